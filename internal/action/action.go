@@ -1,0 +1,68 @@
+// Package action is what a principal wants done, in the one canonical form that
+// policy judges, approvals are bound to and records keep.
+//
+// It is pure, and it must not know how an action is carried out.
+package action
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	"github.com/carrel-dev/carrel/internal/id"
+)
+
+// Kind names what is done.
+type Kind string
+
+// The kinds of action.
+const (
+	Create  Kind = "workspace.create"
+	Start   Kind = "workspace.start"
+	Stop    Kind = "workspace.stop"
+	Destroy Kind = "workspace.destroy"
+	Exec    Kind = "command.exec"
+	Attach  Kind = "command.attach"
+	Signal  Kind = "command.signal"
+	Recover Kind = "daemon.recover"
+)
+
+// Action is one thing to be done. Fields that a kind does not use stay empty.
+type Action struct {
+	Kind      Kind         `json:"kind"`
+	Workspace id.Workspace `json:"workspace,omitempty"`
+	Key       id.Key       `json:"key,omitempty"`
+	Argv      []string     `json:"argv,omitempty"`
+	// Env lists the names of the variables that the caller set, sorted; values
+	// may be secret and are not part of the record.
+	Env []string `json:"env,omitempty"`
+	// EnvDigest is the hex SHA-256 over the sorted "NAME=VALUE\0" strings, so that
+	// two actions that differ in a value differ in digest.
+	EnvDigest string     `json:"env_digest,omitempty"`
+	Cwd       string     `json:"cwd,omitempty"`
+	TTY       bool       `json:"tty,omitempty"`
+	Detach    bool       `json:"detach,omitempty"`
+	TimeoutMS int64      `json:"timeout_ms,omitempty"`
+	Command   id.Command `json:"command,omitempty"`
+	Signal    string     `json:"signal,omitempty"`
+	Purge     bool       `json:"purge,omitempty"`
+	// Limits is the canonical JSON of the limits asked for, when any were.
+	Limits json.RawMessage `json:"limits,omitempty"`
+}
+
+// Canonical returns the action's canonical bytes: JSON with the fields in the
+// order above and empty ones left out. Equal actions give equal bytes.
+func (a Action) Canonical() ([]byte, error) {
+	b, err := json.Marshal(a)
+	if err != nil {
+		return nil, fmt.Errorf("cannot write action %s in canonical form: %w", a.Kind, err)
+	}
+	return b, nil
+}
+
+// Digest is "sha256:" and the hex SHA-256 of canonical bytes.
+func Digest(canonical []byte) string {
+	sum := sha256.Sum256(canonical)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}

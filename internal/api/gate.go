@@ -1,0 +1,70 @@
+// Package api serves carrel.v1. It translates between the wire and the gate and must
+// not decide, record or carry out anything itself.
+package api
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// Workspace is a workspace as a surface shows it.
+type Workspace struct {
+	Name        id.Workspace
+	Key         id.Key
+	Owner       string
+	User        string
+	IDs         workspace.IDs
+	Home        string
+	State       workspace.State
+	Root        workspace.Root
+	Boundary    workspace.Boundary
+	Limits      workspace.Limits
+	Controls    []workspace.Control
+	CreatedAt   time.Time
+	ExecutorPID int
+}
+
+// Gate is what the surfaces need of the gate. ref is a key or a derived name. Every
+// method authorises p first; a workspace that p may not reach is reported
+// as permission_denied if it exists, and as not_found if not.
+type Gate interface {
+	Create(ctx context.Context, p principal.Principal, key id.Key, limits workspace.Limits, start bool) (w Workspace, created bool, err error)
+	Get(ctx context.Context, p principal.Principal, ref string) (Workspace, error)
+	List(ctx context.Context, p principal.Principal) ([]Workspace, error)
+	Start(ctx context.Context, p principal.Principal, ref string) (Workspace, error)
+	Stop(ctx context.Context, p principal.Principal, ref string) (Workspace, error)
+	Destroy(ctx context.Context, p principal.Principal, ref string, purge bool) (retained string, err error)
+
+	// Run, Spawn and Detach start a stopped workspace first. e.ID is set by the gate.
+	Run(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams) (id.Command, execapi.ExecResult, error)
+	Spawn(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams, tty bool, fds ...*os.File) (id.Command, runtime.Process, error)
+	Detach(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams, tty bool) (id.Command, error)
+	Commands(ctx context.Context, p principal.Principal, ref string) ([]execapi.Command, error)
+	Output(ctx context.Context, p principal.Principal, ref string, o execapi.OutputParams, attach bool) (execapi.OutputResult, []*os.File, error)
+	Signal(ctx context.Context, p principal.Principal, ref string, s execapi.StopTaskParams) error
+	Resize(ctx context.Context, p principal.Principal, ref string, r execapi.ResizeParams) error
+
+	// The audit log is for admins.
+	VerifyAudit(ctx context.Context, p principal.Principal) (AuditVerdict, error)
+	// ShowAudit calls emit with raw lines in order, from sequence number from (or
+	// the last n if n > 0), and goes on with new ones if follow until ctx ends.
+	ShowAudit(ctx context.Context, p principal.Principal, from, n int64, follow bool, emit func(lines [][]byte) error) error
+}
+
+// AuditVerdict is what walking the chain found.
+type AuditVerdict struct {
+	OK      bool
+	Records int64
+	Bytes   int64
+	Head    string
+	// Of the first bad record, if not OK.
+	BadSeq, BadLine int64
+	Harm, Detail    string
+}

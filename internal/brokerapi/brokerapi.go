@@ -1,0 +1,101 @@
+// Package brokerapi holds the messages between the daemon and the broker: JSON-RPC
+// 2.0 on a Unix stream socket, specified in docs/protocols/broker.md. It is
+// data only; neither side's behaviour belongs here.
+package brokerapi
+
+import (
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// Version is the protocol version that this build speaks.
+const Version = 1
+
+// The closed table of methods. Any other ends the connection.
+const (
+	MethodHello   = "hello"
+	MethodCreate  = "create"
+	MethodStart   = "start"
+	MethodStop    = "stop"
+	MethodDestroy = "destroy"
+	MethodList    = "list"
+	MethodReport  = "report"
+)
+
+// HelloParams opens a connection; every other method needs it first.
+type HelloParams struct {
+	Version int `json:"version"`
+}
+
+// HelloResult says who answered.
+type HelloResult struct {
+	Version int    `json:"version"`
+	Build   string `json:"build"`
+	// ExecutorDir is where the sockets of running executors are bound.
+	ExecutorDir string `json:"executor_dir"`
+}
+
+// CreateParams asks for a user, its ids and a home. Repeating it with the same
+// name and key digest returns the same workspace; with another digest it is
+// refused with kind already_exists, and the daemon tries the next name.
+type CreateParams struct {
+	Name id.Workspace `json:"name"`
+	// KeyDigest is the lower-case hex SHA-256 of the key.
+	KeyDigest string           `json:"key_digest"`
+	Limits    workspace.Limits `json:"limits"`
+}
+
+// NameParams names one workspace.
+type NameParams struct {
+	Name id.Workspace `json:"name"`
+}
+
+// StartParams starts the executor. Starting a running workspace returns it as it
+// is if its executor lives.
+type StartParams struct {
+	Name id.Workspace `json:"name"`
+}
+
+// DestroyParams removes user, group, cgroups and processes. The home is kept
+// aside under the data directory unless Purge is set.
+type DestroyParams struct {
+	Name  id.Workspace `json:"name"`
+	Purge bool         `json:"purge"`
+}
+
+// Executor identifies a running executor beyond pid reuse.
+type Executor struct {
+	PID int `json:"pid"`
+	// StartTime is field 22 of /proc/PID/stat, in clock ticks since boot.
+	StartTime uint64 `json:"start_time"`
+	// BootID is /proc/sys/kernel/random/boot_id.
+	BootID string `json:"boot_id"`
+	// Socket is the path the executor listens on.
+	Socket string `json:"socket"`
+}
+
+// Workspace is what the broker's ledger holds of one workspace.
+type Workspace struct {
+	Name      id.Workspace     `json:"name"`
+	KeyDigest string           `json:"key_digest"`
+	State     workspace.State  `json:"state"`
+	User      string           `json:"user"`
+	IDs       workspace.IDs    `json:"ids"`
+	Home      string           `json:"home"`
+	Limits    workspace.Limits `json:"limits"`
+	// Executor is set while State is running.
+	Executor *Executor `json:"executor,omitempty"`
+	// Retained is where destroy put the home, if it kept it.
+	Retained string `json:"retained,omitempty"`
+}
+
+// StartResult is a running workspace and the proof of its isolation.
+type StartResult struct {
+	Workspace Workspace        `json:"workspace"`
+	Report    workspace.Report `json:"report"`
+}
+
+// ListResult is every workspace that is not destroyed, by name.
+type ListResult struct {
+	Workspaces []Workspace `json:"workspaces"`
+}

@@ -1,0 +1,212 @@
+// Package execapi holds the messages between the daemon and an executor: JSON-RPC
+// 2.0 on a Unix stream socket with file descriptors, specified in
+// docs/protocols/executor.md. It is data only.
+package execapi
+
+import (
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// Version is the protocol version of this build, MinVersion the oldest it serves.
+const (
+	Version    = 1
+	MinVersion = 1
+)
+
+// Methods served by the executor. MethodExited is a notification it sends.
+const (
+	MethodHello         = "hello"
+	MethodPing          = "ping"
+	MethodExec          = "exec"
+	MethodSpawnTerminal = "spawn_terminal"
+	MethodResize        = "resize"
+	MethodAttach        = "attach"
+	MethodLogs          = "logs"
+	MethodStopTask      = "stop_task"
+	MethodList          = "list"
+	MethodShutdown      = "shutdown"
+	MethodExited        = "exited"
+)
+
+// Limits of the protocol.
+const (
+	// MaxFrame bounds one message, newline included.
+	MaxFrame = 1 << 20
+	// MaxArgs and MaxArgBytes bound argv and env together.
+	MaxArgs     = 4096
+	MaxArgBytes = 512 << 10
+	// MaxCapture bounds captured output and stdin data of one command, each.
+	MaxCapture = 256 << 10
+	// MaxOutput bounds what is kept of a detached command's output.
+	MaxOutput     = 16 << 20
+	DefaultOutput = 1 << 20
+	// MaxCommands bounds how many commands are known at once, ended detached
+	// ones whose output is still kept included.
+	MaxCommands = 1024
+	// DefaultGraceMS is the time between TERM and KILL.
+	DefaultGraceMS = 2000
+	MaxGraceMS     = 60_000
+)
+
+// HelloParams opens a connection; every other method needs it first.
+type HelloParams struct {
+	Version    int `json:"version"`
+	MinVersion int `json:"min_version"`
+}
+
+// HelloResult is the agreed version and who answered.
+type HelloResult struct {
+	Version   int          `json:"version"`
+	Build     string       `json:"build"`
+	Workspace id.Workspace `json:"workspace"`
+}
+
+// Stream says what one of stdin, stdout and stderr of a command is.
+type Stream string
+
+// The kinds of stream. "" is Null.
+const (
+	// Null is /dev/null.
+	Null Stream = "null"
+	// Pipe is a pipe owned by the command's user, so that /dev/stdout can be
+	// reopened; the far end comes back as an fd of the reply.
+	Pipe Stream = "pipe"
+	// Capture collects output up to OutputLimit into the reply (Wait) or the
+	// bounded buffer (Detach). For stdin it feeds StdinData and closes.
+	Capture Stream = "capture"
+	// FD is a file descriptor sent with the request, in the order stdin, stdout,
+	// stderr. Directories, block devices and terminals are refused.
+	FD Stream = "fd"
+)
+
+// ExecParams starts a command (MethodExec), or one on a terminal
+// (MethodSpawnTerminal, where the streams are ignored and one fd comes back:
+// the terminal's master side).
+type ExecParams struct {
+	ID   id.Command `json:"id"`
+	Argv []string   `json:"argv"`
+	// Env are NAME=VALUE strings laid over the executor's base environment.
+	Env []string `json:"env,omitempty"`
+	// Cwd is absolute inside the workspace, or "" for the home.
+	Cwd    string `json:"cwd,omitempty"`
+	Stdin  Stream `json:"stdin,omitempty"`
+	Stdout Stream `json:"stdout,omitempty"`
+	Stderr Stream `json:"stderr,omitempty"`
+	// StdinData is what Capture feeds to stdin.
+	StdinData []byte `json:"stdin_data,omitempty"`
+	// Wait delays the reply until the command has ended. Without it the reply
+	// says that it started, and MethodExited follows on the same connection.
+	Wait bool `json:"wait,omitempty"`
+	// Detach gives the command to the executor: it outlives the connection, and
+	// its output is kept up to OutputLimit.
+	Detach bool `json:"detach,omitempty"`
+	// TimeoutMS ends the command after that long; 0 means never.
+	TimeoutMS int64 `json:"timeout_ms,omitempty"`
+	// GraceMS is the time between TERM and KILL; 0 means DefaultGraceMS.
+	GraceMS int64 `json:"grace_ms,omitempty"`
+	// OutputLimit is in bytes for each captured stream; 0 means the default.
+	OutputLimit int64  `json:"output_limit,omitempty"`
+	Rows        uint16 `json:"rows,omitempty"`
+	Cols        uint16 `json:"cols,omitempty"`
+}
+
+// ExecResult answers MethodExec and MethodSpawnTerminal. Its fds are the far
+// ends of Pipe streams in the order stdin, stdout, stderr, or the master side.
+type ExecResult struct {
+	// PID is the command's pid inside the workspace.
+	PID int `json:"pid"`
+	// Status is set if Wait was asked for.
+	Status *Status `json:"status,omitempty"`
+	Stdout []byte  `json:"stdout,omitempty"`
+	Stderr []byte  `json:"stderr,omitempty"`
+	// StdoutLost and StderrLost count the bytes over OutputLimit that were
+	// read and dropped.
+	StdoutLost int64 `json:"stdout_lost,omitempty"`
+	StderrLost int64 `json:"stderr_lost,omitempty"`
+}
+
+// Status is how a command ended.
+type Status struct {
+	// Code is the exit code, or 128+Signal if a signal ended it.
+	Code   int `json:"code"`
+	Signal int `json:"signal,omitempty"`
+	// TimedOut: TimeoutMS passed. OOM: the workspace ran out of memory meanwhile.
+	TimedOut bool `json:"timed_out,omitempty"`
+	OOM      bool `json:"oom,omitempty"`
+	// Killed is how many processes it left behind that were ended with it.
+	Killed int `json:"killed,omitempty"`
+	// StartedNS and EndedNS are Unix times in nanoseconds.
+	StartedNS int64 `json:"started_ns"`
+	EndedNS   int64 `json:"ended_ns"`
+	// UserUS and SystemUS are processor time in microseconds, MaxRSSKiB the
+	// largest resident set of one of its processes.
+	UserUS    int64 `json:"user_us"`
+	SystemUS  int64 `json:"system_us"`
+	MaxRSSKiB int64 `json:"max_rss_kib"`
+}
+
+// Exited is the params of MethodExited.
+type Exited struct {
+	ID     id.Command `json:"id"`
+	Status Status     `json:"status"`
+}
+
+// CommandParams names a command.
+type CommandParams struct {
+	ID id.Command `json:"id"`
+}
+
+// ResizeParams sets the size of a command's terminal.
+type ResizeParams struct {
+	ID   id.Command `json:"id"`
+	Rows uint16     `json:"rows"`
+	Cols uint16     `json:"cols"`
+}
+
+// OutputParams asks for a detached command's output (MethodLogs, MethodAttach).
+// The reply carries one fd, a pipe from which it is read: first what is kept,
+// then, with Follow, what comes until the command ends. MethodAttach on a
+// command with a terminal carries its master side instead.
+type OutputParams struct {
+	ID     id.Command `json:"id"`
+	Follow bool       `json:"follow,omitempty"`
+}
+
+// OutputResult describes what the fds of the reply are.
+type OutputResult struct {
+	TTY bool `json:"tty"`
+	// Lost is how many bytes of the oldest output are no longer kept.
+	Lost int64 `json:"lost,omitempty"`
+	// Status is set if the command has ended.
+	Status *Status `json:"status,omitempty"`
+}
+
+// StopTaskParams sends Signal to a command's process group, or ends it and all
+// it left (TERM, grace, KILL) when Signal is 0.
+type StopTaskParams struct {
+	ID      id.Command `json:"id"`
+	Signal  int        `json:"signal,omitempty"`
+	GraceMS int64      `json:"grace_ms,omitempty"`
+	// Hangup starts the ending with HUP, as when a client goes away.
+	Hangup bool `json:"hangup,omitempty"`
+}
+
+// Command is one row of MethodList.
+type Command struct {
+	ID        id.Command `json:"id"`
+	PID       int        `json:"pid"`
+	Argv      []string   `json:"argv"`
+	Detached  bool       `json:"detached"`
+	TTY       bool       `json:"tty"`
+	StartedNS int64      `json:"started_ns"`
+	// Processes counts the live processes in its sub-group.
+	Processes int     `json:"processes"`
+	Status    *Status `json:"status,omitempty"`
+}
+
+// ListResult answers MethodList.
+type ListResult struct {
+	Commands []Command        `json:"commands"`
+	Limits   workspace.Limits `json:"limits"`
+}

@@ -1,0 +1,85 @@
+// Package runtime carries actions out. Runtime is the one interface the gate
+// sees; its backends live in packages below this one, and every backend passes
+// the suite in runtimetest.
+//
+// The story of a workspace: Create gives it ids, a user and a home; Start puts an
+// executor in its boundary and proves the isolation; Run, Spawn and Detach start
+// commands there; Stop ends everything that runs and keeps the home; Destroy ends
+// its life, and its ids are never used again. Each step is idempotent, and a step
+// that fails leaves the workspace in the state it was in.
+//
+// Only the gate may call the mutating methods. A Runtime must not decide who may
+// do what, and it must not write records.
+package runtime
+
+import (
+	"context"
+	"os"
+
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// Workspace is what a backend knows of a workspace.
+type Workspace struct {
+	Name        id.Workspace
+	User        string
+	IDs         workspace.IDs
+	Home        string // on the host
+	State       workspace.State
+	Limits      workspace.Limits
+	ExecutorPID int    // on the host; 0 unless running
+	Retained    string // where Destroy kept the home, if it did
+}
+
+// Runtime is a backend. Errors carry the kinds of containerd/errdefs:
+// not_found (no such workspace or command), failed_precondition (not running, a
+// control does not hold), resource_exhausted (pids, memory, commands),
+// unavailable (broker or executor gone; trying again may help),
+// already_exists (the name belongs to another key), invalid_argument.
+type Runtime interface {
+	// Create makes the workspace or returns the one there is for this key digest
+	// (lower-case hex SHA-256). already_exists: the name has another key.
+	Create(ctx context.Context, name id.Workspace, keyDigest string, limits workspace.Limits) (Workspace, error)
+	// Start returns once the isolation is proved; the report's Err is nil then.
+	Start(ctx context.Context, name id.Workspace) (Workspace, workspace.Report, error)
+	Stop(ctx context.Context, name id.Workspace) (Workspace, error)
+	Destroy(ctx context.Context, name id.Workspace, purge bool) (Workspace, error)
+	// List returns every workspace that is not destroyed.
+	List(ctx context.Context) ([]Workspace, error)
+	// Report returns the proof of a running workspace.
+	Report(ctx context.Context, name id.Workspace) (workspace.Report, error)
+
+	// Run runs a command to its end (p.Wait is set by it). When ctx ends first the
+	// command is ended too.
+	Run(ctx context.Context, name id.Workspace, p execapi.ExecParams) (execapi.ExecResult, error)
+	// Spawn starts an attached command, on a terminal if tty.
+	Spawn(ctx context.Context, name id.Workspace, p execapi.ExecParams, tty bool, fds ...*os.File) (Process, error)
+	// Detach starts a command that the executor keeps (p.Detach is set by it).
+	Detach(ctx context.Context, name id.Workspace, p execapi.ExecParams, tty bool) error
+	Commands(ctx context.Context, name id.Workspace) ([]execapi.Command, error)
+	// Output opens the output of a detached command; the caller closes the files.
+	// attach asks for the terminal itself where the command has one.
+	Output(ctx context.Context, name id.Workspace, p execapi.OutputParams, attach bool) (execapi.OutputResult, []*os.File, error)
+	Signal(ctx context.Context, name id.Workspace, p execapi.StopTaskParams) error
+	Resize(ctx context.Context, name id.Workspace, p execapi.ResizeParams) error
+	// Ping makes one round trip to the executor.
+	Ping(ctx context.Context, name id.Workspace) error
+	// Close lets go of connections; workspaces and detached commands live on.
+	Close() error
+}
+
+// Process is a started attached command. Its client must call Close.
+type Process interface {
+	// Files are the far ends of the pipes asked for, in the order stdin, stdout,
+	// stderr, or the terminal's master side. The caller owns them.
+	Files() []*os.File
+	// PID is the command's pid inside the workspace.
+	PID() int
+	// Wait returns how the command ended. An executor that went away first is an
+	// unavailable error.
+	Wait(ctx context.Context) (execapi.Status, error)
+	// Close hangs the command up if it still runs.
+	Close() error
+}
