@@ -1,0 +1,19 @@
+package audit
+
+import "time"
+
+// File is the part of an open file that a test may replace.
+type File = file
+
+// Wrap makes Open use what wrap returns in place of the file.
+func (o Options) Wrap(wrap func(File) File) Options {
+	o.wrap = wrap
+	return o
+}
+
+// Line returns r as a sealed line, as a forger with this code would write it.
+func Line(r Record, prev string, seq int64, at time.Time) []byte {
+	b := r.appendLine(nil, prev, seq, at)
+	seal(b)
+	return b
+}

@@ -1,0 +1,663 @@
+package audit_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/audit"
+)
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv("AUDIT_TEST_CRASH_DIR"); dir != "" {
+		crashChild(dir)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func logPath(t testing.TB) string { return filepath.Join(t.TempDir(), "audit", "audit.jsonl") }
+
+func open(t testing.TB, o audit.Options) *audit.Log {
+	t.Helper()
+	l, err := audit.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+func intent(i int) audit.Record {
+	return audit.Record{
+		Type: audit.Intent, Trace: "0123456789abcdef0123456789abcdef", Principal: "uid:1000", Workspace: "ws-2a97516c",
+		Action:       json.RawMessage(fmt.Sprintf(`{"kind":"command.exec","argv":["/bin/true","%d"]}`, i)),
+		ActionDigest: "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+		Policy:       "none yet: passes everything", Approval: "none",
+	}
+}
+
+func mustAppend(t testing.TB, l *audit.Log, r audit.Record) int64 {
+	t.Helper()
+	seq, err := l.Append(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return seq
+}
+
+func lines(t testing.TB, path string) [][]byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes.SplitAfter(bytes.TrimSuffix(b, []byte("\n")), []byte("\n"))
+}
+
+func mustHold(t testing.TB, path string, records int64) audit.Verdict {
+	t.Helper()
+	v, err := audit.VerifyFile(t.Context(), path, audit.Head{})
+	if err != nil || v.Bad != nil || (records >= 0 && v.Records != records) {
+		t.Fatalf("verify: %+v, bad %+v, %v; want %d good records", v, v.Bad, err, records)
+	}
+	return v
+}
+
+func TestAppendWritesWhatTheStructSays(t *testing.T) {
+	path := logPath(t)
+	l := open(t, audit.Options{Path: path})
+	full := audit.Record{
+		Time: time.Date(2026, 11, 20, 1, 2, 3, 400, time.FixedZone("x", 3600)), Trace: "t", Type: audit.Outcome,
+		Principal: "uid:1000", Workspace: "ws-2a97516c", Intent: 1, Action: json.RawMessage(`{"kind":"x"}`), ActionDigest: "sha256:00",
+		Policy: "p", Approval: "a", Isolation: "i", Status: audit.StatusFailed,
+		Error: "a \"quoted\"\nline, \x00, ü, \xff and </script>", ErrorKind: "not_found", Data: json.RawMessage(`{"code":1}`),
+	}
+	mustAppend(t, l, intent(0))
+	if seq := mustAppend(t, l, full); seq != 2 {
+		t.Fatalf("second record got seq %d", seq)
+	}
+	all := lines(t, path)
+	got, err := audit.Decode(all[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := full
+	want.Seq, want.Time = 2, full.Time.UTC()
+	want.Error = strings.ToValidUTF8(full.Error, "\ufffd")
+	want.Hash = got.Hash
+	first, _ := audit.Decode(all[0])
+	want.PrevHash = first.Hash
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("decoded record (-want +got):\n%s", d)
+	}
+	// The order of the fields is that of the struct.
+	std, err := json.Marshal(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b := keys(t, std), keys(t, all[1]); !cmp.Equal(a, b) {
+		t.Errorf("fields %v, struct order is %v", b, a)
+	}
+	if v := mustHold(t, path, 2); v.Head != l.Head() {
+		t.Errorf("head of the file %v, of the log %v", v.Head, l.Head())
+	}
+	if fi, _ := os.Stat(path); fi.Mode().Perm() != 0o600 {
+		t.Errorf("log has mode %v", fi.Mode())
+	}
+	if fi, _ := os.Stat(filepath.Dir(path)); fi.Mode().Perm() != 0o700 {
+		t.Errorf("directory has mode %v", fi.Mode())
+	}
+}
+
+func keys(t *testing.T, object []byte) []string {
+	t.Helper()
+	d := json.NewDecoder(bytes.NewReader(object))
+	var ks []string
+	for depth := 0; ; {
+		tok, err := d.Token()
+		if err != nil {
+			return ks
+		}
+		switch v := tok.(type) {
+		case json.Delim:
+			if v == '{' || v == '[' {
+				depth++
+			} else {
+				depth--
+			}
+		case string:
+			if depth == 1 {
+				ks = append(ks, v)
+				var skip json.RawMessage
+				if err := d.Decode(&skip); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
+func TestReopenContinuesTheChain(t *testing.T) {
+	path := logPath(t)
+	for i := range 5 {
+		l := open(t, audit.Options{Path: path})
+		if seq := mustAppend(t, l, intent(i)); seq != int64(i+1) {
+			t.Fatalf("seq %d in round %d", seq, i)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustHold(t, path, 5)
+}
+
+func TestAsyncIsOrderedAndSyncedByTimer(t *testing.T) {
+	path := logPath(t)
+	l := open(t, audit.Options{Path: path})
+	mustAppend(t, l, intent(0))
+	if err := l.AppendAsync(audit.Record{Type: audit.Outcome, Intent: 1, Status: audit.StatusOK}); err != nil {
+		t.Fatal(err)
+	}
+	if l.Head().Seq != 1 {
+		t.Fatal("an async record was waited for")
+	}
+	// Follow is told once the timer has made it durable.
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	began, errGot := time.Now(), errors.New("got it")
+	err := l.Read(ctx, 2, 0, true, func([][]byte) error { return errGot })
+	if !errors.Is(err, errGot) {
+		t.Fatal(err)
+	}
+	if d := time.Since(began); d > 2*time.Second {
+		t.Errorf("async record took %v", d)
+	}
+	if err := l.AppendAsync(audit.Record{Type: audit.Lifecycle}); err != nil {
+		t.Fatal(err)
+	}
+	if seq := mustAppend(t, l, intent(1)); seq != 4 || l.Head().Seq != 4 {
+		t.Errorf("durable append after an async one: seq %d, head %v", seq, l.Head())
+	}
+	if err := l.AppendAsync(audit.Record{Type: audit.Outcome, Intent: 4}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	mustHold(t, path, 5)
+}
+
+func TestConcurrentAppendersShareSyncs(t *testing.T) {
+	const workers, each = 32, 50
+	path := logPath(t)
+	var d *doubleDisk
+	l := open(t, audit.Options{Path: path}.Wrap(func(f audit.File) audit.File { d = &doubleDisk{File: f}; return d }))
+	var wg sync.WaitGroup
+	seen := make([]bool, workers*each+1)
+	var mu sync.Mutex
+	for range workers {
+		wg.Go(func() {
+			for i := range each {
+				seq, err := l.Append(t.Context(), intent(i))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if l.Head().Seq < seq {
+					t.Errorf("record %d acknowledged before it was durable", seq)
+				}
+				mu.Lock()
+				if seen[seq] {
+					t.Errorf("seq %d given twice", seq)
+				}
+				seen[seq] = true
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	mustHold(t, path, workers*each)
+	if d.syncs >= workers*each/2 {
+		t.Errorf("%d records took %d syncs: appenders do not share them", workers*each, d.syncs)
+	}
+}
+
+// doubleDisk is a test double of the log's file: it counts syncs, and fails
+// writes and syncs when told to.
+type doubleDisk struct {
+	audit.File
+	mu        sync.Mutex
+	syncs     int
+	failSync  error
+	failWrite error
+}
+
+func (d *doubleDisk) Write(b []byte) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.failWrite != nil {
+		n, _ := d.File.Write(b[:len(b)/2])
+		return n, d.failWrite
+	}
+	return d.File.Write(b)
+}
+
+func (d *doubleDisk) Datasync() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.syncs++
+	if d.failSync != nil {
+		return d.failSync
+	}
+	return d.File.Datasync()
+}
+
+func TestFailurePoisonsTheLog(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		fail func(*doubleDisk)
+	}{
+		{"fdatasync", func(d *doubleDisk) { d.failSync = unix.EIO }},
+		{"write", func(d *doubleDisk) { d.failWrite = unix.ENOSPC }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := logPath(t)
+			var d *doubleDisk
+			l := open(t, audit.Options{Path: path}.Wrap(func(f audit.File) audit.File { d = &doubleDisk{File: f}; return d }))
+			mustAppend(t, l, intent(0))
+			c.fail(d)
+			var wg sync.WaitGroup
+			for i := range 8 {
+				wg.Go(func() {
+					if _, err := l.Append(t.Context(), intent(i)); !errdefs.IsUnavailable(err) {
+						t.Errorf("append on a failing disk: %v", err)
+					}
+				})
+			}
+			wg.Wait()
+			// The disk is well again, but what it holds is not known.
+			d.mu.Lock()
+			d.failSync, d.failWrite = nil, nil
+			d.mu.Unlock()
+			if _, err := l.Append(t.Context(), intent(9)); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "restart carreld") {
+				t.Errorf("append after a failure: %v", err)
+			}
+			if err := l.AppendAsync(intent(9)); !errdefs.IsUnavailable(err) {
+				t.Errorf("async append after a failure: %v", err)
+			}
+			if l.Head().Seq != 1 {
+				t.Errorf("head moved to %v", l.Head())
+			}
+			if err := l.Close(); !errdefs.IsUnavailable(err) {
+				t.Errorf("close hid the failure: %v", err)
+			}
+			again := open(t, audit.Options{Path: path})
+			mustAppend(t, again, intent(10))
+			mustHold(t, path, -1)
+		})
+	}
+}
+
+func TestAsyncFailureShowsInTheNextCall(t *testing.T) {
+	var d *doubleDisk
+	l := open(t, audit.Options{Path: logPath(t)}.Wrap(func(f audit.File) audit.File { d = &doubleDisk{File: f}; return d }))
+	d.mu.Lock()
+	d.failSync = unix.EIO
+	d.mu.Unlock()
+	if err := l.AppendAsync(audit.Record{Type: audit.Lifecycle}); err != nil {
+		t.Fatal(err)
+	}
+	// A follower is woken by the failure too.
+	if err := l.Read(t.Context(), 1, 0, true, func([][]byte) error { return nil }); !errdefs.IsUnavailable(err) {
+		t.Errorf("follower got %v", err)
+	}
+	if _, err := l.Append(t.Context(), intent(0)); !errors.Is(err, unix.EIO) {
+		t.Errorf("append got %v", err)
+	}
+}
+
+// A real file system without room, not a double.
+func TestFullFileSystem(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("skipped: needs root to mount a small tmpfs")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=64k,mode=700"); err != nil {
+		t.Skipf("skipped: cannot mount a tmpfs here: %v", err)
+	}
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	path := filepath.Join(dir, "audit.jsonl")
+	l := open(t, audit.Options{Path: path})
+	var last int64
+	for i := 0; ; i++ {
+		seq, err := l.Append(t.Context(), intent(i))
+		if err != nil {
+			if !errors.Is(err, unix.ENOSPC) || !errdefs.IsUnavailable(err) {
+				t.Fatalf("a full disk gave %v", err)
+			}
+			break
+		}
+		last = seq
+	}
+	if _, err := l.Append(t.Context(), intent(0)); !errdefs.IsUnavailable(err) {
+		t.Fatalf("append after ENOSPC: %v", err)
+	}
+	l.Close()
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV, "size=256k,mode=700"); err != nil {
+		t.Fatal(err)
+	}
+	l = open(t, audit.Options{Path: path})
+	if l.Head().Seq < last {
+		t.Fatalf("record %d was acknowledged and is gone: %v", last, l.Head())
+	}
+	mustAppend(t, l, intent(1))
+	mustHold(t, path, -1)
+}
+
+func TestRefusals(t *testing.T) {
+	path := logPath(t)
+	l := open(t, audit.Options{Path: path})
+	for name, r := range map[string]audit.Record{
+		"too long":  {Type: audit.Intent, Error: strings.Repeat("x", audit.MaxRecord)},
+		"no type":   {},
+		"bad JSON":  {Type: audit.Intent, Action: json.RawMessage(`{`)},
+		"two lines": {Type: audit.Intent, Data: json.RawMessage("{\n}")},
+	} {
+		if _, err := l.Append(t.Context(), r); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: append gave %v", name, err)
+		}
+		if err := l.AppendAsync(r); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: async append gave %v", name, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := l.Append(ctx, intent(0)); !errors.Is(err, context.Canceled) {
+		t.Errorf("ended context: %v", err)
+	}
+	longest := audit.Record{Type: audit.Intent}
+	longest.Error = strings.Repeat("x", audit.MaxRecord-400)
+	mustAppend(t, l, longest)
+	if l.Head().Seq != 1 {
+		t.Errorf("a refused record took a number: %v", l.Head())
+	}
+	if _, err := audit.Open(t.Context(), audit.Options{Path: path}); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "another process") {
+		t.Errorf("second opener: %v", err)
+	}
+	l.Close()
+	if _, err := l.Append(t.Context(), intent(0)); !errdefs.IsUnavailable(err) {
+		t.Errorf("append after close: %v", err)
+	}
+	mustHold(t, path, 1)
+}
+
+func TestOpenRefusesWidePermissions(t *testing.T) {
+	for name, spoil := range map[string]func(path string) error{
+		"directory": func(path string) error { return os.Chmod(filepath.Dir(path), 0o750) },
+		"file":      func(path string) error { return os.Chmod(path, 0o640) },
+		"symlink": func(path string) error {
+			return errors.Join(os.Rename(path, path+".real"), os.Symlink(path+".real", path))
+		},
+		"fifo": func(path string) error { return errors.Join(os.Remove(path), unix.Mkfifo(path, 0o600)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := logPath(t)
+			open(t, audit.Options{Path: path}).Close()
+			if err := spoil(path); err != nil {
+				t.Fatal(err)
+			}
+			if l, err := audit.Open(t.Context(), audit.Options{Path: path}); err == nil {
+				l.Close()
+				t.Error("opened")
+			}
+		})
+	}
+	if _, err := audit.Open(t.Context(), audit.Options{Path: "relative"}); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("relative path: %v", err)
+	}
+}
+
+func TestTornTailIsRepaired(t *testing.T) {
+	whole := audit.Line(intent(0), strings.Repeat("0", 64), 1, time.Now())
+	for name, tail := range map[string][]byte{
+		"half a line":        whole[:len(whole)/2],
+		"line less newline":  whole[:len(whole)-1],
+		"zeros":              make([]byte, 10_000),
+		"longer than a line": bytes.Repeat([]byte("x"), 3*audit.MaxRecord),
+	} {
+		for _, records := range []int{0, 1, 3} {
+			t.Run(fmt.Sprintf("%s after %d", name, records), func(t *testing.T) {
+				path := logPath(t)
+				l := open(t, audit.Options{Path: path})
+				for i := range records {
+					mustAppend(t, l, intent(i))
+				}
+				l.Close()
+				f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				f.Write(tail)
+				f.Close()
+				if v, _ := audit.VerifyFile(t.Context(), path, audit.Head{}); v.Bad == nil {
+					t.Error("verify did not see the torn tail")
+				}
+				l = open(t, audit.Options{Path: path})
+				mustHold(t, path, int64(records+1))
+				r, _ := audit.Decode(lines(t, path)[records])
+				var m audit.Mended
+				if err := json.Unmarshal(r.Data, &m); err != nil || r.Type != audit.Repair || m.CutBytes != int64(len(tail)) || len(m.CutSHA256) != 64 {
+					t.Errorf("repair record %+v, %+v, %v", r, m, err)
+				}
+				mustAppend(t, l, intent(9))
+				mustHold(t, path, int64(records+2))
+			})
+		}
+	}
+}
+
+func TestDamageIsRefusedAndKeptAside(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(b []byte) []byte
+	}{
+		"last record edited": {func(b []byte) []byte {
+			i := bytes.LastIndex(b, []byte("uid:1000"))
+			b[i+4] = '9'
+			return b
+		}},
+		"end cut off": {func(b []byte) []byte { return b[:bytes.LastIndexByte(b[:len(b)-1], '\n')+1] }},
+		"emptied":     {func([]byte) []byte { return nil }},
+		"replaced": {func([]byte) []byte {
+			var out []byte
+			prev := strings.Repeat("0", 64)
+			for i := range 5 {
+				line := audit.Line(intent(i+100), prev, int64(i+1), time.Now())
+				prev = string(line[9:73])
+				out = append(out, line...)
+			}
+			return out
+		}},
+		"torn behind an edit": {func(b []byte) []byte {
+			i := bytes.LastIndex(b, []byte("uid:1000"))
+			b[i+4] = '9'
+			return append(b, "torn"...)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := logPath(t)
+			l := open(t, audit.Options{Path: path})
+			for i := range 5 {
+				mustAppend(t, l, intent(i))
+			}
+			mark, err := l.Mark()
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.Close()
+			b, _ := os.ReadFile(path)
+			spoiled := c.spoil(b)
+			if err := os.WriteFile(path, spoiled, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			o := audit.Options{Path: path, Since: mark}
+			_, err = audit.Open(t.Context(), o)
+			if !errors.Is(err, audit.ErrDamaged) || !errdefs.IsDataLoss(err) || !strings.Contains(err.Error(), "audit verify") {
+				t.Fatalf("open of a damaged log: %v", err)
+			}
+			if now, _ := os.ReadFile(path); !bytes.Equal(now, spoiled) {
+				t.Fatal("a refused log was changed")
+			}
+			o.AcceptDamage = true
+			l = open(t, o)
+			mustAppend(t, l, intent(0))
+			mustHold(t, path, 2)
+			kept, _ := filepath.Glob(path + ".damaged-*")
+			if len(kept) != 1 {
+				t.Fatalf("kept aside: %v", kept)
+			}
+			if now, _ := os.ReadFile(kept[0]); !bytes.Equal(now, spoiled) {
+				t.Error("the log kept aside was changed")
+			}
+			r, _ := audit.Decode(lines(t, path)[0])
+			var m audit.Mended
+			if err := json.Unmarshal(r.Data, &m); err != nil || r.Type != audit.Repair || m.SetAside != kept[0] || m.Damage == "" {
+				t.Errorf("repair record %+v", r)
+			}
+		})
+	}
+}
+
+func TestUnfinished(t *testing.T) {
+	path := logPath(t)
+	l := open(t, audit.Options{Path: path})
+	mustAppend(t, l, intent(0)) // 1 stays open, behind the mark
+	mustAppend(t, l, intent(1)) // 2 ends behind the mark
+	mustAppend(t, l, intent(2)) // 3 ends after the mark
+	if err := l.AppendAsync(audit.Record{Type: audit.Outcome, Intent: 2}); err != nil {
+		t.Fatal(err)
+	}
+	mark, err := l.Mark()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []int64{1, 3}; !cmp.Equal(mark.Open, want) || mark.Head.Seq != 4 || l.Head() != mark.Head {
+		t.Fatalf("mark %+v, durable %v", mark, l.Head())
+	}
+	if err := l.AppendAsync(audit.Record{Type: audit.Outcome, Intent: 3}); err != nil {
+		t.Fatal(err)
+	}
+	mustAppend(t, l, intent(5)) // 6 stays open, after the mark
+	l.Close()
+	for name, since := range map[string]audit.Mark{"from a mark": mark, "from the beginning": {}} {
+		l := open(t, audit.Options{Path: path, Since: since})
+		left, err := l.Unfinished()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var seqs []int64
+		for _, r := range left {
+			seqs = append(seqs, r.Seq)
+		}
+		if want := []int64{1, 6}; !cmp.Equal(seqs, want) {
+			t.Errorf("%s: unfinished %v, want %v", name, seqs, want)
+		}
+		l.Close()
+	}
+}
+
+func TestReadFindsItsPlace(t *testing.T) {
+	const n = 3000
+	path := logPath(t)
+	l := open(t, audit.Options{Path: path})
+	for i := range n {
+		r := intent(i)
+		r.Error = strings.Repeat("e", (i*37)%3000)
+		if err := l.AppendAsync(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := l.Mark(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ from, last, first, count int64 }{
+		{0, 0, 1, n},
+		{1, 0, 1, n},
+		{2, 0, 2, n - 1},
+		{1500, 0, 1500, n - 1499},
+		{n, 0, n, 1},
+		{n + 1, 0, 0, 0},
+		{0, 1, n, 1},
+		{0, 10, n - 9, 10},
+		{0, n + 5, 1, n},
+		{n - 2, 10, n - 2, 3},
+	} {
+		var first, count int64
+		err := l.Read(t.Context(), c.from, c.last, false, func(ls [][]byte) error {
+			for _, line := range ls {
+				r, err := audit.Decode(line)
+				if err != nil {
+					return err
+				}
+				if count == 0 {
+					first = r.Seq
+				} else if r.Seq != first+count {
+					t.Errorf("record %d out of order", r.Seq)
+				}
+				count++
+			}
+			return nil
+		})
+		if err != nil || first != c.first || count != c.count {
+			t.Errorf("from %d, last %d: %d records from %d (%v), want %d from %d", c.from, c.last, count, first, err, c.count, c.first)
+		}
+	}
+}
+
+func TestFollow(t *testing.T) {
+	l := open(t, audit.Options{Path: logPath(t)})
+	mustAppend(t, l, intent(0))
+	ctx, cancel := context.WithCancel(t.Context())
+	got, ended := make(chan int64), make(chan error)
+	go func() {
+		ended <- l.Read(ctx, 1, 0, true, func(ls [][]byte) error {
+			for _, line := range ls {
+				r, err := audit.Decode(line)
+				if err != nil {
+					return err
+				}
+				got <- r.Seq
+			}
+			return nil
+		})
+	}()
+	for i := range int64(20) {
+		if seq := <-got; seq != i+1 {
+			t.Fatalf("follower saw %d, want %d", seq, i+1)
+		}
+		mustAppend(t, l, intent(int(i)))
+	}
+	<-got
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	go func() { ended <- l.Read(t.Context(), 100, 0, true, func([][]byte) error { return nil }) }()
+	l.Close()
+	if err := <-ended; !errdefs.IsUnavailable(err) && !errors.Is(err, fs.ErrClosed) {
+		t.Errorf("follower of a closed log: %v", err)
+	}
+}

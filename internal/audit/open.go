@@ -1,0 +1,260 @@
+package audit
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// Options are those of Open.
+type Options struct {
+	// Path of the log; required. Its directory is made 0700 if missing.
+	Path string
+	// Since is a mark taken of this log before; optional. What lies behind it is
+	// not read again, and a log that ends before it, or holds another record in
+	// its place, is damaged.
+	Since Mark
+	// AcceptDamage keeps a damaged log aside, under its name with ".damaged-" and
+	// the time added, and starts a new chain whose first record says so. Without
+	// it Open refuses a damaged log.
+	AcceptDamage bool
+
+	wrap func(file) file
+}
+
+// ErrDamaged is wrapped by the errors of Open that AcceptDamage would accept.
+var ErrDamaged = errors.New("the audit log is damaged")
+
+// Open opens the log for appending and creates it if it is missing. It reads
+// the tail and what was written since the mark. Bytes after the last newline were never acknowledged: they are
+// cut off, and a repair record says how many there were and what their hash is.
+//
+// Errors: failed_precondition if another process has it open or its
+// permissions are too wide, data_loss (and ErrDamaged) if its last record does
+// not hold or it lacks the expected head.
+func Open(ctx context.Context, o Options) (*Log, error) {
+	f, err := openLocked(o.Path)
+	if err != nil {
+		return nil, err
+	}
+	l, repair, err := inspect(f, o)
+	if errors.Is(err, ErrDamaged) && o.AcceptDamage {
+		o.Since = Mark{}
+		if f, repair, err = setAside(f, o.Path, err); err != nil {
+			return nil, err
+		}
+		l, _, err = inspect(f, o)
+	}
+	if err == nil {
+		err = l.catchUp(ctx, o.Since)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	if repair == nil {
+		return l, nil
+	}
+	data, err := json.Marshal(repair)
+	if err == nil {
+		_, err = l.Append(ctx, Record{Type: Repair, Principal: "system", Status: StatusOK, Data: data})
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// Mended is the Data of a repair record.
+type Mended struct {
+	// CutBytes were cut off the end; CutSHA256 is the hex hash over them.
+	CutBytes  int64  `json:"cut_bytes,omitempty"`
+	CutSHA256 string `json:"cut_sha256,omitempty"`
+	// SetAside is where a damaged log was kept, and Damage what was wrong with it.
+	SetAside string `json:"set_aside,omitempty"`
+	Damage   string `json:"damage,omitempty"`
+}
+
+// openLocked opens path, checks who may write it and takes its lock.
+func openLocked(path string) (*os.File, error) {
+	if !filepath.IsAbs(path) {
+		return nil, fmt.Errorf("cannot open the audit log %q: its path must be absolute: %w", path, errdefs.ErrInvalidArgument)
+	}
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("cannot make the directory of the audit log: %w", err)
+	}
+	fi, err := os.Stat(dir)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the audit log: %w", err)
+	}
+	if fi.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("cannot open the audit log: other users may enter its directory (mode %#o); run: chmod 700 %s: %w",
+			fi.Mode().Perm(), dir, errdefs.ErrFailedPrecondition)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the audit log: %w", err)
+	}
+	if err := claim(f, path); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+func claim(f *os.File, path string) error {
+	fi, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("cannot open the audit log: %w", err)
+	}
+	if !fi.Mode().IsRegular() {
+		return fmt.Errorf("cannot open the audit log %s: it is not a regular file: %w", path, errdefs.ErrFailedPrecondition)
+	}
+	if fi.Mode().Perm()&0o177 != 0 {
+		return fmt.Errorf("cannot open the audit log: other users may read or write it (mode %#o); run: chmod 600 %s: %w",
+			fi.Mode().Perm(), path, errdefs.ErrFailedPrecondition)
+	}
+	switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return fmt.Errorf("cannot open the audit log %s: another process has it open; a second carreld with the same data directory? end that one first: %w",
+			path, errdefs.ErrFailedPrecondition)
+	case err != nil:
+		return fmt.Errorf("cannot lock the audit log %s: %w", path, err)
+	}
+	// The name must outlive a crash, or the whole log could vanish with it.
+	return syncDir(filepath.Dir(path))
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("cannot open the directory of the audit log: %w", err)
+	}
+	defer d.Close()
+	if err := d.Sync(); err != nil {
+		return fmt.Errorf("cannot make the audit log's name durable: %w", err)
+	}
+	return nil
+}
+
+// inspect finds the end of the chain, cuts a torn tail and makes the Log.
+func inspect(f *os.File, o Options) (*Log, *Mended, error) {
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot open the audit log: %w", err)
+	}
+	size, err := endOfLines(f, fi.Size())
+	if err != nil {
+		return nil, nil, err
+	}
+	// Judged before anything is cut, so that a refused log stays as it was.
+	head, err := lastHead(f, size, o.Path)
+	if err != nil {
+		return nil, nil, err
+	}
+	l := &Log{f: osFile{f}, path: o.Path, head: head, durable: head, size: size, open: make(map[int64]struct{})}
+	l.done.L = &l.mu
+	if o.wrap != nil {
+		l.f = o.wrap(l.f)
+	}
+	if err := l.expect(o.Since.Head); err != nil {
+		return nil, nil, err
+	}
+	if size == fi.Size() {
+		return l, nil, nil
+	}
+	h := sha256.New()
+	if _, err := io.Copy(h, io.NewSectionReader(f, size, fi.Size()-size)); err != nil {
+		return nil, nil, fmt.Errorf("cannot read the torn end of the audit log: %w", err)
+	}
+	if err := f.Truncate(size); err != nil {
+		return nil, nil, fmt.Errorf("cannot cut the torn end off the audit log: %w", err)
+	}
+	if err := f.Sync(); err != nil {
+		return nil, nil, fmt.Errorf("cannot cut the torn end off the audit log: %w", err)
+	}
+	return l, &Mended{CutBytes: fi.Size() - size, CutSHA256: hex.EncodeToString(h.Sum(nil))}, nil
+}
+
+// endOfLines returns the offset after the last newline before size.
+func endOfLines(f io.ReaderAt, size int64) (int64, error) {
+	buf := make([]byte, MaxRecord)
+	for end := size; end > 0; {
+		n := min(end, int64(len(buf)))
+		if _, err := f.ReadAt(buf[:n], end-n); err != nil {
+			return 0, fmt.Errorf("cannot read the end of the audit log: %w", err)
+		}
+		if i := bytes.LastIndexByte(buf[:n], '\n'); i >= 0 {
+			return end - n + int64(i) + 1, nil
+		}
+		end -= n
+	}
+	return 0, nil
+}
+
+// lastHead reads the last line before size, which is after a newline, and
+// checks its hash.
+func lastHead(f io.ReaderAt, size int64, path string) (Head, error) {
+	if size == 0 {
+		return Head{}, nil
+	}
+	buf := make([]byte, min(size, MaxRecord+1))
+	if _, err := f.ReadAt(buf, size-int64(len(buf))); err != nil {
+		return Head{}, fmt.Errorf("cannot read the end of the audit log: %w", err)
+	}
+	line := buf[:len(buf)-1]
+	line = line[bytes.LastIndexByte(line, '\n')+1:]
+	fr, ok := parseFrame(line)
+	if !ok || !hashHolds(line, fr) || !json.Valid(line) {
+		return Head{}, damaged(path, "its last record was changed after it was written, or is no record")
+	}
+	return Head{Seq: fr.seq, Hash: string(fr.hash)}, nil
+}
+
+// expect checks that the log holds the record that want names.
+func (l *Log) expect(want Head) error {
+	if want.Seq == 0 {
+		return nil
+	}
+	if l.durable.Seq < want.Seq {
+		return damaged(l.path, fmt.Sprintf("it ends at record %d, and record %d had been written: its end was cut off", l.durable.Seq, want.Seq))
+	}
+	line, err := l.lineAt(want.Seq, l.size)
+	if err != nil {
+		return err
+	}
+	if fr, ok := parseFrame(line); !ok || string(fr.hash) != want.Hash {
+		return damaged(l.path, fmt.Sprintf("record %d is not the one that was written: the log was replaced", want.Seq))
+	}
+	return nil
+}
+
+func damaged(path, what string) error {
+	return fmt.Errorf("cannot open the audit log %s: %s; \"audit verify\" names the first bad record: %w: %w", path, what, ErrDamaged, errdefs.ErrDataLoss)
+}
+
+// setAside renames a damaged log, whose lock f holds, and opens a new one.
+func setAside(f *os.File, path string, damage error) (*os.File, *Mended, error) {
+	kept := path + ".damaged-" + time.Now().UTC().Format("20060102T150405.000000000Z")
+	if err := os.Rename(path, kept); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("cannot keep the damaged audit log aside: %w", err), f.Close())
+	}
+	fresh, err := openLocked(path)
+	if cerr := f.Close(); err == nil && cerr != nil {
+		err = errors.Join(fmt.Errorf("cannot close the damaged audit log: %w", cerr), fresh.Close())
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return fresh, &Mended{SetAside: kept, Damage: damage.Error()}, nil
+}

@@ -1,0 +1,78 @@
+package audit
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/containerd/errdefs"
+)
+
+// Mark is a point up to which the log is known: kept elsewhere, it saves reading
+// what lies before and shows when the end was cut off.
+type Mark struct {
+	Head Head `json:"head"`
+	// Open are the intents up to Head that had no outcome, in order.
+	Open []int64 `json:"open,omitempty"`
+}
+
+// Mark returns the mark of this moment once everything up to it is on disk.
+func (l *Log) Mark() (Mark, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := Mark{Head: l.head, Open: slices.Sorted(maps.Keys(l.open))}
+	return m, l.await(m.Head.Seq)
+}
+
+// Unfinished returns the intents without an outcome, in order. Right after Open
+// these are the actions that a crash interrupted.
+func (l *Log) Unfinished() ([]Record, error) {
+	l.mu.Lock()
+	seqs := slices.Sorted(maps.Keys(l.open))
+	end := l.size
+	l.mu.Unlock()
+	records := make([]Record, 0, len(seqs))
+	for _, seq := range seqs {
+		line, err := l.lineAt(seq, end)
+		if err != nil {
+			return nil, err
+		}
+		r, err := Decode(line)
+		if err != nil {
+			return nil, err
+		}
+		if r.Seq != seq || r.Type != Intent {
+			return nil, fmt.Errorf("cannot find intent %d in the audit log: run \"carrel audit verify\": %w", seq, errdefs.ErrDataLoss)
+		}
+		records = append(records, r)
+	}
+	return records, nil
+}
+
+// track keeps the set of open intents. l.mu is held.
+func (l *Log) track(t Type, seq, intent int64) {
+	switch t {
+	case Intent:
+		l.open[seq] = struct{}{}
+	case Outcome:
+		delete(l.open, intent)
+	}
+}
+
+// catchUp fills the set of open intents from what was written since the mark.
+func (l *Log) catchUp(ctx context.Context, since Mark) error {
+	for _, seq := range since.Open {
+		l.open[seq] = struct{}{}
+	}
+	return l.Read(ctx, since.Head.Seq+1, 0, false, func(lines [][]byte) error {
+		for _, line := range lines {
+			r, err := Decode(line)
+			if err != nil {
+				return err
+			}
+			l.track(r.Type, r.Seq, r.Intent)
+		}
+		return nil
+	})
+}
