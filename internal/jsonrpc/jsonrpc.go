@@ -1,0 +1,249 @@
+// Package jsonrpc speaks JSON-RPC 2.0 over a Unix stream socket, one JSON object
+// per line, with file descriptors that travel beside the message that declares
+// them. The broker and the executors serve it; the daemon and the command line
+// call it.
+//
+// Every limit is applied before a value is decoded: length of a frame, UTF-8,
+// nesting, the envelope, and the number of descriptors. A peer that breaks the
+// framing loses the connection, and no descriptor that it sent stays open.
+//
+// The package must not know any method, and it must not import more than
+// encoding/json and the system calls it needs: it is linked into every executor.
+package jsonrpc
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// One connection, two equal peers. Either side may call the other.
+//
+//	A                                                      B
+//	│ {"jsonrpc":"2.0","id":1,"method":"exec","fds":1,     │
+//	│  "params":{…}}\n            + SCM_RIGHTS [stdin]     │
+//	├─────────────────────────────────────────────────────►│ handler(ctx, req)
+//	│ {"jsonrpc":"2.0","id":1,"fds":2,"result":{…}}\n      │
+//	│                             + SCM_RIGHTS [out, err]  │
+//	│◄─────────────────────────────────────────────────────┤
+//	│ {"jsonrpc":"2.0","method":"exited","params":{…}}\n   │
+//	│◄─────────────────────────────────────────────────────┤ no id: a notification
+//	│ {"jsonrpc":"2.0","id":2,"error":{"code":-32003,      │
+//	│  "message":"cannot …","data":{"kind":"not_found"}}}\n│
+//	│◄─────────────────────────────────────────────────────┤
+//
+// Each frame is written by one sendmsg that holds nothing else, so that the
+// descriptors arrive on its first byte. The kernel ends a read right after the
+// first segment that carries descriptors; hence those of one read belong to the
+// last frame that starts in it, and to no other.
+const (
+	// DefaultMaxFrame bounds one frame in bytes, newline included.
+	DefaultMaxFrame = 1 << 20
+	// DefaultMaxInFlight bounds the requests of the peer that are being handled.
+	DefaultMaxInFlight = 64
+	// DefaultFrameTimeout is how long a started frame may take to arrive.
+	DefaultFrameTimeout = 10 * time.Second
+	// DefaultWriteTimeout is how long the peer may take to accept one frame.
+	DefaultWriteTimeout = 10 * time.Second
+
+	// maxSendFDs is SCM_MAX_FD of include/net/scm.h.
+	maxSendFDs = 253
+	// maxMessage bounds the text of an error on the wire.
+	maxMessage = 8 << 10
+)
+
+// ErrClosed is what Err returns after Close.
+var ErrClosed = errors.New("connection closed")
+
+// Handler answers one request or notification. It runs in its own goroutine, so
+// two messages may be handled in either order. ctx ends when the connection does
+// or when the method's Timeout has passed.
+//
+// The handler owns req.FDs: those still in the slice when it returns are closed,
+// and it takes one by setting its slot to nil. The fds it returns are sent with
+// the reply and then closed; they are closed unsent if err is set or req is a
+// notification. A handler that calls the peer and waits holds one of the
+// MaxInFlight places meanwhile.
+type Handler func(ctx context.Context, c *Conn, req *Request) (result any, fds []*os.File, err error)
+
+// Request is a request or a notification from the peer.
+type Request struct {
+	Method string
+	// Params is one JSON object, or empty if the message had none.
+	Params json.RawMessage
+	FDs    []*os.File
+	// Notification: there is no id and no reply will be sent.
+	Notification bool
+}
+
+// Decode reads the params into v. An unknown field, a wrong type or a value out
+// of range is an error of kind invalid_argument with code −32602. Absent params
+// leave v as it is.
+func (r *Request) Decode(v any) error {
+	if len(r.Params) == 0 {
+		return nil
+	}
+	d := json.NewDecoder(bytes.NewReader(r.Params))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return &Error{Code: CodeInvalidParams, Message: fmt.Sprintf("cannot read the params of %s: %v", r.Method, err), kind: errdefs.ErrInvalidArgument}
+	}
+	return nil
+}
+
+// Config says what a Conn serves and which limits it holds its peer to.
+type Config struct {
+	// Handler answers the peer. Optional: without it every method is unknown.
+	Handler Handler
+	// MaxFrame bounds a frame in either direction, in bytes with its newline.
+	// 0 means DefaultMaxFrame.
+	MaxFrame int
+	// MaxFDs is the most descriptors accepted in one message.
+	MaxFDs int
+	// MaxInFlight bounds how many messages of the peer are handled at once. Beyond
+	// it the reader stops reading, which in the end blocks the peer's writes.
+	// 0 means DefaultMaxInFlight.
+	MaxInFlight int
+	// Timeout gives the handling deadline of a method. Optional; 0 means none.
+	Timeout func(method string) time.Duration
+	// FrameTimeout and WriteTimeout replace the defaults above when not 0.
+	FrameTimeout time.Duration
+	WriteTimeout time.Duration
+	// OnClose is called once, after Done is closed, with what Err returns.
+	OnClose func(error)
+}
+
+// Conn is one connection. Its methods may be called from any goroutine.
+type Conn struct {
+	cfg Config
+	nc  *net.UnixConn
+	rc  syscall.RawConn
+
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	done   chan struct{}
+
+	slots chan struct{} // one place per message being handled
+
+	mu       sync.Mutex
+	ended    bool
+	err      error
+	peerGone error // the peer will send no more: no reply can come
+	draining bool  // half-closed: the last handler closes
+	calls    map[uint64]*call
+	nextID   uint64
+	inFlight []*incoming
+
+	w writer
+	r reader
+}
+
+// New takes over c and starts its one reader goroutine, which ends when the
+// connection does. The caller must Close the Conn.
+func New(c *net.UnixConn, cfg Config) *Conn {
+	orDefault(&cfg.MaxFrame, DefaultMaxFrame)
+	orDefault(&cfg.MaxInFlight, DefaultMaxInFlight)
+	orDefault(&cfg.FrameTimeout, DefaultFrameTimeout)
+	orDefault(&cfg.WriteTimeout, DefaultWriteTimeout)
+	if cfg.Handler == nil {
+		cfg.Handler = func(_ context.Context, _ *Conn, r *Request) (any, []*os.File, error) {
+			return nil, nil, MethodNotFound(r.Method)
+		}
+	}
+	conn := &Conn{
+		cfg:   cfg,
+		nc:    c,
+		done:  make(chan struct{}),
+		slots: make(chan struct{}, cfg.MaxInFlight),
+		calls: map[uint64]*call{},
+	}
+	conn.ctx, conn.cancel = context.WithCancelCause(context.Background())
+	conn.w.init(conn)
+	conn.r.init(conn)
+	rc, err := c.SyscallConn()
+	if err != nil { // c is nil or already closed
+		conn.end(err)
+		return conn
+	}
+	conn.rc = rc
+	go conn.r.run()
+	return conn
+}
+
+func orDefault[T int | time.Duration](v *T, d T) {
+	if *v <= 0 {
+		*v = d
+	}
+}
+
+// Close ends the connection at once: calls fail, handlers have their ctx
+// cancelled, replies not yet written are dropped. It does not wait for handlers,
+// so that one may call it. Closing again does nothing.
+func (c *Conn) Close() error {
+	c.end(ErrClosed)
+	return nil
+}
+
+// Done is closed when the connection has ended.
+func (c *Conn) Done() <-chan struct{} { return c.done }
+
+// Err is nil until Done is closed, and then says why: ErrClosed, io.EOF if the
+// peer closed between two frames, an *Error for a broken rule of the protocol,
+// or the error of the socket.
+func (c *Conn) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// end closes the connection for the reason err; only the first call counts.
+func (c *Conn) end(err error) {
+	c.mu.Lock()
+	if c.ended {
+		c.mu.Unlock()
+		return
+	}
+	c.ended, c.err = true, err
+	calls := c.calls
+	c.calls = nil
+	c.mu.Unlock()
+
+	c.cancel(err)
+	_ = c.nc.Close()
+	close(c.done)
+	for _, k := range calls {
+		k.reply <- reply{err: unreachable(err)}
+	}
+	if c.cfg.OnClose != nil {
+		c.cfg.OnClose(err)
+	}
+}
+
+// unreachable is what a call gets when the connection ended for the reason err.
+func unreachable(err error) error {
+	switch {
+	case err == nil, errors.Is(err, io.EOF):
+		return fmt.Errorf("cannot reach the peer: it closed the connection: %w", errdefs.ErrUnavailable)
+	default:
+		return fmt.Errorf("cannot reach the peer: %v: %w", err, errdefs.ErrUnavailable)
+	}
+}
+
+func closeAll(files []*os.File) {
+	for i, f := range files {
+		if f != nil {
+			_ = f.Close()
+			files[i] = nil
+		}
+	}
+}

@@ -1,0 +1,347 @@
+package jsonrpc
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	firstBuffer = 4 << 10
+	keepBuffer  = 64 << 10 // a larger one is let go when it is empty
+)
+
+// reader is the one goroutine that reads. It takes the stream apart and hands
+// each message on; it never runs a handler itself.
+type reader struct {
+	c    *Conn
+	buf  []byte // read and not yet taken: buf[from:to]
+	from int
+	to   int
+	seen int // no newline in buf[from:seen]
+	oob  []byte
+
+	// fds are those of the frame that starts at from; next are those of the last
+	// frame that starts in the newest read, at nextAt.
+	fds    []int
+	next   []int
+	nextAt int
+
+	timed bool // the read deadline is set
+	n     int
+	oobn  int
+	flags int
+	err   error
+	recv  func(fd uintptr) bool
+}
+
+func (r *reader) init(c *Conn) {
+	r.c = c
+	r.buf = make([]byte, firstBuffer)
+	// CmsgLen and not CmsgSpace: padding would make room for one fd more, and
+	// the kernel would fill it. Without room any fd gives MSG_CTRUNC.
+	if c.cfg.MaxFDs > 0 {
+		r.oob = make([]byte, unix.CmsgLen(4*c.cfg.MaxFDs))
+	}
+	r.recv = func(fd uintptr) bool {
+		for {
+			r.n, r.oobn, r.flags, r.err = recvmsg(int(fd), r.buf[r.to:], r.oob)
+			switch {
+			case errors.Is(r.err, unix.EINTR):
+			case errors.Is(r.err, unix.EAGAIN):
+				return false
+			default:
+				return true
+			}
+		}
+	}
+}
+
+func (r *reader) run() {
+	err := r.loop()
+	closeFDs(r.fds)
+	closeFDs(r.next)
+	if errors.Is(err, io.EOF) {
+		err = r.c.drain(err)
+	}
+	r.c.end(err)
+}
+
+// loop returns io.EOF if the peer stopped between two frames.
+func (r *reader) loop() error {
+	for {
+		if err := r.fill(); err != nil {
+			return err
+		}
+		for {
+			// What was searched is not searched again, or a frame sent byte by byte
+			// would cost its square.
+			i := bytes.IndexByte(r.buf[r.seen:r.to], '\n')
+			if i < 0 {
+				r.seen = r.to
+				break
+			}
+			i += r.seen - r.from
+			if r.timed {
+				r.timed = false
+				if err := r.c.nc.SetReadDeadline(time.Time{}); err != nil {
+					return err
+				}
+			}
+			if r.next != nil && r.nextAt == r.from {
+				r.fds, r.next = r.next, nil
+			}
+			frame := r.buf[r.from : r.from+i]
+			r.from += i + 1
+			r.seen = r.from
+			if i+1 > r.c.cfg.MaxFrame {
+				return r.refuse(nil, r.tooLong())
+			}
+			if err := r.message(frame); err != nil {
+				return err
+			}
+		}
+		if r.next != nil && r.nextAt == r.from {
+			r.fds, r.next = r.next, nil
+		}
+		if r.to-r.from >= r.c.cfg.MaxFrame {
+			return r.refuse(nil, r.tooLong())
+		}
+	}
+}
+
+func (r *reader) tooLong() *violation {
+	return invalid(fmt.Sprintf("the frame is longer than %d bytes", r.c.cfg.MaxFrame))
+}
+
+// fill reads once more and finds the frame to which the descriptors belong.
+func (r *reader) fill() error {
+	r.makeRoom()
+	if r.from < r.to && !r.timed {
+		r.timed = true
+		if err := r.c.nc.SetReadDeadline(time.Now().Add(r.c.cfg.FrameTimeout)); err != nil {
+			return err
+		}
+	}
+	if err := r.c.rc.Read(r.recv); err != nil {
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return r.refuse(nil, invalid(fmt.Sprintf("the frame did not end within %v", r.c.cfg.FrameTimeout)))
+		}
+		return err
+	}
+	if r.err != nil {
+		if errors.Is(r.err, unix.ECONNRESET) { // the peer closed without reading all that we wrote
+			return io.EOF
+		}
+		return fmt.Errorf("cannot read: %w", r.err)
+	}
+	start := r.to
+	r.to += r.n
+	fds, err := parseRights(r.oob[:r.oobn])
+	if err != nil || r.flags&unix.MSG_CTRUNC != 0 {
+		closeFDs(fds)
+		return r.refuse(nil, invalid(fmt.Sprintf("more fds came with a message than the %d that are accepted", r.c.cfg.MaxFDs)))
+	}
+	if r.n == 0 {
+		closeFDs(fds)
+		if r.from < r.to {
+			return errors.New("the peer closed in the middle of a frame")
+		}
+		return io.EOF
+	}
+	if len(fds) == 0 {
+		return nil
+	}
+	// The last frame that starts in what was just read: after the last newline
+	// that is not its last byte, or at its beginning if a frame starts there.
+	if i := bytes.LastIndexByte(r.buf[start:r.to-1], '\n'); i >= 0 {
+		r.nextAt = start + i + 1
+	} else if r.from == start {
+		r.nextAt = start
+	} else {
+		closeFDs(fds)
+		return r.refuse(nil, invalid("fds came in the middle of a frame"))
+	}
+	r.next = fds
+	return nil
+}
+
+// makeRoom moves what is left to the front and grows the buffer when it is full,
+// up to one frame.
+func (r *reader) makeRoom() {
+	if r.from == r.to {
+		r.from, r.to, r.seen = 0, 0, 0
+		if len(r.buf) > keepBuffer {
+			r.buf = make([]byte, firstBuffer)
+		}
+		return
+	}
+	if r.to < len(r.buf) {
+		return
+	}
+	b := r.buf
+	if r.from < len(b)/2 {
+		b = make([]byte, min(2*len(b), max(r.c.cfg.MaxFrame, len(b))))
+	}
+	n := copy(b, r.buf[r.from:r.to])
+	r.buf, r.seen, r.from, r.to = b, r.seen-r.from, 0, n
+}
+
+// message deals with one frame. The error it returns ends the connection.
+func (r *reader) message(frame []byte) error {
+	raw := r.fds
+	r.fds = nil
+	e, bad := parseEnvelope(frame, r.c.cfg.MaxFDs)
+	if (bad == nil || !bad.fatal) && e.fds != len(raw) {
+		bad = invalid(fmt.Sprintf("the message declares %d fds and came with %d", e.fds, len(raw)))
+	}
+	if bad != nil {
+		closeFDs(raw)
+		if bad.fatal || e.id == nil {
+			return r.refuse(e.id, bad)
+		}
+		return r.c.answer(e.id, bad)
+	}
+	files := wrap(raw)
+	if e.method == nil {
+		if string(e.id) == "null" {
+			err, bad := fromWire(e.errObj)
+			if bad != nil {
+				return r.refuse(nil, invalid("the error does not have the form of an error object"))
+			}
+			return fmt.Errorf("the peer ended the connection: %w", err)
+		}
+		if bad := r.c.deliver(&e, frame, files); bad != nil {
+			return r.refuse(nil, bad)
+		}
+		return nil
+	}
+	// Here back-pressure comes from: nothing is read until a place is free. The
+	// frame is not late by that, as its deadline is set only before a read.
+	select {
+	case r.c.slots <- struct{}{}:
+	case <-r.c.done:
+		closeAll(files)
+		return r.c.Err()
+	}
+	return r.accept(&e, files)
+}
+
+// accept starts the handling of a request. The frame is copied, because the
+// handler may keep what it was given.
+func (r *reader) accept(e *envelope, files []*os.File) error {
+	b := make([]byte, 0, len(e.id)+len(e.params))
+	b = append(append(b, e.id...), e.params...)
+	in := &incoming{id: b[:len(e.id):len(e.id)]}
+	in.Method = string(e.method)
+	in.Params = b[len(e.id):]
+	in.FDs = files
+	in.Notification = e.id == nil
+
+	c := r.c
+	c.mu.Lock()
+	twice := false
+	if !in.Notification {
+		for _, o := range c.inFlight {
+			twice = twice || bytes.Equal(o.id, in.id)
+		}
+	}
+	if !twice {
+		c.inFlight = append(c.inFlight, in)
+	}
+	c.mu.Unlock()
+	if twice {
+		closeAll(files)
+		<-c.slots
+		// Not under that id: the answer would be taken for that of the first.
+		return r.refuse(nil, invalid("a request with the same id is still being handled"))
+	}
+	go c.serve(in)
+	return nil
+}
+
+// refuse answers a violation as well as it can, and returns the error with which
+// the connection ends. An unreadable message has the id null, as JSON-RPC says.
+func (r *reader) refuse(id []byte, bad *violation) error {
+	if id == nil {
+		id = []byte("null")
+	}
+	err := bad.err()
+	_ = r.c.answerError(id, err) // it ends either way
+	return err
+}
+
+func (v *violation) err() *Error {
+	return &Error{Code: v.code, Message: "cannot accept the message: " + v.text, kind: errdefs.ErrInvalidArgument}
+}
+
+// drain is entered when the peer will send no more. What it asked for is still
+// answered if it only shut down its writing side; a peer that is gone altogether
+// ends the connection, and with it the ctx of the handlers.
+func (c *Conn) drain(reason error) error {
+	c.mu.Lock()
+	c.peerGone, c.draining = reason, true
+	calls := c.calls
+	c.calls = map[uint64]*call{}
+	idle := len(c.inFlight) == 0
+	c.mu.Unlock()
+	for _, k := range calls {
+		k.reply <- reply{err: unreachable(reason)}
+	}
+	if idle {
+		return reason
+	}
+	_ = c.nc.SetReadDeadline(time.Time{})
+	// Closing the connection ends this wait; so does the peer's.
+	_ = c.rc.Read(func(fd uintptr) bool {
+		p := []unix.PollFd{{Fd: int32(fd)}}
+		_, err := unix.Poll(p, 0)
+		return err == nil && p[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
+	})
+	return reason
+}
+
+// wrap makes files of received descriptors.
+func wrap(fds []int) []*os.File {
+	if len(fds) == 0 {
+		return nil
+	}
+	files := make([]*os.File, len(fds))
+	for i, fd := range fds {
+		files[i] = os.NewFile(uintptr(fd), "received")
+	}
+	return files
+}
+
+// parseRights returns the descriptors in control messages. Other kinds of
+// control message are not asked for and do not come.
+func parseRights(oob []byte) ([]int, error) {
+	if len(oob) == 0 {
+		return nil, nil
+	}
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, err
+	}
+	var fds []int
+	for i := range msgs {
+		got, err := unix.ParseUnixRights(&msgs[i])
+		if err != nil {
+			return fds, err
+		}
+		fds = append(fds, got...)
+	}
+	return fds, nil
+}
+
+func recvmsg(fd int, p, oob []byte) (n, oobn, flags int, err error) {
+	n, oobn, flags, _, err = unix.Recvmsg(fd, p, oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+	return n, oobn, flags, err
+}
+

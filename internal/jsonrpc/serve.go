@@ -1,0 +1,88 @@
+package jsonrpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/containerd/errdefs"
+)
+
+// incoming is a message of the peer that is being handled.
+type incoming struct {
+	Request
+	id []byte // as it stands on the wire; empty for a notification
+}
+
+// serve runs the handler for one message and writes the reply.
+func (c *Conn) serve(in *incoming) {
+	ctx := c.ctx
+	if c.cfg.Timeout != nil {
+		if d := c.cfg.Timeout(in.Method); d > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeoutCause(ctx, d,
+				fmt.Errorf("cannot finish %s: it took longer than %v: %w", in.Method, d, context.DeadlineExceeded))
+			defer cancel()
+		}
+	}
+	result, fds, err := c.cfg.Handler(ctx, c, &in.Request)
+	closeAll(in.FDs)
+	if !in.Notification {
+		if err == nil {
+			e := newEncoder()
+			err = e.reply(in.id, "result", result, len(fds))
+			if err == nil {
+				err = c.w.send(context.Background(), e, fds)
+			} else {
+				e.release()
+				err = fmt.Errorf("cannot write the result of %s: %w: %w", in.Method, err, errdefs.ErrInternal)
+			}
+		}
+		// An error of the handler, or a result that cannot be sent: the peer waits
+		// for an answer and gets that one.
+		if err != nil {
+			_ = c.answerError(in.id, err)
+		}
+	}
+	closeAll(fds)
+	var h *hangup
+	if errors.As(err, &h) {
+		c.end(err)
+	}
+	c.finished(in)
+}
+
+// finished gives the place of a message back.
+func (c *Conn) finished(in *incoming) {
+	c.mu.Lock()
+	for i, o := range c.inFlight {
+		if o == in {
+			last := len(c.inFlight) - 1
+			c.inFlight[i] = c.inFlight[last]
+			c.inFlight[last] = nil
+			c.inFlight = c.inFlight[:last]
+			break
+		}
+	}
+	last := c.draining && len(c.inFlight) == 0
+	c.mu.Unlock()
+	<-c.slots
+	if last {
+		c.end(io.EOF)
+	}
+}
+
+// answer refuses one request and goes on with the connection.
+func (c *Conn) answer(id []byte, bad *violation) error {
+	return c.answerError(id, bad.err())
+}
+
+func (c *Conn) answerError(id []byte, err error) error {
+	e := newEncoder()
+	if bad := e.reply(id, "error", toWire(err), 0); bad != nil {
+		e.release()
+		return bad
+	}
+	return c.w.send(context.Background(), e, nil)
+}
