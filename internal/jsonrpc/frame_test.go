@@ -328,4 +328,3 @@ func FuzzFrame(f *testing.F) {
 		}
 	})
 }
-

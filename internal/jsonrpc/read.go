@@ -344,4 +344,3 @@ func recvmsg(fd int, p, oob []byte) (n, oobn, flags int, err error) {
 	n, oobn, flags, _, err = unix.Recvmsg(fd, p, oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 	return n, oobn, flags, err
 }
-
