@@ -1,0 +1,19 @@
+package store
+
+import (
+	"fmt"
+	"testing"
+)
+
+// Migrate is migrate.
+var Migrate = migrate
+
+// Pragma returns a setting of the open connection.
+func Pragma(t *testing.T, s *Store, name string) string {
+	t.Helper()
+	var v any
+	if err := s.db.QueryRowContext(t.Context(), "PRAGMA "+name).Scan(&v); err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprint(v)
+}

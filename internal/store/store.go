@@ -1,0 +1,309 @@
+// Package store keeps what the daemon must not forget: which workspaces there
+// are, whose they are, and how far an operation on one had come. It is a SQLite
+// database with one connection; every change is durable when its method returns.
+//
+// Living workspaces are also held in memory, and lookups are answered from
+// there: running a command does not touch the database.
+//
+// It must not decide anything, and it does not know what really runs; the
+// broker does, and the gate reconciles the two at start-up.
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// Workspace is what is kept of a workspace.
+type Workspace struct {
+	Name     id.Workspace
+	Key      id.Key
+	Owner    string
+	Root     workspace.Root
+	Boundary workspace.Boundary
+	Limits   workspace.Limits
+	State    workspace.State
+	// Purge says whether destroying, once begun, removes the home.
+	Purge     bool
+	CreatedAt time.Time
+}
+
+// Store is the open database. Its methods may be called from any goroutine.
+type Store struct {
+	db *sql.DB
+
+	// change is held over a change of database and maps together, so that they
+	// cannot part. mu guards the maps alone and is taken for writing only once
+	// the database has agreed, so that a lookup waits for no disk.
+	change sync.Mutex
+	mu     sync.RWMutex
+	byName map[id.Workspace]Workspace // living ones
+	byKey  map[id.Key]id.Workspace
+}
+
+// Open opens the database at path and brings its schema up to date; a missing
+// one is made, with mode 0600. A schema that is newer than this build is
+// failed_precondition.
+func Open(ctx context.Context, path string) (*Store, error) {
+	if !filepath.IsAbs(path) {
+		return nil, fmt.Errorf("cannot open the database %q: its path must be absolute: %w", path, errdefs.ErrInvalidArgument)
+	}
+	// SQLite gives its side files the mode of the database, so that is set first.
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the database: %w", err)
+	}
+	if err := f.Close(); err != nil {
+		return nil, fmt.Errorf("cannot open the database: %w", err)
+	}
+	dsn := url.URL{Scheme: "file", Path: path, RawQuery: url.Values{
+		"_pragma": {"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)", "cache_size(-1024)"},
+		"_txlock": {"immediate"},
+	}.Encode()}
+	db, err := sql.Open("sqlite", dsn.String())
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the database %s: %w", path, err)
+	}
+	db.SetMaxOpenConns(1)
+	s := &Store{db: db, byName: make(map[id.Workspace]Workspace), byKey: make(map[id.Key]id.Workspace)}
+	if err = migrate(ctx, db, migrations); err == nil {
+		err = s.load(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot open the database %s: %w", path, err), db.Close())
+	}
+	return s, nil
+}
+
+// Close closes the database.
+func (s *Store) Close() error {
+	if err := s.db.Close(); err != nil {
+		return fmt.Errorf("cannot close the database: %w", err)
+	}
+	return nil
+}
+
+func (s *Store) load(ctx context.Context) error {
+	rows, err := s.db.QueryContext(ctx, `SELECT name, key, owner, root, boundary, limits, state, purge, created_ns
+		FROM workspaces WHERE state <> 'destroyed'`)
+	if err != nil {
+		return fmt.Errorf("cannot read the workspaces: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var w Workspace
+		var limits []byte
+		var created int64
+		if err := rows.Scan(&w.Name, &w.Key, &w.Owner, &w.Root, &w.Boundary, &limits, &w.State, &w.Purge, &created); err != nil {
+			return fmt.Errorf("cannot read a workspace: %w", err)
+		}
+		if err := json.Unmarshal(limits, &w.Limits); err != nil {
+			return fmt.Errorf("cannot read the limits of workspace %s: %w", w.Name, err)
+		}
+		w.CreatedAt = time.Unix(0, created)
+		s.byName[w.Name], s.byKey[w.Key] = w, w.Name
+	}
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("cannot read the workspaces: %w", err)
+	}
+	return nil
+}
+
+// ByName returns the living workspace with that name.
+func (s *Store) ByName(name id.Workspace) (Workspace, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	w, ok := s.byName[name]
+	return w, ok
+}
+
+// ByKey returns the living workspace with that key.
+func (s *Store) ByKey(key id.Key) (Workspace, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	name, ok := s.byKey[key]
+	return s.byName[name], ok
+}
+
+// Workspaces returns the living workspaces by name.
+func (s *Store) Workspaces() []Workspace {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return slices.SortedFunc(maps.Values(s.byName), func(a, b Workspace) int { return strings.Compare(string(a.Name), string(b.Name)) })
+}
+
+// Len returns how many workspaces live.
+func (s *Store) Len() int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return len(s.byName)
+}
+
+// FreeSuffix returns a number that no name derived from key with this prefix
+// has ever had, living or destroyed; see id.Derive.
+func (s *Store) FreeSuffix(ctx context.Context, prefix string, key id.Key) (int, error) {
+	base := string(id.Derive(prefix, key, 0))
+	// '.' is the character after '-'.
+	rows, err := s.db.QueryContext(ctx, `SELECT name FROM workspaces WHERE name = ? OR (name > ? AND name < ?)`, base, base+"-", base+".")
+	if err != nil {
+		return 0, fmt.Errorf("cannot look for a free name: %w", err)
+	}
+	defer rows.Close()
+	free := 0
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return 0, fmt.Errorf("cannot look for a free name: %w", err)
+		}
+		n, _ := strconv.Atoi(strings.TrimPrefix(strings.TrimPrefix(name, base), "-")) // none is 0
+		free = max(free, n+1)
+	}
+	if err := rows.Err(); err != nil {
+		return 0, fmt.Errorf("cannot look for a free name: %w", err)
+	}
+	return free, nil
+}
+
+// Insert adds a workspace. already_exists: its name was used before, or its key
+// belongs to a living one.
+func (s *Store) Insert(ctx context.Context, w Workspace) error {
+	limits, err := json.Marshal(w.Limits)
+	if err != nil {
+		return fmt.Errorf("cannot store workspace %s: %w", w.Name, err)
+	}
+	s.change.Lock()
+	defer s.change.Unlock()
+	now := w.CreatedAt.UnixNano()
+	_, err = s.exec(ctx, `INSERT INTO workspaces (name, key, owner, root, boundary, limits, state, purge, created_ns, changed_ns)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		w.Name, w.Key, w.Owner, w.Root, w.Boundary, string(limits), w.State, w.Purge, now, now)
+	if conflict(err) {
+		return fmt.Errorf("cannot store workspace %s: its name or key is taken: %w", w.Name, errdefs.ErrAlreadyExists)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot store workspace %s: %w", w.Name, err)
+	}
+	w.CreatedAt = time.Unix(0, now)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.byName[w.Name], s.byKey[w.Key] = w, w.Name
+	return nil
+}
+
+// exec makes one change, to the end: cut off by ctx in the middle, it would leave
+// open whether the database took it.
+func (s *Store) exec(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return s.db.ExecContext(context.WithoutCancel(ctx), query, args...)
+}
+
+func conflict(err error) bool {
+	var e *sqlite.Error
+	return errors.As(err, &e) && (e.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY || e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE)
+}
+
+// SetState moves a living workspace to a state other than destroyed. not_found:
+// no such workspace lives.
+func (s *Store) SetState(ctx context.Context, name id.Workspace, state workspace.State) error {
+	return s.update(ctx, name, func(w *Workspace) { w.State = state }, "")
+}
+
+// SetDestroying notes that destroying began and whether the home goes with it.
+func (s *Store) SetDestroying(ctx context.Context, name id.Workspace, purge bool) error {
+	return s.update(ctx, name, func(w *Workspace) { w.State, w.Purge = workspace.StateDestroying, purge }, "")
+}
+
+// SetDestroyed ends the life of a workspace: its key is free, its name is not.
+// retained is where the home was kept, or "".
+func (s *Store) SetDestroyed(ctx context.Context, name id.Workspace, retained string) error {
+	return s.update(ctx, name, func(w *Workspace) { w.State = workspace.StateDestroyed }, retained)
+}
+
+// Delete removes a workspace that was never made, as if it had not been begun.
+func (s *Store) Delete(ctx context.Context, name id.Workspace) error {
+	s.change.Lock()
+	defer s.change.Unlock()
+	w, ok := s.ByName(name)
+	if !ok {
+		return nil
+	}
+	if _, err := s.exec(ctx, `DELETE FROM workspaces WHERE name = ?`, name); err != nil {
+		return fmt.Errorf("cannot remove workspace %s from the database: %w", name, err)
+	}
+	s.forget(w)
+	return nil
+}
+
+func (s *Store) update(ctx context.Context, name id.Workspace, change func(*Workspace), retained string) error {
+	s.change.Lock()
+	defer s.change.Unlock()
+	w, ok := s.ByName(name)
+	if !ok {
+		return fmt.Errorf("cannot change workspace %s: it is not there: %w", name, errdefs.ErrNotFound)
+	}
+	before := w
+	change(&w)
+	if w == before {
+		return nil
+	}
+	if _, err := s.exec(ctx, `UPDATE workspaces SET state = ?, purge = ?, retained = ?, changed_ns = ? WHERE name = ?`,
+		w.State, w.Purge, retained, time.Now().UnixNano(), name); err != nil {
+		return fmt.Errorf("cannot change workspace %s to %s: %w", name, w.State, err)
+	}
+	if w.State == workspace.StateDestroyed {
+		s.forget(w)
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.byName[name] = w
+	return nil
+}
+
+func (s *Store) forget(w Workspace) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.byName, w.Name)
+	delete(s.byKey, w.Key)
+}
+
+// Meta returns the value kept under name, "" if there is none.
+func (s *Store) Meta(ctx context.Context, name string) (string, error) {
+	var v string
+	err := s.db.QueryRowContext(ctx, `SELECT value FROM meta WHERE name = ?`, name).Scan(&v)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return "", fmt.Errorf("cannot read %s from the database: %w", name, err)
+	}
+	return v, nil
+}
+
+// SetMeta keeps value under name.
+func (s *Store) SetMeta(ctx context.Context, name, value string) error {
+	_, err := s.exec(ctx, `INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value`, name, value)
+	if err != nil {
+		return fmt.Errorf("cannot keep %s in the database: %w", name, err)
+	}
+	return nil
+}
