@@ -57,7 +57,7 @@ func groups(fd int) ([]uint32, error) {
 			uintptr(unsafe.Pointer(&buf[0])), uintptr(unsafe.Pointer(&size)), 0)
 		switch {
 		case errno == 0:
-			return buf[:size/4:size/4], nil
+			return buf[: size/4 : size/4], nil
 		case errno == unix.ERANGE && int(size/4) > len(buf) && size/4 <= maxGroups:
 			buf = make([]uint32, size/4)
 		default:
