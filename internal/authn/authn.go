@@ -1,0 +1,92 @@
+// Package authn turns a connection on the API's Unix socket into the Principal
+// that every decision rests on. The kernel's word is the only evidence: the ids
+// that SO_PEERCRED and SO_PEERGROUPS reported when the connection was made.
+//
+// It must not decide who may do what, and nothing that a client writes on the
+// connection may change the answer.
+package authn
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os/user"
+	"slices"
+	"strconv"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/peercred"
+	"github.com/carrel-dev/carrel/internal/principal"
+)
+
+// Peers authenticates the peers of a Unix socket.
+type Peers struct {
+	adminGID uint32
+	hasAdmin bool
+}
+
+// New returns a Peers for which the members of the group adminGroup are admins,
+// as is root. The group is resolved once, here; "" means that only root is an
+// admin. A group that does not exist is a not_found error.
+func New(adminGroup string) (*Peers, error) {
+	if adminGroup == "" {
+		return &Peers{}, nil
+	}
+	g, err := user.LookupGroup(adminGroup)
+	if err != nil {
+		return nil, fmt.Errorf("cannot find the group %q whose members administer carrel: %v; make it with \"groupadd --system %s\" or set socket_group: %w",
+			adminGroup, err, adminGroup, errdefs.ErrNotFound)
+	}
+	gid, err := strconv.ParseUint(g.Gid, 10, 32)
+	if err != nil {
+		return nil, fmt.Errorf("cannot use gid %q of group %q: %v: %w", g.Gid, adminGroup, err, errdefs.ErrInvalidArgument)
+	}
+	return &Peers{adminGID: uint32(gid), hasAdmin: true}, nil
+}
+
+// Judge is the rule itself: who a peer with these credentials is.
+func (a *Peers) Judge(c peercred.Cred) principal.Principal {
+	admin := c.UID == 0
+	if a.hasAdmin {
+		admin = admin || c.GID == a.adminGID || slices.Contains(c.Groups, a.adminGID)
+	}
+	return principal.Principal{Kind: principal.User, UID: c.UID, GID: c.GID, Admin: admin}
+}
+
+// Of returns who is at the other end of c, which must be a Unix connection.
+func (a *Peers) Of(c net.Conn) (principal.Principal, error) {
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return principal.Principal{}, fmt.Errorf("cannot tell who is calling: %T carries no peer credentials: %w", c, errdefs.ErrUnauthenticated)
+	}
+	cred, err := peercred.Of(u)
+	if err != nil {
+		return principal.Principal{}, fmt.Errorf("cannot tell who is calling: %v: %w", err, errdefs.ErrUnauthenticated)
+	}
+	return a.Judge(cred), nil
+}
+
+type contextKey struct{}
+
+// ConnContext is the hook of http.Server: it authenticates each connection once,
+// when it is accepted. A peer that cannot be authenticated gets the zero
+// Principal, which may do nothing.
+func (a *Peers) ConnContext(ctx context.Context, c net.Conn) context.Context {
+	p, err := a.Of(c)
+	if err != nil {
+		p = principal.Principal{}
+	}
+	return NewContext(ctx, p)
+}
+
+// NewContext returns ctx with p as the caller.
+func NewContext(ctx context.Context, p principal.Principal) context.Context {
+	return context.WithValue(ctx, contextKey{}, p)
+}
+
+// FromContext returns the caller, or the zero Principal if there is none.
+func FromContext(ctx context.Context) principal.Principal {
+	p, _ := ctx.Value(contextKey{}).(principal.Principal)
+	return p
+}
