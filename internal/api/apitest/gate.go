@@ -1,0 +1,388 @@
+// Package apitest holds Gate, a test double of the gate for the tests of the API,
+// the SDK and the command line.
+//
+// It must not be imported by anything but tests: it authorises by ownership alone
+// and runs commands as plain processes of the test, in no boundary at all.
+package apitest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/api"
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// Gate keeps everything in memory. The zero value is ready.
+type Gate struct {
+	mu         sync.Mutex
+	changed    chan struct{} // closed and replaced when audit grows
+	workspaces []*desk
+	audit      [][]byte
+	last       execapi.ExecParams
+	resized    execapi.ResizeParams
+
+	// Verdict is what VerifyAudit answers.
+	Verdict api.AuditVerdict
+}
+
+type desk struct {
+	api.Workspace
+	commands []*process
+}
+
+var _ api.Gate = (*Gate)(nil)
+
+// Last returns the parameters of the newest command, and Resized of the newest
+// resize.
+func (g *Gate) Last() execapi.ExecParams {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.last
+}
+
+// Resized returns the parameters of the newest resize.
+func (g *Gate) Resized() execapi.ResizeParams {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.resized
+}
+
+// Record appends a line to the audit log, as every action does.
+func (g *Gate) Record(p principal.Principal, what string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.record(p, what)
+}
+
+func (g *Gate) record(p principal.Principal, what string) {
+	line, err := json.Marshal(map[string]any{"seq": len(g.audit) + 1, "type": "intent", "principal": p.String(), "action": map[string]string{"kind": what}})
+	if err != nil {
+		panic(err)
+	}
+	g.audit = append(g.audit, line)
+	if g.changed != nil {
+		close(g.changed)
+		g.changed = nil
+	}
+}
+
+func (g *Gate) find(p principal.Principal, ref string) (*desk, error) {
+	for _, d := range g.workspaces {
+		if string(d.Key) != ref && string(d.Name) != ref {
+			continue
+		}
+		if !p.MayReach(d.Owner) {
+			return nil, fmt.Errorf("cannot reach workspace %q: it belongs to %s: %w", ref, d.Owner, errdefs.ErrPermissionDenied)
+		}
+		return d, nil
+	}
+	return nil, fmt.Errorf("cannot find workspace %q: there is none with that key or name; \"carrel ls\" lists them: %w", ref, errdefs.ErrNotFound)
+}
+
+// Create implements api.Gate.
+func (g *Gate) Create(_ context.Context, p principal.Principal, key id.Key, limits workspace.Limits, start bool) (api.Workspace, bool, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.record(p, "workspace.create")
+	if d, err := g.find(p, string(key)); err == nil || errdefs.IsPermissionDenied(err) {
+		if err != nil {
+			return api.Workspace{}, false, err
+		}
+		return d.Workspace, false, nil
+	}
+	name := id.Derive(id.DefaultPrefix, key, 0)
+	d := &desk{Workspace: api.Workspace{
+		Name: name, Key: key, Owner: p.String(), User: string(name),
+		IDs:  workspace.IDsFrom(uint32(1879048192 + 3*len(g.workspaces))),
+		Home: "/var/lib/carrel/homes/" + string(name), State: workspace.StateStopped,
+		Root: workspace.RootSystem, Boundary: workspace.BoundaryNamespace,
+		Limits: limits.OrDefault(), CreatedAt: time.Unix(1_700_000_000, 0),
+	}}
+	if start {
+		d.run()
+	}
+	g.workspaces = append(g.workspaces, d)
+	return d.Workspace, true, nil
+}
+
+func (d *desk) run() {
+	d.State, d.ExecutorPID = workspace.StateRunning, 4711
+	d.Controls = []workspace.Control{
+		{ID: "user_namespace", Requested: true, Required: true, State: workspace.Verified, Evidence: "unshare: ENOSPC"},
+		{ID: "disk", Requested: true, State: workspace.Unavailable, Evidence: "no quota", Remedy: "mount with prjquota"},
+	}
+}
+
+// with runs f on the workspace that ref names.
+func (g *Gate) with(p principal.Principal, ref, what string, f func(*desk) error) (api.Workspace, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	d, err := g.find(p, ref)
+	if err != nil {
+		g.record(p, "denied "+what)
+		return api.Workspace{}, err
+	}
+	if what != "" {
+		g.record(p, what)
+	}
+	err = f(d)
+	return d.Workspace, err
+}
+
+// Get implements api.Gate.
+func (g *Gate) Get(_ context.Context, p principal.Principal, ref string) (api.Workspace, error) {
+	return g.with(p, ref, "", func(*desk) error { return nil })
+}
+
+// List implements api.Gate.
+func (g *Gate) List(_ context.Context, p principal.Principal) ([]api.Workspace, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var out []api.Workspace
+	for _, d := range g.workspaces {
+		if p.MayReach(d.Owner) {
+			out = append(out, d.Workspace)
+		}
+	}
+	return out, nil
+}
+
+// Start implements api.Gate.
+func (g *Gate) Start(_ context.Context, p principal.Principal, ref string) (api.Workspace, error) {
+	return g.with(p, ref, "workspace.start", func(d *desk) error { d.run(); return nil })
+}
+
+// Stop implements api.Gate.
+func (g *Gate) Stop(_ context.Context, p principal.Principal, ref string) (api.Workspace, error) {
+	return g.with(p, ref, "workspace.stop", func(d *desk) error { d.stop(); return nil })
+}
+
+func (d *desk) stop() {
+	d.State, d.ExecutorPID, d.Controls = workspace.StateStopped, 0, nil
+	for _, c := range d.commands {
+		c.Close()
+	}
+}
+
+// Destroy implements api.Gate.
+func (g *Gate) Destroy(_ context.Context, p principal.Principal, ref string, purge bool) (string, error) {
+	retained := ""
+	_, err := g.with(p, ref, "workspace.destroy", func(d *desk) error {
+		d.stop()
+		g.workspaces = slices.DeleteFunc(g.workspaces, func(o *desk) bool { return o == d })
+		if !purge {
+			retained = "/var/lib/carrel/retained/" + string(d.Name)
+		}
+		return nil
+	})
+	return retained, err
+}
+
+// start runs a command in the workspace that ref names.
+func (g *Gate) start(p principal.Principal, ref string, e execapi.ExecParams, tty bool) (*process, error) {
+	var c *process
+	_, err := g.with(p, ref, "command.exec", func(d *desk) (err error) {
+		if d.State != workspace.StateRunning {
+			d.run()
+		}
+		e.ID = id.NewCommand()
+		g.last = e
+		if c, err = startProcess(e, tty); err == nil {
+			d.commands = append(d.commands, c)
+		}
+		return err
+	})
+	return c, err
+}
+
+// Run implements api.Gate.
+func (g *Gate) Run(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams) (id.Command, execapi.ExecResult, error) {
+	e.Wait = true
+	c, err := g.start(p, ref, e, false)
+	if err != nil {
+		return "", execapi.ExecResult{}, err
+	}
+	s, err := c.Wait(ctx)
+	if err != nil {
+		c.Close()
+		return c.params.ID, execapi.ExecResult{}, err
+	}
+	return c.params.ID, execapi.ExecResult{PID: c.PID(), Status: &s, Stdout: c.stdout.kept(), Stderr: c.stderr.kept(), StdoutLost: c.stdout.lost(), StderrLost: c.stderr.lost()}, nil
+}
+
+// Spawn implements api.Gate.
+func (g *Gate) Spawn(_ context.Context, p principal.Principal, ref string, e execapi.ExecParams, tty bool, _ ...*os.File) (id.Command, runtime.Process, error) {
+	c, err := g.start(p, ref, e, tty)
+	if err != nil {
+		return "", nil, err
+	}
+	return c.params.ID, c, nil
+}
+
+// Detach implements api.Gate.
+func (g *Gate) Detach(_ context.Context, p principal.Principal, ref string, e execapi.ExecParams, tty bool) (id.Command, error) {
+	e.Detach, e.Stdout, e.Stderr = true, execapi.Capture, execapi.Capture
+	c, err := g.start(p, ref, e, tty)
+	if err != nil {
+		return "", err
+	}
+	return c.params.ID, nil
+}
+
+// Commands implements api.Gate.
+func (g *Gate) Commands(_ context.Context, p principal.Principal, ref string) ([]execapi.Command, error) {
+	var out []execapi.Command
+	_, err := g.with(p, ref, "", func(d *desk) error {
+		for _, c := range d.commands {
+			s := c.ended()
+			if s != nil && !c.params.Detach {
+				continue
+			}
+			out = append(out, execapi.Command{
+				ID: c.params.ID, PID: c.PID(), Argv: c.params.Argv, Detached: c.params.Detach,
+				TTY: c.tty, StartedNS: c.started.UnixNano(), Processes: 1, Status: s,
+			})
+		}
+		return nil
+	})
+	return out, err
+}
+
+func (g *Gate) command(p principal.Principal, ref, what string, cmd id.Command) (*process, error) {
+	var c *process
+	_, err := g.with(p, ref, what, func(d *desk) error {
+		for _, o := range d.commands {
+			if o.params.ID == cmd {
+				c = o
+				return nil
+			}
+		}
+		return fmt.Errorf("cannot find command %s: it has ended or never was; \"carrel ps\" lists those there are: %w", cmd, errdefs.ErrNotFound)
+	})
+	return c, err
+}
+
+// Output implements api.Gate.
+func (g *Gate) Output(_ context.Context, p principal.Principal, ref string, o execapi.OutputParams, attach bool) (execapi.OutputResult, []*os.File, error) {
+	c, err := g.command(p, ref, "command.attach", o.ID)
+	if err != nil {
+		return execapi.OutputResult{}, nil, err
+	}
+	if !c.params.Detach {
+		return execapi.OutputResult{}, nil, fmt.Errorf("cannot read the output of %s: it is attached to the client that started it: %w", o.ID, errdefs.ErrFailedPrecondition)
+	}
+	res := execapi.OutputResult{TTY: c.tty && attach, Lost: c.stdout.lost(), Status: c.ended()}
+	f, err := c.stdout.open(o.Follow)
+	if err != nil {
+		return res, nil, err
+	}
+	return res, []*os.File{f}, nil
+}
+
+// Signal implements api.Gate.
+func (g *Gate) Signal(_ context.Context, p principal.Principal, ref string, s execapi.StopTaskParams) error {
+	c, err := g.command(p, ref, "command.signal", s.ID)
+	if err != nil {
+		return err
+	}
+	return c.signal(s.Signal)
+}
+
+// Resize implements api.Gate.
+func (g *Gate) Resize(_ context.Context, p principal.Principal, ref string, r execapi.ResizeParams) error {
+	c, err := g.command(p, ref, "", r.ID)
+	if err != nil {
+		return err
+	}
+	g.mu.Lock()
+	g.resized = r
+	g.mu.Unlock()
+	return c.resize(r.Rows, r.Cols)
+}
+
+// VerifyAudit implements api.Gate.
+func (g *Gate) VerifyAudit(context.Context, principal.Principal) (api.AuditVerdict, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	v := g.Verdict
+	v.Records = int64(len(g.audit))
+	return v, nil
+}
+
+// ShowAudit implements api.Gate.
+func (g *Gate) ShowAudit(ctx context.Context, _ principal.Principal, from, n int64, follow bool, emit func([][]byte) error) error {
+	next := max(int(from)-1, 0)
+	g.mu.Lock()
+	if n > 0 {
+		next = max(next, len(g.audit)-int(n))
+	}
+	g.mu.Unlock()
+	for {
+		g.mu.Lock()
+		lines := g.audit[min(next, len(g.audit)):]
+		if g.changed == nil {
+			g.changed = make(chan struct{})
+		}
+		changed := g.changed
+		g.mu.Unlock()
+		if len(lines) > 0 {
+			if err := emit(lines); err != nil {
+				return err
+			}
+			next += len(lines)
+		}
+		if !follow {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Audited reports whether a line of the audit log contains text.
+func (g *Gate) Audited(text string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.ContainsFunc(g.audit, func(l []byte) bool { return strings.Contains(string(l), text) })
+}
+
+// Idle waits until no command runs.
+func (g *Gate) Idle(ctx context.Context) error {
+	g.mu.Lock()
+	var all []*process
+	for _, d := range g.workspaces {
+		all = append(all, d.commands...)
+	}
+	g.mu.Unlock()
+	for _, c := range all {
+		if _, err := c.Wait(ctx); err != nil {
+			return fmt.Errorf("cannot see %q end: %w", c.params.Argv, err)
+		}
+	}
+	return nil
+}
+
+// Close ends every command.
+func (g *Gate) Close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, d := range g.workspaces {
+		d.stop()
+	}
+}

@@ -1,0 +1,60 @@
+package apitest
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/carrel-dev/carrel/internal/api"
+	"github.com/carrel-dev/carrel/internal/authn"
+	"github.com/carrel-dev/carrel/internal/principal"
+)
+
+// Serve serves the API over g on a Unix socket until the test ends, and returns the
+// socket's path. Every connection is that of caller, or of the peer itself if
+// caller is nil.
+func Serve(t testing.TB, g api.Gate, caller *principal.Principal, opts api.Options) (socket string, server *api.Server) {
+	t.Helper()
+	// A test's own directory may have a path too long for a socket.
+	dir, err := os.MkdirTemp("", "carrel")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	socket = filepath.Join(dir, "carrel.sock")
+	l, err := new(net.ListenConfig).Listen(t.Context(), "unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	peers, err := authn.New("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	server = api.NewServer(g, opts)
+	h := server.HTTPServer(peers)
+	if caller != nil {
+		h.ConnContext = func(ctx context.Context, _ net.Conn) context.Context { return authn.NewContext(ctx, *caller) }
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		if err := h.Serve(l); err != http.ErrServerClosed {
+			t.Errorf("serve: %v", err)
+		}
+	}()
+	t.Cleanup(func() {
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		server.Drain(ended)
+		h.Close()
+		<-served
+	})
+	return socket, server
+}

@@ -1,0 +1,271 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/gen/carrel/v1/carrelv1connect"
+	"github.com/carrel-dev/carrel/internal/api/errcode"
+	"github.com/carrel-dev/carrel/internal/authn"
+	"github.com/carrel-dev/carrel/internal/fdapi"
+	"github.com/carrel-dev/carrel/internal/principal"
+)
+
+// Time limits of a connection.
+const (
+	headerTimeout      = 10 * time.Second
+	defaultBodyTimeout = 30 * time.Second
+	idleTimeout        = 3 * time.Minute
+)
+
+// Options tune a Server. The zero value is usable.
+type Options struct {
+	// Version and Commit are what SystemService.Version answers.
+	Version, Commit string
+	// BodyTimeout is how long the body of a request may take to arrive, streams
+	// excepted; 0 is 30 seconds.
+	BodyTimeout time.Duration
+	// Log gets what cannot be answered to a client; nil is slog.Default().
+	Log *slog.Logger
+}
+
+// Server is the API as an http.Handler. It finds the caller in the request's
+// context, where authn.Peers.ConnContext put it.
+type Server struct {
+	gate     Gate
+	opts     Options
+	handlers map[string]http.Handler
+	errors   *connect.ErrorWriter
+
+	// closing ends follows and, after a drain, attached commands.
+	closing context.Context
+	close   context.CancelFunc
+	// follows ends only what would never end by itself.
+	follows     context.Context
+	stopFollows context.CancelFunc
+	attached    attachedCommands
+}
+
+// attachedCommands counts what a drain waits for.
+type attachedCommands struct {
+	mu   sync.Mutex
+	n    int
+	zero chan struct{} // closed at n == 0, if anyone waits
+}
+
+func (a *attachedCommands) add(d int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.n += d
+	if a.n == 0 && a.zero != nil {
+		close(a.zero)
+		a.zero = nil
+	}
+}
+
+func (a *attachedCommands) wait(ctx context.Context) {
+	a.mu.Lock()
+	if a.n == 0 {
+		a.mu.Unlock()
+		return
+	}
+	if a.zero == nil {
+		a.zero = make(chan struct{})
+	}
+	zero := a.zero
+	a.mu.Unlock()
+	select {
+	case <-zero:
+	case <-ctx.Done():
+	}
+}
+
+// NewServer returns the API over g.
+func NewServer(g Gate, opts Options) *Server {
+	if opts.Log == nil {
+		opts.Log = slog.Default()
+	}
+	if opts.BodyTimeout == 0 {
+		opts.BodyTimeout = defaultBodyTimeout
+	}
+	s := &Server{gate: g, opts: opts, handlers: map[string]http.Handler{}}
+	s.closing, s.close = context.WithCancel(context.Background())
+	s.follows, s.stopFollows = context.WithCancel(s.closing)
+
+	limits := connect.WithConditionalHandlerOptions(func(spec connect.Spec) []connect.HandlerOption {
+		return []connect.HandlerOption{connect.WithReadMaxBytes(routes[spec.Procedure].maxRequest)}
+	})
+	// Compression costs more than the local socket does.
+	plain := connect.WithCompression("gzip", nil, nil)
+	s.errors = connect.NewErrorWriter()
+	mount := func(prefix string, h http.Handler) {
+		for path := range routes {
+			if strings.HasPrefix(path, prefix) {
+				s.handlers[path] = h
+			}
+		}
+	}
+	mount(carrelv1connect.NewWorkspaceServiceHandler(workspaces{s}, limits, plain))
+	mount(carrelv1connect.NewCommandServiceHandler(commands{s}, limits, plain))
+	mount(carrelv1connect.NewAuditServiceHandler(audits{s}, limits, plain))
+	mount(carrelv1connect.NewSystemServiceHandler(system{s}, limits, plain))
+	s.handlers[fdapi.Path] = http.HandlerFunc(s.descriptors)
+	return s
+}
+
+// HTTPServer returns an http.Server for s on Unix sockets, with the time and size
+// limits that belong to it. Run its Serve, and at the end its Shutdown together
+// with s.Drain.
+func (s *Server) HTTPServer(peers *authn.Peers) *http.Server {
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Server{
+		Handler:           s,
+		ConnContext:       peers.ConnContext,
+		Protocols:         &protocols,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    16 << 10,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 100},
+		ErrorLog:          slog.NewLogLogger(s.opts.Log.Handler(), slog.LevelDebug),
+	}
+}
+
+// Drain ends the exchanges that follow something at once, waits for attached
+// commands to end until ctx does, and hangs up those that are left.
+func (s *Server) Drain(ctx context.Context) {
+	s.stopFollows()
+	s.attached.wait(ctx)
+	s.close()
+}
+
+// ServeHTTP implements http.Handler: it admits a request by the table of routes
+// and hands it on.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	rt, err := admit(r)
+	if err != nil {
+		s.refuse(w, r, err)
+		return
+	}
+	if rt.stream {
+		// A stream outlives the time limits, so a closing server must end it.
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		defer context.AfterFunc(s.closing, cancel)()
+		rc := http.NewResponseController(w)
+		r = r.WithContext(context.WithValue(ctx, controllerKey{}, rc))
+	} else if r, err = limitBody(w, r, s.opts.BodyTimeout); err != nil {
+		s.refuse(w, r, err)
+		return
+	}
+	s.handlers[r.URL.Path].ServeHTTP(w, r)
+}
+
+type controllerKey struct{}
+
+// stopReading ends the Receive of a stream that waits, and any later one.
+func stopReading(ctx context.Context) {
+	if rc, ok := ctx.Value(controllerKey{}).(*http.ResponseController); ok {
+		_ = rc.SetReadDeadline(time.Unix(1, 0)) // a connection that is gone has nothing to read
+	}
+}
+
+// admit answers whether a request may come in. The order is from what is cheapest
+// for an attacker to get wrong to what is best to know of: origin, route, caller,
+// rule.
+func admit(r *http.Request) (route, error) {
+	if err := sameOrigin(r); err != nil {
+		return route{}, err
+	}
+	rt, ok := routes[r.URL.Path]
+	if !ok {
+		return route{}, fmt.Errorf("cannot find %q: carrel.v1 has no such procedure; see docs/protocols/api.md: %w", r.URL.Path, errdefs.ErrNotFound)
+	}
+	p := authn.FromContext(r.Context())
+	if p.Kind == "" {
+		return route{}, fmt.Errorf("cannot tell who is calling: the connection carries no Unix peer credentials; connect to the daemon's Unix socket: %w", errdefs.ErrUnauthenticated)
+	}
+	switch rt.access {
+	case anyone, reach:
+		return rt, nil
+	case admins:
+		if p.Admin || p.Kind == principal.System {
+			return rt, nil
+		}
+		return route{}, fmt.Errorf("cannot let %s call %s: it is for root and the members of the carrel group; use sudo or ask an administrator: %w", p, r.URL.Path, errdefs.ErrPermissionDenied)
+	default:
+		return route{}, fmt.Errorf("cannot serve %s: it has no access rule: %w", r.URL.Path, errdefs.ErrPermissionDenied)
+	}
+}
+
+// sameOrigin refuses what a browser sends. A browser cannot open a Unix socket,
+// but a relay from a TCP port to it can be reached by one.
+func sameOrigin(r *http.Request) error {
+	for _, h := range []string{"Origin", "Sec-Fetch-Site"} {
+		if r.Header.Get(h) != "" {
+			return fmt.Errorf("cannot accept a request with the header %s: the API is not for browsers; use a client on the local socket: %w", h, errdefs.ErrPermissionDenied)
+		}
+	}
+	host := r.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	switch host {
+	case "carrel", "localhost":
+		return nil
+	default:
+		return fmt.Errorf("cannot accept a request for host %q: it must be \"carrel\" or \"localhost\": %w", r.Host, errdefs.ErrPermissionDenied)
+	}
+}
+
+// refuse answers in the protocol that the request speaks, or with JSON.
+func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	// The body was not read; on HTTP/1.1 it would be taken for the next request.
+	w.Header().Set("Connection", "close")
+	_ = s.errors.Write(w, r, errcode.ToWire(err)) // a client that is gone needs no answer
+}
+
+// limitBody gives the body of a request so long to arrive. The limit is lifted at
+// its end: a later one would end the request while it is carried out.
+func limitBody(w http.ResponseWriter, r *http.Request, limit time.Duration) (*http.Request, error) {
+	if r.Body == http.NoBody {
+		return r, nil
+	}
+	rc := http.NewResponseController(w)
+	if err := rc.SetReadDeadline(time.Now().Add(limit)); err != nil {
+		return r, fmt.Errorf("cannot limit the time of a request: %w", err)
+	}
+	// A copy, because the server looks at its own request's Body to learn whether
+	// all of it was read. If it cannot tell, it takes the rest of a body that was
+	// cut off for the next request.
+	timed := *r
+	timed.Body = &timedBody{r.Body, rc}
+	return &timed, nil
+}
+
+type timedBody struct {
+	io.ReadCloser
+	rc *http.ResponseController
+}
+
+func (b *timedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == io.EOF && b.rc != nil {
+		if e := b.rc.SetReadDeadline(time.Time{}); e != nil {
+			return n, e
+		}
+		b.rc = nil
+	}
+	return n, err
+}

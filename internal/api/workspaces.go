@@ -1,0 +1,142 @@
+package api
+
+import (
+	"context"
+
+	"connectrpc.com/connect"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/api/errcode"
+	"github.com/carrel-dev/carrel/internal/authn"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+type workspaces struct{ *Server }
+
+func (s workspaces) Create(ctx context.Context, req *connect.Request[carrelv1.CreateRequest]) (*connect.Response[carrelv1.CreateResponse], error) {
+	key, err := id.ParseKey(req.Msg.GetKey())
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	limits := limitsFrom(req.Msg.GetLimits())
+	// Zeros are for the gate to fill; what was given must be in bounds.
+	if err := limits.OrDefault().Validate(); err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	w, created, err := s.gate.Create(ctx, authn.FromContext(ctx), key, limits, !req.Msg.GetNoStart())
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	return connect.NewResponse(&carrelv1.CreateResponse{Workspace: workspaceTo(w), Created: created}), nil
+}
+
+func (s workspaces) Get(ctx context.Context, req *connect.Request[carrelv1.GetRequest]) (*connect.Response[carrelv1.GetResponse], error) {
+	w, err := s.one(ctx, req.Msg.GetWorkspace(), s.gate.Get)
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	return connect.NewResponse(&carrelv1.GetResponse{Workspace: w}), nil
+}
+
+func (s workspaces) Start(ctx context.Context, req *connect.Request[carrelv1.StartRequest]) (*connect.Response[carrelv1.StartResponse], error) {
+	w, err := s.one(ctx, req.Msg.GetWorkspace(), s.gate.Start)
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	return connect.NewResponse(&carrelv1.StartResponse{Workspace: w}), nil
+}
+
+func (s workspaces) Stop(ctx context.Context, req *connect.Request[carrelv1.StopRequest]) (*connect.Response[carrelv1.StopResponse], error) {
+	w, err := s.one(ctx, req.Msg.GetWorkspace(), s.gate.Stop)
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	return connect.NewResponse(&carrelv1.StopResponse{Workspace: w}), nil
+}
+
+func (s workspaces) List(ctx context.Context, _ *connect.Request[carrelv1.ListRequest]) (*connect.Response[carrelv1.ListResponse], error) {
+	ws, err := s.gate.List(ctx, authn.FromContext(ctx))
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	out := &carrelv1.ListResponse{Workspaces: make([]*carrelv1.Workspace, 0, len(ws))}
+	for _, w := range ws {
+		out.Workspaces = append(out.Workspaces, workspaceTo(w))
+	}
+	return connect.NewResponse(out), nil
+}
+
+func (s workspaces) Destroy(ctx context.Context, req *connect.Request[carrelv1.DestroyRequest]) (*connect.Response[carrelv1.DestroyResponse], error) {
+	ref, err := parseRef(req.Msg.GetWorkspace())
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	retained, err := s.gate.Destroy(ctx, authn.FromContext(ctx), ref, req.Msg.GetPurge())
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	return connect.NewResponse(&carrelv1.DestroyResponse{RetainedHome: retained}), nil
+}
+
+func limitsFrom(l *carrelv1.Limits) workspace.Limits {
+	return workspace.Limits{
+		MemoryBytes: l.GetMemoryBytes(),
+		SwapBytes:   l.GetSwapBytes(),
+		Pids:        l.GetPids(),
+		CPUWeight:   l.GetCpuWeight(),
+		OpenFiles:   l.GetOpenFiles(),
+	}
+}
+
+func workspaceTo(w Workspace) *carrelv1.Workspace {
+	controls := make([]*carrelv1.Control, 0, len(w.Controls))
+	for _, c := range w.Controls {
+		controls = append(controls, &carrelv1.Control{
+			Id:        c.ID,
+			Requested: c.Requested,
+			Required:  c.Required,
+			State:     string(c.State),
+			Evidence:  c.Evidence,
+			Remedy:    c.Remedy,
+		})
+	}
+	return &carrelv1.Workspace{
+		Name:        string(w.Name),
+		Key:         string(w.Key),
+		Owner:       w.Owner,
+		User:        w.User,
+		Uid:         w.IDs.Work,
+		ExecutorUid: w.IDs.Executor,
+		AgentUid:    w.IDs.Agent,
+		Home:        w.Home,
+		InsideHome:  "/home/" + string(w.Name),
+		State:       string(w.State),
+		Root:        string(w.Root),
+		Boundary:    string(w.Boundary),
+		Limits: &carrelv1.Limits{
+			MemoryBytes: w.Limits.MemoryBytes,
+			SwapBytes:   w.Limits.SwapBytes,
+			Pids:        w.Limits.Pids,
+			CpuWeight:   w.Limits.CPUWeight,
+			OpenFiles:   w.Limits.OpenFiles,
+		},
+		Controls:      controls,
+		CreatedUnixMs: w.CreatedAt.UnixMilli(),
+		ExecutorPid:   int64(w.ExecutorPID),
+	}
+}
+
+// one carries out what takes a workspace and returns it as it is then.
+func (s workspaces) one(ctx context.Context, ref string, do func(context.Context, principal.Principal, string) (Workspace, error)) (*carrelv1.Workspace, error) {
+	ref, err := parseRef(ref)
+	if err != nil {
+		return nil, err
+	}
+	w, err := do(ctx, authn.FromContext(ctx), ref)
+	if err != nil {
+		return nil, err
+	}
+	return workspaceTo(w), nil
+}
