@@ -1,0 +1,266 @@
+package executor
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/id"
+)
+
+// command is one started command. It ends with its main process: what that leaves
+// behind in the command's sub-group is ended then too.
+type command struct {
+	e        *Executor
+	id       id.Command
+	argv     []string
+	peer     *peer
+	detached bool
+	tty      bool
+	pid      int
+	pidfd    int
+	group    *group
+	// master is the terminal's master side, kept for resizing and, of detached
+	// commands, for reading.
+	master *os.File
+	// stdout and stderr collect captured output; nil where it goes elsewhere.
+	stdout, stderr *capture
+	// buffer keeps a detached command's output, which is read from source.
+	buffer  *ring
+	source  *os.File
+	readers sync.WaitGroup // that fill the above
+	started time.Time
+
+	mu     sync.Mutex
+	reaped bool
+	ending bool
+	killed int
+	timer  *time.Timer
+
+	// done is closed once status is final.
+	done   chan struct{}
+	status execapi.Status
+}
+
+// check holds a request against the limits of the protocol before anything is done.
+func check(p *execapi.ExecParams, tty bool, fds int) error {
+	bad := func(format string, a ...any) error {
+		return fmt.Errorf("cannot run the command: "+format+": %w", append(a, errdefs.ErrInvalidArgument)...)
+	}
+	if _, err := id.ParseCommand(string(p.ID)); err != nil {
+		return err
+	}
+	if len(p.Argv) == 0 || p.Argv[0] == "" {
+		return bad("no program is named")
+	}
+	if len(p.Argv)+len(p.Env) > execapi.MaxArgs {
+		return bad("it has %d arguments and variables, at most %d are taken", len(p.Argv)+len(p.Env), execapi.MaxArgs)
+	}
+	size := 0
+	for _, s := range p.Argv {
+		size += len(s)
+		if strings.IndexByte(s, 0) >= 0 {
+			return bad("an argument contains a zero byte")
+		}
+	}
+	for _, s := range p.Env {
+		size += len(s)
+		if i := strings.IndexByte(s, '='); i <= 0 || strings.IndexByte(s, 0) >= 0 {
+			return bad("variable %.40q is not NAME=VALUE", s)
+		}
+	}
+	if size > execapi.MaxArgBytes {
+		return bad("arguments and variables are %d bytes long, at most %d are taken", size, execapi.MaxArgBytes)
+	}
+	if p.Cwd != "" && (p.Cwd[0] != '/' || strings.IndexByte(p.Cwd, 0) >= 0) {
+		return bad("directory %q is not absolute", p.Cwd)
+	}
+	if p.TimeoutMS < 0 || p.GraceMS < 0 || p.GraceMS > execapi.MaxGraceMS {
+		return bad("timeout %d ms or grace %d ms is out of range", p.TimeoutMS, p.GraceMS)
+	}
+	if p.OutputLimit < 0 || p.OutputLimit > execapi.MaxOutput || (!p.Detach && p.OutputLimit > execapi.MaxCapture) {
+		return bad("output limit %d is out of range", p.OutputLimit)
+	}
+	if len(p.StdinData) > execapi.MaxCapture || (len(p.StdinData) > 0 && p.Stdin != execapi.Capture) {
+		return bad("%d bytes of stdin data cannot be taken", len(p.StdinData))
+	}
+	if p.Detach && p.Wait {
+		return bad("it cannot be detached and waited for")
+	}
+	want := 0
+	for _, s := range []execapi.Stream{p.Stdin, p.Stdout, p.Stderr} {
+		switch s {
+		case "", execapi.Null:
+		case execapi.FD:
+			want++
+			if tty || p.Detach {
+				return bad("a terminal or detached command takes no descriptors")
+			}
+		case execapi.Pipe:
+			if p.Detach || p.Wait {
+				return bad("stream %q is for attached commands", s)
+			}
+		case execapi.Capture:
+			if !p.Wait && !p.Detach {
+				return bad("stream %q needs wait or detach", s)
+			}
+		default:
+			return bad("stream %q is unknown", s)
+		}
+	}
+	if tty && p.Wait {
+		return bad("a terminal cannot be waited for")
+	}
+	if fds != want {
+		return bad("%d descriptors came, %d streams name one", fds, want)
+	}
+	return nil
+}
+
+func (e *Executor) find(name id.Command) (*command, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c := e.commands[name]
+	if c == nil {
+		return nil, fmt.Errorf("cannot find command %s: it is not known here; it may have ended: %w", name, errdefs.ErrNotFound)
+	}
+	return c, nil
+}
+
+// reserve makes a place for c, forgetting the oldest ended detached command if needed.
+func (e *Executor) reserve(c *command) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closing {
+		return fmt.Errorf("cannot run the command: the workspace is being stopped: %w", errdefs.ErrFailedPrecondition)
+	}
+	if e.commands[c.id] != nil {
+		return fmt.Errorf("cannot run the command: id %s is in use: %w", c.id, errdefs.ErrAlreadyExists)
+	}
+	if len(e.commands) >= execapi.MaxCommands && !e.forgetOldest() {
+		return fmt.Errorf("cannot run the command: %d are running, the most there may be; end some (carrel ps, carrel kill): %w",
+			execapi.MaxCommands, errdefs.ErrResourceExhausted)
+	}
+	e.commands[c.id] = c
+	return nil
+}
+
+func (e *Executor) forgetOldest() bool {
+	var oldest *command
+	for _, c := range e.commands {
+		select {
+		case <-c.done:
+			if oldest == nil || c.started.Before(oldest.started) {
+				oldest = c
+			}
+		default:
+		}
+	}
+	if oldest == nil {
+		return false
+	}
+	delete(e.commands, oldest.id)
+	return true
+}
+
+func (e *Executor) forget(c *command) {
+	e.mu.Lock()
+	delete(e.commands, c.id)
+	e.mu.Unlock()
+}
+
+func (e *Executor) list() execapi.ListResult {
+	e.mu.Lock()
+	all := make([]*command, 0, len(e.commands))
+	for _, c := range e.commands {
+		all = append(all, c)
+	}
+	e.mu.Unlock()
+	slices.SortFunc(all, func(a, b *command) int {
+		return cmp.Or(a.started.Compare(b.started), cmp.Compare(a.id, b.id))
+	})
+	out := execapi.ListResult{Limits: e.spec.Limits, Commands: []execapi.Command{}}
+	budget := execapi.MaxFrame / 2
+	for _, c := range all {
+		row := execapi.Command{ID: c.id, PID: c.pid, Argv: shorten(c.argv, &budget), Detached: c.detached, TTY: c.tty, StartedNS: c.started.UnixNano()}
+		select {
+		case <-c.done:
+			row.Status = &c.status
+		default:
+			row.Processes = len(c.group.pids())
+		}
+		out.Commands = append(out.Commands, row)
+	}
+	return out
+}
+
+// shorten cuts a long argv, so that a list of many fits one frame.
+func shorten(argv []string, budget *int) []string {
+	const each = 256
+	left := min(each, max(*budget, 0))
+	var out []string
+	for _, a := range argv {
+		if len(a) > left {
+			a = strings.ToValidUTF8(a[:left], "") + "…"
+		}
+		out = append(out, a)
+		left -= len(a)
+		*budget -= len(a)
+		if left <= 0 {
+			break
+		}
+	}
+	return out
+}
+
+// signal sends s to the command's process group.
+func (c *command) signal(s unix.Signal) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.reaped || c.pid == 0 {
+		return fmt.Errorf("cannot signal %s: it has ended: %w", c.id, errdefs.ErrFailedPrecondition)
+	}
+	// Not reaped, so the number is still this command's group.
+	if err := unix.Kill(-c.pid, s); err != nil {
+		return fmt.Errorf("cannot signal %s: %w", c.id, err)
+	}
+	return nil
+}
+
+// hangup ends an attached command whose client has gone.
+func (c *command) hangup() { c.end(unix.SIGHUP, execapi.DefaultGraceMS*time.Millisecond) }
+
+// end ends the command: first, then TERM if first was another signal, each with CONT for
+// a stopped process; after the grace, KILL of everything in its sub-group. It returns
+// at once.
+func (c *command) end(first unix.Signal, grace time.Duration) {
+	c.mu.Lock()
+	if c.ending || c.pid == 0 {
+		c.mu.Unlock()
+		return
+	}
+	c.ending = true
+	c.mu.Unlock()
+	go func() {
+		for _, s := range slices.Compact([]unix.Signal{first, unix.SIGTERM}) {
+			c.signal(s)
+			c.signal(unix.SIGCONT)
+		}
+		t := time.NewTimer(grace)
+		defer t.Stop()
+		select {
+		case <-c.done:
+		case <-t.C:
+			c.signal(unix.SIGKILL)
+			c.group.kill()
+		}
+	}()
+}

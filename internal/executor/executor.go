@@ -1,0 +1,184 @@
+// Package executor is the one process of a workspace that the daemon talks to. It
+// starts every command, owns their end, and answers JSON-RPC 2.0 on the socket that
+// the broker bound: docs/protocols/executor.md.
+//
+// It is PID 1 of the workspace and the only process in it with capabilities, so it
+// stays small: no network code but its own socket, no policy, no records, no secrets.
+// It must never run a command with its own id, and never trust what a command wrote.
+package executor
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/jsonrpc"
+	"github.com/carrel-dev/carrel/internal/peercred"
+	"github.com/carrel-dev/carrel/internal/sandbox"
+)
+
+// Tuning that keeps an idle executor small: it serves one workspace, not the machine.
+const (
+	maxProcs    = 4
+	gcPercent   = 40
+	memoryLimit = 24 << 20
+	maxPeers    = 8
+)
+
+// Executor holds the commands of one workspace.
+type Executor struct {
+	spec   *sandbox.Spec
+	build  string
+	thread *sandbox.Thread
+	groups *groups
+	reaper *reaper
+
+	// ctx ends when the executor shuts down.
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	oomSeen atomic.Int64
+
+	mu       sync.Mutex
+	commands map[id.Command]*command
+	peers    map[*peer]struct{}
+	closing  bool
+}
+
+// Run enters the workspace that the spec at sandbox.SpecFD describes and serves it
+// until it is told to shut down. build names the release in the handshake.
+func Run(build string) error {
+	runtime.GOMAXPROCS(min(runtime.NumCPU(), maxProcs))
+	debug.SetGCPercent(gcPercent)
+	debug.SetMemoryLimit(memoryLimit)
+	spec, err := sandbox.ReadSpec(sandbox.SpecFD)
+	if err != nil {
+		return err
+	}
+	thread, err := sandbox.Enter(spec)
+	if err != nil {
+		return err
+	}
+	handleSignals()
+	e := &Executor{
+		spec: spec, build: build, thread: thread,
+		commands: map[id.Command]*command{},
+		peers:    map[*peer]struct{}{},
+	}
+	e.ctx, e.cancel = context.WithCancel(context.Background())
+	if e.groups, err = openGroups(spec); err != nil {
+		return err
+	}
+	if e.reaper, err = newReaper(e); err != nil {
+		return err
+	}
+	if err := unix.Listen(spec.FDs.Listener, maxPeers); err != nil {
+		return fmt.Errorf("cannot listen: %w", err)
+	}
+	f := os.NewFile(uintptr(spec.FDs.Listener), "listener")
+	l, err := net.FileListener(f)
+	f.Close()
+	if err != nil {
+		return fmt.Errorf("cannot listen: %w", err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // the path is the broker's
+	context.AfterFunc(e.ctx, func() { l.Close() })
+	debug.FreeOSMemory() // what the first stage used
+	return e.accept(l.(*net.UnixListener))
+}
+
+// handleSignals gives every signal a handler, so that none ends the executor and none is
+// ignored in a way that commands would inherit. Go keeps 32 to 34 for itself.
+func handleSignals() {
+	sink := make(chan os.Signal, 1)
+	for s := syscall.Signal(1); s < 65; s++ {
+		switch s {
+		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGCHLD, syscall.SIGURG, 32, 33, 34:
+		case syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGILL, syscall.SIGTRAP, syscall.SIGABRT:
+			// A fault of our own must still end us.
+		default:
+			signal.Notify(sink, s)
+		}
+	}
+	go func() {
+		for range sink {
+		}
+	}()
+}
+
+func (e *Executor) accept(l *net.UnixListener) error {
+	for {
+		c, err := l.AcceptUnix()
+		if err != nil {
+			if e.ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("cannot accept: %w", err)
+		}
+		if err := e.admit(c); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			c.Close()
+		}
+	}
+}
+
+// admit serves a connection unless it comes from inside. The daemon's id is not mapped
+// here and reads as the overflow id; the ids of the workspace do read as themselves.
+func (e *Executor) admit(c *net.UnixConn) error {
+	cred, err := peercred.Of(c)
+	if err != nil {
+		return err
+	}
+	switch cred.UID {
+	case 0, e.spec.IDs.Work, e.spec.IDs.Agent:
+		return fmt.Errorf("refused a connection of id %d, which is inside: %w", cred.UID, errdefs.ErrPermissionDenied)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.peers) >= maxPeers {
+		return fmt.Errorf("refused a connection: %d are open: %w", len(e.peers), errdefs.ErrResourceExhausted)
+	}
+	p := &peer{e: e, ready: make(chan struct{})}
+	defer close(p.ready)
+	e.peers[p] = struct{}{}
+	p.conn = jsonrpc.New(c, jsonrpc.Config{
+		Handler: p.handle, MaxFrame: execapi.MaxFrame, MaxFDs: 3,
+		MaxInFlight: execapi.MaxCommands + 16, Timeout: timeout, OnClose: func(error) { p.closed() },
+	})
+	return nil
+}
+
+// shutdown ends every command and then the process.
+func (e *Executor) shutdown() {
+	e.mu.Lock()
+	e.closing = true
+	var all []*command
+	for _, c := range e.commands {
+		all = append(all, c)
+	}
+	e.mu.Unlock()
+	for _, c := range all {
+		c.end(unix.SIGTERM, execapi.DefaultGraceMS*time.Millisecond)
+	}
+	for _, c := range all {
+		<-c.done
+	}
+	// The caller closes its connection when it has the reply; see (*peer).closed.
+	time.AfterFunc(lingering, e.cancel)
+}
+
+// lingering is how long a shut-down executor waits for the last connection to close.
+const lingering = 2 * time.Second

@@ -1,0 +1,200 @@
+package executor
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/sandbox"
+)
+
+// groups hands out sub-groups of the workspace's v2 `cmd` group. A command is born into
+// one of its own, so that all its descendants can be found and ended however they
+// detach themselves. Empty ones are used again: making one costs more than a fork.
+type groups struct {
+	dir    int
+	limits [][2]string // written to a new one, where controllers limit through v2
+
+	mu   sync.Mutex
+	free []*group
+	next int
+}
+
+// group is one sub-group.
+type group struct {
+	name   string
+	dir    int // open directory, for clone
+	procs  int // cgroup.procs
+	events int // cgroup.events
+	killer int // cgroup.kill, or -1 before Linux 5.14
+}
+
+func openGroups(spec *sandbox.Spec) (*groups, error) {
+	g := &groups{dir: spec.FDs.Cmd}
+	for _, c := range spec.Cgroup.V2Controllers {
+		// The same ceilings as the group above, for tools that read only their own.
+		switch c {
+		case "memory":
+			g.limits = append(g.limits, [2]string{"memory.max", strconv.FormatInt(spec.Limits.MemoryBytes, 10)})
+		case "pids":
+			g.limits = append(g.limits, [2]string{"pids.max", strconv.FormatInt(spec.Limits.Pids, 10)})
+		}
+	}
+	first, err := g.make()
+	if err != nil {
+		return nil, err
+	}
+	g.free = append(g.free, first)
+	return g, nil
+}
+
+func (g *groups) take() (*group, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if n := len(g.free); n > 0 {
+		s := g.free[n-1]
+		g.free = g.free[:n-1]
+		return s, nil
+	}
+	return g.make()
+}
+
+func (g *groups) make() (*group, error) {
+	s := &group{name: "c" + strconv.Itoa(g.next), killer: -1}
+	g.next++
+	fail := func(what string, err error) (*group, error) {
+		return nil, fmt.Errorf("cannot make a group for the command: %s: %w", what, err)
+	}
+	if err := unix.Mkdirat(g.dir, s.name, 0o755); err != nil {
+		return fail("mkdir", err)
+	}
+	var err error
+	if s.dir, err = unix.Openat(g.dir, s.name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0); err != nil {
+		return fail("open", err)
+	}
+	for _, f := range []struct {
+		name string
+		mode int
+		at   *int
+	}{{"cgroup.procs", unix.O_RDONLY, &s.procs}, {"cgroup.events", unix.O_RDONLY, &s.events}, {"cgroup.kill", unix.O_WRONLY, &s.killer}} {
+		if *f.at, err = unix.Openat(s.dir, f.name, f.mode|unix.O_CLOEXEC, 0); err != nil && f.at != &s.killer {
+			return fail(f.name, err)
+		}
+	}
+	for _, l := range g.limits {
+		fd, err := unix.Openat(s.dir, l[0], unix.O_WRONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return fail(l[0], err)
+		}
+		_, err = unix.Write(fd, []byte(l[1]))
+		unix.Close(fd)
+		if err != nil {
+			return fail(l[0], err)
+		}
+	}
+	return s, nil
+}
+
+// give takes back a sub-group that is empty.
+func (g *groups) give(s *group) {
+	g.mu.Lock()
+	g.free = append(g.free, s)
+	g.mu.Unlock()
+}
+
+// populated reports whether a process is left in it.
+func (s *group) populated() bool {
+	var b [128]byte
+	n, err := unix.Pread(s.events, b[:], 0)
+	return err != nil || !strings.Contains(string(b[:n]), "populated 0")
+}
+
+// pids lists its processes.
+func (s *group) pids() []int {
+	var out []int
+	b := make([]byte, 0, 4096)
+	for off := int64(0); ; {
+		var chunk [4096]byte
+		n, err := unix.Pread(s.procs, chunk[:], off)
+		if err != nil || n <= 0 {
+			break
+		}
+		b = append(b, chunk[:n]...)
+		off += int64(n)
+	}
+	for line := range strings.Lines(string(b)) {
+		if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil && pid > 1 {
+			out = append(out, pid)
+		}
+	}
+	return out
+}
+
+// signal sends sig to each process and returns how many there were.
+func (s *group) signal(sig unix.Signal) int {
+	pids := s.pids()
+	for _, pid := range pids {
+		unix.Kill(pid, sig)
+	}
+	return len(pids)
+}
+
+// kill ends all at once. Without cgroup.kill it repeats until none is left to signal.
+func (s *group) kill() {
+	if s.killer >= 0 {
+		if _, err := unix.Write(s.killer, []byte("1")); err == nil {
+			return
+		}
+	}
+	for range 100 {
+		if s.signal(unix.SIGKILL) == 0 {
+			return
+		}
+	}
+}
+
+// waitEmpty returns once no process is left, or false after d. The kernel says so by an
+// event on cgroup.events.
+func (s *group) waitEmpty(d time.Duration) bool {
+	end := time.Now().Add(d)
+	for s.populated() {
+		left := time.Until(end)
+		if left <= 0 {
+			return false
+		}
+		// The event is an edge; the bound of a round keeps a missed one harmless.
+		unix.Poll([]unix.PollFd{{Fd: int32(s.events), Events: unix.POLLPRI}}, int(min(left, 100*time.Millisecond).Milliseconds())+1)
+	}
+	return true
+}
+
+// oomSince reports whether the kernel has ended a process for memory since the last
+// time this was asked.
+func (e *Executor) oomSince() bool {
+	n := oomKills()
+	return e.oomSeen.Swap(n) < n
+}
+
+// oomKills reads how often the kernel ended a process of the workspace for memory.
+func oomKills() int64 {
+	for _, f := range []struct{ file, key string }{
+		{"/sys/fs/cgroup/memory/memory.oom_control", "oom_kill "}, {"/sys/fs/cgroup/cmd/memory.events", "oom_kill "},
+	} {
+		b, err := os.ReadFile(f.file)
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(b)) {
+			if v, ok := strings.CutPrefix(strings.TrimSpace(line), f.key); ok {
+				n, _ := strconv.ParseInt(v, 10, 64)
+				return n
+			}
+		}
+	}
+	return 0
+}

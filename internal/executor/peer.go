@@ -1,0 +1,229 @@
+package executor
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/jsonrpc"
+)
+
+// peer is one connection of the daemon. Attached commands belong to the connection that
+// started them and are hung up when it ends.
+type peer struct {
+	e    *Executor
+	conn *jsonrpc.Conn
+	// ready is closed once conn is set.
+	ready chan struct{}
+	hello atomic.Bool
+}
+
+type handler func(p *peer, ctx context.Context, r *jsonrpc.Request) (any, []*os.File, error)
+
+// methods is the closed table of what an executor does. deadline bounds the handling
+// of one request; exec with wait has none, as its bound is the command's own timeout
+// and the life of the connection.
+var methods = map[string]struct {
+	deadline time.Duration
+	handle   handler
+}{
+	execapi.MethodHello:         {5 * time.Second, (*peer).greet},
+	execapi.MethodPing:          {5 * time.Second, (*peer).ping},
+	execapi.MethodExec:          {0, (*peer).exec},
+	execapi.MethodSpawnTerminal: {0, (*peer).spawnTerminal},
+	execapi.MethodResize:        {5 * time.Second, (*peer).resize},
+	execapi.MethodAttach:        {10 * time.Second, (*peer).attach},
+	execapi.MethodLogs:          {10 * time.Second, (*peer).logs},
+	execapi.MethodStopTask:      {10 * time.Second, (*peer).stopTask},
+	execapi.MethodList:          {10 * time.Second, (*peer).list},
+	execapi.MethodShutdown:      {2 * time.Minute, (*peer).shutdown},
+}
+
+func timeout(method string) time.Duration { return methods[method].deadline }
+
+func (p *peer) handle(ctx context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
+	<-p.ready
+	m, ok := methods[r.Method]
+	if !ok {
+		return nil, nil, jsonrpc.MethodNotFound(r.Method)
+	}
+	if !p.hello.Load() && r.Method != execapi.MethodHello {
+		p.conn.Close()
+		return nil, nil, fmt.Errorf("cannot serve %s before hello: %w", r.Method, errdefs.ErrFailedPrecondition)
+	}
+	return m.handle(p, ctx, r)
+}
+
+// closed hangs up what was attached through this connection.
+func (p *peer) closed() {
+	e := p.e
+	e.mu.Lock()
+	delete(e.peers, p)
+	if e.closing && len(e.peers) == 0 {
+		e.cancel()
+	}
+	var attached []*command
+	for _, c := range e.commands {
+		if c.peer == p && !c.detached {
+			attached = append(attached, c)
+		}
+	}
+	e.mu.Unlock()
+	for _, c := range attached {
+		c.hangup()
+	}
+}
+
+func (p *peer) greet(_ context.Context, r *jsonrpc.Request) (any, []*os.File, error) {
+	var in execapi.HelloParams
+	if err := r.Decode(&in); err != nil {
+		return nil, nil, err
+	}
+	v := min(in.Version, execapi.Version)
+	if v < execapi.MinVersion || v < in.MinVersion {
+		return nil, nil, fmt.Errorf("cannot agree on a version: the daemon speaks %d to %d, this executor %d to %d; stop and start the workspace: %w",
+			in.MinVersion, in.Version, execapi.MinVersion, execapi.Version, errdefs.ErrFailedPrecondition)
+	}
+	p.hello.Store(true)
+	return execapi.HelloResult{Version: v, Build: p.e.build, Workspace: p.e.spec.Name}, nil, nil
+}
+
+func (p *peer) ping(context.Context, *jsonrpc.Request) (any, []*os.File, error) {
+	return struct{}{}, nil, nil
+}
+
+func (p *peer) exec(ctx context.Context, r *jsonrpc.Request) (any, []*os.File, error) {
+	return p.start(ctx, r, false)
+}
+
+func (p *peer) spawnTerminal(ctx context.Context, r *jsonrpc.Request) (any, []*os.File, error) {
+	return p.start(ctx, r, true)
+}
+
+// start starts a command and, with Wait, stays until it has ended.
+func (p *peer) start(ctx context.Context, r *jsonrpc.Request, tty bool) (any, []*os.File, error) {
+	var in execapi.ExecParams
+	if err := r.Decode(&in); err != nil {
+		return nil, nil, err
+	}
+	if err := check(&in, tty, len(r.FDs)); err != nil {
+		return nil, nil, err
+	}
+	c, far, err := p.e.start(p, &in, tty, r.FDs)
+	if err != nil {
+		return nil, nil, err
+	}
+	result := execapi.ExecResult{PID: c.pid}
+	if !in.Wait {
+		return result, far, nil
+	}
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+		c.hangup()
+		<-c.done
+	}
+	result.Status = &c.status
+	result.Stdout, result.StdoutLost = c.stdout.taken()
+	result.Stderr, result.StderrLost = c.stderr.taken()
+	return result, far, nil
+}
+
+func (p *peer) resize(_ context.Context, r *jsonrpc.Request) (any, []*os.File, error) {
+	var in execapi.ResizeParams
+	if err := r.Decode(&in); err != nil {
+		return nil, nil, err
+	}
+	c, err := p.e.find(in.ID)
+	if err != nil {
+		return nil, nil, err
+	}
+	if c.master == nil {
+		return nil, nil, fmt.Errorf("cannot resize %s: it has no terminal: %w", in.ID, errdefs.ErrFailedPrecondition)
+	}
+	return struct{}{}, nil, setSize(c.master, in.Rows, in.Cols)
+}
+
+func (p *peer) attach(_ context.Context, r *jsonrpc.Request) (any, []*os.File, error) {
+	return p.output(r, true)
+}
+
+func (p *peer) logs(_ context.Context, r *jsonrpc.Request) (any, []*os.File, error) {
+	return p.output(r, false)
+}
+
+func (p *peer) output(r *jsonrpc.Request, attach bool) (any, []*os.File, error) {
+	var in execapi.OutputParams
+	if err := r.Decode(&in); err != nil {
+		return nil, nil, err
+	}
+	c, err := p.e.find(in.ID)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !c.detached {
+		return nil, nil, fmt.Errorf("cannot read the output of %s: it goes to the client that started it; only detached commands keep theirs: %w", in.ID, errdefs.ErrFailedPrecondition)
+	}
+	var far *os.File
+	var lost int64
+	if attach && c.tty {
+		far, lost, err = c.openTerminal()
+	} else {
+		far, lost, err = c.openOutput(in.Follow || attach)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	out := execapi.OutputResult{TTY: c.tty, Lost: lost}
+	select {
+	case <-c.done:
+		out.Status = &c.status
+	default:
+	}
+	return out, []*os.File{far}, nil
+}
+
+func (p *peer) stopTask(_ context.Context, r *jsonrpc.Request) (any, []*os.File, error) {
+	var in execapi.StopTaskParams
+	if err := r.Decode(&in); err != nil {
+		return nil, nil, err
+	}
+	if in.Signal < 0 || in.Signal > 64 || in.GraceMS < 0 || in.GraceMS > execapi.MaxGraceMS {
+		return nil, nil, fmt.Errorf("cannot signal %s: signal %d or grace %d ms is out of range: %w", in.ID, in.Signal, in.GraceMS, errdefs.ErrInvalidArgument)
+	}
+	c, err := p.e.find(in.ID)
+	if err != nil {
+		return nil, nil, err
+	}
+	switch {
+	case in.Hangup:
+		c.hangup()
+	case in.Signal != 0:
+		return struct{}{}, nil, c.signal(unix.Signal(in.Signal))
+	default:
+		c.end(unix.SIGTERM, grace(in.GraceMS))
+	}
+	return struct{}{}, nil, nil
+}
+
+func (p *peer) list(context.Context, *jsonrpc.Request) (any, []*os.File, error) {
+	return p.e.list(), nil, nil
+}
+
+func (p *peer) shutdown(context.Context, *jsonrpc.Request) (any, []*os.File, error) {
+	p.e.shutdown()
+	return struct{}{}, nil, nil
+}
+
+func grace(ms int64) time.Duration {
+	if ms == 0 {
+		ms = execapi.DefaultGraceMS
+	}
+	return time.Duration(ms) * time.Millisecond
+}

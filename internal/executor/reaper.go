@@ -1,0 +1,198 @@
+package executor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/execapi"
+)
+
+// reaper owns wait. The end of a command is seen by its pidfd in one epoll instance,
+// which itself waits in Go's poller: no thread for a child. Processes that lost their
+// parent become ours; they are reaped when a SIGCHLD tells of them.
+type reaper struct {
+	e     *Executor
+	epoll int
+	// births is read-locked from before a fork until the child is watched, so that the
+	// sweep never takes the status of a child nobody knows yet.
+	births sync.RWMutex
+
+	mu    sync.Mutex
+	byPID map[int]*command
+}
+
+// sweepEvery bounds how often orphans are looked for.
+const sweepEvery = 20 * time.Millisecond
+
+func newReaper(e *Executor) (*reaper, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("cannot watch commands: %w", err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil, fmt.Errorf("cannot watch commands: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "commands") // non-blocking, so under Go's poller
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("cannot watch commands: %w", err)
+	}
+	r := &reaper{e: e, epoll: fd, byPID: map[int]*command{}}
+	go r.run(f, rc)
+	go r.sweepOnSignal()
+	return r, nil
+}
+
+// watch makes r tell c of its end.
+func (r *reaper) watch(c *command) error {
+	r.mu.Lock()
+	r.byPID[c.pid] = c
+	r.mu.Unlock()
+	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(c.pid)}
+	if err := unix.EpollCtl(r.epoll, unix.EPOLL_CTL_ADD, c.pidfd, &ev); err != nil {
+		return fmt.Errorf("cannot watch the command: %w", err)
+	}
+	return nil
+}
+
+func (r *reaper) run(f *os.File, rc syscall.RawConn) {
+	defer f.Close()
+	var events [64]unix.EpollEvent
+	for {
+		n := 0
+		err := rc.Read(func(fd uintptr) bool {
+			for {
+				var err error
+				n, err = unix.EpollWait(int(fd), events[:], 0)
+				if !errors.Is(err, unix.EINTR) {
+					return n != 0 || err != nil
+				}
+			}
+		})
+		if err != nil || n < 0 {
+			return
+		}
+		for _, ev := range events[:n] {
+			r.reap(int(ev.Fd))
+		}
+	}
+}
+
+// reap takes the status of pid, or of any child if pid is -1, and reports whether there
+// was one.
+func (r *reaper) reap(pid int) bool {
+	var ws unix.WaitStatus
+	var ru unix.Rusage
+	r.mu.Lock()
+	got, err := unix.Wait4(pid, &ws, unix.WNOHANG, &ru)
+	if err != nil || got <= 0 {
+		r.mu.Unlock()
+		return false
+	}
+	c := r.byPID[got]
+	delete(r.byPID, got)
+	if c != nil {
+		// Under the lock: from here on the number may be another's.
+		c.mu.Lock()
+		c.reaped = true
+		c.mu.Unlock()
+	}
+	r.mu.Unlock()
+	if c != nil {
+		unix.Close(c.pidfd) // leaves the epoll instance too
+		c.finish(ws, &ru)
+	}
+	return true
+}
+
+// sweepOnSignal reaps orphans.
+func (r *reaper) sweepOnSignal() {
+	ch := make(chan os.Signal, 1)
+	signal.Notify(ch, unix.SIGCHLD)
+	for range ch {
+		r.births.Lock()
+		for r.reap(-1) {
+		}
+		r.births.Unlock()
+		time.Sleep(sweepEvery) // many ends make one sweep
+	}
+}
+
+// finish records how the main process ended and settles what it left. It must not
+// block the reaper: leftovers and streams are waited for elsewhere.
+func (c *command) finish(ws unix.WaitStatus, ru *unix.Rusage) {
+	s := &c.status
+	c.mu.Lock()
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	s.StartedNS, s.EndedNS = c.started.UnixNano(), time.Now().UnixNano()
+	s.UserUS, s.SystemUS, s.MaxRSSKiB = ru.Utime.Nano()/1000, ru.Stime.Nano()/1000, ru.Maxrss
+	if ws.Signaled() {
+		s.Signal = int(ws.Signal())
+		s.Code = 128 + s.Signal
+	} else {
+		s.Code = ws.ExitStatus()
+	}
+	c.mu.Unlock()
+	if s.Signal == int(unix.SIGKILL) {
+		s.OOM = c.e.oomSince()
+	}
+	if !c.group.populated() && c.stdout == nil && c.stderr == nil && c.buffer == nil {
+		c.close(true)
+		return
+	}
+	go c.settle()
+}
+
+// settle ends what the main process left behind, then waits for the streams that are
+// read here. A stream that something else still holds open is given up after a bound.
+func (c *command) settle() {
+	empty := !c.group.populated()
+	if !empty {
+		c.status.Killed = c.group.signal(unix.SIGTERM)
+		c.group.signal(unix.SIGCONT)
+		if empty = c.group.waitEmpty(leftoverGrace); !empty {
+			c.group.kill()
+			empty = c.group.waitEmpty(killWait)
+		}
+	}
+	drained := make(chan struct{})
+	go func() { c.readers.Wait(); close(drained) }()
+	select {
+	case <-drained:
+	case <-time.After(drainBound):
+		c.giveUp()
+		<-drained
+	}
+	c.close(empty)
+}
+
+// How long what a command left may take to end by TERM, to be gone after KILL, and
+// how long a stream may stay open after that.
+const (
+	leftoverGrace = execapi.DefaultGraceMS * time.Millisecond
+	killWait      = 5 * time.Second
+	drainBound    = time.Second
+)
+
+// close makes the status final.
+func (c *command) close(groupEmpty bool) {
+	if groupEmpty {
+		c.e.groups.give(c.group)
+	}
+	if !c.detached {
+		c.e.forget(c)
+		if c.master != nil {
+			c.master.Close()
+		}
+	}
+	close(c.done)
+}

@@ -1,0 +1,61 @@
+package sandbox
+
+import (
+	"fmt"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// kept are the capabilities of an executor in its own user namespace: it changes to
+// the command's ids and signals them. Commands have none.
+var kept = []int{unix.CAP_KILL, unix.CAP_SETGID, unix.CAP_SETUID}
+
+// Secure bits, from linux/securebits.h: uid 0 of the namespace gains nothing by
+// exec, no ambient capabilities, and none of that can be undone. The fix-up of
+// capabilities on setuid stays, so that a child that changes its id loses all.
+const secureBits = 1<<0 | 1<<1 | // NOROOT and its lock
+	1<<5 | // the lock of KEEP_CAPS
+	1<<6 | 1<<7 // NO_CAP_AMBIENT_RAISE and its lock
+
+// dropCapabilities empties the bounding set, then leaves only kept, on every thread.
+// The order matters: shrinking the bounding set and locking the secure bits need
+// CAP_SETPCAP, which goes last.
+func dropCapabilities() error {
+	for c := 0; c <= unix.CAP_LAST_CAP || bounded(c); c++ {
+		if !bounded(c) {
+			continue
+		}
+		if _, _, e := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, uintptr(c), 0); e != 0 {
+			return fmt.Errorf("cannot drop capability %d from the bounding set: %w", c, e)
+		}
+	}
+	if _, _, e := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, secureBits, 0); e != 0 {
+		return fmt.Errorf("cannot lock the secure bits: %w", e)
+	}
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	for _, c := range kept {
+		data[c/32].Permitted |= 1 << (c % 32)
+		data[c/32].Effective |= 1 << (c % 32)
+	}
+	if _, _, e := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&data[0])), 0); e != 0 {
+		return fmt.Errorf("cannot drop capabilities: %w", e)
+	}
+	return nil
+}
+
+// bounded reports whether the kernel knows c and it is in the bounding set.
+func bounded(c int) bool {
+	r, _, e := unix.RawSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_READ, uintptr(c), 0)
+	return e == 0 && r == 1
+}
+
+// noNewPrivs sets no_new_privs on every thread: no exec gains rights any more.
+func noNewPrivs() error {
+	if _, _, e := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); e != 0 {
+		return fmt.Errorf("cannot set no_new_privs: %w", e)
+	}
+	return nil
+}

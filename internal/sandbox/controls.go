@@ -1,0 +1,105 @@
+package sandbox
+
+import (
+	"strings"
+
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// Finding is one thing that was tried or read, inside or from outside.
+type Finding struct {
+	Control  string `json:"control"`
+	OK       bool   `json:"ok"`
+	Evidence string `json:"evidence"`
+}
+
+// Mode is how a workspace is held; it says which controls are required.
+type Mode string
+
+// Rootful: started by a broker with root. Other modes come with their issues.
+const Rootful Mode = "rootful"
+
+// controlDef is one row of the control table.
+type controlDef struct {
+	id string
+	// required lists the modes in which a start fails unless it is verified.
+	required []Mode
+	// remedy is for the person at the host.
+	remedy string
+}
+
+var inRootful = []Mode{Rootful}
+
+// controls is the control table. docs/security.md says what each stops. A control
+// without a single finding is not verified.
+var controls = []controlDef{
+	{"ids", inRootful, "see that the broker runs as root and that no other tool changes the workspace's user"},
+	{"user-namespace", inRootful, "sysctl -w user.max_user_namespaces=15000"},
+	{"mount-namespace", inRootful, "sysctl -w user.max_mnt_namespaces=15000"},
+	{"pid-namespace", inRootful, "sysctl -w user.max_pid_namespaces=15000"},
+	{"ipc-namespace", inRootful, "sysctl -w user.max_ipc_namespaces=15000"},
+	{"uts-namespace", inRootful, "sysctl -w user.max_uts_namespaces=15000"},
+	{"net-namespace", inRootful, "sysctl -w user.max_net_namespaces=15000"},
+	{"cgroup-namespace", inRootful, "sysctl -w user.max_cgroup_namespaces=15000"},
+	{"nested-namespaces", inRootful, "use a kernel with user.max_user_namespaces (4.9 or newer)"},
+	{"capabilities", inRootful, "report this: the executor must not hand on a capability"},
+	{"no-new-privileges", inRootful, "use a kernel with no_new_privs (3.5 or newer)"},
+	{"seccomp", inRootful, "use a kernel with CONFIG_SECCOMP_FILTER"},
+	{"landlock", inRootful, "use Linux 5.19 or newer and add \"landlock\" to the lsm= list on the kernel's command line"},
+	{"root", inRootful, "report this with the output of carrel inspect: a part of the host's files is in reach"},
+	{"mounts", inRootful, "report this with the output of carrel inspect: an unexpected mount is inside"},
+	{"proc", inRootful, "run the broker outside a container that masks /proc"},
+	{"home", inRootful, "put the data directory on a local file system that keeps owners and modes"},
+	{"executor", inRootful, "report this: a command can reach its executor"},
+	{"kernel", inRootful, "report this with uname -r: a refused system call was answered"},
+	{"terminal", inRootful, "report this with uname -r: terminal input could be injected"},
+	{"network", inRootful, "report this: something beyond loopback answers"},
+	{"sockets", inRootful, "report this with uname -r: a socket family that must be refused could be opened"},
+	{"descriptors", inRootful, "report this: a descriptor would leak into commands"},
+	{"process-limits", inRootful, "report this: a resource limit did not hold"},
+	{"supervisor-cgroup", inRootful, "make /sys/fs/cgroup writable for the broker"},
+	{"memory", inRootful, "enable the memory controller: on v2 echo +memory > /sys/fs/cgroup/cgroup.subtree_control; on v1 boot without cgroup_disable=memory"},
+	{"pids", inRootful, "enable the pids controller: on v2 echo +pids > /sys/fs/cgroup/cgroup.subtree_control; on v1 mount it below /sys/fs/cgroup"},
+	{"swap", nil, "boot with swapaccount=1 (cgroup v1), or turn swap off"},
+	{"cpu", nil, "enable the cpu controller: on v2 echo +cpu > /sys/fs/cgroup/cgroup.subtree_control; on v1 mount it below /sys/fs/cgroup"},
+}
+
+// notAsked are controls that this release does not request of anyone.
+var notAsked = []workspace.Control{
+	{ID: "disk", State: workspace.Off, Evidence: "no disk limit is set; the file system's own space is the limit", Remedy: "put the data directory on a file system of its own"},
+	{ID: "egress", State: workspace.Off, Evidence: "no destination is reachable, so there is nothing to filter"},
+}
+
+// Judge makes the report from what was found inside and outside. A control is
+// verified if it has findings and all of them hold; failed if one does not; unavailable
+// if there is none.
+func Judge(mode Mode, findings []Finding) workspace.Report {
+	r := workspace.Report{Boundary: workspace.BoundaryNamespace, Root: workspace.RootSystem}
+	for _, def := range controls {
+		c := workspace.Control{ID: def.id, Requested: true}
+		for _, m := range def.required {
+			c.Required = c.Required || m == mode
+		}
+		var good, bad []string
+		for _, f := range findings {
+			switch {
+			case f.Control != def.id:
+			case f.OK:
+				good = append(good, f.Evidence)
+			default:
+				bad = append(bad, f.Evidence)
+			}
+		}
+		switch {
+		case len(bad) > 0:
+			c.State, c.Evidence, c.Remedy = workspace.Failed, strings.Join(bad, "; "), def.remedy
+		case len(good) > 0:
+			c.State, c.Evidence = workspace.Verified, strings.Join(good, "; ")
+		default:
+			c.State, c.Evidence, c.Remedy = workspace.Unavailable, "nothing could be tried", def.remedy
+		}
+		r.Controls = append(r.Controls, c)
+	}
+	r.Controls = append(r.Controls, notAsked...)
+	return r
+}

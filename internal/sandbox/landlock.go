@@ -1,0 +1,46 @@
+package sandbox
+
+import (
+	"fmt"
+
+	"github.com/containerd/errdefs"
+	"github.com/landlock-lsm/go-landlock/landlock"
+	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
+)
+
+// landlockConfigs are by ABI what is enforced, strictly. Below 2 (Linux 5.19) a file
+// could not be renamed from one directory to another, which builds need.
+var landlockConfigs = map[int]landlock.Config{2: landlock.V2, 3: landlock.V3, 4: landlock.V3, 5: landlock.V5}
+
+const minLandlock, maxLandlock = 2, 5
+
+// landlock lets the workspace read and run what it sees and write to its own places
+// only. Mounts and modes say the same; this holds when one of them is wrong.
+func (s *stage) landlock() error {
+	abi, err := ll.LandlockGetABIVersion()
+	if err != nil || abi < minLandlock {
+		return fmt.Errorf("cannot use Landlock: ABI %d (%v), at least %d (Linux 5.19) with \"landlock\" in the kernel's lsm= list is needed: %w",
+			abi, err, minLandlock, errdefs.ErrFailedPrecondition)
+	}
+	s.landlockABI = min(abi, maxLandlock)
+	dev := landlock.RWFiles("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts/ptmx")
+	pts := landlock.RWDirs("/dev/pts")
+	if s.landlockABI >= 5 {
+		dev, pts = dev.WithIoctlDev(), pts.WithIoctlDev()
+	}
+	rules := []landlock.Rule{
+		landlock.RODirs("/"), dev, pts,
+		landlock.RWDirs(s.spec.Home(), "/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue").WithRefer(),
+		landlock.RWDirs(fmt.Sprintf("/run/user/%d", s.spec.IDs.Work)).WithRefer(),
+		// Writing below one's own /proc/PID: comm, oom_score_adj, coredump_filter.
+		landlock.PathAccess(procWrite, "/proc"),
+		// The executor makes a sub-group for each command; the files belong to its id.
+		landlock.RWDirs(fmt.Sprintf("/proc/self/fd/%d", s.spec.FDs.Cmd)),
+	}
+	if err := landlockConfigs[s.landlockABI].RestrictPaths(rules...); err != nil {
+		return fmt.Errorf("cannot enforce Landlock ABI %d: %w", s.landlockABI, err)
+	}
+	return nil
+}
+
+const procWrite = ll.AccessFSReadFile | ll.AccessFSReadDir | ll.AccessFSWriteFile | ll.AccessFSExecute

@@ -1,0 +1,396 @@
+// Package launch is the broker's side of starting an executor: it clones it into new
+// namespaces, speaks with its first stage, looks at it from outside, and lets it go
+// on only when every required control is verified.
+//
+// It must not compose paths or know the ledger: it is given open descriptors.
+package launch
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/sandbox"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// Config is what a start needs. All files stay the caller's.
+type Config struct {
+	// Binary is the executor as Seal returned it. Required.
+	Binary *os.File
+	// Spec is what the first stage is told; FDs is filled in by Start.
+	Spec sandbox.Spec
+	// Listener is the bound socket the executor will listen on. Required.
+	Listener *os.File
+	// Home, Tmp and VarTmp are directories. Required.
+	Home, Tmp, VarTmp *os.File
+	// V1Sup are the `tasks` files of the v1 groups the executor is born in, V1Cmd those
+	// its commands are born in, in the order of Spec.Cgroup.V1.
+	V1Sup, V1Cmd []*os.File
+	// Born is the directory of the v2 group the executor is born in, Cmd that of its
+	// commands. Required.
+	Born, Cmd *os.File
+	// SupProcs is cgroup.procs of the v2 group the executor moves to, or nil if it stays.
+	SupProcs *os.File
+	// Moved is called when the executor has left Born; it puts the limits in force.
+	// Required with SupProcs.
+	Moved func() error
+	// Outside adds findings about the executor's cgroups. Optional.
+	Outside func(pid int) []sandbox.Finding
+	// Log receives what the executor writes to stderr; nil discards it.
+	Log *os.File
+	// Timeout bounds the whole start; 0 means 20 s.
+	Timeout time.Duration
+}
+
+// Executor is a started and proved executor.
+type Executor struct {
+	PID    int
+	Pidfd  *os.File
+	Report workspace.Report
+}
+
+const defaultTimeout = 20 * time.Second
+
+// Seal copies the binary at path into a memfd that nobody can change any more, so that
+// what runs inside cannot overwrite a file of the host and a host directory that
+// others may not enter is no obstacle.
+func Seal(path string) (*os.File, error) {
+	src, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the executor: %w", err)
+	}
+	defer src.Close()
+	fd, err := unix.MemfdCreate("carrel-executor", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_EXEC)
+	if errors.Is(err, unix.EINVAL) { // kernels before 6.3 do not know MFD_EXEC
+		fd, err = unix.MemfdCreate("carrel-executor", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot hold the executor in memory: %w; if sysctl vm.memfd_noexec is 2, set it to 1 or 0", err)
+	}
+	defer unix.Close(fd)
+	// Well above the numbers that a child's descriptors are placed at.
+	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 100)
+	if err != nil {
+		return nil, fmt.Errorf("cannot hold the executor in memory: %w", err)
+	}
+	f := os.NewFile(uintptr(high), "carrel-executor")
+	if _, err := io.Copy(f, src); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("cannot copy the executor into memory: %w", err)
+	}
+	if err := seal(f); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func seal(f *os.File) error {
+	const seals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
+	if _, err := control(f, func(fd uintptr) (int, error) { return unix.FcntlInt(fd, unix.F_ADD_SEALS, seals) }); err != nil {
+		return fmt.Errorf("cannot seal %s: %w", f.Name(), err)
+	}
+	return nil
+}
+
+// control runs a call on f's descriptor without changing its mode.
+func control(f *os.File, call func(fd uintptr) (int, error)) (n int, err error) {
+	c, cerr := f.SyscallConn()
+	if cerr != nil {
+		return 0, cerr
+	}
+	if cerr := c.Control(func(fd uintptr) { n, err = call(fd) }); cerr != nil {
+		return 0, cerr
+	}
+	return n, err
+}
+
+// number is f's descriptor; the caller keeps f alive.
+func number(f *os.File) int {
+	n, err := control(f, func(fd uintptr) (int, error) { return int(fd), nil })
+	if err != nil {
+		return -1
+	}
+	return n
+}
+
+// Start starts an executor and returns when it is proved. On an error nothing that it
+// started is left; cgroups, socket and directories are the caller's to clean.
+func Start(ctx context.Context, c Config) (*Executor, error) {
+	timeout := c.Timeout
+	if timeout == 0 {
+		timeout = defaultTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+
+	in := &inheritance{}
+	defer in.close()
+	ours, err := in.fill(&c)
+	if err != nil {
+		return nil, err
+	}
+	status := os.NewFile(uintptr(ours), "status")
+	defer status.Close()
+	pid, pidfd, err := clone(&c, in)
+	in.close() // the child has its own; a dead child must read as end of file
+	if err != nil {
+		return nil, err
+	}
+	report, err := converse(ctx, status, &c, pid)
+	if err != nil {
+		unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
+		reap(pid)
+		unix.Close(pidfd)
+		return nil, err
+	}
+	return &Executor{PID: pid, Pidfd: os.NewFile(uintptr(pidfd), "pidfd"), Report: report}, nil
+}
+
+// inheritance is the list of descriptors a child gets, by place.
+type inheritance struct {
+	files []uintptr
+	owned []int
+	null  *os.File
+}
+
+func (in *inheritance) add(fd int) int {
+	in.files = append(in.files, uintptr(fd))
+	return len(in.files) - 1
+}
+
+func (in *inheritance) addOwned(fd int) int {
+	in.owned = append(in.owned, fd)
+	return in.add(fd)
+}
+
+func (in *inheritance) close() {
+	for _, fd := range in.owned {
+		unix.Close(fd)
+	}
+	in.owned = nil
+	if in.null != nil {
+		in.null.Close()
+		in.null = nil
+	}
+}
+
+// fill lays out stdio, the spec and what the spec names, and returns our end of the
+// status socket.
+func (in *inheritance) fill(c *Config) (status int, err error) {
+	in.null, err = os.OpenFile("/dev/null", os.O_RDWR, 0)
+	if err != nil {
+		return -1, err
+	}
+	log := in.null
+	if c.Log != nil {
+		log = c.Log
+	}
+	in.add(number(in.null))
+	in.add(number(in.null))
+	in.add(number(log))
+	spec, err := unix.MemfdCreate("carrel-spec", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return -1, fmt.Errorf("cannot hold the spec in memory: %w", err)
+	}
+	in.addOwned(spec) // sandbox.SpecFD
+
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("cannot make the status socket: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			unix.Close(pair[0])
+		}
+	}()
+	if err := unix.SetNonblock(pair[0], true); err != nil {
+		return -1, err
+	}
+	fds := &c.Spec.FDs
+	fds.Status = in.addOwned(pair[1])
+	fds.Listener = in.add(number(c.Listener))
+	for _, d := range []struct {
+		dir *os.File
+		at  *int
+	}{{c.Home, &fds.Home}, {c.Tmp, &fds.Tmp}, {c.VarTmp, &fds.VarTmp}} {
+		tree, err := detach(number(d.dir))
+		if err != nil {
+			return -1, fmt.Errorf("cannot lend %s: %w", d.dir.Name(), err)
+		}
+		*d.at = in.addOwned(tree)
+	}
+	fds.V1Tasks = nil
+	for _, f := range c.V1Cmd {
+		fds.V1Tasks = append(fds.V1Tasks, in.add(number(f)))
+	}
+	fds.SupProcs = -1
+	if c.SupProcs != nil {
+		fds.SupProcs = in.add(number(c.SupProcs))
+	}
+	fds.Cmd = in.add(number(c.Cmd))
+
+	c.Spec.Version = sandbox.SpecVersion
+	if err := c.Spec.Validate(); err != nil {
+		return -1, err
+	}
+	b, err := json.Marshal(c.Spec)
+	if err != nil {
+		return -1, err
+	}
+	if _, err := unix.Write(spec, b); err != nil {
+		return -1, fmt.Errorf("cannot write the spec: %w", err)
+	}
+	if _, err := unix.FcntlInt(uintptr(spec), unix.F_ADD_SEALS, unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE); err != nil {
+		return -1, fmt.Errorf("cannot seal the spec: %w", err)
+	}
+	return pair[0], nil
+}
+
+// detach makes a private mount of a directory that set-uid files and devices do
+// nothing in. The host side sets that, so nothing inside can take it back.
+func detach(dir int) (int, error) {
+	tree, err := unix.OpenTree(dir, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
+	if err != nil {
+		return -1, err
+	}
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, Propagation: unix.MS_PRIVATE}
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+		unix.Close(tree)
+		return -1, err
+	}
+	return tree, nil
+}
+
+// clone starts the executor in its namespaces and groups. The thread that does it joins
+// the v1 groups first, by their `tasks` files: a thread that moves itself costs no
+// grace period of the kernel, where moving the child would cost one of some 10 ms. The
+// thread is not used again: it ends with its goroutine, locked.
+func clone(c *Config, in *inheritance) (pid, pidfd int, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		for _, f := range c.V1Sup {
+			if _, err = unix.Write(number(f), []byte("0")); err != nil {
+				err = fmt.Errorf("cannot join %s: %w", f.Name(), err)
+				return
+			}
+		}
+		ids := c.Spec.IDs
+		maps := []syscall.SysProcIDMap{
+			{ContainerID: 0, HostID: int(ids.Executor), Size: 1},
+			{ContainerID: int(ids.Work), HostID: int(ids.Work), Size: 2},
+		}
+		pidfd = -1
+		pid, err = syscall.ForkExec(fmt.Sprintf("/proc/self/fd/%d", number(c.Binary)), []string{"carrel-executor", string(c.Spec.Name)}, &syscall.ProcAttr{
+			Dir: "/",
+			Env: []string{"GOTRACEBACK=single"},
+			// Go places these at 0, 1, 2 … in the child.
+			Files: in.files,
+			Sys: &syscall.SysProcAttr{
+				Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC |
+					unix.CLONE_NEWUTS | unix.CLONE_NEWNET,
+				UidMappings: maps, GidMappings: maps, GidMappingsEnableSetgroups: true,
+				Credential:  &syscall.Credential{Uid: 0, Gid: 0},
+				Setsid:      true,
+				UseCgroupFD: true, CgroupFD: number(c.Born),
+				PidFD: &pidfd,
+			},
+		})
+		if err != nil {
+			err = fmt.Errorf("cannot start the executor: %w%s", err, hint(err))
+		} else if pidfd < 0 {
+			err = fmt.Errorf("cannot start the executor: the kernel gave no pidfd; Linux 5.4 or newer is needed: %w", errdefs.ErrFailedPrecondition)
+			unix.Kill(pid, unix.SIGKILL)
+			reap(pid)
+		}
+	}()
+	<-done
+	return pid, pidfd, err
+}
+
+// hint says what an errno of the clone usually means.
+func hint(err error) string {
+	switch {
+	case errors.Is(err, unix.ENOSPC):
+		return "; a namespace limit is reached: see /proc/sys/user/max_*_namespaces"
+	case errors.Is(err, unix.EPERM):
+		return "; the host forbids user namespaces: see carrel doctor"
+	case errors.Is(err, unix.EAGAIN):
+		return "; a process limit is reached"
+	default:
+		return ""
+	}
+}
+
+// converse reads what the first stage reports and answers it.
+func converse(ctx context.Context, status *os.File, c *Config, pid int) (workspace.Report, error) {
+	if end, ok := ctx.Deadline(); ok {
+		if err := status.SetDeadline(end); err != nil {
+			return workspace.Report{}, err
+		}
+	}
+	stop := context.AfterFunc(ctx, func() { status.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	in := bufio.NewReaderSize(io.LimitReader(status, 4*sandbox.MaxProgress), sandbox.MaxProgress)
+	for {
+		line, err := in.ReadSlice('\n')
+		if err != nil {
+			return workspace.Report{}, fmt.Errorf("cannot start the executor: it ended or hung before it had reported: %w", err)
+		}
+		var p sandbox.Progress
+		if err := json.Unmarshal(line, &p); err != nil {
+			return workspace.Report{}, fmt.Errorf("cannot understand the executor: %w", err)
+		}
+		switch {
+		case p.Error != "":
+			return workspace.Report{}, fmt.Errorf("%s: %w", p.Error, errdefs.ErrFailedPrecondition)
+		case p.Moved && c.Moved != nil:
+			if err := c.Moved(); err != nil {
+				return workspace.Report{}, err
+			}
+			if err := allow(status); err != nil {
+				return workspace.Report{}, err
+			}
+		case len(p.Findings) > 0:
+			findings := append(p.Findings, Outside(pid, c.Spec)...)
+			if c.Outside != nil {
+				findings = append(findings, c.Outside(pid)...)
+			}
+			report := sandbox.Judge(sandbox.Rootful, findings)
+			if err := report.Err(); err != nil {
+				return report, err
+			}
+			return report, allow(status)
+		default:
+			return workspace.Report{}, fmt.Errorf("cannot understand the executor: it reported nothing: %w", errdefs.ErrFailedPrecondition)
+		}
+	}
+}
+
+func allow(status *os.File) error {
+	if _, err := status.Write([]byte("{\"go\":true}\n")); err != nil {
+		return fmt.Errorf("cannot answer the executor: %w", err)
+	}
+	return nil
+}
+
+func reap(pid int) {
+	for {
+		if _, err := unix.Wait4(pid, nil, 0, nil); !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package launch
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/carrel-dev/carrel/internal/sandbox"
+)
+
+// namespaces are read from outside: a namespace is held if it is not the broker's.
+var namespaces = []struct{ file, control string }{
+	{"user", "user-namespace"}, {"mnt", "mount-namespace"}, {"pid", "pid-namespace"}, {"ipc", "ipc-namespace"},
+	{"uts", "uts-namespace"}, {"net", "net-namespace"},
+}
+
+// Outside looks at a started executor through the host's /proc, which nothing inside
+// can change.
+func Outside(pid int, spec sandbox.Spec) []sandbox.Finding {
+	proc := "/proc/" + strconv.Itoa(pid) + "/"
+	var found []sandbox.Finding
+	add := func(control string, ok bool, format string, a ...any) {
+		found = append(found, sandbox.Finding{Control: control, OK: ok, Evidence: "outside: " + fmt.Sprintf(format, a...)})
+	}
+	for _, ns := range namespaces {
+		own, err1 := os.Readlink("/proc/self/ns/" + ns.file)
+		theirs, err2 := os.Readlink(proc + "ns/" + ns.file)
+		add(ns.control, err1 == nil && err2 == nil && own != theirs, "%s, the host has %s", theirs, own)
+	}
+
+	status, err := os.ReadFile(proc + "status")
+	if err != nil {
+		add("ids", false, "cannot read status: %v", err)
+		return found
+	}
+	fields := map[string]string{}
+	for line := range strings.Lines(string(status)) {
+		if k, v, ok := strings.Cut(line, ":"); ok {
+			fields[k] = strings.TrimSpace(v)
+		}
+	}
+	want := func(control, field, value string) {
+		add(control, fields[field] == value, "%s %s", field, fields[field])
+	}
+	x := strconv.FormatUint(uint64(spec.IDs.Executor), 10)
+	want("ids", "Uid", strings.Join([]string{x, x, x, x}, "\t"))
+	want("ids", "Gid", strings.Join([]string{x, x, x, x}, "\t"))
+	want("ids", "Groups", "")
+	// Of its own user namespace: KILL, SETGID, SETUID are bits 5, 6 and 7.
+	want("capabilities", "CapPrm", "00000000000000e0")
+	want("capabilities", "CapBnd", "0000000000000000")
+	want("capabilities", "CapAmb", "0000000000000000")
+	want("no-new-privileges", "NoNewPrivs", "1")
+	want("seccomp", "Seccomp", "2")
+	for _, m := range []string{"uid_map", "gid_map"} {
+		b, err := os.ReadFile(proc + m)
+		got := strings.Join(strings.Fields(string(b)), " ")
+		w := fmt.Sprintf("0 %d 1 %d %d 2", spec.IDs.Executor, spec.IDs.Work, spec.IDs.Work)
+		add("user-namespace", err == nil && got == w, "%s %s", m, got)
+	}
+	return append(found, mounts(proc, spec)...)
+}
+
+// mounts holds the mount table of the workspace against what may be there.
+func mounts(proc string, spec sandbox.Spec) []sandbox.Finding {
+	bad := func(format string, a ...any) []sandbox.Finding {
+		return []sandbox.Finding{{Control: "mounts", Evidence: "outside: " + fmt.Sprintf(format, a...)}}
+	}
+	b, err := os.ReadFile(proc + "mountinfo")
+	if err != nil {
+		return bad("cannot read mountinfo: %v", err)
+	}
+	n := 0
+	for line := range strings.Lines(string(b)) {
+		// 36 35 98:0 /root /point options … - type source super (proc_pid_mountinfo(5))
+		left, right, ok := strings.Cut(line, " - ")
+		f, g := strings.Fields(left), strings.Fields(right)
+		if !ok || len(f) < 6 || len(g) < 1 {
+			return bad("cannot understand %q", line)
+		}
+		if msg := sandbox.Unexpected(sandbox.Mount{Point: f[4], Root: f[3], Type: g[0], Options: strings.Split(f[5], ",")}, &spec); msg != "" {
+			return bad("%s", msg)
+		}
+		n++
+	}
+	if n == 0 {
+		return bad("no mounts are listed")
+	}
+	return []sandbox.Finding{{Control: "mounts", OK: true, Evidence: fmt.Sprintf("outside: %d mounts, each one of the table and as restricted as it says", n)}}
+}

@@ -1,0 +1,10 @@
+package seccomp
+
+import "golang.org/x/sys/unix"
+
+const (
+	auditArch = unix.AUDIT_ARCH_AARCH64
+	x32Bit    = 0
+)
+
+var native = []int{unix.SYS_RENAMEAT, unix.SYS_NEWFSTATAT}

@@ -1,0 +1,173 @@
+// Package sandbox is the first stage of an executor: it turns the fresh namespaces
+// that the broker started it in into a workspace, drops every right that is not
+// needed, and proves what holds before anything else runs.
+//
+// It must not start commands or speak to the daemon, and it takes no decision: the
+// Spec says what is wanted, a step that cannot be done is an error.
+package sandbox
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/sandbox/seccomp"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// SpecVersion is the version of Spec that this build writes and reads.
+const SpecVersion = 1
+
+// SpecFD is the descriptor at which an executor finds its sealed spec.
+const SpecFD = 3
+
+// MaxSpec bounds the encoded spec in bytes.
+const MaxSpec = 256 << 10
+
+// Spec is everything the first stage is told. The broker writes it as JSON into a
+// sealed memfd; it holds no path of the host, only descriptors.
+type Spec struct {
+	Version int           `json:"version"`
+	Name    id.Workspace  `json:"name"`
+	User    string        `json:"user"`
+	IDs     workspace.IDs `json:"ids"`
+	// Shell is the login shell of the synthesised passwd entry.
+	Shell  string           `json:"shell"`
+	Limits workspace.Limits `json:"limits"`
+	// TmpfsBytes bounds all tmpfs mounts inside together.
+	TmpfsBytes int64           `json:"tmpfs_bytes"`
+	Net        Net             `json:"net"`
+	Seccomp    seccomp.Options `json:"seccomp"`
+	FDs        FDs             `json:"fds"`
+	Cgroup     Cgroup          `json:"cgroup"`
+}
+
+// FDs are the descriptors an executor inherits, by what they are.
+type FDs struct {
+	// Status is a stream socket to the broker: see Progress and Verdict.
+	Status int `json:"status"`
+	// Listener is the bound, not yet listening socket for the daemon.
+	Listener int `json:"listener"`
+	// Home, Tmp and VarTmp are detached mounts.
+	Home   int `json:"home"`
+	Tmp    int `json:"tmp"`
+	VarTmp int `json:"var_tmp"`
+	// V1Tasks are the `tasks` files of the cmd group, one for each v1 hierarchy
+	// that limits something, open for writing.
+	V1Tasks []int `json:"v1_tasks,omitempty"`
+	// SupProcs is cgroup.procs of the v2 sup group, or -1 where the executor may stay
+	// in the group it is born in (v2 without controllers).
+	SupProcs int `json:"sup_procs"`
+	// Cmd is the v2 cmd group's directory.
+	Cmd int `json:"cmd"`
+}
+
+// Cgroup says where controllers were found, so that the same are shown inside.
+type Cgroup struct {
+	// V1 are the v1 hierarchies in use, as their mount options name them, in the
+	// order of FDs.V1Tasks: "memory", "pids", "cpu" or a joint one, "cpu,cpuacct".
+	V1 []string `json:"v1,omitempty"`
+	// V2Controllers are those that limit through v2.
+	V2Controllers []string `json:"v2_controllers,omitempty"`
+}
+
+// Net is what the first stage prepares in the network namespace. Without listeners
+// and redirects it has loopback only.
+type Net struct {
+	// Listeners are opened and passed out once, in order.
+	Listeners []Listener `json:"listeners,omitempty"`
+	// Redirects send connections of one id to a listener.
+	Redirects []Redirect `json:"redirects,omitempty"`
+	// LowPorts lets ports below 1024 be bound.
+	LowPorts bool `json:"low_ports"`
+}
+
+// Listener is one address opened for egress.
+type Listener struct {
+	Network string         `json:"network"`
+	Address netip.AddrPort `json:"address"`
+}
+
+// Redirect sends TCP connections of UID to Prefix to the listener of that index.
+type Redirect struct {
+	UID      uint32       `json:"uid"`
+	Prefix   netip.Prefix `json:"prefix"`
+	Listener int          `json:"listener"`
+}
+
+// Home is where the workspace's home is inside.
+func (s *Spec) Home() string { return "/home/" + string(s.Name) }
+
+// Validate reports what is wrong with a spec. The executor calls it before it acts.
+func (s *Spec) Validate() error {
+	bad := func(format string, a ...any) error {
+		return fmt.Errorf("cannot use the spec: "+format+": %w", append(a, errdefs.ErrInvalidArgument)...)
+	}
+	switch {
+	case s.Version != SpecVersion:
+		return bad("version %d, this executor reads %d; install broker and executor of one release", s.Version, SpecVersion)
+	case !id.IsWorkspace(string(s.Name)):
+		return bad("name %q", s.Name)
+	case s.User == "" || strings.ContainsAny(s.User, ":/\n\x00"):
+		return bad("user %q", s.User)
+	case s.IDs != workspace.IDsFrom(s.IDs.Executor) || s.IDs.Executor == 0:
+		return bad("ids %+v", s.IDs)
+	case !strings.HasPrefix(s.Shell, "/") || strings.ContainsAny(s.Shell, ":\n\x00"):
+		return bad("shell %q", s.Shell)
+	case s.TmpfsBytes < 1<<20:
+		return bad("tmpfs ceiling %d", s.TmpfsBytes)
+	case len(s.Cgroup.V1) != len(s.FDs.V1Tasks):
+		return bad("%d v1 hierarchies, %d descriptors", len(s.Cgroup.V1), len(s.FDs.V1Tasks))
+	case len(s.Net.Listeners) > 0 || len(s.Net.Redirects) > 0:
+		// The place is kept; nothing may ask for what nothing does yet.
+		return bad("network listeners and redirects are not served by this release")
+	}
+	return s.Limits.Validate()
+}
+
+// ReadSpec reads, closes and checks the spec at fd.
+func ReadSpec(fd int) (*Spec, error) {
+	f := os.NewFile(uintptr(fd), "spec")
+	if f == nil {
+		return nil, fmt.Errorf("cannot read the spec: descriptor %d is not open; the executor is started by carrel-broker only: %w", fd, errdefs.ErrFailedPrecondition)
+	}
+	defer f.Close()
+	b := make([]byte, MaxSpec+1)
+	n, err := f.ReadAt(b, 0)
+	if n == 0 {
+		return nil, fmt.Errorf("cannot read the spec: %w; the executor is started by carrel-broker only", err)
+	}
+	if n > MaxSpec {
+		return nil, fmt.Errorf("cannot read the spec: it is longer than %d bytes: %w", MaxSpec, errdefs.ErrInvalidArgument)
+	}
+	var s Spec
+	if err := json.Unmarshal(b[:n], &s); err != nil {
+		return nil, fmt.Errorf("cannot read the spec: %w", err)
+	}
+	return &s, s.Validate()
+}
+
+// Progress is what an executor sends on its status socket, one JSON object a line:
+// first {"moved":true} once it has left the v2 workspace group, then its findings,
+// or an error that ends the start.
+type Progress struct {
+	Moved    bool      `json:"moved,omitempty"`
+	Findings []Finding `json:"findings,omitempty"`
+	Step     string    `json:"step,omitempty"`
+	Error    string    `json:"error,omitempty"`
+}
+
+// MaxProgress bounds one line of progress in bytes.
+const MaxProgress = 128 << 10
+
+// Verdict is the broker's answer: once to Moved, when the limits are in force,
+// and once to the findings, when it has added what it saw from outside and all
+// that is required holds. Anything else ends the executor.
+type Verdict struct {
+	Go bool `json:"go"`
+}

@@ -1,0 +1,300 @@
+package sandbox
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/sandbox/seccomp"
+)
+
+// stage is one run of the first stage.
+type stage struct {
+	spec    *Spec
+	spawner *Thread
+	status  *os.File
+	answers *bufio.Reader
+	// landlockABI is what the landlock step enforced.
+	landlockABI int
+}
+
+// steps run in this order, each for the reason given. Everything here happens in
+// namespaces that belong to this workspace alone.
+var steps = []struct {
+	name string
+	why  string
+	run  func(*stage) error
+}{
+	{"propagation", "no mount made below may reach the host", (*stage).propagation},
+	{"cgroup namespace", "from the groups it is born in, so that paths inside start there; before the move, which changes them", (*stage).cgroupNamespace},
+	{"cgroup move", "limits are switched on for the commands' group only once nothing is left above it", (*stage).cgroupMove},
+	{"root", "built aside, on memory, from binds of what is listed", func(s *stage) error { return buildRoot(s.spec) }},
+	{"proc", "needs the host's unmasked /proc still in sight", func(*stage) error { return mountProc() }},
+	{"cgroup files", "mounted from inside the cgroup namespace", (*stage).cgroupFiles},
+	{"pivot", "from here on no path leads to the host", (*stage).pivot},
+	{"hostname", "while CAP_SYS_ADMIN is held", func(s *stage) error { return unix.Sethostname([]byte(s.spec.Name)) }},
+	{"network", "loopback up, while CAP_NET_ADMIN is held", (*stage).network},
+	{"nested namespaces", "written before /proc/sys becomes read-only", (*stage).nestedNamespaces},
+	{"mask", "after the last write below /proc", func(*stage) error { return maskProc() }},
+	{"read-only root", "after the last file was made in it", (*stage).readOnlyRoot},
+	{"descriptors", "nothing of the broker may be left open", (*stage).descriptors},
+	{"resource limits", "inherited by every command", (*stage).resourceLimits},
+	{"capabilities", "after the last privileged step", func(*stage) error { return dropCapabilities() }},
+	{"no new privileges", "Landlock and seccomp require it", func(*stage) error { return noNewPrivs() }},
+	{"landlock", "before seccomp, which could refuse its calls one day", (*stage).landlock},
+	{"not dumpable", "before commands exist: none may look into the executor", (*stage).notDumpable},
+	{"seccomp", "last, as it refuses what the steps above use", (*stage).seccomp},
+}
+
+// Enter carries out spec, proves it, reports to the broker and waits for its leave. It
+// must run first in the process. The thread it returns is in the commands' groups;
+// commands must be born from it. After an error the process must end.
+func Enter(spec *Spec) (*Thread, error) {
+	s := &stage{spec: spec, spawner: NewThread(), status: os.NewFile(uintptr(spec.FDs.Status), "status")}
+	s.answers = bufio.NewReader(s.status)
+	defer s.status.Close()
+	unix.CloseOnExec(spec.FDs.Status)
+	for _, st := range steps {
+		if err := st.run(s); err != nil {
+			err = fmt.Errorf("cannot enter the workspace: step %q: %w", st.name, err)
+			s.send(Progress{Step: st.name, Error: err.Error()})
+			return nil, err
+		}
+	}
+	findings, err := s.prove()
+	if err != nil {
+		s.send(Progress{Step: "self-check", Error: err.Error()})
+		return nil, err
+	}
+	return s.spawner, s.ask(Progress{Findings: findings})
+}
+
+func (s *stage) send(p Progress) error {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	_, err = s.status.Write(append(b, '\n'))
+	return err
+}
+
+// ask reports p and waits for the broker to allow the next thing.
+func (s *stage) ask(p Progress) error {
+	if err := s.send(p); err != nil {
+		return fmt.Errorf("cannot report to the broker: %w", err)
+	}
+	line, err := s.answers.ReadSlice('\n')
+	if err != nil {
+		return fmt.Errorf("cannot read the broker's verdict: %w", err)
+	}
+	var v Verdict
+	if err := json.Unmarshal(line, &v); err != nil {
+		return fmt.Errorf("cannot read the broker's verdict: %w", err)
+	}
+	if !v.Go {
+		return errors.New("the broker refused the workspace")
+	}
+	return nil
+}
+
+func (s *stage) propagation() error {
+	return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+}
+
+// onSpawner runs f on the thread that commands are born from.
+func (s *stage) onSpawner(f func() error) (err error) {
+	s.spawner.Do(func() { err = f() })
+	return err
+}
+
+// cgroupNamespace moves the spawner thread into the v1 groups of the commands, by the
+// `tasks` file: a thread that moves itself costs no grace period of the kernel.
+func (s *stage) cgroupNamespace() error {
+	return s.onSpawner(func() error {
+		for i, fd := range s.spec.FDs.V1Tasks {
+			if _, err := unix.Write(fd, []byte("0")); err != nil {
+				return fmt.Errorf("cannot join the commands' group of %s: %w", s.spec.Cgroup.V1[i], err)
+			}
+		}
+		return unix.Unshare(unix.CLONE_NEWCGROUP)
+	})
+}
+
+func (s *stage) cgroupMove() error {
+	if s.spec.FDs.SupProcs < 0 {
+		return nil
+	}
+	if _, err := unix.Write(s.spec.FDs.SupProcs, []byte("0")); err != nil {
+		return fmt.Errorf("cannot move to the supervisor's group: %w", err)
+	}
+	return s.ask(Progress{Moved: true})
+}
+
+// cgroupFiles shows the workspace's own groups, read-only, where tools look for their
+// limits: v2 at /sys/fs/cgroup, or v1 hierarchies below it.
+func (s *stage) cgroupFiles() error {
+	return s.onSpawner(func() error {
+		if len(s.spec.Cgroup.V1) == 0 {
+			return mountFresh("cgroup2", "/sys/fs/cgroup", readOnly|unix.MOUNT_ATTR_NOEXEC)
+		}
+		for _, h := range s.spec.Cgroup.V1 {
+			var options []string
+			for _, c := range strings.Split(h, ",") {
+				options = append(options, c, "")
+			}
+			if err := mountFresh("cgroup", "/sys/fs/cgroup/"+h, readOnly|unix.MOUNT_ATTR_NOEXEC, options...); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// pivot makes newRoot the root and lets go of the host's. pivot_root(".", ".") stacks the
+// old root over the new one, where it is unmounted without a directory for it.
+func (s *stage) pivot() error {
+	if err := unix.Chdir(newRoot); err != nil {
+		return err
+	}
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return fmt.Errorf("cannot pivot: %w", err)
+	}
+	if err := unix.Mount("", ".", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("cannot let go of the host's root: %w", err)
+	}
+	if err := unix.Chdir("/"); err != nil {
+		return err
+	}
+	// A working directory outside the new root would read as "(unreachable)".
+	if wd, err := os.Getwd(); err != nil || wd != "/" {
+		return fmt.Errorf("cannot trust the working directory: it is %q: %w", wd, err)
+	}
+	return nil
+}
+
+func (s *stage) network() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	ifr, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	ifr.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr); err != nil {
+		return fmt.Errorf("cannot bring loopback up: %w", err)
+	}
+	if s.spec.Net.LowPorts {
+		return writeFile("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")
+	}
+	return nil
+}
+
+func (s *stage) nestedNamespaces() error {
+	if s.spec.Seccomp.UserNS {
+		return nil
+	}
+	return writeFile("/proc/sys/user/max_user_namespaces", "0")
+}
+
+func writeFile(path, value string) error {
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("cannot open %s: %w", path, err)
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Write(fd, []byte(value)); err != nil {
+		return fmt.Errorf("cannot write %q to %s: %w", value, path, err)
+	}
+	return nil
+}
+
+func (s *stage) readOnlyRoot() error {
+	return unix.MountSetattr(unix.AT_FDCWD, "/", 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+}
+
+// descriptors closes all but stdio, the status socket, the listener and the commands'
+// group, and marks those close-on-exec. The runtime's own, made close-on-exec before
+// main, are those that are open below and are an epoll or event descriptor.
+func (s *stage) descriptors() error {
+	keep := []int{s.spec.FDs.Status, s.spec.FDs.Listener, s.spec.FDs.Cmd}
+	dir, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	for _, e := range dir {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil || fd <= 2 {
+			continue
+		}
+		link, err := os.Readlink("/proc/self/fd/" + e.Name())
+		if err != nil {
+			continue // the directory that was read
+		}
+		if slices.Contains(keep, fd) || link == "anon_inode:[eventpoll]" || link == "anon_inode:[eventfd]" {
+			unix.CloseOnExec(fd)
+			continue
+		}
+		unix.Close(fd)
+	}
+	return nil
+}
+
+// rlimits that are not a limit of the workspace's own.
+var rlimits = []struct {
+	resource int
+	value    uint64
+}{
+	{unix.RLIMIT_CORE, 0},             // no image of memory on disk
+	{unix.RLIMIT_MEMLOCK, 8 << 20},    // as the kernel's own default
+	{unix.RLIMIT_MSGQUEUE, 819200},    // as the kernel's own default
+	{unix.RLIMIT_SIGPENDING, 1 << 12}, // counted per id
+	{unix.RLIMIT_NICE, 0},
+	{unix.RLIMIT_RTPRIO, 0},
+}
+
+func (s *stage) resourceLimits() error {
+	set := func(resource int, v uint64) error {
+		var old unix.Rlimit
+		if err := unix.Getrlimit(resource, &old); err != nil {
+			return err
+		}
+		v = min(v, old.Max) // raising takes a right that the namespace does not have
+		// syscall's and not unix's: os would restore its own idea of NOFILE in children.
+		if err := syscall.Setrlimit(resource, &syscall.Rlimit{Cur: v, Max: v}); err != nil {
+			return fmt.Errorf("cannot set resource limit %d to %d: %w", resource, v, err)
+		}
+		return nil
+	}
+	for _, r := range rlimits {
+		if err := set(r.resource, r.value); err != nil {
+			return err
+		}
+	}
+	return set(unix.RLIMIT_NOFILE, uint64(s.spec.Limits.OpenFiles))
+}
+
+func (s *stage) notDumpable() error {
+	return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+}
+
+func (s *stage) seccomp() error {
+	p, err := seccomp.Filter(s.spec.Seccomp)
+	if err != nil {
+		return err
+	}
+	return seccomp.Load(p)
+}
