@@ -1,0 +1,185 @@
+// Package config reads carreld's configuration. Every setting is one row of a
+// table; its text comes from a flag, an environment variable, the file or the
+// default, in this order, and is checked the same way wherever it came from.
+//
+// It must not act on what it read, and nothing in it is secret.
+package config
+
+import (
+	"flag"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// DefaultFile is read if it exists and no other file is named.
+const DefaultFile = "/etc/carrel/carreld.yaml"
+
+// Config is the configuration in force.
+type Config struct {
+	DataDir     string
+	RuntimeDir  string
+	SocketMode  fs.FileMode
+	SocketGroup string // "" leaves the daemon's own group
+	NamePrefix  string
+	// Limits are those of a workspace that asks for none.
+	Limits        workspace.Limits
+	MaxWorkspaces int
+	StopTimeout   time.Duration
+	LogLevel      slog.Level
+	LogFormat     string
+
+	from map[string]string
+}
+
+// Key is one setting.
+type Key struct {
+	// Name is that in the file; a dot is one level of nesting.
+	Name string
+	// Default is text, as it would stand in the file.
+	Default string
+	// Usage is one line for a person, with the unit and the range.
+	Usage string
+
+	set func(*Config, string) error
+	get func(*Config) string
+}
+
+// Env is the environment variable of the key.
+func (k Key) Env() string {
+	return "CARREL_" + strings.ToUpper(strings.ReplaceAll(k.Name, ".", "_"))
+}
+
+// Flag is the command-line flag of the key, without its hyphens.
+func (k Key) Flag() string {
+	return strings.NewReplacer(".", "-", "_", "-").Replace(k.Name)
+}
+
+// Keys returns every key there is, in the order in which they are shown.
+func Keys() []Key { return slices.Clone(keys) }
+
+// Setting is a key with its value in force and where that came from.
+type Setting struct {
+	Name, Value, From string
+}
+
+// Effective lists every setting in the order of Keys.
+func (c *Config) Effective() []Setting {
+	all := make([]Setting, 0, len(keys))
+	for _, k := range keys {
+		all = append(all, Setting{Name: k.Name, Value: k.get(c), From: c.from[k.Name]})
+	}
+	return all
+}
+
+// RegisterFlags adds a flag for every key and returns the map in which those
+// that were given are found after parsing.
+func RegisterFlags(set *flag.FlagSet) map[string]string {
+	given := make(map[string]string)
+	for _, k := range keys {
+		set.Func(k.Flag(), k.Usage+" ("+k.Env()+"; default "+k.Default+")", func(v string) error {
+			given[k.Flag()] = v
+			return nil
+		})
+	}
+	return given
+}
+
+// Sources are where Load looks, the strongest first.
+type Sources struct {
+	// Flags are those that were given, by name without hyphens.
+	Flags map[string]string
+	// Environ holds NAME=VALUE strings, as os.Environ gives them.
+	Environ []string
+	// File is the path of the file, "" for DefaultFile if that exists.
+	File string
+}
+
+// Load returns the configuration. An error is one line that says where the
+// value came from (with line and column, for the file), what is wrong with it
+// and what would be right; its kind is invalid_argument, or
+// failed_precondition for a file that others may change.
+func Load(s Sources) (*Config, error) {
+	c := &Config{from: make(map[string]string, len(keys))}
+	file, err := readFile(s.File)
+	if err != nil {
+		return nil, err
+	}
+	env := make(map[string]string, len(s.Environ))
+	for _, kv := range s.Environ {
+		name, value, _ := strings.Cut(kv, "=")
+		env[name] = value
+	}
+	for _, k := range keys {
+		v := value{text: k.Default, from: "default"}
+		if f, ok := file[k.Name]; ok {
+			v = f
+		}
+		if text, ok := env[k.Env()]; ok {
+			v = value{text: text, from: k.Env()}
+		}
+		if text, ok := s.Flags[k.Flag()]; ok {
+			v = value{text: text, from: "--" + k.Flag()}
+		}
+		if err := k.set(c, v.text); err != nil {
+			return nil, fmt.Errorf("%s: cannot use %q as %s: %w: %w", v.from, v.text, k.Name, err, errdefs.ErrInvalidArgument)
+		}
+		c.from[k.Name] = v.from
+	}
+	return c, nil
+}
+
+// value is the text of a setting and where it stands.
+type value struct{ text, from string }
+
+// nearest returns the name most like s, for "did you mean".
+func nearest(s string, names []string) string {
+	best, distance := "", 1+len(s)/2
+	for _, n := range slices.Sorted(slices.Values(names)) {
+		if d := edits(s, n); d < distance {
+			best, distance = n, d
+		}
+	}
+	return best
+}
+
+// edits counts the letters to change, add or remove to get from a to b.
+func edits(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// names returns the keys of the file at one level: "limits" for "limits.memory".
+func names(level string) []string {
+	found := make(map[string]bool)
+	for _, k := range keys {
+		if rest, ok := strings.CutPrefix(k.Name, level); ok {
+			name, _, _ := strings.Cut(rest, ".")
+			found[name] = true
+		}
+	}
+	return slices.Collect(maps.Keys(found))
+}

@@ -1,0 +1,173 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/containerd/errdefs"
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+)
+
+// maxFile bounds the file, in bytes.
+const maxFile = 64 << 10
+
+// readFile returns the settings of the file at path by the names of their keys.
+func readFile(path string) (map[string]value, error) {
+	wanted := path != ""
+	if !wanted {
+		path = DefaultFile
+	}
+	f, err := os.Open(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !wanted:
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("cannot open the configuration: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	defer f.Close()
+	// Asked of the open file, so that it is the one that is read.
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the configuration: %w", err)
+	}
+	if err := trusted(path, fi); err != nil {
+		return nil, err
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the configuration: %w", err)
+	}
+	return parse(path, b)
+}
+
+// trusted refuses a file that anyone but root and the daemon's user may change.
+func trusted(path string, fi fs.FileInfo) error {
+	if !fi.Mode().IsRegular() {
+		return fmt.Errorf("cannot use %s as configuration: it is not a regular file: %w", path, errdefs.ErrInvalidArgument)
+	}
+	if fi.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("cannot use %s as configuration: other users may change it (mode %#o); run: chmod go-w %s: %w",
+			path, fi.Mode().Perm(), path, errdefs.ErrFailedPrecondition)
+	}
+	if st, ok := fi.Sys().(*syscall.Stat_t); ok && st.Uid != 0 && int(st.Uid) != os.Geteuid() {
+		return fmt.Errorf("cannot use %s as configuration: it belongs to uid %d, who is neither root nor the daemon; run: chown root %s: %w",
+			path, st.Uid, path, errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// parse reads the bytes of a file and returns the text of each setting with its
+// place. It is strict: a name that is unknown or stands twice is an error, and
+// so is anything but plain scalars and the one level of nesting there is.
+func parse(path string, b []byte) (map[string]value, error) {
+	if len(b) > maxFile {
+		return nil, fmt.Errorf("%s: cannot read the configuration: it is longer than %d bytes: %w", path, maxFile, errdefs.ErrInvalidArgument)
+	}
+	file, err := parser.ParseBytes(b, 0)
+	if err != nil {
+		var syntax yaml.Error
+		if errors.As(err, &syntax) && syntax.GetToken() != nil {
+			return nil, at(path, syntax.GetToken(), "%s", strings.Join(strings.Fields(syntax.GetMessage()), " "))
+		}
+		return nil, fmt.Errorf("%s: cannot read the configuration: %w: %w", path, err, errdefs.ErrInvalidArgument)
+	}
+	w := walk{path: path, found: make(map[string]value)}
+	for i, doc := range file.Docs {
+		if doc.Body == nil {
+			continue
+		}
+		if i > 0 {
+			return nil, at(path, doc.Body.GetToken(), "there is a second document; give one")
+		}
+		if err := w.mapping("", doc.Body); err != nil {
+			return nil, err
+		}
+	}
+	return w.found, nil
+}
+
+type walk struct {
+	path  string
+	found map[string]value
+}
+
+func (w *walk) mapping(level string, n ast.Node) error {
+	var values []*ast.MappingValueNode
+	switch n := n.(type) {
+	case *ast.CommentGroupNode:
+		return nil
+	case *ast.MappingNode:
+		values = n.Values
+	case *ast.MappingValueNode:
+		values = []*ast.MappingValueNode{n}
+	default:
+		return at(w.path, n.GetToken(), "here must be settings, as in \"name: value\"")
+	}
+	seen := make(map[string]bool)
+	for _, v := range values {
+		key, ok := v.Key.(*ast.StringNode)
+		if !ok {
+			return at(w.path, v.Key.GetToken(), "%q is no name of a setting", v.Key.String())
+		}
+		name := key.Value
+		if seen[name] {
+			return at(w.path, key.Token, "%s stands here for the second time; remove one", level+name)
+		}
+		seen[name] = true
+		if err := w.setting(level, name, key.Token, v.Value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *walk) setting(level, name string, tok *token.Token, v ast.Node) error {
+	full := level + name
+	if !slices.Contains(names(level), name) || strings.Contains(name, ".") {
+		hint := ""
+		if n := nearest(name, names(level)); n != "" {
+			hint = fmt.Sprintf("; did you mean %q?", level+n)
+		}
+		return at(w.path, tok, "there is no setting %q%s", full, hint)
+	}
+	if !slices.ContainsFunc(keys, func(k Key) bool { return k.Name == full }) {
+		return w.mapping(full+".", v)
+	}
+	scalar, ok := scalarText(v)
+	if !ok {
+		return at(w.path, v.GetToken(), "%s must be one plain value", full)
+	}
+	w.found[full] = value{text: scalar, from: place(w.path, v.GetToken())}
+	return nil
+}
+
+// scalarText returns a scalar as it is written: 0660 stays "0660".
+func scalarText(n ast.Node) (string, bool) {
+	switch n := n.(type) {
+	case *ast.StringNode:
+		return n.Value, true
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
+		return n.GetToken().Value, true
+	}
+	return "", false
+}
+
+func place(path string, tok *token.Token) string {
+	if tok == nil || tok.Position == nil {
+		return path
+	}
+	return fmt.Sprintf("%s:%d:%d", path, tok.Position.Line, tok.Position.Column)
+}
+
+func at(path string, tok *token.Token, format string, args ...any) error {
+	return fmt.Errorf("%s: cannot read the configuration: %s: %w", place(path, tok), fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
+}

@@ -1,0 +1,200 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// maxRuntimeDir leaves room for "/x/<workspace>.sock" in the 107 bytes that the
+// path of a Unix socket may have (unix(7)).
+const maxRuntimeDir = 107 - len("/x/") - 31 - len(".sock")
+
+var keys = []Key{
+	text("data_dir", "/var/lib/carrel", "directory for what must survive a restart; absolute",
+		func(c *Config) *string { return &c.DataDir }, absolute(4096)),
+	text("runtime_dir", "/run/carrel", fmt.Sprintf("directory for sockets; absolute, at most %d bytes long", maxRuntimeDir),
+		func(c *Config) *string { return &c.RuntimeDir }, absolute(maxRuntimeDir)),
+	{
+		Name: "socket_mode", Default: "0660", Usage: "mode of carrel.sock, octal",
+		set: func(c *Config, v string) error {
+			mode, err := strconv.ParseUint(v, 8, 32)
+			if err != nil || mode > 0o777 || mode&0o600 != 0o600 || mode&0o111 != 0 {
+				return errors.New(`it must be an octal mode that lets the owner read and write and nobody execute, for example "0660"`)
+			}
+			c.SocketMode = fs.FileMode(mode)
+			return nil
+		},
+		get: func(c *Config) string { return fmt.Sprintf("%04o", c.SocketMode) },
+	},
+	text("socket_group", "carrel", "group of carrel.sock, whose members reach every workspace; empty for the daemon's own",
+		func(c *Config) *string { return &c.SocketGroup }, pattern(`^([a-z_][a-z0-9_-]{0,31})?$`, "it must be a group name")),
+	{
+		Name: "name_prefix", Default: id.DefaultPrefix, Usage: "what derived workspace names begin with",
+		set: func(c *Config, v string) error {
+			prefix, err := id.ParsePrefix(v)
+			if err != nil {
+				return errors.New("it must be 1 to 12 lower-case letters or digits and start with a letter")
+			}
+			c.NamePrefix = prefix
+			return nil
+		},
+		get: func(c *Config) string { return c.NamePrefix },
+	},
+	limit("memory", "memory of a workspace's commands together, as 1GiB", parseBytes, formatBytes,
+		workspace.MinMemoryBytes, workspace.MaxMemoryBytes, func(l *workspace.Limits) *int64 { return &l.MemoryBytes }),
+	limit("swap", "swap beyond that, as 0 or 512MiB", parseBytes, formatBytes,
+		0, workspace.MaxSwapBytes, func(l *workspace.Limits) *int64 { return &l.SwapBytes }),
+	limit("pids", "processes and threads alive at once", parseCount, formatCount,
+		workspace.MinPids, workspace.MaxPids, func(l *workspace.Limits) *int64 { return &l.Pids }),
+	limit("cpu_weight", "share of processor time under contention", parseCount, formatCount,
+		workspace.MinCPUWeight, workspace.MaxCPUWeight, func(l *workspace.Limits) *int64 { return &l.CPUWeight }),
+	limit("open_files", "open files of each process", parseCount, formatCount,
+		workspace.MinOpenFiles, workspace.MaxOpenFiles, func(l *workspace.Limits) *int64 { return &l.OpenFiles }),
+	{
+		Name: "max_workspaces", Default: "2000", Usage: "most workspaces at once, 1 to 100000",
+		set: func(c *Config, v string) error {
+			n, err := strconv.Atoi(v)
+			if err != nil || n < 1 || n > 100_000 {
+				return errors.New("it must be a number between 1 and 100000")
+			}
+			c.MaxWorkspaces = n
+			return nil
+		},
+		get: func(c *Config) string { return strconv.Itoa(c.MaxWorkspaces) },
+	},
+	{
+		Name: "stop_timeout", Default: "10s", Usage: "how long a stop waits for requests under way, 0s to 5m",
+		set: func(c *Config, v string) error {
+			d, err := time.ParseDuration(v)
+			if err != nil || d < 0 || d > 5*time.Minute {
+				return errors.New(`it must be a duration between 0s and 5m, for example "10s"`)
+			}
+			c.StopTimeout = d
+			return nil
+		},
+		get: func(c *Config) string { return c.StopTimeout.String() },
+	},
+	{
+		Name: "log_level", Default: "info", Usage: "least that is logged: debug, info, warn or error",
+		set: func(c *Config, v string) error {
+			level, ok := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}[v]
+			if !ok {
+				return errors.New("it must be debug, info, warn or error")
+			}
+			c.LogLevel = level
+			return nil
+		},
+		get: func(c *Config) string { return strings.ToLower(c.LogLevel.String()) },
+	},
+	text("log_format", "text", "form of the log: text or json",
+		func(c *Config) *string { return &c.LogFormat }, pattern("^(text|json)$", "it must be text or json")),
+}
+
+func text(name, def, usage string, field func(*Config) *string, check func(string) error) Key {
+	return Key{
+		Name: name, Default: def, Usage: usage,
+		set: func(c *Config, v string) error {
+			*field(c) = v
+			return check(v)
+		},
+		get: func(c *Config) string { return *field(c) },
+	}
+}
+
+// limit is one of limits.*; its default and bounds are those of package workspace.
+func limit(name, usage string, parse func(string) (int64, error), format func(int64) string,
+	least, most int64, field func(*workspace.Limits) *int64,
+) Key {
+	def := workspace.DefaultLimits
+	return Key{
+		Name: "limits." + name, Default: format(*field(&def)),
+		Usage: fmt.Sprintf("%s; %s to %s", usage, format(least), format(most)),
+		set: func(c *Config, v string) error {
+			n, err := parse(v)
+			if err != nil {
+				return err
+			}
+			if n < least || n > most {
+				return fmt.Errorf("it must be between %s and %s", format(least), format(most))
+			}
+			*field(&c.Limits) = n
+			return nil
+		},
+		get: func(c *Config) string { return format(*field(&c.Limits)) },
+	}
+}
+
+func absolute(limit int) func(string) error {
+	return func(v string) error {
+		switch {
+		case !filepath.IsAbs(v) || filepath.Clean(v) != v || v == "/" || strings.ContainsRune(v, 0):
+			return errors.New(`it must be an absolute path without "." or ".." and without a slash at its end`)
+		case len(v) > limit:
+			return fmt.Errorf("it is %d bytes long and at most %d are allowed", len(v), limit)
+		}
+		return nil
+	}
+}
+
+func pattern(expr, why string) func(string) error {
+	return func(v string) error {
+		// Compiled when used: init must stay cheap.
+		if !regexp.MustCompile(expr).MatchString(v) {
+			return errors.New(why)
+		}
+		return nil
+	}
+}
+
+// units are the binary prefixes of IEC 80000-13, the largest first.
+var units = []struct {
+	suffix string
+	bytes  int64
+}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}
+
+// parseBytes takes "512MiB", "1GiB" or a plain number of bytes.
+func parseBytes(v string) (int64, error) {
+	unit := int64(1)
+	digits := v
+	for _, u := range units {
+		if d, ok := strings.CutSuffix(v, u.suffix); ok {
+			digits, unit = strings.TrimSuffix(d, " "), u.bytes
+			break
+		}
+	}
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || n < 0 || n > math.MaxInt64/unit || digits[0] == '+' {
+		return 0, errors.New(`it must be a size such as "512MiB", "1GiB" or a number of bytes`)
+	}
+	return n * unit, nil
+}
+
+func formatBytes(n int64) string {
+	for _, u := range units {
+		if n != 0 && n%u.bytes == 0 {
+			return strconv.FormatInt(n/u.bytes, 10) + u.suffix
+		}
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+func parseCount(v string) (int64, error) {
+	n, err := strconv.ParseInt(v, 10, 64)
+	if err != nil {
+		return 0, errors.New("it must be a number")
+	}
+	return n, nil
+}
+
+func formatCount(n int64) string { return strconv.FormatInt(n, 10) }
