@@ -1,0 +1,239 @@
+// Package carrel is the Go client of carrel, which gives every AI agent, chat and
+// user an isolated workspace on a Linux host.
+//
+// [New] makes a [Client]. Its methods Workspaces, Commands, Audit and System hand
+// out the generated clients of the whole API; [Client.Exec] runs one command and
+// returns what it wrote; [Client.Start] starts one whose pipes or terminal this
+// process then holds itself, so that its bytes do not pass through the daemon.
+//
+// Errors carry the kinds of github.com/containerd/errdefs: errdefs.IsNotFound(err)
+// and its like tell them apart. See [IsCommandError] for those about the command
+// itself.
+//
+// The package must not depend on a server package: what it needs of carrel is the
+// wire.
+package carrel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/containerd/errdefs"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/gen/carrel/v1/carrelv1connect"
+	"github.com/carrel-dev/carrel/internal/api/errcode"
+)
+
+// HostEnv is the environment variable that names the daemon, and DefaultHost the
+// one that is asked when it is unset.
+const (
+	HostEnv     = "CARREL_HOST"
+	DefaultHost = "unix:///run/carrel/carrel.sock"
+)
+
+// Options configure a Client. The zero value is usable.
+type Options struct {
+	// Host is the daemon, as unix:///ABSOLUTE/PATH. "" is $CARREL_HOST, and if that is
+	// unset DefaultHost.
+	Host string
+}
+
+// Client talks to one daemon. Its methods may be called from any goroutine. It
+// connects when it first needs to, and keeps idle connections until Close.
+type Client struct {
+	socket string
+
+	once      sync.Once
+	transport *transport
+	opts      []connect.ClientOption
+}
+
+// New returns a client of the daemon that opts name. It does not connect; a host
+// that cannot be used is an invalid_argument error.
+func New(opts Options) (*Client, error) {
+	host := opts.Host
+	if host == "" {
+		host = os.Getenv(HostEnv)
+	}
+	if host == "" {
+		host = DefaultHost
+	}
+	path, ok := strings.CutPrefix(host, "unix://")
+	if !ok || !filepath.IsAbs(path) {
+		return nil, fmt.Errorf("cannot use %q as the host: it must be unix:// and the absolute path of the daemon's socket, as in %s: %w", host, DefaultHost, errdefs.ErrInvalidArgument)
+	}
+	return &Client{socket: path}, nil
+}
+
+// Dial is New and a first call, so that an error says now whether the daemon
+// answers. host is as in Options.
+func Dial(ctx context.Context, host string) (*Client, error) {
+	c, err := New(Options{Host: host})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.System().Version(ctx, connect.NewRequest(&carrelv1.VersionRequest{})); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// Host is the daemon that the client talks to.
+func (c *Client) Host() string { return "unix://" + c.socket }
+
+// Close closes idle connections. Commands that Start returned have their own.
+func (c *Client) Close() error {
+	c.once.Do(func() {})
+	if c.transport != nil {
+		c.transport.unary.CloseIdleConnections()
+		c.transport.streams.CloseIdleConnections()
+	}
+	return nil
+}
+
+// Workspaces returns the client of carrel.v1.WorkspaceService.
+func (c *Client) Workspaces() carrelv1connect.WorkspaceServiceClient {
+	return carrelv1connect.NewWorkspaceServiceClient(c.http(), baseURL, c.opts...)
+}
+
+// Commands returns the client of carrel.v1.CommandService. Its Stream goes through
+// the daemon; Start does not.
+func (c *Client) Commands() carrelv1connect.CommandServiceClient {
+	return carrelv1connect.NewCommandServiceClient(c.http(), baseURL, c.opts...)
+}
+
+// Audit returns the client of carrel.v1.AuditService.
+func (c *Client) Audit() carrelv1connect.AuditServiceClient {
+	return carrelv1connect.NewAuditServiceClient(c.http(), baseURL, c.opts...)
+}
+
+// System returns the client of carrel.v1.SystemService.
+func (c *Client) System() carrelv1connect.SystemServiceClient {
+	return carrelv1connect.NewSystemServiceClient(c.http(), baseURL, c.opts...)
+}
+
+const baseURL = "http://carrel"
+
+func (c *Client) http() *http.Client {
+	c.once.Do(func() {
+		c.transport = newTransport(c.dial)
+		c.opts = []connect.ClientOption{
+			// Compression costs more than the local socket does.
+			connect.WithAcceptCompression("gzip", nil, nil),
+			connect.WithInterceptors(kinds{}),
+		}
+	})
+	return &http.Client{Transport: c.transport}
+}
+
+// dial connects to the socket. Its errors say what to do.
+func (c *Client) dial(ctx context.Context) (*net.UnixConn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", c.socket)
+	if err == nil {
+		return conn.(*net.UnixConn), nil
+	}
+	var why string
+	var kind error = errdefs.ErrUnavailable
+	switch {
+	case errors.Is(err, syscall.ENOENT):
+		why = "there is no such socket; start carrel with \"sudo carrel up\", or name another daemon with --host or " + HostEnv
+	case errors.Is(err, syscall.ECONNREFUSED):
+		why = "nothing listens on it, so the daemon has ended; start it with \"sudo carrel up\""
+	case errors.Is(err, syscall.EACCES):
+		why = "this user may not use it; ask an administrator to be added to its group, or use sudo"
+		kind = errdefs.ErrPermissionDenied
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("cannot reach carrel at %s: %w", c.socket, ctx.Err())
+	default:
+		why = err.Error()
+	}
+	return nil, &reachError{fmt.Errorf("cannot reach carrel at %s: %s: %w", c.socket, why, kind)}
+}
+
+// reachError is an error of dial, recognised under what HTTP wraps it in.
+type reachError struct{ error }
+
+func (e *reachError) Unwrap() error { return e.error }
+
+// transport sends the bidirectional stream over HTTP/2, which it needs, and all else
+// over HTTP/1.1, which is faster on a local socket.
+type transport struct{ unary, streams *http.Transport }
+
+func newTransport(dial func(context.Context) (*net.UnixConn, error)) *transport {
+	of := func(http2 bool) *http.Transport {
+		var p http.Protocols
+		p.SetHTTP1(!http2)
+		p.SetUnencryptedHTTP2(http2)
+		return &http.Transport{
+			Protocols: &p,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				c, err := dial(ctx)
+				if err != nil {
+					return nil, err
+				}
+				return c, nil
+			},
+			DisableCompression:  true,
+			MaxIdleConnsPerHost: 16,
+			IdleConnTimeout:     time.Minute,
+		}
+	}
+	return &transport{of(false), of(true)}
+}
+
+func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Path == carrelv1connect.CommandServiceStreamProcedure {
+		return t.streams.RoundTrip(r)
+	}
+	return t.unary.RoundTrip(r)
+}
+
+// kinds is the interceptor that gives errors of the wire their kind back.
+type kinds struct{}
+
+func (kinds) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+		res, err := next(ctx, req)
+		return res, fromWire(err)
+	}
+}
+
+func (kinds) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
+		return kindConn{next(ctx, spec)}
+	}
+}
+
+func (kinds) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return next
+}
+
+type kindConn struct{ connect.StreamingClientConn }
+
+func (c kindConn) Receive(m any) error { return fromWire(c.StreamingClientConn.Receive(m)) }
+
+func fromWire(err error) error {
+	if reach, ok := errors.AsType[*reachError](err); ok {
+		return reach
+	}
+	return errcode.FromWire(err)
+}
+
+// IsCommandError reports whether err is about the command itself: the program was
+// not found in the workspace (a not_found error) or may not be executed there
+// (permission_denied). Errors about the workspace never are.
+func IsCommandError(err error) bool {
+	return err != nil && strings.HasPrefix(err.Error(), "cannot run ") && (errdefs.IsNotFound(err) || errdefs.IsPermissionDenied(err))
+}

@@ -1,0 +1,409 @@
+package carrel
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/containerd/errdefs"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/api/errcode"
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/fdapi"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/jsonrpc"
+	"github.com/carrel-dev/carrel/internal/pollfd"
+)
+
+// WindowSize is the size of a terminal in characters; 0 is unknown.
+type WindowSize struct{ Rows, Cols uint16 }
+
+// Spec says what to run.
+type Spec struct {
+	// Argv is the program and its arguments. A program without a slash is looked for
+	// in the workspace's PATH.
+	Argv []string
+	// Env are NAME=VALUE strings laid over the workspace's base environment.
+	Env []string
+	// Dir is absolute inside the workspace; "" is the home.
+	Dir string
+	// Timeout ends the command after that long, Grace is the time between TERM and
+	// KILL then. Both have a resolution of a millisecond; 0 is no timeout and a grace of
+	// two seconds.
+	Timeout, Grace time.Duration
+	// Stdin gives the command a pipe as its stdin; else that is /dev/null.
+	Stdin bool
+	// Terminal, if set, runs the command on a new terminal of that size.
+	Terminal *WindowSize
+}
+
+func (s *Spec) wire() fdapi.Command {
+	return fdapi.Command{Argv: s.Argv, Env: s.Env, Cwd: s.Dir, TimeoutMS: milliseconds(s.Timeout), GraceMS: milliseconds(s.Grace)}
+}
+
+// milliseconds rounds up, so that a short timeout does not become none.
+func milliseconds(d time.Duration) int64 {
+	return int64((d + time.Millisecond - 1) / time.Millisecond)
+}
+
+// Status is how a command ended.
+type Status struct {
+	// Code is the exit code, or 128 + Signal if a signal ended it.
+	Code   int
+	Signal int
+	// TimedOut: the Timeout passed. OOM: the workspace ran out of memory meanwhile.
+	TimedOut, OOM bool
+	// Killed is how many processes it left behind that were ended with it.
+	Killed         int
+	Started, Ended time.Time
+	// User and System are processor time.
+	User, System time.Duration
+	// MaxRSS is the largest resident set of one of its processes, in bytes.
+	MaxRSS int64
+}
+
+func statusFrom(s execapi.Status) Status {
+	return Status{
+		Code: s.Code, Signal: s.Signal, TimedOut: s.TimedOut, OOM: s.OOM, Killed: s.Killed,
+		Started: time.Unix(0, s.StartedNS), Ended: time.Unix(0, s.EndedNS),
+		User: time.Duration(s.UserUS) * time.Microsecond, System: time.Duration(s.SystemUS) * time.Microsecond,
+		MaxRSS: s.MaxRSSKiB << 10,
+	}
+}
+
+// Result is a command that ran to its end.
+type Result struct {
+	ID     string
+	Status Status
+	// Stdout and Stderr are at most 256 KiB each; what was lost is counted.
+	Stdout, Stderr         []byte
+	StdoutLost, StderrLost int64
+}
+
+// Exec runs a command in workspace, which is a key or a derived name, and returns
+// what it wrote. stdin is fed to it, at most 256 KiB; Stdin and Terminal of the
+// spec are not used. A command that fails is not an error: see Result.Status.
+func (c *Client) Exec(ctx context.Context, workspace string, s Spec, stdin []byte) (*Result, error) {
+	env, err := envMap(s.Env)
+	if err != nil {
+		return nil, err
+	}
+	res, err := c.Commands().Exec(ctx, connect.NewRequest(&carrelv1.ExecRequest{
+		Workspace: workspace,
+		Command: &carrelv1.Command{
+			Argv: s.Argv, Env: env, Cwd: s.Dir,
+			TimeoutMs: milliseconds(s.Timeout), GraceMs: milliseconds(s.Grace),
+		},
+		Stdin: stdin,
+	}))
+	if err != nil {
+		return nil, err
+	}
+	m := res.Msg
+	return &Result{
+		ID:     m.GetCommandId(),
+		Status: StatusOf(m.GetStatus()),
+		Stdout: m.GetStdout(), Stderr: m.GetStderr(),
+		StdoutLost: m.GetStdoutLost(), StderrLost: m.GetStderrLost(),
+	}, nil
+}
+
+// StatusOf turns the status of a generated message into a Status.
+func StatusOf(s *carrelv1.Status) Status {
+	return Status{
+		Code: int(s.GetCode()), Signal: int(s.GetSignal()), TimedOut: s.GetTimedOut(), OOM: s.GetOom(), Killed: int(s.GetKilled()),
+		Started: time.Unix(0, s.GetStartedUnixNs()), Ended: time.Unix(0, s.GetEndedUnixNs()),
+		User: time.Duration(s.GetUserUs()) * time.Microsecond, System: time.Duration(s.GetSystemUs()) * time.Microsecond,
+		MaxRSS: s.GetMaxRssKib() << 10,
+	}
+}
+
+func envMap(env []string) (map[string]string, error) {
+	m := make(map[string]string, len(env))
+	for _, e := range env {
+		k, v, ok := strings.Cut(e, "=")
+		if !ok || k == "" {
+			return nil, fmt.Errorf("cannot use %q as a variable: it must be NAME=VALUE: %w", e, errdefs.ErrInvalidArgument)
+		}
+		m[k] = v
+	}
+	return m, nil
+}
+
+// Command is a running command that this process is attached to. It is hung up when
+// Close is called or this process ends.
+type Command struct {
+	// ID names it, as in "carrel ps".
+	ID string
+	// PID is its pid inside the workspace.
+	PID int
+	// Stdin is nil unless the spec asked for it; close it to end the input.
+	Stdin *os.File
+	// Stdout and Stderr are nil on a terminal.
+	Stdout, Stderr *os.File
+	// Terminal is the master side, if the spec asked for one. Reading it ends with
+	// EIO when the last process on it has ended.
+	Terminal *os.File
+
+	workspace string
+	session   *session
+}
+
+// Start starts a command in workspace, which is a key or a derived name. Its
+// streams must be read, or it will block when they are full.
+func (c *Client) Start(ctx context.Context, workspace string, s Spec) (*Command, error) {
+	x, err := c.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := fdapi.ExecParams{Workspace: workspace, Command: s.wire(), Stdin: s.Stdin}
+	want := 2
+	switch {
+	case s.Terminal != nil:
+		p.Terminal = &fdapi.WindowSize{Rows: s.Terminal.Rows, Cols: s.Terminal.Cols}
+		want = 1
+	case s.Stdin:
+		want = 3
+	}
+	var res fdapi.ExecResult
+	fds, err := x.call(ctx, fdapi.MethodExec, p, &res, want)
+	if err != nil {
+		x.conn.Close()
+		return nil, err
+	}
+	cmd := &Command{ID: string(res.CommandID), PID: res.PID, workspace: workspace, session: x}
+	switch want {
+	case 1:
+		cmd.Terminal = fds[0]
+	case 2:
+		cmd.Stdout, cmd.Stderr = fds[0], fds[1]
+	case 3:
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = fds[0], fds[1], fds[2]
+	}
+	return cmd, nil
+}
+
+// Wait returns how the command ended. There may be output left to read then. If
+// the daemon or the command's executor went away first, the error is of kind
+// unavailable.
+func (c *Command) Wait(ctx context.Context) (Status, error) {
+	select {
+	case <-c.session.exited:
+	case <-c.session.conn.Done():
+		// What the daemon said last may have come with the end.
+		select {
+		case <-c.session.exited:
+		default:
+			return Status{}, fmt.Errorf("cannot tell how %s ended: the daemon closed the connection, and hangs its commands up with that: %w", c.ID, errdefs.ErrUnavailable)
+		}
+	case <-ctx.Done():
+		return Status{}, context.Cause(ctx)
+	}
+	e := c.session.end
+	if e.Status == nil {
+		return Status{}, fmt.Errorf("cannot tell how %s ended: %s: %w", c.ID, e.Error, errdefs.ErrUnavailable)
+	}
+	return statusFrom(*e.Status), nil
+}
+
+// Signal sends a signal to the command's process group. A command that has ended
+// is a not_found error.
+func (c *Command) Signal(ctx context.Context, signal int) error {
+	return c.session.signal(ctx, c.workspace, c.ID, signal, 0)
+}
+
+// Stop ends the command and all it left: TERM, the grace, KILL.
+func (c *Command) Stop(ctx context.Context, grace time.Duration) error {
+	return c.session.signal(ctx, c.workspace, c.ID, 0, grace)
+}
+
+// Resize sets the size of its terminal.
+func (c *Command) Resize(ctx context.Context, size WindowSize) error {
+	return c.session.resize(ctx, c.workspace, c.ID, size)
+}
+
+// Close hangs the command up if it still runs, and closes its streams.
+func (c *Command) Close() error {
+	for _, f := range []*os.File{c.Stdin, c.Stdout, c.Stderr, c.Terminal} {
+		if f != nil {
+			f.Close() // read ends and what nobody will read
+		}
+	}
+	return c.session.conn.Close()
+}
+
+// Attachment is the output of a detached command, as Attach opened it.
+type Attachment struct {
+	// Terminal says that File is the command's terminal and can be written to.
+	Terminal bool
+	// Lost is how many bytes of the oldest output are no longer kept.
+	Lost int64
+	// Status is set if the command had ended already.
+	Status *Status
+	File   *os.File
+
+	workspace, command string
+	session            *session
+}
+
+// Attach opens the output of a detached command: what is kept and, with follow,
+// what comes until it ends. A command with a terminal gives that.
+func (c *Client) Attach(ctx context.Context, workspace, command string, follow bool) (*Attachment, error) {
+	x, err := c.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var res fdapi.AttachResult
+	fds, err := x.call(ctx, fdapi.MethodAttach, fdapi.AttachParams{Workspace: workspace, CommandID: id.Command(command), Follow: follow}, &res, 1)
+	if err != nil {
+		x.conn.Close()
+		return nil, err
+	}
+	a := &Attachment{Terminal: res.TTY, Lost: res.Lost, File: fds[0], workspace: workspace, command: command, session: x}
+	if res.Status != nil {
+		s := statusFrom(*res.Status)
+		a.Status = &s
+	}
+	return a, nil
+}
+
+// Signal sends a signal to the command's process group.
+func (a *Attachment) Signal(ctx context.Context, signal int) error {
+	return a.session.signal(ctx, a.workspace, a.command, signal, 0)
+}
+
+// Resize sets the size of the command's terminal.
+func (a *Attachment) Resize(ctx context.Context, size WindowSize) error {
+	return a.session.resize(ctx, a.workspace, a.command, size)
+}
+
+// Close lets go of the output. The command lives on.
+func (a *Attachment) Close() error {
+	a.File.Close()
+	return a.session.conn.Close()
+}
+
+// session is one upgraded connection, used for one command.
+type session struct {
+	conn   *jsonrpc.Conn
+	once   sync.Once
+	exited chan struct{}
+	end    fdapi.Exited // valid once exited is closed
+}
+
+const upgrade = "POST " + fdapi.Path + " HTTP/1.1\r\nHost: carrel\r\nConnection: Upgrade\r\nUpgrade: " + fdapi.Protocol + "\r\n\r\n"
+
+// open connects and upgrades. It writes HTTP by hand: the exchange is fixed, and a
+// program that runs one command has no other use for an HTTP client.
+func (c *Client) open(ctx context.Context) (*session, error) {
+	conn, err := c.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	err = handshake(conn)
+	if !stop() {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	x := &session{exited: make(chan struct{})}
+	x.conn = jsonrpc.New(conn, jsonrpc.Config{Handler: x.handle, MaxFDs: fdapi.MaxFDs})
+	return x, nil
+}
+
+// handshake reads no more than the daemon's answer: what follows it comes with
+// descriptors and is not for this reader.
+func handshake(conn net.Conn) error {
+	if _, err := io.WriteString(conn, upgrade); err != nil {
+		return fmt.Errorf("cannot talk to carrel: %w: %w", err, errdefs.ErrUnavailable)
+	}
+	buf, n := make([]byte, 16<<10), 0
+	for {
+		m, err := conn.Read(buf[n:])
+		n += m
+		if head, body, ok := strings.Cut(string(buf[:n]), "\r\n\r\n"); ok {
+			if strings.HasPrefix(head, "HTTP/1.1 101 ") {
+				return nil
+			}
+			return refused(head, body, conn)
+		}
+		if err != nil || n == len(buf) {
+			return fmt.Errorf("cannot talk to carrel: the answer is not HTTP (%v); is another program's socket named? %w", err, errdefs.ErrUnavailable)
+		}
+	}
+}
+
+// refused is the error that an answer other than 101 means.
+func refused(head, body string, conn net.Conn) error {
+	rest, _ := io.ReadAll(io.LimitReader(conn, 16<<10)) // the server closes after a refusal
+	_, status, _ := strings.Cut(head, " ")
+	var e struct{ Code, Message string }
+	if json.Unmarshal(append([]byte(body), rest...), &e) == nil && e.Message != "" {
+		var code connect.Code
+		if code.UnmarshalText([]byte(e.Code)) == nil {
+			return errcode.FromWire(connect.NewError(code, errors.New(e.Message)))
+		}
+	}
+	if s, _, _ := strings.Cut(status, " "); s == strconv.Itoa(http.StatusUpgradeRequired) {
+		return fmt.Errorf("cannot start a command: the daemon does not speak %s; use a client of its version: %w", fdapi.Protocol, errdefs.ErrNotImplemented)
+	}
+	return fmt.Errorf("cannot start a command: the daemon answered %q: %w", status, errdefs.ErrUnavailable)
+}
+
+func (x *session) handle(_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
+	if r.Method != fdapi.MethodExited {
+		return nil, nil, jsonrpc.MethodNotFound(r.Method)
+	}
+	var e fdapi.Exited
+	if err := json.Unmarshal(r.Params, &e); err != nil { // a newer daemon may say more
+		return nil, nil, err
+	}
+	// One command, one end: whatever comes first stands.
+	x.once.Do(func() {
+		x.end = e
+		close(x.exited)
+	})
+	return nil, nil, nil
+}
+
+// call makes a request whose reply carries want descriptors.
+func (x *session) call(ctx context.Context, method string, params, result any, want int) ([]*os.File, error) {
+	fds, err := x.conn.Call(ctx, method, params, result)
+	if err != nil {
+		return nil, err
+	}
+	if len(fds) != want {
+		for _, f := range fds {
+			f.Close()
+		}
+		return nil, fmt.Errorf("cannot use the daemon's answer to %s: it carries %d descriptors instead of %d: %w", method, len(fds), want, errdefs.ErrInternal)
+	}
+	if err := pollfd.OpenAll(fds); err != nil {
+		return nil, err
+	}
+	return fds, nil
+}
+
+func (x *session) signal(ctx context.Context, workspace, command string, signal int, grace time.Duration) error {
+	_, err := x.conn.Call(ctx, fdapi.MethodSignal, fdapi.SignalParams{Workspace: workspace, CommandID: id.Command(command), Signal: signal, GraceMS: milliseconds(grace)}, nil)
+	return err
+}
+
+func (x *session) resize(ctx context.Context, workspace, command string, size WindowSize) error {
+	_, err := x.conn.Call(ctx, fdapi.MethodResize, fdapi.ResizeParams{Workspace: workspace, CommandID: id.Command(command), WindowSize: fdapi.WindowSize{Rows: size.Rows, Cols: size.Cols}}, nil)
+	return err
+}
