@@ -14,7 +14,10 @@ package runtime
 
 import (
 	"context"
+	"fmt"
 	"os"
+
+	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
@@ -32,6 +35,10 @@ type Workspace struct {
 	ExecutorPID int    // on the host; 0 unless running
 	Retained    string // where Destroy kept the home, if it did
 }
+
+// ErrNotRunning is wrapped by the error of a call that found no executor. Nothing
+// was carried out then, so that the call may be made again after a Start.
+var ErrNotRunning = fmt.Errorf("the workspace is not running: %w", errdefs.ErrFailedPrecondition)
 
 // Runtime is a backend. Errors carry the kinds of containerd/errdefs:
 // not_found (no such workspace or command), failed_precondition (not running, a

@@ -1,0 +1,101 @@
+package namespace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/brokerapi"
+	"github.com/carrel-dev/carrel/internal/jsonrpc"
+)
+
+// brokerTimeout bounds a request to the broker. Ending a workspace with many
+// processes and a large home is the slowest.
+const brokerTimeout = 2 * time.Minute
+
+// broker is the one connection to the broker, made when needed and again after
+// it ended.
+type broker struct {
+	path string
+
+	mu   sync.Mutex
+	conn *jsonrpc.Conn
+}
+
+// call makes one request. Every operation of the broker may be repeated, so a
+// connection that turns out to be gone is made anew once.
+func (b *broker) call(ctx context.Context, method string, params, result any) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, brokerTimeout,
+		fmt.Errorf("the broker did not finish %s within %v: %w", method, brokerTimeout, errdefs.ErrUnavailable))
+	defer cancel()
+	for again := true; ; again = false {
+		conn, err := b.connect(ctx)
+		if err != nil {
+			return err
+		}
+		_, err = conn.Call(ctx, method, params, result)
+		var said *jsonrpc.Error
+		if err == nil || errors.As(err, &said) || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-conn.Done():
+		default:
+			return err
+		}
+		if !again {
+			return fmt.Errorf("cannot have the broker %s the workspace: %w", method, err)
+		}
+	}
+}
+
+func (b *broker) connect(ctx context.Context) (*jsonrpc.Conn, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.conn != nil {
+		select {
+		case <-b.conn.Done():
+		default:
+			return b.conn, nil
+		}
+	}
+	c, err := dial(ctx, b.path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot reach the broker: %w; is carrel-broker running? \"carrel doctor\" tells: %w", err, errdefs.ErrUnavailable)
+	}
+	conn := jsonrpc.New(c, jsonrpc.Config{})
+	var hello brokerapi.HelloResult
+	if _, err := conn.Call(ctx, brokerapi.MethodHello, brokerapi.HelloParams{Version: brokerapi.Version}, &hello); err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("cannot greet the broker: %w", err)
+	}
+	if hello.Version != brokerapi.Version {
+		_ = conn.Close()
+		return nil, fmt.Errorf("cannot work with the broker: it speaks version %d and this carreld %d; install both from one release: %w",
+			hello.Version, brokerapi.Version, errdefs.ErrFailedPrecondition)
+	}
+	b.conn = conn
+	return conn, nil
+}
+
+func (b *broker) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.conn != nil {
+		_ = b.conn.Close() // always nil
+	}
+}
+
+func dial(ctx context.Context, path string) (*net.UnixConn, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.UnixConn), nil
+}

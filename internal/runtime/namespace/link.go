@@ -1,0 +1,369 @@
+package namespace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/jsonrpc"
+	"github.com/carrel-dev/carrel/internal/peercred"
+	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// link is the connection to the executor of one workspace. Attached commands
+// belong to it: the executor hangs them up when it ends.
+type link struct {
+	r    *Runtime
+	name id.Workspace
+	// ready is closed once conn or err is set.
+	ready chan struct{}
+	conn  *jsonrpc.Conn
+	err   error
+	// greeted is when the executor said who it is, in Unix nanoseconds; 0 before.
+	greeted atomic.Int64
+	// stopping: the end of the connection is our own doing.
+	stopping atomic.Bool
+
+	mu    sync.Mutex
+	procs map[id.Command]*process
+	gone  error // set when the connection ended
+}
+
+// link returns the connection to an executor and makes it if there is none. Many
+// callers share one attempt.
+func (r *Runtime) link(ctx context.Context, name id.Workspace) (*link, error) {
+	for {
+		r.mu.Lock()
+		if r.closed {
+			r.mu.Unlock()
+			return nil, fmt.Errorf("cannot reach workspace %s: the daemon is stopping: %w", name, errdefs.ErrUnavailable)
+		}
+		l := r.links[name]
+		if l == nil {
+			l = &link{r: r, name: name, ready: make(chan struct{}), procs: make(map[id.Command]*process)}
+			r.links[name] = l
+			ids, known := r.ids[name]
+			r.mu.Unlock()
+			l.open(ctx, ids, known)
+			return l, l.err
+		}
+		r.mu.Unlock()
+		select {
+		case <-l.ready:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		if l.err == nil {
+			select {
+			case <-l.conn.Done():
+				r.drop(l)
+				continue
+			default:
+				return l, nil
+			}
+		}
+		// The attempt that failed was another caller's, and maybe only that
+		// caller's context had ended.
+		if errors.Is(l.err, runtime.ErrNotRunning) {
+			return nil, l.err
+		}
+	}
+}
+
+// drop takes l out of the table, if it is still there.
+func (r *Runtime) drop(l *link) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.links[l.name] == l {
+		delete(r.links, l.name)
+	}
+}
+
+func (l *link) open(ctx context.Context, ids workspace.IDs, known bool) {
+	conn, err := l.dial(ctx, ids, known)
+	if err != nil {
+		l.err = err
+		l.r.drop(l)
+		close(l.ready)
+		return
+	}
+	l.conn = conn
+	close(l.ready)
+	// Close may have looked through the table before conn was set.
+	l.r.mu.Lock()
+	closed := l.r.closed
+	l.r.mu.Unlock()
+	if closed {
+		l.stopping.Store(true)
+		_ = conn.Close()
+	}
+}
+
+// dial connects, checks who answers and greets.
+func (l *link) dial(ctx context.Context, ids workspace.IDs, known bool) (*jsonrpc.Conn, error) {
+	c, err := dial(ctx, filepath.Join(l.r.cfg.RuntimeDir, "x", string(l.name)+".sock"))
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		return nil, fmt.Errorf("cannot reach the executor of workspace %s (%w): %w", l.name, err, runtime.ErrNotRunning)
+	}
+	// Only the broker can bind a socket there; that the executor's own id listens
+	// on it is the second lock.
+	cred, err := peercred.Of(c)
+	if err == nil && known && cred.UID != ids.Executor {
+		err = fmt.Errorf("uid %d listens on its socket and not its own uid %d: %w", cred.UID, ids.Executor, errdefs.ErrPermissionDenied)
+	}
+	if err != nil {
+		_ = c.Close()
+		return nil, fmt.Errorf("cannot trust the executor of workspace %s: %w", l.name, err)
+	}
+	conn := jsonrpc.New(c, jsonrpc.Config{
+		Handler: l.handle, MaxFrame: execapi.MaxFrame, MaxFDs: 3, OnClose: l.ended,
+	})
+	var hello execapi.HelloResult
+	if _, err = conn.Call(ctx, execapi.MethodHello, execapi.HelloParams{Version: execapi.Version, MinVersion: execapi.MinVersion}, &hello); err == nil && hello.Workspace != l.name {
+		err = fmt.Errorf("it says that it holds workspace %s: %w", hello.Workspace, errdefs.ErrInternal)
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("cannot greet the executor of workspace %s: %w", l.name, err)
+	}
+	l.greeted.Store(time.Now().UnixNano())
+	return conn, nil
+}
+
+// handle takes the executor's notifications.
+func (l *link) handle(_ context.Context, _ *jsonrpc.Conn, req *jsonrpc.Request) (any, []*os.File, error) {
+	if req.Method != execapi.MethodExited {
+		return nil, nil, jsonrpc.MethodNotFound(req.Method)
+	}
+	var e execapi.Exited
+	if err := req.Decode(&e); err != nil {
+		return nil, nil, err
+	}
+	l.mu.Lock()
+	p := l.procs[e.ID]
+	delete(l.procs, e.ID)
+	l.mu.Unlock()
+	if p != nil {
+		p.finish(e.Status, nil)
+	}
+	return nil, nil, nil
+}
+
+// ended is called once, when the connection has ended for whatever reason.
+func (l *link) ended(cause error) {
+	err := l.lostError(cause)
+	l.mu.Lock()
+	l.gone = err
+	procs := l.procs
+	l.procs = nil
+	l.mu.Unlock()
+	for _, p := range procs {
+		p.finish(execapi.Status{}, err)
+	}
+	l.r.drop(l)
+	if l.stopping.Load() || l.greeted.Load() == 0 || l.r.cfg.OnLost == nil {
+		return
+	}
+	l.r.mu.Lock()
+	defer l.r.mu.Unlock()
+	if !l.r.closed {
+		l.r.lost.Go(l.reportLost)
+	}
+}
+
+// reportLost tells a lost connection, which is made anew, from a lost executor.
+// One that keeps losing connections counts as lost.
+func (l *link) reportLost() {
+	if time.Since(time.Unix(0, l.greeted.Load())) >= time.Second {
+		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+		defer cancel()
+		if _, err := l.r.link(ctx, l.name); err == nil || errdefs.IsUnavailable(err) {
+			return
+		}
+	}
+	l.r.cfg.OnLost(l.name)
+}
+
+func (l *link) lostError(cause error) error {
+	if l.stopping.Load() {
+		return fmt.Errorf("cannot finish the command: workspace %s was stopped, or the daemon is stopping: %w", l.name, errdefs.ErrUnavailable)
+	}
+	return fmt.Errorf("cannot finish the command: the executor of workspace %s went away (%w) and its processes with it; the next command starts it again: %w",
+		l.name, cause, errdefs.ErrUnavailable)
+}
+
+// explain replaces the bare error of a connection that ended during a call that was
+// made with ctx.
+func (l *link) explain(ctx context.Context, err error) error {
+	var said *jsonrpc.Error
+	if err == nil || errors.As(err, &said) || ctx.Err() != nil || !errdefs.IsUnavailable(err) {
+		return err
+	}
+	cause := l.conn.Err()
+	if cause == nil {
+		cause = io.EOF // it closes, and only what it still answers keeps it
+	}
+	return l.lostError(cause)
+}
+
+// run runs a command to its end.
+func (l *link) run(ctx context.Context, p execapi.ExecParams) (execapi.ExecResult, error) {
+	// The call outlives ctx: when ctx ends, the command is told to end, and its
+	// status is still wanted.
+	call, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() {
+		l.hangup(call, p.ID)
+		t := time.AfterFunc(callTimeout, cancel)
+		context.AfterFunc(call, func() { t.Stop() })
+	})
+	defer stop()
+	var res execapi.ExecResult
+	_, err := l.conn.Call(call, execapi.MethodExec, p, &res)
+	switch {
+	case ctx.Err() != nil && err == nil:
+		err = fmt.Errorf("cannot wait for command %s: its caller has gone, so that it was ended: %w", p.ID, context.Cause(ctx))
+	case ctx.Err() != nil && call.Err() != nil:
+		err = fmt.Errorf("cannot end command %s: the executor does not answer: %w", p.ID, errdefs.ErrUnavailable)
+	}
+	return res, l.explain(call, err)
+}
+
+// hangup ends a command whose start may still be under way: the two requests may
+// be handled in either order, so "not found" is asked again until ctx ends.
+func (l *link) hangup(ctx context.Context, cmd id.Command) {
+	for wait := time.Millisecond; ; wait = min(2*wait, time.Second) {
+		_, err := l.conn.Call(ctx, execapi.MethodStopTask, execapi.StopTaskParams{ID: cmd, Hangup: true}, nil)
+		if !errdefs.IsNotFound(err) {
+			return
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return
+		}
+	}
+}
+
+// abandon ends a command whose start was given up on.
+func (l *link) abandon(cmd id.Command) {
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+		defer cancel()
+		l.hangup(ctx, cmd)
+	}()
+}
+
+func method(tty bool) string {
+	if tty {
+		return execapi.MethodSpawnTerminal
+	}
+	return execapi.MethodExec
+}
+
+// detach starts a command that the executor keeps. If ctx ends first, it is
+// ended again, because nobody learned of it.
+func (l *link) detach(ctx context.Context, p execapi.ExecParams, tty bool) error {
+	_, err := l.conn.Call(ctx, method(tty), p, nil)
+	if err != nil && ctx.Err() != nil {
+		l.abandon(p.ID)
+	}
+	return l.explain(ctx, err)
+}
+
+// spawn starts an attached command. It is listed before it is asked for, because
+// word of its end may come before the reply.
+func (l *link) spawn(ctx context.Context, p execapi.ExecParams, tty bool, fds []*os.File) (*process, error) {
+	proc := &process{link: l, id: p.ID, done: make(chan struct{})}
+	l.mu.Lock()
+	if l.gone != nil {
+		l.mu.Unlock()
+		return nil, l.gone
+	}
+	l.procs[p.ID] = proc
+	l.mu.Unlock()
+	var res execapi.ExecResult
+	files, err := l.conn.Call(ctx, method(tty), p, &res, fds...)
+	if err != nil {
+		l.mu.Lock()
+		delete(l.procs, p.ID)
+		l.mu.Unlock()
+		if ctx.Err() != nil {
+			l.abandon(p.ID)
+		}
+		return nil, l.explain(ctx, err)
+	}
+	proc.pid, proc.files = res.PID, files
+	return proc, nil
+}
+
+// process is an attached command.
+type process struct {
+	link  *link
+	id    id.Command
+	pid   int
+	files []*os.File
+
+	once   sync.Once
+	done   chan struct{} // closed once status and err are set
+	status execapi.Status
+	err    error
+}
+
+var _ runtime.Process = (*process)(nil)
+
+func (p *process) finish(s execapi.Status, err error) {
+	p.once.Do(func() {
+		p.status, p.err = s, err
+		close(p.done)
+	})
+}
+
+func (p *process) Files() []*os.File { return p.files }
+func (p *process) PID() int          { return p.pid }
+
+func (p *process) Wait(ctx context.Context) (execapi.Status, error) {
+	select {
+	case <-p.done:
+		return p.status, p.err
+	case <-ctx.Done():
+		return execapi.Status{}, context.Cause(ctx)
+	}
+}
+
+// Close implements runtime.Process. It returns at once; Wait then tells the end.
+func (p *process) Close() error {
+	select {
+	case <-p.done:
+		return nil
+	default:
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	err := p.link.conn.Notify(ctx, execapi.MethodStopTask, execapi.StopTaskParams{ID: p.id, Hangup: true})
+	if err != nil {
+		select {
+		case <-p.link.conn.Done(): // the executor hangs it up by itself
+			return nil
+		default:
+		}
+		return fmt.Errorf("cannot hang up command %s: %w", p.id, err)
+	}
+	return nil
+}

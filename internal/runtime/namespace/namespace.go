@@ -1,0 +1,268 @@
+// Package namespace is the runtime backend for boundary "namespace": it has the
+// broker make, start, stop and end workspaces, and talks to the executor of each
+// one itself, so that no byte of a command passes the broker.
+//
+// It must not decide who may do what, keep state of its own beyond connections,
+// or start a workspace that it was not told to start.
+package namespace
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/brokerapi"
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+const (
+	// callTimeout bounds requests to an executor that do not wait for a command.
+	callTimeout = 15 * time.Second
+	// shutdownTimeout is how long an executor may take to end its commands before
+	// the broker ends it: the default grace and some.
+	shutdownTimeout = execapi.DefaultGraceMS*time.Millisecond + 3*time.Second
+)
+
+// Config is that of New.
+type Config struct {
+	// RuntimeDir holds broker.sock and the executors' sockets; required.
+	RuntimeDir string
+	// OnLost is called, in a goroutine of its own, when the executor of a
+	// workspace went away without having been stopped. Optional.
+	OnLost func(name id.Workspace)
+}
+
+// Runtime is the backend. Its methods may be called from any goroutine.
+type Runtime struct {
+	cfg    Config
+	broker broker
+
+	mu     sync.Mutex
+	links  map[id.Workspace]*link
+	ids    map[id.Workspace]workspace.IDs // as the broker last said
+	closed bool
+	lost   sync.WaitGroup
+}
+
+var _ runtime.Runtime = (*Runtime)(nil)
+
+// New returns a backend. Connections are made when they are first needed.
+func New(cfg Config) *Runtime {
+	return &Runtime{
+		cfg:    cfg,
+		broker: broker{path: filepath.Join(cfg.RuntimeDir, "broker.sock")},
+		links:  make(map[id.Workspace]*link),
+		ids:    make(map[id.Workspace]workspace.IDs),
+	}
+}
+
+// Create implements runtime.Runtime.
+func (r *Runtime) Create(ctx context.Context, name id.Workspace, keyDigest string, limits workspace.Limits) (runtime.Workspace, error) {
+	var w brokerapi.Workspace
+	if err := r.broker.call(ctx, brokerapi.MethodCreate, brokerapi.CreateParams{Name: name, KeyDigest: keyDigest, Limits: limits}, &w); err != nil {
+		return runtime.Workspace{}, err
+	}
+	return r.seen(w), nil
+}
+
+// Start implements runtime.Runtime. It ends with a connection to the executor, so
+// that its loss is noticed and the first command does not wait for one.
+func (r *Runtime) Start(ctx context.Context, name id.Workspace) (runtime.Workspace, workspace.Report, error) {
+	var res brokerapi.StartResult
+	if err := r.broker.call(ctx, brokerapi.MethodStart, brokerapi.StartParams{Name: name}, &res); err != nil {
+		return runtime.Workspace{}, workspace.Report{}, err
+	}
+	w := r.seen(res.Workspace)
+	if err := res.Report.Err(); err != nil {
+		return w, res.Report, err
+	}
+	if _, err := r.link(ctx, name); err != nil {
+		return w, res.Report, fmt.Errorf("cannot reach the executor of workspace %s that was just started: %w", name, err)
+	}
+	return w, res.Report, nil
+}
+
+// Stop implements runtime.Runtime. The executor is asked to end its commands;
+// the broker then ends whatever is left.
+func (r *Runtime) Stop(ctx context.Context, name id.Workspace) (runtime.Workspace, error) {
+	r.shutdown(ctx, name)
+	var w brokerapi.Workspace
+	if err := r.broker.call(ctx, brokerapi.MethodStop, brokerapi.NameParams{Name: name}, &w); err != nil {
+		return runtime.Workspace{}, err
+	}
+	return r.seen(w), nil
+}
+
+// Destroy implements runtime.Runtime.
+func (r *Runtime) Destroy(ctx context.Context, name id.Workspace, purge bool) (runtime.Workspace, error) {
+	r.shutdown(ctx, name)
+	var w brokerapi.Workspace
+	if err := r.broker.call(ctx, brokerapi.MethodDestroy, brokerapi.DestroyParams{Name: name, Purge: purge}, &w); err != nil {
+		return runtime.Workspace{}, err
+	}
+	r.mu.Lock()
+	delete(r.ids, name)
+	r.mu.Unlock()
+	return convert(w), nil
+}
+
+// shutdown lets the executor end its commands in order. Its failure does not
+// matter: the broker does not need the executor's help.
+func (r *Runtime) shutdown(ctx context.Context, name id.Workspace) {
+	l, err := r.link(ctx, name)
+	if err != nil {
+		return
+	}
+	l.stopping.Store(true)
+	ctx, cancel := context.WithTimeout(ctx, shutdownTimeout)
+	defer cancel()
+	_, _ = l.conn.Call(ctx, execapi.MethodShutdown, struct{}{}, nil)
+	// The executor stays until its last connection has closed.
+	_ = l.conn.Close()
+}
+
+// List implements runtime.Runtime.
+func (r *Runtime) List(ctx context.Context) ([]runtime.Workspace, error) {
+	var res brokerapi.ListResult
+	if err := r.broker.call(ctx, brokerapi.MethodList, struct{}{}, &res); err != nil {
+		return nil, err
+	}
+	all := make([]runtime.Workspace, 0, len(res.Workspaces))
+	for _, w := range res.Workspaces {
+		all = append(all, r.seen(w))
+	}
+	return all, nil
+}
+
+// Report implements runtime.Runtime.
+func (r *Runtime) Report(ctx context.Context, name id.Workspace) (workspace.Report, error) {
+	var rep workspace.Report
+	err := r.broker.call(ctx, brokerapi.MethodReport, brokerapi.NameParams{Name: name}, &rep)
+	return rep, err
+}
+
+// Run implements runtime.Runtime. When ctx ends first, the result still says
+// how the command ended, beside an error that wraps the cause of ctx.
+func (r *Runtime) Run(ctx context.Context, name id.Workspace, p execapi.ExecParams) (execapi.ExecResult, error) {
+	p.Wait, p.Detach = true, false
+	l, err := r.link(ctx, name)
+	if err != nil {
+		return execapi.ExecResult{}, err
+	}
+	return l.run(ctx, p)
+}
+
+// Spawn implements runtime.Runtime.
+func (r *Runtime) Spawn(ctx context.Context, name id.Workspace, p execapi.ExecParams, tty bool, fds ...*os.File) (runtime.Process, error) {
+	p.Wait, p.Detach = false, false
+	l, err := r.link(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	proc, err := l.spawn(ctx, p, tty, fds)
+	if err != nil {
+		return nil, err
+	}
+	return proc, nil
+}
+
+// Detach implements runtime.Runtime.
+func (r *Runtime) Detach(ctx context.Context, name id.Workspace, p execapi.ExecParams, tty bool) error {
+	p.Wait, p.Detach = false, true
+	l, err := r.link(ctx, name)
+	if err != nil {
+		return err
+	}
+	return l.detach(ctx, p, tty)
+}
+
+// Commands implements runtime.Runtime.
+func (r *Runtime) Commands(ctx context.Context, name id.Workspace) ([]execapi.Command, error) {
+	var res execapi.ListResult
+	_, err := r.ask(ctx, name, execapi.MethodList, struct{}{}, &res)
+	return res.Commands, err
+}
+
+// Output implements runtime.Runtime.
+func (r *Runtime) Output(ctx context.Context, name id.Workspace, p execapi.OutputParams, attach bool) (execapi.OutputResult, []*os.File, error) {
+	method := execapi.MethodLogs
+	if attach {
+		method = execapi.MethodAttach
+	}
+	var res execapi.OutputResult
+	files, err := r.ask(ctx, name, method, p, &res)
+	return res, files, err
+}
+
+// Signal implements runtime.Runtime.
+func (r *Runtime) Signal(ctx context.Context, name id.Workspace, p execapi.StopTaskParams) error {
+	_, err := r.ask(ctx, name, execapi.MethodStopTask, p, nil)
+	return err
+}
+
+// Resize implements runtime.Runtime.
+func (r *Runtime) Resize(ctx context.Context, name id.Workspace, p execapi.ResizeParams) error {
+	_, err := r.ask(ctx, name, execapi.MethodResize, p, nil)
+	return err
+}
+
+// Ping implements runtime.Runtime.
+func (r *Runtime) Ping(ctx context.Context, name id.Workspace) error {
+	_, err := r.ask(ctx, name, execapi.MethodPing, struct{}{}, nil)
+	return err
+}
+
+// ask makes one bounded request to an executor.
+func (r *Runtime) ask(ctx context.Context, name id.Workspace, method string, params, result any) ([]*os.File, error) {
+	l, err := r.link(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout,
+		fmt.Errorf("the executor of workspace %s did not answer %s within %v: %w", name, method, callTimeout, errdefs.ErrUnavailable))
+	defer cancel()
+	files, err := l.conn.Call(ctx, method, params, result)
+	return files, l.explain(ctx, err)
+}
+
+// Close implements runtime.Runtime.
+func (r *Runtime) Close() error {
+	r.mu.Lock()
+	r.closed = true
+	links := r.links
+	r.links = nil
+	r.mu.Unlock()
+	for _, l := range links {
+		l.stopping.Store(true)
+		_ = l.conn.Close() // always nil
+	}
+	r.broker.close()
+	r.lost.Wait()
+	return nil
+}
+
+// seen notes the ids that the peer of a later connection must have.
+func (r *Runtime) seen(w brokerapi.Workspace) runtime.Workspace {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ids[w.Name] = w.IDs
+	return convert(w)
+}
+
+func convert(w brokerapi.Workspace) runtime.Workspace {
+	out := runtime.Workspace{
+		Name: w.Name, User: w.User, IDs: w.IDs, Home: w.Home, State: w.State, Limits: w.Limits, Retained: w.Retained,
+	}
+	if w.Executor != nil {
+		out.ExecutorPID = w.Executor.PID
+	}
+	return out
+}
