@@ -1,0 +1,485 @@
+package cgroup_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+const name = id.Workspace("cbt-0123abcd")
+
+var limits = workspace.Limits{MemoryBytes: 96 << 20, Pids: 40, CPUWeight: 200, OpenFiles: 64}
+
+// A thread that joined a group leaves it when it ends, and the main thread never does:
+// so the goroutine of main keeps it, and no other can be given it.
+func init() { runtime.LockOSThread() }
+
+// TestMain doubles as the program that is put into groups.
+func TestMain(m *testing.M) {
+	switch os.Getenv("CGROUP_TEST") {
+	case "wait": // says that it runs, and waits for the end of stdin
+		fmt.Println("up")
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	case "forks": // starts processes until it cannot, or until its runtime cannot
+		for n := 1; n <= 500; n++ {
+			c := exec.Command("/proc/self/exe")
+			c.Env = []string{"CGROUP_TEST=hold", "GOMAXPROCS=1"}
+			if c.Start() != nil {
+				break
+			}
+			fmt.Println(n)
+		}
+		fmt.Println("end")
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	case "hold":
+		select {}
+	case "eat": // takes memory until it is ended
+		var all [][]byte
+		for range 400 {
+			b := make([]byte, 1<<20)
+			for i := range b {
+				b[i] = byte(i)
+			}
+			all = append(all, b)
+		}
+		fmt.Println("ate", len(all))
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func instance(t testing.TB) *cgroup.Instance {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("skipped: control groups need root")
+	}
+	in, err := cgroup.Open(cgroup.Config{Name: fmt.Sprintf("carrel-test-%d", os.Getpid()), MemoryBytes: 4 << 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range in.Missing() {
+		t.Logf("missing here: %s: %s; remedy: %s", m.Controller, m.Reason, m.Remedy)
+	}
+	t.Cleanup(func() {
+		names, _ := in.Names()
+		for _, n := range names {
+			_ = in.Remove(context.Background(), n)
+		}
+		if err := in.RemoveInstance(); err != nil {
+			t.Error(err)
+		}
+	})
+	return in
+}
+
+// has reports whether c limits anything on this host.
+func has(in *cgroup.Instance, c cgroup.Controller) bool {
+	for _, m := range in.Missing() {
+		if m.Controller == c {
+			return false
+		}
+	}
+	return true
+}
+
+// start runs this program in the role, in the v1 groups of tasks and the v2 group dir.
+// It does what a launch does: the thread joins, then the child is born.
+func start(t testing.TB, role string, tasks []*os.File, dir int) (*exec.Cmd, *bufio.Reader, io.Closer) {
+	t.Helper()
+	c := exec.Command("/proc/self/exe")
+	c.Env = []string{"CGROUP_TEST=" + role}
+	c.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: dir}
+	in, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	errs := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
+		for _, f := range tasks {
+			if _, err := f.WriteString("0"); err != nil {
+				errs <- err
+				return
+			}
+		}
+		errs <- c.Start()
+	}()
+	if err := <-errs; err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = in.Close()
+		_ = c.Process.Kill()
+		_ = c.Wait()
+	})
+	return c, bufio.NewReader(out), in
+}
+
+func line(t testing.TB, r *bufio.Reader) string {
+	t.Helper()
+	s, err := r.ReadString('\n')
+	if err != nil {
+		t.Fatalf("got %q, %v", s, err)
+	}
+	return strings.TrimSpace(s)
+}
+
+// launched makes the groups and puts a stand-in for the executor into them.
+func launched(t testing.TB, in *cgroup.Instance) (*cgroup.Files, *exec.Cmd) {
+	t.Helper()
+	f, err := in.Create(name, 1_880_000_000, limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.Close)
+	x, out, _ := start(t, "wait", f.V1Sup, int(f.Born.Fd()))
+	line(t, out)
+	if f.SupProcs != nil {
+		if _, err := fmt.Fprint(f.SupProcs, x.Process.Pid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := in.EnableSubtree(name, limits); err != nil {
+		t.Fatal(err)
+	}
+	return f, x
+}
+
+// command makes a group below cmd, as the executor does, and opens it.
+func command(t testing.TB, f *cgroup.Files, name string) int {
+	t.Helper()
+	if err := unix.Mkdirat(int(f.Cmd.Fd()), name, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Openat(int(f.Cmd.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	return fd
+}
+
+func TestLifeOfGroups(t *testing.T) {
+	in := instance(t)
+	f, x := launched(t, in)
+	for _, e := range in.Check(name, x.Process.Pid, limits) {
+		if !e.OK {
+			t.Errorf("%s: %s", e.Control, e.Text)
+		}
+		t.Logf("%s: %s", e.Control, e.Text)
+	}
+	if names, err := in.Names(); err != nil || len(names) != 1 || names[0] != name {
+		t.Errorf("got %v, %v", names, err)
+	}
+	if _, err := in.Create(name, 1, limits); !errors.Is(err, unix.EEXIST) {
+		t.Errorf("a second create: %v", err)
+	}
+	c, out, _ := start(t, "wait", f.V1Cmd, command(t, f, "c0"))
+	line(t, out)
+	st, err := in.Stats(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if has(in, cgroup.Pids) && st.Pids < 1 || has(in, cgroup.Memory) && st.MemoryBytes < 4096 {
+		t.Errorf("stats %+v", st)
+	}
+
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("no time"))
+	if err := in.WaitEmpty(ctx, name); err == nil || !strings.Contains(err.Error(), "no time") {
+		t.Errorf("waiting for what does not end: %v", err)
+	}
+	if err := in.Kill(name); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []*exec.Cmd{x, c} {
+		var e *exec.ExitError
+		if err := p.Wait(); !errors.As(err, &e) || e.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+			t.Errorf("a process survived: %v", err)
+		}
+	}
+	if err := in.Remove(t.Context(), name); err != nil {
+		t.Fatal(err)
+	}
+	if names, err := in.Names(); err != nil || len(names) != 0 {
+		t.Errorf("left: %v, %v", names, err)
+	}
+	if err := in.Remove(t.Context(), name); err != nil {
+		t.Errorf("removing again: %v", err)
+	}
+}
+
+func TestRemoveEndsWhatRuns(t *testing.T) {
+	in := instance(t)
+	f, x := launched(t, in)
+	c, out, _ := start(t, "wait", f.V1Cmd, command(t, f, "c0"))
+	line(t, out)
+	done := make(chan struct{}, 2)
+	for _, p := range []*exec.Cmd{x, c} {
+		go func() {
+			_ = p.Wait()
+			done <- struct{}{}
+		}()
+	}
+	if err := in.Remove(t.Context(), name); err != nil {
+		t.Fatal(err)
+	}
+	<-done
+	<-done
+}
+
+// TestRemoveFindsOneOutsideV2: a process that is in a v1 group only does not hold the
+// removal up.
+func TestRemoveFindsOneOutsideV2(t *testing.T) {
+	in := instance(t)
+	f, err := in.Create(name, 1_880_000_000, limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if len(f.V1) == 0 {
+		t.Skip("skipped: nothing limits through v1 here")
+	}
+	root, err := os.Open(cgroup.ParseMounts(mountinfo(t)).V2)
+	if err != nil {
+		t.Skipf("skipped: v2 is not mounted here: %v", err)
+	}
+	defer root.Close()
+	c, out, _ := start(t, "wait", f.V1Cmd, int(root.Fd()))
+	line(t, out)
+	go func() { _ = c.Wait() }()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := in.Remove(ctx, name); err != nil {
+		t.Error(err)
+	}
+}
+
+func mountinfo(t testing.TB) string {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestPidsHold(t *testing.T) {
+	in := instance(t)
+	if !has(in, cgroup.Pids) {
+		t.Skip("skipped: this host has no pids controller")
+	}
+	f, _ := launched(t, in)
+	_, out, _ := start(t, "forks", f.V1Cmd, command(t, f, "c0"))
+	n := 0
+	for {
+		l, err := out.ReadString('\n')
+		if err != nil || l == "end\n" {
+			break
+		}
+		n++
+	}
+	if n == 0 || n > int(limits.Pids) {
+		t.Errorf("%d processes were started", n)
+	}
+}
+
+func TestMemoryHolds(t *testing.T) {
+	in := instance(t)
+	if !has(in, cgroup.Memory) {
+		t.Skip("skipped: this host has no memory controller")
+	}
+	f, x := launched(t, in)
+	c, out, _ := start(t, "eat", f.V1Cmd, command(t, f, "c0"))
+	if s, err := out.ReadString('\n'); err == nil {
+		t.Errorf("nothing stopped it: %s", s)
+	}
+	_ = c.Wait()
+	st, err := in.Stats(name)
+	if err != nil || st.OOMKills < 1 {
+		t.Errorf("stats %+v, %v", st, err)
+	}
+	if err := x.Process.Signal(syscall.Signal(0)); err != nil {
+		t.Errorf("the executor's stand-in is gone: %v", err)
+	}
+}
+
+// TestCheckSeesWhatIsWrong plants each kind of wrong and sees it caught.
+func TestCheckSeesWhatIsWrong(t *testing.T) {
+	in := instance(t)
+	_, x := launched(t, in)
+	bad := func(pid int, l workspace.Limits) map[string]bool {
+		found := map[string]bool{}
+		for _, e := range in.Check(name, pid, l) {
+			if !e.OK {
+				found[e.Control] = true
+			}
+		}
+		return found
+	}
+	if got := bad(os.Getpid(), limits); !got["supervisor-cgroup"] {
+		t.Error("an executor outside its group was not seen")
+	}
+	for _, c := range []struct {
+		controller cgroup.Controller
+		l          workspace.Limits
+	}{
+		{cgroup.Memory, workspace.Limits{MemoryBytes: 32 << 20, Pids: limits.Pids, CPUWeight: limits.CPUWeight}},
+		{cgroup.Pids, workspace.Limits{MemoryBytes: limits.MemoryBytes, Pids: 41, CPUWeight: limits.CPUWeight}},
+		{cgroup.CPU, workspace.Limits{MemoryBytes: limits.MemoryBytes, Pids: limits.Pids, CPUWeight: 300}},
+	} {
+		if has(in, c.controller) && !bad(x.Process.Pid, c.l)[string(c.controller)] {
+			t.Errorf("a wrong %s was not seen", c.controller)
+		}
+	}
+	if len(in.Check("cbt-ffffffff", 1, limits)) == 0 {
+		t.Error("a workspace without groups passed")
+	}
+}
+
+// TestDelegation: what the executor may write is what it needs, and the command's group
+// leads nowhere else.
+func TestDelegation(t *testing.T) {
+	in := instance(t)
+	f, _ := launched(t, in)
+	const executor = 1_880_000_000
+	owner := func(dir int, file string) uint32 {
+		var st unix.Stat_t
+		if err := unix.Fstatat(dir, file, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		return st.Uid
+	}
+	for _, file := range []string{".", "cgroup.procs", "cgroup.subtree_control"} {
+		if got := owner(int(f.Cmd.Fd()), file); got != executor {
+			t.Errorf("%s of cmd belongs to %d", file, got)
+		}
+	}
+	for _, file := range []string{"cgroup.max.descendants", "cgroup.kill", "cgroup.freeze"} {
+		if got := owner(int(f.Cmd.Fd()), file); got != 0 {
+			t.Errorf("%s of cmd belongs to %d", file, got)
+		}
+	}
+	for _, c := range f.V2Controllers {
+		file := map[string]string{"memory": "memory.max", "pids": "pids.max", "cpu": "cpu.weight"}[c]
+		if got := owner(int(f.Cmd.Fd()), file); got != 0 {
+			t.Errorf("%s of cmd belongs to %d", file, got)
+		}
+	}
+	if got := owner(int(f.Born.Fd()), "cgroup.procs"); got != executor {
+		t.Errorf("cgroup.procs of the workspace belongs to %d", got)
+	}
+	if got := owner(int(f.Born.Fd()), "cgroup.subtree_control"); got != 0 {
+		t.Errorf("cgroup.subtree_control of the workspace belongs to %d", got)
+	}
+	var cmd, up unix.Stat_t
+	if err := errors.Join(unix.Fstatat(int(f.Cmd.Fd()), ".", &cmd, 0), unix.Fstatat(int(f.Cmd.Fd()), "..", &up, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if cmd.Ino != up.Ino {
+		t.Error("the command's group leads to the groups above")
+	}
+}
+
+// TestDetachedV2 is a host that mounts no cgroup v2.
+func TestDetachedV2(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("skipped: control groups need root")
+	}
+	var v1 strings.Builder
+	for l := range strings.Lines(mountinfo(t)) {
+		if !strings.Contains(l, " - cgroup2 ") {
+			v1.WriteString(l)
+		}
+	}
+	in, err := cgroup.Open(cgroup.Config{Name: fmt.Sprintf("carrel-test-%d", os.Getpid()), MemoryBytes: 4 << 30, Mountinfo: v1.String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = in.RemoveInstance() })
+	f, err := in.Create(name, 1_880_000_000, limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	x, out, _ := start(t, "wait", f.V1Sup, int(f.Born.Fd()))
+	line(t, out)
+	go func() { _ = x.Wait() }()
+	if err := in.Remove(t.Context(), name); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCreateLeavesNothingBehind(t *testing.T) {
+	in := instance(t)
+	if !has(in, cgroup.Pids) {
+		t.Skip("skipped: this host has no pids controller")
+	}
+	bad := limits
+	bad.Pids = 1 << 40 // beyond PID_MAX_LIMIT: the kernel refuses it
+	f, err := in.Create(name, 1_880_000_000, bad)
+	if err == nil && len(f.V2Controllers) > 0 { // v2 limits are set later
+		f.Close()
+		err = in.EnableSubtree(name, bad)
+		_ = in.Remove(t.Context(), name)
+	}
+	if err == nil {
+		t.Fatal("it was accepted")
+	}
+	if names, _ := in.Names(); len(names) != 0 {
+		t.Errorf("left: %v after %v", names, err)
+	}
+	if _, err := in.Create("../x", 1, limits); err == nil {
+		t.Error("a path was taken for a name")
+	}
+}
+
+func BenchmarkCreateRemove(b *testing.B) {
+	in := instance(b)
+	for b.Loop() {
+		f, err := in.Create(name, 1_880_000_000, limits)
+		if err != nil {
+			b.Fatal(err)
+		}
+		f.Close()
+		if err := in.Remove(b.Context(), name); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkCreate(b *testing.B) {
+	in := instance(b)
+	for b.Loop() {
+		f, err := in.Create(name, 1_880_000_000, limits)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		f.Close()
+		if err := in.Remove(b.Context(), name); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+	}
+}

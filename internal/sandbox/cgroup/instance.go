@@ -1,0 +1,432 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// Config says which groups are ours.
+type Config struct {
+	// Name is that of the instance's group in every hierarchy: one path component of
+	// letters, digits and hyphens. Required.
+	Name string
+	// MemoryBytes is the ceiling of all workspaces together. Required.
+	MemoryBytes int64
+	// Mountinfo is the text of /proc/self/mountinfo. Optional: it is read if empty.
+	Mountinfo string
+}
+
+// Instance is our group in each hierarchy. Its methods may be called from any
+// goroutine; two that concern one workspace must not run at once.
+type Instance struct {
+	name    string
+	v1      []*hierarchy
+	v2      *hierarchy
+	missing []Missing
+}
+
+// hierarchy is one tree of groups in use.
+type hierarchy struct {
+	name string // as V1Mount.Name; "" for v2
+	path string // of the instance's group, for messages
+	have []Controller
+	dir  dirFD // the instance's group
+	root dirFD
+}
+
+func (h *hierarchy) v1() bool              { return h.name != "" }
+func (h *hierarchy) has(c Controller) bool { return slices.Contains(h.have, c) }
+
+// ParseMemTotal reads MemTotal of /proc/meminfo, in bytes.
+func ParseMemTotal(meminfo string) (int64, error) {
+	for line := range strings.Lines(meminfo) {
+		if v, ok := strings.CutPrefix(line, "MemTotal:"); ok {
+			kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(v), "kB")), 10, 64)
+			if err == nil {
+				return kib << 10, nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("cannot find MemTotal in /proc/meminfo: %w", errdefs.ErrNotFound)
+}
+
+func validName(s string) bool {
+	for _, c := range []byte(s) {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 64 && s[0] != '-'
+}
+
+// Open finds the hierarchies and makes the instance's group in each that is needed. A
+// controller that the host does not offer is no error: Missing lists it.
+func Open(cfg Config) (*Instance, error) {
+	if !validName(cfg.Name) {
+		return nil, fmt.Errorf("cannot use %q as the name of a control group: it must be 1 to 64 letters, digits and hyphens: %w", cfg.Name, errdefs.ErrInvalidArgument)
+	}
+	if cfg.MemoryBytes <= 0 {
+		return nil, fmt.Errorf("cannot use %d as the memory ceiling of all workspaces: %w", cfg.MemoryBytes, errdefs.ErrInvalidArgument)
+	}
+	if cfg.Mountinfo == "" {
+		b, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil {
+			return nil, fmt.Errorf("cannot find the control groups: %w", err)
+		}
+		cfg.Mountinfo = string(b)
+	}
+	in := &Instance{name: cfg.Name}
+	if err := in.open(ParseMounts(cfg.Mountinfo), cfg.MemoryBytes); err != nil {
+		in.Close()
+		return nil, err
+	}
+	return in, nil
+}
+
+func (in *Instance) open(m Mounts, ceiling int64) error {
+	root, err := openV2(m.V2)
+	if err != nil {
+		return err
+	}
+	in.v2 = &hierarchy{path: joinPath(m.V2, in.name), root: root, dir: -1}
+	available, err := in.v2.root.read("cgroup.controllers")
+	if err != nil {
+		return fmt.Errorf("cannot read what cgroup v2 offers: %w", err)
+	}
+	enabled, err := in.v2.root.read("cgroup.subtree_control")
+	if err != nil {
+		return fmt.Errorf("cannot read what cgroup v2 hands down: %w", err)
+	}
+	byMount := map[int]*hierarchy{}
+	places := locate(m, strings.Fields(available), strings.Fields(enabled))
+	for _, c := range controllers {
+		switch p := places[c]; {
+		case p.missing != nil:
+			in.missing = append(in.missing, *p.missing)
+		case p.v1 == inV2:
+			in.v2.have = append(in.v2.have, c)
+		case byMount[p.v1] != nil:
+			byMount[p.v1].have = append(byMount[p.v1].have, c)
+		default:
+			v := m.V1[p.v1]
+			fd, err := openat(unix.AT_FDCWD, v.Point, openDir)
+			if err != nil {
+				return fmt.Errorf("cannot open the %s control groups: %w", v.Name, err)
+			}
+			h := &hierarchy{name: v.Name, path: joinPath(v.Point, in.name), have: []Controller{c}, root: dirFD(fd), dir: -1}
+			byMount[p.v1] = h
+			in.v1 = append(in.v1, h)
+		}
+	}
+	for _, h := range in.all() {
+		if err := h.prepare(in.name, ceiling); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func joinPath(point, name string) string {
+	if point == "" {
+		point = "cgroup2:" // detached: it has no path
+	}
+	return point + "/" + name
+}
+
+// all returns every hierarchy in use, v2 last.
+func (in *Instance) all() []*hierarchy { return append(slices.Clone(in.v1), in.v2) }
+
+// openV2 opens the v2 hierarchy. A host that mounts none still has one, and it can be
+// had without mounting anything where others would see it.
+func openV2(point string) (dirFD, error) {
+	if point != "" {
+		fd, err := openat(unix.AT_FDCWD, point, openDir)
+		if err != nil {
+			return -1, fmt.Errorf("cannot open cgroup v2: %w", err)
+		}
+		return dirFD(fd), nil
+	}
+	fail := func(step string, err error) (dirFD, error) {
+		return -1, fmt.Errorf("cannot reach cgroup v2: %s: %w; mount it: mkdir -p /sys/fs/cgroup/unified && mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified", step, err)
+	}
+	fs, err := unix.Fsopen("cgroup2", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return fail("fsopen", err)
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return fail("fsconfig", err)
+	}
+	mnt, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
+	if err != nil {
+		return fail("fsmount", err)
+	}
+	defer unix.Close(mnt)
+	fd, err := openat(mnt, ".", openDir)
+	if err != nil {
+		return fail("open", err)
+	}
+	return dirFD(fd), nil
+}
+
+// prepare makes the instance's group and puts the ceiling on it.
+func (h *hierarchy) prepare(name string, ceiling int64) error {
+	var err error
+	if h.dir, err = h.root.make(name); err != nil {
+		return fmt.Errorf("cannot make the control group %s: %w; the broker needs root and a writable cgroup file system", h.path, err)
+	}
+	wrap := func(err error) error {
+		if err != nil {
+			return fmt.Errorf("cannot prepare the control group %s: %w", h.path, err)
+		}
+		return nil
+	}
+	if !h.v1() {
+		for _, c := range h.have {
+			if err := h.dir.write("cgroup.subtree_control", "+"+string(c)); err != nil {
+				return wrap(err)
+			}
+		}
+	}
+	if !h.has(Memory) {
+		return nil
+	}
+	if !h.v1() {
+		return wrap(h.dir.write("memory.max", strconv.FormatInt(ceiling, 10)))
+	}
+	// Before Linux 5.11 a v1 group counts what is below it only if told so, which it
+	// can be only while nothing is.
+	if h.dir.number("memory.use_hierarchy", "") == 0 {
+		if err := h.dir.write("memory.use_hierarchy", "1"); err != nil {
+			return wrap(err)
+		}
+	}
+	return wrap(h.dir.write("memory.limit_in_bytes", strconv.FormatInt(ceiling, 10)))
+}
+
+// Missing lists the controllers that this host does not offer.
+func (in *Instance) Missing() []Missing { return slices.Clone(in.missing) }
+
+// Close lets go of the descriptors. The groups stay.
+func (in *Instance) Close() {
+	if in.v2 == nil {
+		return
+	}
+	for _, h := range in.all() {
+		if h.dir >= 0 {
+			h.dir.close()
+		}
+		if h.root >= 0 {
+			h.root.close()
+		}
+	}
+	in.v1, in.v2 = nil, nil
+}
+
+// RemoveInstance removes the instance's groups, which must hold no workspace, and
+// closes.
+func (in *Instance) RemoveInstance() error {
+	var errs []error
+	for _, h := range in.all() {
+		if err := unix.Unlinkat(int(h.root), in.name, unix.AT_REMOVEDIR); err != nil && !isNotExist(err) {
+			errs = append(errs, fmt.Errorf("cannot remove the control group %s: %w", h.path, err))
+		}
+	}
+	in.Close()
+	return errors.Join(errs...)
+}
+
+// Names lists the workspaces that have a group in any hierarchy.
+func (in *Instance) Names() ([]id.Workspace, error) {
+	seen := map[id.Workspace]bool{}
+	for _, h := range in.all() {
+		names, err := h.dir.groups()
+		if err != nil {
+			return nil, fmt.Errorf("cannot list the control groups of %s: %w", h.path, err)
+		}
+		for _, n := range names {
+			if w, err := id.ParseWorkspace(n); err == nil {
+				seen[w] = true
+			}
+		}
+	}
+	var all []id.Workspace
+	for w := range seen {
+		all = append(all, w)
+	}
+	slices.Sort(all)
+	return all, nil
+}
+
+// Files are the descriptors of a workspace's groups that starting its executor takes.
+type Files struct {
+	// V1 names the v1 hierarchies in use, as they are mounted: "memory",
+	// "cpu,cpuacct". V1Sup and V1Cmd are the `tasks` files of the groups in each, open
+	// for writing: a thread that writes "0" there moves itself, without waiting for a
+	// grace period of the kernel as moving a process from outside does.
+	V1           []string
+	V1Sup, V1Cmd []*os.File
+	// Born is the v2 group to clone the executor into, Cmd that of its commands, as a
+	// mount of its own from which ".." leads nowhere, where v2 is mounted.
+	Born, Cmd *os.File
+	// SupProcs is cgroup.procs of the v2 group that the executor moves to once its
+	// cgroup namespace stands, or nil if it may stay where it is born, because nothing
+	// is limited through v2.
+	SupProcs *os.File
+	// V2Controllers are those that limit through v2.
+	V2Controllers []string
+}
+
+// Close closes all of them.
+func (f *Files) Close() {
+	for _, list := range [][]*os.File{f.V1Sup, f.V1Cmd, {f.Born, f.Cmd, f.SupProcs}} {
+		for _, x := range list {
+			if x != nil {
+				_ = x.Close()
+			}
+		}
+	}
+}
+
+// maxGroups and maxDepth bound what the executor can make below its workspace's group.
+const (
+	maxGroups = 4096
+	maxDepth  = 4
+)
+
+// Create makes the groups of a workspace, which must have none, and sets the limits
+// that can be set already. On an error what it made is gone again.
+func (in *Instance) Create(name id.Workspace, executor uint32, l workspace.Limits) (*Files, error) {
+	if !id.IsWorkspace(string(name)) {
+		return nil, fmt.Errorf("cannot make control groups for %q: %w", name, errdefs.ErrInvalidArgument)
+	}
+	f := &Files{}
+	var made []*hierarchy
+	for _, h := range in.all() {
+		err := unix.Mkdirat(int(h.dir), string(name), 0o755)
+		if err == nil {
+			made = append(made, h)
+			err = h.create(string(name), executor, l, f)
+		}
+		if err != nil {
+			f.Close()
+			for _, h := range made { // no process was ever in these
+				_ = removeTree(h.dir, string(name), 0)
+			}
+			return nil, fmt.Errorf("cannot make the control groups of %s in %s: %w", name, h.path, err)
+		}
+	}
+	return f, nil
+}
+
+func (h *hierarchy) create(name string, executor uint32, l workspace.Limits, f *Files) error {
+	own, err := h.dir.open(name)
+	if err != nil {
+		return err
+	}
+	defer own.close()
+	c, err := own.make(cmd)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	if err := h.apply(own, "", l); err != nil {
+		return err
+	}
+	if h.v1() {
+		return h.createV1(own, c, executor, l, f)
+	}
+	return h.createV2(own, c, executor, f)
+}
+
+func (h *hierarchy) createV1(own, c dirFD, executor uint32, l workspace.Limits, f *Files) error {
+	s, err := own.make(sup)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	for _, g := range []struct {
+		dir   dirFD
+		group string
+		to    *[]*os.File
+	}{{s, sup, &f.V1Sup}, {c, cmd, &f.V1Cmd}} {
+		if err := h.apply(g.dir, g.group, l); err != nil {
+			return err
+		}
+		tasks, err := g.dir.openFile("tasks", unix.O_WRONLY)
+		if err != nil {
+			return err
+		}
+		*g.to = append(*g.to, tasks)
+	}
+	f.V1 = append(f.V1, h.name)
+	// The executor may move its own threads between its two groups.
+	return errors.Join(s.chown("tasks", executor), c.chown("tasks", executor))
+}
+
+// createV2 leaves the limits to EnableSubtree where v2 has the controllers.
+func (h *hierarchy) createV2(own, c dirFD, executor uint32, f *Files) error {
+	if err := own.write("cgroup.max.descendants", strconv.Itoa(maxGroups)); err != nil {
+		return err
+	}
+	if err := own.write("cgroup.max.depth", strconv.Itoa(maxDepth)); err != nil {
+		return err
+	}
+	// Delegation (admin-guide/cgroup-v2.rst): to move or clone from sup to cmd one must
+	// be able to write cgroup.procs of both and of what is above both. The limits of
+	// cmd stay root's.
+	give := []error{
+		own.chown("cgroup.procs", executor),
+		c.chown("", executor), c.chown("cgroup.procs", executor), c.chown("cgroup.subtree_control", executor),
+	}
+	if len(h.have) > 0 {
+		s, err := own.make(sup)
+		if err != nil {
+			return err
+		}
+		defer s.close()
+		give = append(give, s.chown("cgroup.procs", executor))
+		if f.SupProcs, err = s.openFile("cgroup.procs", unix.O_WRONLY); err != nil {
+			return err
+		}
+		for _, c := range h.have {
+			f.V2Controllers = append(f.V2Controllers, string(c))
+		}
+	}
+	if err := errors.Join(give...); err != nil {
+		return err
+	}
+	born, err := openat(int(own), ".", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	f.Born = os.NewFile(uintptr(born), "v2 group")
+	if f.Cmd, err = alone(c); err != nil {
+		return err
+	}
+	return nil
+}
+
+// alone opens a group as a mount of its own. That cannot be had of a v2 hierarchy that
+// is not mounted (openV2); there the descriptor is the directory itself, from which ".."
+// leads to groups that their owners and modes protect.
+func alone(d dirFD) (*os.File, error) {
+	fd, err := unix.OpenTree(int(d), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
+	if errors.Is(err, unix.EINVAL) {
+		fd, err = unix.Openat(int(d), ".", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	}
+	if err != nil {
+		return nil, &os.PathError{Op: "open_tree", Path: cmd, Err: err}
+	}
+	return os.NewFile(uintptr(fd), "v2 cmd group"), nil
+}

@@ -1,0 +1,369 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// EnableSubtree puts the limits of v2 in force. It comes after the executor has moved
+// to sup: a group that holds a process cannot hand controllers down to those below it,
+// and their files do not exist before it does. Without controllers in v2 it does nothing.
+func (in *Instance) EnableSubtree(name id.Workspace, l workspace.Limits) error {
+	h := in.v2
+	if len(h.have) == 0 {
+		return nil
+	}
+	return h.within(string(name), func(own dirFD) error {
+		var all []string
+		for _, c := range h.have {
+			all = append(all, "+"+string(c))
+		}
+		if err := own.write("cgroup.subtree_control", strings.Join(all, " ")); err != nil {
+			return fmt.Errorf("cannot hand controllers down in %s/%s: %w", h.path, name, err)
+		}
+		for _, group := range []string{sup, cmd} {
+			d, err := own.open(group)
+			if err != nil {
+				return err
+			}
+			err = h.apply(d, group, l)
+			d.close()
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// within opens the workspace's own group for f.
+func (h *hierarchy) within(name string, f func(own dirFD) error) error {
+	own, err := h.dir.open(name)
+	if err != nil {
+		return fmt.Errorf("cannot open the control group of %s: %w", name, err)
+	}
+	defer own.close()
+	return f(own)
+}
+
+// Check reads back where pid, the executor, is and which limits are in force.
+func (in *Instance) Check(name id.Workspace, pid int, l workspace.Limits) []Evidence {
+	var all []Evidence
+	for _, h := range in.all() {
+		err := h.within(string(name), func(own dirFD) error {
+			for _, s := range settings {
+				if e, ok := h.readBack(own, s, l); ok {
+					all = append(all, e)
+				}
+			}
+			all = append(all, h.membership(own, pid))
+			return nil
+		})
+		if err != nil {
+			all = append(all, Evidence{"supervisor-cgroup", false, err.Error()})
+		}
+	}
+	return all
+}
+
+func (h *hierarchy) readBack(own dirFD, s setting, l workspace.Limits) (Evidence, bool) {
+	name := s.file(h.v1())
+	// cmd is evidence for the controller's own control, sup for the executor's.
+	control := s.control()
+	if s.group == sup {
+		control = "supervisor-cgroup"
+	}
+	if name == "" || !h.has(s.controller) {
+		return Evidence{}, false
+	}
+	dir, where := own, "workspace"
+	if s.group != "" {
+		d, err := own.open(s.group)
+		if err != nil {
+			return Evidence{control, false, err.Error()}, true
+		}
+		defer d.close()
+		dir, where = d, s.group
+	}
+	got, err := dir.read(name)
+	if err != nil {
+		return Evidence{control, false, err.Error()}, !(s.optional && isNotExist(err))
+	}
+	got = strings.TrimSpace(got)
+	return Evidence{control, holds(got, s.value(l, h.v1())), fmt.Sprintf("%s %s %s is %s", h.label(), where, name, got)}, true
+}
+
+func (h *hierarchy) label() string {
+	if h.v1() {
+		return "v1"
+	}
+	return "v2"
+}
+
+func (h *hierarchy) membership(own dirFD, pid int) Evidence {
+	dir, where := own, "workspace"
+	if h.v1() || len(h.have) > 0 {
+		d, err := own.open(sup)
+		if err != nil {
+			return Evidence{"supervisor-cgroup", false, err.Error()}
+		}
+		defer d.close()
+		dir, where = d, sup
+	}
+	name := h.name
+	if !h.v1() {
+		name = "v2"
+	}
+	pids, err := dir.pids()
+	if err != nil || !slices.Contains(pids, pid) {
+		return Evidence{"supervisor-cgroup", false, fmt.Sprintf("the executor is not in %s of %s", where, name)}
+	}
+	return Evidence{"supervisor-cgroup", true, fmt.Sprintf("the executor is in %s of %s", where, name)}
+}
+
+// Kill sends KILL to every process of a workspace, its executor included. It does not
+// wait. A workspace without groups has no processes.
+func (in *Instance) Kill(name id.Workspace) error {
+	own, err := in.v2.dir.open(string(name))
+	if isNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot end the processes of %s: %w", name, err)
+	}
+	defer own.close()
+	err = own.write("cgroup.kill", "1")
+	if isNotExist(err) { // before Linux 5.14
+		_, err = killTree(own, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot end the processes of %s: %w", name, err)
+	}
+	return nil
+}
+
+// killTree sends KILL to what is in a group and below it, and returns how many
+// processes it met. It is repeated until it meets none, as a fork may slip through.
+func killTree(d dirFD, depth int) (int, error) {
+	if depth > 2*maxDepth {
+		return 0, errors.New("groups nest too deep")
+	}
+	met := 0
+	pids, err := d.pids()
+	if err != nil {
+		return 0, err
+	}
+	for _, pid := range pids {
+		met++
+		if err := killMember(d, pid); err != nil {
+			return met, err
+		}
+	}
+	names, err := d.groups()
+	if err != nil {
+		return met, err
+	}
+	for _, n := range names {
+		sub, err := d.open(n)
+		if isNotExist(err) {
+			continue
+		}
+		if err != nil {
+			return met, err
+		}
+		m, err := killTree(sub, depth+1)
+		sub.close()
+		met += m
+		if err != nil {
+			return met, err
+		}
+	}
+	return met, nil
+}
+
+// killMember ends pid if it is still a member once it is held by a pidfd, so that a
+// reused number is not hit. A v1 group lists the whole process of each thread in it, and
+// a thread that has just started an executor may not be gone yet: it is ours.
+func killMember(d dirFD, pid int) error {
+	if pid == os.Getpid() {
+		return nil
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot hold process %d: %w", pid, err)
+	}
+	defer unix.Close(fd)
+	pids, err := d.pids()
+	if err != nil || !slices.Contains(pids, pid) {
+		return err
+	}
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("cannot end process %d: %w", pid, err)
+	}
+	return nil
+}
+
+// round bounds one wait, so that ctx is looked at and a lost event does no harm.
+const round = 50 * time.Millisecond
+
+// WaitEmpty returns when no process is left in a workspace's groups, or when ctx ends.
+func (in *Instance) WaitEmpty(ctx context.Context, name id.Workspace) error {
+	own, err := in.v2.dir.open(string(name))
+	if isNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot watch the processes of %s: %w", name, err)
+	}
+	defer own.close()
+	events, err := openat(int(own), "cgroup.events", unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("cannot watch the processes of %s: %w", name, err)
+	}
+	defer unix.Close(events)
+	var b [256]byte
+	for {
+		n, err := unix.Pread(events, b[:], 0)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("cannot watch the processes of %s: %w", name, err)
+		}
+		if err == nil && strings.Contains(string(b[:n]), "populated 0") {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("cannot empty the groups of %s: processes are left: %w", name, context.Cause(ctx))
+		}
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(events), Events: unix.POLLPRI}}, int(round.Milliseconds()))
+	}
+}
+
+// Remove ends every process of a workspace, waits until they are gone, and removes its
+// groups, those that the executor made included. ctx bounds the wait. Removing what is
+// not there is no error.
+func (in *Instance) Remove(ctx context.Context, name id.Workspace) error {
+	if err := in.Kill(name); err != nil {
+		return err
+	}
+	if err := in.WaitEmpty(ctx, name); err != nil {
+		return err
+	}
+	for _, h := range in.all() {
+		if err := h.remove(ctx, string(name)); err != nil {
+			return fmt.Errorf("cannot remove the control group %s/%s: %w", h.path, name, err)
+		}
+	}
+	return nil
+}
+
+// remove tries until the last process has left: in v2 nobody is a member any more when
+// a v1 hierarchy may still hold one for a moment, or one that never was in v2.
+func (h *hierarchy) remove(ctx context.Context, name string) error {
+	wait := 50 * time.Microsecond
+	for {
+		err := removeTree(h.dir, name, 0)
+		if err == nil || !errors.Is(err, unix.EBUSY) || ctx.Err() != nil {
+			return err
+		}
+		if own, bad := h.dir.open(name); bad == nil {
+			_, _ = killTree(own, 0)
+			own.close()
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+		}
+		wait = min(2*wait, round)
+	}
+}
+
+func removeTree(parent dirFD, name string, depth int) error {
+	if depth > 2*maxDepth {
+		return errors.New("groups nest too deep")
+	}
+	d, err := parent.open(name)
+	if isNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	names, err := d.groups()
+	for _, n := range names {
+		if err == nil {
+			err = removeTree(d, n, depth+1)
+		}
+	}
+	d.close()
+	if err != nil {
+		return err
+	}
+	if err := unix.Unlinkat(int(parent), name, unix.AT_REMOVEDIR); err != nil && !isNotExist(err) {
+		return err
+	}
+	return nil
+}
+
+// Stats is what a workspace's commands use together. A number that the host does not
+// give is -1.
+type Stats struct {
+	MemoryBytes, MemoryPeakBytes int64
+	Pids                         int64
+	// OOMKills is how many processes the kernel ended for memory.
+	OOMKills int64
+}
+
+// Stats reads the numbers of a workspace's cmd group.
+func (in *Instance) Stats(name id.Workspace) (Stats, error) {
+	st := Stats{-1, -1, -1, -1}
+	for _, h := range in.all() {
+		if !h.has(Memory) && !h.has(Pids) {
+			continue
+		}
+		err := h.within(string(name), func(own dirFD) error {
+			c, err := own.open(cmd)
+			if err != nil {
+				return err
+			}
+			defer c.close()
+			for _, r := range []struct {
+				controller Controller
+				v1, v2     string
+				key1, key2 string
+				to         *int64
+			}{
+				{Memory, "memory.usage_in_bytes", "memory.current", "", "", &st.MemoryBytes},
+				{Memory, "memory.max_usage_in_bytes", "memory.peak", "", "", &st.MemoryPeakBytes},
+				{Memory, "memory.oom_control", "memory.events", "oom_kill", "oom_kill", &st.OOMKills},
+				{Pids, "pids.current", "pids.current", "", "", &st.Pids},
+			} {
+				switch {
+				case !h.has(r.controller):
+				case h.v1():
+					*r.to = c.number(r.v1, r.key1)
+				default:
+					*r.to = c.number(r.v2, r.key2)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return st, err
+		}
+	}
+	return st, nil
+}
