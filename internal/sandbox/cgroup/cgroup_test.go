@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -99,9 +100,17 @@ func has(in *cgroup.Instance, c cgroup.Controller) bool {
 	return true
 }
 
+// process is a started child. Wait may be called from several places.
+type process struct {
+	*exec.Cmd
+	once func() error
+}
+
+func (p *process) Wait() error { return p.once() }
+
 // start runs this program in the role, in the v1 groups of tasks and the v2 group dir.
 // It does what a launch does: the thread joins, then the child is born.
-func start(t testing.TB, role string, tasks []*os.File, dir int) (*exec.Cmd, *bufio.Reader, io.Closer) {
+func start(t testing.TB, role string, tasks []*os.File, dir int) (*process, *bufio.Reader) {
 	t.Helper()
 	c := exec.Command("/proc/self/exe")
 	c.Env = []string{"CGROUP_TEST=" + role}
@@ -128,12 +137,13 @@ func start(t testing.TB, role string, tasks []*os.File, dir int) (*exec.Cmd, *bu
 	if err := <-errs; err != nil {
 		t.Fatal(err)
 	}
+	p := &process{c, sync.OnceValue(c.Wait)}
 	t.Cleanup(func() {
 		_ = in.Close()
 		_ = c.Process.Kill()
-		_ = c.Wait()
+		_ = p.Wait()
 	})
-	return c, bufio.NewReader(out), in
+	return p, bufio.NewReader(out)
 }
 
 func line(t testing.TB, r *bufio.Reader) string {
@@ -146,14 +156,14 @@ func line(t testing.TB, r *bufio.Reader) string {
 }
 
 // launched makes the groups and puts a stand-in for the executor into them.
-func launched(t testing.TB, in *cgroup.Instance) (*cgroup.Files, *exec.Cmd) {
+func launched(t testing.TB, in *cgroup.Instance) (*cgroup.Files, *process) {
 	t.Helper()
 	f, err := in.Create(name, 1_880_000_000, limits)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(f.Close)
-	x, out, _ := start(t, "wait", f.V1Sup, int(f.Born.Fd()))
+	x, out := start(t, "wait", f.V1Sup, int(f.Born.Fd()))
 	line(t, out)
 	if f.SupProcs != nil {
 		if _, err := fmt.Fprint(f.SupProcs, x.Process.Pid); err != nil {
@@ -195,7 +205,7 @@ func TestLifeOfGroups(t *testing.T) {
 	if _, err := in.Create(name, 1, limits); !errors.Is(err, unix.EEXIST) {
 		t.Errorf("a second create: %v", err)
 	}
-	c, out, _ := start(t, "wait", f.V1Cmd, command(t, f, "c0"))
+	c, out := start(t, "wait", f.V1Cmd, command(t, f, "c0"))
 	line(t, out)
 	st, err := in.Stats(name)
 	if err != nil {
@@ -213,7 +223,7 @@ func TestLifeOfGroups(t *testing.T) {
 	if err := in.Kill(name); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range []*exec.Cmd{x, c} {
+	for _, p := range []*process{x, c} {
 		var e *exec.ExitError
 		if err := p.Wait(); !errors.As(err, &e) || e.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 			t.Errorf("a process survived: %v", err)
@@ -233,10 +243,10 @@ func TestLifeOfGroups(t *testing.T) {
 func TestRemoveEndsWhatRuns(t *testing.T) {
 	in := instance(t)
 	f, x := launched(t, in)
-	c, out, _ := start(t, "wait", f.V1Cmd, command(t, f, "c0"))
+	c, out := start(t, "wait", f.V1Cmd, command(t, f, "c0"))
 	line(t, out)
 	done := make(chan struct{}, 2)
-	for _, p := range []*exec.Cmd{x, c} {
+	for _, p := range []*process{x, c} {
 		go func() {
 			_ = p.Wait()
 			done <- struct{}{}
@@ -266,7 +276,7 @@ func TestRemoveFindsOneOutsideV2(t *testing.T) {
 		t.Skipf("skipped: v2 is not mounted here: %v", err)
 	}
 	defer root.Close()
-	c, out, _ := start(t, "wait", f.V1Cmd, int(root.Fd()))
+	c, out := start(t, "wait", f.V1Cmd, int(root.Fd()))
 	line(t, out)
 	go func() { _ = c.Wait() }()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -290,7 +300,7 @@ func TestPidsHold(t *testing.T) {
 		t.Skip("skipped: this host has no pids controller")
 	}
 	f, _ := launched(t, in)
-	_, out, _ := start(t, "forks", f.V1Cmd, command(t, f, "c0"))
+	_, out := start(t, "forks", f.V1Cmd, command(t, f, "c0"))
 	n := 0
 	for {
 		l, err := out.ReadString('\n')
@@ -310,7 +320,7 @@ func TestMemoryHolds(t *testing.T) {
 		t.Skip("skipped: this host has no memory controller")
 	}
 	f, x := launched(t, in)
-	c, out, _ := start(t, "eat", f.V1Cmd, command(t, f, "c0"))
+	c, out := start(t, "eat", f.V1Cmd, command(t, f, "c0"))
 	if s, err := out.ReadString('\n'); err == nil {
 		t.Errorf("nothing stopped it: %s", s)
 	}
@@ -422,7 +432,7 @@ func TestDetachedV2(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	x, out, _ := start(t, "wait", f.V1Sup, int(f.Born.Fd()))
+	x, out := start(t, "wait", f.V1Sup, int(f.Born.Fd()))
 	line(t, out)
 	go func() { _ = x.Wait() }()
 	if err := in.Remove(t.Context(), name); err != nil {
