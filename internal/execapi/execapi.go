@@ -53,7 +53,21 @@ const (
 type HelloParams struct {
 	Version    int `json:"version"`
 	MinVersion int `json:"min_version"`
+	// Role says what the connection is for. Attached commands belong to the
+	// connection that started them, whichever it is.
+	Role Role `json:"role,omitempty"`
 }
+
+// Role of a connection.
+type Role string
+
+// A control connection, the default, is answered whatever the commands do. On a spawn
+// connection requests are handled one after the other by the thread that commands
+// are born from, without a hand-over: the fastest way to start one.
+const (
+	Control Role = ""
+	Spawn   Role = "spawn"
+)
 
 // HelloResult is the agreed version and who answered.
 type HelloResult struct {

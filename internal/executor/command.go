@@ -45,6 +45,8 @@ type command struct {
 	killed int
 	timer  *time.Timer
 
+	// notify is called once status is final, if it is set. It must not block.
+	notify func()
 	// done is closed once status is final.
 	done   chan struct{}
 	status execapi.Status

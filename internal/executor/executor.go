@@ -8,7 +8,10 @@
 package executor
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -32,7 +35,7 @@ import (
 
 // Tuning that keeps an idle executor small: it serves one workspace, not the machine.
 const (
-	maxProcs    = 4
+	maxProcs    = 2
 	gcPercent   = 40
 	memoryLimit = 24 << 20
 	maxPeers    = 8
@@ -42,7 +45,7 @@ const (
 type Executor struct {
 	spec   *sandbox.Spec
 	build  string
-	thread *sandbox.Thread
+	loop   *loop
 	groups *groups
 	reaper *reaper
 
@@ -74,7 +77,7 @@ func Run(build string) error {
 	}
 	handleSignals()
 	e := &Executor{
-		spec: spec, build: build, thread: thread,
+		spec: spec, build: build,
 		commands: map[id.Command]*command{},
 		peers:    map[*peer]struct{}{},
 	}
@@ -82,9 +85,11 @@ func Run(build string) error {
 	if e.groups, err = openGroups(spec); err != nil {
 		return err
 	}
-	if e.reaper, err = newReaper(e); err != nil {
+	if e.loop, err = newLoop(); err != nil {
 		return err
 	}
+	e.reaper = newReaper(e)
+	go thread.Do(e.loop.run) // for the life of the process
 	if err := unix.Listen(spec.FDs.Listener, maxPeers); err != nil {
 		return fmt.Errorf("cannot listen: %w", err)
 	}
@@ -128,10 +133,12 @@ func (e *Executor) accept(l *net.UnixListener) error {
 			}
 			return fmt.Errorf("cannot accept: %w", err)
 		}
-		if err := e.admit(c); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			c.Close()
-		}
+		go func() {
+			if err := e.admit(c); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				c.Close()
+			}
+		}()
 	}
 }
 
@@ -146,20 +153,59 @@ func (e *Executor) admit(c *net.UnixConn) error {
 	case 0, e.spec.IDs.Work, e.spec.IDs.Agent:
 		return fmt.Errorf("refused a connection of id %d, which is inside: %w", cred.UID, errdefs.ErrPermissionDenied)
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if len(e.peers) >= maxPeers {
-		return fmt.Errorf("refused a connection: %d are open: %w", len(e.peers), errdefs.ErrResourceExhausted)
+	role, err := peekRole(c)
+	if err != nil {
+		return err
 	}
-	p := &peer{e: e, ready: make(chan struct{})}
-	defer close(p.ready)
-	e.peers[p] = struct{}{}
+	p := &peer{e: e, onLoop: role == execapi.Spawn, ready: make(chan struct{})}
+	e.mu.Lock()
+	n := len(e.peers)
+	if n < maxPeers {
+		e.peers[p] = struct{}{}
+	}
+	e.mu.Unlock()
+	if n >= maxPeers {
+		return fmt.Errorf("refused a connection: %d are open: %w", n, errdefs.ErrResourceExhausted)
+	}
 	p.conn = jsonrpc.New(c, jsonrpc.Config{
-		Handler: p.handle, MaxFrame: execapi.MaxFrame, MaxFDs: 3,
+		Handler: p.handle, MaxFrame: execapi.MaxFrame, MaxFDs: 3, Stepped: role == execapi.Spawn,
 		MaxInFlight: execapi.MaxCommands + 16, Timeout: timeout, OnClose: func(error) { p.closed() },
 	})
+	close(p.ready)
+	if role == execapi.Spawn {
+		return e.loop.add(p.conn)
+	}
 	return nil
 }
+
+// peekRole looks at the hello that a connection opens with, without taking it: what the
+// connection is for decides who reads it. Anything but a spawn hello is read, and
+// answered, as control.
+func peekRole(c *net.UnixConn) (execapi.Role, error) {
+	if err := c.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
+		return "", err
+	}
+	rc, err := c.SyscallConn()
+	if err != nil {
+		return "", err
+	}
+	buf := make([]byte, 512)
+	n := 0
+	rerr := rc.Read(func(fd uintptr) bool {
+		n, _, err = unix.Recvfrom(int(fd), buf, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		return !errors.Is(err, unix.EAGAIN)
+	})
+	if err := errors.Join(rerr, err); err != nil {
+		return "", fmt.Errorf("refused a connection that said nothing: %w", err)
+	}
+	var hello struct {
+		Params execapi.HelloParams `json:"params"`
+	}
+	_ = json.Unmarshal(bytes.TrimSuffix(buf[:n], []byte("\n")), &hello) // not a hello: control refuses it
+	return hello.Params.Role, c.SetReadDeadline(time.Time{})
+}
+
+const helloTimeout = 5 * time.Second
 
 // shutdown ends every command and then the process.
 func (e *Executor) shutdown() {

@@ -19,6 +19,8 @@ import (
 type peer struct {
 	e    *Executor
 	conn *jsonrpc.Conn
+	// onLoop: handlers run on the loop's thread.
+	onLoop bool
 	// ready is closed once conn is set.
 	ready chan struct{}
 	hello atomic.Bool
@@ -98,16 +100,16 @@ func (p *peer) ping(context.Context, *jsonrpc.Request) (any, []*os.File, error) 
 	return struct{}{}, nil, nil
 }
 
-func (p *peer) exec(ctx context.Context, r *jsonrpc.Request) (any, []*os.File, error) {
-	return p.start(ctx, r, false)
+func (p *peer) exec(_ context.Context, r *jsonrpc.Request) (any, []*os.File, error) {
+	return p.start(r, false)
 }
 
-func (p *peer) spawnTerminal(ctx context.Context, r *jsonrpc.Request) (any, []*os.File, error) {
-	return p.start(ctx, r, true)
+func (p *peer) spawnTerminal(_ context.Context, r *jsonrpc.Request) (any, []*os.File, error) {
+	return p.start(r, true)
 }
 
-// start starts a command and, with Wait, stays until it has ended.
-func (p *peer) start(ctx context.Context, r *jsonrpc.Request, tty bool) (any, []*os.File, error) {
+// start starts a command; with Wait the reply follows at its end.
+func (p *peer) start(r *jsonrpc.Request, tty bool) (any, []*os.File, error) {
 	var in execapi.ExecParams
 	if err := r.Decode(&in); err != nil {
 		return nil, nil, err
@@ -115,24 +117,31 @@ func (p *peer) start(ctx context.Context, r *jsonrpc.Request, tty bool) (any, []
 	if err := check(&in, tty, len(r.FDs)); err != nil {
 		return nil, nil, err
 	}
-	c, far, err := p.e.start(p, &in, tty, r.FDs)
+	notify := func(c *command) {
+		p.conn.Notify(context.Background(), execapi.MethodExited, execapi.Exited{ID: c.id, Status: c.status})
+	}
+	switch {
+	case in.Detach:
+		notify = nil
+	case in.Wait:
+		notify = func(c *command) { r.Reply(c.result(), nil, nil) }
+	}
+	c, far, err := p.e.start(p, &in, tty, r.FDs, notify)
 	if err != nil {
 		return nil, nil, err
 	}
-	result := execapi.ExecResult{PID: c.pid}
-	if !in.Wait {
-		return result, far, nil
+	if in.Wait {
+		return jsonrpc.Later, nil, nil
 	}
-	select {
-	case <-c.done:
-	case <-ctx.Done():
-		c.hangup()
-		<-c.done
-	}
-	result.Status = &c.status
-	result.Stdout, result.StdoutLost = c.stdout.taken()
-	result.Stderr, result.StderrLost = c.stderr.taken()
-	return result, far, nil
+	return execapi.ExecResult{PID: c.pid}, far, nil
+}
+
+// result is the reply to a command that was waited for.
+func (c *command) result() execapi.ExecResult {
+	out := execapi.ExecResult{PID: c.pid, Status: &c.status}
+	out.Stdout, out.StdoutLost = c.stdout.taken()
+	out.Stderr, out.StderrLost = c.stderr.taken()
+	return out
 }
 
 func (p *peer) resize(_ context.Context, r *jsonrpc.Request) (any, []*os.File, error) {
@@ -216,9 +225,12 @@ func (p *peer) list(context.Context, *jsonrpc.Request) (any, []*os.File, error) 
 	return p.e.list(), nil, nil
 }
 
-func (p *peer) shutdown(context.Context, *jsonrpc.Request) (any, []*os.File, error) {
-	p.e.shutdown()
-	return struct{}{}, nil, nil
+func (p *peer) shutdown(_ context.Context, r *jsonrpc.Request) (any, []*os.File, error) {
+	go func() {
+		p.e.shutdown()
+		r.Reply(struct{}{}, nil, nil)
+	}()
+	return jsonrpc.Later, nil, nil
 }
 
 func grace(ms int64) time.Duration {

@@ -1,12 +1,10 @@
 package executor
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,15 +12,12 @@ import (
 	"github.com/carrel-dev/carrel/internal/execapi"
 )
 
-// reaper owns wait. The end of a command is seen by its pidfd in one epoll instance,
-// which itself waits in Go's poller: no thread for a child. Processes that lost their
-// parent become ours; they are reaped when a SIGCHLD tells of them.
+// reaper owns wait, on the loop's thread. The end of a command is seen by its pidfd: no
+// thread for a child. Processes that lost their parent become ours; they are reaped
+// when a SIGCHLD tells of them. As every fork and every wait happens on that one
+// thread, no status can be taken before its command is known.
 type reaper struct {
-	e     *Executor
-	epoll int
-	// births is read-locked from before a fork until the child is watched, so that the
-	// sweep never takes the status of a child nobody knows yet.
-	births sync.RWMutex
+	e *Executor
 
 	mu    sync.Mutex
 	byPID map[int]*command
@@ -31,23 +26,11 @@ type reaper struct {
 // sweepEvery bounds how often orphans are looked for.
 const sweepEvery = 20 * time.Millisecond
 
-func newReaper(e *Executor) (*reaper, error) {
-	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("cannot watch commands: %w", err)
-	}
-	if err := unix.SetNonblock(fd, true); err != nil {
-		return nil, fmt.Errorf("cannot watch commands: %w", err)
-	}
-	f := os.NewFile(uintptr(fd), "commands") // non-blocking, so under Go's poller
-	rc, err := f.SyscallConn()
-	if err != nil {
-		return nil, fmt.Errorf("cannot watch commands: %w", err)
-	}
-	r := &reaper{e: e, epoll: fd, byPID: map[int]*command{}}
-	go r.run(f, rc)
+func newReaper(e *Executor) *reaper {
+	r := &reaper{e: e, byPID: map[int]*command{}}
+	e.loop.ended = func(pid int) { r.reap(pid) }
 	go r.sweepOnSignal()
-	return r, nil
+	return r
 }
 
 // watch makes r tell c of its end.
@@ -55,34 +38,10 @@ func (r *reaper) watch(c *command) error {
 	r.mu.Lock()
 	r.byPID[c.pid] = c
 	r.mu.Unlock()
-	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(c.pid)}
-	if err := unix.EpollCtl(r.epoll, unix.EPOLL_CTL_ADD, c.pidfd, &ev); err != nil {
+	if err := r.e.loop.poll(c.pidfd, eventPID, int32(c.pid)); err != nil {
 		return fmt.Errorf("cannot watch the command: %w", err)
 	}
 	return nil
-}
-
-func (r *reaper) run(f *os.File, rc syscall.RawConn) {
-	defer f.Close()
-	var events [64]unix.EpollEvent
-	for {
-		n := 0
-		err := rc.Read(func(fd uintptr) bool {
-			for {
-				var err error
-				n, err = unix.EpollWait(int(fd), events[:], 0)
-				if !errors.Is(err, unix.EINTR) {
-					return n != 0 || err != nil
-				}
-			}
-		})
-		if err != nil || n < 0 {
-			return
-		}
-		for _, ev := range events[:n] {
-			r.reap(int(ev.Fd))
-		}
-	}
 }
 
 // reap takes the status of pid, or of any child if pid is -1, and reports whether there
@@ -117,16 +76,16 @@ func (r *reaper) sweepOnSignal() {
 	ch := make(chan os.Signal, 1)
 	signal.Notify(ch, unix.SIGCHLD)
 	for range ch {
-		r.births.Lock()
-		for r.reap(-1) {
-		}
-		r.births.Unlock()
+		r.e.loop.do(func() {
+			for r.reap(-1) {
+			}
+		})
 		time.Sleep(sweepEvery) // many ends make one sweep
 	}
 }
 
 // finish records how the main process ended and settles what it left. It must not
-// block the reaper: leftovers and streams are waited for elsewhere.
+// block the loop: leftovers and streams are waited for elsewhere.
 func (c *command) finish(ws unix.WaitStatus, ru *unix.Rusage) {
 	s := &c.status
 	c.mu.Lock()
@@ -195,4 +154,7 @@ func (c *command) close(groupEmpty bool) {
 		}
 	}
 	close(c.done)
+	if c.notify != nil {
+		c.notify()
+	}
 }

@@ -1,7 +1,6 @@
 package executor
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,18 +16,27 @@ import (
 	"github.com/carrel-dev/carrel/internal/execapi"
 )
 
-// start starts a command. The far ends of its pipes, or of its terminal, come back in
+// start starts a command and has notify called at its end. The far ends of its pipes, or of its terminal, come back in
 // the order stdin, stdout, stderr. given are descriptors for FD streams; those used
 // are taken out of the slice.
-func (e *Executor) start(p *peer, in *execapi.ExecParams, tty bool, given []*os.File) (*command, []*os.File, error) {
+func (e *Executor) start(p *peer, in *execapi.ExecParams, tty bool, given []*os.File, notify func(*command)) (*command, []*os.File, error) {
 	c := &command{
 		e: e, id: in.ID, argv: in.Argv, peer: p, detached: in.Detach, tty: tty, pidfd: -1,
 		started: time.Now(), done: make(chan struct{}),
 	}
+	if notify != nil {
+		c.notify = func() { notify(c) }
+	}
 	if err := e.reserve(c); err != nil {
 		return nil, nil, err
 	}
-	far, err := e.spawn(c, in, given)
+	var far []*os.File
+	var err error
+	if p.onLoop {
+		far, err = e.spawn(c, in, given)
+	} else {
+		e.loop.do(func() { far, err = e.spawn(c, in, given) })
+	}
 	if err != nil {
 		e.forget(c)
 		return nil, nil, err
@@ -39,12 +47,6 @@ func (e *Executor) start(p *peer, in *execapi.ExecParams, tty bool, given []*os.
 			c.timer = time.AfterFunc(time.Duration(in.TimeoutMS)*time.Millisecond, func() { c.expire(grace(in.GraceMS)) })
 		}
 		c.mu.Unlock()
-	}
-	if !in.Wait && !in.Detach {
-		go func() {
-			<-c.done
-			p.conn.Notify(context.Background(), execapi.MethodExited, execapi.Exited{ID: c.id, Status: c.status})
-		}()
 	}
 	// The connection may have gone while the command was being born.
 	select {
@@ -82,7 +84,8 @@ type birth struct {
 	mast     *os.File
 }
 
-// spawn makes the streams and forks, on the thread that lives in the commands' groups.
+// spawn makes the streams and forks. It runs on the loop's thread, which lives in the
+// commands' groups.
 func (e *Executor) spawn(c *command, in *execapi.ExecParams, given []*os.File) (far []*os.File, err error) {
 	b := &birth{argv: in.Argv, env: e.environment(in), dir: in.Cwd, tty: c.tty, attached: !c.detached, uid: e.spec.IDs.Work, child: [3]int{-1, -1, -1}}
 	if b.dir == "" {
@@ -105,21 +108,18 @@ func (e *Executor) spawn(c *command, in *execapi.ExecParams, given []*os.File) (
 			e.groups.give(b.group)
 		}
 	}()
-	e.reaper.births.RLock()
-	defer e.reaper.births.RUnlock()
-	e.thread.Do(func() { err = b.fork(c, in, given) })
-	if err != nil {
+	if err = b.fork(c, in, given); err != nil {
 		return nil, err
 	}
 	c.watchStreams(b, in)
-	if err := e.reaper.watch(c); err != nil {
+	if err = e.reaper.watch(c); err != nil {
 		unix.Kill(-c.pid, unix.SIGKILL) // the sweep reaps it
 		return nil, err
 	}
 	return b.far, nil
 }
 
-// fork runs on the spawning thread. Streams are made with the command's file system
+// fork makes the child. Streams are made with the command's file system
 // ids, so that they belong to it: a program may then reopen /dev/stdout.
 func (b *birth) fork(c *command, in *execapi.ExecParams, given []*os.File) error {
 	asCommand(b.uid)

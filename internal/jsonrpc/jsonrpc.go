@@ -21,7 +21,6 @@ import (
 	"net"
 	"os"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -84,6 +83,20 @@ type Request struct {
 	FDs    []*os.File
 	// Notification: there is no id and no reply will be sent.
 	Notification bool
+
+	c  *Conn
+	in *incoming
+}
+
+// Later is returned as the result by a handler that has kept its request and will
+// call Reply on it. The descriptors that it left in req.FDs are closed all the same,
+// and the method's Timeout no longer applies.
+var Later = &struct{ later byte }{}
+
+// Reply answers a request whose handler returned Later, as its return would have. It
+// must be called once, from any goroutine.
+func (r *Request) Reply(result any, fds []*os.File, err error) {
+	r.c.respond(r.in, result, fds, err)
 }
 
 // Decode reads the params into v. An unknown field, a wrong type or a value out
@@ -119,15 +132,18 @@ type Config struct {
 	// FrameTimeout and WriteTimeout replace the defaults above when not 0.
 	FrameTimeout time.Duration
 	WriteTimeout time.Duration
+	// Stepped: the owner calls Step whenever the socket is readable, and handlers run
+	// inside Step, one after the other, so they must not block: New starts no
+	// goroutine. For event loops that count every switch of a thread.
+	Stepped bool
 	// OnClose is called once, after Done is closed, with what Err returns.
 	OnClose func(error)
 }
 
 // Conn is one connection. Its methods may be called from any goroutine.
 type Conn struct {
-	cfg Config
-	nc  *net.UnixConn
-	rc  syscall.RawConn
+	cfg  Config
+	sock socket
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -162,7 +178,6 @@ func New(c *net.UnixConn, cfg Config) *Conn {
 	}
 	conn := &Conn{
 		cfg:   cfg,
-		nc:    c,
 		done:  make(chan struct{}),
 		slots: make(chan struct{}, cfg.MaxInFlight),
 		calls: map[uint64]*call{},
@@ -170,14 +185,51 @@ func New(c *net.UnixConn, cfg Config) *Conn {
 	conn.ctx, conn.cancel = context.WithCancelCause(context.Background())
 	conn.w.init(conn)
 	conn.r.init(conn)
+	if cfg.Stepped {
+		b, err := newBare(c)
+		if err != nil {
+			conn.sock = polled{UnixConn: c}
+			conn.end(err)
+			return conn
+		}
+		conn.sock = b
+		return conn
+	}
 	rc, err := c.SyscallConn()
+	conn.sock = polled{c, rc}
 	if err != nil { // c is nil or already closed
 		conn.end(err)
 		return conn
 	}
-	conn.rc = rc
 	go conn.r.run()
 	return conn
+}
+
+// Descriptor is what the owner of a Stepped Conn polls. It is valid until the
+// connection ends.
+func (c *Conn) Descriptor() int {
+	n := -1
+	_ = c.sock.Control(func(fd uintptr) { n = int(fd) })
+	return n
+}
+
+// Step reads what has come and handles it. It returns an error once the connection
+// has ended. Only for a Stepped Conn, and only from one goroutine.
+func (c *Conn) Step() error {
+	if err := c.Err(); err != nil {
+		return err
+	}
+	err := c.r.step()
+	if err == nil {
+		return c.Err()
+	}
+	c.r.stop()
+	if errors.Is(err, io.EOF) {
+		go func() { c.end(c.drain(err)) }() // waits for replies still to be sent
+		return err
+	}
+	c.end(err)
+	return err
 }
 
 func orDefault[T int | time.Duration](v *T, d T) {
@@ -219,7 +271,7 @@ func (c *Conn) end(err error) {
 	c.mu.Unlock()
 
 	c.cancel(err)
-	_ = c.nc.Close()
+	_ = c.sock.Close()
 	close(c.done)
 	for _, k := range calls {
 		k.reply <- reply{err: unreachable(err)}

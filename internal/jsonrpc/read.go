@@ -33,7 +33,8 @@ type reader struct {
 	next   []int
 	nextAt int
 
-	timed bool // the read deadline is set
+	timed bool        // the read deadline is set
+	late  *time.Timer // the same for a stepped Conn, which no deadline wakes
 	n     int
 	oobn  int
 	flags int
@@ -65,55 +66,117 @@ func (r *reader) init(c *Conn) {
 
 func (r *reader) run() {
 	err := r.loop()
-	closeFDs(r.fds)
-	closeFDs(r.next)
+	r.stop()
 	if errors.Is(err, io.EOF) {
 		err = r.c.drain(err)
 	}
 	r.c.end(err)
 }
 
+// stop closes what came and was not handed on.
+func (r *reader) stop() {
+	closeFDs(r.fds)
+	closeFDs(r.next)
+	r.fds, r.next = nil, nil
+	if r.late != nil {
+		r.late.Stop()
+	}
+}
+
 // loop returns io.EOF if the peer stopped between two frames.
 func (r *reader) loop() error {
 	for {
-		if err := r.fill(); err != nil {
+		if err := r.fill(r.recv); err != nil {
 			return err
 		}
-		for {
-			// What was searched is not searched again, or a frame sent byte by byte
-			// would cost its square.
-			i := bytes.IndexByte(r.buf[r.seen:r.to], '\n')
-			if i < 0 {
-				r.seen = r.to
-				break
-			}
-			i += r.seen - r.from
-			if r.timed {
-				r.timed = false
-				if err := r.c.nc.SetReadDeadline(time.Time{}); err != nil {
-					return err
-				}
-			}
-			if r.next != nil && r.nextAt == r.from {
-				r.fds, r.next = r.next, nil
-			}
-			frame := r.buf[r.from : r.from+i]
-			r.from += i + 1
-			r.seen = r.from
-			if i+1 > r.c.cfg.MaxFrame {
-				return r.refuse(nil, r.tooLong())
-			}
-			if err := r.message(frame); err != nil {
-				return err
-			}
+		if err := r.take(); err != nil {
+			return err
+		}
+	}
+}
+
+// step is loop until there is nothing to read at the moment.
+func (r *reader) step() error {
+	for {
+		err := r.fill(func(fd uintptr) bool { r.recv(fd); return true })
+		if errors.Is(err, unix.EAGAIN) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := r.take(); err != nil {
+			return err
+		}
+		if r.to < len(r.buf) {
+			return nil // the read was not cut short by the buffer: a level-triggered poll tells of more
+		}
+	}
+}
+
+// take handles the complete frames that were read.
+func (r *reader) take() error {
+	for {
+		// What was searched is not searched again, or a frame sent byte by byte
+		// would cost its square.
+		i := bytes.IndexByte(r.buf[r.seen:r.to], '\n')
+		if i < 0 {
+			r.seen = r.to
+			break
+		}
+		i += r.seen - r.from
+		if err := r.inTime(); err != nil {
+			return err
 		}
 		if r.next != nil && r.nextAt == r.from {
 			r.fds, r.next = r.next, nil
 		}
-		if r.to-r.from >= r.c.cfg.MaxFrame {
+		frame := r.buf[r.from : r.from+i]
+		r.from += i + 1
+		r.seen = r.from
+		if i+1 > r.c.cfg.MaxFrame {
 			return r.refuse(nil, r.tooLong())
 		}
+		if err := r.message(frame); err != nil {
+			return err
+		}
 	}
+	if r.next != nil && r.nextAt == r.from {
+		r.fds, r.next = r.next, nil
+	}
+	if r.to-r.from >= r.c.cfg.MaxFrame {
+		return r.refuse(nil, r.tooLong())
+	}
+	return nil
+}
+
+// begun starts the clock of a frame of which only a part has come; inTime stops it.
+func (r *reader) begun() error {
+	if r.timed {
+		return nil
+	}
+	r.timed = true
+	if r.c.cfg.Stepped {
+		r.late = time.AfterFunc(r.c.cfg.FrameTimeout, func() { r.c.end(r.refuse(nil, r.tooSlow())) })
+		return nil
+	}
+	return r.c.sock.SetReadDeadline(time.Now().Add(r.c.cfg.FrameTimeout))
+}
+
+func (r *reader) inTime() error {
+	if !r.timed {
+		return nil
+	}
+	r.timed = false
+	if r.c.cfg.Stepped {
+		r.late.Stop()
+		return nil
+	}
+	return r.c.sock.SetReadDeadline(time.Time{})
+}
+
+func (r *reader) tooSlow() *violation {
+	return invalid(fmt.Sprintf("the frame did not end within %v", r.c.cfg.FrameTimeout))
 }
 
 func (r *reader) tooLong() *violation {
@@ -121,17 +184,16 @@ func (r *reader) tooLong() *violation {
 }
 
 // fill reads once more and finds the frame to which the descriptors belong.
-func (r *reader) fill() error {
+func (r *reader) fill(recv func(fd uintptr) bool) error {
 	r.makeRoom()
-	if r.from < r.to && !r.timed {
-		r.timed = true
-		if err := r.c.nc.SetReadDeadline(time.Now().Add(r.c.cfg.FrameTimeout)); err != nil {
+	if r.from < r.to {
+		if err := r.begun(); err != nil {
 			return err
 		}
 	}
-	if err := r.c.rc.Read(r.recv); err != nil {
+	if err := r.c.sock.Read(recv); err != nil {
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return r.refuse(nil, invalid(fmt.Sprintf("the frame did not end within %v", r.c.cfg.FrameTimeout)))
+			return r.refuse(nil, r.tooSlow())
 		}
 		return err
 	}
@@ -224,6 +286,10 @@ func (r *reader) message(frame []byte) error {
 	}
 	// Here back-pressure comes from: nothing is read until a place is free. The
 	// frame is not late by that, as its deadline is set only before a read.
+	if r.c.cfg.Stepped && len(r.c.slots) == cap(r.c.slots) {
+		closeAll(files) // it must not wait here
+		return r.c.answerError(e.id, fmt.Errorf("cannot take the request: %d are being handled: %w", cap(r.c.slots), errdefs.ErrResourceExhausted))
+	}
 	select {
 	case r.c.slots <- struct{}{}:
 	case <-r.c.done:
@@ -243,6 +309,7 @@ func (r *reader) accept(e *envelope, files []*os.File) error {
 	in.Params = b[len(e.id):]
 	in.FDs = files
 	in.Notification = e.id == nil
+	in.c, in.in = r.c, in
 
 	c := r.c
 	c.mu.Lock()
@@ -262,7 +329,11 @@ func (r *reader) accept(e *envelope, files []*os.File) error {
 		// Not under that id: the answer would be taken for that of the first.
 		return r.refuse(nil, invalid("a request with the same id is still being handled"))
 	}
-	go c.serve(in)
+	if c.cfg.Stepped {
+		c.serve(in)
+	} else {
+		go c.serve(in)
+	}
 	return nil
 }
 
@@ -297,9 +368,9 @@ func (c *Conn) drain(reason error) error {
 	if idle {
 		return reason
 	}
-	_ = c.nc.SetReadDeadline(time.Time{})
+	_ = c.sock.SetReadDeadline(time.Time{})
 	// Closing the connection ends this wait; so does the peer's.
-	_ = c.rc.Read(func(fd uintptr) bool {
+	_ = c.sock.Read(func(fd uintptr) bool {
 		p := []unix.PollFd{{Fd: int32(fd)}}
 		_, err := unix.Poll(p, 0)
 		return err == nil && p[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/containerd/errdefs"
 )
@@ -28,6 +29,14 @@ func (c *Conn) serve(in *incoming) {
 	}
 	result, fds, err := c.cfg.Handler(ctx, c, &in.Request)
 	closeAll(in.FDs)
+	if result == any(Later) && err == nil {
+		return
+	}
+	c.respond(in, result, fds, err)
+}
+
+// respond writes the reply and gives the place back.
+func (c *Conn) respond(in *incoming, result any, fds []*os.File, err error) {
 	if !in.Notification {
 		if err == nil {
 			e := newEncoder()

@@ -168,10 +168,10 @@ func (w *writer) send(ctx context.Context, e *encoder, files []*os.File) error {
 	w.buf, w.n, w.oob, w.err = e.Bytes(), 0, nil, nil
 	var err error
 	if len(files) == 0 {
-		err = w.c.rc.Write(w.try)
+		err = w.c.sock.Write(w.try)
 	} else if bad := borrow(files, make([]int, 0, len(files)), func(fds []int) error {
 		w.oob = unix.UnixRights(fds...)
-		err = w.c.rc.Write(w.try)
+		err = w.c.sock.Write(w.try)
 		return nil
 	}); bad != nil { // a file of the caller's: nothing was written
 		w.unlock(e)
@@ -212,15 +212,15 @@ func (w *writer) finish(ctx context.Context, e *encoder, files []*os.File) error
 	}
 	result := make(chan error, 1)
 	go func() {
-		err := w.c.nc.SetWriteDeadline(time.Now().Add(w.c.cfg.WriteTimeout))
+		err := w.c.sock.SetWriteDeadline(time.Now().Add(w.c.cfg.WriteTimeout))
 		if err == nil {
-			err = w.c.rc.Write(w.wait)
+			err = w.c.sock.Write(w.wait)
 		}
 		if err == nil {
 			err = w.err
 		}
 		if err == nil {
-			err = w.c.nc.SetWriteDeadline(time.Time{})
+			err = w.c.sock.SetWriteDeadline(time.Time{})
 		}
 		closeFDs(own)
 		w.unlock(e)
