@@ -1,0 +1,12 @@
+// Command carrel is the command line of carrel.
+package main
+
+import (
+	"os"
+
+	"github.com/carrel-dev/carrel/internal/cli"
+)
+
+func main() {
+	os.Exit(cli.Run(os.Args[1:], cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
+}

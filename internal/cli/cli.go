@@ -1,0 +1,211 @@
+// Package cli is the carrel command: flags and arguments in, calls of the public SDK,
+// tables, JSON and exit codes out. Only up, down and doctor look at the host itself.
+//
+// It must not reach the daemon other than through the SDK, and it must not decide
+// what a caller may do.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	carrel "github.com/carrel-dev/carrel/sdk/go"
+)
+
+// Streams are the files that a run of the command reads and writes.
+type Streams struct{ In, Out, Err *os.File }
+
+// Exit codes. exec passes those of its command through, so that its own failures
+// have codes that shells and container tools use the same way.
+const (
+	exitFailure       = 1
+	exitOwnFailure    = 125
+	exitNotExecutable = 126
+	exitNotFound      = 127
+)
+
+// app is one run.
+type app struct {
+	Streams
+	host string
+	// code is the exit code if the command succeeds with another than 0.
+	code int
+}
+
+// commandTable is every command, in the order of the help. Those with a group name
+// start a section of it.
+var commandTable = []struct {
+	name, group string
+	build       func(*app) *cobra.Command
+}{
+	{"create", "workspaces", (*app).createCommand},
+	{"ls", "workspaces", (*app).lsCommand},
+	{"inspect", "workspaces", (*app).inspectCommand},
+	{"start", "workspaces", (*app).startCommand},
+	{"stop", "workspaces", (*app).stopCommand},
+	{"destroy", "workspaces", (*app).destroyCommand},
+	{"exec", "commands", (*app).execCommand},
+	{"ps", "commands", (*app).psCommand},
+	{"logs", "commands", (*app).logsCommand},
+	{"attach", "commands", (*app).attachCommand},
+	{"kill", "commands", (*app).killCommand},
+	{"audit", "host", (*app).auditCommand},
+	{"version", "host", (*app).versionCommand},
+}
+
+var groups = []*cobra.Group{
+	{ID: "workspaces", Title: "Workspaces:"},
+	{ID: "commands", Title: "Commands in a workspace:"},
+	{ID: "host", Title: "The host:"},
+}
+
+// Run runs one command line and returns the exit code.
+func Run(args []string, s Streams) int {
+	a := &app{Streams: s}
+	root := a.rootCommand(args)
+	root.SetArgs(args)
+	root.SetIn(s.In)
+	root.SetOut(s.Out)
+	root.SetErr(s.Err)
+	cmd, err := root.ExecuteContextC(context.Background())
+	if err == nil {
+		return a.code
+	}
+	if errors.Is(err, errReported) {
+		return max(a.code, exitFailure)
+	}
+	fmt.Fprintln(s.Err, "carrel:", err)
+	if u, ok := errors.AsType[*usageError](err); ok {
+		fmt.Fprintf(s.Err, "Run \"%s --help\" for how to use it.\n", u.path)
+	}
+	return failureCode(cmd, err)
+}
+
+// errReported is returned by a command that has said what is wrong already.
+var errReported = errors.New("reported")
+
+// failureCode is the exit code for err, which is carrel's own.
+func failureCode(cmd *cobra.Command, err error) int {
+	switch {
+	case cmd == nil || cmd.Name() != "exec":
+		return exitFailure
+	case !carrel.IsCommandError(err):
+		return exitOwnFailure
+	case errdefs.IsNotFound(err):
+		return exitNotFound
+	default:
+		return exitNotExecutable
+	}
+}
+
+// rootCommand builds the tree. A run that names its command first needs no other:
+// the tree is then one branch, which is most of what an exec would spend here.
+func (a *app) rootCommand(args []string) *cobra.Command {
+	cobra.EnableCommandSorting = false // the table has an order
+	root := &cobra.Command{
+		Use:   "carrel",
+		Short: "Isolated workspaces for AI agents, chats and users",
+		Long: `carrel gives every AI agent, chat and user its own workspace on this host: its own
+Unix user, files, processes, network and limits, with the isolation proved and
+every action recorded.
+
+A workspace is named by its key, any text that you choose, or by the name that
+was derived from it, such as ws-2a97516c.`,
+		Example: `  sudo carrel up --detach
+  carrel create demo
+  carrel exec demo -- uname -a
+  carrel inspect demo
+  sudo carrel audit verify`,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
+	}
+	root.PersistentFlags().StringVar(&a.host, "host", "", "the daemon, as unix:///PATH (default $"+carrel.HostEnv+", then "+carrel.DefaultHost+")")
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usage(c, "%v", err) })
+	only := ""
+	if len(args) > 0 && slices.ContainsFunc(commandNames(), func(n string) bool { return n == args[0] }) {
+		only = args[0]
+	}
+	root.AddGroup(groups...)
+	for _, c := range commandTable {
+		if only == "" || only == c.name {
+			cmd := c.build(a)
+			cmd.GroupID = c.group
+			cmd.DisableFlagsInUseLine = true
+			root.AddCommand(cmd)
+		}
+	}
+	if only != "" {
+		root.CompletionOptions.DisableDefaultCmd = true
+	}
+	return root
+}
+
+func commandNames() []string {
+	names := make([]string, len(commandTable))
+	for i, c := range commandTable {
+		names[i] = c.name
+	}
+	return names
+}
+
+// usageError is a command line that cannot be understood.
+type usageError struct {
+	error
+	path string
+}
+
+func (e *usageError) Unwrap() error { return e.error }
+
+func usage(c *cobra.Command, format string, args ...any) error {
+	return &usageError{fmt.Errorf(format, args...), c.CommandPath()}
+}
+
+// exactly and atLeast are argument checks whose errors name what is missing.
+func exactly(names ...string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) > len(names) {
+			return usage(c, "cannot use the argument %q: %s takes %s", args[len(names)], c.CommandPath(), list(names))
+		}
+		return atLeast(names...)(c, args)
+	}
+}
+
+func atLeast(names ...string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) < len(names) {
+			return usage(c, "cannot %s: the argument %s is missing", c.Name(), names[len(args)])
+		}
+		return nil
+	}
+}
+
+func list(names []string) string {
+	if len(names) == 0 {
+		return "no arguments"
+	}
+	return strings.Join(names, " ") + " and nothing more"
+}
+
+// client returns the SDK's client of the daemon that the flags name.
+func (a *app) client() (*carrel.Client, error) {
+	return carrel.New(carrel.Options{Host: a.host})
+}
+
+// isTerminal tells whether a person sees f.
+func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
+
+// progress says on a terminal what takes a while; a script does not see it.
+func (a *app) progress(format string, args ...any) {
+	if isTerminal(a.Err) {
+		fmt.Fprintf(a.Err, format+"\n", args...)
+	}
+}

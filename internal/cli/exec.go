@@ -1,0 +1,228 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	carrel "github.com/carrel-dev/carrel/sdk/go"
+)
+
+type execFlags struct {
+	stdin, tty, detach bool
+	timeout, grace     time.Duration
+	env                []string
+	dir                string
+	output             *format
+}
+
+func (a *app) execCommand() *cobra.Command {
+	var x execFlags
+	c := &cobra.Command{
+		Use:   "exec [flags] WORKSPACE [--] COMMAND [ARG...]",
+		Short: "Run a command in a workspace",
+		Long: `Run a command in a workspace, which is started first if it is stopped. The command's
+stdin is /dev/null unless -i is given; INT, TERM, HUP, QUIT, USR1 and USR2 are passed on.
+
+The exit code is the command's own: 128 + N if signal N ended it, which is 143 or
+137 after --timeout. carrel's own codes are 125 if it failed itself, 126 if the
+command may not be executed and 127 if there is no such command.`,
+		Example: `  carrel exec demo -- make test
+  tar c src | carrel exec -i demo tar x
+  carrel exec -it demo bash
+  carrel exec --timeout 30s --env CI=1 --env TOKEN demo ./build.sh
+  carrel exec --detach demo -- python3 -m http.server`,
+		Args:              atLeast("WORKSPACE", "COMMAND"),
+		ValidArgsFunction: a.completeExec,
+	}
+	f := c.Flags()
+	f.SetInterspersed(false) // what follows the workspace is the command's
+	f.BoolVarP(&x.stdin, "interactive", "i", false, "pass stdin to the command")
+	f.BoolVarP(&x.tty, "tty", "t", false, "run it on a terminal")
+	f.BoolVar(&x.detach, "detach", false, "print the command's id and leave it running")
+	f.DurationVar(&x.timeout, "timeout", 0, "end the command after so long, as in 30s or 5m")
+	f.DurationVar(&x.grace, "grace", 0, "time between TERM and KILL at the timeout (default 2s)")
+	f.StringArrayVarP(&x.env, "env", "e", nil, "set NAME=VALUE, or pass NAME on from here")
+	f.StringVar(&x.dir, "cwd", "", "directory to run in, absolute inside the workspace (default the home)")
+	x.output = outputFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		argv := args[1:]
+		if argv[0] == "--" {
+			argv = argv[1:]
+		}
+		if len(argv) == 0 {
+			return usage(c, "cannot exec: the argument COMMAND is missing")
+		}
+		return a.exec(c, args[0], argv, &x)
+	}
+	return c
+}
+
+func (a *app) exec(c *cobra.Command, workspace string, argv []string, x *execFlags) error {
+	if x.timeout < 0 || x.grace < 0 {
+		return usage(c, "cannot use a negative --timeout or --grace: give a time such as 30s, or leave it out")
+	}
+	if x.detach && x.stdin {
+		return usage(c, "cannot use -i with --detach: nobody would be there to feed stdin; leave one of them out")
+	}
+	client, err := a.client()
+	if err != nil {
+		return err
+	}
+	spec := carrel.Spec{Argv: argv, Env: environment(x.env), Dir: x.dir, Timeout: x.timeout, Grace: x.grace, Stdin: x.stdin}
+	if x.tty {
+		spec.Env = withTerm(spec.Env)
+	}
+	if x.detach {
+		return a.detach(c.Context(), client, workspace, spec, x)
+	}
+	if x.tty && x.stdin && !isTerminal(a.In) {
+		return usage(c, "cannot use -t: stdin is not a terminal; leave -t out to pass stdin on as it is")
+	}
+	if x.tty {
+		size := a.windowSize()
+		spec.Terminal = &size
+	}
+	return a.execAttached(c.Context(), client, workspace, spec)
+}
+
+// execAttached runs a command to its end with its streams copied here.
+func (a *app) execAttached(ctx context.Context, client *carrel.Client, workspace string, spec carrel.Spec) error {
+	// Before the command starts, so that none of them ends this process and with it
+	// the chance to pass it on.
+	signals := make(chan os.Signal, 16)
+	// It stays so: the process ends with the command, and taking six signals back costs
+	// more than starting the command does.
+	signal.Notify(signals, forwarded(spec.Terminal != nil)...)
+
+	cmd, err := client.Start(ctx, workspace, spec)
+	if err != nil {
+		return err
+	}
+	streams := carrel.Streams{Stdout: a.Out, Stderr: a.Err}
+	if spec.Stdin {
+		streams.Stdin = a.In
+	}
+	if spec.Stdin && spec.Terminal != nil {
+		restore, err := rawMode(a.In)
+		if err != nil {
+			cmd.Close()
+			return err
+		}
+		defer restore()
+	}
+	go func() {
+		for s := range signals {
+			if s == syscall.SIGWINCH {
+				_ = cmd.Resize(ctx, a.windowSize()) // the next one corrects it
+				continue
+			}
+			_ = cmd.Signal(ctx, int(s.(syscall.Signal))) // it may just have ended
+		}
+	}()
+	status, err := cmd.Run(ctx, streams)
+	if err != nil {
+		return err
+	}
+	a.code = status.Code
+	switch {
+	case status.TimedOut:
+		fmt.Fprintf(a.Err, "carrel: the command was ended after its timeout of %s\n", spec.Timeout)
+	case status.OOM && status.Code != 0:
+		fmt.Fprintln(a.Err, "carrel: the workspace ran out of memory while the command ran; see \"carrel inspect\" for its limit")
+	}
+	return nil
+}
+
+// forwarded are the signals that are the command's and not this process's.
+func forwarded(terminal bool) []os.Signal {
+	s := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
+	if terminal {
+		s = append(s, syscall.SIGWINCH)
+	}
+	return s
+}
+
+func (a *app) detach(ctx context.Context, client *carrel.Client, workspace string, s carrel.Spec, x *execFlags) error {
+	req := &carrelv1.DetachRequest{Workspace: workspace, Command: &carrelv1.Command{
+		Argv: s.Argv, Env: map[string]string{}, Cwd: s.Dir,
+		TimeoutMs: s.Timeout.Milliseconds(), GraceMs: s.Grace.Milliseconds(),
+	}}
+	for _, e := range s.Env {
+		k, v, _ := strings.Cut(e, "=")
+		req.Command.Env[k] = v
+	}
+	if x.tty {
+		req.Terminal = &carrelv1.WindowSize{Rows: 24, Cols: 80} // whoever attaches resizes it
+	}
+	res, err := client.Commands().Detach(ctx, connect.NewRequest(req))
+	if err != nil {
+		return err
+	}
+	if *x.output == asJSON {
+		return a.printJSON(map[string]string{"command_id": res.Msg.GetCommandId()})
+	}
+	_, err = fmt.Fprintln(a.Out, res.Msg.GetCommandId())
+	return err
+}
+
+// environment gives variables named without a value that of this process; one that
+// is unset here stays unset there.
+func environment(flags []string) []string {
+	var out []string
+	for _, e := range flags {
+		if strings.Contains(e, "=") {
+			out = append(out, e)
+		} else if v, ok := os.LookupEnv(e); ok {
+			out = append(out, e+"="+v)
+		}
+	}
+	return out
+}
+
+// withTerm tells a command on a terminal what terminal it is, unless that was said.
+func withTerm(env []string) []string {
+	for _, e := range env {
+		if strings.HasPrefix(e, "TERM=") {
+			return env
+		}
+	}
+	if t := os.Getenv("TERM"); t != "" {
+		env = append(env, "TERM="+t)
+	}
+	return env
+}
+
+// windowSize is that of the terminal here, or the usual one if there is none.
+func (a *app) windowSize() carrel.WindowSize {
+	for _, f := range []*os.File{a.Out, a.In, a.Err} {
+		if w, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil {
+			return carrel.WindowSize{Rows: w.Row, Cols: w.Col}
+		}
+	}
+	return carrel.WindowSize{Rows: 24, Cols: 80}
+}
+
+// rawMode passes every key on as it is. The function it returns undoes it, and must
+// run before the process ends, however it does.
+func rawMode(f *os.File) (restore func(), err error) {
+	if !isTerminal(f) {
+		return func() {}, nil
+	}
+	fd := int(f.Fd())
+	old, err := term.MakeRaw(fd)
+	if err != nil {
+		return nil, fmt.Errorf("cannot set the terminal to raw mode: %w", err)
+	}
+	return func() { _ = term.Restore(fd, old) }, nil // nothing left to try if it fails
+}

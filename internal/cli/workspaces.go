@@ -1,0 +1,339 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+)
+
+// workspaceView is the JSON of a workspace. It is an interface: fields are added,
+// never renamed or removed. docs/cli.md lists them.
+type workspaceView struct {
+	Name        string        `json:"name"`
+	Key         string        `json:"key"`
+	Owner       string        `json:"owner"`
+	User        string        `json:"user"`
+	UID         uint32        `json:"uid"`
+	ExecutorUID uint32        `json:"executor_uid"`
+	AgentUID    uint32        `json:"agent_uid"`
+	Home        string        `json:"home"`
+	InsideHome  string        `json:"inside_home"`
+	State       string        `json:"state"`
+	Root        string        `json:"root"`
+	Boundary    string        `json:"boundary"`
+	Limits      limitsView    `json:"limits"`
+	Controls    []controlView `json:"controls"`
+	ExecutorPID int64         `json:"executor_pid"`
+	CreatedAt   time.Time     `json:"created_at"`
+}
+
+type limitsView struct {
+	MemoryBytes int64 `json:"memory_bytes"`
+	SwapBytes   int64 `json:"swap_bytes"`
+	Pids        int64 `json:"pids"`
+	CPUWeight   int64 `json:"cpu_weight"`
+	OpenFiles   int64 `json:"open_files"`
+}
+
+type controlView struct {
+	ID        string `json:"id"`
+	Requested bool   `json:"requested"`
+	Required  bool   `json:"required"`
+	State     string `json:"state"`
+	Evidence  string `json:"evidence"`
+	Remedy    string `json:"remedy"`
+}
+
+func viewOf(w *carrelv1.Workspace) workspaceView {
+	controls := make([]controlView, 0, len(w.GetControls()))
+	for _, c := range w.GetControls() {
+		controls = append(controls, controlView{c.GetId(), c.GetRequested(), c.GetRequired(), c.GetState(), c.GetEvidence(), c.GetRemedy()})
+	}
+	l := w.GetLimits()
+	return workspaceView{
+		Name: w.GetName(), Key: w.GetKey(), Owner: w.GetOwner(), User: w.GetUser(),
+		UID: w.GetUid(), ExecutorUID: w.GetExecutorUid(), AgentUID: w.GetAgentUid(),
+		Home: w.GetHome(), InsideHome: w.GetInsideHome(),
+		State: w.GetState(), Root: w.GetRoot(), Boundary: w.GetBoundary(),
+		Limits:   limitsView{l.GetMemoryBytes(), l.GetSwapBytes(), l.GetPids(), l.GetCpuWeight(), l.GetOpenFiles()},
+		Controls: controls, ExecutorPID: w.GetExecutorPid(),
+		CreatedAt: time.UnixMilli(w.GetCreatedUnixMs()).UTC(),
+	}
+}
+
+func (a *app) createCommand() *cobra.Command {
+	var memory, swap size
+	var limits carrelv1.Limits
+	var noStart bool
+	c := &cobra.Command{
+		Use:   "create [flags] KEY",
+		Short: "Make a workspace, or show the one there is for a key",
+		Long: `Make the workspace for a key and start it. The key is any text of up to 512 bytes:
+a project, a chat id. If the key has a workspace already, it is shown instead.`,
+		Example: `  carrel create demo
+  carrel create --memory 256MiB --pids 200 "telegram:-100123"`,
+		Args: exactly("KEY"),
+	}
+	f := c.Flags()
+	f.Var(&memory, "memory", "ceiling on memory, as in 512MiB (default 1GiB)")
+	f.Var(&swap, "swap", "swap that may be used beyond it (default none)")
+	f.Int64Var(&limits.Pids, "pids", 0, "most processes and threads at once (default 512)")
+	f.Int64Var(&limits.CpuWeight, "cpu-weight", 0, "share of the processors under contention, 1 to 10000 (default 100)")
+	f.Int64Var(&limits.OpenFiles, "open-files", 0, "most open files of a process (default 4096)")
+	f.BoolVar(&noStart, "no-start", false, "leave it stopped; the first command starts it")
+	out := outputFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		client, err := a.client()
+		if err != nil {
+			return err
+		}
+		limits.MemoryBytes, limits.SwapBytes = int64(memory), int64(swap)
+		res, err := client.Workspaces().Create(c.Context(), connect.NewRequest(&carrelv1.CreateRequest{Key: args[0], Limits: &limits, NoStart: noStart}))
+		if err != nil {
+			return err
+		}
+		if *out == asJSON {
+			return a.printJSON(viewOf(res.Msg.GetWorkspace()))
+		}
+		if !res.Msg.GetCreated() {
+			a.progress("The workspace was there already.")
+		}
+		_, err = fmt.Fprintln(a.Out, res.Msg.GetWorkspace().GetName())
+		return err
+	}
+	return c
+}
+
+func (a *app) lsCommand() *cobra.Command {
+	var quiet bool
+	c := &cobra.Command{
+		Use:     "ls [flags]",
+		Aliases: []string{"list"},
+		Short:   "List the workspaces that you may reach",
+		Example: `  carrel ls
+  carrel ls -o json`,
+		Args: exactly(),
+	}
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "print names only")
+	out := outputFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		client, err := a.client()
+		if err != nil {
+			return err
+		}
+		res, err := client.Workspaces().List(c.Context(), connect.NewRequest(&carrelv1.ListRequest{}))
+		if err != nil {
+			return err
+		}
+		ws := res.Msg.GetWorkspaces()
+		slices.SortFunc(ws, func(x, y *carrelv1.Workspace) int { return strings.Compare(x.GetKey(), y.GetKey()) })
+		if *out == asJSON {
+			views := make([]workspaceView, 0, len(ws))
+			for _, w := range ws {
+				views = append(views, viewOf(w))
+			}
+			return a.printJSON(views)
+		}
+		t := newTable(2, "NAME", "KEY", "STATE", "OWNER", "MEMORY", "PIDS", "AGE")
+		for _, w := range ws {
+			if quiet {
+				if _, err := fmt.Fprintln(a.Out, w.GetName()); err != nil {
+					return err
+				}
+				continue
+			}
+			t.add(w.GetName(), cut(printable(w.GetKey()), 40), w.GetState(), w.GetOwner(), bytesText(w.GetLimits().GetMemoryBytes()),
+				strconv.FormatInt(w.GetLimits().GetPids(), 10), age(time.UnixMilli(w.GetCreatedUnixMs())))
+		}
+		if quiet {
+			return nil
+		}
+		return t.print(a.Out)
+	}
+	return c
+}
+
+func (a *app) inspectCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "inspect [flags] WORKSPACE",
+		Short: "Show a workspace, its limits and the proof of its isolation",
+		Long: `Show a workspace. While it runs, every isolation control is listed with how it was
+proved: "verified" was tried and held, "applied" was set up and not tried,
+"unavailable" is more than this host can do.`,
+		Example: `  carrel inspect demo
+  carrel inspect demo -o json | jq '.controls[] | select(.state != "verified")'`,
+		Args:              exactly("WORKSPACE"),
+		ValidArgsFunction: a.completeWorkspace,
+	}
+	out := outputFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		client, err := a.client()
+		if err != nil {
+			return err
+		}
+		res, err := client.Workspaces().Get(c.Context(), connect.NewRequest(&carrelv1.GetRequest{Workspace: args[0]}))
+		if err != nil {
+			return err
+		}
+		v := viewOf(res.Msg.GetWorkspace())
+		if *out == asJSON {
+			return a.printJSON(v)
+		}
+		return a.printWorkspace(v)
+	}
+	return c
+}
+
+func (a *app) printWorkspace(v workspaceView) error {
+	t := newTable(-1)
+	t.rows = nil
+	for _, r := range [][2]string{
+		{"name", v.Name},
+		{"key", printable(v.Key)},
+		{"owner", v.Owner},
+		{"state", v.State},
+		{"boundary", v.Boundary + ", root " + v.Root},
+		{"user", fmt.Sprintf("%s (uid %d; executor %d, agent %d)", v.User, v.UID, v.ExecutorUID, v.AgentUID)},
+		{"home", v.Home + ", inside " + v.InsideHome},
+		{"memory", bytesText(v.Limits.MemoryBytes) + ", swap " + bytesText(v.Limits.SwapBytes)},
+		{"pids", strconv.FormatInt(v.Limits.Pids, 10)},
+		{"cpu weight", strconv.FormatInt(v.Limits.CPUWeight, 10)},
+		{"open files", strconv.FormatInt(v.Limits.OpenFiles, 10)},
+		{"created", v.CreatedAt.Format(time.RFC3339)},
+	} {
+		t.add(r[0], r[1])
+	}
+	if v.ExecutorPID != 0 {
+		t.add("executor", fmt.Sprintf("pid %d", v.ExecutorPID))
+	}
+	if err := t.print(a.Out); err != nil {
+		return err
+	}
+	if len(v.Controls) == 0 {
+		_, err := fmt.Fprintln(a.Out, "\nThe controls are shown while it runs; start it with: carrel start "+v.Name)
+		return err
+	}
+	fmt.Fprintln(a.Out)
+	t = newTable(1, "CONTROL", "STATE", "EVIDENCE")
+	for _, c := range v.Controls {
+		evidence := printable(c.Evidence)
+		if c.Remedy != "" {
+			evidence += "; remedy: " + printable(c.Remedy)
+		}
+		t.add(c.ID, c.State, evidence)
+	}
+	return t.print(a.Out)
+}
+
+func (a *app) startCommand() *cobra.Command {
+	return a.changeCommand("start", "Start a stopped workspace and prove its isolation", "started",
+		func(c *cobra.Command, ref string) (*carrelv1.Workspace, error) {
+			client, err := a.client()
+			if err != nil {
+				return nil, err
+			}
+			res, err := client.Workspaces().Start(c.Context(), connect.NewRequest(&carrelv1.StartRequest{Workspace: ref}))
+			if err != nil {
+				return nil, err
+			}
+			return res.Msg.GetWorkspace(), nil
+		})
+}
+
+func (a *app) stopCommand() *cobra.Command {
+	return a.changeCommand("stop", "End everything that runs in a workspace and keep its home", "stopped",
+		func(c *cobra.Command, ref string) (*carrelv1.Workspace, error) {
+			client, err := a.client()
+			if err != nil {
+				return nil, err
+			}
+			res, err := client.Workspaces().Stop(c.Context(), connect.NewRequest(&carrelv1.StopRequest{Workspace: ref}))
+			if err != nil {
+				return nil, err
+			}
+			return res.Msg.GetWorkspace(), nil
+		})
+}
+
+// changeCommand is a command that does one thing to each workspace named.
+func (a *app) changeCommand(name, short, done string, do func(*cobra.Command, string) (*carrelv1.Workspace, error)) *cobra.Command {
+	c := &cobra.Command{
+		Use:               name + " [flags] WORKSPACE...",
+		Short:             short,
+		Example:           "  carrel " + name + " demo",
+		Args:              atLeast("WORKSPACE"),
+		ValidArgsFunction: a.completeWorkspaces,
+	}
+	out := outputFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		views := make([]workspaceView, 0, len(args))
+		for _, ref := range args {
+			w, err := do(c, ref)
+			if err != nil {
+				return err
+			}
+			views = append(views, viewOf(w))
+			if *out == asTable {
+				a.progress("%s is %s.", w.GetName(), done)
+			}
+		}
+		if *out == asJSON {
+			return a.printJSON(views)
+		}
+		return nil
+	}
+	return c
+}
+
+func (a *app) destroyCommand() *cobra.Command {
+	var purge bool
+	c := &cobra.Command{
+		Use:   "destroy [flags] WORKSPACE...",
+		Short: "End a workspace's life; its home is kept aside unless --purge",
+		Long: `End everything that runs in a workspace and remove its user, processes and limits.
+Its ids are never used again. The home is kept aside, owned by root, and its
+place is printed; with --purge it is removed.`,
+		Example: `  carrel destroy demo
+  carrel destroy --purge demo`,
+		Args:              atLeast("WORKSPACE"),
+		ValidArgsFunction: a.completeWorkspaces,
+	}
+	c.Flags().BoolVar(&purge, "purge", false, "remove the home too")
+	out := outputFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		client, err := a.client()
+		if err != nil {
+			return err
+		}
+		type view struct {
+			Workspace    string `json:"workspace"`
+			RetainedHome string `json:"retained_home"`
+		}
+		views := make([]view, 0, len(args))
+		for _, ref := range args {
+			res, err := client.Workspaces().Destroy(c.Context(), connect.NewRequest(&carrelv1.DestroyRequest{Workspace: ref, Purge: purge}))
+			if err != nil {
+				return err
+			}
+			home := res.Msg.GetRetainedHome()
+			views = append(views, view{ref, home})
+			if *out == asTable && home != "" {
+				if _, err := fmt.Fprintln(a.Out, home); err != nil {
+					return err
+				}
+			}
+		}
+		if *out == asJSON {
+			return a.printJSON(views)
+		}
+		return nil
+	}
+	return c
+}
