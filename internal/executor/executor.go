@@ -59,6 +59,7 @@ type Executor struct {
 	commands map[id.Command]*command
 	peers    map[*peer]struct{}
 	closing  bool
+	idle     *time.Timer
 }
 
 // Run enters the workspace that the spec at sandbox.SpecFD describes and serves it
@@ -101,7 +102,7 @@ func Run(build string) error {
 	}
 	l.(*net.UnixListener).SetUnlinkOnClose(false) // the path is the broker's
 	context.AfterFunc(e.ctx, func() { l.Close() })
-	debug.FreeOSMemory() // what the first stage used
+	giveBack() // what the first stage used
 	return e.accept(l.(*net.UnixListener))
 }
 

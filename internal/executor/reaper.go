@@ -157,4 +157,5 @@ func (c *command) close(groupEmpty bool) {
 	if c.notify != nil {
 		c.notify()
 	}
+	c.e.rest()
 }
