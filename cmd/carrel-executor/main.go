@@ -4,10 +4,14 @@ package main
 import (
 	"fmt"
 	"os"
+	"runtime"
 
 	"github.com/carrel-dev/carrel/internal/build"
 	"github.com/carrel-dev/carrel/internal/executor"
 )
+
+// The first stage runs on the process's first thread.
+func init() { runtime.LockOSThread() }
 
 func main() {
 	if err := executor.Run(build.Version()); err != nil {

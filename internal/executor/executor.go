@@ -76,6 +76,7 @@ func Run(build string) error {
 	if err != nil {
 		return err
 	}
+	runtime.UnlockOSThread() // main locked it for Enter
 	handleSignals()
 	e := &Executor{
 		spec: spec, build: build,

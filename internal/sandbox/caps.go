@@ -19,18 +19,25 @@ const secureBits = 1<<0 | 1<<1 | // NOROOT and its lock
 	1<<5 | // the lock of KEEP_CAPS
 	1<<6 | 1<<7 // NO_CAP_AMBIENT_RAISE and its lock
 
-// dropCapabilities empties the bounding set, then leaves only kept, on every thread.
-// The order matters: shrinking the bounding set and locking the secure bits need
-// CAP_SETPCAP, which goes last.
-func dropCapabilities() error {
+// dropBounding empties the bounding set of the calling thread. It is done on the threads
+// that matter, the first one, which the broker looks at, and the one that commands are
+// born from: on every thread it would cost a stop of the runtime for each capability,
+// 3 ms in all, and the others never exec. It needs CAP_SETPCAP.
+func dropBounding() error {
 	for c := 0; c <= unix.CAP_LAST_CAP || bounded(c); c++ {
 		if !bounded(c) {
 			continue
 		}
-		if _, _, e := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, uintptr(c), 0); e != 0 {
+		if _, _, e := unix.RawSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, uintptr(c), 0); e != 0 {
 			return fmt.Errorf("cannot drop capability %d from the bounding set: %w", c, e)
 		}
 	}
+	return nil
+}
+
+// dropCapabilities locks the secure bits and leaves only kept, on every thread. The
+// secure bits come first as they need CAP_SETPCAP.
+func dropCapabilities() error {
 	if _, _, e := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, secureBits, 0); e != 0 {
 		return fmt.Errorf("cannot lock the secure bits: %w", e)
 	}

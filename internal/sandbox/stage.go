@@ -47,7 +47,7 @@ var steps = []struct {
 	{"read-only root", "after the last file was made in it", (*stage).readOnlyRoot},
 	{"descriptors", "nothing of the broker may be left open", (*stage).descriptors},
 	{"resource limits", "inherited by every command", (*stage).resourceLimits},
-	{"capabilities", "after the last privileged step", func(*stage) error { return dropCapabilities() }},
+	{"capabilities", "after the last privileged step", (*stage).capabilities},
 	{"no new privileges", "Landlock and seccomp require it", func(*stage) error { return noNewPrivs() }},
 	{"landlock", "before seccomp, which could refuse its calls one day", (*stage).landlock},
 	{"not dumpable", "before commands exist: none may look into the executor", (*stage).notDumpable},
@@ -55,7 +55,7 @@ var steps = []struct {
 }
 
 // Enter carries out spec, proves it, reports to the broker and waits for its leave. It
-// must run first in the process. The thread it returns is in the commands' groups;
+// must run first in the process, on its first thread. The thread it returns is in the commands' groups;
 // commands must be born from it. After an error the process must end.
 func Enter(spec *Spec) (*Thread, error) {
 	s := &stage{spec: spec, spawner: NewThread(), status: os.NewFile(uintptr(spec.FDs.Status), "status")}
@@ -285,6 +285,16 @@ func (s *stage) resourceLimits() error {
 		}
 	}
 	return set(unix.RLIMIT_NOFILE, uint64(s.spec.Limits.OpenFiles))
+}
+
+func (s *stage) capabilities() error {
+	if err := dropBounding(); err != nil {
+		return err
+	}
+	if err := s.onSpawner(dropBounding); err != nil {
+		return err
+	}
+	return dropCapabilities()
 }
 
 func (s *stage) notDumpable() error {
