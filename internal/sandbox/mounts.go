@@ -328,9 +328,9 @@ func etcFiles(s *Spec) map[string]string {
 	return map[string]string{
 		"passwd": fmt.Sprintf("root:x:0:0:executor:/root:/usr/sbin/nologin\n%s:x:%d:%d:carrel workspace:%s:%s\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
 			s.User, w, w, home, s.Shell),
-		"group":     fmt.Sprintf("root:x:0:\ntty:x:5:\n%s:x:%d:\nnogroup:x:65534:\n", s.User, w),
-		"hosts":     fmt.Sprintf("127.0.0.1\tlocalhost %s\n::1\tlocalhost ip6-localhost ip6-loopback\n", s.Name),
-		"hostname":  string(s.Name) + "\n",
+		"group":      fmt.Sprintf("root:x:0:\ntty:x:5:\n%s:x:%d:\nnogroup:x:65534:\n", s.User, w),
+		"hosts":      fmt.Sprintf("127.0.0.1\tlocalhost %s\n::1\tlocalhost ip6-localhost ip6-loopback\n", s.Name),
+		"hostname":   string(s.Name) + "\n",
 		"machine-id": hex.EncodeToString(sum[:16]) + "\n",
 		"nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\n" +
 			"protocols: files\nservices: files\nethers: files\nrpc: files\n",

@@ -89,7 +89,9 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 		}
 		return b
 	}
-	cloneArgs := func(flags uint64) uintptr { return m.Bytes(u64(flags, 0, 0, 0, uint64(unix.SIGCHLD), 0, 0, 0, 0, 0, 0)) }
+	cloneArgs := func(flags uint64) uintptr {
+		return m.Bytes(u64(flags, 0, 0, 0, uint64(unix.SIGCHLD), 0, 0, 0, 0, 0, 0))
+	}
 	open := func(control, name string, errnos []unix.Errno, flags uintptr) check {
 		return try(control, "open "+name, errnos, unix.SYS_OPENAT, atFDCWD, str(name), flags|unix.O_CLOEXEC, 0o600)
 	}

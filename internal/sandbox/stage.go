@@ -26,13 +26,16 @@ type stage struct {
 	landlockABI int
 }
 
-// steps run in this order, each for the reason given. Everything here happens in
-// namespaces that belong to this workspace alone.
-var steps = []struct {
+// step is one thing the first stage does.
+type step struct {
 	name string
 	why  string
 	run  func(*stage) error
-}{
+}
+
+// steps run in this order, each for the reason given. Everything here happens in
+// namespaces that belong to this workspace alone.
+var steps = []step{
 	{"propagation", "no mount made below may reach the host", (*stage).propagation},
 	{"cgroup namespace", "from the groups it is born in, so that paths inside start there; before the move, which changes them", (*stage).cgroupNamespace},
 	{"cgroup move", "limits are switched on for the commands' group only once nothing is left above it", (*stage).cgroupMove},

@@ -275,13 +275,9 @@ func detach(dir int) (int, error) {
 
 // clone starts the executor in its namespaces and groups. The thread that does it joins
 // the v1 groups first, by their `tasks` files: a thread that moves itself costs no
-// grace period of the kernel, where moving the child would cost one of some 10 ms. The
-// thread is not used again: it ends with its goroutine, locked.
+// grace period of the kernel, where moving the child would cost one of some 10 ms.
 func clone(c *Config, in *inheritance) (pid, pidfd int, err error) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread()
+	onThrowaway(func() {
 		for _, f := range c.V1Sup {
 			if _, err = unix.Write(number(f), []byte("0")); err != nil {
 				err = fmt.Errorf("cannot join %s: %w", f.Name(), err)
@@ -316,9 +312,26 @@ func clone(c *Config, in *inheritance) (pid, pidfd int, err error) {
 			unix.Kill(pid, unix.SIGKILL)
 			reap(pid)
 		}
+	})
+	return pid, pidfd, err
+}
+
+// onThrowaway runs f on a thread that ends after it, and with it its membership in any
+// group. The first thread of a process cannot end: where the scheduler picks that one,
+// it is kept busy while another takes its place.
+func onThrowaway(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		if unix.Gettid() == unix.Getpid() {
+			onThrowaway(f)
+			runtime.UnlockOSThread()
+			return
+		}
+		f()
 	}()
 	<-done
-	return pid, pidfd, err
 }
 
 // hint says what an errno of the clone usually means.

@@ -3,6 +3,7 @@ package launch
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -59,7 +60,39 @@ func Outside(pid int, spec sandbox.Spec) []sandbox.Finding {
 		w := fmt.Sprintf("0 %d 1 %d %d 2", spec.IDs.Executor, spec.IDs.Work, spec.IDs.Work)
 		add("user-namespace", err == nil && got == w, "%s %s", m, got)
 	}
+	found = append(found, births(proc, spec)...)
 	return append(found, mounts(proc, spec)...)
+}
+
+// births sees that of the executor's threads exactly one, that commands are born from,
+// is in the commands' group of each v1 hierarchy. Inside, a group reads as "/" wherever
+// the namespace was made.
+func births(proc string, spec sandbox.Spec) []sandbox.Finding {
+	var found []sandbox.Finding
+	for _, hierarchy := range spec.Cgroup.V1 {
+		tasks, err := filepath.Glob(proc + "task/*/cgroup")
+		in := 0
+		for _, t := range tasks {
+			b, rerr := os.ReadFile(t)
+			if rerr != nil {
+				continue // a thread that ended meanwhile
+			}
+			for line := range strings.Lines(string(b)) {
+				// 4:memory:/carrel/ws-2a97516c/cmd
+				f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+				if len(f) == 3 && f[1] == hierarchy && strings.HasSuffix(f[2], "/"+string(spec.Name)+"/cmd") {
+					in++
+				}
+			}
+		}
+		for _, control := range strings.Split(hierarchy, ",") {
+			found = append(found, sandbox.Finding{
+				Control: control, OK: err == nil && in == 1,
+				Evidence: fmt.Sprintf("outside: %d of %d threads is in cmd of %s, where commands are born", in, len(tasks), hierarchy),
+			})
+		}
+	}
+	return found
 }
 
 // mounts holds the mount table of the workspace against what may be there.

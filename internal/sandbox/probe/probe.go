@@ -1,0 +1,136 @@
+// Package probe finds out what this host can hold, by trying it: a namespace is made,
+// a system call made, a control group created and removed. Each check says what it found,
+// what it is for, and the command that would mend it.
+//
+// It must leave nothing behind, change no setting, and take well under a second. What
+// a running workspace proves of itself is another matter: that is its report.
+package probe
+
+import (
+	"context"
+	"runtime"
+	"sync"
+)
+
+// State is what a check found.
+type State string
+
+// Yes: it works here. Partly: it works with less than all of it. No: it does not.
+const (
+	Yes    State = "yes"
+	Partly State = "partly"
+	No     State = "no"
+)
+
+// Result is one check of one host.
+type Result struct {
+	ID string `json:"id"`
+	// Needed is what depends on it.
+	Needed string `json:"needed"`
+	// Required: no workspace starts without it.
+	Required bool  `json:"required"`
+	State    State `json:"state"`
+	// Found is what was seen, the errno included.
+	Found string `json:"found"`
+	// Remedy is a command or an instruction; it is empty when State is Yes.
+	Remedy string `json:"remedy"`
+}
+
+// Config says where to look. The zero value is this host.
+type Config struct {
+	// DataDir is the directory whose file system will hold the homes; it or its
+	// nearest existing parent is looked at. "" is /var/lib/carrel.
+	DataDir string
+	// FirstID and IDs are the range that workspaces take their ids from; 0 is the default.
+	FirstID, IDs uint32
+}
+
+// Defaults of Config.
+const (
+	DefaultDataDir = "/var/lib/carrel"
+	DefaultFirstID = 1879048192
+	DefaultIDs     = 1 << 20
+)
+
+// check is one row of the table. try answers from the host, never from what a version
+// number promises.
+type check struct {
+	id, needed string
+	required   bool
+	try        func(*Config) (state State, found, remedy string)
+}
+
+// checks is the table, in the order a person would mend things.
+var checks = []check{
+	{"root", "making users and namespaces for workspaces", true, tryRoot},
+	{"kernel", "cgroup.kill and clone into a control group", true, tryKernel},
+	{"user_namespaces", "the user namespace of each workspace", true, tryUserNamespaces},
+	{"namespaces", "own mounts, processes, IPC, host name, network and control groups", true, tryNamespaces},
+	{"cgroups", "knowing and ending every process of a workspace", true, tryCgroups},
+	{"cgroup_memory", "the memory limit", true, tryController("memory")},
+	{"cgroup_pids", "the limit on processes", true, tryController("pids")},
+	{"cgroup_cpu", "the share of the processors", false, tryController("cpu")},
+	{"swap_accounting", "the limit on swap", false, trySwap},
+	{"seccomp", "refusing dangerous system calls", true, trySeccomp},
+	{"landlock", "confining files a second time", true, tryLandlock},
+	{"pidfd", "signals that cannot hit a reused pid", true, tryPidfd},
+	{"clone3", "starting commands inside their control group", true, tryClone3},
+	{"openat2", "opening paths that nobody can redirect", true, tryOpenat2},
+	{"close_range", "letting no descriptor leak into a workspace", true, tryCloseRange},
+	{"mount_api", "mounts that cannot be raced", true, tryMountAPI},
+	{"memfd_exec", "starting the executor from sealed memory", true, tryMemfd},
+	{"useradd", "a Unix user per workspace", true, tryUseradd},
+	{"id_range", "ids that belong to nobody else", true, tryIDRange},
+	{"nftables", "redirecting a workspace's network to its proxy", false, tryNftables},
+	{"disk_quota", "a limit on disk space", false, tryQuota},
+	{"kvm", "microVMs with hardware support", false, tryKVM},
+	{"unprivileged_user_namespaces", "workspaces without root", false, tryUnprivileged},
+	{"apparmor", "workspaces without root", false, tryAppArmor},
+	{"subuid", "own ids for workspaces without root", false, trySubuid},
+}
+
+// Run makes every check and returns the results in the table's order. Those that ctx
+// ends before are No.
+func Run(ctx context.Context, cfg Config) []Result {
+	if cfg.DataDir == "" {
+		cfg.DataDir = DefaultDataDir
+	}
+	if cfg.FirstID == 0 {
+		cfg.FirstID = DefaultFirstID
+	}
+	if cfg.IDs == 0 {
+		cfg.IDs = DefaultIDs
+	}
+	results := make([]Result, len(checks))
+	next := make(chan int, len(checks))
+	for i := range checks {
+		next <- i
+	}
+	close(next)
+	var wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for i := range next {
+				c := &checks[i]
+				r := Result{ID: c.id, Needed: c.needed, Required: c.required, State: No, Found: "not tried: out of time", Remedy: "try again on a less busy host"}
+				if ctx.Err() == nil {
+					r.State, r.Found, r.Remedy = c.try(&cfg)
+				}
+				results[i] = r
+			}
+		})
+	}
+	wg.Wait()
+	return results
+}
+
+// Unmet returns the required ones that are not Yes or Partly.
+func Unmet(results []Result) []Result {
+	var out []Result
+	for _, r := range results {
+		if r.Required && r.State == No {
+			out = append(out, r)
+		}
+	}
+	return out
+}
