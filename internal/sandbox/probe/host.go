@@ -242,6 +242,9 @@ func tryQuota(c *Config) (State, string, string) {
 			on = append(on, name)
 		} else {
 			last = errno
+			if errno == unix.ESRCH {
+				last = errors.New("it is off")
+			}
 		}
 	}
 	if len(on) == 0 {
