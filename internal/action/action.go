@@ -28,6 +28,16 @@ const (
 	Recover Kind = "daemon.recover"
 )
 
+// The kinds that only look, or change nothing that is kept. They are recorded
+// when they are refused.
+const (
+	Inspect  Kind = "workspace.inspect"
+	Commands Kind = "command.list"
+	Logs     Kind = "command.logs"
+	Resize   Kind = "command.resize"
+	Audit    Kind = "audit.read"
+)
+
 // Action is one thing to be done. Fields that a kind does not use stay empty.
 type Action struct {
 	Kind      Kind         `json:"kind"`

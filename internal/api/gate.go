@@ -5,8 +5,8 @@ package api
 import (
 	"context"
 	"os"
-	"time"
 
+	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/principal"
@@ -15,21 +15,7 @@ import (
 )
 
 // Workspace is a workspace as a surface shows it.
-type Workspace struct {
-	Name        id.Workspace
-	Key         id.Key
-	Owner       string
-	User        string
-	IDs         workspace.IDs
-	Home        string
-	State       workspace.State
-	Root        workspace.Root
-	Boundary    workspace.Boundary
-	Limits      workspace.Limits
-	Controls    []workspace.Control
-	CreatedAt   time.Time
-	ExecutorPID int
-}
+type Workspace = workspace.View
 
 // Gate is what the surfaces need of the gate. ref is a key or a derived name. Every
 // method authorises p first; a workspace that p may not reach is reported
@@ -59,12 +45,4 @@ type Gate interface {
 }
 
 // AuditVerdict is what walking the chain found.
-type AuditVerdict struct {
-	OK      bool
-	Records int64
-	Bytes   int64
-	Head    string
-	// Of the first bad record, if not OK.
-	BadSeq, BadLine int64
-	Harm, Detail    string
-}
+type AuditVerdict = audit.Finding

@@ -58,6 +58,25 @@ type Bad struct {
 	Detail string
 }
 
+// Finding is a Verdict in one piece, as surfaces show it.
+type Finding struct {
+	OK             bool
+	Records, Bytes int64
+	Head           string
+	// Of the first bad record, if not OK.
+	BadSeq, BadLine int64
+	Harm, Detail    string
+}
+
+// Finding flattens v.
+func (v Verdict) Finding() Finding {
+	f := Finding{OK: v.Bad == nil, Records: v.Records, Bytes: v.Bytes, Head: v.Head.Hash}
+	if v.Bad != nil {
+		f.BadSeq, f.BadLine, f.Harm, f.Detail = v.Bad.Seq, v.Bad.Line, string(v.Bad.Harm), v.Bad.Detail
+	}
+	return f
+}
+
 // Verify walks the whole chain of r, hashing on every processor. A chain whose
 // end was cut off at a line cannot be told from a shorter one: give expect, a
 // record that it is known to have reached, or the zero Head. The error is

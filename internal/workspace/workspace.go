@@ -6,6 +6,7 @@
 package workspace
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/containerd/errdefs"
@@ -66,17 +67,17 @@ const (
 )
 
 // OrDefault returns l with every zero replaced by the default.
-func (l Limits) OrDefault() Limits {
-	or := func(v *int64, d int64) {
-		if *v == 0 {
-			*v = d
-		}
+func (l Limits) OrDefault() Limits { return l.Or(DefaultLimits) }
+
+// Or returns l with every zero replaced by that of d.
+func (l Limits) Or(d Limits) Limits {
+	return Limits{
+		MemoryBytes: cmp.Or(l.MemoryBytes, d.MemoryBytes),
+		SwapBytes:   cmp.Or(l.SwapBytes, d.SwapBytes),
+		Pids:        cmp.Or(l.Pids, d.Pids),
+		CPUWeight:   cmp.Or(l.CPUWeight, d.CPUWeight),
+		OpenFiles:   cmp.Or(l.OpenFiles, d.OpenFiles),
 	}
-	or(&l.MemoryBytes, DefaultLimits.MemoryBytes)
-	or(&l.Pids, DefaultLimits.Pids)
-	or(&l.CPUWeight, DefaultLimits.CPUWeight)
-	or(&l.OpenFiles, DefaultLimits.OpenFiles)
-	return l
 }
 
 // Validate reports the first limit that is out of bounds.

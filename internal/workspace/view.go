@@ -1,0 +1,26 @@
+package workspace
+
+import (
+	"time"
+
+	"github.com/carrel-dev/carrel/internal/id"
+)
+
+// View is a workspace as a surface shows it: what is stored of it together with
+// what runs.
+type View struct {
+	Name     id.Workspace
+	Key      id.Key
+	Owner    string
+	User     string
+	IDs      IDs
+	Home     string // on the host
+	State    State
+	Root     Root
+	Boundary Boundary
+	Limits   Limits
+	// Controls are those of a running workspace that was asked for alone.
+	Controls    []Control
+	CreatedAt   time.Time
+	ExecutorPID int // on the host; 0 unless running
+}
