@@ -40,17 +40,13 @@ func (b *broker) call(ctx context.Context, method string, params, result any) er
 		}
 		_, err = conn.Call(ctx, method, params, result)
 		var said *jsonrpc.Error
-		if err == nil || errors.As(err, &said) || ctx.Err() != nil {
-			return err
-		}
-		select {
-		case <-conn.Done():
-		default:
+		if err == nil || errors.As(err, &said) || ctx.Err() != nil || !errdefs.IsUnavailable(err) {
 			return err
 		}
 		if !again {
-			return fmt.Errorf("cannot have the broker %s the workspace: %w", method, err)
+			return fmt.Errorf("the broker went away during %s; its log tells why: %w", method, err)
 		}
+		_ = conn.Close() // half-closed at best
 	}
 }
 

@@ -1,0 +1,240 @@
+package gate_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// runtimeDouble is a test double of a runtime: it keeps workspaces in memory, counts
+// what is asked of it, and fails where a hook says so.
+type runtimeDouble struct {
+	mu    sync.Mutex
+	all   map[id.Workspace]runtime.Workspace
+	keys  map[id.Workspace]string
+	alive map[id.Workspace]bool // an executor answers
+	calls map[string]int
+	procs []*processDouble
+	// hook is called before each operation, without the lock.
+	hook func(op string, name id.Workspace) error
+}
+
+var _ runtime.Runtime = (*runtimeDouble)(nil)
+
+func newDouble() *runtimeDouble {
+	return &runtimeDouble{
+		all: map[id.Workspace]runtime.Workspace{}, keys: map[id.Workspace]string{},
+		alive: map[id.Workspace]bool{}, calls: map[string]int{},
+	}
+}
+
+func (d *runtimeDouble) begin(op string, name id.Workspace) error {
+	d.mu.Lock()
+	d.calls[op]++
+	hook := d.hook
+	d.mu.Unlock()
+	if hook != nil {
+		return hook(op, name)
+	}
+	return nil
+}
+
+func (d *runtimeDouble) count(op string) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.calls[op]
+}
+
+func (d *runtimeDouble) setHook(f func(op string, name id.Workspace) error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.hook = f
+}
+
+// kill is the death of an executor.
+func (d *runtimeDouble) kill(name id.Workspace) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.alive[name] = false
+}
+
+func (d *runtimeDouble) set(name id.Workspace, state workspace.State) (runtime.Workspace, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	w, ok := d.all[name]
+	if !ok {
+		return w, fmt.Errorf("cannot find %s: %w", name, errdefs.ErrNotFound)
+	}
+	w.State, w.ExecutorPID = state, 0
+	if state == workspace.StateRunning {
+		w.ExecutorPID = 4711
+	}
+	d.all[name], d.alive[name] = w, state == workspace.StateRunning
+	return w, nil
+}
+
+func (d *runtimeDouble) Create(_ context.Context, name id.Workspace, keyDigest string, limits workspace.Limits) (runtime.Workspace, error) {
+	if err := d.begin("create", name); err != nil {
+		return runtime.Workspace{}, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if k, ok := d.keys[name]; ok && k != keyDigest {
+		return runtime.Workspace{}, fmt.Errorf("cannot create %s: it has another key: %w", name, errdefs.ErrAlreadyExists)
+	}
+	if w, ok := d.all[name]; ok {
+		return w, nil
+	}
+	w := runtime.Workspace{Name: name, User: string(name), IDs: workspace.IDsFrom(uint32(1000 + 3*len(d.all))), Home: "/homes/" + string(name), State: workspace.StateStopped, Limits: limits}
+	d.all[name], d.keys[name] = w, keyDigest
+	return w, nil
+}
+
+func (d *runtimeDouble) Start(_ context.Context, name id.Workspace) (runtime.Workspace, workspace.Report, error) {
+	if err := d.begin("start", name); err != nil {
+		return runtime.Workspace{}, workspace.Report{}, err
+	}
+	w, err := d.set(name, workspace.StateRunning)
+	return w, report(), err
+}
+
+func report() workspace.Report {
+	return workspace.Report{Controls: []workspace.Control{{ID: "a", Required: true, State: workspace.Verified}}}
+}
+
+func (d *runtimeDouble) Stop(_ context.Context, name id.Workspace) (runtime.Workspace, error) {
+	if err := d.begin("stop", name); err != nil {
+		return runtime.Workspace{}, err
+	}
+	return d.set(name, workspace.StateStopped)
+}
+
+func (d *runtimeDouble) Destroy(_ context.Context, name id.Workspace, purge bool) (runtime.Workspace, error) {
+	if err := d.begin("destroy", name); err != nil {
+		return runtime.Workspace{}, err
+	}
+	w, err := d.set(name, workspace.StateDestroyed)
+	if err != nil {
+		return w, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.all, name)
+	if !purge {
+		w.Retained = "/retained/" + string(name)
+	}
+	return w, nil
+}
+
+func (d *runtimeDouble) List(context.Context) ([]runtime.Workspace, error) {
+	if err := d.begin("list", ""); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var out []runtime.Workspace
+	for _, w := range d.all {
+		out = append(out, w)
+	}
+	return out, nil
+}
+
+func (d *runtimeDouble) Report(_ context.Context, name id.Workspace) (workspace.Report, error) {
+	return report(), d.begin("report", name)
+}
+
+// reach is what every call to an executor begins with.
+func (d *runtimeDouble) reach(op string, name id.Workspace) error {
+	if err := d.begin(op, name); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.alive[name] {
+		return fmt.Errorf("cannot reach %s: %w", name, runtime.ErrNotRunning)
+	}
+	return nil
+}
+
+func (d *runtimeDouble) Run(_ context.Context, name id.Workspace, p execapi.ExecParams) (execapi.ExecResult, error) {
+	if err := d.reach("run", name); err != nil {
+		return execapi.ExecResult{}, err
+	}
+	return execapi.ExecResult{PID: 2, Status: &execapi.Status{Code: 3}, Stdout: []byte(p.Argv[0])}, nil
+}
+
+func (d *runtimeDouble) Spawn(_ context.Context, name id.Workspace, p execapi.ExecParams, _ bool, _ ...*os.File) (runtime.Process, error) {
+	if err := d.reach("spawn", name); err != nil {
+		return nil, err
+	}
+	proc := &processDouble{id: p.ID, end: make(chan error, 1)}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.procs = append(d.procs, proc)
+	return proc, nil
+}
+
+func (d *runtimeDouble) Detach(_ context.Context, name id.Workspace, _ execapi.ExecParams, _ bool) error {
+	return d.reach("detach", name)
+}
+
+func (d *runtimeDouble) Commands(_ context.Context, name id.Workspace) ([]execapi.Command, error) {
+	return []execapi.Command{{ID: "c-0"}}, d.reach("commands", name)
+}
+
+func (d *runtimeDouble) Output(_ context.Context, name id.Workspace, _ execapi.OutputParams, _ bool) (execapi.OutputResult, []*os.File, error) {
+	return execapi.OutputResult{}, nil, d.reach("output", name)
+}
+
+func (d *runtimeDouble) Signal(_ context.Context, name id.Workspace, _ execapi.StopTaskParams) error {
+	return d.reach("signal", name)
+}
+
+func (d *runtimeDouble) Resize(_ context.Context, name id.Workspace, _ execapi.ResizeParams) error {
+	return d.reach("resize", name)
+}
+
+func (d *runtimeDouble) Ping(_ context.Context, name id.Workspace) error {
+	return d.reach("ping", name)
+}
+
+func (d *runtimeDouble) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, p := range slices.Concat(d.procs) {
+		select {
+		case p.end <- fmt.Errorf("cannot finish the command: the daemon is stopping: %w", errdefs.ErrUnavailable):
+		default:
+		}
+	}
+	return nil
+}
+
+// processDouble is a test double of an attached command; it ends when the test says so.
+type processDouble struct {
+	id  id.Command
+	end chan error
+}
+
+func (p *processDouble) Files() []*os.File { return nil }
+func (p *processDouble) PID() int          { return 2 }
+func (p *processDouble) Close() error      { return nil }
+
+func (p *processDouble) Wait(ctx context.Context) (execapi.Status, error) {
+	select {
+	case err := <-p.end:
+		p.end <- err
+		return execapi.Status{Code: 9}, err
+	case <-ctx.Done():
+		return execapi.Status{}, ctx.Err()
+	}
+}

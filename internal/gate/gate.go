@@ -1,0 +1,300 @@
+// Package gate is the one place that turns an action into an effect:
+//
+//	authorise → policy → approval → intent on disk → runtime → outcome
+//
+// Every surface goes through it, and so does the daemon itself as principal
+// "system". Only this package calls the mutating methods of runtime and appends
+// to the audit log; a test over the whole module holds that.
+//
+// It must not speak any protocol, and it must not carry anything out itself.
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/action"
+	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/store"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// What the record says of the two steps that pass everything so far.
+const (
+	noPolicy   = "none yet: passes everything"
+	noApproval = "none"
+)
+
+// Config is that of New. All fields but Version are required.
+type Config struct {
+	Runtime runtime.Runtime
+	Store   *store.Store
+	Audit   *audit.Log
+	// Prefix starts derived names; it has passed id.ParsePrefix.
+	Prefix string
+	// Limits are those of a workspace that asks for none.
+	Limits workspace.Limits
+	// MaxWorkspaces is the most that may live at once.
+	MaxWorkspaces int
+	Log           *slog.Logger
+	// Version is what the log's lifecycle records say.
+	Version string
+}
+
+// Gate carries actions out. Its methods may be called from any goroutine.
+type Gate struct {
+	cfg Config
+
+	mu sync.Mutex
+	// ops are the lifecycle operations under way, one a workspace.
+	ops map[slot]*op
+	// seen is what the runtime last said of each workspace.
+	seen map[id.Workspace]runtime.Workspace
+
+	// background are the goroutines that wait for attached commands to end.
+	background sync.WaitGroup
+	intents    atomic.Int64
+	marking    sync.Mutex
+}
+
+// New returns a gate. Recover must be called before anything else.
+func New(cfg Config) *Gate {
+	return &Gate{cfg: cfg, ops: make(map[slot]*op), seen: make(map[id.Workspace]runtime.Workspace)}
+}
+
+// request is one action by one principal.
+type request struct {
+	by    principal.Principal
+	trace id.Trace
+	// on is the workspace acted on; only its name, boundary and root are used.
+	on     store.Workspace
+	action action.Action
+}
+
+// pending is what an effect returns as its data when its outcome comes later: do
+// then returns, and the outcome is recorded when pending has returned.
+type pending func() (data any, err error)
+
+// do is the one way to an effect. The intent is on disk before effect is called,
+// and if it cannot be written, effect is not called. data is what the outcome
+// says beside the error. The caller has been authorised; see reach.
+func (g *Gate) do(ctx context.Context, r request, effect func(context.Context) (data any, err error)) error {
+	// Policy and approval have their place here; they pass everything so far,
+	// and the intent says so.
+	rec, err := intentOf(&r)
+	if err != nil {
+		return err
+	}
+	seq, err := g.cfg.Audit.Append(ctx, rec)
+	if err != nil {
+		return fmt.Errorf("cannot record what is about to be done, so it was not done: %w", err)
+	}
+	data, err := effect(ctx)
+	if wait, later := data.(pending); later && err == nil {
+		g.background.Go(func() {
+			data, err := wait()
+			g.outcome(&r, seq, data, err)
+		})
+	} else {
+		g.outcome(&r, seq, data, err)
+	}
+	g.countIntent()
+	return err
+}
+
+func (g *Gate) outcome(r *request, seq int64, data any, err error) {
+	if aerr := g.cfg.Audit.AppendAsync(outcomeOf(r, seq, data, err)); aerr != nil {
+		// The intent stays open, and the next start closes it as interrupted.
+		g.cfg.Log.Error("cannot record an outcome", "intent", seq, "workspace", r.on.Name, "error", aerr)
+	}
+}
+
+// deny records a refusal and returns it. The refusal stands even if it cannot be
+// recorded.
+func (g *Gate) deny(ctx context.Context, r request, why error) error {
+	rec, err := intentOf(&r)
+	if err == nil {
+		rec.Type, rec.Status, rec.Isolation = audit.Denial, audit.StatusDenied, ""
+		rec.Error, rec.ErrorKind = clip(why.Error()), kindOf(why)
+		_, err = g.cfg.Audit.Append(ctx, rec)
+	}
+	if err != nil {
+		g.cfg.Log.Error("cannot record a denial", "principal", r.by, "action", r.action.Kind, "error", err)
+	}
+	return why
+}
+
+// find returns the living workspace that ref names: by its derived name first,
+// since a key may have the form of one.
+func (g *Gate) find(ref string) (store.Workspace, bool) {
+	if w, ok := g.cfg.Store.ByName(id.Workspace(ref)); ok {
+		return w, true
+	}
+	return g.cfg.Store.ByKey(id.Key(ref))
+}
+
+// reach is the one place where access to a workspace is decided: it returns the
+// workspace that ref names if p may reach it, and records a refusal.
+func (g *Gate) reach(ctx context.Context, p principal.Principal, ref string, a action.Action) (store.Workspace, error) {
+	w, ok := g.find(ref)
+	if !ok {
+		return w, fmt.Errorf("cannot find workspace %q: there is none with this key or name; \"carrel ls\" lists them: %w", ref, errdefs.ErrNotFound)
+	}
+	if p.MayReach(w.Owner) {
+		return w, nil
+	}
+	a.Workspace = w.Name
+	return w, g.deny(ctx, request{by: p, trace: id.NewTrace(), on: w, action: a},
+		fmt.Errorf("cannot let %s %s workspace %q: it belongs to another user; ask its owner or an administrator: %w",
+			p, verb(a.Kind), ref, errdefs.ErrPermissionDenied))
+}
+
+// administer lets administrators pass and records a refusal of others.
+func (g *Gate) administer(ctx context.Context, p principal.Principal, a action.Action) error {
+	if p.Kind == principal.System || (p.Kind == principal.User && (p.Admin || p.UID == 0)) {
+		return nil
+	}
+	return g.deny(ctx, request{by: p, trace: id.NewTrace(), action: a},
+		fmt.Errorf("cannot let %s %s: it is for root and the members of the carrel group; use sudo or ask an administrator: %w",
+			p, verb(a.Kind), errdefs.ErrPermissionDenied))
+}
+
+// verb is a kind of action in a sentence.
+func verb(k action.Kind) string {
+	if v, ok := map[action.Kind]string{
+		action.Create: "create", action.Start: "start", action.Stop: "stop", action.Destroy: "destroy",
+		action.Exec: "run a command in", action.Attach: "attach to a command in", action.Signal: "signal a command in",
+		action.Inspect: "inspect", action.Commands: "list the commands of", action.Logs: "read the output of a command in",
+		action.Resize: "resize a terminal in", action.Audit: "read the audit log",
+	}[k]; ok {
+		return v
+	}
+	return "act on"
+}
+
+// Get returns the workspace that ref names, with its controls if it runs.
+func (g *Gate) Get(ctx context.Context, p principal.Principal, ref string) (workspace.View, error) {
+	w, err := g.reach(ctx, p, ref, action.Action{Kind: action.Inspect})
+	if err != nil {
+		return workspace.View{}, err
+	}
+	v := g.view(w)
+	if w.State != workspace.StateRunning {
+		return v, nil
+	}
+	rep, err := g.cfg.Runtime.Report(ctx, w.Name)
+	if err != nil {
+		return v, fmt.Errorf("cannot show the proof of workspace %s: %w", w.Name, err)
+	}
+	v.Controls = rep.Controls
+	return v, nil
+}
+
+// List returns the workspaces that p may reach, by name and without controls.
+func (g *Gate) List(_ context.Context, p principal.Principal) ([]workspace.View, error) {
+	all := g.cfg.Store.Workspaces()
+	views := make([]workspace.View, 0, len(all))
+	for _, w := range all {
+		if p.MayReach(w.Owner) {
+			views = append(views, g.view(w))
+		}
+	}
+	return views, nil
+}
+
+func (g *Gate) view(w store.Workspace) workspace.View {
+	g.mu.Lock()
+	rt := g.seen[w.Name]
+	g.mu.Unlock()
+	v := workspace.View{
+		Name: w.Name, Key: w.Key, Owner: w.Owner, State: w.State, Root: w.Root, Boundary: w.Boundary, Limits: w.Limits, CreatedAt: w.CreatedAt,
+		User: rt.User, IDs: rt.IDs, Home: rt.Home,
+	}
+	if w.State == workspace.StateRunning {
+		v.ExecutorPID = rt.ExecutorPID
+	}
+	return v
+}
+
+func (g *Gate) note(w runtime.Workspace) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.seen[w.Name] = w
+}
+
+// slot is what one lifecycle operation excludes others from: a workspace, or a
+// key that is being given one.
+type slot struct {
+	name id.Workspace
+	key  id.Key
+}
+
+// op is a lifecycle operation under way.
+type op struct {
+	kind action.Kind
+	done chan struct{} // closed once err is set
+	err  error
+}
+
+// exclusive runs f as the only operation on s. Those that come meanwhile wait; one
+// of the same kind with join set takes the result of the running one instead of
+// running again. f gets a context that does not end with the caller's: a begun
+// operation is finished.
+func (g *Gate) exclusive(ctx context.Context, s slot, kind action.Kind, join bool, f func(context.Context) error) error {
+	for {
+		g.mu.Lock()
+		o := g.ops[s]
+		if o == nil {
+			o = &op{kind: kind, done: make(chan struct{}), err: errUnfinished}
+			g.ops[s] = o
+			g.mu.Unlock()
+			defer func() {
+				g.mu.Lock()
+				delete(g.ops, s)
+				g.mu.Unlock()
+				close(o.done)
+			}()
+			o.err = f(context.WithoutCancel(ctx))
+			return o.err
+		}
+		g.mu.Unlock()
+		select {
+		case <-o.done:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if join && o.kind == kind {
+			return o.err
+		}
+	}
+}
+
+// errUnfinished is what those who joined get if an operation panicked.
+var errUnfinished = fmt.Errorf("cannot finish the operation: it broke off: %w", errdefs.ErrInternal)
+
+// ending reports whether a workspace is being stopped or destroyed right now.
+func (g *Gate) ending(name id.Workspace) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	o := g.ops[slot{name: name}]
+	return o != nil && (o.kind == action.Stop || o.kind == action.Destroy)
+}
+
+// Close lets go of the executors, records the outcomes of what was attached and
+// notes how far the log is known. Nothing may call the gate meanwhile. It does
+// not close the audit log or the store.
+func (g *Gate) Close(ctx context.Context) error {
+	err := g.cfg.Runtime.Close()
+	g.background.Wait()
+	_, aerr := g.cfg.Audit.Append(ctx, g.lifecycle("daemon.stopped"))
+	return errors.Join(err, aerr, g.mark(ctx))
+}

@@ -1,0 +1,281 @@
+package gate
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/action"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/store"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// maxNames is how many names are tried for one key before giving up.
+const maxNames = 64
+
+// Create makes a workspace for key, owned by p, or returns the one there is. Zero
+// limits mean the configured ones. It starts it too if start is set.
+//
+// Errors: permission_denied if the key is another user's, resource_exhausted if
+// there are as many as there may be, and those of the runtime.
+func (g *Gate) Create(ctx context.Context, p principal.Principal, key id.Key, limits workspace.Limits, start bool) (workspace.View, bool, error) {
+	trace := id.NewTrace()
+	a := action.Action{Kind: action.Create, Key: key}
+	if p.Kind != principal.User && p.Kind != principal.System {
+		return workspace.View{}, false, g.deny(ctx, request{by: p, trace: trace, action: a},
+			fmt.Errorf("cannot let %s create a workspace: %w", p, errdefs.ErrPermissionDenied))
+	}
+	if asked := (limits != workspace.Limits{}); asked {
+		raw, err := json.Marshal(limits)
+		if err != nil {
+			return workspace.View{}, false, fmt.Errorf("cannot read the limits: %w", err)
+		}
+		a.Limits = raw
+	}
+	limits = limits.Or(g.cfg.Limits)
+	if err := limits.Validate(); err != nil {
+		return workspace.View{}, false, err
+	}
+	var w store.Workspace
+	var created bool
+	err := g.exclusive(ctx, slot{key: key}, action.Create, false, func(ctx context.Context) (err error) {
+		w, created, err = g.create(ctx, request{by: p, trace: trace, action: a}, limits)
+		return err
+	})
+	if err != nil {
+		return workspace.View{}, false, err
+	}
+	if !start {
+		return g.view(w), created, nil
+	}
+	if err := g.ensureRunning(ctx, p, trace, w.Name); err != nil {
+		return g.view(w), created, fmt.Errorf("workspace %s is there but does not run: %w", w.Name, err)
+	}
+	v, err := g.Get(ctx, p, string(w.Name))
+	return v, created, err
+}
+
+// create runs with the key's slot held.
+func (g *Gate) create(ctx context.Context, r request, limits workspace.Limits) (store.Workspace, bool, error) {
+	key := r.action.Key
+	w, exists := g.cfg.Store.ByKey(key)
+	if exists && !r.by.MayReach(w.Owner) {
+		r.on, r.action.Workspace = w, w.Name
+		return w, false, g.deny(ctx, r, fmt.Errorf("cannot create workspace %q: another user has one with this key; choose another key: %w", key, errdefs.ErrPermissionDenied))
+	}
+	if exists && w.State == workspace.StateDestroying {
+		return w, false, fmt.Errorf("cannot create workspace %q: the one there is, %s, is being destroyed; run \"carrel destroy\" again to finish that: %w", key, w.Name, errdefs.ErrFailedPrecondition)
+	}
+	if exists && w.State != workspace.StateCreating {
+		return w, false, nil
+	}
+	if exists { // begun before, and broken off at a point that is not known
+		w, err := g.make(ctx, r, w, false)
+		return w, err == nil, err
+	}
+	_, taken := g.cfg.Store.ByName(id.Workspace(key))
+	if taken || (id.IsWorkspace(string(key)) && strings.HasPrefix(string(key), g.cfg.Prefix+"-")) {
+		return w, false, fmt.Errorf("cannot use %q as a key: it has the form of a derived name and could be taken for another workspace; choose another key: %w", key, errdefs.ErrInvalidArgument)
+	}
+	if n := g.cfg.Store.Len(); n >= g.cfg.MaxWorkspaces {
+		return w, false, fmt.Errorf("cannot create workspace %q: there are %d, the most there may be; destroy some, or raise max_workspaces: %w", key, n, errdefs.ErrResourceExhausted)
+	}
+	n, err := g.cfg.Store.FreeSuffix(ctx, g.cfg.Prefix, key)
+	if err != nil {
+		return w, false, err
+	}
+	for last := min(n+maxNames, id.MaxCollision+1); n < last; n++ {
+		w, err := g.make(ctx, r, store.Workspace{
+			Name: id.Derive(g.cfg.Prefix, key, n), Key: key, Owner: r.by.String(), Root: workspace.RootSystem, Boundary: workspace.BoundaryNamespace,
+			Limits: limits, State: workspace.StateCreating, CreatedAt: time.Now(),
+		}, true)
+		// The name has another key: of a collision, or of a life before.
+		if !errdefs.IsAlreadyExists(err) {
+			return w, err == nil, err
+		}
+	}
+	return w, false, fmt.Errorf("cannot create workspace %q: every name up to %s is taken: %w", key, id.Derive(g.cfg.Prefix, key, n-1), errdefs.ErrResourceExhausted)
+}
+
+// make carries one creation out under one name. What fails is undone; if that
+// fails too, the workspace stays as creating and the next attempt goes on.
+func (g *Gate) make(ctx context.Context, r request, w store.Workspace, insert bool) (store.Workspace, error) {
+	r.on, r.action.Workspace = w, w.Name
+	err := g.exclusive(ctx, slot{name: w.Name}, action.Create, false, func(ctx context.Context) error {
+		return g.do(ctx, r, func(ctx context.Context) (any, error) {
+			if insert {
+				if err := g.cfg.Store.Insert(ctx, w); err != nil {
+					return nil, err
+				}
+			}
+			sum := sha256.Sum256([]byte(w.Key))
+			rt, err := g.cfg.Runtime.Create(ctx, w.Name, hex.EncodeToString(sum[:]), w.Limits)
+			if errdefs.IsUnavailable(err) {
+				// It may have been made: only asking again tells.
+				return nil, err
+			}
+			if err != nil {
+				return nil, errors.Join(err, g.cfg.Store.Delete(ctx, w.Name))
+			}
+			g.note(rt)
+			return nil, g.cfg.Store.SetState(ctx, w.Name, workspace.StateStopped)
+		})
+	})
+	w.State = workspace.StateStopped
+	return w, err
+}
+
+// Start starts the workspace that ref names and returns it with its proof.
+func (g *Gate) Start(ctx context.Context, p principal.Principal, ref string) (workspace.View, error) {
+	w, err := g.reach(ctx, p, ref, action.Action{Kind: action.Start})
+	if err != nil {
+		return workspace.View{}, err
+	}
+	if w.State == workspace.StateRunning && errors.Is(g.cfg.Runtime.Ping(ctx, w.Name), runtime.ErrNotRunning) {
+		g.lost(ctx, w.Name)
+	}
+	if err := g.start(ctx, p, id.NewTrace(), w.Name); err != nil {
+		return workspace.View{}, err
+	}
+	return g.Get(ctx, p, string(w.Name))
+}
+
+// ensureRunning returns at once if the workspace runs and else starts it. One
+// that is being ended is not started again behind the back of who ends it.
+func (g *Gate) ensureRunning(ctx context.Context, p principal.Principal, trace id.Trace, name id.Workspace) error {
+	if g.ending(name) {
+		return fmt.Errorf("cannot run anything in workspace %s: it is being stopped; try again when it has: %w", name, errdefs.ErrFailedPrecondition)
+	}
+	if w, ok := g.cfg.Store.ByName(name); ok && w.State == workspace.StateRunning {
+		return nil
+	}
+	return g.start(ctx, p, trace, name)
+}
+
+// start starts a workspace unless it runs. Concurrent starts are one.
+func (g *Gate) start(ctx context.Context, p principal.Principal, trace id.Trace, name id.Workspace) error {
+	return g.exclusive(ctx, slot{name: name}, action.Start, true, func(ctx context.Context) error {
+		w, err := g.living(name)
+		if err != nil || w.State == workspace.StateRunning {
+			return err
+		}
+		if w.State != workspace.StateStopped {
+			return fmt.Errorf("cannot start workspace %s: it is %s; repeat what was begun to finish it: %w", name, w.State, errdefs.ErrFailedPrecondition)
+		}
+		return g.do(ctx, request{by: p, trace: trace, on: w, action: action.Action{Kind: action.Start, Workspace: name}}, func(ctx context.Context) (any, error) {
+			rt, rep, err := g.cfg.Runtime.Start(ctx, name)
+			if err != nil {
+				return nil, err
+			}
+			g.note(rt)
+			return proof(rep), g.cfg.Store.SetState(ctx, name, workspace.StateRunning)
+		})
+	})
+}
+
+// proof counts a report's controls by state, for the record of a start.
+func proof(rep workspace.Report) any {
+	n := make(map[workspace.ControlState]int)
+	for _, c := range rep.Controls {
+		n[c.State]++
+	}
+	return struct {
+		Controls map[workspace.ControlState]int `json:"controls"`
+	}{n}
+}
+
+func (g *Gate) living(name id.Workspace) (store.Workspace, error) {
+	w, ok := g.cfg.Store.ByName(name)
+	if !ok {
+		return w, fmt.Errorf("cannot find workspace %s: it was destroyed meanwhile: %w", name, errdefs.ErrNotFound)
+	}
+	return w, nil
+}
+
+// Stop ends everything that runs in the workspace that ref names.
+func (g *Gate) Stop(ctx context.Context, p principal.Principal, ref string) (workspace.View, error) {
+	w, err := g.reach(ctx, p, ref, action.Action{Kind: action.Stop})
+	if err != nil {
+		return workspace.View{}, err
+	}
+	if err := g.stop(ctx, p, w.Name); err != nil {
+		return workspace.View{}, err
+	}
+	if w, err = g.living(w.Name); err != nil {
+		return workspace.View{}, err
+	}
+	return g.view(w), nil
+}
+
+func (g *Gate) stop(ctx context.Context, p principal.Principal, name id.Workspace) error {
+	return g.exclusive(ctx, slot{name: name}, action.Stop, true, func(ctx context.Context) error {
+		w, err := g.living(name)
+		if err != nil || w.State == workspace.StateStopped {
+			return err
+		}
+		if w.State != workspace.StateRunning {
+			return fmt.Errorf("cannot stop workspace %s: it is %s: %w", name, w.State, errdefs.ErrFailedPrecondition)
+		}
+		return g.do(ctx, request{by: p, trace: id.NewTrace(), on: w, action: action.Action{Kind: action.Stop, Workspace: name}}, func(ctx context.Context) (any, error) {
+			rt, err := g.cfg.Runtime.Stop(ctx, name)
+			if err != nil {
+				return nil, err
+			}
+			g.note(rt)
+			return nil, g.cfg.Store.SetState(ctx, name, workspace.StateStopped)
+		})
+	})
+}
+
+// Destroy ends the life of the workspace that ref names. Its home is kept aside
+// at the path returned, unless purge is set.
+func (g *Gate) Destroy(ctx context.Context, p principal.Principal, ref string, purge bool) (string, error) {
+	w, err := g.reach(ctx, p, ref, action.Action{Kind: action.Destroy, Purge: purge})
+	if err != nil {
+		return "", err
+	}
+	return g.destroy(ctx, p, w.Name, purge, action.Destroy)
+}
+
+// destroy takes one up again that a crash or an error broke off; kind says why.
+func (g *Gate) destroy(ctx context.Context, p principal.Principal, name id.Workspace, purge bool, kind action.Kind) (retained string, err error) {
+	err = g.exclusive(ctx, slot{name: name}, action.Destroy, false, func(ctx context.Context) error {
+		w, err := g.living(name)
+		if err != nil {
+			return err
+		}
+		return g.do(ctx, request{by: p, trace: id.NewTrace(), on: w, action: action.Action{Kind: kind, Workspace: name, Purge: purge}}, func(ctx context.Context) (any, error) {
+			if err := g.cfg.Store.SetDestroying(ctx, name, purge); err != nil {
+				return nil, err
+			}
+			rt, err := g.cfg.Runtime.Destroy(ctx, name, purge)
+			if err != nil && !errdefs.IsNotFound(err) {
+				return nil, err
+			}
+			retained = rt.Retained
+			if err := g.cfg.Store.SetDestroyed(ctx, name, retained); err != nil {
+				return nil, err
+			}
+			g.mu.Lock()
+			delete(g.seen, name)
+			g.mu.Unlock()
+			if retained == "" {
+				return nil, nil
+			}
+			return struct {
+				Retained string `json:"retained"`
+			}{retained}, nil
+		})
+	})
+	return retained, err
+}

@@ -1,0 +1,210 @@
+package gate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/action"
+	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/store"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+const (
+	// metaMark is where the store keeps how far the audit log is known.
+	metaMark = "audit_mark"
+	// markEvery is after how many intents that is noted again.
+	markEvery = 4096
+)
+
+// LoadMark returns what the store last noted of the audit log, for audit.Open.
+func LoadMark(ctx context.Context, s *store.Store) (audit.Mark, error) {
+	var m audit.Mark
+	text, err := s.Meta(ctx, metaMark)
+	if err != nil || text == "" {
+		return m, err
+	}
+	if err := json.Unmarshal([]byte(text), &m); err != nil {
+		return m, fmt.Errorf("cannot read how far the audit log is known: %w: %w", err, errdefs.ErrDataLoss)
+	}
+	return m, nil
+}
+
+// mark notes how far the audit log is known. What lies before is not read again
+// at the next start, and a log that ends before has been cut.
+func (g *Gate) mark(ctx context.Context) error {
+	g.marking.Lock()
+	defer g.marking.Unlock()
+	m, err := g.cfg.Audit.Mark()
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("cannot note how far the audit log is known: %w", err)
+	}
+	return g.cfg.Store.SetMeta(ctx, metaMark, string(text))
+}
+
+// countIntent notes the mark now and then, away from the request that is due.
+func (g *Gate) countIntent() {
+	if g.intents.Add(1)%markEvery != 0 {
+		return
+	}
+	g.background.Go(func() {
+		if err := g.mark(context.Background()); err != nil {
+			g.cfg.Log.Error("cannot note how far the audit log is known", "error", err)
+		}
+	})
+}
+
+func (g *Gate) lifecycle(event string) audit.Record {
+	data, _ := json.Marshal(struct { // strings and a number always marshal
+		Event   string `json:"event"`
+		Version string `json:"version,omitempty"`
+		PID     int    `json:"pid"`
+	}{event, g.cfg.Version, os.Getpid()})
+	return audit.Record{Type: audit.Lifecycle, Principal: principal.Self().String(), Status: audit.StatusOK, Data: data}
+}
+
+// Recover puts right what the last run left, before anything is served: it closes
+// the intents that have no outcome, finishes what was being made or ended,
+// and takes up the executors that live. Nothing is run again.
+func (g *Gate) Recover(ctx context.Context) error {
+	open, err := g.cfg.Audit.Unfinished()
+	if err != nil {
+		return err
+	}
+	if _, err := g.cfg.Audit.Append(ctx, g.lifecycle("daemon.started")); err != nil {
+		return err
+	}
+	for _, r := range open {
+		if err := g.cfg.Audit.AppendAsync(audit.Record{
+			Type: audit.Outcome, Trace: r.Trace, Principal: principal.Self().String(), Workspace: r.Workspace, Intent: r.Seq,
+			Status: audit.StatusInterrupted, Error: "the daemon ended before the outcome was recorded; what was begun was not repeated",
+		}); err != nil {
+			return err
+		}
+	}
+	if len(open) > 0 {
+		g.cfg.Log.Warn("closed actions that the last run left without an outcome", "count", len(open))
+	}
+	real, err := g.cfg.Runtime.List(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot learn which workspaces there are: %w", err)
+	}
+	found := make(map[id.Workspace]runtime.Workspace, len(real))
+	for _, rt := range real {
+		found[rt.Name] = rt
+		if _, known := g.cfg.Store.ByName(rt.Name); !known {
+			// Its key is not known, so it can neither be used nor be told from
+			// somebody's data.
+			g.cfg.Log.Warn("the broker has a workspace that the database does not know; it is left as it is", "workspace", rt.Name, "home", rt.Home)
+			continue
+		}
+		g.note(rt)
+	}
+	for _, w := range g.cfg.Store.Workspaces() {
+		rt, exists := found[w.Name]
+		if err := g.reconcile(ctx, w, rt, exists); err != nil {
+			return fmt.Errorf("cannot put workspace %s right: %w", w.Name, err)
+		}
+	}
+	return g.mark(ctx)
+}
+
+// reconcile brings one workspace from where the last run left it to a state that
+// can be used.
+//
+//	stored      with the broker   becomes
+//	creating    there             stopped: the creation is finished
+//	creating    missing           gone: the creation is undone
+//	destroying  either            destroyed: finished, with or without the home
+//	stopped     running           running: it was being started
+//	running     stopped, missing  stopped
+//	running     running           running if the executor answers, else stopped
+func (g *Gate) reconcile(ctx context.Context, w store.Workspace, rt runtime.Workspace, exists bool) error {
+	running := exists && rt.State == workspace.StateRunning
+	switch {
+	case w.State == workspace.StateDestroying:
+		_, err := g.destroy(ctx, principal.Self(), w.Name, w.Purge, action.Recover)
+		return g.tolerate(w, err)
+	case w.State == workspace.StateCreating && !exists:
+		return g.recovering(ctx, w, func(ctx context.Context) error { return g.cfg.Store.Delete(ctx, w.Name) })
+	case !running:
+		if w.State == workspace.StateStopped {
+			return nil
+		}
+		if !exists {
+			g.cfg.Log.Error("the broker does not know a workspace of the database; it cannot be started", "workspace", w.Name)
+		}
+		return g.recovering(ctx, w, func(ctx context.Context) error { return g.cfg.Store.SetState(ctx, w.Name, workspace.StateStopped) })
+	}
+	if w.State != workspace.StateRunning {
+		if err := g.recovering(ctx, w, func(ctx context.Context) error { return g.cfg.Store.SetState(ctx, w.Name, workspace.StateRunning) }); err != nil {
+			return err
+		}
+	}
+	if err := g.cfg.Runtime.Ping(ctx, w.Name); err != nil {
+		g.cfg.Log.Warn("the executor of a workspace does not answer; the workspace is stopped", "workspace", w.Name, "error", err)
+		return g.tolerate(w, g.stop(ctx, principal.Self(), w.Name))
+	}
+	return nil
+}
+
+// tolerate keeps a workspace that cannot be put right from keeping all others down:
+// it stays in its state, and the same operation can be asked for again.
+func (g *Gate) tolerate(w store.Workspace, err error) error {
+	if err == nil || errdefs.IsDataLoss(err) {
+		return err
+	}
+	g.cfg.Log.Error("cannot put a workspace right; it stays as it is", "workspace", w.Name, "state", w.State, "error", err)
+	return nil
+}
+
+func (g *Gate) recovering(ctx context.Context, w store.Workspace, f func(context.Context) error) error {
+	return g.on(ctx, principal.Self(), w, action.Action{Kind: action.Recover}, func(ctx context.Context) (any, error) {
+		return nil, f(ctx)
+	})
+}
+
+// ExecutorLost is told by the runtime when the executor of a workspace went away
+// by itself.
+func (g *Gate) ExecutorLost(name id.Workspace) { g.lost(context.Background(), name) }
+
+// lost makes a workspace whose executor went away a stopped one, so that its next
+// use starts it. A workspace that answers after all is left alone.
+func (g *Gate) lost(ctx context.Context, name id.Workspace) {
+	if g.ending(name) || !errors.Is(g.cfg.Runtime.Ping(ctx, name), runtime.ErrNotRunning) {
+		return
+	}
+	g.cfg.Log.Warn("the executor of a workspace went away; the workspace is stopped", "workspace", name)
+	if err := g.stop(ctx, principal.Self(), name); err != nil {
+		g.cfg.Log.Error("cannot clean up behind an executor that went away", "workspace", name, "error", err)
+	}
+}
+
+// VerifyAudit walks the whole audit log. It is for administrators, as is ShowAudit.
+func (g *Gate) VerifyAudit(ctx context.Context, p principal.Principal) (audit.Finding, error) {
+	if err := g.administer(ctx, p, action.Action{Kind: action.Audit}); err != nil {
+		return audit.Finding{}, err
+	}
+	v, err := g.cfg.Audit.Verify(ctx)
+	return v.Finding(), err
+}
+
+// ShowAudit passes on the lines of the audit log; see audit.Log.Read.
+func (g *Gate) ShowAudit(ctx context.Context, p principal.Principal, from, n int64, follow bool, emit func(lines [][]byte) error) error {
+	if err := g.administer(ctx, p, action.Action{Kind: action.Audit}); err != nil {
+		return err
+	}
+	return g.cfg.Audit.Read(ctx, from, n, follow, emit)
+}
