@@ -42,8 +42,9 @@ type command struct {
 	mu     sync.Mutex
 	reaped bool
 	ending bool
-	killed int
-	timer  *time.Timer
+	// released: the sub-group is given back.
+	released bool
+	timer    *time.Timer
 
 	// notify is called once status is final, if it is set. It must not block.
 	notify func()
@@ -197,7 +198,7 @@ func (e *Executor) list() execapi.ListResult {
 		case <-c.done:
 			row.Status = &c.status
 		default:
-			row.Processes = len(c.group.pids())
+			c.inGroup(func(g *group) { row.Processes = len(g.pids()) })
 		}
 		out.Commands = append(out.Commands, row)
 	}
@@ -262,7 +263,17 @@ func (c *command) end(first unix.Signal, grace time.Duration) {
 		case <-c.done:
 		case <-t.C:
 			c.signal(unix.SIGKILL)
-			c.group.kill()
+			c.inGroup((*group).kill)
 		}
 	}()
+}
+
+// inGroup calls f with the command's sub-group as long as it is the command's: once it
+// is given back, another command may live there.
+func (c *command) inGroup(f func(*group)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.released && c.group != nil {
+		f(c.group)
+	}
 }

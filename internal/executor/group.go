@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +33,9 @@ type group struct {
 	procs  int // cgroup.procs
 	events int // cgroup.events
 	killer int // cgroup.kill, or -1 before Linux 5.14
+	// spent: cgroup.kill was used. The kernel ends every process cloned into such a
+	// group from outside it, at once and for good, so that it cannot be used again.
+	spent atomic.Bool
 }
 
 func openGroups(spec *sandbox.Spec) (*groups, error) {
@@ -102,6 +106,13 @@ func (g *groups) make() (*group, error) {
 
 // give takes back a sub-group that is empty.
 func (g *groups) give(s *group) {
+	if s.spent.Load() {
+		for _, fd := range []int{s.dir, s.procs, s.events, s.killer} {
+			unix.Close(fd)
+		}
+		unix.Unlinkat(g.dir, s.name, unix.AT_REMOVEDIR) // what cannot be removed now goes with the workspace's groups
+		return
+	}
 	g.mu.Lock()
 	g.free = append(g.free, s)
 	g.mu.Unlock()
@@ -147,6 +158,7 @@ func (s *group) signal(sig unix.Signal) int {
 // kill ends all at once. Without cgroup.kill it repeats until none is left to signal.
 func (s *group) kill() {
 	if s.killer >= 0 {
+		s.spent.Store(true)
 		if _, err := unix.Write(s.killer, []byte("1")); err == nil {
 			return
 		}

@@ -101,7 +101,7 @@ func (c *command) finish(ws unix.WaitStatus, ru *unix.Rusage) {
 		s.Code = ws.ExitStatus()
 	}
 	c.mu.Unlock()
-	if s.Signal == int(unix.SIGKILL) {
+	if s.Code == 128+int(unix.SIGKILL) { // or a shell says so of its child
 		s.OOM = c.e.oomSince()
 	}
 	if !c.group.populated() && c.stdout == nil && c.stderr == nil && c.buffer == nil {
@@ -145,7 +145,10 @@ const (
 // close makes the status final.
 func (c *command) close(groupEmpty bool) {
 	if groupEmpty {
+		c.mu.Lock()
+		c.released = true
 		c.e.groups.give(c.group)
+		c.mu.Unlock()
 	}
 	if !c.detached {
 		c.e.forget(c)

@@ -2,7 +2,7 @@ package sandbox
 
 import (
 	"fmt"
-	"syscall"
+	"kernel.org/pub/linux/libs/security/libcap/psx"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -38,7 +38,7 @@ func dropBounding() error {
 // dropCapabilities locks the secure bits and leaves only kept, on every thread. The
 // secure bits come first as they need CAP_SETPCAP.
 func dropCapabilities() error {
-	if _, _, e := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, secureBits, 0); e != 0 {
+	if _, _, e := psx.Syscall3(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, secureBits, 0); e != 0 {
 		return fmt.Errorf("cannot lock the secure bits: %w", e)
 	}
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -47,7 +47,7 @@ func dropCapabilities() error {
 		data[c/32].Permitted |= 1 << (c % 32)
 		data[c/32].Effective |= 1 << (c % 32)
 	}
-	if _, _, e := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&data[0])), 0); e != 0 {
+	if _, _, e := psx.Syscall3(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&data[0])), 0); e != 0 {
 		return fmt.Errorf("cannot drop capabilities: %w", e)
 	}
 	return nil
@@ -61,7 +61,7 @@ func bounded(c int) bool {
 
 // noNewPrivs sets no_new_privs on every thread: no exec gains rights any more.
 func noNewPrivs() error {
-	if _, _, e := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); e != 0 {
+	if _, _, e := psx.Syscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); e != 0 {
 		return fmt.Errorf("cannot set no_new_privs: %w", e)
 	}
 	return nil

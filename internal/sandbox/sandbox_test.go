@@ -1,40 +1,26 @@
 package sandbox_test
 
 import (
-	"context"
 	"fmt"
 	"os"
-	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/sandbox"
-	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
+	"github.com/carrel-dev/carrel/internal/sandbox/launch/launchtest"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
-
-// firstID is in a range that nothing else on a host uses; each process takes its own.
-var firstID = uint32(1_880_500_000 + 10*(os.Getpid()%10000))
 
 // skipMark starts the user name of a spec that asks the test's executor to leave a
 // step out.
 const skipMark = "skip "
 
-func init() {
-	if filepath.Base(os.Args[0]) == "carrel-executor" {
-		runtime.LockOSThread()
-	}
-}
-
 // TestMain is the executor when it is started as one.
 func TestMain(m *testing.M) {
-	if filepath.Base(os.Args[0]) != "carrel-executor" {
+	if !launchtest.IsExecutor() {
 		os.Exit(m.Run())
 	}
 	spec, err := sandbox.ReadSpec(sandbox.SpecFD)
@@ -54,99 +40,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// start launches this test as an executor in a workspace of its own.
-func start(t *testing.T, change func(*launch.Config)) (*launch.Executor, error) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: it starts an executor in namespaces, groups and ids of its own")
-	}
-	name := id.Derive("cst", id.Key(t.Name()), os.Getpid()%9999+1)
-	in, err := cgroup.Open(cgroup.Config{Name: fmt.Sprintf("carrel-sandbox-test-%d", os.Getpid()), MemoryBytes: 1 << 30})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
-		defer cancel()
-		if err := in.Remove(ctx, name); err != nil {
-			t.Errorf("processes are left: %v", err)
-		}
-		if err := in.RemoveInstance(); err != nil {
-			t.Errorf("groups are left: %v", err)
-		}
-	})
-	ids := workspace.IDsFrom(firstID)
-	limits := workspace.DefaultLimits
-	groups, err := in.Create(name, ids.Executor, limits)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(groups.Close)
-	dir := t.TempDir()
-	sub := func(name string) *os.File {
-		p := filepath.Join(dir, name)
-		if err := os.Mkdir(p, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chown(p, int(ids.Work), int(ids.Work)); err != nil {
-			t.Fatal(err)
-		}
-		f, err := os.Open(p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { f.Close() })
-		return f
-	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	binary, err := launch.Seal(self)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { binary.Close() })
-	lfd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener := os.NewFile(uintptr(lfd), "listener")
-	t.Cleanup(func() { listener.Close() })
-	c := launch.Config{
-		Binary: binary,
-		Spec: sandbox.Spec{
-			Name: name, User: string(name), IDs: ids, Shell: "/bin/bash", Limits: limits, TmpfsBytes: 64 << 20,
-			Net: sandbox.Net{LowPorts: true}, Cgroup: sandbox.Cgroup{V1: groups.V1, V2Controllers: groups.V2Controllers},
-		},
-		Listener: listener, Home: sub("home"), Tmp: sub("tmp"), VarTmp: sub("var-tmp"),
-		V1Sup: groups.V1Sup, V1Cmd: groups.V1Cmd, Born: groups.Born, Cmd: groups.Cmd, SupProcs: groups.SupProcs,
-		Moved: func() error { return in.EnableSubtree(name, limits) },
-		Outside: func(pid int) []sandbox.Finding {
-			var found []sandbox.Finding
-			for _, e := range in.Check(name, pid, limits) {
-				found = append(found, sandbox.Finding{Control: e.Control, OK: e.OK, Evidence: e.Text})
-			}
-			return found
-		},
-		Log: os.Stderr,
-	}
-	if change != nil {
-		change(&c)
-	}
-	ex, err := launch.Start(t.Context(), c)
-	if err == nil {
-		t.Cleanup(func() {
-			unix.Kill(ex.PID, unix.SIGKILL)
-			unix.Wait4(ex.PID, nil, 0, nil)
-			ex.Pidfd.Close()
-		})
-	}
-	return ex, err
-}
-
 func TestEveryRequiredControlIsVerified(t *testing.T) {
-	ex, err := start(t, nil)
+	ex, err := launchtest.Start(t, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +92,7 @@ func TestEachStepIsMissed(t *testing.T) {
 			continue
 		}
 		t.Run(step, func(t *testing.T) {
-			ex, err := start(t, func(c *launch.Config) { c.Spec.User = skipMark + step; c.Log = nil })
+			ex, err := launchtest.Start(t, func(c *launch.Config) { c.Spec.User = skipMark + step; c.Log = nil })
 			if err == nil {
 				t.Fatalf("the workspace started without it: %+v", ex.Report)
 			}
@@ -209,7 +104,7 @@ func TestEachStepIsMissed(t *testing.T) {
 }
 
 func TestLimitsOfAnotherGroupAreSeen(t *testing.T) {
-	_, err := start(t, func(c *launch.Config) {
+	_, err := launchtest.Start(t, func(c *launch.Config) {
 		// The executor's commands would be born where nothing limits them.
 		if len(c.V1Cmd) == 0 {
 			t.Skip("no v1 hierarchy is in use on this host")
