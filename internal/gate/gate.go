@@ -60,8 +60,10 @@ type Gate struct {
 	// seen is what the runtime last said of each workspace.
 	seen map[id.Workspace]runtime.Workspace
 
-	// background are the goroutines that wait for attached commands to end.
+	// background are the goroutines that wait for attached commands to end, and
+	// closed that no more may be started.
 	background sync.WaitGroup
+	closed     bool
 	intents    atomic.Int64
 	marking    sync.Mutex
 }
@@ -100,7 +102,7 @@ func (g *Gate) do(ctx context.Context, r request, effect func(context.Context) (
 	}
 	data, err := effect(ctx)
 	if wait, later := data.(pending); later && err == nil {
-		g.background.Go(func() {
+		g.later(func() {
 			data, err := wait()
 			g.outcome(&r, seq, data, err)
 		})
@@ -109,6 +111,18 @@ func (g *Gate) do(ctx context.Context, r request, effect func(context.Context) (
 	}
 	g.countIntent()
 	return err
+}
+
+// later runs f in a goroutine that Close waits for; once closed, right away.
+func (g *Gate) later(f func()) {
+	g.mu.Lock()
+	if g.closed {
+		g.mu.Unlock()
+		f()
+		return
+	}
+	g.background.Go(f)
+	g.mu.Unlock()
 }
 
 func (g *Gate) outcome(r *request, seq int64, data any, err error) {
@@ -290,9 +304,12 @@ func (g *Gate) ending(name id.Workspace) bool {
 }
 
 // Close lets go of the executors, records the outcomes of what was attached and
-// notes how far the log is known. Nothing may call the gate meanwhile. It does
-// not close the audit log or the store.
+// notes how far the log is known. Nothing should call the gate any more: what
+// does fails. It does not close the audit log or the store.
 func (g *Gate) Close(ctx context.Context) error {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
 	err := g.cfg.Runtime.Close()
 	g.background.Wait()
 	_, aerr := g.cfg.Audit.Append(ctx, g.lifecycle("daemon.stopped"))

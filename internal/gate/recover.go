@@ -59,7 +59,7 @@ func (g *Gate) countIntent() {
 	if g.intents.Add(1)%markEvery != 0 {
 		return
 	}
-	g.background.Go(func() {
+	g.later(func() {
 		if err := g.mark(context.Background()); err != nil {
 			g.cfg.Log.Error("cannot note how far the audit log is known", "error", err)
 		}

@@ -1,0 +1,193 @@
+// Package daemon is carreld put together: it reads the configuration, opens what
+// is kept, joins gate, runtime and API, serves, and takes it all down in order.
+// Nothing imports it but its command.
+//
+// It must not hold logic of its own beyond that order.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/api"
+	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/authn"
+	"github.com/carrel-dev/carrel/internal/build"
+	"github.com/carrel-dev/carrel/internal/config"
+	"github.com/carrel-dev/carrel/internal/gate"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/runtime/namespace"
+	"github.com/carrel-dev/carrel/internal/store"
+)
+
+// Streams are what the process was given.
+type Streams struct {
+	Out, Err io.Writer
+}
+
+// Run is the whole of carreld: it returns when ctx ends and everything is down,
+// or with the error that kept it from starting. args are without the program's
+// name, environ as os.Environ gives it.
+func Run(ctx context.Context, args, environ []string, s Streams) error {
+	o, err := parse(args, s.Err)
+	if err != nil {
+		return err
+	}
+	if o.version {
+		_, err := fmt.Fprintln(s.Out, "carreld", build.Version())
+		return err
+	}
+	cfg, err := config.Load(config.Sources{Flags: o.settings, Environ: environ, File: o.file})
+	if err != nil {
+		return err
+	}
+	switch {
+	case o.printConfig:
+		return printConfig(s.Out, cfg)
+	case o.verifyAudit:
+		return verifyAudit(ctx, s.Out, auditPath(cfg))
+	}
+	if err := unprivileged(); err != nil {
+		return err
+	}
+	if err := harden(); err != nil {
+		return err
+	}
+	boundMemory(environ)
+	return serve(ctx, cfg, o, newLog(s.Err, cfg))
+}
+
+func newLog(w io.Writer, cfg *config.Config) *slog.Logger {
+	opts := &slog.HandlerOptions{Level: cfg.LogLevel}
+	if cfg.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, opts))
+	}
+	return slog.New(slog.NewTextHandler(w, opts))
+}
+
+// State is in <data_dir>/daemon, which is the daemon's alone; the broker has its
+// own directory beside it.
+func stateDir(cfg *config.Config) string { return filepath.Join(cfg.DataDir, "daemon") }
+
+func auditPath(cfg *config.Config) string {
+	return filepath.Join(stateDir(cfg), "audit", "audit.jsonl")
+}
+
+// serve brings everything up from the bottom, serves until ctx ends, and takes it
+// down from the top.
+func serve(ctx context.Context, cfg *config.Config, o options, log *slog.Logger) (err error) {
+	began := time.Now()
+	closing := func(what string, f func() error) {
+		if cerr := f(); cerr != nil {
+			err = errors.Join(err, fmt.Errorf("cannot close the %s: %w", what, cerr))
+		}
+	}
+	if err := privateDir(stateDir(cfg)); err != nil {
+		return err
+	}
+	// The group is resolved first: it is what is most likely to be missing.
+	peers, err := authn.New(cfg.SocketGroup)
+	if err != nil {
+		return err
+	}
+	db, err := store.Open(ctx, filepath.Join(stateDir(cfg), "carrel.db"))
+	if err != nil {
+		return err
+	}
+	defer closing("database", db.Close)
+	mark, err := gate.LoadMark(ctx, db)
+	if err != nil {
+		return err
+	}
+	record, err := audit.Open(ctx, audit.Options{Path: auditPath(cfg), Since: mark, AcceptDamage: o.acceptDamage})
+	if errors.Is(err, audit.ErrDamaged) {
+		return fmt.Errorf("%w; \"carreld --verify-audit\" names the first bad record; restore the file, or start once with --accept-audit-damage to keep it aside and begin a new one that says so", err)
+	}
+	if err != nil {
+		return err
+	}
+	defer closing("audit log", record.Close)
+
+	var g *gate.Gate
+	rt := namespace.New(namespace.Config{
+		RuntimeDir: cfg.RuntimeDir,
+		// No executor is connected before g is set.
+		OnLost: func(name id.Workspace) { g.ExecutorLost(name) },
+	})
+	g = gate.New(gate.Config{
+		Runtime: rt, Store: db, Audit: record, Prefix: cfg.NamePrefix, Limits: cfg.Limits, MaxWorkspaces: cfg.MaxWorkspaces,
+		Log: log, Version: build.Version(),
+	})
+	defer closing("gate", func() error { return g.Close(context.WithoutCancel(ctx)) })
+	if err := g.Recover(ctx); err != nil {
+		return err
+	}
+
+	l, err := listen(filepath.Join(cfg.RuntimeDir, "carrel.sock"), cfg.SocketMode, cfg.SocketGroup)
+	if err != nil {
+		return err
+	}
+	surface := api.NewServer(g, api.Options{Version: build.Version(), Commit: build.Commit(), Log: log})
+	server := surface.HTTPServer(peers)
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(l) }()
+	debug.FreeOSMemory() // what opening took
+	log.Info("serving", "socket", l.Addr(), "version", build.Version(), "workspaces", db.Len(), "start", time.Since(began).Round(time.Millisecond))
+	if err := o.ready(); err != nil {
+		log.Error("cannot say that the daemon is ready", "error", err)
+	}
+
+	select {
+	case err := <-failed:
+		return fmt.Errorf("cannot serve the API: %w", err)
+	case <-ctx.Done():
+	}
+	log.Info("stopping", "timeout", cfg.StopTimeout)
+	stop(ctx, cfg.StopTimeout, surface, server, log)
+	<-failed
+	return nil
+}
+
+// stop lets requests under way finish until the deadline and then cuts them off,
+// which ends their commands. Detached commands live on.
+func stop(ctx context.Context, timeout time.Duration, surface *api.Server, server *http.Server, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	defer cancel()
+	drained := make(chan struct{})
+	go func() {
+		surface.Drain(ctx)
+		close(drained)
+	}()
+	if err := server.Shutdown(ctx); err != nil && !errors.Is(err, net.ErrClosed) {
+		log.Warn("requests were cut off", "error", err)
+		_ = server.Close()
+	}
+	<-drained
+}
+
+// privateDir makes sure of a directory that only this user may enter.
+func privateDir(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("cannot make the daemon's directory: %w; \"carrel up\" makes it, or as root: install -d -m 0700 -o carrel -g carrel %s", err, dir)
+	}
+	fi, err := os.Lstat(dir)
+	if err != nil {
+		return fmt.Errorf("cannot use the daemon's directory: %w", err)
+	}
+	if !fi.IsDir() || fi.Mode().Perm() != 0o700 {
+		return fmt.Errorf("cannot use the daemon's directory %s: it must be a directory with mode 0700 and is %v; as root: install -d -m 0700 -o carrel -g carrel %s: %w",
+			dir, fi.Mode(), dir, errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}

@@ -1,0 +1,19 @@
+package daemon
+
+import (
+	"context"
+	"io"
+
+	"github.com/carrel-dev/carrel/internal/config"
+)
+
+// Serve runs the daemon without its checks on the process.
+func Serve(ctx context.Context, cfg *config.Config, log io.Writer, readyFD int, acceptDamage bool) error {
+	return serve(ctx, cfg, options{readyFD: readyFD, acceptDamage: acceptDamage}, newLog(log, cfg))
+}
+
+// Listen is listen.
+var Listen = listen
+
+// AuditPath is auditPath.
+var AuditPath = auditPath

@@ -1,0 +1,99 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/config"
+)
+
+// ErrUsage is wrapped by errors about the command line; ErrHelp says that help was
+// asked for and given.
+var (
+	ErrUsage = errors.New("carreld --help lists the flags")
+	ErrHelp  = flag.ErrHelp
+)
+
+// options are the flags that are not settings.
+type options struct {
+	settings     map[string]string
+	file         string
+	readyFD      int
+	version      bool
+	printConfig  bool
+	verifyAudit  bool
+	acceptDamage bool
+}
+
+func parse(args []string, help io.Writer) (options, error) {
+	var o options
+	f := flag.NewFlagSet("carreld", flag.ContinueOnError)
+	f.SetOutput(io.Discard) // an error is one line, and ours to print
+	f.StringVar(&o.file, "config", "", "read the configuration from this `file` instead of "+config.DefaultFile)
+	f.IntVar(&o.readyFD, "ready-fd", -1, "write one line to this inherited descriptor when serving, and close it")
+	f.BoolVar(&o.version, "version", false, "print the version and exit")
+	f.BoolVar(&o.printConfig, "print-config", false, "print every setting with its value and source, and exit")
+	f.BoolVar(&o.verifyAudit, "verify-audit", false, "verify the audit log without a running daemon, and exit")
+	f.BoolVar(&o.acceptDamage, "accept-audit-damage", false, "keep a damaged audit log aside and begin a new one that says so")
+	o.settings = config.RegisterFlags(f)
+	err := f.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprintln(help, "carreld is carrel's daemon. It runs as its own user without privilege; \"carrel up\" starts it.\n\nFlags:")
+		f.SetOutput(help)
+		f.PrintDefaults()
+		return o, ErrHelp
+	case err != nil:
+		return o, fmt.Errorf("cannot start: %w; %w: %w", err, ErrUsage, errdefs.ErrInvalidArgument)
+	case f.NArg() > 0:
+		return o, fmt.Errorf("cannot start: %q is no flag, and carreld takes nothing else; %w: %w", f.Arg(0), ErrUsage, errdefs.ErrInvalidArgument)
+	case o.readyFD != -1 && o.readyFD < 3:
+		return o, fmt.Errorf("cannot start: --ready-fd must be an inherited descriptor from 3 on; %w: %w", ErrUsage, errdefs.ErrInvalidArgument)
+	}
+	if o.readyFD >= 0 {
+		unix.CloseOnExec(o.readyFD)
+	}
+	return o, nil
+}
+
+// ready tells whoever started the daemon that it serves.
+func (o options) ready() error {
+	if o.readyFD < 0 {
+		return nil
+	}
+	f := os.NewFile(uintptr(o.readyFD), "ready")
+	_, err := io.WriteString(f, "ready\n")
+	return errors.Join(err, f.Close())
+}
+
+func printConfig(w io.Writer, cfg *config.Config) error {
+	for _, s := range cfg.Effective() {
+		if _, err := fmt.Fprintf(w, "%-20s %-20q # %s\n", s.Name+":", s.Value, s.From); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// verifyAudit walks the log at path as it is. Whether its end was cut off is
+// checked against the database when the daemon starts.
+func verifyAudit(ctx context.Context, w io.Writer, path string) error {
+	v, err := audit.VerifyFile(ctx, path, audit.Head{})
+	if err != nil {
+		return err
+	}
+	if v.Bad != nil {
+		return fmt.Errorf("the audit log %s does not hold: %s at record %d (line %d, byte %d): %s: %w",
+			path, v.Bad.Harm, v.Bad.Seq, v.Bad.Line, v.Bad.Offset, v.Bad.Detail, errdefs.ErrDataLoss)
+	}
+	_, err = fmt.Fprintf(w, "%s holds: %d records, %d bytes, head %s\n", path, v.Records, v.Bytes, v.Head.Hash)
+	return err
+}

@@ -1,0 +1,89 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/user"
+	"strconv"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// listen binds the API's socket. One that is left over is removed only if nobody
+// answers on it; anything else at that path is left alone. The socket is made
+// with no rights at all and gets its group before its mode, so that at no time
+// more may connect than are meant to.
+func listen(path string, mode fs.FileMode, group string) (*net.UnixListener, error) {
+	if err := clearStale(path); err != nil {
+		return nil, err
+	}
+	// The daemon is still alone with itself: the umask is of the whole process.
+	old := unix.Umask(0o777)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	unix.Umask(old)
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen on %s: %w; the daemon's user must be able to write to that directory, which \"carrel up\" sees to", path, err)
+	}
+	if err := openTo(path, mode, group); err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot set who may use %s: %w", path, err), l.Close())
+	}
+	return l, nil
+}
+
+func clearStale(path string) error {
+	fi, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("cannot look at %s: %w", path, err)
+	case fi.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("cannot listen on %s: something that is no socket is there (%v); remove it, or choose another runtime_dir: %w", path, fi.Mode(), errdefs.ErrFailedPrecondition)
+	}
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	if err == nil {
+		_ = c.Close()
+		return fmt.Errorf("cannot listen on %s: another carreld answers there; end that one with \"carrel down\" first: %w", path, errdefs.ErrFailedPrecondition)
+	}
+	if !errors.Is(err, unix.ECONNREFUSED) {
+		return fmt.Errorf("cannot tell whether %s is in use: %w", path, err)
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("cannot remove the socket that an earlier run left: %w", err)
+	}
+	return nil
+}
+
+func openTo(path string, mode fs.FileMode, group string) error {
+	if group != "" {
+		g, err := user.LookupGroup(group)
+		if err != nil {
+			return err
+		}
+		gid, err := strconv.Atoi(g.Gid)
+		if err != nil {
+			return fmt.Errorf("group %s has no number: %w", group, err)
+		}
+		if err := os.Lchown(path, -1, gid); err != nil {
+			return fmt.Errorf("%w; the daemon's user must be a member of group %s", err, group)
+		}
+	}
+	// Through a descriptor of the socket's own entry, so that no link is followed.
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFSOCK || int(st.Uid) != os.Geteuid() {
+		return errors.New("it was exchanged for something else")
+	}
+	return os.Chmod("/proc/self/fd/"+strconv.Itoa(fd), mode)
+}
