@@ -21,13 +21,16 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// link is the connection to the executor of one workspace. Attached commands
-// belong to it: the executor hangs them up when it ends.
+// link is what connects us to the executor of one workspace: a connection that
+// commands are started through, to which the attached ones belong, so that the
+// executor hangs them up when it ends; and one for everything else, which is
+// answered whatever is being started. If one ends, both do.
 type link struct {
 	r    *Runtime
 	name id.Workspace
-	// ready is closed once conn or err is set.
+	// ready is closed once spawn and conn, or err, are set.
 	ready chan struct{}
+	spawn *jsonrpc.Conn
 	conn  *jsonrpc.Conn
 	err   error
 	// greeted is when the executor said who it is, in Unix nanoseconds; 0 before.
@@ -91,7 +94,12 @@ func (r *Runtime) drop(l *link) {
 }
 
 func (l *link) open(ctx context.Context, ids workspace.IDs, known bool) {
-	conn, err := l.dial(ctx, ids, known)
+	conn, err := l.dial(ctx, ids, known, execapi.Control)
+	if err == nil {
+		if l.spawn, err = l.dial(ctx, ids, known, execapi.Spawn); err != nil {
+			_ = conn.Close()
+		}
+	}
 	if err != nil {
 		l.err = err
 		l.r.drop(l)
@@ -99,19 +107,33 @@ func (l *link) open(ctx context.Context, ids workspace.IDs, known bool) {
 		return
 	}
 	l.conn = conn
+	l.greeted.Store(time.Now().UnixNano())
 	close(l.ready)
+	go func() {
+		select {
+		case <-l.spawn.Done():
+		case <-l.conn.Done():
+		}
+		l.close()
+		l.ended(errors.Join(l.spawn.Err(), l.conn.Err()))
+	}()
 	// Close may have looked through the table before conn was set.
 	l.r.mu.Lock()
 	closed := l.r.closed
 	l.r.mu.Unlock()
 	if closed {
 		l.stopping.Store(true)
-		_ = conn.Close()
+		l.close()
 	}
 }
 
+func (l *link) close() {
+	_ = l.spawn.Close() // always nil
+	_ = l.conn.Close()
+}
+
 // dial connects, checks who answers and greets.
-func (l *link) dial(ctx context.Context, ids workspace.IDs, known bool) (*jsonrpc.Conn, error) {
+func (l *link) dial(ctx context.Context, ids workspace.IDs, known bool, role execapi.Role) (*jsonrpc.Conn, error) {
 	c, err := dial(ctx, filepath.Join(l.r.cfg.RuntimeDir, "x", string(l.name)+".sock"))
 	if err != nil {
 		if ctx.Err() != nil {
@@ -130,17 +152,16 @@ func (l *link) dial(ctx context.Context, ids workspace.IDs, known bool) (*jsonrp
 		return nil, fmt.Errorf("cannot trust the executor of workspace %s: %w", l.name, err)
 	}
 	conn := jsonrpc.New(c, jsonrpc.Config{
-		Handler: l.handle, MaxFrame: execapi.MaxFrame, MaxFDs: 3, OnClose: l.ended,
+		Handler: l.handle, MaxFrame: execapi.MaxFrame, MaxFDs: 3,
 	})
 	var hello execapi.HelloResult
-	if _, err = conn.Call(ctx, execapi.MethodHello, execapi.HelloParams{Version: execapi.Version, MinVersion: execapi.MinVersion}, &hello); err == nil && hello.Workspace != l.name {
+	if _, err = conn.Call(ctx, execapi.MethodHello, execapi.HelloParams{Version: execapi.Version, MinVersion: execapi.MinVersion, Role: role}, &hello); err == nil && hello.Workspace != l.name {
 		err = fmt.Errorf("it says that it holds workspace %s: %w", hello.Workspace, errdefs.ErrInternal)
 	}
 	if err != nil {
 		_ = conn.Close()
 		return nil, fmt.Errorf("cannot greet the executor of workspace %s: %w", l.name, err)
 	}
-	l.greeted.Store(time.Now().UnixNano())
 	return conn, nil
 }
 
@@ -163,7 +184,7 @@ func (l *link) handle(_ context.Context, _ *jsonrpc.Conn, req *jsonrpc.Request) 
 	return nil, nil, nil
 }
 
-// ended is called once, when the connection has ended for whatever reason.
+// ended is called once, when the connections have ended for whatever reason.
 func (l *link) ended(cause error) {
 	err := l.lostError(cause)
 	l.mu.Lock()
@@ -175,7 +196,7 @@ func (l *link) ended(cause error) {
 		p.finish(execapi.Status{}, err)
 	}
 	l.r.drop(l)
-	if l.stopping.Load() || l.greeted.Load() == 0 || l.r.cfg.OnLost == nil {
+	if l.stopping.Load() || l.r.cfg.OnLost == nil {
 		return
 	}
 	l.r.mu.Lock()
@@ -213,7 +234,7 @@ func (l *link) explain(ctx context.Context, err error) error {
 	if err == nil || errors.As(err, &said) || ctx.Err() != nil || !errdefs.IsUnavailable(err) {
 		return err
 	}
-	cause := l.conn.Err()
+	cause := errors.Join(l.spawn.Err(), l.conn.Err())
 	if cause == nil {
 		cause = io.EOF // it closes, and only what it still answers keeps it
 	}
@@ -233,7 +254,7 @@ func (l *link) run(ctx context.Context, p execapi.ExecParams) (execapi.ExecResul
 	})
 	defer stop()
 	var res execapi.ExecResult
-	_, err := l.conn.Call(call, execapi.MethodExec, p, &res)
+	_, err := l.spawn.Call(call, execapi.MethodExec, p, &res)
 	switch {
 	case ctx.Err() != nil && err == nil:
 		err = fmt.Errorf("cannot wait for command %s: its caller has gone, so that it was ended: %w", p.ID, context.Cause(ctx))
@@ -280,16 +301,16 @@ func method(tty bool) string {
 // detach starts a command that the executor keeps. If ctx ends first, it is
 // ended again, because nobody learned of it.
 func (l *link) detach(ctx context.Context, p execapi.ExecParams, tty bool) error {
-	_, err := l.conn.Call(ctx, method(tty), p, nil)
+	_, err := l.spawn.Call(ctx, method(tty), p, nil)
 	if err != nil && ctx.Err() != nil {
 		l.abandon(p.ID)
 	}
 	return l.explain(ctx, err)
 }
 
-// spawn starts an attached command. It is listed before it is asked for, because
+// attach starts an attached command. It is listed before it is asked for, because
 // word of its end may come before the reply.
-func (l *link) spawn(ctx context.Context, p execapi.ExecParams, tty bool, fds []*os.File) (*process, error) {
+func (l *link) attach(ctx context.Context, p execapi.ExecParams, tty bool, fds []*os.File) (*process, error) {
 	proc := &process{link: l, id: p.ID, done: make(chan struct{})}
 	l.mu.Lock()
 	if l.gone != nil {
@@ -299,7 +320,7 @@ func (l *link) spawn(ctx context.Context, p execapi.ExecParams, tty bool, fds []
 	l.procs[p.ID] = proc
 	l.mu.Unlock()
 	var res execapi.ExecResult
-	files, err := l.conn.Call(ctx, method(tty), p, &res, fds...)
+	files, err := l.spawn.Call(ctx, method(tty), p, &res, fds...)
 	if err != nil {
 		l.mu.Lock()
 		delete(l.procs, p.ID)

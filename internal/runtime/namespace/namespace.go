@@ -126,7 +126,7 @@ func (r *Runtime) shutdown(ctx context.Context, name id.Workspace) {
 	defer cancel()
 	_, _ = l.conn.Call(ctx, execapi.MethodShutdown, struct{}{}, nil)
 	// The executor stays until its last connection has closed.
-	_ = l.conn.Close()
+	l.close()
 }
 
 // List implements runtime.Runtime.
@@ -167,7 +167,7 @@ func (r *Runtime) Spawn(ctx context.Context, name id.Workspace, p execapi.ExecPa
 	if err != nil {
 		return nil, err
 	}
-	proc, err := l.spawn(ctx, p, tty, fds)
+	proc, err := l.attach(ctx, p, tty, fds)
 	if err != nil {
 		return nil, err
 	}
@@ -242,7 +242,13 @@ func (r *Runtime) Close() error {
 	r.mu.Unlock()
 	for _, l := range links {
 		l.stopping.Store(true)
-		_ = l.conn.Close() // always nil
+		select {
+		case <-l.ready:
+			if l.err == nil {
+				l.close()
+			}
+		default: // still opening: open sees that we are closed
+		}
 	}
 	r.broker.close()
 	r.lost.Wait()
