@@ -68,13 +68,11 @@ func (r *Runtime) link(ctx context.Context, name id.Workspace) (*link, error) {
 			return nil, context.Cause(ctx)
 		}
 		if l.err == nil {
-			select {
-			case <-l.conn.Done():
-				r.drop(l)
-				continue
-			default:
+			if l.over() == nil {
 				return l, nil
 			}
+			r.drop(l)
+			continue
 		}
 		// The attempt that failed was another caller's, and maybe only that
 		// caller's context had ended.
@@ -114,8 +112,9 @@ func (l *link) open(ctx context.Context, ids workspace.IDs, known bool) {
 		case <-l.spawn.Done():
 		case <-l.conn.Done():
 		}
+		cause := l.over()
 		l.close()
-		l.ended(errors.Join(l.spawn.Err(), l.conn.Err()))
+		l.ended(cause)
 	}()
 	// Close may have looked through the table before conn was set.
 	l.r.mu.Lock()
@@ -125,6 +124,18 @@ func (l *link) open(ctx context.Context, ids workspace.IDs, known bool) {
 		l.stopping.Store(true)
 		l.close()
 	}
+}
+
+// over returns why the link has ended, or nil while it lives.
+func (l *link) over() error {
+	for _, c := range []*jsonrpc.Conn{l.spawn, l.conn} {
+		select {
+		case <-c.Done():
+			return c.Err()
+		default:
+		}
+	}
+	return nil
 }
 
 func (l *link) close() {
@@ -234,7 +245,7 @@ func (l *link) explain(ctx context.Context, err error) error {
 	if err == nil || errors.As(err, &said) || ctx.Err() != nil || !errdefs.IsUnavailable(err) {
 		return err
 	}
-	cause := errors.Join(l.spawn.Err(), l.conn.Err())
+	cause := l.over()
 	if cause == nil {
 		cause = io.EOF // it closes, and only what it still answers keeps it
 	}
