@@ -57,6 +57,9 @@ var commandTable = []struct {
 	{"logs", "commands", (*app).logsCommand},
 	{"attach", "commands", (*app).attachCommand},
 	{"kill", "commands", (*app).killCommand},
+	{"up", "host", (*app).upCommand},
+	{"down", "host", (*app).downCommand},
+	{"doctor", "host", (*app).doctorCommand},
 	{"audit", "host", (*app).auditCommand},
 	{"version", "host", (*app).versionCommand},
 }

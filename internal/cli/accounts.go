@@ -1,0 +1,170 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/errdefs"
+)
+
+// account is the daemon's user.
+type account struct{ uid, gid uint32 }
+
+// noID is an id that no user has.
+const noID = 1<<32 - 2
+
+func findAccount() (account, error) {
+	u, err := user.Lookup(daemonUser)
+	if err != nil {
+		return account{}, err
+	}
+	uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
+	gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
+	if err := errors.Join(err1, err2); err != nil || uid == 0 {
+		return account{}, fmt.Errorf("cannot use the user %s with uid %s and gid %s: the daemon must not be root: %w", daemonUser, u.Uid, u.Gid, errdefs.ErrFailedPrecondition)
+	}
+	return account{uint32(uid), uint32(gid)}, nil
+}
+
+// ensureAccount finds the daemon's user and group, and makes what is missing.
+func ensureAccount(m *made) (account, error) {
+	if _, err := user.LookupGroup(daemonUser); err != nil {
+		if _, unknown := errors.AsType[user.UnknownGroupError](err); !unknown {
+			return account{}, fmt.Errorf("cannot look up the group %s: %w", daemonUser, err)
+		}
+		if err := runTool("/usr/sbin/groupadd", "--system", daemonUser); err != nil {
+			return account{}, err
+		}
+		m.Group = true
+	}
+	who, err := findAccount()
+	if _, unknown := errors.AsType[user.UnknownUserError](err); unknown {
+		comment := madeComment
+		if m.Group {
+			comment = madeGroupComment
+		}
+		if err := runTool("/usr/sbin/useradd", "--system", "--gid", daemonUser, "--no-create-home", "--home-dir", "/nonexistent",
+			"--shell", "/usr/sbin/nologin", "--comment", comment, daemonUser); err != nil {
+			return account{}, err
+		}
+		m.User = true
+		who, err = findAccount()
+	}
+	if err != nil {
+		return account{}, fmt.Errorf("cannot look up the user %s: %w", daemonUser, err)
+	}
+	return who, nil
+}
+
+// madeComment marks the user that up made, so that the last instance to go takes it away
+// whichever one made it. The second form says that the group was made with it.
+const (
+	madeComment      = "carrel daemon, made by carrel up"
+	madeGroupComment = "carrel daemon, made with its group by carrel up"
+)
+
+// removeAccount takes the user away if up made it and nothing needs it: no workspace of
+// any instance and nobody's membership. That a process of another instance runs as it
+// is for userdel to see.
+func removeAccount() error {
+	var comment string
+	for f := range colonFile("/etc/passwd") {
+		if len(f) != 7 {
+			continue
+		}
+		if f[0] == daemonUser {
+			comment = f[4]
+		}
+		if f[4] == workspaceComment {
+			return fmt.Errorf("cannot remove the user %s: the workspace %s is left: %w", daemonUser, f[0], errdefs.ErrFailedPrecondition)
+		}
+	}
+	if comment != madeComment && comment != madeGroupComment {
+		return nil // there is none, or it is an administrator's
+	}
+	for f := range colonFile("/etc/group") {
+		if len(f) == 4 && f[0] == daemonUser && f[3] != "" {
+			return fmt.Errorf("cannot remove the user %s: its group has the members %s: %w", daemonUser, f[3], errdefs.ErrFailedPrecondition)
+		}
+	}
+	if err := runTool("/usr/sbin/userdel", daemonUser); err != nil {
+		return err
+	}
+	if comment != madeGroupComment {
+		return nil
+	}
+	// userdel removes the group of the same name where the host is set up so.
+	if _, err := user.LookupGroup(daemonUser); err == nil {
+		return runTool("/usr/sbin/groupdel", daemonUser)
+	}
+	return nil
+}
+
+// workspaceComment is in the passwd entry of each workspace's user.
+const workspaceComment = "carrel workspace"
+
+// colonFile yields the fields of each line of a file like /etc/passwd.
+func colonFile(path string) func(yield func([]string) bool) {
+	return func(yield func([]string) bool) {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return
+		}
+		for line := range strings.Lines(string(b)) {
+			if !yield(strings.Split(strings.TrimRight(line, "\n"), ":")) {
+				return
+			}
+		}
+	}
+}
+
+// runTool runs a program of the host with an environment of its own.
+func runTool(path string, args ...string) error {
+	c := exec.Command(path, args...)
+	c.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
+	out, err := c.CombinedOutput()
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("cannot run %s: it is not there; install it with: apt-get install passwd: %w", path, errdefs.ErrFailedPrecondition)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot run %s %s: %w: %s", filepath.Base(path), strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// give makes a tree of the daemon's its own. It may have had another uid when the
+// user was last made. Nothing below is followed: the tree was the daemon's to fill.
+func give(dir string, a account) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return fmt.Errorf("cannot open %s: %w", dir, err)
+	}
+	defer root.Close()
+	return fs.WalkDir(root.FS(), ".", func(p string, _ fs.DirEntry, err error) error {
+		if err == nil {
+			err = root.Lchown(p, int(a.uid), int(a.gid))
+		}
+		if err != nil {
+			return fmt.Errorf("cannot give %s to the user %s: %w", filepath.Join(dir, p), daemonUser, err)
+		}
+		return nil
+	})
+}
+
+// workspaceUsers lists the users of workspaces whose home lies in homes.
+func workspaceUsers(homes string) []string {
+	var out []string
+	for f := range colonFile("/etc/passwd") {
+		if len(f) == 7 && strings.HasPrefix(f[5], homes+"/") {
+			out = append(out, f[0])
+		}
+	}
+	return out
+}

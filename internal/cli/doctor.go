@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carrel-dev/carrel/internal/sandbox/probe"
+	carrel "github.com/carrel-dev/carrel/sdk/go"
+)
+
+// doctorTimeout is for the daemon; the probes take a few milliseconds.
+const doctorTimeout = 500 * time.Millisecond
+
+// doctorView is the JSON of doctor.
+type doctorView struct {
+	// OK: every required check is yes or partly.
+	OK     bool           `json:"ok"`
+	Checks []probe.Result `json:"checks"`
+}
+
+func (a *app) doctorCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "doctor [flags]",
+		Short: "Say what this host can hold, what not, and what to do about it",
+		Long: `Try what workspaces need of this host, and say for each what was found and the command
+that would mend it. The exit code is 1 if something is missing that no workspace
+can do without. As root it can try more.`,
+		Example: `  sudo carrel doctor
+  carrel doctor -o json | jq '.checks[] | select(.state != "yes")'`,
+		Args: exactly(),
+	}
+	i := instanceFlags(c)
+	out := outputFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if err := i.absolute(); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(c.Context(), doctorTimeout)
+		defer cancel()
+		results := probe.Run(ctx, i.probeConfig())
+		v := doctorView{OK: len(probe.Unmet(results)) == 0}
+		v.Checks = append(results, checkPrograms(), i.checkData(), a.checkDaemon(ctx))
+		if !v.OK {
+			a.code = exitFailure
+		}
+		if *out == asJSON {
+			return a.printJSON(v)
+		}
+		return a.printDoctor(v)
+	}
+	return c
+}
+
+func (a *app) printDoctor(v doctorView) error {
+	t := newTable(1, "CHECK", "STATE", "FOUND")
+	var missing, optional int
+	for _, r := range v.Checks {
+		found := r.Found
+		if r.State != probe.Yes {
+			found += "; for " + r.Needed + "; remedy: " + r.Remedy
+			if r.Required && r.State == probe.No {
+				missing++
+			} else {
+				optional++
+			}
+		}
+		t.add(r.ID, string(r.State), found)
+	}
+	if err := t.print(a.Out); err != nil {
+		return err
+	}
+	verdict := "This host can hold workspaces."
+	if !v.OK {
+		verdict = fmt.Sprintf("This host cannot hold workspaces: %d required checks fail.", missing)
+	}
+	if optional > 0 {
+		verdict += fmt.Sprintf(" %d optional checks are not met.", optional)
+	}
+	_, err := fmt.Fprintln(a.Out, "\n"+verdict)
+	return err
+}
+
+func checkPrograms() probe.Result {
+	r := probe.Result{ID: "programs", Needed: "carrel up", State: probe.Yes}
+	programs, err := findPrograms()
+	if err != nil {
+		r.State, r.Found, r.Remedy = probe.No, err.Error(), "make build, or install the package"
+		return r
+	}
+	r.Found = programs["carrel-broker"]
+	for _, p := range programs {
+		st, err := os.Stat(p)
+		if err == nil && st.Mode()&0o022 != 0 {
+			r.State, r.Found, r.Remedy = probe.No, fmt.Sprintf("others can write %s (mode %04o), which root runs", p, st.Mode().Perm()), "chmod go-w "+shellQuote([]string{p})
+		}
+	}
+	return r
+}
+
+// checkData looks at the data directory, if there is one.
+func (i *instance) checkData() probe.Result {
+	r := probe.Result{ID: "data_directory", Needed: "carrel up", State: probe.Yes, Found: i.data + " is not there yet; up makes it"}
+	if _, err := os.Lstat(i.data); err != nil {
+		return r
+	}
+	r.Found = i.data + " is root's and closed to others"
+	if err := checkDir(i.data); err != nil {
+		r.State, r.Found, r.Remedy = probe.No, err.Error(), "name another with --data"
+	}
+	return r
+}
+
+func (a *app) checkDaemon(ctx context.Context) probe.Result {
+	r := probe.Result{ID: "daemon", Needed: "using carrel", State: probe.Yes}
+	client, err := a.client()
+	if err == nil {
+		r.Found = "answers at " + client.Host()
+		client.Close()
+		client, err = carrel.Dial(ctx, client.Host())
+	}
+	if err != nil {
+		r.State, r.Found, r.Remedy = probe.No, err.Error(), "sudo carrel up --detach"
+		return r
+	}
+	client.Close()
+	return r
+}

@@ -1,0 +1,246 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"connectrpc.com/connect"
+	"github.com/containerd/errdefs"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
+)
+
+func (a *app) downCommand() *cobra.Command {
+	var purge bool
+	c := &cobra.Command{
+		Use:   "down [flags]",
+		Short: "Stop carrel on this host and remove what up made (root)",
+		Long: `Stop every workspace, then the daemon and the broker, and remove what "carrel up" made:
+sockets, control groups, and the user carrel if no workspace is left that needs it.
+The data directory stays, with the workspaces' homes and the audit log; with --purge
+it is removed too, which is refused while there are workspaces.`,
+		Example: `  sudo carrel down
+  sudo carrel down --purge --data /srv/carrel --runtime-dir /run/carrel-test`,
+		Args: exactly(),
+	}
+	i := instanceFlags(c)
+	c.Flags().BoolVar(&purge, "purge", false, "remove the data directory too")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if os.Geteuid() != 0 {
+			return needRoot("down" + i.flags())
+		}
+		if err := i.absolute(); err != nil {
+			return err
+		}
+		return a.down(c.Context(), i, purge)
+	}
+	return c
+}
+
+// down stops an instance and removes what up made for it. Every step can be repeated:
+// one that fails leaves the rest for the next run.
+func (a *app) down(ctx context.Context, i *instance, purge bool) error {
+	if _, err := os.Stat(i.stateFile()); errors.Is(err, os.ErrNotExist) {
+		_, err := fmt.Fprintf(a.Out, "Nothing to do: no carrel was brought up with its data in %s.\n", i.data)
+		return err
+	}
+	unlock, err := i.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	m, err := i.readMade()
+	if err != nil {
+		return err
+	}
+	if purge {
+		if err := i.refusePurge(ctx); err != nil {
+			return err
+		}
+	}
+	if err := a.stopWorkspaces(ctx, i); err != nil {
+		return err
+	}
+	// The daemon first: it speaks with the broker while it ends.
+	for _, name := range []string{"daemon", "broker"} {
+		stopped, err := i.stop(name)
+		if err != nil {
+			return err
+		}
+		if stopped {
+			a.progress("The %s has ended.", name)
+		}
+	}
+	if err := i.removeRuntime(); err != nil {
+		return err
+	}
+	if err := i.removeCgroups(); err != nil {
+		return err
+	}
+	return a.removeRest(i, m, purge)
+}
+
+// refusePurge refuses while there are workspaces: destroying them is a decision of its
+// own, and the gate's.
+func (i *instance) refusePurge(ctx context.Context) error {
+	n := len(workspaceUsers(filepath.Join(i.data, "homes")))
+	if ws, client, err := i.list(ctx); err == nil {
+		client.Close()
+		n = max(n, len(ws))
+	}
+	if n > 0 {
+		return fmt.Errorf("cannot remove %s: %d workspaces live there; destroy them first, with carrel up%s and carrel destroy --purge $(carrel ls -q): %w", i.data, n, i.flags(), errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// stopWorkspaces stops what runs, through the daemon, so that it is recorded. If the
+// daemon has died and executors live on, it is started for that.
+func (a *app) stopWorkspaces(ctx context.Context, i *instance) error {
+	if _, ok := i.isUp(ctx, upView{}); !ok {
+		live, err := filepath.Glob(filepath.Join(i.socketsDir(), "*.sock"))
+		if err != nil || len(live) == 0 {
+			return nil
+		}
+		a.progress("The daemon has ended and workspaces may run: starting it to stop them.")
+		if err := a.restart(ctx, i); err != nil {
+			return fmt.Errorf("cannot stop the workspaces that may still run: %w; mend that and run this again", err)
+		}
+	}
+	ws, client, err := i.list(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot list the workspaces to stop: %w", err)
+	}
+	defer client.Close()
+	ws = slices.DeleteFunc(ws, func(w *carrelv1.Workspace) bool { return w.GetState() != "running" })
+	if len(ws) == 0 {
+		return nil
+	}
+	a.progress("Stopping %d running workspaces.", len(ws))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(8)
+	for _, w := range ws {
+		g.Go(func() error {
+			_, err := client.Workspaces().Stop(ctx, connect.NewRequest(&carrelv1.StopRequest{Workspace: w.GetName()}))
+			if err != nil && !errdefs.IsNotFound(err) {
+				return fmt.Errorf("cannot stop %s: %w", w.GetName(), err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// restart starts what does not run of an instance that was up.
+func (a *app) restart(ctx context.Context, i *instance) error {
+	programs, err := findPrograms()
+	if err != nil {
+		return err
+	}
+	var m made
+	who, err := ensureAccount(&m)
+	if err != nil {
+		return err
+	}
+	_, err = i.startBoth(ctx, programs, who, true, nil)
+	return err
+}
+
+// removeRuntime removes the files that belong to an instance, by name: a directory that
+// somebody else uses too loses nothing of theirs.
+func (i *instance) removeRuntime() error {
+	sockets, err := filepath.Glob(filepath.Join(i.socketsDir(), "*.sock"))
+	if err != nil {
+		return err
+	}
+	files := append(sockets, i.socket(), filepath.Join(i.runtime, "broker.sock"), i.pidFile("daemon"), i.pidFile("broker"))
+	for _, f := range files {
+		if err := os.Remove(f); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("cannot remove %s: %w", f, err)
+		}
+	}
+	_, err = removeIfEmpty(i.socketsDir())
+	return err
+}
+
+// removeCgroups removes the instance's groups, which are empty once its workspaces
+// have stopped.
+func (i *instance) removeCgroups() error {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return fmt.Errorf("cannot find the control groups: %w", err)
+	}
+	m := cgroup.ParseMounts(string(b))
+	points := []string{}
+	if m.V2 != "" {
+		points = append(points, m.V2)
+	}
+	for _, v := range m.V1 {
+		points = append(points, v.Point)
+	}
+	for _, p := range points {
+		dir := filepath.Join(p, i.cgroupName())
+		if removed, err := removeIfEmpty(dir); err != nil {
+			return err
+		} else if !removed {
+			return fmt.Errorf("cannot remove the control group %s: something is in it; see what with: cat %s/cgroup.procs %s/*/*/cgroup.procs: %w", dir, dir, dir, errdefs.ErrFailedPrecondition)
+		}
+	}
+	return nil
+}
+
+// removeRest removes account and directories, and says what stays.
+func (a *app) removeRest(i *instance, m made, purge bool) error {
+	users := workspaceUsers(filepath.Join(i.data, "homes"))
+	// A failure is another instance that needs it; the last one removes it.
+	if err := removeAccount(); err != nil {
+		a.progress("The user %s stays: %v", daemonUser, err)
+	}
+	if purge {
+		for _, name := range []string{"daemon", "broker", "homes", "tmp", "retained", "log", "broker.json"} {
+			if err := os.RemoveAll(filepath.Join(i.data, name)); err != nil {
+				return fmt.Errorf("cannot remove %s: %w", filepath.Join(i.data, name), err)
+			}
+		}
+	}
+	var stay []string
+	if purge {
+		for _, name := range []string{"up.json", "up.lock"} {
+			if err := os.Remove(filepath.Join(i.data, name)); err != nil && !errors.Is(err, unix.ENOENT) {
+				return fmt.Errorf("cannot remove %s: %w", filepath.Join(i.data, name), err)
+			}
+		}
+	}
+	for _, d := range slices.Backward(m.Dirs) {
+		removed, err := removeIfEmpty(d)
+		if err != nil {
+			return err
+		}
+		if !removed {
+			stay = append(stay, d)
+		}
+	}
+	m.Dirs = stay
+	if purge {
+		// One that up did not make goes too if that was all in it.
+		if _, err := removeIfEmpty(i.data); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(a.Out, "carrel is down and its data in %s is removed.\n", i.data)
+		return err
+	}
+	m.User, m.Group = false, false
+	if err := i.writeMade(m); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(a.Out, "carrel is down. Its state, %d workspaces and the audit log stay in %s.\n", len(users), i.data)
+	return err
+}

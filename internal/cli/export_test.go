@@ -1,0 +1,46 @@
+package cli
+
+import "io"
+
+// Settings returns what up would write over old for a data and a runtime directory.
+func Settings(old []byte, data, runtime string) (map[string]any, error) {
+	i := &instance{data: data, runtime: runtime}
+	return mergeSettings(old, i.brokerSettings(account{999, 995}, "/usr/libexec/carrel/carrel-executor"))
+}
+
+var (
+	CheckDir  = checkDir
+	Enterable = enterable
+	StartTime = startTime
+)
+
+// Running reports whether the pid file name in the runtime directory dir names a
+// process that lives.
+func Running(dir, name string) bool {
+	_, _, ok := (&instance{runtime: dir}).running(name)
+	return ok
+}
+
+// DetachKeys passes in through the filter of attach.
+var DetachKeys = func(in string) (out string, detached bool) {
+	d := &detachKeys{r: &oneByOne{in}, detach: func() { detached = true }}
+	buf := make([]byte, 16)
+	for {
+		n, err := d.Read(buf)
+		out += string(buf[:n])
+		if err != nil {
+			return out, detached
+		}
+	}
+}
+
+type oneByOne struct{ s string }
+
+func (o *oneByOne) Read(p []byte) (int, error) {
+	if o.s == "" {
+		return 0, io.EOF
+	}
+	p[0] = o.s[0]
+	o.s = o.s[1:]
+	return 1, nil
+}

@@ -1,0 +1,319 @@
+package cli
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/sandbox/probe"
+)
+
+// Where an instance is unless flags say otherwise, and who its daemon runs as.
+const (
+	defaultDataDir    = "/var/lib/carrel"
+	defaultRuntimeDir = "/run/carrel"
+	daemonUser        = "carrel"
+)
+
+// instance is one carrel of this host: a broker and a daemon with their directories.
+//
+//	<data>/            0711 root
+//	  up.json          0600 root    what up made, for down to remove
+//	  broker.json      0600 root    the broker's settings
+//	  log/             0700 root    broker.log, daemon.log
+//	  daemon/          0700 carrel  database and audit log
+//	  broker/, homes/, tmp/, retained/   the broker's
+//	<runtime>/         0755 root
+//	  broker.pid, daemon.pid        pid and start time
+//	  carrel.sock                   the daemon's
+//	  broker.sock, x/               the broker's
+type instance struct {
+	data, runtime string
+	config        string // the daemon's configuration file, "" for its default
+	prefix        string
+}
+
+// instanceFlags adds the flags that say which instance is meant.
+func instanceFlags(c *cobra.Command) *instance {
+	i := &instance{}
+	c.Flags().StringVar(&i.data, "data", defaultDataDir, "directory of what must survive a restart")
+	c.Flags().StringVar(&i.runtime, "runtime-dir", defaultRuntimeDir, "directory of sockets")
+	_ = c.MarkFlagDirname("data") // the flags are there
+	_ = c.MarkFlagDirname("runtime-dir")
+	return i
+}
+
+// absolute makes the directories absolute and refuses what no instance can use.
+func (i *instance) absolute() error {
+	for _, p := range []*string{&i.data, &i.runtime} {
+		abs, err := filepath.Abs(*p)
+		if err != nil {
+			return fmt.Errorf("cannot use the directory %q: %w", *p, err)
+		}
+		if abs == "/" || strings.ContainsAny(abs, ":\n\x00") {
+			return fmt.Errorf("cannot use the directory %q: it must be a directory of its own, without colons in its path: %w", *p, errdefs.ErrInvalidArgument)
+		}
+		*p = abs
+	}
+	if i.config != "" {
+		abs, err := filepath.Abs(i.config)
+		if err != nil {
+			return fmt.Errorf("cannot use the file %q: %w", i.config, err)
+		}
+		i.config = abs
+	}
+	if i.data == i.runtime || strings.HasPrefix(i.runtime, i.data+"/") || strings.HasPrefix(i.data, i.runtime+"/") {
+		return fmt.Errorf("cannot use %s and %s: one must not hold the other; choose two directories: %w", i.data, i.runtime, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+func (i *instance) socket() string    { return filepath.Join(i.runtime, "carrel.sock") }
+func (i *instance) host() string      { return "unix://" + i.socket() }
+func (i *instance) settings() string  { return filepath.Join(i.data, "broker.json") }
+func (i *instance) stateFile() string { return filepath.Join(i.data, "up.json") }
+func (i *instance) logDir() string    { return filepath.Join(i.data, "log") }
+func (i *instance) daemonDir() string { return filepath.Join(i.data, "daemon") }
+func (i *instance) isDefault() bool {
+	return i.data == defaultDataDir && i.runtime == defaultRuntimeDir
+}
+func (i *instance) socketsDir() string { return filepath.Join(i.runtime, "x") }
+
+// flags are what a person must add to name the instance again.
+func (i *instance) flags() string {
+	s := ""
+	if i.data != defaultDataDir {
+		s += " --data " + shellQuote([]string{i.data})
+	}
+	if i.runtime != defaultRuntimeDir {
+		s += " --runtime-dir " + shellQuote([]string{i.runtime})
+	}
+	return s
+}
+
+// cgroupName is the instance's group in every hierarchy: one data directory, one group.
+func (i *instance) cgroupName() string {
+	if i.data == defaultDataDir {
+		return "carrel"
+	}
+	sum := sha256.Sum256([]byte(i.data))
+	return "carrel-" + hex.EncodeToString(sum[:4])
+}
+
+// idRange is where the instance's workspaces get their ids. Each instance has a range of
+// its own, because each keeps its own account of those that were used.
+func (i *instance) idRange() (first, count uint32) {
+	if i.data == defaultDataDir {
+		return probe.DefaultFirstID, probe.DefaultIDs
+	}
+	// All ranges together end at 1<<31, beyond which some programs read an id as negative.
+	const others = (1<<31-probe.DefaultFirstID)/probe.DefaultIDs - 1
+	sum := sha256.Sum256([]byte(i.data))
+	slot := 1 + binary.BigEndian.Uint32(sum[4:])%others
+	return probe.DefaultFirstID + slot*probe.DefaultIDs, probe.DefaultIDs
+}
+
+// made is what up made on this host, kept so that down can take it away again. The
+// account has a mark of its own, because several instances can share it.
+type made struct {
+	User  bool `json:"user"`
+	Group bool `json:"group"`
+	// Dirs in the order they were made.
+	Dirs []string `json:"dirs"`
+}
+
+func (i *instance) readMade() (made, error) {
+	var m made
+	b, err := os.ReadFile(i.stateFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return m, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &m)
+	}
+	if err != nil {
+		return m, fmt.Errorf("cannot read what was made for this instance: %w", err)
+	}
+	return m, nil
+}
+
+func (i *instance) writeMade(m made) error { return writeJSON(i.stateFile(), m) }
+
+// brokerSettings are those of the broker's settings that up decides. What else stands in
+// the file is an administrator's and stays.
+type brokerSettings struct {
+	DataDir      string `json:"data_dir"`
+	RuntimeDir   string `json:"runtime_dir"`
+	DaemonUID    uint32 `json:"daemon_uid"`
+	DaemonGID    uint32 `json:"daemon_gid"`
+	UIDFirst     uint32 `json:"uid_first"`
+	UIDCount     uint32 `json:"uid_count"`
+	CgroupName   string `json:"cgroup_name"`
+	ExecutorPath string `json:"executor_path"`
+}
+
+func (i *instance) brokerSettings(who account, executor string) brokerSettings {
+	first, count := i.idRange()
+	return brokerSettings{
+		DataDir: i.data, RuntimeDir: i.runtime, DaemonUID: who.uid, DaemonGID: who.gid,
+		UIDFirst: first, UIDCount: count, CgroupName: i.cgroupName(), ExecutorPath: executor,
+	}
+}
+
+// kept are the settings that are written once and then left to the administrator.
+var kept = []string{"uid_first", "uid_count"}
+
+// mergeSettings lays ours over what the file holds.
+func mergeSettings(old []byte, ours brokerSettings) (map[string]any, error) {
+	all := map[string]any{}
+	if len(old) > 0 {
+		if err := json.Unmarshal(old, &all); err != nil {
+			return nil, fmt.Errorf("it is not JSON: %w: %w", err, errdefs.ErrInvalidArgument)
+		}
+	}
+	b, err := json.Marshal(ours)
+	if err != nil {
+		return nil, err
+	}
+	before := map[string]any{}
+	for _, k := range kept {
+		if v, ok := all[k]; ok {
+			before[k] = v
+		}
+	}
+	if err := json.Unmarshal(b, &all); err != nil {
+		return nil, err
+	}
+	for k, v := range before {
+		all[k] = v
+	}
+	return all, nil
+}
+
+func (i *instance) writeSettings(ours brokerSettings) error {
+	old, err := os.ReadFile(i.settings())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("cannot read the broker's settings: %w", err)
+	}
+	all, err := mergeSettings(old, ours)
+	if err != nil {
+		return fmt.Errorf("cannot use the broker's settings %s: %w", i.settings(), err)
+	}
+	return writeJSON(i.settings(), all)
+}
+
+// writeJSON replaces a file of root's as a whole: a crash leaves the old or the new one.
+func writeJSON(path string, v any) error {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // mode 0600
+	if err != nil {
+		return fmt.Errorf("cannot write %s: %w", path, err)
+	}
+	_, err = f.Write(append(b, '\n'))
+	if err == nil {
+		err = f.Sync()
+	}
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+		return fmt.Errorf("cannot write %s: %w", path, err)
+	}
+	return nil
+}
+
+// makeDirs makes path and what is missing above it, and returns what it made.
+func makeDirs(path string, mode fs.FileMode) ([]string, error) {
+	var missing []string
+	for p := path; p != "/"; p = filepath.Dir(p) {
+		if _, err := os.Lstat(p); err == nil {
+			break
+		}
+		missing = append([]string{p}, missing...)
+	}
+	for _, p := range missing {
+		m := fs.FileMode(0o755)
+		if p == path {
+			m = mode
+		}
+		if err := os.Mkdir(p, m); err != nil {
+			return nil, fmt.Errorf("cannot make the directory %s: %w", p, err)
+		}
+		if err := os.Chmod(p, m); err != nil { // whatever the umask is
+			return nil, fmt.Errorf("cannot make the directory %s: %w", p, err)
+		}
+	}
+	return missing, nil
+}
+
+// checkDir refuses a directory that another user could put something else in place of:
+// it and everything above must be root's, and writable by others only where they cannot
+// touch what is not theirs.
+func checkDir(path string) error {
+	for p := path; ; p = filepath.Dir(p) {
+		var st unix.Stat_t
+		if err := unix.Lstat(p, &st); err != nil {
+			return fmt.Errorf("cannot look at %s: %w", p, err)
+		}
+		var why string
+		switch {
+		case st.Mode&unix.S_IFMT == unix.S_IFLNK:
+			why = "is a symbolic link; name the directory that it points to"
+		case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+			why = "is not a directory"
+		case st.Uid != 0:
+			why = fmt.Sprintf("belongs to uid %d, who could put another in its place; chown root it, or use a directory below /var/lib", st.Uid)
+		case st.Mode&0o022 != 0 && (p == path || st.Mode&unix.S_ISVTX == 0):
+			why = fmt.Sprintf("can be written by others (mode %04o); chmod go-w it, or use a directory of its own", st.Mode&0o7777)
+		}
+		if why != "" {
+			return fmt.Errorf("cannot use %s: %s %s: %w", path, p, why, errdefs.ErrFailedPrecondition)
+		}
+		if p == "/" {
+			return nil
+		}
+	}
+}
+
+// enterable refuses a path that the user with these ids, and no other groups, could not
+// come to. It looks at the directories above path only.
+func enterable(path string, uid, gid uint32) error {
+	for p := filepath.Dir(path); ; p = filepath.Dir(p) {
+		var st unix.Stat_t
+		if err := unix.Stat(p, &st); err != nil {
+			return fmt.Errorf("cannot look at %s: %w", p, err)
+		}
+		bit := uint32(0o001)
+		switch {
+		case st.Uid == uid:
+			bit = 0o100
+		case st.Gid == gid:
+			bit = 0o010
+		}
+		if st.Mode&bit == 0 {
+			return fmt.Errorf("cannot use %s: the user %s cannot enter %s (mode %04o); use a directory below /var/lib, or: chmod o+x %s: %w",
+				path, daemonUser, p, st.Mode&0o7777, shellQuote([]string{p}), errdefs.ErrFailedPrecondition)
+		}
+		if p == "/" {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,309 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// libexecDir is where packages put the programs that no person runs.
+const libexecDir = "/usr/libexec/carrel"
+
+const (
+	readyTimeout = 30 * time.Second
+	// stopTimeout is longer than the daemon waits for requests that are under way.
+	stopTimeout = 20 * time.Second
+)
+
+// findProgram looks beside this program, then where packages put it.
+func findProgram(name string) (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("cannot find %s: %w", name, err)
+	}
+	dirs := []string{filepath.Dir(self), libexecDir}
+	for _, d := range dirs {
+		p := filepath.Join(d, name)
+		if unix.Access(p, unix.X_OK) == nil {
+			return p, nil
+		}
+	}
+	return "", fmt.Errorf("cannot find %s: it is in none of %s; build it with \"make build\" or install the package: %w", name, strings.Join(dirs, ", "), errdefs.ErrNotFound)
+}
+
+// process is a broker or daemon that runs.
+type process struct {
+	PID int `json:"pid"`
+	// StartTime is field 22 of /proc/PID/stat; with it a pid is not mistaken for a later
+	// process of the same number.
+	StartTime uint64 `json:"start_time"`
+}
+
+func (i *instance) pidFile(name string) string { return filepath.Join(i.runtime, name+".pid") }
+
+// running returns the process that a pid file names, if it still lives, and a
+// descriptor of it.
+func (i *instance) running(name string) (p process, pidfd int, ok bool) {
+	b, err := os.ReadFile(i.pidFile(name))
+	if err != nil || json.Unmarshal(b, &p) != nil || p.PID <= 1 {
+		return process{}, -1, false
+	}
+	// The descriptor first: from then on the process it names cannot change.
+	fd, err := unix.PidfdOpen(p.PID, 0)
+	if err != nil {
+		return process{}, -1, false
+	}
+	if t, err := startTime(p.PID); err != nil || t != p.StartTime || ended(fd, 0) {
+		unix.Close(fd)
+		return process{}, -1, false
+	}
+	return p, fd, true
+}
+
+func startTime(pid int) (uint64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	// The name is in parentheses and may hold anything, so count from its end.
+	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	var t uint64
+	if len(f) < 20 {
+		return 0, fmt.Errorf("cannot read /proc/%d/stat: it has %d fields", pid, len(f))
+	}
+	_, err = fmt.Sscan(f[19], &t)
+	return t, err
+}
+
+// ended waits so long for the end of the process that pidfd names.
+func ended(pidfd int, wait time.Duration) bool {
+	end := time.Now().Add(wait)
+	for {
+		p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+		n, err := unix.Poll(p, int(max(time.Until(end), 0)/time.Millisecond))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		return err == nil && n > 0
+	}
+}
+
+// stop ends a process by TERM and, when that does not help, KILL.
+func (i *instance) stop(name string) (stopped bool, err error) {
+	p, fd, ok := i.running(name)
+	if !ok {
+		return false, nil
+	}
+	defer unix.Close(fd)
+	if err := unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return false, fmt.Errorf("cannot stop the %s (pid %d): %w", name, p.PID, err)
+	}
+	if ended(fd, stopTimeout) {
+		return true, nil
+	}
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return false, fmt.Errorf("cannot kill the %s (pid %d): %w", name, p.PID, err)
+	}
+	if !ended(fd, stopTimeout) {
+		return false, fmt.Errorf("cannot end the %s (pid %d): it did not go within %s of KILL; look at what it waits for: cat /proc/%d/stack: %w", name, p.PID, stopTimeout, p.PID, errdefs.ErrUnavailable)
+	}
+	return true, nil
+}
+
+// program is how to start a broker or daemon.
+type program struct {
+	name string // of the pid file and the log
+	path string
+	args []string
+	// as, if set, is who it runs as: without capabilities, now and by any exec.
+	as *account
+	// log takes its output.
+	log *os.File
+	// session detaches it from the terminal and from this process's group.
+	session bool
+}
+
+// start starts a program and returns when it has said that it is ready.
+func (i *instance) start(ctx context.Context, p program) (*exec.Cmd, error) {
+	ready, theirs, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("cannot start the %s: %w", p.name, err)
+	}
+	defer ready.Close()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		theirs.Close()
+		return nil, fmt.Errorf("cannot start the %s: %w", p.name, err)
+	}
+	defer null.Close()
+	const readyFD = 3 // the first of ExtraFiles
+	c := &exec.Cmd{
+		Path:        p.path,
+		Args:        append([]string{filepath.Base(p.path), "--ready-fd", fmt.Sprint(readyFD)}, p.args...),
+		Env:         []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"},
+		Dir:         "/",
+		Stdin:       null,
+		Stdout:      p.log,
+		Stderr:      p.log,
+		ExtraFiles:  []*os.File{theirs},
+		SysProcAttr: &syscall.SysProcAttr{Setsid: p.session, Setpgid: !p.session},
+	}
+	var offset int64
+	if p.session {
+		offset, _ = p.log.Seek(0, io.SeekEnd) // only what it says now is shown
+	}
+	err = i.launch(c, p)
+	theirs.Close()
+	if err != nil {
+		return nil, fmt.Errorf("cannot start the %s: %w", p.name, err)
+	}
+	t, err := startTime(c.Process.Pid)
+	if err == nil {
+		err = writeJSON(i.pidFile(p.name), process{c.Process.Pid, t})
+	}
+	if err == nil {
+		err = awaitReady(ctx, ready)
+	}
+	if err != nil {
+		_ = c.Process.Kill() // it may have ended by itself
+		_ = c.Wait()
+		_ = os.Remove(i.pidFile(p.name))
+		said := "; what it said is above"
+		if p.session {
+			said = tail(p.log, offset)
+		}
+		return nil, fmt.Errorf("cannot start the %s: %w%s", p.name, err, said)
+	}
+	return c, nil
+}
+
+// launch starts c, and for another user from a thread that has given up for good what
+// that user must not get back.
+func (i *instance) launch(c *exec.Cmd, p program) error {
+	if p.as == nil {
+		return c.Start()
+	}
+	c.SysProcAttr.Credential = &syscall.Credential{Uid: p.as.uid, Gid: p.as.gid, Groups: []uint32{}}
+	if enterable(c.Path, p.as.uid, p.as.gid) != nil {
+		// A program below a closed directory is run by descriptor.
+		f, err := os.Open(c.Path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		c.ExtraFiles = append(c.ExtraFiles, f)
+		c.Path = fmt.Sprintf("/proc/self/fd/%d", 2+len(c.ExtraFiles))
+	}
+	result := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
+		result <- func() error {
+			for cap := 0; ; cap++ {
+				if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(cap), 0, 0, 0); errors.Is(err, unix.EINVAL) {
+					break // past the last
+				} else if err != nil {
+					return fmt.Errorf("cannot drop capability %d: %w", cap, err)
+				}
+			}
+			// Changing the user empties the other sets, but not this one.
+			hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+			var caps [2]unix.CapUserData
+			err := unix.Capget(&hdr, &caps[0])
+			caps[0].Inheritable, caps[1].Inheritable = 0, 0
+			if err == nil {
+				err = unix.Capset(&hdr, &caps[0])
+			}
+			if err != nil {
+				return fmt.Errorf("cannot empty the inheritable capabilities: %w", err)
+			}
+			if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+				return fmt.Errorf("cannot set no_new_privs: %w", err)
+			}
+			return c.Start()
+		}()
+	}()
+	return <-result
+}
+
+// awaitReady reads the one line that says that a program serves. Its end without a line
+// is the end of the program.
+func awaitReady(ctx context.Context, ready *os.File) error {
+	_ = ready.SetReadDeadline(time.Now().Add(readyTimeout)) // a pipe of os.Pipe can have one
+	defer context.AfterFunc(ctx, func() { _ = ready.SetReadDeadline(time.Unix(1, 0)) })()
+	_, err := bufio.NewReader(ready).ReadString('\n')
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("it was not ready within %s: %w", readyTimeout, errdefs.ErrUnavailable)
+	default:
+		return fmt.Errorf("it ended before it was ready: %w", errdefs.ErrUnavailable)
+	}
+}
+
+// tail is what a program logged since offset, for the error that says it failed.
+func tail(log *os.File, offset int64) string {
+	const most = 4 << 10
+	b, err := os.ReadFile(log.Name())
+	if err != nil || int64(len(b)) <= offset {
+		return ""
+	}
+	b = b[offset:]
+	if len(b) > most {
+		b = b[len(b)-most:]
+	}
+	return "; it said:\n  " + strings.ReplaceAll(strings.TrimRight(string(b), "\n"), "\n", "\n  ")
+}
+
+// openLog opens a program's log for appending.
+func (i *instance) openLog(name string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(i.logDir(), name+".log"), os.O_RDWR|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the log of the %s: %w", name, err)
+	}
+	return f, nil
+}
+
+// lock keeps two runs of up and down from each other.
+func (i *instance) lock() (unlock func(), err error) {
+	path := filepath.Join(i.data, "up.lock")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open %s: %w", path, err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("cannot go on: another carrel up or down works on %s; wait for it: %w", i.data, errdefs.ErrUnavailable)
+	}
+	return func() { f.Close() }, nil
+}
+
+// removeIfEmpty removes a directory that holds nothing.
+func removeIfEmpty(path string) (bool, error) {
+	err := unix.Rmdir(path)
+	switch {
+	case err == nil, errors.Is(err, fs.ErrNotExist):
+		return true, nil
+	case errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.EEXIST), errors.Is(err, unix.EBUSY):
+		return false, nil
+	default:
+		return false, fmt.Errorf("cannot remove %s: %w", path, err)
+	}
+}

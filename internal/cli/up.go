@@ -1,0 +1,389 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/containerd/errdefs"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/sandbox/probe"
+	carrel "github.com/carrel-dev/carrel/sdk/go"
+)
+
+// upView is the JSON of up.
+type upView struct {
+	Host       string `json:"host"`
+	DataDir    string `json:"data_dir"`
+	RuntimeDir string `json:"runtime_dir"`
+	BrokerPID  int    `json:"broker_pid"`
+	DaemonPID  int    `json:"daemon_pid"`
+	// Already: both ran before.
+	Already bool `json:"already"`
+}
+
+func (a *app) upCommand() *cobra.Command {
+	var detach bool
+	c := &cobra.Command{
+		Use:   "up [flags]",
+		Short: "Start carrel on this host (root)",
+		Long: `Start the broker, which is the one part with root, and the daemon, which runs as the
+user carrel without capabilities. What is missing is made first: that user and
+its group, whose members administer carrel, and the directories.
+
+Without --detach it stays, shows the logs, and Ctrl-C is "carrel down".`,
+		Example: `  sudo carrel up
+  sudo carrel up --detach
+  sudo carrel up --detach --data /srv/carrel --runtime-dir /run/carrel-test --prefix t`,
+		Args: exactly(),
+	}
+	i := instanceFlags(c)
+	c.Flags().BoolVar(&detach, "detach", false, "return when carrel is ready")
+	c.Flags().StringVar(&i.config, "config", "", "the daemon's configuration file (default /etc/carrel/carreld.yaml if it is there)")
+	c.Flags().StringVar(&i.prefix, "prefix", "", "what derived workspace names begin with (default "+id.DefaultPrefix+")")
+	_ = c.MarkFlagFilename("config", "yaml", "yml") // the flag is there
+	out := outputFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		v, children, err := a.up(c.Context(), i, detach)
+		if err != nil {
+			return err
+		}
+		if *out == asJSON {
+			err = a.printJSON(v)
+		} else {
+			err = a.printUp(i, v, detach)
+		}
+		if err != nil || detach || v.Already {
+			return err
+		}
+		return a.stay(i, children)
+	}
+	return c
+}
+
+func (a *app) printUp(i *instance, v upView, detach bool) error {
+	word := "is up"
+	if v.Already {
+		word = "is up already"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "carrel %s at %s\n  data  %s\n", word, v.Host, v.DataDir)
+	if detach || v.Already {
+		fmt.Fprintf(&b, "  logs  %s\n", i.logDir())
+	}
+	b.WriteString("Next:\n")
+	if !i.isDefault() {
+		fmt.Fprintf(&b, "  export %s=%s\n", carrel.HostEnv, shellQuote([]string{v.Host}))
+	}
+	fmt.Fprintf(&b, "  carrel create demo\n  carrel exec demo -- id\n  carrel down%s\n", i.flags())
+	_, err := a.Out.WriteString(b.String())
+	return err
+}
+
+// up brings an instance up, as far as it is not.
+func (a *app) up(ctx context.Context, i *instance, detach bool) (upView, []*exec.Cmd, error) {
+	if os.Geteuid() != 0 {
+		return upView{}, nil, needRoot("up" + i.flags())
+	}
+	if i.prefix != "" {
+		prefix, err := id.ParsePrefix(i.prefix)
+		if err != nil {
+			return upView{}, nil, err
+		}
+		i.prefix = prefix
+	}
+	if err := i.absolute(); err != nil {
+		return upView{}, nil, err
+	}
+	view := upView{Host: i.host(), DataDir: i.data, RuntimeDir: i.runtime}
+	if v, ok := i.isUp(ctx, view); ok {
+		return v, nil, nil
+	}
+	programs, err := findPrograms()
+	if err != nil {
+		return view, nil, err
+	}
+	if err := hostCan(ctx, i); err != nil {
+		return view, nil, err
+	}
+	unix.Umask(0o022) // what is made and started here does not depend on the caller's
+	who, unlock, err := i.prepare()
+	if unlock != nil {
+		defer unlock()
+	}
+	if err == nil {
+		err = i.writeSettings(i.brokerSettings(who, programs["carrel-executor"]))
+	}
+	if err != nil {
+		return view, nil, err
+	}
+	children, err := i.startBoth(ctx, programs, who, detach, a.Err)
+	if err != nil {
+		return view, nil, err
+	}
+	if v, ok := i.isUp(ctx, view); ok {
+		v.Already = false
+		return v, children, nil
+	}
+	i.stopBoth()
+	return view, nil, fmt.Errorf("cannot reach the daemon at %s though it said that it is ready; look at its log in %s: %w", i.host(), i.logDir(), errdefs.ErrUnavailable)
+}
+
+func needRoot(command string) error {
+	return fmt.Errorf("cannot run \"carrel %s\" as uid %d: it makes users and starts the broker, which takes root; try: sudo carrel %s: %w", command, os.Geteuid(), command, errdefs.ErrPermissionDenied)
+}
+
+// isUp reports whether both parts live and the daemon answers.
+func (i *instance) isUp(ctx context.Context, v upView) (upView, bool) {
+	for name, pid := range map[string]*int{"broker": &v.BrokerPID, "daemon": &v.DaemonPID} {
+		p, fd, ok := i.running(name)
+		if !ok {
+			return v, false
+		}
+		unix.Close(fd)
+		*pid = p.PID
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	client, err := carrel.Dial(ctx, i.host())
+	if err != nil {
+		return v, false
+	}
+	client.Close()
+	v.Already = true
+	return v, true
+}
+
+func findPrograms() (map[string]string, error) {
+	out := map[string]string{}
+	for _, name := range []string{"carrel-broker", "carreld", "carrel-executor"} {
+		p, err := findProgram(name)
+		if err != nil {
+			return nil, err
+		}
+		out[name] = p
+	}
+	return out, nil
+}
+
+// hostCan refuses a host that could not start a single workspace, before anything is
+// made on it.
+func hostCan(ctx context.Context, i *instance) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	unmet := probe.Unmet(probe.Run(ctx, i.probeConfig()))
+	if len(unmet) == 0 {
+		return nil
+	}
+	var b strings.Builder
+	for _, r := range unmet {
+		fmt.Fprintf(&b, "\n  %s: %s; remedy: %s", r.ID, r.Found, r.Remedy)
+	}
+	return fmt.Errorf("cannot hold workspaces on this host:%s\n\"carrel doctor\" shows the rest: %w", b.String(), errdefs.ErrFailedPrecondition)
+}
+
+// probeConfig is where this instance's checks look. The range of ids may have been set.
+func (i *instance) probeConfig() probe.Config {
+	c := probe.Config{DataDir: i.data}
+	c.FirstID, c.IDs = i.idRange()
+	var s brokerSettings
+	if b, err := os.ReadFile(i.settings()); err == nil && json.Unmarshal(b, &s) == nil && s.UIDFirst != 0 && s.UIDCount != 0 {
+		c.FirstID, c.IDs = s.UIDFirst, s.UIDCount
+	}
+	return c
+}
+
+// prepare makes user, group and directories, as far as they are missing, and writes down
+// what it made whatever comes, so that down finds it.
+func (i *instance) prepare() (who account, unlock func(), err error) {
+	dirs, err := makeDirs(i.data, 0o711)
+	if err == nil {
+		err = checkDir(i.data)
+	}
+	if err == nil {
+		unlock, err = i.lock()
+	}
+	if err != nil {
+		for _, d := range slices.Backward(dirs) {
+			_ = os.Remove(d) // made just now, so nothing of anybody's is in it
+		}
+		return who, nil, err
+	}
+	m, err := i.readMade()
+	if err != nil {
+		return who, unlock, err
+	}
+	m.Dirs = append(m.Dirs, dirs...)
+	who, err = i.make(&m)
+	return who, unlock, errors.Join(err, i.writeMade(m))
+}
+
+// make is prepare's work under the lock.
+func (i *instance) make(m *made) (who account, err error) {
+	// A directory that somebody made for this, with mktemp -d for one, is closed.
+	if st, err := os.Stat(i.data); err != nil || st.Mode()&0o011 != 0o011 {
+		if err = errors.Join(err, os.Chmod(i.data, 0o711)); err != nil {
+			return who, fmt.Errorf("cannot let the daemon into %s: %w", i.data, err)
+		}
+	}
+	// Before the user is made: one that is to be made can enter what everybody can.
+	if who, err = findAccount(); err != nil {
+		who = account{noID, noID}
+	}
+	for _, p := range []string{i.daemonDir(), i.config} {
+		if p == "" {
+			continue
+		}
+		if err := enterable(p, who.uid, who.gid); err != nil {
+			return who, err
+		}
+	}
+	if who, err = ensureAccount(m); err != nil {
+		return who, err
+	}
+	dirs, err := makeDirs(i.runtime, 0o755)
+	m.Dirs = append(m.Dirs, dirs...)
+	if err == nil {
+		err = i.takeRuntime(who)
+	}
+	if err == nil {
+		err = errors.Join(checkDir(i.runtime), enterable(i.socket(), who.uid, who.gid))
+	}
+	if err != nil {
+		return who, err
+	}
+	for _, d := range []string{i.logDir(), i.daemonDir()} {
+		if _, err := makeDirs(d, 0o700); err != nil {
+			return who, err
+		}
+	}
+	return who, give(i.daemonDir(), who)
+}
+
+// takeRuntime makes the runtime directory root's again, in case an up was cut off while
+// its daemon had it.
+func (i *instance) takeRuntime(who account) error {
+	var st unix.Stat_t
+	if err := unix.Lstat(i.runtime, &st); err != nil || st.Uid != who.uid {
+		return err
+	}
+	return os.Lchown(i.runtime, 0, 0)
+}
+
+// startBoth starts what does not run: the broker first, because the daemon looks for
+// its executors through it.
+func (i *instance) startBoth(ctx context.Context, programs map[string]string, who account, detach bool, relay *os.File) ([]*exec.Cmd, error) {
+	daemonArgs := []string{"--data-dir", i.data, "--runtime-dir", i.runtime}
+	if i.config != "" {
+		daemonArgs = append(daemonArgs, "--config", i.config)
+	}
+	if i.prefix != "" {
+		daemonArgs = append(daemonArgs, "--name-prefix", i.prefix)
+	}
+	var children []*exec.Cmd
+	for _, p := range []program{
+		{name: "broker", path: programs["carrel-broker"], args: []string{"--settings", i.settings()}},
+		{name: "daemon", path: programs["carreld"], args: daemonArgs, as: &who},
+	} {
+		if _, fd, ok := i.running(p.name); ok {
+			unix.Close(fd)
+			continue
+		}
+		c, err := i.startOne(ctx, p, who, detach, relay)
+		if err != nil {
+			i.stopBoth()
+			return nil, err
+		}
+		children = append(children, c)
+	}
+	return children, nil
+}
+
+func (i *instance) startOne(ctx context.Context, p program, who account, detach bool, relay *os.File) (*exec.Cmd, error) {
+	p.session, p.log = detach, relay
+	if detach {
+		log, err := i.openLog(p.name)
+		if err != nil {
+			return nil, err
+		}
+		defer log.Close()
+		p.log = log
+	}
+	if p.as != nil {
+		// The daemon makes its socket in the runtime directory. It may write there until
+		// it is ready and no longer: the broker's sockets are there too.
+		if err := os.Remove(i.socket()); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("cannot remove the socket of a daemon that has ended: %w", err)
+		}
+		if err := os.Chown(i.runtime, int(who.uid), 0); err != nil {
+			return nil, fmt.Errorf("cannot let the daemon make its socket: %w", err)
+		}
+		c, err := i.start(ctx, p)
+		if e := os.Chown(i.runtime, 0, 0); e != nil {
+			return nil, errors.Join(err, fmt.Errorf("cannot close the runtime directory to the daemon: %w", e))
+		}
+		return c, err
+	}
+	return i.start(ctx, p)
+}
+
+// stopBoth ends the daemon before the broker that it needs. It is for the way out of
+// an error, which is what gets reported.
+func (i *instance) stopBoth() {
+	for _, name := range []string{"daemon", "broker"} {
+		if _, err := i.stop(name); err == nil {
+			_ = os.Remove(i.pidFile(name))
+		}
+	}
+}
+
+// stay waits for a signal, or for the end of a part, and takes the rest down.
+func (a *app) stay(i *instance, children []*exec.Cmd) error {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(signals)
+	died := make(chan string, len(children))
+	for _, c := range children {
+		go func() {
+			err := c.Wait()
+			died <- fmt.Sprintf("%s ended: %v", c.Args[0], err)
+		}()
+	}
+	var unexpected error
+	select {
+	case <-signals:
+		fmt.Fprintln(a.Err)
+	case what := <-died:
+		unexpected = fmt.Errorf("cannot go on: %s; what it said last is above: %w", what, errdefs.ErrUnavailable)
+	}
+	// A second Ctrl-C is for whoever does not want to wait.
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT)
+	defer stop()
+	return errors.Join(unexpected, a.down(ctx, i, false))
+}
+
+// list returns the workspaces of an instance.
+func (i *instance) list(ctx context.Context) ([]*carrelv1.Workspace, *carrel.Client, error) {
+	client, err := carrel.New(carrel.Options{Host: i.host()})
+	if err != nil {
+		return nil, nil, err
+	}
+	res, err := client.Workspaces().List(ctx, connect.NewRequest(&carrelv1.ListRequest{}))
+	if err != nil {
+		return nil, client, err
+	}
+	return res.Msg.GetWorkspaces(), client, nil
+}
