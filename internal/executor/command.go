@@ -254,15 +254,15 @@ func (c *command) end(first unix.Signal, grace time.Duration) {
 	c.mu.Unlock()
 	go func() {
 		for _, s := range slices.Compact([]unix.Signal{first, unix.SIGTERM}) {
-			c.signal(s)
-			c.signal(unix.SIGCONT)
+			_ = c.signal(s) // it may have ended
+			_ = c.signal(unix.SIGCONT)
 		}
 		t := time.NewTimer(grace)
 		defer t.Stop()
 		select {
 		case <-c.done:
 		case <-t.C:
-			c.signal(unix.SIGKILL)
+			_ = c.signal(unix.SIGKILL)
 			c.inGroup((*group).kill)
 		}
 	}()

@@ -110,7 +110,7 @@ func (g *groups) give(s *group) {
 		for _, fd := range []int{s.dir, s.procs, s.events, s.killer} {
 			unix.Close(fd)
 		}
-		unix.Unlinkat(g.dir, s.name, unix.AT_REMOVEDIR) // what cannot be removed now goes with the workspace's groups
+		_ = unix.Unlinkat(g.dir, s.name, unix.AT_REMOVEDIR) // what cannot be removed now goes with the workspace's groups
 		return
 	}
 	g.mu.Lock()
@@ -180,7 +180,7 @@ func (s *group) waitEmpty(d time.Duration) bool {
 			return false
 		}
 		// The event is an edge; the bound of a round keeps a missed one harmless.
-		unix.Poll([]unix.PollFd{{Fd: int32(s.events), Events: unix.POLLPRI}}, int(min(left, 100*time.Millisecond).Milliseconds())+1)
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(s.events), Events: unix.POLLPRI}}, int(min(left, 100*time.Millisecond).Milliseconds())+1)
 	}
 	return true
 }

@@ -83,7 +83,7 @@ func (l *loop) run() {
 
 func (l *loop) work() {
 	var b [8]byte
-	unix.Read(l.wake, b[:])
+	_, _ = unix.Read(l.wake, b[:]) // only resets it
 	l.mu.Lock()
 	queue := l.queue
 	l.queue = nil
@@ -132,7 +132,7 @@ func (l *loop) step(n int32) {
 		delete(l.conns, n)
 		l.mu.Unlock()
 		if fd := c.Descriptor(); fd >= 0 { // half-closed: replies may still go out
-			unix.EpollCtl(l.epoll, unix.EPOLL_CTL_DEL, fd, nil)
+			_ = unix.EpollCtl(l.epoll, unix.EPOLL_CTL_DEL, fd, nil)
 		}
 	}
 }

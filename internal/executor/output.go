@@ -165,7 +165,7 @@ func (c *command) watchStreams(b *birth, in *execapi.ExecParams) {
 			return
 		}
 		go func() {
-			w.Write(data) // a command that does not read it ends this by closing its end
+			_, _ = w.Write(data) // a command that does not read it ends this by closing its end
 			w.Close()
 		}()
 	}
@@ -176,11 +176,11 @@ func (c *command) giveUp() {
 	past := time.Unix(1, 0)
 	for _, k := range []*capture{c.stdout, c.stderr} {
 		if k != nil {
-			k.file.SetReadDeadline(past)
+			_ = k.file.SetReadDeadline(past)
 		}
 	}
 	if c.source != nil {
-		c.source.SetReadDeadline(past)
+		_ = c.source.SetReadDeadline(past)
 	}
 }
 
@@ -209,7 +209,7 @@ func (c *command) openTerminal() (*os.File, int64, error) {
 	unix.SetNonblock(p[1], true)
 	ours := os.NewFile(uintptr(p[1]), "terminal")
 	from := c.buffer.oldest()
-	go c.buffer.pump(ours, from, true, func() { io.Copy(c.master, ours) })
+	go c.buffer.pump(ours, from, true, func() { _, _ = io.Copy(c.master, ours) })
 	return os.NewFile(uintptr(p[0]), "terminal"), from, nil
 }
 
@@ -244,7 +244,7 @@ func waitGone(f *os.File) {
 	if err != nil {
 		return
 	}
-	rc.Read(func(fd uintptr) bool {
+	_ = rc.Read(func(fd uintptr) bool {
 		fds := []unix.PollFd{{Fd: int32(fd)}}
 		_, err := unix.Poll(fds, 0)
 		return err != nil && !errors.Is(err, unix.EINTR) || fds[0].Revents&(unix.POLLERR|unix.POLLHUP|unix.POLLNVAL) != 0

@@ -118,7 +118,7 @@ func (p *peer) start(r *jsonrpc.Request, tty bool) (any, []*os.File, error) {
 		return nil, nil, err
 	}
 	notify := func(c *command) {
-		p.conn.Notify(context.Background(), execapi.MethodExited, execapi.Exited{ID: c.id, Status: c.status})
+		_ = p.conn.Notify(context.Background(), execapi.MethodExited, execapi.Exited{ID: c.id, Status: c.status})
 	}
 	switch {
 	case in.Detach:

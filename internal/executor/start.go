@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -179,6 +180,7 @@ func (b *birth) prepare(in *execapi.ExecParams, given []*os.File) error {
 	}
 	for i, s := range []execapi.Stream{in.Stdin, in.Stdout, in.Stderr} {
 		switch s {
+		case "", execapi.Null: // as child is: /dev/null
 		case execapi.FD:
 			j := firstOf(given)
 			if err := b.adopt(i, given[j]); err != nil {
@@ -275,7 +277,7 @@ func (b *birth) lookup() error {
 		return nil
 	}
 	denied := false
-	for _, dir := range strings.Split(variable(b.env, "PATH"), ":") {
+	for dir := range strings.SplitSeq(variable(b.env, "PATH"), ":") {
 		if dir == "" || dir[0] != '/' {
 			continue // never the working directory
 		}
@@ -370,8 +372,8 @@ func defines(env []string, name string) bool {
 }
 
 func variable(env []string, name string) string {
-	for i := len(env) - 1; i >= 0; i-- {
-		if v, ok := strings.CutPrefix(env[i], name+"="); ok {
+	for _, e := range slices.Backward(env) {
+		if v, ok := strings.CutPrefix(e, name+"="); ok {
 			return v
 		}
 	}

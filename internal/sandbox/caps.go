@@ -2,10 +2,10 @@ package sandbox
 
 import (
 	"fmt"
-	"kernel.org/pub/linux/libs/security/libcap/psx"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+	"kernel.org/pub/linux/libs/security/libcap/psx"
 )
 
 // kept are the capabilities of an executor in its own user namespace: it changes to

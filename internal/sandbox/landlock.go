@@ -20,7 +20,7 @@ func (s *stage) landlock() error {
 	abi, err := ll.LandlockGetABIVersion()
 	if err != nil || abi < minLandlock {
 		return fmt.Errorf("cannot use Landlock: ABI %d (%v), at least %d (Linux 5.19) with \"landlock\" in the kernel's lsm= list is needed: %w",
-			abi, err, minLandlock, errdefs.ErrFailedPrecondition)
+			abi, err, minLandlock, errdefs.ErrFailedPrecondition) //nolint:errorlint // err may be nil: the ABI is too low
 	}
 	s.landlockABI = min(abi, maxLandlock)
 	dev := landlock.RWFiles("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts/ptmx")

@@ -51,9 +51,15 @@ var devices = []struct {
 
 // links are made in the new root.
 var links = []struct{ name, target string }{
-	{"dev/ptmx", "pts/ptmx"}, {"dev/fd", "/proc/self/fd"}, {"dev/stdin", "/proc/self/fd/0"},
-	{"dev/stdout", "/proc/self/fd/1"}, {"dev/stderr", "/proc/self/fd/2"}, {"dev/core", "/proc/kcore"},
-	{"etc/mtab", "/proc/self/mounts"}, {"var/run", "/run"}, {"var/lock", "/run/lock"},
+	{"dev/ptmx", "pts/ptmx"},
+	{"dev/fd", "/proc/self/fd"},
+	{"dev/stdin", "/proc/self/fd/0"},
+	{"dev/stdout", "/proc/self/fd/1"},
+	{"dev/stderr", "/proc/self/fd/2"},
+	{"dev/core", "/proc/kcore"},
+	{"etc/mtab", "/proc/self/mounts"},
+	{"var/run", "/run"},
+	{"var/lock", "/run/lock"},
 }
 
 // maskedFiles and maskedDirs of /proc tell about the host or reach it; readOnly may be
@@ -218,7 +224,7 @@ func buildRoot(s *Spec) error {
 	}
 	for name, content := range etcFiles(s) {
 		p := at("etc/" + name)
-		os.Remove(p) // a bound or linked entry of the same name gives way
+		_ = os.Remove(p) // a bound or linked entry of the same name gives way
 		if err := os.WriteFile(p, []byte(content), 0o644); err != nil {
 			return err
 		}

@@ -68,13 +68,13 @@ func Enter(spec *Spec) (*Thread, error) {
 	for _, st := range steps {
 		if err := st.run(s); err != nil {
 			err = fmt.Errorf("cannot enter the workspace: step %q: %w", st.name, err)
-			s.send(Progress{Step: st.name, Error: err.Error()})
+			_ = s.send(Progress{Step: st.name, Error: err.Error()})
 			return nil, err
 		}
 	}
 	findings, err := s.prove()
 	if err != nil {
-		s.send(Progress{Step: "self-check", Error: err.Error()})
+		_ = s.send(Progress{Step: "self-check", Error: err.Error()})
 		return nil, err
 	}
 	return s.spawner, s.ask(Progress{Findings: findings})
@@ -150,7 +150,7 @@ func (s *stage) cgroupFiles() error {
 		}
 		for _, h := range s.spec.Cgroup.V1 {
 			var options []string
-			for _, c := range strings.Split(h, ",") {
+			for c := range strings.SplitSeq(h, ",") {
 				options = append(options, c, "")
 			}
 			if err := mountFresh("cgroup", "/sys/fs/cgroup/"+h, readOnly|unix.MOUNT_ATTR_NOEXEC, options...); err != nil {

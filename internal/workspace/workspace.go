@@ -8,6 +8,7 @@ package workspace
 import (
 	"cmp"
 	"fmt"
+	"strings"
 
 	"github.com/containerd/errdefs"
 )
@@ -165,15 +166,13 @@ func (r Report) Err() error {
 	if len(unmet) == 0 {
 		return nil
 	}
-	msg := ""
-	for i, c := range unmet {
-		if i > 0 {
-			msg += "; "
-		}
-		msg += fmt.Sprintf("%s is %s (%s)", c.ID, c.State, c.Evidence)
+	var each []string
+	for _, c := range unmet {
+		msg := fmt.Sprintf("%s is %s (%s)", c.ID, c.State, c.Evidence)
 		if c.Remedy != "" {
 			msg += ", remedy: " + c.Remedy
 		}
+		each = append(each, msg)
 	}
-	return fmt.Errorf("cannot hold the workspace: required control %s: %w", msg, errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("cannot hold the workspace: required control %s: %w", strings.Join(each, "; "), errdefs.ErrFailedPrecondition)
 }

@@ -355,7 +355,7 @@ func converse(ctx context.Context, status *os.File, c *Config, pid int) (workspa
 			return workspace.Report{}, err
 		}
 	}
-	stop := context.AfterFunc(ctx, func() { status.SetDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { _ = status.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	in := bufio.NewReaderSize(io.LimitReader(status, 4*sandbox.MaxProgress), sandbox.MaxProgress)
 	for {

@@ -12,8 +12,12 @@ import (
 
 // namespaces are read from outside: a namespace is held if it is not the broker's.
 var namespaces = []struct{ file, control string }{
-	{"user", "user-namespace"}, {"mnt", "mount-namespace"}, {"pid", "pid-namespace"}, {"ipc", "ipc-namespace"},
-	{"uts", "uts-namespace"}, {"net", "net-namespace"},
+	{"user", "user-namespace"},
+	{"mnt", "mount-namespace"},
+	{"pid", "pid-namespace"},
+	{"ipc", "ipc-namespace"},
+	{"uts", "uts-namespace"},
+	{"net", "net-namespace"},
 }
 
 // Outside looks at a started executor through the host's /proc, which nothing inside
@@ -85,7 +89,7 @@ func births(proc string, spec sandbox.Spec) []sandbox.Finding {
 				}
 			}
 		}
-		for _, control := range strings.Split(hierarchy, ",") {
+		for control := range strings.SplitSeq(hierarchy, ",") {
 			found = append(found, sandbox.Finding{
 				Control: control, OK: err == nil && in == 1,
 				Evidence: fmt.Sprintf("outside: %d of %d threads is in cmd of %s, where commands are born", in, len(tasks), hierarchy),

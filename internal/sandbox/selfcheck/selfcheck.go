@@ -131,7 +131,7 @@ func reap(pid int, deadline time.Duration) error {
 	hung := false
 	for {
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, max(0, int(time.Until(end).Milliseconds())))
-		if err == unix.EINTR { //nolint:errorlint // raw errno
+		if err == unix.EINTR {
 			continue
 		}
 		if hung = n == 0; hung {
@@ -142,7 +142,7 @@ func reap(pid int, deadline time.Duration) error {
 	var ws unix.WaitStatus
 	for {
 		_, err = unix.Wait4(pid, &ws, 0, nil)
-		if err != unix.EINTR { //nolint:errorlint // raw errno
+		if err != unix.EINTR {
 			break
 		}
 	}
