@@ -1,0 +1,345 @@
+package deps_test
+
+import (
+	"bytes"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/carrel-dev/carrel/test/deps"
+)
+
+const internal = deps.Module + "/internal/"
+
+// tiers are those of docs/architecture.md. A new package needs a place here.
+var tiers = []deps.Tier{
+	{Name: "id", Level: 0},
+	{Name: "redact", Level: 0},
+	{Name: "build", Level: 0},
+
+	{Name: "principal", Level: 1},
+	{Name: "workspace", Level: 1},
+	{Name: "action", Level: 1, With: []string{"principal", "workspace"}},
+
+	{Name: "audit", Level: 2},
+	{Name: "store", Level: 2},
+
+	{Name: "jsonrpc", Level: 3},
+	{Name: "peercred", Level: 3},
+	{Name: "pollfd", Level: 3},
+	{Name: "execapi", Level: 3},
+	{Name: "brokerapi", Level: 3},
+	{Name: "fdapi", Level: 3, With: []string{"execapi"}},
+	{Name: "sandbox", Level: 3},
+	// What an error is called on the wire: data, beside the API that it is for.
+	{Name: "api/errcode", Level: 3},
+
+	{Name: "broker", Level: 4},
+	{Name: "executor", Level: 4},
+	{Name: "runtime", Level: 4},
+
+	{Name: "authn", Level: 5},
+	{Name: "config", Level: 5},
+	{Name: "gate", Level: 5},
+	{Name: "api", Level: 5, With: []string{"authn"}},
+	{Name: "daemon", Level: 5, With: []string{"api", "authn", "config", "gate"}},
+	{Name: "cli", Level: 5},
+}
+
+// privileged is what both processes with rights of their own may link.
+var privileged = []deps.Rule{
+	{internal + "id", "names are validated again on this side"},
+	{internal + "build", "says which release answers"},
+	{internal + "workspace", "limits, states and the report"},
+	{internal + "jsonrpc", "the protocol's framing"},
+	{internal + "peercred", "who is at the other end"},
+	{internal + "sandbox", "the first stage and the control table"},
+	{internal + "sandbox/seccomp", "the system call filter"},
+	{internal + "sandbox/selfcheck", "what is tried inside"},
+	{"github.com/containerd/errdefs", "the kinds of error"},
+	{"github.com/landlock-lsm/go-landlock/", "the Landlock rules"},
+	{"kernel.org/pub/linux/libs/security/libcap/psx", "Landlock and capabilities on every thread"},
+	{"golang.org/x/sys/unix", "system calls"},
+}
+
+// notWithRights are packages that a process with rights of its own must do without.
+var notWithRights = []deps.Rule{
+	{"net/http", "a privileged process speaks JSON-RPC on its own socket only"},
+	{"net/rpc/", "a privileged process speaks JSON-RPC on its own socket only"},
+	{"net/smtp", "no business of a privileged process"},
+	{"crypto/tls", "nothing here leaves the machine"},
+	{"crypto/x509", "nothing here leaves the machine"},
+	{"text/template", "no templates, which call methods by name"},
+	{"html/template", "no templates, which call methods by name"},
+	{"encoding/gob", "outside input is JSON with known fields"},
+	{"encoding/xml", "outside input is JSON with known fields"},
+	{"archive/", "archives are unpacked as the workspace's own id"},
+	{"compress/", "archives are unpacked as the workspace's own id"},
+	{"database/sql/", "state is the daemon's; the ledger is a file"},
+	{"go/", "no source is parsed"},
+	{"plugin", "no code is loaded"},
+	{"testing/", "no test code in the product"},
+	{"expvar", "opens an HTTP handler"},
+	{"os/user", "looks names up through the C library where there is one"},
+	{"runtime/cgo", "no C code"},
+}
+
+var binaries = []struct {
+	command   string
+	allowed   []deps.Rule
+	forbidden []deps.Rule
+}{
+	{
+		"cmd/carrel-executor",
+		append([]deps.Rule{
+			{internal + "executor", "itself"},
+			{internal + "execapi", "its messages"},
+		}, privileged...),
+		append([]deps.Rule{
+			{"os/exec", "commands are born by the executor's own fork, with the command's id"},
+			{"log/", "it writes lines to the descriptor it was given"},
+		}, notWithRights...),
+	},
+	{
+		"cmd/carrel-broker",
+		append([]deps.Rule{
+			{internal + "broker", "itself"},
+			{internal + "brokerapi", "its messages"},
+			{internal + "pollfd", "watches a descriptor it inherited"},
+			{internal + "sandbox/cgroup", "makes the control groups"},
+			{internal + "sandbox/launch", "starts executors"},
+		}, privileged...),
+		notWithRights,
+	},
+}
+
+func load(t *testing.T) deps.Graph {
+	t.Helper()
+	g, err := deps.Load(t.Context(), deps.Module+"/...")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func TestPrivilegedBinaries(t *testing.T) {
+	g := load(t)
+	for _, b := range binaries {
+		root := deps.Module + "/" + b.command
+		if _, ok := g[root]; !ok {
+			t.Errorf("%s is not there", root)
+			continue
+		}
+		for _, bad := range g.Outside(root, b.allowed, b.forbidden) {
+			t.Errorf("%s links %s", b.command, bad)
+		}
+		for _, idle := range g.Unused(root, b.allowed) {
+			t.Errorf("%s does not link %s: take it off the list", b.command, idle)
+		}
+	}
+}
+
+func TestTiers(t *testing.T) {
+	g := load(t)
+	for _, bad := range g.Upward(tiers) {
+		t.Error(bad)
+	}
+	if by := g.Importers(internal + "daemon"); !slices.Equal(by, []string{deps.Module + "/cmd/carreld"}) {
+		t.Errorf("internal/daemon is imported by %v: only cmd/carreld may", by)
+	}
+}
+
+// The command line and the SDK reach a daemon through the wire: nothing of the daemon
+// is linked into them.
+func TestClientsLinkNoServer(t *testing.T) {
+	g := load(t)
+	for _, root := range []string{"cmd/carrel", "sdk/go"} {
+		linked := g.Linked(deps.Module + "/" + root)
+		for _, p := range []string{"gate", "store", "audit", "runtime", "runtime/namespace", "broker", "executor", "daemon", "api"} {
+			if way, ok := linked[internal+p]; ok {
+				t.Errorf("%s links internal/%s: %s", root, p, strings.Join(way, " → "))
+			}
+		}
+	}
+}
+
+// notPure is what a decision may not look at.
+var notPure = []deps.Rule{
+	{"os/", "the machine"},
+	{"net", "the network"},
+	{"net/http", "the network"},
+	{"net/url", "parse outside, pass the parts in"},
+	{"syscall", "the machine"},
+	{"golang.org/x/sys/", "the machine"},
+	{"crypto/rand", "chance"},
+	{"math/rand/", "chance"},
+	{"log/", "a decision returns what there is to say"},
+	{"runtime/", "the process"},
+}
+
+// clocks are what package time offers beside its types.
+var clocks = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker", "LoadLocation"}
+
+func TestTier1IsPure(t *testing.T) {
+	g := load(t)
+	for _, tier := range tiers {
+		if tier.Level != 1 {
+			continue
+		}
+		p, ok := g[internal+tier.Name]
+		if !ok {
+			t.Errorf("tier 1 names %s, which is not there", tier.Name)
+			continue
+		}
+		for _, bad := range impure(t, p.Dir, p.GoFiles) {
+			t.Errorf("%s: %s", tier.Name, bad)
+		}
+		for path := range g.Linked(p.ImportPath) {
+			if !g[path].Standard && !strings.HasPrefix(path, deps.Module) && path != "github.com/containerd/errdefs" {
+				t.Errorf("%s links %s: tier 1 has no other library than errdefs", tier.Name, path)
+			}
+		}
+	}
+}
+
+// impure looks at what files import and which clock they ask.
+func impure(t *testing.T, dir string, files []string) []string {
+	t.Helper()
+	var bad []string
+	for _, name := range files {
+		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(dir, name), nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, imp := range f.Imports {
+			p, err := strconv.Unquote(imp.Path.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r, hit := deps.Match(notPure, p); hit {
+				bad = append(bad, name+" imports "+p+": "+r.Reason)
+			}
+			if p == "time" && imp.Name != nil {
+				bad = append(bad, name+" imports time under another name")
+			}
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			s, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			if x, ok := s.X.(*ast.Ident); ok && x.Name == "time" && slices.Contains(clocks, s.Sel.Name) {
+				bad = append(bad, name+" uses time."+s.Sel.Name+": take the time as an argument")
+			}
+			return true
+		})
+	}
+	return bad
+}
+
+// TestNames holds the words that name nothing out of package names, and main short.
+func TestNames(t *testing.T) {
+	for p, pkg := range load(t) {
+		if !strings.HasPrefix(p, deps.Module) {
+			continue
+		}
+		switch base := path.Base(p); base {
+		case "util", "utils", "common", "core", "manager", "types", "helpers", "misc":
+			t.Errorf("%s: a package is named by what it is for, not %q", p, base)
+		}
+		if !strings.HasPrefix(p, deps.Module+"/cmd/") {
+			continue
+		}
+		for _, f := range pkg.GoFiles {
+			b, err := os.ReadFile(filepath.Join(pkg.Dir, f))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := bytes.Count(b, []byte("\n")); n > 60 {
+				t.Errorf("%s/%s has %d lines: main hands over within 60", p, f, n)
+			}
+		}
+	}
+}
+
+// TestPlanted sees each of the checks above catch a violation.
+func TestPlanted(t *testing.T) {
+	t.Run("a forbidden package, three steps away", func(t *testing.T) {
+		g := deps.Graph{
+			"m/cmd":    {ImportPath: "m/cmd", Imports: []string{"m/a"}},
+			"m/a":      {ImportPath: "m/a", Imports: []string{"strings", "m/b"}},
+			"m/b":      {ImportPath: "m/b", Imports: []string{"net/http"}},
+			"strings":  {ImportPath: "strings", Standard: true},
+			"net/http": {ImportPath: "net/http", Standard: true},
+		}
+		want := []string{"net/http: no web (m/cmd → m/a → m/b → net/http)"}
+		if got := g.Outside("m/cmd", []deps.Rule{{"m/", "ours"}}, []deps.Rule{{"net/http", "no web"}}); !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		want = []string{"m/b: not on the list (m/cmd → m/a → m/b)"}
+		if got := g.Outside("m/cmd", []deps.Rule{{"m/a", "ours"}}, nil); !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		if got := g.Unused("m/cmd", []deps.Rule{{"m/a", ""}, {"m/c", ""}}); !slices.Equal(got, []string{"m/c"}) {
+			t.Errorf("got %q as rules without use", got)
+		}
+	})
+	t.Run("a name that starts like an allowed one", func(t *testing.T) {
+		g := deps.Graph{"m/cmd": {Imports: []string{"m/abc"}}, "m/abc": {}}
+		if got := g.Outside("m/cmd", []deps.Rule{{"m/ab", "ours"}}, nil); len(got) != 1 {
+			t.Errorf("got %q", got)
+		}
+	})
+	t.Run("the daemon, held to the list of the executor", func(t *testing.T) {
+		g := load(t)
+		got := strings.Join(g.Outside(deps.Module+"/cmd/carrel", binaries[0].allowed, binaries[0].forbidden), "\n")
+		for _, want := range []string{"net/http: ", "crypto/tls: ", "github.com/spf13/cobra: not on the list", internal + "cli: not on the list"} {
+			if !strings.Contains(got, want) {
+				t.Errorf("%q was not caught in\n%s", want, got)
+			}
+		}
+	})
+	t.Run("tiers", func(t *testing.T) {
+		for want, g := range map[string]deps.Graph{
+			"id (tier 0) imports gate (tier 5)":               {internal + "id": {Imports: []string{internal + "gate"}}},
+			"gate (tier 5) imports api (tier 5)":              {internal + "gate": {Imports: []string{internal + "api"}}},
+			"sandbox/launch (tier 3) imports broker (tier 4)": {internal + "sandbox/launch": {Imports: []string{internal + "broker"}}},
+			internal + "handy: stands in no tier":             {internal + "handy": {}},
+			"store (tier 2) imports jsonrpc (tier 3)":         {internal + "store": {Imports: []string{internal + "jsonrpc"}}},
+			"runtime (tier 4) imports broker (tier 4)":        {internal + "runtime": {Imports: []string{internal + "broker"}}},
+		} {
+			if got := g.Upward(tiers); !slices.Equal(got, []string{want}) {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		}
+		fine := deps.Graph{internal + "sandbox/launch": {Imports: []string{internal + "sandbox", internal + "workspace", "os"}}}
+		if got := fine.Upward(tiers); len(got) != 0 {
+			t.Errorf("refused %q", got)
+		}
+		g := deps.Graph{
+			deps.Module + "/cmd/carreld": {Imports: []string{internal + "daemon"}},
+			internal + "cli":             {Imports: []string{internal + "daemon"}},
+		}
+		if by := g.Importers(internal + "daemon"); len(by) != 2 {
+			t.Errorf("an importer of daemon was overlooked: %v", by)
+		}
+	})
+	t.Run("a decision that looks around", func(t *testing.T) {
+		dir := t.TempDir()
+		src := "package p\n\nimport (\n\t\"os\"\n\t\"net/netip\"\n\t\"time\"\n)\n\nvar _ netip.Addr\nvar _ = os.Args\nvar _ = time.Now()\nvar _ time.Duration\n"
+		if err := os.WriteFile(filepath.Join(dir, "p.go"), []byte(src), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"p.go imports os: the machine", "p.go uses time.Now: take the time as an argument"}
+		if got := impure(t, dir, []string{"p.go"}); !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
+}
