@@ -1,0 +1,151 @@
+package sandbox_test
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/sandbox"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+func control(t *testing.T, r workspace.Report, id string) workspace.Control {
+	t.Helper()
+	for _, c := range r.Controls {
+		if c.ID == id {
+			return c
+		}
+	}
+	t.Fatalf("no control %s", id)
+	return workspace.Control{}
+}
+
+func TestJudge(t *testing.T) {
+	r := sandbox.Judge(sandbox.Rootful, []sandbox.Finding{
+		{Control: "seccomp", OK: true, Evidence: "a"}, {Control: "seccomp", OK: true, Evidence: "b"},
+		{Control: "landlock", OK: true, Evidence: "c"}, {Control: "landlock", OK: false, Evidence: "d"},
+		{Control: "invented", OK: true, Evidence: "e"},
+	})
+	if c := control(t, r, "seccomp"); c.State != workspace.Verified || c.Evidence != "a; b" || c.Remedy != "" {
+		t.Errorf("%+v", c)
+	}
+	// One bad finding outweighs the good ones.
+	if c := control(t, r, "landlock"); c.State != workspace.Failed || c.Evidence != "d" || c.Remedy == "" {
+		t.Errorf("%+v", c)
+	}
+	// Nothing found is not verified.
+	if c := control(t, r, "pids"); c.State != workspace.Unavailable || !c.Required || c.Remedy == "" {
+		t.Errorf("%+v", c)
+	}
+	err := r.Err()
+	if err == nil {
+		t.Fatal("the report passes")
+	}
+	for _, want := range []string{"landlock is failed (d)", "pids is unavailable", "remedy:"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q in %v", want, err)
+		}
+	}
+	if strings.Contains(err.Error(), "seccomp is") || strings.Contains(err.Error(), "disk is") {
+		t.Errorf("what holds, or is not required, is named: %v", err)
+	}
+	if (workspace.Report{}).Err() == nil {
+		t.Error("an empty report passes")
+	}
+}
+
+func TestUnexpectedMounts(t *testing.T) {
+	s := &sandbox.Spec{Name: "ws-2a97516c"}
+	ro := []string{"ro", "nosuid", "nodev", "relatime"}
+	for _, tt := range []struct {
+		m  sandbox.Mount
+		ok bool
+	}{
+		{sandbox.Mount{Point: "/", Type: "tmpfs", Options: ro}, true},
+		{sandbox.Mount{Point: "/", Type: "ext4", Options: ro}, false},
+		{sandbox.Mount{Point: "/", Type: "tmpfs", Options: []string{"rw", "nosuid", "nodev"}}, false},
+		{sandbox.Mount{Point: "/usr", Type: "ext4", Options: ro}, true},
+		{sandbox.Mount{Point: "/usr/local", Type: "xfs", Options: ro}, true},
+		{sandbox.Mount{Point: "/usr", Type: "ext4", Options: []string{"rw", "nosuid", "nodev"}}, false},
+		{sandbox.Mount{Point: "/usrx", Type: "ext4", Options: ro}, false},
+		{sandbox.Mount{Point: "/mnt", Type: "ext4", Options: ro}, false},
+		{sandbox.Mount{Point: "/home", Type: "ext4", Options: ro}, false},
+		{sandbox.Mount{Point: "/home/ws-2a97516c", Type: "ext4", Options: []string{"rw", "nosuid", "nodev"}}, true},
+		{sandbox.Mount{Point: "/home/ws-2a97516c", Type: "ext4", Options: []string{"rw", "nodev"}}, false},
+		{sandbox.Mount{Point: "/home/ws-00000000", Type: "ext4", Options: ro}, false},
+		{sandbox.Mount{Point: "/proc", Type: "proc", Options: []string{"rw", "nosuid", "nodev", "noexec"}}, true},
+		{sandbox.Mount{Point: "/proc", Type: "ext4", Options: []string{"rw", "nosuid", "nodev", "noexec"}}, false},
+		{sandbox.Mount{Point: "/sys/fs/cgroup/memory", Type: "cgroup", Options: []string{"rw", "nosuid", "nodev", "noexec"}}, false},
+		{sandbox.Mount{Point: "/etc/ssl", Type: "ext4", Options: ro}, true},
+		{sandbox.Mount{Point: "/run/docker.sock", Type: "tmpfs", Options: []string{"rw"}}, false},
+	} {
+		if msg := sandbox.Unexpected(tt.m, s); (msg == "") != tt.ok {
+			t.Errorf("%+v: %q", tt.m, msg)
+		}
+	}
+}
+
+func TestSpecIsChecked(t *testing.T) {
+	good := func() sandbox.Spec {
+		return sandbox.Spec{
+			Version: sandbox.SpecVersion, Name: "ws-2a97516c", User: "ws-2a97516c", IDs: workspace.IDsFrom(1879048192), Shell: "/bin/bash",
+			Limits: workspace.DefaultLimits, TmpfsBytes: 1 << 26,
+		}
+	}
+	if s := good(); s.Validate() != nil {
+		t.Fatal(s.Validate())
+	}
+	for name, change := range map[string]func(*sandbox.Spec){
+		"version":   func(s *sandbox.Spec) { s.Version++ },
+		"name":      func(s *sandbox.Spec) { s.Name = "../x" },
+		"user":      func(s *sandbox.Spec) { s.User = "a:0:0" },
+		"newline":   func(s *sandbox.Spec) { s.User = "a\nroot::0:0" },
+		"ids":       func(s *sandbox.Spec) { s.IDs.Work = 0 },
+		"root":      func(s *sandbox.Spec) { s.IDs = workspace.IDsFrom(0) },
+		"shell":     func(s *sandbox.Spec) { s.Shell = "/bin/sh\nroot" },
+		"tmpfs":     func(s *sandbox.Spec) { s.TmpfsBytes = 0 },
+		"limits":    func(s *sandbox.Spec) { s.Limits.Pids = 0 },
+		"listeners": func(s *sandbox.Spec) { s.Net.Listeners = make([]sandbox.Listener, 1) },
+		"groups":    func(s *sandbox.Spec) { s.Cgroup.V1 = []string{"memory"} },
+	} {
+		s := good()
+		change(&s)
+		if s.Validate() == nil {
+			t.Errorf("a spec with a bad %s passes", name)
+		}
+	}
+}
+
+func TestReadSpec(t *testing.T) {
+	write := func(b []byte) int {
+		fd, err := unix.MemfdCreate("spec", unix.MFD_CLOEXEC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := unix.Write(fd, b); err != nil {
+			t.Fatal(err)
+		}
+		return fd
+	}
+	for _, bad := range [][]byte{nil, []byte("{"), make([]byte, sandbox.MaxSpec+1), []byte(`{"version":1}`)} {
+		if _, err := sandbox.ReadSpec(write(bad)); err == nil {
+			t.Errorf("%.20q is taken for a spec", bad)
+		}
+	}
+	b, err := json.Marshal(sandbox.Spec{
+		Version: sandbox.SpecVersion, Name: "ws-2a97516c", User: "u", IDs: workspace.IDsFrom(1879048192), Shell: "/bin/sh", Limits: workspace.DefaultLimits, TmpfsBytes: 1 << 26,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd := write(b)
+	if s, err := sandbox.ReadSpec(fd); err != nil || s.Home() != "/home/ws-2a97516c" {
+		t.Errorf("%+v %v", s, err)
+	}
+	if _, err := os.Stat("/proc/self/fd/" + string(rune('0'+fd%10))); fd < 10 && err == nil {
+		t.Error("the spec is left open")
+	}
+}
