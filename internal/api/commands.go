@@ -14,6 +14,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/fdapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/pollfd"
 )
@@ -29,25 +30,7 @@ func (s commands) Exec(ctx context.Context, req *connect.Request[carrelv1.ExecRe
 }
 
 func (s commands) exec(ctx context.Context, m *carrelv1.ExecRequest) (*carrelv1.ExecResponse, error) {
-	ref, err := parseRef(m.GetWorkspace())
-	if err != nil {
-		return nil, err
-	}
-	e, err := execParams(commandFrom(m.GetCommand()))
-	if err != nil {
-		return nil, err
-	}
-	e.Stdin, e.Stdout, e.Stderr = execapi.Null, execapi.Capture, execapi.Capture
-	if n := len(m.GetStdin()); n > execapi.MaxCapture {
-		return nil, invalid("stdin", fmt.Sprintf("it is %d bytes long, at most %d are allowed", n, execapi.MaxCapture), "use Stream, which has no such limit")
-	} else if n > 0 {
-		e.Stdin, e.StdinData = execapi.Capture, m.GetStdin()
-	}
-	if m.GetDiscardOutput() {
-		e.Stdout, e.Stderr = execapi.Null, execapi.Null
-	}
-	e.OutputLimit = execapi.MaxCapture
-	command, res, err := s.gate.Run(ctx, authn.FromContext(ctx), ref, e)
+	command, res, err := s.run(ctx, m.GetWorkspace(), commandFrom(m.GetCommand()), m.GetStdin(), m.GetDiscardOutput())
 	if err != nil {
 		return nil, err
 	}
@@ -59,6 +42,29 @@ func (s commands) exec(ctx context.Context, m *carrelv1.ExecRequest) (*carrelv1.
 		StdoutLost: res.StdoutLost,
 		StderrLost: res.StderrLost,
 	}, nil
+}
+
+// run serves both surfaces: the Exec procedure and the descriptor hand-over.
+func (s *Server) run(ctx context.Context, workspace string, c fdapi.Command, stdin []byte, discard bool) (id.Command, execapi.ExecResult, error) {
+	ref, err := parseRef(workspace)
+	if err != nil {
+		return "", execapi.ExecResult{}, err
+	}
+	e, err := execParams(c)
+	if err != nil {
+		return "", execapi.ExecResult{}, err
+	}
+	e.Stdin, e.Stdout, e.Stderr = execapi.Null, execapi.Capture, execapi.Capture
+	if n := len(stdin); n > execapi.MaxCapture {
+		return "", execapi.ExecResult{}, invalid("stdin", fmt.Sprintf("it is %d bytes long, at most %d are allowed", n, execapi.MaxCapture), "use Stream, which has no such limit")
+	} else if n > 0 {
+		e.Stdin, e.StdinData = execapi.Capture, stdin
+	}
+	if discard {
+		e.Stdout, e.Stderr = execapi.Null, execapi.Null
+	}
+	e.OutputLimit = execapi.MaxCapture
+	return s.gate.Run(ctx, authn.FromContext(ctx), ref, e)
 }
 
 func (s commands) Detach(ctx context.Context, req *connect.Request[carrelv1.DetachRequest]) (*connect.Response[carrelv1.DetachResponse], error) {

@@ -91,6 +91,7 @@ func (x *session) end(error) {
 }
 
 var fdMethods = map[string]func(*session, context.Context, *jsonrpc.Conn, *jsonrpc.Request) (any, []*os.File, error){
+	fdapi.MethodRun:    (*session).run,
 	fdapi.MethodExec:   (*session).exec,
 	fdapi.MethodAttach: (*session).attach,
 	fdapi.MethodSignal: (*session).signal,
@@ -103,6 +104,22 @@ func (x *session) handle(ctx context.Context, c *jsonrpc.Conn, req *jsonrpc.Requ
 		return nil, nil, jsonrpc.MethodNotFound(req.Method)
 	}
 	return method(x, authn.NewContext(ctx, x.caller), c, req)
+}
+
+// run ends its command when the connection ends, because ctx does.
+func (x *session) run(ctx context.Context, _ *jsonrpc.Conn, req *jsonrpc.Request) (any, []*os.File, error) {
+	var p fdapi.RunParams
+	if err := req.Decode(&p); err != nil {
+		return nil, nil, err
+	}
+	cmd, res, err := x.server.run(ctx, p.Workspace, p.Command, p.Stdin, p.DiscardOutput)
+	if err != nil {
+		return nil, nil, err
+	}
+	return fdapi.RunResult{
+		CommandID: cmd, Status: res.Status,
+		Stdout: res.Stdout, Stderr: res.Stderr, StdoutLost: res.StdoutLost, StderrLost: res.StderrLost,
+	}, nil, nil
 }
 
 func (x *session) exec(ctx context.Context, c *jsonrpc.Conn, req *jsonrpc.Request) (any, []*os.File, error) {

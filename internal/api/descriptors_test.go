@@ -16,6 +16,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/api/apitest"
+	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/fdapi"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
 )
@@ -148,6 +149,17 @@ func TestDescriptors(t *testing.T) {
 		}
 		await(t, exited)
 	})
+	t.Run("run", func(t *testing.T) {
+		var res fdapi.RunResult
+		call(t, c, fdapi.MethodRun, fdapi.RunParams{Workspace: "demo", Command: fdapi.Command{Argv: []string{"sh", "-c", "cat; echo e >&2; exit 5"}}, Stdin: []byte("in")}, &res)
+		if string(res.Stdout) != "in" || string(res.Stderr) != "e\n" || res.Status == nil || res.Status.Code != 5 {
+			t.Errorf("result %+v", res)
+		}
+		call(t, c, fdapi.MethodRun, fdapi.RunParams{Workspace: "demo", Command: fdapi.Command{Argv: []string{"true"}}, DiscardOutput: true}, &res)
+		if g.Last().Stdout != execapi.Null {
+			t.Errorf("parameters %+v", g.Last())
+		}
+	})
 	t.Run("attach", func(t *testing.T) {
 		d, err := commandsOn(t, socket).Detach(t.Context(), request(detachRequest("demo", "echo", "kept")))
 		if err != nil {
@@ -195,7 +207,16 @@ func TestTheEndOfAConnectionHangsItsCommandsUp(t *testing.T) {
 		var res fdapi.ExecResult
 		call(t, c, fdapi.MethodExec, fdapi.ExecParams{Workspace: "demo", Command: fdapi.Command{Argv: []string{"sleep", "60"}}}, &res)
 	}
+	running := make(chan struct{})
+	go func() {
+		defer close(running)
+		_, _ = c.Call(t.Context(), fdapi.MethodRun, fdapi.RunParams{Workspace: "demo", Command: fdapi.Command{Argv: []string{"sleep", "61"}}}, nil)
+	}()
+	for len(g.Last().Argv) != 2 || g.Last().Argv[1] != "61" {
+		time.Sleep(time.Millisecond)
+	}
 	c.Close()
+	<-running
 	idle(t, g)
 }
 
@@ -257,6 +278,7 @@ func TestDescriptorsOfAnotherUserAreRefused(t *testing.T) {
 	c, _ := handOver(t, socket)
 	for method, params := range map[string]string{
 		fdapi.MethodExec:   `{"workspace":"demo","command":{"argv":["id"]}}`,
+		fdapi.MethodRun:    `{"workspace":"demo","command":{"argv":["id"]}}`,
 		fdapi.MethodAttach: `{"workspace":"demo","command_id":"` + d.Msg.GetCommandId() + `"}`,
 		fdapi.MethodSignal: `{"workspace":"demo","command_id":"` + d.Msg.GetCommandId() + `","signal":9}`,
 		fdapi.MethodResize: `{"workspace":"demo","command_id":"` + d.Msg.GetCommandId() + `","rows":1,"cols":1}`,

@@ -35,6 +35,7 @@ const (
 
 // The methods, and the notification that the daemon sends.
 const (
+	MethodRun    = "run"
 	MethodExec   = "exec"
 	MethodAttach = "attach"
 	MethodSignal = "signal"
@@ -68,6 +69,28 @@ type Command struct {
 type WindowSize struct {
 	Rows uint16 `json:"rows"`
 	Cols uint16 `json:"cols"`
+}
+
+// RunParams runs a command to its end, as CommandService.Exec does. The connection's
+// end ends it.
+type RunParams struct {
+	Workspace string  `json:"workspace"`
+	Command   Command `json:"command"`
+	// Stdin is fed to it, at most execapi.MaxCapture bytes.
+	Stdin []byte `json:"stdin,omitempty"`
+	// DiscardOutput sends stdout and stderr to /dev/null instead of capturing them.
+	DiscardOutput bool `json:"discard_output,omitempty"`
+}
+
+// RunResult is what became of it. Stdout and Stderr are at most execapi.MaxCapture
+// bytes each; the rest is counted and dropped.
+type RunResult struct {
+	CommandID  id.Command      `json:"command_id"`
+	Status     *execapi.Status `json:"status"`
+	Stdout     []byte          `json:"stdout,omitempty"`
+	Stderr     []byte          `json:"stderr,omitempty"`
+	StdoutLost int64           `json:"stdout_lost,omitempty"`
+	StderrLost int64           `json:"stderr_lost,omitempty"`
 }
 
 // ExecParams starts an attached command.

@@ -57,6 +57,10 @@ type Client struct {
 	once      sync.Once
 	transport *transport
 	opts      []connect.ClientOption
+
+	mu     sync.Mutex
+	idle   []*session // upgraded connections for Exec
+	closed bool
 }
 
 // New returns a client of the daemon that opts name. It does not connect; a host
@@ -93,8 +97,15 @@ func Dial(ctx context.Context, host string) (*Client, error) {
 // Host is the daemon that the client talks to.
 func (c *Client) Host() string { return "unix://" + c.socket }
 
-// Close closes idle connections. Commands that Start returned have their own.
+// Close closes idle connections; calls under way go on. Commands that Start returned have their own.
 func (c *Client) Close() error {
+	c.mu.Lock()
+	idle := c.idle
+	c.idle, c.closed = nil, true
+	c.mu.Unlock()
+	for _, x := range idle {
+		x.conn.Close()
+	}
 	c.once.Do(func() {})
 	if c.transport != nil {
 		c.transport.unary.CloseIdleConnections()

@@ -159,8 +159,44 @@ func TestExec(t *testing.T) {
 	if !errdefs.IsNotFound(err) || carrel.IsCommandError(err) || !strings.HasPrefix(err.Error(), "cannot find workspace") {
 		t.Errorf("no workspace: %v", err)
 	}
-	if _, err := c.Exec(t.Context(), "demo", carrel.Spec{Argv: []string{"id"}, Env: []string{"x"}}, nil); !errdefs.IsInvalidArgument(err) {
-		t.Errorf("bad variable: %v", err)
+	for name, s := range map[string]carrel.Spec{
+		"variable": {Argv: []string{"id"}, Env: []string{"x"}},
+		"argument": {Argv: []string{"echo", "\xff"}},
+		"nothing":  {},
+	} {
+		if _, err := c.Exec(t.Context(), "demo", s, nil); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("bad %s: %v", name, err)
+		}
+		if _, err := c.Start(t.Context(), "demo", s); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("start of a bad %s: %v", name, err)
+		}
+	}
+	// The largest there is, in every respect.
+	big := carrel.Spec{Argv: []string{"sh", "-c", "cat; cat >&2 /dev/zero | head -c 300000 >&2", strings.Repeat("x", 100<<10)}}
+	if res, err = c.Exec(t.Context(), "demo", big, make([]byte, 256<<10)); err != nil || len(res.Stdout) != 256<<10 || len(res.Stderr) != 256<<10 || res.StderrLost != 300000-256<<10 {
+		t.Errorf("the largest: %v", err)
+	}
+}
+
+func TestExecEndsWithItsContext(t *testing.T) {
+	c, g, _ := desk(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Exec(ctx, "demo", carrel.Spec{Argv: []string{"sleep", "60"}}, nil)
+		done <- err
+	}()
+	for len(g.Last().Argv) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("err = %v", err)
+	}
+	idle(t, g)
+	// The client is as good as before.
+	if _, err := c.Exec(t.Context(), "demo", carrel.Spec{Argv: []string{"true"}}, nil); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
@@ -48,8 +49,17 @@ type Spec struct {
 	Terminal *WindowSize
 }
 
-func (s *Spec) wire() fdapi.Command {
-	return fdapi.Command{Argv: s.Argv, Env: s.Env, Cwd: s.Dir, TimeoutMS: milliseconds(s.Timeout), GraceMS: milliseconds(s.Grace)}
+// wire is the spec in the form of the descriptor hand-over. JSON cannot carry text that
+// is not UTF-8, and would carry something else in its place.
+func (s *Spec) wire() (fdapi.Command, error) {
+	for field, texts := range map[string][]string{"Argv": s.Argv, "Env": s.Env, "Dir": {s.Dir}} {
+		for _, t := range texts {
+			if !utf8.ValidString(t) {
+				return fdapi.Command{}, fmt.Errorf("cannot use %q in %s: it is not valid UTF-8; pass such data by stdin or a file: %w", t, field, errdefs.ErrInvalidArgument)
+			}
+		}
+	}
+	return fdapi.Command{Argv: s.Argv, Env: s.Env, Cwd: s.Dir, TimeoutMS: milliseconds(s.Timeout), GraceMS: milliseconds(s.Grace)}, nil
 }
 
 // milliseconds rounds up, so that a short timeout does not become none.
@@ -94,29 +104,76 @@ type Result struct {
 // Exec runs a command in workspace, which is a key or a derived name, and returns
 // what it wrote. stdin is fed to it, at most 256 KiB; Stdin and Terminal of the
 // spec are not used. A command that fails is not an error: see Result.Status.
+//
+// When ctx ends, so does the command.
 func (c *Client) Exec(ctx context.Context, workspace string, s Spec, stdin []byte) (*Result, error) {
-	env, err := envMap(s.Env)
+	command, err := s.wire()
 	if err != nil {
 		return nil, err
 	}
-	res, err := c.Commands().Exec(ctx, connect.NewRequest(&carrelv1.ExecRequest{
-		Workspace: workspace,
-		Command: &carrelv1.Command{
-			Argv: s.Argv, Env: env, Cwd: s.Dir,
-			TimeoutMs: milliseconds(s.Timeout), GraceMs: milliseconds(s.Grace),
-		},
-		Stdin: stdin,
-	}))
+	x, err := c.take(ctx)
 	if err != nil {
 		return nil, err
 	}
-	m := res.Msg
+	var res fdapi.RunResult
+	if _, err := x.conn.Call(ctx, fdapi.MethodRun, fdapi.RunParams{Workspace: workspace, Command: command, Stdin: stdin}, &res); err != nil {
+		if ctx.Err() != nil {
+			x.conn.Close() // the daemon takes that for the end of the call
+		}
+		c.give(x)
+		return nil, err
+	}
+	c.give(x)
+	if res.Status == nil {
+		return nil, fmt.Errorf("cannot tell how %s ended: the daemon did not say: %w", res.CommandID, errdefs.ErrInternal)
+	}
 	return &Result{
-		ID:     m.GetCommandId(),
-		Status: StatusOf(m.GetStatus()),
-		Stdout: m.GetStdout(), Stderr: m.GetStderr(),
-		StdoutLost: m.GetStdoutLost(), StderrLost: m.GetStderrLost(),
+		ID:     string(res.CommandID),
+		Status: statusFrom(*res.Status),
+		Stdout: res.Stdout, Stderr: res.Stderr,
+		StdoutLost: res.StdoutLost, StderrLost: res.StderrLost,
 	}, nil
+}
+
+// maxIdle is how many connections wait for the next Exec.
+const maxIdle = 16
+
+// take returns an idle connection that lives, or a new one. Each serves one call at a
+// time, so that closing it ends that call and no other.
+func (c *Client) take(ctx context.Context) (*session, error) {
+	for {
+		c.mu.Lock()
+		n := len(c.idle)
+		if n == 0 {
+			c.mu.Unlock()
+			return c.open(ctx)
+		}
+		x := c.idle[n-1]
+		c.idle = c.idle[:n-1]
+		c.mu.Unlock()
+		if x.alive() {
+			return x, nil
+		}
+	}
+}
+
+func (c *Client) give(x *session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || len(c.idle) >= maxIdle || !x.alive() {
+		x.conn.Close()
+		return
+	}
+	c.idle = append(c.idle, x)
+}
+
+func (x *session) alive() bool {
+	select {
+	case <-x.conn.Done():
+		return false
+	default:
+		return true
+	}
 }
 
 // StatusOf turns the status of a generated message into a Status.
@@ -127,18 +184,6 @@ func StatusOf(s *carrelv1.Status) Status {
 		User: time.Duration(s.GetUserUs()) * time.Microsecond, System: time.Duration(s.GetSystemUs()) * time.Microsecond,
 		MaxRSS: s.GetMaxRssKib() << 10,
 	}
-}
-
-func envMap(env []string) (map[string]string, error) {
-	m := make(map[string]string, len(env))
-	for _, e := range env {
-		k, v, ok := strings.Cut(e, "=")
-		if !ok || k == "" {
-			return nil, fmt.Errorf("cannot use %q as a variable: it must be NAME=VALUE: %w", e, errdefs.ErrInvalidArgument)
-		}
-		m[k] = v
-	}
-	return m, nil
 }
 
 // Command is a running command that this process is attached to. It is hung up when
@@ -163,11 +208,15 @@ type Command struct {
 // Start starts a command in workspace, which is a key or a derived name. Its
 // streams must be read, or it will block when they are full.
 func (c *Client) Start(ctx context.Context, workspace string, s Spec) (*Command, error) {
+	command, err := s.wire()
+	if err != nil {
+		return nil, err
+	}
 	x, err := c.open(ctx)
 	if err != nil {
 		return nil, err
 	}
-	p := fdapi.ExecParams{Workspace: workspace, Command: s.wire(), Stdin: s.Stdin}
+	p := fdapi.ExecParams{Workspace: workspace, Command: command, Stdin: s.Stdin}
 	want := 2
 	switch {
 	case s.Terminal != nil:
