@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/carrel-dev/carrel/test/vm/machine"
+)
+
+// built is what was compiled for the guest.
+type built struct {
+	source string
+	bin    string // directory of carrel's binaries
+	tests  string // directory of the test binaries
+	init   string
+}
+
+func build(ctx context.Context, source, dir string) (built, error) {
+	b := built{source: source, bin: filepath.Join(dir, "bin"), tests: filepath.Join(dir, "tests"), init: filepath.Join(dir, "init")}
+	for _, d := range []string{b.bin, b.tests} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return b, err
+		}
+	}
+	tests := []string{"test", "-c", "-o", b.tests + "/"}
+	for _, s := range suite {
+		tests = append(tests, "./"+s.dir)
+	}
+	for _, args := range [][]string{
+		{"build", "-o", b.bin + "/", "./cmd/..."},
+		{"build", "-o", b.init, "./test/vm/init"},
+		tests,
+	} {
+		cmd := exec.CommandContext(ctx, "go", args...)
+		cmd.Dir = source
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return b, fmt.Errorf("cannot build for the guest: go %s: %w\n%s", args[0], err, out)
+		}
+	}
+	return b, nil
+}
+
+// makeDisk puts a Debian, carrel's binaries and each package's tests with their
+// testdata on a disk.
+func makeDisk(ctx context.Context, b built, tree, disk string) error {
+	t, err := machine.NewTree(ctx, tree)
+	if err != nil {
+		return err
+	}
+	if err := t.AddDir(guestBin, b.bin); err != nil {
+		return err
+	}
+	for _, s := range suite {
+		at := filepath.Join(guestSource, s.dir)
+		if err := t.Add(guestTest(s.dir), filepath.Join(b.tests, testBinary(s.dir)), 0o755); err != nil {
+			return fmt.Errorf("cannot find the tests of %s: %w", s.dir, err)
+		}
+		if err := t.AddDir(filepath.Join(at, "testdata"), filepath.Join(b.source, s.dir, "testdata")); err != nil {
+			return err
+		}
+	}
+	return t.Disk(ctx, disk)
+}

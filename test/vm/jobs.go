@@ -1,0 +1,80 @@
+package main
+
+import (
+	"path"
+	"strings"
+
+	"github.com/carrel-dev/carrel/test/vm/job"
+)
+
+// Where things are in the guest. A checkout below a home that only root may enter is
+// the harder case for everything that carrel starts inside workspaces.
+const (
+	guestSource = "/root/carrel"
+	guestBin    = guestSource + "/bin"
+)
+
+// suite is the packages whose tests run in the guest: those that ask the kernel for
+// something that differs between hosts.
+var suite = []struct {
+	dir     string // of the package
+	seconds int
+}{
+	{"internal/sandbox/cgroup", 120},
+}
+
+// jobs makes the plan of one guest: the suite, then the harms.
+func jobs(l job.Layout, short bool) []job.Job {
+	var all []job.Job
+	for _, s := range suite {
+		argv := []string{guestTest(s.dir), "-test.v", "-test.timeout=0"}
+		if short {
+			argv = append(argv, "-test.short")
+		}
+		all = append(all, job.Job{
+			Name: strings.TrimPrefix(s.dir, "internal/"), Argv: argv, Tests: true,
+			Dir: guestSource + "/" + s.dir, Seconds: s.seconds,
+			Env: []string{"CARREL_TEST_BIN=" + guestBin, "CARREL_TEST_CGROUP=" + string(l)},
+		})
+	}
+	if !short {
+		all = append(all, harms(l)...)
+	}
+	return all
+}
+
+// testBinary is the name that `go test -c` gives to a package's tests.
+func testBinary(dir string) string { return path.Base(dir) + ".test" }
+
+// guestTest is where it stands in the guest, beside its package's testdata.
+func guestTest(dir string) string { return path.Join(guestSource, dir, testBinary(dir)) }
+
+// harms are what each guard of the guest must see. They come last, because what they
+// leave stays.
+func harms(l job.Layout) []job.Job {
+	group := map[job.Layout]string{job.V2: "/sys/fs/cgroup/left", job.V1: "/sys/fs/cgroup/memory/left"}[l]
+	var all []job.Job
+	for _, h := range []struct{ name, script, seen string }{
+		{"exit-code", "exit 3", "exit code 3"},
+		{"signal", "kill -ABRT $$", "signal SIGABRT"},
+		{"hang", "exec sleep 100", "ran out of its 1 seconds"},
+		{"process", "setsid sleep 100 &", "left a process: "},
+		{"control-group", "mkdir " + group, "left a control group " + group},
+		{"mount", "mount -t tmpfs none /opt", "left a mount /opt"},
+		{"user", "useradd -M left", "left a line in /etc/passwd: left"},
+		{"file", "touch /run/left", "left a file /run/left"},
+		{"lost-file", "rm /etc/hostname", "took away a file /etc/hostname"},
+	} {
+		seconds := 20
+		if h.name == "hang" {
+			seconds = 1
+		}
+		all = append(all, job.Job{
+			Name: "harm/" + h.name, Argv: []string{"sh", "-c", h.script}, Dir: "/", Seconds: seconds, Harm: h.seen,
+		})
+	}
+	return append(all, job.Job{
+		Name: "harm/no-test", Argv: []string{guestTest(suite[0].dir), "-test.v", "-test.run=^$"},
+		Dir: guestSource + "/" + suite[0].dir, Seconds: 20, Tests: true, Harm: "no test of it passed",
+	})
+}
