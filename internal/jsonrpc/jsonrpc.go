@@ -118,9 +118,11 @@ func (r *Request) Decode(v any) error {
 type Config struct {
 	// Handler answers the peer. Optional: without it every method is unknown.
 	Handler Handler
-	// MaxFrame bounds a frame in either direction, in bytes with its newline.
-	// 0 means DefaultMaxFrame.
+	// MaxFrame bounds a frame that comes in, in bytes with its newline. 0 means
+	// DefaultMaxFrame.
 	MaxFrame int
+	// MaxSend bounds a frame that goes out. 0 means MaxFrame.
+	MaxSend int
 	// MaxFDs is the most descriptors accepted in one message.
 	MaxFDs int
 	// MaxInFlight bounds how many messages of the peer are handled at once. Beyond
@@ -168,6 +170,7 @@ type Conn struct {
 // connection does. The caller must Close the Conn.
 func New(c *net.UnixConn, cfg Config) *Conn {
 	orDefault(&cfg.MaxFrame, DefaultMaxFrame)
+	orDefault(&cfg.MaxSend, cfg.MaxFrame)
 	orDefault(&cfg.MaxInFlight, DefaultMaxInFlight)
 	orDefault(&cfg.FrameTimeout, DefaultFrameTimeout)
 	orDefault(&cfg.WriteTimeout, DefaultWriteTimeout)

@@ -150,11 +150,11 @@ func (w *writer) push(fd int) bool {
 // written, when the connection has ended, or when ctx ends; in that last case
 // a frame that was begun is still finished by itself. The encoder is released.
 func (w *writer) send(ctx context.Context, e *encoder, files []*os.File) error {
-	if e.Len() > w.c.cfg.MaxFrame || len(files) > maxSendFDs {
+	if e.Len() > w.c.cfg.MaxSend || len(files) > maxSendFDs {
 		n := e.Len()
 		e.release()
 		return fmt.Errorf("cannot send a message of %d bytes and %d fds: at most %d bytes and %d fds are allowed: %w",
-			n, len(files), w.c.cfg.MaxFrame, maxSendFDs, errdefs.ErrResourceExhausted)
+			n, len(files), w.c.cfg.MaxSend, maxSendFDs, errdefs.ErrResourceExhausted)
 	}
 	select {
 	case w.lock <- struct{}{}:
