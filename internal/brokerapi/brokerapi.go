@@ -95,7 +95,14 @@ type StartResult struct {
 	Report    workspace.Report `json:"report"`
 }
 
-// ListResult is every workspace that is not destroyed, by name.
+// ListParams asks for the workspaces whose names come after After; "" is from the start.
+type ListParams struct {
+	After id.Workspace `json:"after,omitempty"`
+}
+
+// ListResult is workspaces that are not destroyed, by name. With More set the list did
+// not fit into one message, and goes on after the last one.
 type ListResult struct {
 	Workspaces []Workspace `json:"workspaces"`
+	More       bool        `json:"more,omitempty"`
 }

@@ -1,0 +1,304 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// dirs are the broker's directories, open. Everything below them is reached by a
+// validated name from the descriptor, beneath it and through no symbolic link.
+//
+//	<data_dir>/           0711 root
+//	  broker/             0700 root    ledger, lock, reports/
+//	  homes/              0700 root    <name> 0700 work:work
+//	  tmp/                0700 root    <name>/{tmp,var-tmp} 1777 work:work
+//	  retained/           0700 root    <name>.<uid>, homes of destroyed workspaces
+//	<runtime_dir>/        0755 root    broker.sock
+//	  x/                  0500 daemon  <name>.sock 0600 daemon
+//
+// homes and tmp are closed to all others, because what a workspace leaves there may be
+// set-uid to its users, and nosuid holds inside only.
+type dirs struct {
+	data, state, reports, homes, tmp, retained, runtime, sockets *os.File
+}
+
+func openDirs(s Settings) (d *dirs, err error) {
+	d = &dirs{}
+	defer func() {
+		if err != nil {
+			d.close()
+		}
+	}()
+	for _, x := range []struct {
+		to       **os.File
+		path     string
+		mode     uint32
+		uid, gid uint32
+		// shared: others may have set mode, as long as they cannot write.
+		shared bool
+	}{
+		{&d.data, s.DataDir, 0o711, 0, 0, true},
+		{&d.state, filepath.Join(s.DataDir, "broker"), 0o700, 0, 0, false},
+		{&d.reports, filepath.Join(s.DataDir, "broker", "reports"), 0o700, 0, 0, false},
+		{&d.homes, s.HomeRoot, 0o700, 0, 0, false},
+		{&d.tmp, filepath.Join(s.DataDir, "tmp"), 0o700, 0, 0, false},
+		{&d.retained, filepath.Join(s.DataDir, "retained"), 0o700, 0, 0, false},
+		{&d.runtime, s.RuntimeDir, 0o755, 0, 0, true},
+		{&d.sockets, filepath.Join(s.RuntimeDir, "x"), 0o500, s.DaemonUID, s.DaemonGID, false},
+	} {
+		if *x.to, err = ensureDir(x.path, x.mode, x.uid, x.gid, x.shared); err != nil {
+			return nil, err
+		}
+	}
+	return d, nil
+}
+
+func (d *dirs) close() {
+	closeFiles(d.data, d.state, d.reports, d.homes, d.tmp, d.retained, d.runtime, d.sockets)
+}
+
+// ensureDir makes a directory if it is missing, opens it, and sees that only root can
+// change it. The last component must not be a symbolic link.
+func ensureDir(path string, mode, uid, gid uint32, shared bool) (*os.File, error) {
+	fail := func(why error) (*os.File, error) {
+		return nil, fmt.Errorf("cannot use the directory %s: %w", path, why)
+	}
+	if err := unix.Mkdir(path, mode); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fail(err)
+	}
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fail(err)
+	}
+	f := os.NewFile(uintptr(fd), path)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		_ = f.Close()
+		return fail(err)
+	}
+	if st.Uid != 0 && st.Uid != uid {
+		_ = f.Close()
+		return fail(fmt.Errorf("it belongs to uid %d; chown root it: %w", st.Uid, errdefs.ErrPermissionDenied))
+	}
+	if shared {
+		if st.Mode&0o022 != 0 {
+			_ = f.Close()
+			return fail(fmt.Errorf("others can write it (mode %04o); chmod go-w it: %w", st.Mode&0o7777, errdefs.ErrPermissionDenied))
+		}
+		return f, nil
+	}
+	if err := errors.Join(unix.Fchown(fd, int(uid), int(gid)), unix.Fchmod(fd, mode)); err != nil {
+		_ = f.Close()
+		return fail(err)
+	}
+	return f, nil
+}
+
+// beneath opens a directory of parent.
+func beneath(parent *os.File, name string) (*os.File, error) {
+	var fd int
+	err := withFD(parent, func(p int) (err error) {
+		fd, err = unix.Openat2(p, name, &unix.OpenHow{
+			Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+		})
+		return err
+	})
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: parent.Name() + "/" + name, Err: err}
+	}
+	return os.NewFile(uintptr(fd), parent.Name()+"/"+name), nil
+}
+
+// makeOwned makes name in parent for uid. One that is there already must be uid's.
+func makeOwned(parent *os.File, name string, mode, uid uint32) error {
+	wrap := func(err error) error {
+		return fmt.Errorf("cannot make %s/%s: %w", parent.Name(), name, err)
+	}
+	err := withFD(parent, func(fd int) error { return unix.Mkdirat(fd, name, 0o700) })
+	made := err == nil
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return wrap(err)
+	}
+	d, err := beneath(parent, name)
+	if err != nil {
+		return wrap(err)
+	}
+	defer d.Close()
+	return withFD(d, func(fd int) error {
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			return wrap(err)
+		}
+		if !made && st.Uid != uid {
+			return wrap(fmt.Errorf("it is there and belongs to uid %d; move it away: %w", st.Uid, errdefs.ErrFailedPrecondition))
+		}
+		// Owner first: chown clears set-id bits, and until then only root can enter.
+		if err := unix.Fchown(fd, int(uid), int(uid)); err != nil {
+			return wrap(err)
+		}
+		if err := unix.Fchmod(fd, mode); err != nil {
+			return wrap(err)
+		}
+		return nil
+	})
+}
+
+// temporary are the private directories of a workspace that stand for the host's.
+var temporary = []string{"tmp", "var-tmp"}
+
+// MakeDirs is part of Effects.
+func (d *dirs) MakeDirs(name id.Workspace, ids workspace.IDs) error {
+	if err := makeOwned(d.homes, string(name), 0o700, ids.Work); err != nil {
+		return err
+	}
+	if err := makeOwned(d.tmp, string(name), 0o700, 0); err != nil {
+		return err
+	}
+	t, err := beneath(d.tmp, string(name))
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	for _, sub := range temporary {
+		if err := makeOwned(t, sub, 0o1777, ids.Work); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// UnmakeDirs is part of Effects. A home that belongs to someone else was not made by
+// MakeDirs and stays.
+func (d *dirs) UnmakeDirs(name id.Workspace, ids workspace.IDs) error {
+	ours, err := d.ownHome(name, ids)
+	if err != nil {
+		return err
+	}
+	if ours {
+		err := withFD(d.homes, func(fd int) error { return unix.Unlinkat(fd, string(name), unix.AT_REMOVEDIR) })
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("cannot remove the home of %s: %w", name, err)
+		}
+	}
+	return d.RemoveTemporary(name)
+}
+
+// ownHome reports whether name has a home that is its own, or one that was made and not
+// yet given to it.
+func (d *dirs) ownHome(name id.Workspace, ids workspace.IDs) (bool, error) {
+	var st unix.Stat_t
+	err := withFD(d.homes, func(fd int) error { return unix.Fstatat(fd, string(name), &st, unix.AT_SYMLINK_NOFOLLOW) })
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot look at the home of %s: %w", name, err)
+	}
+	return st.Mode&unix.S_IFMT == unix.S_IFDIR && (st.Uid == ids.Work || st.Uid == 0), nil
+}
+
+// KeepHome is part of Effects. The place has the workspace's first id in its name,
+// because a name can be used again and an id cannot.
+func (d *dirs) KeepHome(name id.Workspace, ids workspace.IDs) (string, error) {
+	kept := fmt.Sprintf("%s.%d", name, ids.Executor)
+	path := d.retained.Name() + "/" + kept
+	wrap := func(err error) (string, error) {
+		return "", fmt.Errorf("cannot keep the home of %s at %s: %w", name, path, err)
+	}
+	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+		ours, err := d.ownHome(name, ids)
+		if err != nil {
+			return wrap(err)
+		}
+		if !ours {
+			return "", nil // there is nothing to keep
+		}
+		err = withFD(d.homes, func(from int) error {
+			return withFD(d.retained, func(to int) error {
+				return unix.Renameat2(from, string(name), to, kept, unix.RENAME_NOREPLACE)
+			})
+		})
+		if errors.Is(err, unix.EXDEV) {
+			return wrap(fmt.Errorf("home_root is on another file system than data_dir; destroy with --purge, or move the home away by hand: %w", errdefs.ErrFailedPrecondition))
+		}
+		if err != nil {
+			return wrap(err)
+		}
+	}
+	h, err := beneath(d.retained, kept)
+	if err != nil {
+		return wrap(err)
+	}
+	defer h.Close()
+	err = withFD(h, func(fd int) error { return errors.Join(unix.Fchown(fd, 0, 0), unix.Fchmod(fd, 0o700)) })
+	if err != nil {
+		return wrap(err)
+	}
+	return path, nil
+}
+
+// PurgeHome is part of Effects.
+func (d *dirs) PurgeHome(name id.Workspace, ids workspace.IDs) error {
+	ours, err := d.ownHome(name, ids)
+	if err != nil || !ours {
+		return err
+	}
+	return removeAll(d.homes, string(name))
+}
+
+// RemoveTemporary is part of Effects.
+func (d *dirs) RemoveTemporary(name id.Workspace) error { return removeAll(d.tmp, string(name)) }
+
+// removeAll removes a tree that its user may have filled with anything. os.Root keeps
+// every step beneath parent.
+func removeAll(parent *os.File, name string) error {
+	var root *os.Root
+	err := withFD(parent, func(fd int) (err error) {
+		root, err = os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", fd))
+		return err
+	})
+	if err == nil {
+		defer root.Close()
+		err = root.RemoveAll(name)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot remove %s/%s: %w", parent.Name(), name, err)
+	}
+	return nil
+}
+
+// homeFor opens the home for a start, and puts owner and mode right if the mode was
+// changed from inside.
+func (d *dirs) homeFor(name id.Workspace, ids workspace.IDs) (*os.File, error) {
+	h, err := beneath(d.homes, string(name))
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the home of %s: %w", name, err)
+	}
+	err = withFD(h, func(fd int) error {
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			return err
+		}
+		if st.Uid != ids.Work || st.Gid != ids.Work {
+			return fmt.Errorf("it belongs to %d:%d and not to %d; chown it back: %w", st.Uid, st.Gid, ids.Work, errdefs.ErrFailedPrecondition)
+		}
+		if st.Mode&0o7777 != 0o700 {
+			return unix.Fchmod(fd, 0o700)
+		}
+		return nil
+	})
+	if err != nil {
+		_ = h.Close()
+		return nil, fmt.Errorf("cannot use the home of %s: %w", name, err)
+	}
+	return h, nil
+}

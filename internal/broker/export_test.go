@@ -1,0 +1,42 @@
+package broker
+
+import (
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// What tests from outside need to reach.
+
+// MaxRequest bounds a request of the daemon.
+const MaxRequest = maxRequest
+
+// UserAddArgs is what useradd is told.
+func UserAddArgs(name id.Workspace, n uint32, home, shell string) []string {
+	return userAddArgs(name, n, home, shell)
+}
+
+// FieldsOf finds one line of a file like passwd.
+func FieldsOf(text, name string) ([]string, error) { return fieldsOf(text, name) }
+
+// UsersAt reads another /etc.
+func UsersAt(etc string, s Settings) interface {
+	IDsFree(workspace.IDs) (bool, error)
+	NameFree(id.Workspace) error
+	Verify(id.Workspace, workspace.IDs) error
+} {
+	return usersAt{&users{etc: etc, settings: s}}
+}
+
+type usersAt struct{ *users }
+
+// Verify sees that the entries are as asked.
+func (u usersAt) Verify(name id.Workspace, ids workspace.IDs) error { return u.verify(name, ids) }
+
+// Methods lists the operations with the longest params of each.
+func Methods() map[string]int {
+	m := map[string]int{}
+	for name, op := range operations {
+		m[name] = op.params
+	}
+	return m
+}

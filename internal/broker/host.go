@@ -1,0 +1,113 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/carrel-dev/carrel/internal/brokerapi"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/sandbox/launch"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// Effects is what the broker does to the host. Every path in it is composed from the
+// settings and a validated name. Each method may be repeated: what is done already, or
+// is not there to be undone, is no error.
+type Effects interface {
+	// IDsFree reports whether none of ids is the id of a user or group of the host or
+	// handed out by subuid or subgid.
+	IDsFree(ids workspace.IDs) (bool, error)
+	// NameFree is an error of kind already_exists if the host has a user or group name.
+	NameFree(name id.Workspace) error
+	// Home is where the home of name is.
+	Home(name id.Workspace) string
+	// AddUser makes user and group and sees that they are exactly as asked.
+	AddUser(ctx context.Context, name id.Workspace, ids workspace.IDs) error
+	// RemoveUser removes the user and group that AddUser made, and no others.
+	RemoveUser(ctx context.Context, name id.Workspace, ids workspace.IDs) error
+	// MakeDirs makes the home and the private temporary directories.
+	MakeDirs(name id.Workspace, ids workspace.IDs) error
+	// UnmakeDirs removes what MakeDirs made, as long as nothing has been put there.
+	UnmakeDirs(name id.Workspace, ids workspace.IDs) error
+	// KeepHome puts the home aside, for root only, and returns where.
+	KeepHome(name id.Workspace, ids workspace.IDs) (string, error)
+	// PurgeHome removes the home and all that is in it.
+	PurgeHome(name id.Workspace, ids workspace.IDs) error
+	// RemoveTemporary removes the temporary directories and all that is in them.
+	RemoveTemporary(name id.Workspace) error
+	// EndProcesses kills every process that has one of ids, and returns when a look at
+	// /proc finds none.
+	EndProcesses(ctx context.Context, ids workspace.IDs) error
+	// Start starts an executor and returns when its isolation is proved.
+	Start(ctx context.Context, e Entry) (Running, workspace.Report, error)
+	// Adopt finds the executor of an earlier broker; it is an error of kind not_found if
+	// that process is no more.
+	Adopt(e Entry) (Running, error)
+	// CleanUp ends what is left of a workspace's processes and removes its control
+	// groups, socket and report.
+	CleanUp(ctx context.Context, name id.Workspace) error
+	// Report returns the proof that Start kept.
+	Report(name id.Workspace) (workspace.Report, error)
+	// Leftovers lists the names that have control groups.
+	Leftovers() ([]id.Workspace, error)
+	// Close lets go of descriptors; what runs goes on running.
+	Close() error
+}
+
+// Running is an executor that was started or adopted.
+type Running struct {
+	Executor brokerapi.Executor
+	// Exited is closed when the process has ended and has been waited for.
+	Exited <-chan struct{}
+	// Kill ends it; it is safe against reuse of the pid.
+	Kill func() error
+}
+
+// Launcher starts executors. It is launch.Start but in tests.
+type Launcher interface {
+	Start(ctx context.Context, c launch.Config) (*launch.Executor, error)
+}
+
+// LauncherFunc is a function as a Launcher.
+type LauncherFunc func(ctx context.Context, c launch.Config) (*launch.Executor, error)
+
+// Start calls f.
+func (f LauncherFunc) Start(ctx context.Context, c launch.Config) (*launch.Executor, error) {
+	return f(ctx, c)
+}
+
+// Bounds of the steps, so that no request holds its workspace for ever.
+const (
+	startTimeout = 20 * time.Second
+	stopTimeout  = 20 * time.Second
+	// userTimeout bounds the wait for /etc/passwd, which others may have locked.
+	userTimeout = 30 * time.Second
+)
+
+// each runs the steps of an undoing, all of them, and joins what failed.
+func each(steps ...func() error) error {
+	var errs []error
+	for _, s := range steps {
+		errs = append(errs, s())
+	}
+	return errors.Join(errs...)
+}
+
+func closeFiles(files ...*os.File) {
+	for _, f := range files {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}
+
+// alsoFailed adds the failure of an undoing to the error that led to it.
+func alsoFailed(err, undo error) error {
+	if undo == nil {
+		return err
+	}
+	return fmt.Errorf("%w; undoing it failed too: %w; the next start of the broker tries again", err, undo)
+}

@@ -1,0 +1,332 @@
+package broker
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/brokerapi"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// The ledger is a file of JSON lines. Each states one workspace as it is from then on,
+// and the last one that names a workspace holds. The first line of a compacted ledger
+// states the next free id.
+//
+//	{"next_uid":1879048198}
+//	{"workspace":{"name":"ws-2a97516c","state":"creating","ids":{…},…}}
+//	{"workspace":{"name":"ws-2a97516c","state":"stopped","ids":{…},…}}
+//
+// A line is written before what it announces begins (creating, destroying) or after
+// what it states is so (stopped, running, destroyed), and it is on disk when append
+// returns. What a crash tears is the last line only, because each is written and synced
+// before the next.
+
+// Entry is what the ledger holds of one workspace.
+type Entry struct {
+	Name      id.Workspace        `json:"name"`
+	KeyDigest string              `json:"key_digest"`
+	State     workspace.State     `json:"state"`
+	IDs       workspace.IDs       `json:"ids"`
+	Home      string              `json:"home"`
+	Limits    workspace.Limits    `json:"limits"`
+	Executor  *brokerapi.Executor `json:"executor,omitempty"`
+	Retained  string              `json:"retained,omitempty"`
+	// Purge is how a destroy under way was asked for.
+	Purge bool `json:"purge,omitempty"`
+}
+
+type ledgerLine struct {
+	NextUID   uint32 `json:"next_uid,omitempty"`
+	Workspace *Entry `json:"workspace,omitempty"`
+}
+
+const (
+	ledgerName    = "ledger.jsonl"
+	ledgerNew     = "ledger.new"
+	lockName      = "lock"
+	maxLedgerLine = 16 << 10
+	// compactAbove is the size from which a start rewrites the ledger, if most of it is
+	// out of date.
+	compactAbove = 1 << 20
+	// keepDestroyed is how many destroyed workspaces are remembered, so that a repeated
+	// destroy gets the same answer.
+	keepDestroyed = 1000
+)
+
+// Ledger is the broker's memory. Its methods may be called from any goroutine.
+type Ledger struct {
+	dir  *os.File
+	lock *os.File
+
+	allocating sync.Mutex // one at a time, from choosing ids to having written them
+
+	mu      sync.Mutex
+	file    *os.File
+	size    int64
+	broken  error // a write failed: what is on disk is not known
+	entries map[id.Workspace]Entry
+	order   map[id.Workspace]int // of the last line that names it
+	lines   int
+	next    uint32
+}
+
+// OpenLedger opens or makes the ledger in dir, which it takes over, and holds a lock on
+// it until Close: another broker on the same ledger is an error of kind unavailable.
+func OpenLedger(dir *os.File) (*Ledger, error) {
+	l := &Ledger{dir: dir, entries: map[id.Workspace]Entry{}, order: map[id.Workspace]int{}}
+	if err := l.open(); err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *Ledger) open() (err error) {
+	if l.lock, err = openAt(l.dir, lockName, unix.O_RDWR|unix.O_CREAT, 0o600); err != nil {
+		return fmt.Errorf("cannot lock the broker's ledger: %w", err)
+	}
+	err = withFD(l.lock, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return fmt.Errorf("cannot lock the broker's ledger: another carrel-broker uses %s; stop it first: %w", l.dir.Name(), errdefs.ErrUnavailable)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot lock the broker's ledger: %w", err)
+	}
+	if l.file, err = openAt(l.dir, ledgerName, unix.O_RDWR|unix.O_CREAT|unix.O_APPEND, 0o600); err != nil {
+		return fmt.Errorf("cannot open the broker's ledger: %w", err)
+	}
+	if err := l.replay(); err != nil {
+		return fmt.Errorf("cannot read the broker's ledger %s/%s: %w", l.dir.Name(), ledgerName, err)
+	}
+	if l.size > compactAbove && l.lines > 2*len(l.entries) {
+		if err := l.compact(); err != nil {
+			return fmt.Errorf("cannot compact the broker's ledger: %w", err)
+		}
+	}
+	return syncFile(l.dir) // the files themselves may be new
+}
+
+// replay reads all lines and cuts off one that a crash tore.
+func (l *Ledger) replay() error {
+	in := bufio.NewReaderSize(l.file, maxLedgerLine+1)
+	for {
+		line, err := in.ReadSlice('\n')
+		switch {
+		case errors.Is(err, io.EOF):
+			if len(line) > 0 {
+				if err := l.file.Truncate(l.size); err != nil {
+					return err
+				}
+				return l.file.Sync()
+			}
+			return nil
+		case err != nil:
+			return fmt.Errorf("line %d: %w", l.lines+1, err)
+		}
+		l.lines++
+		var x ledgerLine
+		d := json.NewDecoder(bytes.NewReader(line))
+		d.DisallowUnknownFields()
+		if err := d.Decode(&x); err != nil {
+			return fmt.Errorf("line %d: %w; restore it from a backup, as the ids in it must not be given out again", l.lines, err)
+		}
+		if err := l.take(x); err != nil {
+			return fmt.Errorf("line %d: %w", l.lines, err)
+		}
+		l.size += int64(len(line))
+	}
+}
+
+// take applies one line to what is in memory.
+func (l *Ledger) take(x ledgerLine) error {
+	l.next = max(l.next, x.NextUID)
+	if e := x.Workspace; e != nil {
+		if !id.IsWorkspace(string(e.Name)) || e.IDs != workspace.IDsFrom(e.IDs.Executor) || e.IDs.Executor == 0 {
+			return fmt.Errorf("it names workspace %q with ids %+v: %w", e.Name, e.IDs, errdefs.ErrDataLoss)
+		}
+		l.entries[e.Name] = *e
+		l.order[e.Name] = l.lines
+		// Ids of failed creates and destroyed workspaces count too: never reused.
+		l.next = max(l.next, e.IDs.Agent+1)
+	}
+	return nil
+}
+
+// Put writes e and returns when it is on disk. After a failed write nothing more is
+// accepted: what is on disk is not known.
+func (l *Ledger) Put(e Entry) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.broken != nil {
+		return fmt.Errorf("cannot write the broker's ledger: an earlier write failed: %w; see to the disk and restart the broker: %w", l.broken, errdefs.ErrUnavailable)
+	}
+	if err := l.put(l.file, ledgerLine{Workspace: &e}); err != nil {
+		l.broken = err
+		return fmt.Errorf("cannot write the broker's ledger: %w: %w", err, errdefs.ErrUnavailable)
+	}
+	if err := withFD(l.file, unix.Fdatasync); err != nil {
+		l.broken = err
+		return fmt.Errorf("cannot write the broker's ledger: %w: %w", err, errdefs.ErrUnavailable)
+	}
+	return l.take(ledgerLine{Workspace: &e})
+}
+
+func (l *Ledger) put(f *os.File, x ledgerLine) error {
+	b, err := json.Marshal(x)
+	if err != nil {
+		return err
+	}
+	if len(b) >= maxLedgerLine {
+		return fmt.Errorf("a line of %d bytes is too long", len(b))
+	}
+	n, err := f.Write(append(b, '\n'))
+	l.lines++
+	l.size += int64(n)
+	return err
+}
+
+// compact rewrites the ledger with one line a workspace, and replaces it at once.
+func (l *Ledger) compact() error {
+	f, err := openAt(l.dir, ledgerNew, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|unix.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	old := l.file
+	l.lines, l.size = 0, 0
+	err = l.put(f, ledgerLine{NextUID: l.next})
+	destroyed := 0
+	for _, e := range slices.Backward(l.byOrder()) {
+		if e.State == workspace.StateDestroyed {
+			if destroyed++; destroyed > keepDestroyed {
+				delete(l.entries, e.Name)
+				delete(l.order, e.Name)
+			}
+		}
+	}
+	for _, e := range l.byOrder() {
+		if err == nil {
+			err = l.put(f, ledgerLine{Workspace: &e})
+			l.order[e.Name] = l.lines
+		}
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err == nil {
+		err = withFD(l.dir, func(fd int) error { return unix.Renameat(fd, ledgerNew, fd, ledgerName) })
+	}
+	if err != nil {
+		_ = f.Close()
+		return err
+	}
+	l.file = f
+	return old.Close()
+}
+
+func (l *Ledger) byOrder() []Entry {
+	all := make([]Entry, 0, len(l.entries))
+	for _, e := range l.entries {
+		all = append(all, e)
+	}
+	slices.SortFunc(all, func(a, b Entry) int { return cmp.Compare(l.order[a.Name], l.order[b.Name]) })
+	return all
+}
+
+// Get returns the entry of name.
+func (l *Ledger) Get(name id.Workspace) (Entry, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e, ok := l.entries[name]
+	return e, ok
+}
+
+// All returns every entry that is not destroyed, by name.
+func (l *Ledger) All() []Entry {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []Entry
+	for _, e := range l.entries {
+		if e.State != workspace.StateDestroyed {
+			all = append(all, e)
+		}
+	}
+	slices.SortFunc(all, func(a, b Entry) int { return cmp.Compare(a.Name, b.Name) })
+	return all
+}
+
+// Allocate begins the life of a workspace: it finds three ids at or above the next free
+// one that free agrees to, and writes e with them in state creating. The ids are spent
+// from then on, whatever becomes of the workspace. At most limit may live.
+func (l *Ledger) Allocate(e Entry, first, count uint32, limit int, free func(workspace.IDs) (bool, error)) (Entry, error) {
+	l.allocating.Lock()
+	defer l.allocating.Unlock()
+	l.mu.Lock()
+	next, living := max(l.next, first), 0
+	for _, o := range l.entries {
+		if o.State != workspace.StateDestroyed {
+			living++
+		}
+	}
+	l.mu.Unlock()
+	if living >= limit {
+		return e, fmt.Errorf("cannot create %s: there are %d workspaces already (max_workspaces in the broker's settings); destroy one first: %w", e.Name, living, errdefs.ErrResourceExhausted)
+	}
+	for ; uint64(next)+3 <= uint64(first)+uint64(count); next += 3 {
+		ids := workspace.IDsFrom(next)
+		ok, err := free(ids)
+		if err != nil {
+			return e, err
+		}
+		if ok {
+			e.IDs, e.State = ids, workspace.StateCreating
+			return e, l.Put(e)
+		}
+	}
+	return e, fmt.Errorf("cannot create %s: every id from %d to %d has been used, and ids are never used again; raise uid_count in the broker's settings: %w",
+		e.Name, first, uint64(first)+uint64(count)-1, errdefs.ErrResourceExhausted)
+}
+
+// NextUID is the lowest id that was never given out.
+func (l *Ledger) NextUID() uint32 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.next
+}
+
+// Close closes the files and so releases the lock.
+func (l *Ledger) Close() error {
+	var errs []error
+	for _, f := range []*os.File{l.file, l.lock, l.dir} {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// openAt opens a file in dir without following a link.
+func openAt(dir *os.File, name string, flags int, mode uint32) (*os.File, error) {
+	var fd int
+	err := withFD(dir, func(d int) (err error) {
+		fd, err = unix.Openat(d, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
+		return err
+	})
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: dir.Name() + "/" + name, Err: err}
+	}
+	return os.NewFile(uintptr(fd), dir.Name()+"/"+name), nil
+}
+
+func syncFile(f *os.File) error { return withFD(f, unix.Fsync) }

@@ -1,0 +1,437 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/brokerapi"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// The life of a workspace, as the ledger sees it. What stands in parentheses is written
+// before the work it names begins, and finished or undone at the next start if a crash
+// comes between.
+//
+//	absent ──create──► (creating) ──► stopped ◄──start/stop──► running
+//	                       │             │                        │
+//	                  undone: destroyed  └──destroy──► (destroying) ◄┘
+//	                                                       │
+//	                                                   destroyed
+//
+// A start has no line of its own: until running is written, what it made has no right to
+// exist and is swept away.
+
+// Lifecycle carries the operations out, one at a time for each workspace.
+type Lifecycle struct {
+	settings Settings
+	ledger   *Ledger
+	host     Effects
+	log      *slog.Logger
+
+	mu      sync.Mutex
+	locks   map[id.Workspace]*nameLock
+	running map[id.Workspace]Running
+	watches sync.WaitGroup
+	closing chan struct{}
+}
+
+// NewLifecycle takes over ledger and host.
+func NewLifecycle(s Settings, ledger *Ledger, host Effects, log *slog.Logger) *Lifecycle {
+	return &Lifecycle{
+		settings: s, ledger: ledger, host: host, log: log,
+		locks: map[id.Workspace]*nameLock{}, running: map[id.Workspace]Running{}, closing: make(chan struct{}),
+	}
+}
+
+// Close lets go of everything. Executors live on.
+func (l *Lifecycle) Close() error {
+	close(l.closing)
+	l.watches.Wait()
+	return errors.Join(l.host.Close(), l.ledger.Close())
+}
+
+// nameLock is held by whoever works on a workspace.
+type nameLock struct {
+	held    chan struct{}
+	waiting int
+}
+
+// lock waits for the workspace to be free; the returned function gives it up.
+func (l *Lifecycle) lock(ctx context.Context, name id.Workspace) (func(), error) {
+	l.mu.Lock()
+	n := l.locks[name]
+	if n == nil {
+		n = &nameLock{held: make(chan struct{}, 1)}
+		l.locks[name] = n
+	}
+	n.waiting++
+	l.mu.Unlock()
+	leave := func() {
+		l.mu.Lock()
+		if n.waiting--; n.waiting == 0 {
+			delete(l.locks, name)
+		}
+		l.mu.Unlock()
+	}
+	select {
+	case n.held <- struct{}{}:
+		return func() { <-n.held; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, fmt.Errorf("cannot work on %s: another operation on it is under way: %w", name, context.Cause(ctx))
+	}
+}
+
+// Recover finishes or undoes what a crash or a reboot left. An error with one
+// workspace is logged and does not keep the others from being served.
+func (l *Lifecycle) Recover(ctx context.Context) error {
+	for _, e := range l.ledger.All() {
+		var err error
+		switch e.State {
+		case workspace.StateCreating:
+			l.log.Warn("undoing a create that was interrupted", "workspace", e.Name)
+			err = l.undoCreate(ctx, e)
+		case workspace.StateDestroying:
+			l.log.Warn("finishing a destroy that was interrupted", "workspace", e.Name)
+			_, err = l.finishDestroy(ctx, e)
+		case workspace.StateRunning:
+			err = l.adopt(ctx, e)
+		}
+		if err != nil {
+			l.log.Error("cannot bring a workspace in order", "workspace", e.Name, "state", e.State, "error", err)
+		}
+	}
+	left, err := l.host.Leftovers()
+	if err != nil {
+		return err
+	}
+	for _, name := range left {
+		if l.lives(name) {
+			continue
+		}
+		l.log.Warn("removing what a start left that was interrupted", "workspace", name)
+		if err := l.host.CleanUp(ctx, name); err != nil {
+			l.log.Error("cannot clean up", "workspace", name, "error", err)
+		}
+	}
+	return nil
+}
+
+func (l *Lifecycle) adopt(ctx context.Context, e Entry) error {
+	r, err := l.host.Adopt(e)
+	if err == nil {
+		l.follow(e.Name, r)
+		return nil
+	}
+	if !errdefs.IsNotFound(err) {
+		return err // it may live: nothing is taken down on a guess
+	}
+	l.log.Warn("a workspace is no longer running", "workspace", e.Name, "reason", err)
+	return l.settle(ctx, e)
+}
+
+// lives reports whether an executor of name is followed.
+func (l *Lifecycle) lives(name id.Workspace) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, ok := l.running[name]
+	return ok
+}
+
+// follow keeps r, and brings the workspace in order when it ends by itself.
+func (l *Lifecycle) follow(name id.Workspace, r Running) {
+	l.mu.Lock()
+	l.running[name] = r
+	l.mu.Unlock()
+	l.watches.Go(func() {
+		select {
+		case <-l.closing:
+			return
+		case <-r.Exited:
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+		defer cancel()
+		unlock, err := l.lock(ctx, name)
+		if err != nil {
+			return // whoever holds it finds the executor gone
+		}
+		defer unlock()
+		e, ok := l.ledger.Get(name)
+		if !ok || e.State != workspace.StateRunning || e.Executor == nil || *e.Executor != r.Executor {
+			return // it was stopped, or another one was started since
+		}
+		l.log.Warn("an executor ended", "workspace", name, "pid", r.Executor.PID)
+		if err := l.settle(ctx, e); err != nil {
+			l.log.Error("cannot clean up", "workspace", name, "error", err)
+		}
+	})
+}
+
+// settle makes a workspace stopped: nothing of it runs, and its groups are gone. The
+// lock is held.
+func (l *Lifecycle) settle(ctx context.Context, e Entry) error {
+	l.mu.Lock()
+	r, ok := l.running[e.Name]
+	l.mu.Unlock()
+	if ok {
+		if err := r.Kill(); err != nil {
+			return fmt.Errorf("cannot end the executor of %s: %w", e.Name, err)
+		}
+		select {
+		case <-r.Exited:
+		case <-ctx.Done():
+			return fmt.Errorf("cannot end the executor of %s: it does not die: %w", e.Name, context.Cause(ctx))
+		}
+	}
+	if err := l.host.CleanUp(ctx, e.Name); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	delete(l.running, e.Name)
+	l.mu.Unlock()
+	if e.State != workspace.StateRunning {
+		return nil
+	}
+	e.State, e.Executor = workspace.StateStopped, nil
+	return l.ledger.Put(e)
+}
+
+// bounded gives an operation its own time: it goes on when the daemon goes away, so that
+// no connection can leave half of one behind.
+func bounded(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(context.WithoutCancel(ctx), d, fmt.Errorf("it took longer than %v: %w", d, context.DeadlineExceeded))
+}
+
+// Create makes a workspace, or returns the one there is for the key.
+func (l *Lifecycle) Create(ctx context.Context, name id.Workspace, keyDigest string, limits workspace.Limits, states ...workspace.State) (Entry, error) {
+	ctx, cancel := bounded(ctx, userTimeout+stopTimeout)
+	defer cancel()
+	unlock, err := l.lock(ctx, name)
+	if err != nil {
+		return Entry{}, err
+	}
+	defer unlock()
+	e, ok := l.ledger.Get(name)
+	switch {
+	case !ok && slices.Contains(states, absent), ok && e.State == workspace.StateDestroyed && slices.Contains(states, e.State):
+	case e.KeyDigest != keyDigest:
+		return Entry{}, fmt.Errorf("cannot create %s: the name belongs to another key: %w", name, errdefs.ErrAlreadyExists)
+	case e.State == workspace.StateCreating:
+		// An undoing that failed: it has to succeed first.
+		if err := l.undoCreate(ctx, e); err != nil {
+			return Entry{}, err
+		}
+	case !slices.Contains(states, e.State):
+		return Entry{}, fmt.Errorf("cannot create %s: it is %s; destroy it again to finish that: %w", name, e.State, errdefs.ErrFailedPrecondition)
+	default:
+		return e, nil
+	}
+	if err := l.host.NameFree(name); err != nil {
+		return Entry{}, err
+	}
+	e, err = l.ledger.Allocate(Entry{Name: name, KeyDigest: keyDigest, Limits: limits, Home: l.host.Home(name)},
+		l.settings.UIDFirst, l.settings.UIDCount, l.settings.MaxWorkspaces, l.host.IDsFree)
+	if err != nil {
+		return Entry{}, err
+	}
+	err = l.host.AddUser(ctx, name, e.IDs)
+	if err == nil {
+		err = l.host.MakeDirs(name, e.IDs)
+	}
+	if err != nil {
+		undo, stop := bounded(ctx, userTimeout)
+		defer stop()
+		return Entry{}, alsoFailed(fmt.Errorf("cannot create %s: %w", name, err), l.undoCreate(undo, e))
+	}
+	e.State = workspace.StateStopped
+	return e, l.ledger.Put(e)
+}
+
+// undoCreate takes back what a create did, whether all of it or nothing. The ids stay
+// spent.
+func (l *Lifecycle) undoCreate(ctx context.Context, e Entry) error {
+	err := each(
+		func() error { return l.host.EndProcesses(ctx, e.IDs) },
+		func() error { return l.host.RemoveUser(ctx, e.Name, e.IDs) },
+		func() error { return l.host.UnmakeDirs(e.Name, e.IDs) },
+	)
+	if err != nil {
+		return err
+	}
+	e.State = workspace.StateDestroyed
+	return l.ledger.Put(e)
+}
+
+// get returns the entry of a workspace that is in one of states.
+func (l *Lifecycle) get(what string, name id.Workspace, states ...workspace.State) (Entry, error) {
+	e, ok := l.ledger.Get(name)
+	if !ok {
+		return e, fmt.Errorf("cannot %s %s: there is no such workspace: %w", what, name, errdefs.ErrNotFound)
+	}
+	if slices.Contains(states, e.State) {
+		return e, nil
+	}
+	if e.State == workspace.StateDestroyed {
+		return e, fmt.Errorf("cannot %s %s: it has been destroyed: %w", what, name, errdefs.ErrNotFound)
+	}
+	return e, fmt.Errorf("cannot %s %s: it is %s: %w", what, name, e.State, errdefs.ErrFailedPrecondition)
+}
+
+// Start starts a workspace's executor, or returns the one that lives.
+func (l *Lifecycle) Start(ctx context.Context, name id.Workspace, states ...workspace.State) (Entry, workspace.Report, error) {
+	ctx, cancel := bounded(ctx, startTimeout+stopTimeout)
+	defer cancel()
+	unlock, err := l.lock(ctx, name)
+	if err != nil {
+		return Entry{}, workspace.Report{}, err
+	}
+	defer unlock()
+	e, err := l.get("start", name, states...)
+	if err != nil {
+		return e, workspace.Report{}, err
+	}
+	if e.State == workspace.StateRunning {
+		if l.alive(name) {
+			report, err := l.host.Report(name)
+			return e, report, err
+		}
+		if err := l.settle(ctx, e); err != nil {
+			return e, workspace.Report{}, err
+		}
+		e.Executor = nil
+	}
+	r, report, err := l.host.Start(ctx, e)
+	if err != nil {
+		return e, report, err
+	}
+	e.State, e.Executor = workspace.StateRunning, &r.Executor
+	if err := l.ledger.Put(e); err != nil {
+		l.mu.Lock()
+		l.running[name] = r
+		l.mu.Unlock()
+		return e, report, alsoFailed(err, l.settle(ctx, Entry{Name: name}))
+	}
+	l.follow(name, r)
+	return e, report, nil
+}
+
+func (l *Lifecycle) alive(name id.Workspace) bool {
+	l.mu.Lock()
+	r, ok := l.running[name]
+	l.mu.Unlock()
+	if !ok {
+		return false
+	}
+	select {
+	case <-r.Exited:
+		return false
+	default:
+		return true
+	}
+}
+
+// Stop ends all that runs in a workspace. Asking the executor first is the daemon's
+// part.
+func (l *Lifecycle) Stop(ctx context.Context, name id.Workspace, states ...workspace.State) (Entry, error) {
+	ctx, cancel := bounded(ctx, stopTimeout)
+	defer cancel()
+	unlock, err := l.lock(ctx, name)
+	if err != nil {
+		return Entry{}, err
+	}
+	defer unlock()
+	e, err := l.get("stop", name, states...)
+	if err != nil || e.State == workspace.StateStopped {
+		return e, err
+	}
+	if err := l.settle(ctx, e); err != nil {
+		return e, err
+	}
+	e.State, e.Executor = workspace.StateStopped, nil
+	return e, nil
+}
+
+// Destroy ends a workspace's life. A repeated destroy gets the same answer.
+func (l *Lifecycle) Destroy(ctx context.Context, name id.Workspace, purge bool, states ...workspace.State) (Entry, error) {
+	// A home can be large, and removing it is what takes long.
+	ctx, cancel := bounded(ctx, 5*time.Minute)
+	defer cancel()
+	unlock, err := l.lock(ctx, name)
+	if err != nil {
+		return Entry{}, err
+	}
+	defer unlock()
+	if e, ok := l.ledger.Get(name); ok && e.State == workspace.StateDestroyed {
+		return e, nil
+	}
+	e, err := l.get("destroy", name, states...)
+	if err != nil {
+		return e, err
+	}
+	if e.State != workspace.StateDestroying || e.Purge != purge {
+		if err := l.settle(ctx, e); err != nil {
+			return e, err
+		}
+		e.State, e.Executor, e.Purge = workspace.StateDestroying, nil, purge
+		if err := l.ledger.Put(e); err != nil {
+			return e, err
+		}
+	}
+	return l.finishDestroy(ctx, e)
+}
+
+// finishDestroy does all that follows the line "destroying". Each step can be repeated.
+// The order matters: no process may be left when the user goes, or it would own files
+// that appear after the home was put aside.
+func (l *Lifecycle) finishDestroy(ctx context.Context, e Entry) (Entry, error) {
+	if err := l.host.CleanUp(ctx, e.Name); err != nil {
+		return e, err
+	}
+	if err := l.host.EndProcesses(ctx, e.IDs); err != nil {
+		return e, err
+	}
+	if err := l.host.RemoveUser(ctx, e.Name, e.IDs); err != nil {
+		return e, err
+	}
+	var err error
+	if e.Purge {
+		err = l.host.PurgeHome(e.Name, e.IDs)
+	} else {
+		e.Retained, err = l.host.KeepHome(e.Name, e.IDs)
+	}
+	if err != nil {
+		return e, err
+	}
+	if err := l.host.RemoveTemporary(e.Name); err != nil {
+		return e, err
+	}
+	e.State = workspace.StateDestroyed
+	return e, l.ledger.Put(e)
+}
+
+// List returns every workspace that is not destroyed.
+func (l *Lifecycle) List() []Entry { return l.ledger.All() }
+
+// Report returns the proof of a running workspace.
+func (l *Lifecycle) Report(name id.Workspace, states ...workspace.State) (workspace.Report, error) {
+	if _, err := l.get("report on", name, states...); err != nil {
+		return workspace.Report{}, err
+	}
+	return l.host.Report(name)
+}
+
+// wire is the entry as it is sent.
+func (e Entry) wire() brokerapi.Workspace {
+	return brokerapi.Workspace{
+		Name: e.Name, KeyDigest: e.KeyDigest, State: e.State, User: string(e.Name), IDs: e.IDs,
+		Home: e.Home, Limits: e.Limits, Executor: e.Executor, Retained: e.Retained,
+	}
+}

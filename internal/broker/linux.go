@@ -1,0 +1,408 @@
+package broker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/brokerapi"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/pollfd"
+	"github.com/carrel-dev/carrel/internal/sandbox"
+	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
+	"github.com/carrel-dev/carrel/internal/sandbox/launch"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// Host is Effects on the Linux host it runs on, as root.
+type Host struct {
+	users
+	*dirs
+	settings Settings
+	groups   *cgroup.Instance
+	launcher Launcher
+	binary   *os.File // the executor, sealed
+	bootID   string
+}
+
+var _ Effects = (*Host)(nil)
+
+// HostConfig is what a Host is made from.
+type HostConfig struct {
+	Settings Settings
+	// Launcher starts executors. Required.
+	Launcher Launcher
+	// Binary is the sealed executor that Launcher is given. Host closes it.
+	Binary *os.File
+}
+
+// OpenHost opens the directories, making those that are missing, and the control groups.
+func OpenHost(cfg HostConfig) (*Host, error) {
+	h := &Host{settings: cfg.Settings, launcher: cfg.Launcher, binary: cfg.Binary}
+	h.users.settings, h.users.etc = cfg.Settings, "/etc"
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, fmt.Errorf("cannot tell this boot from others: %w", err)
+	}
+	h.bootID = strings.TrimSpace(string(boot))
+	meminfo, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return nil, fmt.Errorf("cannot see how much memory there is: %w", err)
+	}
+	total, err := cgroup.ParseMemTotal(string(meminfo))
+	if err != nil {
+		return nil, err
+	}
+	if h.dirs, err = openDirs(cfg.Settings); err != nil {
+		return nil, err
+	}
+	h.groups, err = cgroup.Open(cgroup.Config{Name: cfg.Settings.CgroupName, MemoryBytes: total / 100 * int64(cfg.Settings.CgroupMemoryPercent)})
+	if err != nil {
+		h.dirs.close()
+		return nil, err
+	}
+	return h, nil
+}
+
+// Missing lists the controllers that this host does not offer, for the log.
+func (h *Host) Missing() []cgroup.Missing { return h.groups.Missing() }
+
+// OpenState opens the directory of the ledger.
+func (h *Host) OpenState() (*os.File, error) { return beneath(h.data, "broker") }
+
+// Close is part of Effects.
+func (h *Host) Close() error {
+	h.groups.Close()
+	h.dirs.close()
+	closeFiles(h.binary)
+	return nil
+}
+
+// Leftovers is part of Effects.
+func (h *Host) Leftovers() ([]id.Workspace, error) { return h.groups.Names() }
+
+func socketName(name id.Workspace) string { return string(name) + ".sock" }
+
+// Start is part of Effects. What a failed start made is gone when it returns.
+func (h *Host) Start(ctx context.Context, e Entry) (r Running, report workspace.Report, err error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	defer func() {
+		if err != nil {
+			clean, stop := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+			defer stop()
+			err = alsoFailed(err, h.CleanUp(clean, e.Name))
+		}
+	}()
+	home, err := h.homeFor(e.Name, e.IDs)
+	if err != nil {
+		return r, report, err
+	}
+	defer home.Close()
+	tmp, varTmp, err := h.temporaryFor(e.Name, e.IDs)
+	if err != nil {
+		return r, report, err
+	}
+	defer closeFiles(tmp, varTmp)
+	// What an earlier start may have left when the broker was killed.
+	groups, err := h.groups.Create(e.Name, e.IDs.Executor, e.Limits)
+	if errors.Is(err, unix.EEXIST) {
+		if err = h.CleanUp(ctx, e.Name); err == nil {
+			groups, err = h.groups.Create(e.Name, e.IDs.Executor, e.Limits)
+		}
+	}
+	if err != nil {
+		return r, report, err
+	}
+	defer groups.Close()
+	listener, err := h.bind(e.Name)
+	if err != nil {
+		return r, report, err
+	}
+	defer listener.Close()
+
+	started, err := h.launcher.Start(ctx, launch.Config{
+		Binary: h.binary,
+		Spec: sandbox.Spec{
+			Name: e.Name, User: string(e.Name), IDs: e.IDs, Shell: h.settings.Shell, Limits: e.Limits,
+			// Tmpfs is charged to the workspace as well; a quarter leaves it room to work.
+			TmpfsBytes: max(e.Limits.MemoryBytes/4, 1<<20),
+			Cgroup:     sandbox.Cgroup{V1: groups.V1, V2Controllers: groups.V2Controllers},
+		},
+		Listener: listener,
+		Home:     home, Tmp: tmp, VarTmp: varTmp,
+		V1Sup: groups.V1Sup, V1Cmd: groups.V1Cmd,
+		Born: groups.Born, Cmd: groups.Cmd, SupProcs: groups.SupProcs,
+		Moved:   func() error { return h.groups.EnableSubtree(e.Name, e.Limits) },
+		Outside: func(pid int) []sandbox.Finding { return h.cgroupFindings(e, pid) },
+	})
+	if err != nil {
+		return r, report, fmt.Errorf("cannot start %s: %w", e.Name, err)
+	}
+	r, err = watch(started.Pidfd, brokerapi.Executor{PID: started.PID, BootID: h.bootID, Socket: h.sockets.Name() + "/" + socketName(e.Name)})
+	if err != nil {
+		_ = unix.Kill(started.PID, unix.SIGKILL) // our child, not waited for: the pid is still its own
+		_, _ = unix.Wait4(started.PID, nil, 0, nil)
+		return r, report, fmt.Errorf("cannot watch the executor of %s: %w", e.Name, err)
+	}
+	// From here on the watch reaps it, once CleanUp has ended it.
+	if r.Executor.StartTime, err = startTime(started.PID); err != nil {
+		return r, report, fmt.Errorf("cannot start %s: its executor ended at once: %w", e.Name, err)
+	}
+	// The launcher has checked it, and a start without proof must not slip through here.
+	if err := started.Report.Err(); err != nil {
+		return r, report, fmt.Errorf("cannot start %s: %w", e.Name, err)
+	}
+	if err := h.keepReport(e.Name, started.Report); err != nil {
+		return r, report, err
+	}
+	return r, started.Report, listening(ctx, listener, r)
+}
+
+// listening returns once the executor listens on the socket, so that whoever is told of
+// the start can connect. The executor has to do that itself, as the kernel then shows
+// its ids to those who connect; the socket says so, and nothing tells of it.
+func listening(ctx context.Context, listener *os.File, r Running) error {
+	wait := 50 * time.Microsecond
+	for {
+		var on int
+		err := withFD(listener, func(fd int) (err error) {
+			on, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+			return err
+		})
+		if err != nil || on == 1 {
+			return err
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+			wait = min(2*wait, 10*time.Millisecond)
+			continue
+		case <-r.Exited:
+			err = fmt.Errorf("cannot start the executor: it ended before it served: %w", errdefs.ErrUnavailable)
+		case <-ctx.Done():
+			err = fmt.Errorf("cannot start the executor: it does not serve: %w", context.Cause(ctx))
+		}
+		t.Stop()
+		return err
+	}
+}
+
+func (h *Host) temporaryFor(name id.Workspace, ids workspace.IDs) (tmp, varTmp *os.File, err error) {
+	t, err := beneath(h.tmp, string(name))
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot open the temporary directories of %s: %w", name, err)
+	}
+	defer t.Close()
+	var opened [2]*os.File
+	for i, sub := range temporary {
+		if opened[i], err = beneath(t, sub); err != nil {
+			closeFiles(opened[:]...)
+			return nil, nil, fmt.Errorf("cannot open the temporary directories of %s: %w", name, err)
+		}
+	}
+	return opened[0], opened[1], nil
+}
+
+// cgroupFindings turns what was read of the control groups into findings.
+func (h *Host) cgroupFindings(e Entry, pid int) []sandbox.Finding {
+	var found []sandbox.Finding
+	for _, x := range h.groups.Check(e.Name, pid, e.Limits) {
+		found = append(found, sandbox.Finding{Control: x.Control, OK: x.OK, Evidence: "outside: " + x.Text})
+	}
+	return found
+}
+
+// bind makes the socket that the executor will listen on. It is bound by way of the
+// directory's descriptor: the path could be too long for an address.
+func (h *Host) bind(name id.Workspace) (*os.File, error) {
+	wrap := func(err error) (*os.File, error) {
+		return nil, fmt.Errorf("cannot make the socket of %s: %w", name, err)
+	}
+	if err := h.unbind(name); err != nil {
+		return nil, err
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return wrap(err)
+	}
+	l := os.NewFile(uintptr(fd), socketName(name))
+	err = withFD(h.sockets, func(dir int) error {
+		if err := unix.Bind(fd, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir, socketName(name))}); err != nil {
+			return err
+		}
+		if err := unix.Fchmodat(dir, socketName(name), 0o600, 0); err != nil {
+			return err
+		}
+		return unix.Fchownat(dir, socketName(name), int(h.settings.DaemonUID), int(h.settings.DaemonGID), unix.AT_SYMLINK_NOFOLLOW)
+	})
+	if err != nil {
+		_ = l.Close()
+		return wrap(err)
+	}
+	return l, nil
+}
+
+func (h *Host) unbind(name id.Workspace) error {
+	err := withFD(h.sockets, func(dir int) error { return unix.Unlinkat(dir, socketName(name), 0) })
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("cannot remove the socket of %s: %w", name, err)
+	}
+	return nil
+}
+
+// CleanUp is part of Effects.
+func (h *Host) CleanUp(ctx context.Context, name id.Workspace) error {
+	return each(
+		func() error { return h.groups.Remove(ctx, name) },
+		func() error { return h.unbind(name) },
+		func() error { return h.dropReport(name) },
+	)
+}
+
+// keepReport writes the report for a broker that comes after this one. It need not
+// survive a crash of the host, as the workspace does not either.
+func (h *Host) keepReport(name id.Workspace, r workspace.Report) error {
+	b, err := json.Marshal(r)
+	if err == nil {
+		var f *os.File
+		f, err = openAt(h.reports, string(name)+".new", unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o600)
+		if err == nil {
+			_, err = f.Write(b)
+			err = errors.Join(err, f.Close())
+		}
+	}
+	if err == nil {
+		err = withFD(h.reports, func(fd int) error { return unix.Renameat(fd, string(name)+".new", fd, string(name)) })
+	}
+	if err != nil {
+		return fmt.Errorf("cannot keep the report of %s: %w", name, err)
+	}
+	return nil
+}
+
+func (h *Host) dropReport(name id.Workspace) error {
+	err := withFD(h.reports, func(fd int) error { return unix.Unlinkat(fd, string(name), 0) })
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("cannot remove the report of %s: %w", name, err)
+	}
+	return nil
+}
+
+// Report is part of Effects.
+func (h *Host) Report(name id.Workspace) (r workspace.Report, err error) {
+	f, err := openAt(h.reports, string(name), unix.O_RDONLY, 0)
+	if err == nil {
+		defer f.Close()
+		err = json.NewDecoder(f).Decode(&r)
+	}
+	if err != nil {
+		return r, fmt.Errorf("cannot read the report of %s: %w; stop and start the workspace to have it proved again: %w", name, err, errdefs.ErrFailedPrecondition)
+	}
+	return r, nil
+}
+
+// Adopt is part of Effects. The pid alone proves nothing: the process must have started
+// when the ledger says, in this boot, and have the executor's id.
+func (h *Host) Adopt(e Entry) (Running, error) {
+	x := e.Executor
+	gone := func(why string) (Running, error) {
+		return Running{}, fmt.Errorf("cannot find the executor of %s: %s: %w", e.Name, why, errdefs.ErrNotFound)
+	}
+	if x == nil || x.PID <= 1 {
+		return gone("the ledger names none")
+	}
+	if x.BootID != h.bootID {
+		return gone("the host has been started again since")
+	}
+	fd, err := unix.PidfdOpen(x.PID, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return gone("it has ended")
+	}
+	if err != nil {
+		return Running{}, fmt.Errorf("cannot hold the executor of %s: %w", e.Name, err)
+	}
+	pidfd := os.NewFile(uintptr(fd), "pidfd")
+	// Held now, so that what is read next is of this process or of none.
+	start, err := startTime(x.PID)
+	if err == nil && start != x.StartTime {
+		err = errors.New("its pid belongs to another process")
+	}
+	if err == nil {
+		err = hasUID(x.PID, e.IDs.Executor)
+	}
+	if err != nil {
+		_ = pidfd.Close()
+		return gone(err.Error())
+	}
+	return watch(pidfd, *x)
+}
+
+// watch waits for the end of a process in one goroutine that holds no thread. It takes
+// over pidfd. A child is reaped; one of an earlier broker is reaped by init.
+func watch(pidfd *os.File, x brokerapi.Executor) (Running, error) {
+	f, err := pollfd.Open(pidfd)
+	if err != nil {
+		return Running{}, err
+	}
+	rc, err := f.SyscallConn()
+	if err != nil {
+		_ = f.Close()
+		return Running{}, err
+	}
+	exited := make(chan struct{})
+	var open sync.Mutex // held while the descriptor is used or closed
+	go func() {
+		defer close(exited)
+		_ = rc.Read(func(fd uintptr) bool {
+			p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+			n, err := unix.Poll(p, 0)
+			if err != nil || n == 0 {
+				return false
+			}
+			_ = unix.Waitid(unix.P_PIDFD, int(fd), nil, unix.WEXITED, nil) // ECHILD: not ours
+			return true
+		})
+		open.Lock()
+		defer open.Unlock()
+		_ = f.Close()
+		f = nil
+	}()
+	kill := func() error {
+		open.Lock()
+		defer open.Unlock()
+		if f == nil {
+			return nil
+		}
+		err := withFD(f, func(fd int) error { return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) })
+		if errors.Is(err, unix.ESRCH) {
+			return nil
+		}
+		return err
+	}
+	return Running{Executor: x, Exited: exited, Kill: kill}, nil
+}
+
+// startTime reads field 22 of /proc/PID/stat (proc_pid_stat(5)).
+func startTime(pid int) (uint64, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0, err
+	}
+	// The second field is the command's name, in parentheses, and may hold anything.
+	i := strings.LastIndexByte(string(b), ')')
+	f := strings.Fields(string(b[i+1:]))
+	if i < 0 || len(f) < 20 {
+		return 0, fmt.Errorf("cannot read the start time of process %d: %w", pid, errdefs.ErrInternal)
+	}
+	return strconv.ParseUint(f[19], 10, 64)
+}

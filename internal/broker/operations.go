@@ -1,0 +1,200 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync/atomic"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/brokerapi"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/jsonrpc"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// operation is one row of the closed table.
+type operation struct {
+	// params is how long the params may be, in bytes.
+	params int
+	// before: allowed before hello, and only then.
+	before bool
+	// states are those of the workspace in which it is allowed; absent is StateAbsent.
+	// An operation without is not about one workspace.
+	states []workspace.State
+	run    func(s *session, ctx context.Context, r *jsonrpc.Request, states []workspace.State) (any, error)
+}
+
+// operations is all that the broker can be asked. A request that is not in the table,
+// that comes at the wrong time, whose params are too long or not of the expected form,
+// ends the connection: the daemon does not do that unless it is confused or compromised.
+// docs/protocols/broker.md repeats it for people.
+var operations = map[string]operation{
+	brokerapi.MethodHello:   {params: 256, before: true, run: (*session).hello},
+	brokerapi.MethodCreate:  {params: 1024, states: []workspace.State{absent, workspace.StateCreating, workspace.StateStopped, workspace.StateRunning, workspace.StateDestroyed}, run: (*session).create},
+	brokerapi.MethodStart:   {params: 128, states: []workspace.State{workspace.StateStopped, workspace.StateRunning}, run: (*session).start},
+	brokerapi.MethodStop:    {params: 128, states: []workspace.State{workspace.StateStopped, workspace.StateRunning}, run: (*session).stop},
+	brokerapi.MethodDestroy: {params: 128, states: []workspace.State{workspace.StateStopped, workspace.StateRunning, workspace.StateDestroying, workspace.StateDestroyed}, run: (*session).destroy},
+	brokerapi.MethodList:    {params: 128, run: (*session).list},
+	brokerapi.MethodReport:  {params: 128, states: []workspace.State{workspace.StateRunning}, run: (*session).report},
+}
+
+// absent is the state of a name that the ledger does not have.
+const absent workspace.State = ""
+
+// Limits of a connection. A workspace takes at most 4 KiB of a list, as each path in it
+// is bounded by the settings.
+const (
+	maxRequest  = 4 << 10
+	maxReply    = 1 << 20
+	maxList     = maxReply/(4<<10) - 1
+	maxInFlight = 64
+)
+
+// session is one connection of the daemon.
+type session struct {
+	life    *Lifecycle
+	build   string
+	sockets string
+	greeted atomic.Bool
+}
+
+// handle is the one door for requests.
+func (s *session) handle(ctx context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
+	op, ok := operations[r.Method]
+	switch {
+	case !ok:
+		return nil, nil, jsonrpc.Hangup(jsonrpc.MethodNotFound(r.Method))
+	case r.Notification:
+		return nil, nil, refuse("cannot accept %s as a notification", r.Method)
+	case len(r.Params) > op.params:
+		return nil, nil, refuse("cannot accept %s: its params are longer than %d bytes", r.Method, op.params)
+	case op.before && !s.greeted.CompareAndSwap(false, true):
+		return nil, nil, refuse("cannot accept a second %s", r.Method)
+	case !op.before && !s.greeted.Load():
+		return nil, nil, refuse("cannot accept %s before %s", r.Method, brokerapi.MethodHello)
+	}
+	result, err := op.run(s, ctx, r, op.states)
+	return result, nil, err
+}
+
+// refuse is the answer to what no daemon in order sends.
+func refuse(format string, a ...any) error {
+	return jsonrpc.Hangup(fmt.Errorf(format+": %w", append(a, errdefs.ErrInvalidArgument)...))
+}
+
+// decode reads params of which every field must be known and every name well-formed.
+func decode(r *jsonrpc.Request, v any) error {
+	if err := r.Decode(v); err != nil {
+		return jsonrpc.Hangup(err)
+	}
+	return nil
+}
+
+func decodeName(r *jsonrpc.Request, v any, name *id.Workspace) error {
+	if err := decode(r, v); err != nil {
+		return err
+	}
+	if _, err := id.ParseWorkspace(string(*name)); err != nil {
+		return jsonrpc.Hangup(err)
+	}
+	return nil
+}
+
+func (s *session) hello(_ context.Context, r *jsonrpc.Request, _ []workspace.State) (any, error) {
+	var p brokerapi.HelloParams
+	if err := decode(r, &p); err != nil {
+		return nil, err
+	}
+	if p.Version != brokerapi.Version {
+		return nil, jsonrpc.Hangup(fmt.Errorf("cannot serve version %d of the broker's protocol: this carrel-broker speaks %d; install broker and daemon of one release: %w",
+			p.Version, brokerapi.Version, errdefs.ErrFailedPrecondition))
+	}
+	return brokerapi.HelloResult{Version: brokerapi.Version, Build: s.build, ExecutorDir: s.sockets}, nil
+}
+
+func (s *session) create(ctx context.Context, r *jsonrpc.Request, states []workspace.State) (any, error) {
+	var p brokerapi.CreateParams
+	if err := decodeName(r, &p, &p.Name); err != nil {
+		return nil, err
+	}
+	if len(p.KeyDigest) != 64 || !hexDigits(p.KeyDigest) {
+		return nil, refuse("cannot accept %q as a key digest", p.KeyDigest)
+	}
+	limits := p.Limits.OrDefault()
+	if err := limits.Validate(); err != nil {
+		return nil, err
+	}
+	if err := s.life.settings.allows(limits); err != nil {
+		return nil, err
+	}
+	e, err := s.life.Create(ctx, p.Name, p.KeyDigest, limits, states...)
+	return e.wire(), err
+}
+
+func hexDigits(s string) bool {
+	for _, c := range []byte(s) {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *session) start(ctx context.Context, r *jsonrpc.Request, states []workspace.State) (any, error) {
+	var p brokerapi.StartParams
+	if err := decodeName(r, &p, &p.Name); err != nil {
+		return nil, err
+	}
+	e, report, err := s.life.Start(ctx, p.Name, states...)
+	return brokerapi.StartResult{Workspace: e.wire(), Report: report}, err
+}
+
+func (s *session) stop(ctx context.Context, r *jsonrpc.Request, states []workspace.State) (any, error) {
+	var p brokerapi.NameParams
+	if err := decodeName(r, &p, &p.Name); err != nil {
+		return nil, err
+	}
+	e, err := s.life.Stop(ctx, p.Name, states...)
+	return e.wire(), err
+}
+
+func (s *session) destroy(ctx context.Context, r *jsonrpc.Request, states []workspace.State) (any, error) {
+	var p brokerapi.DestroyParams
+	if err := decodeName(r, &p, &p.Name); err != nil {
+		return nil, err
+	}
+	e, err := s.life.Destroy(ctx, p.Name, p.Purge, states...)
+	return e.wire(), err
+}
+
+func (s *session) list(_ context.Context, r *jsonrpc.Request, _ []workspace.State) (any, error) {
+	var p brokerapi.ListParams
+	if err := decode(r, &p); err != nil {
+		return nil, err
+	}
+	if p.After != "" && !id.IsWorkspace(string(p.After)) {
+		return nil, refuse("cannot accept %q as a workspace name", p.After)
+	}
+	res := brokerapi.ListResult{Workspaces: []brokerapi.Workspace{}}
+	for _, e := range s.life.List() {
+		if e.Name <= p.After {
+			continue
+		}
+		if len(res.Workspaces) == maxList {
+			res.More = true
+			break
+		}
+		res.Workspaces = append(res.Workspaces, e.wire())
+	}
+	return res, nil
+}
+
+func (s *session) report(_ context.Context, r *jsonrpc.Request, states []workspace.State) (any, error) {
+	var p brokerapi.NameParams
+	if err := decodeName(r, &p, &p.Name); err != nil {
+		return nil, err
+	}
+	return s.life.Report(p.Name, states...)
+}

@@ -1,0 +1,505 @@
+package broker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"go.uber.org/goleak"
+
+	"github.com/carrel-dev/carrel/internal/broker"
+	"github.com/carrel-dev/carrel/internal/brokerapi"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/jsonrpc"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+const name = id.Workspace("cbt-0123abcd")
+
+func TestTheTableIsClosed(t *testing.T) {
+	want := []string{"create", "destroy", "hello", "list", "report", "start", "stop"}
+	if got := slices.Sorted(maps.Keys(broker.Methods())); !slices.Equal(got, want) {
+		t.Errorf("the operations are %v", got)
+	}
+	for m, n := range broker.Methods() {
+		if n < 2 || n > broker.MaxRequest {
+			t.Errorf("%s takes params of %d bytes", m, n)
+		}
+	}
+}
+
+// TestOutOfPlace: each of these ends the connection, and nothing is done to the host.
+func TestOutOfPlace(t *testing.T) {
+	for _, c := range []struct {
+		what   string
+		hello  bool
+		method string
+		params any
+	}{
+		{"before hello", false, "list", struct{}{}},
+		{"create before hello", false, "create", brokerapi.CreateParams{Name: name, KeyDigest: digest}},
+		{"a second hello", true, "hello", brokerapi.HelloParams{Version: brokerapi.Version}},
+		{"another version", false, "hello", brokerapi.HelloParams{Version: brokerapi.Version + 1}},
+		{"not in the table", true, "exec", struct{}{}},
+		{"in another case", true, "Create", brokerapi.CreateParams{Name: name, KeyDigest: digest}},
+		{"an unknown field", true, "stop", map[string]any{"name": name, "uid": 0}},
+		{"a wrong type", true, "stop", map[string]any{"name": 1}},
+		{"params too long", true, "stop", map[string]any{"name": strings.Repeat("a", 200)}},
+		{"a frame too long", true, "create", map[string]any{"name": name, "key_digest": strings.Repeat("a", broker.MaxRequest)}},
+		{"no name", true, "start", struct{}{}},
+		{"a path as name", true, "destroy", map[string]any{"name": "../../etc"}},
+		{"a slash in the name", true, "destroy", map[string]any{"name": "ws-0123abcd/x"}},
+		{"root as name", true, "create", brokerapi.CreateParams{Name: "root", KeyDigest: digest}},
+		{"an option as name", true, "create", brokerapi.CreateParams{Name: "-rf", KeyDigest: digest}},
+		{"a newline in the name", true, "create", brokerapi.CreateParams{Name: "ws-0123abcd\n", KeyDigest: digest}},
+		{"a NUL in the name", true, "create", brokerapi.CreateParams{Name: "ws-0123abc\x00", KeyDigest: digest}},
+		{"a digest that is short", true, "create", brokerapi.CreateParams{Name: name, KeyDigest: "abc"}},
+		{"a digest in capitals", true, "create", brokerapi.CreateParams{Name: name, KeyDigest: strings.ToUpper(digest)}},
+		{"ids from the daemon", true, "create", map[string]any{"name": name, "key_digest": digest, "ids": map[string]int{"work": 0}}},
+		{"a home from the daemon", true, "create", map[string]any{"name": name, "key_digest": digest, "home": "/root"}},
+		{"a list after a path", true, "list", map[string]any{"after": "../x"}},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			r := newRig(t, c.hello)
+			r.host.reset()
+			if _, err := call[any](t, r.conn, c.method, c.params); err == nil {
+				t.Error("it was accepted")
+			}
+			<-r.conn.Done()
+			if did := r.host.reset(); len(did) > 0 {
+				t.Errorf("it did %v", did)
+			}
+			if _, err := call[any](t, r.connect(t, true), "list", nil); err != nil {
+				t.Errorf("the broker does not serve the next connection: %v", err)
+			}
+		})
+	}
+}
+
+func TestNotifications(t *testing.T) {
+	r := newRig(t, true)
+	mustCreate(t, r.conn, name)
+	r.host.reset()
+	if err := r.conn.Notify(t.Context(), "destroy", brokerapi.DestroyParams{Name: name}); err != nil {
+		t.Fatal(err)
+	}
+	<-r.conn.Done()
+	if did := r.host.reset(); len(did) > 0 {
+		t.Errorf("it did %v", did)
+	}
+}
+
+func TestLifeOfAWorkspace(t *testing.T) {
+	r := newRig(t, true)
+	w := mustCreate(t, r.conn, name)
+	if w.State != workspace.StateStopped || w.IDs != workspace.IDsFrom(first) || w.User != string(name) || w.Home != "/homes/"+string(name) || w.Limits != workspace.DefaultLimits {
+		t.Errorf("created %+v", w)
+	}
+	if _, err := call[any](t, r.conn, "report", brokerapi.NameParams{Name: name}); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("a report of what does not run: %v", err)
+	}
+	s, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.StartParams{Name: name})
+	if err != nil || s.Workspace.State != workspace.StateRunning || s.Workspace.Executor == nil || s.Report.Err() != nil {
+		t.Fatalf("started %+v, %v", s, err)
+	}
+	again, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.StartParams{Name: name})
+	if err != nil || *again.Workspace.Executor != *s.Workspace.Executor {
+		t.Errorf("a second start gave %+v, %v", again, err)
+	}
+	if rep, err := call[workspace.Report](t, r.conn, "report", brokerapi.NameParams{Name: name}); err != nil || rep.Err() != nil {
+		t.Errorf("report %+v, %v", rep, err)
+	}
+	for range 2 {
+		if w, err := call[brokerapi.Workspace](t, r.conn, "stop", brokerapi.NameParams{Name: name}); err != nil || w.State != workspace.StateStopped || w.Executor != nil {
+			t.Errorf("stopped %+v, %v", w, err)
+		}
+	}
+	if _, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.StartParams{Name: name}); err != nil {
+		t.Fatal(err)
+	}
+	r.host.reset()
+	w, err = call[brokerapi.Workspace](t, r.conn, "destroy", brokerapi.DestroyParams{Name: name})
+	if err != nil || w.State != workspace.StateDestroyed || w.Retained != fmt.Sprintf("/retained/%s.%d", name, first) {
+		t.Errorf("destroyed %+v, %v", w, err)
+	}
+	// No process may be left when the user goes, and no user when the home is put aside.
+	want := []string{"Kill " + string(name), "CleanUp " + string(name), "CleanUp " + string(name), "EndProcesses ", "RemoveUser " + string(name), "KeepHome " + string(name), "RemoveTemporary " + string(name)}
+	if did := r.host.reset(); !slices.Equal(did, want) {
+		t.Errorf("destroy did %q", did)
+	}
+	again2, err := call[brokerapi.Workspace](t, r.conn, "destroy", brokerapi.DestroyParams{Name: name})
+	if err != nil || again2.Retained != w.Retained {
+		t.Errorf("a second destroy gave %+v, %v", again2, err)
+	}
+	for _, m := range []string{"start", "stop", "report"} {
+		if _, err := call[any](t, r.conn, m, brokerapi.NameParams{Name: name}); !errdefs.IsNotFound(err) {
+			t.Errorf("%s of a destroyed one: %v", m, err)
+		}
+	}
+	// The name may live again; the ids may not.
+	if w := mustCreate(t, r.conn, name); w.IDs != workspace.IDsFrom(first+3) {
+		t.Errorf("a new life has the ids %+v", w.IDs)
+	}
+}
+
+func TestPurge(t *testing.T) {
+	r := newRig(t, true)
+	mustCreate(t, r.conn, name)
+	r.host.reset()
+	w, err := call[brokerapi.Workspace](t, r.conn, "destroy", brokerapi.DestroyParams{Name: name, Purge: true})
+	did := r.host.reset()
+	if err != nil || w.Retained != "" || !slices.Contains(did, "PurgeHome "+string(name)) || slices.Contains(did, "KeepHome "+string(name)) {
+		t.Errorf("got %+v, %v, %q", w, err, did)
+	}
+}
+
+func TestCreateAgain(t *testing.T) {
+	r := newRig(t, true)
+	w := mustCreate(t, r.conn, name)
+	if again := mustCreate(t, r.conn, name); again.IDs != w.IDs {
+		t.Errorf("the same key got the ids %+v and %+v", w.IDs, again.IDs)
+	}
+	other := brokerapi.CreateParams{Name: name, KeyDigest: strings.Repeat("0", 64)}
+	if _, err := call[any](t, r.conn, "create", other); !errdefs.IsAlreadyExists(err) {
+		t.Errorf("another key: %v", err)
+	}
+	r.host.set("NameFree", fmt.Errorf("planted: %w", errdefs.ErrAlreadyExists))
+	if _, err := create(t, r.conn, "cbt-0123abcd-1"); !errdefs.IsAlreadyExists(err) {
+		t.Errorf("a user of the host: %v", err)
+	}
+	if _, err := call[any](t, r.conn, "list", nil); err != nil {
+		t.Errorf("the connection did not survive: %v", err)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	r := newRig(t, true)
+	for _, l := range []workspace.Limits{{MemoryBytes: 1}, {MemoryBytes: -1}, {Pids: 1 << 40}, {MemoryBytes: 4 << 30}} {
+		if _, err := call[any](t, r.conn, "create", brokerapi.CreateParams{Name: name, KeyDigest: digest, Limits: l}); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("limits %+v: %v", l, err)
+		}
+	}
+}
+
+func TestIDsAreNeverReused(t *testing.T) {
+	r := newRig(t, true)
+	r.host.use(first + 4) // a user of the host in the middle of the second three
+	seen := map[uint32]bool{}
+	for i := range 6 {
+		n := id.Workspace(fmt.Sprintf("cbt-0123abc%d", i))
+		if i == 3 {
+			r.host.set("AddUser", errPlanted)
+			if _, err := create(t, r.conn, n); !errdefs.IsInternal(err) {
+				t.Errorf("got %v", err)
+			}
+			r.host.set("AddUser", nil)
+		}
+		w := mustCreate(t, r.conn, n)
+		for _, u := range []uint32{w.IDs.Executor, w.IDs.Work, w.IDs.Agent} {
+			if seen[u] || u == first+4 {
+				t.Errorf("id %d was given out again", u)
+			}
+			seen[u] = true
+		}
+		if i%2 == 0 {
+			if _, err := call[any](t, r.conn, "destroy", brokerapi.DestroyParams{Name: n, Purge: true}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func TestFailedCreateLeavesNothing(t *testing.T) {
+	for _, step := range []string{"AddUser", "MakeDirs"} {
+		r := newRig(t, true)
+		r.host.set(step, errPlanted)
+		if _, err := create(t, r.conn, name); err == nil || !strings.Contains(err.Error(), "planted") {
+			t.Errorf("%s: got %v", step, err)
+		}
+		if u, h, _ := r.host.left(); len(u)+len(h) > 0 {
+			t.Errorf("%s: left %v %v", step, u, h)
+		}
+		if l, err := call[brokerapi.ListResult](t, r.conn, "list", nil); err != nil || len(l.Workspaces) > 0 {
+			t.Errorf("%s: listed %+v, %v", step, l, err)
+		}
+		r.host.set(step, nil)
+		mustCreate(t, r.conn, name)
+	}
+}
+
+func TestFailedUndoIsTriedAgain(t *testing.T) {
+	r := newRig(t, true)
+	r.host.set("MakeDirs", errPlanted)
+	r.host.set("RemoveUser", errPlanted)
+	if _, err := create(t, r.conn, name); err == nil || !strings.Contains(err.Error(), "undoing it failed too") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := create(t, r.conn, name); err == nil {
+		t.Error("a create over one that is not undone succeeded")
+	}
+	r.host.set("MakeDirs", nil)
+	r.host.set("RemoveUser", nil)
+	mustCreate(t, r.conn, name)
+}
+
+func TestFailedStartStaysStopped(t *testing.T) {
+	r := newRig(t, true)
+	mustCreate(t, r.conn, name)
+	r.host.set("Start", fmt.Errorf("cannot hold the workspace: required control seccomp is failed: %w", errdefs.ErrFailedPrecondition))
+	if _, err := call[any](t, r.conn, "start", brokerapi.StartParams{Name: name}); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "seccomp") {
+		t.Errorf("got %v", err)
+	}
+	if l, err := call[brokerapi.ListResult](t, r.conn, "list", nil); err != nil || l.Workspaces[0].State != workspace.StateStopped {
+		t.Errorf("listed %+v, %v", l, err)
+	}
+}
+
+func TestFailedDestroyIsFinishedLater(t *testing.T) {
+	for _, step := range []string{"EndProcesses", "RemoveUser", "KeepHome", "RemoveTemporary"} {
+		r := newRig(t, true)
+		mustCreate(t, r.conn, name)
+		r.host.set(step, errPlanted)
+		if _, err := call[any](t, r.conn, "destroy", brokerapi.DestroyParams{Name: name}); !errdefs.IsInternal(err) {
+			t.Errorf("%s: got %v", step, err)
+		}
+		if _, err := create(t, r.conn, name); err == nil {
+			t.Errorf("%s: the name was given out while its destruction was not finished", step)
+		}
+		if _, err := call[any](t, r.conn, "start", brokerapi.StartParams{Name: name}); !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("%s: started while destroying: %v", step, err)
+		}
+		r.host.set(step, nil)
+		if w, err := call[brokerapi.Workspace](t, r.conn, "destroy", brokerapi.DestroyParams{Name: name}); err != nil || w.Retained == "" {
+			t.Errorf("%s: got %+v, %v", step, w, err)
+		}
+	}
+}
+
+func TestExecutorThatEndsByItself(t *testing.T) {
+	r := newRig(t, true)
+	mustCreate(t, r.conn, name)
+	old, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.StartParams{Name: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.host.crash(name)
+	// Whether the watch or this request comes first, there is a new executor.
+	s, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.StartParams{Name: name})
+	if err != nil || s.Workspace.Executor.PID == old.Workspace.Executor.PID {
+		t.Errorf("got %+v, %v", s, err)
+	}
+}
+
+// TestDaemonThatGoesAway: an operation that was begun is finished.
+func TestDaemonThatGoesAway(t *testing.T) {
+	r := newRig(t, true)
+	mustCreate(t, r.conn, name)
+	entered, release := r.host.hold()
+	c := r.connect(t, true)
+	go func() { _, _ = c.Call(context.Background(), "start", brokerapi.StartParams{Name: name}, nil) }()
+	<-entered
+	_ = c.Close()
+	close(release)
+	// The next request on the workspace waits for the first.
+	if rep, err := call[workspace.Report](t, r.conn, "report", brokerapi.NameParams{Name: name}); err == nil && rep.Err() != nil {
+		t.Errorf("report %+v", rep)
+	}
+	if w, err := call[brokerapi.Workspace](t, r.conn, "stop", brokerapi.NameParams{Name: name}); err != nil || w.State != workspace.StateStopped {
+		t.Errorf("got %+v, %v", w, err)
+	}
+	if did := r.host.reset(); !slices.Contains(did, "Kill "+string(name)) {
+		t.Errorf("the start was not finished: %q", did)
+	}
+}
+
+func TestManyAtOnce(t *testing.T) {
+	r := newRig(t, true)
+	var wg sync.WaitGroup
+	for i := range 40 {
+		n := id.Workspace(fmt.Sprintf("cbt-0123ab%02d", i%10))
+		wg.Go(func() {
+			for _, m := range []string{"create", "start", "stop", "start", "destroy"} {
+				var p any = brokerapi.NameParams{Name: n}
+				if m == "create" {
+					p = brokerapi.CreateParams{Name: n, KeyDigest: digest}
+				}
+				_, err := call[any](t, r.conn, m, p)
+				if err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
+					t.Errorf("%s %s: %v", m, n, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if l, err := call[brokerapi.ListResult](t, r.conn, "list", nil); err != nil || len(l.Workspaces) != 0 {
+		t.Errorf("left %+v, %v", l, err)
+	}
+	if u, h, g := r.host.left(); len(u)+len(h)+len(g) > 0 {
+		t.Errorf("left %v %v %v", u, h, g)
+	}
+}
+
+func TestListInParts(t *testing.T) {
+	r := newRig(t, true)
+	const n = 600
+	for i := range n {
+		mustCreate(t, r.conn, id.Workspace(fmt.Sprintf("cbt-%08x", i)))
+	}
+	var got []id.Workspace
+	for p := (brokerapi.ListParams{}); ; {
+		l, err := call[brokerapi.ListResult](t, r.conn, "list", p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range l.Workspaces {
+			got = append(got, w.Name)
+		}
+		if !l.More {
+			break
+		}
+		p.After = got[len(got)-1]
+	}
+	if len(got) != n || !slices.IsSorted(got) {
+		t.Errorf("got %d workspaces", len(got))
+	}
+}
+
+func TestMaxWorkspacesAndConnections(t *testing.T) {
+	r := newRig(t, true)
+	var held []*jsonrpc.Conn
+	for range 15 {
+		held = append(held, r.connect(t, true))
+	}
+	_, z := socketPair(t)
+	if _, err := r.server.Attach(z, nil); !errdefs.IsResourceExhausted(err) {
+		t.Errorf("a 17th connection: %v", err)
+	}
+	for _, c := range held {
+		_ = c.Close()
+	}
+}
+
+func TestRecover(t *testing.T) {
+	dir := t.TempDir()
+	h := newHost()
+	l := lifecycle(t, dir, h)
+	entry := func(s string) id.Workspace { return id.Workspace("cbt-0000000" + s) }
+	for _, s := range []string{"1", "2", "3", "4", "5"} {
+		if _, err := l.Create(t.Context(), entry(s), digest, workspace.DefaultLimits, "", workspace.StateDestroyed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, s := range []string{"2", "3", "5"} {
+		if _, _, err := l.Start(t.Context(), entry(s), workspace.StateStopped); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.set("RemoveUser", errPlanted)
+	if _, err := l.Destroy(t.Context(), entry("4"), true, workspace.StateStopped); err == nil {
+		t.Fatal("destroyed")
+	}
+	h.set("AddUser", errPlanted)
+	if _, err := l.Create(t.Context(), entry("6"), digest, workspace.DefaultLimits, ""); err == nil {
+		t.Fatal("created")
+	}
+	h.groups[entry("1")] = true // a start that was interrupted
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	h.set("RemoveUser", nil)
+	h.set("AddUser", nil)
+	h.reset()
+
+	// 2 lives on, 3 has ended meanwhile, of 5 nobody can tell.
+	g := &hostGone{hostDouble: h, gone: entry("3"), unsure: entry("5")}
+	l = lifecycleOver(t, dir, g)
+	if err := l.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got := map[id.Workspace]workspace.State{}
+	for _, e := range l.List() {
+		got[e.Name] = e.State
+	}
+	want := map[id.Workspace]workspace.State{
+		entry("1"): workspace.StateStopped, entry("2"): workspace.StateRunning, entry("3"): workspace.StateStopped, entry("5"): workspace.StateRunning,
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("after recovery: %v", got)
+	}
+	if h.groups[entry("1")] || h.groups[entry("3")] || !h.groups[entry("2")] {
+		t.Errorf("groups %v", h.groups)
+	}
+	if _, ok := h.users[entry("4")]; ok {
+		t.Error("the destroy was not finished")
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// hostGone is a hostDouble on which one executor has ended and one cannot be told.
+type hostGone struct {
+	*hostDouble
+	gone, unsure id.Workspace
+}
+
+func (g *hostGone) Adopt(e broker.Entry) (broker.Running, error) {
+	switch e.Name {
+	case g.gone:
+		return broker.Running{}, fmt.Errorf("gone: %w", errdefs.ErrNotFound)
+	case g.unsure:
+		return broker.Running{}, errors.New("cannot tell")
+	}
+	return g.hostDouble.Adopt(e)
+}
+
+func TestShutdownWaits(t *testing.T) {
+	r := newRig(t, true)
+	mustCreate(t, r.conn, name)
+	entered, release := r.host.hold()
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	l := listener(t)
+	go func() { served <- r.server.Serve(ctx, l) }()
+	answered := make(chan error, 1)
+	go func() {
+		_, err := call[any](t, r.conn, "start", brokerapi.StartParams{Name: name})
+		answered <- err
+	}()
+	<-entered
+	cancel()
+	close(release)
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	<-answered // the reply may be cut off; the start is not
+	if e := r.life.List(); len(e) != 1 || e[0].State != workspace.StateRunning {
+		t.Errorf("left %+v", e)
+	}
+	<-r.conn.Done()
+	if err := r.conn.Err(); !errors.Is(err, io.EOF) {
+		t.Errorf("the connection ended with %v", err)
+	}
+}
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv("BROKER_TEST_CONNECT"); path != "" {
+		if err := connectAndAsk(path); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		removeBinary()
+		os.Exit(code)
+	}))
+}

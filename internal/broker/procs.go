@@ -1,0 +1,129 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// uidsOf reads the real, effective, saved and file system uid of a process. nil means
+// that it is gone.
+func uidsOf(pid int) ([]uint32, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(b)) {
+		v, ok := strings.CutPrefix(line, "Uid:")
+		if !ok {
+			continue
+		}
+		var uids []uint32
+		for f := range strings.FieldsSeq(v) {
+			n, err := strconv.ParseUint(f, 10, 32)
+			if err != nil {
+				return nil, err
+			}
+			uids = append(uids, uint32(n))
+		}
+		return uids, nil
+	}
+	return nil, fmt.Errorf("cannot read the ids of process %d: %w", pid, errdefs.ErrInternal)
+}
+
+func hasUID(pid int, uid uint32) error {
+	uids, err := uidsOf(pid)
+	if err == nil && !slices.Contains(uids, uid) {
+		err = fmt.Errorf("process %d has the ids %v and not %d", pid, uids, uid)
+	}
+	return err
+}
+
+// withIDs lists the processes that have one of ids among their uids.
+func withIDs(ids workspace.IDs) ([]int, error) {
+	names, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	var found []int
+	for _, n := range names {
+		pid, err := strconv.Atoi(n.Name())
+		if err != nil {
+			continue
+		}
+		uids, err := uidsOf(pid)
+		if err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(uids, func(u uint32) bool { return u >= ids.Executor && u <= ids.Agent }) {
+			found = append(found, pid)
+		}
+	}
+	return found, nil
+}
+
+// EndProcesses is part of Effects.
+func (h *Host) EndProcesses(ctx context.Context, ids workspace.IDs) error {
+	wrap := func(err error) error {
+		return fmt.Errorf("cannot end the processes of uids %d to %d: %w", ids.Executor, ids.Agent, err)
+	}
+	if ids != workspace.IDsFrom(ids.Executor) || ids.Executor < 1000 {
+		return wrap(errdefs.ErrInvalidArgument)
+	}
+	wait := time.Millisecond
+	for {
+		pids, err := withIDs(ids)
+		if err != nil {
+			return wrap(err)
+		}
+		if len(pids) == 0 {
+			return nil
+		}
+		for _, pid := range pids {
+			if err := endOne(pid, ids); err != nil {
+				return wrap(err)
+			}
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return wrap(fmt.Errorf("%d are left, the first is pid %d; see what holds it: %w", len(pids), pids[0], errdefs.ErrUnavailable))
+		}
+		wait = min(2*wait, 100*time.Millisecond)
+	}
+}
+
+// endOne kills a process that, once held by a pidfd, still has one of ids.
+func endOne(pid int, ids workspace.IDs) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	uids, err := uidsOf(pid)
+	if err != nil || !slices.ContainsFunc(uids, func(u uint32) bool { return u >= ids.Executor && u <= ids.Agent }) {
+		return err
+	}
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return err
+	}
+	return nil
+}

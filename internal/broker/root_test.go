@@ -1,0 +1,613 @@
+package broker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/broker"
+	"github.com/carrel-dev/carrel/internal/brokerapi"
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/jsonrpc"
+	"github.com/carrel-dev/carrel/internal/sandbox/launch"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// These tests change the host they run on: users cbt-…, control groups
+// carrel-test-<pid>, ids from a block of their own. All is taken back.
+
+const daemonUID = 65431
+
+// executorBinary builds the executor once; removeBinary removes it.
+var (
+	binaryDir      string
+	executorBinary = sync.OnceValues(buildExecutor)
+)
+
+func removeBinary() {
+	if binaryDir != "" {
+		_ = os.RemoveAll(binaryDir)
+	}
+}
+
+func buildExecutor() (string, error) {
+	var err error
+	if binaryDir, err = os.MkdirTemp("", "broker-test"); err != nil {
+		return "", err
+	}
+	path := filepath.Join(binaryDir, "carrel-executor")
+	c := exec.Command("go", "build", "-o", path, "github.com/carrel-dev/carrel/cmd/carrel-executor")
+	c.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := c.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return path, nil
+}
+
+// place is a host to try things on.
+type place struct {
+	settings broker.Settings
+	name     id.Workspace
+	launcher broker.Launcher
+}
+
+func newPlace(t testing.TB) *place {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("skipped: users and control groups need root")
+	}
+	binary, err := executorBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "broker-test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s, err := broker.ParseSettings(fmt.Appendf(nil, `{"data_dir":%q,"runtime_dir":%q,"daemon_uid":%d,"daemon_gid":%d,"uid_first":%d,"uid_count":300,"cgroup_name":"carrel-test-%d","executor_path":%q,"shell":"/bin/sh"}`,
+		dir+"/data", dir+"/run", daemonUID, daemonUID, 1_880_000_000+300*rand.IntN(100_000), os.Getpid(), binary))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &place{settings: s, name: id.Workspace(fmt.Sprintf("cbt-%08x", rand.Uint32())), launcher: broker.LauncherFunc(launch.Start)}
+	t.Cleanup(func() {
+		life, err := p.open(t, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Errorf("cannot clean up: %v", err)
+			return
+		}
+		for _, e := range life.List() {
+			if _, err := life.Destroy(context.Background(), e.Name, true, workspace.StateStopped, workspace.StateRunning, workspace.StateDestroying); err != nil {
+				t.Errorf("cannot clean up: %v", err)
+			}
+		}
+		if err := life.Close(); err != nil {
+			t.Error(err)
+		}
+		for _, h := range []string{"memory", "pids", "cpu", "cpu,cpuacct", "unified", "."} {
+			_ = os.Remove(filepath.Join("/sys/fs/cgroup", h, s.CgroupName))
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+func (p *place) open(t testing.TB, log *slog.Logger) (*broker.Lifecycle, error) {
+	t.Helper()
+	binary, err := launch.Seal(p.settings.ExecutorPath)
+	if err != nil {
+		return nil, err
+	}
+	host, err := broker.OpenHost(broker.HostConfig{Settings: p.settings, Launcher: p.launcher, Binary: binary})
+	if err != nil {
+		return nil, err
+	}
+	dir, err := host.OpenState()
+	if err != nil {
+		return nil, err
+	}
+	ledger, err := broker.OpenLedger(dir)
+	if err != nil {
+		return nil, errors.Join(err, host.Close())
+	}
+	life := broker.NewLifecycle(p.settings, ledger, host, log)
+	return life, life.Recover(context.Background())
+}
+
+func (p *place) mustOpen(t testing.TB) *broker.Lifecycle {
+	t.Helper()
+	life, err := p.open(t, slog.New(slog.NewTextHandler(testLog{t}, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return life
+}
+
+type testLog struct{ t testing.TB }
+
+func (l testLog) Write(b []byte) (int, error) {
+	l.t.Log(strings.TrimSpace(string(b)))
+	return len(b), nil
+}
+
+func (p *place) create(t testing.TB, life *broker.Lifecycle) broker.Entry {
+	t.Helper()
+	e, err := life.Create(t.Context(), p.name, digest, workspace.Limits{MemoryBytes: 256 << 20, Pids: 64, CPUWeight: 100, OpenFiles: 256}, "", workspace.StateDestroyed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func start(t testing.TB, life *broker.Lifecycle, name id.Workspace) (broker.Entry, workspace.Report) {
+	t.Helper()
+	e, r, err := life.Start(t.Context(), name, workspace.StateStopped, workspace.StateRunning)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e, r
+}
+
+func getent(t testing.TB, db, key string) string {
+	t.Helper()
+	out, _ := exec.CommandContext(t.Context(), "getent", db, key).Output()
+	return strings.TrimSpace(string(out))
+}
+
+// gone sees that nothing of a workspace is left on the host.
+func (p *place) gone(t testing.TB, e broker.Entry) {
+	t.Helper()
+	for _, db := range []string{"passwd", "group"} {
+		if got := getent(t, db, string(p.name)); got != "" {
+			t.Errorf("%s still has %s", db, got)
+		}
+	}
+	for _, path := range []string{e.Home, p.settings.DataDir + "/tmp/" + string(p.name), p.settings.RuntimeDir + "/x/" + string(p.name) + ".sock"} {
+		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is still there: %v", path, err)
+		}
+	}
+	groups, _ := filepath.Glob("/sys/fs/cgroup/*/" + p.settings.CgroupName + "/" + string(p.name))
+	if len(groups) > 0 {
+		t.Errorf("groups are left: %v", groups)
+	}
+}
+
+func TestRealLife(t *testing.T) {
+	p := newPlace(t)
+	life := p.mustOpen(t)
+	defer func() { _ = life.Close() }()
+	e := p.create(t, life)
+	w := e.IDs.Work
+	if got, want := getent(t, "passwd", string(p.name)), fmt.Sprintf("%s:x:%d:%d:carrel workspace:%s:/bin/sh", p.name, w, w, e.Home); got != want {
+		t.Errorf("passwd has %s, want %s", got, want)
+	}
+	if got, want := getent(t, "group", string(p.name)), fmt.Sprintf("%s:x:%d:", p.name, w); got != want {
+		t.Errorf("group has %s, want %s", got, want)
+	}
+	for _, f := range []string{"/etc/subuid", "/etc/subgid"} {
+		if b, _ := os.ReadFile(f); strings.Contains(string(b), string(p.name)) {
+			t.Errorf("%s hands ids to %s", f, p.name)
+		}
+	}
+	data := p.settings.DataDir
+	for _, c := range []struct {
+		path     string
+		mode     uint32
+		uid, gid uint32
+	}{
+		{data, 0o711, 0, 0},
+		{data + "/broker", 0o700, 0, 0},
+		{data + "/broker/ledger.jsonl", 0o600, 0, 0},
+		{data + "/homes", 0o700, 0, 0},
+		{e.Home, 0o700, w, w},
+		{data + "/tmp", 0o700, 0, 0},
+		{data + "/tmp/" + string(p.name), 0o700, 0, 0},
+		{data + "/tmp/" + string(p.name) + "/tmp", 0o1777, w, w},
+		{data + "/tmp/" + string(p.name) + "/var-tmp", 0o1777, w, w},
+		{data + "/retained", 0o700, 0, 0},
+		{p.settings.RuntimeDir, 0o755, 0, 0},
+		{p.settings.RuntimeDir + "/x", 0o500, daemonUID, daemonUID},
+	} {
+		var st unix.Stat_t
+		if err := unix.Lstat(c.path, &st); err != nil {
+			t.Errorf("%s: %v", c.path, err)
+		} else if st.Mode&0o7777 != c.mode || st.Uid != c.uid || st.Gid != c.gid {
+			t.Errorf("%s is %04o %d:%d, want %04o %d:%d", c.path, st.Mode&0o7777, st.Uid, st.Gid, c.mode, c.uid, c.gid)
+		}
+	}
+
+	began := time.Now()
+	running, report := start(t, life, p.name)
+	t.Logf("started in %v", time.Since(began))
+	for _, c := range report.Controls {
+		t.Logf("%s %s: %s", c.ID, c.State, c.Evidence)
+	}
+	if err := report.Err(); err != nil {
+		t.Error(err)
+	}
+	speak(t, running)
+	stopped, err := life.Stop(t.Context(), p.name, workspace.StateRunning)
+	if err != nil || stopped.State != workspace.StateStopped {
+		t.Fatalf("stopped %+v, %v", stopped, err)
+	}
+	if err := syscall.Kill(running.Executor.PID, 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("the executor is still there: %v", err)
+	}
+	if err := os.WriteFile(e.Home+"/note", []byte("kept"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := life.Destroy(t.Context(), p.name, false, workspace.StateStopped); err != nil {
+		t.Fatal(err)
+	}
+	p.gone(t, e)
+	kept := fmt.Sprintf("%s/retained/%s.%d", data, p.name, e.IDs.Executor)
+	if b, err := os.ReadFile(kept + "/note"); err != nil || string(b) != "kept" {
+		t.Errorf("the home was not kept: %q, %v", b, err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(kept, &st); err != nil || st.Uid != 0 || st.Mode&0o7777 != 0o700 {
+		t.Errorf("the kept home is %04o of uid %d, %v", st.Mode&0o7777, st.Uid, err)
+	}
+	// A second life has other ids and an empty home.
+	again := p.create(t, life)
+	if again.IDs.Executor <= e.IDs.Agent {
+		t.Errorf("ids %+v after %+v", again.IDs, e.IDs)
+	}
+	if left, err := os.ReadDir(again.Home); err != nil || len(left) > 0 {
+		t.Errorf("a new home holds %v, %v", left, err)
+	}
+}
+
+// speak greets an executor on its socket and runs a command.
+func speak(t testing.TB, e broker.Entry) {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(e.Executor.Socket, &st); err != nil || st.Uid != daemonUID || st.Mode&0o7777 != 0o600 {
+		t.Errorf("the socket is %04o of uid %d, %v", st.Mode&0o7777, st.Uid, err)
+	}
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: e.Executor.Socket})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := jsonrpc.New(c, jsonrpc.Config{MaxFDs: 3})
+	defer func() {
+		_ = conn.Close()
+		<-conn.Done()
+	}()
+	if _, err := conn.Call(t.Context(), execapi.MethodHello, execapi.HelloParams{Version: execapi.Version, MinVersion: execapi.MinVersion}, nil); err != nil {
+		t.Fatal(err)
+	}
+	var res execapi.ExecResult
+	_, err = conn.Call(t.Context(), execapi.MethodExec, execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"/usr/bin/id", "-u"}, Stdout: execapi.Capture, Stderr: execapi.Capture, Wait: true}, &res)
+	if err != nil || strings.TrimSpace(string(res.Stdout)) != fmt.Sprint(e.IDs.Work) {
+		t.Errorf("id -u said %q %q, %v", res.Stdout, res.Stderr, err)
+	}
+}
+
+// TestBrokerThatComesBack: a broker that was killed finds its executors again.
+func TestBrokerThatComesBack(t *testing.T) {
+	p := newPlace(t)
+	life := p.mustOpen(t)
+	p.create(t, life)
+	before, _ := start(t, life, p.name)
+	if err := life.Close(); err != nil {
+		t.Fatal(err)
+	}
+	life = p.mustOpen(t)
+	defer func() { _ = life.Close() }()
+	after, report := start(t, life, p.name)
+	if *after.Executor != *before.Executor || report.Err() != nil {
+		t.Errorf("got %+v, had %+v", after.Executor, before.Executor)
+	}
+	speak(t, after)
+	if rep, err := life.Report(p.name, workspace.StateRunning); err != nil || rep.Err() != nil {
+		t.Errorf("report: %v", err)
+	}
+}
+
+// TestPidOfAnother: a process that has the pid of a former executor is neither taken for
+// it nor harmed.
+func TestPidOfAnother(t *testing.T) {
+	p := newPlace(t)
+	life := p.mustOpen(t)
+	p.create(t, life)
+	e, _ := start(t, life, p.name)
+	if _, err := life.Stop(t.Context(), p.name, workspace.StateRunning); err != nil {
+		t.Fatal(err)
+	}
+	if err := life.Close(); err != nil {
+		t.Fatal(err)
+	}
+	bystander := exec.CommandContext(t.Context(), "sleep", "1000")
+	if err := bystander.Start(); err != nil {
+		t.Fatal(err)
+	}
+	// The same pid with another start time, as after a reuse; then the same start time in
+	// another boot.
+	for _, x := range []brokerapi.Executor{
+		{PID: bystander.Process.Pid, StartTime: 1, BootID: e.Executor.BootID},
+		{PID: bystander.Process.Pid, StartTime: e.Executor.StartTime, BootID: "00000000-0000-0000-0000-000000000000"},
+		{PID: 1, StartTime: 1, BootID: e.Executor.BootID},
+	} {
+		dir := openDir(t, p.settings.DataDir+"/broker")
+		ledger, err := broker.OpenLedger(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bad := e
+		bad.Executor = &x
+		if err := errors.Join(ledger.Put(bad), ledger.Close()); err != nil {
+			t.Fatal(err)
+		}
+		life := p.mustOpen(t)
+		if got := life.List(); len(got) != 1 || got[0].State != workspace.StateStopped {
+			t.Errorf("%+v: listed %+v", x, got)
+		}
+		if err := life.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := bystander.Process.Signal(syscall.Signal(0)); err != nil {
+		t.Errorf("the bystander was harmed: %v", err)
+	}
+	_ = bystander.Process.Kill()
+	_ = bystander.Wait()
+}
+
+// TestExecutorIsKilled: the workspace becomes stopped, and starts again.
+func TestExecutorIsKilled(t *testing.T) {
+	p := newPlace(t)
+	life := p.mustOpen(t)
+	defer func() { _ = life.Close() }()
+	p.create(t, life)
+	e, _ := start(t, life, p.name)
+	if err := syscall.Kill(e.Executor.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for life.List()[0].State != workspace.StateStopped {
+		if time.Now().After(deadline) {
+			t.Fatal("nobody noticed")
+		}
+		time.Sleep(time.Millisecond) // the ledger has no event to wait for
+	}
+	again, _ := start(t, life, p.name)
+	if again.Executor.PID == e.Executor.PID {
+		t.Error("the same executor")
+	}
+}
+
+// TestUnprovedStartLeavesNothing: the launcher says that a required control does not
+// hold, or says nothing of it.
+func TestUnprovedStartLeavesNothing(t *testing.T) {
+	p := newPlace(t)
+	var started []int
+	p.launcher = broker.LauncherFunc(func(ctx context.Context, c launch.Config) (*launch.Executor, error) {
+		x, err := launch.Start(ctx, c)
+		if err == nil {
+			started = append(started, x.PID)
+			x.Report.Controls[0].State, x.Report.Controls[0].Remedy = workspace.Failed, "plant nothing"
+		}
+		return x, err
+	})
+	life := p.mustOpen(t)
+	defer func() { _ = life.Close() }()
+	e := p.create(t, life)
+	_, _, err := life.Start(t.Context(), p.name, workspace.StateStopped)
+	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "plant nothing") {
+		t.Errorf("got %v", err)
+	}
+	if got := life.List(); got[0].State != workspace.StateStopped || got[0].Executor != nil {
+		t.Errorf("listed %+v", got[0])
+	}
+	groups, _ := filepath.Glob("/sys/fs/cgroup/*/" + p.settings.CgroupName + "/" + string(p.name))
+	socks, _ := filepath.Glob(p.settings.RuntimeDir + "/x/*")
+	if len(groups)+len(socks) > 0 || len(started) != 1 {
+		t.Errorf("left %v %v, started %v", groups, socks, started)
+	}
+	// Killed and reaped; a watch may take a moment for the second.
+	deadline := time.Now().Add(5 * time.Second)
+	for syscall.Kill(started[0], 0) == nil && time.Now().Before(deadline) {
+		time.Sleep(time.Millisecond)
+	}
+	if err := syscall.Kill(started[0], 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("the executor is left: %v", err)
+	}
+	_ = e
+}
+
+// TestDestroyEndsEveryProcess: one of the workspace's ids that is in none of its groups
+// is found and ended before the user goes.
+func TestDestroyEndsEveryProcess(t *testing.T) {
+	p := newPlace(t)
+	life := p.mustOpen(t)
+	defer func() { _ = life.Close() }()
+	e := p.create(t, life)
+	var strays []*exec.Cmd
+	for _, uid := range []uint32{e.IDs.Executor, e.IDs.Work, e.IDs.Agent} {
+		c := exec.CommandContext(t.Context(), "sleep", "1000")
+		c.Dir = "/"
+		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		strays = append(strays, c)
+	}
+	done := make(chan error)
+	for _, c := range strays {
+		go func() { done <- c.Wait() }()
+	}
+	if _, err := life.Destroy(t.Context(), p.name, true, workspace.StateStopped); err != nil {
+		t.Fatal(err)
+	}
+	for range strays {
+		if err := <-done; err == nil {
+			t.Error("a stray ended by itself")
+		}
+	}
+	p.gone(t, e)
+}
+
+// TestPurgeStaysInside: what a workspace put into its home leads nowhere.
+func TestPurgeStaysInside(t *testing.T) {
+	p := newPlace(t)
+	life := p.mustOpen(t)
+	defer func() { _ = life.Close() }()
+	e := p.create(t, life)
+	victim := filepath.Join(t.TempDir(), "victim")
+	if err := os.MkdirAll(victim+"/sub", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(
+		os.WriteFile(victim+"/file", []byte("x"), 0o600),
+		os.Symlink(victim, e.Home+"/link"),
+		os.Symlink("/", e.Home+"/root"),
+		os.Symlink("../../..", e.Home+"/up"),
+		os.MkdirAll(e.Home+"/deep/"+strings.Repeat("d/", 100), 0o700),
+		os.Link(victim+"/file", e.Home+"/hard"),
+	); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := life.Destroy(t.Context(), p.name, true, workspace.StateStopped); err != nil {
+		t.Fatal(err)
+	}
+	p.gone(t, e)
+	if b, err := os.ReadFile(victim + "/file"); err != nil || string(b) != "x" {
+		t.Errorf("the victim: %q, %v", b, err)
+	}
+	if _, err := os.Stat(victim + "/sub"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHomeThatIsASymlink: someone with root made one where the home belongs. It is not
+// followed, not given away, and not removed.
+func TestHomeThatIsASymlink(t *testing.T) {
+	p := newPlace(t)
+	life := p.mustOpen(t)
+	defer func() { _ = life.Close() }()
+	victim := t.TempDir()
+	home := p.settings.HomeRoot + "/" + string(p.name)
+	if err := os.Symlink(victim, home); err != nil {
+		t.Fatal(err)
+	}
+	_, err := life.Create(t.Context(), p.name, digest, workspace.DefaultLimits, "")
+	if err == nil {
+		t.Error("created")
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(victim, &st); err != nil || st.Uid != 0 {
+		t.Errorf("the victim belongs to %d, %v", st.Uid, err)
+	}
+	if _, err := os.Lstat(home); err != nil {
+		t.Errorf("what was there is gone: %v", err)
+	}
+	if got := getent(t, "passwd", string(p.name)); got != "" {
+		t.Errorf("a user is left: %s", got)
+	}
+	if err := os.Remove(home); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestUserOfTheHost: a name that exists already is neither taken over nor removed.
+func TestUserOfTheHost(t *testing.T) {
+	p := newPlace(t)
+	life := p.mustOpen(t)
+	defer func() { _ = life.Close() }()
+	if out, err := exec.CommandContext(t.Context(), "useradd", "-M", "-l", "-N", string(p.name)).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	defer func() { _ = exec.Command("userdel", string(p.name)).Run() }()
+	before := getent(t, "passwd", string(p.name))
+	if _, err := life.Create(t.Context(), p.name, digest, workspace.DefaultLimits, ""); !errdefs.IsAlreadyExists(err) {
+		t.Errorf("got %v", err)
+	}
+	if got := getent(t, "passwd", string(p.name)); got != before || got == "" {
+		t.Errorf("passwd has %q, had %q", got, before)
+	}
+}
+
+// TestLockedPasswd: while someone else holds the lock, a create waits; it goes on when
+// the lock is free.
+func TestLockedPasswd(t *testing.T) {
+	p := newPlace(t)
+	life := p.mustOpen(t)
+	defer func() { _ = life.Close() }()
+	const lock = "/etc/passwd.lock"
+	// The form that lckpwdf's helpers use: the pid of a living holder.
+	if err := os.WriteFile(lock, fmt.Append(nil, os.Getpid(), "\x00"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	freed := time.AfterFunc(300*time.Millisecond, func() { _ = os.Remove(lock) })
+	defer func() {
+		freed.Stop()
+		_ = os.Remove(lock)
+	}()
+	p.create(t, life)
+}
+
+// TestPeers: only root and the daemon's user are served.
+func TestPeers(t *testing.T) {
+	p := newPlace(t)
+	life := p.mustOpen(t)
+	defer func() { _ = life.Close() }()
+	s := &broker.Server{Life: life, Settings: p.settings, Log: slog.New(slog.DiscardHandler)}
+	path := p.settings.RuntimeDir + "/test.sock"
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error)
+	go func() { served <- s.Serve(ctx, l) }()
+	for uid, want := range map[uint32]bool{0: true, daemonUID: true, 65432: false} {
+		c := exec.CommandContext(t.Context(), "/proc/self/exe")
+		c.Env = []string{"BROKER_TEST_CONNECT=" + path}
+		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		out, err := c.CombinedOutput()
+		if got := err == nil; got != want {
+			t.Errorf("uid %d: served %v: %s", uid, got, out)
+		}
+	}
+	cancel()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+// connectAndAsk is the other side of TestPeers.
+func connectAndAsk(path string) error {
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path})
+	if err != nil {
+		return err
+	}
+	conn := jsonrpc.New(c, jsonrpc.Config{})
+	defer conn.Close()
+	_, err = conn.Call(context.Background(), brokerapi.MethodHello, brokerapi.HelloParams{Version: brokerapi.Version}, nil)
+	return err
+}

@@ -1,0 +1,209 @@
+package broker
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// DefaultSettings is where the settings are when no file is named.
+const DefaultSettings = "/etc/carrel/broker.json"
+
+// Defaults of settings that are left out.
+const (
+	DefaultDataDir             = "/var/lib/carrel"
+	DefaultRuntimeDir          = "/run/carrel"
+	DefaultUIDFirst            = 1879048192 // 0x70000000: clear of useradd's, subuid's and systemd's ranges
+	DefaultUIDCount            = 1 << 20
+	DefaultCgroupName          = "carrel"
+	DefaultCgroupMemoryPercent = 90
+	DefaultShell               = "/bin/bash"
+	DefaultExecutorPath        = "/usr/libexec/carrel/carrel-executor"
+	DefaultMaxWorkspaces       = 2000
+)
+
+// maxSettings bounds the file in bytes.
+const maxSettings = 64 << 10
+
+// Settings is the broker's configuration: a JSON file that only root can write. A
+// field that is left out has the default above; an unknown one is an error.
+type Settings struct {
+	DataDir    string `json:"data_dir"`
+	RuntimeDir string `json:"runtime_dir"`
+	// DaemonUID is the one user besides root that is listened to. Required, not 0.
+	DaemonUID uint32 `json:"daemon_uid"`
+	DaemonGID uint32 `json:"daemon_gid"`
+	// UIDFirst and UIDCount are the range that ids are taken from, three a workspace.
+	UIDFirst uint32 `json:"uid_first"`
+	UIDCount uint32 `json:"uid_count"`
+	// CgroupName is the instance's group in each hierarchy.
+	CgroupName string `json:"cgroup_name"`
+	// CgroupMemoryPercent of the host's memory is the ceiling of all workspaces.
+	CgroupMemoryPercent int `json:"cgroup_memory_percent"`
+	// HomeRoot holds the homes; DataDir/homes if left out.
+	HomeRoot     string `json:"home_root"`
+	Shell        string `json:"shell"`
+	ExecutorPath string `json:"executor_path"`
+	// LimitsMax are the highest limits a workspace may have; 0 means no bound but that
+	// of package workspace.
+	LimitsMax     workspace.Limits `json:"limits_max"`
+	MaxWorkspaces int              `json:"max_workspaces"`
+}
+
+// ReadSettings reads and checks the file at path. It is refused unless root owns it and
+// nobody else can write it, because whoever writes it commands root.
+func ReadSettings(path string) (Settings, error) {
+	fail := func(format string, a ...any) (Settings, error) {
+		return Settings{}, fmt.Errorf("cannot use the settings %s: "+format, append([]any{path}, a...)...)
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return fail("%w", err)
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := fstat(f, &st); err != nil {
+		return fail("%w", err)
+	}
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return fail("it is not a regular file: %w", errdefs.ErrFailedPrecondition)
+	case st.Uid != 0:
+		return fail("it belongs to uid %d; chown root it: %w", st.Uid, errdefs.ErrPermissionDenied)
+	case st.Mode&0o022 != 0:
+		return fail("others can write it (mode %04o); chmod go-w it: %w", st.Mode&0o7777, errdefs.ErrPermissionDenied)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxSettings+1))
+	if err != nil {
+		return fail("%w", err)
+	}
+	if len(b) > maxSettings {
+		return fail("it is longer than %d bytes: %w", maxSettings, errdefs.ErrInvalidArgument)
+	}
+	s, err := ParseSettings(b)
+	if err != nil {
+		return fail("%w", err)
+	}
+	return s, nil
+}
+
+// ParseSettings decodes and checks settings and fills in the defaults.
+func ParseSettings(b []byte) (Settings, error) {
+	s := Settings{
+		DataDir: DefaultDataDir, RuntimeDir: DefaultRuntimeDir, UIDFirst: DefaultUIDFirst, UIDCount: DefaultUIDCount,
+		CgroupName: DefaultCgroupName, CgroupMemoryPercent: DefaultCgroupMemoryPercent, Shell: DefaultShell,
+		ExecutorPath: DefaultExecutorPath, MaxWorkspaces: DefaultMaxWorkspaces,
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&s); err != nil {
+		return s, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return s, fmt.Errorf("something follows the settings: %w", errdefs.ErrInvalidArgument)
+	}
+	if s.HomeRoot == "" {
+		s.HomeRoot = filepath.Join(s.DataDir, "homes")
+	}
+	return s, s.Validate()
+}
+
+// Validate reports the first setting that cannot be worked with.
+func (s Settings) Validate() error {
+	bad := func(key, why string) error {
+		return fmt.Errorf("%s %s: %w", key, why, errdefs.ErrInvalidArgument)
+	}
+	for _, p := range []struct{ key, path string }{
+		{"data_dir", s.DataDir}, {"runtime_dir", s.RuntimeDir}, {"home_root", s.HomeRoot},
+		{"shell", s.Shell}, {"executor_path", s.ExecutorPath},
+	} {
+		// A colon or a newline would end a field of passwd.
+		if !filepath.IsAbs(p.path) || filepath.Clean(p.path) != p.path || p.path == "/" || strings.ContainsAny(p.path, ":\n\x00") || len(p.path) > 1024 {
+			return bad(p.key, fmt.Sprintf("is %q; it must be a clean absolute path without colons", p.path))
+		}
+	}
+	last := uint64(s.UIDFirst) + uint64(s.UIDCount)
+	switch {
+	case s.DaemonUID == 0:
+		return bad("daemon_uid", "is missing or 0; the daemon must not be root")
+	case s.DaemonUID == 1<<32-1:
+		return bad("daemon_uid", "is 4294967295, which means no user")
+	case s.UIDFirst < 1000:
+		return bad("uid_first", fmt.Sprintf("is %d; ids below 1000 belong to the system", s.UIDFirst))
+	case s.UIDCount < 3:
+		return bad("uid_count", fmt.Sprintf("is %d; a workspace takes three ids", s.UIDCount))
+	case last > 1<<31: // -1 and ids that a signed 32-bit number cannot hold
+		return bad("uid_count", fmt.Sprintf("is %d; the last id would be %d, and it must stay below 2147483648", s.UIDCount, last-1))
+	case uint64(s.DaemonUID) >= uint64(s.UIDFirst) && uint64(s.DaemonUID) < last:
+		return bad("daemon_uid", fmt.Sprintf("is %d, inside the range of the workspaces' ids", s.DaemonUID))
+	case !validCgroupName(s.CgroupName):
+		return bad("cgroup_name", fmt.Sprintf("is %q; it must be 1 to 64 letters, digits and hyphens", s.CgroupName))
+	case s.CgroupMemoryPercent < 1 || s.CgroupMemoryPercent > 100:
+		return bad("cgroup_memory_percent", fmt.Sprintf("is %d; it must be 1 to 100", s.CgroupMemoryPercent))
+	case s.MaxWorkspaces < 1:
+		return bad("max_workspaces", fmt.Sprintf("is %d; it must be at least 1", s.MaxWorkspaces))
+	}
+	l := s.LimitsMax
+	for _, v := range []int64{l.MemoryBytes, l.SwapBytes, l.Pids, l.CPUWeight, l.OpenFiles} {
+		if v < 0 {
+			return bad("limits_max", "has a negative value")
+		}
+	}
+	return nil
+}
+
+// allows reports the first limit that is above limits_max.
+func (s Settings) allows(l workspace.Limits) error {
+	for _, c := range []struct {
+		name   string
+		v, max int64
+	}{
+		{"memory_bytes", l.MemoryBytes, s.LimitsMax.MemoryBytes},
+		{"swap_bytes", l.SwapBytes, s.LimitsMax.SwapBytes},
+		{"pids", l.Pids, s.LimitsMax.Pids},
+		{"cpu_weight", l.CPUWeight, s.LimitsMax.CPUWeight},
+		{"open_files", l.OpenFiles, s.LimitsMax.OpenFiles},
+	} {
+		if c.max > 0 && c.v > c.max {
+			return fmt.Errorf("cannot use %d as limit %s: this host allows at most %d (limits_max in the broker's settings): %w",
+				c.v, c.name, c.max, errdefs.ErrInvalidArgument)
+		}
+	}
+	return nil
+}
+
+func validCgroupName(s string) bool {
+	for _, c := range []byte(s) {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 64 && s[0] != '-'
+}
+
+func fstat(f *os.File, st *unix.Stat_t) error {
+	return withFD(f, func(fd int) error { return unix.Fstat(fd, st) })
+}
+
+// withFD calls a function with f's descriptor and leaves its mode alone.
+func withFD(f *os.File, call func(fd int) error) error {
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var inner error
+	if err := rc.Control(func(fd uintptr) { inner = call(int(fd)) }); err != nil {
+		return err
+	}
+	return inner
+}
