@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -72,14 +73,36 @@ type Log struct {
 	changed chan struct{}
 }
 
-type osFile struct{ *os.File }
+// osFile is the real file. sync is made once and leaves its result in synced: a
+// group is written by one goroutine at a time.
+type osFile struct {
+	*os.File
+	conn   syscall.RawConn
+	sync   func(fd uintptr)
+	synced error
+}
 
-func (f osFile) Datasync() error {
-	for {
-		if err := unix.Fdatasync(int(f.Fd())); !errors.Is(err, unix.EINTR) {
-			return err
+func newFile(f *os.File) (*osFile, error) {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the audit log: %w", err)
+	}
+	o := &osFile{File: f, conn: conn}
+	o.sync = func(fd uintptr) {
+		for {
+			if o.synced = unix.Fdatasync(int(fd)); !errors.Is(o.synced, unix.EINTR) {
+				return
+			}
 		}
 	}
+	return o, nil
+}
+
+func (o *osFile) Datasync() error {
+	if err := o.conn.Control(o.sync); err != nil {
+		return err
+	}
+	return o.synced
 }
 
 // Append queues r and returns its sequence number once it and everything before

@@ -124,7 +124,7 @@ func claim(f *os.File, path string) error {
 		return fmt.Errorf("cannot open the audit log: other users may read or write it (mode %#o); run: chmod 600 %s: %w",
 			fi.Mode().Perm(), path, errdefs.ErrFailedPrecondition)
 	}
-	switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
+	switch err := lock(f); {
 	case errors.Is(err, unix.EWOULDBLOCK):
 		return fmt.Errorf("cannot open the audit log %s: another process has it open; a second carreld with the same data directory? end that one first: %w",
 			path, errdefs.ErrFailedPrecondition)
@@ -133,6 +133,17 @@ func claim(f *os.File, path string) error {
 	}
 	// The name must outlive a crash, or the whole log could vanish with it.
 	return syncDir(filepath.Dir(path))
+}
+
+func lock(f *os.File) error {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if cerr := conn.Control(func(fd uintptr) { err = unix.Flock(int(fd), unix.LOCK_EX|unix.LOCK_NB) }); cerr != nil {
+		return cerr
+	}
+	return err
 }
 
 func syncDir(dir string) error {
@@ -162,7 +173,11 @@ func inspect(f *os.File, o Options) (*Log, *Mended, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	l := &Log{f: osFile{f}, path: o.Path, head: head, durable: head, size: size, open: make(map[int64]struct{})}
+	real, err := newFile(f)
+	if err != nil {
+		return nil, nil, err
+	}
+	l := &Log{f: real, path: o.Path, head: head, durable: head, size: size, open: make(map[int64]struct{})}
 	l.done.L = &l.mu
 	if o.wrap != nil {
 		l.f = o.wrap(l.f)

@@ -57,6 +57,7 @@ func (l *Log) track(t Type, seq, intent int64) {
 		l.open[seq] = struct{}{}
 	case Outcome:
 		delete(l.open, intent)
+	default: // stands by itself
 	}
 }
 

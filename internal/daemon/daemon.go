@@ -155,7 +155,9 @@ func serve(ctx context.Context, cfg *config.Config, o options, log *slog.Logger)
 	}
 	log.Info("stopping", "timeout", cfg.StopTimeout)
 	stop(ctx, cfg.StopTimeout, surface, server, log)
-	<-failed
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("cannot serve the API: %w", err)
+	}
 	return nil
 }
 

@@ -390,7 +390,7 @@ func TestCommandLine(t *testing.T) {
 		if !errors.Is(err, c.is) || !strings.Contains(out.String(), c.out) || (err != nil && !strings.Contains(err.Error(), c.says)) {
 			t.Errorf("%v: %q, %v", c.args, out.String(), err)
 		}
-		if err != nil && c.is != daemon.ErrHelp && strings.Contains(err.Error(), "\n") {
+		if err != nil && !errors.Is(c.is, daemon.ErrHelp) && strings.Contains(err.Error(), "\n") {
 			t.Errorf("%v: error of several lines: %v", c.args, err)
 		}
 	}

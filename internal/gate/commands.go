@@ -98,7 +98,9 @@ func (g *Gate) exec(ctx context.Context, p principal.Principal, ref string, e *e
 		if !again || !errors.Is(err, runtime.ErrNotRunning) {
 			return e.ID, err
 		}
-		g.lost(ctx, w.Name)
+		if err := g.lost(ctx, w.Name); err != nil {
+			return "", err
+		}
 	}
 }
 

@@ -718,6 +718,7 @@ func TestRecover(t *testing.T) {
 			if r.Status == audit.StatusInterrupted {
 				interrupted = append(interrupted, r.Intent)
 			}
+		default:
 		}
 	}
 	if !slices.Equal(interrupted, []int64{seq}) || len(open) != 0 {

@@ -142,7 +142,9 @@ func (g *Gate) Start(ctx context.Context, p principal.Principal, ref string) (wo
 		return workspace.View{}, err
 	}
 	if w.State == workspace.StateRunning && errors.Is(g.cfg.Runtime.Ping(ctx, w.Name), runtime.ErrNotRunning) {
-		g.lost(ctx, w.Name)
+		if err := g.lost(ctx, w.Name); err != nil {
+			return workspace.View{}, err
+		}
 	}
 	if err := g.start(ctx, p, id.NewTrace(), w.Name); err != nil {
 		return workspace.View{}, err

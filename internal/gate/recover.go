@@ -178,18 +178,23 @@ func (g *Gate) recovering(ctx context.Context, w store.Workspace, f func(context
 
 // ExecutorLost is told by the runtime when the executor of a workspace went away
 // by itself.
-func (g *Gate) ExecutorLost(name id.Workspace) { g.lost(context.Background(), name) }
+func (g *Gate) ExecutorLost(name id.Workspace) {
+	if err := g.lost(context.Background(), name); err != nil {
+		g.cfg.Log.Error("cannot clean up behind an executor that went away", "workspace", name, "error", err)
+	}
+}
 
 // lost makes a workspace whose executor went away a stopped one, so that its next
 // use starts it. A workspace that answers after all is left alone.
-func (g *Gate) lost(ctx context.Context, name id.Workspace) {
+func (g *Gate) lost(ctx context.Context, name id.Workspace) error {
 	if g.ending(name) || !errors.Is(g.cfg.Runtime.Ping(ctx, name), runtime.ErrNotRunning) {
-		return
+		return nil
 	}
 	g.cfg.Log.Warn("the executor of a workspace went away; the workspace is stopped", "workspace", name)
 	if err := g.stop(ctx, principal.Self(), name); err != nil {
-		g.cfg.Log.Error("cannot clean up behind an executor that went away", "workspace", name, "error", err)
+		return fmt.Errorf("cannot clean up behind the executor of workspace %s, which went away: %w", name, err)
 	}
+	return nil
 }
 
 // VerifyAudit walks the whole audit log. It is for administrators, as is ShowAudit.

@@ -194,7 +194,7 @@ func (s *Store) Insert(ctx context.Context, w Workspace) error {
 	s.change.Lock()
 	defer s.change.Unlock()
 	now := w.CreatedAt.UnixNano()
-	_, err = s.exec(ctx, `INSERT INTO workspaces (name, key, owner, root, boundary, limits, state, purge, created_ns, changed_ns)
+	err = s.exec(ctx, `INSERT INTO workspaces (name, key, owner, root, boundary, limits, state, purge, created_ns, changed_ns)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		w.Name, w.Key, w.Owner, w.Root, w.Boundary, string(limits), w.State, w.Purge, now, now)
 	if conflict(err) {
@@ -212,11 +212,12 @@ func (s *Store) Insert(ctx context.Context, w Workspace) error {
 
 // exec makes one change, to the end: cut off by ctx in the middle, it would leave
 // open whether the database took it.
-func (s *Store) exec(ctx context.Context, query string, args ...any) (sql.Result, error) {
+func (s *Store) exec(ctx context.Context, query string, args ...any) error {
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return err
 	}
-	return s.db.ExecContext(context.WithoutCancel(ctx), query, args...)
+	_, err := s.db.ExecContext(context.WithoutCancel(ctx), query, args...)
+	return err
 }
 
 func conflict(err error) bool {
@@ -249,7 +250,7 @@ func (s *Store) Delete(ctx context.Context, name id.Workspace) error {
 	if !ok {
 		return nil
 	}
-	if _, err := s.exec(ctx, `DELETE FROM workspaces WHERE name = ?`, name); err != nil {
+	if err := s.exec(ctx, `DELETE FROM workspaces WHERE name = ?`, name); err != nil {
 		return fmt.Errorf("cannot remove workspace %s from the database: %w", name, err)
 	}
 	s.forget(w)
@@ -268,7 +269,7 @@ func (s *Store) update(ctx context.Context, name id.Workspace, change func(*Work
 	if w == before {
 		return nil
 	}
-	if _, err := s.exec(ctx, `UPDATE workspaces SET state = ?, purge = ?, retained = ?, changed_ns = ? WHERE name = ?`,
+	if err := s.exec(ctx, `UPDATE workspaces SET state = ?, purge = ?, retained = ?, changed_ns = ? WHERE name = ?`,
 		w.State, w.Purge, retained, time.Now().UnixNano(), name); err != nil {
 		return fmt.Errorf("cannot change workspace %s to %s: %w", name, w.State, err)
 	}
@@ -301,7 +302,7 @@ func (s *Store) Meta(ctx context.Context, name string) (string, error) {
 
 // SetMeta keeps value under name.
 func (s *Store) SetMeta(ctx context.Context, name, value string) error {
-	_, err := s.exec(ctx, `INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value`, name, value)
+	err := s.exec(ctx, `INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value`, name, value)
 	if err != nil {
 		return fmt.Errorf("cannot keep %s in the database: %w", name, err)
 	}
