@@ -129,17 +129,23 @@ func (r *Runtime) shutdown(ctx context.Context, name id.Workspace) {
 	l.close()
 }
 
-// List implements runtime.Runtime.
+// List implements runtime.Runtime. The broker gives as many at once as fit into
+// one message.
 func (r *Runtime) List(ctx context.Context) ([]runtime.Workspace, error) {
-	var res brokerapi.ListResult
-	if err := r.broker.call(ctx, brokerapi.MethodList, struct{}{}, &res); err != nil {
-		return nil, err
+	var all []runtime.Workspace
+	for after := id.Workspace(""); ; {
+		var res brokerapi.ListResult
+		if err := r.broker.call(ctx, brokerapi.MethodList, brokerapi.ListParams{After: after}, &res); err != nil {
+			return nil, err
+		}
+		for _, w := range res.Workspaces {
+			all = append(all, r.seen(w))
+		}
+		if !res.More || len(res.Workspaces) == 0 {
+			return all, nil
+		}
+		after = res.Workspaces[len(res.Workspaces)-1].Name
 	}
-	all := make([]runtime.Workspace, 0, len(res.Workspaces))
-	for _, w := range res.Workspaces {
-		all = append(all, r.seen(w))
-	}
-	return all, nil
 }
 
 // Report implements runtime.Runtime.

@@ -369,8 +369,12 @@ func brokerDouble(t testing.TB, f *fixture, w brokerapi.Workspace) *peerDouble {
 			running.State, running.Executor = workspace.StateRunning, &brokerapi.Executor{PID: 99}
 			return brokerapi.StartResult{Workspace: running, Report: workspace.Report{Controls: []workspace.Control{{ID: "c", Required: true, State: workspace.Verified}}}}, nil, nil
 		},
-		brokerapi.MethodList: func(*jsonrpc.Conn, *jsonrpc.Request) (any, []*os.File, error) {
-			return brokerapi.ListResult{Workspaces: []brokerapi.Workspace{w}}, nil, nil
+		// Two messages: w, and another one behind it.
+		brokerapi.MethodList: func(_ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
+			if decode[brokerapi.ListParams](t, r).After == w.Name {
+				return brokerapi.ListResult{Workspaces: []brokerapi.Workspace{{Name: "ws-ffffffff"}}}, nil, nil
+			}
+			return brokerapi.ListResult{Workspaces: []brokerapi.Workspace{w}, More: true}, nil, nil
 		},
 		brokerapi.MethodReport: func(*jsonrpc.Conn, *jsonrpc.Request) (any, []*os.File, error) {
 			return nil, nil, fmt.Errorf("cannot report: %w", errdefs.ErrFailedPrecondition)
@@ -393,6 +397,9 @@ func TestBroker(t *testing.T) {
 	d := brokerDouble(t, f, brokerapi.Workspace{Name: name, User: "u", Home: "/h", IDs: workspace.IDs{Executor: uid}, State: workspace.StateStopped, Retained: "/kept"})
 	if w, err := f.Create(t.Context(), name, "00", workspace.DefaultLimits); err != nil || w.Home != "/h" {
 		t.Fatalf("%+v, %v", w, err)
+	}
+	if all, err := f.List(t.Context()); err != nil || len(all) != 2 || all[1].Name != "ws-ffffffff" {
+		t.Errorf("%+v, %v", all, err)
 	}
 	if w, rep, err := f.Start(t.Context(), name); err != nil || w.ExecutorPID != 99 || len(rep.Controls) != 1 {
 		t.Fatalf("%+v, %+v, %v", w, rep, err)
