@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -146,7 +148,7 @@ func needRoot(command string) error {
 	return fmt.Errorf("cannot run \"carrel %s\" as uid %d: it makes users and starts the broker, which takes root; try: sudo carrel %s: %w", command, os.Geteuid(), command, errdefs.ErrPermissionDenied)
 }
 
-// isUp reports whether both parts live and the daemon answers.
+// isUp reports whether both parts live and answer.
 func (i *instance) isUp(ctx context.Context, v upView) (upView, bool) {
 	for name, pid := range map[string]*int{"broker": &v.BrokerPID, "daemon": &v.DaemonPID} {
 		p, fd, ok := i.running(name)
@@ -158,6 +160,11 @@ func (i *instance) isUp(ctx context.Context, v upView) (upView, bool) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
+	broker, err := new(net.Dialer).DialContext(ctx, "unix", filepath.Join(i.runtime, "broker.sock"))
+	if err != nil {
+		return v, false
+	}
+	broker.Close()
 	client, err := carrel.Dial(ctx, i.host())
 	if err != nil {
 		return v, false

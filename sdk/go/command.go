@@ -266,8 +266,8 @@ func (c *Command) Wait(ctx context.Context) (Status, error) {
 	return statusFrom(*e.Status), nil
 }
 
-// Signal sends a signal to the command's process group. A command that has ended
-// is a not_found error.
+// Signal sends a signal to the command's process group. One that has ended is
+// a failed_precondition error, and once it is forgotten a not_found one.
 func (c *Command) Signal(ctx context.Context, signal int) error {
 	return c.session.signal(ctx, c.workspace, c.ID, signal, 0)
 }
