@@ -60,6 +60,9 @@ var forbidden = map[string]string{
 
 func deps(t *testing.T, args ...string) []string {
 	t.Helper()
+	if os.Getenv("CARREL_TEST_BIN") != "" {
+		t.Skip("skipped: dependencies are listed where the source is built")
+	}
 	c := exec.CommandContext(t.Context(), "go", append([]string{"list"}, args...)...)
 	c.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := c.Output()

@@ -41,22 +41,25 @@ type Lifecycle struct {
 	running map[id.Workspace]Running
 	watches sync.WaitGroup
 	closing chan struct{}
+	close   func() error
 }
 
 // NewLifecycle takes over ledger and host.
 func NewLifecycle(s Settings, ledger *Ledger, host Effects, log *slog.Logger) *Lifecycle {
-	return &Lifecycle{
+	l := &Lifecycle{
 		settings: s, ledger: ledger, host: host, log: log,
 		locks: map[id.Workspace]*nameLock{}, running: map[id.Workspace]Running{}, closing: make(chan struct{}),
 	}
+	l.close = sync.OnceValue(func() error {
+		close(l.closing)
+		l.watches.Wait()
+		return errors.Join(l.host.Close(), l.ledger.Close())
+	})
+	return l
 }
 
-// Close lets go of everything. Executors live on.
-func (l *Lifecycle) Close() error {
-	close(l.closing)
-	l.watches.Wait()
-	return errors.Join(l.host.Close(), l.ledger.Close())
-}
+// Close lets go of everything, once. Executors live on.
+func (l *Lifecycle) Close() error { return l.close() }
 
 // nameLock is held by whoever works on a workspace.
 type nameLock struct {

@@ -24,6 +24,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
+	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -33,7 +34,8 @@ import (
 
 const daemonUID = 65431
 
-// executorBinary builds the executor once; removeBinary removes it.
+// executorBinary builds the executor once; removeBinary removes it. CARREL_TEST_BIN names
+// a directory that has one already, for a machine without Go.
 var (
 	binaryDir      string
 	executorBinary = sync.OnceValues(buildExecutor)
@@ -46,6 +48,9 @@ func removeBinary() {
 }
 
 func buildExecutor() (string, error) {
+	if dir := os.Getenv("CARREL_TEST_BIN"); dir != "" {
+		return filepath.Join(dir, "carrel-executor"), nil
+	}
 	var err error
 	if binaryDir, err = os.MkdirTemp("", "broker-test"); err != nil {
 		return "", err
@@ -102,8 +107,12 @@ func newPlace(t testing.TB) *place {
 		if err := life.Close(); err != nil {
 			t.Error(err)
 		}
-		for _, h := range []string{"memory", "pids", "cpu", "cpu,cpuacct", "unified", "."} {
-			_ = os.Remove(filepath.Join("/sys/fs/cgroup", h, s.CgroupName))
+		groups, err := cgroup.Open(cgroup.Config{Name: s.CgroupName, MemoryBytes: 1 << 30})
+		if err == nil {
+			err = groups.RemoveInstance()
+		}
+		if err != nil {
+			t.Errorf("cannot clean up: %v", err)
 		}
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
@@ -140,6 +149,7 @@ func (p *place) mustOpen(t testing.TB) *broker.Lifecycle {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = life.Close() }) // before the place's own, which opens it again
 	return life
 }
 
@@ -174,6 +184,21 @@ func getent(t testing.TB, db, key string) string {
 	return strings.TrimSpace(string(out))
 }
 
+// groups lists the workspaces that have control groups, on whatever hierarchies.
+func (p *place) groups(t testing.TB) []id.Workspace {
+	t.Helper()
+	in, err := cgroup.Open(cgroup.Config{Name: p.settings.CgroupName, MemoryBytes: 1 << 40})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	names, err := in.Names()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
 // gone sees that nothing of a workspace is left on the host.
 func (p *place) gone(t testing.TB, e broker.Entry) {
 	t.Helper()
@@ -187,9 +212,8 @@ func (p *place) gone(t testing.TB, e broker.Entry) {
 			t.Errorf("%s is still there: %v", path, err)
 		}
 	}
-	groups, _ := filepath.Glob("/sys/fs/cgroup/*/" + p.settings.CgroupName + "/" + string(p.name))
-	if len(groups) > 0 {
-		t.Errorf("groups are left: %v", groups)
+	if left := p.groups(t); len(left) > 0 {
+		t.Errorf("groups are left: %v", left)
 	}
 }
 
@@ -421,7 +445,7 @@ func TestUnprovedStartLeavesNothing(t *testing.T) {
 	if got := life.List(); got[0].State != workspace.StateStopped || got[0].Executor != nil {
 		t.Errorf("listed %+v", got[0])
 	}
-	groups, _ := filepath.Glob("/sys/fs/cgroup/*/" + p.settings.CgroupName + "/" + string(p.name))
+	groups := p.groups(t)
 	socks, _ := filepath.Glob(p.settings.RuntimeDir + "/x/*")
 	if len(groups)+len(socks) > 0 || len(started) != 1 {
 		t.Errorf("left %v %v, started %v", groups, socks, started)
