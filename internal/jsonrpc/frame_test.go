@@ -25,7 +25,7 @@ func rawPeer(t testing.TB, cfg jsonrpc.Config) (*net.UnixConn, *jsonrpc.Conn) {
 	if cfg.Handler == nil {
 		cfg.Handler = echo
 	}
-	s := jsonrpc.New(z, cfg)
+	s := serve(t, z, cfg)
 	t.Cleanup(func() {
 		_ = s.Close()
 		<-s.Done()

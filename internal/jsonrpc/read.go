@@ -109,6 +109,9 @@ func (r *reader) step() error {
 			return err
 		}
 		if r.to < len(r.buf) {
+			if r.from < r.to {
+				return r.begun() // no read follows that would do it
+			}
 			return nil // the read was not cut short by the buffer: a level-triggered poll tells of more
 		}
 	}
