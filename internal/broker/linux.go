@@ -136,7 +136,9 @@ func (h *Host) Start(ctx context.Context, e Entry) (r Running, report workspace.
 			Name: e.Name, User: string(e.Name), IDs: e.IDs, Shell: h.settings.Shell, Limits: e.Limits,
 			// Tmpfs is charged to the workspace as well; a quarter leaves it room to work.
 			TmpfsBytes: max(e.Limits.MemoryBytes/4, 1<<20),
-			Cgroup:     sandbox.Cgroup{V1: groups.V1, V2Controllers: groups.V2Controllers},
+			// Its network is its own: any port may be bound there.
+			Net:    sandbox.Net{LowPorts: true},
+			Cgroup: sandbox.Cgroup{V1: groups.V1, V2Controllers: groups.V2Controllers},
 		},
 		Listener: listener,
 		Home:     home, Tmp: tmp, VarTmp: varTmp,
