@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -212,8 +213,8 @@ func TestTheEndOfAConnectionHangsItsCommandsUp(t *testing.T) {
 		defer close(running)
 		_, _ = c.Call(t.Context(), fdapi.MethodRun, fdapi.RunParams{Workspace: "demo", Command: fdapi.Command{Argv: []string{"sleep", "61"}}}, nil)
 	}()
-	for len(g.Last().Argv) != 2 || g.Last().Argv[1] != "61" {
-		time.Sleep(time.Millisecond)
+	if err := g.Await(t.Context(), func(e execapi.ExecParams, _ execapi.ResizeParams) bool { return slices.Contains(e.Argv, "61") }); err != nil {
+		t.Fatal(err)
 	}
 	c.Close()
 	<-running

@@ -35,12 +35,12 @@ func New(adminGroup string) (*Peers, error) {
 	}
 	g, err := user.LookupGroup(adminGroup)
 	if err != nil {
-		return nil, fmt.Errorf("cannot find the group %q whose members administer carrel: %v; make it with \"groupadd --system %s\" or set socket_group: %w",
+		return nil, fmt.Errorf("cannot find the group %q whose members administer carrel: %w; make it with \"groupadd --system %s\" or set socket_group: %w",
 			adminGroup, err, adminGroup, errdefs.ErrNotFound)
 	}
 	gid, err := strconv.ParseUint(g.Gid, 10, 32)
 	if err != nil {
-		return nil, fmt.Errorf("cannot use gid %q of group %q: %v: %w", g.Gid, adminGroup, err, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("cannot use gid %q of group %q: %w: %w", g.Gid, adminGroup, err, errdefs.ErrInvalidArgument)
 	}
 	return &Peers{adminGID: uint32(gid), hasAdmin: true}, nil
 }
@@ -62,7 +62,7 @@ func (a *Peers) Of(c net.Conn) (principal.Principal, error) {
 	}
 	cred, err := peercred.Of(u)
 	if err != nil {
-		return principal.Principal{}, fmt.Errorf("cannot tell who is calling: %v: %w", err, errdefs.ErrUnauthenticated)
+		return principal.Principal{}, fmt.Errorf("cannot tell who is calling: %w: %w", err, errdefs.ErrUnauthenticated)
 	}
 	return a.Judge(cred), nil
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -34,12 +35,12 @@ func findAccount() (account, error) {
 }
 
 // ensureAccount finds the daemon's user and group, and makes what is missing.
-func ensureAccount(m *made) (account, error) {
+func ensureAccount(ctx context.Context, m *made) (account, error) {
 	if _, err := user.LookupGroup(daemonUser); err != nil {
 		if _, unknown := errors.AsType[user.UnknownGroupError](err); !unknown {
 			return account{}, fmt.Errorf("cannot look up the group %s: %w", daemonUser, err)
 		}
-		if err := runTool("/usr/sbin/groupadd", "--system", daemonUser); err != nil {
+		if err := runTool(ctx, "/usr/sbin/groupadd", "--system", daemonUser); err != nil {
 			return account{}, err
 		}
 		m.Group = true
@@ -50,7 +51,7 @@ func ensureAccount(m *made) (account, error) {
 		if m.Group {
 			comment = madeGroupComment
 		}
-		if err := runTool("/usr/sbin/useradd", "--system", "--gid", daemonUser, "--no-create-home", "--home-dir", "/nonexistent",
+		if err := runTool(ctx, "/usr/sbin/useradd", "--system", "--gid", daemonUser, "--no-create-home", "--home-dir", "/nonexistent",
 			"--shell", "/usr/sbin/nologin", "--comment", comment, daemonUser); err != nil {
 			return account{}, err
 		}
@@ -73,7 +74,7 @@ const (
 // removeAccount takes the user away if up made it and nothing needs it: no workspace of
 // any instance and nobody's membership. That a process of another instance runs as it
 // is for userdel to see.
-func removeAccount() error {
+func removeAccount(ctx context.Context) error {
 	var comment string
 	for f := range colonFile("/etc/passwd") {
 		if len(f) != 7 {
@@ -94,7 +95,7 @@ func removeAccount() error {
 			return fmt.Errorf("cannot remove the user %s: its group has the members %s: %w", daemonUser, f[3], errdefs.ErrFailedPrecondition)
 		}
 	}
-	if err := runTool("/usr/sbin/userdel", daemonUser); err != nil {
+	if err := runTool(ctx, "/usr/sbin/userdel", daemonUser); err != nil {
 		return err
 	}
 	if comment != madeGroupComment {
@@ -102,7 +103,7 @@ func removeAccount() error {
 	}
 	// userdel removes the group of the same name where the host is set up so.
 	if _, err := user.LookupGroup(daemonUser); err == nil {
-		return runTool("/usr/sbin/groupdel", daemonUser)
+		return runTool(ctx, "/usr/sbin/groupdel", daemonUser)
 	}
 	return nil
 }
@@ -126,8 +127,8 @@ func colonFile(path string) func(yield func([]string) bool) {
 }
 
 // runTool runs a program of the host with an environment of its own.
-func runTool(path string, args ...string) error {
-	c := exec.Command(path, args...)
+func runTool(ctx context.Context, path string, args ...string) error {
+	c := exec.CommandContext(ctx, path, args...)
 	c.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
 	out, err := c.CombinedOutput()
 	if errors.Is(err, fs.ErrNotExist) {

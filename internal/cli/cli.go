@@ -15,6 +15,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	carrel "github.com/carrel-dev/carrel/sdk/go"
@@ -204,7 +205,27 @@ func (a *app) client() (*carrel.Client, error) {
 }
 
 // isTerminal tells whether a person sees f.
-func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
+func isTerminal(f *os.File) bool {
+	return withFD(f, func(fd int) error {
+		if !term.IsTerminal(fd) {
+			return unix.ENOTTY
+		}
+		return nil
+	}) == nil
+}
+
+// withFD calls a function with the descriptor of f, whose mode stays as it is.
+func withFD(f *os.File, call func(fd int) error) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var inner error
+	if err := raw.Control(func(fd uintptr) { inner = call(int(fd)) }); err != nil {
+		return err
+	}
+	return inner
+}
 
 // progress says on a terminal what takes a while; a script does not see it.
 func (a *app) progress(format string, args ...any) {

@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -18,6 +19,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/api/apitest"
 	"github.com/carrel-dev/carrel/internal/cli"
+	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/principal"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
@@ -231,11 +233,10 @@ func TestExecOnATerminal(t *testing.T) {
 	if err := syscall.Kill(os.Getpid(), syscall.SIGWINCH); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(10 * time.Second); g.Resized().Rows != 32 && time.Now().Before(end); {
-		time.Sleep(time.Millisecond)
-	}
-	if r := g.Resized(); r.Rows != 32 || r.Cols != 72 {
-		t.Errorf("resized to %+v", r)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := g.Await(ctx, func(_ execapi.ExecParams, r execapi.ResizeParams) bool { return r.Rows == 32 && r.Cols == 72 }); err != nil {
+		t.Errorf("resized to %+v: %v", g.Resized(), err)
 	}
 	if _, err := master.WriteString("keys\r"); err != nil {
 		t.Fatal(err)
@@ -427,7 +428,7 @@ func TestCompletion(t *testing.T) {
 
 func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
 	r := run(t, "", "--help")
-	for _, line := range strings.Split(r.out, "\n") {
+	for line := range strings.SplitSeq(r.out, "\n") {
 		m := regexp.MustCompile(`^  ([a-z]+)  +[A-Z]`).FindStringSubmatch(line)
 		if m == nil || m[1] == "help" || m[1] == "completion" || m[1] == "audit" {
 			continue

@@ -85,7 +85,7 @@ func (a *app) down(ctx context.Context, i *instance, purge bool) error {
 	if err := i.removeCgroups(); err != nil {
 		return err
 	}
-	return a.removeRest(i, m, purge)
+	return a.removeRest(ctx, i, m, purge)
 }
 
 // refusePurge refuses while there are workspaces: destroying them is a decision of its
@@ -146,7 +146,7 @@ func (a *app) restart(ctx context.Context, i *instance) error {
 		return err
 	}
 	var m made
-	who, err := ensureAccount(&m)
+	who, err := ensureAccount(ctx, &m)
 	if err != nil {
 		return err
 	}
@@ -198,10 +198,10 @@ func (i *instance) removeCgroups() error {
 }
 
 // removeRest removes account and directories, and says what stays.
-func (a *app) removeRest(i *instance, m made, purge bool) error {
+func (a *app) removeRest(ctx context.Context, i *instance, m made, purge bool) error {
 	users := workspaceUsers(filepath.Join(i.data, "homes"))
 	// A failure is another instance that needs it; the last one removes it.
-	if err := removeAccount(); err != nil {
+	if err := removeAccount(ctx); err != nil {
 		a.progress("The user %s stays: %v", daemonUser, err)
 	}
 	if purge {

@@ -206,7 +206,12 @@ func withTerm(env []string) []string {
 // windowSize is that of the terminal here, or the usual one if there is none.
 func (a *app) windowSize() carrel.WindowSize {
 	for _, f := range []*os.File{a.Out, a.In, a.Err} {
-		if w, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil {
+		var w *unix.Winsize
+		err := withFD(f, func(fd int) (err error) {
+			w, err = unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ)
+			return err
+		})
+		if err == nil {
 			return carrel.WindowSize{Rows: w.Row, Cols: w.Col}
 		}
 	}
@@ -219,10 +224,14 @@ func rawMode(f *os.File) (restore func(), err error) {
 	if !isTerminal(f) {
 		return func() {}, nil
 	}
-	fd := int(f.Fd())
-	old, err := term.MakeRaw(fd)
+	var old *term.State
+	err = withFD(f, func(fd int) (err error) {
+		old, err = term.MakeRaw(fd)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot set the terminal to raw mode: %w", err)
 	}
-	return func() { _ = term.Restore(fd, old) }, nil // nothing left to try if it fails
+	// There is nothing left to try if it fails.
+	return func() { _ = withFD(f, func(fd int) error { return term.Restore(fd, old) }) }, nil
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -111,17 +112,17 @@ func (i *instance) cgroupName() string {
 	return "carrel-" + hex.EncodeToString(sum[:4])
 }
 
-// idRange is where the instance's workspaces get their ids. Each instance has a range of
+// firstID is where the probe.DefaultIDs ids of the instance's workspaces begin. Each instance has a range of
 // its own, because each keeps its own account of those that were used.
-func (i *instance) idRange() (first, count uint32) {
+func (i *instance) firstID() uint32 {
 	if i.data == defaultDataDir {
-		return probe.DefaultFirstID, probe.DefaultIDs
+		return probe.DefaultFirstID
 	}
 	// All ranges together end at 1<<31, beyond which some programs read an id as negative.
 	const others = (1<<31-probe.DefaultFirstID)/probe.DefaultIDs - 1
 	sum := sha256.Sum256([]byte(i.data))
 	slot := 1 + binary.BigEndian.Uint32(sum[4:])%others
-	return probe.DefaultFirstID + slot*probe.DefaultIDs, probe.DefaultIDs
+	return probe.DefaultFirstID + slot*probe.DefaultIDs
 }
 
 // made is what up made on this host, kept so that down can take it away again. The
@@ -164,10 +165,9 @@ type brokerSettings struct {
 }
 
 func (i *instance) brokerSettings(who account, executor string) brokerSettings {
-	first, count := i.idRange()
 	return brokerSettings{
 		DataDir: i.data, RuntimeDir: i.runtime, DaemonUID: who.uid, DaemonGID: who.gid,
-		UIDFirst: first, UIDCount: count, CgroupName: i.cgroupName(), ExecutorPath: executor,
+		UIDFirst: i.firstID(), UIDCount: probe.DefaultIDs, CgroupName: i.cgroupName(), ExecutorPath: executor,
 	}
 }
 
@@ -195,9 +195,7 @@ func mergeSettings(old []byte, ours brokerSettings) (map[string]any, error) {
 	if err := json.Unmarshal(b, &all); err != nil {
 		return nil, err
 	}
-	for k, v := range before {
-		all[k] = v
-	}
+	maps.Copy(all, before)
 	return all, nil
 }
 

@@ -288,7 +288,7 @@ func (i *instance) lock() (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot open %s: %w", path, err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := withFD(f, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) }); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("cannot go on: another carrel up or down works on %s; wait for it: %w", i.data, errdefs.ErrUnavailable)
 	}

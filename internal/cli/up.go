@@ -122,7 +122,7 @@ func (a *app) up(ctx context.Context, i *instance, detach bool) (upView, []*exec
 		return view, nil, err
 	}
 	unix.Umask(0o022) // what is made and started here does not depend on the caller's
-	who, unlock, err := i.prepare()
+	who, unlock, err := i.prepare(ctx)
 	if unlock != nil {
 		defer unlock()
 	}
@@ -204,8 +204,7 @@ func hostCan(ctx context.Context, i *instance) error {
 
 // probeConfig is where this instance's checks look. The range of ids may have been set.
 func (i *instance) probeConfig() probe.Config {
-	c := probe.Config{DataDir: i.data}
-	c.FirstID, c.IDs = i.idRange()
+	c := probe.Config{DataDir: i.data, FirstID: i.firstID(), IDs: probe.DefaultIDs}
 	var s brokerSettings
 	if b, err := os.ReadFile(i.settings()); err == nil && json.Unmarshal(b, &s) == nil && s.UIDFirst != 0 && s.UIDCount != 0 {
 		c.FirstID, c.IDs = s.UIDFirst, s.UIDCount
@@ -215,7 +214,7 @@ func (i *instance) probeConfig() probe.Config {
 
 // prepare makes user, group and directories, as far as they are missing, and writes down
 // what it made whatever comes, so that down finds it.
-func (i *instance) prepare() (who account, unlock func(), err error) {
+func (i *instance) prepare(ctx context.Context) (who account, unlock func(), err error) {
 	dirs, err := makeDirs(i.data, 0o711)
 	if err == nil {
 		err = checkDir(i.data)
@@ -234,15 +233,15 @@ func (i *instance) prepare() (who account, unlock func(), err error) {
 		return who, unlock, err
 	}
 	m.Dirs = append(m.Dirs, dirs...)
-	who, err = i.make(&m)
+	who, err = i.make(ctx, &m)
 	return who, unlock, errors.Join(err, i.writeMade(m))
 }
 
 // make is prepare's work under the lock.
-func (i *instance) make(m *made) (who account, err error) {
+func (i *instance) make(ctx context.Context, m *made) (who account, err error) {
 	// A directory that somebody made for this, with mktemp -d for one, is closed.
 	if st, err := os.Stat(i.data); err != nil || st.Mode()&0o011 != 0o011 {
-		if err = errors.Join(err, os.Chmod(i.data, 0o711)); err != nil {
+		if err = errors.Join(err, os.Chmod(i.data, 0o711)); err != nil { //nolint:gosec // the daemon must pass through it
 			return who, fmt.Errorf("cannot let the daemon into %s: %w", i.data, err)
 		}
 	}
@@ -258,7 +257,7 @@ func (i *instance) make(m *made) (who account, err error) {
 			return who, err
 		}
 	}
-	if who, err = ensureAccount(m); err != nil {
+	if who, err = ensureAccount(ctx, m); err != nil {
 		return who, err
 	}
 	dirs, err := makeDirs(i.runtime, 0o755)

@@ -48,7 +48,7 @@ func Copy(dst, src *os.File, moved func()) (int64, error) {
 		switch {
 		case err != nil:
 			return total, err
-		case errno == unix.EINVAL && total == 0:
+		case errors.Is(errno, unix.EINVAL) && total == 0:
 			// dst cannot be spliced to: a terminal, or open for appending.
 			return io.CopyBuffer(counted{dst, moved}, onlyReader{src}, make([]byte, 128<<10))
 		case errno != nil:

@@ -19,6 +19,7 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/api/apitest"
+	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/principal"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
@@ -186,8 +187,8 @@ func TestExecEndsWithItsContext(t *testing.T) {
 		_, err := c.Exec(ctx, "demo", carrel.Spec{Argv: []string{"sleep", "60"}}, nil)
 		done <- err
 	}()
-	for len(g.Last().Argv) == 0 {
-		time.Sleep(time.Millisecond)
+	if err := g.Await(t.Context(), func(e execapi.ExecParams, _ execapi.ResizeParams) bool { return len(e.Argv) > 0 }); err != nil {
+		t.Fatal(err)
 	}
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {

@@ -390,8 +390,11 @@ func handshake(conn net.Conn) error {
 			}
 			return refused(head, body, conn)
 		}
-		if err != nil || n == len(buf) {
-			return fmt.Errorf("cannot talk to carrel: the answer is not HTTP (%v); is another program's socket named? %w", err, errdefs.ErrUnavailable)
+		if err == nil && n == len(buf) {
+			err = io.ErrShortBuffer
+		}
+		if err != nil {
+			return fmt.Errorf("cannot talk to carrel: the answer is not HTTP: %w; is another program's socket named? %w", err, errdefs.ErrUnavailable)
 		}
 	}
 }

@@ -212,7 +212,7 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 		if time.Now().After(end) {
 			ts.Fatalf("%q never came to an end that was waited for: %v", args, err)
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond) //nolint:forbidigo // another program's state can only be asked for again
 	}
 }
 

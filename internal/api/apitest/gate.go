@@ -73,9 +73,39 @@ func (g *Gate) record(p principal.Principal, what string) {
 		panic(err)
 	}
 	g.audit = append(g.audit, line)
+	g.notify()
+}
+
+// notify wakes whoever waits for a change. g.mu is held.
+func (g *Gate) notify() {
 	if g.changed != nil {
 		close(g.changed)
 		g.changed = nil
+	}
+}
+
+// wait returns a channel that is closed at the next change. g.mu is held.
+func (g *Gate) wait() chan struct{} {
+	if g.changed == nil {
+		g.changed = make(chan struct{})
+	}
+	return g.changed
+}
+
+// Await waits until cond holds of the newest command's and resize's parameters.
+func (g *Gate) Await(ctx context.Context, cond func(last execapi.ExecParams, resized execapi.ResizeParams) bool) error {
+	for {
+		g.mu.Lock()
+		ok, changed := cond(g.last, g.resized), g.wait()
+		g.mu.Unlock()
+		if ok {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 }
 
@@ -200,6 +230,7 @@ func (g *Gate) start(p principal.Principal, ref string, e execapi.ExecParams, tt
 		}
 		e.ID = id.NewCommand()
 		g.last = e
+		g.notify()
 		if c, err = startProcess(e, tty); err == nil {
 			d.commands = append(d.commands, c)
 		}
@@ -309,6 +340,7 @@ func (g *Gate) Resize(_ context.Context, p principal.Principal, ref string, r ex
 	}
 	g.mu.Lock()
 	g.resized = r
+	g.notify()
 	g.mu.Unlock()
 	return c.resize(r.Rows, r.Cols)
 }
@@ -333,10 +365,7 @@ func (g *Gate) ShowAudit(ctx context.Context, _ principal.Principal, from, n int
 	for {
 		g.mu.Lock()
 		lines := g.audit[min(next, len(g.audit)):]
-		if g.changed == nil {
-			g.changed = make(chan struct{})
-		}
-		changed := g.changed
+		changed := g.wait()
 		g.mu.Unlock()
 		if len(lines) > 0 {
 			if err := emit(lines); err != nil {

@@ -86,12 +86,14 @@ func (c *process) connect(e execapi.ExecParams, tty bool) (theirs []*os.File, er
 		c.cmd.Stdin = pipe(false)
 	case execapi.Capture:
 		c.cmd.Stdin = &data{b: e.StdinData}
+	default: // the null device
 	}
 	switch e.Stdout {
 	case execapi.Pipe:
 		c.cmd.Stdout = pipe(true)
 	case execapi.Capture:
 		c.cmd.Stdout = c.stdout
+	default:
 	}
 	switch e.Stderr {
 	case execapi.Pipe:
@@ -101,6 +103,7 @@ func (c *process) connect(e execapi.ExecParams, tty bool) (theirs []*os.File, er
 		if e.Detach {
 			c.cmd.Stderr = c.stdout
 		}
+	default:
 	}
 	return theirs, err
 }

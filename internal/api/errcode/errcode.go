@@ -77,9 +77,12 @@ func FromWire(err error) error {
 }
 
 func kindOf(c connect.Code) error {
+	// Conflict and aborted share a code; aborted is what the wire means.
+	if c == connect.CodeAborted {
+		return errdefs.ErrAborted
+	}
 	for _, row := range table {
-		// Conflict and aborted share a code; aborted is what the wire means.
-		if row.code == c && row.kind != errdefs.ErrConflict {
+		if row.code == c {
 			return row.kind
 		}
 	}
