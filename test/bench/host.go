@@ -1,0 +1,186 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/containerd/errdefs"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/brokerapi"
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/jsonrpc"
+	carrel "github.com/carrel-dev/carrel/sdk/go"
+)
+
+// carrelHost is a private carrel: a broker, a daemon and their directories.
+type carrelHost struct {
+	b             *bench
+	program       string // carrel
+	data, runtime string
+	brokerPID     int
+	daemonPID     int
+	client        *carrel.Client
+}
+
+// host returns the carrel that the figures share.
+func (b *bench) host() (*carrelHost, error) {
+	if b.main == nil {
+		h, err := b.newHost("main")
+		if err != nil {
+			return nil, err
+		}
+		b.main = h
+	}
+	return b.main, nil
+}
+
+// newHost brings a carrel up. It is taken down at the end of the run.
+func (b *bench) newHost(name string) (*carrelHost, error) {
+	h := &carrelHost{
+		b: b, program: filepath.Join(b.bin, "carrel"),
+		data: filepath.Join(b.dir, name), runtime: filepath.Join(b.dir, name+"-run"),
+	}
+	b.later(h.down)
+	if err := h.up(b.ctx); err != nil {
+		return nil, err
+	}
+	var err error
+	h.client, err = carrel.New(carrel.Options{Host: h.address()})
+	return h, err
+}
+
+func (h *carrelHost) address() string { return "unix://" + h.runtime + "/carrel.sock" }
+
+func (h *carrelHost) up(ctx context.Context) error {
+	out, err := h.carrel(ctx, "up", "--detach", "--prefix", "bench", "--data", h.data, "--runtime-dir", h.runtime, "-o", "json")
+	if err != nil {
+		return err
+	}
+	var up struct {
+		BrokerPID int `json:"broker_pid"`
+		DaemonPID int `json:"daemon_pid"`
+	}
+	if err := json.Unmarshal(out, &up); err != nil {
+		return fmt.Errorf("cannot read what \"carrel up\" said: %w", err)
+	}
+	h.brokerPID, h.daemonPID = up.BrokerPID, up.DaemonPID
+	return nil
+}
+
+// down destroys what there is and takes the carrel away, whatever state it is in.
+func (h *carrelHost) down(ctx context.Context) error {
+	if h.client != nil {
+		defer h.client.Close()
+	}
+	if _, err := os.Stat(h.data); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err := h.up(ctx); err != nil { // nothing changes if it is up
+		return err
+	}
+	names, err := h.carrel(ctx, "ls", "-q")
+	if err != nil {
+		return err
+	}
+	for range 2 { // what fails once in the midst of a command's end works then
+		if list := strings.Fields(string(names)); len(list) > 0 {
+			if _, err = h.carrel(ctx, append([]string{"destroy", "--purge"}, list...)...); err != nil {
+				continue
+			}
+		}
+		_, err = h.carrel(ctx, "down", "--purge", "--data", h.data, "--runtime-dir", h.runtime)
+		return err
+	}
+	return err
+}
+
+// carrel runs the command line program. A Ctrl-C is not for it, as it may be what cleans up.
+func (h *carrelHost) carrel(ctx context.Context, args ...string) ([]byte, error) {
+	c := exec.CommandContext(ctx, h.program, args...)
+	c.Env = append(os.Environ(), carrel.HostEnv+"="+h.address())
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	var stderr bytes.Buffer
+	c.Stderr = &stderr
+	out, err := c.Output()
+	if err != nil {
+		return nil, fmt.Errorf("cannot %s: %w: %s", args[0], err, strings.TrimSpace(stderr.String()))
+	}
+	return out, nil
+}
+
+// workspace returns a running workspace, which is made if there is none.
+func (h *carrelHost) workspace(key string) (*carrelv1.Workspace, error) {
+	ctx := h.b.ctx
+	made, err := h.client.Workspaces().Create(ctx, connect.NewRequest(&carrelv1.CreateRequest{Key: key, NoStart: true}))
+	if err != nil {
+		return nil, err
+	}
+	if w := made.Msg.GetWorkspace(); w.GetState() == "running" {
+		return w, nil
+	}
+	w, err := h.startWorkspace(key)
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// startWorkspace starts a workspace. An unavailable or not yet listening executor is
+// tried again and remarked upon: the run is about figures, but it hides nothing.
+func (h *carrelHost) startWorkspace(key string) (*carrelv1.Workspace, error) {
+	for try := 1; ; try++ {
+		res, err := h.client.Workspaces().Start(h.b.ctx, connect.NewRequest(&carrelv1.StartRequest{Workspace: key}))
+		if err == nil {
+			return res.Msg.GetWorkspace(), nil
+		}
+		if try == 5 || !(errdefs.IsUnavailable(err) || errdefs.IsFailedPrecondition(err)) {
+			return nil, err
+		}
+		h.b.Remark("a start had to be repeated: %v", err)
+	}
+}
+
+// stopWorkspace stops a workspace.
+func (h *carrelHost) stopWorkspace(key string) error {
+	_, err := h.client.Workspaces().Stop(h.b.ctx, connect.NewRequest(&carrelv1.StopRequest{Workspace: key}))
+	return err
+}
+
+// executor connects to the executor of a workspace without the daemon, as root may.
+func (h *carrelHost) executor(w *carrelv1.Workspace, role execapi.Role) (*jsonrpc.Conn, error) {
+	return h.connect(filepath.Join("x", w.GetName()+".sock"), execapi.MethodHello,
+		execapi.HelloParams{Version: execapi.Version, MinVersion: execapi.MinVersion, Role: role})
+}
+
+// broker connects to the broker, as root may.
+func (h *carrelHost) broker() (*jsonrpc.Conn, error) {
+	return h.connect("broker.sock", brokerapi.MethodHello, brokerapi.HelloParams{Version: brokerapi.Version})
+}
+
+// connect connects to a socket in the runtime directory and greets.
+func (h *carrelHost) connect(socket, hello string, params any) (*jsonrpc.Conn, error) {
+	ctx, cancel := context.WithTimeout(h.b.ctx, 10*time.Second)
+	defer cancel()
+	c, err := new(net.Dialer).DialContext(ctx, "unix", filepath.Join(h.runtime, socket))
+	if err != nil {
+		return nil, err
+	}
+	conn := jsonrpc.New(c.(*net.UnixConn), jsonrpc.Config{})
+	if _, err := conn.Call(ctx, hello, params, nil); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}

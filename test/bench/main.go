@@ -1,0 +1,282 @@
+// Command bench measures carrel and, in the same run and by turns, the programs that
+// people use for the same thing. docs/benchmarks.md says what each figure includes.
+//
+//	go run ./test/bench [-quick] [-only exec,cli] [-json FILE] [-save]
+//
+// It needs root and Debian's packages bubblewrap, crun and runc, which it installs. It
+// builds carrel from the checkout, runs it under a directory of its own and takes it
+// away again, also when it is interrupted.
+//
+// It must not take the place of tests: it fails if something of carrel cannot be
+// measured, not if a figure is out of reach.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/carrel-dev/carrel/test/bench/measure"
+	"github.com/carrel-dev/carrel/test/bench/report"
+)
+
+// Exit codes: flag(1) uses 2 for a command line that it does not understand.
+const exitFailed = 1
+
+type options struct {
+	quick, save, install bool
+	only                 []string
+	json, dir            string
+}
+
+// figures in the order they are measured: what can leave a mark on the others is last.
+var figures = []struct {
+	name    string
+	measure func(*bench) error
+}{
+	{"exec", (*bench).exec},
+	{"exec8", (*bench).exec8},
+	{"cli", (*bench).cli},
+	{"ping", (*bench).ping},
+	{"stream", (*bench).stream},
+	{"start", (*bench).start},
+	{"audit", (*bench).audit},
+	{"verify", (*bench).verify},
+	{"memory", (*bench).memory},
+}
+
+func main() {
+	if len(os.Args) == 2 && os.Args[1] == echoArg {
+		echo()
+		return
+	}
+	o, err := parse(os.Args[1:])
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return
+	case err != nil:
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	err = run(ctx, o, os.Stdout, os.Stderr)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(exitFailed)
+	}
+}
+
+func parse(args []string) (options, error) {
+	var o options
+	var names []string
+	for _, f := range figures {
+		names = append(names, f.name)
+	}
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.Usage = func() {
+		fmt.Fprintln(f.Output(), "Usage: go run ./test/bench [flags]\n\nMeasures carrel beside its peers. As root.\n\nFlags:")
+		f.PrintDefaults()
+	}
+	only := f.String("only", "", "measure only these `figures`, of "+strings.Join(names, ","))
+	f.BoolVar(&o.quick, "quick", false, "fewer rounds: under two minutes, and less steady")
+	f.BoolVar(&o.save, "save", false, "keep the JSON as bench/DATE-MACHINE.json too")
+	f.StringVar(&o.json, "json", "", "write the JSON to this `file` instead of bench/out")
+	f.StringVar(&o.dir, "dir", "/var/tmp", "a `directory` on the disk to be measured")
+	f.BoolVar(&o.install, "install", true, "install missing peers with apt-get")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	for _, s := range strings.Split(*only, ",") {
+		switch {
+		case s == "":
+		case slices.Contains(names, s):
+			o.only = append(o.only, s)
+		default:
+			fmt.Fprintf(f.Output(), "there is no figure %q; there are %s\n", s, strings.Join(names, ", "))
+			return o, errors.New("unknown figure")
+		}
+	}
+	return o, nil
+}
+
+// bench is what a run has at hand.
+type bench struct {
+	ctx   context.Context
+	quick bool
+	dir   string // of this run alone
+	bin   string
+	peers *peers
+	*report.Result
+
+	progress io.Writer
+	main     *carrelHost // shared by all figures but memory; made when first needed
+	cleanups []func(context.Context) error
+}
+
+// run measures what o asks for and writes the table to out.
+func run(ctx context.Context, o options, out, progress io.Writer) (err error) {
+	if os.Geteuid() != 0 {
+		return errors.New("cannot measure as this user: carrel's broker and the peers take root; try: sudo go run ./test/bench")
+	}
+	root, err := moduleRoot()
+	if err != nil {
+		return err
+	}
+	b := &bench{ctx: ctx, quick: o.quick, progress: progress, Result: &report.Result{
+		Schema: report.Schema, Began: time.Now().UTC(), Quick: o.quick, Commit: commit(root), Versions: map[string]string{},
+	}}
+	defer func() { err = errors.Join(err, b.cleanUp()) }()
+	if b.Machine, err = report.ThisMachine(o.dir); err != nil {
+		return err
+	}
+	if b.Machine.IdleBefore < 0.9 {
+		b.Remark("the machine was %.0f %% idle before the run: others used it, and absolute values are too high", 100*b.Machine.IdleBefore)
+	}
+	if b.dir, err = b.makeDir(o.dir); err != nil {
+		return err
+	}
+	if err := b.build(root); err != nil {
+		return err
+	}
+	b.peers = findPeers(b, o.install)
+	for _, f := range figures {
+		if len(o.only) > 0 && !slices.Contains(o.only, f.name) {
+			continue
+		}
+		b.say("measuring %s", f.name)
+		began := time.Now()
+		if err := f.measure(b); err != nil {
+			return fmt.Errorf("cannot measure %s: %w", f.name, err)
+		}
+		b.say("measured %s in %.0f s", f.name, time.Since(began).Seconds())
+	}
+	for _, what := range b.Unjudged(o.only) {
+		b.Miss(what, errors.New("there is nothing to hold it against; the reason is above"))
+	}
+	b.Seconds, b.Machine.LoadAfter = time.Since(b.Began).Seconds(), report.Load()
+	if err := b.Table(out); err != nil {
+		return err
+	}
+	return b.keep(root, o)
+}
+
+func (b *bench) say(format string, args ...any) { fmt.Fprintf(b.progress, format+"\n", args...) }
+
+// later has f called at the end of the run, the last one first.
+func (b *bench) later(f func(context.Context) error) { b.cleanups = append(b.cleanups, f) }
+
+func (b *bench) cleanUp() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	var errs []error
+	for _, f := range slices.Backward(b.cleanups) {
+		errs = append(errs, f(ctx))
+	}
+	b.cleanups = nil
+	return errors.Join(errs...)
+}
+
+// makeDir makes the directory of this run. The daemon's user has to get in.
+func (b *bench) makeDir(parent string) (string, error) {
+	dir, err := os.MkdirTemp(parent, "carrel-bench-")
+	if err != nil {
+		return "", fmt.Errorf("cannot make a directory for the run: %w", err)
+	}
+	b.later(func(context.Context) error { return os.RemoveAll(dir) })
+	return dir, os.Chmod(dir, 0o711)
+}
+
+// build makes the programs as a release has them.
+func (b *bench) build(root string) error {
+	b.say("building carrel")
+	b.bin = filepath.Join(b.dir, "bin")
+	c := exec.CommandContext(b.ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", b.bin+"/", "./cmd/...")
+	c.Dir = root
+	c.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("cannot build carrel: %w\n%s", err, out)
+	}
+	return nil
+}
+
+func moduleRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "cmd/carreld")); err == nil {
+			return dir, nil
+		}
+		if dir == "/" {
+			return "", errors.New("cannot find carrel's sources: run this inside its repository")
+		}
+	}
+}
+
+// commit names what is measured, as far as git knows.
+func commit(root string) string {
+	out, err := exec.Command("git", "-C", root, "describe", "--always", "--dirty", "--abbrev=12").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// keep writes the JSON to where it was asked for.
+func (b *bench) keep(root string, o options) error {
+	path := o.json
+	if path == "" {
+		path = filepath.Join(root, "bench/out", b.Began.Format("20060102T150405Z")+".json")
+	}
+	if err := b.write(path); err != nil {
+		return err
+	}
+	if !o.save {
+		return nil
+	}
+	base := filepath.Join(root, "bench", b.Began.Format(time.DateOnly)+"-"+b.Machine.Label())
+	for n := 1; ; n++ {
+		path := base + ".json"
+		if n > 1 {
+			path = fmt.Sprintf("%s-%d.json", base, n)
+		}
+		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+			return b.write(path)
+		}
+	}
+}
+
+func (b *bench) write(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("cannot keep the result: %w", err)
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("cannot keep the result: %w", err)
+	}
+	if err := errors.Join(b.JSON(f), f.Close()); err != nil {
+		return fmt.Errorf("cannot keep the result in %s: %w", path, err)
+	}
+	b.say("the result is in %s", path)
+	return nil
+}
+
+// pace is how long something is measured whose slowest contestant takes slow.
+func (b *bench) pace(slow time.Duration) measure.Pace {
+	p := measure.Pace{Rounds: 25, Block: max(200*time.Millisecond, 8*slow), Warm: 2}
+	if b.quick {
+		p = measure.Pace{Rounds: 6, Block: max(100*time.Millisecond, 4*slow), Warm: 2}
+	}
+	return p
+}

@@ -1,0 +1,122 @@
+package report
+
+import "fmt"
+
+// Measure is what of a row a reach is about.
+type Measure int
+
+// The measures.
+const (
+	Ratio Measure = iota
+	P50
+	P99
+)
+
+// Reach is what a figure is to come to.
+type Reach struct {
+	ID string
+	// Peer is whom a Ratio is to.
+	Peer string
+	Of   Measure
+	// Least: the value must not be lower, else it must not be higher.
+	Least bool
+	Limit float64
+}
+
+// The peers by the names that rows give them.
+const (
+	Fork      = "os/exec"
+	Bwrap     = "bwrap --unshare-all"
+	Crun      = "crun exec"
+	Runc      = "runc exec"
+	Cat       = "| cat"
+	CrunRun   = "crun run -d"
+	RuncRun   = "runc run -d"
+	OneSync   = "fdatasync each"
+	OneSHA    = "sha256, one thread"
+	Echo      = "socket echo"
+	Allowance = "allowance"
+)
+
+// The rows by their ids; what is before the slash is the figure that -only names.
+const (
+	Exec         = "exec"
+	ExecCaptured = "exec/captured"
+	ExecExecutor = "exec/executor"
+	ExecAPI      = "exec/api"
+	Exec8        = "exec8"
+	Exec8Latency = "exec8/latency"
+	Exec8Spread  = "exec8/spread"
+	CLI          = "cli"
+	Ping         = "ping"
+	StreamNull   = "stream/null"
+	StreamPipe   = "stream/pipe"
+	StreamAPI    = "stream/api"
+	Start        = "start"
+	StartAPI     = "start/api"
+	MemExecutor  = "memory/executor"
+	MemBusy      = "memory/executor-after-load"
+	MemDaemon    = "memory/daemon"
+	MemSlope     = "memory/daemon-slope"
+	MemBroker    = "memory/broker"
+	MemBwrap     = "memory/bwrap"
+	Audit        = "audit"
+	AuditLatency = "audit/latency"
+	AuditAlone   = "audit/alone"
+	Verify       = "verify"
+)
+
+// Reaches are the figures that carrel is to come to. Times are in the row's unit.
+var Reaches = []Reach{
+	{ID: Exec, Peer: Fork, Of: Ratio, Limit: 1.7},
+	{ID: Exec, Peer: Bwrap, Of: Ratio, Limit: 0.35},
+	{ID: Exec, Peer: Runc, Of: Ratio, Limit: 0.1},
+	{ID: Exec8, Peer: Fork, Of: Ratio, Least: true, Limit: 0.5},
+	{ID: Exec8, Peer: Bwrap, Of: Ratio, Least: true, Limit: 5},
+	{ID: CLI, Peer: Crun, Of: Ratio, Limit: 1.3},
+	{ID: CLI, Peer: Runc, Of: Ratio, Limit: 0.5},
+	{ID: Ping, Of: P50, Limit: 60},
+	{ID: Ping, Of: P99, Limit: 300},
+	{ID: StreamNull, Peer: Cat, Of: Ratio, Least: true, Limit: 0.5},
+	{ID: StreamPipe, Peer: Cat, Of: Ratio, Least: true, Limit: 0.5},
+	{ID: Start, Of: P50, Limit: 15},
+	{ID: MemExecutor, Of: P50, Limit: 3},
+	{ID: MemDaemon, Peer: Allowance, Of: Ratio, Limit: 1},
+	{ID: MemBroker, Of: P50, Limit: 12},
+	{ID: Audit, Peer: OneSync, Of: Ratio, Least: true, Limit: 20},
+	{ID: AuditLatency, Of: P99, Limit: 3},
+	{ID: Verify, Of: P50, Least: true, Limit: 200},
+}
+
+func (x Reach) text() string {
+	sign := "≤"
+	if x.Least {
+		sign = "≥"
+	}
+	return fmt.Sprintf("%s %s %g", [...]string{"ratio", "p50", "p99"}[x.Of], sign, x.Limit)
+}
+
+func (x Reach) describe() string {
+	if x.Peer == "" {
+		return x.ID + " " + x.text()
+	}
+	return fmt.Sprintf("%s beside %s %s", x.ID, x.Peer, x.text())
+}
+
+// judge holds a row against its reaches. Those that are about our own value alone go to
+// the first of the rows that show it beside one peer after the other.
+func judge(row Row, first bool) []Judged {
+	var out []Judged
+	for _, x := range Reaches {
+		if x.ID != row.ID || (x.Of == Ratio && x.Peer != row.Peer) || (x.Of != Ratio && !first) {
+			continue
+		}
+		v := [...]float64{row.Ratio, row.Ours.P50, row.Ours.P99}[x.Of]
+		ok := v > 0 && v <= x.Limit // 0 is no measurement
+		if x.Least {
+			ok = v >= x.Limit
+		}
+		out = append(out, Judged{Text: x.text(), Value: v, Limit: x.Limit, Reached: ok})
+	}
+	return out
+}
