@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
+	"github.com/carrel-dev/carrel/internal/fault"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
@@ -86,7 +87,7 @@ func Run(args []string, s Streams) int {
 	if errors.Is(err, errReported) {
 		return max(a.code, exitFailure)
 	}
-	fmt.Fprintln(s.Err, "carrel:", err)
+	fmt.Fprintln(s.Err, "carrel:", fault.Text(err))
 	if u, ok := errors.AsType[*usageError](err); ok {
 		fmt.Fprintf(s.Err, "Run \"%s --help\" for how to use it.\n", u.path)
 	}

@@ -8,6 +8,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/fault"
 )
 
 // Codes of JSON-RPC 2.0, section 5.1.
@@ -87,7 +89,7 @@ type wireError struct {
 
 // toWire turns the error of a handler into an error object.
 func toWire(err error) wireError {
-	w := wireError{Code: CodeInternal, Message: clip(err.Error())}
+	w := wireError{Code: CodeInternal, Message: clip(fault.Text(err))}
 	var e *Error
 	if errors.As(err, &e) {
 		w.Code = e.Code

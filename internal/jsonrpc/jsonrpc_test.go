@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/carrel-dev/carrel/internal/fault"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
 )
 
@@ -143,7 +144,7 @@ func TestErrorsKeepTheirKind(t *testing.T) {
 			return nil, nil, want
 		}})
 		_, err := c.Call(t.Context(), "open", nil, nil)
-		if err == nil || err.Error() != want.Error() || !k.is(err) {
+		if err == nil || err.Error() != fault.Text(want) || !k.is(err) {
 			t.Errorf("%v came back as %v", want, err)
 		}
 	}

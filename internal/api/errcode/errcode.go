@@ -11,6 +11,8 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/fault"
 )
 
 // The first row that matches decides, so a kind that wraps another stands first.
@@ -54,7 +56,8 @@ func Code(err error) connect.Code {
 	return connect.CodeInternal
 }
 
-// ToWire returns err as the API sends it, with its text as it is. It is nil for nil.
+// ToWire returns err as the API sends it, with the text that fault.Text gives, as the
+// code says the kind. It is nil for nil.
 func ToWire(err error) error {
 	if err == nil {
 		return nil
@@ -62,7 +65,7 @@ func ToWire(err error) error {
 	if _, ok := errors.AsType[*connect.Error](err); ok {
 		return err
 	}
-	return connect.NewError(Code(err), err)
+	return connect.NewError(Code(err), errors.New(fault.Text(err)))
 }
 
 // FromWire gives an error that came over the wire its errdefs kind back, so that

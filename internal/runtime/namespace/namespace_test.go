@@ -174,7 +174,7 @@ func TestRun(t *testing.T) {
 	}
 	p := command()
 	p.Argv[0] = "missing"
-	if _, err := f.Run(t.Context(), name, p); !errdefs.IsNotFound(err) || err.Error() != `cannot run "missing": not found: not found` {
+	if _, err := f.Run(t.Context(), name, p); !errdefs.IsNotFound(err) || err.Error() != `cannot run "missing": not found` {
 		t.Errorf("error of the executor: %v", err)
 	}
 	if _, err := f.Run(t.Context(), "ws-00000000", command()); !errors.Is(err, runtime.ErrNotRunning) || !errdefs.IsFailedPrecondition(err) {

@@ -1,0 +1,30 @@
+package fault_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/fault"
+)
+
+func TestText(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want string
+	}{
+		{nil, ""},
+		{errors.New("plain"), "plain"},
+		{fmt.Errorf("cannot find x: there is none: %w", errdefs.ErrNotFound), "cannot find x: there is none"},
+		{fmt.Errorf("cannot a: cannot b: it is gone: %w: %w", errdefs.ErrUnavailable, errdefs.ErrUnavailable), "cannot a: cannot b: it is gone"},
+		{fmt.Errorf("cannot find x: %w", errdefs.ErrNotFound), "cannot find x: not found"},
+		{errdefs.ErrNotFound, "not found"},
+		{fmt.Errorf("it says not found"), "it says not found"},
+	} {
+		if got := fault.Text(tt.err); got != tt.want {
+			t.Errorf("%v: %q, not %q", tt.err, got, tt.want)
+		}
+	}
+}
