@@ -22,6 +22,7 @@ const internal = deps.Module + "/internal/"
 var tiers = []deps.Tier{
 	{Name: "id", Level: 0},
 	{Name: "redact", Level: 0},
+	{Name: "fault", Level: 0},
 	{Name: "build", Level: 0},
 
 	{Name: "principal", Level: 1},
@@ -57,6 +58,7 @@ var tiers = []deps.Tier{
 var privileged = []deps.Rule{
 	{internal + "id", "names are validated again on this side"},
 	{internal + "build", "says which release answers"},
+	{internal + "fault", "the text of an error"},
 	{internal + "workspace", "limits, states and the report"},
 	{internal + "jsonrpc", "the protocol's framing"},
 	{internal + "peercred", "who is at the other end"},
