@@ -98,7 +98,7 @@ func open(ctx context.Context, s Settings, log *slog.Logger) (*Lifecycle, error)
 	if err != nil {
 		return nil, fmt.Errorf("%w; set executor_path in the broker's settings", err)
 	}
-	host, err := OpenHost(HostConfig{Settings: s, Launcher: LauncherFunc(launch.Start), Binary: binary})
+	host, err := OpenHost(HostConfig{Settings: s, Launcher: LauncherFunc(launch.Start), Binary: binary, Log: log})
 	if err != nil {
 		_ = binary.Close()
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strconv"
 	"strings"
@@ -32,6 +33,7 @@ type Host struct {
 	launcher Launcher
 	binary   *os.File // the executor, sealed
 	bootID   string
+	log      *slog.Logger
 }
 
 var _ Effects = (*Host)(nil)
@@ -43,11 +45,13 @@ type HostConfig struct {
 	Launcher Launcher
 	// Binary is the sealed executor that Launcher is given. Host closes it.
 	Binary *os.File
+	// Log gets what executors write to stderr. Required.
+	Log *slog.Logger
 }
 
 // OpenHost opens the directories, making those that are missing, and the control groups.
 func OpenHost(cfg HostConfig) (*Host, error) {
-	h := &Host{settings: cfg.Settings, launcher: cfg.Launcher, binary: cfg.Binary}
+	h := &Host{settings: cfg.Settings, launcher: cfg.Launcher, binary: cfg.Binary, log: cfg.Log}
 	h.users.settings, h.users.etc = cfg.Settings, "/etc"
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -130,6 +134,12 @@ func (h *Host) Start(ctx context.Context, e Entry) (r Running, report workspace.
 	}
 	defer listener.Close()
 
+	stderr, err := h.stderr(e.Name)
+	if err != nil {
+		return r, report, err
+	}
+	defer stderr.Close()
+
 	started, err := h.launcher.Start(ctx, launch.Config{
 		Binary: h.binary,
 		Spec: sandbox.Spec{
@@ -146,6 +156,7 @@ func (h *Host) Start(ctx context.Context, e Entry) (r Running, report workspace.
 		Born: groups.Born, Cmd: groups.Cmd, SupProcs: groups.SupProcs,
 		Moved:   func() error { return h.groups.EnableSubtree(e.Name, e.Limits) },
 		Outside: func(pid int) []sandbox.Finding { return h.cgroupFindings(e, pid) },
+		Log:     stderr,
 	})
 	if err != nil {
 		return r, report, fmt.Errorf("cannot start %s: %w", e.Name, err)
@@ -197,6 +208,34 @@ func listening(ctx context.Context, listener *os.File, r Running) error {
 		t.Stop()
 		return err
 	}
+}
+
+// maxSaid is how much of what one executor writes to stderr goes into the log.
+const maxSaid = 16 << 10
+
+// stderr gives an executor something to write to that is no file of the host. What it
+// writes is logged, up to a bound; a full pipe or a broker that is gone does not hold it
+// up.
+func (h *Host) stderr(name id.Workspace) (*os.File, error) {
+	r, w, err := os.Pipe() // non-blocking on both ends
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a pipe for the log of %s: %w", name, err)
+	}
+	go func() {
+		defer r.Close()
+		var b [512]byte
+		for said := 0; ; {
+			n, err := r.Read(b[:])
+			if n > 0 && said < maxSaid {
+				said += n
+				h.log.Warn("an executor says", "workspace", name, "text", strings.TrimSpace(string(b[:n])))
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return w, nil
 }
 
 func (h *Host) temporaryFor(name id.Workspace, ids workspace.IDs) (tmp, varTmp *os.File, err error) {

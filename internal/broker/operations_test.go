@@ -499,7 +499,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		removeBinary()
+		removeBinaries()
 		os.Exit(code)
 	}))
 }

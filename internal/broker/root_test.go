@@ -34,34 +34,43 @@ import (
 
 const daemonUID = 65431
 
-// executorBinary builds the executor once; removeBinary removes it. CARREL_TEST_BIN names
-// a directory that has one already, for a machine without Go.
-var (
-	binaryDir      string
-	executorBinary = sync.OnceValues(buildExecutor)
-)
-
-func removeBinary() {
-	if binaryDir != "" {
-		_ = os.RemoveAll(binaryDir)
-	}
-}
-
-func buildExecutor() (string, error) {
+// binary builds a program of this repository, once. CARREL_TEST_BIN names a directory
+// that has them already, for a machine without Go.
+func binary(name string) (string, error) {
 	if dir := os.Getenv("CARREL_TEST_BIN"); dir != "" {
-		return filepath.Join(dir, "carrel-executor"), nil
+		return filepath.Join(dir, name), nil
 	}
-	var err error
-	if binaryDir, err = os.MkdirTemp("", "broker-test"); err != nil {
-		return "", err
+	built.Lock()
+	defer built.Unlock()
+	if built.dir == "" {
+		dir, err := os.MkdirTemp("", "broker-test")
+		if err != nil {
+			return "", err
+		}
+		built.dir = dir
 	}
-	path := filepath.Join(binaryDir, "carrel-executor")
-	c := exec.Command("go", "build", "-o", path, "github.com/carrel-dev/carrel/cmd/carrel-executor")
+	path := filepath.Join(built.dir, name)
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	c := exec.Command("go", "build", "-o", path, "github.com/carrel-dev/carrel/cmd/"+name)
 	c.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := c.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
 	}
 	return path, nil
+}
+
+var built struct {
+	sync.Mutex
+	dir string
+}
+
+// removeBinaries removes what binary built.
+func removeBinaries() {
+	if built.dir != "" {
+		_ = os.RemoveAll(built.dir)
+	}
 }
 
 // place is a host to try things on.
@@ -76,7 +85,7 @@ func newPlace(t testing.TB) *place {
 	if os.Getuid() != 0 {
 		t.Skip("skipped: users and control groups need root")
 	}
-	binary, err := executorBinary()
+	executor, err := binary("carrel-executor")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +97,7 @@ func newPlace(t testing.TB) *place {
 		t.Fatal(err)
 	}
 	s, err := broker.ParseSettings(fmt.Appendf(nil, `{"data_dir":%q,"runtime_dir":%q,"daemon_uid":%d,"daemon_gid":%d,"uid_first":%d,"uid_count":300,"cgroup_name":"carrel-test-%d","executor_path":%q,"shell":"/bin/sh"}`,
-		dir+"/data", dir+"/run", daemonUID, daemonUID, 1_880_000_000+300*rand.IntN(100_000), os.Getpid(), binary))
+		dir+"/data", dir+"/run", daemonUID, daemonUID, 1_880_000_000+300*rand.IntN(100_000), os.Getpid(), executor))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +136,7 @@ func (p *place) open(t testing.TB, log *slog.Logger) (*broker.Lifecycle, error) 
 	if err != nil {
 		return nil, err
 	}
-	host, err := broker.OpenHost(broker.HostConfig{Settings: p.settings, Launcher: p.launcher, Binary: binary})
+	host, err := broker.OpenHost(broker.HostConfig{Settings: p.settings, Launcher: p.launcher, Binary: binary, Log: log})
 	if err != nil {
 		return nil, err
 	}

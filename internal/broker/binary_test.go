@@ -1,0 +1,234 @@
+package broker_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/carrel-dev/carrel/internal/brokerapi"
+	"github.com/carrel-dev/carrel/internal/jsonrpc"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// write writes the settings of p as root's file.
+func (p *place) write(t testing.TB) string {
+	t.Helper()
+	b, err := json.Marshal(p.settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := t.TempDir() + "/broker.json"
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// program starts carrel-broker and returns when it says that it is ready.
+func (p *place) program(t testing.TB, stdin *os.File, args ...string) *exec.Cmd {
+	t.Helper()
+	path, err := binary("carrel-broker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	c := exec.CommandContext(t.Context(), path, append([]string{"--settings", p.write(t), "--ready-fd", "3"}, args...)...)
+	c.ExtraFiles = []*os.File{w}
+	c.Stderr = testLog{t}
+	if stdin != nil {
+		c.Stdin = stdin
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = w.Close()
+	if line, err := bufio.NewReader(r).ReadString('\n'); err != nil || line != "ready\n" {
+		_ = c.Process.Kill()
+		_ = c.Wait()
+		t.Fatalf("it said %q, %v", line, err)
+	}
+	return c
+}
+
+func dial(t testing.TB, path string) *jsonrpc.Conn {
+	t.Helper()
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := jsonrpc.New(c, jsonrpc.Config{})
+	if _, err := conn.Call(t.Context(), brokerapi.MethodHello, brokerapi.HelloParams{Version: brokerapi.Version}, nil); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// TestProgram is the broker as it is installed: TERM ends it and not what it started, KILL
+// neither, and the next one goes on where it was.
+func TestProgram(t *testing.T) {
+	p := newPlace(t)
+	sock := p.settings.RuntimeDir + "/broker.sock"
+	b := p.program(t, nil)
+	conn := dial(t, sock)
+	if w := mustCreate(t, conn, p.name); w.State != workspace.StateStopped {
+		t.Errorf("created %+v", w)
+	}
+	first, err := call[brokerapi.StartResult](t, conn, "start", brokerapi.StartParams{Name: p.name})
+	if err != nil || first.Report.Err() != nil {
+		t.Fatalf("started %+v, %v", first, err)
+	}
+	t.Logf("PSS with one workspace: %d KiB", pss(t, b.Process.Pid))
+	if kib := pss(t, b.Process.Pid); kib > 12<<10 {
+		t.Errorf("the broker takes %d KiB", kib)
+	}
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		if err := b.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Wait(); sig == syscall.SIGTERM && err != nil {
+			t.Errorf("TERM: %v", err)
+		}
+		<-conn.Done()
+		b = p.program(t, nil)
+		conn = dial(t, sock)
+		again, err := call[brokerapi.StartResult](t, conn, "start", brokerapi.StartParams{Name: p.name})
+		if err != nil || *again.Workspace.Executor != *first.Workspace.Executor {
+			t.Errorf("after %v: %+v, %v", sig, again.Workspace, err)
+		}
+	}
+	if w, err := call[brokerapi.Workspace](t, conn, "destroy", brokerapi.DestroyParams{Name: p.name, Purge: true}); err != nil || w.State != workspace.StateDestroyed {
+		t.Errorf("destroyed %+v, %v", w, err)
+	}
+	_ = b.Process.Signal(syscall.SIGTERM)
+	_ = b.Wait()
+	<-conn.Done()
+	if _, err := os.Lstat(sock); !os.IsNotExist(err) {
+		t.Errorf("the socket is left: %v", err)
+	}
+}
+
+// TestStdio: the daemon starts the broker with a socket as its standard input.
+func TestStdio(t *testing.T) {
+	p := newPlace(t)
+	a, z := socketPair(t)
+	stdin, err := z.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = z.Close()
+	b := p.program(t, stdin, "--stdio")
+	_ = stdin.Close()
+	conn := jsonrpc.New(a, jsonrpc.Config{})
+	if _, err := conn.Call(t.Context(), brokerapi.MethodHello, brokerapi.HelloParams{Version: brokerapi.Version}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := call[brokerapi.ListResult](t, conn, "list", brokerapi.ListParams{}); err != nil || len(l.Workspaces) != 0 {
+		t.Errorf("got %+v, %v", l, err)
+	}
+	if _, err := os.Lstat(p.settings.RuntimeDir + "/broker.sock"); !os.IsNotExist(err) {
+		t.Errorf("it listens as well: %v", err)
+	}
+	_ = conn.Close()
+	<-conn.Done()
+	if err := b.Wait(); err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+// TestProgramRefuses: one clear line, and nothing done.
+func TestProgramRefuses(t *testing.T) {
+	p := newPlace(t)
+	path, err := binary("carrel-broker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := p.write(t)
+	if err := os.Chmod(open, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	loose := *p
+	loose.settings.ExecutorPath = "/nowhere/carrel-executor"
+	for _, c := range []struct {
+		args []string
+		uid  uint32
+		says string
+	}{
+		{[]string{"--settings", open}, 0, "chmod go-w"},
+		{[]string{"--settings", "/nowhere/broker.json"}, 0, "no such file"},
+		{[]string{"--settings", loose.write(t)}, 0, "executor_path"},
+		{[]string{"--settings", p.write(t), "extra"}, 0, "extra"},
+		{[]string{"--settings", p.write(t), "--stdio"}, 0, "not a"},
+		{[]string{"--settings", p.write(t)}, 65432, "needs root"},
+	} {
+		b := exec.CommandContext(t.Context(), path, c.args...)
+		b.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: c.uid, Gid: c.uid}}
+		b.Dir = "/"
+		if c.uid != 0 { // another user must be able to run it
+			for _, d := range []string{path[:strings.LastIndexByte(path, '/')], path} {
+				if err := os.Chmod(d, 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		out, err := b.CombinedOutput()
+		if err == nil || !strings.Contains(string(out), c.says) || strings.Count(string(out), "\n") != 1 {
+			t.Errorf("%v: %v, %s", c.args, err, out)
+		}
+	}
+}
+
+// pss reads the proportional set size of a process in KiB.
+func pss(t testing.TB, pid int) int {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if v, ok := strings.CutPrefix(line, "Pss:"); ok {
+			n, err := strconv.Atoi(strings.Fields(v)[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+	}
+	t.Fatal("no Pss")
+	return 0
+}
+
+// BenchmarkStart is a start to a verified report, and a stop, by the host's own means.
+func BenchmarkStart(b *testing.B) {
+	p := newPlace(b)
+	life := p.mustOpen(b)
+	p.create(b, life)
+	var times []float64
+	for b.Loop() {
+		began := b.Elapsed()
+		if _, _, err := life.Start(b.Context(), p.name, workspace.StateStopped); err != nil {
+			b.Fatal(err)
+		}
+		times = append(times, float64((b.Elapsed() - began).Microseconds()))
+		if _, err := life.Stop(b.Context(), p.name, workspace.StateRunning); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(median(times), "start-p50-µs")
+}
+
+func median(v []float64) float64 {
+	slices.Sort(v)
+	return v[len(v)/2]
+}
