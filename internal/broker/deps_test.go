@@ -17,6 +17,7 @@ var allowed = []string{
 	module + "internal/broker",
 	module + "internal/brokerapi",
 	module + "internal/build",
+	module + "internal/fault", // text of errors; by way of internal/jsonrpc
 	module + "internal/id",
 	module + "internal/jsonrpc",
 	module + "internal/peercred",
