@@ -60,6 +60,7 @@ func (h *carrelHost) execLines() (l lines, err error) {
 				l.intent, l.intentBytes = r, append(line, '\n')
 			case audit.Outcome:
 				l.outcome = r
+			default: // somebody else's
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -143,11 +144,7 @@ func (b *bench) cli() error {
 		return err
 	}
 	env := append(os.Environ(), carrel.HostEnv+"="+h.address())
-	ours := measure.Contestant{Name: "carrel exec", Op: measure.Timed(func() error {
-		c := exec.Command(h.program, "exec", "demo", "--", command)
-		c.Env = env
-		return c.Run()
-	})}
+	ours := program("carrel exec", env, nil, h.program, "exec", "demo", "--", command)
 	got := measure.Interleave(b.ctx, b.pace(slowest), append([]measure.Contestant{ours, fork()}, b.peers.beside()...))
 	return b.times(report.CLI, time.Millisecond, got[0], got[1:])
 }
@@ -175,7 +172,7 @@ func (b *bench) ping() error {
 		_, err := conn.Call(b.ctx, execapi.MethodPing, struct{}{}, nil)
 		return err
 	})}
-	line, stop, err := startEcho()
+	line, stop, err := startEcho(b.ctx)
 	if err != nil {
 		return err
 	}
@@ -187,7 +184,7 @@ func (b *bench) ping() error {
 
 // startEcho starts this program as the far end of a socket; line sends one there and
 // waits for it to come back.
-func startEcho() (line func() error, stop func(), err error) {
+func startEcho(ctx context.Context) (line func() error, stop func(), err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, nil, err
@@ -196,7 +193,7 @@ func startEcho() (line func() error, stop func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	c := exec.Command(self, echoArg)
+	c := exec.CommandContext(ctx, self, echoArg)
 	c.Stdin, c.Stderr = far, os.Stderr
 	err = c.Start()
 	far.Close()

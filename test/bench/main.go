@@ -36,7 +36,7 @@ const exitFailed = 1
 type options struct {
 	quick, save, install bool
 	only                 []string
-	json, dir            string
+	json, dir, markdown  string
 }
 
 // figures in the order they are measured: what can leave a mark on the others is last.
@@ -67,6 +67,13 @@ func main() {
 	case err != nil:
 		os.Exit(2)
 	}
+	if o.markdown != "" {
+		if err := markdown(o.markdown, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(exitFailed)
+		}
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	err = run(ctx, o, os.Stdout, os.Stderr)
 	stop()
@@ -74,6 +81,19 @@ func main() {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(exitFailed)
 	}
+}
+
+func markdown(path string, out io.Writer) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	r, err := report.Read(f)
+	if err != nil {
+		return err
+	}
+	return r.Markdown(out)
 }
 
 func parse(args []string) (options, error) {
@@ -92,11 +112,12 @@ func parse(args []string) (options, error) {
 	f.BoolVar(&o.save, "save", false, "keep the JSON as bench/DATE-MACHINE.json too")
 	f.StringVar(&o.json, "json", "", "write the JSON to this `file` instead of bench/out")
 	f.StringVar(&o.dir, "dir", "/var/tmp", "a `directory` on the disk to be measured")
+	f.StringVar(&o.markdown, "markdown", "", "measure nothing, and print the JSON in this `file` as Markdown")
 	f.BoolVar(&o.install, "install", true, "install missing peers with apt-get")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
-	for _, s := range strings.Split(*only, ",") {
+	for s := range strings.SplitSeq(*only, ",") {
 		switch {
 		case s == "":
 		case slices.Contains(names, s):
@@ -133,9 +154,14 @@ func run(ctx context.Context, o options, out, progress io.Writer) (err error) {
 		return err
 	}
 	b := &bench{ctx: ctx, quick: o.quick, progress: progress, Result: &report.Result{
-		Schema: report.Schema, Began: time.Now().UTC(), Quick: o.quick, Commit: commit(root), Versions: map[string]string{},
+		Schema: report.Schema, Began: time.Now().UTC(), Quick: o.quick, Commit: commit(ctx, root), Versions: map[string]string{},
 	}}
-	defer func() { err = errors.Join(err, b.cleanUp()) }()
+	defer func() {
+		if err != nil && ctx.Err() != nil {
+			err = errors.New("interrupted")
+		}
+		err = errors.Join(err, b.cleanUp())
+	}()
 	if b.Machine, err = report.ThisMachine(o.dir); err != nil {
 		return err
 	}
@@ -200,7 +226,7 @@ func (b *bench) makeDir(parent string) (string, error) {
 func (b *bench) build(root string) error {
 	b.say("building carrel")
 	b.bin = filepath.Join(b.dir, "bin")
-	c := exec.CommandContext(b.ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", b.bin+"/", "./cmd/...")
+	c := exec.CommandContext(b.ctx, "go", "build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", "-o", b.bin+"/", "./cmd/...")
 	c.Dir = root
 	c.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := c.CombinedOutput(); err != nil {
@@ -225,8 +251,8 @@ func moduleRoot() (string, error) {
 }
 
 // commit names what is measured, as far as git knows.
-func commit(root string) string {
-	out, err := exec.Command("git", "-C", root, "describe", "--always", "--dirty", "--abbrev=12").Output()
+func commit(ctx context.Context, root string) string {
+	out, err := exec.CommandContext(ctx, "git", "-C", root, "describe", "--always", "--dirty", "--abbrev=12").Output()
 	if err != nil {
 		return "unknown"
 	}

@@ -54,7 +54,7 @@ func (b *bench) memory() error {
 	if err := grow(1); err != nil {
 		return err
 	}
-	if err := b.wait(settle); err != nil {
+	if err := b.settle(); err != nil {
 		return err
 	}
 	if err := errors.Join(
@@ -66,7 +66,7 @@ func (b *bench) memory() error {
 	if err := grow(live); err != nil {
 		return err
 	}
-	if err := b.wait(settle); err != nil {
+	if err := b.settle(); err != nil {
 		return err
 	}
 	few, err := pss(h.daemonPID)
@@ -81,7 +81,7 @@ func (b *bench) memory() error {
 			return err
 		}
 	}
-	if err := b.wait(settle); err != nil {
+	if err := b.settle(); err != nil {
 		return err
 	}
 	many, err := pss(h.daemonPID)
@@ -98,7 +98,7 @@ func (b *bench) memory() error {
 	if err := load[0].Err; err != nil {
 		return err
 	}
-	if err := b.wait(settle); err != nil {
+	if err := b.settle(); err != nil {
 		return err
 	}
 	return errors.Join(
@@ -108,8 +108,8 @@ func (b *bench) memory() error {
 	)
 }
 
-func (b *bench) wait(d time.Duration) error {
-	t := time.NewTimer(d)
+func (b *bench) settle() error {
+	t := time.NewTimer(settle)
 	defer t.Stop()
 	select {
 	case <-t.C:
@@ -162,7 +162,7 @@ func (b *bench) bwrapPSS() error {
 	}
 	defer r.Close()
 	// Its word says that the sandbox is up.
-	c := exec.Command(b.peers.bwrap, "--die-with-parent", "--unshare-all", "--ro-bind", "/", "/", "/bin/sh", "-c", "echo up; exec sleep 60")
+	c := exec.CommandContext(b.ctx, b.peers.bwrap, "--die-with-parent", "--unshare-all", "--ro-bind", "/", "/", "/bin/sh", "-c", "echo up; exec sleep 60")
 	c.Stdout = w
 	err = c.Start()
 	w.Close()
@@ -171,7 +171,7 @@ func (b *bench) bwrapPSS() error {
 	}
 	defer func() {
 		_ = c.Process.Kill() // and the sandbox with it
-		_ = c.Wait()
+		_ = c.Wait()         // it was killed
 	}()
 	if _, err := bufio.NewReader(r).ReadString('\n'); err != nil {
 		b.Miss("bwrap's memory", err)
@@ -211,7 +211,7 @@ func children(pid int) []int {
 		return nil
 	}
 	var out []int
-	for _, s := range strings.Fields(string(b)) {
+	for s := range strings.FieldsSeq(string(b)) {
 		if n, err := strconv.Atoi(s); err == nil {
 			out = append(out, n)
 		}

@@ -99,25 +99,28 @@ func lastLine(b []byte) string {
 
 // fork is the floor of them all: a fork and an exec.
 func fork() measure.Contestant {
-	return program(report.Fork, nil, command)
+	return program(report.Fork, nil, nil, command)
 }
 
 // beside are the peers that run a command, as contestants.
 func (p *peers) beside() []measure.Contestant {
 	var out []measure.Contestant
 	if p.bwrap != "" {
-		out = append(out, program(report.Bwrap, nil, p.bwrap, "--unshare-all", "--ro-bind", "/", "/", command))
+		out = append(out, program(report.Bwrap, nil, nil, p.bwrap, "--unshare-all", "--ro-bind", "/", "/", command))
 	}
 	for _, r := range p.oci {
-		out = append(out, program(r.name+" exec", r.enter, r.path, "--root", r.state, "exec", r.container, command))
+		out = append(out, program(r.name+" exec", nil, r.enter, r.path, "--root", r.state, "exec", r.container, command))
 	}
 	return out
 }
 
-// program runs a program to its end, which must be a good one.
-func program(name string, enter func() error, argv ...string) measure.Contestant {
+// program runs a program to its end, which must be a good one. env is as in exec.Cmd. No
+// context is given: the goroutine that watches one would be measured too.
+func program(name string, env []string, enter func() error, argv ...string) measure.Contestant {
 	return measure.Contestant{Name: name, Enter: enter, Op: measure.Timed(func() error {
-		return exec.Command(argv[0], argv[1:]...).Run()
+		c := exec.CommandContext(context.Background(), argv[0], argv[1:]...)
+		c.Env = env
+		return c.Run()
 	})}
 }
 
@@ -225,7 +228,7 @@ func (r *ociRuntime) do(args ...string) error {
 // it says goes to a file.
 func (r *ociRuntime) here(args ...string) error {
 	log := filepath.Join(r.bundle, "log")
-	c := exec.Command(r.path, append([]string{"--root", r.state, "--log", log}, args...)...)
+	c := exec.CommandContext(context.Background(), r.path, append([]string{"--root", r.state, "--log", log}, args...)...)
 	if err := c.Run(); err != nil {
 		said, _ := os.ReadFile(log) // the error stands without it
 		return fmt.Errorf("%s %s: %w: %s", r.name, args[0], err, lastLine(said))

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"connectrpc.com/connect"
@@ -80,7 +79,7 @@ func (b *bench) start() error {
 	}
 	got := measure.Interleave(b.ctx, b.pace(3*slowest), contestants)
 	if err := b.times(report.Start, time.Millisecond, got[0], got[2:]); err != nil {
-		return fmt.Errorf("%w; the workspace is %s", err, name)
+		return err
 	}
 	return b.times(report.StartAPI, time.Millisecond, got[1], nil)
 }

@@ -33,11 +33,11 @@ func (b *bench) stream() error {
 	source := []string{"head", "-c", fmt.Sprint(size), "/dev/zero"}
 	env := append(os.Environ(), carrel.HostEnv+"="+h.address())
 	cli := func(sink *os.File) error {
-		c := exec.Command(h.program, append([]string{"exec", "demo", "--"}, source...)...)
+		c := exec.CommandContext(b.ctx, h.program, append([]string{"exec", "demo", "--"}, source...)...)
 		c.Env, c.Stdout = env, sink
 		return c.Run()
 	}
-	cat := func(sink *os.File) error { return throughCat(source, sink) }
+	cat := func(sink *os.File) error { return throughCat(b.ctx, source, sink) }
 	p := measure.Pace{Rounds: rounds, Warm: 0}
 	for _, f := range []struct {
 		id, name string
@@ -119,12 +119,12 @@ func whole(got, want int64) error {
 }
 
 // throughCat runs source with its stdout going through cat into sink.
-func throughCat(source []string, sink *os.File) error {
+func throughCat(ctx context.Context, source []string, sink *os.File) error {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return err
 	}
-	from, cat := exec.Command(source[0], source[1:]...), exec.Command("cat")
+	from, cat := exec.CommandContext(ctx, source[0], source[1:]...), exec.CommandContext(ctx, "cat")
 	from.Stdout, cat.Stdin, cat.Stdout = w, r, sink
 	err = from.Start()
 	w.Close()
@@ -140,7 +140,7 @@ func (h *carrelHost) streamed(argv []string, size int64) error {
 	ctx, cancel := context.WithTimeout(h.b.ctx, 5*time.Minute)
 	defer cancel()
 	s := h.client.Commands().Stream(ctx)
-	defer s.CloseResponse()
+	defer func() { _ = s.CloseResponse() }() // what there was to learn has come by then
 	err := s.Send(&carrelv1.StreamRequest{Message: &carrelv1.StreamRequest_Start{Start: &carrelv1.StreamStart{
 		Workspace: "demo", Command: &carrelv1.Command{Argv: argv},
 	}}})

@@ -16,7 +16,7 @@ import (
 // sleeper takes so long each time and notes who was called.
 func sleeper(name string, d time.Duration, calls *[]string, mu *sync.Mutex) measure.Contestant {
 	return measure.Contestant{Name: name, Op: measure.Timed(func() error {
-		time.Sleep(d)
+		<-time.After(d)
 		mu.Lock()
 		defer mu.Unlock()
 		*calls = append(*calls, name)

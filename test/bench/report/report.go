@@ -122,15 +122,11 @@ func (r *Result) JSON(w io.Writer) error {
 	return e.Encode(r)
 }
 
-// Table writes what a person reads.
-func (r *Result) Table(w io.Writer) error {
-	quick := ""
-	if r.Quick {
-		quick = ", quick"
-	}
-	fmt.Fprintf(w, "carrel %s%s, %s, %.0f s\n%s\n\n", r.Commit, quick, r.Began.Format("2006-01-02 15:04"), r.Seconds, r.Machine)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "FIGURE\tP50\tP99\tUNIT\tBESIDE\tP50\tP99\tRATIO\tREACH\tREACHED")
+var columns = []string{"figure", "p50", "p99", "unit", "beside", "p50", "p99", "ratio", "reach", "reached"}
+
+// cells are the rows as both tables show them.
+func (r *Result) cells() [][]string {
+	var out [][]string
 	before := ""
 	for _, row := range r.Rows {
 		what := row.Ours.Name
@@ -138,36 +134,84 @@ func (r *Result) Table(w io.Writer) error {
 			what = "" // the same figure beside another peer
 		}
 		before = row.Ours.Name
-		other, ratio := [3]string{"", "", ""}, ""
+		line := []string{what, number(row.Ours.P50), tail(row.Ours), row.Unit, "", "", "", "", "", ""}
 		if row.Other != nil {
-			other = [3]string{row.Other.Name, number(row.Other.P50), tail(*row.Other)}
-		}
-		if row.Ratio != 0 {
-			ratio = fmt.Sprintf("%.2f", row.Ratio)
+			line[4], line[5], line[6] = row.Other.Name, number(row.Other.P50), tail(*row.Other)
+			line[7] = fmt.Sprintf("%.2f", row.Ratio)
 		}
 		var texts, answers []string
 		for _, j := range row.Judged {
 			texts = append(texts, j.Text)
 			answers = append(answers, map[bool]string{true: "yes", false: "NO"}[j.Reached])
 		}
-		fmt.Fprintln(t, strings.Join([]string{
-			what, number(row.Ours.P50), tail(row.Ours), row.Unit,
-			other[0], other[1], other[2], ratio, strings.Join(texts, ", "), strings.Join(answers, ", "),
-		}, "\t"))
+		line[8], line[9] = strings.Join(texts, ", "), strings.Join(answers, ", ")
+		out = append(out, line)
+	}
+	return out
+}
+
+func (r *Result) title() string {
+	quick := ""
+	if r.Quick {
+		quick = ", quick"
+	}
+	return fmt.Sprintf("carrel %s%s, %s UTC, %.0f s", r.Commit, quick, r.Began.Format("2006-01-02 15:04"), r.Seconds)
+}
+
+// Table writes what a person reads on a terminal.
+func (r *Result) Table(w io.Writer) error {
+	fmt.Fprintf(w, "%s\n%s\n\n", r.title(), r.Machine)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, strings.ToUpper(strings.Join(columns, "\t")))
+	for _, line := range r.cells() {
+		fmt.Fprintln(t, strings.Join(line, "\t"))
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
+	fmt.Fprintln(w)
 	for _, m := range r.Missing {
-		fmt.Fprintf(w, "\nnot measured: %s: %s", m.What, m.Why)
+		fmt.Fprintf(w, "not measured: %s: %s\n", m.What, m.Why)
 	}
 	for _, s := range r.Remarks {
-		fmt.Fprintf(w, "\nnote: %s", s)
-	}
-	if len(r.Missing)+len(r.Remarks) > 0 {
-		fmt.Fprintln(w)
+		fmt.Fprintf(w, "note: %s\n", s)
 	}
 	return nil
+}
+
+// Markdown writes the same for a document.
+func (r *Result) Markdown(w io.Writer) error {
+	cell := strings.NewReplacer("|", `\|`)
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s  \n%s\n\n", r.title(), r.Machine)
+	fmt.Fprintf(&b, "| %s |\n|%s\n", strings.Join(columns, " | "), strings.Repeat("---|", len(columns)))
+	for _, line := range r.cells() {
+		for i, c := range line {
+			line[i] = cell.Replace(c)
+		}
+		fmt.Fprintf(&b, "| %s |\n", strings.Join(line, " | "))
+	}
+	b.WriteString("\n")
+	for _, m := range r.Missing {
+		fmt.Fprintf(&b, "- not measured: %s: %s\n", m.What, m.Why)
+	}
+	for _, s := range r.Remarks {
+		fmt.Fprintf(&b, "- %s\n", s)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// Read reads a result that JSON wrote.
+func Read(r io.Reader) (*Result, error) {
+	var res Result
+	if err := json.NewDecoder(r).Decode(&res); err != nil {
+		return nil, fmt.Errorf("cannot read a result: %w", err)
+	}
+	if res.Schema != Schema {
+		return nil, fmt.Errorf("cannot read a result of schema %d, only %d: run the measurement again", res.Schema, Schema)
+	}
+	return &res, nil
 }
 
 func tail(s Stat) string {

@@ -2,7 +2,6 @@ package report_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
@@ -70,6 +69,7 @@ func TestTableAndJSON(t *testing.T) {
 	})
 	r.Add(report.Row{ID: report.Exec, Peer: report.Runc, Unit: "ms", Ratio: 0.08, Ours: report.Stat{Name: "warm exec", P50: 1.2}, Other: &report.Stat{Name: report.Runc, P50: 15}})
 	r.Add(report.Row{ID: report.MemSlope, Unit: "KiB", Ours: report.Stat{Name: "slope", P50: 0.00123}})
+	r.Add(report.Row{ID: report.StreamPipe, Peer: report.Cat, Unit: "GB/s", Ours: report.Stat{Name: "stdout", P50: 1}, Other: &report.Stat{Name: report.Cat, P50: 4}, Ratio: 0.25})
 	r.Miss("crun exec", errors.New("there is none"))
 	r.Remark("twice")
 	r.Remark("twice")
@@ -79,7 +79,7 @@ func TestTableAndJSON(t *testing.T) {
 	}
 	var rows []string
 	for line := range strings.Lines(b.String()) {
-		if strings.Contains(line, "ratio") || strings.Contains(line, "slope") {
+		if strings.Contains(line, "ratio ") || strings.Contains(line, "slope") {
 			rows = append(rows, strings.Join(strings.Fields(line), " "))
 		}
 	}
@@ -87,6 +87,7 @@ func TestTableAndJSON(t *testing.T) {
 		"warm exec 1.20 30.2 ms os/exec 0.600 123 2.00 ratio ≤ 1.7 NO",
 		"1.20 – ms runc exec 15.0 – 0.08 ratio ≤ 0.1 yes",
 		"slope 0.00123 – KiB",
+		"stdout 1.00 – GB/s | cat 4.00 – 0.25 ratio ≥ 0.5 NO",
 	}
 	if !slices.Equal(rows, want) {
 		t.Errorf("the table is\n%s\nwith rows %q, want %q", b.String(), rows, want)
@@ -97,12 +98,24 @@ func TestTableAndJSON(t *testing.T) {
 		}
 	}
 	b.Reset()
+	if err := r.Markdown(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []string{"\n| warm exec | 1.20 | 30.2 | ms | os/exec |", "\n|  | 1.20 | – | ms | runc exec |", `| \| cat |`, "\n- twice\n"} {
+		if !strings.Contains(b.String(), s) {
+			t.Errorf("the document has no %q:\n%s", s, b.String())
+		}
+	}
+	b.Reset()
 	if err := r.JSON(&b); err != nil {
 		t.Fatal(err)
 	}
-	var back report.Result
-	if err := json.Unmarshal(b.Bytes(), &back); err != nil || len(back.Rows) != 3 || back.Rows[0].Judged[0].Reached {
+	back, err := report.Read(&b)
+	if err != nil || len(back.Rows) != 4 || back.Rows[0].Judged[0].Reached {
 		t.Errorf("read back %+v, %v", back, err)
+	}
+	if _, err := report.Read(strings.NewReader(`{"schema": 2}`)); err == nil {
+		t.Error("a result of another schema was read")
 	}
 }
 
