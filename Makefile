@@ -1,0 +1,94 @@
+# make, or make help, lists the targets.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+# A Go that was unpacked where its instructions say is found without a PATH.
+export PATH := $(PATH):/usr/local/go/bin
+export CGO_ENABLED := 0
+
+MODULE  := github.com/carrel-dev/carrel
+PREFIX  ?= /usr
+DESTDIR ?=
+VERSION := $(shell git describe --tags --match 'v*' --dirty 2>/dev/null)
+LDFLAGS := -s -w $(if $(VERSION),-X $(MODULE)/internal/build.version=$(VERSION))
+# The commit is stamped into the binaries where git can be asked for it.
+VCS     := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo -buildvcs=auto || echo -buildvcs=false)
+
+FUZZTIME  ?= 5s
+GOLANGCI  := .cache/golangci-lint
+LINT_MOD  := -modfile=tools/lint/go.mod
+TOOL      := go tool -modfile=tools/go.mod
+SUM       := go run ./test/testsum
+# Tests that bring a whole carrel up, or attack one, run one package after the other.
+WHOLE     := $(patsubst %,./%/...,$(wildcard test/script test/root))
+# Where goroutines share memory. The others run once, as they are shipped.
+RACE      := ./internal/api/... ./internal/audit ./internal/authn ./internal/broker ./internal/cli ./internal/daemon \
+             ./internal/executor ./internal/gate ./internal/jsonrpc ./internal/pollfd ./internal/runtime/... ./internal/store ./sdk/go
+
+.PHONY: help build test test-root test-vm fuzz lint generate tidy-check bench bench-quick demo install uninstall clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## build carrel, carreld, carrel-broker and carrel-executor into bin/
+	@scripts/prerequisites build
+	go build $(VCS) -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+
+test: ## run every test that this host can run; as root: all
+	@scripts/prerequisites test
+	@$(SUM) unit -shuffle=on $$(go list ./... | grep -vE '/test/(script|root)(/|$$)') \
+	  -- race CGO_ENABLED=1 -race -shuffle=on $(RACE) \
+	  -- whole -p 1 -count=1 $(WHOLE)
+
+test-root: ## run the tests that bring a whole carrel up, as root
+	@scripts/prerequisites test
+	@$(SUM) whole -p 1 -count=1 $(WHOLE)
+
+test-vm: ## run the tests that depend on the kernel in emulated guests: pure cgroup v2, pure v1
+	@scripts/prerequisites build
+	go run ./test/vm
+
+fuzz: ## run each fuzz target for FUZZTIME (5s)
+	@scripts/prerequisites build
+	@scripts/fuzz $(FUZZTIME)
+
+lint: $(GOLANGCI) ## run the linters and the import lists
+	$(GOLANGCI) run ./...
+	go test ./test/deps
+
+$(GOLANGCI): tools/lint/go.mod tools/lint/go.sum
+	@scripts/prerequisites build
+	@mkdir -p $(@D)
+	go build $(LINT_MOD) -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+generate: ## write gen/ anew from proto/
+	@scripts/prerequisites build
+	$(TOOL) buf lint
+	$(TOOL) buf generate
+
+tidy-check: ## see that go.mod names what is used, and that the modules are those of go.sum
+	go mod tidy -diff
+	go mod verify
+
+bench: ## measure carrel beside its peers (docs/benchmarks.md), as root
+	@scripts/prerequisites build
+	go run ./test/bench
+
+bench-quick: ## the same with few rounds: to see a change, not to publish
+	@scripts/prerequisites build
+	go run ./test/bench -quick
+
+demo: build ## show two workspaces at work, and what one cannot do to the other (root)
+	@scripts/prerequisites demo
+	@scripts/demo
+
+install: build ## install to PREFIX (/usr), as root; carrel looks for the others in /usr/libexec/carrel
+	install -D -m 0755 bin/carrel $(DESTDIR)$(PREFIX)/bin/carrel
+	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/libexec/carrel bin/carreld bin/carrel-broker bin/carrel-executor
+
+uninstall: ## remove what install put there; data stays
+	rm -f $(DESTDIR)$(PREFIX)/bin/carrel $(addprefix $(DESTDIR)$(PREFIX)/libexec/carrel/,carreld carrel-broker carrel-executor)
+	-rmdir $(DESTDIR)$(PREFIX)/libexec/carrel
+
+clean: ## remove what was built, downloaded and measured here
+	rm -rf bin .cache bench/out

@@ -1,0 +1,7 @@
+#include "longest.h"
+
+int main(void)
+{
+	printf("%zu\n", longest(stdin));
+	return 0;
+}
