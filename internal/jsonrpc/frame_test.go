@@ -218,6 +218,18 @@ func TestDuplicateID(t *testing.T) {
 	}
 }
 
+// TestIDIsFreeOnceAnswered: a peer may use an id again as soon as it has the reply.
+func TestIDIsFreeOnceAnswered(t *testing.T) {
+	c, _ := rawPeer(t, jsonrpc.Config{})
+	in := bufio.NewReader(c)
+	for i := range 5000 {
+		send(t, c, good+"\n")
+		if line, err := in.ReadString('\n'); err != nil || !strings.Contains(line, `"result"`) {
+			t.Fatalf("round %d: %q, %v", i, line, err)
+		}
+	}
+}
+
 func TestHalfClosedPeerGetsItsReplies(t *testing.T) {
 	release := make(chan struct{})
 	entered := make(chan struct{})

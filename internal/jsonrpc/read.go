@@ -319,7 +319,7 @@ func (r *reader) accept(e *envelope, files []*os.File) error {
 	twice := false
 	if !in.Notification {
 		for _, o := range c.inFlight {
-			twice = twice || bytes.Equal(o.id, in.id)
+			twice = twice || !o.answered && bytes.Equal(o.id, in.id)
 		}
 	}
 	if !twice {

@@ -14,6 +14,9 @@ import (
 type incoming struct {
 	Request
 	id []byte // as it stands on the wire; empty for a notification
+	// answered: the reply is about to be written. The peer may use the id again as soon
+	// as it has it, which can be before the write has returned. Guarded by Conn.mu.
+	answered bool
 }
 
 // serve runs the handler for one message and writes the reply.
@@ -38,6 +41,9 @@ func (c *Conn) serve(in *incoming) {
 // respond writes the reply and gives the place back.
 func (c *Conn) respond(in *incoming, result any, fds []*os.File, err error) {
 	if !in.Notification {
+		c.mu.Lock()
+		in.answered = true
+		c.mu.Unlock()
 		if err == nil {
 			e := newEncoder()
 			err = e.reply(in.id, "result", result, len(fds))
