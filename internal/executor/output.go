@@ -123,8 +123,7 @@ func (r *ring) fill(f *os.File) {
 			r.write(buf[:n])
 		}
 		if err != nil {
-			r.end()
-			return
+			return // the end is the command's, which may have closed its output long before
 		}
 	}
 }

@@ -157,6 +157,9 @@ func (c *command) close(groupEmpty bool) {
 		}
 	}
 	close(c.done)
+	if c.buffer != nil {
+		c.buffer.end() // after done: who has read to the end is told how it ended
+	}
 	if c.notify != nil {
 		c.notify()
 	}
