@@ -59,7 +59,10 @@ Without --detach it stays, shows the logs, and Ctrl-C is "carrel down".`,
 	_ = c.MarkFlagFilename("config", "yaml", "yml") // the flag is there
 	out := outputFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		v, children, err := a.up(c.Context(), i, detach)
+		// From the start: an interrupt at any time must find someone who cleans up.
+		ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+		defer stop()
+		v, children, err := a.up(ctx, i, detach)
 		if err != nil {
 			return err
 		}
@@ -71,7 +74,7 @@ Without --detach it stays, shows the logs, and Ctrl-C is "carrel down".`,
 		if err != nil || detach || v.Already {
 			return err
 		}
-		return a.stay(i, children)
+		return a.stay(ctx, stop, i, children)
 	}
 	return c
 }
@@ -356,11 +359,9 @@ func (i *instance) stopBoth() {
 	}
 }
 
-// stay waits for a signal, or for the end of a part, and takes the rest down.
-func (a *app) stay(i *instance, children []*exec.Cmd) error {
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	defer signal.Stop(signals)
+// stay waits for a signal, which ends ctx, or for the end of a part, and takes the rest
+// down.
+func (a *app) stay(ctx context.Context, stop func(), i *instance, children []*exec.Cmd) error {
 	died := make(chan string, len(children))
 	for _, c := range children {
 		go func() {
@@ -370,13 +371,14 @@ func (a *app) stay(i *instance, children []*exec.Cmd) error {
 	}
 	var unexpected error
 	select {
-	case <-signals:
+	case <-ctx.Done():
 		fmt.Fprintln(a.Err)
 	case what := <-died:
 		unexpected = fmt.Errorf("cannot go on: %s; what it said last is above: %w", what, errdefs.ErrUnavailable)
 	}
 	// A second Ctrl-C is for whoever does not want to wait.
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT)
+	stop()
+	ctx, stop = signal.NotifyContext(context.Background(), syscall.SIGINT)
 	defer stop()
 	return errors.Join(unexpected, a.down(ctx, i, false))
 }

@@ -74,6 +74,7 @@ func TestScripts(t *testing.T) {
 			"killpid":  killPid,
 			"replace":  replace,
 			"signaled": signaled,
+			"killed":   killed,
 			"code":     code,
 		},
 		RequireUniqueNames: true,
@@ -260,19 +261,35 @@ func replace(ts *testscript.TestScript, _ bool, args []string) {
 func signaled(ts *testscript.TestScript, neg bool, args []string) {
 	n, err := strconv.Atoi(args[0])
 	ts.Check(err)
-	path := filepath.Join(bin, args[1])
-	c := exec.Command(path, args[2:]...)
+	interrupted(ts, neg, args[1:], func(p *os.Process) error { return p.Signal(syscall.Signal(n)) })
+}
+
+// killed PART PROGRAM ARG... starts a program, kills the part that $RUN/PART.pid names
+// once the program has written a line, and waits for the program.
+func killed(ts *testscript.TestScript, neg bool, args []string) {
+	interrupted(ts, neg, args[1:], func(*os.Process) error {
+		killPid(ts, false, []string{filepath.Join(ts.Getenv("RUN"), args[0]+".pid")})
+		return nil
+	})
+}
+
+func interrupted(ts *testscript.TestScript, neg bool, args []string, interrupt func(*os.Process) error) {
+	path := args[0]
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(bin, path)
+	}
+	c := exec.Command(path, args[1:]...)
 	c.Env = []string{"PATH=" + ts.Getenv("PATH"), "CARREL_HOST=" + ts.Getenv("CARREL_HOST")}
 	out, err := c.StdoutPipe()
 	ts.Check(err)
 	c.Stderr = ts.Stderr()
 	ts.Check(c.Start())
 	first := make([]byte, 4096)
-	k, err := out.Read(first)
+	n, err := out.Read(first)
 	ts.Check(err)
-	ts.Check(c.Process.Signal(syscall.Signal(n)))
-	rest, _ := io.ReadAll(out)
-	fmt.Fprintf(ts.Stdout(), "%s%s", first[:k], rest)
+	ts.Check(interrupt(c.Process))
+	rest, _ := io.ReadAll(out) // what is missing of it, the script misses
+	fmt.Fprintf(ts.Stdout(), "%s%s", first[:n], rest)
 	err = c.Wait()
 	fmt.Fprintf(ts.Stdout(), "code %d\n", c.ProcessState.ExitCode())
 	if (err != nil) != neg {
