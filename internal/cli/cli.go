@@ -84,18 +84,12 @@ func Run(args []string, s Streams) int {
 	if err == nil {
 		return a.code
 	}
-	if errors.Is(err, errReported) {
-		return max(a.code, exitFailure)
-	}
 	fmt.Fprintln(s.Err, "carrel:", fault.Text(err))
 	if u, ok := errors.AsType[*usageError](err); ok {
 		fmt.Fprintf(s.Err, "Run \"%s --help\" for how to use it.\n", u.path)
 	}
 	return failureCode(cmd, err)
 }
-
-// errReported is returned by a command that has said what is wrong already.
-var errReported = errors.New("reported")
 
 // failureCode is the exit code for err, which is carrel's own.
 func failureCode(cmd *cobra.Command, err error) int {
