@@ -4,35 +4,56 @@
 package fault
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
 )
 
-// kinds are the texts that wrapping with a kind appends.
-var kinds = []string{
-	errdefs.ErrUnknown.Error(), errdefs.ErrInvalidArgument.Error(), errdefs.ErrNotFound.Error(), errdefs.ErrAlreadyExists.Error(),
-	errdefs.ErrPermissionDenied.Error(), errdefs.ErrResourceExhausted.Error(), errdefs.ErrFailedPrecondition.Error(),
-	errdefs.ErrConflict.Error(), errdefs.ErrNotModified.Error(), errdefs.ErrAborted.Error(), errdefs.ErrOutOfRange.Error(),
-	errdefs.ErrNotImplemented.Error(), errdefs.ErrInternal.Error(), errdefs.ErrUnavailable.Error(), errdefs.ErrDataLoss.Error(),
-	errdefs.ErrUnauthenticated.Error(),
+// kinds are what wrapping with a kind appends.
+var kinds = []error{
+	errdefs.ErrUnknown, errdefs.ErrInvalidArgument, errdefs.ErrNotFound, errdefs.ErrAlreadyExists,
+	errdefs.ErrPermissionDenied, errdefs.ErrResourceExhausted, errdefs.ErrFailedPrecondition,
+	errdefs.ErrConflict, errdefs.ErrNotModified, errdefs.ErrAborted, errdefs.ErrOutOfRange,
+	errdefs.ErrNotImplemented, errdefs.ErrInternal, errdefs.ErrUnavailable, errdefs.ErrDataLoss,
+	errdefs.ErrUnauthenticated,
 }
 
 // Text is err's text without the names of kinds at its end: "cannot find x: there is
-// none" and not "cannot find x: there is none: not found". A text that says nothing
-// else is kept. It is "" for nil.
+// none" and not "cannot find x: there is none: not found". What else says the same
+// stays, as the system's own "open x: permission denied", and so does a text that
+// says nothing else. It is "" for nil.
 func Text(err error) string {
 	if err == nil {
 		return ""
 	}
 	text := err.Error()
-	for again := true; again; {
-		again = false
-		for _, k := range kinds {
-			if rest, ok := strings.CutSuffix(text, ": "+k); ok && strings.Contains(rest, ": ") {
-				text, again = rest, true
-			}
+	for _, e := range slices.Backward(leaves(err)) {
+		if !slices.Contains(kinds, e) {
+			break
 		}
+		rest, ok := strings.CutSuffix(text, ": "+e.Error())
+		if !ok || !strings.Contains(rest, ": ") {
+			break
+		}
+		text = rest
 	}
 	return text
+}
+
+// leaves are the errors that err was made of and that wrap none, in the order of its text.
+func leaves(err error) []error {
+	switch e := err.(type) { //nolint:errorlint // this is the walk itself
+	case interface{ Unwrap() error }:
+		if inner := e.Unwrap(); inner != nil {
+			return leaves(inner)
+		}
+	case interface{ Unwrap() []error }:
+		var all []error
+		for _, inner := range e.Unwrap() {
+			all = append(all, leaves(inner)...)
+		}
+		return all
+	}
+	return []error{err}
 }

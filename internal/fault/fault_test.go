@@ -3,6 +3,8 @@ package fault_test
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"syscall"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -22,6 +24,9 @@ func TestText(t *testing.T) {
 		{fmt.Errorf("cannot find x: %w", errdefs.ErrNotFound), "cannot find x: not found"},
 		{errdefs.ErrNotFound, "not found"},
 		{fmt.Errorf("it says not found"), "it says not found"},
+		{fmt.Errorf("cannot a: %w", &fs.PathError{Op: "open", Path: "/x", Err: syscall.EACCES}), "cannot a: open /x: permission denied"},
+		{fmt.Errorf("cannot a: open /x: %w: %w", syscall.EACCES, errdefs.ErrPermissionDenied), "cannot a: open /x: permission denied"},
+		{fmt.Errorf("cannot a: %w: %w", errdefs.ErrNotFound, syscall.EACCES), "cannot a: not found: permission denied"},
 	} {
 		if got := fault.Text(tt.err); got != tt.want {
 			t.Errorf("%v: %q, not %q", tt.err, got, tt.want)
