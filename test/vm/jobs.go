@@ -12,6 +12,7 @@ import (
 const (
 	guestSource = "/root/carrel"
 	guestBin    = guestSource + "/bin"
+	guestDouble = guestSource + "/double" // see goDouble
 )
 
 // suite is the packages whose tests run in the guest: those that ask the kernel for
@@ -19,8 +20,20 @@ const (
 var suite = []struct {
 	dir     string // of the package
 	seconds int
+	path    string // put before PATH
 }{
-	{"internal/sandbox/cgroup", 120},
+	{dir: "internal/sandbox/cgroup", seconds: 60},
+	{dir: "internal/sandbox/seccomp", seconds: 60},
+	{dir: "internal/sandbox/probe", seconds: 60},
+	{dir: "internal/sandbox", seconds: 120},
+	{dir: "internal/executor", seconds: 120},
+	{dir: "internal/broker", seconds: 120},
+	{dir: "internal/peercred", seconds: 30},
+	{dir: "internal/jsonrpc", seconds: 60},
+	{dir: "internal/daemon", seconds: 60},
+	{dir: "internal/cli", seconds: 60},
+	{dir: "test/vm/whole", seconds: 120},
+	{dir: "test/script", seconds: 120, path: guestDouble + ":"},
 }
 
 // jobs makes the plan of one guest: the suite, then the harms.
@@ -32,15 +45,19 @@ func jobs(l job.Layout, short bool) []job.Job {
 			argv = append(argv, "-test.short")
 		}
 		all = append(all, job.Job{
-			Name: strings.TrimPrefix(s.dir, "internal/"), Argv: argv, Tests: true,
+			Name: strings.TrimPrefix(strings.TrimPrefix(s.dir, "internal/"), "test/"), Argv: argv, Tests: true,
 			Dir: guestSource + "/" + s.dir, Seconds: s.seconds,
-			Env: []string{"CARREL_TEST_BIN=" + guestBin, "CARREL_TEST_CGROUP=" + string(l)},
+			Env: append(environment(s.path), "CARREL_TEST_BIN="+guestBin, "CARREL_TEST_CGROUP="+string(l)),
 		})
 	}
 	if !short {
 		all = append(all, harms(l)...)
 	}
 	return all
+}
+
+func environment(path string) []string {
+	return []string{"PATH=" + path + "/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "USER=root", "LANG=C.UTF-8"}
 }
 
 // testBinary is the name that `go test -c` gives to a package's tests.
@@ -70,11 +87,12 @@ func harms(l job.Layout) []job.Job {
 			seconds = 1
 		}
 		all = append(all, job.Job{
-			Name: "harm/" + h.name, Argv: []string{"sh", "-c", h.script}, Dir: "/", Seconds: seconds, Harm: h.seen,
+			Name: "harm/" + h.name, Argv: []string{"sh", "-c", h.script}, Dir: "/", Env: environment(""),
+			Seconds: seconds, Harm: h.seen,
 		})
 	}
 	return append(all, job.Job{
 		Name: "harm/no-test", Argv: []string{guestTest(suite[0].dir), "-test.v", "-test.run=^$"},
-		Dir: guestSource + "/" + suite[0].dir, Seconds: 20, Tests: true, Harm: "no test of it passed",
+		Dir: guestSource + "/" + suite[0].dir, Env: environment(""), Seconds: 20, Tests: true, Harm: "no test of it passed",
 	})
 }

@@ -22,6 +22,7 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/test/vm/job"
@@ -58,7 +59,7 @@ func parse(args []string) (options, error) {
 	f.BoolVar(&o.verbose, "v", false, "print what the jobs print")
 	f.BoolVar(&o.list, "list", false, "list the jobs and end")
 	f.IntVar(&o.cpus, "cpus", 2, "processors of a guest")
-	f.IntVar(&o.memoryMiB, "memory", 1024, "memory of a guest, in `MiB`")
+	f.IntVar(&o.memoryMiB, "memory", 1536, "memory of a guest, in `MiB`")
 	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "how long one guest may take")
 	f.StringVar(&o.cache, "cache", ".cache/vm", "`directory` for the kernel and the logs, below the module's root if relative")
 	if err := f.Parse(args); err != nil {
@@ -105,7 +106,8 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, o options, out io.Writer) error {
+func run(ctx context.Context, o options, to io.Writer) error {
+	out := &prefixed{to: to}
 	plans := map[job.Layout]job.Plan{}
 	for _, l := range o.layouts {
 		p := job.Plan{Cgroup: l, Jobs: slices.DeleteFunc(jobs(l, o.quick), func(j job.Job) bool { return !o.run.MatchString(j.Name) })}
@@ -123,7 +125,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		return nil
 	}
 	began := time.Now()
-	say := func(s string) { fmt.Fprintf(out, "      [%5.1fs] %s\n", time.Since(began).Seconds(), s) }
+	say := func(s string) { fmt.Fprintf(out, "[%5.1fs] %s\n", time.Since(began).Seconds(), s) }
 	if err := machine.Ready(); err != nil {
 		return err
 	}
@@ -164,84 +166,33 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	if err := makeDisk(ctx, b, filepath.Join(work, "tree"), g.Disk); err != nil {
 		return err
 	}
-	failed := 0
-	for _, l := range o.layouts {
+	say(fmt.Sprintf("booting %s; logs in %s", kernel.Name, filepath.Join(o.cache, "log")))
+	// Side by side: a guest waits as often as it works.
+	failed := make([]int, len(o.layouts))
+	var group errgroup.Group
+	for i, l := range o.layouts {
+		g := g
 		g.Initrd, g.Dir = filepath.Join(work, string(l)+".cpio"), filepath.Join(o.cache, "log", string(l))
 		if err := machine.WriteInitramfs(g.Initrd, b.init, kernel.Modules, plans[l]); err != nil {
 			return err
 		}
-		say(fmt.Sprintf("booting %s with cgroup %s; logs in %s", kernel.Name, l, g.Dir))
-		n, err := guest(ctx, g, plans[l], o, out)
-		if err != nil {
-			return fmt.Errorf("cannot finish the %s guest: %w", l, err)
-		}
-		failed += n
+		group.Go(func() (err error) {
+			if failed[i], err = guest(ctx, g, plans[l], o, &prefixed{to: to, prefix: string(l) + "  "}); err != nil {
+				return fmt.Errorf("cannot finish the %s guest: %w", l, err)
+			}
+			return nil
+		})
 	}
+	err = group.Wait()
 	say("done")
-	if failed > 0 {
-		return fmt.Errorf("%d jobs failed", failed)
+	n := 0
+	for _, f := range failed {
+		n += f
 	}
-	return nil
-}
-
-// guest runs one guest and prints a line for each job. It returns how many failed.
-func guest(ctx context.Context, g machine.Config, p job.Plan, o options, out io.Writer) (failed int, err error) {
-	if err := os.MkdirAll(g.Dir, 0o755); err != nil {
-		return 0, err
+	if n > 0 {
+		err = errors.Join(err, fmt.Errorf("%d jobs failed", n))
 	}
-	log, err := os.Create(filepath.Join(g.Dir, "jobs.log"))
-	if err != nil {
-		return 0, err
-	}
-	defer log.Close()
-	ctx, cancel := context.WithTimeoutCause(ctx, o.timeout, fmt.Errorf("it took longer than the %s of -timeout", o.timeout))
-	defer cancel()
-	results, skipped := job.NewResults(p), 0
-	on := func(e job.Event) {
-		switch e.Kind {
-		case job.Boot:
-			fmt.Fprintf(out, "boot  %s, up in %.1fs\n", e.Text, float64(e.MS)/1000)
-		case job.Start:
-			fmt.Fprintf(log, "=== %s\n", e.Job)
-		case job.Output:
-			fmt.Fprintln(log, e.Text)
-			if o.verbose {
-				fmt.Fprintln(out, "      | "+e.Text)
-			}
-		case job.End, job.Done:
-		}
-		r := results.Add(e)
-		if r == nil {
-			return
-		}
-		fmt.Fprintln(log, r)
-		fmt.Fprintln(out, r)
-		skipped += len(r.Skipped)
-		for _, s := range r.Skipped {
-			fmt.Fprintln(out, "      skipped: "+s)
-		}
-		if r.OK() {
-			return
-		}
-		failed++
-		const shown = 60
-		for _, l := range r.Output[max(0, len(r.Output)-shown):] {
-			if !o.verbose {
-				fmt.Fprintln(out, "      | "+l)
-			}
-		}
-		for _, s := range append(r.Problems, r.Missed()...) {
-			fmt.Fprintln(out, "      problem: "+s)
-		}
-	}
-	if err := machine.Run(ctx, g, on); err != nil {
-		return failed, err
-	}
-	if !results.Complete() {
-		return failed, errors.New("the guest said that it was done and was not")
-	}
-	fmt.Fprintf(out, "      cgroup %s: %d of %d jobs as they should be, %d tests skipped\n", p.Cgroup, len(p.Jobs)-failed, len(p.Jobs), skipped)
-	return failed, nil
+	return err
 }
 
 // lock keeps two runs from sharing a cache.

@@ -146,7 +146,9 @@ func mountV1() error {
 
 // settle does the rest of what an init does: names, loopback, limits, devices' links.
 func settle() error {
-	_ = os.Setenv("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+	if err := os.Setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"); err != nil { // to find programs by
+		return err
+	}
 	if err := unix.Sethostname([]byte("guest")); err != nil {
 		return err
 	}
@@ -210,7 +212,10 @@ func state() map[string]bool {
 	for _, dir := range []string{"/tmp", "/run", "/var/tmp", "/dev/shm", "/home", "/etc", "/var/lib", "/sys/class/net"} {
 		entries, _ := os.ReadDir(dir)
 		for _, e := range entries {
-			add("file", dir+"/"+e.Name())
+			// useradd and its kin keep a copy of each file before their change, and a lock.
+			if !strings.HasSuffix(e.Name(), "-") && e.Name() != ".pwd.lock" {
+				add("file", dir+"/"+e.Name())
+			}
 		}
 	}
 	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d os.DirEntry, err error) error {

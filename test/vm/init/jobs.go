@@ -44,7 +44,7 @@ func newRunner(r *reporter) *runner {
 // next one begins.
 func (x *runner) run(j job.Job) {
 	x.report.send(job.Event{Kind: job.Start, Job: j.Name})
-	before, began := state(), time.Now()
+	before := state()
 	problems, err := x.command(j)
 	if err != nil {
 		problems = append(problems, err.Error())
@@ -62,7 +62,7 @@ func (x *runner) run(j job.Job) {
 		}
 	}
 	slices.Sort(changed)
-	x.report.send(job.Event{Kind: job.End, Job: j.Name, Problems: append(problems, changed...), MS: time.Since(began).Milliseconds()})
+	x.report.send(job.Event{Kind: job.End, Job: j.Name, Problems: append(problems, changed...)})
 }
 
 func (x *runner) command(j job.Job) (problems []string, err error) {
@@ -80,10 +80,9 @@ func (x *runner) command(j job.Job) (problems []string, err error) {
 		return nil, err
 	}
 	defer r.Close()
-	base := []string{"PATH=" + os.Getenv("PATH"), "HOME=/root", "USER=root", "LANG=C.UTF-8"}
 	// Not os/exec: its Wait and the reaping of orphans would take each other's children.
 	pid, err := syscall.ForkExec(path, j.Argv, &syscall.ProcAttr{
-		Dir: j.Dir, Env: append(base, j.Env...), Files: []uintptr{null.Fd(), w.Fd(), w.Fd()},
+		Dir: j.Dir, Env: j.Env, Files: []uintptr{null.Fd(), w.Fd(), w.Fd()},
 		Sys: &syscall.SysProcAttr{Setsid: true},
 	})
 	_ = w.Close()

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -65,12 +64,12 @@ func run() error {
 	}
 	defer port.Close()
 	r := &reporter{to: json.NewEncoder(port)}
-	r.send(job.Event{Kind: job.Boot, Text: describe(plan.Cgroup), MS: uptime().Milliseconds()})
+	r.send(job.Event{Kind: job.Boot, Text: describe(plan.Cgroup)})
 	x := newRunner(r)
 	for _, j := range plan.Jobs {
 		x.run(j)
 	}
-	r.send(job.Event{Kind: job.Done, MS: uptime().Milliseconds()})
+	r.send(job.Event{Kind: job.Done})
 	return nil
 }
 
@@ -129,12 +128,4 @@ func describe(l job.Layout) string {
 		}
 	}
 	return text + " with " + strings.Join(have, " ")
-}
-
-func uptime() time.Duration {
-	var ts unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) != nil {
-		return 0
-	}
-	return time.Duration(ts.Nano())
 }

@@ -33,8 +33,9 @@ const (
 type Job struct {
 	Name string   `json:"name"`
 	Argv []string `json:"argv"`
-	Env  []string `json:"env,omitempty"`
-	Dir  string   `json:"dir"`
+	// Env is the whole environment.
+	Env []string `json:"env"`
+	Dir string   `json:"dir"`
 	// Seconds until it is asked for its goroutines with SIGQUIT and then killed.
 	Seconds int `json:"seconds"`
 	// Tests says that it is a Go test binary run with -test.v.
@@ -62,5 +63,4 @@ type Event struct {
 	Job      string   `json:"job,omitempty"`
 	Text     string   `json:"text,omitempty"`
 	Problems []string `json:"problems,omitempty"`
-	MS       int64    `json:"ms,omitempty"`
 }

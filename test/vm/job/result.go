@@ -14,7 +14,6 @@ type Result struct {
 	// others with their reasons.
 	Passed  int
 	Skipped []string
-	MS      int64
 	// Output is every line that it printed.
 	Output []string
 	ended  bool
@@ -66,7 +65,7 @@ func (x *Result) add(e Event) *Result {
 		x.Output = append(x.Output, e.Text)
 		x.test(e.Text)
 	case End:
-		x.ended, x.MS = true, e.MS
+		x.ended = true
 		x.Problems = append(x.Problems, e.Problems...)
 		// A binary without tests, or one that skips them all, exits with 0.
 		if x.Job.Tests && x.Passed == 0 {
@@ -109,22 +108,6 @@ func (x *Result) OK() bool {
 		return x.ended && len(x.Problems) == 0
 	}
 	return x.ended && strings.Contains(strings.Join(x.Problems, "\n"), x.Job.Harm)
-}
-
-// String is one line for the person who reads the run.
-func (x *Result) String() string {
-	verdict := "FAIL"
-	if x.OK() {
-		verdict = "ok  "
-	}
-	s := fmt.Sprintf("%s  %-28s %6.1fs", verdict, x.Job.Name, float64(x.MS)/1000)
-	if x.Job.Tests {
-		s += fmt.Sprintf("  %d passed, %d skipped", x.Passed, len(x.Skipped))
-	}
-	if x.Job.Harm != "" && x.OK() {
-		s += "  seen: " + x.Job.Harm
-	}
-	return s
 }
 
 // Missed says what a job that does harm on purpose should have shown and did not.
