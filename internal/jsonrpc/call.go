@@ -125,7 +125,7 @@ func (c *Conn) forget(id uint64, k *call) {
 
 // deliver hands a reply to the call it answers. A reply to a call that was given
 // up is dropped; one to an id that we never used breaks the protocol.
-func (c *Conn) deliver(e *envelope, frame []byte, fds []*os.File) *violation {
+func (c *Conn) deliver(e *envelope, fds []*os.File) *violation {
 	n, ok := parseUint(e.id)
 	c.mu.Lock()
 	known := ok && n >= 1 && n <= c.nextID

@@ -290,7 +290,7 @@ func unreachable(err error) error {
 	case err == nil, errors.Is(err, io.EOF):
 		return fmt.Errorf("cannot reach the peer: it closed the connection: %w", errdefs.ErrUnavailable)
 	default:
-		return fmt.Errorf("cannot reach the peer: %v: %w", err, errdefs.ErrUnavailable)
+		return fmt.Errorf("cannot reach the peer: %s: %w", err.Error(), errdefs.ErrUnavailable)
 	}
 }
 

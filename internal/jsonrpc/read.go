@@ -282,7 +282,7 @@ func (r *reader) message(frame []byte) error {
 			}
 			return fmt.Errorf("the peer ended the connection: %w", err)
 		}
-		if bad := r.c.deliver(&e, frame, files); bad != nil {
+		if bad := r.c.deliver(&e, files); bad != nil {
 			return r.refuse(nil, bad)
 		}
 		return nil

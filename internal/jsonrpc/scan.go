@@ -1,6 +1,7 @@
 package jsonrpc
 
 import (
+	"slices"
 	"unicode/utf8"
 )
 
@@ -202,12 +203,7 @@ func validID(id []byte) bool {
 		return true
 	}
 	if id[0] == '"' {
-		for _, c := range id[1 : len(id)-1] {
-			if c == '\\' {
-				return false
-			}
-		}
-		return true
+		return !slices.Contains(id, '\\')
 	}
 	if id[0] == '-' {
 		id = id[1:]

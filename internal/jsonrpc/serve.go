@@ -61,8 +61,7 @@ func (c *Conn) respond(in *incoming, result any, fds []*os.File, err error) {
 		}
 	}
 	closeAll(fds)
-	var h *hangup
-	if errors.As(err, &h) {
+	if _, ok := errors.AsType[*hangup](err); ok {
 		c.end(err)
 	}
 	c.finished(in)
