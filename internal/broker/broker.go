@@ -171,7 +171,7 @@ func (s *Server) listen(ctx context.Context, ready func() error) error {
 	if err != nil {
 		return fmt.Errorf("cannot listen on %s: %w", path, err)
 	}
-	defer os.Remove(path)
+	defer func() { _ = os.Remove(path) }() // the next broker removes what is left
 	if err := ready(); err != nil {
 		_ = l.Close()
 		return err
@@ -265,16 +265,16 @@ func (s *Server) Attach(c *net.UnixConn, onClose func(error)) (*jsonrpc.Conn, er
 	var conn *jsonrpc.Conn
 	conn = jsonrpc.New(c, jsonrpc.Config{
 		MaxFrame: maxRequest, MaxSend: maxReply, MaxInFlight: maxInFlight,
-		Handler: func(ctx context.Context, c *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
+		Handler: func(ctx context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
 			if !s.begin() {
 				return nil, nil, fmt.Errorf("cannot begin %s: the broker is being stopped: %w", r.Method, errdefs.ErrUnavailable)
 			}
 			defer s.requests.Done()
-			result, fds, err := one.handle(ctx, c, r)
+			result, err := one.handle(ctx, r)
 			if err != nil {
 				s.Log.Warn("refused", "method", r.Method, "error", err)
 			}
-			return result, fds, err
+			return result, nil, err
 		},
 		OnClose: func(err error) {
 			s.mu.Lock() // Attach holds it until conn is set

@@ -107,6 +107,7 @@ func (l *Lifecycle) Recover(ctx context.Context) error {
 			_, err = l.finishDestroy(ctx, e)
 		case workspace.StateRunning:
 			err = l.adopt(ctx, e)
+		case workspace.StateStopped, workspace.StateDestroyed: // nothing was under way
 		}
 		if err != nil {
 			l.log.Error("cannot bring a workspace in order", "workspace", e.Name, "state", e.State, "error", err)
@@ -171,10 +172,11 @@ func (l *Lifecycle) follow(name id.Workspace, r Running) {
 		if !ok || e.State != workspace.StateRunning || e.Executor == nil || *e.Executor != r.Executor {
 			return // it was stopped, or another one was started since
 		}
-		l.log.Warn("an executor ended", "workspace", name, "pid", r.Executor.PID)
 		if err := l.settle(ctx, e); err != nil {
-			l.log.Error("cannot clean up", "workspace", name, "error", err)
+			l.log.Error("cannot clean up after an executor that ended", "workspace", name, "pid", r.Executor.PID, "error", err)
+			return
 		}
+		l.log.Warn("an executor ended; its workspace is stopped", "workspace", name, "pid", r.Executor.PID)
 	})
 }
 

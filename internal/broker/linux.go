@@ -112,7 +112,7 @@ func (h *Host) Start(ctx context.Context, e Entry) (r Running, report workspace.
 		return r, report, err
 	}
 	defer home.Close()
-	tmp, varTmp, err := h.temporaryFor(e.Name, e.IDs)
+	tmp, varTmp, err := h.temporaryFor(e.Name)
 	if err != nil {
 		return r, report, err
 	}
@@ -238,7 +238,7 @@ func (h *Host) stderr(name id.Workspace) (*os.File, error) {
 	return w, nil
 }
 
-func (h *Host) temporaryFor(name id.Workspace, ids workspace.IDs) (tmp, varTmp *os.File, err error) {
+func (h *Host) temporaryFor(name id.Workspace) (tmp, varTmp *os.File, err error) {
 	t, err := beneath(h.tmp, string(name))
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot open the temporary directories of %s: %w", name, err)

@@ -3,7 +3,6 @@ package broker
 import (
 	"context"
 	"fmt"
-	"os"
 	"sync/atomic"
 
 	"github.com/containerd/errdefs"
@@ -61,22 +60,21 @@ type session struct {
 }
 
 // handle is the one door for requests.
-func (s *session) handle(ctx context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
+func (s *session) handle(ctx context.Context, r *jsonrpc.Request) (any, error) {
 	op, ok := operations[r.Method]
 	switch {
 	case !ok:
-		return nil, nil, jsonrpc.Hangup(jsonrpc.MethodNotFound(r.Method))
+		return nil, jsonrpc.Hangup(jsonrpc.MethodNotFound(r.Method))
 	case r.Notification:
-		return nil, nil, refuse("cannot accept %s as a notification", r.Method)
+		return nil, refuse("cannot accept %s as a notification", r.Method)
 	case len(r.Params) > op.params:
-		return nil, nil, refuse("cannot accept %s: its params are longer than %d bytes", r.Method, op.params)
+		return nil, refuse("cannot accept %s: its params are longer than %d bytes", r.Method, op.params)
 	case op.before && !s.greeted.CompareAndSwap(false, true):
-		return nil, nil, refuse("cannot accept a second %s", r.Method)
+		return nil, refuse("cannot accept a second %s", r.Method)
 	case !op.before && !s.greeted.Load():
-		return nil, nil, refuse("cannot accept %s before %s", r.Method, brokerapi.MethodHello)
+		return nil, refuse("cannot accept %s before %s", r.Method, brokerapi.MethodHello)
 	}
-	result, err := op.run(s, ctx, r, op.states)
-	return result, nil, err
+	return op.run(s, ctx, r, op.states)
 }
 
 // refuse is the answer to what no daemon in order sends.

@@ -408,22 +408,45 @@ func TestPidOfAnother(t *testing.T) {
 	_ = bystander.Wait()
 }
 
+// heard passes on to the test's log and tells when a text was logged.
+type heard struct {
+	testLog
+	text string
+	once sync.Once
+	said chan struct{}
+}
+
+func (h *heard) Write(b []byte) (int, error) {
+	if strings.Contains(string(b), h.text) {
+		h.once.Do(func() { close(h.said) })
+	}
+	return h.testLog.Write(b)
+}
+
 // TestExecutorIsKilled: the workspace becomes stopped, and starts again.
 func TestExecutorIsKilled(t *testing.T) {
 	p := newPlace(t)
-	life := p.mustOpen(t)
-	defer func() { _ = life.Close() }()
+	h := &heard{testLog: testLog{t}, text: "an executor ended", said: make(chan struct{})}
+	life, err := p.open(t, slog.New(slog.NewTextHandler(h, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = life.Close() })
 	p.create(t, life)
 	e, _ := start(t, life, p.name)
 	if err := syscall.Kill(e.Executor.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(10 * time.Second)
-	for life.List()[0].State != workspace.StateStopped {
-		if time.Now().After(deadline) {
-			t.Fatal("nobody noticed")
-		}
-		time.Sleep(time.Millisecond) // the ledger has no event to wait for
+	select {
+	case <-h.said:
+	case <-time.After(10 * time.Second):
+		t.Fatal("nobody noticed")
+	}
+	if got := life.List()[0]; got.State != workspace.StateStopped || got.Executor != nil {
+		t.Errorf("listed %+v", got)
+	}
+	if left := p.groups(t); len(left) > 0 {
+		t.Errorf("groups are left: %v", left)
 	}
 	again, _ := start(t, life, p.name)
 	if again.Executor.PID == e.Executor.PID {
@@ -432,21 +455,20 @@ func TestExecutorIsKilled(t *testing.T) {
 }
 
 // TestUnprovedStartLeavesNothing: the launcher says that a required control does not
-// hold, or says nothing of it.
+// hold.
 func TestUnprovedStartLeavesNothing(t *testing.T) {
 	p := newPlace(t)
-	var started []int
+	pidfd := -1
 	p.launcher = broker.LauncherFunc(func(ctx context.Context, c launch.Config) (*launch.Executor, error) {
 		x, err := launch.Start(ctx, c)
 		if err == nil {
-			started = append(started, x.PID)
+			pidfd, err = unix.PidfdOpen(x.PID, 0)
 			x.Report.Controls[0].State, x.Report.Controls[0].Remedy = workspace.Failed, "plant nothing"
 		}
 		return x, err
 	})
 	life := p.mustOpen(t)
-	defer func() { _ = life.Close() }()
-	e := p.create(t, life)
+	p.create(t, life)
 	_, _, err := life.Start(t.Context(), p.name, workspace.StateStopped)
 	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "plant nothing") {
 		t.Errorf("got %v", err)
@@ -454,20 +476,14 @@ func TestUnprovedStartLeavesNothing(t *testing.T) {
 	if got := life.List(); got[0].State != workspace.StateStopped || got[0].Executor != nil {
 		t.Errorf("listed %+v", got[0])
 	}
-	groups := p.groups(t)
 	socks, _ := filepath.Glob(p.settings.RuntimeDir + "/x/*")
-	if len(groups)+len(socks) > 0 || len(started) != 1 {
-		t.Errorf("left %v %v, started %v", groups, socks, started)
+	if groups := p.groups(t); len(groups)+len(socks) > 0 || pidfd < 0 {
+		t.Errorf("left %v %v, launched %v", groups, socks, pidfd)
 	}
-	// Killed and reaped; a watch may take a moment for the second.
-	deadline := time.Now().Add(5 * time.Second)
-	for syscall.Kill(started[0], 0) == nil && time.Now().Before(deadline) {
-		time.Sleep(time.Millisecond)
+	defer unix.Close(pidfd)
+	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 5000); n != 1 {
+		t.Errorf("the executor lives on: %v", err)
 	}
-	if err := syscall.Kill(started[0], 0); !errors.Is(err, syscall.ESRCH) {
-		t.Errorf("the executor is left: %v", err)
-	}
-	_ = e
 }
 
 // TestDestroyEndsEveryProcess: one of the workspace's ids that is in none of its groups

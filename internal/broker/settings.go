@@ -124,8 +124,11 @@ func (s Settings) Validate() error {
 		return fmt.Errorf("%s %s: %w", key, why, errdefs.ErrInvalidArgument)
 	}
 	for _, p := range []struct{ key, path string }{
-		{"data_dir", s.DataDir}, {"runtime_dir", s.RuntimeDir}, {"home_root", s.HomeRoot},
-		{"shell", s.Shell}, {"executor_path", s.ExecutorPath},
+		{"data_dir", s.DataDir},
+		{"runtime_dir", s.RuntimeDir},
+		{"home_root", s.HomeRoot},
+		{"shell", s.Shell},
+		{"executor_path", s.ExecutorPath},
 	} {
 		// A colon or a newline would end a field of passwd.
 		if !filepath.IsAbs(p.path) || filepath.Clean(p.path) != p.path || p.path == "/" || strings.ContainsAny(p.path, ":\n\x00") || len(p.path) > 1024 {

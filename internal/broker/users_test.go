@@ -1,6 +1,7 @@
 package broker_test
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -83,9 +84,7 @@ func TestVerify(t *testing.T) {
 		"cut short":         {"passwd": n + ":x\n"},
 	} {
 		all := map[string]string{"passwd": passwd, "group": group, "shadow": shadow}
-		for f, text := range files {
-			all[f] = text
-		}
+		maps.Copy(all, files)
 		if err := broker.UsersAt(etc(t, all), s).Verify(n, ids); err == nil {
 			t.Errorf("%s was accepted", what)
 		}
