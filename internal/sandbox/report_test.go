@@ -25,8 +25,10 @@ func control(t *testing.T, r workspace.Report, id string) workspace.Control {
 
 func TestJudge(t *testing.T) {
 	r := sandbox.Judge(sandbox.Rootful, []sandbox.Finding{
-		{Control: "seccomp", OK: true, Evidence: "a"}, {Control: "seccomp", OK: true, Evidence: "b"},
-		{Control: "landlock", OK: true, Evidence: "c"}, {Control: "landlock", OK: false, Evidence: "d"},
+		{Control: "seccomp", OK: true, Evidence: "a"},
+		{Control: "seccomp", OK: true, Evidence: "b"},
+		{Control: "landlock", OK: true, Evidence: "c"},
+		{Control: "landlock", OK: false, Evidence: "d"},
 		{Control: "invented", OK: true, Evidence: "e"},
 	})
 	if c := control(t, r, "seccomp"); c.State != workspace.Verified || c.Evidence != "a; b" || c.Remedy != "" {
