@@ -86,7 +86,7 @@ func Run(ctx context.Context, c Config, on func(job.Event)) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("cannot start QEMU: %w", err)
+		return fmt.Errorf("cannot start QEMU: %w", errors.Join(context.Cause(ctx), err))
 	}
 	done, readErr := readEvents(out, on)
 	if readErr != nil {
