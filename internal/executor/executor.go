@@ -92,9 +92,6 @@ func Run(build string) error {
 	}
 	e.reaper = newReaper(e)
 	go thread.Do(e.loop.run) // for the life of the process
-	if err := unix.Listen(spec.FDs.Listener, maxPeers); err != nil {
-		return fmt.Errorf("cannot listen: %w", err)
-	}
 	f := os.NewFile(uintptr(spec.FDs.Listener), "listener")
 	l, err := net.FileListener(f)
 	f.Close()

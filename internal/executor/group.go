@@ -40,13 +40,22 @@ type group struct {
 
 func openGroups(spec *sandbox.Spec) (*groups, error) {
 	g := &groups{dir: spec.FDs.Cmd}
+	var controllers []string
 	for _, c := range spec.Cgroup.V2Controllers {
 		// The same ceilings as the group above, for tools that read only their own.
+		controllers = append(controllers, "+"+c)
 		switch c {
 		case "memory":
 			g.limits = append(g.limits, [2]string{"memory.max", strconv.FormatInt(spec.Limits.MemoryBytes, 10)})
 		case "pids":
 			g.limits = append(g.limits, [2]string{"pids.max", strconv.FormatInt(spec.Limits.Pids, 10)})
+		}
+	}
+	if len(controllers) > 0 {
+		// Not earlier: the self-check was born into the group itself, which a group that
+		// hands controllers down does not allow.
+		if err := writeAt(g.dir, "cgroup.subtree_control", strings.Join(controllers, " ")); err != nil {
+			return nil, fmt.Errorf("cannot limit the groups of commands: %w", err)
 		}
 	}
 	first, err := g.make()
@@ -91,17 +100,21 @@ func (g *groups) make() (*group, error) {
 		}
 	}
 	for _, l := range g.limits {
-		fd, err := unix.Openat(s.dir, l[0], unix.O_WRONLY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return fail(l[0], err)
-		}
-		_, err = unix.Write(fd, []byte(l[1]))
-		unix.Close(fd)
-		if err != nil {
+		if err := writeAt(s.dir, l[0], l[1]); err != nil {
 			return fail(l[0], err)
 		}
 	}
 	return s, nil
+}
+
+func writeAt(dir int, file, value string) error {
+	fd, err := unix.Openat(dir, file, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	_, err = unix.Write(fd, []byte(value))
+	return err
 }
 
 // give takes back a sub-group that is empty.

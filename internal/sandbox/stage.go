@@ -54,7 +54,8 @@ var steps = []step{
 	{"no new privileges", "Landlock and seccomp require it", func(*stage) error { return noNewPrivs() }},
 	{"landlock", "before seccomp, which could refuse its calls one day", (*stage).landlock},
 	{"not dumpable", "before commands exist: none may look into the executor", (*stage).notDumpable},
-	{"seccomp", "last, as it refuses what the steps above use", (*stage).seccomp},
+	{"seccomp", "last of what restricts, as it refuses what the steps above use", (*stage).seccomp},
+	{"listen", "the kernel shows the ids of whoever listens to those who connect, and they may as soon as the start is reported", (*stage).listen},
 }
 
 // Enter carries out spec, proves it, reports to the broker and waits for its leave. It
@@ -303,6 +304,11 @@ func (s *stage) capabilities() error {
 func (s *stage) notDumpable() error {
 	return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 }
+
+// backlog is more than the daemon needs: it has two connections.
+const backlog = 16
+
+func (s *stage) listen() error { return unix.Listen(s.spec.FDs.Listener, backlog) }
 
 func (s *stage) seccomp() error {
 	p, err := seccomp.Filter(s.spec.Seccomp)
