@@ -145,7 +145,7 @@ func run(ctx context.Context, o options, to io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(work)
+	defer func() { _ = os.RemoveAll(work) }()
 
 	g := machine.Config{CPUs: o.cpus, MemoryMiB: o.memoryMiB}
 	if g.QEMU, err = machine.GetQEMU(ctx, say); err != nil {

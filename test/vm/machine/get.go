@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 )
 
 // ErrCannotHave says that something a guest needs cannot be had on this host, so that
@@ -55,7 +56,7 @@ func GetQEMU(ctx context.Context, say func(string)) (string, error) {
 	}
 	if err := install(); err != nil {
 		// A fresh host has no lists of packages yet.
-		if _, err := output(ctx, "apt-get", "update"); err != nil {
+		if err := aptUpdate(ctx); err != nil {
 			return "", cannotHave("%s is not installed and apt-get cannot update: %w", qemuPackage, err)
 		}
 		if err := install(); err != nil {
@@ -81,7 +82,7 @@ type Kernel struct {
 func GetKernel(ctx context.Context, dir string, say func(string)) (Kernel, error) {
 	pkg, file, err := offered(ctx)
 	if err != nil {
-		if _, err2 := output(ctx, "apt-get", "update"); err2 == nil {
+		if aptUpdate(ctx) == nil {
 			pkg, file, err = offered(ctx)
 		}
 	}
@@ -108,7 +109,7 @@ func GetKernel(ctx context.Context, dir string, say func(string)) (Kernel, error
 	if err != nil {
 		return Kernel{}, err
 	}
-	defer os.RemoveAll(tmp)
+	defer func() { _ = os.RemoveAll(tmp) }()
 	get := exec.CommandContext(ctx, "apt-get", "download", "-o", "APT::Sandbox::User=root", pkg)
 	get.Dir = tmp
 	if b, err := get.CombinedOutput(); err != nil {
@@ -164,6 +165,16 @@ func openKernel(at string) (Kernel, error) {
 		return Kernel{}, fmt.Errorf("cannot find one kernel in %s", at)
 	}
 	return Kernel{Image: images[0], Modules: modules[0], Name: filepath.Base(at)}, nil
+}
+
+// updateTimeout is for a host whose network swallows what it sends.
+const updateTimeout = time.Minute
+
+func aptUpdate(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, updateTimeout)
+	defer cancel()
+	_, err := output(ctx, "apt-get", "update")
+	return err
 }
 
 // output runs a tool and returns its stdout; the error carries its stderr.

@@ -95,7 +95,7 @@ func Run(ctx context.Context, c Config, on func(job.Event)) error {
 	err = cmd.Wait()
 	switch {
 	case ctx.Err() != nil:
-		err = fmt.Errorf("cannot finish: %w; the guest was ended", context.Cause(ctx))
+		err = fmt.Errorf("it was ended early: %w", context.Cause(ctx))
 	case readErr != nil:
 		err = readErr
 	case err != nil:
