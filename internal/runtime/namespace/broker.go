@@ -46,7 +46,7 @@ func (b *broker) call(ctx context.Context, method string, params, result any) er
 		if !again {
 			return fmt.Errorf("the broker went away during %s; its log tells why: %w", method, err)
 		}
-		_ = conn.Close() // half-closed at best
+		b.drop(conn) // half-closed at best
 	}
 }
 
@@ -77,6 +77,17 @@ func (b *broker) connect(ctx context.Context) (*jsonrpc.Conn, error) {
 	}
 	b.conn = conn
 	return conn, nil
+}
+
+// drop lets go of a connection, so that the next call makes another even while this one
+// is still closing.
+func (b *broker) drop(conn *jsonrpc.Conn) {
+	b.mu.Lock()
+	if b.conn == conn {
+		b.conn = nil
+	}
+	b.mu.Unlock()
+	_ = conn.Close() // always nil
 }
 
 func (b *broker) close() {

@@ -328,6 +328,10 @@ func (l *link) attach(ctx context.Context, p execapi.ExecParams, tty bool, fds [
 		l.mu.Unlock()
 		return nil, l.gone
 	}
+	if l.procs[p.ID] != nil {
+		l.mu.Unlock()
+		return nil, fmt.Errorf("cannot run the command: id %s is in use: %w", p.ID, errdefs.ErrAlreadyExists)
+	}
 	l.procs[p.ID] = proc
 	l.mu.Unlock()
 	var res execapi.ExecResult
