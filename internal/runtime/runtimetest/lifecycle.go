@@ -1,0 +1,270 @@
+package runtimetest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+func testCreate(t *testing.T, s *suite) {
+	name := s.name(t)
+	first, err := s.Create(t.Context(), name, digestOf(name), Limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first.Name != name || first.State != workspace.StateStopped || first.Limits != Limits || first.Home == "" || first.User == "" || first.ExecutorPID != 0 {
+		t.Errorf("created: %+v", first)
+	}
+	if first.IDs != workspace.IDsFrom(first.IDs.Executor) || first.IDs.Executor < 1000 {
+		t.Errorf("ids: %+v", first.IDs)
+	}
+	again, err := s.Create(t.Context(), name, digestOf(name), Limits)
+	if err != nil || again != first {
+		t.Errorf("created again: %+v, not %+v: %v", again, first, err)
+	}
+	_, err = s.Create(t.Context(), name, digestOf("rtt-other"), Limits)
+	is(t, "create for another key", err, errdefs.ErrAlreadyExists)
+
+	other := s.name(t)
+	for _, l := range []workspace.Limits{
+		{MemoryBytes: 1, Pids: 64, CPUWeight: 100, OpenFiles: 256},
+		{MemoryBytes: 128 << 20, Pids: -1, CPUWeight: 100, OpenFiles: 256},
+		{MemoryBytes: 128 << 20, Pids: 64, CPUWeight: 10001, OpenFiles: 256},
+		{MemoryBytes: 128 << 20, SwapBytes: -1, Pids: 64, CPUWeight: 100, OpenFiles: 256},
+	} {
+		_, err := s.Create(t.Context(), other, digestOf(other), l)
+		is(t, "create with limits out of bounds", err, errdefs.ErrInvalidArgument)
+	}
+	for _, bad := range []id.Workspace{"", "root", "../x", "rtt", "rtt-0000000", "-rf", "rtt-0123abcd/..", "rtt-0123abcd\x00", id.Workspace(strings.Repeat("a", 200))} {
+		_, err := s.Create(t.Context(), bad, digestOf(bad), Limits)
+		is(t, fmt.Sprintf("create %.20q", bad), err, errdefs.ErrInvalidArgument)
+	}
+	for _, digest := range []string{"", "abc", strings.ToUpper(digestOf(other)), digestOf(other) + "0"} {
+		_, err := s.Create(t.Context(), other, digest, Limits)
+		is(t, "create with digest "+digest, err, errdefs.ErrInvalidArgument)
+	}
+	if s.listed(t, other) != nil {
+		t.Error("a create that was refused left a workspace")
+	}
+	w, err := s.Create(t.Context(), other, digestOf(other), workspace.Limits{})
+	if err != nil || w.Limits != workspace.DefaultLimits {
+		t.Errorf("created without limits: %+v: %v", w, err)
+	}
+}
+
+// listed returns the workspace as List has it, or nil.
+func (s *suite) listed(t *testing.T, name id.Workspace) *runtime.Workspace {
+	t.Helper()
+	all, err := s.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(all, func(w runtime.Workspace) bool { return w.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &all[i]
+}
+
+func testUnknown(t *testing.T, s *suite) {
+	name := s.name(t)
+	_, _, err := s.Start(t.Context(), name)
+	is(t, "start", err, errdefs.ErrNotFound)
+	_, err = s.Stop(t.Context(), name)
+	is(t, "stop", err, errdefs.ErrNotFound)
+	_, err = s.Destroy(t.Context(), name, true)
+	is(t, "destroy", err, errdefs.ErrNotFound)
+	_, err = s.Report(t.Context(), name)
+	is(t, "report", err, errdefs.ErrNotFound)
+	s.nothingRuns(t, name)
+	for _, bad := range []id.Workspace{"", "..", "x/../y", "rtt-0123abcd/../rtt-0123abcd"} {
+		if _, _, err := s.Start(t.Context(), bad); err == nil {
+			t.Errorf("%q was started", bad)
+		}
+		if _, err := s.Runtime.Run(t.Context(), bad, sh("true")); err == nil {
+			t.Errorf("something ran in %q", bad)
+		}
+	}
+}
+
+// nothingRuns sees that each call that needs an executor says that there is none.
+func (s *suite) nothingRuns(t *testing.T, name id.Workspace) {
+	t.Helper()
+	ctx, cmd := t.Context(), id.NewCommand()
+	spawn := sh("true")
+	spawn.Stdout, spawn.Stderr = "", ""
+	for what, call := range map[string]func() error{
+		"run":      func() error { _, err := s.Runtime.Run(ctx, name, sh("true")); return err },
+		"spawn":    func() error { _, err := s.Spawn(ctx, name, spawn, false); return err },
+		"detach":   func() error { return s.Detach(ctx, name, spawn, false) },
+		"commands": func() error { _, err := s.Commands(ctx, name); return err },
+		"output": func() error {
+			_, _, err := s.Output(ctx, name, execapi.OutputParams{ID: cmd}, false)
+			return err
+		},
+		"signal": func() error { return s.Signal(ctx, name, execapi.StopTaskParams{ID: cmd}) },
+		"resize": func() error { return s.Resize(ctx, name, execapi.ResizeParams{ID: cmd, Rows: 1, Cols: 1}) },
+		"ping":   func() error { return s.Ping(ctx, name) },
+	} {
+		is(t, what, call(), runtime.ErrNotRunning)
+	}
+}
+
+func testStates(t *testing.T, s *suite) {
+	w := s.created(t)
+	s.nothingRuns(t, w.Name)
+	_, err := s.Report(t.Context(), w.Name)
+	is(t, "report on a stopped workspace", err, errdefs.ErrFailedPrecondition)
+
+	first, report, err := s.Start(t.Context(), w.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first.State != workspace.StateRunning || first.ExecutorPID <= 0 || first.IDs != w.IDs {
+		t.Errorf("started: %+v", first)
+	}
+	if err := report.Err(); err != nil {
+		t.Error(err)
+	}
+	if err := s.Ping(t.Context(), w.Name); err != nil {
+		t.Error(err)
+	}
+	again, report, err := s.Start(t.Context(), w.Name)
+	if err != nil || again != first || report.Err() != nil {
+		t.Errorf("started again: %+v, not %+v: %v, %v", again, first, err, report.Err())
+	}
+	report, err = s.Report(t.Context(), w.Name)
+	if err != nil || report.Err() != nil {
+		t.Errorf("report: %v, %v", err, report.Err())
+	}
+	if l := s.listed(t, w.Name); l == nil || *l != first {
+		t.Errorf("listed as %+v", l)
+	}
+	for range 2 {
+		stopped, err := s.Stop(t.Context(), w.Name)
+		if err != nil || stopped.State != workspace.StateStopped || stopped.ExecutorPID != 0 {
+			t.Fatalf("stopped: %+v: %v", stopped, err)
+		}
+	}
+	s.nothingRuns(t, w.Name)
+	second, _, err := s.Start(t.Context(), w.Name)
+	if err != nil || second.ExecutorPID == first.ExecutorPID {
+		t.Errorf("started once more: %+v: %v", second, err)
+	}
+}
+
+func testDestroy(t *testing.T, s *suite) {
+	w := s.started(t)
+	s.sh(t, w.Name, "echo old > file")
+	for range 2 {
+		gone, err := s.Destroy(t.Context(), w.Name, true)
+		if err != nil || gone.State != workspace.StateDestroyed || gone.Retained != "" || gone.ExecutorPID != 0 {
+			t.Fatalf("destroyed: %+v: %v", gone, err)
+		}
+	}
+	if l := s.listed(t, w.Name); l != nil {
+		t.Errorf("listed as %+v", l)
+	}
+	_, _, err := s.Start(t.Context(), w.Name)
+	is(t, "start", err, errdefs.ErrNotFound)
+	s.nothingRuns(t, w.Name)
+
+	again, err := s.Create(t.Context(), w.Name, digestOf(w.Name), Limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.IDs.Executor <= w.IDs.Agent {
+		t.Errorf("ids are used again: %+v after %+v", again.IDs, w.IDs)
+	}
+	if _, _, err := s.Start(t.Context(), w.Name); err != nil {
+		t.Fatal(err)
+	}
+	if out := s.sh(t, w.Name, "ls -A"); strings.Contains(out, "file") {
+		t.Errorf("the old home is there: %s", out)
+	}
+	kept, err := s.Destroy(t.Context(), w.Name, false)
+	if err != nil || kept.Retained == "" {
+		t.Errorf("destroyed without purge: %+v: %v", kept, err)
+	}
+}
+
+func testHomeIsKept(t *testing.T, s *suite) {
+	w := s.started(t)
+	s.sh(t, w.Name, "echo kept > file; echo here > /tmp/file")
+	if _, err := s.Stop(t.Context(), w.Name); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.Start(t.Context(), w.Name); err != nil {
+		t.Fatal(err)
+	}
+	if out := s.sh(t, w.Name, "cat file"); out != "kept\n" {
+		t.Errorf("the file holds %q", out)
+	}
+}
+
+func testConcurrentLifecycle(t *testing.T, s *suite) {
+	w := s.created(t)
+	const callers = 6
+	started := make([]runtime.Workspace, callers)
+	var all sync.WaitGroup
+	for i := range callers {
+		all.Go(func() {
+			if _, err := s.Create(t.Context(), w.Name, digestOf(w.Name), Limits); err != nil {
+				t.Error(err)
+			}
+			got, _, err := s.Start(t.Context(), w.Name)
+			if err != nil {
+				t.Error(err)
+			}
+			started[i] = got
+		})
+	}
+	all.Wait()
+	for _, got := range started {
+		if got != started[0] {
+			t.Errorf("two executors were started: %+v, %+v", got, started[0])
+		}
+	}
+	// Everything at once: each call succeeds or says that the state is wrong, and what
+	// stands in the end is one of the states.
+	for i := range callers {
+		all.Go(func() {
+			var err error
+			switch i % 3 {
+			case 0:
+				_, err = s.Stop(t.Context(), w.Name)
+			case 1:
+				_, _, err = s.Start(t.Context(), w.Name)
+			case 2:
+				_, err = s.Runtime.Run(t.Context(), w.Name, sh("true"))
+			}
+			if err != nil && !errdefs.IsFailedPrecondition(err) && !errdefs.IsUnavailable(err) {
+				t.Errorf("call %d: %v", i, err)
+			}
+		})
+	}
+	all.Wait()
+	if _, _, err := s.Start(t.Context(), w.Name); err != nil {
+		t.Error(err)
+	}
+	if out := s.sh(t, w.Name, "echo well"); out != "well\n" {
+		t.Errorf("%q", out)
+	}
+	for range callers {
+		all.Go(func() {
+			if _, err := s.Destroy(t.Context(), w.Name, true); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+}
