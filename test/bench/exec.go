@@ -145,7 +145,8 @@ func (b *bench) cli() error {
 	}
 	env := append(os.Environ(), carrel.HostEnv+"="+h.address())
 	ours := program("carrel exec", env, nil, h.program, "exec", "demo", "--", command)
-	got := measure.Interleave(b.ctx, b.pace(slowest), append([]measure.Contestant{ours, fork()}, b.peers.beside()...))
+	all := append([]measure.Contestant{ours, fork()}, b.peers.beside()...)
+	got := measure.Interleave(b.ctx, b.pace(slowest), append(all, b.peers.others(b)...))
 	return b.times(report.CLI, time.Millisecond, got[0], got[1:])
 }
 

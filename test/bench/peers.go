@@ -174,24 +174,12 @@ func (r *ociRuntime) makeBundle(ctx context.Context) error {
 	delete(process, "rlimits")
 	spec["root"] = map[string]any{"path": rootfs, "readonly": true}
 	linux["cgroupsPath"] = "/" + filepath.Base(filepath.Dir(r.bundle)) + "-" + r.name
-	for _, d := range []string{"bin", "lib", "lib64", "usr"} {
-		host := "/" + d
-		st, err := os.Lstat(host)
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		if err == nil && st.Mode()&os.ModeSymlink != 0 {
-			var to string
-			if to, err = os.Readlink(host); err == nil {
-				err = os.Symlink(to, filepath.Join(rootfs, d))
-			}
-		} else if err == nil {
-			err = os.Mkdir(filepath.Join(rootfs, d), 0o755)
-			mounts = append(mounts, map[string]any{"destination": host, "source": host, "type": "bind", "options": []string{"rbind", "ro"}})
-		}
-		if err != nil {
-			return err
-		}
+	host, err := hostPrograms(rootfs)
+	if err != nil {
+		return err
+	}
+	for _, d := range host {
+		mounts = append(mounts, map[string]any{"destination": d, "source": d, "type": "bind", "options": []string{"rbind", "ro"}})
 	}
 	spec["mounts"] = mounts
 	if raw, err = json.Marshal(spec); err != nil {

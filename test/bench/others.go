@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/carrel-dev/carrel/test/bench/measure"
+)
+
+// others are programs that nothing is to be reached against, but that people use to run a
+// command as somebody else or apart from the rest. They are measured where they are
+// installed.
+func (p *peers) others(b *bench) []measure.Contestant {
+	var out []measure.Contestant
+	for _, x := range []struct {
+		name string
+		argv []string
+	}{
+		{"sudo -u nobody", []string{"sudo", "-n", "-u", "nobody", command}},
+		{"firejail", []string{"firejail", "--quiet", "--noprofile", command}},
+	} {
+		path, err := exec.LookPath(x.argv[0])
+		if err != nil {
+			b.Miss(x.name, err)
+			continue
+		}
+		out = append(out, program(x.name, nil, nil, append([]string{path}, x.argv[1:]...)...))
+	}
+	c, err := podman(b)
+	if err != nil {
+		b.Miss("podman exec", err)
+		return out
+	}
+	return append(out, c)
+}
+
+// podman starts a container of podman's with state of its own, and removes at the end
+// what podman left outside it.
+func podman(b *bench) (measure.Contestant, error) {
+	path, err := exec.LookPath("podman")
+	if err != nil {
+		return measure.Contestant{}, err
+	}
+	dir := filepath.Join(b.dir, "podman")
+	rootfs := filepath.Join(dir, "rootfs")
+	for _, d := range []string{"proc", "dev", "sys", "etc", "run", "tmp", "var"} {
+		if err := os.MkdirAll(filepath.Join(rootfs, d), 0o755); err != nil {
+			return measure.Contestant{}, err
+		}
+	}
+	mounts, err := hostPrograms(rootfs)
+	if err != nil {
+		return measure.Contestant{}, err
+	}
+	unmark := absent(podmanMarks)
+	b.later(func(context.Context) error { unmark(); return nil })
+	base := []string{
+		path, "--root", filepath.Join(dir, "root"), "--runroot", filepath.Join(dir, "runroot"), "--tmpdir", filepath.Join(dir, "tmp"),
+		"--cgroup-manager=cgroupfs", "--runtime=runc", "--events-backend=none",
+	}
+	do := func(args ...string) error {
+		argv := append(append([]string{}, base...), args...)
+		if out, err := exec.CommandContext(context.Background(), path, argv[1:]...).CombinedOutput(); err != nil {
+			return fmt.Errorf("podman %s: %w: %s", args[0], err, lastLine(out))
+		}
+		return nil
+	}
+	name := filepath.Base(b.dir)
+	run := []string{"run", "--detach", "--name", name, "--network=none", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000"}
+	for _, m := range mounts {
+		run = append(run, "--volume", m+":"+m+":ro")
+	}
+	b.later(func(context.Context) error { return do("rm", "--force", "--ignore", "--time", "0", name) })
+	if err := do(append(run, "--rootfs", rootfs, "/bin/sleep", "infinity")...); err != nil {
+		return measure.Contestant{}, err
+	}
+	return program("podman exec", nil, nil, append(append([]string{}, base...), "exec", name, command)...), nil
+}
+
+// podmanMarks are what podman makes outside the directories that it is given, what is
+// inside first.
+var podmanMarks = []string{
+	"/run/runc", "/etc/cni/net.d/cni.lock", "/etc/cni/net.d", "/etc/cni",
+	"/sys/fs/cgroup/libpod_parent/*", "/sys/fs/cgroup/libpod_parent",
+	"/sys/fs/cgroup/*/libpod_parent/*", "/sys/fs/cgroup/*/libpod_parent",
+}
+
+// absent returns what removes those of patterns that are not there now.
+func absent(patterns []string) (remove func()) {
+	there := map[string]bool{}
+	each := func(f func(path string)) {
+		for _, p := range patterns {
+			found, _ := filepath.Glob(p) // the patterns are good
+			for _, path := range found {
+				f(path)
+			}
+		}
+	}
+	each(func(path string) { there[path] = true })
+	return func() {
+		each(func(path string) {
+			if !there[path] {
+				_ = os.Remove(path) // somebody may use it by now
+			}
+		})
+	}
+}
+
+// hostPrograms makes a root in which the host's programs can be mounted, as links where
+// the host has links, and returns what is to be mounted.
+func hostPrograms(rootfs string) (mounts []string, err error) {
+	for _, d := range []string{"/bin", "/lib", "/lib64", "/usr"} {
+		st, err := os.Lstat(d)
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+			continue
+		case err != nil:
+			return nil, err
+		case st.Mode()&os.ModeSymlink != 0:
+			var to string
+			if to, err = os.Readlink(d); err == nil {
+				err = os.Symlink(to, rootfs+d)
+			}
+		default:
+			err = os.Mkdir(rootfs+d, 0o755)
+			mounts = append(mounts, d)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return mounts, nil
+}
