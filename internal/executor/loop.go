@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -28,6 +29,9 @@ type loop struct {
 
 	// ended is called with the pid of a command whose pidfd is readable.
 	ended func(pid int)
+	// sweep is called after each round of events and after pause, and returns how long
+	// the loop may sleep before it is called again; negative is until something happens.
+	sweep func() time.Duration
 }
 
 // Kinds of event, in the upper word of its data.
@@ -61,7 +65,11 @@ func (l *loop) poll(fd int, kind, value int32) error {
 func (l *loop) run() {
 	var events [64]unix.EpollEvent
 	for {
-		n, err := unix.EpollWait(l.epoll, events[:], -1)
+		pause := -1
+		if d := l.sweep(); d >= 0 {
+			pause = int(d.Milliseconds()) + 1
+		}
+		n, err := unix.EpollWait(l.epoll, events[:], pause)
 		if err != nil {
 			if errors.Is(err, unix.EINTR) {
 				continue

@@ -2,8 +2,6 @@ package executor
 
 import (
 	"fmt"
-	"os"
-	"os/signal"
 	"sync"
 	"time"
 
@@ -13,24 +11,45 @@ import (
 )
 
 // reaper owns wait, on the loop's thread. The end of a command is seen by its pidfd: no
-// thread for a child. Processes that lost their parent become ours; they are reaped
-// when a SIGCHLD tells of them. As every fork and every wait happens on that one
-// thread, no status can be taken before its command is known.
+// thread for a child. Processes that lost their parent become ours; they are looked for
+// after each round of events and, as long as there are children at all, at growing
+// intervals. A SIGCHLD would tell of them at once, and wake two threads for each command.
+// As every fork and every wait happens on one thread, no status can be taken before its
+// command is known.
 type reaper struct {
 	e *Executor
 
 	mu    sync.Mutex
 	byPID map[int]*command
+	pause time.Duration
 }
 
-// sweepEvery bounds how often orphans are looked for.
-const sweepEvery = 20 * time.Millisecond
+// Bounds of the time that an orphan stays a zombie.
+const (
+	minPause = 20 * time.Millisecond
+	maxPause = 2 * time.Second
+)
 
 func newReaper(e *Executor) *reaper {
 	r := &reaper{e: e, byPID: map[int]*command{}}
 	e.loop.ended = func(pid int) { r.reap(pid) }
-	go r.sweepOnSignal()
+	e.loop.sweep = r.sweep
 	return r
+}
+
+// sweep reaps what has ended and says when to look again.
+func (r *reaper) sweep() time.Duration {
+	r.pause = min(max(2*r.pause, minPause), maxPause)
+	for {
+		got, children := r.reap(-1)
+		if !children {
+			return -1
+		}
+		if !got {
+			return r.pause
+		}
+		r.pause = minPause
+	}
 }
 
 // watch makes r tell c of its end.
@@ -44,19 +63,19 @@ func (r *reaper) watch(c *command) error {
 	return nil
 }
 
-// reap takes the status of pid, or of any child if pid is -1, and reports whether there
-// was one.
-func (r *reaper) reap(pid int) bool {
+// reap takes the status of pid, or of any child if pid is -1. It reports whether there
+// was one, and whether there are children at all.
+func (r *reaper) reap(pid int) (got, children bool) {
 	var ws unix.WaitStatus
 	var ru unix.Rusage
 	r.mu.Lock()
-	got, err := unix.Wait4(pid, &ws, unix.WNOHANG, &ru)
-	if err != nil || got <= 0 {
+	n, err := unix.Wait4(pid, &ws, unix.WNOHANG, &ru)
+	if err != nil || n <= 0 {
 		r.mu.Unlock()
-		return false
+		return false, err == nil
 	}
-	c := r.byPID[got]
-	delete(r.byPID, got)
+	c := r.byPID[n]
+	delete(r.byPID, n)
 	if c != nil {
 		// Under the lock: from here on the number may be another's.
 		c.mu.Lock()
@@ -68,20 +87,7 @@ func (r *reaper) reap(pid int) bool {
 		unix.Close(c.pidfd) // leaves the epoll instance too
 		c.finish(ws, &ru)
 	}
-	return true
-}
-
-// sweepOnSignal reaps orphans.
-func (r *reaper) sweepOnSignal() {
-	ch := make(chan os.Signal, 1)
-	signal.Notify(ch, unix.SIGCHLD)
-	for range ch {
-		r.e.loop.do(func() {
-			for r.reap(-1) {
-			}
-		})
-		time.Sleep(sweepEvery) // many ends make one sweep
-	}
+	return true, true
 }
 
 // finish records how the main process ended and settles what it left. It must not
@@ -122,6 +128,7 @@ func (c *command) settle() {
 			c.group.kill()
 			empty = c.group.waitEmpty(killWait)
 		}
+		c.e.loop.do(func() {}) // what has just ended is swept up
 	}
 	drained := make(chan struct{})
 	go func() { c.readers.Wait(); close(drained) }()
