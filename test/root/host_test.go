@@ -165,7 +165,7 @@ func (h *host) desk(t testing.TB, flags ...string) *desk {
 	needRoot(t)
 	key := "crt " + rand.Text()[:12]
 	t.Cleanup(func() {
-		if r := h.try(nil, "", "destroy", "--purge", key); r.code != 0 && !strings.Contains(r.err, "there is no workspace") {
+		if r := h.try(nil, "", "destroy", "--purge", key); r.code != 0 && !strings.Contains(r.err, "there is none with this key") {
 			t.Errorf("cannot destroy: %s", r.err)
 		}
 	})
