@@ -146,17 +146,16 @@ func (h *host) carrel(t testing.TB, args ...string) string {
 
 // desk is a workspace.
 type desk struct {
-	h                  *host
-	Key                string `json:"key"`
-	Name               string `json:"name"`
-	UID                uint32 `json:"uid"`
-	ExecutorUID        uint32 `json:"executor_uid"`
-	AgentUID           uint32 `json:"agent_uid"`
-	Home               string `json:"home"`
-	Inside             string `json:"inside_home"`
-	State              string `json:"state"`
-	ExecutorPID        int    `json:"executor_pid"`
-	MemoryBytes, Procs int64  `json:"-"`
+	h           *host
+	Key         string `json:"key"`
+	Name        string `json:"name"`
+	UID         uint32 `json:"uid"`
+	ExecutorUID uint32 `json:"executor_uid"`
+	AgentUID    uint32 `json:"agent_uid"`
+	Home        string `json:"home"`
+	Inside      string `json:"inside_home"`
+	State       string `json:"state"`
+	ExecutorPID int    `json:"executor_pid"`
 }
 
 // desk makes a workspace that is destroyed with the test.
@@ -239,9 +238,8 @@ func until(t testing.TB, what string, yes func() bool) {
 // record is a line of the audit log, as far as the tests look at it.
 type record struct {
 	Seq       int64  `json:"seq"`
-	Kind      string `json:"kind"`
+	Type      string `json:"type"`
 	Principal string `json:"principal"`
-	Of        int64  `json:"of"`
 	raw       string
 }
 
