@@ -165,9 +165,6 @@ func run(ctx context.Context, o options, out, progress io.Writer) (err error) {
 	if b.Machine, err = report.ThisMachine(o.dir); err != nil {
 		return err
 	}
-	if b.Machine.IdleBefore < 0.9 {
-		b.Remark("the machine was %.0f %% idle before the run: others used it, and absolute values are too high", 100*b.Machine.IdleBefore)
-	}
 	if b.dir, err = b.makeDir(o.dir); err != nil {
 		return err
 	}
@@ -180,6 +177,7 @@ func run(ctx context.Context, o options, out, progress io.Writer) (err error) {
 			continue
 		}
 		b.say("measuring %s", f.name)
+		b.Machine.Idle = min(b.Machine.Idle, report.Idle(300*time.Millisecond))
 		began := time.Now()
 		if err := f.measure(b); err != nil {
 			return fmt.Errorf("cannot measure %s: %w", f.name, err)
@@ -188,6 +186,9 @@ func run(ctx context.Context, o options, out, progress io.Writer) (err error) {
 	}
 	for _, what := range b.Unjudged(o.only) {
 		b.Miss(what, errors.New("there is nothing to hold it against; the reason is above"))
+	}
+	if !b.Machine.Quiet() {
+		b.Remark("the machine was only %.0f %% idle before one of the figures, so others used it: values are too high and verdicts in doubt", 100*b.Machine.Idle)
 	}
 	b.Seconds, b.Machine.LoadAfter = time.Since(b.Began).Seconds(), report.Load()
 	if err := b.Table(out); err != nil {
@@ -300,7 +301,7 @@ func (b *bench) write(path string) error {
 
 // pace is how long something is measured whose slowest contestant takes slow.
 func (b *bench) pace(slow time.Duration) measure.Pace {
-	p := measure.Pace{Rounds: 25, Block: max(200*time.Millisecond, 8*slow), Warm: 2}
+	p := measure.Pace{Rounds: 15, Block: max(200*time.Millisecond, 8*slow), Warm: 2}
 	if b.quick {
 		p = measure.Pace{Rounds: 6, Block: max(100*time.Millisecond, 4*slow), Warm: 2}
 	}

@@ -24,17 +24,17 @@ type Machine struct {
 	// FileSystem of the data directory, as statfs numbers it.
 	FileSystem string `json:"file_system"`
 	Go         string `json:"go"`
-	// IdleBefore is the share of processor time that nobody used in the second before
-	// the run: 1 is a quiet machine. LoadBefore and LoadAfter are the load averages of
-	// a minute; the second one holds the run itself.
-	IdleBefore float64 `json:"idle_before"`
+	// Idle is the share of processor time that nobody used just before one of the
+	// figures, the least of them: 1 is a quiet machine. LoadBefore and LoadAfter are the
+	// load averages of a minute; the second one holds the run itself.
+	Idle       float64 `json:"idle"`
 	LoadBefore float64 `json:"load_before"`
 	LoadAfter  float64 `json:"load_after"`
 }
 
 func (m Machine) String() string {
-	return fmt.Sprintf("%s × %d, %d MiB, %s, Linux %s, cgroup %s, %s, %s; %.0f %% idle before",
-		m.CPU, m.CPUs, m.MemoryMiB, m.OS, m.Kernel, m.Cgroup, m.FileSystem, m.Go, 100*m.IdleBefore)
+	return fmt.Sprintf("%s × %d, %d MiB, %s, Linux %s, cgroup %s, %s, %s; %.0f %% idle",
+		m.CPU, m.CPUs, m.MemoryMiB, m.OS, m.Kernel, m.Cgroup, m.FileSystem, m.Go, 100*m.Idle)
 }
 
 // Label names the kind of machine in a file name.
@@ -52,7 +52,13 @@ func (m Machine) Label() string {
 	}, strings.Join(strings.Fields(s), "-")), "-")
 }
 
-// ThisMachine looks at the machine, for a second. dir is where data will be.
+// quiet is the share of idle time from which on a verdict can be trusted.
+const quiet = 0.9
+
+// Quiet says whether nobody else used the machine to speak of.
+func (m Machine) Quiet() bool { return m.Idle >= quiet }
+
+// ThisMachine looks at the machine. dir is where data will be.
 func ThisMachine(dir string) (Machine, error) {
 	m := Machine{CPUs: runtime.NumCPU(), CPU: runtime.GOARCH, Cgroup: cgroups(), Go: runtime.Version()}
 	if v := field("/proc/cpuinfo", "model name"); v != "" {
@@ -72,13 +78,19 @@ func ThisMachine(dir string) (Machine, error) {
 		return m, err
 	}
 	m.LoadBefore = Load()
-	idle, total := ticks()
-	time.Sleep(time.Second)
-	idle2, total2 := ticks()
-	if total2 > total {
-		m.IdleBefore = float64(idle2-idle) / float64(total2-total)
-	}
+	m.Idle = Idle(time.Second)
 	return m, nil
+}
+
+// Idle watches the processors for d and returns the share of time that nobody used.
+func Idle(d time.Duration) float64 {
+	idle, total := ticks()
+	time.Sleep(d)
+	idle2, total2 := ticks()
+	if total2 <= total {
+		return 0
+	}
+	return float64(idle2-idle) / float64(total2-total)
 }
 
 // FileSystem names the file system of dir. "tmpfs" means that nothing there is durable.

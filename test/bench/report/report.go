@@ -142,7 +142,11 @@ func (r *Result) cells() [][]string {
 		var texts, answers []string
 		for _, j := range row.Judged {
 			texts = append(texts, j.Text)
-			answers = append(answers, map[bool]string{true: "yes", false: "NO"}[j.Reached])
+			answer := map[bool]string{true: "yes", false: "NO"}[j.Reached]
+			if !r.Machine.Quiet() {
+				answer += "?"
+			}
+			answers = append(answers, answer)
 		}
 		line[8], line[9] = strings.Join(texts, ", "), strings.Join(answers, ", ")
 		out = append(out, line)

@@ -62,7 +62,7 @@ func TestUnjudgedNamesWhatIsMissing(t *testing.T) {
 }
 
 func TestTableAndJSON(t *testing.T) {
-	r := report.Result{Schema: report.Schema, Commit: "0123abc", Quick: true}
+	r := report.Result{Schema: report.Schema, Commit: "0123abc", Quick: true, Machine: report.Machine{Idle: 1}}
 	r.Add(report.Row{
 		ID: report.Exec, Peer: report.Fork, Unit: "ms", Ratio: 2,
 		Ours: report.Stat{Name: "warm exec", N: 10, P50: 1.2, P99: 30.25}, Other: &report.Stat{Name: report.Fork, N: 9, P50: 0.6, P99: 123},
@@ -97,6 +97,12 @@ func TestTableAndJSON(t *testing.T) {
 			t.Errorf("the table does not say %q once:\n%s", s, b.String())
 		}
 	}
+	// What was measured on a busy machine is not to be quoted.
+	b.Reset()
+	r.Machine.Idle = 0.8
+	if err := r.Table(&b); err != nil || strings.Count(b.String(), "NO?") != 2 || strings.Count(b.String(), "yes?") != 1 {
+		t.Errorf("the verdicts on a busy machine are not in doubt, %v:\n%s", err, b.String())
+	}
 	b.Reset()
 	if err := r.Markdown(&b); err != nil {
 		t.Fatal(err)
@@ -124,7 +130,7 @@ func TestMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.CPUs < 1 || m.MemoryMiB < 1 || m.Kernel == "" || m.FileSystem == "" || m.IdleBefore < 0 || m.IdleBefore > 1 {
+	if m.CPUs < 1 || m.MemoryMiB < 1 || m.Kernel == "" || m.FileSystem == "" || m.Idle < 0 || m.Idle > 1 {
 		t.Errorf("found %+v", m)
 	}
 	m.CPU, m.CPUs = "Intel(R) Xeon(R) CPU E5-2680 @ 2.40GHz", 2
