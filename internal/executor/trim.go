@@ -1,7 +1,6 @@
 package executor
 
 import (
-	"bufio"
 	"os"
 	"runtime/debug"
 	"strconv"
@@ -46,24 +45,26 @@ func (e *Executor) trim() {
 // memfd, which stays in memory anyway, by a minor fault each.
 func giveBack() {
 	debug.FreeOSMemory()
-	f, err := os.Open("/proc/self/maps")
+	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
 		return // only memory is at stake
 	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
+	var spans [][2]uintptr
+	for line := range strings.Lines(string(maps)) {
 		// 00400000-0056f000 r-xp 00000000 00:01 1025 /memfd:carrel-executor (deleted)
-		span, rest, _ := strings.Cut(s.Text(), " ")
+		span, rest, _ := strings.Cut(line, " ")
 		if !strings.HasPrefix(rest, "r") || rest[1] == 'w' || !strings.Contains(rest, "/memfd:carrel-executor") {
 			continue // written pages are ours alone and would be lost
 		}
 		from, to, _ := strings.Cut(span, "-")
 		a, err1 := strconv.ParseUint(from, 16, 64)
 		b, err2 := strconv.ParseUint(to, 16, 64)
-		if err1 != nil || err2 != nil || b <= a {
-			continue
+		if err1 == nil && err2 == nil && a < b {
+			spans = append(spans, [2]uintptr{uintptr(a), uintptr(b - a)})
 		}
-
-		_, _, _ = unix.Syscall(unix.SYS_MADVISE, uintptr(a), uintptr(b-a), unix.MADV_DONTNEED)
+	}
+	// Last and together, as whatever runs in between brings pages back.
+	for _, s := range spans {
+		_, _, _ = unix.Syscall(unix.SYS_MADVISE, s[0], s[1], unix.MADV_DONTNEED) // only memory is at stake
 	}
 }

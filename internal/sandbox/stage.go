@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -66,6 +67,10 @@ func Enter(spec *Spec) (*Thread, error) {
 	s.answers = bufio.NewReader(s.status)
 	defer s.status.Close()
 	unix.CloseOnExec(spec.FDs.Status)
+	// For ps on the host: by exec it is named after a descriptor.
+	if name, err := unix.BytePtrFromString("carrel-executor"); err == nil {
+		_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0) // cosmetic
+	}
 	for _, st := range steps {
 		if err := st.run(s); err != nil {
 			err = fmt.Errorf("cannot enter the workspace: step %q: %w", st.name, err)
