@@ -15,7 +15,7 @@ const (
 	anyone access = iota + 1
 	// reach: the gate lets through those who may reach the workspace named.
 	reach
-	// admins are root and the members of the carrel group.
+	// admins: the gate lets root and the members of the carrel group through.
 	admins
 )
 
