@@ -283,7 +283,7 @@ next:
 		}
 		return
 	}
-	t.Errorf("nothing was recorded with %q", texts)
+	t.Errorf("nothing was recorded with %q, but\n%v", texts, h.since(t, mark))
 }
 
 // kill ends a process at once and waits until it has ended.
