@@ -47,10 +47,11 @@ type listed struct {
 	Module                  *struct{ Path string }
 }
 
-// Every effect goes through the gate: no other package calls, or takes as a value, a
-// method that has an effect or writes a record.
+// Every effect goes through the gate: no other package of what is shipped, which is all
+// that the commands link, calls, or takes as a value, a method that has an effect or
+// writes a record. The suites and the benchmark, which do, are not shipped.
 func TestOnlyTheGateActs(t *testing.T) {
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-e", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,Module", "./...")
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-e", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,Module", "./cmd/...")
 	cmd.Dir = filepath.Join("..", "..")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
