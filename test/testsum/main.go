@@ -62,7 +62,7 @@ func runGroup(ctx context.Context, s *summary.Summary, name string, args []strin
 	for len(args) > 0 && !strings.HasPrefix(args[0], "-") && strings.Contains(args[0], "=") {
 		env, args = append(env, args[0]), args[1:]
 	}
-	fmt.Fprintf(out, "\n== %s: go test %s\n", name, strings.Join(args, " "))
+	fmt.Fprintf(out, "\n== %s: go test %s\n", name, shorten(args))
 	if slices.Contains(args, "-race") {
 		if why := noRace(ctx, env); why != "" {
 			s.Skip(name, why)
@@ -92,6 +92,19 @@ func runGroup(ctx context.Context, s *summary.Summary, name string, args []strin
 		return fmt.Errorf("cannot finish group %s: go test: %w", name, exit)
 	}
 	return errors.Join(rerr, werr)
+}
+
+// shorten is args as a line, without a list of packages that is too long to read.
+func shorten(args []string) string {
+	const most = 15
+	n := len(args)
+	for n > 0 && !strings.HasPrefix(args[n-1], "-") {
+		n--
+	}
+	if len(args)-n <= most {
+		return strings.Join(args, " ")
+	}
+	return fmt.Sprintf("%s … %d packages", strings.Join(args[:n+1], " "), len(args)-n)
 }
 
 // noRace says why the race detector cannot be used here, or "". It needs a C compiler.
