@@ -36,13 +36,13 @@ build: ## build carrel, carreld, carrel-broker and carrel-executor into bin/
 
 test: ## run every test that this host can run; as root: all
 	@scripts/prerequisites test
-	@$(SUM) unit -shuffle=on -timeout 5m $$(go list ./... | grep -vE '/test/(script|root)(/|$$)') \
-	  -- race CGO_ENABLED=1 -race -shuffle=on -timeout 5m $(RACE) \
-	  -- whole -p 1 -count=1 -timeout 9m $(WHOLE)
+	@$(SUM) unit -shuffle=on -timeout=5m $$(go list ./... | grep -vE '/test/(script|root)(/|$$)') \
+	  -- race CGO_ENABLED=1 -race -shuffle=on -timeout=5m $(RACE) \
+	  -- whole -p 1 -count=1 -timeout=9m $(WHOLE)
 
 test-root: ## run the tests that bring a whole carrel up, as root
 	@scripts/prerequisites test
-	@$(SUM) whole -p 1 -count=1 -timeout 9m $(WHOLE)
+	@$(SUM) whole -p 1 -count=1 -timeout=9m $(WHOLE)
 
 test-vm: ## run the tests that depend on the kernel in emulated guests: pure cgroup v2, pure v1
 	@scripts/prerequisites build

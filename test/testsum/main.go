@@ -104,7 +104,7 @@ func shorten(args []string) string {
 	if len(args)-n <= most {
 		return strings.Join(args, " ")
 	}
-	return fmt.Sprintf("%s … %d packages", strings.Join(args[:n+1], " "), len(args)-n)
+	return fmt.Sprintf("%s … %d packages", strings.Join(args[:n], " "), len(args)-n)
 }
 
 // noRace says why the race detector cannot be used here, or "". It needs a C compiler.
