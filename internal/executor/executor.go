@@ -22,6 +22,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -107,6 +108,7 @@ func Run(build string) error {
 // handleSignals gives every signal a handler, so that none ends the executor and none is
 // ignored in a way that commands would inherit. Go keeps 32 to 34 for itself.
 func handleSignals() {
+	defaultIgnored()
 	sink := make(chan os.Signal, 1)
 	for s := syscall.Signal(1); s < 65; s++ {
 		switch s {
@@ -121,6 +123,21 @@ func handleSignals() {
 		for range sink {
 		}
 	}()
+}
+
+// defaultIgnored gives signals that whoever started us ignored their default action,
+// which commands inherit. Those of the Go runtime have handlers and are not touched.
+func defaultIgnored() {
+	const ignore = 1 // SIG_IGN
+	for s := uintptr(1); s < 65; s++ {
+		var action [4]uintptr // struct sigaction of the kernel: handler, flags, restorer, mask
+		const size = 8        // of the mask
+		at := uintptr(unsafe.Pointer(&action))
+		if _, _, e := unix.RawSyscall6(unix.SYS_RT_SIGACTION, s, 0, at, size, 0, 0); e == 0 && action[0] == ignore {
+			action = [4]uintptr{}
+			_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, s, at, 0, size, 0, 0) // nothing is lost if it stays
+		}
+	}
 }
 
 func (e *Executor) accept(l *net.UnixListener) error {
