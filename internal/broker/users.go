@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -79,7 +81,12 @@ func run(ctx context.Context, name string, args ...string) error {
 		var out bytes.Buffer
 		c := exec.CommandContext(ctx, path, args...)
 		c.Dir, c.Env, c.Stdout, c.Stderr = "/", []string{}, &out, &out
+		// It ends with the broker: done later, nobody would know of it. The signal comes
+		// when the thread that started it ends, so that thread stays.
+		c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		runtime.LockOSThread()
 		err := c.Run()
+		runtime.UnlockOSThread()
 		if err == nil {
 			return nil
 		}
