@@ -31,7 +31,7 @@ func compile(t testing.TB, name string) string {
 	if err != nil {
 		t.Skip("skipped: the attack programs are written in C; apt-get install gcc libc6-dev")
 	}
-	path := filepath.Join(filepath.Dir(filepath.Dir(shared.data)), "attack-"+name)
+	path := filepath.Join(base, "attack-"+name)
 	out, err := exec.CommandContext(t.Context(), gcc, "-O1", "-Wall", "-Wextra", "-Werror", "-o", path, filepath.Join("testdata", name+".c")).CombinedOutput()
 	if err != nil {
 		t.Fatalf("cannot compile %s: %v\n%s", name, err, out)

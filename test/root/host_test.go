@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -24,14 +23,12 @@ type host struct {
 	data, run, config string
 }
 
-// hosts are those that are not down yet.
-var hosts struct {
-	sync.Mutex
-	all []*host
+func hostAt(dir, config string) *host {
+	return &host{data: dir + "/data", run: dir + "/run", config: config}
 }
 
 // newHost brings a carrel up below base.
-func newHost(base, config string) (*host, error) {
+func newHost(base string) (*host, error) {
 	dir, err := os.MkdirTemp(base, "h")
 	if err == nil {
 		err = os.Chmod(dir, 0o755) //nolint:gosec // the daemon's user goes through it
@@ -39,18 +36,15 @@ func newHost(base, config string) (*host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &host{data: dir + "/data", run: dir + "/run", config: config}
-	hosts.Lock()
-	hosts.all = append(hosts.all, h)
-	hosts.Unlock()
+	h := hostAt(dir, base+"/carreld.yaml")
 	return h, h.up()
 }
 
-// host brings up a carrel for one test, for what would disturb the others.
+// newHostFor brings up a carrel for one test, for what would disturb the others.
 func newHostFor(t *testing.T) *host {
 	t.Helper()
 	needRoot(t)
-	h, err := newHost(filepath.Dir(filepath.Dir(shared.data)), shared.config)
+	h, err := newHost(base)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,16 +79,6 @@ func (h *host) down() error {
 		err = errors.Join(err, fmt.Errorf("cannot take carrel down: %s", r.err))
 	}
 	return err
-}
-
-func downAll() error {
-	hosts.Lock()
-	defer hosts.Unlock()
-	var errs []error
-	for _, h := range hosts.all {
-		errs = append(errs, h.down())
-	}
-	return errors.Join(errs...)
 }
 
 func (h *host) flags() []string  { return []string{"--data", h.data, "--runtime-dir", h.run} }
@@ -269,6 +253,23 @@ func (h *host) since(t testing.TB, mark int) []record {
 		all = append(all, r)
 	}
 	return all
+}
+
+// settled waits until every intent has its outcome: that is written after the answer.
+func (h *host) settled(t testing.TB) {
+	t.Helper()
+	until(t, "the outcome of every intent", func() bool {
+		open := 0
+		for _, r := range h.since(t, 0) {
+			switch r.Type {
+			case "intent":
+				open++
+			case "outcome":
+				open--
+			}
+		}
+		return open == 0
+	})
 }
 
 // recorded sees that a record with all of these texts came after mark.

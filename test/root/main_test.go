@@ -1,30 +1,46 @@
 package root_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"sync"
 	"syscall"
 	"testing"
 )
 
 // shared is the carrel that most tests use; its API can be reached by every user of the
-// host. bin holds the programs.
+// host. bin holds the programs, and base everything that is made.
 var (
-	shared *host
-	bin    string
+	shared    *host
+	bin, base string
 )
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
-func run(m *testing.M) (code int) {
+// baseEnv tells a test binary that another one cleans up behind it.
+const baseEnv = "CRT_BASE"
+
+func run(m *testing.M) int {
 	if os.Geteuid() != 0 {
 		return m.Run() // every test is skipped, and says so
 	}
+	if base = os.Getenv(baseEnv); base == "" {
+		return supervise()
+	}
+	if err := prepare(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+// supervise runs the tests in a process of their own and takes away what they made,
+// however that process ends: a panic, a timeout or an interrupt included.
+func supervise() int {
 	base, err := os.MkdirTemp("/var/tmp", "crt-")
 	if err == nil {
 		err = os.Chmod(base, 0o755)
@@ -33,55 +49,82 @@ func run(m *testing.M) (code int) {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	var once sync.Once
-	cleanup := func() {
-		once.Do(func() {
-			err := errors.Join(downAll(), os.RemoveAll(base))
-			if err != nil {
-				fmt.Fprintln(os.Stderr, "something is left:", err)
-				code = 1
-			}
-		})
-	}
-	defer cleanup()
-	interrupted := make(chan os.Signal, 1)
-	signal.Notify(interrupted, syscall.SIGINT, syscall.SIGTERM)
-	go func() {
-		<-interrupted
-		cleanup()
-		os.Exit(130) //nolint:forbidigo // this is the test binary's main
-	}()
-
-	if bin, err = programs(base); err != nil {
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGHUP)
+	tests := exec.CommandContext(context.Background(), "/proc/self/exe", os.Args[1:]...)
+	tests.Args[0] = os.Args[0]
+	tests.Env = append(os.Environ(), baseEnv+"="+base)
+	tests.Stdout, tests.Stderr = os.Stdout, os.Stderr
+	tests.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt comes through here once
+	if err := tests.Start(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
+	}
+	go func() {
+		for s := range signals {
+			_ = tests.Process.Signal(s) // it may have ended
+		}
+	}()
+	_ = tests.Wait()
+	code := tests.ProcessState.ExitCode()
+	if code < 0 {
+		code = 1
+	}
+	if err := clean(base); err != nil {
+		fmt.Fprintln(os.Stderr, "something is left:", err)
+		return 1
+	}
+	return code
+}
+
+// clean takes away the carrels and brokers that were brought up below base.
+func clean(base string) error {
+	bin = programDir(base)
+	var errs []error
+	for pattern, down := range map[string]func(dir string) error{
+		"h*/data/up.json": func(dir string) error { return hostAt(dir, base+"/carreld.yaml").down() },
+		"b*/broker.json":  func(dir string) error { return loneAt(dir).down() },
+	} {
+		found, err := filepath.Glob(filepath.Join(base, pattern))
+		errs = append(errs, err)
+		for _, f := range found {
+			dir := filepath.Dir(f)
+			if filepath.Base(dir) == "data" {
+				dir = filepath.Dir(dir)
+			}
+			errs = append(errs, down(dir))
+		}
+	}
+	return errors.Join(append(errs, os.RemoveAll(base))...)
+}
+
+// prepare builds the programs and brings the shared carrel up.
+func prepare() error {
+	bin = programDir(base)
+	if os.Getenv("CARREL_TEST_BIN") == "" {
+		c := exec.CommandContext(context.Background(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", bin+"/", "./cmd/...")
+		c.Dir = filepath.Join("..", "..")
+		c.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := c.CombinedOutput(); err != nil {
+			return fmt.Errorf("cannot build the programs: %w\n%s", err, out)
+		}
 	}
 	config := filepath.Join(base, "carreld.yaml")
 	if err := os.WriteFile(config, []byte("socket_mode: \"0666\"\n"), 0o644); err != nil { //nolint:gosec // the daemon reads it
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+		return err
 	}
-	if shared, err = newHost(base, config); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return m.Run()
+	var err error
+	shared, err = newHost(base)
+	return err
 }
 
-// programs builds carrel, or takes the programs that CARREL_TEST_BIN has, on a machine
-// without Go.
-func programs(base string) (string, error) {
+// programDir is where the programs are. CARREL_TEST_BIN names them for a machine without
+// Go.
+func programDir(base string) string {
 	if dir := os.Getenv("CARREL_TEST_BIN"); dir != "" {
-		return dir, nil
+		return dir
 	}
-	dir := filepath.Join(base, "bin")
-	c := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir+"/", "./cmd/...") //nolint:noctx // as long as it takes
-	c.Dir = filepath.Join("..", "..")
-	c.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := c.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("cannot build the programs: %w\n%s", err, out)
-	}
-	return dir, nil
+	return filepath.Join(base, "bin")
 }
 
 // needRoot skips a test that an ordinary user cannot run.

@@ -4,12 +4,18 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"
@@ -19,42 +25,39 @@ import (
 
 // lone is a broker without a daemon.
 type lone struct {
-	data, run, settings string
-	pid                 int
-	cmd                 *exec.Cmd
-	log                 string
+	dir, data, run, settings, log string
+	pid                           int
+	cmd                           *exec.Cmd
 }
 
 // brokerUID is that of a daemon there is not.
 const brokerUID = 61997
 
-// newBroker starts a broker and takes it away with the test; change may alter its
-// settings.
-func newBroker(t *testing.T, change func(map[string]any)) *lone {
+func loneAt(dir string) *lone {
+	return &lone{dir: dir, data: dir + "/data", run: dir + "/run", settings: dir + "/broker.json", log: dir + "/log"}
+}
+
+// group is the name of its control groups.
+func (b *lone) group() string { return "crt-" + filepath.Base(b.dir) }
+
+// newBroker starts a broker and takes it away with the test.
+func newBroker(t *testing.T) *lone {
 	t.Helper()
 	needRoot(t)
-	dir, err := os.MkdirTemp(filepath.Dir(filepath.Dir(shared.data)), "b")
+	dir, err := os.MkdirTemp(base, "b")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // other users try to come through it
 		t.Fatal(err)
 	}
-	b := &lone{data: dir + "/data", run: dir + "/run", settings: dir + "/broker.json", log: dir + "/log"}
-	name := "crt-" + filepath.Base(dir)
-	settings := map[string]any{
+	b := loneAt(dir)
+	text, err := json.Marshal(map[string]any{
 		"data_dir": b.data, "runtime_dir": b.run, "daemon_uid": brokerUID, "daemon_gid": brokerUID,
-		"uid_first": 1_870_000_000 + 3000*(os.Getpid()%1000), "uid_count": 3000, "cgroup_name": name,
+		"uid_first": 1_870_000_000 + 3000*(os.Getpid()%1000), "uid_count": 3000, "cgroup_name": b.group(),
 		"executor_path": filepath.Join(bin, "carrel-executor"),
-	}
-	if change != nil {
-		change(settings)
-	}
-	text, err := json.Marshal(settings)
+	})
 	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(b.settings, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, d := range []string{b.data, b.run} {
@@ -62,75 +65,124 @@ func newBroker(t *testing.T, change func(map[string]any)) *lone {
 			t.Fatal(err)
 		}
 	}
-	b.start(t)
+	if err := os.WriteFile(b.settings, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.start(); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
-		b.stop(t)
-		groups, err := cgroup.Open(cgroup.Config{Name: name, MemoryBytes: 1 << 30})
-		if err == nil {
-			err = groups.RemoveInstance()
-		}
-		if err != nil {
-			t.Errorf("control groups are left: %v", err)
+		if err := b.down(); err != nil {
+			t.Error(err)
 		}
 	})
 	return b
 }
 
-func (b *lone) start(t *testing.T) {
-	t.Helper()
+func (b *lone) start() error {
 	log, err := os.OpenFile(b.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	defer log.Close()
 	r, w, err := os.Pipe()
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	defer r.Close()
-	b.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), filepath.Join(bin, "carrel-broker"), "--settings", b.settings, "--ready-fd", "3")
+	b.cmd = exec.CommandContext(context.Background(), filepath.Join(bin, "carrel-broker"), "--settings", b.settings, "--ready-fd", "3")
 	b.cmd.Env, b.cmd.ExtraFiles, b.cmd.Stderr = []string{}, []*os.File{w}, log
 	err = b.cmd.Start()
 	_ = w.Close()
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	b.pid = b.cmd.Process.Pid
+	if err := os.WriteFile(b.dir+"/pid", []byte(strconv.Itoa(b.pid)), 0o600); err != nil {
+		return err
+	}
 	_ = r.SetReadDeadline(time.Now().Add(patience))
 	if line, err := bufio.NewReader(r).ReadString('\n'); err != nil || line != "ready\n" {
 		said, _ := os.ReadFile(b.log)
-		t.Fatalf("the broker is not ready: %q, %v\n%s", line, err, said)
+		return fmt.Errorf("the broker is not ready: %q, %w\n%s", line, err, said)
 	}
+	return nil
 }
 
 // stop ends it in order.
-func (b *lone) stop(t *testing.T) {
-	t.Helper()
-	if b.cmd == nil {
-		return
-	}
+func (b *lone) stop() error {
 	if err := b.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Error(err)
+		return err
 	}
 	if err := b.cmd.Wait(); err != nil {
 		said, _ := os.ReadFile(b.log)
-		t.Errorf("the broker ended with %v\n%s", err, said)
+		return fmt.Errorf("the broker ended with %w\n%s", err, said)
 	}
 	b.cmd = nil
+	return nil
 }
 
-// kill ends it at once.
-func (b *lone) kill(t *testing.T) {
-	t.Helper()
-	if err := b.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
+// orphan ends the broker of a test process that has gone.
+func (b *lone) orphan() error {
+	text, err := os.ReadFile(b.dir + "/pid")
+	if err != nil {
+		return nil // it never started
 	}
-	_ = b.cmd.Wait() // killed
-	b.cmd = nil
+	pid, err := strconv.Atoi(string(text))
+	if err != nil {
+		return err
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return nil // it has ended
+	}
+	defer unix.Close(fd)
+	if cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err != nil || !strings.Contains(string(cmdline), b.settings) {
+		return nil // the pid is another's by now
+	}
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil {
+		return err
+	}
+	_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(patience.Milliseconds()))
+	return err
+}
+
+// down destroys every workspace, ends the broker and removes all that it made.
+func (b *lone) down() error {
+	if _, err := os.Stat(b.settings); err != nil {
+		return nil // taken away already
+	}
+	if b.cmd == nil {
+		if err := b.orphan(); err != nil {
+			return err
+		}
+		if err := b.start(); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	defer cancel()
+	r := namespace.New(namespace.Config{RuntimeDir: b.run})
+	all, err := r.List(ctx)
+	errs := []error{err}
+	for _, w := range all {
+		_, err := r.Destroy(ctx, w.Name, true)
+		errs = append(errs, err)
+	}
+	errs = append(errs, r.Close(), b.stop())
+	groups, err := cgroup.Open(cgroup.Config{Name: b.group(), MemoryBytes: 1 << 30})
+	if err == nil {
+		err = groups.RemoveInstance()
+	}
+	errs = append(errs, err)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return os.RemoveAll(b.dir)
 }
 
 func TestNamespaceRuntime(t *testing.T) {
-	b := newBroker(t, nil)
+	b := newBroker(t)
 	runtimetest.Run(t, func(*testing.T) runtime.Runtime {
 		return namespace.New(namespace.Config{RuntimeDir: b.run})
 	})
