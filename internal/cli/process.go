@@ -209,35 +209,48 @@ func (i *instance) launch(c *exec.Cmd, p program) error {
 		c.ExtraFiles = append(c.ExtraFiles, f)
 		c.Path = fmt.Sprintf("/proc/self/fd/%d", 2+len(c.ExtraFiles))
 	}
-	result := make(chan error)
+	return onOwnThread(func() error {
+		for cap := 0; ; cap++ {
+			if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(cap), 0, 0, 0); errors.Is(err, unix.EINVAL) {
+				break // past the last
+			} else if err != nil {
+				return fmt.Errorf("cannot drop capability %d: %w", cap, err)
+			}
+		}
+		// Changing the user empties the other sets, but not this one.
+		hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var caps [2]unix.CapUserData
+		err := unix.Capget(&hdr, &caps[0])
+		caps[0].Inheritable, caps[1].Inheritable = 0, 0
+		if err == nil {
+			err = unix.Capset(&hdr, &caps[0])
+		}
+		if err != nil {
+			return fmt.Errorf("cannot empty the inheritable capabilities: %w", err)
+		}
+		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+			return fmt.Errorf("cannot set no_new_privs: %w", err)
+		}
+		return c.Start()
+	})
+}
+
+// onOwnThread runs f on a thread that ends with it, with the rights that f gave up. The
+// first thread of a process cannot end: where the scheduler picks that one, it is kept
+// busy while another takes its place.
+func onOwnThread(f func() error) error {
+	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
-		result <- func() error {
-			for cap := 0; ; cap++ {
-				if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(cap), 0, 0, 0); errors.Is(err, unix.EINVAL) {
-					break // past the last
-				} else if err != nil {
-					return fmt.Errorf("cannot drop capability %d: %w", cap, err)
-				}
-			}
-			// Changing the user empties the other sets, but not this one.
-			hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-			var caps [2]unix.CapUserData
-			err := unix.Capget(&hdr, &caps[0])
-			caps[0].Inheritable, caps[1].Inheritable = 0, 0
-			if err == nil {
-				err = unix.Capset(&hdr, &caps[0])
-			}
-			if err != nil {
-				return fmt.Errorf("cannot empty the inheritable capabilities: %w", err)
-			}
-			if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-				return fmt.Errorf("cannot set no_new_privs: %w", err)
-			}
-			return c.Start()
-		}()
+		if unix.Gettid() == unix.Getpid() {
+			err := onOwnThread(f)
+			runtime.UnlockOSThread() // nothing was given up on this one
+			done <- err
+			return
+		}
+		done <- f()
 	}()
-	return <-result
+	return <-done
 }
 
 // awaitReady reads the one line that says that a program serves. Its end without a line

@@ -125,10 +125,19 @@ func tryUnprivileged(*Config) (State, string, string) {
 	return Yes, "clone(CLONE_NEWUSER) works for nobody", ""
 }
 
+// onOwnThread runs f on a thread that ends with it, with whatever f did to it. The first
+// thread of a process cannot end: where the scheduler picks that one, it is kept busy
+// while another takes its place.
 func onOwnThread(f func() error) error {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // and never unlocked: the thread must not serve again
+		if unix.Gettid() == unix.Getpid() {
+			err := onOwnThread(f)
+			runtime.UnlockOSThread() // nothing was done to this one
+			done <- err
+			return
+		}
 		done <- f()
 	}()
 	return <-done
