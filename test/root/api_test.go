@@ -199,7 +199,7 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 // known keeps the fields of a JSON object that a method's request has.
 func known(t testing.TB, m protoreflect.MethodDescriptor, body string) string {
 	t.Helper()
-	var all, kept = map[string]json.RawMessage{}, map[string]json.RawMessage{}
+	all, kept := map[string]json.RawMessage{}, map[string]json.RawMessage{}
 	if err := json.Unmarshal([]byte(body), &all); err != nil {
 		t.Fatal(err)
 	}

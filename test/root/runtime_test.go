@@ -48,7 +48,7 @@ func newBroker(t *testing.T) *lone {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // other users try to come through it
+	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	b := loneAt(dir)
@@ -61,7 +61,7 @@ func newBroker(t *testing.T) *lone {
 		t.Fatal(err)
 	}
 	for _, d := range []string{b.data, b.run} {
-		if err := os.Mkdir(d, 0o711); err != nil { //nolint:gosec // as carrel up makes it
+		if err := os.Mkdir(d, 0o711); err != nil {
 			t.Fatal(err)
 		}
 	}
