@@ -51,11 +51,10 @@ func makeDisk(ctx context.Context, b built, tree, disk string) error {
 	if err != nil {
 		return err
 	}
-	if err := t.AddDir(guestBin, b.bin); err != nil {
-		return err
-	}
-	if err := t.Write(guestDouble+"/go", []byte(goDouble), 0o755); err != nil {
-		return err
+	for _, at := range []string{checkoutBin, publicBin} {
+		if err := t.AddDir(at, b.bin); err != nil {
+			return err
+		}
 	}
 	for _, s := range suite {
 		at := filepath.Join(guestSource, s.dir)
@@ -68,17 +67,3 @@ func makeDisk(ctx context.Context, b built, tree, disk string) error {
 	}
 	return t.Disk(ctx, disk)
 }
-
-// goDouble stands in for the Go command, which the guest has not: a test that builds
-// carrel's programs gets those that were built for the guest.
-const goDouble = `#!/bin/sh
-# go build -o DIR PACKAGE...
-if [ "$1" = build ] && [ "$2" = -o ] && [ -d "$3" ]; then
-	to=$3
-	shift 3
-	for p; do cp "` + guestBin + `/${p##*/}" "$to" || exit 1; done
-	exit
-fi
-echo "go: cannot run in the guest: go $*" >&2
-exit 1
-`

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"path"
 	"strings"
 
@@ -8,11 +9,12 @@ import (
 )
 
 // Where things are in the guest. A checkout below a home that only root may enter is
-// the harder case for everything that carrel starts inside workspaces.
+// the harder case for everything that carrel starts inside workspaces; tests whose other
+// users run carrel need it where those can.
 const (
 	guestSource = "/root/carrel"
-	guestBin    = guestSource + "/bin"
-	guestDouble = guestSource + "/double" // see goDouble
+	checkoutBin = guestSource + "/bin"
+	publicBin   = "/opt/carrel/bin"
 )
 
 // suite is the packages whose tests run in the guest: those that ask the kernel for
@@ -20,36 +22,35 @@ const (
 var suite = []struct {
 	dir     string // of the package
 	seconds int
-	run     string // -test.run, if not all
-	path    string // put before PATH
+	bin     string // publicBin, if not said
+	full    bool   // only with -full
 }{
 	{dir: "internal/sandbox/cgroup", seconds: 60},
 	{dir: "internal/sandbox/seccomp", seconds: 60},
 	{dir: "internal/sandbox/probe", seconds: 60},
 	{dir: "internal/sandbox", seconds: 120},
-	{dir: "internal/executor", seconds: 120},
+	{dir: "internal/executor", seconds: 240},
 	{dir: "internal/broker", seconds: 120},
 	{dir: "internal/peercred", seconds: 30},
-	{dir: "test/vm/whole", seconds: 120},
-	// The one about parts that die and come back.
-	{dir: "test/script", seconds: 120, run: "^TestScripts$/^up$", path: guestDouble + ":"},
+	{dir: "test/vm/whole", seconds: 120, bin: checkoutBin},
+	{dir: "test/root", seconds: 900, full: true},
 }
 
 // jobs makes the plan of one guest: the suite, then the harms.
-func jobs(l job.Layout, short bool) []job.Job {
+func jobs(l job.Layout, short, full bool) []job.Job {
 	var all []job.Job
 	for _, s := range suite {
-		argv := []string{guestTest(s.dir), "-test.v", "-test.timeout=0"}
-		if s.run != "" {
-			argv = append(argv, "-test.run="+s.run)
+		if s.full && !full {
+			continue
 		}
+		argv := []string{guestTest(s.dir), "-test.v", "-test.timeout=0"}
 		if short {
 			argv = append(argv, "-test.short")
 		}
 		all = append(all, job.Job{
 			Name: strings.TrimPrefix(strings.TrimPrefix(s.dir, "internal/"), "test/"), Argv: argv, Tests: true,
 			Dir: guestSource + "/" + s.dir, Seconds: s.seconds,
-			Env: append(environment(s.path), "CARREL_TEST_BIN="+guestBin, "CARREL_TEST_CGROUP="+string(l)),
+			Env: append(environment(), "CARREL_TEST_BIN="+cmp.Or(s.bin, publicBin), "CARREL_TEST_CGROUP="+string(l)),
 		})
 	}
 	if !short {
@@ -58,8 +59,8 @@ func jobs(l job.Layout, short bool) []job.Job {
 	return all
 }
 
-func environment(path string) []string {
-	return []string{"PATH=" + path + "/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "USER=root", "LANG=C.UTF-8"}
+func environment() []string {
+	return []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "USER=root", "LANG=C.UTF-8"}
 }
 
 // testBinary is the name that `go test -c` gives to a package's tests.
@@ -89,12 +90,12 @@ func harms(l job.Layout) []job.Job {
 			seconds = 1
 		}
 		all = append(all, job.Job{
-			Name: "harm/" + h.name, Argv: []string{"sh", "-c", h.script}, Dir: "/", Env: environment(""),
+			Name: "harm/" + h.name, Argv: []string{"sh", "-c", h.script}, Dir: "/", Env: environment(),
 			Seconds: seconds, Harm: h.seen,
 		})
 	}
 	return append(all, job.Job{
 		Name: "harm/no-test", Argv: []string{guestTest(suite[0].dir), "-test.v", "-test.run=^$"},
-		Dir: guestSource + "/" + suite[0].dir, Env: environment(""), Seconds: 20, Tests: true, Harm: "no test of it passed",
+		Dir: guestSource + "/" + suite[0].dir, Env: environment(), Seconds: 20, Tests: true, Harm: "no test of it passed",
 	})
 }

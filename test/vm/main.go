@@ -36,6 +36,7 @@ type options struct {
 	layouts   []job.Layout
 	run       *regexp.Regexp
 	quick     bool
+	full      bool
 	require   bool
 	verbose   bool
 	list      bool
@@ -55,12 +56,13 @@ func parse(args []string) (options, error) {
 	layouts := f.String("cgroup", "v2,v1", "the control group `layouts` to boot guests with")
 	run := f.String("run", "", "run only jobs whose name matches this `regexp`")
 	f.BoolVar(&o.quick, "quick", false, "one v2 guest, tests with -test.short, no harms")
+	f.BoolVar(&o.full, "full", false, "the attacks of test/root as well, which take some minutes")
 	f.BoolVar(&o.require, "require", false, "fail instead of skipping if no guest can be had here")
 	f.BoolVar(&o.verbose, "v", false, "print what the jobs print")
 	f.BoolVar(&o.list, "list", false, "list the jobs and end")
 	f.IntVar(&o.cpus, "cpus", 2, "processors of a guest")
 	f.IntVar(&o.memoryMiB, "memory", 1536, "memory of a guest, in `MiB`")
-	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "how long one guest may take")
+	f.DurationVar(&o.timeout, "timeout", 0, "how long a guest may take (default 8m, with -full 20m)")
 	f.StringVar(&o.cache, "cache", ".cache/vm", "`directory` for the kernel and the logs, below the module's root if relative")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -78,6 +80,9 @@ func parse(args []string) (options, error) {
 			continue
 		}
 		return o, fmt.Errorf("cannot use the layout %q: there are v1 and v2", l)
+	}
+	if o.timeout == 0 {
+		o.timeout = map[bool]time.Duration{false: 8 * time.Minute, true: 20 * time.Minute}[o.full]
 	}
 	if o.quick {
 		o.layouts = []job.Layout{job.V2}
@@ -110,7 +115,7 @@ func run(ctx context.Context, o options, to io.Writer) error {
 	out := &prefixed{to: to}
 	plans := map[job.Layout]job.Plan{}
 	for _, l := range o.layouts {
-		p := job.Plan{Cgroup: l, Jobs: slices.DeleteFunc(jobs(l, o.quick), func(j job.Job) bool { return !o.run.MatchString(j.Name) })}
+		p := job.Plan{Cgroup: l, Jobs: slices.DeleteFunc(jobs(l, o.quick, o.full), func(j job.Job) bool { return !o.run.MatchString(j.Name) })}
 		if len(p.Jobs) == 0 {
 			return fmt.Errorf("cannot find a job that matches %q; -list shows them", o.run)
 		}

@@ -19,7 +19,7 @@ import (
 // link are found.
 var userland = []string{
 	"base-files", "base-passwd", "bash", "coreutils", "dash", "diffutils", "findutils",
-	"grep", "gzip", "hostname", "libc-bin", "libc6", "login", "mount", "passwd",
+	"grep", "gzip", "hostname", "libc-bin", "libc6", "login", "mount", "passwd", "perl-base",
 	"procps", "sed", "tar", "util-linux",
 }
 

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // bin is the directory of the programs and layout that of the control groups, as
@@ -27,6 +30,7 @@ var (
 type workspace struct {
 	Name, User, Home, State string
 	UID                     int
+	ExecutorPID             int `json:"executor_pid"`
 	Controls                []struct {
 		ID, State, Evidence, Remedy string
 		Requested, Required         bool
@@ -97,6 +101,8 @@ func TestWhole(t *testing.T) {
 		{"fork-bomb", forkBomb},
 		{"memory-bomb", memoryBomb},
 		{"executor-killed", executorKilled},
+		{"daemon-killed", daemonKilled},
+		{"broker-killed", brokerKilled},
 		{"down", down},
 	} {
 		if !t.Run(step.name, step.do) {
@@ -234,27 +240,75 @@ func memoryBomb(t *testing.T) {
 	must(t, "exec", "other", "--", "true")
 }
 
-// executorKilled: the next command starts a new executor.
-func executorKilled(t *testing.T) {
-	var w struct {
-		PID int `json:"executor_pid"`
-	}
-	if err := json.Unmarshal([]byte(must(t, "inspect", "-o", "json", "demo")), &w); err != nil {
-		t.Fatal(err)
-	}
-	p, err := os.FindProcess(w.PID)
+// kill ends a process and waits until it is gone.
+func kill(t *testing.T, pid int) {
+	t.Helper()
+	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Kill(); err != nil {
+	defer unix.Close(fd)
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil {
 		t.Fatal(err)
 	}
-	for range 50 { // until carrel has seen it
+	for {
+		_, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, unix.EINTR) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// part is the pid of the broker or the daemon.
+func part(t *testing.T, name string) int {
+	t.Helper()
+	b, err := os.ReadFile("/run/carrel/" + name + ".pid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var p struct{ PID int }
+	if err := json.Unmarshal(b, &p); err != nil {
+		t.Fatal(err)
+	}
+	return p.PID
+}
+
+// executorKilled: a command starts a new executor, as soon as carrel has seen that the
+// old one is gone.
+func executorKilled(t *testing.T) {
+	kill(t, inspect(t, "demo").ExecutorPID)
+	for range 50 {
 		if r := carrel(t, "exec", "demo", "--", "cat", "file"); r.code == 0 && r.out == "kept\n" {
 			return
 		}
 	}
 	t.Error("demo has not come back")
+}
+
+// daemonKilled: what runs goes on, and the next daemon knows it.
+func daemonKilled(t *testing.T) {
+	id := must(t, "exec", "--detach", "demo", "--", "sh", "-c", "sleep 3; echo outlived")
+	executor := inspect(t, "demo").ExecutorPID
+	kill(t, part(t, "daemon"))
+	must(t, "up", "--detach")
+	if out := must(t, "logs", "--follow", "demo", id); out != "outlived" {
+		t.Errorf("the command wrote %q", out)
+	}
+	if got := inspect(t, "demo").ExecutorPID; got != executor {
+		t.Errorf("the executor is process %d now, it was %d", got, executor)
+	}
+}
+
+// brokerKilled: the next broker knows what its ledger says.
+func brokerKilled(t *testing.T) {
+	kill(t, part(t, "broker"))
+	must(t, "up", "--detach")
+	must(t, "exec", "demo", "--", "true")
+	must(t, "stop", "demo")
+	must(t, "exec", "demo", "--", "cat", "file")
 }
 
 func down(t *testing.T) {
