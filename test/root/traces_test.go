@@ -157,7 +157,7 @@ func TestTracesAreFound(t *testing.T) {
 		},
 		"control group": func(*testing.T) func() {
 			path := filepath.Join(groups[0], d.Name)
-			must(os.Mkdir(path, 0o755)) //nolint:gosec // as the others
+			must(os.Mkdir(path, 0o755))
 			return func() { must(os.Remove(path)) }
 		},
 		"socket": func(*testing.T) func() {
