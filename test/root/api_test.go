@@ -3,6 +3,7 @@ package root_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -25,6 +26,7 @@ import (
 func user(t *testing.T, name string, groups ...string) *syscall.Credential {
 	t.Helper()
 	needRoot(t)
+	name += "-" + strings.ToLower(rand.Text()[:6])
 	args := []string{"-M", "-U", "-d", "/nonexistent", "-s", "/usr/sbin/nologin"}
 	if len(groups) > 0 {
 		args = append(args, "-G", strings.Join(groups, ","))
@@ -120,7 +122,7 @@ func methods() []protoreflect.MethodDescriptor {
 // by name. A method that is added is tried here without being named.
 func TestAnotherUsersWorkspace(t *testing.T) {
 	alice, mallory := user(t, "crt-alice"), user(t, "crt-mallory")
-	key := "crt " + t.Name()
+	key := "crt " + rand.Text()
 	if r := shared.try(alice, "", "create", key); r.code != 0 {
 		t.Fatalf("%+v", r)
 	}
@@ -243,7 +245,7 @@ func (h *host) upgraded(t testing.TB, uid uint32) *wire {
 
 func TestMembersOfTheGroupAdminister(t *testing.T) {
 	alice, admin := user(t, "crt-alice"), user(t, "crt-admin", "carrel")
-	key := "crt " + t.Name()
+	key := "crt " + rand.Text()
 	if r := shared.try(alice, "", "create", key); r.code != 0 {
 		t.Fatalf("%+v", r)
 	}

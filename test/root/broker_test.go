@@ -3,6 +3,7 @@ package root_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -103,7 +104,7 @@ func TestBrokerRefusesWhoItDoesNotServe(t *testing.T) {
 
 func TestBrokerRefusesWhatIsOutOfPlace(t *testing.T) {
 	b := newBroker(t)
-	name := id.Derive("crt", id.Key(t.Name()), 0)
+	name := id.Derive("crt", id.Key(rand.Text()), 0)
 	create := func(n, d, l string) string {
 		return fmt.Sprintf(`{"name":%q,"key_digest":%q,"limits":%s}`, n, d, l)
 	}
@@ -316,7 +317,7 @@ func TestBrokerUnderFlood(t *testing.T) {
 // A user that somebody else made under a name that carrel would derive is not taken over.
 func TestAUserOfTheHostIsNotAdopted(t *testing.T) {
 	h := newHostFor(t)
-	key := "crt " + t.Name()
+	key := "crt " + rand.Text()
 	name := string(id.Derive("crt", id.Key(key), 0))
 	add := exec.CommandContext(t.Context(), "/usr/sbin/useradd", "-M", "-U", "-d", "/nonexistent", "-s", "/usr/sbin/nologin", name)
 	if out, err := add.CombinedOutput(); err != nil {

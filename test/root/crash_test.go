@@ -2,6 +2,7 @@ package root_test
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -197,7 +198,7 @@ func TestBrokerKilledWhileAUserIsMade(t *testing.T) {
 	control(t, f, func(fd int) error {
 		return unix.FcntlFlock(uintptr(fd), unix.F_SETLKW, &unix.Flock_t{Type: unix.F_WRLCK})
 	})
-	key := "crt " + t.Name()
+	key := "crt " + rand.Text()
 	created := make(chan result, 1)
 	go func() { created <- h.try(nil, "", "create", key) }()
 	broker := h.part(t, "broker")

@@ -21,6 +21,10 @@ type wire struct {
 	r *bufio.Reader
 }
 
+// The first thread of a process cannot end, so it must not be the one that takes
+// another user's ids: the main goroutine keeps it.
+func init() { runtime.LockOSThread() }
+
 // dialAs connects to a Unix socket as another user. Only the thread that connects takes
 // that user's ids, and it ends afterwards: the kernel keeps the peer's credentials from
 // the moment of connecting.
