@@ -296,6 +296,7 @@ func TestReferencesAreNoPaths(t *testing.T) {
 // A browser that is made to speak to the socket through something, and clients that do
 // not speak HTTP.
 func TestTheAPIServesNoBrowserAndNoNoise(t *testing.T) {
+	needRoot(t)
 	client := shared.client(t, 0)
 	for _, h := range [][2]string{{"Origin", "http://localhost"}, {"Origin", "null"}, {"Origin", "http://carrel"}, {"Sec-Fetch-Site", "cross-site"}} {
 		for _, path := range []string{"/carrel.v1.WorkspaceService/List", fdapi.Path} {
