@@ -55,8 +55,8 @@ func parse(args []string) (options, error) {
 	}
 	layouts := f.String("cgroup", "v2,v1", "the control group `layouts` to boot guests with")
 	run := f.String("run", "", "run only jobs whose name matches this `regexp`")
-	f.BoolVar(&o.quick, "quick", false, "one v2 guest, tests with -test.short, no harms")
-	f.BoolVar(&o.full, "full", false, "the attacks of test/root as well, which take some minutes")
+	f.BoolVar(&o.quick, "quick", false, "one v2 guest, no harms")
+	f.BoolVar(&o.full, "full", false, "what takes minutes as well: the attacks of test/root, tests that move much output")
 	f.BoolVar(&o.require, "require", false, "fail instead of skipping if no guest can be had here")
 	f.BoolVar(&o.verbose, "v", false, "print what the jobs print")
 	f.BoolVar(&o.list, "list", false, "list the jobs and end")
@@ -190,6 +190,9 @@ func run(ctx context.Context, o options, to io.Writer) error {
 	}
 	err = group.Wait()
 	say("done")
+	if !o.full {
+		say("left to -full: " + strings.Join(leftOut(), "; "))
+	}
 	n := 0
 	for _, f := range failed {
 		n += f
