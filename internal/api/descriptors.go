@@ -15,6 +15,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/fault"
 	"github.com/carrel-dev/carrel/internal/fdapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
@@ -187,7 +188,7 @@ func (x *session) wait(c *jsonrpc.Conn, cmd id.Command, proc runtime.Process) {
 	x.mu.Unlock()
 	n := fdapi.Exited{CommandID: cmd}
 	if err != nil {
-		n.Error = err.Error()
+		n.Error = fault.Text(err)
 	} else {
 		n.Status = &status
 	}

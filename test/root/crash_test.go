@@ -245,7 +245,7 @@ func TestExecutorKilled(t *testing.T) {
 	d.sh(t, "while [ ! -e began ]; do sleep 0.01; done")
 	kill(t, d.ExecutorPID)
 	r := <-result
-	if r.code != 125 || !strings.Contains(r.err, "executor") {
+	if r.code != 125 || !strings.Contains(r.err, "executor") || strings.Contains(r.err, ": unavailable") {
 		t.Errorf("%+v", r)
 	}
 	t.Logf("the client was told: %s", strings.TrimSpace(r.err))
