@@ -455,9 +455,14 @@ func TestPrivilege(t *testing.T) {
 	if out, err := f.call("WorkspaceService/Create", `{"key":"demo","noStart":true}`); err != nil {
 		t.Errorf("%v %v", out, err)
 	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
-	if err != nil || !bytes.Contains(status, []byte("NoNewPrivs:\t1")) {
-		t.Errorf("no_new_privs is not set (%v)", err)
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", cmd.Process.Pid))
+	if err != nil || len(threads) < 2 {
+		t.Errorf("threads %v (%v)", threads, err)
+	}
+	for _, th := range threads {
+		if status, err := os.ReadFile(th); err != nil || !bytes.Contains(status, []byte("NoNewPrivs:\t1")) {
+			t.Errorf("no_new_privs is not set: %s (%v)", th, err)
+		}
 	}
 	if pss := pssKiB(t, cmd.Process.Pid); pss > 40<<10 && !raceDetector {
 		t.Errorf("the daemon takes %d KiB", pss)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+	"kernel.org/pub/linux/libs/security/libcap/psx"
 )
 
 // unprivileged refuses to run with any privilege. The daemon parses what clients
@@ -34,8 +35,9 @@ func unprivileged() error {
 // does not reach a core file or another process of this user, and that files are
 // made private.
 func harden() error {
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("cannot give up new privileges: %w", err)
+	// On every thread: the calling one alone would leave the rest as they are.
+	if _, _, e := psx.Syscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); e != 0 {
+		return fmt.Errorf("cannot give up new privileges: %w", e)
 	}
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("cannot forbid dumps: %w", err)
