@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"os/signal"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -18,6 +19,14 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/execapi"
 )
+
+// Tests that run under nohup ignore hangups, and what they start would too. Commands of an
+// executor do not, so those of the double must not either.
+func init() {
+	if signal.Ignored(syscall.SIGHUP) {
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	}
+}
 
 // process is a command of the double: a child of the test.
 type process struct {
