@@ -12,13 +12,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/thread"
 )
 
 // libexecDir is where packages put the programs that no person runs.
@@ -209,7 +210,7 @@ func (i *instance) launch(c *exec.Cmd, p program) error {
 		c.ExtraFiles = append(c.ExtraFiles, f)
 		c.Path = fmt.Sprintf("/proc/self/fd/%d", 2+len(c.ExtraFiles))
 	}
-	return onOwnThread(func() error {
+	return thread.Throwaway(func() error {
 		for cap := 0; ; cap++ {
 			if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(cap), 0, 0, 0); errors.Is(err, unix.EINVAL) {
 				break // past the last
@@ -233,24 +234,6 @@ func (i *instance) launch(c *exec.Cmd, p program) error {
 		}
 		return c.Start()
 	})
-}
-
-// onOwnThread runs f on a thread that ends with it, with the rights that f gave up. The
-// first thread of a process cannot end: where the scheduler picks that one, it is kept
-// busy while another takes its place.
-func onOwnThread(f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
-		if unix.Gettid() == unix.Getpid() {
-			err := onOwnThread(f)
-			runtime.UnlockOSThread() // nothing was given up on this one
-			done <- err
-			return
-		}
-		done <- f()
-	}()
-	return <-done
 }
 
 // awaitReady reads the one line that says that a program serves. Its end without a line

@@ -35,10 +35,11 @@ var tiers = []deps.Tier{
 	{Name: "jsonrpc", Level: 3},
 	{Name: "peercred", Level: 3},
 	{Name: "pollfd", Level: 3},
+	{Name: "thread", Level: 3},
 	{Name: "execapi", Level: 3},
 	{Name: "brokerapi", Level: 3},
 	{Name: "fdapi", Level: 3, With: []string{"execapi"}},
-	{Name: "sandbox", Level: 3},
+	{Name: "sandbox", Level: 3, With: []string{"thread"}},
 	// What an error is called on the wire: data, beside the API that it is for.
 	{Name: "api/errcode", Level: 3},
 
@@ -91,6 +92,8 @@ var notWithRights = []deps.Rule{
 	{"expvar", "opens an HTTP handler"},
 	{"os/user", "looks names up through the C library where there is one"},
 	{"runtime/cgo", "no C code"},
+	{"runtime/pprof", "nothing is served but the table"},
+	{"regexp/", "names are checked by hand; a pattern is easily wrong"},
 }
 
 var binaries = []struct {
@@ -117,6 +120,7 @@ var binaries = []struct {
 			{internal + "pollfd", "watches a descriptor it inherited"},
 			{internal + "sandbox/cgroup", "makes the control groups"},
 			{internal + "sandbox/launch", "starts executors"},
+			{internal + "thread", "a start gives up rights on a thread of its own"},
 		}, privileged...),
 		notWithRights,
 	},

@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"syscall"
 	"time"
 
@@ -21,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/sandbox"
+	"github.com/carrel-dev/carrel/internal/thread"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -277,11 +277,10 @@ func detach(dir int) (int, error) {
 // the v1 groups first, by their `tasks` files: a thread that moves itself costs no
 // grace period of the kernel, where moving the child would cost one of some 10 ms.
 func clone(c *Config, in *inheritance) (pid, pidfd int, err error) {
-	onThrowaway(func() {
+	err = thread.Throwaway(func() error {
 		for _, f := range c.V1Sup {
-			if _, err = unix.Write(number(f), []byte("0")); err != nil {
-				err = fmt.Errorf("cannot join %s: %w", f.Name(), err)
-				return
+			if _, err := unix.Write(number(f), []byte("0")); err != nil {
+				return fmt.Errorf("cannot join %s: %w", f.Name(), err)
 			}
 		}
 		ids := c.Spec.IDs
@@ -290,6 +289,7 @@ func clone(c *Config, in *inheritance) (pid, pidfd int, err error) {
 			{ContainerID: int(ids.Work), HostID: int(ids.Work), Size: 2},
 		}
 		pidfd = -1
+		var err error
 		pid, err = syscall.ForkExec(fmt.Sprintf("/proc/self/fd/%d", number(c.Binary)), []string{"carrel-executor", string(c.Spec.Name)}, &syscall.ProcAttr{
 			Dir: "/",
 			Env: []string{"GOTRACEBACK=single"},
@@ -306,32 +306,16 @@ func clone(c *Config, in *inheritance) (pid, pidfd int, err error) {
 			},
 		})
 		if err != nil {
-			err = fmt.Errorf("cannot start the executor: %w%s", err, hint(err))
-		} else if pidfd < 0 {
-			err = fmt.Errorf("cannot start the executor: the kernel gave no pidfd; Linux 5.4 or newer is needed: %w", errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("cannot start the executor: %w%s", err, hint(err))
+		}
+		if pidfd < 0 {
 			unix.Kill(pid, unix.SIGKILL)
 			reap(pid)
+			return fmt.Errorf("cannot start the executor: the kernel gave no pidfd; Linux 5.4 or newer is needed: %w", errdefs.ErrFailedPrecondition)
 		}
+		return nil
 	})
 	return pid, pidfd, err
-}
-
-// onThrowaway runs f on a thread that ends after it, and with it its membership in any
-// group. The first thread of a process cannot end: where the scheduler picks that one,
-// it is kept busy while another takes its place.
-func onThrowaway(f func()) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		if unix.Gettid() == unix.Getpid() {
-			onThrowaway(f)
-			runtime.UnlockOSThread()
-			return
-		}
-		f()
-	}()
-	<-done
 }
 
 // hint says what an errno of the clone usually means.

@@ -4,13 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/thread"
 )
 
 const upgrade = "install a newer kernel; on Debian 12: apt-get install linux-image-amd64"
@@ -22,8 +23,9 @@ func tryRoot(*Config) (State, string, string) {
 	return No, fmt.Sprintf("uid %d", os.Geteuid()), "run it as root: sudo carrel up"
 }
 
-// minKernel is Linux 5.14, the first with cgroup.kill (Documentation/admin-guide/cgroup-v2.rst).
-var minKernel = [2]int{5, 14}
+// minKernel is Linux 5.19, the first with Landlock ABI 2, which "landlock" looks at: this
+// row is for who reads only the first line.
+var minKernel = [2]int{5, 19}
 
 func tryKernel(*Config) (State, string, string) {
 	var u unix.Utsname
@@ -108,7 +110,7 @@ func tryNamespaces(*Config) (State, string, string) {
 // tryUnprivileged does as nobody what a user without root would. The ids of a thread are
 // its own in the kernel, and this one ends with the goroutine.
 func tryUnprivileged(*Config) (State, string, string) {
-	err := onOwnThread(func() error {
+	err := thread.Throwaway(func() error {
 		if os.Geteuid() == 0 {
 			const nobody = 65534
 			for _, call := range []uintptr{unix.SYS_SETRESGID, unix.SYS_SETRESUID} {
@@ -123,24 +125,6 @@ func tryUnprivileged(*Config) (State, string, string) {
 		return No, "clone(CLONE_NEWUSER) as nobody: " + err.Error(), "sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=15000"
 	}
 	return Yes, "clone(CLONE_NEWUSER) works for nobody", ""
-}
-
-// onOwnThread runs f on a thread that ends with it, with whatever f did to it. The first
-// thread of a process cannot end: where the scheduler picks that one, it is kept busy
-// while another takes its place.
-func onOwnThread(f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread must not serve again
-		if unix.Gettid() == unix.Getpid() {
-			err := onOwnThread(f)
-			runtime.UnlockOSThread() // nothing was done to this one
-			done <- err
-			return
-		}
-		done <- f()
-	}()
-	return <-done
 }
 
 func tryAppArmor(*Config) (State, string, string) {
@@ -226,11 +210,6 @@ func tryOpenat2(*Config) (State, string, string) {
 		unix.Close(fd)
 	}
 	return call("openat2", err)
-}
-
-func tryCloseRange(*Config) (State, string, string) {
-	const none = 1<<32 - 1 // no descriptor can have this number
-	return call("close_range", unix.CloseRange(none, none, 0))
 }
 
 func tryMountAPI(*Config) (State, string, string) {

@@ -76,7 +76,6 @@ var checks = []check{
 	{"pidfd", "signals that cannot hit a reused pid", true, tryPidfd},
 	{"clone3", "starting commands inside their control group", true, tryClone3},
 	{"openat2", "opening paths that nobody can redirect", true, tryOpenat2},
-	{"close_range", "letting no descriptor leak into a workspace", true, tryCloseRange},
 	{"mount_api", "mounts that cannot be raced", true, tryMountAPI},
 	{"memfd_exec", "starting the executor from sealed memory", true, tryMemfd},
 	{"useradd", "a Unix user per workspace", true, tryUseradd},

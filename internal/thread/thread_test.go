@@ -1,0 +1,61 @@
+package thread_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/thread"
+)
+
+// A name given to the thread stands for all that belongs to one: no thread of the process
+// may have it afterwards, and never the first, which cannot end.
+func TestThrowaway(t *testing.T) {
+	const mark = "carrel-thrown"
+	sentinel := errors.New("as f says")
+	for range 200 {
+		var tid int
+		err := thread.Throwaway(func() error {
+			tid = unix.Gettid()
+			if err := os.WriteFile("/proc/thread-self/comm", []byte(mark), 0); err != nil {
+				return err
+			}
+			if got := comm(t, tid); got != mark+"\n" {
+				t.Errorf("the thread is called %q", got)
+			}
+			return sentinel
+		})
+		if !errors.Is(err, sentinel) {
+			t.Fatalf("error %v", err)
+		}
+		if tid == os.Getpid() {
+			t.Fatal("it ran on the first thread")
+		}
+	}
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	marked := 0
+	for _, th := range threads {
+		b, err := os.ReadFile("/proc/self/task/" + th.Name() + "/comm")
+		if err == nil && string(b) == mark+"\n" {
+			marked++
+		}
+	}
+	if marked > 1 { // the last one may still be on its way out
+		t.Errorf("%d threads live on with what f did to them", marked)
+	}
+}
+
+func comm(t *testing.T, tid int) string {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/comm", tid))
+	if err != nil {
+		t.Error(err)
+	}
+	return string(b)
+}
