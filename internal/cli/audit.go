@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -149,6 +150,10 @@ func auditLine(line []byte) string {
 			Kind string   `json:"kind"`
 			Argv []string `json:"argv"`
 		} `json:"action"`
+		Data struct {
+			Event   string `json:"event"`
+			Version string `json:"version"`
+		} `json:"data"`
 	}
 	if err := json.Unmarshal(line, &r); err != nil {
 		return printable(string(line))
@@ -156,6 +161,9 @@ func auditLine(line []byte) string {
 	s := fmt.Sprintf("%6d  %s  %-9s  %-9s  %-12s  %s", r.Seq, r.Time.UTC().Format("2006-01-02 15:04:05.000"), r.Type, r.Principal, r.Workspace, r.Action.Kind)
 	if len(r.Action.Argv) > 0 {
 		s += " " + cut(shellQuote(r.Action.Argv), 80)
+	}
+	if r.Data.Event != "" {
+		s += strings.TrimRight(printable(r.Data.Event+" "+r.Data.Version), " ")
 	}
 	if r.Intent != 0 {
 		s += " of " + strconv.FormatInt(r.Intent, 10)
