@@ -11,8 +11,10 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 )
 
 // account is the daemon's user.
@@ -20,6 +22,44 @@ type account struct{ uid, gid uint32 }
 
 // noID is an id that no user has.
 const noID = 1<<32 - 2
+
+// accountsLock is the file that is locked while the account is looked at, made or
+// removed, whichever instance does it.
+const accountsLock = "/run/carrel-account.lock"
+
+// lockAccounts keeps this host's ups and downs from making and removing the account at
+// the same time. The file goes with the lock, so whoever got it on a file that has gone
+// takes the next one.
+func lockAccounts(ctx context.Context) (unlock func(), err error) {
+	fail := func(err error) (func(), error) {
+		return nil, fmt.Errorf("cannot lock the account of the daemon with %s: %w", accountsLock, err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, fmt.Errorf("another carrel up or down of this host has held it for a minute; see which with: fuser -v %s: %w", accountsLock, errdefs.ErrUnavailable))
+	defer cancel()
+	for {
+		f, err := os.OpenFile(accountsLock, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return fail(err)
+		}
+		err = withFD(f, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
+		if err == nil {
+			mine, err1 := f.Stat()
+			there, err2 := os.Lstat(accountsLock)
+			if err1 == nil && err2 == nil && os.SameFile(mine, there) {
+				return func() { _ = os.Remove(accountsLock); f.Close() }, nil
+			}
+		}
+		f.Close()
+		if err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
+			return fail(err)
+		}
+		select {
+		case <-ctx.Done():
+			return fail(context.Cause(ctx))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
 
 func findAccount() (account, error) {
 	u, err := user.Lookup(daemonUser)
@@ -35,7 +75,8 @@ func findAccount() (account, error) {
 }
 
 // ensureAccount finds the daemon's user and group, and makes what is missing.
-func ensureAccount(ctx context.Context, m *made) (account, error) {
+func ensureAccount(ctx context.Context) (account, error) {
+	comment := madeComment
 	if _, err := user.LookupGroup(daemonUser); err != nil {
 		if _, unknown := errors.AsType[user.UnknownGroupError](err); !unknown {
 			return account{}, fmt.Errorf("cannot look up the group %s: %w", daemonUser, err)
@@ -43,19 +84,14 @@ func ensureAccount(ctx context.Context, m *made) (account, error) {
 		if err := runTool(ctx, "/usr/sbin/groupadd", "--system", daemonUser); err != nil {
 			return account{}, err
 		}
-		m.Group = true
+		comment = madeGroupComment
 	}
 	who, err := findAccount()
 	if _, unknown := errors.AsType[user.UnknownUserError](err); unknown {
-		comment := madeComment
-		if m.Group {
-			comment = madeGroupComment
-		}
 		if err := runTool(ctx, "/usr/sbin/useradd", "--system", "--gid", daemonUser, "--no-create-home", "--home-dir", "/nonexistent",
 			"--shell", "/usr/sbin/nologin", "--comment", comment, daemonUser); err != nil {
 			return account{}, err
 		}
-		m.User = true
 		who, err = findAccount()
 	}
 	if err != nil {

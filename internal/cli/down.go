@@ -16,6 +16,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
+	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
 func (a *app) downCommand() *cobra.Command {
@@ -97,7 +98,7 @@ func (i *instance) refusePurge(ctx context.Context) error {
 		n = max(n, len(ws))
 	}
 	if n > 0 {
-		return fmt.Errorf("cannot remove %s: %d workspaces live there; destroy them first, with carrel up%s and carrel destroy --purge $(carrel ls -q): %w", i.data, n, i.flags(), errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("cannot remove %s: %d workspaces live there; destroy them first: carrel up --detach%s; export %s=%s; carrel destroy --purge $(carrel ls -q): %w", i.data, n, i.flags(), carrel.HostEnv, i.host(), errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }
@@ -145,8 +146,17 @@ func (a *app) restart(ctx context.Context, i *instance) error {
 	if err != nil {
 		return err
 	}
-	var m made
-	who, err := ensureAccount(ctx, &m)
+	unlock, err := lockAccounts(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	m, err := i.readMade()
+	if err != nil {
+		return err
+	}
+	i.recall(m)
+	who, err := ensureAccount(ctx)
 	if err != nil {
 		return err
 	}
@@ -201,7 +211,13 @@ func (i *instance) removeCgroups() error {
 func (a *app) removeRest(ctx context.Context, i *instance, m made, purge bool) error {
 	users := workspaceUsers(filepath.Join(i.data, "homes"))
 	// A failure is another instance that needs it; the last one removes it.
-	if err := removeAccount(ctx); err != nil {
+	unlock, err := lockAccounts(ctx)
+	if err != nil {
+		return err
+	}
+	err = removeAccount(ctx)
+	unlock()
+	if err != nil {
 		a.progress("The user %s stays: %v", daemonUser, err)
 	}
 	if purge {
@@ -237,10 +253,9 @@ func (a *app) removeRest(ctx context.Context, i *instance, m made, purge bool) e
 		_, err := fmt.Fprintf(a.Out, "carrel is down and its data in %s is removed.\n", i.data)
 		return err
 	}
-	m.User, m.Group = false, false
 	if err := i.writeMade(m); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(a.Out, "carrel is down. Its state, %d workspaces and the audit log stay in %s.\n", len(users), i.data)
+	_, err = fmt.Fprintf(a.Out, "carrel is down. Its state, %d workspaces and the audit log stay in %s.\n", len(users), i.data)
 	return err
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -125,13 +126,31 @@ func (i *instance) firstID() uint32 {
 	return probe.DefaultFirstID + slot*probe.DefaultIDs
 }
 
-// made is what up made on this host, kept so that down can take it away again. The
-// account has a mark of its own, because several instances can share it.
+// made is what up made on this host, kept so that down can take it away again, and what
+// it was told, kept for the next up. The account has a mark of its own, because several
+// instances can share it.
 type made struct {
-	User  bool `json:"user"`
-	Group bool `json:"group"`
 	// Dirs in the order they were made.
 	Dirs []string `json:"dirs"`
+	// Config and Prefix are those flags, "" where not given.
+	Config string `json:"config,omitempty"`
+	Prefix string `json:"prefix,omitempty"`
+}
+
+// recall takes over from an earlier up what was not said again.
+func (i *instance) recall(m made) {
+	i.config = cmp.Or(i.config, m.Config)
+	i.prefix = cmp.Or(i.prefix, m.Prefix)
+}
+
+// remember keeps for the next up what this one was told, once carrel runs with it.
+func (i *instance) remember() error {
+	m, err := i.readMade()
+	if err != nil || m.Config == i.config && m.Prefix == i.prefix {
+		return err
+	}
+	m.Config, m.Prefix = i.config, i.prefix
+	return i.writeMade(m)
 }
 
 func (i *instance) readMade() (made, error) {

@@ -54,8 +54,8 @@ Without --detach it stays, shows the logs, and Ctrl-C is "carrel down".`,
 	}
 	i := instanceFlags(c)
 	c.Flags().BoolVar(&detach, "detach", false, "return when carrel is ready")
-	c.Flags().StringVar(&i.config, "config", "", "the daemon's configuration file (default /etc/carrel/carreld.yaml if it is there)")
-	c.Flags().StringVar(&i.prefix, "prefix", "", "what derived workspace names begin with (default "+id.DefaultPrefix+")")
+	c.Flags().StringVar(&i.config, "config", "", "the daemon's configuration file (default that of the last up, or /etc/carrel/carreld.yaml if it is there)")
+	c.Flags().StringVar(&i.prefix, "prefix", "", "what derived workspace names begin with (default that of the last up, or "+id.DefaultPrefix+")")
 	_ = c.MarkFlagFilename("config", "yaml", "yml") // the flag is there
 	out := outputFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -125,6 +125,12 @@ func (a *app) up(ctx context.Context, i *instance, detach bool) (upView, []*exec
 		return view, nil, err
 	}
 	unix.Umask(0o022) // what is made and started here does not depend on the caller's
+	// Until the daemon runs nothing tells another instance that the user is needed.
+	release, err := lockAccounts(ctx)
+	if err != nil {
+		return view, nil, err
+	}
+	defer release()
 	who, unlock, err := i.prepare(ctx)
 	if unlock != nil {
 		defer unlock()
@@ -141,7 +147,7 @@ func (a *app) up(ctx context.Context, i *instance, detach bool) (upView, []*exec
 	}
 	if v, ok := i.isUp(ctx, view); ok {
 		v.Already = false
-		return v, children, nil
+		return v, children, i.remember()
 	}
 	i.stopBoth()
 	return view, nil, fmt.Errorf("cannot reach the daemon at %s though it said that it is ready; look at its log in %s: %w", i.host(), i.logDir(), errdefs.ErrUnavailable)
@@ -236,6 +242,7 @@ func (i *instance) prepare(ctx context.Context) (who account, unlock func(), err
 		return who, unlock, err
 	}
 	m.Dirs = append(m.Dirs, dirs...)
+	i.recall(m)
 	who, err = i.make(ctx, &m)
 	return who, unlock, errors.Join(err, i.writeMade(m))
 }
@@ -260,7 +267,7 @@ func (i *instance) make(ctx context.Context, m *made) (who account, err error) {
 			return who, err
 		}
 	}
-	if who, err = ensureAccount(ctx, m); err != nil {
+	if who, err = ensureAccount(ctx); err != nil {
 		return who, err
 	}
 	dirs, err := makeDirs(i.runtime, 0o755)
