@@ -185,7 +185,7 @@ func (e *Executor) admit(c *net.UnixConn) error {
 	}
 	p.conn = jsonrpc.New(c, jsonrpc.Config{
 		Handler: p.handle, MaxFrame: execapi.MaxFrame, MaxFDs: 3, Stepped: role == execapi.Spawn,
-		MaxInFlight: execapi.MaxCommands + 16, Timeout: timeout, OnClose: func(error) { p.closed() },
+		MaxInFlight: execapi.MaxCommands + 16, Timeout: timeout, Inline: inline, OnClose: func(error) { p.closed() },
 	})
 	close(p.ready)
 	if role == execapi.Spawn {

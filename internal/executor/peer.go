@@ -36,7 +36,7 @@ var methods = map[string]struct {
 	handle   handler
 }{
 	execapi.MethodHello:         {5 * time.Second, (*peer).greet},
-	execapi.MethodPing:          {5 * time.Second, (*peer).ping},
+	execapi.MethodPing:          {0, (*peer).ping},
 	execapi.MethodExec:          {0, (*peer).exec},
 	execapi.MethodSpawnTerminal: {0, (*peer).spawnTerminal},
 	execapi.MethodResize:        {5 * time.Second, (*peer).resize},
@@ -46,6 +46,9 @@ var methods = map[string]struct {
 	execapi.MethodList:          {10 * time.Second, (*peer).list},
 	execapi.MethodShutdown:      {2 * time.Minute, (*peer).shutdown},
 }
+
+// inline: a ping is answered where it is read, without a goroutine and a timer.
+func inline(method string) bool { return method == execapi.MethodPing }
 
 func timeout(method string) time.Duration { return methods[method].deadline }
 

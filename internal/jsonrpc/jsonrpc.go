@@ -138,6 +138,9 @@ type Config struct {
 	// inside Step, one after the other, so they must not block: New starts no
 	// goroutine. For event loops that count every switch of a thread.
 	Stepped bool
+	// Inline names the methods whose handlers run in the reader's goroutine, before the
+	// next message is read. They must not block. Optional.
+	Inline func(method string) bool
 	// OnClose is called once, after Done is closed, with what Err returns.
 	OnClose func(error)
 }

@@ -332,7 +332,7 @@ func (r *reader) accept(e *envelope, files []*os.File) error {
 		// Not under that id: the answer would be taken for that of the first.
 		return r.refuse(nil, invalid("a request with the same id is still being handled"))
 	}
-	if c.cfg.Stepped {
+	if c.cfg.Stepped || c.cfg.Inline != nil && c.cfg.Inline(in.Method) {
 		c.serve(in)
 	} else {
 		go c.serve(in)

@@ -164,6 +164,7 @@ func (l *link) dial(ctx context.Context, ids workspace.IDs, known bool, role exe
 	}
 	conn := jsonrpc.New(c, jsonrpc.Config{
 		Handler: l.handle, MaxFrame: execapi.MaxFrame, MaxFDs: 3,
+		Inline: func(string) bool { return true }, // it only notes what it is told
 	})
 	var hello execapi.HelloResult
 	if _, err = conn.Call(ctx, execapi.MethodHello, execapi.HelloParams{Version: execapi.Version, MinVersion: execapi.MinVersion, Role: role}, &hello); err == nil && hello.Workspace != l.name {
