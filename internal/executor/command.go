@@ -95,6 +95,9 @@ func check(p *execapi.ExecParams, tty bool, fds int) error {
 	if len(p.StdinData) > execapi.MaxCapture || (len(p.StdinData) > 0 && p.Stdin != execapi.Capture) {
 		return bad("%d bytes of stdin data cannot be taken", len(p.StdinData))
 	}
+	if p.Detach && p.Stdin != "" && p.Stdin != execapi.Null {
+		return bad("a detached command has no standard input; write its input to a file first")
+	}
 	if p.Detach && p.Wait {
 		return bad("it cannot be detached and waited for")
 	}
