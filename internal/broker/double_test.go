@@ -218,6 +218,21 @@ func (h *hostDouble) Adopt(e broker.Entry) (broker.Running, error) {
 	return h.live(e.Name, *e.Executor), nil
 }
 
+func (h *hostDouble) Freeze(_ context.Context, name id.Workspace, frozen bool) error {
+	if frozen {
+		return h.step("Freeze", name)
+	}
+	return h.step("Thaw", name)
+}
+
+func (h *hostDouble) Limit(e broker.Entry, limits workspace.Limits) error {
+	return h.step(fmt.Sprintf("Limit %d", limits.Pids), e.Name)
+}
+
+func (h *hostDouble) Stats(name id.Workspace) (workspace.Stats, error) {
+	return workspace.Stats{Pids: 3}, h.step("Stats", name)
+}
+
 func (h *hostDouble) CleanUp(_ context.Context, name id.Workspace) error {
 	if err := h.step("CleanUp", name); err != nil {
 		return err

@@ -46,6 +46,14 @@ type Effects interface {
 	// Adopt finds the executor of an earlier broker; it is an error of kind not_found if
 	// that process is no more.
 	Adopt(e Entry) (Running, error)
+	// Freeze stops the commands of a running workspace where they stand, or lets them go
+	// on. What a failed freeze stopped goes on.
+	Freeze(ctx context.Context, name id.Workspace, frozen bool) error
+	// Limit puts other limits in force for a running workspace and into its proof; if it
+	// fails those of e hold.
+	Limit(e Entry, limits workspace.Limits) error
+	// Stats reads what the commands of a running workspace use.
+	Stats(name id.Workspace) (workspace.Stats, error)
 	// CleanUp ends what is left of a workspace's processes and removes its control
 	// groups, socket and report.
 	CleanUp(ctx context.Context, name id.Workspace) error

@@ -20,14 +20,15 @@ import (
 // before the work it names begins, and finished or undone at the next start if a crash
 // comes between.
 //
-//	absent ──create──► (creating) ──► stopped ◄──start/stop──► running
-//	                       │             │                        │
-//	                  undone: destroyed  └──destroy──► (destroying) ◄┘
+//	absent ──create──► (creating) ──► stopped ◄──start/stop──► running ◄──pause/resume──► paused
+//	                       │             │                        │                         │
+//	                  undone: destroyed  └──destroy──► (destroying) ◄────────────────────────┘
 //	                                                       │
 //	                                                   destroyed
 //
 // A start has no line of its own: until running is written, what it made has no right to
-// exist and is swept away.
+// exist and is swept away. Neither has a pause, a resume or a change of limits: what the
+// ledger says is put in force again when an executor is taken up by the next broker.
 
 // Lifecycle carries the operations out, one at a time for each workspace.
 type Lifecycle struct {
@@ -105,7 +106,7 @@ func (l *Lifecycle) Recover(ctx context.Context) error {
 		case workspace.StateDestroying:
 			l.log.Warn("finishing a destroy that was interrupted", "workspace", e.Name)
 			_, err = l.finishDestroy(ctx, e)
-		case workspace.StateRunning:
+		case workspace.StateRunning, workspace.StatePaused:
 			err = l.adopt(ctx, e)
 		case workspace.StateStopped, workspace.StateDestroyed: // nothing was under way
 		}
@@ -133,7 +134,11 @@ func (l *Lifecycle) adopt(ctx context.Context, e Entry) error {
 	r, err := l.host.Adopt(e)
 	if err == nil {
 		l.follow(e.Name, r)
-		return nil
+		// The crash may have come between a change and the line that says so, or after.
+		if err := l.host.Limit(e, e.Limits); err != nil {
+			return errors.Join(err, l.settle(ctx, e)) // it must not go on without
+		}
+		return l.freeze(ctx, e.Name, e.State == workspace.StatePaused)
 	}
 	if !errdefs.IsNotFound(err) {
 		return err // it may live: nothing is taken down on a guess
@@ -169,7 +174,7 @@ func (l *Lifecycle) follow(name id.Workspace, r Running) {
 		}
 		defer unlock()
 		e, ok := l.ledger.Get(name)
-		if !ok || e.State != workspace.StateRunning || e.Executor == nil || *e.Executor != r.Executor {
+		if !ok || !slices.Contains(live, e.State) || e.Executor == nil || *e.Executor != r.Executor {
 			return // it was stopped, or another one was started since
 		}
 		if err := l.settle(ctx, e); err != nil {
@@ -202,7 +207,7 @@ func (l *Lifecycle) settle(ctx context.Context, e Entry) error {
 	l.mu.Lock()
 	delete(l.running, e.Name)
 	l.mu.Unlock()
-	if e.State != workspace.StateRunning {
+	if !slices.Contains(live, e.State) {
 		return nil
 	}
 	e.State, e.Executor = workspace.StateStopped, nil

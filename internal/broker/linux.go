@@ -271,6 +271,36 @@ func (h *Host) unbind(name id.Workspace) error {
 	return nil
 }
 
+// Freeze is part of Effects.
+func (h *Host) Freeze(ctx context.Context, name id.Workspace, frozen bool) error {
+	return h.groups.Freeze(ctx, name, frozen)
+}
+
+// Limit is part of Effects.
+func (h *Host) Limit(e Entry, limits workspace.Limits) error {
+	report, err := h.Report(e.Name)
+	if err != nil {
+		return err
+	}
+	if err := h.groups.Update(e.Name, e.Limits, limits); err != nil {
+		return err
+	}
+	before := e.Limits
+	e.Limits = limits
+	sandbox.Amend(&report, h.cgroupFindings(e, e.Executor.PID))
+	err = report.Err()
+	if err == nil {
+		err = h.keepReport(e.Name, report)
+	}
+	if err != nil {
+		err = errors.Join(err, h.groups.Update(e.Name, limits, before))
+	}
+	return err
+}
+
+// Stats is part of Effects.
+func (h *Host) Stats(name id.Workspace) (workspace.Stats, error) { return h.groups.Stats(name) }
+
 // CleanUp is part of Effects.
 func (h *Host) CleanUp(ctx context.Context, name id.Workspace) error {
 	return each(

@@ -31,13 +31,20 @@ type operation struct {
 // docs/protocols/broker.md repeats it for people.
 var operations = map[string]operation{
 	brokerapi.MethodHello:   {params: 256, before: true, run: (*session).hello},
-	brokerapi.MethodCreate:  {params: 1024, states: []workspace.State{absent, workspace.StateCreating, workspace.StateStopped, workspace.StateRunning, workspace.StateDestroyed}, run: (*session).create},
+	brokerapi.MethodCreate:  {params: 1024, states: []workspace.State{absent, workspace.StateCreating, workspace.StateStopped, workspace.StateRunning, workspace.StatePaused, workspace.StateDestroyed}, run: (*session).create},
 	brokerapi.MethodStart:   {params: 128, states: []workspace.State{workspace.StateStopped, workspace.StateRunning}, run: (*session).start},
-	brokerapi.MethodStop:    {params: 128, states: []workspace.State{workspace.StateStopped, workspace.StateRunning}, run: (*session).stop},
-	brokerapi.MethodDestroy: {params: 128, states: []workspace.State{workspace.StateStopped, workspace.StateRunning, workspace.StateDestroying, workspace.StateDestroyed}, run: (*session).destroy},
+	brokerapi.MethodStop:    {params: 128, states: []workspace.State{workspace.StateStopped, workspace.StateRunning, workspace.StatePaused}, run: (*session).stop},
+	brokerapi.MethodDestroy: {params: 128, states: []workspace.State{workspace.StateStopped, workspace.StateRunning, workspace.StatePaused, workspace.StateDestroying, workspace.StateDestroyed}, run: (*session).destroy},
 	brokerapi.MethodList:    {params: 128, run: (*session).list},
-	brokerapi.MethodReport:  {params: 128, states: []workspace.State{workspace.StateRunning}, run: (*session).report},
+	brokerapi.MethodReport:  {params: 128, states: live, run: (*session).report},
+	brokerapi.MethodPause:   {params: 128, states: live, run: (*session).pause},
+	brokerapi.MethodResume:  {params: 128, states: live, run: (*session).resume},
+	brokerapi.MethodUpdate:  {params: 512, states: []workspace.State{workspace.StateStopped, workspace.StateRunning, workspace.StatePaused}, run: (*session).update},
+	brokerapi.MethodStats:   {params: 128, states: live, run: (*session).stats},
 }
+
+// live are the states in which a workspace has an executor.
+var live = []workspace.State{workspace.StateRunning, workspace.StatePaused}
 
 // absent is the state of a name that the ledger does not have.
 const absent workspace.State = ""
@@ -120,15 +127,21 @@ func (s *session) create(ctx context.Context, r *jsonrpc.Request, states []works
 	if len(p.KeyDigest) != 64 || !hexDigits(p.KeyDigest) {
 		return nil, refuse("cannot accept %q as a key digest", p.KeyDigest)
 	}
-	limits := p.Limits.OrDefault()
-	if err := limits.Validate(); err != nil {
-		return nil, err
-	}
-	if err := s.life.settings.allows(limits); err != nil {
+	limits, err := s.limits(p.Limits)
+	if err != nil {
 		return nil, err
 	}
 	e, err := s.life.Create(ctx, p.Name, p.KeyDigest, limits, states...)
 	return e.wire(), err
+}
+
+// limits fills in the defaults and holds limits against what this host allows.
+func (s *session) limits(asked workspace.Limits) (workspace.Limits, error) {
+	l := asked.OrDefault()
+	if err := l.Validate(); err != nil {
+		return l, err
+	}
+	return l, s.life.settings.allows(l)
 }
 
 func hexDigits(s string) bool {
@@ -195,4 +208,42 @@ func (s *session) report(_ context.Context, r *jsonrpc.Request, states []workspa
 		return nil, err
 	}
 	return s.life.Report(p.Name, states...)
+}
+
+func (s *session) pause(ctx context.Context, r *jsonrpc.Request, states []workspace.State) (any, error) {
+	return s.freeze(ctx, r, true, states)
+}
+
+func (s *session) resume(ctx context.Context, r *jsonrpc.Request, states []workspace.State) (any, error) {
+	return s.freeze(ctx, r, false, states)
+}
+
+func (s *session) freeze(ctx context.Context, r *jsonrpc.Request, frozen bool, states []workspace.State) (any, error) {
+	var p brokerapi.NameParams
+	if err := decodeName(r, &p, &p.Name); err != nil {
+		return nil, err
+	}
+	e, err := s.life.Freeze(ctx, p.Name, frozen, states...)
+	return e.wire(), err
+}
+
+func (s *session) update(ctx context.Context, r *jsonrpc.Request, states []workspace.State) (any, error) {
+	var p brokerapi.UpdateParams
+	if err := decodeName(r, &p, &p.Name); err != nil {
+		return nil, err
+	}
+	limits, err := s.limits(p.Limits)
+	if err != nil {
+		return nil, err
+	}
+	e, err := s.life.Update(ctx, p.Name, limits, states...)
+	return e.wire(), err
+}
+
+func (s *session) stats(_ context.Context, r *jsonrpc.Request, states []workspace.State) (any, error) {
+	var p brokerapi.NameParams
+	if err := decodeName(r, &p, &p.Name); err != nil {
+		return nil, err
+	}
+	return s.life.Stats(p.Name, states...)
 }

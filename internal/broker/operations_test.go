@@ -25,7 +25,7 @@ import (
 const name = id.Workspace("cbt-0123abcd")
 
 func TestTheTableIsClosed(t *testing.T) {
-	want := []string{"create", "destroy", "hello", "list", "report", "start", "stop"}
+	want := []string{"create", "destroy", "hello", "list", "pause", "report", "resume", "start", "stats", "stop", "update"}
 	if got := slices.Sorted(maps.Keys(broker.Methods())); !slices.Equal(got, want) {
 		t.Errorf("the operations are %v", got)
 	}

@@ -20,6 +20,10 @@ const (
 	MethodDestroy = "destroy"
 	MethodList    = "list"
 	MethodReport  = "report"
+	MethodPause   = "pause"
+	MethodResume  = "resume"
+	MethodUpdate  = "update"
+	MethodStats   = "stats"
 )
 
 // HelloParams opens a connection; every other method needs it first.
@@ -61,6 +65,13 @@ type StartParams struct {
 type DestroyParams struct {
 	Name  id.Workspace `json:"name"`
 	Purge bool         `json:"purge"`
+}
+
+// UpdateParams changes the limits of a workspace, at once where it runs. Limits.OpenFiles
+// is in force from the next start on.
+type UpdateParams struct {
+	Name   id.Workspace     `json:"name"`
+	Limits workspace.Limits `json:"limits"`
 }
 
 // Executor identifies a running executor beyond pid reuse.

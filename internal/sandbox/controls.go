@@ -103,3 +103,30 @@ func Judge(mode Mode, findings []Finding) workspace.Report {
 	r.Controls = append(r.Controls, notAsked...)
 	return r
 }
+
+// Amend puts what was found anew, after limits were changed, in the place of what was
+// found before: evidence of the form "WHAT is VALUE", by WHAT.
+func Amend(r *workspace.Report, found []Finding) {
+	for _, f := range found {
+		what, _, ok := strings.Cut(f.Evidence, " is ")
+		if !ok {
+			continue
+		}
+		for i := range r.Controls {
+			c := &r.Controls[i]
+			if c.ID != f.Control {
+				continue
+			}
+			each := strings.Split(c.Evidence, "; ")
+			for j, e := range each {
+				if strings.HasPrefix(e, what+" is ") {
+					each[j] = f.Evidence
+				}
+			}
+			c.Evidence = strings.Join(each, "; ")
+			if !f.OK {
+				c.State, c.Remedy = workspace.Failed, "stop and start the workspace"
+			}
+		}
+	}
+}

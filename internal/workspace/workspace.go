@@ -32,9 +32,11 @@ type State string
 // seen only while an operation is under way or after a crash, before start-up
 // has finished it.
 const (
-	StateCreating   State = "creating"
-	StateStopped    State = "stopped"
-	StateRunning    State = "running"
+	StateCreating State = "creating"
+	StateStopped  State = "stopped"
+	StateRunning  State = "running"
+	// StatePaused: it runs, and its commands are frozen.
+	StatePaused     State = "paused"
 	StateDestroying State = "destroying"
 	StateDestroyed  State = "destroyed"
 )

@@ -40,6 +40,7 @@ type hierarchy struct {
 	name string // as V1Mount.Name; "" for v2
 	path string // of the instance's group, for messages
 	have []Controller
+	io   bool  // v2 counts what is read and written
 	dir  dirFD // the instance's group
 	root dirFD
 }
@@ -107,6 +108,7 @@ func (in *Instance) open(m Mounts, ceiling int64) error {
 	if err != nil {
 		return fmt.Errorf("cannot read what cgroup v2 hands down: %w", err)
 	}
+	in.v2.io = slices.Contains(strings.Fields(available), "io") && slices.Contains(strings.Fields(enabled), "io")
 	byMount := map[int]*hierarchy{}
 	places := locate(m, strings.Fields(available), strings.Fields(enabled))
 	for _, c := range controllers {
@@ -192,8 +194,8 @@ func (h *hierarchy) prepare(name string, ceiling int64) error {
 		return nil
 	}
 	if !h.v1() {
-		for _, c := range h.have {
-			if err := h.dir.write("cgroup.subtree_control", "+"+string(c)); err != nil {
+		for _, c := range h.handedDown() {
+			if err := h.dir.write("cgroup.subtree_control", c); err != nil {
 				return wrap(err)
 			}
 		}
@@ -212,6 +214,19 @@ func (h *hierarchy) prepare(name string, ceiling int64) error {
 		}
 	}
 	return wrap(h.dir.write("memory.limit_in_bytes", strconv.FormatInt(ceiling, 10)))
+}
+
+// handedDown are the controllers that groups below get, as cgroup.subtree_control takes
+// them. io limits nothing here and is counted where it can be had.
+func (h *hierarchy) handedDown() []string {
+	var all []string
+	for _, c := range h.have {
+		all = append(all, "+"+string(c))
+	}
+	if h.io && len(all) > 0 {
+		all = append(all, "+io")
+	}
+	return all
 }
 
 // Missing lists the controllers that this host does not offer.

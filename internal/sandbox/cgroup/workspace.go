@@ -24,11 +24,7 @@ func (in *Instance) EnableSubtree(name id.Workspace, l workspace.Limits) error {
 		return nil
 	}
 	return h.within(string(name), func(own dirFD) error {
-		var all []string
-		for _, c := range h.have {
-			all = append(all, "+"+string(c))
-		}
-		if err := own.write("cgroup.subtree_control", strings.Join(all, " ")); err != nil {
+		if err := own.write("cgroup.subtree_control", strings.Join(h.handedDown(), " ")); err != nil {
 			return fmt.Errorf("cannot hand controllers down in %s/%s: %w", h.path, name, err)
 		}
 		for _, group := range []string{sup, cmd} {
@@ -229,25 +225,10 @@ func (in *Instance) WaitEmpty(ctx context.Context, name id.Workspace) error {
 		return fmt.Errorf("cannot watch the processes of %s: %w", name, err)
 	}
 	defer own.close()
-	events, err := openat(int(own), "cgroup.events", unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC)
-	if err != nil {
-		return fmt.Errorf("cannot watch the processes of %s: %w", name, err)
+	if err := own.await(ctx, "populated 0"); err != nil {
+		return fmt.Errorf("cannot empty the groups of %s: processes are left: %w", name, err)
 	}
-	defer unix.Close(events)
-	var b [256]byte
-	for {
-		n, err := unix.Pread(events, b[:], 0)
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			return fmt.Errorf("cannot watch the processes of %s: %w", name, err)
-		}
-		if err == nil && strings.Contains(string(b[:n]), "populated 0") {
-			return nil
-		}
-		if ctx.Err() != nil {
-			return fmt.Errorf("cannot empty the groups of %s: processes are left: %w", name, context.Cause(ctx))
-		}
-		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(events), Events: unix.POLLPRI}}, int(round.Milliseconds()))
-	}
+	return nil
 }
 
 // Remove ends every process of a workspace, waits until they are gone, and removes its
@@ -316,54 +297,4 @@ func removeTree(parent dirFD, name string, depth int) error {
 		return err
 	}
 	return nil
-}
-
-// Stats is what a workspace's commands use together. A number that the host does not
-// give is -1.
-type Stats struct {
-	MemoryBytes, MemoryPeakBytes int64
-	Pids                         int64
-	// OOMKills is how many processes the kernel ended for memory.
-	OOMKills int64
-}
-
-// Stats reads the numbers of a workspace's cmd group.
-func (in *Instance) Stats(name id.Workspace) (Stats, error) {
-	st := Stats{-1, -1, -1, -1}
-	for _, h := range in.all() {
-		if !h.has(Memory) && !h.has(Pids) {
-			continue
-		}
-		err := h.within(string(name), func(own dirFD) error {
-			c, err := own.open(cmd)
-			if err != nil {
-				return err
-			}
-			defer c.close()
-			for _, r := range []struct {
-				controller Controller
-				v1, v2     string
-				key1, key2 string
-				to         *int64
-			}{
-				{Memory, "memory.usage_in_bytes", "memory.current", "", "", &st.MemoryBytes},
-				{Memory, "memory.max_usage_in_bytes", "memory.peak", "", "", &st.MemoryPeakBytes},
-				{Memory, "memory.oom_control", "memory.events", "oom_kill", "oom_kill", &st.OOMKills},
-				{Pids, "pids.current", "pids.current", "", "", &st.Pids},
-			} {
-				switch {
-				case !h.has(r.controller):
-				case h.v1():
-					*r.to = c.number(r.v1, r.key1)
-				default:
-					*r.to = c.number(r.v2, r.key2)
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return st, err
-		}
-	}
-	return st, nil
 }

@@ -1,0 +1,156 @@
+package broker_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/brokerapi"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+func mustStart(t *testing.T, r *rig) {
+	t.Helper()
+	mustCreate(t, r.conn, name)
+	if _, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.StartParams{Name: name}); err != nil {
+		t.Fatal(err)
+	}
+	r.host.reset()
+}
+
+func TestPauseAndResume(t *testing.T) {
+	r := newRig(t, true)
+	for _, method := range []string{"pause", "resume", "stats"} {
+		if _, err := call[any](t, r.conn, method, brokerapi.NameParams{Name: name}); !errdefs.IsNotFound(err) {
+			t.Errorf("%s of nothing: %v", method, err)
+		}
+	}
+	mustStart(t, r)
+	for range 2 { // repeating is no error, and no effect
+		if w, err := call[brokerapi.Workspace](t, r.conn, "pause", brokerapi.NameParams{Name: name}); err != nil || w.State != workspace.StatePaused || w.Executor == nil {
+			t.Fatalf("paused %+v, %v", w, err)
+		}
+	}
+	if _, err := call[any](t, r.conn, "start", brokerapi.StartParams{Name: name}); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("a paused workspace was started: %v", err)
+	}
+	if s, err := call[workspace.Stats](t, r.conn, "stats", brokerapi.NameParams{Name: name}); err != nil || s.Pids != 3 {
+		t.Errorf("stats %+v, %v", s, err)
+	}
+	for range 2 {
+		if w, err := call[brokerapi.Workspace](t, r.conn, "resume", brokerapi.NameParams{Name: name}); err != nil || w.State != workspace.StateRunning {
+			t.Fatalf("resumed %+v, %v", w, err)
+		}
+	}
+	if did, want := r.host.reset(), []string{"Freeze " + string(name), "Stats " + string(name), "Thaw " + string(name)}; !slices.Equal(did, want) {
+		t.Errorf("it did %q", did)
+	}
+	// A freeze that fails leaves it running.
+	r.host.set("Freeze", errPlanted)
+	if _, err := call[any](t, r.conn, "pause", brokerapi.NameParams{Name: name}); err == nil {
+		t.Error("paused")
+	}
+	if e := r.life.List()[0]; e.State != workspace.StateRunning {
+		t.Errorf("it is %s", e.State)
+	}
+	r.host.set("Freeze", nil)
+	// A paused one is stopped and destroyed as a running one is.
+	for _, method := range []string{"stop", "destroy"} {
+		if _, err := call[any](t, r.conn, "start", brokerapi.StartParams{Name: name}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := call[any](t, r.conn, "pause", brokerapi.NameParams{Name: name}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := call[any](t, r.conn, method, brokerapi.NameParams{Name: name}); err != nil {
+			t.Errorf("%s: %v", method, err)
+		}
+	}
+}
+
+func TestUpdate(t *testing.T) {
+	r := newRig(t, true)
+	mustStart(t, r)
+	limits := workspace.DefaultLimits
+	limits.Pids = 77
+	for range 2 {
+		if w, err := call[brokerapi.Workspace](t, r.conn, "update", brokerapi.UpdateParams{Name: name, Limits: limits}); err != nil || w.Limits != limits {
+			t.Fatalf("updated %+v, %v", w, err)
+		}
+	}
+	r.host.set("Limit 78", errPlanted)
+	more := limits
+	more.Pids = 78
+	if _, err := call[any](t, r.conn, "update", brokerapi.UpdateParams{Name: name, Limits: more}); err == nil {
+		t.Error("updated")
+	}
+	more.Pids = workspace.MaxPids + 1
+	if _, err := call[any](t, r.conn, "update", brokerapi.UpdateParams{Name: name, Limits: more}); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("a limit out of bounds: %v", err)
+	}
+	if e := r.life.List()[0]; e.Limits != limits {
+		t.Errorf("the limits are %+v", e.Limits)
+	}
+	if did, want := r.host.reset(), []string{"Limit 77 " + string(name), "Limit 78 " + string(name)}; !slices.Equal(did, want) {
+		t.Errorf("it did %q", did)
+	}
+	// Of a stopped workspace they are in force from the next start on.
+	if _, err := call[any](t, r.conn, "stop", brokerapi.NameParams{Name: name}); err != nil {
+		t.Fatal(err)
+	}
+	r.host.reset()
+	limits.Pids = 79
+	if w, err := call[brokerapi.Workspace](t, r.conn, "update", brokerapi.UpdateParams{Name: name, Limits: limits}); err != nil || w.Limits != limits {
+		t.Errorf("updated %+v, %v", w, err)
+	}
+	if did := r.host.reset(); len(did) > 0 {
+		t.Errorf("it did %q", did)
+	}
+}
+
+// A broker that comes back puts in force what the ledger says, whatever its predecessor
+// had come to.
+func TestRecoverFreezesAndLimits(t *testing.T) {
+	dir := t.TempDir()
+	h := newHost()
+	l := lifecycle(t, dir, h)
+	if _, err := l.Create(t.Context(), name, digest, workspace.DefaultLimits, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := l.Start(t.Context(), name, workspace.StateStopped); err != nil {
+		t.Fatal(err)
+	}
+	for _, frozen := range []bool{true, false} {
+		if _, err := l.Freeze(t.Context(), name, frozen, workspace.StateRunning, workspace.StatePaused); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		h.reset()
+		l = lifecycle(t, dir, h)
+		if err := l.Recover(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		verb := map[bool]string{true: "Freeze ", false: "Thaw "}[frozen]
+		if did, want := h.reset(), []string{"Adopt " + string(name), "Limit 512 " + string(name), verb + string(name)}; !slices.Equal(did, want) {
+			t.Errorf("it did %q", did)
+		}
+	}
+	// One whose limits cannot be put in force does not go on.
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	h.set("Limit 512", errPlanted)
+	l = lifecycle(t, dir, h)
+	if err := l.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if e := l.List()[0]; e.State != workspace.StateStopped {
+		t.Errorf("it is %s", e.State)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,187 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// Freeze stops every command of a workspace where it stands, or lets them go on. Its
+// executor is not in that group and goes on answering. It returns when the kernel says
+// that all are frozen; when ctx ends first, they go on again and the error says so.
+func (in *Instance) Freeze(ctx context.Context, name id.Workspace, frozen bool) error {
+	what, value, want := "thaw", "0", "frozen 0"
+	if frozen {
+		what, value, want = "freeze", "1", "frozen 1"
+	}
+	err := in.v2.within(string(name), func(own dirFD) error {
+		c, err := own.open(cmd)
+		if err != nil {
+			return err
+		}
+		defer c.close()
+		if err := c.write("cgroup.freeze", value); err != nil {
+			return err
+		}
+		err = c.await(ctx, want)
+		if err != nil && frozen {
+			err = errors.Join(err, c.write("cgroup.freeze", "0"))
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("cannot %s the commands of %s: %w", what, name, err)
+	}
+	return nil
+}
+
+// await returns when cgroup.events of the group has the line want, or when ctx ends.
+func (d dirFD) await(ctx context.Context, want string) error {
+	events, err := openat(int(d), "cgroup.events", unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(events)
+	var b [256]byte
+	for {
+		n, err := unix.Pread(events, b[:], 0)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		if err == nil && strings.Contains(string(b[:n]), want) {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("the kernel does not say %q: %w: %w", want, context.Cause(ctx), errdefs.ErrUnavailable)
+		}
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(events), Events: unix.POLLPRI}}, int(round.Milliseconds()))
+	}
+}
+
+// Update puts other limits in force for what runs. If one of them cannot be, the old
+// ones are back in force when it returns.
+func (in *Instance) Update(name id.Workspace, old, limits workspace.Limits) error {
+	var done []*hierarchy
+	for _, h := range in.all() {
+		err := h.update(string(name), limits)
+		if err == nil {
+			done = append(done, h)
+			continue
+		}
+		if errors.Is(err, unix.EBUSY) {
+			err = fmt.Errorf("the commands use more than that and the kernel cannot take it from them; end some first: %w: %w", err, errdefs.ErrFailedPrecondition)
+		}
+		for _, d := range append(done, h) {
+			err = errors.Join(err, d.update(string(name), old))
+		}
+		return fmt.Errorf("cannot change the limits of %s: %w", name, err)
+	}
+	return nil
+}
+
+// update writes the rows of the table whose value may differ between workspaces.
+func (h *hierarchy) update(name string, l workspace.Limits) error {
+	return h.within(name, func(own dirFD) error {
+		if err := h.apply(own, "", l); err != nil {
+			return err
+		}
+		if len(h.have) == 0 {
+			return nil
+		}
+		c, err := own.open(cmd)
+		if err != nil {
+			return err
+		}
+		defer c.close()
+		if h.v1() && h.has(Memory) {
+			// memory and swap together may not be below memory, so that they are raised
+			// first and lowered last. A write that would break that is EINVAL.
+			if all := l.MemoryBytes + l.SwapBytes; all > c.number("memory.memsw.limit_in_bytes", "") {
+				if err := c.write("memory.memsw.limit_in_bytes", strconv.FormatInt(all, 10)); err != nil && !isNotExist(err) {
+					return err
+				}
+			}
+		}
+		return h.apply(c, cmd, l)
+	})
+}
+
+// Stats is what a workspace's commands use together.
+func (in *Instance) Stats(name id.Workspace) (workspace.Stats, error) {
+	st := workspace.UnknownStats
+	for _, h := range in.all() {
+		err := h.within(string(name), func(own dirFD) error {
+			c, err := own.open(cmd)
+			if err != nil {
+				return err
+			}
+			defer c.close()
+			for _, r := range counters {
+				switch {
+				case r.controller != "" && !h.has(r.controller):
+				case h.v1():
+					if r.v1 != "" && r.controller != "" {
+						*r.to(&st) = c.number(r.v1, r.key)
+					}
+				default:
+					if n := c.number(r.v2, r.key); r.controller != "" || n >= 0 {
+						*r.to(&st) = n
+					}
+				}
+			}
+			if !h.v1() && h.io {
+				st.ReadBytes, st.WrittenBytes = c.io()
+			}
+			return nil
+		})
+		if err != nil {
+			return st, err
+		}
+	}
+	return st, nil
+}
+
+// counters are the files that Stats reads. Time is counted by v2 on every host, with or
+// without a controller.
+var counters = []struct {
+	controller Controller
+	v1, v2     string
+	key        string
+	to         func(*workspace.Stats) *int64
+}{
+	{Memory, "memory.usage_in_bytes", "memory.current", "", func(s *workspace.Stats) *int64 { return &s.MemoryBytes }},
+	{Memory, "memory.max_usage_in_bytes", "memory.peak", "", func(s *workspace.Stats) *int64 { return &s.MemoryPeakBytes }},
+	{Memory, "memory.oom_control", "memory.events", "oom_kill", func(s *workspace.Stats) *int64 { return &s.OOMKills }},
+	{Pids, "pids.current", "pids.current", "", func(s *workspace.Stats) *int64 { return &s.Pids }},
+	{"", "", "cpu.stat", "usage_usec", func(s *workspace.Stats) *int64 { return &s.CPUMicros }},
+}
+
+// io adds up io.stat over all devices.
+func (d dirFD) io() (read, written int64) {
+	text, err := d.read("io.stat")
+	if err != nil {
+		return -1, -1
+	}
+	for f := range strings.FieldsSeq(text) {
+		k, v, _ := strings.Cut(f, "=")
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err != nil {
+			continue
+		}
+		switch k {
+		case "rbytes":
+			read += n
+		case "wbytes":
+			written += n
+		}
+	}
+	return read, written
+}
