@@ -41,10 +41,17 @@ type Workspace struct {
 	Owner    string
 	Root     workspace.Root
 	Boundary workspace.Boundary
-	Limits   workspace.Limits
-	State    workspace.State
+	// Profile names the defaults that it was made with, "" for none.
+	Profile string
+	Limits  workspace.Limits
+	State   workspace.State
 	// Purge says whether destroying, once begun, removes the home.
-	Purge     bool
+	Purge bool
+	// Expires is when it is to be destroyed; zero is never.
+	Expires time.Time
+	// Idle is how long it may run with nothing in it; 0 is the configured time,
+	// negative is for ever.
+	Idle      time.Duration
 	CreatedAt time.Time
 }
 
@@ -104,7 +111,7 @@ func (s *Store) Close() error {
 }
 
 func (s *Store) load(ctx context.Context) error {
-	rows, err := s.db.QueryContext(ctx, `SELECT name, key, owner, root, boundary, limits, state, purge, created_ns
+	rows, err := s.db.QueryContext(ctx, `SELECT name, key, owner, root, boundary, profile, limits, state, purge, expires_ns, idle_ns, created_ns
 		FROM workspaces WHERE state <> 'destroyed'`)
 	if err != nil {
 		return fmt.Errorf("cannot read the workspaces: %w", err)
@@ -113,14 +120,14 @@ func (s *Store) load(ctx context.Context) error {
 	for rows.Next() {
 		var w Workspace
 		var limits []byte
-		var created int64
-		if err := rows.Scan(&w.Name, &w.Key, &w.Owner, &w.Root, &w.Boundary, &limits, &w.State, &w.Purge, &created); err != nil {
+		var expires, created int64
+		if err := rows.Scan(&w.Name, &w.Key, &w.Owner, &w.Root, &w.Boundary, &w.Profile, &limits, &w.State, &w.Purge, &expires, &w.Idle, &created); err != nil {
 			return fmt.Errorf("cannot read a workspace: %w", err)
 		}
 		if err := json.Unmarshal(limits, &w.Limits); err != nil {
 			return fmt.Errorf("cannot read the limits of workspace %s: %w", w.Name, err)
 		}
-		w.CreatedAt = time.Unix(0, created)
+		w.CreatedAt, w.Expires = time.Unix(0, created), timeOf(expires)
 		s.byName[w.Name], s.byKey[w.Key] = w, w.Name
 	}
 	if err := rows.Err(); err != nil {
@@ -150,6 +157,27 @@ func (s *Store) Workspaces() []Workspace {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return slices.SortedFunc(maps.Values(s.byName), func(a, b Workspace) int { return strings.Compare(string(a.Name), string(b.Name)) })
+}
+
+// Each calls f with every living workspace, in no order. f must not change it or call the
+// store.
+func (s *Store) Each(f func(*Workspace)) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, w := range s.byName {
+		f(&w)
+	}
+}
+
+// Due returns the living workspaces for which f is true, in no order.
+func (s *Store) Due(f func(*Workspace) bool) []Workspace {
+	var due []Workspace
+	s.Each(func(w *Workspace) {
+		if f(w) {
+			due = append(due, *w)
+		}
+	})
+	return due
 }
 
 // Len returns how many workspaces live.
@@ -194,16 +222,16 @@ func (s *Store) Insert(ctx context.Context, w Workspace) error {
 	s.change.Lock()
 	defer s.change.Unlock()
 	now := w.CreatedAt.UnixNano()
-	err = s.exec(ctx, `INSERT INTO workspaces (name, key, owner, root, boundary, limits, state, purge, created_ns, changed_ns)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		w.Name, w.Key, w.Owner, w.Root, w.Boundary, string(limits), w.State, w.Purge, now, now)
+	err = s.exec(ctx, `INSERT INTO workspaces (name, key, owner, root, boundary, profile, limits, state, purge, expires_ns, idle_ns, created_ns, changed_ns)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		w.Name, w.Key, w.Owner, w.Root, w.Boundary, w.Profile, string(limits), w.State, w.Purge, nanos(w.Expires), int64(w.Idle), now, now)
 	if conflict(err) {
 		return fmt.Errorf("cannot store workspace %s: its name or key is taken: %w", w.Name, errdefs.ErrAlreadyExists)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot store workspace %s: %w", w.Name, err)
 	}
-	w.CreatedAt = time.Unix(0, now)
+	w.CreatedAt, w.Expires = time.Unix(0, now), timeOf(nanos(w.Expires))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.byName[w.Name], s.byKey[w.Key] = w, w.Name
@@ -228,18 +256,24 @@ func conflict(err error) bool {
 // SetState moves a living workspace to a state other than destroyed. not_found:
 // no such workspace lives.
 func (s *Store) SetState(ctx context.Context, name id.Workspace, state workspace.State) error {
-	return s.update(ctx, name, func(w *Workspace) { w.State = state }, "")
+	return s.Update(ctx, name, func(w *Workspace) { w.State = state })
 }
 
 // SetDestroying notes that destroying began and whether the home goes with it.
 func (s *Store) SetDestroying(ctx context.Context, name id.Workspace, purge bool) error {
-	return s.update(ctx, name, func(w *Workspace) { w.State, w.Purge = workspace.StateDestroying, purge }, "")
+	return s.Update(ctx, name, func(w *Workspace) { w.State, w.Purge = workspace.StateDestroying, purge })
 }
 
 // SetDestroyed ends the life of a workspace: its key is free, its name is not.
 // retained is where the home was kept, or "".
 func (s *Store) SetDestroyed(ctx context.Context, name id.Workspace, retained string) error {
 	return s.update(ctx, name, func(w *Workspace) { w.State = workspace.StateDestroyed }, retained)
+}
+
+// Update changes key, limits, state, purge or lifetime of a living workspace.
+// already_exists: the key belongs to another one.
+func (s *Store) Update(ctx context.Context, name id.Workspace, change func(*Workspace)) error {
+	return s.update(ctx, name, change, "")
 }
 
 // Delete removes a workspace that was never made, as if it had not been begun.
@@ -269,18 +303,42 @@ func (s *Store) update(ctx context.Context, name id.Workspace, change func(*Work
 	if w == before {
 		return nil
 	}
-	if err := s.exec(ctx, `UPDATE workspaces SET state = ?, purge = ?, retained = ?, changed_ns = ? WHERE name = ?`,
-		w.State, w.Purge, retained, time.Now().UnixNano(), name); err != nil {
+	limits, err := json.Marshal(w.Limits)
+	if err == nil {
+		err = s.exec(ctx, `UPDATE workspaces SET key = ?, limits = ?, state = ?, purge = ?, retained = ?, expires_ns = ?, idle_ns = ?, changed_ns = ? WHERE name = ?`,
+			w.Key, string(limits), w.State, w.Purge, retained, nanos(w.Expires), int64(w.Idle), time.Now().UnixNano(), name)
+	}
+	if conflict(err) {
+		return fmt.Errorf("cannot give workspace %s the key %q: another workspace has it: %w", name, w.Key, errdefs.ErrAlreadyExists)
+	}
+	if err != nil {
 		return fmt.Errorf("cannot change workspace %s to %s: %w", name, w.State, err)
 	}
+	w.Expires = timeOf(nanos(w.Expires))
 	if w.State == workspace.StateDestroyed {
 		s.forget(w)
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.byName[name] = w
+	delete(s.byKey, before.Key)
+	s.byName[name], s.byKey[w.Key] = w, name
 	return nil
+}
+
+// nanos and timeOf keep a time as Unix nanoseconds, and none as 0.
+func nanos(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+func timeOf(ns int64) time.Time {
+	if ns == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, ns)
 }
 
 func (s *Store) forget(w Workspace) {

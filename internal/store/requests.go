@@ -1,0 +1,61 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// keepRequests is how long an id of a request is remembered.
+const keepRequests = 24 * time.Hour
+
+// Begin notes that principal asked under id for the action with this digest. If it was
+// asked before, answer is what was answered; it is "" where that is not known, because
+// it is under way or the daemon ended meanwhile, and then the action is to be carried
+// out: it takes up what was begun. already_exists: the id was used for another action.
+func (s *Store) Begin(ctx context.Context, principal, id, digest string) (answer string, err error) {
+	fail := func(err error) (string, error) {
+		return "", fmt.Errorf("cannot note request %q: %w", id, err)
+	}
+	s.change.Lock()
+	defer s.change.Unlock()
+	now := time.Now()
+	var was string
+	err = s.db.QueryRowContext(ctx, `SELECT digest, answer FROM requests WHERE principal = ? AND id = ?`, principal, id).Scan(&was, &answer)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		if err := s.exec(ctx, `DELETE FROM requests WHERE began_ns < ?`, now.Add(-keepRequests).UnixNano()); err != nil {
+			return fail(err)
+		}
+		if err := s.exec(ctx, `INSERT INTO requests (principal, id, digest, began_ns) VALUES (?, ?, ?, ?)`, principal, id, digest, now.UnixNano()); err != nil {
+			return fail(err)
+		}
+		return "", nil
+	case err != nil:
+		return fail(err)
+	case was != digest:
+		return fail(fmt.Errorf("it was used for another action; choose another id: %w", errdefs.ErrAlreadyExists))
+	}
+	return answer, nil
+}
+
+// Answer keeps the answer to a request that was noted, as JSON. A request that failed is
+// to be forgotten with Forget, so that it can be asked again.
+func (s *Store) Answer(ctx context.Context, principal, id, answer string) error {
+	if err := s.exec(ctx, `UPDATE requests SET answer = ? WHERE principal = ? AND id = ?`, answer, principal, id); err != nil {
+		return fmt.Errorf("cannot keep the answer to request %q: %w", id, err)
+	}
+	return nil
+}
+
+// Forget makes an id free again.
+func (s *Store) Forget(ctx context.Context, principal, id string) error {
+	if err := s.exec(ctx, `DELETE FROM requests WHERE principal = ? AND id = ?`, principal, id); err != nil {
+		return fmt.Errorf("cannot forget request %q: %w", id, err)
+	}
+	return nil
+}
