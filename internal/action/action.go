@@ -22,6 +22,9 @@ const (
 	Start   Kind = "workspace.start"
 	Stop    Kind = "workspace.stop"
 	Destroy Kind = "workspace.destroy"
+	Pause   Kind = "workspace.pause"
+	Resume  Kind = "workspace.resume"
+	Update  Kind = "workspace.update"
 	Exec    Kind = "command.exec"
 	Attach  Kind = "command.attach"
 	Signal  Kind = "command.signal"
@@ -32,6 +35,8 @@ const (
 // when they are refused.
 const (
 	Inspect  Kind = "workspace.inspect"
+	Stats    Kind = "workspace.stats"
+	Watch    Kind = "workspace.watch"
 	Commands Kind = "command.list"
 	Logs     Kind = "command.logs"
 	Resize   Kind = "command.resize"
@@ -59,6 +64,12 @@ type Action struct {
 	Purge     bool       `json:"purge,omitempty"`
 	// Limits is the canonical JSON of the limits asked for, when any were.
 	Limits json.RawMessage `json:"limits,omitempty"`
+	// Profile, TTLMS and IdleMS are what a workspace is to have, in milliseconds; -1 is
+	// for ever.
+	Profile string `json:"profile,omitempty"`
+	TTLMS   int64  `json:"ttl_ms,omitempty"`
+	IdleMS  int64  `json:"idle_ms,omitempty"`
+	NoStart bool   `json:"no_start,omitempty"`
 }
 
 // Canonical returns the action's canonical bytes: JSON with the fields in the

@@ -21,12 +21,20 @@ type Workspace = workspace.View
 // method authorises p first; a workspace that p may not reach is reported
 // as permission_denied if it exists, and as not_found if not.
 type Gate interface {
-	Create(ctx context.Context, p principal.Principal, key id.Key, limits workspace.Limits, start bool) (w Workspace, created bool, err error)
+	Create(ctx context.Context, p principal.Principal, want workspace.Wanted) (w Workspace, created bool, err error)
 	Get(ctx context.Context, p principal.Principal, ref string) (Workspace, error)
 	List(ctx context.Context, p principal.Principal) ([]Workspace, error)
 	Start(ctx context.Context, p principal.Principal, ref string) (Workspace, error)
 	Stop(ctx context.Context, p principal.Principal, ref string) (Workspace, error)
-	Destroy(ctx context.Context, p principal.Principal, ref string, purge bool) (retained string, err error)
+	Destroy(ctx context.Context, p principal.Principal, ref string, purge bool, request string) (retained string, err error)
+	Pause(ctx context.Context, p principal.Principal, ref string) (Workspace, error)
+	Resume(ctx context.Context, p principal.Principal, ref string) (Workspace, error)
+	Update(ctx context.Context, p principal.Principal, ref string, c workspace.Change) (Workspace, error)
+	// Stats of no refs is of all that run and p may reach.
+	Stats(ctx context.Context, p principal.Principal, refs []string) ([]workspace.Usage, error)
+	// Watch calls emit with what happens to refs, or to all that p may reach, until ctx
+	// ends or the daemon stops; first, unless after is 0, with what is kept since then.
+	Watch(ctx context.Context, p principal.Principal, refs []string, after int64, emit func(ev workspace.Event, lost int64) error) error
 
 	// Run, Spawn and Detach start a stopped workspace first. e.ID is set by the gate.
 	Run(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams) (id.Command, execapi.ExecResult, error)

@@ -25,7 +25,11 @@ func (s workspaces) Create(ctx context.Context, req *connect.Request[carrelv1.Cr
 	if err := limits.OrDefault().Validate(); err != nil {
 		return nil, errcode.ToWire(err)
 	}
-	w, created, err := s.gate.Create(ctx, authn.FromContext(ctx), key, limits, !req.Msg.GetNoStart())
+	m := req.Msg
+	w, created, err := s.gate.Create(ctx, authn.FromContext(ctx), workspace.Wanted{
+		Key: key, Profile: m.GetProfile(), Limits: limits, TTL: duration(m.GetTtlMs()), Idle: duration(m.GetIdleTimeoutMs()),
+		NoStart: m.GetNoStart(), Request: m.GetRequestId(),
+	})
 	if err != nil {
 		return nil, errcode.ToWire(err)
 	}
@@ -73,7 +77,7 @@ func (s workspaces) Destroy(ctx context.Context, req *connect.Request[carrelv1.D
 	if err != nil {
 		return nil, errcode.ToWire(err)
 	}
-	retained, err := s.gate.Destroy(ctx, authn.FromContext(ctx), ref, req.Msg.GetPurge())
+	retained, err := s.gate.Destroy(ctx, authn.FromContext(ctx), ref, req.Msg.GetPurge(), req.Msg.GetRequestId())
 	if err != nil {
 		return nil, errcode.ToWire(err)
 	}
@@ -103,28 +107,25 @@ func workspaceTo(w Workspace) *carrelv1.Workspace {
 		})
 	}
 	return &carrelv1.Workspace{
-		Name:        string(w.Name),
-		Key:         string(w.Key),
-		Owner:       w.Owner,
-		User:        w.User,
-		Uid:         w.IDs.Work,
-		ExecutorUid: w.IDs.Executor,
-		AgentUid:    w.IDs.Agent,
-		Home:        w.Home,
-		InsideHome:  "/home/" + string(w.Name),
-		State:       string(w.State),
-		Root:        string(w.Root),
-		Boundary:    string(w.Boundary),
-		Limits: &carrelv1.Limits{
-			MemoryBytes: w.Limits.MemoryBytes,
-			SwapBytes:   w.Limits.SwapBytes,
-			Pids:        w.Limits.Pids,
-			CpuWeight:   w.Limits.CPUWeight,
-			OpenFiles:   w.Limits.OpenFiles,
-		},
+		Name:          string(w.Name),
+		Key:           string(w.Key),
+		Owner:         w.Owner,
+		User:          w.User,
+		Uid:           w.IDs.Work,
+		ExecutorUid:   w.IDs.Executor,
+		AgentUid:      w.IDs.Agent,
+		Home:          w.Home,
+		InsideHome:    "/home/" + string(w.Name),
+		State:         string(w.State),
+		Root:          string(w.Root),
+		Boundary:      string(w.Boundary),
+		Limits:        limitsTo(w.Limits),
 		Controls:      controls,
 		CreatedUnixMs: w.CreatedAt.UnixMilli(),
 		ExecutorPid:   int64(w.ExecutorPID),
+		Profile:       w.Profile,
+		ExpiresUnixMs: unixMS(w.Expires),
+		IdleTimeoutMs: millis(w.Idle),
 	}
 }
 

@@ -60,7 +60,7 @@ const (
 var stateColours = map[string]string{
 	"running": green, "verified": green, "yes": green,
 	"failed": red, "destroying": red, "no": red,
-	"unavailable": yellow, "applied": yellow, "creating": yellow, "partly": yellow,
+	"unavailable": yellow, "applied": yellow, "paused": yellow, "creating": yellow, "partly": yellow,
 	"stopped": faint, "off": faint,
 }
 

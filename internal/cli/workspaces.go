@@ -32,6 +32,11 @@ type workspaceView struct {
 	Controls    []controlView `json:"controls"`
 	ExecutorPID int64         `json:"executor_pid"`
 	CreatedAt   time.Time     `json:"created_at"`
+	Profile     string        `json:"profile"`
+	// ExpiresAt is null for never.
+	ExpiresAt *time.Time `json:"expires_at"`
+	// IdleTimeoutMS is -1 for never.
+	IdleTimeoutMS int64 `json:"idle_timeout_ms"`
 }
 
 type limitsView struct {
@@ -56,21 +61,30 @@ func viewOf(w *carrelv1.Workspace) workspaceView {
 	for _, c := range w.GetControls() {
 		controls = append(controls, controlView{c.GetId(), c.GetRequested(), c.GetRequired(), c.GetState(), c.GetEvidence(), c.GetRemedy()})
 	}
-	l := w.GetLimits()
+	var expires *time.Time
+	if ms := w.GetExpiresUnixMs(); ms != 0 {
+		t := time.UnixMilli(ms).UTC()
+		expires = &t
+	}
 	return workspaceView{
 		Name: w.GetName(), Key: w.GetKey(), Owner: w.GetOwner(), User: w.GetUser(),
 		UID: w.GetUid(), ExecutorUID: w.GetExecutorUid(), AgentUID: w.GetAgentUid(),
 		Home: w.GetHome(), InsideHome: w.GetInsideHome(),
 		State: w.GetState(), Root: w.GetRoot(), Boundary: w.GetBoundary(),
-		Limits:   limitsView{l.GetMemoryBytes(), l.GetSwapBytes(), l.GetPids(), l.GetCpuWeight(), l.GetOpenFiles()},
+		Limits:   limitsOf(w.GetLimits()),
 		Controls: controls, ExecutorPID: w.GetExecutorPid(),
 		CreatedAt: time.UnixMilli(w.GetCreatedUnixMs()).UTC(),
+		Profile:   w.GetProfile(), ExpiresAt: expires, IdleTimeoutMS: w.GetIdleTimeoutMs(),
 	}
 }
 
+func limitsOf(l *carrelv1.Limits) limitsView {
+	return limitsView{l.GetMemoryBytes(), l.GetSwapBytes(), l.GetPids(), l.GetCpuWeight(), l.GetOpenFiles()}
+}
+
 func (a *app) createCommand() *cobra.Command {
-	var memory, swap size
-	var limits carrelv1.Limits
+	var l limitFlags
+	var profile string
 	var noStart bool
 	c := &cobra.Command{
 		Use:   "create [flags] KEY",
@@ -78,15 +92,13 @@ func (a *app) createCommand() *cobra.Command {
 		Long: `Make the workspace for a key and start it. The key is any text of up to 512 bytes:
 a project, a chat id. If the key has a workspace already, it is shown instead.`,
 		Example: `  carrel create demo
-  carrel create --memory 256MiB --pids 200 "telegram:-100123"`,
+  carrel create --memory 256MiB --pids 200 build
+  carrel create --profile chat --ttl 30d "telegram:-100123"`,
 		Args: exactly("KEY"),
 	}
 	f := c.Flags()
-	f.Var(&memory, "memory", "ceiling on memory, as in 512MiB (default 1GiB)")
-	f.Var(&swap, "swap", "swap that may be used beyond it (default none)")
-	f.Int64Var(&limits.Pids, "pids", 0, "most processes and threads at once (default 512)")
-	f.Int64Var(&limits.CpuWeight, "cpu-weight", 0, "share of the processors under contention, 1 to 10000 (default 100)")
-	f.Int64Var(&limits.OpenFiles, "open-files", 0, "most open files of a process (default 4096)")
+	l.add(f, true)
+	f.StringVar(&profile, "profile", "", "take the defaults of this profile: chat (256MiB, 200 processes, names as chat-…)")
 	f.BoolVar(&noStart, "no-start", false, "leave it stopped; the first command starts it")
 	out := outputFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -94,8 +106,9 @@ a project, a chat id. If the key has a workspace already, it is shown instead.`,
 		if err != nil {
 			return err
 		}
-		limits.MemoryBytes, limits.SwapBytes = int64(memory), int64(swap)
-		res, err := client.Workspaces().Create(c.Context(), connect.NewRequest(&carrelv1.CreateRequest{Key: args[0], Limits: &limits, NoStart: noStart}))
+		res, err := client.Workspaces().Create(c.Context(), connect.NewRequest(&carrelv1.CreateRequest{
+			Key: args[0], Limits: l.asked(), NoStart: noStart, Profile: profile, TtlMs: int64(l.ttl), IdleTimeoutMs: int64(l.idle), RequestId: l.request,
+		}))
 		if err != nil {
 			return err
 		}
@@ -207,8 +220,13 @@ func (a *app) printWorkspace(v workspaceView) error {
 		{"cpu weight", strconv.FormatInt(v.Limits.CPUWeight, 10)},
 		{"open files", strconv.FormatInt(v.Limits.OpenFiles, 10)},
 		{"created", v.CreatedAt.Format(time.RFC3339)},
+		{"profile", v.Profile},
+		{"expires", v.expiry()},
+		{"idle time-out", v.idle()},
 	} {
-		t.add(r[0], r[1])
+		if r[1] != "" {
+			t.add(r[0], r[1])
+		}
 	}
 	if v.ExecutorPID != 0 {
 		t.add("executor", fmt.Sprintf("pid %d", v.ExecutorPID))
@@ -230,6 +248,20 @@ func (a *app) printWorkspace(v workspaceView) error {
 		t.add(c.ID, c.State, evidence)
 	}
 	return t.print(a.Out)
+}
+
+func (v *workspaceView) expiry() string {
+	if v.ExpiresAt == nil {
+		return "never"
+	}
+	return v.ExpiresAt.Format(time.RFC3339)
+}
+
+func (v *workspaceView) idle() string {
+	if v.IdleTimeoutMS <= 0 {
+		return "never"
+	}
+	return (time.Duration(v.IdleTimeoutMS) * time.Millisecond).String()
 }
 
 func (a *app) startCommand() *cobra.Command {
@@ -294,6 +326,7 @@ func (a *app) changeCommand(name, short, done string, do func(*cobra.Command, st
 
 func (a *app) destroyCommand() *cobra.Command {
 	var purge bool
+	var request string
 	c := &cobra.Command{
 		Use:   "destroy [flags] WORKSPACE...",
 		Short: "End a workspace's life; its home is kept aside unless --purge",
@@ -306,8 +339,12 @@ place is printed; with --purge it is removed.`,
 		ValidArgsFunction: a.completeWorkspaces,
 	}
 	c.Flags().BoolVar(&purge, "purge", false, "remove the home too")
+	c.Flags().StringVar(&request, "request-id", "", "an id of your own, for one workspace: asked again with the same id, it gets the same answer")
 	out := outputFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
+		if request != "" && len(args) > 1 {
+			return usage(c, "cannot use one request id for %d workspaces: destroy them one by one", len(args))
+		}
 		client, err := a.client()
 		if err != nil {
 			return err
@@ -318,7 +355,7 @@ place is printed; with --purge it is removed.`,
 		}
 		views := make([]view, 0, len(args))
 		for _, ref := range args {
-			res, err := client.Workspaces().Destroy(c.Context(), connect.NewRequest(&carrelv1.DestroyRequest{Workspace: ref, Purge: purge}))
+			res, err := client.Workspaces().Destroy(c.Context(), connect.NewRequest(&carrelv1.DestroyRequest{Workspace: ref, Purge: purge, RequestId: request}))
 			if err != nil {
 				return err
 			}

@@ -31,11 +31,18 @@ type Config struct {
 	SocketGroup string // "" leaves the daemon's own group
 	NamePrefix  string
 	// Limits are those of a workspace that asks for none.
-	Limits        workspace.Limits
-	MaxWorkspaces int
-	StopTimeout   time.Duration
-	LogLevel      slog.Level
-	LogFormat     string
+	Limits workspace.Limits
+	// Bounds of what lives and runs; 0 is none. Memory is in bytes.
+	MaxWorkspaces            int
+	MaxPerOwner              int
+	MaxRunning               int
+	MaxRunningMemory         int64
+	MaxRunningMemoryPerOwner int64
+	// IdleTimeout is how long a workspace may run with nothing in it; 0 is for ever.
+	IdleTimeout time.Duration
+	StopTimeout time.Duration
+	LogLevel    slog.Level
+	LogFormat   string
 
 	from map[string]string
 }

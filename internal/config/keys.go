@@ -61,30 +61,17 @@ var keys = []Key{
 		workspace.MinCPUWeight, workspace.MaxCPUWeight, func(l *workspace.Limits) *int64 { return &l.CPUWeight }),
 	limit("open_files", "open files of each process", parseCount, formatCount,
 		workspace.MinOpenFiles, workspace.MaxOpenFiles, func(l *workspace.Limits) *int64 { return &l.OpenFiles }),
-	{
-		Name: "max_workspaces", Default: "2000", Usage: "most workspaces at once, 1 to 100000",
-		set: func(c *Config, v string) error {
-			n, err := strconv.Atoi(v)
-			if err != nil || n < 1 || n > 100_000 {
-				return errors.New("it must be a number between 1 and 100000")
-			}
-			c.MaxWorkspaces = n
-			return nil
-		},
-		get: func(c *Config) string { return strconv.Itoa(c.MaxWorkspaces) },
-	},
-	{
-		Name: "stop_timeout", Default: "10s", Usage: "how long a stop waits for requests under way, 0s to 5m",
-		set: func(c *Config, v string) error {
-			d, err := time.ParseDuration(v)
-			if err != nil || d < 0 || d > 5*time.Minute {
-				return errors.New(`it must be a duration between 0s and 5m, for example "10s"`)
-			}
-			c.StopTimeout = d
-			return nil
-		},
-		get: func(c *Config) string { return c.StopTimeout.String() },
-	},
+	number("max_workspaces", "2000", "most workspaces at once", 1, func(c *Config) *int { return &c.MaxWorkspaces }),
+	number("max_workspaces_per_owner", "0", "most workspaces of one owner; 0 for no bound", 0, func(c *Config) *int { return &c.MaxPerOwner }),
+	number("max_running", "0", "most workspaces that run at once; 0 for no bound", 0, func(c *Config) *int { return &c.MaxRunning }),
+	size("max_running_memory", "0", "most that the memory limits of those that run may add up to; 0 for no bound",
+		func(c *Config) *int64 { return &c.MaxRunningMemory }),
+	size("max_running_memory_per_owner", "0", "the same of one owner's; 0 for no bound",
+		func(c *Config) *int64 { return &c.MaxRunningMemoryPerOwner }),
+	span("idle_timeout", "60s", "how long a workspace may run with nothing in it before it is stopped, 0s for ever", 366*24*time.Hour,
+		func(c *Config) *time.Duration { return &c.IdleTimeout }),
+	span("stop_timeout", "10s", "how long a stop waits for requests under way", 5*time.Minute,
+		func(c *Config) *time.Duration { return &c.StopTimeout }),
 	{
 		Name: "log_level", Default: "info", Usage: "least that is logged: debug, info, warn or error",
 		set: func(c *Config, v string) error {
@@ -109,6 +96,48 @@ func text(name, def, usage string, field func(*Config) *string, check func(strin
 			return check(v)
 		},
 		get: func(c *Config) string { return *field(c) },
+	}
+}
+
+func number(name, def, usage string, least int, field func(*Config) *int) Key {
+	const most = 100_000
+	return Key{
+		Name: name, Default: def, Usage: fmt.Sprintf("%s, %d to %d", usage, least, most),
+		set: func(c *Config, v string) error {
+			n, err := strconv.Atoi(v)
+			if err != nil || n < least || n > most {
+				return fmt.Errorf("it must be a number between %d and %d", least, most)
+			}
+			*field(c) = n
+			return nil
+		},
+		get: func(c *Config) string { return strconv.Itoa(*field(c)) },
+	}
+}
+
+func size(name, def, usage string, field func(*Config) *int64) Key {
+	return Key{
+		Name: name, Default: def, Usage: usage,
+		set: func(c *Config, v string) (err error) {
+			*field(c), err = parseBytes(v)
+			return err
+		},
+		get: func(c *Config) string { return formatBytes(*field(c)) },
+	}
+}
+
+func span(name, def, usage string, most time.Duration, field func(*Config) *time.Duration) Key {
+	return Key{
+		Name: name, Default: def, Usage: fmt.Sprintf("%s, at most %v", usage, most),
+		set: func(c *Config, v string) error {
+			d, err := time.ParseDuration(v)
+			if err != nil || d < 0 || d > most {
+				return fmt.Errorf("it must be a duration between 0s and %v, for example %q", most, def)
+			}
+			*field(c) = d
+			return nil
+		},
+		get: func(c *Config) string { return (*field(c)).String() },
 	}
 }
 

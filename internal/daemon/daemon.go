@@ -29,6 +29,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"
 	"github.com/carrel-dev/carrel/internal/store"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // Streams are what the process was given.
@@ -74,6 +75,12 @@ func newLog(w io.Writer, cfg *config.Config) *slog.Logger {
 		return slog.New(slog.NewJSONHandler(w, opts))
 	}
 	return slog.New(slog.NewTextHandler(w, opts))
+}
+
+// profiles are those that every daemon has. A chat gets what the bots that Carrel was
+// first made for gave theirs.
+var profiles = map[string]gate.Profile{
+	"chat": {Prefix: "chat", Limits: workspace.Limits{MemoryBytes: 256 << 20, Pids: 200}},
 }
 
 // State is in <data_dir>/daemon, which is the daemon's alone; the broker has its
@@ -126,7 +133,12 @@ func serve(ctx context.Context, cfg *config.Config, o options, log *slog.Logger)
 		OnLost: func(name id.Workspace) { g.ExecutorLost(name) },
 	})
 	g = gate.New(gate.Config{
-		Runtime: rt, Store: db, Audit: record, Prefix: cfg.NamePrefix, Limits: cfg.Limits, MaxWorkspaces: cfg.MaxWorkspaces,
+		Runtime: rt, Store: db, Audit: record, Prefix: cfg.NamePrefix, Limits: cfg.Limits, Idle: cfg.IdleTimeout,
+		Profiles: profiles,
+		Admission: gate.Admission{
+			Workspaces: cfg.MaxWorkspaces, PerOwner: cfg.MaxPerOwner, Running: cfg.MaxRunning,
+			Memory: cfg.MaxRunningMemory, OwnerMemory: cfg.MaxRunningMemoryPerOwner,
+		},
 		Log: log, Version: build.Version(),
 	})
 	defer closing("gate", func() error { return g.Close(context.WithoutCancel(ctx)) })
@@ -142,6 +154,10 @@ func serve(ctx context.Context, cfg *config.Config, o options, log *slog.Logger)
 	server := surface.HTTPServer(peers)
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(l) }()
+	tending, rest := context.WithCancel(context.WithoutCancel(ctx))
+	tended := make(chan struct{})
+	go func() { defer close(tended); g.Tend(tending) }()
+	defer func() { rest(); <-tended }()
 	debug.FreeOSMemory() // what opening took
 	log.Info("serving", "socket", l.Addr(), "version", build.Version(), "workspaces", db.Len(), "start", time.Since(began).Round(time.Millisecond))
 	if err := o.ready(); err != nil {

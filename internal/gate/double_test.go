@@ -23,6 +23,8 @@ type runtimeDouble struct {
 	keys  map[id.Workspace]string
 	alive map[id.Workspace]bool // an executor answers
 	calls map[string]int
+	pids  int64 // that Stats tells
+	list  []execapi.Command
 	procs []*processDouble
 	// hook is called before each operation, without the lock.
 	hook func(op string, name id.Workspace) error
@@ -33,7 +35,7 @@ var _ runtime.Runtime = (*runtimeDouble)(nil)
 func newDouble() *runtimeDouble {
 	return &runtimeDouble{
 		all: map[id.Workspace]runtime.Workspace{}, keys: map[id.Workspace]string{},
-		alive: map[id.Workspace]bool{}, calls: map[string]int{},
+		alive: map[id.Workspace]bool{}, calls: map[string]int{}, list: []execapi.Command{{ID: "c-0"}},
 	}
 }
 
@@ -75,10 +77,11 @@ func (d *runtimeDouble) set(name id.Workspace, state workspace.State) (runtime.W
 		return w, fmt.Errorf("cannot find %s: %w", name, errdefs.ErrNotFound)
 	}
 	w.State, w.ExecutorPID = state, 0
-	if state == workspace.StateRunning {
+	live := state == workspace.StateRunning || state == workspace.StatePaused
+	if live {
 		w.ExecutorPID = 4711
 	}
-	d.all[name], d.alive[name] = w, state == workspace.StateRunning
+	d.all[name], d.alive[name] = w, live
 	return w, nil
 }
 
@@ -116,6 +119,41 @@ func (d *runtimeDouble) Stop(_ context.Context, name id.Workspace) (runtime.Work
 		return runtime.Workspace{}, err
 	}
 	return d.set(name, workspace.StateStopped)
+}
+
+func (d *runtimeDouble) Pause(_ context.Context, name id.Workspace) (runtime.Workspace, error) {
+	if err := d.begin("pause", name); err != nil {
+		return runtime.Workspace{}, err
+	}
+	return d.set(name, workspace.StatePaused)
+}
+
+func (d *runtimeDouble) Resume(_ context.Context, name id.Workspace) (runtime.Workspace, error) {
+	if err := d.begin("resume", name); err != nil {
+		return runtime.Workspace{}, err
+	}
+	return d.set(name, workspace.StateRunning)
+}
+
+func (d *runtimeDouble) Limit(_ context.Context, name id.Workspace, limits workspace.Limits) (runtime.Workspace, error) {
+	if err := d.begin("limit", name); err != nil {
+		return runtime.Workspace{}, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	w := d.all[name]
+	w.Limits = limits
+	d.all[name] = w
+	return w, nil
+}
+
+func (d *runtimeDouble) Stats(_ context.Context, name id.Workspace) (workspace.Stats, error) {
+	if err := d.begin("stats", name); err != nil {
+		return workspace.UnknownStats, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return workspace.Stats{MemoryBytes: 1 << 20, Pids: d.pids}, nil
 }
 
 func (d *runtimeDouble) Destroy(_ context.Context, name id.Workspace, purge bool) (runtime.Workspace, error) {
@@ -188,7 +226,10 @@ func (d *runtimeDouble) Detach(_ context.Context, name id.Workspace, _ execapi.E
 }
 
 func (d *runtimeDouble) Commands(_ context.Context, name id.Workspace) ([]execapi.Command, error) {
-	return []execapi.Command{{ID: "c-0"}}, d.reach("commands", name)
+	d.mu.Lock()
+	list := d.list
+	d.mu.Unlock()
+	return list, d.reach("commands", name)
 }
 
 func (d *runtimeDouble) Output(_ context.Context, name id.Workspace, _ execapi.OutputParams, _ bool) (execapi.OutputResult, []*os.File, error) {

@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -34,7 +35,7 @@ const (
 	noApproval = "none"
 )
 
-// Config is that of New. All fields but Version are required.
+// Config is that of New. Runtime, Store, Audit, Prefix, Limits and Log are required.
 type Config struct {
 	Runtime runtime.Runtime
 	Store   *store.Store
@@ -43,9 +44,13 @@ type Config struct {
 	Prefix string
 	// Limits are those of a workspace that asks for none.
 	Limits workspace.Limits
-	// MaxWorkspaces is the most that may live at once.
-	MaxWorkspaces int
-	Log           *slog.Logger
+	// Idle is how long a workspace may run with nothing in it, unless it says otherwise;
+	// 0 is for ever.
+	Idle time.Duration
+	// Profiles are what a workspace can ask for by name.
+	Profiles  map[string]Profile
+	Admission Admission
+	Log       *slog.Logger
 	// Version is what the log's lifecycle records say.
 	Version string
 }
@@ -59,6 +64,15 @@ type Gate struct {
 	ops map[slot]*op
 	// seen is what the runtime last said of each workspace.
 	seen map[id.Workspace]runtime.Workspace
+	// used is when each workspace was last used; began, the earliest that is known.
+	used  map[id.Workspace]time.Time
+	began time.Time
+
+	// admission is held from a look at what lives or runs to the change of it.
+	admission sync.Mutex
+	starting  map[id.Workspace]store.Workspace
+
+	events events
 
 	// background are the goroutines that wait for attached commands to end, and
 	// closed that no more may be started.
@@ -70,7 +84,11 @@ type Gate struct {
 
 // New returns a gate. Recover must be called before anything else.
 func New(cfg Config) *Gate {
-	return &Gate{cfg: cfg, ops: make(map[slot]*op), seen: make(map[id.Workspace]runtime.Workspace)}
+	return &Gate{
+		cfg: cfg, ops: make(map[slot]*op), seen: make(map[id.Workspace]runtime.Workspace),
+		used: make(map[id.Workspace]time.Time), began: time.Now(),
+		starting: make(map[id.Workspace]store.Workspace),
+	}
 }
 
 // request is one action by one principal.
@@ -126,6 +144,8 @@ func (g *Gate) later(f func()) {
 }
 
 func (g *Gate) outcome(r *request, seq int64, data any, err error) {
+	g.touch(r.on.Name)
+	g.tell(r, seq, err)
 	if aerr := g.cfg.Audit.AppendAsync(outcomeOf(r, seq, data, err)); aerr != nil {
 		// The intent stays open, and the next start closes it as interrupted.
 		g.cfg.Log.Error("cannot record an outcome", "intent", seq, "workspace", r.on.Name, "error", aerr)
@@ -186,6 +206,7 @@ func (g *Gate) administer(ctx context.Context, p principal.Principal, a action.A
 func verb(k action.Kind) string {
 	if v, ok := map[action.Kind]string{
 		action.Create: "create", action.Start: "start", action.Stop: "stop", action.Destroy: "destroy",
+		action.Pause: "pause", action.Resume: "resume", action.Update: "change", action.Stats: "measure", action.Watch: "watch",
 		action.Exec: "run a command in", action.Attach: "attach to a command in", action.Signal: "signal a command in",
 		action.Inspect: "inspect", action.Commands: "list the commands of", action.Logs: "read the output of a command in",
 		action.Resize: "resize a terminal in", action.Audit: "read the audit log",
@@ -202,7 +223,7 @@ func (g *Gate) Get(ctx context.Context, p principal.Principal, ref string) (work
 		return workspace.View{}, err
 	}
 	v := g.view(w)
-	if w.State != workspace.StateRunning {
+	if !live(w.State) {
 		return v, nil
 	}
 	rep, err := g.cfg.Runtime.Report(ctx, w.Name)
@@ -231,9 +252,15 @@ func (g *Gate) view(w store.Workspace) workspace.View {
 	g.mu.Unlock()
 	v := workspace.View{
 		Name: w.Name, Key: w.Key, Owner: w.Owner, State: w.State, Root: w.Root, Boundary: w.Boundary, Limits: w.Limits, CreatedAt: w.CreatedAt,
-		User: rt.User, IDs: rt.IDs, Home: rt.Home,
+		User: rt.User, IDs: rt.IDs, Home: rt.Home, Profile: w.Profile, Expires: w.Expires, Idle: w.Idle,
 	}
-	if w.State == workspace.StateRunning {
+	if v.Idle == 0 {
+		v.Idle = g.cfg.Idle
+	}
+	if v.Idle <= 0 {
+		v.Idle = workspace.Forever
+	}
+	if live(w.State) {
 		v.ExecutorPID = rt.ExecutorPID
 	}
 	return v
@@ -251,6 +278,10 @@ type slot struct {
 	name id.Workspace
 	key  id.Key
 }
+
+// quiet is an operation that nobody asked for: who comes meanwhile waits for its end,
+// and does not hear of it.
+const quiet action.Kind = "quiet"
 
 // op is a lifecycle operation under way.
 type op struct {

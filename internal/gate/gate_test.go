@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
@@ -46,11 +47,14 @@ type house struct {
 	store *store.Store
 	log   *audit.Log
 	logs  *bytes.Buffer
+
+	admission gate.Admission
+	idle      time.Duration
 }
 
 func newHouse(t testing.TB) *house {
 	t.Helper()
-	h := &house{t: t, dir: t.TempDir(), rt: newDouble()}
+	h := &house{t: t, dir: t.TempDir(), rt: newDouble(), admission: gate.Admission{Workspaces: 50}}
 	h.start()
 	t.Cleanup(h.crash)
 	return h
@@ -73,8 +77,9 @@ func (h *house) start() {
 	}
 	h.logs = new(bytes.Buffer)
 	h.Gate = gate.New(gate.Config{
-		Runtime: h.rt, Store: h.store, Audit: h.log, Prefix: "ws", Limits: workspace.DefaultLimits, MaxWorkspaces: 50,
-		Log: slog.New(slog.NewTextHandler(&syncWriter{w: h.logs}, nil)), Version: "test",
+		Runtime: h.rt, Store: h.store, Audit: h.log, Prefix: "ws", Limits: workspace.DefaultLimits, Admission: h.admission, Idle: h.idle,
+		Profiles: map[string]gate.Profile{"chat": {Prefix: "chat", Limits: workspace.Limits{MemoryBytes: 256 << 20, Pids: 200}}},
+		Log:      slog.New(slog.NewTextHandler(&syncWriter{w: h.logs}, nil)), Version: "test",
 	})
 	if err := h.Recover(ctx); err != nil {
 		h.t.Fatal(err)
@@ -101,7 +106,7 @@ func (h *house) crash() {
 
 func (h *house) create(p principal.Principal, key id.Key) workspace.View {
 	h.t.Helper()
-	w, _, err := h.Create(h.t.Context(), p, key, workspace.Limits{}, true)
+	w, _, err := h.Create(h.t.Context(), p, wanted(key, workspace.Limits{}, true))
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -166,7 +171,7 @@ func TestLife(t *testing.T) {
 	h := newHouse(t)
 	ctx := t.Context()
 	h.expect(0, "lifecycle ok")
-	w, created, err := h.Create(ctx, alice, "demo", workspace.Limits{Pids: 100}, true)
+	w, created, err := h.Create(ctx, alice, wanted("demo", workspace.Limits{Pids: 100}, true))
 	if err != nil || !created {
 		t.Fatal(created, err)
 	}
@@ -174,7 +179,7 @@ func TestLife(t *testing.T) {
 		w.Limits.Pids != 100 || w.Limits.MemoryBytes != workspace.DefaultLimits.MemoryBytes || w.ExecutorPID == 0 || w.User == "" {
 		t.Errorf("created %+v", w)
 	}
-	again, created, err := h.Create(ctx, alice, "demo", workspace.Limits{}, true)
+	again, created, err := h.Create(ctx, alice, wanted("demo", workspace.Limits{}, true))
 	if err != nil || created || again.Name != w.Name {
 		t.Errorf("second create: %v %v %v", again.Name, created, err)
 	}
@@ -194,7 +199,7 @@ func TestLife(t *testing.T) {
 	if _, _, err := h.Run(ctx, alice, "demo", run("hi")); err != nil {
 		t.Errorf("command in a stopped workspace: %v", err)
 	}
-	kept, err := h.Destroy(ctx, alice, "demo", false)
+	kept, err := h.Destroy(ctx, alice, "demo", false, "")
 	if err != nil || kept != "/retained/ws-2a97516c" {
 		t.Errorf("%q %v", kept, err)
 	}
@@ -231,13 +236,13 @@ func TestStrangersAreDeniedAndRecorded(t *testing.T) {
 	before, calls := len(h.records()), fmt.Sprint(h.rt.calls)
 	attempts := map[string]func(p principal.Principal, ref string) error{
 		"create": func(p principal.Principal, _ string) error {
-			_, _, err := h.Create(ctx, p, "demo", workspace.Limits{}, true)
+			_, _, err := h.Create(ctx, p, wanted("demo", workspace.Limits{}, true))
 			return err
 		},
 		"get":     func(p principal.Principal, ref string) error { _, err := h.Get(ctx, p, ref); return err },
 		"start":   func(p principal.Principal, ref string) error { _, err := h.Start(ctx, p, ref); return err },
 		"stop":    func(p principal.Principal, ref string) error { _, err := h.Stop(ctx, p, ref); return err },
-		"destroy": func(p principal.Principal, ref string) error { _, err := h.Destroy(ctx, p, ref, true); return err },
+		"destroy": func(p principal.Principal, ref string) error { _, err := h.Destroy(ctx, p, ref, true, ""); return err },
 		"run":     func(p principal.Principal, ref string) error { _, _, err := h.Run(ctx, p, ref, run("x")); return err },
 		"spawn": func(p principal.Principal, ref string) error {
 			_, _, err := h.Spawn(ctx, p, ref, run("x"), true)
@@ -316,7 +321,7 @@ func TestNoIntentNoEffect(t *testing.T) {
 	calls := fmt.Sprint(h.rt.calls)
 	for name, err := range map[string]error{
 		"run":    second(h.Run(ctx, alice, "demo", run("x"))),
-		"create": second(h.Create(ctx, alice, "other", workspace.Limits{}, false)),
+		"create": second(h.Create(ctx, alice, wanted("other", workspace.Limits{}, false))),
 		"signal": h.Signal(ctx, alice, "demo", execapi.StopTaskParams{}),
 		"stop":   func() error { _, err := h.Stop(ctx, alice, "demo"); return err }(),
 	} {
@@ -336,3 +341,7 @@ func TestNoIntentNoEffect(t *testing.T) {
 }
 
 func second[A, B any](_ A, _ B, err error) error { return err }
+
+func wanted(key id.Key, l workspace.Limits, start bool) workspace.Wanted {
+	return workspace.Wanted{Key: key, Limits: l, NoStart: !start}
+}

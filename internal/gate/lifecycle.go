@@ -1,12 +1,15 @@
 package gate
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,50 +26,77 @@ import (
 // maxNames is how many names are tried for one key before giving up.
 const maxNames = 64
 
-// Create makes a workspace for key, owned by p, or returns the one there is. Zero
-// limits mean the configured ones. It starts it too if start is set.
+// Create makes the workspace that is wanted, owned by p, or returns the one there is for
+// its key. It starts it too unless told not to.
 //
 // Errors: permission_denied if the key is another user's, resource_exhausted if
 // there are as many as there may be, and those of the runtime.
-func (g *Gate) Create(ctx context.Context, p principal.Principal, key id.Key, limits workspace.Limits, start bool) (workspace.View, bool, error) {
+func (g *Gate) Create(ctx context.Context, p principal.Principal, want workspace.Wanted) (workspace.View, bool, error) {
 	trace := id.NewTrace()
-	a := action.Action{Kind: action.Create, Key: key}
+	a := action.Action{
+		Kind: action.Create, Key: want.Key, Profile: want.Profile, TTLMS: millis(want.TTL), IdleMS: millis(want.Idle), NoStart: want.NoStart,
+	}
 	if p.Kind != principal.User && p.Kind != principal.System {
 		return workspace.View{}, false, g.deny(ctx, request{by: p, trace: trace, action: a},
 			fmt.Errorf("cannot let %s create a workspace: %w", p, errdefs.ErrPermissionDenied))
 	}
-	if asked := (limits != workspace.Limits{}); asked {
-		raw, err := json.Marshal(limits)
-		if err != nil {
-			return workspace.View{}, false, fmt.Errorf("cannot read the limits: %w", err)
-		}
-		a.Limits = raw
-	}
-	limits = limits.Or(g.cfg.Limits)
-	if err := limits.Validate(); err != nil {
+	if err := setLimits(&a, want.Limits); err != nil {
 		return workspace.View{}, false, err
 	}
-	var w store.Workspace
-	var created bool
-	err := g.exclusive(ctx, slot{key: key}, action.Create, false, func(ctx context.Context) (err error) {
-		w, created, err = g.create(ctx, request{by: p, trace: trace, action: a}, limits)
-		return err
+	type made struct {
+		Name    id.Workspace `json:"name"`
+		Created bool         `json:"created"`
+	}
+	m, err := once(ctx, g, p, want.Request, a, func() (m made, err error) {
+		w, err := g.wanted(p, want)
+		if err != nil {
+			return m, err
+		}
+		err = g.exclusive(ctx, slot{key: want.Key}, action.Create, false, func(ctx context.Context) (err error) {
+			w, m.Created, err = g.create(ctx, request{by: p, trace: trace, action: a}, w)
+			return err
+		})
+		m.Name = w.Name
+		return m, err
 	})
 	if err != nil {
 		return workspace.View{}, false, err
 	}
-	if !start {
-		return g.view(w), created, nil
+	w, err := g.living(m.Name)
+	if err != nil {
+		return workspace.View{}, false, err
 	}
-	if err := g.ensureRunning(ctx, p, trace, w.Name); err != nil {
-		return g.view(w), created, fmt.Errorf("workspace %s is there but does not run: %w", w.Name, err)
+	if want.NoStart {
+		return g.view(w), m.Created, nil
+	}
+	if w.State != workspace.StatePaused {
+		if err := g.ensureRunning(ctx, p, trace, w.Name); err != nil {
+			return g.view(w), m.Created, fmt.Errorf("workspace %s is there but does not run: %w", w.Name, err)
+		}
 	}
 	v, err := g.Get(ctx, p, string(w.Name))
-	return v, created, err
+	return v, m.Created, err
+}
+
+// wanted fills in what was not asked for, from the profile or the configuration. The name
+// comes later.
+func (g *Gate) wanted(p principal.Principal, want workspace.Wanted) (store.Workspace, error) {
+	w := store.Workspace{
+		Key: want.Key, Owner: p.String(), Root: workspace.RootSystem, Boundary: workspace.BoundaryNamespace,
+		Profile: want.Profile, State: workspace.StateCreating, CreatedAt: time.Now(),
+	}
+	profile, ok := g.cfg.Profiles[want.Profile]
+	if !ok && want.Profile != "" {
+		return w, fmt.Errorf("cannot use the profile %q: there is none; there are: %s: %w", want.Profile, strings.Join(slices.Sorted(maps.Keys(g.cfg.Profiles)), ", "), errdefs.ErrInvalidArgument)
+	}
+	w.Limits = want.Limits.Or(profile.Limits).Or(g.cfg.Limits)
+	ttl, idle := cmp.Or(want.TTL, profile.Life.TTL), cmp.Or(want.Idle, profile.Life.Idle)
+	w.Expires, w.Idle = expiry(ttl), idle
+	return w, errors.Join(w.Limits.Validate(), workspace.ValidateLife(want.TTL, want.Idle, want.Request))
 }
 
 // create runs with the key's slot held.
-func (g *Gate) create(ctx context.Context, r request, limits workspace.Limits) (store.Workspace, bool, error) {
+func (g *Gate) create(ctx context.Context, r request, fresh store.Workspace) (store.Workspace, bool, error) {
 	key := r.action.Key
 	w, exists := g.cfg.Store.ByKey(key)
 	if exists && !r.by.MayReach(w.Owner) {
@@ -83,28 +113,50 @@ func (g *Gate) create(ctx context.Context, r request, limits workspace.Limits) (
 		w, err := g.make(ctx, r, w, false)
 		return w, err == nil, err
 	}
-	_, taken := g.cfg.Store.ByName(id.Workspace(key))
-	if taken || (id.IsWorkspace(string(key)) && strings.HasPrefix(string(key), g.cfg.Prefix+"-")) {
-		return w, false, fmt.Errorf("cannot use %q as a key: it has the form of a derived name and could be taken for another workspace; choose another key: %w", key, errdefs.ErrInvalidArgument)
+	if err := g.usableKey(key); err != nil {
+		return w, false, err
 	}
-	if n := g.cfg.Store.Len(); n >= g.cfg.MaxWorkspaces {
-		return w, false, fmt.Errorf("cannot create workspace %q: there are %d, the most there may be; destroy some, or raise max_workspaces: %w", key, n, errdefs.ErrResourceExhausted)
-	}
-	n, err := g.cfg.Store.FreeSuffix(ctx, g.cfg.Prefix, key)
+	prefix := cmp.Or(g.cfg.Profiles[fresh.Profile].Prefix, g.cfg.Prefix)
+	n, err := g.cfg.Store.FreeSuffix(ctx, prefix, key)
 	if err != nil {
 		return w, false, err
 	}
 	for last := min(n+maxNames, id.MaxCollision+1); n < last; n++ {
-		w, err := g.make(ctx, r, store.Workspace{
-			Name: id.Derive(g.cfg.Prefix, key, n), Key: key, Owner: r.by.String(), Root: workspace.RootSystem, Boundary: workspace.BoundaryNamespace,
-			Limits: limits, State: workspace.StateCreating, CreatedAt: time.Now(),
-		}, true)
+		fresh.Name = id.Derive(prefix, key, n)
+		w, err := g.make(ctx, r, fresh, true)
 		// The name has another key: of a collision, or of a life before.
 		if !errdefs.IsAlreadyExists(err) {
 			return w, err == nil, err
 		}
 	}
-	return w, false, fmt.Errorf("cannot create workspace %q: every name up to %s is taken: %w", key, id.Derive(g.cfg.Prefix, key, n-1), errdefs.ErrResourceExhausted)
+	return w, false, fmt.Errorf("cannot create workspace %q: every name up to %s is taken: %w", key, id.Derive(prefix, key, n-1), errdefs.ErrResourceExhausted)
+}
+
+// usableKey refuses a key that could be taken for the name of another workspace.
+func (g *Gate) usableKey(key id.Key) error {
+	_, taken := g.cfg.Store.ByName(id.Workspace(key))
+	derived := false
+	for prefix := range g.prefixes() {
+		derived = derived || strings.HasPrefix(string(key), prefix+"-")
+	}
+	if taken || derived && id.IsWorkspace(string(key)) {
+		return fmt.Errorf("cannot use %q as a key: it has the form of a derived name and could be taken for another workspace; choose another key: %w", key, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// prefixes yields what derived names begin with.
+func (g *Gate) prefixes() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		if !yield(g.cfg.Prefix) {
+			return
+		}
+		for _, p := range g.cfg.Profiles {
+			if p.Prefix != "" && !yield(p.Prefix) {
+				return
+			}
+		}
+	}
 }
 
 // make carries one creation out under one name. What fails is undone; if that
@@ -114,7 +166,7 @@ func (g *Gate) make(ctx context.Context, r request, w store.Workspace, insert bo
 	err := g.exclusive(ctx, slot{name: w.Name}, action.Create, false, func(ctx context.Context) error {
 		return g.do(ctx, r, func(ctx context.Context) (any, error) {
 			if insert {
-				if err := g.cfg.Store.Insert(ctx, w); err != nil {
+				if err := g.insert(ctx, w); err != nil {
 					return nil, err
 				}
 			}
@@ -133,6 +185,16 @@ func (g *Gate) make(ctx context.Context, r request, w store.Workspace, insert bo
 	})
 	w.State = workspace.StateStopped
 	return w, err
+}
+
+// insert adds a workspace to those that live, if there is room for it.
+func (g *Gate) insert(ctx context.Context, w store.Workspace) error {
+	g.admission.Lock()
+	defer g.admission.Unlock()
+	if err := g.mayLive(w); err != nil {
+		return err
+	}
+	return g.cfg.Store.Insert(ctx, w)
 }
 
 // Start starts the workspace that ref names and returns it with its proof.
@@ -155,10 +217,11 @@ func (g *Gate) Start(ctx context.Context, p principal.Principal, ref string) (wo
 // ensureRunning returns at once if the workspace runs and else starts it. One
 // that is being ended is not started again behind the back of who ends it.
 func (g *Gate) ensureRunning(ctx context.Context, p principal.Principal, trace id.Trace, name id.Workspace) error {
+	closing := g.use(name)
 	if g.ending(name) {
 		return fmt.Errorf("cannot run anything in workspace %s: it is being stopped; try again when it has: %w", name, errdefs.ErrFailedPrecondition)
 	}
-	if w, ok := g.cfg.Store.ByName(name); ok && w.State == workspace.StateRunning {
+	if w, ok := g.cfg.Store.ByName(name); ok && w.State == workspace.StateRunning && !closing {
 		return nil
 	}
 	return g.start(ctx, p, trace, name)
@@ -171,10 +234,18 @@ func (g *Gate) start(ctx context.Context, p principal.Principal, trace id.Trace,
 		if err != nil || w.State == workspace.StateRunning {
 			return err
 		}
+		if w.State == workspace.StatePaused {
+			return fmt.Errorf("cannot run anything in workspace %s: it is paused; let it go on with \"carrel resume %s\": %w", name, name, errdefs.ErrFailedPrecondition)
+		}
 		if w.State != workspace.StateStopped {
 			return fmt.Errorf("cannot start workspace %s: it is %s; repeat what was begun to finish it: %w", name, w.State, errdefs.ErrFailedPrecondition)
 		}
 		return g.do(ctx, request{by: p, trace: trace, on: w, action: action.Action{Kind: action.Start, Workspace: name}}, func(ctx context.Context) (any, error) {
+			leave, err := g.admit(w)
+			if err != nil {
+				return nil, err
+			}
+			defer leave()
 			rt, rep, err := g.cfg.Runtime.Start(ctx, name)
 			if err != nil {
 				return nil, err
@@ -225,28 +296,46 @@ func (g *Gate) stop(ctx context.Context, p principal.Principal, name id.Workspac
 		if err != nil || w.State == workspace.StateStopped {
 			return err
 		}
-		if w.State != workspace.StateRunning {
+		if !live(w.State) {
 			return fmt.Errorf("cannot stop workspace %s: it is %s: %w", name, w.State, errdefs.ErrFailedPrecondition)
 		}
-		return g.do(ctx, request{by: p, trace: id.NewTrace(), on: w, action: action.Action{Kind: action.Stop, Workspace: name}}, func(ctx context.Context) (any, error) {
-			rt, err := g.cfg.Runtime.Stop(ctx, name)
-			if err != nil {
-				return nil, err
+		return g.halt(ctx, p, w)
+	})
+}
+
+// halt stops a live workspace, with its slot held. What is paused goes on first, so that
+// it can end in order.
+func (g *Gate) halt(ctx context.Context, p principal.Principal, w store.Workspace) error {
+	return g.on(ctx, p, w, action.Action{Kind: action.Stop}, func(ctx context.Context) (any, error) {
+		if w.State == workspace.StatePaused {
+			if _, err := g.cfg.Runtime.Resume(ctx, w.Name); err != nil {
+				g.cfg.Log.Warn("stopping a paused workspace that does not go on", "workspace", w.Name, "error", err)
 			}
-			g.note(rt)
-			return nil, g.cfg.Store.SetState(ctx, name, workspace.StateStopped)
-		})
+		}
+		rt, err := g.cfg.Runtime.Stop(ctx, w.Name)
+		if err != nil {
+			return nil, err
+		}
+		g.note(rt)
+		return nil, g.cfg.Store.SetState(ctx, w.Name, workspace.StateStopped)
 	})
 }
 
 // Destroy ends the life of the workspace that ref names. Its home is kept aside
 // at the path returned, unless purge is set.
-func (g *Gate) Destroy(ctx context.Context, p principal.Principal, ref string, purge bool) (string, error) {
-	w, err := g.reach(ctx, p, ref, action.Action{Kind: action.Destroy, Purge: purge})
-	if err != nil {
+func (g *Gate) Destroy(ctx context.Context, p principal.Principal, ref string, purge bool, request string) (string, error) {
+	if err := workspace.ValidateLife(0, 0, request); err != nil {
 		return "", err
 	}
-	return g.destroy(ctx, p, w.Name, purge, action.Destroy)
+	// By the ref, which is all that a repeated request has once the workspace is gone.
+	a := action.Action{Kind: action.Destroy, Key: id.Key(ref), Purge: purge}
+	return once(ctx, g, p, request, a, func() (string, error) {
+		w, err := g.reach(ctx, p, ref, action.Action{Kind: action.Destroy, Purge: purge})
+		if err != nil {
+			return "", err
+		}
+		return g.destroy(ctx, p, w.Name, purge, action.Destroy)
+	})
 }
 
 // destroy takes one up again that a crash or an error broke off; kind says why.
@@ -270,6 +359,7 @@ func (g *Gate) destroy(ctx context.Context, p principal.Principal, name id.Works
 			}
 			g.mu.Lock()
 			delete(g.seen, name)
+			delete(g.used, name)
 			g.mu.Unlock()
 			if retained == "" {
 				return nil, nil

@@ -21,7 +21,7 @@ func TestConcurrentCreatesOfOneKey(t *testing.T) {
 	made := 0
 	for range 16 {
 		wg.Go(func() {
-			w, created, err := h.Create(t.Context(), alice, "demo", workspace.Limits{}, true)
+			w, created, err := h.Create(t.Context(), alice, wanted("demo", workspace.Limits{}, true))
 			if err != nil || w.Name != "ws-2a97516c" || w.State != workspace.StateRunning {
 				t.Errorf("%+v %v", w, err)
 			}
@@ -40,7 +40,7 @@ func TestConcurrentCreatesOfOneKey(t *testing.T) {
 
 func TestConcurrentCommandsStartOnce(t *testing.T) {
 	h := newHouse(t)
-	if _, _, err := h.Create(t.Context(), alice, "demo", workspace.Limits{}, false); err != nil {
+	if _, _, err := h.Create(t.Context(), alice, wanted("demo", workspace.Limits{}, false)); err != nil {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
@@ -61,7 +61,7 @@ func TestCreateTriesTheNextName(t *testing.T) {
 	h := newHouse(t)
 	// The broker knows the name from a database that is gone.
 	h.rt.keys["ws-2a97516c"], h.rt.keys["ws-2a97516c-1"] = "other", "other"
-	w, created, err := h.Create(t.Context(), alice, "demo", workspace.Limits{}, false)
+	w, created, err := h.Create(t.Context(), alice, wanted("demo", workspace.Limits{}, false))
 	if err != nil || !created || w.Name != "ws-2a97516c-2" {
 		t.Fatalf("%+v %v %v", w, created, err)
 	}
@@ -73,7 +73,7 @@ func TestCreateTriesTheNextName(t *testing.T) {
 		}
 		return nil
 	})
-	if _, _, err := h.Create(t.Context(), alice, "more", workspace.Limits{}, false); !errdefs.IsResourceExhausted(err) {
+	if _, _, err := h.Create(t.Context(), alice, wanted("more", workspace.Limits{}, false)); !errdefs.IsResourceExhausted(err) {
 		t.Errorf("no name left: %v", err)
 	}
 }
@@ -82,22 +82,22 @@ func TestCreateRefusals(t *testing.T) {
 	h := newHouse(t)
 	ctx := t.Context()
 	for key, is := range map[id.Key]func(error) bool{"ws-2a97516c": errdefs.IsInvalidArgument, "ws-00000000-7": errdefs.IsInvalidArgument} {
-		if _, _, err := h.Create(ctx, alice, key, workspace.Limits{}, false); !is(err) {
+		if _, _, err := h.Create(ctx, alice, wanted(key, workspace.Limits{}, false)); !is(err) {
 			t.Errorf("key %s: %v", key, err)
 		}
 	}
-	if _, _, err := h.Create(ctx, alice, "demo", workspace.Limits{Pids: 1}, false); !errdefs.IsInvalidArgument(err) {
+	if _, _, err := h.Create(ctx, alice, wanted("demo", workspace.Limits{Pids: 1}, false)); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("limits: %v", err)
 	}
 	for i := range 50 {
-		if _, _, err := h.Create(ctx, alice, id.Key(fmt.Sprint("k", i)), workspace.Limits{}, false); err != nil {
+		if _, _, err := h.Create(ctx, alice, wanted(id.Key(fmt.Sprint("k", i)), workspace.Limits{}, false)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, _, err := h.Create(ctx, alice, "one more", workspace.Limits{}, false); !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "max_workspaces") {
+	if _, _, err := h.Create(ctx, alice, wanted("one more", workspace.Limits{}, false)); !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "max_workspaces") {
 		t.Errorf("more than allowed: %v", err)
 	}
-	if _, created, err := h.Create(ctx, alice, "k7", workspace.Limits{}, false); err != nil || created {
+	if _, created, err := h.Create(ctx, alice, wanted("k7", workspace.Limits{}, false)); err != nil || created {
 		t.Errorf("an existing one when full: %v", err)
 	}
 }
@@ -111,7 +111,7 @@ func TestFailedCreateAndStart(t *testing.T) {
 			"start":  fmt.Errorf("cannot hold the workspace: required control x: %w", errdefs.ErrFailedPrecondition),
 		}[op]
 	})
-	if _, _, err := h.Create(ctx, alice, "demo", workspace.Limits{}, true); !errdefs.IsInternal(err) || h.store.Len() != 0 {
+	if _, _, err := h.Create(ctx, alice, wanted("demo", workspace.Limits{}, true)); !errdefs.IsInternal(err) || h.store.Len() != 0 {
 		t.Errorf("failed create: %v, %d stored", err, h.store.Len())
 	}
 	hook := h.rt.hook
@@ -121,7 +121,7 @@ func TestFailedCreateAndStart(t *testing.T) {
 		}
 		return hook(op, n)
 	})
-	if _, _, err := h.Create(ctx, alice, "demo", workspace.Limits{}, true); !errdefs.IsUnavailable(err) || h.store.Len() != 1 {
+	if _, _, err := h.Create(ctx, alice, wanted("demo", workspace.Limits{}, true)); !errdefs.IsUnavailable(err) || h.store.Len() != 1 {
 		t.Errorf("create of unknown outcome: %v, %d stored", err, h.store.Len())
 	}
 	if err := second(h.Run(ctx, alice, "demo", run("x"))); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "creating") {
@@ -133,7 +133,7 @@ func TestFailedCreateAndStart(t *testing.T) {
 		}
 		return nil
 	})
-	w, created, err := h.Create(ctx, alice, "demo", workspace.Limits{}, true)
+	w, created, err := h.Create(ctx, alice, wanted("demo", workspace.Limits{}, true))
 	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "control x") || !created || w.State != workspace.StateStopped {
 		t.Errorf("failed start: %+v %v %v", w, created, err)
 	}
@@ -198,7 +198,7 @@ func TestExecDuringStopIsRefused(t *testing.T) {
 	go func() { _, err := h.Start(ctx, alice, "demo"); started <- err }()
 	impatient, cancel := context.WithCancel(ctx)
 	cancel()
-	if _, err := h.Destroy(impatient, alice, "demo", false); !errors.Is(err, context.Canceled) {
+	if _, err := h.Destroy(impatient, alice, "demo", false, ""); !errors.Is(err, context.Canceled) {
 		t.Errorf("destroy by one who went: %v", err)
 	}
 	close(goOn)
@@ -220,7 +220,7 @@ func TestBegunIsFinished(t *testing.T) {
 		}
 		return nil
 	})
-	_, _, err := h.Create(ctx, alice, "demo", workspace.Limits{}, false)
+	_, _, err := h.Create(ctx, alice, wanted("demo", workspace.Limits{}, false))
 	if w, ok := h.store.ByKey("demo"); !ok || w.State != workspace.StateStopped || err != nil {
 		t.Errorf("%+v %v %v", w, ok, err)
 	}

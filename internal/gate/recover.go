@@ -128,11 +128,13 @@ func (g *Gate) Recover(ctx context.Context) error {
 //	creating    there             stopped: the creation is finished
 //	creating    missing           gone: the creation is undone
 //	destroying  either            destroyed: finished, with or without the home
-//	stopped     running           running: it was being started
-//	running     stopped, missing  stopped
-//	running     running           running if the executor answers, else stopped
+//	stopped     live              live: it was being started
+//	live        stopped, missing  stopped
+//	live        live              as with the broker if the executor answers, else stopped
+//
+// Live is running or paused.
 func (g *Gate) reconcile(ctx context.Context, w store.Workspace, rt runtime.Workspace, exists bool) error {
-	running := exists && rt.State == workspace.StateRunning
+	running := exists && live(rt.State)
 	switch {
 	case w.State == workspace.StateDestroying:
 		_, err := g.destroy(ctx, principal.Self(), w.Name, w.Purge, action.Recover)
@@ -148,8 +150,8 @@ func (g *Gate) reconcile(ctx context.Context, w store.Workspace, rt runtime.Work
 		}
 		return g.recovering(ctx, w, func(ctx context.Context) error { return g.cfg.Store.SetState(ctx, w.Name, workspace.StateStopped) })
 	}
-	if w.State != workspace.StateRunning {
-		if err := g.recovering(ctx, w, func(ctx context.Context) error { return g.cfg.Store.SetState(ctx, w.Name, workspace.StateRunning) }); err != nil {
+	if w.State != rt.State {
+		if err := g.recovering(ctx, w, func(ctx context.Context) error { return g.cfg.Store.SetState(ctx, w.Name, rt.State) }); err != nil {
 			return err
 		}
 	}

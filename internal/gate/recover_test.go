@@ -24,7 +24,7 @@ func TestRecover(t *testing.T) {
 	h := newHouse(t)
 	ctx := t.Context()
 	for _, key := range []id.Key{"undone", "finished", "purged", "kept", "stopped", "running", "dead", "starting", "vanished"} {
-		if _, _, err := h.Create(ctx, alice, key, workspace.Limits{}, key == "running" || key == "dead" || key == "vanished"); err != nil {
+		if _, _, err := h.Create(ctx, alice, wanted(key, workspace.Limits{}, key == "running" || key == "dead" || key == "vanished")); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -53,6 +53,14 @@ type Runtime interface {
 	Start(ctx context.Context, name id.Workspace) (Workspace, workspace.Report, error)
 	Stop(ctx context.Context, name id.Workspace) (Workspace, error)
 	Destroy(ctx context.Context, name id.Workspace, purge bool) (Workspace, error)
+	// Pause freezes the commands of a running workspace; Resume lets them go on.
+	Pause(ctx context.Context, name id.Workspace) (Workspace, error)
+	Resume(ctx context.Context, name id.Workspace) (Workspace, error)
+	// Limit changes the limits, at once where it runs. failed_precondition: what runs
+	// uses more.
+	Limit(ctx context.Context, name id.Workspace, limits workspace.Limits) (Workspace, error)
+	// Stats returns what the commands of a running workspace use.
+	Stats(ctx context.Context, name id.Workspace) (workspace.Stats, error)
 	// List returns every workspace that is not destroyed.
 	List(ctx context.Context) ([]Workspace, error)
 	// Report returns the proof of a running workspace.

@@ -20,7 +20,12 @@ type View struct {
 	Boundary Boundary
 	Limits   Limits
 	// Controls are those of a running workspace that was asked for alone.
-	Controls    []Control
-	CreatedAt   time.Time
+	Controls  []Control
+	CreatedAt time.Time
+	Profile   string
+	// Expires is when it is destroyed; zero is never.
+	Expires time.Time
+	// Idle is how long it may run with nothing in it; Forever is without an end.
+	Idle        time.Duration
 	ExecutorPID int // on the host; 0 unless running
 }

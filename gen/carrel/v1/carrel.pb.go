@@ -212,8 +212,14 @@ type Workspace struct {
 	ExecutorUid   uint32     `protobuf:"varint,13,opt,name=executor_uid,json=executorUid,proto3" json:"executor_uid,omitempty"`
 	AgentUid      uint32     `protobuf:"varint,14,opt,name=agent_uid,json=agentUid,proto3" json:"agent_uid,omitempty"`
 	// Pid of the executor on the host while running.
-	ExecutorPid   int64  `protobuf:"varint,15,opt,name=executor_pid,json=executorPid,proto3" json:"executor_pid,omitempty"`
-	InsideHome    string `protobuf:"bytes,16,opt,name=inside_home,json=insideHome,proto3" json:"inside_home,omitempty"`
+	ExecutorPid int64  `protobuf:"varint,15,opt,name=executor_pid,json=executorPid,proto3" json:"executor_pid,omitempty"`
+	InsideHome  string `protobuf:"bytes,16,opt,name=inside_home,json=insideHome,proto3" json:"inside_home,omitempty"`
+	// The named set of defaults that it was made with; empty for none.
+	Profile string `protobuf:"bytes,17,opt,name=profile,proto3" json:"profile,omitempty"`
+	// When it is destroyed, its home kept aside; 0 is never.
+	ExpiresUnixMs int64 `protobuf:"varint,18,opt,name=expires_unix_ms,json=expiresUnixMs,proto3" json:"expires_unix_ms,omitempty"`
+	// How long it may run with nothing in it before it is stopped; -1 is for ever.
+	IdleTimeoutMs int64 `protobuf:"varint,19,opt,name=idle_timeout_ms,json=idleTimeoutMs,proto3" json:"idle_timeout_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -360,12 +366,42 @@ func (x *Workspace) GetInsideHome() string {
 	return ""
 }
 
+func (x *Workspace) GetProfile() string {
+	if x != nil {
+		return x.Profile
+	}
+	return ""
+}
+
+func (x *Workspace) GetExpiresUnixMs() int64 {
+	if x != nil {
+		return x.ExpiresUnixMs
+	}
+	return 0
+}
+
+func (x *Workspace) GetIdleTimeoutMs() int64 {
+	if x != nil {
+		return x.IdleTimeoutMs
+	}
+	return 0
+}
+
 type CreateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// Zero fields mean the default.
-	Limits        *Limits `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
-	NoStart       bool    `protobuf:"varint,3,opt,name=no_start,json=noStart,proto3" json:"no_start,omitempty"`
+	Limits  *Limits `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
+	NoStart bool    `protobuf:"varint,3,opt,name=no_start,json=noStart,proto3" json:"no_start,omitempty"`
+	// A named set of defaults of the daemon's configuration; empty is none.
+	Profile string `protobuf:"bytes,4,opt,name=profile,proto3" json:"profile,omitempty"`
+	// Time to live; 0 is the profile's. -1 is for ever.
+	TtlMs int64 `protobuf:"varint,5,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
+	// 0 is the profile's; -1 is for ever.
+	IdleTimeoutMs int64 `protobuf:"varint,6,opt,name=idle_timeout_ms,json=idleTimeoutMs,proto3" json:"idle_timeout_ms,omitempty"`
+	// Chosen by the client. A request with an id that was used for the same action
+	// within a day is not carried out again and gets the same answer.
+	RequestId     string `protobuf:"bytes,7,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -419,6 +455,34 @@ func (x *CreateRequest) GetNoStart() bool {
 		return x.NoStart
 	}
 	return false
+}
+
+func (x *CreateRequest) GetProfile() string {
+	if x != nil {
+		return x.Profile
+	}
+	return ""
+}
+
+func (x *CreateRequest) GetTtlMs() int64 {
+	if x != nil {
+		return x.TtlMs
+	}
+	return 0
+}
+
+func (x *CreateRequest) GetIdleTimeoutMs() int64 {
+	if x != nil {
+		return x.IdleTimeoutMs
+	}
+	return 0
+}
+
+func (x *CreateRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
 }
 
 type CreateResponse struct {
@@ -774,6 +838,784 @@ func (x *StopRequest) GetWorkspace() string {
 	return ""
 }
 
+type PauseRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Workspace     string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseRequest) Reset() {
+	*x = PauseRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseRequest) ProtoMessage() {}
+
+func (x *PauseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
+func (*PauseRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PauseRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+type PauseResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Workspace     *Workspace             `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseResponse) Reset() {
+	*x = PauseResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseResponse) ProtoMessage() {}
+
+func (x *PauseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
+func (*PauseResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *PauseResponse) GetWorkspace() *Workspace {
+	if x != nil {
+		return x.Workspace
+	}
+	return nil
+}
+
+type ResumeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Workspace     string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeRequest) Reset() {
+	*x = ResumeRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeRequest) ProtoMessage() {}
+
+func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
+func (*ResumeRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ResumeRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+type ResumeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Workspace     *Workspace             `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeResponse) Reset() {
+	*x = ResumeResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeResponse) ProtoMessage() {}
+
+func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
+func (*ResumeResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ResumeResponse) GetWorkspace() *Workspace {
+	if x != nil {
+		return x.Workspace
+	}
+	return nil
+}
+
+type UpdateRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// Zero fields stay as they are.
+	Limits *Limits `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
+	// The new key; empty leaves it.
+	Key string `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	// From now on; 0 leaves it, -1 is for ever.
+	TtlMs int64 `protobuf:"varint,4,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
+	// 0 leaves it, -1 is for ever.
+	IdleTimeoutMs int64  `protobuf:"varint,5,opt,name=idle_timeout_ms,json=idleTimeoutMs,proto3" json:"idle_timeout_ms,omitempty"`
+	RequestId     string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateRequest) Reset() {
+	*x = UpdateRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateRequest) ProtoMessage() {}
+
+func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
+func (*UpdateRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *UpdateRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *UpdateRequest) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *UpdateRequest) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *UpdateRequest) GetTtlMs() int64 {
+	if x != nil {
+		return x.TtlMs
+	}
+	return 0
+}
+
+func (x *UpdateRequest) GetIdleTimeoutMs() int64 {
+	if x != nil {
+		return x.IdleTimeoutMs
+	}
+	return 0
+}
+
+func (x *UpdateRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+type UpdateResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Workspace     *Workspace             `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateResponse) Reset() {
+	*x = UpdateResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateResponse) ProtoMessage() {}
+
+func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
+func (*UpdateResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *UpdateResponse) GetWorkspace() *Workspace {
+	if x != nil {
+		return x.Workspace
+	}
+	return nil
+}
+
+type StatsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// None is every running one that the caller may reach.
+	Workspaces    []string `protobuf:"bytes,1,rep,name=workspaces,proto3" json:"workspaces,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatsRequest) Reset() {
+	*x = StatsRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatsRequest) ProtoMessage() {}
+
+func (x *StatsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
+func (*StatsRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *StatsRequest) GetWorkspaces() []string {
+	if x != nil {
+		return x.Workspaces
+	}
+	return nil
+}
+
+// Usage is what the commands of a workspace use together. A number that the host
+// does not give is -1.
+type Usage struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Name            string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Key             string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	State           string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	Limits          *Limits                `protobuf:"bytes,4,opt,name=limits,proto3" json:"limits,omitempty"`
+	MemoryBytes     int64                  `protobuf:"varint,5,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	MemoryPeakBytes int64                  `protobuf:"varint,6,opt,name=memory_peak_bytes,json=memoryPeakBytes,proto3" json:"memory_peak_bytes,omitempty"`
+	Pids            int64                  `protobuf:"varint,7,opt,name=pids,proto3" json:"pids,omitempty"`
+	// Processor time since the start.
+	CpuUs         int64 `protobuf:"varint,8,opt,name=cpu_us,json=cpuUs,proto3" json:"cpu_us,omitempty"`
+	OomKills      int64 `protobuf:"varint,9,opt,name=oom_kills,json=oomKills,proto3" json:"oom_kills,omitempty"`
+	ReadBytes     int64 `protobuf:"varint,10,opt,name=read_bytes,json=readBytes,proto3" json:"read_bytes,omitempty"`
+	WrittenBytes  int64 `protobuf:"varint,11,opt,name=written_bytes,json=writtenBytes,proto3" json:"written_bytes,omitempty"`
+	DiskBytes     int64 `protobuf:"varint,12,opt,name=disk_bytes,json=diskBytes,proto3" json:"disk_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Usage) Reset() {
+	*x = Usage{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Usage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Usage) ProtoMessage() {}
+
+func (x *Usage) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Usage.ProtoReflect.Descriptor instead.
+func (*Usage) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *Usage) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Usage) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Usage) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Usage) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *Usage) GetMemoryBytes() int64 {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return 0
+}
+
+func (x *Usage) GetMemoryPeakBytes() int64 {
+	if x != nil {
+		return x.MemoryPeakBytes
+	}
+	return 0
+}
+
+func (x *Usage) GetPids() int64 {
+	if x != nil {
+		return x.Pids
+	}
+	return 0
+}
+
+func (x *Usage) GetCpuUs() int64 {
+	if x != nil {
+		return x.CpuUs
+	}
+	return 0
+}
+
+func (x *Usage) GetOomKills() int64 {
+	if x != nil {
+		return x.OomKills
+	}
+	return 0
+}
+
+func (x *Usage) GetReadBytes() int64 {
+	if x != nil {
+		return x.ReadBytes
+	}
+	return 0
+}
+
+func (x *Usage) GetWrittenBytes() int64 {
+	if x != nil {
+		return x.WrittenBytes
+	}
+	return 0
+}
+
+func (x *Usage) GetDiskBytes() int64 {
+	if x != nil {
+		return x.DiskBytes
+	}
+	return 0
+}
+
+type StatsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Usage []*Usage               `protobuf:"bytes,1,rep,name=usage,proto3" json:"usage,omitempty"`
+	// When the numbers were read.
+	UnixNs        int64 `protobuf:"varint,2,opt,name=unix_ns,json=unixNs,proto3" json:"unix_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatsResponse) Reset() {
+	*x = StatsResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatsResponse) ProtoMessage() {}
+
+func (x *StatsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
+func (*StatsResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *StatsResponse) GetUsage() []*Usage {
+	if x != nil {
+		return x.Usage
+	}
+	return nil
+}
+
+func (x *StatsResponse) GetUnixNs() int64 {
+	if x != nil {
+		return x.UnixNs
+	}
+	return 0
+}
+
+type WatchRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// None is every one that the caller may reach.
+	Workspaces []string `protobuf:"bytes,1,rep,name=workspaces,proto3" json:"workspaces,omitempty"`
+	// First what happened since this number, as far as it is kept; 0 is only what comes.
+	After         int64 `protobuf:"varint,2,opt,name=after,proto3" json:"after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchRequest) Reset() {
+	*x = WatchRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchRequest) ProtoMessage() {}
+
+func (x *WatchRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
+func (*WatchRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *WatchRequest) GetWorkspaces() []string {
+	if x != nil {
+		return x.Workspaces
+	}
+	return nil
+}
+
+func (x *WatchRequest) GetAfter() int64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+type Event struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Counts up from the start of the daemon.
+	Number    int64  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	UnixMs    int64  `protobuf:"varint,2,opt,name=unix_ms,json=unixMs,proto3" json:"unix_ms,omitempty"`
+	Workspace string `protobuf:"bytes,3,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Key       string `protobuf:"bytes,4,opt,name=key,proto3" json:"key,omitempty"`
+	// The kind of action, as in the audit log, or workspace.lost.
+	Kind string `protobuf:"bytes,5,opt,name=kind,proto3" json:"kind,omitempty"`
+	// The state of the workspace after it.
+	State string `protobuf:"bytes,6,opt,name=state,proto3" json:"state,omitempty"`
+	// ok or failed.
+	Status    string `protobuf:"bytes,7,opt,name=status,proto3" json:"status,omitempty"`
+	Error     string `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`
+	Principal string `protobuf:"bytes,9,opt,name=principal,proto3" json:"principal,omitempty"`
+	// Of a command.
+	CommandId string `protobuf:"bytes,10,opt,name=command_id,json=commandId,proto3" json:"command_id,omitempty"`
+	// The sequence number of the intent in the audit log.
+	Intent        int64 `protobuf:"varint,11,opt,name=intent,proto3" json:"intent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Event) Reset() {
+	*x = Event{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Event) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Event) ProtoMessage() {}
+
+func (x *Event) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Event.ProtoReflect.Descriptor instead.
+func (*Event) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Event) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Event) GetUnixMs() int64 {
+	if x != nil {
+		return x.UnixMs
+	}
+	return 0
+}
+
+func (x *Event) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *Event) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Event) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Event) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Event) GetStatus() string {
+	if x != nil {
+		return x.Status
+	}
+	return ""
+}
+
+func (x *Event) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *Event) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *Event) GetCommandId() string {
+	if x != nil {
+		return x.CommandId
+	}
+	return ""
+}
+
+func (x *Event) GetIntent() int64 {
+	if x != nil {
+		return x.Intent
+	}
+	return 0
+}
+
+type WatchResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Event *Event                 `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
+	// Events before this one that are no longer kept.
+	Lost          int64 `protobuf:"varint,2,opt,name=lost,proto3" json:"lost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchResponse) Reset() {
+	*x = WatchResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchResponse) ProtoMessage() {}
+
+func (x *WatchResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
+func (*WatchResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *WatchResponse) GetEvent() *Event {
+	if x != nil {
+		return x.Event
+	}
+	return nil
+}
+
+func (x *WatchResponse) GetLost() int64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
 type StopResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Workspace     *Workspace             `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
@@ -783,7 +1625,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[12]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -795,7 +1637,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[12]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -808,7 +1650,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{12}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *StopResponse) GetWorkspace() *Workspace {
@@ -822,14 +1664,15 @@ type DestroyRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
 	// Remove the home too instead of keeping it aside.
-	Purge         bool `protobuf:"varint,2,opt,name=purge,proto3" json:"purge,omitempty"`
+	Purge         bool   `protobuf:"varint,2,opt,name=purge,proto3" json:"purge,omitempty"`
+	RequestId     string `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DestroyRequest) Reset() {
 	*x = DestroyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[13]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -841,7 +1684,7 @@ func (x *DestroyRequest) String() string {
 func (*DestroyRequest) ProtoMessage() {}
 
 func (x *DestroyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[13]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -854,7 +1697,7 @@ func (x *DestroyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyRequest.ProtoReflect.Descriptor instead.
 func (*DestroyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{13}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DestroyRequest) GetWorkspace() string {
@@ -871,6 +1714,13 @@ func (x *DestroyRequest) GetPurge() bool {
 	return false
 }
 
+func (x *DestroyRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
 type DestroyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Where the home was kept, if it was.
@@ -881,7 +1731,7 @@ type DestroyResponse struct {
 
 func (x *DestroyResponse) Reset() {
 	*x = DestroyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[14]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -893,7 +1743,7 @@ func (x *DestroyResponse) String() string {
 func (*DestroyResponse) ProtoMessage() {}
 
 func (x *DestroyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[14]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -906,7 +1756,7 @@ func (x *DestroyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyResponse.ProtoReflect.Descriptor instead.
 func (*DestroyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{14}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DestroyResponse) GetRetainedHome() string {
@@ -934,7 +1784,7 @@ type Command struct {
 
 func (x *Command) Reset() {
 	*x = Command{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[15]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -946,7 +1796,7 @@ func (x *Command) String() string {
 func (*Command) ProtoMessage() {}
 
 func (x *Command) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[15]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -959,7 +1809,7 @@ func (x *Command) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command.ProtoReflect.Descriptor instead.
 func (*Command) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{15}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Command) GetArgv() []string {
@@ -1017,7 +1867,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[16]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1029,7 +1879,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[16]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1042,7 +1892,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{16}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Status) GetCode() int32 {
@@ -1129,7 +1979,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[17]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1141,7 +1991,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[17]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1154,7 +2004,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{17}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ExecRequest) GetWorkspace() string {
@@ -1200,7 +2050,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[18]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1212,7 +2062,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[18]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1225,7 +2075,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{18}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ExecResponse) GetCommandId() string {
@@ -1280,7 +2130,7 @@ type WindowSize struct {
 
 func (x *WindowSize) Reset() {
 	*x = WindowSize{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[19]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1292,7 +2142,7 @@ func (x *WindowSize) String() string {
 func (*WindowSize) ProtoMessage() {}
 
 func (x *WindowSize) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[19]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1305,7 +2155,7 @@ func (x *WindowSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WindowSize.ProtoReflect.Descriptor instead.
 func (*WindowSize) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{19}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *WindowSize) GetRows() uint32 {
@@ -1336,7 +2186,7 @@ type StreamStart struct {
 
 func (x *StreamStart) Reset() {
 	*x = StreamStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[20]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1348,7 +2198,7 @@ func (x *StreamStart) String() string {
 func (*StreamStart) ProtoMessage() {}
 
 func (x *StreamStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[20]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1361,7 +2211,7 @@ func (x *StreamStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStart.ProtoReflect.Descriptor instead.
 func (*StreamStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{20}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *StreamStart) GetWorkspace() string {
@@ -1408,7 +2258,7 @@ type StreamRequest struct {
 
 func (x *StreamRequest) Reset() {
 	*x = StreamRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[21]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1420,7 +2270,7 @@ func (x *StreamRequest) String() string {
 func (*StreamRequest) ProtoMessage() {}
 
 func (x *StreamRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[21]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1433,7 +2283,7 @@ func (x *StreamRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamRequest.ProtoReflect.Descriptor instead.
 func (*StreamRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{21}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *StreamRequest) GetMessage() isStreamRequest_Message {
@@ -1538,7 +2388,7 @@ type StreamResponse struct {
 
 func (x *StreamResponse) Reset() {
 	*x = StreamResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[22]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1550,7 +2400,7 @@ func (x *StreamResponse) String() string {
 func (*StreamResponse) ProtoMessage() {}
 
 func (x *StreamResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[22]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1563,7 +2413,7 @@ func (x *StreamResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamResponse.ProtoReflect.Descriptor instead.
 func (*StreamResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{22}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *StreamResponse) GetMessage() isStreamResponse_Message {
@@ -1651,7 +2501,7 @@ type DetachRequest struct {
 
 func (x *DetachRequest) Reset() {
 	*x = DetachRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[23]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1663,7 +2513,7 @@ func (x *DetachRequest) String() string {
 func (*DetachRequest) ProtoMessage() {}
 
 func (x *DetachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[23]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1676,7 +2526,7 @@ func (x *DetachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachRequest.ProtoReflect.Descriptor instead.
 func (*DetachRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{23}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *DetachRequest) GetWorkspace() string {
@@ -1716,7 +2566,7 @@ type DetachResponse struct {
 
 func (x *DetachResponse) Reset() {
 	*x = DetachResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[24]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1728,7 +2578,7 @@ func (x *DetachResponse) String() string {
 func (*DetachResponse) ProtoMessage() {}
 
 func (x *DetachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[24]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1741,7 +2591,7 @@ func (x *DetachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachResponse.ProtoReflect.Descriptor instead.
 func (*DetachResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{24}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *DetachResponse) GetCommandId() string {
@@ -1768,7 +2618,7 @@ type CommandInfo struct {
 
 func (x *CommandInfo) Reset() {
 	*x = CommandInfo{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[25]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1780,7 +2630,7 @@ func (x *CommandInfo) String() string {
 func (*CommandInfo) ProtoMessage() {}
 
 func (x *CommandInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[25]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1793,7 +2643,7 @@ func (x *CommandInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandInfo.ProtoReflect.Descriptor instead.
 func (*CommandInfo) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{25}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CommandInfo) GetCommandId() string {
@@ -1861,7 +2711,7 @@ type ListCommandsRequest struct {
 
 func (x *ListCommandsRequest) Reset() {
 	*x = ListCommandsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[26]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1873,7 +2723,7 @@ func (x *ListCommandsRequest) String() string {
 func (*ListCommandsRequest) ProtoMessage() {}
 
 func (x *ListCommandsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[26]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1886,7 +2736,7 @@ func (x *ListCommandsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCommandsRequest.ProtoReflect.Descriptor instead.
 func (*ListCommandsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{26}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListCommandsRequest) GetWorkspace() string {
@@ -1905,7 +2755,7 @@ type ListCommandsResponse struct {
 
 func (x *ListCommandsResponse) Reset() {
 	*x = ListCommandsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[27]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1917,7 +2767,7 @@ func (x *ListCommandsResponse) String() string {
 func (*ListCommandsResponse) ProtoMessage() {}
 
 func (x *ListCommandsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[27]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1930,7 +2780,7 @@ func (x *ListCommandsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCommandsResponse.ProtoReflect.Descriptor instead.
 func (*ListCommandsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{27}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ListCommandsResponse) GetCommands() []*CommandInfo {
@@ -1951,7 +2801,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1963,7 +2813,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1976,7 +2826,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{28}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *LogsRequest) GetWorkspace() string {
@@ -2013,7 +2863,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2025,7 +2875,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2038,7 +2888,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{29}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *LogsResponse) GetData() []byte {
@@ -2075,7 +2925,7 @@ type SignalRequest struct {
 
 func (x *SignalRequest) Reset() {
 	*x = SignalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2087,7 +2937,7 @@ func (x *SignalRequest) String() string {
 func (*SignalRequest) ProtoMessage() {}
 
 func (x *SignalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2100,7 +2950,7 @@ func (x *SignalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalRequest.ProtoReflect.Descriptor instead.
 func (*SignalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{30}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SignalRequest) GetWorkspace() string {
@@ -2139,7 +2989,7 @@ type SignalResponse struct {
 
 func (x *SignalResponse) Reset() {
 	*x = SignalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2151,7 +3001,7 @@ func (x *SignalResponse) String() string {
 func (*SignalResponse) ProtoMessage() {}
 
 func (x *SignalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2164,7 +3014,7 @@ func (x *SignalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalResponse.ProtoReflect.Descriptor instead.
 func (*SignalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{31}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{43}
 }
 
 type VerifyRequest struct {
@@ -2175,7 +3025,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2187,7 +3037,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2200,7 +3050,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{32}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{44}
 }
 
 type VerifyResponse struct {
@@ -2221,7 +3071,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2233,7 +3083,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2246,7 +3096,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{33}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *VerifyResponse) GetOk() bool {
@@ -2318,7 +3168,7 @@ type ShowRequest struct {
 
 func (x *ShowRequest) Reset() {
 	*x = ShowRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2330,7 +3180,7 @@ func (x *ShowRequest) String() string {
 func (*ShowRequest) ProtoMessage() {}
 
 func (x *ShowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2343,7 +3193,7 @@ func (x *ShowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowRequest.ProtoReflect.Descriptor instead.
 func (*ShowRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{34}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ShowRequest) GetFromSeq() int64 {
@@ -2377,7 +3227,7 @@ type ShowResponse struct {
 
 func (x *ShowResponse) Reset() {
 	*x = ShowResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2389,7 +3239,7 @@ func (x *ShowResponse) String() string {
 func (*ShowResponse) ProtoMessage() {}
 
 func (x *ShowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2402,7 +3252,7 @@ func (x *ShowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowResponse.ProtoReflect.Descriptor instead.
 func (*ShowResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{35}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ShowResponse) GetLines() [][]byte {
@@ -2420,7 +3270,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2432,7 +3282,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2445,7 +3295,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{36}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{48}
 }
 
 type VersionResponse struct {
@@ -2459,7 +3309,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2471,7 +3321,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2484,7 +3334,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{37}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -2528,7 +3378,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\brequired\x18\x03 \x01(\bR\brequired\x12\x14\n" +
 	"\x05state\x18\x04 \x01(\tR\x05state\x12\x1a\n" +
 	"\bevidence\x18\x05 \x01(\tR\bevidence\x12\x16\n" +
-	"\x06remedy\x18\x06 \x01(\tR\x06remedy\"\xce\x03\n" +
+	"\x06remedy\x18\x06 \x01(\tR\x06remedy\"\xb8\x04\n" +
 	"\tWorkspace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x14\n" +
@@ -2547,11 +3397,19 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\tagent_uid\x18\x0e \x01(\rR\bagentUid\x12!\n" +
 	"\fexecutor_pid\x18\x0f \x01(\x03R\vexecutorPid\x12\x1f\n" +
 	"\vinside_home\x18\x10 \x01(\tR\n" +
-	"insideHome\"g\n" +
+	"insideHome\x12\x18\n" +
+	"\aprofile\x18\x11 \x01(\tR\aprofile\x12&\n" +
+	"\x0fexpires_unix_ms\x18\x12 \x01(\x03R\rexpiresUnixMs\x12&\n" +
+	"\x0fidle_timeout_ms\x18\x13 \x01(\x03R\ridleTimeoutMs\"\xdf\x01\n" +
 	"\rCreateRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12)\n" +
 	"\x06limits\x18\x02 \x01(\v2\x11.carrel.v1.LimitsR\x06limits\x12\x19\n" +
-	"\bno_start\x18\x03 \x01(\bR\anoStart\"^\n" +
+	"\bno_start\x18\x03 \x01(\bR\anoStart\x12\x18\n" +
+	"\aprofile\x18\x04 \x01(\tR\aprofile\x12\x15\n" +
+	"\x06ttl_ms\x18\x05 \x01(\x03R\x05ttlMs\x12&\n" +
+	"\x0fidle_timeout_ms\x18\x06 \x01(\x03R\ridleTimeoutMs\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\a \x01(\tR\trequestId\"^\n" +
 	"\x0eCreateResponse\x122\n" +
 	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\"*\n" +
@@ -2570,12 +3428,77 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\rStartResponse\x122\n" +
 	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\"+\n" +
 	"\vStopRequest\x12\x1c\n" +
-	"\tworkspace\x18\x01 \x01(\tR\tworkspace\"B\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\",\n" +
+	"\fPauseRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\"C\n" +
+	"\rPauseResponse\x122\n" +
+	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\"-\n" +
+	"\rResumeRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\"D\n" +
+	"\x0eResumeResponse\x122\n" +
+	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\"\xc8\x01\n" +
+	"\rUpdateRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12)\n" +
+	"\x06limits\x18\x02 \x01(\v2\x11.carrel.v1.LimitsR\x06limits\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\tR\x03key\x12\x15\n" +
+	"\x06ttl_ms\x18\x04 \x01(\x03R\x05ttlMs\x12&\n" +
+	"\x0fidle_timeout_ms\x18\x05 \x01(\x03R\ridleTimeoutMs\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x06 \x01(\tR\trequestId\"D\n" +
+	"\x0eUpdateResponse\x122\n" +
+	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\".\n" +
+	"\fStatsRequest\x12\x1e\n" +
+	"\n" +
+	"workspaces\x18\x01 \x03(\tR\n" +
+	"workspaces\"\xe8\x02\n" +
+	"\x05Usage\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\x12\x14\n" +
+	"\x05state\x18\x03 \x01(\tR\x05state\x12)\n" +
+	"\x06limits\x18\x04 \x01(\v2\x11.carrel.v1.LimitsR\x06limits\x12!\n" +
+	"\fmemory_bytes\x18\x05 \x01(\x03R\vmemoryBytes\x12*\n" +
+	"\x11memory_peak_bytes\x18\x06 \x01(\x03R\x0fmemoryPeakBytes\x12\x12\n" +
+	"\x04pids\x18\a \x01(\x03R\x04pids\x12\x15\n" +
+	"\x06cpu_us\x18\b \x01(\x03R\x05cpuUs\x12\x1b\n" +
+	"\toom_kills\x18\t \x01(\x03R\boomKills\x12\x1d\n" +
+	"\n" +
+	"read_bytes\x18\n" +
+	" \x01(\x03R\treadBytes\x12#\n" +
+	"\rwritten_bytes\x18\v \x01(\x03R\fwrittenBytes\x12\x1d\n" +
+	"\n" +
+	"disk_bytes\x18\f \x01(\x03R\tdiskBytes\"P\n" +
+	"\rStatsResponse\x12&\n" +
+	"\x05usage\x18\x01 \x03(\v2\x10.carrel.v1.UsageR\x05usage\x12\x17\n" +
+	"\aunix_ns\x18\x02 \x01(\x03R\x06unixNs\"D\n" +
+	"\fWatchRequest\x12\x1e\n" +
+	"\n" +
+	"workspaces\x18\x01 \x03(\tR\n" +
+	"workspaces\x12\x14\n" +
+	"\x05after\x18\x02 \x01(\x03R\x05after\"\x95\x02\n" +
+	"\x05Event\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x17\n" +
+	"\aunix_ms\x18\x02 \x01(\x03R\x06unixMs\x12\x1c\n" +
+	"\tworkspace\x18\x03 \x01(\tR\tworkspace\x12\x10\n" +
+	"\x03key\x18\x04 \x01(\tR\x03key\x12\x12\n" +
+	"\x04kind\x18\x05 \x01(\tR\x04kind\x12\x14\n" +
+	"\x05state\x18\x06 \x01(\tR\x05state\x12\x16\n" +
+	"\x06status\x18\a \x01(\tR\x06status\x12\x14\n" +
+	"\x05error\x18\b \x01(\tR\x05error\x12\x1c\n" +
+	"\tprincipal\x18\t \x01(\tR\tprincipal\x12\x1d\n" +
+	"\n" +
+	"command_id\x18\n" +
+	" \x01(\tR\tcommandId\x12\x16\n" +
+	"\x06intent\x18\v \x01(\x03R\x06intent\"K\n" +
+	"\rWatchResponse\x12&\n" +
+	"\x05event\x18\x01 \x01(\v2\x10.carrel.v1.EventR\x05event\x12\x12\n" +
+	"\x04lost\x18\x02 \x01(\x03R\x04lost\"B\n" +
 	"\fStopResponse\x122\n" +
-	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\"D\n" +
+	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\"c\n" +
 	"\x0eDestroyRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x14\n" +
-	"\x05purge\x18\x02 \x01(\bR\x05purge\"6\n" +
+	"\x05purge\x18\x02 \x01(\bR\x05purge\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x03 \x01(\tR\trequestId\"6\n" +
 	"\x0fDestroyResponse\x12#\n" +
 	"\rretained_home\x18\x01 \x01(\tR\fretainedHome\"\xd0\x01\n" +
 	"\aCommand\x12\x12\n" +
@@ -2697,14 +3620,19 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x0fVersionResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x16\n" +
 	"\x06commit\x18\x02 \x01(\tR\x06commit\x12\x0e\n" +
-	"\x02go\x18\x03 \x01(\tR\x02go2\xf7\x02\n" +
+	"\x02go\x18\x03 \x01(\tR\x02go2\xab\x05\n" +
 	"\x10WorkspaceService\x12=\n" +
 	"\x06Create\x12\x18.carrel.v1.CreateRequest\x1a\x19.carrel.v1.CreateResponse\x124\n" +
 	"\x03Get\x12\x15.carrel.v1.GetRequest\x1a\x16.carrel.v1.GetResponse\x127\n" +
 	"\x04List\x12\x16.carrel.v1.ListRequest\x1a\x17.carrel.v1.ListResponse\x12:\n" +
 	"\x05Start\x12\x17.carrel.v1.StartRequest\x1a\x18.carrel.v1.StartResponse\x127\n" +
 	"\x04Stop\x12\x16.carrel.v1.StopRequest\x1a\x17.carrel.v1.StopResponse\x12@\n" +
-	"\aDestroy\x12\x19.carrel.v1.DestroyRequest\x1a\x1a.carrel.v1.DestroyResponse2\x96\x03\n" +
+	"\aDestroy\x12\x19.carrel.v1.DestroyRequest\x1a\x1a.carrel.v1.DestroyResponse\x12:\n" +
+	"\x05Pause\x12\x17.carrel.v1.PauseRequest\x1a\x18.carrel.v1.PauseResponse\x12=\n" +
+	"\x06Resume\x12\x18.carrel.v1.ResumeRequest\x1a\x19.carrel.v1.ResumeResponse\x12=\n" +
+	"\x06Update\x12\x18.carrel.v1.UpdateRequest\x1a\x19.carrel.v1.UpdateResponse\x12:\n" +
+	"\x05Stats\x12\x17.carrel.v1.StatsRequest\x1a\x18.carrel.v1.StatsResponse\x12<\n" +
+	"\x05Watch\x12\x17.carrel.v1.WatchRequest\x1a\x18.carrel.v1.WatchResponse0\x012\x96\x03\n" +
 	"\x0eCommandService\x127\n" +
 	"\x04Exec\x12\x16.carrel.v1.ExecRequest\x1a\x17.carrel.v1.ExecResponse\x12A\n" +
 	"\x06Stream\x12\x18.carrel.v1.StreamRequest\x1a\x19.carrel.v1.StreamResponse(\x010\x01\x12=\n" +
@@ -2730,7 +3658,7 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),               // 0: carrel.v1.Limits
 	(*Control)(nil),              // 1: carrel.v1.Control
@@ -2744,33 +3672,45 @@ var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*StartRequest)(nil),         // 9: carrel.v1.StartRequest
 	(*StartResponse)(nil),        // 10: carrel.v1.StartResponse
 	(*StopRequest)(nil),          // 11: carrel.v1.StopRequest
-	(*StopResponse)(nil),         // 12: carrel.v1.StopResponse
-	(*DestroyRequest)(nil),       // 13: carrel.v1.DestroyRequest
-	(*DestroyResponse)(nil),      // 14: carrel.v1.DestroyResponse
-	(*Command)(nil),              // 15: carrel.v1.Command
-	(*Status)(nil),               // 16: carrel.v1.Status
-	(*ExecRequest)(nil),          // 17: carrel.v1.ExecRequest
-	(*ExecResponse)(nil),         // 18: carrel.v1.ExecResponse
-	(*WindowSize)(nil),           // 19: carrel.v1.WindowSize
-	(*StreamStart)(nil),          // 20: carrel.v1.StreamStart
-	(*StreamRequest)(nil),        // 21: carrel.v1.StreamRequest
-	(*StreamResponse)(nil),       // 22: carrel.v1.StreamResponse
-	(*DetachRequest)(nil),        // 23: carrel.v1.DetachRequest
-	(*DetachResponse)(nil),       // 24: carrel.v1.DetachResponse
-	(*CommandInfo)(nil),          // 25: carrel.v1.CommandInfo
-	(*ListCommandsRequest)(nil),  // 26: carrel.v1.ListCommandsRequest
-	(*ListCommandsResponse)(nil), // 27: carrel.v1.ListCommandsResponse
-	(*LogsRequest)(nil),          // 28: carrel.v1.LogsRequest
-	(*LogsResponse)(nil),         // 29: carrel.v1.LogsResponse
-	(*SignalRequest)(nil),        // 30: carrel.v1.SignalRequest
-	(*SignalResponse)(nil),       // 31: carrel.v1.SignalResponse
-	(*VerifyRequest)(nil),        // 32: carrel.v1.VerifyRequest
-	(*VerifyResponse)(nil),       // 33: carrel.v1.VerifyResponse
-	(*ShowRequest)(nil),          // 34: carrel.v1.ShowRequest
-	(*ShowResponse)(nil),         // 35: carrel.v1.ShowResponse
-	(*VersionRequest)(nil),       // 36: carrel.v1.VersionRequest
-	(*VersionResponse)(nil),      // 37: carrel.v1.VersionResponse
-	nil,                          // 38: carrel.v1.Command.EnvEntry
+	(*PauseRequest)(nil),         // 12: carrel.v1.PauseRequest
+	(*PauseResponse)(nil),        // 13: carrel.v1.PauseResponse
+	(*ResumeRequest)(nil),        // 14: carrel.v1.ResumeRequest
+	(*ResumeResponse)(nil),       // 15: carrel.v1.ResumeResponse
+	(*UpdateRequest)(nil),        // 16: carrel.v1.UpdateRequest
+	(*UpdateResponse)(nil),       // 17: carrel.v1.UpdateResponse
+	(*StatsRequest)(nil),         // 18: carrel.v1.StatsRequest
+	(*Usage)(nil),                // 19: carrel.v1.Usage
+	(*StatsResponse)(nil),        // 20: carrel.v1.StatsResponse
+	(*WatchRequest)(nil),         // 21: carrel.v1.WatchRequest
+	(*Event)(nil),                // 22: carrel.v1.Event
+	(*WatchResponse)(nil),        // 23: carrel.v1.WatchResponse
+	(*StopResponse)(nil),         // 24: carrel.v1.StopResponse
+	(*DestroyRequest)(nil),       // 25: carrel.v1.DestroyRequest
+	(*DestroyResponse)(nil),      // 26: carrel.v1.DestroyResponse
+	(*Command)(nil),              // 27: carrel.v1.Command
+	(*Status)(nil),               // 28: carrel.v1.Status
+	(*ExecRequest)(nil),          // 29: carrel.v1.ExecRequest
+	(*ExecResponse)(nil),         // 30: carrel.v1.ExecResponse
+	(*WindowSize)(nil),           // 31: carrel.v1.WindowSize
+	(*StreamStart)(nil),          // 32: carrel.v1.StreamStart
+	(*StreamRequest)(nil),        // 33: carrel.v1.StreamRequest
+	(*StreamResponse)(nil),       // 34: carrel.v1.StreamResponse
+	(*DetachRequest)(nil),        // 35: carrel.v1.DetachRequest
+	(*DetachResponse)(nil),       // 36: carrel.v1.DetachResponse
+	(*CommandInfo)(nil),          // 37: carrel.v1.CommandInfo
+	(*ListCommandsRequest)(nil),  // 38: carrel.v1.ListCommandsRequest
+	(*ListCommandsResponse)(nil), // 39: carrel.v1.ListCommandsResponse
+	(*LogsRequest)(nil),          // 40: carrel.v1.LogsRequest
+	(*LogsResponse)(nil),         // 41: carrel.v1.LogsResponse
+	(*SignalRequest)(nil),        // 42: carrel.v1.SignalRequest
+	(*SignalResponse)(nil),       // 43: carrel.v1.SignalResponse
+	(*VerifyRequest)(nil),        // 44: carrel.v1.VerifyRequest
+	(*VerifyResponse)(nil),       // 45: carrel.v1.VerifyResponse
+	(*ShowRequest)(nil),          // 46: carrel.v1.ShowRequest
+	(*ShowResponse)(nil),         // 47: carrel.v1.ShowResponse
+	(*VersionRequest)(nil),       // 48: carrel.v1.VersionRequest
+	(*VersionResponse)(nil),      // 49: carrel.v1.VersionResponse
+	nil,                          // 50: carrel.v1.Command.EnvEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,  // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
@@ -2780,55 +3720,72 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	2,  // 4: carrel.v1.GetResponse.workspace:type_name -> carrel.v1.Workspace
 	2,  // 5: carrel.v1.ListResponse.workspaces:type_name -> carrel.v1.Workspace
 	2,  // 6: carrel.v1.StartResponse.workspace:type_name -> carrel.v1.Workspace
-	2,  // 7: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	38, // 8: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
-	15, // 9: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
-	16, // 10: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
-	15, // 11: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
-	19, // 12: carrel.v1.StreamStart.terminal:type_name -> carrel.v1.WindowSize
-	20, // 13: carrel.v1.StreamRequest.start:type_name -> carrel.v1.StreamStart
-	19, // 14: carrel.v1.StreamRequest.resize:type_name -> carrel.v1.WindowSize
-	16, // 15: carrel.v1.StreamResponse.exited:type_name -> carrel.v1.Status
-	15, // 16: carrel.v1.DetachRequest.command:type_name -> carrel.v1.Command
-	19, // 17: carrel.v1.DetachRequest.terminal:type_name -> carrel.v1.WindowSize
-	16, // 18: carrel.v1.CommandInfo.status:type_name -> carrel.v1.Status
-	25, // 19: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
-	16, // 20: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
-	3,  // 21: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	5,  // 22: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	7,  // 23: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	9,  // 24: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	11, // 25: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	13, // 26: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	17, // 27: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	21, // 28: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	23, // 29: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	26, // 30: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	28, // 31: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	30, // 32: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	32, // 33: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	34, // 34: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	36, // 35: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	4,  // 36: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	6,  // 37: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	8,  // 38: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	10, // 39: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	12, // 40: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	14, // 41: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	18, // 42: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	22, // 43: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	24, // 44: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	27, // 45: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	29, // 46: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	31, // 47: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	33, // 48: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	35, // 49: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	37, // 50: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	36, // [36:51] is the sub-list for method output_type
-	21, // [21:36] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	2,  // 7: carrel.v1.PauseResponse.workspace:type_name -> carrel.v1.Workspace
+	2,  // 8: carrel.v1.ResumeResponse.workspace:type_name -> carrel.v1.Workspace
+	0,  // 9: carrel.v1.UpdateRequest.limits:type_name -> carrel.v1.Limits
+	2,  // 10: carrel.v1.UpdateResponse.workspace:type_name -> carrel.v1.Workspace
+	0,  // 11: carrel.v1.Usage.limits:type_name -> carrel.v1.Limits
+	19, // 12: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
+	22, // 13: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
+	2,  // 14: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
+	50, // 15: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	27, // 16: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
+	28, // 17: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
+	27, // 18: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
+	31, // 19: carrel.v1.StreamStart.terminal:type_name -> carrel.v1.WindowSize
+	32, // 20: carrel.v1.StreamRequest.start:type_name -> carrel.v1.StreamStart
+	31, // 21: carrel.v1.StreamRequest.resize:type_name -> carrel.v1.WindowSize
+	28, // 22: carrel.v1.StreamResponse.exited:type_name -> carrel.v1.Status
+	27, // 23: carrel.v1.DetachRequest.command:type_name -> carrel.v1.Command
+	31, // 24: carrel.v1.DetachRequest.terminal:type_name -> carrel.v1.WindowSize
+	28, // 25: carrel.v1.CommandInfo.status:type_name -> carrel.v1.Status
+	37, // 26: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
+	28, // 27: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
+	3,  // 28: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	5,  // 29: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	7,  // 30: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	9,  // 31: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	11, // 32: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	25, // 33: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	12, // 34: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	14, // 35: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	16, // 36: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	18, // 37: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	21, // 38: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	29, // 39: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	33, // 40: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	35, // 41: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	38, // 42: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	40, // 43: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	42, // 44: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	44, // 45: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	46, // 46: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	48, // 47: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	4,  // 48: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	6,  // 49: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	8,  // 50: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	10, // 51: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	24, // 52: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	26, // 53: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	13, // 54: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	15, // 55: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	17, // 56: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	20, // 57: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	23, // 58: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	30, // 59: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	34, // 60: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	36, // 61: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	39, // 62: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	41, // 63: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	43, // 64: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	45, // 65: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	47, // 66: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	49, // 67: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	48, // [48:68] is the sub-list for method output_type
+	28, // [28:48] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -2836,14 +3793,14 @@ func file_carrel_v1_carrel_proto_init() {
 	if File_carrel_v1_carrel_proto != nil {
 		return
 	}
-	file_carrel_v1_carrel_proto_msgTypes[21].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[33].OneofWrappers = []any{
 		(*StreamRequest_Start)(nil),
 		(*StreamRequest_Stdin)(nil),
 		(*StreamRequest_CloseStdin)(nil),
 		(*StreamRequest_Resize)(nil),
 		(*StreamRequest_Signal)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[22].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[34].OneofWrappers = []any{
 		(*StreamResponse_CommandId)(nil),
 		(*StreamResponse_Stdout)(nil),
 		(*StreamResponse_Stderr)(nil),
@@ -2855,7 +3812,7 @@ func file_carrel_v1_carrel_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   39,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

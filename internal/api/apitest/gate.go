@@ -123,7 +123,8 @@ func (g *Gate) find(p principal.Principal, ref string) (*desk, error) {
 }
 
 // Create implements api.Gate.
-func (g *Gate) Create(_ context.Context, p principal.Principal, key id.Key, limits workspace.Limits, start bool) (api.Workspace, bool, error) {
+func (g *Gate) Create(_ context.Context, p principal.Principal, want workspace.Wanted) (api.Workspace, bool, error) {
+	key, limits, start := want.Key, want.Limits, !want.NoStart
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.record(p, "workspace.create")
@@ -139,7 +140,7 @@ func (g *Gate) Create(_ context.Context, p principal.Principal, key id.Key, limi
 		IDs:  workspace.IDsFrom(uint32(1879048192 + 3*len(g.workspaces))),
 		Home: "/var/lib/carrel/homes/" + string(name), State: workspace.StateStopped,
 		Root: workspace.RootSystem, Boundary: workspace.BoundaryNamespace,
-		Limits: limits.OrDefault(), CreatedAt: time.Unix(1_700_000_000, 0),
+		Limits: limits.OrDefault(), CreatedAt: time.Unix(1_700_000_000, 0), Profile: want.Profile, Idle: want.Idle,
 	}}
 	if start {
 		d.run()
@@ -208,7 +209,7 @@ func (d *desk) stop() {
 }
 
 // Destroy implements api.Gate.
-func (g *Gate) Destroy(_ context.Context, p principal.Principal, ref string, purge bool) (string, error) {
+func (g *Gate) Destroy(_ context.Context, p principal.Principal, ref string, purge bool, _ string) (string, error) {
 	retained := ""
 	_, err := g.with(p, ref, "workspace.destroy", func(d *desk) error {
 		d.stop()

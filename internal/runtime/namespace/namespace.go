@@ -66,11 +66,7 @@ func New(cfg Config) *Runtime {
 
 // Create implements runtime.Runtime.
 func (r *Runtime) Create(ctx context.Context, name id.Workspace, keyDigest string, limits workspace.Limits) (runtime.Workspace, error) {
-	var w brokerapi.Workspace
-	if err := r.broker.call(ctx, brokerapi.MethodCreate, brokerapi.CreateParams{Name: name, KeyDigest: keyDigest, Limits: limits}, &w); err != nil {
-		return runtime.Workspace{}, err
-	}
-	return r.seen(w), nil
+	return r.change(ctx, brokerapi.MethodCreate, brokerapi.CreateParams{Name: name, KeyDigest: keyDigest, Limits: limits})
 }
 
 // Start implements runtime.Runtime. It ends with a connection to the executor, so
@@ -94,11 +90,38 @@ func (r *Runtime) Start(ctx context.Context, name id.Workspace) (runtime.Workspa
 // the broker then ends whatever is left.
 func (r *Runtime) Stop(ctx context.Context, name id.Workspace) (runtime.Workspace, error) {
 	r.shutdown(ctx, name)
+	return r.change(ctx, brokerapi.MethodStop, brokerapi.NameParams{Name: name})
+}
+
+// Pause implements runtime.Runtime.
+func (r *Runtime) Pause(ctx context.Context, name id.Workspace) (runtime.Workspace, error) {
+	return r.change(ctx, brokerapi.MethodPause, brokerapi.NameParams{Name: name})
+}
+
+// Resume implements runtime.Runtime.
+func (r *Runtime) Resume(ctx context.Context, name id.Workspace) (runtime.Workspace, error) {
+	return r.change(ctx, brokerapi.MethodResume, brokerapi.NameParams{Name: name})
+}
+
+// Limit implements runtime.Runtime.
+func (r *Runtime) Limit(ctx context.Context, name id.Workspace, limits workspace.Limits) (runtime.Workspace, error) {
+	return r.change(ctx, brokerapi.MethodUpdate, brokerapi.UpdateParams{Name: name, Limits: limits})
+}
+
+// change asks the broker for something that is answered with the workspace.
+func (r *Runtime) change(ctx context.Context, method string, params any) (runtime.Workspace, error) {
 	var w brokerapi.Workspace
-	if err := r.broker.call(ctx, brokerapi.MethodStop, brokerapi.NameParams{Name: name}, &w); err != nil {
+	if err := r.broker.call(ctx, method, params, &w); err != nil {
 		return runtime.Workspace{}, err
 	}
 	return r.seen(w), nil
+}
+
+// Stats implements runtime.Runtime.
+func (r *Runtime) Stats(ctx context.Context, name id.Workspace) (workspace.Stats, error) {
+	st := workspace.UnknownStats
+	err := r.broker.call(ctx, brokerapi.MethodStats, brokerapi.NameParams{Name: name}, &st)
+	return st, err
 }
 
 // Destroy implements runtime.Runtime.

@@ -59,6 +59,16 @@ const (
 	// WorkspaceServiceDestroyProcedure is the fully-qualified name of the WorkspaceService's Destroy
 	// RPC.
 	WorkspaceServiceDestroyProcedure = "/carrel.v1.WorkspaceService/Destroy"
+	// WorkspaceServicePauseProcedure is the fully-qualified name of the WorkspaceService's Pause RPC.
+	WorkspaceServicePauseProcedure = "/carrel.v1.WorkspaceService/Pause"
+	// WorkspaceServiceResumeProcedure is the fully-qualified name of the WorkspaceService's Resume RPC.
+	WorkspaceServiceResumeProcedure = "/carrel.v1.WorkspaceService/Resume"
+	// WorkspaceServiceUpdateProcedure is the fully-qualified name of the WorkspaceService's Update RPC.
+	WorkspaceServiceUpdateProcedure = "/carrel.v1.WorkspaceService/Update"
+	// WorkspaceServiceStatsProcedure is the fully-qualified name of the WorkspaceService's Stats RPC.
+	WorkspaceServiceStatsProcedure = "/carrel.v1.WorkspaceService/Stats"
+	// WorkspaceServiceWatchProcedure is the fully-qualified name of the WorkspaceService's Watch RPC.
+	WorkspaceServiceWatchProcedure = "/carrel.v1.WorkspaceService/Watch"
 	// CommandServiceExecProcedure is the fully-qualified name of the CommandService's Exec RPC.
 	CommandServiceExecProcedure = "/carrel.v1.CommandService/Exec"
 	// CommandServiceStreamProcedure is the fully-qualified name of the CommandService's Stream RPC.
@@ -90,6 +100,15 @@ type WorkspaceServiceClient interface {
 	Start(context.Context, *connect.Request[v1.StartRequest]) (*connect.Response[v1.StartResponse], error)
 	Stop(context.Context, *connect.Request[v1.StopRequest]) (*connect.Response[v1.StopResponse], error)
 	Destroy(context.Context, *connect.Request[v1.DestroyRequest]) (*connect.Response[v1.DestroyResponse], error)
+	// Pause freezes the commands of a running workspace; Resume lets them go on.
+	Pause(context.Context, *connect.Request[v1.PauseRequest]) (*connect.Response[v1.PauseResponse], error)
+	Resume(context.Context, *connect.Request[v1.ResumeRequest]) (*connect.Response[v1.ResumeResponse], error)
+	// Update changes limits, key or lifetime, of a running workspace too.
+	Update(context.Context, *connect.Request[v1.UpdateRequest]) (*connect.Response[v1.UpdateResponse], error)
+	// Stats returns what running workspaces use.
+	Stats(context.Context, *connect.Request[v1.StatsRequest]) (*connect.Response[v1.StatsResponse], error)
+	// Watch returns what happens to workspaces, from now on, until the client goes.
+	Watch(context.Context, *connect.Request[v1.WatchRequest]) (*connect.ServerStreamForClient[v1.WatchResponse], error)
 }
 
 // NewWorkspaceServiceClient constructs a client for the carrel.v1.WorkspaceService service. By
@@ -139,6 +158,36 @@ func NewWorkspaceServiceClient(httpClient connect.HTTPClient, baseURL string, op
 			connect.WithSchema(workspaceServiceMethods.ByName("Destroy")),
 			connect.WithClientOptions(opts...),
 		),
+		pause: connect.NewClient[v1.PauseRequest, v1.PauseResponse](
+			httpClient,
+			baseURL+WorkspaceServicePauseProcedure,
+			connect.WithSchema(workspaceServiceMethods.ByName("Pause")),
+			connect.WithClientOptions(opts...),
+		),
+		resume: connect.NewClient[v1.ResumeRequest, v1.ResumeResponse](
+			httpClient,
+			baseURL+WorkspaceServiceResumeProcedure,
+			connect.WithSchema(workspaceServiceMethods.ByName("Resume")),
+			connect.WithClientOptions(opts...),
+		),
+		update: connect.NewClient[v1.UpdateRequest, v1.UpdateResponse](
+			httpClient,
+			baseURL+WorkspaceServiceUpdateProcedure,
+			connect.WithSchema(workspaceServiceMethods.ByName("Update")),
+			connect.WithClientOptions(opts...),
+		),
+		stats: connect.NewClient[v1.StatsRequest, v1.StatsResponse](
+			httpClient,
+			baseURL+WorkspaceServiceStatsProcedure,
+			connect.WithSchema(workspaceServiceMethods.ByName("Stats")),
+			connect.WithClientOptions(opts...),
+		),
+		watch: connect.NewClient[v1.WatchRequest, v1.WatchResponse](
+			httpClient,
+			baseURL+WorkspaceServiceWatchProcedure,
+			connect.WithSchema(workspaceServiceMethods.ByName("Watch")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -150,6 +199,11 @@ type workspaceServiceClient struct {
 	start   *connect.Client[v1.StartRequest, v1.StartResponse]
 	stop    *connect.Client[v1.StopRequest, v1.StopResponse]
 	destroy *connect.Client[v1.DestroyRequest, v1.DestroyResponse]
+	pause   *connect.Client[v1.PauseRequest, v1.PauseResponse]
+	resume  *connect.Client[v1.ResumeRequest, v1.ResumeResponse]
+	update  *connect.Client[v1.UpdateRequest, v1.UpdateResponse]
+	stats   *connect.Client[v1.StatsRequest, v1.StatsResponse]
+	watch   *connect.Client[v1.WatchRequest, v1.WatchResponse]
 }
 
 // Create calls carrel.v1.WorkspaceService.Create.
@@ -182,6 +236,31 @@ func (c *workspaceServiceClient) Destroy(ctx context.Context, req *connect.Reque
 	return c.destroy.CallUnary(ctx, req)
 }
 
+// Pause calls carrel.v1.WorkspaceService.Pause.
+func (c *workspaceServiceClient) Pause(ctx context.Context, req *connect.Request[v1.PauseRequest]) (*connect.Response[v1.PauseResponse], error) {
+	return c.pause.CallUnary(ctx, req)
+}
+
+// Resume calls carrel.v1.WorkspaceService.Resume.
+func (c *workspaceServiceClient) Resume(ctx context.Context, req *connect.Request[v1.ResumeRequest]) (*connect.Response[v1.ResumeResponse], error) {
+	return c.resume.CallUnary(ctx, req)
+}
+
+// Update calls carrel.v1.WorkspaceService.Update.
+func (c *workspaceServiceClient) Update(ctx context.Context, req *connect.Request[v1.UpdateRequest]) (*connect.Response[v1.UpdateResponse], error) {
+	return c.update.CallUnary(ctx, req)
+}
+
+// Stats calls carrel.v1.WorkspaceService.Stats.
+func (c *workspaceServiceClient) Stats(ctx context.Context, req *connect.Request[v1.StatsRequest]) (*connect.Response[v1.StatsResponse], error) {
+	return c.stats.CallUnary(ctx, req)
+}
+
+// Watch calls carrel.v1.WorkspaceService.Watch.
+func (c *workspaceServiceClient) Watch(ctx context.Context, req *connect.Request[v1.WatchRequest]) (*connect.ServerStreamForClient[v1.WatchResponse], error) {
+	return c.watch.CallServerStream(ctx, req)
+}
+
 // WorkspaceServiceHandler is an implementation of the carrel.v1.WorkspaceService service.
 type WorkspaceServiceHandler interface {
 	// Create makes a workspace for a key, or returns the one there is. It starts it
@@ -192,6 +271,15 @@ type WorkspaceServiceHandler interface {
 	Start(context.Context, *connect.Request[v1.StartRequest]) (*connect.Response[v1.StartResponse], error)
 	Stop(context.Context, *connect.Request[v1.StopRequest]) (*connect.Response[v1.StopResponse], error)
 	Destroy(context.Context, *connect.Request[v1.DestroyRequest]) (*connect.Response[v1.DestroyResponse], error)
+	// Pause freezes the commands of a running workspace; Resume lets them go on.
+	Pause(context.Context, *connect.Request[v1.PauseRequest]) (*connect.Response[v1.PauseResponse], error)
+	Resume(context.Context, *connect.Request[v1.ResumeRequest]) (*connect.Response[v1.ResumeResponse], error)
+	// Update changes limits, key or lifetime, of a running workspace too.
+	Update(context.Context, *connect.Request[v1.UpdateRequest]) (*connect.Response[v1.UpdateResponse], error)
+	// Stats returns what running workspaces use.
+	Stats(context.Context, *connect.Request[v1.StatsRequest]) (*connect.Response[v1.StatsResponse], error)
+	// Watch returns what happens to workspaces, from now on, until the client goes.
+	Watch(context.Context, *connect.Request[v1.WatchRequest], *connect.ServerStream[v1.WatchResponse]) error
 }
 
 // NewWorkspaceServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -237,6 +325,36 @@ func NewWorkspaceServiceHandler(svc WorkspaceServiceHandler, opts ...connect.Han
 		connect.WithSchema(workspaceServiceMethods.ByName("Destroy")),
 		connect.WithHandlerOptions(opts...),
 	)
+	workspaceServicePauseHandler := connect.NewUnaryHandler(
+		WorkspaceServicePauseProcedure,
+		svc.Pause,
+		connect.WithSchema(workspaceServiceMethods.ByName("Pause")),
+		connect.WithHandlerOptions(opts...),
+	)
+	workspaceServiceResumeHandler := connect.NewUnaryHandler(
+		WorkspaceServiceResumeProcedure,
+		svc.Resume,
+		connect.WithSchema(workspaceServiceMethods.ByName("Resume")),
+		connect.WithHandlerOptions(opts...),
+	)
+	workspaceServiceUpdateHandler := connect.NewUnaryHandler(
+		WorkspaceServiceUpdateProcedure,
+		svc.Update,
+		connect.WithSchema(workspaceServiceMethods.ByName("Update")),
+		connect.WithHandlerOptions(opts...),
+	)
+	workspaceServiceStatsHandler := connect.NewUnaryHandler(
+		WorkspaceServiceStatsProcedure,
+		svc.Stats,
+		connect.WithSchema(workspaceServiceMethods.ByName("Stats")),
+		connect.WithHandlerOptions(opts...),
+	)
+	workspaceServiceWatchHandler := connect.NewServerStreamHandler(
+		WorkspaceServiceWatchProcedure,
+		svc.Watch,
+		connect.WithSchema(workspaceServiceMethods.ByName("Watch")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/carrel.v1.WorkspaceService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case WorkspaceServiceCreateProcedure:
@@ -251,6 +369,16 @@ func NewWorkspaceServiceHandler(svc WorkspaceServiceHandler, opts ...connect.Han
 			workspaceServiceStopHandler.ServeHTTP(w, r)
 		case WorkspaceServiceDestroyProcedure:
 			workspaceServiceDestroyHandler.ServeHTTP(w, r)
+		case WorkspaceServicePauseProcedure:
+			workspaceServicePauseHandler.ServeHTTP(w, r)
+		case WorkspaceServiceResumeProcedure:
+			workspaceServiceResumeHandler.ServeHTTP(w, r)
+		case WorkspaceServiceUpdateProcedure:
+			workspaceServiceUpdateHandler.ServeHTTP(w, r)
+		case WorkspaceServiceStatsProcedure:
+			workspaceServiceStatsHandler.ServeHTTP(w, r)
+		case WorkspaceServiceWatchProcedure:
+			workspaceServiceWatchHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -282,6 +410,26 @@ func (UnimplementedWorkspaceServiceHandler) Stop(context.Context, *connect.Reque
 
 func (UnimplementedWorkspaceServiceHandler) Destroy(context.Context, *connect.Request[v1.DestroyRequest]) (*connect.Response[v1.DestroyResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.WorkspaceService.Destroy is not implemented"))
+}
+
+func (UnimplementedWorkspaceServiceHandler) Pause(context.Context, *connect.Request[v1.PauseRequest]) (*connect.Response[v1.PauseResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.WorkspaceService.Pause is not implemented"))
+}
+
+func (UnimplementedWorkspaceServiceHandler) Resume(context.Context, *connect.Request[v1.ResumeRequest]) (*connect.Response[v1.ResumeResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.WorkspaceService.Resume is not implemented"))
+}
+
+func (UnimplementedWorkspaceServiceHandler) Update(context.Context, *connect.Request[v1.UpdateRequest]) (*connect.Response[v1.UpdateResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.WorkspaceService.Update is not implemented"))
+}
+
+func (UnimplementedWorkspaceServiceHandler) Stats(context.Context, *connect.Request[v1.StatsRequest]) (*connect.Response[v1.StatsResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.WorkspaceService.Stats is not implemented"))
+}
+
+func (UnimplementedWorkspaceServiceHandler) Watch(context.Context, *connect.Request[v1.WatchRequest], *connect.ServerStream[v1.WatchResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.WorkspaceService.Watch is not implemented"))
 }
 
 // CommandServiceClient is a client for the carrel.v1.CommandService service.

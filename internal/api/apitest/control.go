@@ -1,0 +1,66 @@
+package apitest
+
+import (
+	"context"
+	"time"
+
+	"github.com/carrel-dev/carrel/internal/api"
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// Pause implements api.Gate.
+func (g *Gate) Pause(_ context.Context, p principal.Principal, ref string) (api.Workspace, error) {
+	return g.with(p, ref, "workspace.pause", func(d *desk) error { d.State = workspace.StatePaused; return nil })
+}
+
+// Resume implements api.Gate.
+func (g *Gate) Resume(_ context.Context, p principal.Principal, ref string) (api.Workspace, error) {
+	return g.with(p, ref, "workspace.resume", func(d *desk) error { d.State = workspace.StateRunning; return nil })
+}
+
+// Update implements api.Gate.
+func (g *Gate) Update(_ context.Context, p principal.Principal, ref string, c workspace.Change) (api.Workspace, error) {
+	return g.with(p, ref, "workspace.update", func(d *desk) error {
+		d.Limits = c.Limits.Or(d.Limits)
+		if c.Key != "" {
+			d.Key = c.Key
+		}
+		if c.TTL > 0 {
+			d.Expires = d.CreatedAt.Add(c.TTL)
+		}
+		if c.Idle != 0 {
+			d.Idle = c.Idle
+		}
+		return nil
+	})
+}
+
+// Stats implements api.Gate.
+func (g *Gate) Stats(_ context.Context, p principal.Principal, refs []string) ([]workspace.Usage, error) {
+	var out []workspace.Usage
+	for _, ref := range refs {
+		if _, err := g.with(p, ref, "", func(d *desk) error {
+			out = append(out, workspace.Usage{Name: d.Name, Key: d.Key, State: d.State, Limits: d.Limits, Stats: workspace.Stats{Pids: 3, DiskBytes: -1}})
+			return nil
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// Watch implements api.Gate: it tells of one event, and of no other.
+func (g *Gate) Watch(ctx context.Context, p principal.Principal, refs []string, after int64, emit func(ev workspace.Event, lost int64) error) error {
+	for _, ref := range refs {
+		w, err := g.with(p, ref, "", func(*desk) error { return nil })
+		if err == nil {
+			err = emit(workspace.Event{Number: after + 1, Time: time.Unix(1_700_000_000, 0), Workspace: w.Name, Key: w.Key, Kind: "workspace.start", State: w.State, Status: "ok"}, 2)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	<-ctx.Done()
+	return nil
+}

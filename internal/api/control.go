@@ -1,0 +1,146 @@
+package api
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"connectrpc.com/connect"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/api/errcode"
+	"github.com/carrel-dev/carrel/internal/authn"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+func (s workspaces) Pause(ctx context.Context, req *connect.Request[carrelv1.PauseRequest]) (*connect.Response[carrelv1.PauseResponse], error) {
+	w, err := s.one(ctx, req.Msg.GetWorkspace(), s.gate.Pause)
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	return connect.NewResponse(&carrelv1.PauseResponse{Workspace: w}), nil
+}
+
+func (s workspaces) Resume(ctx context.Context, req *connect.Request[carrelv1.ResumeRequest]) (*connect.Response[carrelv1.ResumeResponse], error) {
+	w, err := s.one(ctx, req.Msg.GetWorkspace(), s.gate.Resume)
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	return connect.NewResponse(&carrelv1.ResumeResponse{Workspace: w}), nil
+}
+
+func (s workspaces) Update(ctx context.Context, req *connect.Request[carrelv1.UpdateRequest]) (*connect.Response[carrelv1.UpdateResponse], error) {
+	m := req.Msg
+	ref, err := parseRef(m.GetWorkspace())
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	c := workspace.Change{
+		Limits: limitsFrom(m.GetLimits()), TTL: duration(m.GetTtlMs()), Idle: duration(m.GetIdleTimeoutMs()), Request: m.GetRequestId(),
+	}
+	if err := c.Limits.OrDefault().Validate(); err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	if m.GetKey() != "" {
+		if c.Key, err = id.ParseKey(m.GetKey()); err != nil {
+			return nil, errcode.ToWire(err)
+		}
+	}
+	w, err := s.gate.Update(ctx, authn.FromContext(ctx), ref, c)
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	return connect.NewResponse(&carrelv1.UpdateResponse{Workspace: workspaceTo(w)}), nil
+}
+
+func (s workspaces) Stats(ctx context.Context, req *connect.Request[carrelv1.StatsRequest]) (*connect.Response[carrelv1.StatsResponse], error) {
+	refs, err := parseRefs(req.Msg.GetWorkspaces())
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	list, err := s.gate.Stats(ctx, authn.FromContext(ctx), refs)
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	out := &carrelv1.StatsResponse{Usage: make([]*carrelv1.Usage, 0, len(list)), UnixNs: time.Now().UnixNano()}
+	for _, u := range list {
+		out.Usage = append(out.Usage, &carrelv1.Usage{
+			Name: string(u.Name), Key: string(u.Key), State: string(u.State), Limits: limitsTo(u.Limits),
+			MemoryBytes: u.MemoryBytes, MemoryPeakBytes: u.MemoryPeakBytes, Pids: u.Pids, CpuUs: u.CPUMicros, OomKills: u.OOMKills,
+			ReadBytes: u.ReadBytes, WrittenBytes: u.WrittenBytes, DiskBytes: u.DiskBytes,
+		})
+	}
+	return connect.NewResponse(out), nil
+}
+
+func (s workspaces) Watch(ctx context.Context, req *connect.Request[carrelv1.WatchRequest], stream *connect.ServerStream[carrelv1.WatchResponse]) error {
+	refs, err := parseRefs(req.Msg.GetWorkspaces())
+	if err != nil {
+		return errcode.ToWire(err)
+	}
+	if req.Msg.GetAfter() < 0 {
+		return errcode.ToWire(invalid("after", "it is negative", "give 0 for what comes"))
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer s.untilClosing(ctx, cancel)()
+	// The headers now: who watches must know that it does before anything happens.
+	if err := stream.Send(nil); err != nil {
+		return err
+	}
+	err = s.gate.Watch(ctx, authn.FromContext(ctx), refs, req.Msg.GetAfter(), func(ev workspace.Event, lost int64) error {
+		return stream.Send(&carrelv1.WatchResponse{Lost: lost, Event: &carrelv1.Event{
+			Number: ev.Number, UnixMs: ev.Time.UnixMilli(), Workspace: string(ev.Workspace), Key: string(ev.Key), Kind: ev.Kind, State: string(ev.State),
+			Status: ev.Status, Error: ev.Error, Principal: ev.Principal, CommandId: string(ev.Command), Intent: ev.Intent,
+		}})
+	})
+	if ctx.Err() != nil {
+		return nil // a watch has no other end
+	}
+	return errcode.ToWire(err)
+}
+
+func parseRefs(list []string) ([]string, error) {
+	refs := make([]string, 0, len(list))
+	for _, s := range list {
+		ref, err := parseRef(s)
+		if err != nil {
+			return nil, err
+		}
+		refs = append(refs, ref)
+	}
+	return refs, nil
+}
+
+// duration reads milliseconds; -1 is for ever.
+func duration(ms int64) time.Duration {
+	switch {
+	case ms == -1:
+		return workspace.Forever
+	case ms > math.MaxInt64/int64(time.Millisecond):
+		return math.MaxInt64
+	case ms < 0: // out of bounds, and so refused
+		return -time.Millisecond
+	}
+	return time.Duration(ms) * time.Millisecond
+}
+
+func millis(d time.Duration) int64 {
+	if d == workspace.Forever {
+		return -1
+	}
+	return d.Milliseconds()
+}
+
+// unixMS is 0 for no time.
+func unixMS(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
+}
+
+func limitsTo(l workspace.Limits) *carrelv1.Limits {
+	return &carrelv1.Limits{MemoryBytes: l.MemoryBytes, SwapBytes: l.SwapBytes, Pids: l.Pids, CpuWeight: l.CPUWeight, OpenFiles: l.OpenFiles}
+}

@@ -1,0 +1,9 @@
+package gate
+
+import (
+	"context"
+	"time"
+)
+
+// TendAll is one round of Tend.
+func (g *Gate) TendAll(ctx context.Context, now time.Time) { g.tendAll(ctx, now) }

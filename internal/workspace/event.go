@@ -1,0 +1,37 @@
+package workspace
+
+import (
+	"time"
+
+	"github.com/carrel-dev/carrel/internal/id"
+)
+
+// Event is something that happened to a workspace.
+type Event struct {
+	// Number counts up from the start of the daemon, from 1.
+	Number    int64
+	Time      time.Time
+	Workspace id.Workspace
+	Key       id.Key
+	Owner     string
+	// Kind is that of the action, as in the audit log.
+	Kind string
+	// State is that of the workspace after it.
+	State State
+	// Status is ok or failed; Error says why it failed.
+	Status, Error string
+	Principal     string
+	// Command is set for the kinds that concern one.
+	Command id.Command
+	// Intent is the sequence number of the record of the intent.
+	Intent int64
+}
+
+// Usage is what the commands of a workspace use, beside what they may.
+type Usage struct {
+	Name   id.Workspace
+	Key    id.Key
+	State  State
+	Limits Limits
+	Stats
+}

@@ -1,0 +1,72 @@
+package workspace
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/id"
+)
+
+// Wanted is what a workspace is asked for with. Zero fields mean the profile's values,
+// or where there is none the configured ones.
+type Wanted struct {
+	Key id.Key
+	// Profile names a set of defaults.
+	Profile string
+	Limits  Limits
+	// TTL is how long it lives; Forever is without an end.
+	TTL time.Duration
+	// Idle is how long it may run with nothing in it; Forever is without an end.
+	Idle    time.Duration
+	NoStart bool
+	// Request is the client's id of the request, "" for none.
+	Request string
+}
+
+// Change is what is to be different about a workspace. Zero fields stay as they are.
+type Change struct {
+	Limits Limits
+	Key    id.Key
+	// TTL counts from now.
+	TTL, Idle time.Duration
+	Request   string
+}
+
+// Forever is a duration without an end.
+const Forever time.Duration = -1
+
+// Bounds of a lifetime. A shorter one would end what has not begun.
+const (
+	MinTTL  = time.Second
+	MaxTTL  = 10 * 365 * 24 * time.Hour
+	MinIdle = time.Second
+	// MaxRequest bounds the id of a request in bytes.
+	MaxRequest = 128
+)
+
+// ValidateLife reports a lifetime or an id of a request that cannot be used.
+func ValidateLife(ttl, idle time.Duration, request string) error {
+	for _, d := range []struct {
+		name          string
+		v, least, top time.Duration
+	}{{"time to live", ttl, MinTTL, MaxTTL}, {"idle time-out", idle, MinIdle, MaxTTL}} {
+		if d.v != 0 && d.v != Forever && (d.v < d.least || d.v > d.top) {
+			return fmt.Errorf("cannot use %v as %s: it must be between %v and %v, or -1 for ever: %w", d.v, d.name, d.least, d.top, errdefs.ErrInvalidArgument)
+		}
+	}
+	if len(request) > MaxRequest {
+		return fmt.Errorf("cannot use an id of %d bytes for a request: at most %d are allowed: %w", len(request), MaxRequest, errdefs.ErrInvalidArgument)
+	}
+	for _, c := range []byte(request) {
+		if c <= ' ' || c > '~' {
+			return fmt.Errorf("cannot use %q as the id of a request: it must be printable ASCII without spaces: %w", request, errdefs.ErrInvalidArgument)
+		}
+	}
+	return nil
+}
+
+// Life is how long a workspace lives, and how long it runs with nothing in it. Zero
+// means the configured time, Forever none.
+type Life struct{ TTL, Idle time.Duration }
