@@ -53,6 +53,8 @@ type Options struct {
 const (
 	// maxConns bounds the connections served at once. The daemon needs one.
 	maxConns = 16
+	// takeover is how long a broker that serves one connection waits for the one before it.
+	takeover = 10 * time.Second
 	// grace is how long a stop waits for operations under way.
 	grace = 30 * time.Second
 	// memory is what the collector aims for: live data is a few MiB.
@@ -75,7 +77,12 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	life, err := open(ctx, settings, log)
+	life, err := open(ctx, settings, o.Stdio, log)
+	// The broker of a daemon that has just gone finishes what it was at.
+	for end := time.Now().Add(takeover); o.Stdio && errdefs.IsUnavailable(err) && ctx.Err() == nil && time.Now().Before(end); {
+		time.Sleep(takeover / 100)
+		life, err = open(ctx, settings, o.Stdio, log)
+	}
 	if err != nil {
 		return err
 	}
@@ -90,7 +97,7 @@ func Run(ctx context.Context, o Options) error {
 }
 
 // open makes the host and the ledger ready and finishes what a crash left.
-func open(ctx context.Context, s Settings, log *slog.Logger) (*Lifecycle, error) {
+func open(ctx context.Context, s Settings, one bool, log *slog.Logger) (*Lifecycle, error) {
 	if err := onlyRoots(s.ExecutorPath); err != nil {
 		return nil, err
 	}
@@ -98,7 +105,7 @@ func open(ctx context.Context, s Settings, log *slog.Logger) (*Lifecycle, error)
 	if err != nil {
 		return nil, fmt.Errorf("%w; set executor_path in the broker's settings", err)
 	}
-	host, err := OpenHost(HostConfig{Settings: s, Launcher: LauncherFunc(launch.Start), Binary: binary, Log: log})
+	host, err := OpenHost(HostConfig{Settings: s, Launcher: LauncherFunc(launch.Start), Binary: binary, OneConnection: one, Log: log})
 	if err != nil {
 		_ = binary.Close()
 		return nil, err

@@ -30,13 +30,18 @@ type dirs struct {
 	data, state, reports, homes, tmp, retained, runtime, sockets *os.File
 }
 
-func openDirs(s Settings) (d *dirs, err error) {
+// daemons: the runtime directory may be the daemon's own, as nothing of root's is in it.
+func openDirs(s Settings, daemons bool) (d *dirs, err error) {
 	d = &dirs{}
 	defer func() {
 		if err != nil {
 			d.close()
 		}
 	}()
+	runtime := uint32(0)
+	if daemons {
+		runtime = s.DaemonUID
+	}
 	for _, x := range []struct {
 		to       **os.File
 		path     string
@@ -51,7 +56,7 @@ func openDirs(s Settings) (d *dirs, err error) {
 		{&d.homes, s.HomeRoot, 0o700, 0, 0, false},
 		{&d.tmp, filepath.Join(s.DataDir, "tmp"), 0o700, 0, 0, false},
 		{&d.retained, filepath.Join(s.DataDir, "retained"), 0o700, 0, 0, false},
-		{&d.runtime, s.RuntimeDir, 0o755, 0, 0, true},
+		{&d.runtime, s.RuntimeDir, 0o755, runtime, 0, true},
 		{&d.sockets, filepath.Join(s.RuntimeDir, "x"), 0o500, s.DaemonUID, s.DaemonGID, false},
 	} {
 		if *x.to, err = ensureDir(x.path, x.mode, x.uid, x.gid, x.shared); err != nil {

@@ -44,6 +44,9 @@ type HostConfig struct {
 	Launcher Launcher
 	// Binary is the sealed executor that Launcher is given. Host closes it.
 	Binary *os.File
+	// OneConnection: the broker has no socket of its own, and the runtime directory may
+	// be the daemon's.
+	OneConnection bool
 	// Log gets what executors write to stderr. Required.
 	Log *slog.Logger
 }
@@ -65,7 +68,7 @@ func OpenHost(cfg HostConfig) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	if h.dirs, err = openDirs(cfg.Settings); err != nil {
+	if h.dirs, err = openDirs(cfg.Settings, cfg.OneConnection); err != nil {
 		return nil, err
 	}
 	h.groups, err = cgroup.Open(cgroup.Config{Name: cfg.Settings.CgroupName, MemoryBytes: total / 100 * int64(cfg.Settings.CgroupMemoryPercent)})

@@ -67,6 +67,7 @@ var commandTable = []struct {
 	{"up", "host", (*app).upCommand},
 	{"down", "host", (*app).downCommand},
 	{"doctor", "host", (*app).doctorCommand},
+	{"setup", "host", (*app).setupCommand},
 	{"audit", "host", (*app).auditCommand},
 	{"version", "host", (*app).versionCommand},
 }

@@ -20,11 +20,22 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
+// How the daemon comes to its broker: one that runs as a service, or one that it starts
+// by sudo.
+const (
+	ByService = "service"
+	BySudo    = "sudo"
+)
+
 // DefaultFile is read if it exists and no other file is named.
 const DefaultFile = "/etc/carrel/carreld.yaml"
 
 // Config is the configuration in force.
 type Config struct {
+	// Broker is how the daemon comes to its broker: ByService or BySudo.
+	Broker string
+	// BrokerPath is the program that sudo is to start.
+	BrokerPath  string
 	DataDir     string
 	RuntimeDir  string
 	SocketMode  fs.FileMode

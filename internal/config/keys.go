@@ -21,6 +21,10 @@ import (
 const maxRuntimeDir = 107 - len("/x/") - 31 - len(".sock")
 
 var keys = []Key{
+	text("broker", ByService, "how the broker is reached: service, which \"carrel up\" starts, or sudo, by which the daemon starts it",
+		func(c *Config) *string { return &c.Broker }, pattern("^(service|sudo)$", "it must be service or sudo")),
+	text("broker_path", "/usr/libexec/carrel/carrel-broker", "the program that sudo starts; absolute",
+		func(c *Config) *string { return &c.BrokerPath }, absolute(4096)),
 	text("data_dir", "/var/lib/carrel", "directory for what must survive a restart; absolute",
 		func(c *Config) *string { return &c.DataDir }, absolute(4096)),
 	text("runtime_dir", "/run/carrel", fmt.Sprintf("directory for sockets; absolute, at most %d bytes long", maxRuntimeDir),

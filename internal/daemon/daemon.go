@@ -62,11 +62,28 @@ func Run(ctx context.Context, args, environ []string, s Streams) error {
 	if err := unprivileged(); err != nil {
 		return err
 	}
+	var broker *sudoBroker
+	if cfg.Broker == config.BySudo {
+		if broker, err = startBySudo(cfg, s.Err); err != nil {
+			return err
+		}
+	}
 	if err := harden(); err != nil {
 		return err
 	}
 	boundMemory(environ)
-	return serve(ctx, cfg, o, newLog(s.Err, cfg))
+	if broker == nil {
+		return serve(ctx, cfg, o, nil, newLog(s.Err, cfg))
+	}
+	ctx, cancel := broker.watch(ctx)
+	defer cancel()
+	err = serve(ctx, cfg, o, broker.dial, newLog(s.Err, cfg))
+	select {
+	case <-broker.ended:
+		err = errors.Join(broker.err, err)
+	default:
+	}
+	return err
 }
 
 func newLog(w io.Writer, cfg *config.Config) *slog.Logger {
@@ -93,7 +110,9 @@ func auditPath(cfg *config.Config) string {
 
 // serve brings everything up from the bottom, serves until ctx ends, and takes it
 // down from the top.
-func serve(ctx context.Context, cfg *config.Config, o options, log *slog.Logger) (err error) {
+//
+// dial reaches the broker; nil is by its socket.
+func serve(ctx context.Context, cfg *config.Config, o options, dial func(context.Context) (*net.UnixConn, error), log *slog.Logger) (err error) {
 	began := time.Now()
 	closing := func(what string, f func() error) {
 		if cerr := f(); cerr != nil {
@@ -128,7 +147,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, log *slog.Logger)
 
 	var g *gate.Gate
 	rt := namespace.New(namespace.Config{
-		RuntimeDir: cfg.RuntimeDir,
+		RuntimeDir: cfg.RuntimeDir, Dial: dial,
 		// No executor is connected before g is set.
 		OnLost: func(name id.Workspace) { g.ExecutorLost(name) },
 	})

@@ -21,7 +21,7 @@ const brokerTimeout = 2 * time.Minute
 // broker is the one connection to the broker, made when needed and again after
 // it ended.
 type broker struct {
-	path string
+	dial func(context.Context) (*net.UnixConn, error)
 
 	mu   sync.Mutex
 	conn *jsonrpc.Conn
@@ -60,7 +60,7 @@ func (b *broker) connect(ctx context.Context) (*jsonrpc.Conn, error) {
 			return b.conn, nil
 		}
 	}
-	c, err := dial(ctx, b.path)
+	c, err := b.dial(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("cannot reach the broker: %w; is carrel-broker running? \"carrel doctor\" tells: %w", err, errdefs.ErrUnavailable)
 	}

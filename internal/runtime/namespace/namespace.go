@@ -9,6 +9,7 @@ package namespace
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -35,6 +36,8 @@ const (
 type Config struct {
 	// RuntimeDir holds broker.sock and the executors' sockets; required.
 	RuntimeDir string
+	// Dial connects to the broker; nil is to broker.sock.
+	Dial func(ctx context.Context) (*net.UnixConn, error)
 	// OnLost is called, in a goroutine of its own, when the executor of a
 	// workspace went away without having been stopped. Optional.
 	OnLost func(name id.Workspace)
@@ -56,9 +59,14 @@ var _ runtime.Runtime = (*Runtime)(nil)
 
 // New returns a backend. Connections are made when they are first needed.
 func New(cfg Config) *Runtime {
+	if cfg.Dial == nil {
+		cfg.Dial = func(ctx context.Context) (*net.UnixConn, error) {
+			return dial(ctx, filepath.Join(cfg.RuntimeDir, "broker.sock"))
+		}
+	}
 	return &Runtime{
 		cfg:    cfg,
-		broker: broker{path: filepath.Join(cfg.RuntimeDir, "broker.sock")},
+		broker: broker{dial: cfg.Dial},
 		links:  make(map[id.Workspace]*link),
 		ids:    make(map[id.Workspace]workspace.IDs),
 	}

@@ -1,0 +1,90 @@
+package cli
+
+import (
+	"fmt"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) setupCommand() *cobra.Command {
+	var sudoers, settings bool
+	var name, path string
+	c := &cobra.Command{
+		Use:   "setup [flags]",
+		Short: "Print what a host needs to run carrel without a broker service",
+		Long: `Print the files that let a daemon start its broker by sudo, on a host where no service
+of root's is to run: a rule for sudo and the broker's settings. Nothing is written;
+look at what is printed and put it in its place as root. The daemon is then started
+as its own user, with "carreld --broker sudo".
+
+The rule allows one program with one argument. A rule without the argument would let
+that user choose the broker's settings, and with them what root does.`,
+		Example: `  carrel setup --print-sudoers | sudo tee /etc/sudoers.d/carrel && sudo visudo -c
+  carrel setup --print-settings | sudo tee /etc/carrel/broker.json`,
+		Args: exactly(),
+	}
+	c.Flags().BoolVar(&sudoers, "print-sudoers", false, "print the rule for /etc/sudoers.d/carrel")
+	c.Flags().BoolVar(&settings, "print-settings", false, "print the broker's settings for /etc/carrel/broker.json")
+	c.Flags().StringVar(&name, "user", daemonUser, "the user that the daemon runs as")
+	c.Flags().StringVar(&path, "broker", filepath.Join(libexecDir, "carrel-broker"), "where the broker's program is; root must own it and all above it")
+	c.MarkFlagsMutuallyExclusive("print-sudoers", "print-settings")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		switch {
+		case sudoers:
+			text, err := sudoersRule(name, path)
+			if err != nil {
+				return err
+			}
+			_, err = a.Out.WriteString(text)
+			return err
+		case settings:
+			return a.printSettings(name, path)
+		default:
+			return usage(c, "cannot tell what to print: name --print-sudoers or --print-settings")
+		}
+	}
+	return c
+}
+
+// sudoersRule is the one line that sudoers(5) needs. Nothing in it may need quoting: what
+// it allows must be plain to see.
+func sudoersRule(name, path string) (string, error) {
+	for _, s := range []string{name, path} {
+		if s == "" || strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./") != "" {
+			return "", fmt.Errorf("cannot put %q into a rule for sudo: use letters, digits, dots, hyphens and underscores only: %w", s, errdefs.ErrInvalidArgument)
+		}
+	}
+	if strings.Contains(name, "/") || name == "root" || name == "ALL" || strings.HasPrefix(name, "-") || !filepath.IsAbs(path) || filepath.Clean(path) != path {
+		return "", fmt.Errorf("cannot make a rule for the user %q and the program %q: it takes an ordinary user's name and a clean absolute path: %w", name, path, errdefs.ErrInvalidArgument)
+	}
+	return fmt.Sprintf(`# Lets the daemon of carrel start its broker as root: this program with this argument,
+# and nothing else. Keep the argument. Check with: visudo -c
+%s ALL=(root) NOPASSWD: %s --stdio
+`, name, path), nil
+}
+
+// printSettings prints the default instance's.
+func (a *app) printSettings(name, path string) error {
+	u, err := user.Lookup(name)
+	if err != nil {
+		return fmt.Errorf("cannot find the user %s: %w; make it, as root: useradd --system --user-group --no-create-home --shell /usr/sbin/nologin %s", name, err, name)
+	}
+	uid, err := strconv.ParseUint(u.Uid, 10, 32)
+	if err != nil {
+		return fmt.Errorf("cannot use the uid of %s: %w", name, err)
+	}
+	gid, err := strconv.ParseUint(u.Gid, 10, 32)
+	if err != nil {
+		return fmt.Errorf("cannot use the gid of %s: %w", name, err)
+	}
+	if uid == 0 {
+		return fmt.Errorf("cannot let the daemon run as %s, which is root: %w", name, errdefs.ErrInvalidArgument)
+	}
+	i := &instance{data: defaultDataDir, runtime: defaultRuntimeDir}
+	return a.printJSON(i.brokerSettings(account{uint32(uid), uint32(gid)}, filepath.Join(filepath.Dir(path), "carrel-executor")))
+}
