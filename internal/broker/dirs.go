@@ -28,6 +28,8 @@ import (
 // set-uid to its users, and nosuid holds inside only.
 type dirs struct {
 	data, state, reports, homes, tmp, retained, runtime, sockets *os.File
+	// links is nil where no links are asked for.
+	links *os.File
 }
 
 // daemons: the runtime directory may be the daemon's own, as nothing of root's is in it.
@@ -63,11 +65,16 @@ func openDirs(s Settings, daemons bool) (d *dirs, err error) {
 			return nil, err
 		}
 	}
+	if s.HomeLinks != "" {
+		if d.links, err = ensureDir(s.HomeLinks, 0o755, 0, 0, true); err != nil {
+			return nil, err
+		}
+	}
 	return d, nil
 }
 
 func (d *dirs) close() {
-	closeFiles(d.data, d.state, d.reports, d.homes, d.tmp, d.retained, d.runtime, d.sockets)
+	closeFiles(d.data, d.state, d.reports, d.homes, d.tmp, d.retained, d.runtime, d.sockets, d.links)
 }
 
 // ensureDir makes a directory if it is missing, opens it, and sees that only root can
@@ -165,6 +172,9 @@ func (d *dirs) MakeDirs(name id.Workspace, ids workspace.IDs) error {
 	if err := makeOwned(d.homes, string(name), 0o700, ids.Work); err != nil {
 		return err
 	}
+	if err := d.link(name); err != nil {
+		return err
+	}
 	if err := makeOwned(d.tmp, string(name), 0o700, 0); err != nil {
 		return err
 	}
@@ -195,6 +205,58 @@ func (d *dirs) UnmakeDirs(name id.Workspace, ids workspace.IDs) error {
 		}
 	}
 	return d.RemoveTemporary(name)
+}
+
+// link puts a symbolic link to the home where the settings want one.
+func (d *dirs) link(name id.Workspace) error {
+	if d.links == nil {
+		return nil
+	}
+	target := d.homes.Name() + "/" + string(name)
+	err := withFD(d.links, func(fd int) error { return unix.Symlinkat(target, fd, string(name)) })
+	if errors.Is(err, unix.EEXIST) {
+		if at, err := d.linked(name); err != nil || at == target {
+			return err
+		}
+		return fmt.Errorf("cannot link %s/%s to the home: something that carrel did not make is there; move it away: %w", d.links.Name(), name, errdefs.ErrFailedPrecondition)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot link %s/%s to the home: %w", d.links.Name(), name, err)
+	}
+	return nil
+}
+
+// linked is where the link of name leads, "" if there is none.
+func (d *dirs) linked(name id.Workspace) (string, error) {
+	var buf [4096]byte
+	var n int
+	err := withFD(d.links, func(fd int) (err error) {
+		n, err = unix.Readlinkat(fd, string(name), buf[:])
+		return err
+	})
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("cannot read %s/%s: %w", d.links.Name(), name, err)
+	}
+	return string(buf[:n]), nil
+}
+
+// unlink removes the link to the home, and nothing else of that name.
+func (d *dirs) unlink(name id.Workspace) error {
+	if d.links == nil {
+		return nil
+	}
+	at, err := d.linked(name)
+	if err != nil || at != d.homes.Name()+"/"+string(name) {
+		return err
+	}
+	err = withFD(d.links, func(fd int) error { return unix.Unlinkat(fd, string(name), 0) })
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("cannot remove %s/%s: %w", d.links.Name(), name, err)
+	}
+	return nil
 }
 
 // ownHome reports whether name has a home that is its own, or one that was made and not
@@ -260,8 +322,10 @@ func (d *dirs) PurgeHome(name id.Workspace, ids workspace.IDs) error {
 	return removeAll(d.homes, string(name))
 }
 
-// RemoveTemporary is part of Effects.
-func (d *dirs) RemoveTemporary(name id.Workspace) error { return removeAll(d.tmp, string(name)) }
+// RemoveTemporary is part of Effects. The link to the home goes too.
+func (d *dirs) RemoveTemporary(name id.Workspace) error {
+	return each(func() error { return d.unlink(name) }, func() error { return removeAll(d.tmp, string(name)) })
+}
 
 // removeAll removes a tree that its user may have filled with anything. os.Root keeps
 // every step beneath parent.

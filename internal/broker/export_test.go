@@ -11,8 +11,8 @@ import (
 const MaxRequest = maxRequest
 
 // UserAddArgs is what useradd is told.
-func UserAddArgs(name id.Workspace, n uint32, home, shell string) []string {
-	return userAddArgs(name, n, home, shell)
+func UserAddArgs(name id.Workspace, n uint32, home, shell, group string) []string {
+	return userAddArgs(name, n, home, shell, group)
 }
 
 // FieldsOf finds one line of a file like passwd.

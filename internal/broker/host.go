@@ -36,7 +36,8 @@ type Effects interface {
 	KeepHome(name id.Workspace, ids workspace.IDs) (string, error)
 	// PurgeHome removes the home and all that is in it.
 	PurgeHome(name id.Workspace, ids workspace.IDs) error
-	// RemoveTemporary removes the temporary directories and all that is in them.
+	// RemoveTemporary removes the temporary directories and all that is in them, and the
+	// link to the home.
 	RemoveTemporary(name id.Workspace) error
 	// EndProcesses kills every process that has one of ids, and returns when a look at
 	// /proc finds none.

@@ -51,9 +51,15 @@ type Settings struct {
 	// CgroupMemoryPercent of the host's memory is the ceiling of all workspaces.
 	CgroupMemoryPercent int `json:"cgroup_memory_percent"`
 	// HomeRoot holds the homes; DataDir/homes if left out.
-	HomeRoot     string `json:"home_root"`
-	Shell        string `json:"shell"`
-	ExecutorPath string `json:"executor_path"`
+	HomeRoot string `json:"home_root"`
+	// HomeLinks is a directory that gets a symbolic link to each home, such as /home; ""
+	// for none.
+	HomeLinks string `json:"home_links"`
+	// WorkspaceGroup is a group of the host that every workspace's user is a member of; ""
+	// for none. Commands inside do not have it.
+	WorkspaceGroup string `json:"workspace_group"`
+	Shell          string `json:"shell"`
+	ExecutorPath   string `json:"executor_path"`
 	// LimitsMax are the highest limits a workspace may have; 0 means no bound but that
 	// of package workspace.
 	LimitsMax     workspace.Limits `json:"limits_max"`
@@ -135,6 +141,9 @@ func (s Settings) Validate() error {
 			return bad(p.key, fmt.Sprintf("is %q; it must be a clean absolute path without colons", p.path))
 		}
 	}
+	if p := s.HomeLinks; p != "" && (!filepath.IsAbs(p) || filepath.Clean(p) != p || p == "/" || len(p) > 1024 || strings.ContainsAny(p, ":\n\x00")) {
+		return bad("home_links", fmt.Sprintf("is %q; it must be a clean absolute path, or left out", p))
+	}
 	last := uint64(s.UIDFirst) + uint64(s.UIDCount)
 	switch {
 	case s.DaemonUID == 0:
@@ -149,6 +158,8 @@ func (s Settings) Validate() error {
 		return bad("uid_count", fmt.Sprintf("is %d; the last id would be %d, and it must stay below 2147483648", s.UIDCount, last-1))
 	case uint64(s.DaemonUID) >= uint64(s.UIDFirst) && uint64(s.DaemonUID) < last:
 		return bad("daemon_uid", fmt.Sprintf("is %d, inside the range of the workspaces' ids", s.DaemonUID))
+	case s.WorkspaceGroup != "" && (!validCgroupName(s.WorkspaceGroup) || len(s.WorkspaceGroup) > 32):
+		return bad("workspace_group", fmt.Sprintf("is %q; it must be the name of a group, 1 to 32 letters, digits and hyphens", s.WorkspaceGroup))
 	case !validCgroupName(s.CgroupName):
 		return bad("cgroup_name", fmt.Sprintf("is %q; it must be 1 to 64 letters, digits and hyphens", s.CgroupName))
 	case s.CgroupMemoryPercent < 1 || s.CgroupMemoryPercent > 100:

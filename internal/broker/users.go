@@ -58,13 +58,17 @@ func tool(name string) (string, error) {
 
 // userAddArgs is the whole of what useradd is told. The id ranges are set to the one id,
 // so that user and group get it or nothing; no subordinate ids are handed out.
-func userAddArgs(name id.Workspace, n uint32, home, shell string) []string {
+func userAddArgs(name id.Workspace, n uint32, home, shell, group string) []string {
 	v := strconv.FormatUint(uint64(n), 10)
-	return []string{
+	args := []string{
 		"-M", "-l", "-U", "-u", v, "-d", home, "-s", shell, "-c", comment,
 		"-K", "UID_MIN=" + v, "-K", "UID_MAX=" + v, "-K", "GID_MIN=" + v, "-K", "GID_MAX=" + v,
-		"-K", "SUB_UID_COUNT=0", "-K", "SUB_GID_COUNT=0", string(name),
+		"-K", "SUB_UID_COUNT=0", "-K", "SUB_GID_COUNT=0",
 	}
+	if group != "" {
+		args = append(args, "-G", group)
+	}
+	return append(args, string(name))
 }
 
 // run runs a tool with an empty environment, and again while someone else holds the
@@ -124,7 +128,12 @@ func (u *users) AddUser(ctx context.Context, name id.Workspace, ids workspace.ID
 	if err := u.NameFree(name); err != nil {
 		return err
 	}
-	if err := run(ctx, "useradd", userAddArgs(name, ids.Work, u.home(name), u.settings.Shell)...); err != nil {
+	if g := u.settings.WorkspaceGroup; g != "" {
+		if f, err := u.lookup("group", g); err != nil || f == nil {
+			return errors.Join(err, fmt.Errorf("cannot add user %s: there is no group %s (workspace_group in the broker's settings); groupadd --system %s: %w", name, g, g, errdefs.ErrFailedPrecondition))
+		}
+	}
+	if err := run(ctx, "useradd", userAddArgs(name, ids.Work, u.home(name), u.settings.Shell, u.settings.WorkspaceGroup)...); err != nil {
 		return fmt.Errorf("cannot add user %s: %w", name, err)
 	}
 	if err := u.verify(name, ids); err != nil {
@@ -194,6 +203,15 @@ func (u *users) verify(name id.Workspace, ids workspace.IDs) error {
 		}
 		if !slices.Equal(got, want.fields) {
 			return fmt.Errorf("/etc/%s has %q, not %q: %w", want.file, strings.Join(got, ":"), strings.Join(want.fields, ":"), errdefs.ErrFailedPrecondition)
+		}
+	}
+	if g := u.settings.WorkspaceGroup; g != "" {
+		f, err := u.lookup("group", g)
+		if err != nil {
+			return err
+		}
+		if len(f) < 4 || !slices.Contains(strings.Split(f[3], ","), string(name)) {
+			return fmt.Errorf("/etc/group does not have %s in %s: %w", name, g, errdefs.ErrFailedPrecondition)
 		}
 	}
 	shadow, err := u.lookup("shadow", string(name))

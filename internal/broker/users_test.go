@@ -19,7 +19,11 @@ func TestUserAddArgs(t *testing.T) {
 		"-K", "UID_MIN=1879048193", "-K", "UID_MAX=1879048193", "-K", "GID_MIN=1879048193", "-K", "GID_MAX=1879048193",
 		"-K", "SUB_UID_COUNT=0", "-K", "SUB_GID_COUNT=0", "ws-0123abcd",
 	}
-	if got := broker.UserAddArgs("ws-0123abcd", 1879048193, "/h/ws-0123abcd", "/bin/sh"); !slices.Equal(got, want) {
+	if got := broker.UserAddArgs("ws-0123abcd", 1879048193, "/h/ws-0123abcd", "/bin/sh", ""); !slices.Equal(got, want) {
+		t.Errorf("got %q", got)
+	}
+	want = slices.Insert(want, len(want)-1, "-G", "carrel-workspaces")
+	if got := broker.UserAddArgs("ws-0123abcd", 1879048193, "/h/ws-0123abcd", "/bin/sh", "carrel-workspaces"); !slices.Equal(got, want) {
 		t.Errorf("got %q", got)
 	}
 }

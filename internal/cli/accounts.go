@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -74,17 +75,21 @@ func findAccount() (account, error) {
 	return account{uint32(uid), uint32(gid)}, nil
 }
 
-// ensureAccount finds the daemon's user and group, and makes what is missing.
+// ensureAccount finds the daemon's user and the groups, and makes what is missing.
 func ensureAccount(ctx context.Context) (account, error) {
 	comment := madeComment
-	if _, err := user.LookupGroup(daemonUser); err != nil {
-		if _, unknown := errors.AsType[user.UnknownGroupError](err); !unknown {
-			return account{}, fmt.Errorf("cannot look up the group %s: %w", daemonUser, err)
+	for _, group := range []string{daemonUser, workspaceGroup} {
+		_, err := user.LookupGroup(group)
+		if err == nil {
+			continue
 		}
-		if err := runTool(ctx, "/usr/sbin/groupadd", "--system", daemonUser); err != nil {
+		if _, unknown := errors.AsType[user.UnknownGroupError](err); !unknown {
+			return account{}, fmt.Errorf("cannot look up the group %s: %w", group, err)
+		}
+		if err := runTool(ctx, "/usr/sbin/groupadd", "--system", group); err != nil {
 			return account{}, err
 		}
-		comment = madeGroupComment
+		comment += madeGroup + group
 	}
 	who, err := findAccount()
 	if _, unknown := errors.AsType[user.UnknownUserError](err); unknown {
@@ -101,10 +106,10 @@ func ensureAccount(ctx context.Context) (account, error) {
 }
 
 // madeComment marks the user that up made, so that the last instance to go takes it away
-// whichever one made it. The second form says that the group was made with it.
+// whichever one made it. After it stand the groups that were made with it.
 const (
-	madeComment      = "carrel daemon, made by carrel up"
-	madeGroupComment = "carrel daemon, made with its group by carrel up"
+	madeComment = "carrel daemon, made by carrel up"
+	madeGroup   = ", group "
 )
 
 // removeAccount takes the user away if up made it and nothing needs it: no workspace of
@@ -123,23 +128,26 @@ func removeAccount(ctx context.Context) error {
 			return fmt.Errorf("cannot remove the user %s: the workspace %s is left: %w", daemonUser, f[0], errdefs.ErrFailedPrecondition)
 		}
 	}
-	if comment != madeComment && comment != madeGroupComment {
+	if !strings.HasPrefix(comment, madeComment) {
 		return nil // there is none, or it is an administrator's
 	}
+	groups := strings.Split(comment, madeGroup)[1:]
 	for f := range colonFile("/etc/group") {
-		if len(f) == 4 && f[0] == daemonUser && f[3] != "" {
-			return fmt.Errorf("cannot remove the user %s: its group has the members %s: %w", daemonUser, f[3], errdefs.ErrFailedPrecondition)
+		if len(f) == 4 && slices.Contains(append(groups, daemonUser), f[0]) && f[3] != "" {
+			return fmt.Errorf("cannot remove the user %s: the group %s has the members %s: %w", daemonUser, f[0], f[3], errdefs.ErrFailedPrecondition)
 		}
 	}
 	if err := runTool(ctx, "/usr/sbin/userdel", daemonUser); err != nil {
 		return err
 	}
-	if comment != madeGroupComment {
-		return nil
-	}
-	// userdel removes the group of the same name where the host is set up so.
-	if _, err := user.LookupGroup(daemonUser); err == nil {
-		return runTool(ctx, "/usr/sbin/groupdel", daemonUser)
+	for _, group := range groups {
+		// userdel removes the group of the same name where the host is set up so.
+		if _, err := user.LookupGroup(group); err != nil {
+			continue
+		}
+		if err := runTool(ctx, "/usr/sbin/groupdel", group); err != nil {
+			return err
+		}
 	}
 	return nil
 }

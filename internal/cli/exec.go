@@ -20,6 +20,8 @@ import (
 
 type execFlags struct {
 	stdin, tty, detach bool
+	create             bool
+	profile            string
 	timeout, grace     time.Duration
 	env                []string
 	dir                string
@@ -41,7 +43,8 @@ command may not be executed and 127 if there is no such command.`,
   tar c src | carrel exec -i demo tar x
   carrel exec -it demo bash
   carrel exec --timeout 30s --env CI=1 --env TOKEN demo ./build.sh
-  carrel exec --detach demo -- python3 -m http.server`,
+  carrel exec --detach demo -- python3 -m http.server
+  carrel exec --create --profile chat telegram:-100123 -- ./answer`,
 		Args:              atLeast("WORKSPACE", "COMMAND"),
 		ValidArgsFunction: a.completeExec,
 	}
@@ -54,6 +57,8 @@ command may not be executed and 127 if there is no such command.`,
 	f.DurationVar(&x.grace, "grace", 0, "time between TERM and KILL at the timeout (default 2s)")
 	f.StringArrayVarP(&x.env, "env", "e", nil, "set NAME=VALUE, or pass NAME on from here")
 	f.StringVar(&x.dir, "cwd", "", "directory to run in, absolute inside the workspace (default the home)")
+	f.BoolVar(&x.create, "create", false, "make the workspace first if there is none for this key")
+	f.StringVar(&x.profile, "profile", "", "with --create, the profile that it is made with")
 	x.output = outputFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		argv := args[1:]
@@ -75,9 +80,17 @@ func (a *app) exec(c *cobra.Command, workspace string, argv []string, x *execFla
 	if x.detach && x.stdin {
 		return usage(c, "cannot use -i with --detach: nobody would be there to feed stdin; leave one of them out")
 	}
+	if x.profile != "" && !x.create {
+		return usage(c, "cannot use --profile without --create: a workspace keeps the one that it was made with")
+	}
 	client, err := a.client()
 	if err != nil {
 		return err
+	}
+	if x.create {
+		if _, err := client.Workspaces().Create(c.Context(), connect.NewRequest(&carrelv1.CreateRequest{Key: workspace, Profile: x.profile})); err != nil {
+			return err
+		}
 	}
 	spec := carrel.Spec{Argv: argv, Env: environment(x.env), Dir: x.dir, Timeout: x.timeout, Grace: x.grace, Stdin: x.stdin}
 	if x.tty {

@@ -26,6 +26,7 @@ const (
 	defaultDataDir    = "/var/lib/carrel"
 	defaultRuntimeDir = "/run/carrel"
 	daemonUser        = "carrel"
+	workspaceGroup    = "carrel-workspaces"
 )
 
 // instance is one carrel of this host: a broker and a daemon with their directories.
@@ -181,17 +182,19 @@ type brokerSettings struct {
 	UIDCount     uint32 `json:"uid_count"`
 	CgroupName   string `json:"cgroup_name"`
 	ExecutorPath string `json:"executor_path"`
+	// WorkspaceGroup is the group of all workspaces' users.
+	WorkspaceGroup string `json:"workspace_group"`
 }
 
 func (i *instance) brokerSettings(who account, executor string) brokerSettings {
 	return brokerSettings{
 		DataDir: i.data, RuntimeDir: i.runtime, DaemonUID: who.uid, DaemonGID: who.gid,
-		UIDFirst: i.firstID(), UIDCount: probe.DefaultIDs, CgroupName: i.cgroupName(), ExecutorPath: executor,
+		UIDFirst: i.firstID(), UIDCount: probe.DefaultIDs, CgroupName: i.cgroupName(), ExecutorPath: executor, WorkspaceGroup: workspaceGroup,
 	}
 }
 
 // kept are the settings that are written once and then left to the administrator.
-var kept = []string{"uid_first", "uid_count"}
+var kept = []string{"uid_first", "uid_count", "workspace_group"}
 
 // mergeSettings lays ours over what the file holds.
 func mergeSettings(old []byte, ours brokerSettings) (map[string]any, error) {

@@ -37,7 +37,9 @@ func findProgram(name string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("cannot find %s: %w", name, err)
 	}
-	dirs := []string{filepath.Dir(self), libexecDir}
+	beside := filepath.Dir(self)
+	// Beside it in a checkout; in libexec of the same prefix when installed.
+	dirs := []string{beside, filepath.Join(filepath.Dir(beside), "libexec", "carrel"), libexecDir}
 	for _, d := range dirs {
 		p := filepath.Join(d, name)
 		if unix.Access(p, unix.X_OK) == nil {
