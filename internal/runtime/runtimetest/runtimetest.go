@@ -56,6 +56,8 @@ func Run(t *testing.T, open func(t *testing.T) runtime.Runtime) {
 		{"CloseLetsGo", testCloseLetsGo},
 		{"ExecutorKilled", testExecutorKilled},
 		{"StopEndsCommands", testStopEndsCommands},
+		{"Pause", testPause},
+		{"Limit", testLimit},
 		{"ConcurrentCommands", testConcurrentCommands},
 		{"ConcurrentLifecycle", testConcurrentLifecycle},
 	} {
