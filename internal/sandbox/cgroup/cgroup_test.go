@@ -51,6 +51,19 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	case "hold":
 		select {}
+	case "tick": // says something as often as it can be read
+		for {
+			fmt.Println("tick")
+		}
+	case "full": // takes 40 MiB, says so, and waits for the end of stdin
+		b := make([]byte, 40<<20)
+		for i := range b {
+			b[i] = byte(i)
+		}
+		fmt.Println("full")
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		fmt.Println(b[len(b)-1])
+		os.Exit(0)
 	case "eat": // takes memory until it is ended
 		var all [][]byte
 		for range 400 {

@@ -101,6 +101,9 @@ func (h *hierarchy) update(name string, l workspace.Limits) error {
 			return err
 		}
 		defer c.close()
+		if !h.v1() && h.has(Memory) && l.MemoryBytes < c.unreclaimable() {
+			return unix.EBUSY // v1 says so by itself; v2 would end processes instead
+		}
 		if h.v1() && h.has(Memory) {
 			// memory and swap together may not be below memory, so that they are raised
 			// first and lowered last. A write that would break that is EINVAL.
@@ -112,6 +115,16 @@ func (h *hierarchy) update(name string, l workspace.Limits) error {
 		}
 		return h.apply(c, cmd, l)
 	})
+}
+
+// unreclaimable is the memory of a v2 group that the kernel cannot take back by writing
+// it to disk: there is no swap for workspaces unless they ask for it.
+func (d dirFD) unreclaimable() int64 {
+	sum := int64(0)
+	for _, key := range []string{"anon", "shmem", "kernel"} {
+		sum += max(d.number("memory.stat", key), 0)
+	}
+	return sum
 }
 
 // Stats is what a workspace's commands use together.
