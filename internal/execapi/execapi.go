@@ -10,7 +10,7 @@ import (
 
 // Version is the protocol version of this build, MinVersion the oldest it serves.
 const (
-	Version    = 1
+	Version    = 2
 	MinVersion = 1
 )
 
@@ -94,12 +94,18 @@ const (
 	FD Stream = "fd"
 )
 
+// ProgramVersion is the version from which on an executor takes ExecParams.Program.
+const ProgramVersion = 2
+
 // ExecParams starts a command (MethodExec), or one on a terminal
 // (MethodSpawnTerminal, where the streams are ignored and one fd comes back:
 // the terminal's master side).
 type ExecParams struct {
 	ID   id.Command `json:"id"`
 	Argv []string   `json:"argv"`
+	// Program: the first descriptor sent is the program, a regular file, and Argv[0] is
+	// only what it is called. It need not be in the workspace. From version 2 on.
+	Program bool `json:"program,omitempty"`
 	// Env are NAME=VALUE strings laid over the executor's base environment.
 	Env []string `json:"env,omitempty"`
 	// Cwd is absolute inside the workspace, or "" for the home.

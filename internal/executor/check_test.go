@@ -1,11 +1,13 @@
 package executor_test
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
@@ -45,6 +47,60 @@ func TestRefusedRequests(t *testing.T) {
 		}
 		if _, err := os.Lstat(w.Home + "/ran"); err == nil {
 			t.Error("something that was refused ran")
+		}
+	})
+}
+
+// A program that came by descriptor runs as the command's id, also if nothing of it is in
+// the workspace; what is no program does not.
+func TestProgram(t *testing.T) {
+	bothRoles(t, func(t *testing.T, w *launchtest.Workspace, c *client) {
+		run := func(f *os.File, argv ...string) (execapi.ExecResult, error) {
+			t.Helper()
+			defer f.Close()
+			var r execapi.ExecResult
+			_, err := c.Call(t.Context(), execapi.MethodExec, execapi.ExecParams{
+				ID: id.NewCommand(), Argv: argv, Program: true, Wait: true, Stdout: execapi.Capture, Stderr: execapi.Capture,
+			}, &r, f)
+			return r, err
+		}
+		memory := func(text []byte) *os.File {
+			t.Helper()
+			fd, err := unix.MemfdCreate("program", unix.MFD_CLOEXEC)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := os.NewFile(uintptr(fd), "program")
+			if _, err := f.Write(text); err != nil {
+				t.Fatal(err)
+			}
+			return f
+		}
+		program, err := os.ReadFile("/bin/sh")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := run(memory(program), "named", "-c", "echo $0; id -u; ls /proc/self/fd | wc -l; exit 3")
+		if err != nil || r.Status.Code != 3 || !strings.HasPrefix(string(r.Stdout), "named\n") || !strings.Contains(string(r.Stdout), fmt.Sprint("\n", w.IDs.Work, "\n")) {
+			t.Errorf("%+v %s%s, %v", r.Status, r.Stdout, r.Stderr, err)
+		}
+		if _, err := run(memory([]byte("\x7fELF but not really")), "data"); !errdefs.IsPermissionDenied(err) {
+			t.Errorf("what is not a program: %v", err)
+		}
+		for path, is := range map[string]func(error) bool{
+			t.TempDir():    errdefs.IsInvalidArgument,  // a directory
+			"/usr/bin/env": errdefs.IsPermissionDenied, // by a path that is not the workspace's: Landlock
+		} {
+			f, err := os.Open(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := run(f, "x"); !is(err) {
+				t.Errorf("%s: %v", path, err)
+			}
+		}
+		if _, err := c.Call(t.Context(), execapi.MethodExec, execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"x"}, Program: true, Wait: true}, nil); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("none: %v", err)
 		}
 	})
 }

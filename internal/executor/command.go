@@ -102,6 +102,12 @@ func check(p *execapi.ExecParams, tty bool, fds int) error {
 		return bad("it cannot be detached and waited for")
 	}
 	want := 0
+	if p.Program {
+		want++
+		if tty || p.Detach {
+			return bad("a terminal or detached command takes no program by descriptor")
+		}
+	}
 	for _, s := range []execapi.Stream{p.Stdin, p.Stdout, p.Stderr} {
 		switch s {
 		case "", execapi.Null:

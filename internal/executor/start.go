@@ -79,6 +79,7 @@ type birth struct {
 	uid      uint32
 	group    *group
 	child    [3]int // descriptors for the child, -1: /dev/null
+	program  int    // descriptor of the program, -1: path is looked up
 	close    []int  // ours, no longer needed after the fork
 	far      []*os.File
 	near     [3]*os.File // our ends of captured streams
@@ -88,7 +89,7 @@ type birth struct {
 // spawn makes the streams and forks. It runs on the loop's thread, which lives in the
 // commands' groups.
 func (e *Executor) spawn(c *command, in *execapi.ExecParams, given []*os.File) (far []*os.File, err error) {
-	b := &birth{argv: in.Argv, env: e.environment(in), dir: in.Cwd, tty: c.tty, attached: !c.detached, uid: e.spec.IDs.Work, child: [3]int{-1, -1, -1}}
+	b := &birth{argv: in.Argv, env: e.environment(in), dir: in.Cwd, tty: c.tty, attached: !c.detached, uid: e.spec.IDs.Work, child: [3]int{-1, -1, -1}, program: -1}
 	if b.dir == "" {
 		b.dir = e.spec.Home()
 	}
@@ -143,6 +144,10 @@ func (b *birth) fork(c *command, in *execapi.ExecParams, given []*os.File) error
 		}
 		files[i] = uintptr(fd)
 	}
+	if b.program >= 0 {
+		files = append(files, uintptr(b.program))
+		b.path = fmt.Sprintf("/proc/self/fd/%d", len(files)-1)
+	}
 	pidfd := -1
 	pid, err := syscall.ForkExec(b.path, b.argv, &syscall.ProcAttr{
 		Dir: b.dir, Env: b.env, Files: files,
@@ -169,7 +174,13 @@ func asCommand(uid uint32) {
 }
 
 func (b *birth) prepare(in *execapi.ExecParams, given []*os.File) error {
-	if err := b.lookup(); err != nil {
+	if in.Program {
+		program := given[0]
+		given[0] = nil
+		if err := b.takeProgram(program); err != nil {
+			return err
+		}
+	} else if err := b.lookup(); err != nil {
 		return err
 	}
 	if b.tty {
@@ -266,6 +277,29 @@ func (b *birth) adopt(i int, f *os.File) error {
 		return fmt.Errorf("cannot use a passed descriptor: it is %s; pass a pipe, a file or a socket: %w", kind, errdefs.ErrInvalidArgument)
 	}
 	b.child[i] = dup
+	return nil
+}
+
+// takeProgram takes the program that came with the request.
+func (b *birth) takeProgram(f *os.File) error {
+	defer f.Close()
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	cerr := rc.Control(func(fd uintptr) {
+		if err = unix.Fstat(int(fd), &st); err == nil {
+			b.program, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 3)
+		}
+	})
+	if err := errors.Join(cerr, err); err != nil {
+		return fmt.Errorf("cannot use the program that was passed: %w", err)
+	}
+	b.close = append(b.close, b.program)
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return fmt.Errorf("cannot use the program that was passed: it is no regular file: %w", errdefs.ErrInvalidArgument)
+	}
 	return nil
 }
 

@@ -29,10 +29,11 @@ type link struct {
 	r    *Runtime
 	name id.Workspace
 	// ready is closed once spawn and conn, or err, are set.
-	ready chan struct{}
-	spawn *jsonrpc.Conn
-	conn  *jsonrpc.Conn
-	err   error
+	ready   chan struct{}
+	spawn   *jsonrpc.Conn
+	conn    *jsonrpc.Conn
+	err     error
+	version int // of the protocol, as agreed
 	// greeted is when the executor said who it is, in Unix nanoseconds; 0 before.
 	greeted atomic.Int64
 	// stopping: the end of the connection is our own doing.
@@ -170,6 +171,7 @@ func (l *link) dial(ctx context.Context, ids workspace.IDs, known bool, role exe
 	if _, err = conn.Call(ctx, execapi.MethodHello, execapi.HelloParams{Version: execapi.Version, MinVersion: execapi.MinVersion, Role: role}, &hello); err == nil && hello.Workspace != l.name {
 		err = fmt.Errorf("it says that it holds workspace %s: %w", hello.Workspace, errdefs.ErrInternal)
 	}
+	l.version = hello.Version // the same on both connections
 	if err != nil {
 		_ = conn.Close()
 		return nil, fmt.Errorf("cannot greet the executor of workspace %s: %w", l.name, err)
@@ -324,6 +326,9 @@ func (l *link) detach(ctx context.Context, p execapi.ExecParams, tty bool) error
 // word of its end may come before the reply.
 func (l *link) attach(ctx context.Context, p execapi.ExecParams, tty bool, fds []*os.File) (*process, error) {
 	proc := &process{link: l, id: p.ID, done: make(chan struct{})}
+	if p.Program && l.version < execapi.ProgramVersion {
+		return nil, fmt.Errorf("cannot run %s in workspace %s: its executor is of an earlier release; stop and start the workspace: %w", p.Argv[0], l.name, errdefs.ErrFailedPrecondition)
+	}
 	l.mu.Lock()
 	if l.gone != nil {
 		l.mu.Unlock()
