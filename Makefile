@@ -85,10 +85,10 @@ demo: build ## show two workspaces at work, and what one cannot do to the other 
 
 install: build ## install to PREFIX (/usr), as root; carrel looks for the others in /usr/libexec/carrel
 	install -D -m 0755 bin/carrel $(DESTDIR)$(PREFIX)/bin/carrel
-	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/libexec/carrel bin/carreld bin/carrel-broker bin/carrel-executor
+	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/libexec/carrel bin/carreld bin/carrel-broker bin/carrel-executor bin/carrel-archive
 
 uninstall: ## remove what install put there; data stays
-	rm -f $(DESTDIR)$(PREFIX)/bin/carrel $(addprefix $(DESTDIR)$(PREFIX)/libexec/carrel/,carreld carrel-broker carrel-executor)
+	rm -f $(DESTDIR)$(PREFIX)/bin/carrel $(addprefix $(DESTDIR)$(PREFIX)/libexec/carrel/,carreld carrel-broker carrel-executor carrel-archive)
 	-rmdir $(DESTDIR)$(PREFIX)/libexec/carrel
 
 clean: ## remove what was built, downloaded and measured here

@@ -25,6 +25,12 @@ const (
 	Pause   Kind = "workspace.pause"
 	Resume  Kind = "workspace.resume"
 	Update  Kind = "workspace.update"
+	Archive Kind = "workspace.archive"
+	Restore Kind = "workspace.restore"
+
+	ReadArchive   Kind = "archive.read"
+	RemoveArchive Kind = "archive.remove"
+
 	Exec    Kind = "command.exec"
 	Attach  Kind = "command.attach"
 	Signal  Kind = "command.signal"
@@ -70,6 +76,11 @@ type Action struct {
 	TTLMS   int64  `json:"ttl_ms,omitempty"`
 	IdleMS  int64  `json:"idle_ms,omitempty"`
 	NoStart bool   `json:"no_start,omitempty"`
+	// Archive is the id of the archive that it is about. Live: it was taken while commands
+	// ran. Export: it was sent to the client.
+	Archive string `json:"archive,omitempty"`
+	Live    bool   `json:"live,omitempty"`
+	Export  bool   `json:"export,omitempty"`
 }
 
 // Canonical returns the action's canonical bytes: JSON with the fields in the

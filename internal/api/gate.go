@@ -4,6 +4,7 @@ package api
 
 import (
 	"context"
+	"io"
 	"os"
 
 	"github.com/carrel-dev/carrel/internal/audit"
@@ -35,6 +36,16 @@ type Gate interface {
 	// Watch calls emit with what happens to refs, or to all that p may reach, until ctx
 	// ends or the daemon stops; first, unless after is 0, with what is kept since then.
 	Watch(ctx context.Context, p principal.Principal, refs []string, after int64, emit func(ev workspace.Event, lost int64) error) error
+
+	// Archive keeps the home of a workspace, or writes its archive to out if that is not
+	// nil. It ends with ctx.
+	Archive(ctx context.Context, p principal.Principal, ref string, want workspace.ArchiveWanted, out io.Writer, progress func(workspace.Progress)) (workspace.Archive, error)
+	// Restore makes a workspace from the archive that want names, or from in. Until it is
+	// whole it ends with ctx.
+	Restore(ctx context.Context, p principal.Principal, want workspace.RestoreWanted, in io.Reader, progress func(workspace.Progress)) (Workspace, error)
+	Archives(ctx context.Context, p principal.Principal) ([]workspace.Archive, error)
+	ReadArchive(ctx context.Context, p principal.Principal, ref string, out io.Writer) (workspace.Archive, error)
+	RemoveArchive(ctx context.Context, p principal.Principal, ref string) error
 
 	// Run, Spawn and Detach start a stopped workspace first. e.ID is set by the gate.
 	Run(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams) (id.Command, execapi.ExecResult, error)

@@ -137,6 +137,9 @@ type program struct {
 	as *account
 	// log takes its output.
 	log *os.File
+	// archiver is the program that the daemon has to have open, for it may not be able to
+	// open it itself; "" for none.
+	archiver string
 	// session detaches it from the terminal and from this process's group.
 	session bool
 }
@@ -165,6 +168,16 @@ func (i *instance) start(ctx context.Context, p program) (*exec.Cmd, error) {
 		Stderr:      p.log,
 		ExtraFiles:  []*os.File{theirs},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: p.session, Setpgid: !p.session},
+	}
+	if p.archiver != "" {
+		f, err := os.Open(p.archiver)
+		if err != nil {
+			theirs.Close()
+			return nil, fmt.Errorf("cannot start the %s: %w", p.name, err)
+		}
+		defer f.Close()
+		c.ExtraFiles = append(c.ExtraFiles, f)
+		c.Args = append(c.Args, "--archiver-fd", fmt.Sprint(2+len(c.ExtraFiles)))
 	}
 	var offset int64
 	if p.session {

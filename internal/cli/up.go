@@ -185,7 +185,7 @@ func (i *instance) isUp(ctx context.Context, v upView) (upView, bool) {
 
 func findPrograms() (map[string]string, error) {
 	out := map[string]string{}
-	for _, name := range []string{"carrel-broker", "carreld", "carrel-executor"} {
+	for _, name := range []string{"carrel-broker", "carreld", "carrel-executor", "carrel-archive"} {
 		p, err := findProgram(name)
 		if err != nil {
 			return nil, err
@@ -312,7 +312,7 @@ func (i *instance) startBoth(ctx context.Context, programs map[string]string, wh
 	var children []*exec.Cmd
 	for _, p := range []program{
 		{name: "broker", path: programs["carrel-broker"], args: []string{"--settings", i.settings()}},
-		{name: "daemon", path: programs["carreld"], args: daemonArgs, as: &who},
+		{name: "daemon", path: programs["carreld"], args: daemonArgs, as: &who, archiver: programs["carrel-archive"]},
 	} {
 		if _, fd, ok := i.running(p.name); ok {
 			unix.Close(fd)

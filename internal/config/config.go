@@ -52,8 +52,14 @@ type Config struct {
 	// IdleTimeout is how long a workspace may run with nothing in it; 0 is for ever.
 	IdleTimeout time.Duration
 	StopTimeout time.Duration
-	LogLevel    slog.Level
-	LogFormat   string
+	// ArchiveRetention is for how long archives are kept; 0 is for ever.
+	ArchiveRetention time.Duration
+	// What an archive may become; 0 is the archiver's own bound.
+	RestoreMaxBytes   int64
+	RestoreMaxEntries int
+	RestoreMaxRatio   int
+	LogLevel          slog.Level
+	LogFormat         string
 
 	from map[string]string
 }

@@ -65,15 +65,23 @@ var keys = []Key{
 		workspace.MinCPUWeight, workspace.MaxCPUWeight, func(l *workspace.Limits) *int64 { return &l.CPUWeight }),
 	limit("open_files", "open files of each process", parseCount, formatCount,
 		workspace.MinOpenFiles, workspace.MaxOpenFiles, func(l *workspace.Limits) *int64 { return &l.OpenFiles }),
-	number("max_workspaces", "2000", "most workspaces at once", 1, func(c *Config) *int { return &c.MaxWorkspaces }),
-	number("max_workspaces_per_owner", "0", "most workspaces of one owner; 0 for no bound", 0, func(c *Config) *int { return &c.MaxPerOwner }),
-	number("max_running", "0", "most workspaces that run at once; 0 for no bound", 0, func(c *Config) *int { return &c.MaxRunning }),
+	number("max_workspaces", "2000", "most workspaces at once", 1, 100_000, func(c *Config) *int { return &c.MaxWorkspaces }),
+	number("max_workspaces_per_owner", "0", "most workspaces of one owner; 0 for no bound", 0, 100_000, func(c *Config) *int { return &c.MaxPerOwner }),
+	number("max_running", "0", "most workspaces that run at once; 0 for no bound", 0, 100_000, func(c *Config) *int { return &c.MaxRunning }),
 	size("max_running_memory", "0", "most that the memory limits of those that run may add up to; 0 for no bound",
 		func(c *Config) *int64 { return &c.MaxRunningMemory }),
 	size("max_running_memory_per_owner", "0", "the same of one owner's; 0 for no bound",
 		func(c *Config) *int64 { return &c.MaxRunningMemoryPerOwner }),
 	span("idle_timeout", "60s", "how long a workspace may run with nothing in it before it is stopped, 0s for ever", 366*24*time.Hour,
 		func(c *Config) *time.Duration { return &c.IdleTimeout }),
+	span("archive_retention", "0s", "how long archives are kept, 0s for ever", 100*366*24*time.Hour,
+		func(c *Config) *time.Duration { return &c.ArchiveRetention }),
+	size("restore.max_bytes", "16GiB", "data of all files that an archive may unpack to; 0 for 64GiB",
+		func(c *Config) *int64 { return &c.RestoreMaxBytes }),
+	number("restore.max_entries", "2000000", "files, directories and links that an archive may have", 1, 4<<20,
+		func(c *Config) *int { return &c.RestoreMaxEntries }),
+	number("restore.max_ratio", "1000", "bytes that one byte of an archive may become, after the first 64MiB; 0 for no bound", 0, 1<<20,
+		func(c *Config) *int { return &c.RestoreMaxRatio }),
 	span("stop_timeout", "10s", "how long a stop waits for requests under way", 5*time.Minute,
 		func(c *Config) *time.Duration { return &c.StopTimeout }),
 	{
@@ -103,8 +111,7 @@ func text(name, def, usage string, field func(*Config) *string, check func(strin
 	}
 }
 
-func number(name, def, usage string, least int, field func(*Config) *int) Key {
-	const most = 100_000
+func number(name, def, usage string, least, most int, field func(*Config) *int) Key {
 	return Key{
 		Name: name, Default: def, Usage: fmt.Sprintf("%s, %d to %d", usage, least, most),
 		set: func(c *Config, v string) error {

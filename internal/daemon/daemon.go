@@ -28,6 +28,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"
+	"github.com/carrel-dev/carrel/internal/shelf"
 	"github.com/carrel-dev/carrel/internal/store"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -145,6 +146,12 @@ func serve(ctx context.Context, cfg *config.Config, o options, dial func(context
 	}
 	defer closing("audit log", record.Close)
 
+	archives, err := shelf.Open(filepath.Join(stateDir(cfg), "archives"))
+	if err != nil {
+		return err
+	}
+	defer closing("archives", archives.Close)
+
 	var g *gate.Gate
 	rt := namespace.New(namespace.Config{
 		RuntimeDir: cfg.RuntimeDir, Dial: dial,
@@ -154,6 +161,8 @@ func serve(ctx context.Context, cfg *config.Config, o options, dial func(context
 	g = gate.New(gate.Config{
 		Runtime: rt, Store: db, Audit: record, Prefix: cfg.NamePrefix, Limits: cfg.Limits, Idle: cfg.IdleTimeout,
 		Profiles: profiles,
+		Shelf:    archives, Archiver: archiver(o.archiverFD), KeepArchives: cfg.ArchiveRetention,
+		Unpacking: gate.Unpacking{Bytes: cfg.RestoreMaxBytes, Entries: int64(cfg.RestoreMaxEntries), Ratio: int64(cfg.RestoreMaxRatio)},
 		Admission: gate.Admission{
 			Workspaces: cfg.MaxWorkspaces, PerOwner: cfg.MaxPerOwner, Running: cfg.MaxRunning,
 			Memory: cfg.MaxRunningMemory, OwnerMemory: cfg.MaxRunningMemoryPerOwner,

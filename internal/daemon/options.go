@@ -27,6 +27,7 @@ type options struct {
 	settings     map[string]string
 	file         string
 	readyFD      int
+	archiverFD   int
 	version      bool
 	printConfig  bool
 	verifyAudit  bool
@@ -39,6 +40,7 @@ func parse(args []string, help io.Writer) (options, error) {
 	f.SetOutput(io.Discard) // an error is one line, and ours to print
 	f.StringVar(&o.file, "config", "", "read the configuration from this `file` instead of "+config.DefaultFile)
 	f.IntVar(&o.readyFD, "ready-fd", -1, "write one line to this inherited descriptor when serving, and close it")
+	f.IntVar(&o.archiverFD, "archiver-fd", -1, "the program carrel-archive, open at this inherited descriptor; else it is looked for beside this one")
 	f.BoolVar(&o.version, "version", false, "print the version and exit")
 	f.BoolVar(&o.printConfig, "print-config", false, "print every setting with its value and source, and exit")
 	f.BoolVar(&o.verifyAudit, "verify-audit", false, "verify the audit log without a running daemon, and exit")

@@ -102,7 +102,7 @@ func (g *Gate) update(ctx context.Context, p principal.Principal, name id.Worksp
 	if err != nil {
 		return err
 	}
-	if w.State == workspace.StateCreating || w.State == workspace.StateDestroying {
+	if w.State == workspace.StateCreating || w.State == workspace.StateRestoring || w.State == workspace.StateDestroying {
 		return fmt.Errorf("cannot change workspace %s: it is %s: %w", name, w.State, errdefs.ErrFailedPrecondition)
 	}
 	if c.Key != "" && c.Key != w.Key {

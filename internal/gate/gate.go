@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,6 +26,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/shelf"
 	"github.com/carrel-dev/carrel/internal/store"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -50,7 +52,13 @@ type Config struct {
 	// Profiles are what a workspace can ask for by name.
 	Profiles  map[string]Profile
 	Admission Admission
-	Log       *slog.Logger
+	// Shelf keeps archives. Archiver returns the program that makes and unpacks them, for
+	// the caller to close; KeepArchives is for how long, 0 for ever.
+	Shelf        *shelf.Shelf
+	Archiver     func() (*os.File, error)
+	Unpacking    Unpacking
+	KeepArchives time.Duration
+	Log          *slog.Logger
 	// Version is what the log's lifecycle records say.
 	Version string
 }
@@ -207,6 +215,7 @@ func verb(k action.Kind) string {
 	if v, ok := map[action.Kind]string{
 		action.Create: "create", action.Start: "start", action.Stop: "stop", action.Destroy: "destroy",
 		action.Pause: "pause", action.Resume: "resume", action.Update: "change", action.Stats: "measure", action.Watch: "watch",
+		action.Archive: "archive", action.Restore: "restore", action.ReadArchive: "read", action.RemoveArchive: "remove",
 		action.Exec: "run a command in", action.Attach: "attach to a command in", action.Signal: "signal a command in",
 		action.Inspect: "inspect", action.Commands: "list the commands of", action.Logs: "read the output of a command in",
 		action.Resize: "resize a terminal in", action.Audit: "read the audit log",

@@ -24,13 +24,19 @@ const (
 func (g *Gate) Tend(ctx context.Context) {
 	t := time.NewTicker(tick)
 	defer t.Stop()
+	old := time.NewTicker(time.Hour)
+	defer old.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-t.C:
+		case now := <-old.C:
+			if err := g.forgetOld(ctx, now); err != nil {
+				g.cfg.Log.Error("cannot remove archives that were kept for their time", "error", err)
+			}
+		case now := <-t.C:
+			g.tendAll(ctx, now)
 		}
-		g.tendAll(ctx, time.Now())
 	}
 }
 
@@ -44,7 +50,7 @@ func (g *Gate) tendAll(ctx context.Context, now time.Time) {
 }
 
 func (g *Gate) expired(w *store.Workspace, now time.Time) bool {
-	return !w.Expires.IsZero() && now.After(w.Expires) && w.State != workspace.StateDestroying && w.State != workspace.StateCreating
+	return !w.Expires.IsZero() && now.After(w.Expires) && w.State != workspace.StateDestroying && w.State != workspace.StateCreating && w.State != workspace.StateRestoring
 }
 
 // idle reports whether a workspace that runs has not been used for its time. Whether

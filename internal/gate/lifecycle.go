@@ -103,33 +103,44 @@ func (g *Gate) create(ctx context.Context, r request, fresh store.Workspace) (st
 		r.on, r.action.Workspace = w, w.Name
 		return w, false, g.deny(ctx, r, fmt.Errorf("cannot create workspace %q: another user has one with this key; choose another key: %w", key, errdefs.ErrPermissionDenied))
 	}
-	if exists && w.State == workspace.StateDestroying {
-		return w, false, fmt.Errorf("cannot create workspace %q: the one there is, %s, is being destroyed; run \"carrel destroy\" again to finish that: %w", key, w.Name, errdefs.ErrFailedPrecondition)
+	if exists && (w.State == workspace.StateDestroying || w.State == workspace.StateRestoring) {
+		return w, false, fmt.Errorf("cannot create workspace %q: the one there is, %s, is %s; run \"carrel destroy\" to finish that: %w", key, w.Name, w.State, errdefs.ErrFailedPrecondition)
 	}
 	if exists && w.State != workspace.StateCreating {
 		return w, false, nil
 	}
 	if exists { // begun before, and broken off at a point that is not known
-		w, err := g.make(ctx, r, w, false)
+		w, err := g.make(ctx, r, w, false, nil)
 		return w, err == nil, err
 	}
 	if err := g.usableKey(key); err != nil {
 		return w, false, err
 	}
+	w, err := g.named(ctx, r, fresh, nil)
+	return w, err == nil, err
+}
+
+// filling makes what a workspace has from the start, and leaves it running. What it
+// returns beside is for the record.
+type filling func(context.Context, store.Workspace) (runtime.Workspace, any, error)
+
+// named makes a workspace under the first name of its key that is free.
+func (g *Gate) named(ctx context.Context, r request, fresh store.Workspace, fill filling) (store.Workspace, error) {
+	key := fresh.Key
 	prefix := cmp.Or(g.cfg.Profiles[fresh.Profile].Prefix, g.cfg.Prefix)
 	n, err := g.cfg.Store.FreeSuffix(ctx, prefix, key)
 	if err != nil {
-		return w, false, err
+		return fresh, err
 	}
 	for last := min(n+maxNames, id.MaxCollision+1); n < last; n++ {
 		fresh.Name = id.Derive(prefix, key, n)
-		w, err := g.make(ctx, r, fresh, true)
+		w, err := g.make(ctx, r, fresh, true, fill)
 		// The name has another key: of a collision, or of a life before.
 		if !errdefs.IsAlreadyExists(err) {
-			return w, err == nil, err
+			return w, err
 		}
 	}
-	return w, false, fmt.Errorf("cannot create workspace %q: every name up to %s is taken: %w", key, id.Derive(prefix, key, n-1), errdefs.ErrResourceExhausted)
+	return fresh, fmt.Errorf("cannot create workspace %q: every name up to %s is taken: %w", key, id.Derive(prefix, key, n-1), errdefs.ErrResourceExhausted)
 }
 
 // usableKey refuses a key that could be taken for the name of another workspace.
@@ -161,8 +172,9 @@ func (g *Gate) prefixes() iter.Seq[string] {
 
 // make carries one creation out under one name. What fails is undone; if that
 // fails too, the workspace stays as creating and the next attempt goes on.
-func (g *Gate) make(ctx context.Context, r request, w store.Workspace, insert bool) (store.Workspace, error) {
+func (g *Gate) make(ctx context.Context, r request, w store.Workspace, insert bool, fill filling) (store.Workspace, error) {
 	r.on, r.action.Workspace = w, w.Name
+	to := workspace.StateStopped
 	err := g.exclusive(ctx, slot{name: w.Name}, action.Create, false, func(ctx context.Context) error {
 		return g.do(ctx, r, func(ctx context.Context) (any, error) {
 			if insert {
@@ -179,12 +191,28 @@ func (g *Gate) make(ctx context.Context, r request, w store.Workspace, insert bo
 			if err != nil {
 				return nil, errors.Join(err, g.cfg.Store.Delete(ctx, w.Name))
 			}
+			var data any
+			if fill != nil {
+				to = workspace.StateRunning
+				if rt, data, err = fill(ctx, w); err != nil {
+					return nil, errors.Join(err, g.unmake(ctx, w))
+				}
+			}
 			g.note(rt)
-			return nil, g.cfg.Store.SetState(ctx, w.Name, workspace.StateStopped)
+			return data, g.cfg.Store.SetState(ctx, w.Name, to)
 		})
 	})
-	w.State = workspace.StateStopped
+	w.State = to
 	return w, err
+}
+
+// unmake takes back a workspace that could not be filled. If that fails too, the next
+// start does it.
+func (g *Gate) unmake(ctx context.Context, w store.Workspace) error {
+	if _, err := g.cfg.Runtime.Destroy(ctx, w.Name, true); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("cannot take workspace %s back, the next start of the daemon does: %w", w.Name, err)
+	}
+	return g.cfg.Store.Delete(ctx, w.Name)
 }
 
 // insert adds a workspace to those that live, if there is room for it.

@@ -118,6 +118,9 @@ func (g *Gate) Recover(ctx context.Context) error {
 			return fmt.Errorf("cannot put workspace %s right: %w", w.Name, err)
 		}
 	}
+	if err := g.tidyShelf(ctx); err != nil {
+		return err
+	}
 	return g.mark(ctx)
 }
 
@@ -125,6 +128,7 @@ func (g *Gate) Recover(ctx context.Context) error {
 // can be used.
 //
 //	stored      with the broker   becomes
+//	restoring   either            gone: what was unpacked is not known to be whole
 //	creating    there             stopped: the creation is finished
 //	creating    missing           gone: the creation is undone
 //	destroying  either            destroyed: finished, with or without the home
@@ -139,6 +143,8 @@ func (g *Gate) reconcile(ctx context.Context, w store.Workspace, rt runtime.Work
 	case w.State == workspace.StateDestroying:
 		_, err := g.destroy(ctx, principal.Self(), w.Name, w.Purge, action.Recover)
 		return g.tolerate(w, err)
+	case w.State == workspace.StateRestoring:
+		return g.tolerate(w, g.recovering(ctx, w, func(ctx context.Context) error { return g.unmake(ctx, w) }))
 	case w.State == workspace.StateCreating && !exists:
 		return g.recovering(ctx, w, func(ctx context.Context) error { return g.cfg.Store.Delete(ctx, w.Name) })
 	case !running:

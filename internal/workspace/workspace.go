@@ -33,8 +33,10 @@ type State string
 // has finished it.
 const (
 	StateCreating State = "creating"
-	StateStopped  State = "stopped"
-	StateRunning  State = "running"
+	// StateRestoring: it is being filled; a crash undoes it.
+	StateRestoring State = "restoring"
+	StateStopped   State = "stopped"
+	StateRunning   State = "running"
 	// StatePaused: it runs, and its commands are frozen.
 	StatePaused     State = "paused"
 	StateDestroying State = "destroying"

@@ -1,7 +1,7 @@
 // Package carrel is the Go client of carrel, which gives every AI agent, chat and
 // user an isolated workspace on a Linux host.
 //
-// [New] makes a [Client]. Its methods Workspaces, Commands, Audit and System hand
+// [New] makes a [Client]. Its methods Workspaces, Commands, Archives, Audit and System hand
 // out the generated clients of the whole API; [Client.Exec] runs one command and
 // returns what it wrote; [Client.Start] starts one whose pipes or terminal this
 // process then holds itself, so that its bytes do not pass through the daemon.
@@ -123,6 +123,11 @@ func (c *Client) Workspaces() carrelv1connect.WorkspaceServiceClient {
 // the daemon; Start does not.
 func (c *Client) Commands() carrelv1connect.CommandServiceClient {
 	return carrelv1connect.NewCommandServiceClient(c.http(), baseURL, c.opts...)
+}
+
+// Archives returns the client of carrel.v1.ArchiveService.
+func (c *Client) Archives() carrelv1connect.ArchiveServiceClient {
+	return carrelv1connect.NewArchiveServiceClient(c.http(), baseURL, c.opts...)
 }
 
 // Audit returns the client of carrel.v1.AuditService.

@@ -31,15 +31,17 @@ var tiers = []deps.Tier{
 
 	{Name: "audit", Level: 2},
 	{Name: "store", Level: 2},
+	{Name: "shelf", Level: 2},
 
 	{Name: "jsonrpc", Level: 3},
 	{Name: "peercred", Level: 3},
 	{Name: "pollfd", Level: 3},
 	{Name: "thread", Level: 3},
+	{Name: "sealed", Level: 3},
 	{Name: "execapi", Level: 3},
 	{Name: "brokerapi", Level: 3},
 	{Name: "fdapi", Level: 3, With: []string{"execapi"}},
-	{Name: "sandbox", Level: 3, With: []string{"thread"}},
+	{Name: "sandbox", Level: 3, With: []string{"sealed", "thread"}},
 	// What an error is called on the wire: data, beside the API that it is for.
 	{Name: "api/errcode", Level: 3},
 
@@ -120,6 +122,7 @@ var binaries = []struct {
 			{internal + "pollfd", "watches a descriptor it inherited"},
 			{internal + "sandbox/cgroup", "makes the control groups"},
 			{internal + "sandbox/launch", "starts executors"},
+			{internal + "sealed", "the executor, as it was when the broker started"},
 			{internal + "thread", "a start gives up rights on a thread of its own"},
 		}, privileged...),
 		notWithRights,

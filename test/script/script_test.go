@@ -44,7 +44,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	bin = dir
-	build := exec.Command("go", "build", "-o", dir, "./cmd/carrel", "./cmd/carreld", "./cmd/carrel-broker", "./cmd/carrel-executor")
+	build := exec.Command("go", "build", "-o", dir, "./cmd/...")
 	build.Dir = filepath.Join("..", "..")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {

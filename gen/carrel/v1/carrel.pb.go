@@ -3358,6 +3358,908 @@ func (x *VersionResponse) GetGo() string {
 	return ""
 }
 
+type Archive struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The workspace that it is of.
+	Workspace string  `protobuf:"bytes,2,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Key       string  `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	Owner     string  `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
+	Profile   string  `protobuf:"bytes,5,opt,name=profile,proto3" json:"profile,omitempty"`
+	Limits    *Limits `protobuf:"bytes,6,opt,name=limits,proto3" json:"limits,omitempty"`
+	// Of the file, in hexadecimal.
+	Sha256 string `protobuf:"bytes,7,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	Size   int64  `protobuf:"varint,8,opt,name=size,proto3" json:"size,omitempty"`
+	// What is in it.
+	Entries       int64 `protobuf:"varint,9,opt,name=entries,proto3" json:"entries,omitempty"`
+	Bytes         int64 `protobuf:"varint,10,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	CreatedUnixMs int64 `protobuf:"varint,11,opt,name=created_unix_ms,json=createdUnixMs,proto3" json:"created_unix_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Archive) Reset() {
+	*x = Archive{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Archive) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Archive) ProtoMessage() {}
+
+func (x *Archive) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Archive.ProtoReflect.Descriptor instead.
+func (*Archive) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *Archive) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Archive) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *Archive) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Archive) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *Archive) GetProfile() string {
+	if x != nil {
+		return x.Profile
+	}
+	return ""
+}
+
+func (x *Archive) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *Archive) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
+func (x *Archive) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *Archive) GetEntries() int64 {
+	if x != nil {
+		return x.Entries
+	}
+	return 0
+}
+
+func (x *Archive) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Archive) GetCreatedUnixMs() int64 {
+	if x != nil {
+		return x.CreatedUnixMs
+	}
+	return 0
+}
+
+// ArchiveProgress is how far it has come.
+type ArchiveProgress struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Entries       int64                  `protobuf:"varint,1,opt,name=entries,proto3" json:"entries,omitempty"`
+	Bytes         int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ArchiveProgress) Reset() {
+	*x = ArchiveProgress{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ArchiveProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ArchiveProgress) ProtoMessage() {}
+
+func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ArchiveProgress.ProtoReflect.Descriptor instead.
+func (*ArchiveProgress) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *ArchiveProgress) GetEntries() int64 {
+	if x != nil {
+		return x.Entries
+	}
+	return 0
+}
+
+func (x *ArchiveProgress) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+type CreateArchiveRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// Send the archive instead of keeping it.
+	Export bool `protobuf:"varint,2,opt,name=export,proto3" json:"export,omitempty"`
+	// Archive while commands run; what changes meanwhile is taken as it is read.
+	Live bool `protobuf:"varint,3,opt,name=live,proto3" json:"live,omitempty"`
+	// End the workspace, and remove its home, once the archive is safe.
+	Destroy       bool   `protobuf:"varint,4,opt,name=destroy,proto3" json:"destroy,omitempty"`
+	RequestId     string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateArchiveRequest) Reset() {
+	*x = CreateArchiveRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateArchiveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateArchiveRequest) ProtoMessage() {}
+
+func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateArchiveRequest.ProtoReflect.Descriptor instead.
+func (*CreateArchiveRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *CreateArchiveRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *CreateArchiveRequest) GetExport() bool {
+	if x != nil {
+		return x.Export
+	}
+	return false
+}
+
+func (x *CreateArchiveRequest) GetLive() bool {
+	if x != nil {
+		return x.Live
+	}
+	return false
+}
+
+func (x *CreateArchiveRequest) GetDestroy() bool {
+	if x != nil {
+		return x.Destroy
+	}
+	return false
+}
+
+func (x *CreateArchiveRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+type CreateArchiveResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Kind:
+	//
+	//	*CreateArchiveResponse_Progress
+	//	*CreateArchiveResponse_Data
+	//	*CreateArchiveResponse_Archive
+	Kind          isCreateArchiveResponse_Kind `protobuf_oneof:"kind"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateArchiveResponse) Reset() {
+	*x = CreateArchiveResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateArchiveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateArchiveResponse) ProtoMessage() {}
+
+func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateArchiveResponse.ProtoReflect.Descriptor instead.
+func (*CreateArchiveResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *CreateArchiveResponse) GetKind() isCreateArchiveResponse_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *CreateArchiveResponse) GetProgress() *ArchiveProgress {
+	if x != nil {
+		if x, ok := x.Kind.(*CreateArchiveResponse_Progress); ok {
+			return x.Progress
+		}
+	}
+	return nil
+}
+
+func (x *CreateArchiveResponse) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Kind.(*CreateArchiveResponse_Data); ok {
+			return x.Data
+		}
+	}
+	return nil
+}
+
+func (x *CreateArchiveResponse) GetArchive() *Archive {
+	if x != nil {
+		if x, ok := x.Kind.(*CreateArchiveResponse_Archive); ok {
+			return x.Archive
+		}
+	}
+	return nil
+}
+
+type isCreateArchiveResponse_Kind interface {
+	isCreateArchiveResponse_Kind()
+}
+
+type CreateArchiveResponse_Progress struct {
+	Progress *ArchiveProgress `protobuf:"bytes,1,opt,name=progress,proto3,oneof"`
+}
+
+type CreateArchiveResponse_Data struct {
+	Data []byte `protobuf:"bytes,2,opt,name=data,proto3,oneof"`
+}
+
+type CreateArchiveResponse_Archive struct {
+	Archive *Archive `protobuf:"bytes,3,opt,name=archive,proto3,oneof"`
+}
+
+func (*CreateArchiveResponse_Progress) isCreateArchiveResponse_Kind() {}
+
+func (*CreateArchiveResponse_Data) isCreateArchiveResponse_Kind() {}
+
+func (*CreateArchiveResponse_Archive) isCreateArchiveResponse_Kind() {}
+
+type RestoreStart struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of an archive, or the key or name of a workspace for its newest; empty if the
+	// archive follows.
+	From string `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
+	// Of the new workspace; empty is that of the archive.
+	Key           string  `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	Profile       string  `protobuf:"bytes,3,opt,name=profile,proto3" json:"profile,omitempty"`
+	Limits        *Limits `protobuf:"bytes,4,opt,name=limits,proto3" json:"limits,omitempty"`
+	TtlMs         int64   `protobuf:"varint,5,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
+	IdleTimeoutMs int64   `protobuf:"varint,6,opt,name=idle_timeout_ms,json=idleTimeoutMs,proto3" json:"idle_timeout_ms,omitempty"`
+	RequestId     string  `protobuf:"bytes,7,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoreStart) Reset() {
+	*x = RestoreStart{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoreStart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreStart) ProtoMessage() {}
+
+func (x *RestoreStart) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreStart.ProtoReflect.Descriptor instead.
+func (*RestoreStart) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *RestoreStart) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *RestoreStart) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *RestoreStart) GetProfile() string {
+	if x != nil {
+		return x.Profile
+	}
+	return ""
+}
+
+func (x *RestoreStart) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *RestoreStart) GetTtlMs() int64 {
+	if x != nil {
+		return x.TtlMs
+	}
+	return 0
+}
+
+func (x *RestoreStart) GetIdleTimeoutMs() int64 {
+	if x != nil {
+		return x.IdleTimeoutMs
+	}
+	return 0
+}
+
+func (x *RestoreStart) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+type RestoreRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Kind:
+	//
+	//	*RestoreRequest_Start
+	//	*RestoreRequest_Data
+	Kind          isRestoreRequest_Kind `protobuf_oneof:"kind"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoreRequest) Reset() {
+	*x = RestoreRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoreRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreRequest) ProtoMessage() {}
+
+func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
+func (*RestoreRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *RestoreRequest) GetKind() isRestoreRequest_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *RestoreRequest) GetStart() *RestoreStart {
+	if x != nil {
+		if x, ok := x.Kind.(*RestoreRequest_Start); ok {
+			return x.Start
+		}
+	}
+	return nil
+}
+
+func (x *RestoreRequest) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Kind.(*RestoreRequest_Data); ok {
+			return x.Data
+		}
+	}
+	return nil
+}
+
+type isRestoreRequest_Kind interface {
+	isRestoreRequest_Kind()
+}
+
+type RestoreRequest_Start struct {
+	Start *RestoreStart `protobuf:"bytes,1,opt,name=start,proto3,oneof"`
+}
+
+type RestoreRequest_Data struct {
+	Data []byte `protobuf:"bytes,2,opt,name=data,proto3,oneof"`
+}
+
+func (*RestoreRequest_Start) isRestoreRequest_Kind() {}
+
+func (*RestoreRequest_Data) isRestoreRequest_Kind() {}
+
+type RestoreResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Kind:
+	//
+	//	*RestoreResponse_Progress
+	//	*RestoreResponse_Workspace
+	Kind          isRestoreResponse_Kind `protobuf_oneof:"kind"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoreResponse) Reset() {
+	*x = RestoreResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoreResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreResponse) ProtoMessage() {}
+
+func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
+func (*RestoreResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *RestoreResponse) GetKind() isRestoreResponse_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *RestoreResponse) GetProgress() *ArchiveProgress {
+	if x != nil {
+		if x, ok := x.Kind.(*RestoreResponse_Progress); ok {
+			return x.Progress
+		}
+	}
+	return nil
+}
+
+func (x *RestoreResponse) GetWorkspace() *Workspace {
+	if x != nil {
+		if x, ok := x.Kind.(*RestoreResponse_Workspace); ok {
+			return x.Workspace
+		}
+	}
+	return nil
+}
+
+type isRestoreResponse_Kind interface {
+	isRestoreResponse_Kind()
+}
+
+type RestoreResponse_Progress struct {
+	Progress *ArchiveProgress `protobuf:"bytes,1,opt,name=progress,proto3,oneof"`
+}
+
+type RestoreResponse_Workspace struct {
+	Workspace *Workspace `protobuf:"bytes,2,opt,name=workspace,proto3,oneof"`
+}
+
+func (*RestoreResponse_Progress) isRestoreResponse_Kind() {}
+
+func (*RestoreResponse_Workspace) isRestoreResponse_Kind() {}
+
+type ListArchivesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListArchivesRequest) Reset() {
+	*x = ListArchivesRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListArchivesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListArchivesRequest) ProtoMessage() {}
+
+func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListArchivesRequest.ProtoReflect.Descriptor instead.
+func (*ListArchivesRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{57}
+}
+
+type ListArchivesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Archives      []*Archive             `protobuf:"bytes,1,rep,name=archives,proto3" json:"archives,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListArchivesResponse) Reset() {
+	*x = ListArchivesResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListArchivesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListArchivesResponse) ProtoMessage() {}
+
+func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListArchivesResponse.ProtoReflect.Descriptor instead.
+func (*ListArchivesResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *ListArchivesResponse) GetArchives() []*Archive {
+	if x != nil {
+		return x.Archives
+	}
+	return nil
+}
+
+type ReadArchiveRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Archive       string                 `protobuf:"bytes,1,opt,name=archive,proto3" json:"archive,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadArchiveRequest) Reset() {
+	*x = ReadArchiveRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadArchiveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadArchiveRequest) ProtoMessage() {}
+
+func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadArchiveRequest.ProtoReflect.Descriptor instead.
+func (*ReadArchiveRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *ReadArchiveRequest) GetArchive() string {
+	if x != nil {
+		return x.Archive
+	}
+	return ""
+}
+
+type ReadArchiveResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Kind:
+	//
+	//	*ReadArchiveResponse_Data
+	//	*ReadArchiveResponse_Archive
+	Kind          isReadArchiveResponse_Kind `protobuf_oneof:"kind"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadArchiveResponse) Reset() {
+	*x = ReadArchiveResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadArchiveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadArchiveResponse) ProtoMessage() {}
+
+func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadArchiveResponse.ProtoReflect.Descriptor instead.
+func (*ReadArchiveResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *ReadArchiveResponse) GetKind() isReadArchiveResponse_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *ReadArchiveResponse) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Kind.(*ReadArchiveResponse_Data); ok {
+			return x.Data
+		}
+	}
+	return nil
+}
+
+func (x *ReadArchiveResponse) GetArchive() *Archive {
+	if x != nil {
+		if x, ok := x.Kind.(*ReadArchiveResponse_Archive); ok {
+			return x.Archive
+		}
+	}
+	return nil
+}
+
+type isReadArchiveResponse_Kind interface {
+	isReadArchiveResponse_Kind()
+}
+
+type ReadArchiveResponse_Data struct {
+	Data []byte `protobuf:"bytes,1,opt,name=data,proto3,oneof"`
+}
+
+type ReadArchiveResponse_Archive struct {
+	Archive *Archive `protobuf:"bytes,2,opt,name=archive,proto3,oneof"`
+}
+
+func (*ReadArchiveResponse_Data) isReadArchiveResponse_Kind() {}
+
+func (*ReadArchiveResponse_Archive) isReadArchiveResponse_Kind() {}
+
+type RemoveArchiveRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Archive       string                 `protobuf:"bytes,1,opt,name=archive,proto3" json:"archive,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveArchiveRequest) Reset() {
+	*x = RemoveArchiveRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveArchiveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveArchiveRequest) ProtoMessage() {}
+
+func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveArchiveRequest.ProtoReflect.Descriptor instead.
+func (*RemoveArchiveRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *RemoveArchiveRequest) GetArchive() string {
+	if x != nil {
+		return x.Archive
+	}
+	return ""
+}
+
+type RemoveArchiveResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveArchiveResponse) Reset() {
+	*x = RemoveArchiveResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveArchiveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveArchiveResponse) ProtoMessage() {}
+
+func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveArchiveResponse.ProtoReflect.Descriptor instead.
+func (*RemoveArchiveResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{62}
+}
+
 var File_carrel_v1_carrel_proto protoreflect.FileDescriptor
 
 const file_carrel_v1_carrel_proto_rawDesc = "" +
@@ -3620,7 +4522,64 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x0fVersionResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x16\n" +
 	"\x06commit\x18\x02 \x01(\tR\x06commit\x12\x0e\n" +
-	"\x02go\x18\x03 \x01(\tR\x02go2\xab\x05\n" +
+	"\x02go\x18\x03 \x01(\tR\x02go\"\xa8\x02\n" +
+	"\aArchive\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
+	"\tworkspace\x18\x02 \x01(\tR\tworkspace\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\tR\x03key\x12\x14\n" +
+	"\x05owner\x18\x04 \x01(\tR\x05owner\x12\x18\n" +
+	"\aprofile\x18\x05 \x01(\tR\aprofile\x12)\n" +
+	"\x06limits\x18\x06 \x01(\v2\x11.carrel.v1.LimitsR\x06limits\x12\x16\n" +
+	"\x06sha256\x18\a \x01(\tR\x06sha256\x12\x12\n" +
+	"\x04size\x18\b \x01(\x03R\x04size\x12\x18\n" +
+	"\aentries\x18\t \x01(\x03R\aentries\x12\x14\n" +
+	"\x05bytes\x18\n" +
+	" \x01(\x03R\x05bytes\x12&\n" +
+	"\x0fcreated_unix_ms\x18\v \x01(\x03R\rcreatedUnixMs\"A\n" +
+	"\x0fArchiveProgress\x12\x18\n" +
+	"\aentries\x18\x01 \x01(\x03R\aentries\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\"\x99\x01\n" +
+	"\x14CreateArchiveRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x16\n" +
+	"\x06export\x18\x02 \x01(\bR\x06export\x12\x12\n" +
+	"\x04live\x18\x03 \x01(\bR\x04live\x12\x18\n" +
+	"\adestroy\x18\x04 \x01(\bR\adestroy\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x05 \x01(\tR\trequestId\"\x9f\x01\n" +
+	"\x15CreateArchiveResponse\x128\n" +
+	"\bprogress\x18\x01 \x01(\v2\x1a.carrel.v1.ArchiveProgressH\x00R\bprogress\x12\x14\n" +
+	"\x04data\x18\x02 \x01(\fH\x00R\x04data\x12.\n" +
+	"\aarchive\x18\x03 \x01(\v2\x12.carrel.v1.ArchiveH\x00R\aarchiveB\x06\n" +
+	"\x04kind\"\xd7\x01\n" +
+	"\fRestoreStart\x12\x12\n" +
+	"\x04from\x18\x01 \x01(\tR\x04from\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\x12\x18\n" +
+	"\aprofile\x18\x03 \x01(\tR\aprofile\x12)\n" +
+	"\x06limits\x18\x04 \x01(\v2\x11.carrel.v1.LimitsR\x06limits\x12\x15\n" +
+	"\x06ttl_ms\x18\x05 \x01(\x03R\x05ttlMs\x12&\n" +
+	"\x0fidle_timeout_ms\x18\x06 \x01(\x03R\ridleTimeoutMs\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\a \x01(\tR\trequestId\"_\n" +
+	"\x0eRestoreRequest\x12/\n" +
+	"\x05start\x18\x01 \x01(\v2\x17.carrel.v1.RestoreStartH\x00R\x05start\x12\x14\n" +
+	"\x04data\x18\x02 \x01(\fH\x00R\x04dataB\x06\n" +
+	"\x04kind\"\x89\x01\n" +
+	"\x0fRestoreResponse\x128\n" +
+	"\bprogress\x18\x01 \x01(\v2\x1a.carrel.v1.ArchiveProgressH\x00R\bprogress\x124\n" +
+	"\tworkspace\x18\x02 \x01(\v2\x14.carrel.v1.WorkspaceH\x00R\tworkspaceB\x06\n" +
+	"\x04kind\"\x15\n" +
+	"\x13ListArchivesRequest\"F\n" +
+	"\x14ListArchivesResponse\x12.\n" +
+	"\barchives\x18\x01 \x03(\v2\x12.carrel.v1.ArchiveR\barchives\".\n" +
+	"\x12ReadArchiveRequest\x12\x18\n" +
+	"\aarchive\x18\x01 \x01(\tR\aarchive\"c\n" +
+	"\x13ReadArchiveResponse\x12\x14\n" +
+	"\x04data\x18\x01 \x01(\fH\x00R\x04data\x12.\n" +
+	"\aarchive\x18\x02 \x01(\v2\x12.carrel.v1.ArchiveH\x00R\aarchiveB\x06\n" +
+	"\x04kind\"0\n" +
+	"\x14RemoveArchiveRequest\x12\x18\n" +
+	"\aarchive\x18\x01 \x01(\tR\aarchive\"\x17\n" +
+	"\x15RemoveArchiveResponse2\xab\x05\n" +
 	"\x10WorkspaceService\x12=\n" +
 	"\x06Create\x12\x18.carrel.v1.CreateRequest\x1a\x19.carrel.v1.CreateResponse\x124\n" +
 	"\x03Get\x12\x15.carrel.v1.GetRequest\x1a\x16.carrel.v1.GetResponse\x127\n" +
@@ -3639,7 +4598,13 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06Detach\x12\x18.carrel.v1.DetachRequest\x1a\x19.carrel.v1.DetachResponse\x12O\n" +
 	"\fListCommands\x12\x1e.carrel.v1.ListCommandsRequest\x1a\x1f.carrel.v1.ListCommandsResponse\x129\n" +
 	"\x04Logs\x12\x16.carrel.v1.LogsRequest\x1a\x17.carrel.v1.LogsResponse0\x01\x12=\n" +
-	"\x06Signal\x12\x18.carrel.v1.SignalRequest\x1a\x19.carrel.v1.SignalResponse2\x88\x01\n" +
+	"\x06Signal\x12\x18.carrel.v1.SignalRequest\x1a\x19.carrel.v1.SignalResponse2\xa1\x03\n" +
+	"\x0eArchiveService\x12T\n" +
+	"\rCreateArchive\x12\x1f.carrel.v1.CreateArchiveRequest\x1a .carrel.v1.CreateArchiveResponse0\x01\x12D\n" +
+	"\aRestore\x12\x19.carrel.v1.RestoreRequest\x1a\x1a.carrel.v1.RestoreResponse(\x010\x01\x12O\n" +
+	"\fListArchives\x12\x1e.carrel.v1.ListArchivesRequest\x1a\x1f.carrel.v1.ListArchivesResponse\x12N\n" +
+	"\vReadArchive\x12\x1d.carrel.v1.ReadArchiveRequest\x1a\x1e.carrel.v1.ReadArchiveResponse0\x01\x12R\n" +
+	"\rRemoveArchive\x12\x1f.carrel.v1.RemoveArchiveRequest\x1a .carrel.v1.RemoveArchiveResponse2\x88\x01\n" +
 	"\fAuditService\x12=\n" +
 	"\x06Verify\x12\x18.carrel.v1.VerifyRequest\x1a\x19.carrel.v1.VerifyResponse\x129\n" +
 	"\x04Show\x12\x16.carrel.v1.ShowRequest\x1a\x17.carrel.v1.ShowResponse0\x012Q\n" +
@@ -3658,59 +4623,72 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 64)
 var file_carrel_v1_carrel_proto_goTypes = []any{
-	(*Limits)(nil),               // 0: carrel.v1.Limits
-	(*Control)(nil),              // 1: carrel.v1.Control
-	(*Workspace)(nil),            // 2: carrel.v1.Workspace
-	(*CreateRequest)(nil),        // 3: carrel.v1.CreateRequest
-	(*CreateResponse)(nil),       // 4: carrel.v1.CreateResponse
-	(*GetRequest)(nil),           // 5: carrel.v1.GetRequest
-	(*GetResponse)(nil),          // 6: carrel.v1.GetResponse
-	(*ListRequest)(nil),          // 7: carrel.v1.ListRequest
-	(*ListResponse)(nil),         // 8: carrel.v1.ListResponse
-	(*StartRequest)(nil),         // 9: carrel.v1.StartRequest
-	(*StartResponse)(nil),        // 10: carrel.v1.StartResponse
-	(*StopRequest)(nil),          // 11: carrel.v1.StopRequest
-	(*PauseRequest)(nil),         // 12: carrel.v1.PauseRequest
-	(*PauseResponse)(nil),        // 13: carrel.v1.PauseResponse
-	(*ResumeRequest)(nil),        // 14: carrel.v1.ResumeRequest
-	(*ResumeResponse)(nil),       // 15: carrel.v1.ResumeResponse
-	(*UpdateRequest)(nil),        // 16: carrel.v1.UpdateRequest
-	(*UpdateResponse)(nil),       // 17: carrel.v1.UpdateResponse
-	(*StatsRequest)(nil),         // 18: carrel.v1.StatsRequest
-	(*Usage)(nil),                // 19: carrel.v1.Usage
-	(*StatsResponse)(nil),        // 20: carrel.v1.StatsResponse
-	(*WatchRequest)(nil),         // 21: carrel.v1.WatchRequest
-	(*Event)(nil),                // 22: carrel.v1.Event
-	(*WatchResponse)(nil),        // 23: carrel.v1.WatchResponse
-	(*StopResponse)(nil),         // 24: carrel.v1.StopResponse
-	(*DestroyRequest)(nil),       // 25: carrel.v1.DestroyRequest
-	(*DestroyResponse)(nil),      // 26: carrel.v1.DestroyResponse
-	(*Command)(nil),              // 27: carrel.v1.Command
-	(*Status)(nil),               // 28: carrel.v1.Status
-	(*ExecRequest)(nil),          // 29: carrel.v1.ExecRequest
-	(*ExecResponse)(nil),         // 30: carrel.v1.ExecResponse
-	(*WindowSize)(nil),           // 31: carrel.v1.WindowSize
-	(*StreamStart)(nil),          // 32: carrel.v1.StreamStart
-	(*StreamRequest)(nil),        // 33: carrel.v1.StreamRequest
-	(*StreamResponse)(nil),       // 34: carrel.v1.StreamResponse
-	(*DetachRequest)(nil),        // 35: carrel.v1.DetachRequest
-	(*DetachResponse)(nil),       // 36: carrel.v1.DetachResponse
-	(*CommandInfo)(nil),          // 37: carrel.v1.CommandInfo
-	(*ListCommandsRequest)(nil),  // 38: carrel.v1.ListCommandsRequest
-	(*ListCommandsResponse)(nil), // 39: carrel.v1.ListCommandsResponse
-	(*LogsRequest)(nil),          // 40: carrel.v1.LogsRequest
-	(*LogsResponse)(nil),         // 41: carrel.v1.LogsResponse
-	(*SignalRequest)(nil),        // 42: carrel.v1.SignalRequest
-	(*SignalResponse)(nil),       // 43: carrel.v1.SignalResponse
-	(*VerifyRequest)(nil),        // 44: carrel.v1.VerifyRequest
-	(*VerifyResponse)(nil),       // 45: carrel.v1.VerifyResponse
-	(*ShowRequest)(nil),          // 46: carrel.v1.ShowRequest
-	(*ShowResponse)(nil),         // 47: carrel.v1.ShowResponse
-	(*VersionRequest)(nil),       // 48: carrel.v1.VersionRequest
-	(*VersionResponse)(nil),      // 49: carrel.v1.VersionResponse
-	nil,                          // 50: carrel.v1.Command.EnvEntry
+	(*Limits)(nil),                // 0: carrel.v1.Limits
+	(*Control)(nil),               // 1: carrel.v1.Control
+	(*Workspace)(nil),             // 2: carrel.v1.Workspace
+	(*CreateRequest)(nil),         // 3: carrel.v1.CreateRequest
+	(*CreateResponse)(nil),        // 4: carrel.v1.CreateResponse
+	(*GetRequest)(nil),            // 5: carrel.v1.GetRequest
+	(*GetResponse)(nil),           // 6: carrel.v1.GetResponse
+	(*ListRequest)(nil),           // 7: carrel.v1.ListRequest
+	(*ListResponse)(nil),          // 8: carrel.v1.ListResponse
+	(*StartRequest)(nil),          // 9: carrel.v1.StartRequest
+	(*StartResponse)(nil),         // 10: carrel.v1.StartResponse
+	(*StopRequest)(nil),           // 11: carrel.v1.StopRequest
+	(*PauseRequest)(nil),          // 12: carrel.v1.PauseRequest
+	(*PauseResponse)(nil),         // 13: carrel.v1.PauseResponse
+	(*ResumeRequest)(nil),         // 14: carrel.v1.ResumeRequest
+	(*ResumeResponse)(nil),        // 15: carrel.v1.ResumeResponse
+	(*UpdateRequest)(nil),         // 16: carrel.v1.UpdateRequest
+	(*UpdateResponse)(nil),        // 17: carrel.v1.UpdateResponse
+	(*StatsRequest)(nil),          // 18: carrel.v1.StatsRequest
+	(*Usage)(nil),                 // 19: carrel.v1.Usage
+	(*StatsResponse)(nil),         // 20: carrel.v1.StatsResponse
+	(*WatchRequest)(nil),          // 21: carrel.v1.WatchRequest
+	(*Event)(nil),                 // 22: carrel.v1.Event
+	(*WatchResponse)(nil),         // 23: carrel.v1.WatchResponse
+	(*StopResponse)(nil),          // 24: carrel.v1.StopResponse
+	(*DestroyRequest)(nil),        // 25: carrel.v1.DestroyRequest
+	(*DestroyResponse)(nil),       // 26: carrel.v1.DestroyResponse
+	(*Command)(nil),               // 27: carrel.v1.Command
+	(*Status)(nil),                // 28: carrel.v1.Status
+	(*ExecRequest)(nil),           // 29: carrel.v1.ExecRequest
+	(*ExecResponse)(nil),          // 30: carrel.v1.ExecResponse
+	(*WindowSize)(nil),            // 31: carrel.v1.WindowSize
+	(*StreamStart)(nil),           // 32: carrel.v1.StreamStart
+	(*StreamRequest)(nil),         // 33: carrel.v1.StreamRequest
+	(*StreamResponse)(nil),        // 34: carrel.v1.StreamResponse
+	(*DetachRequest)(nil),         // 35: carrel.v1.DetachRequest
+	(*DetachResponse)(nil),        // 36: carrel.v1.DetachResponse
+	(*CommandInfo)(nil),           // 37: carrel.v1.CommandInfo
+	(*ListCommandsRequest)(nil),   // 38: carrel.v1.ListCommandsRequest
+	(*ListCommandsResponse)(nil),  // 39: carrel.v1.ListCommandsResponse
+	(*LogsRequest)(nil),           // 40: carrel.v1.LogsRequest
+	(*LogsResponse)(nil),          // 41: carrel.v1.LogsResponse
+	(*SignalRequest)(nil),         // 42: carrel.v1.SignalRequest
+	(*SignalResponse)(nil),        // 43: carrel.v1.SignalResponse
+	(*VerifyRequest)(nil),         // 44: carrel.v1.VerifyRequest
+	(*VerifyResponse)(nil),        // 45: carrel.v1.VerifyResponse
+	(*ShowRequest)(nil),           // 46: carrel.v1.ShowRequest
+	(*ShowResponse)(nil),          // 47: carrel.v1.ShowResponse
+	(*VersionRequest)(nil),        // 48: carrel.v1.VersionRequest
+	(*VersionResponse)(nil),       // 49: carrel.v1.VersionResponse
+	(*Archive)(nil),               // 50: carrel.v1.Archive
+	(*ArchiveProgress)(nil),       // 51: carrel.v1.ArchiveProgress
+	(*CreateArchiveRequest)(nil),  // 52: carrel.v1.CreateArchiveRequest
+	(*CreateArchiveResponse)(nil), // 53: carrel.v1.CreateArchiveResponse
+	(*RestoreStart)(nil),          // 54: carrel.v1.RestoreStart
+	(*RestoreRequest)(nil),        // 55: carrel.v1.RestoreRequest
+	(*RestoreResponse)(nil),       // 56: carrel.v1.RestoreResponse
+	(*ListArchivesRequest)(nil),   // 57: carrel.v1.ListArchivesRequest
+	(*ListArchivesResponse)(nil),  // 58: carrel.v1.ListArchivesResponse
+	(*ReadArchiveRequest)(nil),    // 59: carrel.v1.ReadArchiveRequest
+	(*ReadArchiveResponse)(nil),   // 60: carrel.v1.ReadArchiveResponse
+	(*RemoveArchiveRequest)(nil),  // 61: carrel.v1.RemoveArchiveRequest
+	(*RemoveArchiveResponse)(nil), // 62: carrel.v1.RemoveArchiveResponse
+	nil,                           // 63: carrel.v1.Command.EnvEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,  // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
@@ -3728,7 +4706,7 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	19, // 12: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
 	22, // 13: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
 	2,  // 14: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	50, // 15: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	63, // 15: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
 	27, // 16: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
 	28, // 17: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
 	27, // 18: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
@@ -3741,51 +4719,70 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	28, // 25: carrel.v1.CommandInfo.status:type_name -> carrel.v1.Status
 	37, // 26: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
 	28, // 27: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
-	3,  // 28: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	5,  // 29: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	7,  // 30: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	9,  // 31: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	11, // 32: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	25, // 33: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	12, // 34: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	14, // 35: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	16, // 36: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	18, // 37: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	21, // 38: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	29, // 39: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	33, // 40: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	35, // 41: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	38, // 42: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	40, // 43: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	42, // 44: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	44, // 45: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	46, // 46: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	48, // 47: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	4,  // 48: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	6,  // 49: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	8,  // 50: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	10, // 51: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	24, // 52: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	26, // 53: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	13, // 54: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	15, // 55: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	17, // 56: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	20, // 57: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	23, // 58: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	30, // 59: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	34, // 60: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	36, // 61: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	39, // 62: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	41, // 63: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	43, // 64: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	45, // 65: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	47, // 66: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	49, // 67: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	48, // [48:68] is the sub-list for method output_type
-	28, // [28:48] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	0,  // 28: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
+	51, // 29: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	50, // 30: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
+	0,  // 31: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
+	54, // 32: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
+	51, // 33: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	2,  // 34: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
+	50, // 35: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
+	50, // 36: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
+	3,  // 37: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	5,  // 38: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	7,  // 39: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	9,  // 40: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	11, // 41: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	25, // 42: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	12, // 43: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	14, // 44: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	16, // 45: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	18, // 46: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	21, // 47: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	29, // 48: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	33, // 49: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	35, // 50: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	38, // 51: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	40, // 52: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	42, // 53: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	52, // 54: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	55, // 55: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	57, // 56: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	59, // 57: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	61, // 58: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	44, // 59: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	46, // 60: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	48, // 61: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	4,  // 62: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	6,  // 63: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	8,  // 64: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	10, // 65: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	24, // 66: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	26, // 67: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	13, // 68: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	15, // 69: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	17, // 70: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	20, // 71: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	23, // 72: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	30, // 73: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	34, // 74: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	36, // 75: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	39, // 76: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	41, // 77: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	43, // 78: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	53, // 79: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	56, // 80: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	58, // 81: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	60, // 82: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	62, // 83: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	45, // 84: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	47, // 85: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	49, // 86: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	62, // [62:87] is the sub-list for method output_type
+	37, // [37:62] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -3806,15 +4803,32 @@ func file_carrel_v1_carrel_proto_init() {
 		(*StreamResponse_Stderr)(nil),
 		(*StreamResponse_Exited)(nil),
 	}
+	file_carrel_v1_carrel_proto_msgTypes[53].OneofWrappers = []any{
+		(*CreateArchiveResponse_Progress)(nil),
+		(*CreateArchiveResponse_Data)(nil),
+		(*CreateArchiveResponse_Archive)(nil),
+	}
+	file_carrel_v1_carrel_proto_msgTypes[55].OneofWrappers = []any{
+		(*RestoreRequest_Start)(nil),
+		(*RestoreRequest_Data)(nil),
+	}
+	file_carrel_v1_carrel_proto_msgTypes[56].OneofWrappers = []any{
+		(*RestoreResponse_Progress)(nil),
+		(*RestoreResponse_Workspace)(nil),
+	}
+	file_carrel_v1_carrel_proto_msgTypes[60].OneofWrappers = []any{
+		(*ReadArchiveResponse_Data)(nil),
+		(*ReadArchiveResponse_Archive)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   51,
+			NumMessages:   64,
 			NumExtensions: 0,
-			NumServices:   4,
+			NumServices:   5,
 		},
 		GoTypes:           file_carrel_v1_carrel_proto_goTypes,
 		DependencyIndexes: file_carrel_v1_carrel_proto_depIdxs,

@@ -29,6 +29,7 @@ import (
 type Gate struct {
 	mu         sync.Mutex
 	changed    chan struct{} // closed and replaced when audit grows
+	archives   []kept
 	workspaces []*desk
 	audit      [][]byte
 	last       execapi.ExecParams

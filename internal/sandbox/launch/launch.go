@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/sandbox"
+	"github.com/carrel-dev/carrel/internal/sealed"
 	"github.com/carrel-dev/carrel/internal/thread"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -71,37 +72,7 @@ func Seal(path string) (*os.File, error) {
 		return nil, fmt.Errorf("cannot read the executor: %w", err)
 	}
 	defer src.Close()
-	fd, err := unix.MemfdCreate("carrel-executor", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_EXEC)
-	if errors.Is(err, unix.EINVAL) { // kernels before 6.3 do not know MFD_EXEC
-		fd, err = unix.MemfdCreate("carrel-executor", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot hold the executor in memory: %w; if sysctl vm.memfd_noexec is 2, set it to 1 or 0", err)
-	}
-	defer unix.Close(fd)
-	// Well above the numbers that a child's descriptors are placed at.
-	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 100)
-	if err != nil {
-		return nil, fmt.Errorf("cannot hold the executor in memory: %w", err)
-	}
-	f := os.NewFile(uintptr(high), "carrel-executor")
-	if _, err := io.Copy(f, src); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("cannot copy the executor into memory: %w", err)
-	}
-	if err := seal(f); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
-}
-
-func seal(f *os.File) error {
-	const seals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
-	if _, err := control(f, func(fd uintptr) (int, error) { return unix.FcntlInt(fd, unix.F_ADD_SEALS, seals) }); err != nil {
-		return fmt.Errorf("cannot seal %s: %w", f.Name(), err)
-	}
-	return nil
+	return sealed.Copy(src, "carrel-executor")
 }
 
 // control runs a call on f's descriptor without changing its mode.

@@ -1,4 +1,4 @@
--- Paused workspaces, the named defaults that one was made with, how long it may live and
+-- Paused and restored workspaces, the named defaults that one was made with, how long it may live and
 -- how long it may run with nothing in it; and requests that must not be carried out
 -- twice. A check cannot be altered, so that the table is made anew.
 CREATE TABLE workspaces_2 (
@@ -9,7 +9,7 @@ CREATE TABLE workspaces_2 (
 	boundary   TEXT NOT NULL,
 	profile    TEXT NOT NULL DEFAULT '',
 	limits     TEXT NOT NULL CHECK (json_valid(limits)),
-	state      TEXT NOT NULL CHECK (state IN ('creating', 'stopped', 'running', 'paused', 'destroying', 'destroyed')),
+	state      TEXT NOT NULL CHECK (state IN ('creating', 'restoring', 'stopped', 'running', 'paused', 'destroying', 'destroyed')),
 	-- Whether destroying removes the home, for a start-up that has to finish it.
 	purge      INTEGER NOT NULL DEFAULT 0 CHECK (purge IN (0, 1)),
 	-- Where destroying kept the home, if it did.
@@ -41,3 +41,20 @@ CREATE TABLE requests (
 	PRIMARY KEY (principal, id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX requests_began ON requests (began_ns);
+
+-- Homes that were put away. The file is <id>.tar.zst in the daemon's directory.
+CREATE TABLE archives (
+	id         TEXT PRIMARY KEY,
+	workspace  TEXT NOT NULL,
+	key        TEXT NOT NULL,
+	owner      TEXT NOT NULL,
+	profile    TEXT NOT NULL,
+	limits     TEXT NOT NULL CHECK (json_valid(limits)),
+	sha256     TEXT NOT NULL,
+	-- Of the file, and of what is in it.
+	size       INTEGER NOT NULL,
+	entries    INTEGER NOT NULL,
+	bytes      INTEGER NOT NULL,
+	created_ns INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX archives_by_key ON archives (key, created_ns);

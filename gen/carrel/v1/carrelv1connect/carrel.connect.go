@@ -32,6 +32,8 @@ const (
 	WorkspaceServiceName = "carrel.v1.WorkspaceService"
 	// CommandServiceName is the fully-qualified name of the CommandService service.
 	CommandServiceName = "carrel.v1.CommandService"
+	// ArchiveServiceName is the fully-qualified name of the ArchiveService service.
+	ArchiveServiceName = "carrel.v1.ArchiveService"
 	// AuditServiceName is the fully-qualified name of the AuditService service.
 	AuditServiceName = "carrel.v1.AuditService"
 	// SystemServiceName is the fully-qualified name of the SystemService service.
@@ -82,6 +84,20 @@ const (
 	CommandServiceLogsProcedure = "/carrel.v1.CommandService/Logs"
 	// CommandServiceSignalProcedure is the fully-qualified name of the CommandService's Signal RPC.
 	CommandServiceSignalProcedure = "/carrel.v1.CommandService/Signal"
+	// ArchiveServiceCreateArchiveProcedure is the fully-qualified name of the ArchiveService's
+	// CreateArchive RPC.
+	ArchiveServiceCreateArchiveProcedure = "/carrel.v1.ArchiveService/CreateArchive"
+	// ArchiveServiceRestoreProcedure is the fully-qualified name of the ArchiveService's Restore RPC.
+	ArchiveServiceRestoreProcedure = "/carrel.v1.ArchiveService/Restore"
+	// ArchiveServiceListArchivesProcedure is the fully-qualified name of the ArchiveService's
+	// ListArchives RPC.
+	ArchiveServiceListArchivesProcedure = "/carrel.v1.ArchiveService/ListArchives"
+	// ArchiveServiceReadArchiveProcedure is the fully-qualified name of the ArchiveService's
+	// ReadArchive RPC.
+	ArchiveServiceReadArchiveProcedure = "/carrel.v1.ArchiveService/ReadArchive"
+	// ArchiveServiceRemoveArchiveProcedure is the fully-qualified name of the ArchiveService's
+	// RemoveArchive RPC.
+	ArchiveServiceRemoveArchiveProcedure = "/carrel.v1.ArchiveService/RemoveArchive"
 	// AuditServiceVerifyProcedure is the fully-qualified name of the AuditService's Verify RPC.
 	AuditServiceVerifyProcedure = "/carrel.v1.AuditService/Verify"
 	// AuditServiceShowProcedure is the fully-qualified name of the AuditService's Show RPC.
@@ -648,6 +664,192 @@ func (UnimplementedCommandServiceHandler) Logs(context.Context, *connect.Request
 
 func (UnimplementedCommandServiceHandler) Signal(context.Context, *connect.Request[v1.SignalRequest]) (*connect.Response[v1.SignalResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.CommandService.Signal is not implemented"))
+}
+
+// ArchiveServiceClient is a client for the carrel.v1.ArchiveService service.
+type ArchiveServiceClient interface {
+	// CreateArchive archives the home of a workspace, which ends in the daemon's keeping, or with
+	// export in the responses. The last response has the archive.
+	CreateArchive(context.Context, *connect.Request[v1.CreateArchiveRequest]) (*connect.ServerStreamForClient[v1.CreateArchiveResponse], error)
+	// Restore makes a workspace from an archive in the daemon's keeping, or from one that
+	// follows in the requests. The first request must be `start`. It needs HTTP/2. The last
+	// response has the workspace.
+	Restore(context.Context) *connect.BidiStreamForClient[v1.RestoreRequest, v1.RestoreResponse]
+	ListArchives(context.Context, *connect.Request[v1.ListArchivesRequest]) (*connect.Response[v1.ListArchivesResponse], error)
+	// ReadArchive returns the archive itself. It is whole if the stream ends without an error.
+	ReadArchive(context.Context, *connect.Request[v1.ReadArchiveRequest]) (*connect.ServerStreamForClient[v1.ReadArchiveResponse], error)
+	RemoveArchive(context.Context, *connect.Request[v1.RemoveArchiveRequest]) (*connect.Response[v1.RemoveArchiveResponse], error)
+}
+
+// NewArchiveServiceClient constructs a client for the carrel.v1.ArchiveService service. By default,
+// it uses the Connect protocol with the binary Protobuf Codec, asks for gzipped responses, and
+// sends uncompressed requests. To use the gRPC or gRPC-Web protocols, supply the connect.WithGRPC()
+// or connect.WithGRPCWeb() options.
+//
+// The URL supplied here should be the base URL for the Connect or gRPC server (for example,
+// http://api.acme.com or https://acme.com/grpc).
+func NewArchiveServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...connect.ClientOption) ArchiveServiceClient {
+	baseURL = strings.TrimRight(baseURL, "/")
+	archiveServiceMethods := v1.File_carrel_v1_carrel_proto.Services().ByName("ArchiveService").Methods()
+	return &archiveServiceClient{
+		createArchive: connect.NewClient[v1.CreateArchiveRequest, v1.CreateArchiveResponse](
+			httpClient,
+			baseURL+ArchiveServiceCreateArchiveProcedure,
+			connect.WithSchema(archiveServiceMethods.ByName("CreateArchive")),
+			connect.WithClientOptions(opts...),
+		),
+		restore: connect.NewClient[v1.RestoreRequest, v1.RestoreResponse](
+			httpClient,
+			baseURL+ArchiveServiceRestoreProcedure,
+			connect.WithSchema(archiveServiceMethods.ByName("Restore")),
+			connect.WithClientOptions(opts...),
+		),
+		listArchives: connect.NewClient[v1.ListArchivesRequest, v1.ListArchivesResponse](
+			httpClient,
+			baseURL+ArchiveServiceListArchivesProcedure,
+			connect.WithSchema(archiveServiceMethods.ByName("ListArchives")),
+			connect.WithClientOptions(opts...),
+		),
+		readArchive: connect.NewClient[v1.ReadArchiveRequest, v1.ReadArchiveResponse](
+			httpClient,
+			baseURL+ArchiveServiceReadArchiveProcedure,
+			connect.WithSchema(archiveServiceMethods.ByName("ReadArchive")),
+			connect.WithClientOptions(opts...),
+		),
+		removeArchive: connect.NewClient[v1.RemoveArchiveRequest, v1.RemoveArchiveResponse](
+			httpClient,
+			baseURL+ArchiveServiceRemoveArchiveProcedure,
+			connect.WithSchema(archiveServiceMethods.ByName("RemoveArchive")),
+			connect.WithClientOptions(opts...),
+		),
+	}
+}
+
+// archiveServiceClient implements ArchiveServiceClient.
+type archiveServiceClient struct {
+	createArchive *connect.Client[v1.CreateArchiveRequest, v1.CreateArchiveResponse]
+	restore       *connect.Client[v1.RestoreRequest, v1.RestoreResponse]
+	listArchives  *connect.Client[v1.ListArchivesRequest, v1.ListArchivesResponse]
+	readArchive   *connect.Client[v1.ReadArchiveRequest, v1.ReadArchiveResponse]
+	removeArchive *connect.Client[v1.RemoveArchiveRequest, v1.RemoveArchiveResponse]
+}
+
+// CreateArchive calls carrel.v1.ArchiveService.CreateArchive.
+func (c *archiveServiceClient) CreateArchive(ctx context.Context, req *connect.Request[v1.CreateArchiveRequest]) (*connect.ServerStreamForClient[v1.CreateArchiveResponse], error) {
+	return c.createArchive.CallServerStream(ctx, req)
+}
+
+// Restore calls carrel.v1.ArchiveService.Restore.
+func (c *archiveServiceClient) Restore(ctx context.Context) *connect.BidiStreamForClient[v1.RestoreRequest, v1.RestoreResponse] {
+	return c.restore.CallBidiStream(ctx)
+}
+
+// ListArchives calls carrel.v1.ArchiveService.ListArchives.
+func (c *archiveServiceClient) ListArchives(ctx context.Context, req *connect.Request[v1.ListArchivesRequest]) (*connect.Response[v1.ListArchivesResponse], error) {
+	return c.listArchives.CallUnary(ctx, req)
+}
+
+// ReadArchive calls carrel.v1.ArchiveService.ReadArchive.
+func (c *archiveServiceClient) ReadArchive(ctx context.Context, req *connect.Request[v1.ReadArchiveRequest]) (*connect.ServerStreamForClient[v1.ReadArchiveResponse], error) {
+	return c.readArchive.CallServerStream(ctx, req)
+}
+
+// RemoveArchive calls carrel.v1.ArchiveService.RemoveArchive.
+func (c *archiveServiceClient) RemoveArchive(ctx context.Context, req *connect.Request[v1.RemoveArchiveRequest]) (*connect.Response[v1.RemoveArchiveResponse], error) {
+	return c.removeArchive.CallUnary(ctx, req)
+}
+
+// ArchiveServiceHandler is an implementation of the carrel.v1.ArchiveService service.
+type ArchiveServiceHandler interface {
+	// CreateArchive archives the home of a workspace, which ends in the daemon's keeping, or with
+	// export in the responses. The last response has the archive.
+	CreateArchive(context.Context, *connect.Request[v1.CreateArchiveRequest], *connect.ServerStream[v1.CreateArchiveResponse]) error
+	// Restore makes a workspace from an archive in the daemon's keeping, or from one that
+	// follows in the requests. The first request must be `start`. It needs HTTP/2. The last
+	// response has the workspace.
+	Restore(context.Context, *connect.BidiStream[v1.RestoreRequest, v1.RestoreResponse]) error
+	ListArchives(context.Context, *connect.Request[v1.ListArchivesRequest]) (*connect.Response[v1.ListArchivesResponse], error)
+	// ReadArchive returns the archive itself. It is whole if the stream ends without an error.
+	ReadArchive(context.Context, *connect.Request[v1.ReadArchiveRequest], *connect.ServerStream[v1.ReadArchiveResponse]) error
+	RemoveArchive(context.Context, *connect.Request[v1.RemoveArchiveRequest]) (*connect.Response[v1.RemoveArchiveResponse], error)
+}
+
+// NewArchiveServiceHandler builds an HTTP handler from the service implementation. It returns the
+// path on which to mount the handler and the handler itself.
+//
+// By default, handlers support the Connect, gRPC, and gRPC-Web protocols with the binary Protobuf
+// and JSON codecs. They also support gzip compression.
+func NewArchiveServiceHandler(svc ArchiveServiceHandler, opts ...connect.HandlerOption) (string, http.Handler) {
+	archiveServiceMethods := v1.File_carrel_v1_carrel_proto.Services().ByName("ArchiveService").Methods()
+	archiveServiceCreateArchiveHandler := connect.NewServerStreamHandler(
+		ArchiveServiceCreateArchiveProcedure,
+		svc.CreateArchive,
+		connect.WithSchema(archiveServiceMethods.ByName("CreateArchive")),
+		connect.WithHandlerOptions(opts...),
+	)
+	archiveServiceRestoreHandler := connect.NewBidiStreamHandler(
+		ArchiveServiceRestoreProcedure,
+		svc.Restore,
+		connect.WithSchema(archiveServiceMethods.ByName("Restore")),
+		connect.WithHandlerOptions(opts...),
+	)
+	archiveServiceListArchivesHandler := connect.NewUnaryHandler(
+		ArchiveServiceListArchivesProcedure,
+		svc.ListArchives,
+		connect.WithSchema(archiveServiceMethods.ByName("ListArchives")),
+		connect.WithHandlerOptions(opts...),
+	)
+	archiveServiceReadArchiveHandler := connect.NewServerStreamHandler(
+		ArchiveServiceReadArchiveProcedure,
+		svc.ReadArchive,
+		connect.WithSchema(archiveServiceMethods.ByName("ReadArchive")),
+		connect.WithHandlerOptions(opts...),
+	)
+	archiveServiceRemoveArchiveHandler := connect.NewUnaryHandler(
+		ArchiveServiceRemoveArchiveProcedure,
+		svc.RemoveArchive,
+		connect.WithSchema(archiveServiceMethods.ByName("RemoveArchive")),
+		connect.WithHandlerOptions(opts...),
+	)
+	return "/carrel.v1.ArchiveService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case ArchiveServiceCreateArchiveProcedure:
+			archiveServiceCreateArchiveHandler.ServeHTTP(w, r)
+		case ArchiveServiceRestoreProcedure:
+			archiveServiceRestoreHandler.ServeHTTP(w, r)
+		case ArchiveServiceListArchivesProcedure:
+			archiveServiceListArchivesHandler.ServeHTTP(w, r)
+		case ArchiveServiceReadArchiveProcedure:
+			archiveServiceReadArchiveHandler.ServeHTTP(w, r)
+		case ArchiveServiceRemoveArchiveProcedure:
+			archiveServiceRemoveArchiveHandler.ServeHTTP(w, r)
+		default:
+			http.NotFound(w, r)
+		}
+	})
+}
+
+// UnimplementedArchiveServiceHandler returns CodeUnimplemented from all methods.
+type UnimplementedArchiveServiceHandler struct{}
+
+func (UnimplementedArchiveServiceHandler) CreateArchive(context.Context, *connect.Request[v1.CreateArchiveRequest], *connect.ServerStream[v1.CreateArchiveResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.ArchiveService.CreateArchive is not implemented"))
+}
+
+func (UnimplementedArchiveServiceHandler) Restore(context.Context, *connect.BidiStream[v1.RestoreRequest, v1.RestoreResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.ArchiveService.Restore is not implemented"))
+}
+
+func (UnimplementedArchiveServiceHandler) ListArchives(context.Context, *connect.Request[v1.ListArchivesRequest]) (*connect.Response[v1.ListArchivesResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.ArchiveService.ListArchives is not implemented"))
+}
+
+func (UnimplementedArchiveServiceHandler) ReadArchive(context.Context, *connect.Request[v1.ReadArchiveRequest], *connect.ServerStream[v1.ReadArchiveResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.ArchiveService.ReadArchive is not implemented"))
+}
+
+func (UnimplementedArchiveServiceHandler) RemoveArchive(context.Context, *connect.Request[v1.RemoveArchiveRequest]) (*connect.Response[v1.RemoveArchiveResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.ArchiveService.RemoveArchive is not implemented"))
 }
 
 // AuditServiceClient is a client for the carrel.v1.AuditService service.

@@ -1,0 +1,109 @@
+package shelf_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/shelf"
+)
+
+func open(t *testing.T, dir string) *shelf.Shelf {
+	t.Helper()
+	s, err := shelf.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func ids(t *testing.T, s *shelf.Shelf) []string {
+	t.Helper()
+	list, err := s.IDs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(list)
+	return list
+}
+
+func TestShelf(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "archives")
+	s := open(t, dir)
+	if fi, err := os.Stat(dir); err != nil || fi.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", fi, err)
+	}
+	d, err := s.Create("a-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	if got := ids(t, s); len(got) != 0 {
+		t.Errorf("a draft is listed: %v", got)
+	}
+	sum, size, err := d.Commit()
+	want := sha256.Sum256([]byte("hello"))
+	if err != nil || size != 5 || sum != hex.EncodeToString(want[:]) {
+		t.Errorf("%s, %d, %v", sum, size, err)
+	}
+	d.Discard() // too late
+	if got := ids(t, s); !slices.Equal(got, []string{"a-1"}) {
+		t.Errorf("%v", got)
+	}
+	if _, err := s.Create("a-1"); !errdefs.IsAlreadyExists(err) {
+		t.Errorf("a second one of that id: %v", err)
+	}
+	f, err := s.Open("a-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(f); err != nil || string(b) != "hello" {
+		t.Errorf("%q, %v", b, err)
+	}
+	f.Close()
+	for _, bad := range []string{"", "../x", "a/b", ".hidden", "a\x00"} {
+		if _, err := s.Create(bad); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+	for range 2 {
+		if err := s.Remove("a-1"); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := s.Open("a-1"); !errdefs.IsDataLoss(err) {
+		t.Errorf("one that is gone: %v", err)
+	}
+}
+
+func TestDrafts(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "archives")
+	s := open(t, dir)
+	d, err := s.Create("a-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Discard()
+	if _, err := s.Create("a-1"); err != nil { // given up, so free; and cut off by a crash
+		t.Fatal(err)
+	}
+	open(t, dir)
+	if names, err := os.ReadDir(dir); err != nil || len(names) != 0 {
+		t.Errorf("left: %v, %v", names, err)
+	}
+	if err := os.Symlink("/etc/passwd", filepath.Join(dir, "evil.tar.zst")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Open("evil"); err == nil {
+		t.Error("a link out of the directory was followed")
+	}
+}

@@ -1,0 +1,81 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// AddArchive notes an archive whose file is in its place.
+func (s *Store) AddArchive(ctx context.Context, a workspace.Archive) error {
+	limits, err := json.Marshal(a.Limits)
+	if err == nil {
+		err = s.exec(ctx, `INSERT INTO archives (id, workspace, key, owner, profile, limits, sha256, size, entries, bytes, created_ns) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+			a.ID, a.Workspace, a.Key, a.Owner, a.Profile, string(limits), a.SHA256, a.Size, a.Entries, a.Bytes, a.CreatedAt.UnixNano())
+	}
+	if err != nil {
+		return fmt.Errorf("cannot store archive %s: %w", a.ID, err)
+	}
+	return nil
+}
+
+// RemoveArchive forgets an archive; one that is not there is no error.
+func (s *Store) RemoveArchive(ctx context.Context, id string) error {
+	if err := s.exec(ctx, `DELETE FROM archives WHERE id = ?`, id); err != nil {
+		return fmt.Errorf("cannot forget archive %s: %w", id, err)
+	}
+	return nil
+}
+
+const archiveColumns = `SELECT id, workspace, key, owner, profile, limits, sha256, size, entries, bytes, created_ns FROM archives `
+
+// Archives returns all archives, the newest first.
+func (s *Store) Archives(ctx context.Context) ([]workspace.Archive, error) {
+	rows, err := s.db.QueryContext(ctx, archiveColumns+`ORDER BY created_ns DESC`)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the archives: %w", err)
+	}
+	defer rows.Close()
+	var all []workspace.Archive
+	for rows.Next() {
+		a, err := scanArchive(rows.Scan)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read an archive: %w", err)
+		}
+		all = append(all, a)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("cannot read the archives: %w", err)
+	}
+	return all, nil
+}
+
+// Archive returns the archive that ref names: by its id, or the newest of a workspace's
+// key or name.
+func (s *Store) Archive(ctx context.Context, ref string) (workspace.Archive, error) {
+	a, err := scanArchive(s.db.QueryRowContext(ctx, archiveColumns+`WHERE id = ?1 OR key = ?1 OR workspace = ?1 ORDER BY id = ?1 DESC, created_ns DESC LIMIT 1`, ref).Scan)
+	if errors.Is(err, sql.ErrNoRows) {
+		return a, fmt.Errorf("cannot find an archive %q: there is none with this id, and none of a workspace with this key or name: %w", ref, errdefs.ErrNotFound)
+	}
+	if err != nil {
+		return a, fmt.Errorf("cannot look for archive %q: %w", ref, err)
+	}
+	return a, nil
+}
+
+func scanArchive(scan func(...any) error) (a workspace.Archive, err error) {
+	var limits []byte
+	var created int64
+	if err := scan(&a.ID, &a.Workspace, &a.Key, &a.Owner, &a.Profile, &limits, &a.SHA256, &a.Size, &a.Entries, &a.Bytes, &created); err != nil {
+		return a, err
+	}
+	a.CreatedAt = time.Unix(0, created)
+	return a, json.Unmarshal(limits, &a.Limits)
+}
