@@ -41,6 +41,7 @@ var tiers = []deps.Tier{
 	{Name: "execapi", Level: 3},
 	{Name: "brokerapi", Level: 3},
 	{Name: "fdapi", Level: 3, With: []string{"execapi"}},
+	{Name: "archive", Level: 3},
 	{Name: "sandbox", Level: 3, With: []string{"sealed", "thread"}},
 	// What an error is called on the wire: data, beside the API that it is for.
 	{Name: "api/errcode", Level: 3},

@@ -1,0 +1,334 @@
+package archive
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/archive/tarfmt"
+)
+
+// dir is an open directory on the way to what is being made. Its mode and time are
+// set when the last that is made in it is done, for until then making would change or need them.
+// So what is kept is as much as the tree is deep, and not as it is large.
+type dir struct {
+	fd        int
+	parent    *dir
+	name      string
+	held      atomic.Int32 // by the walk, its children and jobs
+	mode      uint32
+	sec, nsec int64
+	setMode   bool
+	setTime   bool
+}
+
+func (d *dir) path() string {
+	if d.parent == nil {
+		return d.name
+	}
+	if above := d.parent.path(); above != "" {
+		return above + "/" + d.name
+	}
+	return d.name
+}
+
+// describe notes what the directory is to be. The root's mode is the caller's.
+func (d *dir) describe(h *tarfmt.Header, mode uint32, root bool) error {
+	d.sec, d.nsec, d.setTime = h.Sec, h.Nsec, true
+	if !root {
+		d.mode, d.setMode = mode, true
+	}
+	return setXattrs(d.fd, h.Xattrs)
+}
+
+// release finishes the directory once nobody makes anything in it any more.
+func (u *unpacker) release(d *dir) {
+	for ; d != nil && d.held.Add(-1) == 0; d = d.parent {
+		if err := d.finish(); err != nil {
+			u.fail(about("unpack", d.path(), err))
+		}
+	}
+}
+
+func (d *dir) finish() error {
+	defer unix.Close(d.fd)
+	if d.setMode {
+		if err := unix.Fchmod(d.fd, d.mode); err != nil {
+			return os.NewSyscallError("chmod", err)
+		}
+	}
+	if d.setTime {
+		return utimes(d.fd, d.sec, d.nsec)
+	}
+	return nil
+}
+
+// depth is how many names lead to d.
+func (d *dir) depth() (n int) {
+	for ; d.parent != nil; d = d.parent {
+		n++
+	}
+	return n
+}
+
+func (u *unpacker) root() *dir {
+	d := u.at
+	for d.parent != nil {
+		d = d.parent
+	}
+	return d
+}
+
+// leave goes one level up; from the root, to nowhere.
+func (u *unpacker) leave() {
+	d := u.at
+	u.at = d.parent
+	u.release(d)
+}
+
+// enter goes to the directory that names lead to from the root, and makes what is
+// missing on the way.
+func (u *unpacker) enter(names []string) error {
+	open := make([]*dir, u.at.depth())
+	for d, i := u.at, len(open)-1; i >= 0; d, i = d.parent, i-1 {
+		open[i] = d
+	}
+	same := 0
+	for same < len(names) && same < len(open) && names[same] == open[same].name {
+		same++
+	}
+	for range len(open) - same {
+		u.leave()
+	}
+	for _, name := range names[same:] {
+		if err := u.step(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// step goes into the directory name, which it makes if need be.
+func (u *unpacker) step(name string) error {
+	d := &dir{parent: u.at, name: name}
+	err := unix.Mkdirat(u.at.fd, name, 0o700)
+	known := errors.Is(err, unix.EEXIST)
+	switch {
+	case known:
+		// Left before and come back to: what is still under way there must end first,
+		// and its mode and time hold until something else is said.
+		u.pending.Wait()
+	case err != nil:
+		return os.NewSyscallError("mkdir", err)
+	default:
+		// Those that no entry lists count as entries too: a path can name many.
+		if u.made++; u.made > u.limits.Entries {
+			return tooMany("directories", u.limits.Entries)
+		}
+	}
+	if d.fd, err = openDir(u.at.fd, name); err != nil {
+		if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+			return refuse(fmt.Sprintf("its path goes through %q, which the archive made something else than a directory", name))
+		}
+		return err
+	}
+	if known {
+		if err := d.reopen(); err != nil {
+			unix.Close(d.fd)
+			return err
+		}
+	}
+	u.at.held.Add(1)
+	d.held.Store(1)
+	u.at = d
+	return nil
+}
+
+// reopen readies a directory that was finished for more.
+func (d *dir) reopen() error {
+	var st unix.Statx_t
+	if err := statx(d.fd, "", &st); err != nil {
+		return err
+	}
+	d.sec, d.nsec, d.setTime = st.Mtime.Sec, int64(st.Mtime.Nsec), true
+	d.mode, d.setMode = uint32(st.Mode)&0o7777, true
+	if d.mode&0o700 == 0o700 {
+		return nil
+	}
+	return os.NewSyscallError("chmod", unix.Fchmod(d.fd, d.mode|0o700))
+}
+
+func setXattrs(fd int, xattrs []tarfmt.Xattr) error {
+	for _, x := range xattrs {
+		if err := unix.Fsetxattr(fd, x.Name, x.Value, 0); err != nil {
+			return fmt.Errorf("attribute %q: %w", x.Name, os.NewSyscallError("fsetxattr", err))
+		}
+	}
+	return nil
+}
+
+// job is a small file with all of its data.
+type job struct {
+	dir    *dir
+	header tarfmt.Header
+	name   string
+	mode   uint32
+	pieces [][]byte
+	chunks []*chunk
+}
+
+// file makes a regular file: later and beside others if it is small, else here.
+func (u *unpacker) file(h *tarfmt.Header, name string, mode uint32) error {
+	length := h.Size
+	if h.Sparse {
+		length = h.RealSize
+	}
+	if length > u.limits.FileBytes {
+		return tooMany("bytes of a file", u.limits.FileBytes)
+	}
+	if h.Size > u.limits.Bytes-u.Bytes {
+		return tooMany("bytes of files", u.limits.Bytes)
+	}
+	if h.Sparse || h.Size > smallBytes {
+		return u.large(h, name, mode)
+	}
+	j := &job{dir: u.at, header: *h, name: name, mode: mode}
+	for left := h.Size; left > 0; {
+		b, c, err := u.piece(left)
+		if err != nil {
+			j.release()
+			return short(err)
+		}
+		j.pieces, j.chunks = append(j.pieces, b), append(j.chunks, c)
+		left -= int64(len(b))
+	}
+	u.Bytes += h.Size
+	u.at.held.Add(1)
+	u.pending.Add(1)
+	select {
+	case u.jobs <- j:
+	case <-u.ctx.Done():
+		u.drop(j)
+		return u.ctx.Err()
+	}
+	return u.skip(-h.Size & (tarfmt.BlockSize - 1))
+}
+
+func (j *job) release() {
+	for _, c := range j.chunks {
+		c.release()
+	}
+}
+
+// drop gives back what the job held. Once none is pending, every directory that the
+// walk has left is finished.
+func (u *unpacker) drop(j *job) {
+	j.release()
+	u.release(j.dir)
+	u.pending.Done()
+}
+
+// create makes small files until there are no more.
+func (u *unpacker) create() {
+	for j := range u.jobs {
+		if u.ctx.Err() == nil {
+			if err := j.make(); err != nil {
+				u.fail(about("unpack", j.header.Name, err))
+			}
+		}
+		u.drop(j)
+	}
+}
+
+func (j *job) make() error {
+	fd, err := newFile(j.dir.fd, j.name)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	for _, b := range j.pieces {
+		if err := writeAll(fd, b, -1); err != nil {
+			return err
+		}
+	}
+	return finishFile(fd, &j.header, j.mode)
+}
+
+// large writes a file as its data comes, and leaves holes where a sparse one has them.
+func (u *unpacker) large(h *tarfmt.Header, name string, mode uint32) error {
+	fd, err := newFile(u.at.fd, name)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	extents := h.Extents
+	if !h.Sparse {
+		extents = []tarfmt.Extent{{Length: h.Size}}
+	}
+	for _, e := range extents {
+		for at, end := e.Offset, e.Offset+e.Length; at < end; {
+			b, c, err := u.piece(end - at)
+			if err != nil {
+				return short(err)
+			}
+			err = writeAll(fd, b, at)
+			c.release()
+			if err != nil {
+				return err
+			}
+			at += int64(len(b))
+			u.Bytes += int64(len(b))
+			u.progress.step(&u.Summary)
+		}
+	}
+	if h.Sparse {
+		if err := unix.Ftruncate(fd, h.RealSize); err != nil {
+			return os.NewSyscallError("ftruncate", err)
+		}
+	}
+	if err := finishFile(fd, h, mode); err != nil {
+		return err
+	}
+	return u.skip(-h.Size & (tarfmt.BlockSize - 1))
+}
+
+// newFile makes a file where nothing is: not even a symbolic link.
+func newFile(at int, name string) (int, error) {
+	return openat(at, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
+}
+
+// writeAll writes b at offset at, or where the file stands if that is below 0.
+func writeAll(fd int, b []byte, at int64) error {
+	for len(b) > 0 {
+		n, err := again(func() (int, error) {
+			if at < 0 {
+				return unix.Write(fd, b)
+			}
+			return unix.Pwrite(fd, b, at)
+		})
+		if err != nil {
+			return os.NewSyscallError("write", err)
+		}
+		b = b[n:]
+		if at >= 0 {
+			at += int64(n)
+		}
+	}
+	return nil
+}
+
+// finishFile sets what writing would change, the time last.
+func finishFile(fd int, h *tarfmt.Header, mode uint32) error {
+	if err := setXattrs(fd, h.Xattrs); err != nil {
+		return err
+	}
+	if mode != 0o600 {
+		if err := unix.Fchmod(fd, mode); err != nil {
+			return os.NewSyscallError("chmod", err)
+		}
+	}
+	return utimes(fd, h.Sec, h.Nsec)
+}

@@ -1,0 +1,90 @@
+// Package tarfmt turns entries into tar headers and tar headers into entries: POSIX
+// ustar with pax extended headers, GNU long names, and sparse maps of GNU's 1.0 and
+// old GNU form. It stands in for archive/tar, which writes no sparse files, keeps the
+// map of those that it reads to itself, and links os/user.
+//
+// It must not open, make or look at files, and it trusts nothing that it reads.
+package tarfmt
+
+import (
+	"fmt"
+
+	"github.com/containerd/errdefs"
+)
+
+// BlockSize is the unit of a tar stream: headers take whole blocks, data is padded to them.
+const BlockSize = 512
+
+// MaxExtents is the most pieces that the data of a sparse file may have.
+const MaxExtents = 1 << 16
+
+// MaxXattrs is the most extended attributes that an entry may have.
+const MaxXattrs = 1024
+
+// Kind is what an entry is: the typeflag of POSIX.1-2001, pax.
+type Kind byte
+
+// The kinds of entries.
+const (
+	Regular   Kind = '0'
+	Link      Kind = '1'
+	Symlink   Kind = '2'
+	Char      Kind = '3'
+	Block     Kind = '4'
+	Directory Kind = '5'
+	FIFO      Kind = '6'
+)
+
+// Xattr is an extended attribute; its name has the namespace in front ("user.x").
+type Xattr struct {
+	Name  string
+	Value []byte
+}
+
+// Extent is a piece of a sparse file that holds data, in bytes.
+type Extent struct{ Offset, Length int64 }
+
+// Header is one entry.
+type Header struct {
+	Kind Kind
+	Mode uint32 // permissions with set-id and sticky bits, 07777
+	// Name is the path as it stands in the archive, without the slash at the end of a
+	// directory's. Target is what a link or symlink points to.
+	Name, Target string
+	UID, GID     int64
+	// Size is how many bytes of data follow, without padding. Of a sparse file that is
+	// the sum of Extents, and RealSize is what the file's length is to be.
+	Size, RealSize int64
+	Sec            int64 // of the last modification, since 1970
+	Nsec           int64
+	Xattrs         []Xattr
+	Sparse         bool
+	Extents        []Extent
+}
+
+// Limits bound what headers may ask for.
+type Limits struct {
+	Path  int // bytes of a name or target
+	Xattr int // bytes of an entry's extended attributes, names and values
+}
+
+// What headers may take in all: enough for every entry to have a long path and a few
+// attributes, and not for a flood of them.
+const (
+	headerFloor    = 64 << 20
+	headerPerEntry = 16 << 10
+	// paxBeside is room in an extended header for what is not path, target or attribute.
+	paxBeside = 64 << 10
+)
+
+func damaged(why string, args ...any) error {
+	return fmt.Errorf("%s: the archive is damaged or made to harm, take another copy: %w",
+		fmt.Sprintf(why, args...), errdefs.ErrInvalidArgument)
+}
+
+func over(what string, limit int64) error {
+	return fmt.Errorf("%s are more than the limit of %d: raise it if the archive can be trusted: %w",
+		what, limit, errdefs.ErrResourceExhausted)
+}
+
+func pad(n int64) int64 { return -n & (BlockSize - 1) }
