@@ -22,7 +22,7 @@ SUM       := go run ./test/testsum
 # Tests that bring a whole carrel up, or attack one, run one package after the other.
 WHOLE     := $(patsubst %,./%/...,$(wildcard test/script test/root))
 # Where goroutines share memory. The others run once, as they are shipped.
-RACE      := ./internal/api/... ./internal/audit ./internal/authn ./internal/broker ./internal/cli ./internal/daemon \
+RACE      := ./internal/api/... ./internal/archive/... ./internal/audit ./internal/authn ./internal/broker ./internal/cli ./internal/daemon \
              ./internal/executor ./internal/gate ./internal/jsonrpc ./internal/pollfd ./internal/runtime/... ./internal/store ./sdk/go
 
 .PHONY: help build test test-root test-vm fuzz lint generate tidy-check bench bench-quick demo install uninstall clean
@@ -30,7 +30,7 @@ RACE      := ./internal/api/... ./internal/audit ./internal/authn ./internal/bro
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-build: ## build carrel, carreld, carrel-broker and carrel-executor into bin/
+build: ## build carrel, carreld, carrel-broker, carrel-executor and carrel-archive into bin/
 	@scripts/prerequisites build
 	go build $(VCS) -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 

@@ -128,6 +128,24 @@ var binaries = []struct {
 		}, privileged...),
 		notWithRights,
 	},
+	// It has no rights, and reads what a hostile workspace wrote.
+	{
+		"cmd/carrel-archive",
+		[]deps.Rule{
+			{internal + "archive", "itself"},
+			{internal + "archive/tarfmt", "the format of its stream"},
+			{internal + "build", "says which release it is"},
+			{internal + "fault", "the text of an error"},
+			{"github.com/containerd/errdefs", "the kinds of error"},
+			{"github.com/klauspost/compress/", "zstd"},
+			{"golang.org/x/sys/unix", "system calls"},
+		},
+		append([]deps.Rule{
+			{"net/", "it speaks to nobody"},
+			{"os/exec", "it starts nothing"},
+			{"os/signal", "a signal ends it"},
+		}, notWithRights...),
+	},
 }
 
 func load(t *testing.T) deps.Graph {
