@@ -83,7 +83,8 @@ func outside(t *testing.T) (victim, into string) {
 // Each row is planted and seen refused, or seen to be harmless, and nothing outside of the
 // directory has changed.
 func TestHostile(t *testing.T) {
-	small := archive.Limits{Bytes: 1 << 20, FileBytes: 1 << 19, Entries: 100, Depth: 8, PathBytes: 200, XattrBytes: 1000}
+	small := archive.Limits{Bytes: 1 << 20, FileBytes: 1 << 19, Entries: 100, Depth: 12, PathBytes: 200, XattrBytes: 1000}
+	evil := filepath.Join(t.TempDir(), "evil")
 	device := func(kind byte) []byte {
 		return reference(t, &tar.Header{Name: "dev", Typeflag: kind, Devmajor: 1, Devminor: 3, Mode: 0o666})
 	}
@@ -126,13 +127,13 @@ func TestHostile(t *testing.T) {
 		"dot dot deep":                {data: whole(file("a/b/../../../outside/file", "evil")), want: "leads out", is: errdefs.IsInvalidArgument},
 		"dot dot within":              {data: whole(dir("a"), file("a/../b", "evil")), want: "leads out", is: errdefs.IsInvalidArgument},
 		"dot dot directory":           {data: whole(dir("..")), want: "leads out", is: errdefs.IsInvalidArgument},
-		"absolute":                    {data: whole(file("/tmp/carrel-archive-evil", "evil")), want: "file system's root", is: errdefs.IsInvalidArgument},
+		"absolute":                    {data: whole(file(evil, "evil")), want: "file system's root", is: errdefs.IsInvalidArgument},
 		"the root itself as a file":   {data: whole(file("./", "evil")), want: "directory itself", is: errdefs.IsInvalidArgument},
 		"the root itself as a link":   {data: whole(link(tarfmt.Symlink, ".", "../outside")), want: "directory itself", is: errdefs.IsInvalidArgument},
 		"symlink, write through":      {data: whole(link(tarfmt.Symlink, "l", "../outside"), file("l/file", "evil")), want: "something else than a directory", is: errdefs.IsInvalidArgument},
 		"symlink, new file through":   {data: whole(link(tarfmt.Symlink, "l", "../outside/new"), file("l", "evil")), want: "the name twice", is: errdefs.IsInvalidArgument},
 		"symlink, directory over it":  {data: whole(link(tarfmt.Symlink, "l", "../outside"), dir("l")), want: "something else than a directory", is: errdefs.IsInvalidArgument},
-		"symlink to absolute":         {data: whole(link(tarfmt.Symlink, "l", "/"), dir("l/tmp/carrel-archive-evil")), want: "something else than a directory", is: errdefs.IsInvalidArgument},
+		"symlink to absolute":         {data: whole(link(tarfmt.Symlink, "l", "/"), dir("l"+evil)), want: "something else than a directory", is: errdefs.IsInvalidArgument},
 		"symlink of symlinks":         {data: whole(link(tarfmt.Symlink, "a", "."), link(tarfmt.Symlink, "b", "a/.."), file("b/outside/file", "evil")), want: "something else than a directory", is: errdefs.IsInvalidArgument},
 		"symlink left alone":          {data: whole(link(tarfmt.Symlink, "l", "../outside/file"))},
 		"symlink over a file":         {data: whole(file("f", "x"), file("later", ""), link(tarfmt.Symlink, "f", "../outside/file")), want: "the name twice", is: errdefs.IsInvalidArgument},
@@ -157,7 +158,7 @@ func TestHostile(t *testing.T) {
 		"newline in a name":           {data: whole(file("a\nb", "x"))},
 		"a name of 256 bytes":         {data: whole(file(strings.Repeat("n", 256), "")), limits: &archive.Limits{}, want: "longer than 255", is: errdefs.IsInvalidArgument},
 		"a long path":                 {data: whole(file(strings.Repeat("nn/", 2)+strings.Repeat("n", 220), "")), want: "limit of", is: errdefs.IsResourceExhausted},
-		"a deep path":                 {data: whole(file(strings.Repeat("n/", 8)+"n", "")), want: "levels", is: errdefs.IsResourceExhausted},
+		"a deep path":                 {data: whole(file(strings.Repeat("n/", 12)+"n", "")), want: "levels", is: errdefs.IsResourceExhausted},
 		"a long target":               {data: whole(link(tarfmt.Symlink, "l", strings.Repeat("t", 300))), want: "limit of", is: errdefs.IsResourceExhausted},
 		"too many entries":            {data: many(101), want: "limit of 100", is: errdefs.IsResourceExhausted},
 		"too many named directories":  {data: whole(file("1/2/3/4/5/6/7/a", ""), file("2/2/3/4/5/6/7/a", "")), limits: &archive.Limits{Entries: 10}, want: "directories", is: errdefs.IsResourceExhausted},
@@ -209,8 +210,8 @@ func TestHostile(t *testing.T) {
 			if d := cmp.Diff(before, tree(t, victim)); d != "" {
 				t.Errorf("something outside changed: %s", d)
 			}
-			if _, err := os.Lstat("/tmp/carrel-archive-evil"); !errors.Is(err, os.ErrNotExist) {
-				t.Error("something was made in /tmp")
+			if _, err := os.Lstat(evil); !errors.Is(err, os.ErrNotExist) {
+				t.Error("something was made by its absolute path")
 			}
 			for path := range tree(t, into) {
 				var info os.FileInfo

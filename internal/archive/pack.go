@@ -72,7 +72,12 @@ func (p *packer) children(fd int, path string, depth int) error {
 	var batch []dirent
 	for {
 		var err error
-		if batch, err = readDir(fd, buf, batch[:0]); err != nil {
+		batch, err = readDir(fd, buf, batch[:0])
+		if path != "" && errors.Is(err, unix.ENOENT) {
+			p.Changed++ // the directory itself was removed
+			return nil
+		}
+		if err != nil {
 			return about("pack", path, err)
 		}
 		if len(batch) == 0 {
