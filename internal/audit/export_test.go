@@ -17,3 +17,6 @@ func Line(r Record, prev string, seq int64, at time.Time) []byte {
 	seal(b)
 	return b
 }
+
+// CheckJSON is what every line is held against.
+var CheckJSON = checkJSON

@@ -3,7 +3,6 @@ package audit
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -225,20 +224,19 @@ func checkLine(line []byte, whole bool) (frame, Harm) {
 		return f, Torn
 	case len(line) >= MaxRecord:
 		return f, NotRecord
-	case ok && hashHolds(line, f):
-		if !json.Valid(line) {
-			return f, NotJSON
-		}
-		if !plainNames(line) {
-			return f, NotRecord
-		}
-		return f, ""
-	case !json.Valid(line):
+	}
+	valid, plain := checkJSON(line)
+	switch {
+	case !valid:
 		return f, NotJSON
 	case !ok:
 		return f, NotRecord
+	case !hashHolds(line, f):
+		return f, Edited
+	case !plain:
+		return f, NotRecord
 	}
-	return f, Edited
+	return f, ""
 }
 
 // chain follows the links from line to line.
