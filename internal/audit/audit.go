@@ -123,8 +123,9 @@ func (r *Record) check() error {
 	return nil
 }
 
-// appendLine writes r to b as a line without its hash, which seal fills in.
-func (r *Record) appendLine(b []byte, prev string, seq int64, now time.Time) []byte {
+// appendStart writes the fields that only the place in the chain gives, as a line without
+// its hash, which seal fills in.
+func appendStart(b, prev []byte, seq int64, now time.Time) []byte {
 	b = append(b, open...)
 	b = append(b, Genesis...)
 	b = append(b, `",`+link...)
@@ -133,7 +134,11 @@ func (r *Record) appendLine(b []byte, prev string, seq int64, now time.Time) []b
 	b = strconv.AppendInt(b, seq, 10)
 	b = append(b, `,"time":"`...)
 	b = now.UTC().AppendFormat(b, time.RFC3339Nano)
-	b = append(b, '"')
+	return append(b, '"')
+}
+
+// appendRest writes all other fields, and the end of the line.
+func (r *Record) appendRest(b []byte) []byte {
 	b = appendField(b, "trace", string(r.Trace))
 	b = appendField(b, "type", string(r.Type))
 	b = appendField(b, "principal", r.Principal)
@@ -155,11 +160,13 @@ func (r *Record) appendLine(b []byte, prev string, seq int64, now time.Time) []b
 }
 
 // seal computes the hash of line, newline included, and writes it in its place.
-func seal(line []byte) string {
+func seal(line []byte) {
 	sum := digest(line[:len(line)-1])
 	hex.Encode(line[hashAt:], sum[:])
-	return string(line[hashAt : hashAt+hashLen])
 }
+
+// hashOf returns the hash that a line states.
+func hashOf(line []byte) []byte { return line[hashAt : hashAt+hashLen] }
 
 func appendRaw(b []byte, name string, v json.RawMessage) []byte {
 	if len(v) == 0 {

@@ -13,10 +13,17 @@ func (o Options) Wrap(wrap func(File) File) Options {
 
 // Line returns r as a sealed line, as a forger with this code would write it.
 func Line(r Record, prev string, seq int64, at time.Time) []byte {
-	b := r.appendLine(nil, prev, seq, at)
+	b := r.appendRest(appendStart(nil, []byte(prev), seq, at))
 	seal(b)
 	return b
 }
 
 // CheckJSON is what every line is held against.
 var CheckJSON = checkJSON
+
+// Queued is how many records the log has taken, durable or not.
+func (l *Log) Queued() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.seq
+}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -38,27 +37,31 @@ type file interface {
 // Log is the open audit log, with this process as its only writer. Its methods
 // may be called from any goroutine.
 //
-// There is no writing goroutine. The first appender to find nobody writing
-// writes and syncs what all have queued; those that come meanwhile queue, and
-// one of them does the next group. An appender alone thus pays for write and
-// fdatasync and nothing else.
+// What is queued while a group is being written is the next group. An appender that
+// finds nobody writing writes and syncs what is queued, and so pays for write and
+// fdatasync and nothing else. If others wait by then, a goroutine goes on in its place, for
+// as long as somebody waits: the next sync begins at once, whoever runs first after this one.
 type Log struct {
 	f    file
 	path string
 
-	mu   sync.Mutex
-	done sync.Cond // a group was written, or the log failed
+	mu sync.Mutex
 
 	pending []byte // encoded lines in order, not yet written
 	spare   []byte // the other buffer of the pair
-	writing bool   // a group is being written, with mu released
-	waiting int    // appenders waiting for it or for the next
-	company bool   // some were waiting when the last group ended
+	writing bool   // somebody writes, or is about to write the next group
+
+	// now and next are for those who wait for the group being written and for what is
+	// pending; nil if nobody does.
+	now, next *group
 
 	// open holds the seq of every intent queued whose outcome is not.
 	open map[int64]struct{}
 
-	head    Head // last record queued
+	// seq and hash are those of the last record queued.
+	seq  int64
+	hash [hashLen]byte
+
 	durable Head // last record on disk
 	size    int64
 
@@ -71,6 +74,20 @@ type Log struct {
 
 	// changed is closed when size grew or the log ended; nil if nobody waits.
 	changed chan struct{}
+}
+
+// group is what the appenders of one group wait for. All are woken at once and need no
+// lock to read err.
+type group struct {
+	done chan struct{}
+	err  error // set before done is closed
+}
+
+func join(g **group) *group {
+	if *g == nil {
+		*g = &group{done: make(chan struct{})}
+	}
+	return *g
 }
 
 // osFile is the real file. sync is made once and leaves its result in synced: a
@@ -117,14 +134,19 @@ func (l *Log) Append(ctx context.Context, r Record) (int64, error) {
 	if err := r.check(); err != nil {
 		return 0, err
 	}
+	var room [usualRest]byte
+	rest := r.appendRest(room[:0])
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	seq, err := l.queue(&r)
+	seq, err := l.queue(&r, rest)
 	if err != nil {
+		l.mu.Unlock()
 		return 0, err
 	}
-	return seq, l.await(seq)
+	return seq, l.settle()
 }
+
+// usualRest is room for the fields of almost every record.
+const usualRest = 1 << 10
 
 // AppendAsync queues r behind everything queued before and returns. It is on disk
 // with the next Append or after FlushDelay, whichever is first. A failure to
@@ -133,14 +155,15 @@ func (l *Log) AppendAsync(r Record) error {
 	if err := r.check(); err != nil {
 		return err
 	}
+	var room [usualRest]byte
+	rest := r.appendRest(room[:0])
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	seq, err := l.queue(&r)
-	if err != nil {
+	if _, err := l.queue(&r, rest); err != nil {
+		l.mu.Unlock()
 		return err
 	}
 	if len(l.pending) > maxPending {
-		return l.await(seq)
+		return l.settle()
 	}
 	if !l.armed {
 		l.armed = true
@@ -150,18 +173,18 @@ func (l *Log) AppendAsync(r Record) error {
 			l.timer.Reset(FlushDelay)
 		}
 	}
+	l.mu.Unlock()
 	return nil
 }
 
 func (l *Log) flushLate() {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.armed = false
-	_ = l.await(l.head.Seq) // kept in l.err, for the next caller
+	_ = l.settle() // kept in l.err, for the next caller
 }
 
-// queue encodes r behind what is pending. l.mu is held.
-func (l *Log) queue(r *Record) (int64, error) {
+// queue puts r, of which rest is encoded already, behind what is pending. l.mu is held.
+func (l *Log) queue(r *Record, rest []byte) (int64, error) {
 	switch {
 	case l.err != nil:
 		return 0, l.err
@@ -172,65 +195,86 @@ func (l *Log) queue(r *Record) (int64, error) {
 	if now.IsZero() {
 		now = time.Now()
 	}
-	prev := l.head.Hash
-	if l.head.Seq == 0 {
-		prev = Genesis
-	}
 	start := len(l.pending)
-	b := r.appendLine(l.pending, prev, l.head.Seq+1, now)
-	if n := len(b) - start; n > MaxRecord {
+	b := appendStart(l.pending, l.hash[:], l.seq+1, now)
+	if n := len(b) - start + len(rest); n > MaxRecord {
 		return 0, fmt.Errorf("cannot append to the audit log: the %s record is %d bytes long and at most %d are allowed: %w",
 			r.Type, n, MaxRecord, errdefs.ErrInvalidArgument)
 	}
+	b = append(b, rest...)
+	seal(b[start:])
 	l.pending = b
-	l.head = Head{Seq: l.head.Seq + 1, Hash: seal(b[start:])}
-	l.track(r.Type, l.head.Seq, r.Intent)
-	return l.head.Seq, nil
+	l.seq++
+	copy(l.hash[:], hashOf(b[start:]))
+	l.track(r.Type, l.seq, r.Intent)
+	return l.seq, nil
 }
 
-// await returns when seq is on disk, writing a group itself whenever nobody
-// else does. l.mu is held, and released while it waits or writes.
-func (l *Log) await(seq int64) error {
-	for {
-		switch {
-		case l.durable.Seq >= seq:
-			return nil
-		case l.err != nil:
-			return l.err
-		case l.writing:
-			l.waiting++
-			l.done.Wait()
-			l.waiting--
-		default:
-			l.writeGroup()
+// queued is the last record queued. l.mu is held.
+func (l *Log) queued() Head {
+	if l.seq == 0 {
+		return Head{}
+	}
+	return Head{Seq: l.seq, Hash: string(l.hash[:])}
+}
+
+// settle gives up l.mu, which is held, and returns when everything queued until then is on
+// disk.
+func (l *Log) settle() error {
+	switch {
+	case l.err != nil || l.seq == l.durable.Seq:
+		defer l.mu.Unlock()
+		return l.err
+	case !l.writing:
+		err := l.writeGroup()
+		if l.writing = l.next != nil; l.writing {
+			go l.writeOn()
 		}
+		l.mu.Unlock()
+		return err
 	}
+	which := &l.next
+	if len(l.pending) == 0 {
+		which = &l.now // all that is queued is being written
+	}
+	g := join(which)
+	l.mu.Unlock()
+	<-g.done
+	return g.err
 }
 
-// writeGroup writes and syncs everything pending. l.mu is held, and released
-// for the system calls.
-func (l *Log) writeGroup() {
-	l.writing = true
-	// Let those whom the last group woke run first: they may append again, and
-	// share this sync instead of waiting for the next.
-	if l.company {
-		l.mu.Unlock()
-		runtime.Gosched()
-		l.mu.Lock()
+// writeOn writes groups for as long as somebody waits for one.
+func (l *Log) writeOn() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.next != nil {
+		_ = l.writeGroup() // those who wait are told
 	}
-	group, head := l.pending, l.head
+	l.writing = false
+}
+
+// writeGroup writes and syncs everything pending, and wakes those who wait for it. l.mu is
+// held, and released for the system calls.
+func (l *Log) writeGroup() error {
+	if l.err != nil { // nothing is written behind what failed
+		l.next.end(l.err)
+		l.next = nil
+		return l.err
+	}
+	l.writing = true
+	lines, head := l.pending, l.queued()
 	l.pending, l.spare = l.spare[:0], nil
+	l.now, l.next = l.next, nil
 	l.mu.Unlock()
 
-	_, err := l.f.Write(group)
+	_, err := l.f.Write(lines)
 	if err == nil {
 		err = l.f.Datasync()
 	}
 
 	l.mu.Lock()
-	l.writing = false
-	if cap(group) <= keepBuffer {
-		l.spare = group
+	if cap(lines) <= keepBuffer {
+		l.spare = lines
 	}
 	if err != nil {
 		// What reached the disk is unknown, and a later fdatasync would report
@@ -240,11 +284,20 @@ func (l *Log) writeGroup() {
 			l.path, err, errdefs.ErrUnavailable)
 	} else {
 		l.durable = head
-		l.size += int64(len(group))
+		l.size += int64(len(lines))
 	}
-	l.company = l.waiting > 0
 	l.announce()
-	l.done.Broadcast()
+	l.now.end(l.err)
+	l.now = nil
+	return l.err
+}
+
+// end wakes those who wait for g.
+func (g *group) end(err error) {
+	if g != nil {
+		g.err = err
+		close(g.done)
+	}
 }
 
 // announce wakes the readers that follow. l.mu is held.
@@ -269,8 +322,8 @@ func (l *Log) Path() string { return l.path }
 // reports a failure to write, also an earlier one.
 func (l *Log) Close() error {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.closed {
+		l.mu.Unlock()
 		return nil
 	}
 	// Closed first, so that nothing is queued behind what is now written.
@@ -278,7 +331,9 @@ func (l *Log) Close() error {
 	if l.timer != nil {
 		l.timer.Stop()
 	}
-	err := l.await(l.head.Seq)
+	err := l.settle()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.announce()
 	if cerr := l.f.Close(); cerr != nil && err == nil {
 		err = fmt.Errorf("cannot close the audit log %s: %w", l.path, cerr)

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -308,6 +310,77 @@ func TestFailurePoisonsTheLog(t *testing.T) {
 			mustAppend(t, again, intent(10))
 			mustHold(t, path, -1)
 		})
+	}
+}
+
+// heldDisk is a test double of the log's file whose first sync waits to be told how it ends.
+type heldDisk struct {
+	audit.File
+	began  chan struct{}
+	ends   chan error
+	writes atomic.Int32
+}
+
+func (d *heldDisk) Write(b []byte) (int, error) {
+	d.writes.Add(1)
+	return d.File.Write(b)
+}
+
+func (d *heldDisk) Datasync() error {
+	if d.began == nil {
+		return d.File.Datasync()
+	}
+	close(d.began)
+	d.began = nil
+	return <-d.ends
+}
+
+// TestGroupsFollowEachOther queues records while the first group is synced. They become
+// durable together, in one group, or fail with it and are never written.
+func TestGroupsFollowEachOther(t *testing.T) {
+	for _, fails := range []error{nil, unix.EIO} {
+		path := logPath(t)
+		began := make(chan struct{})
+		d := &heldDisk{began: began, ends: make(chan error)}
+		l := open(t, audit.Options{Path: path}.Wrap(func(f audit.File) audit.File { d.File = f; return d }))
+		const more = 5
+		errs := make(chan error, 1+more)
+		add := func(i int) {
+			_, err := l.Append(t.Context(), intent(i))
+			errs <- err
+		}
+		go add(0)
+		<-began
+		for i := range more {
+			go add(i + 1)
+		}
+		for l.Queued() < 1+more {
+			runtime.Gosched()
+		}
+		if err := l.AppendAsync(audit.Record{Type: audit.Lifecycle}); err != nil {
+			t.Fatal(err)
+		}
+		closed := make(chan error)
+		go func() { closed <- l.Close() }()
+		d.ends <- fails
+		for range 1 + more {
+			if err := <-errs; !errors.Is(err, fails) || (err == nil) != (fails == nil) {
+				t.Errorf("append: %v, want %v", err, fails)
+			}
+		}
+		if err := <-closed; !errors.Is(err, fails) || (err == nil) != (fails == nil) {
+			t.Errorf("close: %v, want %v", err, fails)
+		}
+		wantWrites := int32(2)
+		if fails != nil {
+			wantWrites = 1
+		}
+		if n := d.writes.Load(); n != wantWrites {
+			t.Errorf("%d writes, want %d", n, wantWrites)
+		}
+		if fails == nil {
+			mustHold(t, path, 2+more)
+		}
 	}
 }
 

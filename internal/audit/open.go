@@ -2,6 +2,7 @@ package audit
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -177,8 +178,8 @@ func inspect(f *os.File, o Options) (*Log, *Mended, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	l := &Log{f: real, path: o.Path, head: head, durable: head, size: size, open: make(map[int64]struct{})}
-	l.done.L = &l.mu
+	l := &Log{f: real, path: o.Path, seq: head.Seq, durable: head, size: size, open: make(map[int64]struct{})}
+	copy(l.hash[:], cmp.Or(head.Hash, Genesis))
 	if o.wrap != nil {
 		l.f = o.wrap(l.f)
 	}
@@ -230,7 +231,7 @@ func lastHead(f io.ReaderAt, size int64, path string) (Head, error) {
 	line := buf[:len(buf)-1]
 	line = line[bytes.LastIndexByte(line, '\n')+1:]
 	fr, ok := parseFrame(line)
-	if !ok || !hashHolds(line, fr) || !json.Valid(line) {
+	if !ok || !hashHolds(line, fr) || !validJSON(line) {
 		return Head{}, damaged(path, "its last record was changed after it was written, or is no record")
 	}
 	return Head{Seq: fr.seq, Hash: string(fr.hash)}, nil

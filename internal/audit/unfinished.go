@@ -20,9 +20,8 @@ type Mark struct {
 // Mark returns the mark of this moment once everything up to it is on disk.
 func (l *Log) Mark() (Mark, error) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	m := Mark{Head: l.head, Open: slices.Sorted(maps.Keys(l.open))}
-	return m, l.await(m.Head.Seq)
+	m := Mark{Head: l.queued(), Open: slices.Sorted(maps.Keys(l.open))}
+	return m, l.settle()
 }
 
 // Unfinished returns the intents without an outcome, in order. Right after Open
