@@ -66,9 +66,6 @@ type Executor struct {
 // Run enters the workspace that the spec at sandbox.SpecFD describes and serves it
 // until it is told to shut down. build names the release in the handshake.
 func Run(build string) error {
-	runtime.GOMAXPROCS(min(runtime.NumCPU(), maxProcs))
-	debug.SetGCPercent(gcPercent)
-	debug.SetMemoryLimit(memoryLimit)
 	spec, err := sandbox.ReadSpec(sandbox.SpecFD)
 	if err != nil {
 		return err
@@ -78,6 +75,9 @@ func Run(build string) error {
 		return err
 	}
 	runtime.UnlockOSThread() // main locked it for Enter
+	runtime.GOMAXPROCS(min(runtime.NumCPU(), maxProcs))
+	debug.SetGCPercent(gcPercent) // sandbox.Environ had it off
+	debug.SetMemoryLimit(memoryLimit)
 	handleSignals()
 	e := &Executor{
 		spec: spec, build: build,

@@ -13,12 +13,15 @@ type Mount struct {
 	Options           []string
 }
 
-// expected says what may be mounted where. The longest matching prefix counts.
-var expected = []struct {
+// expectedMount says what may be mounted at prefix, or below it.
+type expectedMount struct {
 	prefix string
 	types  []string // nil: any of the host
 	flags  []string
-}{
+}
+
+// expected is the table. The longest matching prefix counts.
+var expected = []expectedMount{
 	{"/", []string{"tmpfs"}, []string{"ro", "nosuid", "nodev"}},
 	{"/dev", []string{"tmpfs", "devtmpfs", "devpts", "mqueue"}, []string{"nosuid", "noexec"}},
 	{"/dev/shm", []string{"tmpfs"}, []string{"nosuid", "noexec"}},
@@ -29,23 +32,24 @@ var expected = []struct {
 	{"/var/tmp", nil, []string{"nosuid", "nodev"}},
 }
 
-// Unexpected says what is wrong with a mount seen inside the workspace of s, or "".
-func Unexpected(m Mount, s *Spec) string {
-	table := slices.Clone(expected)
-	type row = struct {
-		prefix string
-		types  []string
-		flags  []string
-	}
+// Expected is what may be mounted in one workspace.
+type Expected []expectedMount
+
+// Expect returns the table for the workspace of s.
+func Expect(s *Spec) Expected {
+	table := slices.Grow(slices.Clone(expected), len(systemBinds)+2)
 	for _, p := range systemBinds {
-		table = append(table, row{p, nil, []string{"ro", "nosuid", "nodev"}})
+		table = append(table, expectedMount{p, nil, []string{"ro", "nosuid", "nodev"}})
 	}
-	table = append(table, row{"/etc/", nil, []string{"ro", "nosuid", "nodev"}}, row{s.Home(), nil, []string{"nosuid", "nodev"}})
+	return append(table, expectedMount{"/etc/", nil, []string{"ro", "nosuid", "nodev"}}, expectedMount{s.Home(), nil, []string{"nosuid", "nodev"}})
+}
+
+// Unexpected says what is wrong with a mount seen inside, or "".
+func (table Expected) Unexpected(m Mount) string {
 	best := -1
 	for i, e := range table {
-		dir := strings.TrimSuffix(e.prefix, "/")
 		// Only /etc, /dev, /proc and the binds have mounts below them.
-		if m.Point != e.prefix && (!strings.HasPrefix(m.Point, dir+"/") || e.prefix == "/") {
+		if m.Point != e.prefix && (e.prefix == "/" || !below(m.Point, strings.TrimSuffix(e.prefix, "/"))) {
 			continue
 		}
 		if best < 0 || len(e.prefix) > len(table[best].prefix) {
@@ -65,4 +69,9 @@ func Unexpected(m Mount, s *Spec) string {
 		}
 	}
 	return ""
+}
+
+// below reports whether path lies beneath dir.
+func below(path, dir string) bool {
+	return len(path) > len(dir) && path[len(dir)] == '/' && strings.HasPrefix(path, dir)
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -141,7 +140,7 @@ func fresh(fstype string, attr int, options ...string) (int, error) {
 
 // mountFresh makes a new file system instance at target in the new root.
 func mountFresh(fstype, target string, attr int, options ...string) error {
-	if err := os.MkdirAll(at(target), 0o755); err != nil {
+	if err := makeDirs(at(target)); err != nil {
 		return err
 	}
 	m, err := fresh(fstype, attr, options...)
@@ -158,28 +157,30 @@ const (
 
 // bindHost shows path of the host at the same place in the new root: a directory as a
 // mount, a file as a copy, a symbolic link as one.
-func bindHost(path string) error {
-	st, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
+func (c *copier) bindHost(path string) error {
+	var st unix.Stat_t
+	err := unix.Lstat(path, &st)
+	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
 	if err != nil {
+		return &os.PathError{Op: "lstat", Path: path, Err: err}
+	}
+	if err := makeDirs(filepath.Dir(at(path))); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(at(path)), 0o755); err != nil {
-		return err
-	}
-	if st.Mode()&fs.ModeSymlink != 0 {
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFLNK:
 		target, err := os.Readlink(path)
 		if err != nil {
 			return err
 		}
-		return os.Symlink(target, at(path))
+		return makeLink(target, at(path))
+	case unix.S_IFDIR:
+	default:
+		return c.copyHost(path, st.Mode)
 	}
-	if !st.IsDir() {
-		return copyHost(path, st.Mode().Perm())
-	}
-	if err := os.MkdirAll(at(path), 0o755); err != nil {
+	if err := makeDirs(at(path)); err != nil {
 		return err
 	}
 	tree, err := clone(unix.AT_FDCWD, path, readOnly)
@@ -191,15 +192,15 @@ func bindHost(path string) error {
 
 // copyHost copies a file of the host: cheaper than a mount, and nothing is copied that
 // the workspace's ids could not read. What cannot be read is left out.
-func copyHost(path string, mode fs.FileMode) error {
-	b, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrPermission) {
+func (c *copier) copyHost(path string, mode uint32) error {
+	err := c.copy(path, at(path), mode&0o755)
+	if errors.Is(err, errUnreadable) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("cannot copy %s: %w", path, err)
 	}
-	return os.WriteFile(at(path), b, mode&0o755)
+	return nil
 }
 
 // buildRoot puts the new root together up to what needs the pid and cgroup namespaces.
@@ -212,25 +213,26 @@ func buildRoot(s *Spec) error {
 	if err := attach(m, newRoot); err != nil {
 		return err
 	}
+	var c copier
 	for _, p := range systemBinds {
-		if err := bindHost(p); err != nil {
+		if err := c.bindHost(p); err != nil {
 			return err
 		}
 	}
 	for _, p := range etcBinds {
-		if err := bindHost("/etc/" + p); err != nil {
+		if err := c.bindHost("/etc/" + p); err != nil {
 			return err
 		}
 	}
 	for name, content := range etcFiles(s) {
 		p := at("etc/" + name)
-		_ = os.Remove(p) // a bound or linked entry of the same name gives way
-		if err := os.WriteFile(p, []byte(content), 0o644); err != nil {
+		_ = unix.Unlink(p) // a copied or linked entry of the same name gives way
+		if err := makeFile(p, []byte(content), 0o644); err != nil {
 			return err
 		}
 	}
 	for _, d := range []string{"dev", "proc", "sys/fs/cgroup", "root", "mnt", "srv", "media", "var/cache", "var/log", "var/lib", "var/spool", "home"} {
-		if err := os.MkdirAll(at(d), 0o755); err != nil {
+		if err := makeDirs(at(d)); err != nil {
 			return err
 		}
 	}
@@ -241,7 +243,7 @@ func buildRoot(s *Spec) error {
 		return err
 	}
 	for _, l := range links {
-		if err := os.Symlink(l.target, at(l.name)); err != nil {
+		if err := makeLink(l.target, at(l.name)); err != nil {
 			return err
 		}
 	}
@@ -249,7 +251,7 @@ func buildRoot(s *Spec) error {
 		fd     int
 		target string
 	}{{s.FDs.Home, s.Home()}, {s.FDs.Tmp, "/tmp"}, {s.FDs.VarTmp, "/var/tmp"}} {
-		if err := os.MkdirAll(at(m.target), 0o755); err != nil {
+		if err := makeDirs(at(m.target)); err != nil {
 			return err
 		}
 		// The broker made these nosuid,nodev; the self-check reads that back.
@@ -279,7 +281,7 @@ func buildDev(tmpfsHalf string) error {
 		if st.Mode&unix.S_IFMT != unix.S_IFCHR || unix.Major(st.Rdev) != d.major || unix.Minor(st.Rdev) != d.minor {
 			return fmt.Errorf("cannot use /dev/%s: it is not character device %d:%d", d.name, d.major, d.minor)
 		}
-		if err := os.WriteFile(at("dev/"+d.name), nil, 0o666); err != nil {
+		if err := makeFile(at("dev/"+d.name), nil, 0o666); err != nil {
 			return err
 		}
 		tree, err := clone(fd, "", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
@@ -311,20 +313,20 @@ func buildRun(s *Spec, tmpfsHalf string) error {
 	}
 	user := "run/user/" + strconv.FormatUint(uint64(s.IDs.Work), 10)
 	for _, d := range []string{"run/lock", user} {
-		if err := os.MkdirAll(at(d), 0o755); err != nil {
+		if err := makeDirs(at(d)); err != nil {
 			return err
 		}
 	}
-	if err := os.Chmod(at(user), 0o700); err != nil {
+	if err := unix.Chmod(at(user), 0o700); err != nil {
 		return err
 	}
-	if err := os.Chown(at(user), int(s.IDs.Work), int(s.IDs.Work)); err != nil {
+	if err := unix.Chown(at(user), int(s.IDs.Work), int(s.IDs.Work)); err != nil {
 		return err
 	}
-	if err := os.WriteFile(at(canary), nil, 0o666); err != nil {
+	if err := makeFile(at(canary), nil, 0o666); err != nil {
 		return err
 	}
-	return os.Chmod(at(canary), 0o666) // past the umask
+	return unix.Chmod(at(canary), 0o666) // past the umask
 }
 
 // etcFiles are the synthesised files of /etc.
@@ -365,7 +367,7 @@ func maskProc() error {
 	}
 	defer unix.Close(null)
 	for _, p := range maskedFiles {
-		if _, err := os.Lstat(p); err != nil {
+		if !exists(p) {
 			continue
 		}
 		tree, err := clone(null, "", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
@@ -377,7 +379,7 @@ func maskProc() error {
 		}
 	}
 	for _, p := range maskedDirs {
-		if _, err := os.Lstat(p); err != nil {
+		if !exists(p) {
 			continue
 		}
 		m, err := fresh("tmpfs", readOnly|unix.MOUNT_ATTR_NOEXEC, "size", "4k", "nr_inodes", "1", "mode", "0755")
@@ -389,7 +391,7 @@ func maskProc() error {
 		}
 	}
 	for _, p := range readOnlyDirs {
-		if _, err := os.Lstat(p); err != nil {
+		if !exists(p) {
 			continue
 		}
 		tree, err := clone(unix.AT_FDCWD, p, readOnly|unix.MOUNT_ATTR_NOEXEC)

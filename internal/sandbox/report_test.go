@@ -84,7 +84,7 @@ func TestUnexpectedMounts(t *testing.T) {
 		{sandbox.Mount{Point: "/etc/ssl", Type: "ext4", Options: ro}, true},
 		{sandbox.Mount{Point: "/run/docker.sock", Type: "tmpfs", Options: []string{"rw"}}, false},
 	} {
-		if msg := sandbox.Unexpected(tt.m, s); (msg == "") != tt.ok {
+		if msg := sandbox.Expect(s).Unexpected(tt.m); (msg == "") != tt.ok {
 			t.Errorf("%+v: %q", tt.m, msg)
 		}
 	}

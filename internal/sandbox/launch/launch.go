@@ -263,7 +263,7 @@ func clone(c *Config, in *inheritance) (pid, pidfd int, err error) {
 		var err error
 		pid, err = syscall.ForkExec(fmt.Sprintf("/proc/self/fd/%d", number(c.Binary)), []string{"carrel-executor", string(c.Spec.Name)}, &syscall.ProcAttr{
 			Dir: "/",
-			Env: []string{"GOTRACEBACK=single"},
+			Env: sandbox.Environ,
 			// Go places these at 0, 1, 2 … in the child.
 			Files: in.files,
 			Sys: &syscall.SysProcAttr{

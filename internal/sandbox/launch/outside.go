@@ -1,11 +1,14 @@
 package launch
 
 import (
+	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/sandbox"
 )
@@ -29,18 +32,18 @@ func Outside(pid int, spec sandbox.Spec) []sandbox.Finding {
 		found = append(found, sandbox.Finding{Control: control, OK: ok, Evidence: "outside: " + fmt.Sprintf(format, a...)})
 	}
 	for _, ns := range namespaces {
-		own, err1 := os.Readlink("/proc/self/ns/" + ns.file)
-		theirs, err2 := os.Readlink(proc + "ns/" + ns.file)
+		own, err1 := readLink("/proc/self/ns/" + ns.file)
+		theirs, err2 := readLink(proc + "ns/" + ns.file)
 		add(ns.control, err1 == nil && err2 == nil && own != theirs, "%s, the host has %s", theirs, own)
 	}
 
-	status, err := os.ReadFile(proc + "status")
+	status, err := readFile(proc + "status")
 	if err != nil {
 		add("ids", false, "cannot read status: %v", err)
 		return found
 	}
 	fields := map[string]string{}
-	for line := range strings.Lines(string(status)) {
+	for line := range strings.Lines(status) {
 		if k, v, ok := strings.Cut(line, ":"); ok {
 			fields[k] = strings.TrimSpace(v)
 		}
@@ -59,8 +62,8 @@ func Outside(pid int, spec sandbox.Spec) []sandbox.Finding {
 	want("no-new-privileges", "NoNewPrivs", "1")
 	want("seccomp", "Seccomp", "2")
 	for _, m := range []string{"uid_map", "gid_map"} {
-		b, err := os.ReadFile(proc + m)
-		got := strings.Join(strings.Fields(string(b)), " ")
+		b, err := readFile(proc + m)
+		got := strings.Join(strings.Fields(b), " ")
 		w := fmt.Sprintf("0 %d 1 %d %d 2", spec.IDs.Executor, spec.IDs.Work, spec.IDs.Work)
 		add("user-namespace", err == nil && got == w, "%s %s", m, got)
 	}
@@ -72,27 +75,32 @@ func Outside(pid int, spec sandbox.Spec) []sandbox.Finding {
 // is in the commands' group of each v1 hierarchy. Inside, a group reads as "/" wherever
 // the namespace was made.
 func births(proc string, spec sandbox.Spec) []sandbox.Finding {
-	var found []sandbox.Finding
-	for _, hierarchy := range spec.Cgroup.V1 {
-		tasks, err := filepath.Glob(proc + "task/*/cgroup")
-		in := 0
-		for _, t := range tasks {
-			b, rerr := os.ReadFile(t)
-			if rerr != nil {
-				continue // a thread that ended meanwhile
-			}
-			for line := range strings.Lines(string(b)) {
-				// 4:memory:/carrel/ws-2a97516c/cmd
-				f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-				if len(f) == 3 && f[1] == hierarchy && strings.HasSuffix(f[2], "/"+string(spec.Name)+"/cmd") {
-					in++
-				}
+	if len(spec.Cgroup.V1) == 0 {
+		return nil
+	}
+	tasks, err := os.ReadDir(proc + "task")
+	in := make([]int, len(spec.Cgroup.V1))
+	cmd := "/" + string(spec.Name) + "/cmd"
+	for _, t := range tasks {
+		groups, rerr := readFile(proc + "task/" + t.Name() + "/cgroup")
+		if rerr != nil {
+			continue // a thread that ended meanwhile
+		}
+		for line := range strings.Lines(groups) {
+			// 4:memory:/carrel/ws-2a97516c/cmd
+			_, line, _ = strings.Cut(strings.TrimSpace(line), ":")
+			controllers, path, _ := strings.Cut(line, ":")
+			if i := slices.Index(spec.Cgroup.V1, controllers); i >= 0 && strings.HasSuffix(path, cmd) {
+				in[i]++
 			}
 		}
+	}
+	var found []sandbox.Finding
+	for i, hierarchy := range spec.Cgroup.V1 {
 		for control := range strings.SplitSeq(hierarchy, ",") {
 			found = append(found, sandbox.Finding{
-				Control: control, OK: err == nil && in == 1,
-				Evidence: fmt.Sprintf("outside: %d of %d threads is in cmd of %s, where commands are born", in, len(tasks), hierarchy),
+				Control: control, OK: err == nil && in[i] == 1,
+				Evidence: fmt.Sprintf("outside: %d of %d threads is in cmd of %s, where commands are born", in[i], len(tasks), hierarchy),
 			})
 		}
 	}
@@ -104,19 +112,20 @@ func mounts(proc string, spec sandbox.Spec) []sandbox.Finding {
 	bad := func(format string, a ...any) []sandbox.Finding {
 		return []sandbox.Finding{{Control: "mounts", Evidence: "outside: " + fmt.Sprintf(format, a...)}}
 	}
-	b, err := os.ReadFile(proc + "mountinfo")
+	table, err := readFile(proc + "mountinfo")
 	if err != nil {
 		return bad("cannot read mountinfo: %v", err)
 	}
+	expected := sandbox.Expect(&spec)
 	n := 0
-	for line := range strings.Lines(string(b)) {
+	for line := range strings.Lines(table) {
 		// 36 35 98:0 /root /point options … - type source super (proc_pid_mountinfo(5))
 		left, right, ok := strings.Cut(line, " - ")
 		f, g := strings.Fields(left), strings.Fields(right)
 		if !ok || len(f) < 6 || len(g) < 1 {
 			return bad("cannot understand %q", line)
 		}
-		if msg := sandbox.Unexpected(sandbox.Mount{Point: f[4], Root: f[3], Type: g[0], Options: strings.Split(f[5], ",")}, &spec); msg != "" {
+		if msg := expected.Unexpected(sandbox.Mount{Point: f[4], Root: f[3], Type: g[0], Options: strings.Split(f[5], ",")}); msg != "" {
 			return bad("%s", msg)
 		}
 		n++
@@ -125,4 +134,37 @@ func mounts(proc string, spec sandbox.Spec) []sandbox.Finding {
 		return bad("no mounts are listed")
 	}
 	return []sandbox.Finding{{Control: "mounts", OK: true, Evidence: fmt.Sprintf("outside: %d mounts, each one of the table and as restricted as it says", n)}}
+}
+
+// readFile reads a file of /proc, without what package os prepares for files of other
+// kinds: a start reads some twenty.
+func readFile(path string) (string, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	var all strings.Builder
+	var chunk [8 << 10]byte
+	for {
+		n, err := unix.Read(fd, chunk[:])
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return "", &os.PathError{Op: "read", Path: path, Err: err}
+		case n == 0:
+			return all.String(), nil
+		default:
+			all.Write(chunk[:n])
+		}
+	}
+}
+
+func readLink(path string) (string, error) {
+	var b [64]byte
+	n, err := unix.Readlink(path, b[:])
+	if err != nil {
+		return "", &os.PathError{Op: "readlink", Path: path, Err: err}
+	}
+	return string(b[:n]), nil
 }
