@@ -250,11 +250,13 @@ func (h *Host) bind(name id.Workspace) (*os.File, error) {
 		return wrap(err)
 	}
 	l := os.NewFile(uintptr(fd), socketName(name))
+	// The mode that the socket's file is made with (unix(7)), less the umask.
+	if err := unix.Fchmod(fd, 0o600); err != nil {
+		_ = l.Close()
+		return wrap(err)
+	}
 	err = withFD(h.sockets, func(dir int) error {
 		if err := unix.Bind(fd, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir, socketName(name))}); err != nil {
-			return err
-		}
-		if err := unix.Fchmodat(dir, socketName(name), 0o600, 0); err != nil {
 			return err
 		}
 		return unix.Fchownat(dir, socketName(name), int(h.settings.DaemonUID), int(h.settings.DaemonGID), unix.AT_SYMLINK_NOFOLLOW)
@@ -314,19 +316,17 @@ func (h *Host) CleanUp(ctx context.Context, name id.Workspace) error {
 }
 
 // keepReport writes the report for a broker that comes after this one. It need not
-// survive a crash of the host, as the workspace does not either.
+// survive a crash of the host, as the workspace does not either, nor appear at once:
+// nobody reads it before the ledger says that the workspace runs.
 func (h *Host) keepReport(name id.Workspace, r workspace.Report) error {
 	b, err := json.Marshal(r)
 	if err == nil {
 		var f *os.File
-		f, err = openAt(h.reports, string(name)+".new", unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o600)
+		f, err = openAt(h.reports, string(name), unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o600)
 		if err == nil {
 			_, err = f.Write(b)
 			err = errors.Join(err, f.Close())
 		}
-	}
-	if err == nil {
-		err = withFD(h.reports, func(fd int) error { return unix.Renameat(fd, string(name)+".new", fd, string(name)) })
 	}
 	if err != nil {
 		return fmt.Errorf("cannot keep the report of %s: %w", name, err)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -122,4 +123,34 @@ func (c *copier) copy(from, to string, mode uint32) error {
 func exists(path string) bool {
 	var st unix.Stat_t
 	return unix.Lstat(path, &st) == nil
+}
+
+// descriptors lists what this process has open beside its first three.
+func descriptors() ([]int, error) {
+	dir, err := openFile("/proc/self/fd", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(dir)
+	var open []int
+	var b [4 << 10]byte
+	for {
+		var n int
+		err := retry(func() (err error) {
+			n, err = unix.ReadDirent(dir, b[:])
+			return err
+		})
+		if err != nil {
+			return nil, &os.PathError{Op: "readdirent", Path: "/proc/self/fd", Err: err}
+		}
+		if n == 0 {
+			return open, nil
+		}
+		_, _, names := unix.ParseDirent(b[:n], -1, nil)
+		for _, name := range names {
+			if fd, err := strconv.Atoi(name); err == nil && fd > 2 && fd != dir {
+				open = append(open, fd)
+			}
+		}
+	}
 }

@@ -392,19 +392,15 @@ func compact(found []Finding) []Finding {
 // ownDescriptors sees that a command would inherit nothing but its three.
 func (s *stage) ownDescriptors() Finding {
 	f := Finding{Control: "descriptors", OK: true}
-	list, err := os.ReadDir("/proc/self/fd")
+	open, err := descriptors()
 	if err != nil {
 		return Finding{Control: f.Control, Evidence: "cannot list the descriptors: " + err.Error()}
 	}
 	n := 0
-	for _, e := range list {
-		fd, err := strconv.Atoi(e.Name())
-		if err != nil || fd <= 2 {
-			continue
-		}
+	for _, fd := range open {
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 		if err != nil {
-			continue // the directory that was read
+			continue // it was closed meanwhile
 		}
 		n++
 		if flags&unix.FD_CLOEXEC == 0 {

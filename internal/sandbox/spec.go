@@ -158,10 +158,11 @@ func ReadSpec(fd int) (*Spec, error) {
 }
 
 // Progress is what an executor sends on its status socket, one JSON object a line:
-// first {"moved":true} once it has left the v2 workspace group, then its findings,
-// or an error that ends the start.
+// first {"moved":true} once it has left the v2 workspace group, then {"confined":true} once
+// every step is done, then its findings, or an error that ends the start.
 type Progress struct {
 	Moved    bool      `json:"moved,omitempty"`
+	Confined bool      `json:"confined,omitempty"`
 	Findings []Finding `json:"findings,omitempty"`
 	Step     string    `json:"step,omitempty"`
 	Error    string    `json:"error,omitempty"`
@@ -170,7 +171,7 @@ type Progress struct {
 // MaxProgress bounds one line of progress in bytes.
 const MaxProgress = 128 << 10
 
-// Verdict is the broker's answer: once to Moved, when the limits are in force,
+// Verdict is the broker's answer, not to Confined: once to Moved, when the limits are in force,
 // and once to the findings, when it has added what it saw from outside and all
 // that is required holds. Anything else ends the executor.
 type Verdict struct {

@@ -78,6 +78,11 @@ func Enter(spec *Spec) (*Thread, error) {
 			return nil, err
 		}
 	}
+	// Nothing is restricted any further: what the broker sees from outside now is what it
+	// would see later, and it need not wait for the self-check.
+	if err := s.send(Progress{Confined: true}); err != nil {
+		return nil, fmt.Errorf("cannot report to the broker: %w", err)
+	}
 	findings, err := s.prove()
 	if err != nil {
 		_ = s.send(Progress{Step: "self-check", Error: err.Error()})
@@ -240,19 +245,14 @@ func (s *stage) readOnlyRoot() error {
 // main, are those that are open below and are an epoll or event descriptor.
 func (s *stage) descriptors() error {
 	keep := []int{s.spec.FDs.Status, s.spec.FDs.Listener, s.spec.FDs.Cmd}
-	dir, err := os.ReadDir("/proc/self/fd")
+	open, err := descriptors()
 	if err != nil {
 		return err
 	}
-	for _, e := range dir {
-		fd, err := strconv.Atoi(e.Name())
-		if err != nil || fd <= 2 {
-			continue
-		}
-		link, err := os.Readlink("/proc/self/fd/" + e.Name())
-		if err != nil {
-			continue // the directory that was read
-		}
+	var b [64]byte // longer than the names that matter
+	for _, fd := range open {
+		n, _ := unix.Readlink("/proc/self/fd/"+strconv.Itoa(fd), b[:]) // what has no name is closed
+		link := string(b[:max(n, 0)])
 		if slices.Contains(keep, fd) || link == "anon_inode:[eventpoll]" || link == "anon_inode:[eventfd]" {
 			unix.CloseOnExec(fd)
 			continue

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 	"syscall"
 	"time"
 
@@ -313,6 +314,12 @@ func converse(ctx context.Context, status *os.File, c *Config, pid int) (workspa
 	stop := context.AfterFunc(ctx, func() { _ = status.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	in := bufio.NewReaderSize(io.LimitReader(status, 4*sandbox.MaxProgress), sandbox.MaxProgress)
+	var (
+		looking sync.WaitGroup
+		seen    []sandbox.Finding // from outside, once looking is done
+		looked  bool
+	)
+	defer looking.Wait() // pid is the caller's to reap
 	for {
 		line, err := in.ReadSlice('\n')
 		if err != nil {
@@ -332,12 +339,17 @@ func converse(ctx context.Context, status *os.File, c *Config, pid int) (workspa
 			if err := allow(status); err != nil {
 				return workspace.Report{}, err
 			}
-		case len(p.Findings) > 0:
-			findings := append(p.Findings, Outside(pid, c.Spec)...)
-			if c.Outside != nil {
-				findings = append(findings, c.Outside(pid)...)
-			}
-			report := sandbox.Judge(sandbox.Rootful, findings)
+		case p.Confined && !looked:
+			looked = true
+			looking.Go(func() {
+				seen = Outside(pid, c.Spec)
+				if c.Outside != nil {
+					seen = append(seen, c.Outside(pid)...)
+				}
+			})
+		case len(p.Findings) > 0 && looked:
+			looking.Wait()
+			report := sandbox.Judge(sandbox.Rootful, append(p.Findings, seen...))
 			if err := report.Err(); err != nil {
 				return report, err
 			}
