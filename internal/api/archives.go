@@ -114,8 +114,11 @@ type upload struct {
 func (u *upload) Read(p []byte) (int, error) {
 	for len(u.rest) == 0 {
 		m, err := u.stream.Receive()
+		if errors.Is(err, io.EOF) {
+			return 0, io.EOF // as readers compare it
+		}
 		if err != nil {
-			return 0, err // io.EOF is the end of the archive
+			return 0, err
 		}
 		if m.GetStart() != nil {
 			return 0, invalid("start", "it came twice", "send data, and end the stream")

@@ -57,6 +57,8 @@ var commandTable = []struct {
 	{"resume", "workspaces", (*app).resumeCommand},
 	{"update", "workspaces", (*app).updateCommand},
 	{"destroy", "workspaces", (*app).destroyCommand},
+	{"archive", "workspaces", (*app).archiveCommand},
+	{"restore", "workspaces", (*app).restoreCommand},
 	{"top", "workspaces", (*app).topCommand},
 	{"events", "workspaces", (*app).eventsCommand},
 	{"exec", "commands", (*app).execCommand},

@@ -210,7 +210,8 @@ func newTransport(dial func(context.Context) (*net.UnixConn, error)) *transport 
 }
 
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Path == carrelv1connect.CommandServiceStreamProcedure {
+	switch r.URL.Path {
+	case carrelv1connect.CommandServiceStreamProcedure, carrelv1connect.ArchiveServiceRestoreProcedure:
 		return t.streams.RoundTrip(r)
 	}
 	return t.unary.RoundTrip(r)

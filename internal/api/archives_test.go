@@ -1,0 +1,116 @@
+package api_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/gen/carrel/v1/carrelv1connect"
+	"github.com/carrel-dev/carrel/internal/api"
+	"github.com/carrel-dev/carrel/internal/api/apitest"
+)
+
+func TestArchives(t *testing.T) {
+	socket, _ := apitest.Serve(t, &apitest.Gate{}, &alice, api.Options{})
+	create(t, socket, "demo")
+	c := carrelv1connect.NewArchiveServiceClient(unix(t, socket, true), "http://carrel")
+	ctx := t.Context()
+
+	// make returns what came, and the last word.
+	make := func(req *carrelv1.CreateArchiveRequest) (data []byte, told int, a *carrelv1.Archive, err error) {
+		s, err := c.CreateArchive(ctx, request(req))
+		if err != nil {
+			return nil, 0, nil, err
+		}
+		defer s.Close()
+		for s.Receive() {
+			switch m := s.Msg(); {
+			case m.GetProgress() != nil:
+				told++
+			case m.GetArchive() != nil:
+				a = m.GetArchive()
+			default:
+				data = append(data, m.GetData()...)
+			}
+		}
+		return data, told, a, s.Err()
+	}
+	data, told, a, err := make(&carrelv1.CreateArchiveRequest{Workspace: "demo", Export: true})
+	sum := sha256.Sum256(data)
+	if err != nil || told != 1 || a.GetSha256() != hex.EncodeToString(sum[:]) || a.GetSize() != int64(len(data)) || a.GetEntries() != 3 || a.GetKey() != "demo" {
+		t.Errorf("%d bytes, %d, %v, %v", len(data), told, a, err)
+	}
+	none, _, kept, err := make(&carrelv1.CreateArchiveRequest{Workspace: "demo"})
+	if err != nil || len(none) > 0 || kept.GetSha256() != a.GetSha256() {
+		t.Errorf("%d bytes, %v, %v", len(none), kept, err)
+	}
+	if _, _, _, err := make(&carrelv1.CreateArchiveRequest{Workspace: "nope"}); connect.CodeOf(err) != connect.CodeNotFound {
+		t.Error(err)
+	}
+	list, err := c.ListArchives(ctx, request(&carrelv1.ListArchivesRequest{}))
+	if err != nil || len(list.Msg.GetArchives()) != 1 || list.Msg.GetArchives()[0].GetId() != kept.GetId() {
+		t.Errorf("%v, %v", list, err)
+	}
+	s, err := c.ReadArchive(ctx, request(&carrelv1.ReadArchiveRequest{Archive: kept.GetId()}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var read []byte
+	last := false
+	for s.Receive() {
+		read, last = append(read, s.Msg().GetData()...), s.Msg().GetArchive() != nil
+	}
+	if s.Err() != nil || !bytes.Equal(read, data) || !last {
+		t.Errorf("%d bytes, %v, %v", len(read), last, s.Err())
+	}
+
+	// restore sends requests and returns the workspace.
+	restore := func(messages ...*carrelv1.RestoreRequest) (*carrelv1.Workspace, error) {
+		s := c.Restore(ctx)
+		for _, m := range messages {
+			_ = s.Send(m) // Receive tells
+		}
+		_ = s.CloseRequest()
+		for {
+			m, err := s.Receive()
+			if err != nil || m.GetWorkspace() != nil {
+				return m.GetWorkspace(), err
+			}
+		}
+	}
+	start := func(s *carrelv1.RestoreStart) *carrelv1.RestoreRequest {
+		return &carrelv1.RestoreRequest{Kind: &carrelv1.RestoreRequest_Start{Start: s}}
+	}
+	piece := func(b []byte) *carrelv1.RestoreRequest {
+		return &carrelv1.RestoreRequest{Kind: &carrelv1.RestoreRequest_Data{Data: b}}
+	}
+	w, err := restore(start(&carrelv1.RestoreStart{Key: "copy"}), piece(data[:1000]), piece(nil), piece(data[1000:]))
+	if err != nil || w.GetKey() != "copy" || w.GetProfile() != a.GetSha256() {
+		t.Errorf("%v, %v", w, err)
+	}
+	w, err = restore(start(&carrelv1.RestoreStart{Key: "again", From: kept.GetId()}))
+	if err != nil || w.GetProfile() != a.GetSha256() {
+		t.Errorf("%v, %v", w, err)
+	}
+	for what, messages := range map[string][]*carrelv1.RestoreRequest{
+		"nothing":         {},
+		"no start":        {piece(data)},
+		"two starts":      {start(&carrelv1.RestoreStart{Key: "x"}), start(&carrelv1.RestoreStart{Key: "x"})},
+		"a bad key":       {start(&carrelv1.RestoreStart{Key: "a\nb"})},
+		"a limit too low": {start(&carrelv1.RestoreStart{Key: "x", Limits: &carrelv1.Limits{Pids: 1}})},
+	} {
+		if _, err := restore(messages...); connect.CodeOf(err) != connect.CodeInvalidArgument {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := c.RemoveArchive(ctx, request(&carrelv1.RemoveArchiveRequest{Archive: kept.GetId()})); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.RemoveArchive(ctx, request(&carrelv1.RemoveArchiveRequest{Archive: kept.GetId()})); connect.CodeOf(err) != connect.CodeNotFound {
+		t.Error(err)
+	}
+}
