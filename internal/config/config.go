@@ -52,6 +52,10 @@ type Config struct {
 	// IdleTimeout is how long a workspace may run with nothing in it; 0 is for ever.
 	IdleTimeout time.Duration
 	StopTimeout time.Duration
+	// ChatSkeleton is a directory that workspaces of the profile chat begin with, "" for
+	// none; ChatGit whether they begin with a repository of it.
+	ChatSkeleton string
+	ChatGit      bool
 	// ArchiveRetention is for how long archives are kept; 0 is for ever.
 	ArchiveRetention time.Duration
 	// What an archive may become; 0 is the archiver's own bound.

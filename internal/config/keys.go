@@ -82,6 +82,28 @@ var keys = []Key{
 		func(c *Config) *int { return &c.RestoreMaxEntries }),
 	number("restore.max_ratio", "1000", "bytes that one byte of an archive may become, after the first 64MiB; 0 for no bound", 0, 1<<20,
 		func(c *Config) *int { return &c.RestoreMaxRatio }),
+	{
+		Name: "chat.skeleton", Default: "", Usage: "directory whose content a workspace of the profile chat begins with; empty for none",
+		set: func(c *Config, v string) error {
+			c.ChatSkeleton = v
+			if v == "" {
+				return nil
+			}
+			return absolute(4096)(v)
+		},
+		get: func(c *Config) string { return c.ChatSkeleton },
+	},
+	{
+		Name: "chat.git", Default: "true", Usage: "whether it begins as a git repository with a first commit: true or false",
+		set: func(c *Config, v string) error {
+			if v != "true" && v != "false" {
+				return errors.New("it must be true or false")
+			}
+			c.ChatGit = v == "true"
+			return nil
+		},
+		get: func(c *Config) string { return strconv.FormatBool(c.ChatGit) },
+	},
 	span("stop_timeout", "10s", "how long a stop waits for requests under way", 5*time.Minute,
 		func(c *Config) *time.Duration { return &c.StopTimeout }),
 	{

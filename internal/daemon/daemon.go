@@ -97,8 +97,13 @@ func newLog(w io.Writer, cfg *config.Config) *slog.Logger {
 
 // profiles are those that every daemon has. A chat gets what the bots that Carrel was
 // first made for gave theirs.
-var profiles = map[string]gate.Profile{
-	"chat": {Prefix: "chat", Limits: workspace.Limits{MemoryBytes: 256 << 20, Pids: 200}},
+func profiles(cfg *config.Config) map[string]gate.Profile {
+	chat := gate.Profile{Prefix: "chat", Limits: workspace.Limits{MemoryBytes: 256 << 20, Pids: 200}}
+	if cfg.ChatSkeleton != "" || cfg.ChatGit {
+		s := &skeleton{dir: cfg.ChatSkeleton, git: cfg.ChatGit, scratch: filepath.Join(stateDir(cfg), "skeleton-chat")}
+		chat.Skeleton = s.open
+	}
+	return map[string]gate.Profile{"chat": chat}
 }
 
 // State is in <data_dir>/daemon, which is the daemon's alone; the broker has its
@@ -160,7 +165,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, dial func(context
 	})
 	g = gate.New(gate.Config{
 		Runtime: rt, Store: db, Audit: record, Prefix: cfg.NamePrefix, Limits: cfg.Limits, Idle: cfg.IdleTimeout,
-		Profiles: profiles,
+		Profiles: profiles(cfg),
 		Shelf:    archives, Archiver: archiver(o.archiverFD), KeepArchives: cfg.ArchiveRetention,
 		Unpacking: gate.Unpacking{Bytes: cfg.RestoreMaxBytes, Entries: int64(cfg.RestoreMaxEntries), Ratio: int64(cfg.RestoreMaxRatio)},
 		Admission: gate.Admission{

@@ -1,7 +1,9 @@
 package gate
 
 import (
+	"context"
 	"fmt"
+	"io"
 
 	"github.com/containerd/errdefs"
 
@@ -87,4 +89,6 @@ type Profile struct {
 	// Limits that are zero are the configured ones.
 	Limits workspace.Limits
 	Life   workspace.Life
+	// Skeleton, if not nil, opens the archive that a new home is filled from.
+	Skeleton func(ctx context.Context) (io.Reader, error)
 }

@@ -206,7 +206,7 @@ func (g *Gate) Restore(ctx context.Context, p principal.Principal, want workspac
 			w, err = g.fresh(finish, request{by: p, trace: id.NewTrace(), action: a}, w, func(_ context.Context, w store.Workspace) (any, error) {
 				// Until it is whole it can be given up, and is when its caller goes.
 				s := &summing{r: in, sum: sha256.New()}
-				n, err := g.unpack(ctx, w.Name, s, progress)
+				n, err := g.unpack(ctx, w.Name, s, true, progress)
 				if err != nil {
 					return nil, err
 				}

@@ -46,9 +46,13 @@ func (g *Gate) pack(ctx context.Context, name id.Workspace, w io.Writer, progres
 }
 
 // unpack has the archiver make the home of a live workspace from r.
-func (g *Gate) unpack(ctx context.Context, name id.Workspace, r io.Reader, progress func(workspace.Progress)) (workspace.Progress, error) {
+// With durable it returns once a loss of power would lose nothing.
+func (g *Gate) unpack(ctx context.Context, name id.Workspace, r io.Reader, durable bool, progress func(workspace.Progress)) (workspace.Progress, error) {
 	u := g.cfg.Unpacking
-	args := []string{"unpack", "--sync"}
+	args := []string{"unpack"}
+	if durable {
+		args = append(args, "--sync")
+	}
 	for flag, v := range map[string]int64{"--max-bytes": u.Bytes, "--max-entries": u.Entries, "--max-ratio": u.Ratio} {
 		if v > 0 {
 			args = append(args, flag+"="+strconv.FormatInt(v, 10))

@@ -116,7 +116,22 @@ func (g *Gate) create(ctx context.Context, r request, fresh store.Workspace) (st
 	if err := g.usableKey(key); err != nil {
 		return w, false, err
 	}
-	w, err := g.named(ctx, r, fresh, nil)
+	skeleton := g.cfg.Profiles[fresh.Profile].Skeleton
+	if skeleton == nil {
+		w, err := g.named(ctx, r, fresh, nil)
+		return w, err == nil, err
+	}
+	w, err := g.fresh(ctx, r, fresh, func(ctx context.Context, w store.Workspace) (any, error) {
+		in, err := skeleton(ctx)
+		if err != nil {
+			return nil, err
+		}
+		n, err := g.unpack(ctx, w.Name, in, false, nil)
+		return archived{Entries: n.Entries, Bytes: n.Bytes}, err
+	})
+	if err == nil && r.action.NoStart {
+		err = g.stop(ctx, r.by, w.Name)
+	}
 	return w, err == nil, err
 }
 
