@@ -81,6 +81,8 @@ type Action struct {
 	Archive string `json:"archive,omitempty"`
 	Live    bool   `json:"live,omitempty"`
 	Export  bool   `json:"export,omitempty"`
+	// Mounts is the canonical JSON of the project mounts asked for, when any were.
+	Mounts json.RawMessage `json:"mounts,omitempty"`
 }
 
 // Canonical returns the action's canonical bytes: JSON with the fields in the

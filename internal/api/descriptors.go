@@ -17,10 +17,12 @@ import (
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/fault"
 	"github.com/carrel-dev/carrel/internal/fdapi"
+	"github.com/carrel-dev/carrel/internal/grant"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 const switching = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + fdapi.Protocol + "\r\n\r\n"
@@ -73,7 +75,7 @@ type session struct {
 func newSession(s *Server, c *net.UnixConn, caller principal.Principal) {
 	x := &session{server: s, caller: caller, procs: map[id.Command]runtime.Process{}}
 	x.ctx, x.cancel = context.WithCancel(authn.NewContext(s.closing, caller))
-	conn := jsonrpc.New(c, jsonrpc.Config{Handler: x.handle, OnClose: x.end})
+	conn := jsonrpc.New(c, jsonrpc.Config{Handler: x.handle, MaxFDs: 1, OnClose: x.end})
 	// A server that closes ends the connection, and so its commands.
 	context.AfterFunc(x.ctx, func() { conn.Close() })
 }
@@ -92,6 +94,7 @@ func (x *session) end(error) {
 }
 
 var fdMethods = map[string]func(*session, context.Context, *jsonrpc.Conn, *jsonrpc.Request) (any, []*os.File, error){
+	fdapi.MethodCreate: (*session).create,
 	fdapi.MethodRun:    (*session).run,
 	fdapi.MethodExec:   (*session).exec,
 	fdapi.MethodAttach: (*session).attach,
@@ -104,7 +107,39 @@ func (x *session) handle(ctx context.Context, c *jsonrpc.Conn, req *jsonrpc.Requ
 	if !ok {
 		return nil, nil, jsonrpc.MethodNotFound(req.Method)
 	}
+	if len(req.FDs) > 0 && req.Method != fdapi.MethodCreate {
+		return nil, nil, jsonrpc.Hangup(fmt.Errorf("cannot accept %s: it brings descriptors: %w", req.Method, errdefs.ErrInvalidArgument))
+	}
 	return method(x, authn.NewContext(ctx, x.caller), c, req)
+}
+
+// create passes the grant on unread: who made it, and for what, is the broker's to see.
+func (x *session) create(ctx context.Context, _ *jsonrpc.Conn, req *jsonrpc.Request) (any, []*os.File, error) {
+	var p fdapi.CreateParams
+	if err := req.Decode(&p); err != nil {
+		return nil, nil, err
+	}
+	key, err := id.ParseKey(p.Key)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := p.Limits.OrDefault().Validate(); err != nil {
+		return nil, nil, err
+	}
+	if err := workspace.CheckMounts(p.Mounts); err != nil {
+		return nil, nil, err
+	}
+	if len(p.Mounts) == 0 || len(req.FDs) != 1 || !grant.Is(req.FDs[0]) {
+		return nil, nil, invalid("mounts", fmt.Sprintf("there are %d, and %d descriptors for them", len(p.Mounts), len(req.FDs)), "name at least one and send one grant, or use WorkspaceService/Create")
+	}
+	w, created, err := x.server.gate.Create(ctx, x.caller, workspace.Wanted{
+		Key: key, Profile: p.Profile, Limits: p.Limits, TTL: duration(p.TTLMS), Idle: duration(p.IdleTimeoutMS),
+		NoStart: p.NoStart, Request: p.RequestID, Mounts: p.Mounts,
+	}, req.FDs[0])
+	if err != nil {
+		return nil, nil, err
+	}
+	return fdapi.CreateResult{Workspace: w.Name, Created: created}, nil, nil
 }
 
 // run ends its command when the connection ends, because ctx does.

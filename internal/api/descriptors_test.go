@@ -19,7 +19,9 @@ import (
 	"github.com/carrel-dev/carrel/internal/api/apitest"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/fdapi"
+	"github.com/carrel-dev/carrel/internal/grant"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 const upgrade = "POST " + fdapi.Path + " HTTP/1.1\r\nHost: carrel\r\nConnection: Upgrade\r\nUpgrade: " + fdapi.Protocol + "\r\n\r\n"
@@ -321,4 +323,54 @@ func TestRefusedUpgrades(t *testing.T) {
 	if _, status := send(t, socket, upgrade); status != http.StatusUnauthorized {
 		t.Errorf("without credentials: status %d", status)
 	}
+}
+
+// A workspace with mounts comes with a descriptor, which is passed on unread; nothing
+// else does.
+func TestCreateWithMounts(t *testing.T) {
+	g := &apitest.Gate{}
+	socket, _ := apitest.Serve(t, g, &alice, api.Options{})
+	dir, err := os.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	mounts := []workspace.Mount{{Source: "/a", Destination: "/workspace"}}
+	far, near, err := grant.Offer(grant.Message{Mounts: mounts}, []*os.File{dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	defer near.Close()
+	good := fdapi.CreateParams{Key: "demo", Mounts: mounts}
+	c, _ := handOver(t, socket)
+	for what, bad := range map[string]struct {
+		p   fdapi.CreateParams
+		fds []*os.File
+	}{
+		"no mounts":             {fdapi.CreateParams{Key: "demo"}, []*os.File{far}},
+		"no grant":              {good, nil},
+		"a directory for one":   {good, []*os.File{dir}},
+		"a place of the system": {fdapi.CreateParams{Key: "demo", Mounts: []workspace.Mount{{Source: "/a", Destination: "/usr"}}}, []*os.File{far}},
+		"a bad key":             {fdapi.CreateParams{Key: "a\nb", Mounts: mounts}, []*os.File{far}},
+		"bad limits":            {fdapi.CreateParams{Key: "demo", Mounts: mounts, Limits: workspace.Limits{Pids: 1}}, []*os.File{far}},
+	} {
+		if _, err := c.Call(t.Context(), fdapi.MethodCreate, bad.p, nil, bad.fds...); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	var res fdapi.CreateResult
+	if _, err := c.Call(t.Context(), fdapi.MethodCreate, good, &res, far); err != nil || !res.Created || res.Workspace != "ws-2a97516c" {
+		t.Errorf("%+v %v", res, err)
+	}
+	// What the daemon did not read is still there.
+	if m, _, dirs, err := grant.Take(far); err != nil || len(m.Mounts) != 1 {
+		t.Errorf("%+v %v", m, err)
+	} else {
+		dirs[0].Close()
+	}
+	if _, err := c.Call(t.Context(), fdapi.MethodSignal, fdapi.SignalParams{Workspace: "demo", CommandID: "c-x"}, nil, dir); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("a signal with a descriptor: %v", err)
+	}
+	<-c.Done()
 }

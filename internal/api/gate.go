@@ -22,7 +22,8 @@ type Workspace = workspace.View
 // method authorises p first; a workspace that p may not reach is reported
 // as permission_denied if it exists, and as not_found if not.
 type Gate interface {
-	Create(ctx context.Context, p principal.Principal, want workspace.Wanted) (w Workspace, created bool, err error)
+	// Create takes the grant of mounts, if any are wanted.
+	Create(ctx context.Context, p principal.Principal, want workspace.Wanted, grant ...*os.File) (w Workspace, created bool, err error)
 	Get(ctx context.Context, p principal.Principal, ref string) (Workspace, error)
 	List(ctx context.Context, p principal.Principal) ([]Workspace, error)
 	Start(ctx context.Context, p principal.Principal, ref string) (Workspace, error)

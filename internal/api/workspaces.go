@@ -106,7 +106,12 @@ func workspaceTo(w Workspace) *carrelv1.Workspace {
 			Remedy:    c.Remedy,
 		})
 	}
+	mounts := make([]*carrelv1.Mount, 0, len(w.Mounts))
+	for _, m := range w.Mounts {
+		mounts = append(mounts, &carrelv1.Mount{Source: m.Source, Destination: m.Destination, ReadOnly: m.ReadOnly, OwnerUid: m.OwnerUID})
+	}
 	return &carrelv1.Workspace{
+		Mounts:        mounts,
 		Name:          string(w.Name),
 		Key:           string(w.Key),
 		Owner:         w.Owner,

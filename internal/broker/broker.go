@@ -271,7 +271,7 @@ func (s *Server) Attach(c *net.UnixConn, onClose func(error)) (*jsonrpc.Conn, er
 	one := &session{life: s.Life, build: s.Build, sockets: s.Settings.RuntimeDir + "/x"}
 	var conn *jsonrpc.Conn
 	conn = jsonrpc.New(c, jsonrpc.Config{
-		MaxFrame: maxRequest, MaxSend: maxReply, MaxInFlight: maxInFlight,
+		MaxFrame: maxRequest, MaxSend: maxReply, MaxFDs: 1, MaxInFlight: maxInFlight,
 		Handler: func(ctx context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
 			if !s.begin() {
 				return nil, nil, fmt.Errorf("cannot begin %s: the broker is being stopped: %w", r.Method, errdefs.ErrUnavailable)

@@ -115,7 +115,7 @@ func TestRecoverFreezesAndLimits(t *testing.T) {
 	dir := t.TempDir()
 	h := newHost()
 	l := lifecycle(t, dir, h)
-	if _, err := l.Create(t.Context(), name, digest, workspace.DefaultLimits, ""); err != nil {
+	if _, err := l.Create(t.Context(), name, digest, workspace.DefaultLimits, nil, ""); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := l.Start(t.Context(), name, workspace.StateStopped); err != nil {

@@ -17,7 +17,7 @@ import (
 // validated name from the descriptor, beneath it and through no symbolic link.
 //
 //	<data_dir>/           0711 root
-//	  broker/             0700 root    ledger, lock, reports/
+//	  broker/             0700 root    ledger, lock, reports/, placed/
 //	  homes/              0700 root    <name> 0700 work:work
 //	  tmp/                0700 root    <name>/{tmp,var-tmp} 1777 work:work
 //	  retained/           0700 root    <name>.<uid>, homes of destroyed workspaces
@@ -27,7 +27,7 @@ import (
 // homes and tmp are closed to all others, because what a workspace leaves there may be
 // set-uid to its users, and nosuid holds inside only.
 type dirs struct {
-	data, state, reports, homes, tmp, retained, runtime, sockets *os.File
+	data, state, reports, placed, homes, tmp, retained, runtime, sockets *os.File
 	// links is nil where no links are asked for.
 	links *os.File
 }
@@ -55,6 +55,7 @@ func openDirs(s Settings, daemons bool) (d *dirs, err error) {
 		{&d.data, s.DataDir, 0o711, 0, 0, true},
 		{&d.state, filepath.Join(s.DataDir, "broker"), 0o700, 0, 0, false},
 		{&d.reports, filepath.Join(s.DataDir, "broker", "reports"), 0o700, 0, 0, false},
+		{&d.placed, filepath.Join(s.DataDir, "broker", "placed"), 0o700, 0, 0, false},
 		{&d.homes, s.HomeRoot, 0o700, 0, 0, false},
 		{&d.tmp, filepath.Join(s.DataDir, "tmp"), 0o700, 0, 0, false},
 		{&d.retained, filepath.Join(s.DataDir, "retained"), 0o700, 0, 0, false},
@@ -74,7 +75,7 @@ func openDirs(s Settings, daemons bool) (d *dirs, err error) {
 }
 
 func (d *dirs) close() {
-	closeFiles(d.data, d.state, d.reports, d.homes, d.tmp, d.retained, d.runtime, d.sockets, d.links)
+	closeFiles(d.data, d.state, d.reports, d.placed, d.homes, d.tmp, d.retained, d.runtime, d.sockets, d.links)
 }
 
 // ensureDir makes a directory if it is missing, opens it, and sees that only root can

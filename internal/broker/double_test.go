@@ -87,6 +87,17 @@ func (h *hostDouble) IDsFree(ids workspace.IDs) (bool, error) {
 	return !h.used[ids.Executor] && !h.used[ids.Work] && !h.used[ids.Agent], h.fail["IDsFree"]
 }
 
+func (h *hostDouble) TakeMounts(_ context.Context, name id.Workspace, g *broker.Grant) ([]broker.Mount, error) {
+	if err := h.step("TakeMounts", name); err != nil {
+		return nil, err
+	}
+	var mounts []broker.Mount
+	for _, m := range g.Asked {
+		mounts = append(mounts, broker.Mount{Mount: m})
+	}
+	return mounts, nil
+}
+
 func (h *hostDouble) NameFree(name id.Workspace) error { return h.step("NameFree", name) }
 
 func (h *hostDouble) Home(name id.Workspace) string { return "/homes/" + string(name) }

@@ -23,6 +23,7 @@ func UsersAt(etc string, s Settings) interface {
 	IDsFree(workspace.IDs) (bool, error)
 	NameFree(id.Workspace) error
 	Verify(id.Workspace, workspace.IDs) error
+	Rights(uid, gid uint32) (group uint32, groups []uint32, homes []string, err error)
 } {
 	return usersAt{&users{etc: etc, settings: s}}
 }
@@ -31,6 +32,12 @@ type usersAt struct{ *users }
 
 // Verify sees that the entries are as asked.
 func (u usersAt) Verify(name id.Workspace, ids workspace.IDs) error { return u.verify(name, ids) }
+
+// Rights are those with which a user's directories are opened.
+func (u usersAt) Rights(uid, gid uint32) (group uint32, groups []uint32, homes []string, err error) {
+	c, err := u.credOf(uid, gid)
+	return c.gid, c.groups, c.homes, err
+}
 
 // Methods lists the operations with the longest params of each.
 func Methods() map[string]int {

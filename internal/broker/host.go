@@ -42,6 +42,8 @@ type Effects interface {
 	// EndProcesses kills every process that has one of ids, and returns when a look at
 	// /proc finds none.
 	EndProcesses(ctx context.Context, ids workspace.IDs) error
+	// TakeMounts reads a grant, once, and sees that its caller may open what it names.
+	TakeMounts(ctx context.Context, name id.Workspace, g *Grant) ([]Mount, error)
 	// Start starts an executor and returns when its isolation is proved.
 	Start(ctx context.Context, e Entry) (Running, workspace.Report, error)
 	// Adopt finds the executor of an earlier broker; it is an error of kind not_found if
@@ -56,11 +58,11 @@ type Effects interface {
 	// Stats reads what the commands of a running workspace use.
 	Stats(name id.Workspace) (workspace.Stats, error)
 	// CleanUp ends what is left of a workspace's processes and removes its control
-	// groups, socket and report.
+	// groups, socket and report, and what protected names in its project mounts.
 	CleanUp(ctx context.Context, name id.Workspace) error
 	// Report returns the proof that Start kept.
 	Report(name id.Workspace) (workspace.Report, error)
-	// Leftovers lists the names that have control groups.
+	// Leftovers lists the names that have control groups or protected names.
 	Leftovers() ([]id.Workspace, error)
 	// Close lets go of descriptors; what runs goes on running.
 	Close() error

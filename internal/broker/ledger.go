@@ -45,6 +45,8 @@ type Entry struct {
 	Retained  string              `json:"retained,omitempty"`
 	// Purge is how a destroy under way was asked for.
 	Purge bool `json:"purge,omitempty"`
+	// Mounts are the project mounts; they are bounded by workspace.CheckMounts.
+	Mounts []Mount `json:"mounts,omitempty"`
 }
 
 type ledgerLine struct {

@@ -220,8 +220,9 @@ func bounded(ctx context.Context, d time.Duration) (context.Context, context.Can
 	return context.WithTimeoutCause(context.WithoutCancel(ctx), d, fmt.Errorf("it took longer than %v: %w", d, context.DeadlineExceeded))
 }
 
-// Create makes a workspace, or returns the one there is for the key.
-func (l *Lifecycle) Create(ctx context.Context, name id.Workspace, keyDigest string, limits workspace.Limits, states ...workspace.State) (Entry, error) {
+// Create makes a workspace, or returns the one there is for the key. g is the mounts
+// asked for, or nil; it is used up only when there is none.
+func (l *Lifecycle) Create(ctx context.Context, name id.Workspace, keyDigest string, limits workspace.Limits, g *Grant, states ...workspace.State) (Entry, error) {
 	ctx, cancel := bounded(ctx, userTimeout+stopTimeout)
 	defer cancel()
 	unlock, err := l.lock(ctx, name)
@@ -247,7 +248,13 @@ func (l *Lifecycle) Create(ctx context.Context, name id.Workspace, keyDigest str
 	if err := l.host.NameFree(name); err != nil {
 		return Entry{}, err
 	}
-	e, err = l.ledger.Allocate(Entry{Name: name, KeyDigest: keyDigest, Limits: limits, Home: l.host.Home(name)},
+	var mounts []Mount
+	if g != nil {
+		if mounts, err = l.host.TakeMounts(ctx, name, g); err != nil {
+			return Entry{}, fmt.Errorf("cannot create %s: %w", name, err)
+		}
+	}
+	e, err = l.ledger.Allocate(Entry{Name: name, KeyDigest: keyDigest, Limits: limits, Home: l.host.Home(name), Mounts: mounts},
 		l.settings.UIDFirst, l.settings.UIDCount, l.settings.MaxWorkspaces, l.host.IDsFree)
 	if err != nil {
 		return Entry{}, err
@@ -440,8 +447,12 @@ func (l *Lifecycle) Report(name id.Workspace, states ...workspace.State) (worksp
 
 // wire is the entry as it is sent.
 func (e Entry) wire() brokerapi.Workspace {
+	var mounts []workspace.Mount
+	for _, m := range e.Mounts {
+		mounts = append(mounts, m.Mount)
+	}
 	return brokerapi.Workspace{
-		Name: e.Name, KeyDigest: e.KeyDigest, State: e.State, User: string(e.Name), IDs: e.IDs,
+		Mounts: mounts, Name: e.Name, KeyDigest: e.KeyDigest, State: e.State, User: string(e.Name), IDs: e.IDs,
 		Home: e.Home, Limits: e.Limits, Executor: e.Executor, Retained: e.Retained,
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -33,6 +34,8 @@ type Host struct {
 	binary   *os.File // the executor, sealed
 	bootID   string
 	log      *slog.Logger
+	placing  sync.Mutex // over the records of protected names
+	aside    chan struct{}
 }
 
 var _ Effects = (*Host)(nil)
@@ -53,7 +56,7 @@ type HostConfig struct {
 
 // OpenHost opens the directories, making those that are missing, and the control groups.
 func OpenHost(cfg HostConfig) (*Host, error) {
-	h := &Host{settings: cfg.Settings, launcher: cfg.Launcher, binary: cfg.Binary, log: cfg.Log}
+	h := &Host{settings: cfg.Settings, launcher: cfg.Launcher, binary: cfg.Binary, log: cfg.Log, aside: make(chan struct{}, aside)}
 	h.users.settings, h.users.etc = cfg.Settings, "/etc"
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -94,7 +97,19 @@ func (h *Host) Close() error {
 }
 
 // Leftovers is part of Effects.
-func (h *Host) Leftovers() ([]id.Workspace, error) { return h.groups.Names() }
+func (h *Host) Leftovers() ([]id.Workspace, error) {
+	names, err := h.groups.Names()
+	if err != nil {
+		return nil, err
+	}
+	all, err := h.allPlaced()
+	for name := range all {
+		if name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names, err
+}
 
 func socketName(name id.Workspace) string { return string(name) + ".sock" }
 
@@ -119,6 +134,11 @@ func (h *Host) Start(ctx context.Context, e Entry) (r Running, report workspace.
 		return r, report, err
 	}
 	defer closeFiles(tmp, varTmp)
+	projects, err := h.openMounts(ctx, e)
+	if err != nil {
+		return r, report, fmt.Errorf("cannot start %s: %w", e.Name, err)
+	}
+	defer closeProjects(projects)
 	// What an earlier start may have left when the broker was killed.
 	groups, err := h.groups.Create(e.Name, e.IDs.Executor, e.Limits)
 	if errors.Is(err, unix.EEXIST) {
@@ -153,7 +173,7 @@ func (h *Host) Start(ctx context.Context, e Entry) (r Running, report workspace.
 			Cgroup: sandbox.Cgroup{V1: groups.V1, V2Controllers: groups.V2Controllers},
 		},
 		Listener: listener,
-		Home:     home, Tmp: tmp, VarTmp: varTmp,
+		Home:     home, Tmp: tmp, VarTmp: varTmp, Projects: projects,
 		V1Sup: groups.V1Sup, V1Cmd: groups.V1Cmd,
 		Born: groups.Born, Cmd: groups.Cmd, SupProcs: groups.SupProcs,
 		Moved:   func() error { return h.groups.EnableSubtree(e.Name, e.Limits) },
@@ -180,7 +200,7 @@ func (h *Host) Start(ctx context.Context, e Entry) (r Running, report workspace.
 	if err := h.keepReport(e.Name, started.Report); err != nil {
 		return r, report, err
 	}
-	return r, started.Report, nil
+	return r, started.Report, h.guard(e.Name, guarded(projects), r)
 }
 
 // maxSaid is how much of what one executor writes to stderr goes into the log.
@@ -309,7 +329,12 @@ func (h *Host) Stats(name id.Workspace) (workspace.Stats, error) { return h.grou
 // CleanUp is part of Effects.
 func (h *Host) CleanUp(ctx context.Context, name id.Workspace) error {
 	return each(
-		func() error { return h.groups.Remove(ctx, name) },
+		func() error {
+			if err := h.groups.Remove(ctx, name); err != nil {
+				return err // what runs still must not find a protected name free
+			}
+			return h.unplace(ctx, name)
+		},
 		func() error { return h.unbind(name) },
 		func() error { return h.dropReport(name) },
 	)
@@ -388,7 +413,11 @@ func (h *Host) Adopt(e Entry) (Running, error) {
 		_ = pidfd.Close()
 		return gone(err.Error())
 	}
-	return watch(pidfd, *x)
+	r, err := watch(pidfd, *x)
+	if err == nil {
+		err = h.adoptGuard(e, r)
+	}
+	return r, err
 }
 
 // watch waits for the end of a process in one goroutine that holds no thread. It takes

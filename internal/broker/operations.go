@@ -17,6 +17,8 @@ import (
 type operation struct {
 	// params is how long the params may be, in bytes.
 	params int
+	// fds is how many descriptors may come with it.
+	fds int
 	// before: allowed before hello, and only then.
 	before bool
 	// states are those of the workspace in which it is allowed; absent is StateAbsent.
@@ -31,7 +33,7 @@ type operation struct {
 // docs/protocols/broker.md repeats it for people.
 var operations = map[string]operation{
 	brokerapi.MethodHello:   {params: 256, before: true, run: (*session).hello},
-	brokerapi.MethodCreate:  {params: 1024, states: []workspace.State{absent, workspace.StateCreating, workspace.StateStopped, workspace.StateRunning, workspace.StatePaused, workspace.StateDestroyed}, run: (*session).create},
+	brokerapi.MethodCreate:  {params: 16 << 10, fds: 1, states: []workspace.State{absent, workspace.StateCreating, workspace.StateStopped, workspace.StateRunning, workspace.StatePaused, workspace.StateDestroyed}, run: (*session).create},
 	brokerapi.MethodStart:   {params: 128, states: []workspace.State{workspace.StateStopped, workspace.StateRunning}, run: (*session).start},
 	brokerapi.MethodStop:    {params: 128, states: []workspace.State{workspace.StateStopped, workspace.StateRunning, workspace.StatePaused}, run: (*session).stop},
 	brokerapi.MethodDestroy: {params: 128, states: []workspace.State{workspace.StateStopped, workspace.StateRunning, workspace.StatePaused, workspace.StateDestroying, workspace.StateDestroyed}, run: (*session).destroy},
@@ -49,12 +51,12 @@ var live = []workspace.State{workspace.StateRunning, workspace.StatePaused}
 // absent is the state of a name that the ledger does not have.
 const absent workspace.State = ""
 
-// Limits of a connection. A workspace takes at most 4 KiB of a list, as each path in it
-// is bounded by the settings.
+// Limits of a connection. A workspace takes at most 12 KiB of a list, as each path in it
+// is bounded by the settings or by workspace.CheckMounts.
 const (
-	maxRequest  = 4 << 10
+	maxRequest  = 20 << 10
 	maxReply    = 1 << 20
-	maxList     = maxReply/(4<<10) - 1
+	maxList     = maxReply/(12<<10) - 1
 	maxInFlight = 64
 )
 
@@ -76,6 +78,8 @@ func (s *session) handle(ctx context.Context, r *jsonrpc.Request) (any, error) {
 		return nil, refuse("cannot accept %s as a notification", r.Method)
 	case len(r.Params) > op.params:
 		return nil, refuse("cannot accept %s: its params are longer than %d bytes", r.Method, op.params)
+	case len(r.FDs) > op.fds:
+		return nil, refuse("cannot accept %s: it brings descriptors", r.Method)
 	case op.before && !s.greeted.CompareAndSwap(false, true):
 		return nil, refuse("cannot accept a second %s", r.Method)
 	case !op.before && !s.greeted.Load():
@@ -131,7 +135,14 @@ func (s *session) create(ctx context.Context, r *jsonrpc.Request, states []works
 	if err != nil {
 		return nil, err
 	}
-	e, err := s.life.Create(ctx, p.Name, p.KeyDigest, limits, states...)
+	if (len(p.Mounts) > 0) != (len(r.FDs) == 1) {
+		return nil, refuse("cannot accept %s: %d mounts and %d grants", r.Method, len(p.Mounts), len(r.FDs))
+	}
+	var g *Grant
+	if len(p.Mounts) > 0 {
+		g = &Grant{KeyDigest: p.KeyDigest, Asked: p.Mounts, File: r.FDs[0]}
+	}
+	e, err := s.life.Create(ctx, p.Name, p.KeyDigest, limits, g, states...)
 	return e.wire(), err
 }
 

@@ -171,7 +171,7 @@ func (l testLog) Write(b []byte) (int, error) {
 
 func (p *place) create(t testing.TB, life *broker.Lifecycle) broker.Entry {
 	t.Helper()
-	e, err := life.Create(t.Context(), p.name, digest, workspace.Limits{MemoryBytes: 256 << 20, Pids: 64, CPUWeight: 100, OpenFiles: 256}, "", workspace.StateDestroyed)
+	e, err := life.Create(t.Context(), p.name, digest, workspace.Limits{MemoryBytes: 256 << 20, Pids: 64, CPUWeight: 100, OpenFiles: 256}, nil, "", workspace.StateDestroyed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -561,7 +561,7 @@ func TestHomeThatIsASymlink(t *testing.T) {
 	if err := os.Symlink(victim, home); err != nil {
 		t.Fatal(err)
 	}
-	_, err := life.Create(t.Context(), p.name, digest, workspace.DefaultLimits, "")
+	_, err := life.Create(t.Context(), p.name, digest, workspace.DefaultLimits, nil, "")
 	if err == nil {
 		t.Error("created")
 	}
@@ -590,7 +590,7 @@ func TestUserOfTheHost(t *testing.T) {
 	}
 	defer func() { _ = exec.Command("userdel", string(p.name)).Run() }()
 	before := getent(t, "passwd", string(p.name))
-	if _, err := life.Create(t.Context(), p.name, digest, workspace.DefaultLimits, ""); !errdefs.IsAlreadyExists(err) {
+	if _, err := life.Create(t.Context(), p.name, digest, workspace.DefaultLimits, nil, ""); !errdefs.IsAlreadyExists(err) {
 		t.Errorf("got %v", err)
 	}
 	if got := getent(t, "passwd", string(p.name)); got != before || got == "" {

@@ -47,6 +47,9 @@ type CreateParams struct {
 	// KeyDigest is the lower-case hex SHA-256 of the key.
 	KeyDigest string           `json:"key_digest"`
 	Limits    workspace.Limits `json:"limits"`
+	// Mounts are what the grant beside the request must say. Without any there is no
+	// descriptor.
+	Mounts []workspace.Mount `json:"mounts,omitempty"`
 }
 
 // NameParams names one workspace.
@@ -98,6 +101,8 @@ type Workspace struct {
 	Executor *Executor `json:"executor,omitempty"`
 	// Retained is where destroy put the home, if it kept it.
 	Retained string `json:"retained,omitempty"`
+	// Mounts are the project mounts, as they are in force.
+	Mounts []workspace.Mount `json:"mounts,omitempty"`
 }
 
 // StartResult is a running workspace and the proof of its isolation.

@@ -329,6 +329,33 @@ func TestWorkspaceCommands(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.out), &w); err != nil || w["limits"].(map[string]any)["memory_bytes"] != 268435456.0 || w["state"] != "stopped" {
 		t.Errorf("inspect other: %+v", r)
 	}
+	dir := t.TempDir()
+	if err := os.Mkdir(dir+"/a:b", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if r := run(t, "", "create", "-v", dir+":/workspace:rw", "--volume", dir+"/a:b:~/b:ro", "mounted"); r.code != 0 {
+		t.Errorf("create -v: %+v", r)
+	}
+	r = run(t, "", "inspect", "-o", "json", "mounted")
+	if err := json.Unmarshal([]byte(r.out), &w); err != nil || len(w["mounts"].([]any)) != 2 {
+		t.Fatalf("inspect: %+v: %v", r, err)
+	}
+	for k, v := range map[string]any{"source": dir + "/a:b", "destination": "~/b", "read_only": true, "owner_uid": 0.0} {
+		if got := w["mounts"].([]any)[1].(map[string]any)[k]; got != v {
+			t.Errorf("%s of a mount is %v, want %v", k, got, v)
+		}
+	}
+	if r := run(t, "", "inspect", "mounted"); !strings.Contains(r.out, dir+" at /workspace, read-write") || !strings.Contains(r.out, "at ~/b, read-only") {
+		t.Errorf("inspect: %+v", r)
+	}
+	for _, bad := range []string{"", ":", "a", "a:", ":/b", ":ro", "a:ro"} {
+		if r := run(t, "", "create", "-v", bad, "no"); r.code == 0 || !strings.Contains(r.err, "write it SRC:DST") {
+			t.Errorf("-v %q: %+v", bad, r)
+		}
+	}
+	if r := run(t, "", "destroy", "--purge", "mounted"); r.code != 0 {
+		t.Errorf("destroy: %+v", r)
+	}
 	for _, c := range [][]string{{"stop", "demo"}, {"start", "demo", "other"}, {"stop", "-o", "json", "demo"}} {
 		if r := run(t, "", c...); r.code != 0 {
 			t.Errorf("%q: %+v", c, r)
@@ -410,11 +437,12 @@ func TestCompletion(t *testing.T) {
 	serve(t, alice)
 	cmd := strings.TrimSpace(run(t, "", "exec", "--detach", "demo", "sleep", "60").out)
 	for args, want := range map[string]string{
-		"__complete inspect ''":  "demo\trunning\nws-2a97516c\tdemo\n",
-		"__complete exec ''":     "demo\trunning\n",
-		"__complete logs demo '": cmd + "\tsleep 60\n",
-		"__complete ls -o ''":    "table\njson\n",
-		"completion bash":        "# bash completion",
+		"__complete inspect ''":      "demo\trunning\nws-2a97516c\tdemo\n",
+		"__complete exec ''":         "demo\trunning\n",
+		"__complete logs demo '":     cmd + "\tsleep 60\n",
+		"__complete ls -o ''":        "table\njson\n",
+		"__complete create -v /usr:": "/usr:/workspace\n/usr:~/usr\n",
+		"completion bash":            "# bash completion",
 	} {
 		args := strings.Split(strings.ReplaceAll(args, "'", ""), " ")
 		if r := run(t, "", args...); r.code != 0 || !strings.Contains(r.out, want) {

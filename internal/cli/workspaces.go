@@ -29,6 +29,7 @@ type workspaceView struct {
 	Root        string        `json:"root"`
 	Boundary    string        `json:"boundary"`
 	Limits      limitsView    `json:"limits"`
+	Mounts      []mountView   `json:"mounts"`
 	Controls    []controlView `json:"controls"`
 	ExecutorPID int64         `json:"executor_pid"`
 	CreatedAt   time.Time     `json:"created_at"`
@@ -45,6 +46,13 @@ type limitsView struct {
 	Pids        int64 `json:"pids"`
 	CPUWeight   int64 `json:"cpu_weight"`
 	OpenFiles   int64 `json:"open_files"`
+}
+
+type mountView struct {
+	Source      string `json:"source"`
+	Destination string `json:"destination"`
+	ReadOnly    bool   `json:"read_only"`
+	OwnerUID    uint32 `json:"owner_uid"`
 }
 
 type controlView struct {
@@ -66,13 +74,17 @@ func viewOf(w *carrelv1.Workspace) workspaceView {
 		t := time.UnixMilli(ms).UTC()
 		expires = &t
 	}
+	mounts := make([]mountView, 0, len(w.GetMounts()))
+	for _, m := range w.GetMounts() {
+		mounts = append(mounts, mountView{m.GetSource(), m.GetDestination(), m.GetReadOnly(), m.GetOwnerUid()})
+	}
 	return workspaceView{
 		Name: w.GetName(), Key: w.GetKey(), Owner: w.GetOwner(), User: w.GetUser(),
 		UID: w.GetUid(), ExecutorUID: w.GetExecutorUid(), AgentUID: w.GetAgentUid(),
 		Home: w.GetHome(), InsideHome: w.GetInsideHome(),
 		State: w.GetState(), Root: w.GetRoot(), Boundary: w.GetBoundary(),
-		Limits:   limitsOf(w.GetLimits()),
-		Controls: controls, ExecutorPID: w.GetExecutorPid(),
+		Limits: limitsOf(w.GetLimits()),
+		Mounts: mounts, Controls: controls, ExecutorPID: w.GetExecutorPid(),
 		CreatedAt: time.UnixMilli(w.GetCreatedUnixMs()).UTC(),
 		Profile:   w.GetProfile(), ExpiresAt: expires, IdleTimeoutMS: w.GetIdleTimeoutMs(),
 	}
@@ -86,12 +98,18 @@ func (a *app) createCommand() *cobra.Command {
 	var l limitFlags
 	var profile string
 	var noStart bool
+	var volumes []string
 	c := &cobra.Command{
 		Use:   "create [flags] KEY",
 		Short: "Make a workspace, or show the one there is for a key",
 		Long: `Make the workspace for a key and start it. The key is any text of up to 512 bytes:
-a project, a chat id. If the key has a workspace already, it is shown instead.`,
+a project, a chat id. If the key has a workspace already, it is shown instead.
+
+With -v a directory of this host is mounted: SRC must be one that you may open, DST is
+/workspace or a place below it, /mnt, /srv or the home (~/NAME). Files keep their owner on
+the host. What the host would run from there, above all .git, is read-only inside.`,
 		Example: `  carrel create demo
+  carrel create -v .:/workspace -v ~/data:/mnt/data:ro demo
   carrel create --memory 256MiB --pids 200 build
   carrel create --profile chat --ttl 30d "telegram:-100123"`,
 		Args: exactly("KEY"),
@@ -99,26 +117,32 @@ a project, a chat id. If the key has a workspace already, it is shown instead.`,
 	f := c.Flags()
 	l.add(f, true)
 	f.StringVar(&profile, "profile", "", "take the defaults of this profile: chat (256MiB, 200 processes, names as chat-…)")
+	f.StringArrayVarP(&volumes, "volume", "v", nil, "mount a directory, as `SRC:DST[:ro]`; may be repeated")
+	_ = c.RegisterFlagCompletionFunc("volume", completeVolume) // it fails for flags that are not there
 	f.BoolVar(&noStart, "no-start", false, "leave it stopped; the first command starts it")
 	out := outputFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
+		mounts, err := parseVolumes(volumes)
+		if err != nil {
+			return err
+		}
 		client, err := a.client()
 		if err != nil {
 			return err
 		}
-		res, err := client.Workspaces().Create(c.Context(), connect.NewRequest(&carrelv1.CreateRequest{
+		w, created, err := client.Create(c.Context(), &carrelv1.CreateRequest{
 			Key: args[0], Limits: l.asked(), NoStart: noStart, Profile: profile, TtlMs: int64(l.ttl), IdleTimeoutMs: int64(l.idle), RequestId: l.request,
-		}))
+		}, mounts...)
 		if err != nil {
 			return err
 		}
 		if *out == asJSON {
-			return a.printJSON(viewOf(res.Msg.GetWorkspace()))
+			return a.printJSON(viewOf(w))
 		}
-		if !res.Msg.GetCreated() {
+		if !created {
 			a.progress("The workspace was there already.")
 		}
-		_, err = fmt.Fprintln(a.Out, res.Msg.GetWorkspace().GetName())
+		_, err = fmt.Fprintln(a.Out, w.GetName())
 		return err
 	}
 	return c
@@ -227,6 +251,13 @@ func (a *app) printWorkspace(v workspaceView) error {
 		if r[1] != "" {
 			t.add(r[0], r[1])
 		}
+	}
+	for _, m := range v.Mounts {
+		mode := "read-write"
+		if m.ReadOnly {
+			mode = "read-only"
+		}
+		t.add("mount", fmt.Sprintf("%s at %s, %s, files of uid %d", printable(m.Source), printable(m.Destination), mode, m.OwnerUID))
 	}
 	if v.ExecutorPID != 0 {
 		t.add("executor", fmt.Sprintf("pid %d", v.ExecutorPID))

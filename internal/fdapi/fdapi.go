@@ -9,6 +9,7 @@ package fdapi
 import (
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 //	client                                        daemon
@@ -35,6 +36,7 @@ const (
 
 // The methods, and the notification that the daemon sends.
 const (
+	MethodCreate = "create"
 	MethodRun    = "run"
 	MethodExec   = "exec"
 	MethodAttach = "attach"
@@ -45,8 +47,8 @@ const (
 
 // Limits of one connection.
 const (
-	// MaxFDs is the most descriptors in one message from the daemon. A client
-	// sends none.
+	// MaxFDs is the most descriptors in one message from the daemon. A client sends
+	// one, with create, and else none.
 	MaxFDs = 3
 	// MaxCommands is how many commands may be attached to it at once.
 	MaxCommands = 64
@@ -69,6 +71,29 @@ type Command struct {
 type WindowSize struct {
 	Rows uint16 `json:"rows"`
 	Cols uint16 `json:"cols"`
+}
+
+// CreateParams makes a workspace as WorkspaceService.Create does, with project mounts.
+// One descriptor comes with it: the far end of package grant's socket, in which the
+// same mounts are asked for.
+type CreateParams struct {
+	Key     string           `json:"key"`
+	Limits  workspace.Limits `json:"limits"`
+	NoStart bool             `json:"no_start,omitempty"`
+	Profile string           `json:"profile,omitempty"`
+	// TTLMS and IdleTimeoutMS are 0 for the default and -1 for ever.
+	TTLMS         int64  `json:"ttl_ms,omitempty"`
+	IdleTimeoutMS int64  `json:"idle_timeout_ms,omitempty"`
+	RequestID     string `json:"request_id,omitempty"`
+
+	Mounts []workspace.Mount `json:"mounts"`
+}
+
+// CreateResult names the workspace.
+type CreateResult struct {
+	Workspace id.Workspace `json:"workspace"`
+	// Created is false if it was there already.
+	Created bool `json:"created"`
 }
 
 // RunParams runs a command to its end, as CommandService.Exec does. The connection's

@@ -203,7 +203,7 @@ func (g *Gate) Restore(ctx context.Context, p principal.Principal, want workspac
 			if o, exists := g.cfg.Store.ByKey(key); exists {
 				return fmt.Errorf("cannot restore to key %q: workspace %s has it; destroy that one, or choose another key: %w", key, o.Name, errdefs.ErrAlreadyExists)
 			}
-			w, err = g.fresh(finish, request{by: p, trace: id.NewTrace(), action: a}, w, func(_ context.Context, w store.Workspace) (any, error) {
+			w, err = g.fresh(finish, request{by: p, trace: id.NewTrace(), action: a}, w, nil, func(_ context.Context, w store.Workspace) (any, error) {
 				// Until it is whole it can be given up, and is when its caller goes.
 				s := &summing{r: in, sum: sha256.New()}
 				n, err := g.unpack(ctx, w.Name, s, true, progress)
@@ -242,12 +242,12 @@ func (s *summing) Read(p []byte) (int, error) {
 
 // fresh makes a workspace whose home is filled before anybody can use it. It is restoring
 // until then, and a crash or an error undoes it. It runs when it is done.
-func (g *Gate) fresh(ctx context.Context, r request, w store.Workspace, fill func(context.Context, store.Workspace) (any, error)) (store.Workspace, error) {
+func (g *Gate) fresh(ctx context.Context, r request, w store.Workspace, mounts *runtime.Mounts, fill func(context.Context, store.Workspace) (any, error)) (store.Workspace, error) {
 	w.State = workspace.StateRestoring
 	if err := g.usableKey(w.Key); err != nil {
 		return w, err
 	}
-	return g.named(ctx, r, w, func(ctx context.Context, w store.Workspace) (runtime.Workspace, any, error) {
+	return g.named(ctx, r, w, mounts, func(ctx context.Context, w store.Workspace) (runtime.Workspace, any, error) {
 		leave, err := g.admit(w)
 		if err != nil {
 			return runtime.Workspace{}, nil, err

@@ -85,7 +85,7 @@ func (d *runtimeDouble) set(name id.Workspace, state workspace.State) (runtime.W
 	return w, nil
 }
 
-func (d *runtimeDouble) Create(_ context.Context, name id.Workspace, keyDigest string, limits workspace.Limits) (runtime.Workspace, error) {
+func (d *runtimeDouble) Create(_ context.Context, name id.Workspace, keyDigest string, limits workspace.Limits, mounts *runtime.Mounts) (runtime.Workspace, error) {
 	if err := d.begin("create", name); err != nil {
 		return runtime.Workspace{}, err
 	}
@@ -98,8 +98,21 @@ func (d *runtimeDouble) Create(_ context.Context, name id.Workspace, keyDigest s
 		return w, nil
 	}
 	w := runtime.Workspace{Name: name, User: string(name), IDs: workspace.IDsFrom(uint32(1000 + 3*len(d.all))), Home: "/homes/" + string(name), State: workspace.StateStopped, Limits: limits}
+	if mounts != nil {
+		for _, m := range mounts.List {
+			w.Mounts = append(w.Mounts, m.AtHome("/home/"+string(name)))
+		}
+	}
 	d.all[name], d.keys[name] = w, keyDigest
 	return w, nil
+}
+
+func (d *runtimeDouble) mounts(name id.Workspace, mounts []workspace.Mount) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	w := d.all[name]
+	w.Mounts = mounts
+	d.all[name] = w
 }
 
 func (d *runtimeDouble) Start(_ context.Context, name id.Workspace) (runtime.Workspace, workspace.Report, error) {

@@ -261,7 +261,7 @@ func (g *Gate) view(w store.Workspace) workspace.View {
 	g.mu.Unlock()
 	v := workspace.View{
 		Name: w.Name, Key: w.Key, Owner: w.Owner, State: w.State, Root: w.Root, Boundary: w.Boundary, Limits: w.Limits, CreatedAt: w.CreatedAt,
-		User: rt.User, IDs: rt.IDs, Home: rt.Home, Profile: w.Profile, Expires: w.Expires, Idle: w.Idle,
+		User: rt.User, IDs: rt.IDs, Home: rt.Home, Mounts: rt.Mounts, Profile: w.Profile, Expires: w.Expires, Idle: w.Idle,
 	}
 	if v.Idle == 0 {
 		v.Idle = g.cfg.Idle

@@ -5,10 +5,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -30,8 +32,9 @@ const maxNames = 64
 // its key. It starts it too unless told not to.
 //
 // Errors: permission_denied if the key is another user's, resource_exhausted if
-// there are as many as there may be, and those of the runtime.
-func (g *Gate) Create(ctx context.Context, p principal.Principal, want workspace.Wanted) (workspace.View, bool, error) {
+// there are as many as there may be, failed_precondition if it has other mounts than are
+// wanted, and those of the runtime. Mounts come with one grant, see package grant.
+func (g *Gate) Create(ctx context.Context, p principal.Principal, want workspace.Wanted, grant ...*os.File) (workspace.View, bool, error) {
 	trace := id.NewTrace()
 	a := action.Action{
 		Kind: action.Create, Key: want.Key, Profile: want.Profile, TTLMS: millis(want.TTL), IdleMS: millis(want.Idle), NoStart: want.NoStart,
@@ -41,6 +44,10 @@ func (g *Gate) Create(ctx context.Context, p principal.Principal, want workspace
 			fmt.Errorf("cannot let %s create a workspace: %w", p, errdefs.ErrPermissionDenied))
 	}
 	if err := setLimits(&a, want.Limits); err != nil {
+		return workspace.View{}, false, err
+	}
+	mounts, err := setMounts(&a, want.Mounts, grant)
+	if err != nil {
 		return workspace.View{}, false, err
 	}
 	type made struct {
@@ -53,7 +60,7 @@ func (g *Gate) Create(ctx context.Context, p principal.Principal, want workspace
 			return m, err
 		}
 		err = g.exclusive(ctx, slot{key: want.Key}, action.Create, false, func(ctx context.Context) (err error) {
-			w, m.Created, err = g.create(ctx, request{by: p, trace: trace, action: a}, w)
+			w, m.Created, err = g.create(ctx, request{by: p, trace: trace, action: a}, w, mounts)
 			return err
 		})
 		m.Name = w.Name
@@ -96,7 +103,7 @@ func (g *Gate) wanted(p principal.Principal, want workspace.Wanted) (store.Works
 }
 
 // create runs with the key's slot held.
-func (g *Gate) create(ctx context.Context, r request, fresh store.Workspace) (store.Workspace, bool, error) {
+func (g *Gate) create(ctx context.Context, r request, fresh store.Workspace, mounts *runtime.Mounts) (store.Workspace, bool, error) {
 	key := r.action.Key
 	w, exists := g.cfg.Store.ByKey(key)
 	if exists && !r.by.MayReach(w.Owner) {
@@ -107,10 +114,10 @@ func (g *Gate) create(ctx context.Context, r request, fresh store.Workspace) (st
 		return w, false, fmt.Errorf("cannot create workspace %q: the one there is, %s, is %s; run \"carrel destroy\" to finish that: %w", key, w.Name, w.State, errdefs.ErrFailedPrecondition)
 	}
 	if exists && w.State != workspace.StateCreating {
-		return w, false, nil
+		return w, false, g.sameMounts(w, mounts)
 	}
 	if exists { // begun before, and broken off at a point that is not known
-		w, err := g.make(ctx, r, w, false, nil)
+		w, err := g.make(ctx, r, w, mounts, false, nil)
 		return w, err == nil, err
 	}
 	if err := g.usableKey(key); err != nil {
@@ -118,10 +125,10 @@ func (g *Gate) create(ctx context.Context, r request, fresh store.Workspace) (st
 	}
 	skeleton := g.cfg.Profiles[fresh.Profile].Skeleton
 	if skeleton == nil {
-		w, err := g.named(ctx, r, fresh, nil)
+		w, err := g.named(ctx, r, fresh, mounts, nil)
 		return w, err == nil, err
 	}
-	w, err := g.fresh(ctx, r, fresh, func(ctx context.Context, w store.Workspace) (any, error) {
+	w, err := g.fresh(ctx, r, fresh, mounts, func(ctx context.Context, w store.Workspace) (any, error) {
 		in, err := skeleton(ctx)
 		if err != nil {
 			return nil, err
@@ -140,7 +147,7 @@ func (g *Gate) create(ctx context.Context, r request, fresh store.Workspace) (st
 type filling func(context.Context, store.Workspace) (runtime.Workspace, any, error)
 
 // named makes a workspace under the first name of its key that is free.
-func (g *Gate) named(ctx context.Context, r request, fresh store.Workspace, fill filling) (store.Workspace, error) {
+func (g *Gate) named(ctx context.Context, r request, fresh store.Workspace, mounts *runtime.Mounts, fill filling) (store.Workspace, error) {
 	key := fresh.Key
 	prefix := cmp.Or(g.cfg.Profiles[fresh.Profile].Prefix, g.cfg.Prefix)
 	n, err := g.cfg.Store.FreeSuffix(ctx, prefix, key)
@@ -149,7 +156,7 @@ func (g *Gate) named(ctx context.Context, r request, fresh store.Workspace, fill
 	}
 	for last := min(n+maxNames, id.MaxCollision+1); n < last; n++ {
 		fresh.Name = id.Derive(prefix, key, n)
-		w, err := g.make(ctx, r, fresh, true, fill)
+		w, err := g.make(ctx, r, fresh, mounts, true, fill)
 		// The name has another key: of a collision, or of a life before.
 		if !errdefs.IsAlreadyExists(err) {
 			return w, err
@@ -185,9 +192,40 @@ func (g *Gate) prefixes() iter.Seq[string] {
 	}
 }
 
+// setMounts puts the mounts that are asked for into the action.
+func setMounts(a *action.Action, mounts []workspace.Mount, grant []*os.File) (*runtime.Mounts, error) {
+	if len(mounts) == 0 && len(grant) == 0 {
+		return nil, nil
+	}
+	if len(mounts) == 0 || len(grant) != 1 {
+		return nil, fmt.Errorf("cannot mount %d directories with %d grants: %w", len(mounts), len(grant), errdefs.ErrInvalidArgument)
+	}
+	if err := workspace.CheckMounts(mounts); err != nil {
+		return nil, err
+	}
+	raw, err := json.Marshal(mounts)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the mounts: %w", err)
+	}
+	a.Mounts = raw
+	return &runtime.Mounts{List: mounts, Grant: grant[0]}, nil
+}
+
+// sameMounts is an error if the mounts that are asked for are not those that there are.
+// Who asks for none takes what there is.
+func (g *Gate) sameMounts(w store.Workspace, mounts *runtime.Mounts) error {
+	if mounts == nil {
+		return nil
+	}
+	if v := g.view(w); workspace.SameMounts(mounts.List, v.Mounts, "/home/"+string(w.Name)) {
+		return nil
+	}
+	return fmt.Errorf("cannot mount other directories into workspace %q: it is there already, and mounts are chosen when one is made; \"carrel inspect\" shows those that it has; destroy it first, or choose another key: %w", w.Key, errdefs.ErrFailedPrecondition)
+}
+
 // make carries one creation out under one name. What fails is undone; if that
 // fails too, the workspace stays as creating and the next attempt goes on.
-func (g *Gate) make(ctx context.Context, r request, w store.Workspace, insert bool, fill filling) (store.Workspace, error) {
+func (g *Gate) make(ctx context.Context, r request, w store.Workspace, mounts *runtime.Mounts, insert bool, fill filling) (store.Workspace, error) {
 	r.on, r.action.Workspace = w, w.Name
 	to := workspace.StateStopped
 	err := g.exclusive(ctx, slot{name: w.Name}, action.Create, false, func(ctx context.Context) error {
@@ -198,7 +236,7 @@ func (g *Gate) make(ctx context.Context, r request, w store.Workspace, insert bo
 				}
 			}
 			sum := sha256.Sum256([]byte(w.Key))
-			rt, err := g.cfg.Runtime.Create(ctx, w.Name, hex.EncodeToString(sum[:]), w.Limits)
+			rt, err := g.cfg.Runtime.Create(ctx, w.Name, hex.EncodeToString(sum[:]), w.Limits, mounts)
 			if errdefs.IsUnavailable(err) {
 				// It may have been made: only asking again tells.
 				return nil, err
@@ -214,7 +252,11 @@ func (g *Gate) make(ctx context.Context, r request, w store.Workspace, insert bo
 				}
 			}
 			g.note(rt)
-			return data, g.cfg.Store.SetState(ctx, w.Name, to)
+			if err := g.cfg.Store.SetState(ctx, w.Name, to); err != nil {
+				return data, err
+			}
+			// Made by an attempt that broke off, it has what that one asked for.
+			return data, g.sameMounts(w, mounts)
 		})
 	})
 	w.State = to

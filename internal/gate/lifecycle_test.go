@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -223,5 +225,47 @@ func TestBegunIsFinished(t *testing.T) {
 	_, _, err := h.Create(ctx, alice, wanted("demo", workspace.Limits{}, false))
 	if w, ok := h.store.ByKey("demo"); !ok || w.State != workspace.StateStopped || err != nil {
 		t.Errorf("%+v %v %v", w, ok, err)
+	}
+}
+
+// Mounts are recorded as they are asked for, and chosen once.
+func TestCreateWithMounts(t *testing.T) {
+	h := newHouse(t)
+	ctx := t.Context()
+	mounts := []workspace.Mount{{Source: "/a", Destination: "~/a"}}
+	with := func(m []workspace.Mount) workspace.Wanted {
+		w := wanted("demo", workspace.Limits{}, false)
+		w.Mounts = m
+		return w
+	}
+	if _, _, err := h.Create(ctx, alice, with(mounts)); !errdefs.IsInvalidArgument(err) || h.rt.count("create") != 0 {
+		t.Errorf("no grant: %v", err)
+	}
+	if _, _, err := h.Create(ctx, alice, with([]workspace.Mount{{Source: "/a", Destination: "/etc"}}), os.Stdin); !errdefs.IsInvalidArgument(err) || h.rt.count("create") != 0 {
+		t.Errorf("a bad place: %v", err)
+	}
+	if _, created, err := h.Create(ctx, alice, with(mounts), os.Stdin); err != nil || !created {
+		t.Fatal(err)
+	}
+	log, err := os.ReadFile(filepath.Join(h.dir, "audit", "audit.jsonl"))
+	if err != nil || !strings.Contains(string(log), `"mounts":[{"source":"/a","destination":"~/a"}]`) {
+		t.Errorf("the record does not say what was mounted: %v\n%s", err, log)
+	}
+	h.rt.mounts("ws-2a97516c", []workspace.Mount{{Source: "/a", Destination: "/home/ws-2a97516c/a", OwnerUID: 7}})
+	if err := h.Recover(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, created, err := h.Create(ctx, alice, with(mounts), os.Stdin); err != nil || created {
+		t.Errorf("the same: %v %v", created, err)
+	}
+	if _, created, err := h.Create(ctx, alice, with(nil)); err != nil || created {
+		t.Errorf("none: %v %v", created, err)
+	}
+	other := []workspace.Mount{{Source: "/a", Destination: "~/a", ReadOnly: true}}
+	if _, _, err := h.Create(ctx, alice, with(other), os.Stdin); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("others: %v", err)
+	}
+	if v, err := h.Get(ctx, alice, "demo"); err != nil || len(v.Mounts) != 1 || v.Mounts[0].OwnerUID != 7 {
+		t.Errorf("%+v %v", v.Mounts, err)
 	}
 }

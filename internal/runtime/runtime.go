@@ -34,6 +34,15 @@ type Workspace struct {
 	Limits      workspace.Limits
 	ExecutorPID int    // on the host; 0 unless running
 	Retained    string // where Destroy kept the home, if it did
+	Mounts      []workspace.Mount
+}
+
+// Mounts are directories of the host for a new workspace. A backend must not take the
+// word of whoever calls it for them: Grant is the client's own.
+type Mounts struct {
+	List []workspace.Mount
+	// Grant is the far end of package grant's socket. It stays the caller's.
+	Grant *os.File
 }
 
 // ErrNotRunning is wrapped by the error of a call that found no executor. Nothing
@@ -48,7 +57,8 @@ var ErrNotRunning = fmt.Errorf("the workspace is not running: %w", errdefs.ErrFa
 type Runtime interface {
 	// Create makes the workspace or returns the one there is for this key digest
 	// (lower-case hex SHA-256). already_exists: the name has another key.
-	Create(ctx context.Context, name id.Workspace, keyDigest string, limits workspace.Limits) (Workspace, error)
+	// mounts are asked for by the grant, which says so for its maker; nil is none.
+	Create(ctx context.Context, name id.Workspace, keyDigest string, limits workspace.Limits, mounts *Mounts) (Workspace, error)
 	// Start returns once the isolation is proved; the report's Err is nil then.
 	Start(ctx context.Context, name id.Workspace) (Workspace, workspace.Report, error)
 	Stop(ctx context.Context, name id.Workspace) (Workspace, error)

@@ -28,6 +28,9 @@ type controlDef struct {
 	remedy string
 }
 
+// projectMounts is the one control that not every workspace asks for.
+const projectMounts = "project-mounts"
+
 var inRootful = []Mode{Rootful}
 
 // controls is the control table. docs/security.md says what each stops. A control
@@ -60,6 +63,7 @@ var controls = []controlDef{
 	{"supervisor-cgroup", inRootful, "make /sys/fs/cgroup writable for the broker"},
 	{"memory", inRootful, "enable the memory controller: on v2 echo +memory > /sys/fs/cgroup/cgroup.subtree_control; on v1 boot without cgroup_disable=memory"},
 	{"pids", inRootful, "enable the pids controller: on v2 echo +pids > /sys/fs/cgroup/cgroup.subtree_control; on v1 mount it below /sys/fs/cgroup"},
+	{projectMounts, inRootful, "report this with the output of carrel inspect: a directory of the host is not held as it must be"},
 	{"swap", nil, "boot with swapaccount=1 (cgroup v1), or turn swap off"},
 	{"cpu", nil, "enable the cpu controller: on v2 echo +cpu > /sys/fs/cgroup/cgroup.subtree_control; on v1 mount it below /sys/fs/cgroup"},
 }
@@ -73,9 +77,15 @@ var notAsked = []workspace.Control{
 // Judge makes the report from what was found inside and outside. A control is
 // verified if it has findings and all of them hold; failed if one does not; unavailable
 // if there is none.
-func Judge(mode Mode, findings []Finding) workspace.Report {
+//
+// With projects, project mounts were asked for.
+func Judge(mode Mode, projects bool, findings []Finding) workspace.Report {
 	r := workspace.Report{Boundary: workspace.BoundaryNamespace, Root: workspace.RootSystem}
 	for _, def := range controls {
+		if def.id == projectMounts && !projects {
+			r.Controls = append(r.Controls, workspace.Control{ID: def.id, State: workspace.Off, Evidence: "no directory of the host is mounted"})
+			continue
+		}
 		c := workspace.Control{ID: def.id, Requested: true}
 		for _, m := range def.required {
 			c.Required = c.Required || m == mode

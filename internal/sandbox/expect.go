@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -32,14 +33,55 @@ var expected = []expectedMount{
 	{"/var/tmp", nil, []string{"nosuid", "nodev"}},
 }
 
+// ProjectFindings looks for the project mounts among the mounts seen inside: each
+// must be there as it was asked for, and in a writable one each protected name must be a
+// read-only mount of its own.
+func ProjectFindings(seen []Mount, projects []Project) []Finding {
+	var found []Finding
+	for _, p := range projects {
+		want := map[string][]string{p.Destination: {"nosuid", "nodev", "idmapped"}}
+		if p.ReadOnly {
+			want[p.Destination] = append(want[p.Destination], "ro")
+		}
+		for _, name := range p.Pinned {
+			want[p.Destination+"/"+name] = []string{"ro", "nosuid", "nodev"}
+		}
+		f := Finding{Control: "project-mounts", OK: true}
+		for _, point := range slices.Sorted(maps.Keys(want)) {
+			i := slices.IndexFunc(seen, func(m Mount) bool { return m.Point == point })
+			if i < 0 {
+				f.OK, f.Evidence = false, point+" is not mounted"
+				break
+			}
+			if missing := slices.IndexFunc(want[point], func(o string) bool { return !slices.Contains(seen[i].Options, o) }); missing >= 0 {
+				f.OK, f.Evidence = false, fmt.Sprintf("%s is not mounted %s", point, want[point][missing])
+				break
+			}
+		}
+		if f.OK {
+			f.Evidence = fmt.Sprintf("%s is %s, %d names in it read-only", p.Destination, strings.Join(want[p.Destination], ","), len(p.Pinned))
+		}
+		found = append(found, f)
+	}
+	return found
+}
+
 // Expected is what may be mounted in one workspace.
 type Expected []expectedMount
 
 // Expect returns the table for the workspace of s.
 func Expect(s *Spec) Expected {
-	table := slices.Grow(slices.Clone(expected), len(systemBinds)+2)
+	table := slices.Grow(slices.Clone(expected), len(systemBinds)+2+2*len(s.Projects))
 	for _, p := range systemBinds {
 		table = append(table, expectedMount{p, nil, []string{"ro", "nosuid", "nodev"}})
+	}
+	for _, p := range s.Projects {
+		flags := []string{"nosuid", "nodev", "idmapped"}
+		if p.ReadOnly {
+			flags = append(flags, "ro")
+		}
+		// What is mounted in it is what is protected.
+		table = append(table, expectedMount{p.Destination, nil, flags}, expectedMount{p.Destination + "/", nil, []string{"ro", "nosuid", "nodev"}})
 	}
 	return append(table, expectedMount{"/etc/", nil, []string{"ro", "nosuid", "nodev"}}, expectedMount{s.Home(), nil, []string{"nosuid", "nodev"}})
 }

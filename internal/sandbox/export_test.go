@@ -12,6 +12,9 @@ func Skip(name string) bool {
 	return true
 }
 
+// Unprotect makes the first stage protect nothing in project mounts.
+func Unprotect() { Protected = nil }
+
 // Steps names all of them.
 func Steps() []string {
 	var names []string

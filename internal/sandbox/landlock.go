@@ -37,6 +37,11 @@ func (s *stage) landlock() error {
 		// The executor makes a sub-group for each command; the files belong to its id.
 		landlock.RWDirs(fmt.Sprintf("/proc/self/fd/%d", s.spec.FDs.Cmd)),
 	}
+	for _, p := range s.spec.Projects {
+		if !p.ReadOnly {
+			rules = append(rules, landlock.RWDirs(p.Destination).WithRefer())
+		}
+	}
 	if err := landlockConfigs[s.landlockABI].RestrictPaths(rules...); err != nil {
 		return fmt.Errorf("cannot enforce Landlock ABI %d: %w", s.landlockABI, err)
 	}

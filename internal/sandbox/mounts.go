@@ -259,7 +259,7 @@ func buildRoot(s *Spec) error {
 			return err
 		}
 	}
-	return nil
+	return buildProjects(s)
 }
 
 func buildDev(tmpfsHalf string) error {

@@ -205,6 +205,7 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 		s.readLimit(m, "RLIMIT_NOFILE", unix.RLIMIT_NOFILE, uint64(s.spec.Limits.OpenFiles)),
 		s.readCgroup(m),
 	}
+	list = append(list, s.checkProjects(m)...)
 	// Bounding and ambient set, each capability on its own.
 	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
 		list = append(list, expect("capabilities", "", 0, unix.SYS_PRCTL, unix.PR_CAPBSET_READ, c, 0, 0, 0))
@@ -325,7 +326,7 @@ func (s *stage) readCgroup(m *selfcheck.Memory) check {
 
 // prove makes the attempts and reads what only the executor can see of itself.
 func (s *stage) prove() ([]Finding, error) {
-	m, err := selfcheck.NewMemory(64 << 10)
+	m, err := selfcheck.NewMemory(128 << 10)
 	if err != nil {
 		return nil, err
 	}

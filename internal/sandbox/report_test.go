@@ -24,7 +24,7 @@ func control(t *testing.T, r workspace.Report, id string) workspace.Control {
 }
 
 func TestJudge(t *testing.T) {
-	r := sandbox.Judge(sandbox.Rootful, []sandbox.Finding{
+	r := sandbox.Judge(sandbox.Rootful, false, []sandbox.Finding{
 		{Control: "seccomp", OK: true, Evidence: "a"},
 		{Control: "seccomp", OK: true, Evidence: "b"},
 		{Control: "landlock", OK: true, Evidence: "c"},
@@ -36,6 +36,13 @@ func TestJudge(t *testing.T) {
 	}
 	// One bad finding outweighs the good ones.
 	if c := control(t, r, "landlock"); c.State != workspace.Failed || c.Evidence != "d" || c.Remedy == "" {
+		t.Errorf("%+v", c)
+	}
+	// What was not asked for is off, and what was must be found.
+	if c := control(t, r, "project-mounts"); c.State != workspace.Off || c.Requested || c.Required {
+		t.Errorf("%+v", c)
+	}
+	if c := control(t, sandbox.Judge(sandbox.Rootful, true, nil), "project-mounts"); c.State != workspace.Unavailable || !c.Required {
 		t.Errorf("%+v", c)
 	}
 	// Nothing found is not verified.
@@ -90,6 +97,54 @@ func TestUnexpectedMounts(t *testing.T) {
 	}
 }
 
+func TestProjectMountsAreLookedFor(t *testing.T) {
+	s := &sandbox.Spec{Name: "ws-2a97516c", Projects: []sandbox.Project{
+		{Destination: "/workspace", Pinned: []string{".git"}},
+		{Destination: "/home/ws-2a97516c/docs", ReadOnly: true},
+	}}
+	rw, ro := []string{"rw", "nosuid", "nodev", "idmapped"}, []string{"ro", "nosuid", "nodev", "idmapped"}
+	good := func() []sandbox.Mount {
+		return []sandbox.Mount{
+			{Point: "/home/ws-2a97516c", Type: "ext4", Options: []string{"rw", "nosuid", "nodev"}},
+			{Point: "/workspace", Type: "ext4", Options: rw},
+			{Point: "/workspace/.git", Type: "ext4", Options: ro},
+			{Point: "/home/ws-2a97516c/docs", Type: "ext4", Options: ro},
+		}
+	}
+	holds := func(seen []sandbox.Mount) bool {
+		for _, m := range seen {
+			if sandbox.Expect(s).Unexpected(m) != "" {
+				return false
+			}
+		}
+		found := sandbox.ProjectFindings(seen, s.Projects)
+		for _, f := range found {
+			if !f.OK {
+				return false
+			}
+		}
+		return len(found) == 2
+	}
+	if !holds(good()) {
+		t.Fatalf("%+v", sandbox.ProjectFindings(good(), s.Projects))
+	}
+	for name, change := range map[string]func([]sandbox.Mount) []sandbox.Mount{
+		"no mount":          func(m []sandbox.Mount) []sandbox.Mount { return append(m[:1:1], m[2:]...) },
+		"nothing protected": func(m []sandbox.Mount) []sandbox.Mount { return append(m[:2:2], m[3:]...) },
+		"writable .git":     func(m []sandbox.Mount) []sandbox.Mount { m[2].Options = rw; return m },
+		"writable docs":     func(m []sandbox.Mount) []sandbox.Mount { m[3].Options = rw; return m },
+		"not idmapped":      func(m []sandbox.Mount) []sandbox.Mount { m[1].Options = rw[:3]; return m },
+		"set-uid":           func(m []sandbox.Mount) []sandbox.Mount { m[1].Options = []string{"rw", "nodev", "idmapped"}; return m },
+		"a mount in a mount": func(m []sandbox.Mount) []sandbox.Mount {
+			return append(m, sandbox.Mount{Point: "/workspace/x", Type: "ext4", Options: rw})
+		},
+	} {
+		if holds(change(good())) {
+			t.Errorf("%s goes unnoticed", name)
+		}
+	}
+}
+
 func TestSpecIsChecked(t *testing.T) {
 	good := func() sandbox.Spec {
 		return sandbox.Spec{
@@ -111,7 +166,17 @@ func TestSpecIsChecked(t *testing.T) {
 		"tmpfs":     func(s *sandbox.Spec) { s.TmpfsBytes = 0 },
 		"limits":    func(s *sandbox.Spec) { s.Limits.Pids = 0 },
 		"listeners": func(s *sandbox.Spec) { s.Net.Listeners = make([]sandbox.Listener, 1) },
-		"groups":    func(s *sandbox.Spec) { s.Cgroup.V1 = []string{"memory"} },
+		"project":   func(s *sandbox.Spec) { s.Projects = make([]sandbox.Project, 1) },
+		"place": func(s *sandbox.Spec) {
+			s.Projects, s.FDs.Projects = []sandbox.Project{{Destination: "/usr/x", ReadOnly: true}}, []int{9}
+		},
+		"home": func(s *sandbox.Spec) {
+			s.Projects, s.FDs.Projects = []sandbox.Project{{Destination: s.Home(), ReadOnly: true}}, []int{9}
+		},
+		"writable": func(s *sandbox.Spec) {
+			s.Projects, s.FDs.Projects = []sandbox.Project{{Destination: "/mnt/x"}}, []int{9}
+		},
+		"groups": func(s *sandbox.Spec) { s.Cgroup.V1 = []string{"memory"} },
 	} {
 		s := good()
 		change(&s)

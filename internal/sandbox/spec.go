@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -50,6 +51,8 @@ type Spec struct {
 	Seccomp    seccomp.Options `json:"seccomp"`
 	FDs        FDs             `json:"fds"`
 	Cgroup     Cgroup          `json:"cgroup"`
+	// Projects are the project mounts, in the order of FDs.Projects.
+	Projects []Project `json:"projects,omitempty"`
 }
 
 // FDs are the descriptors an executor inherits, by what they are.
@@ -62,6 +65,9 @@ type FDs struct {
 	Home   int `json:"home"`
 	Tmp    int `json:"tmp"`
 	VarTmp int `json:"var_tmp"`
+	// Projects are detached mounts too, idmapped: the owner's ids on the host are those
+	// of the commands inside.
+	Projects []int `json:"projects,omitempty"`
 	// V1Tasks are the `tasks` files of the cmd group, one for each v1 hierarchy
 	// that limits something, open for writing.
 	V1Tasks []int `json:"v1_tasks,omitempty"`
@@ -131,8 +137,25 @@ func (s *Spec) Validate() error {
 	case len(s.Net.Listeners) > 0 || len(s.Net.Redirects) > 0:
 		// The place is kept; nothing may ask for what nothing does yet.
 		return bad("network listeners and redirects are not served by this release")
+	case len(s.Projects) != len(s.FDs.Projects) || len(s.Projects) > workspace.MaxMounts:
+		return bad("%d project mounts, %d descriptors", len(s.Projects), len(s.FDs.Projects))
+	case s.writableProjects() && !s.Seccomp.NoSetID:
+		// A set-uid file that a command makes there is one on the host.
+		return bad("writable project mounts without the rules against set-uid files")
+	}
+	for _, p := range s.Projects {
+		if err := workspace.CheckDestination(p.Destination, s.Home()); err != nil {
+			return err
+		}
+		if len(p.Pinned) > maxPinned {
+			return bad("%d names to protect", len(p.Pinned))
+		}
 	}
 	return s.Limits.Validate()
+}
+
+func (s *Spec) writableProjects() bool {
+	return slices.ContainsFunc(s.Projects, func(p Project) bool { return !p.ReadOnly })
 }
 
 // ReadSpec reads, closes and checks the spec at fd.

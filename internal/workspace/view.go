@@ -19,6 +19,8 @@ type View struct {
 	Root     Root
 	Boundary Boundary
 	Limits   Limits
+	// Mounts are the project mounts in force.
+	Mounts []Mount
 	// Controls are those of a running workspace that was asked for alone.
 	Controls  []Control
 	CreatedAt time.Time

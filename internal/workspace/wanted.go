@@ -21,6 +21,8 @@ type Wanted struct {
 	// Idle is how long it may run with nothing in it; Forever is without an end.
 	Idle    time.Duration
 	NoStart bool
+	// Mounts come with a grant for them.
+	Mounts []Mount
 	// Request is the client's id of the request, "" for none.
 	Request string
 }

@@ -190,6 +190,77 @@ func (x *Control) GetRemedy() string {
 	return ""
 }
 
+// Mount is a directory of the host that a workspace shows.
+type Mount struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Source string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
+	// Inside.
+	Destination string `protobuf:"bytes,2,opt,name=destination,proto3" json:"destination,omitempty"`
+	ReadOnly    bool   `protobuf:"varint,3,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
+	// The user of the host to whom the files belong that commands make there.
+	OwnerUid      uint32 `protobuf:"varint,4,opt,name=owner_uid,json=ownerUid,proto3" json:"owner_uid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Mount) Reset() {
+	*x = Mount{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Mount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Mount) ProtoMessage() {}
+
+func (x *Mount) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Mount.ProtoReflect.Descriptor instead.
+func (*Mount) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Mount) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Mount) GetDestination() string {
+	if x != nil {
+		return x.Destination
+	}
+	return ""
+}
+
+func (x *Mount) GetReadOnly() bool {
+	if x != nil {
+		return x.ReadOnly
+	}
+	return false
+}
+
+func (x *Mount) GetOwnerUid() uint32 {
+	if x != nil {
+		return x.OwnerUid
+	}
+	return 0
+}
+
 type Workspace struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -220,13 +291,15 @@ type Workspace struct {
 	ExpiresUnixMs int64 `protobuf:"varint,18,opt,name=expires_unix_ms,json=expiresUnixMs,proto3" json:"expires_unix_ms,omitempty"`
 	// How long it may run with nothing in it before it is stopped; -1 is for ever.
 	IdleTimeoutMs int64 `protobuf:"varint,19,opt,name=idle_timeout_ms,json=idleTimeoutMs,proto3" json:"idle_timeout_ms,omitempty"`
+	// Project mounts. They are asked for with descriptors: see docs/protocols/api.md.
+	Mounts        []*Mount `protobuf:"bytes,20,rep,name=mounts,proto3" json:"mounts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Workspace) Reset() {
 	*x = Workspace{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[2]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -238,7 +311,7 @@ func (x *Workspace) String() string {
 func (*Workspace) ProtoMessage() {}
 
 func (x *Workspace) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[2]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -251,7 +324,7 @@ func (x *Workspace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Workspace.ProtoReflect.Descriptor instead.
 func (*Workspace) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{2}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Workspace) GetName() string {
@@ -387,6 +460,13 @@ func (x *Workspace) GetIdleTimeoutMs() int64 {
 	return 0
 }
 
+func (x *Workspace) GetMounts() []*Mount {
+	if x != nil {
+		return x.Mounts
+	}
+	return nil
+}
+
 type CreateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -408,7 +488,7 @@ type CreateRequest struct {
 
 func (x *CreateRequest) Reset() {
 	*x = CreateRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[3]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -420,7 +500,7 @@ func (x *CreateRequest) String() string {
 func (*CreateRequest) ProtoMessage() {}
 
 func (x *CreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[3]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -433,7 +513,7 @@ func (x *CreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRequest.ProtoReflect.Descriptor instead.
 func (*CreateRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{3}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CreateRequest) GetKey() string {
@@ -496,7 +576,7 @@ type CreateResponse struct {
 
 func (x *CreateResponse) Reset() {
 	*x = CreateResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[4]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -508,7 +588,7 @@ func (x *CreateResponse) String() string {
 func (*CreateResponse) ProtoMessage() {}
 
 func (x *CreateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[4]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -521,7 +601,7 @@ func (x *CreateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateResponse.ProtoReflect.Descriptor instead.
 func (*CreateResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{4}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CreateResponse) GetWorkspace() *Workspace {
@@ -547,7 +627,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[5]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -559,7 +639,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[5]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -572,7 +652,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{5}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetRequest) GetWorkspace() string {
@@ -591,7 +671,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[6]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -603,7 +683,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[6]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -616,7 +696,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{6}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetResponse) GetWorkspace() *Workspace {
@@ -634,7 +714,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[7]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -646,7 +726,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[7]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -659,7 +739,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{7}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{8}
 }
 
 type ListResponse struct {
@@ -671,7 +751,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[8]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -683,7 +763,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[8]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -696,7 +776,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{8}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListResponse) GetWorkspaces() []*Workspace {
@@ -715,7 +795,7 @@ type StartRequest struct {
 
 func (x *StartRequest) Reset() {
 	*x = StartRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[9]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -727,7 +807,7 @@ func (x *StartRequest) String() string {
 func (*StartRequest) ProtoMessage() {}
 
 func (x *StartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[9]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -740,7 +820,7 @@ func (x *StartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRequest.ProtoReflect.Descriptor instead.
 func (*StartRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{9}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StartRequest) GetWorkspace() string {
@@ -759,7 +839,7 @@ type StartResponse struct {
 
 func (x *StartResponse) Reset() {
 	*x = StartResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[10]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -771,7 +851,7 @@ func (x *StartResponse) String() string {
 func (*StartResponse) ProtoMessage() {}
 
 func (x *StartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[10]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -784,7 +864,7 @@ func (x *StartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartResponse.ProtoReflect.Descriptor instead.
 func (*StartResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{10}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *StartResponse) GetWorkspace() *Workspace {
@@ -803,7 +883,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[11]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -815,7 +895,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[11]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -828,7 +908,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{11}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *StopRequest) GetWorkspace() string {
@@ -847,7 +927,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[12]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -859,7 +939,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[12]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -872,7 +952,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{12}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PauseRequest) GetWorkspace() string {
@@ -891,7 +971,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[13]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -903,7 +983,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[13]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -916,7 +996,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{13}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PauseResponse) GetWorkspace() *Workspace {
@@ -935,7 +1015,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[14]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -947,7 +1027,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[14]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -960,7 +1040,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{14}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ResumeRequest) GetWorkspace() string {
@@ -979,7 +1059,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[15]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -991,7 +1071,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[15]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1004,7 +1084,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{15}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ResumeResponse) GetWorkspace() *Workspace {
@@ -1032,7 +1112,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[16]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1044,7 +1124,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[16]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1057,7 +1137,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{16}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *UpdateRequest) GetWorkspace() string {
@@ -1111,7 +1191,7 @@ type UpdateResponse struct {
 
 func (x *UpdateResponse) Reset() {
 	*x = UpdateResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[17]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1123,7 +1203,7 @@ func (x *UpdateResponse) String() string {
 func (*UpdateResponse) ProtoMessage() {}
 
 func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[17]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1136,7 +1216,7 @@ func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
 func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{17}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *UpdateResponse) GetWorkspace() *Workspace {
@@ -1156,7 +1236,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[18]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1168,7 +1248,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[18]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1181,7 +1261,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{18}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *StatsRequest) GetWorkspaces() []string {
@@ -1214,7 +1294,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[19]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1226,7 +1306,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[19]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1239,7 +1319,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{19}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Usage) GetName() string {
@@ -1337,7 +1417,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[20]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1349,7 +1429,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[20]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1362,7 +1442,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{20}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *StatsResponse) GetUsage() []*Usage {
@@ -1391,7 +1471,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[21]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1403,7 +1483,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[21]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1416,7 +1496,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{21}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WatchRequest) GetWorkspaces() []string {
@@ -1458,7 +1538,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[22]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1470,7 +1550,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[22]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1483,7 +1563,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{22}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Event) GetNumber() int64 {
@@ -1574,7 +1654,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[23]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1586,7 +1666,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[23]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1599,7 +1679,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{23}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *WatchResponse) GetEvent() *Event {
@@ -1625,7 +1705,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[24]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1637,7 +1717,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[24]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1650,7 +1730,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{24}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *StopResponse) GetWorkspace() *Workspace {
@@ -1672,7 +1752,7 @@ type DestroyRequest struct {
 
 func (x *DestroyRequest) Reset() {
 	*x = DestroyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[25]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1684,7 +1764,7 @@ func (x *DestroyRequest) String() string {
 func (*DestroyRequest) ProtoMessage() {}
 
 func (x *DestroyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[25]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1697,7 +1777,7 @@ func (x *DestroyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyRequest.ProtoReflect.Descriptor instead.
 func (*DestroyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{25}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DestroyRequest) GetWorkspace() string {
@@ -1731,7 +1811,7 @@ type DestroyResponse struct {
 
 func (x *DestroyResponse) Reset() {
 	*x = DestroyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[26]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1743,7 +1823,7 @@ func (x *DestroyResponse) String() string {
 func (*DestroyResponse) ProtoMessage() {}
 
 func (x *DestroyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[26]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1756,7 +1836,7 @@ func (x *DestroyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyResponse.ProtoReflect.Descriptor instead.
 func (*DestroyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{26}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DestroyResponse) GetRetainedHome() string {
@@ -1784,7 +1864,7 @@ type Command struct {
 
 func (x *Command) Reset() {
 	*x = Command{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[27]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1796,7 +1876,7 @@ func (x *Command) String() string {
 func (*Command) ProtoMessage() {}
 
 func (x *Command) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[27]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1809,7 +1889,7 @@ func (x *Command) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command.ProtoReflect.Descriptor instead.
 func (*Command) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{27}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Command) GetArgv() []string {
@@ -1867,7 +1947,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1879,7 +1959,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1892,7 +1972,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{28}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Status) GetCode() int32 {
@@ -1979,7 +2059,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1991,7 +2071,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2004,7 +2084,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{29}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ExecRequest) GetWorkspace() string {
@@ -2050,7 +2130,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2062,7 +2142,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2075,7 +2155,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{30}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ExecResponse) GetCommandId() string {
@@ -2130,7 +2210,7 @@ type WindowSize struct {
 
 func (x *WindowSize) Reset() {
 	*x = WindowSize{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2142,7 +2222,7 @@ func (x *WindowSize) String() string {
 func (*WindowSize) ProtoMessage() {}
 
 func (x *WindowSize) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2155,7 +2235,7 @@ func (x *WindowSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WindowSize.ProtoReflect.Descriptor instead.
 func (*WindowSize) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{31}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *WindowSize) GetRows() uint32 {
@@ -2186,7 +2266,7 @@ type StreamStart struct {
 
 func (x *StreamStart) Reset() {
 	*x = StreamStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2198,7 +2278,7 @@ func (x *StreamStart) String() string {
 func (*StreamStart) ProtoMessage() {}
 
 func (x *StreamStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2211,7 +2291,7 @@ func (x *StreamStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStart.ProtoReflect.Descriptor instead.
 func (*StreamStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{32}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *StreamStart) GetWorkspace() string {
@@ -2258,7 +2338,7 @@ type StreamRequest struct {
 
 func (x *StreamRequest) Reset() {
 	*x = StreamRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2270,7 +2350,7 @@ func (x *StreamRequest) String() string {
 func (*StreamRequest) ProtoMessage() {}
 
 func (x *StreamRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2283,7 +2363,7 @@ func (x *StreamRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamRequest.ProtoReflect.Descriptor instead.
 func (*StreamRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{33}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *StreamRequest) GetMessage() isStreamRequest_Message {
@@ -2388,7 +2468,7 @@ type StreamResponse struct {
 
 func (x *StreamResponse) Reset() {
 	*x = StreamResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2400,7 +2480,7 @@ func (x *StreamResponse) String() string {
 func (*StreamResponse) ProtoMessage() {}
 
 func (x *StreamResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2413,7 +2493,7 @@ func (x *StreamResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamResponse.ProtoReflect.Descriptor instead.
 func (*StreamResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{34}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *StreamResponse) GetMessage() isStreamResponse_Message {
@@ -2501,7 +2581,7 @@ type DetachRequest struct {
 
 func (x *DetachRequest) Reset() {
 	*x = DetachRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2513,7 +2593,7 @@ func (x *DetachRequest) String() string {
 func (*DetachRequest) ProtoMessage() {}
 
 func (x *DetachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2526,7 +2606,7 @@ func (x *DetachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachRequest.ProtoReflect.Descriptor instead.
 func (*DetachRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{35}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *DetachRequest) GetWorkspace() string {
@@ -2566,7 +2646,7 @@ type DetachResponse struct {
 
 func (x *DetachResponse) Reset() {
 	*x = DetachResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2578,7 +2658,7 @@ func (x *DetachResponse) String() string {
 func (*DetachResponse) ProtoMessage() {}
 
 func (x *DetachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2591,7 +2671,7 @@ func (x *DetachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachResponse.ProtoReflect.Descriptor instead.
 func (*DetachResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{36}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *DetachResponse) GetCommandId() string {
@@ -2618,7 +2698,7 @@ type CommandInfo struct {
 
 func (x *CommandInfo) Reset() {
 	*x = CommandInfo{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2630,7 +2710,7 @@ func (x *CommandInfo) String() string {
 func (*CommandInfo) ProtoMessage() {}
 
 func (x *CommandInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2643,7 +2723,7 @@ func (x *CommandInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandInfo.ProtoReflect.Descriptor instead.
 func (*CommandInfo) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{37}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CommandInfo) GetCommandId() string {
@@ -2711,7 +2791,7 @@ type ListCommandsRequest struct {
 
 func (x *ListCommandsRequest) Reset() {
 	*x = ListCommandsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[38]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2723,7 +2803,7 @@ func (x *ListCommandsRequest) String() string {
 func (*ListCommandsRequest) ProtoMessage() {}
 
 func (x *ListCommandsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[38]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2736,7 +2816,7 @@ func (x *ListCommandsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCommandsRequest.ProtoReflect.Descriptor instead.
 func (*ListCommandsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{38}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ListCommandsRequest) GetWorkspace() string {
@@ -2755,7 +2835,7 @@ type ListCommandsResponse struct {
 
 func (x *ListCommandsResponse) Reset() {
 	*x = ListCommandsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[39]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2767,7 +2847,7 @@ func (x *ListCommandsResponse) String() string {
 func (*ListCommandsResponse) ProtoMessage() {}
 
 func (x *ListCommandsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[39]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2780,7 +2860,7 @@ func (x *ListCommandsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCommandsResponse.ProtoReflect.Descriptor instead.
 func (*ListCommandsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{39}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ListCommandsResponse) GetCommands() []*CommandInfo {
@@ -2801,7 +2881,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[40]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2813,7 +2893,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[40]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2826,7 +2906,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{40}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *LogsRequest) GetWorkspace() string {
@@ -2863,7 +2943,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[41]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2875,7 +2955,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[41]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2888,7 +2968,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{41}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *LogsResponse) GetData() []byte {
@@ -2925,7 +3005,7 @@ type SignalRequest struct {
 
 func (x *SignalRequest) Reset() {
 	*x = SignalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[42]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2937,7 +3017,7 @@ func (x *SignalRequest) String() string {
 func (*SignalRequest) ProtoMessage() {}
 
 func (x *SignalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[42]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2950,7 +3030,7 @@ func (x *SignalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalRequest.ProtoReflect.Descriptor instead.
 func (*SignalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{42}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SignalRequest) GetWorkspace() string {
@@ -2989,7 +3069,7 @@ type SignalResponse struct {
 
 func (x *SignalResponse) Reset() {
 	*x = SignalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3001,7 +3081,7 @@ func (x *SignalResponse) String() string {
 func (*SignalResponse) ProtoMessage() {}
 
 func (x *SignalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3014,7 +3094,7 @@ func (x *SignalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalResponse.ProtoReflect.Descriptor instead.
 func (*SignalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{43}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{44}
 }
 
 type VerifyRequest struct {
@@ -3025,7 +3105,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3037,7 +3117,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3050,7 +3130,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{44}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{45}
 }
 
 type VerifyResponse struct {
@@ -3071,7 +3151,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3083,7 +3163,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3096,7 +3176,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{45}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *VerifyResponse) GetOk() bool {
@@ -3168,7 +3248,7 @@ type ShowRequest struct {
 
 func (x *ShowRequest) Reset() {
 	*x = ShowRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3180,7 +3260,7 @@ func (x *ShowRequest) String() string {
 func (*ShowRequest) ProtoMessage() {}
 
 func (x *ShowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3193,7 +3273,7 @@ func (x *ShowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowRequest.ProtoReflect.Descriptor instead.
 func (*ShowRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{46}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ShowRequest) GetFromSeq() int64 {
@@ -3227,7 +3307,7 @@ type ShowResponse struct {
 
 func (x *ShowResponse) Reset() {
 	*x = ShowResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3239,7 +3319,7 @@ func (x *ShowResponse) String() string {
 func (*ShowResponse) ProtoMessage() {}
 
 func (x *ShowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3252,7 +3332,7 @@ func (x *ShowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowResponse.ProtoReflect.Descriptor instead.
 func (*ShowResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{47}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ShowResponse) GetLines() [][]byte {
@@ -3270,7 +3350,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3282,7 +3362,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3295,7 +3375,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{48}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{49}
 }
 
 type VersionResponse struct {
@@ -3309,7 +3389,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3321,7 +3401,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3334,7 +3414,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{49}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -3380,7 +3460,7 @@ type Archive struct {
 
 func (x *Archive) Reset() {
 	*x = Archive{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3392,7 +3472,7 @@ func (x *Archive) String() string {
 func (*Archive) ProtoMessage() {}
 
 func (x *Archive) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3405,7 +3485,7 @@ func (x *Archive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Archive.ProtoReflect.Descriptor instead.
 func (*Archive) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{50}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Archive) GetId() string {
@@ -3496,7 +3576,7 @@ type ArchiveProgress struct {
 
 func (x *ArchiveProgress) Reset() {
 	*x = ArchiveProgress{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3508,7 +3588,7 @@ func (x *ArchiveProgress) String() string {
 func (*ArchiveProgress) ProtoMessage() {}
 
 func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3521,7 +3601,7 @@ func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveProgress.ProtoReflect.Descriptor instead.
 func (*ArchiveProgress) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{51}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ArchiveProgress) GetEntries() int64 {
@@ -3554,7 +3634,7 @@ type CreateArchiveRequest struct {
 
 func (x *CreateArchiveRequest) Reset() {
 	*x = CreateArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3566,7 +3646,7 @@ func (x *CreateArchiveRequest) String() string {
 func (*CreateArchiveRequest) ProtoMessage() {}
 
 func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3579,7 +3659,7 @@ func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveRequest.ProtoReflect.Descriptor instead.
 func (*CreateArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{52}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *CreateArchiveRequest) GetWorkspace() string {
@@ -3631,7 +3711,7 @@ type CreateArchiveResponse struct {
 
 func (x *CreateArchiveResponse) Reset() {
 	*x = CreateArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3643,7 +3723,7 @@ func (x *CreateArchiveResponse) String() string {
 func (*CreateArchiveResponse) ProtoMessage() {}
 
 func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3656,7 +3736,7 @@ func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveResponse.ProtoReflect.Descriptor instead.
 func (*CreateArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{53}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *CreateArchiveResponse) GetKind() isCreateArchiveResponse_Kind {
@@ -3733,7 +3813,7 @@ type RestoreStart struct {
 
 func (x *RestoreStart) Reset() {
 	*x = RestoreStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3745,7 +3825,7 @@ func (x *RestoreStart) String() string {
 func (*RestoreStart) ProtoMessage() {}
 
 func (x *RestoreStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3758,7 +3838,7 @@ func (x *RestoreStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreStart.ProtoReflect.Descriptor instead.
 func (*RestoreStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{54}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *RestoreStart) GetFrom() string {
@@ -3823,7 +3903,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3835,7 +3915,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3848,7 +3928,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{55}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *RestoreRequest) GetKind() isRestoreRequest_Kind {
@@ -3905,7 +3985,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3917,7 +3997,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3930,7 +4010,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{56}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *RestoreResponse) GetKind() isRestoreResponse_Kind {
@@ -3982,7 +4062,7 @@ type ListArchivesRequest struct {
 
 func (x *ListArchivesRequest) Reset() {
 	*x = ListArchivesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3994,7 +4074,7 @@ func (x *ListArchivesRequest) String() string {
 func (*ListArchivesRequest) ProtoMessage() {}
 
 func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4007,7 +4087,7 @@ func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesRequest.ProtoReflect.Descriptor instead.
 func (*ListArchivesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{57}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{58}
 }
 
 type ListArchivesResponse struct {
@@ -4019,7 +4099,7 @@ type ListArchivesResponse struct {
 
 func (x *ListArchivesResponse) Reset() {
 	*x = ListArchivesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4031,7 +4111,7 @@ func (x *ListArchivesResponse) String() string {
 func (*ListArchivesResponse) ProtoMessage() {}
 
 func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4044,7 +4124,7 @@ func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesResponse.ProtoReflect.Descriptor instead.
 func (*ListArchivesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{58}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ListArchivesResponse) GetArchives() []*Archive {
@@ -4063,7 +4143,7 @@ type ReadArchiveRequest struct {
 
 func (x *ReadArchiveRequest) Reset() {
 	*x = ReadArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4075,7 +4155,7 @@ func (x *ReadArchiveRequest) String() string {
 func (*ReadArchiveRequest) ProtoMessage() {}
 
 func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4088,7 +4168,7 @@ func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveRequest.ProtoReflect.Descriptor instead.
 func (*ReadArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{59}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ReadArchiveRequest) GetArchive() string {
@@ -4111,7 +4191,7 @@ type ReadArchiveResponse struct {
 
 func (x *ReadArchiveResponse) Reset() {
 	*x = ReadArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4123,7 +4203,7 @@ func (x *ReadArchiveResponse) String() string {
 func (*ReadArchiveResponse) ProtoMessage() {}
 
 func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4136,7 +4216,7 @@ func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveResponse.ProtoReflect.Descriptor instead.
 func (*ReadArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{60}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ReadArchiveResponse) GetKind() isReadArchiveResponse_Kind {
@@ -4189,7 +4269,7 @@ type RemoveArchiveRequest struct {
 
 func (x *RemoveArchiveRequest) Reset() {
 	*x = RemoveArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4201,7 +4281,7 @@ func (x *RemoveArchiveRequest) String() string {
 func (*RemoveArchiveRequest) ProtoMessage() {}
 
 func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4214,7 +4294,7 @@ func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{61}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *RemoveArchiveRequest) GetArchive() string {
@@ -4232,7 +4312,7 @@ type RemoveArchiveResponse struct {
 
 func (x *RemoveArchiveResponse) Reset() {
 	*x = RemoveArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4244,7 +4324,7 @@ func (x *RemoveArchiveResponse) String() string {
 func (*RemoveArchiveResponse) ProtoMessage() {}
 
 func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4257,7 +4337,7 @@ func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{62}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{63}
 }
 
 var File_carrel_v1_carrel_proto protoreflect.FileDescriptor
@@ -4280,7 +4360,12 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\brequired\x18\x03 \x01(\bR\brequired\x12\x14\n" +
 	"\x05state\x18\x04 \x01(\tR\x05state\x12\x1a\n" +
 	"\bevidence\x18\x05 \x01(\tR\bevidence\x12\x16\n" +
-	"\x06remedy\x18\x06 \x01(\tR\x06remedy\"\xb8\x04\n" +
+	"\x06remedy\x18\x06 \x01(\tR\x06remedy\"{\n" +
+	"\x05Mount\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\tR\x06source\x12 \n" +
+	"\vdestination\x18\x02 \x01(\tR\vdestination\x12\x1b\n" +
+	"\tread_only\x18\x03 \x01(\bR\breadOnly\x12\x1b\n" +
+	"\towner_uid\x18\x04 \x01(\rR\bownerUid\"\xe2\x04\n" +
 	"\tWorkspace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x14\n" +
@@ -4302,7 +4387,8 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"insideHome\x12\x18\n" +
 	"\aprofile\x18\x11 \x01(\tR\aprofile\x12&\n" +
 	"\x0fexpires_unix_ms\x18\x12 \x01(\x03R\rexpiresUnixMs\x12&\n" +
-	"\x0fidle_timeout_ms\x18\x13 \x01(\x03R\ridleTimeoutMs\"\xdf\x01\n" +
+	"\x0fidle_timeout_ms\x18\x13 \x01(\x03R\ridleTimeoutMs\x12(\n" +
+	"\x06mounts\x18\x14 \x03(\v2\x10.carrel.v1.MountR\x06mounts\"\xdf\x01\n" +
 	"\rCreateRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12)\n" +
 	"\x06limits\x18\x02 \x01(\v2\x11.carrel.v1.LimitsR\x06limits\x12\x19\n" +
@@ -4623,166 +4709,168 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 64)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),                // 0: carrel.v1.Limits
 	(*Control)(nil),               // 1: carrel.v1.Control
-	(*Workspace)(nil),             // 2: carrel.v1.Workspace
-	(*CreateRequest)(nil),         // 3: carrel.v1.CreateRequest
-	(*CreateResponse)(nil),        // 4: carrel.v1.CreateResponse
-	(*GetRequest)(nil),            // 5: carrel.v1.GetRequest
-	(*GetResponse)(nil),           // 6: carrel.v1.GetResponse
-	(*ListRequest)(nil),           // 7: carrel.v1.ListRequest
-	(*ListResponse)(nil),          // 8: carrel.v1.ListResponse
-	(*StartRequest)(nil),          // 9: carrel.v1.StartRequest
-	(*StartResponse)(nil),         // 10: carrel.v1.StartResponse
-	(*StopRequest)(nil),           // 11: carrel.v1.StopRequest
-	(*PauseRequest)(nil),          // 12: carrel.v1.PauseRequest
-	(*PauseResponse)(nil),         // 13: carrel.v1.PauseResponse
-	(*ResumeRequest)(nil),         // 14: carrel.v1.ResumeRequest
-	(*ResumeResponse)(nil),        // 15: carrel.v1.ResumeResponse
-	(*UpdateRequest)(nil),         // 16: carrel.v1.UpdateRequest
-	(*UpdateResponse)(nil),        // 17: carrel.v1.UpdateResponse
-	(*StatsRequest)(nil),          // 18: carrel.v1.StatsRequest
-	(*Usage)(nil),                 // 19: carrel.v1.Usage
-	(*StatsResponse)(nil),         // 20: carrel.v1.StatsResponse
-	(*WatchRequest)(nil),          // 21: carrel.v1.WatchRequest
-	(*Event)(nil),                 // 22: carrel.v1.Event
-	(*WatchResponse)(nil),         // 23: carrel.v1.WatchResponse
-	(*StopResponse)(nil),          // 24: carrel.v1.StopResponse
-	(*DestroyRequest)(nil),        // 25: carrel.v1.DestroyRequest
-	(*DestroyResponse)(nil),       // 26: carrel.v1.DestroyResponse
-	(*Command)(nil),               // 27: carrel.v1.Command
-	(*Status)(nil),                // 28: carrel.v1.Status
-	(*ExecRequest)(nil),           // 29: carrel.v1.ExecRequest
-	(*ExecResponse)(nil),          // 30: carrel.v1.ExecResponse
-	(*WindowSize)(nil),            // 31: carrel.v1.WindowSize
-	(*StreamStart)(nil),           // 32: carrel.v1.StreamStart
-	(*StreamRequest)(nil),         // 33: carrel.v1.StreamRequest
-	(*StreamResponse)(nil),        // 34: carrel.v1.StreamResponse
-	(*DetachRequest)(nil),         // 35: carrel.v1.DetachRequest
-	(*DetachResponse)(nil),        // 36: carrel.v1.DetachResponse
-	(*CommandInfo)(nil),           // 37: carrel.v1.CommandInfo
-	(*ListCommandsRequest)(nil),   // 38: carrel.v1.ListCommandsRequest
-	(*ListCommandsResponse)(nil),  // 39: carrel.v1.ListCommandsResponse
-	(*LogsRequest)(nil),           // 40: carrel.v1.LogsRequest
-	(*LogsResponse)(nil),          // 41: carrel.v1.LogsResponse
-	(*SignalRequest)(nil),         // 42: carrel.v1.SignalRequest
-	(*SignalResponse)(nil),        // 43: carrel.v1.SignalResponse
-	(*VerifyRequest)(nil),         // 44: carrel.v1.VerifyRequest
-	(*VerifyResponse)(nil),        // 45: carrel.v1.VerifyResponse
-	(*ShowRequest)(nil),           // 46: carrel.v1.ShowRequest
-	(*ShowResponse)(nil),          // 47: carrel.v1.ShowResponse
-	(*VersionRequest)(nil),        // 48: carrel.v1.VersionRequest
-	(*VersionResponse)(nil),       // 49: carrel.v1.VersionResponse
-	(*Archive)(nil),               // 50: carrel.v1.Archive
-	(*ArchiveProgress)(nil),       // 51: carrel.v1.ArchiveProgress
-	(*CreateArchiveRequest)(nil),  // 52: carrel.v1.CreateArchiveRequest
-	(*CreateArchiveResponse)(nil), // 53: carrel.v1.CreateArchiveResponse
-	(*RestoreStart)(nil),          // 54: carrel.v1.RestoreStart
-	(*RestoreRequest)(nil),        // 55: carrel.v1.RestoreRequest
-	(*RestoreResponse)(nil),       // 56: carrel.v1.RestoreResponse
-	(*ListArchivesRequest)(nil),   // 57: carrel.v1.ListArchivesRequest
-	(*ListArchivesResponse)(nil),  // 58: carrel.v1.ListArchivesResponse
-	(*ReadArchiveRequest)(nil),    // 59: carrel.v1.ReadArchiveRequest
-	(*ReadArchiveResponse)(nil),   // 60: carrel.v1.ReadArchiveResponse
-	(*RemoveArchiveRequest)(nil),  // 61: carrel.v1.RemoveArchiveRequest
-	(*RemoveArchiveResponse)(nil), // 62: carrel.v1.RemoveArchiveResponse
-	nil,                           // 63: carrel.v1.Command.EnvEntry
+	(*Mount)(nil),                 // 2: carrel.v1.Mount
+	(*Workspace)(nil),             // 3: carrel.v1.Workspace
+	(*CreateRequest)(nil),         // 4: carrel.v1.CreateRequest
+	(*CreateResponse)(nil),        // 5: carrel.v1.CreateResponse
+	(*GetRequest)(nil),            // 6: carrel.v1.GetRequest
+	(*GetResponse)(nil),           // 7: carrel.v1.GetResponse
+	(*ListRequest)(nil),           // 8: carrel.v1.ListRequest
+	(*ListResponse)(nil),          // 9: carrel.v1.ListResponse
+	(*StartRequest)(nil),          // 10: carrel.v1.StartRequest
+	(*StartResponse)(nil),         // 11: carrel.v1.StartResponse
+	(*StopRequest)(nil),           // 12: carrel.v1.StopRequest
+	(*PauseRequest)(nil),          // 13: carrel.v1.PauseRequest
+	(*PauseResponse)(nil),         // 14: carrel.v1.PauseResponse
+	(*ResumeRequest)(nil),         // 15: carrel.v1.ResumeRequest
+	(*ResumeResponse)(nil),        // 16: carrel.v1.ResumeResponse
+	(*UpdateRequest)(nil),         // 17: carrel.v1.UpdateRequest
+	(*UpdateResponse)(nil),        // 18: carrel.v1.UpdateResponse
+	(*StatsRequest)(nil),          // 19: carrel.v1.StatsRequest
+	(*Usage)(nil),                 // 20: carrel.v1.Usage
+	(*StatsResponse)(nil),         // 21: carrel.v1.StatsResponse
+	(*WatchRequest)(nil),          // 22: carrel.v1.WatchRequest
+	(*Event)(nil),                 // 23: carrel.v1.Event
+	(*WatchResponse)(nil),         // 24: carrel.v1.WatchResponse
+	(*StopResponse)(nil),          // 25: carrel.v1.StopResponse
+	(*DestroyRequest)(nil),        // 26: carrel.v1.DestroyRequest
+	(*DestroyResponse)(nil),       // 27: carrel.v1.DestroyResponse
+	(*Command)(nil),               // 28: carrel.v1.Command
+	(*Status)(nil),                // 29: carrel.v1.Status
+	(*ExecRequest)(nil),           // 30: carrel.v1.ExecRequest
+	(*ExecResponse)(nil),          // 31: carrel.v1.ExecResponse
+	(*WindowSize)(nil),            // 32: carrel.v1.WindowSize
+	(*StreamStart)(nil),           // 33: carrel.v1.StreamStart
+	(*StreamRequest)(nil),         // 34: carrel.v1.StreamRequest
+	(*StreamResponse)(nil),        // 35: carrel.v1.StreamResponse
+	(*DetachRequest)(nil),         // 36: carrel.v1.DetachRequest
+	(*DetachResponse)(nil),        // 37: carrel.v1.DetachResponse
+	(*CommandInfo)(nil),           // 38: carrel.v1.CommandInfo
+	(*ListCommandsRequest)(nil),   // 39: carrel.v1.ListCommandsRequest
+	(*ListCommandsResponse)(nil),  // 40: carrel.v1.ListCommandsResponse
+	(*LogsRequest)(nil),           // 41: carrel.v1.LogsRequest
+	(*LogsResponse)(nil),          // 42: carrel.v1.LogsResponse
+	(*SignalRequest)(nil),         // 43: carrel.v1.SignalRequest
+	(*SignalResponse)(nil),        // 44: carrel.v1.SignalResponse
+	(*VerifyRequest)(nil),         // 45: carrel.v1.VerifyRequest
+	(*VerifyResponse)(nil),        // 46: carrel.v1.VerifyResponse
+	(*ShowRequest)(nil),           // 47: carrel.v1.ShowRequest
+	(*ShowResponse)(nil),          // 48: carrel.v1.ShowResponse
+	(*VersionRequest)(nil),        // 49: carrel.v1.VersionRequest
+	(*VersionResponse)(nil),       // 50: carrel.v1.VersionResponse
+	(*Archive)(nil),               // 51: carrel.v1.Archive
+	(*ArchiveProgress)(nil),       // 52: carrel.v1.ArchiveProgress
+	(*CreateArchiveRequest)(nil),  // 53: carrel.v1.CreateArchiveRequest
+	(*CreateArchiveResponse)(nil), // 54: carrel.v1.CreateArchiveResponse
+	(*RestoreStart)(nil),          // 55: carrel.v1.RestoreStart
+	(*RestoreRequest)(nil),        // 56: carrel.v1.RestoreRequest
+	(*RestoreResponse)(nil),       // 57: carrel.v1.RestoreResponse
+	(*ListArchivesRequest)(nil),   // 58: carrel.v1.ListArchivesRequest
+	(*ListArchivesResponse)(nil),  // 59: carrel.v1.ListArchivesResponse
+	(*ReadArchiveRequest)(nil),    // 60: carrel.v1.ReadArchiveRequest
+	(*ReadArchiveResponse)(nil),   // 61: carrel.v1.ReadArchiveResponse
+	(*RemoveArchiveRequest)(nil),  // 62: carrel.v1.RemoveArchiveRequest
+	(*RemoveArchiveResponse)(nil), // 63: carrel.v1.RemoveArchiveResponse
+	nil,                           // 64: carrel.v1.Command.EnvEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,  // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
 	1,  // 1: carrel.v1.Workspace.controls:type_name -> carrel.v1.Control
-	0,  // 2: carrel.v1.CreateRequest.limits:type_name -> carrel.v1.Limits
-	2,  // 3: carrel.v1.CreateResponse.workspace:type_name -> carrel.v1.Workspace
-	2,  // 4: carrel.v1.GetResponse.workspace:type_name -> carrel.v1.Workspace
-	2,  // 5: carrel.v1.ListResponse.workspaces:type_name -> carrel.v1.Workspace
-	2,  // 6: carrel.v1.StartResponse.workspace:type_name -> carrel.v1.Workspace
-	2,  // 7: carrel.v1.PauseResponse.workspace:type_name -> carrel.v1.Workspace
-	2,  // 8: carrel.v1.ResumeResponse.workspace:type_name -> carrel.v1.Workspace
-	0,  // 9: carrel.v1.UpdateRequest.limits:type_name -> carrel.v1.Limits
-	2,  // 10: carrel.v1.UpdateResponse.workspace:type_name -> carrel.v1.Workspace
-	0,  // 11: carrel.v1.Usage.limits:type_name -> carrel.v1.Limits
-	19, // 12: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
-	22, // 13: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
-	2,  // 14: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	63, // 15: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
-	27, // 16: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
-	28, // 17: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
-	27, // 18: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
-	31, // 19: carrel.v1.StreamStart.terminal:type_name -> carrel.v1.WindowSize
-	32, // 20: carrel.v1.StreamRequest.start:type_name -> carrel.v1.StreamStart
-	31, // 21: carrel.v1.StreamRequest.resize:type_name -> carrel.v1.WindowSize
-	28, // 22: carrel.v1.StreamResponse.exited:type_name -> carrel.v1.Status
-	27, // 23: carrel.v1.DetachRequest.command:type_name -> carrel.v1.Command
-	31, // 24: carrel.v1.DetachRequest.terminal:type_name -> carrel.v1.WindowSize
-	28, // 25: carrel.v1.CommandInfo.status:type_name -> carrel.v1.Status
-	37, // 26: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
-	28, // 27: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
-	0,  // 28: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
-	51, // 29: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	50, // 30: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
-	0,  // 31: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
-	54, // 32: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
-	51, // 33: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	2,  // 34: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
-	50, // 35: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
-	50, // 36: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
-	3,  // 37: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	5,  // 38: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	7,  // 39: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	9,  // 40: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	11, // 41: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	25, // 42: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	12, // 43: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	14, // 44: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	16, // 45: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	18, // 46: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	21, // 47: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	29, // 48: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	33, // 49: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	35, // 50: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	38, // 51: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	40, // 52: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	42, // 53: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	52, // 54: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	55, // 55: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	57, // 56: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	59, // 57: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	61, // 58: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	44, // 59: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	46, // 60: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	48, // 61: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	4,  // 62: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	6,  // 63: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	8,  // 64: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	10, // 65: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	24, // 66: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	26, // 67: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	13, // 68: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	15, // 69: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	17, // 70: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	20, // 71: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	23, // 72: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	30, // 73: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	34, // 74: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	36, // 75: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	39, // 76: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	41, // 77: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	43, // 78: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	53, // 79: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	56, // 80: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	58, // 81: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	60, // 82: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	62, // 83: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	45, // 84: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	47, // 85: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	49, // 86: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	62, // [62:87] is the sub-list for method output_type
-	37, // [37:62] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	2,  // 2: carrel.v1.Workspace.mounts:type_name -> carrel.v1.Mount
+	0,  // 3: carrel.v1.CreateRequest.limits:type_name -> carrel.v1.Limits
+	3,  // 4: carrel.v1.CreateResponse.workspace:type_name -> carrel.v1.Workspace
+	3,  // 5: carrel.v1.GetResponse.workspace:type_name -> carrel.v1.Workspace
+	3,  // 6: carrel.v1.ListResponse.workspaces:type_name -> carrel.v1.Workspace
+	3,  // 7: carrel.v1.StartResponse.workspace:type_name -> carrel.v1.Workspace
+	3,  // 8: carrel.v1.PauseResponse.workspace:type_name -> carrel.v1.Workspace
+	3,  // 9: carrel.v1.ResumeResponse.workspace:type_name -> carrel.v1.Workspace
+	0,  // 10: carrel.v1.UpdateRequest.limits:type_name -> carrel.v1.Limits
+	3,  // 11: carrel.v1.UpdateResponse.workspace:type_name -> carrel.v1.Workspace
+	0,  // 12: carrel.v1.Usage.limits:type_name -> carrel.v1.Limits
+	20, // 13: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
+	23, // 14: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
+	3,  // 15: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
+	64, // 16: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	28, // 17: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
+	29, // 18: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
+	28, // 19: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
+	32, // 20: carrel.v1.StreamStart.terminal:type_name -> carrel.v1.WindowSize
+	33, // 21: carrel.v1.StreamRequest.start:type_name -> carrel.v1.StreamStart
+	32, // 22: carrel.v1.StreamRequest.resize:type_name -> carrel.v1.WindowSize
+	29, // 23: carrel.v1.StreamResponse.exited:type_name -> carrel.v1.Status
+	28, // 24: carrel.v1.DetachRequest.command:type_name -> carrel.v1.Command
+	32, // 25: carrel.v1.DetachRequest.terminal:type_name -> carrel.v1.WindowSize
+	29, // 26: carrel.v1.CommandInfo.status:type_name -> carrel.v1.Status
+	38, // 27: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
+	29, // 28: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
+	0,  // 29: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
+	52, // 30: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	51, // 31: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
+	0,  // 32: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
+	55, // 33: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
+	52, // 34: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	3,  // 35: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
+	51, // 36: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
+	51, // 37: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
+	4,  // 38: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	6,  // 39: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	8,  // 40: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	10, // 41: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	12, // 42: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	26, // 43: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	13, // 44: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	15, // 45: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	17, // 46: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	19, // 47: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	22, // 48: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	30, // 49: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	34, // 50: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	36, // 51: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	39, // 52: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	41, // 53: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	43, // 54: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	53, // 55: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	56, // 56: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	58, // 57: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	60, // 58: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	62, // 59: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	45, // 60: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	47, // 61: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	49, // 62: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	5,  // 63: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	7,  // 64: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	9,  // 65: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	11, // 66: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	25, // 67: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	27, // 68: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	14, // 69: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	16, // 70: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	18, // 71: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	21, // 72: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	24, // 73: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	31, // 74: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	35, // 75: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	37, // 76: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	40, // 77: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	42, // 78: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	44, // 79: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	54, // 80: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	57, // 81: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	59, // 82: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	61, // 83: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	63, // 84: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	46, // 85: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	48, // 86: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	50, // 87: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	63, // [63:88] is the sub-list for method output_type
+	38, // [38:63] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -4790,33 +4878,33 @@ func file_carrel_v1_carrel_proto_init() {
 	if File_carrel_v1_carrel_proto != nil {
 		return
 	}
-	file_carrel_v1_carrel_proto_msgTypes[33].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[34].OneofWrappers = []any{
 		(*StreamRequest_Start)(nil),
 		(*StreamRequest_Stdin)(nil),
 		(*StreamRequest_CloseStdin)(nil),
 		(*StreamRequest_Resize)(nil),
 		(*StreamRequest_Signal)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[34].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[35].OneofWrappers = []any{
 		(*StreamResponse_CommandId)(nil),
 		(*StreamResponse_Stdout)(nil),
 		(*StreamResponse_Stderr)(nil),
 		(*StreamResponse_Exited)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[53].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[54].OneofWrappers = []any{
 		(*CreateArchiveResponse_Progress)(nil),
 		(*CreateArchiveResponse_Data)(nil),
 		(*CreateArchiveResponse_Archive)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[55].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[56].OneofWrappers = []any{
 		(*RestoreRequest_Start)(nil),
 		(*RestoreRequest_Data)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[56].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[57].OneofWrappers = []any{
 		(*RestoreResponse_Progress)(nil),
 		(*RestoreResponse_Workspace)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[60].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[61].OneofWrappers = []any{
 		(*ReadArchiveResponse_Data)(nil),
 		(*ReadArchiveResponse_Archive)(nil),
 	}
@@ -4826,7 +4914,7 @@ func file_carrel_v1_carrel_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   64,
+			NumMessages:   65,
 			NumExtensions: 0,
 			NumServices:   5,
 		},

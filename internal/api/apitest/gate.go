@@ -124,7 +124,7 @@ func (g *Gate) find(p principal.Principal, ref string) (*desk, error) {
 }
 
 // Create implements api.Gate.
-func (g *Gate) Create(_ context.Context, p principal.Principal, want workspace.Wanted) (api.Workspace, bool, error) {
+func (g *Gate) Create(_ context.Context, p principal.Principal, want workspace.Wanted, _ ...*os.File) (api.Workspace, bool, error) {
 	key, limits, start := want.Key, want.Limits, !want.NoStart
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -143,6 +143,7 @@ func (g *Gate) Create(_ context.Context, p principal.Principal, want workspace.W
 		Root: workspace.RootSystem, Boundary: workspace.BoundaryNamespace,
 		Limits: limits.OrDefault(), CreatedAt: time.Unix(1_700_000_000, 0), Profile: want.Profile, Idle: want.Idle,
 	}}
+	d.Mounts = want.Mounts
 	if start {
 		d.run()
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -29,7 +30,7 @@ type broker struct {
 
 // call makes one request. Every operation of the broker may be repeated, so a
 // connection that turns out to be gone is made anew once.
-func (b *broker) call(ctx context.Context, method string, params, result any) error {
+func (b *broker) call(ctx context.Context, method string, params, result any, fds ...*os.File) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, brokerTimeout,
 		fmt.Errorf("the broker did not finish %s within %v: %w", method, brokerTimeout, errdefs.ErrUnavailable))
 	defer cancel()
@@ -38,7 +39,7 @@ func (b *broker) call(ctx context.Context, method string, params, result any) er
 		if err != nil {
 			return err
 		}
-		_, err = conn.Call(ctx, method, params, result)
+		_, err = conn.Call(ctx, method, params, result, fds...)
 		var said *jsonrpc.Error
 		if err == nil || errors.As(err, &said) || ctx.Err() != nil || !errdefs.IsUnavailable(err) {
 			return err

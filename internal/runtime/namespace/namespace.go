@@ -73,8 +73,13 @@ func New(cfg Config) *Runtime {
 }
 
 // Create implements runtime.Runtime.
-func (r *Runtime) Create(ctx context.Context, name id.Workspace, keyDigest string, limits workspace.Limits) (runtime.Workspace, error) {
-	return r.change(ctx, brokerapi.MethodCreate, brokerapi.CreateParams{Name: name, KeyDigest: keyDigest, Limits: limits})
+func (r *Runtime) Create(ctx context.Context, name id.Workspace, keyDigest string, limits workspace.Limits, mounts *runtime.Mounts) (runtime.Workspace, error) {
+	p := brokerapi.CreateParams{Name: name, KeyDigest: keyDigest, Limits: limits}
+	if mounts == nil {
+		return r.change(ctx, brokerapi.MethodCreate, p)
+	}
+	p.Mounts = mounts.List
+	return r.change(ctx, brokerapi.MethodCreate, p, mounts.Grant)
 }
 
 // Start implements runtime.Runtime. It ends with a connection to the executor, so
@@ -117,9 +122,9 @@ func (r *Runtime) Limit(ctx context.Context, name id.Workspace, limits workspace
 }
 
 // change asks the broker for something that is answered with the workspace.
-func (r *Runtime) change(ctx context.Context, method string, params any) (runtime.Workspace, error) {
+func (r *Runtime) change(ctx context.Context, method string, params any, fds ...*os.File) (runtime.Workspace, error) {
 	var w brokerapi.Workspace
-	if err := r.broker.call(ctx, method, params, &w); err != nil {
+	if err := r.broker.call(ctx, method, params, &w, fds...); err != nil {
 		return runtime.Workspace{}, err
 	}
 	return r.seen(w), nil
@@ -302,7 +307,7 @@ func (r *Runtime) seen(w brokerapi.Workspace) runtime.Workspace {
 
 func convert(w brokerapi.Workspace) runtime.Workspace {
 	out := runtime.Workspace{
-		Name: w.Name, User: w.User, IDs: w.IDs, Home: w.Home, State: w.State, Limits: w.Limits, Retained: w.Retained,
+		Name: w.Name, User: w.User, IDs: w.IDs, Home: w.Home, State: w.State, Limits: w.Limits, Retained: w.Retained, Mounts: w.Mounts,
 	}
 	if w.Executor != nil {
 		out.ExecutorPID = w.Executor.PID

@@ -395,7 +395,7 @@ func TestBroker(t *testing.T) {
 	}
 	uid := uint32(os.Getuid())
 	d := brokerDouble(t, f, brokerapi.Workspace{Name: name, User: "u", Home: "/h", IDs: workspace.IDs{Executor: uid}, State: workspace.StateStopped, Retained: "/kept"})
-	if w, err := f.Create(t.Context(), name, "00", workspace.DefaultLimits); err != nil || w.Home != "/h" {
+	if w, err := f.Create(t.Context(), name, "00", workspace.DefaultLimits, nil); err != nil || w.Home != "/h" {
 		t.Fatalf("%+v, %v", w, err)
 	}
 	if all, err := f.List(t.Context()); err != nil || len(all) != 2 || all[1].Name != "ws-ffffffff" {

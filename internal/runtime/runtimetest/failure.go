@@ -1,6 +1,7 @@
 package runtimetest
 
 import (
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
@@ -39,7 +40,7 @@ func testCloseLetsGo(t *testing.T, s *suite) {
 		t.Error("a runtime that was closed goes on")
 	}
 	s.marked(t, w.Name, "hung-up")
-	if l := s.listed(t, w.Name); l == nil || *l != w {
+	if l := s.listed(t, w.Name); l == nil || !reflect.DeepEqual(*l, w) {
 		t.Errorf("listed as %+v, not %+v", l, w)
 	}
 	s.mark(t, w.Name, "go")

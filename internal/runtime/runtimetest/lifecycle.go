@@ -2,6 +2,7 @@ package runtimetest
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -17,7 +18,7 @@ import (
 
 func testCreate(t *testing.T, s *suite) {
 	name := s.name(t)
-	first, err := s.Create(t.Context(), name, digestOf(name), Limits)
+	first, err := s.Create(t.Context(), name, digestOf(name), Limits, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,11 +28,11 @@ func testCreate(t *testing.T, s *suite) {
 	if first.IDs != workspace.IDsFrom(first.IDs.Executor) || first.IDs.Executor < 1000 {
 		t.Errorf("ids: %+v", first.IDs)
 	}
-	again, err := s.Create(t.Context(), name, digestOf(name), Limits)
-	if err != nil || again != first {
+	again, err := s.Create(t.Context(), name, digestOf(name), Limits, nil)
+	if err != nil || !reflect.DeepEqual(again, first) {
 		t.Errorf("created again: %+v, not %+v: %v", again, first, err)
 	}
-	_, err = s.Create(t.Context(), name, digestOf("rtt-other"), Limits)
+	_, err = s.Create(t.Context(), name, digestOf("rtt-other"), Limits, nil)
 	is(t, "create for another key", err, errdefs.ErrAlreadyExists)
 
 	other := s.name(t)
@@ -41,21 +42,21 @@ func testCreate(t *testing.T, s *suite) {
 		{MemoryBytes: 128 << 20, Pids: 64, CPUWeight: 10001, OpenFiles: 256},
 		{MemoryBytes: 128 << 20, SwapBytes: -1, Pids: 64, CPUWeight: 100, OpenFiles: 256},
 	} {
-		_, err := s.Create(t.Context(), other, digestOf(other), l)
+		_, err := s.Create(t.Context(), other, digestOf(other), l, nil)
 		is(t, "create with limits out of bounds", err, errdefs.ErrInvalidArgument)
 	}
 	for _, bad := range []id.Workspace{"", "root", "../x", "rtt", "rtt-0000000", "-rf", "rtt-0123abcd/..", "rtt-0123abcd\x00", id.Workspace(strings.Repeat("a", 200))} {
-		_, err := s.Create(t.Context(), bad, digestOf(bad), Limits)
+		_, err := s.Create(t.Context(), bad, digestOf(bad), Limits, nil)
 		is(t, fmt.Sprintf("create %.20q", bad), err, errdefs.ErrInvalidArgument)
 	}
 	for _, digest := range []string{"", "abc", strings.ToUpper(digestOf(other)), digestOf(other) + "0"} {
-		_, err := s.Create(t.Context(), other, digest, Limits)
+		_, err := s.Create(t.Context(), other, digest, Limits, nil)
 		is(t, "create with digest "+digest, err, errdefs.ErrInvalidArgument)
 	}
 	if s.listed(t, other) != nil {
 		t.Error("a create that was refused left a workspace")
 	}
-	w, err := s.Create(t.Context(), other, digestOf(other), workspace.Limits{})
+	w, err := s.Create(t.Context(), other, digestOf(other), workspace.Limits{}, nil)
 	if err != nil || w.Limits != workspace.DefaultLimits {
 		t.Errorf("created without limits: %+v: %v", w, err)
 	}
@@ -139,14 +140,14 @@ func testStates(t *testing.T, s *suite) {
 		t.Error(err)
 	}
 	again, report, err := s.Start(t.Context(), w.Name)
-	if err != nil || again != first || report.Err() != nil {
+	if err != nil || !reflect.DeepEqual(again, first) || report.Err() != nil {
 		t.Errorf("started again: %+v, not %+v: %v, %v", again, first, err, report.Err())
 	}
 	report, err = s.Report(t.Context(), w.Name)
 	if err != nil || report.Err() != nil {
 		t.Errorf("report: %v, %v", err, report.Err())
 	}
-	if l := s.listed(t, w.Name); l == nil || *l != first {
+	if l := s.listed(t, w.Name); l == nil || !reflect.DeepEqual(*l, first) {
 		t.Errorf("listed as %+v", l)
 	}
 	for range 2 {
@@ -178,7 +179,7 @@ func testDestroy(t *testing.T, s *suite) {
 	is(t, "start", err, errdefs.ErrNotFound)
 	s.nothingRuns(t, w.Name)
 
-	again, err := s.Create(t.Context(), w.Name, digestOf(w.Name), Limits)
+	again, err := s.Create(t.Context(), w.Name, digestOf(w.Name), Limits, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +219,7 @@ func testConcurrentLifecycle(t *testing.T, s *suite) {
 	var all sync.WaitGroup
 	for i := range callers {
 		all.Go(func() {
-			if _, err := s.Create(t.Context(), w.Name, digestOf(w.Name), Limits); err != nil {
+			if _, err := s.Create(t.Context(), w.Name, digestOf(w.Name), Limits, nil); err != nil {
 				t.Error(err)
 			}
 			got, _, err := s.Start(t.Context(), w.Name)
@@ -230,7 +231,7 @@ func testConcurrentLifecycle(t *testing.T, s *suite) {
 	}
 	all.Wait()
 	for _, got := range started {
-		if got != started[0] {
+		if !reflect.DeepEqual(got, started[0]) {
 			t.Errorf("two executors were started: %+v, %+v", got, started[0])
 		}
 	}

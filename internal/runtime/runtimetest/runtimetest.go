@@ -102,7 +102,7 @@ func (s *suite) name(t *testing.T) id.Workspace {
 func (s *suite) created(t *testing.T) runtime.Workspace {
 	t.Helper()
 	name := s.name(t)
-	w, err := s.Create(t.Context(), name, digestOf(name), Limits)
+	w, err := s.Create(t.Context(), name, digestOf(name), Limits, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

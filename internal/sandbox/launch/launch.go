@@ -36,6 +36,8 @@ type Config struct {
 	Listener *os.File
 	// Home, Tmp and VarTmp are directories. Required.
 	Home, Tmp, VarTmp *os.File
+	// Projects are directories of the host, opened with their user's rights.
+	Projects []Project
 	// V1Sup are the `tasks` files of the v1 groups the executor is born in, V1Cmd those
 	// its commands are born in, in the order of Spec.Cgroup.V1.
 	V1Sup, V1Cmd []*os.File
@@ -203,6 +205,9 @@ func (in *inheritance) fill(c *Config) (status int, err error) {
 		}
 		*d.at = in.addOwned(tree)
 	}
+	if err := in.lend(c); err != nil {
+		return -1, err
+	}
 	fds.V1Tasks = nil
 	for _, f := range c.V1Cmd {
 		fds.V1Tasks = append(fds.V1Tasks, in.add(number(f)))
@@ -349,7 +354,7 @@ func converse(ctx context.Context, status *os.File, c *Config, pid int) (workspa
 			})
 		case len(p.Findings) > 0 && looked:
 			looking.Wait()
-			report := sandbox.Judge(sandbox.Rootful, append(p.Findings, seen...))
+			report := sandbox.Judge(sandbox.Rootful, len(c.Spec.Projects) > 0, append(p.Findings, seen...))
 			if err := report.Err(); err != nil {
 				return report, err
 			}

@@ -107,33 +107,84 @@ func births(proc string, spec sandbox.Spec) []sandbox.Finding {
 	return found
 }
 
-// mounts holds the mount table of the workspace against what may be there.
-func mounts(proc string, spec sandbox.Spec) []sandbox.Finding {
-	bad := func(format string, a ...any) []sandbox.Finding {
-		return []sandbox.Finding{{Control: "mounts", Evidence: "outside: " + fmt.Sprintf(format, a...)}}
-	}
-	table, err := readFile(proc + "mountinfo")
+// table reads the mount table of a process.
+func table(proc string) ([]sandbox.Mount, error) {
+	text, err := readFile(proc + "mountinfo")
 	if err != nil {
-		return bad("cannot read mountinfo: %v", err)
+		return nil, fmt.Errorf("cannot read mountinfo: %w", err)
 	}
-	expected := sandbox.Expect(&spec)
-	n := 0
-	for line := range strings.Lines(table) {
+	var seen []sandbox.Mount
+	for line := range strings.Lines(text) {
 		// 36 35 98:0 /root /point options … - type source super (proc_pid_mountinfo(5))
 		left, right, ok := strings.Cut(line, " - ")
 		f, g := strings.Fields(left), strings.Fields(right)
 		if !ok || len(f) < 6 || len(g) < 1 {
-			return bad("cannot understand %q", line)
+			return nil, fmt.Errorf("cannot understand %q", line)
 		}
-		if msg := expected.Unexpected(sandbox.Mount{Point: f[4], Root: f[3], Type: g[0], Options: strings.Split(f[5], ",")}); msg != "" {
-			return bad("%s", msg)
+		seen = append(seen, sandbox.Mount{Point: unescape(f[4]), Root: f[3], Type: g[0], Options: strings.Split(f[5], ",")})
+	}
+	if len(seen) == 0 {
+		return nil, errors.New("no mounts are listed")
+	}
+	return seen, nil
+}
+
+// mounts holds the mount table of the workspace against what may be there.
+func mounts(proc string, spec sandbox.Spec) []sandbox.Finding {
+	bad := func(why string) []sandbox.Finding {
+		return []sandbox.Finding{{Control: "mounts", Evidence: "outside: " + why}}
+	}
+	seen, err := table(proc)
+	if err != nil {
+		return bad(err.Error())
+	}
+	expected := sandbox.Expect(&spec)
+	for _, m := range seen {
+		if msg := expected.Unexpected(m); msg != "" {
+			return bad(msg)
 		}
-		n++
 	}
-	if n == 0 {
-		return bad("no mounts are listed")
+	found := []sandbox.Finding{{Control: "mounts", OK: true, Evidence: fmt.Sprintf("outside: %d mounts, each one of the table and as restricted as it says", len(seen))}}
+	for _, p := range sandbox.ProjectFindings(seen, spec.Projects) {
+		p.Evidence = "outside: " + p.Evidence
+		found = append(found, p)
 	}
-	return []sandbox.Finding{{Control: "mounts", OK: true, Evidence: fmt.Sprintf("outside: %d mounts, each one of the table and as restricted as it says", n)}}
+	return found
+}
+
+// Lost says which of the project mounts of a running executor, or of what is protected in
+// them, is no longer as it was, or "". An executor that is gone has lost nothing.
+func Lost(pid int, projects []sandbox.Project) string {
+	seen, err := table("/proc/" + strconv.Itoa(pid) + "/")
+	if err != nil {
+		return ""
+	}
+	for _, f := range sandbox.ProjectFindings(seen, projects) {
+		if !f.OK {
+			return f.Evidence
+		}
+	}
+	return ""
+}
+
+// Held lists the protected names at the top of a project mount that are mounts.
+func Held(pid int, destination string) []string {
+	seen, err := table("/proc/" + strconv.Itoa(pid) + "/")
+	if err != nil {
+		return nil
+	}
+	var held []string
+	for _, m := range seen {
+		if name, ok := strings.CutPrefix(m.Point, destination+"/"); ok && !strings.Contains(name, "/") {
+			held = append(held, name)
+		}
+	}
+	return held
+}
+
+// unescape undoes what the kernel does to space, tab, newline and backslash in a path.
+func unescape(s string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
 // readFile reads a file of /proc, without what package os prepares for files of other

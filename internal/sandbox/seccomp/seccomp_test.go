@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"runtime"
@@ -54,6 +55,8 @@ func run(t *testing.T, p []unix.SockFilter, c call) uint32 {
 			pc += int(in.K)
 		case unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K:
 			hop(a == in.K)
+		case unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K:
+			hop(a&in.K != 0)
 		case unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K:
 			hop(a >= in.K)
 		case unix.BPF_JMP | unix.BPF_JGT | unix.BPF_K:
@@ -113,6 +116,21 @@ func TestFilterDecides(t *testing.T) {
 		{"socket vsock", opts{}, call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_VSOCK}}, fail(unix.EAFNOSUPPORT)},
 		{"socket packet", opts{}, call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_PACKET}}, fail(unix.EAFNOSUPPORT)},
 		{"socketpair unix", opts{}, call{nr: unix.SYS_SOCKETPAIR, args: [6]uint64{unix.AF_UNIX}}, allow},
+		{"fchmodat u+s", opts{}, call{nr: unix.SYS_FCHMODAT, args: [6]uint64{0, 0, 0o4755}}, allow},
+		{"openat2", opts{}, call{nr: unix.SYS_OPENAT2}, allow},
+		{"openat2, no set-id", opts{NoSetID: true}, call{nr: unix.SYS_OPENAT2}, fail(unix.ENOSYS)},
+		{"fchmod, no set-id", opts{NoSetID: true}, call{nr: unix.SYS_FCHMOD, args: [6]uint64{0, 0o1777}}, allow},
+		{"fchmod u+s, no set-id", opts{NoSetID: true}, call{nr: unix.SYS_FCHMOD, args: [6]uint64{0, 0o4755}}, fail(unix.EPERM)},
+		{"fchmod g+s, upper half, no set-id", opts{NoSetID: true}, call{nr: unix.SYS_FCHMOD, args: [6]uint64{0, 0o2755 | 1<<40}}, fail(unix.EPERM)},
+		{"fchmod, upper half only, no set-id", opts{NoSetID: true}, call{nr: unix.SYS_FCHMOD, args: [6]uint64{0, 0o755 | 0o4000<<32}}, allow},
+		{"fchmodat u+s, no set-id", opts{NoSetID: true}, call{nr: unix.SYS_FCHMODAT, args: [6]uint64{0, 0, 0o4755}}, fail(unix.EPERM)},
+		{"fchmodat2 u+s, no set-id", opts{NoSetID: true}, call{nr: 452, args: [6]uint64{0, 0, 0o4755}}, fail(unix.EPERM)},
+		{"mkdirat g+s, no set-id", opts{NoSetID: true}, call{nr: unix.SYS_MKDIRAT, args: [6]uint64{0, 0, 0o2755}}, fail(unix.EPERM)},
+		{"mknodat u+s, no set-id", opts{NoSetID: true}, call{nr: unix.SYS_MKNODAT, args: [6]uint64{0, 0, unix.S_IFREG | 0o4755}}, fail(unix.EPERM)},
+		{"openat, no set-id", opts{NoSetID: true}, call{nr: unix.SYS_OPENAT, args: [6]uint64{0, 0, unix.O_CREAT, 0o644}}, allow},
+		{"openat of a mode that means nothing, no set-id", opts{NoSetID: true}, call{nr: unix.SYS_OPENAT, args: [6]uint64{0, 0, unix.O_DIRECTORY, 0xffffffff}}, allow},
+		{"openat O_CREAT u+s, no set-id", opts{NoSetID: true}, call{nr: unix.SYS_OPENAT, args: [6]uint64{0, 0, unix.O_CREAT | unix.O_WRONLY, 0o4755}}, fail(unix.EPERM)},
+		{"openat O_TMPFILE u+s, no set-id", opts{NoSetID: true}, call{nr: unix.SYS_OPENAT, args: [6]uint64{0, 0, unix.O_TMPFILE | unix.O_WRONLY, 0o4755}}, fail(unix.EPERM)},
 		{"personality query", opts{}, call{nr: unix.SYS_PERSONALITY, args: [6]uint64{0xffffffff}}, allow},
 		{"personality of gdb", opts{}, call{nr: unix.SYS_PERSONALITY, args: [6]uint64{0x40000}}, allow},
 		{"personality READ_IMPLIES_EXEC", opts{}, call{nr: unix.SYS_PERSONALITY, args: [6]uint64{0x400000}}, fail(unix.EPERM)},
@@ -132,6 +150,29 @@ func TestFilterDecides(t *testing.T) {
 			if got := run(t, p, tt.c); got != fail(unix.ENOSYS) {
 				t.Errorf("%s by its x32 number: %#x", tt.name, got)
 			}
+		}
+	}
+}
+
+// A call that takes a file's mode, as the kernel's own tables have it, and is allowed
+// must be one that NoSetID judges.
+func TestCallsWithAMode(t *testing.T) {
+	p, err := seccomp.Filter(seccomp.Options{NoSetID: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]uint32{
+		"fchmod": unix.SYS_FCHMOD, "fchmodat": unix.SYS_FCHMODAT, "fchmodat2": 452, "mkdirat": unix.SYS_MKDIRAT, "mknodat": unix.SYS_MKNODAT,
+		"openat": unix.SYS_OPENAT, "openat2": unix.SYS_OPENAT2,
+		"file_setattr": 469, "open_by_handle_at": unix.SYS_OPEN_BY_HANDLE_AT, "open_tree_attr": 467, "io_uring_setup": unix.SYS_IO_URING_SETUP,
+	}
+	if runtime.GOARCH == "amd64" {
+		maps.Copy(names, map[string]uint32{"open": 2, "creat": 85, "chmod": 90, "mkdir": 83, "mknod": 133})
+	}
+	all := ^uint64(0)
+	for name, nr := range names {
+		if got := run(t, p, call{nr: nr, arch: native(), args: [6]uint64{all, all, all, all, all, all}}); got == allow {
+			t.Errorf("%s makes set-uid files", name)
 		}
 	}
 }

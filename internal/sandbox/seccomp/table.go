@@ -1,6 +1,10 @@
 package seccomp
 
-import "golang.org/x/sys/unix"
+import (
+	"maps"
+
+	"golang.org/x/sys/unix"
+)
 
 // Namespace flags of clone and unshare, from linux/sched.h. CLONE_NEWTIME shares
 // its bit with the exit signal of clone, so only unshare can take it.
@@ -40,7 +44,36 @@ func argumentRules(o Options) map[int][]rule {
 		rules[unix.SYS_CLONE] = []rule{{arg: 0, mask: nsFlags, op: nonzero, errno: unix.EPERM}}
 		rules[unix.SYS_UNSHARE] = []rule{{arg: 0, mask: nsFlags | cloneNewTime, op: nonzero, errno: unix.EPERM}}
 	}
+	if o.NoSetID {
+		for nr, at := range modes {
+			rules[nr] = []rule{{arg: at, mask: setID, op: nonzero, errno: unix.EPERM}}
+		}
+		// The mode of an open that makes no file means nothing, and may be anything.
+		for nr, at := range opens {
+			rules[nr] = []rule{{arg: at + 1, mask: setID, op: nonzero, errno: unix.EPERM, with: creating, withArg: at}}
+		}
+	}
 	return rules
+}
+
+const (
+	setID = unix.S_ISUID | unix.S_ISGID
+	// creating is O_CREAT and what O_TMPFILE has beside O_DIRECTORY.
+	creating = unix.O_CREAT | unix.O_TMPFILE&^unix.O_DIRECTORY
+)
+
+// modes are the calls that take a file's mode, by the argument that it is; opens those
+// that take one behind their flags.
+var (
+	modes = withNative(map[int]int{
+		unix.SYS_FCHMOD: 1, unix.SYS_FCHMODAT: 2, sysFchmodat2: 2, unix.SYS_MKDIRAT: 2, unix.SYS_MKNODAT: 2,
+	}, nativeModes)
+	opens = withNative(map[int]int{unix.SYS_OPENAT: 2}, nativeOpens)
+)
+
+func withNative(m, native map[int]int) map[int]int {
+	maps.Copy(m, native)
+	return m
 }
 
 // nesting is what making a sandbox inside needs.

@@ -17,3 +17,8 @@ var native = []int{
 	unix.SYS_MKNOD, unix.SYS_ARCH_PRCTL, unix.SYS_TIME, unix.SYS_EPOLL_CREATE, unix.SYS_EPOLL_WAIT, unix.SYS_INOTIFY_INIT,
 	unix.SYS_SIGNALFD, unix.SYS_EVENTFD, unix.SYS_USTAT,
 }
+
+var (
+	nativeModes = map[int]int{unix.SYS_CHMOD: 1, unix.SYS_CREAT: 1, unix.SYS_MKDIR: 1, unix.SYS_MKNOD: 1}
+	nativeOpens = map[int]int{unix.SYS_OPEN: 1}
+)

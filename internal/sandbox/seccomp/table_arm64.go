@@ -8,3 +8,5 @@ const (
 )
 
 var native = []int{unix.SYS_RENAMEAT, unix.SYS_NEWFSTATAT}
+
+var nativeModes, nativeOpens map[int]int

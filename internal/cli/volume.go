@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/spf13/cobra"
+
+	carrel "github.com/carrel-dev/carrel/sdk/go"
+)
+
+// parseVolume reads SRC:DST[:ro]. SRC may have colons, DST may not.
+func parseVolume(s string) (carrel.Mount, error) {
+	rest, ro := strings.CutSuffix(s, ":ro")
+	if !ro {
+		rest, _ = strings.CutSuffix(rest, ":rw")
+	}
+	i := strings.LastIndexByte(rest, ':')
+	if i <= 0 || i == len(rest)-1 {
+		return carrel.Mount{}, fmt.Errorf("cannot use %q as a mount: write it SRC:DST or SRC:DST:ro, as in .:/workspace: %w", s, errdefs.ErrInvalidArgument)
+	}
+	src, err := filepath.Abs(rest[:i])
+	if err != nil {
+		return carrel.Mount{}, fmt.Errorf("cannot use %q as a mount: %w", s, err)
+	}
+	return carrel.Mount{Source: src, Destination: rest[i+1:], ReadOnly: ro}, nil
+}
+
+func parseVolumes(all []string) ([]carrel.Mount, error) {
+	var mounts []carrel.Mount
+	for _, s := range all {
+		m, err := parseVolume(s)
+		if err != nil {
+			return nil, err
+		}
+		mounts = append(mounts, m)
+	}
+	return mounts, nil
+}
+
+// completeVolume completes what stands before the first colon as a directory, and then the
+// usual places inside.
+func completeVolume(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+	src, dst, ok := strings.Cut(typed, ":")
+	if !ok {
+		return nil, cobra.ShellCompDirectiveFilterDirs | cobra.ShellCompDirectiveNoSpace
+	}
+	if strings.Contains(dst, ":") {
+		return []string{typed[:strings.LastIndexByte(typed, ':')] + ":ro"}, cobra.ShellCompDirectiveNoFileComp
+	}
+	name := filepath.Base(src)
+	if abs, err := filepath.Abs(src); err == nil {
+		name = filepath.Base(abs)
+	}
+	return []string{src + ":/workspace", src + ":~/" + name, src + ":/mnt/" + name, src + ":/srv/" + name},
+		cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+}

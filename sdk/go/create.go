@@ -1,0 +1,118 @@
+package carrel
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"connectrpc.com/connect"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/fdapi"
+	"github.com/carrel-dev/carrel/internal/grant"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// Mount is a directory of this host for a new workspace.
+type Mount struct {
+	// Source is a directory that this process may open. Files that commands make in it
+	// are this process's user's.
+	Source string
+	// Destination is where it is inside: /workspace or below, below /mnt or /srv, or
+	// "~/NAME" below the home.
+	Destination string
+	ReadOnly    bool
+}
+
+// Create makes the workspace for a key and starts it, or returns the one there is;
+// created says which. Each mount is opened with the rights of this process, and by the
+// broker with those of its user at each start; there may be eight. Without mounts it is
+// what Workspaces().Create does.
+//
+// A workspace that is there already and has other mounts is a failed_precondition error.
+func (c *Client) Create(ctx context.Context, req *carrelv1.CreateRequest, mounts ...Mount) (w *carrelv1.Workspace, created bool, err error) {
+	if len(mounts) == 0 {
+		res, err := c.Workspaces().Create(ctx, connect.NewRequest(req))
+		if err != nil {
+			return nil, false, err
+		}
+		return res.Msg.GetWorkspace(), res.Msg.GetCreated(), nil
+	}
+	sum := sha256.Sum256([]byte(req.GetKey()))
+	m := grant.Message{KeyDigest: hex.EncodeToString(sum[:])}
+	var dirs []*os.File
+	defer func() {
+		for _, d := range dirs {
+			d.Close()
+		}
+	}()
+	for _, x := range mounts {
+		dir, path, err := openSource(x.Source)
+		if err != nil {
+			return nil, false, err
+		}
+		dirs = append(dirs, dir)
+		m.Mounts = append(m.Mounts, workspace.Mount{Source: path, Destination: x.Destination, ReadOnly: x.ReadOnly})
+	}
+	if err := workspace.CheckMounts(m.Mounts); err != nil {
+		return nil, false, err
+	}
+	far, near, err := grant.Offer(m, dirs)
+	if err != nil {
+		return nil, false, err
+	}
+	defer near.Close() // the grant is good as long as it is open
+	defer far.Close()
+	x, err := c.open(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	defer x.conn.Close()
+	l := req.GetLimits()
+	p := fdapi.CreateParams{
+		Key: req.GetKey(), NoStart: req.GetNoStart(), Profile: req.GetProfile(), TTLMS: req.GetTtlMs(), IdleTimeoutMS: req.GetIdleTimeoutMs(), RequestID: req.GetRequestId(),
+		Mounts: m.Mounts,
+		Limits: workspace.Limits{
+			MemoryBytes: l.GetMemoryBytes(), SwapBytes: l.GetSwapBytes(), Pids: l.GetPids(), CPUWeight: l.GetCpuWeight(), OpenFiles: l.GetOpenFiles(),
+		},
+	}
+	var res fdapi.CreateResult
+	if _, err := x.conn.Call(ctx, fdapi.MethodCreate, p, &res, far); err != nil {
+		return nil, false, err
+	}
+	got, err := c.Workspaces().Get(ctx, connect.NewRequest(&carrelv1.GetRequest{Workspace: string(res.Workspace)}))
+	if err != nil {
+		return nil, res.Created, err
+	}
+	return got.Msg.GetWorkspace(), res.Created, nil
+}
+
+// openSource opens a directory for reading, which shows that this user may, and says
+// where the kernel finds it.
+func openSource(source string) (*os.File, string, error) {
+	fail := func(why string, kind error) (*os.File, string, error) {
+		return nil, "", fmt.Errorf("cannot mount %s: %s: %w", source, why, kind)
+	}
+	fd, err := unix.Open(source, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	switch {
+	case os.IsPermission(err):
+		return fail("this user may not open it", errdefs.ErrPermissionDenied)
+	case os.IsNotExist(err):
+		return fail("there is no such directory", errdefs.ErrNotFound)
+	case err != nil:
+		return fail(err.Error(), errdefs.ErrInvalidArgument)
+	}
+	f := os.NewFile(uintptr(fd), source)
+	path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+	if err != nil || !filepath.IsAbs(path) || strings.HasSuffix(path, " (deleted)") {
+		f.Close()
+		return fail("it has no path that others could find it at", errdefs.ErrInvalidArgument)
+	}
+	return f, path, nil
+}
