@@ -28,7 +28,7 @@ func TestGroupAndLink(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	t.Cleanup(func() {
-		if out, err := exec.Command("groupdel", group).CombinedOutput(); err != nil { //nolint:noctx // after the test's own context
+		if out, err := exec.Command("groupdel", group).CombinedOutput(); err != nil {
 			t.Errorf("%v: %s", err, out)
 		}
 	})

@@ -109,6 +109,7 @@ func (l *Lifecycle) Recover(ctx context.Context) error {
 		case workspace.StateRunning, workspace.StatePaused:
 			err = l.adopt(ctx, e)
 		case workspace.StateStopped, workspace.StateDestroyed: // nothing was under way
+		case workspace.StateRestoring: // the daemon's; here it is stopped or running
 		}
 		if err != nil {
 			l.log.Error("cannot bring a workspace in order", "workspace", e.Name, "state", e.State, "error", err)

@@ -77,7 +77,7 @@ func findAccount() (account, error) {
 
 // ensureAccount finds the daemon's user and the groups, and makes what is missing.
 func ensureAccount(ctx context.Context) (account, error) {
-	comment := madeComment
+	made := []string{madeComment}
 	for _, group := range []string{daemonUser, workspaceGroup} {
 		_, err := user.LookupGroup(group)
 		if err == nil {
@@ -89,12 +89,12 @@ func ensureAccount(ctx context.Context) (account, error) {
 		if err := runTool(ctx, "/usr/sbin/groupadd", "--system", group); err != nil {
 			return account{}, err
 		}
-		comment += madeGroup + group
+		made = append(made, group)
 	}
 	who, err := findAccount()
 	if _, unknown := errors.AsType[user.UnknownUserError](err); unknown {
 		if err := runTool(ctx, "/usr/sbin/useradd", "--system", "--gid", daemonUser, "--no-create-home", "--home-dir", "/nonexistent",
-			"--shell", "/usr/sbin/nologin", "--comment", comment, daemonUser); err != nil {
+			"--shell", "/usr/sbin/nologin", "--comment", strings.Join(made, madeGroup), daemonUser); err != nil {
 			return account{}, err
 		}
 		who, err = findAccount()

@@ -44,8 +44,11 @@ func (a *app) archiveCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "archive",
 		Short: "Put homes of workspaces away, list them, bring them out",
-		Args:  exactly(),
-		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
+		Example: `  carrel archive create demo
+  carrel archive ls
+  carrel restore --key copy demo`,
+		Args: exactly(),
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(a.archiveCreateCommand(), a.archiveListCommand(), a.archiveReadCommand(), a.archiveRemoveCommand())
 	return c

@@ -60,7 +60,7 @@ func startBySudo(cfg *config.Config, log io.Writer) (*sudoBroker, error) {
 	}
 	go func() {
 		err := cmd.Wait()
-		b.err = fmt.Errorf("cannot go on: the broker that sudo started has ended (%v); what it said is in the log: %w", err, errdefs.ErrUnavailable)
+		b.err = fmt.Errorf("cannot go on: the broker that sudo started has ended; what it said is in the log: %w", errors.Join(err, errdefs.ErrUnavailable))
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 {
 			b.err = fmt.Errorf("%w; if sudo refused it: \"carrel setup --print-sudoers\" has the rule that it needs", b.err)
 		}

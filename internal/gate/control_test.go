@@ -290,11 +290,13 @@ func TestIdle(t *testing.T) {
 	tended.Go(func() { later(2 * time.Hour) })
 	<-stopping
 	ran := make(chan error, 1)
+	coming := make(chan struct{})
 	go func() {
+		close(coming)
 		_, _, err := h.Run(context.Background(), alice, "demo", execapi.ExecParams{Argv: []string{"true"}})
 		ran <- err
 	}()
-	time.Sleep(20 * time.Millisecond)
+	<-coming // and then waits, or comes when it has stopped: either way it is to run
 	close(cont)
 	tended.Wait()
 	if err := <-ran; err != nil {

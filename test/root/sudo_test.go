@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -105,12 +106,10 @@ func ownEtc(t *testing.T) string {
 		t.Errorf("settings %s", text)
 	}
 	// What is printed is for the default directories.
-	for key, v := range map[string]any{
+	maps.Copy(settings, map[string]any{
 		"data_dir": dir + "/data", "runtime_dir": dir + "/run", "uid_first": 1_869_000_000 + 3000*(os.Getpid()%300), "uid_count": 3000,
 		"cgroup_name": "crt-" + filepath.Base(filepath.Dir(dir)),
-	} {
-		settings[key] = v
-	}
+	})
 	b, err := json.Marshal(settings)
 	if err != nil {
 		t.Fatal(err)
@@ -143,8 +142,13 @@ func TestOwnEtcConformance(t *testing.T) {
 	// The rule allows this, and nothing that looks like it.
 	program := filepath.Join(bin, "carrel-broker")
 	for _, args := range [][]string{
-		{program}, {program, "--stdio", "--settings", "/tmp/x"}, {program, "--settings", "/tmp/x", "--stdio"}, {program, "--version"},
-		{filepath.Join(bin, "carrel-executor")}, {"/bin/sh", "-c", "id"}, {"-u", "nobody", program, "--stdio"},
+		{program},
+		{program, "--stdio", "--settings", "/tmp/x"},
+		{program, "--settings", "/tmp/x", "--stdio"},
+		{program, "--version"},
+		{filepath.Join(bin, "carrel-executor")},
+		{"/bin/sh", "-c", "id"},
+		{"-u", "nobody", program, "--stdio"},
 	} {
 		if out, err := as(exec.CommandContext(t.Context(), "sudo", append([]string{"-n"}, args...)...)).CombinedOutput(); err == nil {
 			t.Errorf("sudo let %v through: %s", args, out)
