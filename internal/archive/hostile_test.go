@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/archive"
 	"github.com/carrel-dev/carrel/internal/archive/tarfmt"
@@ -109,11 +110,12 @@ func TestHostile(t *testing.T) {
 	far.Sec = 1 << 55
 	zipped := func(b []byte) []byte { return compress(t, b) }
 	cut := zipped(whole(file("a", strings.Repeat("text and more", 5000)+string(make([]byte, 1000)))))
+	late := zipped(append(whole(file("a", "x")), make([]byte, 900<<10)...))
 	flipped := bytes.Clone(cut)
 	flipped[len(flipped)-2] ^= 1 // in the checksum
-	wide := func() []byte {      // a frame that claims a window of 1 GiB
+	wide := func() []byte {      // a frame that claims a window of 16 MiB
 		b := binary.LittleEndian.AppendUint32(nil, 0xFD2FB528)
-		return append(b, 0x00, 20<<3, 1, 0, 0)
+		return append(b, 0x00, 14<<3, 1, 0, 0)
 	}
 
 	for name, row := range map[string]struct {
@@ -182,10 +184,11 @@ func TestHostile(t *testing.T) {
 		"no zstd":                     {data: whole(file("a", "x")), zipped: true, want: "no zstd stream", is: errdefs.IsInvalidArgument},
 		"cut in the frame":            {data: cut[:len(cut)-5], zipped: true, want: "cut short", is: errdefs.IsDataLoss},
 		"cut in the checksum":         {data: cut[:len(cut)-1], zipped: true, want: "cut short", is: errdefs.IsDataLoss},
+		"cut after the end mark":      {data: late[:len(late)-1], zipped: true, want: "cut short", is: errdefs.IsDataLoss},
 		"a wrong checksum":            {data: flipped, zipped: true, want: "damaged", is: errdefs.IsDataLoss},
 		"garbage after the frame":     {data: append(bytes.Clone(cut), "garbage"...), zipped: true, want: "follows its end", is: errdefs.IsInvalidArgument},
 		"a frame after the frame":     {data: append(bytes.Clone(cut), cut...), zipped: true, want: "follows the archive's end", is: errdefs.IsInvalidArgument},
-		"a window of a GiB":           {data: wide(), zipped: true, want: "window", is: errdefs.IsResourceExhausted},
+		"a window of 16 MiB":          {data: wide(), zipped: true, want: "window", is: errdefs.IsResourceExhausted},
 		"nothing but the end":         {data: whole()},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -235,6 +238,41 @@ func TestComesBack(t *testing.T) {
 	must(t, err)
 	if _, err := os.Stat(filepath.Join(to, "a/c")); err != nil || info.Mode().Perm() != 0o500 || info.ModTime().Unix() != 1000 {
 		t.Errorf("%v, %v, %v", info.Mode(), info.ModTime(), err)
+	}
+}
+
+// What is still being made there does not undo what the directory is to be.
+func TestComesBackAtOnce(t *testing.T) {
+	var list []entry
+	for i := range 40 {
+		a := dir(fmt.Sprint("d", i))
+		a.Mode, a.Sec = 0o750, int64(i)*1000
+		for n := range 4 {
+			list = append(list, file(fmt.Sprint(a.Name, "/", n), strings.Repeat("x", 200<<10)))
+		}
+		list = append(list, a, file(fmt.Sprint("f", i), ""), file(a.Name+"/again", strings.Repeat("y", 100<<10)))
+	}
+	to, _, err := unpack(t, compress(t, whole(list...)), archive.Limits{})
+	must(t, err)
+	for i := range 40 {
+		info, err := os.Stat(filepath.Join(to, fmt.Sprint("d", i)))
+		if err != nil || info.Mode().Perm() != 0o750 || info.ModTime().Unix() != int64(i)*1000 {
+			t.Errorf("%d: %v, %v, %v", i, info.Mode(), info.ModTime(), err)
+		}
+	}
+}
+
+// Attributes that mean something to the system are not set, whoever unpacks.
+func TestSystemXattrs(t *testing.T) {
+	e := file("x", "")
+	e.Xattrs = []tarfmt.Xattr{{Name: "trusted.evil", Value: []byte("y")}, {Name: "user.kept", Value: []byte("z")}}
+	to, s, err := unpack(t, compress(t, whole(e)), archive.Limits{})
+	must(t, err)
+	b := make([]byte, 1000)
+	n, err := unix.Llistxattr(filepath.Join(to, "x"), b)
+	must(t, err)
+	if s.Xattrs != 1 || string(b[:n]) != "user.kept\x00" {
+		t.Errorf("%d dropped, %q", s.Xattrs, b[:n])
 	}
 }
 

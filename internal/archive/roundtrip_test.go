@@ -17,6 +17,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
+	"github.com/klauspost/compress/zstd"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
@@ -210,6 +211,8 @@ func TestLeftOut(t *testing.T) {
 		t.Cleanup(func() { must(t, unix.Unmount(filepath.Join(dir, "bound"), unix.MNT_DETACH)) })
 		must(t, os.Chown(filepath.Join(dir, "file"), 12345, 12345))
 		must(t, os.Chmod(filepath.Join(dir, "file"), 0o755|os.ModeSetuid))
+		must(t, unix.Setxattr(filepath.Join(dir, "file"), "trusted.carrel-test", []byte("x"), 0))
+		want.Xattrs = 1
 		want.Entries, want.Devices, want.Mounts, want.Foreign, want.SetID = 4, 1, 2, 1, 1
 	}
 	data, got := pack(t, dir)
@@ -314,6 +317,12 @@ func TestWriteFails(t *testing.T) {
 	}
 	if _, _, err := unpack(t, out.Bytes(), archive.Limits{}); err == nil {
 		t.Error("what was written until then is taken for an archive")
+	}
+	d, err := zstd.NewReader(bytes.NewReader(out.Bytes()))
+	must(t, err)
+	defer d.Close()
+	if _, err := io.Copy(io.Discard, d); err == nil {
+		t.Error("what was written until then is a whole frame")
 	}
 }
 
