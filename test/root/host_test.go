@@ -290,12 +290,18 @@ next:
 // kill ends a process at once and waits until it has ended.
 func kill(t testing.TB, pid int) {
 	t.Helper()
+	end(t, pid, unix.SIGKILL)
+}
+
+// end sends a signal that ends a process, and waits until it has.
+func end(t testing.TB, pid int, s unix.Signal) {
+	t.Helper()
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil {
+	if err := unix.PidfdSendSignal(fd, s, nil, 0); err != nil {
 		t.Fatal(err)
 	}
 	for {
