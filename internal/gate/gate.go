@@ -11,6 +11,7 @@ package gate
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -80,7 +81,8 @@ type Gate struct {
 	admission sync.Mutex
 	starting  map[id.Workspace]store.Workspace
 
-	events events
+	events   events
+	refusals refusals
 
 	// background are the goroutines that wait for attached commands to end, and
 	// closed that no more may be started.
@@ -161,9 +163,18 @@ func (g *Gate) outcome(r *request, seq int64, data any, err error) {
 }
 
 // deny records a refusal and returns it. The refusal stands even if it cannot be
-// recorded.
+// recorded. Of one who asks again and again, some are counted in the record of the next.
 func (g *Gate) deny(ctx context.Context, r request, why error) error {
+	record, untold := g.refusals.count(r.by.String(), time.Now())
+	if !record {
+		return why
+	}
 	rec, err := intentOf(&r)
+	if err == nil && untold > 0 {
+		rec.Data, err = json.Marshal(struct {
+			Untold int64 `json:"refusals_not_recorded"`
+		}{untold})
+	}
 	if err == nil {
 		rec.Type, rec.Status, rec.Isolation = audit.Denial, audit.StatusDenied, ""
 		rec.Error, rec.ErrorKind = clip(why.Error()), kindOf(why)

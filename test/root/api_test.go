@@ -136,15 +136,23 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 	if r.code != 0 || !strings.HasPrefix(id, "c-") {
 		t.Fatalf("%+v", r)
 	}
+	if r := shared.try(alice, "", "archive", "create", "--live", key); r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	t.Cleanup(func() { shared.carrel(t, "archive", "rm", key) })
 	client := shared.client(t, mallory.Uid)
 	denied := fmt.Sprintf(`"uid:%d"`, mallory.Uid)
-	free := []string{"Version", "List"} // nobody's in particular; List is looked at below
+	free := []string{"Version", "List", "ListArchives"} // nobody's in particular; the lists are looked at below
 	for _, m := range methods() {
 		if slices.Contains(free, string(m.Name())) {
 			continue
 		}
 		for _, ref := range []string{key, d.Name} {
-			body := fmt.Sprintf(`{"workspace":%[1]q,"key":%[1]q,"command":{"argv":["cat","file"]},"commandId":%[2]q,"signal":9,"purge":true,"start":{"workspace":%[1]q,"command":{"argv":["cat","file"]}}}`, ref, id)
+			start := `{"workspace":%[1]q,"command":{"argv":["cat","file"]}}`
+			if m.Name() == "Restore" {
+				start = `{"from":%[1]q,"key":"crt mallory"}`
+			}
+			body := fmt.Sprintf(`{"workspace":%[1]q,"workspaces":[%[1]q],"archive":%[1]q,"key":%[1]q,"command":{"argv":["cat","file"]},"commandId":%[2]q,"signal":9,"purge":true,"start":`+start+`}`, ref, id)
 			// What a method does not know is refused for that and proves nothing.
 			body = known(t, m, body)
 			mark := shared.mark(t)
@@ -164,8 +172,10 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 			shared.recorded(t, mark, `"type":"denial"`, denied)
 		}
 	}
-	if _, said := post(t, client, methodNamed(t, "List"), "{}"); strings.Contains(said, d.Name) {
-		t.Errorf("List: %s", said)
+	for _, list := range []string{"List", "ListArchives"} {
+		if _, said := post(t, client, methodNamed(t, list), "{}"); strings.Contains(said, d.Name) {
+			t.Errorf("%s: %s", list, said)
+		}
 	}
 	// Over the hand-over of descriptors too.
 	for _, call := range []struct{ method, params string }{
