@@ -48,10 +48,12 @@ func (s *Server) descriptors(w http.ResponseWriter, r *http.Request) {
 	if !ok || buf.Reader.Buffered() > 0 {
 		_, _ = conn.Write([]byte("HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"))
 		conn.Close()
+		s.conns.remove(conn)
 		return
 	}
 	if _, err := conn.Write([]byte(switching)); err != nil {
 		conn.Close()
+		s.conns.remove(conn)
 		return
 	}
 	newSession(s, unix, authn.FromContext(r.Context()))
@@ -75,13 +77,16 @@ type session struct {
 func newSession(s *Server, c *net.UnixConn, caller principal.Principal) {
 	x := &session{server: s, caller: caller, procs: map[id.Command]runtime.Process{}}
 	x.ctx, x.cancel = context.WithCancel(authn.NewContext(s.closing, caller))
-	conn := jsonrpc.New(c, jsonrpc.Config{Handler: x.handle, MaxFDs: 1, OnClose: x.end})
+	conn := jsonrpc.New(c, jsonrpc.Config{Handler: x.handle, MaxFDs: 1, OnClose: func(error) {
+		s.conns.remove(c)
+		x.end()
+	}})
 	// A server that closes ends the connection, and so its commands.
 	context.AfterFunc(x.ctx, func() { conn.Close() })
 }
 
 // end hangs up what is still attached when the connection has ended.
-func (x *session) end(error) {
+func (x *session) end() {
 	x.mu.Lock()
 	x.closed = true
 	procs := x.procs

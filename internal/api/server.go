@@ -52,6 +52,7 @@ type Server struct {
 	// follows ends only what would never end by itself.
 	follows     context.Context
 	stopFollows context.CancelFunc
+	conns       connections
 	attached    attachedCommands
 }
 
@@ -126,13 +127,16 @@ func NewServer(g Gate, opts Options) *Server {
 // HTTPServer returns an http.Server for s on Unix sockets, with the time and size
 // limits that belong to it. Run its Serve, and at the end its Shutdown together
 // with s.Drain.
-func (s *Server) HTTPServer(peers *authn.Peers) *http.Server {
+//
+// who puts the caller into a connection's context, as authn.Peers.ConnContext does.
+func (s *Server) HTTPServer(who func(context.Context, net.Conn) context.Context) *http.Server {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
 		Handler:           s,
-		ConnContext:       peers.ConnContext,
+		ConnContext:       s.connContext(who),
+		ConnState:         s.connState,
 		Protocols:         &protocols,
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,

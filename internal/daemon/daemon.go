@@ -184,7 +184,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, dial func(context
 		return err
 	}
 	surface := api.NewServer(g, api.Options{Version: build.Version(), Commit: build.Commit(), Log: log})
-	server := surface.HTTPServer(peers)
+	server := surface.HTTPServer(peers.ConnContext)
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(l) }()
 	tending, rest := context.WithCancel(context.WithoutCancel(ctx))

@@ -38,10 +38,11 @@ func Serve(t testing.TB, g api.Gate, caller *principal.Principal, opts api.Optio
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
 	server = api.NewServer(g, opts)
-	h := server.HTTPServer(peers)
+	who := peers.ConnContext
 	if caller != nil {
-		h.ConnContext = func(ctx context.Context, _ net.Conn) context.Context { return authn.NewContext(ctx, *caller) }
+		who = func(ctx context.Context, _ net.Conn) context.Context { return authn.NewContext(ctx, *caller) }
 	}
+	h := server.HTTPServer(who)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
