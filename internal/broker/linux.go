@@ -113,6 +113,10 @@ func (h *Host) Leftovers() ([]id.Workspace, error) {
 
 func socketName(name id.Workspace) string { return string(name) + ".sock" }
 
+// fullPercent of the ceiling of all workspaces is where no more are started: beyond it
+// the kernel would soon end processes of those that run.
+const fullPercent = 95
+
 // Start is part of Effects. What a failed start made is gone when it returns.
 func (h *Host) Start(ctx context.Context, e Entry) (r Running, report workspace.Report, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
@@ -124,6 +128,10 @@ func (h *Host) Start(ctx context.Context, e Entry) (r Running, report workspace.
 			err = alsoFailed(err, h.CleanUp(clean, e.Name))
 		}
 	}()
+	if used, ceiling := h.groups.Full(); ceiling > 0 && used > ceiling/100*fullPercent {
+		return r, report, fmt.Errorf("cannot start %s: the workspaces that run hold %d MiB of the %d MiB that all may have together (cgroup_memory_percent in the broker's settings); stop one, or pause what grows: %w",
+			e.Name, used>>20, ceiling>>20, errdefs.ErrResourceExhausted)
+	}
 	home, err := h.homeFor(e.Name, e.IDs)
 	if err != nil {
 		return r, report, err

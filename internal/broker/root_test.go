@@ -312,27 +312,35 @@ func TestRealLife(t *testing.T) {
 	}
 }
 
-// speak greets an executor on its socket and runs a command.
+// dialExecutor greets an executor on its socket.
+func dialExecutor(t testing.TB, e broker.Entry) *jsonrpc.Conn {
+	t.Helper()
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: e.Executor.Socket})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := jsonrpc.New(c, jsonrpc.Config{MaxFDs: 3})
+	t.Cleanup(func() { _ = conn.Close() })
+	if _, err := conn.Call(t.Context(), execapi.MethodHello, execapi.HelloParams{Version: execapi.Version, MinVersion: execapi.MinVersion}, nil); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// speak runs a command through an executor's socket.
 func speak(t testing.TB, e broker.Entry) {
 	t.Helper()
 	var st unix.Stat_t
 	if err := unix.Stat(e.Executor.Socket, &st); err != nil || st.Uid != daemonUID || st.Mode&0o7777 != 0o600 {
 		t.Errorf("the socket is %04o of uid %d, %v", st.Mode&0o7777, st.Uid, err)
 	}
-	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: e.Executor.Socket})
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn := jsonrpc.New(c, jsonrpc.Config{MaxFDs: 3})
+	conn := dialExecutor(t, e)
 	defer func() {
 		_ = conn.Close()
 		<-conn.Done()
 	}()
-	if _, err := conn.Call(t.Context(), execapi.MethodHello, execapi.HelloParams{Version: execapi.Version, MinVersion: execapi.MinVersion}, nil); err != nil {
-		t.Fatal(err)
-	}
 	var res execapi.ExecResult
-	_, err = conn.Call(t.Context(), execapi.MethodExec, execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"/usr/bin/id", "-u"}, Stdout: execapi.Capture, Stderr: execapi.Capture, Wait: true}, &res)
+	_, err := conn.Call(t.Context(), execapi.MethodExec, execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"/usr/bin/id", "-u"}, Stdout: execapi.Capture, Stderr: execapi.Capture, Wait: true}, &res)
 	if err != nil || strings.TrimSpace(string(res.Stdout)) != fmt.Sprint(e.IDs.Work) {
 		t.Errorf("id -u said %q %q, %v", res.Stdout, res.Stderr, err)
 	}

@@ -117,6 +117,22 @@ func (h *hierarchy) update(name string, l workspace.Limits) error {
 	})
 }
 
+// Full reports how much memory all workspaces together hold that the kernel cannot take
+// back at once, and the ceiling that it may come to; both are 0 where nothing limits them.
+func (in *Instance) Full() (used, ceiling int64) {
+	for _, h := range in.all() {
+		if !h.has(Memory) {
+			continue
+		}
+		current, limit, cache := "memory.current", "memory.max", "inactive_file"
+		if h.v1() {
+			current, limit, cache = "memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file"
+		}
+		return max(h.dir.number(current, "")-max(h.dir.number("memory.stat", cache), 0), 0), max(h.dir.number(limit, ""), 0)
+	}
+	return 0, 0
+}
+
 // unreclaimable is the memory of a v2 group that the kernel cannot take back by writing
 // it to disk: there is no swap for workspaces unless they ask for it.
 func (d dirFD) unreclaimable() int64 {

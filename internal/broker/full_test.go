@@ -1,0 +1,77 @@
+package broker_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// While those that run hold nearly all that workspaces may have together, no other is
+// started; what runs is left alone.
+func TestNoneIsStartedInFullMemory(t *testing.T) {
+	p := newPlace(t)
+	p.settings.CgroupMemoryPercent = 1
+	life := p.mustOpen(t)
+	limits := workspace.Limits{MemoryBytes: 8 << 30, Pids: 64, CPUWeight: 100, OpenFiles: 256}
+	if _, err := life.Create(t.Context(), p.name, digest, limits, nil, "", workspace.StateDestroyed); err != nil {
+		t.Fatal(err)
+	}
+	second := id.Workspace(fmt.Sprintf("cbt-%08x", rand.Uint32()))
+	if _, err := life.Create(t.Context(), second, digest, limits, nil, "", workspace.StateDestroyed); err != nil {
+		t.Fatal(err)
+	}
+	e, _ := start(t, life, p.name)
+	conn := dialExecutor(t, e)
+	mem := totalMemory(t) / 100
+	// Nearly the ceiling, as memory that nothing but the end of the process gives back.
+	script := fmt.Sprintf("import time; b = bytearray(%d); open('full', 'w').close(); time.sleep(600)", mem*96/100-9<<20)
+	go func() {
+		_, _ = conn.Call(context.WithoutCancel(t.Context()), execapi.MethodExec, execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"python3", "-c", script}, Wait: true}, nil)
+	}()
+	var err error
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
+		if _, _, err = life.Start(t.Context(), second, workspace.StateStopped); err != nil {
+			break
+		}
+		if _, err := life.Stop(t.Context(), second, workspace.StateRunning); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "cgroup_memory_percent") {
+		t.Errorf("in full memory: %v", err)
+	}
+	if _, err := conn.Call(t.Context(), execapi.MethodPing, struct{}{}, nil); err != nil {
+		t.Errorf("what ran was harmed: %v", err)
+	}
+	if _, err := life.Stop(t.Context(), p.name, workspace.StateRunning); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := life.Start(t.Context(), second, workspace.StateStopped); err != nil {
+		t.Errorf("there is room again: %v", err)
+	}
+}
+
+// totalMemory is that of the host, in bytes.
+func totalMemory(t *testing.T) int64 {
+	t.Helper()
+	b, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := cgroup.ParseMemTotal(string(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
