@@ -2,9 +2,7 @@ package broker_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"slices"
@@ -387,107 +385,10 @@ func TestMaxWorkspacesAndConnections(t *testing.T) {
 	}
 }
 
-func TestRecover(t *testing.T) {
-	dir := t.TempDir()
-	h := newHost()
-	l := lifecycle(t, dir, h)
-	entry := func(s string) id.Workspace { return id.Workspace("cbt-0000000" + s) }
-	for _, s := range []string{"1", "2", "3", "4", "5"} {
-		if _, err := l.Create(t.Context(), entry(s), digest, workspace.DefaultLimits, nil, "", workspace.StateDestroyed); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, s := range []string{"2", "3", "5"} {
-		if _, _, err := l.Start(t.Context(), entry(s), workspace.StateStopped); err != nil {
-			t.Fatal(err)
-		}
-	}
-	h.set("RemoveUser", errPlanted)
-	if _, err := l.Destroy(t.Context(), entry("4"), true, workspace.StateStopped); err == nil {
-		t.Fatal("destroyed")
-	}
-	h.set("AddUser", errPlanted)
-	if _, err := l.Create(t.Context(), entry("6"), digest, workspace.DefaultLimits, nil, ""); err == nil {
-		t.Fatal("created")
-	}
-	h.groups[entry("1")] = true // a start that was interrupted
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	h.set("RemoveUser", nil)
-	h.set("AddUser", nil)
-	h.reset()
-
-	// 2 lives on, 3 has ended meanwhile, of 5 nobody can tell.
-	g := &hostGone{hostDouble: h, gone: entry("3"), unsure: entry("5")}
-	l = lifecycleOver(t, dir, g)
-	if err := l.Recover(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	got := map[id.Workspace]workspace.State{}
-	for _, e := range l.List() {
-		got[e.Name] = e.State
-	}
-	want := map[id.Workspace]workspace.State{
-		entry("1"): workspace.StateStopped, entry("2"): workspace.StateRunning, entry("3"): workspace.StateStopped, entry("5"): workspace.StateRunning,
-	}
-	if !maps.Equal(got, want) {
-		t.Errorf("after recovery: %v", got)
-	}
-	if h.groups[entry("1")] || h.groups[entry("3")] || !h.groups[entry("2")] {
-		t.Errorf("groups %v", h.groups)
-	}
-	if _, ok := h.users[entry("4")]; ok {
-		t.Error("the destroy was not finished")
-	}
-	if err := l.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
 // hostGone is a hostDouble on which one executor has ended and one cannot be told.
 type hostGone struct {
 	*hostDouble
 	gone, unsure id.Workspace
-}
-
-func (g *hostGone) Adopt(e broker.Entry) (broker.Running, error) {
-	switch e.Name {
-	case g.gone:
-		return broker.Running{}, fmt.Errorf("gone: %w", errdefs.ErrNotFound)
-	case g.unsure:
-		return broker.Running{}, errors.New("cannot tell")
-	}
-	return g.hostDouble.Adopt(e)
-}
-
-func TestShutdownWaits(t *testing.T) {
-	r := newRig(t, true)
-	mustCreate(t, r.conn, name)
-	entered, release := r.host.hold()
-	ctx, cancel := context.WithCancel(t.Context())
-	served := make(chan error, 1)
-	l := listener(t)
-	go func() { served <- r.server.Serve(ctx, l) }()
-	answered := make(chan error, 1)
-	go func() {
-		_, err := call[any](t, r.conn, "start", brokerapi.StartParams{Name: name})
-		answered <- err
-	}()
-	<-entered
-	cancel()
-	close(release)
-	if err := <-served; err != nil {
-		t.Error(err)
-	}
-	<-answered // the reply may be cut off; the start is not
-	if e := r.life.List(); len(e) != 1 || e[0].State != workspace.StateRunning {
-		t.Errorf("left %+v", e)
-	}
-	<-r.conn.Done()
-	if err := r.conn.Err(); !errors.Is(err, io.EOF) {
-		t.Errorf("the connection ended with %v", err)
-	}
 }
 
 func TestMain(m *testing.M) {
