@@ -7,6 +7,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -39,6 +40,7 @@ func (l *Lifecycle) Freeze(ctx context.Context, name id.Workspace, frozen bool, 
 	if err := l.freeze(ctx, name, frozen); err != nil {
 		return e, err
 	}
+	crashpoint.Here("broker.freeze.done")
 	before := e
 	e.State = to
 	if err := l.ledger.Put(e); err != nil {
@@ -72,6 +74,7 @@ func (l *Lifecycle) Update(ctx context.Context, name id.Workspace, limits worksp
 	if err := l.ledger.Put(e); err != nil {
 		return before, err
 	}
+	crashpoint.Here("broker.update.kept")
 	if !l.alive(name) {
 		return e, nil // in force from the next start on
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
@@ -78,6 +79,7 @@ func Run(build string) error {
 	runtime.GOMAXPROCS(min(runtime.NumCPU(), maxProcs))
 	debug.SetGCPercent(gcPercent) // sandbox.Environ had it off
 	debug.SetMemoryLimit(memoryLimit)
+	crashpoint.Here("executor.start.entered")
 	handleSignals()
 	e := &Executor{
 		spec: spec, build: build,
@@ -235,9 +237,11 @@ func (e *Executor) shutdown() {
 	for _, c := range all {
 		c.end(unix.SIGTERM, execapi.DefaultGraceMS*time.Millisecond)
 	}
+	crashpoint.Here("executor.shutdown.begun")
 	for _, c := range all {
 		<-c.done
 	}
+	crashpoint.Here("executor.shutdown.ended")
 	// The caller closes its connection when it has the reply; see (*peer).closed.
 	time.AfterFunc(lingering, e.cancel)
 }

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
 )
 
@@ -93,6 +94,7 @@ func (r *reaper) reap(pid int) (got, children bool) {
 // finish records how the main process ended and settles what it left. It must not
 // block the loop: leftovers and streams are waited for elsewhere.
 func (c *command) finish(ws unix.WaitStatus, ru *unix.Rusage) {
+	crashpoint.Here("executor.exec.reaped")
 	s := &c.status
 	c.mu.Lock()
 	if c.timer != nil {
@@ -120,6 +122,7 @@ func (c *command) finish(ws unix.WaitStatus, ru *unix.Rusage) {
 // settle ends what the main process left behind, then waits for the streams that are
 // read here. A stream that something else still holds open is given up after a bound.
 func (c *command) settle() {
+	crashpoint.Here("executor.exec.settling")
 	empty := !c.group.populated()
 	if !empty {
 		c.status.Killed = c.group.signal(unix.SIGTERM)
@@ -163,6 +166,7 @@ func (c *command) close(groupEmpty bool) {
 			c.master.Close()
 		}
 	}
+	crashpoint.Here("executor.exec.final")
 	close(c.done)
 	if c.buffer != nil {
 		c.buffer.end() // after done: who has read to the end is told how it ended

@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
 )
 
@@ -42,6 +43,7 @@ func (e *Executor) start(p *peer, in *execapi.ExecParams, tty bool, given []*os.
 		e.forget(c)
 		return nil, nil, err
 	}
+	crashpoint.Here("executor.exec.started")
 	if in.TimeoutMS > 0 {
 		c.mu.Lock()
 		if !c.reaped {
@@ -163,6 +165,7 @@ func (b *birth) fork(c *command, in *execapi.ExecParams, given []*os.File) error
 		defer asCommand(0)
 		return b.explain(err)
 	}
+	crashpoint.Here("executor.exec.cloned")
 	c.pid, c.pidfd = pid, pidfd
 	return nil
 }

@@ -24,6 +24,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/action"
 	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/runtime"
@@ -128,7 +129,9 @@ func (g *Gate) do(ctx context.Context, r request, effect func(context.Context) (
 	if err != nil {
 		return fmt.Errorf("cannot record what is about to be done, so it was not done: %w", err)
 	}
+	crashpoint.Here("daemon.intent.written")
 	data, err := effect(ctx)
+	crashpoint.Here("daemon.effect.done")
 	if wait, later := data.(pending); later && err == nil {
 		g.later(func() {
 			data, err := wait()
@@ -137,6 +140,7 @@ func (g *Gate) do(ctx context.Context, r request, effect func(context.Context) (
 	} else {
 		g.outcome(&r, seq, data, err)
 	}
+	crashpoint.Here("daemon.outcome.written")
 	g.countIntent()
 	return err
 }

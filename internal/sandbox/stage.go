@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/sandbox/seccomp"
 )
 
@@ -72,6 +73,7 @@ func Enter(spec *Spec) (*Thread, error) {
 		_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0) // cosmetic
 	}
 	for _, st := range steps {
+		crashpoint.Here("executor.stage.step")
 		if err := st.run(s); err != nil {
 			err = fmt.Errorf("cannot enter the workspace: step %q: %w", st.name, err)
 			_ = s.send(Progress{Step: st.name, Error: err.Error()})
@@ -88,6 +90,7 @@ func Enter(spec *Spec) (*Thread, error) {
 		_ = s.send(Progress{Step: "self-check", Error: err.Error()})
 		return nil, err
 	}
+	crashpoint.Here("executor.stage.proved")
 	return s.spawner, s.ask(Progress{Findings: findings})
 }
 

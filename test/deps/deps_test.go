@@ -24,6 +24,7 @@ var tiers = []deps.Tier{
 	{Name: "redact", Level: 0},
 	{Name: "fault", Level: 0},
 	{Name: "build", Level: 0},
+	{Name: "crashpoint", Level: 0},
 
 	{Name: "principal", Level: 1},
 	{Name: "workspace", Level: 1},
@@ -64,6 +65,7 @@ var privileged = []deps.Rule{
 	{internal + "id", "names are validated again on this side"},
 	{internal + "build", "says which release answers"},
 	{internal + "fault", "the text of an error"},
+	{internal + "crashpoint", "empty calls where tests of another build end the process"},
 	{internal + "workspace", "limits, states and the report"},
 	{internal + "jsonrpc", "the protocol's framing"},
 	{internal + "peercred", "who is at the other end"},

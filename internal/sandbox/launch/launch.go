@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sealed"
 	"github.com/carrel-dev/carrel/internal/thread"
@@ -119,6 +121,7 @@ func Start(ctx context.Context, c Config) (*Executor, error) {
 	defer status.Close()
 	pid, pidfd, err := clone(&c, in)
 	in.close() // the child has its own; a dead child must read as end of file
+	crashpoint.Here("broker.start.cloned")
 	if err != nil {
 		return nil, err
 	}
@@ -269,7 +272,7 @@ func clone(c *Config, in *inheritance) (pid, pidfd int, err error) {
 		var err error
 		pid, err = syscall.ForkExec(fmt.Sprintf("/proc/self/fd/%d", number(c.Binary)), []string{"carrel-executor", string(c.Spec.Name)}, &syscall.ProcAttr{
 			Dir: "/",
-			Env: sandbox.Environ,
+			Env: append(slices.Clip(sandbox.Environ), crashpoint.Lend()...),
 			// Go places these at 0, 1, 2 … in the child.
 			Files: in.files,
 			Sys: &syscall.SysProcAttr{
@@ -358,6 +361,7 @@ func converse(ctx context.Context, status *os.File, c *Config, pid int) (workspa
 			if err := report.Err(); err != nil {
 				return report, err
 			}
+			crashpoint.Here("broker.start.proved")
 			return report, allow(status)
 		default:
 			return workspace.Report{}, fmt.Errorf("cannot understand the executor: it reported nothing: %w", errdefs.ErrFailedPrecondition)
