@@ -1,6 +1,9 @@
 package broker
 
 import (
+	"context"
+	"os"
+
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -46,4 +49,14 @@ func Methods() map[string]int {
 		m[name] = op.params
 	}
 	return m
+}
+
+// Tidy removes what a killed tool left in etc, with the note in state.
+func Tidy(ctx context.Context, etc, state, boot string) error {
+	dir, err := os.Open(state)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return (&users{etc: etc, state: dir, bootID: boot}).tidy(ctx)
 }

@@ -28,6 +28,9 @@ type users struct {
 	mu       sync.Mutex
 	// etc is /etc; tests of the readers give another directory.
 	etc string
+	// state is the broker's directory, for a note of the tool at work; nil for none.
+	state  *os.File
+	bootID string
 }
 
 // comment is the fifth field of our passwd entries.
@@ -73,7 +76,7 @@ func userAddArgs(name id.Workspace, n uint32, home, shell, group string) []strin
 
 // run runs a tool with an empty environment, and again while someone else holds the
 // lock on the user database.
-func run(ctx context.Context, name string, args ...string) error {
+func (u *users) run(ctx context.Context, name string, args ...string) error {
 	path, err := tool(name)
 	if err != nil {
 		return err
@@ -89,7 +92,13 @@ func run(ctx context.Context, name string, args ...string) error {
 		// when the thread that started it ends, so that thread stays.
 		c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		runtime.LockOSThread()
-		err := c.Run()
+		err := c.Start()
+		if err == nil {
+			_ = u.noteTool(c.Process.Pid) // without room on the disk too a workspace can be destroyed
+			u.sweepAfter(c.Process.Pid)
+			err = c.Wait()
+			u.forgetTool()
+		}
 		runtime.UnlockOSThread()
 		if err == nil {
 			return nil
@@ -104,8 +113,8 @@ func run(ctx context.Context, name string, args ...string) error {
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
-			return fmt.Errorf("%s did not get the lock on the user database in time: %s; see what holds /etc/.pwd.lock or remove a stale /etc/passwd.lock, and try again: %w",
-				name, firstOf(said, err.Error()), errdefs.ErrUnavailable)
+			return fmt.Errorf("%s did not get the lock on the user database in time: %s; %s; then try again: %w",
+				name, firstOf(said, err.Error()), u.holders(), errdefs.ErrUnavailable)
 		}
 		wait = min(2*wait, 500*time.Millisecond)
 	}
@@ -133,7 +142,7 @@ func (u *users) AddUser(ctx context.Context, name id.Workspace, ids workspace.ID
 			return errors.Join(err, fmt.Errorf("cannot add user %s: there is no group %s (workspace_group in the broker's settings); groupadd --system %s: %w", name, g, g, errdefs.ErrFailedPrecondition))
 		}
 	}
-	if err := run(ctx, "useradd", userAddArgs(name, ids.Work, u.home(name), u.settings.Shell, u.settings.WorkspaceGroup)...); err != nil {
+	if err := u.run(ctx, "useradd", userAddArgs(name, ids.Work, u.home(name), u.settings.Shell, u.settings.WorkspaceGroup)...); err != nil {
 		return fmt.Errorf("cannot add user %s: %w", name, err)
 	}
 	if err := u.verify(name, ids); err != nil {
@@ -146,7 +155,14 @@ func (u *users) AddUser(ctx context.Context, name id.Workspace, ids workspace.ID
 func (u *users) RemoveUser(ctx context.Context, name id.Workspace, ids workspace.IDs) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	n := strconv.FormatUint(uint64(ids.Work), 10)
+	if err := u.removeWhole(ctx, name, strconv.FormatUint(uint64(ids.Work), 10)); err != nil {
+		return err
+	}
+	return u.mend(ctx, name, ids)
+}
+
+// removeWhole removes the user and group name that have the id n. u.mu is held.
+func (u *users) removeWhole(ctx context.Context, name id.Workspace, n string) error {
 	user, err := u.lookup("passwd", string(name))
 	if err != nil {
 		return err
@@ -157,7 +173,7 @@ func (u *users) RemoveUser(ctx context.Context, name id.Workspace, ids workspace
 	}
 	// One of that name with another id is not ours to remove.
 	if user != nil && user[2] == n {
-		if err := run(ctx, "userdel", string(name)); err != nil {
+		if err := u.run(ctx, "userdel", string(name)); err != nil {
 			return fmt.Errorf("cannot remove user %s: %w", name, err)
 		}
 		// userdel takes the group along only if USERGROUPS_ENAB is on.
@@ -166,7 +182,7 @@ func (u *users) RemoveUser(ctx context.Context, name id.Workspace, ids workspace
 		}
 	}
 	if group != nil && group[2] == n {
-		if err := run(ctx, "groupdel", string(name)); err != nil {
+		if err := u.run(ctx, "groupdel", string(name)); err != nil {
 			return fmt.Errorf("cannot remove group %s: %w", name, err)
 		}
 	}

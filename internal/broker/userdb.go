@@ -1,0 +1,260 @@
+package broker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// A tool that changes the user database is killed with the broker, and then leaves in
+// /etc what it had at that moment: locks NAME.lock and NAME.PID, which say whose they
+// are, an unfinished copy NAME+, and a change that is in one file and not in the next.
+// The broker notes which process it has started, so that the next one can tell its own
+// from what others left.
+
+// databases are the files that the tools change.
+var databases = []string{"passwd", "shadow", "group", "gshadow", "subuid", "subgid"}
+
+// toolRun is a tool that was started and has not been seen to end.
+type toolRun struct {
+	PID       int    `json:"pid"`
+	StartTime uint64 `json:"start_time"`
+	BootID    string `json:"boot_id"`
+}
+
+const (
+	toolNote = "tool"
+	// lockWait bounds the wait for /etc/.pwd.lock, as lckpwdf(3) does.
+	lockWait = 15 * time.Second
+)
+
+// noteTool writes down that pid is at work. A tool that cannot be noted is none that a
+// crash could not be told from.
+func (u *users) noteTool(pid int) error {
+	if u.state == nil {
+		return nil
+	}
+	start, err := startTime(pid)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // it has ended already
+	}
+	var b []byte
+	if err == nil {
+		b, err = json.Marshal(toolRun{pid, start, u.bootID})
+	}
+	var f *os.File
+	if err == nil {
+		f, err = openAt(u.state, toolNote, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o600)
+	}
+	if err == nil {
+		_, err = f.Write(b)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("cannot note that process %d changes the user database: %w", pid, err)
+	}
+	return nil
+}
+
+// sweepAfter waits for the end of a tool, which may have failed, and removes its part of
+// a lock that it did not get: where two tools meet, some versions leave it. Until the tool
+// has been waited for its pid is nobody else's.
+func (u *users) sweepAfter(pid int) {
+	for errors.Is(unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
+	}
+	for _, db := range databases {
+		_ = os.Remove(u.etc + "/" + db + "." + strconv.Itoa(pid)) // as a rule it is not there
+	}
+}
+
+func (u *users) forgetTool() {
+	if u.state != nil {
+		_ = withFD(u.state, func(fd int) error { return unix.Unlinkat(fd, toolNote, 0) }) // it is looked at again
+	}
+}
+
+// tidy removes the locks and copies of a tool that was killed, if it was ours.
+func (u *users) tidy(ctx context.Context) error {
+	f, err := openAt(u.state, toolNote, unix.O_RDONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var b []byte
+	if err == nil {
+		b, err = io.ReadAll(f)
+		_ = f.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read which tool an earlier broker had started: %w", err)
+	}
+	var run toolRun
+	if json.Unmarshal(b, &run) != nil || run.PID <= 1 {
+		u.forgetTool() // torn: whose the locks are cannot be told any more
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, lockWait, fmt.Errorf("it took longer than %v: %w", lockWait, errdefs.ErrUnavailable))
+	defer cancel()
+	for u.runs(run) { // it was killed with the broker and is about to end
+		if err := pause(ctx); err != nil {
+			return fmt.Errorf("cannot wait for the end of process %d, which changes the user database: %w", run.PID, err)
+		}
+	}
+	unlock, err := u.lockAll(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	pid := strconv.Itoa(run.PID)
+	for _, db := range databases {
+		path := u.etc + "/" + db
+		left := []string{path + "." + pid}
+		if holder(path+".lock") == run.PID {
+			left = append(left, path+"+", path+".lock")
+		}
+		for _, p := range left {
+			if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("cannot remove what a tool left that was killed: %w", err)
+			}
+		}
+	}
+	u.forgetTool()
+	return nil
+}
+
+func (u *users) runs(run toolRun) bool {
+	if run.BootID != u.bootID {
+		return false
+	}
+	start, err := startTime(run.PID)
+	if err != nil || start != run.StartTime {
+		return false
+	}
+	ids, err := uidsOf(run.PID)
+	return err == nil && ids != nil
+}
+
+// lockAll takes the lock under which every tool works.
+func (u *users) lockAll(ctx context.Context) (unlock func(), err error) {
+	path := u.etc + "/.pwd.lock"
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot lock the user database: %w", err)
+	}
+	for {
+		err := withFD(f, func(fd int) error {
+			return unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
+		})
+		if err == nil {
+			return func() { _ = f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES) {
+			_ = f.Close()
+			return nil, fmt.Errorf("cannot lock the user database with %s: %w", path, err)
+		}
+		if err := pause(ctx); err != nil {
+			_ = f.Close()
+			return nil, fmt.Errorf("cannot lock the user database with %s: another program holds it; see which with: fuser -v %s: %w", path, path, err)
+		}
+	}
+}
+
+func pause(ctx context.Context) error {
+	t := time.NewTimer(10 * time.Millisecond)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// holder is the process that a lock file names, 0 if there is none.
+func holder(path string) int {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0
+	}
+	pid, err := strconv.Atoi(strings.Trim(string(b), "\x00\n "))
+	if err != nil {
+		return 0
+	}
+	return pid
+}
+
+// holders says what is known of who holds the user database, for an error.
+func (u *users) holders() string {
+	var said []string
+	for _, db := range databases {
+		path := u.etc + "/" + db + ".lock"
+		if _, err := os.Lstat(path); err != nil {
+			continue
+		}
+		pid := holder(path)
+		comm, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
+		switch {
+		case pid == 0:
+			said = append(said, fmt.Sprintf("%s names no process: if no tool is at work on users, remove it", path))
+		case err != nil:
+			said = append(said, fmt.Sprintf("%s is of process %d, which has ended: remove it", path, pid))
+		default:
+			said = append(said, fmt.Sprintf("%s names process %d (%s): if that does not change users, remove it, else wait for its end", path, pid, strings.TrimSpace(string(comm))))
+		}
+	}
+	if said == nil {
+		return "see what holds " + u.etc + "/.pwd.lock with: fuser -v " + u.etc + "/.pwd.lock"
+	}
+	return strings.Join(said, "; ")
+}
+
+// torn reports whether a file that goes with passwd and group has something of name.
+func (u *users) torn(name id.Workspace) (bool, error) {
+	for _, file := range []string{"passwd", "shadow", "group", "gshadow"} {
+		text, err := os.ReadFile(u.etc + "/" + file)
+		if errors.Is(err, fs.ErrNotExist) && strings.Contains(file, "shadow") {
+			continue
+		}
+		if err != nil {
+			return false, fmt.Errorf("cannot read the users of this host: %w", err)
+		}
+		for line := range strings.Lines(string(text)) {
+			f := strings.Split(strings.TrimSuffix(line, "\n"), ":")
+			member := strings.HasPrefix(file, "g") && len(f) == 4 && strings.Contains(","+f[3]+",", ","+string(name)+",")
+			if f[0] == string(name) || member {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+// mend removes what is left of name after a tool was killed between two files. No tool
+// removes a line of shadow without one of passwd, so the user is made whole first. u.mu
+// is held.
+func (u *users) mend(ctx context.Context, name id.Workspace, ids workspace.IDs) error {
+	left, err := u.torn(name)
+	if err != nil || !left {
+		return err
+	}
+	if err := u.NameFree(name); err != nil {
+		return nil //nolint:nilerr // of another id: not ours to remove
+	}
+	args := userAddArgs(name, ids.Work, u.home(name), u.settings.Shell, "")
+	if err := u.run(ctx, "useradd", args...); err != nil {
+		return fmt.Errorf("cannot mend the user database, which has %s in some of its files only; see which with: grep %s %s/*shadow %s/group: %w", name, name, u.etc, u.etc, err)
+	}
+	return u.removeWhole(ctx, name, strconv.FormatUint(uint64(ids.Work), 10))
+}

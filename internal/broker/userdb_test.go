@@ -1,0 +1,197 @@
+package broker_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/broker"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// ended is a pid that no process has any more.
+func ended(t *testing.T) int {
+	t.Helper()
+	c := exec.CommandContext(t.Context(), "true")
+	if err := c.Run(); err != nil {
+		t.Fatal(err)
+	}
+	return c.Process.Pid
+}
+
+// What a tool of ours left that was killed goes; what others left or hold stays.
+func TestLocksOfAKilledTool(t *testing.T) {
+	own, other := ended(t), os.Getpid()
+	boot := "this boot"
+	for what, c := range map[string]struct {
+		note  string
+		files map[string]string
+		stay  []string
+	}{
+		"ours": {
+			note:  fmt.Sprintf(`{"pid":%d,"start_time":1,"boot_id":%q}`, own, boot),
+			files: map[string]string{"passwd.lock": fmt.Sprintf("%d\x00", own), "passwd+": "half", fmt.Sprintf("shadow.%d", own): fmt.Sprint(own), "group.lock": fmt.Sprint(own)},
+		},
+		"its pid is another's now": {
+			note:  fmt.Sprintf(`{"pid":%d,"start_time":1,"boot_id":%q}`, other, boot),
+			files: map[string]string{"passwd.lock": fmt.Sprint(other)},
+		},
+		"of an earlier boot": {
+			note:  fmt.Sprintf(`{"pid":%d,"start_time":1,"boot_id":"another"}`, other),
+			files: map[string]string{"gshadow.lock": fmt.Sprint(other)},
+		},
+		"another tool's": {
+			note:  fmt.Sprintf(`{"pid":%d,"start_time":1,"boot_id":%q}`, own, boot),
+			files: map[string]string{"passwd.lock": fmt.Sprint(other), "passwd+": "half", fmt.Sprintf("shadow.%d", other): "x"},
+			stay:  []string{"passwd+", "passwd.lock", fmt.Sprintf("shadow.%d", other)},
+		},
+		"nothing noted": {
+			files: map[string]string{"passwd.lock": fmt.Sprint(own)},
+			stay:  []string{"passwd.lock"},
+		},
+		"a torn note": {
+			note:  `{"pid":`,
+			files: map[string]string{"passwd.lock": fmt.Sprint(own)},
+			stay:  []string{"passwd.lock"},
+		},
+	} {
+		etc, state := t.TempDir(), t.TempDir()
+		for name, text := range c.files {
+			if err := os.WriteFile(filepath.Join(etc, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if c.note != "" {
+			if err := os.WriteFile(filepath.Join(state, "tool"), []byte(c.note), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := broker.Tidy(t.Context(), etc, state, boot); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		var left []string
+		list, err := os.ReadDir(etc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range list {
+			if e.Name() != ".pwd.lock" {
+				left = append(left, e.Name())
+			}
+		}
+		slices.Sort(c.stay)
+		if !slices.Equal(left, c.stay) {
+			t.Errorf("%s: %q are left, want %q", what, left, c.stay)
+		}
+		if _, err := os.Stat(filepath.Join(state, "tool")); err == nil {
+			t.Errorf("%s: the note is left", what)
+		}
+	}
+}
+
+// While another program holds the user database nothing is taken away.
+func TestLocksWaitForTheirHolder(t *testing.T) {
+	etc, state := t.TempDir(), t.TempDir()
+	unlock := lockUsers(t, etc)
+	pid := ended(t)
+	for path, text := range map[string]string{etc + "/passwd.lock": fmt.Sprint(pid), state + "/tool": fmt.Sprintf(`{"pid":%d,"start_time":1,"boot_id":"b"}`, pid)} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(context.DeadlineExceeded)
+	if err := broker.Tidy(ctx, etc, state, "b"); err == nil || !strings.Contains(err.Error(), "fuser") {
+		t.Errorf("the lock is held: %v", err)
+	}
+	if _, err := os.Stat(etc + "/passwd.lock"); err != nil {
+		t.Error("removed while another held the user database")
+	}
+	unlock()
+	if err := broker.Tidy(t.Context(), etc, state, "b"); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(etc + "/passwd.lock"); err == nil {
+		t.Error("left")
+	}
+}
+
+func lockUsers(t *testing.T, etc string) (unlock func()) {
+	t.Helper()
+	f, err := os.OpenFile(etc+"/.pwd.lock", os.O_RDWR|os.O_CREATE, 0o600)
+	if err == nil {
+		err = unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLKW, &unix.Flock_t{Type: unix.F_WRLCK})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() { f.Close() }
+}
+
+// forgetLine removes the line of name from a file of the user database, as a tool that
+// was killed before it came to the next file has.
+func forgetLine(t *testing.T, db, name string) {
+	t.Helper()
+	defer lockUsers(t, "/etc")()
+	path := "/etc/" + db
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		t.Fatal(err)
+	}
+	var kept strings.Builder
+	for line := range strings.Lines(string(b)) {
+		if !strings.HasPrefix(line, name+":") {
+			kept.WriteString(line)
+		}
+	}
+	next := path + ".carrel-test"
+	if err := os.WriteFile(next, []byte(kept.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(next, int(st.Uid), int(st.Gid)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(next, os.FileMode(st.Mode&0o777)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(next, path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A tool killed between two files leaves a user in some of them: a destroy removes it
+// from all.
+func TestTornUserIsRemoved(t *testing.T) {
+	p := newPlace(t)
+	life := p.mustOpen(t)
+	for _, gone := range [][]string{{"passwd"}, {"passwd", "group"}, {"passwd", "shadow"}, {"passwd", "shadow", "group"}, {"shadow"}, {"gshadow"}, {"group"}} {
+		e := p.create(t, life)
+		for _, db := range gone {
+			forgetLine(t, db, string(p.name))
+		}
+		if _, err := life.Destroy(t.Context(), p.name, true, workspace.StateStopped); err != nil {
+			t.Errorf("without a line in %q: %v", gone, err)
+		}
+		for _, db := range []string{"passwd", "shadow", "group", "gshadow"} {
+			b, err := os.ReadFile("/etc/" + db)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(string(b), string(p.name)) {
+				t.Errorf("without a line in %q: %s still has %s", gone, db, p.name)
+			}
+		}
+		p.gone(t, e)
+	}
+}
