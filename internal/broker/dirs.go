@@ -3,12 +3,14 @@ package broker
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -134,9 +136,10 @@ func beneath(parent *os.File, name string) (*os.File, error) {
 // makeOwned makes name in parent for uid. One that is there already must be uid's.
 func makeOwned(parent *os.File, name string, mode, uid uint32) error {
 	wrap := func(err error) error {
-		return fmt.Errorf("cannot make %s/%s: %w", parent.Name(), name, err)
+		return fmt.Errorf("cannot make %s/%s: %w", parent.Name(), name, full(err, parent.Name()))
 	}
 	err := withFD(parent, func(fd int) error { return unix.Mkdirat(fd, name, 0o700) })
+	crashpoint.Here("broker.create.dir-made")
 	made := err == nil
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return wrap(err)
@@ -274,6 +277,39 @@ func (d *dirs) ownHome(name id.Workspace, ids workspace.IDs) (bool, error) {
 	return st.Mode&unix.S_IFMT == unix.S_IFDIR && (st.Uid == ids.Work || st.Uid == 0), nil
 }
 
+// homeThere reports whether name has a home to be kept or removed. What stands in its
+// place and is not the workspace's is an error: it is neither followed nor removed.
+func (d *dirs) homeThere(name id.Workspace, ids workspace.IDs) (bool, error) {
+	ours, err := d.ownHome(name, ids)
+	if err != nil || ours {
+		return ours, err
+	}
+	path := d.homes.Name() + "/" + string(name)
+	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	return false, fmt.Errorf("%s is not the directory that was made for the workspace, and carrel neither follows nor removes it; move it away and destroy the workspace again: %w", path, errdefs.ErrFailedPrecondition)
+}
+
+// full explains why nothing can be written in dir.
+func full(err error, dir string) error {
+	switch {
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return fmt.Errorf("%w; see with \"df -h %s\" and \"df -i %s\" what is full, free some and try again: %w", err, dir, dir, errdefs.ErrResourceExhausted)
+	case errors.Is(err, unix.EROFS):
+		return fmt.Errorf("%w; see with dmesg why, and remount it: mount -o remount,rw $(findmnt -n -o TARGET -T %s): %w", err, dir, errdefs.ErrFailedPrecondition)
+	}
+	return err
+}
+
+// immutable explains a refusal that root gets only where a file may not be changed.
+func immutable(err error, path string) error {
+	if !errors.Is(err, unix.EPERM) {
+		return err
+	}
+	return fmt.Errorf("%w; a file there is immutable or append-only, which only root can have set: see which with \"lsattr -aR %s\", allow it with \"chattr -R -ia %s\" and destroy the workspace again: %w", err, path, path, errdefs.ErrFailedPrecondition)
+}
+
 // KeepHome is part of Effects. The place has the workspace's first id in its name,
 // because a name can be used again and an id cannot.
 func (d *dirs) KeepHome(name id.Workspace, ids workspace.IDs) (string, error) {
@@ -283,11 +319,11 @@ func (d *dirs) KeepHome(name id.Workspace, ids workspace.IDs) (string, error) {
 		return "", fmt.Errorf("cannot keep the home of %s at %s: %w", name, path, err)
 	}
 	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
-		ours, err := d.ownHome(name, ids)
+		there, err := d.homeThere(name, ids)
 		if err != nil {
 			return wrap(err)
 		}
-		if !ours {
+		if !there {
 			return "", nil // there is nothing to keep
 		}
 		err = withFD(d.homes, func(from int) error {
@@ -299,9 +335,10 @@ func (d *dirs) KeepHome(name id.Workspace, ids workspace.IDs) (string, error) {
 			return wrap(fmt.Errorf("home_root is on another file system than data_dir; destroy with --purge, or move the home away by hand: %w", errdefs.ErrFailedPrecondition))
 		}
 		if err != nil {
-			return wrap(err)
+			return wrap(immutable(err, d.homes.Name()+"/"+string(name)))
 		}
 	}
+	crashpoint.Here("broker.destroy.home-renamed")
 	h, err := beneath(d.retained, kept)
 	if err != nil {
 		return wrap(err)
@@ -314,10 +351,30 @@ func (d *dirs) KeepHome(name id.Workspace, ids workspace.IDs) (string, error) {
 	return path, nil
 }
 
-// PurgeHome is part of Effects.
-func (d *dirs) PurgeHome(name id.Workspace, ids workspace.IDs) error {
+// HomeEmpty is part of Effects.
+func (d *dirs) HomeEmpty(name id.Workspace, ids workspace.IDs) (bool, error) {
 	ours, err := d.ownHome(name, ids)
 	if err != nil || !ours {
+		return false, err
+	}
+	h, err := beneath(d.homes, string(name))
+	if err != nil {
+		return false, fmt.Errorf("cannot look into the home of %s: %w", name, err)
+	}
+	defer h.Close()
+	if _, err = h.ReadDir(1); errors.Is(err, io.EOF) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot look into the home of %s: %w", name, err)
+	}
+	return false, nil
+}
+
+// PurgeHome is part of Effects.
+func (d *dirs) PurgeHome(name id.Workspace, ids workspace.IDs) error {
+	there, err := d.homeThere(name, ids)
+	if err != nil || !there {
 		return err
 	}
 	return removeAll(d.homes, string(name))
@@ -341,7 +398,7 @@ func removeAll(parent *os.File, name string) error {
 		err = root.RemoveAll(name)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot remove %s/%s: %w", parent.Name(), name, err)
+		return fmt.Errorf("cannot remove %s/%s: %w", parent.Name(), name, immutable(err, parent.Name()+"/"+name))
 	}
 	return nil
 }
@@ -351,7 +408,7 @@ func removeAll(parent *os.File, name string) error {
 func (d *dirs) homeFor(name id.Workspace, ids workspace.IDs) (*os.File, error) {
 	h, err := beneath(d.homes, string(name))
 	if err != nil {
-		return nil, fmt.Errorf("cannot open the home of %s: %w", name, err)
+		return nil, fmt.Errorf("cannot open the home of %s: %w; move away what stands there and put back the directory that was made for it: %w", name, err, errdefs.ErrFailedPrecondition)
 	}
 	err = withFD(h, func(fd int) error {
 		var st unix.Stat_t

@@ -30,7 +30,8 @@ type hostDouble struct {
 	users   map[id.Workspace]workspace.IDs
 	homes   map[id.Workspace]workspace.IDs
 	groups  map[id.Workspace]bool
-	used    map[uint32]bool // ids of the host's own users
+	filled  map[id.Workspace]bool // homes with something in them
+	used    map[uint32]bool       // ids of the host's own users
 	exits   map[id.Workspace]chan struct{}
 	entered chan string // when set, each Start announces itself and waits for release
 	release chan struct{}
@@ -148,6 +149,13 @@ func (h *hostDouble) UnmakeDirs(name id.Workspace, _ workspace.IDs) error {
 
 func (h *hostDouble) KeepHome(name id.Workspace, ids workspace.IDs) (string, error) {
 	return fmt.Sprintf("/retained/%s.%d", name, ids.Executor), h.removeHome("KeepHome", name)
+}
+
+func (h *hostDouble) HomeEmpty(name id.Workspace, _ workspace.IDs) (bool, error) {
+	err := h.step("empty?", name)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.filled[name], err
 }
 
 func (h *hostDouble) PurgeHome(name id.Workspace, _ workspace.IDs) error {

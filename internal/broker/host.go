@@ -34,6 +34,8 @@ type Effects interface {
 	UnmakeDirs(name id.Workspace, ids workspace.IDs) error
 	// KeepHome puts the home aside, for root only, and returns where.
 	KeepHome(name id.Workspace, ids workspace.IDs) (string, error)
+	// HomeEmpty reports whether nothing has been put into the home.
+	HomeEmpty(name id.Workspace, ids workspace.IDs) (bool, error)
 	// PurgeHome removes the home and all that is in it.
 	PurgeHome(name id.Workspace, ids workspace.IDs) error
 	// RemoveTemporary removes the temporary directories and all that is in them, and the
@@ -62,7 +64,8 @@ type Effects interface {
 	CleanUp(ctx context.Context, name id.Workspace) error
 	// Report returns the proof that Start kept.
 	Report(name id.Workspace) (workspace.Report, error)
-	// Leftovers lists the names that have control groups or protected names.
+	// Leftovers lists the names that have control groups, protected names, a socket or a
+	// report, or a part of one.
 	Leftovers() ([]id.Workspace, error)
 	// Close lets go of descriptors; what runs goes on running.
 	Close() error

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/brokerapi"
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -106,6 +107,10 @@ func (l *Ledger) open() (err error) {
 	if err != nil {
 		return fmt.Errorf("cannot lock the broker's ledger: %w", err)
 	}
+	// What a crash left of a compaction that had not come to its end.
+	if err := withFD(l.dir, func(fd int) error { return unix.Unlinkat(fd, ledgerNew, 0) }); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("cannot remove %s/%s: %w", l.dir.Name(), ledgerNew, err)
+	}
 	if l.file, err = openAt(l.dir, ledgerName, unix.O_RDWR|unix.O_CREAT|unix.O_APPEND, 0o600); err != nil {
 		return fmt.Errorf("cannot open the broker's ledger: %w", err)
 	}
@@ -166,22 +171,31 @@ func (l *Ledger) take(x ledgerLine) error {
 	return nil
 }
 
-// Put writes e and returns when it is on disk. After a failed write nothing more is
-// accepted: what is on disk is not known.
+// Put writes e and returns when it is on disk. After a failed write, but for want of room,
+// nothing more is accepted: what is on disk is not known.
 func (l *Ledger) Put(e Entry) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.broken != nil {
 		return fmt.Errorf("cannot write the broker's ledger: an earlier write failed: %w; see to the disk and restart the broker: %w", l.broken, errdefs.ErrUnavailable)
 	}
+	size, lines := l.size, l.lines
 	if err := l.put(l.file, ledgerLine{Workspace: &e}); err != nil {
+		// On a full disk, what there was room for is cut off again, as after a crash. Then it
+		// is known what is there, and the next line can be tried.
 		l.broken = err
-		return fmt.Errorf("cannot write the broker's ledger: %w: %w", err, errdefs.ErrUnavailable)
+		if errors.Is(err, unix.ENOSPC) && l.file.Truncate(size) == nil && syncFile(l.file) == nil {
+			l.broken = nil
+		}
+		l.size, l.lines = size, lines
+		return fmt.Errorf("cannot write the broker's ledger: %w: %w", full(err, l.dir.Name()), errdefs.ErrUnavailable)
 	}
+	crashpoint.Here("broker.ledger.written")
 	if err := withFD(l.file, unix.Fdatasync); err != nil {
 		l.broken = err
 		return fmt.Errorf("cannot write the broker's ledger: %w: %w", err, errdefs.ErrUnavailable)
 	}
+	crashpoint.Here("broker.ledger.synced")
 	return l.take(ledgerLine{Workspace: &e})
 }
 
@@ -226,9 +240,11 @@ func (l *Ledger) compact() error {
 	if err == nil {
 		err = f.Sync()
 	}
+	crashpoint.Here("broker.ledger.compacted")
 	if err == nil {
 		err = withFD(l.dir, func(fd int) error { return unix.Renameat(fd, ledgerNew, fd, ledgerName) })
 	}
+	crashpoint.Here("broker.ledger.replaced")
 	if err != nil {
 		_ = f.Close()
 		return err

@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/brokerapi"
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -97,6 +98,7 @@ func (l *Lifecycle) lock(ctx context.Context, name id.Workspace) (func(), error)
 // Recover finishes or undoes what a crash or a reboot left. An error with one
 // workspace is logged and does not keep the others from being served.
 func (l *Lifecycle) Recover(ctx context.Context) error {
+	unsure := map[id.Workspace]bool{}
 	for _, e := range l.ledger.All() {
 		var err error
 		switch e.State {
@@ -108,6 +110,7 @@ func (l *Lifecycle) Recover(ctx context.Context) error {
 			_, err = l.finishDestroy(ctx, e)
 		case workspace.StateRunning, workspace.StatePaused:
 			err = l.adopt(ctx, e)
+			unsure[e.Name] = err != nil
 		case workspace.StateStopped, workspace.StateDestroyed: // nothing was under way
 		case workspace.StateRestoring: // the daemon's; here it is stopped or running
 		}
@@ -120,7 +123,7 @@ func (l *Lifecycle) Recover(ctx context.Context) error {
 		return err
 	}
 	for _, name := range left {
-		if l.lives(name) {
+		if l.lives(name) || unsure[name] {
 			continue
 		}
 		l.log.Warn("removing what a start left that was interrupted", "workspace", name)
@@ -202,9 +205,11 @@ func (l *Lifecycle) settle(ctx context.Context, e Entry) error {
 			return fmt.Errorf("cannot end the executor of %s: it does not die: %w", e.Name, context.Cause(ctx))
 		}
 	}
+	crashpoint.Here("broker.stop.killed")
 	if err := l.host.CleanUp(ctx, e.Name); err != nil {
 		return err
 	}
+	crashpoint.Here("broker.stop.cleaned")
 	l.mu.Lock()
 	delete(l.running, e.Name)
 	l.mu.Unlock()
@@ -260,10 +265,13 @@ func (l *Lifecycle) Create(ctx context.Context, name id.Workspace, keyDigest str
 	if err != nil {
 		return Entry{}, err
 	}
+	crashpoint.Here("broker.create.allocated")
 	err = l.host.AddUser(ctx, name, e.IDs)
+	crashpoint.Here("broker.create.user-added")
 	if err == nil {
 		err = l.host.MakeDirs(name, e.IDs)
 	}
+	crashpoint.Here("broker.create.dirs-made")
 	if err != nil {
 		undo, stop := bounded(ctx, userTimeout)
 		defer stop()
@@ -279,11 +287,13 @@ func (l *Lifecycle) undoCreate(ctx context.Context, e Entry) error {
 	err := each(
 		func() error { return l.host.EndProcesses(ctx, e.IDs) },
 		func() error { return l.host.RemoveUser(ctx, e.Name, e.IDs) },
+		func() error { crashpoint.Here("broker.undo.user-removed"); return nil },
 		func() error { return l.host.UnmakeDirs(e.Name, e.IDs) },
 	)
 	if err != nil {
 		return err
 	}
+	crashpoint.Here("broker.undo.dirs-removed")
 	e.State = workspace.StateDestroyed
 	return l.ledger.Put(e)
 }
@@ -330,6 +340,7 @@ func (l *Lifecycle) Start(ctx context.Context, name id.Workspace, states ...work
 	if err != nil {
 		return e, report, err
 	}
+	crashpoint.Here("broker.start.launched")
 	e.State, e.Executor = workspace.StateRunning, &r.Executor
 	if err := l.ledger.Put(e); err != nil {
 		l.mu.Lock()
@@ -337,6 +348,7 @@ func (l *Lifecycle) Start(ctx context.Context, name id.Workspace, states ...work
 		l.mu.Unlock()
 		return e, report, alsoFailed(err, l.settle(ctx, Entry{Name: name}))
 	}
+	crashpoint.Here("broker.start.kept")
 	l.follow(name, r)
 	return e, report, nil
 }
@@ -403,6 +415,38 @@ func (l *Lifecycle) Destroy(ctx context.Context, name id.Workspace, purge bool, 
 			return e, err
 		}
 	}
+	crashpoint.Here("broker.destroy.begun")
+	return l.finishDestroy(ctx, e)
+}
+
+// Discard destroys a workspace in which there is nothing of anybody's: it is stopped and
+// its home is as it was made. Any other is failed_precondition and stays.
+func (l *Lifecycle) Discard(ctx context.Context, name id.Workspace, states ...workspace.State) (Entry, error) {
+	ctx, cancel := bounded(ctx, userTimeout+stopTimeout)
+	defer cancel()
+	unlock, err := l.lock(ctx, name)
+	if err != nil {
+		return Entry{}, err
+	}
+	defer unlock()
+	e, err := l.get("discard", name, states...)
+	if err != nil || e.State == workspace.StateDestroyed {
+		return e, err
+	}
+	if e.State != workspace.StateStopped {
+		return e, fmt.Errorf("cannot discard %s: it is %s: %w", name, e.State, errdefs.ErrFailedPrecondition)
+	}
+	empty, err := l.host.HomeEmpty(name, e.IDs)
+	if err != nil {
+		return e, err
+	}
+	if !empty {
+		return e, fmt.Errorf("cannot discard %s: its home %s is not empty: %w", name, e.Home, errdefs.ErrFailedPrecondition)
+	}
+	e.State, e.Purge = workspace.StateDestroying, true
+	if err := l.ledger.Put(e); err != nil {
+		return e, err
+	}
 	return l.finishDestroy(ctx, e)
 }
 
@@ -413,12 +457,15 @@ func (l *Lifecycle) finishDestroy(ctx context.Context, e Entry) (Entry, error) {
 	if err := l.host.CleanUp(ctx, e.Name); err != nil {
 		return e, err
 	}
+	crashpoint.Here("broker.destroy.cleaned")
 	if err := l.host.EndProcesses(ctx, e.IDs); err != nil {
 		return e, err
 	}
+	crashpoint.Here("broker.destroy.processes-ended")
 	if err := l.host.RemoveUser(ctx, e.Name, e.IDs); err != nil {
 		return e, err
 	}
+	crashpoint.Here("broker.destroy.user-removed")
 	var err error
 	if e.Purge {
 		err = l.host.PurgeHome(e.Name, e.IDs)
@@ -428,9 +475,11 @@ func (l *Lifecycle) finishDestroy(ctx context.Context, e Entry) (Entry, error) {
 	if err != nil {
 		return e, err
 	}
+	crashpoint.Here("broker.destroy.home-gone")
 	if err := l.host.RemoveTemporary(e.Name); err != nil {
 		return e, err
 	}
+	crashpoint.Here("broker.destroy.tmp-removed")
 	e.State = workspace.StateDestroyed
 	return e, l.ledger.Put(e)
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/brokerapi"
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/pollfd"
 	"github.com/carrel-dev/carrel/internal/sandbox"
@@ -74,6 +75,10 @@ func OpenHost(cfg HostConfig) (*Host, error) {
 	if h.dirs, err = openDirs(cfg.Settings, cfg.OneConnection); err != nil {
 		return nil, err
 	}
+	h.users.state, h.users.bootID = h.dirs.state, h.bootID
+	if err := h.tidy(context.Background()); err != nil {
+		cfg.Log.Error("cannot put the user database in order", "error", err) // what needs it says so
+	}
 	h.groups, err = cgroup.Open(cgroup.Config{Name: cfg.Settings.CgroupName, MemoryBytes: total / 100 * int64(cfg.Settings.CgroupMemoryPercent)})
 	if err != nil {
 		h.dirs.close()
@@ -98,17 +103,37 @@ func (h *Host) Close() error {
 
 // Leftovers is part of Effects.
 func (h *Host) Leftovers() ([]id.Workspace, error) {
-	names, err := h.groups.Names()
+	all, err := h.groups.Names()
 	if err != nil {
 		return nil, err
 	}
-	all, err := h.allPlaced()
-	for name := range all {
-		if name != "" && !slices.Contains(names, name) {
-			names = append(names, name)
+	placed, err := h.allPlaced()
+	if err != nil {
+		return nil, err
+	}
+	for name := range placed {
+		if name != "" {
+			all = append(all, name)
 		}
 	}
-	return names, err
+	for _, in := range []struct {
+		dir      *os.File
+		suffixes []string
+	}{{h.sockets, []string{".sock"}}, {h.reports, []string{reportNew, ""}}} {
+		list, err := os.ReadDir(in.dir.Name())
+		if err != nil {
+			return nil, fmt.Errorf("cannot look for what was left in %s: %w", in.dir.Name(), err)
+		}
+		for _, f := range list {
+			for _, suffix := range in.suffixes {
+				if name, ok := strings.CutSuffix(f.Name(), suffix); ok && id.IsWorkspace(name) {
+					all = append(all, id.Workspace(name))
+				}
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
 }
 
 func socketName(name id.Workspace) string { return string(name) + ".sock" }
@@ -158,11 +183,13 @@ func (h *Host) Start(ctx context.Context, e Entry) (r Running, report workspace.
 		return r, report, err
 	}
 	defer groups.Close()
+	crashpoint.Here("broker.start.groups-made")
 	listener, err := h.bind(e.Name)
 	if err != nil {
 		return r, report, err
 	}
 	defer listener.Close()
+	crashpoint.Here("broker.start.socket-bound")
 
 	stderr, err := h.stderr(e.Name)
 	if err != nil {
@@ -287,6 +314,7 @@ func (h *Host) bind(name id.Workspace) (*os.File, error) {
 		if err := unix.Bind(fd, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir, socketName(name))}); err != nil {
 			return err
 		}
+		crashpoint.Here("broker.start.socket-made")
 		return unix.Fchownat(dir, socketName(name), int(h.settings.DaemonUID), int(h.settings.DaemonGID), unix.AT_SYMLINK_NOFOLLOW)
 	})
 	if err != nil {
@@ -318,12 +346,13 @@ func (h *Host) Limit(e Entry, limits workspace.Limits) error {
 	if err := h.groups.Update(e.Name, e.Limits, limits); err != nil {
 		return err
 	}
+	crashpoint.Here("broker.update.applied")
 	before := e.Limits
 	e.Limits = limits
 	sandbox.Amend(&report, h.cgroupFindings(e, e.Executor.PID))
 	err = report.Err()
 	if err == nil {
-		err = h.keepReport(e.Name, report)
+		err = h.replaceReport(e.Name, report)
 	}
 	if err != nil {
 		err = errors.Join(err, h.groups.Update(e.Name, limits, before))
@@ -341,25 +370,38 @@ func (h *Host) CleanUp(ctx context.Context, name id.Workspace) error {
 			if err := h.groups.Remove(ctx, name); err != nil {
 				return err // what runs still must not find a protected name free
 			}
+			crashpoint.Here("broker.clean.groups-removed")
 			return h.unplace(ctx, name)
 		},
 		func() error { return h.unbind(name) },
+		func() error { crashpoint.Here("broker.clean.socket-removed"); return nil },
 		func() error { return h.dropReport(name) },
 	)
 }
+
+// reportNew ends the name of a report that is being written.
+const reportNew = ".new"
 
 // keepReport writes the report for a broker that comes after this one. It need not
 // survive a crash of the host, as the workspace does not either, nor appear at once:
 // nobody reads it before the ledger says that the workspace runs.
 func (h *Host) keepReport(name id.Workspace, r workspace.Report) error {
-	b, err := json.Marshal(r)
+	err := h.writeReport(string(name), r)
+	crashpoint.Here("broker.report.written")
+	if err != nil {
+		return fmt.Errorf("cannot keep the report of %s: %w", name, err)
+	}
+	return nil
+}
+
+// replaceReport puts another in the place of a report that a later broker may have to
+// read at any moment.
+func (h *Host) replaceReport(name id.Workspace, r workspace.Report) error {
+	file := string(name) + reportNew
+	err := h.writeReport(file, r)
+	crashpoint.Here("broker.report.replaced")
 	if err == nil {
-		var f *os.File
-		f, err = openAt(h.reports, string(name), unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o600)
-		if err == nil {
-			_, err = f.Write(b)
-			err = errors.Join(err, f.Close())
-		}
+		err = withFD(h.reports, func(fd int) error { return unix.Renameat(fd, file, fd, string(name)) })
 	}
 	if err != nil {
 		return fmt.Errorf("cannot keep the report of %s: %w", name, err)
@@ -367,10 +409,25 @@ func (h *Host) keepReport(name id.Workspace, r workspace.Report) error {
 	return nil
 }
 
+func (h *Host) writeReport(file string, r workspace.Report) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	f, err := openAt(h.reports, file, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	return errors.Join(err, f.Close())
+}
+
 func (h *Host) dropReport(name id.Workspace) error {
-	err := withFD(h.reports, func(fd int) error { return unix.Unlinkat(fd, string(name), 0) })
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("cannot remove the report of %s: %w", name, err)
+	for _, file := range []string{string(name) + reportNew, string(name)} {
+		err := withFD(h.reports, func(fd int) error { return unix.Unlinkat(fd, file, 0) })
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("cannot remove the report of %s: %w", name, err)
+		}
 	}
 	return nil
 }

@@ -187,6 +187,10 @@ func (s *session) destroy(ctx context.Context, r *jsonrpc.Request, states []work
 	if err := decodeName(r, &p, &p.Name); err != nil {
 		return nil, err
 	}
+	if p.Unused {
+		e, err := s.life.Discard(ctx, p.Name, states...)
+		return e.wire(), err
+	}
 	e, err := s.life.Destroy(ctx, p.Name, p.Purge, states...)
 	return e.wire(), err
 }

@@ -52,6 +52,17 @@ func hasUID(pid int, uid uint32) error {
 	return err
 }
 
+// hasEnded reports whether a process has ended and only waits for its parent to take
+// note. A first thread that has ended while others run shows as a zombie too.
+func hasEnded(pid int) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	return err != nil || strings.Contains(string(b), "\nState:\tZ") && strings.Contains(string(b), "\nThreads:\t1\n")
+}
+
+// noteWait is how long those that have ended may wait for their parent. After a restart of
+// the broker that is init, and in some containers there is none that does it.
+const noteWait = 3 * time.Second
+
 // withIDs lists the processes that have one of ids among their uids.
 func withIDs(ids workspace.IDs) ([]int, error) {
 	names, err := os.ReadDir("/proc")
@@ -83,13 +94,16 @@ func (h *Host) EndProcesses(ctx context.Context, ids workspace.IDs) error {
 	if ids != workspace.IDsFrom(ids.Executor) || ids.Executor < 1000 {
 		return wrap(errdefs.ErrInvalidArgument)
 	}
-	wait := time.Millisecond
+	wait, begun := time.Millisecond, time.Now()
 	for {
 		pids, err := withIDs(ids)
 		if err != nil {
 			return wrap(err)
 		}
 		if len(pids) == 0 {
+			return nil
+		}
+		if time.Since(begun) > noteWait && !slices.ContainsFunc(pids, func(pid int) bool { return !hasEnded(pid) }) {
 			return nil
 		}
 		for _, pid := range pids {

@@ -142,8 +142,7 @@ func (u *users) runs(run toolRun) bool {
 	if err != nil || start != run.StartTime {
 		return false
 	}
-	ids, err := uidsOf(run.PID)
-	return err == nil && ids != nil
+	return !hasEnded(run.PID)
 }
 
 // lockAll takes the lock under which every tool works.

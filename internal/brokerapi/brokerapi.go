@@ -64,10 +64,13 @@ type StartParams struct {
 }
 
 // DestroyParams removes user, group, cgroups and processes. The home is kept
-// aside under the data directory unless Purge is set.
+// aside under the data directory unless Purge is set. With Unused it is done only if the
+// workspace is stopped and nothing was put into its home; it is failed_precondition
+// otherwise.
 type DestroyParams struct {
-	Name  id.Workspace `json:"name"`
-	Purge bool         `json:"purge"`
+	Name   id.Workspace `json:"name"`
+	Purge  bool         `json:"purge"`
+	Unused bool         `json:"unused,omitempty"`
 }
 
 // UpdateParams changes the limits of a workspace, at once where it runs. Limits.OpenFiles
