@@ -35,7 +35,7 @@ func (g *Gate) Archive(ctx context.Context, p principal.Principal, ref string, w
 	if out != nil && (want.Destroy || want.Request != "") {
 		return workspace.Archive{}, fmt.Errorf("cannot destroy a workspace whose archive is sent away, or keep an answer to it: whether it arrived is not known here; archive it here: %w", errdefs.ErrInvalidArgument)
 	}
-	return once(ctx, g, p, want.Request, a, func() (made workspace.Archive, err error) {
+	return once(ctx, g, p, want.Request, a, func(time.Time) (made workspace.Archive, err error) {
 		w, err := g.reach(ctx, p, ref, action.Action{Kind: action.Archive})
 		if err != nil {
 			return made, err
@@ -183,7 +183,7 @@ func (g *Gate) Restore(ctx context.Context, p principal.Principal, want workspac
 	if err := setLimits(&a, want.Limits); err != nil {
 		return workspace.View{}, err
 	}
-	name, err := once(ctx, g, p, want.Request, a, func() (id.Workspace, error) {
+	name, err := once(ctx, g, p, want.Request, a, func(time.Time) (id.Workspace, error) {
 		w, err := g.wanted(p, workspace.Wanted{
 			Key: key, Profile: cmp.Or(want.Profile, from.Profile), Limits: want.Limits.Or(from.Limits), TTL: want.Life.TTL, Idle: want.Life.Idle, Request: want.Request,
 		})

@@ -21,8 +21,8 @@ const module = "github.com/carrel-dev/carrel"
 
 // guarded are the methods that only the gate may call, by the type that has them.
 var guarded = map[string][]string{
-	module + "/internal/runtime.Runtime":           {"Create", "Start", "Stop", "Destroy", "Pause", "Resume", "Limit", "Run", "Spawn", "Detach", "Output", "Signal", "Resize"},
-	module + "/internal/runtime/namespace.Runtime": {"Create", "Start", "Stop", "Destroy", "Pause", "Resume", "Limit", "Run", "Spawn", "Detach", "Output", "Signal", "Resize"},
+	module + "/internal/runtime.Runtime":           {"Create", "Start", "Stop", "Destroy", "Discard", "Pause", "Resume", "Limit", "Run", "Spawn", "Detach", "Output", "Signal", "Resize"},
+	module + "/internal/runtime/namespace.Runtime": {"Create", "Start", "Stop", "Destroy", "Discard", "Pause", "Resume", "Limit", "Run", "Spawn", "Detach", "Output", "Signal", "Resize"},
 	module + "/internal/audit.Log":                 {"Append", "AppendAsync"},
 }
 

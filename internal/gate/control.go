@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/action"
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/runtime"
@@ -47,6 +48,7 @@ func (g *Gate) turn(ctx context.Context, p principal.Principal, ref string, kind
 			if err != nil {
 				return nil, err
 			}
+			crashpoint.Here("daemon.turn.done")
 			g.note(rt)
 			return nil, g.cfg.Store.SetState(ctx, w.Name, to)
 		})
@@ -77,7 +79,7 @@ func (g *Gate) Update(ctx context.Context, p principal.Principal, ref string, c 
 		return workspace.View{}, err
 	}
 	a.Workspace = w.Name
-	name, err := once(ctx, g, p, c.Request, a, func() (id.Workspace, error) {
+	name, err := once(ctx, g, p, c.Request, a, func(time.Time) (id.Workspace, error) {
 		change := func(ctx context.Context) error {
 			return g.exclusive(ctx, slot{name: w.Name}, action.Update, false, func(ctx context.Context) error { return g.update(ctx, p, w.Name, a, c) })
 		}
@@ -118,11 +120,14 @@ func (g *Gate) update(ctx context.Context, p principal.Principal, name id.Worksp
 		return err
 	}
 	return g.on(ctx, p, w, a, func(ctx context.Context) (any, error) {
-		if limits != w.Limits {
+		// Also when they are those that the database has: of an earlier change that broke
+		// off, the broker may have others.
+		if c.Limits != (workspace.Limits{}) {
 			rt, err := g.cfg.Runtime.Limit(ctx, name, limits)
 			if err != nil {
 				return nil, err
 			}
+			crashpoint.Here("daemon.update.limited")
 			g.note(rt)
 		}
 		return nil, g.cfg.Store.Update(ctx, name, func(w *store.Workspace) {

@@ -23,7 +23,8 @@ type runtimeDouble struct {
 	keys  map[id.Workspace]string
 	alive map[id.Workspace]bool // an executor answers
 	calls map[string]int
-	pids  int64 // that Stats tells
+	kept  map[id.Workspace]bool // something is in the home
+	pids  int64                 // that Stats tells
 	list  []execapi.Command
 	procs []*processDouble
 	// hook is called before each operation, without the lock.
@@ -184,6 +185,20 @@ func (d *runtimeDouble) Destroy(_ context.Context, name id.Workspace, purge bool
 		w.Retained = "/retained/" + string(name)
 	}
 	return w, nil
+}
+
+func (d *runtimeDouble) Discard(ctx context.Context, name id.Workspace) error {
+	if err := d.begin("discard", name); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	w := d.all[name]
+	d.mu.Unlock()
+	if w.State != workspace.StateStopped || d.kept[name] {
+		return fmt.Errorf("cannot discard %s: there is something in it: %w", name, errdefs.ErrFailedPrecondition)
+	}
+	_, err := d.Destroy(ctx, name, true)
+	return err
 }
 
 func (d *runtimeDouble) List(context.Context) ([]runtime.Workspace, error) {

@@ -18,6 +18,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/action"
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/runtime"
@@ -54,7 +55,7 @@ func (g *Gate) Create(ctx context.Context, p principal.Principal, want workspace
 		Name    id.Workspace `json:"name"`
 		Created bool         `json:"created"`
 	}
-	m, err := once(ctx, g, p, want.Request, a, func() (m made, err error) {
+	m, err := once(ctx, g, p, want.Request, a, func(time.Time) (m made, err error) {
 		w, err := g.wanted(p, want)
 		if err != nil {
 			return m, err
@@ -235,6 +236,7 @@ func (g *Gate) make(ctx context.Context, r request, w store.Workspace, mounts *r
 					return nil, err
 				}
 			}
+			crashpoint.Here("daemon.create.inserted")
 			sum := sha256.Sum256([]byte(w.Key))
 			rt, err := g.cfg.Runtime.Create(ctx, w.Name, hex.EncodeToString(sum[:]), w.Limits, mounts)
 			if errdefs.IsUnavailable(err) {
@@ -244,6 +246,7 @@ func (g *Gate) make(ctx context.Context, r request, w store.Workspace, mounts *r
 			if err != nil {
 				return nil, errors.Join(err, g.cfg.Store.Delete(ctx, w.Name))
 			}
+			crashpoint.Here("daemon.create.made")
 			var data any
 			if fill != nil {
 				to = workspace.StateRunning
@@ -335,6 +338,7 @@ func (g *Gate) start(ctx context.Context, p principal.Principal, trace id.Trace,
 			if err != nil {
 				return nil, err
 			}
+			crashpoint.Here("daemon.start.started")
 			g.note(rt)
 			return proof(rep), g.cfg.Store.SetState(ctx, name, workspace.StateRunning)
 		})
@@ -401,6 +405,7 @@ func (g *Gate) halt(ctx context.Context, p principal.Principal, w store.Workspac
 		if err != nil {
 			return nil, err
 		}
+		crashpoint.Here("daemon.stop.stopped")
 		g.note(rt)
 		return nil, g.cfg.Store.SetState(ctx, w.Name, workspace.StateStopped)
 	})
@@ -414,7 +419,14 @@ func (g *Gate) Destroy(ctx context.Context, p principal.Principal, ref string, p
 	}
 	// By the ref, which is all that a repeated request has once the workspace is gone.
 	a := action.Action{Kind: action.Destroy, Key: id.Key(ref), Purge: purge}
-	return once(ctx, g, p, request, a, func() (string, error) {
+	return once(ctx, g, p, request, a, func(began time.Time) (string, error) {
+		if !began.IsZero() {
+			// The first time may have come to its end, but for the answer. What has the key
+			// now is then another workspace.
+			if w, retained, ok, err := g.cfg.Store.Destroyed(ctx, ref, began); err != nil || ok && p.MayReach(w.Owner) {
+				return retained, err
+			}
+		}
 		w, err := g.reach(ctx, p, ref, action.Action{Kind: action.Destroy, Purge: purge})
 		if err != nil {
 			return "", err
@@ -434,10 +446,12 @@ func (g *Gate) destroy(ctx context.Context, p principal.Principal, name id.Works
 			if err := g.cfg.Store.SetDestroying(ctx, name, purge); err != nil {
 				return nil, err
 			}
+			crashpoint.Here("daemon.destroy.begun")
 			rt, err := g.cfg.Runtime.Destroy(ctx, name, purge)
 			if err != nil && !errdefs.IsNotFound(err) {
 				return nil, err
 			}
+			crashpoint.Here("daemon.destroy.done")
 			retained = rt.Retained
 			if err := g.cfg.Store.SetDestroyed(ctx, name, retained); err != nil {
 				return nil, err

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/action"
 	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/runtime"
@@ -97,6 +99,7 @@ func (g *Gate) Recover(ctx context.Context) error {
 	if len(open) > 0 {
 		g.cfg.Log.Warn("closed actions that the last run left without an outcome", "count", len(open))
 	}
+	crashpoint.Here("daemon.recover.closed")
 	real, err := g.cfg.Runtime.List(ctx)
 	if err != nil {
 		return fmt.Errorf("cannot learn which workspaces there are: %w", err)
@@ -105,9 +108,9 @@ func (g *Gate) Recover(ctx context.Context) error {
 	for _, rt := range real {
 		found[rt.Name] = rt
 		if _, known := g.cfg.Store.ByName(rt.Name); !known {
-			// Its key is not known, so it can neither be used nor be told from
-			// somebody's data.
-			g.cfg.Log.Warn("the broker has a workspace that the database does not know; it is left as it is", "workspace", rt.Name, "home", rt.Home)
+			if err := g.stray(ctx, rt); err != nil {
+				g.cfg.Log.Error("cannot take up a workspace that only the broker knows; it stays as it is", "workspace", rt.Name, "home", rt.Home, "error", err)
+			}
 			continue
 		}
 		g.note(rt)
@@ -117,11 +120,42 @@ func (g *Gate) Recover(ctx context.Context) error {
 		if err := g.reconcile(ctx, w, rt, exists); err != nil {
 			return fmt.Errorf("cannot put workspace %s right: %w", w.Name, err)
 		}
+		crashpoint.Here("daemon.recover.reconciled")
 	}
 	if err := g.tidyShelf(ctx); err != nil {
 		return err
 	}
 	return g.mark(ctx)
+}
+
+// stray takes care of a workspace that the broker has and the database does not know: a
+// create whose daemon ended before it had the answer, or the rest of a database that was
+// lost. One that nobody has used yet goes. Any other may hold somebody's data: it becomes
+// an administrator's, under its own name as key, and so can be seen, renamed or destroyed.
+// Whoever makes a workspace for the key that it was made for does not get it, because who
+// it belonged to is not known.
+func (g *Gate) stray(ctx context.Context, rt runtime.Workspace) error {
+	w := store.Workspace{
+		Name: rt.Name, Key: id.Key(rt.Name), Owner: principal.Self().String(), Root: workspace.RootSystem, Boundary: workspace.BoundaryNamespace,
+		Limits: rt.Limits, State: rt.State, CreatedAt: time.Now(),
+	}
+	return g.recovering(ctx, w, func(ctx context.Context) error {
+		if rt.State == workspace.StateStopped {
+			err := g.cfg.Runtime.Discard(ctx, rt.Name)
+			if !errdefs.IsFailedPrecondition(err) {
+				return err
+			}
+		}
+		if rt.State == workspace.StateCreating || rt.State == workspace.StateDestroying {
+			return fmt.Errorf("it is %s; the next start of the broker finishes that: %w", rt.State, errdefs.ErrFailedPrecondition)
+		}
+		if err := g.cfg.Store.Insert(ctx, w); err != nil {
+			return err
+		}
+		g.cfg.Log.Warn("the broker has a workspace that the database did not know; it belongs to the administrators now", "workspace", rt.Name, "home", rt.Home)
+		g.note(rt)
+		return nil
+	})
 }
 
 // reconcile brings one workspace from where the last run left it to a state that
@@ -136,9 +170,25 @@ func (g *Gate) Recover(ctx context.Context) error {
 //	live        stopped, missing  stopped
 //	live        live              as with the broker if the executor answers, else stopped
 //
-// Live is running or paused.
+// Live is running or paused. Other limits than the database has are those of a change
+// that was not finished: they are taken back.
 func (g *Gate) reconcile(ctx context.Context, w store.Workspace, rt runtime.Workspace, exists bool) error {
 	running := exists && live(rt.State)
+	if exists && rt.State == workspace.StateCreating && w.State == workspace.StateCreating {
+		// The broker is still at it, or could not undo it: this waits for its end.
+		return g.tolerate(w, g.recovering(ctx, w, func(ctx context.Context) error { return g.unmake(ctx, w) }))
+	}
+	if settled := live(w.State) || w.State == workspace.StateStopped; settled && rt.Limits != w.Limits && (running || exists && rt.State == workspace.StateStopped) {
+		if err := g.tolerate(w, g.recovering(ctx, w, func(ctx context.Context) error {
+			now, err := g.cfg.Runtime.Limit(ctx, w.Name, w.Limits)
+			if err == nil {
+				g.note(now)
+			}
+			return err
+		})); err != nil {
+			return err
+		}
+	}
 	switch {
 	case w.State == workspace.StateDestroying:
 		_, err := g.destroy(ctx, principal.Self(), w.Name, w.Purge, action.Recover)
@@ -193,13 +243,21 @@ func (g *Gate) ExecutorLost(name id.Workspace) {
 }
 
 // lost makes a workspace whose executor went away a stopped one, so that its next
-// use starts it. A workspace that answers after all is left alone.
+// use starts it: who comes meanwhile waits for that. A workspace that answers after all
+// is left alone.
 func (g *Gate) lost(ctx context.Context, name id.Workspace) error {
-	if g.ending(name) || !errors.Is(g.cfg.Runtime.Ping(ctx, name), runtime.ErrNotRunning) {
+	if g.ending(name) {
 		return nil
 	}
-	g.cfg.Log.Warn("the executor of a workspace went away; the workspace is stopped", "workspace", name)
-	if err := g.stop(ctx, principal.Self(), name); err != nil {
+	err := g.exclusive(ctx, slot{name: name}, quiet, false, func(ctx context.Context) error {
+		w, err := g.living(name)
+		if err != nil || !live(w.State) || !errors.Is(g.cfg.Runtime.Ping(ctx, name), runtime.ErrNotRunning) {
+			return err
+		}
+		g.cfg.Log.Warn("the executor of a workspace went away; the workspace is stopped", "workspace", name)
+		return g.halt(ctx, principal.Self(), w)
+	})
+	if err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("cannot clean up behind the executor of workspace %s, which went away: %w", name, err)
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/carrel-dev/carrel/internal/audit"
@@ -43,7 +44,12 @@ func TestRecover(t *testing.T) {
 	h.rt.set(name("starting"), workspace.StateRunning)
 	h.rt.kill(name("dead"))
 	delete(h.rt.all, name("vanished"))
-	h.rt.all["ws-ffffffff"] = runtime.Workspace{Name: "ws-ffffffff", State: workspace.StateStopped}
+	// The broker has three that the database does not know. In one of them there is nothing.
+	for _, name := range []id.Workspace{"ws-ffffffff", "ws-eeeeeeee", "ws-dddddddd"} {
+		h.rt.all[name] = runtime.Workspace{Name: name, State: workspace.StateStopped}
+	}
+	h.rt.kept = map[id.Workspace]bool{"ws-ffffffff": true}
+	h.rt.set("ws-eeeeeeee", workspace.StateRunning)
 	// A command was under way.
 	intent := audit.Record{Type: audit.Intent, Principal: "uid:1000", Workspace: name("running"), Trace: "t", Action: json.RawMessage(`{"kind":"command.exec"}`)}
 	seq, err := h.log.Append(ctx, intent)
@@ -60,6 +66,7 @@ func TestRecover(t *testing.T) {
 	want := map[id.Key]workspace.State{
 		"finished": workspace.StateStopped, "stopped": workspace.StateStopped, "running": workspace.StateRunning,
 		"dead": workspace.StateStopped, "starting": workspace.StateRunning, "vanished": workspace.StateStopped,
+		"ws-ffffffff": workspace.StateStopped, "ws-eeeeeeee": workspace.StateRunning,
 	}
 	if d := cmp.Diff(want, states); d != "" {
 		t.Errorf("states (-want +got):\n%s", d)
@@ -69,6 +76,12 @@ func TestRecover(t *testing.T) {
 	}
 	if _, ok := h.rt.all["ws-ffffffff"]; !ok || !strings.Contains(h.logs.String(), "ws-ffffffff") {
 		t.Error("a workspace that only the broker knows was removed, or not reported")
+	}
+	if _, ok := h.rt.all["ws-dddddddd"]; ok {
+		t.Error("a workspace that nobody knows and in which there is nothing was left")
+	}
+	if _, err := h.Get(ctx, alice, "ws-ffffffff"); !errdefs.IsPermissionDenied(err) {
+		t.Errorf("anybody reaches a workspace whose owner is not known: %v", err)
 	}
 	var interrupted []int64
 	open := map[int64]bool{}

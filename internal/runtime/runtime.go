@@ -63,6 +63,9 @@ type Runtime interface {
 	Start(ctx context.Context, name id.Workspace) (Workspace, workspace.Report, error)
 	Stop(ctx context.Context, name id.Workspace) (Workspace, error)
 	Destroy(ctx context.Context, name id.Workspace, purge bool) (Workspace, error)
+	// Discard destroys a workspace in which there is nothing of anybody's: it is stopped
+	// and its home is as it was made. failed_precondition: it is not so, and stays.
+	Discard(ctx context.Context, name id.Workspace) error
 	// Pause freezes the commands of a running workspace; Resume lets them go on.
 	Pause(ctx context.Context, name id.Workspace) (Workspace, error)
 	Resume(ctx context.Context, name id.Workspace) (Workspace, error)

@@ -107,7 +107,7 @@ func TestRequests(t *testing.T) {
 	ctx := t.Context()
 	begin := func(principal, id, digest, want string) {
 		t.Helper()
-		if got, err := s.Begin(ctx, principal, id, digest); err != nil || got != want {
+		if got, _, err := s.Begin(ctx, principal, id, digest); err != nil || got != want {
 			t.Errorf("%s %s: %q, %v", principal, id, got, err)
 		}
 	}
@@ -118,7 +118,7 @@ func TestRequests(t *testing.T) {
 	}
 	begin("uid:1", "r", "d", `{"a":1}`)
 	begin("uid:2", "r", "other", "") // somebody else's
-	if _, err := s.Begin(ctx, "uid:1", "r", "other"); !errdefs.IsAlreadyExists(err) {
+	if _, _, err := s.Begin(ctx, "uid:1", "r", "other"); !errdefs.IsAlreadyExists(err) {
 		t.Errorf("another action under the same id: %v", err)
 	}
 	if err := s.Close(); err != nil {

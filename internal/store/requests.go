@@ -16,16 +16,18 @@ const keepRequests = 24 * time.Hour
 // Begin notes that principal asked under id for the action with this digest. If it was
 // asked before, answer is what was answered; it is "" where that is not known, because
 // it is under way or the daemon ended meanwhile, and then the action is to be carried
-// out: it takes up what was begun. already_exists: the id was used for another action.
-func (s *Store) Begin(ctx context.Context, principal, id, digest string) (answer string, err error) {
-	fail := func(err error) (string, error) {
-		return "", fmt.Errorf("cannot note request %q: %w", id, err)
+// out: it takes up what was begun, which began then. Of an id that is new, began is zero.
+// already_exists: the id was used for another action.
+func (s *Store) Begin(ctx context.Context, principal, id, digest string) (answer string, began time.Time, err error) {
+	fail := func(err error) (string, time.Time, error) {
+		return "", time.Time{}, fmt.Errorf("cannot note request %q: %w", id, err)
 	}
 	s.change.Lock()
 	defer s.change.Unlock()
 	now := time.Now()
 	var was string
-	err = s.db.QueryRowContext(ctx, `SELECT digest, answer FROM requests WHERE principal = ? AND id = ?`, principal, id).Scan(&was, &answer)
+	var first int64
+	err = s.db.QueryRowContext(ctx, `SELECT digest, answer, began_ns FROM requests WHERE principal = ? AND id = ?`, principal, id).Scan(&was, &answer, &first)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		if err := s.exec(ctx, `DELETE FROM requests WHERE began_ns < ?`, now.Add(-keepRequests).UnixNano()); err != nil {
@@ -34,13 +36,13 @@ func (s *Store) Begin(ctx context.Context, principal, id, digest string) (answer
 		if err := s.exec(ctx, `INSERT INTO requests (principal, id, digest, began_ns) VALUES (?, ?, ?, ?)`, principal, id, digest, now.UnixNano()); err != nil {
 			return fail(err)
 		}
-		return "", nil
+		return "", time.Time{}, nil
 	case err != nil:
 		return fail(err)
 	case was != digest:
 		return fail(fmt.Errorf("it was used for another action; choose another id: %w", errdefs.ErrAlreadyExists))
 	}
-	return answer, nil
+	return answer, timeOf(first), nil
 }
 
 // Answer keeps the answer to a request that was noted, as JSON. A request that failed is

@@ -245,6 +245,9 @@ func (s *Store) exec(ctx context.Context, query string, args ...any) error {
 		return err
 	}
 	_, err := s.db.ExecContext(context.WithoutCancel(ctx), query, args...)
+	if e, ok := errors.AsType[*sqlite.Error](err); ok && e.Code() == sqlite3.SQLITE_FULL {
+		return fmt.Errorf("%w: no space left on its file system; see with df -h and df -i what is full, free some and try again: %w", err, errdefs.ErrResourceExhausted)
+	}
 	return err
 }
 
@@ -268,6 +271,21 @@ func (s *Store) SetDestroying(ctx context.Context, name id.Workspace, purge bool
 // retained is where the home was kept, or "".
 func (s *Store) SetDestroyed(ctx context.Context, name id.Workspace, retained string) error {
 	return s.update(ctx, name, func(w *Workspace) { w.State = workspace.StateDestroyed }, retained)
+}
+
+// Destroyed returns the workspace with that name or key that was destroyed last, if that
+// was at since or after, and where its home was kept, "" if it was not.
+func (s *Store) Destroyed(ctx context.Context, ref string, since time.Time) (w Workspace, retained string, ok bool, err error) {
+	err = s.db.QueryRowContext(ctx, `SELECT name, key, owner, retained FROM workspaces
+		WHERE state = 'destroyed' AND (name = ? OR key = ?) AND changed_ns >= ? ORDER BY changed_ns DESC LIMIT 1`, ref, ref, nanos(since)).Scan(&w.Name, &w.Key, &w.Owner, &retained)
+	if errors.Is(err, sql.ErrNoRows) {
+		return w, "", false, nil
+	}
+	if err != nil {
+		return w, "", false, fmt.Errorf("cannot look for workspace %q among those destroyed: %w", ref, err)
+	}
+	w.State = workspace.StateDestroyed
+	return w, retained, true, nil
 }
 
 // Update changes key, limits, state, purge or lifetime of a living workspace.

@@ -8,6 +8,7 @@ package namespace
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -85,18 +86,29 @@ func (r *Runtime) Create(ctx context.Context, name id.Workspace, keyDigest strin
 // Start implements runtime.Runtime. It ends with a connection to the executor, so
 // that its loss is noticed and the first command does not wait for one.
 func (r *Runtime) Start(ctx context.Context, name id.Workspace) (runtime.Workspace, workspace.Report, error) {
-	var res brokerapi.StartResult
-	if err := r.broker.call(ctx, brokerapi.MethodStart, brokerapi.StartParams{Name: name}, &res); err != nil {
-		return runtime.Workspace{}, workspace.Report{}, err
+	for again := true; ; again = false {
+		var res brokerapi.StartResult
+		if err := r.broker.call(ctx, brokerapi.MethodStart, brokerapi.StartParams{Name: name}, &res); err != nil {
+			return runtime.Workspace{}, workspace.Report{}, err
+		}
+		w := r.seen(res.Workspace)
+		if err := res.Report.Err(); err != nil {
+			return w, res.Report, err
+		}
+		_, err := r.link(ctx, name)
+		if err == nil {
+			return w, res.Report, nil
+		}
+		err = fmt.Errorf("cannot reach the executor of workspace %s that was just started: %w", name, err)
+		if !errors.Is(err, runtime.ErrNotRunning) {
+			return w, res.Report, err
+		}
+		// Nobody listens, so it has ended, now or before the broker has taken note: that is
+		// brought to its end, and one more is started.
+		if _, stop := r.change(ctx, brokerapi.MethodStop, brokerapi.NameParams{Name: name}); stop != nil || !again {
+			return w, res.Report, errors.Join(err, stop)
+		}
 	}
-	w := r.seen(res.Workspace)
-	if err := res.Report.Err(); err != nil {
-		return w, res.Report, err
-	}
-	if _, err := r.link(ctx, name); err != nil {
-		return w, res.Report, fmt.Errorf("cannot reach the executor of workspace %s that was just started: %w", name, err)
-	}
-	return w, res.Report, nil
 }
 
 // Stop implements runtime.Runtime. The executor is asked to end its commands;
@@ -148,6 +160,18 @@ func (r *Runtime) Destroy(ctx context.Context, name id.Workspace, purge bool) (r
 	delete(r.ids, name)
 	r.mu.Unlock()
 	return convert(w), nil
+}
+
+// Discard implements runtime.Runtime.
+func (r *Runtime) Discard(ctx context.Context, name id.Workspace) error {
+	var w brokerapi.Workspace
+	if err := r.broker.call(ctx, brokerapi.MethodDestroy, brokerapi.DestroyParams{Name: name, Purge: true, Unused: true}, &w); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	delete(r.ids, name)
+	r.mu.Unlock()
+	return nil
 }
 
 // shutdown lets the executor end its commands in order. Its failure does not
