@@ -72,6 +72,9 @@ type Log struct {
 	timer *time.Timer
 	armed bool
 
+	// failed is closed when err is set.
+	failed chan struct{}
+
 	// changed is closed when size grew or the log ended; nil if nobody waits.
 	changed chan struct{}
 }
@@ -280,8 +283,9 @@ func (l *Log) writeGroup() error {
 		// What reached the disk is unknown, and a later fdatasync would report
 		// success for pages that the kernel has dropped: nothing more may be
 		// acknowledged through this file.
-		l.err = fmt.Errorf("cannot write the audit log %s, so no further action is carried out: %w; free space or mend the disk, then restart carreld: %w",
+		l.err = fmt.Errorf("cannot write the audit log %s, so no further action is carried out: %w; see with df -h and df -i what is full, free some or mend the disk, then restart carreld with \"carrel up\": %w",
 			l.path, err, errdefs.ErrUnavailable)
+		close(l.failed)
 	} else {
 		l.durable = head
 		l.size += int64(len(lines))
@@ -307,6 +311,10 @@ func (l *Log) announce() {
 		l.changed = nil
 	}
 }
+
+// Failed is closed when the log can no longer be written. Only opening it anew can help
+// then.
+func (l *Log) Failed() <-chan struct{} { return l.failed }
 
 // Head returns the last record that is on disk.
 func (l *Log) Head() Head {

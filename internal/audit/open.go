@@ -178,7 +178,7 @@ func inspect(f *os.File, o Options) (*Log, *Mended, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	l := &Log{f: real, path: o.Path, seq: head.Seq, durable: head, size: size, open: make(map[int64]struct{})}
+	l := &Log{f: real, path: o.Path, seq: head.Seq, durable: head, size: size, open: make(map[int64]struct{}), failed: make(chan struct{})}
 	copy(l.hash[:], cmp.Or(head.Hash, Genesis))
 	if o.wrap != nil {
 		l.f = o.wrap(l.f)

@@ -25,6 +25,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/build"
 	"github.com/carrel-dev/carrel/internal/config"
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"
@@ -61,6 +62,9 @@ func Run(ctx context.Context, args, environ []string, s Streams) error {
 		return verifyAudit(ctx, s.Out, auditPath(cfg))
 	}
 	if err := unprivileged(); err != nil {
+		return err
+	}
+	if err := o.await(); err != nil {
 		return err
 	}
 	var broker *sudoBroker
@@ -138,6 +142,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, dial func(context
 		return err
 	}
 	defer closing("database", db.Close)
+	crashpoint.Here("daemon.up.database-opened")
 	mark, err := gate.LoadMark(ctx, db)
 	if err != nil {
 		return err
@@ -150,6 +155,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, dial func(context
 		return err
 	}
 	defer closing("audit log", record.Close)
+	crashpoint.Here("daemon.up.audit-opened")
 
 	archives, err := shelf.Open(filepath.Join(stateDir(cfg), "archives"))
 	if err != nil {
@@ -183,6 +189,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, dial func(context
 	if err != nil {
 		return err
 	}
+	crashpoint.Here("daemon.up.socket-bound")
 	surface := api.NewServer(g, api.Options{Version: build.Version(), Commit: build.Commit(), Log: log})
 	server := surface.HTTPServer(peers.ConnContext)
 	failed := make(chan error, 1)
@@ -197,17 +204,23 @@ func serve(ctx context.Context, cfg *config.Config, o options, dial func(context
 		log.Error("cannot say that the daemon is ready", "error", err)
 	}
 
+	var broken error
 	select {
 	case err := <-failed:
 		return fmt.Errorf("cannot serve the API: %w", err)
 	case <-ctx.Done():
+	case <-record.Failed():
+		// It could only refuse from here on. Ended, it is started again by "carrel up",
+		// once there is room; executors and detached commands live on.
+		broken = errors.New("the audit log could not be written any more: see to its disk and run \"carrel up\"")
+		log.Error("stopping", "reason", broken)
 	}
 	log.Info("stopping", "timeout", cfg.StopTimeout)
 	stop(ctx, cfg.StopTimeout, surface, server, log)
 	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("cannot serve the API: %w", err)
 	}
-	return nil
+	return broken
 }
 
 // stop lets requests under way finish until the deadline and then cuts them off,

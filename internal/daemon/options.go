@@ -27,6 +27,7 @@ type options struct {
 	settings     map[string]string
 	file         string
 	readyFD      int
+	awaitFD      int
 	archiverFD   int
 	version      bool
 	printConfig  bool
@@ -40,6 +41,7 @@ func parse(args []string, help io.Writer) (options, error) {
 	f.SetOutput(io.Discard) // an error is one line, and ours to print
 	f.StringVar(&o.file, "config", "", "read the configuration from this `file` instead of "+config.DefaultFile)
 	f.IntVar(&o.readyFD, "ready-fd", -1, "write one line to this inherited descriptor when serving, and close it")
+	f.IntVar(&o.awaitFD, "await-fd", -1, "do nothing before a line comes from this inherited `descriptor`, and end if it ends without")
 	f.IntVar(&o.archiverFD, "archiver-fd", -1, "the program carrel-archive, open at this inherited descriptor; else it is looked for beside this one")
 	f.BoolVar(&o.version, "version", false, "print the version and exit")
 	f.BoolVar(&o.printConfig, "print-config", false, "print every setting with its value and source, and exit")
@@ -57,13 +59,28 @@ func parse(args []string, help io.Writer) (options, error) {
 		return o, fmt.Errorf("cannot start: %w; %w: %w", err, ErrUsage, errdefs.ErrInvalidArgument)
 	case f.NArg() > 0:
 		return o, fmt.Errorf("cannot start: %q is no flag, and carreld takes nothing else; %w: %w", f.Arg(0), ErrUsage, errdefs.ErrInvalidArgument)
-	case o.readyFD != -1 && o.readyFD < 3:
-		return o, fmt.Errorf("cannot start: --ready-fd must be an inherited descriptor from 3 on; %w: %w", ErrUsage, errdefs.ErrInvalidArgument)
+	case o.readyFD != -1 && o.readyFD < 3, o.awaitFD != -1 && o.awaitFD < 3:
+		return o, fmt.Errorf("cannot start: --ready-fd and --await-fd must be inherited descriptors from 3 on; %w: %w", ErrUsage, errdefs.ErrInvalidArgument)
 	}
-	if o.readyFD >= 0 {
-		unix.CloseOnExec(o.readyFD)
+	for _, fd := range []int{o.readyFD, o.awaitFD} {
+		if fd >= 0 {
+			unix.CloseOnExec(fd)
+		}
 	}
 	return o, nil
+}
+
+// await waits for whoever started the daemon to have noted that it did.
+func (o options) await() error {
+	if o.awaitFD < 0 {
+		return nil
+	}
+	f := os.NewFile(uintptr(o.awaitFD), "await")
+	defer f.Close()
+	if n, err := f.Read(make([]byte, 16)); n == 0 {
+		return fmt.Errorf("cannot begin: whoever started the daemon has ended: %w: %w", err, errdefs.ErrUnavailable)
+	}
+	return nil
 }
 
 // ready tells whoever started the daemon that it serves.
