@@ -28,6 +28,7 @@ func run(ctx context.Context, args []string) error {
 	f.StringVar(&o.Settings, "settings", broker.DefaultSettings, "read the settings from `FILE`, which only root may be able to write")
 	f.BoolVar(&o.Stdio, "stdio", false, "serve the socket that is standard input, for use with sudo")
 	f.IntVar(&o.ReadyFD, "ready-fd", -1, "write a line to descriptor `N` once requests are served")
+	f.IntVar(&o.AwaitFD, "await-fd", -1, "do nothing before a line comes from descriptor `N`, and end if it ends without")
 	version := f.Bool("version", false, "print the version and exit")
 	if err := f.Parse(args); err != nil {
 		return err

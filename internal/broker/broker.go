@@ -24,6 +24,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
 	"github.com/carrel-dev/carrel/internal/peercred"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
@@ -44,6 +45,9 @@ type Options struct {
 	// ReadyFD gets the line "ready" once requests are served, and is closed. Negative
 	// means none.
 	ReadyFD int
+	// AwaitFD is read for a line before anything is done; its end without one ends the
+	// broker. Negative means none.
+	AwaitFD int
 	// Build is the release, for hello.
 	Build string
 	// Log gets the log.
@@ -66,6 +70,9 @@ const (
 func Run(ctx context.Context, o Options) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("cannot run as uid %d: carrel-broker makes users and namespaces and needs root; use \"carrel up\" as root, or sudo: %w", os.Geteuid(), errdefs.ErrPermissionDenied)
+	}
+	if err := await(o.AwaitFD); err != nil {
+		return err
 	}
 	// Modes are set where they matter; this one keeps what control groups show readable
 	// to those inside, and nothing writable to others.
@@ -110,6 +117,7 @@ func open(ctx context.Context, s Settings, one bool, log *slog.Logger) (*Lifecyc
 		_ = binary.Close()
 		return nil, err
 	}
+	crashpoint.Here("broker.up.host-opened")
 	for _, m := range host.Missing() {
 		log.Warn("this host cannot limit something", "controller", m.Controller, "reason", m.Reason, "remedy", m.Remedy)
 	}
@@ -121,10 +129,12 @@ func open(ctx context.Context, s Settings, one bool, log *slog.Logger) (*Lifecyc
 	if err != nil {
 		return nil, errors.Join(err, host.Close())
 	}
+	crashpoint.Here("broker.up.ledger-opened")
 	life := NewLifecycle(s, ledger, host, log)
 	if err := life.Recover(ctx); err != nil {
 		return nil, errors.Join(err, life.Close())
 	}
+	crashpoint.Here("broker.up.recovered")
 	return life, nil
 }
 
@@ -136,6 +146,22 @@ func onlyRoots(path string) error {
 	}
 	if st.Uid != 0 || st.Mode&0o022 != 0 {
 		return fmt.Errorf("cannot use the executor %s: others than root can change it; chown root and chmod go-w it: %w", path, errdefs.ErrPermissionDenied)
+	}
+	return nil
+}
+
+// await waits for whoever started us to have noted that it did.
+func await(fd int) error {
+	if fd < 0 {
+		return nil
+	}
+	f := os.NewFile(uintptr(fd), "await")
+	if f == nil {
+		return fmt.Errorf("cannot wait to be told to begin: descriptor %d is not open: %w", fd, errdefs.ErrInvalidArgument)
+	}
+	defer f.Close()
+	if n, err := f.Read(make([]byte, 16)); n == 0 {
+		return fmt.Errorf("cannot begin: whoever started the broker has ended: %w: %w", err, errdefs.ErrUnavailable)
 	}
 	return nil
 }
@@ -179,6 +205,7 @@ func (s *Server) listen(ctx context.Context, ready func() error) error {
 		return fmt.Errorf("cannot listen on %s: %w", path, err)
 	}
 	defer func() { _ = os.Remove(path) }() // the next broker removes what is left
+	crashpoint.Here("broker.up.socket-bound")
 	if err := ready(); err != nil {
 		_ = l.Close()
 		return err

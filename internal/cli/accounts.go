@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 )
 
 // account is the daemon's user.
@@ -28,11 +31,49 @@ const noID = 1<<32 - 2
 // removed, whichever instance does it.
 const accountsLock = "/run/carrel-account.lock"
 
+// accounts is the lock on the account. In its file stand the groups that are about to be
+// made or removed: one that is found with them in it was left by an up or down that was
+// cut off, and those groups are up's.
+type accounts struct {
+	file   *os.File
+	groups []string
+}
+
+// note writes down which groups are about to be made or removed.
+func (a *accounts) note(groups []string) error {
+	a.groups = groups
+	err := a.file.Truncate(0)
+	if err == nil {
+		_, err = a.file.WriteAt([]byte(strings.Join(groups, "\n")), 0)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot note what is made for the daemon in %s: %w", accountsLock, err)
+	}
+	return nil
+}
+
+// dropAccountsLock removes the file of a lock that nobody holds.
+func dropAccountsLock() {
+	f, err := os.OpenFile(accountsLock, os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return // as a rule there is none
+	}
+	defer f.Close()
+	if withFD(f, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) }) == nil {
+		_ = os.Remove(accountsLock)
+	}
+}
+
+func (a *accounts) unlock() {
+	_ = os.Remove(accountsLock)
+	a.file.Close()
+}
+
 // lockAccounts keeps this host's ups and downs from making and removing the account at
 // the same time. The file goes with the lock, so whoever got it on a file that has gone
 // takes the next one.
-func lockAccounts(ctx context.Context) (unlock func(), err error) {
-	fail := func(err error) (func(), error) {
+func lockAccounts(ctx context.Context) (*accounts, error) {
+	fail := func(err error) (*accounts, error) {
 		return nil, fmt.Errorf("cannot lock the account of the daemon with %s: %w", accountsLock, err)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, fmt.Errorf("another carrel up or down of this host has held it for a minute; see which with: fuser -v %s: %w", accountsLock, errdefs.ErrUnavailable))
@@ -47,7 +88,12 @@ func lockAccounts(ctx context.Context) (unlock func(), err error) {
 			mine, err1 := f.Stat()
 			there, err2 := os.Lstat(accountsLock)
 			if err1 == nil && err2 == nil && os.SameFile(mine, there) {
-				return func() { _ = os.Remove(accountsLock); f.Close() }, nil
+				b, err := io.ReadAll(f)
+				if err != nil {
+					f.Close()
+					return fail(err)
+				}
+				return &accounts{f, strings.Fields(string(b))}, nil
 			}
 		}
 		f.Close()
@@ -76,26 +122,39 @@ func findAccount() (account, error) {
 }
 
 // ensureAccount finds the daemon's user and the groups, and makes what is missing.
-func ensureAccount(ctx context.Context) (account, error) {
+func ensureAccount(ctx context.Context, lock *accounts) (account, error) {
 	made := []string{madeComment}
+	ours := lock.groups
 	for _, group := range []string{daemonUser, workspaceGroup} {
 		_, err := user.LookupGroup(group)
+		if err == nil && slices.Contains(ours, group) {
+			made = append(made, group)
+		}
 		if err == nil {
 			continue
 		}
 		if _, unknown := errors.AsType[user.UnknownGroupError](err); !unknown {
 			return account{}, fmt.Errorf("cannot look up the group %s: %w", group, err)
 		}
-		if err := runTool(ctx, "/usr/sbin/groupadd", "--system", group); err != nil {
+		if err := lock.note(append(slices.Clone(lock.groups), group)); err != nil {
 			return account{}, err
 		}
+		if err := runTool(ctx, "/usr/sbin/groupadd", "--system", group); err != nil {
+			// The tool of an up that was cut off may have been at it still.
+			if _, unknown := user.LookupGroup(group); unknown != nil {
+				return account{}, err
+			}
+		}
 		made = append(made, group)
+		crashpoint.Here("cli.up.group-made")
 	}
 	who, err := findAccount()
 	if _, unknown := errors.AsType[user.UnknownUserError](err); unknown {
 		if err := runTool(ctx, "/usr/sbin/useradd", "--system", "--gid", daemonUser, "--no-create-home", "--home-dir", "/nonexistent",
 			"--shell", "/usr/sbin/nologin", "--comment", strings.Join(made, madeGroup), daemonUser); err != nil {
-			return account{}, err
+			if _, unknown := user.Lookup(daemonUser); unknown != nil {
+				return account{}, err
+			}
 		}
 		who, err = findAccount()
 	}
@@ -115,38 +174,52 @@ const (
 // removeAccount takes the user away if up made it and nothing needs it: no workspace of
 // any instance and nobody's membership. That a process of another instance runs as it
 // is for userdel to see.
-func removeAccount(ctx context.Context) error {
+func removeAccount(ctx context.Context, lock *accounts) error {
 	var comment string
+	there := false
 	for f := range colonFile("/etc/passwd") {
 		if len(f) != 7 {
 			continue
 		}
 		if f[0] == daemonUser {
-			comment = f[4]
+			comment, there = f[4], true
 		}
 		if f[4] == workspaceComment {
 			return fmt.Errorf("cannot remove the user %s: the workspace %s is left: %w", daemonUser, f[0], errdefs.ErrFailedPrecondition)
 		}
 	}
-	if !strings.HasPrefix(comment, madeComment) {
-		return nil // there is none, or it is an administrator's
+	groups := lock.groups // of one that was cut off after the user had gone
+	if there {
+		if !strings.HasPrefix(comment, madeComment) {
+			return nil // it is an administrator's
+		}
+		groups = strings.Split(comment, madeGroup)[1:]
 	}
-	groups := strings.Split(comment, madeGroup)[1:]
 	for f := range colonFile("/etc/group") {
 		if len(f) == 4 && slices.Contains(append(groups, daemonUser), f[0]) && f[3] != "" {
 			return fmt.Errorf("cannot remove the user %s: the group %s has the members %s: %w", daemonUser, f[0], f[3], errdefs.ErrFailedPrecondition)
 		}
 	}
-	if err := runTool(ctx, "/usr/sbin/userdel", daemonUser); err != nil {
+	if err := lock.note(groups); err != nil {
 		return err
 	}
+	if there {
+		if err := runTool(ctx, "/usr/sbin/userdel", daemonUser); err != nil {
+			if _, still := user.Lookup(daemonUser); still == nil {
+				return err
+			}
+		}
+	}
+	crashpoint.Here("cli.down.user-removed")
 	for _, group := range groups {
 		// userdel removes the group of the same name where the host is set up so.
 		if _, err := user.LookupGroup(group); err != nil {
 			continue
 		}
 		if err := runTool(ctx, "/usr/sbin/groupdel", group); err != nil {
-			return err
+			if _, still := user.LookupGroup(group); still == nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
@@ -50,6 +52,14 @@ it is removed too, which is refused while there are workspaces.`,
 // one that fails leaves the rest for the next run.
 func (a *app) down(ctx context.Context, i *instance, purge bool) error {
 	if _, err := os.Stat(i.stateFile()); errors.Is(err, os.ErrNotExist) {
+		if err := i.removeUnnoted(); err != nil {
+			return err
+		}
+		if _, err := os.Stat(accountsLock); err == nil { // an up was cut off, or is under way
+			if err := a.dropAccount(ctx); err != nil {
+				return err
+			}
+		}
 		_, err := fmt.Fprintf(a.Out, "Nothing to do: no carrel was brought up with its data in %s.\n", i.data)
 		return err
 	}
@@ -70,12 +80,14 @@ func (a *app) down(ctx context.Context, i *instance, purge bool) error {
 	if err := a.stopWorkspaces(ctx, i); err != nil {
 		return err
 	}
+	crashpoint.Here("cli.down.workspaces-stopped")
 	// The daemon first: it speaks with the broker while it ends.
 	for _, name := range []string{"daemon", "broker"} {
 		stopped, err := i.stop(name)
 		if err != nil {
 			return err
 		}
+		crashpoint.Here("cli.down.part-ended")
 		if stopped {
 			a.progress("The %s has ended.", name)
 		}
@@ -83,9 +95,11 @@ func (a *app) down(ctx context.Context, i *instance, purge bool) error {
 	if err := i.removeRuntime(); err != nil {
 		return err
 	}
+	crashpoint.Here("cli.down.runtime-removed")
 	if err := i.removeCgroups(); err != nil {
 		return err
 	}
+	crashpoint.Here("cli.down.cgroups-removed")
 	return a.removeRest(ctx, i, m, purge)
 }
 
@@ -146,17 +160,17 @@ func (a *app) restart(ctx context.Context, i *instance) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := lockAccounts(ctx)
+	accounts, err := lockAccounts(ctx)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer accounts.unlock()
 	m, err := i.readMade()
 	if err != nil {
 		return err
 	}
 	i.recall(m)
-	who, err := ensureAccount(ctx)
+	who, err := ensureAccount(ctx, accounts)
 	if err != nil {
 		return err
 	}
@@ -176,6 +190,9 @@ func (i *instance) removeRuntime() error {
 		if err := os.Remove(f); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("cannot remove %s: %w", f, err)
 		}
+	}
+	if err := sweep(i.runtime); err != nil {
+		return err
 	}
 	_, err = removeIfEmpty(i.socketsDir())
 	return err
@@ -207,19 +224,27 @@ func (i *instance) removeCgroups() error {
 	return nil
 }
 
-// removeRest removes account and directories, and says what stays.
-func (a *app) removeRest(ctx context.Context, i *instance, m made, purge bool) error {
-	users := workspaceUsers(filepath.Join(i.data, "homes"))
-	// A failure is another instance that needs it; the last one removes it.
-	unlock, err := lockAccounts(ctx)
+// dropAccount removes the daemon's account unless another instance needs it: the last one
+// removes it.
+func (a *app) dropAccount(ctx context.Context) error {
+	accounts, err := lockAccounts(ctx)
 	if err != nil {
 		return err
 	}
-	err = removeAccount(ctx)
-	unlock()
-	if err != nil {
+	defer accounts.unlock()
+	if err := removeAccount(ctx, accounts); err != nil {
 		a.progress("The user %s stays: %v", daemonUser, err)
 	}
+	return nil
+}
+
+// removeRest removes account and directories, and says what stays.
+func (a *app) removeRest(ctx context.Context, i *instance, m made, purge bool) error {
+	users := workspaceUsers(filepath.Join(i.data, "homes"))
+	if err := a.dropAccount(ctx); err != nil {
+		return err
+	}
+	crashpoint.Here("cli.down.account-removed")
 	if purge {
 		for _, name := range []string{"daemon", "broker", "homes", "tmp", "retained", "log", "broker.json"} {
 			if err := os.RemoveAll(filepath.Join(i.data, name)); err != nil {
@@ -227,15 +252,17 @@ func (a *app) removeRest(ctx context.Context, i *instance, m made, purge bool) e
 			}
 		}
 	}
-	var stay []string
-	if purge {
-		for _, name := range []string{"up.json", "up.lock"} {
-			if err := os.Remove(filepath.Join(i.data, name)); err != nil && !errors.Is(err, unix.ENOENT) {
-				return fmt.Errorf("cannot remove %s: %w", filepath.Join(i.data, name), err)
-			}
-		}
+	crashpoint.Here("cli.down.data-removed")
+	if err := errors.Join(sweep(i.data), removeUnnotedAt(i.runtime)); err != nil {
+		return err
 	}
+	var stay, holding []string
 	for _, d := range slices.Backward(m.Dirs) {
+		if i.data == d || strings.HasPrefix(i.data, d+"/") {
+			holding = append(holding, d)
+			stay = append(stay, d)
+			continue
+		}
 		removed, err := removeIfEmpty(d)
 		if err != nil {
 			return err
@@ -244,18 +271,40 @@ func (a *app) removeRest(ctx context.Context, i *instance, m made, purge bool) e
 			stay = append(stay, d)
 		}
 	}
+	slices.Reverse(stay)
 	m.Dirs = stay
 	if purge {
-		// One that up did not make goes too if that was all in it.
-		if _, err := removeIfEmpty(i.data); err != nil {
-			return err
-		}
-		_, err := fmt.Fprintf(a.Out, "carrel is down and its data in %s is removed.\n", i.data)
-		return err
+		return a.removeData(i, holding)
 	}
 	if err := i.writeMade(m); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(a.Out, "carrel is down. Its state, %d workspaces and the audit log stay in %s.\n", len(users), i.data)
+	_, err := fmt.Fprintf(a.Out, "carrel is down. Its state, %d workspaces and the audit log stay in %s.\n", len(users), i.data)
+	return err
+}
+
+// removeData removes the note of what up made, and with it the data directory and those
+// of holding, which lead to it, as far as nothing else is in them.
+func (a *app) removeData(i *instance, holding []string) error {
+	if err := i.strikeOff(holding); err != nil {
+		return err
+	}
+	for _, name := range []string{"up.json", "up.lock"} {
+		if err := os.Remove(filepath.Join(i.data, name)); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("cannot remove %s: %w", filepath.Join(i.data, name), err)
+		}
+		crashpoint.Here("cli.down.note-removed")
+	}
+	// One that up did not make goes too if that was all in it.
+	if _, err := removeIfEmpty(i.data); err != nil {
+		return err
+	}
+	for _, d := range holding { // the innermost first
+		if _, err := removeIfEmpty(d); err != nil {
+			return err
+		}
+		crashpoint.Here("cli.down.dir-removed")
+	}
+	_, err := fmt.Fprintf(a.Out, "carrel is down and its data in %s is removed.\n", i.data)
 	return err
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/sandbox/probe"
 )
 
@@ -250,6 +251,7 @@ func writeJSON(path string, v any) error {
 	if e := f.Close(); err == nil {
 		err = e
 	}
+	crashpoint.Here("cli.file.written")
 	if err == nil {
 		err = os.Rename(f.Name(), path)
 	}
@@ -258,30 +260,6 @@ func writeJSON(path string, v any) error {
 		return fmt.Errorf("cannot write %s: %w", path, err)
 	}
 	return nil
-}
-
-// makeDirs makes path and what is missing above it, and returns what it made.
-func makeDirs(path string, mode fs.FileMode) ([]string, error) {
-	var missing []string
-	for p := path; p != "/"; p = filepath.Dir(p) {
-		if _, err := os.Lstat(p); err == nil {
-			break
-		}
-		missing = append([]string{p}, missing...)
-	}
-	for _, p := range missing {
-		m := fs.FileMode(0o755)
-		if p == path {
-			m = mode
-		}
-		if err := os.Mkdir(p, m); err != nil {
-			return nil, fmt.Errorf("cannot make the directory %s: %w", p, err)
-		}
-		if err := os.Chmod(p, m); err != nil { // whatever the umask is
-			return nil, fmt.Errorf("cannot make the directory %s: %w", p, err)
-		}
-	}
-	return missing, nil
 }
 
 // checkDir refuses a directory that another user could put something else in place of:

@@ -19,6 +19,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/thread"
 )
 
@@ -113,6 +114,11 @@ func (i *instance) stop(name string) (stopped bool, err error) {
 		return false, nil
 	}
 	defer unix.Close(fd)
+	return endProcess(name, p, fd)
+}
+
+// endProcess is stop for a process that is held by a descriptor.
+func endProcess(name string, p process, fd int) (stopped bool, err error) {
 	if err := unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return false, fmt.Errorf("cannot stop the %s (pid %d): %w", name, p.PID, err)
 	}
@@ -157,16 +163,24 @@ func (i *instance) start(ctx context.Context, p program) (*exec.Cmd, error) {
 		return nil, fmt.Errorf("cannot start the %s: %w", p.name, err)
 	}
 	defer null.Close()
-	const readyFD = 3 // the first of ExtraFiles
+	// It does nothing before it is told to: an up that is cut off before the pid file is
+	// written leaves nobody behind that no pid file names.
+	gate, tell, err := os.Pipe()
+	if err != nil {
+		theirs.Close()
+		return nil, fmt.Errorf("cannot start the %s: %w", p.name, err)
+	}
+	defer tell.Close()
+	const readyFD, awaitFD = 3, 4 // the first of ExtraFiles
 	c := &exec.Cmd{
 		Path:        p.path,
-		Args:        append([]string{filepath.Base(p.path), "--ready-fd", fmt.Sprint(readyFD)}, p.args...),
-		Env:         []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"},
+		Args:        append([]string{filepath.Base(p.path), "--ready-fd", fmt.Sprint(readyFD), "--await-fd", fmt.Sprint(awaitFD)}, p.args...),
+		Env:         append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"}, crashpoint.Env()...),
 		Dir:         "/",
 		Stdin:       null,
 		Stdout:      p.log,
 		Stderr:      p.log,
-		ExtraFiles:  []*os.File{theirs},
+		ExtraFiles:  []*os.File{theirs, gate},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: p.session, Setpgid: !p.session},
 	}
 	if p.archiver != "" {
@@ -185,16 +199,23 @@ func (i *instance) start(ctx context.Context, p program) (*exec.Cmd, error) {
 	}
 	err = i.launch(c, p)
 	theirs.Close()
+	gate.Close()
 	if err != nil {
 		return nil, fmt.Errorf("cannot start the %s: %w", p.name, err)
 	}
+	crashpoint.Here("cli.start.launched")
 	t, err := startTime(c.Process.Pid)
 	if err == nil {
 		err = writeJSON(i.pidFile(p.name), process{c.Process.Pid, t})
 	}
+	crashpoint.Here("cli.start.noted")
+	if err == nil {
+		_, err = tell.WriteString("go\n")
+	}
 	if err == nil {
 		err = awaitReady(ctx, ready)
 	}
+	crashpoint.Here("cli.start.ready")
 	if err != nil {
 		_ = c.Process.Kill() // it may have ended by itself
 		_ = c.Wait()

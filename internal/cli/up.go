@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -21,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/sandbox/probe"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
@@ -115,6 +117,7 @@ func (a *app) up(ctx context.Context, i *instance, detach bool) (upView, []*exec
 	}
 	view := upView{Host: i.host(), DataDir: i.data, RuntimeDir: i.runtime}
 	if v, ok := i.isUp(ctx, view); ok {
+		dropAccountsLock()
 		return v, nil, nil
 	}
 	programs, err := findPrograms()
@@ -126,12 +129,13 @@ func (a *app) up(ctx context.Context, i *instance, detach bool) (upView, []*exec
 	}
 	unix.Umask(0o022) // what is made and started here does not depend on the caller's
 	// Until the daemon runs nothing tells another instance that the user is needed.
-	release, err := lockAccounts(ctx)
+	accounts, err := lockAccounts(ctx)
 	if err != nil {
 		return view, nil, err
 	}
-	defer release()
-	who, unlock, err := i.prepare(ctx)
+	defer accounts.unlock()
+	crashpoint.Here("cli.up.locked")
+	who, unlock, err := i.prepare(ctx, accounts)
 	if unlock != nil {
 		defer unlock()
 	}
@@ -141,12 +145,14 @@ func (a *app) up(ctx context.Context, i *instance, detach bool) (upView, []*exec
 	if err != nil {
 		return view, nil, err
 	}
+	crashpoint.Here("cli.up.settings-written")
 	children, err := i.startBoth(ctx, programs, who, detach, a.Err)
 	if err != nil {
 		return view, nil, err
 	}
 	if v, ok := i.isUp(ctx, view); ok {
 		v.Already = false
+		crashpoint.Here("cli.up.answers")
 		return v, children, i.remember()
 	}
 	i.stopBoth()
@@ -166,6 +172,11 @@ func (i *instance) isUp(ctx context.Context, v upView) (upView, bool) {
 		}
 		unix.Close(fd)
 		*pid = p.PID
+	}
+	// One that was cut off while its daemon started leaves the directory to the daemon.
+	var st unix.Stat_t
+	if unix.Lstat(i.runtime, &st) != nil || st.Uid != 0 {
+		return v, false
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -223,8 +234,8 @@ func (i *instance) probeConfig() probe.Config {
 
 // prepare makes user, group and directories, as far as they are missing, and writes down
 // what it made whatever comes, so that down finds it.
-func (i *instance) prepare(ctx context.Context) (who account, unlock func(), err error) {
-	dirs, err := makeDirs(i.data, 0o711)
+func (i *instance) prepare(ctx context.Context, lock *accounts) (who account, unlock func(), err error) {
+	dirs, err := makeDirs(i.data)
 	if err == nil {
 		err = checkDir(i.data)
 	}
@@ -241,14 +252,34 @@ func (i *instance) prepare(ctx context.Context) (who account, unlock func(), err
 	if err != nil {
 		return who, unlock, err
 	}
-	m.Dirs = append(m.Dirs, dirs...)
+	if err := errors.Join(sweep(i.data), sweep(i.runtime)); err != nil {
+		return who, unlock, err
+	}
+	crashpoint.Here("cli.up.data-made")
+	if err := i.noteDirs(&m, dirs, i.data, 0o711); err != nil {
+		return who, unlock, err
+	}
 	i.recall(m)
-	who, err = i.make(ctx, &m)
-	return who, unlock, errors.Join(err, i.writeMade(m))
+	who, err = i.make(ctx, &m, lock)
+	return who, unlock, err
+}
+
+// noteDirs writes down what was made, for down to remove, and then opens it.
+func (i *instance) noteDirs(m *made, dirs []string, path string, mode fs.FileMode) error {
+	for _, d := range dirs {
+		if !slices.Contains(m.Dirs, d) {
+			m.Dirs = append(m.Dirs, d)
+		}
+	}
+	if err := i.writeMade(*m); err != nil {
+		return err
+	}
+	crashpoint.Here("cli.up.noted")
+	return openDirs(dirs, path, mode)
 }
 
 // make is prepare's work under the lock.
-func (i *instance) make(ctx context.Context, m *made) (who account, err error) {
+func (i *instance) make(ctx context.Context, m *made, lock *accounts) (who account, err error) {
 	// A directory that somebody made for this, with mktemp -d for one, is closed.
 	if st, err := os.Stat(i.data); err != nil || st.Mode()&0o011 != 0o011 {
 		if err = errors.Join(err, os.Chmod(i.data, 0o711)); err != nil { //nolint:gosec // the daemon must pass through it
@@ -267,11 +298,14 @@ func (i *instance) make(ctx context.Context, m *made) (who account, err error) {
 			return who, err
 		}
 	}
-	if who, err = ensureAccount(ctx); err != nil {
+	if who, err = ensureAccount(ctx, lock); err != nil {
 		return who, err
 	}
-	dirs, err := makeDirs(i.runtime, 0o755)
-	m.Dirs = append(m.Dirs, dirs...)
+	crashpoint.Here("cli.up.account-made")
+	dirs, err := makeDirs(i.runtime)
+	if err == nil {
+		err = i.noteDirs(m, dirs, i.runtime, 0o755)
+	}
 	if err == nil {
 		err = i.takeRuntime(who)
 	}
@@ -282,7 +316,7 @@ func (i *instance) make(ctx context.Context, m *made) (who account, err error) {
 		return who, err
 	}
 	for _, d := range []string{i.logDir(), i.daemonDir()} {
-		if _, err := makeDirs(d, 0o700); err != nil {
+		if err := makePrivate(d); err != nil {
 			return who, err
 		}
 	}
@@ -314,8 +348,7 @@ func (i *instance) startBoth(ctx context.Context, programs map[string]string, wh
 		{name: "broker", path: programs["carrel-broker"], args: []string{"--settings", i.settings()}},
 		{name: "daemon", path: programs["carreld"], args: daemonArgs, as: &who, archiver: programs["carrel-archive"]},
 	} {
-		if _, fd, ok := i.running(p.name); ok {
-			unix.Close(fd)
+		if i.answers(ctx, p.name) {
 			continue
 		}
 		c, err := i.startOne(ctx, p, who, detach, relay)
@@ -326,6 +359,34 @@ func (i *instance) startBoth(ctx context.Context, programs map[string]string, wh
 		children = append(children, c)
 	}
 	return children, nil
+}
+
+// answers reports whether a part runs and serves. One that an up started that was cut off
+// may not have come as far: it is waited for until it serves or ends.
+func (i *instance) answers(ctx context.Context, name string) bool {
+	_, fd, ok := i.running(name)
+	if !ok {
+		return false
+	}
+	defer unix.Close(fd)
+	socket := i.socket()
+	if name == "broker" {
+		socket = filepath.Join(i.runtime, "broker.sock")
+	}
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	for ctx.Err() == nil {
+		c, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+		if err == nil {
+			c.Close()
+			return true
+		}
+		if ended(fd, 20*time.Millisecond) {
+			return false
+		}
+	}
+	_, _ = i.stop(name) // it hangs; what comes of another is reported
+	return false
 }
 
 func (i *instance) startOne(ctx context.Context, p program, who account, detach bool, relay *os.File) (*exec.Cmd, error) {
@@ -347,7 +408,9 @@ func (i *instance) startOne(ctx context.Context, p program, who account, detach 
 		if err := os.Chown(i.runtime, int(who.uid), 0); err != nil {
 			return nil, fmt.Errorf("cannot let the daemon make its socket: %w", err)
 		}
+		crashpoint.Here("cli.up.runtime-lent")
 		c, err := i.start(ctx, p)
+		crashpoint.Here("cli.up.daemon-started")
 		if e := os.Chown(i.runtime, 0, 0); e != nil {
 			return nil, errors.Join(err, fmt.Errorf("cannot close the runtime directory to the daemon: %w", e))
 		}
