@@ -15,17 +15,18 @@ LDFLAGS := -s -w $(if $(VERSION),-X $(MODULE)/internal/build.version=$(VERSION))
 VCS     := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo -buildvcs=auto || echo -buildvcs=false)
 
 FUZZTIME  ?= 5s
+SOAKTIME  ?= 1h
 GOLANGCI  := .cache/golangci-lint
 LINT_MOD  := -modfile=tools/lint/go.mod
 TOOL      := go tool -modfile=tools/go.mod
 SUM       := go run ./test/testsum
 # Tests that bring a whole carrel up, or attack one, run one package after the other.
-WHOLE     := $(patsubst %,./%/...,$(wildcard test/script test/root))
+WHOLE     := $(patsubst %,./%/...,$(wildcard test/script test/root test/crash))
 # Where goroutines share memory. The others run once, as they are shipped.
 RACE      := ./internal/api/... ./internal/archive/... ./internal/audit ./internal/authn ./internal/broker ./internal/cli ./internal/daemon \
              ./internal/executor ./internal/gate ./internal/jsonrpc ./internal/pollfd ./internal/runtime/... ./internal/store ./sdk/go
 
-.PHONY: help build test test-root test-vm fuzz lint generate tidy-check bench bench-quick demo install uninstall clean
+.PHONY: help build test test-root soak test-vm fuzz lint generate tidy-check bench bench-quick demo install uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,13 +37,17 @@ build: ## build carrel, carreld, carrel-broker, carrel-executor and carrel-archi
 
 test: ## run every test that this host can run; as root: all
 	@scripts/prerequisites test
-	@$(SUM) unit -shuffle=on -timeout=5m $$(go list ./... | grep -vE '/test/(script|root)(/|$$)') \
+	@$(SUM) unit -shuffle=on -timeout=5m $$(go list ./... | grep -vE '/test/(script|root|crash)(/|$$)') \
 	  -- race CGO_ENABLED=1 -race -shuffle=on -timeout=5m $(RACE) \
 	  -- whole -p 1 -count=1 -timeout=9m $(WHOLE)
 
 test-root: ## run the tests that bring a whole carrel up, as root
 	@scripts/prerequisites test
 	@$(SUM) whole -p 1 -count=1 -timeout=9m $(WHOLE)
+
+soak: ## kill carrel at random for SOAKTIME (1h) while it works, and measure growth in full, as root
+	@scripts/prerequisites test
+	SOAKTIME=$(SOAKTIME) go test -v -count=1 -timeout=0 -run '^(TestSoak|TestGrowth)$$' ./test/crash
 
 test-vm: ## run the tests that depend on the kernel in emulated guests: pure cgroup v2, pure v1
 	@scripts/prerequisites build
