@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/action"
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/runtime"
@@ -35,10 +36,20 @@ func (g *Gate) Archive(ctx context.Context, p principal.Principal, ref string, w
 	if out != nil && (want.Destroy || want.Request != "") {
 		return workspace.Archive{}, fmt.Errorf("cannot destroy a workspace whose archive is sent away, or keep an answer to it: whether it arrived is not known here; archive it here: %w", errdefs.ErrInvalidArgument)
 	}
-	return once(ctx, g, p, want.Request, a, func(time.Time) (made workspace.Archive, err error) {
+	return once(ctx, g, p, want.Request, a, func(began time.Time) (made workspace.Archive, err error) {
+		if !began.IsZero() {
+			if made, done, err := g.archivedBefore(ctx, p, ref, want.Destroy, began); done || err != nil {
+				return made, err
+			}
+		}
 		w, err := g.reach(ctx, p, ref, action.Action{Kind: action.Archive})
 		if err != nil {
 			return made, err
+		}
+		if w.State == workspace.StateRunning { // unless its executor has gone unnoticed
+			if err := g.lost(ctx, w.Name); err != nil {
+				return made, err
+			}
 		}
 		a.Workspace = w.Name
 		err = g.exclusive(ctx, slot{name: w.Name}, action.Archive, false, func(context.Context) error {
@@ -56,6 +67,23 @@ func (g *Gate) Archive(ctx context.Context, p principal.Principal, ref string, w
 		}
 		return made, err
 	})
+}
+
+// archivedBefore finds what the first attempt at a request made, and finishes what was to
+// follow.
+func (g *Gate) archivedBefore(ctx context.Context, p principal.Principal, ref string, destroy bool, began time.Time) (made workspace.Archive, done bool, err error) {
+	made, err = g.cfg.Store.Archive(ctx, ref)
+	if errdefs.IsNotFound(err) || err == nil && (made.CreatedAt.Before(began) || !p.MayReach(made.Owner)) {
+		return made, false, nil
+	}
+	if err != nil || !destroy {
+		return made, err == nil, err
+	}
+	// What has the key now is another workspace, if the first attempt came to the end.
+	if w, ok := g.cfg.Store.ByName(made.Workspace); ok && p.MayReach(w.Owner) {
+		_, err = g.destroy(ctx, p, w.Name, true, action.Destroy)
+	}
+	return made, true, err
 }
 
 // archived is the Data of an archive's outcome.
@@ -99,17 +127,21 @@ func (g *Gate) putAway(ctx context.Context, w store.Workspace, alive bool, out i
 		return a, err
 	}
 	defer d.Discard()
+	crashpoint.Here("daemon.archive.begun")
 	n, err := g.pack(ctx, w.Name, d, progress)
 	if err != nil {
 		return a, err
 	}
+	crashpoint.Here("daemon.archive.packed")
 	a.Entries, a.Bytes = n.Entries, n.Bytes
 	if a.SHA256, a.Size, err = d.Commit(); err != nil {
 		return a, err
 	}
+	crashpoint.Here("daemon.archive.placed")
 	if err := g.cfg.Store.AddArchive(context.WithoutCancel(ctx), a); err != nil {
 		return a, errors.Join(err, g.cfg.Shelf.Remove(a.ID))
 	}
+	crashpoint.Here("daemon.archive.noted")
 	return a, nil
 }
 
@@ -200,6 +232,9 @@ func (g *Gate) Restore(ctx context.Context, p principal.Principal, want workspac
 			in = f
 		}
 		err = g.exclusive(ctx, slot{key: key}, action.Restore, false, func(finish context.Context) error {
+			if err := g.clearRestoring(finish, key); err != nil {
+				return err
+			}
 			if o, exists := g.cfg.Store.ByKey(key); exists {
 				return fmt.Errorf("cannot restore to key %q: workspace %s has it; destroy that one, or choose another key: %w", key, o.Name, errdefs.ErrAlreadyExists)
 			}
@@ -257,8 +292,22 @@ func (g *Gate) fresh(ctx context.Context, r request, w store.Workspace, mounts *
 		if err != nil {
 			return rt, nil, err
 		}
+		crashpoint.Here("daemon.fill.started")
 		data, err := fill(ctx, w)
+		crashpoint.Here("daemon.fill.done")
 		return rt, data, err
+	})
+}
+
+// clearRestoring takes back what has key if it broke off while it was being filled, and
+// could not be taken back then. The key's slot is held, so that nobody fills it now.
+func (g *Gate) clearRestoring(ctx context.Context, key id.Key) error {
+	w, exists := g.cfg.Store.ByKey(key)
+	if !exists || w.State != workspace.StateRestoring {
+		return nil
+	}
+	return g.exclusive(ctx, slot{name: w.Name}, quiet, false, func(ctx context.Context) error {
+		return g.recovering(ctx, w, func(ctx context.Context) error { return g.unmake(ctx, w) })
 	})
 }
 
@@ -323,6 +372,7 @@ func (g *Gate) removeArchive(ctx context.Context, p principal.Principal, a works
 		if err := g.cfg.Store.RemoveArchive(ctx, a.ID); err != nil {
 			return nil, err
 		}
+		crashpoint.Here("daemon.archive.forgotten")
 		return nil, g.cfg.Shelf.Remove(a.ID)
 	})
 }

@@ -251,6 +251,14 @@ func (g *Gate) Get(ctx context.Context, p principal.Principal, ref string) (work
 		return v, nil
 	}
 	rep, err := g.cfg.Runtime.Report(ctx, w.Name)
+	if errdefs.IsFailedPrecondition(err) { // its executor has gone, and word of it is on the way
+		if lerr := g.lost(ctx, w.Name); lerr != nil {
+			return v, lerr
+		}
+		if w, ok := g.cfg.Store.ByName(w.Name); ok && !live(w.State) {
+			return g.view(w), nil
+		}
+	}
 	if err != nil {
 		return v, fmt.Errorf("cannot show the proof of workspace %s: %w", w.Name, err)
 	}

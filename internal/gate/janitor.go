@@ -41,6 +41,18 @@ func (g *Gate) Tend(ctx context.Context) {
 }
 
 func (g *Gate) tendAll(ctx context.Context, now time.Time) {
+	for _, w := range g.cfg.Store.Due(func(w *store.Workspace) bool { return w.State == workspace.StateRestoring }) {
+		g.mu.Lock()
+		filled := g.ops[slot{key: w.Key}] != nil // by one that holds the key
+		g.mu.Unlock()
+		if filled {
+			continue
+		}
+		err := g.exclusive(ctx, slot{key: w.Key}, quiet, false, func(ctx context.Context) error { return g.clearRestoring(ctx, w.Key) })
+		if err != nil {
+			g.cfg.Log.Error("cannot take back a workspace that could not be filled", "workspace", w.Name, "error", err)
+		}
+	}
 	for _, w := range g.cfg.Store.Due(func(w *store.Workspace) bool { return g.expired(w, now) || g.idle(w, now) }) {
 		if err := g.tend(ctx, w, now); err != nil {
 			g.cfg.Log.Error("cannot end what has lived its time", "workspace", w.Name, "error", err)

@@ -106,12 +106,15 @@ func (g *Gate) wanted(p principal.Principal, want workspace.Wanted) (store.Works
 // create runs with the key's slot held.
 func (g *Gate) create(ctx context.Context, r request, fresh store.Workspace, mounts *runtime.Mounts) (store.Workspace, bool, error) {
 	key := r.action.Key
+	if err := g.clearRestoring(ctx, key); err != nil {
+		return fresh, false, err
+	}
 	w, exists := g.cfg.Store.ByKey(key)
 	if exists && !r.by.MayReach(w.Owner) {
 		r.on, r.action.Workspace = w, w.Name
 		return w, false, g.deny(ctx, r, fmt.Errorf("cannot create workspace %q: another user has one with this key; choose another key: %w", key, errdefs.ErrPermissionDenied))
 	}
-	if exists && (w.State == workspace.StateDestroying || w.State == workspace.StateRestoring) {
+	if exists && w.State == workspace.StateDestroying {
 		return w, false, fmt.Errorf("cannot create workspace %q: the one there is, %s, is %s; run \"carrel destroy\" to finish that: %w", key, w.Name, w.State, errdefs.ErrFailedPrecondition)
 	}
 	if exists && w.State != workspace.StateCreating {

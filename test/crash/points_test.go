@@ -63,6 +63,13 @@ func paused(t *testing.T, h *host, key string) {
 	h.carrel(t, "pause", key)
 }
 
+// putAway has an archive, and no workspace.
+func putAway(t *testing.T, h *host, key string) {
+	t.Helper()
+	stopped(t, h, key)
+	h.carrel(t, "archive", "create", "--destroy", key)
+}
+
 // busy has a command that ends only when it must.
 func busy(t *testing.T, h *host, key string) {
 	t.Helper()
@@ -165,6 +172,28 @@ var scenarios = []scenario{
 	{
 		name: "destroy with a request id", prepare: created, operation: withRequest("destroy"),
 		points: []string{"daemon.request.begun", "daemon.request.done", "daemon.destroy.done", "daemon.effect.done"},
+	},
+	{
+		name: "archive", prepare: stopped, operation: verb("archive", "create"),
+		points: []string{
+			"daemon.archive.begun", "daemon.archive.packed", "daemon.archive.placed", "daemon.archive.noted", "daemon.effect.done",
+			"broker.start.launched", "broker.stop.cleaned", "executor.exec.started", "executor.exec.final",
+		},
+	},
+	{
+		name: "archive and destroy", prepare: stopped, operation: withRequest("archive", "create", "--destroy"),
+		points: []string{"daemon.archive.noted", "daemon.destroy.begun", "daemon.destroy.done", "daemon.request.done"},
+	},
+	{
+		name: "remove the archive of what was destroyed", prepare: putAway, operation: verb("archive", "rm"), said: "cannot find an archive",
+		points: []string{"daemon.archive.forgotten"},
+	},
+	{
+		name: "restore", prepare: putAway, operation: verb("restore"), said: "has it; destroy that one",
+		points: []string{
+			"daemon.create.inserted", "daemon.create.made", "daemon.fill.started", "daemon.fill.done", "daemon.effect.done",
+			"broker.create.dirs-made", "broker.start.kept",
+		},
 	},
 	{
 		name: "recovery of the broker", prepare: busy, operation: verb("stop"), after: []string{"broker.stop.killed"},
