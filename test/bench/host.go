@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -90,20 +91,63 @@ func (h *carrelHost) down(ctx context.Context) error {
 	if err := h.up(ctx); err != nil { // nothing changes if it is up
 		return err
 	}
-	names, err := h.carrel(ctx, "ls", "-q")
+	// What was being made when the run was interrupted shows up late, and what fails once
+	// in the midst of a command's end works then.
+	var err error
+	for range 5 {
+		if err = h.empty(ctx); err != nil {
+			continue
+		}
+		if _, err = h.carrel(ctx, "down", "--purge", "--data", h.data, "--runtime-dir", h.runtime); err == nil {
+			break
+		}
+	}
+	return err
+}
+
+// empty destroys all workspaces, by a client of its own: the run's may have ended with a
+// daemon.
+func (h *carrelHost) empty(ctx context.Context) error {
+	client, err := carrel.New(carrel.Options{Host: h.address()})
 	if err != nil {
 		return err
 	}
-	for range 2 { // what fails once in the midst of a command's end works then
-		if list := strings.Fields(string(names)); len(list) > 0 {
-			if _, err = h.carrel(ctx, append([]string{"destroy", "--purge"}, list...)...); err != nil {
-				continue
-			}
-		}
-		_, err = h.carrel(ctx, "down", "--purge", "--data", h.data, "--runtime-dir", h.runtime)
+	defer client.Close()
+	list, err := client.Workspaces().List(ctx, connect.NewRequest(&carrelv1.ListRequest{}))
+	if err != nil {
 		return err
 	}
-	return err
+	return each(workers, list.Msg.GetWorkspaces(), func(w *carrelv1.Workspace) error {
+		_, err := client.Workspaces().Destroy(ctx, connect.NewRequest(&carrelv1.DestroyRequest{Workspace: w.GetName(), Purge: true}))
+		return err
+	})
+}
+
+// each calls f with every item, so many at once, and returns the errors of all.
+func each[T any](atOnce int, items []T, f func(T) error) error {
+	var (
+		group sync.WaitGroup
+		mu    sync.Mutex
+		errs  []error
+	)
+	todo := make(chan T)
+	for range atOnce {
+		group.Go(func() {
+			for x := range todo {
+				if err := f(x); err != nil {
+					mu.Lock()
+					errs = append(errs, err)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	for _, x := range items {
+		todo <- x
+	}
+	close(todo)
+	group.Wait()
+	return errors.Join(errs...)
 }
 
 // carrel runs the command line program. A Ctrl-C is not for it, as it may be what cleans up.

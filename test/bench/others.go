@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 
 	"github.com/carrel-dev/carrel/test/bench/measure"
 )
@@ -30,55 +31,83 @@ func (p *peers) others(b *bench) []measure.Contestant {
 		}
 		out = append(out, program(x.name, nil, nil, append([]string{path}, x.argv[1:]...)...))
 	}
-	c, err := podman(b)
+	m, err := p.startPodman(b)
 	if err != nil {
 		b.Miss("podman exec", err)
 		return out
 	}
-	return append(out, c)
+	return append(out, program("podman exec", nil, nil, m.argv("exec", m.container, command)...))
 }
 
-// podman starts a container of podman's with state of its own, and removes at the end
+// podman is podman with state of its own and a container that runs.
+type podman struct {
+	base      []string // the program and its global options
+	options   []string // of run
+	rootfs    string
+	container string
+}
+
+// startPodman returns the podman that the figures share, or why there is none.
+func (p *peers) startPodman(b *bench) (*podman, error) {
+	if p.podman == nil && p.podmanErr == nil {
+		p.podman, p.podmanErr = newPodman(b)
+	}
+	return p.podman, p.podmanErr
+}
+
+// newPodman starts a container of podman's with state of its own, and removes at the end
 // what podman left outside it.
-func podman(b *bench) (measure.Contestant, error) {
+func newPodman(b *bench) (*podman, error) {
 	path, err := exec.LookPath("podman")
 	if err != nil {
-		return measure.Contestant{}, err
+		return nil, err
 	}
 	dir := filepath.Join(b.dir, "podman")
-	rootfs := filepath.Join(dir, "rootfs")
+	m := &podman{
+		base: []string{
+			path, "--root", filepath.Join(dir, "root"), "--runroot", filepath.Join(dir, "runroot"), "--tmpdir", filepath.Join(dir, "tmp"),
+			"--cgroup-manager=cgroupfs", "--runtime=runc", "--events-backend=none",
+		},
+		options: []string{"--network=none", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000"},
+		rootfs:  filepath.Join(dir, "rootfs"), container: filepath.Base(b.dir),
+	}
 	for _, d := range []string{"proc", "dev", "sys", "etc", "run", "tmp", "var"} {
-		if err := os.MkdirAll(filepath.Join(rootfs, d), 0o755); err != nil {
-			return measure.Contestant{}, err
+		if err := os.MkdirAll(filepath.Join(m.rootfs, d), 0o755); err != nil {
+			return nil, err
 		}
 	}
-	mounts, err := hostPrograms(rootfs)
+	mounts, err := hostPrograms(m.rootfs)
 	if err != nil {
-		return measure.Contestant{}, err
+		return nil, err
+	}
+	for _, d := range mounts {
+		m.options = append(m.options, "--volume", d+":"+d+":ro")
 	}
 	unmark := absent(podmanMarks)
 	b.later(func(context.Context) error { unmark(); return nil })
-	base := []string{
-		path, "--root", filepath.Join(dir, "root"), "--runroot", filepath.Join(dir, "runroot"), "--tmpdir", filepath.Join(dir, "tmp"),
-		"--cgroup-manager=cgroupfs", "--runtime=runc", "--events-backend=none",
+	b.later(func(context.Context) error {
+		return m.do("rm", "--force", "--all", "--time", "0") // those of a run that was cut off, too
+	})
+	if err := m.do(m.run([]string{"--detach", "--name", m.container}, "/bin/sleep", "infinity")...); err != nil {
+		return nil, err
 	}
-	do := func(args ...string) error {
-		argv := append(append([]string{}, base...), args...)
-		if out, err := exec.CommandContext(context.Background(), path, argv[1:]...).CombinedOutput(); err != nil {
-			return fmt.Errorf("podman %s: %w: %s", args[0], err, lastLine(out))
-		}
-		return nil
+	return m, nil
+}
+
+// argv is the command line of podman with args.
+func (m *podman) argv(args ...string) []string { return slices.Concat(m.base, args) }
+
+// run makes the arguments of a run of a command with these options.
+func (m *podman) run(options []string, argv ...string) []string {
+	return slices.Concat([]string{"run"}, options, m.options, []string{"--rootfs", m.rootfs}, argv)
+}
+
+func (m *podman) do(args ...string) error {
+	argv := m.argv(args...)
+	if out, err := exec.CommandContext(context.Background(), argv[0], argv[1:]...).CombinedOutput(); err != nil {
+		return fmt.Errorf("podman %s: %w: %s", args[0], err, lastLine(out))
 	}
-	name := filepath.Base(b.dir)
-	run := []string{"run", "--detach", "--name", name, "--network=none", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000"}
-	for _, m := range mounts {
-		run = append(run, "--volume", m+":"+m+":ro")
-	}
-	b.later(func(context.Context) error { return do("rm", "--force", "--ignore", "--time", "0", name) })
-	if err := do(append(run, "--rootfs", rootfs, "/bin/sleep", "infinity")...); err != nil {
-		return measure.Contestant{}, err
-	}
-	return program("podman exec", nil, nil, append(append([]string{}, base...), "exec", name, command)...), nil
+	return nil
 }
 
 // podmanMarks are what podman makes outside the directories that it is given, what is

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,6 +26,10 @@ const command = "/bin/true"
 type peers struct {
 	bwrap string // path; "" if it is missing
 	oci   []*ociRuntime
+	users users
+	// podman is asked for once, by whoever needs it first.
+	podman    *podman
+	podmanErr error
 }
 
 // ociRuntime is runc or crun with a container that runs.
@@ -38,25 +43,31 @@ type ociRuntime struct {
 	enter func() error
 }
 
-// packages are Debian's, by the program that is looked for.
-var packages = []struct{ program, pkg string }{{"bwrap", "bubblewrap"}, {"crun", "crun"}, {"runc", "runc"}}
+// debian is a program that is looked for, and the package that has it.
+type debian struct{ program, pkg string }
+
+// packages are of the peers of most figures, zstd is of the archive's alone.
+var (
+	packages = []debian{{"bwrap", "bubblewrap"}, {"crun", "crun"}, {"runc", "runc"}}
+	zstd     = debian{"zstd", "zstd"}
+	// podmanPackage brings a lot with it, so a quick run does without.
+	podmanPackage = debian{"podman", "podman"}
+)
 
 // findPeers looks for the peers, installs those that are missing, and starts a container
 // of each OCI runtime. What cannot be had is noted.
-func findPeers(b *bench, install bool) *peers {
-	var lacking []string
-	for _, p := range packages {
-		if _, err := exec.LookPath(p.program); err != nil {
-			lacking = append(lacking, p.pkg)
+func findPeers(b *bench, o options) *peers {
+	wanted := slices.Clone(packages)
+	if o.wants("archive", false) {
+		wanted = append(wanted, zstd)
+	}
+	if o.install {
+		install(b, wanted)
+		if o.wants("create", false) && !o.quick {
+			install(b, []debian{podmanPackage}) // apart, so that the others come without it
 		}
 	}
-	if len(lacking) > 0 && install {
-		b.say("installing %s", strings.Join(lacking, " "))
-		if err := aptInstall(b.ctx, lacking); err != nil {
-			b.Miss("installing "+strings.Join(lacking, " "), err)
-		}
-	}
-	p := &peers{}
+	p := &peers{users: newUsers(b)}
 	for _, x := range packages {
 		path, err := exec.LookPath(x.program)
 		if err != nil {
@@ -79,6 +90,23 @@ func findPeers(b *bench, install bool) *peers {
 		p.oci = append(p.oci, r)
 	}
 	return p
+}
+
+// install installs what is missing of wanted.
+func install(b *bench, wanted []debian) {
+	var lacking []string
+	for _, p := range wanted {
+		if _, err := exec.LookPath(p.program); err != nil {
+			lacking = append(lacking, p.pkg)
+		}
+	}
+	if len(lacking) == 0 {
+		return
+	}
+	b.say("installing %s", strings.Join(lacking, " "))
+	if err := aptInstall(b.ctx, lacking); err != nil {
+		b.Miss("installing "+strings.Join(lacking, " "), err)
+	}
 }
 
 func aptInstall(ctx context.Context, pkgs []string) error {

@@ -36,6 +36,15 @@ const (
 	OneSHA    = "sha256, one thread"
 	Echo      = "socket echo"
 	Allowance = "allowance"
+
+	UseraddBwrap = "useradd -m + bwrap"
+	PodmanRun    = "podman run --rm"
+	Useradds     = "useradd -m, one by one"
+	UserdelR     = "userdel -r"
+	TarPack      = "tar -I 'zstd -T2 -3' -c"
+	TarUnpack    = "tar -I 'zstd -T2 -3' -x, sync"
+	OneBefore    = "one workspace, before"
+	OneBeside    = "one workspace, beside"
 )
 
 // The rows by their ids; what is before the slash is the figure that -only names.
@@ -64,6 +73,18 @@ const (
 	AuditLatency = "audit/latency"
 	AuditAlone   = "audit/alone"
 	Verify       = "verify"
+
+	Create        = "create"
+	CreateBare    = "create/bare"
+	Creates       = "creates"
+	CreatesEach   = "creates/each"
+	Destroy       = "destroy"
+	Archive       = "archive"
+	Restore       = "archive/restore"
+	ScaleExec     = "scale/exec"
+	ScaleList     = "scale/list"
+	ScaleDaemonUp = "scale/daemon-start"
+	ScaleBrokerUp = "scale/broker-start"
 )
 
 // Reaches are the figures that carrel is to come to. Times are in the row's unit.
@@ -86,6 +107,18 @@ var Reaches = []Reach{
 	{ID: Audit, Peer: OneSync, Of: Ratio, Least: true, Limit: 20},
 	{ID: AuditLatency, Of: P99, Limit: 3},
 	{ID: Verify, Of: P50, Least: true, Limit: 200},
+	{ID: Create, Peer: UseraddBwrap, Of: Ratio, Limit: 2},
+	{ID: Create, Peer: PodmanRun, Of: Ratio, Limit: 0.25},
+	{ID: CreateBare, Peer: UseraddBwrap, Of: Ratio, Limit: 1.6},
+	{ID: Creates, Peer: Useradds, Of: Ratio, Limit: 1.5},
+	{ID: Destroy, Peer: UserdelR, Of: Ratio, Limit: 2},
+	{ID: Archive, Peer: TarPack, Of: Ratio, Least: true, Limit: 0.7},
+	{ID: Restore, Peer: TarUnpack, Of: Ratio, Least: true, Limit: 0.7},
+	{ID: ScaleExec, Peer: OneBefore, Of: Ratio, Limit: 2},
+	{ID: ScaleExec, Peer: OneBeside, Of: Ratio, Limit: 2},
+	{ID: ScaleList, Of: P50, Limit: 20},
+	{ID: ScaleDaemonUp, Of: P50, Limit: 1000},
+	{ID: ScaleBrokerUp, Of: P50, Limit: 2000},
 }
 
 func (x Reach) text() string {
