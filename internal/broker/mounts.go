@@ -280,7 +280,7 @@ func (u *users) credOf(uid, gid uint32) (cred, error) {
 			continue
 		}
 		c.homes = append(c.homes, f[5])
-		if !isID(f, 2, uint64(uid)) {
+		if !isID(line, 2, uint64(uid)) {
 			continue
 		}
 		if primary, err := strconv.ParseUint(f[3], 10, 32); err == nil && names == nil {

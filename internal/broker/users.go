@@ -266,6 +266,9 @@ func (u *users) lookup(file, name string) ([]string, error) {
 func fieldsOf(text, name string) ([]string, error) {
 	var found []string
 	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, name) { // of thousands, so nothing is made of the others
+			continue
+		}
 		if f := strings.Split(strings.TrimSuffix(line, "\n"), ":"); f[0] == name {
 			if found != nil {
 				return nil, fmt.Errorf("cannot use %s: the user database has it twice: %w", name, errdefs.ErrFailedPrecondition)
@@ -284,10 +287,10 @@ func (u *users) IDsFree(ids workspace.IDs) (bool, error) {
 	for _, file := range []struct {
 		name     string
 		required bool
-		used     func(fields []string, id uint64) bool
+		used     func(line string, ids [3]uint64) bool
 	}{
-		{"passwd", true, func(f []string, id uint64) bool { return isID(f, 2, id) || isID(f, 3, id) }},
-		{"group", true, func(f []string, id uint64) bool { return isID(f, 2, id) }},
+		{"passwd", true, func(l string, ids [3]uint64) bool { return isID(l, 2, ids[:]...) || isID(l, 3, ids[:]...) }},
+		{"group", true, func(l string, ids [3]uint64) bool { return isID(l, 2, ids[:]...) }},
 		{"subuid", false, inRange},
 		{"subgid", false, inRange},
 	} {
@@ -299,31 +302,31 @@ func (u *users) IDsFree(ids workspace.IDs) (bool, error) {
 			return false, fmt.Errorf("cannot see which ids this host uses: %w", err)
 		}
 		for line := range strings.Lines(string(text)) {
-			f := strings.Split(strings.TrimSpace(line), ":")
-			for _, n := range []uint32{ids.Executor, ids.Work, ids.Agent} {
-				if file.used(f, uint64(n)) {
-					return false, nil
-				}
+			if file.used(strings.TrimSpace(line), [3]uint64{uint64(ids.Executor), uint64(ids.Work), uint64(ids.Agent)}) {
+				return false, nil
 			}
 		}
 	}
 	return true, nil
 }
 
-func isID(f []string, at int, id uint64) bool {
-	if len(f) <= at {
-		return false
+// isID says whether a field of a line, counted from 0, is one of ids.
+func isID(line string, field int, ids ...uint64) bool {
+	for range field {
+		_, line, _ = strings.Cut(line, ":")
 	}
-	n, err := strconv.ParseUint(f[at], 10, 32)
-	return err == nil && n == id
+	line, _, _ = strings.Cut(line, ":")
+	n, err := strconv.ParseUint(line, 10, 32)
+	return err == nil && slices.Contains(ids, n)
 }
 
-// inRange reads a line of subuid(5): name:first:count.
-func inRange(f []string, id uint64) bool {
+// inRange reads a line of subuid(5), name:first:count, and says whether one of ids is in it.
+func inRange(line string, ids [3]uint64) bool {
+	f := strings.Split(line, ":")
 	if len(f) != 3 {
 		return false
 	}
 	first, err1 := strconv.ParseUint(f[1], 10, 32)
 	count, err2 := strconv.ParseUint(f[2], 10, 32)
-	return err1 == nil && err2 == nil && id >= first && id < first+count
+	return err1 == nil && err2 == nil && slices.ContainsFunc(ids[:], func(id uint64) bool { return id >= first && id < first+count })
 }

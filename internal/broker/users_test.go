@@ -1,10 +1,12 @@
 package broker_test
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -103,4 +105,36 @@ func TestVerify(t *testing.T) {
 	if err := u.NameFree("other-00000000"); err != nil {
 		t.Error(err)
 	}
+}
+
+// Every create reads the user database several times, however many users it has.
+func BenchmarkUsers(b *testing.B) {
+	var passwd, group, members strings.Builder
+	for i := range 2000 {
+		name, n := fmt.Sprintf("ws-%08x", i), 1879048193+3*i
+		fmt.Fprintf(&passwd, "%s:x:%d:%d:carrel workspace:/var/lib/carrel/homes/%s:/bin/bash\n", name, n, n, name)
+		fmt.Fprintf(&group, "%s:x:%d:\n", name, n)
+		fmt.Fprintf(&members, ",%s", name)
+	}
+	dir := b.TempDir()
+	for name, text := range map[string]string{"passwd": passwd.String(), "group": group.String() + "carrel-workspaces:x:999:" + members.String() + "\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			b.Fatal(err)
+		}
+	}
+	u := broker.UsersAt(dir, broker.Settings{})
+	b.Run("NameFree", func(b *testing.B) {
+		for b.Loop() {
+			if err := u.NameFree("ws-ffffffff"); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("IDsFree", func(b *testing.B) {
+		for b.Loop() {
+			if ok, err := u.IDsFree(workspace.IDsFrom(1880000000)); !ok || err != nil {
+				b.Fatal(ok, err)
+			}
+		}
+	})
 }
