@@ -3,9 +3,9 @@
 //
 //	go run ./test/bench [-quick] [-only exec,cli] [-json FILE] [-save]
 //
-// It needs root and Debian's packages bubblewrap, crun and runc, which it installs. It
-// builds carrel from the checkout, runs it under a directory of its own and takes it
-// away again, also when it is interrupted.
+// It needs root and Debian's packages bubblewrap, crun, runc and zstd, which it installs,
+// as it does podman unless the run is quick. It builds carrel from the checkout, runs it
+// under a directory of its own and takes it away again, also when it is interrupted.
 //
 // It must not take the place of tests: it fails if something of carrel cannot be
 // measured, not if a figure is out of reach.
