@@ -61,8 +61,11 @@ const (
 	takeover = 10 * time.Second
 	// grace is how long a stop waits for operations under way.
 	grace = 30 * time.Second
-	// memory is what the collector aims for: live data is a few MiB.
-	memory = 8 << 20
+	// gcPercent keeps the heap small; live data is a few MiB.
+	gcPercent = 50
+	// memory is where the collector works harder. It must be far above what hundreds of
+	// executors take, as each has goroutines, or nothing else is done but collecting.
+	memory = 64 << 20
 )
 
 // Run serves until ctx ends, or, with Stdio, until the connection does. Executors live
@@ -78,7 +81,7 @@ func Run(ctx context.Context, o Options) error {
 	// to those inside, and nothing writable to others.
 	unix.Umask(0o022)
 	debug.SetMemoryLimit(memory)
-	debug.SetGCPercent(50)
+	debug.SetGCPercent(gcPercent)
 	log := slog.New(slog.NewTextHandler(o.Log, nil))
 	settings, err := ReadSettings(o.Settings)
 	if err != nil {
