@@ -142,5 +142,5 @@ func unixMS(t time.Time) int64 {
 }
 
 func limitsTo(l workspace.Limits) *carrelv1.Limits {
-	return &carrelv1.Limits{MemoryBytes: l.MemoryBytes, SwapBytes: l.SwapBytes, Pids: l.Pids, CpuWeight: l.CPUWeight, OpenFiles: l.OpenFiles}
+	return &carrelv1.Limits{MemoryBytes: l.MemoryBytes, SwapBytes: l.SwapBytes, Pids: l.Pids, CpuWeight: l.CPUWeight, OpenFiles: l.OpenFiles, DiskBytes: l.DiskBytes}
 }

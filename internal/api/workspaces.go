@@ -91,6 +91,7 @@ func limitsFrom(l *carrelv1.Limits) workspace.Limits {
 		Pids:        l.GetPids(),
 		CPUWeight:   l.GetCpuWeight(),
 		OpenFiles:   l.GetOpenFiles(),
+		DiskBytes:   l.GetDiskBytes(),
 	}
 }
 

@@ -124,6 +124,9 @@ func open(ctx context.Context, s Settings, one bool, log *slog.Logger) (*Lifecyc
 	for _, m := range host.Missing() {
 		log.Warn("this host cannot limit something", "controller", m.Controller, "reason", m.Reason, "remedy", m.Remedy)
 	}
+	if err := host.HoldsDisk(); err != nil {
+		log.Warn("this host cannot limit disk space", "reason", err)
+	}
 	dir, err := host.OpenState()
 	if err != nil {
 		return nil, errors.Join(err, host.Close())

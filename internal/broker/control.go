@@ -69,6 +69,9 @@ func (l *Lifecycle) Update(ctx context.Context, name id.Workspace, limits worksp
 	if err != nil || e.Limits == limits {
 		return e, err
 	}
+	if err := diskChange(name, e.Limits.DiskBytes, limits.DiskBytes, l.host.GrowsDisk); err != nil {
+		return e, err
+	}
 	before := e
 	e.Limits = limits
 	if err := l.ledger.Put(e); err != nil {
@@ -89,8 +92,9 @@ func (l *Lifecycle) Update(ctx context.Context, name id.Workspace, limits worksp
 
 // Stats returns what the commands of a running workspace use.
 func (l *Lifecycle) Stats(name id.Workspace, states ...workspace.State) (workspace.Stats, error) {
-	if _, err := l.get("measure", name, states...); err != nil {
+	e, err := l.get("measure", name, states...)
+	if err != nil {
 		return workspace.UnknownStats, err
 	}
-	return l.host.Stats(name)
+	return l.host.Stats(e)
 }

@@ -1,12 +1,17 @@
 package broker_test
 
 import (
+	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/broker"
 	"github.com/carrel-dev/carrel/internal/brokerapi"
+	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -152,5 +157,76 @@ func TestRecoverFreezesAndLimits(t *testing.T) {
 	}
 	if err := l.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A limit on disk space is held or refused, and never forgotten.
+func TestDiskLimitIsRefusedOrHeld(t *testing.T) {
+	limits := workspace.DefaultLimits
+	limits.DiskBytes = 1 << 30
+	create := func(r *rig) error {
+		_, err := call[any](t, r.conn, "create", brokerapi.CreateParams{Name: name, KeyDigest: digest, Limits: limits})
+		return err
+	}
+	r := newRig(t, true)
+	r.host.set("HoldsDisk", fmt.Errorf("the control disk is unavailable: planted: %w", errdefs.ErrFailedPrecondition))
+	if err := create(r); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "control disk is unavailable") {
+		t.Errorf("a host without: %v", err)
+	}
+	if did, want := r.host.reset(), []string{"NameFree " + string(name), "HoldsDisk "}; !slices.Equal(did, want) {
+		t.Errorf("it did %q", did)
+	}
+	r.host.set("HoldsDisk", nil)
+	r.host.set("MakeImage", errPlanted)
+	if err := create(r); err == nil {
+		t.Error("created without an image")
+	}
+	if did := r.host.reset(); !slices.Contains(did, "UnmakeDirs "+string(name)) {
+		t.Errorf("it did %q", did)
+	}
+	r.host.set("MakeImage", nil)
+	if err := create(r); err != nil {
+		t.Fatal(err)
+	}
+	if did := r.host.reset(); !slices.Contains(did, "MakeImage "+string(name)) {
+		t.Errorf("it did %q", did)
+	}
+	for _, c := range []struct {
+		to int64
+		ok bool
+	}{{1 << 30, true}, {0, false}, {1 << 29, false}, {1 << 31, true}} {
+		l := limits
+		l.DiskBytes = c.to
+		if _, err := call[any](t, r.conn, "update", brokerapi.UpdateParams{Name: name, Limits: l}); (err == nil) != c.ok {
+			t.Errorf("changed to %d: %v", c.to, err)
+		}
+		if got := r.life.List()[0].Limits.DiskBytes; (got == c.to) != c.ok {
+			t.Errorf("after a change to %d it is %d", c.to, got)
+		}
+	}
+	r.host.set("GrowsDisk", errPlanted)
+	limits.DiskBytes = 1 << 32
+	if _, err := call[any](t, r.conn, "update", brokerapi.UpdateParams{Name: name, Limits: limits}); err == nil || r.life.List()[0].Limits.DiskBytes == 1<<32 {
+		t.Errorf("grown by a host that cannot: %v", err)
+	}
+}
+
+// Where the host has a highest disk limit, none is more than that.
+func TestNoDiskLimitIsAboveTheHighest(t *testing.T) {
+	r := newRig(t, false)
+	s := testSettings()
+	s.LimitsMax.DiskBytes = 1 << 30
+	life := lifecycleWith(t, t.TempDir(), r.host, s)
+	t.Cleanup(func() { _ = life.Close() })
+	r.server = &broker.Server{Life: life, Settings: s, Build: "test", Log: slog.New(slog.DiscardHandler)}
+	conn := r.connect(t, true)
+	for bytes, ok := range map[int64]bool{0: false, 1<<30 + 1: false, 1 << 30: true} {
+		l := workspace.DefaultLimits
+		l.DiskBytes = bytes
+		other := id.Workspace(fmt.Sprintf("cbt-%08x", bytes))
+		_, err := call[any](t, conn, "create", brokerapi.CreateParams{Name: other, KeyDigest: digest, Limits: l})
+		if (err == nil) != ok || !ok && !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%d: %v", bytes, err)
+		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 //	  broker/             0700 root    ledger, lock, reports/, placed/
 //	  homes/              0700 root    <name> 0700 work:work
 //	  tmp/                0700 root    <name>/{tmp,var-tmp} 1777 work:work
+//	  images/             0700 root    <name>.img 0600, where disk space is limited
 //	  retained/           0700 root    <name>.<uid>, homes of destroyed workspaces
 //	<runtime_dir>/        0755 root    broker.sock
 //	  x/                  0500 daemon  <name>.sock 0600 daemon
@@ -29,7 +30,7 @@ import (
 // homes and tmp are closed to all others, because what a workspace leaves there may be
 // set-uid to its users, and nosuid holds inside only.
 type dirs struct {
-	data, state, reports, placed, homes, tmp, retained, runtime, sockets *os.File
+	data, state, reports, placed, homes, tmp, images, retained, runtime, sockets *os.File
 	// links is nil where no links are asked for.
 	links *os.File
 }
@@ -60,6 +61,7 @@ func openDirs(s Settings, daemons bool) (d *dirs, err error) {
 		{&d.placed, filepath.Join(s.DataDir, "broker", "placed"), 0o700, 0, 0, false},
 		{&d.homes, s.HomeRoot, 0o700, 0, 0, false},
 		{&d.tmp, filepath.Join(s.DataDir, "tmp"), 0o700, 0, 0, false},
+		{&d.images, filepath.Join(s.DataDir, "images"), 0o700, 0, 0, false},
 		{&d.retained, filepath.Join(s.DataDir, "retained"), 0o700, 0, 0, false},
 		{&d.runtime, s.RuntimeDir, 0o755, runtime, 0, true},
 		{&d.sockets, filepath.Join(s.RuntimeDir, "x"), 0o500, s.DaemonUID, s.DaemonGID, false},
@@ -77,7 +79,7 @@ func openDirs(s Settings, daemons bool) (d *dirs, err error) {
 }
 
 func (d *dirs) close() {
-	closeFiles(d.data, d.state, d.reports, d.placed, d.homes, d.tmp, d.retained, d.runtime, d.sockets, d.links)
+	closeFiles(d.data, d.state, d.reports, d.placed, d.homes, d.tmp, d.images, d.retained, d.runtime, d.sockets, d.links)
 }
 
 // ensureDir makes a directory if it is missing, opens it, and sees that only root can
@@ -208,7 +210,7 @@ func (d *dirs) UnmakeDirs(name id.Workspace, ids workspace.IDs) error {
 			return fmt.Errorf("cannot remove the home of %s: %w", name, err)
 		}
 	}
-	return d.RemoveTemporary(name)
+	return each(func() error { return d.removeImage(name, ids) }, func() error { return d.RemoveTemporary(name) })
 }
 
 // link puts a symbolic link to the home where the settings want one.
@@ -324,13 +326,17 @@ func (d *dirs) KeepHome(name id.Workspace, ids workspace.IDs) (string, error) {
 			return wrap(err)
 		}
 		if !there {
-			return "", nil // there is nothing to keep
-		}
-		err = withFD(d.homes, func(from int) error {
-			return withFD(d.retained, func(to int) error {
-				return unix.Renameat2(from, string(name), to, kept, unix.RENAME_NOREPLACE)
+			if image, err := d.ownImage(name, ids); err != nil || !image {
+				return "", err // there is nothing to keep
+			}
+			err = withFD(d.retained, func(to int) error { return unix.Mkdirat(to, kept, 0o700) })
+		} else {
+			err = withFD(d.homes, func(from int) error {
+				return withFD(d.retained, func(to int) error {
+					return unix.Renameat2(from, string(name), to, kept, unix.RENAME_NOREPLACE)
+				})
 			})
-		})
+		}
 		if errors.Is(err, unix.EXDEV) {
 			return wrap(fmt.Errorf("home_root is on another file system than data_dir; destroy with --purge, or move the home away by hand: %w", errdefs.ErrFailedPrecondition))
 		}
@@ -345,6 +351,9 @@ func (d *dirs) KeepHome(name id.Workspace, ids workspace.IDs) (string, error) {
 	}
 	defer h.Close()
 	err = withFD(h, func(fd int) error { return errors.Join(unix.Fchown(fd, 0, 0), unix.Fchmod(fd, 0o700)) })
+	if err == nil {
+		err = d.keepImage(name, ids, h)
+	}
 	if err != nil {
 		return wrap(err)
 	}
@@ -355,6 +364,10 @@ func (d *dirs) KeepHome(name id.Workspace, ids workspace.IDs) (string, error) {
 func (d *dirs) HomeEmpty(name id.Workspace, ids workspace.IDs) (bool, error) {
 	ours, err := d.ownHome(name, ids)
 	if err != nil || !ours {
+		return false, err
+	}
+	// The home on the host is empty then, whatever is in the image.
+	if image, err := d.ownImage(name, ids); err != nil || image {
 		return false, err
 	}
 	h, err := beneath(d.homes, string(name))
@@ -373,6 +386,9 @@ func (d *dirs) HomeEmpty(name id.Workspace, ids workspace.IDs) (bool, error) {
 
 // PurgeHome is part of Effects.
 func (d *dirs) PurgeHome(name id.Workspace, ids workspace.IDs) error {
+	if err := d.removeImage(name, ids); err != nil {
+		return err
+	}
 	there, err := d.homeThere(name, ids)
 	if err != nil || !there {
 		return err

@@ -248,7 +248,16 @@ func (h *hostDouble) Limit(e broker.Entry, limits workspace.Limits) error {
 	return h.step(fmt.Sprintf("Limit %d", limits.Pids), e.Name)
 }
 
-func (h *hostDouble) Stats(name id.Workspace) (workspace.Stats, error) {
+func (h *hostDouble) HoldsDisk() error { return h.step("HoldsDisk", "") }
+
+func (h *hostDouble) GrowsDisk() error { return h.step("GrowsDisk", "") }
+
+func (h *hostDouble) MakeImage(_ context.Context, name id.Workspace, _ workspace.IDs, _ int64) error {
+	return h.step("MakeImage", name)
+}
+
+func (h *hostDouble) Stats(e broker.Entry) (workspace.Stats, error) {
+	name := e.Name
 	return workspace.Stats{Pids: 3}, h.step("Stats", name)
 }
 
@@ -308,11 +317,16 @@ func lifecycle(t testing.TB, dir string, h *hostDouble) *broker.Lifecycle {
 
 func lifecycleOver(t testing.TB, dir string, h broker.Effects) *broker.Lifecycle {
 	t.Helper()
+	return lifecycleWith(t, dir, h, testSettings())
+}
+
+func lifecycleWith(t testing.TB, dir string, h broker.Effects, s broker.Settings) *broker.Lifecycle {
+	t.Helper()
 	l, err := broker.OpenLedger(openDir(t, dir))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return broker.NewLifecycle(testSettings(), l, h, slog.New(slog.DiscardHandler))
+	return broker.NewLifecycle(s, l, h, slog.New(slog.DiscardHandler))
 }
 
 // rig is a server over a double, and one connection to it.

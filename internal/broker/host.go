@@ -30,13 +30,20 @@ type Effects interface {
 	RemoveUser(ctx context.Context, name id.Workspace, ids workspace.IDs) error
 	// MakeDirs makes the home and the private temporary directories.
 	MakeDirs(name id.Workspace, ids workspace.IDs) error
-	// UnmakeDirs removes what MakeDirs made, as long as nothing has been put there.
+	// HoldsDisk reports what this host lacks for a limit on disk space.
+	HoldsDisk() error
+	// GrowsDisk reports what it lacks to raise one.
+	GrowsDisk() error
+	// MakeImage makes the file system that a workspace with such a limit lies in.
+	MakeImage(ctx context.Context, name id.Workspace, ids workspace.IDs, limit int64) error
+	// UnmakeDirs removes what MakeDirs and MakeImage made, as long as nothing has been put there.
 	UnmakeDirs(name id.Workspace, ids workspace.IDs) error
-	// KeepHome puts the home aside, for root only, and returns where.
+	// KeepHome puts the home, or the image, aside, for root only, and returns where.
 	KeepHome(name id.Workspace, ids workspace.IDs) (string, error)
-	// HomeEmpty reports whether nothing has been put into the home.
+	// HomeEmpty reports whether nothing has been put into the home. What is in an image is
+	// not looked at: it counts as something.
 	HomeEmpty(name id.Workspace, ids workspace.IDs) (bool, error)
-	// PurgeHome removes the home and all that is in it.
+	// PurgeHome removes the home, the image and all that is in it.
 	PurgeHome(name id.Workspace, ids workspace.IDs) error
 	// RemoveTemporary removes the temporary directories and all that is in them, and the
 	// link to the home.
@@ -58,7 +65,7 @@ type Effects interface {
 	// fails those of e hold.
 	Limit(e Entry, limits workspace.Limits) error
 	// Stats reads what the commands of a running workspace use.
-	Stats(name id.Workspace) (workspace.Stats, error)
+	Stats(e Entry) (workspace.Stats, error)
 	// CleanUp ends what is left of a workspace's processes and removes its control
 	// groups, socket and report, and what protected names in its project mounts.
 	CleanUp(ctx context.Context, name id.Workspace) error

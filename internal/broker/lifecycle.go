@@ -254,6 +254,11 @@ func (l *Lifecycle) Create(ctx context.Context, name id.Workspace, keyDigest str
 	if err := l.host.NameFree(name); err != nil {
 		return Entry{}, err
 	}
+	if limits.DiskBytes > 0 {
+		if err := l.host.HoldsDisk(); err != nil {
+			return Entry{}, fmt.Errorf("cannot create %s with a disk limit: %w", name, err)
+		}
+	}
 	var mounts []Mount
 	if g != nil {
 		if mounts, err = l.host.TakeMounts(ctx, name, g); err != nil {
@@ -272,6 +277,9 @@ func (l *Lifecycle) Create(ctx context.Context, name id.Workspace, keyDigest str
 		err = l.host.MakeDirs(name, e.IDs)
 	}
 	crashpoint.Here("broker.create.dirs-made")
+	if err == nil && limits.DiskBytes > 0 {
+		err = l.host.MakeImage(ctx, name, e.IDs, limits.DiskBytes)
+	}
 	if err != nil {
 		undo, stop := bounded(ctx, userTimeout)
 		defer stop()

@@ -157,16 +157,6 @@ func (h *Host) Start(ctx context.Context, e Entry) (r Running, report workspace.
 		return r, report, fmt.Errorf("cannot start %s: the workspaces that run hold %d MiB of the %d MiB that all may have together (cgroup_memory_percent in the broker's settings); stop one, or pause what grows: %w",
 			e.Name, used>>20, ceiling>>20, errdefs.ErrResourceExhausted)
 	}
-	home, err := h.homeFor(e.Name, e.IDs)
-	if err != nil {
-		return r, report, err
-	}
-	defer home.Close()
-	tmp, varTmp, err := h.temporaryFor(e.Name)
-	if err != nil {
-		return r, report, err
-	}
-	defer closeFiles(tmp, varTmp)
 	projects, err := h.openMounts(ctx, e)
 	if err != nil {
 		return r, report, fmt.Errorf("cannot start %s: %w", e.Name, err)
@@ -184,6 +174,11 @@ func (h *Host) Start(ctx context.Context, e Entry) (r Running, report workspace.
 	}
 	defer groups.Close()
 	crashpoint.Here("broker.start.groups-made")
+	lent, err := h.lend(ctx, e)
+	if err != nil {
+		return r, report, err
+	}
+	defer lent.close()
 	listener, err := h.bind(e.Name)
 	if err != nil {
 		return r, report, err
@@ -208,12 +203,18 @@ func (h *Host) Start(ctx context.Context, e Entry) (r Running, report workspace.
 			Cgroup: sandbox.Cgroup{V1: groups.V1, V2Controllers: groups.V2Controllers},
 		},
 		Listener: listener,
-		Home:     home, Tmp: tmp, VarTmp: varTmp, Projects: projects,
+		Home:     lent.home, Tmp: lent.tmp, VarTmp: lent.varTmp, Detached: lent.image != nil, Projects: projects,
 		V1Sup: groups.V1Sup, V1Cmd: groups.V1Cmd,
 		Born: groups.Born, Cmd: groups.Cmd, SupProcs: groups.SupProcs,
-		Moved:   func() error { return h.groups.EnableSubtree(e.Name, e.Limits) },
-		Outside: func(pid int) []sandbox.Finding { return h.cgroupFindings(e, pid) },
-		Log:     stderr,
+		Moved: func() error { return h.groups.EnableSubtree(e.Name, e.Limits) },
+		Outside: func(pid int) []sandbox.Finding {
+			found := h.cgroupFindings(e, pid)
+			if lent.image != nil {
+				found = append(found, h.diskFindings(e, pid, lent.image.Device)...)
+			}
+			return found
+		},
+		Log: stderr,
 	})
 	if err != nil {
 		return r, report, fmt.Errorf("cannot start %s: %w", e.Name, err)
@@ -264,22 +265,6 @@ func (h *Host) stderr(name id.Workspace) (*os.File, error) {
 		}
 	}()
 	return w, nil
-}
-
-func (h *Host) temporaryFor(name id.Workspace) (tmp, varTmp *os.File, err error) {
-	t, err := beneath(h.tmp, string(name))
-	if err != nil {
-		return nil, nil, fmt.Errorf("cannot open the temporary directories of %s: %w", name, err)
-	}
-	defer t.Close()
-	var opened [2]*os.File
-	for i, sub := range temporary {
-		if opened[i], err = beneath(t, sub); err != nil {
-			closeFiles(opened[:]...)
-			return nil, nil, fmt.Errorf("cannot open the temporary directories of %s: %w", name, err)
-		}
-	}
-	return opened[0], opened[1], nil
 }
 
 // cgroupFindings turns what was read of the control groups into findings.
@@ -361,7 +346,11 @@ func (h *Host) Limit(e Entry, limits workspace.Limits) error {
 }
 
 // Stats is part of Effects.
-func (h *Host) Stats(name id.Workspace) (workspace.Stats, error) { return h.groups.Stats(name) }
+func (h *Host) Stats(e Entry) (workspace.Stats, error) {
+	st, err := h.groups.Stats(e.Name)
+	st.DiskBytes = diskUse(e)
+	return st, err
+}
 
 // CleanUp is part of Effects.
 func (h *Host) CleanUp(ctx context.Context, name id.Workspace) error {

@@ -135,6 +135,9 @@ func (s *session) create(ctx context.Context, r *jsonrpc.Request, states []works
 	if err != nil {
 		return nil, err
 	}
+	if top := s.life.settings.LimitsMax.DiskBytes; top > 0 && limits.DiskBytes == 0 {
+		return nil, fmt.Errorf("cannot create %s without a disk limit: this host allows at most %d (limits_max in the broker's settings); give --disk, or set limits.disk: %w", p.Name, top, errdefs.ErrInvalidArgument)
+	}
 	if (len(p.Mounts) > 0) != (len(r.FDs) == 1) {
 		return nil, refuse("cannot accept %s: %d mounts and %d grants", r.Method, len(p.Mounts), len(r.FDs))
 	}

@@ -168,7 +168,7 @@ func (s Settings) Validate() error {
 		return bad("max_workspaces", fmt.Sprintf("is %d; it must be at least 1", s.MaxWorkspaces))
 	}
 	l := s.LimitsMax
-	for _, v := range []int64{l.MemoryBytes, l.SwapBytes, l.Pids, l.CPUWeight, l.OpenFiles} {
+	for _, v := range []int64{l.MemoryBytes, l.SwapBytes, l.Pids, l.CPUWeight, l.OpenFiles, l.DiskBytes} {
 		if v < 0 {
 			return bad("limits_max", "has a negative value")
 		}
@@ -187,6 +187,7 @@ func (s Settings) allows(l workspace.Limits) error {
 		{"pids", l.Pids, s.LimitsMax.Pids},
 		{"cpu_weight", l.CPUWeight, s.LimitsMax.CPUWeight},
 		{"open_files", l.OpenFiles, s.LimitsMax.OpenFiles},
+		{"disk_bytes", l.DiskBytes, s.LimitsMax.DiskBytes},
 	} {
 		if c.max > 0 && c.v > c.max {
 			return fmt.Errorf("cannot use %d as limit %s: this host allows at most %d (limits_max in the broker's settings): %w",

@@ -36,17 +36,22 @@ type users struct {
 // comment is the fifth field of our passwd entries.
 const comment = "carrel workspace"
 
-// tools are the programs that are run, and nothing else is: absolute paths, the first
-// that exists.
-var tools = map[string][]string{
-	"useradd":  {"/usr/sbin/useradd", "/sbin/useradd", "/usr/bin/useradd"},
-	"userdel":  {"/usr/sbin/userdel", "/sbin/userdel", "/usr/bin/userdel"},
-	"groupdel": {"/usr/sbin/groupdel", "/sbin/groupdel", "/usr/bin/groupdel"},
+// tools are the programs that are run, and nothing else is: the Debian package that has
+// it, and absolute paths, of which the first that exists is taken.
+var tools = map[string]struct {
+	from  string
+	paths []string
+}{
+	"useradd":  {"passwd", []string{"/usr/sbin/useradd", "/sbin/useradd", "/usr/bin/useradd"}},
+	"userdel":  {"passwd", []string{"/usr/sbin/userdel", "/sbin/userdel", "/usr/bin/userdel"}},
+	"groupdel": {"passwd", []string{"/usr/sbin/groupdel", "/sbin/groupdel", "/usr/bin/groupdel"}},
+	"mke2fs":   {"e2fsprogs", []string{"/usr/sbin/mke2fs", "/sbin/mke2fs", "/usr/bin/mke2fs"}},
 }
 
 // tool finds a program that only root can have put there.
 func tool(name string) (string, error) {
-	for _, path := range tools[name] {
+	t := tools[name]
+	for _, path := range t.paths {
 		var st unix.Stat_t
 		if unix.Stat(path, &st) != nil {
 			continue
@@ -56,7 +61,7 @@ func tool(name string) (string, error) {
 		}
 		return path, nil
 	}
-	return "", fmt.Errorf("cannot find %s in %s; apt-get install passwd: %w", name, strings.Join(tools[name], ", "), errdefs.ErrFailedPrecondition)
+	return "", fmt.Errorf("cannot find %s in %s; apt-get install %s: %w", name, strings.Join(t.paths, ", "), t.from, errdefs.ErrFailedPrecondition)
 }
 
 // userAddArgs is the whole of what useradd is told. The id ranges are set to the one id,
@@ -74,8 +79,31 @@ func userAddArgs(name id.Workspace, n uint32, home, shell, group string) []strin
 	return append(args, string(name))
 }
 
-// run runs a tool with an empty environment, and again while someone else holds the
-// lock on the user database.
+// command is a run of a tool with an empty environment, and what it says. It ends with the
+// broker: done later, nobody would know of it. The signal comes when the thread that
+// started it ends, so that thread has to stay.
+func command(ctx context.Context, path string, args ...string) (*exec.Cmd, *bytes.Buffer) {
+	var out bytes.Buffer
+	c := exec.CommandContext(ctx, path, args...)
+	c.Dir, c.Env, c.Stdout, c.Stderr = "/", []string{}, &out, &out
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return c, &out
+}
+
+// once runs a tool that has nothing to do with the user database.
+func once(ctx context.Context, name string, args ...string) (string, error) {
+	path, err := tool(name)
+	if err != nil {
+		return "", err
+	}
+	c, out := command(ctx, path, args...)
+	runtime.LockOSThread()
+	err = c.Run()
+	runtime.UnlockOSThread()
+	return strings.TrimSpace(out.String()), err
+}
+
+// run runs a tool, and again while someone else holds the lock on the user database.
 func (u *users) run(ctx context.Context, name string, args ...string) error {
 	path, err := tool(name)
 	if err != nil {
@@ -85,12 +113,7 @@ func (u *users) run(ctx context.Context, name string, args ...string) error {
 	defer cancel()
 	wait := 10 * time.Millisecond
 	for {
-		var out bytes.Buffer
-		c := exec.CommandContext(ctx, path, args...)
-		c.Dir, c.Env, c.Stdout, c.Stderr = "/", []string{}, &out, &out
-		// It ends with the broker: done later, nobody would know of it. The signal comes
-		// when the thread that started it ends, so that thread stays.
-		c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		c, out := command(ctx, path, args...)
 		runtime.LockOSThread()
 		err := c.Start()
 		if err == nil {

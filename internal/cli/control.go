@@ -57,10 +57,10 @@ func (l *lifetime) Set(text string) error {
 
 // limitFlags are the flags of what a workspace may use.
 type limitFlags struct {
-	memory, swap size
-	limits       carrelv1.Limits
-	ttl, idle    lifetime
-	request      string
+	memory, swap, disk size
+	limits             carrelv1.Limits
+	ttl, idle          lifetime
+	request            string
 }
 
 func (l *limitFlags) add(f *pflag.FlagSet, defaults bool) {
@@ -75,13 +75,14 @@ func (l *limitFlags) add(f *pflag.FlagSet, defaults bool) {
 	f.Int64Var(&l.limits.Pids, "pids", 0, "most processes and threads at once"+or("512"))
 	f.Int64Var(&l.limits.CpuWeight, "cpu-weight", 0, "share of the processors under contention, 1 to 10000"+or("100"))
 	f.Int64Var(&l.limits.OpenFiles, "open-files", 0, "most open files of a process"+or("4096"))
+	f.Var(&l.disk, "disk", "what home and temporary directories may hold together, as in 10GiB; it can be raised later, not lowered or taken away"+or("no limit"))
 	f.Var(&l.ttl, "ttl", "destroy it after this time, its home kept aside, as in 12h or 7d"+or("never"))
 	f.Var(&l.idle, "idle-timeout", "stop it when nothing has run in it for this time"+or("the daemon's idle_timeout, 60s"))
 	f.StringVar(&l.request, "request-id", "", "an id of your own: asked again with the same id, nothing is done twice")
 }
 
 func (l *limitFlags) asked() *carrelv1.Limits {
-	l.limits.MemoryBytes, l.limits.SwapBytes = int64(l.memory), int64(l.swap)
+	l.limits.MemoryBytes, l.limits.SwapBytes, l.limits.DiskBytes = int64(l.memory), int64(l.swap), int64(l.disk)
 	return &l.limits
 }
 

@@ -246,7 +246,7 @@ func (a *app) removeRest(ctx context.Context, i *instance, m made, purge bool) e
 	}
 	crashpoint.Here("cli.down.account-removed")
 	if purge {
-		for _, name := range []string{"daemon", "broker", "homes", "tmp", "retained", "log", "broker.json"} {
+		for _, name := range []string{"daemon", "broker", "homes", "tmp", "images", "retained", "log", "broker.json"} {
 			if err := os.RemoveAll(filepath.Join(i.data, name)); err != nil {
 				return fmt.Errorf("cannot remove %s: %w", filepath.Join(i.data, name), err)
 			}

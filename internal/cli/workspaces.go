@@ -46,6 +46,8 @@ type limitsView struct {
 	Pids        int64 `json:"pids"`
 	CPUWeight   int64 `json:"cpu_weight"`
 	OpenFiles   int64 `json:"open_files"`
+	// DiskBytes is 0 without a limit.
+	DiskBytes int64 `json:"disk_bytes"`
 }
 
 type mountView struct {
@@ -90,8 +92,16 @@ func viewOf(w *carrelv1.Workspace) workspaceView {
 	}
 }
 
+// disk is "" without a limit.
+func (l limitsView) disk() string {
+	if l.DiskBytes == 0 {
+		return ""
+	}
+	return bytesText(l.DiskBytes)
+}
+
 func limitsOf(l *carrelv1.Limits) limitsView {
-	return limitsView{l.GetMemoryBytes(), l.GetSwapBytes(), l.GetPids(), l.GetCpuWeight(), l.GetOpenFiles()}
+	return limitsView{l.GetMemoryBytes(), l.GetSwapBytes(), l.GetPids(), l.GetCpuWeight(), l.GetOpenFiles(), l.GetDiskBytes()}
 }
 
 func (a *app) createCommand() *cobra.Command {
@@ -243,6 +253,7 @@ func (a *app) printWorkspace(v workspaceView) error {
 		{"pids", strconv.FormatInt(v.Limits.Pids, 10)},
 		{"cpu weight", strconv.FormatInt(v.Limits.CPUWeight, 10)},
 		{"open files", strconv.FormatInt(v.Limits.OpenFiles, 10)},
+		{"disk", v.Limits.disk()},
 		{"created", v.CreatedAt.Format(time.RFC3339)},
 		{"profile", v.Profile},
 		{"expires", v.expiry()},

@@ -65,6 +65,7 @@ var keys = []Key{
 		workspace.MinCPUWeight, workspace.MaxCPUWeight, func(l *workspace.Limits) *int64 { return &l.CPUWeight }),
 	limit("open_files", "open files of each process", parseCount, formatCount,
 		workspace.MinOpenFiles, workspace.MaxOpenFiles, func(l *workspace.Limits) *int64 { return &l.OpenFiles }),
+	disk(),
 	number("max_workspaces", "2000", "most workspaces at once", 1, 100_000, func(c *Config) *int { return &c.MaxWorkspaces }),
 	number("max_workspaces_per_owner", "0", "most workspaces of one owner; 0 for no bound", 0, 100_000, func(c *Config) *int { return &c.MaxPerOwner }),
 	number("max_running", "0", "most workspaces that run at once; 0 for no bound", 0, 100_000, func(c *Config) *int { return &c.MaxRunning }),
@@ -195,6 +196,21 @@ func limit(name, usage string, parse func(string) (int64, error), format func(in
 		},
 		get: func(c *Config) string { return format(*field(&c.Limits)) },
 	}
+}
+
+// disk is the one limit that may be absent.
+func disk() Key {
+	k := limit("disk", "what home and temporary directories hold together, or 0 for no limit", parseBytes, formatBytes,
+		workspace.MinDiskBytes, workspace.MaxDiskBytes, func(l *workspace.Limits) *int64 { return &l.DiskBytes })
+	set := k.set
+	k.set = func(c *Config, v string) error {
+		if n, err := parseBytes(v); err == nil && n == 0 {
+			c.Limits.DiskBytes = 0
+			return nil
+		}
+		return set(c, v)
+	}
+	return k
 }
 
 func absolute(limit int) func(string) error {

@@ -28,8 +28,28 @@ type controlDef struct {
 	remedy string
 }
 
-// projectMounts is the one control that not every workspace asks for.
-const projectMounts = "project-mounts"
+// projectMounts and disk are the controls that not every workspace asks for.
+const (
+	projectMounts = "project-mounts"
+	disk          = "disk"
+)
+
+// Asked says which of them a workspace asks for.
+type Asked struct{ Projects, Disk bool }
+
+// off is the control as it is reported when it was not asked for, and whether that is so.
+func (a Asked) off(id string) (workspace.Control, bool) {
+	switch id {
+	case projectMounts:
+		return workspace.Control{ID: id, State: workspace.Off, Evidence: "no directory of the host is mounted"}, !a.Projects
+	case disk:
+		return workspace.Control{
+			ID: id, State: workspace.Off, Evidence: "no disk limit is set; the file system's own space is the limit",
+			Remedy: "create the workspace with --disk, or put the data directory on a file system of its own",
+		}, !a.Disk
+	}
+	return workspace.Control{}, false
+}
 
 var inRootful = []Mode{Rootful}
 
@@ -64,26 +84,24 @@ var controls = []controlDef{
 	{"memory", inRootful, "enable the memory controller: on v2 echo +memory > /sys/fs/cgroup/cgroup.subtree_control; on v1 boot without cgroup_disable=memory"},
 	{"pids", inRootful, "enable the pids controller: on v2 echo +pids > /sys/fs/cgroup/cgroup.subtree_control; on v1 mount it below /sys/fs/cgroup"},
 	{projectMounts, inRootful, "report this with the output of carrel inspect: a directory of the host is not held as it must be"},
+	{disk, inRootful, "see that carrel doctor has yes for disk_image; report this with the output of carrel inspect"},
 	{"swap", nil, "boot with swapaccount=1 (cgroup v1), or turn swap off"},
 	{"cpu", nil, "enable the cpu controller: on v2 echo +cpu > /sys/fs/cgroup/cgroup.subtree_control; on v1 mount it below /sys/fs/cgroup"},
 }
 
 // notAsked are controls that this release does not request of anyone.
 var notAsked = []workspace.Control{
-	{ID: "disk", State: workspace.Off, Evidence: "no disk limit is set; the file system's own space is the limit", Remedy: "put the data directory on a file system of its own"},
 	{ID: "egress", State: workspace.Off, Evidence: "no destination is reachable, so there is nothing to filter"},
 }
 
 // Judge makes the report from what was found inside and outside. A control is
 // verified if it has findings and all of them hold; failed if one does not; unavailable
 // if there is none.
-//
-// With projects, project mounts were asked for.
-func Judge(mode Mode, projects bool, findings []Finding) workspace.Report {
+func Judge(mode Mode, asked Asked, findings []Finding) workspace.Report {
 	r := workspace.Report{Boundary: workspace.BoundaryNamespace, Root: workspace.RootSystem}
 	for _, def := range controls {
-		if def.id == projectMounts && !projects {
-			r.Controls = append(r.Controls, workspace.Control{ID: def.id, State: workspace.Off, Evidence: "no directory of the host is mounted"})
+		if c, off := asked.off(def.id); off {
+			r.Controls = append(r.Controls, c)
 			continue
 		}
 		c := workspace.Control{ID: def.id, Requested: true}

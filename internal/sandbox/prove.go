@@ -206,6 +206,7 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 		s.readCgroup(m),
 	}
 	list = append(list, s.checkProjects(m)...)
+	list = append(list, s.checkDisk(m)...)
 	// Bounding and ambient set, each capability on its own.
 	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
 		list = append(list, expect("capabilities", "", 0, unix.SYS_PRCTL, unix.PR_CAPBSET_READ, c, 0, 0, 0))

@@ -24,7 +24,7 @@ func control(t *testing.T, r workspace.Report, id string) workspace.Control {
 }
 
 func TestJudge(t *testing.T) {
-	r := sandbox.Judge(sandbox.Rootful, false, []sandbox.Finding{
+	r := sandbox.Judge(sandbox.Rootful, sandbox.Asked{}, []sandbox.Finding{
 		{Control: "seccomp", OK: true, Evidence: "a"},
 		{Control: "seccomp", OK: true, Evidence: "b"},
 		{Control: "landlock", OK: true, Evidence: "c"},
@@ -42,7 +42,7 @@ func TestJudge(t *testing.T) {
 	if c := control(t, r, "project-mounts"); c.State != workspace.Off || c.Requested || c.Required {
 		t.Errorf("%+v", c)
 	}
-	if c := control(t, sandbox.Judge(sandbox.Rootful, true, nil), "project-mounts"); c.State != workspace.Unavailable || !c.Required {
+	if c := control(t, sandbox.Judge(sandbox.Rootful, sandbox.Asked{Projects: true}, nil), "project-mounts"); c.State != workspace.Unavailable || !c.Required {
 		t.Errorf("%+v", c)
 	}
 	// Nothing found is not verified.

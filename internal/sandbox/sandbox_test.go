@@ -31,7 +31,7 @@ func claim(spec *sandbox.Spec, saysConfined bool) {
 	status := os.NewFile(uintptr(spec.FDs.Status), "status")
 	to := json.NewEncoder(status)
 	var all []sandbox.Finding
-	for _, c := range sandbox.Judge(sandbox.Rootful, false, nil).Controls {
+	for _, c := range sandbox.Judge(sandbox.Rootful, sandbox.Asked{}, nil).Controls {
 		all = append(all, sandbox.Finding{Control: c.ID, OK: true, Evidence: "it says so"})
 	}
 	if spec.FDs.SupProcs >= 0 {

@@ -44,7 +44,8 @@ const (
 )
 
 // Limits bound what the commands of a workspace can use together. Zero in a
-// request means the default; a Limits that is in force has no zero but Swap.
+// request means the default; a Limits that is in force has no zero but SwapBytes and
+// DiskBytes.
 type Limits struct {
 	// MemoryBytes is the ceiling on memory, page cache and tmpfs included.
 	MemoryBytes int64 `json:"memory_bytes"`
@@ -57,6 +58,9 @@ type Limits struct {
 	CPUWeight int64 `json:"cpu_weight"`
 	// OpenFiles is RLIMIT_NOFILE of each process.
 	OpenFiles int64 `json:"open_files"`
+	// DiskBytes is the size of the file system that holds the home and the private
+	// temporary directories; 0 is without a limit.
+	DiskBytes int64 `json:"disk_bytes,omitempty"`
 }
 
 // DefaultLimits are those of a workspace that asks for none.
@@ -69,6 +73,7 @@ const (
 	MinCPUWeight, MaxCPUWeight     = 1, 10000
 	MinOpenFiles, MaxOpenFiles     = 64, 1 << 20
 	MaxSwapBytes                   = 1 << 44
+	MinDiskBytes, MaxDiskBytes     = 16 << 20, 1 << 43
 )
 
 // OrDefault returns l with every zero replaced by the default.
@@ -82,6 +87,7 @@ func (l Limits) Or(d Limits) Limits {
 		Pids:        cmp.Or(l.Pids, d.Pids),
 		CPUWeight:   cmp.Or(l.CPUWeight, d.CPUWeight),
 		OpenFiles:   cmp.Or(l.OpenFiles, d.OpenFiles),
+		DiskBytes:   cmp.Or(l.DiskBytes, d.DiskBytes),
 	}
 }
 
@@ -101,6 +107,9 @@ func (l Limits) Validate() error {
 			return fmt.Errorf("cannot use %d as limit %s: it must be between %d and %d: %w",
 				c.v, c.name, c.min, c.max, errdefs.ErrInvalidArgument)
 		}
+	}
+	if d := l.DiskBytes; d != 0 && (d < MinDiskBytes || d > MaxDiskBytes) {
+		return fmt.Errorf("cannot use %d as limit disk_bytes: it must be between %d and %d, or 0 for none: %w", d, MinDiskBytes, int64(MaxDiskBytes), errdefs.ErrInvalidArgument)
 	}
 	return nil
 }

@@ -23,6 +23,7 @@ func TestLimits(t *testing.T) {
 		"pids":         func(l *workspace.Limits) { l.Pids = workspace.MaxPids + 1 },
 		"cpu_weight":   func(l *workspace.Limits) { l.CPUWeight = -1 },
 		"open_files":   func(l *workspace.Limits) { l.OpenFiles = 1 },
+		"disk_bytes":   func(l *workspace.Limits) { l.DiskBytes = workspace.MinDiskBytes - 1 },
 	} {
 		l := workspace.DefaultLimits
 		change(&l)

@@ -79,7 +79,7 @@ func (c *Client) Create(ctx context.Context, req *carrelv1.CreateRequest, mounts
 		Key: req.GetKey(), NoStart: req.GetNoStart(), Profile: req.GetProfile(), TTLMS: req.GetTtlMs(), IdleTimeoutMS: req.GetIdleTimeoutMs(), RequestID: req.GetRequestId(),
 		Mounts: m.Mounts,
 		Limits: workspace.Limits{
-			MemoryBytes: l.GetMemoryBytes(), SwapBytes: l.GetSwapBytes(), Pids: l.GetPids(), CPUWeight: l.GetCpuWeight(), OpenFiles: l.GetOpenFiles(),
+			MemoryBytes: l.GetMemoryBytes(), SwapBytes: l.GetSwapBytes(), Pids: l.GetPids(), CPUWeight: l.GetCpuWeight(), OpenFiles: l.GetOpenFiles(), DiskBytes: l.GetDiskBytes(),
 		},
 	}
 	var res fdapi.CreateResult

@@ -126,6 +126,7 @@ var binaries = []struct {
 			{internal + "pollfd", "watches a descriptor it inherited"},
 			{internal + "sandbox/cgroup", "makes the control groups"},
 			{internal + "sandbox/launch", "starts executors"},
+			{internal + "sandbox/image", "mounts file systems of a fixed size"},
 			{internal + "sealed", "the executor, as it was when the broker started"},
 			{internal + "grant", "mounts that a client asks for"},
 			{internal + "thread", "a start gives up rights on a thread of its own"},

@@ -30,12 +30,14 @@ const (
 )
 
 type Limits struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	MemoryBytes   int64                  `protobuf:"varint,1,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
-	SwapBytes     int64                  `protobuf:"varint,2,opt,name=swap_bytes,json=swapBytes,proto3" json:"swap_bytes,omitempty"`
-	Pids          int64                  `protobuf:"varint,3,opt,name=pids,proto3" json:"pids,omitempty"`
-	CpuWeight     int64                  `protobuf:"varint,4,opt,name=cpu_weight,json=cpuWeight,proto3" json:"cpu_weight,omitempty"`
-	OpenFiles     int64                  `protobuf:"varint,5,opt,name=open_files,json=openFiles,proto3" json:"open_files,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	MemoryBytes int64                  `protobuf:"varint,1,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	SwapBytes   int64                  `protobuf:"varint,2,opt,name=swap_bytes,json=swapBytes,proto3" json:"swap_bytes,omitempty"`
+	Pids        int64                  `protobuf:"varint,3,opt,name=pids,proto3" json:"pids,omitempty"`
+	CpuWeight   int64                  `protobuf:"varint,4,opt,name=cpu_weight,json=cpuWeight,proto3" json:"cpu_weight,omitempty"`
+	OpenFiles   int64                  `protobuf:"varint,5,opt,name=open_files,json=openFiles,proto3" json:"open_files,omitempty"`
+	// What home and temporary directories may hold together; 0 is without a limit.
+	DiskBytes     int64 `protobuf:"varint,6,opt,name=disk_bytes,json=diskBytes,proto3" json:"disk_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -101,6 +103,13 @@ func (x *Limits) GetCpuWeight() int64 {
 func (x *Limits) GetOpenFiles() int64 {
 	if x != nil {
 		return x.OpenFiles
+	}
+	return 0
+}
+
+func (x *Limits) GetDiskBytes() int64 {
+	if x != nil {
+		return x.DiskBytes
 	}
 	return 0
 }
@@ -4344,7 +4353,7 @@ var File_carrel_v1_carrel_proto protoreflect.FileDescriptor
 
 const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\n" +
-	"\x16carrel/v1/carrel.proto\x12\tcarrel.v1\"\x9c\x01\n" +
+	"\x16carrel/v1/carrel.proto\x12\tcarrel.v1\"\xbb\x01\n" +
 	"\x06Limits\x12!\n" +
 	"\fmemory_bytes\x18\x01 \x01(\x03R\vmemoryBytes\x12\x1d\n" +
 	"\n" +
@@ -4353,7 +4362,9 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\n" +
 	"cpu_weight\x18\x04 \x01(\x03R\tcpuWeight\x12\x1d\n" +
 	"\n" +
-	"open_files\x18\x05 \x01(\x03R\topenFiles\"\x9d\x01\n" +
+	"open_files\x18\x05 \x01(\x03R\topenFiles\x12\x1d\n" +
+	"\n" +
+	"disk_bytes\x18\x06 \x01(\x03R\tdiskBytes\"\x9d\x01\n" +
 	"\aControl\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\trequested\x18\x02 \x01(\bR\trequested\x12\x1a\n" +

@@ -38,6 +38,8 @@ type Config struct {
 	Listener *os.File
 	// Home, Tmp and VarTmp are directories. Required.
 	Home, Tmp, VarTmp *os.File
+	// Detached: they are mounts of their own already, attached nowhere.
+	Detached bool
 	// Projects are directories of the host, opened with their user's rights.
 	Projects []Project
 	// V1Sup are the `tasks` files of the v1 groups the executor is born in, V1Cmd those
@@ -202,6 +204,10 @@ func (in *inheritance) fill(c *Config) (status int, err error) {
 		dir *os.File
 		at  *int
 	}{{c.Home, &fds.Home}, {c.Tmp, &fds.Tmp}, {c.VarTmp, &fds.VarTmp}} {
+		if c.Detached {
+			*d.at = in.add(number(d.dir))
+			continue
+		}
 		tree, err := detach(number(d.dir))
 		if err != nil {
 			return -1, fmt.Errorf("cannot lend %s: %w", d.dir.Name(), err)
@@ -357,7 +363,7 @@ func converse(ctx context.Context, status *os.File, c *Config, pid int) (workspa
 			})
 		case len(p.Findings) > 0 && looked:
 			looking.Wait()
-			report := sandbox.Judge(sandbox.Rootful, len(c.Spec.Projects) > 0, append(p.Findings, seen...))
+			report := sandbox.Judge(sandbox.Rootful, sandbox.Asked{Projects: len(c.Spec.Projects) > 0, Disk: c.Spec.Limits.DiskBytes > 0}, append(p.Findings, seen...))
 			if err := report.Err(); err != nil {
 				return report, err
 			}

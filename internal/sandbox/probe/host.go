@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
+	"github.com/carrel-dev/carrel/internal/sandbox/image"
 )
 
 func mounts() cgroup.Mounts {
@@ -221,37 +222,25 @@ func tryNftables(*Config) (State, string, string) {
 	return Yes, "nf_tables answers", ""
 }
 
-// tryQuota asks the file system of the data directory whether it counts per user or
-// per project.
-func tryQuota(c *Config) (State, string, string) {
-	dir := nearest(c.DataDir)
-	const fix = "put the data directory on XFS or ext4 mounted with prjquota"
-	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return No, dir + ": " + err.Error(), fix
-	}
-	defer unix.Close(fd)
-	const sysQuotactlFD = 443                         // the same on every architecture
-	const getFormat, users, projects = 0x800004, 0, 2 // linux/quota.h
-	var on []string
-	var last error
-	for name, kind := range map[string]uintptr{"user": users, "project": projects} {
-		var format uint32
-		_, _, errno := unix.Syscall6(sysQuotactlFD, uintptr(fd), getFormat<<8|kind, 0, uintptr(unsafe.Pointer(&format)), 0, 0)
-		if errno == 0 {
-			on = append(on, name)
-		} else {
-			last = errno
-			if errno == unix.ESRCH {
-				last = errors.New("it is off")
-			}
+// tryImage asks for what a file system in a file needs.
+func tryImage(c *Config) (State, string, string) {
+	for _, path := range []string{"/usr/sbin/mke2fs", "/sbin/mke2fs", "/usr/bin/mke2fs"} {
+		if _, err := os.Stat(path); err != nil {
+			continue
 		}
+		if err := image.Ready(); err != nil {
+			return No, err.Error(), "modprobe loop ext4; in a container, give it /dev/loop-control and the loop devices"
+		}
+		if err := image.Grows(); err != nil {
+			return Partly, path + ", loop devices and ext4; a limit cannot be raised: " + err.Error(), "give the broker CAP_SYS_RESOURCE, or archive and restore with a larger --disk"
+		}
+		var fs unix.Statfs_t
+		if dir := nearest(c.DataDir); unix.Statfs(dir, &fs) == nil && fs.Type == unix.TMPFS_MAGIC {
+			return Partly, dir + " is on a tmpfs: what is in an image counts as memory of its workspace", "put the data directory on a disk"
+		}
+		return Yes, path + ", loop devices and ext4", ""
 	}
-	if len(on) == 0 {
-		return No, fmt.Sprintf("no quota on %s: %v", dir, last), fix
-	}
-	slices.Sort(on)
-	return Yes, strings.Join(on, " and ") + " quota on " + dir, ""
+	return No, "there is no mke2fs", "apt-get install e2fsprogs"
 }
 
 // nearest is path or its first parent that exists.

@@ -81,7 +81,7 @@ var checks = []check{
 	{"useradd", "a Unix user per workspace", true, tryUseradd},
 	{"id_range", "ids that belong to nobody else", true, tryIDRange},
 	{"nftables", "redirecting a workspace's network to its proxy", false, tryNftables},
-	{"disk_quota", "a limit on disk space", false, tryQuota},
+	{"disk_image", "a limit on disk space", false, tryImage},
 	{"kvm", "microVMs with hardware support", false, tryKVM},
 	{"unprivileged_user_namespaces", "workspaces without root", false, tryUnprivileged},
 	{"apparmor", "workspaces without root", false, tryAppArmor},

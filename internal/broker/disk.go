@@ -1,0 +1,297 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/sandbox"
+	"github.com/carrel-dev/carrel/internal/sandbox/image"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// A workspace with a limit on disk space has an image, images/<name>.img: a sparse file
+// with an ext4 of that size, in which its home and temporary directories lie. The file
+// belongs to root and to the group of the workspace's first id, which nobody is in: so it
+// is known whose it is, as ids are never used again.
+//
+//	create    <name>.new is made and filled, synced, and renamed to <name>.img
+//	start     attached to a loop device, mounted where nobody sees it, lent to the executor
+//	stop      the last mount goes with the workspace's namespace, the device with the mount
+//	destroy   moved into the place of the retained home, or removed
+//
+// The workspace never writes the image, only files in it: what is in its structures is the
+// kernel's own. So a mount may replay its journal, and nothing but the kernel reads it.
+
+// imageDirs are the directories of an image that are lent, as Config of package launch
+// wants them: the home, and those that stand for /tmp and /var/tmp.
+var imageDirs = []string{"home", temporary[0], temporary[1]}
+
+// keptImage is what the image of a destroyed workspace is called in its retained home.
+const keptImage = "disk.img"
+
+func imageName(name id.Workspace) string { return string(name) + ".img" }
+
+func newImageName(name id.Workspace) string { return string(name) + ".new" }
+
+// HoldsDisk is part of Effects.
+func (h *Host) HoldsDisk() error {
+	if _, err := tool("mke2fs"); err != nil {
+		return fmt.Errorf("the control disk is unavailable: %w", err)
+	}
+	if err := image.Ready(); err != nil {
+		return fmt.Errorf("the control disk is unavailable: %w", err)
+	}
+	return nil
+}
+
+// GrowsDisk is part of Effects.
+func (h *Host) GrowsDisk() error { return image.Grows() }
+
+// diskChange reports why a limit on disk space cannot be changed.
+func diskChange(name id.Workspace, from, to int64, grows func() error) error {
+	cannot := func(why string) error {
+		return fmt.Errorf("cannot change the disk limit of %s from %d to %d: %s: %w", name, from, to, why, errdefs.ErrFailedPrecondition)
+	}
+	switch {
+	case from == to:
+		return nil
+	case from == 0:
+		return cannot("it was created without one, and its files lie in directories of the host; archive it and restore it with --disk")
+	case to == 0:
+		return cannot("it was created with one, and its files lie in an image; archive it and restore it without")
+	case to < from:
+		return cannot("an image can grow and not shrink; archive it and restore it with a smaller --disk")
+	}
+	if err := grows(); err != nil {
+		return fmt.Errorf("cannot change the disk limit of %s: %w; or archive it and restore it with a larger --disk", name, err)
+	}
+	return nil
+}
+
+// mkfsArgs is the whole of what mke2fs is told. A new sparse file reads as zeros, so that
+// nothing has to be zeroed now or by the kernel later; the journal takes a 64th.
+func mkfsArgs(path string, bytes int64) []string {
+	journal := min(max(bytes>>26, 4), 64) // MiB
+	return []string{
+		"-q", "-F", "-t", "ext4", "-b", strconv.Itoa(image.Block), "-m", "0", "-i", "8192", "-I", "256",
+		"-J", "size=" + strconv.FormatInt(journal, 10), "-e", "remount-ro",
+		"-E", "lazy_itable_init=0,lazy_journal_init=1,root_owner=0:0", path,
+	}
+}
+
+// imageBytes is the size of an image: whole blocks.
+func imageBytes(limit int64) int64 { return limit &^ (image.Block - 1) }
+
+// MakeImage is part of Effects.
+func (h *Host) MakeImage(ctx context.Context, name id.Workspace, ids workspace.IDs, limit int64) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("cannot make the image of %s: %w", name, err)
+		}
+	}()
+	if err := h.HoldsDisk(); err != nil {
+		return err
+	}
+	there, err := h.ownImage(name, ids)
+	if err != nil || there {
+		return err
+	}
+	if err := h.unlinkImage(newImageName(name)); err != nil {
+		return err
+	}
+	f, err := openAt(h.images, newImageName(name), unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := errors.Join(withFD(f, func(fd int) error { return unix.Fchown(fd, 0, int(ids.Executor)) }), f.Truncate(imageBytes(limit))); err != nil {
+		return err
+	}
+	if said, err := once(ctx, "mke2fs", mkfsArgs(f.Name(), imageBytes(limit))...); err != nil {
+		return fmt.Errorf("mke2fs failed: %s: %w", firstOf(said, err.Error()), errdefs.ErrInternal)
+	}
+	if err := syncFile(f); err != nil {
+		return err
+	}
+	if err := withFD(h.images, func(fd int) error {
+		return unix.Renameat2(fd, newImageName(name), fd, imageName(name), unix.RENAME_NOREPLACE)
+	}); err != nil {
+		return err
+	}
+	return syncFile(h.images)
+}
+
+// ownImage reports whether name has an image, and refuses one that is another's.
+func (d *dirs) ownImage(name id.Workspace, ids workspace.IDs) (bool, error) {
+	var st unix.Stat_t
+	err := withFD(d.images, func(fd int) error { return unix.Fstatat(fd, imageName(name), &st, unix.AT_SYMLINK_NOFOLLOW) })
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	if err == nil {
+		err = isImage(&st, ids)
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot use %s/%s: %w", d.images.Name(), imageName(name), err)
+	}
+	return true, nil
+}
+
+func isImage(st *unix.Stat_t, ids workspace.IDs) error {
+	if st.Mode != unix.S_IFREG|0o600 || st.Uid != 0 || st.Gid != ids.Executor || st.Nlink != 1 {
+		return fmt.Errorf("it is not a file of root:%d alone with mode 0600; move it away, or give it back its owner: %w", ids.Executor, errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+func (d *dirs) unlinkImage(file string) error {
+	err := withFD(d.images, func(fd int) error { return unix.Unlinkat(fd, file, 0) })
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("cannot remove %s/%s: %w", d.images.Name(), file, err)
+	}
+	return nil
+}
+
+// removeImage removes the image of ids, if there is one, and one half made.
+func (d *dirs) removeImage(name id.Workspace, ids workspace.IDs) error {
+	if err := d.unlinkImage(newImageName(name)); err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	err := withFD(d.images, func(fd int) error { return unix.Fstatat(fd, imageName(name), &st, unix.AT_SYMLINK_NOFOLLOW) })
+	if errors.Is(err, unix.ENOENT) || err == nil && st.Gid != ids.Executor {
+		return nil // another's was not made for it, and stays
+	}
+	if err != nil {
+		return fmt.Errorf("cannot look at the image of %s: %w", name, err)
+	}
+	return d.unlinkImage(imageName(name))
+}
+
+// keepImage moves the image into a retained home.
+func (d *dirs) keepImage(name id.Workspace, ids workspace.IDs, kept *os.File) error {
+	there, err := d.ownImage(name, ids)
+	if err != nil || !there {
+		return err
+	}
+	return withFD(d.images, func(from int) error {
+		return withFD(kept, func(to int) error {
+			return unix.Renameat2(from, imageName(name), to, keptImage, unix.RENAME_NOREPLACE)
+		})
+	})
+}
+
+// mountImage makes the directories of a workspace with a limit ready to be lent.
+func (h *Host) mountImage(ctx context.Context, e Entry) (*image.Mounted, error) {
+	fail := func(err error) (*image.Mounted, error) {
+		return nil, fmt.Errorf("cannot mount the image of %s: %w", e.Name, err)
+	}
+	f, err := openAt(h.images, imageName(e.Name), unix.O_RDWR, 0)
+	if err != nil {
+		return fail(err)
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := fstat(f, &st); err != nil {
+		return fail(err)
+	}
+	if err := isImage(&st, e.IDs); err != nil {
+		return fail(err)
+	}
+	if want := imageBytes(e.Limits.DiskBytes); st.Size < want {
+		if err := f.Truncate(want); err != nil {
+			return fail(err)
+		}
+	}
+	m, err := image.Mount(ctx, f, h.images.Name(), func(root *os.File) error {
+		modes := []uint32{0o700, 0o1777, 0o1777}
+		for i, dir := range imageDirs {
+			if err := makeOwned(root, dir, modes[i], e.IDs.Work); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, imageDirs...)
+	if err != nil {
+		return fail(err)
+	}
+	return m, nil
+}
+
+// diskFindings looks from outside at where the directories of a started executor lie.
+func (h *Host) diskFindings(e Entry, pid int, device uint64) []sandbox.Finding {
+	var found []sandbox.Finding
+	add := func(ok bool, format string, a ...any) {
+		found = append(found, sandbox.Finding{Control: "disk", OK: ok, Evidence: "outside: " + fmt.Sprintf(format, a...)})
+	}
+	at := fmt.Sprintf("/sys/dev/block/%d:%d/", unix.Major(device), unix.Minor(device))
+	backing, err := os.ReadFile(at + "loop/backing_file")
+	path := h.images.Name() + "/" + imageName(e.Name)
+	size, serr := readUint(at + "size")
+	size *= 512 // sectors, whatever the device's own are
+	add(err == nil && string(backing) == path+"\n" && serr == nil && size > 0 && size <= uint64(e.Limits.DiskBytes),
+		"%s is of %d bytes and on %d:%d", firstOf(string(trimmed(backing)), at), size, unix.Major(device), unix.Minor(device))
+	for _, place := range sandbox.DiskPlaces(&sandbox.Spec{Name: e.Name}) {
+		var st unix.Stat_t
+		err := statInside(pid, place, func(fd int) error { return unix.Fstat(fd, &st) })
+		if err != nil {
+			add(false, "cannot look at %s: %v", place, err)
+			continue
+		}
+		add(st.Dev == device, "%s lies on %d:%d", place, unix.Major(st.Dev), unix.Minor(st.Dev))
+	}
+	return found
+}
+
+func readUint(path string) (uint64, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(string(trimmed(b)), 10, 64)
+}
+
+func trimmed(b []byte) []byte {
+	if n := len(b); n > 0 && b[n-1] == '\n' {
+		return b[:n-1]
+	}
+	return b
+}
+
+// statInside opens a directory as an executor sees it, without reading it. The executor's
+// root and what is mounted in it were put together by its first stage, and nothing inside
+// can change them.
+func statInside(pid int, place string, call func(fd int) error) error {
+	root, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(root)
+	fd, err := unix.Openat2(root, place, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return call(fd)
+}
+
+// diskUse is what the directories of a running workspace hold, -1 if that is not limited.
+func diskUse(e Entry) int64 {
+	if e.Limits.DiskBytes == 0 || e.Executor == nil {
+		return -1
+	}
+	var fs unix.Statfs_t
+	if err := statInside(e.Executor.PID, "/tmp", func(fd int) error { return unix.Fstatfs(fd, &fs) }); err != nil {
+		return -1
+	}
+	return int64(fs.Blocks-fs.Bfree) * fs.Bsize
+}
