@@ -18,7 +18,7 @@ import (
 // them, because Debian calls them required (procps: important). The libraries they
 // link are found.
 var userland = []string{
-	"base-files", "base-passwd", "bash", "coreutils", "dash", "diffutils", "findutils",
+	"base-files", "base-passwd", "bash", "coreutils", "dash", "diffutils", "e2fsprogs", "findutils",
 	"grep", "gzip", "hostname", "libc-bin", "libc6", "login", "mount", "passwd", "perl-base",
 	"procps", "sed", "tar", "util-linux",
 }
