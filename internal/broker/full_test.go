@@ -34,10 +34,10 @@ func TestNoneIsStartedInFullMemory(t *testing.T) {
 	e, _ := start(t, life, p.name)
 	conn := dialExecutor(t, e)
 	mem := totalMemory(t) / 100
-	// Nearly the ceiling, as memory that nothing but the end of the process gives back.
-	script := fmt.Sprintf("import time; b = bytearray(%d); open('full', 'w').close(); time.sleep(600)", mem*96/100-9<<20)
+	// Nearly the ceiling, as memory that nothing but the end of the workspace gives back.
+	script := fmt.Sprintf("dd if=/dev/zero of=/dev/shm/full bs=1048576 count=%d; sleep 600", mem*97/100>>20-4)
 	go func() {
-		_, _ = conn.Call(context.WithoutCancel(t.Context()), execapi.MethodExec, execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"python3", "-c", script}, Wait: true}, nil)
+		_, _ = conn.Call(context.WithoutCancel(t.Context()), execapi.MethodExec, execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"/bin/sh", "-c", script}, Wait: true}, nil)
 	}()
 	var err error
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
