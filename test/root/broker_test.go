@@ -178,7 +178,7 @@ func TestBrokerRefusesWhatIsOutOfPlace(t *testing.T) {
 	} {
 		all = append(all, attack{"limits " + bad, request(1, "create", create("crt-00000000", digest, bad)), true, true})
 	}
-	for _, bad := range []string{`{"memory_bytes":1e400}`, `{"memory_bytes":"1"}`, `{"memory_bytes":1.5}`, `{"disk_bytes":1}`, `[]`} {
+	for _, bad := range []string{`{"memory_bytes":1e400}`, `{"memory_bytes":"1"}`, `{"memory_bytes":1.5}`, `{"quota_bytes":1}`, `[]`} {
 		all = append(all, attack{"limits " + bad, request(1, "create", create("crt-00000000", digest, bad)), true, false})
 	}
 	for _, a := range all {
