@@ -21,7 +21,9 @@ import (
 // started; what runs is left alone.
 func TestNoneIsStartedInFullMemory(t *testing.T) {
 	p := newPlace(t)
-	p.settings.CgroupMemoryPercent = 1
+	// The least that a few executors fit into.
+	total := totalMemory(t)
+	p.settings.CgroupMemoryPercent = int(256<<20*100/total) + 1
 	life := p.mustOpen(t)
 	limits := workspace.Limits{MemoryBytes: 8 << 30, Pids: 64, CPUWeight: 100, OpenFiles: 256}
 	if _, err := life.Create(t.Context(), p.name, digest, limits, nil, "", workspace.StateDestroyed); err != nil {
@@ -33,7 +35,7 @@ func TestNoneIsStartedInFullMemory(t *testing.T) {
 	}
 	e, _ := start(t, life, p.name)
 	conn := dialExecutor(t, e)
-	mem := totalMemory(t) / 100
+	mem := total / 100 * int64(p.settings.CgroupMemoryPercent)
 	// Nearly the ceiling, as memory that nothing but the end of the workspace gives back.
 	script := fmt.Sprintf("dd if=/dev/zero of=/dev/shm/full bs=1048576 count=%d; sleep 600", mem*97/100>>20-4)
 	go func() {
