@@ -25,6 +25,7 @@ const (
 	MethodLogs          = "logs"
 	MethodStopTask      = "stop_task"
 	MethodList          = "list"
+	MethodHold          = "hold"
 	MethodShutdown      = "shutdown"
 	MethodExited        = "exited"
 )
@@ -94,8 +95,11 @@ const (
 	FD Stream = "fd"
 )
 
-// ProgramVersion is the version from which on an executor takes ExecParams.Program.
-const ProgramVersion = 2
+// The versions from which on an executor takes ExecParams.Program and MethodHold.
+const (
+	ProgramVersion = 2
+	HoldVersion    = 2
+)
 
 // ExecParams starts a command (MethodExec), or one on a terminal
 // (MethodSpawnTerminal, where the streams are ignored and one fd comes back:
@@ -200,6 +204,12 @@ type OutputResult struct {
 	Lost int64 `json:"lost,omitempty"`
 	// Status is set if the command has ended.
 	Status *Status `json:"status,omitempty"`
+}
+
+// HoldParams (MethodHold) has new commands refused, or no longer. Once On is answered,
+// none is being born: those let through before have become what they run.
+type HoldParams struct {
+	On bool `json:"on"`
 }
 
 // StopTaskParams sends Signal to a command's process group, or ends it and all

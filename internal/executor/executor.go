@@ -55,6 +55,11 @@ type Executor struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 
+	// holding: new commands are refused. The loop's thread alone looks at it. A command
+	// that is cloned into a frozen group never gets to run its program, and the thread
+	// that it is born from waits for that.
+	holding bool
+
 	oomSeen atomic.Int64
 
 	mu       sync.Mutex

@@ -44,6 +44,7 @@ var methods = map[string]struct {
 	execapi.MethodLogs:          {10 * time.Second, (*peer).logs},
 	execapi.MethodStopTask:      {10 * time.Second, (*peer).stopTask},
 	execapi.MethodList:          {10 * time.Second, (*peer).list},
+	execapi.MethodHold:          {10 * time.Second, (*peer).hold},
 	execapi.MethodShutdown:      {2 * time.Minute, (*peer).shutdown},
 }
 
@@ -226,6 +227,24 @@ func (p *peer) stopTask(_ context.Context, r *jsonrpc.Request) (any, []*os.File,
 
 func (p *peer) list(context.Context, *jsonrpc.Request) (any, []*os.File, error) {
 	return p.e.list(), nil, nil
+}
+
+func (p *peer) hold(_ context.Context, r *jsonrpc.Request) (any, []*os.File, error) {
+	var in execapi.HoldParams
+	if err := r.Decode(&in); err != nil {
+		return nil, nil, err
+	}
+	p.inLoop(func() { p.e.holding = in.On })
+	return struct{}{}, nil, nil
+}
+
+// inLoop runs f on the loop's thread and returns when it has.
+func (p *peer) inLoop(f func()) {
+	if p.onLoop {
+		f()
+		return
+	}
+	p.e.loop.do(f)
 }
 
 func (p *peer) shutdown(_ context.Context, r *jsonrpc.Request) (any, []*os.File, error) {

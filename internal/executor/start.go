@@ -34,11 +34,7 @@ func (e *Executor) start(p *peer, in *execapi.ExecParams, tty bool, given []*os.
 	}
 	var far []*os.File
 	var err error
-	if p.onLoop {
-		far, err = e.spawn(c, in, given)
-	} else {
-		e.loop.do(func() { far, err = e.spawn(c, in, given) })
-	}
+	p.inLoop(func() { far, err = e.spawn(c, in, given) })
 	if err != nil {
 		e.forget(c)
 		return nil, nil, err
@@ -91,6 +87,9 @@ type birth struct {
 // spawn makes the streams and forks. It runs on the loop's thread, which lives in the
 // commands' groups.
 func (e *Executor) spawn(c *command, in *execapi.ExecParams, given []*os.File) (far []*os.File, err error) {
+	if e.holding {
+		return nil, fmt.Errorf("cannot run anything in workspace %s: it is paused; let it go on with \"carrel resume %s\": %w", e.spec.Name, e.spec.Name, errdefs.ErrFailedPrecondition)
+	}
 	b := &birth{argv: in.Argv, env: e.environment(in), dir: in.Cwd, tty: c.tty, attached: !c.detached, uid: e.spec.IDs.Work, child: [3]int{-1, -1, -1}, program: -1}
 	if b.dir == "" {
 		b.dir = e.spec.Home()

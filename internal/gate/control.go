@@ -27,10 +27,8 @@ func (g *Gate) Resume(ctx context.Context, p principal.Principal, ref string) (w
 	return g.turn(ctx, p, ref, action.Resume, workspace.StatePaused, workspace.StateRunning, g.cfg.Runtime.Resume)
 }
 
-// settleBirths is how long a pause waits for commands that were let through before it.
-const settleBirths = 150 * time.Millisecond
-
-// turn moves a workspace from one state to another; one that is there already stays.
+// turn moves a workspace from one state to another. One that is there already is told
+// so again, which mends what an attempt that broke off has left.
 func (g *Gate) turn(ctx context.Context, p principal.Principal, ref string, kind action.Kind, from, to workspace.State,
 	do func(context.Context, id.Workspace) (runtime.Workspace, error),
 ) (workspace.View, error) {
@@ -40,20 +38,13 @@ func (g *Gate) turn(ctx context.Context, p principal.Principal, ref string, kind
 	}
 	err = g.exclusive(ctx, slot{name: w.Name}, kind, true, func(ctx context.Context) error {
 		w, err := g.living(w.Name)
-		if err != nil || w.State == to {
+		if err != nil {
 			return err
 		}
-		if w.State != from {
+		if w.State != from && w.State != to {
 			return fmt.Errorf("cannot %s workspace %s: it is %s: %w", verb(kind), w.Name, w.State, errdefs.ErrFailedPrecondition)
 		}
 		return g.on(ctx, p, w, action.Action{Kind: kind}, func(ctx context.Context) (any, error) {
-			if kind == action.Pause {
-				// New commands wait for the end of this from now on. One that is being born
-				// while its group is frozen would hold its executor up until it goes on.
-				t := time.NewTimer(settleBirths)
-				defer t.Stop()
-				<-t.C
-			}
 			rt, err := do(ctx, w.Name)
 			if err != nil {
 				return nil, err

@@ -136,14 +136,14 @@ func (d *runtimeDouble) Stop(_ context.Context, name id.Workspace) (runtime.Work
 }
 
 func (d *runtimeDouble) Pause(_ context.Context, name id.Workspace) (runtime.Workspace, error) {
-	if err := d.begin("pause", name); err != nil {
+	if err := d.reach("pause", name); err != nil {
 		return runtime.Workspace{}, err
 	}
 	return d.set(name, workspace.StatePaused)
 }
 
 func (d *runtimeDouble) Resume(_ context.Context, name id.Workspace) (runtime.Workspace, error) {
-	if err := d.begin("resume", name); err != nil {
+	if err := d.reach("resume", name); err != nil {
 		return runtime.Workspace{}, err
 	}
 	return d.set(name, workspace.StateRunning)

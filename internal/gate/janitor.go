@@ -122,7 +122,7 @@ func (g *Gate) use(name id.Workspace) (closing bool) {
 	defer g.mu.Unlock()
 	g.used[name] = time.Now()
 	o := g.ops[slot{name: name}]
-	return o != nil && (o.kind == quiet || o.kind == action.Pause)
+	return o != nil && o.kind == quiet
 }
 
 // touch notes that a workspace is in use.

@@ -211,7 +211,12 @@ func (g *Gate) reconcile(ctx context.Context, w store.Workspace, rt runtime.Work
 			return err
 		}
 	}
-	if err := g.cfg.Runtime.Ping(ctx, w.Name); err != nil {
+	// A pause or a resume that broke off is finished with the executor, too.
+	settle := g.cfg.Runtime.Resume
+	if rt.State == workspace.StatePaused {
+		settle = g.cfg.Runtime.Pause
+	}
+	if _, err := settle(ctx, w.Name); err != nil {
 		g.cfg.Log.Warn("the executor of a workspace does not answer; the workspace is stopped", "workspace", w.Name, "error", err)
 		return g.tolerate(w, g.stop(ctx, principal.Self(), w.Name))
 	}

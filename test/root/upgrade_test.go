@@ -65,18 +65,23 @@ func TestUpgrade(t *testing.T) {
 	if out := with(bin, "exec", "demo", "--", "cat", "file"); out != "kept" {
 		t.Errorf("exec: %q", out)
 	}
-	with(bin, "pause", "demo")
-	with(bin, "resume", "demo")
 	if out := with(bin, "inspect", "-o", "json", "demo"); !strings.Contains(out, `"pids": 99`) || !strings.Contains(out, `"state": "running"`) {
 		t.Errorf("inspect: %s", out)
 	}
 	// What it cannot do is said, with what to do.
-	if r := h.try(nil, "", "archive", "create", "--live", "demo"); r.code == 0 || !strings.Contains(r.err, "of an earlier release; stop and start the workspace") {
-		t.Errorf("archive: %+v", r)
+	for _, args := range [][]string{{"pause", "demo"}, {"archive", "create", "--live", "demo"}} {
+		if r := h.try(nil, "", args...); r.code == 0 || !strings.Contains(r.err, "of an earlier release; stop and start the workspace") {
+			t.Errorf("%v: %+v", args, r)
+		}
+	}
+	if out := with(bin, "exec", "demo", "--", "cat", "file"); out != "kept" {
+		t.Errorf("exec after a pause that was refused: %q", out)
 	}
 	with(bin, "kill", "demo", cmd)
 	with(bin, "stop", "demo")
 	with(bin, "start", "demo")
+	with(bin, "pause", "demo")
+	with(bin, "resume", "demo")
 	with(bin, "archive", "create", "demo")
 	with(bin, "audit", "verify")
 	// The way back is refused by what has changed, and harms nothing.

@@ -241,6 +241,11 @@ func (l *link) lostError(cause error) error {
 		l.name, cause, errdefs.ErrUnavailable)
 }
 
+// earlier says that what was asked for takes an executor of this release.
+func (l *link) earlier(what string) error {
+	return fmt.Errorf("cannot %s %s: its executor is of an earlier release; stop and start the workspace: %w", what, l.name, errdefs.ErrFailedPrecondition)
+}
+
 // explain replaces the bare error of a connection that ended during a call that was
 // made with ctx.
 func (l *link) explain(ctx context.Context, err error) error {
@@ -327,7 +332,7 @@ func (l *link) detach(ctx context.Context, p execapi.ExecParams, tty bool) error
 func (l *link) attach(ctx context.Context, p execapi.ExecParams, tty bool, fds []*os.File) (*process, error) {
 	proc := &process{link: l, id: p.ID, done: make(chan struct{})}
 	if p.Program && l.version < execapi.ProgramVersion {
-		return nil, fmt.Errorf("cannot run %s in workspace %s: its executor is of an earlier release; stop and start the workspace: %w", p.Argv[0], l.name, errdefs.ErrFailedPrecondition)
+		return nil, l.earlier("run " + p.Argv[0] + " in workspace")
 	}
 	l.mu.Lock()
 	if l.gone != nil {

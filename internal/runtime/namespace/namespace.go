@@ -118,14 +118,46 @@ func (r *Runtime) Stop(ctx context.Context, name id.Workspace) (runtime.Workspac
 	return r.change(ctx, brokerapi.MethodStop, brokerapi.NameParams{Name: name})
 }
 
-// Pause implements runtime.Runtime.
+// Pause implements runtime.Runtime. What is frozen is held: the executor starts nothing
+// new from before its commands are frozen until after they have thawed.
 func (r *Runtime) Pause(ctx context.Context, name id.Workspace) (runtime.Workspace, error) {
-	return r.change(ctx, brokerapi.MethodPause, brokerapi.NameParams{Name: name})
+	if err := r.hold(ctx, name, true); err != nil {
+		return runtime.Workspace{}, err
+	}
+	w, err := r.change(ctx, brokerapi.MethodPause, brokerapi.NameParams{Name: name})
+	if err == nil {
+		return w, nil
+	}
+	// It may have been frozen, when it was the answer that got lost.
+	if _, undo := r.Resume(context.WithoutCancel(ctx), name); undo != nil {
+		err = fmt.Errorf("%w; and it could not be let go on, \"carrel resume %s\" does: %w", err, name, undo)
+	}
+	return runtime.Workspace{}, err
 }
 
 // Resume implements runtime.Runtime.
 func (r *Runtime) Resume(ctx context.Context, name id.Workspace) (runtime.Workspace, error) {
-	return r.change(ctx, brokerapi.MethodResume, brokerapi.NameParams{Name: name})
+	w, err := r.change(ctx, brokerapi.MethodResume, brokerapi.NameParams{Name: name})
+	if err != nil {
+		return runtime.Workspace{}, err
+	}
+	return w, r.hold(ctx, name, false)
+}
+
+// hold has the executor refuse new commands, or no longer.
+func (r *Runtime) hold(ctx context.Context, name id.Workspace, on bool) error {
+	l, err := r.link(ctx, name)
+	if err != nil {
+		return err
+	}
+	if l.version < execapi.HoldVersion {
+		if !on {
+			return nil // it never held
+		}
+		return l.earlier("pause workspace")
+	}
+	_, err = r.ask(ctx, name, execapi.MethodHold, execapi.HoldParams{On: on}, nil)
+	return err
 }
 
 // Limit implements runtime.Runtime.

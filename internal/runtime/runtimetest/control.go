@@ -1,7 +1,10 @@
 package runtimetest
 
 import (
+	"context"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -77,6 +80,55 @@ func testPause(t *testing.T, s *suite) {
 	}
 	_, err := s.Pause(ctx, w.Name)
 	is(t, "pausing what is stopped", err, errdefs.ErrFailedPrecondition)
+}
+
+// Whatever is being started when it is paused, a workspace stands still, its executor
+// answers, and what is refused meanwhile is told so.
+func testPauseWhileStarting(t *testing.T, s *suite) {
+	w := s.started(t)
+	ctx := t.Context()
+	over, stop := context.WithCancel(ctx)
+	defer stop()
+	var running sync.WaitGroup
+	var ran, refused atomic.Int64
+	for range 6 {
+		running.Go(func() {
+			for over.Err() == nil {
+				res, err := s.Runtime.Run(ctx, w.Name, sh("exit 3"))
+				switch {
+				case err == nil && res.Status.Code == 3:
+					ran.Add(1)
+				case errdefs.IsFailedPrecondition(err):
+					refused.Add(1)
+					time.Sleep(time.Millisecond)
+				default:
+					t.Errorf("%+v, %v", res.Status, err)
+					return
+				}
+			}
+		})
+	}
+	for range 50 {
+		if _, err := s.Pause(ctx, w.Name); err != nil {
+			t.Error(err)
+			break
+		}
+		began := time.Now()
+		if err := s.Ping(ctx, w.Name); err != nil || time.Since(began) > time.Second {
+			t.Errorf("the executor answers after %v: %v", time.Since(began), err)
+		}
+		_, err := s.Runtime.Run(ctx, w.Name, sh("exit 3"))
+		is(t, "a command while paused", err, errdefs.ErrFailedPrecondition)
+		if _, err := s.Resume(ctx, w.Name); err != nil {
+			t.Error(err)
+			break
+		}
+	}
+	stop()
+	running.Wait()
+	if ran.Load() == 0 || refused.Load() == 0 {
+		t.Errorf("%d ran, %d were refused", ran.Load(), refused.Load())
+	}
 }
 
 // Limits change while a workspace runs, and what it uses is told.

@@ -57,6 +57,7 @@ func Run(t *testing.T, open func(t *testing.T) runtime.Runtime) {
 		{"ExecutorKilled", testExecutorKilled},
 		{"StopEndsCommands", testStopEndsCommands},
 		{"Pause", testPause},
+		{"PauseWhileStarting", testPauseWhileStarting},
 		{"Limit", testLimit},
 		{"ConcurrentCommands", testConcurrentCommands},
 		{"ConcurrentLifecycle", testConcurrentLifecycle},
