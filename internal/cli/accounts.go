@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -243,9 +244,19 @@ func colonFile(path string) func(yield func([]string) bool) {
 	}
 }
 
-// runTool runs a program of the host with an environment of its own.
+// toolTimeout bounds one program of the host.
+const toolTimeout = time.Minute
+
+// runTool runs a program of the host with an environment of its own. Begun, it is not
+// broken off, by ctx or from the keyboard: it would leave its locks, or half of a user.
 func runTool(ctx context.Context, path string, args ...string) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), toolTimeout)
+	defer cancel()
 	c := exec.CommandContext(ctx, path, args...)
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // out of the terminal's foreground
 	c.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
 	out, err := c.CombinedOutput()
 	if errors.Is(err, fs.ErrNotExist) {

@@ -12,6 +12,7 @@ var (
 	CheckDir  = checkDir
 	Enterable = enterable
 	StartTime = startTime
+	RunTool   = runTool
 )
 
 // Running reports whether the pid file name in the runtime directory dir names a
