@@ -23,11 +23,12 @@ func TestToolIsNotBrokenOff(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	impatient := errors.New("impatient")
 	go func() {
-		for range 500 {
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); <-tick.C {
 			if _, err := os.Stat(begun); err == nil {
 				break
 			}
-			time.Sleep(10 * time.Millisecond)
 		}
 		cancel(impatient)
 	}()

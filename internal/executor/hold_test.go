@@ -72,6 +72,7 @@ func TestHoldWaitsForBirths(t *testing.T) {
 	}
 	for range 50 {
 		var running sync.WaitGroup
+		ran := make(chan struct{}, 1)
 		for _, c := range starters {
 			running.Go(func() {
 				for {
@@ -83,10 +84,20 @@ func TestHoldWaitsForBirths(t *testing.T) {
 						t.Error(err)
 						return
 					}
+					select {
+					case ran <- struct{}{}:
+					default:
+					}
 				}
 			})
 		}
-		time.Sleep(5 * time.Millisecond)
+		for range len(starters) {
+			select {
+			case <-ran:
+			case <-time.After(5 * time.Second):
+				t.Fatal("no command runs")
+			}
+		}
 		control.hold(true)
 		freeze(true)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)

@@ -257,7 +257,9 @@ func until(t testing.TB, what string, yes func() bool) {
 func (h *host) look(t testing.TB, want check.Expect, but ...check.Kind) {
 	t.Helper()
 	var left []check.Left
-	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); ; <-tick.C {
 		in, err := check.Read(h.data, h.prefix)
 		must(t, err)
 		in.Before, in.Except = before, append(but, disturbed(t)...)
