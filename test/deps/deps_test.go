@@ -29,6 +29,7 @@ var tiers = []deps.Tier{
 	{Name: "principal", Level: 1},
 	{Name: "workspace", Level: 1},
 	{Name: "action", Level: 1, With: []string{"principal", "workspace"}},
+	{Name: "policy", Level: 1, With: []string{"shell"}},
 
 	{Name: "audit", Level: 2},
 	{Name: "store", Level: 2},

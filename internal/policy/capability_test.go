@@ -1,0 +1,39 @@
+package policy_test
+
+import (
+	"regexp"
+	"testing"
+
+	"github.com/carrel-dev/carrel/internal/policy"
+)
+
+func TestTableOfCapabilities(t *testing.T) {
+	name := regexp.MustCompile(`^[a-z_]+(\.[a-z_]+)?$`)
+	seen := map[string]bool{}
+	for c, info := range policy.Capabilities {
+		if !name.MatchString(info.Name) || info.Doc == "" {
+			t.Errorf("capability %d has name %q and doc %q", c, info.Name, info.Doc)
+		}
+		if seen[info.Name] {
+			t.Errorf("%s stands twice", info.Name)
+		}
+		seen[info.Name] = true
+		got, ok := policy.CapabilityByName(info.Name)
+		if c != 0 && (!ok || int(got) != c) {
+			t.Errorf("%s is found as %v, %v", info.Name, got, ok)
+		}
+		if info.Harmless && info.Destructive {
+			t.Errorf("%s is both harmless and destructive", info.Name)
+		}
+	}
+	if _, ok := policy.CapabilityByName("filesystem.dream"); ok {
+		t.Error("a capability that does not exist is found")
+	}
+	if len(policy.Capabilities) > 64 {
+		t.Error("a Set holds 64")
+	}
+	s := policy.SetOf(policy.SecretRead, policy.FilesystemRead, policy.NoCapability)
+	if n := s.Names(); len(n) != 2 || n[0] != "filesystem.read" || n[1] != "secret.read" {
+		t.Errorf("names of a set: %v", n)
+	}
+}
