@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/broker"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -21,7 +22,7 @@ func TestGroupAndLink(t *testing.T) {
 	p.settings.HomeLinks = p.settings.DataDir + "/links"
 	life := p.mustOpen(t)
 	limits := workspace.Limits{MemoryBytes: 256 << 20, Pids: 64, CPUWeight: 100, OpenFiles: 256}
-	if _, err := life.Create(t.Context(), p.name, digest, limits, nil, ""); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "groupadd --system "+group) {
+	if _, _, err := life.Create(t.Context(), p.name, broker.Plan{KeyDigest: digest, Limits: limits}, ""); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "groupadd --system "+group) {
 		t.Fatalf("without the group: %v", err)
 	}
 	if out, err := exec.CommandContext(t.Context(), "groupadd", "--system", group).CombinedOutput(); err != nil {
@@ -36,7 +37,7 @@ func TestGroupAndLink(t *testing.T) {
 	if err := os.WriteFile(link, []byte("somebody's"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := life.Create(t.Context(), p.name, digest, limits, nil, "", workspace.StateDestroyed); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "move it away") {
+	if _, _, err := life.Create(t.Context(), p.name, broker.Plan{KeyDigest: digest, Limits: limits}, "", workspace.StateDestroyed); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "move it away") {
 		t.Errorf("over somebody's file: %v", err)
 	}
 	if b, err := os.ReadFile(link); err != nil || string(b) != "somebody's" {

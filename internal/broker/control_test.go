@@ -120,7 +120,7 @@ func TestRecoverFreezesAndLimits(t *testing.T) {
 	dir := t.TempDir()
 	h := newHost()
 	l := lifecycle(t, dir, h)
-	if _, err := l.Create(t.Context(), name, digest, workspace.DefaultLimits, nil, ""); err != nil {
+	if _, _, err := l.Create(t.Context(), name, broker.Plan{KeyDigest: digest, Limits: workspace.DefaultLimits}, ""); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := l.Start(t.Context(), name, workspace.StateStopped); err != nil {

@@ -45,7 +45,7 @@ func newLimited(t *testing.T) (*place, *broker.Lifecycle, broker.Entry) {
 
 func (p *place) createLimited(t *testing.T, life *broker.Lifecycle) broker.Entry {
 	t.Helper()
-	e, err := life.Create(t.Context(), p.name, digest, withDisk(limited), nil, "", workspace.StateDestroyed)
+	e, _, err := life.Create(t.Context(), p.name, broker.Plan{KeyDigest: digest, Limits: withDisk(limited)}, "", workspace.StateDestroyed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -415,7 +415,7 @@ func TestHalfMadeImage(t *testing.T) {
 	if _, err := os.Stat(p.image()); err != nil {
 		t.Errorf("an image that no create made is gone: %v", err)
 	}
-	if _, err := life.Create(t.Context(), p.name, digest, withDisk(limited), nil, "", workspace.StateDestroyed); !errdefs.IsFailedPrecondition(err) {
+	if _, _, err := life.Create(t.Context(), p.name, broker.Plan{KeyDigest: digest, Limits: withDisk(limited)}, "", workspace.StateDestroyed); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("a create over it: %v", err)
 	}
 	if err := os.Remove(p.image()); err != nil {

@@ -408,7 +408,11 @@ func call[T any](t testing.TB, c *jsonrpc.Conn, method string, params any) (T, e
 
 func create(t testing.TB, c *jsonrpc.Conn, name id.Workspace) (brokerapi.Workspace, error) {
 	t.Helper()
-	return call[brokerapi.Workspace](t, c, brokerapi.MethodCreate, brokerapi.CreateParams{Name: name, KeyDigest: digest})
+	res, err := call[brokerapi.StartResult](t, c, brokerapi.MethodCreate, brokerapi.CreateParams{Name: name, KeyDigest: digest})
+	if len(res.Report.Controls) > 0 {
+		t.Errorf("a create that is not to start anything proves %+v", res.Report)
+	}
+	return res.Workspace, err
 }
 
 func mustCreate(t testing.TB, c *jsonrpc.Conn, name id.Workspace) brokerapi.Workspace {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/broker"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
@@ -26,11 +27,11 @@ func TestNoneIsStartedInFullMemory(t *testing.T) {
 	p.settings.CgroupMemoryPercent = int(256<<20*100/total) + 1
 	life := p.mustOpen(t)
 	limits := workspace.Limits{MemoryBytes: 8 << 30, Pids: 64, CPUWeight: 100, OpenFiles: 256}
-	if _, err := life.Create(t.Context(), p.name, digest, limits, nil, "", workspace.StateDestroyed); err != nil {
+	if _, _, err := life.Create(t.Context(), p.name, broker.Plan{KeyDigest: digest, Limits: limits}, "", workspace.StateDestroyed); err != nil {
 		t.Fatal(err)
 	}
 	second := id.Workspace(fmt.Sprintf("cbt-%08x", rand.Uint32()))
-	if _, err := life.Create(t.Context(), second, digest, limits, nil, "", workspace.StateDestroyed); err != nil {
+	if _, _, err := life.Create(t.Context(), second, broker.Plan{KeyDigest: digest, Limits: limits}, "", workspace.StateDestroyed); err != nil {
 		t.Fatal(err)
 	}
 	e, _ := start(t, life, p.name)

@@ -66,7 +66,7 @@ func TestHomeThatIsASymlink(t *testing.T) {
 	if err := os.Symlink(victim, home); err != nil {
 		t.Fatal(err)
 	}
-	_, err := life.Create(t.Context(), p.name, digest, workspace.DefaultLimits, nil, "")
+	_, _, err := life.Create(t.Context(), p.name, broker.Plan{KeyDigest: digest, Limits: workspace.DefaultLimits}, "")
 	if err == nil {
 		t.Error("created")
 	}
@@ -95,7 +95,7 @@ func TestUserOfTheHost(t *testing.T) {
 	}
 	defer func() { _ = exec.Command("userdel", string(p.name)).Run() }()
 	before := getent(t, "passwd", string(p.name))
-	if _, err := life.Create(t.Context(), p.name, digest, workspace.DefaultLimits, nil, ""); !errdefs.IsAlreadyExists(err) {
+	if _, _, err := life.Create(t.Context(), p.name, broker.Plan{KeyDigest: digest, Limits: workspace.DefaultLimits}, ""); !errdefs.IsAlreadyExists(err) {
 		t.Errorf("got %v", err)
 	}
 	if got := getent(t, "passwd", string(p.name)); got != before || got == "" {

@@ -71,23 +71,23 @@ func TestGrantComesFirst(t *testing.T) {
 	defer life.Close()
 	g := &broker.Grant{KeyDigest: digest, Asked: []workspace.Mount{{Source: "/a", Destination: "/workspace"}}}
 	h.set("TakeMounts", errors.New("no such right"))
-	if _, err := life.Create(t.Context(), name, digest, workspace.DefaultLimits, g, "", workspace.StateDestroyed); err == nil || !strings.Contains(err.Error(), "no such right") {
+	if _, _, err := life.Create(t.Context(), name, broker.Plan{KeyDigest: digest, Limits: workspace.DefaultLimits, Grant: g}, "", workspace.StateDestroyed); err == nil || !strings.Contains(err.Error(), "no such right") {
 		t.Errorf("%v", err)
 	}
 	if did := h.reset(); slices.ContainsFunc(did, func(s string) bool { return strings.HasPrefix(s, "AddUser") }) || len(life.List()) != 0 {
 		t.Errorf("it did %v", did)
 	}
 	h.set("TakeMounts", nil)
-	e, err := life.Create(t.Context(), name, digest, workspace.DefaultLimits, g, "", workspace.StateDestroyed)
+	e, _, err := life.Create(t.Context(), name, broker.Plan{KeyDigest: digest, Limits: workspace.DefaultLimits, Grant: g}, "", workspace.StateDestroyed)
 	if err != nil || len(e.Mounts) != 1 || e.Mounts[0].Source != "/a" {
 		t.Fatalf("%+v %v", e, err)
 	}
 	h.reset()
-	again, err := life.Create(t.Context(), name, digest, workspace.DefaultLimits, g, "", workspace.StateStopped)
+	again, _, err := life.Create(t.Context(), name, broker.Plan{KeyDigest: digest, Limits: workspace.DefaultLimits, Grant: g}, "", workspace.StateStopped)
 	if err != nil || again.IDs != e.IDs || len(h.reset()) != 0 {
 		t.Errorf("%+v %v", again, err)
 	}
-	if _, err := life.Create(t.Context(), name, strings.Repeat("b", 64), workspace.DefaultLimits, g, "", workspace.StateStopped); !errdefs.IsAlreadyExists(err) || len(h.reset()) != 0 {
+	if _, _, err := life.Create(t.Context(), name, broker.Plan{KeyDigest: strings.Repeat("b", 64), Limits: workspace.DefaultLimits, Grant: g}, "", workspace.StateStopped); !errdefs.IsAlreadyExists(err) || len(h.reset()) != 0 {
 		t.Errorf("%v", err)
 	}
 }

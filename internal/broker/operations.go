@@ -145,8 +145,8 @@ func (s *session) create(ctx context.Context, r *jsonrpc.Request, states []works
 	if len(p.Mounts) > 0 {
 		g = &Grant{KeyDigest: p.KeyDigest, Asked: p.Mounts, File: r.FDs[0]}
 	}
-	e, err := s.life.Create(ctx, p.Name, p.KeyDigest, limits, g, states...)
-	return e.wire(), err
+	e, report, err := s.life.Create(ctx, p.Name, Plan{KeyDigest: p.KeyDigest, Limits: limits, Grant: g, Start: p.Start}, states...)
+	return brokerapi.StartResult{Workspace: e.wire(), Report: report}, err
 }
 
 // limits fills in the defaults and holds limits against what this host allows.

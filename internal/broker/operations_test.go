@@ -233,6 +233,46 @@ func TestFailedCreateLeavesNothing(t *testing.T) {
 	}
 }
 
+// A create that starts as well is one line in the ledger, or nothing at all.
+func TestCreateStarts(t *testing.T) {
+	r := newRig(t, true)
+	p := brokerapi.CreateParams{Name: name, KeyDigest: digest, Start: true}
+	got, err := call[brokerapi.StartResult](t, r.conn, "create", p)
+	if err != nil || got.Workspace.State != workspace.StateRunning || got.Workspace.Executor == nil || len(got.Report.Controls) != 1 {
+		t.Errorf("started %+v: %v", got, err)
+	}
+	again, err := call[brokerapi.StartResult](t, r.conn, "create", p)
+	if err != nil || again.Workspace.State != workspace.StateRunning || len(again.Report.Controls) != 0 {
+		t.Errorf("again %+v: %v", again, err)
+	}
+	r.host.crash(name) // it is followed
+	next, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.StartParams{Name: name})
+	if err != nil || next.Workspace.Executor.PID == got.Workspace.Executor.PID {
+		t.Errorf("got %+v, %v", next, err)
+	}
+
+	// What was started goes with a user that could not be added.
+	p.Name = "cbt-0123abc2"
+	r.host.set("AddUser", errPlanted)
+	if _, err := call[brokerapi.StartResult](t, r.conn, "create", p); err == nil || !strings.Contains(err.Error(), "planted") {
+		t.Errorf("without a user: %v", err)
+	}
+	if u, h, g := r.host.left(); slices.Contains(u, p.Name) || slices.Contains(h, p.Name) || slices.Contains(g, p.Name) {
+		t.Errorf("left %v %v %v", u, h, g)
+	}
+	r.host.set("AddUser", nil)
+
+	// One that does not start is there, and its start says why.
+	r.host.set("Start", errPlanted)
+	got, err = call[brokerapi.StartResult](t, r.conn, "create", p)
+	if err != nil || got.Workspace.State != workspace.StateStopped || got.Workspace.Executor != nil || len(got.Report.Controls) != 0 {
+		t.Errorf("not started %+v: %v", got, err)
+	}
+	if _, err := call[any](t, r.conn, "start", brokerapi.StartParams{Name: p.Name}); err == nil || !strings.Contains(err.Error(), "planted") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestFailedUndoIsTriedAgain(t *testing.T) {
 	r := newRig(t, true)
 	r.host.set("MakeDirs", errPlanted)

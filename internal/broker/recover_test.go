@@ -22,7 +22,7 @@ func TestRecover(t *testing.T) {
 	l := lifecycle(t, dir, h)
 	entry := func(s string) id.Workspace { return id.Workspace("cbt-0000000" + s) }
 	for _, s := range []string{"1", "2", "3", "4", "5"} {
-		if _, err := l.Create(t.Context(), entry(s), digest, workspace.DefaultLimits, nil, "", workspace.StateDestroyed); err != nil {
+		if _, _, err := l.Create(t.Context(), entry(s), broker.Plan{KeyDigest: digest, Limits: workspace.DefaultLimits}, "", workspace.StateDestroyed); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -36,7 +36,7 @@ func TestRecover(t *testing.T) {
 		t.Fatal("destroyed")
 	}
 	h.set("AddUser", errPlanted)
-	if _, err := l.Create(t.Context(), entry("6"), digest, workspace.DefaultLimits, nil, ""); err == nil {
+	if _, _, err := l.Create(t.Context(), entry("6"), broker.Plan{KeyDigest: digest, Limits: workspace.DefaultLimits}, ""); err == nil {
 		t.Fatal("created")
 	}
 	h.groups[entry("1")] = true // a start that was interrupted

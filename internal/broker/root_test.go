@@ -171,7 +171,7 @@ func (l testLog) Write(b []byte) (int, error) {
 
 func (p *place) create(t testing.TB, life *broker.Lifecycle) broker.Entry {
 	t.Helper()
-	e, err := life.Create(t.Context(), p.name, digest, workspace.Limits{MemoryBytes: 256 << 20, Pids: 64, CPUWeight: 100, OpenFiles: 256}, nil, "", workspace.StateDestroyed)
+	e, _, err := life.Create(t.Context(), p.name, broker.Plan{KeyDigest: digest, Limits: workspace.Limits{MemoryBytes: 256 << 20, Pids: 64, CPUWeight: 100, OpenFiles: 256}}, "", workspace.StateDestroyed)
 	if err != nil {
 		t.Fatal(err)
 	}

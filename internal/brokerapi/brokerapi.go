@@ -50,6 +50,9 @@ type CreateParams struct {
 	// Mounts are what the grant beside the request must say. Without any there is no
 	// descriptor.
 	Mounts []workspace.Mount `json:"mounts,omitempty"`
+	// Start asks for a new one to be started as well. One that could not be started, or
+	// that was there before, is returned without a report.
+	Start bool `json:"start,omitempty"`
 }
 
 // NameParams names one workspace.
@@ -108,7 +111,8 @@ type Workspace struct {
 	Mounts []workspace.Mount `json:"mounts,omitempty"`
 }
 
-// StartResult is a running workspace and the proof of its isolation.
+// StartResult is a running workspace and the proof of its isolation, which is empty if it
+// was not started.
 type StartResult struct {
 	Workspace Workspace        `json:"workspace"`
 	Report    workspace.Report `json:"report"`

@@ -282,15 +282,16 @@ func (g *Gate) fresh(ctx context.Context, r request, w store.Workspace, mounts *
 	if err := g.usableKey(w.Key); err != nil {
 		return w, err
 	}
-	return g.named(ctx, r, w, mounts, func(ctx context.Context, w store.Workspace) (runtime.Workspace, any, error) {
-		leave, err := g.admit(w)
-		if err != nil {
-			return runtime.Workspace{}, nil, err
-		}
-		defer leave()
-		rt, _, err := g.cfg.Runtime.Start(ctx, w.Name)
-		if err != nil {
-			return rt, nil, err
+	return g.named(ctx, r, w, mounts, func(ctx context.Context, w store.Workspace, rt runtime.Workspace) (runtime.Workspace, any, error) {
+		if rt.State != workspace.StateRunning {
+			leave, err := g.admit(w)
+			if err != nil {
+				return rt, nil, err
+			}
+			defer leave()
+			if rt, _, err = g.cfg.Runtime.Start(ctx, w.Name); err != nil {
+				return rt, nil, err
+			}
 		}
 		crashpoint.Here("daemon.fill.started")
 		data, err := fill(ctx, w)

@@ -86,26 +86,35 @@ func (d *runtimeDouble) set(name id.Workspace, state workspace.State) (runtime.W
 	return w, nil
 }
 
-func (d *runtimeDouble) Create(_ context.Context, name id.Workspace, keyDigest string, limits workspace.Limits, mounts *runtime.Mounts) (runtime.Workspace, error) {
+func (d *runtimeDouble) Create(_ context.Context, name id.Workspace, p runtime.Plan) (runtime.Workspace, workspace.Report, error) {
 	if err := d.begin("create", name); err != nil {
-		return runtime.Workspace{}, err
+		return runtime.Workspace{}, workspace.Report{}, err
 	}
+	w, fresh, err := d.add(name, p)
+	if err != nil || !fresh || !p.Start || d.begin("start", name) != nil {
+		return w, workspace.Report{}, err
+	}
+	w, err = d.set(name, workspace.StateRunning)
+	return w, report(), err
+}
+
+func (d *runtimeDouble) add(name id.Workspace, p runtime.Plan) (w runtime.Workspace, fresh bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if k, ok := d.keys[name]; ok && k != keyDigest {
-		return runtime.Workspace{}, fmt.Errorf("cannot create %s: it has another key: %w", name, errdefs.ErrAlreadyExists)
+	if k, ok := d.keys[name]; ok && k != p.KeyDigest {
+		return w, false, fmt.Errorf("cannot create %s: it has another key: %w", name, errdefs.ErrAlreadyExists)
 	}
 	if w, ok := d.all[name]; ok {
-		return w, nil
+		return w, false, nil
 	}
-	w := runtime.Workspace{Name: name, User: string(name), IDs: workspace.IDsFrom(uint32(1000 + 3*len(d.all))), Home: "/homes/" + string(name), State: workspace.StateStopped, Limits: limits}
-	if mounts != nil {
-		for _, m := range mounts.List {
+	w = runtime.Workspace{Name: name, User: string(name), IDs: workspace.IDsFrom(uint32(1000 + 3*len(d.all))), Home: "/homes/" + string(name), State: workspace.StateStopped, Limits: p.Limits}
+	if p.Mounts != nil {
+		for _, m := range p.Mounts.List {
 			w.Mounts = append(w.Mounts, m.AtHome("/home/"+string(name)))
 		}
 	}
-	d.all[name], d.keys[name] = w, keyDigest
-	return w, nil
+	d.all[name], d.keys[name] = w, p.KeyDigest
+	return w, true, nil
 }
 
 func (d *runtimeDouble) mounts(name id.Workspace, mounts []workspace.Mount) {

@@ -207,7 +207,7 @@ func TestLife(t *testing.T) {
 		t.Errorf("after destroy: %v", err)
 	}
 	h.expect(1,
-		"intent workspace.create", "outcome ok", "intent workspace.start", "outcome ok",
+		"intent workspace.create", "outcome ok",
 		"intent command.exec", "outcome ok",
 		"intent workspace.stop", "outcome ok",
 		"intent workspace.start", "outcome ok", "intent command.exec", "outcome ok",

@@ -146,9 +146,9 @@ func (g *Gate) create(ctx context.Context, r request, fresh store.Workspace, mou
 	return w, err == nil, err
 }
 
-// filling makes what a workspace has from the start, and leaves it running. What it
-// returns beside is for the record.
-type filling func(context.Context, store.Workspace) (runtime.Workspace, any, error)
+// filling makes what a workspace has from the start, and leaves it running. It is told
+// how the runtime made it. What it returns beside is for the record.
+type filling func(context.Context, store.Workspace, runtime.Workspace) (runtime.Workspace, any, error)
 
 // named makes a workspace under the first name of its key that is free.
 func (g *Gate) named(ctx context.Context, r request, fresh store.Workspace, mounts *runtime.Mounts, fill filling) (store.Workspace, error) {
@@ -231,7 +231,7 @@ func (g *Gate) sameMounts(w store.Workspace, mounts *runtime.Mounts) error {
 // fails too, the workspace stays as creating and the next attempt goes on.
 func (g *Gate) make(ctx context.Context, r request, w store.Workspace, mounts *runtime.Mounts, insert bool, fill filling) (store.Workspace, error) {
 	r.on, r.action.Workspace = w, w.Name
-	to := workspace.StateStopped
+	to, start := workspace.StateStopped, fill != nil || !r.action.NoStart
 	err := g.exclusive(ctx, slot{name: w.Name}, action.Create, false, func(ctx context.Context) error {
 		return g.do(ctx, r, func(ctx context.Context) (any, error) {
 			if insert {
@@ -241,7 +241,15 @@ func (g *Gate) make(ctx context.Context, r request, w store.Workspace, mounts *r
 			}
 			crashpoint.Here("daemon.create.inserted")
 			sum := sha256.Sum256([]byte(w.Key))
-			rt, err := g.cfg.Runtime.Create(ctx, w.Name, hex.EncodeToString(sum[:]), w.Limits, mounts)
+			plan := runtime.Plan{KeyDigest: hex.EncodeToString(sum[:]), Limits: w.Limits, Mounts: mounts}
+			if start {
+				// One that may not run is made all the same; its start says why.
+				if leave, err := g.admit(w); err == nil {
+					defer leave()
+					plan.Start = true
+				}
+			}
+			rt, rep, err := g.cfg.Runtime.Create(ctx, w.Name, plan)
 			if errdefs.IsUnavailable(err) {
 				// It may have been made: only asking again tells.
 				return nil, err
@@ -251,11 +259,16 @@ func (g *Gate) make(ctx context.Context, r request, w store.Workspace, mounts *r
 			}
 			crashpoint.Here("daemon.create.made")
 			var data any
+			if len(rep.Controls) > 0 {
+				data = proof(rep)
+			}
 			if fill != nil {
-				to = workspace.StateRunning
-				if rt, data, err = fill(ctx, w); err != nil {
+				if rt, data, err = fill(ctx, w, rt); err != nil {
 					return nil, errors.Join(err, g.unmake(ctx, w))
 				}
+			}
+			if rt.State == workspace.StateRunning {
+				to = rt.State
 			}
 			g.note(rt)
 			if err := g.cfg.Store.SetState(ctx, w.Name, to); err != nil {

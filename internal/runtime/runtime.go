@@ -45,6 +45,17 @@ type Mounts struct {
 	Grant *os.File
 }
 
+// Plan is what a new workspace is to be.
+type Plan struct {
+	// KeyDigest is the lower-case hex SHA-256 of its key.
+	KeyDigest string
+	Limits    workspace.Limits
+	// Mounts are asked for by their grant, which says so for its maker; nil is none.
+	Mounts *Mounts
+	// Start asks for it to be started as well.
+	Start bool
+}
+
 // ErrNotRunning is wrapped by the error of a call that found no executor. Nothing
 // was carried out then, so that the call may be made again after a Start.
 var ErrNotRunning = fmt.Errorf("the workspace is not running: %w", errdefs.ErrFailedPrecondition)
@@ -55,10 +66,10 @@ var ErrNotRunning = fmt.Errorf("the workspace is not running: %w", errdefs.ErrFa
 // unavailable (broker or executor gone; trying again may help),
 // already_exists (the name belongs to another key), invalid_argument.
 type Runtime interface {
-	// Create makes the workspace or returns the one there is for this key digest
-	// (lower-case hex SHA-256). already_exists: the name has another key.
-	// mounts are asked for by the grant, which says so for its maker; nil is none.
-	Create(ctx context.Context, name id.Workspace, keyDigest string, limits workspace.Limits, mounts *Mounts) (Workspace, error)
+	// Create makes the workspace or returns the one there is for this key digest. already_exists: the name has another key.
+	// A new one is started too if the plan says so, and then is running; one that could
+	// not be started is stopped, and Start tells why.
+	Create(ctx context.Context, name id.Workspace, p Plan) (Workspace, workspace.Report, error)
 	// Start returns once the isolation is proved; the report's Err is nil then.
 	Start(ctx context.Context, name id.Workspace) (Workspace, workspace.Report, error)
 	Stop(ctx context.Context, name id.Workspace) (Workspace, error)

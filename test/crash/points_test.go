@@ -102,7 +102,7 @@ var scenarios = []scenario{
 			"broker.create.allocated", "broker.create.user-added", "broker.create.dir-made#1", "broker.create.dir-made#2", "broker.create.dir-made#4", "broker.create.dirs-made",
 			"broker.ledger.written#1", "broker.ledger.synced#1", "broker.ledger.written#2", "broker.ledger.synced#2",
 			"broker.start.groups-made", "broker.start.socket-made", "broker.start.socket-bound", "broker.start.cloned", "broker.start.proved",
-			"broker.report.written", "broker.start.launched", "broker.ledger.written#3", "broker.start.kept", "daemon.start.started",
+			"broker.report.written", "broker.create.started",
 			"executor.stage.step#1", "executor.stage.step#4", "executor.stage.step#12", "executor.stage.step#20", "executor.stage.proved", "executor.start.entered",
 		},
 	},
@@ -116,7 +116,7 @@ var scenarios = []scenario{
 	},
 	{
 		name: "start", prepare: stopped, operation: verb("start"),
-		points: []string{"daemon.intent.written", "broker.start.launched", "broker.start.kept", "daemon.start.started"},
+		points: []string{"daemon.intent.written", "broker.start.launched", "broker.ledger.written", "broker.ledger.synced", "broker.start.kept", "daemon.start.started"},
 	},
 	{
 		name: "exec", prepare: created, operation: once(),
@@ -192,7 +192,7 @@ var scenarios = []scenario{
 		name: "restore", prepare: putAway, operation: verb("restore"), said: "has it; destroy that one",
 		points: []string{
 			"daemon.create.inserted", "daemon.create.made", "daemon.fill.started", "daemon.fill.done", "daemon.effect.done",
-			"broker.create.dirs-made", "broker.start.kept",
+			"broker.create.dirs-made", "broker.create.started",
 		},
 	},
 	{

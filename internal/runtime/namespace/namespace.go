@@ -74,13 +74,29 @@ func New(cfg Config) *Runtime {
 }
 
 // Create implements runtime.Runtime.
-func (r *Runtime) Create(ctx context.Context, name id.Workspace, keyDigest string, limits workspace.Limits, mounts *runtime.Mounts) (runtime.Workspace, error) {
-	p := brokerapi.CreateParams{Name: name, KeyDigest: keyDigest, Limits: limits}
-	if mounts == nil {
-		return r.change(ctx, brokerapi.MethodCreate, p)
+func (r *Runtime) Create(ctx context.Context, name id.Workspace, p runtime.Plan) (runtime.Workspace, workspace.Report, error) {
+	ask := brokerapi.CreateParams{Name: name, KeyDigest: p.KeyDigest, Limits: p.Limits, Start: p.Start}
+	var grant []*os.File
+	if p.Mounts != nil {
+		ask.Mounts, grant = p.Mounts.List, []*os.File{p.Mounts.Grant}
 	}
-	p.Mounts = mounts.List
-	return r.change(ctx, brokerapi.MethodCreate, p, mounts.Grant)
+	var res brokerapi.StartResult
+	if err := r.broker.call(ctx, brokerapi.MethodCreate, ask, &res, grant...); err != nil {
+		return runtime.Workspace{}, workspace.Report{}, err
+	}
+	w := r.seen(res.Workspace)
+	if len(res.Report.Controls) == 0 {
+		return w, res.Report, nil
+	}
+	err := res.Report.Err()
+	if err == nil {
+		_, err = r.link(ctx, name)
+	}
+	if err != nil { // Start will say what it is about
+		w, err = r.change(ctx, brokerapi.MethodStop, brokerapi.NameParams{Name: name})
+		return w, workspace.Report{}, err
+	}
+	return w, res.Report, nil
 }
 
 // Start implements runtime.Runtime. It ends with a connection to the executor, so
@@ -166,9 +182,9 @@ func (r *Runtime) Limit(ctx context.Context, name id.Workspace, limits workspace
 }
 
 // change asks the broker for something that is answered with the workspace.
-func (r *Runtime) change(ctx context.Context, method string, params any, fds ...*os.File) (runtime.Workspace, error) {
+func (r *Runtime) change(ctx context.Context, method string, params any) (runtime.Workspace, error) {
 	var w brokerapi.Workspace
-	if err := r.broker.call(ctx, method, params, &w, fds...); err != nil {
+	if err := r.broker.call(ctx, method, params, &w); err != nil {
 		return runtime.Workspace{}, err
 	}
 	return r.seen(w), nil

@@ -363,7 +363,10 @@ func brokerDouble(t testing.TB, f *fixture, w brokerapi.Workspace) *peerDouble {
 		brokerapi.MethodHello: func(*jsonrpc.Conn, *jsonrpc.Request) (any, []*os.File, error) {
 			return brokerapi.HelloResult{Version: brokerapi.Version}, nil, nil
 		},
-		brokerapi.MethodCreate: answer, brokerapi.MethodStop: answer, brokerapi.MethodDestroy: answer,
+		brokerapi.MethodCreate: func(*jsonrpc.Conn, *jsonrpc.Request) (any, []*os.File, error) {
+			return brokerapi.StartResult{Workspace: w}, nil, nil
+		},
+		brokerapi.MethodStop: answer, brokerapi.MethodDestroy: answer,
 		brokerapi.MethodStart: func(*jsonrpc.Conn, *jsonrpc.Request) (any, []*os.File, error) {
 			running := w
 			running.State, running.Executor = workspace.StateRunning, &brokerapi.Executor{PID: 99}
@@ -395,7 +398,7 @@ func TestBroker(t *testing.T) {
 	}
 	uid := uint32(os.Getuid())
 	d := brokerDouble(t, f, brokerapi.Workspace{Name: name, User: "u", Home: "/h", IDs: workspace.IDs{Executor: uid}, State: workspace.StateStopped, Retained: "/kept"})
-	if w, err := f.Create(t.Context(), name, "00", workspace.DefaultLimits, nil); err != nil || w.Home != "/h" {
+	if w, _, err := f.Create(t.Context(), name, runtime.Plan{KeyDigest: "00", Limits: workspace.DefaultLimits}); err != nil || w.Home != "/h" {
 		t.Fatalf("%+v, %v", w, err)
 	}
 	if all, err := f.List(t.Context()); err != nil || len(all) != 2 || all[1].Name != "ws-ffffffff" {

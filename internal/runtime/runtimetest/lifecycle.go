@@ -18,7 +18,7 @@ import (
 
 func testCreate(t *testing.T, s *suite) {
 	name := s.name(t)
-	first, err := s.Create(t.Context(), name, digestOf(name), Limits, nil)
+	first, _, err := s.Create(t.Context(), name, runtime.Plan{KeyDigest: digestOf(name), Limits: Limits})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,11 +28,11 @@ func testCreate(t *testing.T, s *suite) {
 	if first.IDs != workspace.IDsFrom(first.IDs.Executor) || first.IDs.Executor < 1000 {
 		t.Errorf("ids: %+v", first.IDs)
 	}
-	again, err := s.Create(t.Context(), name, digestOf(name), Limits, nil)
+	again, _, err := s.Create(t.Context(), name, runtime.Plan{KeyDigest: digestOf(name), Limits: Limits})
 	if err != nil || !reflect.DeepEqual(again, first) {
 		t.Errorf("created again: %+v, not %+v: %v", again, first, err)
 	}
-	_, err = s.Create(t.Context(), name, digestOf("rtt-other"), Limits, nil)
+	_, _, err = s.Create(t.Context(), name, runtime.Plan{KeyDigest: digestOf("rtt-other"), Limits: Limits})
 	is(t, "create for another key", err, errdefs.ErrAlreadyExists)
 
 	other := s.name(t)
@@ -42,23 +42,43 @@ func testCreate(t *testing.T, s *suite) {
 		{MemoryBytes: 128 << 20, Pids: 64, CPUWeight: 10001, OpenFiles: 256},
 		{MemoryBytes: 128 << 20, SwapBytes: -1, Pids: 64, CPUWeight: 100, OpenFiles: 256},
 	} {
-		_, err := s.Create(t.Context(), other, digestOf(other), l, nil)
+		_, _, err := s.Create(t.Context(), other, runtime.Plan{KeyDigest: digestOf(other), Limits: l})
 		is(t, "create with limits out of bounds", err, errdefs.ErrInvalidArgument)
 	}
 	for _, bad := range []id.Workspace{"", "root", "../x", "rtt", "rtt-0000000", "-rf", "rtt-0123abcd/..", "rtt-0123abcd\x00", id.Workspace(strings.Repeat("a", 200))} {
-		_, err := s.Create(t.Context(), bad, digestOf(bad), Limits, nil)
+		_, _, err := s.Create(t.Context(), bad, runtime.Plan{KeyDigest: digestOf(bad), Limits: Limits})
 		is(t, fmt.Sprintf("create %.20q", bad), err, errdefs.ErrInvalidArgument)
 	}
 	for _, digest := range []string{"", "abc", strings.ToUpper(digestOf(other)), digestOf(other) + "0"} {
-		_, err := s.Create(t.Context(), other, digest, Limits, nil)
+		_, _, err := s.Create(t.Context(), other, runtime.Plan{KeyDigest: digest, Limits: Limits})
 		is(t, "create with digest "+digest, err, errdefs.ErrInvalidArgument)
 	}
 	if s.listed(t, other) != nil {
 		t.Error("a create that was refused left a workspace")
 	}
-	w, err := s.Create(t.Context(), other, digestOf(other), workspace.Limits{}, nil)
+	w, _, err := s.Create(t.Context(), other, runtime.Plan{KeyDigest: digestOf(other), Limits: workspace.Limits{}})
 	if err != nil || w.Limits != workspace.DefaultLimits {
 		t.Errorf("created without limits: %+v: %v", w, err)
+	}
+}
+
+// A create that starts is proved as a start is, and takes commands at once.
+func testCreateStarts(t *testing.T, s *suite) {
+	name := s.name(t)
+	plan := runtime.Plan{KeyDigest: digestOf(name), Limits: Limits, Start: true}
+	w, rep, err := s.Create(t.Context(), name, plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.State != workspace.StateRunning || w.ExecutorPID == 0 || len(rep.Controls) == 0 || rep.Err() != nil {
+		t.Errorf("created: %+v, %+v", w, rep)
+	}
+	if r, err := s.Run(t.Context(), name, execapi.ExecParams{Argv: []string{"/bin/sh", "-c", "id -un && cd"}, Stdout: execapi.Capture}); err != nil || strings.TrimSpace(string(r.Stdout)) != w.User {
+		t.Errorf("it runs as %q: %v", r.Stdout, err)
+	}
+	again, rep, err := s.Create(t.Context(), name, plan)
+	if err != nil || !reflect.DeepEqual(again, w) || len(rep.Controls) > 0 {
+		t.Errorf("created again: %+v, not %+v: %v", again, w, err)
 	}
 }
 
@@ -179,7 +199,7 @@ func testDestroy(t *testing.T, s *suite) {
 	is(t, "start", err, errdefs.ErrNotFound)
 	s.nothingRuns(t, w.Name)
 
-	again, err := s.Create(t.Context(), w.Name, digestOf(w.Name), Limits, nil)
+	again, _, err := s.Create(t.Context(), w.Name, runtime.Plan{KeyDigest: digestOf(w.Name), Limits: Limits})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +239,7 @@ func testConcurrentLifecycle(t *testing.T, s *suite) {
 	var all sync.WaitGroup
 	for i := range callers {
 		all.Go(func() {
-			if _, err := s.Create(t.Context(), w.Name, digestOf(w.Name), Limits, nil); err != nil {
+			if _, _, err := s.Create(t.Context(), w.Name, runtime.Plan{KeyDigest: digestOf(w.Name), Limits: Limits}); err != nil {
 				t.Error(err)
 			}
 			got, _, err := s.Start(t.Context(), w.Name)

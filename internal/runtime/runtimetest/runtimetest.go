@@ -40,6 +40,7 @@ func Run(t *testing.T, open func(t *testing.T) runtime.Runtime) {
 		run  func(*testing.T, *suite)
 	}{
 		{"Create", testCreate},
+		{"CreateStarts", testCreateStarts},
 		{"Unknown", testUnknown},
 		{"States", testStates},
 		{"Destroy", testDestroy},
@@ -103,7 +104,7 @@ func (s *suite) name(t *testing.T) id.Workspace {
 func (s *suite) created(t *testing.T) runtime.Workspace {
 	t.Helper()
 	name := s.name(t)
-	w, err := s.Create(t.Context(), name, digestOf(name), Limits, nil)
+	w, _, err := s.Create(t.Context(), name, runtime.Plan{KeyDigest: digestOf(name), Limits: Limits})
 	if err != nil {
 		t.Fatal(err)
 	}
