@@ -33,6 +33,10 @@ type Key string
 // hexadecimal digits. It is unique across workspaces and restarts.
 type Command string
 
+// Approval identifies one question that a person was asked: "ap-" and 16 hexadecimal
+// digits. It is unique across restarts.
+type Approval string
+
 // Trace ties the records of one request together: 32 hexadecimal digits, the
 // form of a W3C trace-id.
 type Trace string
@@ -125,6 +129,17 @@ func IsWorkspace(s string) bool {
 	}
 	n, err := strconv.Atoi(suffix)
 	return err == nil && n >= 1 && n <= MaxCollision && strconv.Itoa(n) == suffix
+}
+
+// NewApproval returns a fresh id of an approval.
+func NewApproval() Approval { return Approval("ap-" + randomHex(8)) }
+
+// ParseApproval checks that s is the id of an approval.
+func ParseApproval(s string) (Approval, error) {
+	if len(s) != 19 || !strings.HasPrefix(s, "ap-") || !isHex(s[3:]) {
+		return "", invalid("approval id", s, `it must look like "ap-0123456789abcdef"; "carrel approvals list" lists them`)
+	}
+	return Approval(s), nil
 }
 
 // NewCommand returns a fresh command id.

@@ -29,6 +29,7 @@ var tiers = []deps.Tier{
 	{Name: "principal", Level: 1},
 	{Name: "workspace", Level: 1},
 	{Name: "action", Level: 1, With: []string{"principal", "workspace"}},
+	{Name: "approval", Level: 1, With: []string{"principal"}},
 	{Name: "shell", Level: 1},
 	{Name: "policy", Level: 1, With: []string{"shell"}},
 
