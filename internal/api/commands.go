@@ -260,6 +260,7 @@ func statusTo(s *execapi.Status) *carrelv1.Status {
 		TimedOut:      s.TimedOut,
 		Oom:           s.OOM,
 		Killed:        int32(s.Killed),
+		Stuck:         int32(s.Stuck),
 		StartedUnixNs: s.StartedNS,
 		EndedUnixNs:   s.EndedNS,
 		UserUs:        s.UserUS,

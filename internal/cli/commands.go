@@ -39,6 +39,7 @@ type statusView struct {
 	TimedOut  bool      `json:"timed_out"`
 	OOM       bool      `json:"oom"`
 	Killed    int32     `json:"killed"`
+	Stuck     int32     `json:"stuck"`
 	EndedAt   time.Time `json:"ended_at"`
 	UserUS    int64     `json:"user_us"`
 	SystemUS  int64     `json:"system_us"`
@@ -50,7 +51,7 @@ func statusViewOf(s *carrelv1.Status) *statusView {
 		return nil
 	}
 	return &statusView{
-		s.GetCode(), s.GetSignal(), s.GetTimedOut(), s.GetOom(), s.GetKilled(),
+		s.GetCode(), s.GetSignal(), s.GetTimedOut(), s.GetOom(), s.GetKilled(), s.GetStuck(),
 		time.Unix(0, s.GetEndedUnixNs()).UTC(), s.GetUserUs(), s.GetSystemUs(), s.GetMaxRssKib(),
 	}
 }

@@ -148,6 +148,9 @@ func (a *app) execAttached(ctx context.Context, client *carrel.Client, workspace
 		return err
 	}
 	a.code = status.Code
+	if status.Stuck > 0 {
+		defer fmt.Fprintf(a.Err, "carrel: KILL did not end %d of the command's processes: the kernel waits for a file system or a device that does not answer, and they go when it does; \"carrel stop %s\" names them and what to do\n", status.Stuck, workspace)
+	}
 	switch {
 	case status.TimedOut:
 		fmt.Fprintf(a.Err, "carrel: the command was ended after its timeout of %s\n", spec.Timeout)

@@ -160,6 +160,10 @@ type Status struct {
 	OOM      bool `json:"oom,omitempty"`
 	// Killed is how many processes it left behind that were ended with it.
 	Killed int `json:"killed,omitempty"`
+	// Stuck is how many processes of it took no KILL: they sleep in the kernel, for a file
+	// system or a device that does not answer. If the main process is one of them, Code is
+	// 137 though it has not ended.
+	Stuck int `json:"stuck,omitempty"`
 	// StartedNS and EndedNS are Unix times in nanoseconds.
 	StartedNS int64 `json:"started_ns"`
 	EndedNS   int64 `json:"ended_ns"`

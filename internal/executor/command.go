@@ -44,7 +44,9 @@ type command struct {
 	ending bool
 	// released: the sub-group is given back.
 	released bool
-	timer    *time.Timer
+	// abandoned: status is final although the main process has not ended.
+	abandoned bool
+	timer     *time.Timer
 
 	// notify is called once status is final, if it is set. It must not block.
 	notify func()
@@ -206,6 +208,10 @@ func (e *Executor) list() execapi.ListResult {
 		select {
 		case <-c.done:
 			row.Status = &c.status
+			if c.status.Stuck == 0 {
+				break
+			}
+			c.inGroup(func(g *group) { row.Processes = len(g.pids()) })
 		default:
 			c.inGroup(func(g *group) { row.Processes = len(g.pids()) })
 		}
@@ -251,8 +257,8 @@ func (c *command) signal(s unix.Signal) error {
 func (c *command) hangup() { c.end(unix.SIGHUP, execapi.DefaultGraceMS*time.Millisecond) }
 
 // end ends the command: first, then TERM if first was another signal, each with CONT for
-// a stopped process; after the grace, KILL of everything in its sub-group. It returns
-// at once.
+// a stopped process; after the grace, KILL of everything in its sub-group. What takes no
+// KILL is abandoned. It returns at once.
 func (c *command) end(first unix.Signal, grace time.Duration) {
 	c.mu.Lock()
 	if c.ending || c.pid == 0 {
@@ -273,8 +279,47 @@ func (c *command) end(first unix.Signal, grace time.Duration) {
 		case <-t.C:
 			_ = c.signal(unix.SIGKILL)
 			c.inGroup((*group).kill)
+			t.Reset(killWait)
+			select {
+			case <-c.done:
+			case <-t.C:
+				c.abandon()
+			}
 		}
 	}()
+}
+
+// abandon makes the status of a command final whose main process sleeps in the kernel and
+// takes no KILL, so that nobody waits for it for ever. Its sub-group is not used again
+// before it has ended.
+func (c *command) abandon() {
+	c.mu.Lock()
+	if c.reaped { // what it left is settled
+		c.mu.Unlock()
+		return
+	}
+	c.abandoned = true
+	s := &c.status
+	s.Code, s.Signal, s.Stuck = 128+int(unix.SIGKILL), int(unix.SIGKILL), max(1, len(c.group.pids()))
+	s.StartedNS, s.EndedNS = c.started.UnixNano(), time.Now().UnixNano()
+	c.mu.Unlock()
+	c.giveUp()
+	c.readers.Wait()
+	c.close(false)
+}
+
+// outlast waits for what took no KILL to end after all, for the command is listed until then,
+// and gives its sub-group back.
+func (c *command) outlast() {
+	for !c.group.waitEmpty(time.Hour) {
+	}
+	c.mu.Lock()
+	c.released = true
+	c.e.groups.give(c.group)
+	c.mu.Unlock()
+	if !c.detached {
+		c.e.forget(c)
+	}
 }
 
 // inGroup calls f with the command's sub-group as long as it is the command's: once it

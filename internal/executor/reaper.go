@@ -81,13 +81,16 @@ func (r *reaper) reap(pid int) (got, children bool) {
 		// Under the lock: from here on the number may be another's.
 		c.mu.Lock()
 		c.reaped = true
+		abandoned := c.abandoned
 		c.mu.Unlock()
+		defer func() {
+			unix.Close(c.pidfd) // leaves the epoll instance too
+			if !abandoned {
+				c.finish(ws, &ru)
+			}
+		}()
 	}
 	r.mu.Unlock()
-	if c != nil {
-		unix.Close(c.pidfd) // leaves the epoll instance too
-		c.finish(ws, &ru)
-	}
 	return true, true
 }
 
@@ -129,7 +132,9 @@ func (c *command) settle() {
 		c.group.signal(unix.SIGCONT)
 		if empty = c.group.waitEmpty(leftoverGrace); !empty {
 			c.group.kill()
-			empty = c.group.waitEmpty(killWait)
+			if empty = c.group.waitEmpty(killWait); !empty {
+				c.status.Stuck = len(c.group.pids())
+			}
 		}
 		c.e.loop.do(func() {}) // what has just ended is swept up
 	}
@@ -160,11 +165,13 @@ func (c *command) close(groupEmpty bool) {
 		c.e.groups.give(c.group)
 		c.mu.Unlock()
 	}
-	if !c.detached {
+	if c.status.Stuck > 0 {
+		go c.outlast()
+	} else if !c.detached {
 		c.e.forget(c)
-		if c.master != nil {
-			c.master.Close()
-		}
+	}
+	if !c.detached && c.master != nil {
+		c.master.Close()
 	}
 	crashpoint.Here("executor.exec.final")
 	close(c.done)

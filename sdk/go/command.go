@@ -75,7 +75,11 @@ type Status struct {
 	// TimedOut: the Timeout passed. OOM: the workspace ran out of memory meanwhile.
 	TimedOut, OOM bool
 	// Killed is how many processes it left behind that were ended with it.
-	Killed         int
+	Killed int
+	// Stuck is how many of its processes took no KILL: they sleep in the kernel, for a file
+	// system or a device that does not answer. If the main process is one, Code is 137
+	// though it has not ended.
+	Stuck          int
 	Started, Ended time.Time
 	// User and System are processor time.
 	User, System time.Duration
@@ -85,7 +89,7 @@ type Status struct {
 
 func statusFrom(s execapi.Status) Status {
 	return Status{
-		Code: s.Code, Signal: s.Signal, TimedOut: s.TimedOut, OOM: s.OOM, Killed: s.Killed,
+		Code: s.Code, Signal: s.Signal, TimedOut: s.TimedOut, OOM: s.OOM, Killed: s.Killed, Stuck: s.Stuck,
 		Started: time.Unix(0, s.StartedNS), Ended: time.Unix(0, s.EndedNS),
 		User: time.Duration(s.UserUS) * time.Microsecond, System: time.Duration(s.SystemUS) * time.Microsecond,
 		MaxRSS: s.MaxRSSKiB << 10,
@@ -179,7 +183,7 @@ func (x *session) alive() bool {
 // StatusOf turns the status of a generated message into a Status.
 func StatusOf(s *carrelv1.Status) Status {
 	return Status{
-		Code: int(s.GetCode()), Signal: int(s.GetSignal()), TimedOut: s.GetTimedOut(), OOM: s.GetOom(), Killed: int(s.GetKilled()),
+		Code: int(s.GetCode()), Signal: int(s.GetSignal()), TimedOut: s.GetTimedOut(), OOM: s.GetOom(), Killed: int(s.GetKilled()), Stuck: int(s.GetStuck()),
 		Started: time.Unix(0, s.GetStartedUnixNs()), Ended: time.Unix(0, s.GetEndedUnixNs()),
 		User: time.Duration(s.GetUserUs()) * time.Microsecond, System: time.Duration(s.GetSystemUs()) * time.Microsecond,
 		MaxRSS: s.GetMaxRssKib() << 10,

@@ -1950,6 +1950,9 @@ type Status struct {
 	UserUs        int64 `protobuf:"varint,8,opt,name=user_us,json=userUs,proto3" json:"user_us,omitempty"`
 	SystemUs      int64 `protobuf:"varint,9,opt,name=system_us,json=systemUs,proto3" json:"system_us,omitempty"`
 	MaxRssKib     int64 `protobuf:"varint,10,opt,name=max_rss_kib,json=maxRssKib,proto3" json:"max_rss_kib,omitempty"`
+	// Processes that took no KILL: they sleep in the kernel, for a file system or a device
+	// that does not answer. If the main process is one, code is 137 though it has not ended.
+	Stuck         int32 `protobuf:"varint,11,opt,name=stuck,proto3" json:"stuck,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2050,6 +2053,13 @@ func (x *Status) GetSystemUs() int64 {
 func (x *Status) GetMaxRssKib() int64 {
 	if x != nil {
 		return x.MaxRssKib
+	}
+	return 0
+}
+
+func (x *Status) GetStuck() int32 {
+	if x != nil {
+		return x.Stuck
 	}
 	return 0
 }
@@ -4509,7 +4519,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\bgrace_ms\x18\x05 \x01(\x03R\agraceMs\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9d\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb3\x02\n" +
 	"\x06Status\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x16\n" +
 	"\x06signal\x18\x02 \x01(\x05R\x06signal\x12\x1b\n" +
@@ -4521,7 +4531,8 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\auser_us\x18\b \x01(\x03R\x06userUs\x12\x1b\n" +
 	"\tsystem_us\x18\t \x01(\x03R\bsystemUs\x12\x1e\n" +
 	"\vmax_rss_kib\x18\n" +
-	" \x01(\x03R\tmaxRssKib\"\x96\x01\n" +
+	" \x01(\x03R\tmaxRssKib\x12\x14\n" +
+	"\x05stuck\x18\v \x01(\x05R\x05stuck\"\x96\x01\n" +
 	"\vExecRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12,\n" +
 	"\acommand\x18\x02 \x01(\v2\x12.carrel.v1.CommandR\acommand\x12\x14\n" +
