@@ -38,7 +38,7 @@ func (l *Lifecycle) Freeze(ctx context.Context, name id.Workspace, frozen bool, 
 		return e, fmt.Errorf("cannot %s %s: its executor has ended: %w", what, name, errdefs.ErrFailedPrecondition)
 	}
 	if err := l.freeze(ctx, name, frozen); err != nil {
-		return e, err
+		return e, l.heldUp(e.IDs, err)
 	}
 	crashpoint.Here("broker.freeze.done")
 	before := e

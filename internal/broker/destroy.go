@@ -14,7 +14,7 @@ import (
 
 // Destroy ends a workspace's life. A repeated destroy gets the same answer.
 func (l *Lifecycle) Destroy(ctx context.Context, name id.Workspace, purge bool, states ...workspace.State) (Entry, error) {
-	// A home can be large, and removing it is what takes long.
+	// A home can be large, and removing it is what takes long; see empty for the rest.
 	ctx, cancel := bounded(ctx, 5*time.Minute)
 	defer cancel()
 	unlock, err := l.lock(ctx, name)
@@ -30,7 +30,7 @@ func (l *Lifecycle) Destroy(ctx context.Context, name id.Workspace, purge bool, 
 		return e, err
 	}
 	if e.State != workspace.StateDestroying || e.Purge != purge {
-		if err := l.settle(ctx, e); err != nil {
+		if err := l.settleSoon(ctx, e); err != nil {
 			return e, err
 		}
 		e.State, e.Executor, e.Purge = workspace.StateDestroying, nil, purge
@@ -77,14 +77,9 @@ func (l *Lifecycle) Discard(ctx context.Context, name id.Workspace, states ...wo
 // The order matters: no process may be left when the user goes, or it would own files
 // that appear after the home was put aside.
 func (l *Lifecycle) finishDestroy(ctx context.Context, e Entry) (Entry, error) {
-	if err := l.host.CleanUp(ctx, e.Name); err != nil {
+	if err := l.empty(ctx, e); err != nil {
 		return e, err
 	}
-	crashpoint.Here("broker.destroy.cleaned")
-	if err := l.host.EndProcesses(ctx, e.IDs); err != nil {
-		return e, err
-	}
-	crashpoint.Here("broker.destroy.processes-ended")
 	if err := l.host.RemoveUser(ctx, e.Name, e.IDs); err != nil {
 		return e, err
 	}
@@ -105,4 +100,29 @@ func (l *Lifecycle) finishDestroy(ctx context.Context, e Entry) (Entry, error) {
 	crashpoint.Here("broker.destroy.tmp-removed")
 	e.State = workspace.StateDestroyed
 	return e, l.ledger.Put(e)
+}
+
+func (l *Lifecycle) settleSoon(ctx context.Context, e Entry) error {
+	ctx, cancel := bounded(ctx, stopTimeout)
+	defer cancel()
+	return l.settle(ctx, e)
+}
+
+// empty ends all that runs of a workspace that is being destroyed, in the time that a stop
+// has.
+func (l *Lifecycle) empty(ctx context.Context, e Entry) error {
+	if end, ok := ctx.Deadline(); !ok || time.Until(end) > stopTimeout {
+		var cancel context.CancelFunc
+		ctx, cancel = bounded(ctx, stopTimeout)
+		defer cancel()
+	}
+	if err := l.cleanUp(ctx, e); err != nil {
+		return err
+	}
+	crashpoint.Here("broker.destroy.cleaned")
+	if err := l.endProcesses(ctx, e); err != nil {
+		return err
+	}
+	crashpoint.Here("broker.destroy.processes-ended")
+	return nil
 }

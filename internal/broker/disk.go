@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -172,7 +173,30 @@ func (d *dirs) removeImage(name id.Workspace, ids workspace.IDs) error {
 	if err != nil {
 		return fmt.Errorf("cannot look at the image of %s: %w", name, err)
 	}
+	f, err := d.freeImage(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
 	return d.unlinkImage(imageName(name))
+}
+
+// freeTimeout bounds the wait for the kernel to unmount an image whose executor has ended.
+const freeTimeout = 5 * time.Second
+
+// freeImage opens the image and sees that nobody uses it. What is removed or moved while it
+// is mounted would live on unseen.
+func (d *dirs) freeImage(name id.Workspace) (*os.File, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), freeTimeout)
+	defer cancel()
+	f, err := openAt(d.images, imageName(name), unix.O_RDONLY, 0)
+	if err == nil {
+		if err = image.Free(ctx, f); err == nil {
+			return f, nil
+		}
+		_ = f.Close()
+	}
+	return nil, fmt.Errorf("cannot take the image of %s away: %w", name, err)
 }
 
 // keepImage moves the image into a retained home.
@@ -181,6 +205,11 @@ func (d *dirs) keepImage(name id.Workspace, ids workspace.IDs, kept *os.File) er
 	if err != nil || !there {
 		return err
 	}
+	f, err := d.freeImage(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
 	return withFD(d.images, func(from int) error {
 		return withFD(kept, func(to int) error {
 			return unix.Renameat2(from, imageName(name), to, keptImage, unix.RENAME_NOREPLACE)

@@ -99,6 +99,8 @@ func (h *hostDouble) TakeMounts(_ context.Context, name id.Workspace, g *broker.
 	return mounts, nil
 }
 
+func (h *hostDouble) HeldUp(workspace.IDs) string { return "" }
+
 func (h *hostDouble) NameFree(name id.Workspace) error { return h.step("NameFree", name) }
 
 func (h *hostDouble) Home(name id.Workspace) string { return "/homes/" + string(name) }

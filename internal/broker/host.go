@@ -51,6 +51,9 @@ type Effects interface {
 	// EndProcesses kills every process that has one of ids, and returns when a look at
 	// /proc finds none.
 	EndProcesses(ctx context.Context, ids workspace.IDs) error
+	// HeldUp says which processes with one of ids the kernel cannot end at this moment, why
+	// and what to do; "" is none.
+	HeldUp(ids workspace.IDs) string
 	// TakeMounts reads a grant, once, and sees that its caller may open what it names.
 	TakeMounts(ctx context.Context, name id.Workspace, g *Grant) ([]Mount, error)
 	// Start starts an executor and returns when its isolation is proved.
@@ -104,6 +107,12 @@ func (f LauncherFunc) Start(ctx context.Context, c launch.Config) (*launch.Execu
 const (
 	startTimeout = 20 * time.Second
 	stopTimeout  = 20 * time.Second
+	// At its start the broker waits for the processes of one workspace to end for at most
+	// recoverTimeout, and recoverLeast once all together have taken recoverAll. What takes
+	// longer is left for whoever asks for it again.
+	recoverTimeout = 5 * time.Second
+	recoverLeast   = time.Second
+	recoverAll     = 15 * time.Second
 	// userTimeout bounds the wait for /etc/passwd, which others may have locked.
 	userTimeout = 30 * time.Second
 )

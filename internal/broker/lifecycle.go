@@ -99,18 +99,24 @@ func (l *Lifecycle) lock(ctx context.Context, name id.Workspace) (func(), error)
 // Recover finishes or undoes what a crash or a reboot left. An error with one
 // workspace is logged and does not keep the others from being served.
 func (l *Lifecycle) Recover(ctx context.Context) error {
-	unsure := map[id.Workspace]bool{}
+	unsure, until := map[id.Workspace]bool{}, time.Now().Add(recoverAll)
 	for _, e := range l.ledger.All() {
 		var err error
 		switch e.State {
 		case workspace.StateCreating:
 			l.log.Warn("undoing a create that was interrupted", "workspace", e.Name)
-			err = l.undoCreate(ctx, e)
+			if err = l.soon(ctx, until, func(ctx context.Context) error {
+				return each(func() error { return l.endProcesses(ctx, e) }, func() error { return l.cleanUp(ctx, e) })
+			}); err == nil {
+				err = l.undoCreate(ctx, e)
+			}
 		case workspace.StateDestroying:
 			l.log.Warn("finishing a destroy that was interrupted", "workspace", e.Name)
-			_, err = l.finishDestroy(ctx, e)
+			if err = l.soon(ctx, until, func(ctx context.Context) error { return l.empty(ctx, e) }); err == nil {
+				_, err = l.finishDestroy(ctx, e)
+			}
 		case workspace.StateRunning, workspace.StatePaused:
-			err = l.adopt(ctx, e)
+			err = l.soon(ctx, until, func(ctx context.Context) error { return l.adopt(ctx, e) })
 			unsure[e.Name] = err != nil
 		case workspace.StateStopped, workspace.StateDestroyed: // nothing was under way
 		case workspace.StateRestoring: // the daemon's; here it is stopped or running
@@ -128,11 +134,21 @@ func (l *Lifecycle) Recover(ctx context.Context) error {
 			continue
 		}
 		l.log.Warn("removing what a start left that was interrupted", "workspace", name)
-		if err := l.host.CleanUp(ctx, name); err != nil {
+		e, _ := l.ledger.Get(name)
+		e.Name = name
+		if err := l.soon(ctx, until, func(ctx context.Context) error { return l.cleanUp(ctx, e) }); err != nil {
 			l.log.Error("cannot clean up", "workspace", name, "error", err)
 		}
 	}
 	return nil
+}
+
+// soon gives a step of a start its time, so that a process that cannot be ended keeps the
+// broker from nobody.
+func (l *Lifecycle) soon(ctx context.Context, until time.Time, step func(context.Context) error) error {
+	ctx, cancel := bounded(ctx, max(min(recoverTimeout, time.Until(until)), recoverLeast))
+	defer cancel()
+	return step(ctx)
 }
 
 func (l *Lifecycle) adopt(ctx context.Context, e Entry) error {
@@ -203,11 +219,11 @@ func (l *Lifecycle) settle(ctx context.Context, e Entry) error {
 		select {
 		case <-r.Exited:
 		case <-ctx.Done():
-			return fmt.Errorf("cannot end the executor of %s: it does not die: %w", e.Name, context.Cause(ctx))
+			return l.heldUp(e.IDs, fmt.Errorf("cannot end the executor of %s: it does not die: %w: %w", e.Name, context.Cause(ctx), errdefs.ErrUnavailable))
 		}
 	}
 	crashpoint.Here("broker.stop.killed")
-	if err := l.host.CleanUp(ctx, e.Name); err != nil {
+	if err := l.cleanUp(ctx, e); err != nil {
 		return err
 	}
 	crashpoint.Here("broker.stop.cleaned")
@@ -219,6 +235,27 @@ func (l *Lifecycle) settle(ctx context.Context, e Entry) error {
 	}
 	e.State, e.Executor = workspace.StateStopped, nil
 	return l.ledger.Put(e)
+}
+
+// cleanUp is CleanUp of the host, with what holds it up.
+func (l *Lifecycle) cleanUp(ctx context.Context, e Entry) error {
+	return l.heldUp(e.IDs, l.host.CleanUp(ctx, e.Name))
+}
+
+// endProcesses is EndProcesses of the host, with what holds it up.
+func (l *Lifecycle) endProcesses(ctx context.Context, e Entry) error {
+	return l.heldUp(e.IDs, l.host.EndProcesses(ctx, e.IDs))
+}
+
+// heldUp adds to an error which processes the kernel cannot end.
+func (l *Lifecycle) heldUp(ids workspace.IDs, err error) error {
+	if err == nil || ids.Executor == 0 {
+		return err
+	}
+	if why := l.host.HeldUp(ids); why != "" {
+		return fmt.Errorf("%w; %s", err, why)
+	}
+	return err
 }
 
 // bounded gives an operation its own time: it goes on when the daemon goes away, so that
@@ -332,8 +369,8 @@ func (l *Lifecycle) plan(ctx context.Context, name id.Workspace, p Plan, states 
 // spent.
 func (l *Lifecycle) undoCreate(ctx context.Context, e Entry) error {
 	err := each(
-		func() error { return l.host.EndProcesses(ctx, e.IDs) },
-		func() error { return l.host.CleanUp(ctx, e.Name) },
+		func() error { return l.endProcesses(ctx, e) },
+		func() error { return l.cleanUp(ctx, e) },
 		func() error { return l.host.RemoveUser(ctx, e.Name, e.IDs) },
 		func() error { crashpoint.Here("broker.undo.user-removed"); return nil },
 		func() error { return l.host.UnmakeDirs(e.Name, e.IDs) },

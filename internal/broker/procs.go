@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -116,7 +117,7 @@ func (h *Host) EndProcesses(ctx context.Context, ids workspace.IDs) error {
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
-			return wrap(fmt.Errorf("%d are left, the first is pid %d; see what holds it: %w", len(pids), pids[0], errdefs.ErrUnavailable))
+			return wrap(fmt.Errorf("%d are left, the first is pid %d: %w", len(pids), pids[0], errdefs.ErrUnavailable))
 		}
 		wait = min(2*wait, 100*time.Millisecond)
 	}
@@ -140,4 +141,52 @@ func endOne(pid int, ids workspace.IDs) error {
 		return err
 	}
 	return nil
+}
+
+// HeldUp is part of Effects. A thread that is in state D of /proc/PID/stat (proc_pid_stat(5))
+// takes no signal, KILL neither, until what it waits for comes.
+func (h *Host) HeldUp(ids workspace.IDs) string {
+	pids, err := withIDs(ids)
+	if err != nil {
+		return ""
+	}
+	var said []string
+	for _, pid := range pids {
+		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*", pid)) // it may have ended
+		for _, task := range tasks {
+			name, state := taskState(task)
+			if state != "D" {
+				continue
+			}
+			at := ""
+			// 0 is a kernel that does not tell, or a thread that has gone on.
+			if b, err := os.ReadFile(task + "/wchan"); err == nil && len(b) > 1 {
+				at = " in " + string(b)
+			}
+			if len(said) < maxHeldUp {
+				said = append(said, fmt.Sprintf("process %d (%s) sleeps uninterruptibly%s", pid, name, at))
+			}
+			break
+		}
+	}
+	if len(said) == 0 {
+		return ""
+	}
+	return strings.Join(said, ", ") + ": the kernel waits for a file system or a device that does not answer, and no signal ends that; see to it (a frozen file system: fsfreeze --unfreeze; a network file system: its server; a disk: dmesg), then repeat what failed"
+}
+
+// maxHeldUp is how many processes are named.
+const maxHeldUp = 3
+
+// taskState is the name and the state of a thread, from its directory below /proc.
+func taskState(dir string) (name, state string) {
+	b, _ := os.ReadFile(dir + "/stat") // it may have ended
+	open, end := strings.IndexByte(string(b), '('), strings.LastIndexByte(string(b), ')')
+	if open < 0 || end < open {
+		return "", ""
+	}
+	if f := strings.Fields(string(b[end+1:])); len(f) > 0 {
+		state = f[0]
+	}
+	return strings.ToValidUTF8(string(b[open+1:end]), "?"), state
 }

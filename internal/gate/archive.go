@@ -169,7 +169,7 @@ func (g *Gate) quietEnough(ctx context.Context, name id.Workspace, alive bool) e
 		return err
 	}
 	for _, c := range list {
-		if c.Status == nil {
+		if c.Status == nil || c.Status.Stuck > 0 {
 			return fmt.Errorf("cannot archive workspace %s: commands run in it and may change what is read; stop it first, or ask for it live: %w", name, errdefs.ErrFailedPrecondition)
 		}
 	}

@@ -2,11 +2,13 @@ package gate
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/action"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/store"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -92,6 +94,9 @@ func (g *Gate) tend(ctx context.Context, w store.Workspace, now time.Time) error
 			return err // it has been used since
 		}
 		busy, err := g.busy(ctx, w.Name, now)
+		if errors.Is(err, runtime.ErrNotRunning) {
+			return g.halt(ctx, principal.Self(), w) // of a stop that could not be finished
+		}
 		if err != nil || busy {
 			g.touch(w.Name)
 			return err

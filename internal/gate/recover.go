@@ -115,9 +115,10 @@ func (g *Gate) Recover(ctx context.Context) error {
 		}
 		g.note(rt)
 	}
+	until := time.Now().Add(recoverAll)
 	for _, w := range g.cfg.Store.Workspaces() {
 		rt, exists := found[w.Name]
-		if err := g.reconcile(ctx, w, rt, exists); err != nil {
+		if err := g.reconcile(ctx, w, rt, exists, until); err != nil {
 			return fmt.Errorf("cannot put workspace %s right: %w", w.Name, err)
 		}
 		crashpoint.Here("daemon.recover.reconciled")
@@ -172,7 +173,7 @@ func (g *Gate) stray(ctx context.Context, rt runtime.Workspace) error {
 //
 // Live is running or paused. Other limits than the database has are those of a change
 // that was not finished: they are taken back.
-func (g *Gate) reconcile(ctx context.Context, w store.Workspace, rt runtime.Workspace, exists bool) error {
+func (g *Gate) reconcile(ctx context.Context, w store.Workspace, rt runtime.Workspace, exists bool, until time.Time) error {
 	running := exists && live(rt.State)
 	if exists && rt.State == workspace.StateCreating && w.State == workspace.StateCreating {
 		// The broker is still at it, or could not undo it: this waits for its end.
@@ -191,8 +192,10 @@ func (g *Gate) reconcile(ctx context.Context, w store.Workspace, rt runtime.Work
 	}
 	switch {
 	case w.State == workspace.StateDestroying:
-		_, err := g.destroy(ctx, principal.Self(), w.Name, w.Purge, action.Recover)
-		return g.tolerate(w, err)
+		return g.soon(until, w, func() error {
+			_, err := g.destroy(ctx, principal.Self(), w.Name, w.Purge, action.Recover)
+			return err
+		})
 	case w.State == workspace.StateRestoring:
 		return g.tolerate(w, g.recovering(ctx, w, func(ctx context.Context) error { return g.unmake(ctx, w) }))
 	case w.State == workspace.StateCreating && !exists:
@@ -218,9 +221,33 @@ func (g *Gate) reconcile(ctx context.Context, w store.Workspace, rt runtime.Work
 	}
 	if _, err := settle(ctx, w.Name); err != nil {
 		g.cfg.Log.Warn("the executor of a workspace does not answer; the workspace is stopped", "workspace", w.Name, "error", err)
-		return g.tolerate(w, g.stop(ctx, principal.Self(), w.Name))
+		return g.soon(until, w, func() error { return g.stop(ctx, principal.Self(), w.Name) })
 	}
 	return nil
+}
+
+// How long a start waits for one workspace to be stopped or destroyed, for each once all
+// together have taken recoverAll, and that.
+const (
+	recoverTimeout = 5 * time.Second
+	recoverLeast   = 500 * time.Millisecond
+	recoverAll     = 15 * time.Second
+)
+
+// soon runs what may wait for processes that the kernel cannot end. What takes too long goes
+// on while others are served: it has the workspace's slot, so that who comes waits for it.
+func (g *Gate) soon(until time.Time, w store.Workspace, f func() error) error {
+	done := make(chan error, 1)
+	g.later(func() { done <- g.tolerate(w, f()) })
+	t := time.NewTimer(max(min(recoverTimeout, time.Until(until)), recoverLeast))
+	defer t.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-t.C:
+		g.cfg.Log.Warn("putting a workspace right takes long and goes on", "workspace", w.Name)
+		return nil
+	}
 }
 
 // tolerate keeps a workspace that cannot be put right from keeping all others down:

@@ -153,6 +153,7 @@ func (h *host) remove() error {
 	if _, err := os.Stat(h.dir); err != nil {
 		return nil
 	}
+	thawAll(h.dir)
 	in, known := check.Read(h.data, h.prefix)
 	err := h.purge()
 	if err != nil && known == nil {

@@ -147,6 +147,11 @@ func Mount(ctx context.Context, f *os.File, at string, prepare func(root *os.Fil
 	return m, nil
 }
 
+// Free returns once the image f is neither mounted nor attached to a device, which the
+// kernel sees to some time after its last user has ended, and keeps it from both until f
+// is closed. It waits until ctx ends.
+func Free(ctx context.Context, f *os.File) error { return lock(ctx, f) }
+
 func lock(ctx context.Context, f *os.File) error {
 	for {
 		err := control(f, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
@@ -157,7 +162,7 @@ func lock(ctx context.Context, f *os.File) error {
 			return fmt.Errorf("cannot lock %s: %w", f.Name(), err)
 		}
 		if !pause(ctx) {
-			return fmt.Errorf("cannot mount %s: it is mounted still, or attached to a loop device; losetup -j %[1]s says to which: %w", f.Name(), errdefs.ErrUnavailable)
+			return fmt.Errorf("cannot use %s: it is mounted still, or attached to a loop device; \"losetup -j %[1]s\" says to which. A frozen file system stays until it is thawed: mount that device, fsfreeze --unfreeze and umount it: %w", f.Name(), errdefs.ErrUnavailable)
 		}
 	}
 }
