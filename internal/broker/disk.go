@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/image"
@@ -112,12 +113,14 @@ func (h *Host) MakeImage(ctx context.Context, name id.Workspace, ids workspace.I
 		return err
 	}
 	defer f.Close()
+	crashpoint.Here("broker.image.file-made")
 	if err := errors.Join(withFD(f, func(fd int) error { return unix.Fchown(fd, 0, int(ids.Executor)) }), f.Truncate(imageBytes(limit))); err != nil {
 		return err
 	}
 	if said, err := once(ctx, "mke2fs", mkfsArgs(f.Name(), imageBytes(limit))...); err != nil {
 		return fmt.Errorf("mke2fs failed: %s: %w", firstOf(said, err.Error()), errdefs.ErrInternal)
 	}
+	crashpoint.Here("broker.image.formatted")
 	if err := syncFile(f); err != nil {
 		return err
 	}
@@ -126,6 +129,7 @@ func (h *Host) MakeImage(ctx context.Context, name id.Workspace, ids workspace.I
 	}); err != nil {
 		return err
 	}
+	crashpoint.Here("broker.image.placed")
 	return syncFile(h.images)
 }
 
@@ -178,7 +182,9 @@ func (d *dirs) removeImage(name id.Workspace, ids workspace.IDs) error {
 		return err
 	}
 	defer f.Close()
-	return d.unlinkImage(imageName(name))
+	err = d.unlinkImage(imageName(name))
+	crashpoint.Here("broker.image.removed")
+	return err
 }
 
 // freeTimeout bounds the wait for the kernel to unmount an image whose executor has ended.
@@ -192,6 +198,7 @@ func (d *dirs) freeImage(name id.Workspace) (*os.File, error) {
 	f, err := openAt(d.images, imageName(name), unix.O_RDONLY, 0)
 	if err == nil {
 		if err = image.Free(ctx, f); err == nil {
+			crashpoint.Here("broker.image.free")
 			return f, nil
 		}
 		_ = f.Close()
@@ -210,11 +217,13 @@ func (d *dirs) keepImage(name id.Workspace, ids workspace.IDs, kept *os.File) er
 		return err
 	}
 	defer f.Close()
-	return withFD(d.images, func(from int) error {
+	err = withFD(d.images, func(from int) error {
 		return withFD(kept, func(to int) error {
 			return unix.Renameat2(from, imageName(name), to, keptImage, unix.RENAME_NOREPLACE)
 		})
 	})
+	crashpoint.Here("broker.image.kept")
+	return err
 }
 
 // mountImage makes the directories of a workspace with a limit ready to be lent.
@@ -238,6 +247,7 @@ func (h *Host) mountImage(ctx context.Context, e Entry) (*image.Mounted, error) 
 		if err := f.Truncate(want); err != nil {
 			return fail(err)
 		}
+		crashpoint.Here("broker.image.extended")
 	}
 	m, err := image.Mount(ctx, f, h.images.Name(), func(root *os.File) error {
 		modes := []uint32{0o700, 0o1777, 0o1777}

@@ -52,6 +52,27 @@ func tool(there, back func(h *host, in check.Instance) []string) plant {
 	}
 }
 
+// attached plants a loop device on a file of the instance.
+func attached(removed bool) plant {
+	return func(t *testing.T, h *host, _ check.Instance, _ string) func() {
+		p := h.data + "/retained.img"
+		must(t, os.WriteFile(p, make([]byte, 1<<20), 0o600))
+		out, err := exec.Command("losetup", "--find", "--show", p).Output()
+		if err != nil {
+			t.Fatalf("losetup: %v", err)
+		}
+		if removed {
+			must(t, os.Remove(p))
+		}
+		return func() {
+			system(t, "losetup", "-d", strings.TrimSpace(string(out)))
+			if !removed {
+				must(t, os.Remove(p))
+			}
+		}
+	}
+}
+
 // sleeper plants a process.
 func sleeper(attr func(in check.Instance) *syscall.SysProcAttr) plant {
 	return func(t *testing.T, _ *host, in check.Instance, _ string) func() {
@@ -137,6 +158,20 @@ var plants = []struct {
 	}},
 	{"a retained home", check.Retained, directory(in("DATA/retained/PREFIX-0badf00d.1879048192"))},
 	{"temporary directories", check.Tmp, directory(in("DATA/tmp/PREFIX-0badf00d"))},
+	{"an image", check.Image, file(in("DATA/images/PREFIX-0badf00d.img"), "")},
+	{"an image of what has no disk limit", check.Image, file(in("DATA/images/NAME.img"), "")},
+	{"an image, half-made", check.Temporary, file(in("DATA/images/NAME.new"), "")},
+	{"an image that has gone", check.Lost, func(t *testing.T, h *host, _ check.Instance, _ string) func() {
+		all, err := filepath.Glob(h.data + "/images/*.img")
+		must(t, err)
+		if len(all) != 1 {
+			t.Skipf("skipped: there are the images %q", all)
+		}
+		must(t, os.Rename(all[0], h.dir+"/aside"))
+		return func() { must(t, os.Rename(h.dir+"/aside", all[0])) }
+	}},
+	{"a loop device", check.Device, attached(false)},
+	{"a loop device on a file that was removed", check.Device, attached(true)},
 	{"a control group", check.Cgroup, func(t *testing.T, h *host, in check.Instance, _ string) func() {
 		all, err := filepath.Glob("/sys/fs/cgroup/*/" + in.Cgroup)
 		must(t, err)
@@ -208,13 +243,17 @@ func TestCheckerSeesWhatIsPlanted(t *testing.T) {
 	h := newHostUp(t)
 	h.carrel(t, "create", "--idle-timeout", "never", "crk planted")
 	h.carrel(t, "exec", "crk planted", "--", "/bin/sh", "-c", "echo one > tokens")
+	needImages(t)
+	h.carrel(t, "create", "--idle-timeout", "never", "--disk", "64MiB", "crk with a disk")
+	h.carrel(t, "stop", "crk planted")
+	h.carrel(t, "start", "crk planted") // the last line of the ledger
 	h.settled(t)
 	name := h.name(t, "crk planted")
 	where, err := check.Read(h.data, h.prefix)
 	must(t, err)
 	where.Settle = time.Millisecond
 	where.Before = before
-	want := check.Expect{Live: []string{name}, Tokens: []string{h.data + "/homes/" + name + "/tokens"}}
+	want := check.Expect{Live: []string{name, h.name(t, "crk with a disk")}, Tokens: []string{h.data + "/homes/" + name + "/tokens"}}
 	look := func(want check.Expect) []check.Left {
 		left, err := where.Look(t.Context(), want)
 		must(t, err)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/carrel-dev/carrel/test/crash/check"
 )
 
@@ -22,6 +24,8 @@ type scenario struct {
 	// after are points that are armed too, because the crash at one of them leads to
 	// those of the scenario.
 	after []string
+	// disk: the host has to hold limits on disk space.
+	disk bool
 	// said: the second time, this answer counts as success too.
 	said string
 	// points are passed by the operation, or by the recovery that follows; a number
@@ -75,6 +79,37 @@ func busy(t *testing.T, h *host, key string) {
 	t.Helper()
 	h.carrel(t, "create", key)
 	h.carrel(t, "exec", "--detach", key, "--", "/bin/sh", "-c", "sleep 1000 & sleep 1000")
+}
+
+// stoppedDisk and busyDisk have a limit on disk space.
+func stoppedDisk(t *testing.T, h *host, key string) {
+	t.Helper()
+	h.carrel(t, "create", "--no-start", "--disk", "64MiB", key)
+	h.carrel(t, "exec", key, "--", "/bin/sh", "-c", "echo kept > file")
+	h.carrel(t, "stop", key)
+}
+
+func busyDisk(t *testing.T, h *host, key string) {
+	t.Helper()
+	h.carrel(t, "create", "--disk", "64MiB", key)
+	h.carrel(t, "exec", "--detach", key, "--", "/bin/sh", "-c", "while :; do date > file; done")
+}
+
+// smallDisk is as an update leaves it that raised the limit: what its image holds is less
+// than it may.
+func smallDisk(t *testing.T, h *host, key string) {
+	t.Helper()
+	stoppedDisk(t, h, key)
+	file := h.data + "/images/" + h.name(t, key) + ".img"
+	until(t, "the end of the mount", func() bool {
+		f, err := os.Open(file)
+		must(t, err)
+		defer f.Close()
+		return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
+	})
+	system(t, "e2fsck", "-fp", file)
+	system(t, "resize2fs", "-f", file, "48M")
+	must(t, os.Truncate(file, 48<<20))
 }
 
 func verb(args ...string) func(string) []string {
@@ -196,6 +231,37 @@ var scenarios = []scenario{
 		},
 	},
 	{
+		name: "create with a disk limit", operation: verb("create", "--disk", "64MiB"), disk: true,
+		points: []string{
+			"broker.create.dirs-made", "broker.image.file-made", "broker.image.formatted", "broker.image.placed",
+			"broker.image.attached", "broker.image.mounted", "broker.image.prepared", "broker.image.split", "broker.start.launched",
+		},
+	},
+	{
+		name: "undo with a disk limit", operation: verb("create", "--disk", "64MiB"), after: []string{"broker.image.placed"}, disk: true,
+		points: []string{"broker.image.free", "broker.image.removed"},
+	},
+	{
+		name: "start with a disk limit", prepare: stoppedDisk, operation: verb("start"), disk: true,
+		points: []string{"broker.image.attached", "broker.image.mounted", "broker.image.split", "broker.start.proved"},
+	},
+	{
+		name: "start with a raised disk limit", prepare: smallDisk, operation: verb("start"), disk: true,
+		points: []string{"broker.image.extended", "broker.image.mounted", "broker.image.grown"},
+	},
+	{
+		name: "stop with a disk limit", prepare: busyDisk, operation: verb("stop"), disk: true,
+		points: []string{"broker.stop.killed", "broker.clean.groups-removed", "broker.stop.cleaned"},
+	},
+	{
+		name: "destroy with a disk limit", prepare: busyDisk, operation: verb("destroy"), said: "none with this key", disk: true,
+		points: []string{"broker.destroy.user-removed", "broker.destroy.home-renamed", "broker.image.free", "broker.image.kept", "broker.destroy.tmp-removed"},
+	},
+	{
+		name: "destroy and purge with a disk limit", prepare: busyDisk, operation: verb("destroy", "--purge"), said: "none with this key", disk: true,
+		points: []string{"broker.image.free", "broker.image.removed"},
+	},
+	{
 		name: "recovery of the broker", prepare: busy, operation: verb("stop"), after: []string{"broker.stop.killed"},
 		points: []string{"broker.up.host-opened", "broker.up.ledger-opened", "broker.up.recovered", "broker.up.socket-bound", "broker.clean.groups-removed", "broker.stop.cleaned"},
 	},
@@ -211,6 +277,9 @@ func TestPoints(t *testing.T) {
 	h := newHostUp(t)
 	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) {
+			if s.disk {
+				needImages(t)
+			}
 			for _, p := range s.points {
 				t.Run(p, func(t *testing.T) { s.crash(t, h, p) })
 			}

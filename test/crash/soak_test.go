@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carrel-dev/carrel/internal/sandbox/image"
 	"github.com/carrel-dev/carrel/test/crash/check"
 )
 
@@ -85,6 +86,9 @@ func (s *storm) client(ctx context.Context, r *mrand.Rand, number int) {
 			{"start", key},
 			{"destroy", key},
 			{"destroy", "--purge", key},
+		}
+		if image.Ready() == nil {
+			operations = append(operations, []string{"create", "--disk", "32MiB", key})
 		}
 		s.run(operations[r.IntN(len(operations))])
 	}

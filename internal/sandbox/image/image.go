@@ -19,6 +19,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/thread"
 )
 
@@ -102,6 +103,7 @@ func Mount(ctx context.Context, f *os.File, at string, prepare func(root *os.Fil
 	if err != nil {
 		return nil, err
 	}
+	crashpoint.Here("broker.image.attached")
 	// It is cleared once nobody has it open or mounted, whatever becomes of this process.
 	defer loop.Close()
 	var st unix.Stat_t
@@ -123,14 +125,17 @@ func Mount(ctx context.Context, f *os.File, at string, prepare func(root *os.Fil
 			return err
 		}
 		defer root.Close()
+		crashpoint.Here("broker.image.mounted")
 		if size.file > size.fs {
 			if err := grow(root, size.file); err != nil {
 				return err
 			}
+			crashpoint.Here("broker.image.grown")
 		}
 		if err := prepare(root); err != nil {
 			return err
 		}
+		crashpoint.Here("broker.image.prepared")
 		for _, d := range dirs {
 			t, err := split(root, d)
 			if err != nil {
@@ -138,6 +143,7 @@ func Mount(ctx context.Context, f *os.File, at string, prepare func(root *os.Fil
 			}
 			m.Trees = append(m.Trees, t)
 		}
+		crashpoint.Here("broker.image.split")
 		return nil
 	})
 	if err != nil {

@@ -30,6 +30,8 @@ const (
 	Home      Kind = "home"      // below homes/
 	Retained  Kind = "retained"  // below retained/, of no destroyed workspace
 	Tmp       Kind = "tmp"       // below tmp/
+	Image     Kind = "image"     // below images/
+	Device    Kind = "device"    // a loop device on a file of the instance
 	Cgroup    Kind = "cgroup"    // a control group in any hierarchy
 	Mount     Kind = "mount"     // a mount below the instance's directories
 	Namespace Kind = "namespace" // a process in a user namespace that maps ids of the range
@@ -44,7 +46,7 @@ const (
 
 // Kinds are all kinds.
 var Kinds = []Kind{
-	User, Group, Lock, Account, Home, Retained, Tmp, Cgroup, Mount, Namespace, Process, Socket, Temporary, Lost, Audit, Twice, Directory,
+	User, Group, Lock, Account, Home, Retained, Tmp, Image, Device, Cgroup, Mount, Namespace, Process, Socket, Temporary, Lost, Audit, Twice, Directory,
 }
 
 // Left is one thing out of place.
@@ -150,7 +152,7 @@ func (in Instance) look(ctx context.Context, want Expect) ([]Left, error) {
 		}
 	}
 	for _, look := range []func(context.Context) error{
-		v.users, v.locks, v.account, v.homes, v.groups, v.processes, v.mounts, v.files, v.lost, v.audit, v.twice, v.directories,
+		v.users, v.locks, v.account, v.homes, v.images, v.devices, v.groups, v.processes, v.mounts, v.files, v.lost, v.audit, v.twice, v.directories,
 	} {
 		if err := look(ctx); err != nil {
 			return nil, err
