@@ -3,6 +3,7 @@ package store
 import (
 	"fmt"
 	"testing"
+	"time"
 )
 
 // Migrate is migrate.
@@ -17,3 +18,6 @@ func Pragma(t *testing.T, s *Store, name string) string {
 	}
 	return fmt.Sprint(v)
 }
+
+// SetClock has the store tell the time by another clock.
+func (s *Store) SetClock(now func() time.Time) { s.clock = now }

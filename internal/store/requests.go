@@ -10,7 +10,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// keepRequests is how long an id of a request is remembered.
+// keepRequests is how long an id of a request is remembered, by the host's clock: one that
+// is set forward by more forgets it earlier.
 const keepRequests = 24 * time.Hour
 
 // Begin notes that principal asked under id for the action with this digest. If it was
@@ -24,16 +25,15 @@ func (s *Store) Begin(ctx context.Context, principal, id, digest string) (answer
 	}
 	s.change.Lock()
 	defer s.change.Unlock()
-	now := time.Now()
 	var was string
 	var first int64
 	err = s.db.QueryRowContext(ctx, `SELECT digest, answer, began_ns FROM requests WHERE principal = ? AND id = ?`, principal, id).Scan(&was, &answer, &first)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		if err := s.exec(ctx, `DELETE FROM requests WHERE began_ns < ?`, now.Add(-keepRequests).UnixNano()); err != nil {
+		if err := s.exec(ctx, `DELETE FROM requests WHERE began_ns < ?`, s.clock().Add(-keepRequests).UnixNano()); err != nil {
 			return fail(err)
 		}
-		if err := s.exec(ctx, `INSERT INTO requests (principal, id, digest, began_ns) VALUES (?, ?, ?, ?)`, principal, id, digest, now.UnixNano()); err != nil {
+		if err := s.exec(ctx, `INSERT INTO requests (principal, id, digest, began_ns) VALUES (?, ?, ?, ?)`, principal, id, digest, s.stamp()); err != nil {
 			return fail(err)
 		}
 		return "", time.Time{}, nil

@@ -63,6 +63,9 @@ type Store struct {
 	// cannot part. mu guards the maps alone and is taken for writing only once
 	// the database has agreed, so that a lookup waits for no disk.
 	change sync.Mutex
+	// clock tells the time, and last is the newest stamp, under change; see stamp.
+	clock  func() time.Time
+	last   int64
 	mu     sync.RWMutex
 	byName map[id.Workspace]Workspace // living ones
 	byKey  map[id.Key]id.Workspace
@@ -92,7 +95,7 @@ func Open(ctx context.Context, path string) (*Store, error) {
 		return nil, fmt.Errorf("cannot open the database %s: %w", path, err)
 	}
 	db.SetMaxOpenConns(1)
-	s := &Store{db: db, byName: make(map[id.Workspace]Workspace), byKey: make(map[id.Key]id.Workspace)}
+	s := &Store{db: db, clock: time.Now, byName: make(map[id.Workspace]Workspace), byKey: make(map[id.Key]id.Workspace)}
 	if err = migrate(ctx, db, migrations); err == nil {
 		err = s.load(ctx)
 	}
@@ -133,7 +136,19 @@ func (s *Store) load(ctx context.Context) error {
 	if err := rows.Err(); err != nil {
 		return fmt.Errorf("cannot read the workspaces: %w", err)
 	}
+	_ = rows.Close()
+	if err := s.db.QueryRowContext(ctx, `SELECT max((SELECT ifnull(max(changed_ns), 0) FROM workspaces), (SELECT ifnull(max(began_ns), 0) FROM requests))`).Scan(&s.last); err != nil {
+		return fmt.Errorf("cannot read when the database was changed last: %w", err)
+	}
 	return nil
+}
+
+// stamp is the time in Unix nanoseconds, or just after the last stamp if the host's clock
+// has been set back since: what came later must not seem to have come before. change is
+// held.
+func (s *Store) stamp() int64 {
+	s.last = max(s.clock().UnixNano(), s.last+1)
+	return s.last
 }
 
 // ByName returns the living workspace with that name.
@@ -222,9 +237,10 @@ func (s *Store) Insert(ctx context.Context, w Workspace) error {
 	s.change.Lock()
 	defer s.change.Unlock()
 	now := w.CreatedAt.UnixNano()
+	changed := s.stamp()
 	err = s.exec(ctx, `INSERT INTO workspaces (name, key, owner, root, boundary, profile, limits, state, purge, expires_ns, idle_ns, created_ns, changed_ns)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		w.Name, w.Key, w.Owner, w.Root, w.Boundary, w.Profile, string(limits), w.State, w.Purge, nanos(w.Expires), int64(w.Idle), now, now)
+		w.Name, w.Key, w.Owner, w.Root, w.Boundary, w.Profile, string(limits), w.State, w.Purge, nanos(w.Expires), int64(w.Idle), now, changed)
 	if conflict(err) {
 		return fmt.Errorf("cannot store workspace %s: its name or key is taken: %w", w.Name, errdefs.ErrAlreadyExists)
 	}
@@ -324,7 +340,7 @@ func (s *Store) update(ctx context.Context, name id.Workspace, change func(*Work
 	limits, err := json.Marshal(w.Limits)
 	if err == nil {
 		err = s.exec(ctx, `UPDATE workspaces SET key = ?, limits = ?, state = ?, purge = ?, retained = ?, expires_ns = ?, idle_ns = ?, changed_ns = ? WHERE name = ?`,
-			w.Key, string(limits), w.State, w.Purge, retained, nanos(w.Expires), int64(w.Idle), time.Now().UnixNano(), name)
+			w.Key, string(limits), w.State, w.Purge, retained, nanos(w.Expires), int64(w.Idle), s.stamp(), name)
 	}
 	if conflict(err) {
 		return fmt.Errorf("cannot give workspace %s the key %q: another workspace has it: %w", name, w.Key, errdefs.ErrAlreadyExists)
