@@ -35,6 +35,9 @@ const (
 	Attach  Kind = "command.attach"
 	Signal  Kind = "command.signal"
 	Recover Kind = "daemon.recover"
+
+	// Forget removes the home that was kept of a destroyed workspace.
+	Forget Kind = "home.remove"
 )
 
 // The kinds that only look, or change nothing that is kept. They are recorded
@@ -47,6 +50,7 @@ const (
 	Logs     Kind = "command.logs"
 	Resize   Kind = "command.resize"
 	Audit    Kind = "audit.read"
+	Mended   Kind = "daemon.mended"
 )
 
 // Action is one thing to be done. Fields that a kind does not use stay empty.

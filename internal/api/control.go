@@ -92,7 +92,7 @@ func (s workspaces) Watch(ctx context.Context, req *connect.Request[carrelv1.Wat
 	err = s.gate.Watch(ctx, authn.FromContext(ctx), refs, req.Msg.GetAfter(), func(ev workspace.Event, lost int64) error {
 		return stream.Send(&carrelv1.WatchResponse{Lost: lost, Event: &carrelv1.Event{
 			Number: ev.Number, UnixMs: ev.Time.UnixMilli(), Workspace: string(ev.Workspace), Key: string(ev.Key), Kind: ev.Kind, State: string(ev.State),
-			Status: ev.Status, Error: ev.Error, Principal: ev.Principal, CommandId: string(ev.Command), Intent: ev.Intent,
+			Status: ev.Status, Error: ev.Error, Principal: ev.Principal, CommandId: string(ev.Command), Intent: ev.Intent, Note: ev.Note,
 		}})
 	})
 	if ctx.Err() != nil {

@@ -26,6 +26,10 @@ type Gate interface {
 	Create(ctx context.Context, p principal.Principal, want workspace.Wanted, grant ...*os.File) (w Workspace, created bool, err error)
 	Get(ctx context.Context, p principal.Principal, ref string) (Workspace, error)
 	List(ctx context.Context, p principal.Principal) ([]Workspace, error)
+	// Retained lists the homes that were kept of destroyed workspaces.
+	Retained(ctx context.Context, p principal.Principal) ([]workspace.Retained, error)
+	// Mended is what the broker put right at its start, for admins.
+	Mended(ctx context.Context, p principal.Principal) ([]workspace.Mended, error)
 	Start(ctx context.Context, p principal.Principal, ref string) (Workspace, error)
 	Stop(ctx context.Context, p principal.Principal, ref string) (Workspace, error)
 	Destroy(ctx context.Context, p principal.Principal, ref string, purge bool, request string) (retained string, err error)

@@ -60,5 +60,6 @@ var routes = map[string]route{
 	carrelv1connect.AuditServiceVerifyProcedure:          {admins, small, false},
 	carrelv1connect.AuditServiceShowProcedure:            {admins, small, true},
 	carrelv1connect.SystemServiceVersionProcedure:        {anyone, small, false},
+	carrelv1connect.SystemServiceMendedProcedure:         {admins, small, false},
 	fdapi.Path: {reach, large, true},
 }

@@ -7,6 +7,8 @@ import (
 	"connectrpc.com/connect"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/api/errcode"
+	"github.com/carrel-dev/carrel/internal/authn"
 )
 
 type system struct{ *Server }
@@ -17,4 +19,16 @@ func (s system) Version(context.Context, *connect.Request[carrelv1.VersionReques
 		Commit:  s.opts.Commit,
 		Go:      runtime.Version(),
 	}), nil
+}
+
+func (s system) Mended(ctx context.Context, _ *connect.Request[carrelv1.MendedRequest]) (*connect.Response[carrelv1.MendedResponse], error) {
+	list, err := s.gate.Mended(ctx, authn.FromContext(ctx))
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	out := &carrelv1.MendedResponse{}
+	for _, m := range list {
+		out.Mended = append(out.Mended, &carrelv1.Mended{Kind: string(m.Kind), Workspace: string(m.Workspace), Done: m.Done})
+	}
+	return connect.NewResponse(out), nil
 }

@@ -60,7 +60,7 @@ func (s workspaces) Stop(ctx context.Context, req *connect.Request[carrelv1.Stop
 	return connect.NewResponse(&carrelv1.StopResponse{Workspace: w}), nil
 }
 
-func (s workspaces) List(ctx context.Context, _ *connect.Request[carrelv1.ListRequest]) (*connect.Response[carrelv1.ListResponse], error) {
+func (s workspaces) List(ctx context.Context, req *connect.Request[carrelv1.ListRequest]) (*connect.Response[carrelv1.ListResponse], error) {
 	ws, err := s.gate.List(ctx, authn.FromContext(ctx))
 	if err != nil {
 		return nil, errcode.ToWire(err)
@@ -68,6 +68,18 @@ func (s workspaces) List(ctx context.Context, _ *connect.Request[carrelv1.ListRe
 	out := &carrelv1.ListResponse{Workspaces: make([]*carrelv1.Workspace, 0, len(ws))}
 	for _, w := range ws {
 		out.Workspaces = append(out.Workspaces, workspaceTo(w))
+	}
+	if !req.Msg.GetRetained() {
+		return connect.NewResponse(out), nil
+	}
+	kept, err := s.gate.Retained(ctx, authn.FromContext(ctx))
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	for _, r := range kept {
+		out.Retained = append(out.Retained, &carrelv1.RetainedHome{
+			Workspace: string(r.Workspace), Key: string(r.Key), Owner: r.Owner, Home: r.Home, DestroyedUnixMs: r.DestroyedAtMS, ExpiresUnixMs: r.ExpiresMS,
+		})
 	}
 	return connect.NewResponse(out), nil
 }

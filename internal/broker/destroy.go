@@ -126,3 +126,29 @@ func (l *Lifecycle) empty(ctx context.Context, e Entry) error {
 	crashpoint.Here("broker.destroy.processes-ended")
 	return nil
 }
+
+// Forget removes the home that was kept of a destroyed workspace, which its name and its
+// first id tell from all others. One that is gone is no error.
+func (l *Lifecycle) Forget(ctx context.Context, name id.Workspace, first uint32) error {
+	ctx, cancel := bounded(ctx, stopTimeout)
+	defer cancel()
+	unlock, err := l.lock(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	e, ok := l.ledger.Get(name)
+	own := ok && e.IDs.Executor == first
+	if first < l.settings.UIDFirst || first-l.settings.UIDFirst >= l.settings.UIDCount || own && e.State != workspace.StateDestroyed {
+		return fmt.Errorf("cannot forget the home of %s with id %d: that is of no destroyed workspace: %w", name, first, errdefs.ErrFailedPrecondition)
+	}
+	if err := l.host.ForgetHome(name, workspace.IDsFrom(first)); err != nil {
+		return err
+	}
+	crashpoint.Here("broker.forget.removed")
+	if !own || e.Retained == "" {
+		return nil
+	}
+	e.Retained = ""
+	return l.ledger.Put(e)
+}

@@ -315,7 +315,7 @@ func immutable(err error, path string) error {
 // KeepHome is part of Effects. The place has the workspace's first id in its name,
 // because a name can be used again and an id cannot.
 func (d *dirs) KeepHome(name id.Workspace, ids workspace.IDs) (string, error) {
-	kept := fmt.Sprintf("%s.%d", name, ids.Executor)
+	kept := keptName(name, ids)
 	path := d.retained.Name() + "/" + kept
 	wrap := func(err error) (string, error) {
 		return "", fmt.Errorf("cannot keep the home of %s at %s: %w", name, path, err)
@@ -382,6 +382,15 @@ func (d *dirs) HomeEmpty(name id.Workspace, ids workspace.IDs) (bool, error) {
 		return false, fmt.Errorf("cannot look into the home of %s: %w", name, err)
 	}
 	return false, nil
+}
+
+// ForgetHome is part of Effects.
+func (d *dirs) ForgetHome(name id.Workspace, ids workspace.IDs) error {
+	return removeAll(d.retained, keptName(name, ids))
+}
+
+func keptName(name id.Workspace, ids workspace.IDs) string {
+	return fmt.Sprintf("%s.%d", name, ids.Executor)
 }
 
 // PurgeHome is part of Effects.

@@ -99,6 +99,12 @@ func (h *hostDouble) TakeMounts(_ context.Context, name id.Workspace, g *broker.
 	return mounts, nil
 }
 
+func (h *hostDouble) Mended() []workspace.Mended { return nil }
+
+func (h *hostDouble) ForgetHome(name id.Workspace, ids workspace.IDs) error {
+	return h.step(fmt.Sprint("ForgetHome ", ids.Executor), name)
+}
+
 func (h *hostDouble) HeldUp(workspace.IDs) string { return "" }
 
 func (h *hostDouble) NameFree(name id.Workspace) error { return h.step("NameFree", name) }

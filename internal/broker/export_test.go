@@ -58,5 +58,6 @@ func Tidy(ctx context.Context, etc, state, boot string) error {
 		return err
 	}
 	defer dir.Close()
-	return (&users{etc: etc, state: dir, bootID: boot}).tidy(ctx)
+	_, err = (&users{etc: etc, state: dir, bootID: boot}).tidy(ctx)
+	return err
 }

@@ -43,6 +43,8 @@ type Effects interface {
 	// HomeEmpty reports whether nothing has been put into the home. What is in an image is
 	// not looked at: it counts as something.
 	HomeEmpty(name id.Workspace, ids workspace.IDs) (bool, error)
+	// ForgetHome removes what KeepHome put aside.
+	ForgetHome(name id.Workspace, ids workspace.IDs) error
 	// PurgeHome removes the home, the image and all that is in it.
 	PurgeHome(name id.Workspace, ids workspace.IDs) error
 	// RemoveTemporary removes the temporary directories and all that is in them, and the
@@ -77,6 +79,8 @@ type Effects interface {
 	// Leftovers lists the names that have control groups, protected names, a socket or a
 	// report, or a part of one.
 	Leftovers() ([]id.Workspace, error)
+	// Mended says what was put right when the host was opened.
+	Mended() []workspace.Mended
 	// Close lets go of descriptors; what runs goes on running.
 	Close() error
 }

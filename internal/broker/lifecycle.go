@@ -2,10 +2,12 @@ package broker
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -45,13 +47,18 @@ type Lifecycle struct {
 	watches sync.WaitGroup
 	closing chan struct{}
 	close   func() error
+
+	// start tells this start from others; mended is what Recover put right.
+	start  string
+	mended []workspace.Mended
+	unsaid int
 }
 
 // NewLifecycle takes over ledger and host.
 func NewLifecycle(s Settings, ledger *Ledger, host Effects, log *slog.Logger) *Lifecycle {
 	l := &Lifecycle{
 		settings: s, ledger: ledger, host: host, log: log,
-		locks: map[id.Workspace]*nameLock{}, running: map[id.Workspace]Running{}, closing: make(chan struct{}),
+		locks: map[id.Workspace]*nameLock{}, running: map[id.Workspace]Running{}, closing: make(chan struct{}), start: rand.Text(),
 	}
 	l.close = sync.OnceValue(func() error {
 		close(l.closing)
@@ -99,6 +106,9 @@ func (l *Lifecycle) lock(ctx context.Context, name id.Workspace) (func(), error)
 // Recover finishes or undoes what a crash or a reboot left. An error with one
 // workspace is logged and does not keep the others from being served.
 func (l *Lifecycle) Recover(ctx context.Context) error {
+	for _, m := range l.host.Mended() {
+		l.tell(m.Kind, "", m.Done, nil)
+	}
 	unsure, until := map[id.Workspace]bool{}, time.Now().Add(recoverAll)
 	for _, e := range l.ledger.All() {
 		var err error
@@ -110,14 +120,23 @@ func (l *Lifecycle) Recover(ctx context.Context) error {
 			}); err == nil {
 				err = l.undoCreate(ctx, e)
 			}
+			l.tell(workspace.CreateUndone, e.Name, "a create had broken off; what it had made is removed", err)
 		case workspace.StateDestroying:
 			l.log.Warn("finishing a destroy that was interrupted", "workspace", e.Name)
 			if err = l.soon(ctx, until, func(ctx context.Context) error { return l.empty(ctx, e) }); err == nil {
-				_, err = l.finishDestroy(ctx, e)
+				e, err = l.finishDestroy(ctx, e)
 			}
+			done := "a destroy had broken off and is finished; the home is removed"
+			if e.Retained != "" {
+				done = "a destroy had broken off and is finished; the home is at " + e.Retained
+			}
+			l.tell(workspace.DestroyFinished, e.Name, done, err)
 		case workspace.StateRunning, workspace.StatePaused:
 			err = l.soon(ctx, until, func(ctx context.Context) error { return l.adopt(ctx, e) })
 			unsure[e.Name] = err != nil
+			if err != nil {
+				l.tell(workspace.NotMended, e.Name, "", err)
+			}
 		case workspace.StateStopped, workspace.StateDestroyed: // nothing was under way
 		case workspace.StateRestoring: // the daemon's; here it is stopped or running
 		}
@@ -136,7 +155,9 @@ func (l *Lifecycle) Recover(ctx context.Context) error {
 		l.log.Warn("removing what a start left that was interrupted", "workspace", name)
 		e, _ := l.ledger.Get(name)
 		e.Name = name
-		if err := l.soon(ctx, until, func(ctx context.Context) error { return l.cleanUp(ctx, e) }); err != nil {
+		err := l.soon(ctx, until, func(ctx context.Context) error { return l.cleanUp(ctx, e) })
+		l.tell(workspace.StartSwept, name, "a start had broken off; its control groups, socket and report are removed", err)
+		if err != nil {
 			l.log.Error("cannot clean up", "workspace", name, "error", err)
 		}
 	}
@@ -165,7 +186,35 @@ func (l *Lifecycle) adopt(ctx context.Context, e Entry) error {
 		return err // it may live: nothing is taken down on a guess
 	}
 	l.log.Warn("a workspace is no longer running", "workspace", e.Name, "reason", err)
-	return l.settle(ctx, e)
+	why := err.Error()
+	if err = l.settle(ctx, e); err == nil {
+		l.tell(workspace.ExecutorLost, e.Name, "it is stopped: "+why, nil)
+	}
+	return err
+}
+
+// tell keeps what a start put right, or that it could not, for the daemon.
+func (l *Lifecycle) tell(kind workspace.MendedKind, name id.Workspace, done string, err error) {
+	if err != nil {
+		kind, done = workspace.NotMended, err.Error()
+	}
+	if len(done) > brokerapi.MaxDone {
+		done = strings.ToValidUTF8(done[:brokerapi.MaxDone], "") + "…"
+	}
+	if len(l.mended) == brokerapi.MaxMended-1 {
+		l.unsaid++
+		return
+	}
+	l.mended = append(l.mended, workspace.Mended{Kind: kind, Workspace: name, Done: strings.ToValidUTF8(done, "?")})
+}
+
+// Mended returns what Recover put right, and what tells this start from others.
+func (l *Lifecycle) Mended() (start string, list []workspace.Mended) {
+	list = l.mended
+	if l.unsaid > 0 {
+		list = append(slices.Clone(list), workspace.Mended{Kind: workspace.MoreMended, Done: fmt.Sprintf("%d more; the broker's log has them", l.unsaid)})
+	}
+	return l.start, list
 }
 
 // lives reports whether an executor of name is followed.

@@ -35,6 +35,7 @@ type Host struct {
 	log      *slog.Logger
 	placing  sync.Mutex // over the records of protected names
 	aside    chan struct{}
+	mended   []workspace.Mended
 }
 
 var _ Effects = (*Host)(nil)
@@ -74,8 +75,12 @@ func OpenHost(cfg HostConfig) (*Host, error) {
 		return nil, err
 	}
 	h.users.state, h.users.bootID = h.dirs.state, h.bootID
-	if err := h.tidy(context.Background()); err != nil {
+	removed, err := h.tidy(context.Background())
+	if err != nil {
 		cfg.Log.Error("cannot put the user database in order", "error", err) // what needs it says so
+		h.mended = append(h.mended, workspace.Mended{Kind: workspace.NotMended, Done: err.Error()})
+	} else if len(removed) > 0 {
+		h.mended = append(h.mended, workspace.Mended{Kind: workspace.UserDatabase, Done: "a tool of the broker's was killed; removed: " + strings.Join(removed, ", ")})
 	}
 	h.groups, err = cgroup.Open(cgroup.Config{Name: cfg.Settings.CgroupName, MemoryBytes: total / 100 * int64(cfg.Settings.CgroupMemoryPercent)})
 	if err != nil {
@@ -84,6 +89,9 @@ func OpenHost(cfg HostConfig) (*Host, error) {
 	}
 	return h, nil
 }
+
+// Mended is part of Effects.
+func (h *Host) Mended() []workspace.Mended { return h.mended }
 
 // Missing lists the controllers that this host does not offer, for the log.
 func (h *Host) Missing() []cgroup.Missing { return h.groups.Missing() }

@@ -43,6 +43,7 @@ var operations = map[string]operation{
 	brokerapi.MethodResume:  {params: 128, states: live, run: (*session).resume},
 	brokerapi.MethodUpdate:  {params: 512, states: []workspace.State{workspace.StateStopped, workspace.StateRunning, workspace.StatePaused}, run: (*session).update},
 	brokerapi.MethodStats:   {params: 128, states: live, run: (*session).stats},
+	brokerapi.MethodForget:  {params: 128, run: (*session).forget},
 }
 
 // live are the states in which a workspace has an executor.
@@ -120,7 +121,8 @@ func (s *session) hello(_ context.Context, r *jsonrpc.Request, _ []workspace.Sta
 		return nil, jsonrpc.Hangup(fmt.Errorf("cannot serve version %d of the broker's protocol: this carrel-broker speaks %d; install broker and daemon of one release: %w",
 			p.Version, brokerapi.Version, errdefs.ErrFailedPrecondition))
 	}
-	return brokerapi.HelloResult{Version: brokerapi.Version, Build: s.build, ExecutorDir: s.sockets}, nil
+	start, mended := s.life.Mended()
+	return brokerapi.HelloResult{Version: brokerapi.Version, Build: s.build, ExecutorDir: s.sockets, Start: start, Mended: mended}, nil
 }
 
 func (s *session) create(ctx context.Context, r *jsonrpc.Request, states []workspace.State) (any, error) {
@@ -264,4 +266,12 @@ func (s *session) stats(_ context.Context, r *jsonrpc.Request, states []workspac
 		return nil, err
 	}
 	return s.life.Stats(p.Name, states...)
+}
+
+func (s *session) forget(ctx context.Context, r *jsonrpc.Request, _ []workspace.State) (any, error) {
+	var p brokerapi.ForgetParams
+	if err := decodeName(r, &p, &p.Name); err != nil {
+		return nil, err
+	}
+	return struct{}{}, s.life.Forget(ctx, p.Name, p.ID)
 }

@@ -23,7 +23,7 @@ import (
 const name = id.Workspace("cbt-0123abcd")
 
 func TestTheTableIsClosed(t *testing.T) {
-	want := []string{"create", "destroy", "hello", "list", "pause", "report", "resume", "start", "stats", "stop", "update"}
+	want := []string{"create", "destroy", "forget", "hello", "list", "pause", "report", "resume", "start", "stats", "stop", "update"}
 	if got := slices.Sorted(maps.Keys(broker.Methods())); !slices.Equal(got, want) {
 		t.Errorf("the operations are %v", got)
 	}
@@ -123,6 +123,15 @@ func TestLifeOfAWorkspace(t *testing.T) {
 	if _, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.StartParams{Name: name}); err != nil {
 		t.Fatal(err)
 	}
+	forget := func(id uint32) error {
+		_, err := call[any](t, r.conn, "forget", brokerapi.ForgetParams{Name: name, ID: id})
+		return err
+	}
+	for _, id := range []uint32{first, 0, 1000, 1<<32 - 1} {
+		if err := forget(id); !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("forgot the home of id %d: %v", id, err)
+		}
+	}
 	r.host.reset()
 	w, err = call[brokerapi.Workspace](t, r.conn, "destroy", brokerapi.DestroyParams{Name: name})
 	if err != nil || w.State != workspace.StateDestroyed || w.Retained != fmt.Sprintf("/retained/%s.%d", name, first) {
@@ -141,6 +150,19 @@ func TestLifeOfAWorkspace(t *testing.T) {
 		if _, err := call[any](t, r.conn, m, brokerapi.NameParams{Name: name}); !errdefs.IsNotFound(err) {
 			t.Errorf("%s of a destroyed one: %v", m, err)
 		}
+	}
+	r.host.reset()
+	for range 2 {
+		if err := forget(first); err != nil {
+			t.Error(err)
+		}
+	}
+	step := fmt.Sprintf("ForgetHome %d %s", first, name)
+	if did := r.host.reset(); !slices.Equal(did, []string{step, step}) {
+		t.Errorf("forget did %q", did)
+	}
+	if w, err := call[brokerapi.Workspace](t, r.conn, "destroy", brokerapi.DestroyParams{Name: name}); err != nil || w.Retained != "" {
+		t.Errorf("after it the home is said to be at %q, %v", w.Retained, err)
 	}
 	// The name may live again; the ids may not.
 	if w := mustCreate(t, r.conn, name); w.IDs != workspace.IDsFrom(first+3) {

@@ -53,6 +53,20 @@ func TestRecover(t *testing.T) {
 	if err := l.Recover(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	mended := map[id.Workspace]workspace.MendedKind{}
+	begun, list := l.Mended()
+	for _, m := range list {
+		mended[m.Workspace] = m.Kind
+		if m.Done == "" {
+			t.Errorf("nothing is said of %+v", m)
+		}
+	}
+	if want := (map[id.Workspace]workspace.MendedKind{
+		entry("1"): workspace.StartSwept, entry("3"): workspace.ExecutorLost, entry("4"): workspace.DestroyFinished,
+		entry("5"): workspace.NotMended, entry("6"): workspace.CreateUndone,
+	}); begun == "" || len(list) != len(want) || !maps.Equal(mended, want) {
+		t.Errorf("mended at %q: %+v", begun, list)
+	}
 	got := map[id.Workspace]workspace.State{}
 	for _, e := range l.List() {
 		got[e.Name] = e.State

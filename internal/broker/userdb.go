@@ -86,11 +86,12 @@ func (u *users) forgetTool() {
 	}
 }
 
-// tidy removes the locks and copies of a tool that was killed, if it was ours.
-func (u *users) tidy(ctx context.Context) error {
+// tidy removes the locks and copies of a tool that was killed, if it was ours, and says
+// which.
+func (u *users) tidy(ctx context.Context) (removed []string, err error) {
 	f, err := openAt(u.state, toolNote, unix.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return nil, nil
 	}
 	var b []byte
 	if err == nil {
@@ -98,23 +99,23 @@ func (u *users) tidy(ctx context.Context) error {
 		_ = f.Close()
 	}
 	if err != nil {
-		return fmt.Errorf("cannot read which tool an earlier broker had started: %w", err)
+		return nil, fmt.Errorf("cannot read which tool an earlier broker had started: %w", err)
 	}
 	var run toolRun
 	if json.Unmarshal(b, &run) != nil || run.PID <= 1 {
 		u.forgetTool() // torn: whose the locks are cannot be told any more
-		return nil
+		return nil, nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, lockWait, fmt.Errorf("it took longer than %v: %w", lockWait, errdefs.ErrUnavailable))
 	defer cancel()
 	for u.runs(run) { // it was killed with the broker and is about to end
 		if err := pause(ctx); err != nil {
-			return fmt.Errorf("cannot wait for the end of process %d, which changes the user database: %w", run.PID, err)
+			return nil, fmt.Errorf("cannot wait for the end of process %d, which changes the user database: %w", run.PID, err)
 		}
 	}
 	unlock, err := u.lockAll(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer unlock()
 	pid := strconv.Itoa(run.PID)
@@ -125,13 +126,16 @@ func (u *users) tidy(ctx context.Context) error {
 			left = append(left, path+"+", path+".lock")
 		}
 		for _, p := range left {
-			if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("cannot remove what a tool left that was killed: %w", err)
+			err := os.Remove(p)
+			if err == nil {
+				removed = append(removed, p)
+			} else if !errors.Is(err, fs.ErrNotExist) {
+				return removed, fmt.Errorf("cannot remove what a tool left that was killed: %w", err)
 			}
 		}
 	}
 	u.forgetTool()
-	return nil
+	return removed, nil
 }
 
 func (u *users) runs(run toolRun) bool {

@@ -24,6 +24,7 @@ const (
 	MethodResume  = "resume"
 	MethodUpdate  = "update"
 	MethodStats   = "stats"
+	MethodForget  = "forget"
 )
 
 // HelloParams opens a connection; every other method needs it first.
@@ -37,7 +38,17 @@ type HelloResult struct {
 	Build   string `json:"build"`
 	// ExecutorDir is where the sockets of running executors are bound.
 	ExecutorDir string `json:"executor_dir"`
+	// Start tells this start of the broker from others, and Mended is what that put right,
+	// at most MaxMended.
+	Start  string             `json:"start"`
+	Mended []workspace.Mended `json:"mended,omitempty"`
 }
+
+// MaxMended bounds HelloResult.Mended, and MaxDone what one of them says, in bytes.
+const (
+	MaxMended = 100
+	MaxDone   = 512
+)
 
 // CreateParams asks for a user, its ids and a home. Repeating it with the same
 // name and key digest returns the same workspace; with another digest it is
@@ -74,6 +85,13 @@ type DestroyParams struct {
 	Name   id.Workspace `json:"name"`
 	Purge  bool         `json:"purge"`
 	Unused bool         `json:"unused,omitempty"`
+}
+
+// ForgetParams removes the home that a destroy kept of the workspace with this name and this
+// first id. One that is gone is no error.
+type ForgetParams struct {
+	Name id.Workspace `json:"name"`
+	ID   uint32       `json:"id"`
 }
 
 // UpdateParams changes the limits of a workspace, at once where it runs. Limits.OpenFiles

@@ -319,6 +319,7 @@ type eventView struct {
 	Command   string    `json:"command_id,omitempty"`
 	Intent    int64     `json:"intent"`
 	Lost      int64     `json:"lost,omitempty"`
+	Note      string    `json:"note,omitempty"`
 }
 
 func (a *app) eventsCommand() *cobra.Command {
@@ -327,8 +328,9 @@ func (a *app) eventsCommand() *cobra.Command {
 		Use:   "events [flags] [WORKSPACE...]",
 		Short: "Print what happens to workspaces, as it happens",
 		Long: `Print what happens to the workspaces named, or to all that you may reach, until it is
-interrupted. The daemon keeps the last 4096 events: with --since N it begins with
-what is kept after number N. The audit log is the record that lasts.`,
+interrupted. The daemon keeps the last 4096 events since its start, which is number 1: with
+--since N it begins with what is kept after number N. What the broker put right when it
+was started is among them, as broker.mended. The audit log is the record that lasts.`,
 		Example: `  carrel events
   carrel events --since 1 -o json demo | jq .kind`,
 		ValidArgsFunction: a.completeWorkspaces,
@@ -353,7 +355,7 @@ what is kept after number N. The audit log is the record that lasts.`,
 			e := s.Msg().GetEvent()
 			v := eventView{
 				e.GetNumber(), time.UnixMilli(e.GetUnixMs()).UTC(), e.GetWorkspace(), e.GetKey(), e.GetKind(), e.GetState(), e.GetStatus(),
-				e.GetError(), e.GetPrincipal(), e.GetCommandId(), e.GetIntent(), s.Msg().GetLost(),
+				e.GetError(), e.GetPrincipal(), e.GetCommandId(), e.GetIntent(), s.Msg().GetLost(), e.GetNote(),
 			}
 			if *out == asJSON {
 				err = lines.Encode(v)
@@ -377,6 +379,9 @@ func (a *app) printEvent(v eventView) error {
 		a.progress("%d events before this one are no longer kept.", v.Lost)
 	}
 	line := fmt.Sprintf("%6d  %s  %-13s  %-9s  %-18s  %-9s  %s", v.Number, v.Time.Format("2006-01-02 15:04:05.000"), v.Workspace, v.Principal, v.Kind, v.State, cut(printable(v.Key), 40))
+	if v.Note != "" {
+		line += "  " + printable(v.Note)
+	}
 	if v.Error != "" {
 		line += "  " + v.Status + ": " + printable(v.Error)
 	}

@@ -37,6 +37,35 @@ type upView struct {
 	DaemonPID  int    `json:"daemon_pid"`
 	// Already: both ran before.
 	Already bool `json:"already"`
+	// Mended is what the broker put right at its start.
+	Mended []mendedView `json:"mended"`
+}
+
+type mendedView struct {
+	Kind      string `json:"kind"`
+	Workspace string `json:"workspace"`
+	Done      string `json:"done"`
+}
+
+// mended asks the daemon that has just come up. Without an answer up is none the worse: the
+// record has it.
+func mended(ctx context.Context, host string) []mendedView {
+	views := []mendedView{}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	client, err := carrel.Dial(ctx, host)
+	if err != nil {
+		return views
+	}
+	defer client.Close()
+	res, err := client.System().Mended(ctx, connect.NewRequest(&carrelv1.MendedRequest{}))
+	if err != nil {
+		return views
+	}
+	for _, m := range res.Msg.GetMended() {
+		views = append(views, mendedView{m.GetKind(), m.GetWorkspace(), m.GetDone()})
+	}
+	return views
 }
 
 func (a *app) upCommand() *cobra.Command {
@@ -91,6 +120,12 @@ func (a *app) printUp(i *instance, v upView, detach bool) error {
 	if detach || v.Already {
 		fmt.Fprintf(&b, "  logs  %s\n", i.logDir())
 	}
+	if len(v.Mended) > 0 {
+		b.WriteString("Put right at the start, as \"carrel events --since 1\" and the audit log say too:\n")
+	}
+	for _, m := range v.Mended {
+		fmt.Fprintf(&b, "  %-16s  %-13s  %s\n", printable(m.Kind), printable(m.Workspace), printable(m.Done))
+	}
 	b.WriteString("Next:\n")
 	if !i.isDefault() {
 		fmt.Fprintf(&b, "  export %s=%s\n", carrel.HostEnv, shellQuote([]string{v.Host}))
@@ -115,7 +150,7 @@ func (a *app) up(ctx context.Context, i *instance, detach bool) (upView, []*exec
 	if err := i.absolute(); err != nil {
 		return upView{}, nil, err
 	}
-	view := upView{Host: i.host(), DataDir: i.data, RuntimeDir: i.runtime}
+	view := upView{Mended: []mendedView{}, Host: i.host(), DataDir: i.data, RuntimeDir: i.runtime}
 	if v, ok := i.isUp(ctx, view); ok {
 		dropAccountsLock()
 		return v, nil, nil
@@ -151,7 +186,7 @@ func (a *app) up(ctx context.Context, i *instance, detach bool) (upView, []*exec
 		return view, nil, err
 	}
 	if v, ok := i.isUp(ctx, view); ok {
-		v.Already = false
+		v.Already, v.Mended = false, mended(ctx, i.host())
 		crashpoint.Here("cli.up.answers")
 		return v, children, i.remember()
 	}

@@ -159,25 +159,32 @@ the host. What the host would run from there, above all .git, is read-only insid
 }
 
 func (a *app) lsCommand() *cobra.Command {
-	var quiet bool
+	var quiet, retained bool
 	c := &cobra.Command{
 		Use:     "ls [flags]",
 		Aliases: []string{"list"},
 		Short:   "List the workspaces that you may reach",
+		Long: `List the workspaces that you may reach, or with --retained the homes that were kept
+of destroyed ones, and when each is removed.`,
 		Example: `  carrel ls
+  carrel ls --retained
   carrel ls -o json`,
 		Args: exactly(),
 	}
 	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "print names only")
+	c.Flags().BoolVar(&retained, "retained", false, "list the kept homes of destroyed workspaces instead")
 	out := outputFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		client, err := a.client()
 		if err != nil {
 			return err
 		}
-		res, err := client.Workspaces().List(c.Context(), connect.NewRequest(&carrelv1.ListRequest{}))
+		res, err := client.Workspaces().List(c.Context(), connect.NewRequest(&carrelv1.ListRequest{Retained: retained}))
 		if err != nil {
 			return err
+		}
+		if retained {
+			return a.printRetained(res.Msg.GetRetained(), *out == asJSON, quiet)
 		}
 		ws := res.Msg.GetWorkspaces()
 		slices.SortFunc(ws, func(x, y *carrelv1.Workspace) int { return strings.Compare(x.GetKey(), y.GetKey()) })
@@ -205,6 +212,44 @@ func (a *app) lsCommand() *cobra.Command {
 		return t.print(a.Out)
 	}
 	return c
+}
+
+// retainedView is the JSON of a kept home.
+type retainedView struct {
+	Workspace   string    `json:"workspace"`
+	Key         string    `json:"key"`
+	Owner       string    `json:"owner"`
+	Home        string    `json:"home"`
+	DestroyedAt time.Time `json:"destroyed_at"`
+	// ExpiresAt is null for never.
+	ExpiresAt *time.Time `json:"expires_at"`
+}
+
+func (a *app) printRetained(list []*carrelv1.RetainedHome, inJSON, quiet bool) error {
+	views := make([]retainedView, 0, len(list))
+	t := newTable(2, "NAME", "KEY", "OWNER", "DESTROYED", "REMOVED", "HOME")
+	for _, r := range list {
+		v := retainedView{r.GetWorkspace(), r.GetKey(), r.GetOwner(), r.GetHome(), time.UnixMilli(r.GetDestroyedUnixMs()).UTC(), nil}
+		removed := "never"
+		if ms := r.GetExpiresUnixMs(); ms != 0 {
+			at := time.UnixMilli(ms).UTC()
+			v.ExpiresAt, removed = &at, at.Format(time.DateTime)
+		}
+		views = append(views, v)
+		t.add(v.Workspace, cut(printable(v.Key), 40), v.Owner, v.DestroyedAt.Format(time.DateTime), removed, v.Home)
+	}
+	if inJSON {
+		return a.printJSON(views)
+	}
+	if quiet {
+		for _, v := range views {
+			if _, err := fmt.Fprintln(a.Out, v.Workspace); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return t.print(a.Out)
 }
 
 func (a *app) inspectCommand() *cobra.Command {

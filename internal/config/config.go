@@ -58,6 +58,8 @@ type Config struct {
 	ChatGit      bool
 	// ArchiveRetention is for how long archives are kept; 0 is for ever.
 	ArchiveRetention time.Duration
+	// HomeRetention is for how long homes of destroyed workspaces are kept; 0 is for ever.
+	HomeRetention time.Duration
 	// What an archive may become; 0 is the archiver's own bound.
 	RestoreMaxBytes   int64
 	RestoreMaxEntries int

@@ -77,6 +77,8 @@ var keys = []Key{
 		func(c *Config) *time.Duration { return &c.IdleTimeout }),
 	span("archive_retention", "0s", "how long archives are kept, 0s for ever", 100*366*24*time.Hour,
 		func(c *Config) *time.Duration { return &c.ArchiveRetention }),
+	span("home_retention", "720h", "how long homes of destroyed workspaces are kept, 0s for ever", 100*366*24*time.Hour,
+		func(c *Config) *time.Duration { return &c.HomeRetention }),
 	size("restore.max_bytes", "16GiB", "data of all files that an archive may unpack to; 0 for 64GiB",
 		func(c *Config) *int64 { return &c.RestoreMaxBytes }),
 	number("restore.max_entries", "2000000", "files, directories and links that an archive may have", 1, 4<<20,

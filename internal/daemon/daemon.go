@@ -168,11 +168,16 @@ func serve(ctx context.Context, cfg *config.Config, o options, dial func(context
 		RuntimeDir: cfg.RuntimeDir, Dial: dial,
 		// No executor is connected before g is set.
 		OnLost: func(name id.Workspace) { g.ExecutorLost(name) },
+		OnBroker: func() {
+			if err := g.NoteMended(ctx); err != nil {
+				log.Error("cannot record what the broker put right at its start", "error", err)
+			}
+		},
 	})
 	g = gate.New(gate.Config{
 		Runtime: rt, Store: db, Audit: record, Prefix: cfg.NamePrefix, Limits: cfg.Limits, Idle: cfg.IdleTimeout,
 		Profiles: profiles(cfg),
-		Shelf:    archives, Archiver: archiver(o.archiverFD), KeepArchives: cfg.ArchiveRetention,
+		Shelf:    archives, Archiver: archiver(o.archiverFD), KeepArchives: cfg.ArchiveRetention, KeepHomes: cfg.HomeRetention,
 		Unpacking: gate.Unpacking{Bytes: cfg.RestoreMaxBytes, Entries: int64(cfg.RestoreMaxEntries), Ratio: int64(cfg.RestoreMaxRatio)},
 		Admission: gate.Admission{
 			Workspaces: cfg.MaxWorkspaces, PerOwner: cfg.MaxPerOwner, Running: cfg.MaxRunning,

@@ -27,6 +27,9 @@ type runtimeDouble struct {
 	pids  int64                 // that Stats tells
 	list  []execapi.Command
 	procs []*processDouble
+	// start and mended are what Mended tells.
+	start  string
+	mended []workspace.Mended
 	// hook is called before each operation, without the lock.
 	hook func(op string, name id.Workspace) error
 }
@@ -279,6 +282,16 @@ func (d *runtimeDouble) Signal(_ context.Context, name id.Workspace, _ execapi.S
 
 func (d *runtimeDouble) Resize(_ context.Context, name id.Workspace, _ execapi.ResizeParams) error {
 	return d.reach("resize", name)
+}
+
+func (d *runtimeDouble) Forget(_ context.Context, name id.Workspace, retained string) error {
+	return d.begin("forget "+retained, name)
+}
+
+func (d *runtimeDouble) Mended(context.Context) (string, []workspace.Mended, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.start, d.mended, nil
 }
 
 func (d *runtimeDouble) Ping(_ context.Context, name id.Workspace) error {

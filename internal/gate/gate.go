@@ -60,7 +60,9 @@ type Config struct {
 	Archiver     func() (*os.File, error)
 	Unpacking    Unpacking
 	KeepArchives time.Duration
-	Log          *slog.Logger
+	// KeepHomes is how long homes of destroyed workspaces are kept, 0 for ever.
+	KeepHomes time.Duration
+	Log       *slog.Logger
 	// Version is what the log's lifecycle records say.
 	Version string
 }
@@ -91,6 +93,11 @@ type Gate struct {
 	closed     bool
 	intents    atomic.Int64
 	marking    sync.Mutex
+
+	// mending is held while what the broker put right is recorded; mended is that, once
+	// it is, under mu.
+	mending sync.Mutex
+	mended  []workspace.Mended
 }
 
 // New returns a gate. Recover must be called before anything else.
@@ -233,7 +240,7 @@ func verb(k action.Kind) string {
 		action.Archive: "archive", action.Restore: "restore", action.ReadArchive: "read", action.RemoveArchive: "remove",
 		action.Exec: "run a command in", action.Attach: "attach to a command in", action.Signal: "signal a command in",
 		action.Inspect: "inspect", action.Commands: "list the commands of", action.Logs: "read the output of a command in",
-		action.Resize: "resize a terminal in", action.Audit: "read the audit log",
+		action.Resize: "resize a terminal in", action.Audit: "read the audit log", action.Mended: "see what the broker put right",
 	}[k]; ok {
 		return v
 	}

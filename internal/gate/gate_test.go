@@ -50,6 +50,7 @@ type house struct {
 
 	admission gate.Admission
 	idle      time.Duration
+	keepHomes time.Duration
 }
 
 func newHouse(t testing.TB) *house {
@@ -77,7 +78,7 @@ func (h *house) start() {
 	}
 	h.logs = new(bytes.Buffer)
 	h.Gate = gate.New(gate.Config{
-		Runtime: h.rt, Store: h.store, Audit: h.log, Prefix: "ws", Limits: workspace.DefaultLimits, Admission: h.admission, Idle: h.idle,
+		Runtime: h.rt, Store: h.store, Audit: h.log, Prefix: "ws", Limits: workspace.DefaultLimits, Admission: h.admission, Idle: h.idle, KeepHomes: h.keepHomes,
 		Profiles: map[string]gate.Profile{"chat": {Prefix: "chat", Limits: workspace.Limits{MemoryBytes: 256 << 20, Pids: 200}}},
 		Log:      slog.New(slog.NewTextHandler(&syncWriter{w: h.logs}, nil)), Version: "test",
 	})

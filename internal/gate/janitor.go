@@ -26,19 +26,39 @@ const (
 func (g *Gate) Tend(ctx context.Context) {
 	t := time.NewTicker(tick)
 	defer t.Stop()
-	old := time.NewTicker(time.Hour)
+	old := time.NewTicker(g.oldEvery())
 	defer old.Stop()
+	g.forgetAllOld(ctx, time.Now())
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-old.C:
-			if err := g.forgetOld(ctx, now); err != nil {
-				g.cfg.Log.Error("cannot remove archives that were kept for their time", "error", err)
-			}
+			g.forgetAllOld(ctx, now)
 		case now := <-t.C:
 			g.tendAll(ctx, now)
 		}
+	}
+}
+
+// oldEvery is how often what is kept for a time is looked at: each hour, or as often as the
+// shortest time is long.
+func (g *Gate) oldEvery() time.Duration {
+	every := time.Hour
+	for _, keep := range []time.Duration{g.cfg.KeepArchives, g.cfg.KeepHomes} {
+		if keep > 0 {
+			every = min(every, max(keep, time.Second))
+		}
+	}
+	return every
+}
+
+func (g *Gate) forgetAllOld(ctx context.Context, now time.Time) {
+	if err := g.forgetOld(ctx, now); err != nil {
+		g.cfg.Log.Error("cannot remove archives that were kept for their time", "error", err)
+	}
+	if err := g.forgetHomes(ctx, now); err != nil {
+		g.cfg.Log.Error("cannot remove homes of destroyed workspaces that were kept for their time", "error", err)
 	}
 }
 

@@ -85,9 +85,11 @@ func (g *Gate) Recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := g.cfg.Audit.Append(ctx, g.lifecycle("daemon.started")); err != nil {
+	seq, err := g.cfg.Audit.Append(ctx, g.lifecycle(daemonStart))
+	if err != nil {
 		return err
 	}
+	g.events.add(workspace.Event{Time: time.Now(), Owner: principal.Self().String(), Kind: daemonStart, Status: "ok", Principal: principal.Self().String(), Intent: seq})
 	for _, r := range open {
 		if err := g.cfg.Audit.AppendAsync(audit.Record{
 			Type: audit.Outcome, Trace: r.Trace, Principal: principal.Self().String(), Workspace: r.Workspace, Intent: r.Seq,
@@ -103,6 +105,10 @@ func (g *Gate) Recover(ctx context.Context) error {
 	real, err := g.cfg.Runtime.List(ctx)
 	if err != nil {
 		return fmt.Errorf("cannot learn which workspaces there are: %w", err)
+	}
+	// Before what it names is put right here too.
+	if err := g.NoteMended(ctx); err != nil {
+		return err
 	}
 	found := make(map[id.Workspace]runtime.Workspace, len(real))
 	for _, rt := range real {

@@ -85,6 +85,12 @@ type Runtime interface {
 	Limit(ctx context.Context, name id.Workspace, limits workspace.Limits) (Workspace, error)
 	// Stats returns what the commands of a running workspace use.
 	Stats(ctx context.Context, name id.Workspace) (workspace.Stats, error)
+	// Forget removes the home that Destroy kept of a workspace, by its path; one that is
+	// gone is no error.
+	Forget(ctx context.Context, name id.Workspace, retained string) error
+	// Mended returns what the backend put right when it was started last, and what tells
+	// that start from others.
+	Mended(ctx context.Context) (start string, list []workspace.Mended, err error)
 	// List returns every workspace that is not destroyed.
 	List(ctx context.Context) ([]Workspace, error)
 	// Report returns the proof of a running workspace.

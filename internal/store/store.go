@@ -304,6 +304,37 @@ func (s *Store) Destroyed(ctx context.Context, ref string, since time.Time) (w W
 	return w, retained, true, nil
 }
 
+// Retained returns the homes that were kept of destroyed workspaces, the newest first.
+func (s *Store) Retained(ctx context.Context) ([]workspace.Retained, error) {
+	rows, err := s.db.QueryContext(ctx, `SELECT name, key, owner, retained, changed_ns FROM workspaces WHERE state = 'destroyed' AND retained <> '' ORDER BY changed_ns DESC`)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read which homes were kept: %w", err)
+	}
+	defer rows.Close()
+	var all []workspace.Retained
+	for rows.Next() {
+		var r workspace.Retained
+		var changed int64
+		if err := rows.Scan(&r.Workspace, &r.Key, &r.Owner, &r.Home, &changed); err != nil {
+			return nil, fmt.Errorf("cannot read which homes were kept: %w", err)
+		}
+		r.DestroyedAtMS = changed / int64(time.Millisecond)
+		all = append(all, r)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("cannot read which homes were kept: %w", err)
+	}
+	return all, nil
+}
+
+// ForgetRetained notes that the home of a destroyed workspace is no longer kept.
+func (s *Store) ForgetRetained(ctx context.Context, name id.Workspace) error {
+	if err := s.exec(ctx, `UPDATE workspaces SET retained = '' WHERE name = ? AND state = 'destroyed'`, name); err != nil {
+		return fmt.Errorf("cannot note that the home of %s is gone: %w", name, err)
+	}
+	return nil
+}
+
 // Update changes key, limits, state, purge or lifetime of a living workspace.
 // already_exists: the key belongs to another one.
 func (s *Store) Update(ctx context.Context, name id.Workspace, change func(*Workspace)) error {

@@ -20,7 +20,9 @@ type Event struct {
 	State State
 	// Status is ok or failed; Error says why it failed.
 	Status, Error string
-	Principal     string
+	// Note says for people what a kind means that is of no action.
+	Note      string
+	Principal string
 	// Command is set for the kinds that concern one.
 	Command id.Command
 	// Intent is the sequence number of the record of the intent.

@@ -31,6 +31,7 @@ var hostScenarios = []scenario{
 		"cli.down.account-removed", "cli.down.data-removed", "cli.down.note-removed#1", "cli.down.note-removed#2", "cli.down.dir-removed#1", "cli.down.dir-removed#2",
 	}},
 	{name: "account", points: []string{"cli.up.group-made#1", "cli.up.group-made#2", "cli.up.account-made", "cli.down.user-removed"}},
+	{name: "retention", points: []string{"broker.forget.removed", "daemon.forget.removed"}},
 	{name: "compaction", points: []string{"broker.ledger.compacted", "broker.ledger.replaced"}},
 }
 
@@ -196,7 +197,7 @@ func TestAccountPoints(t *testing.T) {
 
 // Killed while the broker's ledger is rewritten.
 func TestCompactionPoints(t *testing.T) {
-	for _, p := range hostScenarios[4].points {
+	for _, p := range hostScenarios[5].points {
 		t.Run(p, func(t *testing.T) {
 			h := newHostUp(t)
 			h.carrel(t, "create", "crk stays")

@@ -716,7 +716,9 @@ func (x *GetResponse) GetWorkspace() *Workspace {
 }
 
 type ListRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// List the homes that were kept of destroyed workspaces too.
+	Retained      bool `protobuf:"varint,1,opt,name=retained,proto3" json:"retained,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -751,9 +753,17 @@ func (*ListRequest) Descriptor() ([]byte, []int) {
 	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{8}
 }
 
+func (x *ListRequest) GetRetained() bool {
+	if x != nil {
+		return x.Retained
+	}
+	return false
+}
+
 type ListResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Workspaces    []*Workspace           `protobuf:"bytes,1,rep,name=workspaces,proto3" json:"workspaces,omitempty"`
+	Retained      []*RetainedHome        `protobuf:"bytes,2,rep,name=retained,proto3" json:"retained,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -795,6 +805,243 @@ func (x *ListResponse) GetWorkspaces() []*Workspace {
 	return nil
 }
 
+func (x *ListResponse) GetRetained() []*RetainedHome {
+	if x != nil {
+		return x.Retained
+	}
+	return nil
+}
+
+// RetainedHome is what was kept of a destroyed workspace.
+type RetainedHome struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Key       string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	Owner     string                 `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`
+	// On the host, for root only.
+	Home            string `protobuf:"bytes,4,opt,name=home,proto3" json:"home,omitempty"`
+	DestroyedUnixMs int64  `protobuf:"varint,5,opt,name=destroyed_unix_ms,json=destroyedUnixMs,proto3" json:"destroyed_unix_ms,omitempty"`
+	// When it is removed; 0 is never.
+	ExpiresUnixMs int64 `protobuf:"varint,6,opt,name=expires_unix_ms,json=expiresUnixMs,proto3" json:"expires_unix_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetainedHome) Reset() {
+	*x = RetainedHome{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetainedHome) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetainedHome) ProtoMessage() {}
+
+func (x *RetainedHome) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetainedHome.ProtoReflect.Descriptor instead.
+func (*RetainedHome) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *RetainedHome) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *RetainedHome) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *RetainedHome) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *RetainedHome) GetHome() string {
+	if x != nil {
+		return x.Home
+	}
+	return ""
+}
+
+func (x *RetainedHome) GetDestroyedUnixMs() int64 {
+	if x != nil {
+		return x.DestroyedUnixMs
+	}
+	return 0
+}
+
+func (x *RetainedHome) GetExpiresUnixMs() int64 {
+	if x != nil {
+		return x.ExpiresUnixMs
+	}
+	return 0
+}
+
+type MendedRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MendedRequest) Reset() {
+	*x = MendedRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MendedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MendedRequest) ProtoMessage() {}
+
+func (x *MendedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MendedRequest.ProtoReflect.Descriptor instead.
+func (*MendedRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{11}
+}
+
+type MendedResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Mended        []*Mended              `protobuf:"bytes,1,rep,name=mended,proto3" json:"mended,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MendedResponse) Reset() {
+	*x = MendedResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MendedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MendedResponse) ProtoMessage() {}
+
+func (x *MendedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MendedResponse.ProtoReflect.Descriptor instead.
+func (*MendedResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *MendedResponse) GetMended() []*Mended {
+	if x != nil {
+		return x.Mended
+	}
+	return nil
+}
+
+type Mended struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// create_undone, destroy_finished, executor_lost, start_swept, user_database, not_mended
+	// or more.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Empty for what concerns the host.
+	Workspace     string `protobuf:"bytes,2,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Done          string `protobuf:"bytes,3,opt,name=done,proto3" json:"done,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Mended) Reset() {
+	*x = Mended{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Mended) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Mended) ProtoMessage() {}
+
+func (x *Mended) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Mended.ProtoReflect.Descriptor instead.
+func (*Mended) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Mended) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Mended) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *Mended) GetDone() string {
+	if x != nil {
+		return x.Done
+	}
+	return ""
+}
+
 type StartRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Workspace     string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
@@ -804,7 +1051,7 @@ type StartRequest struct {
 
 func (x *StartRequest) Reset() {
 	*x = StartRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[10]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -816,7 +1063,7 @@ func (x *StartRequest) String() string {
 func (*StartRequest) ProtoMessage() {}
 
 func (x *StartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[10]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -829,7 +1076,7 @@ func (x *StartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRequest.ProtoReflect.Descriptor instead.
 func (*StartRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{10}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StartRequest) GetWorkspace() string {
@@ -848,7 +1095,7 @@ type StartResponse struct {
 
 func (x *StartResponse) Reset() {
 	*x = StartResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[11]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -860,7 +1107,7 @@ func (x *StartResponse) String() string {
 func (*StartResponse) ProtoMessage() {}
 
 func (x *StartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[11]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -873,7 +1120,7 @@ func (x *StartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartResponse.ProtoReflect.Descriptor instead.
 func (*StartResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{11}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *StartResponse) GetWorkspace() *Workspace {
@@ -892,7 +1139,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[12]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -904,7 +1151,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[12]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -917,7 +1164,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{12}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StopRequest) GetWorkspace() string {
@@ -936,7 +1183,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[13]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -948,7 +1195,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[13]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -961,7 +1208,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{13}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PauseRequest) GetWorkspace() string {
@@ -980,7 +1227,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[14]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -992,7 +1239,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[14]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1005,7 +1252,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{14}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PauseResponse) GetWorkspace() *Workspace {
@@ -1024,7 +1271,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[15]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1036,7 +1283,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[15]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1049,7 +1296,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{15}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ResumeRequest) GetWorkspace() string {
@@ -1068,7 +1315,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[16]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1080,7 +1327,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[16]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1093,7 +1340,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{16}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ResumeResponse) GetWorkspace() *Workspace {
@@ -1121,7 +1368,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[17]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1133,7 +1380,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[17]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1146,7 +1393,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{17}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *UpdateRequest) GetWorkspace() string {
@@ -1200,7 +1447,7 @@ type UpdateResponse struct {
 
 func (x *UpdateResponse) Reset() {
 	*x = UpdateResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[18]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1212,7 +1459,7 @@ func (x *UpdateResponse) String() string {
 func (*UpdateResponse) ProtoMessage() {}
 
 func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[18]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1225,7 +1472,7 @@ func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
 func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{18}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *UpdateResponse) GetWorkspace() *Workspace {
@@ -1245,7 +1492,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[19]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1257,7 +1504,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[19]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1270,7 +1517,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{19}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *StatsRequest) GetWorkspaces() []string {
@@ -1303,7 +1550,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[20]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1315,7 +1562,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[20]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1328,7 +1575,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{20}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Usage) GetName() string {
@@ -1426,7 +1673,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[21]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1438,7 +1685,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[21]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1451,7 +1698,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{21}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *StatsResponse) GetUsage() []*Usage {
@@ -1480,7 +1727,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[22]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1492,7 +1739,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[22]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1505,7 +1752,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{22}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WatchRequest) GetWorkspaces() []string {
@@ -1529,7 +1776,7 @@ type Event struct {
 	UnixMs    int64  `protobuf:"varint,2,opt,name=unix_ms,json=unixMs,proto3" json:"unix_ms,omitempty"`
 	Workspace string `protobuf:"bytes,3,opt,name=workspace,proto3" json:"workspace,omitempty"`
 	Key       string `protobuf:"bytes,4,opt,name=key,proto3" json:"key,omitempty"`
-	// The kind of action, as in the audit log, or workspace.lost.
+	// The kind of action, as in the audit log, or daemon.started or broker.mended.
 	Kind string `protobuf:"bytes,5,opt,name=kind,proto3" json:"kind,omitempty"`
 	// The state of the workspace after it.
 	State string `protobuf:"bytes,6,opt,name=state,proto3" json:"state,omitempty"`
@@ -1540,14 +1787,16 @@ type Event struct {
 	// Of a command.
 	CommandId string `protobuf:"bytes,10,opt,name=command_id,json=commandId,proto3" json:"command_id,omitempty"`
 	// The sequence number of the intent in the audit log.
-	Intent        int64 `protobuf:"varint,11,opt,name=intent,proto3" json:"intent,omitempty"`
+	Intent int64 `protobuf:"varint,11,opt,name=intent,proto3" json:"intent,omitempty"`
+	// Of broker.mended: what was found and done.
+	Note          string `protobuf:"bytes,12,opt,name=note,proto3" json:"note,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[23]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1559,7 +1808,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[23]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1572,7 +1821,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{23}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Event) GetNumber() int64 {
@@ -1652,6 +1901,13 @@ func (x *Event) GetIntent() int64 {
 	return 0
 }
 
+func (x *Event) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
 type WatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Event *Event                 `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
@@ -1663,7 +1919,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[24]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1675,7 +1931,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[24]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1688,7 +1944,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{24}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WatchResponse) GetEvent() *Event {
@@ -1714,7 +1970,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[25]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1726,7 +1982,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[25]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1739,7 +1995,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{25}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *StopResponse) GetWorkspace() *Workspace {
@@ -1761,7 +2017,7 @@ type DestroyRequest struct {
 
 func (x *DestroyRequest) Reset() {
 	*x = DestroyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[26]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1773,7 +2029,7 @@ func (x *DestroyRequest) String() string {
 func (*DestroyRequest) ProtoMessage() {}
 
 func (x *DestroyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[26]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1786,7 +2042,7 @@ func (x *DestroyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyRequest.ProtoReflect.Descriptor instead.
 func (*DestroyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{26}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DestroyRequest) GetWorkspace() string {
@@ -1820,7 +2076,7 @@ type DestroyResponse struct {
 
 func (x *DestroyResponse) Reset() {
 	*x = DestroyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[27]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1832,7 +2088,7 @@ func (x *DestroyResponse) String() string {
 func (*DestroyResponse) ProtoMessage() {}
 
 func (x *DestroyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[27]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1845,7 +2101,7 @@ func (x *DestroyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyResponse.ProtoReflect.Descriptor instead.
 func (*DestroyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{27}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DestroyResponse) GetRetainedHome() string {
@@ -1873,7 +2129,7 @@ type Command struct {
 
 func (x *Command) Reset() {
 	*x = Command{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1885,7 +2141,7 @@ func (x *Command) String() string {
 func (*Command) ProtoMessage() {}
 
 func (x *Command) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1898,7 +2154,7 @@ func (x *Command) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command.ProtoReflect.Descriptor instead.
 func (*Command) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{28}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Command) GetArgv() []string {
@@ -1959,7 +2215,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1971,7 +2227,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1984,7 +2240,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{29}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Status) GetCode() int32 {
@@ -2078,7 +2334,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2090,7 +2346,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2103,7 +2359,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{30}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ExecRequest) GetWorkspace() string {
@@ -2149,7 +2405,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2161,7 +2417,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2174,7 +2430,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{31}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ExecResponse) GetCommandId() string {
@@ -2229,7 +2485,7 @@ type WindowSize struct {
 
 func (x *WindowSize) Reset() {
 	*x = WindowSize{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2241,7 +2497,7 @@ func (x *WindowSize) String() string {
 func (*WindowSize) ProtoMessage() {}
 
 func (x *WindowSize) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2254,7 +2510,7 @@ func (x *WindowSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WindowSize.ProtoReflect.Descriptor instead.
 func (*WindowSize) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{32}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *WindowSize) GetRows() uint32 {
@@ -2285,7 +2541,7 @@ type StreamStart struct {
 
 func (x *StreamStart) Reset() {
 	*x = StreamStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2297,7 +2553,7 @@ func (x *StreamStart) String() string {
 func (*StreamStart) ProtoMessage() {}
 
 func (x *StreamStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2310,7 +2566,7 @@ func (x *StreamStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStart.ProtoReflect.Descriptor instead.
 func (*StreamStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{33}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *StreamStart) GetWorkspace() string {
@@ -2357,7 +2613,7 @@ type StreamRequest struct {
 
 func (x *StreamRequest) Reset() {
 	*x = StreamRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2369,7 +2625,7 @@ func (x *StreamRequest) String() string {
 func (*StreamRequest) ProtoMessage() {}
 
 func (x *StreamRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2382,7 +2638,7 @@ func (x *StreamRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamRequest.ProtoReflect.Descriptor instead.
 func (*StreamRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{34}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *StreamRequest) GetMessage() isStreamRequest_Message {
@@ -2487,7 +2743,7 @@ type StreamResponse struct {
 
 func (x *StreamResponse) Reset() {
 	*x = StreamResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2499,7 +2755,7 @@ func (x *StreamResponse) String() string {
 func (*StreamResponse) ProtoMessage() {}
 
 func (x *StreamResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2512,7 +2768,7 @@ func (x *StreamResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamResponse.ProtoReflect.Descriptor instead.
 func (*StreamResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{35}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *StreamResponse) GetMessage() isStreamResponse_Message {
@@ -2600,7 +2856,7 @@ type DetachRequest struct {
 
 func (x *DetachRequest) Reset() {
 	*x = DetachRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2612,7 +2868,7 @@ func (x *DetachRequest) String() string {
 func (*DetachRequest) ProtoMessage() {}
 
 func (x *DetachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2625,7 +2881,7 @@ func (x *DetachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachRequest.ProtoReflect.Descriptor instead.
 func (*DetachRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{36}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *DetachRequest) GetWorkspace() string {
@@ -2665,7 +2921,7 @@ type DetachResponse struct {
 
 func (x *DetachResponse) Reset() {
 	*x = DetachResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2677,7 +2933,7 @@ func (x *DetachResponse) String() string {
 func (*DetachResponse) ProtoMessage() {}
 
 func (x *DetachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2690,7 +2946,7 @@ func (x *DetachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachResponse.ProtoReflect.Descriptor instead.
 func (*DetachResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{37}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *DetachResponse) GetCommandId() string {
@@ -2717,7 +2973,7 @@ type CommandInfo struct {
 
 func (x *CommandInfo) Reset() {
 	*x = CommandInfo{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[38]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2729,7 +2985,7 @@ func (x *CommandInfo) String() string {
 func (*CommandInfo) ProtoMessage() {}
 
 func (x *CommandInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[38]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2742,7 +2998,7 @@ func (x *CommandInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandInfo.ProtoReflect.Descriptor instead.
 func (*CommandInfo) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{38}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *CommandInfo) GetCommandId() string {
@@ -2810,7 +3066,7 @@ type ListCommandsRequest struct {
 
 func (x *ListCommandsRequest) Reset() {
 	*x = ListCommandsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[39]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2822,7 +3078,7 @@ func (x *ListCommandsRequest) String() string {
 func (*ListCommandsRequest) ProtoMessage() {}
 
 func (x *ListCommandsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[39]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2835,7 +3091,7 @@ func (x *ListCommandsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCommandsRequest.ProtoReflect.Descriptor instead.
 func (*ListCommandsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{39}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ListCommandsRequest) GetWorkspace() string {
@@ -2854,7 +3110,7 @@ type ListCommandsResponse struct {
 
 func (x *ListCommandsResponse) Reset() {
 	*x = ListCommandsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[40]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2866,7 +3122,7 @@ func (x *ListCommandsResponse) String() string {
 func (*ListCommandsResponse) ProtoMessage() {}
 
 func (x *ListCommandsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[40]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2879,7 +3135,7 @@ func (x *ListCommandsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCommandsResponse.ProtoReflect.Descriptor instead.
 func (*ListCommandsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{40}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ListCommandsResponse) GetCommands() []*CommandInfo {
@@ -2900,7 +3156,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[41]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2912,7 +3168,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[41]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2925,7 +3181,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{41}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *LogsRequest) GetWorkspace() string {
@@ -2962,7 +3218,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[42]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2974,7 +3230,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[42]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2987,7 +3243,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{42}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *LogsResponse) GetData() []byte {
@@ -3024,7 +3280,7 @@ type SignalRequest struct {
 
 func (x *SignalRequest) Reset() {
 	*x = SignalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3036,7 +3292,7 @@ func (x *SignalRequest) String() string {
 func (*SignalRequest) ProtoMessage() {}
 
 func (x *SignalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3049,7 +3305,7 @@ func (x *SignalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalRequest.ProtoReflect.Descriptor instead.
 func (*SignalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{43}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *SignalRequest) GetWorkspace() string {
@@ -3088,7 +3344,7 @@ type SignalResponse struct {
 
 func (x *SignalResponse) Reset() {
 	*x = SignalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3100,7 +3356,7 @@ func (x *SignalResponse) String() string {
 func (*SignalResponse) ProtoMessage() {}
 
 func (x *SignalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3113,7 +3369,7 @@ func (x *SignalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalResponse.ProtoReflect.Descriptor instead.
 func (*SignalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{44}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{48}
 }
 
 type VerifyRequest struct {
@@ -3124,7 +3380,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3136,7 +3392,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3149,7 +3405,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{45}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{49}
 }
 
 type VerifyResponse struct {
@@ -3170,7 +3426,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3182,7 +3438,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3195,7 +3451,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{46}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *VerifyResponse) GetOk() bool {
@@ -3267,7 +3523,7 @@ type ShowRequest struct {
 
 func (x *ShowRequest) Reset() {
 	*x = ShowRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3279,7 +3535,7 @@ func (x *ShowRequest) String() string {
 func (*ShowRequest) ProtoMessage() {}
 
 func (x *ShowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3292,7 +3548,7 @@ func (x *ShowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowRequest.ProtoReflect.Descriptor instead.
 func (*ShowRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{47}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ShowRequest) GetFromSeq() int64 {
@@ -3326,7 +3582,7 @@ type ShowResponse struct {
 
 func (x *ShowResponse) Reset() {
 	*x = ShowResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3338,7 +3594,7 @@ func (x *ShowResponse) String() string {
 func (*ShowResponse) ProtoMessage() {}
 
 func (x *ShowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3351,7 +3607,7 @@ func (x *ShowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowResponse.ProtoReflect.Descriptor instead.
 func (*ShowResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{48}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ShowResponse) GetLines() [][]byte {
@@ -3369,7 +3625,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3381,7 +3637,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3394,7 +3650,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{49}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{53}
 }
 
 type VersionResponse struct {
@@ -3408,7 +3664,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3420,7 +3676,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3433,7 +3689,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{50}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -3479,7 +3735,7 @@ type Archive struct {
 
 func (x *Archive) Reset() {
 	*x = Archive{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3491,7 +3747,7 @@ func (x *Archive) String() string {
 func (*Archive) ProtoMessage() {}
 
 func (x *Archive) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3504,7 +3760,7 @@ func (x *Archive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Archive.ProtoReflect.Descriptor instead.
 func (*Archive) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{51}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Archive) GetId() string {
@@ -3595,7 +3851,7 @@ type ArchiveProgress struct {
 
 func (x *ArchiveProgress) Reset() {
 	*x = ArchiveProgress{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3607,7 +3863,7 @@ func (x *ArchiveProgress) String() string {
 func (*ArchiveProgress) ProtoMessage() {}
 
 func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3620,7 +3876,7 @@ func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveProgress.ProtoReflect.Descriptor instead.
 func (*ArchiveProgress) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{52}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ArchiveProgress) GetEntries() int64 {
@@ -3653,7 +3909,7 @@ type CreateArchiveRequest struct {
 
 func (x *CreateArchiveRequest) Reset() {
 	*x = CreateArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3665,7 +3921,7 @@ func (x *CreateArchiveRequest) String() string {
 func (*CreateArchiveRequest) ProtoMessage() {}
 
 func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3678,7 +3934,7 @@ func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveRequest.ProtoReflect.Descriptor instead.
 func (*CreateArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{53}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *CreateArchiveRequest) GetWorkspace() string {
@@ -3730,7 +3986,7 @@ type CreateArchiveResponse struct {
 
 func (x *CreateArchiveResponse) Reset() {
 	*x = CreateArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3742,7 +3998,7 @@ func (x *CreateArchiveResponse) String() string {
 func (*CreateArchiveResponse) ProtoMessage() {}
 
 func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3755,7 +4011,7 @@ func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveResponse.ProtoReflect.Descriptor instead.
 func (*CreateArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{54}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *CreateArchiveResponse) GetKind() isCreateArchiveResponse_Kind {
@@ -3832,7 +4088,7 @@ type RestoreStart struct {
 
 func (x *RestoreStart) Reset() {
 	*x = RestoreStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3844,7 +4100,7 @@ func (x *RestoreStart) String() string {
 func (*RestoreStart) ProtoMessage() {}
 
 func (x *RestoreStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3857,7 +4113,7 @@ func (x *RestoreStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreStart.ProtoReflect.Descriptor instead.
 func (*RestoreStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{55}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *RestoreStart) GetFrom() string {
@@ -3922,7 +4178,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3934,7 +4190,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3947,7 +4203,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{56}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *RestoreRequest) GetKind() isRestoreRequest_Kind {
@@ -4004,7 +4260,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4016,7 +4272,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4029,7 +4285,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{57}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *RestoreResponse) GetKind() isRestoreResponse_Kind {
@@ -4081,7 +4337,7 @@ type ListArchivesRequest struct {
 
 func (x *ListArchivesRequest) Reset() {
 	*x = ListArchivesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4093,7 +4349,7 @@ func (x *ListArchivesRequest) String() string {
 func (*ListArchivesRequest) ProtoMessage() {}
 
 func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4106,7 +4362,7 @@ func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesRequest.ProtoReflect.Descriptor instead.
 func (*ListArchivesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{58}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{62}
 }
 
 type ListArchivesResponse struct {
@@ -4118,7 +4374,7 @@ type ListArchivesResponse struct {
 
 func (x *ListArchivesResponse) Reset() {
 	*x = ListArchivesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4130,7 +4386,7 @@ func (x *ListArchivesResponse) String() string {
 func (*ListArchivesResponse) ProtoMessage() {}
 
 func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4143,7 +4399,7 @@ func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesResponse.ProtoReflect.Descriptor instead.
 func (*ListArchivesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{59}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ListArchivesResponse) GetArchives() []*Archive {
@@ -4162,7 +4418,7 @@ type ReadArchiveRequest struct {
 
 func (x *ReadArchiveRequest) Reset() {
 	*x = ReadArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4174,7 +4430,7 @@ func (x *ReadArchiveRequest) String() string {
 func (*ReadArchiveRequest) ProtoMessage() {}
 
 func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4187,7 +4443,7 @@ func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveRequest.ProtoReflect.Descriptor instead.
 func (*ReadArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{60}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ReadArchiveRequest) GetArchive() string {
@@ -4210,7 +4466,7 @@ type ReadArchiveResponse struct {
 
 func (x *ReadArchiveResponse) Reset() {
 	*x = ReadArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4222,7 +4478,7 @@ func (x *ReadArchiveResponse) String() string {
 func (*ReadArchiveResponse) ProtoMessage() {}
 
 func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4235,7 +4491,7 @@ func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveResponse.ProtoReflect.Descriptor instead.
 func (*ReadArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{61}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ReadArchiveResponse) GetKind() isReadArchiveResponse_Kind {
@@ -4288,7 +4544,7 @@ type RemoveArchiveRequest struct {
 
 func (x *RemoveArchiveRequest) Reset() {
 	*x = RemoveArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4300,7 +4556,7 @@ func (x *RemoveArchiveRequest) String() string {
 func (*RemoveArchiveRequest) ProtoMessage() {}
 
 func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4313,7 +4569,7 @@ func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{62}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *RemoveArchiveRequest) GetArchive() string {
@@ -4331,7 +4587,7 @@ type RemoveArchiveResponse struct {
 
 func (x *RemoveArchiveResponse) Reset() {
 	*x = RemoveArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4343,7 +4599,7 @@ func (x *RemoveArchiveResponse) String() string {
 func (*RemoveArchiveResponse) ProtoMessage() {}
 
 func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4356,7 +4612,7 @@ func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{63}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{67}
 }
 
 var File_carrel_v1_carrel_proto protoreflect.FileDescriptor
@@ -4426,12 +4682,28 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"GetRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\"A\n" +
 	"\vGetResponse\x122\n" +
-	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\"\r\n" +
-	"\vListRequest\"D\n" +
+	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\")\n" +
+	"\vListRequest\x12\x1a\n" +
+	"\bretained\x18\x01 \x01(\bR\bretained\"y\n" +
 	"\fListResponse\x124\n" +
 	"\n" +
 	"workspaces\x18\x01 \x03(\v2\x14.carrel.v1.WorkspaceR\n" +
-	"workspaces\",\n" +
+	"workspaces\x123\n" +
+	"\bretained\x18\x02 \x03(\v2\x17.carrel.v1.RetainedHomeR\bretained\"\xbc\x01\n" +
+	"\fRetainedHome\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\x12\x14\n" +
+	"\x05owner\x18\x03 \x01(\tR\x05owner\x12\x12\n" +
+	"\x04home\x18\x04 \x01(\tR\x04home\x12*\n" +
+	"\x11destroyed_unix_ms\x18\x05 \x01(\x03R\x0fdestroyedUnixMs\x12&\n" +
+	"\x0fexpires_unix_ms\x18\x06 \x01(\x03R\rexpiresUnixMs\"\x0f\n" +
+	"\rMendedRequest\";\n" +
+	"\x0eMendedResponse\x12)\n" +
+	"\x06mended\x18\x01 \x03(\v2\x11.carrel.v1.MendedR\x06mended\"N\n" +
+	"\x06Mended\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
+	"\tworkspace\x18\x02 \x01(\tR\tworkspace\x12\x12\n" +
+	"\x04done\x18\x03 \x01(\tR\x04done\",\n" +
 	"\fStartRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\"C\n" +
 	"\rStartResponse\x122\n" +
@@ -4483,7 +4755,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\n" +
 	"workspaces\x18\x01 \x03(\tR\n" +
 	"workspaces\x12\x14\n" +
-	"\x05after\x18\x02 \x01(\x03R\x05after\"\x95\x02\n" +
+	"\x05after\x18\x02 \x01(\x03R\x05after\"\xa9\x02\n" +
 	"\x05Event\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x17\n" +
 	"\aunix_ms\x18\x02 \x01(\x03R\x06unixMs\x12\x1c\n" +
@@ -4497,7 +4769,8 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\n" +
 	"command_id\x18\n" +
 	" \x01(\tR\tcommandId\x12\x16\n" +
-	"\x06intent\x18\v \x01(\x03R\x06intent\"K\n" +
+	"\x06intent\x18\v \x01(\x03R\x06intent\x12\x12\n" +
+	"\x04note\x18\f \x01(\tR\x04note\"K\n" +
 	"\rWatchResponse\x12&\n" +
 	"\x05event\x18\x01 \x01(\v2\x10.carrel.v1.EventR\x05event\x12\x12\n" +
 	"\x04lost\x18\x02 \x01(\x03R\x04lost\"B\n" +
@@ -4715,9 +4988,10 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\rRemoveArchive\x12\x1f.carrel.v1.RemoveArchiveRequest\x1a .carrel.v1.RemoveArchiveResponse2\x88\x01\n" +
 	"\fAuditService\x12=\n" +
 	"\x06Verify\x12\x18.carrel.v1.VerifyRequest\x1a\x19.carrel.v1.VerifyResponse\x129\n" +
-	"\x04Show\x12\x16.carrel.v1.ShowRequest\x1a\x17.carrel.v1.ShowResponse0\x012Q\n" +
+	"\x04Show\x12\x16.carrel.v1.ShowRequest\x1a\x17.carrel.v1.ShowResponse0\x012\x90\x01\n" +
 	"\rSystemService\x12@\n" +
-	"\aVersion\x12\x19.carrel.v1.VersionRequest\x1a\x1a.carrel.v1.VersionResponseB5Z3github.com/carrel-dev/carrel/gen/carrel/v1;carrelv1b\x06proto3"
+	"\aVersion\x12\x19.carrel.v1.VersionRequest\x1a\x1a.carrel.v1.VersionResponse\x12=\n" +
+	"\x06Mended\x12\x18.carrel.v1.MendedRequest\x1a\x19.carrel.v1.MendedResponseB5Z3github.com/carrel-dev/carrel/gen/carrel/v1;carrelv1b\x06proto3"
 
 var (
 	file_carrel_v1_carrel_proto_rawDescOnce sync.Once
@@ -4731,7 +5005,7 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 69)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),                // 0: carrel.v1.Limits
 	(*Control)(nil),               // 1: carrel.v1.Control
@@ -4743,61 +5017,65 @@ var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*GetResponse)(nil),           // 7: carrel.v1.GetResponse
 	(*ListRequest)(nil),           // 8: carrel.v1.ListRequest
 	(*ListResponse)(nil),          // 9: carrel.v1.ListResponse
-	(*StartRequest)(nil),          // 10: carrel.v1.StartRequest
-	(*StartResponse)(nil),         // 11: carrel.v1.StartResponse
-	(*StopRequest)(nil),           // 12: carrel.v1.StopRequest
-	(*PauseRequest)(nil),          // 13: carrel.v1.PauseRequest
-	(*PauseResponse)(nil),         // 14: carrel.v1.PauseResponse
-	(*ResumeRequest)(nil),         // 15: carrel.v1.ResumeRequest
-	(*ResumeResponse)(nil),        // 16: carrel.v1.ResumeResponse
-	(*UpdateRequest)(nil),         // 17: carrel.v1.UpdateRequest
-	(*UpdateResponse)(nil),        // 18: carrel.v1.UpdateResponse
-	(*StatsRequest)(nil),          // 19: carrel.v1.StatsRequest
-	(*Usage)(nil),                 // 20: carrel.v1.Usage
-	(*StatsResponse)(nil),         // 21: carrel.v1.StatsResponse
-	(*WatchRequest)(nil),          // 22: carrel.v1.WatchRequest
-	(*Event)(nil),                 // 23: carrel.v1.Event
-	(*WatchResponse)(nil),         // 24: carrel.v1.WatchResponse
-	(*StopResponse)(nil),          // 25: carrel.v1.StopResponse
-	(*DestroyRequest)(nil),        // 26: carrel.v1.DestroyRequest
-	(*DestroyResponse)(nil),       // 27: carrel.v1.DestroyResponse
-	(*Command)(nil),               // 28: carrel.v1.Command
-	(*Status)(nil),                // 29: carrel.v1.Status
-	(*ExecRequest)(nil),           // 30: carrel.v1.ExecRequest
-	(*ExecResponse)(nil),          // 31: carrel.v1.ExecResponse
-	(*WindowSize)(nil),            // 32: carrel.v1.WindowSize
-	(*StreamStart)(nil),           // 33: carrel.v1.StreamStart
-	(*StreamRequest)(nil),         // 34: carrel.v1.StreamRequest
-	(*StreamResponse)(nil),        // 35: carrel.v1.StreamResponse
-	(*DetachRequest)(nil),         // 36: carrel.v1.DetachRequest
-	(*DetachResponse)(nil),        // 37: carrel.v1.DetachResponse
-	(*CommandInfo)(nil),           // 38: carrel.v1.CommandInfo
-	(*ListCommandsRequest)(nil),   // 39: carrel.v1.ListCommandsRequest
-	(*ListCommandsResponse)(nil),  // 40: carrel.v1.ListCommandsResponse
-	(*LogsRequest)(nil),           // 41: carrel.v1.LogsRequest
-	(*LogsResponse)(nil),          // 42: carrel.v1.LogsResponse
-	(*SignalRequest)(nil),         // 43: carrel.v1.SignalRequest
-	(*SignalResponse)(nil),        // 44: carrel.v1.SignalResponse
-	(*VerifyRequest)(nil),         // 45: carrel.v1.VerifyRequest
-	(*VerifyResponse)(nil),        // 46: carrel.v1.VerifyResponse
-	(*ShowRequest)(nil),           // 47: carrel.v1.ShowRequest
-	(*ShowResponse)(nil),          // 48: carrel.v1.ShowResponse
-	(*VersionRequest)(nil),        // 49: carrel.v1.VersionRequest
-	(*VersionResponse)(nil),       // 50: carrel.v1.VersionResponse
-	(*Archive)(nil),               // 51: carrel.v1.Archive
-	(*ArchiveProgress)(nil),       // 52: carrel.v1.ArchiveProgress
-	(*CreateArchiveRequest)(nil),  // 53: carrel.v1.CreateArchiveRequest
-	(*CreateArchiveResponse)(nil), // 54: carrel.v1.CreateArchiveResponse
-	(*RestoreStart)(nil),          // 55: carrel.v1.RestoreStart
-	(*RestoreRequest)(nil),        // 56: carrel.v1.RestoreRequest
-	(*RestoreResponse)(nil),       // 57: carrel.v1.RestoreResponse
-	(*ListArchivesRequest)(nil),   // 58: carrel.v1.ListArchivesRequest
-	(*ListArchivesResponse)(nil),  // 59: carrel.v1.ListArchivesResponse
-	(*ReadArchiveRequest)(nil),    // 60: carrel.v1.ReadArchiveRequest
-	(*ReadArchiveResponse)(nil),   // 61: carrel.v1.ReadArchiveResponse
-	(*RemoveArchiveRequest)(nil),  // 62: carrel.v1.RemoveArchiveRequest
-	(*RemoveArchiveResponse)(nil), // 63: carrel.v1.RemoveArchiveResponse
-	nil,                           // 64: carrel.v1.Command.EnvEntry
+	(*RetainedHome)(nil),          // 10: carrel.v1.RetainedHome
+	(*MendedRequest)(nil),         // 11: carrel.v1.MendedRequest
+	(*MendedResponse)(nil),        // 12: carrel.v1.MendedResponse
+	(*Mended)(nil),                // 13: carrel.v1.Mended
+	(*StartRequest)(nil),          // 14: carrel.v1.StartRequest
+	(*StartResponse)(nil),         // 15: carrel.v1.StartResponse
+	(*StopRequest)(nil),           // 16: carrel.v1.StopRequest
+	(*PauseRequest)(nil),          // 17: carrel.v1.PauseRequest
+	(*PauseResponse)(nil),         // 18: carrel.v1.PauseResponse
+	(*ResumeRequest)(nil),         // 19: carrel.v1.ResumeRequest
+	(*ResumeResponse)(nil),        // 20: carrel.v1.ResumeResponse
+	(*UpdateRequest)(nil),         // 21: carrel.v1.UpdateRequest
+	(*UpdateResponse)(nil),        // 22: carrel.v1.UpdateResponse
+	(*StatsRequest)(nil),          // 23: carrel.v1.StatsRequest
+	(*Usage)(nil),                 // 24: carrel.v1.Usage
+	(*StatsResponse)(nil),         // 25: carrel.v1.StatsResponse
+	(*WatchRequest)(nil),          // 26: carrel.v1.WatchRequest
+	(*Event)(nil),                 // 27: carrel.v1.Event
+	(*WatchResponse)(nil),         // 28: carrel.v1.WatchResponse
+	(*StopResponse)(nil),          // 29: carrel.v1.StopResponse
+	(*DestroyRequest)(nil),        // 30: carrel.v1.DestroyRequest
+	(*DestroyResponse)(nil),       // 31: carrel.v1.DestroyResponse
+	(*Command)(nil),               // 32: carrel.v1.Command
+	(*Status)(nil),                // 33: carrel.v1.Status
+	(*ExecRequest)(nil),           // 34: carrel.v1.ExecRequest
+	(*ExecResponse)(nil),          // 35: carrel.v1.ExecResponse
+	(*WindowSize)(nil),            // 36: carrel.v1.WindowSize
+	(*StreamStart)(nil),           // 37: carrel.v1.StreamStart
+	(*StreamRequest)(nil),         // 38: carrel.v1.StreamRequest
+	(*StreamResponse)(nil),        // 39: carrel.v1.StreamResponse
+	(*DetachRequest)(nil),         // 40: carrel.v1.DetachRequest
+	(*DetachResponse)(nil),        // 41: carrel.v1.DetachResponse
+	(*CommandInfo)(nil),           // 42: carrel.v1.CommandInfo
+	(*ListCommandsRequest)(nil),   // 43: carrel.v1.ListCommandsRequest
+	(*ListCommandsResponse)(nil),  // 44: carrel.v1.ListCommandsResponse
+	(*LogsRequest)(nil),           // 45: carrel.v1.LogsRequest
+	(*LogsResponse)(nil),          // 46: carrel.v1.LogsResponse
+	(*SignalRequest)(nil),         // 47: carrel.v1.SignalRequest
+	(*SignalResponse)(nil),        // 48: carrel.v1.SignalResponse
+	(*VerifyRequest)(nil),         // 49: carrel.v1.VerifyRequest
+	(*VerifyResponse)(nil),        // 50: carrel.v1.VerifyResponse
+	(*ShowRequest)(nil),           // 51: carrel.v1.ShowRequest
+	(*ShowResponse)(nil),          // 52: carrel.v1.ShowResponse
+	(*VersionRequest)(nil),        // 53: carrel.v1.VersionRequest
+	(*VersionResponse)(nil),       // 54: carrel.v1.VersionResponse
+	(*Archive)(nil),               // 55: carrel.v1.Archive
+	(*ArchiveProgress)(nil),       // 56: carrel.v1.ArchiveProgress
+	(*CreateArchiveRequest)(nil),  // 57: carrel.v1.CreateArchiveRequest
+	(*CreateArchiveResponse)(nil), // 58: carrel.v1.CreateArchiveResponse
+	(*RestoreStart)(nil),          // 59: carrel.v1.RestoreStart
+	(*RestoreRequest)(nil),        // 60: carrel.v1.RestoreRequest
+	(*RestoreResponse)(nil),       // 61: carrel.v1.RestoreResponse
+	(*ListArchivesRequest)(nil),   // 62: carrel.v1.ListArchivesRequest
+	(*ListArchivesResponse)(nil),  // 63: carrel.v1.ListArchivesResponse
+	(*ReadArchiveRequest)(nil),    // 64: carrel.v1.ReadArchiveRequest
+	(*ReadArchiveResponse)(nil),   // 65: carrel.v1.ReadArchiveResponse
+	(*RemoveArchiveRequest)(nil),  // 66: carrel.v1.RemoveArchiveRequest
+	(*RemoveArchiveResponse)(nil), // 67: carrel.v1.RemoveArchiveResponse
+	nil,                           // 68: carrel.v1.Command.EnvEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,  // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
@@ -4807,92 +5085,96 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	3,  // 4: carrel.v1.CreateResponse.workspace:type_name -> carrel.v1.Workspace
 	3,  // 5: carrel.v1.GetResponse.workspace:type_name -> carrel.v1.Workspace
 	3,  // 6: carrel.v1.ListResponse.workspaces:type_name -> carrel.v1.Workspace
-	3,  // 7: carrel.v1.StartResponse.workspace:type_name -> carrel.v1.Workspace
-	3,  // 8: carrel.v1.PauseResponse.workspace:type_name -> carrel.v1.Workspace
-	3,  // 9: carrel.v1.ResumeResponse.workspace:type_name -> carrel.v1.Workspace
-	0,  // 10: carrel.v1.UpdateRequest.limits:type_name -> carrel.v1.Limits
-	3,  // 11: carrel.v1.UpdateResponse.workspace:type_name -> carrel.v1.Workspace
-	0,  // 12: carrel.v1.Usage.limits:type_name -> carrel.v1.Limits
-	20, // 13: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
-	23, // 14: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
-	3,  // 15: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	64, // 16: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
-	28, // 17: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
-	29, // 18: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
-	28, // 19: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
-	32, // 20: carrel.v1.StreamStart.terminal:type_name -> carrel.v1.WindowSize
-	33, // 21: carrel.v1.StreamRequest.start:type_name -> carrel.v1.StreamStart
-	32, // 22: carrel.v1.StreamRequest.resize:type_name -> carrel.v1.WindowSize
-	29, // 23: carrel.v1.StreamResponse.exited:type_name -> carrel.v1.Status
-	28, // 24: carrel.v1.DetachRequest.command:type_name -> carrel.v1.Command
-	32, // 25: carrel.v1.DetachRequest.terminal:type_name -> carrel.v1.WindowSize
-	29, // 26: carrel.v1.CommandInfo.status:type_name -> carrel.v1.Status
-	38, // 27: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
-	29, // 28: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
-	0,  // 29: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
-	52, // 30: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	51, // 31: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
-	0,  // 32: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
-	55, // 33: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
-	52, // 34: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	3,  // 35: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
-	51, // 36: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
-	51, // 37: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
-	4,  // 38: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	6,  // 39: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	8,  // 40: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	10, // 41: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	12, // 42: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	26, // 43: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	13, // 44: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	15, // 45: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	17, // 46: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	19, // 47: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	22, // 48: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	30, // 49: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	34, // 50: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	36, // 51: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	39, // 52: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	41, // 53: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	43, // 54: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	53, // 55: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	56, // 56: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	58, // 57: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	60, // 58: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	62, // 59: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	45, // 60: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	47, // 61: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	49, // 62: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	5,  // 63: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	7,  // 64: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	9,  // 65: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	11, // 66: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	25, // 67: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	27, // 68: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	14, // 69: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	16, // 70: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	18, // 71: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	21, // 72: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	24, // 73: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	31, // 74: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	35, // 75: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	37, // 76: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	40, // 77: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	42, // 78: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	44, // 79: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	54, // 80: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	57, // 81: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	59, // 82: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	61, // 83: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	63, // 84: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	46, // 85: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	48, // 86: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	50, // 87: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	63, // [63:88] is the sub-list for method output_type
-	38, // [38:63] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	10, // 7: carrel.v1.ListResponse.retained:type_name -> carrel.v1.RetainedHome
+	13, // 8: carrel.v1.MendedResponse.mended:type_name -> carrel.v1.Mended
+	3,  // 9: carrel.v1.StartResponse.workspace:type_name -> carrel.v1.Workspace
+	3,  // 10: carrel.v1.PauseResponse.workspace:type_name -> carrel.v1.Workspace
+	3,  // 11: carrel.v1.ResumeResponse.workspace:type_name -> carrel.v1.Workspace
+	0,  // 12: carrel.v1.UpdateRequest.limits:type_name -> carrel.v1.Limits
+	3,  // 13: carrel.v1.UpdateResponse.workspace:type_name -> carrel.v1.Workspace
+	0,  // 14: carrel.v1.Usage.limits:type_name -> carrel.v1.Limits
+	24, // 15: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
+	27, // 16: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
+	3,  // 17: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
+	68, // 18: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	32, // 19: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
+	33, // 20: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
+	32, // 21: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
+	36, // 22: carrel.v1.StreamStart.terminal:type_name -> carrel.v1.WindowSize
+	37, // 23: carrel.v1.StreamRequest.start:type_name -> carrel.v1.StreamStart
+	36, // 24: carrel.v1.StreamRequest.resize:type_name -> carrel.v1.WindowSize
+	33, // 25: carrel.v1.StreamResponse.exited:type_name -> carrel.v1.Status
+	32, // 26: carrel.v1.DetachRequest.command:type_name -> carrel.v1.Command
+	36, // 27: carrel.v1.DetachRequest.terminal:type_name -> carrel.v1.WindowSize
+	33, // 28: carrel.v1.CommandInfo.status:type_name -> carrel.v1.Status
+	42, // 29: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
+	33, // 30: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
+	0,  // 31: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
+	56, // 32: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	55, // 33: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
+	0,  // 34: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
+	59, // 35: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
+	56, // 36: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	3,  // 37: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
+	55, // 38: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
+	55, // 39: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
+	4,  // 40: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	6,  // 41: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	8,  // 42: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	14, // 43: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	16, // 44: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	30, // 45: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	17, // 46: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	19, // 47: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	21, // 48: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	23, // 49: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	26, // 50: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	34, // 51: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	38, // 52: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	40, // 53: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	43, // 54: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	45, // 55: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	47, // 56: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	57, // 57: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	60, // 58: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	62, // 59: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	64, // 60: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	66, // 61: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	49, // 62: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	51, // 63: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	53, // 64: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	11, // 65: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
+	5,  // 66: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	7,  // 67: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	9,  // 68: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	15, // 69: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	29, // 70: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	31, // 71: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	18, // 72: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	20, // 73: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	22, // 74: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	25, // 75: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	28, // 76: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	35, // 77: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	39, // 78: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	41, // 79: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	44, // 80: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	46, // 81: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	48, // 82: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	58, // 83: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	61, // 84: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	63, // 85: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	65, // 86: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	67, // 87: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	50, // 88: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	52, // 89: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	54, // 90: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	12, // 91: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
+	66, // [66:92] is the sub-list for method output_type
+	40, // [40:66] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -4900,33 +5182,33 @@ func file_carrel_v1_carrel_proto_init() {
 	if File_carrel_v1_carrel_proto != nil {
 		return
 	}
-	file_carrel_v1_carrel_proto_msgTypes[34].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[38].OneofWrappers = []any{
 		(*StreamRequest_Start)(nil),
 		(*StreamRequest_Stdin)(nil),
 		(*StreamRequest_CloseStdin)(nil),
 		(*StreamRequest_Resize)(nil),
 		(*StreamRequest_Signal)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[35].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[39].OneofWrappers = []any{
 		(*StreamResponse_CommandId)(nil),
 		(*StreamResponse_Stdout)(nil),
 		(*StreamResponse_Stderr)(nil),
 		(*StreamResponse_Exited)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[54].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[58].OneofWrappers = []any{
 		(*CreateArchiveResponse_Progress)(nil),
 		(*CreateArchiveResponse_Data)(nil),
 		(*CreateArchiveResponse_Archive)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[56].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[60].OneofWrappers = []any{
 		(*RestoreRequest_Start)(nil),
 		(*RestoreRequest_Data)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[57].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[61].OneofWrappers = []any{
 		(*RestoreResponse_Progress)(nil),
 		(*RestoreResponse_Workspace)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[61].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[65].OneofWrappers = []any{
 		(*ReadArchiveResponse_Data)(nil),
 		(*ReadArchiveResponse_Archive)(nil),
 	}
@@ -4936,7 +5218,7 @@ func file_carrel_v1_carrel_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   65,
+			NumMessages:   69,
 			NumExtensions: 0,
 			NumServices:   5,
 		},

@@ -180,6 +180,23 @@ func (g *Gate) Get(_ context.Context, p principal.Principal, ref string) (api.Wo
 	return g.with(p, ref, "", func(*desk) error { return nil })
 }
 
+// Retained implements api.Gate.
+func (g *Gate) Retained(_ context.Context, p principal.Principal) ([]workspace.Retained, error) {
+	kept := []workspace.Retained{
+		{Workspace: "ws-0000000a", Key: "gone", Owner: "uid:1000", Home: "/var/lib/carrel/retained/ws-0000000a.1879048192", DestroyedAtMS: 1_000_000, ExpiresMS: 2_593_000_000},
+		{Workspace: "ws-0000000b", Key: "of another", Owner: "uid:4711", Home: "/var/lib/carrel/retained/ws-0000000b.1879048195", DestroyedAtMS: 1_000_000},
+	}
+	return slices.DeleteFunc(kept, func(r workspace.Retained) bool { return !p.MayReach(r.Owner) }), nil
+}
+
+// Mended implements api.Gate.
+func (g *Gate) Mended(_ context.Context, p principal.Principal) ([]workspace.Mended, error) {
+	if err := administer(p); err != nil {
+		return nil, err
+	}
+	return []workspace.Mended{{Kind: workspace.StartSwept, Workspace: "ws-0000000a", Done: "swept"}}, nil
+}
+
 // List implements api.Gate.
 func (g *Gate) List(_ context.Context, p principal.Principal) ([]api.Workspace, error) {
 	g.mu.Lock()

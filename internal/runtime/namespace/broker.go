@@ -13,6 +13,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // brokerTimeout bounds a request to the broker. Ending a workspace with many
@@ -24,8 +25,14 @@ const brokerTimeout = 2 * time.Minute
 type broker struct {
 	dial func(context.Context) (*net.UnixConn, error)
 
+	// another is called when it is another broker than before.
+	another func()
+
 	mu   sync.Mutex
 	conn *jsonrpc.Conn
+	// start and mended are of the broker that answered last.
+	start  string
+	mended []workspace.Mended
 }
 
 // call makes one request. Every operation of the broker may be repeated, so a
@@ -76,7 +83,10 @@ func (b *broker) connect(ctx context.Context) (*jsonrpc.Conn, error) {
 		return nil, fmt.Errorf("cannot work with the broker: it speaks version %d and this carreld %d; install both from one release: %w",
 			hello.Version, brokerapi.Version, errdefs.ErrFailedPrecondition)
 	}
-	b.conn = conn
+	if b.start != "" && b.start != hello.Start {
+		b.another()
+	}
+	b.conn, b.start, b.mended = conn, hello.Start, hello.Mended
 	return conn, nil
 }
 

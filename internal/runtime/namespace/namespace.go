@@ -13,6 +13,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -42,6 +44,9 @@ type Config struct {
 	// OnLost is called, in a goroutine of its own, when the executor of a
 	// workspace went away without having been stopped. Optional.
 	OnLost func(name id.Workspace)
+	// OnBroker is called, in a goroutine of its own, when another broker answers than
+	// before. Optional.
+	OnBroker func()
 }
 
 // Runtime is the backend. Its methods may be called from any goroutine.
@@ -65,12 +70,20 @@ func New(cfg Config) *Runtime {
 			return dial(ctx, filepath.Join(cfg.RuntimeDir, "broker.sock"))
 		}
 	}
-	return &Runtime{
+	r := &Runtime{
 		cfg:    cfg,
 		broker: broker{dial: cfg.Dial},
 		links:  make(map[id.Workspace]*link),
 		ids:    make(map[id.Workspace]workspace.IDs),
 	}
+	r.broker.another = func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if cfg.OnBroker != nil && !r.closed {
+			r.lost.Go(cfg.OnBroker)
+		}
+	}
+	return r
 }
 
 // Create implements runtime.Runtime.
@@ -208,6 +221,26 @@ func (r *Runtime) Destroy(ctx context.Context, name id.Workspace, purge bool) (r
 	delete(r.ids, name)
 	r.mu.Unlock()
 	return convert(w), nil
+}
+
+// Forget implements runtime.Runtime.
+func (r *Runtime) Forget(ctx context.Context, name id.Workspace, retained string) error {
+	base, ok := strings.CutPrefix(filepath.Base(retained), string(name)+".")
+	first, err := strconv.ParseUint(base, 10, 32)
+	if !ok || err != nil {
+		return fmt.Errorf("cannot remove the home of %s that was kept at %s: that is no name of one: %w", name, retained, errdefs.ErrInvalidArgument)
+	}
+	return r.broker.call(ctx, brokerapi.MethodForget, brokerapi.ForgetParams{Name: name, ID: uint32(first)}, nil)
+}
+
+// Mended implements runtime.Runtime.
+func (r *Runtime) Mended(ctx context.Context) (string, []workspace.Mended, error) {
+	if _, err := r.broker.connect(ctx); err != nil {
+		return "", nil, err
+	}
+	r.broker.mu.Lock()
+	defer r.broker.mu.Unlock()
+	return r.broker.start, r.broker.mended, nil
 }
 
 // Discard implements runtime.Runtime.

@@ -104,6 +104,8 @@ const (
 	AuditServiceShowProcedure = "/carrel.v1.AuditService/Show"
 	// SystemServiceVersionProcedure is the fully-qualified name of the SystemService's Version RPC.
 	SystemServiceVersionProcedure = "/carrel.v1.SystemService/Version"
+	// SystemServiceMendedProcedure is the fully-qualified name of the SystemService's Mended RPC.
+	SystemServiceMendedProcedure = "/carrel.v1.SystemService/Mended"
 )
 
 // WorkspaceServiceClient is a client for the carrel.v1.WorkspaceService service.
@@ -957,6 +959,9 @@ func (UnimplementedAuditServiceHandler) Show(context.Context, *connect.Request[v
 // SystemServiceClient is a client for the carrel.v1.SystemService service.
 type SystemServiceClient interface {
 	Version(context.Context, *connect.Request[v1.VersionRequest]) (*connect.Response[v1.VersionResponse], error)
+	// Mended lists what the broker put right when it was started last, if that came with or
+	// after the daemon's own start. Root and the carrel group only.
+	Mended(context.Context, *connect.Request[v1.MendedRequest]) (*connect.Response[v1.MendedResponse], error)
 }
 
 // NewSystemServiceClient constructs a client for the carrel.v1.SystemService service. By default,
@@ -976,12 +981,19 @@ func NewSystemServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithSchema(systemServiceMethods.ByName("Version")),
 			connect.WithClientOptions(opts...),
 		),
+		mended: connect.NewClient[v1.MendedRequest, v1.MendedResponse](
+			httpClient,
+			baseURL+SystemServiceMendedProcedure,
+			connect.WithSchema(systemServiceMethods.ByName("Mended")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // systemServiceClient implements SystemServiceClient.
 type systemServiceClient struct {
 	version *connect.Client[v1.VersionRequest, v1.VersionResponse]
+	mended  *connect.Client[v1.MendedRequest, v1.MendedResponse]
 }
 
 // Version calls carrel.v1.SystemService.Version.
@@ -989,9 +1001,17 @@ func (c *systemServiceClient) Version(ctx context.Context, req *connect.Request[
 	return c.version.CallUnary(ctx, req)
 }
 
+// Mended calls carrel.v1.SystemService.Mended.
+func (c *systemServiceClient) Mended(ctx context.Context, req *connect.Request[v1.MendedRequest]) (*connect.Response[v1.MendedResponse], error) {
+	return c.mended.CallUnary(ctx, req)
+}
+
 // SystemServiceHandler is an implementation of the carrel.v1.SystemService service.
 type SystemServiceHandler interface {
 	Version(context.Context, *connect.Request[v1.VersionRequest]) (*connect.Response[v1.VersionResponse], error)
+	// Mended lists what the broker put right when it was started last, if that came with or
+	// after the daemon's own start. Root and the carrel group only.
+	Mended(context.Context, *connect.Request[v1.MendedRequest]) (*connect.Response[v1.MendedResponse], error)
 }
 
 // NewSystemServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -1007,10 +1027,18 @@ func NewSystemServiceHandler(svc SystemServiceHandler, opts ...connect.HandlerOp
 		connect.WithSchema(systemServiceMethods.ByName("Version")),
 		connect.WithHandlerOptions(opts...),
 	)
+	systemServiceMendedHandler := connect.NewUnaryHandler(
+		SystemServiceMendedProcedure,
+		svc.Mended,
+		connect.WithSchema(systemServiceMethods.ByName("Mended")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/carrel.v1.SystemService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case SystemServiceVersionProcedure:
 			systemServiceVersionHandler.ServeHTTP(w, r)
+		case SystemServiceMendedProcedure:
+			systemServiceMendedHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -1022,4 +1050,8 @@ type UnimplementedSystemServiceHandler struct{}
 
 func (UnimplementedSystemServiceHandler) Version(context.Context, *connect.Request[v1.VersionRequest]) (*connect.Response[v1.VersionResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.SystemService.Version is not implemented"))
+}
+
+func (UnimplementedSystemServiceHandler) Mended(context.Context, *connect.Request[v1.MendedRequest]) (*connect.Response[v1.MendedResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.SystemService.Mended is not implemented"))
 }
