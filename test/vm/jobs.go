@@ -36,7 +36,7 @@ var suite = []struct {
 	// that make many images.
 	{dir: "internal/broker", seconds: 240, long: "^Test(LedgerTorn|ListInParts|TornUserIsRemoved|ManyAtOnce|DiskLimitChanges|GroupAndLink)$"},
 	{dir: "internal/peercred", seconds: 30},
-	{dir: "test/vm/whole", seconds: 120, bin: checkoutBin},
+	{dir: "test/vm/whole", seconds: 240, bin: checkoutBin},
 	{dir: "test/root", seconds: 900, full: true},
 }
 

@@ -103,6 +103,7 @@ func TestWhole(t *testing.T) {
 		{"executor-killed", executorKilled},
 		{"daemon-killed", daemonKilled},
 		{"broker-killed", brokerKilled},
+		{"clock-steps", clockSteps},
 		{"down", down},
 	} {
 		if !t.Run(step.name, step.do) {
