@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/landlock-lsm/go-landlock/landlock"
@@ -38,7 +39,9 @@ func (s *stage) landlock() error {
 		landlock.RWDirs(fmt.Sprintf("/proc/self/fd/%d", s.spec.FDs.Cmd)),
 	}
 	for _, p := range s.spec.Projects {
-		if !p.ReadOnly {
+		// The rule of the home holds for what is mounted below it, and the executor may not
+		// enter the home to open it.
+		if !p.ReadOnly && !strings.HasPrefix(p.Destination, s.spec.Home()+"/") {
 			rules = append(rules, landlock.RWDirs(p.Destination).WithRefer())
 		}
 	}
