@@ -296,7 +296,8 @@ func (a *app) restoreCommand() *cobra.Command {
 		Long: `Make a workspace from an archive that the daemon keeps: by its id, or by the key or
 name of the workspace that it is of, for its newest. With --file it is made from a
 file of yours; - is stdin. It gets the key, limits and profile that it had, unless
-flags say otherwise, and it is there only when all of it is.`,
+flags say otherwise, and it is there only when all of it is. Project mounts are no part of
+an archive: what is restored has none.`,
 		Example: `  carrel restore demo
   carrel restore --key copy ws-2a97516c-20260102T030405.000000
   carrel restore --file demo.tar.zst --key demo`,
@@ -341,6 +342,7 @@ flags say otherwise, and it is there only when all of it is.`,
 		if *out == asJSON {
 			return a.printJSON(viewOf(w))
 		}
+		a.progress("It has no project mounts, as an archive has none.")
 		_, err = fmt.Fprintln(a.Out, w.GetName())
 		return err
 	}

@@ -132,6 +132,13 @@ func (g *Gate) create(ctx context.Context, r request, fresh store.Workspace, mou
 		w, err := g.named(ctx, r, fresh, mounts, nil)
 		return w, err == nil, err
 	}
+	if mounts != nil {
+		for _, m := range mounts.List {
+			if m.BelowHome() {
+				return fresh, false, fmt.Errorf("cannot mount at %s in workspace %q: the home of profile %q is filled with files when it is made, and has to be empty then; mount it at /workspace, or below /srv or /mnt: %w", m.Destination, key, fresh.Profile, errdefs.ErrInvalidArgument)
+			}
+		}
+	}
 	w, err := g.fresh(ctx, r, fresh, mounts, func(ctx context.Context, w store.Workspace) (any, error) {
 		in, err := skeleton(ctx)
 		if err != nil {

@@ -114,6 +114,9 @@ func quoted(s string) string { return fmt.Sprintf("%.200q", s) }
 // within reports whether p is dir or below it.
 func within(dir, p string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
 
+// BelowHome reports whether the destination is below the home, as it is asked for.
+func (m Mount) BelowHome() bool { return strings.HasPrefix(m.Destination, homePrefix) }
+
 // AtHome writes out a destination below the home.
 func (m Mount) AtHome(home string) Mount {
 	if rest, ok := strings.CutPrefix(m.Destination, homePrefix); ok {
