@@ -234,7 +234,7 @@ var scenarios = []scenario{
 		name: "create with a disk limit", operation: verb("create", "--disk", "64MiB"), disk: true,
 		points: []string{
 			"broker.create.dirs-made", "broker.image.file-made", "broker.image.formatted", "broker.image.placed",
-			"broker.image.attached", "broker.image.mounted", "broker.image.prepared", "broker.image.split", "broker.start.launched",
+			"broker.image.attached", "broker.image.mounted", "broker.image.prepared", "broker.image.split", "broker.create.started",
 		},
 	},
 	{
