@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -47,7 +48,11 @@ func (u *users) noteTool(pid int) error {
 	if u.state == nil {
 		return nil
 	}
-	start, err := startTime(pid)
+	var start uint64
+	var err error
+	if pid != 0 { // else it is about to be started
+		start, err = startTime(pid)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // it has ended already
 	}
@@ -94,8 +99,12 @@ func (u *users) tidy(ctx context.Context) (removed []string, err error) {
 		return nil, nil
 	}
 	var b []byte
+	var noted fs.FileInfo
 	if err == nil {
 		b, err = io.ReadAll(f)
+		if err == nil {
+			noted, err = f.Stat()
+		}
 		_ = f.Close()
 	}
 	if err != nil {
@@ -103,8 +112,7 @@ func (u *users) tidy(ctx context.Context) (removed []string, err error) {
 	}
 	var run toolRun
 	if json.Unmarshal(b, &run) != nil || run.PID <= 1 {
-		u.forgetTool() // torn: whose the locks are cannot be told any more
-		return nil, nil
+		return u.tidyUnnamed(ctx, noted.ModTime())
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, lockWait, fmt.Errorf("it took longer than %v: %w", lockWait, errdefs.ErrUnavailable))
 	defer cancel()
@@ -132,6 +140,44 @@ func (u *users) tidy(ctx context.Context) (removed []string, err error) {
 			} else if !errors.Is(err, fs.ErrNotExist) {
 				return removed, fmt.Errorf("cannot remove what a tool left that was killed: %w", err)
 			}
+		}
+	}
+	u.forgetTool()
+	return removed, nil
+}
+
+// tidyUnnamed is tidy after a broker that ended between the start of a tool and the note of
+// its process: what has been made since then by a process that has ended is nobody's.
+func (u *users) tidyUnnamed(ctx context.Context, since time.Time) (removed []string, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, lockWait, fmt.Errorf("it took longer than %v: %w", lockWait, errdefs.ErrUnavailable))
+	defer cancel()
+	unlock, err := u.lockAll(ctx) // which a tool that has not ended yet holds
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	for _, db := range databases {
+		path := u.etc + "/" + db
+		left, err := filepath.Glob(path + ".[0-9]*")
+		if err != nil {
+			return removed, err
+		}
+		for _, p := range append(left, path+".lock") {
+			of := holder(p)
+			if n, err := strconv.Atoi(strings.TrimPrefix(p, path+".")); err == nil {
+				of = n // it may have been killed before it had written that
+			}
+			st, err := os.Lstat(p)
+			if err != nil || st.ModTime().Before(since) || of <= 1 || !errors.Is(unix.Kill(of, 0), unix.ESRCH) {
+				continue
+			}
+			if p == path+".lock" {
+				_ = os.Remove(path + "+") // as a rule it is not there
+			}
+			if err := os.Remove(p); err != nil {
+				return removed, fmt.Errorf("cannot remove what a tool left that was killed: %w", err)
+			}
+			removed = append(removed, p)
 		}
 	}
 	u.forgetTool()

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -58,8 +59,8 @@ func TestLocksOfAKilledTool(t *testing.T) {
 		},
 		"a torn note": {
 			note:  `{"pid":`,
-			files: map[string]string{"passwd.lock": fmt.Sprint(own)},
-			stay:  []string{"passwd.lock"},
+			files: map[string]string{"passwd.lock": fmt.Sprint(own), "group.lock": fmt.Sprint(other)},
+			stay:  []string{"group.lock"},
 		},
 	} {
 		etc, state := t.TempDir(), t.TempDir()
@@ -193,5 +194,49 @@ func TestTornUserIsRemoved(t *testing.T) {
 			}
 		}
 		p.gone(t, e)
+	}
+}
+
+// A broker that was killed before it knew the process of its tool: what was made since by
+// processes that have ended goes, and nothing else.
+func TestToolsWithoutAName(t *testing.T) {
+	etc, state := t.TempDir(), t.TempDir()
+	gone, lives := ended(t), os.Getpid()
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	older := fmt.Sprintf("%s/shadow.%d", etc, gone)
+	write(older, fmt.Sprint(gone))
+	past := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(older, past, past); err != nil {
+		t.Fatal(err)
+	}
+	write(state+"/tool", `{"pid":0,"start_time":0,"boot_id":"b"}`)
+	write(fmt.Sprintf("%s/group.%d", etc, gone), "")
+	write(etc+"/passwd.lock", fmt.Sprint(gone))
+	write(etc+"/passwd+", "half")
+	write(etc+"/gshadow.lock", fmt.Sprint(lives))
+	write(etc+"/gshadow+", "half")
+	write(fmt.Sprintf("%s/subuid.%d", etc, lives), fmt.Sprint(lives))
+	if err := broker.Tidy(t.Context(), etc, state, "b"); err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	list, err := os.ReadDir(etc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range list {
+		left = append(left, e.Name())
+	}
+	want := []string{".pwd.lock", "gshadow+", "gshadow.lock", filepath.Base(older), fmt.Sprintf("subuid.%d", lives)}
+	if !slices.Equal(left, want) {
+		t.Errorf("%q are left, want %q", left, want)
+	}
+	if _, err := os.Stat(state + "/tool"); err == nil {
+		t.Error("the note is left")
 	}
 }

@@ -120,6 +120,7 @@ func (u *users) run(ctx context.Context, name string, args ...string) error {
 			return fmt.Errorf("%s was not run: %w; %s; then try again: %w", name, err, u.holders(), errdefs.ErrUnavailable)
 		}
 		c, out := command(ctx, path, args...)
+		_ = u.noteTool(0) // a broker that ends before it knows the process has said so
 		runtime.LockOSThread()
 		err = c.Start()
 		if err == nil {
@@ -129,8 +130,8 @@ func (u *users) run(ctx context.Context, name string, args ...string) error {
 		if err == nil {
 			u.sweepAfter(c.Process.Pid)
 			err = c.Wait()
-			u.forgetTool()
 		}
+		u.forgetTool()
 		runtime.UnlockOSThread()
 		if err == nil {
 			return nil
