@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -258,14 +259,31 @@ func runTool(ctx context.Context, path string, args ...string) error {
 	c := exec.CommandContext(ctx, path, args...)
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // out of the terminal's foreground
 	c.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
-	out, err := c.CombinedOutput()
+	var out bytes.Buffer
+	c.Stdout, c.Stderr = &out, &out
+	err := c.Start()
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("cannot run %s: it is not there; install it with: apt-get install passwd: %w", path, errdefs.ErrFailedPrecondition)
 	}
+	if err == nil {
+		sweepLocks(c.Process.Pid)
+		err = c.Wait()
+	}
 	if err != nil {
-		return fmt.Errorf("cannot run %s %s: %w: %s", filepath.Base(path), strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+		return fmt.Errorf("cannot run %s %s: %w: %s", filepath.Base(path), strings.Join(args, " "), err, strings.TrimSpace(out.String()))
 	}
 	return nil
+}
+
+// sweepLocks waits for the end of a tool and removes its part of a lock that it did not get:
+// where two tools meet, some versions leave it. Until the tool has been waited for its pid is
+// nobody else's.
+func sweepLocks(pid int) {
+	for errors.Is(unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
+	}
+	for _, db := range []string{"passwd", "shadow", "group", "gshadow", "subuid", "subgid"} {
+		_ = os.Remove("/etc/" + db + "." + strconv.Itoa(pid)) // as a rule it is not there
+	}
 }
 
 // give makes a tree of the daemon's its own. It may have had another uid when the
