@@ -138,7 +138,7 @@ func (c Capability) String() string {
 var capabilityByName = func() map[string]Capability {
 	m := make(map[string]Capability, capabilities)
 	for c := range Capabilities {
-		m[Capabilities[c].Name] = Capability(c) //nolint:gosec // the table is shorter than 256
+		m[Capabilities[c].Name] = Capability(c)
 	}
 	return m
 }()
@@ -168,7 +168,7 @@ func (s Set) Has(c Capability) bool { return s&(1<<c) != 0 }
 func (s Set) All() iter.Seq[Capability] {
 	return func(yield func(Capability) bool) {
 		for s != 0 {
-			c := Capability(bits.TrailingZeros64(uint64(s))) //nolint:gosec // below 64
+			c := Capability(bits.TrailingZeros64(uint64(s)))
 			if !yield(c) {
 				return
 			}
