@@ -1,0 +1,404 @@
+package shell
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// Analyze says what a text given to bash would do. It never fails: what it cannot read
+// is a Trouble of the facts.
+func Analyze(src string, limits Limits) Facts {
+	return Nested(src, Bash, 0, limits)
+}
+
+// Nested is Analyze for a text of the given dialect that stands inside level others, as
+// that of a shell behind wrappers (sudo, xargs, ssh). Each level takes one from the
+// depth that is left.
+func Nested(src string, dialect Dialect, level int, limits Limits) Facts {
+	a := newAnalyzer(limits)
+	a.facts.Oddities = oddities(nil, src, 0)
+	w := walker{analyzer: a, dialect: dialect}
+	w.read(src, scope{parent: -1, depth: max(level, 0)}, false)
+	return a.finish()
+}
+
+// Words says what an argument vector that no shell reads would do: one command, whose
+// text is the words quoted for a shell. Where it starts a shell with -c, the text of
+// that is read too, as it is where it passes such words on to eval.
+func Words(argv []string, limits Limits) Facts {
+	a := newAnalyzer(limits)
+	if len(argv) == 0 {
+		a.facts.Empty = true
+		return a.finish()
+	}
+	words := make([]Word, len(argv))
+	var text strings.Builder
+	size := 0
+	for i, arg := range argv {
+		if i > 0 {
+			text.WriteByte(' ')
+		}
+		words[i] = Word{Text: arg, Source: arg}
+		a.facts.Oddities = oddities(a.facts.Oddities, arg, text.Len())
+		text.WriteString(quote(arg))
+		size = max(size, len(arg))
+		a.checkBytes(arg)
+	}
+	if size > a.limits.Bytes {
+		a.trouble(TooLong, fmt.Sprintf("an argument has %d bytes, of which %d are read", size, a.limits.Bytes))
+	}
+	w := walker{analyzer: a, fixed: true, end: text.Len()}
+	a.add(Command{Argv: words, Text: text.String(), End: text.Len(), From: -1, Into: -1, Parent: -1}, 0)
+	w.interpreter(0, words, stream{}, scope{parent: 0})
+	return a.finish()
+}
+
+// analyzer collects the facts of one text and of those within it.
+type analyzer struct {
+	facts  Facts
+	limits Limits
+	// side holds what is known of each command beside its facts.
+	side []side
+	env  env
+	// functions are those defined so far; true for one that does what makes all
+	// variables unknown.
+	functions map[string]bool
+	// noBraces says that brace expansion may have been switched off, odd that echo or
+	// other builtins may do something else than they do by default.
+	noBraces, odd bool
+	// oddAliases are those that may change how what follows them is read.
+	oddAliases map[string]bool
+	// fed are the outputs of process substitutions, by their source.
+	fed map[string]stream
+	// nested counts the bytes of texts within the text.
+	nested int
+	full   bool
+}
+
+type side struct {
+	// subst counts the substitutions around a command: its output goes to the same
+	// place as that of its neighbours of the same count.
+	subst int
+	// out is what it writes to its output.
+	out stream
+}
+
+// stream is what is known of an input or output.
+type stream struct {
+	state streamState
+	text  string
+	// guess says that text has unknown parts, which stand as their source.
+	guess bool
+}
+
+type streamState uint8
+
+const (
+	unknown streamState = iota
+	known
+)
+
+func newAnalyzer(limits Limits) *analyzer {
+	return &analyzer{limits: limits.withDefaults(), env: env{fuel: 1 << 20}}
+}
+
+func (a *analyzer) trouble(kind TroubleKind, why string) {
+	for _, t := range a.facts.Troubles {
+		if t.Kind == kind && (t.Why == why || kind != Unparseable) {
+			return
+		}
+	}
+	if len(a.facts.Troubles) < 16 {
+		a.facts.Troubles = append(a.facts.Troubles, Trouble{kind, why})
+	}
+}
+
+func (a *analyzer) checkBytes(src string) {
+	if i := strings.IndexByte(src, 0); i >= 0 {
+		a.trouble(BadInput, fmt.Sprintf("byte %d is NUL, at which programs disagree", i))
+	}
+	if !utf8.ValidString(src) {
+		i := 0
+		for i < len(src) {
+			r, n := utf8.DecodeRuneInString(src[i:])
+			if r == utf8.RuneError && n == 1 {
+				break
+			}
+			i += n
+		}
+		a.trouble(BadInput, fmt.Sprintf("byte %d is not UTF-8", i))
+	}
+}
+
+// add appends a command and gives its index, or -1 if there are too many.
+func (a *analyzer) add(c Command, subst int) int {
+	if len(a.facts.Commands) >= a.limits.Commands {
+		a.full = true
+		a.trouble(TooMany, fmt.Sprintf("more than %d commands", a.limits.Commands))
+		return -1
+	}
+	a.facts.Commands = append(a.facts.Commands, c)
+	a.side = append(a.side, side{subst: subst})
+	return len(a.facts.Commands) - 1
+}
+
+// finish puts the commands in the order of their first byte.
+func (a *analyzer) finish() Facts {
+	cs := a.facts.Commands
+	byStart := func(x, y Command) int { return x.Start - y.Start }
+	if !slices.IsSortedFunc(cs, byStart) {
+		order := make([]int, len(cs))
+		for i := range order {
+			order[i] = i
+		}
+		slices.SortStableFunc(order, func(x, y int) int { return cs[x].Start - cs[y].Start })
+		to := make([]int, len(cs))
+		sorted := make([]Command, len(cs))
+		for i, from := range order {
+			to[from] = i
+			sorted[i] = cs[from]
+		}
+		move := func(i *int) {
+			if *i >= 0 {
+				*i = to[*i]
+			}
+		}
+		for i := range sorted {
+			move(&sorted[i].From)
+			move(&sorted[i].Into)
+			move(&sorted[i].Parent)
+		}
+		a.facts.Commands = sorted
+	}
+	if !slices.IsSortedFunc(a.facts.Oddities, func(x, y Oddity) int { return x.Start - y.Start }) {
+		slices.SortStableFunc(a.facts.Oddities, func(x, y Oddity) int { return x.Start - y.Start })
+	}
+	return a.facts
+}
+
+// walker reads one text.
+type walker struct {
+	*analyzer
+	src     string
+	dialect Dialect
+	// fixed says that the text stands in another, where all of it has the place from
+	// start to end.
+	fixed      bool
+	start, end int
+	// cr is the byte that stands for carriage return in what the parser was given, or 0.
+	cr byte
+}
+
+// scope is what surrounds a command.
+type scope struct {
+	ctx    Context
+	parent int
+	depth  int
+	subst  int
+	// in is what its input holds, if from a pipe or a redirect of what surrounds it.
+	in stream
+	// expanding are the aliases being replaced, which are not replaced again.
+	expanding []string
+}
+
+func (sc scope) deeper() scope { sc.depth++; return sc }
+
+// reader is a parser with the source it reads, to be used again.
+type reader struct {
+	parser *syntax.Parser
+	src    strings.Reader
+}
+
+var readers = [...]sync.Pool{
+	Bash:  {New: func() any { return &reader{parser: syntax.NewParser(syntax.Variant(syntax.LangBash))} }},
+	POSIX: {New: func() any { return &reader{parser: syntax.NewParser(syntax.Variant(syntax.LangPOSIX))} }},
+}
+
+func parse(src string, d Dialect) (*syntax.File, error) {
+	r, _ := readers[d].Get().(*reader)
+	r.src.Reset(src)
+	f, err := r.parser.Parse(&r.src, "")
+	r.src.Reset("")
+	readers[d].Put(r)
+	return f, err
+}
+
+// read parses a text and walks through it. A guess is a text with unknown parts, for
+// which it is no trouble if it cannot be parsed.
+func (w *walker) read(src string, sc scope, guess bool) {
+	if !guess {
+		w.checkBytes(src)
+	}
+	if len(src) > w.limits.Bytes {
+		w.trouble(TooLong, fmt.Sprintf("the text has %d bytes, of which %d are read", len(src), w.limits.Bytes))
+		src = cutLine(src, w.limits.Bytes)
+		guess = true
+	}
+	if sc.depth > w.limits.Depth {
+		w.tooDeep()
+		return
+	}
+	if openers(src) > maxOpeners {
+		w.tooDeep()
+		return
+	}
+	w.src = src
+	// The parser drops carriage returns before newlines; a shell does not.
+	w.cr = 0
+	if strings.IndexByte(src, '\r') >= 0 {
+		for c := byte(1); c < 9; c++ {
+			if strings.IndexByte(src, c) < 0 {
+				w.cr = c
+				break
+			}
+		}
+		if w.cr == 0 {
+			w.trouble(BadInput, "carriage returns among many other control characters")
+		} else {
+			src = strings.ReplaceAll(src, "\r", string(rune(w.cr)))
+		}
+	}
+	f, err := parse(src, w.dialect)
+	if err != nil && w.dialect == POSIX {
+		if f2, err2 := parse(src, Bash); err2 == nil {
+			f, err, w.dialect = f2, nil, Bash
+		}
+	}
+	if err != nil && !guess {
+		w.trouble(Unparseable, explain(err))
+	}
+	if f == nil {
+		return
+	}
+	if len(f.Stmts) == 0 && err == nil && sc.parent < 0 && !w.fixed {
+		w.facts.Empty = len(w.facts.Troubles) == 0
+		return
+	}
+	w.stmts(f.Stmts, sc)
+}
+
+func (a *analyzer) tooDeep() {
+	a.trouble(TooDeep, fmt.Sprintf("commands stand in one another more than %d deep", a.limits.Depth))
+}
+
+// text reads a text that stands within this one, at the given place.
+func (w *walker) text(src string, d Dialect, sc scope, guess bool, start, end int) {
+	w.nested += len(src)
+	if w.nested > 4*w.limits.Bytes {
+		w.trouble(TooLong, fmt.Sprintf("texts within the text have more than %d bytes", 4*w.limits.Bytes))
+		return
+	}
+	if w.full {
+		return
+	}
+	if w.fixed {
+		start, end = w.start, w.end
+	}
+	in := walker{analyzer: w.analyzer, dialect: d, fixed: true, start: start, end: end}
+	sc.ctx.Text = true
+	in.read(src, sc.deeper(), guess)
+}
+
+var errTooDeep = errors.New("too many of what may open something")
+
+// explain puts an error of the parser for a person.
+func explain(err error) string {
+	if p, ok := errors.AsType[syntax.ParseError](err); ok {
+		return fmt.Sprintf("line %d, column %d: %s", p.Pos.Line(), p.Pos.Col(), p.Text)
+	}
+	if l, ok := errors.AsType[syntax.LangError](err); ok {
+		return fmt.Sprintf("line %d, column %d: %s is no part of this shell's language", l.Pos.Line(), l.Pos.Col(), l.Feature)
+	}
+	return err.Error()
+}
+
+// cutLine gives at most n bytes of a text, up to the end of a line if there is one.
+func cutLine(src string, n int) string {
+	src = src[:n]
+	if i := strings.LastIndexByte(src, '\n'); i > 0 {
+		return src[:i]
+	}
+	for !utf8.ValidString(src[max(0, len(src)-utf8.UTFMax):]) && len(src) > 0 && n-len(src) < utf8.UTFMax {
+		src = src[:len(src)-1]
+	}
+	return src
+}
+
+// openers counts what could make the parser go deeper.
+func openers(src string) int {
+	n := 0
+	for i := 0; i < len(src); i++ {
+		switch src[i] {
+		case '(', '`', '{', '[':
+			n++
+		case 'f', 'e', 'l', 'r', 't', 'n', 'c':
+			// if, while, until, for, select, case, function, time, coproc
+			if i > 0 && keyword(src[:i+1]) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func keyword(s string) bool {
+	switch s[len(s)-2:] {
+	case "if", "le", "il", "or", "ct", "se", "on", "me", "oc":
+		return endsIn(s, "if") || endsIn(s, "while") || endsIn(s, "until") || endsIn(s, "for") || endsIn(s, "select") ||
+			endsIn(s, "case") || endsIn(s, "function") || endsIn(s, "time") || endsIn(s, "coproc")
+	}
+	return false
+}
+
+// endsIn says whether the last word of s is w.
+func endsIn(s, w string) bool {
+	if !strings.HasSuffix(s, w) {
+		return false
+	}
+	if len(s) == len(w) {
+		return true
+	}
+	c := s[len(s)-len(w)-1]
+	return !alnum(c) && c != '_'
+}
+
+func alnum(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+}
+
+// place gives the place of a part of the text within the whole.
+func (w *walker) place(from, to int) (start, end int) {
+	if w.fixed {
+		return w.start, w.end
+	}
+	return from, to
+}
+
+// source is the text between two offsets, which are forced into it.
+func (w *walker) source(from, to int) string {
+	from, to = w.clamp(from, to)
+	return w.src[from:to]
+}
+
+func (w *walker) clamp(from, to int) (int, int) {
+	from = min(max(from, 0), len(w.src))
+	return from, min(max(to, from), len(w.src))
+}
+
+// value undoes the stand-in for carriage returns.
+func (w *walker) value(s string) string {
+	if w.cr != 0 && strings.IndexByte(s, w.cr) >= 0 {
+		return strings.ReplaceAll(s, string(rune(w.cr)), "\r")
+	}
+	return s
+}
+
+func (w *walker) nodeSource(n syntax.Node) string {
+	return w.source(int(n.Pos().Offset()), int(n.End().Offset()))
+}

@@ -1,0 +1,163 @@
+package shell
+
+import "slices"
+
+// env is what is known of variables at one point of a text: a log of bindings in which
+// the last of a name holds. A branch is left by cutting the log to where it was.
+type env struct {
+	log []binding
+	// volatile are names that a function or a trap assigns: when is not known, so they
+	// are never known again.
+	volatile map[string]bool
+	// lost says that every name is volatile.
+	lost bool
+	// readonly says that a name was made read-only.
+	readonly bool
+	// alls counts how often everything was forgotten.
+	alls int
+	// ifs says that IFS was assigned, so that it is not known where words split.
+	ifs bool
+	// fuel bounds the work of looking up and copying values.
+	fuel int
+}
+
+// binding is what a name stands for. An empty name is a barrier: nothing before it is
+// known.
+type binding struct {
+	name string
+	// list are the elements of an array; a plain variable has one.
+	list     []string
+	known    bool
+	readonly bool
+}
+
+// unsettled are variables that the shell itself sets or reads in a way of its own: what
+// is assigned to them may not be what they give.
+var unsettled = map[string]bool{
+	"_": true, "BASH": true, "BASHOPTS": true, "BASHPID": true, "BASH_ALIASES": true, "BASH_ARGC": true,
+	"BASH_ARGV": true, "BASH_ARGV0": true, "BASH_CMDS": true, "BASH_COMMAND": true, "BASH_LINENO": true,
+	"BASH_REMATCH": true, "BASH_SOURCE": true, "BASH_SUBSHELL": true, "BASH_VERSINFO": true, "BASH_VERSION": true,
+	"COLUMNS": true, "COMP_CWORD": true, "COMP_LINE": true, "COMP_POINT": true, "COMP_WORDS": true, "COPROC": true,
+	"DIRSTACK": true, "EPOCHREALTIME": true, "EPOCHSECONDS": true, "EUID": true, "FUNCNAME": true, "GROUPS": true,
+	"HISTCMD": true, "HOSTNAME": true, "IFS": true, "LINENO": true, "LINES": true, "MAPFILE": true, "OLDPWD": true,
+	"OPTARG": true, "OPTIND": true, "PIPESTATUS": true, "PPID": true, "PWD": true, "RANDOM": true,
+	"READLINE_LINE": true, "READLINE_POINT": true, "REPLY": true, "SECONDS": true, "SHELLOPTS": true, "SHLVL": true,
+	"SRANDOM": true, "UID": true,
+}
+
+// lookup gives the elements a name is known to have.
+func (e *env) lookup(name string) ([]string, bool) {
+	if len(e.log) == 0 || e.lost {
+		return nil, false
+	}
+	for i := len(e.log) - 1; i >= 0; i-- {
+		b := &e.log[i]
+		e.fuel--
+		if b.name == "" || e.fuel < 0 {
+			return nil, false
+		}
+		if b.name != name {
+			continue
+		}
+		if !b.known || unsettled[name] || e.volatile[name] {
+			return nil, false
+		}
+		for _, v := range b.list {
+			e.fuel -= len(v)
+		}
+		return b.list, true
+	}
+	return nil, false
+}
+
+func (e *env) isReadonly(name string) bool {
+	if !e.readonly {
+		return false
+	}
+	for _, b := range slices.Backward(e.log) {
+		if e.fuel--; e.fuel < 0 {
+			return true
+		}
+		if b.name == name {
+			return b.readonly
+		}
+	}
+	return false
+}
+
+// set binds a name to one value.
+func (e *env) set(name, value string) {
+	e.setList(name, []string{value})
+}
+
+func (e *env) setList(name string, list []string) {
+	if name == "IFS" {
+		e.ifs = true
+	}
+	// What is read-only keeps the value that it has, or ends the shell.
+	e.log = append(e.log, binding{name: name, list: list, known: !e.isReadonly(name)})
+}
+
+// forget makes a name unknown.
+func (e *env) forget(name string) {
+	if name == "" {
+		e.forgetAll()
+		return
+	}
+	if name == "IFS" {
+		e.ifs = true
+	}
+	if len(e.log) > 0 {
+		e.log = append(e.log, binding{name: name})
+	}
+}
+
+// forgetAll makes every name unknown.
+func (e *env) forgetAll() {
+	e.alls++
+	if n := len(e.log); n > 0 && e.log[n-1].name != "" {
+		e.log = append(e.log, binding{})
+	}
+}
+
+func (e *env) makeVolatile(name string) {
+	if name == "" {
+		e.lost = true
+		return
+	}
+	if name == "IFS" {
+		e.ifs = true
+	}
+	if e.volatile == nil {
+		e.volatile = map[string]bool{}
+	}
+	e.volatile[name] = true
+}
+
+func (e *env) mark() int { return len(e.log) }
+
+// cut undoes what was bound since the mark and gives the names, of which "" is all.
+func (e *env) cut(mark int) []string {
+	if len(e.log) <= mark {
+		return nil
+	}
+	names := make([]string, 0, len(e.log)-mark)
+	for _, b := range e.log[mark:] {
+		names = append(names, b.name)
+	}
+	e.log = e.log[:mark]
+	return names
+}
+
+// join makes unknown what was bound since the mark: it may have happened or not.
+func (e *env) join(mark int) {
+	for i := mark; i < len(e.log); i++ {
+		e.log[i].known, e.log[i].list = false, nil
+	}
+}
+
+func (e *env) forgetNames(names []string) {
+	for _, n := range names {
+		e.forget(n)
+	}
+}

@@ -1,0 +1,506 @@
+package shell
+
+import (
+	"slices"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+func (w *walker) stmts(list []*syntax.Stmt, sc scope) {
+	for _, s := range list {
+		if w.full {
+			return
+		}
+		w.stmt(s, sc)
+	}
+}
+
+// stmt walks through one statement.
+func (w *walker) stmt(s *syntax.Stmt, sc scope) {
+	if s == nil || w.full {
+		return
+	}
+	if sc.depth > w.limits.Depth {
+		w.tooDeep()
+		return
+	}
+	if s.Negated {
+		sc.ctx.Negated = true
+	}
+	if s.Background || s.Coprocess || s.Disown {
+		sc.ctx.Background = true
+		mark := w.env.mark()
+		defer w.env.cut(mark)
+	}
+	switch c := s.Cmd.(type) {
+	case nil:
+		w.call(s, nil, sc)
+		return
+	case *syntax.CallExpr:
+		w.call(s, c, sc)
+		return
+	case *syntax.DeclClause:
+		w.decl(s, c, sc)
+		return
+	case *syntax.TestClause:
+		w.test(s, c, sc)
+		return
+	case *syntax.ArithmCmd:
+		i := w.begin(s, sc, []Word{static("(("), w.raw(c.X), static("))")})
+		w.arithm(c.X, w.within(i, sc))
+		w.redirects(i, s.Redirs, sc)
+		w.silent(i, s)
+		return
+	case *syntax.LetClause:
+		words := []Word{static("let")}
+		for _, x := range c.Exprs {
+			words = append(words, w.raw(x))
+		}
+		i := w.begin(s, sc, words)
+		for _, x := range c.Exprs {
+			w.arithm(x, w.within(i, sc))
+		}
+		w.redirects(i, s.Redirs, sc)
+		w.silent(i, s)
+		return
+	case *syntax.BinaryCmd:
+		if c.Op == syntax.Pipe || c.Op == syntax.PipeAll {
+			w.pipeline(s, sc)
+		} else {
+			w.chain(s, sc)
+		}
+		return
+	}
+
+	// Compound commands: what is redirected holds for all within.
+	sc = sc.deeper()
+	first := len(w.facts.Commands)
+	if len(s.Redirs) > 0 {
+		in := w.compoundRedirects(s.Redirs, sc)
+		if in != nil {
+			sc.in = *in
+		}
+	}
+	w.compound(s.Cmd, sc)
+	if writes(s.Redirs) {
+		w.hush(first, sc.subst)
+	}
+}
+
+func static(s string) Word { return Word{Text: s, Source: s} }
+
+// raw is an expression as a word: what it comes to is not known.
+func (w *walker) raw(n syntax.Node) Word {
+	s := w.nodeSource(n)
+	return Word{Text: s, Source: s, Dynamic: true}
+}
+
+func (w *walker) compound(cmd syntax.Command, sc scope) {
+	switch c := cmd.(type) {
+	case *syntax.Block:
+		w.stmts(c.Stmts, sc)
+	case *syntax.Subshell:
+		sc.ctx.Subshell = true
+		mark := w.env.mark()
+		w.stmts(c.Stmts, sc)
+		w.env.cut(mark)
+	case *syntax.IfClause:
+		w.ifClause(c, sc)
+	case *syntax.WhileClause:
+		w.loop(c, sc, func(sc scope) {
+			w.stmts(c.Cond, sc)
+			w.stmts(c.Do, sc)
+		})
+	case *syntax.ForClause:
+		w.forClause(c, sc)
+	case *syntax.CaseClause:
+		w.caseClause(c, sc)
+	case *syntax.FuncDecl:
+		w.funcDecl(c, sc)
+	case *syntax.TimeClause:
+		w.stmt(c.Stmt, sc)
+	case *syntax.CoprocClause:
+		sc.ctx.Background = true
+		if c.Name != nil {
+			w.word(c.Name, sc, asArgs)
+		}
+		mark := w.env.mark()
+		w.stmt(c.Stmt, sc)
+		w.env.cut(mark)
+		if c.Name != nil {
+			w.env.forget(c.Name.Lit())
+		}
+	default:
+		w.trouble(Unparseable, "a construct that is not known here: "+firstLine(w.nodeSource(cmd)))
+	}
+}
+
+func (w *walker) ifClause(c *syntax.IfClause, sc scope) {
+	inner := sc
+	inner.ctx.Conditional = true
+	var names []string
+	start := -1
+	for first := true; c != nil; c = c.Else {
+		if len(c.Cond) > 0 {
+			condition := inner
+			if first {
+				condition = sc
+			}
+			w.stmts(c.Cond, condition)
+		}
+		if first {
+			start, first = w.env.mark(), false
+		}
+		mark := w.env.mark()
+		w.stmts(c.Then, inner)
+		names = append(names, w.env.cut(mark)...)
+	}
+	names = append(names, w.env.cut(start)...)
+	w.env.forgetNames(names)
+}
+
+// loop walks through what may run several times or never: what it assigns is unknown
+// from its start on.
+func (w *walker) loop(n syntax.Node, sc scope, body func(scope)) {
+	sc.ctx.Conditional, sc.ctx.Loop = true, true
+	w.forgetAssigned(n)
+	mark := w.env.mark()
+	body(sc)
+	w.env.join(mark)
+}
+
+func (w *walker) forClause(c *syntax.ForClause, sc scope) {
+	name := ""
+	switch l := c.Loop.(type) {
+	case *syntax.WordIter:
+		name = l.Name.Value
+		var items []Word
+		for _, item := range l.Items {
+			items = w.words(items, item, sc, asArgs)
+		}
+	case *syntax.CStyleLoop:
+		w.arithm(l.Init, sc)
+		w.forgetAssigned(c)
+		w.arithm(l.Cond, sc)
+		w.arithm(l.Post, sc)
+	}
+	w.env.forget(name)
+	w.loop(c, sc, func(sc scope) { w.stmts(c.Do, sc) })
+	w.env.forget(name)
+}
+
+func (w *walker) caseClause(c *syntax.CaseClause, sc scope) {
+	w.word(c.Word, sc, asText)
+	sc.ctx.Conditional = true
+	var names []string
+	for _, item := range c.Items {
+		for _, p := range item.Patterns {
+			w.word(p, sc, asText)
+		}
+		mark := w.env.mark()
+		// An item may be reached through ;& from the one before.
+		w.env.forgetNames(names)
+		w.stmts(item.Stmts, sc)
+		names = append(names, w.env.cut(mark)...)
+	}
+	w.env.forgetNames(names)
+}
+
+// funcDecl walks through the body of a function, for which nothing is known of what was
+// assigned outside, and after which what it assigns is never known.
+func (w *walker) funcDecl(c *syntax.FuncDecl, sc scope) {
+	names := c.Names
+	if c.Name != nil {
+		names = []*syntax.Lit{c.Name}
+	}
+	for _, n := range names {
+		w.facts.Functions = append(w.facts.Functions, n.Value)
+		sc.ctx.Function = n.Value
+		if w.functions == nil {
+			w.functions = map[string]bool{}
+		}
+	}
+	// The body runs when it is called, with the input of that time.
+	sc.in = stream{}
+	sc.ctx.Conditional = true
+	mark, alls := w.env.mark(), w.env.alls
+	w.env.log = append(w.env.log, binding{})
+	for _, n := range names {
+		w.functions[n.Value] = false
+	}
+	w.stmt(c.Body, sc)
+	loses := w.env.alls != alls
+	for i, n := range w.env.cut(mark) {
+		if i > 0 && n != "" {
+			w.env.makeVolatile(n)
+		}
+	}
+	for _, n := range names {
+		w.functions[n.Value] = w.functions[n.Value] || loses
+	}
+}
+
+// chain walks through commands joined by && and ||.
+func (w *walker) chain(s *syntax.Stmt, sc scope) {
+	// The parser leans them to the left, as deep as there are commands.
+	var rest []*syntax.Stmt
+	or := false
+	for {
+		c, ok := s.Cmd.(*syntax.BinaryCmd)
+		if !ok || c.Op == syntax.Pipe || c.Op == syntax.PipeAll || len(s.Redirs) > 0 || len(rest) > 0 && (s.Negated || s.Background) {
+			break
+		}
+		or = or || c.Op == syntax.OrStmt
+		rest = append(rest, c.Y)
+		s = c.X
+	}
+	w.stmt(s, sc)
+	sc.ctx.Conditional = true
+	start := w.env.mark()
+	for _, s := range slices.Backward(rest) {
+		if w.full {
+			break
+		}
+		mark := w.env.mark()
+		w.stmt(s, sc)
+		if or {
+			w.env.join(mark)
+		}
+	}
+	w.env.join(start)
+}
+
+// pipeline walks through commands joined by pipes.
+func (w *walker) pipeline(s *syntax.Stmt, sc scope) {
+	var stages []*syntax.Stmt
+	for {
+		c, ok := s.Cmd.(*syntax.BinaryCmd)
+		if !ok || c.Op != syntax.Pipe && c.Op != syntax.PipeAll || len(s.Redirs) > 0 {
+			break
+		}
+		stages = append(stages, c.Y)
+		s = c.X
+	}
+	stages = append(stages, s)
+	from := -1
+	var names []string
+	before := 0
+	for _, s := range slices.Backward(stages) {
+		if w.full {
+			break
+		}
+		start := len(w.facts.Commands)
+		mark := w.env.mark()
+		w.stmt(s, sc)
+		names = append(names, w.env.cut(mark)...)
+		cs := w.facts.Commands
+		if from >= 0 && start < len(cs) {
+			for k := before; k < start; k++ {
+				if w.side[k].subst == sc.subst && cs[k].Into < 0 {
+					cs[k].Into = start
+				}
+			}
+			for k := start; k < len(cs); k++ {
+				if cs[k].From < 0 {
+					cs[k].From = from
+				}
+			}
+		}
+		sc.in = w.output(start, sc)
+		before, from = start, -1
+		for k := len(cs) - 1; k >= start; k-- {
+			if w.side[k].subst == sc.subst {
+				from = k
+				break
+			}
+		}
+	}
+	// Where the last part runs in the shell itself (lastpipe), it may have assigned.
+	w.env.forgetNames(names)
+}
+
+// output is what the commands from the given one on write, one after the other.
+func (w *walker) output(start int, sc scope) stream {
+	out := stream{state: known}
+	for k := start; k < len(w.facts.Commands); k++ {
+		if w.side[k].subst != sc.subst {
+			continue
+		}
+		c, o := &w.facts.Commands[k], w.side[k].out
+		if o.state != known || c.Context.Conditional != sc.ctx.Conditional || c.Context.Loop != sc.ctx.Loop ||
+			c.Context.Background != sc.ctx.Background || c.Context.Function != sc.ctx.Function || c.Context.Trap != sc.ctx.Trap {
+			return stream{}
+		}
+		if len(out.text) > w.limits.Bytes {
+			return stream{}
+		}
+		out.text += o.text
+		out.guess = out.guess || o.guess
+	}
+	return out
+}
+
+// hush forgets the output of commands: it goes elsewhere.
+func (w *walker) hush(start, subst int) {
+	for k := start; k < len(w.side); k++ {
+		if w.side[k].subst == subst {
+			w.side[k].out = stream{}
+		}
+	}
+}
+
+// silent says that a command writes nothing.
+func (w *walker) silent(i int, _ *syntax.Stmt) {
+	if i >= 0 {
+		w.side[i].out = stream{state: known}
+	}
+}
+
+// substitution walks through $(…) and gives its output.
+func (w *walker) substitution(list []*syntax.Stmt, sc scope) stream {
+	sc = sc.deeper()
+	sc.ctx.Substitution = true
+	sc.subst++
+	start := len(w.facts.Commands)
+	mark := w.env.mark()
+	w.stmts(list, sc)
+	w.env.cut(mark)
+	if len(list) == 0 || w.full {
+		return stream{}
+	}
+	return w.output(start, sc)
+}
+
+// procSubst walks through <(…) and notes its output.
+func (w *walker) procSubst(p *syntax.ProcSubst, sc scope) {
+	if p.Op == syntax.CmdOut {
+		sc.in = stream{}
+	}
+	out := w.substitution(p.Stmts, sc)
+	if out.state == known {
+		if w.fed == nil {
+			w.fed = map[string]stream{}
+		}
+		w.fed[w.nodeSource(p)] = out
+	}
+}
+
+func (w *walker) test(s *syntax.Stmt, c *syntax.TestClause, sc scope) {
+	i := w.begin(s, sc, nil)
+	inner := w.within(i, sc)
+	words := []Word{static("[[")}
+	words = w.testExpr(words, c.X, inner)
+	words = append(words, static("]]"))
+	if i >= 0 {
+		w.facts.Commands[i].Argv = words
+	}
+	w.redirects(i, s.Redirs, sc)
+	w.silent(i, s)
+}
+
+func (w *walker) testExpr(words []Word, x syntax.TestExpr, sc scope) []Word {
+	if sc.depth > w.limits.Depth {
+		w.tooDeep()
+		return words
+	}
+	switch x := x.(type) {
+	case *syntax.Word:
+		words = append(words, w.word(x, sc, asText))
+	case *syntax.UnaryTest:
+		words = append(words, static(x.Op.String()))
+		start := len(words)
+		words = w.testExpr(words, x.X, sc.deeper())
+		if x.Op == syntax.TsVarSet && start < len(words) {
+			w.named(words[start], x.X, sc)
+		}
+	case *syntax.BinaryTest:
+		start := len(words)
+		words = w.testExpr(words, x.X, sc.deeper())
+		middle := len(words)
+		words = append(words, static(x.Op.String()))
+		words = w.testExpr(words, x.Y, sc.deeper())
+		switch x.Op {
+		case syntax.TsEql, syntax.TsNeq, syntax.TsLeq, syntax.TsGeq, syntax.TsLss, syntax.TsGtr:
+			// Both are taken for arithmetic.
+			if l, ok := x.X.(*syntax.Word); ok && start < middle {
+				w.evaluated(words[start], l, sc)
+			}
+			if r, ok := x.Y.(*syntax.Word); ok && middle+1 < len(words) {
+				w.evaluated(words[middle+1], r, sc)
+			}
+		default:
+		}
+	case *syntax.ParenTest:
+		words = append(words, static("("))
+		words = w.testExpr(words, x.X, sc.deeper())
+		words = append(words, static(")"))
+	}
+	return words
+}
+
+// named looks at a word that is taken for the name of a variable, of which an index is
+// expanded: in a[$(x)] the substitution runs.
+func (w *walker) named(v Word, n syntax.Node, sc scope) {
+	w.hiddenText(v.Text, int(n.Pos().Offset()), int(n.End().Offset()), sc)
+}
+
+// forgetAssigned forgets what is assigned anywhere within a node.
+func (w *walker) forgetAssigned(n syntax.Node) {
+	if len(w.env.log) == 0 {
+		return
+	}
+	syntax.Walk(n, func(n syntax.Node) bool {
+		w.env.fuel--
+		switch n := n.(type) {
+		case *syntax.Assign:
+			if n.Name != nil {
+				w.env.forget(n.Name.Value)
+			} else {
+				w.env.forgetAll()
+			}
+		case *syntax.ForClause:
+			if l, ok := n.Loop.(*syntax.WordIter); ok {
+				w.env.forget(l.Name.Value)
+			}
+		case *syntax.CallExpr:
+			if len(n.Args) > 0 && w.mayAssign(n.Args[0]) {
+				w.env.forgetAll()
+			}
+		case *syntax.CoprocClause:
+			w.env.forgetAll()
+		case *syntax.BinaryArithm:
+			if isAssignment(n.Op) {
+				w.assigned(n.X)
+			}
+		case *syntax.UnaryArithm:
+			if n.Op == syntax.Inc || n.Op == syntax.Dec {
+				w.assigned(n.X)
+			}
+		case *syntax.Redirect:
+			if n.N != nil && len(n.N.Value) > 2 && n.N.Value[0] == '{' {
+				w.env.forget(n.N.Value[1 : len(n.N.Value)-1])
+			}
+		case *syntax.ParamExp:
+			if n.Exp != nil && n.Param != nil && (n.Exp.Op == syntax.AssignUnset || n.Exp.Op == syntax.AssignUnsetOrNull) {
+				w.env.forget(n.Param.Value)
+			}
+		}
+		return true
+	})
+}
+
+// mayAssign says whether a command may assign variables by other means than a plain
+// assignment.
+func (w *walker) mayAssign(word *syntax.Word) bool {
+	name := word.Lit()
+	if name == "" {
+		return true
+	}
+	if _, ok := w.functions[name]; ok {
+		return true
+	}
+	if _, ok := w.facts.Aliases[name]; ok {
+		return true
+	}
+	return assigns[name]
+}
