@@ -20,6 +20,8 @@ require (
 	mvdan.cc/sh/v3 v3.14.1
 )
 
+require pgregory.net/rapid v1.3.0
+
 require (
 	github.com/dustin/go-humanize v1.0.1 // indirect
 	github.com/google/uuid v1.6.0 // indirect

@@ -23,6 +23,7 @@ func Analyze(src string, limits Limits) Facts {
 func Nested(src string, dialect Dialect, level int, limits Limits) Facts {
 	a := newAnalyzer(limits)
 	a.facts.Oddities = oddities(nil, src, 0)
+	a.root = src
 	w := walker{analyzer: a, dialect: dialect}
 	w.read(src, scope{parent: -1, depth: max(level, 0)}, false)
 	return a.finish()
@@ -45,7 +46,6 @@ func Words(argv []string, limits Limits) Facts {
 			text.WriteByte(' ')
 		}
 		words[i] = Word{Text: arg, Source: arg}
-		a.facts.Oddities = oddities(a.facts.Oddities, arg, text.Len())
 		text.WriteString(quote(arg))
 		size = max(size, len(arg))
 		a.checkBytes(arg)
@@ -53,8 +53,10 @@ func Words(argv []string, limits Limits) Facts {
 	if size > a.limits.Bytes {
 		a.trouble(TooLong, fmt.Sprintf("an argument has %d bytes, of which %d are read", size, a.limits.Bytes))
 	}
+	a.root = text.String()
+	a.facts.Oddities = oddities(nil, a.root, 0)
 	w := walker{analyzer: a, fixed: true, end: text.Len()}
-	a.add(Command{Argv: words, Text: text.String(), End: text.Len(), From: -1, Into: -1, Parent: -1}, 0)
+	a.add(Command{Argv: words, Text: a.root, End: text.Len(), From: -1, Into: -1, Parent: -1}, 0)
 	w.interpreter(0, words, stream{}, scope{parent: 0})
 	return a.finish()
 }
@@ -76,6 +78,8 @@ type analyzer struct {
 	oddAliases map[string]bool
 	// fed are the outputs of process substitutions, by their source.
 	fed map[string]stream
+	// root is the whole text.
+	root string
 	// nested counts the bytes of texts within the text.
 	nested int
 	full   bool
@@ -229,6 +233,16 @@ func parse(src string, d Dialect) (*syntax.File, error) {
 	return f, err
 }
 
+// parseBody reads a text as the body of a heredoc: expansions and nothing else.
+func parseBody(src string, d Dialect) (*syntax.Word, error) {
+	r, _ := readers[d].Get().(*reader)
+	r.src.Reset(src)
+	word, err := r.parser.Document(&r.src)
+	r.src.Reset("")
+	readers[d].Put(r)
+	return word, err
+}
+
 // read parses a text and walks through it. A guess is a text with unknown parts, for
 // which it is no trouble if it cannot be parsed.
 func (w *walker) read(src string, sc scope, guess bool) {
@@ -290,8 +304,8 @@ func (a *analyzer) tooDeep() {
 // text reads a text that stands within this one, at the given place.
 func (w *walker) text(src string, d Dialect, sc scope, guess bool, start, end int) {
 	w.nested += len(src)
-	if w.nested > 4*w.limits.Bytes {
-		w.trouble(TooLong, fmt.Sprintf("texts within the text have more than %d bytes", 4*w.limits.Bytes))
+	if w.nested > 2*w.limits.Bytes {
+		w.trouble(TooLong, fmt.Sprintf("texts within the text have more than %d bytes", 2*w.limits.Bytes))
 		return
 	}
 	if w.full {
@@ -337,6 +351,10 @@ func openers(src string) int {
 		switch src[i] {
 		case '(', '`', '{', '[':
 			n++
+		case '!':
+			if i+1 < len(src) && (src[i+1] == ' ' || src[i+1] == '\t' || src[i+1] == '\n' || src[i+1] == '\\') {
+				n++
+			}
 		case 'f', 'e', 'l', 'r', 't', 'n', 'c':
 			// if, while, until, for, select, case, function, time, coproc
 			if i > 0 && keyword(src[:i+1]) {

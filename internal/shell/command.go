@@ -234,11 +234,18 @@ func (w *walker) hiddenText(s string, from, to int, sc scope) {
 	if !strings.Contains(s, "(") && !strings.Contains(s, "`") {
 		return
 	}
-	sc.ctx.Conditional = true
-	// Within double quotes it is read as it would be where it is evaluated; those in it
-	// stand for themselves.
-	start, end := w.place(w.clamp(from, to))
-	w.text(`: "`+strings.ReplaceAll(s, `"`, `\"`)+`"`, w.dialect, sc, true, start, end)
+	if w.nested += len(s); w.nested > 2*w.limits.Bytes || w.full || sc.depth >= w.limits.Depth || openers(s) > maxOpeners {
+		w.tooDeep()
+		return
+	}
+	doc, err := parseBody(s, w.dialect)
+	if err != nil || doc == nil {
+		return // it would not run either
+	}
+	in := walker{analyzer: w.analyzer, dialect: w.dialect, src: s, fixed: true}
+	in.start, in.end = w.place(w.clamp(from, to))
+	sc.ctx.Conditional, sc.ctx.Text = true, true
+	in.word(doc, sc.deeper(), asBody)
 }
 
 // decl walks through declare, export, local, readonly and typeset.
@@ -273,14 +280,15 @@ func (w *walker) decl(s *syntax.Stmt, c *syntax.DeclClause, sc scope) {
 		a := w.assign(as, inner)
 		a.Export = d.exports()
 		assigned = append(assigned, a)
-		source := w.nodeSource(as)
 		x := a.Value
-		x.Text, x.Source = source, source
-		if !a.Value.Dynamic {
+		x.Source = w.nodeSource(as)
+		switch {
+		case as.Index != nil || as.Array != nil:
+			x.Text = x.Source
+		case a.Append:
+			x.Text = a.Name + "+=" + a.Value.Text
+		default:
 			x.Text = a.Name + "=" + a.Value.Text
-			if a.Append {
-				x.Text = a.Name + "+=" + a.Value.Text
-			}
 		}
 		argv = append(argv, x)
 		w.declared(&d, a.Name, &a)
@@ -399,6 +407,8 @@ func unwrap(args []Word) ([]Word, bool) {
 	takes := ""
 	switch args[0].Text {
 	case "command", "builtin":
+	case "time", "coproc":
+		// Words of the language to bash, and of the language of POSIX no more than names.
 	case "exec":
 		takes = "a"
 	default:

@@ -1,6 +1,8 @@
 package shell
 
 import (
+	"slices"
+	"strings"
 	"unicode"
 	"unicode/utf8"
 )
@@ -124,7 +126,7 @@ var letterLike = table("" +
 	"ıɑɡɩʏƅǀℓⅰⅴⅹⅼⅽⅾⅿⅠⅤⅩⅬⅭⅮⅯꓐꓑꓒꓓꓔꓖꓗꓙꓚꓜꓝꓠꓡꓢꓣꓤꓪꓫꓬꓮꓰꓲꓳ")
 
 // markLike are marks that look like those the shell gives a meaning.
-var markLike = table("‐‑‒−﹣⁃˗⁄∕⧸╱∣❘ǀ｜﹨∖⧵⧹․‚ʹʼˈˋ՝｀˜∼∗⁎٭ːˑ׃∶꞉；՟﹔﹕﹖﹗﹠﹡﹤﹥＜＞‹›﹩₴﹛﹜❴❵﹙﹚❨❩⦅⦆ǃ‘’‛“”‟′″＂＇")
+var markLike = table("‐‑‒−﹣⁃˗⁄∕⧸╱∣❘ǀ｜﹨∖⧵⧹․‚ʹʼˈˋ՝｀˜∼∗⁎٭ːˑ׃∶꞉；՟﹔﹕﹖﹗﹠﹡﹤﹥＜＞‹›﹩₴﹛﹜❴❵﹙﹚❨❩⦅⦆ǃ‟′″＂＇")
 
 func table(s string) map[rune]bool {
 	m := map[rune]bool{}
@@ -134,6 +136,33 @@ func table(s string) map[rune]bool {
 	return m
 }
 
-// unquotedOdd notes marks that look like quotes or dashes and stand where the shell
-// would take the real ones for syntax.
-func (f *field) unquotedOdd(string, int, bool) {}
+// unquotedOdd notes marks of prose that look like quotes or the dash of an option and
+// stand where the shell would take the real ones for such.
+func (f *field) unquotedOdd(s string, at int, first bool) {
+	r, size := utf8.DecodeRuneInString(s)
+	switch r {
+	case '‘', '’', '‛', '“', '”':
+	case '–', '—', '―':
+		next, _ := utf8.DecodeRuneInString(s[size:])
+		if !first || !unicode.IsLetter(next) && next != r {
+			return
+		}
+	default:
+		return
+	}
+	if f.fixed {
+		// Somewhere in the word that the text is of.
+		i := -1
+		if f.end <= len(f.root) {
+			i = strings.IndexRune(f.root[f.start:f.end], r)
+		}
+		if i < 0 {
+			return
+		}
+		at = f.start + i
+	}
+	o := Oddity{LookAlike, r, at}
+	if !slices.Contains(f.facts.Oddities, o) {
+		f.facts.Oddities = append(f.facts.Oddities, o)
+	}
+}

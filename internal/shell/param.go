@@ -80,11 +80,10 @@ func (f *field) param(p *syntax.ParamExp, quoted bool) {
 		f.unknown(p, many)
 		return
 	}
-	if f.mode == asName && f.joint(s) {
+	if f.mode == asName && (s != list[0] || f.joint(s)) {
 		f.Hidden = true
 	}
 	f.known(s, quoted)
-	f.joins = s != "" && alnum(s[len(s)-1])
 }
 
 // joint says whether a value continues a plain word, as in $a$b or r$x.

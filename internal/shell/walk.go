@@ -291,6 +291,11 @@ func (w *walker) pipeline(s *syntax.Stmt, sc scope) {
 		}
 		start := len(w.facts.Commands)
 		mark := w.env.mark()
+		if c, ok := s.Cmd.(*syntax.TimeClause); ok && start > 0 && c.Stmt != nil {
+			// Behind a pipe bash takes time for the program.
+			source := w.nodeSource(c.Stmt)
+			w.begin(s, sc, []Word{static("time"), {Text: source, Source: source, Dynamic: true, Many: true}})
+		}
 		w.stmt(s, sc)
 		names = append(names, w.env.cut(mark)...)
 		cs := w.facts.Commands
@@ -323,7 +328,7 @@ func (w *walker) pipeline(s *syntax.Stmt, sc scope) {
 func (w *walker) output(start int, sc scope) stream {
 	out := stream{state: known}
 	for k := start; k < len(w.facts.Commands); k++ {
-		if w.side[k].subst != sc.subst {
+		if w.side[k].subst != sc.subst || w.facts.Commands[k].Into >= 0 {
 			continue
 		}
 		c, o := &w.facts.Commands[k], w.side[k].out

@@ -116,8 +116,6 @@ type field struct {
 	buf   strings.Builder
 	begun bool // an empty field counts: quotes were seen
 	Word       // the flags; Text and Source are set at the end
-	// joins says that a value was put beside something else within a plain word.
-	joins bool
 }
 
 func (f *field) flush() {
@@ -150,7 +148,7 @@ func (f *field) unknown(n syntax.Node, many bool) {
 	f.add(f.nodeSource(n))
 	f.Dynamic = true
 	f.begun = true
-	if many {
+	if many && f.mode.splits() {
 		f.Many = true
 	}
 }
