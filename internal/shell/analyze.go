@@ -316,7 +316,16 @@ func (w *walker) text(src string, d Dialect, sc scope, guess bool, start, end in
 	}
 	in := walker{analyzer: w.analyzer, dialect: d, fixed: true, start: start, end: end}
 	sc.ctx.Text = true
-	in.read(src, sc.deeper(), guess)
+	if !guess {
+		in.read(src, sc.deeper(), false)
+		return
+	}
+	// The source of an unknown part stands in the text, but is no part of it: what it
+	// names may not be looked up.
+	lost, losses := w.env.lost, w.env.losses
+	w.env.lost = true
+	in.read(src, sc.deeper(), true)
+	w.env.lost = lost || w.env.losses != losses
 }
 
 var errTooDeep = errors.New("too many of what may open something")

@@ -9,8 +9,9 @@ type env struct {
 	// volatile are names that a function or a trap assigns: when is not known, so they
 	// are never known again.
 	volatile map[string]bool
-	// lost says that every name is volatile.
-	lost bool
+	// lost says that every name is volatile, losses how often that came about.
+	lost   bool
+	losses int
 	// readonly says that a name was made read-only.
 	readonly bool
 	// alls counts how often everything was forgotten.
@@ -123,6 +124,7 @@ func (e *env) forgetAll() {
 func (e *env) makeVolatile(name string) {
 	if name == "" {
 		e.lost = true
+		e.losses++
 		return
 	}
 	if name == "IFS" {

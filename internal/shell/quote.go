@@ -165,11 +165,11 @@ func (f *field) hides(parts []syntax.WordPart) bool {
 				return true
 			}
 		case alnumOnly(content):
-			if alnum(before) || alnum(after) || quotedBefore && before != 0 && alnum(before) {
+			if alnum(before) || alnum(after) || quotedBefore && wordByte(before) {
 				return true
 			}
 		case plainPath(content):
-			if alnum(before) && alnum(content[0]) || alnum(after) && alnum(content[len(content)-1]) {
+			if quotedBefore && wordByte(before) || alnum(before) && alnum(content[0]) || alnum(after) && alnum(content[len(content)-1]) {
 				return true
 			}
 		}

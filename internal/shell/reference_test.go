@@ -143,6 +143,11 @@ func opaque(f shell.Facts) bool {
 		if unsure(words[:1]) {
 			return true
 		}
+		if slices.ContainsFunc(c.Redirects, func(r shell.Redirect) bool {
+			return (r.Mode == shell.Heredoc || r.Mode == shell.String) && unsure([]shell.Word{r.Target})
+		}) {
+			return true
+		}
 		switch words[0].Text {
 		case "eval", "trap", "alias", "mapfile":
 			if unsure(words[1:]) {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -214,4 +215,45 @@ func check(t *testing.T, src string, f shell.Facts) {
 	if f.Empty && (len(f.Commands) > 0 || len(f.Troubles) > 0) {
 		t.Fatalf("%q: empty, with %d commands", src, len(f.Commands))
 	}
+}
+
+// TestTextPlaces sees that commands of a text within the text have the place of the
+// word it was found in, and the others their own.
+func TestTextPlaces(t *testing.T) {
+	src := `ls a; sh -c 'rm x; rm y' | eval "$z" && f() { g "$(h)"; }`
+	f := shell.Analyze(src, shell.Limits{})
+	for i, want := range []string{"ls a", "sh -c 'rm x; rm y'", "'rm x; rm y'", "'rm x; rm y'", `eval "$z"`, `"$z"`, `g "$(h)"`, "h"} {
+		if c := f.Commands[i]; src[c.Start:c.End] != want {
+			t.Errorf("command %d is at %q, not %q", i, src[c.Start:c.End], want)
+		}
+	}
+}
+
+// TestFactsAreTheCallers sees that facts of one text are not changed by reading another.
+func TestFactsAreTheCallers(t *testing.T) {
+	f := shell.Analyze("a 'b c' | d > e", shell.Limits{})
+	before := render(f)
+	for range 100 {
+		shell.Analyze("x 'y z'; q | r < s", shell.Limits{})
+	}
+	if after := render(f); after != before {
+		t.Errorf("the facts became\n%s", after)
+	}
+}
+
+// TestTogether reads texts in several goroutines, for the parsers are shared.
+func TestTogether(t *testing.T) {
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			for range 200 {
+				for _, src := range []string{"a | b", "sh -c 'c; d'", "x=y; $x"} {
+					if f := shell.Analyze(src, shell.Limits{}); len(f.Commands) < 2 || len(f.Troubles) > 0 {
+						t.Errorf("%s: %d commands", src, len(f.Commands))
+					}
+				}
+			}
+		})
+	}
+	group.Wait()
 }

@@ -1,10 +1,14 @@
 package shell
 
 import (
+	"encoding/base32"
 	"encoding/base64"
+	"encoding/hex"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"mvdan.cc/sh/v3/syntax"
 )
@@ -493,15 +497,9 @@ func (w *walker) produce(args []Word, in stream) stream {
 		if len(args) == 1 || len(args) == 2 && args[1].Text == "-" && args[0].Text == "cat" {
 			return in
 		}
-	case "base64":
-		if in.state == known && !in.guess && len(args) == 2 {
-			switch args[1].Text {
-			case "-d", "--decode", "-di", "-D":
-				b, err := base64.StdEncoding.DecodeString(strings.Map(dropSpace, in.text))
-				if err == nil {
-					return stream{state: known, text: string(b)}
-				}
-			}
+	case "base64", "base32", "xxd":
+		if in.state == known && !in.guess {
+			return decode(args, strings.Map(dropSpace, in.text))
 		}
 	case "rev":
 		if in.state == known && !in.guess && len(args) == 1 && ascii(in.text) {
@@ -509,6 +507,35 @@ func (w *walker) produce(args []Word, in stream) stream {
 		}
 	}
 	return stream{}
+}
+
+// decode says what a decoder makes of its input.
+func decode(args []Word, in string) stream {
+	var options []string
+	for _, x := range args[1:] {
+		options = append(options, x.Text)
+	}
+	var b []byte
+	var err error
+	switch given := strings.Join(options, " "); {
+	case args[0].Text == "xxd":
+		switch given {
+		case "-r -p", "-p -r", "-rp", "-r -ps", "-ps -r":
+			b, err = hex.DecodeString(in)
+		default:
+			return stream{}
+		}
+	case given != "-d" && given != "--decode" && given != "-di" && given != "-D":
+		return stream{}
+	case args[0].Text == "base32":
+		b, err = base32.StdEncoding.DecodeString(in)
+	default:
+		b, err = base64.StdEncoding.DecodeString(in)
+	}
+	if err != nil || !utf8.Valid(b) {
+		return stream{}
+	}
+	return stream{state: known, text: string(b)}
 }
 
 func dropSpace(r rune) rune {
@@ -561,10 +588,10 @@ func echo(args []Word, d Dialect) stream {
 		case d == POSIX:
 			return stream{}
 		case escapes:
-			if strings.Contains(text, `\c`) || strings.Contains(text, `\'`) || strings.Contains(text, `\"`) || strings.Contains(text, `\?`) || bareOctal(text) {
+			var ok bool
+			if text, ok = backslashes(text); !ok {
 				return stream{}
 			}
-			text, _ = ansiC(text)
 		}
 	}
 	if newline {
@@ -573,19 +600,38 @@ func echo(args []Word, d Dialect) stream {
 	return stream{state: known, text: text, guess: guess}
 }
 
-// bareOctal says whether an octal escape has no leading 0, or more digits than $'…'
-// takes: echo -e reads those in its own way.
-func bareOctal(s string) bool {
-	for i := 0; i+1 < len(s); i++ {
-		if s[i] != '\\' {
+// backslashes reads the escapes of echo -e and of %b, which are those of $'…' but for
+// \0NNN; false for what they read otherwise.
+func backslashes(s string) (string, bool) {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] != '\\' || i+1 == len(s) {
+			b.WriteByte(s[i])
 			continue
 		}
-		i++
-		if s[i] >= '0' && s[i] <= '7' {
-			return true
+		switch c := s[i+1]; c {
+		case 'c', '\'', '"', '?', '1', '2', '3', '4', '5', '6', '7':
+			return "", false
+		case '0':
+			d := digits(s[i+2:], 3, "01234567")
+			n, _ := strconv.ParseUint("0"+d, 8, 32)
+			b.WriteByte(byte(n))
+			i += 1 + len(d)
+		default:
+			b.WriteString(s[i : i+2])
+			i++
+			// Where there are more digits of a code, they follow.
+			continue
 		}
 	}
-	return false
+	if t := b.String(); strings.IndexByte(t, '\\') < 0 {
+		return t, true
+	} else if !strings.Contains(s, `\0`) {
+		t, _ = ansiC(s)
+		return t, true
+	}
+	// Both kinds: what the first made may look like an escape to the second.
+	return "", false
 }
 
 func join2(args []Word) (string, bool) {
@@ -663,10 +709,10 @@ func printf(args []Word) stream {
 				b.WriteString(x.Text)
 			case 'b':
 				if strings.Contains(x.Text, `\`) {
-					if strings.Contains(x.Text, `\c`) || strings.Contains(x.Text, `\'`) || bareOctal(x.Text) {
+					s, ok := backslashes(x.Text)
+					if !ok {
 						return stream{}
 					}
-					s, _ := ansiC(x.Text)
 					b.WriteString(s)
 				} else {
 					b.WriteString(x.Text)

@@ -173,7 +173,8 @@ func (f *field) parts(parts []syntax.WordPart) {
 			if p.Dollar {
 				s, hidden := ansiC(f.value(p.Value))
 				f.add(s)
-				f.Hidden = f.Hidden || hidden
+				// Without an escape the sign has no use.
+				f.Hidden = f.Hidden || hidden || f.dialect == Bash && strings.IndexByte(p.Value, '\\') < 0
 			} else {
 				f.add(p.Value)
 			}
@@ -317,10 +318,12 @@ func (f *field) quoted(p syntax.WordPart) {
 func (f *field) subst(p *syntax.CmdSubst, quoted bool) {
 	out := f.substitution(p.Stmts, f.sc)
 	if out.state == known && !out.guess && !p.TempFile && !p.ReplyVar {
-		if f.mode != asBody {
+		s := strings.TrimRight(out.text, "\n")
+		// A text in a heredoc, as in git commit -m "$(cat <<E …)", hides nothing.
+		if f.mode != asBody && (f.mode == asName || !quoted || !strings.ContainsAny(s, " \n")) {
 			f.Hidden = true
 		}
-		f.known(strings.TrimRight(out.text, "\n"), quoted)
+		f.known(s, quoted)
 		return
 	}
 	f.unknown(p, !quoted)
