@@ -1,6 +1,7 @@
 package shell
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,6 +25,16 @@ func Nested(src string, dialect Dialect, level int, limits Limits) Facts {
 	a := newAnalyzer(limits)
 	a.facts.Oddities = oddities(nil, src, 0)
 	a.root = src
+	// A command for each mark that may end one, as a start.
+	n := 1
+	for i := 0; i < len(src) && n < 16; i++ {
+		switch src[i] {
+		case '|', ';', '\n', '(':
+			n++
+		}
+	}
+	a.facts.Commands = make([]Command, 0, n)
+	a.side = a.room[:0]
 	w := walker{analyzer: a, dialect: dialect}
 	w.read(src, scope{parent: -1, depth: max(level, 0)}, false)
 	return a.finish()
@@ -67,6 +78,7 @@ type analyzer struct {
 	limits Limits
 	// side holds what is known of each command beside its facts.
 	side []side
+	room [8]side
 	env  env
 	// functions are those defined so far; true for one that does what makes all
 	// variables unknown.
@@ -74,6 +86,8 @@ type analyzer struct {
 	// noBraces says that brace expansion may have been switched off, odd that echo or
 	// other builtins may do something else than they do by default.
 	noBraces, odd bool
+	// keywords says that words of the form a=b may be assignments wherever they stand.
+	keywords bool
 	// oddAliases are those that may change how what follows them is read.
 	oddAliases map[string]bool
 	// fed are the outputs of process substitutions, by their source.
@@ -219,6 +233,13 @@ type reader struct {
 	src    strings.Reader
 }
 
+func (d Dialect) variant() syntax.LangVariant {
+	if d == POSIX {
+		return syntax.LangPOSIX
+	}
+	return syntax.LangBash
+}
+
 var readers = [...]sync.Pool{
 	Bash:  {New: func() any { return &reader{parser: syntax.NewParser(syntax.Variant(syntax.LangBash))} }},
 	POSIX: {New: func() any { return &reader{parser: syntax.NewParser(syntax.Variant(syntax.LangPOSIX))} }},
@@ -278,6 +299,10 @@ func (w *walker) read(src string, sc scope, guess bool) {
 			src = strings.ReplaceAll(src, "\r", string(rune(w.cr)))
 		}
 	}
+	src, ok := endComments(src, w.dialect)
+	if !ok {
+		w.trouble(Unparseable, "comments that end in a backslash among what cannot be read")
+	}
 	f, err := parse(src, w.dialect)
 	if err != nil && w.dialect == POSIX {
 		if f2, err2 := parse(src, Bash); err2 == nil {
@@ -299,6 +324,61 @@ func (w *walker) read(src string, sc scope, guess bool) {
 
 func (a *analyzer) tooDeep() {
 	a.trouble(TooDeep, fmt.Sprintf("commands stand in one another more than %d deep", a.limits.Depth))
+}
+
+// endComments blanks a backslash at the end of a comment, which for a shell is part of
+// the comment and for the parser joins the next line to the one before it. It is false
+// where that has no end.
+func endComments(src string, d Dialect) (string, bool) {
+	for range 64 {
+		if !commentJoins(src) {
+			return src, true
+		}
+		r := reader{parser: syntax.NewParser(syntax.Variant(d.variant()), syntax.KeepComments(true))}
+		r.src.Reset(src)
+		f, _ := r.parser.Parse(&r.src, "")
+		if f == nil {
+			return src, false
+		}
+		b := []byte(src)
+		found := false
+		syntax.Walk(f, func(n syntax.Node) bool {
+			c, ok := n.(*syntax.Comment)
+			if !ok {
+				return true
+			}
+			from := int(c.Pos().Offset())
+			if from < 0 || from >= len(b) || b[from] != '#' {
+				return true
+			}
+			if i := bytes.IndexByte(b[from:], '\n'); i > 0 && b[from+i-1] == '\\' {
+				b[from+i-1] = ' '
+				found = true
+			}
+			return true
+		})
+		if !found {
+			return src, true
+		}
+		src = string(b)
+	}
+	return src, false
+}
+
+// commentJoins says whether anything looks like a comment that ends in a backslash.
+func commentJoins(src string) bool {
+	for rest := src; ; {
+		i := strings.Index(rest, "\\\n")
+		if i < 0 {
+			return false
+		}
+		line := rest[:i]
+		line = line[strings.LastIndexByte(line, '\n')+1:]
+		if strings.IndexByte(line, '#') >= 0 {
+			return true
+		}
+		rest = rest[i+2:]
+	}
 }
 
 // text reads a text that stands within this one, at the given place.

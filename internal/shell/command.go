@@ -79,6 +79,16 @@ func (w *walker) call(s *syntax.Stmt, c *syntax.CallExpr, sc scope) {
 			w.env.ifs = w.env.ifs || ifs && mayKeep(argv)
 		}
 	}
+	if w.keywords && len(argv) > 1 {
+		for k := range argv[1:] {
+			x := &argv[k+1]
+			if name, value, ok := assignment(*x); ok {
+				assigned = append(assigned, Assign{Name: name, Value: value})
+				x.Dynamic, x.Many = true, true
+				w.env.forget(name)
+			}
+		}
+	}
 	if i >= 0 {
 		w.facts.Commands[i].Argv = argv
 		w.facts.Commands[i].Assigns = assigned

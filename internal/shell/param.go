@@ -10,6 +10,9 @@ import (
 // param adds a parameter expansion.
 func (f *field) param(p *syntax.ParamExp, quoted bool) {
 	f.paramParts(p)
+	if (quoted || f.mode == asBody) && p.Exp != nil {
+		f.quotedDefault(p.Exp)
+	}
 	if p.Param == nil {
 		f.unknown(p, !quoted)
 		return
@@ -246,6 +249,25 @@ func ascii(s string) bool {
 		}
 	}
 	return true
+}
+
+// quotedDefault walks through what stands between single quotes in the word of an
+// operator such as :- within double quotes, where they quote nothing: "${x:-'$(y)'}"
+// runs y. Of # % and / they do.
+func (f *field) quotedDefault(e *syntax.Expansion) {
+	switch e.Op {
+	case syntax.RemSmallPrefix, syntax.RemLargePrefix, syntax.RemSmallSuffix, syntax.RemLargeSuffix:
+		return
+	default:
+	}
+	if e.Word == nil {
+		return
+	}
+	for _, p := range e.Word.Parts {
+		if q, ok := p.(*syntax.SglQuoted); ok {
+			f.hiddenText(q.Value, int(q.Pos().Offset()), int(q.End().Offset()), f.sc)
+		}
+	}
 }
 
 // paramParts walks through what stands within an expansion.

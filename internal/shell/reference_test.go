@@ -110,7 +110,9 @@ func covered(f shell.Facts, argv []string) bool {
 			if len(words) < 2 || !passes(words[0].Text) {
 				break
 			}
-			words = words[1:]
+			for words = words[1:]; len(words) > 1 && strings.HasPrefix(words[0].Text, "-"); {
+				words = words[1:]
+			}
 		}
 	}
 	return false
@@ -244,6 +246,43 @@ func TestAgainstBash(t *testing.T) {
 	}
 	if ran < lines {
 		t.Errorf("bash ran %d commands for %d lines", ran, lines)
+	}
+}
+
+// TestLinesAgainstBash does the same with the lines of testdata/bash.lines, of which
+// each is there for one thing that shells do.
+func TestLinesAgainstBash(t *testing.T) {
+	dir, path := reference(t)
+	b, err := os.ReadFile("testdata/bash.lines")
+	if err != nil {
+		t.Fatal(err)
+	}
+	unescape := strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\t`, "\t")
+	ran, troubled := 0, 0
+	for line := range strings.Lines(string(b)) {
+		if strings.HasPrefix(line, "# Lines") {
+			continue
+		}
+		src := unescape.Replace(strings.TrimSuffix(line, "\n"))
+		f := shell.Analyze(src, shell.Limits{})
+		check(t, src, f)
+		got := run(t, dir, path, src)
+		ran += len(got)
+		if len(f.Troubles) > 0 {
+			troubled++
+			if testing.Verbose() {
+				t.Logf("%s\n%v", src, f.Troubles)
+			}
+			continue
+		}
+		for _, argv := range got {
+			if !covered(f, argv) && !opaque(f) {
+				t.Errorf("bash ran %q for\n%s\nwhich is not among\n%s", argv, src, render(f))
+			}
+		}
+	}
+	if ran < 300 || troubled > 20 {
+		t.Errorf("bash ran %d commands, and %d lines were troubles", ran, troubled)
 	}
 }
 

@@ -213,6 +213,9 @@ func (w *walker) builtin(i int, args []Word, in stream, sc scope) {
 			if x.Dynamic || strings.Contains(x.Text, "B") || x.Text == "braceexpand" {
 				w.noBraces = true
 			}
+			if x.Dynamic || strings.HasPrefix(x.Text, "-") && strings.Contains(x.Text, "k") || x.Text == "keyword" {
+				w.keywords = true
+			}
 		}
 	case "shopt":
 		for _, x := range args[1:] {

@@ -118,6 +118,12 @@ func (w *walker) compound(cmd syntax.Command, sc scope) {
 	case *syntax.FuncDecl:
 		w.funcDecl(c, sc)
 	case *syntax.TimeClause:
+		if c.Stmt != nil {
+			// To bash -- ends the options of time; to the parser it is a command.
+			if call, ok := c.Stmt.Cmd.(*syntax.CallExpr); ok && len(call.Assigns) == 0 && len(call.Args) > 1 && call.Args[0].Lit() == "--" {
+				call.Args = call.Args[1:]
+			}
+		}
 		w.stmt(c.Stmt, sc)
 	case *syntax.CoprocClause:
 		sc.ctx.Background = true
