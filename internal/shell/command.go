@@ -1,6 +1,7 @@
 package shell
 
 import (
+	"slices"
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
@@ -52,10 +53,15 @@ func (w *walker) call(s *syntax.Stmt, c *syntax.CallExpr, sc scope) {
 	var argv []Word
 	var assigned []Assign
 	mark, ifs := w.env.mark(), w.env.ifs
+	misread := false
 	if c != nil {
 		if len(c.Assigns) > 0 {
 			assigned = make([]Assign, 0, len(c.Assigns))
 			for _, as := range c.Assigns {
+				if misread = misread || as.Name != nil && !syntax.ValidName(as.Name.Value); misread {
+					// The parser takes x-a[i]=b for an assignment, which to a shell is a command.
+					argv = append(argv, w.raw(as))
+				}
 				assigned = append(assigned, w.assign(as, inner))
 			}
 		}
@@ -63,7 +69,7 @@ func (w *walker) call(s *syntax.Stmt, c *syntax.CallExpr, sc scope) {
 			// The words are expanded before what is assigned to the command.
 			w.env.cut(mark)
 			ifs, w.env.ifs = w.env.ifs, ifs
-			argv = make([]Word, 0, len(c.Args))
+			argv = slices.Grow(argv, len(c.Args))
 			for k, arg := range c.Args {
 				m := asArgs
 				if k == 0 {
@@ -98,6 +104,8 @@ func (w *walker) call(s *syntax.Stmt, c *syntax.CallExpr, sc scope) {
 		return
 	}
 	switch {
+	case misread:
+		w.env.forgetAll()
 	case c == nil || len(c.Args) == 0:
 		w.silent(i, s)
 		if len(c0(c)) == 0 && len(s.Redirs) > 0 {

@@ -113,6 +113,10 @@ func (w *walker) redirect(r *syntax.Redirect, sc scope) Redirect {
 		x.Mode = Write
 	}
 	x.Target = w.word(r.Word, sc, asTarget)
+	if x.Mode == Duplicate && len(x.Target.Source) > 1 && x.Target.Source[0] == '-' {
+		// To bash >&- is all of it, and what follows another word.
+		w.trouble(Unparseable, "what follows "+r.Op.String()+"- without a space is read in two ways")
+	}
 	if r.Op == syntax.DplOut && !descriptor(x.Target) {
 		// >&word writes both outputs to a file.
 		x.Mode = Write

@@ -286,6 +286,50 @@ func TestLinesAgainstBash(t *testing.T) {
 	}
 }
 
+// soup are the tokens of TestSoupAgainstBash: none that harms, and none that has no end.
+var soup = []string{
+	"c1", "c2", "c3", "a", "a=", "$a", "${a", ":-", "}", "${a:-", "$(", ")", "`", "$((", "))", "((", "[[ ", " ]]", "[", "]", "{ ", "; }", "{", ",", "(",
+	" ", " ", " ", "\n", "\n", "\t", ";", "&", "|", "&&", "||", ";;", "!", "\"", "\"", "'", "'", "$'", "\\", "\\", "#", " #", "<<E\n", "<<'E'\n", "\nE\n", "E", "<<-E\n",
+	"<", ">", "<<<", "<(", ">&", "=", "*", "?", "~", "if ", "then ", "else ", "fi", "for a in ", "do ", "done", "case a in ", "a)", "esac", "time ", "function ",
+	"c4()", "coproc ", "x41", "\\\n", "\r", "..", "@", "+", "-", "1", "%",
+}
+
+// TestSoupAgainstBash compares texts that nobody would write, of which most are errors:
+// where the parser and bash tell words, comments and quotes apart.
+func TestSoupAgainstBash(t *testing.T) {
+	dir, path := reference(t)
+	texts, ran := 0, 0
+	rapid.Check(t, func(rt *rapid.T) {
+		var src string
+		var f shell.Facts
+		for range 40 {
+			src = strings.Join(rapid.SliceOfN(rapid.SampledFrom(soup), 2, 14).Draw(rt, "soup"), "")
+			f = shell.Analyze(src, shell.Limits{})
+			if len(f.Troubles) == 0 && !f.Empty {
+				break
+			}
+		}
+		check(t, src, f)
+		if len(f.Troubles) > 0 {
+			return
+		}
+		texts++
+		got := run(rt, dir, path, src)
+		ran += len(got)
+		if opaque(f) {
+			return
+		}
+		for _, argv := range got {
+			if !covered(f, argv) {
+				rt.Fatalf("bash ran %q for %q\n%s\nwhich is not among\n%s", argv, src, src, render(f))
+			}
+		}
+	})
+	if texts < 20 || ran < 20 {
+		t.Errorf("bash ran %d commands of %d texts", ran, texts)
+	}
+}
+
 // generator composes lines.
 type generator struct {
 	*rapid.T

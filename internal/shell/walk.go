@@ -290,17 +290,21 @@ func (w *walker) pipeline(s *syntax.Stmt, sc scope) {
 	stages = append(stages, s)
 	from := -1
 	var names []string
-	before := 0
+	before := -1
 	for _, s := range slices.Backward(stages) {
 		if w.full {
 			break
 		}
 		start := len(w.facts.Commands)
 		mark := w.env.mark()
-		if c, ok := s.Cmd.(*syntax.TimeClause); ok && start > 0 && c.Stmt != nil {
+		if c, ok := s.Cmd.(*syntax.TimeClause); ok && before >= 0 {
 			// Behind a pipe bash takes time for the program.
-			source := w.nodeSource(c.Stmt)
-			w.begin(s, sc, []Word{static("time"), {Text: source, Source: source, Dynamic: true, Many: true}})
+			words := []Word{static("time")}
+			if c.Stmt != nil {
+				source := w.nodeSource(c.Stmt)
+				words = append(words, Word{Text: source, Source: source, Dynamic: true, Many: true})
+			}
+			w.begin(s, sc, words)
 		}
 		w.stmt(s, sc)
 		names = append(names, w.env.cut(mark)...)
