@@ -77,6 +77,13 @@ func (w *walker) call(s *syntax.Stmt, c *syntax.CallExpr, sc scope) {
 				}
 				argv = w.words(argv, arg, inner, m)
 			}
+			for _, as := range c.Assigns {
+				// Behind coproc the parser takes an argument of the form a=b for one.
+				if as.Pos().After(c.Args[0].Pos()) && len(argv) > 0 {
+					rest := w.source(int(c.Args[0].End().Offset()), int(c.End().Offset()))
+					argv = append(argv[:1], Word{Text: rest, Source: rest, Dynamic: true, Many: true})
+				}
+			}
 			for _, as := range assigned {
 				if as.Name != "IFS" {
 					w.env.forget(as.Name)

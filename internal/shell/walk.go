@@ -127,8 +127,16 @@ func (w *walker) compound(cmd syntax.Command, sc scope) {
 		w.stmt(c.Stmt, sc)
 	case *syntax.CoprocClause:
 		sc.ctx.Background = true
-		if c.Name != nil {
-			w.word(c.Name, sc, asArgs)
+		if c.Name != nil && c.Stmt != nil {
+			switch c.Stmt.Cmd.(type) {
+			case *syntax.Block, *syntax.Subshell, *syntax.IfClause, *syntax.WhileClause, *syntax.ForClause, *syntax.CaseClause:
+				w.word(c.Name, sc, asArgs)
+			default:
+				// A name stands before a compound command only: this is a command of it.
+				rest := w.raw(c.Stmt)
+				rest.Many = true
+				w.begin(&syntax.Stmt{Position: c.Name.Pos(), Cmd: c}, sc, append(w.words(nil, c.Name, sc, asName), rest))
+			}
 		}
 		mark := w.env.mark()
 		w.stmt(c.Stmt, sc)

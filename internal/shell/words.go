@@ -246,6 +246,9 @@ func (f *field) lit(l *syntax.Lit, first, last bool) {
 				continue
 			}
 			i++
+			if s[i] == '\n' {
+				continue // the parser leaves it behind an escaped backslash
+			}
 			if f.mode <= asTarget && f.hidesEscape(s, i, first, last) {
 				f.Hidden = true
 			}
