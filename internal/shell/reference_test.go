@@ -471,7 +471,7 @@ func (g *generator) stmt(depth int) string {
 		return "time " + g.group(g.stmt(d))
 	case 35:
 		g.repeats = true
-		return "for ((a=0; a<2; a++)); do " + g.block(d) + "done"
+		return "for ((i=0; i<2; i++)); do " + g.block(d) + "done"
 	}
 }
 
