@@ -132,7 +132,10 @@ func passes(word string) bool {
 func opaque(f shell.Facts) bool {
 	read := map[int]bool{}
 	for _, c := range f.Commands {
-		read[c.Parent] = read[c.Parent] || c.Context.Text
+		// What stands in a substitution of a word is not the text that the word names.
+		if c.Parent >= 0 && c.Context.Substitution == f.Commands[c.Parent].Context.Substitution {
+			read[c.Parent] = read[c.Parent] || c.Context.Text
+		}
 	}
 	for i, c := range f.Commands {
 		words := c.Argv
