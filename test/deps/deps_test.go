@@ -31,7 +31,6 @@ var tiers = []deps.Tier{
 	{Name: "shell", Level: 1},
 	{Name: "action", Level: 1, With: []string{"principal", "workspace"}},
 	{Name: "approval", Level: 1, With: []string{"principal"}},
-	{Name: "shell", Level: 1},
 	{Name: "policy", Level: 1, With: []string{"shell"}},
 
 	{Name: "audit", Level: 2},
