@@ -168,7 +168,7 @@ func (u *users) tidyUnnamed(ctx context.Context, since time.Time) (removed []str
 				of = n // it may have been killed before it had written that
 			}
 			st, err := os.Lstat(p)
-			if err != nil || st.ModTime().Before(since) || of <= 1 || !errors.Is(unix.Kill(of, 0), unix.ESRCH) {
+			if err != nil || st.ModTime().Before(since) || of <= 1 || !ends(ctx, of) {
 				continue
 			}
 			if p == path+".lock" {
@@ -182,6 +182,19 @@ func (u *users) tidyUnnamed(ctx context.Context, since time.Time) (removed []str
 	}
 	u.forgetTool()
 	return removed, nil
+}
+
+// ends waits for the end of a process. As it does not have the lock under which every tool
+// works, one that has locks is ending, or it is none of the tools and goes on.
+func ends(ctx context.Context, pid int) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	for !hasEnded(pid) {
+		if pause(ctx) != nil {
+			return false
+		}
+	}
+	return true
 }
 
 func (u *users) runs(run toolRun) bool {

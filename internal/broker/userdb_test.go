@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -94,6 +95,30 @@ func TestLocksOfAKilledTool(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(state, "tool")); err == nil {
 			t.Errorf("%s: the note is left", what)
 		}
+	}
+}
+
+// A tool that is ending, or that nobody has waited for yet, is waited for.
+func TestLocksOfAToolThatEnds(t *testing.T) {
+	etc, state := t.TempDir(), t.TempDir()
+	tool := exec.CommandContext(t.Context(), "sleep", "0.1")
+	if err := tool.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lock := etc + "/group." + strconv.Itoa(tool.Process.Pid)
+	for _, path := range []string{state + "/tool", lock} {
+		if err := os.WriteFile(path, []byte(`{"pid":0}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := broker.Tidy(t.Context(), etc, state, "b"); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(lock); err == nil {
+		t.Error("left")
+	}
+	if err := tool.Wait(); err != nil {
+		t.Error(err)
 	}
 }
 
