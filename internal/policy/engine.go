@@ -1,0 +1,471 @@
+package policy
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/shell"
+)
+
+//go:embed commands/*.yaml rules/*.yaml
+var builtin embed.FS
+
+// Config is what an Engine is made of.
+type Config struct {
+	// Rules is a file of rules, nil for the built-in ones alone. It may bring knowledge
+	// about commands of its own under the key knowledge.
+	Rules *Source
+	// NoBuiltin leaves the built-in rules out. What no rule speaks of is then CONFIRM.
+	NoBuiltin bool
+	// Knowledge are more files of command knowledge; a later one replaces the programs of
+	// an earlier one.
+	Knowledge []Source
+	// Limits bound what is read of a command; zero values have their defaults.
+	Limits shell.Limits
+}
+
+// Engine decides. It does not change after New, so that any number of goroutines may ask
+// it, and a new policy is a new Engine.
+type Engine struct {
+	k           *knowledge
+	rules       []*rule
+	index       *index
+	interactive interactiveLists
+	digest      string
+	limits      shell.Limits
+	pool        sync.Pool
+}
+
+// New compiles a policy. Whatever is wrong with it, also an example that is not as it
+// says, is an error with file, line and column.
+func New(c Config) (*Engine, error) {
+	e := &Engine{limits: c.Limits}
+	e.pool.New = func() any { return &candidates{} }
+	sum := sha256.New()
+	hash := func(kind string, s Source) {
+		// Lengths before contents, so that no two lists of sources are the same bytes.
+		fmt.Fprintf(sum, "%s %d %d\n%s%s", kind, len(s.Name), len(s.Data), s.Name, s.Data)
+	}
+	k, err := builtinKnowledge()
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(sum, "carrel policy v1\nbuiltin-rules %t\n", !c.NoBuiltin)
+	for _, s := range builtinSources("commands") {
+		hash("knowledge", s)
+	}
+	var files []*ruleFile
+	if !c.NoBuiltin {
+		for _, s := range builtinSources("rules") {
+			f, _, _, err := loadRules(s)
+			if err != nil {
+				return nil, fmt.Errorf("built-in rules: %w", err)
+			}
+			files = append(files, f)
+			hash("rules", s)
+		}
+	}
+	if c.Rules != nil || len(c.Knowledge) > 0 {
+		k = k.clone()
+	}
+	for _, s := range c.Knowledge {
+		r, t, err := readTree(s)
+		if err == nil {
+			err = k.add(r, t)
+		}
+		if err != nil {
+			return nil, err
+		}
+		hash("knowledge", Source{Data: s.Data})
+	}
+	if c.Rules != nil {
+		f, own, r, err := loadRules(*c.Rules)
+		if err == nil && own != nil {
+			err = k.add(r, own)
+		}
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, f)
+		hash("rules", Source{Data: c.Rules.Data})
+	}
+	k.sortFamilies()
+	e.k = k
+	e.merge(files)
+	if len(e.rules) == 0 && c.NoBuiltin && c.Rules == nil {
+		return nil, fmt.Errorf("cannot make a policy without rules: give a file of them or leave the built-in ones in: %w", errdefs.ErrInvalidArgument)
+	}
+	e.index = newIndex(e.rules)
+	e.digest = "sha256:" + hex.EncodeToString(sum.Sum(nil))
+	return e, e.checkExamples(files)
+}
+
+// merge puts the rules of files together; a later one replaces that of the same id.
+func (e *Engine) merge(files []*ruleFile) {
+	at := map[string]int{}
+	for _, f := range files {
+		for _, r := range f.rules {
+			if i, ok := at[r.id]; ok {
+				e.rules[i] = r
+				continue
+			}
+			at[r.id] = len(e.rules)
+			e.rules = append(e.rules, r)
+		}
+		if f.interactive.commands != nil {
+			e.interactive.commands = f.interactive.commands
+		}
+		if f.interactive.flags != nil {
+			e.interactive.flags = f.interactive.flags
+		}
+		if f.interactive.commandFlags != nil {
+			e.interactive.commandFlags = f.interactive.commandFlags
+		}
+	}
+}
+
+// builtinKnowledge compiles the embedded files once.
+var builtinKnowledge = sync.OnceValues(func() (*knowledge, error) {
+	k, err := loadKnowledge(builtinSources("commands"))
+	if err != nil {
+		return nil, fmt.Errorf("built-in command knowledge: %w", err)
+	}
+	return k, nil
+})
+
+func builtinSources(dir string) []Source {
+	names, err := fs.Glob(builtin, dir+"/*.yaml")
+	if err != nil {
+		return nil // the pattern is a constant
+	}
+	var out []Source
+	for _, n := range names {
+		b, err := builtin.ReadFile(n)
+		if err == nil {
+			out = append(out, Source{Name: path.Join("builtin", n), Data: b})
+		}
+	}
+	return out
+}
+
+func (k *knowledge) clone() *knowledge {
+	n := &knowledge{programs: make(map[string]*spec, len(k.programs)), variables: make(map[string]*variable, len(k.variables)),
+		families: slices.Clone(k.families), paths: newPathTable()}
+	for name, s := range k.programs {
+		n.programs[name] = s
+	}
+	for name, v := range k.variables {
+		n.variables[name] = v
+	}
+	for _, c := range k.paths.classes {
+		n.paths.add(c)
+	}
+	return n
+}
+
+func (k *knowledge) sortFamilies() {
+	slices.SortStableFunc(k.families, func(a, b family) int { return len(b.prefix) - len(a.prefix) })
+}
+
+// Digest names the policy: "sha256:" and the hash of its rules and knowledge.
+func (e *Engine) Digest() string { return e.digest }
+
+// Rules returns how many rules there are.
+func (e *Engine) Rules() int { return len(e.rules) }
+
+// Decide judges a question. It always answers: what goes wrong on the way is a BLOCK.
+func (e *Engine) Decide(q Question) (d Decision) {
+	defer func() {
+		if r := recover(); r != nil {
+			d = e.failed(&q, fmt.Sprintf("the policy could not be evaluated: %v", r))
+		}
+	}()
+	return e.decide(&q)
+}
+
+func (e *Engine) failed(q *Question, why string) Decision {
+	return Decision{Level: Block, RiskScore: 100, Capabilities: []string{}, MatchedRules: []string{"evaluation.error"}, NeverWhitelist: true,
+		Reasons: []string{why + "; nothing runs until the policy is mended"}, Profile: q.Profile, Policy: e.digest}
+}
+
+func (e *Engine) decide(q *Question) Decision {
+	profile := q.Profile
+	switch profile {
+	case Host, Remote:
+	case Workspace:
+		if !q.Verified {
+			profile = Host
+		}
+	default:
+		return e.failed(q, fmt.Sprintf("there is no profile %q: it is one of host, remote, workspace", profile))
+	}
+	llm := false
+	switch q.Source {
+	case LLM, "":
+		llm = true
+	case User:
+	default:
+		return e.failed(q, fmt.Sprintf("there is no source %q: it is user or llm", q.Source))
+	}
+	var facts shell.Facts
+	whole := q.Command
+	switch {
+	case len(q.Argv) > 0 && q.Command != "":
+		return e.failed(q, "there are both a command and an argv")
+	case len(q.Argv) > 0:
+		facts = shell.Words(q.Argv, e.limits)
+		whole = strings.Join(q.Argv, " ")
+	default:
+		facts = shell.Analyze(q.Command, e.limits)
+	}
+	j := newJudge(e.k, q, &facts, e.limits)
+	j.all()
+	if len(j.segs) == 0 {
+		s := &segment{index: -1}
+		if len(facts.Commands) == 0 && len(facts.Functions) == 0 && len(facts.Redirects) == 0 {
+			s.add(ShellEmpty, "")
+		}
+		j.segs = append(j.segs, s)
+	}
+	return e.combine(q, profile, llm, whole, j.segs)
+}
+
+// combine matches the rules on each segment and puts the answers together.
+func (e *Engine) combine(q *Question, profile Profile, llm bool, whole string, segs []*segment) Decision {
+	d := Decision{Profile: profile, Policy: e.digest, Segments: make([]Segment, 0, len(segs))}
+	c, ok := e.pool.Get().(*candidates)
+	if !ok {
+		c = &candidates{}
+	}
+	defer e.pool.Put(c)
+	var caps Set
+	var extra []string
+	var matched []*rule
+	unspoken := false
+	var reasons [3][]string
+	u := subject{q: q, profile: profile, llm: llm, whole: whole, engine: e}
+	var tokenBuf, pathBuf [24]string
+	for _, s := range segs {
+		s.caps &^= 1 << interpretsInput
+		u.s = s
+		u.tokens, u.paths = tokenBuf[:0], pathBuf[:0]
+		for i := range s.words {
+			u.tokens = append(u.tokens, s.words[i].Text)
+		}
+		if s.program != "" && len(u.tokens) > 0 {
+			u.tokens[0] = s.program
+		}
+		u.paths = pathCandidates(u.paths, s)
+		out := Segment{Text: s.text, Program: s.program, Via: s.via}
+		var spoken Set
+		var segRules []*rule
+		for _, i := range e.index.find(&u, c, len(e.rules)) {
+			r := e.rules[i]
+			ok, err := r.match.matches(&u)
+			if err != nil {
+				return e.failed(q, fmt.Sprintf("the rule %s could not be evaluated: %v", r.id, err))
+			}
+			if !ok {
+				continue
+			}
+			segRules = append(segRules, r)
+			spoken |= r.match.capabilityAny | r.known
+		}
+		for _, r := range segRules {
+			out.Level = max(out.Level, r.level)
+			out.RiskScore = max(out.RiskScore, r.risk)
+			out.MatchedRules = append(out.MatchedRules, r.id)
+			out.NeverWhitelist = out.NeverWhitelist || r.neverWhitelist
+			why := r.reason
+			if w := s.whyOf(r.match.capabilityAny); w != "" {
+				why += ": " + w
+			} else if s.text != "" && r.level > Safe && r.match.shape {
+				why += ": " + clip(s.text)
+			}
+			out.Reasons = append(out.Reasons, why)
+			reasons[r.level] = add(reasons[r.level], why)
+			if !slices.Contains(matched, r) {
+				matched = append(matched, r)
+			}
+			for _, n := range r.capabilities {
+				if _, ok := CapabilityByName(n); !ok {
+					extra = add(extra, n)
+				}
+			}
+			s.caps |= r.known
+		}
+		if open := s.caps &^ spoken &^ harmless; open != 0 {
+			unspoken = true
+			out.Level = max(out.Level, Confirm)
+			out.RiskScore = max(out.RiskScore, 50)
+			out.MatchedRules = append(out.MatchedRules, "default")
+			why := "no rule speaks of " + strings.Join(open.Names(), ", ")
+			if w := s.whyOf(open); w != "" {
+				why += ": " + w
+			}
+			out.Reasons = append(out.Reasons, why)
+			reasons[Confirm] = add(reasons[Confirm], why)
+		}
+		if out.Level > Safe && s.caps&destructive != 0 {
+			out.NeverWhitelist = true
+		}
+		out.Capabilities = s.caps.Names()
+		caps |= s.caps
+		d.Level = max(d.Level, out.Level)
+		d.RiskScore = max(d.RiskScore, out.RiskScore)
+		d.NeverWhitelist = d.NeverWhitelist || out.NeverWhitelist
+		d.Segments = append(d.Segments, out)
+	}
+	slices.SortFunc(matched, func(a, b *rule) int { return strings.Compare(a.id, b.id) })
+	d.MatchedRules = make([]string, 0, len(matched)+1)
+	for _, r := range matched {
+		d.MatchedRules = append(d.MatchedRules, r.id)
+		d.LegacyRules = add(d.LegacyRules, r.legacy)
+	}
+	if unspoken {
+		d.MatchedRules = append(d.MatchedRules, "default")
+	}
+	d.Capabilities = append(caps.Names(), extra...)
+	if d.Capabilities == nil {
+		d.Capabilities = []string{}
+	}
+	d.Reasons = slices.Concat(reasons[Block], reasons[Confirm], reasons[Safe])
+	if d.Reasons == nil {
+		d.Reasons = []string{}
+	}
+	return d
+}
+
+// maxReasons bounds what a person is told of one level.
+const maxReasons = 64
+
+func add(list []string, s string) []string {
+	if len(list) >= maxReasons || slices.Contains(list, s) {
+		return list
+	}
+	return append(list, s)
+}
+
+// harmless and destructive are the capabilities that the table says so of.
+var harmless, destructive = func() (h, d Set) {
+	for c, info := range Capabilities {
+		if info.Harmless {
+			h |= 1 << c
+		}
+		if info.Destructive {
+			d |= 1 << c
+		}
+	}
+	return h, d
+}()
+
+// whyOf returns the words that brought capabilities.
+func (s *segment) whyOf(set Set) string {
+	why := ""
+	for _, e := range s.effects {
+		if !set.Has(e.cap) || e.why == "" || strings.Contains(why, e.why) {
+			continue
+		}
+		if why != "" {
+			why += ", "
+		}
+		if why += clip(e.why); len(why) > 200 {
+			break
+		}
+	}
+	if why == "" && set&s.caps != 0 {
+		return clip(s.text)
+	}
+	return why
+}
+
+// clip shortens a text for a person, at a boundary of characters.
+func clip(s string) string {
+	const most = 120
+	if len(s) <= most {
+		return s
+	}
+	cut := most
+	for cut > 0 && s[cut]&0xc0 == 0x80 {
+		cut--
+	}
+	return s[:cut] + "…"
+}
+
+// pathCandidates are the words of a segment as rules about paths see them: as they stand,
+// and as what they mean.
+func pathCandidates(to []string, s *segment) []string {
+	for i := range s.words {
+		if i == 0 {
+			continue
+		}
+		t := s.words[i].Text
+		to = append(to, t)
+		if strings.HasPrefix(t, "/") {
+			if c := cleanAbsolute(t, ""); !strings.HasPrefix(c, "/~") && c != t {
+				to = append(to, c)
+			} else if c := path.Clean(t); c != t {
+				to = append(to, c)
+			}
+		}
+	}
+	for _, p := range s.paths {
+		if !slices.Contains(to, p) {
+			to = append(to, p)
+			if rest, ok := strings.CutPrefix(p, "/~"); ok && (rest == "" || rest[0] == '/') {
+				to = append(to, "/root"+rest, "/home/user"+rest)
+			}
+		}
+	}
+	return to
+}
+
+// checkExamples asks the engine what the examples of its rules say.
+func (e *Engine) checkExamples(files []*ruleFile) error {
+	for _, f := range files {
+		for _, r := range f.rules {
+			if !slices.Contains(e.rules, r) && len(r.should)+len(r.not) > 0 {
+				continue // it was replaced
+			}
+			for n, list := range [2][]example{r.should, r.not} {
+				for _, x := range list {
+					q := Question{Command: x.text, Profile: x.profile, Source: x.origin, Verified: true}
+					if q.Profile == "" {
+						q.Profile = Host
+						if len(r.match.profile) > 0 {
+							q.Profile = r.match.profile[0]
+						}
+					}
+					if q.Source == "" {
+						q.Source = User
+						if len(r.match.origin) > 0 {
+							q.Source = r.match.origin[0]
+						} else if r.match.llmFirstRun {
+							q.Source = LLM
+						}
+					}
+					if len(r.match.workspace) > 0 {
+						q.Workspace = r.match.workspace[0]
+					}
+					q.Hosts = r.match.hostAny
+					d := e.Decide(q)
+					if got := slices.Contains(d.MatchedRules, r.id); got != (n == 0) {
+						said := map[bool]string{true: "does not match its example", false: "matches what it must not"}[n == 0]
+						return sourceError(r.source, x.at.line, x.at.col, "the rule %s %s %q; it is judged %s by: %s",
+							r.id, said, x.text, d.Level, strings.Join(d.MatchedRules, ", "))
+					}
+				}
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,756 @@
+package policy
+
+import (
+	"path"
+	"strings"
+
+	"github.com/carrel-dev/carrel/internal/shell"
+)
+
+// judge answers one question: it turns facts into segments with effects. Rules come after.
+type judge struct {
+	k     *knowledge
+	q     *Question
+	facts *shell.Facts
+	segs  []*segment
+	// dir is where relative paths are, as far as cd says; empty if unknown.
+	dir string
+	// depth is how many commands stand in the words of one another.
+	depth  int
+	limits shell.Limits
+	names  map[string]bool // functions that the text defines
+	// byFact is the segment of each command of the facts.
+	byFact []*segment
+}
+
+// The limits of what is judged in words.
+const (
+	maxNesting  = 24
+	maxSegments = 8192
+	maxEffects  = 256
+)
+
+// segment is one command as it is judged.
+type segment struct {
+	words   []shell.Word
+	text    string
+	program string
+	via     string
+	caps    Set
+	effects []effect
+	paths   []string
+	spec    *spec
+	// index is that of the command in the facts, -1 for one from words.
+	index int
+	// nested says that its shell texts are judged by the facts.
+	nested bool
+	// operands are the words that are no flags; subs the first ones, as rules take them for
+	// subcommands.
+	fact *shell.Command
+}
+
+// effect is a capability and the word that brings it.
+type effect struct {
+	cap Capability
+	why string
+}
+
+func (s *segment) add(c Capability, why string) {
+	if c == NoCapability {
+		return
+	}
+	s.caps |= 1 << c
+	if len(s.effects) < maxEffects {
+		s.effects = append(s.effects, effect{c, why})
+	}
+}
+
+func (s *segment) addSet(set Set, why string) {
+	for c := range set.All() {
+		s.add(c, why)
+	}
+}
+
+func newJudge(k *knowledge, q *Question, facts *shell.Facts, limits shell.Limits) *judge {
+	j := &judge{k: k, q: q, facts: facts, limits: limits, dir: q.Dir}
+	if len(facts.Functions) > 0 {
+		j.names = make(map[string]bool, len(facts.Functions))
+		for _, f := range facts.Functions {
+			j.names[f] = true
+		}
+	}
+	return j
+}
+
+// all judges every command of the facts, and what they run.
+func (j *judge) all() {
+	j.segs = make([]*segment, 0, len(j.facts.Commands)+1)
+	j.byFact = make([]*segment, len(j.facts.Commands))
+	j.whole()
+	for i := range j.facts.Commands {
+		c := &j.facts.Commands[i]
+		s := j.segment(c.Argv, c.Text, "")
+		if s == nil {
+			return
+		}
+		s.index, s.fact = i, c
+		j.byFact[i] = s
+		j.assigns(s, c.Assigns, len(c.Argv) == 0)
+		j.redirects(s, c.Redirects)
+		j.command(s)
+		j.standing(s, c)
+	}
+}
+
+// whole adds a segment for what is true of the text and not of one command.
+func (j *judge) whole() {
+	s := &segment{index: -1}
+	for _, t := range j.facts.Troubles {
+		switch t.Kind {
+		case shell.Unparseable:
+			s.add(ShellParse, t.Why)
+		case shell.TooLong, shell.TooDeep, shell.TooMany, shell.BadInput:
+			s.add(InputInvalid, t.Why)
+		default:
+			s.add(InputInvalid, t.Why)
+		}
+	}
+	for i, o := range j.facts.Oddities {
+		if i == 8 {
+			break
+		}
+		what := "character U+" + hex4(o.Rune)
+		switch o.Kind {
+		case shell.Control, shell.Bidi, shell.Invisible:
+			s.add(InputInvalid, string(o.Kind)+" "+what)
+		case shell.LookAlike, shell.OddSpace:
+			s.add(ShellObfuscated, string(o.Kind)+" "+what)
+		default:
+			s.add(InputInvalid, what)
+		}
+	}
+	if j.facts.Empty && len(j.facts.Commands) == 0 && len(j.facts.Troubles) == 0 {
+		s.add(ShellEmpty, "")
+	}
+	j.redirects(s, j.facts.Redirects)
+	for _, name := range j.facts.Functions {
+		if j.lookup(name) != nil {
+			s.add(EnvironmentPoison, "a function named as the program "+name)
+		}
+	}
+	for name := range j.facts.Aliases {
+		if j.lookup(name) != nil && name != "ls" && name != "ll" && name != "grep" {
+			s.add(EnvironmentPoison, "an alias named as the program "+name)
+		}
+	}
+	for i := range j.q.Env {
+		name, value, _ := strings.Cut(j.q.Env[i], "=")
+		j.assign(s, name, shell.Word{Text: value, Source: value}, false)
+	}
+	if s.caps != 0 {
+		j.segs = append(j.segs, s)
+	}
+}
+
+func hex4(r rune) string {
+	const digits = "0123456789ABCDEF"
+	b := []byte{}
+	for shift := 20; shift >= 0; shift -= 4 {
+		d := (r >> shift) & 15
+		if d != 0 || len(b) > 0 || shift < 16 {
+			b = append(b, digits[d])
+		}
+	}
+	return string(b)
+}
+
+// segment begins one; nil if there are too many.
+func (j *judge) segment(words []shell.Word, text, via string) *segment {
+	if len(j.segs) >= maxSegments || j.depth > maxNesting {
+		if len(j.segs) > 0 {
+			j.segs[0].add(InputInvalid, "commands within commands are too deep or too many to be judged")
+		}
+		return nil
+	}
+	s := &segment{words: words, text: text, via: via, index: -1}
+	j.segs = append(j.segs, s)
+	return s
+}
+
+// standing adds what follows from where a command stands.
+func (j *judge) standing(s *segment, c *shell.Command) {
+	if c.From >= 0 && s.spec != nil && j.readsCode(s) {
+		source := j.sourceOf(c.From)
+		if source == NoCapability {
+			s.add(CodeExecute, "what is piped into "+s.program)
+		} else {
+			s.add(RemoteCodeExecute, j.facts.Commands[c.From].Text+" | "+s.program)
+		}
+	}
+}
+
+// readsCode reports whether a command runs what it reads from its input.
+func (j *judge) readsCode(s *segment) bool { return s.caps.Has(interpretsInput) }
+
+// sourceOf walks up a pipe: whether what comes out of it was fetched or decoded.
+func (j *judge) sourceOf(i int) Capability {
+	for n := 0; i >= 0 && n < 64; n++ {
+		s := j.byFact[i]
+		if s == nil {
+			return RemoteCodeExecute // it is not known yet
+		}
+		if s.caps&SetOf(NetworkIn, NetworkOut, NetworkQuery, RemoteCodeExecute, ShellDynamic) != 0 || s.spec != nil && decoders[s.spec.name] {
+			return RemoteCodeExecute
+		}
+		i = j.facts.Commands[i].From
+	}
+	return NoCapability
+}
+
+// decoders make another text of their input.
+var decoders = map[string]bool{
+	"base64": true, "base32": true, "basenc": true, "xxd": true, "openssl": true, "uudecode": true,
+	"rev": true, "tr": true, "gzip": true, "zcat": true, "bzip2": true, "xz": true, "sed": true, "awk": true,
+	"gpg": true, "dd": true, "od": true, "hexdump": true, "python": true, "perl": true, "printf": true, "cut": true,
+}
+
+// interpretsInput marks, while judging, a command that runs what it is fed. It is no
+// capability of its own; knowledge writes it as stdin.code.
+const interpretsInput = Capability(63)
+
+// command judges one command by its words.
+func (j *judge) command(s *segment) {
+	if len(s.words) == 0 {
+		return
+	}
+	for i := range s.words {
+		if s.words[i].Hidden {
+			s.add(ShellObfuscated, s.words[i].Source)
+			break
+		}
+	}
+	w := &s.words[0]
+	if w.Dynamic || w.Glob || w.Many {
+		s.add(ShellDynamic, w.Source)
+		if w.Glob {
+			s.add(ShellObfuscated, w.Source)
+		}
+		return
+	}
+	if w.Text == "" {
+		s.add(ProgramUnknown, "an empty name")
+		return
+	}
+	if name := w.Text; j.names[name] {
+		s.program = w.Text
+		return // its body is judged where it stands
+	}
+	name := j.programName(s, w.Text)
+	sp := j.lookup(name)
+	if name == "" || sp == nil {
+		s.add(ProgramUnknown, w.Text)
+		if strings.Contains(w.Text, "/") {
+			j.pathEffect(s, *w, accessRead)
+			s.add(CodeExecute, w.Text)
+		}
+		// Its words may be paths all the same.
+		for _, a := range s.words[1:] {
+			if strings.ContainsAny(a.Text, "/~.") {
+				j.pathEffect(s, a, accessRead)
+			}
+		}
+		return
+	}
+	s.program, s.spec = name, sp
+	if len(s.words) == 2 && (s.words[1].Text == "--version" || s.words[1].Text == "--help") && !sp.plain {
+		return
+	}
+	j.apply(s, sp, s.words)
+}
+
+// programDirs are directories whose programs are those of their names.
+var programDirs = map[string]bool{
+	"/bin": true, "/sbin": true, "/usr/bin": true, "/usr/sbin": true, "/usr/local/bin": true, "/usr/local/sbin": true,
+	"/snap/bin": true, "/usr/games": true, "/usr/libexec": true, "/usr/local/go/bin": true,
+}
+
+// programName returns what a program is known by, "" if nobody can know.
+func (j *judge) programName(s *segment, text string) string {
+	if !strings.Contains(text, "/") {
+		return text
+	}
+	p := text
+	if strings.HasPrefix(p, "/") {
+		p = cleanAbsolute(p, "")
+		if p != text {
+			s.add(ShellObfuscated, text)
+		}
+	}
+	dir, base := path.Split(p)
+	if programDirs[strings.TrimSuffix(dir, "/")] {
+		return base
+	}
+	if j.k.programs[p] != nil {
+		return p
+	}
+	return ""
+}
+
+// programName is the last part of a path, whatever its directory.
+func programName(text string) string { return text[strings.LastIndexByte(text, '/')+1:] }
+
+// lookup finds what is known about a program, also by the beginning of its name or without
+// its version (python3.11).
+func (j *judge) lookup(name string) *spec {
+	if sp := j.k.programs[name]; sp != nil {
+		return sp
+	}
+	for _, f := range j.k.families {
+		if strings.HasPrefix(name, f.prefix) {
+			return f.spec
+		}
+	}
+	short := strings.TrimRight(name, "0123456789.")
+	short = strings.TrimSuffix(short, "-")
+	if short != name && short != "" {
+		return j.k.programs[short]
+	}
+	return nil
+}
+
+// parsed is a command line taken apart.
+type parsed struct {
+	flags    []flagUse
+	operands []shell.Word
+	after    []shell.Word // behind --
+	dashes   bool
+	unknown  string // a flag that is not known
+}
+
+type flagUse struct {
+	flag  *flag
+	value shell.Word
+	given bool
+}
+
+func (p *parsed) has(f *flag) bool {
+	for i := range p.flags {
+		if p.flags[i].flag == f {
+			return true
+		}
+	}
+	return false
+}
+
+// apply takes words apart as a spec says and adds what they mean.
+func (j *judge) apply(s *segment, sp *spec, words []shell.Word) {
+	var p parsed
+	var flagBuf [8]flagUse
+	var opBuf [8]shell.Word
+	p.flags, p.operands = flagBuf[:0], opBuf[:0]
+	sp, rest := j.parse(s, sp, words[1:], &p)
+	j.effects(s, sp, &p, rest)
+}
+
+// parse reads flags and operands, going down into subcommands. It returns the spec of
+// the innermost one and the words that a role takes as they are.
+func (j *judge) parse(s *segment, sp *spec, words []shell.Word, p *parsed) (*spec, []shell.Word) {
+	s.addSet(sp.caps, "")
+	if sp.plain {
+		p.operands = append(p.operands, words...)
+		return sp, nil
+	}
+	for i := 0; i < len(words); i++ {
+		w := &words[i]
+		t := w.Text
+		switch {
+		case t == "--":
+			p.dashes = true
+			if sp.after != nil {
+				p.after = words[i+1:]
+				return sp, nil
+			}
+			if sp.sub != nil {
+				return j.descend(s, sp, words[i+1:], p)
+			}
+			if sp.operands.rest >= 0 && !sp.permute {
+				for i++; i < len(words) && len(p.operands) < sp.operands.rest; i++ {
+					p.operands = append(p.operands, words[i])
+				}
+				return sp, words[i:]
+			}
+			p.operands = append(p.operands, words[i+1:]...)
+			return sp, nil
+		case len(t) > 1 && (t[0] == '-' || t[0] == '+' && sp.lookupShort('+') == nil && sp.lookup(t) != nil):
+			n, stop := j.flag(sp, words[i:], p)
+			i += n
+			if stop {
+				p.operands = append(p.operands, words[i+1:]...)
+				return sp, nil
+			}
+		case sp.sub != nil:
+			return j.descend(s, sp, words[i:], p)
+		case sp.operands.rest >= 0 && len(p.operands) >= sp.operands.rest && !sp.permute:
+			return sp, words[i:]
+		default:
+			p.operands = append(p.operands, *w)
+		}
+	}
+	if sp.sub != nil {
+		if sp.bare != nil {
+			s.addSet(sp.bare.caps, "")
+			return sp.bare, nil
+		}
+	}
+	return sp, nil
+}
+
+// descend goes on with the subcommand that words begin with.
+func (j *judge) descend(s *segment, sp *spec, words []shell.Word, p *parsed) (*spec, []shell.Word) {
+	if len(words) == 0 {
+		return sp, nil
+	}
+	w := words[0]
+	if w.Dynamic || w.Glob {
+		s.add(ShellDynamic, w.Source)
+		p.operands = append(p.operands, words...)
+		return &spec{name: sp.name, parent: sp, operands: operands{star: -1, rest: -1}}, nil
+	}
+	sub := sp.sub[w.Text]
+	if sub == nil && sp.abbrev && w.Text != "" {
+		for _, n := range sp.subNames {
+			if strings.HasPrefix(n, w.Text) {
+				sub = sp.sub[n]
+				break
+			}
+		}
+	}
+	if sub != nil {
+		return j.parse(s, sub, words[1:], p)
+	}
+	if sp.other != nil {
+		return j.parse(s, sp.other, words, p)
+	}
+	s.add(ProgramUnknown, sp.name+" "+w.Text)
+	return j.parse(s, &spec{name: sp.name, parent: sp, operands: operands{star: -1, rest: -1}}, words[1:], p)
+}
+
+// flag reads the option that words begin with, and returns how many more words it took.
+func (j *judge) flag(sp *spec, words []shell.Word, p *parsed) (int, bool) {
+	w := words[0]
+	use := func(f *flag, value shell.Word, attached bool) (int, bool) {
+		u := flagUse{flag: f}
+		n := 0
+		switch {
+		case attached:
+			u.value, u.given = value, true
+		case f.value && !f.optional && len(words) > 1:
+			u.value, u.given, n = words[1], true, 1
+		}
+		p.flags = append(p.flags, u)
+		return n, f.stop
+	}
+	name, value, attached := strings.Cut(w.Text, "=")
+	long := strings.HasPrefix(name, "--") || sp.isSingle()
+	if f := sp.lookup(name); f != nil && (long || len(w.Text) == 2) {
+		return use(f, part(w, value), attached)
+	}
+	if long {
+		found := sp.abbreviated(name)
+		if strings.HasPrefix(name, "--") && len(found) > 0 && len(name) > 2 {
+			// An abbreviation may be any of them.
+			most, stop := 0, false
+			for _, f := range found {
+				n, st := use(f, part(w, value), attached)
+				most, stop = max(most, n), stop || st
+			}
+			return most, stop
+		}
+		if f := sp.attachedSingle(w.Text); f != nil {
+			return use(f, part(w, w.Text[len(f.name):]), true)
+		}
+		p.unknown = name
+		return 0, false
+	}
+	// A cluster of short options, the last perhaps with its value.
+	for i := 1; i < len(w.Text); i++ {
+		f := sp.lookupShort(w.Text[i])
+		if f == nil {
+			p.unknown = "-" + w.Text[i:i+1]
+			continue
+		}
+		if f.value {
+			if rest := w.Text[i+1:]; rest != "" {
+				return use(f, part(w, strings.TrimPrefix(rest, "=")), true)
+			}
+			return use(f, shell.Word{}, false)
+		}
+		use(f, shell.Word{}, false)
+		if f.stop {
+			return 0, true
+		}
+	}
+	return 0, false
+}
+
+func (s *spec) isSingle() bool {
+	for at := s; at != nil; at = at.parent {
+		if at.single {
+			return true
+		}
+	}
+	return false
+}
+
+// attachedSingle finds an option of a program with long options of one dash whose value
+// follows without a space (-I/usr/include, -Wl,…).
+func (s *spec) attachedSingle(text string) *flag {
+	var best *flag
+	for at := s; at != nil; at = at.parent {
+		for n, f := range at.long {
+			if f.value && n == f.name && strings.HasPrefix(text, n) && (best == nil || len(n) > len(best.name)) {
+				best = f
+			}
+		}
+	}
+	return best
+}
+
+// part is a piece of a word.
+func part(w shell.Word, text string) shell.Word {
+	w.Text = text
+	w.Dynamic = w.Dynamic && strings.ContainsAny(text, "$`")
+	return w
+}
+
+// effects adds what flags and operands mean.
+func (j *judge) effects(s *segment, sp *spec, p *parsed, rest []shell.Word) {
+	ops, roleOf := sp.operands, map[*flag]role(nil)
+	if !sp.hasOps {
+		for at := sp.parent; at != nil && !at.hasOps; at = at.parent {
+			ops = at.operands
+		}
+	}
+	for at := sp; at != nil; at = at.parent {
+		for _, w := range at.when {
+			if !w.holds(p) {
+				continue
+			}
+			s.addSet(w.caps, "")
+			s.caps &^= w.drop
+			if w.hasOps {
+				ops = w.operands
+			}
+			for f, r := range w.roles {
+				if roleOf == nil {
+					roleOf = map[*flag]role{}
+				}
+				roleOf[f] = r
+			}
+		}
+		if at.strict && p.unknown != "" {
+			s.add(ProgramUnknown, s.program+" "+p.unknown)
+		}
+	}
+	skip := 0
+	for i := range p.flags {
+		u := &p.flags[i]
+		if u.flag.skip {
+			skip = 1
+		}
+		why := u.flag.name
+		if u.given {
+			why = u.value.Text
+		}
+		s.addSet(u.flag.caps, why)
+		if u.given {
+			r, ok := roleOf[u.flag]
+			if !ok {
+				r = u.flag.role
+			}
+			r.apply(j, s, []shell.Word{u.value})
+		}
+	}
+	j.operandRoles(s, ops, skip, p, rest)
+	if sp.after != nil && len(p.after) > 0 {
+		s.addSet(sp.after.caps, "")
+		sp.after.role.apply(j, s, p.after)
+	}
+	for at := sp; at != nil; at = at.parent {
+		if at.special != nil {
+			at.special(j, s, p, rest)
+			break
+		}
+	}
+}
+
+// operandRoles gives each operand its role.
+func (j *judge) operandRoles(s *segment, ops operands, skip int, p *parsed, rest []shell.Word) {
+	pattern := ops.list[min(skip, len(ops.list)):]
+	star := ops.star
+	if star >= 0 {
+		star -= skip
+		if star < 0 { // the one with many was first: it stays
+			pattern, star = ops.list, ops.star
+		}
+	}
+	words := p.operands
+	if ops.rest >= 0 {
+		at := max(ops.rest-skip, 0)
+		r := ops.list[ops.rest]
+		all := rest
+		if len(words) > at {
+			all = append(append([]shell.Word{}, words[at:]...), rest...)
+			words = words[:at]
+		}
+		if len(all) > 0 {
+			s.addSet(r.caps, all[0].Text)
+			r.role.apply(j, s, all)
+		}
+		pattern = pattern[:at]
+	}
+	tail := 0
+	if star >= 0 {
+		tail = len(pattern) - star - 1
+	}
+	for i := range words {
+		var o operand
+		switch {
+		case star < 0:
+			if i >= len(pattern) {
+				continue
+			}
+			o = pattern[i]
+		case i < star && i < len(words)-tail:
+			o = pattern[i]
+		case i >= len(words)-tail && i > 0 || star == 0 && i >= len(words)-tail && len(words) > tail:
+			o = pattern[len(pattern)-(len(words)-i)]
+		default:
+			o = pattern[star]
+		}
+		s.addSet(o.caps, words[i].Text)
+		o.role.apply(j, s, words[i:i+1])
+	}
+}
+
+// holds reports whether a condition is fulfilled.
+func (c *condition) holds(p *parsed) bool {
+	any := len(c.has) == 0
+	for _, f := range c.has {
+		any = any || p.has(f)
+	}
+	if !any {
+		return false
+	}
+	for _, f := range c.all {
+		if !p.has(f) {
+			return false
+		}
+	}
+	for _, f := range c.not {
+		if p.has(f) {
+			return false
+		}
+	}
+	n := len(p.operands) + len(p.after)
+	if n < c.min || c.max >= 0 && n > c.max {
+		return false
+	}
+	if c.first != nil && (len(p.operands) == 0 || !c.first[p.operands[0].Text]) {
+		return false
+	}
+	if c.firstPattern != nil && (len(p.operands) == 0 || !c.firstPattern.MatchString(p.operands[0].Text)) {
+		return false
+	}
+	if c.anyPattern != nil {
+		for i := range p.operands {
+			if c.anyPattern.MatchString(p.operands[i].Text) {
+				return true
+			}
+		}
+		for i := range p.flags {
+			if c.anyPattern.MatchString(p.flags[i].value.Text) {
+				return true
+			}
+		}
+		return false
+	}
+	return true
+}
+
+// assigns judges variables that are set.
+func (j *judge) assigns(s *segment, as []shell.Assign, bare bool) {
+	for i := range as {
+		j.assign(s, as[i].Name, as[i].Value, bare && !as[i].Export)
+		if as[i].Value.Hidden {
+			s.add(ShellObfuscated, as[i].Value.Source)
+		}
+	}
+}
+
+func (j *judge) assign(s *segment, name string, value shell.Word, local bool) {
+	v := j.k.variables[name]
+	if v == nil {
+		return
+	}
+	_ = local // a variable that is not exported may have been before
+	if v.role.apply != nil {
+		v.role.apply(j, s, []shell.Word{value})
+	}
+	s.addSet(v.caps, name+"="+value.Text)
+}
+
+// redirects judges files that output goes to or input comes from.
+func (j *judge) redirects(s *segment, rs []shell.Redirect) {
+	for i := range rs {
+		r := &rs[i]
+		switch r.Mode {
+		case shell.Read:
+			j.pathEffect(s, r.Target, accessRead)
+		case shell.Write, shell.Append, shell.ReadWrite:
+			j.write(s, r.Target)
+		case shell.Duplicate:
+			if t := r.Target.Text; strings.Trim(t, "0123456789-") != "" && !r.Target.Dynamic {
+				j.write(s, r.Target) // >&file
+			}
+		case shell.Heredoc, shell.String:
+		default:
+			s.add(ShellDynamic, "a redirect of an unknown kind")
+		}
+	}
+}
+
+// harmlessTargets take output without keeping it.
+var harmlessTargets = map[string]bool{
+	"/dev/null": true, "/dev/stdout": true, "/dev/stderr": true, "/dev/tty": true, "/dev/zero": true,
+	"/dev/fd/1": true, "/dev/fd/2": true, "/proc/self/fd/1": true, "/proc/self/fd/2": true, "-": true, "/dev/full": true,
+}
+
+// write judges a file that is written.
+func (j *judge) write(s *segment, w shell.Word) {
+	if harmlessTargets[w.Text] {
+		return
+	}
+	s.add(FilesystemWrite, w.Text)
+	j.pathEffect(s, w, accessWrite)
+}
+
+// pathEffect adds what the table of paths says about a word.
+func (j *judge) pathEffect(s *segment, w shell.Word, a access) {
+	if w.Text == "" || w.Text == "-" && a != accessDelete {
+		return
+	}
+	if a == accessStat || a == accessRead || a == accessTree {
+		s.caps |= 1 << FilesystemRead
+	}
+	p, glob := canonical(w, j.q.Home, j.dir)
+	if len(s.paths) < 64 {
+		s.paths = append(s.paths, p)
+	}
+	if set, class := j.k.paths.caps(p, glob, a); set != 0 {
+		s.addSet(set, w.Text+" ("+class+")")
+	}
+	if a == accessDelete || a == accessMode {
+		j.destroys(s, w, p, a)
+	}
+}

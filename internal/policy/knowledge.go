@@ -1,0 +1,554 @@
+package policy
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// knowledge is what is known about programs, paths and variables.
+type knowledge struct {
+	programs  map[string]*spec
+	paths     *pathTable
+	variables map[string]*variable
+	// families are programs known by the beginning of their name, as mkfs.ext4.
+	families []family
+}
+
+type family struct {
+	prefix string
+	spec   *spec
+}
+
+// spec is what is known about a program or a subcommand of it. docs/policy/commands.md
+// describes how it is written.
+type spec struct {
+	name     string
+	parent   *spec
+	short    map[byte]*flag
+	long     map[string]*flag
+	operands operands
+	hasOps   bool
+	caps     Set
+	// sub are subcommands; other is for words that are none of them, bare for none at all.
+	sub         map[string]*spec
+	subNames    []string
+	other, bare *spec
+	when        []*condition
+	// single: options have one dash and whole words (find, java, terraform).
+	// abbrev: subcommands may be abbreviated (ip).
+	// strict: a flag that is not listed makes it unknown.
+	// permute: options may follow the operands though the rest is a command.
+	// plain: there are no flags (echo, test).
+	single, abbrev, strict, permute, plain bool
+	// after is the role of the words after "--".
+	after   *operand
+	special special
+}
+
+// flag is one option under all its names.
+type flag struct {
+	name     string // the first
+	role     role   // of its value
+	value    bool   // takes a value
+	optional bool   // which has to be attached
+	skip     bool   // takes the place of the first operand
+	stop     bool   // what follows are operands
+	caps     Set
+}
+
+// operand is one place in a pattern of operands.
+type operand struct {
+	role role
+	many bool
+	caps Set
+}
+
+// operands is a pattern: those before the one with many, it, those after.
+type operands struct {
+	list []operand
+	star int // the index of the one with many, -1
+	rest int // the index of one whose role takes all that is left, -1
+}
+
+// condition changes a spec where flags or operands are so.
+type condition struct {
+	has, all, not []*flag
+	min, max      int // operands
+	first         map[string]bool
+	firstPattern  *regexp.Regexp
+	anyPattern    *regexp.Regexp // of any word
+	operands      operands
+	hasOps        bool
+	caps, drop    Set
+	roles         map[*flag]role
+}
+
+// compiler reads knowledge from sources. Later sources replace programs of earlier ones.
+type compiler struct {
+	*reader
+	k *knowledge
+}
+
+// loadKnowledge reads programs, path classes and variables from sources.
+func loadKnowledge(sources []Source) (*knowledge, error) {
+	k := &knowledge{programs: map[string]*spec{}, paths: newPathTable(), variables: map[string]*variable{}}
+	for _, s := range sources {
+		r, t, err := readTree(s)
+		if err != nil {
+			return nil, err
+		}
+		if err := k.add(r, t); err != nil {
+			return nil, err
+		}
+	}
+	k.sortFamilies()
+	return k, nil
+}
+
+func (k *knowledge) add(r *reader, t *tree) error {
+	if t.kind == null {
+		return nil
+	}
+	c := &compiler{r, k}
+	return r.fields(t, "a file of command knowledge", nil,
+		field{"version", func(t *tree) error { _, err := r.integer(t, "version", 1, 1); return err }},
+		field{"programs", c.programs},
+		field{"paths", c.paths},
+		field{"variables", c.variables},
+	)
+}
+
+func (r *reader) integer(t *tree, what string, low, high int) (int, error) {
+	if t.kind == scalar && !t.quoted {
+		if n, err := strconv.Atoi(t.text); err == nil && n >= low && n <= high {
+			return n, nil
+		}
+	}
+	return 0, r.errorf(t, "%s must be a whole number from %d to %d", what, low, high)
+}
+
+func (c *compiler) programs(t *tree) error {
+	if t.kind == null {
+		return nil
+	}
+	if t.kind != mapping {
+		return c.errorf(t, "programs must be a mapping of names, this is %s", t.kind)
+	}
+	here := map[string]bool{}
+	for i, key := range t.keys {
+		names := strings.Fields(key.text)
+		if len(names) == 0 {
+			return c.errorf(key, "a program needs a name")
+		}
+		s, err := c.spec(t.items[i], names[0], nil)
+		if err != nil {
+			return err
+		}
+		for _, n := range names {
+			if here[n] {
+				return c.errorf(key, "the program %q stands twice", n)
+			}
+			here[n] = true
+			if prefix, ok := strings.CutSuffix(n, "*"); ok && len(prefix) > 1 {
+				c.k.families = append([]family{{prefix, s}}, c.k.families...)
+				continue
+			}
+			if strings.ContainsAny(n, "/*?") {
+				return c.errorf(key, "%q is no name of a program: give the last part of its path, or the beginning of a name and one *", n)
+			}
+			c.k.programs[n] = s
+		}
+	}
+	return nil
+}
+
+// spec reads a mapping, or a line of operands and capabilities.
+func (c *compiler) spec(t *tree, name string, parent *spec) (*spec, error) {
+	s := &spec{name: name, parent: parent, operands: operands{star: -1, rest: -1}}
+	switch t.kind {
+	case null:
+		return s, nil
+	case scalar:
+		ops, caps, err := c.operands(t)
+		if err != nil {
+			return nil, err
+		}
+		s.operands, s.hasOps, s.caps = ops, len(ops.list) > 0, caps
+		return s, nil
+	case list:
+		return nil, c.errorf(t, "what is known about %s must be a mapping or a text", name)
+	case mapping:
+	}
+	// Flags first: conditions name them.
+	if f := t.get("flags"); f != nil {
+		if err := c.flags(s, f); err != nil {
+			return nil, err
+		}
+	}
+	return s, c.fields(t, "what is known about "+name, nil,
+		field{"flags", func(*tree) error { return nil }},
+		field{"doc", func(t *tree) error { _, err := c.str(t, "doc"); return err }},
+		field{"operands", func(t *tree) (err error) {
+			var caps Set
+			s.operands, caps, err = c.operands(t)
+			s.hasOps = true
+			s.caps |= caps
+			return err
+		}},
+		field{"caps", func(t *tree) error {
+			caps, err := c.capabilities(t)
+			s.caps |= caps
+			return err
+		}},
+		field{"after", func(t *tree) error {
+			ops, _, err := c.operands(t)
+			if err == nil && len(ops.list) != 1 {
+				err = c.errorf(t, "after must be one role")
+			}
+			if err == nil {
+				s.after = &ops.list[0]
+			}
+			return err
+		}},
+		field{"sub", func(t *tree) error { return c.subcommands(s, t) }},
+		field{"other", func(t *tree) (err error) { s.other, err = c.spec(t, name, s); return err }},
+		field{"bare", func(t *tree) (err error) { s.bare, err = c.spec(t, name, s); return err }},
+		field{"when", func(t *tree) error { return c.conditions(s, t) }},
+		field{"special", func(t *tree) error {
+			n, err := c.str(t, "special")
+			if err != nil {
+				return err
+			}
+			var ok bool
+			if s.special, ok = specials[n]; !ok {
+				return c.errorf(t, "there is no special treatment %q", n)
+			}
+			return nil
+		}},
+		c.boolField("single", &s.single),
+		c.boolField("abbrev", &s.abbrev),
+		c.boolField("strict", &s.strict),
+		c.boolField("permute", &s.permute),
+		c.boolField("plain", &s.plain),
+	)
+}
+
+func (c *compiler) subcommands(s *spec, t *tree) error {
+	if t.kind != mapping {
+		return c.errorf(t, "sub must be a mapping of names, this is %s", t.kind)
+	}
+	s.sub = map[string]*spec{}
+	for i, key := range t.keys {
+		names := strings.Fields(key.text)
+		if len(names) == 0 {
+			return c.errorf(key, "a subcommand needs a name")
+		}
+		sub, err := c.spec(t.items[i], s.name+" "+names[0], s)
+		if err != nil {
+			return err
+		}
+		for _, n := range names {
+			if s.sub[n] != nil {
+				return c.errorf(key, "the subcommand %q stands twice", n)
+			}
+			s.sub[n] = sub
+			s.subNames = append(s.subNames, n)
+		}
+	}
+	return nil
+}
+
+// capabilities reads a list of names.
+func (c *compiler) capabilities(t *tree) (Set, error) {
+	names, err := c.texts(t, "caps")
+	if err != nil {
+		return 0, err
+	}
+	return c.capabilityNames(t, names)
+}
+
+func (r *reader) capabilityNames(t *tree, names []string) (Set, error) {
+	var s Set
+	for _, n := range names {
+		if n == "stdin.code" {
+			s |= 1 << interpretsInput
+			continue
+		}
+		found, ok := CapabilityByName(n)
+		if !ok {
+			return 0, r.errorf(t, "there is no capability %q%s", n, nearest(n))
+		}
+		s |= SetOf(found)
+	}
+	return s, nil
+}
+
+// nearest suggests a capability with the same first or second part.
+func nearest(name string) string {
+	area, what, _ := strings.Cut(name, ".")
+	var like []string
+	for n := range capabilityByName {
+		a, w, _ := strings.Cut(n, ".")
+		if a == area || w != "" && w == what {
+			like = append(like, n)
+		}
+	}
+	if len(like) == 0 {
+		return ""
+	}
+	slices.Sort(like)
+	return "; there is " + strings.Join(like, ", ")
+}
+
+// operands reads a pattern such as "text read* write :network.out": roles in order, one of
+// them with *, each with its own capabilities after a colon; a word that begins with a
+// colon is a capability of the whole.
+func (c *compiler) operands(t *tree) (operands, Set, error) {
+	ops := operands{star: -1, rest: -1}
+	text, err := c.str(t, "operands")
+	if err != nil {
+		return ops, 0, err
+	}
+	var caps Set
+	for _, word := range strings.Fields(text) {
+		name, with, _ := strings.Cut(word, ":")
+		var own Set
+		if with != "" {
+			if own, err = c.capabilityNames(t, strings.Split(with, ",")); err != nil {
+				return ops, 0, err
+			}
+		}
+		if name == "" {
+			caps |= own
+			continue
+		}
+		if name == "none" {
+			continue
+		}
+		base, many := strings.CutSuffix(name, "*")
+		ro, ok := roles[base]
+		if !ok {
+			return ops, 0, c.errorf(t, "there is no role %q", base)
+		}
+		if many {
+			if ops.star >= 0 {
+				return ops, 0, c.errorf(t, "only one role can have a *")
+			}
+			ops.star = len(ops.list)
+		}
+		if ro.rest && ops.rest < 0 {
+			ops.rest = len(ops.list)
+		}
+		ops.list = append(ops.list, operand{role: ro, many: many, caps: own})
+	}
+	if ops.rest >= 0 && (ops.rest != len(ops.list)-1 || ops.star >= 0) {
+		return ops, 0, c.errorf(t, "a role that takes the rest of the words must be the last, without a *")
+	}
+	return ops, caps, nil
+}
+
+// flags reads a block with one option a line: names, then =role if it takes a value and
+// =?role if only an attached one, then :capabilities, !skip and !stop. A
+// semicolon ends a line as a newline does.
+func (c *compiler) flags(s *spec, t *tree) error {
+	text, err := c.str(t, "flags")
+	if err != nil {
+		return err
+	}
+	s.short, s.long = map[byte]*flag{}, map[string]*flag{}
+	type entry struct {
+		text string
+		at   *tree
+	}
+	var entries []entry
+	for n, line := range strings.Split(text, "\n") {
+		at := &tree{line: t.line + n, col: t.col}
+		if strings.Contains(text, "\n") {
+			at.line++ // the text of a block begins in the next line
+		}
+		for one := range strings.SplitSeq(line, ";") {
+			entries = append(entries, entry{one, at})
+		}
+	}
+	for _, e := range entries {
+		line, at := e.text, e.at
+		f := &flag{role: roles["text"]}
+		var names []string
+		for _, word := range strings.Fields(line) {
+			switch word[0] {
+			case '-', '+':
+				names = append(names, word)
+			case '=':
+				f.value = true
+				var name string
+				name, f.optional = strings.CutPrefix(word[1:], "?")
+				if name != "" {
+					ro, ok := roles[name]
+					if !ok {
+						return c.errorf(at, "%s: there is no role %q", line, name)
+					}
+					f.role = ro
+				}
+			case ':':
+				caps, err := c.capabilityNames(at, strings.Split(word[1:], ","))
+				if err != nil {
+					return err
+				}
+				f.caps |= caps
+			default:
+				switch word {
+				case "!skip":
+					f.skip = true
+				case "!stop":
+					f.stop = true
+				default:
+					return c.errorf(at, "cannot read %q of the flag %q", word, strings.TrimSpace(line))
+				}
+			}
+		}
+		if len(names) == 0 {
+			if strings.TrimSpace(line) == "" {
+				continue
+			}
+			return c.errorf(at, "the flag %q has no name", strings.TrimSpace(line))
+		}
+		f.name = names[0]
+		for _, name := range names {
+			if s.long[name] != nil {
+				return c.errorf(at, "the flag %q of %s stands twice", name, s.name)
+			}
+			s.long[name] = f
+			if len(name) == 2 {
+				s.short[name[1]] = f
+			}
+		}
+	}
+	return nil
+}
+
+// lookup finds a flag by its whole name, in the spec or those above it.
+func (s *spec) lookup(name string) *flag {
+	for at := s; at != nil; at = at.parent {
+		if f := at.long[name]; f != nil {
+			return f
+		}
+	}
+	return nil
+}
+
+func (s *spec) lookupShort(b byte) *flag {
+	for at := s; at != nil; at = at.parent {
+		if f := at.short[b]; f != nil {
+			return f
+		}
+	}
+	return nil
+}
+
+// abbreviated finds the flags that a long option may stand for.
+func (s *spec) abbreviated(name string) []*flag {
+	var found []*flag
+	for at := s; at != nil; at = at.parent {
+		for n, f := range at.long {
+			if strings.HasPrefix(n, name) && !slices.Contains(found, f) {
+				found = append(found, f)
+			}
+		}
+	}
+	slices.SortFunc(found, func(a, b *flag) int { return strings.Compare(a.name, b.name) })
+	return found
+}
+
+func (c *compiler) conditions(s *spec, t *tree) error {
+	if t.kind != list {
+		return c.errorf(t, "when must be a list, this is %s", t.kind)
+	}
+	for _, item := range t.items {
+		w := &condition{max: -1, operands: operands{star: -1, rest: -1}}
+		named := func(to *[]*flag) func(*tree) error {
+			return func(t *tree) error {
+				text, err := c.str(t, "flags of a condition")
+				if err != nil {
+					return err
+				}
+				for _, n := range strings.Fields(text) {
+					f := s.lookup(n)
+					if f == nil {
+						return c.errorf(t, "%s has no flag %q in its list", s.name, n)
+					}
+					*to = append(*to, f)
+				}
+				return nil
+			}
+		}
+		pattern := func(to **regexp.Regexp) func(*tree) error {
+			return func(t *tree) error {
+				text, err := c.str(t, "a pattern")
+				if err != nil {
+					return err
+				}
+				if *to, err = regexp.Compile("^(?:" + text + ")$"); err != nil {
+					return c.errorf(t, "cannot use the pattern: %w", err)
+				}
+				return nil
+			}
+		}
+		err := c.fields(item, "a condition", nil,
+			field{"has", named(&w.has)}, field{"all", named(&w.all)}, field{"not", named(&w.not)},
+			field{"min", func(t *tree) (err error) { w.min, err = c.integer(t, "min", 0, 99); return err }},
+			field{"max", func(t *tree) (err error) { w.max, err = c.integer(t, "max", 0, 99); return err }},
+			field{"first", func(t *tree) error {
+				text, err := c.str(t, "first")
+				w.first = map[string]bool{}
+				for _, n := range strings.Fields(text) {
+					w.first[n] = true
+				}
+				return err
+			}},
+			field{"first_matches", pattern(&w.firstPattern)},
+			field{"any_matches", pattern(&w.anyPattern)},
+			field{"operands", func(t *tree) (err error) {
+				var caps Set
+				w.operands, caps, err = c.operands(t)
+				w.hasOps = true
+				w.caps |= caps
+				return err
+			}},
+			field{"caps", func(t *tree) error {
+				caps, err := c.capabilities(t)
+				w.caps |= caps
+				return err
+			}},
+			field{"drop", func(t *tree) (err error) { w.drop, err = c.capabilities(t); return err }},
+			field{"roles", func(t *tree) error {
+				if t.kind != mapping {
+					return c.errorf(t, "roles must be a mapping of flags to roles")
+				}
+				w.roles = map[*flag]role{}
+				for i, k := range t.keys {
+					f := s.lookup(k.text)
+					if f == nil {
+						return c.errorf(k, "%s has no flag %q in its list", s.name, k.text)
+					}
+					ro, ok := roles[t.items[i].text]
+					if !ok {
+						return c.errorf(t.items[i], "there is no role %q", t.items[i].text)
+					}
+					w.roles[f] = ro
+				}
+				return nil
+			}},
+		)
+		if err != nil {
+			return err
+		}
+		s.when = append(s.when, w)
+	}
+	return nil
+}
+
+// String is for messages of tests.
+func (s *spec) String() string { return fmt.Sprintf("spec of %s", s.name) }

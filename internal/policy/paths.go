@@ -1,0 +1,416 @@
+package policy
+
+import (
+	"path"
+	"strings"
+
+	"github.com/carrel-dev/carrel/internal/shell"
+)
+
+// access is what is done with a path.
+type access uint8
+
+const (
+	accessStat   access = iota // looks whether and what it is
+	accessRead                 // reads its content
+	accessTree                 // reads all below it
+	accessWrite                // creates or changes it
+	accessDelete               // removes it
+	accessMode                 // changes its mode, owner or attributes
+	accesses
+)
+
+// pathClass is a row of the table of paths: what it means that a path of a kind is read,
+// written or removed.
+type pathClass struct {
+	name   string
+	match  []pathPattern
+	except []pathPattern
+	caps   [accesses]Set
+}
+
+// pathPattern is a pattern split at its slashes. A "**" stands for any number of parts,
+// other parts are patterns of path.Match.
+type pathPattern []string
+
+// pathTable finds classes by a part of a path.
+type pathTable struct {
+	classes []*pathClass
+	// byPart finds patterns by a part without wildcards; rest are those without one.
+	byPart map[string][]placed
+	rest   []placed
+}
+
+type placed struct {
+	class   *pathClass
+	pattern pathPattern
+}
+
+func newPathTable() *pathTable { return &pathTable{byPart: map[string][]placed{}} }
+
+// unknownPart stands for a part of a path that is not known.
+const unknownPart = "\x00"
+
+func (c *compiler) paths(t *tree) error {
+	if t.kind != list {
+		return c.errorf(t, "paths must be a list, this is %s", t.kind)
+	}
+	for _, item := range t.items {
+		class := &pathClass{}
+		caps := func(to ...access) func(*tree) error {
+			return func(t *tree) error {
+				s, err := c.capabilities(t)
+				for _, a := range to {
+					class.caps[a] |= s
+				}
+				return err
+			}
+		}
+		patterns := func(to *[]pathPattern) func(*tree) error {
+			return func(t *tree) error {
+				texts, err := c.texts(t, "patterns")
+				for _, p := range texts {
+					split, ok := splitPattern(p)
+					if !ok {
+						return c.errorf(t, "%q is no pattern of a path: begin it with /, ~/ or **/", p)
+					}
+					*to = append(*to, split)
+				}
+				return err
+			}
+		}
+		err := c.fields(item, "a class of paths", []string{"name", "match"},
+			c.textField("name", &class.name),
+			field{"match", patterns(&class.match)},
+			field{"except", patterns(&class.except)},
+			field{"stat", caps(accessStat)},
+			field{"read", caps(accessRead, accessTree)},
+			field{"write", caps(accessWrite)},
+			field{"delete", caps(accessDelete)},
+			field{"mode", caps(accessMode)},
+			field{"change", caps(accessWrite, accessDelete, accessMode)},
+		)
+		if err != nil {
+			return err
+		}
+		c.k.paths.add(class)
+	}
+	return nil
+}
+
+// splitPattern splits a pattern. One below a home matches wherever a directory may be a
+// home, since whose home it is does not change what the file is.
+func splitPattern(p string) (pathPattern, bool) {
+	if rest, ok := strings.CutPrefix(p, "~/"); ok {
+		p = "**/" + rest
+	}
+	if !strings.HasPrefix(p, "/") && !strings.HasPrefix(p, "**/") {
+		return nil, false
+	}
+	parts := strings.Split(strings.TrimPrefix(p, "/"), "/")
+	for _, part := range parts {
+		if _, err := path.Match(part, ""); err != nil || part == "" {
+			return nil, false
+		}
+	}
+	return parts, true
+}
+
+func (pt *pathTable) add(c *pathClass) {
+	pt.classes = append(pt.classes, c)
+	for _, p := range c.match {
+		key := ""
+		for _, part := range p {
+			if !strings.ContainsAny(part, `*?[\`) && (key == "" || len(part) > len(key)) {
+				key = part
+			}
+		}
+		if key == "" {
+			pt.rest = append(pt.rest, placed{c, p})
+			continue
+		}
+		pt.byPart[key] = append(pt.byPart[key], placed{c, p})
+	}
+}
+
+// caps returns what it means to access a path, and the class that says so.
+func (pt *pathTable) caps(p string, glob bool, a access) (Set, string) {
+	var found Set
+	var name string
+	parts := strings.Split(strings.TrimPrefix(p, "/"), "/")
+	try := func(at placed) {
+		set := at.class.caps[a]
+		if set|found == found || !at.pattern.match(parts, glob) {
+			return
+		}
+		if !glob {
+			for _, e := range at.class.except {
+				if e.match(parts, false) {
+					return
+				}
+			}
+		}
+		found |= set
+		if name == "" {
+			name = at.class.name
+		}
+	}
+	if glob {
+		for _, c := range pt.classes {
+			for _, pattern := range c.match {
+				try(placed{c, pattern})
+			}
+		}
+		return found, name
+	}
+	for _, part := range parts {
+		for _, at := range pt.byPart[part] {
+			try(at)
+		}
+	}
+	for _, at := range pt.rest {
+		try(at)
+	}
+	return found, name
+}
+
+// match reports whether the parts of a path fit; with glob, whether some path that fits
+// them, as a pattern of the shell, does.
+func (p pathPattern) match(parts []string, glob bool) bool {
+	for len(p) > 0 {
+		if p[0] == "**" {
+			if len(p) == 1 {
+				return len(parts) > 0
+			}
+			for i := range parts {
+				if p[1:].match(parts[i:], glob) {
+					return true
+				}
+			}
+			return false
+		}
+		if len(parts) == 0 {
+			return false
+		}
+		if parts[0] != p[0] {
+			if glob && strings.ContainsAny(parts[0], "*?[") {
+				if !overlap(parts[0], p[0]) {
+					return false
+				}
+			} else if ok, err := path.Match(p[0], parts[0]); err != nil || !ok {
+				return false
+			}
+		}
+		p, parts = p[1:], parts[1:]
+	}
+	return len(parts) == 0
+}
+
+// overlap reports whether some name fits both patterns. A leading wildcard of the shell's
+// does not stand for a dot.
+func overlap(glob, pattern string) bool {
+	if strings.HasPrefix(pattern, ".") && !strings.HasPrefix(glob, ".") {
+		return false
+	}
+	// The steps are bounded: names are short, and a longer one is taken to fit.
+	if len(glob)*len(pattern) > 1<<14 {
+		return true
+	}
+	budget := 1 << 14
+	return overlaps(glob, pattern, &budget)
+}
+
+func overlaps(a, b string, budget *int) bool {
+	if *budget--; *budget < 0 {
+		return true
+	}
+	switch {
+	case a == "" && b == "":
+		return true
+	case strings.HasPrefix(a, "*"):
+		return overlaps(a[1:], b, budget) || b != "" && overlaps(a, step(b), budget)
+	case strings.HasPrefix(b, "*"):
+		return overlaps(a, b[1:], budget) || a != "" && overlaps(step(a), b, budget)
+	case a == "" || b == "":
+		return false
+	case a[0] == '?' || a[0] == '[' || b[0] == '?' || b[0] == '[':
+		return overlaps(step(a), step(b), budget)
+	default:
+		return a[0] == b[0] && overlaps(a[1:], b[1:], budget)
+	}
+}
+
+// step passes one character of a pattern, a bracket whole.
+func step(p string) string {
+	if p[0] == '[' {
+		if i := strings.IndexByte(p[1:], ']'); i >= 0 {
+			return p[i+2:]
+		}
+	}
+	return p[1:]
+}
+
+// canonical gives a path the form that the table knows: without "..", /proc/self/root and
+// the like, a home as ~, relative to dir if that is known. Parts that are unknown are
+// unknownPart.
+func canonical(w shell.Word, home, dir string) (p string, glob bool) {
+	p = w.Text
+	if w.Dynamic {
+		p = known(p)
+	}
+	switch {
+	case strings.HasPrefix(p, "~"):
+		user, rest, _ := strings.Cut(p, "/")
+		if user == "~+" || user == "~-" {
+			p = rest
+		} else {
+			p = "/~/" + rest
+		}
+	case strings.HasPrefix(p, "/"), strings.HasPrefix(p, unknownPart):
+	case dir != "":
+		p = dir + "/" + p
+	}
+	if strings.HasPrefix(p, "/") {
+		p = cleanAbsolute(p, home)
+	} else {
+		p = path.Clean(p)
+	}
+	return p, w.Glob && strings.ContainsAny(p, "*?[")
+}
+
+func cleanAbsolute(p, home string) string {
+	// Most are clean.
+	if strings.Contains(p, "//") || strings.Contains(p, "/.") || strings.HasSuffix(p, "/") {
+		p = path.Clean(p)
+	}
+	for {
+		rest, ok := throughProc(p)
+		if !ok {
+			break
+		}
+		p = path.Clean("/" + rest)
+	}
+	if home != "" && home != "/" && home != "~" && strings.HasPrefix(p, home) && (len(p) == len(home) || p[len(home)] == '/') {
+		return "/~" + p[len(home):]
+	}
+	if rest, ok := strings.CutPrefix(p, "/root"); ok && (rest == "" || rest[0] == '/') {
+		return "/~" + rest
+	}
+	if rest, ok := strings.CutPrefix(p, "/home/"); ok {
+		if user, below, _ := strings.Cut(rest, "/"); user != "" {
+			return strings.TrimSuffix("/~/"+below, "/")
+		}
+	}
+	return p
+}
+
+// throughProc returns what is behind /proc/PID/root and /proc/PID/cwd/../…, and behind
+// /proc/PID/task/TID.
+func throughProc(p string) (string, bool) {
+	rest, ok := strings.CutPrefix(p, "/proc/")
+	if !ok {
+		return "", false
+	}
+	_, rest, ok = strings.Cut(rest, "/")
+	if !ok {
+		return "", false
+	}
+	if task, ok := strings.CutPrefix(rest, "task/"); ok {
+		if _, rest, ok = strings.Cut(task, "/"); !ok {
+			return "", false
+		}
+	}
+	if rest == "root" {
+		return "", true
+	}
+	return strings.CutPrefix(rest, "root/")
+}
+
+// known replaces the unknown parts of a word: the home by ~, others by unknownPart.
+func known(text string) string {
+	for _, home := range [...]string{"$HOME", "${HOME}", "$(echo ~)", "$(eval echo ~)"} {
+		if rest, ok := strings.CutPrefix(text, home); ok && (rest == "" || rest[0] == '/') {
+			return "~" + known(rest)
+		}
+	}
+	if !strings.ContainsAny(text, "$`") {
+		return text
+	}
+	for _, dir := range [...]string{"$PWD", "${PWD}", "$(pwd)", "`pwd`"} {
+		if rest, ok := strings.CutPrefix(text, dir); ok && (rest == "" || rest[0] == '/') {
+			return "." + known(rest)
+		}
+	}
+	var b strings.Builder
+	for i := 0; i < len(text); {
+		switch c := text[i]; {
+		case c == '`':
+			end := strings.IndexByte(text[i+1:], '`')
+			if end < 0 {
+				end = len(text) - i - 2
+			}
+			i += end + 2
+			b.WriteString(unknownPart)
+		case c == '$' && i+1 < len(text):
+			i += 1 + expansion(text[i+1:])
+			b.WriteString(unknownPart)
+		default:
+			b.WriteByte(c)
+			i++
+		}
+	}
+	return b.String()
+}
+
+// expansion returns the length of what follows a dollar.
+func expansion(s string) int {
+	switch s[0] {
+	case '{', '(':
+		depth := 0
+		for i := range len(s) {
+			switch s[i] {
+			case '{', '(':
+				depth++
+			case '}', ')':
+				if depth--; depth == 0 {
+					return i + 1
+				}
+			}
+		}
+		return len(s)
+	}
+	n := 0
+	for n < len(s) && (s[n] == '_' || s[n] >= '0' && s[n] <= '9' || s[n] >= 'a' && s[n] <= 'z' || s[n] >= 'A' && s[n] <= 'Z') {
+		n++
+	}
+	return max(n, 1)
+}
+
+// variable is a row of the table of variables: what it means that one is set.
+type variable struct {
+	caps Set
+	// role judges the value.
+	role role
+	doc  string
+}
+
+func (c *compiler) variables(t *tree) error {
+	if t.kind != mapping {
+		return c.errorf(t, "variables must be a mapping of names, this is %s", t.kind)
+	}
+	for i, key := range t.keys {
+		ops, caps, err := c.operands(t.items[i])
+		if err != nil {
+			return err
+		}
+		v := &variable{caps: caps}
+		if len(ops.list) > 0 {
+			v.role = ops.list[0].role
+			v.caps |= ops.list[0].caps
+		}
+		for _, n := range strings.Fields(key.text) {
+			c.k.variables[n] = v
+		}
+	}
+	return nil
+}

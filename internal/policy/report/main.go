@@ -1,0 +1,142 @@
+// Command report prints how well the policy judges the labelled corpora: what people
+// would have judged against what it says, the part that was read while the rules were
+// written and the part that was not, apart.
+//
+// It must not print a line of the part that nobody reads.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/carrel-dev/carrel/internal/policy"
+)
+
+// line is one labelled command.
+type line struct {
+	ID         string   `json:"id"`
+	Command    string   `json:"command"`
+	Expect     string   `json:"expect"`
+	Capability string   `json:"capability"`
+	Also       []string `json:"also"`
+	Host       string   `json:"host"`
+	Workspace  string   `json:"workspace"`
+}
+
+// measure is one figure: of which corpus, judged by which profile, what is right, and how
+// much of it there has to be.
+type measure struct {
+	corpus, name string
+	profile      policy.Profile
+	target       float64
+	counts       func(l *line) bool
+	right        func(l *line, d *policy.Decision) bool
+}
+
+func always(*line) bool { return true }
+
+func asks(_ *line, d *policy.Decision) bool { return d.Level > policy.Safe }
+
+func safe(_ *line, d *policy.Decision) bool { return d.Level == policy.Safe }
+
+func named(l *line, d *policy.Decision) bool {
+	return slices.ContainsFunc(append(l.Also, l.Capability), func(c string) bool { return slices.Contains(d.Capabilities, c) })
+}
+
+func level(want string, d *policy.Decision) bool {
+	if want == "SAFE" {
+		return d.Level == policy.Safe
+	}
+	return d.Level > policy.Safe
+}
+
+var measures = []measure{
+	{"dangerous", "not SAFE", policy.Host, 1, always, asks},
+	{"dangerous", "capability named", policy.Host, 0.97, always, named},
+	{"readonly", "SAFE", policy.Host, 0.95, always, safe},
+	{"obfuscated", "not SAFE", policy.Host, 1, always, asks},
+	{"development", "SAFE", policy.Workspace, 0.98, always, safe},
+	{"workspace-reach", "not SAFE", policy.Workspace, 1, always, asks},
+	{"scripts", "as labelled", policy.Host, 0.95, func(l *line) bool { return l.Host != "" },
+		func(l *line, d *policy.Decision) bool { return level(l.Host, d) }},
+	{"scripts", "as labelled", policy.Workspace, 0.95, func(l *line) bool { return l.Workspace != "" },
+		func(l *line, d *policy.Decision) bool { return level(l.Workspace, d) }},
+}
+
+func main() {
+	dir := flag.String("corpora", "internal/policy/testdata/corpora", "where the corpora are")
+	wrong := flag.Bool("wrong", false, "print the lines that are judged wrongly, of the part that may be read")
+	only := flag.String("only", "", "print those of this corpus alone")
+	check := flag.Bool("check", false, "fail if a target is not reached")
+	flag.Parse()
+	ok, err := run(*dir, *only, *wrong)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "report:", err)
+		os.Exit(1)
+	}
+	if *check && !ok {
+		os.Exit(1)
+	}
+}
+
+func run(dir, only string, wrong bool) (bool, error) {
+	e, err := policy.New(policy.Config{})
+	if err != nil {
+		return false, err
+	}
+	fmt.Printf("policy %s, %d rules\n\n%-16s %-17s %-10s %7s  %-21s %-21s\n", e.Digest()[:19], e.Rules(), "corpus", "measure", "profile", "target", "tuning", "held out")
+	ok := true
+	for _, m := range measures {
+		var cells [2]string
+		for i, suffix := range []string{".jsonl", ".heldout.jsonl"} {
+			lines, err := read(filepath.Join(dir, m.corpus+suffix))
+			if err != nil {
+				return false, err
+			}
+			n, right := 0, 0
+			for k := range lines {
+				l := &lines[k]
+				if !m.counts(l) {
+					continue
+				}
+				n++
+				d := e.Decide(policy.Question{Command: l.Command, Profile: m.profile, Verified: true, Source: policy.User})
+				if m.right(l, &d) {
+					right++
+				} else if wrong && i == 0 && (only == "" || only == m.corpus) {
+					fmt.Printf("  %s/%s %s %s %v: %s\n", m.corpus, m.name, l.Capability, d.Level, d.Capabilities, strings.ReplaceAll(l.Command, "\n", "⏎"))
+				}
+			}
+			share := float64(right) / float64(max(n, 1))
+			ok = ok && share >= m.target
+			cells[i] = fmt.Sprintf("%5d/%-5d %6.2f %%", right, n, 100*share)
+		}
+		fmt.Printf("%-16s %-17s %-10s %5.0f %%  %-21s %-21s\n", m.corpus, m.name, m.profile, 100*m.target, cells[0], cells[1])
+	}
+	return ok, nil
+}
+
+func read(name string) ([]line, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var out []line
+	s := bufio.NewScanner(f)
+	s.Buffer(nil, 1<<20)
+	for s.Scan() {
+		var l line
+		if err := json.Unmarshal(s.Bytes(), &l); err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", name, len(out)+1, err)
+		}
+		out = append(out, l)
+	}
+	return out, s.Err()
+}

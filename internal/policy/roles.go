@@ -1,0 +1,613 @@
+package policy
+
+import (
+	"path"
+	"regexp"
+	"strings"
+
+	"github.com/carrel-dev/carrel/internal/shell"
+)
+
+// role is what a word is to a program.
+type role struct {
+	name string
+	// rest says that it takes all words that are left.
+	rest  bool
+	apply func(j *judge, s *segment, words []shell.Word)
+}
+
+// roles is the table of roles; docs/policy/commands.md describes them.
+var roles map[string]role
+
+// special is a treatment that tables cannot say. It runs after flags and operands.
+type special func(j *judge, s *segment, p *parsed, rest []shell.Word)
+
+func init() { //nolint:gochecknoinits // roles refer to functions that refer to them
+	each := func(f func(j *judge, s *segment, w shell.Word)) func(*judge, *segment, []shell.Word) {
+		return func(j *judge, s *segment, words []shell.Word) {
+			for i := range words {
+				f(j, s, words[i])
+			}
+		}
+	}
+	paths := func(a access, caps ...Capability) func(*judge, *segment, []shell.Word) {
+		return each(func(j *judge, s *segment, w shell.Word) {
+			for _, c := range caps {
+				s.add(c, w.Text)
+			}
+			j.pathEffect(s, w, a)
+		})
+	}
+	nothing := func(*judge, *segment, []shell.Word) {}
+	table := []role{
+		{name: "text", apply: nothing},
+		{name: "stat", apply: paths(accessStat)},
+		{name: "read", apply: paths(accessRead)},
+		{name: "tree", apply: paths(accessTree)},
+		{name: "write", apply: each((*judge).write)},
+		{name: "delete", apply: paths(accessDelete, FilesystemDelete)},
+		{name: "mode", apply: paths(accessMode, FilesystemPermission)},
+		{name: "move", apply: func(j *judge, s *segment, words []shell.Word) {
+			paths(accessRead)(j, s, words)
+			paths(accessDelete)(j, s, words)
+		}},
+		// A directory that files are written into: what is protected there is a path below.
+		{name: "into", apply: each(func(j *judge, s *segment, w shell.Word) {
+			s.add(FilesystemWrite, w.Text)
+			j.pathEffect(s, w, accessWrite)
+			below := w
+			below.Text = strings.TrimSuffix(w.Text, "/") + "/x"
+			j.pathEffect(s, below, accessWrite)
+		})},
+		{name: "script", apply: each(func(j *judge, s *segment, w shell.Word) {
+			if w.Text == "-" || w.Text == "/dev/stdin" {
+				s.caps |= 1 << interpretsInput
+				return
+			}
+			s.add(CodeExecute, w.Text)
+			j.pathEffect(s, w, accessRead)
+		})},
+		{name: "code", apply: each(func(j *judge, s *segment, w shell.Word) {
+			s.add(CodeExecute, w.Text)
+			j.codeText(s, w.Text)
+		})},
+		{name: "program", apply: each(func(j *judge, s *segment, w shell.Word) {
+			s.add(CommandExecute, w.Text)
+			j.nested(s, []shell.Word{w})
+		})},
+		{name: "command", rest: true, apply: func(j *judge, s *segment, words []shell.Word) {
+			s.add(CommandExecute, words[0].Text)
+			j.nested(s, words)
+		}},
+		{name: "envcommand", rest: true, apply: func(j *judge, s *segment, words []shell.Word) {
+			for len(words) > 0 {
+				name, value, ok := strings.Cut(words[0].Text, "=")
+				if !ok || name == "" || strings.HasPrefix(name, "-") {
+					break
+				}
+				j.assign(s, name, part(words[0], value), false)
+				words = words[1:]
+			}
+			if len(words) > 0 {
+				s.add(CommandExecute, words[0].Text)
+				j.nested(s, words)
+			}
+		}},
+		{name: "shell", apply: each((*judge).shellText)},
+		{name: "shellrest", rest: true, apply: func(j *judge, s *segment, words []shell.Word) {
+			j.shellText(s, join(words))
+		}},
+		{name: "words", apply: each((*judge).shellText)},
+		{name: "assign", apply: each(func(j *judge, s *segment, w shell.Word) {
+			name, value, _ := strings.Cut(w.Text, "=")
+			j.assign(s, name, part(w, value), false)
+		})},
+		{name: "searchpath", apply: each(func(_ *judge, s *segment, w shell.Word) {
+			// What is put behind the search path is found only if nothing else is.
+			if rest, ok := strings.CutPrefix(w.Text, "$PATH:"); ok && strings.HasPrefix(rest, "/usr/") {
+				return
+			}
+			s.add(EnvironmentPoison, "PATH="+w.Text)
+		})},
+		{name: "editor", apply: each(func(j *judge, s *segment, w shell.Word) {
+			switch w.Text {
+			case "", "cat", "less", "more", "true", "false", ":", "less -R", "less -F", "less -FRX":
+				return
+			}
+			s.add(EnvironmentPoison, w.Text)
+			if !w.Dynamic {
+				j.shellText(s, w)
+			}
+		})},
+		{name: "url", apply: each((*judge).fetch)},
+		{name: "host", apply: each(func(_ *judge, s *segment, w shell.Word) { s.add(NetworkOut, w.Text) })},
+		{name: "query", apply: each(func(_ *judge, s *segment, w shell.Word) {
+			s.add(NetworkQuery, w.Text)
+			if w.Dynamic && strings.ContainsAny(w.Text, "(`") {
+				s.add(NetworkOut, w.Text) // what a name is asked for may carry data
+			}
+		})},
+		{name: "from", apply: each(func(j *judge, s *segment, w shell.Word) {
+			if remotePath(w.Text) {
+				s.add(NetworkIn, w.Text)
+				return
+			}
+			j.pathEffect(s, w, accessRead)
+		})},
+		{name: "to", apply: each(func(j *judge, s *segment, w shell.Word) {
+			if remotePath(w.Text) {
+				s.add(NetworkOut, w.Text)
+				return
+			}
+			j.write(s, w)
+		})},
+		{name: "device", apply: each(func(j *judge, s *segment, w shell.Word) {
+			s.add(BlockDeviceMutate, w.Text)
+			j.pathEffect(s, w, accessWrite)
+		})},
+		{name: "sql", apply: each((*judge).sql)},
+		{name: "sed", apply: each((*judge).sed)},
+		{name: "awk", apply: each((*judge).awk)},
+		{name: "vim", apply: each((*judge).vim)},
+		{name: "chmod", apply: each((*judge).modeWord)},
+		{name: "volume", apply: each((*judge).volume)},
+		{name: "gitconfig", apply: each((*judge).gitConfig)},
+		{name: "option", apply: each((*judge).sshOption)},
+		{name: "dd", apply: each((*judge).ddOperand)},
+		{name: "aptoption", apply: each((*judge).aptOption)},
+		{name: "socat", apply: each((*judge).socat)},
+		{name: "giturl", apply: each((*judge).gitURL)},
+		{name: "gitset", apply: each(func(j *judge, s *segment, w shell.Word) {
+			if gitCommands.MatchString(w.Text) {
+				s.add(Persistence, w.Text)
+				s.add(CodeExecute, w.Text)
+			}
+		})},
+		{name: "refspec", apply: each(func(_ *judge, s *segment, w shell.Word) {
+			if strings.HasPrefix(w.Text, "+") || strings.HasPrefix(w.Text, ":") {
+				s.add(GitMutate, w.Text)
+			}
+		})},
+		{name: "s3", apply: each((*judge).s3)},
+		{name: "mongo", apply: each((*judge).mongo)},
+		{name: "sysctl", apply: each(func(_ *judge, s *segment, w shell.Word) {
+			if strings.Contains(w.Text, "=") {
+				s.add(KernelMutate, w.Text)
+			}
+		})},
+		{name: "data", apply: each(func(j *judge, s *segment, w shell.Word) {
+			s.add(NetworkOut, w.Text)
+			if f, ok := strings.CutPrefix(w.Text, "@"); ok {
+				j.pathEffect(s, part(w, f), accessRead)
+			} else if _, f, ok := strings.Cut(w.Text, "=@"); ok {
+				f, _, _ = strings.Cut(f, ";")
+				j.pathEffect(s, part(w, f), accessRead)
+			}
+		})},
+	}
+	roles = make(map[string]role, len(table))
+	for _, r := range table {
+		roles[r.name] = r
+	}
+}
+
+// join makes one word of many, as ssh and others do.
+func join(words []shell.Word) shell.Word {
+	if len(words) == 1 {
+		return words[0]
+	}
+	var all shell.Word
+	texts := make([]string, len(words))
+	for i := range words {
+		texts[i] = words[i].Text
+		all.Dynamic = all.Dynamic || words[i].Dynamic
+	}
+	all.Text = strings.Join(texts, " ")
+	all.Source = all.Text
+	return all
+}
+
+// nested judges the command that stands in the words of another.
+func (j *judge) nested(s *segment, words []shell.Word) {
+	j.depth++
+	defer func() { j.depth-- }()
+	n := j.segment(words, join(words).Text, s.name())
+	if n == nil {
+		return
+	}
+	n.nested = true
+	j.command(n)
+}
+
+func (s *segment) name() string {
+	if s.program != "" {
+		return s.program
+	}
+	if len(s.words) > 0 {
+		return s.words[0].Text
+	}
+	return ""
+}
+
+// shellText judges a word that a shell will read.
+func (j *judge) shellText(s *segment, w shell.Word) {
+	s.add(CommandExecute, w.Text)
+	if s.index >= 0 && s.spec != nil && shells[s.spec.name] && j.hasChildren(s.index) {
+		return // the facts have it
+	}
+	if w.Dynamic {
+		s.add(ShellDynamic, w.Source)
+	}
+	if len(j.facts.Troubles) > 0 && j.depth > maxNesting {
+		return
+	}
+	facts := shell.Nested(w.Text, shell.Bash, j.depth+1, j.limits)
+	inner := &judge{k: j.k, q: j.q, facts: &facts, dir: j.dir, depth: j.depth + 1, limits: j.limits, names: j.names}
+	if inner.depth > maxNesting {
+		s.add(InputInvalid, "commands within commands are too deep to be judged")
+		return
+	}
+	if len(facts.Functions) > 0 {
+		names := map[string]bool{}
+		for _, f := range facts.Functions {
+			names[f] = true
+		}
+		inner.names = names
+	}
+	if facts.Empty && len(facts.Troubles) == 0 && len(facts.Oddities) == 0 {
+		return
+	}
+	inner.q = &Question{Home: j.q.Home, Dir: j.dir}
+	inner.all()
+	for _, n := range inner.segs {
+		if n.via == "" {
+			n.via = s.name()
+		}
+	}
+	if len(j.segs)+len(inner.segs) > maxSegments {
+		s.add(InputInvalid, "commands within commands are too many to be judged")
+		return
+	}
+	j.segs = append(j.segs, inner.segs...)
+}
+
+var shells = map[string]bool{"sh": true, "eval": true, "trap": true}
+
+func (j *judge) hasChildren(index int) bool {
+	for i := range j.facts.Commands {
+		if j.facts.Commands[i].Parent == index && j.facts.Commands[i].Context.Text {
+			return true
+		}
+	}
+	return false
+}
+
+// roots are places that hold everything of someone.
+var roots = map[string]bool{
+	"/": true, "/*": true, "/~": true, "/~/*": true, "/.": true, "/home": true, "/home/*": true, "/~/.*": true, "~": true,
+	"/~/.[!.]*": true, "/root": true,
+}
+
+// systemTrees are directories without which a machine does not run.
+var systemTrees = map[string]bool{
+	"/etc": true, "/usr": true, "/var": true, "/bin": true, "/sbin": true, "/lib": true, "/lib64": true, "/boot": true,
+	"/dev": true, "/proc": true, "/sys": true, "/opt": true, "/srv": true, "/run": true, "/usr/bin": true, "/usr/lib": true,
+	"/usr/sbin": true, "/usr/local": true, "/var/lib": true, "/usr/share": true, "/mnt": true, "/media": true,
+}
+
+// destroys adds the harm of removing or changing a whole tree.
+func (j *judge) destroys(s *segment, w shell.Word, p string, a access) {
+	base := strings.TrimSuffix(p, "/*")
+	if base == "" {
+		base = "/"
+	}
+	if !roots[p] && !roots[base] && !systemTrees[base] {
+		// "rm -rf $DIR/" with an unset variable is rm -rf /.
+		if !(w.Dynamic && a == accessDelete && (p == unknownPart+"/*" || p == "/"+unknownPart)) {
+			return
+		}
+	}
+	if a == accessMode && !s.recursive() {
+		return
+	}
+	s.add(FilesystemDestroy, w.Text)
+}
+
+// recursive reports whether a command has -r or -R among its options.
+func (s *segment) recursive() bool {
+	for _, w := range s.words[min(1, len(s.words)):] {
+		if t := w.Text; strings.HasPrefix(t, "--recursive") || len(t) > 1 && t[0] == '-' && t[1] != '-' && strings.ContainsAny(t, "rR") {
+			return true
+		}
+	}
+	return false
+}
+
+// remotePath reports whether a path is on another machine, as scp and rsync take it.
+func remotePath(t string) bool {
+	if strings.Contains(t, "://") {
+		return true
+	}
+	i := strings.IndexByte(t, ':')
+	return i > 0 && !strings.ContainsAny(t[:i], "/ ")
+}
+
+var (
+	loopback = regexp.MustCompile(`^(?:https?|ftp|tcp|ws|wss|redis|postgres(?:ql)?|mysql)?(?:://)?(?:[^@/\s]*@)?(?:localhost|127(?:\.[0-9]+){3}|\[::1\]|::1|0\.0\.0\.0)(?::[0-9]+)?(?:[/?#].*)?$`)
+	metadata = regexp.MustCompile(`169\.254\.169\.254|metadata\.google\.internal|100\.100\.100\.200|fd00:ec2::254|169\.254\.170\.2`)
+)
+
+// fetch judges an address that is read.
+func (j *judge) fetch(s *segment, w shell.Word) {
+	if f, ok := strings.CutPrefix(w.Text, "file://"); ok {
+		j.pathEffect(s, part(w, f), accessRead)
+		return
+	}
+	if metadata.MatchString(w.Text) {
+		s.add(SecretRead, w.Text+" (the provider's metadata)")
+		s.add(NetworkIn, w.Text)
+		return
+	}
+	if loopback.MatchString(w.Text) && !w.Dynamic {
+		s.add(NetworkQuery, w.Text)
+		return
+	}
+	s.add(NetworkIn, w.Text)
+	if w.Dynamic && strings.ContainsAny(w.Text, "(`") || strings.Contains(w.Text, "@") && strings.Contains(w.Text, "?") {
+		s.add(NetworkOut, w.Text)
+	}
+}
+
+// Code of other languages is not read; these words in it say what else it does.
+var codeWords = []struct {
+	pattern *regexp.Regexp
+	caps    Set
+}{
+	{regexp.MustCompile(`\b(?:os\.system|subprocess|popen|exec[lv]p?e?\b|spawn|child_process|system\s*\(|shell_exec|passthru|Process\.|Runtime\.getRuntime|qx[/{(]|` + "`" + `[^` + "`" + `]+` + "`" + `|pty\.)`), SetOf(CommandExecute)},
+	{regexp.MustCompile(`(?i)\b(?:socket|urllib|requests\.|http\.client|httplib|urlopen|fetch\s*\(|net\.connect|TCPSocket|IO::Socket|LWP|open-uri|Net::HTTP|fsockopen|paramiko|ftplib|smtplib|curl_exec|file_get_contents\s*\(\s*['"]https?)`), SetOf(NetworkOut)},
+	{regexp.MustCompile(`(?i)\b(?:HTTPServer|socketserver|\.listen\s*\(|TCPServer|\.bind\s*\(|createServer)`), SetOf(NetworkListen)},
+	{regexp.MustCompile(`\b(?:shutil\.rmtree|os\.remove|os\.unlink|unlink\b|rmdir|rmSync|rm_rf|FileUtils\.rm|File\.delete|remove_tree|rmtree|os\.truncate)`), SetOf(FilesystemDelete)},
+	{regexp.MustCompile(`(?:\bopen\s*\([^)]*['"][wax]b?\+?['"]|writeFile|write_text|write_bytes|File\.write|file_put_contents|shutil\.(?:copy|move)|os\.rename|appendFile|copyFile)`), SetOf(FilesystemWrite)},
+	{regexp.MustCompile(`\b(?:os\.setuid|setuid|setgid|seteuid|POSIX::setuid)\b`), SetOf(PrivilegeEscalate)},
+	{regexp.MustCompile(`\b(?:os\.chmod|os\.chown|chmodSync)\b`), SetOf(FilesystemPermission)},
+	{regexp.MustCompile(`\bos\.kill\b|process\.kill`), SetOf(ProcessSignal)},
+	{regexp.MustCompile(`(?i)(?:b64decode|base64|fromCharCode|unhexlify|pack\s*\(\s*['"]H|codecs\.decode|atob\s*\(|zlib\.decompress|marshal\.loads|Buffer\.from\([^)]*(?:base64|hex))`), SetOf(ShellObfuscated)},
+	{regexp.MustCompile(`(?i)fork\s*(?:\(\s*\))?\s*while|while\s*(?:True|1|\(1\))?.*\bfork\b`), SetOf(ResourceExhaust)},
+}
+
+var quotedPath = regexp.MustCompile(`['"\s(](~?/[^'"\s)]+|\.env)\b`)
+
+// codeText looks for what a code says plainly. It finds no more than that: code.execute
+// asks for a person anyway.
+func (j *judge) codeText(s *segment, code string) {
+	for i := range codeWords {
+		if codeWords[i].caps&^s.caps != 0 && codeWords[i].pattern.MatchString(code) {
+			s.addSet(codeWords[i].caps, code)
+		}
+	}
+	for _, m := range quotedPath.FindAllStringSubmatch(code, 32) {
+		a := accessRead
+		if s.caps.Has(FilesystemWrite) {
+			a = accessWrite
+		}
+		j.pathEffect(s, shell.Word{Text: m[1]}, a)
+		if s.caps.Has(FilesystemDelete) {
+			j.pathEffect(s, shell.Word{Text: m[1]}, accessDelete)
+		}
+	}
+}
+
+// modeWord judges the mode of chmod: a setuid or setgid bit gives rights away.
+func (j *judge) modeWord(s *segment, w shell.Word) {
+	t := w.Text
+	if strings.ContainsAny(t, "s") && strings.ContainsAny(t, "+=") {
+		s.add(PrivilegeEscalate, "mode "+t)
+	}
+	if d := strings.TrimLeft(t, "0"); len(d) == 4 && strings.Trim(d, "01234567") == "" && (d[0]-'0')&6 != 0 {
+		s.add(PrivilegeEscalate, "mode "+t)
+	}
+}
+
+// ddOperand judges an operand of dd.
+func (j *judge) ddOperand(s *segment, w shell.Word) {
+	name, value, _ := strings.Cut(w.Text, "=")
+	v := part(w, value)
+	switch name {
+	case "if":
+		j.pathEffect(s, v, accessRead)
+	case "of":
+		j.write(s, v)
+	}
+}
+
+// volume judges a mount of a container: host:place:options, or type=bind,source=….
+func (j *judge) volume(s *segment, w shell.Word) {
+	host, _, _ := strings.Cut(w.Text, ":")
+	if strings.Contains(w.Text, ",") && strings.Contains(w.Text, "=") {
+		host = ""
+		for _, kv := range strings.Split(w.Text, ",") {
+			if k, v, _ := strings.Cut(kv, "="); k == "source" || k == "src" {
+				host = v
+			}
+		}
+	}
+	if !strings.HasPrefix(host, "/") && !strings.HasPrefix(host, "~") && !strings.HasPrefix(host, "$") {
+		return
+	}
+	p, glob := canonical(part(w, host), j.q.Home, j.dir)
+	if p == "/" || systemTrees[p] || strings.HasSuffix(p, "docker.sock") || strings.HasSuffix(p, "containerd.sock") {
+		s.add(PrivilegeEscalate, "mounts "+host)
+	}
+	if set, class := j.k.paths.caps(p, glob, accessRead); set != 0 {
+		s.addSet(set, host+" ("+class+")")
+	}
+}
+
+// sshOption judges -o Name=value.
+func (j *judge) sshOption(s *segment, w shell.Word) {
+	name, value, ok := strings.Cut(w.Text, "=")
+	if !ok {
+		name, value, _ = strings.Cut(w.Text, " ")
+	}
+	switch strings.ToLower(strings.TrimSpace(name)) {
+	case "proxycommand", "localcommand", "knownhostscommand":
+		if value != "none" {
+			j.shellText(s, part(w, value))
+			s.add(CodeExecute, w.Text)
+		}
+	case "proxyusefdpass", "permitlocalcommand":
+		s.add(CodeExecute, w.Text)
+	case "remoteforward":
+		s.add(NetworkListen, w.Text)
+	case "stricthostkeychecking":
+		if v := strings.ToLower(value); v == "no" || v == "off" {
+			s.add(SecurityDisable, w.Text)
+		}
+	}
+}
+
+var gitCommands = regexp.MustCompile(`(?i)^(?:core\.(?:pager|editor|sshcommand|fsmonitor|hookspath|askpass|gitproxy|alternaterefscommand)|alias\..*|pager\..*|diff\.(?:external|.*\.(?:command|textconv))|difftool\..*|mergetool\..*|merge\..*\.driver|filter\..*\.(?:clean|smudge|process)|gpg\.program|gpg\..*\.program|credential\.helper|credential\..*\.helper|sequence\.editor|uploadpack\..*|receive\..*|protocol\.ext\.allow|sendemail\..*cmd|browser\..*|web\.browser|interactive\.difffilter|remote\..*\.(?:uploadpack|receivepack|vcs|proxy)|url\..*|init\.templatedir|include\.path|includeif\..*|submodule\..*\.update)$`)
+
+// gitConfig judges a setting of git given as name=value: many of them are commands.
+func (j *judge) gitConfig(s *segment, w shell.Word) {
+	name, value, _ := strings.Cut(w.Text, "=")
+	if strings.EqualFold(name, "core.pager") || strings.HasPrefix(strings.ToLower(name), "pager.") {
+		switch value {
+		case "cat", "less", "", "false", "true", "more":
+			return
+		}
+	}
+	if w.Dynamic && strings.ContainsAny(name, "$`") {
+		s.add(ShellDynamic, w.Text)
+	}
+	if gitCommands.MatchString(name) {
+		s.add(CodeExecute, w.Text)
+		if v, ok := strings.CutPrefix(value, "!"); ok {
+			j.shellText(s, part(w, v))
+		} else if strings.Contains(strings.ToLower(name), "command") || strings.Contains(strings.ToLower(name), "pager") ||
+			strings.Contains(strings.ToLower(name), "editor") || strings.Contains(strings.ToLower(name), "fsmonitor") {
+			j.shellText(s, part(w, value))
+		}
+	}
+}
+
+var (
+	sqlReads    = regexp.MustCompile(`(?is)^\s*(?:(?:select|show|describe|desc|explain|with|values|table|pragma\s+[a-z_]+(?:\([^)]*\))?)\b[^;]*|\\(?:d[a-zA-Z+]*|l\+?|conninfo|du|dn|dt|x|timing)\b[^;\n]*|\.(?:tables|schema|databases|indexes|indices|headers|mode|dbinfo)\b[^;\n]*)?;?\s*$`)
+	sqlWrites   = regexp.MustCompile(`(?is)\b(?:into\s+(?:outfile|dumpfile)|insert|update|delete|drop|alter|create|truncate|grant|revoke|copy|call|do|load|replace|vacuum|reindex|pg_terminate_backend|pg_cancel_backend|pg_reload_conf|pg_read_file|lo_import|lo_export|dblink|set_config|nextval|setval|load_extension|load_file|writefile|edit|xp_cmdshell|sleep|into)\b`)
+	sqlPrograms = regexp.MustCompile(`(?is)\b(?:copy\b.*\bprogram\b|xp_cmdshell|sys_exec|sys_eval|lib_mysqludf)|^\s*(?:\\!|\.shell\b|\.system\b|system\s)|[\n;]\s*(?:\\!|\.shell|\.system)`)
+)
+
+// sql judges statements.
+func (j *judge) sql(s *segment, w shell.Word) {
+	if sqlPrograms.MatchString(w.Text) {
+		s.add(CodeExecute, w.Text)
+		s.add(DatabaseMutate, w.Text)
+		return
+	}
+	for _, one := range strings.Split(w.Text, ";") {
+		if !sqlReads.MatchString(one) || sqlWrites.MatchString(one) || w.Dynamic && strings.TrimSpace(one) == w.Text && strings.HasPrefix(strings.TrimSpace(one), "$") {
+			s.add(DatabaseMutate, w.Text)
+		}
+		if sqlFiles.MatchString(one) {
+			s.add(SecretRead, w.Text)
+		}
+	}
+}
+
+var sqlFiles = regexp.MustCompile(`(?is)\b(?:pg_shadow|pg_authid|mysql\.user|authentication_string|passwd_hash|password_hash)\b`)
+
+var vimCommand = regexp.MustCompile(`(?s)^\s*:?\s*(?:silent!?\s*)?(?:!|r(?:ead)?\s*!|w(?:rite)?\s*!|%!|system\(|call\s+system|py(?:thon)?3?\b|pyx\b|lua\b|perl\b|ruby\b|tcl\b|source\b|so\b|term\b|terminal\b|exe(?:cute)?\b)\s*(.*)$`)
+
+// vim judges a command given to vim.
+func (j *judge) vim(s *segment, w shell.Word) {
+	if m := vimCommand.FindStringSubmatch(w.Text); m != nil {
+		s.add(CodeExecute, w.Text)
+		if strings.Contains(w.Text, "!") {
+			j.shellText(s, part(w, m[1]))
+		}
+		return
+	}
+	if strings.ContainsAny(w.Text, "!|") || strings.Contains(w.Text, "system") {
+		s.add(CodeExecute, w.Text)
+	}
+	s.add(FilesystemWrite, w.Text)
+}
+
+// cleanDir joins a directory that cd is given.
+func cleanDir(dir, to string) string {
+	if strings.HasPrefix(to, "/") {
+		return cleanAbsolute(to, "")
+	}
+	if dir == "" {
+		return ""
+	}
+	return path.Join(dir, to)
+}
+
+var aptHooks = regexp.MustCompile(`(?i)(?:invoke|post-run|pre-install|dpkg::|proxy-auto-detect|binary::|::run)`)
+
+// aptOption judges Name=value given to apt: hooks are commands.
+func (j *judge) aptOption(s *segment, w shell.Word) {
+	name, value, _ := strings.Cut(w.Text, "=")
+	if strings.Contains(strings.ToLower(name), "options::") {
+		return // how dpkg treats changed configuration
+	}
+	if aptHooks.MatchString(name) {
+		s.add(CodeExecute, w.Text)
+		j.shellText(s, part(w, value))
+	}
+	if strings.Contains(strings.ToLower(name), "allow") && (value == "true" || value == "1") {
+		s.add(SecurityDisable, w.Text)
+	}
+}
+
+// socat judges an address.
+func (j *judge) socat(s *segment, w shell.Word) {
+	kind, rest, _ := strings.Cut(w.Text, ":")
+	switch k := strings.ToUpper(kind); {
+	case strings.Contains(k, "LISTEN"):
+		s.add(NetworkListen, w.Text)
+	case k == "EXEC" || k == "SYSTEM" || k == "SHELL":
+		s.add(RemoteCodeExecute, w.Text)
+		cmd, _, _ := strings.Cut(rest, ",")
+		j.shellText(s, part(w, cmd))
+	case k == "OPEN" || k == "FILE" || k == "CREATE" || k == "GOPEN":
+		f, _, _ := strings.Cut(rest, ",")
+		j.pathEffect(s, part(w, f), accessRead)
+		j.write(s, part(w, f))
+	case strings.HasPrefix(k, "UNIX"):
+		f, _, _ := strings.Cut(rest, ",")
+		j.pathEffect(s, part(w, f), accessWrite)
+	}
+}
+
+// giturl judges a repository's address: ext:: runs a command.
+func (j *judge) gitURL(s *segment, w shell.Word) {
+	if cmd, ok := strings.CutPrefix(w.Text, "ext::"); ok {
+		s.add(CodeExecute, w.Text)
+		j.shellText(s, part(w, cmd))
+	}
+	if f, ok := strings.CutPrefix(w.Text, "file://"); ok {
+		j.pathEffect(s, part(w, f), accessRead)
+	}
+}
+
+// s3 judges a place in a copy to or from a provider.
+func (j *judge) s3(s *segment, w shell.Word) {
+	if strings.HasPrefix(w.Text, "s3://") {
+		s.add(NetworkOut, w.Text)
+		return
+	}
+	if w.Text != "-" {
+		j.pathEffect(s, w, accessRead)
+	}
+}
+
+var mongoReads = regexp.MustCompile(`(?s)^\s*(?:printjson\s*\(|print\s*\(|JSON\.stringify\s*\()?\s*(?:db\.(?:stats|serverStatus|version|getCollectionNames|getName|hostInfo|currentOp|getUsers|serverBuildInfo|isMaster|hello)\s*\(\s*\)|db\.[A-Za-z_]+\.(?:find|findOne|count|countDocuments|estimatedDocumentCount|distinct|stats|getIndexes|explain)\s*\([^$]*\)(?:\.(?:limit|sort|pretty|toArray|count|explain)\s*\([^)]*\))*|rs\.(?:status|conf|printReplicationInfo)\s*\(\s*\)|sh\.status\s*\(\s*\)|show\s+\w+|db\.adminCommand\s*\(\s*\{?\s*['"]?(?:ping|listDatabases|serverStatus)['"]?.*\))\s*\)*(?:\.ok)?\s*;?\s*$`)
+
+func (j *judge) mongo(s *segment, w shell.Word) {
+	if !mongoReads.MatchString(w.Text) {
+		s.add(DatabaseMutate, w.Text)
+		s.add(CodeExecute, w.Text)
+	}
+}

@@ -1,0 +1,547 @@
+package policy
+
+import (
+	"regexp"
+	"strings"
+
+	"github.com/carrel-dev/carrel/internal/shell"
+)
+
+// specials is the table of treatments that no table can say, by name.
+var specials map[string]special
+
+func init() { //nolint:gochecknoinits // they refer to functions that refer to them
+	specials = map[string]special{
+		"find":   (*judge).find,
+		"cd":     (*judge).cd,
+		"curl":   (*judge).curl,
+		"xargs":  (*judge).xargs,
+		"grep":   (*judge).grep,
+		"tar":    (*judge).tar,
+		"python": (*judge).python,
+		"sudo":   (*judge).sudo,
+		"unset":  (*judge).unset,
+		"shell":  (*judge).shellProgram,
+		"kubect": (*judge).kubectl,
+		"wget":   (*judge).wget,
+		"make":   (*judge).makeArguments,
+		"docker": (*judge).docker,
+		"source": (*judge).source,
+	}
+}
+
+func (j *judge) cd(s *segment, p *parsed, _ []shell.Word) {
+	if s.nested || s.fact != nil && s.fact.Context.Subshell {
+		return
+	}
+	if len(p.operands) == 0 {
+		j.dir = "/~"
+		return
+	}
+	if w := p.operands[0]; w.Dynamic || w.Glob {
+		j.dir = ""
+		return
+	}
+	to, _ := canonical(p.operands[0], j.q.Home, "")
+	j.dir = cleanDir(j.dir, to)
+}
+
+// findTakes are tests with a value, which is no action whatever it says.
+var findTakes = map[string]bool{
+	"-name": true, "-iname": true, "-path": true, "-ipath": true, "-wholename": true, "-iwholename": true, "-regex": true, "-iregex": true,
+	"-lname": true, "-ilname": true, "-type": true, "-xtype": true, "-user": true, "-group": true, "-uid": true, "-gid": true, "-size": true,
+	"-perm": true, "-mtime": true, "-atime": true, "-ctime": true, "-mmin": true, "-amin": true, "-cmin": true, "-newer": true, "-anewer": true,
+	"-cnewer": true, "-samefile": true, "-maxdepth": true, "-mindepth": true, "-fstype": true, "-links": true, "-inum": true, "-printf": true,
+	"-regextype": true, "-used": true, "-context": true, "-D": true, "-newermt": true, "-newerct": true, "-newerat": true,
+}
+
+// findNarrows are tests that choose some of what there is.
+var findNarrows = map[string]bool{
+	"-name": true, "-iname": true, "-path": true, "-ipath": true, "-wholename": true, "-regex": true, "-iregex": true, "-user": true, "-group": true,
+	"-size": true, "-perm": true, "-mtime": true, "-atime": true, "-ctime": true, "-mmin": true, "-newer": true, "-empty": true, "-inum": true,
+	"-uid": true, "-gid": true, "-lname": true, "-samefile": true, "-nouser": true, "-nogroup": true, "-newermt": true,
+}
+
+// find reads find's expression: starts, tests, actions.
+func (j *judge) find(s *segment, _ *parsed, _ []shell.Word) {
+	words := s.words[1:]
+	found, narrowed := j.found(words)
+	starts := true
+	for i := 0; i < len(words); i++ {
+		w := words[i]
+		if starts && !strings.HasPrefix(w.Text, "-") && w.Text != "(" && w.Text != "!" && w.Text != ")" {
+			j.pathEffect(s, w, accessStat)
+			if w.Many && w.Dynamic {
+				s.add(ShellDynamic, w.Source)
+			}
+			continue
+		}
+		if w.Text != "-H" && w.Text != "-L" && w.Text != "-P" && !strings.HasPrefix(w.Text, "-O") && w.Text != "-D" {
+			starts = false
+		}
+		switch w.Text {
+		case "-exec", "-execdir", "-ok", "-okdir":
+			end := i + 1
+			for end < len(words) && words[end].Text != ";" && !(words[end].Text == "+" && words[end-1].Text == "{}") {
+				end++
+			}
+			if end > i+1 {
+				cmd := append([]shell.Word{}, words[i+1:end]...)
+				for n := range cmd {
+					if cmd[n].Text == "{}" {
+						cmd[n] = found
+					} else if strings.Contains(cmd[n].Text, "{}") && n > 0 {
+						cmd[n].Text = strings.ReplaceAll(cmd[n].Text, "{}", found.Text)
+					}
+				}
+				s.add(CommandExecute, w.Text)
+				j.nested(s, cmd)
+			}
+			i = end
+		case "-delete":
+			s.add(FilesystemDelete, w.Text)
+			j.pathEffect(s, found, accessDelete)
+			if narrowed {
+				s.caps &^= SetOf(FilesystemDestroy)
+			}
+		case "-fprint", "-fprint0", "-fls", "-fprintf":
+			if i++; i < len(words) {
+				j.write(s, words[i])
+			}
+		case "-files0-from":
+			i++
+		default:
+			if findTakes[w.Text] {
+				i++
+			}
+		}
+	}
+}
+
+// found is what find's results are like: a start and a name.
+func (j *judge) found(words []shell.Word) (shell.Word, bool) {
+	start, name, narrowed := shell.Word{Text: "."}, shell.Word{}, false
+	first := true
+	for i := range words {
+		t := words[i].Text
+		if first && !strings.HasPrefix(t, "-") && t != "(" && t != "!" {
+			start, first = words[i], false
+		}
+		narrowed = narrowed || findNarrows[t]
+		if (t == "-name" || t == "-iname") && i+1 < len(words) && name.Text == "" {
+			name = words[i+1]
+		}
+	}
+	if name.Text != "" {
+		start.Text = strings.TrimSuffix(start.Text, "/") + "/" + name.Text
+		start.Glob = strings.ContainsAny(start.Text, "*?[")
+	}
+	return start, narrowed
+}
+
+// xargs judges the command with what the pipe before it is known to bring.
+func (j *judge) xargs(s *segment, p *parsed, rest []shell.Word) {
+	words := append(append([]shell.Word{}, p.operands...), rest...)
+	if len(words) == 0 {
+		return
+	}
+	s.add(CommandExecute, words[0].Text)
+	if s.fact != nil && s.fact.From >= 0 {
+		before := j.facts.Commands[s.fact.From].Argv
+		if len(before) > 0 {
+			switch programName(before[0].Text) {
+			case "find":
+				w, narrowed := j.found(before[1:])
+				if !narrowed || w.Text != "." && !roots[w.Text] {
+					words = append(words, w)
+				}
+			case "echo", "printf", "ls":
+				for _, w := range before[1:] {
+					if !strings.HasPrefix(w.Text, "-") {
+						for _, f := range strings.Fields(strings.NewReplacer(`\n`, " ", `\0`, " ").Replace(w.Text)) {
+							words = append(words, part(w, f))
+						}
+					}
+				}
+			}
+		}
+	}
+	j.nested(s, words)
+	if n := j.segs[len(j.segs)-1]; n.nested && n.spec != nil && (shells[n.spec.name] || n.spec.caps.Has(CodeExecute)) {
+		n.add(ShellDynamic, "what xargs reads is run")
+	}
+}
+
+var (
+	hunted   = regexp.MustCompile(`(?i)passw(?:or)?d|secret|api[_-]?key|private.key|access[_-]?key|AKIA|token|credential`)
+	wideTree = regexp.MustCompile(`^/(?:etc|home|root|~|var|opt|srv|usr|mnt|~/\.[a-z]+)?(?:/\*)?$`)
+)
+
+// grep judges a search for secrets over a whole tree.
+func (j *judge) grep(s *segment, p *parsed, _ []shell.Word) {
+	if !s.recursive() && programName(s.words[0].Text) != "rg" {
+		return
+	}
+	pattern := ""
+	for i := range p.flags {
+		pattern += p.flags[i].value.Text + " "
+	}
+	for i, w := range p.operands {
+		if i == 0 {
+			pattern += w.Text
+			continue
+		}
+		at, _ := canonical(w, j.q.Home, j.dir)
+		if wideTree.MatchString(at) && hunted.MatchString(pattern) {
+			s.add(SecretRead, "looks for "+pattern+" in all of "+w.Text)
+		}
+	}
+}
+
+func valueOf(p *parsed, names ...string) (shell.Word, bool) {
+	for i := range p.flags {
+		for _, n := range names {
+			if p.flags[i].flag.name == n {
+				return p.flags[i].value, true
+			}
+		}
+	}
+	return shell.Word{}, false
+}
+
+func hasFlag(p *parsed, names ...string) bool { _, ok := valueOf(p, names...); return ok }
+
+// curl judges addresses by what is done with them.
+func (j *judge) curl(s *segment, p *parsed, _ []shell.Word) {
+	method, given := valueOf(p, "-X")
+	reads := !given
+	switch strings.ToUpper(method.Text) {
+	case "GET", "HEAD", "OPTIONS":
+		reads = true
+	}
+	out, toFile := valueOf(p, "-o")
+	quiet := hasFlag(p, "-I") || toFile && out.Text == "/dev/null"
+	urls := append([]shell.Word{}, p.operands...)
+	for i := range p.flags {
+		if p.flags[i].flag.name == "--url" {
+			urls = append(urls, p.flags[i].value)
+		}
+	}
+	for _, w := range urls {
+		t := strings.ToLower(w.Text)
+		switch {
+		case strings.HasPrefix(t, "telnet:"), strings.HasPrefix(t, "gopher:"), strings.HasPrefix(t, "dict:"), strings.HasPrefix(t, "smtp"), strings.HasPrefix(t, "tftp:"):
+			s.add(NetworkOut, w.Text)
+		case !reads:
+			s.add(NetworkOut, method.Text+" "+w.Text)
+		case quiet && !w.Dynamic && !strings.Contains(w.Text, "?") && !metadata.MatchString(w.Text) && s.caps&SetOf(NetworkOut) == 0:
+			s.add(NetworkQuery, w.Text)
+		default:
+			j.fetch(s, w)
+		}
+		if w.Dynamic && strings.ContainsAny(w.Text, "(`") {
+			s.add(NetworkOut, w.Text)
+		}
+	}
+	if socket, ok := valueOf(p, "--unix-socket"); ok && strings.Contains(socket.Text, "docker") && (!reads || s.caps.Has(NetworkOut)) {
+		s.add(ContainerMutate, socket.Text)
+		s.add(PrivilegeEscalate, socket.Text)
+	}
+}
+
+func (j *judge) wget(s *segment, p *parsed, _ []shell.Word) {
+	if hasFlag(p, "--spider") {
+		for _, w := range p.operands {
+			s.add(NetworkQuery, w.Text)
+		}
+		return
+	}
+	out, given := valueOf(p, "-O")
+	for _, w := range p.operands {
+		j.fetch(s, w)
+	}
+	switch {
+	case !given:
+		s.add(FilesystemWrite, "a file here")
+	case out.Text != "-":
+		j.write(s, out)
+	}
+}
+
+// tar takes its options also as a first word without a dash.
+func (j *judge) tar(s *segment, p *parsed, _ []shell.Word) {
+	mode := ""
+	operands := p.operands
+	var file shell.Word
+	hasFile := false
+	if len(s.words) > 1 {
+		if t := s.words[1].Text; t != "" && t[0] != '-' && strings.Trim(t, "ABCcdfhijJkmMopPrRtTuUvwxXzZ") == "" {
+			mode = t
+			if len(operands) > 0 {
+				operands = operands[1:]
+			}
+			if strings.Contains(t, "f") && len(operands) > 0 {
+				file, hasFile = operands[0], true
+				operands = operands[1:]
+			}
+		}
+	}
+	for letter, names := range map[string][]string{"c": {"-c"}, "x": {"-x"}, "t": {"-t"}, "r": {"-r"}, "u": {"-u"}, "d": {"-d"}, "D": {"--delete"}} {
+		if hasFlag(p, names...) {
+			mode += letter
+		}
+	}
+	if f, ok := valueOf(p, "-f"); ok {
+		file, hasFile = f, true
+	}
+	dir, inDir := valueOf(p, "-C")
+	switch {
+	case strings.ContainsAny(mode, "cruDA"):
+		if hasFile && file.Text != "-" {
+			roles["to"].apply(j, s, []shell.Word{file})
+		}
+		for _, w := range operands {
+			if inDir && !strings.HasPrefix(w.Text, "/") {
+				w.Text = strings.TrimSuffix(dir.Text, "/") + "/" + w.Text
+			}
+			j.pathEffect(s, w, accessTree)
+		}
+		if hasFlag(p, "--remove-files") {
+			s.add(FilesystemDelete, "--remove-files")
+		}
+	case strings.Contains(mode, "x"):
+		if hasFile {
+			roles["from"].apply(j, s, []shell.Word{file})
+		}
+		if strings.Contains(mode, "O") || hasFlag(p, "-O") {
+			break
+		}
+		s.add(FilesystemWrite, "what is unpacked")
+		if inDir {
+			roles["into"].apply(j, s, []shell.Word{dir})
+		}
+		if strings.Contains(mode, "P") || hasFlag(p, "-P") {
+			s.add(FilesystemSystemWrite, "-P")
+		}
+	default:
+		if hasFile {
+			roles["from"].apply(j, s, []shell.Word{file})
+		}
+	}
+	if v, ok := valueOf(p, "--checkpoint-action"); ok {
+		if cmd, ok := strings.CutPrefix(v.Text, "exec="); ok {
+			s.add(CodeExecute, v.Text)
+			j.shellText(s, part(v, cmd))
+		}
+	}
+}
+
+// python judges a module that is run by name.
+func (j *judge) python(s *segment, p *parsed, _ []shell.Word) {
+	m, ok := valueOf(p, "-m")
+	if !ok {
+		return
+	}
+	args := p.operands
+	switch m.Text {
+	case "json.tool", "this", "calendar", "platform", "site", "sysconfig", "tokenize", "dis", "ast", "pydoc", "tabnanny":
+		for _, w := range args {
+			j.pathEffect(s, w, accessRead)
+		}
+		if m.Text == "json.tool" && len(args) > 1 {
+			j.write(s, args[1])
+		}
+		return
+	case "http.server", "SimpleHTTPServer", "smtpd", "aiosmtpd", "pyftpdlib":
+		s.add(NetworkListen, m.Text)
+	case "venv", "virtualenv", "compileall", "py_compile", "zipfile", "tarfile", "ensurepip":
+		s.add(FilesystemWrite, m.Text)
+	default:
+		if sp := j.lookup(m.Text); sp != nil && !m.Dynamic {
+			j.nested(s, append([]shell.Word{m}, args...))
+			return
+		}
+	}
+	s.add(CodeExecute, "-m "+m.Text)
+}
+
+// sudo without a command lists rights or starts a shell.
+func (j *judge) sudo(s *segment, p *parsed, rest []shell.Word) {
+	if (hasFlag(p, "-s") || hasFlag(p, "-i")) && len(rest) > 0 {
+		return
+	}
+	if len(rest) == 0 && (hasFlag(p, "-s") || hasFlag(p, "-i")) {
+		s.add(TerminalInteractive, "a shell of root")
+	}
+	if len(rest) == 0 && (hasFlag(p, "-l") || hasFlag(p, "-k", "-K", "-V")) && !hasFlag(p, "-e") {
+		s.caps &^= SetOf(PrivilegeEscalate)
+	}
+	if hasFlag(p, "-e") {
+		for _, w := range p.operands {
+			j.write(s, w)
+		}
+	}
+}
+
+// unset of some variables hides what comes after.
+func (j *judge) unset(s *segment, p *parsed, _ []shell.Word) {
+	for _, w := range p.operands {
+		if strings.HasPrefix(w.Text, "HIST") || w.Text == "PROMPT_COMMAND" {
+			s.add(LogTamper, "unset "+w.Text)
+		}
+	}
+}
+
+// shellProgram judges an interpreter of shell.
+func (j *judge) shellProgram(s *segment, p *parsed, _ []shell.Word) {
+	if hasFlag(p, "-n") && !hasFlag(p, "-c") {
+		for _, w := range p.operands {
+			j.pathEffect(s, w, accessRead)
+		}
+		s.caps &^= SetOf(CodeExecute)
+		return
+	}
+	if hasFlag(p, "-c") {
+		if len(p.operands) == 0 {
+			return
+		}
+		w := p.operands[0]
+		if w.Dynamic && (s.index < 0 || !j.hasChildren(s.index)) {
+			s.add(ShellDynamic, w.Source)
+		}
+		j.shellText(s, w)
+		if w.Dynamic && strings.ContainsAny(w.Text, "(`") && j.fetches(s) {
+			s.add(RemoteCodeExecute, w.Text)
+		}
+		return
+	}
+	if len(p.operands) == 0 || hasFlag(p, "-s") {
+		s.caps |= 1 << interpretsInput
+		if s.fact != nil && s.fact.From < 0 && !inputGiven(s.fact) {
+			s.add(TerminalInteractive, s.program)
+		}
+		if s.nested {
+			s.add(TerminalInteractive, s.program)
+		}
+		if s.fact != nil && inputGiven(s.fact) && !j.hasChildren(s.index) {
+			s.add(CodeExecute, "its input")
+			if j.fetches(s) {
+				s.add(RemoteCodeExecute, s.text)
+			}
+		}
+		return
+	}
+	j.scriptOperand(s, p.operands[0])
+}
+
+// scriptOperand judges a script that is run; one that comes out of a substitution is not
+// known before.
+func (j *judge) scriptOperand(s *segment, w shell.Word) {
+	roles["script"].apply(j, s, []shell.Word{w})
+	if w.Dynamic {
+		s.add(ShellDynamic, w.Source)
+		if j.fetches(s) {
+			s.add(RemoteCodeExecute, w.Source)
+		}
+	}
+}
+
+func (j *judge) source(s *segment, p *parsed, _ []shell.Word) {
+	if len(p.operands) > 0 {
+		j.scriptOperand(s, p.operands[0])
+	}
+}
+
+// fetches reports whether a command has a substitution in its words that fetches or
+// decodes.
+func (j *judge) fetches(s *segment) bool {
+	for i := range s.words {
+		t := s.words[i].Source + s.words[i].Text
+		if strings.ContainsAny(t, "(`") && fetchers.MatchString(t) {
+			return true
+		}
+	}
+	if s.fact != nil {
+		for _, r := range s.fact.Redirects {
+			if fetchers.MatchString(r.Target.Source + r.Target.Text) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+var fetchers = regexp.MustCompile(`\b(?:curl|wget|fetch|nc|ncat|socat|base64|base32|xxd|openssl|ssh|scp|aws|gsutil|ftp|lynx|dig)\b`)
+
+func inputGiven(c *shell.Command) bool {
+	for _, r := range c.Redirects {
+		switch r.Mode {
+		case shell.Read, shell.Heredoc, shell.String, shell.ReadWrite:
+			return true
+		case shell.Write, shell.Append, shell.Duplicate:
+		}
+	}
+	return false
+}
+
+// kubectl judges kinds of things that are read.
+func (j *judge) kubectl(s *segment, p *parsed, _ []shell.Word) {
+	for i, w := range p.operands {
+		if i > 1 {
+			break
+		}
+		for _, kind := range strings.Split(strings.ToLower(w.Text), ",") {
+			kind, _, _ = strings.Cut(kind, "/")
+			kind, _, _ = strings.Cut(kind, ".")
+			if kind == "secret" || kind == "secrets" {
+				if o, ok := valueOf(p, "-o"); ok && o.Text != "name" && o.Text != "wide" || strings.Contains(w.Text, "/") || len(p.operands) > i+1 || s.caps.Has(SecretRead) {
+					s.add(SecretRead, w.Text)
+				}
+			}
+		}
+		if i == 0 && strings.Contains(w.Text, "/") {
+			break
+		}
+	}
+	if raw, ok := valueOf(p, "--raw"); ok && strings.Contains(raw.Text, "secrets") {
+		s.add(SecretRead, raw.Text)
+	}
+}
+
+// makeArguments judges variables given to make, of which some are commands.
+func (j *judge) makeArguments(s *segment, p *parsed, _ []shell.Word) {
+	for _, w := range p.operands {
+		name, value, ok := strings.Cut(w.Text, "=")
+		if !ok {
+			continue
+		}
+		switch name {
+		case "SHELL", "CC", "CXX", "LD", "AR", "MAKE", "RM", ".SHELLFLAGS":
+			j.shellText(s, part(w, value))
+		}
+	}
+}
+
+// docker judges a container that is given more than its own.
+func (j *judge) docker(s *segment, p *parsed, _ []shell.Word) {
+	for i := range p.flags {
+		u := &p.flags[i]
+		switch u.flag.name {
+		case "--privileged":
+			if v := u.value.Text; v != "false" {
+				s.add(PrivilegeEscalate, "--privileged")
+			}
+		case "--pid", "--network", "--ipc", "--uts", "--userns", "--cgroupns":
+			if u.value.Text == "host" && u.flag.name != "--network" {
+				s.add(PrivilegeEscalate, u.flag.name+"="+u.value.Text)
+			}
+		case "--security-opt":
+			if strings.Contains(u.value.Text, "unconfined") || strings.Contains(u.value.Text, "disable") {
+				s.add(PrivilegeEscalate, u.value.Text)
+				s.add(SecurityDisable, u.value.Text)
+			}
+		case "--cap-add", "--device":
+			s.add(PrivilegeEscalate, u.flag.name+"="+u.value.Text)
+		}
+	}
+}
