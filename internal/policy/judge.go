@@ -2,6 +2,7 @@ package policy
 
 import (
 	"path"
+	"regexp"
 	"strings"
 
 	"github.com/carrel-dev/carrel/internal/shell"
@@ -19,6 +20,8 @@ type judge struct {
 	depth  int
 	limits shell.Limits
 	names  map[string]bool // functions that the text defines
+	// inside says that it is judged for a workspace whose boundary holds.
+	inside bool
 	// byFact is the segment of each command of the facts.
 	byFact []*segment
 }
@@ -72,7 +75,7 @@ func (s *segment) addSet(set Set, why string) {
 }
 
 func newJudge(k *knowledge, q *Question, facts *shell.Facts, limits shell.Limits) *judge {
-	j := &judge{k: k, q: q, facts: facts, limits: limits, dir: q.Dir}
+	j := &judge{k: k, q: q, facts: facts, limits: limits, dir: q.Dir, inside: q.Profile == Workspace && q.Verified}
 	if len(facts.Functions) > 0 {
 		j.names = make(map[string]bool, len(facts.Functions))
 		for _, f := range facts.Functions {
@@ -179,6 +182,22 @@ func (j *judge) segment(words []shell.Word, text, via string) *segment {
 
 // standing adds what follows from where a command stands.
 func (j *judge) standing(s *segment, c *shell.Command) {
+	j.carrels(s)
+	if c.From < 0 && s.spec != nil && j.readsCode(s) && !shells[s.spec.name] {
+		if !inputGiven(c) {
+			s.add(TerminalInteractive, s.program)
+		}
+		for _, r := range c.Redirects {
+			switch r.Mode {
+			case shell.Heredoc, shell.String:
+				s.add(CodeExecute, r.Target.Text)
+				j.codeText(s, r.Target.Text)
+			case shell.Read, shell.ReadWrite:
+				s.add(CodeExecute, r.Target.Text)
+			case shell.Write, shell.Append, shell.Duplicate:
+			}
+		}
+	}
 	if c.From >= 0 && s.spec != nil && j.readsCode(s) {
 		source := j.sourceOf(c.From)
 		if source == NoCapability {
@@ -188,6 +207,27 @@ func (j *judge) standing(s *segment, c *shell.Command) {
 		}
 	}
 }
+
+// changing are capabilities that harm what they are used on.
+var changing = SetOf(ServiceMutate, ProcessSignal, ProcessTrace, AccountMutate, PackageMutate, Persistence, PrivilegeEscalate, ProcessPriority)
+
+// carrels adds what is done to carrel by name and not by path.
+func (j *judge) carrels(s *segment) {
+	if s.caps&changing == 0 || s.spec != nil && s.spec.name == "carrel" {
+		return
+	}
+	for _, w := range s.words[min(1, len(s.words)):] {
+		if strings.Contains(w.Text, "carrel") && !strings.Contains(w.Text, "/") || carrelPrograms.MatchString(w.Text) {
+			if s.caps&SetOf(PrivilegeEscalate) != 0 && s.caps&(changing&^SetOf(PrivilegeEscalate)) == 0 && s.program == "sudo" {
+				continue // what sudo runs is judged itself
+			}
+			s.add(CarrelTamper, w.Text)
+			return
+		}
+	}
+}
+
+var carrelPrograms = regexp.MustCompile(`\bcarrel(?:d|-broker|-executor|-egress)\b`)
 
 // readsCode reports whether a command runs what it reads from its input.
 func (j *judge) readsCode(s *segment) bool { return s.caps.Has(interpretsInput) }
@@ -242,6 +282,9 @@ func (j *judge) command(s *segment) {
 		return
 	}
 	if name := w.Text; j.names[name] {
+		if c := s.fact; c != nil && c.Context.Function == name && (c.Context.Background || c.From >= 0 || c.Into >= 0) {
+			s.add(ResourceExhaust, name+" calls itself again and again")
+		}
 		s.program = w.Text
 		return // its body is judged where it stands
 	}
@@ -290,8 +333,9 @@ func (j *judge) programName(s *segment, text string) string {
 	if programDirs[strings.TrimSuffix(dir, "/")] {
 		return base
 	}
-	if j.k.programs[p] != nil {
-		return p
+	if base == "gradlew" || base == "mvnw" {
+		s.add(CodeExecute, text) // a project's own copy of a known program
+		return base
 	}
 	return ""
 }
@@ -662,6 +706,9 @@ func (c *condition) holds(p *parsed) bool {
 	if c.firstPattern != nil && (len(p.operands) == 0 || !c.firstPattern.MatchString(p.operands[0].Text)) {
 		return false
 	}
+	if c.secondPattern != nil && (len(p.operands) < 2 || !c.secondPattern.MatchString(p.operands[1].Text)) {
+		return false
+	}
 	if c.anyPattern != nil {
 		for i := range p.operands {
 			if c.anyPattern.MatchString(p.operands[i].Text) {
@@ -749,6 +796,16 @@ func (j *judge) pathEffect(s *segment, w shell.Word, a access) {
 	}
 	if set, class := j.k.paths.caps(p, glob, a); set != 0 {
 		s.addSet(set, w.Text+" ("+class+")")
+	}
+	if w.Dynamic && strings.Contains(p, unknownPart) {
+		// What is unknown may be nothing, or a slash.
+		for _, by := range [...]string{"", "/"} {
+			v := path.Clean(strings.ReplaceAll(p, unknownPart, by))
+			if v != "/" && v != "." && !strings.HasPrefix(p, unknownPart+"/") {
+				set, class := j.k.paths.caps(v, false, a)
+				s.addSet(set&SetOf(SecretRead), w.Text+" ("+class+")")
+			}
+		}
 	}
 	if a == accessDelete || a == accessMode {
 		j.destroys(s, w, p, a)

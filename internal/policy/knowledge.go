@@ -79,6 +79,7 @@ type condition struct {
 	min, max      int // operands
 	first         map[string]bool
 	firstPattern  *regexp.Regexp
+	secondPattern *regexp.Regexp
 	anyPattern    *regexp.Regexp // of any word
 	operands      operands
 	hasOps        bool
@@ -509,6 +510,7 @@ func (c *compiler) conditions(s *spec, t *tree) error {
 				return err
 			}},
 			field{"first_matches", pattern(&w.firstPattern)},
+			field{"second_matches", pattern(&w.secondPattern)},
 			field{"any_matches", pattern(&w.anyPattern)},
 			field{"operands", func(t *tree) (err error) {
 				var caps Set

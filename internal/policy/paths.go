@@ -176,14 +176,19 @@ func (pt *pathTable) caps(p string, glob bool, a access) (Set, string) {
 
 // match reports whether the parts of a path fit; with glob, whether some path that fits
 // them, as a pattern of the shell, does.
-func (p pathPattern) match(parts []string, glob bool) bool {
+func (p pathPattern) match(parts []string, glob bool) bool { return p.fits(parts, glob, false) }
+
+// below is match for what may stand in any directory.
+func (p pathPattern) below(parts []string, glob bool) bool { return p.fits(parts, glob, true) }
+
+func (p pathPattern) fits(parts []string, glob, anywhere bool) bool {
 	for len(p) > 0 {
 		if p[0] == "**" {
 			if len(p) == 1 {
 				return len(parts) > 0
 			}
 			for i := range parts {
-				if p[1:].match(parts[i:], glob) {
+				if p[1:].below(parts[i:], glob) {
 					return true
 				}
 			}
@@ -194,21 +199,28 @@ func (p pathPattern) match(parts []string, glob bool) bool {
 		}
 		if parts[0] != p[0] {
 			if glob && strings.ContainsAny(parts[0], "*?[") {
-				if !overlap(parts[0], p[0]) {
+				if !overlap(parts[0], p[0], anywhere) {
 					return false
 				}
 			} else if ok, err := path.Match(p[0], parts[0]); err != nil || !ok {
 				return false
 			}
 		}
-		p, parts = p[1:], parts[1:]
+		p, parts, anywhere = p[1:], parts[1:], false
 	}
 	return len(parts) == 0
 }
 
 // overlap reports whether some name fits both patterns. A leading wildcard of the shell's
-// does not stand for a dot.
-func overlap(glob, pattern string) bool {
+// does not stand for a dot. All files, or all with an ending, are not taken for what may
+// be anywhere: that would be said of each "*.txt".
+func overlap(glob, pattern string, anywhere bool) bool {
+	if anywhere && glob == "*" {
+		return false
+	}
+	if ending, ok := strings.CutPrefix(glob, "*."); ok && !strings.ContainsAny(ending, "*?[") {
+		return strings.HasPrefix(pattern, "*") && strings.HasSuffix(pattern, "."+ending) || !anywhere && !strings.Contains(pattern, "*") && strings.HasSuffix(pattern, "."+ending)
+	}
 	if strings.HasPrefix(pattern, ".") && !strings.HasPrefix(glob, ".") {
 		return false
 	}

@@ -41,6 +41,22 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 	nothing := func(*judge, *segment, []shell.Word) {}
 	table := []role{
 		{name: "text", apply: nothing},
+		{name: "show", apply: each(func(_ *judge, s *segment, w shell.Word) {
+			if w.Dynamic && secretName.MatchString(w.Text) {
+				s.add(SecretRead, w.Text)
+			}
+		})},
+		{name: "package", apply: each(func(_ *judge, s *segment, w shell.Word) {
+			if strings.Contains(w.Text, "://") || strings.HasPrefix(w.Text, "git+") || strings.HasPrefix(w.Text, "github:") {
+				s.add(NetworkIn, w.Text)
+			}
+		})},
+		{name: "pgurl", apply: each(func(j *judge, s *segment, w shell.Word) {
+			if strings.Contains(w.Text, "://") {
+				j.out(s, w)
+			}
+		})},
+		{name: "server", apply: each(func(j *judge, s *segment, w shell.Word) { j.out(s, w) })},
 		{name: "stat", apply: paths(accessStat)},
 		{name: "read", apply: paths(accessRead)},
 		{name: "tree", apply: paths(accessTree)},
@@ -176,7 +192,6 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 			}
 		})},
 		{name: "data", apply: each(func(j *judge, s *segment, w shell.Word) {
-			s.add(NetworkOut, w.Text)
 			if f, ok := strings.CutPrefix(w.Text, "@"); ok {
 				j.pathEffect(s, part(w, f), accessRead)
 			} else if _, f, ok := strings.Cut(w.Text, "=@"); ok {
@@ -217,6 +232,7 @@ func (j *judge) nested(s *segment, words []shell.Word) {
 	}
 	n.nested = true
 	j.command(n)
+	j.carrels(n)
 }
 
 func (s *segment) name() string {
@@ -242,7 +258,7 @@ func (j *judge) shellText(s *segment, w shell.Word) {
 		return
 	}
 	facts := shell.Nested(w.Text, shell.Bash, j.depth+1, j.limits)
-	inner := &judge{k: j.k, q: j.q, facts: &facts, dir: j.dir, depth: j.depth + 1, limits: j.limits, names: j.names}
+	inner := &judge{k: j.k, q: j.q, facts: &facts, dir: j.dir, depth: j.depth + 1, limits: j.limits, names: j.names, inside: j.inside}
 	if inner.depth > maxNesting {
 		s.add(InputInvalid, "commands within commands are too deep to be judged")
 		return
@@ -333,9 +349,22 @@ func remotePath(t string) bool {
 }
 
 var (
-	loopback = regexp.MustCompile(`^(?:https?|ftp|tcp|ws|wss|redis|postgres(?:ql)?|mysql)?(?:://)?(?:[^@/\s]*@)?(?:localhost|127(?:\.[0-9]+){3}|\[::1\]|::1|0\.0\.0\.0)(?::[0-9]+)?(?:[/?#].*)?$`)
+	loopback = regexp.MustCompile(`^unix:|^/|^(?:https?|ftp|tcp|ws|wss|redis|postgres(?:ql)?|mysql)?(?:://)?(?:[^@/\s]*@)?(?:localhost|127(?:\.[0-9]+){3}|\[::1\]|::1|0\.0\.0\.0)(?::[0-9]+)?(?:[/?#].*)?$`)
 	metadata = regexp.MustCompile(`169\.254\.169\.254|metadata\.google\.internal|100\.100\.100\.200|fd00:ec2::254|169\.254\.170\.2`)
 )
+
+// out judges a host that something is sent to. In a workspace its own services are within.
+func (j *judge) out(s *segment, w shell.Word) {
+	if !w.Dynamic && (loopback.MatchString(w.Text) || strings.HasPrefix(w.Text, ":")) {
+		if j.inside {
+			s.add(NetworkQuery, w.Text)
+			return
+		}
+	}
+	s.add(NetworkOut, w.Text)
+}
+
+var secretName = regexp.MustCompile(`(?i)\$\{?!?[A-Z0-9_]*(?:TOKEN|SECRET|PASSW|PASSPHRASE|API_?KEY|PRIVATE_?KEY|ACCESS_KEY|CREDENTIAL)`)
 
 // fetch judges an address that is read.
 func (j *judge) fetch(s *segment, w shell.Word) {
@@ -366,6 +395,7 @@ var codeWords = []struct {
 	{regexp.MustCompile(`\b(?:os\.system|subprocess|popen|exec[lv]p?e?\b|spawn|child_process|system\s*\(|shell_exec|passthru|Process\.|Runtime\.getRuntime|qx[/{(]|` + "`" + `[^` + "`" + `]+` + "`" + `|pty\.)`), SetOf(CommandExecute)},
 	{regexp.MustCompile(`(?i)\b(?:socket|urllib|requests\.|http\.client|httplib|urlopen|fetch\s*\(|net\.connect|TCPSocket|IO::Socket|LWP|open-uri|Net::HTTP|fsockopen|paramiko|ftplib|smtplib|curl_exec|file_get_contents\s*\(\s*['"]https?)`), SetOf(NetworkOut)},
 	{regexp.MustCompile(`(?i)\b(?:HTTPServer|socketserver|\.listen\s*\(|TCPServer|\.bind\s*\(|createServer)`), SetOf(NetworkListen)},
+	{regexp.MustCompile(`(?i)(?:rmtree|rmSync|rm_rf|remove_tree|remove)\b.*(?:expanduser|homedir|\$ENV\{HOME\}|ENV\[.HOME|os\.environ\[.HOME|Path\.home|['"](?:/|~|/home|/etc|/usr|/var)/?['"])`), SetOf(FilesystemDestroy)},
 	{regexp.MustCompile(`\b(?:shutil\.rmtree|os\.remove|os\.unlink|unlink\b|rmdir|rmSync|rm_rf|FileUtils\.rm|File\.delete|remove_tree|rmtree|os\.truncate)`), SetOf(FilesystemDelete)},
 	{regexp.MustCompile(`(?:\bopen\s*\([^)]*['"][wax]b?\+?['"]|writeFile|write_text|write_bytes|File\.write|file_put_contents|shutil\.(?:copy|move)|os\.rename|appendFile|copyFile)`), SetOf(FilesystemWrite)},
 	{regexp.MustCompile(`\b(?:os\.setuid|setuid|setgid|seteuid|POSIX::setuid)\b`), SetOf(PrivilegeEscalate)},

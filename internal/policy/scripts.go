@@ -12,6 +12,9 @@ func (j *judge) sed(s *segment, w shell.Word) {
 	text := w.Text
 	if w.Dynamic {
 		text = known(text)
+		if strings.Trim(text, unknownPart) == "" {
+			s.add(ShellDynamic, w.Source)
+		}
 	}
 	if !j.sedScript(s, w, text) {
 		s.add(CodeExecute, w.Text)
@@ -141,6 +144,9 @@ func (j *judge) awk(s *segment, w shell.Word) {
 	t := w.Text
 	if w.Dynamic {
 		t = known(t)
+		if strings.Trim(t, unknownPart) == "" {
+			s.add(ShellDynamic, w.Source)
+		}
 	}
 	var (
 		printing bool

@@ -27,6 +27,8 @@ func init() { //nolint:gochecknoinits // they refer to functions that refer to t
 		"make":   (*judge).makeArguments,
 		"docker": (*judge).docker,
 		"source": (*judge).source,
+		"fd":     (*judge).fd,
+		"feed":   (*judge).feed,
 	}
 }
 
@@ -166,6 +168,15 @@ func (j *judge) xargs(s *segment, p *parsed, rest []shell.Word) {
 			}
 		}
 	}
+	braces := false
+	for i := range words {
+		if strings.Contains(words[i].Text, "{}") {
+			words[i].Dynamic, braces = true, true
+		}
+	}
+	if !braces && !hasFlag(p, "-a") {
+		words = append(words, shell.Word{Text: "$input", Source: "its input", Dynamic: true})
+	}
 	j.nested(s, words)
 	if n := j.segs[len(j.segs)-1]; n.nested && n.spec != nil && (shells[n.spec.name] || n.spec.caps.Has(CodeExecute)) {
 		n.add(ShellDynamic, "what xargs reads is run")
@@ -179,12 +190,20 @@ var (
 
 // grep judges a search for secrets over a whole tree.
 func (j *judge) grep(s *segment, p *parsed, _ []shell.Word) {
-	if !s.recursive() && programName(s.words[0].Text) != "rg" {
-		return
-	}
 	pattern := ""
 	for i := range p.flags {
 		pattern += p.flags[i].value.Text + " "
+	}
+	if s.fact != nil && s.fact.From >= 0 && len(p.operands) > 0 && hunted.MatchString(pattern+p.operands[0].Text) {
+		if before := j.facts.Commands[s.fact.From].Argv; len(before) > 0 {
+			switch before[0].Text {
+			case "env", "printenv", "set", "declare", "export", "typeset":
+				s.add(SecretRead, "looks for "+p.operands[0].Text+" in the environment")
+			}
+		}
+	}
+	if !s.recursive() && programName(s.words[0].Text) != "rg" {
+		return
 	}
 	for i, w := range p.operands {
 		if i == 0 {
@@ -196,6 +215,43 @@ func (j *judge) grep(s *segment, p *parsed, _ []shell.Word) {
 			s.add(SecretRead, "looks for "+pattern+" in all of "+w.Text)
 		}
 	}
+}
+
+// fd runs a command for each file it finds; all words behind -x are that command.
+func (j *judge) fd(s *segment, _ *parsed, _ []shell.Word) {
+	words := s.words[1:]
+	for i := range words {
+		switch words[i].Text {
+		case "-x", "--exec", "-X", "--exec-batch":
+			if cmd := words[i+1:]; len(cmd) > 0 {
+				s.add(CommandExecute, cmd[0].Text)
+				j.nested(s, append(append([]shell.Word{}, cmd...), shell.Word{Text: "$found", Source: "what it finds", Dynamic: true}))
+			}
+			return
+		}
+	}
+}
+
+// feed judges parallel, which runs its words with what it reads, or what it reads.
+func (j *judge) feed(s *segment, p *parsed, rest []shell.Word) {
+	words := append(append([]shell.Word{}, p.operands...), rest...)
+	for i := range words {
+		if t := words[i].Text; strings.HasPrefix(t, ":::") || strings.HasPrefix(t, "::::") {
+			words = words[:i]
+			break
+		}
+	}
+	if len(words) == 0 {
+		s.add(ShellDynamic, "what it reads is run")
+		s.add(CodeExecute, "its input")
+		return
+	}
+	text := join(words)
+	if !strings.Contains(text.Text, "{") {
+		text.Text += ` "$input"`
+	}
+	text.Dynamic = false
+	j.shellText(s, text)
 }
 
 func valueOf(p *parsed, names ...string) (shell.Word, bool) {
@@ -220,6 +276,11 @@ func (j *judge) curl(s *segment, p *parsed, _ []shell.Word) {
 		reads = true
 	}
 	out, toFile := valueOf(p, "-o")
+	sends := hasFlag(p, "-d", "-F", "-T", "--url-query")
+	for i := range p.flags {
+		v := p.flags[i].value
+		sends = sends || p.flags[i].flag.name == "-H" && (v.Dynamic || strings.HasPrefix(strings.ToLower(v.Text), "authorization"))
+	}
 	quiet := hasFlag(p, "-I") || toFile && out.Text == "/dev/null"
 	urls := append([]shell.Word{}, p.operands...)
 	for i := range p.flags {
@@ -232,8 +293,8 @@ func (j *judge) curl(s *segment, p *parsed, _ []shell.Word) {
 		switch {
 		case strings.HasPrefix(t, "telnet:"), strings.HasPrefix(t, "gopher:"), strings.HasPrefix(t, "dict:"), strings.HasPrefix(t, "smtp"), strings.HasPrefix(t, "tftp:"):
 			s.add(NetworkOut, w.Text)
-		case !reads:
-			s.add(NetworkOut, method.Text+" "+w.Text)
+		case !reads || sends:
+			j.out(s, w)
 		case quiet && !w.Dynamic && !strings.Contains(w.Text, "?") && !metadata.MatchString(w.Text) && s.caps&SetOf(NetworkOut) == 0:
 			s.add(NetworkQuery, w.Text)
 		default:
@@ -275,7 +336,7 @@ func (j *judge) tar(s *segment, p *parsed, _ []shell.Word) {
 	var file shell.Word
 	hasFile := false
 	if len(s.words) > 1 {
-		if t := s.words[1].Text; t != "" && t[0] != '-' && strings.Trim(t, "ABCcdfhijJkmMopPrRtTuUvwxXzZ") == "" {
+		if t := s.words[1].Text; t != "" && t[0] != '-' && strings.Trim(t, "ABCcdfhijJkmMoOpPrRtTuUvwxXzZ") == "" {
 			mode = t
 			if len(operands) > 0 {
 				operands = operands[1:]
