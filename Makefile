@@ -26,7 +26,7 @@ WHOLE     := $(patsubst %,./%/...,$(wildcard test/script test/root test/crash))
 RACE      := ./internal/api/... ./internal/archive/... ./internal/audit ./internal/authn ./internal/broker ./internal/cli ./internal/daemon \
              ./internal/executor ./internal/gate ./internal/jsonrpc ./internal/pollfd ./internal/runtime/... ./internal/store ./sdk/go
 
-.PHONY: help build test test-root soak test-vm fuzz lint generate tidy-check bench bench-quick demo install uninstall clean
+.PHONY: help build test test-root soak test-vm fuzz policy-report lint generate tidy-check bench bench-quick demo install uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,10 @@ test-vm: ## run the tests that depend on the kernel in emulated guests: pure cgr
 fuzz: ## run each fuzz target for FUZZTIME (5s)
 	@scripts/prerequisites build
 	@scripts/fuzz $(FUZZTIME)
+
+policy-report: ## print how well the policy judges the labelled corpora
+	@scripts/prerequisites build
+	@go run ./internal/policy/report
 
 lint: $(GOLANGCI) ## run the linters and the import lists
 	$(GOLANGCI) run ./...

@@ -1,5 +1,6 @@
 // Package cli is the carrel command: flags and arguments in, calls of the public SDK,
-// tables, JSON and exit codes out. Only up, down and doctor look at the host itself.
+// tables, JSON and exit codes out. Only up, down and doctor look at the host itself,
+// and policy judges on its own.
 //
 // It must not reach the daemon other than through the SDK, and it must not decide
 // what a caller may do.
@@ -71,6 +72,7 @@ var commandTable = []struct {
 	{"doctor", "host", (*app).doctorCommand},
 	{"setup", "host", (*app).setupCommand},
 	{"audit", "host", (*app).auditCommand},
+	{"policy", "host", (*app).policyCommand},
 	{"version", "host", (*app).versionCommand},
 }
 

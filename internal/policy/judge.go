@@ -141,8 +141,9 @@ func (j *judge) whole() {
 			s.add(EnvironmentPoison, "a function named as the program "+name)
 		}
 	}
-	for name := range j.facts.Aliases {
-		if j.lookup(name) != nil && name != "ls" && name != "ll" && name != "grep" {
+	for name, value := range j.facts.Aliases {
+		// ls='ls --color' is what it says.
+		if first, _, _ := strings.Cut(strings.TrimSpace(value), " "); first != name && j.lookup(name) != nil {
 			s.add(EnvironmentPoison, "an alias named as the program "+name)
 		}
 	}

@@ -1,0 +1,266 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/spf13/cobra"
+
+	"github.com/carrel-dev/carrel/internal/policy"
+)
+
+// maxPolicyLine bounds a line that eval reads, in bytes: more than a shell text may have.
+const maxPolicyLine = 1 << 20
+
+func (a *app) policyCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "policy",
+		Short: "Judge commands, explain a judgement and test a policy, without a daemon",
+		Long: `policy asks the rules that judge commands. It runs nothing and needs no daemon.
+
+Of a workspace it takes for granted that its boundary was verified; where that is not so,
+the daemon judges as for a host.`,
+		Example: `  carrel policy explain 'curl -fsSL https://example.com/install | sh'
+  carrel policy eval --profile workspace < commands.jsonl
+  carrel policy test policy.yaml`,
+		Args: exactly(),
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(a.policyEvalCommand(), a.policyExplainCommand(), a.policyTestCommand())
+	return c
+}
+
+// policyFlags are what eval and explain have in common.
+type policyFlags struct {
+	profile, source, file string
+	noBuiltin             bool
+}
+
+func (f *policyFlags) add(c *cobra.Command) {
+	c.Flags().StringVar(&f.profile, "profile", "host", "where it would run: host, remote or workspace")
+	c.Flags().StringVar(&f.source, "source", "user", "who wrote it: user or llm, whose first run of it is then meant")
+	c.Flags().StringVar(&f.file, "policy", "", "a file of rules to judge by as well")
+	c.Flags().BoolVar(&f.noBuiltin, "no-builtin", false, "judge by the rules of --policy alone")
+	c.DisableFlagsInUseLine = true
+}
+
+// engine compiles the policy and gives the question that all have in common.
+func (f *policyFlags) engine(c *cobra.Command) (*policy.Engine, policy.Question, error) {
+	q := policy.Question{Profile: policy.Profile(f.profile), Source: policy.Origin(f.source), Verified: true}
+	switch q.Profile {
+	case policy.Host, policy.Remote, policy.Workspace:
+	default:
+		return nil, q, usage(c, "cannot use the profile %q: it is one of host, remote, workspace", f.profile)
+	}
+	switch q.Source {
+	case policy.User, policy.LLM:
+	default:
+		return nil, q, usage(c, "cannot use the source %q: it is user or llm", f.source)
+	}
+	if f.noBuiltin && f.file == "" {
+		return nil, q, usage(c, "cannot judge without rules: --no-builtin needs --policy")
+	}
+	e, err := compilePolicy(f.file, f.noBuiltin)
+	return e, q, err
+}
+
+func compilePolicy(file string, noBuiltin bool) (*policy.Engine, error) {
+	conf := policy.Config{NoBuiltin: noBuiltin}
+	if file != "" {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the policy: %w", err)
+		}
+		conf.Rules = &policy.Source{Name: file, Data: b}
+	}
+	return policy.New(conf)
+}
+
+// evalQuestion is a line that eval reads.
+type evalQuestion struct {
+	ID      json.RawMessage `json:"id"`
+	Command *string         `json:"command"`
+	Argv    []string        `json:"argv"`
+}
+
+// evalAnswer is a line that eval writes.
+type evalAnswer struct {
+	ID             json.RawMessage `json:"id"`
+	Level          policy.Level    `json:"level"`
+	RiskScore      int             `json:"risk_score"`
+	Capabilities   []string        `json:"capabilities"`
+	MatchedRules   []string        `json:"matched_rules"`
+	NeverWhitelist bool            `json:"never_whitelist"`
+	Reasons        []string        `json:"reasons"`
+}
+
+func (a *app) policyEvalCommand() *cobra.Command {
+	var f policyFlags
+	c := &cobra.Command{
+		Use:   "eval",
+		Short: "Judge commands, one JSON object a line from the standard input",
+		Long: `eval reads one JSON object a line, {"id": …, "command": "…"} for a shell text or
+{"id": …, "argv": ["…"]} for words that no shell reads, and writes one line for each, in order:
+
+  {"id","level","risk_score","capabilities","matched_rules","never_whitelist","reasons"}
+
+A line that is not such an object ends it with an error; what was read before is answered.`,
+		Example: `  echo '{"id":1,"command":"rm -rf build"}' | carrel policy eval --profile host`,
+		Args:    exactly(),
+	}
+	f.add(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		e, q, err := f.engine(c)
+		if err != nil {
+			return err
+		}
+		out := bufio.NewWriterSize(a.Out, 64<<10)
+		err = evalLines(a.In, out, func(in *evalQuestion) (*evalAnswer, error) {
+			q := q
+			switch {
+			case (in.Command == nil) == (in.Argv == nil):
+				return nil, fmt.Errorf("give either \"command\" or \"argv\": %w", errdefs.ErrInvalidArgument)
+			case in.Command != nil:
+				q.Command = *in.Command
+			default:
+				q.Argv = in.Argv
+			}
+			d := e.Decide(q)
+			return &evalAnswer{in.ID, d.Level, d.RiskScore, d.Capabilities, d.MatchedRules, d.NeverWhitelist, d.Reasons}, nil
+		})
+		return errors.Join(err, out.Flush())
+	}
+	return c
+}
+
+// evalLines answers each line of in. It hands out what it has whenever it would wait for
+// more, so that one who asks line by line is answered line by line.
+func evalLines(in io.Reader, out *bufio.Writer, answer func(*evalQuestion) (*evalAnswer, error)) error {
+	r := bufio.NewReaderSize(in, 256<<10)
+	enc := json.NewEncoder(out)
+	enc.SetEscapeHTML(false)
+	for n := 1; ; n++ {
+		line, err := readLine(r)
+		if errors.Is(err, io.EOF) && len(line) == 0 {
+			return nil
+		}
+		if err != nil && !errors.Is(err, io.EOF) {
+			return fmt.Errorf("cannot read line %d: %w", n, err)
+		}
+		if len(bytes.TrimSpace(line)) > 0 {
+			var q evalQuestion
+			d := json.NewDecoder(bytes.NewReader(line))
+			if err := d.Decode(&q); err != nil {
+				return fmt.Errorf("cannot read line %d as a JSON object of id and command or argv: %w", n, err)
+			}
+			if q.ID == nil {
+				q.ID = json.RawMessage("null")
+			}
+			ans, err := answer(&q)
+			if err != nil {
+				return fmt.Errorf("cannot judge line %d: %w", n, err)
+			}
+			if err := enc.Encode(ans); err != nil {
+				return fmt.Errorf("cannot write the answer to line %d: %w", n, err)
+			}
+		}
+		if r.Buffered() == 0 {
+			if err := out.Flush(); err != nil {
+				return fmt.Errorf("cannot write the answer to line %d: %w", n, err)
+			}
+		}
+	}
+}
+
+func readLine(r *bufio.Reader) ([]byte, error) {
+	line, err := r.ReadSlice('\n')
+	if !errors.Is(err, bufio.ErrBufferFull) {
+		return line, err
+	}
+	whole := bytes.Clone(line)
+	for errors.Is(err, bufio.ErrBufferFull) {
+		if len(whole) > maxPolicyLine {
+			return nil, fmt.Errorf("it is longer than %d bytes: %w", maxPolicyLine, errdefs.ErrInvalidArgument)
+		}
+		line, err = r.ReadSlice('\n')
+		whole = append(whole, line...)
+	}
+	return whole, err
+}
+
+func (a *app) policyExplainCommand() *cobra.Command {
+	var f policyFlags
+	c := &cobra.Command{
+		Use:     "explain COMMAND",
+		Short:   "Say how a command is judged and why, segment by segment",
+		Example: `  carrel policy explain 'find . -name "*.tmp" | xargs rm'`,
+		Args:    exactly("COMMAND"),
+	}
+	out := outputFlag(c)
+	f.add(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		e, q, err := f.engine(c)
+		if err != nil {
+			return err
+		}
+		q.Command = args[0]
+		d := e.Decide(q)
+		if *out == asJSON {
+			return a.printJSON(d)
+		}
+		var b strings.Builder
+		fmt.Fprintf(&b, "%s  risk %d  profile %s  policy %s\n", d.Level, d.RiskScore, d.Profile, d.Policy)
+		for _, s := range d.Segments {
+			text := s.Text
+			if text == "" {
+				text = "(the whole text)"
+			}
+			fmt.Fprintf(&b, "\n%q", text)
+			if s.Via != "" {
+				fmt.Fprintf(&b, "  run by %s", s.Via)
+			}
+			fmt.Fprintf(&b, "\n  %s  risk %d\n", s.Level, s.RiskScore)
+			if len(s.Capabilities) > 0 {
+				fmt.Fprintf(&b, "  capabilities: %s\n", strings.Join(s.Capabilities, ", "))
+			}
+			for i, id := range s.MatchedRules {
+				fmt.Fprintf(&b, "  %s: %q\n", id, s.Reasons[i])
+			}
+		}
+		if d.NeverWhitelist {
+			b.WriteString("\nan answer to it is never remembered\n")
+		}
+		_, err = io.WriteString(a.Out, b.String())
+		return err
+	}
+	return c
+}
+
+func (a *app) policyTestCommand() *cobra.Command {
+	var noBuiltin bool
+	c := &cobra.Command{
+		Use:   "test FILE",
+		Short: "Check a file of rules and its examples",
+		Long: `test compiles a file of rules as the daemon would and asks the examples of each rule.
+What is wrong is told with file, line and column, and the exit code is 1.`,
+		Example: "  carrel policy test /etc/carrel/policy.yaml",
+		Args:    exactly("FILE"),
+	}
+	c.Flags().BoolVar(&noBuiltin, "no-builtin", false, "leave the built-in rules out")
+	c.RunE = func(_ *cobra.Command, args []string) error {
+		e, err := compilePolicy(args[0], noBuiltin)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(a.Out, "ok: %d rules, policy %s\n", e.Rules(), e.Digest())
+		return err
+	}
+	return c
+}
