@@ -316,6 +316,8 @@ func (j *judge) command(s *segment) {
 var programDirs = map[string]bool{
 	"/bin": true, "/sbin": true, "/usr/bin": true, "/usr/sbin": true, "/usr/local/bin": true, "/usr/local/sbin": true,
 	"/snap/bin": true, "/usr/games": true, "/usr/libexec": true, "/usr/local/go/bin": true,
+	"/lib": true, "/lib64": true, "/usr/lib": true, "/usr/lib64": true, "/lib/x86_64-linux-gnu": true, "/usr/lib/x86_64-linux-gnu": true,
+	"/lib/aarch64-linux-gnu": true, "/etc/init.d": true,
 }
 
 // programName returns what a program is known by, "" if nobody can know.

@@ -35,8 +35,11 @@ func (m *matcher) matches(u *subject) (bool, error) {
 	if m.llmFirstRun && u.llm && !u.q.Seen {
 		return true, nil
 	}
-	if m.interactive && (u.s.caps.Has(TerminalInteractive) || u.engine.interactive.is(u.tokens)) {
-		return true, nil
+	if m.interactive {
+		// The lists of a policy take the place of the knowledge.
+		if lists := &u.engine.interactive; lists.commands != nil && lists.is(u.tokens) || lists.commands == nil && u.s.caps.Has(TerminalInteractive) {
+			return true, nil
+		}
 	}
 	for _, p := range m.embeddedRegex {
 		for _, text := range [...]string{u.whole, u.s.text, strings.Join(u.tokens, " ")} {

@@ -41,6 +41,8 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 	nothing := func(*judge, *segment, []shell.Word) {}
 	table := []role{
 		{name: "text", apply: nothing},
+		// For a special treatment: the options of what is run are not those of the runner.
+		{name: "rest", rest: true, apply: nothing},
 		{name: "show", apply: each(func(_ *judge, s *segment, w shell.Word) {
 			if w.Dynamic && secretName.MatchString(w.Text) {
 				s.add(SecretRead, w.Text)
@@ -233,6 +235,7 @@ func (j *judge) nested(s *segment, words []shell.Word) {
 	n.nested = true
 	j.command(n)
 	j.carrels(n)
+	s.caps |= n.caps & (1 << interpretsInput) // it is fed what its runner is fed
 }
 
 func (s *segment) name() string {
