@@ -184,6 +184,14 @@ func (j *judge) segment(words []shell.Word, text, via string) *segment {
 // standing adds what follows from where a command stands.
 func (j *judge) standing(s *segment, c *shell.Command) {
 	j.carrels(s)
+	for _, r := range c.Redirects {
+		switch {
+		case r.Mode == shell.Read && s.caps.Has(NetworkQuery) && r.Target.Text != "/dev/null":
+			s.add(NetworkOut, r.Target.Text) // what it asks with is a file
+		case s.program == "yes" && (r.Mode == shell.Write || r.Mode == shell.Append) && !harmlessTargets[r.Target.Text]:
+			s.add(ResourceExhaust, "endless output to "+r.Target.Text)
+		}
+	}
 	if c.From < 0 && s.spec != nil && j.readsCode(s) && !shells[s.spec.name] {
 		if !inputGiven(c) {
 			s.add(TerminalInteractive, s.program)
@@ -357,6 +365,11 @@ func (j *judge) lookup(name string) *spec {
 			return f.spec
 		}
 	}
+	for _, prefix := range [...]string{"x86_64-linux-gnu-", "aarch64-linux-gnu-"} {
+		if rest, ok := strings.CutPrefix(name, prefix); ok {
+			return j.lookup(rest)
+		}
+	}
 	short := strings.TrimRight(name, "0123456789.")
 	short = strings.TrimSuffix(short, "-")
 	if short != name && short != "" {
@@ -372,7 +385,12 @@ type parsed struct {
 	after    []shell.Word // behind --
 	dashes   bool
 	unknown  string // a flag that is not known
+	doing    string // one that by its name does something
 }
+
+// doing are names of options that no table lists and that say what they do. A program
+// that is known to look only is not known to do that.
+var doing = regexp.MustCompile(`^--?(?:(?:delete|remove|set|write|exec|clear|reset|purge|install|kill|uninstall|flush|erase|wipe|drop|grant|revoke)(?:-[a-z-]+)?|update|add|enable|disable|fix|in-?place|overwrite|create|upgrade|restore|command|run|shell|script|unload|save|edit|modify|change|rename|move|import|init|apply|restart|reload|shutdown|reboot|propupd|repair|rebuild|unlock|lock|mount|umount|unmount|attach|detach|upload|push|listen|serve|daemon|hook|plugin|preprocessor|rotate|logout|unregister|rsh)$`)
 
 type flagUse struct {
 	flag  *flag
@@ -517,6 +535,9 @@ func (j *judge) flag(sp *spec, words []shell.Word, p *parsed) (int, bool) {
 			return use(f, part(w, w.Text[len(f.name):]), true)
 		}
 		p.unknown = name
+		if doing.MatchString(name) {
+			p.doing = name
+		}
 		return 0, false
 	}
 	// A cluster of short options, the last perhaps with its value.
@@ -598,6 +619,9 @@ func (j *judge) effects(s *segment, sp *spec, p *parsed, rest []shell.Word) {
 		if at.strict && p.unknown != "" {
 			s.add(ProgramUnknown, s.program+" "+p.unknown)
 		}
+	}
+	if p.doing != "" && s.caps&^harmless == 0 {
+		s.add(ProgramUnknown, s.program+" "+p.doing)
 	}
 	skip := 0
 	for i := range p.flags {

@@ -38,7 +38,9 @@ type pathTable struct {
 	classes []*pathClass
 	// byPart finds patterns by a part without wildcards; rest are those without one.
 	byPart map[string][]placed
-	rest   []placed
+	// byExt finds those of all files with an ending.
+	byExt map[string][]placed
+	rest  []placed
 }
 
 type placed struct {
@@ -46,7 +48,9 @@ type placed struct {
 	pattern pathPattern
 }
 
-func newPathTable() *pathTable { return &pathTable{byPart: map[string][]placed{}} }
+func newPathTable() *pathTable {
+	return &pathTable{byPart: map[string][]placed{}, byExt: map[string][]placed{}}
+}
 
 // unknownPart stands for a part of a path that is not known.
 const unknownPart = "\x00"
@@ -125,6 +129,10 @@ func (pt *pathTable) add(c *pathClass) {
 				key = part
 			}
 		}
+		if ext, ok := strings.CutPrefix(p[len(p)-1], "*."); ok && key == "" && len(p) == 2 && !strings.ContainsAny(ext, "*?[.") {
+			pt.byExt[ext] = append(pt.byExt[ext], placed{c, p})
+			continue
+		}
 		if key == "" {
 			pt.rest = append(pt.rest, placed{c, p})
 			continue
@@ -138,9 +146,10 @@ func (pt *pathTable) caps(p string, glob bool, a access) (Set, string) {
 	var found Set
 	var name string
 	parts := strings.Split(strings.TrimPrefix(p, "/"), "/")
+	relative := !strings.HasPrefix(p, "/")
 	try := func(at placed) {
 		set := at.class.caps[a]
-		if set|found == found || !at.pattern.match(parts, glob) {
+		if set|found == found || relative && at.pattern[0] != "**" || !at.pattern.match(parts, glob) {
 			return
 		}
 		if !glob {
@@ -165,6 +174,11 @@ func (pt *pathTable) caps(p string, glob bool, a access) (Set, string) {
 	}
 	for _, part := range parts {
 		for _, at := range pt.byPart[part] {
+			try(at)
+		}
+	}
+	if base := parts[len(parts)-1]; strings.Contains(base, ".") {
+		for _, at := range pt.byExt[base[strings.LastIndexByte(base, '.')+1:]] {
 			try(at)
 		}
 	}

@@ -158,6 +158,9 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 				return
 			}
 			j.write(s, w)
+			if s.caps.Has(FilesystemDelete) {
+				j.pathEffect(s, w, accessDelete)
+			}
 		})},
 		{name: "device", apply: each(func(j *judge, s *segment, w shell.Word) {
 			s.add(BlockDeviceMutate, w.Text)
@@ -175,6 +178,16 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 		{name: "aptoption", apply: each((*judge).aptOption)},
 		{name: "socat", apply: each((*judge).socat)},
 		{name: "giturl", apply: each((*judge).gitURL)},
+		// A repository that is fetched: a path is this machine's, a name stands for one elsewhere.
+		{name: "gitfrom", apply: each(func(j *judge, s *segment, w shell.Word) {
+			j.gitURL(s, w)
+			t := w.Text
+			if strings.HasPrefix(t, "file://") || strings.HasPrefix(t, ".") || strings.HasPrefix(t, "/") || strings.HasPrefix(t, "~") {
+				j.pathEffect(s, w, accessStat)
+				return
+			}
+			s.add(NetworkIn, t)
+		})},
 		{name: "gitset", apply: each(func(j *judge, s *segment, w shell.Word) {
 			if gitCommands.MatchString(w.Text) {
 				s.add(Persistence, w.Text)
@@ -358,6 +371,9 @@ var (
 
 // out judges a host that something is sent to. In a workspace its own services are within.
 func (j *judge) out(s *segment, w shell.Word) {
+	if strings.HasPrefix(w.Text, "unix:") || strings.HasPrefix(w.Text, "/") {
+		return
+	}
 	if !w.Dynamic && (loopback.MatchString(w.Text) || strings.HasPrefix(w.Text, ":")) {
 		if j.inside {
 			s.add(NetworkQuery, w.Text)

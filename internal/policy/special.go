@@ -40,11 +40,11 @@ func (j *judge) cd(s *segment, p *parsed, _ []shell.Word) {
 		j.dir = "/~"
 		return
 	}
-	if w := p.operands[0]; w.Dynamic || w.Glob {
+	to, glob := canonical(p.operands[0], j.q.Home, "")
+	if glob || strings.Contains(to, unknownPart) {
 		j.dir = ""
 		return
 	}
-	to, _ := canonical(p.operands[0], j.q.Home, "")
 	j.dir = cleanDir(j.dir, to)
 }
 
@@ -168,23 +168,30 @@ func (j *judge) xargs(s *segment, p *parsed, rest []shell.Word) {
 			}
 		}
 	}
-	braces := false
+	braces, mark := false, "{}"
+	if v, ok := valueOf(p, "-I"); ok && v.Text != "" {
+		mark = v.Text
+	}
 	for i := range words {
-		if strings.Contains(words[i].Text, "{}") {
+		if strings.Contains(words[i].Text, mark) {
 			words[i].Dynamic, braces = true, true
 		}
 	}
 	if !braces && !hasFlag(p, "-a") {
 		words = append(words, shell.Word{Text: "$input", Source: "its input", Dynamic: true})
 	}
+	at := len(j.segs)
 	j.nested(s, words)
-	if n := j.segs[len(j.segs)-1]; n.nested && n.spec != nil && (shells[n.spec.name] || n.spec.caps.Has(CodeExecute)) {
+	if len(j.segs) == at {
+		return
+	}
+	if n := j.segs[at]; n.nested && n.spec != nil && (shells[n.spec.name] || n.spec.caps.Has(CodeExecute)) {
 		n.add(ShellDynamic, "what xargs reads is run")
 	}
 }
 
 var (
-	hunted   = regexp.MustCompile(`(?i)passw(?:or)?d|secret|api[_-]?key|private.key|access[_-]?key|AKIA|token|credential`)
+	hunted   = regexp.MustCompile(`(?i)pass|secret|api[_-]?key|private.key|access[_-]?key|AKIA|token|credential`)
 	wideTree = regexp.MustCompile(`^/(?:etc|home|root|~|var|opt|srv|usr|mnt|~/\.[a-z]+)?(?:/\*)?$`)
 )
 
@@ -366,6 +373,9 @@ func (j *judge) tar(s *segment, p *parsed, _ []shell.Word) {
 				w.Text = strings.TrimSuffix(dir.Text, "/") + "/" + w.Text
 			}
 			j.pathEffect(s, w, accessTree)
+			if hasFlag(p, "--remove-files") {
+				j.pathEffect(s, w, accessDelete)
+			}
 		}
 		if hasFlag(p, "--remove-files") {
 			s.add(FilesystemDelete, "--remove-files")
