@@ -1,7 +1,9 @@
 package policy_test
 
 import (
+	"os"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/carrel-dev/carrel/internal/policy"
@@ -35,5 +37,25 @@ func TestTableOfCapabilities(t *testing.T) {
 	s := policy.SetOf(policy.SecretRead, policy.FilesystemRead, policy.NoCapability)
 	if n := s.Names(); len(n) != 2 || n[0] != "filesystem.read" || n[1] != "secret.read" {
 		t.Errorf("names of a set: %v", n)
+	}
+}
+
+// TestDocumentOfCapabilities holds that the document has the table.
+func TestDocumentOfCapabilities(t *testing.T) {
+	b, err := os.ReadFile("../../docs/policy/capabilities.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc := strings.ReplaceAll(string(b), `\|`, "|")
+	for _, info := range policy.Capabilities[1:] {
+		kind := ""
+		if info.Harmless {
+			kind = "harmless"
+		} else if info.Destructive {
+			kind = "destructive"
+		}
+		if row := "| `" + info.Name + "` | " + info.Doc + " | " + kind + " |"; !strings.Contains(doc, row) {
+			t.Errorf("docs/policy/capabilities.md does not have: %s", row)
+		}
 	}
 }
