@@ -59,7 +59,7 @@ fuzz: ## run each fuzz target for FUZZTIME (5s)
 
 policy-report: ## print how well the policy judges the labelled corpora
 	@scripts/prerequisites build
-	@go run ./internal/policy/report
+	@go run ./test/policyreport
 
 lint: $(GOLANGCI) ## run the linters and the import lists
 	$(GOLANGCI) run ./...

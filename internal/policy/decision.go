@@ -28,7 +28,7 @@ func (l Level) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
 func (l *Level) UnmarshalText(b []byte) error {
 	for i, n := range levelNames {
 		if n == string(b) {
-			*l = Level(i) //nolint:gosec // below 3
+			*l = Level(i)
 			return nil
 		}
 	}

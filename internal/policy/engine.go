@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -158,14 +159,12 @@ func builtinSources(dir string) []Source {
 }
 
 func (k *knowledge) clone() *knowledge {
-	n := &knowledge{programs: make(map[string]*spec, len(k.programs)), variables: make(map[string]*variable, len(k.variables)),
-		families: slices.Clone(k.families), paths: newPathTable()}
-	for name, s := range k.programs {
-		n.programs[name] = s
+	n := &knowledge{
+		programs: make(map[string]*spec, len(k.programs)), variables: make(map[string]*variable, len(k.variables)),
+		families: slices.Clone(k.families), paths: newPathTable(),
 	}
-	for name, v := range k.variables {
-		n.variables[name] = v
-	}
+	maps.Copy(n.programs, k.programs)
+	maps.Copy(n.variables, k.variables)
 	for _, c := range k.paths.classes {
 		n.paths.add(c)
 	}
@@ -193,8 +192,10 @@ func (e *Engine) Decide(q Question) (d Decision) {
 }
 
 func (e *Engine) failed(q *Question, why string) Decision {
-	return Decision{Level: Block, RiskScore: 100, Capabilities: []string{}, MatchedRules: []string{"evaluation.error"}, NeverWhitelist: true,
-		Reasons: []string{why + "; nothing runs until the policy is mended"}, Profile: q.Profile, Policy: e.digest}
+	return Decision{
+		Level: Block, RiskScore: 100, Capabilities: []string{}, MatchedRules: []string{"evaluation.error"}, NeverWhitelist: true,
+		Reasons: []string{why + "; nothing runs until the policy is mended"}, Profile: q.Profile, Policy: e.digest,
+	}
 }
 
 func (e *Engine) decide(q *Question) Decision {

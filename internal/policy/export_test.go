@@ -4,7 +4,7 @@ package policy
 func WithoutIndex(e *Engine) *Engine {
 	x := &index{}
 	for i := range e.rules {
-		x.always = append(x.always, int32(i)) //nolint:gosec // a test has few
+		x.always = append(x.always, int32(i))
 	}
 	return &Engine{k: e.k, rules: e.rules, index: x, interactive: e.interactive, digest: e.digest, limits: e.limits}
 }
@@ -12,5 +12,5 @@ func WithoutIndex(e *Engine) *Engine {
 // BreakRule makes one rule fail in the way of a mistake of ours.
 func BreakRule(e *Engine) {
 	e.rules = append(e.rules, nil)
-	e.index.always = append(e.index.always, int32(len(e.rules)-1)) //nolint:gosec // a test has few
+	e.index.always = append(e.index.always, int32(len(e.rules)-1))
 }

@@ -3,6 +3,7 @@ package policy
 import (
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/carrel-dev/carrel/internal/shell"
@@ -718,10 +719,8 @@ func (c *condition) holds(p *parsed) bool {
 			return false
 		}
 	}
-	for _, f := range c.not {
-		if p.has(f) {
-			return false
-		}
+	if slices.ContainsFunc(c.not, p.has) {
+		return false
 	}
 	n := len(p.operands) + len(p.after)
 	if n < c.min || c.max >= 0 && n > c.max {

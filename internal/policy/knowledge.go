@@ -314,7 +314,7 @@ func (c *compiler) operands(t *tree) (operands, Set, error) {
 		return ops, 0, err
 	}
 	var caps Set
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsSeq(text) {
 		name, with, _ := strings.Cut(word, ":")
 		var own Set
 		if with != "" {
@@ -378,7 +378,7 @@ func (c *compiler) flags(s *spec, t *tree) error {
 		line, at := e.text, e.at
 		f := &flag{role: roles["text"]}
 		var names []string
-		for _, word := range strings.Fields(line) {
+		for word := range strings.FieldsSeq(line) {
 			switch word[0] {
 			case '-', '+':
 				names = append(names, word)
@@ -475,7 +475,7 @@ func (c *compiler) conditions(s *spec, t *tree) error {
 				if err != nil {
 					return err
 				}
-				for _, n := range strings.Fields(text) {
+				for n := range strings.FieldsSeq(text) {
 					f := s.lookup(n)
 					if f == nil {
 						return c.errorf(t, "%s has no flag %q in its list", s.name, n)
@@ -504,7 +504,7 @@ func (c *compiler) conditions(s *spec, t *tree) error {
 			field{"first", func(t *tree) error {
 				text, err := c.str(t, "first")
 				w.first = map[string]bool{}
-				for _, n := range strings.Fields(text) {
+				for n := range strings.FieldsSeq(text) {
 					w.first[n] = true
 				}
 				return err

@@ -417,7 +417,6 @@ type variable struct {
 	caps Set
 	// role judges the value.
 	role role
-	doc  string
 }
 
 func (c *compiler) variables(t *tree) error {
@@ -434,7 +433,7 @@ func (c *compiler) variables(t *tree) error {
 			v.role = ops.list[0].role
 			v.caps |= ops.list[0].caps
 		}
-		for _, n := range strings.Fields(key.text) {
+		for n := range strings.FieldsSeq(key.text) {
 			c.k.variables[n] = v
 		}
 	}

@@ -474,7 +474,7 @@ func (j *judge) volume(s *segment, w shell.Word) {
 	host, _, _ := strings.Cut(w.Text, ":")
 	if strings.Contains(w.Text, ",") && strings.Contains(w.Text, "=") {
 		host = ""
-		for _, kv := range strings.Split(w.Text, ",") {
+		for kv := range strings.SplitSeq(w.Text, ",") {
 			if k, v, _ := strings.Cut(kv, "="); k == "source" || k == "src" {
 				host = v
 			}
@@ -553,7 +553,7 @@ func (j *judge) sql(s *segment, w shell.Word) {
 		s.add(DatabaseMutate, w.Text)
 		return
 	}
-	for _, one := range strings.Split(w.Text, ";") {
+	for one := range strings.SplitSeq(w.Text, ";") {
 		if !sqlReads.MatchString(one) || sqlWrites.MatchString(one) || w.Dynamic && strings.TrimSpace(one) == w.Text && strings.HasPrefix(strings.TrimSpace(one), "$") {
 			s.add(DatabaseMutate, w.Text)
 		}

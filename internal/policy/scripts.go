@@ -120,8 +120,10 @@ func (j *judge) sedScript(s *segment, w shell.Word, t string) bool {
 			}
 			d := t[i]
 			i++
-			if !until(d) || !until(d) {
-				return false
+			for range 2 { // what is found, and what takes its place
+				if !until(d) {
+					return false
+				}
 			}
 			for c == 's' && i < len(t) && strings.IndexByte("gpiImM0123456789ew", t[i]) >= 0 {
 				i++
@@ -179,9 +181,10 @@ func (j *judge) awk(s *segment, w shell.Word) {
 		case c == '/' && (last == 0 || strings.IndexByte("(,~!&|{;=\n}", last) >= 0):
 			end := i + 1
 			for end < len(t) && t[end] != '/' && t[end] != '\n' {
-				if t[end] == '\\' {
+				switch t[end] {
+				case '\\':
 					end++
-				} else if t[end] == '[' {
+				case '[':
 					if n := strings.IndexByte(t[end+1:], ']'); n > 0 {
 						end += n
 					}

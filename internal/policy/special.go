@@ -2,6 +2,7 @@ package policy
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/carrel-dev/carrel/internal/shell"
@@ -160,7 +161,7 @@ func (j *judge) xargs(s *segment, p *parsed, rest []shell.Word) {
 			case "echo", "printf", "ls":
 				for _, w := range before[1:] {
 					if !strings.HasPrefix(w.Text, "-") {
-						for _, f := range strings.Fields(strings.NewReplacer(`\n`, " ", `\0`, " ").Replace(w.Text)) {
+						for f := range strings.FieldsSeq(strings.NewReplacer(`\n`, " ", `\0`, " ").Replace(w.Text)) {
 							words = append(words, part(w, f))
 						}
 					}
@@ -263,10 +264,8 @@ func (j *judge) feed(s *segment, p *parsed, rest []shell.Word) {
 
 func valueOf(p *parsed, names ...string) (shell.Word, bool) {
 	for i := range p.flags {
-		for _, n := range names {
-			if p.flags[i].flag.name == n {
-				return p.flags[i].value, true
-			}
+		if slices.Contains(names, p.flags[i].flag.name) {
+			return p.flags[i].value, true
 		}
 	}
 	return shell.Word{}, false
@@ -561,7 +560,7 @@ func (j *judge) kubectl(s *segment, p *parsed, _ []shell.Word) {
 		if i > 1 {
 			break
 		}
-		for _, kind := range strings.Split(strings.ToLower(w.Text), ",") {
+		for kind := range strings.SplitSeq(strings.ToLower(w.Text), ",") {
 			kind, _, _ = strings.Cut(kind, "/")
 			kind, _, _ = strings.Cut(kind, ".")
 			if kind == "secret" || kind == "secrets" {

@@ -225,6 +225,7 @@ var pureLibraries = []deps.Rule{
 	{"github.com/containerd/errdefs", "the kinds of error"},
 	{"mvdan.cc/sh/v3/syntax", "parses shell text, and neither runs nor expands it"},
 	{"mvdan.cc/sh/v3/fileutil", "what syntax imports for the names of its dialects"},
+	{"github.com/goccy/go-yaml/", "reads rules and command knowledge from bytes, with lines and columns"},
 }
 
 // clocks are what package time offers beside its types.

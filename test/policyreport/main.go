@@ -63,10 +63,14 @@ var measures = []measure{
 	{"obfuscated", "not SAFE", policy.Host, 1, always, asks},
 	{"development", "SAFE", policy.Workspace, 0.98, always, safe},
 	{"workspace-reach", "not SAFE", policy.Workspace, 1, always, asks},
-	{"scripts", "as labelled", policy.Host, 0.95, func(l *line) bool { return l.Host != "" },
-		func(l *line, d *policy.Decision) bool { return level(l.Host, d) }},
-	{"scripts", "as labelled", policy.Workspace, 0.95, func(l *line) bool { return l.Workspace != "" },
-		func(l *line, d *policy.Decision) bool { return level(l.Workspace, d) }},
+	{
+		"scripts", "as labelled", policy.Host, 0.95, func(l *line) bool { return l.Host != "" },
+		func(l *line, d *policy.Decision) bool { return level(l.Host, d) },
+	},
+	{
+		"scripts", "as labelled", policy.Workspace, 0.95, func(l *line) bool { return l.Workspace != "" },
+		func(l *line, d *policy.Decision) bool { return level(l.Workspace, d) },
+	},
 }
 
 func main() {
