@@ -223,6 +223,16 @@ var changing = SetOf(ServiceMutate, ProcessSignal, ProcessTrace, AccountMutate, 
 
 // carrels adds what is done to carrel by name and not by path.
 func (j *judge) carrels(s *segment) {
+	if s.caps&SetOf(ServiceMutate, ProcessSignal, PackageMutate) != 0 {
+		for _, w := range s.words[min(1, len(s.words)):] {
+			if recorders.MatchString(w.Text) {
+				s.add(LogTamper, w.Text)
+			}
+			if guards.MatchString(w.Text) && stops(s.words) {
+				s.add(SecurityDisable, w.Text)
+			}
+		}
+	}
 	if s.caps&changing == 0 || s.spec != nil && s.spec.name == "carrel" {
 		return
 	}
@@ -235,6 +245,23 @@ func (j *judge) carrels(s *segment) {
 			return
 		}
 	}
+}
+
+// recorders and guards are services that watch.
+var (
+	recorders = regexp.MustCompile(`^(?:auditd|rsyslogd?|syslog(?:-ng)?|systemd-journald|journald|osqueryd|sysstat|acct|psacct)(?:\.service|\.socket)?$`)
+	guards    = regexp.MustCompile(`^(?:auditd|apparmor|selinux.*|fail2ban(?:-server)?|ufw|firewalld|nftables|iptables|clamav.*|clamd|falco|falcon-sensor|wazuh-.*|ossec|osqueryd|crowdsec|aide.*|snort|suricata|sshguard|mdatp|cbdaemon|ebtables|opensnitchd?|usbguard|denyhosts)(?:\.service)?$`)
+)
+
+// stops reports whether words end something for good or for now.
+func stops(words []shell.Word) bool {
+	for i := range words {
+		switch programName(words[i].Text) {
+		case "stop", "disable", "mask", "kill", "pkill", "killall", "remove", "purge", "erase", "--now":
+			return true
+		}
+	}
+	return false
 }
 
 var carrelPrograms = regexp.MustCompile(`\bcarrel(?:d|-broker|-executor|-egress)\b`)
@@ -315,8 +342,11 @@ func (j *judge) command(s *segment) {
 		return
 	}
 	s.program, s.spec = name, sp
-	if len(s.words) == 2 && (s.words[1].Text == "--version" || s.words[1].Text == "--help") && !sp.plain {
-		return
+	if len(s.words) == 2 && !sp.plain {
+		switch s.words[1].Text {
+		case "--version", "--help", "-V", "-version":
+			return
+		}
 	}
 	j.apply(s, sp, s.words)
 }
@@ -494,6 +524,9 @@ func (j *judge) descend(s *segment, sp *spec, words []shell.Word, p *parsed) (*s
 	if sub != nil {
 		return j.parse(s, sub, words[1:], p)
 	}
+	if len(words) == 1 && (w.Text == "version" || w.Text == "help") {
+		return &spec{name: sp.name, parent: sp, operands: operands{star: -1, rest: -1}}, nil
+	}
 	if sp.other != nil {
 		return j.parse(s, sp.other, words, p)
 	}
@@ -620,6 +653,10 @@ func (j *judge) effects(s *segment, sp *spec, p *parsed, rest []shell.Word) {
 		if at.strict && p.unknown != "" {
 			s.add(ProgramUnknown, s.program+" "+p.unknown)
 		}
+	}
+	if n := s.spec; n != nil && s.caps&^harmless == 0 && len(p.operands) > 0 && sp == n && sp.sub == nil && !sp.plain && sp.special == nil &&
+		len(ops.list) == 1 && ops.list[0].role.name == "text" && ops.list[0].many && verbs[p.operands[0].Text] && !takesNames[s.program] {
+		s.add(ProgramUnknown, s.program+" "+p.operands[0].Text)
 	}
 	if p.doing != "" && s.caps&^harmless == 0 {
 		s.add(ProgramUnknown, s.program+" "+p.doing)
@@ -791,6 +828,24 @@ func (j *judge) redirects(s *segment, rs []shell.Redirect) {
 			s.add(ShellDynamic, "a redirect of an unknown kind")
 		}
 	}
+}
+
+// verbs are operands that say what a program does, where no table says it.
+var verbs = map[string]bool{
+	"set": true, "add": true, "del": true, "delete": true, "remove": true, "rm": true, "clear": true, "reset": true, "stop": true, "start": true,
+	"restart": true, "reload": true, "kill": true, "flush": true, "enable": true, "disable": true, "install": true, "uninstall": true, "write": true,
+	"create": true, "destroy": true, "update": true, "upgrade": true, "apply": true, "purge": true, "wipe": true, "format": true, "shutdown": true,
+	"reboot": true, "import": true, "load": true, "unload": true, "restore": true, "init": true, "exec": true, "run": true, "push": true, "publish": true,
+	"deploy": true, "drop": true, "grant": true, "revoke": true, "attach": true, "detach": true, "mount": true, "unmount": true, "send": true, "connect": true,
+}
+
+// takesNames are programs whose operands may be any word.
+var takesNames = map[string]bool{
+	"man": true, "which": true, "whereis": true, "type": true, "help": true, "info": true, "whatis": true, "apropos": true, "tldr": true, "pgrep": true,
+	"pidof": true, "id": true, "groups": true, "finger": true, "getent": true, "printenv": true, "expr": true, "locale": true, "dpkg-query": true,
+	"apt-cache": true, "apt-file": true, "export": true, "declare": true, "local": true, "typeset": true, "readonly": true, "set": true, "read": true,
+	"alias": true, "unalias": true, "tr": true, "users": true, "last": true, "locate": true, "plocate": true, "cowsay": true, "figlet": true, "cal": true,
+	"compgen": true, "complete": true, "return": true, "shift": true, "jq": true, "perldoc": true, "pydoc": true, "pydoc3": true, "logger": true, "history": true,
 }
 
 // harmlessTargets take output without keeping it.

@@ -205,7 +205,7 @@ func (j *judge) grep(s *segment, p *parsed, _ []shell.Word) {
 	if s.fact != nil && s.fact.From >= 0 && len(p.operands) > 0 && hunted.MatchString(pattern+p.operands[0].Text) {
 		if before := j.facts.Commands[s.fact.From].Argv; len(before) > 0 {
 			switch before[0].Text {
-			case "env", "printenv", "set", "declare", "export", "typeset":
+			case "env", "printenv", "set", "declare", "export", "typeset", "history", "compgen":
 				s.add(SecretRead, "looks for "+p.operands[0].Text+" in the environment")
 			}
 		}
