@@ -185,6 +185,13 @@ func (j *judge) segment(words []shell.Word, text, via string) *segment {
 // standing adds what follows from where a command stands.
 func (j *judge) standing(s *segment, c *shell.Command) {
 	j.carrels(s)
+	if s.caps&SetOf(CodeExecute, ProgramUnknown) != 0 {
+		for i := 1; i < len(s.words); i++ {
+			if t := s.words[i].Text; goesOut[t] || strings.HasPrefix(t, "deploy:") || strings.HasPrefix(t, "publish") {
+				s.add(NetworkOut, t)
+			}
+		}
+	}
 	for _, r := range c.Redirects {
 		switch {
 		case r.Mode == shell.Read && s.caps.Has(NetworkQuery) && r.Target.Text != "/dev/null":
@@ -323,6 +330,11 @@ func (j *judge) command(s *segment) {
 			s.add(ResourceExhaust, name+" calls itself again and again")
 		}
 		s.program = w.Text
+		for _, a := range s.words[1:] {
+			if strings.ContainsAny(a.Text, "/~") {
+				j.pathEffect(s, a, accessRead)
+			}
+		}
 		return // its body is judged where it stands
 	}
 	name := j.programName(s, w.Text)
@@ -863,6 +875,33 @@ func (j *judge) write(s *segment, w shell.Word) {
 	j.pathEffect(s, w, accessWrite)
 }
 
+// defaults finds what a variable is taken to hold where it has no value.
+var defaults = regexp.MustCompile(`\$\{[A-Za-z0-9_]+:?[-=+]([^{}]*)\}`)
+
+// mayMean adds what a path means if it climbs to the root, or if its variables have no
+// values.
+func (j *judge) mayMean(s *segment, w shell.Word, p string, a access) {
+	try := func(text string) {
+		set, class := j.k.paths.caps(cleanAbsolute(text, j.q.Home), false, a)
+		s.addSet(set&SetOf(SecretRead, CarrelTamper, Persistence, BlockDeviceMutate), w.Text+" ("+class+")")
+	}
+	if rest := strings.TrimLeft(p, "./"); strings.HasPrefix(p, "../") {
+		try("/" + rest)
+	}
+	if i := strings.LastIndex(w.Text, "../"); i >= 0 && strings.HasPrefix(w.Text, "/proc/") {
+		try("/" + w.Text[i+3:])
+	}
+	if w.Dynamic && strings.Contains(w.Text, "${") {
+		if t := defaults.ReplaceAllString(w.Text, "$1"); t != w.Text && !strings.ContainsAny(t, "$`") {
+			try("/" + strings.TrimPrefix(strings.Replace(t, "~", "/~", 1), "/"))
+		}
+	}
+}
+
+// goesOut are operands by which a program that is not known, or runs code, says that it
+// sends something.
+var goesOut = map[string]bool{"publish": true, "deploy": true, "upload": true, "push": true, "release": true, "announce": true}
+
 // pathEffect adds what the table of paths says about a word.
 func (j *judge) pathEffect(s *segment, w shell.Word, a access) {
 	if w.Text == "" || w.Text == "-" && a != accessDelete {
@@ -878,6 +917,7 @@ func (j *judge) pathEffect(s *segment, w shell.Word, a access) {
 	if set, class := j.k.paths.caps(p, glob, a); set != 0 {
 		s.addSet(set, w.Text+" ("+class+")")
 	}
+	j.mayMean(s, w, p, a)
 	if w.Dynamic && strings.Contains(p, unknownPart) {
 		// What is unknown may be nothing, or a slash.
 		for _, by := range [...]string{"", "/"} {

@@ -412,7 +412,7 @@ var codeWords = []struct {
 	caps    Set
 }{
 	{regexp.MustCompile(`\b(?:os\.system|subprocess|popen|exec[lv]p?e?\b|spawn|child_process|system\s*\(|shell_exec|passthru|Process\.|Runtime\.getRuntime|qx[/{(]|` + "`" + `[^` + "`" + `]+` + "`" + `|pty\.)`), SetOf(CommandExecute)},
-	{regexp.MustCompile(`(?i)\b(?:socket|urllib|requests\.|http\.client|httplib|urlopen|fetch\s*\(|net\.connect|TCPSocket|IO::Socket|LWP|open-uri|Net::HTTP|fsockopen|paramiko|ftplib|smtplib|curl_exec|file_get_contents\s*\(\s*['"]https?)`), SetOf(NetworkOut)},
+	{regexp.MustCompile(`(?i)\b(?:socket|urllib|requests\.|http\.client|httplib|urlopen|fetch\s*\(|net\.connect|TCPSocket|IO::Socket|LWP|open-uri|Net::HTTP|fsockopen|paramiko|https?\.(?:request|get)\b|axios|aiohttp|httpx|XMLHttpRequest|ftplib|smtplib|curl_exec|file_get_contents\s*\(\s*['"]https?)`), SetOf(NetworkOut)},
 	{regexp.MustCompile(`(?i)\b(?:HTTPServer|socketserver|\.listen\s*\(|TCPServer|\.bind\s*\(|createServer)`), SetOf(NetworkListen)},
 	{regexp.MustCompile(`(?i)(?:rmtree|rmSync|rm_rf|remove_tree|remove)\b.*(?:expanduser|homedir|\$ENV\{HOME\}|ENV\[.HOME|os\.environ\[.HOME|Path\.home|['"](?:/|~|/home|/etc|/usr|/var)/?['"])`), SetOf(FilesystemDestroy)},
 	{regexp.MustCompile(`\b(?:shutil\.rmtree|os\.remove|os\.unlink|unlink\b|rmdir|rmSync|rm_rf|FileUtils\.rm|File\.delete|remove_tree|rmtree|os\.truncate)`), SetOf(FilesystemDelete)},

@@ -29,6 +29,7 @@ func init() { //nolint:gochecknoinits // they refer to functions that refer to t
 		"docker": (*judge).docker,
 		"source": (*judge).source,
 		"fd":     (*judge).fd,
+		"dd":     (*judge).dd,
 		"feed":   (*judge).feed,
 	}
 }
@@ -60,9 +61,8 @@ var findTakes = map[string]bool{
 
 // findNarrows are tests that choose some of what there is.
 var findNarrows = map[string]bool{
-	"-name": true, "-iname": true, "-path": true, "-ipath": true, "-wholename": true, "-regex": true, "-iregex": true, "-user": true, "-group": true,
-	"-size": true, "-perm": true, "-mtime": true, "-atime": true, "-ctime": true, "-mmin": true, "-newer": true, "-empty": true, "-inum": true,
-	"-uid": true, "-gid": true, "-lname": true, "-samefile": true, "-nouser": true, "-nogroup": true, "-newermt": true,
+	"-name": true, "-iname": true, "-path": true, "-ipath": true, "-wholename": true, "-regex": true, "-iregex": true,
+	"-empty": true, "-inum": true, "-lname": true, "-samefile": true, "-xtype": true,
 }
 
 // find reads find's expression: starts, tests, actions.
@@ -159,6 +159,14 @@ func (j *judge) xargs(s *segment, p *parsed, rest []shell.Word) {
 					words = append(words, w)
 				}
 			case "echo", "printf", "ls":
+				if len(before) > 2 && before[0].Text == "printf" {
+					// The one form that hides a path: its format.
+					text := before[1].Text
+					for _, w := range before[2:] {
+						text = strings.Replace(text, "%s", w.Text, 1)
+					}
+					before = []shell.Word{before[0], part(before[1], text)}
+				}
 				for _, w := range before[1:] {
 					if !strings.HasPrefix(w.Text, "-") {
 						for f := range strings.FieldsSeq(strings.NewReplacer(`\n`, " ", `\0`, " ").Replace(w.Text)) {
@@ -237,6 +245,19 @@ func (j *judge) fd(s *segment, _ *parsed, _ []shell.Word) {
 			}
 			return
 		}
+	}
+}
+
+// dd without an end copies until the disk is full.
+func (j *judge) dd(s *segment, p *parsed, _ []shell.Word) {
+	endless, ends, out := false, false, false
+	for _, w := range p.operands {
+		endless = endless || w.Text == "if=/dev/zero" || w.Text == "if=/dev/urandom" || w.Text == "if=/dev/random"
+		ends = ends || strings.HasPrefix(w.Text, "count=")
+		out = out || strings.HasPrefix(w.Text, "of=") && w.Text != "of=/dev/null"
+	}
+	if endless && !ends && out {
+		s.add(ResourceExhaust, "endless input")
 	}
 }
 
