@@ -185,6 +185,13 @@ func (j *judge) segment(words []shell.Word, text, via string) *segment {
 // standing adds what follows from where a command stands.
 func (j *judge) standing(s *segment, c *shell.Command) {
 	j.carrels(s)
+	if c.Into < 0 && endlessReaders[s.program] {
+		for i := 1; i < len(s.words); i++ {
+			if t := s.words[i].Text; t == "/dev/zero" || t == "/dev/urandom" || t == "/dev/random" {
+				s.add(ResourceExhaust, t)
+			}
+		}
+	}
 	if s.caps&SetOf(CodeExecute, ProgramUnknown) != 0 {
 		for i := 1; i < len(s.words); i++ {
 			if t := s.words[i].Text; goesOut[t] || strings.HasPrefix(t, "deploy:") || strings.HasPrefix(t, "publish") {
@@ -196,6 +203,8 @@ func (j *judge) standing(s *segment, c *shell.Command) {
 		switch {
 		case r.Mode == shell.Read && s.caps.Has(NetworkQuery) && r.Target.Text != "/dev/null":
 			s.add(NetworkOut, r.Target.Text) // what it asks with is a file
+		case r.Mode == shell.Read && (r.Target.Text == "/dev/zero" || r.Target.Text == "/dev/urandom") && c.Into < 0 && endlessReaders[s.program]:
+			s.add(ResourceExhaust, r.Target.Text)
 		case s.program == "yes" && (r.Mode == shell.Write || r.Mode == shell.Append) && !harmlessTargets[r.Target.Text]:
 			s.add(ResourceExhaust, "endless output to "+r.Target.Text)
 		}
@@ -896,6 +905,12 @@ func (j *judge) mayMean(s *segment, w shell.Word, p string, a access) {
 			try("/" + strings.TrimPrefix(strings.Replace(t, "~", "/~", 1), "/"))
 		}
 	}
+}
+
+// endlessReaders read until the end, which some devices do not have.
+var endlessReaders = map[string]bool{
+	"cat": true, "tail": true, "tac": true, "sort": true, "gzip": true, "xz": true, "bzip2": true, "zstd": true, "wc": true, "cp": true,
+	"md5sum": true, "sha256sum": true, "sha1sum": true, "grep": true, "tee": true, "base64": true, "rev": true,
 }
 
 // goesOut are operands by which a program that is not known, or runs code, says that it

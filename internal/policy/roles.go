@@ -73,6 +73,9 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 		{name: "into", apply: each(func(j *judge, s *segment, w shell.Word) {
 			s.add(FilesystemWrite, w.Text)
 			j.pathEffect(s, w, accessWrite)
+			if w.Text == "/" {
+				s.add(FilesystemSystemWrite, w.Text)
+			}
 			below := w
 			below.Text = strings.TrimSuffix(w.Text, "/") + "/x"
 			j.pathEffect(s, below, accessWrite)
@@ -189,6 +192,9 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 			s.add(NetworkIn, t)
 		})},
 		{name: "gitset", apply: each(func(j *judge, s *segment, w shell.Word) {
+			if strings.EqualFold(w.Text, "http.sslVerify") {
+				s.add(SecurityDisable, w.Text)
+			}
 			if gitCommands.MatchString(w.Text) {
 				s.add(Persistence, w.Text)
 				s.add(CodeExecute, w.Text)
@@ -204,6 +210,12 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 		{name: "sysctl", apply: each(func(_ *judge, s *segment, w shell.Word) {
 			if strings.Contains(w.Text, "=") {
 				s.add(KernelMutate, w.Text)
+				if strings.HasPrefix(w.Text, "net.") {
+					s.add(NetworkConfigure, w.Text)
+				}
+				if protections.MatchString(w.Text) {
+					s.add(SecurityDisable, w.Text)
+				}
 			}
 		})},
 		{name: "data", apply: each(func(j *judge, s *segment, w shell.Word) {
@@ -381,7 +393,12 @@ func (j *judge) out(s *segment, w shell.Word) {
 		}
 	}
 	s.add(NetworkOut, w.Text)
+	if messengers.MatchString(w.Text) {
+		s.add(MessageSend, w.Text)
+	}
 }
+
+var messengers = regexp.MustCompile(`hooks\.slack\.com|slack\.com/api/chat|discord(?:app)?\.com/api/webhooks|api\.telegram\.org|webhook\.office\.com|api\.twilio\.com|api\.sendgrid\.com|api\.pushover\.net|ntfy\.sh`)
 
 var secretName = regexp.MustCompile(`(?i)\$\{?!?[A-Z0-9_]*(?:TOKEN|SECRET|PASSW|PASSPHRASE|API_?KEY|PRIVATE_?KEY|ACCESS_KEY|CREDENTIAL)`)
 
@@ -592,6 +609,9 @@ func cleanDir(dir, to string) string {
 	}
 	return path.Join(dir, to)
 }
+
+// protections are settings of the kernel that protect.
+var protections = regexp.MustCompile(`randomize_va_space|kptr_restrict|dmesg_restrict|yama\.|unprivileged_|protected_|suid_dumpable|perf_event_paranoid|kexec_load_disabled|modules_disabled|rp_filter|accept_redirects|accept_source_route|tcp_syncookies|sysrq`)
 
 var aptHooks = regexp.MustCompile(`(?i)(?:invoke|post-run|pre-install|dpkg::|proxy-auto-detect|binary::|::run)`)
 

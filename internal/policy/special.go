@@ -308,6 +308,13 @@ func (j *judge) curl(s *segment, p *parsed, _ []shell.Word) {
 		v := p.flags[i].value
 		sends = sends || p.flags[i].flag.name == "-H" && (v.Dynamic || strings.HasPrefix(strings.ToLower(v.Text), "authorization"))
 	}
+	if hasFlag(p, "-k") {
+		for _, w := range p.operands {
+			if !loopback.MatchString(w.Text) {
+				s.add(SecurityDisable, "-k")
+			}
+		}
+	}
 	quiet := hasFlag(p, "-I") || toFile && out.Text == "/dev/null"
 	urls := append([]shell.Word{}, p.operands...)
 	for i := range p.flags {
@@ -431,6 +438,12 @@ func (j *judge) tar(s *segment, p *parsed, _ []shell.Word) {
 func (j *judge) python(s *segment, p *parsed, _ []shell.Word) {
 	m, ok := valueOf(p, "-m")
 	if !ok {
+		if len(p.operands) > 1 && programName(p.operands[0].Text) == "manage.py" {
+			switch p.operands[1].Text {
+			case "flush", "migrate", "loaddata", "sqlflush", "dbshell", "reset_db":
+				s.add(DatabaseMutate, p.operands[1].Text)
+			}
+		}
 		return
 	}
 	args := p.operands
