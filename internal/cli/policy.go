@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -121,6 +122,8 @@ A line that is not such an object ends it with an error; what was read before is
 		if err != nil {
 			return err
 		}
+		// What a decision leaves behind is little beside what is kept: collect it seldom.
+		debug.SetGCPercent(400)
 		out := bufio.NewWriterSize(a.Out, 64<<10)
 		err = evalLines(a.In, out, func(in *evalQuestion) (*evalAnswer, error) {
 			q := q

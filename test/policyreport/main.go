@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/carrel-dev/carrel/internal/policy"
 )
@@ -77,8 +78,16 @@ func main() {
 	dir := flag.String("corpora", "internal/policy/testdata/corpora", "where the corpora are")
 	wrong := flag.Bool("wrong", false, "print the lines that are judged wrongly, of the part that may be read")
 	only := flag.String("only", "", "print those of this corpus alone")
+	speed := flag.Bool("speed", false, "measure what a decision costs instead, by the readonly and development lines")
 	check := flag.Bool("check", false, "fail if a target is not reached")
 	flag.Parse()
+	if *speed {
+		if err := measureSpeed(*dir); err != nil {
+			fmt.Fprintln(os.Stderr, "report:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	ok, err := run(*dir, *only, *wrong)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "report:", err)
@@ -124,6 +133,40 @@ func run(dir, only string, wrong bool) (bool, error) {
 		fmt.Printf("%-16s %-17s %-10s %5.0f %%  %-21s %-21s\n", m.corpus, m.name, m.profile, 100*m.target, cells[0], cells[1])
 	}
 	return ok, nil
+}
+
+// measureSpeed judges each line many times and prints the time of a decision, the slowest
+// of a line's runs left to the percentiles of all.
+func measureSpeed(dir string) error {
+	e, err := policy.New(policy.Config{})
+	if err != nil {
+		return err
+	}
+	var commands []string
+	for _, name := range []string{"readonly.jsonl", "development.jsonl"} {
+		lines, err := read(filepath.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		for _, l := range lines {
+			commands = append(commands, l.Command)
+		}
+	}
+	const rounds = 20
+	times := make([]time.Duration, 0, rounds*len(commands))
+	begin := time.Now()
+	for range rounds {
+		for _, c := range commands {
+			start := time.Now()
+			e.Decide(policy.Question{Command: c, Profile: policy.Host, Source: policy.User})
+			times = append(times, time.Since(start))
+		}
+	}
+	all := time.Since(begin)
+	slices.Sort(times)
+	fmt.Printf("%d lines, %d times: p50 %v, p99 %v, %.0f lines/s\n", len(commands), rounds, times[len(times)/2], times[len(times)*99/100],
+		float64(len(times))/all.Seconds())
+	return nil
 }
 
 func read(name string) ([]line, error) {
