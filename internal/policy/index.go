@@ -2,6 +2,7 @@ package policy
 
 import (
 	"slices"
+	"strings"
 )
 
 // index finds the rules that a segment may match, so that a decision costs what those
@@ -49,9 +50,9 @@ func (x *index) add(m *matcher, i int32) {
 		words = m.argsAny
 	}
 	switch {
+	case len(m.argv) > 0 && x.argv(m.argv, i):
 	case len(m.command) > 0 && len(m.commandRegex) == 0:
 		x.programs(m, m.command, words, i)
-	case len(m.argv) > 0 && x.argv(m.argv, i):
 	case m.capabilityAny != 0:
 		for c := range m.capabilityAny.All() {
 			x.byCap[c] = append(x.byCap[c], i)
@@ -269,13 +270,14 @@ func (x *index) find(u *subject, c *candidates, rules int) []int32 {
 		}
 	}
 	if len(x.byGram) > 0 {
+		// Most of these are parts of the whole, whose pieces are theirs.
 		c.text(x, u.whole)
-		c.text(x, u.s.text)
-		for _, t := range u.tokens {
-			c.text(x, t)
-		}
-		for _, p := range u.paths {
-			c.text(x, p)
+		for _, t := range [...][]string{{u.s.text}, u.tokens, u.paths} {
+			for _, part := range t {
+				if !strings.Contains(u.whole, part) {
+					c.text(x, part)
+				}
+			}
 		}
 	}
 	slices.Sort(c.list)
