@@ -419,7 +419,8 @@ func (a *app) destroyCommand() *cobra.Command {
 		Short: "End a workspace's life; its home is kept aside unless --purge",
 		Long: `End everything that runs in a workspace and remove its user, processes and limits.
 Its ids are never used again. The home is kept aside, owned by root, and its
-place is printed; with --purge it is removed.`,
+place is printed; it goes after the daemon's home_retention, 30 days unless set
+otherwise: "carrel ls --retained" says when. With --purge it is removed at once.`,
 		Example: `  carrel destroy demo
   carrel destroy --purge demo`,
 		Args:              atLeast("WORKSPACE"),
