@@ -73,8 +73,8 @@ func testCreateStarts(t *testing.T, s *suite) {
 	if w.State != workspace.StateRunning || w.ExecutorPID == 0 || len(rep.Controls) == 0 || rep.Err() != nil {
 		t.Errorf("created: %+v, %+v", w, rep)
 	}
-	if r, err := s.Run(t.Context(), name, execapi.ExecParams{Argv: []string{"/bin/sh", "-c", "id -un && cd"}, Stdout: execapi.Capture}); err != nil || strings.TrimSpace(string(r.Stdout)) != w.User {
-		t.Errorf("it runs as %q: %v", r.Stdout, err)
+	if who := s.sh(t, name, "id -un && cd"); strings.TrimSpace(who) != w.User {
+		t.Errorf("it runs as %q", who)
 	}
 	again, rep, err := s.Create(t.Context(), name, plan)
 	if err != nil || !reflect.DeepEqual(again, w) || len(rep.Controls) > 0 {
