@@ -95,8 +95,13 @@ func TestProgram(t *testing.T) {
 	if err != nil || first.Report.Err() != nil {
 		t.Fatalf("started %+v, %v", first, err)
 	}
-	t.Logf("PSS with one workspace: %d KiB", pss(t, b.Process.Pid))
-	if kib := pss(t, b.Process.Pid); kib > 12<<10 {
+	most := 12 << 10
+	if thp, err := os.ReadFile("/sys/kernel/mm/transparent_hugepage/enabled"); err == nil && strings.Contains(string(thp), "[always]") {
+		most += 2 << 10 // the kernel rounds the heap up to huge pages
+	}
+	kib := pss(t, b.Process.Pid)
+	t.Logf("PSS with one workspace: %d KiB of %d", kib, most)
+	if kib > most {
 		t.Errorf("the broker takes %d KiB", kib)
 	}
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {

@@ -65,13 +65,13 @@ func TestLocksOfAKilledTool(t *testing.T) {
 		},
 	} {
 		etc, state := t.TempDir(), t.TempDir()
-		for name, text := range c.files {
-			if err := os.WriteFile(filepath.Join(etc, name), []byte(text), 0o600); err != nil {
+		if c.note != "" {
+			if err := os.WriteFile(filepath.Join(state, "tool"), []byte(c.note), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if c.note != "" {
-			if err := os.WriteFile(filepath.Join(state, "tool"), []byte(c.note), 0o600); err != nil {
+		for name, text := range c.files {
+			if err := os.WriteFile(filepath.Join(etc, name), []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
