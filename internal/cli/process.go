@@ -175,7 +175,7 @@ func (i *instance) start(ctx context.Context, p program) (*exec.Cmd, error) {
 	c := &exec.Cmd{
 		Path:        p.path,
 		Args:        append([]string{filepath.Base(p.path), "--ready-fd", fmt.Sprint(readyFD), "--await-fd", fmt.Sprint(awaitFD)}, p.args...),
-		Env:         append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"}, crashpoint.Env()...),
+		Env:         append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", noHugePages}, crashpoint.Env()...),
 		Dir:         "/",
 		Stdin:       null,
 		Stdout:      p.log,
@@ -339,3 +339,7 @@ func removeIfEmpty(path string) (bool, error) {
 		return false, fmt.Errorf("cannot remove %s: %w", path, err)
 	}
 }
+
+// noHugePages keeps the kernel from rounding the small heaps of broker and daemon up to huge
+// pages where those are always on; see GODEBUG in the documentation of Go's package runtime.
+const noHugePages = "GODEBUG=disablethp=1"
