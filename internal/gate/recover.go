@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/carrel-dev/carrel/internal/action"
 	"github.com/carrel-dev/carrel/internal/audit"
@@ -121,13 +122,22 @@ func (g *Gate) Recover(ctx context.Context) error {
 		}
 		g.note(rt)
 	}
+	// Each that runs is asked for over sockets of its own, which is mostly waiting.
 	until := time.Now().Add(recoverAll)
+	var all errgroup.Group
+	all.SetLimit(reconciledAtOnce)
 	for _, w := range g.cfg.Store.Workspaces() {
-		rt, exists := found[w.Name]
-		if err := g.reconcile(ctx, w, rt, exists, until); err != nil {
-			return fmt.Errorf("cannot put workspace %s right: %w", w.Name, err)
-		}
-		crashpoint.Here("daemon.recover.reconciled")
+		all.Go(func() error {
+			rt, exists := found[w.Name]
+			if err := g.reconcile(ctx, w, rt, exists, until); err != nil {
+				return fmt.Errorf("cannot put workspace %s right: %w", w.Name, err)
+			}
+			crashpoint.Here("daemon.recover.reconciled")
+			return nil
+		})
+	}
+	if err := all.Wait(); err != nil {
+		return err
 	}
 	if err := g.tidyShelf(ctx); err != nil {
 		return err
@@ -231,6 +241,9 @@ func (g *Gate) reconcile(ctx context.Context, w store.Workspace, rt runtime.Work
 	}
 	return nil
 }
+
+// reconciledAtOnce is how many workspaces a start puts right at the same time.
+const reconciledAtOnce = 16
 
 // How long a start waits for one workspace to be stopped or destroyed, for each once all
 // together have taken recoverAll, and that.
