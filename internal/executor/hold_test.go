@@ -70,7 +70,7 @@ func TestHoldWaitsForBirths(t *testing.T) {
 	for i := range starters {
 		starters[i] = dial(t, w, execapi.Spawn)
 	}
-	for range 15 {
+	for range 50 {
 		var running sync.WaitGroup
 		ran := make(chan struct{}, 1)
 		for _, c := range starters {

@@ -32,9 +32,8 @@ var suite = []struct {
 	{dir: "internal/sandbox", seconds: 120},
 	// Those that move much output; nothing of it depends on the host.
 	{dir: "internal/executor", seconds: 240, long: "^Test(OutputWithoutAReaderHoldsOnlyTheCommand|CaptureIsBounded|DetachedOutputIsBounded)$"},
-	// Those about its ledger and the user database, which are files everywhere, and those
-	// that make many images.
-	{dir: "internal/broker", seconds: 240, long: "^Test(LedgerTorn|ListInParts|TornUserIsRemoved|ManyAtOnce|DiskLimitChanges|GroupAndLink)$"},
+	// Those about its ledger and the user database, which are files everywhere.
+	{dir: "internal/broker", seconds: 240, long: "^Test(LedgerTorn|ListInParts|TornUserIsRemoved|ManyAtOnce|GroupAndLink)$"},
 	{dir: "internal/peercred", seconds: 30},
 	{dir: "test/vm/whole", seconds: 240, bin: checkoutBin},
 	{dir: "test/root", seconds: 900, full: true},
