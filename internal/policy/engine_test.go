@@ -347,31 +347,24 @@ func TestManyAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
-// manyRules is a file of n rules of each kind that users write.
+// kinds are what users match by; %d tells one rule from the next.
+var kinds = []string{
+	"{command: [tool%d]}",
+	"{command: [git], subcommand_any: [verb%d]}",
+	"{path_regex: ['^/srv/team-%d(/|$)']}",
+	"{argv: [{prefix: [kubectl, verb%d]}]}",
+	"{embedded_regex: ['secret-project-%d']}",
+	"{command: [kubectl], args_regex: ['^--namespace=team-%d$']}",
+	"{args_any: [--flag-%d]}",
+	"{command: [docker], argv: [{prefix: [docker], flag_values: [{flag: --name, values: [box-%d]}]}]}",
+}
+
+// manyRules is a file of n rules, as many of each kind.
 func manyRules(n int) string {
 	var b strings.Builder
 	b.WriteString("version: 1\nrules:\n")
 	for i := range n {
-		fmt.Fprintf(&b, "  - {id: user.r%d, level: CONFIRM, risk_score: 40, reason: a rule of a user, match: ", i)
-		switch i % 8 {
-		case 0:
-			fmt.Fprintf(&b, "{command: [tool%d]}", i)
-		case 1:
-			fmt.Fprintf(&b, "{command: [git], subcommand_any: [verb%d]}", i)
-		case 2:
-			fmt.Fprintf(&b, "{path_regex: ['^/srv/team-%d(/|$)']}", i)
-		case 3:
-			fmt.Fprintf(&b, "{argv: [{prefix: [kubectl, verb%d]}]}", i)
-		case 4:
-			fmt.Fprintf(&b, "{embedded_regex: ['secret-project-%d']}", i)
-		case 5:
-			fmt.Fprintf(&b, "{command: [kubectl], args_regex: ['^--namespace=team-%d$']}", i)
-		case 6:
-			fmt.Fprintf(&b, "{args_any: [--flag-%d]}", i)
-		case 7:
-			fmt.Fprintf(&b, "{command: [docker], argv: [{prefix: [docker], flag_values: [{flag: --name, values: [box-%d]}]}]}", i)
-		}
-		b.WriteString("}\n")
+		fmt.Fprintf(&b, "  - {id: user.r%d, level: CONFIRM, risk_score: 40, reason: a rule of a user, match: "+kinds[i%len(kinds)]+"}\n", i, i)
 	}
 	return b.String()
 }

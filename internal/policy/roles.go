@@ -367,102 +367,6 @@ func (s *segment) recursive() bool {
 	return false
 }
 
-// remotePath reports whether a path is on another machine, as scp and rsync take it.
-func remotePath(t string) bool {
-	if strings.Contains(t, "://") {
-		return true
-	}
-	i := strings.IndexByte(t, ':')
-	return i > 0 && !strings.ContainsAny(t[:i], "/ ")
-}
-
-var (
-	loopback = regexp.MustCompile(`^unix:|^/|^(?:https?|ftp|tcp|ws|wss|redis|postgres(?:ql)?|mysql)?(?:://)?(?:[^@/\s]*@)?(?:localhost|127(?:\.[0-9]+){3}|\[::1\]|::1|0\.0\.0\.0)(?::[0-9]+)?(?:[/?#].*)?$`)
-	metadata = regexp.MustCompile(`169\.254\.169\.254|metadata\.google\.internal|100\.100\.100\.200|fd00:ec2::254|169\.254\.170\.2`)
-)
-
-// out judges a host that something is sent to. In a workspace its own services are within.
-func (j *judge) out(s *segment, w shell.Word) {
-	if strings.HasPrefix(w.Text, "unix:") || strings.HasPrefix(w.Text, "/") {
-		return
-	}
-	if !w.Dynamic && (loopback.MatchString(w.Text) || strings.HasPrefix(w.Text, ":")) {
-		if j.inside {
-			s.add(NetworkQuery, w.Text)
-			return
-		}
-	}
-	s.add(NetworkOut, w.Text)
-	if messengers.MatchString(w.Text) {
-		s.add(MessageSend, w.Text)
-	}
-}
-
-var messengers = regexp.MustCompile(`hooks\.slack\.com|slack\.com/api/chat|discord(?:app)?\.com/api/webhooks|api\.telegram\.org|webhook\.office\.com|api\.twilio\.com|api\.sendgrid\.com|api\.pushover\.net|ntfy\.sh`)
-
-var secretName = regexp.MustCompile(`(?i)\$\{?!?[A-Z0-9_]*(?:TOKEN|SECRET|PASSW|PASSPHRASE|API_?KEY|PRIVATE_?KEY|ACCESS_KEY|CREDENTIAL)`)
-
-// fetch judges an address that is read.
-func (j *judge) fetch(s *segment, w shell.Word) {
-	if f, ok := strings.CutPrefix(w.Text, "file://"); ok {
-		j.pathEffect(s, part(w, f), accessRead)
-		return
-	}
-	if metadata.MatchString(w.Text) {
-		s.add(SecretRead, w.Text+" (the provider's metadata)")
-		s.add(NetworkIn, w.Text)
-		return
-	}
-	if loopback.MatchString(w.Text) && !w.Dynamic {
-		s.add(NetworkQuery, w.Text)
-		return
-	}
-	s.add(NetworkIn, w.Text)
-	if w.Dynamic && strings.ContainsAny(w.Text, "(`") || strings.Contains(w.Text, "@") && strings.Contains(w.Text, "?") {
-		s.add(NetworkOut, w.Text)
-	}
-}
-
-// Code of other languages is not read; these words in it say what else it does.
-var codeWords = []struct {
-	pattern *regexp.Regexp
-	caps    Set
-}{
-	{regexp.MustCompile(`\b(?:os\.system|subprocess|popen|exec[lv]p?e?\b|spawn|child_process|system\s*\(|shell_exec|passthru|Process\.|Runtime\.getRuntime|qx[/{(]|` + "`" + `[^` + "`" + `]+` + "`" + `|pty\.)`), SetOf(CommandExecute)},
-	{regexp.MustCompile(`(?i)\b(?:socket|urllib|requests\.|http\.client|httplib|urlopen|fetch\s*\(|net\.connect|TCPSocket|IO::Socket|LWP|open-uri|Net::HTTP|fsockopen|paramiko|https?\.(?:request|get)\b|axios|aiohttp|httpx|XMLHttpRequest|ftplib|smtplib|curl_exec|file_get_contents\s*\(\s*['"]https?)`), SetOf(NetworkOut)},
-	{regexp.MustCompile(`(?i)\b(?:HTTPServer|socketserver|\.listen\s*\(|TCPServer|\.bind\s*\(|createServer)`), SetOf(NetworkListen)},
-	{regexp.MustCompile(`(?i)(?:rmtree|rmSync|rm_rf|remove_tree|remove)\b.*(?:expanduser|homedir|\$ENV\{HOME\}|ENV\[.HOME|os\.environ\[.HOME|Path\.home|['"](?:/|~|/home|/etc|/usr|/var)/?['"])`), SetOf(FilesystemDestroy)},
-	{regexp.MustCompile(`\b(?:shutil\.rmtree|os\.remove|os\.unlink|unlink\b|rmdir|rmSync|rm_rf|FileUtils\.rm|File\.delete|remove_tree|rmtree|os\.truncate)`), SetOf(FilesystemDelete)},
-	{regexp.MustCompile(`(?:\bopen\s*\([^)]*['"][wax]b?\+?['"]|writeFile|write_text|write_bytes|File\.write|file_put_contents|shutil\.(?:copy|move)|os\.rename|appendFile|copyFile)`), SetOf(FilesystemWrite)},
-	{regexp.MustCompile(`\b(?:os\.setuid|setuid|setgid|seteuid|POSIX::setuid)\b`), SetOf(PrivilegeEscalate)},
-	{regexp.MustCompile(`\b(?:os\.chmod|os\.chown|chmodSync)\b`), SetOf(FilesystemPermission)},
-	{regexp.MustCompile(`\bos\.kill\b|process\.kill`), SetOf(ProcessSignal)},
-	{regexp.MustCompile(`(?i)(?:b64decode|base64|fromCharCode|unhexlify|pack\s*\(\s*['"]H|codecs\.decode|atob\s*\(|zlib\.decompress|marshal\.loads|Buffer\.from\([^)]*(?:base64|hex))`), SetOf(ShellObfuscated)},
-	{regexp.MustCompile(`(?i)fork\s*(?:\(\s*\))?\s*while|while\s*(?:True|1|\(1\))?.*\bfork\b`), SetOf(ResourceExhaust)},
-}
-
-var quotedPath = regexp.MustCompile(`['"\s(](~?/[^'"\s)]+|\.env)\b`)
-
-// codeText looks for what a code says plainly. It finds no more than that: code.execute
-// asks for a person anyway.
-func (j *judge) codeText(s *segment, code string) {
-	for i := range codeWords {
-		if codeWords[i].caps&^s.caps != 0 && codeWords[i].pattern.MatchString(code) {
-			s.addSet(codeWords[i].caps, code)
-		}
-	}
-	for _, m := range quotedPath.FindAllStringSubmatch(code, 32) {
-		a := accessRead
-		if s.caps.Has(FilesystemWrite) {
-			a = accessWrite
-		}
-		j.pathEffect(s, shell.Word{Text: m[1]}, a)
-		if s.caps.Has(FilesystemDelete) {
-			j.pathEffect(s, shell.Word{Text: m[1]}, accessDelete)
-		}
-	}
-}
-
 // modeWord judges the mode of chmod: a setuid or setgid bit gives rights away.
 func (j *judge) modeWord(s *segment, w shell.Word) {
 	t := w.Text
@@ -483,52 +387,6 @@ func (j *judge) ddOperand(s *segment, w shell.Word) {
 		j.pathEffect(s, v, accessRead)
 	case "of":
 		j.write(s, v)
-	}
-}
-
-// volume judges a mount of a container: host:place:options, or type=bind,source=….
-func (j *judge) volume(s *segment, w shell.Word) {
-	host, _, _ := strings.Cut(w.Text, ":")
-	if strings.Contains(w.Text, ",") && strings.Contains(w.Text, "=") {
-		host = ""
-		for kv := range strings.SplitSeq(w.Text, ",") {
-			if k, v, _ := strings.Cut(kv, "="); k == "source" || k == "src" {
-				host = v
-			}
-		}
-	}
-	if !strings.HasPrefix(host, "/") && !strings.HasPrefix(host, "~") && !strings.HasPrefix(host, "$") {
-		return
-	}
-	p, glob := canonical(part(w, host), j.q.Home, j.dir)
-	if p == "/" || systemTrees[p] || strings.HasSuffix(p, "docker.sock") || strings.HasSuffix(p, "containerd.sock") {
-		s.add(PrivilegeEscalate, "mounts "+host)
-	}
-	if set, class := j.k.paths.caps(p, glob, accessRead); set != 0 {
-		s.addSet(set, host+" ("+class+")")
-	}
-}
-
-// sshOption judges -o Name=value.
-func (j *judge) sshOption(s *segment, w shell.Word) {
-	name, value, ok := strings.Cut(w.Text, "=")
-	if !ok {
-		name, value, _ = strings.Cut(w.Text, " ")
-	}
-	switch strings.ToLower(strings.TrimSpace(name)) {
-	case "proxycommand", "localcommand", "knownhostscommand":
-		if value != "none" {
-			j.shellText(s, part(w, value))
-			s.add(CodeExecute, w.Text)
-		}
-	case "proxyusefdpass", "permitlocalcommand":
-		s.add(CodeExecute, w.Text)
-	case "remoteforward":
-		s.add(NetworkListen, w.Text)
-	case "stricthostkeychecking":
-		if v := strings.ToLower(value); v == "no" || v == "off" {
-			s.add(SecurityDisable, w.Text)
-		}
 	}
 }
 
@@ -555,48 +413,6 @@ func (j *judge) gitConfig(s *segment, w shell.Word) {
 			j.shellText(s, part(w, value))
 		}
 	}
-}
-
-var (
-	sqlReads    = regexp.MustCompile(`(?is)^\s*(?:(?:select|show|describe|desc|explain|with|values|table|pragma\s+[a-z_]+(?:\([^)]*\))?)\b[^;]*|\\(?:d[a-zA-Z+]*|l\+?|conninfo|du|dn|dt|x|timing)\b[^;\n]*|\.(?:tables|schema|databases|indexes|indices|headers|mode|dbinfo)\b[^;\n]*)?;?\s*$`)
-	sqlWrites   = regexp.MustCompile(`(?is)\b(?:into\s+(?:outfile|dumpfile)|insert|update|delete|drop|alter|create|truncate|grant|revoke|copy|call|do|load|replace|vacuum|reindex|pg_terminate_backend|pg_cancel_backend|pg_reload_conf|pg_read_file|lo_import|lo_export|dblink|set_config|nextval|setval|load_extension|load_file|writefile|edit|xp_cmdshell|sleep|into)\b`)
-	sqlPrograms = regexp.MustCompile(`(?is)\b(?:copy\b.*\bprogram\b|xp_cmdshell|sys_exec|sys_eval|lib_mysqludf)|^\s*(?:\\!|\.shell\b|\.system\b|system\s)|[\n;]\s*(?:\\!|\.shell|\.system)`)
-)
-
-// sql judges statements.
-func (j *judge) sql(s *segment, w shell.Word) {
-	if sqlPrograms.MatchString(w.Text) {
-		s.add(CodeExecute, w.Text)
-		s.add(DatabaseMutate, w.Text)
-		return
-	}
-	for one := range strings.SplitSeq(w.Text, ";") {
-		if !sqlReads.MatchString(one) || sqlWrites.MatchString(one) || w.Dynamic && strings.TrimSpace(one) == w.Text && strings.HasPrefix(strings.TrimSpace(one), "$") {
-			s.add(DatabaseMutate, w.Text)
-		}
-		if sqlFiles.MatchString(one) {
-			s.add(SecretRead, w.Text)
-		}
-	}
-}
-
-var sqlFiles = regexp.MustCompile(`(?is)\b(?:pg_shadow|pg_authid|mysql\.user|authentication_string|passwd_hash|password_hash)\b`)
-
-var vimCommand = regexp.MustCompile(`(?s)^\s*:?\s*(?:silent!?\s*)?(?:!|r(?:ead)?\s*!|w(?:rite)?\s*!|%!|system\(|call\s+system|py(?:thon)?3?\b|pyx\b|lua\b|perl\b|ruby\b|tcl\b|source\b|so\b|term\b|terminal\b|exe(?:cute)?\b)\s*(.*)$`)
-
-// vim judges a command given to vim.
-func (j *judge) vim(s *segment, w shell.Word) {
-	if m := vimCommand.FindStringSubmatch(w.Text); m != nil {
-		s.add(CodeExecute, w.Text)
-		if strings.Contains(w.Text, "!") {
-			j.shellText(s, part(w, m[1]))
-		}
-		return
-	}
-	if strings.ContainsAny(w.Text, "!|") || strings.Contains(w.Text, "system") {
-		s.add(CodeExecute, w.Text)
-	}
-	s.add(FilesystemWrite, w.Text)
 }
 
 // cleanDir joins a directory that cd is given.
@@ -627,56 +443,5 @@ func (j *judge) aptOption(s *segment, w shell.Word) {
 	}
 	if strings.Contains(strings.ToLower(name), "allow") && (value == "true" || value == "1") {
 		s.add(SecurityDisable, w.Text)
-	}
-}
-
-// socat judges an address.
-func (j *judge) socat(s *segment, w shell.Word) {
-	kind, rest, _ := strings.Cut(w.Text, ":")
-	switch k := strings.ToUpper(kind); {
-	case strings.Contains(k, "LISTEN"):
-		s.add(NetworkListen, w.Text)
-	case k == "EXEC" || k == "SYSTEM" || k == "SHELL":
-		s.add(RemoteCodeExecute, w.Text)
-		cmd, _, _ := strings.Cut(rest, ",")
-		j.shellText(s, part(w, cmd))
-	case k == "OPEN" || k == "FILE" || k == "CREATE" || k == "GOPEN":
-		f, _, _ := strings.Cut(rest, ",")
-		j.pathEffect(s, part(w, f), accessRead)
-		j.write(s, part(w, f))
-	case strings.HasPrefix(k, "UNIX"):
-		f, _, _ := strings.Cut(rest, ",")
-		j.pathEffect(s, part(w, f), accessWrite)
-	}
-}
-
-// giturl judges a repository's address: ext:: runs a command.
-func (j *judge) gitURL(s *segment, w shell.Word) {
-	if cmd, ok := strings.CutPrefix(w.Text, "ext::"); ok {
-		s.add(CodeExecute, w.Text)
-		j.shellText(s, part(w, cmd))
-	}
-	if f, ok := strings.CutPrefix(w.Text, "file://"); ok {
-		j.pathEffect(s, part(w, f), accessRead)
-	}
-}
-
-// s3 judges a place in a copy to or from a provider.
-func (j *judge) s3(s *segment, w shell.Word) {
-	if strings.HasPrefix(w.Text, "s3://") {
-		s.add(NetworkOut, w.Text)
-		return
-	}
-	if w.Text != "-" {
-		j.pathEffect(s, w, accessRead)
-	}
-}
-
-var mongoReads = regexp.MustCompile(`(?s)^\s*(?:printjson\s*\(|print\s*\(|JSON\.stringify\s*\()?\s*(?:db\.(?:stats|serverStatus|version|getCollectionNames|getName|hostInfo|currentOp|getUsers|serverBuildInfo|isMaster|hello)\s*\(\s*\)|db\.[A-Za-z_]+\.(?:find|findOne|count|countDocuments|estimatedDocumentCount|distinct|stats|getIndexes|explain)\s*\([^$]*\)(?:\.(?:limit|sort|pretty|toArray|count|explain)\s*\([^)]*\))*|rs\.(?:status|conf|printReplicationInfo)\s*\(\s*\)|sh\.status\s*\(\s*\)|show\s+\w+|db\.adminCommand\s*\(\s*\{?\s*['"]?(?:ping|listDatabases|serverStatus)['"]?.*\))\s*\)*(?:\.ok)?\s*;?\s*$`)
-
-func (j *judge) mongo(s *segment, w shell.Word) {
-	if !mongoReads.MatchString(w.Text) {
-		s.add(DatabaseMutate, w.Text)
-		s.add(CodeExecute, w.Text)
 	}
 }

@@ -1,0 +1,200 @@
+package policy
+
+import (
+	"strings"
+
+	"github.com/carrel-dev/carrel/internal/shell"
+)
+
+// findTakes are tests with a value, which is no action whatever it says.
+var findTakes = map[string]bool{
+	"-name": true, "-iname": true, "-path": true, "-ipath": true, "-wholename": true, "-iwholename": true, "-regex": true, "-iregex": true,
+	"-lname": true, "-ilname": true, "-type": true, "-xtype": true, "-user": true, "-group": true, "-uid": true, "-gid": true, "-size": true,
+	"-perm": true, "-mtime": true, "-atime": true, "-ctime": true, "-mmin": true, "-amin": true, "-cmin": true, "-newer": true, "-anewer": true,
+	"-cnewer": true, "-samefile": true, "-maxdepth": true, "-mindepth": true, "-fstype": true, "-links": true, "-inum": true, "-printf": true,
+	"-regextype": true, "-used": true, "-context": true, "-D": true, "-newermt": true, "-newerct": true, "-newerat": true,
+}
+
+// findNarrows are tests that choose some of what there is.
+var findNarrows = map[string]bool{
+	"-name": true, "-iname": true, "-path": true, "-ipath": true, "-wholename": true, "-regex": true, "-iregex": true,
+	"-empty": true, "-inum": true, "-lname": true, "-samefile": true, "-xtype": true,
+}
+
+// find reads find's expression: starts, tests, actions.
+func (j *judge) find(s *segment, _ *parsed, _ []shell.Word) {
+	words := s.words[1:]
+	found, narrowed := j.found(words)
+	starts := true
+	for i := 0; i < len(words); i++ {
+		w := words[i]
+		if starts && !strings.HasPrefix(w.Text, "-") && w.Text != "(" && w.Text != "!" && w.Text != ")" {
+			j.pathEffect(s, w, accessStat)
+			if w.Many && w.Dynamic {
+				s.add(ShellDynamic, w.Source)
+			}
+			continue
+		}
+		if w.Text != "-H" && w.Text != "-L" && w.Text != "-P" && !strings.HasPrefix(w.Text, "-O") && w.Text != "-D" {
+			starts = false
+		}
+		switch w.Text {
+		case "-exec", "-execdir", "-ok", "-okdir":
+			end := i + 1
+			for end < len(words) && words[end].Text != ";" && !(words[end].Text == "+" && words[end-1].Text == "{}") {
+				end++
+			}
+			if end > i+1 {
+				cmd := append([]shell.Word{}, words[i+1:end]...)
+				for n := range cmd {
+					if cmd[n].Text == "{}" {
+						cmd[n] = found
+					} else if strings.Contains(cmd[n].Text, "{}") && n > 0 {
+						cmd[n].Text = strings.ReplaceAll(cmd[n].Text, "{}", found.Text)
+					}
+				}
+				s.add(CommandExecute, w.Text)
+				j.nested(s, cmd)
+			}
+			i = end
+		case "-delete":
+			s.add(FilesystemDelete, w.Text)
+			j.pathEffect(s, found, accessDelete)
+			if narrowed {
+				s.caps &^= SetOf(FilesystemDestroy)
+			}
+		case "-fprint", "-fprint0", "-fls", "-fprintf":
+			if i++; i < len(words) {
+				j.write(s, words[i])
+			}
+		case "-files0-from":
+			i++
+		default:
+			if findTakes[w.Text] {
+				i++
+			}
+		}
+	}
+}
+
+// found is what find's results are like: a start and a name.
+func (j *judge) found(words []shell.Word) (shell.Word, bool) {
+	start, name, narrowed := shell.Word{Text: "."}, shell.Word{}, false
+	first := true
+	for i := range words {
+		t := words[i].Text
+		if first && !strings.HasPrefix(t, "-") && t != "(" && t != "!" {
+			start, first = words[i], false
+		}
+		narrowed = narrowed || findNarrows[t]
+		if (t == "-name" || t == "-iname") && i+1 < len(words) && name.Text == "" {
+			name = words[i+1]
+		}
+	}
+	if name.Text != "" {
+		start.Text = strings.TrimSuffix(start.Text, "/") + "/" + name.Text
+		start.Glob = strings.ContainsAny(start.Text, "*?[")
+	}
+	return start, narrowed
+}
+
+// xargs judges the command with what the pipe before it is known to bring.
+func (j *judge) xargs(s *segment, p *parsed, rest []shell.Word) {
+	words := append(append([]shell.Word{}, p.operands...), rest...)
+	if len(words) == 0 {
+		return
+	}
+	s.add(CommandExecute, words[0].Text)
+	if s.fact != nil && s.fact.From >= 0 {
+		before := j.facts.Commands[s.fact.From].Argv
+		if len(before) > 0 {
+			switch programName(before[0].Text) {
+			case "find":
+				w, narrowed := j.found(before[1:])
+				if !narrowed || w.Text != "." && !roots[w.Text] {
+					words = append(words, w)
+				}
+			case "echo", "printf", "ls":
+				if len(before) > 2 && before[0].Text == "printf" {
+					// The one form that hides a path: its format.
+					text := before[1].Text
+					for _, w := range before[2:] {
+						text = strings.Replace(text, "%s", w.Text, 1)
+					}
+					before = []shell.Word{before[0], part(before[1], text)}
+				}
+				for _, w := range before[1:] {
+					if !strings.HasPrefix(w.Text, "-") {
+						for f := range strings.FieldsSeq(strings.NewReplacer(`\n`, " ", `\0`, " ").Replace(w.Text)) {
+							words = append(words, part(w, f))
+						}
+					}
+				}
+			}
+		}
+	}
+	braces, mark := false, "{}"
+	if v, ok := valueOf(p, "-I"); ok && v.Text != "" {
+		mark = v.Text
+	}
+	for i := range words {
+		if strings.Contains(words[i].Text, mark) {
+			words[i].Dynamic, braces = true, true
+		}
+	}
+	if !braces && !hasFlag(p, "-a") {
+		words = append(words, shell.Word{Text: "$input", Source: "its input", Dynamic: true})
+	}
+	at := len(j.segs)
+	j.nested(s, words)
+	if len(j.segs) == at {
+		return
+	}
+	if n := j.segs[at]; n.nested && n.spec != nil && (shells[n.spec.name] || n.spec.caps.Has(CodeExecute)) {
+		n.add(ShellDynamic, "what xargs reads is run")
+	}
+}
+
+// grep judges a search for secrets over a whole tree.
+func (j *judge) grep(s *segment, p *parsed, _ []shell.Word) {
+	pattern := ""
+	for i := range p.flags {
+		pattern += p.flags[i].value.Text + " "
+	}
+	if s.fact != nil && s.fact.From >= 0 && len(p.operands) > 0 && hunted.MatchString(pattern+p.operands[0].Text) {
+		if before := j.facts.Commands[s.fact.From].Argv; len(before) > 0 {
+			switch before[0].Text {
+			case "env", "printenv", "set", "declare", "export", "typeset", "history", "compgen":
+				s.add(SecretRead, "looks for "+p.operands[0].Text+" in the environment")
+			}
+		}
+	}
+	if !s.recursive() && programName(s.words[0].Text) != "rg" {
+		return
+	}
+	for i, w := range p.operands {
+		if i == 0 {
+			pattern += w.Text
+			continue
+		}
+		at, _ := canonical(w, j.q.Home, j.dir)
+		if wideTree.MatchString(at) && hunted.MatchString(pattern) {
+			s.add(SecretRead, "looks for "+pattern+" in all of "+w.Text)
+		}
+	}
+}
+
+// fd runs a command for each file it finds; all words behind -x are that command.
+func (j *judge) fd(s *segment, _ *parsed, _ []shell.Word) {
+	words := s.words[1:]
+	for i := range words {
+		switch words[i].Text {
+		case "-x", "--exec", "-X", "--exec-batch":
+			if cmd := words[i+1:]; len(cmd) > 0 {
+				s.add(CommandExecute, cmd[0].Text)
+				j.nested(s, append(append([]shell.Word{}, cmd...), shell.Word{Text: "$found", Source: "what it finds", Dynamic: true}))
+			}
+			return
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package policy
+
+import (
+	"regexp"
+	"strings"
+
+	"github.com/carrel-dev/carrel/internal/shell"
+)
+
+// shellProgram judges an interpreter of shell.
+func (j *judge) shellProgram(s *segment, p *parsed, _ []shell.Word) {
+	if hasFlag(p, "-n") && !hasFlag(p, "-c") {
+		for _, w := range p.operands {
+			j.pathEffect(s, w, accessRead)
+		}
+		s.caps &^= SetOf(CodeExecute)
+		return
+	}
+	if hasFlag(p, "-c") {
+		if len(p.operands) == 0 {
+			return
+		}
+		w := p.operands[0]
+		if w.Dynamic && (s.index < 0 || !j.hasChildren(s.index)) {
+			s.add(ShellDynamic, w.Source)
+		}
+		j.shellText(s, w)
+		if w.Dynamic && strings.ContainsAny(w.Text, "(`") && j.fetches(s) {
+			s.add(RemoteCodeExecute, w.Text)
+		}
+		return
+	}
+	if len(p.operands) == 0 || hasFlag(p, "-s") {
+		s.caps |= 1 << interpretsInput
+		if s.fact != nil && s.fact.From < 0 && !inputGiven(s.fact) {
+			s.add(TerminalInteractive, s.program)
+		}
+		if s.nested {
+			s.add(TerminalInteractive, s.program)
+		}
+		if s.fact != nil && inputGiven(s.fact) && !j.hasChildren(s.index) {
+			s.add(CodeExecute, "its input")
+			if j.fetches(s) {
+				s.add(RemoteCodeExecute, s.text)
+			}
+		}
+		return
+	}
+	j.scriptOperand(s, p.operands[0])
+}
+
+// scriptOperand judges a script that is run; one that comes out of a substitution is not
+// known before.
+func (j *judge) scriptOperand(s *segment, w shell.Word) {
+	roles["script"].apply(j, s, []shell.Word{w})
+	if w.Dynamic {
+		s.add(ShellDynamic, w.Source)
+		if j.fetches(s) {
+			s.add(RemoteCodeExecute, w.Source)
+		}
+	}
+}
+
+func (j *judge) source(s *segment, p *parsed, _ []shell.Word) {
+	if len(p.operands) > 0 {
+		j.scriptOperand(s, p.operands[0])
+	}
+}
+
+// fetches reports whether a command has a substitution in its words that fetches or
+// decodes.
+func (j *judge) fetches(s *segment) bool {
+	for i := range s.words {
+		t := s.words[i].Source + s.words[i].Text
+		if strings.ContainsAny(t, "(`") && fetchers.MatchString(t) {
+			return true
+		}
+	}
+	if s.fact != nil {
+		for _, r := range s.fact.Redirects {
+			if fetchers.MatchString(r.Target.Source + r.Target.Text) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+var fetchers = regexp.MustCompile(`\b(?:curl|wget|fetch|nc|ncat|socat|base64|base32|xxd|openssl|ssh|scp|aws|gsutil|ftp|lynx|dig)\b`)
+
+func inputGiven(c *shell.Command) bool {
+	for _, r := range c.Redirects {
+		switch r.Mode {
+		case shell.Read, shell.Heredoc, shell.String, shell.ReadWrite:
+			return true
+		case shell.Write, shell.Append, shell.Duplicate:
+		}
+	}
+	return false
+}

@@ -1,0 +1,126 @@
+package policy
+
+import (
+	"path"
+	"regexp"
+	"strings"
+
+	"github.com/carrel-dev/carrel/internal/shell"
+)
+
+// redirects judges files that output goes to or input comes from.
+func (j *judge) redirects(s *segment, rs []shell.Redirect) {
+	for i := range rs {
+		r := &rs[i]
+		switch r.Mode {
+		case shell.Read:
+			j.pathEffect(s, r.Target, accessRead)
+		case shell.Write, shell.Append, shell.ReadWrite:
+			j.write(s, r.Target)
+		case shell.Duplicate:
+			if t := r.Target.Text; strings.Trim(t, "0123456789-") != "" && !r.Target.Dynamic {
+				j.write(s, r.Target) // >&file
+			}
+		case shell.Heredoc, shell.String:
+		default:
+			s.add(ShellDynamic, "a redirect of an unknown kind")
+		}
+	}
+}
+
+// verbs are operands that say what a program does, where no table says it.
+var verbs = map[string]bool{
+	"set": true, "add": true, "del": true, "delete": true, "remove": true, "rm": true, "clear": true, "reset": true, "stop": true, "start": true,
+	"restart": true, "reload": true, "kill": true, "flush": true, "enable": true, "disable": true, "install": true, "uninstall": true, "write": true,
+	"create": true, "destroy": true, "update": true, "upgrade": true, "apply": true, "purge": true, "wipe": true, "format": true, "shutdown": true,
+	"reboot": true, "import": true, "load": true, "unload": true, "restore": true, "init": true, "exec": true, "run": true, "push": true, "publish": true,
+	"deploy": true, "drop": true, "grant": true, "revoke": true, "attach": true, "detach": true, "mount": true, "unmount": true, "send": true, "connect": true,
+}
+
+// takesNames are programs whose operands may be any word.
+var takesNames = map[string]bool{
+	"man": true, "which": true, "whereis": true, "type": true, "help": true, "info": true, "whatis": true, "apropos": true, "tldr": true, "pgrep": true,
+	"pidof": true, "id": true, "groups": true, "finger": true, "getent": true, "printenv": true, "expr": true, "locale": true, "dpkg-query": true,
+	"apt-cache": true, "apt-file": true, "export": true, "declare": true, "local": true, "typeset": true, "readonly": true, "set": true, "read": true,
+	"alias": true, "unalias": true, "tr": true, "users": true, "last": true, "locate": true, "plocate": true, "cowsay": true, "figlet": true, "cal": true,
+	"compgen": true, "complete": true, "return": true, "shift": true, "jq": true, "perldoc": true, "pydoc": true, "pydoc3": true, "logger": true, "history": true,
+}
+
+// harmlessTargets take output without keeping it.
+var harmlessTargets = map[string]bool{
+	"/dev/null": true, "/dev/stdout": true, "/dev/stderr": true, "/dev/tty": true, "/dev/zero": true,
+	"/dev/fd/1": true, "/dev/fd/2": true, "/proc/self/fd/1": true, "/proc/self/fd/2": true, "-": true, "/dev/full": true,
+}
+
+// write judges a file that is written.
+func (j *judge) write(s *segment, w shell.Word) {
+	if harmlessTargets[w.Text] {
+		return
+	}
+	s.add(FilesystemWrite, w.Text)
+	j.pathEffect(s, w, accessWrite)
+}
+
+// defaults finds what a variable is taken to hold where it has no value.
+var defaults = regexp.MustCompile(`\$\{[A-Za-z0-9_]+:?[-=+]([^{}]*)\}`)
+
+// mayMean adds what a path means if it climbs to the root, or if its variables have no
+// values.
+func (j *judge) mayMean(s *segment, w shell.Word, p string, a access) {
+	try := func(text string) {
+		set, class := j.k.paths.caps(cleanAbsolute(text, j.q.Home), false, a)
+		s.addSet(set&SetOf(SecretRead, CarrelTamper, Persistence, BlockDeviceMutate), w.Text+" ("+class+")")
+	}
+	if rest := strings.TrimLeft(p, "./"); strings.HasPrefix(p, "../") {
+		try("/" + rest)
+	}
+	if i := strings.LastIndex(w.Text, "../"); i >= 0 && strings.HasPrefix(w.Text, "/proc/") {
+		try("/" + w.Text[i+3:])
+	}
+	if w.Dynamic && strings.Contains(w.Text, "${") {
+		if t := defaults.ReplaceAllString(w.Text, "$1"); t != w.Text && !strings.ContainsAny(t, "$`") {
+			try("/" + strings.TrimPrefix(strings.Replace(t, "~", "/~", 1), "/"))
+		}
+	}
+}
+
+// endlessReaders read until the end, which some devices do not have.
+var endlessReaders = map[string]bool{
+	"cat": true, "tail": true, "tac": true, "sort": true, "gzip": true, "xz": true, "bzip2": true, "zstd": true, "wc": true, "cp": true,
+	"md5sum": true, "sha256sum": true, "sha1sum": true, "grep": true, "tee": true, "base64": true, "rev": true,
+}
+
+// goesOut are operands by which a program that is not known, or runs code, says that it
+// sends something.
+var goesOut = map[string]bool{"publish": true, "deploy": true, "upload": true, "push": true, "release": true, "announce": true}
+
+// pathEffect adds what the table of paths says about a word.
+func (j *judge) pathEffect(s *segment, w shell.Word, a access) {
+	if w.Text == "" || w.Text == "-" && a != accessDelete {
+		return
+	}
+	if a == accessStat || a == accessRead || a == accessTree {
+		s.caps |= 1 << FilesystemRead
+	}
+	p, glob := canonical(w, j.q.Home, j.dir)
+	if len(s.paths) < 64 {
+		s.paths = append(s.paths, p)
+	}
+	if set, class := j.k.paths.caps(p, glob, a); set != 0 {
+		s.addSet(set, w.Text+" ("+class+")")
+	}
+	j.mayMean(s, w, p, a)
+	if w.Dynamic && strings.Contains(p, unknownPart) {
+		// What is unknown may be nothing, or a slash.
+		for _, by := range [...]string{"", "/"} {
+			v := path.Clean(strings.ReplaceAll(p, unknownPart, by))
+			if v != "/" && v != "." && !strings.HasPrefix(p, unknownPart+"/") {
+				set, class := j.k.paths.caps(v, false, a)
+				s.addSet(set&SetOf(SecretRead), w.Text+" ("+class+")")
+			}
+		}
+	}
+	if a == accessDelete || a == accessMode {
+		j.destroys(s, w, p, a)
+	}
+}
