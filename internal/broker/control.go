@@ -50,7 +50,7 @@ func (l *Lifecycle) Freeze(ctx context.Context, name id.Workspace, frozen bool, 
 }
 
 func (l *Lifecycle) freeze(ctx context.Context, name id.Workspace, frozen bool) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, freezeTimeout, fmt.Errorf("it took longer than %v: %w", freezeTimeout, context.DeadlineExceeded))
+	ctx, cancel := within(ctx, freezeTimeout)
 	defer cancel()
 	return l.host.Freeze(ctx, name, frozen)
 }

@@ -30,7 +30,10 @@ func (l *Lifecycle) Destroy(ctx context.Context, name id.Workspace, purge bool, 
 		return e, err
 	}
 	if e.State != workspace.StateDestroying || e.Purge != purge {
-		if err := l.settleSoon(ctx, e); err != nil {
+		soon, cancel := within(ctx, stopTimeout)
+		err := l.settle(soon, e)
+		cancel()
+		if err != nil {
 			return e, err
 		}
 		e.State, e.Executor, e.Purge = workspace.StateDestroying, nil, purge
@@ -80,6 +83,11 @@ func (l *Lifecycle) finishDestroy(ctx context.Context, e Entry) (Entry, error) {
 	if err := l.empty(ctx, e); err != nil {
 		return e, err
 	}
+	return l.remove(ctx, e)
+}
+
+// remove takes away what there is of a workspace in which nothing runs.
+func (l *Lifecycle) remove(ctx context.Context, e Entry) (Entry, error) {
 	if err := l.host.RemoveUser(ctx, e.Name, e.IDs); err != nil {
 		return e, err
 	}
@@ -102,20 +110,11 @@ func (l *Lifecycle) finishDestroy(ctx context.Context, e Entry) (Entry, error) {
 	return e, l.ledger.Put(e)
 }
 
-func (l *Lifecycle) settleSoon(ctx context.Context, e Entry) error {
-	ctx, cancel := bounded(ctx, stopTimeout)
-	defer cancel()
-	return l.settle(ctx, e)
-}
-
 // empty ends all that runs of a workspace that is being destroyed, in the time that a stop
 // has.
 func (l *Lifecycle) empty(ctx context.Context, e Entry) error {
-	if end, ok := ctx.Deadline(); !ok || time.Until(end) > stopTimeout {
-		var cancel context.CancelFunc
-		ctx, cancel = bounded(ctx, stopTimeout)
-		defer cancel()
-	}
+	ctx, cancel := within(ctx, stopTimeout)
+	defer cancel()
 	if err := l.cleanUp(ctx, e); err != nil {
 		return err
 	}

@@ -1,0 +1,136 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/brokerapi"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// Recover finishes or undoes what a crash or a reboot left. An error with one
+// workspace is logged and does not keep the others from being served.
+func (l *Lifecycle) Recover(ctx context.Context) error {
+	for _, m := range l.host.Mended() {
+		l.tell(m.Kind, "", m.Done, nil)
+	}
+	unsure, until := map[id.Workspace]bool{}, time.Now().Add(recoverAll)
+	for _, e := range l.ledger.All() {
+		var err error
+		switch e.State {
+		case workspace.StateCreating:
+			l.log.Warn("undoing a create that was interrupted", "workspace", e.Name)
+			if err = l.soon(ctx, until, func(ctx context.Context) error { return l.endAll(ctx, e) }); err == nil {
+				err = l.unmake(ctx, e)
+			}
+			l.tell(workspace.CreateUndone, e.Name, "a create had broken off; what it had made is removed", err)
+		case workspace.StateDestroying:
+			l.log.Warn("finishing a destroy that was interrupted", "workspace", e.Name)
+			if err = l.soon(ctx, until, func(ctx context.Context) error { return l.empty(ctx, e) }); err == nil {
+				e, err = l.remove(ctx, e)
+			}
+			done := "a destroy had broken off and is finished; the home is removed"
+			if e.Retained != "" {
+				done = "a destroy had broken off and is finished; the home is at " + e.Retained
+			}
+			l.tell(workspace.DestroyFinished, e.Name, done, err)
+		case workspace.StateRunning, workspace.StatePaused:
+			err = l.soon(ctx, until, func(ctx context.Context) error { return l.adopt(ctx, e) })
+			unsure[e.Name] = err != nil
+			if err != nil {
+				l.tell(workspace.NotMended, e.Name, "", err)
+			}
+		case workspace.StateStopped, workspace.StateDestroyed: // nothing was under way
+		case workspace.StateRestoring: // the daemon's; here it is stopped or running
+		}
+		if err != nil {
+			l.log.Error("cannot bring a workspace in order", "workspace", e.Name, "state", e.State, "error", err)
+		}
+	}
+	left, err := l.host.Leftovers()
+	if err != nil {
+		return err
+	}
+	for _, name := range left {
+		if l.lives(name) || unsure[name] {
+			continue
+		}
+		l.log.Warn("removing what a start left that was interrupted", "workspace", name)
+		e, _ := l.ledger.Get(name)
+		e.Name = name
+		err := l.soon(ctx, until, func(ctx context.Context) error { return l.cleanUp(ctx, e) })
+		l.tell(workspace.StartSwept, name, "a start had broken off; its control groups, socket and report are removed", err)
+		if err != nil {
+			l.log.Error("cannot clean up", "workspace", name, "error", err)
+		}
+	}
+	return nil
+}
+
+// soon gives a step of a start its time, so that a process that cannot be ended keeps the
+// broker from nobody.
+func (l *Lifecycle) soon(ctx context.Context, until time.Time, step func(context.Context) error) error {
+	ctx, cancel := bounded(ctx, max(min(recoverTimeout, time.Until(until)), recoverLeast))
+	defer cancel()
+	return step(ctx)
+}
+
+func (l *Lifecycle) adopt(ctx context.Context, e Entry) error {
+	r, err := l.host.Adopt(e)
+	if err == nil {
+		l.follow(e.Name, r)
+		// The crash may have come between a change and the line that says so, or after.
+		if err := l.host.Limit(e, e.Limits); err != nil {
+			return errors.Join(err, l.settle(ctx, e)) // it must not go on without
+		}
+		return l.freeze(ctx, e.Name, e.State == workspace.StatePaused)
+	}
+	if !errdefs.IsNotFound(err) {
+		return err // it may live: nothing is taken down on a guess
+	}
+	l.log.Warn("a workspace is no longer running", "workspace", e.Name, "reason", err)
+	why := err.Error()
+	if err = l.settle(ctx, e); err == nil {
+		l.tell(workspace.ExecutorLost, e.Name, "it is stopped: "+why, nil)
+	}
+	return err
+}
+
+// tell keeps what a start put right, or that it could not, for the daemon.
+func (l *Lifecycle) tell(kind workspace.MendedKind, name id.Workspace, done string, err error) {
+	if err != nil {
+		kind, done = workspace.NotMended, err.Error()
+	}
+	if len(done) > brokerapi.MaxDone {
+		done = strings.ToValidUTF8(done[:brokerapi.MaxDone], "") + "…"
+	}
+	if len(l.mended) == brokerapi.MaxMended-1 {
+		l.unsaid++
+		return
+	}
+	l.mended = append(l.mended, workspace.Mended{Kind: kind, Workspace: name, Done: strings.ToValidUTF8(done, "?")})
+}
+
+// Mended returns what Recover put right, and what tells this start from others.
+func (l *Lifecycle) Mended() (start string, list []workspace.Mended) {
+	list = l.mended
+	if l.unsaid > 0 {
+		list = append(slices.Clone(list), workspace.Mended{Kind: workspace.MoreMended, Done: fmt.Sprintf("%d more; the broker's log has them", l.unsaid)})
+	}
+	return l.start, list
+}
+
+// lives reports whether an executor of name is followed.
+func (l *Lifecycle) lives(name id.Workspace) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, ok := l.running[name]
+	return ok
+}
