@@ -62,11 +62,13 @@ func (u *users) noteTool(pid int) error {
 	}
 	var f *os.File
 	if err == nil {
-		f, err = openAt(u.state, toolNote, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o600)
+		f, err = openAt(u.state, toolNote, unix.O_WRONLY|unix.O_CREAT, 0o600)
 	}
 	if err == nil {
+		// In this order: the note that there was is shorter, and without it what the tool
+		// has made since then would be taken for another's.
 		_, err = f.Write(b)
-		err = errors.Join(err, f.Close())
+		err = errors.Join(err, f.Truncate(int64(len(b))), f.Close())
 	}
 	if err != nil {
 		return fmt.Errorf("cannot note that process %d changes the user database: %w", pid, err)

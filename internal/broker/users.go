@@ -113,21 +113,12 @@ func (u *users) run(ctx context.Context, name string, args ...string) error {
 	defer cancel()
 	wait := 10 * time.Millisecond
 	for {
-		// The tool takes this lock before it makes anything, so nothing is made before it is
-		// known whose it is.
-		unlock, err := u.lockAll(ctx)
-		if err != nil {
-			return fmt.Errorf("%s was not run: %w; %s; then try again: %w", name, err, u.holders(), errdefs.ErrUnavailable)
-		}
 		c, out := command(ctx, path, args...)
 		_ = u.noteTool(0) // a broker that ends before it knows the process has said so
 		runtime.LockOSThread()
-		err = c.Start()
+		err := c.Start()
 		if err == nil {
 			_ = u.noteTool(c.Process.Pid) // without room on the disk too a workspace can be destroyed
-		}
-		unlock()
-		if err == nil {
 			u.sweepAfter(c.Process.Pid)
 			err = c.Wait()
 		}

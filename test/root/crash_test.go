@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // The daemon killed while commands run: attached ones are hung up, detached ones live on
@@ -188,19 +190,14 @@ func TestBrokerKilledAtWork(t *testing.T) {
 // when the create has been undone and nobody looks any more.
 func TestBrokerKilledWhileAUserIsMade(t *testing.T) {
 	h := newHostFor(t)
-	// The tool waits some seconds for one who holds passwd alone.
-	const lock = "/etc/passwd.lock"
-	var f *os.File
-	until(t, "a user database that nobody changes", func() (free bool) {
-		var err error
-		f, err = os.OpenFile(lock, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-		return err == nil
-	})
-	defer os.Remove(lock)
-	_, err := fmt.Fprint(f, os.Getpid())
-	if err := errors.Join(err, f.Close()); err != nil {
+	f, err := os.OpenFile("/etc/.pwd.lock", os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer f.Close()
+	control(t, f, func(fd int) error {
+		return unix.FcntlFlock(uintptr(fd), unix.F_SETLKW, &unix.Flock_t{Type: unix.F_WRLCK})
+	})
 	key := "crt " + rand.Text()
 	created := make(chan result, 1)
 	go func() { created <- h.try(nil, "", "create", key) }()
@@ -222,9 +219,9 @@ func TestBrokerKilledWhileAUserIsMade(t *testing.T) {
 	if err := h.up(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(lock); err != nil {
-		t.Error(err)
-	}
+	control(t, f, func(fd int) error {
+		return unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &unix.Flock_t{Type: unix.F_UNLCK})
+	})
 	until(t, "the end of useradd", func() bool {
 		_, err := os.Stat("/proc/" + tool)
 		return err != nil
