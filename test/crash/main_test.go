@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/carrel-dev/carrel/test/crash/check"
+	"github.com/carrel-dev/carrel/test/supervise"
 )
 
 // base holds everything that is made; bin the programs of the crash build.
@@ -31,7 +31,7 @@ func run(m *testing.M) int {
 		return m.Run() // every test is skipped, and says so
 	}
 	if base = os.Getenv(baseEnv); base == "" {
-		return supervise()
+		return supervise.Run("crk-", baseEnv, clean)
 	}
 	bin = filepath.Join(base, "bin")
 	if err := build(bin, "-tags", "crashpoints"); err != nil {
@@ -58,45 +58,6 @@ func build(dir string, flags ...string) error {
 		return fmt.Errorf("cannot build the programs: %w\n%s", err, out)
 	}
 	return nil
-}
-
-// supervise runs the tests in a process of their own and takes away what they made,
-// however that process ends.
-func supervise() int {
-	dir, err := os.MkdirTemp("/var/tmp", "crk-")
-	if err == nil {
-		err = os.Chmod(dir, 0o755)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGHUP)
-	tests := exec.CommandContext(context.Background(), "/proc/self/exe", os.Args[1:]...)
-	tests.Args[0] = os.Args[0]
-	tests.Env = append(os.Environ(), baseEnv+"="+dir)
-	tests.Stdout, tests.Stderr = os.Stdout, os.Stderr
-	tests.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := tests.Start(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	go func() {
-		for s := range signals {
-			_ = tests.Process.Signal(s) // it may have ended
-		}
-	}()
-	_ = tests.Wait()
-	code := tests.ProcessState.ExitCode()
-	if code < 0 {
-		code = 1
-	}
-	if err := clean(dir); err != nil {
-		fmt.Fprintln(os.Stderr, "something is left:", err)
-		return 1
-	}
-	return code
 }
 
 // clean takes away the carrels that were brought up below dir.

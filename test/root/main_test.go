@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"testing"
+
+	"github.com/carrel-dev/carrel/test/supervise"
 )
 
 // shared is the carrel that most tests use; its API can be reached by every user of the
@@ -34,52 +34,13 @@ func run(m *testing.M) int {
 		return m.Run() // what is there is the other process'
 	}
 	if base = os.Getenv(baseEnv); base == "" {
-		return supervise()
+		return supervise.Run("crt-", baseEnv, clean)
 	}
 	if err := prepare(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return m.Run()
-}
-
-// supervise runs the tests in a process of their own and takes away what they made,
-// however that process ends: a panic, a timeout or an interrupt included.
-func supervise() int {
-	base, err := os.MkdirTemp("/var/tmp", "crt-")
-	if err == nil {
-		err = os.Chmod(base, 0o755)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGHUP)
-	tests := exec.CommandContext(context.Background(), "/proc/self/exe", os.Args[1:]...)
-	tests.Args[0] = os.Args[0]
-	tests.Env = append(os.Environ(), baseEnv+"="+base)
-	tests.Stdout, tests.Stderr = os.Stdout, os.Stderr
-	tests.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt comes through here once
-	if err := tests.Start(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	go func() {
-		for s := range signals {
-			_ = tests.Process.Signal(s) // it may have ended
-		}
-	}()
-	_ = tests.Wait()
-	code := tests.ProcessState.ExitCode()
-	if code < 0 {
-		code = 1
-	}
-	if err := clean(base); err != nil {
-		fmt.Fprintln(os.Stderr, "something is left:", err)
-		return 1
-	}
-	return code
 }
 
 // clean takes away the carrels and brokers that were brought up below base.
