@@ -208,11 +208,9 @@ func (e *Executor) list() execapi.ListResult {
 		select {
 		case <-c.done:
 			row.Status = &c.status
-			if c.status.Stuck == 0 {
-				break
-			}
-			c.inGroup(func(g *group) { row.Processes = len(g.pids()) })
 		default:
+		}
+		if row.Status == nil || row.Status.Stuck > 0 {
 			c.inGroup(func(g *group) { row.Processes = len(g.pids()) })
 		}
 		out.Commands = append(out.Commands, row)

@@ -75,22 +75,22 @@ func (r *reaper) reap(pid int) (got, children bool) {
 		r.mu.Unlock()
 		return false, err == nil
 	}
-	c := r.byPID[n]
+	c, abandoned := r.byPID[n], false
 	delete(r.byPID, n)
 	if c != nil {
 		// Under the lock: from here on the number may be another's.
 		c.mu.Lock()
 		c.reaped = true
-		abandoned := c.abandoned
+		abandoned = c.abandoned
 		c.mu.Unlock()
-		defer func() {
-			unix.Close(c.pidfd) // leaves the epoll instance too
-			if !abandoned {
-				c.finish(ws, &ru)
-			}
-		}()
 	}
 	r.mu.Unlock()
+	if c != nil {
+		unix.Close(c.pidfd) // leaves the epoll instance too
+	}
+	if c != nil && !abandoned {
+		c.finish(ws, &ru)
+	}
 	return true, true
 }
 

@@ -60,7 +60,9 @@ func (g *Gate) admit(w store.Workspace) (leave func(), err error) {
 		}
 	})
 	for _, o := range g.starting {
-		count(&o)
+		if o.Name != w.Name { // a create that starts once more what did not start
+			count(&o)
+		}
 	}
 	refuse := func(why string, v ...any) (func(), error) {
 		return nil, fmt.Errorf("cannot start workspace %s: "+why+": %w", append(append([]any{w.Name}, v...), errdefs.ErrResourceExhausted)...)
