@@ -241,6 +241,26 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
+// A create takes one place, also if it has to start the workspace a second time.
+func TestCreateTakesOnePlace(t *testing.T) {
+	h := newHouse(t)
+	h.crash()
+	h.admission = gate.Admission{Running: 1}
+	h.start()
+	starts := 0
+	h.rt.setHook(func(op string, _ id.Workspace) error {
+		if op == "start" {
+			if starts++; starts == 1 {
+				return fmt.Errorf("not yet: %w", errdefs.ErrUnavailable)
+			}
+		}
+		return nil
+	})
+	if _, _, err := h.Create(t.Context(), alice, workspace.Wanted{Key: "k", Profile: "filled"}); !errors.Is(err, errSkeleton) || starts != 2 {
+		t.Errorf("after %d starts: %v", starts, err)
+	}
+}
+
 func TestIdle(t *testing.T) {
 	h := newHouse(t)
 	h.idle = time.Minute

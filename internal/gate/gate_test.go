@@ -2,9 +2,11 @@ package gate_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"path/filepath"
 	"strings"
@@ -37,6 +39,9 @@ var (
 	admin = principal.Principal{Kind: principal.User, UID: 1002, Admin: true}
 	root  = principal.Principal{Kind: principal.User}
 )
+
+// errSkeleton is what becomes of a workspace with the profile "filled" once it runs.
+var errSkeleton = fmt.Errorf("no skeleton: %w", errdefs.ErrInternal)
 
 // house is a gate with a real store and a real audit log over a runtime double.
 type house struct {
@@ -79,8 +84,11 @@ func (h *house) start() {
 	h.logs = new(bytes.Buffer)
 	h.Gate = gate.New(gate.Config{
 		Runtime: h.rt, Store: h.store, Audit: h.log, Prefix: "ws", Limits: workspace.DefaultLimits, Admission: h.admission, Idle: h.idle, KeepHomes: h.keepHomes,
-		Profiles: map[string]gate.Profile{"chat": {Prefix: "chat", Limits: workspace.Limits{MemoryBytes: 256 << 20, Pids: 200}}},
-		Log:      slog.New(slog.NewTextHandler(&syncWriter{w: h.logs}, nil)), Version: "test",
+		Profiles: map[string]gate.Profile{
+			"chat":   {Prefix: "chat", Limits: workspace.Limits{MemoryBytes: 256 << 20, Pids: 200}},
+			"filled": {Prefix: "filled", Skeleton: func(context.Context) (io.Reader, error) { return nil, errSkeleton }},
+		},
+		Log: slog.New(slog.NewTextHandler(&syncWriter{w: h.logs}, nil)), Version: "test",
 	})
 	if err := h.Recover(ctx); err != nil {
 		h.t.Fatal(err)
