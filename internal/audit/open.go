@@ -63,17 +63,22 @@ func Open(ctx context.Context, o Options) (*Log, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
+	if err := l.noteRepair(ctx, repair); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// noteRepair records what was mended, if anything was.
+func (l *Log) noteRepair(ctx context.Context, repair *Mended) error {
 	if repair == nil {
-		return l, nil
+		return nil
 	}
 	data, err := json.Marshal(repair)
 	if err == nil {
 		_, err = l.Append(ctx, Record{Type: Repair, Principal: "system", Status: StatusOK, Data: data})
 	}
-	if err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	return l, nil
+	return err
 }
 
 // Mended is the Data of a repair record.
@@ -87,7 +92,10 @@ type Mended struct {
 }
 
 // openLocked opens path, checks who may write it and takes its lock.
-func openLocked(path string) (*os.File, error) {
+func openLocked(path string) (*os.File, error) { return openWith(path, unix.LOCK_EX|unix.LOCK_NB) }
+
+// openWith is openLocked with the way in which the lock is taken.
+func openWith(path string, how int) (*os.File, error) {
 	if !filepath.IsAbs(path) {
 		return nil, fmt.Errorf("cannot open the audit log %q: its path must be absolute: %w", path, errdefs.ErrInvalidArgument)
 	}
@@ -107,13 +115,13 @@ func openLocked(path string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the audit log: %w", err)
 	}
-	if err := claim(f, path); err != nil {
+	if err := claim(f, path, how); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
 }
 
-func claim(f *os.File, path string) error {
+func claim(f *os.File, path string, how int) error {
 	fi, err := f.Stat()
 	if err != nil {
 		return fmt.Errorf("cannot open the audit log: %w", err)
@@ -125,26 +133,18 @@ func claim(f *os.File, path string) error {
 		return fmt.Errorf("cannot open the audit log: other users may read or write it (mode %#o); run: chmod 600 %s: %w",
 			fi.Mode().Perm(), path, errdefs.ErrFailedPrecondition)
 	}
-	switch err := lock(f); {
+	switch err := lockFile(f, how); {
 	case errors.Is(err, unix.EWOULDBLOCK):
 		return fmt.Errorf("cannot open the audit log %s: another process has it open; a second carreld with the same data directory? end that one first: %w",
 			path, errdefs.ErrFailedPrecondition)
 	case err != nil:
 		return fmt.Errorf("cannot lock the audit log %s: %w", path, err)
 	}
+	if fi.Size() > 0 && how&unix.LOCK_NB == 0 {
+		return nil // done by whoever made it
+	}
 	// The name must outlive a crash, or the whole log could vanish with it.
 	return syncDir(filepath.Dir(path))
-}
-
-func lock(f *os.File) error {
-	conn, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	if cerr := conn.Control(func(fd uintptr) { err = unix.Flock(int(fd), unix.LOCK_EX|unix.LOCK_NB) }); cerr != nil {
-		return cerr
-	}
-	return err
 }
 
 func syncDir(dir string) error {

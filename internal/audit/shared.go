@@ -1,0 +1,83 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Shared is a log that several processes append to, one record after the other: each
+// takes the file's lock for one append and reads the end of the chain anew. It is for
+// processes that write few records; a daemon's Log keeps the lock.
+type Shared struct{ path string }
+
+// OpenShared returns the log at path, an absolute one. The file is made at the first append.
+func OpenShared(path string) *Shared { return &Shared{path} }
+
+// Path returns the path that the log was opened with.
+func (s *Shared) Path() string { return s.path }
+
+// Append is Log.Append: the record is on disk when it returns.
+func (s *Shared) Append(ctx context.Context, r Record) (seq int64, err error) {
+	err = s.with(ctx, func(l *Log) error {
+		seq, err = l.Append(ctx, r)
+		return err
+	})
+	return seq, err
+}
+
+// AppendAsync appends too, and waits for the disk as well: no later append of this
+// process could be relied on to bring it there.
+func (s *Shared) AppendAsync(r Record) error {
+	_, err := s.Append(context.Background(), r)
+	return err
+}
+
+// Unfinished returns the intents without an outcome, in order. It reads the whole log.
+// Some may belong to processes that are at them now.
+func (s *Shared) Unfinished(ctx context.Context) (open []Record, err error) {
+	err = s.with(ctx, func(l *Log) error {
+		if err := l.catchUp(ctx, Mark{}); err != nil {
+			return err
+		}
+		open, err = l.Unfinished()
+		return err
+	})
+	return open, err
+}
+
+// with gives f the log with its lock held.
+func (s *Shared) with(ctx context.Context, f func(*Log) error) error {
+	file, err := openWith(s.path, unix.LOCK_EX)
+	if err != nil {
+		return err
+	}
+	l, repair, err := inspect(file, Options{Path: s.path})
+	if err == nil {
+		err = l.noteRepair(ctx, repair)
+	}
+	if err != nil {
+		return errors.Join(err, file.Close())
+	}
+	return errors.Join(f(l), l.Close())
+}
+
+// lockFile takes the lock of f in the way that how says.
+func lockFile(f *os.File, how int) error {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if cerr := conn.Control(func(fd uintptr) {
+		for {
+			if err = unix.Flock(int(fd), how); !errors.Is(err, unix.EINTR) {
+				return
+			}
+		}
+	}); cerr != nil {
+		return cerr
+	}
+	return err
+}
