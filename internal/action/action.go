@@ -31,6 +31,9 @@ const (
 	ReadArchive   Kind = "archive.read"
 	RemoveArchive Kind = "archive.remove"
 
+	// RunOnce makes a workspace for one command, and ends it with that.
+	RunOnce Kind = "workspace.run"
+
 	Exec    Kind = "command.exec"
 	Attach  Kind = "command.attach"
 	Signal  Kind = "command.signal"
@@ -87,6 +90,8 @@ type Action struct {
 	Export  bool   `json:"export,omitempty"`
 	// Mounts is the canonical JSON of the project mounts asked for, when any were.
 	Mounts json.RawMessage `json:"mounts,omitempty"`
+	// Accept are the controls that it may run without.
+	Accept []string `json:"accept,omitempty"`
 }
 
 // Canonical returns the action's canonical bytes: JSON with the fields in the

@@ -38,7 +38,7 @@ func (h *Host) guard(name id.Workspace, projects []sandbox.Project, r Running) e
 				return true
 			default:
 			}
-			lost := launch.Lost(r.Executor.PID, projects)
+			lost := launch.Lost(sandbox.Rootful, r.Executor.PID, projects)
 			if lost == "" {
 				return false
 			}

@@ -62,6 +62,7 @@ var commandTable = []struct {
 	{"restore", "workspaces", (*app).restoreCommand},
 	{"top", "workspaces", (*app).topCommand},
 	{"events", "workspaces", (*app).eventsCommand},
+	{"run", "commands", (*app).runCommand},
 	{"exec", "commands", (*app).execCommand},
 	{"ps", "commands", (*app).psCommand},
 	{"logs", "commands", (*app).logsCommand},
@@ -104,7 +105,7 @@ func Run(args []string, s Streams) int {
 // failureCode is the exit code for err, which is carrel's own.
 func failureCode(cmd *cobra.Command, err error) int {
 	switch {
-	case cmd == nil || cmd.Name() != "exec":
+	case cmd == nil || cmd.Name() != "exec" && cmd.Name() != "run":
 		return exitFailure
 	case !carrel.IsCommandError(err):
 		return exitOwnFailure

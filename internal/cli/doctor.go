@@ -17,9 +17,12 @@ const doctorTimeout = 500 * time.Millisecond
 
 // doctorView is the JSON of doctor.
 type doctorView struct {
-	// OK: every required check is yes or partly.
-	OK     bool           `json:"ok"`
-	Checks []probe.Result `json:"checks"`
+	// OK: every required check is yes or partly. Rootless: and so is every one that
+	// "carrel run" needs as an ordinary user. The exit code is by the one that is the
+	// caller's.
+	OK       bool           `json:"ok"`
+	Rootless bool           `json:"rootless"`
+	Checks   []probe.Result `json:"checks"`
 }
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -28,7 +31,8 @@ func (a *app) doctorCommand() *cobra.Command {
 		Short: "Say what this host can hold, what not, and what to do about it",
 		Long: `Try what workspaces need of this host, and say for each what was found and the command
 that would mend it. The exit code is 1 if something is missing that no workspace
-can do without. As root it can try more.`,
+can do without: as root one of a daemon's, as an ordinary user one of "carrel run".
+As root it can try more.`,
 		Example: `  sudo carrel doctor
   carrel doctor -o json | jq '.checks[] | select(.state != "yes")'`,
 		Args: exactly(),
@@ -42,9 +46,9 @@ can do without. As root it can try more.`,
 		ctx, cancel := context.WithTimeout(c.Context(), doctorTimeout)
 		defer cancel()
 		results := probe.Run(ctx, i.probeConfig())
-		v := doctorView{OK: len(probe.Unmet(results)) == 0}
+		v := doctorView{OK: len(probe.Unmet(results)) == 0, Rootless: len(probe.UnmetRootless(results)) == 0}
 		v.Checks = append(results, checkPrograms(), i.checkData(), a.checkDaemon(ctx))
-		if !v.OK {
+		if os.Geteuid() == 0 && !v.OK || os.Geteuid() != 0 && !v.Rootless {
 			a.code = exitFailure
 		}
 		if *out == asJSON {
@@ -80,7 +84,11 @@ func (a *app) printDoctor(v doctorView) error {
 	if optional > 0 {
 		verdict += fmt.Sprintf(" %d optional checks are not met.", optional)
 	}
-	_, err := fmt.Fprintln(a.Out, "\n"+verdict)
+	own := "\"carrel run\" works here for an ordinary user, without root or a daemon."
+	if !v.Rootless {
+		own = "\"carrel run\" does not work here for an ordinary user."
+	}
+	_, err := fmt.Fprintln(a.Out, "\n"+verdict+"\n"+own)
 	return err
 }
 

@@ -122,11 +122,24 @@ func (a *app) execAttached(ctx context.Context, client *carrel.Client, workspace
 	if err != nil {
 		return err
 	}
+	return a.attend(ctx, workspace, cmd, signals, spec.Stdin, spec.Terminal != nil, spec.Timeout)
+}
+
+// attended is a command that this process is attached to.
+type attended interface {
+	Run(ctx context.Context, s carrel.Streams) (carrel.Status, error)
+	Signal(ctx context.Context, signal int) error
+	Resize(ctx context.Context, size carrel.WindowSize) error
+	Close() error
+}
+
+// attend copies streams and passes signals on until cmd has ended.
+func (a *app) attend(ctx context.Context, workspace string, cmd attended, signals <-chan os.Signal, stdin, terminal bool, timeout time.Duration) error {
 	streams := carrel.Streams{Stdout: a.Out, Stderr: a.Err}
-	if spec.Stdin {
+	if stdin {
 		streams.Stdin = a.In
 	}
-	if spec.Stdin && spec.Terminal != nil {
+	if stdin && terminal {
 		restore, err := rawMode(a.In)
 		if err != nil {
 			cmd.Close()
@@ -153,7 +166,7 @@ func (a *app) execAttached(ctx context.Context, client *carrel.Client, workspace
 	}
 	switch {
 	case status.TimedOut:
-		fmt.Fprintf(a.Err, "carrel: the command was ended after its timeout of %s\n", spec.Timeout)
+		fmt.Fprintf(a.Err, "carrel: the command was ended after its timeout of %s\n", timeout)
 	case status.OOM && status.Code != 0:
 		fmt.Fprintln(a.Err, "carrel: the workspace ran out of memory while the command ran; see \"carrel inspect\" for its limit")
 	}

@@ -35,6 +35,9 @@ import (
 	"github.com/carrel-dev/carrel/internal/sandbox"
 )
 
+// settling is how long an executor with one command to run puts off what keeps it small.
+const settling = 500 * time.Millisecond
+
 // Tuning that keeps an idle executor small: it serves one workspace, not the machine.
 const (
 	maxProcs    = 2
@@ -66,7 +69,9 @@ type Executor struct {
 	commands map[id.Command]*command
 	peers    map[*peer]struct{}
 	closing  bool
-	idle     *time.Timer
+	// mortal: the executor ends when its last peer does. What runs ends with it.
+	mortal bool
+	idle   *time.Timer
 }
 
 // Run enters the workspace that the spec at sandbox.SpecFD describes and serves it
@@ -82,17 +87,23 @@ func Run(build string) error {
 	}
 	runtime.UnlockOSThread() // main locked it for Enter
 	runtime.GOMAXPROCS(min(runtime.NumCPU(), maxProcs))
-	debug.SetGCPercent(gcPercent) // sandbox.Environ had it off
-	debug.SetMemoryLimit(memoryLimit)
+	// sandbox.Environ had the collection off. Where one command is waited for, it stays so
+	// until that has had time to end: most have, and the first collection takes as long.
+	bound := func() { debug.SetGCPercent(gcPercent); debug.SetMemoryLimit(memoryLimit) }
+	if len(spec.FDs.Peers) > 0 {
+		time.AfterFunc(settling, func() { bound(); giveBack() })
+	} else {
+		bound()
+	}
 	crashpoint.Here("executor.start.entered")
-	handleSignals()
+	handleSignals(spec.FDs.Cmd < 0)
 	e := &Executor{
 		spec: spec, build: build,
 		commands: map[id.Command]*command{},
 		peers:    map[*peer]struct{}{},
 	}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
-	if e.groups, err = openGroups(spec); err != nil {
+	if e.groups, err = openGroups(spec, func() { e.loop.do(func() {}) }); err != nil {
 		return err
 	}
 	if e.loop, err = newLoop(); err != nil {
@@ -100,6 +111,9 @@ func Run(build string) error {
 	}
 	e.reaper = newReaper(e)
 	go thread.Do(e.loop.run) // for the life of the process
+	if len(spec.FDs.Peers) > 0 {
+		return e.serveGiven(spec.FDs.Peers)
+	}
 	f := os.NewFile(uintptr(spec.FDs.Listener), "listener")
 	l, err := net.FileListener(f)
 	f.Close()
@@ -113,8 +127,10 @@ func Run(build string) error {
 }
 
 // handleSignals gives every signal a handler, so that none ends the executor and none is
-// ignored in a way that commands would inherit. Go keeps 32 to 34 for itself.
-func handleSignals() {
+// ignored in a way that commands would inherit. Go keeps 32 to 34 for itself. faults takes
+// those that look like a fault too, when a process sent them: commands with the executor's
+// id can. A fault of its own ends it still.
+func handleSignals(faults bool) {
 	defaultIgnored()
 	sink := make(chan os.Signal, 1)
 	for s := syscall.Signal(1); s < 65; s++ {
@@ -122,6 +138,9 @@ func handleSignals() {
 		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGCHLD, syscall.SIGURG, 32, 33, 34:
 		case syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGILL, syscall.SIGTRAP, syscall.SIGABRT:
 			// A fault of our own must still end us.
+			if faults {
+				signal.Notify(sink, s)
+			}
 		default:
 			signal.Notify(sink, s)
 		}
@@ -144,6 +163,19 @@ func defaultIgnored() {
 			action = [4]uintptr{}
 			_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, s, at, 0, size, 0, 0) // nothing is lost if it stays
 		}
+	}
+}
+
+// runtimeSignals has the signals that Go keeps for itself ignored, or not. The kernel spares
+// pid 1 those that it has no handler for, but not if the thread that it looks at first
+// blocks them at that moment, as Go's do while they are made.
+func runtimeSignals(ignored bool) {
+	var action [4]uintptr // struct sigaction of the kernel
+	if ignored {
+		action[0] = 1 // SIG_IGN
+	}
+	for s := uintptr(32); s <= 34; s++ {
+		_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, s, uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0) // it takes these numbers
 	}
 }
 
@@ -176,6 +208,44 @@ func (e *Executor) admit(c *net.UnixConn) error {
 	case 0, e.spec.IDs.Work, e.spec.IDs.Agent:
 		return fmt.Errorf("refused a connection of id %d, which is inside: %w", cred.UID, errdefs.ErrPermissionDenied)
 	}
+	return e.serve(c)
+}
+
+// serveGiven serves the connections that it was started with, and ends with the last of
+// them: there is no other way to it. Whoever is at the far end started the executor.
+func (e *Executor) serveGiven(fds []int) error {
+	handed := make(chan error, len(fds))
+	for _, fd := range fds {
+		f := os.NewFile(uintptr(fd), "peer")
+		c, err := net.FileConn(f)
+		f.Close()
+		if err != nil {
+			return fmt.Errorf("cannot serve a connection: %w", err)
+		}
+		go func() {
+			err := e.serve(c.(*net.UnixConn))
+			if err != nil {
+				c.Close()
+			}
+			handed <- err
+		}()
+	}
+	for range fds {
+		if err := <-handed; err != nil {
+			return err
+		}
+	}
+	e.mu.Lock()
+	e.mortal = true
+	gone := len(e.peers) == 0
+	e.mu.Unlock()
+	if !gone {
+		<-e.ctx.Done()
+	}
+	return nil
+}
+
+func (e *Executor) serve(c *net.UnixConn) error {
 	role, err := peekRole(c)
 	if err != nil {
 		return err

@@ -1,14 +1,17 @@
 package executor
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/sandbox"
@@ -18,7 +21,8 @@ import (
 // one of its own, so that all its descendants can be found and ended however they
 // detach themselves. Empty ones are used again: making one costs more than a fork.
 type groups struct {
-	dir    int
+	dir    int // -1: there is none, and one command at a time has the workspace to itself
+	pids   uint64
 	limits [][2]string // written to a new one, where controllers limit through v2
 
 	mu   sync.Mutex
@@ -36,10 +40,20 @@ type group struct {
 	// spent: cgroup.kill was used. The kernel ends every process cloned into such a
 	// group from outside it, at once and for good, so that it cannot be used again.
 	spent atomic.Bool
+	// alone: it is no control group, but every process of the workspace beside the
+	// executor. pids is how many those may be.
+	alone bool
+	limit uint64
+	// sweep has the loop reap what has ended.
+	sweep func()
 }
 
-func openGroups(spec *sandbox.Spec) (*groups, error) {
-	g := &groups{dir: spec.FDs.Cmd}
+func openGroups(spec *sandbox.Spec, sweep func()) (*groups, error) {
+	g := &groups{dir: spec.FDs.Cmd, pids: uint64(spec.Limits.Pids)}
+	if g.dir < 0 {
+		g.free = append(g.free, &group{name: "all", dir: -1, procs: -1, events: -1, killer: -1, alone: true, limit: g.pids, sweep: sweep})
+		return g, nil
+	}
 	var controllers []string
 	for _, c := range spec.Cgroup.V2Controllers {
 		// The same ceilings as the group above, for tools that read only their own.
@@ -73,6 +87,9 @@ func (g *groups) take() (*group, error) {
 		s := g.free[n-1]
 		g.free = g.free[:n-1]
 		return s, nil
+	}
+	if g.dir < 0 {
+		return nil, fmt.Errorf("cannot run another command: without control groups a workspace runs one at a time; wait for its end, or run carrel as root: %w", errdefs.ErrResourceExhausted)
 	}
 	return g.make()
 }
@@ -133,6 +150,11 @@ func (g *groups) give(s *group) {
 
 // populated reports whether a process is left in it.
 func (s *group) populated() bool {
+	if s.alone {
+		// Of pid 1: all others in its pid namespace. What has ended and was not waited for
+		// still counts.
+		return !errors.Is(unix.Kill(-1, 0), unix.ESRCH)
+	}
 	var b [128]byte
 	n, err := unix.Pread(s.events, b[:], 0)
 	return err != nil || !strings.Contains(string(b[:n]), "populated 0")
@@ -140,6 +162,9 @@ func (s *group) populated() bool {
 
 // pids lists its processes.
 func (s *group) pids() []int {
+	if s.alone {
+		return visible()
+	}
 	var out []int
 	b := make([]byte, 0, 4096)
 	for off := int64(0); ; {
@@ -162,6 +187,12 @@ func (s *group) pids() []int {
 // signal sends sig to each process and returns how many there were.
 func (s *group) signal(sig unix.Signal) int {
 	pids := s.pids()
+	if s.alone {
+		if unix.Kill(-1, sig) != nil {
+			return 0
+		}
+		return max(len(pids), 1)
+	}
 	for _, pid := range pids {
 		unix.Kill(pid, sig)
 	}
@@ -170,6 +201,10 @@ func (s *group) signal(sig unix.Signal) int {
 
 // kill ends all at once. Without cgroup.kill it repeats until none is left to signal.
 func (s *group) kill() {
+	if s.alone {
+		s.signal(unix.SIGKILL) // at once for all: a fork under way fails
+		return
+	}
 	if s.killer >= 0 {
 		s.spent.Store(true)
 		if _, err := unix.Write(s.killer, []byte("1")); err == nil {
@@ -187,6 +222,9 @@ func (s *group) kill() {
 // event on cgroup.events.
 func (s *group) waitEmpty(d time.Duration) bool {
 	end := time.Now().Add(d)
+	if s.alone {
+		return s.waitAlone(end)
+	}
 	for s.populated() {
 		left := time.Until(end)
 		if left <= 0 {
@@ -196,6 +234,51 @@ func (s *group) waitEmpty(d time.Duration) bool {
 		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(s.events), Events: unix.POLLPRI}}, int(min(left, 100*time.Millisecond).Milliseconds())+1)
 	}
 	return true
+}
+
+// waitAlone is waitEmpty without events: what is left are children of the executor, or
+// become some, and the loop waits for them.
+func (s *group) waitAlone(end time.Time) bool {
+	for s.populated() {
+		if !time.Now().Before(end) {
+			return false
+		}
+		s.sweep()
+		t := time.NewTimer(alonePause)
+		<-t.C
+	}
+	return true
+}
+
+const alonePause = 5 * time.Millisecond
+
+// visible lists the processes that the executor can see: those that hide from it, as a
+// process that is not dumpable does, are missing.
+func visible() []int {
+	all, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	var out []int
+	for _, d := range all {
+		if pid, err := strconv.Atoi(d.Name()); err == nil && pid > 1 {
+			out = append(out, pid)
+		}
+	}
+	return out
+}
+
+// lowered prepares for a child that is forked now, and undoes it for the executor: how many
+// processes and threads there may be, of which the executor must always be able to make
+// one, and the signals that it ignores, which a child would inherit. No command runs while
+// one is forked.
+func (s *group) lowered(on bool) {
+	runtimeSignals(!on)
+	limit := syscall.Rlimit{Cur: s.limit, Max: s.limit + sandbox.OwnThreads}
+	if !on {
+		limit.Cur = limit.Max
+	}
+	_ = syscall.Setrlimit(unix.RLIMIT_NPROC, &limit) // within what the first stage set
 }
 
 // oomSince reports whether the kernel has ended a process for memory since the last

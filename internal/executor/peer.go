@@ -71,7 +71,7 @@ func (p *peer) closed() {
 	e := p.e
 	e.mu.Lock()
 	delete(e.peers, p)
-	if e.closing && len(e.peers) == 0 {
+	if (e.closing || e.mortal) && len(e.peers) == 0 {
 		e.cancel()
 	}
 	var attached []*command

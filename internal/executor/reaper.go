@@ -126,6 +126,9 @@ func (c *command) finish(ws unix.WaitStatus, ru *unix.Rusage) {
 // read here. A stream that something else still holds open is given up after a bound.
 func (c *command) settle() {
 	crashpoint.Here("executor.exec.settling")
+	if c.group.alone {
+		c.group.sweep()
+	}
 	empty := !c.group.populated()
 	if !empty {
 		c.status.Killed = c.group.signal(unix.SIGTERM)

@@ -150,15 +150,22 @@ func (b *birth) fork(c *command, in *execapi.ExecParams, given []*os.File) error
 		b.path = fmt.Sprintf("/proc/self/fd/%d", len(files)-1)
 	}
 	pidfd := -1
+	// The executor has no supplementary groups to take away.
+	credential := &syscall.Credential{Uid: b.uid, Gid: b.uid, NoSetGroups: true}
+	lower := func(bool) {}
+	if b.group.alone {
+		credential, lower = nil, b.group.lowered
+	}
+	lower(true)
 	pid, err := syscall.ForkExec(b.path, b.argv, &syscall.ProcAttr{
 		Dir: b.dir, Env: b.env, Files: files,
 		Sys: &syscall.SysProcAttr{
-			// The executor has no supplementary groups to take away.
-			Credential: &syscall.Credential{Uid: b.uid, Gid: b.uid, NoSetGroups: true},
+			Credential: credential,
 			Setsid:     true, Setctty: b.tty, Ctty: 0,
-			UseCgroupFD: true, CgroupFD: b.group.dir, PidFD: &pidfd,
+			UseCgroupFD: b.group.dir >= 0, CgroupFD: b.group.dir, PidFD: &pidfd,
 		},
 	})
+	lower(false)
 	if err != nil {
 		asCommand(b.uid)
 		defer asCommand(0)

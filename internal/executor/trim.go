@@ -42,7 +42,7 @@ func (e *Executor) trim() {
 
 // giveBack returns free heap to the kernel and unmaps the pages of our own binary: most
 // were needed by the first stage or for one command, the rest come back from the sealed
-// memfd, which stays in memory anyway, by a minor fault each.
+// memfd, which stays in memory anyway, or from the file, by a minor fault each.
 func giveBack() {
 	debug.FreeOSMemory()
 	maps, err := os.ReadFile("/proc/self/maps")
@@ -53,7 +53,7 @@ func giveBack() {
 	for line := range strings.Lines(string(maps)) {
 		// 00400000-0056f000 r-xp 00000000 00:01 1025 /memfd:carrel-executor (deleted)
 		span, rest, _ := strings.Cut(line, " ")
-		if !strings.HasPrefix(rest, "r") || rest[1] == 'w' || !strings.Contains(rest, "/memfd:carrel-executor") {
+		if !strings.HasPrefix(rest, "r") || rest[1] == 'w' || !strings.Contains(rest, "carrel-executor") {
 			continue // written pages are ours alone and would be lost
 		}
 		from, to, _ := strings.Cut(span, "-")

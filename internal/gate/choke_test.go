@@ -24,6 +24,7 @@ var guarded = map[string][]string{
 	module + "/internal/runtime.Runtime":           {"Create", "Start", "Stop", "Destroy", "Discard", "Pause", "Resume", "Limit", "Run", "Spawn", "Detach", "Output", "Signal", "Resize"},
 	module + "/internal/runtime/namespace.Runtime": {"Create", "Start", "Stop", "Destroy", "Discard", "Pause", "Resume", "Limit", "Run", "Spawn", "Detach", "Output", "Signal", "Resize"},
 	module + "/internal/audit.Log":                 {"Append", "AppendAsync"},
+	module + "/internal/audit.Shared":              {"Append", "AppendAsync"},
 }
 
 // mayCall are the packages that may: the gate, and the two types themselves.
@@ -37,9 +38,12 @@ var mayCall = []string{
 var makers = []string{
 	module + "/internal/runtime/namespace.New",
 	module + "/internal/audit.Open",
+	module + "/internal/audit.OpenShared",
 }
 
-const compositionRoot = module + "/internal/daemon"
+// compositionRoots put a gate, a runtime and a record together: the daemon, and a run
+// without one.
+var compositionRoots = []string{module + "/internal/daemon", module + "/internal/rootless"}
 
 type listed struct {
 	ImportPath, Dir, Export string
@@ -162,7 +166,7 @@ func violations(fset *token.FileSet, imp types.Importer, path string, files []*a
 		}
 	}
 	for ident, o := range info.Uses {
-		if f, ok := o.(*types.Func); ok && path != compositionRoot && slices.Contains(makers, f.FullName()) {
+		if f, ok := o.(*types.Func); ok && !slices.Contains(compositionRoots, path) && slices.Contains(makers, f.FullName()) {
 			found = append(found, fmt.Sprintf("%s uses %s", fset.Position(ident.Pos()), f.FullName()))
 		}
 	}

@@ -72,6 +72,9 @@ func (g *Gate) tell(r *request, seq int64, err error) {
 		Time: time.Now(), Workspace: r.on.Name, Key: r.on.Key, Owner: r.on.Owner, Kind: string(r.action.Kind), State: workspace.StateDestroyed,
 		Status: "ok", Principal: r.by.String(), Command: r.action.Command, Intent: seq,
 	}
+	if g.cfg.Store == nil {
+		return // nobody watches
+	}
 	if w, ok := g.cfg.Store.ByName(r.on.Name); ok {
 		ev.Key, ev.State = w.Key, w.State
 	}

@@ -65,11 +65,22 @@ type Config struct {
 	Log       *slog.Logger
 	// Version is what the log's lifecycle records say.
 	Version string
+
+	// Shared is the record of a gate that only Once is called of: several processes of a
+	// user append to it in turn. Store and Audit are nil then.
+	Shared *audit.Shared
+}
+
+// recorder is where records go.
+type recorder interface {
+	Append(ctx context.Context, r audit.Record) (int64, error)
+	AppendAsync(r audit.Record) error
 }
 
 // Gate carries actions out. Its methods may be called from any goroutine.
 type Gate struct {
-	cfg Config
+	cfg    Config
+	record recorder
 
 	mu sync.Mutex
 	// ops are the lifecycle operations under way, one a workspace.
@@ -102,8 +113,12 @@ type Gate struct {
 
 // New returns a gate. Recover must be called before anything else.
 func New(cfg Config) *Gate {
+	var record recorder = cfg.Audit
+	if cfg.Shared != nil {
+		record = cfg.Shared
+	}
 	return &Gate{
-		cfg: cfg, ops: make(map[slot]*op), seen: make(map[id.Workspace]runtime.Workspace),
+		cfg: cfg, record: record, ops: make(map[slot]*op), seen: make(map[id.Workspace]runtime.Workspace),
 		used: make(map[id.Workspace]time.Time), began: time.Now(),
 		starting: make(map[id.Workspace]store.Workspace),
 	}
@@ -132,7 +147,7 @@ func (g *Gate) do(ctx context.Context, r request, effect func(context.Context) (
 	if err != nil {
 		return err
 	}
-	seq, err := g.cfg.Audit.Append(ctx, rec)
+	seq, err := g.record.Append(ctx, rec)
 	if err != nil {
 		return fmt.Errorf("cannot record what is about to be done, so it was not done: %w", err)
 	}
@@ -167,7 +182,7 @@ func (g *Gate) later(f func()) {
 func (g *Gate) outcome(r *request, seq int64, data any, err error) {
 	g.touch(r.on.Name)
 	g.tell(r, seq, err)
-	if aerr := g.cfg.Audit.AppendAsync(outcomeOf(r, seq, data, err)); aerr != nil {
+	if aerr := g.record.AppendAsync(outcomeOf(r, seq, data, err)); aerr != nil {
 		// The intent stays open, and the next start closes it as interrupted.
 		g.cfg.Log.Error("cannot record an outcome", "intent", seq, "workspace", r.on.Name, "error", aerr)
 	}

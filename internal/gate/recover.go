@@ -59,6 +59,9 @@ func (g *Gate) mark(ctx context.Context) error {
 
 // countIntent notes the mark now and then, away from the request that is due.
 func (g *Gate) countIntent() {
+	if g.cfg.Store == nil {
+		return // nowhere to keep a mark
+	}
 	if g.intents.Add(1)%markEvery != 0 {
 		return
 	}

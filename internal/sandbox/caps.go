@@ -9,7 +9,8 @@ import (
 )
 
 // kept are the capabilities of an executor in its own user namespace: it changes to
-// the command's ids and signals them. Commands have none.
+// the command's ids and signals them. Commands have none; an executor that shares their id
+// needs none.
 var kept = []int{unix.CAP_KILL, unix.CAP_SETGID, unix.CAP_SETUID}
 
 // Secure bits, from linux/securebits.h: uid 0 of the namespace gains nothing by
@@ -35,9 +36,9 @@ func dropBounding() error {
 	return nil
 }
 
-// dropCapabilities locks the secure bits and leaves only kept, on every thread. The
+// dropCapabilities locks the secure bits and leaves kept only, on every thread. The
 // secure bits come first as they need CAP_SETPCAP.
-func dropCapabilities() error {
+func dropCapabilities(kept []int) error {
 	if _, _, e := psx.Syscall3(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, secureBits, 0); e != 0 {
 		return fmt.Errorf("cannot lock the secure bits: %w", e)
 	}

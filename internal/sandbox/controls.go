@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -16,8 +17,12 @@ type Finding struct {
 // Mode is how a workspace is held; it says which controls are required.
 type Mode string
 
-// Rootful: started by a broker with root. Other modes come with their issues.
-const Rootful Mode = "rootful"
+// Rootful: started by a broker with root. Rootless: by an ordinary user, whose own id is
+// the one that executor and commands have.
+const (
+	Rootful  Mode = "rootful"
+	Rootless Mode = "rootless"
+)
 
 // controlDef is one row of the control table.
 type controlDef struct {
@@ -51,42 +56,60 @@ func (a Asked) off(id string) (workspace.Control, bool) {
 	return workspace.Control{}, false
 }
 
-var inRootful = []Mode{Rootful}
+var (
+	inRootful = []Mode{Rootful}
+	inBoth    = []Mode{Rootful, Rootless}
+)
 
 // controls is the control table. docs/security.md says what each stops. A control
 // without a single finding is not verified.
 var controls = []controlDef{
-	{"ids", inRootful, "see that the broker runs as root and that no other tool changes the workspace's user"},
-	{"user-namespace", inRootful, "sysctl -w user.max_user_namespaces=15000"},
-	{"mount-namespace", inRootful, "sysctl -w user.max_mnt_namespaces=15000"},
-	{"pid-namespace", inRootful, "sysctl -w user.max_pid_namespaces=15000"},
-	{"ipc-namespace", inRootful, "sysctl -w user.max_ipc_namespaces=15000"},
-	{"uts-namespace", inRootful, "sysctl -w user.max_uts_namespaces=15000"},
-	{"net-namespace", inRootful, "sysctl -w user.max_net_namespaces=15000"},
-	{"cgroup-namespace", inRootful, "sysctl -w user.max_cgroup_namespaces=15000"},
-	{"nested-namespaces", inRootful, "use a kernel with user.max_user_namespaces (4.9 or newer)"},
-	{"capabilities", inRootful, "report this: the executor must not hand on a capability"},
-	{"no-new-privileges", inRootful, "use a kernel with no_new_privs (3.5 or newer)"},
-	{"seccomp", inRootful, "use a kernel with CONFIG_SECCOMP_FILTER"},
-	{"landlock", inRootful, "use Linux 5.19 or newer and add \"landlock\" to the lsm= list on the kernel's command line"},
-	{"root", inRootful, "report this with the output of carrel inspect: a part of the host's files is in reach"},
-	{"mounts", inRootful, "report this with the output of carrel inspect: an unexpected mount is inside"},
-	{"proc", inRootful, "run the broker outside a container that masks /proc"},
-	{"home", inRootful, "put the data directory on a local file system that keeps owners and modes"},
-	{"executor", inRootful, "report this: a command can reach its executor"},
-	{"kernel", inRootful, "report this with uname -r: a refused system call was answered"},
-	{"terminal", inRootful, "report this with uname -r: terminal input could be injected"},
-	{"network", inRootful, "report this: something beyond loopback answers"},
-	{"sockets", inRootful, "report this with uname -r: a socket family that must be refused could be opened"},
-	{"descriptors", inRootful, "report this: a descriptor would leak into commands"},
-	{"process-limits", inRootful, "report this: a resource limit did not hold"},
+	{"ids", inBoth, "see that the broker runs as root and that no other tool changes the workspace's user"},
+	{"user-namespace", inBoth, "sysctl -w user.max_user_namespaces=15000"},
+	{"mount-namespace", inBoth, "sysctl -w user.max_mnt_namespaces=15000"},
+	{"pid-namespace", inBoth, "sysctl -w user.max_pid_namespaces=15000"},
+	{"ipc-namespace", inBoth, "sysctl -w user.max_ipc_namespaces=15000"},
+	{"uts-namespace", inBoth, "sysctl -w user.max_uts_namespaces=15000"},
+	{"net-namespace", inBoth, "sysctl -w user.max_net_namespaces=15000"},
+	{"cgroup-namespace", inBoth, "sysctl -w user.max_cgroup_namespaces=15000"},
+	{"nested-namespaces", inBoth, "use a kernel with user.max_user_namespaces (4.9 or newer)"},
+	{"capabilities", inBoth, "report this: the executor must not hand on a capability"},
+	{"no-new-privileges", inBoth, "use a kernel with no_new_privs (3.5 or newer)"},
+	{"seccomp", inBoth, "use a kernel with CONFIG_SECCOMP_FILTER"},
+	{"landlock", inBoth, "use Linux 5.19 or newer and add \"landlock\" to the lsm= list on the kernel's command line"},
+	{"root", inBoth, "report this with the output of carrel inspect: a part of the host's files is in reach"},
+	{"mounts", inBoth, "report this with the output of carrel inspect: an unexpected mount is inside"},
+	{"proc", inBoth, "run the broker outside a container that masks /proc"},
+	{"home", inBoth, "put the data directory on a local file system that keeps owners and modes"},
+	{"executor", inBoth, "report this: a command can reach its executor"},
+	{"kernel", inBoth, "report this with uname -r: a refused system call was answered"},
+	{"terminal", inBoth, "report this with uname -r: terminal input could be injected"},
+	{"network", inBoth, "report this: something beyond loopback answers"},
+	{"sockets", inBoth, "report this with uname -r: a socket family that must be refused could be opened"},
+	{"descriptors", inBoth, "report this: a descriptor would leak into commands"},
+	{"process-limits", inBoth, "report this: a resource limit did not hold"},
 	{"supervisor-cgroup", inRootful, "make /sys/fs/cgroup writable for the broker"},
 	{"memory", inRootful, "enable the memory controller: on v2 echo +memory > /sys/fs/cgroup/cgroup.subtree_control; on v1 boot without cgroup_disable=memory"},
 	{"pids", inRootful, "enable the pids controller: on v2 echo +pids > /sys/fs/cgroup/cgroup.subtree_control; on v1 mount it below /sys/fs/cgroup"},
-	{projectMounts, inRootful, "report this with the output of carrel inspect: a directory of the host is not held as it must be"},
+	{projectMounts, inBoth, "report this with the output of carrel inspect: a directory of the host is not held as it must be"},
 	{disk, inRootful, "see that carrel doctor has yes for disk_image; report this with the output of carrel inspect"},
 	{"swap", nil, "boot with swapaccount=1 (cgroup v1), or turn swap off"},
 	{"cpu", nil, "enable the cpu controller: on v2 echo +cpu > /sys/fs/cgroup/cgroup.subtree_control; on v1 mount it below /sys/fs/cgroup"},
+}
+
+// rlimitsInstead says what is in the place of the limits that control groups hold, where
+// an ordinary user has none delegated.
+var rlimitsInstead = map[string]string{
+	"memory":            "no control group is delegated to the caller; RLIMIT_DATA bounds each process alone, and tmpfs sizes the private files",
+	"pids":              "no control group is delegated to the caller; RLIMIT_NPROC bounds the processes and threads of this user namespace instead",
+	"supervisor-cgroup": "no control group is delegated to the caller; the executor shares that of its caller",
+	"swap":              "no control group is delegated to the caller",
+	"cpu":               "no control group is delegated to the caller",
+}
+
+// IsControl reports whether there is a control of that name.
+func IsControl(name string) bool {
+	return slices.ContainsFunc(controls, func(d controlDef) bool { return d.id == name })
 }
 
 // notAsked are controls that this release does not request of anyone.
@@ -97,7 +120,10 @@ var notAsked = []workspace.Control{
 // Judge makes the report from what was found inside and outside. A control is
 // verified if it has findings and all of them hold; failed if one does not; unavailable
 // if there is none.
-func Judge(mode Mode, asked Asked, findings []Finding) workspace.Report {
+//
+// A control that accept names is not required: its absence was accepted by whoever asked
+// for the workspace, and the report says so.
+func Judge(mode Mode, asked Asked, accept []string, findings []Finding) workspace.Report {
 	r := workspace.Report{Boundary: workspace.BoundaryNamespace, Root: workspace.RootSystem}
 	for _, def := range controls {
 		if c, off := asked.off(def.id); off {
@@ -125,6 +151,12 @@ func Judge(mode Mode, asked Asked, findings []Finding) workspace.Report {
 			c.State, c.Evidence = workspace.Verified, strings.Join(good, "; ")
 		default:
 			c.State, c.Evidence, c.Remedy = workspace.Unavailable, "nothing could be tried", def.remedy
+		}
+		if instead, ok := rlimitsInstead[def.id]; ok && mode == Rootless && c.State == workspace.Unavailable {
+			c.Evidence, c.Remedy = instead, "run it as root, through the daemon: sudo carrel up"
+		}
+		if c.Required && c.State != workspace.Verified && slices.Contains(accept, def.id) {
+			c.Required, c.Evidence = false, "accepted with --accept; "+c.Evidence
 		}
 		r.Controls = append(r.Controls, c)
 	}

@@ -36,10 +36,10 @@ var expected = []expectedMount{
 // ProjectFindings looks for the project mounts among the mounts seen inside: each
 // must be there as it was asked for, and in a writable one each protected name must be a
 // read-only mount of its own.
-func ProjectFindings(seen []Mount, projects []Project) []Finding {
+func ProjectFindings(mode Mode, seen []Mount, projects []Project) []Finding {
 	var found []Finding
 	for _, p := range projects {
-		want := map[string][]string{p.Destination: {"nosuid", "nodev", "idmapped"}}
+		want := map[string][]string{p.Destination: mode.projectFlags()}
 		if p.ReadOnly {
 			want[p.Destination] = append(want[p.Destination], "ro")
 		}
@@ -66,6 +66,15 @@ func ProjectFindings(seen []Mount, projects []Project) []Finding {
 	return found
 }
 
+// projectFlags are what every project mount has. Rootless the caller's id is the
+// commands', and there is nothing to map.
+func (m Mode) projectFlags() []string {
+	if m == Rootless {
+		return []string{"nosuid", "nodev"}
+	}
+	return []string{"nosuid", "nodev", "idmapped"}
+}
+
 // Expected is what may be mounted in one workspace.
 type Expected []expectedMount
 
@@ -76,7 +85,7 @@ func Expect(s *Spec) Expected {
 		table = append(table, expectedMount{p, nil, []string{"ro", "nosuid", "nodev"}})
 	}
 	for _, p := range s.Projects {
-		flags := []string{"nosuid", "nodev", "idmapped"}
+		flags := s.Mode.projectFlags()
 		if p.ReadOnly {
 			flags = append(flags, "ro")
 		}

@@ -206,6 +206,9 @@ func (c *copier) copyHost(path string, mode uint32) error {
 // buildRoot puts the new root together up to what needs the pid and cgroup namespaces.
 func buildRoot(s *Spec) error {
 	half := strconv.FormatInt(s.TmpfsBytes/2, 10)
+	if s.rootless() { // where home and temporary directories take of it too
+		half = strconv.FormatInt(s.TmpfsBytes/16, 10)
+	}
 	m, err := fresh("tmpfs", harmless, "size", "8m", "mode", "0755", "nr_inodes", "4096")
 	if err != nil {
 		return err

@@ -59,6 +59,7 @@ var (
 	byRule    = []unix.Errno{unix.EPERM}
 	byFamily  = []unix.Errno{unix.EAFNOSUPPORT}
 	byKernel  = []unix.Errno{unix.EPERM}
+	byMapping = []unix.Errno{unix.EPERM, unix.EINVAL}
 	byHiding  = []unix.Errno{unix.EPERM, unix.ESRCH}
 	readOnlyE = []unix.Errno{unix.EROFS, unix.EACCES, unix.EPERM}
 	absent    = []unix.Errno{unix.ENOENT, unix.EACCES}
@@ -103,10 +104,9 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 	list := []check{
 		// ids
 		s.readIDs(m, "getresuid", unix.SYS_GETRESUID), s.readIDs(m, "getresgid", unix.SYS_GETRESGID),
-		expect("ids", "getgroups", 0, unix.SYS_GETGROUPS, 0, 0),
-		try("ids", "setuid(0)", byKernel, unix.SYS_SETUID, 0),
-		try("ids", "setgid(0)", byKernel, unix.SYS_SETGID, 0),
-		try("ids", "setuid(executor)", []unix.Errno{unix.EPERM, unix.EINVAL}, unix.SYS_SETUID, work-1),
+		try("ids", "setuid(0)", byMapping, unix.SYS_SETUID, 0),
+		try("ids", "setgid(0)", byMapping, unix.SYS_SETGID, 0),
+		try("ids", "setuid of another", byMapping, unix.SYS_SETUID, work-1),
 		try("ids", "setgroups", byKernel, unix.SYS_SETGROUPS, 1, m.Bytes(u32(0))),
 
 		// privileges
@@ -205,6 +205,15 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 		s.readLimit(m, "RLIMIT_NOFILE", unix.RLIMIT_NOFILE, uint64(s.spec.Limits.OpenFiles)),
 		s.readCgroup(m),
 	}
+	if s.spec.rootless() {
+		list = append(list,
+			try("executor", "pidfd_send_signal(with info)", byRule, unix.SYS_PIDFD_SEND_SIGNAL, 0, 0, 1<<32, 0),
+			try("executor", "fcntl(F_SETSIG)", byRule, unix.SYS_FCNTL, 0, unix.F_SETSIG, uintptr(unix.SIGSEGV)),
+			s.readLimit(m, "RLIMIT_NPROC", unix.RLIMIT_NPROC, uint64(s.spec.Limits.Pids)+OwnThreads),
+			s.readLimit(m, "RLIMIT_DATA", unix.RLIMIT_DATA, uint64(s.spec.Limits.MemoryBytes)))
+	} else {
+		list = append(list, expect("ids", "getgroups", 0, unix.SYS_GETGROUPS, 0, 0))
+	}
 	list = append(list, s.checkProjects(m)...)
 	list = append(list, s.checkDisk(m)...)
 	// Bounding and ambient set, each capability on its own.
@@ -216,6 +225,10 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 	for _, t := range tasks {
 		if tid, err := strconv.Atoi(t.Name()); err == nil && tid != 1 {
 			list = append(list, try("executor", "", byHiding, unix.SYS_TGKILL, 1, uintptr(tid), uintptr(unix.SIGKILL)))
+			if s.spec.rootless() {
+				// Landlock holds threads apart, but not the one that commands are born from.
+				list = append(list, try("executor", "", byHiding, unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(tid), 0, 0))
+			}
 		}
 	}
 	return list
@@ -311,6 +324,14 @@ func (s *stage) readCgroup(m *selfcheck.Memory) check {
 			return false, r.Name()
 		}
 		groups := string(b[:r.R1])
+		if s.spec.FDs.Cmd < 0 {
+			for line := range strings.Lines(groups) {
+				if !strings.HasSuffix(line, ":/\n") {
+					return false, strings.ReplaceAll(groups, "\n", " ")
+				}
+			}
+			return true, "no group of the host is named"
+		}
 		for _, h := range s.spec.Cgroup.V1 {
 			if !strings.Contains(groups, ":"+h+":/\n") {
 				return false, strings.ReplaceAll(groups, "\n", " ")

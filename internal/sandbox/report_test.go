@@ -24,7 +24,7 @@ func control(t *testing.T, r workspace.Report, id string) workspace.Control {
 }
 
 func TestJudge(t *testing.T) {
-	r := sandbox.Judge(sandbox.Rootful, sandbox.Asked{}, []sandbox.Finding{
+	r := sandbox.Judge(sandbox.Rootful, sandbox.Asked{}, nil, []sandbox.Finding{
 		{Control: "seccomp", OK: true, Evidence: "a"},
 		{Control: "seccomp", OK: true, Evidence: "b"},
 		{Control: "landlock", OK: true, Evidence: "c"},
@@ -42,7 +42,7 @@ func TestJudge(t *testing.T) {
 	if c := control(t, r, "project-mounts"); c.State != workspace.Off || c.Requested || c.Required {
 		t.Errorf("%+v", c)
 	}
-	if c := control(t, sandbox.Judge(sandbox.Rootful, sandbox.Asked{Projects: true}, nil), "project-mounts"); c.State != workspace.Unavailable || !c.Required {
+	if c := control(t, sandbox.Judge(sandbox.Rootful, sandbox.Asked{Projects: true}, nil, nil), "project-mounts"); c.State != workspace.Unavailable || !c.Required {
 		t.Errorf("%+v", c)
 	}
 	// Nothing found is not verified.
@@ -117,7 +117,7 @@ func TestProjectMountsAreLookedFor(t *testing.T) {
 				return false
 			}
 		}
-		found := sandbox.ProjectFindings(seen, s.Projects)
+		found := sandbox.ProjectFindings(sandbox.Rootful, seen, s.Projects)
 		for _, f := range found {
 			if !f.OK {
 				return false
@@ -126,7 +126,7 @@ func TestProjectMountsAreLookedFor(t *testing.T) {
 		return len(found) == 2
 	}
 	if !holds(good()) {
-		t.Fatalf("%+v", sandbox.ProjectFindings(good(), s.Projects))
+		t.Fatalf("%+v", sandbox.ProjectFindings(sandbox.Rootful, good(), s.Projects))
 	}
 	for name, change := range map[string]func([]sandbox.Mount) []sandbox.Mount{
 		"no mount":          func(m []sandbox.Mount) []sandbox.Mount { return append(m[:1:1], m[2:]...) },

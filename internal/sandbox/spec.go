@@ -38,10 +38,14 @@ const MaxSpec = 256 << 10
 // Spec is everything the first stage is told. The broker writes it as JSON into a
 // sealed memfd; it holds no path of the host, only descriptors.
 type Spec struct {
-	Version int           `json:"version"`
-	Name    id.Workspace  `json:"name"`
-	User    string        `json:"user"`
-	IDs     workspace.IDs `json:"ids"`
+	Version int `json:"version"`
+	// Mode is who starts it; "" is Rootful.
+	Mode Mode `json:"mode,omitempty"`
+	// Accept are the controls that it may run without, where the host does not have them.
+	Accept []string      `json:"accept,omitempty"`
+	Name   id.Workspace  `json:"name"`
+	User   string        `json:"user"`
+	IDs    workspace.IDs `json:"ids"`
 	// Shell is the login shell of the synthesised passwd entry.
 	Shell  string           `json:"shell"`
 	Limits workspace.Limits `json:"limits"`
@@ -59,9 +63,13 @@ type Spec struct {
 type FDs struct {
 	// Status is a stream socket to the broker: see Progress and Verdict.
 	Status int `json:"status"`
-	// Listener is the bound, not yet listening socket for the daemon.
-	Listener int `json:"listener"`
-	// Home, Tmp and VarTmp are detached mounts.
+	// Listener is the bound, not yet listening socket for the daemon. Rootless there is
+	// none: Peers are connections that are there already.
+	Listener int   `json:"listener"`
+	Peers    []int `json:"peers,omitempty"`
+	// Home, Tmp and VarTmp are detached mounts. Rootless they, and Projects, are
+	// directories, of which the first stage makes such mounts, or -1 for fresh ones on
+	// memory.
 	Home   int `json:"home"`
 	Tmp    int `json:"tmp"`
 	VarTmp int `json:"var_tmp"`
@@ -74,7 +82,8 @@ type FDs struct {
 	// SupProcs is cgroup.procs of the v2 sup group, or -1 where the executor may stay
 	// in the group it is born in (v2 without controllers).
 	SupProcs int `json:"sup_procs"`
-	// Cmd is the v2 cmd group's directory.
+	// Cmd is the v2 cmd group's directory, or -1 where no group is delegated: then one
+	// command runs at a time, and everything in the workspace is its own.
 	Cmd int `json:"cmd"`
 }
 
@@ -126,8 +135,12 @@ func (s *Spec) Validate() error {
 		return bad("name %q", s.Name)
 	case s.User == "" || strings.ContainsAny(s.User, ":/\n\x00"):
 		return bad("user %q", s.User)
-	case s.IDs != workspace.IDsFrom(s.IDs.Executor) || s.IDs.Executor == 0:
+	case s.Mode != "" && s.Mode != Rootful && s.Mode != Rootless:
+		return bad("mode %q", s.Mode)
+	case s.IDs != s.Mode.ids(s.IDs.Executor) || s.IDs.Executor == 0:
 		return bad("ids %+v", s.IDs)
+	case s.FDs.Cmd < 0 && s.Mode != Rootless:
+		return bad("no group for commands")
 	case !strings.HasPrefix(s.Shell, "/") || strings.ContainsAny(s.Shell, ":\n\x00"):
 		return bad("shell %q", s.Shell)
 	case s.TmpfsBytes < 1<<20:
@@ -153,6 +166,22 @@ func (s *Spec) Validate() error {
 	}
 	return s.Limits.Validate()
 }
+
+// ids are those of a workspace that is started in this mode: rootless its executor and
+// its commands share the one that the caller has.
+func (m Mode) ids(first uint32) workspace.IDs {
+	if m == Rootless {
+		return workspace.IDs{Executor: first, Work: first, Agent: first}
+	}
+	return workspace.IDsFrom(first)
+}
+
+// rootless reports whether executor and commands share one id, and nothing that takes
+// root was prepared.
+func (s *Spec) rootless() bool { return s.Mode == Rootless }
+
+// gives reports whether the workspace may run without a control.
+func (s *Spec) gives(control string) bool { return slices.Contains(s.Accept, control) }
 
 func (s *Spec) writableProjects() bool {
 	return slices.ContainsFunc(s.Projects, func(p Project) bool { return !p.ReadOnly })

@@ -41,6 +41,7 @@ var steps = []step{
 	{"propagation", "no mount made below may reach the host", (*stage).propagation},
 	{"cgroup namespace", "from the groups it is born in, so that paths inside start there; before the move, which changes them", (*stage).cgroupNamespace},
 	{"cgroup move", "limits are switched on for the commands' group only once nothing is left above it", (*stage).cgroupMove},
+	{"lend", "while the host's paths lead where they did, and before one is covered", (*stage).lend},
 	{"root", "built aside, on memory, from binds of what is listed", func(s *stage) error { return buildRoot(s.spec) }},
 	{"proc", "needs the host's unmasked /proc still in sight", func(*stage) error { return mountProc() }},
 	{"cgroup files", "mounted from inside the cgroup namespace", (*stage).cgroupFiles},
@@ -158,6 +159,9 @@ func (s *stage) cgroupMove() error {
 // cgroupFiles shows the workspace's own groups, read-only, where tools look for their
 // limits: v2 at /sys/fs/cgroup, or v1 hierarchies below it.
 func (s *stage) cgroupFiles() error {
+	if s.spec.FDs.Cmd < 0 {
+		return nil // no group is the workspace's own
+	}
 	return s.onSpawner(func() error {
 		if len(s.spec.Cgroup.V1) == 0 {
 			return mountFresh("cgroup2", "/sys/fs/cgroup", readOnly|unix.MOUNT_ATTR_NOEXEC)
@@ -247,7 +251,7 @@ func (s *stage) readOnlyRoot() error {
 // group, and marks those close-on-exec. The runtime's own, made close-on-exec before
 // main, are those that are open below and are an epoll or event descriptor.
 func (s *stage) descriptors() error {
-	keep := []int{s.spec.FDs.Status, s.spec.FDs.Listener, s.spec.FDs.Cmd}
+	keep := append([]int{s.spec.FDs.Status, s.spec.FDs.Listener, s.spec.FDs.Cmd}, s.spec.FDs.Peers...)
 	open, err := descriptors()
 	if err != nil {
 		return err
@@ -296,8 +300,22 @@ func (s *stage) resourceLimits() error {
 			return err
 		}
 	}
+	if s.spec.FDs.Cmd < 0 {
+		// In the place of the groups' limits. The first is counted for the id in this user
+		// namespace, threads and the executor's own included; the second is for each process.
+		if err := set(unix.RLIMIT_NPROC, uint64(s.spec.Limits.Pids)+OwnThreads); err != nil {
+			return err
+		}
+		if err := set(unix.RLIMIT_DATA, uint64(s.spec.Limits.MemoryBytes)); err != nil {
+			return err
+		}
+	}
 	return set(unix.RLIMIT_NOFILE, uint64(s.spec.Limits.OpenFiles))
 }
+
+// OwnThreads is how many threads an executor that shares its commands' id may have beyond
+// their limit: a Go process that cannot make one ends.
+const OwnThreads = 48
 
 func (s *stage) capabilities() error {
 	if err := dropBounding(); err != nil {
@@ -306,7 +324,10 @@ func (s *stage) capabilities() error {
 	if err := s.onSpawner(dropBounding); err != nil {
 		return err
 	}
-	return dropCapabilities()
+	if s.spec.rootless() {
+		return dropCapabilities(nil)
+	}
+	return dropCapabilities(kept)
 }
 
 func (s *stage) notDumpable() error {
@@ -316,12 +337,21 @@ func (s *stage) notDumpable() error {
 // backlog is more than the daemon needs: it has two connections.
 const backlog = 16
 
-func (s *stage) listen() error { return unix.Listen(s.spec.FDs.Listener, backlog) }
+func (s *stage) listen() error {
+	if s.spec.rootless() {
+		return nil
+	}
+	return unix.Listen(s.spec.FDs.Listener, backlog)
+}
 
 func (s *stage) seccomp() error {
+	s.spec.Seccomp.OneID = s.spec.rootless()
 	p, err := seccomp.Filter(s.spec.Seccomp)
 	if err != nil {
 		return err
 	}
-	return seccomp.Load(p)
+	if err := seccomp.Load(p); err != nil && !s.spec.gives("seccomp") {
+		return err
+	}
+	return nil
 }

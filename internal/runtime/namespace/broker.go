@@ -20,6 +20,15 @@ import (
 // processes and a large home is the slowest.
 const brokerTimeout = 2 * time.Minute
 
+// Broker makes, starts and ends workspaces: package brokerapi has its methods.
+type Broker interface {
+	// Call makes one request with the descriptors fds, which stay the caller's.
+	Call(ctx context.Context, method string, params, result any, fds ...*os.File) error
+	// Mended is that of runtime.Runtime.
+	Mended(ctx context.Context) (string, []workspace.Mended, error)
+	Close()
+}
+
 // broker is the one connection to the broker, made when needed and again after
 // it ended.
 type broker struct {
@@ -35,9 +44,9 @@ type broker struct {
 	mended []workspace.Mended
 }
 
-// call makes one request. Every operation of the broker may be repeated, so a
+// Call makes one request. Every operation of the broker may be repeated, so a
 // connection that turns out to be gone is made anew once.
-func (b *broker) call(ctx context.Context, method string, params, result any, fds ...*os.File) error {
+func (b *broker) Call(ctx context.Context, method string, params, result any, fds ...*os.File) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, brokerTimeout,
 		fmt.Errorf("the broker did not finish %s within %v: %w", method, brokerTimeout, errdefs.ErrUnavailable))
 	defer cancel()
@@ -90,6 +99,16 @@ func (b *broker) connect(ctx context.Context) (*jsonrpc.Conn, error) {
 	return conn, nil
 }
 
+// Mended implements Broker.
+func (b *broker) Mended(ctx context.Context) (string, []workspace.Mended, error) {
+	if _, err := b.connect(ctx); err != nil {
+		return "", nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.start, b.mended, nil
+}
+
 // drop lets go of a connection, so that the next call makes another even while this one
 // is still closing.
 func (b *broker) drop(conn *jsonrpc.Conn) {
@@ -101,7 +120,7 @@ func (b *broker) drop(conn *jsonrpc.Conn) {
 	_ = conn.Close() // always nil
 }
 
-func (b *broker) close() {
+func (b *broker) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.conn != nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -146,7 +145,7 @@ func (l *link) close() {
 
 // dial connects, checks who answers and greets.
 func (l *link) dial(ctx context.Context, ids workspace.IDs, known bool, role execapi.Role) (*jsonrpc.Conn, error) {
-	c, err := dial(ctx, filepath.Join(l.r.cfg.RuntimeDir, "x", string(l.name)+".sock"))
+	c, err := l.r.cfg.Executor(ctx, l.name, role)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)

@@ -41,6 +41,10 @@ type Config struct {
 	RuntimeDir string
 	// Dial connects to the broker; nil is to broker.sock.
 	Dial func(ctx context.Context) (*net.UnixConn, error)
+	// Broker, if set, is in the place of the broker: a starter in this process, for a user
+	// without one. Executor then connects to what it started.
+	Broker   Broker
+	Executor func(ctx context.Context, name id.Workspace, role execapi.Role) (*net.UnixConn, error)
 	// OnLost is called, in a goroutine of its own, when the executor of a
 	// workspace went away without having been stopped. Optional.
 	OnLost func(name id.Workspace)
@@ -52,7 +56,7 @@ type Config struct {
 // Runtime is the backend. Its methods may be called from any goroutine.
 type Runtime struct {
 	cfg    Config
-	broker broker
+	broker Broker
 
 	mu     sync.Mutex
 	links  map[id.Workspace]*link
@@ -70,13 +74,22 @@ func New(cfg Config) *Runtime {
 			return dial(ctx, filepath.Join(cfg.RuntimeDir, "broker.sock"))
 		}
 	}
+	if cfg.Executor == nil {
+		cfg.Executor = func(ctx context.Context, name id.Workspace, _ execapi.Role) (*net.UnixConn, error) {
+			return dial(ctx, filepath.Join(cfg.RuntimeDir, "x", string(name)+".sock"))
+		}
+	}
+	own := &broker{dial: cfg.Dial}
+	if cfg.Broker == nil {
+		cfg.Broker = own
+	}
 	r := &Runtime{
 		cfg:    cfg,
-		broker: broker{dial: cfg.Dial},
+		broker: cfg.Broker,
 		links:  make(map[id.Workspace]*link),
 		ids:    make(map[id.Workspace]workspace.IDs),
 	}
-	r.broker.another = func() {
+	own.another = func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if cfg.OnBroker != nil && !r.closed {
@@ -94,7 +107,7 @@ func (r *Runtime) Create(ctx context.Context, name id.Workspace, p runtime.Plan)
 		ask.Mounts, grant = p.Mounts.List, []*os.File{p.Mounts.Grant}
 	}
 	var res brokerapi.StartResult
-	if err := r.broker.call(ctx, brokerapi.MethodCreate, ask, &res, grant...); err != nil {
+	if err := r.broker.Call(ctx, brokerapi.MethodCreate, ask, &res, grant...); err != nil {
 		return runtime.Workspace{}, workspace.Report{}, err
 	}
 	w := r.seen(res.Workspace)
@@ -117,7 +130,7 @@ func (r *Runtime) Create(ctx context.Context, name id.Workspace, p runtime.Plan)
 func (r *Runtime) Start(ctx context.Context, name id.Workspace) (runtime.Workspace, workspace.Report, error) {
 	for again := true; ; again = false {
 		var res brokerapi.StartResult
-		if err := r.broker.call(ctx, brokerapi.MethodStart, brokerapi.StartParams{Name: name}, &res); err != nil {
+		if err := r.broker.Call(ctx, brokerapi.MethodStart, brokerapi.StartParams{Name: name}, &res); err != nil {
 			return runtime.Workspace{}, workspace.Report{}, err
 		}
 		w := r.seen(res.Workspace)
@@ -197,7 +210,7 @@ func (r *Runtime) Limit(ctx context.Context, name id.Workspace, limits workspace
 // change asks the broker for something that is answered with the workspace.
 func (r *Runtime) change(ctx context.Context, method string, params any) (runtime.Workspace, error) {
 	var w brokerapi.Workspace
-	if err := r.broker.call(ctx, method, params, &w); err != nil {
+	if err := r.broker.Call(ctx, method, params, &w); err != nil {
 		return runtime.Workspace{}, err
 	}
 	return r.seen(w), nil
@@ -206,7 +219,7 @@ func (r *Runtime) change(ctx context.Context, method string, params any) (runtim
 // Stats implements runtime.Runtime.
 func (r *Runtime) Stats(ctx context.Context, name id.Workspace) (workspace.Stats, error) {
 	st := workspace.UnknownStats
-	err := r.broker.call(ctx, brokerapi.MethodStats, brokerapi.NameParams{Name: name}, &st)
+	err := r.broker.Call(ctx, brokerapi.MethodStats, brokerapi.NameParams{Name: name}, &st)
 	return st, err
 }
 
@@ -214,7 +227,7 @@ func (r *Runtime) Stats(ctx context.Context, name id.Workspace) (workspace.Stats
 func (r *Runtime) Destroy(ctx context.Context, name id.Workspace, purge bool) (runtime.Workspace, error) {
 	r.shutdown(ctx, name)
 	var w brokerapi.Workspace
-	if err := r.broker.call(ctx, brokerapi.MethodDestroy, brokerapi.DestroyParams{Name: name, Purge: purge}, &w); err != nil {
+	if err := r.broker.Call(ctx, brokerapi.MethodDestroy, brokerapi.DestroyParams{Name: name, Purge: purge}, &w); err != nil {
 		return runtime.Workspace{}, err
 	}
 	r.mu.Lock()
@@ -230,23 +243,18 @@ func (r *Runtime) Forget(ctx context.Context, name id.Workspace, retained string
 	if !ok || err != nil {
 		return fmt.Errorf("cannot remove the home of %s that was kept at %s: that is no name of one: %w", name, retained, errdefs.ErrInvalidArgument)
 	}
-	return r.broker.call(ctx, brokerapi.MethodForget, brokerapi.ForgetParams{Name: name, ID: uint32(first)}, nil)
+	return r.broker.Call(ctx, brokerapi.MethodForget, brokerapi.ForgetParams{Name: name, ID: uint32(first)}, nil)
 }
 
 // Mended implements runtime.Runtime.
 func (r *Runtime) Mended(ctx context.Context) (string, []workspace.Mended, error) {
-	if _, err := r.broker.connect(ctx); err != nil {
-		return "", nil, err
-	}
-	r.broker.mu.Lock()
-	defer r.broker.mu.Unlock()
-	return r.broker.start, r.broker.mended, nil
+	return r.broker.Mended(ctx)
 }
 
 // Discard implements runtime.Runtime.
 func (r *Runtime) Discard(ctx context.Context, name id.Workspace) error {
 	var w brokerapi.Workspace
-	if err := r.broker.call(ctx, brokerapi.MethodDestroy, brokerapi.DestroyParams{Name: name, Purge: true, Unused: true}, &w); err != nil {
+	if err := r.broker.Call(ctx, brokerapi.MethodDestroy, brokerapi.DestroyParams{Name: name, Purge: true, Unused: true}, &w); err != nil {
 		return err
 	}
 	r.mu.Lock()
@@ -276,7 +284,7 @@ func (r *Runtime) List(ctx context.Context) ([]runtime.Workspace, error) {
 	var all []runtime.Workspace
 	for after := id.Workspace(""); ; {
 		var res brokerapi.ListResult
-		if err := r.broker.call(ctx, brokerapi.MethodList, brokerapi.ListParams{After: after}, &res); err != nil {
+		if err := r.broker.Call(ctx, brokerapi.MethodList, brokerapi.ListParams{After: after}, &res); err != nil {
 			return nil, err
 		}
 		for _, w := range res.Workspaces {
@@ -292,7 +300,7 @@ func (r *Runtime) List(ctx context.Context) ([]runtime.Workspace, error) {
 // Report implements runtime.Runtime.
 func (r *Runtime) Report(ctx context.Context, name id.Workspace) (workspace.Report, error) {
 	var rep workspace.Report
-	err := r.broker.call(ctx, brokerapi.MethodReport, brokerapi.NameParams{Name: name}, &rep)
+	err := r.broker.Call(ctx, brokerapi.MethodReport, brokerapi.NameParams{Name: name}, &rep)
 	return rep, err
 }
 
@@ -397,7 +405,7 @@ func (r *Runtime) Close() error {
 		default: // still opening: open sees that we are closed
 		}
 	}
-	r.broker.close()
+	r.broker.Close()
 	r.lost.Wait()
 	return nil
 }

@@ -34,9 +34,12 @@ type Config struct {
 	Binary *os.File
 	// Spec is what the first stage is told; FDs is filled in by Start.
 	Spec sandbox.Spec
-	// Listener is the bound socket the executor will listen on. Required.
+	// Listener is the bound socket the executor will listen on. Required, but rootless, where
+	// Peers are the far ends of connections in its place.
 	Listener *os.File
-	// Home, Tmp and VarTmp are directories. Required.
+	Peers    []*os.File
+	// Home, Tmp and VarTmp are directories. Required; rootless those that are nil are fresh
+	// ones on memory.
 	Home, Tmp, VarTmp *os.File
 	// Detached: they are mounts of their own already, attached nowhere.
 	Detached bool
@@ -46,7 +49,7 @@ type Config struct {
 	// its commands are born in, in the order of Spec.Cgroup.V1.
 	V1Sup, V1Cmd []*os.File
 	// Born is the directory of the v2 group the executor is born in, Cmd that of its
-	// commands. Required.
+	// commands. Required, but rootless.
 	Born, Cmd *os.File
 	// SupProcs is cgroup.procs of the v2 group the executor moves to, or nil if it stays.
 	SupProcs *os.File
@@ -121,7 +124,11 @@ func Start(ctx context.Context, c Config) (*Executor, error) {
 	}
 	status := os.NewFile(uintptr(ours), "status")
 	defer status.Close()
-	pid, pidfd, err := clone(&c, in)
+	start := clone
+	if c.rootless() {
+		start = cloneRootless
+	}
+	pid, pidfd, err := start(&c, in)
 	in.close() // the child has its own; a dead child must read as end of file
 	crashpoint.Here("broker.start.cloned")
 	if err != nil {
@@ -199,33 +206,11 @@ func (in *inheritance) fill(c *Config) (status int, err error) {
 	}
 	fds := &c.Spec.FDs
 	fds.Status = in.addOwned(pair[1])
-	fds.Listener = in.add(number(c.Listener))
-	for _, d := range []struct {
-		dir *os.File
-		at  *int
-	}{{c.Home, &fds.Home}, {c.Tmp, &fds.Tmp}, {c.VarTmp, &fds.VarTmp}} {
-		if c.Detached {
-			*d.at = in.add(number(d.dir))
-			continue
-		}
-		tree, err := detach(number(d.dir))
-		if err != nil {
-			return -1, fmt.Errorf("cannot lend %s: %w", d.dir.Name(), err)
-		}
-		*d.at = in.addOwned(tree)
-	}
-	if err := in.lend(c); err != nil {
+	if c.rootless() {
+		in.layRootless(c)
+	} else if err := in.layRootful(c); err != nil {
 		return -1, err
 	}
-	fds.V1Tasks = nil
-	for _, f := range c.V1Cmd {
-		fds.V1Tasks = append(fds.V1Tasks, in.add(number(f)))
-	}
-	fds.SupProcs = -1
-	if c.SupProcs != nil {
-		fds.SupProcs = in.add(number(c.SupProcs))
-	}
-	fds.Cmd = in.add(number(c.Cmd))
 
 	c.Spec.Version = sandbox.SpecVersion
 	if err := c.Spec.Validate(); err != nil {
@@ -242,6 +227,39 @@ func (in *inheritance) fill(c *Config) (status int, err error) {
 		return -1, fmt.Errorf("cannot seal the spec: %w", err)
 	}
 	return pair[0], nil
+}
+
+// layRootful places what a broker prepared.
+func (in *inheritance) layRootful(c *Config) error {
+	fds := &c.Spec.FDs
+	fds.Listener = in.add(number(c.Listener))
+	for _, d := range []struct {
+		dir *os.File
+		at  *int
+	}{{c.Home, &fds.Home}, {c.Tmp, &fds.Tmp}, {c.VarTmp, &fds.VarTmp}} {
+		if c.Detached {
+			*d.at = in.add(number(d.dir))
+			continue
+		}
+		tree, err := detach(number(d.dir))
+		if err != nil {
+			return fmt.Errorf("cannot lend %s: %w", d.dir.Name(), err)
+		}
+		*d.at = in.addOwned(tree)
+	}
+	if err := in.lend(c); err != nil {
+		return err
+	}
+	fds.V1Tasks = nil
+	for _, f := range c.V1Cmd {
+		fds.V1Tasks = append(fds.V1Tasks, in.add(number(f)))
+	}
+	fds.SupProcs = -1
+	if c.SupProcs != nil {
+		fds.SupProcs = in.add(number(c.SupProcs))
+	}
+	fds.Cmd = in.add(number(c.Cmd))
+	return nil
 }
 
 // detach makes a private mount of a directory that set-uid files and devices do
@@ -363,7 +381,7 @@ func converse(ctx context.Context, status *os.File, c *Config, pid int) (workspa
 			})
 		case len(p.Findings) > 0 && looked:
 			looking.Wait()
-			report := sandbox.Judge(sandbox.Rootful, sandbox.Asked{Projects: len(c.Spec.Projects) > 0, Disk: c.Spec.Limits.DiskBytes > 0}, append(p.Findings, seen...))
+			report := sandbox.Judge(c.mode(), sandbox.Asked{Projects: len(c.Spec.Projects) > 0, Disk: c.Spec.Limits.DiskBytes > 0}, c.Spec.Accept, append(p.Findings, seen...))
 			if err := report.Err(); err != nil {
 				return report, err
 			}

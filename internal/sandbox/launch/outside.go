@@ -51,20 +51,29 @@ func Outside(pid int, spec sandbox.Spec) []sandbox.Finding {
 	want := func(control, field, value string) {
 		add(control, fields[field] == value, "%s %s", field, fields[field])
 	}
-	x := strconv.FormatUint(uint64(spec.IDs.Executor), 10)
-	want("ids", "Uid", strings.Join([]string{x, x, x, x}, "\t"))
-	want("ids", "Gid", strings.Join([]string{x, x, x, x}, "\t"))
-	want("ids", "Groups", "")
+	x, g := strconv.FormatUint(uint64(spec.IDs.Executor), 10), strconv.FormatUint(uint64(spec.IDs.Executor), 10)
 	// Of its own user namespace: KILL, SETGID, SETUID are bits 5, 6 and 7.
-	want("capabilities", "CapPrm", "00000000000000e0")
+	caps := "00000000000000e0"
+	uids, gids := fmt.Sprintf("0 %d 1 %d %d 2", spec.IDs.Executor, spec.IDs.Work, spec.IDs.Work), ""
+	gids = uids
+	if spec.Mode == sandbox.Rootless {
+		caps, g = "0000000000000000", strconv.Itoa(os.Getgid())
+		uids, gids = fmt.Sprintf("%s %s 1", x, x), fmt.Sprintf("%s %s 1", x, g)
+		// An ordinary user can neither drop groups nor use them for what the workspace shows.
+		add("ids", true, "executor and commands share the caller's uid %s; its groups %s stay, unmapped", x, fields["Groups"])
+	} else {
+		want("ids", "Groups", "")
+	}
+	want("ids", "Uid", strings.Join([]string{x, x, x, x}, "\t"))
+	want("ids", "Gid", strings.Join([]string{g, g, g, g}, "\t"))
+	want("capabilities", "CapPrm", caps)
 	want("capabilities", "CapBnd", "0000000000000000")
 	want("capabilities", "CapAmb", "0000000000000000")
 	want("no-new-privileges", "NoNewPrivs", "1")
 	want("seccomp", "Seccomp", "2")
-	for _, m := range []string{"uid_map", "gid_map"} {
+	for m, w := range map[string]string{"uid_map": uids, "gid_map": gids} {
 		b, err := readFile(proc + m)
 		got := strings.Join(strings.Fields(b), " ")
-		w := fmt.Sprintf("0 %d 1 %d %d 2", spec.IDs.Executor, spec.IDs.Work, spec.IDs.Work)
 		add("user-namespace", err == nil && got == w, "%s %s", m, got)
 	}
 	found = append(found, births(proc, spec)...)
@@ -145,7 +154,7 @@ func mounts(proc string, spec sandbox.Spec) []sandbox.Finding {
 		}
 	}
 	found := []sandbox.Finding{{Control: "mounts", OK: true, Evidence: fmt.Sprintf("outside: %d mounts, each one of the table and as restricted as it says", len(seen))}}
-	for _, p := range sandbox.ProjectFindings(seen, spec.Projects) {
+	for _, p := range sandbox.ProjectFindings(spec.Mode, seen, spec.Projects) {
 		p.Evidence = "outside: " + p.Evidence
 		found = append(found, p)
 	}
@@ -154,12 +163,12 @@ func mounts(proc string, spec sandbox.Spec) []sandbox.Finding {
 
 // Lost says which of the project mounts of a running executor, or of what is protected in
 // them, is no longer as it was, or "". An executor that is gone has lost nothing.
-func Lost(pid int, projects []sandbox.Project) string {
+func Lost(mode sandbox.Mode, pid int, projects []sandbox.Project) string {
 	seen, err := table("/proc/" + strconv.Itoa(pid) + "/")
 	if err != nil {
 		return ""
 	}
-	for _, f := range sandbox.ProjectFindings(seen, projects) {
+	for _, f := range sandbox.ProjectFindings(mode, seen, projects) {
 		if !f.OK {
 			return f.Evidence
 		}

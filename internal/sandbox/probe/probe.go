@@ -27,8 +27,9 @@ type Result struct {
 	ID string `json:"id"`
 	// Needed is what depends on it.
 	Needed string `json:"needed"`
-	// Required: no workspace starts without it.
+	// Required: no workspace starts without it. Rootless: nor does one without root.
 	Required bool  `json:"required"`
+	Rootless bool  `json:"rootless"`
 	State    State `json:"state"`
 	// Found is what was seen, the errno included.
 	Found string `json:"found"`
@@ -57,35 +58,37 @@ const (
 type check struct {
 	id, needed string
 	required   bool
-	try        func(*Config) (state State, found, remedy string)
+	// rootless: needed for a workspace without root.
+	rootless bool
+	try      func(*Config) (state State, found, remedy string)
 }
 
 // checks is the table, in the order a person would mend things.
 var checks = []check{
-	{"root", "making users and namespaces for workspaces", true, tryRoot},
-	{"kernel", "cgroup.kill and clone into a control group", true, tryKernel},
-	{"user_namespaces", "the user namespace of each workspace", true, tryUserNamespaces},
-	{"namespaces", "own mounts, processes, IPC, host name, network and control groups", true, tryNamespaces},
-	{"cgroups", "knowing and ending every process of a workspace", true, tryCgroups},
-	{"cgroup_memory", "the memory limit", true, tryController("memory")},
-	{"cgroup_pids", "the limit on processes", true, tryController("pids")},
-	{"cgroup_cpu", "the share of the processors", false, tryController("cpu")},
-	{"swap_accounting", "the limit on swap", false, trySwap},
-	{"seccomp", "refusing dangerous system calls", true, trySeccomp},
-	{"landlock", "confining files a second time", true, tryLandlock},
-	{"pidfd", "signals that cannot hit a reused pid", true, tryPidfd},
-	{"clone3", "starting commands inside their control group", true, tryClone3},
-	{"openat2", "opening paths that nobody can redirect", true, tryOpenat2},
-	{"mount_api", "mounts that cannot be raced", true, tryMountAPI},
-	{"memfd_exec", "starting the executor from sealed memory", true, tryMemfd},
-	{"useradd", "a Unix user per workspace", true, tryUseradd},
-	{"id_range", "ids that belong to nobody else", true, tryIDRange},
-	{"nftables", "redirecting a workspace's network to its proxy", false, tryNftables},
-	{"disk_image", "a limit on disk space", false, tryImage},
-	{"kvm", "microVMs with hardware support", false, tryKVM},
-	{"unprivileged_user_namespaces", "workspaces without root", false, tryUnprivileged},
-	{"apparmor", "workspaces without root", false, tryAppArmor},
-	{"subuid", "own ids for workspaces without root", false, trySubuid},
+	{"root", "making users and namespaces for workspaces", true, false, tryRoot},
+	{"kernel", "cgroup.kill and clone into a control group", true, true, tryKernel},
+	{"user_namespaces", "the user namespace of each workspace", true, false, tryUserNamespaces},
+	{"namespaces", "own mounts, processes, IPC, host name, network and control groups", true, true, tryNamespaces},
+	{"cgroups", "knowing and ending every process of a workspace", true, false, tryCgroups},
+	{"cgroup_memory", "the memory limit", true, false, tryController("memory")},
+	{"cgroup_pids", "the limit on processes", true, false, tryController("pids")},
+	{"cgroup_cpu", "the share of the processors", false, false, tryController("cpu")},
+	{"swap_accounting", "the limit on swap", false, false, trySwap},
+	{"seccomp", "refusing dangerous system calls", true, true, trySeccomp},
+	{"landlock", "confining files a second time", true, true, tryLandlock},
+	{"pidfd", "signals that cannot hit a reused pid", true, true, tryPidfd},
+	{"clone3", "starting commands inside their control group", true, true, tryClone3},
+	{"openat2", "opening paths that nobody can redirect", true, true, tryOpenat2},
+	{"mount_api", "mounts that cannot be raced", true, true, tryMountAPI},
+	{"memfd_exec", "starting the executor from sealed memory", true, true, tryMemfd},
+	{"useradd", "a Unix user per workspace", true, false, tryUseradd},
+	{"id_range", "ids that belong to nobody else", true, false, tryIDRange},
+	{"nftables", "redirecting a workspace's network to its proxy", false, false, tryNftables},
+	{"disk_image", "a limit on disk space", false, false, tryImage},
+	{"kvm", "microVMs with hardware support", false, false, tryKVM},
+	{"unprivileged_user_namespaces", "workspaces without root", false, true, tryUnprivileged},
+	{"apparmor", "workspaces without root", false, true, tryAppArmor},
+	{"subuid", "own ids for workspaces without root", false, false, trySubuid},
 }
 
 // Run makes every check and returns the results in the table's order. Those that ctx
@@ -111,7 +114,7 @@ func Run(ctx context.Context, cfg Config) []Result {
 		wg.Go(func() {
 			for i := range next {
 				c := &checks[i]
-				r := Result{ID: c.id, Needed: c.needed, Required: c.required, State: No, Found: "not tried: out of time", Remedy: "try again on a less busy host"}
+				r := Result{ID: c.id, Needed: c.needed, Required: c.required, Rootless: c.rootless, State: No, Found: "not tried: out of time", Remedy: "try again on a less busy host"}
 				if ctx.Err() == nil {
 					r.State, r.Found, r.Remedy = c.try(&cfg)
 				}
@@ -121,6 +124,18 @@ func Run(ctx context.Context, cfg Config) []Result {
 	}
 	wg.Wait()
 	return results
+}
+
+// UnmetRootless returns those that a workspace without root needs and that are not Yes or
+// Partly.
+func UnmetRootless(results []Result) []Result {
+	var out []Result
+	for _, r := range results {
+		if r.Rootless && r.State == No {
+			out = append(out, r)
+		}
+	}
+	return out
 }
 
 // Unmet returns the required ones that are not Yes or Partly.

@@ -30,6 +30,9 @@ type Options struct {
 	// whose mode the filter cannot read (openat2, which programs do without). Unlike the
 	// others it closes.
 	NoSetID bool
+	// OneID: commands have the id of their executor, which is pid 1. It refuses the ways to
+	// reach it that an own id stands in the way of otherwise. This one closes too.
+	OneID bool
 }
 
 // Return values of a filter, from linux/seccomp.h.
@@ -51,6 +54,7 @@ func arg(n int) uint32 { return uint32(offArg0 + 8*n) } // low half on little en
 // gets the errno; if no rule of a call matches, it is allowed.
 type rule struct {
 	arg   int
+	high  bool   // the upper half instead
 	mask  uint32 // applied before comparing
 	op    op
 	value []uint32
@@ -169,7 +173,11 @@ func (r rule) compile() []unix.SockFilter {
 		ret = unix.BPF_RET | unix.BPF_K
 	)
 	var p []unix.SockFilter
-	p = append(p, unix.SockFilter{Code: ld, K: arg(r.arg)})
+	at := arg(r.arg)
+	if r.high {
+		at += 4
+	}
+	p = append(p, unix.SockFilter{Code: ld, K: at})
 	if r.mask != 0 {
 		p = append(p, unix.SockFilter{Code: and, K: r.mask})
 	}

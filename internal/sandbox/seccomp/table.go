@@ -44,6 +44,9 @@ func argumentRules(o Options) map[int][]rule {
 		rules[unix.SYS_CLONE] = []rule{{arg: 0, mask: nsFlags, op: nonzero, errno: unix.EPERM}}
 		rules[unix.SYS_UNSHARE] = []rule{{arg: 0, mask: nsFlags | cloneNewTime, op: nonzero, errno: unix.EPERM}}
 	}
+	if o.OneID {
+		maps.Copy(rules, oneID)
+	}
 	if o.NoSetID {
 		for nr, at := range modes {
 			rules[nr] = []rule{{arg: at, mask: setID, op: nonzero, errno: unix.EPERM}}
@@ -55,6 +58,33 @@ func argumentRules(o Options) map[int][]rule {
 	}
 	return rules
 }
+
+// oneID keeps commands from their executor where both have one id. The executor handles
+// every signal that kill can send; one with a code of the sender's choosing, or of the
+// kernel's, looks to it like a fault of its own. Memory and descriptors it keeps by not
+// being dumpable.
+var oneID = map[int][]rule{
+	unix.SYS_KILL:               {{arg: 0, op: anyOf, value: executorPID, errno: unix.EPERM}},
+	unix.SYS_TKILL:              {{arg: 0, op: anyOf, value: executorPID, errno: unix.EPERM}},
+	unix.SYS_TGKILL:             {{arg: 0, op: anyOf, value: executorPID, errno: unix.EPERM}},
+	unix.SYS_SETPRIORITY:        {{arg: 1, op: anyOf, value: executorPID, errno: unix.EPERM}},
+	unix.SYS_SCHED_SETAFFINITY:  {{arg: 0, op: anyOf, value: executorPID, errno: unix.EPERM}},
+	unix.SYS_SCHED_SETPARAM:     {{arg: 0, op: anyOf, value: executorPID, errno: unix.EPERM}},
+	unix.SYS_SCHED_SETSCHEDULER: {{arg: 0, op: anyOf, value: executorPID, errno: unix.EPERM}},
+	unix.SYS_SCHED_SETATTR:      {{arg: 0, op: anyOf, value: executorPID, errno: unix.EPERM}},
+	unix.SYS_PIDFD_OPEN:         {{arg: 0, op: anyOf, value: executorPID, errno: unix.EPERM}},
+	unix.SYS_RT_SIGQUEUEINFO:    {always},
+	unix.SYS_RT_TGSIGQUEUEINFO:  {always},
+	unix.SYS_PIDFD_SEND_SIGNAL:  {{arg: 2, op: nonzero, errno: unix.EPERM}, {arg: 2, high: true, op: nonzero, errno: unix.EPERM}},
+	unix.SYS_PRLIMIT64:          {{arg: 0, op: nonzero, errno: unix.EPERM}}, // its own is 0
+	// Any signal could be had sent to it by what it reads or writes.
+	unix.SYS_FCNTL: {{arg: 1, op: anyOf, value: []uint32{unix.F_SETSIG}, errno: unix.EPERM}},
+}
+
+var (
+	executorPID = []uint32{1}
+	always      = rule{arg: 0, op: noneOf, errno: unix.EPERM}
+)
 
 const (
 	setID = unix.S_ISUID | unix.S_ISGID

@@ -64,6 +64,8 @@ type table struct {
 	n        int
 	slots    *[maxAttempts]slot
 	uid, gid uintptr
+	// stay: the child has the right ids already.
+	stay bool
 	// clone is a struct clone_args, linux/sched.h: eleven 64-bit words.
 	clone *[11]uint64
 }
@@ -79,7 +81,7 @@ const maxAttempts = 256
 
 // Run makes the attempts in order as uid and gid, with no supplementary groups, in a
 // child born into the v2 cgroup whose directory is open at cgroup, and returns what
-// came of each. It must be called on the thread whose v1 cgroups and namespaces the
+// came of each. Without a cgroup, -1, the child has the executor's ids, group and groups. It must be called on the thread whose v1 cgroups and namespaces the
 // attempts are about.
 func Run(attempts []Attempt, uid, gid uint32, cgroup int, deadline time.Duration) ([]Result, error) {
 	if len(attempts) > maxAttempts {
@@ -98,9 +100,11 @@ func Run(attempts []Attempt, uid, gid uint32, cgroup int, deadline time.Duration
 		slots: (*[maxAttempts]slot)(unsafe.Pointer(&mem[0])),
 	}
 	t.clone = new([11]uint64)
-	t.clone[cloneFlags] = unix.CLONE_INTO_CGROUP
 	t.clone[cloneExitSignal] = uint64(unix.SIGCHLD)
-	t.clone[cloneCgroup] = uint64(cgroup)
+	if t.stay = cgroup < 0; !t.stay {
+		t.clone[cloneFlags] = unix.CLONE_INTO_CGROUP
+		t.clone[cloneCgroup] = uint64(cgroup)
+	}
 	pid, errno := forkAndTry(t)
 	runtime.KeepAlive(list)
 	if errno != 0 {
@@ -173,9 +177,12 @@ func forkAndTry(t *table) (uintptr, unix.Errno) {
 	if errno != 0 || pid != 0 {
 		return pid, errno
 	}
-	_, _, e1 := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0)
-	_, _, e2 := unix.RawSyscall(unix.SYS_SETRESGID, t.gid, t.gid, t.gid)
-	_, _, e3 := unix.RawSyscall(unix.SYS_SETRESUID, t.uid, t.uid, t.uid)
+	var e1, e2, e3 unix.Errno
+	if !t.stay {
+		_, _, e1 = unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0)
+		_, _, e2 = unix.RawSyscall(unix.SYS_SETRESGID, t.gid, t.gid, t.gid)
+		_, _, e3 = unix.RawSyscall(unix.SYS_SETRESUID, t.uid, t.uid, t.uid)
+	}
 	code := uintptr(exitOK)
 	if e1 != 0 || e2 != 0 || e3 != 0 {
 		code = 1

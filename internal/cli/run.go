@@ -1,0 +1,270 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/containerd/errdefs"
+	"github.com/spf13/cobra"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/relay"
+	"github.com/carrel-dev/carrel/internal/rootless"
+	"github.com/carrel-dev/carrel/internal/workspace"
+	carrel "github.com/carrel-dev/carrel/sdk/go"
+)
+
+type runFlags struct {
+	here, stdin, tty, keep bool
+	volumes, env, accept   []string
+	net, dir, report       string
+}
+
+func (a *app) runCommand() *cobra.Command {
+	var x runFlags
+	c := &cobra.Command{
+		Use:   "run [flags] [--] COMMAND [ARG...]",
+		Short: "Run a command in a workspace of its own, without set-up",
+		Long: `Run a command in a new workspace that ends with it. An ordinary user needs nothing
+installed or configured for that: no daemon, no root. As root it goes through the daemon.
+
+The command sees the host's programs read-only, an empty home, no network, no other
+process, and none of your files but what is mounted with --here or -v. What the host would
+run from a mount, above all .git, is read-only inside. The isolation is proved before the
+command starts; --report has the proof. Intent and outcome are recorded below
+$XDG_STATE_HOME/carrel (~/.local/state/carrel).
+
+If this host lacks something that the isolation needs, nothing is run, and the error says
+what is missing and how to allow it. --accept CONTROL runs without that control.
+
+Stdin is /dev/null unless -i is given. The exit code is the command's own, as of exec;
+carrel's own are 125, 126 and 127.`,
+		Example: `  carrel run -- uname -a
+  carrel run --here -- make test
+  carrel run --here -it -- some-agent
+  carrel run -v ~/data:/mnt/data:ro --env CI=1 -- ./report.py
+  carrel run --report proof.json -- true`,
+		Args: atLeast("COMMAND"),
+	}
+	f := c.Flags()
+	f.SetInterspersed(false) // what follows the command is its own
+	f.BoolVar(&x.here, "here", false, "mount the current directory and run the command there")
+	f.StringArrayVarP(&x.volumes, "volume", "v", nil, "mount a directory, as `SRC:DST[:ro]`; may be repeated")
+	_ = c.RegisterFlagCompletionFunc("volume", completeVolume) // it fails for flags that are not there
+	f.StringArrayVarP(&x.env, "env", "e", nil, "set NAME=VALUE, or pass NAME on from here")
+	f.StringVar(&x.net, "net", "none", "the network: none is the only one so far")
+	f.BoolVarP(&x.stdin, "interactive", "i", false, "pass stdin to the command")
+	f.BoolVarP(&x.tty, "tty", "t", false, "run it on a terminal")
+	f.StringVar(&x.dir, "cwd", "", "directory to run in, absolute inside the workspace (default the home, or what --here mounts)")
+	f.BoolVar(&x.keep, "keep", false, "keep the home, on disk, and say where; as root keep the workspace")
+	f.StringVar(&x.report, "report", "", "write the proof of the isolation to `FILE`, as JSON; - is stderr")
+	f.StringArrayVar(&x.accept, "accept", nil, "run without `CONTROL` if this host lacks it; may be repeated")
+	c.RunE = func(c *cobra.Command, args []string) error { return a.run(c, args, &x) }
+	return c
+}
+
+func (a *app) run(c *cobra.Command, argv []string, x *runFlags) error {
+	switch {
+	case x.net != "none":
+		return usage(c, "cannot use --net %s: a workspace has no network so far; leave it out", x.net)
+	case x.tty && x.stdin && !isTerminal(a.In):
+		return usage(c, "cannot use -t: stdin is not a terminal; leave -t out to pass stdin on as it is")
+	case x.dir != "" && !filepath.IsAbs(x.dir):
+		return usage(c, "cannot use --cwd %s: it must be absolute", x.dir)
+	}
+	mounts, err := parseVolumes(x.volumes)
+	if err != nil {
+		return err
+	}
+	if x.here {
+		m, err := here()
+		if err != nil {
+			return err
+		}
+		mounts = append(mounts, m)
+		if x.dir == "" {
+			x.dir = m.Destination
+		}
+	}
+	env := environment(x.env)
+	if x.tty {
+		env = withTerm(env)
+	}
+	// Before the command starts: see execAttached.
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, forwarded(x.tty)...)
+	if os.Geteuid() == 0 {
+		return a.runRoot(c.Context(), argv, env, mounts, signals, x)
+	}
+	return a.runRootless(c.Context(), argv, env, mounts, signals, x)
+}
+
+// here is the mount of the current directory: below the home at the same place as it has
+// in the caller's, else at /workspace.
+func here() (carrel.Mount, error) {
+	dir, err := rootless.Source(".")
+	if err != nil {
+		return carrel.Mount{}, err
+	}
+	m := carrel.Mount{Source: dir, Destination: "/workspace"}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return m, nil
+	}
+	if real, err := filepath.EvalSymlinks(home); err == nil {
+		home = real
+	}
+	if home == dir || strings.HasPrefix(home, strings.TrimSuffix(dir, "/")+"/") {
+		return m, fmt.Errorf("cannot use --here in %s: it would show the command your whole home; change to a project's directory: %w", dir, errdefs.ErrInvalidArgument)
+	}
+	if rest, ok := strings.CutPrefix(dir, home+"/"); ok {
+		m.Destination = "~/" + rest
+	}
+	return m, nil
+}
+
+// ownRun is a command of a workspace without root.
+type ownRun struct{ of *rootless.Run }
+
+// Run is part of attended.
+func (r ownRun) Run(ctx context.Context, s carrel.Streams) (status carrel.Status, err error) {
+	far, err := r.of.Far()
+	if err != nil {
+		return status, err
+	}
+	defer far.Close()
+	err = relay.Run(far, relay.Near(s), func() error {
+		end, err := r.of.Wait(ctx)
+		status = carrel.Status{Code: end.Code, Signal: end.Signal, TimedOut: end.TimedOut, OOM: end.OOM, Killed: end.Killed, Stuck: end.Stuck}
+		return err
+	})
+	return status, err
+}
+
+// Resize is part of attended.
+func (r ownRun) Resize(ctx context.Context, size carrel.WindowSize) error {
+	return r.of.Resize(ctx, size.Rows, size.Cols)
+}
+
+// Signal is part of attended.
+func (r ownRun) Signal(ctx context.Context, signal int) error { return r.of.Signal(ctx, signal) }
+
+// Close is part of attended. It only hangs the command up.
+func (r ownRun) Close() error { return r.of.Hangup() }
+
+func (a *app) runRootless(ctx context.Context, argv, env []string, mounts []carrel.Mount, signals <-chan os.Signal, x *runFlags) (err error) {
+	executor, err := findProgram("carrel-executor")
+	if err != nil {
+		return err
+	}
+	o := rootless.Options{Executor: executor, Argv: argv, Env: env, Dir: x.dir, Stdin: x.stdin, Accept: x.accept, Keep: x.keep}
+	for _, m := range mounts {
+		source, err := rootless.Source(m.Source)
+		if err != nil {
+			return err
+		}
+		o.Mounts = append(o.Mounts, workspace.Mount{Source: source, Destination: m.Destination, ReadOnly: m.ReadOnly})
+	}
+	if x.tty {
+		size := a.windowSize()
+		o.Terminal = &[2]uint16{size.Rows, size.Cols}
+	}
+	r, err := rootless.Start(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		retained, cerr := r.Close()
+		err = errors.Join(err, cerr)
+		if x.keep && retained != "" {
+			fmt.Fprintln(a.Err, "carrel: the home is kept in", retained)
+		}
+	}()
+	if err := a.writeReport(x.report, string(r.Name), r.Report.Controls); err != nil {
+		return err
+	}
+	for _, c := range r.Weaker() {
+		fmt.Fprintf(a.Err, "carrel: running without %s: %s\n", c.ID, c.Evidence)
+	}
+	return a.attend(ctx, string(r.Name), ownRun{r}, signals, x.stdin, x.tty, 0)
+}
+
+// runView is the JSON of --report.
+type runView struct {
+	Workspace string `json:"workspace"`
+	Controls  any    `json:"controls"`
+}
+
+func (a *app) writeReport(path, name string, controls any) error {
+	if path == "" {
+		return nil
+	}
+	b, err := json.MarshalIndent(runView{name, controls}, "", "  ")
+	if err != nil {
+		return err
+	}
+	b = append(b, '\n')
+	if path == "-" {
+		_, err = a.Err.Write(b)
+	} else {
+		err = os.WriteFile(path, b, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write the report: %w", err)
+	}
+	return nil
+}
+
+// runRoot makes a workspace through the daemon, and destroys it when the command has
+// ended.
+func (a *app) runRoot(ctx context.Context, argv, env []string, mounts []carrel.Mount, signals <-chan os.Signal, x *runFlags) (err error) {
+	if len(x.accept) > 0 {
+		return fmt.Errorf("cannot accept %s: as root everything that is required can be had; run it as an ordinary user, or leave --accept out: %w", strings.Join(x.accept, ", "), errdefs.ErrInvalidArgument)
+	}
+	client, err := a.client()
+	if err != nil {
+		return err
+	}
+	key := "run:" + string(id.NewTrace())
+	w, _, err := client.Create(ctx, &carrelv1.CreateRequest{Key: key}, mounts...)
+	if err != nil {
+		return fmt.Errorf("cannot run as root without the daemon: %w; start it with \"carrel up --detach\", or run this as an ordinary user, who needs none", err)
+	}
+	name := w.GetName()
+	defer func() {
+		if x.keep {
+			fmt.Fprintf(a.Err, "carrel: the workspace is kept: %s\n", name)
+			return
+		}
+		_, derr := client.Workspaces().Destroy(ctx, connect.NewRequest(&carrelv1.DestroyRequest{Workspace: name, Purge: true}))
+		err = errors.Join(err, derr)
+	}()
+	if x.report != "" {
+		got, err := client.Workspaces().Get(ctx, connect.NewRequest(&carrelv1.GetRequest{Workspace: name}))
+		if err != nil {
+			return err
+		}
+		if err := a.writeReport(x.report, name, viewOf(got.Msg.GetWorkspace()).Controls); err != nil {
+			return err
+		}
+	}
+	spec := carrel.Spec{Argv: argv, Env: env, Stdin: x.stdin, Dir: workspace.Mount{Destination: x.dir}.AtHome("/home/" + name).Destination}
+	if x.tty {
+		size := a.windowSize()
+		spec.Terminal = &size
+	}
+	cmd, err := client.Start(ctx, name, spec)
+	if err != nil {
+		return err
+	}
+	return a.attend(ctx, name, cmd, signals, x.stdin, x.tty, time.Duration(0))
+}

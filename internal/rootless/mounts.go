@@ -1,0 +1,167 @@
+package rootless
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/sandbox"
+	"github.com/carrel-dev/carrel/internal/sandbox/launch"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// placed is an empty directory that keeps a protected name which was absent.
+type placed struct {
+	Source string `json:"source"`
+	Device uint64 `json:"device"`
+	Inode  uint64 `json:"inode"`
+	Name   string `json:"name"`
+}
+
+// remove removes it, unless it is gone or something was put into it.
+func (p placed) remove() {
+	dir, err := openDir(p.Source)
+	if err != nil {
+		return
+	}
+	defer dir.Close()
+	if here, err := place(dir, p.Name); err != nil || here != p {
+		return
+	}
+	_ = withFD(dir, func(fd int) error { return unix.Unlinkat(fd, p.Name, unix.AT_REMOVEDIR) })
+}
+
+// place is a name in an open directory.
+func place(dir *os.File, name string) (placed, error) {
+	var st unix.Stat_t
+	err := withFD(dir, func(fd int) error { return unix.Fstat(fd, &st) })
+	return placed{dir.Name(), st.Dev, st.Ino, name}, err
+}
+
+func withFD(f *os.File, call func(fd int) error) error {
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	cerr := rc.Control(func(fd uintptr) { err = call(int(fd)) })
+	return errors.Join(cerr, err)
+}
+
+// openDir opens a directory by a path without symbolic links. Its name is that path.
+func openDir(path string) (*os.File, error) {
+	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// Source opens the directory that a person named and returns its path without symbolic
+// links.
+func Source(path string) (string, error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", fmt.Errorf("cannot mount %s: %w", path, err)
+	}
+	defer unix.Close(fd)
+	real, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
+	if err != nil {
+		return "", fmt.Errorf("cannot mount %s: %w", path, err)
+	}
+	return real, nil
+}
+
+// openMounts opens the sources and protects the names in them.
+func (s *state) openMounts(mounts []workspace.Mount, name id.Workspace) (projects []launch.Project, err error) {
+	defer func() {
+		if err != nil {
+			closeProjects(projects)
+			projects = nil
+		}
+	}()
+	home, _ := os.UserHomeDir()
+	for _, m := range mounts {
+		if s.holds(m.Source) {
+			return projects, fmt.Errorf("cannot mount %s: carrel's own record is kept in %s; mount a directory beside it, or set XDG_STATE_HOME to another: %w", m.Source, s.dir, errdefs.ErrInvalidArgument)
+		}
+		dir, err := openDir(m.Source)
+		if err != nil {
+			return projects, fmt.Errorf("cannot mount %s: %w", m.Source, err)
+		}
+		projects = append(projects, launch.Project{
+			Project: sandbox.Project{Destination: m.AtHome("/home/" + string(name)).Destination, ReadOnly: m.ReadOnly}, Dir: dir,
+		})
+		if m.ReadOnly {
+			continue
+		}
+		p := &projects[len(projects)-1]
+		if err := s.alone(func() (err error) {
+			p.Pinned, err = s.pin(dir, m.Source == home)
+			return err
+		}); err != nil {
+			return projects, err
+		}
+	}
+	return projects, nil
+}
+
+// pin makes the protected names of a writable source that must be there, and lists those
+// that are. What it makes is noted before.
+func (s *state) pin(dir *os.File, home bool) (pinned []string, err error) {
+	others, _, err := s.others()
+	if err != nil {
+		return nil, err
+	}
+	var absent []string
+	for _, p := range sandbox.Protected {
+		var st unix.Stat_t
+		err := withFD(dir, func(fd int) error { return unix.Fstatat(fd, p.Name, &st, unix.AT_SYMLINK_NOFOLLOW) })
+		here, perr := place(dir, p.Name)
+		switch {
+		case perr != nil:
+			return nil, perr
+		case err == nil:
+			pinned = append(pinned, p.Name)
+			if sharedPlace(others, "", here) { // it stays as long as either runs
+				s.note.Placed = append(s.note.Placed, here)
+			}
+		case !errors.Is(err, unix.ENOENT):
+			return nil, fmt.Errorf("cannot look at %s in %s: %w", p.Name, dir.Name(), err)
+		case p.Placed == sandbox.Always, p.Placed == sandbox.InHome && home:
+			pinned, absent = append(pinned, p.Name), append(absent, p.Name)
+			s.note.Placed = append(s.note.Placed, here)
+		}
+	}
+	if len(s.note.Placed) > 0 {
+		if err := s.write(); err != nil {
+			return nil, fmt.Errorf("cannot note the protected names: %w", err)
+		}
+	}
+	for _, n := range absent {
+		err := withFD(dir, func(fd int) error { return unix.Mkdirat(fd, n, 0o755) })
+		if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EROFS) {
+			// Nor can the workspace: it has the same id.
+			pinned = slices.DeleteFunc(pinned, func(p string) bool { return p == n })
+			continue
+		}
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			return nil, fmt.Errorf("cannot make %s in %s, so that nothing else can be put there: %w; mount it read-only (:ro)", n, dir.Name(), err)
+		}
+	}
+	return pinned, nil
+}
+
+func closeProjects(projects []launch.Project) {
+	for _, p := range projects {
+		p.Dir.Close()
+	}
+}

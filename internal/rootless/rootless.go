@@ -1,0 +1,169 @@
+// Package rootless is "carrel run" for a user without root: it joins the gate, the
+// runtime and a starter in one process, for one command in a workspace of its own. Nothing
+// has to be installed or configured, and nothing stays but the record.
+//
+// It must not hold isolation of its own: package launch starts the same executor as the
+// broker does, and judges it by the same table.
+package rootless
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/build"
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/gate"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/pollfd"
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/relay"
+	"github.com/carrel-dev/carrel/internal/runtime/namespace"
+	"github.com/carrel-dev/carrel/internal/sandbox"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// namePrefix starts the names of workspaces for one command.
+const namePrefix = "run"
+
+// Options say what to run, and in what.
+type Options struct {
+	// Executor is the path of carrel-executor.
+	Executor string
+	// Argv, Env and Dir are the command, as in execapi.ExecParams; a Dir below the home is
+	// written "~/NAME".
+	Argv, Env []string
+	Dir       string
+	// Stdin gives it a pipe as stdin; else that is /dev/null. Terminal, if set, runs it on
+	// a terminal of so many rows and columns.
+	Stdin    bool
+	Terminal *[2]uint16
+	// Mounts are directories of the caller's, with destinations as for a workspace.
+	Mounts []workspace.Mount
+	// Accept are controls that the workspace may run without.
+	Accept []string
+	// Keep leaves the home on disk.
+	Keep bool
+}
+
+// Run is a command that runs.
+type Run struct {
+	// Name is that of its workspace, Report the proof of its isolation.
+	Name   id.Workspace
+	Report workspace.Report
+
+	terminal bool
+	accept   []string
+
+	running *gate.Running
+	gate    *gate.Gate
+	runtime *namespace.Runtime
+	state   *state
+}
+
+// Start starts a command. Close must be called, also to have its outcome recorded.
+func Start(ctx context.Context, o Options) (*Run, error) {
+	for _, c := range o.Accept {
+		if !sandbox.IsControl(c) {
+			return nil, fmt.Errorf("cannot accept %q: there is no such control; \"carrel run --report\" lists them: %w", c, errdefs.ErrInvalidArgument)
+		}
+	}
+	if err := workspace.CheckMounts(o.Mounts); err != nil {
+		return nil, err
+	}
+	limits, tmpfs, err := hostLimits()
+	if err != nil {
+		return nil, err
+	}
+	st, err := openState()
+	if err != nil {
+		return nil, err
+	}
+	command := execapi.ExecParams{Argv: o.Argv, Env: o.Env, Stdin: execapi.Null, Stdout: execapi.Pipe, Stderr: execapi.Pipe}
+	if o.Stdin {
+		command.Stdin = execapi.Pipe
+	}
+	if o.Terminal != nil {
+		command.Rows, command.Cols = o.Terminal[0], o.Terminal[1]
+	}
+	key := id.Key(id.NewTrace())
+	r := &Run{Name: id.Derive(namePrefix, key, 0), state: st, terminal: o.Terminal != nil, accept: o.Accept}
+	command.Cwd = workspace.Mount{Destination: o.Dir}.AtHome("/home/" + string(r.Name)).Destination
+	s := &starter{name: r.Name, options: &o, tmpfs: tmpfs, state: st}
+	r.runtime = namespace.New(namespace.Config{Broker: s, Executor: s.connect})
+	r.gate = gate.New(gate.Config{
+		Runtime: r.runtime, Shared: audit.OpenShared(st.auditPath()), Prefix: namePrefix, Limits: limits,
+		Log: slog.New(slog.DiscardHandler), Version: build.Version(),
+	})
+	if err := st.register(ctx, r.Name, r.gate); err != nil {
+		return nil, err
+	}
+	by := principal.Principal{Kind: principal.User, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
+	r.running, err = r.gate.Once(ctx, by, gate.Single{
+		Name: r.Name, Limits: limits, Mounts: o.Mounts, Accept: slices.Clone(o.Accept), Command: command, TTY: o.Terminal != nil, Keep: o.Keep,
+	})
+	if err != nil {
+		_ = r.runtime.Close()
+		st.close()
+		return nil, err
+	}
+	r.Report = r.running.Report
+	return r, nil
+}
+
+// Far are the far ends of the command's streams.
+func (r *Run) Far() (relay.Far, error) {
+	files := r.running.Files()
+	if err := pollfd.OpenAll(files); err != nil {
+		return relay.Far{}, err
+	}
+	switch {
+	case len(files) == 1 && r.terminal:
+		return relay.Far{Terminal: files[0]}, nil
+	case len(files) == 2:
+		return relay.Far{Stdout: files[0], Stderr: files[1]}, nil
+	case len(files) == 3:
+		return relay.Far{Stdin: files[0], Stdout: files[1], Stderr: files[2]}, nil
+	}
+	return relay.Far{}, fmt.Errorf("cannot use the executor's answer: it carries %d descriptors: %w", len(files), errdefs.ErrInternal)
+}
+
+// Wait returns how the command ended.
+func (r *Run) Wait(ctx context.Context) (execapi.Status, error) { return r.running.Wait(ctx) }
+
+// Signal sends a signal to the command's process group.
+func (r *Run) Signal(ctx context.Context, signal int) error { return r.running.Signal(ctx, signal) }
+
+// Resize sets the size of its terminal.
+func (r *Run) Resize(ctx context.Context, rows, cols uint16) error {
+	return r.running.Resize(ctx, rows, cols)
+}
+
+// Close hangs the command up if it still runs, and returns when nothing of the workspace
+// is left and its outcome is recorded. retained is where its home was kept.
+func (r *Run) Close() (retained string, err error) {
+	_ = r.running.Close() // its end says what there is to say
+	r.gate.Settle()
+	err = r.runtime.Close()
+	r.state.close()
+	return r.running.Retained, err
+}
+
+// Hangup ends the command, if it still runs.
+func (r *Run) Hangup() error { return r.running.Close() }
+
+// Weaker are the controls that the workspace runs without because it was accepted.
+func (r *Run) Weaker() []workspace.Control {
+	var weaker []workspace.Control
+	for _, c := range r.Report.Controls {
+		if slices.Contains(r.accept, c.ID) && c.State != workspace.Verified {
+			weaker = append(weaker, c)
+		}
+	}
+	return weaker
+}

@@ -1,0 +1,260 @@
+package rootless
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/brokerapi"
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/sandbox"
+	"github.com/carrel-dev/carrel/internal/sandbox/launch"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// shell is the login shell of the workspace's passwd entry.
+const shell = "/bin/bash"
+
+// starter stands where the broker does: it starts the one executor of this process with
+// the rights of its user, and ends it.
+type starter struct {
+	name    id.Workspace
+	options *Options
+	tmpfs   int64
+	state   *state
+
+	mu sync.Mutex
+	// near are our ends of the executor's connections, until they are asked for.
+	near     []*os.File
+	executor *launch.Executor
+	home     string
+	report   workspace.Report
+	// lost is why the workspace was ended from here.
+	lost string
+}
+
+// Call implements namespace.Broker for the methods that a workspace for one command needs.
+func (s *starter) Call(ctx context.Context, method string, params, result any, _ ...*os.File) error {
+	switch method {
+	case brokerapi.MethodCreate:
+		p, ok := params.(brokerapi.CreateParams)
+		out, ok2 := result.(*brokerapi.StartResult)
+		if !ok || !ok2 || p.Name != s.name {
+			break
+		}
+		if err := s.start(ctx, p.Limits); err != nil {
+			return errors.Join(err, s.end(true))
+		}
+		out.Report = s.report
+		out.Workspace = brokerapi.Workspace{
+			Name: s.name, State: workspace.StateRunning, User: s.user(), IDs: ids(), Limits: p.Limits, Home: s.home,
+			Executor: &brokerapi.Executor{PID: s.executor.PID},
+		}
+		return nil
+	case brokerapi.MethodDestroy:
+		p, ok := params.(brokerapi.DestroyParams)
+		out, ok2 := result.(*brokerapi.Workspace)
+		if !ok || !ok2 || p.Name != s.name {
+			break
+		}
+		err := s.end(p.Purge)
+		*out = brokerapi.Workspace{Name: s.name, State: workspace.StateDestroyed}
+		if !p.Purge {
+			out.Retained = s.home
+		}
+		if s.lost != "" {
+			err = errors.Join(err, fmt.Errorf("cannot go on: the workspace was ended, because what was protected in a mount was removed or replaced on the host (%s); see what is there now: %w", s.lost, errdefs.ErrFailedPrecondition))
+		}
+		return err
+	}
+	return fmt.Errorf("cannot %s: a workspace without root lives for one command; carrel up, as root, serves workspaces that stay: %w", method, errdefs.ErrNotImplemented)
+}
+
+// Mended implements namespace.Broker: what another run left is seen to before this one starts.
+func (s *starter) Mended(context.Context) (string, []workspace.Mended, error) { return "", nil, nil }
+
+// Close implements namespace.Broker.
+func (s *starter) Close() {}
+
+// ids are those of the caller, whose own the executor and the commands have.
+func ids() workspace.IDs {
+	uid := uint32(os.Geteuid())
+	return workspace.IDs{Executor: uid, Work: uid, Agent: uid}
+}
+
+// user is the caller's name inside.
+func (s *starter) user() string { return string(s.name) }
+
+func (s *starter) start(ctx context.Context, limits workspace.Limits) error {
+	far, err := s.sockets()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		for _, f := range far {
+			f.Close()
+		}
+	}()
+	// From its file: what runs inside cannot open it (the executor is not dumpable), and a
+	// sealed copy in memory would take a tenth of the start.
+	binary, err := os.Open(s.options.Executor)
+	if err != nil {
+		return fmt.Errorf("cannot read the executor: %w", err)
+	}
+	defer binary.Close()
+	projects, err := s.state.openMounts(s.options.Mounts, s.name)
+	if err != nil {
+		return err
+	}
+	defer closeProjects(projects)
+	var home *os.File
+	if s.options.Keep {
+		if home, err = s.state.makeHome(s.name); err != nil {
+			return err
+		}
+		defer home.Close()
+		s.home = home.Name()
+	}
+	executor, err := launch.Start(ctx, launch.Config{
+		Binary: binary,
+		Spec: sandbox.Spec{
+			Mode: sandbox.Rootless, Accept: s.options.Accept,
+			Name: s.name, User: s.user(), IDs: ids(), Shell: shell, Limits: limits, TmpfsBytes: s.tmpfs,
+			Net: sandbox.Net{LowPorts: true},
+		},
+		Peers: far, Home: home, Projects: projects, Log: os.Stderr,
+	})
+	if err != nil {
+		return fmt.Errorf("cannot start a workspace without root: %w%s", err, explain())
+	}
+	s.mu.Lock()
+	s.executor, s.report = executor, executor.Report
+	s.mu.Unlock()
+	return s.guard(projects)
+}
+
+// sockets makes the connections that the executor is started with.
+func (s *starter) sockets() (far []*os.File, err error) {
+	for _, role := range []execapi.Role{execapi.Control, execapi.Spawn} {
+		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return far, fmt.Errorf("cannot make the sockets of the executor: %w", err)
+		}
+		s.near = append(s.near, os.NewFile(uintptr(pair[0]), string(role)))
+		far = append(far, os.NewFile(uintptr(pair[1]), string(role)))
+	}
+	return far, nil
+}
+
+// connect hands out a connection that the executor was started with.
+func (s *starter) connect(_ context.Context, _ id.Workspace, role execapi.Role) (*net.UnixConn, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, f := range s.near {
+		if f == nil || f.Name() != string(role) {
+			continue
+		}
+		s.near[i] = nil
+		defer f.Close()
+		c, err := net.FileConn(f)
+		if err != nil {
+			return nil, err
+		}
+		return c.(*net.UnixConn), nil
+	}
+	return nil, runtime.ErrNotRunning
+}
+
+// end ends the executor, and with it everything that runs in the workspace, and removes
+// what was made for it.
+func (s *starter) end(purge bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, f := range s.near {
+		if f != nil {
+			f.Close()
+			s.near[i] = nil
+		}
+	}
+	if x := s.executor; x != nil {
+		s.executor = nil
+		_ = unix.Kill(x.PID, unix.SIGKILL) // our child, not waited for: the pid is still its own
+		for {
+			if _, err := unix.Wait4(x.PID, nil, 0, nil); !errors.Is(err, unix.EINTR) {
+				break
+			}
+		}
+		x.Pidfd.Close()
+	}
+	err := s.state.unplace(s.name)
+	if purge && s.home != "" {
+		err = errors.Join(err, os.RemoveAll(s.home))
+	}
+	return err
+}
+
+// guard ends a workspace whose protected names are no longer held, as the broker does: who
+// removes or replaces one on the host unmounts what protects it.
+func (s *starter) guard(projects []launch.Project) error {
+	var rw []sandbox.Project
+	for _, p := range projects {
+		if !p.ReadOnly {
+			rw = append(rw, p.Project)
+		}
+	}
+	if len(rw) == 0 {
+		return nil
+	}
+	pid := s.executor.PID
+	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/mountinfo")
+	if err != nil {
+		return fmt.Errorf("cannot watch the mounts: %w", err)
+	}
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	go func() {
+		defer f.Close()
+		// The kernel reports each change of the mounts to whoever polls this file.
+		_ = rc.Read(func(uintptr) bool {
+			lost := launch.Lost(sandbox.Rootless, pid, rw)
+			if lost == "" {
+				return false
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.executor != nil && s.executor.PID == pid {
+				s.lost = lost
+				_ = unix.Kill(pid, unix.SIGKILL) // not waited for yet
+			}
+			return true
+		})
+	}()
+	return nil
+}
+
+// hostLimits are what a workspace may use: half of this host's memory for each process,
+// and a quarter for its files.
+func hostLimits() (workspace.Limits, int64, error) {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return workspace.Limits{}, 0, fmt.Errorf("cannot see how much memory there is: %w", err)
+	}
+	total := int64(info.Totalram) * int64(info.Unit)
+	l := workspace.DefaultLimits
+	l.MemoryBytes, l.Pids = max(total/2, workspace.MinMemoryBytes), maxPids
+	return l, max(total/4, 16<<20), nil
+}
+
+// maxPids is more than a build of anything starts.
+const maxPids = 4096

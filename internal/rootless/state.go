@@ -1,0 +1,243 @@
+package rootless
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/gate"
+	"github.com/carrel-dev/carrel/internal/id"
+)
+
+// state is what stays of runs, below $XDG_STATE_HOME/carrel:
+//
+//	audit/audit.jsonl   the record, one for the user
+//	runs/NAME           what a run made outside of its workspace; locked while it lives
+//	homes/NAME          homes that were kept
+type state struct {
+	dir string
+	// mine is the open file of this run, which holds its lock.
+	mine *os.File
+	note note
+}
+
+// note is what a run made outside of its workspace.
+type note struct {
+	Placed []placed `json:"placed,omitempty"`
+}
+
+func openState() (*state, error) {
+	base := os.Getenv("XDG_STATE_HOME")
+	if !filepath.IsAbs(base) { // a relative one is to be ignored (XDG Base Directory Specification)
+		home, err := os.UserHomeDir()
+		if err != nil || !filepath.IsAbs(home) {
+			return nil, fmt.Errorf("cannot keep the record: neither XDG_STATE_HOME nor HOME is an absolute path; set one: %w", errdefs.ErrFailedPrecondition)
+		}
+		base = filepath.Join(home, ".local", "state")
+	}
+	s := &state{dir: filepath.Join(base, "carrel")}
+	if err := os.MkdirAll(filepath.Join(s.dir, "runs"), 0o700); err != nil {
+		return nil, fmt.Errorf("cannot keep the record: %w; set XDG_STATE_HOME to a directory that you can write", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(s.dir, &st); err != nil {
+		return nil, fmt.Errorf("cannot keep the record: %w", err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Uid != uint32(os.Geteuid()) || st.Mode&0o077 != 0 {
+		return nil, fmt.Errorf("cannot keep the record in %s: it must be a directory of yours that nobody else can enter; run: chmod 700 %s: %w", s.dir, s.dir, errdefs.ErrFailedPrecondition)
+	}
+	return s, nil
+}
+
+func (s *state) auditPath() string { return filepath.Join(s.dir, "audit", "audit.jsonl") }
+func (s *state) runs() string      { return filepath.Join(s.dir, "runs") }
+
+// alone runs f while no other run looks at or changes the notes.
+func (s *state) alone(f func() error) error {
+	lock, err := os.OpenFile(filepath.Join(s.runs(), ".lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return fmt.Errorf("cannot lock the notes of runs: %w", err)
+	}
+	defer lock.Close()
+	if err := flock(lock, unix.LOCK_EX); err != nil {
+		return fmt.Errorf("cannot lock the notes of runs: %w", err)
+	}
+	return f()
+}
+
+func flock(f *os.File, how int) error {
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	cerr := rc.Control(func(fd uintptr) {
+		for {
+			if err = unix.Flock(int(fd), how); !errors.Is(err, unix.EINTR) {
+				return
+			}
+		}
+	})
+	return errors.Join(cerr, err)
+}
+
+// register notes that this run lives, and cleans up after those that do not any more.
+func (s *state) register(ctx context.Context, name id.Workspace, g *gate.Gate) error {
+	return s.alone(func() error {
+		if err := s.sweep(ctx, g); err != nil {
+			return fmt.Errorf("cannot clean up after a run that was ended: %w", err)
+		}
+		f, err := os.OpenFile(filepath.Join(s.runs(), string(name)), os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return fmt.Errorf("cannot note the run: %w", err)
+		}
+		if err := flock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			return errors.Join(fmt.Errorf("cannot note the run: %w", err), f.Close())
+		}
+		s.mine = f
+		return nil
+	})
+}
+
+// others reads the notes of the other runs, and which of them are over.
+func (s *state) others() (all map[id.Workspace]note, dead []id.Workspace, err error) {
+	list, err := os.ReadDir(s.runs())
+	if err != nil {
+		return nil, nil, err
+	}
+	all = map[id.Workspace]note{}
+	for _, e := range list {
+		name := id.Workspace(e.Name())
+		if !id.IsWorkspace(e.Name()) || s.mine != nil && filepath.Base(s.mine.Name()) == e.Name() {
+			continue
+		}
+		path := filepath.Join(s.runs(), e.Name())
+		f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // it has just ended
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		var n note
+		b, err := os.ReadFile(path)
+		if err == nil && len(b) > 0 {
+			err = json.Unmarshal(b, &n)
+		}
+		if err == nil && flock(f, unix.LOCK_SH|unix.LOCK_NB) == nil {
+			dead = append(dead, name)
+		}
+		f.Close()
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w; remove it, and the empty directories that it names", path, err)
+		}
+		all[name] = n
+	}
+	return all, dead, nil
+}
+
+// sweep removes what runs that were killed left, and closes their intents.
+func (s *state) sweep(ctx context.Context, g *gate.Gate) error {
+	all, dead, err := s.others()
+	if err != nil || len(dead) == 0 {
+		return err
+	}
+	if err := g.Broken(ctx, dead); err != nil {
+		return err
+	}
+	for _, name := range dead {
+		for _, p := range all[name].Placed {
+			if !sharedPlace(all, name, p) {
+				p.remove()
+			}
+		}
+		delete(all, name)
+		if err := os.Remove(filepath.Join(s.runs(), string(name))); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// write replaces the note of this run, durably where it names what has to be removed.
+func (s *state) write() error {
+	b, err := json.Marshal(s.note)
+	if err != nil {
+		return err
+	}
+	if err := s.mine.Truncate(0); err != nil {
+		return err
+	}
+	if _, err := s.mine.WriteAt(b, 0); err != nil {
+		return err
+	}
+	return s.mine.Sync()
+}
+
+// unplace removes what this run placed, once nothing of it runs.
+func (s *state) unplace(id.Workspace) error {
+	if len(s.note.Placed) == 0 {
+		return nil
+	}
+	return s.alone(func() error {
+		all, _, err := s.others()
+		if err != nil {
+			return fmt.Errorf("cannot remove the empty directories that protected names: %w", err)
+		}
+		for _, p := range s.note.Placed {
+			if !sharedPlace(all, "", p) {
+				p.remove()
+			}
+		}
+		// Before another looks: what two leave to each other would stay.
+		s.note.Placed = nil
+		return s.write()
+	})
+}
+
+// close forgets the run.
+func (s *state) close() {
+	if s.mine == nil {
+		return
+	}
+	_ = os.Remove(s.mine.Name()) // what is left is removed by the next run
+	s.mine.Close()
+}
+
+// makeHome makes a home that stays.
+func (s *state) makeHome(name id.Workspace) (*os.File, error) {
+	path := filepath.Join(s.dir, "homes", string(name))
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, fmt.Errorf("cannot make a home: %w", err)
+	}
+	return openDir(path)
+}
+
+// holds reports whether path is the state directory, lies in it, or holds it.
+func (s *state) holds(path string) bool {
+	real, err := filepath.EvalSymlinks(s.dir)
+	if err != nil {
+		return true
+	}
+	return within(real, path) || within(path, real)
+}
+
+func within(dir, path string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}
+
+func sharedPlace(all map[id.Workspace]note, but id.Workspace, p placed) bool {
+	for name, n := range all {
+		if name != but && slices.Contains(n.Placed, p) {
+			return true
+		}
+	}
+	return false
+}
