@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 
@@ -20,7 +19,7 @@ type parsed struct {
 
 // doing are names of options that no table lists and that say what they do. A program
 // that is known to look only is not known to do that.
-var doing = regexp.MustCompile(`^--?(?:(?:delete|remove|set|write|exec|clear|reset|purge|install|kill|uninstall|flush|erase|wipe|drop|grant|revoke)(?:-[a-z-]+)?|update|add|enable|disable|fix|in-?place|overwrite|create|upgrade|restore|command|run|shell|script|unload|save|edit|modify|change|rename|move|import|init|apply|restart|reload|shutdown|reboot|propupd|repair|rebuild|unlock|lock|mount|umount|unmount|attach|detach|upload|push|listen|serve|daemon|hook|plugin|preprocessor|rotate|logout|unregister|rsh)$`)
+var doing = lazy(`^--?(?:(?:delete|remove|set|write|exec|clear|reset|purge|install|kill|uninstall|flush|erase|wipe|drop|grant|revoke)(?:-[a-z-]+)?|update|add|enable|disable|fix|in-?place|overwrite|create|upgrade|restore|command|run|shell|script|unload|save|edit|modify|change|rename|move|import|init|apply|restart|reload|shutdown|reboot|propupd|repair|rebuild|unlock|lock|mount|umount|unmount|attach|detach|upload|push|listen|serve|daemon|hook|plugin|preprocessor|rotate|logout|unregister|rsh)$`)
 
 type flagUse struct {
 	flag  *flag

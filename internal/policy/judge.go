@@ -2,7 +2,6 @@ package policy
 
 import (
 	"path"
-	"regexp"
 	"strings"
 
 	"github.com/carrel-dev/carrel/internal/shell"
@@ -264,8 +263,8 @@ func (j *judge) carrels(s *segment) {
 
 // recorders and guards are services that watch.
 var (
-	recorders = regexp.MustCompile(`^(?:auditd|rsyslogd?|syslog(?:-ng)?|systemd-journald|journald|osqueryd|sysstat|acct|psacct)(?:\.service|\.socket)?$`)
-	guards    = regexp.MustCompile(`^(?:auditd|apparmor|selinux.*|fail2ban(?:-server)?|ufw|firewalld|nftables|iptables|clamav.*|clamd|falco|falcon-sensor|wazuh-.*|ossec|osqueryd|crowdsec|aide.*|snort|suricata|sshguard|mdatp|cbdaemon|ebtables|opensnitchd?|usbguard|denyhosts)(?:\.service)?$`)
+	recorders = lazy(`^(?:auditd|rsyslogd?|syslog(?:-ng)?|systemd-journald|journald|osqueryd|sysstat|acct|psacct)(?:\.service|\.socket)?$`)
+	guards    = lazy(`^(?:auditd|apparmor|selinux.*|fail2ban(?:-server)?|ufw|firewalld|nftables|iptables|clamav.*|clamd|falco|falcon-sensor|wazuh-.*|ossec|osqueryd|crowdsec|aide.*|snort|suricata|sshguard|mdatp|cbdaemon|ebtables|opensnitchd?|usbguard|denyhosts)(?:\.service)?$`)
 )
 
 // stops reports whether words end something for good or for now.
@@ -279,7 +278,7 @@ func stops(words []shell.Word) bool {
 	return false
 }
 
-var carrelPrograms = regexp.MustCompile(`\bcarrel(?:d|-broker|-executor|-egress)\b`)
+var carrelPrograms = lazy(`\bcarrel(?:d|-broker|-executor|-egress)\b`)
 
 // readsCode reports whether a command runs what it reads from its input.
 func (j *judge) readsCode(s *segment) bool { return s.caps.Has(interpretsInput) }

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"regexp"
 	"strings"
 
 	"github.com/carrel-dev/carrel/internal/shell"
@@ -33,9 +32,9 @@ func (j *judge) out(s *segment, w shell.Word) {
 	}
 }
 
-var messengers = regexp.MustCompile(`hooks\.slack\.com|slack\.com/api/chat|discord(?:app)?\.com/api/webhooks|api\.telegram\.org|webhook\.office\.com|api\.twilio\.com|api\.sendgrid\.com|api\.pushover\.net|ntfy\.sh`)
+var messengers = lazy(`hooks\.slack\.com|slack\.com/api/chat|discord(?:app)?\.com/api/webhooks|api\.telegram\.org|webhook\.office\.com|api\.twilio\.com|api\.sendgrid\.com|api\.pushover\.net|ntfy\.sh`)
 
-var secretName = regexp.MustCompile(`(?i)\$\{?!?[A-Z0-9_]*(?:TOKEN|SECRET|PASSW|PASSPHRASE|API_?KEY|PRIVATE_?KEY|ACCESS_KEY|CREDENTIAL)`)
+var secretName = lazy(`(?i)\$\{?!?[A-Z0-9_]*(?:TOKEN|SECRET|PASSW|PASSPHRASE|API_?KEY|PRIVATE_?KEY|ACCESS_KEY|CREDENTIAL)`)
 
 // fetch judges an address that is read.
 func (j *judge) fetch(s *segment, w shell.Word) {
@@ -147,6 +146,6 @@ func (j *judge) s3(s *segment, w shell.Word) {
 }
 
 var (
-	loopback = regexp.MustCompile(`^unix:|^/|^(?:https?|ftp|tcp|ws|wss|redis|postgres(?:ql)?|mysql)?(?:://)?(?:[^@/\s]*@)?(?:localhost|127(?:\.[0-9]+){3}|\[::1\]|::1|0\.0\.0\.0)(?::[0-9]+)?(?:[/?#].*)?$`)
-	metadata = regexp.MustCompile(`169\.254\.169\.254|metadata\.google\.internal|100\.100\.100\.200|fd00:ec2::254|169\.254\.170\.2`)
+	loopback = lazy(`^unix:|^/|^(?:https?|ftp|tcp|ws|wss|redis|postgres(?:ql)?|mysql)?(?:://)?(?:[^@/\s]*@)?(?:localhost|127(?:\.[0-9]+){3}|\[::1\]|::1|0\.0\.0\.0)(?::[0-9]+)?(?:[/?#].*)?$`)
+	metadata = lazy(`169\.254\.169\.254|metadata\.google\.internal|100\.100\.100\.200|fd00:ec2::254|169\.254\.170\.2`)
 )

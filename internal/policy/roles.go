@@ -2,7 +2,6 @@ package policy
 
 import (
 	"path"
-	"regexp"
 	"strings"
 
 	"github.com/carrel-dev/carrel/internal/shell"
@@ -390,7 +389,7 @@ func (j *judge) ddOperand(s *segment, w shell.Word) {
 	}
 }
 
-var gitCommands = regexp.MustCompile(`(?i)^(?:core\.(?:pager|editor|sshcommand|fsmonitor|hookspath|askpass|gitproxy|alternaterefscommand)|alias\..*|pager\..*|diff\.(?:external|.*\.(?:command|textconv))|difftool\..*|mergetool\..*|merge\..*\.driver|filter\..*\.(?:clean|smudge|process)|gpg\.program|gpg\..*\.program|credential\.helper|credential\..*\.helper|sequence\.editor|uploadpack\..*|receive\..*|protocol\.ext\.allow|sendemail\..*cmd|browser\..*|web\.browser|interactive\.difffilter|remote\..*\.(?:uploadpack|receivepack|vcs|proxy)|url\..*|init\.templatedir|include\.path|includeif\..*|submodule\..*\.update)$`)
+var gitCommands = lazy(`(?i)^(?:core\.(?:pager|editor|sshcommand|fsmonitor|hookspath|askpass|gitproxy|alternaterefscommand)|alias\..*|pager\..*|diff\.(?:external|.*\.(?:command|textconv))|difftool\..*|mergetool\..*|merge\..*\.driver|filter\..*\.(?:clean|smudge|process)|gpg\.program|gpg\..*\.program|credential\.helper|credential\..*\.helper|sequence\.editor|uploadpack\..*|receive\..*|protocol\.ext\.allow|sendemail\..*cmd|browser\..*|web\.browser|interactive\.difffilter|remote\..*\.(?:uploadpack|receivepack|vcs|proxy)|url\..*|init\.templatedir|include\.path|includeif\..*|submodule\..*\.update)$`)
 
 // gitConfig judges a setting of git given as name=value: many of them are commands.
 func (j *judge) gitConfig(s *segment, w shell.Word) {
@@ -427,9 +426,9 @@ func cleanDir(dir, to string) string {
 }
 
 // protections are settings of the kernel that protect.
-var protections = regexp.MustCompile(`randomize_va_space|kptr_restrict|dmesg_restrict|yama\.|unprivileged_|protected_|suid_dumpable|perf_event_paranoid|kexec_load_disabled|modules_disabled|rp_filter|accept_redirects|accept_source_route|tcp_syncookies|sysrq`)
+var protections = lazy(`randomize_va_space|kptr_restrict|dmesg_restrict|yama\.|unprivileged_|protected_|suid_dumpable|perf_event_paranoid|kexec_load_disabled|modules_disabled|rp_filter|accept_redirects|accept_source_route|tcp_syncookies|sysrq`)
 
-var aptHooks = regexp.MustCompile(`(?i)(?:invoke|post-run|pre-install|dpkg::|proxy-auto-detect|binary::|::run)`)
+var aptHooks = lazy(`(?i)(?:invoke|post-run|pre-install|dpkg::|proxy-auto-detect|binary::|::run)`)
 
 // aptOption judges Name=value given to apt: hooks are commands.
 func (j *judge) aptOption(s *segment, w shell.Word) {

@@ -2,7 +2,6 @@ package policy
 
 import (
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -234,7 +233,7 @@ func (r *ruleReader) patternField(name string, start bool, to *[]*pattern) field
 	}}
 }
 
-var ruleID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}$`)
+var ruleID = lazy(`^[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}$`)
 
 func (r *ruleReader) rules(t *tree) error {
 	if t.kind != list {

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"regexp"
 	"strings"
 
 	"github.com/carrel-dev/carrel/internal/shell"
@@ -86,7 +85,7 @@ func (j *judge) fetches(s *segment) bool {
 	return false
 }
 
-var fetchers = regexp.MustCompile(`\b(?:curl|wget|fetch|nc|ncat|socat|base64|base32|xxd|openssl|ssh|scp|aws|gsutil|ftp|lynx|dig)\b`)
+var fetchers = lazy(`\b(?:curl|wget|fetch|nc|ncat|socat|base64|base32|xxd|openssl|ssh|scp|aws|gsutil|ftp|lynx|dig)\b`)
 
 func inputGiven(c *shell.Command) bool {
 	for _, r := range c.Redirects {

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 
@@ -51,8 +50,8 @@ func (j *judge) cd(s *segment, p *parsed, _ []shell.Word) {
 }
 
 var (
-	hunted   = regexp.MustCompile(`(?i)pass|secret|api[_-]?key|private.key|access[_-]?key|AKIA|token|credential`)
-	wideTree = regexp.MustCompile(`^/(?:etc|home|root|~|var|opt|srv|usr|mnt|~/\.[a-z]+)?(?:/\*)?$`)
+	hunted   = lazy(`(?i)pass|secret|api[_-]?key|private.key|access[_-]?key|AKIA|token|credential`)
+	wideTree = lazy(`^/(?:etc|home|root|~|var|opt|srv|usr|mnt|~/\.[a-z]+)?(?:/\*)?$`)
 )
 
 // dd without an end copies until the disk is full.

@@ -2,7 +2,6 @@ package policy
 
 import (
 	"path"
-	"regexp"
 	"strings"
 
 	"github.com/carrel-dev/carrel/internal/shell"
@@ -62,7 +61,7 @@ func (j *judge) write(s *segment, w shell.Word) {
 }
 
 // defaults finds what a variable is taken to hold where it has no value.
-var defaults = regexp.MustCompile(`\$\{[A-Za-z0-9_]+:?[-=+]([^{}]*)\}`)
+var defaults = lazy(`\$\{[A-Za-z0-9_]+:?[-=+]([^{}]*)\}`)
 
 // mayMean adds what a path means if it climbs to the root, or if its variables have no
 // values.
@@ -78,7 +77,7 @@ func (j *judge) mayMean(s *segment, w shell.Word, p string, a access) {
 		try("/" + w.Text[i+3:])
 	}
 	if w.Dynamic && strings.Contains(w.Text, "${") {
-		if t := defaults.ReplaceAllString(w.Text, "$1"); t != w.Text && !strings.ContainsAny(t, "$`") {
+		if t := defaults.compiled().ReplaceAllString(w.Text, "$1"); t != w.Text && !strings.ContainsAny(t, "$`") {
 			try("/" + strings.TrimPrefix(strings.Replace(t, "~", "/~", 1), "/"))
 		}
 	}
