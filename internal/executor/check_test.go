@@ -104,3 +104,25 @@ func TestProgram(t *testing.T) {
 		}
 	})
 }
+
+// No signal that is sent to it from outside ends or stops an executor, but KILL and STOP and
+// those of a fault.
+func TestSignalsFromOutside(t *testing.T) {
+	w, err := launchtest.Start(t, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := dial(t, w, execapi.Spawn)
+	for s := unix.Signal(1); s < 65; s++ {
+		switch s {
+		case unix.SIGKILL, unix.SIGSTOP, unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL, unix.SIGTRAP, unix.SIGABRT, 32, 33, 34:
+			continue
+		}
+		if err := unix.Kill(w.Executor.PID, s); err != nil {
+			t.Fatal(err)
+		}
+		if r := c.sh("echo on"); string(r.Stdout) != "on\n" {
+			t.Fatalf("after signal %d: %+v", s, r)
+		}
+	}
+}

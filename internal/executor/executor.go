@@ -126,24 +126,30 @@ func Run(build string) error {
 	return e.accept(l.(*net.UnixListener))
 }
 
-// handleSignals gives every signal a handler, so that none ends the executor and none is
-// ignored in a way that commands would inherit. Go keeps 32 to 34 for itself. faults takes
-// those that look like a fault too, when a process sent them: commands with the executor's
-// id can. A fault of its own ends it still.
-func handleSignals(faults bool) {
+// handled are the signals that would end, stop or dump a Go process that does not ask for
+// them. The others have the runtime's own handler, which does nothing (sigtable in
+// runtime/sigtab_linux_generic.go); asking for one takes a round between threads, and for all
+// it would be a tenth of a start. Go keeps 32 to 34 for itself.
+var handled = []os.Signal{
+	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGPIPE, syscall.SIGSTKFLT, syscall.SIGSYS,
+	syscall.SIGCONT, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU,
+}
+
+// faults are those that the kernel sends for a fault.
+var faults = []os.Signal{
+	syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGILL, syscall.SIGTRAP, syscall.SIGABRT,
+}
+
+// handleSignals sees that every signal has a handler, so that none ends the executor and none
+// is ignored in a way that commands would inherit. With sent it takes those that look like a
+// fault too, when a process sent them: commands with the executor's id can. A fault of its
+// own ends it still.
+func handleSignals(sent bool) {
 	defaultIgnored()
 	sink := make(chan os.Signal, 1)
-	for s := syscall.Signal(1); s < 65; s++ {
-		switch s {
-		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGCHLD, syscall.SIGURG, 32, 33, 34:
-		case syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGILL, syscall.SIGTRAP, syscall.SIGABRT:
-			// A fault of our own must still end us.
-			if faults {
-				signal.Notify(sink, s)
-			}
-		default:
-			signal.Notify(sink, s)
-		}
+	signal.Notify(sink, handled...)
+	if sent {
+		signal.Notify(sink, faults...)
 	}
 	go func() {
 		for range sink {
