@@ -17,6 +17,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/pages"
 	"github.com/carrel-dev/carrel/internal/relay"
 	"github.com/carrel-dev/carrel/internal/rootless"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -132,6 +133,9 @@ func here() (carrel.Mount, error) {
 	return m, nil
 }
 
+// settling is how long a command has run when what its start needed is given back.
+const settling = 500 * time.Millisecond
+
 // ownRun is a command of a workspace without root.
 type ownRun struct{ of *rootless.Run }
 
@@ -195,6 +199,9 @@ func (a *app) runRootless(ctx context.Context, argv, env []string, mounts []carr
 	for _, c := range r.Weaker() {
 		fmt.Fprintf(a.Err, "carrel: running without %s: %s\n", c.ID, c.Evidence)
 	}
+	// What the start needed is not needed for a wait, and most commands that last are waited for.
+	waits := time.AfterFunc(settling, pages.GiveBack)
+	defer waits.Stop()
 	return a.attend(ctx, string(r.Name), ownRun{r}, signals, x.stdin, x.tty, 0)
 }
 

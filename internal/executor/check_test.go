@@ -3,6 +3,7 @@ package executor_test
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -113,9 +114,9 @@ func TestSignalsFromOutside(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := dial(t, w, execapi.Spawn)
+	but := []unix.Signal{unix.SIGKILL, unix.SIGSTOP, unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL, unix.SIGTRAP, unix.SIGABRT, 32, 33, 34}
 	for s := unix.Signal(1); s < 65; s++ {
-		switch s {
-		case unix.SIGKILL, unix.SIGSTOP, unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL, unix.SIGTRAP, unix.SIGABRT, 32, 33, 34:
+		if slices.Contains(but, s) {
 			continue
 		}
 		if err := unix.Kill(w.Executor.PID, s); err != nil {

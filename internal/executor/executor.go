@@ -31,6 +31,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
+	"github.com/carrel-dev/carrel/internal/pages"
 	"github.com/carrel-dev/carrel/internal/peercred"
 	"github.com/carrel-dev/carrel/internal/sandbox"
 )
@@ -91,7 +92,7 @@ func Run(build string) error {
 	// until that has had time to end: most have, and the first collection takes as long.
 	bound := func() { debug.SetGCPercent(gcPercent); debug.SetMemoryLimit(memoryLimit) }
 	if len(spec.FDs.Peers) > 0 {
-		time.AfterFunc(settling, func() { bound(); giveBack() })
+		time.AfterFunc(settling, func() { bound(); pages.GiveBack() })
 	} else {
 		bound()
 	}
@@ -122,7 +123,7 @@ func Run(build string) error {
 	}
 	l.(*net.UnixListener).SetUnlinkOnClose(false) // the path is the broker's
 	context.AfterFunc(e.ctx, func() { l.Close() })
-	giveBack() // what the first stage used
+	pages.GiveBack() // what the first stage used
 	return e.accept(l.(*net.UnixListener))
 }
 

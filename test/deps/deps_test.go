@@ -39,6 +39,7 @@ var tiers = []deps.Tier{
 
 	{Name: "jsonrpc", Level: 3},
 	{Name: "peercred", Level: 3},
+	{Name: "pages", Level: 3},
 	{Name: "pollfd", Level: 3},
 	{Name: "relay", Level: 3, With: []string{"pollfd"}},
 	{Name: "thread", Level: 3},
@@ -117,6 +118,7 @@ var binaries = []struct {
 		append([]deps.Rule{
 			{internal + "executor", "itself"},
 			{internal + "execapi", "its messages"},
+			{internal + "pages", "keeps it small while nothing runs"},
 		}, privileged...),
 		append([]deps.Rule{
 			{"os/exec", "commands are born by the executor's own fork, with the command's id"},
