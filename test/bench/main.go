@@ -52,6 +52,7 @@ var figures = []struct {
 	{"ping", (*bench).ping, false},
 	{"stream", (*bench).stream, false},
 	{"start", (*bench).start, false},
+	{"run", (*bench).run, false},
 	{"create", (*bench).create, false},
 	{"creates", (*bench).creates, false},
 	{"destroy", (*bench).destroy, false},

@@ -50,6 +50,8 @@ type debian struct{ program, pkg string }
 var (
 	packages = []debian{{"bwrap", "bubblewrap"}, {"crun", "crun"}, {"runc", "runc"}}
 	zstd     = debian{"zstd", "zstd"}
+	// runPackages are peers of an ordinary user, and what srt needs.
+	runPackages = []debian{{"firejail", "firejail"}, {"rg", "ripgrep"}, {"socat", "socat"}}
 	// podmanPackage brings a lot with it, so a quick run does without.
 	podmanPackage = debian{"podman", "podman"}
 )
@@ -63,6 +65,9 @@ func findPeers(b *bench, o options) *peers {
 	}
 	if o.install {
 		install(b, wanted)
+		if o.wants("run", false) {
+			install(b, runPackages)
+		}
 		if o.wants("create", false) && !o.quick {
 			install(b, []debian{podmanPackage}) // apart, so that the others come without it
 		}

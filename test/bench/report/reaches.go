@@ -37,6 +37,9 @@ const (
 	Echo      = "socket echo"
 	Allowance = "allowance"
 
+	Srt      = "srt"
+	RunAlone = "carrel run, nothing mounted"
+
 	UseraddBwrap = "useradd -m + bwrap"
 	PodmanRun    = "podman run --rm"
 	Useradds     = "useradd -m, one by one"
@@ -74,6 +77,11 @@ const (
 	AuditAlone   = "audit/alone"
 	Verify       = "verify"
 
+	Run       = "run"
+	RunHere   = "run/here"
+	RunSlow   = "run/srt"
+	RunMemory = "run/memory"
+
 	Create        = "create"
 	CreateBare    = "create/bare"
 	Creates       = "creates"
@@ -107,6 +115,10 @@ var Reaches = []Reach{
 	{ID: Audit, Peer: OneSync, Of: Ratio, Least: true, Limit: 20},
 	{ID: AuditLatency, Of: P99, Limit: 3},
 	{ID: Verify, Of: P50, Least: true, Limit: 200},
+	{ID: Run, Peer: Bwrap, Of: Ratio, Limit: 2.5},
+	{ID: RunSlow, Peer: Srt, Of: Ratio, Limit: 0.05},
+	{ID: RunHere, Peer: RunAlone, Of: Ratio, Limit: 1.2},
+	{ID: RunMemory, Of: P50, Limit: 12},
 	{ID: Create, Peer: UseraddBwrap, Of: Ratio, Limit: 2},
 	{ID: Create, Peer: PodmanRun, Of: Ratio, Limit: 0.25},
 	{ID: CreateBare, Peer: UseraddBwrap, Of: Ratio, Limit: 1.6},
