@@ -26,7 +26,7 @@ WHOLE     := $(patsubst %,./%/...,$(wildcard test/script test/root test/crash))
 RACE      := ./internal/api/... ./internal/archive/... ./internal/audit ./internal/authn ./internal/broker ./internal/cli ./internal/daemon \
              ./internal/executor ./internal/gate ./internal/jsonrpc ./internal/pollfd ./internal/runtime/... ./internal/store ./sdk/go
 
-.PHONY: help build test test-root soak test-vm fuzz policy-report lint generate tidy-check bench bench-quick demo install uninstall clean
+.PHONY: help build test test-root soak test-vm fuzz policy-report lint generate tidy-check bench bench-quick demo man install uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,7 @@ generate: ## write gen/ anew from proto/, and NOTICE from what is linked
 
 tidy-check: ## see that go.mod names what is used, and that the modules are those of go.sum
 	go mod tidy -diff
+	cd tools/man && go mod tidy -diff
 	go mod verify
 
 bench: ## measure carrel beside its peers (docs/benchmarks.md), as root
@@ -92,12 +93,19 @@ demo: build ## show two workspaces at work, and what one cannot do to the other 
 	@scripts/prerequisites demo
 	@scripts/demo
 
-install: build ## install to PREFIX (/usr), as root; carrel looks for the others in /usr/libexec/carrel
+man: ## write the manual pages of the commands into bin/man/
+	@scripts/prerequisites build
+	@rm -rf bin/man
+	cd tools/man && go run -ldflags '$(LDFLAGS)' . -dir ../../bin/man
+
+install: build man ## install to PREFIX (/usr), as root; carrel looks for the others in /usr/libexec/carrel
 	install -D -m 0755 bin/carrel $(DESTDIR)$(PREFIX)/bin/carrel
 	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/libexec/carrel bin/carreld bin/carrel-broker bin/carrel-executor bin/carrel-archive
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/man/man1 bin/man/*.1
 
 uninstall: ## remove what install put there; data stays
 	rm -f $(DESTDIR)$(PREFIX)/bin/carrel $(addprefix $(DESTDIR)$(PREFIX)/libexec/carrel/,carreld carrel-broker carrel-executor carrel-archive)
+	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/carrel.1 $(DESTDIR)$(PREFIX)/share/man/man1/carrel-*.1
 	-rmdir $(DESTDIR)$(PREFIX)/libexec/carrel
 
 clean: ## remove what was built, downloaded and measured here

@@ -102,6 +102,9 @@ func Run(args []string, s Streams) int {
 	return failureCode(cmd, err)
 }
 
+// Command is the whole tree of commands, for those who describe it. It is not to be run.
+func Command() *cobra.Command { return (&app{}).rootCommand(nil) }
+
 // failureCode is the exit code for err, which is carrel's own.
 func failureCode(cmd *cobra.Command, err error) int {
 	switch {
