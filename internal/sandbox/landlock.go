@@ -15,6 +15,9 @@ var landlockConfigs = map[int]landlock.Config{2: landlock.V2, 3: landlock.V3, 4:
 
 const minLandlock, maxLandlock = 2, 5
 
+// truncateABI is the first that knows of truncating (Linux 6.2).
+const truncateABI = 3
+
 // landlock lets the workspace read and run what it sees and write to its own places
 // only. Mounts and modes say the same; this holds when one of them is wrong.
 func (s *stage) landlock() error {
@@ -38,6 +41,9 @@ func (s *stage) landlock() error {
 		landlock.RWDirs(fmt.Sprintf("/run/user/%d", s.spec.IDs.Work)).WithRefer(),
 		// Writing below one's own /proc/PID: comm, oom_score_adj, coredump_filter.
 		landlock.PathAccess(procWrite, "/proc"),
+	}
+	if s.landlockABI >= truncateABI { // "echo x > FILE" truncates
+		rules = append(rules, landlock.PathAccess(ll.AccessFSTruncate, "/proc"))
 	}
 	if s.spec.FDs.Cmd >= 0 {
 		// The executor makes a sub-group for each command; the files belong to its id.
