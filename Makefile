@@ -26,7 +26,7 @@ WHOLE     := $(patsubst %,./%/...,$(wildcard test/script test/root test/crash te
 RACE      := ./internal/api/... ./internal/archive/... ./internal/audit ./internal/authn ./internal/broker ./internal/cli ./internal/daemon \
              ./internal/executor ./internal/gate ./internal/jsonrpc ./internal/pollfd ./internal/runtime/... ./internal/store ./sdk/go
 
-.PHONY: help build test test-root soak test-vm fuzz policy-report lint generate tidy-check bench bench-quick demo man install uninstall clean
+.PHONY: help build test test-root soak test-vm fuzz policy-report lint generate tidy-check bench bench-quick demo tour man install uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,6 +92,9 @@ bench-quick: ## the same with few rounds: to see a change, not to publish
 demo: build ## show two workspaces at work, and what one cannot do to the other (root)
 	@scripts/prerequisites demo
 	@scripts/demo
+
+tour: build ## record the tour of the README anew: docs/tour/tour.cast and tour.svg (root)
+	go run ./test/tour
 
 man: ## write the manual pages of the commands into bin/man/
 	@scripts/prerequisites build
