@@ -29,9 +29,9 @@ func svg(text string) string {
 	width := columns*charWidth + 2*margin
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %d" width="%.0f" height="%d">`+"\n", width, height, width, height)
 	b.WriteString(`<rect width="100%" height="100%" rx="8" fill="#0d1117"/>` + "\n")
-	b.WriteString(`<g font-family="ui-monospace,SFMono-Regular,Menlo,Consolas,monospace" font-size="14" fill="#e6edf3" xml:space="preserve">` + "\n")
+	b.WriteString(`<g font-family="ui-monospace,SFMono-Regular,Menlo,Consolas,monospace" font-size="14" fill="#e6edf3">` + "\n")
 	for i, l := range lines {
-		fmt.Fprintf(&b, `<text x="%d" y="%d">%s</text>`+"\n", margin, margin+(i+1)*lineHeight-5, spans(l))
+		fmt.Fprintf(&b, `<text x="%d" y="%d" style="white-space:pre">%s</text>`+"\n", margin, margin+(i+1)*lineHeight-5, spans(l))
 	}
 	b.WriteString("</g>\n</svg>\n")
 	return b.String()
