@@ -191,7 +191,9 @@ func (e *Executor) forget(c *command) {
 	e.mu.Unlock()
 }
 
-func (e *Executor) list() execapi.ListResult {
+// list says which commands there are, and how many processes each has if that is counted:
+// not on the loop.
+func (e *Executor) list(count bool) execapi.ListResult {
 	e.mu.Lock()
 	all := make([]*command, 0, len(e.commands))
 	for _, c := range e.commands {
@@ -210,7 +212,7 @@ func (e *Executor) list() execapi.ListResult {
 			row.Status = &c.status
 		default:
 		}
-		if row.Status == nil || row.Status.Stuck > 0 {
+		if count && (row.Status == nil || row.Status.Stuck > 0) {
 			c.inGroup(func(g *group) { row.Processes = len(g.pids()) })
 		}
 		out.Commands = append(out.Commands, row)
@@ -291,6 +293,7 @@ func (c *command) end(first unix.Signal, grace time.Duration) {
 // takes no KILL, so that nobody waits for it for ever. Its sub-group is not used again
 // before it has ended.
 func (c *command) abandon() {
+	left := len(c.group.pids())
 	c.mu.Lock()
 	if c.reaped { // what it left is settled
 		c.mu.Unlock()
@@ -298,7 +301,7 @@ func (c *command) abandon() {
 	}
 	c.abandoned = true
 	s := &c.status
-	s.Code, s.Signal, s.Stuck = 128+int(unix.SIGKILL), int(unix.SIGKILL), max(1, len(c.group.pids()))
+	s.Code, s.Signal, s.Stuck = 128+int(unix.SIGKILL), int(unix.SIGKILL), max(1, left)
 	s.StartedNS, s.EndedNS = c.started.UnixNano(), time.Now().UnixNano()
 	c.mu.Unlock()
 	c.giveUp()
@@ -324,6 +327,16 @@ func (c *command) outlast() {
 // is given back, another command may live there.
 func (c *command) inGroup(f func(*group)) {
 	c.mu.Lock()
+	if c.group != nil && c.group.of != nil {
+		// A session is this command's for good, and looking at it waits for the loop, which
+		// takes this lock.
+		released := c.released
+		c.mu.Unlock()
+		if !released {
+			f(c.group)
+		}
+		return
+	}
 	defer c.mu.Unlock()
 	if !c.released && c.group != nil {
 		f(c.group)

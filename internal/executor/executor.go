@@ -104,7 +104,7 @@ func Run(build string) error {
 		peers:    map[*peer]struct{}{},
 	}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
-	if e.groups, err = openGroups(spec, func() { e.loop.do(func() {}) }); err != nil {
+	if e.groups, err = openGroups(spec, func(f func()) { e.loop.do(f) }); err != nil {
 		return err
 	}
 	if e.loop, err = newLoop(); err != nil {

@@ -1,17 +1,14 @@
 package executor
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/sandbox"
@@ -21,13 +18,17 @@ import (
 // one of its own, so that all its descendants can be found and ended however they
 // detach themselves. Empty ones are used again: making one costs more than a fork.
 type groups struct {
-	dir    int // -1: there is none, and one command at a time has the workspace to itself
+	dir    int // -1: there is none; see session.go
 	pids   uint64
 	limits [][2]string // written to a new one, where controllers limit through v2
 
 	mu   sync.Mutex
 	free []*group
 	next int
+	// sessions are those that stand for control groups where there are none; onLoop runs a
+	// function on the loop's thread, which then reaps what has ended.
+	sessions map[*group]struct{}
+	onLoop   func(func())
 }
 
 // group is one sub-group.
@@ -40,18 +41,14 @@ type group struct {
 	// spent: cgroup.kill was used. The kernel ends every process cloned into such a
 	// group from outside it, at once and for good, so that it cannot be used again.
 	spent atomic.Bool
-	// alone: it is no control group, but every process of the workspace beside the
-	// executor. pids is how many those may be.
-	alone bool
-	limit uint64
-	// sweep has the loop reap what has ended.
-	sweep func()
+	// of is set where it is no control group but the session that leader leads.
+	of     *groups
+	leader int
 }
 
-func openGroups(spec *sandbox.Spec, sweep func()) (*groups, error) {
-	g := &groups{dir: spec.FDs.Cmd, pids: uint64(spec.Limits.Pids)}
+func openGroups(spec *sandbox.Spec, onLoop func(func())) (*groups, error) {
+	g := &groups{dir: spec.FDs.Cmd, pids: uint64(spec.Limits.Pids), sessions: map[*group]struct{}{}, onLoop: onLoop}
 	if g.dir < 0 {
-		g.free = append(g.free, &group{name: "all", dir: -1, procs: -1, events: -1, killer: -1, alone: true, limit: g.pids, sweep: sweep})
 		return g, nil
 	}
 	var controllers []string
@@ -89,7 +86,9 @@ func (g *groups) take() (*group, error) {
 		return s, nil
 	}
 	if g.dir < 0 {
-		return nil, fmt.Errorf("cannot run another command: without control groups a workspace runs one at a time; wait for its end, or run carrel as root: %w", errdefs.ErrResourceExhausted)
+		s := &group{dir: -1, procs: -1, events: -1, killer: -1, of: g}
+		g.sessions[s] = struct{}{}
+		return s, nil
 	}
 	return g.make()
 }
@@ -136,6 +135,12 @@ func writeAt(dir int, file, value string) error {
 
 // give takes back a sub-group that is empty.
 func (g *groups) give(s *group) {
+	if s.of != nil {
+		g.mu.Lock()
+		delete(g.sessions, s)
+		g.mu.Unlock()
+		return
+	}
 	if s.spent.Load() {
 		for _, fd := range []int{s.dir, s.procs, s.events, s.killer} {
 			unix.Close(fd)
@@ -150,20 +155,26 @@ func (g *groups) give(s *group) {
 
 // populated reports whether a process is left in it.
 func (s *group) populated() bool {
-	if s.alone {
-		// Of pid 1: all others in its pid namespace. What has ended and was not waited for
-		// still counts.
-		return !errors.Is(unix.Kill(-1, 0), unix.ESRCH)
+	if s.of != nil {
+		return s.sessionLives(s.of.look)
 	}
 	var b [128]byte
 	n, err := unix.Pread(s.events, b[:], 0)
 	return err != nil || !strings.Contains(string(b[:n]), "populated 0")
 }
 
+// quiet reports whether no process is left in it. It is for the loop.
+func (s *group) quiet() bool {
+	if s.of != nil {
+		return !s.sessionLives(members)
+	}
+	return !s.populated()
+}
+
 // pids lists its processes.
 func (s *group) pids() []int {
-	if s.alone {
-		return visible()
+	if s.of != nil {
+		return s.sessionPIDs()
 	}
 	var out []int
 	b := make([]byte, 0, 4096)
@@ -186,13 +197,10 @@ func (s *group) pids() []int {
 
 // signal sends sig to each process and returns how many there were.
 func (s *group) signal(sig unix.Signal) int {
-	pids := s.pids()
-	if s.alone {
-		if unix.Kill(-1, sig) != nil {
-			return 0
-		}
-		return max(len(pids), 1)
+	if s.of != nil {
+		return s.signalSession(sig)
 	}
+	pids := s.pids()
 	for _, pid := range pids {
 		unix.Kill(pid, sig)
 	}
@@ -201,10 +209,6 @@ func (s *group) signal(sig unix.Signal) int {
 
 // kill ends all at once. Without cgroup.kill it repeats until none is left to signal.
 func (s *group) kill() {
-	if s.alone {
-		s.signal(unix.SIGKILL) // at once for all: a fork under way fails
-		return
-	}
 	if s.killer >= 0 {
 		s.spent.Store(true)
 		if _, err := unix.Write(s.killer, []byte("1")); err == nil {
@@ -222,8 +226,8 @@ func (s *group) kill() {
 // event on cgroup.events.
 func (s *group) waitEmpty(d time.Duration) bool {
 	end := time.Now().Add(d)
-	if s.alone {
-		return s.waitAlone(end)
+	if s.of != nil {
+		return s.waitSession(end)
 	}
 	for s.populated() {
 		left := time.Until(end)
@@ -234,51 +238,6 @@ func (s *group) waitEmpty(d time.Duration) bool {
 		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(s.events), Events: unix.POLLPRI}}, int(min(left, 100*time.Millisecond).Milliseconds())+1)
 	}
 	return true
-}
-
-// waitAlone is waitEmpty without events: what is left are children of the executor, or
-// become some, and the loop waits for them.
-func (s *group) waitAlone(end time.Time) bool {
-	for s.populated() {
-		if !time.Now().Before(end) {
-			return false
-		}
-		s.sweep()
-		t := time.NewTimer(alonePause)
-		<-t.C
-	}
-	return true
-}
-
-const alonePause = 5 * time.Millisecond
-
-// visible lists the processes that the executor can see: those that hide from it, as a
-// process that is not dumpable does, are missing.
-func visible() []int {
-	all, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil
-	}
-	var out []int
-	for _, d := range all {
-		if pid, err := strconv.Atoi(d.Name()); err == nil && pid > 1 {
-			out = append(out, pid)
-		}
-	}
-	return out
-}
-
-// lowered prepares for a child that is forked now, and undoes it for the executor: how many
-// processes and threads there may be, of which the executor must always be able to make
-// one, and the signals that it ignores, which a child would inherit. No command runs while
-// one is forked.
-func (s *group) lowered(on bool) {
-	runtimeSignals(!on)
-	limit := syscall.Rlimit{Cur: s.limit, Max: s.limit + sandbox.OwnThreads}
-	if !on {
-		limit.Cur = limit.Max
-	}
-	_ = syscall.Setrlimit(unix.RLIMIT_NPROC, &limit) // within what the first stage set
 }
 
 // oomSince reports whether the kernel has ended a process for memory since the last

@@ -226,7 +226,7 @@ func (p *peer) stopTask(_ context.Context, r *jsonrpc.Request) (any, []*os.File,
 }
 
 func (p *peer) list(context.Context, *jsonrpc.Request) (any, []*os.File, error) {
-	return p.e.list(), nil, nil
+	return p.e.list(!p.onLoop), nil, nil
 }
 
 func (p *peer) hold(_ context.Context, r *jsonrpc.Request) (any, []*os.File, error) {

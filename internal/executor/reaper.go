@@ -115,7 +115,7 @@ func (c *command) finish(ws unix.WaitStatus, ru *unix.Rusage) {
 	if s.Code == 128+int(unix.SIGKILL) { // or a shell says so of its child
 		s.OOM = c.e.oomSince()
 	}
-	if !c.group.populated() && c.stdout == nil && c.stderr == nil && c.buffer == nil {
+	if c.group.quiet() && c.stdout == nil && c.stderr == nil && c.buffer == nil {
 		c.close(true)
 		return
 	}
@@ -126,8 +126,8 @@ func (c *command) finish(ws unix.WaitStatus, ru *unix.Rusage) {
 // read here. A stream that something else still holds open is given up after a bound.
 func (c *command) settle() {
 	crashpoint.Here("executor.exec.settling")
-	if c.group.alone {
-		c.group.sweep()
+	if of := c.group.of; of != nil {
+		of.onLoop(func() {})
 	}
 	empty := !c.group.populated()
 	if !empty {

@@ -153,7 +153,7 @@ func (b *birth) fork(c *command, in *execapi.ExecParams, given []*os.File) error
 	// The executor has no supplementary groups to take away.
 	credential := &syscall.Credential{Uid: b.uid, Gid: b.uid, NoSetGroups: true}
 	lower := func(bool) {}
-	if b.group.alone {
+	if b.group.of != nil {
 		credential, lower = nil, b.group.lowered
 	}
 	lower(true)
@@ -173,6 +173,7 @@ func (b *birth) fork(c *command, in *execapi.ExecParams, given []*os.File) error
 	}
 	crashpoint.Here("executor.exec.cloned")
 	c.pid, c.pidfd = pid, pidfd
+	b.group.leads(pid)
 	return nil
 }
 
