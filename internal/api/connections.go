@@ -49,6 +49,13 @@ func (s *connections) add(c net.Conn, p principal.Principal) bool {
 	return true
 }
 
+// count is how many are open.
+func (s *connections) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.open)
+}
+
 // remove counts c out. One that was not counted in is no error.
 func (s *connections) remove(c net.Conn) {
 	s.mu.Lock()
@@ -83,3 +90,6 @@ func (s *Server) connState(c net.Conn, state http.ConnState) {
 		s.conns.remove(c)
 	}
 }
+
+// Connections is how many connections are open.
+func (s *Server) Connections() int { return s.conns.count() }

@@ -24,7 +24,14 @@ import (
 type Peers struct {
 	adminGID uint32
 	hasAdmin bool
+	// owner, if owned, is the one user besides root who is anybody here.
+	owner uint32
+	owned bool
 }
+
+// Owner returns a Peers for the carrel of one user, who is an admin of it, as is root.
+// Everybody else may do nothing.
+func Owner(uid uint32) *Peers { return &Peers{owner: uid, owned: true} }
 
 // New returns a Peers for which the members of the group adminGroup are admins,
 // as is root. The group is resolved once, here; "" means that only root is an
@@ -48,6 +55,12 @@ func New(adminGroup string) (*Peers, error) {
 // Judge is the rule itself: who a peer with these credentials is.
 func (a *Peers) Judge(c peercred.Cred) principal.Principal {
 	admin := c.UID == 0
+	if a.owned {
+		if c.UID != a.owner && c.UID != 0 {
+			return principal.Principal{}
+		}
+		admin = true
+	}
 	if a.hasAdmin {
 		admin = admin || c.GID == a.adminGID || slices.Contains(c.Groups, a.adminGID)
 	}

@@ -42,7 +42,7 @@ func (h *Host) Adopt(e Entry) (Running, error) {
 		return gone("it has ended")
 	}
 	// Held now, so that what is read next is of this process or of none.
-	start, err := startTime(x.PID)
+	start, err := StartTime(x.PID)
 	if err == nil && start != x.StartTime {
 		err = errors.New("its pid belongs to another process")
 	}
@@ -53,16 +53,16 @@ func (h *Host) Adopt(e Entry) (Running, error) {
 		_ = pidfd.Close()
 		return gone(err.Error())
 	}
-	r, err := watch(pidfd, *x)
+	r, err := Watch(pidfd, *x)
 	if err == nil {
 		err = h.adoptGuard(e, r)
 	}
 	return r, err
 }
 
-// watch waits for the end of a process in one goroutine that holds no thread. It takes
+// Watch waits for the end of a process in one goroutine that holds no thread. It takes
 // over pidfd. A child is reaped; one of an earlier broker is reaped by init.
-func watch(pidfd *os.File, x brokerapi.Executor) (Running, error) {
+func Watch(pidfd *os.File, x brokerapi.Executor) (Running, error) {
 	f, err := pollfd.Open(pidfd)
 	if err != nil {
 		return Running{}, err
@@ -105,8 +105,8 @@ func watch(pidfd *os.File, x brokerapi.Executor) (Running, error) {
 	return Running{Executor: x, Exited: exited, Kill: kill}, nil
 }
 
-// startTime reads field 22 of /proc/PID/stat (proc_pid_stat(5)).
-func startTime(pid int) (uint64, error) {
+// StartTime reads field 22 of /proc/PID/stat (proc_pid_stat(5)).
+func StartTime(pid int) (uint64, error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return 0, err

@@ -225,14 +225,14 @@ func (h *Host) Start(ctx context.Context, e Entry) (r Running, report workspace.
 	if err != nil {
 		return r, report, fmt.Errorf("cannot start %s: %w", e.Name, err)
 	}
-	r, err = watch(started.Pidfd, brokerapi.Executor{PID: started.PID, BootID: h.bootID, Socket: h.sockets.Name() + "/" + socketName(e.Name)})
+	r, err = Watch(started.Pidfd, brokerapi.Executor{PID: started.PID, BootID: h.bootID, Socket: h.sockets.Name() + "/" + socketName(e.Name)})
 	if err != nil {
 		_ = unix.Kill(started.PID, unix.SIGKILL) // our child, not waited for: the pid is still its own
 		_, _ = unix.Wait4(started.PID, nil, 0, nil)
 		return r, report, fmt.Errorf("cannot watch the executor of %s: %w", e.Name, err)
 	}
 	// From here on the watch reaps it, once CleanUp has ended it.
-	if r.Executor.StartTime, err = startTime(started.PID); err != nil {
+	if r.Executor.StartTime, err = StartTime(started.PID); err != nil {
 		return r, report, fmt.Errorf("cannot start %s: its executor ended at once: %w", e.Name, err)
 	}
 	// The launcher has checked it, and a start without proof must not slip through here.

@@ -51,7 +51,7 @@ func (u *users) noteTool(pid int) error {
 	var start uint64
 	var err error
 	if pid != 0 { // else it is about to be started
-		start, err = startTime(pid)
+		start, err = StartTime(pid)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // it has ended already
@@ -203,7 +203,7 @@ func (u *users) runs(run toolRun) bool {
 	if run.BootID != u.bootID {
 		return false
 	}
-	start, err := startTime(run.PID)
+	start, err := StartTime(run.PID)
 	if err != nil || start != run.StartTime {
 		return false
 	}

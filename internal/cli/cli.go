@@ -20,6 +20,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/carrel-dev/carrel/internal/fault"
+	"github.com/carrel-dev/carrel/internal/rootless/place"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
@@ -39,6 +40,10 @@ const (
 type app struct {
 	Streams
 	host string
+	// rootless: the caller's own carrel is meant, whatever else there is.
+	rootless bool
+	// using keeps the caller's own carrel from ending as long as this command runs.
+	using place.Lock
 	// code is the exit code if the command succeeds with another than 0.
 	code int
 }
@@ -141,7 +146,8 @@ was derived from it, such as ws-2a97516c.`,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
 	}
-	root.PersistentFlags().StringVar(&a.host, "host", "", "the daemon, as unix:///PATH (default $"+carrel.HostEnv+", then "+carrel.DefaultHost+")")
+	root.PersistentFlags().StringVar(&a.host, "host", "", "the daemon, as unix:///PATH (default $"+carrel.HostEnv+", then "+carrel.DefaultHost+", then your own)")
+	root.PersistentFlags().BoolVar(&a.rootless, "rootless", false, "use your own carrel, which needs no root and starts by itself (default $"+rootlessEnv+")")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usage(c, "%v", err) })
 	only := ""
 	if len(args) > 0 && slices.ContainsFunc(commandNames(), func(n string) bool { return n == args[0] }) {
@@ -206,11 +212,6 @@ func list(names []string) string {
 		return "no arguments"
 	}
 	return strings.Join(names, " ") + " and nothing more"
-}
-
-// client returns the SDK's client of the daemon that the flags name.
-func (a *app) client() (*carrel.Client, error) {
-	return carrel.New(carrel.Options{Host: a.host})
 }
 
 // isTerminal tells whether a person sees f.

@@ -24,7 +24,7 @@ func (a *app) completeWorkspace(c *cobra.Command, args []string, prefix string) 
 func (a *app) completeWorkspaces(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(context.Background(), completionTimeout)
 	defer cancel()
-	client, err := a.client()
+	client, err := a.clientIfUp()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -56,7 +56,7 @@ func (a *app) completeCommand(c *cobra.Command, args []string, prefix string) ([
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), completionTimeout)
 	defer cancel()
-	client, err := a.client()
+	client, err := a.clientIfUp()
 	if err != nil || len(args) > 1 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -124,9 +125,18 @@ func (i *instance) checkData() probe.Result {
 
 func (a *app) checkDaemon(ctx context.Context) probe.Result {
 	r := probe.Result{ID: "daemon", Needed: "using carrel", State: probe.Yes}
-	client, err := a.client()
+	t, err := a.target()
+	if err != nil {
+		r.State, r.Found, r.Remedy = probe.No, err.Error(), "as it says"
+		return r
+	}
+	client, err := a.clientIfUp()
+	if t.host == "" && errors.Is(err, errNotUp) {
+		r.Found = "your own at " + t.place.Socket + " starts when it is needed: " + t.why
+		return r
+	}
 	if err == nil {
-		r.Found = "answers at " + client.Host()
+		r.Found = "answers at " + client.Host() + ": " + t.why
 		client.Close()
 		client, err = carrel.Dial(ctx, client.Host())
 	}

@@ -25,11 +25,13 @@ func (a *app) downCommand() *cobra.Command {
 	var purge bool
 	c := &cobra.Command{
 		Use:   "down [flags]",
-		Short: "Stop carrel on this host and remove what up made (root)",
+		Short: "Stop carrel on this host and remove what up made (root), or stop your own",
 		Long: `Stop every workspace, then the daemon and the broker, and remove what "carrel up" made:
 sockets, control groups, and the user carrel if no workspace is left that needs it.
 The data directory stays, with the workspaces' homes and the audit log; with --purge
-it is removed too, which is refused while there are workspaces.`,
+it is removed too, which is refused while there are workspaces.
+
+An ordinary user ends their own carrel with it, which starts again when it is needed.`,
 		Example: `  sudo carrel down
   sudo carrel down --purge --data /srv/carrel --runtime-dir /run/carrel-test`,
 		Args: exactly(),
@@ -38,6 +40,12 @@ it is removed too, which is refused while there are workspaces.`,
 	c.Flags().BoolVar(&purge, "purge", false, "remove the data directory too")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if os.Geteuid() != 0 {
+			if t, err := a.target(); err != nil || t.host == "" && i.isDefault() && !purge {
+				if err != nil {
+					return err
+				}
+				return a.downOwn(c.Context(), t.place)
+			}
 			return needRoot("down" + i.flags())
 		}
 		if err := i.absolute(); err != nil {

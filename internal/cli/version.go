@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 
@@ -29,30 +30,55 @@ func (a *app) versionCommand() *cobra.Command {
 		v := struct {
 			Client versionView  `json:"client"`
 			Daemon *versionView `json:"daemon"`
+			// Host is the daemon that commands speak to, Own whether it is the caller's own, and
+			// Why that one.
+			Host string `json:"host"`
+			Own  bool   `json:"own"`
+			Why  string `json:"why"`
 			// Error says why the daemon's is not known.
 			Error string `json:"error,omitempty"`
 		}{Client: versionView{build.Version(), build.Commit(), runtime.Version()}}
-		client, err := a.client()
+		t, err := a.target()
 		if err != nil {
 			return err
 		}
-		res, err := client.System().Version(c.Context(), connect.NewRequest(&carrelv1.VersionRequest{}))
+		v.Host, v.Own, v.Why = t.host, t.host == "", t.why
+		if v.Own {
+			v.Host = "unix://" + t.place.Socket
+		}
+		client, err := a.clientIfUp()
 		if err == nil {
-			v.Daemon = &versionView{res.Msg.GetVersion(), res.Msg.GetCommit(), res.Msg.GetGo()}
-		} else {
+			v.Host = client.Host()
+			var res *connect.Response[carrelv1.VersionResponse]
+			if res, err = client.System().Version(c.Context(), connect.NewRequest(&carrelv1.VersionRequest{})); err == nil {
+				v.Daemon = &versionView{res.Msg.GetVersion(), res.Msg.GetCommit(), res.Msg.GetGo()}
+			}
+		}
+		if err != nil {
+			if !errors.Is(err, errNotUp) && v.Own {
+				return err
+			}
 			v.Error = err.Error()
 		}
 		if *out == asJSON {
 			return a.printJSON(v)
 		}
-		t := newTable(-1, "", "VERSION", "GO")
-		t.add("client", v.Client.Version, v.Client.Go)
+		table := newTable(-1, "", "VERSION", "GO")
+		table.add("client", v.Client.Version, v.Client.Go)
 		if v.Daemon != nil {
-			t.add("daemon", v.Daemon.Version, v.Daemon.Go)
+			table.add("daemon", v.Daemon.Version, v.Daemon.Go)
 		} else {
 			fmt.Fprintln(a.Err, "carrel:", v.Error)
 		}
-		return t.print(a.Out)
+		if err := table.print(a.Out); err != nil {
+			return err
+		}
+		whose := "the daemon is at "
+		if v.Own {
+			whose = "your own carrel is at "
+		}
+		_, err = fmt.Fprintln(a.Out, "\n"+whose+v.Host+": "+v.Why)
+		return err
 	}
 	return c
 }

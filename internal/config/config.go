@@ -6,6 +6,7 @@
 package config
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"io/fs"
@@ -52,6 +53,9 @@ type Config struct {
 	// IdleTimeout is how long a workspace may run with nothing in it; 0 is for ever.
 	IdleTimeout time.Duration
 	StopTimeout time.Duration
+	// IdleExit is how long the daemon of an ordinary user stays with nothing that runs and
+	// nobody connected; 0 is for ever.
+	IdleExit time.Duration
 	// ChatSkeleton is a directory that workspaces of the profile chat begin with, "" for
 	// none; ChatGit whether they begin with a repository of it.
 	ChatSkeleton string
@@ -110,6 +114,9 @@ func (c *Config) Effective() []Setting {
 	return all
 }
 
+// Chosen reports whether a setting was given anywhere, and is not the default.
+func (c *Config) Chosen(name string) bool { return c.from[name] != "default" }
+
 // RegisterFlags adds a flag for every key and returns the map in which those
 // that were given are found after parsing.
 func RegisterFlags(set *flag.FlagSet) map[string]string {
@@ -129,8 +136,10 @@ type Sources struct {
 	Flags map[string]string
 	// Environ holds NAME=VALUE strings, as os.Environ gives them.
 	Environ []string
-	// File is the path of the file, "" for DefaultFile if that exists.
-	File string
+	// File is the path of the file, "" for Default if that exists; "" of that is
+	// DefaultFile.
+	File    string
+	Default string
 }
 
 // Load returns the configuration. An error is one line that says where the
@@ -139,7 +148,7 @@ type Sources struct {
 // failed_precondition for a file that others may change.
 func Load(s Sources) (*Config, error) {
 	c := &Config{from: make(map[string]string, len(keys))}
-	file, err := readFile(s.File)
+	file, err := readFile(s.File, cmp.Or(s.Default, DefaultFile))
 	if err != nil {
 		return nil, err
 	}

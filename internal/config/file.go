@@ -20,11 +20,12 @@ import (
 // maxFile bounds the file, in bytes.
 const maxFile = 64 << 10
 
-// readFile returns the settings of the file at path by the names of their keys.
-func readFile(path string) (map[string]value, error) {
+// readFile returns the settings of the file at path, or of the one at optional if it exists
+// and path is "", by the names of their keys.
+func readFile(path, optional string) (map[string]value, error) {
 	wanted := path != ""
 	if !wanted {
-		path = DefaultFile
+		path = optional
 	}
 	f, err := os.Open(path)
 	switch {

@@ -109,6 +109,8 @@ var keys = []Key{
 	},
 	span("stop_timeout", "10s", "how long a stop waits for requests under way", 5*time.Minute,
 		func(c *Config) *time.Duration { return &c.StopTimeout }),
+	span("idle_exit", "30s", "how long a daemon without root stays with nothing that runs and nobody connected, 0s for ever", 366*24*time.Hour,
+		func(c *Config) *time.Duration { return &c.IdleExit }),
 	{
 		Name: "log_level", Default: "info", Usage: "least that is logged: debug, info, warn or error",
 		set: func(c *Config, v string) error {

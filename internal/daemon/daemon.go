@@ -28,6 +28,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/rootless/place"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"
 	"github.com/carrel-dev/carrel/internal/shelf"
 	"github.com/carrel-dev/carrel/internal/store"
@@ -51,7 +52,18 @@ func Run(ctx context.Context, args, environ []string, s Streams) error {
 		_, err := fmt.Fprintln(s.Out, "carreld", build.Version())
 		return err
 	}
-	cfg, err := config.Load(config.Sources{Flags: o.settings, Environ: environ, File: o.file})
+	var at place.Place
+	sources := config.Sources{Flags: o.settings, Environ: environ, File: o.file}
+	if o.rootless {
+		if at, err = place.Find(); err != nil {
+			return err
+		}
+		sources.Default = at.Config
+	}
+	cfg, err := config.Load(sources)
+	if err == nil && o.rootless {
+		err = settle(cfg, at)
+	}
 	if err != nil {
 		return err
 	}
@@ -67,6 +79,9 @@ func Run(ctx context.Context, args, environ []string, s Streams) error {
 	if err := o.await(); err != nil {
 		return err
 	}
+	if o.rootless {
+		return runOwn(ctx, cfg, o, at, environ, newLog(s.Err, cfg))
+	}
 	var broker *sudoBroker
 	if cfg.Broker == config.BySudo {
 		if broker, err = startBySudo(cfg, s.Err); err != nil {
@@ -78,11 +93,11 @@ func Run(ctx context.Context, args, environ []string, s Streams) error {
 	}
 	boundMemory(environ)
 	if broker == nil {
-		return serve(ctx, cfg, o, nil, newLog(s.Err, cfg))
+		return serve(ctx, cfg, o, ground{}, newLog(s.Err, cfg))
 	}
 	ctx, cancel := broker.watch(ctx)
 	defer cancel()
-	err = serve(ctx, cfg, o, broker.dial, newLog(s.Err, cfg))
+	err = serve(ctx, cfg, o, ground{dial: broker.dial}, newLog(s.Err, cfg))
 	select {
 	case <-broker.ended:
 		err = errors.Join(broker.err, err)
@@ -118,11 +133,17 @@ func auditPath(cfg *config.Config) string {
 	return filepath.Join(stateDir(cfg), "audit", "audit.jsonl")
 }
 
+// ground is what a daemon stands on.
+type ground struct {
+	// dial reaches the broker; nil is by its socket.
+	dial func(context.Context) (*net.UnixConn, error)
+	// own, if set, is in the place of a broker.
+	own *own
+}
+
 // serve brings everything up from the bottom, serves until ctx ends, and takes it
 // down from the top.
-//
-// dial reaches the broker; nil is by its socket.
-func serve(ctx context.Context, cfg *config.Config, o options, dial func(context.Context) (*net.UnixConn, error), log *slog.Logger) (err error) {
+func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *slog.Logger) (err error) {
 	began := time.Now()
 	closing := func(what string, f func() error) {
 		if cerr := f(); cerr != nil {
@@ -136,6 +157,9 @@ func serve(ctx context.Context, cfg *config.Config, o options, dial func(context
 	peers, err := authn.New(cfg.SocketGroup)
 	if err != nil {
 		return err
+	}
+	if on.own != nil {
+		peers = authn.Owner(uint32(os.Geteuid()))
 	}
 	db, err := store.Open(ctx, filepath.Join(stateDir(cfg), "carrel.db"))
 	if err != nil {
@@ -164,8 +188,8 @@ func serve(ctx context.Context, cfg *config.Config, o options, dial func(context
 	defer closing("archives", archives.Close)
 
 	var g *gate.Gate
-	rt := namespace.New(namespace.Config{
-		RuntimeDir: cfg.RuntimeDir, Dial: dial,
+	means := namespace.Config{
+		RuntimeDir: cfg.RuntimeDir, Dial: on.dial,
 		// No executor is connected before g is set.
 		OnLost: func(name id.Workspace) { g.ExecutorLost(name) },
 		OnBroker: func() {
@@ -173,7 +197,12 @@ func serve(ctx context.Context, cfg *config.Config, o options, dial func(context
 				log.Error("cannot record what the broker put right at its start", "error", err)
 			}
 		},
-	})
+	}
+	socket := filepath.Join(cfg.RuntimeDir, "carrel.sock")
+	if on.own != nil {
+		means.Broker, means.Executor, socket = on.own.desk, on.own.desk.Executor, on.own.place.Socket
+	}
+	rt := namespace.New(means)
 	g = gate.New(gate.Config{
 		Runtime: rt, Store: db, Audit: record, Prefix: cfg.NamePrefix, Limits: cfg.Limits, Idle: cfg.IdleTimeout,
 		Profiles: profiles(cfg),
@@ -190,7 +219,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, dial func(context
 		return err
 	}
 
-	l, err := listen(filepath.Join(cfg.RuntimeDir, "carrel.sock"), cfg.SocketMode, cfg.SocketGroup)
+	l, err := listen(socket, cfg.SocketMode, cfg.SocketGroup)
 	if err != nil {
 		return err
 	}
@@ -204,8 +233,9 @@ func serve(ctx context.Context, cfg *config.Config, o options, dial func(context
 	go func() { defer close(tended); g.Tend(tending) }()
 	defer func() { rest(); <-tended }()
 	debug.FreeOSMemory() // what opening took
+	idle := on.own.idle(tending, cfg.IdleExit, db, surface, log)
 	log.Info("serving", "socket", l.Addr(), "version", build.Version(), "workspaces", db.Len(), "start", time.Since(began).Round(time.Millisecond))
-	if err := o.ready(); err != nil {
+	if err := errors.Join(on.own.publish(), o.ready()); err != nil {
 		log.Error("cannot say that the daemon is ready", "error", err)
 	}
 
@@ -214,6 +244,8 @@ func serve(ctx context.Context, cfg *config.Config, o options, dial func(context
 	case err := <-failed:
 		return fmt.Errorf("cannot serve the API: %w", err)
 	case <-ctx.Done():
+	case <-idle:
+		log.Info("nothing runs and nobody is connected", "for", cfg.IdleExit)
 	case <-record.Failed():
 		// It could only refuse from here on. Ended, it is started again by "carrel up",
 		// once there is room; executors and detached commands live on.
@@ -222,6 +254,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, dial func(context
 	}
 	log.Info("stopping", "timeout", cfg.StopTimeout)
 	stop(ctx, cfg.StopTimeout, surface, server, log)
+	on.own.stopAll(ctx, g, db, log)
 	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("cannot serve the API: %w", err)
 	}

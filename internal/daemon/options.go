@@ -29,6 +29,7 @@ type options struct {
 	readyFD      int
 	awaitFD      int
 	archiverFD   int
+	rootless     bool
 	version      bool
 	printConfig  bool
 	verifyAudit  bool
@@ -43,6 +44,7 @@ func parse(args []string, help io.Writer) (options, error) {
 	f.IntVar(&o.readyFD, "ready-fd", -1, "write one line to this inherited descriptor when serving, and close it")
 	f.IntVar(&o.awaitFD, "await-fd", -1, "do nothing before a line comes from this inherited `descriptor`, and end if it ends without")
 	f.IntVar(&o.archiverFD, "archiver-fd", -1, "the program carrel-archive, open at this inherited descriptor; else it is looked for beside this one")
+	f.BoolVar(&o.rootless, "rootless", false, "serve the calling user alone, with that user's rights and without a broker; see docs/operations.md")
 	f.BoolVar(&o.version, "version", false, "print the version and exit")
 	f.BoolVar(&o.printConfig, "print-config", false, "print every setting with its value and source, and exit")
 	f.BoolVar(&o.verifyAudit, "verify-audit", false, "verify the audit log without a running daemon, and exit")

@@ -51,7 +51,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	programs = dir
-	build := exec.Command("go", "build", "-o", dir, "./cmd/carrel", "./cmd/carrel-executor")
+	build := exec.Command("go", "build", "-o", dir, "./cmd/carrel", "./cmd/carreld", "./cmd/carrel-executor", "./cmd/carrel-archive")
 	build.Dir = filepath.Join("..", "..")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {

@@ -1,0 +1,247 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/rootless/place"
+	carrel "github.com/carrel-dev/carrel/sdk/go"
+)
+
+// rootlessEnv, set to 1, is --rootless.
+const rootlessEnv = "CARREL_ROOTLESS"
+
+// ownTimeout bounds the wait for a carrel of the caller's that is starting or ending.
+const ownTimeout = time.Minute
+
+// target is the carrel that a command speaks to, and why that one.
+type target struct {
+	// host is a daemon that runs already; "" is the caller's own, at place.
+	host  string
+	place place.Place
+	why   string
+}
+
+// target chooses the carrel. There is no falling back once it is chosen:
+//
+//	--host, CARREL_HOST          that one
+//	--rootless, CARREL_ROOTLESS  the caller's own
+//	root                         the system's
+//	the system's socket is not there, or closed to the caller: the caller's own
+//	else                         the system's, also if nothing listens on its socket
+func (a *app) target() (target, error) {
+	forced := a.rootless || os.Getenv(rootlessEnv) == "1"
+	switch {
+	case a.host != "" && a.rootless:
+		return target{}, fmt.Errorf("cannot use --host and --rootless together: leave one out: %w", errdefs.ErrInvalidArgument)
+	case a.host != "":
+		return target{host: a.host, why: "--host names it"}, nil
+	case os.Getenv(carrel.HostEnv) != "":
+		return target{host: os.Getenv(carrel.HostEnv), why: carrel.HostEnv + " names it"}, nil
+	case os.Geteuid() == 0 && forced:
+		return target{}, fmt.Errorf("cannot use a carrel without root as root: leave --rootless and %s out, or run this as an ordinary user: %w", rootlessEnv, errdefs.ErrInvalidArgument)
+	case os.Geteuid() == 0:
+		return target{host: carrel.DefaultHost, why: "root uses the system's"}, nil
+	}
+	why := "--rootless or " + rootlessEnv + " asks for your own"
+	if !forced {
+		system := strings.TrimPrefix(carrel.DefaultHost, "unix://")
+		c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: system, Net: "unix"})
+		switch {
+		case err == nil:
+			c.Close()
+			return target{host: carrel.DefaultHost, why: "the system's answers"}, nil
+		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+			why = "there is no system's at " + system
+		case errors.Is(err, unix.EACCES):
+			why = "the system's at " + system + " is closed to you"
+		default:
+			return target{host: carrel.DefaultHost, why: "the system's is at " + system + ", though it does not answer; --rootless uses your own"}, nil
+		}
+	}
+	p, err := place.Find()
+	return target{place: p, why: why}, err
+}
+
+// client returns the SDK's client of the daemon that the flags name, or of the caller's own,
+// which is started if it does not run.
+func (a *app) client() (*carrel.Client, error) {
+	t, err := a.target()
+	if err != nil {
+		return nil, err
+	}
+	if t.host == "" {
+		ctx, cancel := context.WithTimeout(context.Background(), ownTimeout)
+		defer cancel()
+		if t.host, err = a.startOwn(ctx, t.place); err != nil {
+			return nil, err
+		}
+	}
+	return carrel.New(carrel.Options{Host: t.host})
+}
+
+// errNotUp says that the caller's own carrel does not run, which is no fault.
+var errNotUp = fmt.Errorf("your own carrel does not run; the first command that needs it starts it: %w", errdefs.ErrUnavailable)
+
+// clientIfUp is client without a start.
+func (a *app) clientIfUp() (*carrel.Client, error) {
+	t, err := a.target()
+	if err != nil {
+		return nil, err
+	}
+	if t.host == "" {
+		ctx, cancel := context.WithTimeout(context.Background(), doctorTimeout)
+		defer cancel()
+		if _, err := os.Lstat(t.place.State); err != nil {
+			return nil, errNotUp
+		}
+		socket, err := t.place.Answers(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if socket == "" {
+			return nil, errNotUp
+		}
+		t.host = "unix://" + socket
+	}
+	return carrel.New(carrel.Options{Host: t.host})
+}
+
+// startOwn returns where the caller's own carrel serves, which it starts if need be. It does
+// not end before this command has.
+func (a *app) startOwn(ctx context.Context, p place.Place) (host string, err error) {
+	if err := p.Ensure(); err != nil {
+		return "", err
+	}
+	if a.using == (place.Lock{}) {
+		if a.using, err = p.Using(ctx); err != nil {
+			return "", err
+		}
+	}
+	socket, err := p.Answers(ctx)
+	if err != nil {
+		return "", err
+	}
+	if socket != "" {
+		return "unix://" + socket, nil
+	}
+	starting, err := p.Starting(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer starting.Close()
+	// Another may have started it meanwhile.
+	if socket, err = p.Answers(ctx); err != nil {
+		return "", err
+	}
+	if socket == "" {
+		a.progress("Starting your carrel; its log is %s.", p.Log())
+		if err := launchOwn(ctx, p); err != nil {
+			return "", fmt.Errorf("cannot start your carrel: %w", err)
+		}
+		socket = p.Socket
+	}
+	return "unix://" + socket, nil
+}
+
+// maxOwnLog is from where on a start begins the log anew.
+const maxOwnLog = 1 << 20
+
+// launchOwn starts the daemon in a session of its own, so that what ends this command or its
+// terminal does not end it, and returns when it serves.
+func launchOwn(ctx context.Context, p place.Place) error {
+	program, err := findProgram("carreld")
+	if err != nil {
+		return err
+	}
+	log, err := os.OpenFile(p.Log(), os.O_RDWR|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return fmt.Errorf("cannot open its log: %w", err)
+	}
+	defer log.Close()
+	offset, err := log.Seek(0, io.SeekEnd)
+	if err == nil && offset > maxOwnLog {
+		offset, err = 0, log.Truncate(0)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot use its log: %w", err)
+	}
+	ready, theirs, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer ready.Close()
+	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", noHugePages}
+	for _, name := range []string{"HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"} {
+		if v, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+v)
+		}
+	}
+	c := &exec.Cmd{
+		Path: program, Args: []string{filepath.Base(program), "--rootless", "--ready-fd", "3"},
+		Env: append(env, crashpoint.Env()...), Dir: "/", Stdout: log, Stderr: log, ExtraFiles: []*os.File{theirs},
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}
+	err = c.Start()
+	theirs.Close()
+	if err != nil {
+		return err
+	}
+	if err := awaitReady(ctx, ready); err != nil {
+		_ = c.Process.Kill() // it may have ended by itself
+		_ = c.Wait()
+		return fmt.Errorf("%w%s", err, tail(log, offset))
+	}
+	return c.Process.Release()
+}
+
+// downOwn ends the caller's own carrel, and with it what runs in its workspaces.
+func (a *app) downOwn(ctx context.Context, p place.Place) error {
+	if _, err := os.Lstat(p.State); err != nil {
+		_, err = fmt.Fprintln(a.Out, "Nothing to do: your own carrel does not run.")
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, ownTimeout)
+	defer cancel()
+	if err := p.Ensure(); err != nil {
+		return err
+	}
+	starting, err := p.Starting(ctx)
+	if err != nil {
+		return err
+	}
+	defer starting.Close()
+	pid, err := p.Daemon(ctx)
+	if err != nil {
+		return err
+	}
+	if pid == 0 {
+		_, err = fmt.Fprintln(a.Out, "Nothing to do: your own carrel does not run.")
+		return err
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("cannot end your carrel (pid %d): %w", pid, err)
+	}
+	if err == nil {
+		defer unix.Close(fd)
+		if _, err := endProcess("daemon", process{PID: pid}, fd); err != nil {
+			return err
+		}
+	}
+	_, err = fmt.Fprintf(a.Out, "Your carrel has ended. Homes and record stay in %s.\n", p.State)
+	return err
+}

@@ -1,0 +1,378 @@
+package desk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/broker"
+	"github.com/carrel-dev/carrel/internal/brokerapi"
+	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/rootless"
+	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/sandbox"
+	"github.com/carrel-dev/carrel/internal/sandbox/launch"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// shell is the login shell of a workspace's passwd entry.
+const shell = "/bin/bash"
+
+// endTimeout bounds the wait for an executor of an earlier process to end.
+const endTimeout = 5 * time.Second
+
+// host is what an ordinary user can do to the host.
+type host struct {
+	cfg    Config
+	bootID string
+	tmpfs  int64
+
+	mu   sync.Mutex
+	open map[id.Workspace]*opened
+}
+
+var _ broker.Effects = (*host)(nil)
+
+// opened is what a workspace that runs has in this process.
+type opened struct {
+	// near are our ends of the executor's connections, until they are asked for.
+	near   []*os.File
+	hold   *rootless.Hold
+	report workspace.Report
+}
+
+func openHost(cfg Config) (*host, error) {
+	h := &host{cfg: cfg, open: map[id.Workspace]*opened{}}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, fmt.Errorf("cannot tell this boot from others: %w", err)
+	}
+	h.bootID = strings.TrimSpace(string(boot))
+	if _, h.tmpfs, err = rootless.HostLimits(); err != nil {
+		return nil, err
+	}
+	return h, h.makeState()
+}
+
+// ids are those of the caller, whose own the executor and the commands have.
+func ids() workspace.IDs {
+	uid := uint32(os.Geteuid())
+	return workspace.IDs{Executor: uid, Work: uid, Agent: uid}
+}
+
+// What follows is nothing's to do here: no user is made, and no number is the host's.
+
+// IDsFree is part of broker.Effects.
+func (h *host) IDsFree(workspace.IDs) (bool, error) { return true, nil }
+
+// NameFree is part of broker.Effects. A home that a create which was undone had to leave
+// keeps its name.
+func (h *host) NameFree(name id.Workspace) error {
+	if _, err := os.Lstat(h.Home(name)); err == nil {
+		return fmt.Errorf("cannot create %s: its home %s is there already; move it away: %w", name, h.Home(name), errdefs.ErrAlreadyExists)
+	}
+	return nil
+}
+
+// AddUser is part of broker.Effects.
+func (h *host) AddUser(context.Context, id.Workspace, workspace.IDs) error { return nil }
+
+// RemoveUser is part of broker.Effects.
+func (h *host) RemoveUser(context.Context, id.Workspace, workspace.IDs) error { return nil }
+
+// EndProcesses is part of broker.Effects. Everything of a workspace is in the pid namespace
+// of its executor, and ends with it.
+func (h *host) EndProcesses(context.Context, workspace.IDs) error { return nil }
+
+// HeldUp is part of broker.Effects.
+func (h *host) HeldUp(workspace.IDs) string { return "" }
+
+// Mended is part of broker.Effects.
+func (h *host) Mended() []workspace.Mended { return nil }
+
+// Close is part of broker.Effects.
+func (h *host) Close() error { return nil }
+
+// HoldsDisk is part of broker.Effects.
+func (h *host) HoldsDisk() error {
+	return fmt.Errorf("the control disk is unavailable: a file system of a fixed size takes root to mount; leave --disk out, or use a carrel that root brought up: %w", errdefs.ErrFailedPrecondition)
+}
+
+// GrowsDisk is part of broker.Effects.
+func (h *host) GrowsDisk() error { return h.HoldsDisk() }
+
+// MakeImage is part of broker.Effects.
+func (h *host) MakeImage(context.Context, id.Workspace, workspace.IDs, int64) error {
+	return h.HoldsDisk()
+}
+
+// Freeze is part of broker.Effects.
+func (h *host) Freeze(_ context.Context, name id.Workspace, frozen bool) error {
+	if !frozen {
+		return nil
+	}
+	return fmt.Errorf("cannot pause %s: that takes a control group, and none is delegated to you; a stop signal to each process would not reach those that are being born; stop the workspace, or use a carrel that root brought up: %w", name, errdefs.ErrFailedPrecondition)
+}
+
+// Limit is part of broker.Effects.
+func (h *host) Limit(e broker.Entry, _ workspace.Limits) error {
+	return fmt.Errorf("cannot change the limits of %s while it runs: no control group is delegated to you, and the limits of processes that run cannot be changed; stop it first: carrel stop %s: %w", e.Name, e.Name, errdefs.ErrFailedPrecondition)
+}
+
+// Stats is part of broker.Effects: without control groups nothing counts.
+func (h *host) Stats(broker.Entry) (workspace.Stats, error) { return workspace.UnknownStats, nil }
+
+// Report is part of broker.Effects.
+func (h *host) Report(name id.Workspace) (workspace.Report, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	o := h.open[name]
+	if o == nil {
+		return workspace.Report{}, fmt.Errorf("cannot read the report of %s: it does not run: %w", name, errdefs.ErrFailedPrecondition)
+	}
+	return o.report, nil
+}
+
+// Leftovers is part of broker.Effects. What protected names of an earlier process is removed
+// when the workspace is put right, which Adopt brings about.
+func (h *host) Leftovers() ([]id.Workspace, error) { return nil, nil }
+
+// Adopt is part of broker.Effects: an executor ends with the process that started it. One
+// that has not come to its end yet is ended, so that nothing runs of what is then stopped.
+func (h *host) Adopt(e broker.Entry) (broker.Running, error) {
+	x := e.Executor
+	if x != nil && x.PID > 1 && x.BootID == h.bootID {
+		if err := endEarlier(x); err != nil {
+			return broker.Running{}, fmt.Errorf("cannot end the executor of %s: %w", e.Name, err)
+		}
+	}
+	return broker.Running{}, fmt.Errorf("the daemon that started it has ended, and its processes with it: %w", errdefs.ErrNotFound)
+}
+
+func endEarlier(x *brokerapi.Executor) error {
+	fd, err := unix.PidfdOpen(x.PID, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	// Held now, so that what is read next is of this process or of none.
+	if start, err := broker.StartTime(x.PID); err != nil || start != x.StartTime {
+		return nil //nolint:nilerr // it has ended
+	}
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return err
+	}
+	for end := time.Now().Add(endTimeout); ; {
+		left := time.Until(end)
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(max(left, 0).Milliseconds()))
+		switch {
+		case n > 0:
+			return nil
+		case err != nil && !errors.Is(err, unix.EINTR):
+			return err
+		case left <= 0:
+			return fmt.Errorf("process %d does not end: %w", x.PID, errdefs.ErrUnavailable)
+		}
+	}
+}
+
+// Start is part of broker.Effects. What a failed start made is gone when it returns.
+func (h *host) Start(ctx context.Context, e broker.Entry) (r broker.Running, report workspace.Report, err error) {
+	o := &opened{}
+	var pid int
+	defer func() {
+		if err == nil {
+			return
+		}
+		if pid != 0 {
+			_ = r.Kill()
+			<-r.Exited
+		}
+		err = errors.Join(err, o.close())
+	}()
+	projects, err := h.openMounts(e, o)
+	if err != nil {
+		return r, report, fmt.Errorf("cannot start %s: %w", e.Name, err)
+	}
+	defer closeProjects(projects)
+	far, err := o.sockets()
+	defer closeFiles(far...)
+	if err != nil {
+		return r, report, err
+	}
+	var dirs [3]*os.File
+	for i, path := range []string{h.Home(e.Name), h.at("tmp", string(e.Name), temporary[0]), h.at("tmp", string(e.Name), temporary[1])} {
+		if dirs[i], err = openDir(path); err != nil {
+			return r, report, fmt.Errorf("cannot start %s: %w", e.Name, err)
+		}
+		defer dirs[i].Close()
+	}
+	binary, err := os.Open(h.cfg.Executor)
+	if err != nil {
+		return r, report, fmt.Errorf("cannot read the executor: %w", err)
+	}
+	defer binary.Close()
+	stderr, err := h.stderr(e.Name)
+	if err != nil {
+		return r, report, err
+	}
+	defer stderr.Close()
+	crashpoint.Here("desk.start.prepared")
+	started, err := launch.Start(ctx, launch.Config{
+		Binary: binary,
+		Spec: sandbox.Spec{
+			Mode: sandbox.Rootless, Name: e.Name, User: string(e.Name), IDs: ids(), Shell: shell, Limits: e.Limits, TmpfsBytes: h.tmpfs,
+			Net: sandbox.Net{LowPorts: true},
+		},
+		Peers: far, Home: dirs[0], Tmp: dirs[1], VarTmp: dirs[2], Projects: projects, Log: stderr,
+	})
+	if err != nil {
+		return r, report, fmt.Errorf("cannot start %s without root: %w%s", e.Name, err, rootless.Explain())
+	}
+	crashpoint.Here("desk.start.launched")
+	r, err = broker.Watch(started.Pidfd, brokerapi.Executor{PID: started.PID, BootID: h.bootID})
+	if err != nil {
+		_ = unix.Kill(started.PID, unix.SIGKILL) // our child, not waited for: the pid is still its own
+		_, _ = unix.Wait4(started.PID, nil, 0, nil)
+		return r, report, fmt.Errorf("cannot watch the executor of %s: %w", e.Name, err)
+	}
+	pid = started.PID
+	if r.Executor.StartTime, err = broker.StartTime(pid); err != nil {
+		return r, report, fmt.Errorf("cannot start %s: its executor ended at once: %w", e.Name, err)
+	}
+	if err := started.Report.Err(); err != nil {
+		return r, report, fmt.Errorf("cannot start %s: %w", e.Name, err)
+	}
+	if err := h.guard(e.Name, projects, r); err != nil {
+		return r, report, err
+	}
+	o.report = started.Report
+	h.mu.Lock()
+	h.open[e.Name] = o
+	h.mu.Unlock()
+	return r, started.Report, nil
+}
+
+// CleanUp is part of broker.Effects. The executor has ended.
+func (h *host) CleanUp(_ context.Context, name id.Workspace) error {
+	h.mu.Lock()
+	o := h.open[name]
+	delete(h.open, name)
+	h.mu.Unlock()
+	if o == nil {
+		return rootless.Abandoned(name)
+	}
+	return o.close()
+}
+
+// close removes what was made for an executor that has ended.
+func (o *opened) close() error {
+	closeFiles(o.near...)
+	o.near = nil
+	if o.hold == nil {
+		return nil
+	}
+	return o.hold.Release()
+}
+
+// sockets makes the connections that an executor is started with.
+func (o *opened) sockets() (far []*os.File, err error) {
+	for _, role := range []execapi.Role{execapi.Control, execapi.Spawn} {
+		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return far, fmt.Errorf("cannot make the sockets of the executor: %w", err)
+		}
+		o.near = append(o.near, os.NewFile(uintptr(pair[0]), string(role)))
+		far = append(far, os.NewFile(uintptr(pair[1]), string(role)))
+	}
+	return far, nil
+}
+
+// connect hands out a connection that the executor was started with, once.
+func (h *host) connect(name id.Workspace, role execapi.Role) (*net.UnixConn, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	o := h.open[name]
+	if o == nil {
+		return nil, runtime.ErrNotRunning
+	}
+	for i, f := range o.near {
+		if f == nil || f.Name() != string(role) {
+			continue
+		}
+		o.near[i] = nil
+		defer f.Close()
+		c, err := net.FileConn(f)
+		if err != nil {
+			return nil, err
+		}
+		return c.(*net.UnixConn), nil
+	}
+	return nil, runtime.ErrNotRunning
+}
+
+// maxSaid is how much of what one executor writes to stderr goes into the log.
+const maxSaid = 16 << 10
+
+// stderr gives an executor something to write to that is no file of the host. What it writes
+// is logged, up to a bound; a full pipe does not hold it up.
+func (h *host) stderr(name id.Workspace) (*os.File, error) {
+	r, w, err := os.Pipe() // non-blocking on both ends
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a pipe for the log of %s: %w", name, err)
+	}
+	go func() {
+		defer r.Close()
+		var b [512]byte
+		for said := 0; ; {
+			n, err := r.Read(b[:])
+			if n > 0 && said < maxSaid {
+				said += n
+				h.cfg.Log.Warn("an executor says", "workspace", name, "text", strings.TrimSpace(string(b[:n])))
+			}
+			if err != nil {
+				if !errors.Is(err, io.EOF) {
+					h.cfg.Log.Warn("cannot read what an executor says", "workspace", name, "error", err)
+				}
+				return
+			}
+		}
+	}()
+	return w, nil
+}
+
+// openDir opens a directory of the state, which must be the caller's own.
+func openDir(path string) (*os.File, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+func closeFiles(files ...*os.File) {
+	for _, f := range files {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// mountinfo is the list of an executor's mounts.
+func mountinfo(pid int) string { return filepath.Join("/proc", strconv.Itoa(pid), "mountinfo") }

@@ -1,0 +1,107 @@
+package rootless
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/sandbox/launch"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// Hold is what a workspace that stays has made outside of itself while it runs: the empty
+// directories that protect names in its mounts. It is noted as those of a run are, so that
+// what both protect stays as long as either runs.
+type Hold struct {
+	of   *state
+	name id.Workspace
+}
+
+// NewHold begins a hold. What one of the same name left that was cut off is removed.
+func NewHold(name id.Workspace) (*Hold, error) {
+	s, err := openState()
+	if err != nil {
+		return nil, err
+	}
+	h := &Hold{of: s, name: name}
+	return h, s.alone(func() error {
+		if err := s.forget(name); err != nil {
+			return err
+		}
+		f, err := os.OpenFile(filepath.Join(s.runs(), string(name)), os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return fmt.Errorf("cannot note the mounts: %w", err)
+		}
+		if err := flock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			return errors.Join(fmt.Errorf("cannot note the mounts: %w", err), f.Close())
+		}
+		s.mine = f
+		return nil
+	})
+}
+
+// CheckSource refuses a directory with what carrel keeps in it.
+func CheckSource(path string) error {
+	s, err := openState()
+	if err == nil && s.holds(path) {
+		err = fmt.Errorf("cannot mount %s: carrel's own record is kept in %s; mount a directory beside it: %w", path, s.dir, errdefs.ErrInvalidArgument)
+	}
+	return err
+}
+
+// Open opens the sources and protects the names in them. The caller closes them.
+func (h *Hold) Open(mounts []workspace.Mount) ([]launch.Project, error) {
+	return h.of.openMounts(mounts, h.name)
+}
+
+// Release removes what was made, once nothing of the workspace runs.
+func (h *Hold) Release() error {
+	err := h.of.unplace(h.name)
+	if err == nil {
+		h.of.close()
+	}
+	return err
+}
+
+// Abandoned removes what the hold of a workspace made whose process was ended, and of which
+// nothing runs any more. One that there is not is no error.
+func Abandoned(name id.Workspace) error {
+	s, err := openState()
+	if err != nil {
+		return err
+	}
+	return s.alone(func() error { return s.forget(name) })
+}
+
+// forget is Abandoned, under the lock.
+func (s *state) forget(name id.Workspace) error {
+	all, _, err := s.others()
+	if err != nil {
+		return err
+	}
+	n, there := all[name]
+	if !there {
+		return nil
+	}
+	for _, p := range n.Placed {
+		if !sharedPlace(all, name, p) {
+			p.remove()
+		}
+	}
+	if err := os.Remove(filepath.Join(s.runs(), string(name))); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("cannot forget the mounts of %s: %w", name, err)
+	}
+	return nil
+}
+
+// HostLimits are what a workspace of an ordinary user may use if it asks for nothing: half of
+// this host's memory for each process, and tmpfs bytes for its files on memory.
+func HostLimits() (l workspace.Limits, tmpfs int64, err error) { return hostLimits() }
+
+// Explain says what of this host a workspace without root lacks, for the end of an error.
+func Explain() string { return explain() }

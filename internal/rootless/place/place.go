@@ -1,0 +1,286 @@
+// Package place says where the carrel of one user is: its state, its socket, and the locks
+// by which the command line and the daemon agree on when it starts and ends.
+//
+// It must not start or end anything, and it must not trust a directory that another user
+// could have put there.
+package place
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// maxSocket is how long the path of a Unix socket may be (unix(7)).
+const maxSocket = 107
+
+// Names below the state directory.
+const (
+	socketName = "api.sock"
+	pointer    = "daemon.socket"
+	startLock  = "start.lock"
+	useLock    = "use.lock"
+	serveLock  = "serve.lock"
+	logName    = "daemon.log"
+)
+
+// Place is where a user's carrel is.
+type Place struct {
+	// State is $XDG_STATE_HOME/carrel, what survives a restart.
+	State string
+	// Socket is where the API is served, $XDG_RUNTIME_DIR/carrel/api.sock. Without
+	// XDG_RUNTIME_DIR it is below State.
+	Socket string
+	// Config is the user's configuration file, which need not exist.
+	Config string
+}
+
+// Find returns the place of the calling user, by the XDG Base Directory Specification. It
+// makes nothing.
+func Find() (Place, error) {
+	state, err := base("XDG_STATE_HOME", ".local/state")
+	if err != nil {
+		return Place{}, err
+	}
+	config, err := base("XDG_CONFIG_HOME", ".config")
+	if err != nil {
+		return Place{}, err
+	}
+	p := Place{State: filepath.Join(state, "carrel"), Config: filepath.Join(config, "carrel", "carreld.yaml")}
+	p.Socket = filepath.Join(p.State, "run", socketName)
+	if run := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(run) {
+		p.Socket = filepath.Join(run, "carrel", socketName)
+	}
+	if len(p.Socket) > maxSocket {
+		return p, fmt.Errorf("cannot use %s as a socket: its path is %d bytes long and may be %d; set XDG_RUNTIME_DIR to a shorter directory of yours: %w", p.Socket, len(p.Socket), maxSocket, errdefs.ErrInvalidArgument)
+	}
+	return p, nil
+}
+
+// base is a directory that a variable names, or that is below the home. A relative one is to
+// be ignored (XDG Base Directory Specification).
+func base(variable, below string) (string, error) {
+	if v := os.Getenv(variable); filepath.IsAbs(v) {
+		return filepath.Clean(v), nil
+	}
+	home := os.Getenv("HOME")
+	if !filepath.IsAbs(home) {
+		return "", fmt.Errorf("cannot find your carrel: neither %s nor HOME is an absolute path; set one: %w", variable, errdefs.ErrFailedPrecondition)
+	}
+	return filepath.Join(home, below), nil
+}
+
+// Ensure makes the directories and sees that nobody else has a hand in them.
+func (p Place) Ensure() error {
+	if err := os.MkdirAll(p.State, 0o700); err != nil {
+		return fmt.Errorf("cannot make the state directory: %w; set XDG_STATE_HOME to a directory that you can write", err)
+	}
+	if err := own(p.State, "XDG_STATE_HOME"); err != nil {
+		return err
+	}
+	dir := filepath.Dir(p.Socket)
+	if parent := filepath.Dir(dir); parent != p.State {
+		// The specification has it the user's own with mode 0700. One that somebody else owns,
+		// as after sudo or su, is theirs to put sockets in.
+		if err := own(parent, "XDG_RUNTIME_DIR"); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("cannot make the directory of the socket: %w; set XDG_RUNTIME_DIR to a directory of yours, or unset it", err)
+	}
+	return own(dir, "XDG_RUNTIME_DIR")
+}
+
+// own refuses what is not a directory of the caller's that nobody else can enter. variable is
+// what names another.
+func own(dir, variable string) error {
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return fmt.Errorf("cannot use %s: %w; set %s to a directory of yours, or unset it", dir, err, variable)
+	}
+	why := ""
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+		why = "it is no directory"
+	case st.Uid != uint32(os.Geteuid()):
+		why = fmt.Sprintf("it belongs to uid %d and you are uid %d", st.Uid, os.Geteuid())
+	case st.Mode&0o077 != 0:
+		return fmt.Errorf("cannot use %s: others can enter it (mode %04o); run: chmod 700 %s: %w", dir, st.Mode&0o7777, dir, errdefs.ErrFailedPrecondition)
+	default:
+		return nil
+	}
+	return fmt.Errorf("cannot use %s: %s; set %s to a directory of yours with mode 0700, or unset it: %w", dir, why, variable, errdefs.ErrFailedPrecondition)
+}
+
+// Log is where the daemon's output goes.
+func (p Place) Log() string { return filepath.Join(p.State, logName) }
+
+// Lock is held until Close.
+type Lock struct{ f *os.File }
+
+// Close lets go.
+func (l Lock) Close() { l.f.Close() }
+
+// Starting is held by whoever starts the daemon: of several at once one does, and the others
+// find it started.
+func (p Place) Starting(ctx context.Context) (Lock, error) {
+	return p.lock(ctx, startLock, unix.LOCK_EX)
+}
+
+// Using is held by a client as long as it needs the daemon, from before it looks for it. It
+// waits for one that is ending.
+func (p Place) Using(ctx context.Context) (Lock, error) { return p.lock(ctx, useLock, unix.LOCK_SH) }
+
+// Serving is held by the daemon: there is one for a user.
+func (p Place) Serving(ctx context.Context) (Lock, error) {
+	return p.lock(ctx, serveLock, unix.LOCK_EX)
+}
+
+// Ending is taken by the daemon before it ends for want of use, and never given up: ok says
+// that nobody uses it, and nobody can begin to before it has gone.
+func (p Place) Ending() (l Lock, ok bool, err error) {
+	f, err := p.open(useLock)
+	if err != nil {
+		return Lock{}, false, err
+	}
+	err = flock(f, unix.LOCK_EX|unix.LOCK_NB)
+	if err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return Lock{}, false, nil
+		}
+		return Lock{}, false, err
+	}
+	return Lock{f}, true, nil
+}
+
+func (p Place) open(name string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(p.State, name), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open a lock: %w", err)
+	}
+	return f, nil
+}
+
+// lockPause is how often a lock is tried that another holds. A wait in the kernel could not
+// be cut off.
+const lockPause = 10 * time.Millisecond
+
+func (p Place) lock(ctx context.Context, name string, how int) (Lock, error) {
+	f, err := p.open(name)
+	if err != nil {
+		return Lock{}, err
+	}
+	t := time.NewTicker(lockPause)
+	defer t.Stop()
+	for {
+		err := flock(f, how|unix.LOCK_NB)
+		if err == nil {
+			return Lock{f}, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			f.Close()
+			return Lock{}, fmt.Errorf("cannot lock %s: %w", f.Name(), err)
+		}
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			f.Close()
+			return Lock{}, fmt.Errorf("cannot go on: your carrel is starting or ending, and %s is held: %w", f.Name(), context.Cause(ctx))
+		}
+	}
+}
+
+func flock(f *os.File, how int) error {
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	cerr := rc.Control(func(fd uintptr) {
+		for {
+			if err = unix.Flock(int(fd), how); !errors.Is(err, unix.EINTR) {
+				return
+			}
+		}
+	})
+	return errors.Join(cerr, err)
+}
+
+// Publish says where the daemon serves. It is for those whose XDG_RUNTIME_DIR is another, as
+// in a job of cron.
+func (p Place) Publish() error {
+	path := filepath.Join(p.State, pointer)
+	next := path + ".new"
+	if err := os.WriteFile(next, []byte(p.Socket), 0o600); err != nil {
+		return fmt.Errorf("cannot say where the daemon serves: %w", err)
+	}
+	if err := os.Rename(next, path); err != nil {
+		return fmt.Errorf("cannot say where the daemon serves: %w", err)
+	}
+	return nil
+}
+
+// Answers returns the socket at which a daemon of this user accepts connections, "" if there
+// is none.
+func (p Place) Answers(ctx context.Context) (string, error) {
+	c, err := p.connect(ctx)
+	if c == nil {
+		return "", err
+	}
+	defer c.Close()
+	return c.RemoteAddr().String(), nil
+}
+
+// Daemon returns the pid of the daemon, 0 if there is none.
+func (p Place) Daemon(ctx context.Context) (int, error) {
+	c, err := p.connect(ctx)
+	if c == nil {
+		return 0, err
+	}
+	defer c.Close()
+	rc, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var cred *unix.Ucred
+	// Of whoever listens (unix(7)).
+	cerr := rc.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err := errors.Join(cerr, err); err != nil {
+		return 0, fmt.Errorf("cannot tell who serves at %s: %w", c.RemoteAddr(), err)
+	}
+	if cred.Uid != uint32(os.Geteuid()) || cred.Pid <= 1 {
+		return 0, fmt.Errorf("cannot trust who serves at %s: it is process %d of uid %d: %w", c.RemoteAddr(), cred.Pid, cred.Uid, errdefs.ErrPermissionDenied)
+	}
+	return int(cred.Pid), nil
+}
+
+// connect connects to the daemon of this user; without an error and a connection there is
+// none.
+func (p Place) connect(ctx context.Context) (*net.UnixConn, error) {
+	places := []string{p.Socket}
+	if b, err := os.ReadFile(filepath.Join(p.State, pointer)); err == nil {
+		if other := string(b); other != p.Socket && filepath.IsAbs(other) && !strings.Contains(other, "\x00") && own(filepath.Dir(other), "") == nil {
+			places = append(places, other)
+		}
+	}
+	for _, at := range places {
+		c, err := new(net.Dialer).DialContext(ctx, "unix", at)
+		if err == nil {
+			return c.(*net.UnixConn), nil
+		}
+		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ECONNREFUSED) {
+			return nil, fmt.Errorf("cannot reach your carrel at %s: %w", at, err)
+		}
+	}
+	return nil, nil //nolint:nilnil // as the comment says
+}

@@ -1,0 +1,526 @@
+package rootless_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// carrel is a command of the carrel of u's own, which starts by itself and ends with the test.
+func (u *user) carrel(args ...string) result {
+	u.t.Helper()
+	return finish(u.own(args...), "")
+}
+
+func (u *user) own(args ...string) *exec.Cmd {
+	return u.command("", filepath.Join(programs, "carrel"), append([]string{"--rootless"}, args...)...)
+}
+
+// must is carrel that has to succeed; it returns what it said, without the last newline.
+func (u *user) must(args ...string) string {
+	u.t.Helper()
+	r := u.carrel(args...)
+	if r.code != 0 {
+		u.t.Fatalf("carrel %v: %+v\n%s", args, r, u.log())
+	}
+	return strings.TrimSuffix(r.out, "\n")
+}
+
+func (u *user) log() string {
+	b, _ := os.ReadFile(filepath.Join(u.home, ".local/state/carrel/daemon.log"))
+	return string(b)
+}
+
+// newOwner is newUser with a daemon of its own to be, which ends before the home goes.
+func newOwner(t *testing.T) *user {
+	u := newUser(t)
+	t.Cleanup(func() {
+		c := exec.Command(filepath.Join(programs, "carrel"), "--rootless", "down")
+		c.Env, c.Dir = u.env, "/"
+		if os.Geteuid() == 0 {
+			c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: u.id, Gid: u.id}}
+		}
+		if out, err := c.CombinedOutput(); err != nil && !t.Failed() {
+			t.Errorf("down: %v\n%s", err, out)
+		}
+	})
+	return u
+}
+
+// configure writes the user's configuration of the daemon.
+func (u *user) configure(text string) {
+	u.t.Helper()
+	c := u.command("", "/bin/sh", "-c", "mkdir -p .config/carrel && cat > .config/carrel/carreld.yaml")
+	if r := finish(c, text); r.code != 0 {
+		u.t.Fatalf("%+v", r)
+	}
+}
+
+// daemon is the pid of u's daemon, found by who listens.
+func (u *user) daemon() int {
+	u.t.Helper()
+	c, err := net.Dial("unix", filepath.Join(u.home, ".local/state/carrel/run/api.sock"))
+	if err != nil {
+		return 0
+	}
+	defer c.Close()
+	rc, err := c.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	var cred *unix.Ucred
+	if cerr := rc.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); cerr != nil || err != nil {
+		u.t.Fatal(cerr, err)
+	}
+	return int(cred.Pid)
+}
+
+// gone waits for the end of processes.
+func gone(t *testing.T, pids ...int) {
+	t.Helper()
+	for _, pid := range pids {
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			continue
+		}
+		if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 20_000); n != 1 {
+			t.Errorf("process %d lives on: %v", pid, err)
+		}
+		unix.Close(fd)
+	}
+}
+
+// until asks again until ok.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(20 * time.Second); !ok(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatal("in vain: ", what)
+		}
+	}
+}
+
+// The same words as with root.
+func TestOwnWords(t *testing.T) {
+	u := newOwner(t)
+	name := u.must("create", "demo")
+	if !regexp.MustCompile(`^ws-[0-9a-f]{8}$`).MatchString(name) {
+		t.Errorf("name %q", name)
+	}
+	if r := u.carrel("create", "demo"); r.code != 0 || strings.TrimSpace(r.out) != name {
+		t.Errorf("a second create: %+v", r)
+	}
+	if got := u.must("exec", "demo", "--", "sh", "-c", "echo kept > f; id -u; pwd"); got != fmt.Sprintf("%d\n/home/%s", u.id, name) {
+		t.Errorf("exec: %q", got)
+	}
+	if r := u.carrel("exec", "demo", "--", "sh", "-c", "echo out; echo err >&2; exit 9"); r.code != 9 || r.out != "out\n" || r.err != "err\n" {
+		t.Errorf("%+v", r)
+	}
+	if r := u.carrel("exec", "demo", "--", "no-such-program"); r.code != 127 {
+		t.Errorf("%+v", r)
+	}
+	if r := finish(u.own("exec", "-i", "demo", "--", "cat"), "typed"); r.out != "typed" {
+		t.Errorf("%+v", r)
+	}
+	if got := u.must("ls", "-q"); got != name {
+		t.Errorf("ls: %q", got)
+	}
+
+	// Several at once, told apart without control groups.
+	server := u.must("exec", "--detach", "demo", "--", "sh", "-c", "echo up; sleep 600 & sleep 600")
+	until(t, "output", func() bool { return u.must("logs", "demo", server) == "up" })
+	if got := u.must("exec", "demo", "--", "sh", "-c", "sleep 601 & echo left"); got != "left" {
+		t.Errorf("%q", got)
+	}
+	if got := u.must("exec", "demo", "--", "sh", "-c", "ps -eo args= | grep -c '^sleep'"); got != "2" {
+		t.Errorf("%s processes of the detached command and of what another left", got)
+	}
+	var ps []struct {
+		ID        string `json:"command_id"`
+		Processes int    `json:"processes"`
+	}
+	if err := json.Unmarshal([]byte(u.must("ps", "-o", "json", "demo")), &ps); err != nil || len(ps) != 1 || ps[0].ID != server || ps[0].Processes != 3 {
+		t.Errorf("ps: %+v, %v", ps, err)
+	}
+	attached := u.own("attach", "demo", server)
+	out, err := attached.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := attached.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line := make([]byte, 3)
+	if _, err := out.Read(line); err != nil || string(line) != "up\n" {
+		t.Errorf("attach: %q, %v", line, err)
+	}
+	u.must("kill", "demo", server)
+	if err := attached.Wait(); err == nil || attached.ProcessState.ExitCode() != 143 {
+		t.Errorf("attach ended with %v", err)
+	}
+	u.must("exec", "demo", "--", "true")
+	if got := u.must("exec", "demo", "--", "sh", "-c", "ps -eo args= | grep -c '^sleep' || true"); got != "0" {
+		t.Errorf("%s processes are left", got)
+	}
+
+	u.must("stop", "demo")
+	if got := u.must("ls"); !strings.Contains(got, "stopped") {
+		t.Errorf("%s", got)
+	}
+	u.must("start", "demo")
+	if got := u.must("exec", "demo", "--", "cat", "f"); got != "kept" {
+		t.Errorf("%q", got)
+	}
+	if got := u.must("inspect", "demo"); !strings.Contains(got, "RLIMIT_NPROC") {
+		t.Errorf("the report does not name what stands for the limits:\n%s", got)
+	}
+	u.must("top", "--help")
+	var chat string
+	if chat = u.must("create", "--profile", "chat", "talk"); !strings.HasPrefix(chat, "chat-") {
+		t.Errorf("%q", chat)
+	}
+	if got := u.must("exec", "talk", "--", "git", "log", "--oneline"); !strings.Contains(got, " ") {
+		t.Errorf("the chat's repository: %q", got)
+	}
+	archive := u.must("archive", "create", "demo")
+	u.must("destroy", "--purge", "demo", "talk")
+	if _, err := os.Stat(filepath.Join(u.home, ".local/state/carrel/homes", name)); !os.IsNotExist(err) {
+		t.Errorf("the home is still there: %v", err)
+	}
+	u.must("restore", archive)
+	if got := u.must("exec", "demo", "--", "cat", "f"); got != "kept" {
+		t.Errorf("restored: %q", got)
+	}
+	u.must("destroy", "demo")
+	if got := u.must("ls", "--retained"); !strings.Contains(got, ".local/state/carrel/retained/") {
+		t.Errorf("%s", got)
+	}
+	if got := u.must("audit", "verify"); !strings.HasPrefix(got, "ok: ") {
+		t.Errorf("%s", got)
+	}
+	if got := u.must("audit", "show", "--last", "1000"); strings.Count(got, " intent ") != strings.Count(got, " outcome ") || !strings.Contains(got, "command.exec cat f") {
+		t.Errorf("the record:\n%s", got)
+	}
+}
+
+// What cannot be had is refused, with the reason and what to do, and leaves nothing.
+func TestOwnRefuses(t *testing.T) {
+	u := newOwner(t)
+	u.must("create", "demo")
+	u.sh("mkdir tmp/closed; chmod 0 tmp/closed; ln -s project link")
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"pause", "demo"}, "none is delegated"},
+		{[]string{"update", "--memory", "2GiB", "demo"}, "stop it first"},
+		{[]string{"create", "--disk", "1GiB", "disk"}, "takes root to mount"},
+		{[]string{"create", "-v", "tmp/closed:/mnt/x", "closed"}, "may not open it"},
+		{[]string{"create", "-v", ".local/state/carrel:/mnt/x", "state"}, "record is kept"},
+		{[]string{"--host", "unix:///x", "ls"}, "--rootless together"},
+		{[]string{"up"}, "root"},
+	} {
+		r := u.carrel(c.args...)
+		if r.code == 0 || !strings.Contains(r.err, c.want) {
+			t.Errorf("%v: %+v", c.args, r)
+		}
+	}
+	if got := u.must("exec", "demo", "--", "echo", "on"); got != "on" {
+		t.Errorf("after a refused pause: %q", got)
+	}
+	if got := u.must("ls"); strings.Count(got, "\n") != 1 {
+		t.Errorf("left:\n%s", got)
+	}
+	if got := u.must("version", "-o", "json"); !strings.Contains(got, `"own": true`) || !strings.Contains(got, "api.sock") {
+		t.Errorf("%s", got)
+	}
+	u.must("stop", "demo")
+	u.must("update", "--memory", "2GiB", "demo")
+}
+
+// Mounts protect what the host would run, and give it back.
+func TestOwnMounts(t *testing.T) {
+	u := newOwner(t)
+	u.must("create", "-v", "project:/workspace", "one")
+	u.must("create", "-v", "project:/mnt/p:ro", "-v", "project:/workspace", "two")
+	if r := u.carrel("exec", "one", "--", "sh", "-c", "cd /workspace; touch f; stat -c %u f; touch .git/hooks/x .claude/x"); !strings.HasPrefix(r.out, fmt.Sprint(u.id)) || strings.Count(r.err, "Read-only") != 2 {
+		t.Errorf("%+v", r)
+	}
+	if got := u.sh("ls -A project").out; !strings.Contains(got, ".claude\n") {
+		t.Errorf("%q", got)
+	}
+	u.must("stop", "one")
+	if got := u.sh("ls -A project").out; !strings.Contains(got, ".claude\n") {
+		t.Errorf("the other still runs: %q", got)
+	}
+	// Whoever removes on the host what protects a name ends the workspace.
+	u.sh("rmdir project/.claude")
+	until(t, "the workspace to be ended", func() bool { return strings.Count(u.must("ls"), "stopped") == 2 })
+	if got := u.sh("ls -A project").out; got != ".git\nf\n" {
+		t.Errorf("left: %q", got)
+	}
+	// Another directory in its place is not what was granted.
+	u.sh("mv project gone; mkdir project")
+	if r := u.carrel("start", "one"); r.code == 0 || !strings.Contains(r.err, "another directory") {
+		t.Errorf("%+v", r)
+	}
+	if got := u.sh("ls -A project").out; got != "" {
+		t.Errorf("left by a failed start: %q", got)
+	}
+	u.sh("rmdir project; mv gone project")
+	u.must("start", "one")
+	// Killed, its daemon leaves the names; the next one removes them.
+	pid := u.daemon()
+	_ = unix.Kill(pid, unix.SIGKILL)
+	gone(t, pid)
+	u.must("ls")
+	if got := u.sh("ls -A project").out; got != ".git\nf\n" {
+		t.Errorf("left after a kill: %q", got)
+	}
+}
+
+// Ten command lines at once start one daemon, which their end does not end.
+func TestOwnStartedOnce(t *testing.T) {
+	u := newOwner(t)
+	results := make(chan result, 10)
+	for i := range 10 {
+		go func() { results <- u.carrel("create", "k"+strconv.Itoa(i)) }()
+	}
+	for range 10 {
+		if r := <-results; r.code != 0 {
+			t.Errorf("%+v", r)
+		}
+	}
+	if got := strings.Count(u.must("ls"), "\n"); got != 10 {
+		t.Errorf("%d workspaces", got)
+	}
+	if got := strings.Count(u.log(), "msg=serving"); got != 1 {
+		t.Errorf("%d daemons served:\n%s", got, u.log())
+	}
+	pid := u.daemon()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if f := strings.Fields(string(b)); err != nil || len(f) < 6 || f[5] != strconv.Itoa(pid) {
+		t.Errorf("the daemon leads no session of its own: %s, %v", b, err)
+	}
+}
+
+// A daemon that nobody needs ends, and whoever comes at that moment finds it or the next.
+func TestOwnIdle(t *testing.T) {
+	u := newOwner(t)
+	u.configure("idle_exit: 300ms\nidle_timeout: 1s\n")
+	u.must("create", "demo")
+	pid := u.daemon()
+	if pid == 0 {
+		t.Fatal("no daemon")
+	}
+	gone(t, pid) // the workspace is stopped first, with nothing in it
+	if left := u.processes(); os.Geteuid() == 0 && len(left) > 0 {
+		t.Errorf("processes %v are left", left)
+	}
+	server := u.must("exec", "--detach", "demo", "--", "sleep", "600")
+	pid = u.daemon()
+	if got := u.must("ps", "demo"); !strings.Contains(got, server) {
+		t.Errorf("%s", got)
+	}
+	// A command keeps it, idle as it looks; its end lets it go.
+	u.must("kill", "demo", server)
+	u.must("stop", "demo")
+	gone(t, pid)
+	// In step with its end.
+	for range 15 {
+		if u.must("ls", "-q") == "" {
+			t.Error("no workspace")
+		}
+		if pid := u.daemon(); pid != 0 {
+			gone(t, pid)
+		}
+	}
+	starts := strings.Count(u.log(), "msg=serving")
+	if starts < 10 {
+		t.Errorf("%d starts", starts)
+	}
+	if strings.Contains(u.log(), "level=ERROR") {
+		t.Error(u.log())
+	}
+}
+
+// A daemon that is killed takes what ran with it; the next command starts another, which
+// says what was lost.
+func TestOwnKilled(t *testing.T) {
+	u := newOwner(t)
+	u.must("create", "demo")
+	u.must("exec", "demo", "--", "sh", "-c", "echo kept > f")
+	c := u.own("exec", "demo", "--", "sh", "-c", "(setsid sleep 600 &) ; echo here; sleep 600")
+	var stderr bytes.Buffer
+	c.Stderr = &stderr
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
+	var all []int
+	if os.Geteuid() == 0 {
+		for _, pid := range u.processes() {
+			if pid != c.Process.Pid {
+				all = append(all, pid)
+			}
+		}
+		if len(all) < 4 {
+			t.Errorf("processes %v", all)
+		}
+	}
+	_ = unix.Kill(u.daemon(), unix.SIGKILL)
+	gone(t, all...)
+	if err := c.Wait(); err == nil || c.ProcessState.ExitCode() != 125 {
+		t.Errorf("exec: %v: %s", err, stderr.String())
+	}
+	if got := u.must("ls"); !strings.Contains(got, "stopped") {
+		t.Errorf("%s", got)
+	}
+	if got := u.must("exec", "demo", "--", "cat", "f"); got != "kept" {
+		t.Errorf("%q", got)
+	}
+	if got := u.must("audit", "show", "--last", "100"); !strings.Contains(got, "interrupted") {
+		t.Errorf("the record does not say what broke off:\n%s", got)
+	}
+}
+
+// Two users beside each other, and neither's carrel is the other's to reach.
+func TestOwnNeighbours(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a second user takes root")
+	}
+	u, v := newOwner(t), newUser(t)
+	v.id = testID + 1
+	if err := os.Chown(v.home, int(v.id), int(v.id)); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("chown", "-R", fmt.Sprint(v.id), v.home).CombinedOutput(); err != nil {
+		t.Fatalf("%s", out)
+	}
+	t.Cleanup(func() { v.t = t; c := v.own("down"); c.Cancel = nil; _ = c.Run() })
+	u.must("create", "mine")
+	if got := v.must("ls", "-q"); got != "" {
+		t.Errorf("another's workspaces: %q", got)
+	}
+	socket := filepath.Join(u.home, ".local/state/carrel/run/api.sock")
+	c := v.command("", filepath.Join(programs, "carrel"), "--host", "unix://"+socket, "ls")
+	if r := finish(c, ""); r.code == 0 || !strings.Contains(r.err, "may not use it") {
+		t.Errorf("%+v", r)
+	}
+	// Even with every door open.
+	for _, dir := range []string{u.home, u.home + "/.local", u.home + "/.local/state", u.home + "/.local/state/carrel", u.home + "/.local/state/carrel/run"} {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(socket, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	c = v.command("", filepath.Join(programs, "carrel"), "--host", "unix://"+socket, "ls")
+	if r := finish(c, ""); r.code == 0 || !strings.Contains(r.err, "who is calling") {
+		t.Errorf("%+v", r)
+	}
+	if r := u.carrel("ls"); r.code == 0 || !strings.Contains(r.err, "chmod 700") {
+		t.Errorf("a state directory open to others is used: %+v", r)
+	}
+	for _, dir := range []string{"", "/run"} {
+		if err := os.Chmod(u.home+"/.local/state/carrel"+dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	u.must("ls")
+}
+
+// Where the socket lies must be the caller's own.
+func TestOwnPlaces(t *testing.T) {
+	u := newOwner(t)
+	u.sh("mkdir -m 700 run; mkdir -m 755 open; mkdir -m 700 odd; mkdir odd/carrel; chmod 777 odd/carrel; ln -s run linked; touch file; mkdir -m 700 into; ln -s ../run into/carrel; mkdir -p -m 700 " + u.home + "/" + strings.Repeat("l", 100))
+	foreign := filepath.Join(u.home, "foreign")
+	if os.Geteuid() == 0 {
+		if err := os.Mkdir(foreign, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(filepath.Join(u.home, "mine", "carrel"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chown(filepath.Join(u.home, "mine"), int(u.id), int(u.id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at := func(run string, args ...string) result {
+		c := u.own(args...)
+		c.Env = append(c.Env, "XDG_RUNTIME_DIR="+run)
+		return finish(c, "")
+	}
+	for run, want := range map[string]string{
+		foreign:                                    "belongs to uid 0",
+		filepath.Join(u.home, "mine"):              "belongs to uid 0",
+		filepath.Join(u.home, "open"):              "others can enter it",
+		filepath.Join(u.home, "odd"):               "others can enter it",
+		filepath.Join(u.home, "linked"):            "no directory",
+		filepath.Join(u.home, "into"):              "no directory",
+		filepath.Join(u.home, "file"):              "no directory",
+		filepath.Join(u.home, "absent"):            "no such file",
+		u.home + "/" + strings.Repeat("l", 100):    "bytes long",
+		"/tmp":                                     "XDG_RUNTIME_DIR",
+		filepath.Join(u.home, "run") + "\n/absent": "XDG_RUNTIME_DIR",
+	} {
+		if os.Geteuid() != 0 && strings.HasPrefix(want, "belongs") {
+			continue
+		}
+		if r := at(run, "ls"); r.code == 0 || !strings.Contains(r.err, want) {
+			t.Errorf("%q: %+v", run, r)
+		}
+	}
+	if strings.Contains(u.log(), "serving") {
+		t.Error("a daemon was started")
+	}
+	// A relative one is ignored, as the specification has it; and one daemon is found from
+	// everywhere.
+	run := filepath.Join(u.home, "run")
+	if r := at(run, "create", "demo"); r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	if _, err := os.Stat(run + "/carrel/api.sock"); err != nil {
+		t.Error(err)
+	}
+	for _, other := range []string{"", "run", "../../run"} {
+		if r := at(other, "ls", "-q"); r.code != 0 || !strings.HasPrefix(r.out, "ws-") {
+			t.Errorf("%q: %+v", other, r)
+		}
+	}
+	if got := strings.Count(u.log(), "msg=serving"); got != 1 {
+		t.Errorf("%d daemons", got)
+	}
+	// What a daemon says at its start reaches whoever caused it.
+	u.must("down")
+	u.configure("data_dir: /elsewhere\n")
+	if r := u.carrel("ls"); r.code == 0 || !strings.Contains(r.err, "the setting data_dir is not for a carrel of one user") {
+		t.Errorf("%+v", r)
+	}
+	u.configure("idle_exit: soon\n")
+	if r := u.carrel("ls"); r.code == 0 || !strings.Contains(r.err, "carreld.yaml:1:12") {
+		t.Errorf("%+v", r)
+	}
+	u.configure("")
+}
