@@ -60,7 +60,9 @@ func pointsIn(t *testing.T, path string, text any) (points, bad []string) {
 		}
 		name, err := strconv.Unquote(lit.Value)
 		must(t, err)
-		points = append(points, name)
+		if !strings.HasPrefix(name, "desk.") { // test/rootless has those
+			points = append(points, name)
+		}
 		return true
 	})
 	return points, bad
