@@ -43,6 +43,7 @@ var tiers = []deps.Tier{
 	{Name: "pollfd", Level: 3},
 	{Name: "relay", Level: 3, With: []string{"pollfd"}},
 	{Name: "thread", Level: 3},
+	{Name: "webhook", Level: 3},
 	{Name: "sealed", Level: 3},
 	{Name: "execapi", Level: 3},
 	{Name: "brokerapi", Level: 3},
