@@ -21,6 +21,10 @@ func (p *peers) others(b *bench) []measure.Contestant {
 		name string
 		argv []string
 	}{
+		{"setpriv", []string{"setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups", "--no-new-privs", command}},
+		{"unshare, 5 namespaces", []string{"unshare", "--mount", "--pid", "--ipc", "--uts", "--net", "--fork", command}},
+		{"runuser -u nobody", []string{"runuser", "-u", "nobody", "--", command}},
+		{"su nobody", []string{"su", "-s", "/bin/sh", "nobody", "-c", command}},
 		{"sudo -u nobody", []string{"sudo", "-n", "-u", "nobody", command}},
 		{"firejail", []string{"firejail", "--quiet", "--noprofile", command}},
 	} {
