@@ -36,7 +36,8 @@ type peers struct {
 type ociRuntime struct {
 	name      string
 	path      string
-	state     string // its --root
+	global    []string // options before the command, beside --root and --log
+	state     string   // its --root
 	bundle    string
 	container string
 	// enter makes the calling thread ready to run it; nil if any thread is.
@@ -73,10 +74,13 @@ func findPeers(b *bench, o options) *peers {
 		}
 	}
 	p := &peers{users: newUsers(b)}
-	for _, x := range packages {
+	for _, x := range append(slices.Clone(packages), debian{"runsc", "of gVisor, see test/bench/gvisor.go"}) {
 		path, err := exec.LookPath(x.program)
+		if x.program == "runsc" {
+			path, err = gvisor(b, o)
+		}
 		if err != nil {
-			b.Miss(x.program, fmt.Errorf("%w; install it with: apt-get install %s", err, x.pkg))
+			b.Miss(x.program, fmt.Errorf("%w; it is in the package %s", err, x.pkg))
 			continue
 		}
 		if out, err := exec.CommandContext(b.ctx, path, "--version").Output(); err == nil {
@@ -88,6 +92,9 @@ func findPeers(b *bench, o options) *peers {
 			continue
 		}
 		r := &ociRuntime{name: x.program, path: path, state: filepath.Join(b.dir, x.program), bundle: filepath.Join(b.dir, x.program+"-bundle")}
+		if x.program == "runsc" {
+			r.global = gvisorOptions
+		}
 		if err := r.prepare(b); err != nil {
 			b.Miss(x.program, err)
 			continue
@@ -142,7 +149,7 @@ func (p *peers) beside() []measure.Contestant {
 		out = append(out, program(report.Bwrap, nil, nil, p.bwrap, "--unshare-all", "--ro-bind", "/", "/", command))
 	}
 	for _, r := range p.oci {
-		out = append(out, program(r.name+" exec", nil, r.enter, r.path, "--root", r.state, "exec", r.container, command))
+		out = append(out, program(r.name+" exec", nil, r.enter, append(r.argv(), "exec", r.container, command)...))
 	}
 	return out
 }
@@ -183,6 +190,9 @@ func (r *ociRuntime) makeBundle(ctx context.Context) error {
 		return err
 	}
 	c := exec.CommandContext(ctx, r.path, "spec")
+	if r.global != nil {
+		c.Args = append(c.Args, "--", command) // runsc asks for one
+	}
 	c.Dir = r.bundle
 	if out, err := c.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, lastLine(out))
@@ -226,6 +236,11 @@ func (r *ociRuntime) runDetached(name string) error {
 	return r.do("run", "--detach", "--bundle", r.bundle, name)
 }
 
+// argv is the runtime with its own options.
+func (r *ociRuntime) argv() []string {
+	return append([]string{r.path, "--root", r.state}, r.global...)
+}
+
 func (r *ociRuntime) remove(name string) error { return r.do("delete", "--force", name) }
 
 // do runs the runtime on a thread that is ready for it.
@@ -249,7 +264,7 @@ func (r *ociRuntime) do(args ...string) error {
 // it says goes to a file.
 func (r *ociRuntime) here(args ...string) error {
 	log := filepath.Join(r.bundle, "log")
-	c := exec.CommandContext(context.Background(), r.path, append([]string{"--root", r.state, "--log", log}, args...)...)
+	c := exec.CommandContext(context.Background(), r.path, slices.Concat(r.argv()[1:], []string{"--log", log}, args)...)
 	if err := c.Run(); err != nil {
 		said, _ := os.ReadFile(log) // the error stands without it
 		return fmt.Errorf("%s %s: %w: %s", r.name, args[0], err, lastLine(said))
