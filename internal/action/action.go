@@ -54,6 +54,20 @@ const (
 	Resize   Kind = "command.resize"
 	Audit    Kind = "audit.read"
 	Mended   Kind = "daemon.mended"
+	List     Kind = "workspace.list"
+	Archives Kind = "archive.list"
+	Version  Kind = "daemon.version"
+	WhoAmI   Kind = "principal.whoami"
+	// Login is who comes with a token: its first request of a connection, or a refused one.
+	Login Kind = "login"
+
+	ListTokens Kind = "token.list"
+)
+
+// The kinds about tokens that change what is kept.
+const (
+	CreateToken Kind = "token.create"
+	RevokeToken Kind = "token.revoke"
 )
 
 // Action is one thing to be done. Fields that a kind does not use stay empty.
@@ -92,6 +106,9 @@ type Action struct {
 	Mounts json.RawMessage `json:"mounts,omitempty"`
 	// Accept are the controls that it may run without.
 	Accept []string `json:"accept,omitempty"`
+	// Token is the canonical JSON of the token that is wanted, or the id of the one that it
+	// is about.
+	Token json.RawMessage `json:"token,omitempty"`
 }
 
 // Canonical returns the action's canonical bytes: JSON with the fields in the

@@ -1,5 +1,6 @@
-// Package principal says who asks. It holds the facts about a caller that
-// decisions rest on, and the one rule on who may reach whose workspace.
+// Package principal says who asks and what they may do. It holds the facts about a
+// caller that decisions rest on, the table of roles, and the one rule on who may reach
+// whose workspace.
 //
 // It is pure: it must not look up users, read sockets or know the clock.
 // Package authn turns a connection into a Principal.
@@ -7,13 +8,16 @@ package principal
 
 import "strconv"
 
-// Kind tells people from the daemon's own actions.
+// Kind tells people, programs and the daemon's own actions apart.
 type Kind string
 
-// The kinds of principal there are so far. Tokens come with the gate's issue.
+// The kinds of principal.
 const (
 	// User is a Unix user known by the peer credentials of its socket.
 	User Kind = "user"
+	// Token is who holds an opaque token. It counts as a program: what it asks for was
+	// not typed by a person here.
+	Token Kind = "token"
 	// System is the daemon acting on its own: start-up recovery, time-outs.
 	System Kind = "system"
 )
@@ -24,39 +28,98 @@ type Principal struct {
 	// UID and GID are the Unix ids of a User, as the kernel reported them when
 	// the connection was made.
 	UID, GID uint32
-	// Admin is set for root and for members of the carrel group: they reach
-	// every workspace.
+	// Admin is set for root and for members of the carrel group: they have the role
+	// admin, and all other users operator.
 	Admin bool
+	// Grant is what a Token was made with, nil for the other kinds.
+	Grant *Grant
+}
+
+// Grant is what a token gives to who holds it.
+type Grant struct {
+	// ID names the token.
+	ID string
+	// Owner is whose workspaces it is about, as OwnerOf writes it.
+	Owner string
+	Roles Roles
+	// Scope narrows the workspaces; nil is all of the owner's.
+	Scope Scope
 }
 
 // Self is the daemon itself.
 func Self() Principal { return Principal{Kind: System} }
 
-// String is the form used in records and as the owner of a workspace:
-// "uid:1000" or "system".
+// String is the form used in records and approvals: "uid:1000", "token:0123456789ab" or
+// "system". Of a token, Owner says whose it is.
 func (p Principal) String() string {
-	switch p.Kind {
-	case User:
+	switch {
+	case p.Kind == User:
 		return OwnerOf(p.UID)
-	case System:
+	case p.Kind == Token && p.Grant != nil:
+		return "token:" + p.Grant.ID
+	case p.Kind == System:
 		return "system"
 	default:
 		return "nobody"
 	}
 }
 
+// Owner is to whom belongs what p makes: a token makes it for its owner.
+func (p Principal) Owner() string {
+	if p.Kind == Token && p.Grant != nil {
+		return p.Grant.Owner
+	}
+	return p.String()
+}
+
 // OwnerOf is the owner string of the Unix user uid.
 func OwnerOf(uid uint32) string { return "uid:" + strconv.FormatUint(uint64(uid), 10) }
 
-// MayReach is the one rule on ownership: the daemon itself, root, members of
-// the carrel group, and the owner reach a workspace; nobody else does.
-func (p Principal) MayReach(owner string) bool {
-	switch p.Kind {
-	case System:
-		return true
-	case User:
-		return p.UID == 0 || p.Admin || owner == p.String()
+// Can reports whether p may do what the permission is for, at all. Where and with whose is
+// for MayReach to say.
+func (p Principal) Can(need Permission) bool {
+	return need != 0 && p.Permissions()&need == need
+}
+
+// Permissions are all that p has.
+func (p Principal) Permissions() Permission {
+	switch {
+	case p.Kind == System:
+		return everything
+	case p.Kind == User && (p.Admin || p.UID == 0):
+		return Roles(Admin).Permissions()
+	case p.Kind == User:
+		return Roles(Operator).Permissions()
+	case p.Kind == Token && p.Grant != nil:
+		return p.Grant.Roles.Permissions()
 	default:
+		return 0
+	}
+}
+
+// RolesOf are the roles that p has; the system has none, and may do everything.
+func (p Principal) RolesOf() Roles {
+	switch {
+	case p.Kind == User && (p.Admin || p.UID == 0):
+		return Roles(Admin)
+	case p.Kind == User:
+		return Roles(Operator)
+	case p.Kind == Token && p.Grant != nil:
+		return p.Grant.Roles
+	default:
+		return 0
+	}
+}
+
+// MayReach is the one rule on ownership: a workspace is reached by its owner, by tokens of
+// its owner, and by who has the permission Any: the daemon itself, root, members of the
+// carrel group, and tokens with the role admin.
+//
+// names are what the workspace is called: its key, then its derived name. A token with a
+// scope reaches only what that names; without names, nothing.
+func (p Principal) MayReach(owner string, names ...string) bool {
+	if p.Kind == Token && p.Grant != nil && p.Grant.Scope != nil && !p.Grant.Scope.Names(names...) {
 		return false
 	}
+	return p.Can(Any) || p.Can(Known) && owner == p.Owner()
 }

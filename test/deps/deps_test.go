@@ -25,6 +25,7 @@ var tiers = []deps.Tier{
 	{Name: "fault", Level: 0},
 	{Name: "build", Level: 0},
 	{Name: "crashpoint", Level: 0},
+	{Name: "token", Level: 0},
 
 	{Name: "principal", Level: 1},
 	{Name: "workspace", Level: 1},
