@@ -21,3 +21,12 @@ func Pragma(t *testing.T, s *Store, name string) string {
 
 // SetClock has the store tell the time by another clock.
 func (s *Store) SetClock(now func() time.Time) { s.clock = now }
+
+// LoadTokens reads the tokens anew, as Open does, by the clock that was set.
+func (s *Store) LoadTokens(t *testing.T) {
+	t.Helper()
+	clear(s.tokens)
+	if err := s.loadTokens(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}

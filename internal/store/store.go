@@ -1,5 +1,6 @@
 // Package store keeps what the daemon must not forget: which workspaces there
-// are, whose they are, and how far an operation on one had come. It is a SQLite
+// are, whose they are, how far an operation on one had come, and which tokens
+// were made. It is a SQLite
 // database with one connection; every change is durable when its method returns.
 //
 // Living workspaces are also held in memory, and lookups are answered from
@@ -31,6 +32,7 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -69,6 +71,7 @@ type Store struct {
 	mu     sync.RWMutex
 	byName map[id.Workspace]Workspace // living ones
 	byKey  map[id.Key]id.Workspace
+	tokens map[string]principal.Issued // by id
 }
 
 // Open opens the database at path and brings its schema up to date; a missing
@@ -95,7 +98,7 @@ func Open(ctx context.Context, path string) (*Store, error) {
 		return nil, fmt.Errorf("cannot open the database %s: %w", path, err)
 	}
 	db.SetMaxOpenConns(1)
-	s := &Store{db: db, clock: time.Now, byName: make(map[id.Workspace]Workspace), byKey: make(map[id.Key]id.Workspace)}
+	s := &Store{db: db, clock: time.Now, byName: make(map[id.Workspace]Workspace), byKey: make(map[id.Key]id.Workspace), tokens: make(map[string]principal.Issued)}
 	if err = migrate(ctx, db, migrations); err == nil {
 		err = s.load(ctx)
 	}
@@ -140,7 +143,7 @@ func (s *Store) load(ctx context.Context) error {
 	if err := s.db.QueryRowContext(ctx, `SELECT max((SELECT ifnull(max(changed_ns), 0) FROM workspaces), (SELECT ifnull(max(began_ns), 0) FROM requests))`).Scan(&s.last); err != nil {
 		return fmt.Errorf("cannot read when the database was changed last: %w", err)
 	}
-	return nil
+	return s.loadTokens(ctx)
 }
 
 // stamp is the time in Unix nanoseconds, or just after the last stamp if the host's clock

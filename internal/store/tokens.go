@@ -1,0 +1,221 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/principal"
+)
+
+const (
+	// maxTokens is how many tokens are kept of one owner, ended ones included.
+	maxTokens = 1024
+	// keepTokens is how long one that ended is kept for who asks about it.
+	keepTokens = 30 * 24 * time.Hour
+	// usedEvery is how old the time of the last use may be.
+	usedEvery = time.Minute
+)
+
+const tokenColumns = `SELECT id, hash, name, owner, parent, maker, roles, scope, created_ns, expires_ns, max_uses, uses, rate, burst, revoked_ns, used_ns FROM tokens`
+
+func (s *Store) loadTokens(ctx context.Context) error {
+	rows, err := s.db.QueryContext(ctx, tokenColumns)
+	if err != nil {
+		return fmt.Errorf("cannot read the tokens: %w", err)
+	}
+	defer rows.Close()
+	now := s.clock()
+	latest := now
+	for rows.Next() {
+		t, err := scanToken(rows.Scan)
+		if err != nil {
+			return fmt.Errorf("cannot read token %q: %w", t.ID, err)
+		}
+		s.tokens[t.ID] = t
+		for _, at := range []time.Time{t.Created, t.LastUsed} {
+			if at.After(latest) {
+				latest = at
+			}
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("cannot read the tokens: %w", err)
+	}
+	// A clock that was set back makes none good again or longer good: what is left of each is
+	// from the latest time that is known, and passes by the clock that nobody sets.
+	for id, t := range s.tokens {
+		t.Expires = now.Add(t.Expires.Sub(latest.Round(0)))
+		s.tokens[id] = t
+	}
+	return nil
+}
+
+func scanToken(scan func(...any) error) (t principal.Issued, err error) {
+	var hash, roles, scope []byte
+	var created, expires, revoked, used int64
+	if err := scan(&t.ID, &hash, &t.Name, &t.Owner, &t.Parent, &t.Maker, &roles, &scope, &created, &expires, &t.MaxUses, &t.Uses, &t.Rate, &t.Burst, &revoked, &used); err != nil {
+		return t, err
+	}
+	copy(t.Hash[:], hash)
+	t.Created, t.Expires, t.Revoked, t.LastUsed = time.Unix(0, created), time.Unix(0, expires), timeOf(revoked), timeOf(used)
+	var names []string
+	if err := json.Unmarshal(roles, &names); err != nil {
+		return t, err
+	}
+	if t.Roles, err = principal.ParseRoles(names...); err != nil {
+		return t, err
+	}
+	return t, json.Unmarshal(scope, &t.Scope) // null narrows nothing
+}
+
+// AddToken keeps a token. resource_exhausted: its owner has as many as may be.
+func (s *Store) AddToken(ctx context.Context, t principal.Issued) error {
+	roles, err := json.Marshal(t.Roles.Names())
+	if err != nil {
+		return fmt.Errorf("cannot store token %s: %w", t.ID, err)
+	}
+	scope, err := json.Marshal(t.Scope)
+	if err != nil {
+		return fmt.Errorf("cannot store token %s: %w", t.ID, err)
+	}
+	s.change.Lock()
+	defer s.change.Unlock()
+	if err := s.forgetTokens(ctx, t.Owner); err != nil {
+		return err
+	}
+	if err := s.exec(ctx, `INSERT INTO tokens (id, hash, name, owner, parent, maker, roles, scope, created_ns, expires_ns, max_uses, rate, burst)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		t.ID, t.Hash[:], t.Name, t.Owner, t.Parent, t.Maker, string(roles), string(scope), t.Created.UnixNano(), t.Expires.UnixNano(), t.MaxUses, t.Rate, t.Burst); err != nil {
+		return fmt.Errorf("cannot store token %s: %w", t.ID, err)
+	}
+	s.putToken(t)
+	return nil
+}
+
+func (s *Store) putToken(t principal.Issued) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tokens[t.ID] = t
+}
+
+// forgetTokens makes room: what ended long ago goes, and of an owner with too many all that
+// ended. s.change is held.
+func (s *Store) forgetTokens(ctx context.Context, owner string) error {
+	now := s.Now()
+	own := slices.DeleteFunc(s.Tokens(), func(t principal.Issued) bool { return t.Owner != owner })
+	var gone []string
+	for _, t := range own {
+		if t.Ended(now) != "" && (len(own) >= maxTokens || now.Sub(t.Expires) > keepTokens || !t.Revoked.IsZero() && now.Sub(t.Revoked) > keepTokens) {
+			gone = append(gone, t.ID)
+		}
+	}
+	for _, id := range gone {
+		if err := s.exec(ctx, `DELETE FROM tokens WHERE id = ?`, id); err != nil {
+			return fmt.Errorf("cannot forget token %s: %w", id, err)
+		}
+		s.mu.Lock()
+		delete(s.tokens, id)
+		s.mu.Unlock()
+	}
+	if len(own)-len(gone) >= maxTokens {
+		return fmt.Errorf("cannot make another token: %s has %d that are good, the most there may be; revoke some with \"carrel token revoke\": %w", owner, len(own)-len(gone), errdefs.ErrResourceExhausted)
+	}
+	return nil
+}
+
+// Token returns the token with that id, good or ended.
+func (s *Store) Token(id string) (principal.Issued, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	t, ok := s.tokens[id]
+	return t, ok
+}
+
+// Tokens returns all tokens, the newest last.
+func (s *Store) Tokens() []principal.Issued {
+	s.mu.RLock()
+	all := make([]principal.Issued, 0, len(s.tokens))
+	for _, t := range s.tokens {
+		all = append(all, t)
+	}
+	s.mu.RUnlock()
+	slices.SortFunc(all, func(a, b principal.Issued) int {
+		if c := a.Created.Compare(b.Created); c != 0 {
+			return c
+		}
+		return strings.Compare(a.ID, b.ID)
+	})
+	return all
+}
+
+// RevokeToken ends the token and all that were made with it, by it, and so on. It returns
+// those that had not been revoked yet. not_found: there is none.
+func (s *Store) RevokeToken(ctx context.Context, id string) ([]string, error) {
+	s.change.Lock()
+	defer s.change.Unlock()
+	if _, ok := s.Token(id); !ok {
+		return nil, fmt.Errorf("cannot revoke token %q: there is none; \"carrel token ls\" lists them: %w", id, errdefs.ErrNotFound)
+	}
+	at := s.stamp()
+	if err := s.exec(ctx, `WITH RECURSIVE line (id) AS (VALUES (?) UNION SELECT t.id FROM tokens t JOIN line ON t.parent = line.id)
+		UPDATE tokens SET revoked_ns = ? WHERE revoked_ns = 0 AND id IN line`, id, at); err != nil {
+		return nil, fmt.Errorf("cannot revoke token %s: %w", id, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var ended []string
+	line := []string{id}
+	for i := 0; i < len(line); i++ {
+		t := s.tokens[line[i]]
+		if t.Revoked.IsZero() {
+			t.Revoked = time.Unix(0, at)
+			s.tokens[t.ID] = t
+			ended = append(ended, t.ID)
+		}
+		for _, child := range s.tokens {
+			if child.Parent == line[i] && !slices.Contains(line, child.ID) {
+				line = append(line, child.ID)
+			}
+		}
+	}
+	return ended, nil
+}
+
+// SpendToken notes a use of a token, and returns the token as it is then. If its uses are
+// counted, this one is on disk when SpendToken returns, so that no crash gives it back. A
+// token that is not good any more, or for no further use, is permission_denied.
+func (s *Store) SpendToken(ctx context.Context, id string) (principal.Issued, error) {
+	now := s.Now()
+	t, ok := s.Token(id)
+	if ok && t.MaxUses == 0 && t.Ended(now) == "" && now.Sub(t.LastUsed) < usedEvery {
+		return t, nil
+	}
+	s.change.Lock()
+	defer s.change.Unlock()
+	// Again, now that nobody else changes it.
+	t, ok = s.Token(id)
+	if !ok {
+		return t, fmt.Errorf("cannot use token %q: there is none: %w", id, errdefs.ErrPermissionDenied)
+	}
+	if why := t.Ended(now); why != "" {
+		return t, fmt.Errorf("cannot use token %s: it is %s: %w", id, why, errdefs.ErrPermissionDenied)
+	}
+	if t.MaxUses > 0 {
+		t.Uses++
+	}
+	t.LastUsed = now
+	if err := s.exec(ctx, `UPDATE tokens SET uses = ?, used_ns = ? WHERE id = ?`, t.Uses, now.UnixNano(), id); err != nil {
+		return t, fmt.Errorf("cannot note a use of token %s: %w", id, err)
+	}
+	s.putToken(t)
+	return t, nil
+}
+
+// Now is the time that tokens are judged by.
+func (s *Store) Now() time.Time { return s.clock() }
