@@ -34,6 +34,8 @@ const (
 	Outcome Type = "outcome"
 	// Denial: an action that was refused.
 	Denial Type = "denial"
+	// Login: somebody came with a token, the first time on a connection.
+	Login Type = "login"
 	// Lifecycle: the daemon started or stopped, or an executor went away.
 	Lifecycle Type = "lifecycle"
 	// Repair: the log itself was mended when it was opened; Data says how.
@@ -60,10 +62,12 @@ type Record struct {
 	PrevHash string `json:"prev_hash"`
 	Seq      int64  `json:"seq"`
 	// Time is set by the Log if zero.
-	Time      time.Time    `json:"time"`
-	Trace     id.Trace     `json:"trace,omitempty"`
-	Type      Type         `json:"type"`
-	Principal string       `json:"principal,omitempty"`
+	Time      time.Time `json:"time"`
+	Trace     id.Trace  `json:"trace,omitempty"`
+	Type      Type      `json:"type"`
+	Principal string    `json:"principal,omitempty"`
+	// Owner is whose token it was, if Principal is one.
+	Owner     string       `json:"owner,omitempty"`
 	Workspace id.Workspace `json:"workspace,omitempty"`
 	// Intent is the seq of the intent that an outcome belongs to.
 	Intent int64 `json:"intent,omitempty"`
@@ -142,6 +146,7 @@ func (r *Record) appendRest(b []byte) []byte {
 	b = appendField(b, "trace", string(r.Trace))
 	b = appendField(b, "type", string(r.Type))
 	b = appendField(b, "principal", r.Principal)
+	b = appendField(b, "owner", r.Owner)
 	b = appendField(b, "workspace", string(r.Workspace))
 	if r.Intent != 0 {
 		b = append(b, `,"intent":`...)

@@ -33,6 +33,14 @@ func (g *Gate) Archive(ctx context.Context, p principal.Principal, ref string, w
 	if err := workspace.ValidateLife(0, 0, want.Request); err != nil {
 		return workspace.Archive{}, err
 	}
+	if err := g.Permit(ctx, p, a); err != nil {
+		return workspace.Archive{}, err
+	}
+	if want.Destroy {
+		if err := g.Permit(ctx, p, action.Action{Kind: action.Destroy, Key: id.Key(ref), Purge: true}); err != nil {
+			return workspace.Archive{}, err
+		}
+	}
 	if out != nil && (want.Destroy || want.Request != "") {
 		return workspace.Archive{}, fmt.Errorf("cannot destroy a workspace whose archive is sent away, or keep an answer to it: whether it arrived is not known here; archive it here: %w", errdefs.ErrInvalidArgument)
 	}
@@ -73,14 +81,14 @@ func (g *Gate) Archive(ctx context.Context, p principal.Principal, ref string, w
 // follow.
 func (g *Gate) archivedBefore(ctx context.Context, p principal.Principal, ref string, destroy bool, began time.Time) (made workspace.Archive, done bool, err error) {
 	made, err = g.cfg.Store.Archive(ctx, ref)
-	if errdefs.IsNotFound(err) || err == nil && (made.CreatedAt.Before(began) || !p.MayReach(made.Owner)) {
+	if errdefs.IsNotFound(err) || err == nil && (made.CreatedAt.Before(began) || !reachesArchive(p, made)) {
 		return made, false, nil
 	}
 	if err != nil || !destroy {
 		return made, err == nil, err
 	}
 	// What has the key now is another workspace, if the first attempt came to the end.
-	if w, ok := g.cfg.Store.ByName(made.Workspace); ok && p.MayReach(w.Owner) {
+	if w, ok := g.cfg.Store.ByName(made.Workspace); ok && reaches(p, w) {
 		_, err = g.destroy(ctx, p, w.Name, true, action.Destroy)
 	}
 	return made, true, err
@@ -215,6 +223,9 @@ func (g *Gate) Restore(ctx context.Context, p principal.Principal, want workspac
 	if err := setLimits(&a, want.Limits); err != nil {
 		return workspace.View{}, err
 	}
+	if err := g.permitKey(ctx, p, a, cmp.Or(from.Owner, p.Owner())); err != nil {
+		return workspace.View{}, err
+	}
 	name, err := once(ctx, g, p, want.Request, a, func(time.Time) (id.Workspace, error) {
 		w, err := g.wanted(p, workspace.Wanted{
 			Key: key, Profile: cmp.Or(want.Profile, from.Profile), Limits: want.Limits.Or(from.Limits), TTL: want.Life.TTL, Idle: want.Life.Idle, Request: want.Request,
@@ -314,20 +325,26 @@ func (g *Gate) clearRestoring(ctx context.Context, key id.Key) error {
 
 // archive returns the archive that ref names if p may have it, and records a refusal.
 func (g *Gate) archive(ctx context.Context, p principal.Principal, ref string, kind action.Kind) (workspace.Archive, error) {
+	if err := g.Permit(ctx, p, action.Action{Kind: kind}); err != nil {
+		return workspace.Archive{}, err
+	}
 	a, err := g.cfg.Store.Archive(ctx, ref)
-	if err != nil || p.MayReach(a.Owner) {
+	if err != nil || reachesArchive(p, a) {
 		return a, err
 	}
 	return a, g.deny(ctx, request{by: p, trace: id.NewTrace(), action: action.Action{Kind: kind, Archive: a.ID}},
-		fmt.Errorf("cannot let %s %s archive %q: it belongs to another user; ask its owner or an administrator: %w", p, verb(kind), ref, errdefs.ErrPermissionDenied))
+		fmt.Errorf("cannot let %s %s archive %q: %s; ask its owner or an administrator: %w", p, verb(kind), ref, elsewhere(p), errdefs.ErrPermissionDenied))
 }
 
 // Archives returns the archives that p may have, the newest first.
 func (g *Gate) Archives(ctx context.Context, p principal.Principal) ([]workspace.Archive, error) {
+	if err := g.Permit(ctx, p, action.Action{Kind: action.Archives}); err != nil {
+		return nil, err
+	}
 	all, err := g.cfg.Store.Archives(ctx)
 	own := all[:0]
 	for _, a := range all {
-		if p.MayReach(a.Owner) {
+		if reachesArchive(p, a) {
 			own = append(own, a)
 		}
 	}

@@ -79,6 +79,12 @@ func (g *Gate) Update(ctx context.Context, p principal.Principal, ref string, c 
 	if err != nil {
 		return workspace.View{}, err
 	}
+	if c.Key != "" {
+		// It would be out of reach of who renamed it, or take another's place there.
+		if err := g.permitKey(ctx, p, a, w.Owner); err != nil {
+			return workspace.View{}, err
+		}
+	}
 	a.Workspace = w.Name
 	name, err := once(ctx, g, p, c.Request, a, func(time.Time) (id.Workspace, error) {
 		change := func(ctx context.Context) error {
@@ -178,6 +184,9 @@ func setLimits(a *action.Action, l workspace.Limits) error {
 // Stats returns what the workspaces that refs name use, or with none those that run and
 // p may reach. One that does not run uses nothing and is told as such if it was named.
 func (g *Gate) Stats(ctx context.Context, p principal.Principal, refs []string) ([]workspace.Usage, error) {
+	if err := g.Permit(ctx, p, action.Action{Kind: action.Stats}); err != nil {
+		return nil, err
+	}
 	var list []store.Workspace
 	for _, ref := range refs {
 		w, err := g.reach(ctx, p, ref, action.Action{Kind: action.Stats})
@@ -188,7 +197,7 @@ func (g *Gate) Stats(ctx context.Context, p principal.Principal, refs []string) 
 	}
 	if len(refs) == 0 {
 		for _, w := range g.cfg.Store.Workspaces() {
-			if p.MayReach(w.Owner) && live(w.State) {
+			if reaches(p, w) && live(w.State) {
 				list = append(list, w)
 			}
 		}

@@ -88,6 +88,9 @@ func (g *Gate) tell(r *request, seq int64, err error) {
 // that refs name, until ctx ends; first with what is kept from after number after on,
 // unless that is 0. lost is how many events before the one given are not kept any more.
 func (g *Gate) Watch(ctx context.Context, p principal.Principal, refs []string, after int64, emit func(ev workspace.Event, lost int64) error) error {
+	if err := g.Permit(ctx, p, action.Action{Kind: action.Watch}); err != nil {
+		return err
+	}
 	only := map[id.Workspace]bool{}
 	for _, ref := range refs {
 		w, err := g.reach(ctx, p, ref, action.Action{Kind: action.Watch})
@@ -103,7 +106,7 @@ func (g *Gate) Watch(ctx context.Context, p principal.Principal, refs []string, 
 		list, lost, more := g.events.after(after)
 		for _, ev := range list {
 			after = ev.Number
-			if !p.MayReach(ev.Owner) || len(only) > 0 && !only[ev.Workspace] {
+			if !p.MayReach(ev.Owner, string(ev.Key), string(ev.Workspace)) || len(only) > 0 && !only[ev.Workspace] {
 				continue
 			}
 			if err := emit(ev, lost); err != nil {

@@ -63,6 +63,9 @@ type Config struct {
 	// KeepHomes is how long homes of destroyed workspaces are kept, 0 for ever.
 	KeepHomes time.Duration
 	Log       *slog.Logger
+	// TokensRevoked is told which tokens were just revoked, to end what they have under way;
+	// nil is nobody.
+	TokensRevoked func(ids []string)
 	// Version is what the log's lifecycle records say.
 	Version string
 
@@ -180,8 +183,10 @@ func (g *Gate) later(f func()) {
 }
 
 func (g *Gate) outcome(r *request, seq int64, data any, err error) {
-	g.touch(r.on.Name)
-	g.tell(r, seq, err)
+	if len(r.action.Token) == 0 { // those are about no workspace
+		g.touch(r.on.Name)
+		g.tell(r, seq, err)
+	}
 	if aerr := g.record.AppendAsync(outcomeOf(r, seq, data, err)); aerr != nil {
 		// The intent stays open, and the next start closes it as interrupted.
 		g.cfg.Log.Error("cannot record an outcome", "intent", seq, "workspace", r.on.Name, "error", aerr)
@@ -224,27 +229,20 @@ func (g *Gate) find(ref string) (store.Workspace, bool) {
 // reach is the one place where access to a workspace is decided: it returns the
 // workspace that ref names if p may reach it, and records a refusal.
 func (g *Gate) reach(ctx context.Context, p principal.Principal, ref string, a action.Action) (store.Workspace, error) {
+	if err := g.Permit(ctx, p, a); err != nil {
+		return store.Workspace{}, err
+	}
 	w, ok := g.find(ref)
 	if !ok {
 		return w, fmt.Errorf("cannot find workspace %q: there is none with this key or name; \"carrel ls\" lists them: %w", ref, errdefs.ErrNotFound)
 	}
-	if p.MayReach(w.Owner) {
+	if reaches(p, w) {
 		return w, nil
 	}
 	a.Workspace = w.Name
 	return w, g.deny(ctx, request{by: p, trace: id.NewTrace(), on: w, action: a},
-		fmt.Errorf("cannot let %s %s workspace %q: it belongs to another user; ask its owner or an administrator: %w",
-			p, verb(a.Kind), ref, errdefs.ErrPermissionDenied))
-}
-
-// administer lets administrators pass and records a refusal of others.
-func (g *Gate) administer(ctx context.Context, p principal.Principal, a action.Action) error {
-	if p.Kind == principal.System || (p.Kind == principal.User && (p.Admin || p.UID == 0)) {
-		return nil
-	}
-	return g.deny(ctx, request{by: p, trace: id.NewTrace(), action: a},
-		fmt.Errorf("cannot let %s %s: it is for root and the members of the carrel group; use sudo or ask an administrator: %w",
-			p, verb(a.Kind), errdefs.ErrPermissionDenied))
+		fmt.Errorf("cannot let %s %s workspace %q: %s; ask its owner or an administrator: %w",
+			p, verb(a.Kind), ref, elsewhere(p), errdefs.ErrPermissionDenied))
 }
 
 // verb is a kind of action in a sentence.
@@ -256,6 +254,7 @@ func verb(k action.Kind) string {
 		action.Exec: "run a command in", action.Attach: "attach to a command in", action.Signal: "signal a command in",
 		action.Inspect: "inspect", action.Commands: "list the commands of", action.Logs: "read the output of a command in",
 		action.Resize: "resize a terminal in", action.Audit: "read the audit log", action.Mended: "see what the broker put right",
+		action.RevokeToken: "revoke", action.ListTokens: "see",
 	}[k]; ok {
 		return v
 	}
@@ -289,11 +288,14 @@ func (g *Gate) Get(ctx context.Context, p principal.Principal, ref string) (work
 }
 
 // List returns the workspaces that p may reach, by name and without controls.
-func (g *Gate) List(_ context.Context, p principal.Principal) ([]workspace.View, error) {
+func (g *Gate) List(ctx context.Context, p principal.Principal) ([]workspace.View, error) {
+	if err := g.Permit(ctx, p, action.Action{Kind: action.List}); err != nil {
+		return nil, err
+	}
 	all := g.cfg.Store.Workspaces()
 	views := make([]workspace.View, 0, len(all))
 	for _, w := range all {
-		if p.MayReach(w.Owner) {
+		if reaches(p, w) {
 			views = append(views, g.view(w))
 		}
 	}

@@ -56,6 +56,8 @@ type house struct {
 	admission gate.Admission
 	idle      time.Duration
 	keepHomes time.Duration
+	// ended are the tokens that the gate said were revoked.
+	ended []string
 }
 
 func newHouse(t testing.TB) *house {
@@ -88,7 +90,8 @@ func (h *house) start() {
 			"chat":   {Prefix: "chat", Limits: workspace.Limits{MemoryBytes: 256 << 20, Pids: 200}},
 			"filled": {Prefix: "filled", Skeleton: func(context.Context) (io.Reader, error) { return nil, errSkeleton }},
 		},
-		Log: slog.New(slog.NewTextHandler(&syncWriter{w: h.logs}, nil)), Version: "test",
+		TokensRevoked: func(ids []string) { h.ended = append(h.ended, ids...) },
+		Log:           slog.New(slog.NewTextHandler(&syncWriter{w: h.logs}, nil)), Version: "test",
 	})
 	if err := h.Recover(ctx); err != nil {
 		h.t.Fatal(err)
@@ -298,10 +301,11 @@ func TestStrangersAreDeniedAndRecorded(t *testing.T) {
 			t.Errorf("denial %+v", r)
 		}
 	}
-	for _, p := range []principal.Principal{bob, {}} {
-		if list, err := h.List(ctx, p); err != nil || len(list) != 0 {
-			t.Errorf("%s sees %v, %v", p, list, err)
-		}
+	if list, err := h.List(ctx, bob); err != nil || len(list) != 0 {
+		t.Errorf("%s sees %v, %v", bob, list, err)
+	}
+	if list, err := h.List(ctx, principal.Principal{}); !errdefs.IsPermissionDenied(err) {
+		t.Errorf("nobody sees %v, %v", list, err)
 	}
 	for _, p := range []principal.Principal{alice, admin, root, principal.Self()} {
 		if list, err := h.List(ctx, p); err != nil || len(list) != 1 {

@@ -40,9 +40,8 @@ func (g *Gate) Create(ctx context.Context, p principal.Principal, want workspace
 	a := action.Action{
 		Kind: action.Create, Key: want.Key, Profile: want.Profile, TTLMS: millis(want.TTL), IdleMS: millis(want.Idle), NoStart: want.NoStart,
 	}
-	if p.Kind != principal.User && p.Kind != principal.System {
-		return workspace.View{}, false, g.deny(ctx, request{by: p, trace: trace, action: a},
-			fmt.Errorf("cannot let %s create a workspace: %w", p, errdefs.ErrPermissionDenied))
+	if err := g.permitKey(ctx, p, a, p.Owner()); err != nil {
+		return workspace.View{}, false, err
 	}
 	if err := setLimits(&a, want.Limits); err != nil {
 		return workspace.View{}, false, err
@@ -90,7 +89,7 @@ func (g *Gate) Create(ctx context.Context, p principal.Principal, want workspace
 // comes later.
 func (g *Gate) wanted(p principal.Principal, want workspace.Wanted) (store.Workspace, error) {
 	w := store.Workspace{
-		Key: want.Key, Owner: p.String(), Root: workspace.RootSystem, Boundary: workspace.BoundaryNamespace,
+		Key: want.Key, Owner: p.Owner(), Root: workspace.RootSystem, Boundary: workspace.BoundaryNamespace,
 		Profile: want.Profile, State: workspace.StateCreating, CreatedAt: time.Now(),
 	}
 	profile, ok := g.cfg.Profiles[want.Profile]
@@ -110,7 +109,7 @@ func (g *Gate) create(ctx context.Context, r request, fresh store.Workspace, mou
 		return fresh, false, err
 	}
 	w, exists := g.cfg.Store.ByKey(key)
-	if exists && !r.by.MayReach(w.Owner) {
+	if exists && !reaches(r.by, w) {
 		r.on, r.action.Workspace = w, w.Name
 		return w, false, g.deny(ctx, r, fmt.Errorf("cannot create workspace %q: another user has one with this key; choose another key: %w", key, errdefs.ErrPermissionDenied))
 	}
@@ -442,11 +441,14 @@ func (g *Gate) Destroy(ctx context.Context, p principal.Principal, ref string, p
 	}
 	// By the ref, which is all that a repeated request has once the workspace is gone.
 	a := action.Action{Kind: action.Destroy, Key: id.Key(ref), Purge: purge}
+	if err := g.Permit(ctx, p, a); err != nil {
+		return "", err
+	}
 	return once(ctx, g, p, request, a, func(began time.Time) (string, error) {
 		if !began.IsZero() {
 			// The first time may have come to its end, but for the answer. What has the key
 			// now is then another workspace.
-			if w, retained, ok, err := g.cfg.Store.Destroyed(ctx, ref, began); err != nil || ok && p.MayReach(w.Owner) {
+			if w, retained, ok, err := g.cfg.Store.Destroyed(ctx, ref, began); err != nil || ok && reaches(p, w) {
 				return retained, err
 			}
 		}

@@ -85,7 +85,7 @@ func (g *Gate) mendedEvent(m workspace.Mended, seq int64) workspace.Event {
 // Mended returns what the broker put right at its last start, if that came with or after
 // the daemon's. It is for administrators.
 func (g *Gate) Mended(ctx context.Context, p principal.Principal) ([]workspace.Mended, error) {
-	if err := g.administer(ctx, p, action.Action{Kind: action.Mended}); err != nil {
+	if err := g.Permit(ctx, p, action.Action{Kind: action.Mended}); err != nil {
 		return nil, err
 	}
 	// The broker may have been started again since it was spoken to last.

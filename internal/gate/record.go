@@ -12,6 +12,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/action"
 	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/principal"
 )
 
 const (
@@ -39,7 +40,7 @@ func intentOf(r *request) (audit.Record, error) {
 		return audit.Record{}, err
 	}
 	rec := audit.Record{
-		Type: audit.Intent, Trace: r.trace, Principal: r.by.String(), Workspace: r.on.Name,
+		Type: audit.Intent, Trace: r.trace, Principal: r.by.String(), Owner: onBehalf(r.by), Workspace: r.on.Name,
 		Action: canonical, ActionDigest: action.Digest(canonical),
 		Policy: noPolicy, Approval: noApproval,
 	}
@@ -102,10 +103,18 @@ func bytesOf(list []string) int {
 	return n
 }
 
+// onBehalf is whose token a principal is, "" if it is none.
+func onBehalf(p principal.Principal) string {
+	if p.Kind != principal.Token {
+		return ""
+	}
+	return p.Owner()
+}
+
 // outcomeOf is the record of what became of an intent.
 func outcomeOf(r *request, seq int64, data any, err error) audit.Record {
 	rec := audit.Record{
-		Type: audit.Outcome, Trace: r.trace, Principal: r.by.String(), Workspace: r.on.Name,
+		Type: audit.Outcome, Trace: r.trace, Principal: r.by.String(), Owner: onBehalf(r.by), Workspace: r.on.Name,
 		Intent: seq, Status: audit.StatusOK,
 	}
 	if data != nil {

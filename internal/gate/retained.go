@@ -15,13 +15,16 @@ import (
 // Retained returns the homes of destroyed workspaces that p may reach, and when each is
 // removed.
 func (g *Gate) Retained(ctx context.Context, p principal.Principal) ([]workspace.Retained, error) {
+	if err := g.Permit(ctx, p, action.Action{Kind: action.List}); err != nil {
+		return nil, err
+	}
 	all, err := g.cfg.Store.Retained(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var own []workspace.Retained
 	for _, r := range all {
-		if !p.MayReach(r.Owner) {
+		if !p.MayReach(r.Owner, string(r.Key), string(r.Workspace)) {
 			continue
 		}
 		if g.cfg.KeepHomes > 0 {

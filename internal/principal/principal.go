@@ -78,7 +78,7 @@ func OwnerOf(uid uint32) string { return "uid:" + strconv.FormatUint(uint64(uid)
 // Can reports whether p may do what the permission is for, at all. Where and with whose is
 // for MayReach to say.
 func (p Principal) Can(need Permission) bool {
-	return need != 0 && p.Permissions()&need == need
+	return p.Permissions().Has(need)
 }
 
 // Permissions are all that p has.

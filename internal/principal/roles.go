@@ -57,6 +57,10 @@ func (p Permission) Names() []string {
 	return names
 }
 
+// Has reports whether all of need is in the set. It is false for none: who forgot to say
+// what is needed lets nobody pass.
+func (p Permission) Has(need Permission) bool { return need != 0 && p&need == need }
+
 // Roles is a set of roles.
 type Roles uint8
 

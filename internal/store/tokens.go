@@ -74,7 +74,8 @@ func scanToken(scan func(...any) error) (t principal.Issued, err error) {
 	return t, json.Unmarshal(scope, &t.Scope) // null narrows nothing
 }
 
-// AddToken keeps a token. resource_exhausted: its owner has as many as may be.
+// AddToken keeps a token. resource_exhausted: its owner has as many as may be;
+// permission_denied: the token that makes it has ended.
 func (s *Store) AddToken(ctx context.Context, t principal.Issued) error {
 	roles, err := json.Marshal(t.Roles.Names())
 	if err != nil {
@@ -88,6 +89,10 @@ func (s *Store) AddToken(ctx context.Context, t principal.Issued) error {
 	defer s.change.Unlock()
 	if err := s.forgetTokens(ctx, t.Owner); err != nil {
 		return err
+	}
+	// It may have been revoked since it was looked at, and this one would not have been.
+	if parent, ok := s.Token(t.Parent); t.Parent != "" && (!ok || parent.Ended(s.Now()) != "") {
+		return fmt.Errorf("cannot make a token with token %s: that is not good any more: %w", t.Parent, errdefs.ErrPermissionDenied)
 	}
 	if err := s.exec(ctx, `INSERT INTO tokens (id, hash, name, owner, parent, maker, roles, scope, created_ns, expires_ns, max_uses, rate, burst)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,

@@ -82,6 +82,9 @@ func TestRevokeEndsTheLine(t *testing.T) {
 	if _, err := s.RevokeToken(t.Context(), "x"); !errdefs.IsNotFound(err) {
 		t.Error(err)
 	}
+	if err := s.AddToken(t.Context(), issued("late", child("a"))); !errdefs.IsPermissionDenied(err) {
+		t.Errorf("a revoked token made another: %v", err)
+	}
 	for range 2 {
 		for id, good := range map[string]bool{"a": false, "b": false, "c": false, "d": true, "e": true} {
 			if _, err := s.SpendToken(t.Context(), id); (err == nil) != good || err != nil && !errdefs.IsPermissionDenied(err) {
