@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"net/http"
 	"sync"
@@ -13,24 +14,35 @@ import (
 // How many connections one user may hold at once, and an administrator: a service of the
 // host's may serve many people by one user. One too many is closed without an answer.
 // Those of whom nothing is known, who are refused each request, share a few.
+//
+// The same for one address over TLS, where nobody is known before a token comes, and for all
+// addresses together: those on the Unix socket have room left.
 const (
 	maxUserConns    = 64
 	maxAdminConns   = 1024
 	maxUnknownConns = 16
+	maxAddressConns = 64
+	maxRemoteConns  = 512
 )
+
+// remote is under which name connections over TLS are counted together.
+const remote = "remote"
 
 // connections counts the open connections of each user, so that none of them can keep
 // the others out by taking all descriptors that the daemon may have.
 type connections struct {
 	mu   sync.Mutex
-	open map[net.Conn]string // whose it is
+	open map[net.Conn][]string // whose it is
 	held map[string]int
 }
 
-// add counts c in, unless p has as many as may be.
-func (s *connections) add(c net.Conn, p principal.Principal) bool {
-	limit, who := maxUserConns, p.String()
+// add counts c in, unless p, or the address from which it comes, has as many as may be.
+func (s *connections) add(c net.Conn, p principal.Principal, from string) bool {
+	limit, who := maxUserConns, []string{p.String()}
+	_, encrypted := c.(*tls.Conn)
 	switch {
+	case encrypted:
+		limit, who = maxAddressConns, []string{"from " + from, remote}
 	case p.Kind != principal.User && p.Kind != principal.System:
 		limit = maxUnknownConns
 	case p.Kind == principal.System || p.Admin || p.UID == 0:
@@ -38,14 +50,16 @@ func (s *connections) add(c net.Conn, p principal.Principal) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.held[who] >= limit {
+	if s.held[who[0]] >= limit || s.held[remote] >= maxRemoteConns && encrypted {
 		return false
 	}
 	if s.open == nil {
-		s.open, s.held = map[net.Conn]string{}, map[string]int{}
+		s.open, s.held = map[net.Conn][]string{}, map[string]int{}
 	}
 	s.open[c] = who
-	s.held[who]++
+	for _, w := range who {
+		s.held[w]++
+	}
 	return true
 }
 
@@ -65,8 +79,10 @@ func (s *connections) remove(c net.Conn) {
 		return
 	}
 	delete(s.open, c)
-	if s.held[who]--; s.held[who] == 0 {
-		delete(s.held, who)
+	for _, w := range who {
+		if s.held[w]--; s.held[w] == 0 {
+			delete(s.held, w)
+		}
 	}
 }
 
@@ -75,8 +91,8 @@ func (s *connections) remove(c net.Conn) {
 func (s *Server) connContext(who func(context.Context, net.Conn) context.Context) func(context.Context, net.Conn) context.Context {
 	return func(ctx context.Context, c net.Conn) context.Context {
 		ctx = who(ctx, c)
-		if p := authn.FromContext(ctx); !s.conns.add(c, p) {
-			s.opts.Log.Warn("a connection was refused: its user has as many as may be", "principal", p)
+		if p := authn.FromContext(ctx); !s.conns.add(c, p, authn.From(ctx)) {
+			s.opts.Log.Warn("a connection was refused: its user, or its address, has as many as may be", "principal", p, "from", authn.From(ctx))
 			c.Close()
 		}
 		return ctx

@@ -38,6 +38,11 @@ func (s *Server) descriptors(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "cannot hand over descriptors: send POST over HTTP/1.1 without a body and with Connection: Upgrade and Upgrade: "+fdapi.Protocol+"; see docs/protocols/api.md", http.StatusUpgradeRequired)
 		return
 	}
+	// A token is judged anew with each request; a connection that was handed over has none.
+	if authn.FromContext(r.Context()).Kind == principal.Token {
+		s.refuse(w, r, fmt.Errorf("cannot hand over descriptors to a token: use CommandService/Stream, as the SDK does: %w", errdefs.ErrFailedPrecondition))
+		return
+	}
 	conn, buf, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		s.refuse(w, r, fmt.Errorf("cannot hand over descriptors: %w", err))

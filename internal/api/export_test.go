@@ -1,7 +1,12 @@
 package api
 
-// Routes lists the paths of the table of routes; RuleOf is their access rule, 0
-// for none.
+import (
+	"github.com/carrel-dev/carrel/internal/action"
+	"github.com/carrel-dev/carrel/internal/principal"
+)
+
+// Routes lists the paths of the table of routes; RuleOf is what a call of one takes, 0 if
+// it has no rule.
 func Routes() []string {
 	var out []string
 	for path := range routes {
@@ -10,7 +15,7 @@ func Routes() []string {
 	return out
 }
 
-func RuleOf(path string) int { return int(routes[path].access) }
+func RuleOf(path string) principal.Permission { return routes[path].rule.Needs() }
 
 // Handled reports whether the server has a handler for path.
 func (s *Server) Handled(path string) bool { return s.handlers[path] != nil }
@@ -25,6 +30,6 @@ func WithoutRoute(path string) (restore func()) {
 // WithoutRule takes only the rule away.
 func WithoutRule(path string) (restore func()) {
 	row := routes[path]
-	routes[path] = route{0, row.maxRequest, row.stream}
+	routes[path] = route{action.Kind(""), row.maxRequest, row.stream}
 	return func() { routes[path] = row }
 }

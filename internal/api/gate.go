@@ -6,12 +6,15 @@ import (
 	"context"
 	"io"
 	"os"
+	"time"
 
+	"github.com/carrel-dev/carrel/internal/action"
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/token"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -22,6 +25,9 @@ type Workspace = workspace.View
 // method authorises p first; a workspace that p may not reach is reported
 // as permission_denied if it exists, and as not_found if not.
 type Gate interface {
+	// Permit refuses an action that p may not do to anything, and records that.
+	Permit(ctx context.Context, p principal.Principal, a action.Action) error
+
 	// Create takes the grant of mounts, if any are wanted.
 	Create(ctx context.Context, p principal.Principal, want workspace.Wanted, grant ...*os.File) (w Workspace, created bool, err error)
 	Get(ctx context.Context, p principal.Principal, ref string) (Workspace, error)
@@ -61,7 +67,18 @@ type Gate interface {
 	Signal(ctx context.Context, p principal.Principal, ref string, s execapi.StopTaskParams) error
 	Resize(ctx context.Context, p principal.Principal, ref string, r execapi.ResizeParams) error
 
-	// The audit log is for admins.
+	// CreateToken makes a token that gives no more than p has, and returns its secret.
+	CreateToken(ctx context.Context, p principal.Principal, want principal.Wanted) (principal.Issued, token.Secret, error)
+	// Tokens, Token and RevokeToken are about those that p may see; any other is not_found.
+	Tokens(ctx context.Context, p principal.Principal) ([]principal.Issued, error)
+	Token(ctx context.Context, p principal.Principal, ref string) (principal.Issued, error)
+	RevokeToken(ctx context.Context, p principal.Principal, ref string) (ended []string, err error)
+	// Issued is the token with an id, for who holds it.
+	Issued(ref token.ID) (principal.Issued, bool)
+	// Now is the time that tokens are judged by.
+	Now() time.Time
+
+	// The audit log is for those who may read it.
 	VerifyAudit(ctx context.Context, p principal.Principal) (AuditVerdict, error)
 	// ShowAudit calls emit with raw lines in order, from sequence number from (or
 	// the last n if n > 0), and goes on with new ones if follow until ctx ends.

@@ -2,11 +2,14 @@ package api
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -15,6 +18,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/gen/carrel/v1/carrelv1connect"
+	"github.com/carrel-dev/carrel/internal/action"
 	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/fdapi"
@@ -22,15 +26,32 @@ import (
 
 // Time limits of a connection.
 const (
-	headerTimeout      = 10 * time.Second
-	defaultBodyTimeout = 30 * time.Second
-	idleTimeout        = 3 * time.Minute
+	defaultHeaderTimeout = 10 * time.Second
+	defaultBodyTimeout   = 30 * time.Second
+	idleTimeout          = 3 * time.Minute
+	// Over TLS: how long a silent client is waited for before it is asked whether it is there,
+	// and for the answer.
+	pingAfter   = 30 * time.Second
+	pingTimeout = 15 * time.Second
+	// endGrace is how long a client is told that its token has ended.
+	endGrace = time.Second
 )
 
 // Options tune a Server. The zero value is usable.
 type Options struct {
 	// Version and Commit are what SystemService.Version answers.
 	Version, Commit string
+	// Tokens authenticates who brings a token; nil refuses them.
+	Tokens *authn.Tokens
+	// Address and Fingerprint are where and with which key the API is served over TLS, for
+	// those who ask; "" if it is not.
+	Address, Fingerprint string
+	// Hosts reports whether a name is one of this host's that a request over TLS may be for;
+	// nil is none. Addresses always may: a name that was rebound is what is refused.
+	Hosts func(name string) bool
+	// HeaderTimeout is how long the header of a request, and a handshake, may take; 0 is 10
+	// seconds.
+	HeaderTimeout time.Duration
 	// BodyTimeout is how long the body of a request may take to arrive, streams
 	// excepted; 0 is 30 seconds.
 	BodyTimeout time.Duration
@@ -39,7 +60,7 @@ type Options struct {
 }
 
 // Server is the API as an http.Handler. It finds the caller in the request's
-// context, where authn.Peers.ConnContext put it.
+// context, where authn.Peers.ConnContext put it, or by the token that it brings.
 type Server struct {
 	gate     Gate
 	opts     Options
@@ -95,6 +116,9 @@ func NewServer(g Gate, opts Options) *Server {
 	if opts.Log == nil {
 		opts.Log = slog.Default()
 	}
+	if opts.HeaderTimeout == 0 {
+		opts.HeaderTimeout = defaultHeaderTimeout
+	}
 	if opts.BodyTimeout == 0 {
 		opts.BodyTimeout = defaultBodyTimeout
 	}
@@ -120,6 +144,7 @@ func NewServer(g Gate, opts Options) *Server {
 	mount(carrelv1connect.NewArchiveServiceHandler(archives{s}, limits, plain))
 	mount(carrelv1connect.NewAuditServiceHandler(audits{s}, limits, plain))
 	mount(carrelv1connect.NewSystemServiceHandler(system{s}, limits, plain))
+	mount(carrelv1connect.NewTokenServiceHandler(tokens{s}, limits, plain))
 	s.handlers[fdapi.Path] = http.HandlerFunc(s.descriptors)
 	return s
 }
@@ -138,12 +163,25 @@ func (s *Server) HTTPServer(who func(context.Context, net.Conn) context.Context)
 		ConnContext:       s.connContext(who),
 		ConnState:         s.connState,
 		Protocols:         &protocols,
-		ReadHeaderTimeout: headerTimeout,
+		ReadHeaderTimeout: s.opts.HeaderTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    16 << 10,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 100},
 		ErrorLog:          slog.NewLogLogger(s.opts.Log.Handler(), slog.LevelDebug),
 	}
+}
+
+// TLSServer is HTTPServer for connections from elsewhere: TLS 1.3 and nothing else, with
+// HTTP/2. Run its ServeTLS with no files.
+func (s *Server) TLSServer(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *http.Server {
+	h := s.HTTPServer(authn.Remote)
+	h.Protocols = new(http.Protocols)
+	h.Protocols.SetHTTP1(true)
+	h.Protocols.SetHTTP2(true)
+	h.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: certificate}
+	// A client that is gone without a word has its commands hung up.
+	h.HTTP2.SendPingTimeout, h.HTTP2.PingTimeout = pingAfter, pingTimeout
+	return h
 }
 
 // Drain ends the exchanges that follow something at once, waits for attached
@@ -157,10 +195,24 @@ func (s *Server) Drain(ctx context.Context) {
 // ServeHTTP implements http.Handler: it admits a request by the table of routes
 // and hands it on.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	rt, err := admit(r)
+	rt, err := s.find(r)
 	if err != nil {
 		s.refuse(w, r, err)
 		return
+	}
+	ctx, leave, err := s.enter(r)
+	if err != nil {
+		s.refuse(w, r, err)
+		return
+	}
+	defer leave()
+	if err := s.permit(ctx, rt); err != nil {
+		s.refuse(w, r, err)
+		return
+	}
+	if ctx != r.Context() {
+		defer endWith(ctx, http.NewResponseController(w))()
+		r = r.WithContext(ctx)
 	}
 	if rt.stream {
 		// A stream outlives the time limits, so a closing server must end it.
@@ -185,53 +237,110 @@ func stopReading(ctx context.Context) {
 	}
 }
 
-// admit answers whether a request may come in. The order is from what is cheapest
-// for an attacker to get wrong to what is best to know of: origin, route, caller,
-// rule.
-func admit(r *http.Request) (route, error) {
-	if err := sameOrigin(r); err != nil {
+// A request comes in by four steps, from what is cheapest for an attacker to get wrong to
+// what is best to know of: origin and route, caller, rule.
+
+// find returns the route of a request that no browser was made to send.
+func (s *Server) find(r *http.Request) (route, error) {
+	if err := s.sameOrigin(r); err != nil {
 		return route{}, err
 	}
 	rt, ok := routes[r.URL.Path]
 	if !ok {
 		return route{}, fmt.Errorf("cannot find %q: carrel.v1 has no such procedure; see docs/protocols/api.md: %w", r.URL.Path, errdefs.ErrNotFound)
 	}
-	p := authn.FromContext(r.Context())
-	if p.Kind == "" {
-		return route{}, fmt.Errorf("cannot tell who is calling: the connection carries no Unix peer credentials; connect to the daemon's Unix socket: %w", errdefs.ErrUnauthenticated)
+	return rt, nil
+}
+
+// enter returns a context with who calls. A token counts alone, also of a peer who is known
+// without: whoever sends one wants its rights and no others. leave is for the end of the
+// request.
+func (s *Server) enter(r *http.Request) (ctx context.Context, leave func(), err error) {
+	headers, remote := r.Header.Values("Authorization"), r.TLS != nil
+	switch {
+	case len(headers) > 0 && s.opts.Tokens != nil:
+		return s.opts.Tokens.Enter(r.Context(), headers)
+	case len(headers) > 0:
+		return nil, nil, fmt.Errorf("cannot take a token here: this server knows none; use the daemon's Unix socket without one: %w", errdefs.ErrUnauthenticated)
+	case remote && s.opts.Tokens != nil:
+		return nil, nil, s.opts.Tokens.Missing(r.Context())
+	case authn.FromContext(r.Context()).Kind == "":
+		return nil, nil, fmt.Errorf("cannot tell who is calling: the connection carries no Unix peer credentials; connect to the daemon's Unix socket: %w", errdefs.ErrUnauthenticated)
 	}
-	switch rt.access {
-	case anyone, reach, admins:
-		return rt, nil // reach and admins are for the gate to refuse, which records it
-	default:
-		return route{}, fmt.Errorf("cannot serve %s: it has no access rule: %w", r.URL.Path, errdefs.ErrPermissionDenied)
+	return r.Context(), func() {}, nil
+}
+
+// permit holds the rule of the route. The gate refuses and records, here as for every other
+// way to the same action.
+func (s *Server) permit(ctx context.Context, rt route) error {
+	return s.gate.Permit(ctx, authn.FromContext(ctx), action.Action{Kind: rt.rule})
+}
+
+// endWith ends a request whose token has ended, also where it waits for the client: first
+// what is read, and a moment later, when the client has been told why, what is written. After
+// stop it touches rc no more, which is not there then.
+func endWith(ctx context.Context, rc *http.ResponseController) (stop func()) {
+	var mu sync.Mutex
+	var later *time.Timer
+	over := false
+	end := func(f func(time.Time) error) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if !over {
+			_ = f(time.Unix(1, 0)) // a connection that is gone has nothing to end
+		}
+		return !over
+	}
+	unhook := context.AfterFunc(ctx, func() {
+		if !errors.Is(context.Cause(ctx), authn.ErrEnded) || !end(rc.SetReadDeadline) {
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if !over {
+			later = time.AfterFunc(endGrace, func() { end(rc.SetWriteDeadline) })
+		}
+	})
+	return func() {
+		unhook()
+		mu.Lock()
+		defer mu.Unlock()
+		if over = true; later != nil {
+			later.Stop()
+		}
 	}
 }
 
-// sameOrigin refuses what a browser sends. A browser cannot open a Unix socket,
-// but a relay from a TCP port to it can be reached by one.
-func sameOrigin(r *http.Request) error {
+// sameOrigin refuses what a browser sends: over TLS one can be made to, and a relay from a
+// TCP port to the Unix socket can be reached by one.
+func (s *Server) sameOrigin(r *http.Request) error {
 	for _, h := range []string{"Origin", "Sec-Fetch-Site"} {
 		if r.Header.Get(h) != "" {
-			return fmt.Errorf("cannot accept a request with the header %s: the API is not for browsers; use a client on the local socket: %w", h, errdefs.ErrPermissionDenied)
+			return fmt.Errorf("cannot accept a request with the header %s: the API is not for browsers; use a client: %w", h, errdefs.ErrPermissionDenied)
 		}
 	}
 	host := r.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
-	switch host {
-	case "carrel", "localhost":
+	switch {
+	case host == "carrel" || host == "localhost":
 		return nil
-	default:
+	case r.TLS == nil:
 		return fmt.Errorf("cannot accept a request for host %q: it must be \"carrel\" or \"localhost\": %w", r.Host, errdefs.ErrPermissionDenied)
 	}
+	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil || s.opts.Hosts != nil && s.opts.Hosts(host) {
+		return nil
+	}
+	return fmt.Errorf("cannot accept a request for host %q: it is no address and no name in the daemon's certificate: %w", r.Host, errdefs.ErrPermissionDenied)
 }
 
 // refuse answers in the protocol that the request speaks, or with JSON.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	// The body was not read; on HTTP/1.1 it would be taken for the next request.
 	w.Header().Set("Connection", "close")
+	// What comes of it is passed over for a moment, so that the answer is not lost with it.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(endGrace))
 	_ = s.errors.Write(w, r, errcode.ToWire(err)) // a client that is gone needs no answer
 }
 

@@ -18,6 +18,7 @@ func (s system) Version(context.Context, *connect.Request[carrelv1.VersionReques
 		Version: s.opts.Version,
 		Commit:  s.opts.Commit,
 		Go:      runtime.Version(),
+		Address: s.opts.Address, Fingerprint: s.opts.Fingerprint,
 	}), nil
 }
 

@@ -1,9 +1,10 @@
-// Package authn turns a connection on the API's Unix socket into the Principal
-// that every decision rests on. The kernel's word is the only evidence: the ids
-// that SO_PEERCRED and SO_PEERGROUPS reported when the connection was made.
+// Package authn turns a caller of the API into the Principal that every decision
+// rests on. There are two kinds of evidence: on the Unix socket the kernel's word,
+// the ids that SO_PEERCRED and SO_PEERGROUPS reported when the connection was made;
+// and on either socket a token, which then counts alone, whoever brings it.
 //
-// It must not decide who may do what, and nothing that a client writes on the
-// connection may change the answer.
+// It must not decide who may do what, keep a token, or tell a stranger why one was
+// refused.
 package authn
 
 import (
@@ -90,7 +91,7 @@ func (a *Peers) ConnContext(ctx context.Context, c net.Conn) context.Context {
 	if err != nil {
 		p = principal.Principal{}
 	}
-	return NewContext(ctx, p)
+	return withArrival(NewContext(ctx, p), "unix "+p.String())
 }
 
 // NewContext returns ctx with p as the caller.

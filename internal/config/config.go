@@ -41,7 +41,11 @@ type Config struct {
 	RuntimeDir  string
 	SocketMode  fs.FileMode
 	SocketGroup string // "" leaves the daemon's own group
-	NamePrefix  string
+	// Listen is where the API is served over TLS, host:port; "" is nowhere. TLSCert and
+	// TLSKey are PEM files; without them the daemon makes its own.
+	Listen          string
+	TLSCert, TLSKey string
+	NamePrefix      string
 	// Limits are those of a workspace that asks for none.
 	Limits workspace.Limits
 	// Bounds of what lives and runs; 0 is none. Memory is in bytes.

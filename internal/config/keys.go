@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"math"
+	"net"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -43,6 +44,12 @@ var keys = []Key{
 	},
 	text("socket_group", "carrel", "group of carrel.sock, whose members reach every workspace; empty for the daemon's own",
 		func(c *Config) *string { return &c.SocketGroup }, pattern(`^([a-z_][a-z0-9_-]{0,31})?$`, "it must be a group name")),
+	text("listen", "", "where the API is served over TLS too, host:port, as 192.0.2.1:7443 or :7443; empty for nowhere",
+		func(c *Config) *string { return &c.Listen }, hostPort),
+	text("tls_cert", "", "PEM file of the certificate for that, and of those that signed it; empty for the daemon's own; absolute",
+		func(c *Config) *string { return &c.TLSCert }, optional(absolute(4096))),
+	text("tls_key", "", "PEM file of its key; absolute",
+		func(c *Config) *string { return &c.TLSKey }, optional(absolute(4096))),
 	{
 		Name: "name_prefix", Default: id.DefaultPrefix, Usage: "what derived workspace names begin with",
 		set: func(c *Config, v string) error {
@@ -227,6 +234,28 @@ func absolute(limit int) func(string) error {
 		}
 		return nil
 	}
+}
+
+func optional(check func(string) error) func(string) error {
+	return func(v string) error {
+		if v == "" {
+			return nil
+		}
+		return check(v)
+	}
+}
+
+// hostPort takes "" and HOST:PORT with a port that is a number.
+func hostPort(v string) error {
+	if v == "" {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(v)
+	n, perr := strconv.ParseUint(port, 10, 16)
+	if err != nil || perr != nil || strconv.FormatUint(n, 10) != port || strings.ContainsAny(host, " /@%") {
+		return errors.New(`it must be host:port, for example "192.0.2.1:7443", "[::1]:7443" or ":7443"`)
+	}
+	return nil
 }
 
 func pattern(expr, why string) func(string) error {

@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -188,6 +189,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 	defer closing("archives", archives.Close)
 
 	var g *gate.Gate
+	var tokens *authn.Tokens
 	means := namespace.Config{
 		RuntimeDir: cfg.RuntimeDir, Dial: on.dial,
 		// No executor is connected before g is set.
@@ -212,8 +214,10 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 			Workspaces: cfg.MaxWorkspaces, PerOwner: cfg.MaxPerOwner, Running: cfg.MaxRunning,
 			Memory: cfg.MaxRunningMemory, OwnerMemory: cfg.MaxRunningMemoryPerOwner,
 		},
-		Log: log, Version: build.Version(),
+		TokensRevoked: func(ids []string) { tokens.Revoked(ids) },
+		Log:           log, Version: build.Version(),
 	})
+	tokens = authn.NewTokens(g)
 	defer closing("gate", func() error { return g.Close(context.WithoutCancel(ctx)) })
 	if err := g.Recover(ctx); err != nil {
 		return err
@@ -224,10 +228,24 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 		return err
 	}
 	crashpoint.Here("daemon.up.socket-bound")
-	surface := api.NewServer(g, api.Options{Version: build.Version(), Commit: build.Commit(), Log: log})
-	server := surface.HTTPServer(peers.ConnContext)
-	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(l) }()
+	far, err := listenTLS(ctx, cfg, log)
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	opts := api.Options{Version: build.Version(), Commit: build.Commit(), Tokens: tokens, Log: log}
+	if far != nil {
+		opts.Address, opts.Fingerprint, opts.Hosts = far.address, far.keys.Fingerprint(), far.keys.IsFor
+	}
+	surface := api.NewServer(g, opts)
+	near := surface.HTTPServer(peers.ConnContext)
+	servers, failed := []*http.Server{near}, make(chan error, 2)
+	go func() { failed <- near.Serve(l) }()
+	if far != nil {
+		server := surface.TLSServer(far.keys.Certificate)
+		servers = append(servers, server)
+		go func() { failed <- server.ServeTLS(far, "", "") }()
+		log.Info("serving over TLS", "address", far.address, "fingerprint", opts.Fingerprint)
+	}
 	tending, rest := context.WithCancel(context.WithoutCancel(ctx))
 	tended := make(chan struct{})
 	go func() { defer close(tended); g.Tend(tending) }()
@@ -253,17 +271,19 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 		log.Error("stopping", "reason", broken)
 	}
 	log.Info("stopping", "timeout", cfg.StopTimeout)
-	stop(ctx, cfg.StopTimeout, surface, server, log)
+	stop(ctx, cfg.StopTimeout, surface, servers, log)
 	on.own.stopAll(ctx, g, db, log)
-	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("cannot serve the API: %w", err)
+	for range servers {
+		if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("cannot serve the API: %w", err)
+		}
 	}
 	return broken
 }
 
 // stop lets requests under way finish until the deadline and then cuts them off,
 // which ends their commands. Detached commands live on.
-func stop(ctx context.Context, timeout time.Duration, surface *api.Server, server *http.Server, log *slog.Logger) {
+func stop(ctx context.Context, timeout time.Duration, surface *api.Server, servers []*http.Server, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
 	drained := make(chan struct{})
@@ -271,10 +291,16 @@ func stop(ctx context.Context, timeout time.Duration, surface *api.Server, serve
 		surface.Drain(ctx)
 		close(drained)
 	}()
-	if err := server.Shutdown(ctx); err != nil && !errors.Is(err, net.ErrClosed) {
-		log.Warn("requests were cut off", "error", err)
-		_ = server.Close()
+	var all sync.WaitGroup
+	for _, s := range servers {
+		all.Go(func() {
+			if err := s.Shutdown(ctx); err != nil && !errors.Is(err, net.ErrClosed) {
+				log.Warn("requests were cut off", "error", err)
+				_ = s.Close()
+			}
+		})
 	}
+	all.Wait()
 	<-drained
 }
 

@@ -130,7 +130,7 @@ func (g *Gate) administers(p principal.Principal, t principal.Issued) bool {
 	if p.Can(principal.Any) && p.Grant.Scope == nil {
 		return true
 	}
-	for steps := 0; steps < maxLine; steps++ {
+	for range maxLine {
 		if t.ID == p.Grant.ID {
 			return true
 		}

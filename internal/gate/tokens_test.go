@@ -336,6 +336,8 @@ func TestLoginsAreRecorded(t *testing.T) {
 			if r.Principal != "nobody" || !strings.Contains(string(r.Action), "login") || !strings.Contains(r.Error, "unknown") {
 				t.Errorf("%+v", r)
 			}
+		default:
+			t.Errorf("a record that is about no login: %+v", r)
 		}
 	}
 	if logins != 1 || denials < 100 || denials > 2000 {

@@ -22,7 +22,7 @@ const (
 	usedEvery = time.Minute
 )
 
-const tokenColumns = `SELECT id, hash, name, owner, parent, maker, roles, scope, created_ns, expires_ns, max_uses, uses, rate, burst, revoked_ns, used_ns FROM tokens`
+const tokenColumns = `SELECT id, hash, name, owner, parent, maker, roles, scope, created_ns, expires_ns, max_uses, uses, rate, burst, revoked_ns, used_ns FROM tokens` //nolint:gosec // names of columns
 
 func (s *Store) loadTokens(ctx context.Context) error {
 	rows, err := s.db.QueryContext(ctx, tokenColumns)

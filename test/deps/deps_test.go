@@ -41,6 +41,7 @@ var tiers = []deps.Tier{
 	{Name: "jsonrpc", Level: 3},
 	{Name: "peercred", Level: 3},
 	{Name: "pages", Level: 3},
+	{Name: "cert", Level: 3},
 	{Name: "pollfd", Level: 3},
 	{Name: "relay", Level: 3, With: []string{"pollfd"}},
 	{Name: "thread", Level: 3},

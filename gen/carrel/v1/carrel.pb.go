@@ -5,7 +5,8 @@
 // source: carrel/v1/carrel.proto
 
 // carrel.v1 is the public API of carrel, served with Connect (also gRPC,
-// gRPC-Web and JSON over HTTP) on the daemon's Unix socket.
+// gRPC-Web and JSON over HTTP) on the daemon's Unix socket and, where it is set
+// to, over TLS.
 //
 // A workspace is named in requests by `workspace`: its key or its derived name.
 // Errors carry the Connect codes: not_found, already_exists, invalid_argument,
@@ -3654,10 +3655,14 @@ func (*VersionRequest) Descriptor() ([]byte, []int) {
 }
 
 type VersionResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Version       string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
-	Commit        string                 `protobuf:"bytes,2,opt,name=commit,proto3" json:"commit,omitempty"`
-	Go            string                 `protobuf:"bytes,3,opt,name=go,proto3" json:"go,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Version string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	Commit  string                 `protobuf:"bytes,2,opt,name=commit,proto3" json:"commit,omitempty"`
+	Go      string                 `protobuf:"bytes,3,opt,name=go,proto3" json:"go,omitempty"`
+	// Where the API is served over TLS, as https://HOST:PORT; empty if it is not.
+	Address string `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
+	// Of the key that it is served with, to pin: "sha256:" and 64 hexadecimal digits.
+	Fingerprint   string `protobuf:"bytes,5,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3713,6 +3718,749 @@ func (x *VersionResponse) GetGo() string {
 	return ""
 }
 
+func (x *VersionResponse) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *VersionResponse) GetFingerprint() string {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return ""
+}
+
+type Token struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 12 hexadecimal digits, the part between the underscores of the token.
+	Id   string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Whose workspaces it is about.
+	Owner string `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`
+	// admin, operator, approver, auditor or agent.
+	Roles []string `protobuf:"bytes,4,rep,name=roles,proto3" json:"roles,omitempty"`
+	// Keys, names, and beginnings of keys followed by "*", of the workspaces that it is limited
+	// to; none is all of the owner's.
+	Workspaces []string `protobuf:"bytes,5,rep,name=workspaces,proto3" json:"workspaces,omitempty"`
+	// Who made it; parent is the token that did, if one did.
+	Maker         string `protobuf:"bytes,6,opt,name=maker,proto3" json:"maker,omitempty"`
+	Parent        string `protobuf:"bytes,7,opt,name=parent,proto3" json:"parent,omitempty"`
+	CreatedUnixMs int64  `protobuf:"varint,8,opt,name=created_unix_ms,json=createdUnixMs,proto3" json:"created_unix_ms,omitempty"`
+	ExpiresUnixMs int64  `protobuf:"varint,9,opt,name=expires_unix_ms,json=expiresUnixMs,proto3" json:"expires_unix_ms,omitempty"`
+	// 0 is any number; uses are counted only where there is a maximum.
+	MaxUses int64 `protobuf:"varint,10,opt,name=max_uses,json=maxUses,proto3" json:"max_uses,omitempty"`
+	Uses    int64 `protobuf:"varint,11,opt,name=uses,proto3" json:"uses,omitempty"`
+	// Requests a second, and how many at once; 0 is any number.
+	Rate  float64 `protobuf:"fixed64,12,opt,name=rate,proto3" json:"rate,omitempty"`
+	Burst int32   `protobuf:"varint,13,opt,name=burst,proto3" json:"burst,omitempty"`
+	// 0 is never; last_used is right to a minute.
+	RevokedUnixMs  int64 `protobuf:"varint,14,opt,name=revoked_unix_ms,json=revokedUnixMs,proto3" json:"revoked_unix_ms,omitempty"`
+	LastUsedUnixMs int64 `protobuf:"varint,15,opt,name=last_used_unix_ms,json=lastUsedUnixMs,proto3" json:"last_used_unix_ms,omitempty"`
+	// good, expired, revoked or used up.
+	State         string `protobuf:"bytes,16,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Token) Reset() {
+	*x = Token{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Token) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Token) ProtoMessage() {}
+
+func (x *Token) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Token.ProtoReflect.Descriptor instead.
+func (*Token) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *Token) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Token) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Token) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *Token) GetRoles() []string {
+	if x != nil {
+		return x.Roles
+	}
+	return nil
+}
+
+func (x *Token) GetWorkspaces() []string {
+	if x != nil {
+		return x.Workspaces
+	}
+	return nil
+}
+
+func (x *Token) GetMaker() string {
+	if x != nil {
+		return x.Maker
+	}
+	return ""
+}
+
+func (x *Token) GetParent() string {
+	if x != nil {
+		return x.Parent
+	}
+	return ""
+}
+
+func (x *Token) GetCreatedUnixMs() int64 {
+	if x != nil {
+		return x.CreatedUnixMs
+	}
+	return 0
+}
+
+func (x *Token) GetExpiresUnixMs() int64 {
+	if x != nil {
+		return x.ExpiresUnixMs
+	}
+	return 0
+}
+
+func (x *Token) GetMaxUses() int64 {
+	if x != nil {
+		return x.MaxUses
+	}
+	return 0
+}
+
+func (x *Token) GetUses() int64 {
+	if x != nil {
+		return x.Uses
+	}
+	return 0
+}
+
+func (x *Token) GetRate() float64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *Token) GetBurst() int32 {
+	if x != nil {
+		return x.Burst
+	}
+	return 0
+}
+
+func (x *Token) GetRevokedUnixMs() int64 {
+	if x != nil {
+		return x.RevokedUnixMs
+	}
+	return 0
+}
+
+func (x *Token) GetLastUsedUnixMs() int64 {
+	if x != nil {
+		return x.LastUsedUnixMs
+	}
+	return 0
+}
+
+func (x *Token) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+type CreateTokenRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Name       string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Roles      []string               `protobuf:"bytes,2,rep,name=roles,proto3" json:"roles,omitempty"`
+	Workspaces []string               `protobuf:"bytes,3,rep,name=workspaces,proto3" json:"workspaces,omitempty"`
+	// 0 is 30 days, or for a token the end of its own; at most 366 days.
+	LifeMs  int64   `protobuf:"varint,4,opt,name=life_ms,json=lifeMs,proto3" json:"life_ms,omitempty"`
+	MaxUses int64   `protobuf:"varint,5,opt,name=max_uses,json=maxUses,proto3" json:"max_uses,omitempty"`
+	Rate    float64 `protobuf:"fixed64,6,opt,name=rate,proto3" json:"rate,omitempty"`
+	// 0 is a second's worth of rate.
+	Burst int32 `protobuf:"varint,7,opt,name=burst,proto3" json:"burst,omitempty"`
+	// Whose workspaces it is to be about, as "uid:1000"; empty is the caller's. Others are for
+	// users with the role admin.
+	Owner         string `protobuf:"bytes,8,opt,name=owner,proto3" json:"owner,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateTokenRequest) Reset() {
+	*x = CreateTokenRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateTokenRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateTokenRequest) ProtoMessage() {}
+
+func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
+func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *CreateTokenRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CreateTokenRequest) GetRoles() []string {
+	if x != nil {
+		return x.Roles
+	}
+	return nil
+}
+
+func (x *CreateTokenRequest) GetWorkspaces() []string {
+	if x != nil {
+		return x.Workspaces
+	}
+	return nil
+}
+
+func (x *CreateTokenRequest) GetLifeMs() int64 {
+	if x != nil {
+		return x.LifeMs
+	}
+	return 0
+}
+
+func (x *CreateTokenRequest) GetMaxUses() int64 {
+	if x != nil {
+		return x.MaxUses
+	}
+	return 0
+}
+
+func (x *CreateTokenRequest) GetRate() float64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *CreateTokenRequest) GetBurst() int32 {
+	if x != nil {
+		return x.Burst
+	}
+	return 0
+}
+
+func (x *CreateTokenRequest) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+type CreateTokenResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Token *Token                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	// The token itself.
+	Secret string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	// As in VersionResponse.
+	Address       string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
+	Fingerprint   string `protobuf:"bytes,4,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateTokenResponse) Reset() {
+	*x = CreateTokenResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateTokenResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateTokenResponse) ProtoMessage() {}
+
+func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
+func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *CreateTokenResponse) GetToken() *Token {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+func (x *CreateTokenResponse) GetSecret() string {
+	if x != nil {
+		return x.Secret
+	}
+	return ""
+}
+
+func (x *CreateTokenResponse) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *CreateTokenResponse) GetFingerprint() string {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return ""
+}
+
+type ListTokensRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTokensRequest) Reset() {
+	*x = ListTokensRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTokensRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTokensRequest) ProtoMessage() {}
+
+func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
+func (*ListTokensRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{58}
+}
+
+type ListTokensResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tokens        []*Token               `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTokensResponse) Reset() {
+	*x = ListTokensResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTokensResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTokensResponse) ProtoMessage() {}
+
+func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
+func (*ListTokensResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *ListTokensResponse) GetTokens() []*Token {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+type GetTokenRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetTokenRequest) Reset() {
+	*x = GetTokenRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetTokenRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetTokenRequest) ProtoMessage() {}
+
+func (x *GetTokenRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetTokenRequest.ProtoReflect.Descriptor instead.
+func (*GetTokenRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *GetTokenRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type GetTokenResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Token         *Token                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetTokenResponse) Reset() {
+	*x = GetTokenResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetTokenResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetTokenResponse) ProtoMessage() {}
+
+func (x *GetTokenResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetTokenResponse.ProtoReflect.Descriptor instead.
+func (*GetTokenResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *GetTokenResponse) GetToken() *Token {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+type RevokeTokenRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeTokenRequest) Reset() {
+	*x = RevokeTokenRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeTokenRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeTokenRequest) ProtoMessage() {}
+
+func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
+func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{62}
+}
+
+func (x *RevokeTokenRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type RevokeTokenResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Those that had not been revoked before: it, and what was made with it.
+	Revoked       []string `protobuf:"bytes,1,rep,name=revoked,proto3" json:"revoked,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeTokenResponse) Reset() {
+	*x = RevokeTokenResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeTokenResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeTokenResponse) ProtoMessage() {}
+
+func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
+func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{63}
+}
+
+func (x *RevokeTokenResponse) GetRevoked() []string {
+	if x != nil {
+		return x.Revoked
+	}
+	return nil
+}
+
+type WhoAmIRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WhoAmIRequest) Reset() {
+	*x = WhoAmIRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WhoAmIRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WhoAmIRequest) ProtoMessage() {}
+
+func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WhoAmIRequest.ProtoReflect.Descriptor instead.
+func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{64}
+}
+
+type WhoAmIResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "uid:1000", "token:0123456789ab".
+	Principal string `protobuf:"bytes,1,opt,name=principal,proto3" json:"principal,omitempty"`
+	// user or token.
+	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// To whom belongs what the caller makes.
+	Owner       string   `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`
+	Roles       []string `protobuf:"bytes,4,rep,name=roles,proto3" json:"roles,omitempty"`
+	Permissions []string `protobuf:"bytes,5,rep,name=permissions,proto3" json:"permissions,omitempty"`
+	// Set for a token.
+	Token         *Token `protobuf:"bytes,6,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WhoAmIResponse) Reset() {
+	*x = WhoAmIResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WhoAmIResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WhoAmIResponse) ProtoMessage() {}
+
+func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WhoAmIResponse.ProtoReflect.Descriptor instead.
+func (*WhoAmIResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{65}
+}
+
+func (x *WhoAmIResponse) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *WhoAmIResponse) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *WhoAmIResponse) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *WhoAmIResponse) GetRoles() []string {
+	if x != nil {
+		return x.Roles
+	}
+	return nil
+}
+
+func (x *WhoAmIResponse) GetPermissions() []string {
+	if x != nil {
+		return x.Permissions
+	}
+	return nil
+}
+
+func (x *WhoAmIResponse) GetToken() *Token {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
 type Archive struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -3735,7 +4483,7 @@ type Archive struct {
 
 func (x *Archive) Reset() {
 	*x = Archive{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3747,7 +4495,7 @@ func (x *Archive) String() string {
 func (*Archive) ProtoMessage() {}
 
 func (x *Archive) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3760,7 +4508,7 @@ func (x *Archive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Archive.ProtoReflect.Descriptor instead.
 func (*Archive) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{55}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *Archive) GetId() string {
@@ -3851,7 +4599,7 @@ type ArchiveProgress struct {
 
 func (x *ArchiveProgress) Reset() {
 	*x = ArchiveProgress{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3863,7 +4611,7 @@ func (x *ArchiveProgress) String() string {
 func (*ArchiveProgress) ProtoMessage() {}
 
 func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3876,7 +4624,7 @@ func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveProgress.ProtoReflect.Descriptor instead.
 func (*ArchiveProgress) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{56}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ArchiveProgress) GetEntries() int64 {
@@ -3909,7 +4657,7 @@ type CreateArchiveRequest struct {
 
 func (x *CreateArchiveRequest) Reset() {
 	*x = CreateArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3921,7 +4669,7 @@ func (x *CreateArchiveRequest) String() string {
 func (*CreateArchiveRequest) ProtoMessage() {}
 
 func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3934,7 +4682,7 @@ func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveRequest.ProtoReflect.Descriptor instead.
 func (*CreateArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{57}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *CreateArchiveRequest) GetWorkspace() string {
@@ -3986,7 +4734,7 @@ type CreateArchiveResponse struct {
 
 func (x *CreateArchiveResponse) Reset() {
 	*x = CreateArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3998,7 +4746,7 @@ func (x *CreateArchiveResponse) String() string {
 func (*CreateArchiveResponse) ProtoMessage() {}
 
 func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4011,7 +4759,7 @@ func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveResponse.ProtoReflect.Descriptor instead.
 func (*CreateArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{58}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *CreateArchiveResponse) GetKind() isCreateArchiveResponse_Kind {
@@ -4088,7 +4836,7 @@ type RestoreStart struct {
 
 func (x *RestoreStart) Reset() {
 	*x = RestoreStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4100,7 +4848,7 @@ func (x *RestoreStart) String() string {
 func (*RestoreStart) ProtoMessage() {}
 
 func (x *RestoreStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4113,7 +4861,7 @@ func (x *RestoreStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreStart.ProtoReflect.Descriptor instead.
 func (*RestoreStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{59}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *RestoreStart) GetFrom() string {
@@ -4178,7 +4926,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4190,7 +4938,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4203,7 +4951,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{60}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *RestoreRequest) GetKind() isRestoreRequest_Kind {
@@ -4260,7 +5008,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4272,7 +5020,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4285,7 +5033,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{61}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *RestoreResponse) GetKind() isRestoreResponse_Kind {
@@ -4337,7 +5085,7 @@ type ListArchivesRequest struct {
 
 func (x *ListArchivesRequest) Reset() {
 	*x = ListArchivesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4349,7 +5097,7 @@ func (x *ListArchivesRequest) String() string {
 func (*ListArchivesRequest) ProtoMessage() {}
 
 func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4362,7 +5110,7 @@ func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesRequest.ProtoReflect.Descriptor instead.
 func (*ListArchivesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{62}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{73}
 }
 
 type ListArchivesResponse struct {
@@ -4374,7 +5122,7 @@ type ListArchivesResponse struct {
 
 func (x *ListArchivesResponse) Reset() {
 	*x = ListArchivesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4386,7 +5134,7 @@ func (x *ListArchivesResponse) String() string {
 func (*ListArchivesResponse) ProtoMessage() {}
 
 func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4399,7 +5147,7 @@ func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesResponse.ProtoReflect.Descriptor instead.
 func (*ListArchivesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{63}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ListArchivesResponse) GetArchives() []*Archive {
@@ -4418,7 +5166,7 @@ type ReadArchiveRequest struct {
 
 func (x *ReadArchiveRequest) Reset() {
 	*x = ReadArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4430,7 +5178,7 @@ func (x *ReadArchiveRequest) String() string {
 func (*ReadArchiveRequest) ProtoMessage() {}
 
 func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4443,7 +5191,7 @@ func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveRequest.ProtoReflect.Descriptor instead.
 func (*ReadArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{64}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ReadArchiveRequest) GetArchive() string {
@@ -4466,7 +5214,7 @@ type ReadArchiveResponse struct {
 
 func (x *ReadArchiveResponse) Reset() {
 	*x = ReadArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4478,7 +5226,7 @@ func (x *ReadArchiveResponse) String() string {
 func (*ReadArchiveResponse) ProtoMessage() {}
 
 func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4491,7 +5239,7 @@ func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveResponse.ProtoReflect.Descriptor instead.
 func (*ReadArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{65}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *ReadArchiveResponse) GetKind() isReadArchiveResponse_Kind {
@@ -4544,7 +5292,7 @@ type RemoveArchiveRequest struct {
 
 func (x *RemoveArchiveRequest) Reset() {
 	*x = RemoveArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4556,7 +5304,7 @@ func (x *RemoveArchiveRequest) String() string {
 func (*RemoveArchiveRequest) ProtoMessage() {}
 
 func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4569,7 +5317,7 @@ func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{66}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *RemoveArchiveRequest) GetArchive() string {
@@ -4587,7 +5335,7 @@ type RemoveArchiveResponse struct {
 
 func (x *RemoveArchiveResponse) Reset() {
 	*x = RemoveArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4599,7 +5347,7 @@ func (x *RemoveArchiveResponse) String() string {
 func (*RemoveArchiveResponse) ProtoMessage() {}
 
 func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4612,7 +5360,7 @@ func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{67}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{78}
 }
 
 var File_carrel_v1_carrel_proto protoreflect.FileDescriptor
@@ -4899,11 +5647,68 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06follow\x18\x03 \x01(\bR\x06follow\"$\n" +
 	"\fShowResponse\x12\x14\n" +
 	"\x05lines\x18\x01 \x03(\fR\x05lines\"\x10\n" +
-	"\x0eVersionRequest\"S\n" +
+	"\x0eVersionRequest\"\x8f\x01\n" +
 	"\x0fVersionResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x16\n" +
 	"\x06commit\x18\x02 \x01(\tR\x06commit\x12\x0e\n" +
-	"\x02go\x18\x03 \x01(\tR\x02go\"\xa8\x02\n" +
+	"\x02go\x18\x03 \x01(\tR\x02go\x12\x18\n" +
+	"\aaddress\x18\x04 \x01(\tR\aaddress\x12 \n" +
+	"\vfingerprint\x18\x05 \x01(\tR\vfingerprint\"\xb7\x03\n" +
+	"\x05Token\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05owner\x18\x03 \x01(\tR\x05owner\x12\x14\n" +
+	"\x05roles\x18\x04 \x03(\tR\x05roles\x12\x1e\n" +
+	"\n" +
+	"workspaces\x18\x05 \x03(\tR\n" +
+	"workspaces\x12\x14\n" +
+	"\x05maker\x18\x06 \x01(\tR\x05maker\x12\x16\n" +
+	"\x06parent\x18\a \x01(\tR\x06parent\x12&\n" +
+	"\x0fcreated_unix_ms\x18\b \x01(\x03R\rcreatedUnixMs\x12&\n" +
+	"\x0fexpires_unix_ms\x18\t \x01(\x03R\rexpiresUnixMs\x12\x19\n" +
+	"\bmax_uses\x18\n" +
+	" \x01(\x03R\amaxUses\x12\x12\n" +
+	"\x04uses\x18\v \x01(\x03R\x04uses\x12\x12\n" +
+	"\x04rate\x18\f \x01(\x01R\x04rate\x12\x14\n" +
+	"\x05burst\x18\r \x01(\x05R\x05burst\x12&\n" +
+	"\x0frevoked_unix_ms\x18\x0e \x01(\x03R\rrevokedUnixMs\x12)\n" +
+	"\x11last_used_unix_ms\x18\x0f \x01(\x03R\x0elastUsedUnixMs\x12\x14\n" +
+	"\x05state\x18\x10 \x01(\tR\x05state\"\xd2\x01\n" +
+	"\x12CreateTokenRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05roles\x18\x02 \x03(\tR\x05roles\x12\x1e\n" +
+	"\n" +
+	"workspaces\x18\x03 \x03(\tR\n" +
+	"workspaces\x12\x17\n" +
+	"\alife_ms\x18\x04 \x01(\x03R\x06lifeMs\x12\x19\n" +
+	"\bmax_uses\x18\x05 \x01(\x03R\amaxUses\x12\x12\n" +
+	"\x04rate\x18\x06 \x01(\x01R\x04rate\x12\x14\n" +
+	"\x05burst\x18\a \x01(\x05R\x05burst\x12\x14\n" +
+	"\x05owner\x18\b \x01(\tR\x05owner\"\x91\x01\n" +
+	"\x13CreateTokenResponse\x12&\n" +
+	"\x05token\x18\x01 \x01(\v2\x10.carrel.v1.TokenR\x05token\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\tR\x06secret\x12\x18\n" +
+	"\aaddress\x18\x03 \x01(\tR\aaddress\x12 \n" +
+	"\vfingerprint\x18\x04 \x01(\tR\vfingerprint\"\x13\n" +
+	"\x11ListTokensRequest\">\n" +
+	"\x12ListTokensResponse\x12(\n" +
+	"\x06tokens\x18\x01 \x03(\v2\x10.carrel.v1.TokenR\x06tokens\"!\n" +
+	"\x0fGetTokenRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\":\n" +
+	"\x10GetTokenResponse\x12&\n" +
+	"\x05token\x18\x01 \x01(\v2\x10.carrel.v1.TokenR\x05token\"$\n" +
+	"\x12RevokeTokenRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"/\n" +
+	"\x13RevokeTokenResponse\x12\x18\n" +
+	"\arevoked\x18\x01 \x03(\tR\arevoked\"\x0f\n" +
+	"\rWhoAmIRequest\"\xb8\x01\n" +
+	"\x0eWhoAmIResponse\x12\x1c\n" +
+	"\tprincipal\x18\x01 \x01(\tR\tprincipal\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
+	"\x05owner\x18\x03 \x01(\tR\x05owner\x12\x14\n" +
+	"\x05roles\x18\x04 \x03(\tR\x05roles\x12 \n" +
+	"\vpermissions\x18\x05 \x03(\tR\vpermissions\x12&\n" +
+	"\x05token\x18\x06 \x01(\v2\x10.carrel.v1.TokenR\x05token\"\xa8\x02\n" +
 	"\aArchive\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\tworkspace\x18\x02 \x01(\tR\tworkspace\x12\x10\n" +
@@ -4988,7 +5793,14 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\rRemoveArchive\x12\x1f.carrel.v1.RemoveArchiveRequest\x1a .carrel.v1.RemoveArchiveResponse2\x88\x01\n" +
 	"\fAuditService\x12=\n" +
 	"\x06Verify\x12\x18.carrel.v1.VerifyRequest\x1a\x19.carrel.v1.VerifyResponse\x129\n" +
-	"\x04Show\x12\x16.carrel.v1.ShowRequest\x1a\x17.carrel.v1.ShowResponse0\x012\x90\x01\n" +
+	"\x04Show\x12\x16.carrel.v1.ShowRequest\x1a\x17.carrel.v1.ShowResponse0\x012\xf9\x02\n" +
+	"\fTokenService\x12L\n" +
+	"\vCreateToken\x12\x1d.carrel.v1.CreateTokenRequest\x1a\x1e.carrel.v1.CreateTokenResponse\x12I\n" +
+	"\n" +
+	"ListTokens\x12\x1c.carrel.v1.ListTokensRequest\x1a\x1d.carrel.v1.ListTokensResponse\x12C\n" +
+	"\bGetToken\x12\x1a.carrel.v1.GetTokenRequest\x1a\x1b.carrel.v1.GetTokenResponse\x12L\n" +
+	"\vRevokeToken\x12\x1d.carrel.v1.RevokeTokenRequest\x1a\x1e.carrel.v1.RevokeTokenResponse\x12=\n" +
+	"\x06WhoAmI\x12\x18.carrel.v1.WhoAmIRequest\x1a\x19.carrel.v1.WhoAmIResponse2\x90\x01\n" +
 	"\rSystemService\x12@\n" +
 	"\aVersion\x12\x19.carrel.v1.VersionRequest\x1a\x1a.carrel.v1.VersionResponse\x12=\n" +
 	"\x06Mended\x12\x18.carrel.v1.MendedRequest\x1a\x19.carrel.v1.MendedResponseB5Z3github.com/carrel-dev/carrel/gen/carrel/v1;carrelv1b\x06proto3"
@@ -5005,7 +5817,7 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 69)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 80)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),                // 0: carrel.v1.Limits
 	(*Control)(nil),               // 1: carrel.v1.Control
@@ -5062,20 +5874,31 @@ var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*ShowResponse)(nil),          // 52: carrel.v1.ShowResponse
 	(*VersionRequest)(nil),        // 53: carrel.v1.VersionRequest
 	(*VersionResponse)(nil),       // 54: carrel.v1.VersionResponse
-	(*Archive)(nil),               // 55: carrel.v1.Archive
-	(*ArchiveProgress)(nil),       // 56: carrel.v1.ArchiveProgress
-	(*CreateArchiveRequest)(nil),  // 57: carrel.v1.CreateArchiveRequest
-	(*CreateArchiveResponse)(nil), // 58: carrel.v1.CreateArchiveResponse
-	(*RestoreStart)(nil),          // 59: carrel.v1.RestoreStart
-	(*RestoreRequest)(nil),        // 60: carrel.v1.RestoreRequest
-	(*RestoreResponse)(nil),       // 61: carrel.v1.RestoreResponse
-	(*ListArchivesRequest)(nil),   // 62: carrel.v1.ListArchivesRequest
-	(*ListArchivesResponse)(nil),  // 63: carrel.v1.ListArchivesResponse
-	(*ReadArchiveRequest)(nil),    // 64: carrel.v1.ReadArchiveRequest
-	(*ReadArchiveResponse)(nil),   // 65: carrel.v1.ReadArchiveResponse
-	(*RemoveArchiveRequest)(nil),  // 66: carrel.v1.RemoveArchiveRequest
-	(*RemoveArchiveResponse)(nil), // 67: carrel.v1.RemoveArchiveResponse
-	nil,                           // 68: carrel.v1.Command.EnvEntry
+	(*Token)(nil),                 // 55: carrel.v1.Token
+	(*CreateTokenRequest)(nil),    // 56: carrel.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),   // 57: carrel.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),     // 58: carrel.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),    // 59: carrel.v1.ListTokensResponse
+	(*GetTokenRequest)(nil),       // 60: carrel.v1.GetTokenRequest
+	(*GetTokenResponse)(nil),      // 61: carrel.v1.GetTokenResponse
+	(*RevokeTokenRequest)(nil),    // 62: carrel.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),   // 63: carrel.v1.RevokeTokenResponse
+	(*WhoAmIRequest)(nil),         // 64: carrel.v1.WhoAmIRequest
+	(*WhoAmIResponse)(nil),        // 65: carrel.v1.WhoAmIResponse
+	(*Archive)(nil),               // 66: carrel.v1.Archive
+	(*ArchiveProgress)(nil),       // 67: carrel.v1.ArchiveProgress
+	(*CreateArchiveRequest)(nil),  // 68: carrel.v1.CreateArchiveRequest
+	(*CreateArchiveResponse)(nil), // 69: carrel.v1.CreateArchiveResponse
+	(*RestoreStart)(nil),          // 70: carrel.v1.RestoreStart
+	(*RestoreRequest)(nil),        // 71: carrel.v1.RestoreRequest
+	(*RestoreResponse)(nil),       // 72: carrel.v1.RestoreResponse
+	(*ListArchivesRequest)(nil),   // 73: carrel.v1.ListArchivesRequest
+	(*ListArchivesResponse)(nil),  // 74: carrel.v1.ListArchivesResponse
+	(*ReadArchiveRequest)(nil),    // 75: carrel.v1.ReadArchiveRequest
+	(*ReadArchiveResponse)(nil),   // 76: carrel.v1.ReadArchiveResponse
+	(*RemoveArchiveRequest)(nil),  // 77: carrel.v1.RemoveArchiveRequest
+	(*RemoveArchiveResponse)(nil), // 78: carrel.v1.RemoveArchiveResponse
+	nil,                           // 79: carrel.v1.Command.EnvEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,  // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
@@ -5096,7 +5919,7 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	24, // 15: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
 	27, // 16: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
 	3,  // 17: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	68, // 18: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	79, // 18: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
 	32, // 19: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
 	33, // 20: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
 	32, // 21: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
@@ -5109,72 +5932,86 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	33, // 28: carrel.v1.CommandInfo.status:type_name -> carrel.v1.Status
 	42, // 29: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
 	33, // 30: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
-	0,  // 31: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
-	56, // 32: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	55, // 33: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
-	0,  // 34: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
-	59, // 35: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
-	56, // 36: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	3,  // 37: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
-	55, // 38: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
-	55, // 39: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
-	4,  // 40: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	6,  // 41: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	8,  // 42: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	14, // 43: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	16, // 44: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	30, // 45: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	17, // 46: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	19, // 47: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	21, // 48: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	23, // 49: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	26, // 50: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	34, // 51: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	38, // 52: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	40, // 53: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	43, // 54: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	45, // 55: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	47, // 56: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	57, // 57: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	60, // 58: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	62, // 59: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	64, // 60: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	66, // 61: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	49, // 62: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	51, // 63: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	53, // 64: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	11, // 65: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
-	5,  // 66: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	7,  // 67: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	9,  // 68: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	15, // 69: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	29, // 70: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	31, // 71: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	18, // 72: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	20, // 73: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	22, // 74: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	25, // 75: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	28, // 76: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	35, // 77: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	39, // 78: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	41, // 79: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	44, // 80: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	46, // 81: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	48, // 82: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	58, // 83: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	61, // 84: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	63, // 85: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	65, // 86: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	67, // 87: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	50, // 88: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	52, // 89: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	54, // 90: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	12, // 91: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
-	66, // [66:92] is the sub-list for method output_type
-	40, // [40:66] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	55, // 31: carrel.v1.CreateTokenResponse.token:type_name -> carrel.v1.Token
+	55, // 32: carrel.v1.ListTokensResponse.tokens:type_name -> carrel.v1.Token
+	55, // 33: carrel.v1.GetTokenResponse.token:type_name -> carrel.v1.Token
+	55, // 34: carrel.v1.WhoAmIResponse.token:type_name -> carrel.v1.Token
+	0,  // 35: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
+	67, // 36: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	66, // 37: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
+	0,  // 38: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
+	70, // 39: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
+	67, // 40: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	3,  // 41: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
+	66, // 42: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
+	66, // 43: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
+	4,  // 44: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	6,  // 45: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	8,  // 46: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	14, // 47: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	16, // 48: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	30, // 49: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	17, // 50: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	19, // 51: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	21, // 52: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	23, // 53: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	26, // 54: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	34, // 55: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	38, // 56: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	40, // 57: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	43, // 58: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	45, // 59: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	47, // 60: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	68, // 61: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	71, // 62: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	73, // 63: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	75, // 64: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	77, // 65: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	49, // 66: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	51, // 67: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	56, // 68: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
+	58, // 69: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
+	60, // 70: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
+	62, // 71: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
+	64, // 72: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
+	53, // 73: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	11, // 74: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
+	5,  // 75: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	7,  // 76: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	9,  // 77: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	15, // 78: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	29, // 79: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	31, // 80: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	18, // 81: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	20, // 82: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	22, // 83: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	25, // 84: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	28, // 85: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	35, // 86: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	39, // 87: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	41, // 88: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	44, // 89: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	46, // 90: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	48, // 91: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	69, // 92: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	72, // 93: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	74, // 94: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	76, // 95: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	78, // 96: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	50, // 97: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	52, // 98: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	57, // 99: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
+	59, // 100: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
+	61, // 101: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
+	63, // 102: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
+	65, // 103: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
+	54, // 104: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	12, // 105: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
+	75, // [75:106] is the sub-list for method output_type
+	44, // [44:75] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -5195,20 +6032,20 @@ func file_carrel_v1_carrel_proto_init() {
 		(*StreamResponse_Stderr)(nil),
 		(*StreamResponse_Exited)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[58].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[69].OneofWrappers = []any{
 		(*CreateArchiveResponse_Progress)(nil),
 		(*CreateArchiveResponse_Data)(nil),
 		(*CreateArchiveResponse_Archive)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[60].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[71].OneofWrappers = []any{
 		(*RestoreRequest_Start)(nil),
 		(*RestoreRequest_Data)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[61].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[72].OneofWrappers = []any{
 		(*RestoreResponse_Progress)(nil),
 		(*RestoreResponse_Workspace)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[65].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[76].OneofWrappers = []any{
 		(*ReadArchiveResponse_Data)(nil),
 		(*ReadArchiveResponse_Archive)(nil),
 	}
@@ -5218,9 +6055,9 @@ func file_carrel_v1_carrel_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   69,
+			NumMessages:   80,
 			NumExtensions: 0,
-			NumServices:   5,
+			NumServices:   6,
 		},
 		GoTypes:           file_carrel_v1_carrel_proto_goTypes,
 		DependencyIndexes: file_carrel_v1_carrel_proto_depIdxs,

@@ -35,6 +35,12 @@ type Gate struct {
 	last       execapi.ExecParams
 	resized    execapi.ResizeParams
 
+	tokens  map[string]principal.Issued
+	refused []string
+	logins  []string
+	// TokensRevoked is told of tokens that were revoked, if it is not nil.
+	TokensRevoked func(ids []string)
+
 	// Verdict is what VerifyAudit answers.
 	Verdict api.AuditVerdict
 }
@@ -115,7 +121,7 @@ func (g *Gate) find(p principal.Principal, ref string) (*desk, error) {
 		if string(d.Key) != ref && string(d.Name) != ref {
 			continue
 		}
-		if !p.MayReach(d.Owner) {
+		if !p.MayReach(d.Owner, string(d.Key), string(d.Name)) {
 			return nil, fmt.Errorf("cannot reach workspace %q: it belongs to %s: %w", ref, d.Owner, errdefs.ErrPermissionDenied)
 		}
 		return d, nil
@@ -137,7 +143,7 @@ func (g *Gate) Create(_ context.Context, p principal.Principal, want workspace.W
 	}
 	name := id.Derive(id.DefaultPrefix, key, 0)
 	d := &desk{Workspace: api.Workspace{
-		Name: name, Key: key, Owner: p.String(), User: string(name),
+		Name: name, Key: key, Owner: p.Owner(), User: string(name),
 		IDs:  workspace.IDsFrom(uint32(1879048192 + 3*len(g.workspaces))),
 		Home: "/var/lib/carrel/homes/" + string(name), State: workspace.StateStopped,
 		Root: workspace.RootSystem, Boundary: workspace.BoundaryNamespace,
@@ -203,7 +209,7 @@ func (g *Gate) List(_ context.Context, p principal.Principal) ([]api.Workspace, 
 	defer g.mu.Unlock()
 	var out []api.Workspace
 	for _, d := range g.workspaces {
-		if p.MayReach(d.Owner) {
+		if p.MayReach(d.Owner, string(d.Key), string(d.Name)) {
 			out = append(out, d.Workspace)
 		}
 	}
@@ -367,7 +373,7 @@ func (g *Gate) Resize(_ context.Context, p principal.Principal, ref string, r ex
 
 // administer lets administrators pass, as the gate does.
 func administer(p principal.Principal) error {
-	if p.Admin || p.Kind == principal.System {
+	if p.Can(principal.Audit) {
 		return nil
 	}
 	return fmt.Errorf("cannot let %s read the audit log: it is for root and the members of the carrel group: %w", p, errdefs.ErrPermissionDenied)

@@ -11,7 +11,9 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/authn"
+	"github.com/carrel-dev/carrel/internal/cert"
 	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/token"
 )
 
 // Serve serves the API over g on a Unix socket until the test ends, and returns the
@@ -58,4 +60,51 @@ func Serve(t testing.TB, g api.Gate, caller *principal.Principal, opts api.Optio
 		<-served
 	})
 	return socket, server
+}
+
+// ServeTLS serves the API over g with tokens on a TCP port of the loopback until the test
+// ends, and returns its address as HOST:PORT and its keys.
+func ServeTLS(t testing.TB, g *Gate, opts api.Options) (address string, keys *cert.Keeper, server *api.Server) {
+	t.Helper()
+	keys, err := cert.Open(cert.Config{Dir: t.TempDir(), Names: []string{"localhost", "127.0.0.1", "carrel.test"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	opts.Tokens = authn.NewTokens(g)
+	g.TokensRevoked = opts.Tokens.Revoked
+	opts.Address, opts.Fingerprint, opts.Hosts = "https://"+l.Addr().String(), keys.Fingerprint(), keys.IsFor
+	server = api.NewServer(g, opts)
+	h := server.TLSServer(keys.Certificate)
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		if err := h.ServeTLS(l, "", ""); err != http.ErrServerClosed {
+			t.Errorf("serve: %v", err)
+		}
+	}()
+	t.Cleanup(func() {
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		server.Drain(ended)
+		h.Close()
+		<-served
+	})
+	return l.Addr().String(), keys, server
+}
+
+// Issue makes a token for p's owner and returns it.
+func (g *Gate) Issue(t testing.TB, p principal.Principal, w principal.Wanted) token.Secret {
+	t.Helper()
+	_, secret, err := g.CreateToken(t.Context(), p, w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return secret
 }

@@ -3,7 +3,8 @@
 // Source: carrel/v1/carrel.proto
 
 // carrel.v1 is the public API of carrel, served with Connect (also gRPC,
-// gRPC-Web and JSON over HTTP) on the daemon's Unix socket.
+// gRPC-Web and JSON over HTTP) on the daemon's Unix socket and, where it is set
+// to, over TLS.
 //
 // A workspace is named in requests by `workspace`: its key or its derived name.
 // Errors carry the Connect codes: not_found, already_exists, invalid_argument,
@@ -36,6 +37,8 @@ const (
 	ArchiveServiceName = "carrel.v1.ArchiveService"
 	// AuditServiceName is the fully-qualified name of the AuditService service.
 	AuditServiceName = "carrel.v1.AuditService"
+	// TokenServiceName is the fully-qualified name of the TokenService service.
+	TokenServiceName = "carrel.v1.TokenService"
 	// SystemServiceName is the fully-qualified name of the SystemService service.
 	SystemServiceName = "carrel.v1.SystemService"
 )
@@ -102,6 +105,18 @@ const (
 	AuditServiceVerifyProcedure = "/carrel.v1.AuditService/Verify"
 	// AuditServiceShowProcedure is the fully-qualified name of the AuditService's Show RPC.
 	AuditServiceShowProcedure = "/carrel.v1.AuditService/Show"
+	// TokenServiceCreateTokenProcedure is the fully-qualified name of the TokenService's CreateToken
+	// RPC.
+	TokenServiceCreateTokenProcedure = "/carrel.v1.TokenService/CreateToken"
+	// TokenServiceListTokensProcedure is the fully-qualified name of the TokenService's ListTokens RPC.
+	TokenServiceListTokensProcedure = "/carrel.v1.TokenService/ListTokens"
+	// TokenServiceGetTokenProcedure is the fully-qualified name of the TokenService's GetToken RPC.
+	TokenServiceGetTokenProcedure = "/carrel.v1.TokenService/GetToken"
+	// TokenServiceRevokeTokenProcedure is the fully-qualified name of the TokenService's RevokeToken
+	// RPC.
+	TokenServiceRevokeTokenProcedure = "/carrel.v1.TokenService/RevokeToken"
+	// TokenServiceWhoAmIProcedure is the fully-qualified name of the TokenService's WhoAmI RPC.
+	TokenServiceWhoAmIProcedure = "/carrel.v1.TokenService/WhoAmI"
 	// SystemServiceVersionProcedure is the fully-qualified name of the SystemService's Version RPC.
 	SystemServiceVersionProcedure = "/carrel.v1.SystemService/Version"
 	// SystemServiceMendedProcedure is the fully-qualified name of the SystemService's Mended RPC.
@@ -954,6 +969,192 @@ func (UnimplementedAuditServiceHandler) Verify(context.Context, *connect.Request
 
 func (UnimplementedAuditServiceHandler) Show(context.Context, *connect.Request[v1.ShowRequest], *connect.ServerStream[v1.ShowResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.AuditService.Show is not implemented"))
+}
+
+// TokenServiceClient is a client for the carrel.v1.TokenService service.
+type TokenServiceClient interface {
+	// CreateToken makes a token that gives no more than the caller has. Its secret is in the
+	// response and nowhere else.
+	CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error)
+	// ListTokens lists the caller's: a user's own, those that a token made, and all for
+	// admins. GetToken and RevokeToken take one of them.
+	ListTokens(context.Context, *connect.Request[v1.ListTokensRequest]) (*connect.Response[v1.ListTokensResponse], error)
+	GetToken(context.Context, *connect.Request[v1.GetTokenRequest]) (*connect.Response[v1.GetTokenResponse], error)
+	// RevokeToken ends a token, all that were made with it, and what they have under way.
+	RevokeToken(context.Context, *connect.Request[v1.RevokeTokenRequest]) (*connect.Response[v1.RevokeTokenResponse], error)
+	// WhoAmI says who the daemon takes the caller for.
+	WhoAmI(context.Context, *connect.Request[v1.WhoAmIRequest]) (*connect.Response[v1.WhoAmIResponse], error)
+}
+
+// NewTokenServiceClient constructs a client for the carrel.v1.TokenService service. By default, it
+// uses the Connect protocol with the binary Protobuf Codec, asks for gzipped responses, and sends
+// uncompressed requests. To use the gRPC or gRPC-Web protocols, supply the connect.WithGRPC() or
+// connect.WithGRPCWeb() options.
+//
+// The URL supplied here should be the base URL for the Connect or gRPC server (for example,
+// http://api.acme.com or https://acme.com/grpc).
+func NewTokenServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...connect.ClientOption) TokenServiceClient {
+	baseURL = strings.TrimRight(baseURL, "/")
+	tokenServiceMethods := v1.File_carrel_v1_carrel_proto.Services().ByName("TokenService").Methods()
+	return &tokenServiceClient{
+		createToken: connect.NewClient[v1.CreateTokenRequest, v1.CreateTokenResponse](
+			httpClient,
+			baseURL+TokenServiceCreateTokenProcedure,
+			connect.WithSchema(tokenServiceMethods.ByName("CreateToken")),
+			connect.WithClientOptions(opts...),
+		),
+		listTokens: connect.NewClient[v1.ListTokensRequest, v1.ListTokensResponse](
+			httpClient,
+			baseURL+TokenServiceListTokensProcedure,
+			connect.WithSchema(tokenServiceMethods.ByName("ListTokens")),
+			connect.WithClientOptions(opts...),
+		),
+		getToken: connect.NewClient[v1.GetTokenRequest, v1.GetTokenResponse](
+			httpClient,
+			baseURL+TokenServiceGetTokenProcedure,
+			connect.WithSchema(tokenServiceMethods.ByName("GetToken")),
+			connect.WithClientOptions(opts...),
+		),
+		revokeToken: connect.NewClient[v1.RevokeTokenRequest, v1.RevokeTokenResponse](
+			httpClient,
+			baseURL+TokenServiceRevokeTokenProcedure,
+			connect.WithSchema(tokenServiceMethods.ByName("RevokeToken")),
+			connect.WithClientOptions(opts...),
+		),
+		whoAmI: connect.NewClient[v1.WhoAmIRequest, v1.WhoAmIResponse](
+			httpClient,
+			baseURL+TokenServiceWhoAmIProcedure,
+			connect.WithSchema(tokenServiceMethods.ByName("WhoAmI")),
+			connect.WithClientOptions(opts...),
+		),
+	}
+}
+
+// tokenServiceClient implements TokenServiceClient.
+type tokenServiceClient struct {
+	createToken *connect.Client[v1.CreateTokenRequest, v1.CreateTokenResponse]
+	listTokens  *connect.Client[v1.ListTokensRequest, v1.ListTokensResponse]
+	getToken    *connect.Client[v1.GetTokenRequest, v1.GetTokenResponse]
+	revokeToken *connect.Client[v1.RevokeTokenRequest, v1.RevokeTokenResponse]
+	whoAmI      *connect.Client[v1.WhoAmIRequest, v1.WhoAmIResponse]
+}
+
+// CreateToken calls carrel.v1.TokenService.CreateToken.
+func (c *tokenServiceClient) CreateToken(ctx context.Context, req *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error) {
+	return c.createToken.CallUnary(ctx, req)
+}
+
+// ListTokens calls carrel.v1.TokenService.ListTokens.
+func (c *tokenServiceClient) ListTokens(ctx context.Context, req *connect.Request[v1.ListTokensRequest]) (*connect.Response[v1.ListTokensResponse], error) {
+	return c.listTokens.CallUnary(ctx, req)
+}
+
+// GetToken calls carrel.v1.TokenService.GetToken.
+func (c *tokenServiceClient) GetToken(ctx context.Context, req *connect.Request[v1.GetTokenRequest]) (*connect.Response[v1.GetTokenResponse], error) {
+	return c.getToken.CallUnary(ctx, req)
+}
+
+// RevokeToken calls carrel.v1.TokenService.RevokeToken.
+func (c *tokenServiceClient) RevokeToken(ctx context.Context, req *connect.Request[v1.RevokeTokenRequest]) (*connect.Response[v1.RevokeTokenResponse], error) {
+	return c.revokeToken.CallUnary(ctx, req)
+}
+
+// WhoAmI calls carrel.v1.TokenService.WhoAmI.
+func (c *tokenServiceClient) WhoAmI(ctx context.Context, req *connect.Request[v1.WhoAmIRequest]) (*connect.Response[v1.WhoAmIResponse], error) {
+	return c.whoAmI.CallUnary(ctx, req)
+}
+
+// TokenServiceHandler is an implementation of the carrel.v1.TokenService service.
+type TokenServiceHandler interface {
+	// CreateToken makes a token that gives no more than the caller has. Its secret is in the
+	// response and nowhere else.
+	CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error)
+	// ListTokens lists the caller's: a user's own, those that a token made, and all for
+	// admins. GetToken and RevokeToken take one of them.
+	ListTokens(context.Context, *connect.Request[v1.ListTokensRequest]) (*connect.Response[v1.ListTokensResponse], error)
+	GetToken(context.Context, *connect.Request[v1.GetTokenRequest]) (*connect.Response[v1.GetTokenResponse], error)
+	// RevokeToken ends a token, all that were made with it, and what they have under way.
+	RevokeToken(context.Context, *connect.Request[v1.RevokeTokenRequest]) (*connect.Response[v1.RevokeTokenResponse], error)
+	// WhoAmI says who the daemon takes the caller for.
+	WhoAmI(context.Context, *connect.Request[v1.WhoAmIRequest]) (*connect.Response[v1.WhoAmIResponse], error)
+}
+
+// NewTokenServiceHandler builds an HTTP handler from the service implementation. It returns the
+// path on which to mount the handler and the handler itself.
+//
+// By default, handlers support the Connect, gRPC, and gRPC-Web protocols with the binary Protobuf
+// and JSON codecs. They also support gzip compression.
+func NewTokenServiceHandler(svc TokenServiceHandler, opts ...connect.HandlerOption) (string, http.Handler) {
+	tokenServiceMethods := v1.File_carrel_v1_carrel_proto.Services().ByName("TokenService").Methods()
+	tokenServiceCreateTokenHandler := connect.NewUnaryHandler(
+		TokenServiceCreateTokenProcedure,
+		svc.CreateToken,
+		connect.WithSchema(tokenServiceMethods.ByName("CreateToken")),
+		connect.WithHandlerOptions(opts...),
+	)
+	tokenServiceListTokensHandler := connect.NewUnaryHandler(
+		TokenServiceListTokensProcedure,
+		svc.ListTokens,
+		connect.WithSchema(tokenServiceMethods.ByName("ListTokens")),
+		connect.WithHandlerOptions(opts...),
+	)
+	tokenServiceGetTokenHandler := connect.NewUnaryHandler(
+		TokenServiceGetTokenProcedure,
+		svc.GetToken,
+		connect.WithSchema(tokenServiceMethods.ByName("GetToken")),
+		connect.WithHandlerOptions(opts...),
+	)
+	tokenServiceRevokeTokenHandler := connect.NewUnaryHandler(
+		TokenServiceRevokeTokenProcedure,
+		svc.RevokeToken,
+		connect.WithSchema(tokenServiceMethods.ByName("RevokeToken")),
+		connect.WithHandlerOptions(opts...),
+	)
+	tokenServiceWhoAmIHandler := connect.NewUnaryHandler(
+		TokenServiceWhoAmIProcedure,
+		svc.WhoAmI,
+		connect.WithSchema(tokenServiceMethods.ByName("WhoAmI")),
+		connect.WithHandlerOptions(opts...),
+	)
+	return "/carrel.v1.TokenService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case TokenServiceCreateTokenProcedure:
+			tokenServiceCreateTokenHandler.ServeHTTP(w, r)
+		case TokenServiceListTokensProcedure:
+			tokenServiceListTokensHandler.ServeHTTP(w, r)
+		case TokenServiceGetTokenProcedure:
+			tokenServiceGetTokenHandler.ServeHTTP(w, r)
+		case TokenServiceRevokeTokenProcedure:
+			tokenServiceRevokeTokenHandler.ServeHTTP(w, r)
+		case TokenServiceWhoAmIProcedure:
+			tokenServiceWhoAmIHandler.ServeHTTP(w, r)
+		default:
+			http.NotFound(w, r)
+		}
+	})
+}
+
+// UnimplementedTokenServiceHandler returns CodeUnimplemented from all methods.
+type UnimplementedTokenServiceHandler struct{}
+
+func (UnimplementedTokenServiceHandler) CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.TokenService.CreateToken is not implemented"))
+}
+
+func (UnimplementedTokenServiceHandler) ListTokens(context.Context, *connect.Request[v1.ListTokensRequest]) (*connect.Response[v1.ListTokensResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.TokenService.ListTokens is not implemented"))
+}
+
+func (UnimplementedTokenServiceHandler) GetToken(context.Context, *connect.Request[v1.GetTokenRequest]) (*connect.Response[v1.GetTokenResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.TokenService.GetToken is not implemented"))
+}
+
+func (UnimplementedTokenServiceHandler) RevokeToken(context.Context, *connect.Request[v1.RevokeTokenRequest]) (*connect.Response[v1.RevokeTokenResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.TokenService.RevokeToken is not implemented"))
+}
+
+func (UnimplementedTokenServiceHandler) WhoAmI(context.Context, *connect.Request[v1.WhoAmIRequest]) (*connect.Response[v1.WhoAmIResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.TokenService.WhoAmI is not implemented"))
 }
 
 // SystemServiceClient is a client for the carrel.v1.SystemService service.

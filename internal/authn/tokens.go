@@ -1,0 +1,279 @@
+package authn
+
+import (
+	"context"
+	"crypto/subtle"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/token"
+)
+
+// Book is what is known of tokens, and where logins are recorded.
+type Book interface {
+	// Issued returns the token with an id, good or ended.
+	Issued(ref token.ID) (principal.Issued, bool)
+	// Spend notes a use; if uses are counted it is durable. An error is permission_denied
+	// if there is none left.
+	Spend(ctx context.Context, ref token.ID) (principal.Issued, error)
+	// Login records who came, or with refused that somebody was not let in.
+	Login(ctx context.Context, from string, by principal.Principal, ref token.ID, refused string) error
+	// Now is the time that tokens are judged by.
+	Now() time.Time
+}
+
+// How many logins from one address may fail at once, and how many more each second. The
+// secrets are too long to be guessed; this is about the work that guessing makes.
+const (
+	failureBurst  = 20
+	failuresEvery = time.Second
+	// maxRemembered bounds the addresses, and the tokens with a rate, that are remembered.
+	maxRemembered = 4096
+)
+
+// Tokens authenticates requests that bring a token.
+type Tokens struct {
+	book Book
+
+	mu       sync.Mutex
+	failures map[string]time.Time // by address: when all its failures are forgotten
+	spent    map[string]time.Time // by id: when all its rate is back
+	// live are the requests under way, by id.
+	live map[string]map[*visit]struct{}
+}
+
+// visit is one request under way.
+type visit struct{ cancel context.CancelCauseFunc }
+
+// NewTokens returns a Tokens over book.
+func NewTokens(book Book) *Tokens {
+	return &Tokens{book: book, failures: map[string]time.Time{}, spent: map[string]time.Time{}, live: map[string]map[*visit]struct{}{}}
+}
+
+// errRefused is the one answer to whoever is not let in: which of these it is, a stranger is
+// not told.
+var errRefused = fmt.Errorf("cannot let you in with this token: it is unknown, mistyped, expired, revoked or used up; \"carrel token ls\" shows which, and \"carrel token create\" makes another: %w", errdefs.ErrUnauthenticated)
+
+// nobodysHash is compared with when there is no token, so that it takes as long.
+var nobodysHash [32]byte
+
+// Enter authenticates a request by the values of its Authorization headers, of which there
+// must be one. The context returned has the token's principal; it ends when the token is
+// revoked or expires. leave is to be called at the end of the request.
+//
+// Errors: unauthenticated, and resource_exhausted for one who comes too often.
+func (t *Tokens) Enter(ctx context.Context, headers []string) (entered context.Context, leave func(), err error) {
+	a := arrivalOf(ctx)
+	given, why := bearer(headers)
+	held, known := t.book.Issued(given.ID())
+	hash, want := given.Hash(), nobodysHash
+	if known {
+		want = held.Hash
+	}
+	same := subtle.ConstantTimeCompare(hash[:], want[:]) == 1
+	switch {
+	case why != "":
+	case !known:
+		why = "unknown"
+	case !same:
+		why = "wrong"
+	default:
+		why = held.Ended(t.book.Now())
+	}
+	if why != "" {
+		return nil, nil, t.refuse(ctx, a, given.ID(), why)
+	}
+	if !t.within(held) {
+		return nil, nil, fmt.Errorf("cannot take so many requests: token %s may make %g a second, and %d at once; wait a moment: %w", held.ID, held.Rate, held.Burst, errdefs.ErrResourceExhausted)
+	}
+	if held, err = t.book.Spend(ctx, given.ID()); errdefs.IsPermissionDenied(err) {
+		return nil, nil, t.refuse(ctx, a, given.ID(), "used up, or ended just now")
+	} else if err != nil {
+		return nil, nil, err
+	}
+	p := principal.Principal{Kind: principal.Token, Grant: &held.Grant}
+	if a.first(given.ID()) {
+		if err := t.book.Login(ctx, a.From, p, given.ID(), ""); err != nil {
+			return nil, nil, err
+		}
+	}
+	entered, leave = t.stay(ctx, held)
+	return NewContext(entered, p), leave, nil
+}
+
+// Missing is the answer to a request without a token, where one is needed.
+func (t *Tokens) Missing(ctx context.Context) error {
+	_ = t.refuse(ctx, arrivalOf(ctx), "", "missing")
+	return fmt.Errorf("cannot let you in without a token: send one as \"Authorization: Bearer TOKEN\"; \"carrel token create\" on the host makes one: %w", errdefs.ErrUnauthenticated)
+}
+
+// refuse records why, which it does not tell.
+func (t *Tokens) refuse(ctx context.Context, a *arrival, ref token.ID, why string) error {
+	_ = t.book.Login(ctx, a.From, principal.Principal{}, ref, why) // it is refused in any case
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !take(t.failures, a.From, failureBurst, failuresEvery, time.Now()) {
+		return fmt.Errorf("cannot let you in: too many logins from %s have failed; wait a minute: %w", a.From, errdefs.ErrResourceExhausted)
+	}
+	return errRefused
+}
+
+// within reports whether the token's rate lets it make another request.
+func (t *Tokens) within(held principal.Issued) bool {
+	if held.Rate <= 0 {
+		return true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return take(t.spent, held.ID, max(1, held.Burst), time.Duration(float64(time.Second)/held.Rate), time.Now())
+}
+
+// take takes one of a bucket that holds burst and gets another after every; full is when a
+// bucket has all of them again. When there are too many buckets the full ones go, and then
+// any: who is forgotten has all of them again.
+func take(full map[string]time.Time, who string, burst int, every time.Duration, now time.Time) bool {
+	at, ok := full[who]
+	if !ok && len(full) >= maxRemembered {
+		for k, f := range full {
+			if now.After(f) || len(full) >= maxRemembered {
+				delete(full, k)
+			}
+		}
+	}
+	if at.Before(now) {
+		at = now
+	}
+	if at.Sub(now) > time.Duration(burst-1)*every {
+		return false
+	}
+	full[who] = at.Add(every)
+	return true
+}
+
+// stay makes a request one that ends with its token.
+func (t *Tokens) stay(ctx context.Context, held principal.Issued) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	v := &visit{cancel: cancel}
+	ends := time.AfterFunc(held.Expires.Sub(t.book.Now()), func() { cancel(errEnded(held.ID, "has expired")) })
+	t.mu.Lock()
+	if t.live[held.ID] == nil {
+		t.live[held.ID] = map[*visit]struct{}{}
+	}
+	t.live[held.ID][v] = struct{}{}
+	t.mu.Unlock()
+	// It may have been revoked before it could be found here.
+	if now, ok := t.book.Issued(token.ID(held.ID)); !ok || !now.Revoked.IsZero() {
+		cancel(errEnded(held.ID, "was revoked"))
+	}
+	return ctx, func() {
+		ends.Stop()
+		cancel(nil)
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if delete(t.live[held.ID], v); len(t.live[held.ID]) == 0 {
+			delete(t.live, held.ID)
+		}
+	}
+}
+
+// Revoked ends what is under way with these tokens.
+func (t *Tokens) Revoked(ids []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, id := range ids {
+		for v := range t.live[id] {
+			v.cancel(errEnded(id, "was revoked"))
+		}
+	}
+}
+
+// ErrEnded is under the cause of a context that ended with its token.
+var ErrEnded = fmt.Errorf("the token has ended: %w", errdefs.ErrUnauthenticated)
+
+func errEnded(id, how string) error {
+	return fmt.Errorf("cannot go on: token %s %s meanwhile: %w", id, how, ErrEnded)
+}
+
+// bearer takes the token out of the Authorization headers of a request.
+func bearer(headers []string) (token.Secret, string) {
+	if len(headers) != 1 {
+		return token.Secret{}, "malformed"
+	}
+	scheme, text, ok := strings.Cut(headers[0], " ")
+	if !ok || !strings.EqualFold(scheme, "bearer") {
+		return token.Secret{}, "malformed"
+	}
+	s, err := token.Parse(strings.TrimLeft(text, " "))
+	if err != nil {
+		return token.Secret{}, "malformed"
+	}
+	return s, ""
+}
+
+// arrival is a connection on which tokens may come.
+type arrival struct {
+	// From is where it comes from: an address, or the user of a Unix socket.
+	From string
+
+	mu   sync.Mutex
+	seen map[token.ID]bool
+}
+
+// first reports whether a token comes here for the first time. Of a connection with very
+// many tokens it forgets some.
+func (a *arrival) first(ref token.ID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.seen[ref] {
+		return false
+	}
+	if a.seen == nil || len(a.seen) >= 64 {
+		a.seen = map[token.ID]bool{}
+	}
+	a.seen[ref] = true
+	return true
+}
+
+type arrivalKey struct{}
+
+func withArrival(ctx context.Context, from string) context.Context {
+	return context.WithValue(ctx, arrivalKey{}, &arrival{From: from})
+}
+
+func arrivalOf(ctx context.Context) *arrival {
+	if a, ok := ctx.Value(arrivalKey{}).(*arrival); ok {
+		return a
+	}
+	return &arrival{From: "somewhere"}
+}
+
+// From is where the connection of a request comes from.
+func From(ctx context.Context) string { return arrivalOf(ctx).From }
+
+// Remote is the hook of http.Server for connections from elsewhere: nobody is known on one
+// until a token comes.
+func Remote(ctx context.Context, c net.Conn) context.Context {
+	return withArrival(NewContext(ctx, principal.Principal{}), address(c.RemoteAddr()))
+}
+
+// address is what stands for an address: of IPv6 the network that one customer has.
+func address(a net.Addr) string {
+	ap, err := netip.ParseAddrPort(a.String())
+	if err != nil {
+		return "somewhere"
+	}
+	ip := ap.Addr().Unmap().WithZone("")
+	if ip.Is6() {
+		if p, err := ip.Prefix(64); err == nil {
+			return p.String()
+		}
+	}
+	return ip.String()
+}
