@@ -175,20 +175,20 @@ func TestATokenGivesNoMoreThanItHas(t *testing.T) {
 	p, _ := h.issue(alice, principal.Wanted{Roles: principal.Operator, Scope: principal.Scope{"demo"}, Life: time.Hour})
 	single, _ := h.issue(alice, principal.Wanted{Roles: principal.Operator, MaxUses: 5})
 	agent, _ := h.issue(alice, principal.Wanted{Roles: principal.Agent})
+	stray := principal.Principal{Kind: principal.Token, Grant: &principal.Grant{ID: "000000000000", Owner: "uid:0", Roles: principal.Admin}}
 	before := len(h.store.Tokens())
 	for name, c := range map[string]struct {
 		p principal.Principal
 		w principal.Wanted
 	}{
-		"more rights":     {p, principal.Wanted{Roles: principal.Admin}},
-		"the audit":       {p, principal.Wanted{Roles: principal.Operator | principal.Auditor}},
-		"more workspaces": {p, principal.Wanted{Roles: principal.Agent, Scope: principal.Scope{"demo*"}}},
-		"longer":          {p, principal.Wanted{Roles: principal.Agent, Life: 2 * time.Hour}},
-		"another owner":   {p, principal.Wanted{Roles: principal.Agent, Owner: "uid:1001"}},
-		"uncounted uses":  {single, principal.Wanted{Roles: principal.Agent}},
-		"without a right": {agent, principal.Wanted{Roles: principal.Agent}},
-		"of a token that is not there": {principal.Principal{Kind: principal.Token, Grant: &principal.Grant{ID: "000000000000", Owner: "uid:0", Roles: principal.Admin}},
-			principal.Wanted{Roles: principal.Admin}},
+		"more rights":        {p, principal.Wanted{Roles: principal.Admin}},
+		"the audit":          {p, principal.Wanted{Roles: principal.Operator | principal.Auditor}},
+		"more workspaces":    {p, principal.Wanted{Roles: principal.Agent, Scope: principal.Scope{"demo*"}}},
+		"longer":             {p, principal.Wanted{Roles: principal.Agent, Life: 2 * time.Hour}},
+		"another owner":      {p, principal.Wanted{Roles: principal.Agent, Owner: "uid:1001"}},
+		"uncounted uses":     {single, principal.Wanted{Roles: principal.Agent}},
+		"without a right":    {agent, principal.Wanted{Roles: principal.Agent}},
+		"without a record":   {stray, principal.Wanted{Roles: principal.Admin}},
 		"of alice, for root": {alice, principal.Wanted{Roles: principal.Agent, Owner: "uid:0"}},
 		"of alice, admin":    {alice, principal.Wanted{Roles: principal.Admin}},
 	} {

@@ -1,7 +1,7 @@
 // Package carrel is the Go client of carrel, which gives every AI agent, chat and
 // user an isolated workspace on a Linux host.
 //
-// [New] makes a [Client]. Its methods Workspaces, Commands, Archives, Audit and System hand
+// [New] makes a [Client]. Its methods Workspaces, Commands, Archives, Audit, Tokens and System hand
 // out the generated clients of the whole API; [Client.Exec] runs one command and
 // returns what it wrote; [Client.Start] starts one whose pipes or terminal this
 // process then holds itself, so that its bytes do not pass through the daemon.
@@ -20,8 +20,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -33,6 +31,7 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/gen/carrel/v1/carrelv1connect"
 	"github.com/carrel-dev/carrel/internal/api/errcode"
+	"github.com/carrel-dev/carrel/internal/token"
 )
 
 // HostEnv is the environment variable that names the daemon, and DefaultHost the
@@ -44,15 +43,22 @@ const (
 
 // Options configure a Client. The zero value is usable.
 type Options struct {
-	// Host is the daemon, as unix:///ABSOLUTE/PATH. "" is $CARREL_HOST, and if that is
-	// unset DefaultHost.
+	// Host is the daemon, as unix:///ABSOLUTE/PATH or https://HOST:PORT. "" is $CARREL_HOST,
+	// and if that is unset DefaultHost; only then are the token and the fingerprint that
+	// are left out here taken from the environment too.
 	Host string
+	// Token is what a daemon elsewhere wants; on a Unix socket its rights hold instead of
+	// this user's. TokenFile is a file with one that only its owner may read.
+	Token, TokenFile string
+	// Fingerprint is that of the daemon's key, as "carrel token create" prints it. "" trusts
+	// whom the system's certificate authorities vouch for.
+	Fingerprint string
 }
 
 // Client talks to one daemon. Its methods may be called from any goroutine. It
 // connects when it first needs to, and keeps idle connections until Close.
 type Client struct {
-	socket string
+	host host
 
 	once      sync.Once
 	transport *transport
@@ -66,18 +72,11 @@ type Client struct {
 // New returns a client of the daemon that opts name. It does not connect; a host
 // that cannot be used is an invalid_argument error.
 func New(opts Options) (*Client, error) {
-	host := opts.Host
-	if host == "" {
-		host = os.Getenv(HostEnv)
+	h, err := hostFrom(opts)
+	if err != nil {
+		return nil, err
 	}
-	if host == "" {
-		host = DefaultHost
-	}
-	path, ok := strings.CutPrefix(host, "unix://")
-	if !ok || !filepath.IsAbs(path) {
-		return nil, fmt.Errorf("cannot use %q as the host: it must be unix:// and the absolute path of the daemon's socket, as in %s: %w", host, DefaultHost, errdefs.ErrInvalidArgument)
-	}
-	return &Client{socket: path}, nil
+	return &Client{host: h}, nil
 }
 
 // Dial is New and a first call, so that an error says now whether the daemon
@@ -95,7 +94,7 @@ func Dial(ctx context.Context, host string) (*Client, error) {
 }
 
 // Host is the daemon that the client talks to.
-func (c *Client) Host() string { return "unix://" + c.socket }
+func (c *Client) Host() string { return c.host.String() }
 
 // Close closes idle connections; calls under way go on. Commands that Start returned have their own.
 func (c *Client) Close() error {
@@ -116,47 +115,76 @@ func (c *Client) Close() error {
 
 // Workspaces returns the client of carrel.v1.WorkspaceService.
 func (c *Client) Workspaces() carrelv1connect.WorkspaceServiceClient {
-	return carrelv1connect.NewWorkspaceServiceClient(c.http(), baseURL, c.opts...)
+	return carrelv1connect.NewWorkspaceServiceClient(c.http(), c.host.baseURL(), c.opts...)
 }
 
 // Commands returns the client of carrel.v1.CommandService. Its Stream goes through
 // the daemon; Start does not.
 func (c *Client) Commands() carrelv1connect.CommandServiceClient {
-	return carrelv1connect.NewCommandServiceClient(c.http(), baseURL, c.opts...)
+	return carrelv1connect.NewCommandServiceClient(c.http(), c.host.baseURL(), c.opts...)
 }
 
 // Archives returns the client of carrel.v1.ArchiveService.
 func (c *Client) Archives() carrelv1connect.ArchiveServiceClient {
-	return carrelv1connect.NewArchiveServiceClient(c.http(), baseURL, c.opts...)
+	return carrelv1connect.NewArchiveServiceClient(c.http(), c.host.baseURL(), c.opts...)
 }
 
 // Audit returns the client of carrel.v1.AuditService.
 func (c *Client) Audit() carrelv1connect.AuditServiceClient {
-	return carrelv1connect.NewAuditServiceClient(c.http(), baseURL, c.opts...)
+	return carrelv1connect.NewAuditServiceClient(c.http(), c.host.baseURL(), c.opts...)
+}
+
+// Tokens returns the client of carrel.v1.TokenService.
+func (c *Client) Tokens() carrelv1connect.TokenServiceClient {
+	return carrelv1connect.NewTokenServiceClient(c.http(), c.host.baseURL(), c.opts...)
 }
 
 // System returns the client of carrel.v1.SystemService.
 func (c *Client) System() carrelv1connect.SystemServiceClient {
-	return carrelv1connect.NewSystemServiceClient(c.http(), baseURL, c.opts...)
+	return carrelv1connect.NewSystemServiceClient(c.http(), c.host.baseURL(), c.opts...)
 }
-
-const baseURL = "http://carrel"
 
 func (c *Client) http() *http.Client {
 	c.once.Do(func() {
-		c.transport = newTransport(c.dial)
+		if c.host.socket != "" {
+			c.transport = newTransport(c.dial)
+		} else {
+			c.transport = newTLSTransport(c.host.dialTLS)
+		}
 		c.opts = []connect.ClientOption{
 			// Compression costs more than the local socket does.
 			connect.WithAcceptCompression("gzip", nil, nil),
 			connect.WithInterceptors(kinds{}),
 		}
 	})
-	return &http.Client{Transport: c.transport}
+	var t http.RoundTripper = c.transport
+	if c.host.secret != (token.Secret{}) {
+		t = bearer{t, c.host.secret}
+	}
+	return &http.Client{Transport: t, CheckRedirect: noRedirect}
+}
+
+// noRedirect: the API sends none, and a token must not follow one elsewhere.
+func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// newTLSTransport sends everything over HTTP/2, which a daemon over TLS speaks.
+func newTLSTransport(dial func(context.Context) (net.Conn, error)) *transport {
+	var p http.Protocols
+	p.SetHTTP2(true)
+	t := &http.Transport{
+		Protocols:          &p,
+		DialTLSContext:     func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+		DisableCompression: true,
+		IdleConnTimeout:    time.Minute,
+		// A daemon that is gone without a word is noticed.
+		HTTP2: &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
+	}
+	return &transport{t, t}
 }
 
 // dial connects to the socket. Its errors say what to do.
 func (c *Client) dial(ctx context.Context) (*net.UnixConn, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "unix", c.socket)
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", c.host.socket)
 	if err == nil {
 		return conn.(*net.UnixConn), nil
 	}
@@ -171,11 +199,11 @@ func (c *Client) dial(ctx context.Context) (*net.UnixConn, error) {
 		why = "this user may not use it; ask an administrator to be added to its group, or use sudo"
 		kind = errdefs.ErrPermissionDenied
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("cannot reach carrel at %s: %w", c.socket, ctx.Err())
+		return nil, fmt.Errorf("cannot reach carrel at %s: %w", c.host.socket, ctx.Err())
 	default:
 		why = err.Error()
 	}
-	return nil, &reachError{fmt.Errorf("cannot reach carrel at %s: %s: %w", c.socket, why, kind)}
+	return nil, &reachError{fmt.Errorf("cannot reach carrel at %s: %s: %w", c.host.socket, why, kind)}
 }
 
 // reachError is an error of dial, recognised under what HTTP wraps it in.

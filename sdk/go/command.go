@@ -115,6 +115,9 @@ func (c *Client) Exec(ctx context.Context, workspace string, s Spec, stdin []byt
 	if err != nil {
 		return nil, err
 	}
+	if !c.host.direct() {
+		return c.execRemote(ctx, workspace, command, stdin)
+	}
 	x, err := c.take(ctx)
 	if err != nil {
 		return nil, err
@@ -195,26 +198,32 @@ func StatusOf(s *carrelv1.Status) Status {
 type Command struct {
 	// ID names it, as in "carrel ps".
 	ID string
-	// PID is its pid inside the workspace.
+	// PID is its pid inside the workspace, 0 if the daemon is elsewhere.
 	PID int
 	// Stdin is nil unless the spec asked for it; close it to end the input.
 	Stdin *os.File
 	// Stdout and Stderr are nil on a terminal.
 	Stdout, Stderr *os.File
 	// Terminal is the master side, if the spec asked for one. Reading it ends with
-	// EIO when the last process on it has ended.
+	// EIO when the last process on it has ended. With a token or over TLS it is a socket
+	// that stands for it, and reading it ends as of a file.
 	Terminal *os.File
 
 	workspace string
-	session   *session
+	link      link
 }
 
 // Start starts a command in workspace, which is a key or a derived name. Its
 // streams must be read, or it will block when they are full.
+//
+// With a token, or a daemon elsewhere, the streams' bytes pass through the daemon.
 func (c *Client) Start(ctx context.Context, workspace string, s Spec) (*Command, error) {
 	command, err := s.wire()
 	if err != nil {
 		return nil, err
+	}
+	if !c.host.direct() {
+		return c.startRemote(ctx, workspace, command, s)
 	}
 	x, err := c.open(ctx)
 	if err != nil {
@@ -235,7 +244,7 @@ func (c *Client) Start(ctx context.Context, workspace string, s Spec) (*Command,
 		x.conn.Close()
 		return nil, err
 	}
-	cmd := &Command{ID: string(res.CommandID), PID: res.PID, workspace: workspace, session: x}
+	cmd := &Command{ID: string(res.CommandID), PID: res.PID, workspace: workspace, link: x}
 	switch want {
 	case 1:
 		cmd.Terminal = fds[0]
@@ -250,50 +259,36 @@ func (c *Client) Start(ctx context.Context, workspace string, s Spec) (*Command,
 // Wait returns how the command ended. There may be output left to read then. If
 // the daemon or the command's executor went away first, the error is of kind
 // unavailable.
-func (c *Command) Wait(ctx context.Context) (Status, error) {
-	select {
-	case <-c.session.exited:
-	case <-c.session.conn.Done():
-		// What the daemon said last may have come with the end.
-		select {
-		case <-c.session.exited:
-		default:
-			return Status{}, fmt.Errorf("cannot tell how %s ended: the daemon closed the connection, and hangs its commands up with that: %w", c.ID, errdefs.ErrUnavailable)
-		}
-	case <-ctx.Done():
-		return Status{}, context.Cause(ctx)
-	}
-	e := c.session.end
-	if e.Status == nil {
-		return Status{}, fmt.Errorf("cannot tell how %s ended: %s: %w", c.ID, e.Error, errdefs.ErrUnavailable)
-	}
-	return statusFrom(*e.Status), nil
-}
+func (c *Command) Wait(ctx context.Context) (Status, error) { return c.link.wait(ctx, c.ID) }
 
 // Signal sends a signal to the command's process group. One that has ended is
 // a failed_precondition error, and once it is forgotten a not_found one.
 func (c *Command) Signal(ctx context.Context, signal int) error {
-	return c.session.signal(ctx, c.workspace, c.ID, signal, 0)
+	return c.link.signal(ctx, c.workspace, c.ID, signal, 0)
 }
 
 // Stop ends the command and all it left: TERM, the grace, KILL.
 func (c *Command) Stop(ctx context.Context, grace time.Duration) error {
-	return c.session.signal(ctx, c.workspace, c.ID, 0, grace)
+	return c.link.signal(ctx, c.workspace, c.ID, 0, grace)
 }
 
 // Resize sets the size of its terminal.
 func (c *Command) Resize(ctx context.Context, size WindowSize) error {
-	return c.session.resize(ctx, c.workspace, c.ID, size)
+	return c.link.resize(ctx, c.workspace, c.ID, size)
 }
 
 // Close hangs the command up if it still runs, and closes its streams.
 func (c *Command) Close() error {
+	c.closeFiles()
+	return c.link.close()
+}
+
+func (c *Command) closeFiles() {
 	for _, f := range []*os.File{c.Stdin, c.Stdout, c.Stderr, c.Terminal} {
 		if f != nil {
 			f.Close() // read ends and what nobody will read
 		}
 	}
-	return c.session.conn.Close()
 }
 
 // Attachment is the output of a detached command, as Attach opened it.
@@ -307,12 +302,20 @@ type Attachment struct {
 	File   *os.File
 
 	workspace, command string
-	session            *session
+	link               interface {
+		signal(ctx context.Context, workspace, command string, signal int, grace time.Duration) error
+		resize(ctx context.Context, workspace, command string, size WindowSize) error
+		close() error
+	}
 }
 
 // Attach opens the output of a detached command: what is kept and, with follow,
-// what comes until it ends. A command with a terminal gives that.
+// what comes until it ends. A command with a terminal gives that, but not with a token or
+// from elsewhere: its output is all there is then.
 func (c *Client) Attach(ctx context.Context, workspace, command string, follow bool) (*Attachment, error) {
+	if !c.host.direct() {
+		return c.attachRemote(ctx, workspace, command, follow)
+	}
 	x, err := c.open(ctx)
 	if err != nil {
 		return nil, err
@@ -323,7 +326,7 @@ func (c *Client) Attach(ctx context.Context, workspace, command string, follow b
 		x.conn.Close()
 		return nil, err
 	}
-	a := &Attachment{Terminal: res.TTY, Lost: res.Lost, File: fds[0], workspace: workspace, command: command, session: x}
+	a := &Attachment{Terminal: res.TTY, Lost: res.Lost, File: fds[0], workspace: workspace, command: command, link: x}
 	if res.Status != nil {
 		s := statusFrom(*res.Status)
 		a.Status = &s
@@ -333,18 +336,18 @@ func (c *Client) Attach(ctx context.Context, workspace, command string, follow b
 
 // Signal sends a signal to the command's process group.
 func (a *Attachment) Signal(ctx context.Context, signal int) error {
-	return a.session.signal(ctx, a.workspace, a.command, signal, 0)
+	return a.link.signal(ctx, a.workspace, a.command, signal, 0)
 }
 
 // Resize sets the size of the command's terminal.
 func (a *Attachment) Resize(ctx context.Context, size WindowSize) error {
-	return a.session.resize(ctx, a.workspace, a.command, size)
+	return a.link.resize(ctx, a.workspace, a.command, size)
 }
 
 // Close lets go of the output. The command lives on.
 func (a *Attachment) Close() error {
 	a.File.Close()
-	return a.session.conn.Close()
+	return a.link.close()
 }
 
 // session is one upgraded connection, used for one command.
@@ -453,6 +456,27 @@ func (x *session) call(ctx context.Context, method string, params, result any, w
 	}
 	return fds, nil
 }
+
+func (x *session) wait(ctx context.Context, command string) (Status, error) {
+	select {
+	case <-x.exited:
+	case <-x.conn.Done():
+		// What the daemon said last may have come with the end.
+		select {
+		case <-x.exited:
+		default:
+			return Status{}, fmt.Errorf("cannot tell how %s ended: the daemon closed the connection, and hangs its commands up with that: %w", command, errdefs.ErrUnavailable)
+		}
+	case <-ctx.Done():
+		return Status{}, context.Cause(ctx)
+	}
+	if x.end.Status == nil {
+		return Status{}, fmt.Errorf("cannot tell how %s ended: %s: %w", command, x.end.Error, errdefs.ErrUnavailable)
+	}
+	return statusFrom(*x.end.Status), nil
+}
+
+func (x *session) close() error { return x.conn.Close() }
 
 func (x *session) signal(ctx context.Context, workspace, command string, signal int, grace time.Duration) error {
 	_, err := x.conn.Call(ctx, fdapi.MethodSignal, fdapi.SignalParams{Workspace: workspace, CommandID: id.Command(command), Signal: signal, GraceMS: milliseconds(grace)}, nil)

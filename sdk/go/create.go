@@ -44,6 +44,9 @@ func (c *Client) Create(ctx context.Context, req *carrelv1.CreateRequest, mounts
 		}
 		return res.Msg.GetWorkspace(), res.Msg.GetCreated(), nil
 	}
+	if !c.host.direct() {
+		return nil, false, fmt.Errorf("cannot mount directories into a workspace with a token or from elsewhere: who may read them is told by the Unix user alone; create it on the daemon's host, without a token: %w", errdefs.ErrFailedPrecondition)
+	}
 	sum := sha256.Sum256([]byte(req.GetKey()))
 	m := grant.Message{KeyDigest: hex.EncodeToString(sum[:])}
 	var dirs []*os.File

@@ -1,0 +1,163 @@
+package carrel
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/cert"
+	"github.com/carrel-dev/carrel/internal/token"
+)
+
+// The environment variables beside HostEnv. They are read only with it: a token is not sent
+// to a host that a program names itself.
+const (
+	// TokenEnv holds a token, and TokenFileEnv the path of a file that does.
+	TokenEnv     = "CARREL_TOKEN"
+	TokenFileEnv = "CARREL_TOKEN_FILE" //nolint:gosec // the name of a variable
+	// FingerprintEnv holds the fingerprint of the daemon's key.
+	FingerprintEnv = "CARREL_FINGERPRINT"
+)
+
+// host is the daemon that a client talks to, and as whom.
+type host struct {
+	// socket is the path of a Unix socket; else address is the HOST:PORT of one that speaks
+	// TLS and has the fingerprint, "" for one that the system's authorities vouch for.
+	socket, address, fingerprint string
+	secret                       token.Secret
+}
+
+func hostFrom(opts Options) (h host, err error) {
+	if opts.Host == "" {
+		opts.Host = os.Getenv(HostEnv)
+		if opts.Token == "" && opts.TokenFile == "" {
+			opts.Token, opts.TokenFile = os.Getenv(TokenEnv), os.Getenv(TokenFileEnv)
+		}
+		if opts.Fingerprint == "" {
+			opts.Fingerprint = os.Getenv(FingerprintEnv)
+		}
+	}
+	if opts.Host == "" {
+		opts.Host = DefaultHost
+	}
+	if path, ok := strings.CutPrefix(opts.Host, "unix://"); ok && filepath.IsAbs(path) {
+		h.socket = path
+	} else if h.address, err = addressOf(opts.Host); err != nil {
+		return h, err
+	}
+	if opts.Fingerprint != "" && h.socket == "" {
+		if h.fingerprint, err = cert.ParseFingerprint(opts.Fingerprint); err != nil {
+			return h, err
+		}
+	}
+	text := opts.Token
+	if opts.Token == "" && opts.TokenFile != "" {
+		if text, err = readToken(opts.TokenFile); err != nil {
+			return h, err
+		}
+	}
+	if text == "" {
+		return h, nil
+	}
+	if h.secret, err = token.Parse(text); err != nil {
+		return h, fmt.Errorf("cannot use the token: %w; see that all of its %d characters are there: %w", err, token.Len, errdefs.ErrInvalidArgument)
+	}
+	return h, nil
+}
+
+// addressOf takes https://HOST:PORT and nothing else: never plain HTTP, no path, no user.
+func addressOf(s string) (string, error) {
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
+		return "", fmt.Errorf("cannot use %q as the host: it must be unix:// and the absolute path of the daemon's socket, as in %s, or https://HOST:PORT: %w", s, DefaultHost, errdefs.ErrInvalidArgument)
+	}
+	return net.JoinHostPort(u.Hostname(), u.Port()), nil
+}
+
+// readToken reads a file that nobody but its owner may read.
+func readToken(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("cannot read the token: %w; %s or --token-file names the file: %w", err, TokenFileEnv, errdefs.ErrInvalidArgument)
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return "", fmt.Errorf("cannot read the token: %w", err)
+	}
+	if fi.Mode().IsRegular() && fi.Mode().Perm()&0o077 != 0 {
+		return "", fmt.Errorf("cannot use the token in %s: others may read the file, which has mode %v; chmod 600 it, and revoke the token if they may have: %w", path, fi.Mode().Perm(), errdefs.ErrFailedPrecondition)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, 4096))
+	if err != nil {
+		return "", fmt.Errorf("cannot read the token in %s: %w", path, err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// direct reports whether commands can be had with their descriptors: a token is judged anew
+// with each request, and over TLS nothing but bytes travels.
+func (h *host) direct() bool { return h.socket != "" && h.secret == token.Secret{} }
+
+func (h *host) String() string {
+	if h.socket != "" {
+		return "unix://" + h.socket
+	}
+	return "https://" + h.address
+}
+
+// baseURL is what requests are for.
+func (h *host) baseURL() string {
+	if h.socket != "" {
+		return "http://carrel"
+	}
+	return "https://" + h.address
+}
+
+// dialTLS connects and sees that it is the right server. Its errors say what to do.
+func (h *host) dialTLS(ctx context.Context) (net.Conn, error) {
+	config := cert.Pin(h.fingerprint)
+	config.NextProtos = []string{"h2", "http/1.1"}
+	d := tls.Dialer{NetDialer: &net.Dialer{Timeout: 30 * time.Second}, Config: config}
+	c, err := d.DialContext(ctx, "tcp", h.address)
+	if err == nil {
+		return c, nil
+	}
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("cannot reach carrel at %s: %w", h, ctx.Err())
+	}
+	why, kind := err.Error(), error(errdefs.ErrUnavailable)
+	if pin, ok := errors.AsType[*cert.PinError](err); ok {
+		why, kind = pin.Error()+"; do not give it a token; if the daemon's key was replaced, \"carrel version\" on its host shows the new one", errdefs.ErrUnauthenticated
+	} else if unknown := new(x509.UnknownAuthorityError); errors.As(err, unknown) {
+		why, kind = "nobody that this system trusts has signed its certificate; give the fingerprint of its key with --fingerprint or "+FingerprintEnv+", as \"carrel token create\" prints it", errdefs.ErrUnauthenticated
+	} else if errors.Is(err, syscall.ECONNREFUSED) {
+		why = "nothing listens there; see that the daemon runs and that its \"listen\" is set"
+	}
+	return nil, &reachError{fmt.Errorf("cannot reach carrel at %s: %s: %w", h, why, kind)}
+}
+
+// bearer adds the token to requests.
+type bearer struct {
+	http.RoundTripper
+	secret token.Secret
+}
+
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+b.secret.Reveal())
+	return b.RoundTripper.RoundTrip(r)
+}
