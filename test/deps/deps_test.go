@@ -61,6 +61,7 @@ var tiers = []deps.Tier{
 	{Name: "runtime", Level: 4},
 
 	{Name: "authn", Level: 5},
+	{Name: "telemetry", Level: 5},
 	{Name: "config", Level: 5},
 	{Name: "gate", Level: 5},
 	{Name: "api", Level: 5, With: []string{"authn"}},

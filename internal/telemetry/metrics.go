@@ -1,0 +1,85 @@
+package telemetry
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// buckets of durations, in seconds: from a warm exec to a slow archive.
+var buckets = []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 30, 60, 300}
+
+// Metrics are the counters. No label holds what a user chose: each is one of a few words.
+type Metrics struct {
+	registry  *prometheus.Registry
+	actions   *prometheus.CounterVec
+	durations *prometheus.HistogramVec
+	decisions *prometheus.CounterVec
+}
+
+// NewMetrics returns counters at zero, and those of the process and its runtime.
+func NewMetrics(version string) *Metrics {
+	m := &Metrics{
+		registry: prometheus.NewRegistry(),
+		actions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "carrel_actions_total", Help: "Actions that passed the gate, by kind and how they ended: ok, error, denied.",
+		}, []string{"kind", "status"}),
+		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "carrel_action_duration_seconds", Help: "From the request of an action to the end of its effect; of an attached command, to its start.", Buckets: buckets,
+		}, []string{"kind"}),
+		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "carrel_decisions_total", Help: "Decisions of the policy, by level.",
+		}, []string{"level"}),
+	}
+	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "carrel_build_info", Help: "Always 1; the label says which release runs.", ConstLabels: prometheus.Labels{"version": version}})
+	build.Set(1)
+	m.registry.MustRegister(m.actions, m.durations, m.decisions, build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// Action counts an action of a kind that ended in a status after a time.
+func (m *Metrics) Action(kind, status string, took time.Duration) {
+	m.actions.WithLabelValues(kind, status).Inc()
+	m.durations.WithLabelValues(kind).Observe(took.Seconds())
+}
+
+// Decision counts a decision.
+func (m *Metrics) Decision(level string) { m.decisions.WithLabelValues(level).Inc() }
+
+// Gauge adds a value that is asked for when the metrics are read. f must not block.
+func (m *Metrics) Gauge(name, help string, f func() float64) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
+}
+
+// Counter is Gauge for a value that only grows.
+func (m *Metrics) Counter(name, help string, f func() float64) {
+	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, f))
+}
+
+// States adds a gauge with a value for each word of a label, asked for when they are read.
+func (m *Metrics) States(name, help, label string, f func() map[string]int) {
+	m.registry.MustRegister(&states{prometheus.NewDesc(name, help, []string{label}, nil), f})
+}
+
+type states struct {
+	desc *prometheus.Desc
+	f    func() map[string]int
+}
+
+// Describe implements prometheus.Collector.
+func (s *states) Describe(c chan<- *prometheus.Desc) { c <- s.desc }
+
+// Collect implements prometheus.Collector.
+func (s *states) Collect(c chan<- prometheus.Metric) {
+	for word, n := range s.f() {
+		c <- prometheus.MustNewConstMetric(s.desc, prometheus.GaugeValue, float64(n), word)
+	}
+}
+
+// Handler serves the metrics. Who may read them is not its to decide.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second})
+}
