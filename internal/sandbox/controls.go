@@ -12,6 +12,8 @@ type Finding struct {
 	Control  string `json:"control"`
 	OK       bool   `json:"ok"`
 	Evidence string `json:"evidence"`
+	// Opened: what was tried was to succeed, because that was asked for.
+	Opened workspace.Opening `json:"opened,omitempty"`
 }
 
 // Mode is how a workspace is held; it says which controls are required.
@@ -39,8 +41,11 @@ const (
 	disk          = "disk"
 )
 
-// Asked says which of them a workspace asks for.
-type Asked struct{ Projects, Disk bool }
+// Asked says which of them a workspace asks for, and what it opens.
+type Asked struct {
+	Projects, Disk bool
+	Allow          []workspace.Opening
+}
 
 // off is the control as it is reported when it was not asked for, and whether that is so.
 func (a Asked) off(id string) (workspace.Control, bool) {
@@ -82,6 +87,7 @@ var controls = []controlDef{
 	{"proc", inBoth, "run the broker outside a container that masks /proc"},
 	{"home", inBoth, "put the data directory on a local file system that keeps owners and modes"},
 	{"executor", inBoth, "report this: a command can reach its executor"},
+	{"io_uring", inBoth, "if it was asked for, sysctl -w kernel.io_uring_disabled=0, or leave --allow io_uring out; else report this with uname -r"},
 	{"kernel", inBoth, "report this with uname -r: a refused system call was answered"},
 	{"terminal", inBoth, "report this with uname -r: terminal input could be injected"},
 	{"network", inBoth, "report this: something beyond loopback answers"},
@@ -138,6 +144,8 @@ func Judge(mode Mode, asked Asked, accept []string, findings []Finding) workspac
 		for _, f := range findings {
 			switch {
 			case f.Control != def.id:
+			case f.Opened != "" && !slices.Contains(asked.Allow, f.Opened):
+				bad = append(bad, "open, and --allow "+string(f.Opened)+" was not asked for: "+f.Evidence)
 			case f.OK:
 				good = append(good, f.Evidence)
 			default:
@@ -152,6 +160,7 @@ func Judge(mode Mode, asked Asked, accept []string, findings []Finding) workspac
 		default:
 			c.State, c.Evidence, c.Remedy = workspace.Unavailable, "nothing could be tried", def.remedy
 		}
+		asked.open(&c, findings, def.remedy)
 		if instead, ok := rlimitsInstead[def.id]; ok && mode == Rootless && c.State == workspace.Unavailable {
 			c.Evidence, c.Remedy = instead, "run it as root, through the daemon: sudo carrel up"
 		}

@@ -48,6 +48,10 @@ func claim(spec *sandbox.Spec, saysConfined bool) {
 	}
 }
 
+// openMark starts the user name of a spec that asks the test's executor to open what follows,
+// and nothing else, whatever it is told.
+const openMark = "open "
+
 // unprotected stands for a step: what protects names in project mounts.
 const unprotected = "protected names"
 
@@ -63,6 +67,12 @@ func TestMain(m *testing.M) {
 	}
 	if forge, ok := strings.CutPrefix(spec.User, forgeMark); ok {
 		claim(spec, forge == confined)
+	}
+	if set, ok := strings.CutPrefix(spec.User, openMark); ok {
+		spec.Allow = []workspace.Opening{}
+		for _, o := range strings.Fields(set) {
+			spec.Allow = append(spec.Allow, workspace.Opening(o))
+		}
 	}
 	if spec.User == skipMark+unprotected {
 		sandbox.Unprotect()

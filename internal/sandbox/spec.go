@@ -22,7 +22,7 @@ import (
 )
 
 // SpecVersion is the version of Spec that this build writes and reads.
-const SpecVersion = 1
+const SpecVersion = 2
 
 // SpecFD is the descriptor at which an executor finds its sealed spec.
 const SpecFD = 3
@@ -42,10 +42,12 @@ type Spec struct {
 	// Mode is who starts it; "" is Rootful.
 	Mode Mode `json:"mode,omitempty"`
 	// Accept are the controls that it may run without, where the host does not have them.
-	Accept []string      `json:"accept,omitempty"`
-	Name   id.Workspace  `json:"name"`
-	User   string        `json:"user"`
-	IDs    workspace.IDs `json:"ids"`
+	Accept []string `json:"accept,omitempty"`
+	// Allow is what commands may do beyond what others may.
+	Allow []workspace.Opening `json:"allow,omitempty"`
+	Name  id.Workspace        `json:"name"`
+	User  string              `json:"user"`
+	IDs   workspace.IDs       `json:"ids"`
 	// Shell is the login shell of the synthesised passwd entry.
 	Shell  string           `json:"shell"`
 	Limits workspace.Limits `json:"limits"`
@@ -156,7 +158,15 @@ func (s *Spec) Validate() error {
 		// A set-uid file that a command makes there is one on the host.
 		return bad("writable project mounts without the rules against set-uid files")
 	}
+	if err := workspace.CheckOpenings(s.Allow, nil); err != nil {
+		return err
+	}
 	for _, p := range s.Projects {
+		if !p.ReadOnly {
+			if err := workspace.CheckWritable(s.Allow, "directory "+p.Destination); err != nil {
+				return err
+			}
+		}
 		if err := workspace.CheckDestination(p.Destination, s.Home()); err != nil {
 			return err
 		}
@@ -182,6 +192,9 @@ func (s *Spec) rootless() bool { return s.Mode == Rootless }
 
 // gives reports whether the workspace may run without a control.
 func (s *Spec) gives(control string) bool { return slices.Contains(s.Accept, control) }
+
+// allows reports whether commands may do what is closed to others.
+func (s *Spec) allows(o workspace.Opening) bool { return slices.Contains(s.Allow, o) }
 
 func (s *Spec) writableProjects() bool {
 	return slices.ContainsFunc(s.Projects, func(p Project) bool { return !p.ReadOnly })

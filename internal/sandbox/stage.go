@@ -16,6 +16,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/sandbox/seccomp"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // stage is one run of the first stage.
@@ -225,11 +226,23 @@ func (s *stage) network() error {
 }
 
 func (s *stage) nestedNamespaces() error {
-	if s.spec.Seccomp.UserNS {
-		return nil
+	if !s.spec.allows(workspace.UserNS) {
+		return writeFile("/proc/sys/user/max_user_namespaces", "0")
 	}
-	return writeFile("/proc/sys/user/max_user_namespaces", "0")
+	// Those that are made inside count for whoever started this one too, up to the host's own
+	// bounds, which all workspaces share.
+	for _, kind := range []string{"user", "mnt", "pid", "ipc", "uts", "net", "cgroup", "time"} {
+		err := writeFile("/proc/sys/user/max_"+kind+"_namespaces", strconv.Itoa(nestedMax))
+		if err != nil && (kind != "time" || !errors.Is(err, unix.ENOENT)) { // Linux 5.6
+			return err
+		}
+	}
+	return nil
 }
+
+// nestedMax is how many namespaces of each kind may be made where they may be. A browser makes
+// one or two for each tab.
+const nestedMax = 256
 
 func writeFile(path, value string) error {
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
@@ -345,8 +358,10 @@ func (s *stage) listen() error {
 }
 
 func (s *stage) seccomp() error {
-	s.spec.Seccomp.OneID = s.spec.rootless()
-	p, err := seccomp.Filter(s.spec.Seccomp)
+	o := &s.spec.Seccomp
+	o.OneID = s.spec.rootless()
+	o.UserNS, o.Mounts, o.IOUring = s.spec.allows(workspace.UserNS), s.spec.allows(workspace.NestedMounts), s.spec.allows(workspace.IOUring)
+	p, err := seccomp.Filter(*o)
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,8 @@ type View struct {
 	Limits   Limits
 	// Mounts are the project mounts in force.
 	Mounts []Mount
+	// Allow is what its commands may do beyond what others may.
+	Allow []Opening
 	// Controls are those of a running workspace that was asked for alone.
 	Controls  []Control
 	CreatedAt time.Time

@@ -21,6 +21,8 @@ type Wanted struct {
 	// Idle is how long it may run with nothing in it; Forever is without an end.
 	Idle    time.Duration
 	NoStart bool
+	// Allow is what commands may do beyond what others may, in the order of Openings.
+	Allow []Opening
 	// Mounts come with a grant for them.
 	Mounts []Mount
 	// Request is the client's id of the request, "" for none.

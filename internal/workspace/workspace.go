@@ -148,6 +148,8 @@ type Control struct {
 	Evidence string `json:"evidence"`
 	// Remedy says what to do when the state is not Verified; else it is empty.
 	Remedy string `json:"remedy"`
+	// Opened is what it is off for, if that was asked for.
+	Opened Opening `json:"opened,omitempty"`
 }
 
 // Report is what a started workspace was found to be.

@@ -381,7 +381,7 @@ func converse(ctx context.Context, status *os.File, c *Config, pid int) (workspa
 			})
 		case len(p.Findings) > 0 && looked:
 			looking.Wait()
-			report := sandbox.Judge(c.mode(), sandbox.Asked{Projects: len(c.Spec.Projects) > 0, Disk: c.Spec.Limits.DiskBytes > 0}, c.Spec.Accept, append(p.Findings, seen...))
+			report := sandbox.Judge(c.mode(), sandbox.Asked{Projects: len(c.Spec.Projects) > 0, Disk: c.Spec.Limits.DiskBytes > 0, Allow: c.Spec.Allow}, c.Spec.Accept, append(p.Findings, seen...))
 			if err := report.Err(); err != nil {
 				return report, err
 			}

@@ -24,8 +24,8 @@ import (
 type Options struct {
 	// IOUring allows the io_uring calls.
 	IOUring bool
-	// UserNS allows the calls that make and enter namespaces.
-	UserNS bool
+	// UserNS allows the calls that make and enter namespaces, Mounts those that mount in them.
+	UserNS, Mounts bool
 	// NoSetID refuses to set the set-uid and set-gid bits of a file, and the one call
 	// whose mode the filter cannot read (openat2, which programs do without). Unlike the
 	// others it closes.
@@ -85,6 +85,9 @@ func Filter(o Options) ([]unix.SockFilter, error) {
 	rules := argumentRules(o)
 	if o.UserNS {
 		allowed = append(allowed, nesting...)
+	}
+	if o.Mounts {
+		allowed = append(allowed, mounting...)
 	}
 	if o.NoSetID {
 		allowed = slices.DeleteFunc(allowed, func(nr int) bool { return nr == unix.SYS_OPENAT2 })

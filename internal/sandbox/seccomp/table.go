@@ -106,12 +106,15 @@ func withNative(m, native map[int]int) map[int]int {
 	return m
 }
 
-// nesting is what making a sandbox inside needs.
-var nesting = []int{
-	unix.SYS_CLONE, unix.SYS_UNSHARE, unix.SYS_SETNS, unix.SYS_MOUNT, unix.SYS_UMOUNT2,
-	unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT, unix.SYS_FSOPEN, unix.SYS_FSCONFIG, unix.SYS_FSMOUNT,
-	unix.SYS_FSPICK, unix.SYS_OPEN_TREE, unix.SYS_MOVE_MOUNT, unix.SYS_MOUNT_SETATTR, unix.SYS_SETHOSTNAME,
-}
+// nesting is what making namespaces inside needs, mounting what making a root of one's own
+// in them needs.
+var (
+	nesting  = []int{unix.SYS_CLONE, unix.SYS_UNSHARE, unix.SYS_SETNS, unix.SYS_SETHOSTNAME}
+	mounting = []int{
+		unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_PIVOT_ROOT, unix.SYS_FSOPEN, unix.SYS_FSCONFIG, unix.SYS_FSMOUNT,
+		unix.SYS_FSPICK, unix.SYS_OPEN_TREE, unix.SYS_MOVE_MOUNT, unix.SYS_MOUNT_SETATTR,
+	}
+)
 
 // common is the allow-list that all 64-bit architectures share. What is absent
 // gets ENOSYS, so programs take the path they take on an older kernel. Absent on

@@ -1,0 +1,91 @@
+package sandbox
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/sandbox/selfcheck"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// openingDef is one control that is off for an opening, and why.
+type openingDef struct {
+	opening workspace.Opening
+	control string
+	// tried: the self-check sees that it is open.
+	tried bool
+	why   string
+}
+
+// openings is what each opening gives up.
+var openings = []openingDef{
+	{workspace.UserNS, "nested-namespaces", true, "commands can make namespaces and have every capability in those, which is a way into more of the kernel"},
+	{workspace.NestedMounts, "landlock", true, "Landlock lets nobody mount, so files are held by mounts and modes alone"},
+	{workspace.IOUring, "io_uring", true, "what a ring does passes the system call filter by"},
+	{workspace.IOUring, "sockets", false, "a ring opens sockets of families that the filter refuses"},
+}
+
+// open turns a control off that holds and that an opening was asked for of: it must have been
+// seen to be open, too.
+func (a Asked) open(c *workspace.Control, findings []Finding, remedy string) {
+	i := slices.IndexFunc(openings, func(o openingDef) bool { return o.control == c.ID && slices.Contains(a.Allow, o.opening) })
+	if i < 0 || c.State != workspace.Verified {
+		return
+	}
+	def := openings[i]
+	if def.tried && !slices.ContainsFunc(findings, func(f Finding) bool { return f.Control == c.ID && f.Opened == def.opening }) {
+		c.State, c.Evidence, c.Remedy = workspace.Failed, "asked for with --allow "+string(def.opening)+", and closed; "+c.Evidence, remedy
+		return
+	}
+	c.State, c.Opened, c.Requested, c.Required = workspace.Off, def.opening, false, false
+	c.Evidence, c.Remedy = "asked for with --allow "+string(def.opening)+": "+def.why+"; "+c.Evidence, "leave --allow "+string(def.opening)+" out"
+}
+
+// checkOpenings tries what an opening opens: it must be closed, or, where it was asked for, as
+// open as that. cloneUser are the arguments of a clone3 into a user namespace.
+func (s *stage) checkOpenings(m *selfcheck.Memory, cloneUser uintptr) []check {
+	var list []check
+	clone3 := try("nested-namespaces", "clone3(NEWUSER)", []unix.Errno{unix.ENOSPC}, unix.SYS_CLONE3, cloneUser, 88).forks()
+	if s.spec.allows(workspace.UserNS) {
+		clone3.judge, clone3.opened = succeeds, workspace.UserNS
+		list = append(list, clone3, s.readNestedMax(m),
+			// Its own it is in already, and that of others takes a right there.
+			try("nested-namespaces", "setns", []unix.Errno{unix.EPERM, unix.EINVAL}, unix.SYS_SETNS, 0, 0))
+	} else {
+		list = append(list, clone3,
+			try("nested-namespaces", "unshare(NEWUSER)", byRule, unix.SYS_UNSHARE, unix.CLONE_NEWUSER),
+			try("nested-namespaces", "clone(NEWUSER)", byRule, unix.SYS_CLONE, unix.CLONE_NEWUSER|uintptr(unix.SIGCHLD), 0, 0, 0, 0).forks(),
+			try("nested-namespaces", "setns", bySeccomp, unix.SYS_SETNS, 0, 0))
+	}
+	// The mode of this file lets everyone write.
+	writable := try("landlock", "open "+canary, []unix.Errno{unix.EACCES}, unix.SYS_OPENAT, atFDCWD, m.String(canary), unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if s.spec.allows(workspace.NestedMounts) {
+		writable.judge, writable.opened = succeeds, workspace.NestedMounts
+	}
+	ring := try("io_uring", "io_uring_setup", bySeccomp, unix.SYS_IO_URING_SETUP, 1, 0)
+	if s.spec.allows(workspace.IOUring) {
+		// It gets as far as reading its parameters.
+		ring.errnos, ring.opened = []unix.Errno{unix.EFAULT}, workspace.IOUring
+	}
+	return append(list, writable, ring)
+}
+
+func succeeds(r selfcheck.Result) (bool, string) { return r.Ran && r.Errno == 0, r.Name() }
+
+// readNestedMax sees that namespaces made inside have a bound.
+func (s *stage) readNestedMax(m *selfcheck.Memory) check {
+	b, p := m.Buffer(64)
+	c := try("nested-namespaces", "max_user_namespaces", nil, unix.SYS_OPENAT, atFDCWD, m.String("/proc/sys/user/max_user_namespaces"), unix.O_RDONLY|unix.O_CLOEXEC, 0).
+		then(unix.SYS_READ, selfcheck.Last, p, 63)
+	c.judge = func(r selfcheck.Result) (bool, string) {
+		if !r.Ran || r.Errno != 0 {
+			return false, r.Name()
+		}
+		n := strings.TrimSpace(string(b[:r.R1]))
+		return n == strconv.Itoa(nestedMax), n
+	}
+	return c
+}
