@@ -11,6 +11,7 @@ import (
 	"fmt"
 
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // Kind names what is done.
@@ -104,6 +105,8 @@ type Action struct {
 	Export  bool   `json:"export,omitempty"`
 	// Mounts is the canonical JSON of the project mounts asked for, when any were.
 	Mounts json.RawMessage `json:"mounts,omitempty"`
+	// Allow is what its commands may do beyond what others may.
+	Allow []workspace.Opening `json:"allow,omitempty"`
 	// Accept are the controls that it may run without.
 	Accept []string `json:"accept,omitempty"`
 	// Token is the canonical JSON of the token that is wanted, or the id of the one that it

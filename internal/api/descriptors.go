@@ -139,12 +139,15 @@ func (x *session) create(ctx context.Context, _ *jsonrpc.Conn, req *jsonrpc.Requ
 	if err := workspace.CheckMounts(p.Mounts); err != nil {
 		return nil, nil, err
 	}
+	if err := workspace.CheckOpenings(p.Allow, p.Mounts); err != nil {
+		return nil, nil, err
+	}
 	if len(p.Mounts) == 0 || len(req.FDs) != 1 || !grant.Is(req.FDs[0]) {
 		return nil, nil, invalid("mounts", fmt.Sprintf("there are %d, and %d descriptors for them", len(p.Mounts), len(req.FDs)), "name at least one and send one grant, or use WorkspaceService/Create")
 	}
 	w, created, err := x.server.gate.Create(ctx, x.caller, workspace.Wanted{
 		Key: key, Profile: p.Profile, Limits: p.Limits, TTL: duration(p.TTLMS), Idle: duration(p.IdleTimeoutMS),
-		NoStart: p.NoStart, Request: p.RequestID, Mounts: p.Mounts,
+		NoStart: p.NoStart, Request: p.RequestID, Mounts: p.Mounts, Allow: p.Allow,
 	}, req.FDs[0])
 	if err != nil {
 		return nil, nil, err

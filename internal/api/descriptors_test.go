@@ -353,6 +353,7 @@ func TestCreateWithMounts(t *testing.T) {
 		"a directory for one":   {good, []*os.File{dir}},
 		"a place of the system": {fdapi.CreateParams{Key: "demo", Mounts: []workspace.Mount{{Source: "/a", Destination: "/usr"}}}, []*os.File{far}},
 		"a bad key":             {fdapi.CreateParams{Key: "a\nb", Mounts: mounts}, []*os.File{far}},
+		"an unknown opening":    {fdapi.CreateParams{Key: "demo", Mounts: mounts, Allow: []workspace.Opening{"root"}}, []*os.File{far}},
 		"bad limits":            {fdapi.CreateParams{Key: "demo", Mounts: mounts, Limits: workspace.Limits{Pids: 1}}, []*os.File{far}},
 	} {
 		if _, err := c.Call(t.Context(), fdapi.MethodCreate, bad.p, nil, bad.fds...); !errdefs.IsInvalidArgument(err) {

@@ -26,9 +26,13 @@ func (s workspaces) Create(ctx context.Context, req *connect.Request[carrelv1.Cr
 		return nil, errcode.ToWire(err)
 	}
 	m := req.Msg
+	allow, err := workspace.ParseOpenings(m.GetAllow())
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
 	w, created, err := s.gate.Create(ctx, authn.FromContext(ctx), workspace.Wanted{
 		Key: key, Profile: m.GetProfile(), Limits: limits, TTL: duration(m.GetTtlMs()), Idle: duration(m.GetIdleTimeoutMs()),
-		NoStart: m.GetNoStart(), Request: m.GetRequestId(),
+		NoStart: m.GetNoStart(), Request: m.GetRequestId(), Allow: allow,
 	})
 	if err != nil {
 		return nil, errcode.ToWire(err)
@@ -117,6 +121,7 @@ func workspaceTo(w Workspace) *carrelv1.Workspace {
 			State:     string(c.State),
 			Evidence:  c.Evidence,
 			Remedy:    c.Remedy,
+			Opened:    string(c.Opened),
 		})
 	}
 	mounts := make([]*carrelv1.Mount, 0, len(w.Mounts))
@@ -125,6 +130,7 @@ func workspaceTo(w Workspace) *carrelv1.Workspace {
 	}
 	return &carrelv1.Workspace{
 		Mounts:        mounts,
+		Allow:         workspace.OpeningNames(w.Allow),
 		Name:          string(w.Name),
 		Key:           string(w.Key),
 		Owner:         w.Owner,

@@ -17,6 +17,9 @@ import (
 type Plan struct {
 	KeyDigest string
 	Limits    workspace.Limits
+	// Allow is what commands may do beyond what others may; workspace.CheckOpenings has
+	// passed it.
+	Allow []workspace.Opening
 	// Grant is the mounts asked for, or nil. It is used up only when there is no such
 	// workspace yet.
 	Grant *Grant
@@ -109,7 +112,7 @@ func (l *Lifecycle) plan(ctx context.Context, name id.Workspace, p Plan, states 
 			return Entry{}, false, fmt.Errorf("cannot create %s: %w", name, err)
 		}
 	}
-	e, err = l.ledger.Allocate(Entry{Name: name, KeyDigest: p.KeyDigest, Limits: p.Limits, Home: l.host.Home(name), Mounts: mounts},
+	e, err = l.ledger.Allocate(Entry{Name: name, KeyDigest: p.KeyDigest, Limits: p.Limits, Allow: p.Allow, Home: l.host.Home(name), Mounts: mounts},
 		l.settings.UIDFirst, l.settings.UIDCount, l.settings.MaxWorkspaces, l.host.IDsFree)
 	return e, false, err
 }

@@ -46,6 +46,8 @@ type Entry struct {
 	Retained  string              `json:"retained,omitempty"`
 	// Purge is how a destroy under way was asked for.
 	Purge bool `json:"purge,omitempty"`
+	// Allow is what commands may do beyond what others may.
+	Allow []workspace.Opening `json:"allow,omitempty"`
 	// Mounts are the project mounts; they are bounded by workspace.CheckMounts.
 	Mounts []Mount `json:"mounts,omitempty"`
 }

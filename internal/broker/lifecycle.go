@@ -305,6 +305,6 @@ func (e Entry) wire() brokerapi.Workspace {
 	}
 	return brokerapi.Workspace{
 		Mounts: mounts, Name: e.Name, KeyDigest: e.KeyDigest, State: e.State, User: string(e.Name), IDs: e.IDs,
-		Home: e.Home, Limits: e.Limits, Executor: e.Executor, Retained: e.Retained,
+		Home: e.Home, Limits: e.Limits, Executor: e.Executor, Retained: e.Retained, Allow: e.Allow,
 	}
 }

@@ -143,11 +143,14 @@ func (s *session) create(ctx context.Context, r *jsonrpc.Request, states []works
 	if (len(p.Mounts) > 0) != (len(r.FDs) == 1) {
 		return nil, refuse("cannot accept %s: %d mounts and %d grants", r.Method, len(p.Mounts), len(r.FDs))
 	}
+	if err := workspace.CheckOpenings(p.Allow, p.Mounts); err != nil {
+		return nil, jsonrpc.Hangup(err)
+	}
 	var g *Grant
 	if len(p.Mounts) > 0 {
 		g = &Grant{KeyDigest: p.KeyDigest, Asked: p.Mounts, File: r.FDs[0]}
 	}
-	e, report, err := s.life.Create(ctx, p.Name, Plan{KeyDigest: p.KeyDigest, Limits: limits, Grant: g, Start: p.Start}, states...)
+	e, report, err := s.life.Create(ctx, p.Name, Plan{KeyDigest: p.KeyDigest, Limits: limits, Allow: p.Allow, Grant: g, Start: p.Start}, states...)
 	return brokerapi.StartResult{Workspace: e.wire(), Report: report}, err
 }
 

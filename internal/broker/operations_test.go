@@ -63,6 +63,9 @@ func TestOutOfPlace(t *testing.T) {
 		{"a digest in capitals", true, "create", brokerapi.CreateParams{Name: name, KeyDigest: strings.ToUpper(digest)}},
 		{"ids from the daemon", true, "create", map[string]any{"name": name, "key_digest": digest, "ids": map[string]int{"work": 0}}},
 		{"a home from the daemon", true, "create", map[string]any{"name": name, "key_digest": digest, "home": "/root"}},
+		{"an opening that there is not", true, "create", map[string]any{"name": name, "key_digest": digest, "allow": []string{"root"}}},
+		{"mounts without namespaces", true, "create", map[string]any{"name": name, "key_digest": digest, "allow": []string{"mounts"}}},
+		{"an opening twice", true, "create", map[string]any{"name": name, "key_digest": digest, "allow": []string{"userns", "userns"}}},
 		{"a list after a path", true, "list", map[string]any{"after": "../x"}},
 	} {
 		t.Run(c.what, func(t *testing.T) {

@@ -58,6 +58,8 @@ type CreateParams struct {
 	// KeyDigest is the lower-case hex SHA-256 of the key.
 	KeyDigest string           `json:"key_digest"`
 	Limits    workspace.Limits `json:"limits"`
+	// Allow is what commands may do beyond what others may.
+	Allow []workspace.Opening `json:"allow,omitempty"`
 	// Mounts are what the grant beside the request must say. Without any there is no
 	// descriptor.
 	Mounts []workspace.Mount `json:"mounts,omitempty"`
@@ -127,6 +129,8 @@ type Workspace struct {
 	Retained string `json:"retained,omitempty"`
 	// Mounts are the project mounts, as they are in force.
 	Mounts []workspace.Mount `json:"mounts,omitempty"`
+	// Allow is what its commands may do beyond what others may.
+	Allow []workspace.Opening `json:"allow,omitempty"`
 }
 
 // StartResult is a running workspace and the proof of its isolation, which is empty if it

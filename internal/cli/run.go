@@ -26,7 +26,8 @@ import (
 
 type runFlags struct {
 	here, stdin, tty, keep bool
-	volumes, env, accept   []string
+	volumes, env           []string
+	accept, allow          []string
 	net, dir, report       string
 }
 
@@ -45,7 +46,8 @@ command starts; --report has the proof. Intent and outcome are recorded below
 $XDG_STATE_HOME/carrel (~/.local/state/carrel).
 
 If this host lacks something that the isolation needs, nothing is run, and the error says
-what is missing and how to allow it. --accept CONTROL runs without that control.
+what is missing and how to allow it. --accept CONTROL runs without that control. --allow
+opens what is closed to commands otherwise, and is said as well: see "carrel create --help".
 
 Stdin is /dev/null unless -i is given. The exit code is the command's own, as of exec;
 carrel's own are 125, 126 and 127.`,
@@ -69,6 +71,7 @@ carrel's own are 125, 126 and 127.`,
 	f.BoolVar(&x.keep, "keep", false, "keep the home, on disk, and say where; as root keep the workspace")
 	f.StringVar(&x.report, "report", "", "write the proof of the isolation to `FILE`, as JSON; - is stderr")
 	f.StringArrayVar(&x.accept, "accept", nil, "run without `CONTROL` if this host lacks it; may be repeated")
+	allowFlag(c, &x.allow)
 	c.RunE = func(c *cobra.Command, args []string) error { return a.run(c, args, &x) }
 	return c
 }
@@ -171,6 +174,9 @@ func (a *app) runRootless(ctx context.Context, argv, env []string, mounts []carr
 		return err
 	}
 	o := rootless.Options{Executor: executor, Argv: argv, Env: env, Dir: x.dir, Stdin: x.stdin, Accept: x.accept, Keep: x.keep}
+	if o.Allow, err = workspace.ParseOpenings(x.allow); err != nil {
+		return err
+	}
 	for _, m := range mounts {
 		source, err := rootless.Source(m.Source)
 		if err != nil {
@@ -197,6 +203,10 @@ func (a *app) runRootless(ctx context.Context, argv, env []string, mounts []carr
 		return err
 	}
 	for _, c := range r.Weaker() {
+		if c.Opened != "" {
+			a.tellOpened([]controlView{{ID: c.ID, Opened: string(c.Opened)}})
+			continue
+		}
 		fmt.Fprintf(a.Err, "carrel: running without %s: %s\n", c.ID, c.Evidence)
 	}
 	// What the start needed is not needed for a wait, and most commands that last are waited for.
@@ -237,12 +247,16 @@ func (a *app) runRoot(ctx context.Context, argv, env []string, mounts []carrel.M
 	if len(x.accept) > 0 {
 		return fmt.Errorf("cannot accept %s: as root everything that is required can be had; run it as an ordinary user, or leave --accept out: %w", strings.Join(x.accept, ", "), errdefs.ErrInvalidArgument)
 	}
+	allow, err := workspace.ParseOpenings(x.allow)
+	if err != nil {
+		return err
+	}
 	client, err := a.client()
 	if err != nil {
 		return err
 	}
 	key := "run:" + string(id.NewTrace())
-	w, _, err := client.Create(ctx, &carrelv1.CreateRequest{Key: key}, mounts...)
+	w, _, err := client.Create(ctx, &carrelv1.CreateRequest{Key: key, Allow: workspace.OpeningNames(allow)}, mounts...)
 	if errdefs.IsUnavailable(err) {
 		return fmt.Errorf("cannot make a workspace as root without the daemon: %w; start it with \"carrel up --detach\", or run this as an ordinary user, who needs none", err)
 	}
@@ -258,14 +272,16 @@ func (a *app) runRoot(ctx context.Context, argv, env []string, mounts []carrel.M
 		_, derr := client.Workspaces().Destroy(ctx, connect.NewRequest(&carrelv1.DestroyRequest{Workspace: name, Purge: true}))
 		err = errors.Join(err, derr)
 	}()
-	if x.report != "" {
+	if x.report != "" || len(allow) > 0 {
 		got, err := client.Workspaces().Get(ctx, connect.NewRequest(&carrelv1.GetRequest{Workspace: name}))
 		if err != nil {
 			return err
 		}
-		if err := a.writeReport(x.report, name, viewOf(got.Msg.GetWorkspace()).Controls); err != nil {
+		controls := viewOf(got.Msg.GetWorkspace()).Controls
+		if err := a.writeReport(x.report, name, controls); err != nil {
 			return err
 		}
+		a.tellOpened(controls)
 	}
 	spec := carrel.Spec{Argv: argv, Env: env, Stdin: x.stdin, Dir: workspace.Mount{Destination: x.dir}.AtHome("/home/" + name).Destination}
 	if x.tty {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // workspaceView is the JSON of a workspace. It is an interface: fields are added,
@@ -30,6 +31,7 @@ type workspaceView struct {
 	Boundary    string        `json:"boundary"`
 	Limits      limitsView    `json:"limits"`
 	Mounts      []mountView   `json:"mounts"`
+	Allow       []string      `json:"allow"`
 	Controls    []controlView `json:"controls"`
 	ExecutorPID int64         `json:"executor_pid"`
 	CreatedAt   time.Time     `json:"created_at"`
@@ -64,12 +66,14 @@ type controlView struct {
 	State     string `json:"state"`
 	Evidence  string `json:"evidence"`
 	Remedy    string `json:"remedy"`
+	// Opened is what it is off for, if that was asked for.
+	Opened string `json:"opened,omitempty"`
 }
 
 func viewOf(w *carrelv1.Workspace) workspaceView {
 	controls := make([]controlView, 0, len(w.GetControls()))
 	for _, c := range w.GetControls() {
-		controls = append(controls, controlView{c.GetId(), c.GetRequested(), c.GetRequired(), c.GetState(), c.GetEvidence(), c.GetRemedy()})
+		controls = append(controls, controlView{c.GetId(), c.GetRequested(), c.GetRequired(), c.GetState(), c.GetEvidence(), c.GetRemedy(), c.GetOpened()})
 	}
 	var expires *time.Time
 	if ms := w.GetExpiresUnixMs(); ms != 0 {
@@ -86,7 +90,7 @@ func viewOf(w *carrelv1.Workspace) workspaceView {
 		Home: w.GetHome(), InsideHome: w.GetInsideHome(),
 		State: w.GetState(), Root: w.GetRoot(), Boundary: w.GetBoundary(),
 		Limits: limitsOf(w.GetLimits()),
-		Mounts: mounts, Controls: controls, ExecutorPID: w.GetExecutorPid(),
+		Mounts: mounts, Allow: append([]string{}, w.GetAllow()...), Controls: controls, ExecutorPID: w.GetExecutorPid(),
 		CreatedAt: time.UnixMilli(w.GetCreatedUnixMs()).UTC(),
 		Profile:   w.GetProfile(), ExpiresAt: expires, IdleTimeoutMS: w.GetIdleTimeoutMs(),
 	}
@@ -108,7 +112,7 @@ func (a *app) createCommand() *cobra.Command {
 	var l limitFlags
 	var profile string
 	var noStart bool
-	var volumes []string
+	var volumes, allow []string
 	c := &cobra.Command{
 		Use:   "create [flags] KEY",
 		Short: "Make a workspace, or show the one there is for a key",
@@ -117,8 +121,13 @@ a project, a chat id. If the key has a workspace already, it is shown instead.
 
 With -v a directory of this host is mounted: SRC must be one that you may open, DST is
 /workspace or a place below it, /mnt, /srv or the home (~/NAME). Files keep their owner on
-the host. What the host would run from there, above all .git, is read-only inside.`,
+the host. What the host would run from there, above all .git, is read-only inside.
+
+--allow opens what is closed to commands otherwise, makes the boundary weaker, and is said
+wherever its proof is shown: userns (user namespaces, for Chromium's sandbox), mounts
+(with userns: mounts in those, for bubblewrap and nix), io_uring.`,
 		Example: `  carrel create demo
+  carrel create --allow userns browser
   carrel create -v .:/workspace -v ~/data:/mnt/data:ro demo
   carrel create --memory 256MiB --pids 200 build
   carrel create --profile chat --ttl 30d "telegram:-100123"`,
@@ -130,9 +139,14 @@ the host. What the host would run from there, above all .git, is read-only insid
 	f.StringArrayVarP(&volumes, "volume", "v", nil, "mount a directory, as `SRC:DST[:ro]`; may be repeated")
 	_ = c.RegisterFlagCompletionFunc("volume", completeVolume) // it fails for flags that are not there
 	f.BoolVar(&noStart, "no-start", false, "leave it stopped; the first command starts it")
+	allowFlag(c, &allow)
 	out := outputFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		mounts, err := parseVolumes(volumes)
+		if err != nil {
+			return err
+		}
+		openings, err := workspace.ParseOpenings(allow)
 		if err != nil {
 			return err
 		}
@@ -142,6 +156,7 @@ the host. What the host would run from there, above all .git, is read-only insid
 		}
 		w, created, err := client.Create(c.Context(), &carrelv1.CreateRequest{
 			Key: args[0], Limits: l.asked(), NoStart: noStart, Profile: profile, TtlMs: int64(l.ttl), IdleTimeoutMs: int64(l.idle), RequestId: l.request,
+			Allow: workspace.OpeningNames(openings),
 		}, mounts...)
 		if err != nil {
 			return err
@@ -152,10 +167,28 @@ the host. What the host would run from there, above all .git, is read-only insid
 		if !created {
 			a.progress("The workspace was there already.")
 		}
+		a.tellOpened(viewOf(w).Controls)
 		_, err = fmt.Fprintln(a.Out, w.GetName())
 		return err
 	}
 	return c
+}
+
+// allowFlag adds --allow.
+func allowFlag(c *cobra.Command, allow *[]string) {
+	c.Flags().StringArrayVar(allow, "allow", nil, "open userns, mounts or io_uring to commands: a weaker boundary; may be repeated")
+	_ = c.RegisterFlagCompletionFunc("allow", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return workspace.OpeningNames(workspace.Openings), cobra.ShellCompDirectiveNoFileComp
+	}) // it fails for flags that are not there
+}
+
+// tellOpened says which controls are off because that was asked for.
+func (a *app) tellOpened(controls []controlView) {
+	for _, c := range controls {
+		if c.Opened != "" {
+			fmt.Fprintf(a.Err, "carrel: %s is off, as --allow %s asked for\n", c.ID, c.Opened)
+		}
+	}
 }
 
 func (a *app) lsCommand() *cobra.Command {
@@ -303,6 +336,7 @@ func (a *app) printWorkspace(v workspaceView) error {
 		{"profile", v.Profile},
 		{"expires", v.expiry()},
 		{"idle time-out", v.idle()},
+		{"allows", strings.Join(v.Allow, ", ")},
 	} {
 		if r[1] != "" {
 			t.add(r[0], r[1])

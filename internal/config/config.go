@@ -48,6 +48,8 @@ type Config struct {
 	NamePrefix      string
 	// Limits are those of a workspace that asks for none.
 	Limits workspace.Limits
+	// Allow is what workspaces may be made with, ChatAllow those of the profile chat.
+	Allow, ChatAllow []workspace.Opening
 	// Bounds of what lives and runs; 0 is none. Memory is in bytes.
 	MaxWorkspaces            int
 	MaxPerOwner              int

@@ -39,7 +39,7 @@ func TestDefaults(t *testing.T) {
 	}
 	want := &config.Config{
 		DataDir: "/var/lib/carrel", RuntimeDir: "/run/carrel", SocketMode: 0o660, SocketGroup: "carrel", NamePrefix: "ws",
-		Broker: "service", BrokerPath: "/usr/libexec/carrel/carrel-broker", Limits: workspace.DefaultLimits, MaxWorkspaces: 2000, IdleTimeout: time.Minute, ChatGit: true, HomeRetention: 720 * time.Hour, RestoreMaxBytes: 16 << 30, RestoreMaxEntries: 2_000_000, RestoreMaxRatio: 1000, StopTimeout: 10 * time.Second, IdleExit: 30 * time.Second, LogLevel: slog.LevelInfo, LogFormat: "text",
+		Broker: "service", BrokerPath: "/usr/libexec/carrel/carrel-broker", Limits: workspace.DefaultLimits, Allow: workspace.Openings, MaxWorkspaces: 2000, IdleTimeout: time.Minute, ChatGit: true, HomeRetention: 720 * time.Hour, RestoreMaxBytes: 16 << 30, RestoreMaxEntries: 2_000_000, RestoreMaxRatio: 1000, StopTimeout: 10 * time.Second, IdleExit: 30 * time.Second, LogLevel: slog.LevelInfo, LogFormat: "text",
 	}
 	if d := cmp.Diff(want, c, cmpopts.IgnoreUnexported(config.Config{})); d != "" {
 		t.Errorf("defaults (-want +got):\n%s", d)
@@ -94,6 +94,7 @@ func TestFileErrors(t *testing.T) {
 		{"qqqqqqqqqqqq: 1\n", ":1:1", `there is no setting "qqqqqqqqqqqq"`},
 		{"log_level: info\nname_prefix: a\nlog_level: warn\n", ":3:1", "log_level"},
 		{"limits: 5\n", ":1:9", "settings"},
+		{"allow: userns, root\n", ":1:8", "no such opening"},
 		{"limits:\n  pids: [1, 2]\n", ":2:9", "limits.pids must be one plain value"},
 		{"data_dir: {a: b}\n", "", "data_dir must be one plain value"},
 		{"data_dir: null\n", ":1:11", "must be one plain value"},

@@ -73,6 +73,9 @@ var keys = []Key{
 	limit("open_files", "open files of each process", parseCount, formatCount,
 		workspace.MinOpenFiles, workspace.MaxOpenFiles, func(l *workspace.Limits) *int64 { return &l.OpenFiles }),
 	disk(),
+	openings("allow", "userns,mounts,io_uring", "what a workspace may be made with (--allow), with commas between; empty for nothing",
+		func(c *Config) *[]workspace.Opening { return &c.Allow }),
+	openings("chat.allow", "", "the same for the profile chat", func(c *Config) *[]workspace.Opening { return &c.ChatAllow }),
 	number("max_workspaces", "2000", "most workspaces at once", 1, 100_000, func(c *Config) *int { return &c.MaxWorkspaces }),
 	number("max_workspaces_per_owner", "0", "most workspaces of one owner; 0 for no bound", 0, 100_000, func(c *Config) *int { return &c.MaxPerOwner }),
 	number("max_running", "0", "most workspaces that run at once; 0 for no bound", 0, 100_000, func(c *Config) *int { return &c.MaxRunning }),
@@ -142,6 +145,19 @@ func text(name, def, usage string, field func(*Config) *string, check func(strin
 			return check(v)
 		},
 		get: func(c *Config) string { return *field(c) },
+	}
+}
+
+func openings(name, def, usage string, field func(*Config) *[]workspace.Opening) Key {
+	return Key{
+		Name: name, Default: def, Usage: usage,
+		set: func(c *Config, v string) error {
+			names := strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' })
+			set, err := workspace.ParseOpenings(names)
+			*field(c) = set
+			return err
+		},
+		get: func(c *Config) string { return workspace.JoinOpenings(*field(c)) },
 	}
 }
 

@@ -118,7 +118,7 @@ func newLog(w io.Writer, cfg *config.Config) *slog.Logger {
 // profiles are those that every daemon has. A chat gets what the bots that Carrel was
 // first made for gave theirs.
 func profiles(cfg *config.Config) map[string]gate.Profile {
-	chat := gate.Profile{Prefix: "chat", Limits: workspace.Limits{MemoryBytes: 256 << 20, Pids: 200}}
+	chat := gate.Profile{Prefix: "chat", Allow: cfg.ChatAllow, Limits: workspace.Limits{MemoryBytes: 256 << 20, Pids: 200}}
 	if cfg.ChatSkeleton != "" || cfg.ChatGit {
 		s := &skeleton{dir: cfg.ChatSkeleton, git: cfg.ChatGit, scratch: filepath.Join(stateDir(cfg), "skeleton-chat")}
 		chat.Skeleton = s.open
@@ -207,8 +207,8 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 	rt := namespace.New(means)
 	g = gate.New(gate.Config{
 		Runtime: rt, Store: db, Audit: record, Prefix: cfg.NamePrefix, Limits: cfg.Limits, Idle: cfg.IdleTimeout,
-		Profiles: profiles(cfg),
-		Shelf:    archives, Archiver: archiver(o.archiverFD), KeepArchives: cfg.ArchiveRetention, KeepHomes: cfg.HomeRetention,
+		Allow: cfg.Allow, Profiles: profiles(cfg),
+		Shelf: archives, Archiver: archiver(o.archiverFD), KeepArchives: cfg.ArchiveRetention, KeepHomes: cfg.HomeRetention,
 		Unpacking: gate.Unpacking{Bytes: cfg.RestoreMaxBytes, Entries: int64(cfg.RestoreMaxEntries), Ratio: int64(cfg.RestoreMaxRatio)},
 		Admission: gate.Admission{
 			Workspaces: cfg.MaxWorkspaces, PerOwner: cfg.MaxPerOwner, Running: cfg.MaxRunning,

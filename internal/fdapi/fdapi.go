@@ -86,7 +86,9 @@ type CreateParams struct {
 	IdleTimeoutMS int64  `json:"idle_timeout_ms,omitempty"`
 	RequestID     string `json:"request_id,omitempty"`
 
-	Mounts []workspace.Mount `json:"mounts"`
+	// Allow is what commands may do beyond what others may, as in CreateRequest.
+	Allow  []workspace.Opening `json:"allow,omitempty"`
+	Mounts []workspace.Mount   `json:"mounts"`
 }
 
 // CreateResult names the workspace.

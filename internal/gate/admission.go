@@ -91,6 +91,8 @@ type Profile struct {
 	// Limits that are zero are the configured ones.
 	Limits workspace.Limits
 	Life   workspace.Life
+	// Allow is what its workspaces may be made with.
+	Allow []workspace.Opening
 	// Skeleton, if not nil, opens the archive that a new home is filled from.
 	Skeleton func(ctx context.Context) (io.Reader, error)
 }

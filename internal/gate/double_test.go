@@ -110,7 +110,7 @@ func (d *runtimeDouble) add(name id.Workspace, p runtime.Plan) (w runtime.Worksp
 	if w, ok := d.all[name]; ok {
 		return w, false, nil
 	}
-	w = runtime.Workspace{Name: name, User: string(name), IDs: workspace.IDsFrom(uint32(1000 + 3*len(d.all))), Home: "/homes/" + string(name), State: workspace.StateStopped, Limits: p.Limits}
+	w = runtime.Workspace{Name: name, User: string(name), IDs: workspace.IDsFrom(uint32(1000 + 3*len(d.all))), Home: "/homes/" + string(name), State: workspace.StateStopped, Limits: p.Limits, Allow: p.Allow}
 	if p.Mounts != nil {
 		for _, m := range p.Mounts.List {
 			w.Mounts = append(w.Mounts, m.AtHome("/home/"+string(name)))

@@ -51,6 +51,8 @@ type Config struct {
 	// Idle is how long a workspace may run with nothing in it, unless it says otherwise;
 	// 0 is for ever.
 	Idle time.Duration
+	// Allow is what workspaces may be made with, those of a profile with what that says.
+	Allow []workspace.Opening
 	// Profiles are what a workspace can ask for by name.
 	Profiles  map[string]Profile
 	Admission Admission
@@ -308,7 +310,7 @@ func (g *Gate) view(w store.Workspace) workspace.View {
 	g.mu.Unlock()
 	v := workspace.View{
 		Name: w.Name, Key: w.Key, Owner: w.Owner, State: w.State, Root: w.Root, Boundary: w.Boundary, Limits: w.Limits, CreatedAt: w.CreatedAt,
-		User: rt.User, IDs: rt.IDs, Home: rt.Home, Mounts: rt.Mounts, Profile: w.Profile, Expires: w.Expires, Idle: w.Idle,
+		User: rt.User, IDs: rt.IDs, Home: rt.Home, Mounts: rt.Mounts, Allow: rt.Allow, Profile: w.Profile, Expires: w.Expires, Idle: w.Idle,
 	}
 	if v.Idle == 0 {
 		v.Idle = g.cfg.Idle

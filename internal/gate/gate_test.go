@@ -86,6 +86,7 @@ func (h *house) start() {
 	h.logs = new(bytes.Buffer)
 	h.Gate = gate.New(gate.Config{
 		Runtime: h.rt, Store: h.store, Audit: h.log, Prefix: "ws", Limits: workspace.DefaultLimits, Admission: h.admission, Idle: h.idle, KeepHomes: h.keepHomes,
+		Allow: []workspace.Opening{workspace.UserNS},
 		Profiles: map[string]gate.Profile{
 			"chat":   {Prefix: "chat", Limits: workspace.Limits{MemoryBytes: 256 << 20, Pids: 200}},
 			"filled": {Prefix: "filled", Skeleton: func(context.Context) (io.Reader, error) { return nil, errSkeleton }},

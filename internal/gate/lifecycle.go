@@ -38,7 +38,7 @@ const maxNames = 64
 func (g *Gate) Create(ctx context.Context, p principal.Principal, want workspace.Wanted, grant ...*os.File) (workspace.View, bool, error) {
 	trace := id.NewTrace()
 	a := action.Action{
-		Kind: action.Create, Key: want.Key, Profile: want.Profile, TTLMS: millis(want.TTL), IdleMS: millis(want.Idle), NoStart: want.NoStart,
+		Kind: action.Create, Key: want.Key, Profile: want.Profile, TTLMS: millis(want.TTL), IdleMS: millis(want.Idle), NoStart: want.NoStart, Allow: want.Allow,
 	}
 	if err := g.permitKey(ctx, p, a, p.Owner()); err != nil {
 		return workspace.View{}, false, err
@@ -49,6 +49,12 @@ func (g *Gate) Create(ctx context.Context, p principal.Principal, want workspace
 	mounts, err := setMounts(&a, want.Mounts, grant)
 	if err != nil {
 		return workspace.View{}, false, err
+	}
+	if err := workspace.CheckOpenings(want.Allow, want.Mounts); err != nil {
+		return workspace.View{}, false, err
+	}
+	if err := g.mayAllow(want); err != nil {
+		return workspace.View{}, false, g.deny(ctx, request{by: p, trace: trace, action: a}, err)
 	}
 	type made struct {
 		Name    id.Workspace `json:"name"`
@@ -117,7 +123,7 @@ func (g *Gate) create(ctx context.Context, r request, fresh store.Workspace, mou
 		return w, false, fmt.Errorf("cannot create workspace %q: the one there is, %s, is %s; run \"carrel destroy\" to finish that: %w", key, w.Name, w.State, errdefs.ErrFailedPrecondition)
 	}
 	if exists && w.State != workspace.StateCreating {
-		return w, false, g.sameMounts(w, mounts)
+		return w, false, g.sameMounts(r, w, mounts)
 	}
 	if exists { // begun before, and broken off at a point that is not known
 		w, err := g.make(ctx, r, w, mounts, false, nil)
@@ -221,9 +227,28 @@ func setMounts(a *action.Action, mounts []workspace.Mount, grant []*os.File) (*r
 	return &runtime.Mounts{List: mounts, Grant: grant[0]}, nil
 }
 
-// sameMounts is an error if the mounts that are asked for are not those that there are.
+// mayAllow is an error if the configuration does not permit what is to be opened.
+func (g *Gate) mayAllow(want workspace.Wanted) error {
+	may, of := g.cfg.Allow, "allow"
+	if p, ok := g.cfg.Profiles[want.Profile]; ok {
+		may, of = p.Allow, want.Profile+".allow"
+	}
+	for _, o := range want.Allow {
+		if !slices.Contains(may, o) {
+			return fmt.Errorf("cannot create workspace %q with --allow %s: the daemon's configuration does not permit it (%s: %q); leave it out, or have it added there: %w",
+				want.Key, o, of, workspace.JoinOpenings(may), errdefs.ErrPermissionDenied)
+		}
+	}
+	return nil
+}
+
+// sameMounts is an error if mounts or openings that are asked for are not those that there are.
 // Who asks for none takes what there is.
-func (g *Gate) sameMounts(w store.Workspace, mounts *runtime.Mounts) error {
+func (g *Gate) sameMounts(r request, w store.Workspace, mounts *runtime.Mounts) error {
+	if asked, has := r.action.Allow, g.view(w).Allow; len(asked) > 0 && !slices.Equal(asked, has) {
+		return fmt.Errorf("cannot allow %s in workspace %q: it is there already, with %q, and that is chosen when one is made; destroy it first, or choose another key: %w",
+			workspace.JoinOpenings(asked), w.Key, workspace.JoinOpenings(has), errdefs.ErrFailedPrecondition)
+	}
 	if mounts == nil {
 		return nil
 	}
@@ -247,7 +272,7 @@ func (g *Gate) make(ctx context.Context, r request, w store.Workspace, mounts *r
 			}
 			crashpoint.Here("daemon.create.inserted")
 			sum := sha256.Sum256([]byte(w.Key))
-			plan := runtime.Plan{KeyDigest: hex.EncodeToString(sum[:]), Limits: w.Limits, Mounts: mounts}
+			plan := runtime.Plan{KeyDigest: hex.EncodeToString(sum[:]), Limits: w.Limits, Allow: r.action.Allow, Mounts: mounts}
 			if start {
 				// One that may not run is made all the same; its start says why.
 				if leave, err := g.admit(w); err == nil {
@@ -281,7 +306,7 @@ func (g *Gate) make(ctx context.Context, r request, w store.Workspace, mounts *r
 				return data, err
 			}
 			// Made by an attempt that broke off, it has what that one asked for.
-			return data, g.sameMounts(w, mounts)
+			return data, g.sameMounts(r, w, mounts)
 		})
 	})
 	w.State = to

@@ -269,3 +269,42 @@ func TestCreateWithMounts(t *testing.T) {
 		t.Errorf("%+v %v", v.Mounts, err)
 	}
 }
+
+// What is opened is part of the action and its record, chosen once, and what the configuration
+// does not permit is denied and recorded.
+func TestCreateWithOpenings(t *testing.T) {
+	h := newHouse(t)
+	ctx := t.Context()
+	with := func(key string, allow ...workspace.Opening) workspace.Wanted {
+		w := wanted(id.Key(key), workspace.Limits{}, false)
+		w.Allow = allow
+		return w
+	}
+	if _, _, err := h.Create(ctx, alice, with("demo", workspace.IOUring)); !errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), `(allow: "userns")`) {
+		t.Errorf("what the configuration does not name: %v", err)
+	}
+	chat := with("demo", workspace.UserNS)
+	chat.Profile = "chat"
+	if _, _, err := h.Create(ctx, alice, chat); !errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), "chat.allow") {
+		t.Errorf("what the profile does not name: %v", err)
+	}
+	if _, _, err := h.Create(ctx, alice, with("demo", "root")); !errdefs.IsInvalidArgument(err) || h.rt.count("create") != 0 {
+		t.Errorf("no opening: %v", err)
+	}
+	if v, created, err := h.Create(ctx, alice, with("demo", workspace.UserNS)); err != nil || !created || len(v.Allow) != 1 {
+		t.Fatal(v.Allow, err)
+	}
+	log, err := os.ReadFile(filepath.Join(h.dir, "audit", "audit.jsonl"))
+	if err != nil || !strings.Contains(string(log), `"allow":["userns"]`) || strings.Count(string(log), `"status":"denied"`) != 2 {
+		t.Errorf("the record does not say what was opened and denied: %v\n%s", err, log)
+	}
+	if _, created, err := h.Create(ctx, alice, with("demo")); err != nil || created {
+		t.Errorf("who asks for none takes what there is: %v", err)
+	}
+	if _, _, err := h.Create(ctx, alice, with("closed")); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := h.Create(ctx, alice, with("closed", workspace.UserNS)); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("opened later: %v", err)
+	}
+}

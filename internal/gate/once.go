@@ -29,6 +29,8 @@ type Single struct {
 	Limits workspace.Limits
 	// Mounts are those that the runtime was given, for the record.
 	Mounts []workspace.Mount
+	// Allow is what the command may do beyond what others may.
+	Allow []workspace.Opening
 	// Accept are the controls that it may run without.
 	Accept []string
 	// Command is what runs in it, on a terminal if TTY.
@@ -51,14 +53,14 @@ type singleOutcome struct {
 // Once makes a workspace, starts a command in it, and ends it when the command has. It is
 // one action: its intent is on disk before anything is made, and Settle waits for its outcome.
 func (g *Gate) Once(ctx context.Context, p principal.Principal, s Single) (*Running, error) {
-	if err := recordable(&s.Command); err != nil {
+	if err := errors.Join(recordable(&s.Command), workspace.CheckOpenings(s.Allow, s.Mounts)); err != nil {
 		return nil, err
 	}
 	e := s.Command
 	e.ID = id.NewCommand()
 	a := action.Action{
 		Kind: action.RunOnce, Workspace: s.Name, Command: e.ID, Argv: e.Argv, Cwd: e.Cwd, TTY: s.TTY, TimeoutMS: e.TimeoutMS,
-		Purge: !s.Keep, Accept: slices.Sorted(slices.Values(s.Accept)),
+		Purge: !s.Keep, Allow: s.Allow, Accept: slices.Sorted(slices.Values(s.Accept)),
 	}
 	setEnv(&a, e.Env)
 	var err error
@@ -71,7 +73,7 @@ func (g *Gate) Once(ctx context.Context, p principal.Principal, s Single) (*Runn
 	run := &Running{g: g, by: p, on: on, command: e.ID}
 	err = g.do(ctx, request{by: p, trace: id.NewTrace(), on: on, action: a}, func(ctx context.Context) (any, error) {
 		sum := sha256.Sum256([]byte(s.Name))
-		_, rep, err := g.cfg.Runtime.Create(ctx, s.Name, runtime.Plan{KeyDigest: hex.EncodeToString(sum[:]), Limits: s.Limits, Start: true})
+		_, rep, err := g.cfg.Runtime.Create(ctx, s.Name, runtime.Plan{KeyDigest: hex.EncodeToString(sum[:]), Limits: s.Limits, Allow: s.Allow, Start: true})
 		if err != nil {
 			return nil, err
 		}
@@ -132,7 +134,7 @@ func outcomeOnce(rep workspace.Report, accept []string) *singleOutcome {
 	d := &singleOutcome{Controls: map[workspace.ControlState]int{}}
 	for _, c := range rep.Controls {
 		d.Controls[c.State]++
-		if slices.Contains(accept, c.ID) && c.State != workspace.Verified {
+		if c.Opened != "" || slices.Contains(accept, c.ID) && c.State != workspace.Verified {
 			d.Weaker = append(d.Weaker, c.ID)
 		}
 	}

@@ -8,6 +8,7 @@ package rootless
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -47,6 +48,8 @@ type Options struct {
 	Mounts []workspace.Mount
 	// Accept are controls that the workspace may run without.
 	Accept []string
+	// Allow is what the command may do beyond what others may.
+	Allow []workspace.Opening
 	// Keep leaves the home on disk.
 	Keep bool
 }
@@ -73,7 +76,7 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 			return nil, fmt.Errorf("cannot accept %q: there is no such control; \"carrel run --report\" lists them: %w", c, errdefs.ErrInvalidArgument)
 		}
 	}
-	if err := workspace.CheckMounts(o.Mounts); err != nil {
+	if err := errors.Join(workspace.CheckMounts(o.Mounts), workspace.CheckOpenings(o.Allow, o.Mounts)); err != nil {
 		return nil, err
 	}
 	limits, tmpfs, err := hostLimits()
@@ -105,7 +108,7 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	}
 	by := principal.Principal{Kind: principal.User, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
 	r.running, err = r.gate.Once(ctx, by, gate.Single{
-		Name: r.Name, Limits: limits, Mounts: o.Mounts, Accept: slices.Clone(o.Accept), Command: command, TTY: o.Terminal != nil, Keep: o.Keep,
+		Name: r.Name, Limits: limits, Mounts: o.Mounts, Allow: o.Allow, Accept: slices.Clone(o.Accept), Command: command, TTY: o.Terminal != nil, Keep: o.Keep,
 	})
 	if err != nil {
 		_ = r.runtime.Close()
@@ -157,11 +160,12 @@ func (r *Run) Close() (retained string, err error) {
 // Hangup ends the command, if it still runs.
 func (r *Run) Hangup() error { return r.running.Close() }
 
-// Weaker are the controls that the workspace runs without because it was accepted.
+// Weaker are the controls that the workspace runs without because it was accepted, or asked
+// for.
 func (r *Run) Weaker() []workspace.Control {
 	var weaker []workspace.Control
 	for _, c := range r.Report.Controls {
-		if slices.Contains(r.accept, c.ID) && c.State != workspace.Verified {
+		if c.Opened != "" || slices.Contains(r.accept, c.ID) && c.State != workspace.Verified {
 			weaker = append(weaker, c)
 		}
 	}

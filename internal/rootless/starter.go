@@ -127,7 +127,7 @@ func (s *starter) start(ctx context.Context, limits workspace.Limits) error {
 	executor, err := launch.Start(ctx, launch.Config{
 		Binary: binary,
 		Spec: sandbox.Spec{
-			Mode: sandbox.Rootless, Accept: s.options.Accept,
+			Mode: sandbox.Rootless, Accept: s.options.Accept, Allow: s.options.Allow,
 			Name: s.name, User: s.user(), IDs: ids(), Shell: shell, Limits: limits, TmpfsBytes: s.tmpfs,
 			Net: sandbox.Net{LowPorts: true},
 		},

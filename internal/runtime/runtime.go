@@ -35,6 +35,7 @@ type Workspace struct {
 	ExecutorPID int    // on the host; 0 unless running
 	Retained    string // where Destroy kept the home, if it did
 	Mounts      []workspace.Mount
+	Allow       []workspace.Opening
 }
 
 // Mounts are directories of the host for a new workspace. A backend must not take the
@@ -50,6 +51,8 @@ type Plan struct {
 	// KeyDigest is the lower-case hex SHA-256 of its key.
 	KeyDigest string
 	Limits    workspace.Limits
+	// Allow is what commands may do beyond what others may.
+	Allow []workspace.Opening
 	// Mounts are asked for by their grant, which says so for its maker; nil is none.
 	Mounts *Mounts
 	// Start asks for it to be started as well.

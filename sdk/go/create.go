@@ -35,7 +35,7 @@ type Mount struct {
 // broker with those of its user at each start; there may be eight. Without mounts it is
 // what Workspaces().Create does.
 //
-// A workspace that is there already and has other mounts is a failed_precondition error.
+// A workspace that is there already and has other mounts, or allows something else, is a failed_precondition error.
 func (c *Client) Create(ctx context.Context, req *carrelv1.CreateRequest, mounts ...Mount) (w *carrelv1.Workspace, created bool, err error) {
 	if len(mounts) == 0 {
 		res, err := c.Workspaces().Create(ctx, connect.NewRequest(req))
@@ -77,10 +77,14 @@ func (c *Client) Create(ctx context.Context, req *carrelv1.CreateRequest, mounts
 		return nil, false, err
 	}
 	defer x.conn.Close()
+	allow, err := workspace.ParseOpenings(req.GetAllow())
+	if err != nil {
+		return nil, false, err
+	}
 	l := req.GetLimits()
 	p := fdapi.CreateParams{
 		Key: req.GetKey(), NoStart: req.GetNoStart(), Profile: req.GetProfile(), TTLMS: req.GetTtlMs(), IdleTimeoutMS: req.GetIdleTimeoutMs(), RequestID: req.GetRequestId(),
-		Mounts: m.Mounts,
+		Mounts: m.Mounts, Allow: allow,
 		Limits: workspace.Limits{
 			MemoryBytes: l.GetMemoryBytes(), SwapBytes: l.GetSwapBytes(), Pids: l.GetPids(), CPUWeight: l.GetCpuWeight(), OpenFiles: l.GetOpenFiles(), DiskBytes: l.GetDiskBytes(),
 		},

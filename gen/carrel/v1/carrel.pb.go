@@ -121,9 +121,11 @@ type Control struct {
 	Requested bool                   `protobuf:"varint,2,opt,name=requested,proto3" json:"requested,omitempty"`
 	Required  bool                   `protobuf:"varint,3,opt,name=required,proto3" json:"required,omitempty"`
 	// verified, applied, unavailable, off or failed.
-	State         string `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
-	Evidence      string `protobuf:"bytes,5,opt,name=evidence,proto3" json:"evidence,omitempty"`
-	Remedy        string `protobuf:"bytes,6,opt,name=remedy,proto3" json:"remedy,omitempty"`
+	State    string `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
+	Evidence string `protobuf:"bytes,5,opt,name=evidence,proto3" json:"evidence,omitempty"`
+	Remedy   string `protobuf:"bytes,6,opt,name=remedy,proto3" json:"remedy,omitempty"`
+	// What was asked for with allow, where it is off for that.
+	Opened        string `protobuf:"bytes,7,opt,name=opened,proto3" json:"opened,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -196,6 +198,13 @@ func (x *Control) GetEvidence() string {
 func (x *Control) GetRemedy() string {
 	if x != nil {
 		return x.Remedy
+	}
+	return ""
+}
+
+func (x *Control) GetOpened() string {
+	if x != nil {
+		return x.Opened
 	}
 	return ""
 }
@@ -302,7 +311,9 @@ type Workspace struct {
 	// How long it may run with nothing in it before it is stopped; -1 is for ever.
 	IdleTimeoutMs int64 `protobuf:"varint,19,opt,name=idle_timeout_ms,json=idleTimeoutMs,proto3" json:"idle_timeout_ms,omitempty"`
 	// Project mounts. They are asked for with descriptors: see docs/protocols/api.md.
-	Mounts        []*Mount `protobuf:"bytes,20,rep,name=mounts,proto3" json:"mounts,omitempty"`
+	Mounts []*Mount `protobuf:"bytes,20,rep,name=mounts,proto3" json:"mounts,omitempty"`
+	// What its commands may do beyond what others may; see CreateRequest.
+	Allow         []string `protobuf:"bytes,21,rep,name=allow,proto3" json:"allow,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -477,6 +488,13 @@ func (x *Workspace) GetMounts() []*Mount {
 	return nil
 }
 
+func (x *Workspace) GetAllow() []string {
+	if x != nil {
+		return x.Allow
+	}
+	return nil
+}
+
 type CreateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -491,7 +509,10 @@ type CreateRequest struct {
 	IdleTimeoutMs int64 `protobuf:"varint,6,opt,name=idle_timeout_ms,json=idleTimeoutMs,proto3" json:"idle_timeout_ms,omitempty"`
 	// Chosen by the client. A request with an id that was used for the same action
 	// within a day is not carried out again and gets the same answer.
-	RequestId     string `protobuf:"bytes,7,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	RequestId string `protobuf:"bytes,7,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// userns, mounts, io_uring: what commands may do beyond what others may. Each makes the
+	// boundary weaker, and the controls that are off for it say so.
+	Allow         []string `protobuf:"bytes,8,rep,name=allow,proto3" json:"allow,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -573,6 +594,13 @@ func (x *CreateRequest) GetRequestId() string {
 		return x.RequestId
 	}
 	return ""
+}
+
+func (x *CreateRequest) GetAllow() []string {
+	if x != nil {
+		return x.Allow
+	}
+	return nil
 }
 
 type CreateResponse struct {
@@ -5378,19 +5406,20 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\n" +
 	"open_files\x18\x05 \x01(\x03R\topenFiles\x12\x1d\n" +
 	"\n" +
-	"disk_bytes\x18\x06 \x01(\x03R\tdiskBytes\"\x9d\x01\n" +
+	"disk_bytes\x18\x06 \x01(\x03R\tdiskBytes\"\xb5\x01\n" +
 	"\aControl\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\trequested\x18\x02 \x01(\bR\trequested\x12\x1a\n" +
 	"\brequired\x18\x03 \x01(\bR\brequired\x12\x14\n" +
 	"\x05state\x18\x04 \x01(\tR\x05state\x12\x1a\n" +
 	"\bevidence\x18\x05 \x01(\tR\bevidence\x12\x16\n" +
-	"\x06remedy\x18\x06 \x01(\tR\x06remedy\"{\n" +
+	"\x06remedy\x18\x06 \x01(\tR\x06remedy\x12\x16\n" +
+	"\x06opened\x18\a \x01(\tR\x06opened\"{\n" +
 	"\x05Mount\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12 \n" +
 	"\vdestination\x18\x02 \x01(\tR\vdestination\x12\x1b\n" +
 	"\tread_only\x18\x03 \x01(\bR\breadOnly\x12\x1b\n" +
-	"\towner_uid\x18\x04 \x01(\rR\bownerUid\"\xe2\x04\n" +
+	"\towner_uid\x18\x04 \x01(\rR\bownerUid\"\xf8\x04\n" +
 	"\tWorkspace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x14\n" +
@@ -5413,7 +5442,8 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\aprofile\x18\x11 \x01(\tR\aprofile\x12&\n" +
 	"\x0fexpires_unix_ms\x18\x12 \x01(\x03R\rexpiresUnixMs\x12&\n" +
 	"\x0fidle_timeout_ms\x18\x13 \x01(\x03R\ridleTimeoutMs\x12(\n" +
-	"\x06mounts\x18\x14 \x03(\v2\x10.carrel.v1.MountR\x06mounts\"\xdf\x01\n" +
+	"\x06mounts\x18\x14 \x03(\v2\x10.carrel.v1.MountR\x06mounts\x12\x14\n" +
+	"\x05allow\x18\x15 \x03(\tR\x05allow\"\xf5\x01\n" +
 	"\rCreateRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12)\n" +
 	"\x06limits\x18\x02 \x01(\v2\x11.carrel.v1.LimitsR\x06limits\x12\x19\n" +
@@ -5422,7 +5452,8 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06ttl_ms\x18\x05 \x01(\x03R\x05ttlMs\x12&\n" +
 	"\x0fidle_timeout_ms\x18\x06 \x01(\x03R\ridleTimeoutMs\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\a \x01(\tR\trequestId\"^\n" +
+	"request_id\x18\a \x01(\tR\trequestId\x12\x14\n" +
+	"\x05allow\x18\b \x03(\tR\x05allow\"^\n" +
 	"\x0eCreateResponse\x122\n" +
 	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\"*\n" +

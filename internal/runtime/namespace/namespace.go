@@ -101,7 +101,7 @@ func New(cfg Config) *Runtime {
 
 // Create implements runtime.Runtime.
 func (r *Runtime) Create(ctx context.Context, name id.Workspace, p runtime.Plan) (runtime.Workspace, workspace.Report, error) {
-	ask := brokerapi.CreateParams{Name: name, KeyDigest: p.KeyDigest, Limits: p.Limits, Start: p.Start}
+	ask := brokerapi.CreateParams{Name: name, KeyDigest: p.KeyDigest, Limits: p.Limits, Allow: p.Allow, Start: p.Start}
 	var grant []*os.File
 	if p.Mounts != nil {
 		ask.Mounts, grant = p.Mounts.List, []*os.File{p.Mounts.Grant}
@@ -420,7 +420,7 @@ func (r *Runtime) seen(w brokerapi.Workspace) runtime.Workspace {
 
 func convert(w brokerapi.Workspace) runtime.Workspace {
 	out := runtime.Workspace{
-		Name: w.Name, User: w.User, IDs: w.IDs, Home: w.Home, State: w.State, Limits: w.Limits, Retained: w.Retained, Mounts: w.Mounts,
+		Name: w.Name, User: w.User, IDs: w.IDs, Home: w.Home, State: w.State, Limits: w.Limits, Retained: w.Retained, Mounts: w.Mounts, Allow: w.Allow,
 	}
 	if w.Executor != nil {
 		out.ExecutorPID = w.Executor.PID
