@@ -258,7 +258,7 @@ func (a *app) runRoot(ctx context.Context, argv, env []string, mounts []carrel.M
 	key := "run:" + string(id.NewTrace())
 	w, _, err := client.Create(ctx, &carrelv1.CreateRequest{Key: key, Allow: workspace.OpeningNames(allow)}, mounts...)
 	if errdefs.IsUnavailable(err) {
-		return fmt.Errorf("cannot make a workspace as root without the daemon: %w; start it with \"carrel up --detach\", or run this as an ordinary user, who needs none", err)
+		return fmt.Errorf("cannot run as root without the daemon: %w; start it with \"carrel up --detach\", or run this as an ordinary user, who needs none", err)
 	}
 	if err != nil {
 		return err
