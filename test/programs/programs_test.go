@@ -3,6 +3,7 @@
 package programs_test
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,8 +24,9 @@ type program struct {
 	name string
 	// needs are programs of the host, by the Debian package that has each.
 	needs map[string]string
-	// flags are those of carrel run.
-	flags []string
+	// flags are those of carrel run; readOnly mounts the directory so, and runs in the home.
+	flags    []string
+	readOnly bool
 	// script runs in bash, in a directory that is mounted with --here, and ends well.
 	script string
 	// want is what it has on its stdout.
@@ -162,6 +164,46 @@ var programs = []program{
 			chromium --headless --no-sandbox --disable-gpu --disable-background-networking --dump-dom "file://$PWD/x.html" 2>err || cat err`,
 		want: []string{"<body>42\n"},
 	},
+	{
+		// It does not start without a sandbox of its own unless it is told to, as the next one shows.
+		name: "chromium with its sandbox", needs: map[string]string{"chromium": "chromium"}, flags: []string{"--allow", "userns"},
+		script: `echo '<script>document.write(6*7)</script>' > x.html
+			chromium --headless --disable-gpu --disable-background-networking --dump-dom "file://$PWD/x.html" 2>err || cat err`,
+		want: []string{"<body>42\n"},
+	},
+	{
+		name: "chromium's sandbox is not to be had", needs: map[string]string{"chromium": "chromium"},
+		script: `chromium --headless --disable-gpu --disable-background-networking --dump-dom about:blank 2>&1; [ $? -ne 0 ]`,
+		want:   []string{"No usable sandbox"},
+	},
+	{
+		name: "bubblewrap", needs: map[string]string{"bwrap": "bubblewrap"}, flags: []string{"--allow", "userns", "--allow", "mounts"}, readOnly: true,
+		script: `bwrap --unshare-all --ro-bind / / --dev /dev --tmpfs /tmp --bind "$HOME" /srv sh -c 'echo in-$$; echo kept > /srv/f; echo x > /usr/f' 2>&1; cat f
+			bwrap --unshare-all --ro-bind / / --proc /proc true 2>&1 || true`,
+		want: []string{"in-2\n", "/usr/f: Read-only file system", "kept\n", "Can't mount proc"},
+	},
+	{
+		name: "bubblewrap is not to be had", needs: map[string]string{"bwrap": "bubblewrap"}, flags: []string{"--allow", "userns"},
+		script: `bwrap --unshare-all --ro-bind / / true 2>&1; [ $? -ne 0 ]`,
+		want:   []string{"bwrap: "},
+	},
+	{
+		name: "a ring of io_uring", needs: map[string]string{"gcc": "gcc", "/usr/include/linux/io_uring.h": "linux-libc-dev"}, flags: []string{"--allow", "io_uring"}, readOnly: true,
+		prepare: "cp \"$TESTDATA\"/ring.c .",
+		script:  `gcc -o ring /mnt/here/ring.c && echo content > f && ./ring f`,
+		want:    []string{"read: 8 content\n", "vsock: "},
+	},
+	{
+		name: "no ring of io_uring", needs: map[string]string{"gcc": "gcc", "/usr/include/linux/io_uring.h": "linux-libc-dev"}, prepare: "cp \"$TESTDATA\"/ring.c .",
+		script: `gcc -o ring ring.c && ./ring ring.c`,
+		want:   []string{"io_uring_setup: Function not implemented\n"},
+	},
+	{
+		name: "node with a ring of io_uring", needs: map[string]string{"node": "nodejs", "strace": "strace"}, readOnly: true,
+		flags:  []string{"--allow", "io_uring", "--env", "UV_USE_IO_URING=1"},
+		script: `echo content > f && strace -f -qq -e trace=io_uring_setup,io_uring_enter -o t node -e 'require("fs").readFile("f", (e, d) => { if (e) throw e; console.log(String(d)) })' && cat t`,
+		want:   []string{"content\n", "io_uring_enter("},
+	},
 }
 
 // localRepository makes a repository with one package in it.
@@ -181,11 +223,15 @@ func TestPrograms(t *testing.T) {
 				dir := by.project(t, p.name)
 				if p.prepare != "" {
 					c := owner.command(t, dir, "/bin/sh", "-ec", p.prepare)
+					c.Env = append(c.Env, "TESTDATA="+testdata(t))
 					if out, err := c.CombinedOutput(); err != nil {
 						t.Fatalf("cannot prepare %s: %v: %s", p.name, err, out)
 					}
 				}
 				args := append([]string{"--here", "--env", path}, p.flags...)
+				if p.readOnly {
+					args[0] = "-v=" + dir + ":/mnt/here:ro"
+				}
 				if p.fetch != "" {
 					args = append(args, "-v", fetch(t, p.fetch)+":/mnt/fetched:ro")
 				}
@@ -195,6 +241,9 @@ func TestPrograms(t *testing.T) {
 				r := by.run(t, dir, append(args, "--", "bash", "-c", p.script)...)
 				if r.code != 0 {
 					t.Errorf("exit code %d", r.code)
+				}
+				if strings.Contains(r.out, "REACHED") {
+					t.Error("what must be kept was reached")
 				}
 				for _, w := range p.want {
 					if !strings.Contains(r.out, w) {
@@ -242,4 +291,17 @@ func TestAgent(t *testing.T) {
 			}
 		})
 	}
+}
+
+// testdata is a copy that every user can read: the checkout may lie where none may enter.
+func testdata(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(base, "testdata")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(dir, os.DirFS("testdata")); err != nil && !errors.Is(err, os.ErrExist) {
+		t.Fatal(err)
+	}
+	return dir
 }

@@ -1,0 +1,71 @@
+//go:build linux
+
+package programs_test
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// What is made inside, with every capability in it, has none over what it was given.
+func TestNestedNamespaces(t *testing.T) {
+	(&program{needs: map[string]string{"/usr/bin/python3": "python3"}}).check(t)
+	attack := testdata(t) + "/nested.py"
+	for _, by := range callers(t) {
+		for name, flags := range map[string][]string{
+			"userns":            {"--here", "--allow", "userns"},
+			"userns and mounts": {"--allow", "userns", "--allow", "mounts"},
+		} {
+			t.Run(by.name+"/"+name, func(t *testing.T) {
+				dir := by.project(t, "nested")
+				args := append(append([]string{}, flags...), "-v", testdata(t)+":/mnt/attack:ro", "--", "/usr/bin/python3", "/mnt/attack/nested.py")
+				r := by.run(t, dir, args...)
+				if r.code != 0 || strings.Contains(r.out, "REACHED") || !strings.Contains(r.out, "tried ") {
+					t.Errorf("%+v", r)
+				}
+				if !strings.Contains(r.err, "nested-namespaces is off, as --allow userns asked for") {
+					t.Errorf("nobody is told: %s", r.err)
+				}
+				left, err := os.ReadDir(dir)
+				if err != nil || len(left) > 0 {
+					t.Errorf("left in the project: %v, %v", left, err)
+				}
+			})
+		}
+	}
+	// The attacks work where nothing is locked.
+	if os.Geteuid() != 0 {
+		return
+	}
+	c := exec.CommandContext(t.Context(), "unshare", "-m", "sh", "-ec", `mount -t tmpfs x /tmp && mkdir "$2" && mount -t tmpfs x "$2" && mkdir "$2/a" "$2/b" && mount -o bind "$2/a" "$2/b" && mount -o remount,bind,ro,nosuid,nodev "$2/b" && exec /usr/bin/python3 "$1" plant "$2"`,
+		"sh", attack, base+"/plant")
+	out, err := c.CombinedOutput()
+	for _, want := range []string{"REACHED less restricted: " + base + "/plant/b\n", "REACHED taken away: " + base + "/plant/b\n", "REACHED uncovered: " + base + "/plant\n"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("no %q where nothing is locked: %v: %s", want, err, out)
+		}
+	}
+}
+
+// What weakens a project mount is refused beside a writable one, and what there is not is said.
+func TestOpeningsThatAreRefused(t *testing.T) {
+	for _, by := range callers(t) {
+		dir := by.project(t, "refused")
+		for _, c := range []struct {
+			flags []string
+			want  string
+		}{
+			{[]string{"--here", "--allow", "userns", "--allow", "mounts"}, "cannot allow mounts with the writable directory"},
+			{[]string{"--here", "--allow", "io_uring"}, "cannot allow io_uring with the writable directory"},
+			{[]string{"--allow", "mounts"}, "cannot allow mounts without userns"},
+			{[]string{"--allow", "ptrace-self"}, "gdb and strace of a workspace's own processes work without it"},
+			{[]string{"--allow", "root"}, "no such opening"},
+		} {
+			if r := by.run(t, dir, append(c.flags, "--", "true")...); r.code != 125 || !strings.Contains(r.err, c.want) {
+				t.Errorf("%s: %v: %+v", by.name, c.flags, r)
+			}
+		}
+	}
+}
