@@ -179,7 +179,10 @@ type result struct {
 // run is "carrel run" in a directory.
 func (c *caller) run(t *testing.T, dir string, args ...string) result {
 	t.Helper()
-	x := c.command(t, dir, base+"/bin/carrel", append([]string{"run"}, args...)...)
+	return finish(c.command(t, dir, base+"/bin/carrel", append([]string{"run"}, args...)...))
+}
+
+func finish(x *exec.Cmd) result {
 	var out, errs bytes.Buffer
 	x.Stdout, x.Stderr = &out, &errs
 	err := x.Run()

@@ -69,3 +69,58 @@ func TestOpeningsThatAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// A workspace that stays keeps what it was made with, over its starts, and says so; another
+// that was not made so is closed.
+func TestCreateWithOpenings(t *testing.T) {
+	for _, by := range callers(t) {
+		t.Run(by.name, func(t *testing.T) {
+			dir := by.project(t, "create")
+			carrel := func(args ...string) result {
+				t.Helper()
+				return finish(by.command(t, dir, base+"/bin/carrel", args...))
+			}
+			t.Cleanup(func() {
+				carrel("destroy", "--purge", "opened", "closed")
+				if by.id != 0 {
+					carrel("down") // the caller's own carrel, which was started for this
+				}
+			})
+			if r := carrel("create", "--allow", "userns", "opened"); r.code != 0 || !strings.Contains(r.err, "nested-namespaces is off, as --allow userns asked for") {
+				t.Fatalf("%+v", r)
+			}
+			const nest = "unshare -U true && echo nested"
+			for _, again := range []bool{false, true} {
+				if again {
+					if r := carrel("stop", "opened"); r.code != 0 {
+						t.Fatalf("%+v", r)
+					}
+				}
+				if r := carrel("exec", "opened", "--", "sh", "-c", nest); r.out != "nested\n" {
+					t.Errorf("stopped and started again: %v: %+v", again, r)
+				}
+			}
+			if r := carrel("inspect", "-o", "json", "opened"); !strings.Contains(r.out, `"opened": "userns"`) || !strings.Contains(r.out, "\"allow\": [\n    \"userns\"\n  ]") {
+				t.Errorf("%+v", r)
+			}
+			if r := carrel("inspect", "opened"); !strings.Contains(r.out, "allows") {
+				t.Errorf("%+v", r)
+			}
+			if r := carrel("create", "closed"); r.code != 0 {
+				t.Fatalf("%+v", r)
+			}
+			if r := carrel("exec", "closed", "--", "sh", "-c", nest); r.code == 0 || r.out != "" {
+				t.Errorf("%+v", r)
+			}
+			if r := carrel("create", "--allow", "userns", "closed"); r.code == 0 || !strings.Contains(r.err, "it is there already") {
+				t.Errorf("%+v", r)
+			}
+			if r := carrel("create", "--profile", "chat", "--allow", "userns", "chatty"); r.code == 0 || !strings.Contains(r.err, "chat.allow") {
+				t.Errorf("%+v", r)
+			}
+			if r := carrel("audit", "show", "-o", "json"); !strings.Contains(r.out, "userns") || !strings.Contains(r.out, "denied") {
+				t.Errorf("the record does not say it: %+v", r)
+			}
+		})
+	}
+}

@@ -175,7 +175,10 @@ func (d *Desk) create(ctx context.Context, p brokerapi.CreateParams, result any,
 	if err := limits.Validate(); err != nil {
 		return err
 	}
-	plan := broker.Plan{KeyDigest: p.KeyDigest, Limits: limits, Start: p.Start}
+	if err := workspace.CheckOpenings(p.Allow, p.Mounts); err != nil {
+		return err
+	}
+	plan := broker.Plan{KeyDigest: p.KeyDigest, Limits: limits, Allow: p.Allow, Start: p.Start}
 	if len(p.Mounts) > 0 {
 		if len(fds) != 1 {
 			return fmt.Errorf("cannot create %s: %d mounts come with %d grants: %w", p.Name, len(p.Mounts), len(fds), errdefs.ErrInvalidArgument)
@@ -214,6 +217,6 @@ func wire(e broker.Entry) brokerapi.Workspace {
 	}
 	return brokerapi.Workspace{
 		Mounts: mounts, Name: e.Name, KeyDigest: e.KeyDigest, State: e.State, User: string(e.Name), IDs: ids(),
-		Home: e.Home, Limits: e.Limits, Executor: e.Executor, Retained: e.Retained,
+		Home: e.Home, Limits: e.Limits, Executor: e.Executor, Retained: e.Retained, Allow: e.Allow,
 	}
 }

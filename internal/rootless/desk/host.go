@@ -237,7 +237,7 @@ func (h *host) Start(ctx context.Context, e broker.Entry) (r broker.Running, rep
 	started, err := launch.Start(ctx, launch.Config{
 		Binary: binary,
 		Spec: sandbox.Spec{
-			Mode: sandbox.Rootless, Name: e.Name, User: string(e.Name), IDs: ids(), Shell: shell, Limits: e.Limits, TmpfsBytes: h.tmpfs,
+			Mode: sandbox.Rootless, Allow: e.Allow, Name: e.Name, User: string(e.Name), IDs: ids(), Shell: shell, Limits: e.Limits, TmpfsBytes: h.tmpfs,
 			Net: sandbox.Net{LowPorts: true},
 		},
 		Peers: far, Home: dirs[0], Tmp: dirs[1], VarTmp: dirs[2], Projects: projects, Log: stderr,
