@@ -70,7 +70,7 @@ func TestMain(m *testing.M) {
 	}
 	if set, ok := strings.CutPrefix(spec.User, openMark); ok {
 		spec.Allow = []workspace.Opening{}
-		for _, o := range strings.Fields(set) {
+		for o := range strings.FieldsSeq(set) {
 			spec.Allow = append(spec.Allow, workspace.Opening(o))
 		}
 	}
