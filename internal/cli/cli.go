@@ -40,6 +40,8 @@ const (
 type app struct {
 	Streams
 	host string
+	// tokenFile and fingerprint are for a daemon that wants a token, or is elsewhere.
+	tokenFile, fingerprint string
 	// rootless: the caller's own carrel is meant, whatever else there is.
 	rootless bool
 	// using keeps the caller's own carrel from ending as long as this command runs.
@@ -79,12 +81,15 @@ var commandTable = []struct {
 	{"setup", "host", (*app).setupCommand},
 	{"audit", "host", (*app).auditCommand},
 	{"policy", "host", (*app).policyCommand},
+	{"token", "access", (*app).tokenCommand},
+	{"whoami", "access", (*app).whoamiCommand},
 	{"version", "host", (*app).versionCommand},
 }
 
 var groups = []*cobra.Group{
 	{ID: "workspaces", Title: "Workspaces:"},
 	{ID: "commands", Title: "Commands in a workspace:"},
+	{ID: "access", Title: "Who may do what:"},
 	{ID: "host", Title: "The host:"},
 }
 
@@ -146,8 +151,10 @@ was derived from it, such as ws-2a97516c.`,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
 	}
-	root.PersistentFlags().StringVar(&a.host, "host", "", "the daemon, as unix:///PATH (default $"+carrel.HostEnv+", then "+carrel.DefaultHost+", then your own)")
+	root.PersistentFlags().StringVar(&a.host, "host", "", "the daemon, as unix:///PATH or https://HOST:PORT (default $"+carrel.HostEnv+", then "+carrel.DefaultHost+", then your own)")
 	root.PersistentFlags().BoolVar(&a.rootless, "rootless", false, "use your own carrel, which needs no root and starts by itself (default $"+rootlessEnv+")")
+	root.PersistentFlags().StringVar(&a.tokenFile, "token-file", "", "a file with the token to use, closed to others (default the token in $"+carrel.TokenEnv+", or the file $"+carrel.TokenFileEnv+")")
+	root.PersistentFlags().StringVar(&a.fingerprint, "fingerprint", "", "of the daemon's key, for https://, as \"carrel token create\" prints it (default $"+carrel.FingerprintEnv+")")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usage(c, "%v", err) })
 	only := ""
 	if len(args) > 0 && slices.ContainsFunc(commandNames(), func(n string) bool { return n == args[0] }) {

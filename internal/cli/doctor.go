@@ -7,10 +7,11 @@ import (
 	"os"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/sandbox/probe"
-	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
 // doctorTimeout is for the daemon; the probes take a few milliseconds.
@@ -137,13 +138,11 @@ func (a *app) checkDaemon(ctx context.Context) probe.Result {
 	}
 	if err == nil {
 		r.Found = "answers at " + client.Host() + ": " + t.why
+		_, err = client.System().Version(ctx, connect.NewRequest(&carrelv1.VersionRequest{}))
 		client.Close()
-		client, err = carrel.Dial(ctx, client.Host())
 	}
 	if err != nil {
 		r.State, r.Found, r.Remedy = probe.No, err.Error(), "sudo carrel up --detach"
-		return r
 	}
-	client.Close()
 	return r
 }

@@ -90,7 +90,7 @@ func (a *app) client() (*carrel.Client, error) {
 			return nil, err
 		}
 	}
-	return carrel.New(carrel.Options{Host: t.host})
+	return a.connection(t.host)
 }
 
 // errNotUp says that the caller's own carrel does not run, which is no fault.
@@ -117,7 +117,7 @@ func (a *app) clientIfUp() (*carrel.Client, error) {
 		}
 		t.host = "unix://" + socket
 	}
-	return carrel.New(carrel.Options{Host: t.host})
+	return a.connection(t.host)
 }
 
 // startOwn returns where the caller's own carrel serves, which it starts if need be. It does

@@ -35,6 +35,10 @@ type upView struct {
 	RuntimeDir string `json:"runtime_dir"`
 	BrokerPID  int    `json:"broker_pid"`
 	DaemonPID  int    `json:"daemon_pid"`
+	// Address is where the API is served over TLS, and Fingerprint that of its key; empty if
+	// it is not.
+	Address     string `json:"address"`
+	Fingerprint string `json:"fingerprint"`
 	// Already: both ran before.
 	Already bool `json:"already"`
 	// Mended is what the broker put right at its start.
@@ -92,6 +96,9 @@ func (a *app) printUp(i *instance, v upView, detach bool) error {
 	fmt.Fprintf(&b, "carrel %s at %s\n  data  %s\n", word, v.Host, v.DataDir)
 	if detach || v.Already {
 		fmt.Fprintf(&b, "  logs  %s\n", i.logDir())
+	}
+	if v.Address != "" {
+		fmt.Fprintf(&b, "  TLS   %s\n  key   %s\n", v.Address, v.Fingerprint)
 	}
 	if len(v.Mended) > 0 {
 		b.WriteString("Put right at the start, as \"carrel events --since 1\" and the audit log say too:\n")
@@ -193,11 +200,16 @@ func (i *instance) isUp(ctx context.Context, v upView) (upView, bool) {
 		return v, false
 	}
 	broker.Close()
-	client, err := carrel.Dial(ctx, i.host())
+	client, err := carrel.New(carrel.Options{Host: i.host()})
 	if err != nil {
 		return v, false
 	}
-	client.Close()
+	defer client.Close()
+	res, err := client.System().Version(ctx, connect.NewRequest(&carrelv1.VersionRequest{}))
+	if err != nil {
+		return v, false
+	}
+	v.Address, v.Fingerprint = res.Msg.GetAddress(), res.Msg.GetFingerprint()
 	v.Already = true
 	return v, true
 }

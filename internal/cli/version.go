@@ -16,6 +16,9 @@ type versionView struct {
 	Version string `json:"version"`
 	Commit  string `json:"commit"`
 	Go      string `json:"go"`
+	// Address is where the daemon serves the API over TLS, and Fingerprint that of its key.
+	Address     string `json:"address,omitempty"`
+	Fingerprint string `json:"fingerprint,omitempty"`
 }
 
 func (a *app) versionCommand() *cobra.Command {
@@ -37,7 +40,7 @@ func (a *app) versionCommand() *cobra.Command {
 			Why  string `json:"why"`
 			// Error says why the daemon's is not known.
 			Error string `json:"error,omitempty"`
-		}{Client: versionView{build.Version(), build.Commit(), runtime.Version()}}
+		}{Client: versionView{Version: build.Version(), Commit: build.Commit(), Go: runtime.Version()}}
 		t, err := a.target()
 		if err != nil {
 			return err
@@ -51,7 +54,7 @@ func (a *app) versionCommand() *cobra.Command {
 			v.Host = client.Host()
 			var res *connect.Response[carrelv1.VersionResponse]
 			if res, err = client.System().Version(c.Context(), connect.NewRequest(&carrelv1.VersionRequest{})); err == nil {
-				v.Daemon = &versionView{res.Msg.GetVersion(), res.Msg.GetCommit(), res.Msg.GetGo()}
+				v.Daemon = &versionView{res.Msg.GetVersion(), res.Msg.GetCommit(), res.Msg.GetGo(), res.Msg.GetAddress(), res.Msg.GetFingerprint()}
 			}
 		}
 		if err != nil {
@@ -72,6 +75,11 @@ func (a *app) versionCommand() *cobra.Command {
 		}
 		if err := table.print(a.Out); err != nil {
 			return err
+		}
+		if v.Daemon != nil && v.Daemon.Address != "" {
+			if _, err := fmt.Fprintf(a.Out, "\nover TLS it is at %s, with the key %s\n", v.Daemon.Address, v.Daemon.Fingerprint); err != nil {
+				return err
+			}
 		}
 		whose := "the daemon is at "
 		if v.Own {
