@@ -48,6 +48,7 @@ func exercised() []string {
 			all = append(all, name)
 		}
 	}
+	all = append(all, tokenPoints...)
 	slices.Sort(all)
 	return slices.Compact(all)
 }

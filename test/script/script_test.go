@@ -141,7 +141,12 @@ func command(ts *testscript.TestScript, neg bool, cred *syscall.Credential, args
 	defer cancel()
 	c := exec.CommandContext(ctx, path, args[1:]...)
 	c.Dir = "/"
-	c.Env = []string{"PATH=" + ts.Getenv("PATH"), "CARREL_HOST=" + ts.Getenv("CARREL_HOST")}
+	c.Env = []string{"PATH=" + ts.Getenv("PATH")}
+	for _, name := range []string{"CARREL_HOST", "CARREL_TOKEN", "CARREL_FINGERPRINT"} {
+		if v := ts.Getenv(name); v != "" {
+			c.Env = append(c.Env, name+"="+v)
+		}
+	}
 	c.SysProcAttr = &syscall.SysProcAttr{Credential: cred}
 	c.Stdout, c.Stderr = ts.Stdout(), ts.Stderr()
 	err = c.Run()
