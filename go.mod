@@ -52,6 +52,8 @@ require (
 	google.golang.org/grpc v1.83.2 // indirect
 )
 
+require golang.org/x/mod v0.41.0
+
 require (
 	github.com/dustin/go-humanize v1.0.1 // indirect
 	github.com/google/uuid v1.6.0 // indirect

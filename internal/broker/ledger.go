@@ -72,8 +72,9 @@ const (
 
 // Ledger is the broker's memory. Its methods may be called from any goroutine.
 type Ledger struct {
-	dir  *os.File
-	lock *os.File
+	dir   *os.File
+	lock  *os.File
+	audit *Countersigner
 
 	allocating sync.Mutex // one at a time, from choosing ids to having written them
 
@@ -123,6 +124,9 @@ func (l *Ledger) open() (err error) {
 		if err := l.compact(); err != nil {
 			return fmt.Errorf("cannot compact the broker's ledger: %w", err)
 		}
+	}
+	if l.audit, err = OpenCountersigner(l.dir); err != nil {
+		return err
 	}
 	return syncFile(l.dir) // the files themselves may be new
 }
@@ -317,6 +321,9 @@ func (l *Ledger) Allocate(e Entry, first, count uint32, limit int, free func(wor
 	return e, fmt.Errorf("cannot create %s: every id from %d to %d has been used, and ids are never used again; raise uid_count in the broker's settings: %w",
 		e.Name, first, uint64(first)+uint64(count)-1, errdefs.ErrResourceExhausted)
 }
+
+// Audit countersigns the audit log, with what is kept beside the ledger.
+func (l *Ledger) Audit() *Countersigner { return l.audit }
 
 // NextUID is the lowest id that was never given out.
 func (l *Ledger) NextUID() uint32 {

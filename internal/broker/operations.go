@@ -44,6 +44,8 @@ var operations = map[string]operation{
 	brokerapi.MethodUpdate:  {params: 512, states: []workspace.State{workspace.StateStopped, workspace.StateRunning, workspace.StatePaused}, run: (*session).update},
 	brokerapi.MethodStats:   {params: 128, states: live, run: (*session).stats},
 	brokerapi.MethodForget:  {params: 128, run: (*session).forget},
+
+	brokerapi.MethodCountersign: {params: 8 << 10, run: (*session).countersign},
 }
 
 // live are the states in which a workspace has an executor.

@@ -22,8 +22,11 @@ import (
 
 const name = id.Workspace("cbt-0123abcd")
 
+// root is a hash as a checkpoint has it.
+const root = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
+
 func TestTheTableIsClosed(t *testing.T) {
-	want := []string{"create", "destroy", "forget", "hello", "list", "pause", "report", "resume", "start", "stats", "stop", "update"}
+	want := []string{"countersign", "create", "destroy", "forget", "hello", "list", "pause", "report", "resume", "start", "stats", "stop", "update"}
 	if got := slices.Sorted(maps.Keys(broker.Methods())); !slices.Equal(got, want) {
 		t.Errorf("the operations are %v", got)
 	}
@@ -66,6 +69,18 @@ func TestOutOfPlace(t *testing.T) {
 		{"an opening that there is not", true, "create", map[string]any{"name": name, "key_digest": digest, "allow": []string{"root"}}},
 		{"mounts without namespaces", true, "create", map[string]any{"name": name, "key_digest": digest, "allow": []string{"mounts"}}},
 		{"an opening twice", true, "create", map[string]any{"name": name, "key_digest": digest, "allow": []string{"userns", "userns"}}},
+		{"a checkpoint without a root", true, "countersign", map[string]any{"origin": "log", "size": 1, "old": 0}},
+		{"a checkpoint of nothing", true, "countersign", brokerapi.CountersignParams{Origin: "log", Root: root}},
+		{"a checkpoint of less than nothing", true, "countersign", brokerapi.CountersignParams{Origin: "log", Size: 1, Old: -1, Root: root}},
+		{"an origin of two lines", true, "countersign", brokerapi.CountersignParams{Origin: "log\n9", Size: 1, Root: root}},
+		{"an origin with a space", true, "countersign", brokerapi.CountersignParams{Origin: "a log", Size: 1, Root: root}},
+		{"a root in hexadecimal", true, "countersign", brokerapi.CountersignParams{Origin: "log", Size: 1, Root: digest}},
+		{"a proof from nothing", true, "countersign", brokerapi.CountersignParams{Origin: "log", Size: 1, Root: root, Proof: []string{root}}},
+		{"a proof from more", true, "countersign", brokerapi.CountersignParams{Origin: "log", Size: 1, Old: 2, Root: root, Proof: []string{root}}},
+		{"no proof", true, "countersign", brokerapi.CountersignParams{Origin: "log", Size: 2, Old: 1, Root: root}},
+		{"a proof of words", true, "countersign", brokerapi.CountersignParams{Origin: "log", Size: 2, Old: 1, Root: root, Proof: []string{"x"}}},
+		{"a proof without end", true, "countersign", brokerapi.CountersignParams{Origin: "log", Size: 2, Old: 1, Root: root, Proof: slices.Repeat([]string{root}, 129)}},
+		{"a text to sign", true, "countersign", map[string]any{"origin": "log", "size": 1, "root": root, "old": 0, "proof": []string{}, "text": "x"}},
 		{"a list after a path", true, "list", map[string]any{"after": "../x"}},
 	} {
 		t.Run(c.what, func(t *testing.T) {

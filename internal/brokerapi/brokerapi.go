@@ -25,6 +25,8 @@ const (
 	MethodUpdate  = "update"
 	MethodStats   = "stats"
 	MethodForget  = "forget"
+
+	MethodCountersign = "countersign"
 )
 
 // HelloParams opens a connection; every other method needs it first.
@@ -150,4 +152,26 @@ type ListParams struct {
 type ListResult struct {
 	Workspaces []Workspace `json:"workspaces"`
 	More       bool        `json:"more,omitempty"`
+}
+
+// CountersignParams asks for a signature on a checkpoint of the audit log. Origin names the
+// log, and Proof shows that its tree of Size records begins with that of Old, which the
+// broker countersigned last; Old of 0 is none. Hashes are base64.
+type CountersignParams struct {
+	Origin string   `json:"origin"`
+	Size   int64    `json:"size"`
+	Root   string   `json:"root"`
+	Old    int64    `json:"old"`
+	Proof  []string `json:"proof"`
+}
+
+// CountersignResult is a note with the broker's signature. Without Note nothing was signed:
+// Old is not Size, the size that was countersigned last, and a proof from there is wanted.
+type CountersignResult struct {
+	Note string `json:"note,omitempty"`
+	// Key is the broker's public one.
+	Key string `json:"key"`
+	// Size and Root are those of what is countersigned now; Size is 0 if nothing is.
+	Size int64  `json:"size"`
+	Root string `json:"root"`
 }

@@ -26,6 +26,7 @@ var tiers = []deps.Tier{
 	{Name: "build", Level: 0},
 	{Name: "crashpoint", Level: 0},
 	{Name: "token", Level: 0},
+	{Name: "checkpoint", Level: 0},
 
 	{Name: "principal", Level: 1},
 	{Name: "workspace", Level: 1},
@@ -141,6 +142,9 @@ var binaries = []struct {
 			{internal + "sealed", "the executor, as it was when the broker started"},
 			{internal + "grant", "mounts that a client asks for"},
 			{internal + "thread", "a start gives up rights on a thread of its own"},
+			{internal + "checkpoint", "countersigns the audit log"},
+			{"golang.org/x/mod/sumdb/note", "signs, by crypto/ed25519"},
+			{"golang.org/x/mod/sumdb/tlog", "checks proofs of RFC 6962"},
 		}, privileged...),
 		notWithRights,
 	},

@@ -1,0 +1,224 @@
+package broker
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/brokerapi"
+	"github.com/carrel-dev/carrel/internal/checkpoint"
+	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/jsonrpc"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// What the broker keeps of the audit log, beside the ledger and under its lock. The state
+// is a file of its own because it is replaced with each checkpoint, and no trouble with it
+// may keep a workspace from being ended.
+const (
+	auditKeyName   = "audit.key"      // the secret key, for root only
+	auditPubName   = "audit.pub"      // its public half, for whoever root gives it to
+	auditStateName = "audit.json"     // the last checkpoint countersigned
+	auditNew       = ".new"           // behind a name: not in place yet
+	maxAuditFile   = 4 << 10          // of each of them
+	brokerKeyStem  = "carrel-broker-" // and 16 hexadecimal digits
+)
+
+// Countersigner signs what the daemon says of the audit log, if that begins with all it has
+// signed before. So a daemon cannot change or take away what was countersigned once.
+type Countersigner struct {
+	dir    *os.File
+	signer note.Signer
+	public string
+
+	mu   sync.Mutex
+	last checkpoint.Checkpoint // Size 0: none yet
+}
+
+// auditState is the form of auditStateName.
+type auditState struct {
+	Origin string    `json:"origin"`
+	Size   int64     `json:"size"`
+	Root   tlog.Hash `json:"root"`
+}
+
+// OpenCountersigner reads key and state in dir, which stays the caller's, and makes the key
+// if there is none.
+func OpenCountersigner(dir *os.File) (*Countersigner, error) {
+	c := &Countersigner{dir: dir}
+	if err := c.openKey(); err != nil {
+		return nil, fmt.Errorf("cannot open the broker's key for the audit log: %w", err)
+	}
+	b, err := readAt(dir, auditStateName)
+	if errors.Is(err, unix.ENOENT) {
+		return c, nil
+	}
+	if err == nil {
+		var s auditState
+		d := json.NewDecoder(bytes.NewReader(b))
+		d.DisallowUnknownFields()
+		if err = d.Decode(&s); err == nil && (!checkpoint.IsName(s.Origin) || s.Size < 1) {
+			err = fmt.Errorf("it names %d records of %q: %w", s.Size, s.Origin, errdefs.ErrDataLoss)
+		}
+		c.last = checkpoint.Checkpoint(s)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read which checkpoint was countersigned last: %w; restore %s/%s from a backup, or remove it to begin anew with the log as it is", err, dir.Name(), auditStateName)
+	}
+	return c, nil
+}
+
+func (c *Countersigner) openKey() error {
+	secret, err := readAt(c.dir, auditKeyName)
+	if errors.Is(err, unix.ENOENT) {
+		var tag [8]byte
+		if _, err := rand.Read(tag[:]); err != nil {
+			return err
+		}
+		text, _, err := checkpoint.NewKey(rand.Reader, brokerKeyStem+hex.EncodeToString(tag[:]))
+		if err != nil {
+			return err
+		}
+		secret = []byte(text)
+		if err := replaceAt(c.dir, auditKeyName, secret, 0o600); err != nil {
+			return err
+		}
+		crashpoint.Here("broker.countersign.key-made")
+	} else if err != nil {
+		return err
+	}
+	text := strings.TrimSpace(string(secret))
+	if c.signer, err = note.NewSigner(text); err != nil {
+		return fmt.Errorf("%s/%s: %w: %w", c.dir.Name(), auditKeyName, err, errdefs.ErrDataLoss)
+	}
+	if c.public, err = checkpoint.Public(text); err != nil {
+		return err
+	}
+	if have, err := readAt(c.dir, auditPubName); err == nil && string(have) == c.public+"\n" {
+		return nil
+	}
+	return replaceAt(c.dir, auditPubName, []byte(c.public+"\n"), 0o644)
+}
+
+// Last is the checkpoint countersigned last; its Size is 0 if there is none.
+func (c *Countersigner) Last() checkpoint.Checkpoint {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.last
+}
+
+// Sign signs next once proof shows that its tree begins with that of the last one, and that
+// is on disk as the last. known is false if the proof is about another size than that of the
+// last one, which is returned.
+func (c *Countersigner) Sign(next checkpoint.Checkpoint, old int64, proof tlog.TreeProof) (signed []byte, last checkpoint.Checkpoint, known bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last = c.last
+	refuse := func(err error) ([]byte, checkpoint.Checkpoint, bool, error) {
+		return nil, last, true, fmt.Errorf("cannot countersign record %d of the audit log: record %d of %s was countersigned before, and %w; keep the log as it is and see docs/operations.md: %w",
+			next.Size, last.Size, last.Origin, err, errdefs.ErrFailedPrecondition)
+	}
+	if last.Size > 0 && next.Origin != last.Origin {
+		return refuse(fmt.Errorf("%s is another log: %w", next.Origin, errdefs.ErrDataLoss))
+	}
+	if last.Size > 0 && next.Size < last.Size {
+		return refuse(checkpoint.Consistent(nil, next, last))
+	}
+	if old != last.Size {
+		return nil, last, false, nil
+	}
+	if err := checkpoint.Consistent(proof, next, last); err != nil {
+		return refuse(err)
+	}
+	signed, err = checkpoint.Sign(next, c.signer)
+	if err != nil {
+		return nil, last, true, err
+	}
+	if next != last {
+		b, err := json.Marshal(auditState(next))
+		if err == nil {
+			err = replaceAt(c.dir, auditStateName, append(b, '\n'), 0o600)
+		}
+		if err != nil {
+			return nil, last, true, fmt.Errorf("cannot keep which checkpoint is countersigned, so it is not: %w: %w", full(err, c.dir.Name()), errdefs.ErrUnavailable)
+		}
+		c.last = next
+	}
+	crashpoint.Here("broker.countersign.kept")
+	return signed, next, true, nil
+}
+
+func (s *session) countersign(_ context.Context, r *jsonrpc.Request, _ []workspace.State) (any, error) {
+	var p brokerapi.CountersignParams
+	if err := decode(r, &p); err != nil {
+		return nil, err
+	}
+	if !checkpoint.IsName(p.Origin) || p.Size < 1 || p.Old < 0 || p.Old > p.Size || len(p.Proof) > checkpoint.MaxProof || (p.Old == 0) != (len(p.Proof) == 0) && p.Old != p.Size {
+		return nil, refuse("cannot accept %s: no checkpoint has that form", r.Method)
+	}
+	root, err := checkpoint.ParseHash(p.Root)
+	if err != nil {
+		return nil, refuse("cannot accept %q as the root of a tree", p.Root)
+	}
+	proof := make(tlog.TreeProof, 0, len(p.Proof))
+	for _, text := range p.Proof {
+		h, err := checkpoint.ParseHash(text)
+		if err != nil {
+			return nil, refuse("cannot accept %q in a proof", text)
+		}
+		proof = append(proof, h)
+	}
+	c := s.life.ledger.Audit()
+	signed, last, _, err := c.Sign(checkpoint.Checkpoint{Origin: p.Origin, Size: p.Size, Root: root}, p.Old, proof)
+	if err != nil {
+		return nil, err
+	}
+	return brokerapi.CountersignResult{Note: string(signed), Key: c.public, Size: last.Size, Root: last.Root.String()}, nil
+}
+
+// readAt reads a small file of dir.
+func readAt(dir *os.File, name string) ([]byte, error) {
+	f, err := openAt(dir, name, unix.O_RDONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxAuditFile+1))
+	if err == nil && len(b) > maxAuditFile {
+		err = fmt.Errorf("%s is longer than %d bytes: %w", f.Name(), maxAuditFile, errdefs.ErrDataLoss)
+	}
+	return b, err
+}
+
+// replaceAt puts a file in place at once, and returns when it is on disk.
+func replaceAt(dir *os.File, name string, b []byte, mode uint32) error {
+	f, err := openAt(dir, name+auditNew, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err == nil {
+		err = syncFile(f)
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	crashpoint.Here("broker.countersign.written")
+	if err := withFD(dir, func(fd int) error { return unix.Renameat(fd, name+auditNew, fd, name) }); err != nil {
+		return err
+	}
+	return syncFile(dir)
+}
