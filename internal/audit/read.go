@@ -151,6 +151,14 @@ func (l *Log) seek(want, end int64) (int64, error) {
 	return lo, nil
 }
 
+// line returns the record seq, which is on disk.
+func (l *Log) line(seq int64) ([]byte, error) {
+	l.mu.Lock()
+	end := l.size
+	l.mu.Unlock()
+	return l.lineAt(seq, end)
+}
+
 // lineAt returns the line of the first record before end whose seq is at least
 // seq, or none.
 func (l *Log) lineAt(seq, end int64) ([]byte, error) {

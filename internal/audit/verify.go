@@ -3,11 +3,13 @@ package audit
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
+
+	"golang.org/x/mod/sumdb/tlog"
 )
 
 // Harm is what happened to a log, in a word.
@@ -30,6 +32,12 @@ const (
 	Truncated      Harm = "truncated"
 	// Torn: the last line has no end, as after a crash.
 	Torn Harm = "torn"
+	// Appended: records stand behind the last that was written.
+	Appended Harm = "forged append"
+	// Replayed: the log and its checkpoints are an older copy.
+	Replayed Harm = "replayed"
+	// Forged: a checkpoint was not signed by the log's key.
+	Forged Harm = "forged checkpoint"
 	// NotJSON and NotRecord: a line is no JSON, or JSON but no record.
 	NotJSON   Harm = "not JSON"
 	NotRecord Harm = "not a record"
@@ -43,6 +51,10 @@ type Verdict struct {
 	Head           Head
 	// Bad is the first bad record, nil if the chain holds.
 	Bad *Bad
+	// Checkpoints counts those of the file that hold, and Signed, Countersigned and
+	// Anchored are the sizes of the largest trees that the log's key, the broker's key and
+	// the anchor vouch for. What is behind them only the chain does.
+	Checkpoints, Signed, Countersigned, Anchored int64
 }
 
 // Bad locates the first bad record and says what is wrong with it.
@@ -50,7 +62,9 @@ type Bad struct {
 	// Seq is what the record calls itself, or the one expected in its place if it
 	// cannot be read or is missing.
 	Seq int64
-	// Line counts from 1, Offset in bytes from 0.
+	// File is that of the log it stands in, "" if it was read from elsewhere. Line counts
+	// from 1 there, Offset in bytes from 0.
+	File         string
 	Line, Offset int64
 	Harm         Harm
 	// Detail is one sentence for a person.
@@ -65,13 +79,22 @@ type Finding struct {
 	// Of the first bad record, if not OK.
 	BadSeq, BadLine int64
 	Harm, Detail    string
+	File            string
+	// As in Verdict, and the public keys of who signed.
+	Checkpoints, Signed, Countersigned, Anchored int64
+	LogKey, BrokerKey                            string
+	// Note is what could not be looked at, for a person.
+	Note string
 }
 
 // Finding flattens v.
 func (v Verdict) Finding() Finding {
-	f := Finding{OK: v.Bad == nil, Records: v.Records, Bytes: v.Bytes, Head: v.Head.Hash}
+	f := Finding{
+		OK: v.Bad == nil, Records: v.Records, Bytes: v.Bytes, Head: v.Head.Hash,
+		Checkpoints: v.Checkpoints, Signed: v.Signed, Countersigned: v.Countersigned, Anchored: v.Anchored,
+	}
 	if v.Bad != nil {
-		f.BadSeq, f.BadLine, f.Harm, f.Detail = v.Bad.Seq, v.Bad.Line, string(v.Bad.Harm), v.Bad.Detail
+		f.BadSeq, f.BadLine, f.Harm, f.Detail, f.File = v.Bad.Seq, v.Bad.Line, string(v.Bad.Harm), v.Bad.Detail, v.Bad.File
 	}
 	return f
 }
@@ -81,45 +104,31 @@ func (v Verdict) Finding() Finding {
 // record that it is known to have reached, or the zero Head. The error is
 // about reading; what is wrong with the chain is in the verdict.
 func Verify(ctx context.Context, r io.Reader, expect Head) (Verdict, error) {
+	c := chain{next: 1, prev: []byte(Genesis), expect: expect}
+	more, err := c.walk(ctx, r)
+	if more && err == nil {
+		c.finish()
+	}
+	return c.verdict(), err
+}
+
+// walk takes the lines of r, and reports whether nothing bad was met that ends the walk.
+func (c *chain) walk(ctx context.Context, r io.Reader) (more bool, err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	c := chain{next: 1, prev: []byte(Genesis), expect: expect}
-	for b := range blocks(ctx, r) {
+	c.line, c.start = 0, c.v.Bytes
+	for b := range blocks(ctx, r, c.marks != nil) {
 		<-b.checked
 		if b.err != nil {
-			return c.verdict(), fmt.Errorf("cannot read the audit log: %w", b.err)
+			return false, fmt.Errorf("cannot read the audit log: %w", b.err)
 		}
 		for i := range b.lines {
 			if !c.add(&b.lines[i]) {
-				return c.verdict(), ctx.Err()
+				return false, ctx.Err()
 			}
 		}
 	}
-	c.finish()
-	return c.verdict(), ctx.Err()
-}
-
-// VerifyFile verifies the log at path. On the log of a running daemon, a record
-// that is being written may show as torn; Log.Verify does not have that.
-func VerifyFile(ctx context.Context, path string, expect Head) (Verdict, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return Verdict{}, fmt.Errorf("cannot open the audit log: %w", err)
-	}
-	defer f.Close()
-	return Verify(ctx, f, expect)
-}
-
-// Verify verifies what is on disk at this moment, and that it reaches as far as
-// this process has written.
-func (l *Log) Verify(ctx context.Context) (Verdict, error) {
-	l.mu.Lock()
-	head, size, closed := l.durable, l.size, l.closed
-	l.mu.Unlock()
-	if closed {
-		return Verdict{}, l.errClosed()
-	}
-	return Verify(ctx, io.NewSectionReader(l.f, 0, size), head)
+	return true, ctx.Err()
 }
 
 const blockSize = 1 << 20
@@ -128,6 +137,7 @@ const blockSize = 1 << 20
 type block struct {
 	data    []byte
 	lines   []checkedLine
+	leaves  bool // their hashes are wanted
 	err     error
 	checked chan struct{}
 }
@@ -137,11 +147,12 @@ type checkedLine struct {
 	frame
 	size int64
 	harm Harm // "" if it holds by itself
+	leaf tlog.Hash
 }
 
 // blocks cuts r into blocks and checks them on every processor, ahead of the
 // caller by a bounded number, which get them in order.
-func blocks(ctx context.Context, r io.Reader) <-chan *block {
+func blocks(ctx context.Context, r io.Reader, leaves bool) <-chan *block {
 	workers := runtime.GOMAXPROCS(0)
 	ordered := make(chan *block, workers)
 	work := make(chan *block)
@@ -158,7 +169,7 @@ func blocks(ctx context.Context, r io.Reader) <-chan *block {
 		defer close(work)
 		var rest []byte
 		for {
-			b := &block{checked: make(chan struct{})}
+			b := &block{checked: make(chan struct{}), leaves: leaves}
 			var end bool
 			b.data, rest, end, b.err = nextBlock(r, rest)
 			select {
@@ -202,6 +213,7 @@ func nextBlock(r io.Reader, carried []byte) (data, rest []byte, end bool, err er
 
 func (b *block) check() {
 	b.lines = make([]checkedLine, 0, len(b.data)/512)
+	leaf := sha256.New()
 	for rest := b.data; len(rest) > 0; {
 		line, whole := rest, false
 		if i := bytes.IndexByte(rest, '\n'); i >= 0 {
@@ -212,6 +224,12 @@ func (b *block) check() {
 			c.size++
 		}
 		c.frame, c.harm = checkLine(line, whole)
+		if b.leaves && c.harm == "" { // tlog.RecordHash, with a hash that is used again
+			leaf.Reset()
+			leaf.Write([]byte{0})
+			leaf.Write(line)
+			leaf.Sum(c.leaf[:0])
+		}
 		b.lines = append(b.lines, c)
 		rest = rest[c.size:]
 	}
@@ -248,7 +266,30 @@ type chain struct {
 	expect Head
 	// gap is set when records are missing, to look whether they stand further on.
 	gap bool
+	// file is the one being read, and start how many bytes stand in those before it.
+	file  string
+	start int64
+
+	// marks are signed trees that are not reached yet, the smallest first; nil if none is
+	// to be looked at. tree is that of the records so far, and recent are those behind the
+	// last mark that held and counts.
+	marks    []mark
+	tree     frontier
+	recent   []place
+	good     int64 // the size of that mark
+	byBroker bool  // the broker signed some: what the log's key alone signed holds nothing then
+	treePath string
 }
+
+// place is where a record stands, and its leaf.
+type place struct {
+	leaf         tlog.Hash
+	line, offset int64
+	file         string
+}
+
+// maxRecent bounds how many records are remembered to name the first that was changed.
+const maxRecent = 1 << 20
 
 // add takes the next line and reports whether to go on.
 func (c *chain) add(l *checkedLine) bool {
@@ -280,10 +321,16 @@ func (c *chain) add(l *checkedLine) bool {
 	case l.seq == c.expect.Seq && string(l.hash) != c.expect.Hash:
 		return c.bad(l.seq, Replaced, "record %d is consistent but not the one that was written: the log was rewritten up to it", l.seq)
 	}
+	if c.marks != nil {
+		c.tree.add(l.leaf, nil)
+		if len(c.recent) < maxRecent {
+			c.recent = append(c.recent, place{l.leaf, c.line, c.v.Bytes - c.start, c.file})
+		}
+	}
 	c.v.Records++
 	c.v.Bytes += l.size
 	c.next, c.prev = l.seq+1, l.hash
-	return true
+	return c.marks == nil || c.meet()
 }
 
 // broken reports a line that is bad by itself.
@@ -301,7 +348,7 @@ func (c *chain) broken(l *checkedLine) bool {
 }
 
 func (c *chain) bad(seq int64, harm Harm, format string, args ...any) bool {
-	c.v.Bad = &Bad{Seq: seq, Line: c.line, Offset: c.v.Bytes, Harm: harm, Detail: fmt.Sprintf(format, args...)}
+	c.v.Bad = &Bad{Seq: seq, File: c.file, Line: c.line, Offset: c.v.Bytes - c.start, Harm: harm, Detail: fmt.Sprintf(format, args...)}
 	return false
 }
 
@@ -310,6 +357,10 @@ func (c *chain) finish() {
 	if c.v.Bad == nil && c.next <= c.expect.Seq {
 		c.line++
 		c.bad(c.next, Truncated, "the log ends with record %d, and record %d had been written: its end was cut off", c.next-1, c.expect.Seq)
+	}
+	if c.v.Bad == nil && len(c.marks) > 0 {
+		c.line++
+		c.short()
 	}
 }
 

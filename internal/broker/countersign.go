@@ -113,6 +113,9 @@ func (c *Countersigner) openKey() error {
 	return replaceAt(c.dir, auditPubName, []byte(c.public+"\n"), 0o644)
 }
 
+// Public is the key that verifiers are given.
+func (c *Countersigner) Public() string { return c.public }
+
 // Last is the checkpoint countersigned last; its Size is 0 if there is none.
 func (c *Countersigner) Last() checkpoint.Checkpoint {
 	c.mu.Lock()

@@ -125,3 +125,15 @@ func Consistent(proof tlog.TreeProof, newer, older Checkpoint) error {
 	}
 	return nil
 }
+
+// Countersigned is the broker's answer to a checkpoint.
+type Countersigned struct {
+	// Note has its signature; nil if nothing was signed, because the proof was not from
+	// the checkpoint that it signed last.
+	Note []byte
+	// Key is the broker's public key.
+	Key string
+	// Size and Root are of what it signed last, 0 if nothing.
+	Size int64
+	Root tlog.Hash
+}

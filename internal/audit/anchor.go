@@ -1,0 +1,117 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/mod/sumdb/tlog"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/checkpoint"
+)
+
+// openAnchor reads the last checkpoint of the anchor. This log must have it; else it is an
+// older copy, or another one. An anchor that is out of reach is no damage.
+func (c *Checkpoints) openAnchor(ctx context.Context) error {
+	if c.o.Anchor == "" {
+		return nil
+	}
+	f, err := os.OpenFile(c.o.Anchor, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // nothing was anchored yet; or it was taken away, which the broker's own state does not allow
+	}
+	if err != nil {
+		c.anchorFailed(err)
+		return nil
+	}
+	defer f.Close()
+	last, _, err := lastNote(f)
+	if err != nil {
+		c.anchorFailed(err)
+	}
+	if err != nil || last == nil {
+		return nil
+	}
+	s, err := checkpoint.Open(last, c.keys)
+	switch {
+	case err != nil || s.Origin != c.signer.Name():
+		return damaged(c.log.path, fmt.Sprintf("the last checkpoint in its anchor %s is not of this log", c.o.Anchor))
+	case s.Size > c.last.Size:
+		return damaged(c.log.path, fmt.Sprintf("its last checkpoint is of record %d, and that in its anchor %s of record %d: it is an older copy", c.last.Size, c.o.Anchor, s.Size))
+	}
+	root, err := tlog.TreeHash(s.Size, c.tree)
+	if err != nil || root != s.Root { // it may be the stored hashes that do not hold
+		if err := c.rebuild(ctx); err != nil {
+			return err
+		}
+		root, err = tlog.TreeHash(s.Size, c.tree)
+	}
+	if err != nil || root != s.Root {
+		return damaged(c.log.path, fmt.Sprintf("the first %d records are not those that its anchor %s has", s.Size, c.o.Anchor))
+	}
+	c.anchored = s.Size
+	return nil
+}
+
+// anchor appends a note to the anchor; of nil it tries again what failed before.
+func (c *Checkpoints) anchor(signed []byte) error {
+	if c.o.Anchor == "" || c.last.Size == c.anchored || !c.last.Broker && c.o.Countersign != nil {
+		return nil
+	}
+	if signed == nil {
+		var err error
+		if signed, _, err = lastNote(c.file); err != nil {
+			return err
+		}
+	}
+	c.anchorFailed(c.append(signed))
+	if c.anchorErr == nil {
+		c.anchored = c.last.Size
+	}
+	return c.anchorErr
+}
+
+// anchorFailed notes what became of the last attempt.
+func (c *Checkpoints) anchorFailed(err error) {
+	c.anchorErr = nil
+	if err != nil {
+		c.anchorErr = fmt.Errorf("cannot append to the anchor of the audit log: %w; see to its mount and rights (audit.anchor): %w", err, errdefs.ErrUnavailable)
+	}
+	if c.o.AnchorRequired && err != nil {
+		why := c.anchorErr
+		c.blocked.Store(&why)
+	} else {
+		c.blocked.Store(nil)
+	}
+}
+
+func (c *Checkpoints) append(signed []byte) error {
+	// O_NONBLOCK: a pipe in its place must not hold the daemon up.
+	f, err := os.OpenFile(c.o.Anchor, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return err
+	}
+	if c.anchorErr != nil { // half a note may stand there
+		signed = append([]byte("\n\n"), signed...)
+	}
+	_, err = f.Write(append(signed[:len(signed):len(signed)], '\n'))
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(c.o.Anchor))
+}
+
+// Blocked is why nothing may go on: a required anchor lacks a checkpoint. It is unavailable.
+func (c *Checkpoints) Blocked() error {
+	if err := c.blocked.Load(); err != nil {
+		return *err
+	}
+	return nil
+}

@@ -1,0 +1,529 @@
+package audit
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/checkpoint"
+	"github.com/carrel-dev/carrel/internal/crashpoint"
+)
+
+// What stands beside the log.
+const (
+	checkpointsName = "checkpoints"    // signed notes, each followed by an empty line
+	treeName        = "audit.tree"     // the stored hashes; may be removed at any time
+	secretName      = "checkpoint.key" // the key that the notes are signed with
+	publicName      = "checkpoint.pub" // its public half
+	brokerName      = "broker.pub"     // the broker's, as it was met first
+	logKeyStem      = "carrel-audit-"  // and 16 hexadecimal digits: the log's name and the key's
+	maxKeyFile      = 1 << 10
+)
+
+// CheckpointOptions are those of OpenCheckpoints.
+type CheckpointOptions struct {
+	// Countersign asks the broker, which wants a proof that the tree of next begins with
+	// that of old records; nil where there is no broker.
+	Countersign func(ctx context.Context, next checkpoint.Checkpoint, old int64, proof tlog.TreeProof) (checkpoint.Countersigned, error)
+	// Anchor is a file, best on another mount or machine, that each checkpoint is appended
+	// to as well; "" is none. AnchorRequired: nothing goes on that it did not take.
+	Anchor         string
+	AnchorRequired bool
+}
+
+// Checkpoints signs what the log holds. Its methods may be called from any goroutine.
+//
+//	read what is new, check its chain ─► tree ─► sign ─► broker countersigns ─► file ─► anchor
+type Checkpoints struct {
+	log    *Log
+	o      CheckpointOptions
+	dir    string
+	signer note.Signer
+
+	mu   sync.Mutex
+	keys checkpoint.Keys
+	tree *tree
+	file *os.File
+	// last is the newest in the file, and countersigned what the broker signed last, as
+	// far as is known; Size 0 is none.
+	last          checkpoint.Signed
+	countersigned checkpoint.Checkpoint
+	asked         bool // the broker, since the start or since Verify was called
+	anchored      int64 // size of the last one that the anchor took
+	anchorErr     error
+	blocked       atomic.Pointer[error] // anchorErr, if the anchor is required
+	madeAt        time.Time
+	err           error // of the last attempt
+}
+
+// CheckpointState says how far the log is signed.
+type CheckpointState struct {
+	LogKey, BrokerKey string
+	// Signed, Countersigned and Anchored are sizes of trees, in records.
+	Signed, Countersigned, Anchored int64
+	// At is when the last one was made by this process.
+	At time.Time
+	// Err is why the last attempt failed, and AnchorErr why the anchor lacks it.
+	Err, AnchorErr error
+	// Anchor is its path, "" if there is none; Broker: there is one to countersign.
+	Anchor         string
+	AnchorRequired bool
+	Broker         bool
+}
+
+// OpenCheckpoints opens what stands beside the log and makes the key if there is none. The
+// last checkpoint, and that of the anchor, must be of this log, else it is data_loss and
+// ErrDamaged. Close does not close the log.
+func OpenCheckpoints(ctx context.Context, l *Log, o CheckpointOptions) (*Checkpoints, error) {
+	c := &Checkpoints{log: l, o: o, dir: filepath.Dir(l.path)}
+	err := c.open(ctx)
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+func (c *Checkpoints) path(name string) string { return filepath.Join(c.dir, name) }
+
+func (c *Checkpoints) open(ctx context.Context) (err error) {
+	if err := c.openKeys(); err != nil {
+		return err
+	}
+	if c.file, err = os.OpenFile(c.path(checkpointsName), os.O_RDWR|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600); err != nil {
+		return fmt.Errorf("cannot open the checkpoints of the audit log: %w", err)
+	}
+	if err := c.openLast(); err != nil {
+		return err
+	}
+	if c.tree, err = openTree(c.path(treeName)); err != nil {
+		return err
+	}
+	if err := c.takeUp(ctx); err != nil {
+		return err
+	}
+	if err := c.openAnchor(ctx); err != nil {
+		return err
+	}
+	return syncDir(c.dir)
+}
+
+// openKeys reads the log's key, or makes it, and the broker's public one if it is known.
+func (c *Checkpoints) openKeys() error {
+	secret, err := readSmall(c.path(secretName))
+	if errors.Is(err, os.ErrNotExist) {
+		var tag [8]byte
+		if _, err := rand.Read(tag[:]); err != nil {
+			return fmt.Errorf("cannot make a key for checkpoints: %w", err)
+		}
+		if secret, _, err = checkpoint.NewKey(rand.Reader, logKeyStem+hex.EncodeToString(tag[:])); err != nil {
+			return err
+		}
+		err = placeFile(c.dir, secretName, secret)
+	}
+	if err != nil {
+		return err
+	}
+	if c.signer, err = note.NewSigner(secret); err != nil {
+		return fmt.Errorf("cannot read the key for checkpoints %s: %w: %w", c.path(secretName), err, errdefs.ErrDataLoss)
+	}
+	public, err := checkpoint.Public(secret)
+	if err != nil {
+		return err
+	}
+	if have, err := readSmall(c.path(publicName)); err != nil || have != public {
+		if err := placeFile(c.dir, publicName, public); err != nil {
+			return err
+		}
+	}
+	broker, err := readSmall(c.path(brokerName))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	c.keys, err = checkpoint.ParseKeys(public, broker)
+	return err
+}
+
+// readSmall reads a file of one line.
+func readSmall(path string) (string, error) {
+	b, err := os.ReadFile(path)
+	if err == nil && len(b) > maxKeyFile {
+		err = errdefs.ErrDataLoss
+	}
+	if err != nil {
+		return "", fmt.Errorf("cannot read %s: %w", path, err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// placeFile puts a file of one line in place at once, for this user only.
+func placeFile(dir, name, line string) error {
+	err := func() error {
+		f, err := os.OpenFile(filepath.Join(dir, name+".new"), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return err
+		}
+		_, err = f.WriteString(line + "\n")
+		if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+			return err
+		}
+		return os.Rename(f.Name(), filepath.Join(dir, name))
+	}()
+	if err != nil {
+		return fmt.Errorf("cannot write %s: %w", filepath.Join(dir, name), err)
+	}
+	return syncDir(dir)
+}
+
+// openLast cuts off what a crash tore and reads the last note.
+func (c *Checkpoints) openLast() error {
+	last, whole, err := lastNote(c.file)
+	if err != nil {
+		return err
+	}
+	if err := c.file.Truncate(whole); err != nil {
+		return fmt.Errorf("cannot cut the torn end off the checkpoints: %w", err)
+	}
+	if last == nil {
+		return nil
+	}
+	if c.last, err = checkpoint.Open(last, c.keys); err == nil && (!c.last.Log || c.last.Origin != c.signer.Name()) {
+		err = errors.New("the log's own key did not sign it")
+	}
+	if err != nil {
+		return damaged(c.log.path, fmt.Sprintf("the last of its checkpoints is not one that was made (%v)", err))
+	}
+	if c.last.Broker {
+		c.countersigned = c.last.Checkpoint
+	}
+	return nil
+}
+
+// lastNote reads the last whole note of a file, and how many bytes there are up to the end
+// of the empty line behind it. What stands between notes is passed over.
+func lastNote(f *os.File) (last []byte, whole int64, err error) {
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, 0, fmt.Errorf("cannot read checkpoints: %w", err)
+	}
+	// A torn one and a whole one before it, and the end of the one before that.
+	from := max(0, fi.Size()-4*checkpoint.MaxNote)
+	b := make([]byte, fi.Size()-from)
+	if _, err := f.ReadAt(b, from); err != nil {
+		return nil, 0, fmt.Errorf("cannot read checkpoints: %w", err)
+	}
+	gap := []byte("\n\n")
+	for end := len(b); ; {
+		end = bytes.LastIndex(b[:end], gap) // of the signatures
+		if end < 0 {
+			break
+		}
+		mid := bytes.LastIndex(b[:end], gap) // of the text
+		if mid < 0 || !bytes.HasPrefix(b[mid+len(gap):], []byte("— ")) {
+			continue
+		}
+		start := bytes.LastIndex(b[:mid], gap)
+		if start < 0 && from > 0 {
+			break
+		}
+		if start >= 0 {
+			start += len(gap)
+		}
+		return b[max(start, 0) : end+1], from + int64(end+len(gap)), nil
+	}
+	if from > 0 {
+		return nil, 0, fmt.Errorf("cannot read checkpoints: %s ends in something else: %w", f.Name(), errdefs.ErrDataLoss)
+	}
+	return nil, 0, nil
+}
+
+// takeUp makes the tree that of the last checkpoint: from what is stored, or from the log.
+// Each record names the one before, so that the last one that was signed is looked at: it
+// would be another one in a log that was hashed anew before it.
+func (c *Checkpoints) takeUp(ctx context.Context) error {
+	if c.last.Size == 0 {
+		_, err := c.tree.cut(0)
+		return err
+	}
+	if head := c.log.Head(); head.Seq < c.last.Size {
+		return damaged(c.log.path, fmt.Sprintf("it ends at record %d, and record %d was signed: its end was cut off", head.Seq, c.last.Size))
+	}
+	have, err := c.tree.cut(c.last.Size)
+	if err != nil {
+		return err
+	}
+	if have && c.tree.root() == c.last.Root {
+		line, err := c.log.line(c.last.Size)
+		if err != nil {
+			return err
+		}
+		proof, err := tlog.ProveRecord(c.last.Size, c.last.Size-1, c.tree)
+		if err == nil && tlog.CheckRecord(proof, c.last.Size, c.last.Root, c.last.Size-1, tlog.RecordHash(line)) == nil {
+			return nil
+		}
+	}
+	return c.rebuild(ctx)
+}
+
+// rebuild makes the tree anew from the log, as far as the last checkpoint, which it must
+// give.
+func (c *Checkpoints) rebuild(ctx context.Context) error {
+	if _, err := c.tree.cut(0); err != nil {
+		return err
+	}
+	if err := c.extend(ctx, Head{Seq: c.last.Size}); err != nil {
+		return err
+	}
+	if c.last.Size > 0 && c.tree.root() != c.last.Root {
+		return damaged(c.log.path, fmt.Sprintf("the first %d records are not those that were signed: some were changed", c.last.Size))
+	}
+	return nil
+}
+
+// errEnough ends a reading.
+var errEnough = errors.New("enough")
+
+// extend reads the log as far as the record to, checks the chain, and puts each record into
+// the tree. What was written between by somebody else does not lead to the hash of to.
+func (c *Checkpoints) extend(ctx context.Context, to Head) error {
+	if c.tree.n >= to.Seq {
+		return nil
+	}
+	var prev []byte
+	err := c.log.Read(ctx, c.tree.n+1, 0, false, func(lines [][]byte) error {
+		for _, line := range lines {
+			fr, ok := parseFrame(line)
+			if !ok || !hashHolds(line, fr) || fr.seq != c.tree.n+1 || prev != nil && !bytes.Equal(fr.prev, prev) {
+				return damaged(c.log.path, fmt.Sprintf("record %d is not the one that was written", c.tree.n+1))
+			}
+			prev = append(prev[:0], fr.hash...)
+			if err := c.tree.add(line); err != nil {
+				return err
+			}
+			if c.tree.n == to.Seq {
+				return errEnough
+			}
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, errEnough):
+	case errdefs.IsDataLoss(err) && !errors.Is(err, ErrDamaged):
+		return damaged(c.log.path, fmt.Sprintf("record %d cannot be found where it was written (%v)", c.tree.n+1, err))
+	case err != nil:
+		return err
+	default:
+		return damaged(c.log.path, fmt.Sprintf("it ends at record %d, and record %d had been written", c.tree.n, to.Seq))
+	}
+	if to.Hash != "" && string(prev) != to.Hash {
+		return damaged(c.log.path, fmt.Sprintf("record %d is not the one that was written", to.Seq))
+	}
+	return c.tree.flush()
+}
+
+// Make signs what the log holds at this moment, unless that is done: then it returns what
+// is there. The error is about the log (data_loss, ErrDamaged), the broker's refusal
+// (failed_precondition), or what is not there now (unavailable): then the checkpoint is
+// made without the broker's signature.
+func (c *Checkpoints) Make(ctx context.Context) (checkpoint.Signed, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.err = c.make(ctx)
+	return c.last, c.err
+}
+
+func (c *Checkpoints) make(ctx context.Context) error {
+	head := c.log.Head()
+	if head.Seq == 0 {
+		return nil
+	}
+	if head.Seq == c.last.Size && (c.last.Broker && c.asked || c.o.Countersign == nil) {
+		return c.anchor(nil)
+	}
+	if err := c.extend(ctx, head); err != nil {
+		// What is stored behind the last checkpoint may be what does not hold.
+		if rerr := c.takeUp(ctx); rerr != nil {
+			return rerr
+		}
+		if err := c.extend(ctx, head); err != nil {
+			return err
+		}
+	}
+	next, _, err := c.prove(ctx, c.last.Checkpoint)
+	if err != nil {
+		return err
+	}
+	signed, err := checkpoint.Sign(next, c.signer)
+	if err != nil {
+		return err
+	}
+	crashpoint.Here("daemon.checkpoint.signed")
+	var later error
+	byBroker := false
+	if c.o.Countersign != nil {
+		both, err := c.countersign(ctx, next, signed)
+		switch {
+		case err == nil:
+			signed, byBroker = both, true
+		case errdefs.IsUnavailable(err):
+			later = err
+		default:
+			return err
+		}
+	}
+	crashpoint.Here("daemon.checkpoint.countersigned")
+	if next.Size == c.last.Size && (c.last.Broker || !byBroker) {
+		return errors.Join(later, c.anchor(nil)) // it would say nothing new
+	}
+	if err := c.keep(signed); err != nil {
+		return err
+	}
+	c.last = checkpoint.Signed{Checkpoint: next, Log: true, Broker: byBroker}
+	c.madeAt = time.Now()
+	crashpoint.Here("daemon.checkpoint.kept")
+	if !byBroker && c.o.Countersign != nil {
+		signed = nil // the anchor waits for the broker
+	}
+	return errors.Join(later, c.anchor(signed))
+}
+
+// prove shows that the tree as it is now, which is returned, begins with that of old. A
+// proof that does not hold is the stored hashes' fault, or the log's: the first are made
+// anew once.
+func (c *Checkpoints) prove(ctx context.Context, old checkpoint.Checkpoint) (next checkpoint.Checkpoint, proof tlog.TreeProof, err error) {
+	for again := true; ; again = false {
+		next = checkpoint.Checkpoint{Origin: c.signer.Name(), Size: c.tree.n, Root: c.tree.root()}
+		if old.Size > 0 && old.Size < next.Size {
+			proof, err = tlog.ProveTree(next.Size, old.Size, c.tree)
+		}
+		if err == nil {
+			err = checkpoint.Consistent(proof, next, old)
+		}
+		if err == nil {
+			return next, proof, nil
+		}
+		if !again {
+			return next, nil, damaged(c.log.path, fmt.Sprintf("it has %d records, of which the first %d are not those that were signed: it was rewritten, or is an older copy (%v)", next.Size, old.Size, err))
+		}
+		if err := c.rebuild(ctx); err != nil {
+			return next, nil, err
+		}
+		if err := c.extend(ctx, Head{Seq: next.Size}); err != nil {
+			return next, nil, err
+		}
+	}
+}
+
+// countersign gets the broker's signature and returns the note with both.
+func (c *Checkpoints) countersign(ctx context.Context, next checkpoint.Checkpoint, signed []byte) ([]byte, error) {
+	old := c.countersigned
+	for range 3 {
+		same, proof, err := c.prove(ctx, old)
+		if err == nil && same != next {
+			err = fmt.Errorf("cannot countersign record %d: the stored hashes were changed meanwhile: %w", next.Size, errdefs.ErrUnavailable)
+		}
+		if err != nil {
+			return nil, err
+		}
+		res, err := c.o.Countersign(ctx, next, old.Size, proof)
+		if err != nil {
+			return nil, err
+		}
+		if res.Note == nil {
+			// It signed something that we do not know of, as when we ended before we kept it.
+			old = checkpoint.Checkpoint{Origin: next.Origin, Size: res.Size, Root: res.Root}
+			continue
+		}
+		if err := c.pin(res.Key); err != nil {
+			return nil, err
+		}
+		got, err := checkpoint.Open(res.Note, c.keys)
+		if err != nil || got.Checkpoint != next || !got.Broker {
+			return nil, fmt.Errorf("cannot take the broker's signature on record %d: it is not on what was asked for (%w): %w", next.Size, err, errdefs.ErrDataLoss)
+		}
+		c.countersigned, c.asked = next, true
+		return checkpoint.Join(signed, res.Note)
+	}
+	return nil, fmt.Errorf("cannot have record %d countersigned: the broker names another checkpoint each time: %w", next.Size, errdefs.ErrUnavailable)
+}
+
+// pin keeps the broker's key as it is met first. Another one later is refused.
+func (c *Checkpoints) pin(public string) error {
+	keys, err := checkpoint.ParseKeys("", public)
+	if err != nil {
+		return err
+	}
+	switch {
+	case keys.Broker == nil:
+		return fmt.Errorf("cannot take the broker's signature: it names no key: %w", errdefs.ErrDataLoss)
+	case c.keys.Broker == nil:
+		if err := placeFile(c.dir, brokerName, public); err != nil {
+			return err
+		}
+		c.keys.Broker = keys.Broker
+	case c.keys.Broker.Name() != keys.Broker.Name() || c.keys.Broker.KeyHash() != keys.Broker.KeyHash():
+		return fmt.Errorf("cannot take the broker's signature: its key is %s and was %s; if it was made anew on purpose, remove %s: %w",
+			keys.Broker.Name(), c.keys.Broker.Name(), c.path(brokerName), errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// keep appends a note to the file, and returns when it is on disk.
+func (c *Checkpoints) keep(signed []byte) error {
+	f := c.file
+	fi, err := f.Stat()
+	if err == nil {
+		_, err = f.Write(append(bytes.Clone(signed), '\n'))
+	}
+	if err == nil {
+		crashpoint.Here("daemon.checkpoint.written")
+		err = f.Sync()
+	}
+	if err != nil {
+		if fi != nil {
+			_ = f.Truncate(fi.Size()) // half a note would stand before the next one
+		}
+		return fmt.Errorf("cannot keep a checkpoint in %s: %w: %w", f.Name(), err, errdefs.ErrUnavailable)
+	}
+	return nil
+}
+
+// State says how far the log is signed.
+func (c *Checkpoints) State() CheckpointState {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := CheckpointState{
+		Signed: c.last.Size, Countersigned: c.countersigned.Size, Anchored: c.anchored, At: c.madeAt, Err: c.err, AnchorErr: c.anchorErr,
+		Anchor: c.o.Anchor, AnchorRequired: c.o.AnchorRequired, Broker: c.o.Countersign != nil,
+	}
+	s.LogKey, _ = readSmall(c.path(publicName))
+	s.BrokerKey, _ = readSmall(c.path(brokerName))
+	return s
+}
+
+// Close lets go of the files. It signs nothing.
+func (c *Checkpoints) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var errs []error
+	if c.tree != nil {
+		errs = append(errs, c.tree.close())
+	}
+	if c.file != nil {
+		errs = append(errs, c.file.Close())
+	}
+	return errors.Join(errs...)
+}

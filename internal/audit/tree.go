@@ -1,0 +1,140 @@
+package audit
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/mod/sumdb/tlog"
+	"golang.org/x/sys/unix"
+)
+
+// frontier is a hash tree of RFC 6962 that only grows: of its n leaves it holds the roots of
+// the largest whole subtrees, edge[i] that of 1<<i leaves if n has that bit.
+type frontier struct {
+	n    int64
+	edge [63]tlog.Hash
+}
+
+// add puts a leaf behind the others, and passes the leaf and the root of each subtree that it
+// completes on, in the order in which package tlog stores them.
+func (f *frontier) add(h tlog.Hash, stored func(tlog.Hash)) {
+	i := 0
+	for ; ; i++ {
+		if stored != nil {
+			stored(h)
+		}
+		if f.n>>i&1 == 0 {
+			break
+		}
+		h = tlog.NodeHash(f.edge[i], h)
+	}
+	f.edge[i] = h
+	f.n++
+}
+
+// root is that of all leaves; there is at least one.
+func (f *frontier) root() (root tlog.Hash) {
+	first := true
+	for i := range f.edge {
+		switch {
+		case f.n>>i&1 == 0:
+		case first:
+			root, first = f.edge[i], false
+		default:
+			root = tlog.NodeHash(f.edge[i], root)
+		}
+	}
+	return root
+}
+
+// tree is a frontier whose hashes are stored in a file, one behind the other in the order of
+// package tlog, so that proofs can be made. The file is never trusted over the log: what
+// lies behind the last checkpoint is built anew when it is opened, what lies before must
+// give the root that was signed, and each proof is checked before it is used.
+type tree struct {
+	f *os.File
+	frontier
+	// written is how many hashes the file has; buf are those that come behind.
+	written int64
+	buf     []byte
+}
+
+func openTree(path string) (*tree, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the hash tree of the audit log: %w", err)
+	}
+	return &tree{f: f}, nil
+}
+
+// cut takes the first n records of what is stored, and forgets the rest. It reports false
+// if not so many are there.
+func (t *tree) cut(n int64) (bool, error) {
+	fi, err := t.f.Stat()
+	if err != nil {
+		return false, fmt.Errorf("cannot read the hash tree of the audit log: %w", err)
+	}
+	t.frontier, t.buf, t.written = frontier{}, t.buf[:0], 0
+	if n > 0 && tlog.StoredHashCount(n) > fi.Size()/tlog.HashSize {
+		return false, nil
+	}
+	if n > 0 {
+		t.written = tlog.StoredHashCount(n)
+	}
+	for i := range t.edge {
+		if n>>i&1 == 0 {
+			continue
+		}
+		h, err := t.ReadHashes([]int64{tlog.StoredHashIndex(i, n>>i-1)})
+		if err != nil {
+			return false, err
+		}
+		t.edge[i] = h[0]
+	}
+	t.n = n
+	if err := t.f.Truncate(t.written * tlog.HashSize); err != nil {
+		return false, fmt.Errorf("cannot shorten the hash tree of the audit log: %w", err)
+	}
+	return true, nil
+}
+
+// add puts one record behind the others.
+func (t *tree) add(line []byte) error {
+	t.frontier.add(tlog.RecordHash(line), func(h tlog.Hash) { t.buf = append(t.buf, h[:]...) })
+	if len(t.buf) >= readChunk {
+		return t.flush()
+	}
+	return nil
+}
+
+func (t *tree) flush() error {
+	if _, err := t.f.WriteAt(t.buf, t.written*tlog.HashSize); err != nil {
+		return fmt.Errorf("cannot write the hash tree of the audit log: %w", err)
+	}
+	t.written += int64(len(t.buf)) / tlog.HashSize
+	t.buf = t.buf[:0]
+	return nil
+}
+
+// ReadHashes implements tlog.HashReader.
+func (t *tree) ReadHashes(at []int64) ([]tlog.Hash, error) {
+	out := make([]tlog.Hash, len(at))
+	for i, index := range at {
+		if off := (index - t.written) * tlog.HashSize; off >= 0 && off < int64(len(t.buf)) {
+			copy(out[i][:], t.buf[off:])
+			continue
+		}
+		if _, err := t.f.ReadAt(out[i][:], index*tlog.HashSize); err != nil {
+			if errors.Is(err, io.EOF) {
+				err = errdefs.ErrDataLoss
+			}
+			return nil, fmt.Errorf("cannot read the hash tree of the audit log: %w", err)
+		}
+	}
+	return out, nil
+}
+
+func (t *tree) close() error { return t.f.Close() }

@@ -1,0 +1,364 @@
+package audit
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/carrel-dev/carrel/internal/checkpoint"
+)
+
+// Trust is what a log is held against beside itself. Everything in it may be missing.
+type Trust struct {
+	// Expect is a record that the log is known to have reached.
+	Expect Head
+	// Keys are whose signatures count. Without the log's key its checkpoints are passed
+	// over, which the verdict shows.
+	Keys checkpoint.Keys
+	// Countersigned is what the broker says that it signed last.
+	Countersigned checkpoint.Checkpoint
+	// Anchor is the path of the file that checkpoints were appended to.
+	Anchor string
+}
+
+// mark is a tree that somebody vouches for.
+type mark struct {
+	checkpoint.Signed
+	from source
+}
+
+// source is where a mark comes from.
+type source string
+
+const (
+	fromFile   source = "the checkpoint"
+	fromAnchor source = "the anchor's checkpoint"
+	fromBroker source = "what the broker signed last,"
+)
+
+// VerifyFile verifies the log at path alone. On the log of a running daemon, a record
+// that is being written may show as torn; Log.Verify does not have that.
+func VerifyFile(ctx context.Context, path string, expect Head) (Verdict, error) {
+	return VerifyLog(ctx, path, Trust{Expect: expect})
+}
+
+// VerifyLog verifies the log at path, from its first file to its last, and that it is what t
+// says. See VerifyFile.
+func VerifyLog(ctx context.Context, path string, t Trust) (Verdict, error) {
+	files, err := filesOf(path)
+	if err != nil {
+		return Verdict{}, err
+	}
+	return verifyFiles(ctx, path, files, t)
+}
+
+// span is a file of the log and how much of it counts; negative is all.
+type span struct {
+	path string
+	size int64
+}
+
+// filesOf lists the files of the log at path, in order.
+func filesOf(path string) ([]span, error) { return []span{{path, -1}}, nil }
+
+func verifyFiles(ctx context.Context, path string, files []span, t Trust) (Verdict, error) {
+	marks, forged, err := t.marks(path)
+	if err != nil {
+		return Verdict{}, err
+	}
+	c := chain{next: 1, prev: []byte(Genesis), expect: t.Expect, marks: marks, treePath: filepath.Join(filepath.Dir(path), treeName)}
+	c.byBroker = slices.ContainsFunc(marks, func(m mark) bool { return m.Broker })
+	more := true
+	for _, s := range files {
+		if more, err = c.walkFile(ctx, s); !more || err != nil {
+			break
+		}
+	}
+	if more && err == nil {
+		c.finish()
+	}
+	if c.v.Bad == nil && err == nil {
+		c.v.Bad = forged
+	}
+	return c.verdict(), err
+}
+
+func (c *chain) walkFile(ctx context.Context, s span) (bool, error) {
+	f, err := os.Open(s.path)
+	if err != nil {
+		return false, fmt.Errorf("cannot open the audit log: %w", err)
+	}
+	defer f.Close()
+	c.file = filepath.Base(s.path)
+	if s.size < 0 {
+		return c.walk(ctx, f)
+	}
+	return c.walk(ctx, io.NewSectionReader(f, 0, s.size))
+}
+
+// marks reads the checkpoints beside the log at path and in the anchor. forged is the first
+// that does not hold by itself.
+func (t Trust) marks(path string) (marks []mark, forged *Bad, err error) {
+	marks = []mark{}
+	if t.Keys.Log != nil {
+		file := filepath.Join(filepath.Dir(path), checkpointsName)
+		b, err := os.ReadFile(file)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, nil, fmt.Errorf("cannot read the checkpoints of the audit log: %w", err)
+		}
+		marks, forged = t.notes(b)
+	}
+	if t.Anchor != "" && t.Keys.Log != nil {
+		b, err := os.ReadFile(t.Anchor)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, nil, fmt.Errorf("cannot read the anchor of the audit log: %w", err)
+		}
+		for _, n := range scanNotes(b) {
+			// Half a note is what a full disk leaves; others may write there too.
+			if s, err := checkpoint.Open(n, t.Keys); err == nil && s.Log {
+				marks = append(marks, mark{s, fromAnchor})
+			}
+		}
+	}
+	if t.Countersigned.Size > 0 {
+		marks = append(marks, mark{checkpoint.Signed{Checkpoint: t.Countersigned, Broker: true}, fromBroker})
+	}
+	slices.SortStableFunc(marks, func(a, b mark) int { return cmp.Compare(a.Size, b.Size) })
+	if len(marks) == 0 {
+		marks = nil
+	}
+	return marks, forged, nil
+}
+
+// notes reads the log's own checkpoints.
+func (t Trust) notes(b []byte) (marks []mark, forged *Bad) {
+	notes, whole := checkpoint.Split(b)
+	bad := func(i int, harm Harm, format string, args ...any) *Bad {
+		return &Bad{File: checkpointsName, Line: int64(i + 1), Harm: harm, Detail: fmt.Sprintf(format, args...)}
+	}
+	var last int64
+	for i, n := range notes {
+		s, err := checkpoint.Open(n, t.Keys)
+		switch {
+		case err != nil || !s.Log || s.Origin != t.Keys.Log.Name():
+			if forged == nil {
+				forged = bad(i, Forged, "checkpoint %d of the file is not one that the log's key signed", i+1)
+			}
+			continue
+		case s.Size < last && forged == nil:
+			forged = bad(i, Reordered, "checkpoint %d of the file, of record %d, stands behind that of record %d", i+1, s.Size, last)
+		}
+		last = max(last, s.Size)
+		marks = append(marks, mark{s, fromFile})
+	}
+	if len(b)-whole > checkpoint.MaxNote && forged == nil {
+		forged = bad(len(notes), Forged, "the end of the file of checkpoints is something else")
+	}
+	return marks, forged
+}
+
+// scanNotes finds notes among other things.
+func scanNotes(b []byte) (notes [][]byte) {
+	parts := bytes.Split(b, []byte("\n\n"))
+	for i := 1; i < len(parts)-1; i++ {
+		if bytes.HasPrefix(parts[i], []byte("— ")) {
+			notes = append(notes, slices.Concat(parts[i-1], []byte("\n\n"), parts[i], []byte("\n")))
+		}
+	}
+	return notes
+}
+
+// meet holds the tree against the marks of its size, and reports whether to go on.
+func (c *chain) meet() bool {
+	for len(c.marks) > 0 && c.marks[0].Size == c.tree.n {
+		m := c.marks[0]
+		if m.Root != c.tree.root() {
+			c.changed(m)
+			return false
+		}
+		c.marks = c.marks[1:]
+		c.vouched(m)
+		if m.Broker || !c.byBroker {
+			c.recent, c.good = c.recent[:0], m.Size
+		}
+	}
+	return true
+}
+
+func (c *chain) vouched(m mark) {
+	switch m.from {
+	case fromFile:
+		c.v.Checkpoints++
+	case fromAnchor:
+		c.v.Anchored = m.Size
+	case fromBroker: // by its key, below
+	}
+	if m.Log {
+		c.v.Signed = m.Size
+	}
+	if m.Broker {
+		c.v.Countersigned = m.Size
+	}
+}
+
+// changed reports that the tree is not the one that was signed: the first record that is
+// not, if the stored hashes are those of the tree that was signed.
+func (c *chain) changed(m mark) {
+	first := c.good
+	by := "the log's key"
+	if m.Broker {
+		by = "the broker's key"
+	}
+	stored := storedLeaves(c.treePath, m.Checkpoint, first)
+	for i, leaf := range stored[:min(len(stored), len(c.recent))] {
+		if p := c.recent[i]; p.leaf != leaf {
+			c.v.Bad = &Bad{
+				Seq: first + int64(i) + 1, File: p.file, Line: p.line, Offset: p.offset, Harm: Replaced,
+				Detail: fmt.Sprintf("record %d is not the one that was signed: %s of record %d, by %s, is of another", first+int64(i)+1, m.from, m.Size, by),
+			}
+			return
+		}
+	}
+	p := c.recent[0]
+	c.v.Bad = &Bad{
+		Seq: first + 1, File: p.file, Line: p.line, Offset: p.offset, Harm: Replaced,
+		Detail: fmt.Sprintf("one of the records %d to %d is not the one that was signed: %s of record %d, by %s, has another tree", first+1, m.Size, m.from, m.Size, by),
+	}
+}
+
+// storedLeaves returns the leaves behind the first ones, if the file of hashes is that of the
+// tree that was signed; else none.
+func storedLeaves(path string, c checkpoint.Checkpoint, first int64) []tlog.Hash {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil || c.Size > maxRecent || fi.Size() < tlog.StoredHashCount(c.Size)*tlog.HashSize {
+		return nil
+	}
+	stored := &tree{f: f, written: fi.Size() / tlog.HashSize}
+	at := make([]int64, 0, c.Size)
+	for n := range c.Size {
+		at = append(at, tlog.StoredHashIndex(0, n))
+	}
+	leaves, err := stored.ReadHashes(at)
+	if err != nil {
+		return nil
+	}
+	var whole frontier
+	for _, l := range leaves {
+		whole.add(l, nil)
+	}
+	if whole.root() != c.Root {
+		return nil
+	}
+	return leaves[first:]
+}
+
+// short reports that the log ends before what was signed.
+func (c *chain) short() {
+	last := c.marks[len(c.marks)-1]
+	own := slices.ContainsFunc(c.marks, func(m mark) bool { return m.from == fromFile })
+	harm, why := Truncated, "its end was cut off"
+	if !own {
+		harm, why = Replayed, "log and checkpoints are an older copy, or their ends were cut off together"
+	}
+	c.bad(c.next, harm, "the log ends with record %d, and %s is of record %d: %s", c.next-1, last.from, last.Size, why)
+}
+
+// Verify verifies what is on disk at this moment, and that it reaches as far as
+// this process has written and no further.
+func (l *Log) Verify(ctx context.Context) (Verdict, error) { return l.verify(ctx, Trust{}) }
+
+func (l *Log) verify(ctx context.Context, t Trust) (Verdict, error) {
+	l.mu.Lock()
+	head, size, closed := l.durable, l.size, l.closed
+	l.mu.Unlock()
+	if closed {
+		return Verdict{}, l.errClosed()
+	}
+	t.Expect = head
+	v, err := verifyFiles(ctx, l.path, []span{{l.path, size}}, t)
+	if err == nil && v.Bad == nil && l.longer() {
+		v.Bad = &Bad{
+			Seq: head.Seq + 1, File: filepath.Base(l.path), Line: v.Records + 1, Offset: size, Harm: Appended,
+			Detail: fmt.Sprintf("something stands behind record %d that this daemon did not write", l.Head().Seq),
+		}
+	}
+	return v, err
+}
+
+// longer reports whether the file has more than was written to it. It looks while nothing is
+// being written; on a log that is never at rest it finds nothing, and the next checkpoint does.
+func (l *Log) longer() bool {
+	for range 100 {
+		if _, err := l.Mark(); err != nil {
+			return false
+		}
+		l.mu.Lock()
+		idle, size := !l.writing && len(l.pending) == 0, l.size
+		var fi os.FileInfo
+		var err error
+		if idle {
+			fi, err = os.Stat(l.path)
+		}
+		l.mu.Unlock()
+		if idle {
+			return err == nil && fi.Size() > size
+		}
+	}
+	return false
+}
+
+// Verify makes a checkpoint, so that the broker is asked, and verifies the whole log against
+// all that is known of it.
+func (c *Checkpoints) Verify(ctx context.Context) (Finding, error) {
+	c.mu.Lock()
+	c.asked = false
+	c.mu.Unlock()
+	_, merr := c.Make(ctx)
+	c.mu.Lock()
+	t := Trust{Keys: c.keys, Countersigned: c.countersigned, Anchor: c.o.Anchor}
+	c.mu.Unlock()
+	if t.Anchor != "" {
+		if f, err := os.Open(t.Anchor); err != nil { // it is said below
+			t.Anchor = ""
+		} else {
+			_ = f.Close()
+		}
+	}
+	v, err := c.log.verify(ctx, t)
+	if err != nil {
+		return Finding{}, err
+	}
+	if v.Bad == nil && merr != nil && (errors.Is(merr, ErrDamaged) || errdefs.IsFailedPrecondition(merr)) {
+		v.Bad = &Bad{Seq: v.Head.Seq, Harm: Replayed, Detail: merr.Error()}
+	}
+	f := v.Finding()
+	s := c.State()
+	f.LogKey, f.BrokerKey = s.LogKey, s.BrokerKey
+	var notes []string
+	switch {
+	case !s.Broker:
+		notes = append(notes, "there is no broker here to countersign: who has the log's key can sign another log")
+	case merr != nil && f.OK:
+		notes = append(notes, merr.Error())
+	}
+	if s.Anchor != "" && f.Anchored < f.Countersigned {
+		notes = append(notes, fmt.Sprintf("the anchor %s reaches to record %d only", s.Anchor, f.Anchored))
+	}
+	f.Note = strings.Join(notes, "; ")
+	return f, nil
+}
