@@ -10,6 +10,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/action"
 	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/checkpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/principal"
@@ -81,9 +82,19 @@ type Gate interface {
 	// The audit log is for those who may read it.
 	VerifyAudit(ctx context.Context, p principal.Principal) (AuditVerdict, error)
 	// ShowAudit calls emit with raw lines in order, from sequence number from (or
-	// the last n if n > 0), and goes on with new ones if follow until ctx ends.
-	ShowAudit(ctx context.Context, p principal.Principal, from, n int64, follow bool, emit func(lines [][]byte) error) error
+	// the last n if n > 0), and goes on with new ones if follow until ctx ends. Only those that f names count.
+	ShowAudit(ctx context.Context, p principal.Principal, from, n int64, follow bool, f AuditFilter, emit func(lines [][]byte) error) error
+	// Checkpoint says how far the log is signed, and signs it first if asked to.
+	Checkpoint(ctx context.Context, p principal.Principal, sign bool) (AuditState, error)
+	// ProveAudit calls emit with records and their proofs, all by one checkpoint.
+	ProveAudit(ctx context.Context, p principal.Principal, from, to int64, f AuditFilter, emit func([]checkpoint.Proof) error) error
 }
+
+// AuditFilter names records, and AuditState says how far they are signed.
+type (
+	AuditFilter = audit.Filter
+	AuditState  = audit.CheckpointState
+)
 
 // AuditVerdict is what walking the chain found.
 type AuditVerdict = audit.Finding

@@ -48,6 +48,8 @@ var routes = map[string]route{
 	carrelv1connect.ArchiveServiceRemoveArchiveProcedure: {action.RemoveArchive, small, false},
 	carrelv1connect.AuditServiceVerifyProcedure:          {action.Audit, small, false},
 	carrelv1connect.AuditServiceShowProcedure:            {action.Audit, small, true},
+	carrelv1connect.AuditServiceCheckpointProcedure:      {action.Audit, small, false},
+	carrelv1connect.AuditServiceProveProcedure:           {action.Audit, small, true},
 	carrelv1connect.SystemServiceVersionProcedure:        {action.Version, small, false},
 	carrelv1connect.SystemServiceMendedProcedure:         {action.Mended, small, false},
 	carrelv1connect.TokenServiceCreateTokenProcedure:     {action.CreateToken, small, false},

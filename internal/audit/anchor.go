@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/mod/sumdb/tlog"
@@ -37,10 +38,12 @@ func (c *Checkpoints) openAnchor(ctx context.Context) error {
 		return nil
 	}
 	s, err := checkpoint.Open(last, c.keys)
-	switch {
-	case err != nil || s.Origin != c.signer.Name():
-		return damaged(c.log.path, fmt.Sprintf("the last checkpoint in its anchor %s is not of this log", c.o.Anchor))
-	case s.Size > c.last.Size:
+	if err != nil || s.Origin != c.signer.Name() {
+		// As after damage that was accepted. Of a log that was exchanged the broker signs nothing.
+		c.anchorFailed(errors.New("its last checkpoint is of another log: name another file, unless you know why"))
+		return nil
+	}
+	if s.Size > c.last.Size {
 		return damaged(c.log.path, fmt.Sprintf("its last checkpoint is of record %d, and that in its anchor %s of record %d: it is an older copy", c.last.Size, c.o.Anchor, s.Size))
 	}
 	root, err := tlog.TreeHash(s.Size, c.tree)
@@ -98,7 +101,7 @@ func (c *Checkpoints) append(signed []byte) error {
 	if c.anchorErr != nil { // half a note may stand there
 		signed = append([]byte("\n\n"), signed...)
 	}
-	_, err = f.Write(append(signed[:len(signed):len(signed)], '\n'))
+	_, err = f.Write(append(slices.Clip(signed), '\n'))
 	if err == nil {
 		err = f.Sync()
 	}

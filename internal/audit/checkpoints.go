@@ -32,6 +32,7 @@ const (
 	brokerName      = "broker.pub"     // the broker's, as it was met first
 	logKeyStem      = "carrel-audit-"  // and 16 hexadecimal digits: the log's name and the key's
 	maxKeyFile      = 1 << 10
+	newSuffix       = ".new" // not in place yet
 )
 
 // CheckpointOptions are those of OpenCheckpoints.
@@ -62,7 +63,7 @@ type Checkpoints struct {
 	// far as is known; Size 0 is none.
 	last          checkpoint.Signed
 	countersigned checkpoint.Checkpoint
-	asked         bool // the broker, since the start or since Verify was called
+	asked         bool  // the broker, since the start or since Verify was called
 	anchored      int64 // size of the last one that the anchor took
 	anchorErr     error
 	blocked       atomic.Pointer[error] // anchorErr, if the anchor is required
@@ -100,6 +101,11 @@ func OpenCheckpoints(ctx context.Context, l *Log, o CheckpointOptions) (*Checkpo
 func (c *Checkpoints) path(name string) string { return filepath.Join(c.dir, name) }
 
 func (c *Checkpoints) open(ctx context.Context) (err error) {
+	for _, name := range []string{secretName, publicName, brokerName} { // what a crash left
+		if err := os.Remove(c.path(name + newSuffix)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("cannot remove what was left beside the audit log: %w", err)
+		}
+	}
 	if err := c.openKeys(); err != nil {
 		return err
 	}
@@ -172,7 +178,7 @@ func readSmall(path string) (string, error) {
 // placeFile puts a file of one line in place at once, for this user only.
 func placeFile(dir, name, line string) error {
 	err := func() error {
-		f, err := os.OpenFile(filepath.Join(dir, name+".new"), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+		f, err := os.OpenFile(filepath.Join(dir, name+newSuffix), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
 		if err != nil {
 			return err
 		}
@@ -378,10 +384,10 @@ func (c *Checkpoints) make(ctx context.Context) error {
 		switch {
 		case err == nil:
 			signed, byBroker = both, true
-		case errdefs.IsUnavailable(err):
-			later = err
-		default:
+		case errors.Is(err, ErrDamaged), errdefs.IsFailedPrecondition(err), errdefs.IsDataLoss(err):
 			return err
+		default: // nothing is known against the log
+			later = fmt.Errorf("the audit log is signed without the broker: %w: %w", err, errdefs.ErrUnavailable)
 		}
 	}
 	crashpoint.Here("daemon.checkpoint.countersigned")

@@ -75,6 +75,10 @@ type Log struct {
 	// failed is closed when err is set.
 	failed chan struct{}
 
+	// reached is closed when the record reachedAt is on disk; nil if nobody waits.
+	reached   chan struct{}
+	reachedAt int64
+
 	// changed is closed when size grew or the log ended; nil if nobody waits.
 	changed chan struct{}
 }
@@ -289,6 +293,10 @@ func (l *Log) writeGroup() error {
 	} else {
 		l.durable = head
 		l.size += int64(len(lines))
+		if l.reached != nil && head.Seq >= l.reachedAt {
+			close(l.reached)
+			l.reached = nil
+		}
 	}
 	l.announce()
 	l.now.end(l.err)
@@ -315,6 +323,23 @@ func (l *Log) announce() {
 // Failed is closed when the log can no longer be written. Only opening it anew can help
 // then.
 func (l *Log) Failed() <-chan struct{} { return l.failed }
+
+// Reached returns what is closed once the record seq is on disk. One caller at a time waits:
+// a channel that was returned before may stay open.
+func (l *Log) Reached(seq int64) <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.reached == nil {
+		l.reached = make(chan struct{})
+	}
+	l.reachedAt = seq
+	c := l.reached
+	if l.durable.Seq >= seq {
+		close(l.reached)
+		l.reached = nil
+	}
+	return c
+}
 
 // Head returns the last record that is on disk.
 func (l *Log) Head() Head {

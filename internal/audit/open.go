@@ -186,6 +186,9 @@ func inspect(f *os.File, o Options) (*Log, *Mended, error) {
 	if err := l.expect(o.Since.Head); err != nil {
 		return nil, nil, err
 	}
+	if o.Since.Ended && (l.durable.Seq > o.Since.Head.Seq || size < fi.Size()) {
+		return nil, nil, damaged(o.Path, fmt.Sprintf("the daemon stopped at record %d, and something stands behind it that it did not write: a forged append", o.Since.Head.Seq))
+	}
 	if size == fi.Size() {
 		return l, nil, nil
 	}
@@ -259,11 +262,37 @@ func damaged(path, what string) error {
 	return fmt.Errorf("cannot open the audit log %s: %s; \"audit verify\" names the first bad record: %w: %w", path, what, ErrDamaged, errdefs.ErrDataLoss)
 }
 
+// SetAside keeps the log at path aside, as Open does with AcceptDamage, with what was signed
+// of it and its key, and opens a new one. damage is what OpenCheckpoints found.
+func SetAside(ctx context.Context, path string, damage error) (*Log, error) {
+	f, err := openLocked(path)
+	if err != nil {
+		return nil, err
+	}
+	f, repair, err := setAside(f, path, damage)
+	if err != nil {
+		return nil, err
+	}
+	l, _, err := inspect(f, Options{Path: path})
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	if err := l.noteRepair(ctx, repair); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
 // setAside renames a damaged log, whose lock f holds, and opens a new one.
 func setAside(f *os.File, path string, damage error) (*os.File, *Mended, error) {
-	kept := path + ".damaged-" + time.Now().UTC().Format("20060102T150405.000000000Z")
-	if err := os.Rename(path, kept); err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("cannot keep the damaged audit log aside: %w", err), f.Close())
+	// The key too: a new log has another name, so that nobody takes one for the other.
+	suffix := ".damaged-" + time.Now().UTC().Format("20060102T150405.000000000Z")
+	kept := path + suffix
+	for _, name := range []string{filepath.Base(path), checkpointsName, treeName, secretName, publicName} {
+		name = filepath.Join(filepath.Dir(path), name)
+		if err := os.Rename(name, name+suffix); err != nil && (name == path || !errors.Is(err, os.ErrNotExist)) {
+			return nil, nil, errors.Join(fmt.Errorf("cannot keep the damaged audit log aside: %w", err), f.Close())
+		}
 	}
 	fresh, err := openLocked(path)
 	if cerr := f.Close(); err == nil && cerr != nil {

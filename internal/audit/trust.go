@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -68,8 +69,19 @@ type span struct {
 	size int64
 }
 
-// filesOf lists the files of the log at path, in order.
-func filesOf(path string) ([]span, error) { return []span{{path, -1}}, nil }
+// filesOf lists the files of the log at path, in order: those that are full, which name their
+// first and last record, and the one that is written to.
+func filesOf(path string) ([]span, error) {
+	full, err := fullFiles(path)
+	if err != nil {
+		return nil, err
+	}
+	files := make([]span, 0, len(full)+1)
+	for _, f := range full {
+		files = append(files, span{f.path, -1})
+	}
+	return append(files, span{path, -1}), nil
+}
 
 func verifyFiles(ctx context.Context, path string, files []span, t Trust) (Verdict, error) {
 	marks, forged, err := t.marks(path)
@@ -276,6 +288,23 @@ func (c *chain) short() {
 		harm, why = Replayed, "log and checkpoints are an older copy, or their ends were cut off together"
 	}
 	c.bad(c.next, harm, "the log ends with record %d, and %s is of record %d: %s", c.next-1, last.from, last.Size, why)
+}
+
+// BrokerState reads what the broker signed last from its own file, which only root can.
+func BrokerState(path string) (checkpoint.Checkpoint, error) {
+	var s struct {
+		Origin string    `json:"origin"`
+		Size   int64     `json:"size"`
+		Root   tlog.Hash `json:"root"`
+	}
+	b, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(b, &s)
+	}
+	if err != nil {
+		return checkpoint.Checkpoint{}, fmt.Errorf("cannot read what the broker signed last: %w", err)
+	}
+	return checkpoint.Checkpoint(s), nil
 }
 
 // Verify verifies what is on disk at this moment, and that it reaches as far as

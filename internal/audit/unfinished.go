@@ -15,6 +15,8 @@ type Mark struct {
 	Head Head `json:"head"`
 	// Open are the intents up to Head that had no outcome, in order.
 	Open []int64 `json:"open,omitempty"`
+	// Ended: nothing was written behind Head, as after a clean stop.
+	Ended bool `json:"ended,omitempty"`
 }
 
 // Mark returns the mark of this moment once everything up to it is on disk.

@@ -59,6 +59,11 @@ type auditState struct {
 // if there is none.
 func OpenCountersigner(dir *os.File) (*Countersigner, error) {
 	c := &Countersigner{dir: dir}
+	for _, name := range []string{auditKeyName, auditPubName, auditStateName} { // what a crash left
+		if err := withFD(dir, func(fd int) error { return unix.Unlinkat(fd, name+auditNew, 0) }); err != nil && !errors.Is(err, unix.ENOENT) {
+			return nil, fmt.Errorf("cannot remove %s/%s: %w", dir.Name(), name+auditNew, err)
+		}
+	}
 	if err := c.openKey(); err != nil {
 		return nil, fmt.Errorf("cannot open the broker's key for the audit log: %w", err)
 	}
@@ -96,7 +101,6 @@ func (c *Countersigner) openKey() error {
 		if err := replaceAt(c.dir, auditKeyName, secret, 0o600); err != nil {
 			return err
 		}
-		crashpoint.Here("broker.countersign.key-made")
 	} else if err != nil {
 		return err
 	}

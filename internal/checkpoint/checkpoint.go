@@ -206,8 +206,13 @@ func Open(b []byte, keys Keys) (Signed, error) {
 	}
 	s := Signed{Checkpoint: c}
 	for _, sig := range n.Sigs {
-		s.Log = s.Log || is(keys.Log, sig)
-		s.Broker = s.Broker || is(keys.Broker, sig)
+		// The log's key has the name of the log, and the broker's another.
+		own := sig.Name == c.Origin
+		s.Log = s.Log || own && is(keys.Log, sig)
+		s.Broker = s.Broker || !own && is(keys.Broker, sig)
+	}
+	if !s.Log && !s.Broker {
+		return Signed{}, fmt.Errorf("cannot believe a checkpoint: it is signed by the key of another part: %w", errdefs.ErrDataLoss)
 	}
 	return s, nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/rand"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -160,7 +161,7 @@ func TestProofs(t *testing.T) {
 				"another line":              {line(i + 1), i, hashes, signed},
 				"another index":             {line(i), i + 1, hashes, signed},
 				"an index of a larger tree": {line(i), n, hashes, signed},
-				"a hash more":               {line(i), i, append(hashes[:len(hashes):len(hashes)], root), signed},
+				"a hash more":               {line(i), i, append(slices.Clip(hashes), root), signed},
 				"no note":                   {line(i), i, hashes, nil},
 			} {
 				if _, err := bad.Check(keys); err == nil {

@@ -50,6 +50,9 @@ As root it can try more.`,
 		results := probe.Run(ctx, i.probeConfig())
 		v := doctorView{OK: len(probe.Unmet(results)) == 0, Rootless: len(probe.UnmetRootless(results)) == 0}
 		v.Checks = append(results, checkPrograms(), i.checkData(), a.checkDaemon(ctx))
+		if r, ok := a.checkAudit(ctx); ok {
+			v.Checks = append(v.Checks, r)
+		}
 		if os.Geteuid() == 0 && !v.OK || os.Geteuid() != 0 && !v.Rootless {
 			a.code = exitFailure
 		}
@@ -145,4 +148,32 @@ func (a *app) checkDaemon(ctx context.Context) probe.Result {
 		r.State, r.Found, r.Remedy = probe.No, err.Error(), "sudo carrel up --detach"
 	}
 	return r
+}
+
+// checkAudit says how far the audit log is signed, to those who may know.
+func (a *app) checkAudit(ctx context.Context) (probe.Result, bool) {
+	r := probe.Result{ID: "audit_log", Needed: "a record that nobody can quietly change", State: probe.Yes}
+	client, err := a.client()
+	if err != nil {
+		return r, false
+	}
+	defer client.Close()
+	res, err := client.Audit().Checkpoint(ctx, connect.NewRequest(&carrelv1.CheckpointRequest{}))
+	if err != nil {
+		return r, false // no daemon, which has its own line, or no administrator
+	}
+	m := res.Msg
+	r.Found = fmt.Sprintf("signed to record %d, countersigned to %d", m.GetSigned(), m.GetCountersigned())
+	if m.GetAnchor() != "" {
+		r.Found += fmt.Sprintf(", anchored to %d in %s", m.GetAnchored(), m.GetAnchor())
+	} else {
+		r.Found += "; no anchor"
+	}
+	switch {
+	case m.GetError() != "":
+		r.State, r.Found, r.Remedy = probe.No, m.GetError(), "sudo carrel audit verify"
+	case m.GetAnchorError() != "":
+		r.State, r.Found, r.Remedy = probe.Partly, m.GetAnchorError(), "see to the file that audit.anchor names"
+	}
+	return r, true
 }

@@ -74,8 +74,15 @@ type Config struct {
 	RestoreMaxBytes   int64
 	RestoreMaxEntries int
 	RestoreMaxRatio   int
-	LogLevel          slog.Level
-	LogFormat         string
+	// AuditAnchor is a file that each countersigned checkpoint is appended to, "" for none;
+	// AuditAnchorRequired: nothing goes on that it did not take.
+	AuditAnchor         string
+	AuditAnchorRequired bool
+	// The audit log is signed this often if there is something new, and after so many records.
+	AuditCheckpointEvery   time.Duration
+	AuditCheckpointRecords int
+	LogLevel               slog.Level
+	LogFormat              string
 
 	from map[string]string
 }

@@ -95,28 +95,28 @@ var keys = []Key{
 		func(c *Config) *int { return &c.RestoreMaxEntries }),
 	number("restore.max_ratio", "1000", "bytes that one byte of an archive may become, after the first 64MiB; 0 for no bound", 0, 1<<20,
 		func(c *Config) *int { return &c.RestoreMaxRatio }),
+	optionalPath("chat.skeleton", "directory whose content a workspace of the profile chat begins with; empty for none",
+		func(c *Config) *string { return &c.ChatSkeleton }),
+	truth("chat.git", "true", "whether it begins as a git repository with a first commit",
+		func(c *Config) *bool { return &c.ChatGit }),
+	optionalPath("audit.anchor", "file that each countersigned checkpoint of the audit log is appended to, best on another mount; empty for none",
+		func(c *Config) *string { return &c.AuditAnchor }),
+	truth("audit.anchor_required", "false", "whether actions are refused while the anchor cannot be written",
+		func(c *Config) *bool { return &c.AuditAnchorRequired }),
 	{
-		Name: "chat.skeleton", Default: "", Usage: "directory whose content a workspace of the profile chat begins with; empty for none",
+		Name: "audit.checkpoint_every", Default: "1m0s", Usage: "how often the audit log is signed if there is something new, 1s to 24h",
 		set: func(c *Config, v string) error {
-			c.ChatSkeleton = v
-			if v == "" {
-				return nil
+			d, err := time.ParseDuration(v)
+			if err != nil || d < time.Second || d > 24*time.Hour {
+				return errors.New(`it must be a duration between 1s and 24h, for example "1m"`)
 			}
-			return absolute(4096)(v)
-		},
-		get: func(c *Config) string { return c.ChatSkeleton },
-	},
-	{
-		Name: "chat.git", Default: "true", Usage: "whether it begins as a git repository with a first commit: true or false",
-		set: func(c *Config, v string) error {
-			if v != "true" && v != "false" {
-				return errors.New("it must be true or false")
-			}
-			c.ChatGit = v == "true"
+			c.AuditCheckpointEvery = d
 			return nil
 		},
-		get: func(c *Config) string { return strconv.FormatBool(c.ChatGit) },
+		get: func(c *Config) string { return c.AuditCheckpointEvery.String() },
 	},
+	number("audit.checkpoint_records", "4096", "new records after which the audit log is signed at once", 1, 1<<20,
+		func(c *Config) *int { return &c.AuditCheckpointRecords }),
 	span("stop_timeout", "10s", "how long a stop waits for requests under way", 5*time.Minute,
 		func(c *Config) *time.Duration { return &c.StopTimeout }),
 	span("idle_exit", "30s", "how long a daemon without root stays with nothing that runs and nobody connected, 0s for ever", 366*24*time.Hour,
@@ -158,6 +158,30 @@ func openings(name, def, usage string, field func(*Config) *[]workspace.Opening)
 			return err
 		},
 		get: func(c *Config) string { return workspace.JoinOpenings(*field(c)) },
+	}
+}
+
+// optionalPath is absolute, or empty for none.
+func optionalPath(name, usage string, field func(*Config) *string) Key {
+	return text(name, "", usage, field, func(v string) error {
+		if v == "" {
+			return nil
+		}
+		return absolute(4096)(v)
+	})
+}
+
+func truth(name, def, usage string, field func(*Config) *bool) Key {
+	return Key{
+		Name: name, Default: def, Usage: usage + ": true or false",
+		set: func(c *Config, v string) error {
+			if v != "true" && v != "false" {
+				return errors.New("it must be true or false")
+			}
+			*field(c) = v == "true"
+			return nil
+		},
+		get: func(c *Config) string { return strconv.FormatBool(*field(c)) },
 	}
 }
 

@@ -72,7 +72,7 @@ func Run(ctx context.Context, args, environ []string, s Streams) error {
 	case o.printConfig:
 		return printConfig(s.Out, cfg)
 	case o.verifyAudit:
-		return verifyAudit(ctx, s.Out, auditPath(cfg))
+		return verifyAudit(ctx, s.Out, cfg)
 	}
 	if err := unprivileged(); err != nil {
 		return err
@@ -130,10 +130,6 @@ func profiles(cfg *config.Config) map[string]gate.Profile {
 // own directory beside it.
 func stateDir(cfg *config.Config) string { return filepath.Join(cfg.DataDir, "daemon") }
 
-func auditPath(cfg *config.Config) string {
-	return filepath.Join(stateDir(cfg), "audit", "audit.jsonl")
-}
-
 // ground is what a daemon stands on.
 type ground struct {
 	// dial reaches the broker; nil is by its socket.
@@ -168,20 +164,6 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 	}
 	defer closing("database", db.Close)
 	crashpoint.Here("daemon.up.database-opened")
-	mark, err := gate.LoadMark(ctx, db)
-	if err != nil {
-		return err
-	}
-	record, err := audit.Open(ctx, audit.Options{Path: auditPath(cfg), Since: mark, AcceptDamage: o.acceptDamage})
-	if errors.Is(err, audit.ErrDamaged) {
-		return fmt.Errorf("%w; \"carreld --verify-audit\" names the first bad record; restore the file, or start once with --accept-audit-damage to keep it aside and begin a new one that says so", err)
-	}
-	if err != nil {
-		return err
-	}
-	defer closing("audit log", record.Close)
-	crashpoint.Here("daemon.up.audit-opened")
-
 	archives, err := shelf.Open(filepath.Join(stateDir(cfg), "archives"))
 	if err != nil {
 		return err
@@ -191,7 +173,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 	var g *gate.Gate
 	var tokens *authn.Tokens
 	means := namespace.Config{
-		RuntimeDir: cfg.RuntimeDir, Dial: on.dial,
+		RuntimeDir: cfg.RuntimeDir, Dial: on.dial, KeepBroker: on.own == nil, // the last checkpoint is made when all else is closed
 		// No executor is connected before g is set.
 		OnLost: func(name id.Workspace) { g.ExecutorLost(name) },
 		OnBroker: func() {
@@ -205,6 +187,18 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 		means.Broker, means.Executor, socket = on.own.desk, on.own.desk.Executor, on.own.place.Socket
 	}
 	rt := namespace.New(means)
+	signing := audit.CheckpointOptions{Anchor: cfg.AuditAnchor, AnchorRequired: cfg.AuditAnchorRequired}
+	if on.own == nil { // without a broker the log's own key is all there is
+		signing.Countersign = rt.Countersign
+		defer closing("connection to the broker", rt.CloseBroker)
+	}
+	record, checkpoints, err := openRecord(ctx, cfg, o, db, signing)
+	if err != nil {
+		return err
+	}
+	defer closing("audit log", record.Close)
+	defer closing("checkpoints", checkpoints.Close)
+	crashpoint.Here("daemon.up.audit-opened")
 	g = gate.New(gate.Config{
 		Runtime: rt, Store: db, Audit: record, Prefix: cfg.NamePrefix, Limits: cfg.Limits, Idle: cfg.IdleTimeout,
 		Allow: cfg.Allow, Profiles: profiles(cfg),
@@ -214,6 +208,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 			Workspaces: cfg.MaxWorkspaces, PerOwner: cfg.MaxPerOwner, Running: cfg.MaxRunning,
 			Memory: cfg.MaxRunningMemory, OwnerMemory: cfg.MaxRunningMemoryPerOwner,
 		},
+		Checkpoints: checkpoints, CheckpointEvery: cfg.AuditCheckpointEvery, CheckpointRecords: int64(cfg.AuditCheckpointRecords),
 		TokensRevoked: func(ids []string) { tokens.Revoked(ids) },
 		Log:           log, Version: build.Version(),
 	})

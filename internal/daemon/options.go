@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/config"
 )
 
@@ -102,19 +100,4 @@ func printConfig(w io.Writer, cfg *config.Config) error {
 		}
 	}
 	return nil
-}
-
-// verifyAudit walks the log at path as it is. Whether its end was cut off is
-// checked against the database when the daemon starts.
-func verifyAudit(ctx context.Context, w io.Writer, path string) error {
-	v, err := audit.VerifyFile(ctx, path, audit.Head{})
-	if err != nil {
-		return err
-	}
-	if v.Bad != nil {
-		return fmt.Errorf("the audit log %s does not hold: %s at record %d (line %d, byte %d): %s: %w",
-			path, v.Bad.Harm, v.Bad.Seq, v.Bad.Line, v.Bad.Offset, v.Bad.Detail, errdefs.ErrDataLoss)
-	}
-	_, err = fmt.Fprintf(w, "%s holds: %d records, %d bytes, head %s\n", path, v.Records, v.Bytes, v.Head.Hash)
-	return err
 }

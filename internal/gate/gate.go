@@ -64,7 +64,12 @@ type Config struct {
 	KeepArchives time.Duration
 	// KeepHomes is how long homes of destroyed workspaces are kept, 0 for ever.
 	KeepHomes time.Duration
-	Log       *slog.Logger
+	// Checkpoints sign Audit, every CheckpointEvery if there is something new, and after so
+	// many records. Optional; they stay the caller's.
+	Checkpoints       *audit.Checkpoints
+	CheckpointEvery   time.Duration
+	CheckpointRecords int64
+	Log               *slog.Logger
 	// TokensRevoked is told which tokens were just revoked, to end what they have under way;
 	// nil is nobody.
 	TokensRevoked func(ids []string)
@@ -108,6 +113,7 @@ type Gate struct {
 	background sync.WaitGroup
 	closed     bool
 	intents    atomic.Int64
+	unsigned   atomic.Bool // the last checkpoint failed
 	marking    sync.Mutex
 
 	// mending is held while what the broker put right is recorded; mended is that, once
@@ -146,6 +152,9 @@ type pending func() (data any, err error)
 // and if it cannot be written, effect is not called. data is what the outcome
 // says beside the error. The caller has been authorised; see reach.
 func (g *Gate) do(ctx context.Context, r request, effect func(context.Context) (data any, err error)) error {
+	if err := g.blocked(); err != nil {
+		return err
+	}
 	// Policy and approval have their place here; they pass everything so far,
 	// and the intent says so.
 	rec, err := intentOf(&r)
@@ -402,5 +411,11 @@ func (g *Gate) Close(ctx context.Context) error {
 	err := g.cfg.Runtime.Close()
 	g.background.Wait()
 	_, aerr := g.cfg.Audit.Append(ctx, g.lifecycle("daemon.stopped"))
-	return errors.Join(err, aerr, g.mark(ctx))
+	err = errors.Join(err, aerr, g.mark(ctx, true))
+	if g.cfg.Checkpoints != nil {
+		if _, cerr := g.cfg.Checkpoints.Make(ctx); cerr != nil {
+			g.cfg.Log.Error("cannot sign the end of the audit log as it should be; the next start does", "error", cerr)
+		}
+	}
+	return err
 }

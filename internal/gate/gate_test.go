@@ -278,7 +278,7 @@ func TestStrangersAreDeniedAndRecorded(t *testing.T) {
 		"resize": func(p principal.Principal, ref string) error { return h.Resize(ctx, p, ref, execapi.ResizeParams{}) },
 		"verify": func(p principal.Principal, _ string) error { _, err := h.VerifyAudit(ctx, p); return err },
 		"show": func(p principal.Principal, _ string) error {
-			return h.ShowAudit(ctx, p, 0, 0, false, func([][]byte) error { return errors.New("shown") })
+			return h.ShowAudit(ctx, p, 0, 0, false, audit.Filter{}, func([][]byte) error { return errors.New("shown") })
 		},
 	}
 	for name, try := range attempts {

@@ -3,6 +3,7 @@ package gate
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/action"
@@ -24,6 +25,11 @@ const (
 // Tend ends what has lived its time and stops what runs with nothing in it, until ctx
 // ends. What it does passes the gate as principal system.
 func (g *Gate) Tend(ctx context.Context) {
+	if g.cfg.Checkpoints != nil {
+		var signing sync.WaitGroup
+		signing.Go(func() { g.tendCheckpoints(ctx) })
+		defer signing.Wait()
+	}
 	t := time.NewTicker(tick)
 	defer t.Stop()
 	old := time.NewTicker(g.oldEvery())

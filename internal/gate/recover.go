@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/action"
 	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/checkpoint"
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/principal"
@@ -43,13 +45,16 @@ func LoadMark(ctx context.Context, s *store.Store) (audit.Mark, error) {
 
 // mark notes how far the audit log is known. What lies before is not read again
 // at the next start, and a log that ends before has been cut.
-func (g *Gate) mark(ctx context.Context) error {
+//
+// ended says that nothing is written behind it until the next start.
+func (g *Gate) mark(ctx context.Context, ended bool) error {
 	g.marking.Lock()
 	defer g.marking.Unlock()
 	m, err := g.cfg.Audit.Mark()
 	if err != nil {
 		return err
 	}
+	m.Ended = ended
 	text, err := json.Marshal(m)
 	if err != nil {
 		return fmt.Errorf("cannot note how far the audit log is known: %w", err)
@@ -66,7 +71,7 @@ func (g *Gate) countIntent() {
 		return
 	}
 	g.later(func() {
-		if err := g.mark(context.Background()); err != nil {
+		if err := g.mark(context.Background(), false); err != nil {
 			g.cfg.Log.Error("cannot note how far the audit log is known", "error", err)
 		}
 	})
@@ -87,6 +92,10 @@ func (g *Gate) lifecycle(event string) audit.Record {
 func (g *Gate) Recover(ctx context.Context) error {
 	open, err := g.cfg.Audit.Unfinished()
 	if err != nil {
+		return err
+	}
+	// From here on the log may be longer than the last stop left it.
+	if err := g.mark(ctx, false); err != nil {
 		return err
 	}
 	seq, err := g.cfg.Audit.Append(ctx, g.lifecycle(daemonStart))
@@ -145,7 +154,7 @@ func (g *Gate) Recover(ctx context.Context) error {
 	if err := g.tidyShelf(ctx); err != nil {
 		return err
 	}
-	return g.mark(ctx)
+	return g.mark(ctx, false)
 }
 
 // stray takes care of a workspace that the broker has and the database does not know: a
@@ -322,14 +331,61 @@ func (g *Gate) VerifyAudit(ctx context.Context, p principal.Principal) (audit.Fi
 	if err := g.Permit(ctx, p, action.Action{Kind: action.Audit}); err != nil {
 		return audit.Finding{}, err
 	}
+	if g.cfg.Checkpoints != nil {
+		return g.cfg.Checkpoints.Verify(ctx)
+	}
 	v, err := g.cfg.Audit.Verify(ctx)
 	return v.Finding(), err
 }
 
-// ShowAudit passes on the lines of the audit log; see audit.Log.Read.
-func (g *Gate) ShowAudit(ctx context.Context, p principal.Principal, from, n int64, follow bool, emit func(lines [][]byte) error) error {
+// ShowAudit passes on the lines of the audit log that f names; see audit.Log.Read.
+func (g *Gate) ShowAudit(ctx context.Context, p principal.Principal, from, n int64, follow bool, f audit.Filter, emit func(lines [][]byte) error) error {
 	if err := g.Permit(ctx, p, action.Action{Kind: action.Audit}); err != nil {
 		return err
 	}
-	return g.cfg.Audit.Read(ctx, from, n, follow, emit)
+	if f.Empty() {
+		return g.cfg.Audit.Read(ctx, from, n, follow, emit)
+	}
+	some := func(lines [][]byte) error {
+		if lines = f.Lines(lines); len(lines) == 0 {
+			return nil
+		}
+		return emit(lines)
+	}
+	if n > 0 {
+		// The newest that are named stand anywhere: all is read, and so many kept.
+		var last [][]byte
+		head := g.cfg.Audit.Head().Seq
+		if err := g.cfg.Audit.Read(ctx, from, 0, false, func(lines [][]byte) error {
+			for _, l := range f.Lines(lines) {
+				last = append(last, bytes.Clone(l))
+			}
+			last = last[max(0, int64(len(last))-n):]
+			return nil
+		}); err != nil {
+			return err
+		}
+		if len(last) > 0 {
+			if err := emit(last); err != nil {
+				return err
+			}
+		}
+		if !follow {
+			return nil
+		}
+		from = head + 1
+	}
+	return g.cfg.Audit.Read(ctx, from, 0, follow, some)
+}
+
+// ProveAudit passes on records with their proofs; see audit.Checkpoints.Prove. It is for
+// administrators.
+func (g *Gate) ProveAudit(ctx context.Context, p principal.Principal, from, to int64, f audit.Filter, emit func([]checkpoint.Proof) error) error {
+	if err := g.Permit(ctx, p, action.Action{Kind: action.Audit}); err != nil {
+		return err
+	}
+	if g.cfg.Checkpoints == nil {
+		return errNoCheckpoints
+	}
+	return g.cfg.Checkpoints.Prove(ctx, from, to, f, emit)
 }

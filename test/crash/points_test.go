@@ -174,6 +174,13 @@ var scenarios = []scenario{
 		},
 	},
 	{
+		name: "sign the record", prepare: created, operation: func(string) []string { return []string{"audit", "checkpoint"} },
+		points: []string{
+			"daemon.checkpoint.signed", "broker.countersign.written", "broker.countersign.kept", "daemon.checkpoint.countersigned",
+			"daemon.checkpoint.written", "daemon.checkpoint.kept",
+		},
+	},
+	{
 		name: "pause", prepare: created, operation: verb("pause"),
 		points: []string{"daemon.turn.done", "broker.freeze.done", "broker.ledger.synced"},
 	},

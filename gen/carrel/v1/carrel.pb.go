@@ -3448,7 +3448,20 @@ type VerifyResponse struct {
 	Harm    string `protobuf:"bytes,6,opt,name=harm,proto3" json:"harm,omitempty"`
 	Detail  string `protobuf:"bytes,7,opt,name=detail,proto3" json:"detail,omitempty"`
 	// Hex hash of the last record.
-	Head          string `protobuf:"bytes,8,opt,name=head,proto3" json:"head,omitempty"`
+	Head string `protobuf:"bytes,8,opt,name=head,proto3" json:"head,omitempty"`
+	// The file of the first bad record, beside the log.
+	File string `protobuf:"bytes,9,opt,name=file,proto3" json:"file,omitempty"`
+	// How many checkpoints hold, and the largest records that the log's key, the broker's key
+	// and the anchor vouch for.
+	Checkpoints   int64 `protobuf:"varint,10,opt,name=checkpoints,proto3" json:"checkpoints,omitempty"`
+	Signed        int64 `protobuf:"varint,11,opt,name=signed,proto3" json:"signed,omitempty"`
+	Countersigned int64 `protobuf:"varint,12,opt,name=countersigned,proto3" json:"countersigned,omitempty"`
+	Anchored      int64 `protobuf:"varint,13,opt,name=anchored,proto3" json:"anchored,omitempty"`
+	// Public keys of who signed.
+	LogKey    string `protobuf:"bytes,14,opt,name=log_key,json=logKey,proto3" json:"log_key,omitempty"`
+	BrokerKey string `protobuf:"bytes,15,opt,name=broker_key,json=brokerKey,proto3" json:"broker_key,omitempty"`
+	// What could not be looked at.
+	Note          string `protobuf:"bytes,16,opt,name=note,proto3" json:"note,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3539,20 +3552,512 @@ func (x *VerifyResponse) GetHead() string {
 	return ""
 }
 
+func (x *VerifyResponse) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *VerifyResponse) GetCheckpoints() int64 {
+	if x != nil {
+		return x.Checkpoints
+	}
+	return 0
+}
+
+func (x *VerifyResponse) GetSigned() int64 {
+	if x != nil {
+		return x.Signed
+	}
+	return 0
+}
+
+func (x *VerifyResponse) GetCountersigned() int64 {
+	if x != nil {
+		return x.Countersigned
+	}
+	return 0
+}
+
+func (x *VerifyResponse) GetAnchored() int64 {
+	if x != nil {
+		return x.Anchored
+	}
+	return 0
+}
+
+func (x *VerifyResponse) GetLogKey() string {
+	if x != nil {
+		return x.LogKey
+	}
+	return ""
+}
+
+func (x *VerifyResponse) GetBrokerKey() string {
+	if x != nil {
+		return x.BrokerKey
+	}
+	return ""
+}
+
+func (x *VerifyResponse) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+type CheckpointRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Sign          bool                   `protobuf:"varint,1,opt,name=sign,proto3" json:"sign,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckpointRequest) Reset() {
+	*x = CheckpointRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckpointRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckpointRequest) ProtoMessage() {}
+
+func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
+func (*CheckpointRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *CheckpointRequest) GetSign() bool {
+	if x != nil {
+		return x.Sign
+	}
+	return false
+}
+
+type CheckpointResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The last records that the log's key, the broker's key and the anchor vouch for.
+	Signed        int64  `protobuf:"varint,1,opt,name=signed,proto3" json:"signed,omitempty"`
+	Countersigned int64  `protobuf:"varint,2,opt,name=countersigned,proto3" json:"countersigned,omitempty"`
+	Anchored      int64  `protobuf:"varint,3,opt,name=anchored,proto3" json:"anchored,omitempty"`
+	LogKey        string `protobuf:"bytes,4,opt,name=log_key,json=logKey,proto3" json:"log_key,omitempty"`
+	BrokerKey     string `protobuf:"bytes,5,opt,name=broker_key,json=brokerKey,proto3" json:"broker_key,omitempty"`
+	// The path of the anchor, empty if there is none, and whether it is required.
+	Anchor         string `protobuf:"bytes,6,opt,name=anchor,proto3" json:"anchor,omitempty"`
+	AnchorRequired bool   `protobuf:"varint,7,opt,name=anchor_required,json=anchorRequired,proto3" json:"anchor_required,omitempty"`
+	// Why the last checkpoint could not be made, and why the anchor lacks it.
+	Error         string `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`
+	AnchorError   string `protobuf:"bytes,9,opt,name=anchor_error,json=anchorError,proto3" json:"anchor_error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckpointResponse) Reset() {
+	*x = CheckpointResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckpointResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckpointResponse) ProtoMessage() {}
+
+func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckpointResponse.ProtoReflect.Descriptor instead.
+func (*CheckpointResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *CheckpointResponse) GetSigned() int64 {
+	if x != nil {
+		return x.Signed
+	}
+	return 0
+}
+
+func (x *CheckpointResponse) GetCountersigned() int64 {
+	if x != nil {
+		return x.Countersigned
+	}
+	return 0
+}
+
+func (x *CheckpointResponse) GetAnchored() int64 {
+	if x != nil {
+		return x.Anchored
+	}
+	return 0
+}
+
+func (x *CheckpointResponse) GetLogKey() string {
+	if x != nil {
+		return x.LogKey
+	}
+	return ""
+}
+
+func (x *CheckpointResponse) GetBrokerKey() string {
+	if x != nil {
+		return x.BrokerKey
+	}
+	return ""
+}
+
+func (x *CheckpointResponse) GetAnchor() string {
+	if x != nil {
+		return x.Anchor
+	}
+	return ""
+}
+
+func (x *CheckpointResponse) GetAnchorRequired() bool {
+	if x != nil {
+		return x.AnchorRequired
+	}
+	return false
+}
+
+func (x *CheckpointResponse) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *CheckpointResponse) GetAnchorError() string {
+	if x != nil {
+		return x.AnchorError
+	}
+	return ""
+}
+
+// Filter names records; what is empty is not looked at.
+type Filter struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Principal string                 `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
+	// SAFE, CONFIRM or BLOCK.
+	Level      string `protobuf:"bytes,3,opt,name=level,proto3" json:"level,omitempty"`
+	Capability string `protobuf:"bytes,4,opt,name=capability,proto3" json:"capability,omitempty"`
+	Trace      string `protobuf:"bytes,5,opt,name=trace,proto3" json:"trace,omitempty"`
+	Type       string `protobuf:"bytes,6,opt,name=type,proto3" json:"type,omitempty"`
+	// Unix nanoseconds: from since on, and before until.
+	Since         int64 `protobuf:"varint,7,opt,name=since,proto3" json:"since,omitempty"`
+	Until         int64 `protobuf:"varint,8,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Filter) Reset() {
+	*x = Filter{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Filter) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Filter) ProtoMessage() {}
+
+func (x *Filter) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Filter.ProtoReflect.Descriptor instead.
+func (*Filter) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *Filter) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *Filter) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *Filter) GetLevel() string {
+	if x != nil {
+		return x.Level
+	}
+	return ""
+}
+
+func (x *Filter) GetCapability() string {
+	if x != nil {
+		return x.Capability
+	}
+	return ""
+}
+
+func (x *Filter) GetTrace() string {
+	if x != nil {
+		return x.Trace
+	}
+	return ""
+}
+
+func (x *Filter) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *Filter) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+func (x *Filter) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
+type ProveRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The first and the last sequence number wanted; 0 is all.
+	FromSeq       int64   `protobuf:"varint,1,opt,name=from_seq,json=fromSeq,proto3" json:"from_seq,omitempty"`
+	ToSeq         int64   `protobuf:"varint,2,opt,name=to_seq,json=toSeq,proto3" json:"to_seq,omitempty"`
+	Filter        *Filter `protobuf:"bytes,3,opt,name=filter,proto3" json:"filter,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProveRequest) Reset() {
+	*x = ProveRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProveRequest) ProtoMessage() {}
+
+func (x *ProveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProveRequest.ProtoReflect.Descriptor instead.
+func (*ProveRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *ProveRequest) GetFromSeq() int64 {
+	if x != nil {
+		return x.FromSeq
+	}
+	return 0
+}
+
+func (x *ProveRequest) GetToSeq() int64 {
+	if x != nil {
+		return x.ToSeq
+	}
+	return 0
+}
+
+func (x *ProveRequest) GetFilter() *Filter {
+	if x != nil {
+		return x.Filter
+	}
+	return nil
+}
+
+type ProveResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the first message: the signed checkpoint that all are proved by.
+	Note          []byte    `protobuf:"bytes,1,opt,name=note,proto3" json:"note,omitempty"`
+	Records       []*Proven `protobuf:"bytes,2,rep,name=records,proto3" json:"records,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProveResponse) Reset() {
+	*x = ProveResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProveResponse) ProtoMessage() {}
+
+func (x *ProveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProveResponse.ProtoReflect.Descriptor instead.
+func (*ProveResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *ProveResponse) GetNote() []byte {
+	if x != nil {
+		return x.Note
+	}
+	return nil
+}
+
+func (x *ProveResponse) GetRecords() []*Proven {
+	if x != nil {
+		return x.Records
+	}
+	return nil
+}
+
+type Proven struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The exact line, newline left out.
+	Line []byte `protobuf:"bytes,1,opt,name=line,proto3" json:"line,omitempty"`
+	// Counts from 0.
+	Index int64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// The inclusion proof of RFC 6962.
+	Hashes        [][]byte `protobuf:"bytes,3,rep,name=hashes,proto3" json:"hashes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Proven) Reset() {
+	*x = Proven{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Proven) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Proven) ProtoMessage() {}
+
+func (x *Proven) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Proven.ProtoReflect.Descriptor instead.
+func (*Proven) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *Proven) GetLine() []byte {
+	if x != nil {
+		return x.Line
+	}
+	return nil
+}
+
+func (x *Proven) GetIndex() int64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *Proven) GetHashes() [][]byte {
+	if x != nil {
+		return x.Hashes
+	}
+	return nil
+}
+
 type ShowRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The first sequence number wanted; 0 is the beginning.
 	FromSeq int64 `protobuf:"varint,1,opt,name=from_seq,json=fromSeq,proto3" json:"from_seq,omitempty"`
 	// At most this many of the newest; 0 is all.
-	Last          int64 `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`
-	Follow        bool  `protobuf:"varint,3,opt,name=follow,proto3" json:"follow,omitempty"`
+	Last          int64   `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`
+	Follow        bool    `protobuf:"varint,3,opt,name=follow,proto3" json:"follow,omitempty"`
+	Filter        *Filter `protobuf:"bytes,4,opt,name=filter,proto3" json:"filter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ShowRequest) Reset() {
 	*x = ShowRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3564,7 +4069,7 @@ func (x *ShowRequest) String() string {
 func (*ShowRequest) ProtoMessage() {}
 
 func (x *ShowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3577,7 +4082,7 @@ func (x *ShowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowRequest.ProtoReflect.Descriptor instead.
 func (*ShowRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{51}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ShowRequest) GetFromSeq() int64 {
@@ -3601,6 +4106,13 @@ func (x *ShowRequest) GetFollow() bool {
 	return false
 }
 
+func (x *ShowRequest) GetFilter() *Filter {
+	if x != nil {
+		return x.Filter
+	}
+	return nil
+}
+
 type ShowResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Lines as they stand in the log, newlines left out.
@@ -3611,7 +4123,7 @@ type ShowResponse struct {
 
 func (x *ShowResponse) Reset() {
 	*x = ShowResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3623,7 +4135,7 @@ func (x *ShowResponse) String() string {
 func (*ShowResponse) ProtoMessage() {}
 
 func (x *ShowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3636,7 +4148,7 @@ func (x *ShowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowResponse.ProtoReflect.Descriptor instead.
 func (*ShowResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{52}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ShowResponse) GetLines() [][]byte {
@@ -3654,7 +4166,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3666,7 +4178,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3679,7 +4191,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{53}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{59}
 }
 
 type VersionResponse struct {
@@ -3697,7 +4209,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3709,7 +4221,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3722,7 +4234,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{54}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -3794,7 +4306,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3806,7 +4318,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3819,7 +4331,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{55}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Token) GetId() string {
@@ -3954,7 +4466,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3966,7 +4478,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3979,7 +4491,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{56}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *CreateTokenRequest) GetName() string {
@@ -4052,7 +4564,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4064,7 +4576,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4077,7 +4589,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{57}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *CreateTokenResponse) GetToken() *Token {
@@ -4116,7 +4628,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4128,7 +4640,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4141,7 +4653,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{58}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{64}
 }
 
 type ListTokensResponse struct {
@@ -4153,7 +4665,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4165,7 +4677,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4178,7 +4690,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{59}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ListTokensResponse) GetTokens() []*Token {
@@ -4197,7 +4709,7 @@ type GetTokenRequest struct {
 
 func (x *GetTokenRequest) Reset() {
 	*x = GetTokenRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4209,7 +4721,7 @@ func (x *GetTokenRequest) String() string {
 func (*GetTokenRequest) ProtoMessage() {}
 
 func (x *GetTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4222,7 +4734,7 @@ func (x *GetTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTokenRequest.ProtoReflect.Descriptor instead.
 func (*GetTokenRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{60}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *GetTokenRequest) GetId() string {
@@ -4241,7 +4753,7 @@ type GetTokenResponse struct {
 
 func (x *GetTokenResponse) Reset() {
 	*x = GetTokenResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4253,7 +4765,7 @@ func (x *GetTokenResponse) String() string {
 func (*GetTokenResponse) ProtoMessage() {}
 
 func (x *GetTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4266,7 +4778,7 @@ func (x *GetTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTokenResponse.ProtoReflect.Descriptor instead.
 func (*GetTokenResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{61}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *GetTokenResponse) GetToken() *Token {
@@ -4285,7 +4797,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4297,7 +4809,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4310,7 +4822,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{62}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -4330,7 +4842,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4342,7 +4854,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4355,7 +4867,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{63}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *RevokeTokenResponse) GetRevoked() []string {
@@ -4373,7 +4885,7 @@ type WhoAmIRequest struct {
 
 func (x *WhoAmIRequest) Reset() {
 	*x = WhoAmIRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4385,7 +4897,7 @@ func (x *WhoAmIRequest) String() string {
 func (*WhoAmIRequest) ProtoMessage() {}
 
 func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4398,7 +4910,7 @@ func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIRequest.ProtoReflect.Descriptor instead.
 func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{64}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{70}
 }
 
 type WhoAmIResponse struct {
@@ -4419,7 +4931,7 @@ type WhoAmIResponse struct {
 
 func (x *WhoAmIResponse) Reset() {
 	*x = WhoAmIResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4431,7 +4943,7 @@ func (x *WhoAmIResponse) String() string {
 func (*WhoAmIResponse) ProtoMessage() {}
 
 func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4444,7 +4956,7 @@ func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIResponse.ProtoReflect.Descriptor instead.
 func (*WhoAmIResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{65}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *WhoAmIResponse) GetPrincipal() string {
@@ -4511,7 +5023,7 @@ type Archive struct {
 
 func (x *Archive) Reset() {
 	*x = Archive{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4523,7 +5035,7 @@ func (x *Archive) String() string {
 func (*Archive) ProtoMessage() {}
 
 func (x *Archive) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4536,7 +5048,7 @@ func (x *Archive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Archive.ProtoReflect.Descriptor instead.
 func (*Archive) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{66}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *Archive) GetId() string {
@@ -4627,7 +5139,7 @@ type ArchiveProgress struct {
 
 func (x *ArchiveProgress) Reset() {
 	*x = ArchiveProgress{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4639,7 +5151,7 @@ func (x *ArchiveProgress) String() string {
 func (*ArchiveProgress) ProtoMessage() {}
 
 func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4652,7 +5164,7 @@ func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveProgress.ProtoReflect.Descriptor instead.
 func (*ArchiveProgress) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{67}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ArchiveProgress) GetEntries() int64 {
@@ -4685,7 +5197,7 @@ type CreateArchiveRequest struct {
 
 func (x *CreateArchiveRequest) Reset() {
 	*x = CreateArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4697,7 +5209,7 @@ func (x *CreateArchiveRequest) String() string {
 func (*CreateArchiveRequest) ProtoMessage() {}
 
 func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4710,7 +5222,7 @@ func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveRequest.ProtoReflect.Descriptor instead.
 func (*CreateArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{68}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *CreateArchiveRequest) GetWorkspace() string {
@@ -4762,7 +5274,7 @@ type CreateArchiveResponse struct {
 
 func (x *CreateArchiveResponse) Reset() {
 	*x = CreateArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4774,7 +5286,7 @@ func (x *CreateArchiveResponse) String() string {
 func (*CreateArchiveResponse) ProtoMessage() {}
 
 func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4787,7 +5299,7 @@ func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveResponse.ProtoReflect.Descriptor instead.
 func (*CreateArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{69}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *CreateArchiveResponse) GetKind() isCreateArchiveResponse_Kind {
@@ -4864,7 +5376,7 @@ type RestoreStart struct {
 
 func (x *RestoreStart) Reset() {
 	*x = RestoreStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4876,7 +5388,7 @@ func (x *RestoreStart) String() string {
 func (*RestoreStart) ProtoMessage() {}
 
 func (x *RestoreStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4889,7 +5401,7 @@ func (x *RestoreStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreStart.ProtoReflect.Descriptor instead.
 func (*RestoreStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{70}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *RestoreStart) GetFrom() string {
@@ -4954,7 +5466,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4966,7 +5478,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4979,7 +5491,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{71}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *RestoreRequest) GetKind() isRestoreRequest_Kind {
@@ -5036,7 +5548,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5048,7 +5560,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5061,7 +5573,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{72}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *RestoreResponse) GetKind() isRestoreResponse_Kind {
@@ -5113,7 +5625,7 @@ type ListArchivesRequest struct {
 
 func (x *ListArchivesRequest) Reset() {
 	*x = ListArchivesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5125,7 +5637,7 @@ func (x *ListArchivesRequest) String() string {
 func (*ListArchivesRequest) ProtoMessage() {}
 
 func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5138,7 +5650,7 @@ func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesRequest.ProtoReflect.Descriptor instead.
 func (*ListArchivesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{73}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{79}
 }
 
 type ListArchivesResponse struct {
@@ -5150,7 +5662,7 @@ type ListArchivesResponse struct {
 
 func (x *ListArchivesResponse) Reset() {
 	*x = ListArchivesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5162,7 +5674,7 @@ func (x *ListArchivesResponse) String() string {
 func (*ListArchivesResponse) ProtoMessage() {}
 
 func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5175,7 +5687,7 @@ func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesResponse.ProtoReflect.Descriptor instead.
 func (*ListArchivesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{74}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *ListArchivesResponse) GetArchives() []*Archive {
@@ -5194,7 +5706,7 @@ type ReadArchiveRequest struct {
 
 func (x *ReadArchiveRequest) Reset() {
 	*x = ReadArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5206,7 +5718,7 @@ func (x *ReadArchiveRequest) String() string {
 func (*ReadArchiveRequest) ProtoMessage() {}
 
 func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5219,7 +5731,7 @@ func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveRequest.ProtoReflect.Descriptor instead.
 func (*ReadArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{75}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *ReadArchiveRequest) GetArchive() string {
@@ -5242,7 +5754,7 @@ type ReadArchiveResponse struct {
 
 func (x *ReadArchiveResponse) Reset() {
 	*x = ReadArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5254,7 +5766,7 @@ func (x *ReadArchiveResponse) String() string {
 func (*ReadArchiveResponse) ProtoMessage() {}
 
 func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5267,7 +5779,7 @@ func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveResponse.ProtoReflect.Descriptor instead.
 func (*ReadArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{76}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *ReadArchiveResponse) GetKind() isReadArchiveResponse_Kind {
@@ -5320,7 +5832,7 @@ type RemoveArchiveRequest struct {
 
 func (x *RemoveArchiveRequest) Reset() {
 	*x = RemoveArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5332,7 +5844,7 @@ func (x *RemoveArchiveRequest) String() string {
 func (*RemoveArchiveRequest) ProtoMessage() {}
 
 func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5345,7 +5857,7 @@ func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{77}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *RemoveArchiveRequest) GetArchive() string {
@@ -5363,7 +5875,7 @@ type RemoveArchiveResponse struct {
 
 func (x *RemoveArchiveResponse) Reset() {
 	*x = RemoveArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5375,7 +5887,7 @@ func (x *RemoveArchiveResponse) String() string {
 func (*RemoveArchiveResponse) ProtoMessage() {}
 
 func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5388,7 +5900,7 @@ func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{78}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{84}
 }
 
 var File_carrel_v1_carrel_proto protoreflect.FileDescriptor
@@ -5662,7 +6174,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06signal\x18\x03 \x01(\x05R\x06signal\x12\x19\n" +
 	"\bgrace_ms\x18\x04 \x01(\x03R\agraceMs\"\x10\n" +
 	"\x0eSignalResponse\"\x0f\n" +
-	"\rVerifyRequest\"\xc4\x01\n" +
+	"\rVerifyRequest\"\xa0\x03\n" +
 	"\x0eVerifyResponse\x12\x0e\n" +
 	"\x02ok\x18\x01 \x01(\bR\x02ok\x12\x18\n" +
 	"\arecords\x18\x02 \x01(\x03R\arecords\x12\x14\n" +
@@ -5671,11 +6183,57 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\bbad_line\x18\x05 \x01(\x03R\abadLine\x12\x12\n" +
 	"\x04harm\x18\x06 \x01(\tR\x04harm\x12\x16\n" +
 	"\x06detail\x18\a \x01(\tR\x06detail\x12\x12\n" +
-	"\x04head\x18\b \x01(\tR\x04head\"T\n" +
+	"\x04head\x18\b \x01(\tR\x04head\x12\x12\n" +
+	"\x04file\x18\t \x01(\tR\x04file\x12 \n" +
+	"\vcheckpoints\x18\n" +
+	" \x01(\x03R\vcheckpoints\x12\x16\n" +
+	"\x06signed\x18\v \x01(\x03R\x06signed\x12$\n" +
+	"\rcountersigned\x18\f \x01(\x03R\rcountersigned\x12\x1a\n" +
+	"\banchored\x18\r \x01(\x03R\banchored\x12\x17\n" +
+	"\alog_key\x18\x0e \x01(\tR\x06logKey\x12\x1d\n" +
+	"\n" +
+	"broker_key\x18\x0f \x01(\tR\tbrokerKey\x12\x12\n" +
+	"\x04note\x18\x10 \x01(\tR\x04note\"'\n" +
+	"\x11CheckpointRequest\x12\x12\n" +
+	"\x04sign\x18\x01 \x01(\bR\x04sign\"\xa0\x02\n" +
+	"\x12CheckpointResponse\x12\x16\n" +
+	"\x06signed\x18\x01 \x01(\x03R\x06signed\x12$\n" +
+	"\rcountersigned\x18\x02 \x01(\x03R\rcountersigned\x12\x1a\n" +
+	"\banchored\x18\x03 \x01(\x03R\banchored\x12\x17\n" +
+	"\alog_key\x18\x04 \x01(\tR\x06logKey\x12\x1d\n" +
+	"\n" +
+	"broker_key\x18\x05 \x01(\tR\tbrokerKey\x12\x16\n" +
+	"\x06anchor\x18\x06 \x01(\tR\x06anchor\x12'\n" +
+	"\x0fanchor_required\x18\a \x01(\bR\x0eanchorRequired\x12\x14\n" +
+	"\x05error\x18\b \x01(\tR\x05error\x12!\n" +
+	"\fanchor_error\x18\t \x01(\tR\vanchorError\"\xd0\x01\n" +
+	"\x06Filter\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x1c\n" +
+	"\tprincipal\x18\x02 \x01(\tR\tprincipal\x12\x14\n" +
+	"\x05level\x18\x03 \x01(\tR\x05level\x12\x1e\n" +
+	"\n" +
+	"capability\x18\x04 \x01(\tR\n" +
+	"capability\x12\x14\n" +
+	"\x05trace\x18\x05 \x01(\tR\x05trace\x12\x12\n" +
+	"\x04type\x18\x06 \x01(\tR\x04type\x12\x14\n" +
+	"\x05since\x18\a \x01(\x03R\x05since\x12\x14\n" +
+	"\x05until\x18\b \x01(\x03R\x05until\"k\n" +
+	"\fProveRequest\x12\x19\n" +
+	"\bfrom_seq\x18\x01 \x01(\x03R\afromSeq\x12\x15\n" +
+	"\x06to_seq\x18\x02 \x01(\x03R\x05toSeq\x12)\n" +
+	"\x06filter\x18\x03 \x01(\v2\x11.carrel.v1.FilterR\x06filter\"P\n" +
+	"\rProveResponse\x12\x12\n" +
+	"\x04note\x18\x01 \x01(\fR\x04note\x12+\n" +
+	"\arecords\x18\x02 \x03(\v2\x11.carrel.v1.ProvenR\arecords\"J\n" +
+	"\x06Proven\x12\x12\n" +
+	"\x04line\x18\x01 \x01(\fR\x04line\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\x03R\x05index\x12\x16\n" +
+	"\x06hashes\x18\x03 \x03(\fR\x06hashes\"\x7f\n" +
 	"\vShowRequest\x12\x19\n" +
 	"\bfrom_seq\x18\x01 \x01(\x03R\afromSeq\x12\x12\n" +
 	"\x04last\x18\x02 \x01(\x03R\x04last\x12\x16\n" +
-	"\x06follow\x18\x03 \x01(\bR\x06follow\"$\n" +
+	"\x06follow\x18\x03 \x01(\bR\x06follow\x12)\n" +
+	"\x06filter\x18\x04 \x01(\v2\x11.carrel.v1.FilterR\x06filter\"$\n" +
 	"\fShowResponse\x12\x14\n" +
 	"\x05lines\x18\x01 \x03(\fR\x05lines\"\x10\n" +
 	"\x0eVersionRequest\"\x8f\x01\n" +
@@ -5821,10 +6379,13 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\aRestore\x12\x19.carrel.v1.RestoreRequest\x1a\x1a.carrel.v1.RestoreResponse(\x010\x01\x12O\n" +
 	"\fListArchives\x12\x1e.carrel.v1.ListArchivesRequest\x1a\x1f.carrel.v1.ListArchivesResponse\x12N\n" +
 	"\vReadArchive\x12\x1d.carrel.v1.ReadArchiveRequest\x1a\x1e.carrel.v1.ReadArchiveResponse0\x01\x12R\n" +
-	"\rRemoveArchive\x12\x1f.carrel.v1.RemoveArchiveRequest\x1a .carrel.v1.RemoveArchiveResponse2\x88\x01\n" +
+	"\rRemoveArchive\x12\x1f.carrel.v1.RemoveArchiveRequest\x1a .carrel.v1.RemoveArchiveResponse2\x91\x02\n" +
 	"\fAuditService\x12=\n" +
 	"\x06Verify\x12\x18.carrel.v1.VerifyRequest\x1a\x19.carrel.v1.VerifyResponse\x129\n" +
-	"\x04Show\x12\x16.carrel.v1.ShowRequest\x1a\x17.carrel.v1.ShowResponse0\x012\xf9\x02\n" +
+	"\x04Show\x12\x16.carrel.v1.ShowRequest\x1a\x17.carrel.v1.ShowResponse0\x01\x12I\n" +
+	"\n" +
+	"Checkpoint\x12\x1c.carrel.v1.CheckpointRequest\x1a\x1d.carrel.v1.CheckpointResponse\x12<\n" +
+	"\x05Prove\x12\x17.carrel.v1.ProveRequest\x1a\x18.carrel.v1.ProveResponse0\x012\xf9\x02\n" +
 	"\fTokenService\x12L\n" +
 	"\vCreateToken\x12\x1d.carrel.v1.CreateTokenRequest\x1a\x1e.carrel.v1.CreateTokenResponse\x12I\n" +
 	"\n" +
@@ -5848,7 +6409,7 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 80)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 86)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),                // 0: carrel.v1.Limits
 	(*Control)(nil),               // 1: carrel.v1.Control
@@ -5901,35 +6462,41 @@ var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*SignalResponse)(nil),        // 48: carrel.v1.SignalResponse
 	(*VerifyRequest)(nil),         // 49: carrel.v1.VerifyRequest
 	(*VerifyResponse)(nil),        // 50: carrel.v1.VerifyResponse
-	(*ShowRequest)(nil),           // 51: carrel.v1.ShowRequest
-	(*ShowResponse)(nil),          // 52: carrel.v1.ShowResponse
-	(*VersionRequest)(nil),        // 53: carrel.v1.VersionRequest
-	(*VersionResponse)(nil),       // 54: carrel.v1.VersionResponse
-	(*Token)(nil),                 // 55: carrel.v1.Token
-	(*CreateTokenRequest)(nil),    // 56: carrel.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),   // 57: carrel.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),     // 58: carrel.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),    // 59: carrel.v1.ListTokensResponse
-	(*GetTokenRequest)(nil),       // 60: carrel.v1.GetTokenRequest
-	(*GetTokenResponse)(nil),      // 61: carrel.v1.GetTokenResponse
-	(*RevokeTokenRequest)(nil),    // 62: carrel.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),   // 63: carrel.v1.RevokeTokenResponse
-	(*WhoAmIRequest)(nil),         // 64: carrel.v1.WhoAmIRequest
-	(*WhoAmIResponse)(nil),        // 65: carrel.v1.WhoAmIResponse
-	(*Archive)(nil),               // 66: carrel.v1.Archive
-	(*ArchiveProgress)(nil),       // 67: carrel.v1.ArchiveProgress
-	(*CreateArchiveRequest)(nil),  // 68: carrel.v1.CreateArchiveRequest
-	(*CreateArchiveResponse)(nil), // 69: carrel.v1.CreateArchiveResponse
-	(*RestoreStart)(nil),          // 70: carrel.v1.RestoreStart
-	(*RestoreRequest)(nil),        // 71: carrel.v1.RestoreRequest
-	(*RestoreResponse)(nil),       // 72: carrel.v1.RestoreResponse
-	(*ListArchivesRequest)(nil),   // 73: carrel.v1.ListArchivesRequest
-	(*ListArchivesResponse)(nil),  // 74: carrel.v1.ListArchivesResponse
-	(*ReadArchiveRequest)(nil),    // 75: carrel.v1.ReadArchiveRequest
-	(*ReadArchiveResponse)(nil),   // 76: carrel.v1.ReadArchiveResponse
-	(*RemoveArchiveRequest)(nil),  // 77: carrel.v1.RemoveArchiveRequest
-	(*RemoveArchiveResponse)(nil), // 78: carrel.v1.RemoveArchiveResponse
-	nil,                           // 79: carrel.v1.Command.EnvEntry
+	(*CheckpointRequest)(nil),     // 51: carrel.v1.CheckpointRequest
+	(*CheckpointResponse)(nil),    // 52: carrel.v1.CheckpointResponse
+	(*Filter)(nil),                // 53: carrel.v1.Filter
+	(*ProveRequest)(nil),          // 54: carrel.v1.ProveRequest
+	(*ProveResponse)(nil),         // 55: carrel.v1.ProveResponse
+	(*Proven)(nil),                // 56: carrel.v1.Proven
+	(*ShowRequest)(nil),           // 57: carrel.v1.ShowRequest
+	(*ShowResponse)(nil),          // 58: carrel.v1.ShowResponse
+	(*VersionRequest)(nil),        // 59: carrel.v1.VersionRequest
+	(*VersionResponse)(nil),       // 60: carrel.v1.VersionResponse
+	(*Token)(nil),                 // 61: carrel.v1.Token
+	(*CreateTokenRequest)(nil),    // 62: carrel.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),   // 63: carrel.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),     // 64: carrel.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),    // 65: carrel.v1.ListTokensResponse
+	(*GetTokenRequest)(nil),       // 66: carrel.v1.GetTokenRequest
+	(*GetTokenResponse)(nil),      // 67: carrel.v1.GetTokenResponse
+	(*RevokeTokenRequest)(nil),    // 68: carrel.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),   // 69: carrel.v1.RevokeTokenResponse
+	(*WhoAmIRequest)(nil),         // 70: carrel.v1.WhoAmIRequest
+	(*WhoAmIResponse)(nil),        // 71: carrel.v1.WhoAmIResponse
+	(*Archive)(nil),               // 72: carrel.v1.Archive
+	(*ArchiveProgress)(nil),       // 73: carrel.v1.ArchiveProgress
+	(*CreateArchiveRequest)(nil),  // 74: carrel.v1.CreateArchiveRequest
+	(*CreateArchiveResponse)(nil), // 75: carrel.v1.CreateArchiveResponse
+	(*RestoreStart)(nil),          // 76: carrel.v1.RestoreStart
+	(*RestoreRequest)(nil),        // 77: carrel.v1.RestoreRequest
+	(*RestoreResponse)(nil),       // 78: carrel.v1.RestoreResponse
+	(*ListArchivesRequest)(nil),   // 79: carrel.v1.ListArchivesRequest
+	(*ListArchivesResponse)(nil),  // 80: carrel.v1.ListArchivesResponse
+	(*ReadArchiveRequest)(nil),    // 81: carrel.v1.ReadArchiveRequest
+	(*ReadArchiveResponse)(nil),   // 82: carrel.v1.ReadArchiveResponse
+	(*RemoveArchiveRequest)(nil),  // 83: carrel.v1.RemoveArchiveRequest
+	(*RemoveArchiveResponse)(nil), // 84: carrel.v1.RemoveArchiveResponse
+	nil,                           // 85: carrel.v1.Command.EnvEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,  // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
@@ -5950,7 +6517,7 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	24, // 15: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
 	27, // 16: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
 	3,  // 17: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	79, // 18: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	85, // 18: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
 	32, // 19: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
 	33, // 20: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
 	32, // 21: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
@@ -5963,86 +6530,93 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	33, // 28: carrel.v1.CommandInfo.status:type_name -> carrel.v1.Status
 	42, // 29: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
 	33, // 30: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
-	55, // 31: carrel.v1.CreateTokenResponse.token:type_name -> carrel.v1.Token
-	55, // 32: carrel.v1.ListTokensResponse.tokens:type_name -> carrel.v1.Token
-	55, // 33: carrel.v1.GetTokenResponse.token:type_name -> carrel.v1.Token
-	55, // 34: carrel.v1.WhoAmIResponse.token:type_name -> carrel.v1.Token
-	0,  // 35: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
-	67, // 36: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	66, // 37: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
-	0,  // 38: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
-	70, // 39: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
-	67, // 40: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	3,  // 41: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
-	66, // 42: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
-	66, // 43: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
-	4,  // 44: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	6,  // 45: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	8,  // 46: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	14, // 47: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	16, // 48: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	30, // 49: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	17, // 50: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	19, // 51: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	21, // 52: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	23, // 53: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	26, // 54: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	34, // 55: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	38, // 56: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	40, // 57: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	43, // 58: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	45, // 59: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	47, // 60: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	68, // 61: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	71, // 62: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	73, // 63: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	75, // 64: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	77, // 65: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	49, // 66: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	51, // 67: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	56, // 68: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
-	58, // 69: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
-	60, // 70: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
-	62, // 71: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
-	64, // 72: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
-	53, // 73: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	11, // 74: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
-	5,  // 75: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	7,  // 76: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	9,  // 77: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	15, // 78: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	29, // 79: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	31, // 80: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	18, // 81: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	20, // 82: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	22, // 83: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	25, // 84: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	28, // 85: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	35, // 86: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	39, // 87: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	41, // 88: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	44, // 89: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	46, // 90: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	48, // 91: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	69, // 92: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	72, // 93: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	74, // 94: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	76, // 95: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	78, // 96: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	50, // 97: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	52, // 98: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	57, // 99: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
-	59, // 100: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
-	61, // 101: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
-	63, // 102: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
-	65, // 103: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
-	54, // 104: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	12, // 105: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
-	75, // [75:106] is the sub-list for method output_type
-	44, // [44:75] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	53, // 31: carrel.v1.ProveRequest.filter:type_name -> carrel.v1.Filter
+	56, // 32: carrel.v1.ProveResponse.records:type_name -> carrel.v1.Proven
+	53, // 33: carrel.v1.ShowRequest.filter:type_name -> carrel.v1.Filter
+	61, // 34: carrel.v1.CreateTokenResponse.token:type_name -> carrel.v1.Token
+	61, // 35: carrel.v1.ListTokensResponse.tokens:type_name -> carrel.v1.Token
+	61, // 36: carrel.v1.GetTokenResponse.token:type_name -> carrel.v1.Token
+	61, // 37: carrel.v1.WhoAmIResponse.token:type_name -> carrel.v1.Token
+	0,  // 38: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
+	73, // 39: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	72, // 40: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
+	0,  // 41: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
+	76, // 42: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
+	73, // 43: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	3,  // 44: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
+	72, // 45: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
+	72, // 46: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
+	4,  // 47: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	6,  // 48: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	8,  // 49: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	14, // 50: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	16, // 51: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	30, // 52: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	17, // 53: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	19, // 54: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	21, // 55: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	23, // 56: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	26, // 57: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	34, // 58: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	38, // 59: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	40, // 60: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	43, // 61: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	45, // 62: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	47, // 63: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	74, // 64: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	77, // 65: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	79, // 66: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	81, // 67: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	83, // 68: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	49, // 69: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	57, // 70: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	51, // 71: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
+	54, // 72: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
+	62, // 73: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
+	64, // 74: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
+	66, // 75: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
+	68, // 76: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
+	70, // 77: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
+	59, // 78: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	11, // 79: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
+	5,  // 80: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	7,  // 81: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	9,  // 82: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	15, // 83: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	29, // 84: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	31, // 85: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	18, // 86: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	20, // 87: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	22, // 88: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	25, // 89: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	28, // 90: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	35, // 91: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	39, // 92: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	41, // 93: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	44, // 94: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	46, // 95: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	48, // 96: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	75, // 97: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	78, // 98: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	80, // 99: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	82, // 100: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	84, // 101: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	50, // 102: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	58, // 103: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	52, // 104: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
+	55, // 105: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
+	63, // 106: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
+	65, // 107: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
+	67, // 108: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
+	69, // 109: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
+	71, // 110: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
+	60, // 111: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	12, // 112: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
+	80, // [80:113] is the sub-list for method output_type
+	47, // [47:80] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -6063,20 +6637,20 @@ func file_carrel_v1_carrel_proto_init() {
 		(*StreamResponse_Stderr)(nil),
 		(*StreamResponse_Exited)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[69].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[75].OneofWrappers = []any{
 		(*CreateArchiveResponse_Progress)(nil),
 		(*CreateArchiveResponse_Data)(nil),
 		(*CreateArchiveResponse_Archive)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[71].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[77].OneofWrappers = []any{
 		(*RestoreRequest_Start)(nil),
 		(*RestoreRequest_Data)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[72].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[78].OneofWrappers = []any{
 		(*RestoreResponse_Progress)(nil),
 		(*RestoreResponse_Workspace)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[76].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[82].OneofWrappers = []any{
 		(*ReadArchiveResponse_Data)(nil),
 		(*ReadArchiveResponse_Archive)(nil),
 	}
@@ -6086,7 +6660,7 @@ func file_carrel_v1_carrel_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   80,
+			NumMessages:   86,
 			NumExtensions: 0,
 			NumServices:   6,
 		},

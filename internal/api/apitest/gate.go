@@ -18,6 +18,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/api"
+	"github.com/carrel-dev/carrel/internal/checkpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/principal"
@@ -43,6 +44,9 @@ type Gate struct {
 
 	// Verdict is what VerifyAudit answers.
 	Verdict api.AuditVerdict
+	// AuditState is what Checkpoint answers, and Proofs what ProveAudit has.
+	AuditState api.AuditState
+	Proofs     []checkpoint.Proof
 }
 
 type desk struct {
@@ -391,8 +395,28 @@ func (g *Gate) VerifyAudit(_ context.Context, p principal.Principal) (api.AuditV
 	return v, nil
 }
 
+// Checkpoint implements api.Gate.
+func (g *Gate) Checkpoint(_ context.Context, p principal.Principal, _ bool) (api.AuditState, error) {
+	return g.AuditState, administer(p)
+}
+
+// ProveAudit implements api.Gate with Proofs.
+func (g *Gate) ProveAudit(_ context.Context, p principal.Principal, from, to int64, f api.AuditFilter, emit func([]checkpoint.Proof) error) error {
+	if err := administer(p); err != nil {
+		return err
+	}
+	for _, one := range g.Proofs {
+		if seq := one.Index + 1; seq >= from && (to == 0 || seq <= to) && f.Match(one.Line) {
+			if err := emit([]checkpoint.Proof{one}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // ShowAudit implements api.Gate.
-func (g *Gate) ShowAudit(ctx context.Context, p principal.Principal, from, n int64, follow bool, emit func([][]byte) error) error {
+func (g *Gate) ShowAudit(ctx context.Context, p principal.Principal, from, n int64, follow bool, f api.AuditFilter, emit func([][]byte) error) error {
 	if err := administer(p); err != nil {
 		return err
 	}
@@ -407,11 +431,11 @@ func (g *Gate) ShowAudit(ctx context.Context, p principal.Principal, from, n int
 		lines := g.audit[min(next, len(g.audit)):]
 		changed := g.wait()
 		g.mu.Unlock()
-		if len(lines) > 0 {
-			if err := emit(lines); err != nil {
+		next += len(lines)
+		if some := f.Lines(lines); len(some) > 0 {
+			if err := emit(some); err != nil {
 				return err
 			}
-			next += len(lines)
 		}
 		if !follow {
 			return nil

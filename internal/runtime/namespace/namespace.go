@@ -51,6 +51,8 @@ type Config struct {
 	// OnBroker is called, in a goroutine of its own, when another broker answers than
 	// before. Optional.
 	OnBroker func()
+	// KeepBroker: Close leaves the connection to the broker, for CloseBroker. Optional.
+	KeepBroker bool
 }
 
 // Runtime is the backend. Its methods may be called from any goroutine.
@@ -405,8 +407,16 @@ func (r *Runtime) Close() error {
 		default: // still opening: open sees that we are closed
 		}
 	}
-	r.broker.Close()
+	if !r.cfg.KeepBroker {
+		r.broker.Close()
+	}
 	r.lost.Wait()
+	return nil
+}
+
+// CloseBroker lets go of the broker where Close does not.
+func (r *Runtime) CloseBroker() error {
+	r.broker.Close()
 	return nil
 }
 

@@ -105,6 +105,10 @@ const (
 	AuditServiceVerifyProcedure = "/carrel.v1.AuditService/Verify"
 	// AuditServiceShowProcedure is the fully-qualified name of the AuditService's Show RPC.
 	AuditServiceShowProcedure = "/carrel.v1.AuditService/Show"
+	// AuditServiceCheckpointProcedure is the fully-qualified name of the AuditService's Checkpoint RPC.
+	AuditServiceCheckpointProcedure = "/carrel.v1.AuditService/Checkpoint"
+	// AuditServiceProveProcedure is the fully-qualified name of the AuditService's Prove RPC.
+	AuditServiceProveProcedure = "/carrel.v1.AuditService/Prove"
 	// TokenServiceCreateTokenProcedure is the fully-qualified name of the TokenService's CreateToken
 	// RPC.
 	TokenServiceCreateTokenProcedure = "/carrel.v1.TokenService/CreateToken"
@@ -876,6 +880,11 @@ type AuditServiceClient interface {
 	// Show returns records in order, as the exact bytes of their lines; with follow
 	// it goes on with new ones.
 	Show(context.Context, *connect.Request[v1.ShowRequest]) (*connect.ServerStreamForClient[v1.ShowResponse], error)
+	// Checkpoint says how far the log is signed, and signs it first if asked to.
+	Checkpoint(context.Context, *connect.Request[v1.CheckpointRequest]) (*connect.Response[v1.CheckpointResponse], error)
+	// Prove returns records with what shows, to who has the public keys, that they are in the
+	// log: docs/protocols/audit.md.
+	Prove(context.Context, *connect.Request[v1.ProveRequest]) (*connect.ServerStreamForClient[v1.ProveResponse], error)
 }
 
 // NewAuditServiceClient constructs a client for the carrel.v1.AuditService service. By default, it
@@ -901,13 +910,27 @@ func NewAuditServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(auditServiceMethods.ByName("Show")),
 			connect.WithClientOptions(opts...),
 		),
+		checkpoint: connect.NewClient[v1.CheckpointRequest, v1.CheckpointResponse](
+			httpClient,
+			baseURL+AuditServiceCheckpointProcedure,
+			connect.WithSchema(auditServiceMethods.ByName("Checkpoint")),
+			connect.WithClientOptions(opts...),
+		),
+		prove: connect.NewClient[v1.ProveRequest, v1.ProveResponse](
+			httpClient,
+			baseURL+AuditServiceProveProcedure,
+			connect.WithSchema(auditServiceMethods.ByName("Prove")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // auditServiceClient implements AuditServiceClient.
 type auditServiceClient struct {
-	verify *connect.Client[v1.VerifyRequest, v1.VerifyResponse]
-	show   *connect.Client[v1.ShowRequest, v1.ShowResponse]
+	verify     *connect.Client[v1.VerifyRequest, v1.VerifyResponse]
+	show       *connect.Client[v1.ShowRequest, v1.ShowResponse]
+	checkpoint *connect.Client[v1.CheckpointRequest, v1.CheckpointResponse]
+	prove      *connect.Client[v1.ProveRequest, v1.ProveResponse]
 }
 
 // Verify calls carrel.v1.AuditService.Verify.
@@ -920,6 +943,16 @@ func (c *auditServiceClient) Show(ctx context.Context, req *connect.Request[v1.S
 	return c.show.CallServerStream(ctx, req)
 }
 
+// Checkpoint calls carrel.v1.AuditService.Checkpoint.
+func (c *auditServiceClient) Checkpoint(ctx context.Context, req *connect.Request[v1.CheckpointRequest]) (*connect.Response[v1.CheckpointResponse], error) {
+	return c.checkpoint.CallUnary(ctx, req)
+}
+
+// Prove calls carrel.v1.AuditService.Prove.
+func (c *auditServiceClient) Prove(ctx context.Context, req *connect.Request[v1.ProveRequest]) (*connect.ServerStreamForClient[v1.ProveResponse], error) {
+	return c.prove.CallServerStream(ctx, req)
+}
+
 // AuditServiceHandler is an implementation of the carrel.v1.AuditService service.
 type AuditServiceHandler interface {
 	// Verify walks the whole chain. Root and the carrel group only, as Show.
@@ -927,6 +960,11 @@ type AuditServiceHandler interface {
 	// Show returns records in order, as the exact bytes of their lines; with follow
 	// it goes on with new ones.
 	Show(context.Context, *connect.Request[v1.ShowRequest], *connect.ServerStream[v1.ShowResponse]) error
+	// Checkpoint says how far the log is signed, and signs it first if asked to.
+	Checkpoint(context.Context, *connect.Request[v1.CheckpointRequest]) (*connect.Response[v1.CheckpointResponse], error)
+	// Prove returns records with what shows, to who has the public keys, that they are in the
+	// log: docs/protocols/audit.md.
+	Prove(context.Context, *connect.Request[v1.ProveRequest], *connect.ServerStream[v1.ProveResponse]) error
 }
 
 // NewAuditServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -948,12 +986,28 @@ func NewAuditServiceHandler(svc AuditServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(auditServiceMethods.ByName("Show")),
 		connect.WithHandlerOptions(opts...),
 	)
+	auditServiceCheckpointHandler := connect.NewUnaryHandler(
+		AuditServiceCheckpointProcedure,
+		svc.Checkpoint,
+		connect.WithSchema(auditServiceMethods.ByName("Checkpoint")),
+		connect.WithHandlerOptions(opts...),
+	)
+	auditServiceProveHandler := connect.NewServerStreamHandler(
+		AuditServiceProveProcedure,
+		svc.Prove,
+		connect.WithSchema(auditServiceMethods.ByName("Prove")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/carrel.v1.AuditService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case AuditServiceVerifyProcedure:
 			auditServiceVerifyHandler.ServeHTTP(w, r)
 		case AuditServiceShowProcedure:
 			auditServiceShowHandler.ServeHTTP(w, r)
+		case AuditServiceCheckpointProcedure:
+			auditServiceCheckpointHandler.ServeHTTP(w, r)
+		case AuditServiceProveProcedure:
+			auditServiceProveHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -969,6 +1023,14 @@ func (UnimplementedAuditServiceHandler) Verify(context.Context, *connect.Request
 
 func (UnimplementedAuditServiceHandler) Show(context.Context, *connect.Request[v1.ShowRequest], *connect.ServerStream[v1.ShowResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.AuditService.Show is not implemented"))
+}
+
+func (UnimplementedAuditServiceHandler) Checkpoint(context.Context, *connect.Request[v1.CheckpointRequest]) (*connect.Response[v1.CheckpointResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.AuditService.Checkpoint is not implemented"))
+}
+
+func (UnimplementedAuditServiceHandler) Prove(context.Context, *connect.Request[v1.ProveRequest], *connect.ServerStream[v1.ProveResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.AuditService.Prove is not implemented"))
 }
 
 // TokenServiceClient is a client for the carrel.v1.TokenService service.

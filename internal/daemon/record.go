@@ -1,0 +1,98 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/checkpoint"
+	"github.com/carrel-dev/carrel/internal/config"
+	"github.com/carrel-dev/carrel/internal/gate"
+	"github.com/carrel-dev/carrel/internal/store"
+)
+
+func auditPath(cfg *config.Config) string {
+	return filepath.Join(stateDir(cfg), "audit", "audit.jsonl")
+}
+
+// openRecord opens the audit log and what signs it. A damaged one is kept aside if that was
+// accepted.
+func openRecord(ctx context.Context, cfg *config.Config, o options, db *store.Store, signing audit.CheckpointOptions) (*audit.Log, *audit.Checkpoints, error) {
+	mark, err := gate.LoadMark(ctx, db)
+	if err != nil {
+		return nil, nil, err
+	}
+	record, err := audit.Open(ctx, audit.Options{Path: auditPath(cfg), Since: mark, AcceptDamage: o.acceptDamage})
+	if err != nil {
+		return nil, nil, explainDamage(err)
+	}
+	checkpoints, err := audit.OpenCheckpoints(ctx, record, signing)
+	if errors.Is(err, audit.ErrDamaged) && o.acceptDamage {
+		if cerr := record.Close(); cerr != nil {
+			return nil, nil, errors.Join(err, cerr)
+		}
+		if record, err = audit.SetAside(ctx, auditPath(cfg), err); err != nil {
+			return nil, nil, err
+		}
+		checkpoints, err = audit.OpenCheckpoints(ctx, record, signing)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(explainDamage(err), record.Close())
+	}
+	return record, checkpoints, nil
+}
+
+func explainDamage(err error) error {
+	if errors.Is(err, audit.ErrDamaged) {
+		return fmt.Errorf("%w; \"carreld --verify-audit\" names the first bad record; restore the files, or start once with --accept-audit-damage to keep them aside and begin a new log that says so", err)
+	}
+	return err
+}
+
+// verifyAudit walks the log as it is, without a daemon: against its checkpoints, the anchor,
+// and, for root, against what the broker signed last.
+func verifyAudit(ctx context.Context, w io.Writer, cfg *config.Config) error {
+	path := auditPath(cfg)
+	t := audit.Trust{Anchor: cfg.AuditAnchor}
+	own, err := os.ReadFile(filepath.Join(filepath.Dir(path), "checkpoint.pub"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("cannot read the log's public key: %w", err)
+	}
+	// What root's directory has counts more than what the daemon was told.
+	state := filepath.Join(cfg.DataDir, "broker")
+	byBroker, err := os.ReadFile(filepath.Join(state, "audit.pub"))
+	said := "against what the broker signed last"
+	if err == nil {
+		t.Countersigned, err = audit.BrokerState(filepath.Join(state, "audit.json"))
+	}
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
+		said = "not against what the broker signed last, which root can read"
+		byBroker, err = os.ReadFile(filepath.Join(filepath.Dir(path), "broker.pub"))
+		if errors.Is(err, os.ErrNotExist) {
+			err = nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read what the broker signed: %w", err)
+	}
+	if t.Keys, err = checkpoint.ParseKeys(string(own), string(byBroker)); err != nil {
+		return err
+	}
+	v, err := audit.VerifyLog(ctx, path, t)
+	if err != nil {
+		return err
+	}
+	if v.Bad != nil {
+		return fmt.Errorf("the audit log %s does not hold: %s at record %d (%s, line %d, byte %d): %s: %w",
+			path, v.Bad.Harm, v.Bad.Seq, v.Bad.File, v.Bad.Line, v.Bad.Offset, v.Bad.Detail, errdefs.ErrDataLoss)
+	}
+	_, err = fmt.Fprintf(w, "%s holds: %d records, %d bytes, head %s\n%d checkpoints; signed to record %d, countersigned to %d, anchored to %d; verified %s\n",
+		path, v.Records, v.Bytes, v.Head.Hash, v.Checkpoints, v.Signed, v.Countersigned, v.Anchored, said)
+	return err
+}
