@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,9 +23,11 @@ import (
 
 	"github.com/containerd/errdefs"
 	"go.uber.org/goleak"
+	"golang.org/x/mod/sumdb/note"
 
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/brokerapi"
+	"github.com/carrel-dev/carrel/internal/checkpoint"
 	"github.com/carrel-dev/carrel/internal/config"
 	"github.com/carrel-dev/carrel/internal/daemon"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
@@ -45,10 +48,26 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// brokerDouble is a test double of the broker: it keeps workspaces in memory.
+// brokerDouble is a test double of the broker: it keeps workspaces in memory, and signs
+// every checkpoint that it is given.
 type brokerDouble struct {
-	mu  sync.Mutex
-	all map[string]brokerapi.Workspace
+	mu     sync.Mutex
+	all    map[string]brokerapi.Workspace
+	signer note.Signer
+	public string
+}
+
+func (b *brokerDouble) countersign(r *jsonrpc.Request) (any, []*os.File, error) {
+	var p brokerapi.CountersignParams
+	if err := r.Decode(&p); err != nil {
+		return nil, nil, err
+	}
+	root, err := checkpoint.ParseHash(p.Root)
+	if err != nil {
+		return nil, nil, err
+	}
+	signed, err := checkpoint.Sign(checkpoint.Checkpoint{Origin: p.Origin, Size: p.Size, Root: root}, b.signer)
+	return brokerapi.CountersignResult{Note: string(signed), Key: b.public, Size: p.Size, Root: p.Root}, nil, err
 }
 
 func (b *brokerDouble) handle(_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
@@ -57,6 +76,8 @@ func (b *brokerDouble) handle(_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Req
 	switch r.Method {
 	case brokerapi.MethodHello:
 		return brokerapi.HelloResult{Version: brokerapi.Version}, nil, nil
+	case brokerapi.MethodCountersign:
+		return b.countersign(r)
 	case brokerapi.MethodCreate:
 		var p brokerapi.CreateParams
 		if err := r.Decode(&p); err != nil {
@@ -136,7 +157,15 @@ func (f *fixture) broker() {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	b := &brokerDouble{all: map[string]brokerapi.Workspace{}}
+	secret, public, err := checkpoint.NewKey(rand.Reader, "carrel-broker-double")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	signer, err := note.NewSigner(secret)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	b := &brokerDouble{all: map[string]brokerapi.Workspace{}, signer: signer, public: public}
 	var wg sync.WaitGroup
 	var conns []*jsonrpc.Conn
 	wg.Go(func() {
