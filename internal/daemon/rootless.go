@@ -36,7 +36,7 @@ type own struct {
 
 // settled are the settings that say where a daemon is and who reaches it: of one user's
 // daemon that is the place's.
-var settled = []string{"broker", "broker_path", "data_dir", "runtime_dir", "socket_mode", "socket_group"}
+var settled = []string{"broker", "broker_path", "data_dir", "runtime_dir", "socket_mode", "socket_group", "listen", "tls_cert", "tls_key"}
 
 // settle puts the place into the configuration.
 func settle(cfg *config.Config, at place.Place) error {

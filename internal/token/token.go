@@ -1,6 +1,6 @@
 // Package token is the form of the API's tokens: how one is made, written, read and hashed.
 //
-//	crl_0123456789ab_AbCd…                 62 characters
+//	crl_0123456789ab_AbCd…                 60 characters
 //	    └ id: 12     └ 43 characters of base64url (RFC 4648, section 5) without padding: 28 random bytes,
 //	      hex digits   then the CRC-32 (IEEE, big-endian) of all bytes before: "crl_", the id, "_", the 28
 //
