@@ -11,7 +11,6 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
-	"kernel.org/pub/linux/libs/security/libcap/psx"
 
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/config"
@@ -93,10 +92,8 @@ func runOwn(ctx context.Context, cfg *config.Config, o options, at place.Place, 
 
 // hardenOwn is harden for a daemon that starts executors itself. It stays dumpable: the
 // kernel gives what is in /proc of its children, their id maps among it, to root otherwise.
+// Nor does it give up new privileges: newuidmap, which it runs, needs one. Each executor does.
 func hardenOwn() error {
-	if _, _, e := psx.Syscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); e != 0 {
-		return fmt.Errorf("cannot give up new privileges: %w", e)
-	}
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
 		return fmt.Errorf("cannot forbid core files: %w", err)
 	}
@@ -157,10 +154,9 @@ func (w *own) idle(ctx context.Context, after time.Duration, db *store.Store, su
 					continue
 				}
 				l, ok, err := w.place.Ending()
-				if err != nil {
-					log.Error("cannot end for want of use", "error", err)
-				}
-				if !ok {
+				if err != nil { // its state is gone: nobody finds it any more
+					log.Error("ending, though the lock against clients cannot be had", "error", err)
+				} else if !ok {
 					since = now
 					continue
 				}

@@ -29,6 +29,7 @@ type groups struct {
 	// function on the loop's thread, which then reaps what has ended.
 	sessions map[*group]struct{}
 	onLoop   func(func())
+	uid      uint32 // the commands'
 }
 
 // group is one sub-group.
@@ -47,7 +48,7 @@ type group struct {
 }
 
 func openGroups(spec *sandbox.Spec, onLoop func(func())) (*groups, error) {
-	g := &groups{dir: spec.FDs.Cmd, pids: uint64(spec.Limits.Pids), sessions: map[*group]struct{}{}, onLoop: onLoop}
+	g := &groups{dir: spec.FDs.Cmd, pids: uint64(spec.Limits.Pids), sessions: map[*group]struct{}{}, onLoop: onLoop, uid: spec.IDs.Work}
 	if g.dir < 0 {
 		return g, nil
 	}
@@ -166,7 +167,7 @@ func (s *group) populated() bool {
 // quiet reports whether no process is left in it. It is for the loop.
 func (s *group) quiet() bool {
 	if s.of != nil {
-		return !s.sessionLives(members)
+		return !s.sessionLives(s.of.members)
 	}
 	return !s.populated()
 }

@@ -52,7 +52,7 @@ func (s *group) sessionLives(seen func(leader int) []int) bool {
 // executor's others see none, as they are not in the commands' Landlock domain. It must not
 // be called on the loop, nor with the lock held.
 func (g *groups) look(leader int) (pids []int) {
-	g.onLoop(func() { pids = members(leader) })
+	g.onLoop(func() { pids = g.members(leader) })
 	return pids
 }
 
@@ -110,8 +110,12 @@ func (s *group) waitSession(end time.Time) bool {
 const sessionPause = 5 * time.Millisecond
 
 // members lists the processes of a session that have not ended, or all with 0: those that
-// hide, as a process that is not dumpable does, are missing.
-func members(leader int) []int {
+// hide, as a process that is not dumpable does, are missing. It is for the loop.
+func (g *groups) members(leader int) []int {
+	// To an executor with an id of its own they hide too, and show to a thread that looks
+	// with theirs. With one id this changes nothing.
+	asCommand(g.uid)
+	defer asCommand(0)
 	all, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil

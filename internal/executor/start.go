@@ -75,6 +75,7 @@ type birth struct {
 	// attached: a client gets the terminal's master side.
 	attached bool
 	uid      uint32
+	oneID    bool // the executor's own
 	group    *group
 	child    [3]int // descriptors for the child, -1: /dev/null
 	program  int    // descriptor of the program, -1: path is looked up
@@ -90,7 +91,7 @@ func (e *Executor) spawn(c *command, in *execapi.ExecParams, given []*os.File) (
 	if e.holding {
 		return nil, fmt.Errorf("cannot run anything in workspace %s: it is paused; let it go on with \"carrel resume %s\": %w", e.spec.Name, e.spec.Name, errdefs.ErrFailedPrecondition)
 	}
-	b := &birth{argv: in.Argv, env: e.environment(in), dir: in.Cwd, tty: c.tty, attached: !c.detached, uid: e.spec.IDs.Work, child: [3]int{-1, -1, -1}, program: -1}
+	b := &birth{argv: in.Argv, env: e.environment(in), dir: in.Cwd, tty: c.tty, attached: !c.detached, uid: e.spec.IDs.Work, oneID: e.spec.OneID(), child: [3]int{-1, -1, -1}, program: -1}
 	if b.dir == "" {
 		b.dir = e.spec.Home()
 	}
@@ -154,7 +155,10 @@ func (b *birth) fork(c *command, in *execapi.ExecParams, given []*os.File) error
 	credential := &syscall.Credential{Uid: b.uid, Gid: b.uid, NoSetGroups: true}
 	lower := func(bool) {}
 	if b.group.of != nil {
-		credential, lower = nil, b.group.lowered
+		lower = b.group.lowered
+	}
+	if b.oneID {
+		credential = nil
 	}
 	lower(true)
 	pid, err := syscall.ForkExec(b.path, b.argv, &syscall.ProcAttr{

@@ -204,12 +204,15 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 		s.readLimit(m, "RLIMIT_NOFILE", unix.RLIMIT_NOFILE, uint64(s.spec.Limits.OpenFiles)),
 		s.readCgroup(m),
 	}
-	if s.spec.rootless() {
+	if s.spec.FDs.Cmd < 0 {
 		list = append(list,
-			try("executor", "pidfd_send_signal(with info)", byRule, unix.SYS_PIDFD_SEND_SIGNAL, 0, 0, 1<<32, 0),
-			try("executor", "fcntl(F_SETSIG)", byRule, unix.SYS_FCNTL, 0, unix.F_SETSIG, uintptr(unix.SIGSEGV)),
 			s.readLimit(m, "RLIMIT_NPROC", unix.RLIMIT_NPROC, uint64(s.spec.Limits.Pids)+OwnThreads),
 			s.readLimit(m, "RLIMIT_DATA", unix.RLIMIT_DATA, uint64(s.spec.Limits.MemoryBytes)))
+	}
+	if s.spec.OneID() {
+		list = append(list,
+			try("executor", "pidfd_send_signal(with info)", byRule, unix.SYS_PIDFD_SEND_SIGNAL, 0, 0, 1<<32, 0),
+			try("executor", "fcntl(F_SETSIG)", byRule, unix.SYS_FCNTL, 0, unix.F_SETSIG, uintptr(unix.SIGSEGV)))
 	} else {
 		list = append(list, expect("ids", "getgroups", 0, unix.SYS_GETGROUPS, 0, 0))
 	}
@@ -225,7 +228,7 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 	for _, t := range tasks {
 		if tid, err := strconv.Atoi(t.Name()); err == nil && tid != 1 {
 			list = append(list, try("executor", "", byHiding, unix.SYS_TGKILL, 1, uintptr(tid), uintptr(unix.SIGKILL)))
-			if s.spec.rootless() {
+			if s.spec.OneID() {
 				// Landlock holds threads apart, but not the one that commands are born from.
 				list = append(list, try("executor", "", byHiding, unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(tid), 0, 0))
 			}
@@ -360,7 +363,7 @@ func (s *stage) prove() ([]Finding, error) {
 	}
 	var results []selfcheck.Result
 	if err := s.onSpawner(func() error {
-		results, err = selfcheck.Run(attempts, s.spec.IDs.Work, s.spec.IDs.Work, s.spec.FDs.Cmd, selfTest)
+		results, err = selfcheck.Run(attempts, s.spec.IDs.Work, s.spec.IDs.Work, s.spec.FDs.Cmd, s.spec.OneID(), selfTest)
 		return err
 	}); err != nil {
 		return nil, err

@@ -126,6 +126,7 @@ func TestEachStepIsMissed(t *testing.T) {
 		"cgroup move":       "needed on v2 only; there the limits cannot be set without it",
 		"listen":            "the test's socket listens already",
 		"hostname":          "cosmetic; the namespace is what isolates",
+		"ids":               "without root only, where executor and commands are apart",
 		"lend":              "rootless only; a broker lends mounts",
 		"network":           "loopback stays down",
 		"cgroup files":      "the groups are not shown; limits hold",

@@ -48,6 +48,10 @@ type Spec struct {
 	Name  id.Workspace        `json:"name"`
 	User  string              `json:"user"`
 	IDs   workspace.IDs       `json:"ids"`
+	// ExecutorGID and AgentGID are the groups on the host of an executor that is apart from
+	// its commands without root. They are not for the executor.
+	ExecutorGID uint32 `json:"-"`
+	AgentGID    uint32 `json:"-"`
 	// Shell is the login shell of the synthesised passwd entry.
 	Shell  string           `json:"shell"`
 	Limits workspace.Limits `json:"limits"`
@@ -139,7 +143,7 @@ func (s *Spec) Validate() error {
 		return bad("user %q", s.User)
 	case s.Mode != "" && s.Mode != Rootful && s.Mode != Rootless:
 		return bad("mode %q", s.Mode)
-	case s.IDs != s.Mode.ids(s.IDs.Executor) || s.IDs.Executor == 0:
+	case s.IDs != s.Mode.ids(s.IDs.Executor) && !s.apart() || s.IDs.Executor == 0:
 		return bad("ids %+v", s.IDs)
 	case s.FDs.Cmd < 0 && s.Mode != Rootless:
 		return bad("no group for commands")
@@ -178,7 +182,7 @@ func (s *Spec) Validate() error {
 }
 
 // ids are those of a workspace that is started in this mode: rootless its executor and
-// its commands share the one that the caller has.
+// its commands share the one that the caller has, unless they are apart.
 func (m Mode) ids(first uint32) workspace.IDs {
 	if m == Rootless {
 		return workspace.IDs{Executor: first, Work: first, Agent: first}
@@ -186,9 +190,18 @@ func (m Mode) ids(first uint32) workspace.IDs {
 	return workspace.IDsFrom(first)
 }
 
-// rootless reports whether executor and commands share one id, and nothing that takes
-// root was prepared.
+// rootless reports whether nothing that takes root was prepared.
 func (s *Spec) rootless() bool { return s.Mode == Rootless }
+
+// apart reports whether an ordinary user gave the executor an id of a range of the user's,
+// beside the one that the commands have: the caller's.
+func (s *Spec) apart() bool {
+	i := s.IDs
+	return s.Mode == Rootless && i.Executor != i.Work && i.Agent != i.Work && i.Agent != i.Executor && i.Work != 0 && i.Agent != 0
+}
+
+// OneID reports whether executor and commands share one id.
+func (s *Spec) OneID() bool { return s.rootless() && !s.apart() }
 
 // gives reports whether the workspace may run without a control.
 func (s *Spec) gives(control string) bool { return slices.Contains(s.Accept, control) }

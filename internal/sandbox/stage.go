@@ -39,6 +39,7 @@ type step struct {
 // steps run in this order, each for the reason given. Everything here happens in
 // namespaces that belong to this workspace alone.
 var steps = []step{
+	{"ids", "whoever started it without root maps them from outside, and until then it has none", (*stage).takeIDs},
 	{"propagation", "no mount made below may reach the host", (*stage).propagation},
 	{"cgroup namespace", "from the groups it is born in, so that paths inside start there; before the move, which changes them", (*stage).cgroupNamespace},
 	{"cgroup move", "limits are switched on for the commands' group only once nothing is left above it", (*stage).cgroupMove},
@@ -110,6 +111,11 @@ func (s *stage) ask(p Progress) error {
 	if err := s.send(p); err != nil {
 		return fmt.Errorf("cannot report to the broker: %w", err)
 	}
+	return s.verdict()
+}
+
+// verdict waits for the broker to allow the next thing.
+func (s *stage) verdict() error {
 	line, err := s.answers.ReadSlice('\n')
 	if err != nil {
 		return fmt.Errorf("cannot read the broker's verdict: %w", err)
@@ -122,6 +128,26 @@ func (s *stage) ask(p Progress) error {
 		return errors.New("the broker refused the workspace")
 	}
 	return nil
+}
+
+// takeIDs takes the executor's ids once they are mapped.
+func (s *stage) takeIDs() error {
+	if !s.spec.apart() {
+		return nil
+	}
+	if err := s.verdict(); err != nil {
+		return err
+	}
+	// On every thread, which package syscall sees to.
+	if err := errors.Join(syscall.Setgroups(nil), syscall.Setresgid(0, 0, 0), syscall.Setresuid(0, 0, 0)); err != nil {
+		return fmt.Errorf("cannot take the executor's ids: %w", err)
+	}
+	// A change of ids undoes both (prctl(2)): it ends with whoever started it, and that one
+	// looks at it through /proc.
+	return errors.Join(
+		unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0),
+		unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0),
+	)
 }
 
 func (s *stage) propagation() error {
@@ -337,7 +363,7 @@ func (s *stage) capabilities() error {
 	if err := s.onSpawner(dropBounding); err != nil {
 		return err
 	}
-	if s.spec.rootless() {
+	if s.spec.OneID() {
 		return dropCapabilities(nil)
 	}
 	return dropCapabilities(kept)
@@ -359,7 +385,7 @@ func (s *stage) listen() error {
 
 func (s *stage) seccomp() error {
 	o := &s.spec.Seccomp
-	o.OneID = s.spec.rootless()
+	o.OneID = s.spec.OneID()
 	o.UserNS, o.Mounts, o.IOUring = s.spec.allows(workspace.UserNS), s.spec.allows(workspace.NestedMounts), s.spec.allows(workspace.IOUring)
 	p, err := seccomp.Filter(*o)
 	if err != nil {

@@ -25,8 +25,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/audit"
 )
 
-// testID is nobody's on any host.
-const testID = 61771
+// testID, and the one after, are nobody's on any host, and no other run's of these tests.
+var testID = 61771 + 2*uint32(os.Getpid()%100)
 
 var programs string
 
@@ -92,10 +92,13 @@ func denied(deny string) error {
 
 // user is an ordinary user with a home.
 type user struct {
-	t    *testing.T
-	id   uint32
-	home string
-	env  []string
+	t   *testing.T
+	id  uint32
+	gid uint32 // 0: as id
+	// first is that of u's range of ids, 0 for none.
+	first uint32
+	home  string
+	env   []string
 }
 
 func newUser(t *testing.T) *user {
@@ -127,12 +130,20 @@ type result struct {
 	code     int
 }
 
+func (u *user) credential() *syscall.Credential {
+	gid := u.gid
+	if gid == 0 {
+		gid = u.id
+	}
+	return &syscall.Credential{Uid: u.id, Gid: gid}
+}
+
 func (u *user) command(dir, name string, args ...string) *exec.Cmd {
 	c := exec.CommandContext(u.t.Context(), name, args...)
 	c.Dir, c.Env = filepath.Join(u.home, dir), u.env
 	c.SysProcAttr = &syscall.SysProcAttr{}
 	if os.Geteuid() == 0 {
-		c.SysProcAttr.Credential = &syscall.Credential{Uid: u.id, Gid: u.id}
+		c.SysProcAttr.Credential = u.credential()
 	}
 	return c
 }

@@ -54,7 +54,7 @@ var _ namespace.Broker = (*Desk)(nil)
 // Open opens the ledger and finishes or undoes what a crash left. Executors of an earlier
 // process have ended with it.
 func Open(ctx context.Context, cfg Config) (*Desk, error) {
-	h, err := openHost(cfg)
+	h, err := openHost(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +132,7 @@ func (d *Desk) Call(ctx context.Context, method string, params, result any, fds 
 		if out, ok := result.(*brokerapi.ListResult); ok {
 			for _, e := range d.life.List() {
 				if e.Name > p.After {
-					out.Workspaces = append(out.Workspaces, wire(e))
+					out.Workspaces = append(out.Workspaces, d.wire(e))
 				}
 			}
 			return nil
@@ -194,7 +194,7 @@ func (d *Desk) started(result any, do func() (broker.Entry, workspace.Report, er
 		return errdefs.ErrInternal
 	}
 	e, report, err := do()
-	out.Workspace, out.Report = wire(e), report
+	out.Workspace, out.Report = d.wire(e), report
 	return err
 }
 
@@ -204,19 +204,19 @@ func (d *Desk) changed(result any, do func() (broker.Entry, error)) error {
 		return errdefs.ErrInternal
 	}
 	e, err := do()
-	*out = wire(e)
+	*out = d.wire(e)
 	return err
 }
 
-// wire is an entry as the broker would send it. The ids are the caller's: those of the
+// wire is an entry as the broker would send it. The ids are those in force: those of the
 // ledger are numbers only.
-func wire(e broker.Entry) brokerapi.Workspace {
+func (d *Desk) wire(e broker.Entry) brokerapi.Workspace {
 	var mounts []workspace.Mount
 	for _, m := range e.Mounts {
 		mounts = append(mounts, m.Mount)
 	}
 	return brokerapi.Workspace{
-		Mounts: mounts, Name: e.Name, KeyDigest: e.KeyDigest, State: e.State, User: string(e.Name), IDs: ids(),
+		Mounts: mounts, Name: e.Name, KeyDigest: e.KeyDigest, State: e.State, User: string(e.Name), IDs: d.host.ranges.ids(),
 		Home: e.Home, Limits: e.Limits, Executor: e.Executor, Retained: e.Retained, Allow: e.Allow,
 	}
 }

@@ -39,6 +39,9 @@ type host struct {
 	cfg    Config
 	bootID string
 	tmpfs  int64
+	// ranges are nil where executors share the caller's id, and why says why.
+	ranges *ranges
+	why    error
 
 	mu   sync.Mutex
 	open map[id.Workspace]*opened
@@ -54,7 +57,7 @@ type opened struct {
 	report workspace.Report
 }
 
-func openHost(cfg Config) (*host, error) {
+func openHost(ctx context.Context, cfg Config) (*host, error) {
 	h := &host{cfg: cfg, open: map[id.Workspace]*opened{}}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -63,6 +66,9 @@ func openHost(cfg Config) (*host, error) {
 	h.bootID = strings.TrimSpace(string(boot))
 	if _, h.tmpfs, err = rootless.HostLimits(); err != nil {
 		return nil, err
+	}
+	if h.ranges, h.why = findRanges(ctx); h.why != nil {
+		cfg.Log.Info("executors share their commands' id", "reason", h.why)
 	}
 	return h, h.makeState()
 }
@@ -234,11 +240,18 @@ func (h *host) Start(ctx context.Context, e broker.Entry) (r broker.Running, rep
 	}
 	defer stderr.Close()
 	crashpoint.Here("desk.start.prepared")
+	spec := sandbox.Spec{
+		Mode: sandbox.Rootless, Allow: e.Allow, Name: e.Name, User: string(e.Name), Shell: shell, Limits: e.Limits, TmpfsBytes: h.tmpfs,
+		Net: sandbox.Net{LowPorts: true},
+	}
+	mapIDs := h.ranges.put(&spec)
 	started, err := launch.Start(ctx, launch.Config{
-		Binary: binary,
-		Spec: sandbox.Spec{
-			Mode: sandbox.Rootless, Allow: e.Allow, Name: e.Name, User: string(e.Name), IDs: ids(), Shell: shell, Limits: e.Limits, TmpfsBytes: h.tmpfs,
-			Net: sandbox.Net{LowPorts: true},
+		Binary: binary, Spec: spec, Map: mapIDs,
+		Outside: func(int) []sandbox.Finding {
+			if h.why == nil {
+				return nil
+			}
+			return []sandbox.Finding{{Control: "ids", OK: true, Evidence: "no range of ids is used: " + h.why.Error()}}
 		},
 		Peers: far, Home: dirs[0], Tmp: dirs[1], VarTmp: dirs[2], Projects: projects, Log: stderr,
 	})

@@ -82,14 +82,14 @@ func New(cfg Config) *Runtime {
 		}
 	}
 	own := &broker{dial: cfg.Dial}
-	if cfg.Broker == nil {
-		cfg.Broker = own
-	}
 	r := &Runtime{
 		cfg:    cfg,
 		broker: cfg.Broker,
 		links:  make(map[id.Workspace]*link),
 		ids:    make(map[id.Workspace]workspace.IDs),
+	}
+	if r.broker == nil {
+		r.broker = own
 	}
 	own.another = func() {
 		r.mu.Lock()

@@ -58,6 +58,9 @@ type Config struct {
 	Moved func() error
 	// Outside adds findings about the executor's cgroups. Optional.
 	Outside func(pid int) []sandbox.Finding
+	// Map maps the ids of Spec, whose executor is apart from its commands without root, for
+	// the process pid, which waits for that. nil: they share the caller's.
+	Map func(ctx context.Context, pid int) error
 	// Log receives what the executor writes to stderr; nil discards it.
 	Log *os.File
 	// Timeout bounds the whole start; 0 means 20 s.
@@ -134,7 +137,15 @@ func Start(ctx context.Context, c Config) (*Executor, error) {
 	if err != nil {
 		return nil, err
 	}
-	report, err := converse(ctx, status, &c, pid)
+	var report workspace.Report
+	if c.Map != nil {
+		if err = c.Map(ctx, pid); err == nil {
+			err = allow(status)
+		}
+	}
+	if err == nil {
+		report, err = converse(ctx, status, &c, pid)
+	}
 	if err != nil {
 		unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
 		reap(pid)

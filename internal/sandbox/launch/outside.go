@@ -56,12 +56,20 @@ func Outside(pid int, spec sandbox.Spec) []sandbox.Finding {
 	caps := "00000000000000e0"
 	uids, gids := fmt.Sprintf("0 %d 1 %d %d 2", spec.IDs.Executor, spec.IDs.Work, spec.IDs.Work), ""
 	gids = uids
-	if spec.Mode == sandbox.Rootless {
+	switch {
+	case spec.OneID():
 		caps, g = "0000000000000000", strconv.Itoa(os.Getgid())
 		uids, gids = fmt.Sprintf("%s %s 1", x, x), fmt.Sprintf("%s %s 1", x, g)
 		// An ordinary user can neither drop groups nor use them for what the workspace shows.
 		add("ids", true, "executor and commands share the caller's uid %s; its groups %s stay, unmapped", x, fields["Groups"])
-	} else {
+	case spec.Mode == sandbox.Rootless:
+		w := spec.IDs.Work
+		g = strconv.FormatUint(uint64(spec.ExecutorGID), 10)
+		uids = fmt.Sprintf("0 %s 1 %d %d 1 %d %d 1", x, w, os.Geteuid(), spec.IDs.Agent, spec.IDs.Agent)
+		gids = fmt.Sprintf("0 %s 1 %d %d 1 %d %d 1", g, w, os.Getegid(), spec.IDs.Agent, spec.AgentGID)
+		add("ids", true, "the executor has uid %s of a range of the caller's, commands the caller's uid %d", x, w)
+		want("ids", "Groups", "")
+	default:
 		want("ids", "Groups", "")
 	}
 	want("ids", "Uid", strings.Join([]string{x, x, x, x}, "\t"))

@@ -65,8 +65,8 @@ func namespaceCaps() []uintptr {
 	return all
 }
 
-// cloneRootless starts the executor with the caller's own id in its namespaces. It ends
-// with this process.
+// cloneRootless starts the executor with the caller's own id in its namespaces, or with none
+// if ids are mapped later. It ends with this process.
 func cloneRootless(c *Config, in *inheritance) (pid, pidfd int, err error) {
 	parent().Do(func() { pid, pidfd, err = forkRootless(c, in) })
 	return pid, pidfd, err
@@ -74,6 +74,11 @@ func cloneRootless(c *Config, in *inheritance) (pid, pidfd int, err error) {
 
 func forkRootless(c *Config, in *inheritance) (pid, pidfd int, err error) {
 	id := int(c.Spec.IDs.Work)
+	uids := []syscall.SysProcIDMap{{ContainerID: id, HostID: os.Geteuid(), Size: 1}}
+	gids := []syscall.SysProcIDMap{{ContainerID: id, HostID: os.Getegid(), Size: 1}}
+	if c.Map != nil {
+		uids, gids = nil, nil
+	}
 	pidfd = -1
 	pid, err = syscall.ForkExec(fmt.Sprintf("/proc/self/fd/%d", number(c.Binary)), []string{"carrel-executor", string(c.Spec.Name)}, &syscall.ProcAttr{
 		Dir:   "/",
@@ -82,8 +87,8 @@ func forkRootless(c *Config, in *inheritance) (pid, pidfd int, err error) {
 		Sys: &syscall.SysProcAttr{
 			Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC |
 				unix.CLONE_NEWUTS | unix.CLONE_NEWNET,
-			UidMappings: []syscall.SysProcIDMap{{ContainerID: id, HostID: os.Geteuid(), Size: 1}},
-			GidMappings: []syscall.SysProcIDMap{{ContainerID: id, HostID: os.Getegid(), Size: 1}},
+			UidMappings: uids,
+			GidMappings: gids,
 			AmbientCaps: namespaceCaps(),
 			Setsid:      true,
 			Pdeathsig:   syscall.SIGKILL,

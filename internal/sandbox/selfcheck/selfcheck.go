@@ -81,9 +81,10 @@ const maxAttempts = 256
 
 // Run makes the attempts in order as uid and gid, with no supplementary groups, in a
 // child born into the v2 cgroup whose directory is open at cgroup, and returns what
-// came of each. Without a cgroup, -1, the child has the executor's ids, group and groups. It must be called on the thread whose v1 cgroups and namespaces the
+// came of each. Without a cgroup, -1, it is in the executor's, and with
+// stay it has the executor's ids and groups. It must be called on the thread whose v1 cgroups and namespaces the
 // attempts are about.
-func Run(attempts []Attempt, uid, gid uint32, cgroup int, deadline time.Duration) ([]Result, error) {
+func Run(attempts []Attempt, uid, gid uint32, cgroup int, stay bool, deadline time.Duration) ([]Result, error) {
 	if len(attempts) > maxAttempts {
 		return nil, fmt.Errorf("cannot self-check: %d attempts, at most %d", len(attempts), maxAttempts)
 	}
@@ -101,7 +102,8 @@ func Run(attempts []Attempt, uid, gid uint32, cgroup int, deadline time.Duration
 	}
 	t.clone = new([11]uint64)
 	t.clone[cloneExitSignal] = uint64(unix.SIGCHLD)
-	if t.stay = cgroup < 0; !t.stay {
+	t.stay = stay
+	if cgroup >= 0 {
 		t.clone[cloneFlags] = unix.CLONE_INTO_CGROUP
 		t.clone[cloneCgroup] = uint64(cgroup)
 	}
