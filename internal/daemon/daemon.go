@@ -150,6 +150,11 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 	if err := privateDir(stateDir(cfg)); err != nil {
 		return err
 	}
+	redactor, err := gate.OpenRedactor(filepath.Join(stateDir(cfg), "redact.key"))
+	if err != nil {
+		return err
+	}
+	log = slog.New(cleanLog{log.Handler(), redactor})
 	// The group is resolved first: it is what is most likely to be missing.
 	peers, err := authn.New(cfg.SocketGroup)
 	if err != nil {
@@ -200,6 +205,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 	defer closing("checkpoints", checkpoints.Close)
 	crashpoint.Here("daemon.up.audit-opened")
 	g = gate.New(gate.Config{
+		Redact:  redactor,
 		Runtime: rt, Store: db, Audit: record, Prefix: cfg.NamePrefix, Limits: cfg.Limits, Idle: cfg.IdleTimeout,
 		Allow: cfg.Allow, Profiles: profiles(cfg),
 		Shelf: archives, Archiver: archiver(o.archiverFD), KeepArchives: cfg.ArchiveRetention, KeepHomes: cfg.HomeRetention,

@@ -79,7 +79,7 @@ func (g *Gate) tell(r *request, seq int64, err error) {
 		ev.Key, ev.State = w.Key, w.State
 	}
 	if err != nil {
-		ev.Status, ev.Error = "failed", clip(err.Error())
+		ev.Status, ev.Error = "failed", clip(g.cfg.Redact.Text(err.Error()))
 	}
 	g.events.add(ev)
 }

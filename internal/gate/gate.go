@@ -27,6 +27,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/redact"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/shelf"
 	"github.com/carrel-dev/carrel/internal/store"
@@ -64,6 +65,8 @@ type Config struct {
 	KeepArchives time.Duration
 	// KeepHomes is how long homes of destroyed workspaces are kept, 0 for ever.
 	KeepHomes time.Duration
+	// Redact takes secrets out of records and events. Optional.
+	Redact *redact.Redactor
 	// Checkpoints sign Audit, every CheckpointEvery if there is something new, and after so
 	// many records. Optional; they stay the caller's.
 	Checkpoints       *audit.Checkpoints
@@ -127,6 +130,9 @@ func New(cfg Config) *Gate {
 	var record recorder = cfg.Audit
 	if cfg.Shared != nil {
 		record = cfg.Shared
+	}
+	if cfg.Redact != nil {
+		record = redacting{record, cfg.Redact}
 	}
 	return &Gate{
 		cfg: cfg, record: record, ops: make(map[slot]*op), seen: make(map[id.Workspace]runtime.Workspace),
@@ -220,7 +226,7 @@ func (g *Gate) deny(ctx context.Context, r request, why error) error {
 	if err == nil {
 		rec.Type, rec.Status, rec.Isolation = audit.Denial, audit.StatusDenied, ""
 		rec.Error, rec.ErrorKind = clip(why.Error()), kindOf(why)
-		_, err = g.cfg.Audit.Append(ctx, rec)
+		_, err = g.record.Append(ctx, rec)
 	}
 	if err != nil {
 		g.cfg.Log.Error("cannot record a denial", "principal", r.by, "action", r.action.Kind, "error", err)

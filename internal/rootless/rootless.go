@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/containerd/errdefs"
@@ -99,7 +100,12 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	command.Cwd = workspace.Mount{Destination: o.Dir}.AtHome("/home/" + string(r.Name)).Destination
 	s := &starter{name: r.Name, options: &o, tmpfs: tmpfs, state: st}
 	r.runtime = namespace.New(namespace.Config{Broker: s, Executor: s.connect})
+	redactor, err := gate.OpenRedactor(filepath.Join(st.dir, "redact.key"))
+	if err != nil {
+		return nil, err
+	}
 	r.gate = gate.New(gate.Config{
+		Redact:  redactor,
 		Runtime: r.runtime, Shared: audit.OpenShared(st.auditPath()), Prefix: namePrefix, Limits: limits,
 		Log: slog.New(slog.DiscardHandler), Version: build.Version(),
 	})

@@ -1,0 +1,237 @@
+package redact
+
+import (
+	"slices"
+	"strings"
+)
+
+// scan finds the secrets in s, in order, in one pass.
+func scan(s string, known []string) (found []span) {
+	for i := 0; i < len(s); {
+		end, kind := 0, ""
+		c := s[i]
+		if c == '[' && strings.HasPrefix(s[i:], masked) { // done already
+			if n := strings.IndexByte(s[i:], ']'); n > 0 {
+				i += n + 1
+				continue
+			}
+		}
+		for _, k := range known {
+			if k[0] == c && strings.HasPrefix(s[i:], k) {
+				end, kind = i+len(k), "secret"
+				break
+			}
+		}
+		if end == 0 && (i == 0 || !dashed.has(s[i-1])) {
+			end, kind = shaped(s, i)
+		}
+		if end > 0 {
+			found = append(found, span{i, end, kind})
+			i = end
+			continue
+		}
+		switch c {
+		case '=', ':':
+			if from, to, kind := assigned(s, i); to > from {
+				found = append(found, span{from, to, kind})
+				i = to
+				continue
+			}
+		case ' ':
+			if from, to := afterFlag(s, i); to > from {
+				found = append(found, span{from, to, "argument"})
+				i = to
+				continue
+			}
+		}
+		i++
+	}
+	return found
+}
+
+// shaped reports where a secret with a shape ends that begins at i; 0 is none.
+func shaped(s string, i int) (end int, kind string) {
+	for n := range byFirst[s[i]] {
+		p := &byFirst[s[i]][n]
+		if !strings.HasPrefix(s[i:], p.prefix) {
+			continue
+		}
+		from := i + len(p.prefix)
+		to := from
+		for to < len(s) && p.set.has(s[to]) {
+			to++
+		}
+		if n := to - from; n < p.least || p.exact && n != p.least || p.mixed && !mixed(s[from:to]) {
+			continue
+		}
+		if p.kind == "jwt" && strings.Count(s[from:to], ".") != 2 {
+			continue
+		}
+		return to, p.kind
+	}
+	const begin = "-----BEGIN "
+	if s[i] == '-' && strings.HasPrefix(s[i:], begin) {
+		line, _, _ := strings.Cut(s[i+len(begin):], "-----")
+		if len(line) < 64 && strings.HasSuffix(line, "PRIVATE KEY") {
+			mark := "-----END " + line + "-----"
+			if at := strings.Index(s[i:], mark); at >= 0 {
+				return i + at + len(mark), "private-key"
+			}
+			return len(s), "private-key" // cut off: what is there is part of it
+		}
+	}
+	return 0, ""
+}
+
+func mixed(s string) bool {
+	return strings.ContainsAny(s, "0123456789") && strings.ContainsAny(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+}
+
+// assigned finds the value behind "=" or ":" at i, if its name says that it is secret, and the
+// password of a URL.
+func assigned(s string, i int) (from, to int, kind string) {
+	if s[i] == ':' && strings.HasPrefix(s[i:], "://") {
+		return userinfo(s, i+3)
+	}
+	end := i
+	for end > 0 && (s[end-1] == '"' || s[end-1] == '\'' || s[end-1] == '\\' || s[i] == ':' && s[end-1] == ' ') {
+		end--
+	}
+	begin := end
+	for begin > 0 && dashed.has(s[begin-1]) {
+		begin--
+	}
+	name := strings.TrimLeft(s[begin:end], "-")
+	if name == "" {
+		return 0, 0, ""
+	}
+	from = i + 1
+	for from < len(s) && (s[from] == ' ' && s[i] == ':' || s[from] == '\\') {
+		from++
+	}
+	if strings.EqualFold(name, "authorization") && s[i] == ':' {
+		for _, scheme := range []string{"bearer ", "basic ", "token "} {
+			if len(s)-from > len(scheme) && strings.EqualFold(s[from:from+len(scheme)], scheme) {
+				from += len(scheme)
+			}
+		}
+		if to = wordEnd(s, from, 0); to-from >= 4 && !strings.HasPrefix(s[from:], masked) {
+			return from, to, "authorization"
+		}
+		return 0, 0, ""
+	}
+	var quote byte
+	if from < len(s) && (s[from] == '"' || s[from] == '\'') {
+		quote = s[from]
+		from++
+	}
+	to = wordEnd(s, from, quote)
+	if quote != 0 && from > 1 && s[from-2] == '\\' && to > from && s[to-1] == '\\' { // JSON in a string
+		to--
+	}
+	if to == from || !secretName(name, s[from:to]) {
+		return 0, 0, ""
+	}
+	return from, to, "value"
+}
+
+// userinfo finds the password in the authority of a URL that begins at i.
+func userinfo(s string, i int) (from, to int, kind string) {
+	end := i
+	for end < len(s) && s[end] > ' ' && !strings.ContainsRune("/?#\"'<>\\", rune(s[end])) {
+		end++
+	}
+	at := strings.LastIndexByte(s[i:end], '@')
+	if at < 0 {
+		return 0, 0, ""
+	}
+	colon := strings.IndexByte(s[i:i+at], ':')
+	if colon < 0 || colon+1 == at || strings.HasPrefix(s[i+colon+1:], masked) {
+		return 0, 0, ""
+	}
+	return i + colon + 1, i + at, "url-password"
+}
+
+// afterFlag finds the word behind the blank at i, if the one before it is a long option whose
+// name says that it takes a secret.
+func afterFlag(s string, i int) (from, to int) {
+	begin := strings.LastIndexAny(s[:i], " \t\n\"'") + 1
+	word := s[begin:i]
+	if !strings.HasPrefix(word, "--") {
+		return 0, 0
+	}
+	name, ok := flagName(word)
+	if !ok {
+		return 0, 0
+	}
+	from = i + 1
+	var quote byte
+	if from < len(s) && (s[from] == '"' || s[from] == '\'') {
+		quote = s[from]
+		from++
+	}
+	to = wordEnd(s, from, quote)
+	if to == from || s[from] == '-' || !secretName(name, s[from:to]) {
+		return 0, 0
+	}
+	return from, to
+}
+
+// wordEnd is where the word that begins at i ends: at its quote, or at what parts words.
+func wordEnd(s string, i int, quote byte) int {
+	for ; i < len(s); i++ {
+		c := s[i]
+		if quote != 0 && (c == quote || c == '\n') || quote == 0 && (c <= ' ' || strings.IndexByte("\"'`;&|<>(),}\\", c) >= 0) {
+			break
+		}
+	}
+	return i
+}
+
+// secretName reports whether a value with this name is secret.
+func secretName(name, value string) bool {
+	plain := plainName(name)
+	// A reference is not the value: $TOKEN, ${{ secrets.X }}, a substitution.
+	if plain == "" || strings.HasPrefix(value, "$") || strings.HasPrefix(value, "`") || strings.HasPrefix(value, masked) {
+		return false
+	}
+	if hasEnd(plain, certain) {
+		return len(value) > 1 && !strings.HasPrefix(value, "/") && value != "true" && value != "false" && value != "null"
+	}
+	return hasEnd(plain, likely) && secretLike(value)
+}
+
+// plainName is a name in lower case without "-" and "_".
+func plainName(name string) string {
+	return strings.Map(func(c rune) rune {
+		switch {
+		case c == '-' || c == '_':
+			return -1
+		case c >= 'A' && c <= 'Z':
+			return c + 'a' - 'A'
+		}
+		return c
+	}, name)
+}
+
+func hasEnd(name string, ends []string) bool {
+	return slices.ContainsFunc(ends, func(end string) bool { return strings.HasSuffix(name, end) })
+}
+
+// secretLike reports whether a value under a name that is often, but not always, about a
+// secret is likely to be one: long, of letters and digits or of changing case, and no path,
+// file, reference or host.
+func secretLike(v string) bool {
+	if len(v) < 8 || strings.ContainsAny(v, "/ ,(){}[]:@") && !strings.ContainsAny(v, "+=") {
+		return false
+	}
+	for _, end := range []string{".pem", ".key", ".pub", ".crt", ".json", ".txt", ".gpg", ".asc"} {
+		if strings.HasSuffix(v, end) {
+			return false
+		}
+	}
+	if strings.HasPrefix(v, "/") || strings.HasPrefix(v, "./") || strings.HasPrefix(v, "~") {
+		return false
+	}
+	return len(v) >= 12 && mixed(v) || len(v) >= 8 && mixed(v) && strings.ToLower(v) != v
+}

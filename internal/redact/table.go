@@ -1,0 +1,130 @@
+package redact
+
+// charset is the bytes that a secret consists of.
+type charset uint8
+
+const (
+	alnum  charset = iota // letters and digits
+	word                  // and "_"
+	dashed                // and "_" and "-"
+	upper                 // capitals and digits
+	dotted                // dashed, and ".": several parts
+)
+
+func (c charset) has(b byte) bool {
+	switch {
+	case b >= 'A' && b <= 'Z', b >= '0' && b <= '9':
+		return true
+	case b >= 'a' && b <= 'z':
+		return c != upper
+	case b == '_':
+		return c == word || c == dashed || c == dotted
+	case b == '-':
+		return c == dashed || c == dotted
+	case b == '.':
+		return c == dotted
+	}
+	return false
+}
+
+// shape is how a secret begins, what it consists of, and how long the rest must be.
+type shape struct {
+	kind   string
+	prefix string
+	set    charset
+	least  int
+	// exact: the rest is that long and no longer.
+	exact bool
+	// mixed: the rest has digits and letters, so that words with hyphens stay.
+	mixed bool
+}
+
+// shapes are the forms in which those who give tokens out publish them. A prefix begins at
+// the edge of a word.
+var shapes = []shape{
+	{kind: "aws-key-id", prefix: "AKIA", set: upper, least: 16, exact: true},
+	{kind: "aws-key-id", prefix: "ASIA", set: upper, least: 16, exact: true},
+	{kind: "github", prefix: "ghp_", set: alnum, least: 36},
+	{kind: "github", prefix: "gho_", set: alnum, least: 36},
+	{kind: "github", prefix: "ghu_", set: alnum, least: 36},
+	{kind: "github", prefix: "ghs_", set: alnum, least: 36},
+	{kind: "github", prefix: "ghr_", set: alnum, least: 36},
+	{kind: "github", prefix: "github_pat_", set: word, least: 22},
+	{kind: "gitlab", prefix: "glpat-", set: dashed, least: 20},
+	{kind: "slack", prefix: "xoxb-", set: dashed, least: 10},
+	{kind: "slack", prefix: "xoxp-", set: dashed, least: 10},
+	{kind: "slack", prefix: "xoxa-", set: dashed, least: 10},
+	{kind: "slack", prefix: "xoxr-", set: dashed, least: 10},
+	{kind: "slack", prefix: "xoxs-", set: dashed, least: 10},
+	{kind: "slack", prefix: "xoxe-", set: dashed, least: 10},
+	{kind: "slack", prefix: "xapp-", set: dashed, least: 10},
+	{kind: "google", prefix: "AIza", set: dashed, least: 35},
+	{kind: "google", prefix: "GOCSPX-", set: dashed, least: 20},
+	{kind: "google", prefix: "ya29.", set: dashed, least: 20},
+	{kind: "anthropic", prefix: "sk-ant-", set: dashed, least: 20},
+	{kind: "openai", prefix: "sk-", set: dashed, least: 32, mixed: true},
+	{kind: "stripe", prefix: "sk_live_", set: alnum, least: 16},
+	{kind: "stripe", prefix: "rk_live_", set: alnum, least: 16},
+	{kind: "stripe", prefix: "sk_test_", set: alnum, least: 16},
+	{kind: "npm", prefix: "npm_", set: alnum, least: 36},
+	{kind: "pypi", prefix: "pypi-", set: dashed, least: 50},
+	{kind: "huggingface", prefix: "hf_", set: alnum, least: 30},
+	{kind: "docker", prefix: "dckr_pat_", set: dashed, least: 20},
+	{kind: "digitalocean", prefix: "dop_v1_", set: alnum, least: 64},
+	{kind: "sendgrid", prefix: "SG.", set: dotted, least: 40},
+	{kind: "age", prefix: "AGE-SECRET-KEY-1", set: upper, least: 58},
+	{kind: "carrel", prefix: "crl_", set: dashed, least: 16},
+	{kind: "jwt", prefix: "eyJ", set: dotted, least: 30, mixed: true}, // and two dots, see jwt
+}
+
+// byFirst are the shapes by the first byte of their prefix.
+var byFirst = func() (t [256][]shape) {
+	for _, s := range shapes {
+		t[s.prefix[0]] = append(t[s.prefix[0]], s)
+	}
+	return t
+}()
+
+// The ends of names, in lower case without "-" and "_", whose values are secret. Those of
+// certain are so whatever the value looks like; of the others a value stays that is a path, a number,
+// or a plain word.
+var (
+	certain = []string{"password", "passwd", "passphrase", "pwd", "secret", "secretkey", "secretaccesskey", "apikey", "authtoken", "accesstoken", "privatekey", "clientsecret"}
+	likely  = []string{"token", "key", "credential", "credentials", "auth", "pass", "bearer"}
+)
+
+// flags are options of programs that take a secret and do not say so by their name. joined: it
+// stands behind the flag in the same word. after: it stands behind the first such byte of the
+// value.
+var flags = []struct {
+	program, flag string
+	joined        bool
+	after         byte
+}{
+	{"mysql", "-p", true, 0},
+	{"mysqldump", "-p", true, 0},
+	{"mysqladmin", "-p", true, 0},
+	{"mariadb", "-p", true, 0},
+	{"mariadb-dump", "-p", true, 0},
+	{"sshpass", "-p", false, 0},
+	{"sshpass", "-p", true, 0},
+	{"curl", "-u", false, ':'},
+	{"curl", "--user", false, ':'},
+	{"curl", "-U", false, ':'},
+	{"curl", "--proxy-user", false, ':'},
+	{"redis-cli", "-a", false, 0},
+	{"docker", "-p", false, 0},
+	{"podman", "-p", false, 0},
+	{"mongosh", "-p", false, 0},
+	{"ldapsearch", "-w", false, 0},
+	{"ldapmodify", "-w", false, 0},
+	{"7z", "-p", true, 0},
+	{"unzip", "-P", false, 0},
+	{"zip", "-P", false, 0},
+	{"openssl", "-passin", false, ':'},
+	{"openssl", "-passout", false, ':'},
+	{"openssl", "-k", false, 0},
+}
+
+// onlyLogin are programs whose flag is about a secret in this subcommand alone.
+var onlyLogin = map[string]string{"docker": "login", "podman": "login"}
