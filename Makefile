@@ -70,10 +70,11 @@ $(GOLANGCI): tools/lint/go.mod tools/lint/go.sum
 	@mkdir -p $(@D)
 	go build $(LINT_MOD) -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
-generate: ## write gen/ anew from proto/, and NOTICE from what is linked
+generate: ## write gen/ anew from proto/, NOTICE from what is linked, and the built-in policy as it is embedded
 	@scripts/prerequisites build
 	$(TOOL) buf lint
 	$(TOOL) buf generate
+	go generate ./internal/policy
 	scripts/notice > NOTICE.new && mv NOTICE.new NOTICE
 
 tidy-check: ## see that go.mod names what is used, and that the modules are those of go.sum

@@ -407,12 +407,12 @@ func programName(text string) string { return text[strings.LastIndexByte(text, '
 // lookup finds what is known about a program, also by the beginning of its name or without
 // its version (python3.11).
 func (j *judge) lookup(name string) *spec {
-	if sp := j.k.programs[name]; sp != nil {
-		return sp
+	if p := j.k.programs[name]; p != nil {
+		return p.spec()
 	}
 	for _, f := range j.k.families {
 		if strings.HasPrefix(name, f.prefix) {
-			return f.spec
+			return f.program.spec()
 		}
 	}
 	for _, prefix := range [...]string{"x86_64-linux-gnu-", "aarch64-linux-gnu-"} {
@@ -423,7 +423,9 @@ func (j *judge) lookup(name string) *spec {
 	short := strings.TrimRight(name, "0123456789.")
 	short = strings.TrimSuffix(short, "-")
 	if short != name && short != "" {
-		return j.k.programs[short]
+		if p := j.k.programs[short]; p != nil {
+			return p.spec()
+		}
 	}
 	return nil
 }

@@ -6,11 +6,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+
+	"github.com/containerd/errdefs"
 )
 
 // knowledge is what is known about programs, paths and variables.
 type knowledge struct {
-	programs  map[string]*spec
+	programs  map[string]*program
 	paths     *pathTable
 	variables map[string]*variable
 	// families are programs known by the beginning of their name, as mkfs.ext4.
@@ -18,8 +21,39 @@ type knowledge struct {
 }
 
 type family struct {
-	prefix string
-	spec   *spec
+	prefix  string
+	program *program
+}
+
+// program is what is known about one, which is compiled when it is first asked for. Of
+// what users bring, it has been before the policy is used.
+type program struct {
+	name string
+	at   *tree
+	from *compiler
+	once sync.Once
+	done *spec
+	err  error
+}
+
+func (p *program) compile() error {
+	p.once.Do(func() {
+		if !p.at.openTo(maxLevels) {
+			p.err = fmt.Errorf("cannot read what is built in about %s: %w", p.name, errdefs.ErrInternal)
+			return
+		}
+		p.done, p.err = p.from.spec(p.at, p.name, nil)
+	})
+	return p.err
+}
+
+// spec panics where the built-in knowledge is broken, which a test excludes and which a
+// decision takes for BLOCK.
+func (p *program) spec() *spec {
+	if err := p.compile(); err != nil {
+		panic(err)
+	}
+	return p.done
 }
 
 // spec is what is known about a program or a subcommand of it. docs/policy/commands.md
@@ -90,18 +124,19 @@ type condition struct {
 // compiler reads knowledge from sources. Later sources replace programs of earlier ones.
 type compiler struct {
 	*reader
-	k *knowledge
+	k   *knowledge
+	now bool
 }
 
 // loadKnowledge reads programs, path classes and variables from sources.
 func loadKnowledge(sources []Source) (*knowledge, error) {
-	k := &knowledge{programs: map[string]*spec{}, paths: newPathTable(), variables: map[string]*variable{}}
+	k := newKnowledge()
 	for _, s := range sources {
 		r, t, err := readTree(s)
 		if err != nil {
 			return nil, err
 		}
-		if err := k.add(r, t); err != nil {
+		if err := k.add(r, t, true); err != nil {
 			return nil, err
 		}
 	}
@@ -109,11 +144,17 @@ func loadKnowledge(sources []Source) (*knowledge, error) {
 	return k, nil
 }
 
-func (k *knowledge) add(r *reader, t *tree) error {
+func newKnowledge() *knowledge {
+	return &knowledge{programs: map[string]*program{}, paths: newPathTable(), variables: map[string]*variable{}}
+}
+
+// add adds what a source says. What it says of programs is checked now, or when one is
+// asked for.
+func (k *knowledge) add(r *reader, t *tree, now bool) error {
 	if t.kind == null {
 		return nil
 	}
-	c := &compiler{r, k}
+	c := &compiler{r, k, now}
 	return r.fields(t, "a file of command knowledge", nil,
 		field{"version", func(t *tree) error { _, err := r.integer(t, "version", 1, 1); return err }},
 		field{"programs", c.programs},
@@ -144,9 +185,11 @@ func (c *compiler) programs(t *tree) error {
 		if len(names) == 0 {
 			return c.errorf(key, "a program needs a name")
 		}
-		s, err := c.spec(t.items[i], names[0], nil)
-		if err != nil {
-			return err
+		s := &program{name: names[0], at: t.items[i], from: c}
+		if c.now {
+			if err := s.compile(); err != nil {
+				return err
+			}
 		}
 		for _, n := range names {
 			if here[n] {

@@ -110,18 +110,23 @@ func loadRules(s Source) (*ruleFile, *tree, *reader, error) {
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	f, knowledge, err := readRules(r, t)
+	return f, knowledge, r, err
+}
+
+func readRules(r *reader, t *tree) (*ruleFile, *tree, error) {
 	rr := &ruleReader{reader: r, shared: map[string]*tree{}}
 	var knowledge *tree
 	if t.kind == null {
-		return nil, nil, nil, r.errorf(t, "a policy needs the key \"rules\"")
+		return nil, nil, r.errorf(t, "a policy needs the key \"rules\"")
 	}
 	if p := t.get("x-patterns"); p != nil {
 		if err := rr.patterns(p); err != nil {
-			return nil, nil, nil, err
+			return nil, nil, err
 		}
 	}
 	skip := func(*tree) error { return nil }
-	err = r.fields(t, "a policy", []string{"rules"},
+	err := r.fields(t, "a policy", []string{"rules"},
 		field{"version", func(t *tree) error { _, err := r.integer(t, "version", 1, 1); return err }},
 		field{"x-patterns", skip},
 		field{"interactive_commands", func(t *tree) error {
@@ -137,7 +142,7 @@ func loadRules(s Source) (*ruleFile, *tree, *reader, error) {
 		field{"rules", rr.rules},
 		field{"knowledge", func(t *tree) error { knowledge = t; return nil }},
 	)
-	return &rr.file, knowledge, r, err
+	return &rr.file, knowledge, err
 }
 
 func (r *ruleReader) patterns(t *tree) error {
