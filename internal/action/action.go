@@ -40,6 +40,10 @@ const (
 	Signal  Kind = "command.signal"
 	Recover Kind = "daemon.recover"
 
+	// Answer answers a question about an action, Revoke takes a permission back.
+	Answer Kind = "approval.answer"
+	Revoke Kind = "permission.revoke"
+
 	// Forget removes the home that was kept of a destroyed workspace.
 	Forget Kind = "home.remove"
 )
@@ -61,6 +65,9 @@ const (
 	WhoAmI   Kind = "principal.whoami"
 	// Login is who comes with a token: its first request of a connection, or a refused one.
 	Login Kind = "login"
+
+	Policy          Kind = "policy.reload"
+	InspectApproval Kind = "approval.inspect"
 
 	ListTokens Kind = "token.list"
 )
@@ -112,6 +119,10 @@ type Action struct {
 	// Token is the canonical JSON of the token that is wanted, or the id of the one that it
 	// is about.
 	Token json.RawMessage `json:"token,omitempty"`
+	// Source is who wrote a command: user or llm.
+	Source string `json:"source,omitempty"`
+	// Approval is the question that an answer is about, or the permission that is revoked.
+	Approval id.Approval `json:"approval,omitempty"`
 }
 
 // Canonical returns the action's canonical bytes: JSON with the fields in the

@@ -19,6 +19,11 @@ var needs = map[Kind]principal.Permission{
 
 	CreateToken: principal.Tokens, RevokeToken: principal.Tokens, ListTokens: principal.Tokens,
 
+	// Agents see what they asked for.
+	InspectApproval: principal.Look, Answer: principal.Answer, Revoke: principal.Answer,
+
+	Policy: principal.Policy,
+
 	Audit: principal.Audit, Mended: principal.Host,
 	Version: principal.Known, WhoAmI: principal.Known,
 

@@ -65,12 +65,18 @@ type Subject struct {
 	Thread string `json:"thread,omitempty"`
 	// Argv is the command, nil if the action is none.
 	Argv []string `json:"argv,omitempty"`
+	// Around is a digest of all that the command has beside its words: its directory, its
+	// variables and their values, its terminal. The same words in another place are another
+	// command.
+	Around string `json:"around,omitempty"`
 }
 
 // Ask is a question to a person.
 type Ask struct {
 	ID      id.Approval `json:"id"`
 	Subject Subject     `json:"subject"`
+	// Owner is for whom the request was: By itself, or whose token it is.
+	Owner string `json:"owner,omitempty"`
 	// Written says that a model wrote the action or a token sent it: who sent it cannot
 	// answer.
 	Written bool `json:"written,omitempty"`
@@ -89,8 +95,9 @@ type Kind string
 const (
 	// Once lets this action pass, one time.
 	Once Kind = "once"
-	// Thread lets it pass, and every command of exactly the same words by the same principal
-	// in the same workspace and thread, as long as the policy stays.
+	// Thread lets it pass, and every command of exactly the same words, in the same directory
+	// and with the same variables, by the same principal in the same workspace and thread, as
+	// long as the policy stays.
 	Thread Kind = "thread"
 	// Deny refuses it.
 	Deny Kind = "deny"
@@ -142,20 +149,31 @@ func (a Approval) At(now time.Time) State {
 
 // MayAnswer reports whether p may give an answer of this kind; if not, it is
 // permission_denied. terminal says that p is a person at a terminal who has seen the question
-// there. Whoever asked may take it back, and lets nothing pass that a model or a token wrote
-// in their name.
+// there.
+//
+// Who asked may take it back, and lets nothing pass that a model or a token wrote in their
+// name. What a token asked for, the person whose token it is may let pass at a terminal. A
+// token lets nothing pass that was asked for its owner, in whatever name: it may have been
+// made for that.
 func (a Approval) MayAnswer(p principal.Principal, kind Kind, terminal bool) error {
 	why, own := "", p.String() == a.Subject.By
+	kin := own || a.Owner != "" && p.Owner() == a.Owner
 	switch {
-	case p.Kind != principal.User:
-		why = "only people answer"
-	case !own && !p.Admin && p.UID != 0:
+	case p.Kind != principal.User && p.Kind != principal.Token:
+		why = "only people and tokens answer"
+	case !p.Can(principal.Answer):
+		why = "answering takes the role operator, approver or admin"
+	case !kin && !p.Can(principal.Any):
 		why = "it is another user's, and you are no administrator of carrel"
-	case !own || kind == Deny:
-	case a.Written:
+	case !kin || kind == Deny:
+	case p.Kind == principal.Token:
+		why = "it was asked for the owner of this token, and no token approves that; its owner does at a terminal, or an administrator"
+	case own && a.Written:
 		why = "you, or a program in your name, asked for it, and what a model or a program wrote is for somebody else to approve"
-	case !terminal:
+	case !terminal && own:
 		why = "you asked for it yourself; answer where you typed it, or have an administrator answer"
+	case !terminal:
+		why = "your token asked for it; answer at a terminal, or have an administrator answer"
 	}
 	if why == "" {
 		return nil

@@ -100,6 +100,7 @@ func TestSpend(t *testing.T) {
 		"principal": func(s *approval.Subject) { s.By = "uid:10000" },
 		"workspace": func(s *approval.Subject) { s.Workspace += "-1" },
 		"policy":    func(s *approval.Subject) { s.Policy = "sha256:cc" },
+		"around":    func(s *approval.Subject) { s.Around = "sha256:dd" },
 		"thread":    func(s *approval.Subject) { s.Thread = "" },
 		"words":     func(s *approval.Subject) { s.Argv = []string{"cat /etc/os-release"} },
 	} {
@@ -203,6 +204,7 @@ func TestRemembered(t *testing.T) {
 		"thread":     func(s *approval.Subject) { s.Thread = "t2" },
 		"no thread":  func(s *approval.Subject) { s.Thread = "" },
 		"policy":     func(s *approval.Subject) { s.Policy = "sha256:cc" },
+		"around":     func(s *approval.Subject) { s.Around = "sha256:dd" },
 	} {
 		s := subject()
 		change(&s)

@@ -38,6 +38,12 @@ const (
 	Login Type = "login"
 	// Lifecycle: the daemon started or stopped, or an executor went away.
 	Lifecycle Type = "lifecycle"
+	// Request: an action that a person is asked about. Approval: what they answered, or that
+	// nobody did.
+	Request  Type = "request"
+	Approval Type = "approval"
+	// Policy: other rules were put in force, or could not be.
+	Policy Type = "policy"
 	// Repair: the log itself was mended when it was opened; Data says how.
 	Repair Type = "repair"
 )
@@ -74,11 +80,13 @@ type Record struct {
 	// Action is the canonical JSON of the action and ActionDigest its digest.
 	Action       json.RawMessage `json:"action,omitempty"`
 	ActionDigest string          `json:"action_digest,omitempty"`
-	Policy       string          `json:"policy,omitempty"`
-	Approval     string          `json:"approval,omitempty"`
-	Isolation    string          `json:"isolation,omitempty"`
-	Status       string          `json:"status,omitempty"`
-	Error        string          `json:"error,omitempty"`
+	// Policy is the level that the action was judged, Decision all of the judgement.
+	Policy    string          `json:"policy,omitempty"`
+	Decision  json.RawMessage `json:"decision,omitempty"`
+	Approval  string          `json:"approval,omitempty"`
+	Isolation string          `json:"isolation,omitempty"`
+	Status    string          `json:"status,omitempty"`
+	Error     string          `json:"error,omitempty"`
 	// ErrorKind is the errdefs kind of the error, as "not_found".
 	ErrorKind string `json:"error_kind,omitempty"`
 	// Data is a JSON object with what else the type calls for.
@@ -119,7 +127,7 @@ func (r *Record) check() error {
 	if r.Type == "" {
 		return fmt.Errorf("cannot append to the audit log: the record has no type: %w", errdefs.ErrInvalidArgument)
 	}
-	for _, raw := range []json.RawMessage{r.Action, r.Data} {
+	for _, raw := range []json.RawMessage{r.Action, r.Decision, r.Data} {
 		if len(raw) > 0 && (bytes.IndexByte(raw, '\n') >= 0 || !validJSON(raw)) {
 			return fmt.Errorf("cannot append to the audit log: the %s record carries something other than JSON on one line: %w", r.Type, errdefs.ErrInvalidArgument)
 		}
@@ -155,6 +163,7 @@ func (r *Record) appendRest(b []byte) []byte {
 	b = appendRaw(b, "action", r.Action)
 	b = appendField(b, "action_digest", r.ActionDigest)
 	b = appendField(b, "policy", r.Policy)
+	b = appendRaw(b, "decision", r.Decision)
 	b = appendField(b, "approval", r.Approval)
 	b = appendField(b, "isolation", r.Isolation)
 	b = appendField(b, "status", r.Status)

@@ -133,6 +133,19 @@ type ExecParams struct {
 	OutputLimit int64  `json:"output_limit,omitempty"`
 	Rows        uint16 `json:"rows,omitempty"`
 	Cols        uint16 `json:"cols,omitempty"`
+	// Asked is for the gate, and is not sent to the executor.
+	Asked Asked `json:"-"`
+}
+
+// Asked is what the client of a command says about its asking for it.
+type Asked struct {
+	// Source is who wrote the command: "user" or "llm"; "" is taken for llm.
+	Source string
+	// Thread names the conversation that it belongs to, "" for none.
+	Thread string
+	// WaitMS is how long to wait for a person's answer where one is needed; 0 is as
+	// configured, negative is not at all: the question stays for who asks again.
+	WaitMS int64
 }
 
 // ExecResult answers MethodExec and MethodSpawnTerminal. Its fds are the far

@@ -264,6 +264,11 @@ func (s *Store) exec(ctx context.Context, query string, args ...any) error {
 		return err
 	}
 	_, err := s.db.ExecContext(context.WithoutCancel(ctx), query, args...)
+	return full(err)
+}
+
+// full says of an error that it is for want of space.
+func full(err error) error {
 	if e, ok := errors.AsType[*sqlite.Error](err); ok && e.Code() == sqlite3.SQLITE_FULL {
 		return fmt.Errorf("%w: no space left on its file system; see with df -h and df -i what is full, free some and try again: %w", err, errdefs.ErrResourceExhausted)
 	}

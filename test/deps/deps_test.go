@@ -32,7 +32,7 @@ var tiers = []deps.Tier{
 	{Name: "workspace", Level: 1},
 	{Name: "shell", Level: 1},
 	{Name: "action", Level: 1, With: []string{"principal", "workspace"}},
-	{Name: "approval", Level: 1, With: []string{"principal"}},
+	{Name: "approval", Level: 1, With: []string{"principal", "action", "policy"}},
 	{Name: "policy", Level: 1, With: []string{"shell"}},
 
 	{Name: "audit", Level: 2},
@@ -67,7 +67,7 @@ var tiers = []deps.Tier{
 	{Name: "gate", Level: 5},
 	{Name: "api", Level: 5, With: []string{"authn"}},
 	{Name: "daemon", Level: 5, With: []string{"api", "authn", "config", "gate", "rootless"}},
-	{Name: "rootless", Level: 5, With: []string{"gate"}},
+	{Name: "rootless", Level: 5, With: []string{"config", "gate"}},
 	{Name: "cli", Level: 5, With: []string{"rootless"}},
 }
 

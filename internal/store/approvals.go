@@ -1,0 +1,368 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/approval"
+	"github.com/carrel-dev/carrel/internal/id"
+)
+
+// Bounds of approvals.
+const (
+	// MaxPending is how many questions may wait for an answer, in all and of one principal.
+	MaxPending       = 10_000
+	MaxPendingPerAsk = 1_000
+	// keepApprovals is how long one is kept after its time.
+	keepApprovals = 90 * 24 * time.Hour
+	// maxPage bounds a page of a list.
+	maxPage = 500
+)
+
+// Approval is an approval as it is kept.
+type Approval struct {
+	approval.Approval
+	// Owner is whom the workspace belongs to.
+	Owner string
+	// Shown is JSON of what a person is shown; the store does not read it.
+	Shown json.RawMessage
+	// Intent is the sequence number of the intent that it was spent on, 0 if that is not
+	// known to be written.
+	Intent int64
+}
+
+// subjectDigest names a subject by all its fields.
+func subjectDigest(s approval.Subject) (string, error) {
+	b, err := json.Marshal(s)
+	if err != nil {
+		return "", fmt.Errorf("cannot write the subject of an approval: %w", err)
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// Ask keeps a new question. resource_exhausted: as many as there may be wait for an answer,
+// in all or of who asks.
+func (s *Store) Ask(ctx context.Context, a Approval, now time.Time) error {
+	fail := func(err error) error { return fmt.Errorf("cannot keep approval %s: %w", a.ID, err) }
+	subject, err := subjectDigest(a.Subject)
+	if err != nil {
+		return fail(err)
+	}
+	text, err := json.Marshal(a.Approval)
+	if err != nil {
+		return fail(err)
+	}
+	return s.inTx(ctx, func(tx *sql.Tx) error {
+		var all, own int
+		if err := tx.QueryRowContext(ctx, `SELECT count(*), count(*) FILTER (WHERE requester = ?) FROM approvals WHERE state = 'pending' AND until_ns > ?`,
+			a.Subject.By, now.UnixNano()).Scan(&all, &own); err != nil {
+			return fail(err)
+		}
+		if all >= MaxPending || own >= MaxPendingPerAsk {
+			return fmt.Errorf("cannot ask a person about it: %d questions wait for an answer, %d of them from %s, and there may be %d and %d; answer some (\"carrel approvals list\") or let their time pass: %w",
+				all, own, a.Subject.By, MaxPending, MaxPendingPerAsk, errdefs.ErrResourceExhausted)
+		}
+		if _, err := tx.ExecContext(ctx, `DELETE FROM approvals WHERE until_ns < ? AND NOT (state = 'spent' AND intent = 0)`, now.Add(-keepApprovals).UnixNano()); err != nil {
+			return fail(err)
+		}
+		if _, err := tx.ExecContext(ctx, `INSERT INTO approvals (id, state, requester, owner, workspace, subject, approval, shown, asked_ns, until_ns) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+			a.ID, a.State, a.Subject.By, a.Owner, a.Subject.Workspace, subject, string(text), string(a.Shown), a.AskedAt.UnixNano(), a.Until.UnixNano()); err != nil {
+			return fail(err)
+		}
+		return nil
+	})
+}
+
+const approvalColumns = `approval, owner, shown, intent`
+
+func scanApproval(row interface{ Scan(...any) error }) (a Approval, err error) {
+	var text, shown []byte
+	if err := row.Scan(&text, &a.Owner, &shown, &a.Intent); err != nil {
+		return a, err
+	}
+	a.Shown = shown
+	if err := json.Unmarshal(text, &a.Approval); err != nil {
+		return a, fmt.Errorf("cannot read an approval: %w: %w", err, errdefs.ErrDataLoss)
+	}
+	return a, nil
+}
+
+// Approval returns the approval with that id. not_found: there is none.
+func (s *Store) Approval(ctx context.Context, name id.Approval) (Approval, error) {
+	a, err := scanApproval(s.db.QueryRowContext(ctx, `SELECT `+approvalColumns+` FROM approvals WHERE id = ?`, name))
+	if errors.Is(err, sql.ErrNoRows) {
+		return a, noApproval(name)
+	}
+	if err != nil {
+		return a, fmt.Errorf("cannot read approval %s: %w", name, err)
+	}
+	return a, nil
+}
+
+func noApproval(name id.Approval) error {
+	return fmt.Errorf("cannot find approval %s: there is none with this id; \"carrel approvals list\" lists them: %w", name, errdefs.ErrNotFound)
+}
+
+// ChangeApproval changes an approval as f says, in one transaction with what comes of it: a
+// permission that an answer gives is kept with it. f is not called concurrently for any two
+// approvals, and its error changes nothing.
+func (s *Store) ChangeApproval(ctx context.Context, name id.Approval, f func(approval.Approval) (approval.Approval, error)) (Approval, error) {
+	var a Approval
+	err := s.inTx(ctx, func(tx *sql.Tx) error {
+		var err error
+		a, err = scanApproval(tx.QueryRowContext(ctx, `SELECT `+approvalColumns+` FROM approvals WHERE id = ?`, name))
+		if errors.Is(err, sql.ErrNoRows) {
+			return noApproval(name)
+		}
+		if err != nil {
+			return fmt.Errorf("cannot read approval %s: %w", name, err)
+		}
+		before := a.State
+		if a.Approval, err = f(a.Approval); err != nil {
+			return err
+		}
+		text, err := json.Marshal(a.Approval)
+		if err != nil {
+			return fmt.Errorf("cannot keep approval %s: %w", name, err)
+		}
+		var answered int64
+		if a.Answer != nil {
+			answered = a.Answer.At.UnixNano()
+		}
+		if _, err := tx.ExecContext(ctx, `UPDATE approvals SET state = ?, approval = ?, answered_ns = ? WHERE id = ?`, a.State, string(text), answered, name); err != nil {
+			return fmt.Errorf("cannot keep approval %s: %w", name, err)
+		}
+		if p, ok := a.Permission(); ok && before == approval.Pending {
+			return grantPermission(ctx, tx, p, a.Owner)
+		}
+		return nil
+	})
+	return a, err
+}
+
+func grantPermission(ctx context.Context, tx *sql.Tx, p approval.Permission, owner string) error {
+	subject, err := subjectDigest(p.Subject)
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(p)
+	if err == nil {
+		_, err = tx.ExecContext(ctx, `INSERT INTO permissions (id, requester, owner, workspace, thread, subject, permission, given_ns) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+			p.From, p.Subject.By, owner, p.Subject.Workspace, p.Subject.Thread, subject, string(text), p.At.UnixNano())
+	}
+	if err != nil {
+		return fmt.Errorf("cannot keep the permission of approval %s: %w", p.From, err)
+	}
+	return nil
+}
+
+// SettleApproval notes the intent that a spent approval was spent on.
+func (s *Store) SettleApproval(ctx context.Context, name id.Approval, intent int64) error {
+	if err := s.exec(ctx, `UPDATE approvals SET intent = ? WHERE id = ? AND state = 'spent'`, intent, name); err != nil {
+		return fmt.Errorf("cannot note what approval %s was spent on: %w", name, err)
+	}
+	return nil
+}
+
+// UnsettledApprovals returns those that were spent on an intent that is not known to be
+// written: a crash came between, or before the note of it.
+func (s *Store) UnsettledApprovals(ctx context.Context) ([]Approval, error) {
+	return s.approvals(ctx, `SELECT `+approvalColumns+` FROM approvals WHERE state = 'spent' AND intent = 0`)
+}
+
+// OpenApprovals returns the questions to exactly this subject that can still be answered, or
+// whose answer lets it pass and was not used, the oldest first.
+func (s *Store) OpenApprovals(ctx context.Context, subject approval.Subject) ([]Approval, error) {
+	digest, err := subjectDigest(subject)
+	if err != nil {
+		return nil, err
+	}
+	return s.approvals(ctx, `SELECT `+approvalColumns+` FROM approvals WHERE subject = ? AND state IN ('pending', 'approved') ORDER BY asked_ns, id`, digest)
+}
+
+// ApprovalFilter chooses approvals; what is empty chooses all.
+type ApprovalFilter struct {
+	State     approval.State
+	Workspace id.Workspace
+	Requester string
+	// Visible, if not empty, is who looks, and VisibleOwner for whom: only what they asked,
+	// or what is about that owner's workspaces, is there.
+	Visible, VisibleOwner string
+	// Now is when it is asked, for what has expired.
+	Now time.Time
+	// After is the mark that the page before ended with, "" for the first page.
+	After string
+	Limit int
+}
+
+// Approvals returns a page of approvals, the newest first, and the mark for the next one, ""
+// if there is none.
+func (s *Store) Approvals(ctx context.Context, f ApprovalFilter) (list []Approval, next string, err error) {
+	var where []string
+	var args []any
+	and := func(clause string, a ...any) { where, args = append(where, clause), append(args, a...) }
+	switch now := f.Now.UnixNano(); f.State {
+	case "":
+	case approval.Pending:
+		and(`state = 'pending' AND until_ns > ?`, now)
+	case approval.Approved:
+		and(`state = 'approved' AND answered_ns > ?`, f.Now.Add(-approval.SpendWithin).UnixNano())
+	case approval.Expired:
+		and(`(state = 'pending' AND until_ns <= ? OR state = 'approved' AND answered_ns <= ?)`, now, f.Now.Add(-approval.SpendWithin).UnixNano())
+	case approval.Denied, approval.Spent:
+		and(`state = ?`, f.State)
+	default:
+		return nil, "", fmt.Errorf("cannot list approvals in the state %q: it is one of pending, approved, denied, spent, expired: %w", f.State, errdefs.ErrInvalidArgument)
+	}
+	if f.Workspace != "" {
+		and(`workspace = ?`, f.Workspace)
+	}
+	if f.Requester != "" {
+		and(`requester = ?`, f.Requester)
+	}
+	if f.Visible != "" {
+		and(`(requester = ? OR owner = ?)`, f.Visible, f.VisibleOwner)
+	}
+	if f.After != "" {
+		ns, name, ok := strings.Cut(f.After, ".")
+		at, err := strconv.ParseInt(ns, 10, 64)
+		if _, perr := id.ParseApproval(name); !ok || err != nil || perr != nil {
+			return nil, "", fmt.Errorf("cannot go on after %.64q: it is no mark of a page; give next_page_token as it was given: %w", f.After, errdefs.ErrInvalidArgument)
+		}
+		and(`(asked_ns, id) < (?, ?)`, at, name)
+	}
+	query := `SELECT ` + approvalColumns + ` FROM approvals`
+	if len(where) > 0 {
+		query += ` WHERE ` + strings.Join(where, ` AND `)
+	}
+	limit := min(max(f.Limit, 1), maxPage)
+	query += ` ORDER BY asked_ns DESC, id DESC LIMIT ?`
+	list, err = s.approvals(ctx, query, append(args, limit+1)...)
+	if err != nil || len(list) <= limit {
+		return list, "", err
+	}
+	list = list[:limit]
+	last := list[limit-1]
+	return list, fmt.Sprintf("%d.%s", last.AskedAt.UnixNano(), last.ID), nil
+}
+
+func (s *Store) approvals(ctx context.Context, query string, args ...any) ([]Approval, error) {
+	rows, err := s.db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the approvals: %w", err)
+	}
+	defer rows.Close()
+	var list []Approval
+	for rows.Next() {
+		a, err := scanApproval(rows)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, a)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("cannot read the approvals: %w", err)
+	}
+	return list, nil
+}
+
+// Permission is a permission as it is kept.
+type Permission struct {
+	approval.Permission
+	// Owner is whom the workspace belongs to.
+	Owner string
+}
+
+// PermissionFor returns a permission whose subject is that of an action but for the digest.
+func (s *Store) PermissionFor(ctx context.Context, subject approval.Subject) (p Permission, ok bool, err error) {
+	subject.Digest = ""
+	digest, err := subjectDigest(subject)
+	if err != nil {
+		return p, false, err
+	}
+	list, err := s.permissions(ctx, `WHERE subject = ? LIMIT 1`, digest)
+	if err != nil || len(list) == 0 {
+		return p, false, err
+	}
+	return list[0], true, nil
+}
+
+// Permissions returns what is remembered of answers, the newest first; requester, workspace
+// and thread choose, where they are not empty.
+func (s *Store) Permissions(ctx context.Context, requester string, workspace id.Workspace, thread string) ([]Permission, error) {
+	return s.permissions(ctx, `WHERE (? = '' OR requester = ?) AND (? = '' OR workspace = ?) AND (? = '' OR thread = ?) ORDER BY given_ns DESC, id`,
+		requester, requester, workspace, workspace, thread, thread)
+}
+
+// Permission returns the permission that came of an approval. not_found: there is none.
+func (s *Store) Permission(ctx context.Context, name id.Approval) (Permission, error) {
+	list, err := s.permissions(ctx, `WHERE id = ?`, name)
+	if err == nil && len(list) == 0 {
+		err = fmt.Errorf("cannot find permission %s: there is none; \"carrel approvals permissions\" lists them: %w", name, errdefs.ErrNotFound)
+	}
+	if err != nil {
+		return Permission{}, err
+	}
+	return list[0], nil
+}
+
+// Revoke removes a permission; one that is gone is no error.
+func (s *Store) Revoke(ctx context.Context, name id.Approval) error {
+	if err := s.exec(ctx, `DELETE FROM permissions WHERE id = ?`, name); err != nil {
+		return fmt.Errorf("cannot revoke permission %s: %w", name, err)
+	}
+	return nil
+}
+
+func (s *Store) permissions(ctx context.Context, rest string, args ...any) ([]Permission, error) {
+	rows, err := s.db.QueryContext(ctx, `SELECT permission, owner FROM permissions `+rest, args...) //nolint:gosec // rest is one of the constants above
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the permissions: %w", err)
+	}
+	defer rows.Close()
+	var list []Permission
+	for rows.Next() {
+		var p Permission
+		var text []byte
+		if err := rows.Scan(&text, &p.Owner); err != nil {
+			return nil, fmt.Errorf("cannot read a permission: %w", err)
+		}
+		if err := json.Unmarshal(text, &p.Permission); err != nil {
+			return nil, fmt.Errorf("cannot read a permission: %w: %w", err, errdefs.ErrDataLoss)
+		}
+		list = append(list, p)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("cannot read the permissions: %w", err)
+	}
+	return list, nil
+}
+
+// inTx makes changes that belong together, to the end as exec does.
+func (s *Store) inTx(ctx context.Context, f func(*sql.Tx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	tx, err := s.db.BeginTx(context.WithoutCancel(ctx), nil)
+	if err != nil {
+		return fmt.Errorf("cannot change the database: %w", err)
+	}
+	if err := f(tx); err != nil {
+		return errors.Join(full(err), tx.Rollback())
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("cannot change the database: %w", full(err))
+	}
+	return nil
+}
