@@ -74,6 +74,12 @@ type Config struct {
 	RestoreMaxBytes   int64
 	RestoreMaxEntries int
 	RestoreMaxRatio   int
+	// PolicyPath is the file of rules, "" for the built-in ones alone; PolicyBuiltin says
+	// whether those hold beside it.
+	PolicyPath    string
+	PolicyBuiltin bool
+	// ApprovalWait is how long an action waits for a person's answer unless it says so.
+	ApprovalWait time.Duration
 	// AuditAnchor is a file that each countersigned checkpoint is appended to, "" for none;
 	// AuditAnchorRequired: nothing goes on that it did not take.
 	AuditAnchor         string

@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -39,7 +41,7 @@ func TestDefaults(t *testing.T) {
 	}
 	want := &config.Config{
 		DataDir: "/var/lib/carrel", RuntimeDir: "/run/carrel", SocketMode: 0o660, SocketGroup: "carrel", NamePrefix: "ws",
-		Broker: "service", BrokerPath: "/usr/libexec/carrel/carrel-broker", Limits: workspace.DefaultLimits, Allow: workspace.Openings, MaxWorkspaces: 2000, IdleTimeout: time.Minute, ChatGit: true, HomeRetention: 720 * time.Hour, RestoreMaxBytes: 16 << 30, RestoreMaxEntries: 2_000_000, RestoreMaxRatio: 1000, AuditCheckpointEvery: time.Minute, AuditCheckpointRecords: 4096, StopTimeout: 10 * time.Second, IdleExit: 30 * time.Second, LogLevel: slog.LevelInfo, LogFormat: "text",
+		Broker: "service", BrokerPath: "/usr/libexec/carrel/carrel-broker", Limits: workspace.DefaultLimits, Allow: workspace.Openings, MaxWorkspaces: 2000, IdleTimeout: time.Minute, ChatGit: true, HomeRetention: 720 * time.Hour, RestoreMaxBytes: 16 << 30, RestoreMaxEntries: 2_000_000, RestoreMaxRatio: 1000, AuditCheckpointEvery: time.Minute, AuditCheckpointRecords: 4096, StopTimeout: 10 * time.Second, IdleExit: 30 * time.Second, PolicyBuiltin: true, ApprovalWait: 15 * time.Minute, LogLevel: slog.LevelInfo, LogFormat: "text",
 	}
 	if d := cmp.Diff(want, c, cmpopts.IgnoreUnexported(config.Config{})); d != "" {
 		t.Errorf("defaults (-want +got):\n%s", d)
@@ -123,6 +125,10 @@ func TestFileErrors(t *testing.T) {
 		{"limits:\n  pids: many\n", ":2:9", "a number"},
 		{"limits:\n  cpu_weight: 0\n", ":2:15", "between 1 and 10000"},
 		{"max_workspaces: 0\n", ":1:17", "between 1 and 100000"},
+		{"policy:\n  path: rules.yaml\n", ":2:9", "absolute"},
+		{"policy:\n  include_builtin: yes\n", ":2:20", "true or false"},
+		{"approval:\n  wait: 0s\n", ":2:9", "between 1s and"},
+		{"approval:\n  wait: 200h\n", ":2:9", "between 1s and"},
 		{"stop_timeout: 6m\n", ":1:15", "between 0s and 5m"},
 		{strings.Repeat("# long\n", 20_000), "", "longer than"},
 	} {
@@ -183,6 +189,45 @@ func TestFileMustBeTrusted(t *testing.T) {
 	}
 }
 
+// A file of rules is read only if nobody else may change or replace it.
+func TestReadTrusted(t *testing.T) {
+	path := write(t, "rules: []")
+	for _, c := range []struct {
+		what    string
+		harm    func() error
+		undo    func() error
+		says    string
+		refused func(error) bool
+	}{
+		{"others may write it", func() error { return os.Chmod(path, 0o606) }, func() error { return os.Chmod(path, 0o600) }, "chmod go-w", errdefs.IsFailedPrecondition},
+		{"others may replace it", func() error { return os.Chmod(filepath.Dir(path), 0o777) }, func() error { return os.Chmod(filepath.Dir(path), 0o700) }, "chmod go-w", errdefs.IsFailedPrecondition},
+		{"it is a pipe", func() error { return errors.Join(os.Remove(path), syscall.Mkfifo(path, 0o600)) }, func() error { return os.Remove(path) }, "not a regular file", errdefs.IsInvalidArgument},
+		{"it is gone", func() error { return nil }, func() error { return nil }, "no such file", errdefs.IsInvalidArgument},
+	} {
+		if err := c.harm(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := config.ReadTrusted(path, "policy", 100); !c.refused(err) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", c.what, err)
+		}
+		if err := c.undo(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path = write(t, "rules: []")
+	if b, err := config.ReadTrusted(path, "policy", 4); err != nil || string(b) != "rules" {
+		t.Errorf("%q %v", b, err)
+	}
+	loose := t.TempDir()
+	link := filepath.Join(loose, "link")
+	if err := errors.Join(os.Symlink(path, link), os.Chmod(loose, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := config.ReadTrusted(link, "policy", 100); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("a link that others may replace: %v", err)
+	}
+}
+
 // The table holds together: names, flags and variables are unique, every
 // default passes its own check, and what is shown can be read back.
 func TestTable(t *testing.T) {
@@ -211,20 +256,20 @@ func TestTable(t *testing.T) {
 // render writes settings as a file.
 func render(texts map[string]string) string {
 	var b strings.Builder
-	var nested []string
+	nested := map[string][]string{}
 	for _, k := range config.Keys() {
 		v, ok := texts[k.Name]
 		if !ok {
 			continue
 		}
-		if rest, ok := strings.CutPrefix(k.Name, "limits."); ok {
-			nested = append(nested, fmt.Sprintf("  %s: %s\n", rest, strconv.Quote(v)))
+		if level, rest, ok := strings.Cut(k.Name, "."); ok {
+			nested[level] = append(nested[level], fmt.Sprintf("  %s: %s\n", rest, strconv.Quote(v)))
 			continue
 		}
 		fmt.Fprintf(&b, "%s: %s\n", k.Name, strconv.Quote(v))
 	}
-	if len(nested) > 0 {
-		b.WriteString("limits:\n" + strings.Join(nested, ""))
+	for level, lines := range nested {
+		b.WriteString(level + ":\n" + strings.Join(lines, ""))
 	}
 	return b.String()
 }

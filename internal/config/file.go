@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -34,34 +35,69 @@ func readFile(path, optional string) (map[string]value, error) {
 	case err != nil:
 		return nil, fmt.Errorf("cannot open the configuration: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	defer f.Close()
-	// Asked of the open file, so that it is the one that is read.
-	fi, err := f.Stat()
+	b, err := readTrusted(f, "configuration", maxFile)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the configuration: %w", err)
-	}
-	if err := trusted(path, fi); err != nil {
 		return nil, err
-	}
-	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the configuration: %w", err)
 	}
 	return parse(path, b)
 }
 
-// trusted refuses a file that anyone but root and the daemon's user may change.
-func trusted(path string, fi fs.FileInfo) error {
-	if !fi.Mode().IsRegular() {
-		return fmt.Errorf("cannot use %s as configuration: it is not a regular file: %w", path, errdefs.ErrInvalidArgument)
+// ReadTrusted returns the content of a file that says what the daemon is to do, and which
+// nobody but root and this process's user may change or replace. what names it in errors; of one
+// longer than most there is a byte too many. A file that others may change is a
+// failed_precondition.
+func ReadTrusted(path, what string, most int64) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe would wait for a writer
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the %s: %w: %w", what, err, errdefs.ErrInvalidArgument)
 	}
+	// Who may write the directory can put another file in its place.
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot open the %s: %w: %w", what, err, errdefs.ErrInvalidArgument), f.Close())
+	}
+	for _, dir := range []string{filepath.Dir(path), filepath.Dir(real)} {
+		fi, err := os.Stat(dir)
+		if err == nil && (fi.Mode()&fs.ModeSticky == 0 || !fi.IsDir()) {
+			err = owned(dir, what, fi)
+		}
+		if err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+	}
+	return readTrusted(f, what, most)
+}
+
+// readTrusted reads and closes f.
+func readTrusted(f *os.File, what string, most int64) ([]byte, error) {
+	defer f.Close()
+	// Asked of the open file, so that it is the one that is read.
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the %s: %w", what, err)
+	}
+	if !fi.Mode().IsRegular() {
+		return nil, fmt.Errorf("cannot use %s as %s: it is not a regular file: %w", f.Name(), what, errdefs.ErrInvalidArgument)
+	}
+	if err := owned(f.Name(), what, fi); err != nil {
+		return nil, err
+	}
+	b, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the %s: %w", what, err)
+	}
+	return b, nil
+}
+
+// owned refuses what anyone but root and the daemon's user may change.
+func owned(path, what string, fi fs.FileInfo) error {
 	if fi.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("cannot use %s as configuration: other users may change it (mode %#o); run: chmod go-w %s: %w",
-			path, fi.Mode().Perm(), path, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("cannot use %s as %s: other users may change it (mode %#o); run: chmod go-w %s: %w",
+			path, what, fi.Mode().Perm(), path, errdefs.ErrFailedPrecondition)
 	}
 	if st, ok := fi.Sys().(*syscall.Stat_t); ok && st.Uid != 0 && int(st.Uid) != os.Geteuid() {
-		return fmt.Errorf("cannot use %s as configuration: it belongs to uid %d, who is neither root nor the daemon; run: chown root %s: %w",
-			path, st.Uid, path, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("cannot use %s as %s: it belongs to uid %d, who is neither root nor the daemon; run: chown root %s: %w",
+			path, what, st.Uid, path, errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }

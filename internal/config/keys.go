@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -97,6 +98,22 @@ var keys = []Key{
 		func(c *Config) *int { return &c.RestoreMaxRatio }),
 	optionalPath("chat.skeleton", "directory whose content a workspace of the profile chat begins with; empty for none",
 		func(c *Config) *string { return &c.ChatSkeleton }),
+	optionalPath("policy.path", "file of rules that every action is judged by; it must be root's or the daemon's own; empty for the built-in ones alone",
+		func(c *Config) *string { return &c.PolicyPath }),
+	truth("policy.include_builtin", "true", "whether the built-in rules hold beside those of policy.path; a rule there takes the place of the built-in one with its id",
+		func(c *Config) *bool { return &c.PolicyBuiltin }),
+	{
+		Name: "approval.wait", Default: approval.DefaultWait.String(), Usage: fmt.Sprintf("how long a command waits for a person's answer where one is needed, at most %v", approval.MaxWait),
+		set: func(c *Config, v string) error {
+			d, err := time.ParseDuration(v)
+			if err != nil || d < time.Second || d > approval.MaxWait {
+				return fmt.Errorf("it must be a duration between 1s and %v, for example %q", approval.MaxWait, approval.DefaultWait)
+			}
+			c.ApprovalWait = d
+			return nil
+		},
+		get: func(c *Config) string { return c.ApprovalWait.String() },
+	},
 	truth("chat.git", "true", "whether it begins as a git repository with a first commit",
 		func(c *Config) *bool { return &c.ChatGit }),
 	optionalPath("audit.anchor", "file that each countersigned checkpoint of the audit log is appended to, best on another mount; empty for none",
