@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/action"
+	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/checkpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
@@ -67,6 +68,22 @@ type Gate interface {
 	Output(ctx context.Context, p principal.Principal, ref string, o execapi.OutputParams, attach bool) (execapi.OutputResult, []*os.File, error)
 	Signal(ctx context.Context, p principal.Principal, ref string, s execapi.StopTaskParams) error
 	Resize(ctx context.Context, p principal.Principal, ref string, r execapi.ResizeParams) error
+
+	// Approvals and those after it are of questions that people answer. p sees their own and
+	// what is about their workspaces, admins see all.
+	Approvals(ctx context.Context, p principal.Principal, f approval.Filter) (list []approval.View, next string, err error)
+	Approval(ctx context.Context, p principal.Principal, name id.Approval) (approval.View, error)
+	// Answer: terminal is p's word that they are a person who has seen it at a terminal.
+	Answer(ctx context.Context, p principal.Principal, name id.Approval, kind approval.Kind, reason string, terminal bool) (approval.View, error)
+	// WatchApprovals calls emit with what is pending, once with nil, and then with what
+	// changes, until ctx ends.
+	WatchApprovals(ctx context.Context, p principal.Principal, emit func(*approval.View) error) error
+	Permissions(ctx context.Context, p principal.Principal, ref, thread string) ([]approval.Permission, error)
+	RevokePermission(ctx context.Context, p principal.Principal, name id.Approval) error
+
+	// ReloadPolicy reads the rules again, for admins. It returns the digests of those before
+	// and now, and how many there are; an error leaves those before in force.
+	ReloadPolicy(ctx context.Context, p principal.Principal) (was, now string, rules int, err error)
 
 	// CreateToken makes a token that gives no more than p has, and returns its secret.
 	CreateToken(ctx context.Context, p principal.Principal, want principal.Wanted) (principal.Issued, token.Secret, error)

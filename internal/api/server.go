@@ -142,6 +142,7 @@ func NewServer(g Gate, opts Options) *Server {
 	mount(carrelv1connect.NewWorkspaceServiceHandler(workspaces{s}, limits, plain))
 	mount(carrelv1connect.NewCommandServiceHandler(commands{s}, limits, plain))
 	mount(carrelv1connect.NewArchiveServiceHandler(archives{s}, limits, plain))
+	mount(carrelv1connect.NewApprovalServiceHandler(approvals{s}, limits, plain))
 	mount(carrelv1connect.NewAuditServiceHandler(audits{s}, limits, plain))
 	mount(carrelv1connect.NewSystemServiceHandler(system{s}, limits, plain))
 	mount(carrelv1connect.NewTokenServiceHandler(tokens{s}, limits, plain))

@@ -33,3 +33,11 @@ func (s system) Mended(ctx context.Context, _ *connect.Request[carrelv1.MendedRe
 	}
 	return connect.NewResponse(out), nil
 }
+
+func (s system) ReloadPolicy(ctx context.Context, _ *connect.Request[carrelv1.ReloadPolicyRequest]) (*connect.Response[carrelv1.ReloadPolicyResponse], error) {
+	was, now, rules, err := s.gate.ReloadPolicy(ctx, authn.FromContext(ctx))
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	return connect.NewResponse(&carrelv1.ReloadPolicyResponse{Old: was, New: now, Rules: int32(rules)}), nil
+}

@@ -6,6 +6,9 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/containerd/errdefs"
 
@@ -49,6 +52,8 @@ func commandFrom(c *carrelv1.Command) fdapi.Command {
 		Cwd:       c.GetCwd(),
 		TimeoutMS: c.GetTimeoutMs(),
 		GraceMS:   c.GetGraceMs(),
+
+		Source: c.GetSource(), Thread: c.GetThread(), ApprovalWaitMS: c.GetApprovalWaitMs(),
 	}
 }
 
@@ -64,10 +69,33 @@ func execParams(c fdapi.Command) (execapi.ExecParams, error) {
 		Cwd:       c.Cwd,
 		TimeoutMS: c.TimeoutMS,
 		GraceMS:   c.GraceMS,
+		Asked:     execapi.Asked{Source: c.Source, Thread: c.Thread, WaitMS: c.ApprovalWaitMS},
 	}, nil
 }
 
+// maxThread bounds the name of a thread in bytes.
+const maxThread = 128
+
+func checkAsked(c *fdapi.Command) error {
+	switch c.Source {
+	case "", "user", "llm":
+	default:
+		return invalid("command.source", fmt.Sprintf("%.32q is none", c.Source), "it is user, if a person wrote the command, or llm")
+	}
+	if len(c.Thread) > maxThread || !utf8.ValidString(c.Thread) || strings.ContainsFunc(c.Thread, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return invalid("command.thread", "it is too long or not plain text", fmt.Sprintf("give at most %d bytes of printable text, or leave it empty", maxThread))
+	}
+	return between("command.approval_wait_ms", c.ApprovalWaitMS, -1, maxApprovalWait.Milliseconds(), "0 is as configured, -1 not at all")
+}
+
+// maxApprovalWait is the longest time that a request may wait for an answer; it is that of
+// package approval.
+const maxApprovalWait = 7 * 24 * time.Hour
+
 func checkCommand(c fdapi.Command) error {
+	if err := checkAsked(&c); err != nil {
+		return err
+	}
 	if len(c.Argv) == 0 || c.Argv[0] == "" {
 		return invalid("command.argv", "it names no program", "give the program and its arguments, for example [\"ls\", \"-l\"]")
 	}

@@ -29,6 +29,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/rootless/place"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"
 	"github.com/carrel-dev/carrel/internal/shelf"
@@ -214,7 +216,9 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 			Workspaces: cfg.MaxWorkspaces, PerOwner: cfg.MaxPerOwner, Running: cfg.MaxRunning,
 			Memory: cfg.MaxRunningMemory, OwnerMemory: cfg.MaxRunningMemoryPerOwner,
 		},
-		Checkpoints: checkpoints, CheckpointEvery: cfg.AuditCheckpointEvery, CheckpointRecords: int64(cfg.AuditCheckpointRecords),
+		Policy:       func() (*policy.Engine, error) { return loadPolicy(cfg) },
+		ApprovalWait: cfg.ApprovalWait,
+		Checkpoints:  checkpoints, CheckpointEvery: cfg.AuditCheckpointEvery, CheckpointRecords: int64(cfg.AuditCheckpointRecords),
 		TokensRevoked: func(ids []string) { tokens.Revoked(ids) },
 		Log:           log, Version: build.Version(),
 	})
@@ -247,6 +251,11 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 		go func() { failed <- server.ServeTLS(far, "", "") }()
 		log.Info("serving over TLS", "address", far.address, "fingerprint", opts.Fingerprint)
 	}
+	defer onHangup(func() {
+		if _, _, _, err := g.ReloadPolicy(context.WithoutCancel(ctx), principal.Self()); err != nil {
+			log.Error("the policy was not reloaded", "error", err)
+		}
+	})()
 	tending, rest := context.WithCancel(context.WithoutCancel(ctx))
 	tended := make(chan struct{})
 	go func() { defer close(tended); g.Tend(tending) }()
@@ -272,6 +281,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 		log.Error("stopping", "reason", broken)
 	}
 	log.Info("stopping", "timeout", cfg.StopTimeout)
+	g.StopAsking()
 	stop(ctx, cfg.StopTimeout, surface, servers, log)
 	on.own.stopAll(ctx, g, db, log)
 	for range servers {

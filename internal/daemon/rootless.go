@@ -45,6 +45,9 @@ func settle(cfg *config.Config, at place.Place) error {
 		}
 	}
 	cfg.DataDir, cfg.RuntimeDir, cfg.SocketMode, cfg.SocketGroup = at.State, filepath.Dir(at.Socket), 0o600, ""
+	if path := rootless.PolicyPath(); path != "" && !cfg.Chosen("policy.path") {
+		cfg.PolicyPath = path
+	}
 	limits, _, err := rootless.HostLimits()
 	if err != nil {
 		return err

@@ -65,6 +65,10 @@ type Command struct {
 	TimeoutMS int64 `json:"timeout_ms,omitempty"`
 	// GraceMS is the time between TERM and KILL; 0 means the default.
 	GraceMS int64 `json:"grace_ms,omitempty"`
+	// Source, Thread and ApprovalWaitMS are as in carrel.v1.Command.
+	Source         string `json:"source,omitempty"`
+	Thread         string `json:"thread,omitempty"`
+	ApprovalWaitMS int64  `json:"approval_wait_ms,omitempty"`
 }
 
 // WindowSize is the size of a terminal in characters.

@@ -60,18 +60,24 @@ func (g *Gate) Archive(ctx context.Context, p principal.Principal, ref string, w
 			}
 		}
 		a.Workspace = w.Name
+		r := request{by: p, trace: id.NewTrace(), on: w, action: a}
+		if err := g.clear(ctx, &r); err != nil {
+			return made, err
+		}
 		err = g.exclusive(ctx, slot{name: w.Name}, action.Archive, false, func(context.Context) error {
 			w, err := g.living(w.Name)
 			if err != nil {
 				return err
 			}
-			return g.on(ctx, p, w, a, func(ctx context.Context) (any, error) {
+			r.on = w
+			return g.do(ctx, r, func(ctx context.Context) (any, error) {
 				made, err = g.putAway(ctx, w, want.Live, out, progress)
 				return archived{made.ID, made.SHA256, made.Size, made.Entries, made.Bytes}, err
 			})
 		})
-		if err == nil && want.Destroy {
-			_, err = g.destroy(ctx, p, w.Name, true, action.Destroy)
+		if err == nil && want.Destroy { // which was judged, and asked about, with the archive
+			r.action = action.Action{Kind: action.Destroy, Workspace: w.Name, Purge: true}
+			_, err = g.destroyAs(ctx, r)
 		}
 		return made, err
 	})
@@ -89,7 +95,7 @@ func (g *Gate) archivedBefore(ctx context.Context, p principal.Principal, ref st
 	}
 	// What has the key now is another workspace, if the first attempt came to the end.
 	if w, ok := g.cfg.Store.ByName(made.Workspace); ok && reaches(p, w) {
-		_, err = g.destroy(ctx, p, w.Name, true, action.Destroy)
+		_, err = g.destroyAsked(ctx, p, w, true)
 	}
 	return made, true, err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 	"unicode/utf8"
 
 	"github.com/containerd/errdefs"
@@ -12,6 +13,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/action"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/policy"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/store"
@@ -74,6 +76,7 @@ func (g *Gate) exec(ctx context.Context, p principal.Principal, ref string, e *e
 ) (id.Command, error) {
 	a := action.Action{
 		Kind: action.Exec, Argv: e.Argv, Cwd: e.Cwd, TTY: tty, Detach: e.Detach, TimeoutMS: e.TimeoutMS,
+		Source: string(origin(p, policy.Origin(e.Asked.Source))),
 	}
 	if err := recordable(e); err != nil {
 		return "", err
@@ -83,14 +86,21 @@ func (g *Gate) exec(ctx context.Context, p principal.Principal, ref string, e *e
 	if err != nil {
 		return "", err
 	}
-	trace := id.NewTrace()
+	a.Workspace = w.Name
+	r := request{
+		by: p, trace: id.NewTrace(), on: w, action: a, env: e.Env,
+		thread: e.Asked.Thread, wait: time.Duration(e.Asked.WaitMS) * time.Millisecond,
+	}
 	for again := true; ; again = false {
-		if err := g.ensureRunning(ctx, p, trace, w.Name); err != nil {
+		if err := g.ensureRunning(ctx, p, r.trace, w.Name); err != nil {
+			return "", err
+		}
+		if err := g.clear(ctx, &r); err != nil {
 			return "", err
 		}
 		e.ID = id.NewCommand()
-		a.Workspace, a.Command = w.Name, e.ID
-		err = g.do(ctx, request{by: p, trace: trace, on: w, action: a}, func(ctx context.Context) (any, error) {
+		r.action.Command = e.ID
+		err = g.do(ctx, r, func(ctx context.Context) (any, error) {
 			return start(ctx, w.Name)
 		})
 		// No executor was there, so nothing was carried out: start one and try

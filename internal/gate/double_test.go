@@ -30,6 +30,8 @@ type runtimeDouble struct {
 	// start and mended are what Mended tells.
 	start  string
 	mended []workspace.Mended
+	// proof is what the next starts report; see report.
+	proof *workspace.Report
 	// hook is called before each operation, without the lock.
 	hook func(op string, name id.Workspace) error
 }
@@ -98,7 +100,22 @@ func (d *runtimeDouble) Create(_ context.Context, name id.Workspace, p runtime.P
 		return w, workspace.Report{}, err
 	}
 	w, err = d.set(name, workspace.StateRunning)
-	return w, report(), err
+	return w, d.proved(), err
+}
+
+func (d *runtimeDouble) setReport(r workspace.Report) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.proof = &r
+}
+
+func (d *runtimeDouble) proved() workspace.Report {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.proof != nil {
+		return *d.proof
+	}
+	return report()
 }
 
 func (d *runtimeDouble) add(name id.Workspace, p runtime.Plan) (w runtime.Workspace, fresh bool, err error) {
@@ -133,7 +150,7 @@ func (d *runtimeDouble) Start(_ context.Context, name id.Workspace) (runtime.Wor
 		return runtime.Workspace{}, workspace.Report{}, err
 	}
 	w, err := d.set(name, workspace.StateRunning)
-	return w, report(), err
+	return w, d.proved(), err
 }
 
 func report() workspace.Report {
@@ -227,7 +244,7 @@ func (d *runtimeDouble) List(context.Context) ([]runtime.Workspace, error) {
 }
 
 func (d *runtimeDouble) Report(_ context.Context, name id.Workspace) (workspace.Report, error) {
-	return report(), d.begin("report", name)
+	return d.proved(), d.begin("report", name)
 }
 
 // reach is what every call to an executor begins with.

@@ -3,6 +3,8 @@ package gate
 import (
 	"context"
 	"time"
+
+	"github.com/carrel-dev/carrel/internal/policy"
 )
 
 // TendAll is one round of Tend.
@@ -10,3 +12,12 @@ func (g *Gate) TendAll(ctx context.Context, now time.Time) { g.tendAll(ctx, now)
 
 // ForgetHomes removes the homes that have been kept for their time by now.
 func (g *Gate) ForgetHomes(ctx context.Context, now time.Time) error { return g.forgetHomes(ctx, now) }
+
+// JudgeAgain asks the policy in force, or the memory of what it said.
+func JudgeAgain(g *Gate, q *policy.Question) error {
+	f, err := g.rules()
+	if err == nil {
+		_, err = f.ask(q)
+	}
+	return err
+}

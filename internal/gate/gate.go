@@ -23,9 +23,11 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/action"
+	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/policy"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/redact"
 	"github.com/carrel-dev/carrel/internal/runtime"
@@ -34,11 +36,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// What the record says of the two steps that pass everything so far.
-const (
-	noPolicy   = "none yet: passes everything"
-	noApproval = "none"
-)
+// noApproval is what the record says of an action that nobody was asked about.
+const noApproval = "none"
 
 // Config is that of New. Runtime, Store, Audit, Prefix, Limits and Log are required.
 type Config struct {
@@ -78,6 +77,14 @@ type Config struct {
 	TokensRevoked func(ids []string)
 	// Version is what the log's lifecycle records say.
 	Version string
+	// Policy reads the rules that every action is judged by: once before the first, and
+	// for each reload. nil is the built-in ones alone.
+	Policy func() (*policy.Engine, error)
+	// ApprovalWait is how long an action waits for a person's answer, 0 for the default.
+	ApprovalWait time.Duration
+	// Ask has the person who started this process answer; nil is nobody. It is for a gate
+	// without a store.
+	Ask func(ctx context.Context, q approval.Question) (approval.Kind, string, error)
 
 	// Shared is the record of a gate that only Once is called of: several processes of a
 	// user append to it in turn. Store and Audit are nil then.
@@ -108,6 +115,16 @@ type Gate struct {
 	admission sync.Mutex
 	starting  map[id.Workspace]store.Workspace
 
+	// policy is the one in force. One decision asks one engine throughout; loading is held
+	// while another is made.
+	policy  atomic.Pointer[inForce]
+	loading sync.Mutex
+	// proved is whether all that is required of a running workspace was verified, where
+	// that is known, under mu.
+	proved map[id.Workspace]bool
+
+	approvals approvals
+
 	events   events
 	refusals refusals
 
@@ -137,7 +154,8 @@ func New(cfg Config) *Gate {
 	return &Gate{
 		cfg: cfg, record: record, ops: make(map[slot]*op), seen: make(map[id.Workspace]runtime.Workspace),
 		used: make(map[id.Workspace]time.Time), began: time.Now(),
-		starting: make(map[id.Workspace]store.Workspace),
+		starting: make(map[id.Workspace]store.Workspace), proved: make(map[id.Workspace]bool),
+		approvals: newApprovals(),
 	}
 }
 
@@ -148,6 +166,17 @@ type request struct {
 	// on is the workspace acted on; only its name, boundary and root are used.
 	on     store.Workspace
 	action action.Action
+	// env are the variables of a command with their values, of which the action has no more
+	// than a digest; thread is the conversation that it belongs to.
+	env    []string
+	thread string
+	// wait is how long a person may take to answer; 0 is as configured, negative is not to
+	// wait.
+	wait time.Duration
+	// judged is what the policy said of it, once it was asked, and pass what let it through
+	// where a person had to.
+	judged *judgement
+	pass   pass
 }
 
 // pending is what an effect returns as its data when its outcome comes later: do
@@ -161,8 +190,9 @@ func (g *Gate) do(ctx context.Context, r request, effect func(context.Context) (
 	if err := g.blocked(); err != nil {
 		return err
 	}
-	// Policy and approval have their place here; they pass everything so far,
-	// and the intent says so.
+	if err := g.clear(ctx, &r); err != nil {
+		return err
+	}
 	rec, err := intentOf(&r)
 	if err != nil {
 		return err
@@ -172,6 +202,7 @@ func (g *Gate) do(ctx context.Context, r request, effect func(context.Context) (
 		return fmt.Errorf("cannot record what is about to be done, so it was not done: %w", err)
 	}
 	crashpoint.Here("daemon.intent.written")
+	g.settle(&r, seq)
 	data, err := effect(ctx)
 	crashpoint.Here("daemon.effect.done")
 	if wait, later := data.(pending); later && err == nil {
@@ -185,6 +216,29 @@ func (g *Gate) do(ctx context.Context, r request, effect func(context.Context) (
 	crashpoint.Here("daemon.outcome.written")
 	g.countIntent()
 	return err
+}
+
+// clear has a request judged, and a person asked where the policy says so, unless it has
+// been. What it returns has been recorded as a denial, but for an error of the judging
+// itself.
+func (g *Gate) clear(ctx context.Context, r *request) error {
+	for r.judged == nil {
+		j, err := g.judge(ctx, r)
+		if err != nil {
+			return fmt.Errorf("cannot judge what is to be done, so it was not done: %w", err)
+		}
+		r.judged = j
+		switch j.Level {
+		case policy.Safe:
+		case policy.Confirm:
+			if err := g.confirm(ctx, r); err != nil {
+				return err
+			}
+		case policy.Block:
+			return g.deny(ctx, *r, refused(&r.action, j))
+		}
+	}
+	return nil
 }
 
 // later runs f in a goroutine that Close waits for; once closed, right away.
@@ -272,6 +326,7 @@ func verb(k action.Kind) string {
 		action.Inspect: "inspect", action.Commands: "list the commands of", action.Logs: "read the output of a command in",
 		action.Resize: "resize a terminal in", action.Audit: "read the audit log", action.Mended: "see what the broker put right",
 		action.RevokeToken: "revoke", action.ListTokens: "see",
+		action.Policy: "reload the policy", action.Answer: "answer an approval of", action.Revoke: "revoke a permission of", action.InspectApproval: "see an approval of",
 	}[k]; ok {
 		return v
 	}
@@ -343,6 +398,7 @@ func (g *Gate) note(w runtime.Workspace) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.seen[w.Name] = w
+	delete(g.proved, w.Name) // it may have become another: it is proved anew
 }
 
 // slot is what one lifecycle operation excludes others from: a workspace, or a

@@ -24,6 +24,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/policy"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/store"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -57,7 +58,9 @@ type house struct {
 	idle      time.Duration
 	keepHomes time.Duration
 	// ended are the tokens that the gate said were revoked.
-	ended []string
+	ended  []string
+	policy func() (*policy.Engine, error)
+	wait   time.Duration
 }
 
 func newHouse(t testing.TB) *house {
@@ -92,7 +95,7 @@ func (h *house) start() {
 			"filled": {Prefix: "filled", Skeleton: func(context.Context) (io.Reader, error) { return nil, errSkeleton }},
 		},
 		TokensRevoked: func(ids []string) { h.ended = append(h.ended, ids...) },
-		Log:           slog.New(slog.NewTextHandler(&syncWriter{w: h.logs}, nil)), Version: "test",
+		Log:           slog.New(slog.NewTextHandler(&syncWriter{w: h.logs}, nil)), Version: "test", Policy: h.policy, ApprovalWait: h.wait,
 	})
 	if err := h.Recover(ctx); err != nil {
 		h.t.Fatal(err)
@@ -161,7 +164,7 @@ func (h *house) story(after int) []string {
 		}
 		s := strings.TrimSpace(string(r.Type) + " " + string(a.Kind))
 		if r.Type != audit.Intent {
-			s += " " + r.Status
+			s = strings.TrimSpace(s + " " + r.Status)
 		}
 		if r.ErrorKind != "" {
 			s += " " + r.ErrorKind
@@ -230,7 +233,7 @@ func TestLife(t *testing.T) {
 		t.Errorf("%+v", w)
 	}
 	for _, r := range h.records() {
-		if r.Type == audit.Intent && (r.Policy != "none yet: passes everything" || r.Approval != "none" || r.Principal == "" || r.Trace == "" ||
+		if r.Type == audit.Intent && (r.Policy != "SAFE" || len(r.Decision) == 0 || r.Approval != "none" || r.Principal == "" || r.Trace == "" ||
 			r.ActionDigest != action.Digest(r.Action) || r.Workspace == "" || r.Isolation != "boundary=namespace root=system") {
 			t.Errorf("intent %+v", r)
 		}

@@ -65,8 +65,12 @@ func (g *Gate) Create(ctx context.Context, p principal.Principal, want workspace
 		if err != nil {
 			return m, err
 		}
+		r := request{by: p, trace: trace, action: a}
+		if err := g.clear(ctx, &r); err != nil { // nobody else waits for a person's answer
+			return m, err
+		}
 		err = g.exclusive(ctx, slot{key: want.Key}, action.Create, false, func(ctx context.Context) (err error) {
-			w, m.Created, err = g.create(ctx, request{by: p, trace: trace, action: a}, w, mounts)
+			w, m.Created, err = g.create(ctx, r, w, mounts)
 			return err
 		})
 		m.Name = w.Name
@@ -298,10 +302,11 @@ func (g *Gate) make(ctx context.Context, r request, w store.Workspace, mounts *r
 					return nil, errors.Join(err, g.unmake(ctx, w))
 				}
 			}
+			g.note(rt)
 			if rt.State == workspace.StateRunning {
 				to = rt.State
+				g.prove(w.Name, rep)
 			}
-			g.note(rt)
 			if err := g.cfg.Store.SetState(ctx, w.Name, to); err != nil {
 				return data, err
 			}
@@ -387,6 +392,7 @@ func (g *Gate) start(ctx context.Context, p principal.Principal, trace id.Trace,
 			}
 			crashpoint.Here("daemon.start.started")
 			g.note(rt)
+			g.prove(name, rep)
 			return proof(rep), g.cfg.Store.SetState(ctx, name, workspace.StateRunning)
 		})
 	})
@@ -481,18 +487,33 @@ func (g *Gate) Destroy(ctx context.Context, p principal.Principal, ref string, p
 		if err != nil {
 			return "", err
 		}
-		return g.destroy(ctx, p, w.Name, purge, action.Destroy)
+		return g.destroyAsked(ctx, p, w, purge)
 	})
+}
+
+// destroyAsked has a person answer, where one must, before others have to wait for it.
+func (g *Gate) destroyAsked(ctx context.Context, p principal.Principal, w store.Workspace, purge bool) (retained string, err error) {
+	r := request{by: p, trace: id.NewTrace(), on: w, action: action.Action{Kind: action.Destroy, Workspace: w.Name, Purge: purge}}
+	if err := g.clear(ctx, &r); err != nil {
+		return "", err
+	}
+	return g.destroyAs(ctx, r)
 }
 
 // destroy takes one up again that a crash or an error broke off; kind says why.
 func (g *Gate) destroy(ctx context.Context, p principal.Principal, name id.Workspace, purge bool, kind action.Kind) (retained string, err error) {
+	return g.destroyAs(ctx, request{by: p, trace: id.NewTrace(), on: store.Workspace{Name: name}, action: action.Action{Kind: kind, Workspace: name, Purge: purge}})
+}
+
+func (g *Gate) destroyAs(ctx context.Context, r request) (retained string, err error) {
+	name, purge := r.on.Name, r.action.Purge
 	err = g.exclusive(ctx, slot{name: name}, action.Destroy, false, func(ctx context.Context) error {
 		w, err := g.living(name)
 		if err != nil {
 			return err
 		}
-		return g.do(ctx, request{by: p, trace: id.NewTrace(), on: w, action: action.Action{Kind: kind, Workspace: name, Purge: purge}}, func(ctx context.Context) (any, error) {
+		r.on = w
+		return g.do(ctx, r, func(ctx context.Context) (any, error) {
 			if err := g.cfg.Store.SetDestroying(ctx, name, purge); err != nil {
 				return nil, err
 			}
@@ -509,6 +530,7 @@ func (g *Gate) destroy(ctx context.Context, p principal.Principal, name id.Works
 			g.mu.Lock()
 			delete(g.seen, name)
 			delete(g.used, name)
+			delete(g.proved, name)
 			g.mu.Unlock()
 			if retained == "" {
 				return nil, nil

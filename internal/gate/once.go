@@ -16,6 +16,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/policy"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/store"
@@ -60,7 +61,7 @@ func (g *Gate) Once(ctx context.Context, p principal.Principal, s Single) (*Runn
 	e.ID = id.NewCommand()
 	a := action.Action{
 		Kind: action.RunOnce, Workspace: s.Name, Command: e.ID, Argv: e.Argv, Cwd: e.Cwd, TTY: s.TTY, TimeoutMS: e.TimeoutMS,
-		Purge: !s.Keep, Allow: s.Allow, Accept: slices.Sorted(slices.Values(s.Accept)),
+		Source: string(origin(p, policy.Origin(e.Asked.Source))), Purge: !s.Keep, Allow: s.Allow, Accept: slices.Sorted(slices.Values(s.Accept)),
 	}
 	setEnv(&a, e.Env)
 	var err error
@@ -71,7 +72,8 @@ func (g *Gate) Once(ctx context.Context, p principal.Principal, s Single) (*Runn
 	}
 	on := store.Workspace{Name: s.Name, Owner: p.String(), Boundary: workspace.BoundaryNamespace, Root: workspace.RootSystem}
 	run := &Running{g: g, by: p, on: on, command: e.ID}
-	err = g.do(ctx, request{by: p, trace: id.NewTrace(), on: on, action: a}, func(ctx context.Context) (any, error) {
+	r := request{by: p, trace: id.NewTrace(), on: on, action: a, env: e.Env}
+	err = g.do(ctx, r, func(ctx context.Context) (any, error) {
 		sum := sha256.Sum256([]byte(s.Name))
 		_, rep, err := g.cfg.Runtime.Create(ctx, s.Name, runtime.Plan{KeyDigest: hex.EncodeToString(sum[:]), Limits: s.Limits, Allow: s.Allow, Start: true})
 		if err != nil {
@@ -84,6 +86,10 @@ func (g *Gate) Once(ctx context.Context, p principal.Principal, s Single) (*Runn
 			return w.Retained, err
 		}
 		data := outcomeOnce(rep, s.Accept)
+		if err := rep.Err(); err != nil { // what it was judged by does not hold
+			_, derr := end()
+			return data, errors.Join(err, derr)
+		}
 		if run.Process, err = g.cfg.Runtime.Spawn(ctx, s.Name, e, s.TTY); err != nil {
 			_, derr := end()
 			return data, errors.Join(err, derr)

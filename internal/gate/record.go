@@ -42,10 +42,16 @@ func intentOf(r *request) (audit.Record, error) {
 	rec := audit.Record{
 		Type: audit.Intent, Trace: r.trace, Principal: r.by.String(), Owner: onBehalf(r.by), Workspace: r.on.Name,
 		Action: canonical, ActionDigest: action.Digest(canonical),
-		Policy: noPolicy, Approval: noApproval,
+		Approval: noApproval,
+	}
+	if r.judged != nil {
+		rec.Policy, rec.Decision = r.judged.Level.String(), r.judged.recorded
+	}
+	if s := r.pass.String(); s != "" {
+		rec.Approval = s
 	}
 	if r.on.Boundary != "" {
-		rec.Isolation = "boundary=" + string(r.on.Boundary) + " root=" + string(r.on.Root)
+		rec.Isolation = isolationOf(r)
 	}
 	if bytesOf(r.action.Argv) > maxArgv || len(canonical) > maxAction {
 		rec.Action, rec.Data, err = shorten(r.action)

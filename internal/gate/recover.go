@@ -78,11 +78,17 @@ func (g *Gate) countIntent() {
 }
 
 func (g *Gate) lifecycle(event string) audit.Record {
+	digest := ""
+	if f := g.policy.Load(); f != nil {
+		digest = f.engine.Digest()
+	}
 	data, _ := json.Marshal(struct { // strings and a number always marshal
 		Event   string `json:"event"`
 		Version string `json:"version,omitempty"`
 		PID     int    `json:"pid"`
-	}{event, g.cfg.Version, os.Getpid()})
+		// Policy is the digest of the rules in force.
+		Policy string `json:"policy,omitempty"`
+	}{event, g.cfg.Version, os.Getpid(), digest})
 	return audit.Record{Type: audit.Lifecycle, Principal: principal.Self().String(), Status: audit.StatusOK, Data: data}
 }
 
@@ -90,6 +96,10 @@ func (g *Gate) lifecycle(event string) audit.Record {
 // the intents that have no outcome, finishes what was being made or ended,
 // and takes up the executors that live. Nothing is run again.
 func (g *Gate) Recover(ctx context.Context) error {
+	// First: who cannot judge must not serve.
+	if _, err := g.rules(); err != nil {
+		return err
+	}
 	open, err := g.cfg.Audit.Unfinished()
 	if err != nil {
 		return err
@@ -115,6 +125,9 @@ func (g *Gate) Recover(ctx context.Context) error {
 		g.cfg.Log.Warn("closed actions that the last run left without an outcome", "count", len(open))
 	}
 	crashpoint.Here("daemon.recover.closed")
+	if err := g.recoverApprovals(ctx); err != nil {
+		return err
+	}
 	real, err := g.cfg.Runtime.List(ctx)
 	if err != nil {
 		return fmt.Errorf("cannot learn which workspaces there are: %w", err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/build"
 	"github.com/carrel-dev/carrel/internal/execapi"
@@ -53,6 +54,11 @@ type Options struct {
 	Allow []workspace.Opening
 	// Keep leaves the home on disk.
 	Keep bool
+	// Source is who wrote the command: "user" or "llm".
+	Source string
+	// Ask has the person at the terminal answer where the policy wants that; nil is nobody,
+	// and then what has to be asked is not run.
+	Ask func(context.Context, approval.Question) (approval.Kind, string, error)
 }
 
 // Run is a command that runs.
@@ -88,7 +94,7 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	command := execapi.ExecParams{Argv: o.Argv, Env: o.Env, Stdin: execapi.Null, Stdout: execapi.Pipe, Stderr: execapi.Pipe}
+	command := execapi.ExecParams{Argv: o.Argv, Env: o.Env, Stdin: execapi.Null, Stdout: execapi.Pipe, Stderr: execapi.Pipe, Asked: execapi.Asked{Source: o.Source}}
 	if o.Stdin {
 		command.Stdin = execapi.Pipe
 	}
@@ -107,6 +113,7 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	r.gate = gate.New(gate.Config{
 		Redact:  redactor,
 		Runtime: r.runtime, Shared: audit.OpenShared(st.auditPath()), Prefix: namePrefix, Limits: limits,
+		Policy: loadPolicy, Ask: o.Ask,
 		Log: slog.New(slog.DiscardHandler), Version: build.Version(),
 	})
 	if err := st.register(ctx, r.Name, r.gate); err != nil {

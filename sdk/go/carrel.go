@@ -1,7 +1,7 @@
 // Package carrel is the Go client of carrel, which gives every AI agent, chat and
 // user an isolated workspace on a Linux host.
 //
-// [New] makes a [Client]. Its methods Workspaces, Commands, Archives, Audit, Tokens and System hand
+// [New] makes a [Client]. Its methods Workspaces, Commands, Archives, Approvals, Audit, Tokens and System hand
 // out the generated clients of the whole API; [Client.Exec] runs one command and
 // returns what it wrote; [Client.Start] starts one whose pipes or terminal this
 // process then holds itself, so that its bytes do not pass through the daemon.
@@ -137,6 +137,11 @@ func (c *Client) Audit() carrelv1connect.AuditServiceClient {
 // Tokens returns the client of carrel.v1.TokenService.
 func (c *Client) Tokens() carrelv1connect.TokenServiceClient {
 	return carrelv1connect.NewTokenServiceClient(c.http(), c.host.baseURL(), c.opts...)
+}
+
+// Approvals returns the client of carrel.v1.ApprovalService.
+func (c *Client) Approvals() carrelv1connect.ApprovalServiceClient {
+	return carrelv1connect.NewApprovalServiceClient(c.http(), c.host.baseURL(), c.opts...)
 }
 
 // System returns the client of carrel.v1.SystemService.
@@ -281,4 +286,18 @@ func fromWire(err error) error {
 // (permission_denied). Errors about the workspace never are.
 func IsCommandError(err error) bool {
 	return err != nil && strings.HasPrefix(err.Error(), "cannot run ") && (errdefs.IsNotFound(err) || errdefs.IsPermissionDenied(err))
+}
+
+// ApprovalOf returns the id of the approval that an error of a command is about: it was
+// asked for with DoNotWait and a person has to answer first. Asking for the same again takes
+// their answer up.
+func ApprovalOf(err error) (approval string, ok bool) {
+	if err == nil || !errdefs.IsFailedPrecondition(err) && !errdefs.IsUnavailable(err) {
+		return "", false
+	}
+	_, rest, found := strings.Cut(err.Error(), "a person has to approve it: approval ")
+	if name, _, _ := strings.Cut(rest, ","); found && strings.HasPrefix(name, "ap-") {
+		return name, true
+	}
+	return "", false
 }

@@ -47,19 +47,40 @@ type Spec struct {
 	Stdin bool
 	// Terminal, if set, runs the command on a new terminal of that size.
 	Terminal *WindowSize
+	// Source is who wrote the command: SourceUser or SourceLLM; "" is taken for a model.
+	Source string
+	// Thread names the conversation that it belongs to; answers for a thread are remembered
+	// for it. "" is none.
+	Thread string
+	// ApprovalWait is how long to wait for a person's answer where one is needed, 0 as long
+	// as the daemon is configured to. DoNotWait fails at once instead; see ApprovalOf.
+	ApprovalWait time.Duration
 }
+
+// The values of Spec.Source.
+const (
+	SourceUser = "user"
+	SourceLLM  = "llm"
+)
+
+// DoNotWait is a Spec.ApprovalWait.
+const DoNotWait = -time.Millisecond
 
 // wire is the spec in the form of the descriptor hand-over. JSON cannot carry text that
 // is not UTF-8, and would carry something else in its place.
 func (s *Spec) wire() (fdapi.Command, error) {
-	for field, texts := range map[string][]string{"Argv": s.Argv, "Env": s.Env, "Dir": {s.Dir}} {
+	for field, texts := range map[string][]string{"Argv": s.Argv, "Env": s.Env, "Dir": {s.Dir}, "Thread": {s.Thread}} {
 		for _, t := range texts {
 			if !utf8.ValidString(t) {
 				return fdapi.Command{}, fmt.Errorf("cannot use %q in %s: it is not valid UTF-8; pass such data by stdin or a file: %w", t, field, errdefs.ErrInvalidArgument)
 			}
 		}
 	}
-	return fdapi.Command{Argv: s.Argv, Env: s.Env, Cwd: s.Dir, TimeoutMS: milliseconds(s.Timeout), GraceMS: milliseconds(s.Grace)}, nil
+	wait := milliseconds(s.ApprovalWait)
+	if s.ApprovalWait < 0 {
+		wait = -1
+	}
+	return fdapi.Command{Argv: s.Argv, Env: s.Env, Cwd: s.Dir, TimeoutMS: milliseconds(s.Timeout), GraceMS: milliseconds(s.Grace), Source: s.Source, Thread: s.Thread, ApprovalWaitMS: wait}, nil
 }
 
 // milliseconds rounds up, so that a short timeout does not become none.

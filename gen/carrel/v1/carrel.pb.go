@@ -2151,9 +2151,19 @@ type Command struct {
 	// 0 is no limit.
 	TimeoutMs int64 `protobuf:"varint,4,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
 	// Between TERM and KILL; 0 is the default of 2000.
-	GraceMs       int64 `protobuf:"varint,5,opt,name=grace_ms,json=graceMs,proto3" json:"grace_ms,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	GraceMs int64 `protobuf:"varint,5,opt,name=grace_ms,json=graceMs,proto3" json:"grace_ms,omitempty"`
+	// Who wrote it: user or llm. Empty is llm, and so is everything that a program sends in
+	// its own name.
+	Source string `protobuf:"bytes,6,opt,name=source,proto3" json:"source,omitempty"`
+	// The conversation that it belongs to, at most 128 bytes; empty for none. Answers for a thread are
+	// remembered for it.
+	Thread string `protobuf:"bytes,7,opt,name=thread,proto3" json:"thread,omitempty"`
+	// How long to wait for a person's answer where one is needed. 0 is as the daemon is
+	// configured. -1 is not at all: it fails with the approval's id, and asking for the same
+	// again takes the answer up.
+	ApprovalWaitMs int64 `protobuf:"varint,8,opt,name=approval_wait_ms,json=approvalWaitMs,proto3" json:"approval_wait_ms,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Command) Reset() {
@@ -2217,6 +2227,27 @@ func (x *Command) GetTimeoutMs() int64 {
 func (x *Command) GetGraceMs() int64 {
 	if x != nil {
 		return x.GraceMs
+	}
+	return 0
+}
+
+func (x *Command) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Command) GetThread() string {
+	if x != nil {
+		return x.Thread
+	}
+	return ""
+}
+
+func (x *Command) GetApprovalWaitMs() int64 {
+	if x != nil {
+		return x.ApprovalWaitMs
 	}
 	return 0
 }
@@ -5903,6 +5934,1279 @@ func (*RemoveArchiveResponse) Descriptor() ([]byte, []int) {
 	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{84}
 }
 
+type ReloadPolicyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReloadPolicyRequest) Reset() {
+	*x = ReloadPolicyRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReloadPolicyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReloadPolicyRequest) ProtoMessage() {}
+
+func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReloadPolicyRequest.ProtoReflect.Descriptor instead.
+func (*ReloadPolicyRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{85}
+}
+
+type ReloadPolicyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Digests of the rules before and now, "sha256:" and hex.
+	Old           string `protobuf:"bytes,1,opt,name=old,proto3" json:"old,omitempty"`
+	New           string `protobuf:"bytes,2,opt,name=new,proto3" json:"new,omitempty"`
+	Rules         int32  `protobuf:"varint,3,opt,name=rules,proto3" json:"rules,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReloadPolicyResponse) Reset() {
+	*x = ReloadPolicyResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReloadPolicyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReloadPolicyResponse) ProtoMessage() {}
+
+func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReloadPolicyResponse.ProtoReflect.Descriptor instead.
+func (*ReloadPolicyResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{86}
+}
+
+func (x *ReloadPolicyResponse) GetOld() string {
+	if x != nil {
+		return x.Old
+	}
+	return ""
+}
+
+func (x *ReloadPolicyResponse) GetNew() string {
+	if x != nil {
+		return x.New
+	}
+	return ""
+}
+
+func (x *ReloadPolicyResponse) GetRules() int32 {
+	if x != nil {
+		return x.Rules
+	}
+	return 0
+}
+
+// One command of a question, as it was judged.
+type Segment struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Text  string                 `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	// The name it is known by; empty if it is unknown.
+	Program string `protobuf:"bytes,2,opt,name=program,proto3" json:"program,omitempty"`
+	// The program that runs it; empty if the shell does.
+	Via           string   `protobuf:"bytes,3,opt,name=via,proto3" json:"via,omitempty"`
+	Level         string   `protobuf:"bytes,4,opt,name=level,proto3" json:"level,omitempty"`
+	RiskScore     int32    `protobuf:"varint,5,opt,name=risk_score,json=riskScore,proto3" json:"risk_score,omitempty"`
+	Capabilities  []string `protobuf:"bytes,6,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
+	Rules         []string `protobuf:"bytes,7,rep,name=rules,proto3" json:"rules,omitempty"`
+	Reasons       []string `protobuf:"bytes,8,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Segment) Reset() {
+	*x = Segment{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Segment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Segment) ProtoMessage() {}
+
+func (x *Segment) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Segment.ProtoReflect.Descriptor instead.
+func (*Segment) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{87}
+}
+
+func (x *Segment) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *Segment) GetProgram() string {
+	if x != nil {
+		return x.Program
+	}
+	return ""
+}
+
+func (x *Segment) GetVia() string {
+	if x != nil {
+		return x.Via
+	}
+	return ""
+}
+
+func (x *Segment) GetLevel() string {
+	if x != nil {
+		return x.Level
+	}
+	return ""
+}
+
+func (x *Segment) GetRiskScore() int32 {
+	if x != nil {
+		return x.RiskScore
+	}
+	return 0
+}
+
+func (x *Segment) GetCapabilities() []string {
+	if x != nil {
+		return x.Capabilities
+	}
+	return nil
+}
+
+func (x *Segment) GetRules() []string {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+func (x *Segment) GetReasons() []string {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
+type Approval struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// pending, approved, denied, spent or expired.
+	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// Who asked: "uid:1000".
+	Requester string `protobuf:"bytes,3,opt,name=requester,proto3" json:"requester,omitempty"`
+	Workspace string `protobuf:"bytes,4,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Key       string `protobuf:"bytes,5,opt,name=key,proto3" json:"key,omitempty"`
+	Owner     string `protobuf:"bytes,6,opt,name=owner,proto3" json:"owner,omitempty"`
+	Thread    string `protobuf:"bytes,7,opt,name=thread,proto3" json:"thread,omitempty"`
+	// As in the audit log: command.exec and others.
+	Kind string   `protobuf:"bytes,8,opt,name=kind,proto3" json:"kind,omitempty"`
+	Argv []string `protobuf:"bytes,9,rep,name=argv,proto3" json:"argv,omitempty"`
+	Cwd  string   `protobuf:"bytes,10,opt,name=cwd,proto3" json:"cwd,omitempty"`
+	// Names of the variables that were set.
+	Env []string `protobuf:"bytes,11,rep,name=env,proto3" json:"env,omitempty"`
+	// The user that it runs as in the workspace.
+	User string `protobuf:"bytes,12,opt,name=user,proto3" json:"user,omitempty"`
+	// user or llm.
+	Source string `protobuf:"bytes,13,opt,name=source,proto3" json:"source,omitempty"`
+	// A model or a program wrote it: who sent it cannot approve it.
+	Written bool `protobuf:"varint,14,opt,name=written,proto3" json:"written,omitempty"`
+	// It can be approved for one time only.
+	OnceOnly     bool       `protobuf:"varint,15,opt,name=once_only,json=onceOnly,proto3" json:"once_only,omitempty"`
+	Level        string     `protobuf:"bytes,16,opt,name=level,proto3" json:"level,omitempty"`
+	RiskScore    int32      `protobuf:"varint,17,opt,name=risk_score,json=riskScore,proto3" json:"risk_score,omitempty"`
+	Capabilities []string   `protobuf:"bytes,18,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
+	Rules        []string   `protobuf:"bytes,19,rep,name=rules,proto3" json:"rules,omitempty"`
+	Reasons      []string   `protobuf:"bytes,20,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	Segments     []*Segment `protobuf:"bytes,21,rep,name=segments,proto3" json:"segments,omitempty"`
+	// host, remote or workspace: workspace only if everything required of the boundary was
+	// verified.
+	Profile   string `protobuf:"bytes,22,opt,name=profile,proto3" json:"profile,omitempty"`
+	Isolation string `protobuf:"bytes,23,opt,name=isolation,proto3" json:"isolation,omitempty"`
+	// Digests of the action and of the policy that asks.
+	ActionDigest string `protobuf:"bytes,24,opt,name=action_digest,json=actionDigest,proto3" json:"action_digest,omitempty"`
+	Policy       string `protobuf:"bytes,25,opt,name=policy,proto3" json:"policy,omitempty"`
+	Trace        string `protobuf:"bytes,26,opt,name=trace,proto3" json:"trace,omitempty"`
+	AskedUnixMs  int64  `protobuf:"varint,27,opt,name=asked_unix_ms,json=askedUnixMs,proto3" json:"asked_unix_ms,omitempty"`
+	// When it is taken for denied.
+	UntilUnixMs int64 `protobuf:"varint,28,opt,name=until_unix_ms,json=untilUnixMs,proto3" json:"until_unix_ms,omitempty"`
+	// Set once it was answered.
+	Answer        *ApprovalAnswer `protobuf:"bytes,29,opt,name=answer,proto3" json:"answer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Approval) Reset() {
+	*x = Approval{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Approval) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Approval) ProtoMessage() {}
+
+func (x *Approval) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Approval.ProtoReflect.Descriptor instead.
+func (*Approval) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{88}
+}
+
+func (x *Approval) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Approval) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Approval) GetRequester() string {
+	if x != nil {
+		return x.Requester
+	}
+	return ""
+}
+
+func (x *Approval) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *Approval) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Approval) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *Approval) GetThread() string {
+	if x != nil {
+		return x.Thread
+	}
+	return ""
+}
+
+func (x *Approval) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Approval) GetArgv() []string {
+	if x != nil {
+		return x.Argv
+	}
+	return nil
+}
+
+func (x *Approval) GetCwd() string {
+	if x != nil {
+		return x.Cwd
+	}
+	return ""
+}
+
+func (x *Approval) GetEnv() []string {
+	if x != nil {
+		return x.Env
+	}
+	return nil
+}
+
+func (x *Approval) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Approval) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Approval) GetWritten() bool {
+	if x != nil {
+		return x.Written
+	}
+	return false
+}
+
+func (x *Approval) GetOnceOnly() bool {
+	if x != nil {
+		return x.OnceOnly
+	}
+	return false
+}
+
+func (x *Approval) GetLevel() string {
+	if x != nil {
+		return x.Level
+	}
+	return ""
+}
+
+func (x *Approval) GetRiskScore() int32 {
+	if x != nil {
+		return x.RiskScore
+	}
+	return 0
+}
+
+func (x *Approval) GetCapabilities() []string {
+	if x != nil {
+		return x.Capabilities
+	}
+	return nil
+}
+
+func (x *Approval) GetRules() []string {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+func (x *Approval) GetReasons() []string {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
+func (x *Approval) GetSegments() []*Segment {
+	if x != nil {
+		return x.Segments
+	}
+	return nil
+}
+
+func (x *Approval) GetProfile() string {
+	if x != nil {
+		return x.Profile
+	}
+	return ""
+}
+
+func (x *Approval) GetIsolation() string {
+	if x != nil {
+		return x.Isolation
+	}
+	return ""
+}
+
+func (x *Approval) GetActionDigest() string {
+	if x != nil {
+		return x.ActionDigest
+	}
+	return ""
+}
+
+func (x *Approval) GetPolicy() string {
+	if x != nil {
+		return x.Policy
+	}
+	return ""
+}
+
+func (x *Approval) GetTrace() string {
+	if x != nil {
+		return x.Trace
+	}
+	return ""
+}
+
+func (x *Approval) GetAskedUnixMs() int64 {
+	if x != nil {
+		return x.AskedUnixMs
+	}
+	return 0
+}
+
+func (x *Approval) GetUntilUnixMs() int64 {
+	if x != nil {
+		return x.UntilUnixMs
+	}
+	return 0
+}
+
+func (x *Approval) GetAnswer() *ApprovalAnswer {
+	if x != nil {
+		return x.Answer
+	}
+	return nil
+}
+
+type ApprovalAnswer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// once, thread or deny.
+	Kind   string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	By     string `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`
+	// Given by who asked, at a terminal, for a command they typed.
+	Self          bool  `protobuf:"varint,4,opt,name=self,proto3" json:"self,omitempty"`
+	UnixMs        int64 `protobuf:"varint,5,opt,name=unix_ms,json=unixMs,proto3" json:"unix_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApprovalAnswer) Reset() {
+	*x = ApprovalAnswer{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApprovalAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApprovalAnswer) ProtoMessage() {}
+
+func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApprovalAnswer.ProtoReflect.Descriptor instead.
+func (*ApprovalAnswer) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{89}
+}
+
+func (x *ApprovalAnswer) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *ApprovalAnswer) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ApprovalAnswer) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *ApprovalAnswer) GetSelf() bool {
+	if x != nil {
+		return x.Self
+	}
+	return false
+}
+
+func (x *ApprovalAnswer) GetUnixMs() int64 {
+	if x != nil {
+		return x.UnixMs
+	}
+	return 0
+}
+
+type ListApprovalsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// pending, approved, denied, spent or expired; empty is all.
+	State string `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	// A key or a derived name; empty is all.
+	Workspace string `protobuf:"bytes,2,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// As in Approval.requester; empty is all.
+	Requester string `protobuf:"bytes,3,opt,name=requester,proto3" json:"requester,omitempty"`
+	// At most 500; 0 is 100.
+	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the page before.
+	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListApprovalsRequest) Reset() {
+	*x = ListApprovalsRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListApprovalsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListApprovalsRequest) ProtoMessage() {}
+
+func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListApprovalsRequest.ProtoReflect.Descriptor instead.
+func (*ListApprovalsRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{90}
+}
+
+func (x *ListApprovalsRequest) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *ListApprovalsRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *ListApprovalsRequest) GetRequester() string {
+	if x != nil {
+		return x.Requester
+	}
+	return ""
+}
+
+func (x *ListApprovalsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListApprovalsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+type ListApprovalsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Without segments.
+	Approvals []*Approval `protobuf:"bytes,1,rep,name=approvals,proto3" json:"approvals,omitempty"`
+	// Empty if there are no more.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListApprovalsResponse) Reset() {
+	*x = ListApprovalsResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListApprovalsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListApprovalsResponse) ProtoMessage() {}
+
+func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListApprovalsResponse.ProtoReflect.Descriptor instead.
+func (*ListApprovalsResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{91}
+}
+
+func (x *ListApprovalsResponse) GetApprovals() []*Approval {
+	if x != nil {
+		return x.Approvals
+	}
+	return nil
+}
+
+func (x *ListApprovalsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+type GetApprovalRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetApprovalRequest) Reset() {
+	*x = GetApprovalRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetApprovalRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetApprovalRequest) ProtoMessage() {}
+
+func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetApprovalRequest.ProtoReflect.Descriptor instead.
+func (*GetApprovalRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{92}
+}
+
+func (x *GetApprovalRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type GetApprovalResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Approval      *Approval              `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetApprovalResponse) Reset() {
+	*x = GetApprovalResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetApprovalResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetApprovalResponse) ProtoMessage() {}
+
+func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetApprovalResponse.ProtoReflect.Descriptor instead.
+func (*GetApprovalResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{93}
+}
+
+func (x *GetApprovalResponse) GetApproval() *Approval {
+	if x != nil {
+		return x.Approval
+	}
+	return nil
+}
+
+type AnswerApprovalRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// once, thread or deny.
+	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// At most 1024 bytes.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The caller is a person at a terminal who has seen the question there. It lets them
+	// answer for a command that they typed themselves.
+	Terminal      bool `protobuf:"varint,4,opt,name=terminal,proto3" json:"terminal,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnswerApprovalRequest) Reset() {
+	*x = AnswerApprovalRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnswerApprovalRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnswerApprovalRequest) ProtoMessage() {}
+
+func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnswerApprovalRequest.ProtoReflect.Descriptor instead.
+func (*AnswerApprovalRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{94}
+}
+
+func (x *AnswerApprovalRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *AnswerApprovalRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *AnswerApprovalRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *AnswerApprovalRequest) GetTerminal() bool {
+	if x != nil {
+		return x.Terminal
+	}
+	return false
+}
+
+type AnswerApprovalResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Approval      *Approval              `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnswerApprovalResponse) Reset() {
+	*x = AnswerApprovalResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnswerApprovalResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnswerApprovalResponse) ProtoMessage() {}
+
+func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnswerApprovalResponse.ProtoReflect.Descriptor instead.
+func (*AnswerApprovalResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{95}
+}
+
+func (x *AnswerApprovalResponse) GetApproval() *Approval {
+	if x != nil {
+		return x.Approval
+	}
+	return nil
+}
+
+type WatchApprovalsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchApprovalsRequest) Reset() {
+	*x = WatchApprovalsRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchApprovalsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchApprovalsRequest) ProtoMessage() {}
+
+func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchApprovalsRequest.ProtoReflect.Descriptor instead.
+func (*WatchApprovalsRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{96}
+}
+
+type WatchApprovalsResponse struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Approval *Approval              `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
+	// The pending ones have all been sent; what follows has changed since.
+	CaughtUp      bool `protobuf:"varint,2,opt,name=caught_up,json=caughtUp,proto3" json:"caught_up,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchApprovalsResponse) Reset() {
+	*x = WatchApprovalsResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchApprovalsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchApprovalsResponse) ProtoMessage() {}
+
+func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchApprovalsResponse.ProtoReflect.Descriptor instead.
+func (*WatchApprovalsResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{97}
+}
+
+func (x *WatchApprovalsResponse) GetApproval() *Approval {
+	if x != nil {
+		return x.Approval
+	}
+	return nil
+}
+
+func (x *WatchApprovalsResponse) GetCaughtUp() bool {
+	if x != nil {
+		return x.CaughtUp
+	}
+	return false
+}
+
+type Permission struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// As in Bash(cat /etc/os-release).
+	Text      string   `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	Requester string   `protobuf:"bytes,3,opt,name=requester,proto3" json:"requester,omitempty"`
+	Workspace string   `protobuf:"bytes,4,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Thread    string   `protobuf:"bytes,5,opt,name=thread,proto3" json:"thread,omitempty"`
+	Argv      []string `protobuf:"bytes,6,rep,name=argv,proto3" json:"argv,omitempty"`
+	Policy    string   `protobuf:"bytes,7,opt,name=policy,proto3" json:"policy,omitempty"`
+	// Who gave it, and when.
+	By            string `protobuf:"bytes,8,opt,name=by,proto3" json:"by,omitempty"`
+	UnixMs        int64  `protobuf:"varint,9,opt,name=unix_ms,json=unixMs,proto3" json:"unix_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Permission) Reset() {
+	*x = Permission{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Permission) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Permission) ProtoMessage() {}
+
+func (x *Permission) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Permission.ProtoReflect.Descriptor instead.
+func (*Permission) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{98}
+}
+
+func (x *Permission) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Permission) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *Permission) GetRequester() string {
+	if x != nil {
+		return x.Requester
+	}
+	return ""
+}
+
+func (x *Permission) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *Permission) GetThread() string {
+	if x != nil {
+		return x.Thread
+	}
+	return ""
+}
+
+func (x *Permission) GetArgv() []string {
+	if x != nil {
+		return x.Argv
+	}
+	return nil
+}
+
+func (x *Permission) GetPolicy() string {
+	if x != nil {
+		return x.Policy
+	}
+	return ""
+}
+
+func (x *Permission) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Permission) GetUnixMs() int64 {
+	if x != nil {
+		return x.UnixMs
+	}
+	return 0
+}
+
+type ListPermissionsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Workspace     string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Thread        string                 `protobuf:"bytes,2,opt,name=thread,proto3" json:"thread,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPermissionsRequest) Reset() {
+	*x = ListPermissionsRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPermissionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPermissionsRequest) ProtoMessage() {}
+
+func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPermissionsRequest.ProtoReflect.Descriptor instead.
+func (*ListPermissionsRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{99}
+}
+
+func (x *ListPermissionsRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *ListPermissionsRequest) GetThread() string {
+	if x != nil {
+		return x.Thread
+	}
+	return ""
+}
+
+type ListPermissionsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Permissions   []*Permission          `protobuf:"bytes,1,rep,name=permissions,proto3" json:"permissions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPermissionsResponse) Reset() {
+	*x = ListPermissionsResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPermissionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPermissionsResponse) ProtoMessage() {}
+
+func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPermissionsResponse.ProtoReflect.Descriptor instead.
+func (*ListPermissionsResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{100}
+}
+
+func (x *ListPermissionsResponse) GetPermissions() []*Permission {
+	if x != nil {
+		return x.Permissions
+	}
+	return nil
+}
+
+type RevokePermissionRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokePermissionRequest) Reset() {
+	*x = RevokePermissionRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokePermissionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokePermissionRequest) ProtoMessage() {}
+
+func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokePermissionRequest.ProtoReflect.Descriptor instead.
+func (*RevokePermissionRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{101}
+}
+
+func (x *RevokePermissionRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type RevokePermissionResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokePermissionResponse) Reset() {
+	*x = RevokePermissionResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokePermissionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokePermissionResponse) ProtoMessage() {}
+
+func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokePermissionResponse.ProtoReflect.Descriptor instead.
+func (*RevokePermissionResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{102}
+}
+
 var File_carrel_v1_carrel_proto protoreflect.FileDescriptor
 
 const file_carrel_v1_carrel_proto_rawDesc = "" +
@@ -6073,14 +7377,17 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\x03 \x01(\tR\trequestId\"6\n" +
 	"\x0fDestroyResponse\x12#\n" +
-	"\rretained_home\x18\x01 \x01(\tR\fretainedHome\"\xd0\x01\n" +
+	"\rretained_home\x18\x01 \x01(\tR\fretainedHome\"\xaa\x02\n" +
 	"\aCommand\x12\x12\n" +
 	"\x04argv\x18\x01 \x03(\tR\x04argv\x12-\n" +
 	"\x03env\x18\x02 \x03(\v2\x1b.carrel.v1.Command.EnvEntryR\x03env\x12\x10\n" +
 	"\x03cwd\x18\x03 \x01(\tR\x03cwd\x12\x1d\n" +
 	"\n" +
 	"timeout_ms\x18\x04 \x01(\x03R\ttimeoutMs\x12\x19\n" +
-	"\bgrace_ms\x18\x05 \x01(\x03R\agraceMs\x1a6\n" +
+	"\bgrace_ms\x18\x05 \x01(\x03R\agraceMs\x12\x16\n" +
+	"\x06source\x18\x06 \x01(\tR\x06source\x12\x16\n" +
+	"\x06thread\x18\a \x01(\tR\x06thread\x12(\n" +
+	"\x10approval_wait_ms\x18\b \x01(\x03R\x0eapprovalWaitMs\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb3\x02\n" +
@@ -6354,7 +7661,104 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x04kind\"0\n" +
 	"\x14RemoveArchiveRequest\x12\x18\n" +
 	"\aarchive\x18\x01 \x01(\tR\aarchive\"\x17\n" +
-	"\x15RemoveArchiveResponse2\xab\x05\n" +
+	"\x15RemoveArchiveResponse\"\x15\n" +
+	"\x13ReloadPolicyRequest\"P\n" +
+	"\x14ReloadPolicyResponse\x12\x10\n" +
+	"\x03old\x18\x01 \x01(\tR\x03old\x12\x10\n" +
+	"\x03new\x18\x02 \x01(\tR\x03new\x12\x14\n" +
+	"\x05rules\x18\x03 \x01(\x05R\x05rules\"\xd2\x01\n" +
+	"\aSegment\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\x12\x18\n" +
+	"\aprogram\x18\x02 \x01(\tR\aprogram\x12\x10\n" +
+	"\x03via\x18\x03 \x01(\tR\x03via\x12\x14\n" +
+	"\x05level\x18\x04 \x01(\tR\x05level\x12\x1d\n" +
+	"\n" +
+	"risk_score\x18\x05 \x01(\x05R\triskScore\x12\"\n" +
+	"\fcapabilities\x18\x06 \x03(\tR\fcapabilities\x12\x14\n" +
+	"\x05rules\x18\a \x03(\tR\x05rules\x12\x18\n" +
+	"\areasons\x18\b \x03(\tR\areasons\"\x9a\x06\n" +
+	"\bApproval\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1c\n" +
+	"\trequester\x18\x03 \x01(\tR\trequester\x12\x1c\n" +
+	"\tworkspace\x18\x04 \x01(\tR\tworkspace\x12\x10\n" +
+	"\x03key\x18\x05 \x01(\tR\x03key\x12\x14\n" +
+	"\x05owner\x18\x06 \x01(\tR\x05owner\x12\x16\n" +
+	"\x06thread\x18\a \x01(\tR\x06thread\x12\x12\n" +
+	"\x04kind\x18\b \x01(\tR\x04kind\x12\x12\n" +
+	"\x04argv\x18\t \x03(\tR\x04argv\x12\x10\n" +
+	"\x03cwd\x18\n" +
+	" \x01(\tR\x03cwd\x12\x10\n" +
+	"\x03env\x18\v \x03(\tR\x03env\x12\x12\n" +
+	"\x04user\x18\f \x01(\tR\x04user\x12\x16\n" +
+	"\x06source\x18\r \x01(\tR\x06source\x12\x18\n" +
+	"\awritten\x18\x0e \x01(\bR\awritten\x12\x1b\n" +
+	"\tonce_only\x18\x0f \x01(\bR\bonceOnly\x12\x14\n" +
+	"\x05level\x18\x10 \x01(\tR\x05level\x12\x1d\n" +
+	"\n" +
+	"risk_score\x18\x11 \x01(\x05R\triskScore\x12\"\n" +
+	"\fcapabilities\x18\x12 \x03(\tR\fcapabilities\x12\x14\n" +
+	"\x05rules\x18\x13 \x03(\tR\x05rules\x12\x18\n" +
+	"\areasons\x18\x14 \x03(\tR\areasons\x12.\n" +
+	"\bsegments\x18\x15 \x03(\v2\x12.carrel.v1.SegmentR\bsegments\x12\x18\n" +
+	"\aprofile\x18\x16 \x01(\tR\aprofile\x12\x1c\n" +
+	"\tisolation\x18\x17 \x01(\tR\tisolation\x12#\n" +
+	"\raction_digest\x18\x18 \x01(\tR\factionDigest\x12\x16\n" +
+	"\x06policy\x18\x19 \x01(\tR\x06policy\x12\x14\n" +
+	"\x05trace\x18\x1a \x01(\tR\x05trace\x12\"\n" +
+	"\rasked_unix_ms\x18\x1b \x01(\x03R\vaskedUnixMs\x12\"\n" +
+	"\runtil_unix_ms\x18\x1c \x01(\x03R\vuntilUnixMs\x121\n" +
+	"\x06answer\x18\x1d \x01(\v2\x19.carrel.v1.ApprovalAnswerR\x06answer\"y\n" +
+	"\x0eApprovalAnswer\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x0e\n" +
+	"\x02by\x18\x03 \x01(\tR\x02by\x12\x12\n" +
+	"\x04self\x18\x04 \x01(\bR\x04self\x12\x17\n" +
+	"\aunix_ms\x18\x05 \x01(\x03R\x06unixMs\"\xa4\x01\n" +
+	"\x14ListApprovalsRequest\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\tR\x05state\x12\x1c\n" +
+	"\tworkspace\x18\x02 \x01(\tR\tworkspace\x12\x1c\n" +
+	"\trequester\x18\x03 \x01(\tR\trequester\x12\x1b\n" +
+	"\tpage_size\x18\x04 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x05 \x01(\tR\tpageToken\"r\n" +
+	"\x15ListApprovalsResponse\x121\n" +
+	"\tapprovals\x18\x01 \x03(\v2\x13.carrel.v1.ApprovalR\tapprovals\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"$\n" +
+	"\x12GetApprovalRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"F\n" +
+	"\x13GetApprovalResponse\x12/\n" +
+	"\bapproval\x18\x01 \x01(\v2\x13.carrel.v1.ApprovalR\bapproval\"o\n" +
+	"\x15AnswerApprovalRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1a\n" +
+	"\bterminal\x18\x04 \x01(\bR\bterminal\"I\n" +
+	"\x16AnswerApprovalResponse\x12/\n" +
+	"\bapproval\x18\x01 \x01(\v2\x13.carrel.v1.ApprovalR\bapproval\"\x17\n" +
+	"\x15WatchApprovalsRequest\"f\n" +
+	"\x16WatchApprovalsResponse\x12/\n" +
+	"\bapproval\x18\x01 \x01(\v2\x13.carrel.v1.ApprovalR\bapproval\x12\x1b\n" +
+	"\tcaught_up\x18\x02 \x01(\bR\bcaughtUp\"\xd9\x01\n" +
+	"\n" +
+	"Permission\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12\x1c\n" +
+	"\trequester\x18\x03 \x01(\tR\trequester\x12\x1c\n" +
+	"\tworkspace\x18\x04 \x01(\tR\tworkspace\x12\x16\n" +
+	"\x06thread\x18\x05 \x01(\tR\x06thread\x12\x12\n" +
+	"\x04argv\x18\x06 \x03(\tR\x04argv\x12\x16\n" +
+	"\x06policy\x18\a \x01(\tR\x06policy\x12\x0e\n" +
+	"\x02by\x18\b \x01(\tR\x02by\x12\x17\n" +
+	"\aunix_ms\x18\t \x01(\x03R\x06unixMs\"N\n" +
+	"\x16ListPermissionsRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x16\n" +
+	"\x06thread\x18\x02 \x01(\tR\x06thread\"R\n" +
+	"\x17ListPermissionsResponse\x127\n" +
+	"\vpermissions\x18\x01 \x03(\v2\x15.carrel.v1.PermissionR\vpermissions\")\n" +
+	"\x17RevokePermissionRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\x1a\n" +
+	"\x18RevokePermissionResponse2\xab\x05\n" +
 	"\x10WorkspaceService\x12=\n" +
 	"\x06Create\x12\x18.carrel.v1.CreateRequest\x1a\x19.carrel.v1.CreateResponse\x124\n" +
 	"\x03Get\x12\x15.carrel.v1.GetRequest\x1a\x16.carrel.v1.GetResponse\x127\n" +
@@ -6392,9 +7796,17 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"ListTokens\x12\x1c.carrel.v1.ListTokensRequest\x1a\x1d.carrel.v1.ListTokensResponse\x12C\n" +
 	"\bGetToken\x12\x1a.carrel.v1.GetTokenRequest\x1a\x1b.carrel.v1.GetTokenResponse\x12L\n" +
 	"\vRevokeToken\x12\x1d.carrel.v1.RevokeTokenRequest\x1a\x1e.carrel.v1.RevokeTokenResponse\x12=\n" +
-	"\x06WhoAmI\x12\x18.carrel.v1.WhoAmIRequest\x1a\x19.carrel.v1.WhoAmIResponse2\x90\x01\n" +
+	"\x06WhoAmI\x12\x18.carrel.v1.WhoAmIRequest\x1a\x19.carrel.v1.WhoAmIResponse2\x9a\x04\n" +
+	"\x0fApprovalService\x12R\n" +
+	"\rListApprovals\x12\x1f.carrel.v1.ListApprovalsRequest\x1a .carrel.v1.ListApprovalsResponse\x12L\n" +
+	"\vGetApproval\x12\x1d.carrel.v1.GetApprovalRequest\x1a\x1e.carrel.v1.GetApprovalResponse\x12U\n" +
+	"\x0eAnswerApproval\x12 .carrel.v1.AnswerApprovalRequest\x1a!.carrel.v1.AnswerApprovalResponse\x12W\n" +
+	"\x0eWatchApprovals\x12 .carrel.v1.WatchApprovalsRequest\x1a!.carrel.v1.WatchApprovalsResponse0\x01\x12X\n" +
+	"\x0fListPermissions\x12!.carrel.v1.ListPermissionsRequest\x1a\".carrel.v1.ListPermissionsResponse\x12[\n" +
+	"\x10RevokePermission\x12\".carrel.v1.RevokePermissionRequest\x1a#.carrel.v1.RevokePermissionResponse2\xe1\x01\n" +
 	"\rSystemService\x12@\n" +
-	"\aVersion\x12\x19.carrel.v1.VersionRequest\x1a\x1a.carrel.v1.VersionResponse\x12=\n" +
+	"\aVersion\x12\x19.carrel.v1.VersionRequest\x1a\x1a.carrel.v1.VersionResponse\x12O\n" +
+	"\fReloadPolicy\x12\x1e.carrel.v1.ReloadPolicyRequest\x1a\x1f.carrel.v1.ReloadPolicyResponse\x12=\n" +
 	"\x06Mended\x12\x18.carrel.v1.MendedRequest\x1a\x19.carrel.v1.MendedResponseB5Z3github.com/carrel-dev/carrel/gen/carrel/v1;carrelv1b\x06proto3"
 
 var (
@@ -6409,214 +7821,253 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 86)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 104)
 var file_carrel_v1_carrel_proto_goTypes = []any{
-	(*Limits)(nil),                // 0: carrel.v1.Limits
-	(*Control)(nil),               // 1: carrel.v1.Control
-	(*Mount)(nil),                 // 2: carrel.v1.Mount
-	(*Workspace)(nil),             // 3: carrel.v1.Workspace
-	(*CreateRequest)(nil),         // 4: carrel.v1.CreateRequest
-	(*CreateResponse)(nil),        // 5: carrel.v1.CreateResponse
-	(*GetRequest)(nil),            // 6: carrel.v1.GetRequest
-	(*GetResponse)(nil),           // 7: carrel.v1.GetResponse
-	(*ListRequest)(nil),           // 8: carrel.v1.ListRequest
-	(*ListResponse)(nil),          // 9: carrel.v1.ListResponse
-	(*RetainedHome)(nil),          // 10: carrel.v1.RetainedHome
-	(*MendedRequest)(nil),         // 11: carrel.v1.MendedRequest
-	(*MendedResponse)(nil),        // 12: carrel.v1.MendedResponse
-	(*Mended)(nil),                // 13: carrel.v1.Mended
-	(*StartRequest)(nil),          // 14: carrel.v1.StartRequest
-	(*StartResponse)(nil),         // 15: carrel.v1.StartResponse
-	(*StopRequest)(nil),           // 16: carrel.v1.StopRequest
-	(*PauseRequest)(nil),          // 17: carrel.v1.PauseRequest
-	(*PauseResponse)(nil),         // 18: carrel.v1.PauseResponse
-	(*ResumeRequest)(nil),         // 19: carrel.v1.ResumeRequest
-	(*ResumeResponse)(nil),        // 20: carrel.v1.ResumeResponse
-	(*UpdateRequest)(nil),         // 21: carrel.v1.UpdateRequest
-	(*UpdateResponse)(nil),        // 22: carrel.v1.UpdateResponse
-	(*StatsRequest)(nil),          // 23: carrel.v1.StatsRequest
-	(*Usage)(nil),                 // 24: carrel.v1.Usage
-	(*StatsResponse)(nil),         // 25: carrel.v1.StatsResponse
-	(*WatchRequest)(nil),          // 26: carrel.v1.WatchRequest
-	(*Event)(nil),                 // 27: carrel.v1.Event
-	(*WatchResponse)(nil),         // 28: carrel.v1.WatchResponse
-	(*StopResponse)(nil),          // 29: carrel.v1.StopResponse
-	(*DestroyRequest)(nil),        // 30: carrel.v1.DestroyRequest
-	(*DestroyResponse)(nil),       // 31: carrel.v1.DestroyResponse
-	(*Command)(nil),               // 32: carrel.v1.Command
-	(*Status)(nil),                // 33: carrel.v1.Status
-	(*ExecRequest)(nil),           // 34: carrel.v1.ExecRequest
-	(*ExecResponse)(nil),          // 35: carrel.v1.ExecResponse
-	(*WindowSize)(nil),            // 36: carrel.v1.WindowSize
-	(*StreamStart)(nil),           // 37: carrel.v1.StreamStart
-	(*StreamRequest)(nil),         // 38: carrel.v1.StreamRequest
-	(*StreamResponse)(nil),        // 39: carrel.v1.StreamResponse
-	(*DetachRequest)(nil),         // 40: carrel.v1.DetachRequest
-	(*DetachResponse)(nil),        // 41: carrel.v1.DetachResponse
-	(*CommandInfo)(nil),           // 42: carrel.v1.CommandInfo
-	(*ListCommandsRequest)(nil),   // 43: carrel.v1.ListCommandsRequest
-	(*ListCommandsResponse)(nil),  // 44: carrel.v1.ListCommandsResponse
-	(*LogsRequest)(nil),           // 45: carrel.v1.LogsRequest
-	(*LogsResponse)(nil),          // 46: carrel.v1.LogsResponse
-	(*SignalRequest)(nil),         // 47: carrel.v1.SignalRequest
-	(*SignalResponse)(nil),        // 48: carrel.v1.SignalResponse
-	(*VerifyRequest)(nil),         // 49: carrel.v1.VerifyRequest
-	(*VerifyResponse)(nil),        // 50: carrel.v1.VerifyResponse
-	(*CheckpointRequest)(nil),     // 51: carrel.v1.CheckpointRequest
-	(*CheckpointResponse)(nil),    // 52: carrel.v1.CheckpointResponse
-	(*Filter)(nil),                // 53: carrel.v1.Filter
-	(*ProveRequest)(nil),          // 54: carrel.v1.ProveRequest
-	(*ProveResponse)(nil),         // 55: carrel.v1.ProveResponse
-	(*Proven)(nil),                // 56: carrel.v1.Proven
-	(*ShowRequest)(nil),           // 57: carrel.v1.ShowRequest
-	(*ShowResponse)(nil),          // 58: carrel.v1.ShowResponse
-	(*VersionRequest)(nil),        // 59: carrel.v1.VersionRequest
-	(*VersionResponse)(nil),       // 60: carrel.v1.VersionResponse
-	(*Token)(nil),                 // 61: carrel.v1.Token
-	(*CreateTokenRequest)(nil),    // 62: carrel.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),   // 63: carrel.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),     // 64: carrel.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),    // 65: carrel.v1.ListTokensResponse
-	(*GetTokenRequest)(nil),       // 66: carrel.v1.GetTokenRequest
-	(*GetTokenResponse)(nil),      // 67: carrel.v1.GetTokenResponse
-	(*RevokeTokenRequest)(nil),    // 68: carrel.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),   // 69: carrel.v1.RevokeTokenResponse
-	(*WhoAmIRequest)(nil),         // 70: carrel.v1.WhoAmIRequest
-	(*WhoAmIResponse)(nil),        // 71: carrel.v1.WhoAmIResponse
-	(*Archive)(nil),               // 72: carrel.v1.Archive
-	(*ArchiveProgress)(nil),       // 73: carrel.v1.ArchiveProgress
-	(*CreateArchiveRequest)(nil),  // 74: carrel.v1.CreateArchiveRequest
-	(*CreateArchiveResponse)(nil), // 75: carrel.v1.CreateArchiveResponse
-	(*RestoreStart)(nil),          // 76: carrel.v1.RestoreStart
-	(*RestoreRequest)(nil),        // 77: carrel.v1.RestoreRequest
-	(*RestoreResponse)(nil),       // 78: carrel.v1.RestoreResponse
-	(*ListArchivesRequest)(nil),   // 79: carrel.v1.ListArchivesRequest
-	(*ListArchivesResponse)(nil),  // 80: carrel.v1.ListArchivesResponse
-	(*ReadArchiveRequest)(nil),    // 81: carrel.v1.ReadArchiveRequest
-	(*ReadArchiveResponse)(nil),   // 82: carrel.v1.ReadArchiveResponse
-	(*RemoveArchiveRequest)(nil),  // 83: carrel.v1.RemoveArchiveRequest
-	(*RemoveArchiveResponse)(nil), // 84: carrel.v1.RemoveArchiveResponse
-	nil,                           // 85: carrel.v1.Command.EnvEntry
+	(*Limits)(nil),                   // 0: carrel.v1.Limits
+	(*Control)(nil),                  // 1: carrel.v1.Control
+	(*Mount)(nil),                    // 2: carrel.v1.Mount
+	(*Workspace)(nil),                // 3: carrel.v1.Workspace
+	(*CreateRequest)(nil),            // 4: carrel.v1.CreateRequest
+	(*CreateResponse)(nil),           // 5: carrel.v1.CreateResponse
+	(*GetRequest)(nil),               // 6: carrel.v1.GetRequest
+	(*GetResponse)(nil),              // 7: carrel.v1.GetResponse
+	(*ListRequest)(nil),              // 8: carrel.v1.ListRequest
+	(*ListResponse)(nil),             // 9: carrel.v1.ListResponse
+	(*RetainedHome)(nil),             // 10: carrel.v1.RetainedHome
+	(*MendedRequest)(nil),            // 11: carrel.v1.MendedRequest
+	(*MendedResponse)(nil),           // 12: carrel.v1.MendedResponse
+	(*Mended)(nil),                   // 13: carrel.v1.Mended
+	(*StartRequest)(nil),             // 14: carrel.v1.StartRequest
+	(*StartResponse)(nil),            // 15: carrel.v1.StartResponse
+	(*StopRequest)(nil),              // 16: carrel.v1.StopRequest
+	(*PauseRequest)(nil),             // 17: carrel.v1.PauseRequest
+	(*PauseResponse)(nil),            // 18: carrel.v1.PauseResponse
+	(*ResumeRequest)(nil),            // 19: carrel.v1.ResumeRequest
+	(*ResumeResponse)(nil),           // 20: carrel.v1.ResumeResponse
+	(*UpdateRequest)(nil),            // 21: carrel.v1.UpdateRequest
+	(*UpdateResponse)(nil),           // 22: carrel.v1.UpdateResponse
+	(*StatsRequest)(nil),             // 23: carrel.v1.StatsRequest
+	(*Usage)(nil),                    // 24: carrel.v1.Usage
+	(*StatsResponse)(nil),            // 25: carrel.v1.StatsResponse
+	(*WatchRequest)(nil),             // 26: carrel.v1.WatchRequest
+	(*Event)(nil),                    // 27: carrel.v1.Event
+	(*WatchResponse)(nil),            // 28: carrel.v1.WatchResponse
+	(*StopResponse)(nil),             // 29: carrel.v1.StopResponse
+	(*DestroyRequest)(nil),           // 30: carrel.v1.DestroyRequest
+	(*DestroyResponse)(nil),          // 31: carrel.v1.DestroyResponse
+	(*Command)(nil),                  // 32: carrel.v1.Command
+	(*Status)(nil),                   // 33: carrel.v1.Status
+	(*ExecRequest)(nil),              // 34: carrel.v1.ExecRequest
+	(*ExecResponse)(nil),             // 35: carrel.v1.ExecResponse
+	(*WindowSize)(nil),               // 36: carrel.v1.WindowSize
+	(*StreamStart)(nil),              // 37: carrel.v1.StreamStart
+	(*StreamRequest)(nil),            // 38: carrel.v1.StreamRequest
+	(*StreamResponse)(nil),           // 39: carrel.v1.StreamResponse
+	(*DetachRequest)(nil),            // 40: carrel.v1.DetachRequest
+	(*DetachResponse)(nil),           // 41: carrel.v1.DetachResponse
+	(*CommandInfo)(nil),              // 42: carrel.v1.CommandInfo
+	(*ListCommandsRequest)(nil),      // 43: carrel.v1.ListCommandsRequest
+	(*ListCommandsResponse)(nil),     // 44: carrel.v1.ListCommandsResponse
+	(*LogsRequest)(nil),              // 45: carrel.v1.LogsRequest
+	(*LogsResponse)(nil),             // 46: carrel.v1.LogsResponse
+	(*SignalRequest)(nil),            // 47: carrel.v1.SignalRequest
+	(*SignalResponse)(nil),           // 48: carrel.v1.SignalResponse
+	(*VerifyRequest)(nil),            // 49: carrel.v1.VerifyRequest
+	(*VerifyResponse)(nil),           // 50: carrel.v1.VerifyResponse
+	(*CheckpointRequest)(nil),        // 51: carrel.v1.CheckpointRequest
+	(*CheckpointResponse)(nil),       // 52: carrel.v1.CheckpointResponse
+	(*Filter)(nil),                   // 53: carrel.v1.Filter
+	(*ProveRequest)(nil),             // 54: carrel.v1.ProveRequest
+	(*ProveResponse)(nil),            // 55: carrel.v1.ProveResponse
+	(*Proven)(nil),                   // 56: carrel.v1.Proven
+	(*ShowRequest)(nil),              // 57: carrel.v1.ShowRequest
+	(*ShowResponse)(nil),             // 58: carrel.v1.ShowResponse
+	(*VersionRequest)(nil),           // 59: carrel.v1.VersionRequest
+	(*VersionResponse)(nil),          // 60: carrel.v1.VersionResponse
+	(*Token)(nil),                    // 61: carrel.v1.Token
+	(*CreateTokenRequest)(nil),       // 62: carrel.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),      // 63: carrel.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),        // 64: carrel.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),       // 65: carrel.v1.ListTokensResponse
+	(*GetTokenRequest)(nil),          // 66: carrel.v1.GetTokenRequest
+	(*GetTokenResponse)(nil),         // 67: carrel.v1.GetTokenResponse
+	(*RevokeTokenRequest)(nil),       // 68: carrel.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),      // 69: carrel.v1.RevokeTokenResponse
+	(*WhoAmIRequest)(nil),            // 70: carrel.v1.WhoAmIRequest
+	(*WhoAmIResponse)(nil),           // 71: carrel.v1.WhoAmIResponse
+	(*Archive)(nil),                  // 72: carrel.v1.Archive
+	(*ArchiveProgress)(nil),          // 73: carrel.v1.ArchiveProgress
+	(*CreateArchiveRequest)(nil),     // 74: carrel.v1.CreateArchiveRequest
+	(*CreateArchiveResponse)(nil),    // 75: carrel.v1.CreateArchiveResponse
+	(*RestoreStart)(nil),             // 76: carrel.v1.RestoreStart
+	(*RestoreRequest)(nil),           // 77: carrel.v1.RestoreRequest
+	(*RestoreResponse)(nil),          // 78: carrel.v1.RestoreResponse
+	(*ListArchivesRequest)(nil),      // 79: carrel.v1.ListArchivesRequest
+	(*ListArchivesResponse)(nil),     // 80: carrel.v1.ListArchivesResponse
+	(*ReadArchiveRequest)(nil),       // 81: carrel.v1.ReadArchiveRequest
+	(*ReadArchiveResponse)(nil),      // 82: carrel.v1.ReadArchiveResponse
+	(*RemoveArchiveRequest)(nil),     // 83: carrel.v1.RemoveArchiveRequest
+	(*RemoveArchiveResponse)(nil),    // 84: carrel.v1.RemoveArchiveResponse
+	(*ReloadPolicyRequest)(nil),      // 85: carrel.v1.ReloadPolicyRequest
+	(*ReloadPolicyResponse)(nil),     // 86: carrel.v1.ReloadPolicyResponse
+	(*Segment)(nil),                  // 87: carrel.v1.Segment
+	(*Approval)(nil),                 // 88: carrel.v1.Approval
+	(*ApprovalAnswer)(nil),           // 89: carrel.v1.ApprovalAnswer
+	(*ListApprovalsRequest)(nil),     // 90: carrel.v1.ListApprovalsRequest
+	(*ListApprovalsResponse)(nil),    // 91: carrel.v1.ListApprovalsResponse
+	(*GetApprovalRequest)(nil),       // 92: carrel.v1.GetApprovalRequest
+	(*GetApprovalResponse)(nil),      // 93: carrel.v1.GetApprovalResponse
+	(*AnswerApprovalRequest)(nil),    // 94: carrel.v1.AnswerApprovalRequest
+	(*AnswerApprovalResponse)(nil),   // 95: carrel.v1.AnswerApprovalResponse
+	(*WatchApprovalsRequest)(nil),    // 96: carrel.v1.WatchApprovalsRequest
+	(*WatchApprovalsResponse)(nil),   // 97: carrel.v1.WatchApprovalsResponse
+	(*Permission)(nil),               // 98: carrel.v1.Permission
+	(*ListPermissionsRequest)(nil),   // 99: carrel.v1.ListPermissionsRequest
+	(*ListPermissionsResponse)(nil),  // 100: carrel.v1.ListPermissionsResponse
+	(*RevokePermissionRequest)(nil),  // 101: carrel.v1.RevokePermissionRequest
+	(*RevokePermissionResponse)(nil), // 102: carrel.v1.RevokePermissionResponse
+	nil,                              // 103: carrel.v1.Command.EnvEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
-	0,  // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
-	1,  // 1: carrel.v1.Workspace.controls:type_name -> carrel.v1.Control
-	2,  // 2: carrel.v1.Workspace.mounts:type_name -> carrel.v1.Mount
-	0,  // 3: carrel.v1.CreateRequest.limits:type_name -> carrel.v1.Limits
-	3,  // 4: carrel.v1.CreateResponse.workspace:type_name -> carrel.v1.Workspace
-	3,  // 5: carrel.v1.GetResponse.workspace:type_name -> carrel.v1.Workspace
-	3,  // 6: carrel.v1.ListResponse.workspaces:type_name -> carrel.v1.Workspace
-	10, // 7: carrel.v1.ListResponse.retained:type_name -> carrel.v1.RetainedHome
-	13, // 8: carrel.v1.MendedResponse.mended:type_name -> carrel.v1.Mended
-	3,  // 9: carrel.v1.StartResponse.workspace:type_name -> carrel.v1.Workspace
-	3,  // 10: carrel.v1.PauseResponse.workspace:type_name -> carrel.v1.Workspace
-	3,  // 11: carrel.v1.ResumeResponse.workspace:type_name -> carrel.v1.Workspace
-	0,  // 12: carrel.v1.UpdateRequest.limits:type_name -> carrel.v1.Limits
-	3,  // 13: carrel.v1.UpdateResponse.workspace:type_name -> carrel.v1.Workspace
-	0,  // 14: carrel.v1.Usage.limits:type_name -> carrel.v1.Limits
-	24, // 15: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
-	27, // 16: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
-	3,  // 17: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	85, // 18: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
-	32, // 19: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
-	33, // 20: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
-	32, // 21: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
-	36, // 22: carrel.v1.StreamStart.terminal:type_name -> carrel.v1.WindowSize
-	37, // 23: carrel.v1.StreamRequest.start:type_name -> carrel.v1.StreamStart
-	36, // 24: carrel.v1.StreamRequest.resize:type_name -> carrel.v1.WindowSize
-	33, // 25: carrel.v1.StreamResponse.exited:type_name -> carrel.v1.Status
-	32, // 26: carrel.v1.DetachRequest.command:type_name -> carrel.v1.Command
-	36, // 27: carrel.v1.DetachRequest.terminal:type_name -> carrel.v1.WindowSize
-	33, // 28: carrel.v1.CommandInfo.status:type_name -> carrel.v1.Status
-	42, // 29: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
-	33, // 30: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
-	53, // 31: carrel.v1.ProveRequest.filter:type_name -> carrel.v1.Filter
-	56, // 32: carrel.v1.ProveResponse.records:type_name -> carrel.v1.Proven
-	53, // 33: carrel.v1.ShowRequest.filter:type_name -> carrel.v1.Filter
-	61, // 34: carrel.v1.CreateTokenResponse.token:type_name -> carrel.v1.Token
-	61, // 35: carrel.v1.ListTokensResponse.tokens:type_name -> carrel.v1.Token
-	61, // 36: carrel.v1.GetTokenResponse.token:type_name -> carrel.v1.Token
-	61, // 37: carrel.v1.WhoAmIResponse.token:type_name -> carrel.v1.Token
-	0,  // 38: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
-	73, // 39: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	72, // 40: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
-	0,  // 41: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
-	76, // 42: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
-	73, // 43: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	3,  // 44: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
-	72, // 45: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
-	72, // 46: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
-	4,  // 47: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	6,  // 48: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	8,  // 49: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	14, // 50: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	16, // 51: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	30, // 52: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	17, // 53: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	19, // 54: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	21, // 55: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	23, // 56: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	26, // 57: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	34, // 58: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	38, // 59: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	40, // 60: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	43, // 61: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	45, // 62: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	47, // 63: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	74, // 64: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	77, // 65: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	79, // 66: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	81, // 67: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	83, // 68: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	49, // 69: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	57, // 70: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	51, // 71: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
-	54, // 72: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
-	62, // 73: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
-	64, // 74: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
-	66, // 75: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
-	68, // 76: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
-	70, // 77: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
-	59, // 78: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	11, // 79: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
-	5,  // 80: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	7,  // 81: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	9,  // 82: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	15, // 83: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	29, // 84: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	31, // 85: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	18, // 86: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	20, // 87: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	22, // 88: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	25, // 89: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	28, // 90: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	35, // 91: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	39, // 92: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	41, // 93: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	44, // 94: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	46, // 95: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	48, // 96: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	75, // 97: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	78, // 98: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	80, // 99: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	82, // 100: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	84, // 101: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	50, // 102: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	58, // 103: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	52, // 104: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
-	55, // 105: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
-	63, // 106: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
-	65, // 107: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
-	67, // 108: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
-	69, // 109: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
-	71, // 110: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
-	60, // 111: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	12, // 112: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
-	80, // [80:113] is the sub-list for method output_type
-	47, // [47:80] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	0,   // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
+	1,   // 1: carrel.v1.Workspace.controls:type_name -> carrel.v1.Control
+	2,   // 2: carrel.v1.Workspace.mounts:type_name -> carrel.v1.Mount
+	0,   // 3: carrel.v1.CreateRequest.limits:type_name -> carrel.v1.Limits
+	3,   // 4: carrel.v1.CreateResponse.workspace:type_name -> carrel.v1.Workspace
+	3,   // 5: carrel.v1.GetResponse.workspace:type_name -> carrel.v1.Workspace
+	3,   // 6: carrel.v1.ListResponse.workspaces:type_name -> carrel.v1.Workspace
+	10,  // 7: carrel.v1.ListResponse.retained:type_name -> carrel.v1.RetainedHome
+	13,  // 8: carrel.v1.MendedResponse.mended:type_name -> carrel.v1.Mended
+	3,   // 9: carrel.v1.StartResponse.workspace:type_name -> carrel.v1.Workspace
+	3,   // 10: carrel.v1.PauseResponse.workspace:type_name -> carrel.v1.Workspace
+	3,   // 11: carrel.v1.ResumeResponse.workspace:type_name -> carrel.v1.Workspace
+	0,   // 12: carrel.v1.UpdateRequest.limits:type_name -> carrel.v1.Limits
+	3,   // 13: carrel.v1.UpdateResponse.workspace:type_name -> carrel.v1.Workspace
+	0,   // 14: carrel.v1.Usage.limits:type_name -> carrel.v1.Limits
+	24,  // 15: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
+	27,  // 16: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
+	3,   // 17: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
+	103, // 18: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	32,  // 19: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
+	33,  // 20: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
+	32,  // 21: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
+	36,  // 22: carrel.v1.StreamStart.terminal:type_name -> carrel.v1.WindowSize
+	37,  // 23: carrel.v1.StreamRequest.start:type_name -> carrel.v1.StreamStart
+	36,  // 24: carrel.v1.StreamRequest.resize:type_name -> carrel.v1.WindowSize
+	33,  // 25: carrel.v1.StreamResponse.exited:type_name -> carrel.v1.Status
+	32,  // 26: carrel.v1.DetachRequest.command:type_name -> carrel.v1.Command
+	36,  // 27: carrel.v1.DetachRequest.terminal:type_name -> carrel.v1.WindowSize
+	33,  // 28: carrel.v1.CommandInfo.status:type_name -> carrel.v1.Status
+	42,  // 29: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
+	33,  // 30: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
+	53,  // 31: carrel.v1.ProveRequest.filter:type_name -> carrel.v1.Filter
+	56,  // 32: carrel.v1.ProveResponse.records:type_name -> carrel.v1.Proven
+	53,  // 33: carrel.v1.ShowRequest.filter:type_name -> carrel.v1.Filter
+	61,  // 34: carrel.v1.CreateTokenResponse.token:type_name -> carrel.v1.Token
+	61,  // 35: carrel.v1.ListTokensResponse.tokens:type_name -> carrel.v1.Token
+	61,  // 36: carrel.v1.GetTokenResponse.token:type_name -> carrel.v1.Token
+	61,  // 37: carrel.v1.WhoAmIResponse.token:type_name -> carrel.v1.Token
+	0,   // 38: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
+	73,  // 39: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	72,  // 40: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
+	0,   // 41: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
+	76,  // 42: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
+	73,  // 43: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	3,   // 44: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
+	72,  // 45: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
+	72,  // 46: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
+	87,  // 47: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
+	89,  // 48: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
+	88,  // 49: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
+	88,  // 50: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
+	88,  // 51: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
+	88,  // 52: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
+	98,  // 53: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
+	4,   // 54: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	6,   // 55: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	8,   // 56: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	14,  // 57: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	16,  // 58: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	30,  // 59: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	17,  // 60: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	19,  // 61: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	21,  // 62: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	23,  // 63: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	26,  // 64: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	34,  // 65: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	38,  // 66: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	40,  // 67: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	43,  // 68: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	45,  // 69: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	47,  // 70: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	74,  // 71: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	77,  // 72: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	79,  // 73: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	81,  // 74: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	83,  // 75: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	49,  // 76: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	57,  // 77: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	51,  // 78: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
+	54,  // 79: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
+	62,  // 80: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
+	64,  // 81: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
+	66,  // 82: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
+	68,  // 83: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
+	70,  // 84: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
+	90,  // 85: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
+	92,  // 86: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
+	94,  // 87: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
+	96,  // 88: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
+	99,  // 89: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
+	101, // 90: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
+	59,  // 91: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	85,  // 92: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
+	11,  // 93: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
+	5,   // 94: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	7,   // 95: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	9,   // 96: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	15,  // 97: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	29,  // 98: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	31,  // 99: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	18,  // 100: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	20,  // 101: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	22,  // 102: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	25,  // 103: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	28,  // 104: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	35,  // 105: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	39,  // 106: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	41,  // 107: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	44,  // 108: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	46,  // 109: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	48,  // 110: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	75,  // 111: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	78,  // 112: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	80,  // 113: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	82,  // 114: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	84,  // 115: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	50,  // 116: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	58,  // 117: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	52,  // 118: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
+	55,  // 119: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
+	63,  // 120: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
+	65,  // 121: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
+	67,  // 122: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
+	69,  // 123: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
+	71,  // 124: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
+	91,  // 125: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
+	93,  // 126: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
+	95,  // 127: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
+	97,  // 128: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
+	100, // 129: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
+	102, // 130: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
+	60,  // 131: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	86,  // 132: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
+	12,  // 133: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
+	94,  // [94:134] is the sub-list for method output_type
+	54,  // [54:94] is the sub-list for method input_type
+	54,  // [54:54] is the sub-list for extension type_name
+	54,  // [54:54] is the sub-list for extension extendee
+	0,   // [0:54] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -6660,9 +8111,9 @@ func file_carrel_v1_carrel_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   86,
+			NumMessages:   104,
 			NumExtensions: 0,
-			NumServices:   6,
+			NumServices:   7,
 		},
 		GoTypes:           file_carrel_v1_carrel_proto_goTypes,
 		DependencyIndexes: file_carrel_v1_carrel_proto_depIdxs,

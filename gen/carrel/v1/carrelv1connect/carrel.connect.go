@@ -39,6 +39,8 @@ const (
 	AuditServiceName = "carrel.v1.AuditService"
 	// TokenServiceName is the fully-qualified name of the TokenService service.
 	TokenServiceName = "carrel.v1.TokenService"
+	// ApprovalServiceName is the fully-qualified name of the ApprovalService service.
+	ApprovalServiceName = "carrel.v1.ApprovalService"
 	// SystemServiceName is the fully-qualified name of the SystemService service.
 	SystemServiceName = "carrel.v1.SystemService"
 )
@@ -121,8 +123,29 @@ const (
 	TokenServiceRevokeTokenProcedure = "/carrel.v1.TokenService/RevokeToken"
 	// TokenServiceWhoAmIProcedure is the fully-qualified name of the TokenService's WhoAmI RPC.
 	TokenServiceWhoAmIProcedure = "/carrel.v1.TokenService/WhoAmI"
+	// ApprovalServiceListApprovalsProcedure is the fully-qualified name of the ApprovalService's
+	// ListApprovals RPC.
+	ApprovalServiceListApprovalsProcedure = "/carrel.v1.ApprovalService/ListApprovals"
+	// ApprovalServiceGetApprovalProcedure is the fully-qualified name of the ApprovalService's
+	// GetApproval RPC.
+	ApprovalServiceGetApprovalProcedure = "/carrel.v1.ApprovalService/GetApproval"
+	// ApprovalServiceAnswerApprovalProcedure is the fully-qualified name of the ApprovalService's
+	// AnswerApproval RPC.
+	ApprovalServiceAnswerApprovalProcedure = "/carrel.v1.ApprovalService/AnswerApproval"
+	// ApprovalServiceWatchApprovalsProcedure is the fully-qualified name of the ApprovalService's
+	// WatchApprovals RPC.
+	ApprovalServiceWatchApprovalsProcedure = "/carrel.v1.ApprovalService/WatchApprovals"
+	// ApprovalServiceListPermissionsProcedure is the fully-qualified name of the ApprovalService's
+	// ListPermissions RPC.
+	ApprovalServiceListPermissionsProcedure = "/carrel.v1.ApprovalService/ListPermissions"
+	// ApprovalServiceRevokePermissionProcedure is the fully-qualified name of the ApprovalService's
+	// RevokePermission RPC.
+	ApprovalServiceRevokePermissionProcedure = "/carrel.v1.ApprovalService/RevokePermission"
 	// SystemServiceVersionProcedure is the fully-qualified name of the SystemService's Version RPC.
 	SystemServiceVersionProcedure = "/carrel.v1.SystemService/Version"
+	// SystemServiceReloadPolicyProcedure is the fully-qualified name of the SystemService's
+	// ReloadPolicy RPC.
+	SystemServiceReloadPolicyProcedure = "/carrel.v1.SystemService/ReloadPolicy"
 	// SystemServiceMendedProcedure is the fully-qualified name of the SystemService's Mended RPC.
 	SystemServiceMendedProcedure = "/carrel.v1.SystemService/Mended"
 )
@@ -1219,9 +1242,220 @@ func (UnimplementedTokenServiceHandler) WhoAmI(context.Context, *connect.Request
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.TokenService.WhoAmI is not implemented"))
 }
 
+// ApprovalServiceClient is a client for the carrel.v1.ApprovalService service.
+type ApprovalServiceClient interface {
+	// ListApprovals returns approvals, the newest first, in pages.
+	ListApprovals(context.Context, *connect.Request[v1.ListApprovalsRequest]) (*connect.Response[v1.ListApprovalsResponse], error)
+	GetApproval(context.Context, *connect.Request[v1.GetApprovalRequest]) (*connect.Response[v1.GetApprovalResponse], error)
+	AnswerApproval(context.Context, *connect.Request[v1.AnswerApprovalRequest]) (*connect.Response[v1.AnswerApprovalResponse], error)
+	// WatchApprovals returns those that are pending, and from then on each as it changes,
+	// until the client goes.
+	WatchApprovals(context.Context, *connect.Request[v1.WatchApprovalsRequest]) (*connect.ServerStreamForClient[v1.WatchApprovalsResponse], error)
+	// ListPermissions returns what answers for a thread let pass.
+	ListPermissions(context.Context, *connect.Request[v1.ListPermissionsRequest]) (*connect.Response[v1.ListPermissionsResponse], error)
+	RevokePermission(context.Context, *connect.Request[v1.RevokePermissionRequest]) (*connect.Response[v1.RevokePermissionResponse], error)
+}
+
+// NewApprovalServiceClient constructs a client for the carrel.v1.ApprovalService service. By
+// default, it uses the Connect protocol with the binary Protobuf Codec, asks for gzipped responses,
+// and sends uncompressed requests. To use the gRPC or gRPC-Web protocols, supply the
+// connect.WithGRPC() or connect.WithGRPCWeb() options.
+//
+// The URL supplied here should be the base URL for the Connect or gRPC server (for example,
+// http://api.acme.com or https://acme.com/grpc).
+func NewApprovalServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...connect.ClientOption) ApprovalServiceClient {
+	baseURL = strings.TrimRight(baseURL, "/")
+	approvalServiceMethods := v1.File_carrel_v1_carrel_proto.Services().ByName("ApprovalService").Methods()
+	return &approvalServiceClient{
+		listApprovals: connect.NewClient[v1.ListApprovalsRequest, v1.ListApprovalsResponse](
+			httpClient,
+			baseURL+ApprovalServiceListApprovalsProcedure,
+			connect.WithSchema(approvalServiceMethods.ByName("ListApprovals")),
+			connect.WithClientOptions(opts...),
+		),
+		getApproval: connect.NewClient[v1.GetApprovalRequest, v1.GetApprovalResponse](
+			httpClient,
+			baseURL+ApprovalServiceGetApprovalProcedure,
+			connect.WithSchema(approvalServiceMethods.ByName("GetApproval")),
+			connect.WithClientOptions(opts...),
+		),
+		answerApproval: connect.NewClient[v1.AnswerApprovalRequest, v1.AnswerApprovalResponse](
+			httpClient,
+			baseURL+ApprovalServiceAnswerApprovalProcedure,
+			connect.WithSchema(approvalServiceMethods.ByName("AnswerApproval")),
+			connect.WithClientOptions(opts...),
+		),
+		watchApprovals: connect.NewClient[v1.WatchApprovalsRequest, v1.WatchApprovalsResponse](
+			httpClient,
+			baseURL+ApprovalServiceWatchApprovalsProcedure,
+			connect.WithSchema(approvalServiceMethods.ByName("WatchApprovals")),
+			connect.WithClientOptions(opts...),
+		),
+		listPermissions: connect.NewClient[v1.ListPermissionsRequest, v1.ListPermissionsResponse](
+			httpClient,
+			baseURL+ApprovalServiceListPermissionsProcedure,
+			connect.WithSchema(approvalServiceMethods.ByName("ListPermissions")),
+			connect.WithClientOptions(opts...),
+		),
+		revokePermission: connect.NewClient[v1.RevokePermissionRequest, v1.RevokePermissionResponse](
+			httpClient,
+			baseURL+ApprovalServiceRevokePermissionProcedure,
+			connect.WithSchema(approvalServiceMethods.ByName("RevokePermission")),
+			connect.WithClientOptions(opts...),
+		),
+	}
+}
+
+// approvalServiceClient implements ApprovalServiceClient.
+type approvalServiceClient struct {
+	listApprovals    *connect.Client[v1.ListApprovalsRequest, v1.ListApprovalsResponse]
+	getApproval      *connect.Client[v1.GetApprovalRequest, v1.GetApprovalResponse]
+	answerApproval   *connect.Client[v1.AnswerApprovalRequest, v1.AnswerApprovalResponse]
+	watchApprovals   *connect.Client[v1.WatchApprovalsRequest, v1.WatchApprovalsResponse]
+	listPermissions  *connect.Client[v1.ListPermissionsRequest, v1.ListPermissionsResponse]
+	revokePermission *connect.Client[v1.RevokePermissionRequest, v1.RevokePermissionResponse]
+}
+
+// ListApprovals calls carrel.v1.ApprovalService.ListApprovals.
+func (c *approvalServiceClient) ListApprovals(ctx context.Context, req *connect.Request[v1.ListApprovalsRequest]) (*connect.Response[v1.ListApprovalsResponse], error) {
+	return c.listApprovals.CallUnary(ctx, req)
+}
+
+// GetApproval calls carrel.v1.ApprovalService.GetApproval.
+func (c *approvalServiceClient) GetApproval(ctx context.Context, req *connect.Request[v1.GetApprovalRequest]) (*connect.Response[v1.GetApprovalResponse], error) {
+	return c.getApproval.CallUnary(ctx, req)
+}
+
+// AnswerApproval calls carrel.v1.ApprovalService.AnswerApproval.
+func (c *approvalServiceClient) AnswerApproval(ctx context.Context, req *connect.Request[v1.AnswerApprovalRequest]) (*connect.Response[v1.AnswerApprovalResponse], error) {
+	return c.answerApproval.CallUnary(ctx, req)
+}
+
+// WatchApprovals calls carrel.v1.ApprovalService.WatchApprovals.
+func (c *approvalServiceClient) WatchApprovals(ctx context.Context, req *connect.Request[v1.WatchApprovalsRequest]) (*connect.ServerStreamForClient[v1.WatchApprovalsResponse], error) {
+	return c.watchApprovals.CallServerStream(ctx, req)
+}
+
+// ListPermissions calls carrel.v1.ApprovalService.ListPermissions.
+func (c *approvalServiceClient) ListPermissions(ctx context.Context, req *connect.Request[v1.ListPermissionsRequest]) (*connect.Response[v1.ListPermissionsResponse], error) {
+	return c.listPermissions.CallUnary(ctx, req)
+}
+
+// RevokePermission calls carrel.v1.ApprovalService.RevokePermission.
+func (c *approvalServiceClient) RevokePermission(ctx context.Context, req *connect.Request[v1.RevokePermissionRequest]) (*connect.Response[v1.RevokePermissionResponse], error) {
+	return c.revokePermission.CallUnary(ctx, req)
+}
+
+// ApprovalServiceHandler is an implementation of the carrel.v1.ApprovalService service.
+type ApprovalServiceHandler interface {
+	// ListApprovals returns approvals, the newest first, in pages.
+	ListApprovals(context.Context, *connect.Request[v1.ListApprovalsRequest]) (*connect.Response[v1.ListApprovalsResponse], error)
+	GetApproval(context.Context, *connect.Request[v1.GetApprovalRequest]) (*connect.Response[v1.GetApprovalResponse], error)
+	AnswerApproval(context.Context, *connect.Request[v1.AnswerApprovalRequest]) (*connect.Response[v1.AnswerApprovalResponse], error)
+	// WatchApprovals returns those that are pending, and from then on each as it changes,
+	// until the client goes.
+	WatchApprovals(context.Context, *connect.Request[v1.WatchApprovalsRequest], *connect.ServerStream[v1.WatchApprovalsResponse]) error
+	// ListPermissions returns what answers for a thread let pass.
+	ListPermissions(context.Context, *connect.Request[v1.ListPermissionsRequest]) (*connect.Response[v1.ListPermissionsResponse], error)
+	RevokePermission(context.Context, *connect.Request[v1.RevokePermissionRequest]) (*connect.Response[v1.RevokePermissionResponse], error)
+}
+
+// NewApprovalServiceHandler builds an HTTP handler from the service implementation. It returns the
+// path on which to mount the handler and the handler itself.
+//
+// By default, handlers support the Connect, gRPC, and gRPC-Web protocols with the binary Protobuf
+// and JSON codecs. They also support gzip compression.
+func NewApprovalServiceHandler(svc ApprovalServiceHandler, opts ...connect.HandlerOption) (string, http.Handler) {
+	approvalServiceMethods := v1.File_carrel_v1_carrel_proto.Services().ByName("ApprovalService").Methods()
+	approvalServiceListApprovalsHandler := connect.NewUnaryHandler(
+		ApprovalServiceListApprovalsProcedure,
+		svc.ListApprovals,
+		connect.WithSchema(approvalServiceMethods.ByName("ListApprovals")),
+		connect.WithHandlerOptions(opts...),
+	)
+	approvalServiceGetApprovalHandler := connect.NewUnaryHandler(
+		ApprovalServiceGetApprovalProcedure,
+		svc.GetApproval,
+		connect.WithSchema(approvalServiceMethods.ByName("GetApproval")),
+		connect.WithHandlerOptions(opts...),
+	)
+	approvalServiceAnswerApprovalHandler := connect.NewUnaryHandler(
+		ApprovalServiceAnswerApprovalProcedure,
+		svc.AnswerApproval,
+		connect.WithSchema(approvalServiceMethods.ByName("AnswerApproval")),
+		connect.WithHandlerOptions(opts...),
+	)
+	approvalServiceWatchApprovalsHandler := connect.NewServerStreamHandler(
+		ApprovalServiceWatchApprovalsProcedure,
+		svc.WatchApprovals,
+		connect.WithSchema(approvalServiceMethods.ByName("WatchApprovals")),
+		connect.WithHandlerOptions(opts...),
+	)
+	approvalServiceListPermissionsHandler := connect.NewUnaryHandler(
+		ApprovalServiceListPermissionsProcedure,
+		svc.ListPermissions,
+		connect.WithSchema(approvalServiceMethods.ByName("ListPermissions")),
+		connect.WithHandlerOptions(opts...),
+	)
+	approvalServiceRevokePermissionHandler := connect.NewUnaryHandler(
+		ApprovalServiceRevokePermissionProcedure,
+		svc.RevokePermission,
+		connect.WithSchema(approvalServiceMethods.ByName("RevokePermission")),
+		connect.WithHandlerOptions(opts...),
+	)
+	return "/carrel.v1.ApprovalService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case ApprovalServiceListApprovalsProcedure:
+			approvalServiceListApprovalsHandler.ServeHTTP(w, r)
+		case ApprovalServiceGetApprovalProcedure:
+			approvalServiceGetApprovalHandler.ServeHTTP(w, r)
+		case ApprovalServiceAnswerApprovalProcedure:
+			approvalServiceAnswerApprovalHandler.ServeHTTP(w, r)
+		case ApprovalServiceWatchApprovalsProcedure:
+			approvalServiceWatchApprovalsHandler.ServeHTTP(w, r)
+		case ApprovalServiceListPermissionsProcedure:
+			approvalServiceListPermissionsHandler.ServeHTTP(w, r)
+		case ApprovalServiceRevokePermissionProcedure:
+			approvalServiceRevokePermissionHandler.ServeHTTP(w, r)
+		default:
+			http.NotFound(w, r)
+		}
+	})
+}
+
+// UnimplementedApprovalServiceHandler returns CodeUnimplemented from all methods.
+type UnimplementedApprovalServiceHandler struct{}
+
+func (UnimplementedApprovalServiceHandler) ListApprovals(context.Context, *connect.Request[v1.ListApprovalsRequest]) (*connect.Response[v1.ListApprovalsResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.ApprovalService.ListApprovals is not implemented"))
+}
+
+func (UnimplementedApprovalServiceHandler) GetApproval(context.Context, *connect.Request[v1.GetApprovalRequest]) (*connect.Response[v1.GetApprovalResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.ApprovalService.GetApproval is not implemented"))
+}
+
+func (UnimplementedApprovalServiceHandler) AnswerApproval(context.Context, *connect.Request[v1.AnswerApprovalRequest]) (*connect.Response[v1.AnswerApprovalResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.ApprovalService.AnswerApproval is not implemented"))
+}
+
+func (UnimplementedApprovalServiceHandler) WatchApprovals(context.Context, *connect.Request[v1.WatchApprovalsRequest], *connect.ServerStream[v1.WatchApprovalsResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.ApprovalService.WatchApprovals is not implemented"))
+}
+
+func (UnimplementedApprovalServiceHandler) ListPermissions(context.Context, *connect.Request[v1.ListPermissionsRequest]) (*connect.Response[v1.ListPermissionsResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.ApprovalService.ListPermissions is not implemented"))
+}
+
+func (UnimplementedApprovalServiceHandler) RevokePermission(context.Context, *connect.Request[v1.RevokePermissionRequest]) (*connect.Response[v1.RevokePermissionResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.ApprovalService.RevokePermission is not implemented"))
+}
+
 // SystemServiceClient is a client for the carrel.v1.SystemService service.
 type SystemServiceClient interface {
 	Version(context.Context, *connect.Request[v1.VersionRequest]) (*connect.Response[v1.VersionResponse], error)
+	// ReloadPolicy reads the file of rules again. One that cannot be used leaves the rules as
+	// they are. Root and the carrel group only.
+	ReloadPolicy(context.Context, *connect.Request[v1.ReloadPolicyRequest]) (*connect.Response[v1.ReloadPolicyResponse], error)
 	// Mended lists what the broker put right when it was started last, if that came with or
 	// after the daemon's own start. Root and the carrel group only.
 	Mended(context.Context, *connect.Request[v1.MendedRequest]) (*connect.Response[v1.MendedResponse], error)
@@ -1244,6 +1478,12 @@ func NewSystemServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithSchema(systemServiceMethods.ByName("Version")),
 			connect.WithClientOptions(opts...),
 		),
+		reloadPolicy: connect.NewClient[v1.ReloadPolicyRequest, v1.ReloadPolicyResponse](
+			httpClient,
+			baseURL+SystemServiceReloadPolicyProcedure,
+			connect.WithSchema(systemServiceMethods.ByName("ReloadPolicy")),
+			connect.WithClientOptions(opts...),
+		),
 		mended: connect.NewClient[v1.MendedRequest, v1.MendedResponse](
 			httpClient,
 			baseURL+SystemServiceMendedProcedure,
@@ -1255,13 +1495,19 @@ func NewSystemServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 
 // systemServiceClient implements SystemServiceClient.
 type systemServiceClient struct {
-	version *connect.Client[v1.VersionRequest, v1.VersionResponse]
-	mended  *connect.Client[v1.MendedRequest, v1.MendedResponse]
+	version      *connect.Client[v1.VersionRequest, v1.VersionResponse]
+	reloadPolicy *connect.Client[v1.ReloadPolicyRequest, v1.ReloadPolicyResponse]
+	mended       *connect.Client[v1.MendedRequest, v1.MendedResponse]
 }
 
 // Version calls carrel.v1.SystemService.Version.
 func (c *systemServiceClient) Version(ctx context.Context, req *connect.Request[v1.VersionRequest]) (*connect.Response[v1.VersionResponse], error) {
 	return c.version.CallUnary(ctx, req)
+}
+
+// ReloadPolicy calls carrel.v1.SystemService.ReloadPolicy.
+func (c *systemServiceClient) ReloadPolicy(ctx context.Context, req *connect.Request[v1.ReloadPolicyRequest]) (*connect.Response[v1.ReloadPolicyResponse], error) {
+	return c.reloadPolicy.CallUnary(ctx, req)
 }
 
 // Mended calls carrel.v1.SystemService.Mended.
@@ -1272,6 +1518,9 @@ func (c *systemServiceClient) Mended(ctx context.Context, req *connect.Request[v
 // SystemServiceHandler is an implementation of the carrel.v1.SystemService service.
 type SystemServiceHandler interface {
 	Version(context.Context, *connect.Request[v1.VersionRequest]) (*connect.Response[v1.VersionResponse], error)
+	// ReloadPolicy reads the file of rules again. One that cannot be used leaves the rules as
+	// they are. Root and the carrel group only.
+	ReloadPolicy(context.Context, *connect.Request[v1.ReloadPolicyRequest]) (*connect.Response[v1.ReloadPolicyResponse], error)
 	// Mended lists what the broker put right when it was started last, if that came with or
 	// after the daemon's own start. Root and the carrel group only.
 	Mended(context.Context, *connect.Request[v1.MendedRequest]) (*connect.Response[v1.MendedResponse], error)
@@ -1290,6 +1539,12 @@ func NewSystemServiceHandler(svc SystemServiceHandler, opts ...connect.HandlerOp
 		connect.WithSchema(systemServiceMethods.ByName("Version")),
 		connect.WithHandlerOptions(opts...),
 	)
+	systemServiceReloadPolicyHandler := connect.NewUnaryHandler(
+		SystemServiceReloadPolicyProcedure,
+		svc.ReloadPolicy,
+		connect.WithSchema(systemServiceMethods.ByName("ReloadPolicy")),
+		connect.WithHandlerOptions(opts...),
+	)
 	systemServiceMendedHandler := connect.NewUnaryHandler(
 		SystemServiceMendedProcedure,
 		svc.Mended,
@@ -1300,6 +1555,8 @@ func NewSystemServiceHandler(svc SystemServiceHandler, opts ...connect.HandlerOp
 		switch r.URL.Path {
 		case SystemServiceVersionProcedure:
 			systemServiceVersionHandler.ServeHTTP(w, r)
+		case SystemServiceReloadPolicyProcedure:
+			systemServiceReloadPolicyHandler.ServeHTTP(w, r)
 		case SystemServiceMendedProcedure:
 			systemServiceMendedHandler.ServeHTTP(w, r)
 		default:
@@ -1313,6 +1570,10 @@ type UnimplementedSystemServiceHandler struct{}
 
 func (UnimplementedSystemServiceHandler) Version(context.Context, *connect.Request[v1.VersionRequest]) (*connect.Response[v1.VersionResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.SystemService.Version is not implemented"))
+}
+
+func (UnimplementedSystemServiceHandler) ReloadPolicy(context.Context, *connect.Request[v1.ReloadPolicyRequest]) (*connect.Response[v1.ReloadPolicyResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.SystemService.ReloadPolicy is not implemented"))
 }
 
 func (UnimplementedSystemServiceHandler) Mended(context.Context, *connect.Request[v1.MendedRequest]) (*connect.Response[v1.MendedResponse], error) {

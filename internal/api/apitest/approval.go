@@ -1,0 +1,120 @@
+package apitest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/approval"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/principal"
+)
+
+// Pend adds a question.
+func (g *Gate) Pend(v approval.View) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.pending = append(g.pending, v)
+}
+
+// Approvals implements api.Gate; a mark is the number of those before.
+func (g *Gate) Approvals(_ context.Context, p principal.Principal, f approval.Filter) (list []approval.View, next string, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	from := 0
+	if f.After != "" {
+		if from, err = strconv.Atoi(f.After); err != nil {
+			return nil, "", fmt.Errorf("cannot go on after %q: %w", f.After, errdefs.ErrInvalidArgument)
+		}
+	}
+	for i, v := range g.pending {
+		if i < from || !p.MayReach(v.Subject.By) || f.State != "" && v.State != f.State {
+			continue
+		}
+		if len(list) == f.Limit {
+			return list, strconv.Itoa(i), nil
+		}
+		list = append(list, v)
+	}
+	return list, "", nil
+}
+
+func (g *Gate) at(p principal.Principal, name id.Approval) (int, error) {
+	i := slices.IndexFunc(g.pending, func(v approval.View) bool { return v.ID == name })
+	switch {
+	case i < 0:
+		return 0, fmt.Errorf("cannot find approval %s: %w", name, errdefs.ErrNotFound)
+	case !p.MayReach(g.pending[i].Subject.By):
+		return 0, fmt.Errorf("cannot let %s see approval %s: %w", p, name, errdefs.ErrPermissionDenied)
+	}
+	return i, nil
+}
+
+// Approval implements api.Gate.
+func (g *Gate) Approval(_ context.Context, p principal.Principal, name id.Approval) (v approval.View, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	i, err := g.at(p, name)
+	if err != nil {
+		return v, err
+	}
+	return g.pending[i], nil
+}
+
+// Answer implements api.Gate.
+func (g *Gate) Answer(_ context.Context, p principal.Principal, name id.Approval, kind approval.Kind, reason string, terminal bool) (approval.View, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	i, err := g.at(p, name)
+	if err != nil {
+		return approval.View{}, err
+	}
+	v := &g.pending[i]
+	v.Approval, err = v.Reply(p, terminal, kind, reason, time.Now())
+	return *v, err
+}
+
+// WatchApprovals implements api.Gate: nothing changes later.
+func (g *Gate) WatchApprovals(ctx context.Context, p principal.Principal, emit func(*approval.View) error) error {
+	list, _, err := g.Approvals(ctx, p, approval.Filter{State: approval.Pending, Limit: 1000})
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		if err := emit(&list[i]); err != nil {
+			return err
+		}
+	}
+	if err := emit(nil); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// Permissions implements api.Gate.
+func (g *Gate) Permissions(_ context.Context, p principal.Principal, _, thread string) (list []approval.Permission, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, v := range g.pending {
+		if x, ok := v.Permission(); ok && p.MayReach(v.Subject.By) && (thread == "" || v.Subject.Thread == thread) {
+			list = append(list, x)
+		}
+	}
+	return list, nil
+}
+
+// RevokePermission implements api.Gate.
+func (g *Gate) RevokePermission(_ context.Context, p principal.Principal, name id.Approval) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	i, err := g.at(p, name)
+	if err == nil {
+		g.pending[i].State = approval.Denied
+	}
+	return err
+}

@@ -1,0 +1,66 @@
+package daemon
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/config"
+	"github.com/carrel-dev/carrel/internal/policy"
+)
+
+// maxPolicy bounds the file of rules in bytes.
+const maxPolicy = 16 << 20
+
+// loadPolicy reads and compiles the rules. It is done at the start and at each reload.
+func loadPolicy(cfg *config.Config) (*policy.Engine, error) {
+	conf := policy.Config{NoBuiltin: !cfg.PolicyBuiltin}
+	if cfg.PolicyPath == "" {
+		if conf.NoBuiltin {
+			return nil, fmt.Errorf("there are no rules: policy.include_builtin is false and policy.path is empty; set one of them: %w", errdefs.ErrInvalidArgument)
+		}
+		return policy.New(conf)
+	}
+	// What runs in a workspace must have no say in how it is judged, whatever the owner of
+	// the file.
+	real, err := filepath.EvalSymlinks(cfg.PolicyPath)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the policy: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	data, err := filepath.EvalSymlinks(cfg.DataDir)
+	if err != nil {
+		return nil, fmt.Errorf("cannot tell whether the policy lies in a workspace: %w", err)
+	}
+	if strings.HasPrefix(real, data+"/") {
+		return nil, fmt.Errorf("cannot use %s as policy: it lies below the data directory, with the files of workspaces; put it in /etc/carrel: %w", cfg.PolicyPath, errdefs.ErrInvalidArgument)
+	}
+	b, err := config.ReadTrusted(cfg.PolicyPath, "policy", maxPolicy)
+	if err != nil {
+		return nil, err
+	}
+	conf.Rules = &policy.Source{Name: cfg.PolicyPath, Data: b}
+	return policy.New(conf)
+}
+
+// onHangup calls f for each SIGHUP, one after the other, until what it returns is called.
+func onHangup(f func()) (stop func()) {
+	hups := make(chan os.Signal, 1)
+	signal.Notify(hups, unix.SIGHUP)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range hups {
+			f()
+		}
+	}()
+	return func() {
+		signal.Stop(hups)
+		close(hups)
+		<-done
+	}
+}

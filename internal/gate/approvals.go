@@ -1,0 +1,559 @@
+package gate
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/action"
+	"github.com/carrel-dev/carrel/internal/approval"
+	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/store"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// What becomes of an action that a person is asked about, and what is on disk after each
+// step. A crash between any two loses no answer, spends none twice and runs nothing that has
+// no intent:
+//
+//	request recorded ─► question kept ─► …
+//	answer recorded  ─► answer kept   ─► spent ─► intent recorded ─► settled ─► effect
+//	                                       └─ found unsettled at a start: if the record has the
+//	                                          intent it was used, else it is approved again
+//
+// The answer is recorded before it counts, so that none counts that the record does not
+// have; after a crash in between, the question is asked again.
+
+const (
+	// maxAsked bounds the words of a command that a person is asked about, in bytes: what is
+	// longer nobody reads.
+	maxAsked = 16 << 10
+	// maxSegments bounds what is kept of how its parts were judged.
+	maxSegments = 128
+)
+
+// pass is what let an action through that a person had to be asked about.
+type pass struct {
+	id approval.Approval
+	// remembered: it was a permission that came of an earlier answer.
+	remembered bool
+}
+
+// String is that in a record: "ap-… once by uid:0".
+func (p pass) String() string {
+	switch {
+	case p.id.ID == "":
+		return ""
+	case p.remembered:
+		return string(p.id.ID) + " remembered"
+	case p.id.Answer.Self:
+		return fmt.Sprintf("%s %s by %s, self", p.id.ID, p.id.Answer.Kind, p.id.Answer.By)
+	}
+	return fmt.Sprintf("%s %s by %s", p.id.ID, p.id.Answer.Kind, p.id.Answer.By)
+}
+
+// approvals are the questions that can still be answered.
+type approvals struct {
+	// answering is held from the look at a question to its change.
+	answering sync.Mutex
+
+	mu   sync.Mutex
+	open map[id.Approval]*asking
+	// changed are the newest changes, for those who watch.
+	changed []id.Approval
+	count   int64
+	more    chan struct{}
+
+	quit     chan struct{} // closed when nobody is to wait any more
+	quitOnce sync.Once
+}
+
+// asking is one of them. Its time is counted by a clock that nobody sets: until has a
+// monotonic reading.
+type asking struct {
+	until   time.Time
+	waiters int
+	done    chan struct{} // closed when it was answered or its time is over
+}
+
+func newApprovals() approvals {
+	return approvals{open: map[id.Approval]*asking{}, more: make(chan struct{}), quit: make(chan struct{})}
+}
+
+// keepChanges is how many changes those who watch may be behind.
+const keepChanges = 4096
+
+func (a *approvals) note(name id.Approval) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.changed) == keepChanges {
+		a.changed = append(a.changed[:0], a.changed[keepChanges/2:]...)
+	}
+	a.changed = append(a.changed, name)
+	a.count++
+	close(a.more)
+	a.more = make(chan struct{})
+}
+
+// since returns what changed after the nth change, and what is closed at the next. lost says
+// that some of it is not known any more.
+func (a *approvals) since(n int64) (list []id.Approval, at int64, lost bool, more <-chan struct{}) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	first := a.count - int64(len(a.changed))
+	lost = n < first
+	list = append(list, a.changed[max(n-first, 0):]...)
+	return list, a.count, lost, a.more
+}
+
+// add opens a question until then, with or without one who waits for it.
+func (a *approvals) add(name id.Approval, until time.Time, waiters int) *asking {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	x := &asking{until: until, waiters: waiters, done: make(chan struct{})}
+	a.open[name] = x
+	return x
+}
+
+// take makes the caller the one who waits for a question; nil if another does or it is over.
+func (a *approvals) take(name id.Approval) *asking {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	x := a.open[name]
+	if x == nil || x.waiters > 0 {
+		return nil
+	}
+	x.waiters++
+	return x
+}
+
+func (a *approvals) leave(x *asking) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	x.waiters--
+}
+
+// finish ends a question; false if it has ended before.
+func (a *approvals) finish(name id.Approval) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	x := a.open[name]
+	if x == nil {
+		return false
+	}
+	delete(a.open, name)
+	close(x.done)
+	return true
+}
+
+// now is the time as the deadline of a question has it, whatever was done to the host's
+// clock since.
+func (a *approvals) now(q approval.Approval) time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if x := a.open[q.ID]; x != nil {
+		return q.Until.Add(-time.Until(x.until))
+	}
+	return time.Now()
+}
+
+// StopAsking ends the waiting for answers: who waits is told to ask again. The questions
+// stay.
+func (g *Gate) StopAsking() { g.approvals.quitOnce.Do(func() { close(g.approvals.quit) }) }
+
+// subjectOf is what an answer to a request is bound to. The id that carrel gives a command is
+// no part of it: the same command asked for again is the same.
+func subjectOf(r *request) (approval.Subject, error) {
+	a := r.action
+	a.Command = ""
+	canonical, err := a.Canonical()
+	if err != nil {
+		return approval.Subject{}, err
+	}
+	s := approval.Subject{Digest: action.Digest(canonical), By: r.by.String(), Workspace: r.on.Name, Policy: r.judged.Policy, Thread: r.thread}
+	if a.Kind != action.Exec {
+		return s, nil
+	}
+	s.Argv = a.Argv
+	a.Argv, a.TimeoutMS = nil, 0
+	if canonical, err = a.Canonical(); err != nil {
+		return s, err
+	}
+	s.Around = action.Digest(canonical)
+	return s, nil
+}
+
+func questionOf(r *request) approval.Question {
+	q := approval.Question{
+		Trace: r.trace, Kind: r.action.Kind, Key: r.on.Key, Owner: r.on.Owner, User: string(r.on.Name), Argv: r.action.Argv, Cwd: r.action.Cwd,
+		Env: r.action.Env, Source: sourceOf(r), Decision: r.judged.Decision,
+	}
+	if r.on.Boundary != "" {
+		q.Isolation = isolationOf(r)
+	}
+	if len(q.Decision.Segments) > maxSegments {
+		q.Decision.Segments = q.Decision.Segments[:maxSegments]
+	}
+	return q
+}
+
+// confirm has a person answer for a request. When it returns without an error, r.pass is what
+// let it through, and it is spent; or, if the policy changed meanwhile, r is to be judged
+// anew.
+func (g *Gate) confirm(ctx context.Context, r *request) error {
+	subject, err := subjectOf(r)
+	if err != nil {
+		return err
+	}
+	ask := approval.Ask{ID: id.NewApproval(), Subject: subject, Owner: r.by.Owner(), Written: sourceOf(r) != policy.User, Final: r.judged.NeverWhitelist}
+	if n := bytesOf(r.action.Argv) + bytesOf(r.action.Env); n > maxAsked {
+		return g.deny(ctx, *r, fmt.Errorf("cannot %s: a person has to approve it, and %d bytes are more than one reads; put what it does into a file of at most %d bytes or into smaller steps: %w",
+			verbOf(&r.action), n, maxAsked, errdefs.ErrPermissionDenied))
+	}
+	if g.cfg.Store == nil {
+		return g.askHere(ctx, r, ask)
+	}
+	a, x, err := g.openQuestion(ctx, r, ask)
+	if err != nil || r.pass.remembered {
+		return err
+	}
+	if x != nil {
+		defer g.approvals.leave(x)
+		if err := g.awaitAnswer(ctx, r, a, x); err != nil {
+			return err
+		}
+	}
+	return g.spend(ctx, r, a.ID, x != nil)
+}
+
+// openQuestion returns the question that a request has to wait for, or an approved one that
+// it can spend and then no asking; or neither, if r.pass says that an earlier answer covers
+// it. A question that was left by who asked the same before is taken up. An answer that was
+// not used comes before what is remembered, so that none is left to be used later.
+func (g *Gate) openQuestion(ctx context.Context, r *request, ask approval.Ask) (approval.Approval, *asking, error) {
+	open, err := g.cfg.Store.OpenApprovals(ctx, ask.Subject)
+	if err != nil {
+		return approval.Approval{}, nil, err
+	}
+	for _, a := range open {
+		switch a.At(g.approvals.now(a.Approval)) {
+		case approval.Approved:
+			return a.Approval, nil, nil
+		case approval.Pending:
+			if x := g.approvals.take(a.ID); x != nil {
+				return a.Approval, x, nil
+			}
+		case approval.Denied, approval.Expired, approval.Spent:
+		}
+	}
+	if ask.Subject.Thread != "" && !ask.Final {
+		p, ok, err := g.cfg.Store.PermissionFor(ctx, ask.Subject)
+		if err != nil {
+			return approval.Approval{}, nil, err
+		}
+		if ok && p.Covers(ask.Subject, ask.Final) {
+			r.pass = pass{id: approval.Approval{Ask: approval.Ask{ID: p.From}}, remembered: true}
+			return approval.Approval{}, nil, nil
+		}
+	}
+	now := time.Now()
+	wait := g.cfg.ApprovalWait
+	if r.wait > 0 {
+		wait = r.wait
+	}
+	a, err := approval.New(ask, now, wait)
+	if err != nil {
+		return a, nil, err
+	}
+	shown, err := json.Marshal(questionOf(r))
+	if err != nil {
+		return a, nil, fmt.Errorf("cannot write down what a person is asked: %w", err)
+	}
+	rec, err := intentOf(r)
+	if err != nil {
+		return a, nil, err
+	}
+	rec.Type, rec.Approval = audit.Request, string(a.ID)
+	if _, err := g.record.Append(ctx, rec); err != nil {
+		return a, nil, fmt.Errorf("cannot record what a person is asked, so it was not asked: %w", err)
+	}
+	crashpoint.Here("daemon.approval.requested")
+	x := g.approvals.add(a.ID, a.Until, 1) // before another who asks for the same sees it
+	if err := g.cfg.Store.Ask(ctx, store.Approval{Approval: a, Owner: r.on.Owner, Shown: shown}, now); err != nil {
+		g.approvals.finish(a.ID)
+		if errdefs.IsResourceExhausted(err) {
+			return a, nil, g.deny(ctx, *r, err)
+		}
+		return a, nil, err
+	}
+	crashpoint.Here("daemon.approval.asked")
+	g.changed(a, questionOf(r), "approval.asked", "ok")
+	return a, x, nil
+}
+
+// changed tells those who watch.
+func (g *Gate) changed(a approval.Approval, q approval.Question, event, status string) {
+	g.approvals.note(a.ID)
+	g.events.add(workspace.Event{
+		Time: time.Now(), Workspace: a.Subject.Workspace, Key: q.Key, Owner: q.Owner, Kind: event, Status: status, Principal: a.Subject.By, Note: string(a.ID),
+	})
+}
+
+// awaitAnswer returns when a question was answered. What it returns has been recorded as a
+// denial, but for what leaves the question open.
+func (g *Gate) awaitAnswer(ctx context.Context, r *request, a approval.Approval, x *asking) error {
+	left := fmt.Sprintf("a person has to approve it: approval %s, open until %s; see it with \"carrel approvals show %s\", answer it with \"carrel approvals approve %s\" or deny, and ask again",
+		a.ID, a.Until.UTC().Format(time.RFC3339), a.ID, a.ID)
+	if r.wait < 0 {
+		return fmt.Errorf("cannot %s yet: %s: %w", verbOf(&r.action), left, errdefs.ErrFailedPrecondition)
+	}
+	wait := time.Until(x.until)
+	if r.wait > 0 {
+		wait = min(wait, r.wait)
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-x.done:
+		return nil
+	case <-t.C:
+		if time.Until(x.until) > 0 { // it waited for less than the question does
+			return g.deny(ctx, *r, fmt.Errorf("cannot %s: nobody has answered in the time that it was to wait; %s: %w", verbOf(&r.action), left, errdefs.ErrPermissionDenied))
+		}
+		g.expire(a.ID)
+		return g.deny(ctx, *r, fmt.Errorf("cannot %s: nobody answered approval %s in time; ask for it again, and have it answered with \"carrel approvals approve ID\" by who may (\"carrel approvals list\" shows what waits): %w",
+			verbOf(&r.action), a.ID, errdefs.ErrPermissionDenied))
+	case <-g.approvals.quit:
+		return fmt.Errorf("cannot %s: the daemon is stopping; %s: %w", verbOf(&r.action), left, errdefs.ErrUnavailable)
+	case <-ctx.Done():
+		return g.deny(ctx, *r, fmt.Errorf("cannot %s: whoever asked has gone; %s: %w", verbOf(&r.action), left, context.Cause(ctx)))
+	}
+}
+
+// spend uses an answer up for a request. Of a policy that has changed since, nothing is
+// taken: the request is judged again.
+func (g *Gate) spend(ctx context.Context, r *request, name id.Approval, woken bool) error {
+	f, err := g.rules()
+	if err != nil {
+		return err
+	}
+	if f.engine.Digest() != r.judged.Policy {
+		r.judged = nil
+		return nil
+	}
+	subject, err := subjectOf(r)
+	if err != nil {
+		return err
+	}
+	a, err := g.cfg.Store.ChangeApproval(ctx, name, func(a approval.Approval) (approval.Approval, error) {
+		now := time.Now()
+		if woken && a.Answer != nil {
+			now = a.Answer.At // it has waited for nothing else
+		}
+		return a.Spend(subject, now)
+	})
+	if errdefs.IsPermissionDenied(err) {
+		return g.deny(ctx, *r, err)
+	}
+	if err != nil {
+		return err
+	}
+	crashpoint.Here("daemon.approval.spent")
+	r.pass = pass{id: a.Approval}
+	g.approvals.note(name)
+	return nil
+}
+
+// settle notes what an approval was spent on, beside what goes on.
+func (g *Gate) settle(r *request, intent int64) {
+	if r.pass.id.ID == "" || r.pass.remembered || g.cfg.Store == nil {
+		return
+	}
+	name := r.pass.id.ID
+	g.later(func() {
+		if err := g.cfg.Store.SettleApproval(context.Background(), name, intent); err != nil {
+			g.cfg.Log.Error("cannot note what an approval was spent on; the next start finds it in the record", "approval", name, "error", err)
+		}
+		crashpoint.Here("daemon.approval.settled")
+	})
+}
+
+// askHere has the person who started this process answer.
+func (g *Gate) askHere(ctx context.Context, r *request, ask approval.Ask) error {
+	ask.Subject.Thread = ""
+	a, err := approval.New(ask, time.Now(), g.cfg.ApprovalWait)
+	if err != nil {
+		return err
+	}
+	rec, err := intentOf(r)
+	if err != nil {
+		return err
+	}
+	rec.Type, rec.Approval = audit.Request, string(a.ID)
+	if _, err := g.record.Append(ctx, rec); err != nil {
+		return fmt.Errorf("cannot record what you are asked, so it was not done: %w", err)
+	}
+	if g.cfg.Ask == nil {
+		return g.deny(ctx, *r, fmt.Errorf("cannot %s: a person has to approve it (%s), and there is no terminal to ask at; run it on one: %w",
+			verbOf(&r.action), firstReason(r.judged), errdefs.ErrPermissionDenied))
+	}
+	kind, reason, err := g.cfg.Ask(ctx, questionOf(r))
+	if err != nil {
+		return g.deny(ctx, *r, fmt.Errorf("cannot %s: a person has to approve it, and nobody could be asked: %w: %w", verbOf(&r.action), err, errdefs.ErrPermissionDenied))
+	}
+	subject := a.Subject
+	if a, err = a.Reply(r.by, true, kind, reason, time.Now()); err != nil {
+		return g.deny(ctx, *r, err)
+	}
+	if _, err := g.record.Append(ctx, answerRecord(a, questionOf(r).Trace, r.by)); err != nil {
+		return fmt.Errorf("cannot record the answer, so it was not done: %w", err)
+	}
+	if a, err = a.Spend(subject, time.Now()); err != nil {
+		return g.deny(ctx, *r, err)
+	}
+	r.pass = pass{id: a}
+	return nil
+}
+
+func firstReason(j *judgement) string {
+	if len(j.Reasons) == 0 {
+		return "no rule speaks of it"
+	}
+	return clipTo(j.Reasons[0], maxReason)
+}
+
+// answered is the Data of a record of an answer.
+type answered struct {
+	Kind   approval.Kind `json:"kind"`
+	Reason string        `json:"reason,omitempty"`
+	Self   bool          `json:"self,omitempty"`
+	// Permission is what is remembered of it, as "Bash(cat /etc/os-release)".
+	Permission string `json:"permission,omitempty"`
+}
+
+// expired is the kind of an answer that nobody gave.
+const expired approval.Kind = "expired"
+
+func answerRecord(a approval.Approval, trace id.Trace, by principal.Principal) audit.Record {
+	data := answered{Kind: expired}
+	rec := audit.Record{
+		Type: audit.Approval, Trace: trace, Principal: by.String(), Owner: onBehalf(by), Workspace: a.Subject.Workspace, ActionDigest: a.Subject.Digest,
+		Approval: string(a.ID), Status: audit.StatusDenied,
+	}
+	if a.Answer != nil {
+		data = answered{Kind: a.Answer.Kind, Reason: a.Answer.Reason, Self: a.Answer.Self}
+		if a.Answer.Kind != approval.Deny {
+			rec.Status = audit.StatusOK
+		}
+		if p, ok := a.Permission(); ok {
+			data.Permission = clipTo(p.String(), maxError)
+		}
+	}
+	rec.Data, _ = json.Marshal(data) // texts and truth values always marshal
+	return rec
+}
+
+// expire ends a question whose time is over, and records that.
+func (g *Gate) expire(name id.Approval) {
+	if !g.approvals.finish(name) {
+		return
+	}
+	ctx := context.Background()
+	a, err := g.cfg.Store.Approval(ctx, name)
+	if err == nil && a.State == approval.Pending {
+		q := shownOf(a)
+		if _, err = g.record.Append(ctx, answerRecord(a.Approval, q.Trace, principal.Self())); err == nil {
+			g.changed(a.Approval, q.Question, "approval.expired", "failed")
+		}
+	}
+	if err != nil {
+		g.cfg.Log.Error("cannot record that nobody answered in time", "approval", name, "error", err)
+	}
+}
+
+// tendApprovals ends the questions that nobody waits for, once their time is over.
+func (g *Gate) tendApprovals(now time.Time) {
+	var over []id.Approval
+	g.approvals.mu.Lock()
+	for name, x := range g.approvals.open {
+		if x.waiters == 0 && now.After(x.until) {
+			over = append(over, name)
+		}
+	}
+	g.approvals.mu.Unlock()
+	for _, name := range over {
+		g.expire(name)
+	}
+}
+
+// recoverApprovals takes up the questions that the last run left, with the time that they
+// have left, and what was being spent.
+func (g *Gate) recoverApprovals(ctx context.Context) error {
+	if err := g.settleLeft(ctx); err != nil {
+		return fmt.Errorf("cannot tell which approvals were used: %w", err)
+	}
+	f := store.ApprovalFilter{State: approval.Pending, Now: time.Now(), Limit: 500}
+	for {
+		list, next, err := g.cfg.Store.Approvals(ctx, f)
+		if err != nil {
+			return err
+		}
+		for _, a := range list {
+			g.approvals.add(a.ID, time.Now().Add(a.Until.Sub(f.Now)), 0)
+		}
+		if next == "" {
+			return nil
+		}
+		f.After = next
+	}
+}
+
+// settleLeft finds for approvals that were spent whether the record has their intent. One
+// whose intent was not written let nothing pass: it is approved as before.
+func (g *Gate) settleLeft(ctx context.Context) error {
+	left, err := g.cfg.Store.UnsettledApprovals(ctx)
+	if err != nil || len(left) == 0 {
+		return err
+	}
+	found, err := g.intentsOf(ctx, left)
+	if err != nil {
+		return err
+	}
+	for _, a := range left {
+		if seq := found[a.ID]; seq != 0 {
+			if err := g.cfg.Store.SettleApproval(ctx, a.ID, seq); err != nil {
+				return err
+			}
+			continue
+		}
+		g.cfg.Log.Warn("an approval was not used before the last end; it is as before", "approval", a.ID)
+		if _, err := g.cfg.Store.ChangeApproval(ctx, a.ID, func(a approval.Approval) (approval.Approval, error) {
+			a.State = approval.Approved
+			return a, nil
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func isolationOf(r *request) string {
+	return "boundary=" + string(r.on.Boundary) + " root=" + string(r.on.Root)
+}
+
+func shownOf(a store.Approval) approval.View {
+	out := approval.View{Approval: a.Approval}
+	if err := json.Unmarshal(a.Shown, &out.Question); err != nil {
+		out.Argv = a.Subject.Argv // what it is bound to can be shown all the same
+	}
+	out.Owner = a.Owner
+	return out
+}

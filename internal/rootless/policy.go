@@ -1,0 +1,48 @@
+package rootless
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/carrel-dev/carrel/internal/config"
+	"github.com/carrel-dev/carrel/internal/policy"
+)
+
+// maxPolicy bounds the caller's file of rules in bytes.
+const maxPolicy = 16 << 20
+
+// PolicyPath is the caller's file of rules: $XDG_CONFIG_HOME/carrel/policy.yaml, or
+// ~/.config/carrel/policy.yaml; "" if there is none.
+func PolicyPath() string {
+	base := os.Getenv("XDG_CONFIG_HOME")
+	if !filepath.IsAbs(base) { // a relative one is to be ignored (XDG Base Directory Specification)
+		home, err := os.UserHomeDir()
+		if err != nil || !filepath.IsAbs(home) {
+			return ""
+		}
+		base = filepath.Join(home, ".config")
+	}
+	path := filepath.Join(base, "carrel", "policy.yaml")
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return ""
+	}
+	return path
+}
+
+// loadPolicy makes the rules that a run is judged by: the built-in ones, and those of the
+// caller's file if there is one. A file that cannot be used, or that others may change, is an
+// error: nothing runs.
+func loadPolicy() (*policy.Engine, error) {
+	path := PolicyPath()
+	if path == "" {
+		return policy.New(policy.Config{})
+	}
+	b, err := config.ReadTrusted(path, "policy", maxPolicy)
+	if err != nil {
+		return nil, fmt.Errorf("%w; mend it, or move it away to be judged by the built-in rules", err)
+	}
+	return policy.New(policy.Config{Rules: &policy.Source{Name: path, Data: b}})
+}
