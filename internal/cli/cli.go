@@ -75,6 +75,7 @@ var commandTable = []struct {
 	{"logs", "commands", (*app).logsCommand},
 	{"attach", "commands", (*app).attachCommand},
 	{"kill", "commands", (*app).killCommand},
+	{"approvals", "commands", (*app).approvalsCommand},
 	{"up", "host", (*app).upCommand},
 	{"down", "host", (*app).downCommand},
 	{"doctor", "host", (*app).doctorCommand},

@@ -25,7 +25,29 @@ type execFlags struct {
 	timeout, grace     time.Duration
 	env                []string
 	dir                string
+	asked              askedFlags
 	output             *format
+}
+
+// askedFlags are what a command says about its asking.
+type askedFlags struct {
+	source, thread string
+	wait           time.Duration
+}
+
+func (x *askedFlags) add(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&x.source, "source", carrel.SourceUser, "who wrote the command: user or llm; what a model wrote somebody else approves")
+	f.StringVar(&x.thread, "thread", "", "the conversation that it belongs to; answers can be remembered for it")
+	f.DurationVar(&x.wait, "approval-wait", 0, "how long to wait for a person's answer where one is needed (default as the daemon is configured; negative: do not)")
+	_ = c.RegisterFlagCompletionFunc("source", cobra.FixedCompletions([]string{carrel.SourceUser, carrel.SourceLLM}, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+}
+
+func (x *askedFlags) check(c *cobra.Command) error {
+	if x.source != carrel.SourceUser && x.source != carrel.SourceLLM {
+		return usage(c, "cannot use --source %q: it is user or llm", x.source)
+	}
+	return nil
 }
 
 func (a *app) execCommand() *cobra.Command {
@@ -35,6 +57,9 @@ func (a *app) execCommand() *cobra.Command {
 		Short: "Run a command in a workspace",
 		Long: `Run a command in a workspace, which is started first if it is stopped. The command's
 stdin is /dev/null unless -i is given; INT, TERM, HUP, QUIT, USR1 and USR2 are passed on.
+
+Where the policy wants a person's answer first, you are asked on a terminal; else the
+command waits for it, and "carrel approvals" has the question.
 
 The exit code is the command's own: 128 + N if signal N ended it, which is 143 or
 137 after --timeout. carrel's own codes are 125 if it failed itself, 126 if the
@@ -59,6 +84,7 @@ command may not be executed and 127 if there is no such command.`,
 	f.StringVar(&x.dir, "cwd", "", "directory to run in, absolute inside the workspace (default the home)")
 	f.BoolVar(&x.create, "create", false, "make the workspace first if there is none for this key")
 	f.StringVar(&x.profile, "profile", "", "with --create, the profile that it is made with")
+	x.asked.add(c)
 	x.output = outputFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		argv := args[1:]
@@ -83,6 +109,9 @@ func (a *app) exec(c *cobra.Command, workspace string, argv []string, x *execFla
 	if x.profile != "" && !x.create {
 		return usage(c, "cannot use --profile without --create: a workspace keeps the one that it was made with")
 	}
+	if err := x.asked.check(c); err != nil {
+		return err
+	}
 	client, err := a.client()
 	if err != nil {
 		return err
@@ -92,7 +121,10 @@ func (a *app) exec(c *cobra.Command, workspace string, argv []string, x *execFla
 			return err
 		}
 	}
-	spec := carrel.Spec{Argv: argv, Env: environment(x.env), Dir: x.dir, Timeout: x.timeout, Grace: x.grace, Stdin: x.stdin}
+	spec := carrel.Spec{
+		Argv: argv, Env: environment(x.env), Dir: x.dir, Timeout: x.timeout, Grace: x.grace, Stdin: x.stdin,
+		Source: x.asked.source, Thread: x.asked.thread, ApprovalWait: x.asked.wait,
+	}
 	if x.tty {
 		spec.Env = withTerm(spec.Env)
 	}
@@ -118,11 +150,20 @@ func (a *app) execAttached(ctx context.Context, client *carrel.Client, workspace
 	// more than starting the command does.
 	signal.Notify(signals, forwarded(spec.Terminal != nil)...)
 
-	cmd, err := client.Start(ctx, workspace, spec)
+	cmd, err := a.start(ctx, client, workspace, spec, signals)
 	if err != nil {
 		return err
 	}
 	return a.attend(ctx, workspace, cmd, signals, spec.Stdin, spec.Terminal != nil, spec.Timeout)
+}
+
+// start starts a command, once a person has answered if one has to.
+func (a *app) start(ctx context.Context, client *carrel.Client, workspace string, spec carrel.Spec, signals <-chan os.Signal) (cmd *carrel.Command, err error) {
+	err = a.asking(ctx, client, &spec, signals, func(ctx context.Context) error {
+		cmd, err = client.Start(ctx, workspace, spec)
+		return err
+	})
+	return cmd, err
 }
 
 // attended is a command that this process is attached to.
@@ -186,6 +227,7 @@ func (a *app) detach(ctx context.Context, client *carrel.Client, workspace strin
 	req := &carrelv1.DetachRequest{Workspace: workspace, Command: &carrelv1.Command{
 		Argv: s.Argv, Env: map[string]string{}, Cwd: s.Dir,
 		TimeoutMs: s.Timeout.Milliseconds(), GraceMs: s.Grace.Milliseconds(),
+		Source: s.Source, Thread: s.Thread,
 	}}
 	for _, e := range s.Env {
 		k, v, _ := strings.Cut(e, "=")
@@ -194,7 +236,12 @@ func (a *app) detach(ctx context.Context, client *carrel.Client, workspace strin
 	if x.tty {
 		req.Terminal = &carrelv1.WindowSize{Rows: 24, Cols: 80} // whoever attaches resizes it
 	}
-	res, err := client.Commands().Detach(ctx, connect.NewRequest(req))
+	var res *connect.Response[carrelv1.DetachResponse]
+	err := a.asking(ctx, client, &s, nil, func(ctx context.Context) (err error) {
+		req.Command.ApprovalWaitMs = max(s.ApprovalWait.Milliseconds(), -1)
+		res, err = client.Commands().Detach(ctx, connect.NewRequest(req))
+		return err
+	})
 	if err != nil {
 		return err
 	}

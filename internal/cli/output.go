@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -112,7 +113,7 @@ func (t *table) print(f *os.File) error {
 // printable makes outside text safe for a terminal: what is not printable is quoted.
 func printable(s string) string {
 	for _, r := range s {
-		if r < ' ' || r == 0x7f || r == utf8.RuneError || r >= 0x80 && r < 0xa0 {
+		if r == utf8.RuneError || !unicode.IsPrint(r) { // marks that turn the direction of text around are none either
 			q := fmt.Sprintf("%q", s)
 			return q[1 : len(q)-1]
 		}

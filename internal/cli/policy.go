@@ -11,9 +11,11 @@ import (
 	"runtime/debug"
 	"strings"
 
+	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/policy"
 )
 
@@ -23,8 +25,9 @@ const maxPolicyLine = 1 << 20
 func (a *app) policyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "policy",
-		Short: "Judge commands, explain a judgement and test a policy, without a daemon",
-		Long: `policy asks the rules that judge commands. It runs nothing and needs no daemon.
+		Short: "Judge commands, explain a judgement, test and reload a policy",
+		Long: `policy asks the rules that judge commands. It runs nothing, and but for reload it needs no
+daemon.
 
 Of a workspace it takes for granted that its boundary was verified; where that is not so,
 the daemon judges as for a host.`,
@@ -34,7 +37,7 @@ the daemon judges as for a host.`,
 		Args: exactly(),
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(a.policyEvalCommand(), a.policyExplainCommand(), a.policyTestCommand())
+	c.AddCommand(a.policyEvalCommand(), a.policyExplainCommand(), a.policyTestCommand(), a.policyReloadCommand())
 	return c
 }
 
@@ -82,6 +85,47 @@ func compilePolicy(file string, noBuiltin bool) (*policy.Engine, error) {
 		conf.Rules = &policy.Source{Name: file, Data: b}
 	}
 	return policy.New(conf)
+}
+
+// reloadView is the JSON of policy reload.
+type reloadView struct {
+	Old   string `json:"old"`
+	New   string `json:"new"`
+	Rules int32  `json:"rules"`
+}
+
+func (a *app) policyReloadCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "reload",
+		Short: "Have the daemon read its file of rules again (administrators)",
+		Long: `reload puts the rules of policy.path in force as they are now; SIGHUP to carreld does the same.
+A file that cannot be used leaves the rules as they are, and the error says what is wrong
+with it. Answers that were given under other rules no longer count.`,
+		Example: "  sudo carrel policy reload",
+		Args:    exactly(),
+	}
+	out := outputFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		client, err := a.client()
+		if err != nil {
+			return err
+		}
+		res, err := client.System().ReloadPolicy(c.Context(), connect.NewRequest(&carrelv1.ReloadPolicyRequest{}))
+		if err != nil {
+			return err
+		}
+		v := reloadView{res.Msg.GetOld(), res.Msg.GetNew(), res.Msg.GetRules()}
+		switch {
+		case *out == asJSON:
+			return a.printJSON(v)
+		case v.Old == v.New:
+			_, err = fmt.Fprintf(a.Out, "unchanged: %d rules, policy %s\n", v.Rules, v.New)
+		default:
+			_, err = fmt.Fprintf(a.Out, "in force: %d rules, policy %s; before %s\n", v.Rules, v.New, v.Old)
+		}
+		return err
+	}
+	return c
 }
 
 // evalQuestion is a line that eval reads.

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/pages"
 	"github.com/carrel-dev/carrel/internal/relay"
@@ -29,6 +30,7 @@ type runFlags struct {
 	volumes, env           []string
 	accept, allow          []string
 	net, dir, report       string
+	source                 string
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -70,6 +72,7 @@ carrel's own are 125, 126 and 127.`,
 	f.StringVar(&x.dir, "cwd", "", "directory to run in, absolute inside the workspace (default the home, or what --here mounts)")
 	f.BoolVar(&x.keep, "keep", false, "keep the home, on disk, and say where; as root keep the workspace")
 	f.StringVar(&x.report, "report", "", "write the proof of the isolation to `FILE`, as JSON; - is stderr")
+	f.StringVar(&x.source, "source", carrel.SourceUser, "who wrote the command: user or llm")
 	f.StringArrayVar(&x.accept, "accept", nil, "run without `CONTROL` if this host lacks it; may be repeated")
 	allowFlag(c, &x.allow)
 	c.RunE = func(c *cobra.Command, args []string) error { return a.run(c, args, &x) }
@@ -78,6 +81,8 @@ carrel's own are 125, 126 and 127.`,
 
 func (a *app) run(c *cobra.Command, argv []string, x *runFlags) error {
 	switch {
+	case x.source != carrel.SourceUser && x.source != carrel.SourceLLM:
+		return usage(c, "cannot use --source %q: it is user or llm", x.source)
 	case x.net != "none":
 		return usage(c, "cannot use --net %s: a workspace has no network so far; leave it out", x.net)
 	case x.tty && x.stdin && !isTerminal(a.In):
@@ -110,6 +115,37 @@ func (a *app) run(c *cobra.Command, argv []string, x *runFlags) error {
 		return a.runRoot(c.Context(), argv, env, mounts, signals, x)
 	}
 	return a.runRootless(c.Context(), argv, env, mounts, signals, x)
+}
+
+// askOwn asks the person who runs carrel here, as there is nobody else.
+func (a *app) askOwn(signals <-chan os.Signal) func(context.Context, approval.Question) (approval.Kind, string, error) {
+	return func(_ context.Context, q approval.Question) (approval.Kind, string, error) {
+		d := q.Decision
+		v := approvalView{
+			State: string(approval.Pending), Requester: "you", Kind: string(q.Kind), Argv: q.Argv, Cwd: q.Cwd, Env: q.Env, User: q.User, Source: string(q.Source), RiskScore: int32(d.RiskScore),
+			Capabilities: d.Capabilities, Reasons: d.Reasons, Profile: string(d.Profile), Isolation: q.Isolation, OnceOnly: d.NeverWhitelist,
+			Until: time.Now().Add(approval.DefaultWait), ID: "carrel run",
+		}
+		for _, s := range d.Segments {
+			v.Segments = append(v.Segments, segmentView{Text: s.Text, Program: s.Program, Via: s.Via, Level: s.Level.String(), RiskScore: int32(s.RiskScore), Capabilities: s.Capabilities})
+		}
+		type reply struct {
+			kind   approval.Kind
+			reason string
+			err    error
+		}
+		got := make(chan reply, 1)
+		go func() {
+			kind, reason, err := a.prompt(&v, false)
+			got <- reply{kind, reason, err}
+		}()
+		select {
+		case r := <-got:
+			return r.kind, r.reason, r.err
+		case s := <-signals:
+			return "", "", fmt.Errorf("%v came first: %w", s, errdefs.ErrAborted)
+		}
+	}
 }
 
 // here is the mount of the current directory: below the home at the same place as it has
@@ -173,9 +209,12 @@ func (a *app) runRootless(ctx context.Context, argv, env []string, mounts []carr
 	if err != nil {
 		return err
 	}
-	o := rootless.Options{Executor: executor, Argv: argv, Env: env, Dir: x.dir, Stdin: x.stdin, Accept: x.accept, Keep: x.keep}
+	o := rootless.Options{Executor: executor, Argv: argv, Env: env, Dir: x.dir, Stdin: x.stdin, Accept: x.accept, Keep: x.keep, Source: x.source}
 	if o.Allow, err = workspace.ParseOpenings(x.allow); err != nil {
 		return err
+	}
+	if isTerminal(a.In) && isTerminal(a.Err) {
+		o.Ask = a.askOwn(signals)
 	}
 	for _, m := range mounts {
 		source, err := rootless.Source(m.Source)
@@ -283,12 +322,12 @@ func (a *app) runRoot(ctx context.Context, argv, env []string, mounts []carrel.M
 		}
 		a.tellOpened(controls)
 	}
-	spec := carrel.Spec{Argv: argv, Env: env, Stdin: x.stdin, Dir: workspace.Mount{Destination: x.dir}.AtHome("/home/" + name).Destination}
+	spec := carrel.Spec{Argv: argv, Env: env, Stdin: x.stdin, Source: x.source, Dir: workspace.Mount{Destination: x.dir}.AtHome("/home/" + name).Destination}
 	if x.tty {
 		size := a.windowSize()
 		spec.Terminal = &size
 	}
-	cmd, err := client.Start(ctx, name, spec)
+	cmd, err := a.start(ctx, client, name, spec, signals)
 	if err != nil {
 		return err
 	}
