@@ -28,7 +28,11 @@ func TestUpgrade(t *testing.T) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	h := hostAt(dir, base+"/carreld.yaml")
+	settings := filepath.Join(dir, "carreld.yaml") // that the earlier one knows
+	if err := os.WriteFile(settings, []byte("socket_mode: \"0666\"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	h := hostAt(dir, settings)
 	with := func(programs string, args ...string) string {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -98,6 +99,11 @@ func setup(env *testscript.Env) error {
 	env.Setenv("CARREL_HOST", "unix://"+filepath.Join(runtime, "carrel.sock"))
 	env.Setenv("PATH", bin+":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 	env.Setenv("BIN", bin)
+	permissive, err := filepath.Abs(filepath.Join("..", "permissive.yaml"))
+	if err != nil {
+		return err
+	}
+	env.Setenv("PERMISSIVE", permissive)
 	env.Defer(func() {
 		defer os.RemoveAll(dir)
 		carrel := func(args ...string) (string, error) {
@@ -222,9 +228,22 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// capture NAME puts the last output, without its newline, into a variable.
+// capture NAME [PATTERN [stdout|stderr]] puts the last output, without its newline, into a
+// variable; or what the first group of a pattern matches in it.
 func capture(ts *testscript.TestScript, _ bool, args []string) {
-	ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile("stdout")))
+	from := "stdout"
+	if len(args) == 3 {
+		from = args[2]
+	}
+	text := strings.TrimSpace(ts.ReadFile(from))
+	if len(args) > 1 {
+		m := regexp.MustCompile(args[1]).FindStringSubmatch(text)
+		if len(m) < 2 {
+			ts.Fatalf("no match for `%s` in %s", args[1], from)
+		}
+		text = m[1]
+	}
+	ts.Setenv(args[0], text)
 }
 
 // killpid FILE kills the process that a pid file names, with SIGKILL, and waits for it.
