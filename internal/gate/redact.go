@@ -63,6 +63,9 @@ func (w redacting) AppendAsync(r audit.Record) error {
 
 func (w redacting) clean(r *audit.Record) {
 	r.Action, r.Data = w.bounded(r.Action), w.bounded(r.Data)
+	if len(r.Decision) > 0 { // its reasons have words of the command
+		r.Decision = w.bounded(r.Decision)
+	}
 	r.Error = clip(w.r.Text(r.Error))
 }
 
