@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
@@ -146,8 +147,10 @@ func (s *state) pin(dir *os.File, home bool) (pinned []string, err error) {
 			return nil, fmt.Errorf("cannot note the protected names: %w", err)
 		}
 	}
+	crashpoint.Here("run.begin.noted")
 	for _, n := range absent {
 		err := withFD(dir, func(fd int) error { return unix.Mkdirat(fd, n, 0o755) })
+		crashpoint.Here("run.begin.placed")
 		if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EROFS) {
 			// Nor can the workspace: it has the same id.
 			pinned = slices.DeleteFunc(pinned, func(p string) bool { return p == n })

@@ -20,6 +20,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/build"
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/id"
@@ -119,6 +120,7 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	if err := st.register(ctx, r.Name, r.gate); err != nil {
 		return nil, err
 	}
+	crashpoint.Here("run.begin.registered")
 	by := principal.Principal{Kind: principal.User, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
 	r.running, err = r.gate.Once(ctx, by, gate.Single{
 		Name: r.Name, Limits: limits, Mounts: o.Mounts, Allow: o.Allow, Accept: slices.Clone(o.Accept), Command: command, TTY: o.Terminal != nil, Keep: o.Keep,
@@ -166,6 +168,7 @@ func (r *Run) Close() (retained string, err error) {
 	_ = r.running.Close() // its end says what there is to say
 	r.gate.Settle()
 	err = r.runtime.Close()
+	crashpoint.Here("run.end.settled")
 	r.state.close()
 	return r.running.Retained, err
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/brokerapi"
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/runtime"
@@ -60,6 +61,9 @@ func (s *starter) Call(ctx context.Context, method string, params, result any, _
 			Executor: &brokerapi.Executor{PID: s.executor.PID},
 		}
 		return nil
+	case brokerapi.MethodStop:
+		// Asked for where an executor that was proved cannot be reached.
+		return errors.Join(fmt.Errorf("cannot run the command: the executor ended as soon as it was started; try again: %w", errdefs.ErrUnavailable), s.end(true))
 	case brokerapi.MethodDestroy:
 		p, ok := params.(brokerapi.DestroyParams)
 		out, ok2 := result.(*brokerapi.Workspace)
@@ -136,6 +140,7 @@ func (s *starter) start(ctx context.Context, limits workspace.Limits) error {
 	if err != nil {
 		return fmt.Errorf("cannot start a workspace without root: %w%s", err, explain())
 	}
+	crashpoint.Here("run.begin.launched")
 	s.mu.Lock()
 	s.executor, s.report = executor, executor.Report
 	s.mu.Unlock()
@@ -195,7 +200,9 @@ func (s *starter) end(purge bool) error {
 		}
 		x.Pidfd.Close()
 	}
+	crashpoint.Here("run.end.ended")
 	err := s.state.unplace(s.name)
+	crashpoint.Here("run.end.unplaced")
 	if purge && s.home != "" {
 		err = errors.Join(err, os.RemoveAll(s.home))
 	}

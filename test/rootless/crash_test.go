@@ -1,8 +1,8 @@
 package rootless_test
 
 import (
+	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -37,22 +37,9 @@ var crashes = []struct {
 
 // A daemon that is killed at any step leaves what the next one finishes or undoes.
 func TestOwnCrashes(t *testing.T) {
-	built := filepath.Join(programs, "crashpoints")
-	build := exec.CommandContext(t.Context(), "go", "build", "-tags", "crashpoints", "-o", built+"/", "./cmd/carrel", "./cmd/carreld", "./cmd/carrel-executor", "./cmd/carrel-archive")
-	build.Dir = filepath.Join("..", "..")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	built := crashable(t)
 	u := newOwner(t)
-	points := filepath.Join(u.home, "points")
-	if err := os.Mkdir(points, 0o777); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(points, 0o777); err != nil {
-		t.Fatal(err)
-	}
-	u.env = append(u.env, "CARREL_CRASHPOINTS="+points)
+	arm := u.points()
 	carrel := func(line string) result {
 		return finish(u.command("", filepath.Join(built, "carrel"), append([]string{"--rootless"}, strings.Fields(line)...)...), "")
 	}
@@ -72,19 +59,12 @@ func TestOwnCrashes(t *testing.T) {
 					must(line)
 				}
 				pid := u.daemon()
-				arm := filepath.Join(points, p)
-				if err := os.WriteFile(arm, []byte("1"), 0o666); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.Chmod(arm, 0o666); err != nil {
-					t.Fatal(err)
-				}
+				passed := arm(p, 1)
 				first := carrel(c.args)
 				// Places in executors are lent to them at their start, and stay armed.
-				if _, err := os.Stat(arm); err == nil && !strings.HasPrefix(p, "executor.") {
+				if !passed() && !strings.HasPrefix(p, "executor.") {
 					t.Errorf("it was not passed: %+v", first)
 				}
-				os.Remove(arm)
 				if pid != 0 && !strings.HasPrefix(p, "executor.") {
 					gone(t, pid)
 				}
@@ -139,6 +119,8 @@ func TestOwnCrashes(t *testing.T) {
 // Every place that is a daemon's for one user alone is in the table.
 func TestEveryOwnPointIsExercised(t *testing.T) {
 	files, err := filepath.Glob("../../internal/rootless/desk/*.go")
+	own, err2 := filepath.Glob("../../internal/rootless/*.go")
+	files, err = append(files, own...), errors.Join(err, err2)
 	if err != nil || len(files) == 0 {
 		t.Fatal(files, err)
 	}
@@ -154,7 +136,10 @@ func TestEveryOwnPointIsExercised(t *testing.T) {
 			for _, c := range crashes {
 				exercised = exercised || slices.Contains(c.points, m[1])
 			}
-			if !exercised || !strings.HasPrefix(m[1], "desk.") {
+			for _, p := range runCrashes {
+				exercised = exercised || p.point == m[1]
+			}
+			if !exercised || !strings.HasPrefix(m[1], "desk.") && !strings.HasPrefix(m[1], "run.") {
 				t.Errorf("%s: no scenario passes %s", f, m[1])
 			}
 		}
