@@ -23,6 +23,7 @@ type Terminal struct {
 	t       testing.TB
 	master  *os.File
 	answers bool
+	done    chan struct{} // closed when Command has ended and was waited for
 
 	mu      sync.Mutex
 	all     bytes.Buffer  // everything that was sent to the screen
@@ -41,7 +42,7 @@ func Start(t testing.TB, c *exec.Cmd, rows, cols uint16, answers bool) *Terminal
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &Terminal{Command: c, t: t, master: master, answers: answers, changed: make(chan struct{})}
+	x := &Terminal{Command: c, t: t, master: master, answers: answers, changed: make(chan struct{}), done: make(chan struct{})}
 	var n int
 	x.control(func(fd int) error {
 		if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
@@ -69,9 +70,10 @@ func Start(t testing.TB, c *exec.Cmd, rows, cols uint16, answers bool) *Terminal
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
+	go func() { _ = c.Wait(); close(x.done) }()
 	t.Cleanup(func() {
 		_ = c.Process.Kill()
-		_ = c.Wait()
+		<-x.done
 		_ = master.Close()
 	})
 	go x.read()
@@ -170,10 +172,8 @@ func (x *Terminal) HangUp() { _ = x.master.Close() }
 // Wait returns the command's exit code, or 128 and the number of the signal that ended it.
 func (x *Terminal) Wait() int {
 	x.t.Helper()
-	done := make(chan struct{})
-	go func() { _ = x.Command.Wait(); close(done) }()
 	select {
-	case <-done:
+	case <-x.done:
 	case <-time.After(patience):
 		x.t.Fatalf("it does not end: %q", x.Screen())
 	}
