@@ -468,7 +468,8 @@ print('survived')`),
 	for name, script := range map[string]string{
 		"X": connect("AF_UNIX", `"\0`+clipboard[1:]+`"`), "wayland": connect("AF_UNIX", `"`+wayland+`"`), "cookies": "cat .mozilla/firefox/*/cookies.sqlite && echo reached",
 		"link": "cat project/link && echo reached", "another's": "cat " + other + "/open && echo reached",
-		"agent": connect("AF_UNIX", `"`+agent+`"`), "abstract": connect("AF_UNIX", `"\0`+abstract[1:]+`"`), "key": "cat " + u.home + "/.ssh/id && echo reached"} {
+		"agent": connect("AF_UNIX", `"`+agent+`"`), "abstract": connect("AF_UNIX", `"\0`+abstract[1:]+`"`), "key": "cat " + u.home + "/.ssh/id && echo reached",
+	} {
 		if r := u.sh(script); !strings.Contains(r.out, "reached") {
 			t.Errorf("%s cannot be reached outside either: %+v", name, r)
 		}
