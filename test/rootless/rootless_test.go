@@ -571,6 +571,8 @@ func TestKilled(t *testing.T) {
 					break
 				}
 			}
+			// A child that was being born when its parent was killed ends a moment later.
+			u.nothing()
 			if r := u.run("--here", "--", "true"); r.code != 0 {
 				t.Errorf("%+v", r)
 			}
