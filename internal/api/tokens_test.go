@@ -291,7 +291,7 @@ func TestAStreamEndsWithItsToken(t *testing.T) {
 			f := overTLS(t)
 			s := f.gate.Issue(t, alice, principal.Wanted{Roles: principal.Operator})
 			if name == "expired" {
-				f.gate.Change(s.ID(), func(i *principal.Issued) { i.Expires = time.Now().Add(700 * time.Millisecond) })
+				f.gate.Change(s.ID(), func(i *principal.Issued) { i.Expires = time.Now().Add(3 * time.Second) })
 			}
 			base := "https://" + f.addr
 			create := connect.NewRequest(&carrelv1.CreateRequest{Key: "demo"})
@@ -322,6 +322,12 @@ func TestAStreamEndsWithItsToken(t *testing.T) {
 			silent.RequestHeader().Set("Authorization", "Bearer "+s.Reveal())
 			if err := silent.Send(nil); err != nil {
 				t.Fatal(err)
+			}
+			// All four are there: each came on a connection of its own.
+			there, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			if err := f.gate.AwaitLogins(there, 4); err != nil {
+				t.Fatal(err, f.gate.Logins())
 			}
 			end(f, s)
 			if m, err := stream.Receive(); connect.CodeOf(err) != connect.CodeUnauthenticated || !strings.Contains(err.Error(), name) {

@@ -143,7 +143,25 @@ func (g *Gate) Login(_ context.Context, from string, by principal.Principal, ref
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.logins = append(g.logins, fmt.Sprintf("%s %s %s %s", from, by, ref, refused))
+	g.notify()
 	return nil
+}
+
+// AwaitLogins waits until Login has been told of n.
+func (g *Gate) AwaitLogins(ctx context.Context, n int) error {
+	for {
+		g.mu.Lock()
+		ok, changed := len(g.logins) >= n, g.wait()
+		g.mu.Unlock()
+		if ok {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // Now implements authn.Book.
