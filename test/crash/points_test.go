@@ -49,6 +49,7 @@ func exercised() []string {
 		}
 	}
 	all = append(all, tokenPoints...)
+	all = append(all, approvalPoints...)
 	slices.Sort(all)
 	return slices.Compact(all)
 }
