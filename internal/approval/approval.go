@@ -63,11 +63,12 @@ type Subject struct {
 	Policy string `json:"policy"`
 	// Thread is the conversation that it belongs to. Without one nothing is remembered.
 	Thread string `json:"thread,omitempty"`
-	// Argv is the command, nil if the action is none.
+	// Argv is the command, nil if the action is none. What is secret in it may be masked:
+	// the digests are over the words themselves.
 	Argv []string `json:"argv,omitempty"`
-	// Around is a digest of all that the command has beside its words: its directory, its
-	// variables and their values, its terminal. The same words in another place are another
-	// command.
+	// Around is a digest of the command with all that it has beside its words: its
+	// directory, its variables and their values, its terminal. The same words in another
+	// place are another command.
 	Around string `json:"around,omitempty"`
 }
 

@@ -170,8 +170,9 @@ func (a *approvals) now(q approval.Approval) time.Time {
 func (g *Gate) StopAsking() { g.approvals.quitOnce.Do(func() { close(g.approvals.quit) }) }
 
 // subjectOf is what an answer to a request is bound to. The id that carrel gives a command is
-// no part of it: the same command asked for again is the same.
-func subjectOf(r *request) (approval.Subject, error) {
+// no part of it: the same command asked for again is the same. Secrets among its words stand
+// for themselves in the digests and are nowhere kept.
+func (g *Gate) subjectOf(r *request) (approval.Subject, error) {
 	a := r.action
 	a.Command = ""
 	canonical, err := a.Canonical()
@@ -182,8 +183,8 @@ func subjectOf(r *request) (approval.Subject, error) {
 	if a.Kind != action.Exec {
 		return s, nil
 	}
-	s.Argv = a.Argv
-	a.Argv, a.TimeoutMS = nil, 0
+	s.Argv = g.cfg.Redact.Argv(a.Argv)
+	a.TimeoutMS = 0
 	if canonical, err = a.Canonical(); err != nil {
 		return s, err
 	}
@@ -191,25 +192,39 @@ func subjectOf(r *request) (approval.Subject, error) {
 	return s, nil
 }
 
-func questionOf(r *request) approval.Question {
+func (g *Gate) questionOf(r *request) approval.Question {
 	q := approval.Question{
-		Trace: r.trace, Kind: r.action.Kind, Key: r.on.Key, Owner: r.on.Owner, User: string(r.on.Name), Argv: r.action.Argv, Cwd: r.action.Cwd,
+		Trace: r.trace, Kind: r.action.Kind, Key: r.on.Key, Owner: r.on.Owner, User: string(r.on.Name), Argv: g.cfg.Redact.Argv(r.action.Argv), Cwd: r.action.Cwd,
 		Env: r.action.Env, Source: sourceOf(r), Decision: r.judged.Decision,
 	}
 	if r.on.Boundary != "" {
 		q.Isolation = isolationOf(r)
 	}
-	if len(q.Decision.Segments) > maxSegments {
-		q.Decision.Segments = q.Decision.Segments[:maxSegments]
+	// Copies: the decision is the cache's.
+	q.Decision.Reasons = g.shown(q.Decision.Reasons)
+	segments := q.Decision.Segments
+	q.Decision.Segments = make([]policy.Segment, 0, min(len(segments), maxSegments))
+	for _, s := range segments[:min(len(segments), maxSegments)] {
+		s.Text, s.Reasons = g.cfg.Redact.Text(s.Text), g.shown(s.Reasons)
+		q.Decision.Segments = append(q.Decision.Segments, s)
 	}
 	return q
+}
+
+// shown are texts without secrets.
+func (g *Gate) shown(list []string) []string {
+	out := make([]string, len(list))
+	for i, s := range list {
+		out[i] = g.cfg.Redact.Text(s)
+	}
+	return out
 }
 
 // confirm has a person answer for a request. When it returns without an error, r.pass is what
 // let it through, and it is spent; or, if the policy changed meanwhile, r is to be judged
 // anew.
 func (g *Gate) confirm(ctx context.Context, r *request) error {
-	subject, err := subjectOf(r)
+	subject, err := g.subjectOf(r)
 	if err != nil {
 		return err
 	}
@@ -273,7 +288,7 @@ func (g *Gate) openQuestion(ctx context.Context, r *request, ask approval.Ask) (
 	if err != nil {
 		return a, nil, err
 	}
-	shown, err := json.Marshal(questionOf(r))
+	shown, err := json.Marshal(g.questionOf(r))
 	if err != nil {
 		return a, nil, fmt.Errorf("cannot write down what a person is asked: %w", err)
 	}
@@ -295,7 +310,7 @@ func (g *Gate) openQuestion(ctx context.Context, r *request, ask approval.Ask) (
 		return a, nil, err
 	}
 	crashpoint.Here("daemon.approval.asked")
-	g.changed(a, questionOf(r), "approval.asked", "ok")
+	g.changed(a, g.questionOf(r), "approval.asked", "ok")
 	return a, x, nil
 }
 
@@ -349,7 +364,7 @@ func (g *Gate) spend(ctx context.Context, r *request, name id.Approval, woken bo
 		r.judged = nil
 		return nil
 	}
-	subject, err := subjectOf(r)
+	subject, err := g.subjectOf(r)
 	if err != nil {
 		return err
 	}
@@ -405,7 +420,7 @@ func (g *Gate) askHere(ctx context.Context, r *request, ask approval.Ask) error 
 		return g.deny(ctx, *r, fmt.Errorf("cannot %s: a person has to approve it (%s), and there is no terminal to ask at; run it on one: %w",
 			verbOf(&r.action), firstReason(r.judged), errdefs.ErrPermissionDenied))
 	}
-	kind, reason, err := g.cfg.Ask(ctx, questionOf(r))
+	kind, reason, err := g.cfg.Ask(ctx, g.questionOf(r))
 	if err != nil {
 		return g.deny(ctx, *r, fmt.Errorf("cannot %s: a person has to approve it, and nobody could be asked: %w: %w", verbOf(&r.action), err, errdefs.ErrPermissionDenied))
 	}
@@ -413,7 +428,7 @@ func (g *Gate) askHere(ctx context.Context, r *request, ask approval.Ask) error 
 	if a, err = a.Reply(r.by, true, kind, reason, time.Now()); err != nil {
 		return g.deny(ctx, *r, err)
 	}
-	if _, err := g.record.Append(ctx, answerRecord(a, questionOf(r).Trace, r.by)); err != nil {
+	if _, err := g.record.Append(ctx, answerRecord(a, r.trace, r.by)); err != nil {
 		return fmt.Errorf("cannot record the answer, so it was not done: %w", err)
 	}
 	if a, err = a.Spend(subject, time.Now()); err != nil {
