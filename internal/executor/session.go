@@ -13,7 +13,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/sandbox"
 )
 
-// Where no control group is delegated, a command's sub-group is the session that its main
+// Where no control group is used, a command's sub-group is the session that its main
 // process leads. A process can leave its session. So while several commands run, what has
 // left is nobody's and stays; when the last of them ends, everything in the workspace but
 // the executor counts as left by it, and is ended with it. How many are running is looked at

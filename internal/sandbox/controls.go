@@ -104,13 +104,13 @@ var controls = []controlDef{
 }
 
 // rlimitsInstead says what is in the place of the limits that control groups hold, where
-// an ordinary user has none delegated.
+// an ordinary user has none that is used.
 var rlimitsInstead = map[string]string{
-	"memory":            "no control group is delegated to the caller; RLIMIT_DATA bounds each process alone, and tmpfs sizes the private files",
-	"pids":              "no control group is delegated to the caller; RLIMIT_NPROC bounds the processes and threads of this user namespace instead",
-	"supervisor-cgroup": "no control group is delegated to the caller; the executor shares that of its caller",
-	"swap":              "no control group is delegated to the caller",
-	"cpu":               "no control group is delegated to the caller",
+	"memory":            "a carrel without root uses no control group; RLIMIT_DATA bounds each process alone, and tmpfs sizes the private files",
+	"pids":              "a carrel without root uses no control group; RLIMIT_NPROC bounds the processes and threads of this user namespace instead",
+	"supervisor-cgroup": "a carrel without root uses no control group; the executor shares that of its caller",
+	"swap":              "a carrel without root uses no control group",
+	"cpu":               "a carrel without root uses no control group",
 }
 
 // IsControl reports whether there is a control of that name.

@@ -88,8 +88,8 @@ type FDs struct {
 	// SupProcs is cgroup.procs of the v2 sup group, or -1 where the executor may stay
 	// in the group it is born in (v2 without controllers).
 	SupProcs int `json:"sup_procs"`
-	// Cmd is the v2 cmd group's directory, or -1 where no group is delegated: then one
-	// command runs at a time, and everything in the workspace is its own.
+	// Cmd is the v2 cmd group's directory, or -1 where no group is used: then
+	// commands are told apart by their sessions.
 	Cmd int `json:"cmd"`
 }
 

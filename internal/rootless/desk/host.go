@@ -130,12 +130,12 @@ func (h *host) Freeze(_ context.Context, name id.Workspace, frozen bool) error {
 	if !frozen {
 		return nil
 	}
-	return fmt.Errorf("cannot pause %s: that takes a control group, and none is delegated to you; a stop signal to each process would not reach those that are being born; stop the workspace, or use a carrel that root brought up: %w", name, errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("cannot pause %s: that takes a control group, and a carrel without root uses none; a stop signal to each process would not reach those that are being born; stop the workspace, or use a carrel that root brought up: %w", name, errdefs.ErrFailedPrecondition)
 }
 
 // Limit is part of broker.Effects.
 func (h *host) Limit(e broker.Entry, _ workspace.Limits) error {
-	return fmt.Errorf("cannot change the limits of %s while it runs: no control group is delegated to you, and the limits of processes that run cannot be changed; stop it first: carrel stop %s: %w", e.Name, e.Name, errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("cannot change the limits of %s while it runs: a carrel without root uses no control group, and the limits of processes that run cannot be changed; stop it first: carrel stop %s: %w", e.Name, e.Name, errdefs.ErrFailedPrecondition)
 }
 
 // Stats is part of broker.Effects: without control groups nothing counts.
