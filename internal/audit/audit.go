@@ -44,6 +44,8 @@ const (
 	Approval Type = "approval"
 	// Policy: other rules were put in force, or could not be.
 	Policy Type = "policy"
+	// Rotation: the first record of a file that is not the first; Data says what comes before.
+	Rotation Type = "rotation"
 	// Repair: the log itself was mended when it was opened; Data says how.
 	Repair Type = "repair"
 )

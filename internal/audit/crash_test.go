@@ -15,10 +15,14 @@ import (
 	"github.com/carrel-dev/carrel/internal/audit"
 )
 
+// crashSize makes a file full after some twenty records, so that many a kill comes while one
+// follows another.
+const crashSize = 8 << 10
+
 // crashChild appends until it is killed and prints each number once it is
 // acknowledged. It never returns.
 func crashChild(dir string) {
-	l, err := audit.Open(context.Background(), audit.Options{Path: filepath.Join(dir, "audit.jsonl")})
+	l, err := audit.Open(context.Background(), audit.Options{Path: filepath.Join(dir, "audit.jsonl"), MaxSize: crashSize})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -74,7 +78,7 @@ func TestKillLosesNothingAcknowledged(t *testing.T) {
 			}
 		}
 		cmd.Wait()
-		l := open(t, audit.Options{Path: path})
+		l := open(t, audit.Options{Path: path, MaxSize: crashSize})
 		if got := l.Head().Seq; got < acknowledged {
 			t.Fatalf("record %d was acknowledged, and the log ends at %d", acknowledged, got)
 		}

@@ -18,6 +18,12 @@ type fullFile struct {
 	first, last int64
 }
 
+// fullName is the name of the full file of the log at path with these records.
+func fullName(path string, first, last int64) string {
+	ext := filepath.Ext(path)
+	return fmt.Sprintf("%s-%012d-%012d%s", strings.TrimSuffix(path, ext), first, last, ext)
+}
+
 // fullFiles lists them, the oldest first.
 func fullFiles(path string) ([]fullFile, error) {
 	ext := filepath.Ext(path)

@@ -65,6 +65,21 @@ type Log struct {
 	durable Head // last record on disk
 	size    int64
 
+	// full are the files before the one that is written to, whose first record is first. cut is where in pending the next file begins, negative if it does
+	// not; see rotate.
+	full  []fullFile
+	first int64
+	cut   int
+	// last is the file that the last record queued is for: its first record, when that was
+	// queued, and its size.
+	last struct {
+		first, size int64
+		began       time.Time
+	}
+	maxSize int64
+	maxAge  time.Duration
+	wrap    func(file) file
+
 	// err is set by the first failure and never cleared.
 	err    error
 	closed bool
@@ -202,6 +217,12 @@ func (l *Log) queue(r *Record, rest []byte) (int64, error) {
 	if now.IsZero() {
 		now = time.Now()
 	}
+	if l.isFull(now) {
+		l.queueRotation(now)
+	}
+	if l.seq < l.last.first {
+		l.last.began = now
+	}
 	start := len(l.pending)
 	b := appendStart(l.pending, l.hash[:], l.seq+1, now)
 	if n := len(b) - start + len(rest); n > MaxRecord {
@@ -211,6 +232,7 @@ func (l *Log) queue(r *Record, rest []byte) (int64, error) {
 	b = append(b, rest...)
 	seal(b[start:])
 	l.pending = b
+	l.last.size += int64(len(b) - start)
 	l.seq++
 	copy(l.hash[:], hashOf(b[start:]))
 	l.track(r.Type, l.seq, r.Intent)
@@ -269,14 +291,18 @@ func (l *Log) writeGroup() error {
 		return l.err
 	}
 	l.writing = true
-	lines, head := l.pending, l.queued()
-	l.pending, l.spare = l.spare[:0], nil
+	lines, head, cut := l.pending, l.queued(), l.cut
+	l.pending, l.spare, l.cut = l.spare[:0], nil, -1
 	l.now, l.next = l.next, nil
 	l.mu.Unlock()
 
-	_, err := l.f.Write(lines)
-	if err == nil {
-		err = l.f.Datasync()
+	var err error
+	if cut < 0 {
+		if _, err = l.f.Write(lines); err == nil {
+			err = l.f.Datasync()
+		}
+	} else {
+		err = l.rotate(lines, cut)
 	}
 
 	l.mu.Lock()
@@ -292,7 +318,9 @@ func (l *Log) writeGroup() error {
 		close(l.failed)
 	} else {
 		l.durable = head
-		l.size += int64(len(lines))
+		if cut < 0 {
+			l.size += int64(len(lines))
+		}
 		if l.reached != nil && head.Seq >= l.reachedAt {
 			close(l.reached)
 			l.reached = nil

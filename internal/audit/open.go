@@ -31,6 +31,11 @@ type Options struct {
 	// it Open refuses a damaged log.
 	AcceptDamage bool
 
+	// MaxSize is the size in bytes from which a file is full, and MaxAge the age of its first
+	// record; the next record begins another. 0 is no bound.
+	MaxSize int64
+	MaxAge  time.Duration
+
 	wrap func(file) file
 }
 
@@ -174,11 +179,19 @@ func inspect(f *os.File, o Options) (*Log, *Mended, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	full, first, err := fullBefore(f, o.Path, size)
+	if err != nil {
+		return nil, nil, err
+	}
 	real, err := newFile(f)
 	if err != nil {
 		return nil, nil, err
 	}
-	l := &Log{f: real, path: o.Path, seq: head.Seq, durable: head, size: size, open: make(map[int64]struct{}), failed: make(chan struct{})}
+	l := &Log{
+		f: real, path: o.Path, seq: head.Seq, durable: head, size: size, open: make(map[int64]struct{}), failed: make(chan struct{}),
+		full: full, first: first.Seq, maxSize: o.MaxSize, maxAge: o.MaxAge, cut: -1, wrap: o.wrap,
+	}
+	l.last.first, l.last.size, l.last.began = first.Seq, size, first.Time
 	copy(l.hash[:], cmp.Or(head.Hash, Genesis))
 	if o.wrap != nil {
 		l.f = o.wrap(l.f)
@@ -248,7 +261,7 @@ func (l *Log) expect(want Head) error {
 	if l.durable.Seq < want.Seq {
 		return damaged(l.path, fmt.Sprintf("it ends at record %d, and record %d had been written: its end was cut off", l.durable.Seq, want.Seq))
 	}
-	line, err := l.lineAt(want.Seq, l.size)
+	line, err := l.line(want.Seq)
 	if err != nil {
 		return err
 	}
@@ -262,18 +275,19 @@ func damaged(path, what string) error {
 	return fmt.Errorf("cannot open the audit log %s: %s; \"audit verify\" names the first bad record: %w: %w", path, what, ErrDamaged, errdefs.ErrDataLoss)
 }
 
-// SetAside keeps the log at path aside, as Open does with AcceptDamage, with what was signed
+// SetAside keeps the log of o aside, as Open does with AcceptDamage, with what was signed
 // of it and its key, and opens a new one. damage is what OpenCheckpoints found.
-func SetAside(ctx context.Context, path string, damage error) (*Log, error) {
-	f, err := openLocked(path)
+func SetAside(ctx context.Context, o Options, damage error) (*Log, error) {
+	f, err := openLocked(o.Path)
 	if err != nil {
 		return nil, err
 	}
-	f, repair, err := setAside(f, path, damage)
+	f, repair, err := setAside(f, o.Path, damage)
 	if err != nil {
 		return nil, err
 	}
-	l, _, err := inspect(f, Options{Path: path})
+	o.Since = Mark{}
+	l, _, err := inspect(f, o)
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
@@ -288,7 +302,15 @@ func setAside(f *os.File, path string, damage error) (*os.File, *Mended, error) 
 	// The key too: a new log has another name, so that nobody takes one for the other.
 	suffix := ".damaged-" + time.Now().UTC().Format("20060102T150405.000000000Z")
 	kept := path + suffix
-	for _, name := range []string{filepath.Base(path), checkpointsName, treeName, secretName, publicName} {
+	names := []string{filepath.Base(path), checkpointsName, treeName, secretName, publicName}
+	full, err := fullFiles(path)
+	if err != nil {
+		return nil, nil, errors.Join(err, f.Close())
+	}
+	for _, o := range full {
+		names = append(names, filepath.Base(o.path))
+	}
+	for _, name := range names {
 		name = filepath.Join(filepath.Dir(path), name)
 		if err := os.Rename(name, name+suffix); err != nil && (name == path || !errors.Is(err, os.ErrNotExist)) {
 			return nil, nil, errors.Join(fmt.Errorf("cannot keep the damaged audit log aside: %w", err), f.Close())

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/containerd/errdefs"
 )
@@ -19,37 +20,84 @@ const readChunk = 256 << 10
 // with an error. Without, it ends with what was on disk when it began. The lines
 // are valid until emit returns; an error of emit ends Read.
 func (l *Log) Read(ctx context.Context, from, n int64, follow bool, emit func(lines [][]byte) error) error {
-	l.mu.Lock()
-	head, end := l.durable, l.size
-	l.mu.Unlock()
 	if n > 0 {
-		from = max(from, head.Seq-n+1)
+		from = max(from, l.Head().Seq-n+1)
 	}
-	off, err := l.seek(max(from, 1), end)
-	if err != nil {
+	next := max(from, 1)
+	buf := make([]byte, readChunk)
+	counted := func(lines [][]byte) error {
+		err := emit(lines)
+		if err == nil {
+			next += int64(len(lines))
+		}
 		return err
 	}
-	buf := make([]byte, readChunk)
 	for {
-		if off, err = l.emit(ctx, buf, off, end, emit); err != nil || !follow {
-			return err
+		for _, open := range l.parts(next) {
+			p, err := open()
+			if err != nil {
+				return err
+			}
+			off, err := p.seek(next, p.end)
+			if err == nil {
+				err = p.emit(ctx, buf, off, counted)
+			}
+			if err = errors.Join(err, p.close()); err != nil {
+				return err
+			}
 		}
-		if end, err = l.grown(ctx, off); err != nil {
+		if !follow {
+			return nil
+		}
+		if err := l.grown(ctx, next); err != nil {
 			return err
 		}
 	}
 }
 
-// emit passes the lines between two offsets on and returns where it ended.
-func (l *Log) emit(ctx context.Context, buf []byte, off, end int64, emit func([][]byte) error) (int64, error) {
-	var lines [][]byte
-	for off < end {
-		if err := ctx.Err(); err != nil {
-			return off, err
+// part is one file of the log, of which the bytes before end count.
+type part struct {
+	path  string
+	f     io.ReaderAt
+	end   int64
+	close func() error
+}
+
+// parts returns what opens the files that have the record seq and those behind it.
+func (l *Log) parts(seq int64) (open []func() (part, error)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range l.full {
+		if f.last < seq {
+			continue
 		}
-		chunk, err := l.chunk(buf, off, end)
+		open = append(open, func() (part, error) {
+			o, err := os.Open(f.path)
+			if err != nil {
+				return part{}, fmt.Errorf("cannot read the audit log: %w; run \"carrel audit verify\": %w", err, errdefs.ErrDataLoss)
+			}
+			fi, err := o.Stat()
+			if err != nil {
+				return part{}, errors.Join(fmt.Errorf("cannot read the audit log: %w", err), o.Close())
+			}
+			return part{f.path, o, fi.Size(), o.Close}, nil
+		})
+	}
+	// The file stays open for who reads it, also when it is full meanwhile.
+	live := part{l.path, l.f, l.size, func() error { return nil }}
+	return append(open, func() (part, error) { return live, nil })
+}
+
+// emit passes the lines from an offset on.
+func (p part) emit(ctx context.Context, buf []byte, off int64, emit func([][]byte) error) error {
+	var lines [][]byte
+	for off < p.end {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		chunk, err := p.chunk(buf, off, p.end)
 		if err != nil {
-			return off, err
+			return err
 		}
 		lines = lines[:0]
 		for rest := chunk; len(rest) > 0; {
@@ -58,62 +106,62 @@ func (l *Log) emit(ctx context.Context, buf []byte, off, end int64, emit func([]
 			rest = rest[i+1:]
 		}
 		if err := emit(lines); err != nil {
-			return off, err
+			return err
 		}
 		off += int64(len(chunk))
 	}
-	return off, nil
+	return nil
 }
 
 // chunk reads whole lines at off, at least one.
-func (l *Log) chunk(buf []byte, off, end int64) ([]byte, error) {
+func (p part) chunk(buf []byte, off, end int64) ([]byte, error) {
 	buf = buf[:min(int64(len(buf)), end-off)]
-	if _, err := l.f.ReadAt(buf, off); err != nil {
-		return nil, l.errRead(off, err)
+	if _, err := p.f.ReadAt(buf, off); err != nil {
+		return nil, p.errRead(off, err)
 	}
 	i := bytes.LastIndexByte(buf, '\n')
 	if i < 0 {
-		return nil, l.errRead(off, errors.New("a line longer than any record"))
+		return nil, p.errRead(off, errors.New("a line longer than any record"))
 	}
 	return buf[:i+1], nil
 }
 
-// grown waits until the log reaches beyond off.
-func (l *Log) grown(ctx context.Context, off int64) (int64, error) {
+// grown waits until the record seq is on disk.
+func (l *Log) grown(ctx context.Context, seq int64) error {
 	for {
 		l.mu.Lock()
-		size, closed, err := l.size, l.closed, l.err
+		durable, closed, err := l.durable.Seq, l.closed, l.err
 		if l.changed == nil {
 			l.changed = make(chan struct{})
 		}
 		changed := l.changed
 		l.mu.Unlock()
 		switch {
-		case size > off:
-			return size, nil
+		case durable >= seq:
+			return nil
 		case err != nil:
-			return 0, err
+			return err
 		case closed:
-			return 0, l.errClosed()
+			return l.errClosed()
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return 0, ctx.Err()
+			return ctx.Err()
 		}
 	}
 }
 
 // seek returns the offset of the first record whose seq is at least want, by
 // halving the file: seq grows along it and stands at a fixed place in a line.
-func (l *Log) seek(want, end int64) (int64, error) {
+func (p part) seek(want, end int64) (int64, error) {
 	lo, hi := int64(0), end // lo begins a line; the answer is in [lo, hi]
 	buf := make([]byte, 2*MaxRecord)
 	for hi-lo > int64(len(buf)) {
 		mid := lo + (hi-lo)/2
 		chunk := buf[:min(int64(len(buf)), hi-mid)]
-		if _, err := l.f.ReadAt(chunk, mid); err != nil {
-			return 0, l.errRead(mid, err)
+		if _, err := p.f.ReadAt(chunk, mid); err != nil {
+			return 0, p.errRead(mid, err)
 		}
 		i := bytes.IndexByte(chunk, '\n') + 1
 		n := bytes.IndexByte(chunk[i:], '\n')
@@ -122,7 +170,7 @@ func (l *Log) seek(want, end int64) (int64, error) {
 		}
 		fr, ok := parseFrame(chunk[i : i+n])
 		if !ok {
-			return 0, l.errRead(mid+int64(i), errors.New("not a record"))
+			return 0, p.errRead(mid+int64(i), errors.New("not a record"))
 		}
 		if fr.seq < want {
 			lo = mid + int64(i)
@@ -131,7 +179,7 @@ func (l *Log) seek(want, end int64) (int64, error) {
 		}
 	}
 	for lo < hi {
-		chunk, err := l.chunk(buf, lo, hi)
+		chunk, err := p.chunk(buf, lo, hi)
 		if err != nil {
 			return 0, err
 		}
@@ -139,7 +187,7 @@ func (l *Log) seek(want, end int64) (int64, error) {
 			i := bytes.IndexByte(chunk, '\n')
 			fr, ok := parseFrame(chunk[:i])
 			if !ok {
-				return 0, l.errRead(lo, errors.New("not a record"))
+				return 0, p.errRead(lo, errors.New("not a record"))
 			}
 			if fr.seq >= want {
 				return lo, nil
@@ -151,31 +199,37 @@ func (l *Log) seek(want, end int64) (int64, error) {
 	return lo, nil
 }
 
-// line returns the record seq, which is on disk.
+// line returns the line of the first record that is on disk whose number is at least seq,
+// or none.
 func (l *Log) line(seq int64) ([]byte, error) {
-	l.mu.Lock()
-	end := l.size
-	l.mu.Unlock()
-	return l.lineAt(seq, end)
+	for _, open := range l.parts(seq) {
+		p, err := open()
+		if err != nil {
+			return nil, err
+		}
+		line, err := p.line(seq)
+		if err = errors.Join(err, p.close()); err != nil || line != nil {
+			return line, err
+		}
+	}
+	return nil, nil
 }
 
-// lineAt returns the line of the first record before end whose seq is at least
-// seq, or none.
-func (l *Log) lineAt(seq, end int64) ([]byte, error) {
-	off, err := l.seek(seq, end)
-	if err != nil || off == end {
+func (p part) line(seq int64) ([]byte, error) {
+	off, err := p.seek(seq, p.end)
+	if err != nil || off == p.end {
 		return nil, err
 	}
-	chunk, err := l.chunk(make([]byte, min(MaxRecord, end-off)), off, end)
+	chunk, err := p.chunk(make([]byte, min(MaxRecord, p.end-off)), off, p.end)
 	if err != nil {
 		return nil, err
 	}
 	return chunk[:bytes.IndexByte(chunk, '\n')], nil
 }
 
-func (l *Log) errRead(off int64, err error) error {
+func (p part) errRead(off int64, err error) error {
 	if errors.Is(err, io.EOF) {
 		err = errors.New("the file is shorter than what was written")
 	}
-	return fmt.Errorf("cannot read the audit log %s at byte %d: %w; run \"carrel audit verify\": %w", l.path, off, err, errdefs.ErrDataLoss)
+	return fmt.Errorf("cannot read the audit log %s at byte %d: %w; run \"carrel audit verify\": %w", p.path, off, err, errdefs.ErrDataLoss)
 }

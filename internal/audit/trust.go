@@ -67,6 +67,7 @@ func VerifyLog(ctx context.Context, path string, t Trust) (Verdict, error) {
 type span struct {
 	path string
 	size int64
+	open io.ReaderAt // if it is open already; then size counts
 }
 
 // filesOf lists the files of the log at path, in order: those that are full, which name their
@@ -78,9 +79,9 @@ func filesOf(path string) ([]span, error) {
 	}
 	files := make([]span, 0, len(full)+1)
 	for _, f := range full {
-		files = append(files, span{f.path, -1})
+		files = append(files, span{f.path, -1, nil})
 	}
-	return append(files, span{path, -1}), nil
+	return append(files, span{path, -1, nil}), nil
 }
 
 func verifyFiles(ctx context.Context, path string, files []span, t Trust) (Verdict, error) {
@@ -106,16 +107,16 @@ func verifyFiles(ctx context.Context, path string, files []span, t Trust) (Verdi
 }
 
 func (c *chain) walkFile(ctx context.Context, s span) (bool, error) {
+	c.file = filepath.Base(s.path)
+	if s.open != nil {
+		return c.walk(ctx, io.NewSectionReader(s.open, 0, s.size))
+	}
 	f, err := os.Open(s.path)
 	if err != nil {
 		return false, fmt.Errorf("cannot open the audit log: %w", err)
 	}
 	defer f.Close()
-	c.file = filepath.Base(s.path)
-	if s.size < 0 {
-		return c.walk(ctx, f)
-	}
-	return c.walk(ctx, io.NewSectionReader(f, 0, s.size))
+	return c.walk(ctx, f)
 }
 
 // marks reads the checkpoints beside the log at path and in the anchor. forged is the first
@@ -314,12 +315,18 @@ func (l *Log) Verify(ctx context.Context) (Verdict, error) { return l.verify(ctx
 func (l *Log) verify(ctx context.Context, t Trust) (Verdict, error) {
 	l.mu.Lock()
 	head, size, closed := l.durable, l.size, l.closed
+	var files []span
+	for _, f := range l.full {
+		files = append(files, span{f.path, -1, nil})
+	}
+	// Its name may soon be that of the next file.
+	files = append(files, span{l.path, size, l.f})
 	l.mu.Unlock()
 	if closed {
 		return Verdict{}, l.errClosed()
 	}
 	t.Expect = head
-	v, err := verifyFiles(ctx, l.path, []span{{l.path, size}}, t)
+	v, err := verifyFiles(ctx, l.path, files, t)
 	if err == nil && v.Bad == nil && l.longer() {
 		v.Bad = &Bad{
 			Seq: head.Seq + 1, File: filepath.Base(l.path), Line: v.Records + 1, Offset: size, Harm: Appended,

@@ -31,11 +31,10 @@ func (l *Log) Mark() (Mark, error) {
 func (l *Log) Unfinished() ([]Record, error) {
 	l.mu.Lock()
 	seqs := slices.Sorted(maps.Keys(l.open))
-	end := l.size
 	l.mu.Unlock()
 	records := make([]Record, 0, len(seqs))
 	for _, seq := range seqs {
-		line, err := l.lineAt(seq, end)
+		line, err := l.line(seq)
 		if err != nil {
 			return nil, err
 		}

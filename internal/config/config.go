@@ -87,8 +87,11 @@ type Config struct {
 	// The audit log is signed this often if there is something new, and after so many records.
 	AuditCheckpointEvery   time.Duration
 	AuditCheckpointRecords int
-	LogLevel               slog.Level
-	LogFormat              string
+	// A file of it is full at this size in bytes or age; 0 is no bound.
+	AuditMaxSize int64
+	AuditMaxAge  time.Duration
+	LogLevel     slog.Level
+	LogFormat    string
 
 	from map[string]string
 }

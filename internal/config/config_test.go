@@ -41,7 +41,7 @@ func TestDefaults(t *testing.T) {
 	}
 	want := &config.Config{
 		DataDir: "/var/lib/carrel", RuntimeDir: "/run/carrel", SocketMode: 0o660, SocketGroup: "carrel", NamePrefix: "ws",
-		Broker: "service", BrokerPath: "/usr/libexec/carrel/carrel-broker", Limits: workspace.DefaultLimits, Allow: workspace.Openings, MaxWorkspaces: 2000, IdleTimeout: time.Minute, ChatGit: true, HomeRetention: 720 * time.Hour, RestoreMaxBytes: 16 << 30, RestoreMaxEntries: 2_000_000, RestoreMaxRatio: 1000, AuditCheckpointEvery: time.Minute, AuditCheckpointRecords: 4096, StopTimeout: 10 * time.Second, IdleExit: 30 * time.Second, PolicyBuiltin: true, ApprovalWait: 15 * time.Minute, LogLevel: slog.LevelInfo, LogFormat: "text",
+		Broker: "service", BrokerPath: "/usr/libexec/carrel/carrel-broker", Limits: workspace.DefaultLimits, Allow: workspace.Openings, MaxWorkspaces: 2000, IdleTimeout: time.Minute, ChatGit: true, HomeRetention: 720 * time.Hour, RestoreMaxBytes: 16 << 30, RestoreMaxEntries: 2_000_000, RestoreMaxRatio: 1000, AuditCheckpointEvery: time.Minute, AuditCheckpointRecords: 4096, AuditMaxSize: 256 << 20, StopTimeout: 10 * time.Second, IdleExit: 30 * time.Second, PolicyBuiltin: true, ApprovalWait: 15 * time.Minute, LogLevel: slog.LevelInfo, LogFormat: "text",
 	}
 	if d := cmp.Diff(want, c, cmpopts.IgnoreUnexported(config.Config{})); d != "" {
 		t.Errorf("defaults (-want +got):\n%s", d)

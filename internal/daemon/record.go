@@ -28,7 +28,8 @@ func openRecord(ctx context.Context, cfg *config.Config, o options, db *store.St
 	if err != nil {
 		return nil, nil, err
 	}
-	record, err := audit.Open(ctx, audit.Options{Path: auditPath(cfg), Since: mark, AcceptDamage: o.acceptDamage})
+	opening := audit.Options{Path: auditPath(cfg), Since: mark, AcceptDamage: o.acceptDamage, MaxSize: cfg.AuditMaxSize, MaxAge: cfg.AuditMaxAge}
+	record, err := audit.Open(ctx, opening)
 	if err != nil {
 		return nil, nil, explainDamage(err)
 	}
@@ -37,7 +38,7 @@ func openRecord(ctx context.Context, cfg *config.Config, o options, db *store.St
 		if cerr := record.Close(); cerr != nil {
 			return nil, nil, errors.Join(err, cerr)
 		}
-		if record, err = audit.SetAside(ctx, auditPath(cfg), err); err != nil {
+		if record, err = audit.SetAside(ctx, opening, err); err != nil {
 			return nil, nil, err
 		}
 		checkpoints, err = audit.OpenCheckpoints(ctx, record, signing)

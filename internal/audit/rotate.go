@@ -1,0 +1,165 @@
+package audit
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Rotated is the Data of a rotation record.
+type Rotated struct {
+	// File is the one before, beside this one, and LastHash the hash of its last record.
+	File     string `json:"file"`
+	LastHash string `json:"last_hash"`
+	// TreeSize is how many records there are before this one.
+	TreeSize int64 `json:"tree_size"`
+}
+
+// isFull reports whether the next record begins another file. l.mu is held.
+func (l *Log) isFull(now time.Time) bool {
+	if l.cut >= 0 || l.seq < l.last.first { // it does already, or there is nothing in this one
+		return false
+	}
+	return l.maxSize > 0 && l.last.size >= l.maxSize || l.maxAge > 0 && now.Sub(l.last.began) >= l.maxAge
+}
+
+// queueRotation queues the first record of the next file. l.mu is held.
+func (l *Log) queueRotation(now time.Time) {
+	data, _ := json.Marshal(Rotated{ // strings and a number always marshal
+		File: filepath.Base(fullName(l.path, l.last.first, l.seq)), LastHash: string(l.hash[:]), TreeSize: l.seq,
+	})
+	r := Record{Type: Rotation, Principal: "system", Status: StatusOK, Data: data}
+	l.cut = len(l.pending)
+	l.pending = r.appendRest(appendStart(l.pending, l.hash[:], l.seq+1, now))
+	seal(l.pending[l.cut:])
+	l.seq++
+	l.last.first, l.last.size, l.last.began = l.seq, int64(len(l.pending)-l.cut), now
+	copy(l.hash[:], hashOf(l.pending[l.cut:]))
+}
+
+// rotate writes lines, those before cut to the file that is full with them and the others to
+// the next one. l.mu is not held; nobody else writes.
+//
+//	end of the full file ─► next file under the name .new ─► second name of the full file ─►
+//	.new replaces its first name
+//
+// So there is always a file with the log's name, and what it has is whole. A crash leaves a
+// .new, whose records nobody was told of, or a second name; the next start removes both.
+func (l *Log) rotate(lines []byte, cut int) error {
+	if cut > 0 {
+		if _, err := l.f.Write(lines[:cut]); err != nil {
+			return err
+		}
+		if err := l.f.Datasync(); err != nil {
+			return err
+		}
+	}
+	f, ok := parseFrame(lines[cut : cut+lineLen(lines[cut:])])
+	if !ok {
+		return errors.New("the first record of the next file has no number") // it was written here
+	}
+	next, err := os.OpenFile(l.path+newSuffix, os.O_RDWR|os.O_APPEND|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	real, err := newFile(next)
+	if err != nil {
+		return errors.Join(err, next.Close())
+	}
+	var to file = real
+	if l.wrap != nil {
+		to = l.wrap(to)
+	}
+	full := fullFile{fullName(l.path, l.first, f.seq-1), l.first, f.seq - 1}
+	err = func() error {
+		if err := lockFile(next, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			return err
+		}
+		if _, err := to.Write(lines[cut:]); err != nil {
+			return err
+		}
+		if err := next.Sync(); err != nil {
+			return err
+		}
+		if err := os.Link(l.path, full.path); err != nil {
+			return err
+		}
+		if err := os.Rename(next.Name(), l.path); err != nil {
+			return err
+		}
+		return syncDir(filepath.Dir(l.path))
+	}()
+	if err != nil {
+		return errors.Join(err, to.Close())
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	// The old file is closed when nobody reads it any more, by the collector.
+	l.f, l.size, l.first = to, int64(len(lines)-cut), f.seq
+	l.full = append(slices.Clip(l.full), full)
+	return nil
+}
+
+// lineLen is the length of the first line, newline left out.
+func lineLen(lines []byte) int {
+	for i, c := range lines {
+		if c == '\n' {
+			return i
+		}
+	}
+	return len(lines)
+}
+
+// fullBefore lists the full files before the one that is written to, f, and the first record
+// of that. It removes what a crash left of a rotation.
+func fullBefore(f *os.File, path string, size int64) (full []fullFile, first Record, err error) {
+	all, err := fullFiles(path)
+	if err != nil {
+		return nil, first, err
+	}
+	live, err := f.Stat()
+	if err != nil {
+		return nil, first, fmt.Errorf("cannot open the audit log: %w", err)
+	}
+	left := []string{path + newSuffix}
+	for _, o := range all {
+		fi, err := os.Stat(o.path)
+		if err != nil {
+			return nil, first, fmt.Errorf("cannot open the audit log: %w", err)
+		}
+		if os.SameFile(fi, live) {
+			left = append(left, o.path)
+			continue
+		}
+		full = append(full, o)
+	}
+	for _, name := range left {
+		if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, first, fmt.Errorf("cannot remove what was left of a rotation of the audit log: %w", err)
+		}
+	}
+	first.Seq = 1
+	if size > 0 {
+		line, err := part{path: path, f: f, end: size}.line(1)
+		if err == nil {
+			first, err = Decode(line)
+		}
+		if err != nil {
+			return nil, first, damaged(path, fmt.Sprintf("its first record cannot be read (%v)", err))
+		}
+	}
+	before := int64(0)
+	if len(full) > 0 {
+		before = full[len(full)-1].last
+	}
+	if first.Seq != before+1 {
+		return nil, first, damaged(path, fmt.Sprintf("it begins with record %d, and the files before it end with record %d: one is missing", first.Seq, before))
+	}
+	return full, first, nil
+}
