@@ -219,6 +219,7 @@ func TestTerminalIsKeptApart(t *testing.T) {
 	})
 	t.Run("injection", func(t *testing.T) {
 		u.t = t
+		needsPython(t, "python3")
 		x := u.runOn("--", "python3", "-c", `
 import fcntl,termios,os
 for fd in 0,1,2,os.open('/dev/tty',os.O_RDWR),os.open('/dev/pts/0',os.O_RDWR):

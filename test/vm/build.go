@@ -56,6 +56,10 @@ func makeDisk(ctx context.Context, b built, tree, disk string) error {
 			return err
 		}
 	}
+	// The policy of instances that no test of policy is about.
+	if err := t.Add(guestSource+"/test/permissive.yaml", filepath.Join(b.source, "test", "permissive.yaml"), 0o644); err != nil {
+		return err
+	}
 	for _, s := range suite {
 		at := filepath.Join(guestSource, s.dir)
 		if err := t.Add(guestTest(s.dir), filepath.Join(b.tests, testBinary(s.dir)), 0o755); err != nil {

@@ -29,12 +29,15 @@ var suite = []struct {
 	{dir: "internal/sandbox/cgroup", seconds: 60},
 	{dir: "internal/sandbox/seccomp", seconds: 60},
 	{dir: "internal/sandbox/probe", seconds: 60},
-	{dir: "internal/sandbox", seconds: 120},
+	{dir: "internal/sandbox", seconds: 240},
 	// Those that move much output; nothing of it depends on the host.
 	{dir: "internal/executor", seconds: 240, long: "^Test(OutputWithoutAReaderHoldsOnlyTheCommand|CaptureIsBounded|DetachedOutputIsBounded)$"},
 	// Those about its ledger and the user database, which are files everywhere.
 	{dir: "internal/broker", seconds: 240, long: "^Test(LedgerTorn|ListInParts|TornUserIsRemoved|ManyAtOnce|GroupAndLink)$"},
 	{dir: "internal/peercred", seconds: 30},
+	// Those of a daemon for one user, and those that take many runs: emulated, a run takes two
+	// seconds.
+	{dir: "test/rootless", seconds: 240, long: "^Test(Own.*|EveryOwn.*|Run.*|MountRace|Together|Terminal.*|Attacks|Conformance)$"},
 	{dir: "test/vm/whole", seconds: 240, bin: checkoutBin},
 	{dir: "test/root", seconds: 900, full: true},
 }
