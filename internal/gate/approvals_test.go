@@ -574,3 +574,30 @@ func TestStopAsking(t *testing.T) {
 		t.Errorf("%s %v", a.State, err)
 	}
 }
+
+// From a person's answer to the start of the command: the record, the database twice and
+// the intent.
+func BenchmarkAnsweredToStarted(b *testing.B) {
+	h := newHouse(b)
+	h.create(alice, "demo")
+	started := make(chan time.Time, 1)
+	h.rt.setHook(func(op string, _ id.Workspace) error {
+		if op == "run" {
+			started <- time.Now()
+		}
+		return nil
+	})
+	var took []time.Duration
+	for b.Loop() {
+		a, done := h.started(alice, upload("llm", ""))
+		began := time.Now()
+		h.answer(root, a, approval.Once)
+		took = append(took, (<-started).Sub(began))
+		if err := <-done; err != nil {
+			b.Fatal(err)
+		}
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "µs-p50")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "µs-p99")
+}

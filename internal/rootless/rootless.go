@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"github.com/containerd/errdefs"
 
@@ -79,6 +80,9 @@ type Run struct {
 
 // Start starts a command. Close must be called, also to have its outcome recorded.
 func Start(ctx context.Context, o Options) (*Run, error) {
+	// The rules are read beside what else has to be done before the first is asked.
+	rules := sync.OnceValues(loadPolicy)
+	go func() { _, _ = rules() }() // who asks gets the error
 	for _, c := range o.Accept {
 		if !sandbox.IsControl(c) {
 			return nil, fmt.Errorf("cannot accept %q: there is no such control; \"carrel run --report\" lists them: %w", c, errdefs.ErrInvalidArgument)
@@ -114,7 +118,7 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	r.gate = gate.New(gate.Config{
 		Redact:  redactor,
 		Runtime: r.runtime, Shared: audit.OpenShared(st.auditPath()), Prefix: namePrefix, Limits: limits,
-		Policy: loadPolicy, Ask: o.Ask,
+		Policy: rules, Ask: o.Ask,
 		Log: slog.New(slog.DiscardHandler), Version: build.Version(),
 	})
 	if err := st.register(ctx, r.Name, r.gate); err != nil {
