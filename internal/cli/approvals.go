@@ -26,12 +26,13 @@ name.`,
   carrel approvals show ap-0123456789abcdef
   carrel approvals approve ap-0123456789abcdef
   carrel approvals deny ap-0123456789abcdef --reason "use the mirror"
+  carrel approvals watch
   carrel approvals permissions`,
 		Args: exactly(),
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(a.approvalsListCommand(), a.approvalsShowCommand(), a.approvalsAnswerCommand("approve"), a.approvalsAnswerCommand("deny"),
-		a.permissionsCommand(), a.revokeCommand())
+		a.permissionsCommand(), a.revokeCommand(), a.approvalsWatchCommand())
 	return c
 }
 

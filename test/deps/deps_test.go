@@ -61,6 +61,7 @@ var tiers = []deps.Tier{
 	{Name: "executor", Level: 4},
 	{Name: "runtime", Level: 4},
 
+	{Name: "watch", Level: 5},
 	{Name: "authn", Level: 5},
 	{Name: "telemetry", Level: 5},
 	{Name: "config", Level: 5},
@@ -68,7 +69,7 @@ var tiers = []deps.Tier{
 	{Name: "api", Level: 5, With: []string{"authn"}},
 	{Name: "daemon", Level: 5, With: []string{"api", "authn", "config", "gate", "rootless"}},
 	{Name: "rootless", Level: 5, With: []string{"config", "gate"}},
-	{Name: "cli", Level: 5, With: []string{"rootless"}},
+	{Name: "cli", Level: 5, With: []string{"rootless", "watch"}},
 }
 
 // privileged is what both processes with rights of their own may link.

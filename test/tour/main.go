@@ -136,6 +136,12 @@ func (t *tour) prepare(bin string) error {
 // takeAway ends carrel and removes everything.
 func (t *tour) takeAway(bin string) error {
 	if _, err := os.Stat(filepath.Join(t.dir, "data/up.json")); err == nil {
+		// The script may have ended before it destroyed what it made.
+		all := exec.CommandContext(context.Background(), "sh", "-c", "carrel ls -q | xargs -r carrel destroy --purge")
+		all.Env = t.env
+		if out, err := all.CombinedOutput(); err != nil {
+			return fmt.Errorf("carrel destroy: %w: %s", err, out)
+		}
 		down := exec.CommandContext(context.Background(), filepath.Join(bin, "carrel"), "down", "--purge", "--data", t.dir+"/data", "--runtime-dir", t.dir+"/run")
 		if out, err := down.CombinedOutput(); err != nil {
 			return fmt.Errorf("carrel down: %w: %s", err, out)
