@@ -81,9 +81,14 @@ func TestCreateWithOpenings(t *testing.T) {
 				return finish(by.command(t, dir, base+"/bin/carrel", args...))
 			}
 			t.Cleanup(func() {
-				carrel("destroy", "--purge", "opened", "closed")
-				if by.id != 0 {
-					carrel("down") // the caller's own carrel, which was started for this
+				if r := carrel("destroy", "--purge", "opened", "closed"); r.code != 0 {
+					t.Errorf("%+v", r)
+				}
+				if by.id == 0 {
+					return
+				}
+				if r := carrel("down"); r.code != 0 { // the caller's own, which was started for this
+					t.Errorf("%+v", r)
 				}
 			})
 			if r := carrel("create", "--allow", "userns", "opened"); r.code != 0 || !strings.Contains(r.err, "nested-namespaces is off, as --allow userns asked for") {
