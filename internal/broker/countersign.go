@@ -114,7 +114,7 @@ func (c *Countersigner) openKey() error {
 	if have, err := readAt(c.dir, auditPubName); err == nil && string(have) == c.public+"\n" {
 		return nil
 	}
-	return replaceAt(c.dir, auditPubName, []byte(c.public+"\n"), 0o644)
+	return replaceAt(c.dir, auditPubName, []byte(c.public+"\n"), 0o600)
 }
 
 // Public is the key that verifiers are given.

@@ -141,7 +141,7 @@ func TestCountersignLasts(t *testing.T) {
 	}
 	pub, _ := os.ReadFile(filepath.Join(dir, "audit.pub"))
 	l.Close()
-	for name, mode := range map[string]os.FileMode{"audit.key": 0o600, "audit.json": 0o600, "audit.pub": 0o644} {
+	for name, mode := range map[string]os.FileMode{"audit.key": 0o600, "audit.json": 0o600, "audit.pub": 0o600} {
 		if fi, err := os.Stat(filepath.Join(dir, name)); err != nil || fi.Mode().Perm() != mode {
 			t.Errorf("%s: %v %v", name, fi, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -169,13 +170,38 @@ func writeThrough(path string, content []byte) error {
 	return err
 }
 
+// What was appended after a daemon ended well keeps the next from starting, torn or whole.
+func TestARecordBehindAnEnd(t *testing.T) {
+	h := newHostFor(t)
+	h.carrel(t, append([]string{"down"}, h.flags()...)...)
+	before, err := os.ReadFile(h.auditLog())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(h.auditLog(), append(slices.Clone(before), `{"hash":"00112233`...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.up(); err == nil || !strings.Contains(err.Error(), "forged append") {
+		t.Errorf("with something behind the end: %v", err)
+	}
+	if err := os.WriteFile(h.auditLog(), before, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.up(); err != nil {
+		t.Fatal(err)
+	}
+	h.carrel(t, "audit", "verify")
+}
+
 // A record that a crash tore is cut off, and a record says so. One that was whole and
 // is missing, or was edited, keeps the daemon from starting as if nothing had been.
 func TestATornRecordIsRepairedByARecord(t *testing.T) {
 	h := newHostFor(t)
 	h.desk(t).sh(t, "true")
 	h.settled(t)
-	h.carrel(t, append([]string{"down"}, h.flags()...)...)
+	// It tears a record only by not coming to its end: what stands behind a daemon that did
+	// is a forged append, as TestARecordBehindAnEnd has it.
+	kill(t, h.part(t, "daemon"))
 	f, err := os.OpenFile(h.auditLog(), os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		t.Fatal(err)
