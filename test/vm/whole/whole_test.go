@@ -123,10 +123,11 @@ func logs(t *testing.T) {
 	}
 }
 
-// permit has the daemon ask and block nothing, so that what is tried reaches the kernel.
+// permit has the daemon ask and block nothing, so that what is tried reaches the kernel. The
+// checkout is where only root may enter, so the rules are copied to where the daemon may.
 func permit(t *testing.T) {
 	t.Helper()
-	rules, err := filepath.Abs("../../permissive.yaml")
+	rules, err := os.ReadFile("../../permissive.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,11 +135,13 @@ func permit(t *testing.T) {
 	if err := os.Mkdir(dir, 0o755); err == nil {
 		t.Cleanup(func() { _ = os.Remove(dir) }) // it stays if something else is in it
 	}
-	file := dir + "/carreld.yaml"
-	if err := os.WriteFile(file, []byte("policy:\n  path: "+rules+"\n"), 0o644); err != nil {
-		t.Fatal(err)
+	for name, content := range map[string]string{"policy.yaml": string(rules), "carreld.yaml": "policy:\n  path: " + dir + "/policy.yaml\n"} {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.Remove(file) })
 	}
-	t.Cleanup(func() { _ = os.Remove(file) })
 }
 
 func up(t *testing.T) {
