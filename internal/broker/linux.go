@@ -192,7 +192,7 @@ func (h *Host) Start(ctx context.Context, e Entry) (r Running, report workspace.
 	defer listener.Close()
 	crashpoint.Here("broker.start.socket-bound")
 
-	stderr, err := h.stderr(e.Name)
+	stderr, err := launch.LogOf(e.Name, h.log)
 	if err != nil {
 		return r, report, err
 	}
@@ -243,34 +243,6 @@ func (h *Host) Start(ctx context.Context, e Entry) (r Running, report workspace.
 		return r, report, err
 	}
 	return r, started.Report, h.guard(e.Name, guarded(projects), r)
-}
-
-// maxSaid is how much of what one executor writes to stderr goes into the log.
-const maxSaid = 16 << 10
-
-// stderr gives an executor something to write to that is no file of the host. What it
-// writes is logged, up to a bound; a full pipe or a broker that is gone does not hold it
-// up.
-func (h *Host) stderr(name id.Workspace) (*os.File, error) {
-	r, w, err := os.Pipe() // non-blocking on both ends
-	if err != nil {
-		return nil, fmt.Errorf("cannot make a pipe for the log of %s: %w", name, err)
-	}
-	go func() {
-		defer r.Close()
-		var b [512]byte
-		for said := 0; ; {
-			n, err := r.Read(b[:])
-			if n > 0 && said < maxSaid {
-				said += n
-				h.log.Warn("an executor says", "workspace", name, "text", strings.TrimSpace(string(b[:n])))
-			}
-			if err != nil {
-				return
-			}
-		}
-	}()
-	return w, nil
 }
 
 // cgroupFindings turns what was read of the control groups into findings.

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
@@ -33,15 +32,7 @@ func NewHold(name id.Workspace) (*Hold, error) {
 		if err := s.forget(name); err != nil {
 			return err
 		}
-		f, err := os.OpenFile(filepath.Join(s.runs(), string(name)), os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
-		if err != nil {
-			return fmt.Errorf("cannot note the mounts: %w", err)
-		}
-		if err := flock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			return errors.Join(fmt.Errorf("cannot note the mounts: %w", err), f.Close())
-		}
-		s.mine = f
-		return nil
+		return s.claim(name)
 	})
 }
 

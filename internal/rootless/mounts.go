@@ -32,14 +32,14 @@ func (p placed) remove() {
 		return
 	}
 	defer dir.Close()
-	if here, err := place(dir, p.Name); err != nil || here != p {
+	if here, err := placeOf(dir, p.Name); err != nil || here != p {
 		return
 	}
 	_ = withFD(dir, func(fd int) error { return unix.Unlinkat(fd, p.Name, unix.AT_REMOVEDIR) })
 }
 
-// place is a name in an open directory.
-func place(dir *os.File, name string) (placed, error) {
+// placeOf is a name in an open directory.
+func placeOf(dir *os.File, name string) (placed, error) {
 	var st unix.Stat_t
 	err := withFD(dir, func(fd int) error { return unix.Fstat(fd, &st) })
 	return placed{dir.Name(), st.Dev, st.Ino, name}, err
@@ -126,7 +126,7 @@ func (s *state) pin(dir *os.File, home bool) (pinned []string, err error) {
 	for _, p := range sandbox.Protected {
 		var st unix.Stat_t
 		err := withFD(dir, func(fd int) error { return unix.Fstatat(fd, p.Name, &st, unix.AT_SYMLINK_NOFOLLOW) })
-		here, perr := place(dir, p.Name)
+		here, perr := placeOf(dir, p.Name)
 		switch {
 		case perr != nil:
 			return nil, perr

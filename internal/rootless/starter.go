@@ -16,7 +16,6 @@ import (
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
-	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -33,9 +32,8 @@ type starter struct {
 	tmpfs   int64
 	state   *state
 
-	mu sync.Mutex
-	// near are our ends of the executor's connections, until they are asked for.
-	near     []*os.File
+	mu       sync.Mutex
+	wires    Wires
 	executor *launch.Executor
 	home     string
 	report   workspace.Report
@@ -99,7 +97,7 @@ func ids() workspace.IDs {
 func (s *starter) user() string { return string(s.name) }
 
 func (s *starter) start(ctx context.Context, limits workspace.Limits) error {
-	far, err := s.sockets()
+	far, err := s.wires.Make()
 	if err != nil {
 		return err
 	}
@@ -147,36 +145,11 @@ func (s *starter) start(ctx context.Context, limits workspace.Limits) error {
 	return s.guard(projects)
 }
 
-// sockets makes the connections that the executor is started with.
-func (s *starter) sockets() (far []*os.File, err error) {
-	for _, role := range []execapi.Role{execapi.Control, execapi.Spawn} {
-		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return far, fmt.Errorf("cannot make the sockets of the executor: %w", err)
-		}
-		s.near = append(s.near, os.NewFile(uintptr(pair[0]), string(role)))
-		far = append(far, os.NewFile(uintptr(pair[1]), string(role)))
-	}
-	return far, nil
-}
-
 // connect hands out a connection that the executor was started with.
 func (s *starter) connect(_ context.Context, _ id.Workspace, role execapi.Role) (*net.UnixConn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i, f := range s.near {
-		if f == nil || f.Name() != string(role) {
-			continue
-		}
-		s.near[i] = nil
-		defer f.Close()
-		c, err := net.FileConn(f)
-		if err != nil {
-			return nil, err
-		}
-		return c.(*net.UnixConn), nil
-	}
-	return nil, runtime.ErrNotRunning
+	return s.wires.Take(role)
 }
 
 // end ends the executor, and with it everything that runs in the workspace, and removes
@@ -184,12 +157,7 @@ func (s *starter) connect(_ context.Context, _ id.Workspace, role execapi.Role) 
 func (s *starter) end(purge bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i, f := range s.near {
-		if f != nil {
-			f.Close()
-			s.near[i] = nil
-		}
-	}
+	s.wires.Close()
 	if x := s.executor; x != nil {
 		s.executor = nil
 		_ = unix.Kill(x.PID, unix.SIGKILL) // our child, not waited for: the pid is still its own

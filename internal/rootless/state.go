@@ -5,16 +5,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/rootless/place"
 )
 
 // state is what stays of runs, below $XDG_STATE_HOME/carrel:
@@ -35,24 +36,13 @@ type note struct {
 }
 
 func openState() (*state, error) {
-	base := os.Getenv("XDG_STATE_HOME")
-	if !filepath.IsAbs(base) { // a relative one is to be ignored (XDG Base Directory Specification)
-		home, err := os.UserHomeDir()
-		if err != nil || !filepath.IsAbs(home) {
-			return nil, fmt.Errorf("cannot keep the record: neither XDG_STATE_HOME nor HOME is an absolute path; set one: %w", errdefs.ErrFailedPrecondition)
-		}
-		base = filepath.Join(home, ".local", "state")
-	}
-	s := &state{dir: filepath.Join(base, "carrel")}
-	if err := os.MkdirAll(filepath.Join(s.dir, "runs"), 0o700); err != nil {
-		return nil, fmt.Errorf("cannot keep the record: %w; set XDG_STATE_HOME to a directory that you can write", err)
-	}
-	var st unix.Stat_t
-	if err := unix.Lstat(s.dir, &st); err != nil {
+	dir, err := place.State()
+	if err != nil {
 		return nil, fmt.Errorf("cannot keep the record: %w", err)
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Uid != uint32(os.Geteuid()) || st.Mode&0o077 != 0 {
-		return nil, fmt.Errorf("cannot keep the record in %s: it must be a directory of yours that nobody else can enter; run: chmod 700 %s: %w", s.dir, s.dir, errdefs.ErrFailedPrecondition)
+	s := &state{dir: dir}
+	if err := os.Mkdir(s.runs(), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("cannot keep the record: %w; set XDG_STATE_HOME to a directory that you can write", err)
 	}
 	return s, nil
 }
@@ -67,25 +57,10 @@ func (s *state) alone(f func() error) error {
 		return fmt.Errorf("cannot lock the notes of runs: %w", err)
 	}
 	defer lock.Close()
-	if err := flock(lock, unix.LOCK_EX); err != nil {
+	if err := place.Flock(lock, unix.LOCK_EX); err != nil {
 		return fmt.Errorf("cannot lock the notes of runs: %w", err)
 	}
 	return f()
-}
-
-func flock(f *os.File, how int) error {
-	rc, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	cerr := rc.Control(func(fd uintptr) {
-		for {
-			if err = unix.Flock(int(fd), how); !errors.Is(err, unix.EINTR) {
-				return
-			}
-		}
-	})
-	return errors.Join(cerr, err)
 }
 
 // register notes that this run lives, and cleans up after those that do not any more.
@@ -94,16 +69,21 @@ func (s *state) register(ctx context.Context, name id.Workspace, g *gate.Gate) e
 		if err := s.sweep(ctx, g); err != nil {
 			return fmt.Errorf("cannot clean up after a run that was ended: %w", err)
 		}
-		f, err := os.OpenFile(filepath.Join(s.runs(), string(name)), os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
-		if err != nil {
-			return fmt.Errorf("cannot note the run: %w", err)
-		}
-		if err := flock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			return errors.Join(fmt.Errorf("cannot note the run: %w", err), f.Close())
-		}
-		s.mine = f
-		return nil
+		return s.claim(name)
 	})
+}
+
+// claim makes the note of a run, or of what holds the mounts of a workspace, and locks it.
+func (s *state) claim(name id.Workspace) error {
+	f, err := os.OpenFile(filepath.Join(s.runs(), string(name)), os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return fmt.Errorf("cannot note what is made for %s: %w", name, err)
+	}
+	if err := place.Flock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return errors.Join(fmt.Errorf("cannot note what is made for %s: %w", name, err), f.Close())
+	}
+	s.mine = f
+	return nil
 }
 
 // others reads the notes of the other runs, and which of them are over.
@@ -131,7 +111,7 @@ func (s *state) others() (all map[id.Workspace]note, dead []id.Workspace, err er
 		if err == nil && len(b) > 0 {
 			err = json.Unmarshal(b, &n)
 		}
-		if err == nil && flock(f, unix.LOCK_SH|unix.LOCK_NB) == nil {
+		if err == nil && place.Flock(f, unix.LOCK_SH|unix.LOCK_NB) == nil {
 			dead = append(dead, name)
 		}
 		f.Close()

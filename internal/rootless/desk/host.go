@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -51,8 +50,7 @@ var _ broker.Effects = (*host)(nil)
 
 // opened is what a workspace that runs has in this process.
 type opened struct {
-	// near are our ends of the executor's connections, until they are asked for.
-	near   []*os.File
+	wires  rootless.Wires
 	hold   *rootless.Hold
 	report workspace.Report
 }
@@ -217,7 +215,7 @@ func (h *host) Start(ctx context.Context, e broker.Entry) (r broker.Running, rep
 		return r, report, fmt.Errorf("cannot start %s: %w", e.Name, err)
 	}
 	defer closeProjects(projects)
-	far, err := o.sockets()
+	far, err := o.wires.Make()
 	defer closeFiles(far...)
 	if err != nil {
 		return r, report, err
@@ -234,7 +232,7 @@ func (h *host) Start(ctx context.Context, e broker.Entry) (r broker.Running, rep
 		return r, report, fmt.Errorf("cannot read the executor: %w", err)
 	}
 	defer binary.Close()
-	stderr, err := h.stderr(e.Name)
+	stderr, err := launch.LogOf(e.Name, h.cfg.Log)
 	if err != nil {
 		return r, report, err
 	}
@@ -296,25 +294,11 @@ func (h *host) CleanUp(_ context.Context, name id.Workspace) error {
 
 // close removes what was made for an executor that has ended.
 func (o *opened) close() error {
-	closeFiles(o.near...)
-	o.near = nil
+	o.wires.Close()
 	if o.hold == nil {
 		return nil
 	}
 	return o.hold.Release()
-}
-
-// sockets makes the connections that an executor is started with.
-func (o *opened) sockets() (far []*os.File, err error) {
-	for _, role := range []execapi.Role{execapi.Control, execapi.Spawn} {
-		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return far, fmt.Errorf("cannot make the sockets of the executor: %w", err)
-		}
-		o.near = append(o.near, os.NewFile(uintptr(pair[0]), string(role)))
-		far = append(far, os.NewFile(uintptr(pair[1]), string(role)))
-	}
-	return far, nil
 }
 
 // connect hands out a connection that the executor was started with, once.
@@ -325,49 +309,7 @@ func (h *host) connect(name id.Workspace, role execapi.Role) (*net.UnixConn, err
 	if o == nil {
 		return nil, runtime.ErrNotRunning
 	}
-	for i, f := range o.near {
-		if f == nil || f.Name() != string(role) {
-			continue
-		}
-		o.near[i] = nil
-		defer f.Close()
-		c, err := net.FileConn(f)
-		if err != nil {
-			return nil, err
-		}
-		return c.(*net.UnixConn), nil
-	}
-	return nil, runtime.ErrNotRunning
-}
-
-// maxSaid is how much of what one executor writes to stderr goes into the log.
-const maxSaid = 16 << 10
-
-// stderr gives an executor something to write to that is no file of the host. What it writes
-// is logged, up to a bound; a full pipe does not hold it up.
-func (h *host) stderr(name id.Workspace) (*os.File, error) {
-	r, w, err := os.Pipe() // non-blocking on both ends
-	if err != nil {
-		return nil, fmt.Errorf("cannot make a pipe for the log of %s: %w", name, err)
-	}
-	go func() {
-		defer r.Close()
-		var b [512]byte
-		for said := 0; ; {
-			n, err := r.Read(b[:])
-			if n > 0 && said < maxSaid {
-				said += n
-				h.cfg.Log.Warn("an executor says", "workspace", name, "text", strings.TrimSpace(string(b[:n])))
-			}
-			if err != nil {
-				if !errors.Is(err, io.EOF) {
-					h.cfg.Log.Warn("cannot read what an executor says", "workspace", name, "error", err)
-				}
-				return
-			}
-		}
-	}()
-	return w, nil
+	return o.wires.Take(role)
 }
 
 // openDir opens a directory of the state, which must be the caller's own.

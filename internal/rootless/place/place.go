@@ -81,10 +81,7 @@ func base(variable, below string) (string, error) {
 
 // Ensure makes the directories and sees that nobody else has a hand in them.
 func (p Place) Ensure() error {
-	if err := os.MkdirAll(p.State, 0o700); err != nil {
-		return fmt.Errorf("cannot make the state directory: %w; set XDG_STATE_HOME to a directory that you can write", err)
-	}
-	if err := own(p.State, "XDG_STATE_HOME"); err != nil {
+	if err := ensureState(p.State); err != nil {
 		return err
 	}
 	dir := filepath.Dir(p.Socket)
@@ -99,6 +96,24 @@ func (p Place) Ensure() error {
 		return fmt.Errorf("cannot make the directory of the socket: %w; set XDG_RUNTIME_DIR to a directory of yours, or unset it", err)
 	}
 	return own(dir, "XDG_RUNTIME_DIR")
+}
+
+// State makes the state directory of the calling user, for what needs nothing else of a
+// Place, and sees that nobody else has a hand in it.
+func State() (string, error) {
+	dir, err := base("XDG_STATE_HOME", ".local/state")
+	if err != nil {
+		return "", err
+	}
+	dir = filepath.Join(dir, "carrel")
+	return dir, ensureState(dir)
+}
+
+func ensureState(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("cannot make the state directory: %w; set XDG_STATE_HOME to a directory that you can write", err)
+	}
+	return own(dir, "XDG_STATE_HOME")
 }
 
 // own refuses what is not a directory of the caller's that nobody else can enter. variable is
@@ -153,7 +168,7 @@ func (p Place) Ending() (l Lock, ok bool, err error) {
 	if err != nil {
 		return Lock{}, false, err
 	}
-	err = flock(f, unix.LOCK_EX|unix.LOCK_NB)
+	err = Flock(f, unix.LOCK_EX|unix.LOCK_NB)
 	if err != nil {
 		f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
@@ -184,7 +199,7 @@ func (p Place) lock(ctx context.Context, name string, how int) (Lock, error) {
 	t := time.NewTicker(lockPause)
 	defer t.Stop()
 	for {
-		err := flock(f, how|unix.LOCK_NB)
+		err := Flock(f, how|unix.LOCK_NB)
 		if err == nil {
 			return Lock{f}, nil
 		}
@@ -201,7 +216,8 @@ func (p Place) lock(ctx context.Context, name string, how int) (Lock, error) {
 	}
 }
 
-func flock(f *os.File, how int) error {
+// Flock takes or gives up the lock of an open file, as flock(2).
+func Flock(f *os.File, how int) error {
 	rc, err := f.SyscallConn()
 	if err != nil {
 		return err
