@@ -2,29 +2,17 @@ package carrel
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"os"
-	"strconv"
-	"strings"
-	"sync"
 	"time"
 	"unicode/utf8"
 
-	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/fdapi"
 	"github.com/carrel-dev/carrel/internal/id"
-	"github.com/carrel-dev/carrel/internal/jsonrpc"
-	"github.com/carrel-dev/carrel/internal/pollfd"
 )
 
 // WindowSize is the size of a terminal in characters; 0 is unknown.
@@ -369,142 +357,4 @@ func (a *Attachment) Resize(ctx context.Context, size WindowSize) error {
 func (a *Attachment) Close() error {
 	a.File.Close()
 	return a.link.close()
-}
-
-// session is one upgraded connection, used for one command.
-type session struct {
-	conn   *jsonrpc.Conn
-	once   sync.Once
-	exited chan struct{}
-	end    fdapi.Exited // valid once exited is closed
-}
-
-const upgrade = "POST " + fdapi.Path + " HTTP/1.1\r\nHost: carrel\r\nConnection: Upgrade\r\nUpgrade: " + fdapi.Protocol + "\r\n\r\n"
-
-// open connects and upgrades. It writes HTTP by hand: the exchange is fixed, and a
-// program that runs one command has no other use for an HTTP client.
-func (c *Client) open(ctx context.Context) (*session, error) {
-	conn, err := c.dial(ctx)
-	if err != nil {
-		return nil, err
-	}
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	err = handshake(conn)
-	if !stop() {
-		err = context.Cause(ctx)
-	}
-	if err != nil {
-		conn.Close()
-		return nil, err
-	}
-	x := &session{exited: make(chan struct{})}
-	x.conn = jsonrpc.New(conn, jsonrpc.Config{Handler: x.handle, MaxFDs: fdapi.MaxFDs})
-	return x, nil
-}
-
-// handshake reads no more than the daemon's answer: what follows it comes with
-// descriptors and is not for this reader.
-func handshake(conn net.Conn) error {
-	if _, err := io.WriteString(conn, upgrade); err != nil {
-		return fmt.Errorf("cannot talk to carrel: %w: %w", err, errdefs.ErrUnavailable)
-	}
-	buf, n := make([]byte, 16<<10), 0
-	for {
-		m, err := conn.Read(buf[n:])
-		n += m
-		if head, body, ok := strings.Cut(string(buf[:n]), "\r\n\r\n"); ok {
-			if strings.HasPrefix(head, "HTTP/1.1 101 ") {
-				return nil
-			}
-			return refused(head, body, conn)
-		}
-		if err == nil && n == len(buf) {
-			err = io.ErrShortBuffer
-		}
-		if err != nil {
-			return fmt.Errorf("cannot talk to carrel: the answer is not HTTP: %w; is another program's socket named? %w", err, errdefs.ErrUnavailable)
-		}
-	}
-}
-
-// refused is the error that an answer other than 101 means.
-func refused(head, body string, conn net.Conn) error {
-	rest, _ := io.ReadAll(io.LimitReader(conn, 16<<10)) // the server closes after a refusal
-	_, status, _ := strings.Cut(head, " ")
-	var e struct{ Code, Message string }
-	if json.Unmarshal(append([]byte(body), rest...), &e) == nil && e.Message != "" {
-		var code connect.Code
-		if code.UnmarshalText([]byte(e.Code)) == nil {
-			return errcode.FromWire(connect.NewError(code, errors.New(e.Message)))
-		}
-	}
-	if s, _, _ := strings.Cut(status, " "); s == strconv.Itoa(http.StatusUpgradeRequired) {
-		return fmt.Errorf("cannot start a command: the daemon does not speak %s; use a client of its version: %w", fdapi.Protocol, errdefs.ErrNotImplemented)
-	}
-	return fmt.Errorf("cannot start a command: the daemon answered %q: %w", status, errdefs.ErrUnavailable)
-}
-
-func (x *session) handle(_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
-	if r.Method != fdapi.MethodExited {
-		return nil, nil, jsonrpc.MethodNotFound(r.Method)
-	}
-	var e fdapi.Exited
-	if err := json.Unmarshal(r.Params, &e); err != nil { // a newer daemon may say more
-		return nil, nil, err
-	}
-	// One command, one end: whatever comes first stands.
-	x.once.Do(func() {
-		x.end = e
-		close(x.exited)
-	})
-	return nil, nil, nil
-}
-
-// call makes a request whose reply carries want descriptors.
-func (x *session) call(ctx context.Context, method string, params, result any, want int) ([]*os.File, error) {
-	fds, err := x.conn.Call(ctx, method, params, result)
-	if err != nil {
-		return nil, err
-	}
-	if len(fds) != want {
-		for _, f := range fds {
-			f.Close()
-		}
-		return nil, fmt.Errorf("cannot use the daemon's answer to %s: it carries %d descriptors instead of %d: %w", method, len(fds), want, errdefs.ErrInternal)
-	}
-	if err := pollfd.OpenAll(fds); err != nil {
-		return nil, err
-	}
-	return fds, nil
-}
-
-func (x *session) wait(ctx context.Context, command string) (Status, error) {
-	select {
-	case <-x.exited:
-	case <-x.conn.Done():
-		// What the daemon said last may have come with the end.
-		select {
-		case <-x.exited:
-		default:
-			return Status{}, fmt.Errorf("cannot tell how %s ended: the daemon closed the connection, and hangs its commands up with that: %w", command, errdefs.ErrUnavailable)
-		}
-	case <-ctx.Done():
-		return Status{}, context.Cause(ctx)
-	}
-	if x.end.Status == nil {
-		return Status{}, fmt.Errorf("cannot tell how %s ended: %s: %w", command, x.end.Error, errdefs.ErrUnavailable)
-	}
-	return statusFrom(*x.end.Status), nil
-}
-
-func (x *session) close() error { return x.conn.Close() }
-
-func (x *session) signal(ctx context.Context, workspace, command string, signal int, grace time.Duration) error {
-	_, err := x.conn.Call(ctx, fdapi.MethodSignal, fdapi.SignalParams{Workspace: workspace, CommandID: id.Command(command), Signal: signal, GraceMS: milliseconds(grace)}, nil)
-	return err
-}
-
-func (x *session) resize(ctx context.Context, workspace, command string, size WindowSize) error {
-	_, err := x.conn.Call(ctx, fdapi.MethodResize, fdapi.ResizeParams{Workspace: workspace, CommandID: id.Command(command), WindowSize: fdapi.WindowSize{Rows: size.Rows, Cols: size.Cols}}, nil)
-	return err
 }
