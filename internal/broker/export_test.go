@@ -18,9 +18,6 @@ func UserAddArgs(name id.Workspace, n uint32, home, shell, group string) []strin
 	return userAddArgs(name, n, home, shell, group)
 }
 
-// FieldsOf finds one line of a file like passwd.
-func FieldsOf(text, name string) ([]string, error) { return fieldsOf(text, name) }
-
 // UsersAt reads another /etc.
 func UsersAt(etc string, s Settings) interface {
 	IDsFree(workspace.IDs) (bool, error)
