@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -107,14 +108,19 @@ func (s *state) others() (all map[id.Workspace]note, dead []id.Workspace, err er
 			return nil, nil, err
 		}
 		var n note
-		b, err := os.ReadFile(path)
+		b, err := io.ReadAll(f) // its own, as the name may go at any time
 		if err == nil && len(b) > 0 {
 			err = json.Unmarshal(b, &n)
 		}
-		if err == nil && place.Flock(f, unix.LOCK_SH|unix.LOCK_NB) == nil {
+		over := err == nil && place.Flock(f, unix.LOCK_SH|unix.LOCK_NB) == nil
+		_, gone := os.Lstat(path)
+		f.Close()
+		if errors.Is(gone, os.ErrNotExist) {
+			continue // it ended well while this looked
+		}
+		if over {
 			dead = append(dead, name)
 		}
-		f.Close()
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w; remove it, and the empty directories that it names", path, err)
 		}
