@@ -22,6 +22,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -151,6 +152,11 @@ func stampOf(files ...string) (string, error) {
 		fi, err := os.Stat(f)
 		if err != nil {
 			return "", err
+		}
+		// Times are as coarse as the kernel's tick, and a file that takes another's place
+		// keeps its own.
+		if st, ok := fi.Sys().(*syscall.Stat_t); ok {
+			fmt.Fprint(&s, st.Dev, " ", st.Ino, " ", st.Ctim.Nano(), " ")
 		}
 		fmt.Fprint(&s, fi.ModTime().UnixNano(), " ", fi.Size(), " ")
 	}
