@@ -216,15 +216,23 @@ func removeAccount(ctx context.Context, lock *accounts) error {
 	for _, group := range groups {
 		// userdel removes the group of the same name where the host is set up so.
 		if _, err := user.LookupGroup(group); err != nil {
-			continue
+			if _, unknown := errors.AsType[user.UnknownGroupError](err); unknown {
+				continue
+			}
+			return fmt.Errorf("cannot look up the group %s: %w", group, err)
 		}
 		if err := runTool(ctx, "/usr/sbin/groupdel", group); err != nil {
-			if _, still := user.LookupGroup(group); still == nil {
+			if _, gone := errors.AsType[user.UnknownGroupError](lookUp(group)); !gone {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+func lookUp(group string) error {
+	_, err := user.LookupGroup(group)
+	return err
 }
 
 // workspaceComment is in the passwd entry of each workspace's user.
