@@ -39,6 +39,7 @@ build: ## build carrel, carreld, carrel-broker, carrel-executor and carrel-archi
 
 test: ## run every test that this host can run; as root: all
 	@scripts/prerequisites test
+	@scripts/prerequisites programs
 	@$(SUM) unit -shuffle=on -timeout=5m $$(go list ./... | grep -vE '/test/(script|root|crash|programs)(/|$$)' | \
 	    grep -vxF "$$(go list $(RACE) | grep -vE '/internal/($(TWICE))$$')") \
 	  -- race CGO_ENABLED=1 -race -shuffle=on -timeout=5m $(RACE) \
