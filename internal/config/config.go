@@ -80,6 +80,10 @@ type Config struct {
 	PolicyBuiltin bool
 	// ApprovalWait is how long an action waits for a person's answer unless it says so.
 	ApprovalWait time.Duration
+	// WebhookURL is where new approvals are told, "" for nowhere; WebhookSecretFile has the
+	// secret that signs what is.
+	WebhookURL        string
+	WebhookSecretFile string
 	// AuditAnchor is a file that each countersigned checkpoint is appended to, "" for none;
 	// AuditAnchorRequired: nothing goes on that it did not take.
 	AuditAnchor         string

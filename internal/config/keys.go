@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"net"
+	"net/url"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -114,6 +115,19 @@ var keys = []Key{
 		},
 		get: func(c *Config) string { return c.ApprovalWait.String() },
 	},
+	{
+		Name: "approval.webhook", Usage: "address that new approvals are posted to, signed as Standard Webhooks has it; empty for none",
+		set: func(c *Config, v string) error {
+			if u, err := url.Parse(v); v != "" && (err != nil || u.Host == "" || u.User != nil || u.Scheme != "https" && u.Scheme != "http") {
+				return errors.New("it must be an address like https://hooks.example/carrel, without a name or password in it")
+			}
+			c.WebhookURL = v
+			return nil
+		},
+		get: func(c *Config) string { return c.WebhookURL },
+	},
+	optionalPath("approval.webhook_secret_file", `file with the secret that signs them, "whsec_" and base64 of 24 to 64 bytes; only the daemon's user and root may read it`,
+		func(c *Config) *string { return &c.WebhookSecretFile }),
 	truth("chat.git", "true", "whether it begins as a git repository with a first commit",
 		func(c *Config) *bool { return &c.ChatGit }),
 	optionalPath("audit.anchor", "file that each countersigned checkpoint of the audit log is appended to, best on another mount; empty for none",

@@ -177,6 +177,10 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 	}
 	defer closing("archives", archives.Close)
 
+	hooks, err := openHook(cfg, log)
+	if err != nil {
+		return err
+	}
 	var g *gate.Gate
 	var tokens *authn.Tokens
 	means := namespace.Config{
@@ -259,7 +263,9 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 	tending, rest := context.WithCancel(context.WithoutCancel(ctx))
 	tended := make(chan struct{})
 	go func() { defer close(tended); g.Tend(tending) }()
-	defer func() { rest(); <-tended }()
+	told := make(chan struct{})
+	go func() { defer close(told); hooks.run(tending, g) }()
+	defer func() { rest(); <-tended; <-told }()
 	debug.FreeOSMemory() // what opening took
 	idle := on.own.idle(tending, cfg.IdleExit, db, surface, log)
 	log.Info("serving", "socket", l.Addr(), "version", build.Version(), "workspaces", db.Len(), "start", time.Since(began).Round(time.Millisecond))
