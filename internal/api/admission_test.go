@@ -49,7 +49,7 @@ func unix(t *testing.T, socket string, http2 bool) *http.Client {
 // besides, which have no row with a rule.
 func unruled(s *api.Server) []string {
 	var out []string
-	paths := []string{fdapi.Path}
+	paths := []string{fdapi.Path, "/metrics"}
 	services := carrelv1.File_carrel_v1_carrel_proto.Services()
 	for i := range services.Len() {
 		methods := services.Get(i).Methods()

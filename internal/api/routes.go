@@ -17,6 +17,9 @@ type route struct {
 	stream bool
 }
 
+// metricsPath is where counters are read, as Prometheus does.
+const metricsPath = "/metrics"
+
 const (
 	small = 16 << 10
 	large = 1 << 20
@@ -64,5 +67,6 @@ var routes = map[string]route{
 	carrelv1connect.SystemServiceReloadPolicyProcedure:       {action.Policy, small, false},
 	carrelv1connect.AuditServiceCheckpointProcedure:          {action.Audit, small, false},
 	carrelv1connect.AuditServiceProveProcedure:               {action.Audit, small, true},
-	fdapi.Path: {action.Exec, large, true},
+	fdapi.Path:  {action.Exec, large, true},
+	metricsPath: {action.Audit, small, false},
 }

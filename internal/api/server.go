@@ -49,6 +49,8 @@ type Options struct {
 	// Hosts reports whether a name is one of this host's that a request over TLS may be for;
 	// nil is none. Addresses always may: a name that was rebound is what is refused.
 	Hosts func(name string) bool
+	// Metrics serves the counters; nil is none. Those who may read the record may read them.
+	Metrics http.Handler
 	// HeaderTimeout is how long the header of a request, and a handshake, may take; 0 is 10
 	// seconds.
 	HeaderTimeout time.Duration
@@ -147,6 +149,10 @@ func NewServer(g Gate, opts Options) *Server {
 	mount(carrelv1connect.NewSystemServiceHandler(system{s}, limits, plain))
 	mount(carrelv1connect.NewTokenServiceHandler(tokens{s}, limits, plain))
 	s.handlers[fdapi.Path] = http.HandlerFunc(s.descriptors)
+	s.handlers[metricsPath] = opts.Metrics
+	if opts.Metrics == nil {
+		s.handlers[metricsPath] = http.NotFoundHandler()
+	}
 	return s
 }
 

@@ -80,6 +80,9 @@ type Config struct {
 	PolicyBuiltin bool
 	// ApprovalWait is how long an action waits for a person's answer unless it says so.
 	ApprovalWait time.Duration
+	// Traces is where spans go: off, file, console or otlp, then to TracesEndpoint.
+	Traces         string
+	TracesEndpoint string
 	// WebhookURL is where new approvals are told, "" for nowhere; WebhookSecretFile has the
 	// secret that signs what is.
 	WebhookURL        string

@@ -41,7 +41,7 @@ func TestDefaults(t *testing.T) {
 	}
 	want := &config.Config{
 		DataDir: "/var/lib/carrel", RuntimeDir: "/run/carrel", SocketMode: 0o660, SocketGroup: "carrel", NamePrefix: "ws",
-		Broker: "service", BrokerPath: "/usr/libexec/carrel/carrel-broker", Limits: workspace.DefaultLimits, Allow: workspace.Openings, MaxWorkspaces: 2000, IdleTimeout: time.Minute, ChatGit: true, HomeRetention: 720 * time.Hour, RestoreMaxBytes: 16 << 30, RestoreMaxEntries: 2_000_000, RestoreMaxRatio: 1000, AuditCheckpointEvery: time.Minute, AuditCheckpointRecords: 4096, AuditMaxSize: 256 << 20, StopTimeout: 10 * time.Second, IdleExit: 30 * time.Second, PolicyBuiltin: true, ApprovalWait: 15 * time.Minute, LogLevel: slog.LevelInfo, LogFormat: "text",
+		Broker: "service", BrokerPath: "/usr/libexec/carrel/carrel-broker", Limits: workspace.DefaultLimits, Allow: workspace.Openings, MaxWorkspaces: 2000, IdleTimeout: time.Minute, ChatGit: true, HomeRetention: 720 * time.Hour, RestoreMaxBytes: 16 << 30, RestoreMaxEntries: 2_000_000, RestoreMaxRatio: 1000, AuditCheckpointEvery: time.Minute, AuditCheckpointRecords: 4096, AuditMaxSize: 256 << 20, StopTimeout: 10 * time.Second, IdleExit: 30 * time.Second, PolicyBuiltin: true, ApprovalWait: 15 * time.Minute, Traces: "file", LogLevel: slog.LevelInfo, LogFormat: "text",
 	}
 	if d := cmp.Diff(want, c, cmpopts.IgnoreUnexported(config.Config{})); d != "" {
 		t.Errorf("defaults (-want +got):\n%s", d)
@@ -303,4 +303,18 @@ func FuzzFile(f *testing.F) {
 			t.Fatalf("read back %v as %v (%v)", texts, again, err)
 		}
 	})
+}
+
+// An address that something is sent to is one of http, without a password in it.
+func TestAddresses(t *testing.T) {
+	for _, key := range []string{"approval:\n  webhook", "telemetry:\n  endpoint"} {
+		for value, ok := range map[string]bool{
+			"https://hooks.example/x": true, "http://127.0.0.1:4318/v1/traces": true, `""`: true,
+			"hooks.example": false, "ftp://hooks.example/": false, "https://u:p@hooks.example/": false, "https:///x": false,
+		} {
+			if _, err := config.Load(config.Sources{File: write(t, key+": "+value+"\n")}); (err == nil) != ok {
+				t.Errorf("%s: %s: %v", key, value, err)
+			}
+		}
+	}
 }

@@ -115,10 +115,23 @@ var keys = []Key{
 		},
 		get: func(c *Config) string { return c.ApprovalWait.String() },
 	},
+	text("telemetry.traces", "file", "where spans of what is done go: off, file (below the data directory), console (stderr) or otlp (telemetry.endpoint)",
+		func(c *Config) *string { return &c.Traces }, pattern("^(off|file|console|otlp)$", "it must be off, file, console or otlp")),
+	{
+		Name: "telemetry.endpoint", Usage: "where otlp sends spans, as http://127.0.0.1:4318/v1/traces",
+		set: func(c *Config, v string) error {
+			if !address(v) {
+				return errors.New("it must be an address like http://127.0.0.1:4318/v1/traces, without a name or password in it")
+			}
+			c.TracesEndpoint = v
+			return nil
+		},
+		get: func(c *Config) string { return c.TracesEndpoint },
+	},
 	{
 		Name: "approval.webhook", Usage: "address that new approvals are posted to, signed as Standard Webhooks has it; empty for none",
 		set: func(c *Config, v string) error {
-			if u, err := url.Parse(v); v != "" && (err != nil || u.Host == "" || u.User != nil || u.Scheme != "https" && u.Scheme != "http") {
+			if !address(v) {
 				return errors.New("it must be an address like https://hooks.example/carrel, without a name or password in it")
 			}
 			c.WebhookURL = v
@@ -384,3 +397,9 @@ func parseCount(v string) (int64, error) {
 }
 
 func formatCount(n int64) string { return strconv.FormatInt(n, 10) }
+
+// address reports whether v is empty or one that something can be sent to.
+func address(v string) bool {
+	u, err := url.Parse(v)
+	return v == "" || err == nil && u.Host != "" && u.User == nil && (u.Scheme == "https" || u.Scheme == "http")
+}

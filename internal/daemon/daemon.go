@@ -181,6 +181,11 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 	if err != nil {
 		return err
 	}
+	seen, err := newObserver(ctx, cfg, redactor.Text, os.Stderr)
+	if err != nil {
+		return err
+	}
+	defer closing("spans", func() error { return seen.close(ctx) })
 	var g *gate.Gate
 	var tokens *authn.Tokens
 	means := namespace.Config{
@@ -223,6 +228,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 		Policy:       func() (*policy.Engine, error) { return loadPolicy(cfg) },
 		ApprovalWait: cfg.ApprovalWait,
 		Checkpoints:  checkpoints, CheckpointEvery: cfg.AuditCheckpointEvery, CheckpointRecords: int64(cfg.AuditCheckpointRecords),
+		Observe:       seen.passed,
 		TokensRevoked: func(ids []string) { tokens.Revoked(ids) },
 		Log:           log, Version: build.Version(),
 	})
@@ -241,7 +247,8 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
-	opts := api.Options{Version: build.Version(), Commit: build.Commit(), Tokens: tokens, Log: log}
+	seen.states(db, record)
+	opts := api.Options{Metrics: seen.handler(), Version: build.Version(), Commit: build.Commit(), Tokens: tokens, Log: log}
 	if far != nil {
 		opts.Address, opts.Fingerprint, opts.Hosts = far.address, far.keys.Fingerprint(), far.keys.IsFor
 	}

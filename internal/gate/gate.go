@@ -71,7 +71,9 @@ type Config struct {
 	Checkpoints       *audit.Checkpoints
 	CheckpointEvery   time.Duration
 	CheckpointRecords int64
-	Log               *slog.Logger
+	// Observe is told of each passage when it is over, and must not block; nil for nobody.
+	Observe func(*Passage)
+	Log     *slog.Logger
 	// TokensRevoked is told which tokens were just revoked, to end what they have under way;
 	// nil is nobody.
 	TokensRevoked func(ids []string)
@@ -177,6 +179,8 @@ type request struct {
 	// where a person had to.
 	judged *judgement
 	pass   pass
+	// way measures it; nil if nobody asks.
+	way *Passage
 }
 
 // pending is what an effect returns as its data when its outcome comes later: do
@@ -186,7 +190,9 @@ type pending func() (data any, err error)
 // do is the one way to an effect. The intent is on disk before effect is called,
 // and if it cannot be written, effect is not called. data is what the outcome
 // says beside the error. The caller has been authorised; see reach.
-func (g *Gate) do(ctx context.Context, r request, effect func(context.Context) (data any, err error)) error {
+func (g *Gate) do(ctx context.Context, r request, effect func(context.Context) (data any, err error)) (err error) {
+	g.begin(&r)
+	defer func() { g.passed(&r, err) }()
 	if err := g.blocked(); err != nil {
 		return err
 	}
@@ -203,7 +209,9 @@ func (g *Gate) do(ctx context.Context, r request, effect func(context.Context) (
 	}
 	crashpoint.Here("daemon.intent.written")
 	g.settle(&r, seq)
+	r.way.step("intent")
 	data, err := effect(ctx)
+	r.way.step("effect")
 	crashpoint.Here("daemon.effect.done")
 	if wait, later := data.(pending); later && err == nil {
 		g.later(func() {
@@ -213,6 +221,7 @@ func (g *Gate) do(ctx context.Context, r request, effect func(context.Context) (
 	} else {
 		g.outcome(&r, seq, data, err)
 	}
+	r.way.step("outcome")
 	crashpoint.Here("daemon.outcome.written")
 	g.countIntent()
 	return err
@@ -221,17 +230,26 @@ func (g *Gate) do(ctx context.Context, r request, effect func(context.Context) (
 // clear has a request judged, and a person asked where the policy says so, unless it has
 // been. What it returns has been recorded as a denial, but for an error of the judging
 // itself.
-func (g *Gate) clear(ctx context.Context, r *request) error {
+func (g *Gate) clear(ctx context.Context, r *request) (err error) {
+	g.begin(r)
+	defer func() {
+		if err != nil {
+			g.passed(r, err)
+		}
+	}()
 	for r.judged == nil {
 		j, err := g.judge(ctx, r)
 		if err != nil {
 			return fmt.Errorf("cannot judge what is to be done, so it was not done: %w", err)
 		}
 		r.judged = j
+		r.way.step("policy")
 		switch j.Level {
 		case policy.Safe:
 		case policy.Confirm:
-			if err := g.confirm(ctx, r); err != nil {
+			err := g.confirm(ctx, r)
+			r.way.step("approval")
+			if err != nil {
 				return err
 			}
 		case policy.Block:
@@ -267,6 +285,12 @@ func (g *Gate) outcome(r *request, seq int64, data any, err error) {
 // deny records a refusal and returns it. The refusal stands even if it cannot be
 // recorded. Of one who asks again and again, some are counted in the record of the next.
 func (g *Gate) deny(ctx context.Context, r request, why error) error {
+	if r.way != nil {
+		r.way.Denied = true
+	} else if g.begin(&r); r.way != nil { // it did not come to the gate's steps
+		r.way.Denied = true
+		g.passed(&r, why)
+	}
 	record, untold := g.refusals.count(r.by.String(), time.Now())
 	if !record {
 		return why

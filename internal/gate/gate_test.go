@@ -61,6 +61,8 @@ type house struct {
 	ended  []string
 	policy func() (*policy.Engine, error)
 	wait   time.Duration
+	// observe is told of each passage.
+	observe func(*gate.Passage)
 }
 
 func newHouse(t testing.TB) *house {
@@ -95,7 +97,7 @@ func (h *house) start() {
 			"filled": {Prefix: "filled", Skeleton: func(context.Context) (io.Reader, error) { return nil, errSkeleton }},
 		},
 		TokensRevoked: func(ids []string) { h.ended = append(h.ended, ids...) },
-		Log:           slog.New(slog.NewTextHandler(&syncWriter{w: h.logs}, nil)), Version: "test", Policy: h.policy, ApprovalWait: h.wait,
+		Log:           slog.New(slog.NewTextHandler(&syncWriter{w: h.logs}, nil)), Version: "test", Policy: h.policy, ApprovalWait: h.wait, Observe: h.observe,
 	})
 	if err := h.Recover(ctx); err != nil {
 		h.t.Fatal(err)

@@ -67,7 +67,7 @@ var tiers = []deps.Tier{
 	{Name: "config", Level: 5},
 	{Name: "gate", Level: 5},
 	{Name: "api", Level: 5, With: []string{"authn"}},
-	{Name: "daemon", Level: 5, With: []string{"api", "authn", "config", "gate", "rootless"}},
+	{Name: "daemon", Level: 5, With: []string{"api", "authn", "config", "gate", "rootless", "telemetry"}},
 	{Name: "rootless", Level: 5, With: []string{"config", "gate"}},
 	{Name: "cli", Level: 5, With: []string{"rootless", "watch"}},
 }
