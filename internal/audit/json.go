@@ -21,6 +21,34 @@ func checkJSON(b []byte) (valid, plain bool) {
 	return valid, valid && !s.odd
 }
 
+// record reports whether line, of which parseFrame has taken the start and hashHolds the
+// hash, is valid and plain. It begins behind the number: what stands before that are the
+// names of the frame and hexadecimal digits. The scanner may have been used before.
+func (s *scanner) record(line []byte) bool {
+	marks := uint64(0)
+	for i := prevAt; i < prevAt+hashLen; i += 8 {
+		marks |= specials(binary.LittleEndian.Uint64(line[i:]))
+	}
+	if marks != 0 {
+		return false
+	}
+	s.b, s.at, s.odd = line, seqAt, false
+	for isDigit(line[s.at]) { // as parseFrame has seen, a comma follows
+		s.at++
+	}
+	s.depth, s.objects[0] = 1, 1<<1
+	s.outer.n, s.outer.more, s.outer.marks = 0, nil, 0
+	s.outer.known, s.outer.order = frameNames, frameFields
+	for {
+		if done, ok := s.end(); done || !ok {
+			return ok && !s.odd
+		}
+		if !s.begin() {
+			return false
+		}
+	}
+}
+
 func validJSON(b []byte) bool {
 	valid, _ := checkJSON(b)
 	return valid
@@ -136,12 +164,17 @@ func (s *scanner) name() bool {
 // text takes the rest of a string behind its opening quote.
 func (s *scanner) text() bool {
 	b, i := s.b, s.at
-	for i < len(b) {
-		if len(b)-i >= 8 {
-			plain := plainBytes(binary.LittleEndian.Uint64(b[i:]))
-			if i += plain; plain == 8 {
-				continue
+	for {
+		for len(b)-i >= 8 {
+			marks := specials(binary.LittleEndian.Uint64(b[i:]))
+			if marks != 0 {
+				i += bits.TrailingZeros64(marks) / 8
+				break
 			}
+			i += 8
+		}
+		if i >= len(b) {
+			return false
 		}
 		c := b[i]
 		i++
@@ -167,20 +200,19 @@ func (s *scanner) text() bool {
 			return false
 		}
 	}
-	return false
 }
 
 // special reports whether c is more than a part of its string.
 func special(c byte) bool { return c < 0x20 || c == '"' || c == '\\' }
 
-// plainBytes counts the bytes of x, from its lowest, before one that is special. A byte below
-// 0x80 that is less than n has its highest bit set once n is taken from it, and one that
-// equals n is less than 1 after exclusive or with n. What is borrowed from the bytes above
-// can only make those look special that stand behind one that is.
-func plainBytes(x uint64) int {
+// specials marks the bytes of x that are special: the lowest mark is the highest bit of the
+// first of them. A byte below 0x80 that is less than n has its highest bit set once n is taken
+// from it, and one that equals n is less than 1 after exclusive or with n. What is borrowed
+// from the bytes above can only make those look special that stand behind one that is.
+func specials(x uint64) uint64 {
 	const each, high = 0x0101010101010101, 0x8080808080808080
 	quote, slash := x^each*'"', x^each*'\\'
-	return bits.TrailingZeros64(((x-each*0x20)|(quote-each)|(slash-each))&^x&high) / 8
+	return ((x - each*0x20) | (quote - each) | (slash - each)) &^ x & high
 }
 
 // number takes the rest of a number that begins with c.
@@ -227,6 +259,13 @@ func (s *scanner) literal(rest string) bool {
 }
 
 func (s *scanner) space() {
+	if s.at < len(s.b) && s.b[s.at] > ' ' {
+		return
+	}
+	s.spaces()
+}
+
+func (s *scanner) spaces() {
 	for s.at < len(s.b) {
 		switch s.b[s.at] {
 		case ' ', '\t', '\r', '\n':
@@ -266,18 +305,47 @@ func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
 func isHex(c byte) bool { return isDigit(c) || c|0x20 >= 'a' && c|0x20 <= 'f' }
 
+// fields are the names that a record may have, in the order in which they stand in a line.
+var fields = [...]string{
+	"hash", "prev_hash", "seq", "time", "trace", "type", "principal", "owner", "workspace", "intent", "action", "action_digest", "policy",
+	"decision", "approval", "isolation", "status", "error", "error_kind", "data",
+}
+
+// frameFields is how many of them stand in front of what parseFrame takes, and frameNames
+// their bits.
+const (
+	frameFields = 3
+	frameNames  = 1<<frameFields - 1
+)
+
 // names are those met in one object.
 type names struct {
-	first [24][]byte // more than the format has
+	// known has a bit for each that is one of fields; order is where the next is looked
+	// for first.
+	known uint32
+	order int
+
+	first [8][]byte // others
 	n     int
 	more  [][]byte
-	// marks has a bit for each, by its length and ends: one that is not set tells without
-	// a comparison that a name is new.
+	// marks has a bit for each of the others, by its length and ends: one that is not set
+	// tells without a comparison that a name is new.
 	marks uint64
 }
 
 // add reports whether name is plain and new.
 func (n *names) add(name []byte) bool {
+	for i := n.order; i < len(fields); i++ {
+		if string(name) == fields[i] {
+			n.order = i + 1
+			return n.know(i)
+		}
+	}
+	for i := range n.order {
+		if string(name) == fields[i] {
+			return n.know(i)
+		}
+	}
 	if !isPlain(name) {
 		return false
 	}
@@ -294,6 +362,14 @@ func (n *names) add(name []byte) bool {
 		n.more = append(n.more, name)
 	}
 	return true
+}
+
+// know reports whether the field is new.
+func (n *names) know(field int) bool {
+	bit := uint32(1) << field
+	isNew := n.known&bit == 0
+	n.known |= bit
+	return isNew
 }
 
 func isPlain(name []byte) bool {

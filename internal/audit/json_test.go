@@ -93,3 +93,53 @@ func TestCheckJSONOnNestingAndManyNames(t *testing.T) {
 		holdAgainstReference(t, []byte("{"+b.String()[1:]+more+"}"))
 	}
 }
+
+// FuzzRecord holds what Verify looks at a line with first against encoding/json, behind
+// every frame that parses.
+func FuzzRecord(f *testing.F) {
+	for _, line := range makeChain(2) {
+		f.Add(bytes.TrimSuffix(line[bytes.Index(line, []byte(`,"trace"`)):], []byte("\n")))
+	}
+	f.Add([]byte(`}`))
+	f.Add([]byte(`,"data":{"seq":[1,{"a":null}]},"type":"x","more":1,"mor":2}`))
+	f.Add([]byte(`,"prev_hash":"again"}`))
+	f.Add([]byte(`,"data":1,"type":2,"data":3}`))
+	check := audit.CheckRecord()
+	f.Fuzz(func(t *testing.T, rest []byte) {
+		if len(rest) > audit.MaxRecord/2 {
+			return
+		}
+		line, plain := check(rest)
+		if want := json.Valid(line) && plainByReference(t, line); plain != want {
+			t.Fatalf("plain is %v, and should be %v of %q", plain, want, line)
+		}
+	})
+}
+
+// TestRecordOnEveryByte is TestCheckJSONOnEveryByte for a record's line, in which names may
+// stand twice, and out of their order.
+func TestRecordOnEveryByte(t *testing.T) {
+	check := audit.CheckRecord()
+	hold := func(rest []byte) {
+		t.Helper()
+		line, plain := check(rest)
+		if want := json.Valid(line) && plainByReference(t, line); plain != want {
+			t.Fatalf("plain is %v, and should be %v of %q", plain, want, line)
+		}
+	}
+	text := []byte(`,"error":"x\u00eF\n","type":"t","data":{"seq":[1,{}]},"new_1":-1.5e3,"new_2":"long enough for words of eight", "seq_":1}`)
+	if _, plain := check(text); !plain {
+		t.Fatal("not plain")
+	}
+	for i := range text {
+		hold(text[:i])
+		for c := range 256 {
+			b := bytes.Clone(text)
+			b[i] = byte(c)
+			hold(b)
+		}
+	}
+	for _, name := range []string{"hash", "prev_hash", "seq", "time", "type", "data", "error", "new_1", "new_2", "status", "new_3"} {
+		hold(append(bytes.Clone(text[:len(text)-1]), `,"`+name+`":0}`...))
+	}
+}

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -29,10 +30,19 @@ func (f *frontier) add(h tlog.Hash, stored func(tlog.Hash)) {
 		if f.n>>i&1 == 0 {
 			break
 		}
-		h = tlog.NodeHash(f.edge[i], h)
+		h = nodeHash(&f.edge[i], &h)
 	}
 	f.edge[i] = h
 	f.n++
+}
+
+// nodeHash is tlog.NodeHash without an allocation.
+func nodeHash(left, right *tlog.Hash) tlog.Hash {
+	var b [1 + 2*tlog.HashSize]byte
+	b[0] = 1
+	copy(b[1:], left[:])
+	copy(b[1+tlog.HashSize:], right[:])
+	return sha256.Sum256(b[:])
 }
 
 // root is that of all leaves; there is at least one.

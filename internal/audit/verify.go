@@ -117,7 +117,8 @@ func (c *chain) walk(ctx context.Context, r io.Reader) (more bool, err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	c.line, c.start = 0, c.v.Bytes
-	for b := range blocks(ctx, r, c.marks != nil) {
+	ordered, free := blocks(ctx, r, c.marks != nil)
+	for b := range ordered {
 		<-b.checked
 		if b.err != nil {
 			return false, fmt.Errorf("cannot read the audit log: %w", b.err)
@@ -127,19 +128,28 @@ func (c *chain) walk(ctx context.Context, r io.Reader) (more bool, err error) {
 				return false, ctx.Err()
 			}
 		}
+		select {
+		case free <- b:
+		default:
+		}
 	}
 	return true, ctx.Err()
 }
 
-const blockSize = 1 << 20
+// blockSize is how much is read at once: what several passes over a line take from the
+// processor's cache.
+const blockSize = 256 << 10
 
-// block is a run of whole lines, checked apart from all others.
+// block is a run of whole lines, checked apart from all others. One that was looked at is
+// filled again.
 type block struct {
+	buf     []byte // data with a byte before it
 	data    []byte
 	lines   []checkedLine
 	leaves  bool // their hashes are wanted
 	err     error
-	checked chan struct{}
+	checked chan struct{} // takes one value
+	scan    scanner
 }
 
 // checkedLine is what can be said of a line without its neighbours.
@@ -151,97 +161,117 @@ type checkedLine struct {
 }
 
 // blocks cuts r into blocks and checks them on every processor, ahead of the
-// caller by a bounded number, which get them in order.
-func blocks(ctx context.Context, r io.Reader, leaves bool) <-chan *block {
+// caller by a bounded number, which get them in order and give them back into free.
+func blocks(ctx context.Context, r io.Reader, leaves bool) (ordered <-chan *block, free chan<- *block) {
 	workers := runtime.GOMAXPROCS(0)
-	ordered := make(chan *block, workers)
+	out, used := make(chan *block, workers), make(chan *block, 2*workers+2)
 	work := make(chan *block)
 	for range workers {
 		go func() {
 			for b := range work {
 				b.check()
-				close(b.checked)
+				b.checked <- struct{}{}
 			}
 		}()
 	}
 	go func() {
-		defer close(ordered)
+		defer close(out)
 		defer close(work)
 		var rest []byte
 		for {
-			b := &block{checked: make(chan struct{}), leaves: leaves}
+			var b *block
+			select {
+			case b = <-used:
+			default:
+				b = &block{checked: make(chan struct{}, 1), leaves: leaves}
+			}
 			var end bool
-			b.data, rest, end, b.err = nextBlock(r, rest)
+			// rest may stand in the block that is filled now: it is moved first.
+			rest, end = b.fill(r, rest)
 			select {
 			case work <- b:
 			case <-ctx.Done():
 				return
 			}
 			select {
-			case ordered <- b:
+			case out <- b:
 			case <-ctx.Done():
 				return
 			}
-			if end || b.err != nil {
+			if end {
 				return
 			}
 		}
 	}()
-	return ordered
+	return out, used
 }
 
-// nextBlock returns carried and what follows it in r up to a newline, and what
-// lies behind that. At the end of r, data is all there is.
-func nextBlock(r io.Reader, carried []byte) (data, rest []byte, end bool, err error) {
-	buf := make([]byte, len(carried)+blockSize)
-	copy(buf, carried)
-	n, err := io.ReadFull(r, buf[len(carried):])
-	buf = buf[:len(carried)+n]
+// fill takes what was carried over and what follows it in r up to a newline, and returns
+// what lies behind that. At the end of r, data is all there is.
+func (b *block) fill(r io.Reader, carried []byte) (rest []byte, end bool) {
+	if need := 1 + len(carried) + blockSize; cap(b.buf) < need {
+		buf := make([]byte, need+MaxRecord)
+		copy(buf[1:], carried)
+		b.buf = buf
+	} else {
+		copy(b.buf[1:], carried)
+	}
+	buf := b.buf[:1+len(carried)+blockSize]
+	n, err := io.ReadFull(r, buf[1+len(carried):])
+	buf = buf[1 : 1+len(carried)+n]
+	b.data, b.err = buf, nil
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return buf, nil, true, nil
+		return nil, true
 	case err != nil:
-		return nil, nil, true, err
+		b.data, b.err = nil, err
+		return nil, true
 	}
 	// Without a newline the whole block is one line that is too long, and is
 	// found bad: nothing needs to be carried on.
 	if i := bytes.LastIndexByte(buf, '\n') + 1; i > 0 {
-		return buf[:i], buf[i:], false, nil
+		b.data = buf[:i]
+		return buf[i:], false
 	}
-	return buf, nil, false, nil
+	return nil, false
 }
 
 func (b *block) check() {
-	b.lines = make([]checkedLine, 0, len(b.data)/512)
-	leaf := sha256.New()
-	for rest := b.data; len(rest) > 0; {
-		line, whole := rest, false
-		if i := bytes.IndexByte(rest, '\n'); i >= 0 {
-			line, whole = rest[:i], true
+	b.lines = b.lines[:0]
+	for at := 0; at < len(b.data); {
+		line, whole := b.data[at:], false
+		if i := bytes.IndexByte(line, '\n'); i >= 0 {
+			line, whole = line[:i], true
 		}
 		c := checkedLine{size: int64(len(line))}
 		if whole {
 			c.size++
 		}
-		c.frame, c.harm = checkLine(line, whole)
-		if b.leaves && c.harm == "" { // tlog.RecordHash, with a hash that is used again
-			leaf.Reset()
-			leaf.Write([]byte{0})
-			leaf.Write(line)
-			leaf.Sum(c.leaf[:0])
+		c.frame, c.harm = b.scan.checkLine(line, whole)
+		if b.leaves && c.harm == "" {
+			// tlog.RecordHash is over a zero and the line. It takes the place of the newline
+			// before, which was read already.
+			b.buf[at] = 0
+			c.leaf = sha256.Sum256(b.buf[at : at+1+len(line)])
 		}
 		b.lines = append(b.lines, c)
-		rest = rest[c.size:]
+		at += int(c.size)
 	}
 }
 
-func checkLine(line []byte, whole bool) (frame, Harm) {
+// checkLine looks at a line by itself. Of one as the log writes it, each byte is looked at
+// once for its form and once for its hash; what that does not take goes the long way, which
+// says what is wrong.
+func (s *scanner) checkLine(line []byte, whole bool) (frame, Harm) {
 	f, ok := parseFrame(line)
 	switch {
 	case !whole && len(line) < MaxRecord:
 		return f, Torn
 	case len(line) >= MaxRecord:
 		return f, NotRecord
+	}
+	if ok && hashHolds(line, f) && s.record(line) {
+		return f, ""
 	}
 	valid, plain := checkJSON(line)
 	switch {
@@ -329,7 +359,7 @@ func (c *chain) add(l *checkedLine) bool {
 	}
 	c.v.Records++
 	c.v.Bytes += l.size
-	c.next, c.prev = l.seq+1, l.hash
+	c.next, c.prev = l.seq+1, append(c.prev[:0], l.hash...) // the block is filled again
 	return c.marks == nil || c.meet()
 }
 
