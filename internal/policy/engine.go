@@ -2,11 +2,9 @@ package policy
 
 import (
 	"crypto/sha256"
-	"embed"
 	"encoding/hex"
 	"fmt"
-	"io/fs"
-	"maps"
+	"io"
 	"path"
 	"slices"
 	"strings"
@@ -16,9 +14,6 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/shell"
 )
-
-//go:embed commands/*.yaml rules/*.yaml
-var builtin embed.FS
 
 // Config is what an Engine is made of.
 type Config struct {
@@ -37,7 +32,9 @@ type Config struct {
 // Engine decides. It does not change after New, so that any number of goroutines may ask
 // it, and a new policy is a new Engine.
 type Engine struct {
-	k           *knowledge
+	k *knowledge
+	// base has the rules if they are the built-in ones alone.
+	base        *builtin
 	rules       []*rule
 	index       *index
 	interactive interactiveLists
@@ -49,68 +46,74 @@ type Engine struct {
 // New compiles a policy. Whatever is wrong with it, also an example that is not as it
 // says, is an error with file, line and column.
 func New(c Config) (*Engine, error) {
-	e := &Engine{limits: c.Limits}
-	e.pool.New = func() any { return &candidates{} }
-	sum := sha256.New()
-	hash := func(kind string, s Source) {
-		// Lengths before contents, so that no two lists of sources are the same bytes.
-		fmt.Fprintf(sum, "%s %d %d\n%s%s", kind, len(s.Name), len(s.Data), s.Name, s.Data)
-	}
-	k, err := builtinKnowledge()
+	b, err := builtIn()
 	if err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(sum, "carrel policy v1\nbuiltin-rules %t\n", !c.NoBuiltin)
-	for _, s := range builtinSources("commands") {
-		hash("knowledge", s)
-	}
+	e := &Engine{limits: c.Limits, k: newKnowledge(b)}
+	e.pool.New = func() any { return &candidates{} }
+	sum := sha256.New()
+	fmt.Fprintf(sum, "carrel policy v2\nbuiltin-rules %t\nbuiltin-knowledge %s", !c.NoBuiltin, b.sections[packDigests].entry(0))
 	var files []*ruleFile
 	if !c.NoBuiltin {
-		for _, s := range builtinSources("rules") {
-			f, err := builtinRules(s)
-			if err != nil {
-				return nil, fmt.Errorf("built-in rules: %w", err)
-			}
-			files = append(files, f)
-			hash("rules", s)
-		}
-	}
-	if c.Rules != nil || len(c.Knowledge) > 0 {
-		k = k.clone()
+		fmt.Fprintf(sum, "builtin-rules %s", b.sections[packDigests].entry(1))
 	}
 	for _, s := range c.Knowledge {
 		r, t, err := readTree(s)
 		if err == nil {
-			err = k.add(r, t, true)
+			err = e.k.add(r, t)
 		}
 		if err != nil {
 			return nil, err
 		}
-		hash("knowledge", Source{Data: s.Data})
+		digestSource(sum, "knowledge", s.Data)
 	}
 	if c.Rules != nil {
 		f, own, r, err := loadRules(*c.Rules)
 		if err == nil && own != nil {
-			err = k.add(r, own, true)
+			err = e.k.add(r, own)
 		}
 		if err != nil {
 			return nil, err
 		}
 		files = append(files, f)
-		hash("rules", Source{Data: c.Rules.Data})
+		digestSource(sum, "rules", c.Rules.Data)
 	}
-	k.sortFamilies()
-	e.k = k
-	e.merge(files)
-	if len(e.rules) == 0 && c.NoBuiltin && c.Rules == nil {
+	e.k.sortFamilies()
+	e.digest = "sha256:" + hex.EncodeToString(sum.Sum(nil))
+	if !c.NoBuiltin && c.Rules == nil {
+		e.base, e.index = b, b.index()
+	} else {
+		if !c.NoBuiltin {
+			files = append([]*ruleFile{b.ruleFile()}, files...)
+		}
+		e.merge(files)
+		e.index = newIndex(e.rules)
+	}
+	if e.Rules() == 0 && c.NoBuiltin && c.Rules == nil {
 		return nil, fmt.Errorf("cannot make a policy without rules: give a file of them or leave the built-in ones in: %w", errdefs.ErrInvalidArgument)
 	}
-	e.index = newIndex(e.rules)
-	e.digest = "sha256:" + hex.EncodeToString(sum.Sum(nil))
 	if c.Rules == nil && len(c.Knowledge) == 0 {
 		return e, nil // a test asks the examples of what is built in
 	}
+	if e.base != nil {
+		files = []*ruleFile{b.ruleFile()}
+	}
 	return e, e.checkExamples(files)
+}
+
+// digestSource adds a source to a digest: its length before its content, so that no two
+// lists of sources are the same bytes.
+func digestSource(sum io.Writer, kind string, data []byte) {
+	fmt.Fprintf(sum, "%s %d\n%s", kind, len(data), data)
+}
+
+// rule returns the rule of a number.
+func (e *Engine) rule(i int32) *rule {
+	if e.base != nil {
+		return e.base.rule(int(i))
+	}
+	return e.rules[i]
 }
 
 // merge puts the rules of files together; a later one replaces that of the same id.
@@ -137,68 +140,6 @@ func (e *Engine) merge(files []*ruleFile) {
 	}
 }
 
-// builtinKnowledge compiles the embedded files once.
-var builtinKnowledge = sync.OnceValues(func() (*knowledge, error) {
-	k := newKnowledge()
-	for _, s := range builtinSources("commands") {
-		r, t, err := unpack(s.Name, 1)
-		if err != nil {
-			return nil, err
-		}
-		for i, key := range t.keys {
-			levels := maxLevels
-			if key.text == "programs" {
-				levels = 0 // what is known of each is left for when it is asked for
-			}
-			if !t.items[i].openTo(levels) {
-				return nil, errPacked(s.Name)
-			}
-		}
-		if err := k.add(r, t, false); err != nil {
-			return nil, fmt.Errorf("built-in command knowledge: %w", err)
-		}
-	}
-	k.sortFamilies()
-	return k, nil
-})
-
-func builtinRules(s Source) (*ruleFile, error) {
-	r, t, err := unpack(s.Name, maxLevels)
-	if err != nil {
-		return nil, err
-	}
-	f, _, err := readRules(r, t)
-	return f, err
-}
-
-func builtinSources(dir string) []Source {
-	names, err := fs.Glob(builtin, dir+"/*.yaml")
-	if err != nil {
-		return nil // the pattern is a constant
-	}
-	var out []Source
-	for _, n := range names {
-		b, err := builtin.ReadFile(n)
-		if err == nil {
-			out = append(out, Source{Name: path.Join("builtin", n), Data: b})
-		}
-	}
-	return out
-}
-
-func (k *knowledge) clone() *knowledge {
-	n := &knowledge{
-		programs: make(map[string]*program, len(k.programs)), variables: make(map[string]*variable, len(k.variables)),
-		families: slices.Clone(k.families), paths: newPathTable(),
-	}
-	maps.Copy(n.programs, k.programs)
-	maps.Copy(n.variables, k.variables)
-	for _, c := range k.paths.classes {
-		n.paths.add(c)
-	}
-	return n
-}
-
 func (k *knowledge) sortFamilies() {
 	slices.SortStableFunc(k.families, func(a, b family) int { return len(b.prefix) - len(a.prefix) })
 }
@@ -207,7 +148,12 @@ func (k *knowledge) sortFamilies() {
 func (e *Engine) Digest() string { return e.digest }
 
 // Rules returns how many rules there are.
-func (e *Engine) Rules() int { return len(e.rules) }
+func (e *Engine) Rules() int {
+	if e.base != nil {
+		return len(e.base.rules)
+	}
+	return len(e.rules)
+}
 
 // Decide judges a question. It always answers: what goes wrong on the way is a BLOCK.
 func (e *Engine) Decide(q Question) (d Decision) {
@@ -297,8 +243,8 @@ func (e *Engine) combine(q *Question, profile Profile, llm bool, whole string, s
 		out := Segment{Text: s.text, Program: s.program, Via: s.via}
 		var spoken Set
 		var segRules []*rule
-		for _, i := range e.index.find(&u, c, len(e.rules)) {
-			r := e.rules[i]
+		for _, i := range e.index.find(&u, c, e.Rules()) {
+			r := e.rule(i)
 			ok, err := r.match.matches(&u)
 			if err != nil {
 				return e.failed(q, fmt.Sprintf("the rule %s could not be evaluated: %v", r.id, err))
@@ -462,7 +408,7 @@ func pathCandidates(to []string, s *segment) []string {
 func (e *Engine) checkExamples(files []*ruleFile) error {
 	for _, f := range files {
 		for _, r := range f.rules {
-			if !slices.Contains(e.rules, r) && len(r.should)+len(r.not) > 0 {
+			if e.base == nil && !slices.Contains(e.rules, r) {
 				continue // it was replaced
 			}
 			for n, list := range [2][]example{r.should, r.not} {

@@ -20,8 +20,12 @@ type index struct {
 // crowded is how many rules one program may have before they are found by another word.
 const crowded = 24
 
+func emptyIndex() *index {
+	return &index{byProgram: map[string][]int32{}, byPair: map[[2]string][]int32{}, byWord: map[string][]int32{}, byGram: map[uint32][]int32{}}
+}
+
 func newIndex(rules []*rule) *index {
-	x := &index{byProgram: map[string][]int32{}, byPair: map[[2]string][]int32{}, byWord: map[string][]int32{}, byGram: map[uint32][]int32{}}
+	x := emptyIndex()
 	for i, r := range rules {
 		x.add(&r.match, int32(i))
 	}

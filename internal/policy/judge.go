@@ -407,13 +407,11 @@ func programName(text string) string { return text[strings.LastIndexByte(text, '
 // lookup finds what is known about a program, also by the beginning of its name or without
 // its version (python3.11).
 func (j *judge) lookup(name string) *spec {
-	if p := j.k.programs[name]; p != nil {
-		return p.spec()
+	if p := j.k.program(name); p != nil {
+		return p
 	}
-	for _, f := range j.k.families {
-		if strings.HasPrefix(name, f.prefix) {
-			return f.program.spec()
-		}
+	if f := j.k.family(name); f != nil {
+		return f
 	}
 	for _, prefix := range [...]string{"x86_64-linux-gnu-", "aarch64-linux-gnu-"} {
 		if rest, ok := strings.CutPrefix(name, prefix); ok {
@@ -423,9 +421,7 @@ func (j *judge) lookup(name string) *spec {
 	short := strings.TrimRight(name, "0123456789.")
 	short = strings.TrimSuffix(short, "-")
 	if short != name && short != "" {
-		if p := j.k.programs[short]; p != nil {
-			return p.spec()
-		}
+		return j.k.program(short)
 	}
 	return nil
 }
@@ -441,7 +437,7 @@ func (j *judge) assigns(s *segment, as []shell.Assign, bare bool) {
 }
 
 func (j *judge) assign(s *segment, name string, value shell.Word, local bool) {
-	v := j.k.variables[name]
+	v := j.k.variable(name)
 	if v == nil {
 		return
 	}

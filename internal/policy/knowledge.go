@@ -6,14 +6,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-
-	"github.com/containerd/errdefs"
 )
 
-// knowledge is what is known about programs, paths and variables.
+// knowledge is what is known about programs, paths and variables: what files say, and
+// behind it what is built in, if base is not nil.
 type knowledge struct {
-	programs  map[string]*program
+	base      *builtin
+	programs  map[string]*spec
 	paths     *pathTable
 	variables map[string]*variable
 	// families are programs known by the beginning of their name, as mkfs.ext4.
@@ -22,38 +21,50 @@ type knowledge struct {
 
 type family struct {
 	prefix  string
-	program *program
+	program *spec
 }
 
-// program is what is known about one, which is compiled when it is first asked for. Of
-// what users bring, it has been before the policy is used.
-type program struct {
-	name string
-	at   *tree
-	from *compiler
-	once sync.Once
-	done *spec
-	err  error
-}
-
-func (p *program) compile() error {
-	p.once.Do(func() {
-		if !p.at.openTo(maxLevels) {
-			p.err = fmt.Errorf("cannot read what is built in about %s: %w", p.name, errdefs.ErrInternal)
-			return
-		}
-		p.done, p.err = p.from.spec(p.at, p.name, nil)
-	})
-	return p.err
-}
-
-// spec panics where the built-in knowledge is broken, which a test excludes and which a
-// decision takes for BLOCK.
-func (p *program) spec() *spec {
-	if err := p.compile(); err != nil {
-		panic(err)
+// program returns what is known under a whole name, nil if nothing is.
+func (k *knowledge) program(name string) *spec {
+	if s := k.programs[name]; s != nil || k.base == nil {
+		return s
 	}
-	return p.done
+	return k.base.program(name)
+}
+
+// family returns what is known under the longest beginning of a name.
+func (k *knowledge) family(name string) *spec {
+	var found *spec
+	var prefix string
+	if k.base != nil {
+		found, prefix = k.base.family(name)
+	}
+	for _, f := range k.families {
+		if strings.HasPrefix(name, f.prefix) {
+			if len(f.prefix) >= len(prefix) {
+				found = f.program
+			}
+			break
+		}
+	}
+	return found
+}
+
+func (k *knowledge) variable(name string) *variable {
+	if v := k.variables[name]; v != nil || k.base == nil {
+		return v
+	}
+	return k.base.variable(name)
+}
+
+// pathCaps returns what it means to access a path, and the class that says so.
+func (k *knowledge) pathCaps(p string, glob bool, a access) (Set, string) {
+	m := newPathMatch(p, glob, a)
+	if k.base != nil {
+		k.base.look(&m)
+	}
+	k.paths.look(&m)
+	return m.found, m.name
 }
 
 // spec is what is known about a program or a subcommand of it. docs/policy/commands.md
@@ -124,37 +135,19 @@ type condition struct {
 // compiler reads knowledge from sources. Later sources replace programs of earlier ones.
 type compiler struct {
 	*reader
-	k   *knowledge
-	now bool
+	k *knowledge
 }
 
-// loadKnowledge reads programs, path classes and variables from sources.
-func loadKnowledge(sources []Source) (*knowledge, error) {
-	k := newKnowledge()
-	for _, s := range sources {
-		r, t, err := readTree(s)
-		if err != nil {
-			return nil, err
-		}
-		if err := k.add(r, t, true); err != nil {
-			return nil, err
-		}
-	}
-	k.sortFamilies()
-	return k, nil
+func newKnowledge(base *builtin) *knowledge {
+	return &knowledge{base: base, programs: map[string]*spec{}, paths: newPathTable(), variables: map[string]*variable{}}
 }
 
-func newKnowledge() *knowledge {
-	return &knowledge{programs: map[string]*program{}, paths: newPathTable(), variables: map[string]*variable{}}
-}
-
-// add adds what a source says. What it says of programs is checked now, or when one is
-// asked for.
-func (k *knowledge) add(r *reader, t *tree, now bool) error {
+// add adds what a source says.
+func (k *knowledge) add(r *reader, t *tree) error {
 	if t.kind == null {
 		return nil
 	}
-	c := &compiler{r, k, now}
+	c := &compiler{r, k}
 	return r.fields(t, "a file of command knowledge", nil,
 		field{"version", func(t *tree) error { _, err := r.integer(t, "version", 1, 1); return err }},
 		field{"programs", c.programs},
@@ -172,6 +165,9 @@ func (r *reader) integer(t *tree, what string, low, high int) (int, error) {
 	return 0, r.errorf(t, "%s must be a whole number from %d to %d", what, low, high)
 }
 
+// programNames are the names that a key of programs gives to one.
+func programNames(key *tree) []string { return strings.Fields(key.text) }
+
 func (c *compiler) programs(t *tree) error {
 	if t.kind == null {
 		return nil
@@ -181,15 +177,13 @@ func (c *compiler) programs(t *tree) error {
 	}
 	here := map[string]bool{}
 	for i, key := range t.keys {
-		names := strings.Fields(key.text)
+		names := programNames(key)
 		if len(names) == 0 {
 			return c.errorf(key, "a program needs a name")
 		}
-		s := &program{name: names[0], at: t.items[i], from: c}
-		if c.now {
-			if err := s.compile(); err != nil {
-				return err
-			}
+		s, err := c.spec(t.items[i], names[0], nil)
+		if err != nil {
+			return err
 		}
 		for _, n := range names {
 			if here[n] {

@@ -60,46 +60,50 @@ func (c *compiler) paths(t *tree) error {
 		return c.errorf(t, "paths must be a list, this is %s", t.kind)
 	}
 	for _, item := range t.items {
-		class := &pathClass{}
-		caps := func(to ...access) func(*tree) error {
-			return func(t *tree) error {
-				s, err := c.capabilities(t)
-				for _, a := range to {
-					class.caps[a] |= s
-				}
-				return err
-			}
-		}
-		patterns := func(to *[]pathPattern) func(*tree) error {
-			return func(t *tree) error {
-				texts, err := c.texts(t, "patterns")
-				for _, p := range texts {
-					split, ok := splitPattern(p)
-					if !ok {
-						return c.errorf(t, "%q is no pattern of a path: begin it with /, ~/ or **/", p)
-					}
-					*to = append(*to, split)
-				}
-				return err
-			}
-		}
-		err := c.fields(item, "a class of paths", []string{"name", "match"},
-			c.textField("name", &class.name),
-			field{"match", patterns(&class.match)},
-			field{"except", patterns(&class.except)},
-			field{"stat", caps(accessStat)},
-			field{"read", caps(accessRead, accessTree)},
-			field{"write", caps(accessWrite)},
-			field{"delete", caps(accessDelete)},
-			field{"mode", caps(accessMode)},
-			field{"change", caps(accessWrite, accessDelete, accessMode)},
-		)
+		class, err := c.pathClass(item)
 		if err != nil {
 			return err
 		}
 		c.k.paths.add(class)
 	}
 	return nil
+}
+
+func (c *compiler) pathClass(t *tree) (*pathClass, error) {
+	class := &pathClass{}
+	caps := func(to ...access) func(*tree) error {
+		return func(t *tree) error {
+			s, err := c.capabilities(t)
+			for _, a := range to {
+				class.caps[a] |= s
+			}
+			return err
+		}
+	}
+	patterns := func(to *[]pathPattern) func(*tree) error {
+		return func(t *tree) error {
+			texts, err := c.texts(t, "patterns")
+			for _, p := range texts {
+				split, ok := splitPattern(p)
+				if !ok {
+					return c.errorf(t, "%q is no pattern of a path: begin it with /, ~/ or **/", p)
+				}
+				*to = append(*to, split)
+			}
+			return err
+		}
+	}
+	return class, c.fields(t, "a class of paths", []string{"name", "match"},
+		c.textField("name", &class.name),
+		field{"match", patterns(&class.match)},
+		field{"except", patterns(&class.except)},
+		field{"stat", caps(accessStat)},
+		field{"read", caps(accessRead, accessTree)},
+		field{"write", caps(accessWrite)},
+		field{"delete", caps(accessDelete)},
+		field{"mode", caps(accessMode)},
+		field{"change", caps(accessWrite, accessDelete, accessMode)},
+	)
 }
 
 // splitPattern splits a pattern. One below a home matches wherever a directory may be a
@@ -123,69 +127,95 @@ func splitPattern(p string) (pathPattern, bool) {
 func (pt *pathTable) add(c *pathClass) {
 	pt.classes = append(pt.classes, c)
 	for _, p := range c.match {
-		key := ""
-		for _, part := range p {
-			if !strings.ContainsAny(part, `*?[\`) && (key == "" || len(part) > len(key)) {
-				key = part
-			}
-		}
-		if ext, ok := strings.CutPrefix(p[len(p)-1], "*."); ok && key == "" && len(p) == 2 && !strings.ContainsAny(ext, "*?[.") {
-			pt.byExt[ext] = append(pt.byExt[ext], placed{c, p})
-			continue
-		}
-		if key == "" {
+		switch part, ending := p.key(); {
+		case part != "":
+			pt.byPart[part] = append(pt.byPart[part], placed{c, p})
+		case ending != "":
+			pt.byExt[ending] = append(pt.byExt[ending], placed{c, p})
+		default:
 			pt.rest = append(pt.rest, placed{c, p})
-			continue
 		}
-		pt.byPart[key] = append(pt.byPart[key], placed{c, p})
 	}
 }
 
-// caps returns what it means to access a path, and the class that says so.
-func (pt *pathTable) caps(p string, glob bool, a access) (Set, string) {
-	var found Set
-	var name string
-	parts := strings.Split(strings.TrimPrefix(p, "/"), "/")
-	relative := !strings.HasPrefix(p, "/")
-	try := func(at placed) {
-		set := at.class.caps[a]
-		if set|found == found || relative && at.pattern[0] != "**" || !at.pattern.match(parts, glob) {
-			return
-		}
-		if !glob {
-			for _, e := range at.class.except {
-				if e.match(parts, false) {
-					return
-				}
-			}
-		}
-		found |= set
-		if name == "" {
-			name = at.class.name
+// key is the part, or else the ending, that each path has which the pattern matches.
+func (p pathPattern) key() (part, ending string) {
+	for _, s := range p {
+		if !strings.ContainsAny(s, `*?[\`) && (part == "" || len(s) > len(part)) {
+			part = s
 		}
 	}
-	if glob {
+	if ext, ok := strings.CutPrefix(p[len(p)-1], "*."); ok && part == "" && len(p) == 2 && !strings.ContainsAny(ext, "*?[.") {
+		ending = ext
+	}
+	return part, ending
+}
+
+// pathMatch is what is found about a path.
+type pathMatch struct {
+	parts          []string
+	glob, relative bool
+	access         access
+	found          Set
+	name           string // of the first class
+}
+
+func newPathMatch(p string, glob bool, a access) pathMatch {
+	return pathMatch{parts: strings.Split(strings.TrimPrefix(p, "/"), "/"), glob: glob, relative: !strings.HasPrefix(p, "/"), access: a}
+}
+
+// ending is what follows the last dot of the last part.
+func (m *pathMatch) ending() string {
+	base := m.parts[len(m.parts)-1]
+	return base[strings.LastIndexByte(base, '.')+1:]
+}
+
+func (m *pathMatch) try(c *pathClass, p pathPattern) {
+	set := c.caps[m.access]
+	if set|m.found == m.found || m.relative && p[0] != "**" || !p.match(m.parts, m.glob) {
+		return
+	}
+	if !m.glob {
+		for _, e := range c.except {
+			if e.match(m.parts, false) {
+				return
+			}
+		}
+	}
+	m.found |= set
+	if m.name == "" {
+		m.name = c.name
+	}
+}
+
+func (m *pathMatch) tryAll(c *pathClass) {
+	for _, p := range c.match {
+		m.try(c, p)
+	}
+}
+
+// look tries the patterns that have a part or an ending of the path.
+func (pt *pathTable) look(m *pathMatch) {
+	if m.glob {
 		for _, c := range pt.classes {
-			for _, pattern := range c.match {
-				try(placed{c, pattern})
-			}
+			m.tryAll(c)
 		}
-		return found, name
+		return
 	}
-	for _, part := range parts {
+	if len(pt.classes) == 0 {
+		return
+	}
+	for _, part := range m.parts {
 		for _, at := range pt.byPart[part] {
-			try(at)
+			m.try(at.class, at.pattern)
 		}
 	}
-	if base := parts[len(parts)-1]; strings.Contains(base, ".") {
-		for _, at := range pt.byExt[base[strings.LastIndexByte(base, '.')+1:]] {
-			try(at)
-		}
+	for _, at := range pt.byExt[m.ending()] {
+		m.try(at.class, at.pattern)
 	}
 	for _, at := range pt.rest {
-		try(at)
+		m.try(at.class, at.pattern)
 	}
-	return found, name
 }
 
 // match reports whether the parts of a path fit; with glob, whether some path that fits
@@ -419,19 +449,24 @@ type variable struct {
 	role role
 }
 
+func (c *compiler) variable(t *tree) (*variable, error) {
+	ops, caps, err := c.operands(t)
+	v := &variable{caps: caps}
+	if len(ops.list) > 0 {
+		v.role = ops.list[0].role
+		v.caps |= ops.list[0].caps
+	}
+	return v, err
+}
+
 func (c *compiler) variables(t *tree) error {
 	if t.kind != mapping {
 		return c.errorf(t, "variables must be a mapping of names, this is %s", t.kind)
 	}
 	for i, key := range t.keys {
-		ops, caps, err := c.operands(t.items[i])
+		v, err := c.variable(t.items[i])
 		if err != nil {
 			return err
-		}
-		v := &variable{caps: caps}
-		if len(ops.list) > 0 {
-			v.role = ops.list[0].role
-			v.caps |= ops.list[0].caps
 		}
 		for n := range strings.FieldsSeq(key.text) {
 			c.k.variables[n] = v

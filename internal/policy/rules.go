@@ -246,54 +246,58 @@ func (r *ruleReader) rules(t *tree) error {
 	}
 	ids := map[string]*tree{}
 	for _, item := range t.items {
-		u := &rule{at: tree{line: item.line, col: item.col}, source: r.name, order: len(r.file.rules)}
-		err := r.fields(item, "a rule", []string{"id", "level", "risk_score", "reason", "match"},
-			field{"id", func(t *tree) (err error) {
-				if u.id, err = r.str(t, "id"); err != nil {
-					return err
-				}
-				if !ruleID.MatchString(u.id) {
-					return r.errorf(t, "%q is no id: use letters, digits and . _ : / -, at most 200", u.id)
-				}
-				if at := ids[u.id]; at != nil {
-					return r.errorf(t, "the rule %q stands twice, first in line %d", u.id, at.line)
-				}
-				ids[u.id] = t
-				return nil
-			}},
-			r.textField("legacy_rule", &u.legacy),
-			field{"level", func(t *tree) error {
-				s, err := r.str(t, "level")
-				if err == nil && u.level.UnmarshalText([]byte(s)) != nil {
-					return r.errorf(t, "there is no level %q: it is one of SAFE, CONFIRM, BLOCK", s)
-				}
-				return err
-			}},
-			field{"risk_score", func(t *tree) (err error) { u.risk, err = r.integer(t, "risk_score", 0, 100); return err }},
-			r.textsField("capabilities", &u.capabilities),
-			r.textField("reason", &u.reason),
-			r.boolField("never_whitelist", &u.neverWhitelist),
-			field{"match", func(t *tree) error { return r.matcher(t, &u.match) }},
-			field{"examples", func(t *tree) error {
-				return r.fields(t, "examples", nil,
-					field{"match", func(t *tree) error { return r.examples(t, &u.should) }},
-					field{"not_match", func(t *tree) error { return r.examples(t, &u.not) }})
-			}},
-		)
+		if id := item.get("id"); id != nil && id.kind == scalar {
+			if at := ids[id.text]; at != nil {
+				return r.errorf(id, "the rule %q stands twice, first in line %d", id.text, at.line)
+			}
+			ids[id.text] = id
+		}
+		u, err := r.rule(item, len(r.file.rules))
 		if err != nil {
 			return err
-		}
-		for _, n := range u.capabilities {
-			if c, ok := CapabilityByName(n); ok {
-				u.known |= SetOf(c)
-			}
-		}
-		if u.legacy == "" {
-			u.legacy = strings.ToUpper(strings.NewReplacer(".", "_", "-", "_", "/", "_", ":", "_").Replace(u.id))
 		}
 		r.file.rules = append(r.file.rules, u)
 	}
 	return nil
+}
+
+func (r *ruleReader) rule(item *tree, order int) (*rule, error) {
+	u := &rule{at: tree{line: item.line, col: item.col}, source: r.name, order: order}
+	err := r.fields(item, "a rule", []string{"id", "level", "risk_score", "reason", "match"},
+		field{"id", func(t *tree) (err error) {
+			if u.id, err = r.str(t, "id"); err == nil && !ruleID.MatchString(u.id) {
+				return r.errorf(t, "%q is no id: use letters, digits and . _ : / -, at most 200", u.id)
+			}
+			return err
+		}},
+		r.textField("legacy_rule", &u.legacy),
+		field{"level", func(t *tree) error {
+			s, err := r.str(t, "level")
+			if err == nil && u.level.UnmarshalText([]byte(s)) != nil {
+				return r.errorf(t, "there is no level %q: it is one of SAFE, CONFIRM, BLOCK", s)
+			}
+			return err
+		}},
+		field{"risk_score", func(t *tree) (err error) { u.risk, err = r.integer(t, "risk_score", 0, 100); return err }},
+		r.textsField("capabilities", &u.capabilities),
+		r.textField("reason", &u.reason),
+		r.boolField("never_whitelist", &u.neverWhitelist),
+		field{"match", func(t *tree) error { return r.matcher(t, &u.match) }},
+		field{"examples", func(t *tree) error {
+			return r.fields(t, "examples", nil,
+				field{"match", func(t *tree) error { return r.examples(t, &u.should) }},
+				field{"not_match", func(t *tree) error { return r.examples(t, &u.not) }})
+		}},
+	)
+	for _, n := range u.capabilities {
+		if c, ok := CapabilityByName(n); ok {
+			u.known |= SetOf(c)
+		}
+	}
+	if u.legacy == "" {
+		u.legacy = strings.ToUpper(strings.NewReplacer(".", "_", "-", "_", "/", "_", ":", "_").Replace(u.id))
+	}
+	return u, err
 }
 
 // examples are texts, or mappings of command, profile and source.

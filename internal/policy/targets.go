@@ -67,7 +67,7 @@ var defaults = lazy(`\$\{[A-Za-z0-9_]+:?[-=+]([^{}]*)\}`)
 // values.
 func (j *judge) mayMean(s *segment, w shell.Word, p string, a access) {
 	try := func(text string) {
-		set, class := j.k.paths.caps(cleanAbsolute(text, j.q.Home), false, a)
+		set, class := j.k.pathCaps(cleanAbsolute(text, j.q.Home), false, a)
 		s.addSet(set&SetOf(SecretRead, CarrelTamper, Persistence, BlockDeviceMutate), w.Text+" ("+class+")")
 	}
 	if rest := strings.TrimLeft(p, "./"); strings.HasPrefix(p, "../") {
@@ -105,7 +105,7 @@ func (j *judge) pathEffect(s *segment, w shell.Word, a access) {
 	if len(s.paths) < 64 {
 		s.paths = append(s.paths, p)
 	}
-	if set, class := j.k.paths.caps(p, glob, a); set != 0 {
+	if set, class := j.k.pathCaps(p, glob, a); set != 0 {
 		s.addSet(set, w.Text+" ("+class+")")
 	}
 	j.mayMean(s, w, p, a)
@@ -114,7 +114,7 @@ func (j *judge) pathEffect(s *segment, w shell.Word, a access) {
 		for _, by := range [...]string{"", "/"} {
 			v := path.Clean(strings.ReplaceAll(p, unknownPart, by))
 			if v != "/" && v != "." && !strings.HasPrefix(p, unknownPart+"/") {
-				set, class := j.k.paths.caps(v, false, a)
+				set, class := j.k.pathCaps(v, false, a)
 				s.addSet(set&SetOf(SecretRead), w.Text+" ("+class+")")
 			}
 		}

@@ -28,8 +28,6 @@ type tree struct {
 	keys      []*tree // of a map, with values in items
 	quoted    bool
 	line, col int
-	// later is what is in a list or mapping that has not been opened; see unpacker.
-	later string
 }
 
 type kind uint8

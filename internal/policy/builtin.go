@@ -1,0 +1,225 @@
+package policy
+
+import (
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// builtin is the knowledge and the rules of the binary. Each program, class of paths,
+// variable and rule is read when it is first asked for; two that ask at once may both read
+// it, to the same end. What cannot be read panics, which a test excludes and a decision
+// takes for BLOCK.
+type builtin struct {
+	sections  [packSections]pack
+	readers   []*reader
+	programs  []atomic.Pointer[spec]
+	classes   []atomic.Pointer[pathClass]
+	variables []atomic.Pointer[variable]
+	rules     []atomic.Pointer[rule]
+}
+
+// builtIn opens what is built in, once.
+var builtIn = sync.OnceValues(func() (*builtin, error) { return openBuiltin(packed) })
+
+func openBuiltin(text string) (*builtin, error) {
+	b := &builtin{}
+	file := pack(text)
+	if file.size() != packSections {
+		return nil, errPacked("commands")
+	}
+	for i := range b.sections {
+		if b.sections[i] = pack(file.entry(i)); len(b.sections[i]) < 4 {
+			return nil, errPacked("commands")
+		}
+	}
+	if d := b.sections[packDigests]; d.size() != 2 || d.entry(0) == "" || d.entry(1) == "" {
+		return nil, errPacked("its sources")
+	}
+	names := b.sections[packSources]
+	for i := range names.size() {
+		b.readers = append(b.readers, &reader{name: names.entry(i)})
+	}
+	b.programs = make([]atomic.Pointer[spec], b.sections[packPrograms].size())
+	b.classes = make([]atomic.Pointer[pathClass], b.sections[packClasses].size())
+	b.variables = make([]atomic.Pointer[variable], b.sections[packVariables].size())
+	b.rules = make([]atomic.Pointer[rule], b.sections[packRules].size())
+	return b, nil
+}
+
+// open begins to read an entry, which says first of what source it is.
+func (b *builtin) open(section, i int) (unpacker, *compiler) {
+	u := unpacker{text: b.sections[section].entry(i)}
+	from := u.number()
+	if u.bad || from >= len(b.readers) {
+		panic(errPacked("an entry of commands"))
+	}
+	return u, &compiler{reader: b.readers[from]}
+}
+
+// once reads an entry if nobody has.
+func once[T any](slots []atomic.Pointer[T], i int, read func() (*T, error)) *T {
+	if i >= len(slots) {
+		panic(errPacked("an entry that is not there"))
+	}
+	if got := slots[i].Load(); got != nil {
+		return got
+	}
+	got, err := read()
+	if err != nil {
+		panic(err)
+	}
+	slots[i].Store(got)
+	return got
+}
+
+// program returns what is known about the program of a name, nil if nothing is.
+func (b *builtin) program(name string) *spec {
+	u, n := b.sections[packNames].find(name)
+	if n == 0 {
+		return nil
+	}
+	return b.spec(u.number())
+}
+
+// family returns what is known about programs whose name begins so, and the beginning.
+func (b *builtin) family(name string) (*spec, string) {
+	p := b.sections[packFamilies]
+	for i := range p.size() {
+		u := unpacker{text: p.entry(i)}
+		if prefix := u.take(u.number()); prefix != "" && len(prefix) <= len(name) && name[:len(prefix)] == prefix {
+			return b.spec(u.number()), prefix
+		}
+	}
+	return nil, ""
+}
+
+func (b *builtin) spec(i int) *spec {
+	return once(b.programs, i, func() (*spec, error) {
+		u, c := b.open(packPrograms, i)
+		key, at := u.node(), u.node()
+		names := programNames(key)
+		if u.bad || len(names) == 0 {
+			return nil, errPacked("a program")
+		}
+		return c.spec(at, names[0], nil)
+	})
+}
+
+func (b *builtin) variable(name string) *variable {
+	u, n := b.sections[packVarNames].find(name)
+	if n == 0 {
+		return nil
+	}
+	i := u.number()
+	return once(b.variables, i, func() (*variable, error) {
+		u, c := b.open(packVariables, i)
+		at := u.node()
+		if u.bad {
+			return nil, errPacked("a variable")
+		}
+		return c.variable(at)
+	})
+}
+
+func (b *builtin) class(i int) *pathClass {
+	return once(b.classes, i, func() (*pathClass, error) {
+		u, c := b.open(packClasses, i)
+		at := u.node()
+		if u.bad {
+			return nil, errPacked("a class of paths")
+		}
+		return c.pathClass(at)
+	})
+}
+
+// look tries the patterns of paths that have a part or an ending of the one looked for.
+func (b *builtin) look(m *pathMatch) {
+	if m.glob {
+		for i := range b.classes {
+			m.tryAll(b.class(i))
+		}
+		return
+	}
+	for _, part := range m.parts {
+		u, n := b.sections[packParts].find(part)
+		b.placed(m, &u, n)
+	}
+	if ext := m.ending(); ext != "" {
+		u, n := b.sections[packEndings].find(ext)
+		b.placed(m, &u, n)
+	}
+	u := unpacker{text: b.sections[packAnywhere].entry(0)}
+	b.placed(m, &u, u.number())
+}
+
+// placed tries pairs of a class and a pattern of it, which n numbers are.
+func (b *builtin) placed(m *pathMatch, u *unpacker, n int) {
+	for ; n > 1; n -= 2 {
+		c, i := b.class(u.number()), u.number()
+		if u.bad || i >= len(c.match) {
+			panic(errPacked("a pattern of paths"))
+		}
+		m.try(c, c.match[i])
+	}
+}
+
+func (b *builtin) rule(i int) *rule {
+	return once(b.rules, i, func() (*rule, error) {
+		u, c := b.open(packRules, i)
+		at := u.node()
+		if u.bad {
+			return nil, errPacked("a rule")
+		}
+		r := &ruleReader{reader: c.reader}
+		return r.rule(at, i)
+	})
+}
+
+// index is that of the built-in rules alone.
+func (b *builtin) index() *index {
+	x := emptyIndex()
+	b.postings(packByProgram, func(k string, l []int32) { x.byProgram[k] = l })
+	b.postings(packByPair, func(k string, l []int32) { x.byPair[pairOf(k)] = l })
+	b.postings(packByWord, func(k string, l []int32) { x.byWord[k] = l })
+	b.postings(packByGram, func(k string, l []int32) { x.byGram[gram(k)] = l })
+	b.postings(packByCap, func(k string, l []int32) { x.byCap[k[0]] = l })
+	u := unpacker{text: b.sections[packAlways].entry(0)}
+	x.always = u.numbers()
+	return x
+}
+
+func (b *builtin) postings(section int, put func(string, []int32)) {
+	p := b.sections[section]
+	for i := 1; i < p.size(); i++ {
+		u := unpacker{text: p.entry(i)}
+		key := u.take(u.number())
+		put(key, u.numbers())
+	}
+}
+
+func (u *unpacker) numbers() []int32 {
+	n := u.number()
+	if n > len(u.text) {
+		panic(errPacked("where rules are found"))
+	}
+	list := make([]int32, n)
+	for i := range list {
+		list[i] = int32(u.number())
+	}
+	return list
+}
+
+// ruleFile is all of the built-in rules.
+func (b *builtin) ruleFile() *ruleFile {
+	f := &ruleFile{}
+	for i := range b.rules {
+		f.rules = append(f.rules, b.rule(i))
+	}
+	return f
+}
+
+func pairOf(key string) [2]string {
+	program, word, _ := strings.Cut(key, "\x00")
+	return [2]string{program, word}
+}
