@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -182,22 +183,31 @@ func (g *Gate) WatchApprovals(ctx context.Context, p principal.Principal, emit f
 }
 
 func (g *Gate) emitPending(ctx context.Context, p principal.Principal, emit func(*approval.View) error) error {
-	var all []approval.View
-	f := approval.Filter{State: approval.Pending, Limit: 500}
+	// Only their names are held: what all of them show may be more than memory.
+	var names []id.Approval
+	f := approval.Filter{State: approval.Pending, Limit: 100}
 	for {
 		list, next, err := g.Approvals(ctx, p, f)
 		if err != nil {
 			return err
 		}
-		all = append(all, list...)
+		for i := range list {
+			names = append(names, list[i].ID)
+		}
 		if next == "" {
 			break
 		}
 		f.After = next
 	}
-	for i := len(all) - 1; i >= 0; i-- {
-		if err := emit(&all[i]); err != nil {
+	for _, name := range slices.Backward(names) {
+		a, err := g.cfg.Store.Approval(ctx, name)
+		if err != nil {
 			return err
+		}
+		if v := g.current(a); v.State == approval.Pending { // it may have been answered meanwhile
+			if err := emit(&v); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

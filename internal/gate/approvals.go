@@ -187,16 +187,17 @@ func (g *Gate) openQuestion(ctx context.Context, r *request, ask approval.Ask) (
 		return a, nil, err
 	}
 	rec.Type, rec.Approval = audit.Request, string(a.ID)
+	x, err := g.approvals.admit(&a) // before another who asks for the same sees it
+	if err != nil {
+		return a, nil, g.deny(ctx, *r, err)
+	}
 	if _, err := g.record.Append(ctx, rec); err != nil {
+		g.approvals.finish(a.ID)
 		return a, nil, fmt.Errorf("cannot record what a person is asked, so it was not asked: %w", err)
 	}
 	crashpoint.Here("daemon.approval.requested")
-	x := g.approvals.add(a.ID, a.Until, 1) // before another who asks for the same sees it
-	if err := g.cfg.Store.Ask(ctx, store.Approval{Approval: a, Owner: r.on.Owner, Shown: shown}, now); err != nil {
+	if err := g.cfg.Store.Ask(ctx, store.Approval{Approval: a, Owner: r.on.Owner, Shown: shown}); err != nil {
 		g.approvals.finish(a.ID)
-		if errdefs.IsResourceExhausted(err) {
-			return a, nil, g.deny(ctx, *r, err)
-		}
 		return a, nil, err
 	}
 	crashpoint.Here("daemon.approval.asked")
@@ -412,7 +413,7 @@ func (g *Gate) recoverApprovals(ctx context.Context) error {
 			return err
 		}
 		for _, a := range list {
-			g.approvals.add(a.ID, time.Now().Add(a.Until.Sub(f.Now)), 0)
+			g.approvals.add(&a.Approval, time.Now().Add(a.Until.Sub(f.Now)))
 		}
 		if next == "" {
 			return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/policy"
 )
 
@@ -20,4 +21,13 @@ func JudgeAgain(g *Gate, q *policy.Question) error {
 		_, err = f.ask(q)
 	}
 	return err
+}
+
+// Admitter admits questions that may wait, as of one gate.
+func Admitter() func(*approval.Approval) error {
+	a := newApprovals()
+	return func(q *approval.Approval) error {
+		_, err := a.admit(q)
+		return err
+	}
 }

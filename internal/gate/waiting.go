@@ -1,8 +1,11 @@
 package gate
 
 import (
+	"fmt"
 	"sync"
 	"time"
+
+	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/id"
@@ -15,9 +18,12 @@ type approvals struct {
 
 	mu   sync.Mutex
 	open map[id.Approval]*asking
+	// all, of and by count them: in all, of each owner and by each principal.
+	all    tally
+	of, by map[string]tally
 	// changed are the newest changes, for those who watch.
 	changed []id.Approval
-	count   int64
+	changes int64
 	more    chan struct{}
 
 	quit     chan struct{} // closed when nobody is to wait any more
@@ -27,13 +33,39 @@ type approvals struct {
 // asking is one of them. Its time is counted by a clock that nobody sets: until has a
 // monotonic reading.
 type asking struct {
-	until   time.Time
-	waiters int
-	done    chan struct{} // closed when it was answered or its time is over
+	until     time.Time
+	waiters   int
+	done      chan struct{} // closed when it was answered or its time is over
+	by, owner string
+	written   bool
+}
+
+// tally counts questions, and those of them that a model or a program wrote.
+type tally struct{ all, written int }
+
+func (t tally) plus(n int, written bool) tally {
+	t.all += n
+	if written {
+		t.written += n
+	}
+	return t
+}
+
+// How many questions may wait for an answer. Nobody's programs can keep another from asking,
+// and no programs can keep people from it: of each bound a tenth is for what people typed.
+const (
+	maxPending            = 10_000
+	maxPendingOfOwner     = 2_000 // one person's, with all their tokens
+	maxPendingByPrincipal = 1_000
+)
+
+// full reports whether one more is too many.
+func (t tally) full(bound int, written bool) bool {
+	return t.all >= bound || written && t.written >= bound-bound/10
 }
 
 func newApprovals() approvals {
-	return approvals{open: map[id.Approval]*asking{}, more: make(chan struct{}), quit: make(chan struct{})}
+	return approvals{open: map[id.Approval]*asking{}, of: map[string]tally{}, by: map[string]tally{}, more: make(chan struct{}), quit: make(chan struct{})}
 }
 
 // keepChanges is how many changes those who watch may be behind.
@@ -46,7 +78,7 @@ func (a *approvals) note(name id.Approval) {
 		a.changed = append(a.changed[:0], a.changed[keepChanges/2:]...)
 	}
 	a.changed = append(a.changed, name)
-	a.count++
+	a.changes++
 	close(a.more)
 	a.more = make(chan struct{})
 }
@@ -56,19 +88,53 @@ func (a *approvals) note(name id.Approval) {
 func (a *approvals) since(n int64) (list []id.Approval, at int64, lost bool, more <-chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	first := a.count - int64(len(a.changed))
+	first := a.changes - int64(len(a.changed))
 	lost = n < first
 	list = append(list, a.changed[max(n-first, 0):]...)
-	return list, a.count, lost, a.more
+	return list, a.changes, lost, a.more
 }
 
-// add opens a question until then, with or without one who waits for it.
-func (a *approvals) add(name id.Approval, until time.Time, waiters int) *asking {
+// admit opens a new question with one who waits for it. resource_exhausted: as many wait as
+// there may.
+func (a *approvals) admit(q *approval.Approval) (*asking, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	x := &asking{until: until, waiters: waiters, done: make(chan struct{})}
-	a.open[name] = x
+	by, of := a.by[q.Subject.By], a.of[q.Owner]
+	if by.full(maxPendingByPrincipal, q.Written) || of.full(maxPendingOfOwner, q.Written) || a.all.full(maxPending, q.Written) {
+		return nil, fmt.Errorf("cannot ask a person about it: %d questions wait for an answer, %d of them from %s and %d of %s in all, and there may be %d, %d and %d, a tenth of each kept for what people type; answer some (\"carrel approvals list\") or let their time pass: %w",
+			a.all.all, by.all, q.Subject.By, of.all, q.Owner, maxPending, maxPendingByPrincipal, maxPendingOfOwner, errdefs.ErrResourceExhausted)
+	}
+	return a.put(q, q.Until, 1), nil
+}
+
+// add opens a question that was asked before, until then, and nobody waits for it.
+func (a *approvals) add(q *approval.Approval, until time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.put(q, until, 0)
+}
+
+// put opens a question. a.mu is held.
+func (a *approvals) put(q *approval.Approval, until time.Time, waiters int) *asking {
+	x := &asking{until: until, waiters: waiters, done: make(chan struct{}), by: q.Subject.By, owner: q.Owner, written: q.Written}
+	a.open[q.ID] = x
+	a.count(x, 1)
 	return x
+}
+
+// count adds n to the tallies that a question is in. a.mu is held.
+func (a *approvals) count(x *asking, n int) {
+	a.all = a.all.plus(n, x.written)
+	for _, in := range []struct {
+		m    map[string]tally
+		name string
+	}{{a.by, x.by}, {a.of, x.owner}} {
+		if t := in.m[in.name].plus(n, x.written); t.all > 0 {
+			in.m[in.name] = t
+		} else {
+			delete(in.m, in.name)
+		}
+	}
 }
 
 // take makes the caller the one who waits for a question; nil if another does or it is over.
@@ -98,6 +164,7 @@ func (a *approvals) finish(name id.Approval) bool {
 		return false
 	}
 	delete(a.open, name)
+	a.count(x, -1)
 	close(x.done)
 	return true
 }

@@ -18,11 +18,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/id"
 )
 
-// Bounds of approvals.
 const (
-	// MaxPending is how many questions may wait for an answer, in all and of one principal.
-	MaxPending       = 10_000
-	MaxPendingPerAsk = 1_000
 	// keepApprovals is how long one is kept after its time.
 	keepApprovals = 90 * 24 * time.Hour
 	// maxPage bounds a page of a list.
@@ -51,9 +47,8 @@ func subjectDigest(s approval.Subject) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// Ask keeps a new question. resource_exhausted: as many as there may be wait for an answer,
-// in all or of who asks.
-func (s *Store) Ask(ctx context.Context, a Approval, now time.Time) error {
+// Ask keeps a new question.
+func (s *Store) Ask(ctx context.Context, a Approval) error {
 	fail := func(err error) error { return fmt.Errorf("cannot keep approval %s: %w", a.ID, err) }
 	subject, err := subjectDigest(a.Subject)
 	if err != nil {
@@ -63,25 +58,20 @@ func (s *Store) Ask(ctx context.Context, a Approval, now time.Time) error {
 	if err != nil {
 		return fail(err)
 	}
-	return s.inTx(ctx, func(tx *sql.Tx) error {
-		var all, own int
-		if err := tx.QueryRowContext(ctx, `SELECT count(*), count(*) FILTER (WHERE requester = ?) FROM approvals WHERE state = 'pending' AND until_ns > ?`,
-			a.Subject.By, now.UnixNano()).Scan(&all, &own); err != nil {
-			return fail(err)
-		}
-		if all >= MaxPending || own >= MaxPendingPerAsk {
-			return fmt.Errorf("cannot ask a person about it: %d questions wait for an answer, %d of them from %s, and there may be %d and %d; answer some (\"carrel approvals list\") or let their time pass: %w",
-				all, own, a.Subject.By, MaxPending, MaxPendingPerAsk, errdefs.ErrResourceExhausted)
-		}
-		if _, err := tx.ExecContext(ctx, `DELETE FROM approvals WHERE until_ns < ? AND NOT (state = 'spent' AND intent = 0)`, now.Add(-keepApprovals).UnixNano()); err != nil {
-			return fail(err)
-		}
-		if _, err := tx.ExecContext(ctx, `INSERT INTO approvals (id, state, requester, owner, workspace, subject, approval, shown, asked_ns, until_ns) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-			a.ID, a.State, a.Subject.By, a.Owner, a.Subject.Workspace, subject, string(text), string(a.Shown), a.AskedAt.UnixNano(), a.Until.UnixNano()); err != nil {
-			return fail(err)
-		}
-		return nil
-	})
+	if err := s.exec(ctx, `INSERT INTO approvals (id, state, requester, owner, workspace, subject, approval, shown, asked_ns, until_ns) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		a.ID, a.State, a.Subject.By, a.Owner, a.Subject.Workspace, subject, string(text), string(a.Shown), a.AskedAt.UnixNano(), a.Until.UnixNano()); err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// ForgetApprovals removes the approvals whose time was over so long ago that nobody asks for
+// them any more. It reads the whole table.
+func (s *Store) ForgetApprovals(ctx context.Context, now time.Time) error {
+	if err := s.exec(ctx, `DELETE FROM approvals WHERE until_ns < ? AND NOT (state = 'spent' AND intent = 0)`, now.Add(-keepApprovals).UnixNano()); err != nil {
+		return fmt.Errorf("cannot remove old approvals: %w", err)
+	}
+	return nil
 }
 
 const approvalColumns = `approval, owner, shown, intent`
