@@ -258,8 +258,9 @@ destroys.`
 				if err != nil {
 					return err
 				}
+				a.forgetTyped()
 				fmt.Fprint(a.Err, v.text(), "\nLet it pass? [y/N] ")
-				if line, err := a.readLine(); err != nil || !strings.EqualFold(strings.TrimSpace(line), "y") {
+				if line, err := a.readLine(c.Context()); err != nil || !strings.EqualFold(strings.TrimSpace(line), "y") {
 					return fmt.Errorf("cannot go on: you did not answer y; approval %s is as it was: %w", args[0], errdefs.ErrAborted)
 				}
 				req.Terminal = true

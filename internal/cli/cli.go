@@ -106,7 +106,7 @@ func Run(args []string, s Streams) int {
 	if err == nil {
 		return a.code
 	}
-	fmt.Fprintln(s.Err, "carrel:", fault.Text(err))
+	fmt.Fprintln(s.Err, "carrel:", message(fault.Text(err))) // it may quote what an attacker wrote
 	if u, ok := errors.AsType[*usageError](err); ok {
 		fmt.Fprintf(s.Err, "Run \"%s --help\" for how to use it.\n", u.path)
 	}

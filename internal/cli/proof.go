@@ -197,7 +197,7 @@ given, its signature is wanted. The exit code is 1 if something does not hold.`,
 				return perr
 			}
 			if err != nil {
-				_, err = fmt.Fprintln(a.Err, "carrel:", err)
+				_, err = fmt.Fprintln(a.Err, "carrel:", message(err.Error()))
 			}
 			return err
 		case err != nil:

@@ -119,7 +119,7 @@ func (a *app) run(c *cobra.Command, argv []string, x *runFlags) error {
 
 // askOwn asks the person who runs carrel here, as there is nobody else.
 func (a *app) askOwn(signals <-chan os.Signal) func(context.Context, approval.Question) (approval.Kind, string, error) {
-	return func(_ context.Context, q approval.Question) (approval.Kind, string, error) {
+	return func(ctx context.Context, q approval.Question) (approval.Kind, string, error) {
 		d := q.Decision
 		v := approvalView{
 			State: string(approval.Pending), Requester: "you", Kind: string(q.Kind), Argv: q.Argv, Cwd: q.Cwd, Env: q.Env, User: q.User, Source: string(q.Source), RiskScore: int32(d.RiskScore),
@@ -136,7 +136,7 @@ func (a *app) askOwn(signals <-chan os.Signal) func(context.Context, approval.Qu
 		}
 		got := make(chan reply, 1)
 		go func() {
-			kind, reason, err := a.prompt(&v, false)
+			kind, reason, err := a.prompt(ctx, &v, false)
 			got <- reply{kind, reason, err}
 		}()
 		select {

@@ -71,7 +71,7 @@ func (a *app) versionCommand() *cobra.Command {
 		if v.Daemon != nil {
 			table.add("daemon", v.Daemon.Version, v.Daemon.Go)
 		} else {
-			fmt.Fprintln(a.Err, "carrel:", v.Error)
+			fmt.Fprintln(a.Err, "carrel:", message(v.Error))
 		}
 		if err := table.print(a.Out); err != nil {
 			return err
