@@ -35,6 +35,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"
 	"github.com/carrel-dev/carrel/internal/shelf"
 	"github.com/carrel-dev/carrel/internal/store"
+	_ "github.com/carrel-dev/carrel/internal/store/sqlite" // it opens the database
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 

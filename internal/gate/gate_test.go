@@ -27,6 +27,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/policy"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/store"
+	_ "github.com/carrel-dev/carrel/internal/store/sqlite"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 

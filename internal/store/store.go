@@ -28,8 +28,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
-	"modernc.org/sqlite"
-	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/principal"
@@ -74,8 +72,26 @@ type Store struct {
 	tokens map[string]principal.Issued // by id
 }
 
+// Result codes of SQLite (https://www.sqlite.org/rescode.html).
+const (
+	codeFull       = 13
+	codePrimaryKey = 1555
+	codeUnique     = 2067
+)
+
+// code is the result code of an error of the driver's, 0 if it is none.
+func code(err error) int {
+	if e, ok := errors.AsType[interface {
+		error
+		Code() int
+	}](err); ok {
+		return e.Code()
+	}
+	return 0
+}
+
 // Open opens the database at path and brings its schema up to date; a missing
-// one is made, with mode 0600. A schema that is newer than this build is
+// one is made, with mode 0600. The program has to link package store/sqlite. A schema that is newer than this build is
 // failed_precondition.
 func Open(ctx context.Context, path string) (*Store, error) {
 	if !filepath.IsAbs(path) {
@@ -269,15 +285,15 @@ func (s *Store) exec(ctx context.Context, query string, args ...any) error {
 
 // full says of an error that it is for want of space.
 func full(err error) error {
-	if e, ok := errors.AsType[*sqlite.Error](err); ok && e.Code() == sqlite3.SQLITE_FULL {
+	if code(err) == codeFull {
 		return fmt.Errorf("%w: no space left on its file system; see with df -h and df -i what is full, free some and try again: %w", err, errdefs.ErrResourceExhausted)
 	}
 	return err
 }
 
 func conflict(err error) bool {
-	var e *sqlite.Error
-	return errors.As(err, &e) && (e.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY || e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE)
+	c := code(err)
+	return c == codePrimaryKey || c == codeUnique
 }
 
 // SetState moves a living workspace to a state other than destroyed. not_found:

@@ -18,6 +18,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/store"
+	_ "github.com/carrel-dev/carrel/internal/store/sqlite"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 

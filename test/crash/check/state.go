@@ -16,6 +16,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/store"
+	_ "github.com/carrel-dev/carrel/internal/store/sqlite" // it opens the database
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
