@@ -48,6 +48,9 @@ type Spec struct {
 	Name  id.Workspace        `json:"name"`
 	User  string              `json:"user"`
 	IDs   workspace.IDs       `json:"ids"`
+	// CallerGID is the caller's group on the host, which an executor that shares the caller's
+	// id maps with it.
+	CallerGID uint32 `json:"caller_gid,omitempty"`
 	// ExecutorGID and AgentGID are the groups on the host of an executor that is apart from
 	// its commands without root. They are not for the executor.
 	ExecutorGID uint32 `json:"-"`

@@ -39,7 +39,7 @@ type step struct {
 // steps run in this order, each for the reason given. Everything here happens in
 // namespaces that belong to this workspace alone.
 var steps = []step{
-	{"ids", "whoever started it without root maps them from outside, and until then it has none", (*stage).takeIDs},
+	{"ids", "without root it maps its own, or whoever started it maps others from outside; until then it has none", (*stage).takeIDs},
 	{"propagation", "no mount made below may reach the host", (*stage).propagation},
 	{"cgroup namespace", "from the groups it is born in, so that paths inside start there; before the move, which changes them", (*stage).cgroupNamespace},
 	{"cgroup move", "limits are switched on for the commands' group only once nothing is left above it", (*stage).cgroupMove},
@@ -130,8 +130,17 @@ func (s *stage) verdict() error {
 	return nil
 }
 
-// takeIDs takes the executor's ids once they are mapped.
+// takeIDs takes the executor's ids: the caller's own, which it may map itself
+// (user_namespaces(7)), or those that are mapped from outside.
 func (s *stage) takeIDs() error {
+	if s.spec.OneID() {
+		id := s.spec.IDs.Work
+		return errors.Join(
+			writeFile("/proc/self/setgroups", "deny"), // or the kernel lets nobody without root map a group
+			writeFile("/proc/self/uid_map", fmt.Sprintf("%d %d 1", id, id)),
+			writeFile("/proc/self/gid_map", fmt.Sprintf("%d %d 1", id, s.spec.CallerGID)),
+		)
+	}
 	if !s.spec.apart() {
 		return nil
 	}

@@ -27,6 +27,7 @@ func (c *Config) mode() sandbox.Mode {
 // layRootless places what an ordinary user can give.
 func (in *inheritance) layRootless(c *Config) {
 	fds := &c.Spec.FDs
+	c.Spec.CallerGID = uint32(os.Getegid())
 	fds.Listener, fds.SupProcs, fds.Cmd = -1, -1, -1
 	fds.Peers, fds.Projects, fds.V1Tasks, c.Spec.Projects = nil, nil, nil, nil
 	for _, p := range c.Peers {
@@ -65,30 +66,24 @@ func namespaceCaps() []uintptr {
 	return all
 }
 
-// cloneRootless starts the executor with the caller's own id in its namespaces, or with none
-// if ids are mapped later. It ends with this process.
+// cloneRootless starts the executor, whose ids are mapped when it runs. It ends with this
+// process.
 func cloneRootless(c *Config, in *inheritance) (pid, pidfd int, err error) {
 	parent().Do(func() { pid, pidfd, err = forkRootless(c, in) })
 	return pid, pidfd, err
 }
 
 func forkRootless(c *Config, in *inheritance) (pid, pidfd int, err error) {
-	id := int(c.Spec.IDs.Work)
-	uids := []syscall.SysProcIDMap{{ContainerID: id, HostID: os.Geteuid(), Size: 1}}
-	gids := []syscall.SysProcIDMap{{ContainerID: id, HostID: os.Getegid(), Size: 1}}
-	if c.Map != nil {
-		uids, gids = nil, nil
-	}
 	pidfd = -1
 	pid, err = syscall.ForkExec(fmt.Sprintf("/proc/self/fd/%d", number(c.Binary)), []string{"carrel-executor", string(c.Spec.Name)}, &syscall.ProcAttr{
 		Dir:   "/",
 		Env:   append(append([]string(nil), sandbox.Environ...), crashpoint.Lend()...),
 		Files: in.files,
 		Sys: &syscall.SysProcAttr{
+			// Nothing is mapped before the executor runs, so that this process need not be
+			// copied: package syscall does that for the user namespace, to write the maps.
 			Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC |
-				unix.CLONE_NEWUTS | unix.CLONE_NEWNET,
-			UidMappings: uids,
-			GidMappings: gids,
+				unix.CLONE_NEWUTS | unix.CLONE_NEWNET | unix.CLONE_VFORK | unix.CLONE_VM,
 			AmbientCaps: namespaceCaps(),
 			Setsid:      true,
 			Pdeathsig:   syscall.SIGKILL,
