@@ -145,6 +145,8 @@ type ground struct {
 // down from the top.
 func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *slog.Logger) (err error) {
 	began := time.Now()
+	hups, forget := hangups()
+	defer forget()
 	closing := func(what string, f func() error) {
 		if cerr := f(); cerr != nil {
 			err = errors.Join(err, fmt.Errorf("cannot close the %s: %w", what, cerr))
@@ -263,7 +265,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 		go func() { failed <- server.ServeTLS(far, "", "") }()
 		log.Info("serving over TLS", "address", far.address, "fingerprint", opts.Fingerprint)
 	}
-	defer onHangup(func() {
+	defer onHangup(hups, func() {
 		if _, _, _, err := g.ReloadPolicy(context.WithoutCancel(ctx), principal.Self()); err != nil {
 			log.Error("the policy was not reloaded", "error", err)
 		}

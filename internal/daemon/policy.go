@@ -47,10 +47,16 @@ func loadPolicy(cfg *config.Config) (*policy.Engine, error) {
 	return policy.New(conf)
 }
 
-// onHangup calls f for each SIGHUP, one after the other, until what it returns is called.
-func onHangup(f func()) (stop func()) {
-	hups := make(chan os.Signal, 1)
+// hangups catches SIGHUP from now on, so that one that comes while the daemon starts does not
+// end it but is answered when it serves.
+func hangups() (hups chan os.Signal, stop func()) {
+	hups = make(chan os.Signal, 1)
 	signal.Notify(hups, unix.SIGHUP)
+	return hups, func() { signal.Stop(hups) }
+}
+
+// onHangup calls f for each SIGHUP, one after the other, until what it returns is called.
+func onHangup(hups chan os.Signal, f func()) (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
