@@ -136,12 +136,13 @@ func New(a Ask, now time.Time, wait time.Duration) (Approval, error) {
 	return Approval{Ask: a, State: Pending}, nil
 }
 
-// At is the state at a time.
+// At is the state at a time. One before it was asked or answered is that of a clock that was
+// set back: how much time has passed is not known then, and it is taken for over.
 func (a Approval) At(now time.Time) State {
 	switch {
-	case a.State == Pending && !now.Before(a.Until):
+	case a.State == Pending && (!now.Before(a.Until) || now.Before(a.AskedAt)):
 		return Expired
-	case a.State == Approved && now.Sub(a.Answer.At) >= SpendWithin:
+	case a.State == Approved && (now.Sub(a.Answer.At) >= SpendWithin || now.Before(a.Answer.At)):
 		return Expired
 	default:
 		return a.State

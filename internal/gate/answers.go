@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -30,7 +29,7 @@ func (g *Gate) Approvals(ctx context.Context, p principal.Principal, f approval.
 	if err := g.Permit(ctx, p, action.Action{Kind: action.InspectApproval}); err != nil {
 		return nil, "", err
 	}
-	sf := store.ApprovalFilter{State: f.State, Requester: f.Requester, After: f.After, Limit: f.Limit, Now: time.Now()}
+	sf := store.ApprovalFilter{State: f.State, Requester: f.Requester, After: f.After, Limit: f.Limit, Now: g.approvals.now()}
 	if f.Workspace != "" {
 		w, err := g.reach(ctx, p, f.Workspace, action.Action{Kind: action.InspectApproval})
 		if err != nil {
@@ -47,8 +46,11 @@ func (g *Gate) Approvals(ctx context.Context, p principal.Principal, f approval.
 	}
 	list = make([]approval.View, 0, len(kept))
 	for _, a := range kept {
-		if sees(p, &a) { // a scope hides some: then a page is shorter
-			list = append(list, g.current(a))
+		if !sees(p, &a) { // a scope hides some: then a page is shorter
+			continue
+		}
+		if v := g.current(a); f.State == "" || v.State == f.State { // as after a clock was set back
+			list = append(list, v)
 		}
 	}
 	return list, next, nil
@@ -57,7 +59,7 @@ func (g *Gate) Approvals(ctx context.Context, p principal.Principal, f approval.
 // current is an approval with its state as of now.
 func (g *Gate) current(a store.Approval) approval.View {
 	v := shownOf(a)
-	v.State = a.At(g.approvals.now(a.Approval))
+	v.State = a.At(g.approvals.now())
 	return v
 }
 
@@ -102,14 +104,8 @@ func (g *Gate) Answer(ctx context.Context, p principal.Principal, name id.Approv
 	if err != nil {
 		return approval.View{}, err
 	}
-	now := g.approvals.now(a.Approval)
-	reply := func(a approval.Approval) (approval.Approval, error) {
-		a, err := a.Reply(p, terminal, kind, reason, now)
-		if err == nil {
-			a.Answer.At = time.Now()
-		}
-		return a, err
-	}
+	now := g.approvals.now()
+	reply := func(a approval.Approval) (approval.Approval, error) { return a.Reply(p, terminal, kind, reason, now) }
 	replied, err := reply(a.Approval)
 	if errdefs.IsPermissionDenied(err) {
 		return approval.View{}, g.deny(ctx, answering(p, a, action.Answer), err)

@@ -149,7 +149,7 @@ func (g *Gate) openQuestion(ctx context.Context, r *request, ask approval.Ask) (
 		return approval.Approval{}, nil, err
 	}
 	for _, a := range open {
-		switch a.At(g.approvals.now(a.Approval)) {
+		switch a.At(g.approvals.now()) {
 		case approval.Approved:
 			return a.Approval, nil, nil
 		case approval.Pending:
@@ -169,12 +169,11 @@ func (g *Gate) openQuestion(ctx context.Context, r *request, ask approval.Ask) (
 			return approval.Approval{}, nil, nil
 		}
 	}
-	now := time.Now()
 	wait := g.cfg.ApprovalWait
 	if r.wait > 0 {
 		wait = r.wait
 	}
-	a, err := approval.New(ask, now, wait)
+	a, err := approval.New(ask, g.approvals.now(), wait)
 	if err != nil {
 		return a, nil, err
 	}
@@ -221,7 +220,7 @@ func (g *Gate) awaitAnswer(ctx context.Context, r *request, a approval.Approval,
 	if r.wait < 0 {
 		return fmt.Errorf("cannot %s yet: %s: %w", verbOf(&r.action), left, errdefs.ErrFailedPrecondition)
 	}
-	wait := time.Until(x.until)
+	wait := x.until.Sub(g.approvals.now())
 	if r.wait > 0 {
 		wait = min(wait, r.wait)
 	}
@@ -231,7 +230,7 @@ func (g *Gate) awaitAnswer(ctx context.Context, r *request, a approval.Approval,
 	case <-x.done:
 		return nil
 	case <-t.C:
-		if time.Until(x.until) > 0 { // it waited for less than the question does
+		if g.approvals.now().Before(x.until) { // it waited for less than the question does
 			return g.deny(ctx, *r, fmt.Errorf("cannot %s: nobody has answered in the time that it was to wait; %s: %w", verbOf(&r.action), left, errdefs.ErrPermissionDenied))
 		}
 		g.expire(a.ID)
@@ -260,7 +259,7 @@ func (g *Gate) spend(ctx context.Context, r *request, name id.Approval, woken bo
 		return err
 	}
 	a, err := g.cfg.Store.ChangeApproval(ctx, name, func(a approval.Approval) (approval.Approval, error) {
-		now := time.Now()
+		now := g.approvals.now()
 		if woken && a.Answer != nil {
 			now = a.Answer.At // it has waited for nothing else
 		}
@@ -386,11 +385,12 @@ func (g *Gate) expire(name id.Approval) {
 }
 
 // tendApprovals ends the questions that nobody waits for, once their time is over.
-func (g *Gate) tendApprovals(now time.Time) {
+func (g *Gate) tendApprovals() {
+	now := g.approvals.now()
 	var over []id.Approval
 	g.approvals.mu.Lock()
 	for name, x := range g.approvals.open {
-		if x.waiters == 0 && now.After(x.until) {
+		if x.waiters == 0 && !now.Before(x.until) {
 			over = append(over, name)
 		}
 	}
@@ -406,14 +406,16 @@ func (g *Gate) recoverApprovals(ctx context.Context) error {
 	if err := g.settleLeft(ctx); err != nil {
 		return fmt.Errorf("cannot tell which approvals were used: %w", err)
 	}
-	f := store.ApprovalFilter{State: approval.Pending, Now: time.Now(), Limit: 500}
+	f := store.ApprovalFilter{State: approval.Pending, Now: g.approvals.now(), Limit: 500}
 	for {
 		list, next, err := g.cfg.Store.Approvals(ctx, f)
 		if err != nil {
 			return err
 		}
 		for _, a := range list {
-			g.approvals.add(&a.Approval, time.Now().Add(a.Until.Sub(f.Now)))
+			if a.At(f.Now) == approval.Pending {
+				g.approvals.add(&a.Approval)
+			}
 		}
 		if next == "" {
 			return nil

@@ -62,6 +62,9 @@ type house struct {
 	ended  []string
 	policy func() (*policy.Engine, error)
 	wait   time.Duration
+	// clock, if set, is the host's at a start, and elapsed how much time has passed since.
+	clock   time.Time
+	elapsed time.Duration
 	// observe is told of each passage.
 	observe func(*gate.Passage)
 }
@@ -100,6 +103,10 @@ func (h *house) start() {
 		TokensRevoked: func(ids []string) { h.ended = append(h.ended, ids...) },
 		Log:           slog.New(slog.NewTextHandler(&syncWriter{w: h.logs}, nil)), Version: "test", Policy: h.policy, ApprovalWait: h.wait, Observe: h.observe,
 	})
+	if !h.clock.IsZero() {
+		h.elapsed = 0
+		h.SetClock(h.clock, func() time.Duration { return h.elapsed })
+	}
 	if err := h.Recover(ctx); err != nil {
 		h.t.Fatal(err)
 	}

@@ -72,7 +72,7 @@ func (g *Gate) forgetAllOld(ctx context.Context, now time.Time) {
 }
 
 func (g *Gate) tendAll(ctx context.Context, now time.Time) {
-	g.tendApprovals(now)
+	g.tendApprovals()
 	for _, w := range g.cfg.Store.Due(func(w *store.Workspace) bool { return w.State == workspace.StateRestoring }) {
 		g.mu.Lock()
 		filled := g.ops[slot{key: w.Key}] != nil // by one that holds the key

@@ -92,6 +92,21 @@ func (g *Gate) lifecycle(event string) audit.Record {
 	return audit.Record{Type: audit.Lifecycle, Principal: principal.Self().String(), Status: audit.StatusOK, Data: data}
 }
 
+// lastKnown finds when the last run was last seen to work, for the clock of approvals.
+func (g *Gate) lastKnown(ctx context.Context) error {
+	const few = 64 // the newest may be of this start already
+	return g.cfg.Audit.Read(ctx, 0, few, false, func(lines [][]byte) error {
+		for _, line := range lines {
+			r, err := audit.Decode(line)
+			if err != nil {
+				return err
+			}
+			g.approvals.notBefore(r.Time)
+		}
+		return nil
+	})
+}
+
 // Recover puts right what the last run left, before anything is served: it closes
 // the intents that have no outcome, finishes what was being made or ended,
 // and takes up the executors that live. Nothing is run again.
@@ -102,6 +117,9 @@ func (g *Gate) Recover(ctx context.Context) error {
 	}
 	open, err := g.cfg.Audit.Unfinished()
 	if err != nil {
+		return err
+	}
+	if err := g.lastKnown(ctx); err != nil {
 		return err
 	}
 	// From here on the log may be longer than the last stop left it.

@@ -12,7 +12,14 @@ import (
 )
 
 // approvals are the questions that can still be answered.
+//
+// Their times are by a clock of their own, which nobody sets: see now.
 type approvals struct {
+	// start is the host's time at the start, or what was known to have come before if that
+	// is later; elapsed is how long ago that was.
+	start   time.Time
+	elapsed func() time.Duration
+
 	// answering is held from the look at a question to its change.
 	answering sync.Mutex
 
@@ -30,8 +37,7 @@ type approvals struct {
 	quitOnce sync.Once
 }
 
-// asking is one of them. Its time is counted by a clock that nobody sets: until has a
-// monotonic reading.
+// asking is one of them.
 type asking struct {
 	until     time.Time
 	waiters   int
@@ -65,7 +71,8 @@ func (t tally) full(bound int, written bool) bool {
 }
 
 func newApprovals() approvals {
-	return approvals{open: map[id.Approval]*asking{}, of: map[string]tally{}, by: map[string]tally{}, more: make(chan struct{}), quit: make(chan struct{})}
+	began := time.Now()
+	return approvals{start: began.Round(0), elapsed: func() time.Duration { return time.Since(began) }, open: map[id.Approval]*asking{}, of: map[string]tally{}, by: map[string]tally{}, more: make(chan struct{}), quit: make(chan struct{})}
 }
 
 // keepChanges is how many changes those who watch may be behind.
@@ -104,19 +111,19 @@ func (a *approvals) admit(q *approval.Approval) (*asking, error) {
 		return nil, fmt.Errorf("cannot ask a person about it: %d questions wait for an answer, %d of them from %s and %d of %s in all, and there may be %d, %d and %d, a tenth of each kept for what people type; answer some (\"carrel approvals list\") or let their time pass: %w",
 			a.all.all, by.all, q.Subject.By, of.all, q.Owner, maxPending, maxPendingByPrincipal, maxPendingOfOwner, errdefs.ErrResourceExhausted)
 	}
-	return a.put(q, q.Until, 1), nil
+	return a.put(q, 1), nil
 }
 
-// add opens a question that was asked before, until then, and nobody waits for it.
-func (a *approvals) add(q *approval.Approval, until time.Time) {
+// add opens a question that was asked before, and nobody waits for it.
+func (a *approvals) add(q *approval.Approval) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.put(q, until, 0)
+	a.put(q, 0)
 }
 
 // put opens a question. a.mu is held.
-func (a *approvals) put(q *approval.Approval, until time.Time, waiters int) *asking {
-	x := &asking{until: until, waiters: waiters, done: make(chan struct{}), by: q.Subject.By, owner: q.Owner, written: q.Written}
+func (a *approvals) put(q *approval.Approval, waiters int) *asking {
+	x := &asking{until: q.Until, waiters: waiters, done: make(chan struct{}), by: q.Subject.By, owner: q.Owner, written: q.Written}
 	a.open[q.ID] = x
 	a.count(x, 1)
 	return x
@@ -169,15 +176,17 @@ func (a *approvals) finish(name id.Approval) bool {
 	return true
 }
 
-// now is the time as the deadline of a question has it, whatever was done to the host's
-// clock since.
-func (a *approvals) now(q approval.Approval) time.Time {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if x := a.open[q.ID]; x != nil {
-		return q.Until.Add(-time.Until(x.until))
+// now is the time by which questions are asked, answered and over. Setting the host's clock
+// while the daemon runs changes nothing about it, so that no question ends early and no answer
+// lives longer.
+func (a *approvals) now() time.Time { return a.start.Add(a.elapsed()) }
+
+// notBefore has the clock begin at the latest time that is known, if the host's was set back
+// while no daemon ran. One that is later than any question can be open was a wrong one.
+func (a *approvals) notBefore(known time.Time) {
+	if known.After(a.start) && known.Sub(a.start) <= approval.MaxWait {
+		a.start = known.Round(0)
 	}
-	return time.Now()
 }
 
 // StopAsking ends the waiting for answers: who waits is told to ask again. The questions
