@@ -57,7 +57,7 @@ test-vm: ## run the tests that depend on the kernel in emulated guests: pure cgr
 	@scripts/prerequisites build
 	go run ./test/vm
 
-fuzz: ## run each fuzz target for FUZZTIME (5s)
+fuzz: ## run each fuzz target for FUZZTIME (5s), or for a number of inputs (200x)
 	@scripts/prerequisites build
 	@scripts/fuzz $(FUZZTIME)
 
