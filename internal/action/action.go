@@ -123,6 +123,9 @@ type Action struct {
 	Source string `json:"source,omitempty"`
 	// Approval is the question that an answer is about, or the permission that is revoked.
 	Approval id.Approval `json:"approval,omitempty"`
+	// Secrets are values of its variables that nobody is to be shown, wherever they stand.
+	// They are no part of the canonical form, whose EnvDigest has them.
+	Secrets []string `json:"-"`
 }
 
 // Canonical returns the action's canonical bytes: JSON with the fields in the

@@ -37,6 +37,9 @@ func TestEveryFieldCounts(t *testing.T) {
 	seen := map[string]string{action.Digest(plain): "nothing"}
 	typ := reflect.TypeFor[action.Action]()
 	for i := range typ.NumField() {
+		if typ.Field(i).Tag.Get("json") == "-" {
+			continue // no part of it
+		}
 		a := base
 		f := reflect.ValueOf(&a).Elem().Field(i)
 		switch f.Kind() {

@@ -60,7 +60,7 @@ func (g *Gate) Approvals(ctx context.Context, p principal.Principal, f approval.
 func (g *Gate) current(a store.Approval) approval.View {
 	v := shownOf(a)
 	v.State = a.At(g.approvals.now())
-	return v
+	return g.shownTo(v)
 }
 
 // Approval returns one approval that p may see.
@@ -104,6 +104,7 @@ func (g *Gate) Answer(ctx context.Context, p principal.Principal, name id.Approv
 	if err != nil {
 		return approval.View{}, err
 	}
+	reason = g.cfg.Redact.Text(reason)
 	now := g.approvals.now()
 	reply := func(a approval.Approval) (approval.Approval, error) { return a.Reply(p, terminal, kind, reason, now) }
 	replied, err := reply(a.Approval)
@@ -128,7 +129,7 @@ func (g *Gate) Answer(ctx context.Context, p principal.Principal, name id.Approv
 		status = "failed"
 	}
 	g.changed(a.Approval, q.Question, "approval.answered", status)
-	return shownOf(a), nil
+	return g.shownTo(shownOf(a)), nil
 }
 
 // WatchApprovals calls emit with the pending questions that p may see, the oldest first, then

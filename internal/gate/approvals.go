@@ -73,7 +73,7 @@ func (g *Gate) subjectOf(r *request) (approval.Subject, error) {
 	if a.Kind != action.Exec {
 		return s, nil
 	}
-	s.Argv = g.cfg.Redact.Argv(a.Argv)
+	s.Argv = g.clean(r).Argv(a.Argv)
 	a.TimeoutMS = 0
 	if canonical, err = a.Canonical(); err != nil {
 		return s, err
@@ -83,31 +83,23 @@ func (g *Gate) subjectOf(r *request) (approval.Subject, error) {
 }
 
 func (g *Gate) questionOf(r *request) approval.Question {
+	clean := g.clean(r)
 	q := approval.Question{
-		Trace: r.trace, Kind: r.action.Kind, Key: r.on.Key, Owner: r.on.Owner, User: string(r.on.Name), Argv: g.cfg.Redact.Argv(r.action.Argv), Cwd: r.action.Cwd,
-		Env: r.action.Env, Source: sourceOf(r), Decision: r.judged.Decision,
+		Trace: r.trace, Kind: r.action.Kind, Key: r.on.Key, Owner: r.on.Owner, User: string(r.on.Name), Argv: clean.Argv(r.action.Argv), Cwd: clean.Text(r.action.Cwd),
+		Env: clean.Texts(r.action.Env), Source: sourceOf(r), Decision: r.judged.Decision,
 	}
 	if r.on.Boundary != "" {
 		q.Isolation = isolationOf(r)
 	}
-	// Copies: the decision is the cache's.
-	q.Decision.Reasons = g.shown(q.Decision.Reasons)
+	// Copies where something changes: the decision is the cache's.
+	q.Decision.Reasons = clean.Texts(q.Decision.Reasons)
 	segments := q.Decision.Segments
 	q.Decision.Segments = make([]policy.Segment, 0, min(len(segments), maxSegments))
 	for _, s := range segments[:min(len(segments), maxSegments)] {
-		s.Text, s.Reasons = g.cfg.Redact.Text(s.Text), g.shown(s.Reasons)
+		s.Text, s.Reasons = clean.Text(s.Text), clean.Texts(s.Reasons)
 		q.Decision.Segments = append(q.Decision.Segments, s)
 	}
 	return q
-}
-
-// shown are texts without secrets.
-func (g *Gate) shown(list []string) []string {
-	out := make([]string, len(list))
-	for i, s := range list {
-		out[i] = g.cfg.Redact.Text(s)
-	}
-	return out
 }
 
 // confirm has a person answer for a request. When it returns without an error, r.pass is what
@@ -181,7 +173,7 @@ func (g *Gate) openQuestion(ctx context.Context, r *request, ask approval.Ask) (
 	if err != nil {
 		return a, nil, fmt.Errorf("cannot write down what a person is asked: %w", err)
 	}
-	rec, err := intentOf(r)
+	rec, err := g.intentOf(r)
 	if err != nil {
 		return a, nil, err
 	}
@@ -190,7 +182,7 @@ func (g *Gate) openQuestion(ctx context.Context, r *request, ask approval.Ask) (
 	if err != nil {
 		return a, nil, g.deny(ctx, *r, err)
 	}
-	if _, err := g.record.Append(ctx, rec); err != nil {
+	if _, err := g.recordOf(r).Append(ctx, rec); err != nil {
 		g.approvals.finish(a.ID)
 		return a, nil, fmt.Errorf("cannot record what a person is asked, so it was not asked: %w", err)
 	}
@@ -298,17 +290,17 @@ func (g *Gate) askHere(ctx context.Context, r *request, ask approval.Ask) error 
 	if err != nil {
 		return err
 	}
-	rec, err := intentOf(r)
+	rec, err := g.intentOf(r)
 	if err != nil {
 		return err
 	}
 	rec.Type, rec.Approval = audit.Request, string(a.ID)
-	if _, err := g.record.Append(ctx, rec); err != nil {
+	if _, err := g.recordOf(r).Append(ctx, rec); err != nil {
 		return fmt.Errorf("cannot record what you are asked, so it was not done: %w", err)
 	}
 	if g.cfg.Ask == nil {
 		return g.deny(ctx, *r, fmt.Errorf("cannot %s: a person has to approve it (%s), and there is no terminal to ask at; run it on one: %w",
-			verbOf(&r.action), firstReason(r.judged), errdefs.ErrPermissionDenied))
+			verbOf(&r.action), g.clean(r).Text(firstReason(r.judged)), errdefs.ErrPermissionDenied))
 	}
 	kind, reason, err := g.cfg.Ask(ctx, g.questionOf(r))
 	if err != nil {

@@ -82,6 +82,7 @@ func (g *Gate) exec(ctx context.Context, p principal.Principal, ref string, e *e
 		return "", err
 	}
 	setEnv(&a, e.Env)
+	a.Secrets = g.secretsOf(e.Env)
 	w, err := g.reach(ctx, p, ref, a)
 	if err != nil {
 		return "", err

@@ -79,7 +79,7 @@ func (g *Gate) tell(r *request, seq int64, err error) {
 		ev.Key, ev.State = w.Key, w.State
 	}
 	if err != nil {
-		ev.Status, ev.Error = "failed", clip(g.cfg.Redact.Text(err.Error()))
+		ev.Status, ev.Error = "failed", clip(g.clean(r).Text(err.Error()))
 	}
 	g.events.add(ev)
 }
@@ -109,6 +109,8 @@ func (g *Gate) Watch(ctx context.Context, p principal.Principal, refs []string, 
 			if !p.MayReach(ev.Owner, string(ev.Key), string(ev.Workspace)) || len(only) > 0 && !only[ev.Workspace] {
 				continue
 			}
+			// Whom it belongs to was decided by the key itself.
+			ev.Key, ev.Note = id.Key(g.cfg.Redact.Text(string(ev.Key))), g.cfg.Redact.Text(ev.Note)
 			if err := emit(ev, lost); err != nil {
 				return err
 			}

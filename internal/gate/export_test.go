@@ -4,8 +4,10 @@ import (
 	"context"
 	"time"
 
+	"github.com/carrel-dev/carrel/internal/action"
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/redact"
 )
 
 // TendAll is one round of Tend.
@@ -36,3 +38,6 @@ func Admitter() func(*approval.Approval) error {
 		return err
 	}
 }
+
+// Without is what a record has of an action, and whether anything was taken out of it.
+func Without(a action.Action, r *redact.Redactor) (action.Action, bool) { return without(&a, r) }

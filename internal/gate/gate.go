@@ -102,7 +102,7 @@ type recorder interface {
 // Gate carries actions out. Its methods may be called from any goroutine.
 type Gate struct {
 	cfg    Config
-	record recorder
+	record redacting
 
 	mu sync.Mutex
 	// ops are the lifecycle operations under way, one a workspace.
@@ -150,11 +150,8 @@ func New(cfg Config) *Gate {
 	if cfg.Shared != nil {
 		record = cfg.Shared
 	}
-	if cfg.Redact != nil {
-		record = redacting{record, cfg.Redact}
-	}
 	return &Gate{
-		cfg: cfg, record: record, ops: make(map[slot]*op), seen: make(map[id.Workspace]runtime.Workspace),
+		cfg: cfg, record: redacting{recorder: record, r: cfg.Redact}, ops: make(map[slot]*op), seen: make(map[id.Workspace]runtime.Workspace),
 		used: make(map[id.Workspace]time.Time), began: time.Now(),
 		starting: make(map[id.Workspace]store.Workspace), proved: make(map[id.Workspace]bool),
 		approvals: newApprovals(),
@@ -175,6 +172,8 @@ type request struct {
 	// wait is how long a person may take to answer; 0 is as configured, negative is not to
 	// wait.
 	wait time.Duration
+	// redact takes secrets out of what is told of it; see clean.
+	redact *redact.Redactor
 	// judged is what the policy said of it, once it was asked, and pass what let it through
 	// where a person had to.
 	judged *judgement
@@ -199,11 +198,11 @@ func (g *Gate) do(ctx context.Context, r request, effect func(context.Context) (
 	if err := g.clear(ctx, &r); err != nil {
 		return err
 	}
-	rec, err := intentOf(&r)
+	rec, err := g.intentOf(&r)
 	if err != nil {
 		return err
 	}
-	seq, err := g.record.Append(ctx, rec)
+	seq, err := g.recordOf(&r).Append(ctx, rec)
 	if err != nil {
 		return fmt.Errorf("cannot record what is about to be done, so it was not done: %w", err)
 	}
@@ -276,7 +275,7 @@ func (g *Gate) outcome(r *request, seq int64, data any, err error) {
 		g.touch(r.on.Name)
 		g.tell(r, seq, err)
 	}
-	if aerr := g.record.AppendAsync(outcomeOf(r, seq, data, err)); aerr != nil {
+	if aerr := g.recordOf(r).AppendAsync(outcomeOf(r, seq, data, err)); aerr != nil {
 		// The intent stays open, and the next start closes it as interrupted.
 		g.cfg.Log.Error("cannot record an outcome", "intent", seq, "workspace", r.on.Name, "error", aerr)
 	}
@@ -295,7 +294,7 @@ func (g *Gate) deny(ctx context.Context, r request, why error) error {
 	if !record {
 		return why
 	}
-	rec, err := intentOf(&r)
+	rec, err := g.intentOf(&r)
 	if err == nil && untold > 0 {
 		rec.Data, err = json.Marshal(struct {
 			Untold int64 `json:"refusals_not_recorded"`
@@ -304,7 +303,7 @@ func (g *Gate) deny(ctx context.Context, r request, why error) error {
 	if err == nil {
 		rec.Type, rec.Status, rec.Isolation = audit.Denial, audit.StatusDenied, ""
 		rec.Error, rec.ErrorKind = clip(why.Error()), kindOf(why)
-		_, err = g.record.Append(ctx, rec)
+		_, err = g.recordOf(&r).Append(ctx, rec)
 	}
 	if err != nil {
 		g.cfg.Log.Error("cannot record a denial", "principal", r.by, "action", r.action.Kind, "error", err)

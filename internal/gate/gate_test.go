@@ -26,6 +26,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/policy"
 	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/redact"
 	"github.com/carrel-dev/carrel/internal/store"
 	_ "github.com/carrel-dev/carrel/internal/store/sqlite"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -67,6 +68,7 @@ type house struct {
 	elapsed time.Duration
 	// observe is told of each passage.
 	observe func(*gate.Passage)
+	redact  *redact.Redactor
 }
 
 func newHouse(t testing.TB) *house {
@@ -101,7 +103,7 @@ func (h *house) start() {
 			"filled": {Prefix: "filled", Skeleton: func(context.Context) (io.Reader, error) { return nil, errSkeleton }},
 		},
 		TokensRevoked: func(ids []string) { h.ended = append(h.ended, ids...) },
-		Log:           slog.New(slog.NewTextHandler(&syncWriter{w: h.logs}, nil)), Version: "test", Policy: h.policy, ApprovalWait: h.wait, Observe: h.observe,
+		Log:           slog.New(slog.NewTextHandler(&syncWriter{w: h.logs}, nil)), Version: "test", Policy: h.policy, ApprovalWait: h.wait, Observe: h.observe, Redact: h.redact,
 	})
 	if !h.clock.IsZero() {
 		h.elapsed = 0

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"errors"
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/action"
@@ -18,7 +19,7 @@ type Passage struct {
 	// Level is the policy's; empty if it was not asked.
 	Level string
 	// Denied: it was refused. Err is why it was, or why the effect failed. It may name what
-	// a user wrote, and is not masked.
+	// a user wrote; of secrets only those are masked that came with the request.
 	Denied bool
 	Err    error
 
@@ -67,6 +68,9 @@ func (g *Gate) passed(r *request, err error) {
 	}
 	p.handed = true
 	p.Ended, p.Err = time.Now(), err
+	if clean := g.clean(r); err != nil && clean != g.cfg.Redact {
+		p.Err = errors.New(clean.Text(err.Error()))
+	}
 	if r.judged != nil {
 		p.Level = r.judged.Level.String()
 	}

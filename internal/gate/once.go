@@ -64,6 +64,7 @@ func (g *Gate) Once(ctx context.Context, p principal.Principal, s Single) (*Runn
 		Source: string(origin(p, policy.Origin(e.Asked.Source))), Purge: !s.Keep, Allow: s.Allow, Accept: slices.Sorted(slices.Values(s.Accept)),
 	}
 	setEnv(&a, e.Env)
+	a.Secrets = g.secretsOf(e.Env)
 	var err error
 	if len(s.Mounts) > 0 {
 		if a.Mounts, err = json.Marshal(s.Mounts); err != nil {

@@ -34,7 +34,7 @@ type cut struct {
 }
 
 // intentOf is the record of a request before it is carried out.
-func intentOf(r *request) (audit.Record, error) {
+func (g *Gate) intentOf(r *request) (audit.Record, error) {
 	canonical, err := r.action.Canonical()
 	if err != nil {
 		return audit.Record{}, err
@@ -53,18 +53,26 @@ func intentOf(r *request) (audit.Record, error) {
 	if r.on.Boundary != "" {
 		rec.Isolation = isolationOf(r)
 	}
-	if bytesOf(r.action.Argv) > maxArgv || len(canonical) > maxAction {
-		rec.Action, rec.Data, err = shorten(r.action)
+	// Before anything is encoded or cut off: half a secret would not be found.
+	clean, changed := without(&r.action, g.clean(r))
+	if changed {
+		if rec.Action, err = clean.Canonical(); err != nil {
+			return audit.Record{}, err
+		}
+	}
+	if bytesOf(clean.Argv) > maxArgv || len(rec.Action) > maxAction {
+		rec.Action, rec.Data, err = shorten(clean, r.action.Argv)
 	}
 	return rec, err
 }
 
 // shorten returns the canonical form of a with as many of the first arguments
-// and names as fit, and what was left out. The digest stays that of the whole.
-func shorten(a action.Action) (canonical, data json.RawMessage, err error) {
-	c := cut{Argc: len(a.Argv), ArgvBytes: bytesOf(a.Argv)}
+// and names as fit, and what was left out of argv, which has the secrets that a is without.
+// The digest stays that of the whole.
+func shorten(a action.Action, argv []string) (canonical, data json.RawMessage, err error) {
+	c := cut{Argc: len(argv), ArgvBytes: bytesOf(argv)}
 	h := sha256.New()
-	for _, s := range a.Argv {
+	for _, s := range argv {
 		h.Write([]byte(s))
 		h.Write([]byte{0})
 	}
@@ -78,7 +86,7 @@ func shorten(a action.Action) (canonical, data json.RawMessage, err error) {
 		if canonical, err = a.Canonical(); err != nil {
 			return nil, nil, err
 		}
-		if len(canonical) <= maxAction {
+		if len(canonical) <= maxAction || limit == 0 {
 			break
 		}
 	}

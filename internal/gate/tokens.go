@@ -178,7 +178,7 @@ func (g *Gate) Login(ctx context.Context, from string, by principal.Principal, r
 		Untold  int64    `json:"refusals_not_recorded,omitempty"`
 	}{From: from, Token: ref, Refused: refused}
 	r := request{by: by, trace: id.NewTrace(), action: action.Action{Kind: action.Login}}
-	rec, err := intentOf(&r)
+	rec, err := g.intentOf(&r)
 	if err != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ func (g *Gate) Login(ctx context.Context, from string, by principal.Principal, r
 	if rec.Data, err = json.Marshal(data); err != nil {
 		return fmt.Errorf("cannot record a login: %w", err)
 	}
-	if _, err = g.record.Append(ctx, rec); err != nil {
+	if _, err = g.recordOf(&r).Append(ctx, rec); err != nil {
 		g.cfg.Log.Error("cannot record a login", "from", from, "principal", by, "error", err)
 		return fmt.Errorf("cannot record the login, so it was refused: %w", err)
 	}

@@ -21,48 +21,32 @@ import (
 	"sync/atomic"
 )
 
-// leastKnown is the length below which a value cannot be looked for: it would be found
-// everywhere.
-const leastKnown = 6
-
 // Redactor replaces secrets. Its methods may be called from any goroutine. A nil one changes
 // nothing.
 type Redactor struct {
 	key []byte
+	// known is what everybody's texts are searched for, and own what those are for which this
+	// one was made.
+	known *known
+	own   *index
+}
 
+// known are the values that a Redactor was told, by who told it.
+type known struct {
 	mu    sync.Mutex
-	known atomic.Pointer[[]string] // the longest first
+	from  map[string][]string // all forms
+	index atomic.Pointer[index]
 }
 
 // New returns a Redactor whose digests are made with key.
-func New(key []byte) *Redactor { return &Redactor{key: slices.Clone(key)} }
-
-// Know adds a value to be replaced wherever it stands. It reports false of one that is too
-// short to be looked for.
-func (r *Redactor) Know(value string) bool {
-	if len(value) < leastKnown {
-		return false
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var list []string
-	if p := r.known.Load(); p != nil {
-		list = slices.Clone(*p)
-	}
-	if !slices.Contains(list, value) {
-		list = append(list, value)
-		slices.SortStableFunc(list, func(a, b string) int { return len(b) - len(a) })
-		r.known.Store(&list)
-	}
-	return true
-}
+func New(key []byte) *Redactor { return &Redactor{key: slices.Clone(key), known: &known{}} }
 
 // mask is what stands in the place of a secret. It consists of what needs no escape in JSON
 // or a shell's double quotes.
 func (r *Redactor) mask(kind, secret string) string {
 	m := hmac.New(sha256.New, r.key)
 	m.Write([]byte(secret))
-	return masked + kind + ":" + hex.EncodeToString(m.Sum(nil)[:4]) + "]"
+	return masked + kind + ":" + hex.EncodeToString(m.Sum(nil)[:maskDigits/2]) + "]"
 }
 
 // masked begins what stands in the place of a secret.
@@ -79,15 +63,10 @@ func (r *Redactor) Text(s string) string {
 	if r == nil {
 		return s
 	}
-	return r.replace(s, scan(s, r.values()))
+	return r.replace(s, r.scan(s))
 }
 
-func (r *Redactor) values() []string {
-	if p := r.known.Load(); p != nil {
-		return *p
-	}
-	return nil
-}
+func (r *Redactor) scan(s string) []span { return scan(s, r.known.index.Load(), r.own) }
 
 func (r *Redactor) replace(s string, found []span) string {
 	if len(found) == 0 {
@@ -105,6 +84,22 @@ func (r *Redactor) replace(s string, found []span) string {
 	}
 	b.WriteString(s[at:])
 	return b.String()
+}
+
+// Texts replaces the secrets in each of list, which is returned as it is if there are none.
+func (r *Redactor) Texts(list []string) []string {
+	out := list
+	for i, s := range list {
+		text := r.Text(s)
+		if text == s {
+			continue
+		}
+		if &out[0] == &list[0] {
+			out = slices.Clone(list)
+		}
+		out[i] = text
+	}
+	return out
 }
 
 // Argv replaces the secrets in a command line, those too whose place only the flag before
@@ -134,7 +129,7 @@ func (r *Redactor) Argv(argv []string) []string {
 // arg replaces the secrets in one word.
 func (r *Redactor) arg(program string, argv []string, i int) string {
 	a := argv[i]
-	whole := func(from int) string { return a[:from] + r.mask("argument", a[from:]) }
+	whole := func(from int) string { return r.Text(a[:from]) + r.mask("argument", a[from:]) }
 	if i > 0 {
 		before := argv[i-1]
 		if name, ok := flagName(before); ok && a != "" && !strings.HasPrefix(a, "-") && secretName(name, a) {
@@ -179,7 +174,8 @@ func (r *Redactor) JSON(raw []byte) []byte {
 	if r == nil || len(raw) == 0 {
 		return raw
 	}
-	if !bytes.Contains(raw, []byte(`"argv"`)) && len(scan(string(raw), r.values())) == 0 {
+	// What is escaped has its edges elsewhere: a line's end is an "n" here.
+	if bytes.IndexByte(raw, '\\') < 0 && !bytes.Contains(raw, []byte(`"argv"`)) && len(r.scan(string(raw))) == 0 {
 		return raw
 	}
 	var v any

@@ -5,48 +5,89 @@ import (
 	"strings"
 )
 
-// scan finds the secrets in s, in order, in one pass.
-func scan(s string, known []string) (found []span) {
+// scan finds the secrets in s, in order, in one pass. known and own are the values that are
+// looked for.
+func scan(s string, known, own *index) (found []span) {
+	told := known != nil || own != nil
 	for i := 0; i < len(s); {
-		end, kind := 0, ""
+		from, end, kind := i, 0, ""
 		c := s[i]
-		if c == '[' && strings.HasPrefix(s[i:], masked) { // done already
-			if n := strings.IndexByte(s[i:], ']'); n > 0 {
-				i += n + 1
-				continue
-			}
-		}
-		for _, k := range known {
-			if k[0] == c && strings.HasPrefix(s[i:], k) {
-				end, kind = i+len(k), "secret"
-				break
-			}
-		}
-		if end == 0 && (i == 0 || !dashed.has(s[i-1])) {
-			end, kind = shaped(s, i)
-		}
-		if end > 0 {
-			found = append(found, span{i, end, kind})
-			i = end
+		if notable[c] == 0 && !told {
+			i++
 			continue
 		}
-		switch c {
-		case '=', ':':
-			if from, to, kind := assigned(s, i); to > from {
-				found = append(found, span{from, to, kind})
-				i = to
-				continue
-			}
-		case ' ':
-			if from, to := afterFlag(s, i); to > from {
-				found = append(found, span{from, to, "argument"})
-				i = to
+		if c == '[' {
+			if n := maskAt(s[i:]); n > 0 { // done already
+				i += n
 				continue
 			}
 		}
-		i++
+		if told {
+			if end = toldAt(s, i, known, own); end > 0 {
+				kind = "secret"
+			}
+		}
+		if end == 0 && notable[c]&beginsShape != 0 && (i == 0 || !dashed.has(s[i-1])) {
+			end, kind = shaped(s, i)
+		}
+		if end == 0 {
+			switch c {
+			case '=', ':':
+				from, end, kind = assigned(s, i)
+			case ' ':
+				from, end = afterFlag(s, i)
+				kind = "argument"
+			}
+		}
+		if end <= from {
+			i++
+			continue
+		}
+		if told {
+			from, end = reach(s, i, from, end, known, own)
+		}
+		found = append(found, span{from, end, kind})
+		i = end
 	}
 	return found
+}
+
+// toldAt reports where the longest value ends that was told and begins at i; 0 is none.
+func toldAt(s string, i int, known, own *index) int {
+	if n := max(known.at(s[i:]), own.at(s[i:])); n > 0 {
+		return i + n
+	}
+	return 0
+}
+
+// reach is a secret that was found behind i, and with it those that were told and begin in
+// between or in it: nothing of them may stay.
+func reach(s string, i, from, end int, known, own *index) (int, int) {
+	for j := i + 1; j < end; j++ {
+		if e := toldAt(s, j, known, own); e > 0 {
+			from, end = min(from, j), max(end, e)
+		}
+	}
+	return from, end
+}
+
+// maskAt is how long the mask is that s begins with; 0 is none. Not everything that looks like
+// one is: what stands in its place would hide a secret.
+func maskAt(s string) int {
+	rest, ok := strings.CutPrefix(s, masked)
+	if !ok {
+		return 0
+	}
+	kind, rest, ok := strings.Cut(rest, ":")
+	if !ok || len(kind) > maxKind || !kinds[kind] || len(rest) <= maskDigits || rest[maskDigits] != ']' {
+		return 0
+	}
+	for _, c := range []byte(rest[:maskDigits]) {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return 0
+		}
+	}
+	return len(masked) + len(kind) + 1 + maskDigits + 1
 }
 
 // shaped reports where a secret with a shape ends that begins at i; 0 is none.
@@ -115,7 +156,7 @@ func assigned(s string, i int) (from, to int, kind string) {
 				from += len(scheme)
 			}
 		}
-		if to = wordEnd(s, from, 0); to-from >= 4 && !strings.HasPrefix(s[from:], masked) {
+		if to = wordEnd(s, from, 0); to-from >= 4 && maskAt(s[from:]) == 0 {
 			return from, to, "authorization"
 		}
 		return 0, 0, ""
@@ -146,7 +187,7 @@ func userinfo(s string, i int) (from, to int, kind string) {
 		return 0, 0, ""
 	}
 	colon := strings.IndexByte(s[i:i+at], ':')
-	if colon < 0 || colon+1 == at || strings.HasPrefix(s[i+colon+1:], masked) {
+	if colon < 0 || colon+1 == at || maskAt(s[i+colon+1:]) > 0 {
 		return 0, 0, ""
 	}
 	return i + colon + 1, i + at, "url-password"
@@ -155,7 +196,10 @@ func userinfo(s string, i int) (from, to int, kind string) {
 // afterFlag finds the word behind the blank at i, if the one before it is a long option whose
 // name says that it takes a secret.
 func afterFlag(s string, i int) (from, to int) {
-	begin := strings.LastIndexAny(s[:i], " \t\n\"'") + 1
+	begin := i
+	for begin > 0 && notable[s[begin-1]]&partsWords == 0 {
+		begin--
+	}
 	word := s[begin:i]
 	if !strings.HasPrefix(word, "--") {
 		return 0, 0
@@ -192,7 +236,7 @@ func wordEnd(s string, i int, quote byte) int {
 func secretName(name, value string) bool {
 	plain := plainName(name)
 	// A reference is not the value: $TOKEN, ${{ secrets.X }}, a substitution.
-	if plain == "" || strings.HasPrefix(value, "$") || strings.HasPrefix(value, "`") || strings.HasPrefix(value, masked) {
+	if plain == "" || strings.HasPrefix(value, "$") || strings.HasPrefix(value, "`") || maskAt(value) > 0 {
 		return false
 	}
 	if hasEnd(plain, certain) {

@@ -85,6 +85,45 @@ var byFirst = func() (t [256][]shape) {
 	return t
 }()
 
+// What a byte may be the begin of.
+const (
+	beginsShape = 1 << iota // of a shape, or of a private key
+	partsWords              // stands between words
+	marks                   // of a mask, or it stands before a secret
+)
+
+// notable are the bytes at which there is something to look for.
+var notable = func() (t [256]uint8) {
+	for c, list := range byFirst {
+		if len(list) > 0 {
+			t[c] |= beginsShape
+		}
+	}
+	t['-'] |= beginsShape
+	for _, c := range " \t\n\"'" {
+		t[c] |= partsWords
+	}
+	for _, c := range "[=: " {
+		t[c] |= marks
+	}
+	return t
+}()
+
+// kinds are what masks say that they stand for.
+var kinds = func() map[string]bool {
+	m := map[string]bool{"secret": true, "argument": true, "value": true, "private-key": true, "authorization": true, "url-password": true}
+	for _, s := range shapes {
+		m[s.kind] = true
+	}
+	return m
+}()
+
+// maxKind is the length of the longest of them, and maskDigits that of the digest.
+const (
+	maxKind    = 16
+	maskDigits = 8
+)
+
 // The ends of names, in lower case without "-" and "_", whose values are secret. Those of
 // certain are so whatever the value looks like; of the others a value stays that is a path, a number,
 // or a plain word.
