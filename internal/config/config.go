@@ -87,6 +87,8 @@ type Config struct {
 	// secret that signs what is.
 	WebhookURL        string
 	WebhookSecretFile string
+	// RedactFiles are files of secrets that are taken out of all that is recorded and shown.
+	RedactFiles []string
 	// AuditAnchor is a file that each countersigned checkpoint is appended to, "" for none;
 	// AuditAnchorRequired: nothing goes on that it did not take.
 	AuditAnchor         string

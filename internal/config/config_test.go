@@ -228,6 +228,18 @@ func TestReadTrusted(t *testing.T) {
 	}
 }
 
+func TestRedactFiles(t *testing.T) {
+	c, err := config.Load(config.Sources{File: write(t, "redact:\n  files: /etc/carrel/a, /etc/carrel/b\n")})
+	if err != nil || !slices.Equal(c.RedactFiles, []string{"/etc/carrel/a", "/etc/carrel/b"}) {
+		t.Errorf("%q %v", c.RedactFiles, err)
+	}
+	for _, bad := range []string{"a", "/etc/a,", ",", "/etc/a,../b", strings.Repeat("/a,", 16) + "/a"} {
+		if _, err := config.Load(config.Sources{File: write(t, empty), Flags: map[string]string{"redact-files": bad}}); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
 // The table holds together: names, flags and variables are unique, every
 // default passes its own check, and what is shown can be read back.
 func TestTable(t *testing.T) {

@@ -35,7 +35,7 @@ func readFile(path, optional string) (map[string]value, error) {
 	case err != nil:
 		return nil, fmt.Errorf("cannot open the configuration: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	b, err := readTrusted(f, "configuration", maxFile)
+	b, err := readTrusted(f, "configuration", maxFile, false)
 	if err != nil {
 		return nil, err
 	}
@@ -47,6 +47,16 @@ func readFile(path, optional string) (map[string]value, error) {
 // longer than most there is a byte too many. A file that others may change is a
 // failed_precondition.
 func ReadTrusted(path, what string, most int64) ([]byte, error) {
+	return readChecked(path, what, most, false)
+}
+
+// ReadSecret is ReadTrusted for a file that has something secret: every user's right to read
+// it is a permission_denied.
+func ReadSecret(path, what string, most int64) ([]byte, error) {
+	return readChecked(path, what, most, true)
+}
+
+func readChecked(path, what string, most int64, secret bool) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe would wait for a writer
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the %s: %w: %w", what, err, errdefs.ErrInvalidArgument)
@@ -65,11 +75,11 @@ func ReadTrusted(path, what string, most int64) ([]byte, error) {
 			return nil, errors.Join(err, f.Close())
 		}
 	}
-	return readTrusted(f, what, most)
+	return readTrusted(f, what, most, secret)
 }
 
 // readTrusted reads and closes f.
-func readTrusted(f *os.File, what string, most int64) ([]byte, error) {
+func readTrusted(f *os.File, what string, most int64, secret bool) ([]byte, error) {
 	defer f.Close()
 	// Asked of the open file, so that it is the one that is read.
 	fi, err := f.Stat()
@@ -81,6 +91,10 @@ func readTrusted(f *os.File, what string, most int64) ([]byte, error) {
 	}
 	if err := owned(f.Name(), what, fi); err != nil {
 		return nil, err
+	}
+	if secret && fi.Mode().Perm()&0o007 != 0 {
+		return nil, fmt.Errorf("cannot use %s as %s: every user of the host can read it (mode %#o); as root: chmod o-rwx %s, and chgrp it to the daemon's group: %w",
+			f.Name(), what, fi.Mode().Perm(), f.Name(), errdefs.ErrPermissionDenied)
 	}
 	b, err := io.ReadAll(io.LimitReader(f, most+1))
 	if err != nil {

@@ -23,6 +23,9 @@ import (
 // path of a Unix socket may have (unix(7)).
 const maxRuntimeDir = 107 - len("/x/") - 31 - len(".sock")
 
+// maxRedactFiles bounds redact.files.
+const maxRedactFiles = 16
+
 var keys = []Key{
 	text("broker", ByService, "how the broker is reached: service, which \"carrel up\" starts, or sudo, by which the daemon starts it",
 		func(c *Config) *string { return &c.Broker }, pattern("^(service|sudo)$", "it must be service or sudo")),
@@ -141,6 +144,26 @@ var keys = []Key{
 	},
 	optionalPath("approval.webhook_secret_file", `file with the secret that signs them, "whsec_" and base64 of 24 to 64 bytes; only the daemon's user and root may read it`,
 		func(c *Config) *string { return &c.WebhookSecretFile }),
+	{
+		Name: "redact.files", Usage: "files of secrets to be kept out of records, logs and questions, one a line or NAME=VALUE, with commas between; absolute; only root and the daemon may read them",
+		set: func(c *Config, v string) error {
+			c.RedactFiles = nil
+			for path := range strings.SplitSeq(v, ",") {
+				if path = strings.TrimSpace(path); path == "" && strings.TrimSpace(v) == "" {
+					return nil
+				}
+				if err := absolute(4096)(path); err != nil {
+					return err
+				}
+				c.RedactFiles = append(c.RedactFiles, path)
+			}
+			if len(c.RedactFiles) > maxRedactFiles {
+				return fmt.Errorf("they are %d files, at most %d are taken", len(c.RedactFiles), maxRedactFiles)
+			}
+			return nil
+		},
+		get: func(c *Config) string { return strings.Join(c.RedactFiles, ",") },
+	},
 	truth("chat.git", "true", "whether it begins as a git repository with a first commit",
 		func(c *Config) *bool { return &c.ChatGit }),
 	optionalPath("audit.anchor", "file that each countersigned checkpoint of the audit log is appended to, best on another mount; empty for none",

@@ -160,6 +160,10 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 		return err
 	}
 	log = slog.New(cleanLog{log.Handler(), redactor})
+	secrets := heldSecrets{redactor, cfg, log}
+	if err := secrets.readFiles(); err != nil {
+		return err
+	}
 	// The group is resolved first: it is what is most likely to be missing.
 	peers, err := authn.New(cfg.SocketGroup)
 	if err != nil {
@@ -228,7 +232,12 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 			Workspaces: cfg.MaxWorkspaces, PerOwner: cfg.MaxPerOwner, Running: cfg.MaxRunning,
 			Memory: cfg.MaxRunningMemory, OwnerMemory: cfg.MaxRunningMemoryPerOwner,
 		},
-		Policy:       func() (*policy.Engine, error) { return loadPolicy(cfg) },
+		Policy: func() (*policy.Engine, error) { // at each reload
+			if err := secrets.readFiles(); err != nil {
+				return nil, err
+			}
+			return loadPolicy(cfg)
+		},
 		ApprovalWait: cfg.ApprovalWait,
 		Checkpoints:  checkpoints, CheckpointEvery: cfg.AuditCheckpointEvery, CheckpointRecords: int64(cfg.AuditCheckpointRecords),
 		Observe:       seen.passed,
@@ -248,6 +257,12 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 	crashpoint.Here("daemon.up.socket-bound")
 	far, err := listenTLS(ctx, cfg, log)
 	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	if err := secrets.readKeys(); err != nil {
+		if far != nil {
+			err = errors.Join(err, far.Close())
+		}
 		return errors.Join(err, l.Close())
 	}
 	seen.states(db, record)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -64,15 +63,9 @@ func openHook(cfg *config.Config, log *slog.Logger) (*hook, error) {
 	if cfg.WebhookSecretFile == "" {
 		return nil, fmt.Errorf("cannot send webhooks without a secret: set approval.webhook_secret_file to a file that only the daemon's user and root can read: %w", errdefs.ErrInvalidArgument)
 	}
-	b, err := config.ReadTrusted(cfg.WebhookSecretFile, "webhook's secret", maxSecretFile)
+	b, err := config.ReadSecret(cfg.WebhookSecretFile, "webhook's secret", maxSecretFile)
 	if err != nil {
 		return nil, err
-	}
-	if fi, err := os.Stat(cfg.WebhookSecretFile); err != nil {
-		return nil, fmt.Errorf("cannot read the webhook's secret: %w", err)
-	} else if fi.Mode().Perm()&0o007 != 0 {
-		return nil, fmt.Errorf("cannot use %s as the webhook's secret: every user of the host can read it; as root: chown root:%s %s && chmod 0640 %s: %w",
-			cfg.WebhookSecretFile, cfg.SocketGroup, cfg.WebhookSecretFile, cfg.WebhookSecretFile, errdefs.ErrPermissionDenied)
 	}
 	secret, err := webhook.ParseSecret(string(b))
 	if err != nil {

@@ -30,7 +30,7 @@ func OpenRedactor(path string) (*redact.Redactor, error) {
 	case err != nil && !errors.Is(err, os.ErrNotExist):
 		return nil, fmt.Errorf("cannot read the key for redaction: %w", err)
 	case err == nil && herr == nil && len(key) == 32:
-		return redact.New(key), nil
+		return redactorWith(key), nil
 	}
 	key = make([]byte, 32)
 	if _, err := rand.Read(key); err != nil {
@@ -44,7 +44,14 @@ func OpenRedactor(path string) (*redact.Redactor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot keep the key for redaction: %w: %w", err, errdefs.ErrUnavailable)
 	}
-	return redact.New(key), nil
+	return redactorWith(key), nil
+}
+
+// redactorWith has a key that it shows nowhere.
+func redactorWith(key []byte) *redact.Redactor {
+	r := redact.New(key)
+	r.Know("key", hex.EncodeToString(key))
+	return r
 }
 
 // redacting is a recorder that takes secrets out of what was asked for and what is said of

@@ -1,0 +1,131 @@
+package daemon
+
+import (
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/config"
+	"github.com/carrel-dev/carrel/internal/redact"
+)
+
+// maxSecretsFile bounds a file of redact.files, and maxKeyFile one of the daemon's own keys,
+// in bytes.
+const (
+	maxSecretsFile = 1 << 20
+	maxKeyFile     = 64 << 10
+)
+
+// heldSecrets are the secrets that the daemon knows of itself: those that it was told to keep
+// out of what it writes, and its own keys.
+type heldSecrets struct {
+	redactor *redact.Redactor
+	cfg      *config.Config
+	log      *slog.Logger
+}
+
+// readFiles reads redact.files. If one cannot be used, what was known before stays.
+func (h heldSecrets) readFiles() error {
+	var all []string
+	for _, path := range h.cfg.RedactFiles {
+		b, err := config.ReadSecret(path, "file of secrets", maxSecretsFile)
+		if err != nil {
+			return fmt.Errorf("redact.files: %w", err)
+		}
+		if len(b) > maxSecretsFile {
+			return fmt.Errorf("redact.files: %s: it is longer than %d bytes: %w", path, maxSecretsFile, errdefs.ErrInvalidArgument)
+		}
+		values, short, err := redact.Parse(string(b))
+		if err != nil {
+			return fmt.Errorf("redact.files: %s: %w", path, err)
+		}
+		if short > 0 {
+			h.log.Warn("values in a file of secrets are too short to be looked for", "file", path, "values", short)
+		}
+		all = append(all, values...)
+	}
+	h.redactor.Know("redact.files", all...)
+	return nil
+}
+
+// readKeys reads what the daemon signs and serves with. It is made by now.
+func (h heldSecrets) readKeys() error {
+	dir := stateDir(h.cfg)
+	tlsKey := h.cfg.TLSKey
+	if tlsKey == "" {
+		tlsKey = filepath.Join(dir, "tls", "key.pem")
+	}
+	var all []string
+	for _, k := range []struct {
+		path  string
+		parts func(string) []string
+	}{
+		{filepath.Join(dir, "audit", "checkpoint.key"), noteKey},
+		{h.cfg.WebhookSecretFile, hookSecret},
+		{tlsKey, pemLines},
+	} {
+		if k.path == "" {
+			continue
+		}
+		b, err := os.ReadFile(k.path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it serves nothing over TLS
+		}
+		if err != nil || len(b) > maxKeyFile {
+			return fmt.Errorf("cannot read %s, which is to be kept out of what is written: %w: %w", k.path, errors.Join(err, errLong(len(b))), errdefs.ErrUnavailable)
+		}
+		all = append(all, k.parts(string(b))...)
+	}
+	h.redactor.Know("keys", all...)
+	return nil
+}
+
+func errLong(n int) error {
+	if n > maxKeyFile {
+		return fmt.Errorf("it is longer than %d bytes", maxKeyFile)
+	}
+	return nil
+}
+
+// hookSecret is a webhook's secret with and without what says that it is one.
+func hookSecret(s string) []string {
+	s = strings.TrimSpace(s)
+	return []string{s, strings.TrimPrefix(s, "whsec_")}
+}
+
+// noteKey is the secret part of a signed note's key: PRIVATE+KEY+name+hash+base64.
+func noteKey(s string) []string {
+	const before = 4
+	parts := strings.SplitN(strings.TrimSpace(s), "+", before+1)
+	if len(parts) <= before {
+		return nil
+	}
+	return []string{parts[before]}
+}
+
+// pemLines are the lines of private keys: who shows one shows them line by line. The last one
+// may be too short to be known again.
+func pemLines(s string) (lines []string) {
+	rest := []byte(s)
+	for {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			return lines
+		}
+		if !strings.HasSuffix(block.Type, "PRIVATE KEY") {
+			continue
+		}
+		for line := range strings.Lines(string(pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: block.Bytes}))) {
+			if line = strings.TrimSpace(line); !strings.HasPrefix(line, "-----") {
+				lines = append(lines, line)
+			}
+		}
+	}
+}
