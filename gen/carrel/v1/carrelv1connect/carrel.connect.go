@@ -898,7 +898,7 @@ func (UnimplementedArchiveServiceHandler) RemoveArchive(context.Context, *connec
 
 // AuditServiceClient is a client for the carrel.v1.AuditService service.
 type AuditServiceClient interface {
-	// Verify walks the whole chain. Root and the carrel group only, as Show.
+	// Verify walks the whole chain. All of this service takes the role auditor or admin.
 	Verify(context.Context, *connect.Request[v1.VerifyRequest]) (*connect.Response[v1.VerifyResponse], error)
 	// Show returns records in order, as the exact bytes of their lines; with follow
 	// it goes on with new ones.
@@ -978,7 +978,7 @@ func (c *auditServiceClient) Prove(ctx context.Context, req *connect.Request[v1.
 
 // AuditServiceHandler is an implementation of the carrel.v1.AuditService service.
 type AuditServiceHandler interface {
-	// Verify walks the whole chain. Root and the carrel group only, as Show.
+	// Verify walks the whole chain. All of this service takes the role auditor or admin.
 	Verify(context.Context, *connect.Request[v1.VerifyRequest]) (*connect.Response[v1.VerifyResponse], error)
 	// Show returns records in order, as the exact bytes of their lines; with follow
 	// it goes on with new ones.
@@ -1454,10 +1454,10 @@ func (UnimplementedApprovalServiceHandler) RevokePermission(context.Context, *co
 type SystemServiceClient interface {
 	Version(context.Context, *connect.Request[v1.VersionRequest]) (*connect.Response[v1.VersionResponse], error)
 	// ReloadPolicy reads the file of rules again. One that cannot be used leaves the rules as
-	// they are. Root and the carrel group only.
+	// they are. It takes the role admin.
 	ReloadPolicy(context.Context, *connect.Request[v1.ReloadPolicyRequest]) (*connect.Response[v1.ReloadPolicyResponse], error)
 	// Mended lists what the broker put right when it was started last, if that came with or
-	// after the daemon's own start. Root and the carrel group only.
+	// after the daemon's own start. It takes the role admin.
 	Mended(context.Context, *connect.Request[v1.MendedRequest]) (*connect.Response[v1.MendedResponse], error)
 }
 
@@ -1519,10 +1519,10 @@ func (c *systemServiceClient) Mended(ctx context.Context, req *connect.Request[v
 type SystemServiceHandler interface {
 	Version(context.Context, *connect.Request[v1.VersionRequest]) (*connect.Response[v1.VersionResponse], error)
 	// ReloadPolicy reads the file of rules again. One that cannot be used leaves the rules as
-	// they are. Root and the carrel group only.
+	// they are. It takes the role admin.
 	ReloadPolicy(context.Context, *connect.Request[v1.ReloadPolicyRequest]) (*connect.Response[v1.ReloadPolicyResponse], error)
 	// Mended lists what the broker put right when it was started last, if that came with or
-	// after the daemon's own start. Root and the carrel group only.
+	// after the daemon's own start. It takes the role admin.
 	Mended(context.Context, *connect.Request[v1.MendedRequest]) (*connect.Response[v1.MendedResponse], error)
 }
 
