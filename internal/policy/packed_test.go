@@ -4,6 +4,7 @@ import (
 	"bytes"
 	commandline "flag"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -144,6 +145,25 @@ func TestPackedDamaged(t *testing.T) {
 		}
 		if d := e.Decide(Question{Command: "rm -rf /", Profile: Host}); d.Level != Block {
 			t.Errorf("of the first %d bytes: %s %v", n, d.Level, d.MatchedRules)
+		}
+	}
+}
+
+// A glob is taken for a secret where it names a part of it, and not for each that it could
+// mean.
+func TestGlobsOfSecrets(t *testing.T) {
+	e, err := New(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line, secret := range map[string]bool{
+		"cat *.pe[m]": true, "cat *.k?y": true, "cat *key*": true, "cat ~/.ssh/id*": true, "cat ~/.s*/*": true, "cat id_*": true, "cat *rsa": true,
+		"cat .e*": true, "cat */.en*": true, "cat /e*/sh*w": true, "cat k*": true,
+		"cat /var/log/syslog*": false, "grep x src/*-test": false, "wc -l foo* b*": false, "cat *.txt": false, "head *": false,
+	} {
+		d := e.Decide(Question{Command: line, Profile: Host, Source: User})
+		if got := slices.Contains(d.Capabilities, "secret.read"); got != secret {
+			t.Errorf("%q: %v", line, d.Capabilities)
 		}
 	}
 }

@@ -256,8 +256,9 @@ func (p pathPattern) fits(parts []string, glob, anywhere bool) bool {
 }
 
 // overlap reports whether some name fits both patterns. A leading wildcard of the shell's
-// does not stand for a dot. All files, or all with an ending, are not taken for what may
-// be anywhere: that would be said of each "*.txt".
+// does not stand for a dot. Of what may be anywhere, all files or all with an ending are not
+// meant by a glob that has no letter in common with it: else that would be said of each
+// "*.txt" and each "syslog*".
 func overlap(glob, pattern string, anywhere bool) bool {
 	if anywhere && glob == "*" {
 		return false
@@ -273,26 +274,27 @@ func overlap(glob, pattern string, anywhere bool) bool {
 		return true
 	}
 	budget := 1 << 14
-	return overlaps(glob, pattern, &budget)
+	return overlaps(glob, pattern, !anywhere || !strings.ContainsAny(pattern, "*?["), &budget)
 }
 
-func overlaps(a, b string, budget *int) bool {
+// overlaps needs a character that stands in both if common is false.
+func overlaps(a, b string, common bool, budget *int) bool {
 	if *budget--; *budget < 0 {
 		return true
 	}
 	switch {
 	case a == "" && b == "":
-		return true
+		return common
 	case strings.HasPrefix(a, "*"):
-		return overlaps(a[1:], b, budget) || b != "" && overlaps(a, step(b), budget)
+		return overlaps(a[1:], b, common, budget) || b != "" && overlaps(a, step(b), common, budget)
 	case strings.HasPrefix(b, "*"):
-		return overlaps(a, b[1:], budget) || a != "" && overlaps(step(a), b, budget)
+		return overlaps(a, b[1:], common, budget) || a != "" && overlaps(step(a), b, common, budget)
 	case a == "" || b == "":
 		return false
 	case a[0] == '?' || a[0] == '[' || b[0] == '?' || b[0] == '[':
-		return overlaps(step(a), step(b), budget)
+		return overlaps(step(a), step(b), common, budget)
 	default:
-		return a[0] == b[0] && overlaps(a[1:], b[1:], budget)
+		return a[0] == b[0] && overlaps(a[1:], b[1:], true, budget)
 	}
 }
 
