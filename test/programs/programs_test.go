@@ -54,6 +54,11 @@ func (p *program) check(t *testing.T) {
 	}
 }
 
+// nixBuild begins a build without a network and without anything of the host's nix.
+const nixBuild = `export NIX_STORE_DIR=$PWD/nix/store NIX_STATE_DIR=$PWD/nix/var NIX_LOG_DIR=$PWD/nix/log NIX_CONF_DIR=$PWD/nix/etc
+	what='derivation { name = "x"; builder = "/bin/sh"; args = [ "-c" "echo built > $out" ]; system = builtins.currentSystem; }'
+	nix-build --option substitute false`
+
 var programs = []program{
 	{
 		name: "git", needs: map[string]string{"git": "git"},
@@ -186,6 +191,17 @@ var programs = []program{
 		name: "bubblewrap is not to be had", needs: map[string]string{"bwrap": "bubblewrap"}, flags: []string{"--allow", "userns"},
 		script: `bwrap --unshare-all --ro-bind / / true 2>&1; [ $? -ne 0 ]`,
 		want:   []string{"bwrap: "},
+	},
+	{
+		name: "nix", needs: map[string]string{"nix-build": "nix-bin"},
+		script: nixBuild + ` --option sandbox false -E "$what" 2>&1; cat result`,
+		want:   []string{"building '/", "built\n"},
+	},
+	{
+		// Its own sandbox mounts a /proc, which the kernel refuses where the one around it is masked.
+		name: "nix's sandbox is not to be had", needs: map[string]string{"nix-build": "nix-bin"}, flags: []string{"--allow", "userns", "--allow", "mounts"}, readOnly: true,
+		script: nixBuild + ` --option sandbox true --store "$HOME/n" -E "$what" 2>&1; [ $? -ne 0 ]`,
+		want:   []string{"mounting /proc: Operation not permitted"},
 	},
 	{
 		name: "a ring of io_uring", needs: map[string]string{"gcc": "gcc", "/usr/include/linux/io_uring.h": "linux-libc-dev"}, flags: []string{"--allow", "io_uring"}, readOnly: true,
