@@ -70,7 +70,12 @@ func openDir(path string) (*os.File, error) {
 // links.
 func Source(path string) (string, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.ENOTDIR):
+		return "", fmt.Errorf("cannot mount %s: it is not a directory, and only those can be mounted; name the one that it is in: %w", path, errdefs.ErrInvalidArgument)
+	case errors.Is(err, unix.ENOENT):
+		return "", fmt.Errorf("cannot mount %s: there is no such directory: %w", path, errdefs.ErrNotFound)
+	case err != nil:
 		return "", fmt.Errorf("cannot mount %s: %w", path, err)
 	}
 	defer unix.Close(fd)

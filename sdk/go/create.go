@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -112,6 +113,8 @@ func openSource(source string) (*os.File, string, error) {
 		return fail("this user may not open it", errdefs.ErrPermissionDenied)
 	case os.IsNotExist(err):
 		return fail("there is no such directory", errdefs.ErrNotFound)
+	case errors.Is(err, unix.ENOTDIR):
+		return fail("it is not a directory, and only those can be mounted; name the one that it is in", errdefs.ErrInvalidArgument)
 	case err != nil:
 		return fail(err.Error(), errdefs.ErrInvalidArgument)
 	}
