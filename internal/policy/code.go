@@ -13,18 +13,24 @@ var codeWords = []struct {
 }{
 	{lazy(`\b(?:os\.system|subprocess|popen|exec[lv]p?e?\b|spawn|child_process|system\s*\(|shell_exec|passthru|Process\.|Runtime\.getRuntime|qx[/{(]|` + "`" + `[^` + "`" + `]+` + "`" + `|pty\.)`), SetOf(CommandExecute)},
 	{lazy(`(?i)\b(?:socket|urllib|requests\.|http\.client|httplib|urlopen|fetch\s*\(|net\.connect|TCPSocket|IO::Socket|LWP|open-uri|Net::HTTP|fsockopen|paramiko|https?\.(?:request|get)\b|axios|aiohttp|httpx|XMLHttpRequest|ftplib|smtplib|curl_exec|file_get_contents\s*\(\s*['"]https?)`), SetOf(NetworkOut)},
-	{lazy(`(?i)\b(?:HTTPServer|socketserver|\.listen\s*\(|TCPServer|\.bind\s*\(|createServer)`), SetOf(NetworkListen)},
+	{lazy(`(?i)\b(?:urlretrieve|urlopen|requests\.get|getstore|getprint|LWP::Simple|URI\.open|open-uri|https?\.get\b|wget\.download|download\.file|file_get_contents\s*\(\s*['"]https?)`), SetOf(NetworkIn)},
+	{lazy(`(?is)\b(?:eval|exec|Function|instance_eval|loadstring|assert)\b.*(?:urlopen|requests\.get|URI\.open|open-uri|LWP::|https?\.get\b|file_get_contents\s*\(\s*['"](?:https?|ftp|php):|\bget\s*\(\s*['"]https?:|fetch\s*\()|(?:urlopen|requests\.get|URI\.open|open-uri|LWP::|https?['")]*\.get\b|\bget\s*\(\s*['"]https?:|fetch\s*\().*\b(?:eval|exec|Function)\b`), SetOf(RemoteCodeExecute)},
+	{lazy(`(?i)\b(?:HTTPServer|socketserver|\.listen\s*\(|TCPServer|HTTP::Daemon|WEBrick|serve_forever|\.bind\s*\(|createServer)|\bListen(?:Port)?\s*=>`), SetOf(NetworkListen)},
+	{lazy(`(?i)\b(?:smtplib|Net::SMTP|nodemailer|Mail::Sendmail)\b|\bmail\s*\(\s*['"]`), SetOf(MessageSend, NetworkOut)},
+	{lazy(`(?:print|dump|puts|log|dict|join|items|keys|for|in|each|-p|JSON|^)\W*(?:%ENV\b|ENV\.(?:to_h|to_a|each|inspect|map)|os\.environ\s*(?:[)\];,}]|\.(?:items|values|copy)|$)|process\.env\s*(?:[)\];,}]|$)|\$_ENV\s*(?:[)\];,}]|$)|getenv\(\s*\))|^ENV$|%ENV\s*(?:$|[)};])`), SetOf(SecretRead)},
+	{lazy(`(?i)\bverify\s*=\s*False|VERIFY_NONE|rejectUnauthorized\s*:\s*false|InsecureSkipVerify|_create_unverified_context|verify_peer['"]?\s*=>\s*(?:false|0)`), SetOf(SecurityDisable)},
+	{lazy(`\binstall\.packages|\b(?:remotes|devtools|pak|renv)::\w*install|BiocManager::install|\bPkg\.(?:add|rm|update|develop)|\bCPAN\b|\bpip\.main|\bensurepip\b`), SetOf(PackageMutate)},
 	{lazy(`(?i)(?:rmtree|rmSync|rm_rf|remove_tree|remove)\b.*(?:expanduser|homedir|\$ENV\{HOME\}|ENV\[.HOME|os\.environ\[.HOME|Path\.home|['"](?:/|~|/home|/etc|/usr|/var)/?['"])`), SetOf(FilesystemDestroy)},
-	{lazy(`\b(?:shutil\.rmtree|os\.remove|os\.unlink|unlink\b|rmdir|rmSync|rm_rf|FileUtils\.rm|File\.delete|remove_tree|rmtree|os\.truncate)`), SetOf(FilesystemDelete)},
-	{lazy(`(?:\bopen\s*\([^)]*['"][wax]b?\+?['"]|writeFile|write_text|write_bytes|File\.write|file_put_contents|shutil\.(?:copy|move)|os\.rename|appendFile|copyFile)`), SetOf(FilesystemWrite)},
-	{lazy(`\b(?:os\.setuid|setuid|setgid|seteuid|POSIX::setuid)\b`), SetOf(PrivilegeEscalate)},
-	{lazy(`\b(?:os\.chmod|os\.chown|chmodSync)\b`), SetOf(FilesystemPermission)},
-	{lazy(`\bos\.kill\b|process\.kill`), SetOf(ProcessSignal)},
+	{lazy(`\b(?:shutil\.rmtree|os\.remove|os\.unlink|unlink\b|unlinkSync|rmdir|rmSync|rm_rf|FileUtils\.rm|File\.delete|remove_tree|rmtree|os\.truncate|os\.remove|delete-file|delete-directory)|\bdelete\s*\(\s*['"]|\[\s*os\.remove`), SetOf(FilesystemDelete)},
+	{lazy(`(?:\bopen\s*\([^)]*['"][wax]b?\+?['"]|writeFile|write_text|write_bytes|File\.write|file_put_contents|shutil\.(?:copy|move)|os\.rename|appendFile|copyFile)|\bopen\s*\(?\s*(?:my\s*)?\$?\w+\s*,\s*['"]\s*\+?>|:w\b|\bio\.open\s*\([^)]*['"][wa]`), SetOf(FilesystemWrite)},
+	{lazy(`\b(?:setuid|setgid|seteuid|setegid|setreuid|setresuid|posix_setuid|initgroups)\b`), SetOf(PrivilegeEscalate)},
+	{lazy(`\b(?:os\.l?chmod|os\.l?chown|chmodSync|chownSync|FileUtils\.ch(?:mod|own))\b|\b(?:chmod|chown)\b\s*\(?\s*[0-9'"$]`), SetOf(FilesystemPermission)},
+	{lazy(`\bos\.kill(?:pg)?\b|process\.kill|Process\.kill|posix_kill|\bkill\s*\(?\s*['"]?-?\w+['"]?\s*,`), SetOf(ProcessSignal)},
 	{lazy(`(?i)(?:b64decode|base64|fromCharCode|unhexlify|pack\s*\(\s*['"]H|codecs\.decode|atob\s*\(|zlib\.decompress|marshal\.loads|Buffer\.from\([^)]*(?:base64|hex))`), SetOf(ShellObfuscated)},
-	{lazy(`(?i)fork\s*(?:\(\s*\))?\s*while|while\s*(?:True|1|\(1\))?.*\bfork\b`), SetOf(ResourceExhaust)},
+	{lazy(`(?i)fork\s*(?:\(\s*\))?\s*while|while\s*(?:True|1|\(1\))?.*\bfork\b|\bloop\b\s*(?:\{|do)\s*fork|fork\s*\(?\)?\s*for\b|for\s*\(\s*;\s*;\s*\).*\bfork\b`), SetOf(ResourceExhaust)},
 }
 
-var quotedPath = lazy(`['"\s(](~?/[^'"\s)]+|\.env)\b`)
+var quotedPath = lazy(`['"\s(>|=](~?/[^'"\s)]+|\.env)\b`)
 
 // codeText looks for what a code says plainly. It finds no more than that: code.execute
 // asks for a person anyway.
@@ -34,36 +40,17 @@ func (j *judge) codeText(s *segment, code string) {
 			s.addSet(codeWords[i].caps, code)
 		}
 	}
-	for _, m := range quotedPath.compiled().FindAllStringSubmatch(code, 32) {
-		a := accessRead
+	j.codeRuns(s, code)
+	for _, m := range quotedPath.compiled().FindAllStringSubmatch(homes.Replace(code), 32) {
+		j.pathEffect(s, shell.Word{Text: m[1]}, accessRead)
 		if s.caps.Has(FilesystemWrite) {
-			a = accessWrite
+			j.pathEffect(s, shell.Word{Text: m[1]}, accessWrite)
 		}
-		j.pathEffect(s, shell.Word{Text: m[1]}, a)
 		if s.caps.Has(FilesystemDelete) {
 			j.pathEffect(s, shell.Word{Text: m[1]}, accessDelete)
 		}
 	}
 }
-
-// sql judges statements.
-func (j *judge) sql(s *segment, w shell.Word) {
-	if sqlPrograms.MatchString(w.Text) {
-		s.add(CodeExecute, w.Text)
-		s.add(DatabaseMutate, w.Text)
-		return
-	}
-	for one := range strings.SplitSeq(w.Text, ";") {
-		if !sqlReads.MatchString(one) || sqlWrites.MatchString(one) || w.Dynamic && strings.TrimSpace(one) == w.Text && strings.HasPrefix(strings.TrimSpace(one), "$") {
-			s.add(DatabaseMutate, w.Text)
-		}
-		if sqlFiles.MatchString(one) {
-			s.add(SecretRead, w.Text)
-		}
-	}
-}
-
-var sqlFiles = lazy(`(?is)\b(?:pg_shadow|pg_authid|mysql\.user|authentication_string|passwd_hash|password_hash)\b`)
 
 var vimCommand = lazy(`(?s)^\s*:?\s*(?:silent!?\s*)?(?:!|r(?:ead)?\s*!|w(?:rite)?\s*!|%!|system\(|call\s+system|py(?:thon)?3?\b|pyx\b|lua\b|perl\b|ruby\b|tcl\b|source\b|so\b|term\b|terminal\b|exe(?:cute)?\b)\s*(.*)$`)
 
@@ -90,9 +77,3 @@ func (j *judge) mongo(s *segment, w shell.Word) {
 		s.add(CodeExecute, w.Text)
 	}
 }
-
-var (
-	sqlReads    = lazy(`(?is)^\s*(?:(?:select|show|describe|desc|explain|with|values|table|pragma\s+[a-z_]+(?:\([^)]*\))?)\b[^;]*|\\(?:d[a-zA-Z+]*|l\+?|conninfo|du|dn|dt|x|timing)\b[^;\n]*|\.(?:tables|schema|databases|indexes|indices|headers|mode|dbinfo)\b[^;\n]*)?;?\s*$`)
-	sqlWrites   = lazy(`(?is)\b(?:into\s+(?:outfile|dumpfile)|insert|update|delete|drop|alter|create|truncate|grant|revoke|copy|call|do|load|replace|vacuum|reindex|pg_terminate_backend|pg_cancel_backend|pg_reload_conf|pg_read_file|lo_import|lo_export|dblink|set_config|nextval|setval|load_extension|load_file|writefile|edit|xp_cmdshell|sleep|into)\b`)
-	sqlPrograms = lazy(`(?is)\b(?:copy\b.*\bprogram\b|xp_cmdshell|sys_exec|sys_eval|lib_mysqludf)|^\s*(?:\\!|\.shell\b|\.system\b|system\s)|[\n;]\s*(?:\\!|\.shell|\.system)`)
-)

@@ -114,7 +114,7 @@ func (j *judge) xargs(s *segment, p *parsed, rest []shell.Word) {
 				if !narrowed || w.Text != "." && !roots[w.Text] {
 					words = append(words, w)
 				}
-			case "echo", "printf", "ls":
+			case "echo", "printf", "ls", "locate", "plocate", "which", "realpath", "readlink":
 				if len(before) > 2 && before[0].Text == "printf" {
 					// The one form that hides a path: its format.
 					text := before[1].Text
@@ -142,7 +142,16 @@ func (j *judge) xargs(s *segment, p *parsed, rest []shell.Word) {
 			words[i].Dynamic, braces = true, true
 		}
 	}
-	if !braces && !hasFlag(p, "-a") {
+	if s.fact != nil {
+		for _, r := range s.fact.Redirects {
+			if r.Mode == shell.String || r.Mode == shell.Heredoc {
+				for f := range strings.FieldsSeq(r.Target.Text) {
+					words = append(words, part(r.Target, f))
+				}
+			}
+		}
+	}
+	if !braces {
 		words = append(words, shell.Word{Text: "$input", Source: "its input", Dynamic: true})
 	}
 	at := len(j.segs)

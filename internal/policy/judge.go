@@ -15,6 +15,8 @@ type judge struct {
 	segs  []*segment
 	// dir is where relative paths are, as far as cd says; empty if unknown.
 	dir string
+	// outside is what dir was before a subshell changed it.
+	outside *string
 	// depth is how many commands stand in the words of one another.
 	depth  int
 	limits shell.Limits
@@ -97,9 +99,13 @@ func (j *judge) all() {
 		}
 		s.index, s.fact = i, c
 		j.byFact[i] = s
+		if j.outside != nil && !c.Context.Subshell {
+			j.dir, j.outside = *j.outside, nil
+		}
 		j.assigns(s, c.Assigns, len(c.Argv) == 0)
 		j.redirects(s, c.Redirects)
 		j.command(s)
+		j.sends(s)
 		j.standing(s, c)
 	}
 }
@@ -190,13 +196,7 @@ func (j *judge) standing(s *segment, c *shell.Command) {
 			}
 		}
 	}
-	if s.caps&SetOf(CodeExecute, ProgramUnknown) != 0 {
-		for i := 1; i < len(s.words); i++ {
-			if t := s.words[i].Text; goesOut[t] || strings.HasPrefix(t, "deploy:") || strings.HasPrefix(t, "publish") {
-				s.add(NetworkOut, t)
-			}
-		}
-	}
+	j.endless(s, c)
 	for _, r := range c.Redirects {
 		switch {
 		case r.Mode == shell.Read && s.caps.Has(NetworkQuery) && r.Target.Text != "/dev/null":
@@ -223,6 +223,9 @@ func (j *judge) standing(s *segment, c *shell.Command) {
 		}
 	}
 	if c.From >= 0 && s.spec != nil && j.readsCode(s) {
+		if text := j.echoed(c.From); text != "" && !shells[s.spec.name] {
+			j.codeText(s, text)
+		}
 		source := j.sourceOf(c.From)
 		if source == NoCapability {
 			s.add(CodeExecute, "what is piped into "+s.program)
@@ -233,7 +236,7 @@ func (j *judge) standing(s *segment, c *shell.Command) {
 }
 
 // changing are capabilities that harm what they are used on.
-var changing = SetOf(ServiceMutate, ProcessSignal, ProcessTrace, AccountMutate, PackageMutate, Persistence, PrivilegeEscalate, ProcessPriority)
+var changing = SetOf(ServiceMutate, ProcessSignal, ProcessTrace, AccountMutate, PackageMutate, Persistence, PrivilegeEscalate, ProcessPriority, NetworkConfigure, FilesystemMount)
 
 // carrels adds what is done to carrel by name and not by path.
 func (j *judge) carrels(s *segment) {
@@ -247,10 +250,21 @@ func (j *judge) carrels(s *segment) {
 			}
 		}
 	}
+	if j.inside && s.caps&SetOf(ProcessSignal, ProcessTrace, ProcessPriority) != 0 {
+		for i := 1; i < len(s.words); i++ {
+			if s.words[i].Text == "1" && (i == len(s.words)-1 || s.words[i-1].Text == "-p") {
+				s.add(CarrelTamper, "process 1 of a workspace is carrel's executor")
+			}
+		}
+	}
 	if s.caps&changing == 0 || s.spec != nil && s.spec.name == "carrel" {
 		return
 	}
-	for _, w := range s.words[min(1, len(s.words)):] {
+	for i, w := range s.words[min(1, len(s.words)):] {
+		if w.Text == "carrel" && i > 0 && s.program == "sudo" && (s.words[i].Text == "-u" || s.words[i].Text == "--user") {
+			s.add(CarrelTamper, "acts as carrel")
+			return
+		}
 		if strings.Contains(w.Text, "carrel") && !strings.Contains(w.Text, "/") || carrelPrograms.MatchString(w.Text) {
 			if s.caps&SetOf(PrivilegeEscalate) != 0 && s.caps&(changing&^SetOf(PrivilegeEscalate)) == 0 && s.program == "sudo" {
 				continue // what sudo runs is judged itself
@@ -304,6 +318,10 @@ var decoders = map[string]bool{
 	"rev": true, "tr": true, "gzip": true, "zcat": true, "bzip2": true, "xz": true, "sed": true, "awk": true,
 	"gpg": true, "dd": true, "od": true, "hexdump": true, "python": true, "perl": true, "printf": true, "cut": true,
 }
+
+// poisonous begin the names of variables that are settings of programs, some of which are
+// commands.
+var poisonous = [...]string{"BASH_FUNC_", "GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_", "npm_config_", "NPM_CONFIG_", "CARGO_TARGET_", "CARGO_BUILD_", "PIP_", "UV_INDEX", "LD_"}
 
 // interpretsInput marks, while judging, a command that runs what it is fed. It is no
 // capability of its own; knowledge writes it as stdin.code.
@@ -368,6 +386,10 @@ func (j *judge) command(s *segment) {
 		}
 	}
 	j.apply(s, sp, s.words)
+	j.variableNames(s)
+	if s.nested {
+		j.sends(s)
+	}
 }
 
 // programDirs are directories whose programs are those of their names.
@@ -375,8 +397,14 @@ var programDirs = map[string]bool{
 	"/bin": true, "/sbin": true, "/usr/bin": true, "/usr/sbin": true, "/usr/local/bin": true, "/usr/local/sbin": true,
 	"/snap/bin": true, "/usr/games": true, "/usr/libexec": true, "/usr/local/go/bin": true,
 	"/lib": true, "/lib64": true, "/usr/lib": true, "/usr/lib64": true, "/lib/x86_64-linux-gnu": true, "/usr/lib/x86_64-linux-gnu": true,
-	"/lib/aarch64-linux-gnu": true, "/etc/init.d": true,
+	"/lib/aarch64-linux-gnu": true,
 }
+
+// initDirs are those of scripts that take what service does.
+var initDirs = map[string]bool{"/etc/init.d": true, "/etc/rc.d": true, "/etc/rc.d/init.d": true, "/usr/local/etc/rc.d": true}
+
+// projectCopies are programs that projects bring under a name that says what they are.
+var projectCopies = map[string]bool{"gradlew": true, "mvnw": true, "rails": true, "rake": true, "bundle": true, "manage.py": true, "artisan": true}
 
 // programName returns what a program is known by, "" if nobody can know.
 func (j *judge) programName(s *segment, text string) string {
@@ -394,7 +422,11 @@ func (j *judge) programName(s *segment, text string) string {
 	if programDirs[strings.TrimSuffix(dir, "/")] {
 		return base
 	}
-	if base == "gradlew" || base == "mvnw" {
+	if initDirs[strings.TrimSuffix(dir, "/")] {
+		return "service"
+	}
+	dir = strings.TrimSuffix(dir, "/")
+	if projectCopies[base] || path.Base(dir) == ".bin" || strings.HasSuffix(dir, "venv/bin") || strings.HasSuffix(dir, "vendor/bin") {
 		s.add(CodeExecute, text) // a project's own copy of a known program
 		return base
 	}
@@ -439,6 +471,15 @@ func (j *judge) assigns(s *segment, as []shell.Assign, bare bool) {
 func (j *judge) assign(s *segment, name string, value shell.Word, local bool) {
 	v := j.k.variable(name)
 	if v == nil {
+		for _, p := range poisonous {
+			if strings.HasPrefix(name, p) {
+				s.add(EnvironmentPoison, name+"="+value.Text)
+				return
+			}
+		}
+		if strings.HasPrefix(value.Text, "() {") {
+			s.add(EnvironmentPoison, name+"="+value.Text)
+		}
 		return
 	}
 	_ = local // a variable that is not exported may have been before

@@ -328,12 +328,34 @@ func canonical(w shell.Word, home, dir string) (p string, glob bool) {
 	case dir != "":
 		p = dir + "/" + p
 	}
+	extended := false
+	if strings.Contains(p, "(") {
+		p, extended = extendedPattern(p)
+	}
 	if strings.HasPrefix(p, "/") {
 		p = cleanAbsolute(p, home)
 	} else {
 		p = path.Clean(p)
 	}
-	return p, w.Glob && strings.ContainsAny(p, "*?[")
+	return p, (w.Glob || extended) && strings.ContainsAny(p, "*?[")
+}
+
+// extendedPattern puts a * for each @(…), ?(…), *(…), +(…) and !(…).
+func extendedPattern(p string) (string, bool) {
+	var b strings.Builder
+	found := false
+	for i := 0; i < len(p); i++ {
+		if i+1 < len(p) && p[i+1] == '(' && strings.IndexByte("@?*+!", p[i]) >= 0 {
+			if end := strings.IndexByte(p[i:], ')'); end > 0 {
+				b.WriteByte('*')
+				i += end
+				found = true
+				continue
+			}
+		}
+		b.WriteByte(p[i])
+	}
+	return b.String(), found
 }
 
 func cleanAbsolute(p, home string) string {

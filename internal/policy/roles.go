@@ -226,6 +226,7 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 			}
 		})},
 	}
+	table = append(table, placeRoles()...)
 	roles = make(map[string]role, len(table))
 	for _, r := range table {
 		roles[r.name] = r

@@ -199,6 +199,12 @@ func (j *judge) awk(s *segment, w shell.Word) {
 			for end < len(t) && (t[end] == '_' || t[end] >= 'a' && t[end] <= 'z' || t[end] >= 'A' && t[end] <= 'Z' || t[end] >= '0' && t[end] <= '9') {
 				end++
 			}
+			if c == '@' && end > i+1 && t[i:end] != "@load" && t[i:end] != "@include" {
+				s.add(CodeExecute, w.Text) // a function whose name is a value
+			}
+			if t[i:end] == "ENVIRON" && last == 'i' {
+				s.add(SecretRead, "the whole environment")
+			}
 			switch t[i:end] {
 			case "system", "@load", "@include":
 				s.add(CodeExecute, w.Text)
@@ -210,8 +216,11 @@ func (j *judge) awk(s *segment, w shell.Word) {
 			case "print", "printf":
 				printing, parens = true, 0
 			}
-			i = end - 1
 			last = 'a'
+			if t[i:end] == "in" {
+				last = 'i'
+			}
+			i = end - 1
 			continue
 		case c == '(':
 			parens++

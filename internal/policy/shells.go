@@ -24,7 +24,7 @@ func (j *judge) shellProgram(s *segment, p *parsed, _ []shell.Word) {
 			s.add(ShellDynamic, w.Source)
 		}
 		j.shellText(s, w)
-		if w.Dynamic && strings.ContainsAny(w.Text, "(`") && j.fetches(s) {
+		if w.Dynamic && strings.ContainsAny(w.Text, "(`") && j.fetches(s) || j.decoded(s.index) {
 			s.add(RemoteCodeExecute, w.Text)
 		}
 		return
@@ -36,6 +36,9 @@ func (j *judge) shellProgram(s *segment, p *parsed, _ []shell.Word) {
 		}
 		if s.nested {
 			s.add(TerminalInteractive, s.program)
+		}
+		if s.fact != nil && j.decoded(s.index) {
+			s.add(RemoteCodeExecute, s.text)
 		}
 		if s.fact != nil && inputGiven(s.fact) && !j.hasChildren(s.index) {
 			s.add(CodeExecute, "its input")
@@ -52,6 +55,9 @@ func (j *judge) shellProgram(s *segment, p *parsed, _ []shell.Word) {
 // known before.
 func (j *judge) scriptOperand(s *segment, w shell.Word) {
 	roles["script"].apply(j, s, []shell.Word{w})
+	if j.decoded(s.index) {
+		s.add(RemoteCodeExecute, w.Source)
+	}
 	if w.Dynamic {
 		s.add(ShellDynamic, w.Source)
 		if j.fetches(s) {

@@ -30,12 +30,20 @@ func init() { //nolint:gochecknoinits // they refer to functions that refer to t
 		"fd":     (*judge).fd,
 		"dd":     (*judge).dd,
 		"feed":   (*judge).feed,
+		"mount":  (*judge).mount,
+		"yq":     (*judge).yq,
+		"sqlite": (*judge).sqlite,
+		"calc":   (*judge).calculator,
 	}
 }
 
 func (j *judge) cd(s *segment, p *parsed, _ []shell.Word) {
-	if s.nested || s.fact != nil && s.fact.Context.Subshell {
+	if s.nested {
 		return
+	}
+	if s.fact != nil && s.fact.Context.Subshell && j.outside == nil {
+		dir := j.dir
+		j.outside = &dir
 	}
 	if len(p.operands) == 0 {
 		j.dir = "/~"

@@ -105,6 +105,7 @@ type Context struct {
 	Background   bool // & or coproc
 	Conditional  bool // behind && or ||, in if, case or a loop: it may not run
 	Loop         bool
+	Endless      bool // in a loop that no condition of its own ends: while true
 	Subshell     bool
 	Substitution bool   // $(…), backquotes, <(…), >(…)
 	Function     string // in the body of this function

@@ -2,6 +2,7 @@ package shell
 
 import (
 	"slices"
+	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
 )
@@ -107,6 +108,7 @@ func (w *walker) compound(cmd syntax.Command, sc scope) {
 	case *syntax.IfClause:
 		w.ifClause(c, sc)
 	case *syntax.WhileClause:
+		sc.ctx.Endless = sc.ctx.Endless || always(c)
 		w.loop(c, sc, func(sc scope) {
 			w.stmts(c.Cond, sc)
 			w.stmts(c.Do, sc)
@@ -183,6 +185,30 @@ func (w *walker) loop(n syntax.Node, sc scope, body func(scope)) {
 	w.env.join(mark)
 }
 
+// always says whether the condition of a loop plainly never ends it.
+func always(c *syntax.WhileClause) bool {
+	if len(c.Cond) != 1 || c.Cond[0].Negated {
+		return false
+	}
+	switch cond := c.Cond[0].Cmd.(type) {
+	case *syntax.CallExpr:
+		words := make([]string, len(cond.Args))
+		for i, a := range cond.Args {
+			words[i] = a.Lit()
+		}
+		switch strings.Join(words, " ") {
+		case "true", ":", "[ 1 ]", "[ true ]", "test 1", "/bin/true":
+			return !c.Until
+		case "false", "/bin/false":
+			return c.Until
+		}
+	case *syntax.ArithmCmd:
+		x, ok := cond.X.(*syntax.Word)
+		return ok && !c.Until && x.Lit() == "1"
+	}
+	return false
+}
+
 func (w *walker) forClause(c *syntax.ForClause, sc scope) {
 	name := ""
 	switch l := c.Loop.(type) {
@@ -197,6 +223,7 @@ func (w *walker) forClause(c *syntax.ForClause, sc scope) {
 		w.forgetAssigned(c)
 		w.arithm(l.Cond, sc)
 		w.arithm(l.Post, sc)
+		sc.ctx.Endless = sc.ctx.Endless || l.Cond == nil
 	}
 	w.env.forget(name)
 	w.loop(c, sc, func(sc scope) { w.stmts(c.Do, sc) })

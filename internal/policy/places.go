@@ -1,0 +1,149 @@
+package policy
+
+import (
+	"path"
+	"strings"
+
+	"github.com/carrel-dev/carrel/internal/shell"
+)
+
+// placeRoles are the roles of words that name a place or a thing in another system, or
+// that a program evaluates.
+func placeRoles() []role {
+	each := func(name string, f func(j *judge, s *segment, w shell.Word)) role {
+		return role{name: name, apply: func(j *judge, s *segment, words []shell.Word) {
+			for i := range words {
+				f(j, s, words[i])
+			}
+		}}
+	}
+	return []role{
+		// The name of a variable that is set to what is not known.
+		each("name", func(j *judge, s *segment, w shell.Word) {
+			name, _, _ := strings.Cut(w.Text, "[")
+			switch name {
+			case "PS1", "PS2", "PS3", "EDITOR", "PAGER":
+			default:
+				j.assign(s, name, shell.Word{Text: "$" + name, Source: w.Source, Dynamic: true}, true)
+			}
+		}),
+		// A file that is shown and may be changed.
+		each("edit", func(j *judge, s *segment, w shell.Word) {
+			j.pathEffect(s, w, accessRead)
+			j.write(s, w)
+		}),
+		// REVISION:PATH, of which the path may be a secret.
+		each("gitobject", func(j *judge, s *segment, w shell.Word) {
+			_, p, ok := strings.Cut(w.Text, ":")
+			if !ok {
+				p = w.Text
+			}
+			if p == "" || strings.HasPrefix(p, "-") {
+				return
+			}
+			set, class := j.k.pathCaps(path.Clean(p), false, accessRead)
+			s.addSet(set&SetOf(SecretRead), w.Text+" ("+class+")")
+		}),
+		each("s3from", func(j *judge, s *segment, w shell.Word) {
+			if strings.Contains(w.Text, "://") {
+				s.add(NetworkIn, w.Text)
+				return
+			}
+			if w.Text != "-" {
+				j.pathEffect(s, w, accessTree)
+			}
+		}),
+		each("s3to", func(j *judge, s *segment, w shell.Word) {
+			if strings.Contains(w.Text, "://") {
+				s.add(NetworkOut, w.Text)
+				s.add(CloudMutate, w.Text)
+				return
+			}
+			j.write(s, w)
+		}),
+		each("mongourl", func(j *judge, s *segment, w shell.Word) {
+			if strings.Contains(w.Text, "://") || strings.ContainsAny(w.Text, "./:") {
+				j.out(s, w)
+			}
+		}),
+		// What a probe carries: it is sent.
+		each("payload", func(_ *judge, s *segment, w shell.Word) {
+			if w.Dynamic && strings.ContainsAny(w.Text, "(`") {
+				s.add(NetworkOut, w.Text)
+			}
+		}),
+		// A script of expect, which starts what it talks to.
+		each("spawn", func(j *judge, s *segment, w shell.Word) {
+			s.add(CodeExecute, w.Text)
+			j.codeText(s, w.Text)
+			for line := range strings.FieldsFuncSeq(w.Text, func(r rune) bool { return r == ';' || r == '\n' }) {
+				line = strings.TrimSpace(line)
+				for _, verb := range [...]string{"spawn ", "exec ", "system "} {
+					if cmd, ok := strings.CutPrefix(line, verb); ok {
+						j.shellText(s, part(w, cmd))
+					}
+				}
+			}
+		}),
+		each("jq", func(_ *judge, s *segment, w shell.Word) {
+			if wholeEnvironment.MatchString(w.Text) {
+				s.add(SecretRead, w.Text)
+			}
+		}),
+		// An expression of dc, in which a bang runs a command.
+		each("calc", (*judge).calculation),
+	}
+}
+
+var wholeEnvironment = lazy(`(?:^|[^.\w$"])(?:env|\$ENV)\s*(?:$|[|,)\]}])`)
+
+func (j *judge) calculation(s *segment, w shell.Word) {
+	if s.spec == nil || programName(s.words[0].Text) != "dc" {
+		return
+	}
+	for line := range strings.SplitSeq(w.Text, "\n") {
+		if _, cmd, ok := strings.Cut(line, "!"); ok && !strings.HasPrefix(cmd, "=") && !strings.HasPrefix(cmd, "<") && !strings.HasPrefix(cmd, ">") {
+			s.add(CodeExecute, w.Text)
+			j.shellText(s, part(w, cmd))
+		}
+	}
+}
+
+// calculator judges what dc is fed.
+func (j *judge) calculator(s *segment, _ *parsed, _ []shell.Word) {
+	if s.fact == nil {
+		return
+	}
+	for _, r := range s.fact.Redirects {
+		if r.Mode == shell.String || r.Mode == shell.Heredoc {
+			j.calculation(s, r.Target)
+		}
+	}
+	if s.fact.From >= 0 {
+		j.calculation(s, shell.Word{Text: j.echoed(s.fact.From)})
+	}
+}
+
+// mount hides what was at its place, and makes what it brings the file that is there.
+func (j *judge) mount(s *segment, p *parsed, _ []shell.Word) {
+	if len(p.operands) < 2 {
+		return
+	}
+	at := p.operands[len(p.operands)-1]
+	c, glob := canonical(at, j.q.Home, j.dir)
+	set, class := j.k.pathCaps(c, glob, accessWrite)
+	s.addSet(set&SetOf(LogTamper, CarrelTamper, Persistence, PrivilegeEscalate, SecurityDisable), at.Text+" ("+class+")")
+	if o, ok := valueOf(p, "-o"); ok && strings.Contains(","+o.Text+",", ",suid,") {
+		s.add(PrivilegeEscalate, o.Text)
+	}
+	if from, _ := canonical(p.operands[0], j.q.Home, j.dir); from == "/" {
+		s.add(PrivilegeEscalate, "mounts "+p.operands[0].Text+" elsewhere")
+	}
+}
+
+// yq takes a file alone, or an expression before it.
+func (j *judge) yq(s *segment, p *parsed, _ []shell.Word) {
+	if len(p.operands) == 1 && strings.HasPrefix(p.operands[0].Text, "/") {
+		j.pathEffect(s, p.operands[0], accessRead)
+	}
+}

@@ -1,0 +1,180 @@
+package policy
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/carrel-dev/carrel/internal/shell"
+)
+
+// sends adds that a program which is not known, or runs code, says that it sends something.
+func (j *judge) sends(s *segment) {
+	if s.caps&SetOf(CodeExecute, ProgramUnknown) == 0 || s.caps.Has(NetworkOut) {
+		return
+	}
+	for i := 1; i < len(s.words); i++ {
+		if t := s.words[i].Text; goesOut[t] || strings.HasPrefix(t, "deploy:") || strings.HasPrefix(t, "publish") {
+			s.add(NetworkOut, t)
+		}
+	}
+}
+
+// endsReading are programs that stop to read before what they read ends, and programs
+// whose input is a question that is answered.
+var endsReading = map[string]bool{
+	"head": true, "dd": true, "sed": true, "awk": true, "grep": true, "read": true, "timeout": true, "od": true, "hexdump": true, "xxd": true, "cut": true,
+}
+
+// multiplies are programs that start others for what they read.
+var multiplies = map[string]bool{"xargs": true, "parallel": true, "sh": true}
+
+// endless adds what never ends by itself: devices without an end that are read to it,
+// processes that start processes, more than any disk holds.
+func (j *judge) endless(s *segment, c *shell.Command) {
+	if c.Context.Endless && c.Context.Background && !j.pauses(s.index) {
+		s.add(ResourceExhaust, "starts processes without end: "+c.Text)
+	}
+	if len(s.words) > 0 && s.words[0].Text == "$0" && (c.Context.Background || c.From >= 0 || c.Into >= 0) {
+		s.add(ResourceExhaust, c.Text)
+	}
+	for i := range s.words {
+		if w := &s.words[i]; strings.Contains(w.Source, "..") {
+			if m := ranges.compiled().FindStringSubmatch(w.Source); m != nil && wide(m) {
+				s.add(ResourceExhaust, w.Source)
+			}
+		}
+	}
+	if s.program == "yes" && c.Into >= 0 {
+		if argv := j.facts.Commands[c.Into].Argv; len(argv) > 0 && multiplies[programName(argv[0].Text)] {
+			s.add(ResourceExhaust, c.Text+" | "+argv[0].Text)
+		}
+	}
+	if c.Into < 0 || !endlessReaders[s.program] {
+		return
+	}
+	for i := 1; i < len(s.words); i++ {
+		switch s.words[i].Text {
+		case "/dev/zero", "/dev/urandom", "/dev/random":
+			if !j.limited(c.Into) {
+				s.add(ResourceExhaust, s.words[i].Text)
+			}
+		}
+	}
+}
+
+// limited reports whether one of the commands that a pipe goes through from i on stops
+// before its input does.
+func (j *judge) limited(i int) bool {
+	for n := 0; i >= 0 && n < 64; n++ {
+		c := &j.facts.Commands[i]
+		if len(c.Argv) == 0 || c.Argv[0].Dynamic || endsReading[programName(c.Argv[0].Text)] {
+			return true
+		}
+		if !endlessReaders[programName(c.Argv[0].Text)] && programName(c.Argv[0].Text) != "tr" && programName(c.Argv[0].Text) != "fold" {
+			return true // it is not known when it stops
+		}
+		i = c.Into
+	}
+	return false
+}
+
+// pauses reports whether something in the loop that a command stands in waits or leaves it.
+func (j *judge) pauses(index int) bool {
+	around := func(step int) bool {
+		for i := index + step; i >= 0 && i < len(j.facts.Commands) && j.facts.Commands[i].Context.Endless; i += step {
+			c := &j.facts.Commands[i]
+			if len(c.Argv) == 0 || c.Context.Background {
+				continue
+			}
+			switch c.Argv[0].Text {
+			case ":", "true", "false", "((", "[", "[[", "test", "echo", "printf":
+			default:
+				return true
+			}
+		}
+		return false
+	}
+	return around(-1) || around(1)
+}
+
+// ranges are numbers from one to another in braces.
+var ranges = lazy(`\{(-?[0-9]+)\.\.(-?[0-9]+)\}`)
+
+// wide reports whether a range has more names than a directory should.
+func wide(m []string) bool {
+	from, err1 := strconv.ParseInt(m[1], 10, 64)
+	to, err2 := strconv.ParseInt(m[2], 10, 64)
+	return err1 != nil || err2 != nil || to-from >= 1e6 || from-to >= 1e6
+}
+
+// decoded reports whether a command is given what a substitution in it decodes or fetches.
+func (j *judge) decoded(index int) bool {
+	for i := index + 1; i < len(j.facts.Commands) && index >= 0; i++ {
+		c := &j.facts.Commands[i]
+		if c.Parent != index {
+			continue
+		}
+		if !c.Context.Substitution || c.Context.Text || len(c.Argv) == 0 {
+			continue
+		}
+		if name := programName(c.Argv[0].Text); decodes[name] || fetchers.MatchString(name) {
+			return true
+		}
+	}
+	return false
+}
+
+// decodes are programs that are there to make another text of their input.
+var decodes = map[string]bool{
+	"base64": true, "base32": true, "basenc": true, "xxd": true, "uudecode": true, "rev": true, "tr": true, "gunzip": true, "zcat": true,
+	"bunzip2": true, "bzcat": true, "xz": true, "xzcat": true, "zstd": true, "rot13": true, "gpg": true,
+}
+
+// indexed is a name of a variable with an index that runs something when the name is used.
+var indexed = regexp.MustCompile("^[A-Za-z_][A-Za-z_0-9]*\\[.*(?:\\$\\(|`)")
+
+// takesVariables are builtins whose words are names of variables.
+var takesVariables = map[string]bool{
+	"read": true, "mapfile": true, "readarray": true, "unset": true, "export": true, "declare": true, "typeset": true, "local": true,
+	"readonly": true, "let": true, "printf": true, "test": true, "[": true, "[[": true, "((": true, "wait": true, "getopts": true, "nameref": true,
+}
+
+// variableNames adds what the names of variables run: an index is evaluated.
+func (j *judge) variableNames(s *segment) {
+	if !takesVariables[s.program] {
+		return
+	}
+	for i := 1; i < len(s.words); i++ {
+		w := &s.words[i]
+		if strings.IndexByte(w.Text, '[') < 1 || !indexed.MatchString(w.Text) {
+			continue
+		}
+		s.add(ShellObfuscated, w.Source)
+		inner := w.Text[strings.IndexByte(w.Text, '['):]
+		j.shellText(s, shell.Word{Text: ": " + strings.TrimRight(inner, "=]0123456789"), Source: w.Source})
+	}
+}
+
+// echoed is what a command is plainly fed by one before it, empty if that is not known.
+func (j *judge) echoed(from int) string {
+	c := &j.facts.Commands[from]
+	if len(c.Argv) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	switch c.Argv[0].Text {
+	case "echo", "printf":
+		for _, w := range c.Argv[1:] {
+			b.WriteString(w.Text)
+			b.WriteByte('\n')
+		}
+	case "cat":
+		for _, r := range c.Redirects {
+			if r.Mode == shell.Heredoc || r.Mode == shell.String {
+				b.WriteString(r.Target.Text)
+			}
+		}
+	}
+	return b.String()
+}
