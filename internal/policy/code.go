@@ -32,6 +32,8 @@ var codeWords = []struct {
 
 var quotedPath = lazy(`['"\s(>|=](~?/[^'"\s)]+|\.env)\b`)
 
+var evaluates = lazy(`\b(?:eval|exec|instance_eval|Function|loadstring)\b`)
+
 // codeText looks for what a code says plainly. It finds no more than that: code.execute
 // asks for a person anyway.
 func (j *judge) codeText(s *segment, code string) {
@@ -39,6 +41,9 @@ func (j *judge) codeText(s *segment, code string) {
 		if codeWords[i].caps&^s.caps != 0 && codeWords[i].pattern.MatchString(code) {
 			s.addSet(codeWords[i].caps, code)
 		}
+	}
+	if s.caps.Has(NetworkIn) && evaluates.MatchString(code) {
+		s.add(RemoteCodeExecute, code)
 	}
 	j.codeRuns(s, code)
 	for _, m := range quotedPath.compiled().FindAllStringSubmatch(homes.Replace(code), 32) {

@@ -161,6 +161,9 @@ func (j *judge) xargs(s *segment, p *parsed, rest []shell.Word) {
 	}
 	if n := j.segs[at]; n.nested && n.spec != nil && (shells[n.spec.name] || n.spec.caps.Has(CodeExecute)) {
 		n.add(ShellDynamic, "what xargs reads is run")
+		if s.fact != nil && s.fact.From >= 0 && j.sourceOf(s.fact.From) != NoCapability {
+			n.add(RemoteCodeExecute, "what xargs reads is run")
+		}
 	}
 }
 

@@ -222,6 +222,9 @@ func (j *judge) standing(s *segment, c *shell.Command) {
 			}
 		}
 	}
+	if c.From >= 0 && s.spec != nil && shells[s.spec.name] && s.caps.Has(ShellDynamic) && j.sourceOf(c.From) != NoCapability {
+		s.add(RemoteCodeExecute, j.facts.Commands[c.From].Text+" | "+s.text)
+	}
 	if c.From >= 0 && s.spec != nil && j.readsCode(s) {
 		if text := j.echoed(c.From); text != "" && !shells[s.spec.name] {
 			j.codeText(s, text)
@@ -304,7 +307,7 @@ func (j *judge) sourceOf(i int) Capability {
 		if s == nil {
 			return RemoteCodeExecute // it is not known yet
 		}
-		if s.caps&SetOf(NetworkIn, NetworkOut, NetworkQuery, RemoteCodeExecute, ShellDynamic) != 0 || s.spec != nil && decoders[s.spec.name] {
+		if s.caps&SetOf(NetworkIn, NetworkOut, NetworkQuery, RemoteCodeExecute, ShellDynamic) != 0 || s.spec != nil && decoders[s.spec.name] || j.decoded(i) {
 			return RemoteCodeExecute
 		}
 		i = j.facts.Commands[i].From
@@ -338,6 +341,11 @@ func (j *judge) command(s *segment) {
 			break
 		}
 	}
+	for i := range s.words {
+		if s.words[i].Dynamic && strings.Contains(s.words[i].Source, "@P}") {
+			s.add(ShellObfuscated, s.words[i].Source) // the value is expanded again
+		}
+	}
 	w := &s.words[0]
 	if w.Dynamic || w.Glob || w.Many {
 		s.add(ShellDynamic, w.Source)
@@ -369,6 +377,13 @@ func (j *judge) command(s *segment) {
 		if strings.Contains(w.Text, "/") {
 			j.pathEffect(s, *w, accessRead)
 			s.add(CodeExecute, w.Text)
+			// It may be what its name says, and is not known to be.
+			if sp := j.lookup(path.Base(w.Text)); sp != nil && !shells[sp.name] {
+				s.program, s.spec = path.Base(w.Text), sp
+				j.apply(s, sp, s.words)
+				s.add(ProgramUnknown, w.Text)
+				return
+			}
 		}
 		// Its words may be paths all the same.
 		for _, a := range s.words[1:] {

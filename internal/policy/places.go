@@ -61,6 +61,12 @@ func placeRoles() []role {
 			}
 			j.write(s, w)
 		}),
+		// Flags that go builds with: some of them are programs that it runs.
+		each("goflags", func(_ *judge, s *segment, w shell.Word) {
+			if w.Dynamic || strings.Contains(w.Text, "exec") || strings.Contains(w.Text, "tool") || strings.Contains(w.Text, "overlay") || strings.Contains(w.Text, "insecure") {
+				s.add(EnvironmentPoison, "GOFLAGS="+w.Text)
+			}
+		}),
 		each("mongourl", func(j *judge, s *segment, w shell.Word) {
 			if strings.Contains(w.Text, "://") || strings.ContainsAny(w.Text, "./:") {
 				j.out(s, w)
@@ -139,6 +145,22 @@ func (j *judge) mount(s *segment, p *parsed, _ []shell.Word) {
 	if from, _ := canonical(p.operands[0], j.q.Home, j.dir); from == "/" {
 		s.add(PrivilegeEscalate, "mounts "+p.operands[0].Text+" elsewhere")
 	}
+}
+
+// packaged judges a program by the name of the package that brings it.
+func (j *judge) packaged(s *segment, p *parsed, rest []shell.Word) {
+	if len(p.operands) == 0 {
+		return
+	}
+	name := p.operands[0]
+	if i := strings.LastIndexByte(name.Text, '@'); i > 0 {
+		name.Text = name.Text[:i]
+	}
+	if name.Dynamic || j.lookup(name.Text) == nil {
+		return
+	}
+	words := append([]shell.Word{name}, p.operands[1:]...)
+	j.nested(s, append(words, rest...))
 }
 
 // yq takes a file alone, or an expression before it.

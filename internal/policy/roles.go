@@ -72,6 +72,9 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 		{name: "into", apply: each(func(j *judge, s *segment, w shell.Word) {
 			s.add(FilesystemWrite, w.Text)
 			j.pathEffect(s, w, accessWrite)
+			if w.Text == "/dev/null" && s.program == "mv" {
+				s.add(FilesystemDelete, w.Text)
+			}
 			if w.Text == "/" {
 				s.add(FilesystemSystemWrite, w.Text)
 			}
@@ -85,6 +88,9 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 				return
 			}
 			s.add(CodeExecute, w.Text)
+			if w.Dynamic && j.decoded(s.index) {
+				s.add(RemoteCodeExecute, w.Source)
+			}
 			j.pathEffect(s, w, accessRead)
 		})},
 		{name: "code", apply: each(func(j *judge, s *segment, w shell.Word) {
@@ -401,6 +407,9 @@ func (j *judge) gitConfig(s *segment, w shell.Word) {
 			return
 		}
 	}
+	if strings.EqualFold(name, "http.sslverify") && (strings.EqualFold(value, "false") || value == "0") {
+		s.add(SecurityDisable, w.Text)
+	}
 	if w.Dynamic && strings.ContainsAny(name, "$`") {
 		s.add(ShellDynamic, w.Text)
 	}
@@ -429,7 +438,7 @@ func cleanDir(dir, to string) string {
 // protections are settings of the kernel that protect.
 var protections = lazy(`randomize_va_space|kptr_restrict|dmesg_restrict|yama\.|unprivileged_|protected_|suid_dumpable|perf_event_paranoid|kexec_load_disabled|modules_disabled|rp_filter|accept_redirects|accept_source_route|tcp_syncookies|sysrq`)
 
-var aptHooks = lazy(`(?i)(?:invoke|post-run|pre-install|dpkg::|proxy-auto-detect|binary::|::run)`)
+var aptHooks = lazy(`(?i)(?:dir::bin|dir::etc|solver|invoke|post-run|pre-install|dpkg::|proxy-auto-detect|binary::|::run)`)
 
 // aptOption judges Name=value given to apt: hooks are commands.
 func (j *judge) aptOption(s *segment, w shell.Word) {

@@ -34,6 +34,8 @@ func init() { //nolint:gochecknoinits // they refer to functions that refer to t
 		"yq":     (*judge).yq,
 		"sqlite": (*judge).sqlite,
 		"calc":   (*judge).calculator,
+		// A program that a package manager fetches and runs is what its name says.
+		"package": (*judge).packaged,
 	}
 }
 
@@ -120,6 +122,10 @@ func (j *judge) curl(s *segment, p *parsed, _ []shell.Word) {
 	sends := hasFlag(p, "-d", "-F", "-T", "--url-query")
 	for i := range p.flags {
 		v := p.flags[i].value
+		switch p.flags[i].flag.name {
+		case "-b", "-A", "-e", "-u", "--oauth2-bearer":
+			sends = sends || v.Dynamic && strings.ContainsAny(v.Text, "(`")
+		}
 		sends = sends || p.flags[i].flag.name == "-H" && (v.Dynamic || strings.HasPrefix(strings.ToLower(v.Text), "authorization"))
 	}
 	if hasFlag(p, "-k") {
@@ -143,6 +149,9 @@ func (j *judge) curl(s *segment, p *parsed, _ []shell.Word) {
 			s.add(NetworkOut, w.Text)
 		case !reads || sends:
 			j.out(s, w)
+			if !reads && databases.MatchString(w.Text) || sends && databaseWrites.MatchString(w.Text) {
+				s.add(DatabaseMutate, w.Text)
+			}
 		case quiet && !w.Dynamic && !strings.Contains(w.Text, "?") && !metadata.MatchString(w.Text) && s.caps&SetOf(NetworkOut) == 0:
 			s.add(NetworkQuery, w.Text)
 		default:
@@ -157,6 +166,13 @@ func (j *judge) curl(s *segment, p *parsed, _ []shell.Word) {
 		s.add(PrivilegeEscalate, socket.Text)
 	}
 }
+
+// databases are the ports of databases that are spoken to by HTTP; databaseWrites are
+// addresses by which they are changed.
+var (
+	databases      = lazy(`:(?:9200|9201|5984|6984|8123|8086|7474|8529|8983|2379|8529|28017|19530|6333|7700|8108)(?:[/?]|$)|supabase\.co/rest|firebaseio\.com|documents\.azure\.com`)
+	databaseWrites = lazy(`/(?:_bulk|_delete_by_query|_update_by_query|_update|_doc)\b|/write\?|[?&]query=(?i:drop|delete|insert|alter|truncate)|/v3/kv/(?:put|deleterange)`)
+)
 
 func (j *judge) wget(s *segment, p *parsed, _ []shell.Word) {
 	if hasFlag(p, "--spider") {
@@ -272,8 +288,10 @@ func (j *judge) python(s *segment, p *parsed, _ []shell.Word) {
 		return
 	case "http.server", "SimpleHTTPServer", "smtpd", "aiosmtpd", "pyftpdlib":
 		s.add(NetworkListen, m.Text)
-	case "venv", "virtualenv", "compileall", "py_compile", "zipfile", "tarfile", "ensurepip":
+	case "venv", "virtualenv", "compileall", "py_compile", "zipfile", "tarfile":
 		s.add(FilesystemWrite, m.Text)
+	case "ensurepip":
+		s.add(PackageMutate, m.Text)
 	default:
 		if sp := j.lookup(m.Text); sp != nil && !m.Dynamic {
 			j.nested(s, append([]shell.Word{m}, args...))

@@ -147,7 +147,8 @@ func (j *judge) variableNames(s *segment) {
 	}
 	for i := 1; i < len(s.words); i++ {
 		w := &s.words[i]
-		if strings.IndexByte(w.Text, '[') < 1 || !indexed.MatchString(w.Text) {
+		text := strings.TrimLeft(w.Text, `'"`)
+		if strings.IndexByte(text, '[') < 1 || !indexed.MatchString(text) {
 			continue
 		}
 		s.add(ShellObfuscated, w.Source)
