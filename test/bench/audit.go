@@ -10,13 +10,19 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"golang.org/x/mod/sumdb/tlog"
 	"golang.org/x/sys/unix"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/broker"
+	"github.com/carrel-dev/carrel/internal/checkpoint"
 	"github.com/carrel-dev/carrel/test/bench/measure"
 	"github.com/carrel-dev/carrel/test/bench/report"
 )
+
+// countersigner is audit.CheckpointOptions.Countersign.
+type countersigner = func(context.Context, checkpoint.Checkpoint, int64, tlog.TreeProof) (checkpoint.Countersigned, error)
 
 // appenders is how many append at once.
 const appenders = 64
@@ -170,7 +176,7 @@ func (b *bench) verify() error {
 		pairs, rounds = 20_000, 5
 	}
 	path := filepath.Join(b.dir, "audit", "verify.jsonl")
-	size, err := writeLog(b.ctx, path, l, pairs)
+	size, err := writeLog(b.ctx, path, l, pairs, nil)
 	if err != nil {
 		return err
 	}
@@ -197,22 +203,133 @@ func (b *bench) verify() error {
 			got[i].Rates = append(got[i].Rates, float64(size)/1e6/r[0].Seconds())
 		}
 	}
-	return b.rates(report.Verify, "MB/s", got[0], got[1:])
+	if err := b.rates(report.Verify, "MB/s", got[0], got[1:]); err != nil {
+		return err
+	}
+	return b.verifySigned(l, pairs, rounds)
 }
 
-// writeLog makes a log of so many commands and returns its size.
-func writeLog(ctx context.Context, path string, l lines, pairs int) (int64, error) {
+// verifySigned measures the same of a log that was signed, and countersigned, after every
+// 4096 records, by the time that processors spent: however many there are, it is that of one.
+func (b *bench) verifySigned(l lines, pairs, rounds int) error {
+	dir := filepath.Join(b.dir, "signed")
+	path := filepath.Join(dir, "audit.jsonl")
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.Mkdir(filepath.Join(dir, "broker"), 0o700)); err != nil {
+		return err
+	}
+	place, err := os.Open(filepath.Join(dir, "broker"))
+	if err != nil {
+		return err
+	}
+	defer place.Close()
+	c, err := broker.OpenCountersigner(place)
+	if err != nil {
+		return err
+	}
+	size, err := writeLog(b.ctx, path, l, pairs, func(_ context.Context, next checkpoint.Checkpoint, old int64, proof tlog.TreeProof) (checkpoint.Countersigned, error) {
+		signed, last, _, err := c.Sign(next, old, proof)
+		return checkpoint.Countersigned{Note: signed, Key: c.Public(), Size: last.Size, Root: last.Root}, err
+	})
+	if err != nil {
+		return err
+	}
+	public, err := os.ReadFile(filepath.Join(dir, "checkpoint.pub"))
+	if err != nil {
+		return err
+	}
+	trust := audit.Trust{Countersigned: c.Last()}
+	if trust.Keys, err = checkpoint.ParseKeys(string(public), c.Public()); err != nil {
+		return err
+	}
+	records := 2 * int64(pairs)
+	got := measure.Interleave(b.ctx, measure.Pace{Rounds: rounds, Warm: 1}, []measure.Contestant{
+		{Name: "audit verify, signed, a core", Op: spent(func() error {
+			v, err := audit.VerifyLog(b.ctx, path, trust)
+			if err == nil && (v.Bad != nil || v.Records != records || v.Countersigned != records) {
+				err = fmt.Errorf("%d records hold and %d are signed, of %d: %+v", v.Records, v.Countersigned, records, v.Bad)
+			}
+			return err
+		})},
+		{Name: report.OneSHA, Op: spent(func() error {
+			f, err := os.Open(path)
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			_, err = f.WriteTo(sha256.New())
+			return err
+		})},
+	})
+	count := got[0]
+	count.Name = "audit verify, signed, records a core"
+	for i := range got {
+		for _, r := range got[i].Rounds {
+			got[i].Rates = append(got[i].Rates, float64(size)/1e6/r[0].Seconds())
+		}
+	}
+	for _, r := range count.Rounds {
+		count.Rates = append(count.Rates, float64(records)/r[0].Seconds())
+	}
+	if err := b.rates(report.VerifySigned, "MB/s", got[0], got[1:]); err != nil {
+		return err
+	}
+	return b.rates(report.VerifyCount, "records/s", count, nil)
+}
+
+// spent is measure.Timed by the time that this process had of processors.
+func spent(f func() error) func() (time.Duration, error) {
+	now := func() (time.Duration, error) {
+		var u unix.Rusage
+		err := unix.Getrusage(unix.RUSAGE_SELF, &u)
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano()), err
+	}
+	return func() (time.Duration, error) {
+		began, err := now()
+		if err == nil {
+			err = f()
+		}
+		ended, nerr := now()
+		return ended - began, errors.Join(err, nerr)
+	}
+}
+
+// signEvery is after how many records a log is signed.
+const signEvery = 4096
+
+// writeLog makes a log of so many commands and returns its size. It is signed if there is
+// someone to countersign.
+func writeLog(ctx context.Context, path string, l lines, pairs int, countersign countersigner) (size int64, err error) {
 	log, err := audit.Open(ctx, audit.Options{Path: path})
 	if err != nil {
 		return 0, err
 	}
+	sign := func() error { return nil }
+	if countersign != nil {
+		c, err := audit.OpenCheckpoints(ctx, log, audit.CheckpointOptions{Countersign: countersign})
+		if err != nil {
+			return 0, errors.Join(err, log.Close())
+		}
+		defer func() { err = errors.Join(err, c.Close()) }()
+		sign = func() error {
+			_, err := log.Mark() // what was queued is on disk
+			if err == nil {
+				_, err = c.Make(ctx)
+			}
+			return err
+		}
+	}
 	for i := range pairs {
+		if 2*i%signEvery == 0 && i > 0 {
+			if err := sign(); err != nil {
+				return 0, errors.Join(err, log.Close())
+			}
+		}
 		l.outcome.Intent = int64(2*i + 1)
 		if err := errors.Join(log.AppendAsync(l.intent), log.AppendAsync(l.outcome)); err != nil {
 			return 0, errors.Join(err, log.Close())
 		}
 	}
-	if err := log.Close(); err != nil {
+	if err := errors.Join(sign(), log.Close()); err != nil {
 		return 0, err
 	}
 	st, err := os.Stat(path)

@@ -57,6 +57,8 @@ var figures = []struct {
 	{"creates", (*bench).creates, false},
 	{"destroy", (*bench).destroy, false},
 	{"archive", (*bench).archive, false},
+	{"policy", (*bench).policy, false},
+	{"answered", (*bench).answered, false},
 	{"audit", (*bench).audit, false},
 	{"verify", (*bench).verify, false},
 	{"memory", (*bench).memory, false},
@@ -242,7 +244,13 @@ func (b *bench) makeDir(parent string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("cannot make a directory for the run: %w", err)
 	}
-	b.later(func(context.Context) error { return os.RemoveAll(dir) })
+	b.later(func(context.Context) error {
+		// What is mounted there may be the host's own: none of it is removed with the directory.
+		if err := unmountBelow(dir); err != nil {
+			return fmt.Errorf("cannot remove %s: %w", dir, err)
+		}
+		return os.RemoveAll(dir)
+	})
 	return dir, os.Chmod(dir, 0o711)
 }
 

@@ -34,6 +34,7 @@ const (
 	RuncRun   = "runc run -d"
 	OneSync   = "fdatasync each"
 	OneSHA    = "sha256, one thread"
+	Builtin   = "built-in rules alone"
 	Echo      = "socket echo"
 	Allowance = "allowance"
 
@@ -76,6 +77,13 @@ const (
 	AuditLatency = "audit/latency"
 	AuditAlone   = "audit/alone"
 	Verify       = "verify"
+	VerifySigned = "verify/signed"
+	VerifyCount  = "verify/records"
+
+	Policy     = "policy"
+	PolicyRate = "policy/rate"
+	PolicyMany = "policy/rules"
+	Answered   = "answered"
 
 	Run       = "run"
 	RunHere   = "run/here"
@@ -98,6 +106,7 @@ const (
 // Reaches are the figures that carrel is to come to. Times are in the row's unit.
 var Reaches = []Reach{
 	{ID: Exec, Peer: Fork, Of: Ratio, Limit: 1.7},
+	{ID: Exec, Peer: Fork, Of: Ratio, Limit: 1.75}, // with policy on
 	{ID: Exec, Peer: Bwrap, Of: Ratio, Limit: 0.35},
 	{ID: Exec, Peer: Runc, Of: Ratio, Limit: 0.1},
 	{ID: Exec8, Peer: Fork, Of: Ratio, Least: true, Limit: 0.5},
@@ -115,6 +124,13 @@ var Reaches = []Reach{
 	{ID: Audit, Peer: OneSync, Of: Ratio, Least: true, Limit: 20},
 	{ID: AuditLatency, Of: P99, Limit: 3},
 	{ID: Verify, Of: P50, Least: true, Limit: 200},
+	{ID: VerifySigned, Of: P50, Least: true, Limit: 200},
+	{ID: VerifyCount, Of: P50, Least: true, Limit: 500_000},
+	{ID: Policy, Of: P50, Limit: 20},
+	{ID: Policy, Of: P99, Limit: 200},
+	{ID: PolicyRate, Of: P50, Least: true, Limit: 50_000},
+	{ID: PolicyMany, Peer: Builtin, Of: Ratio, Limit: 2},
+	{ID: Answered, Of: P50, Limit: 5},
 	{ID: Run, Peer: Bwrap, Of: Ratio, Limit: 2.5},
 	{ID: RunSlow, Peer: Srt, Of: Ratio, Limit: 0.05},
 	{ID: RunHere, Peer: RunAlone, Of: Ratio, Limit: 1.2},
