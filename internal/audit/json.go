@@ -2,8 +2,6 @@ package audit
 
 import (
 	"bytes"
-	"encoding/binary"
-	"math/bits"
 	"slices"
 )
 
@@ -19,34 +17,6 @@ func checkJSON(b []byte) (valid, plain bool) {
 	s := scanner{b: b}
 	valid = s.value()
 	return valid, valid && !s.odd
-}
-
-// record reports whether line, of which parseFrame has taken the start and hashHolds the
-// hash, is valid and plain. It begins behind the number: what stands before that are the
-// names of the frame and hexadecimal digits. The scanner may have been used before.
-func (s *scanner) record(line []byte) bool {
-	marks := uint64(0)
-	for i := prevAt; i < prevAt+hashLen; i += 8 {
-		marks |= specials(binary.LittleEndian.Uint64(line[i:]))
-	}
-	if marks != 0 {
-		return false
-	}
-	s.b, s.at, s.odd = line, seqAt, false
-	for isDigit(line[s.at]) { // as parseFrame has seen, a comma follows
-		s.at++
-	}
-	s.depth, s.objects[0] = 1, 1<<1
-	s.outer.n, s.outer.more, s.outer.marks = 0, nil, 0
-	s.outer.known, s.outer.order = frameNames, frameFields
-	for {
-		if done, ok := s.end(); done || !ok {
-			return ok && !s.odd
-		}
-		if !s.begin() {
-			return false
-		}
-	}
 }
 
 func validJSON(b []byte) bool {
@@ -163,43 +133,12 @@ func (s *scanner) name() bool {
 
 // text takes the rest of a string behind its opening quote.
 func (s *scanner) text() bool {
-	b, i := s.b, s.at
-	for {
-		for len(b)-i >= 8 {
-			marks := specials(binary.LittleEndian.Uint64(b[i:]))
-			if marks != 0 {
-				i += bits.TrailingZeros64(marks) / 8
-				break
-			}
-			i += 8
-		}
-		if i >= len(b) {
-			return false
-		}
-		c := b[i]
-		i++
-		switch {
-		case !special(c):
-		case c == '"':
-			s.at = i
-			return true
-		case c == '\\' && i < len(b):
-			c = b[i]
-			i++
-			switch c {
-			case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
-			case 'u':
-				if len(b)-i < 4 || !isHex(b[i]) || !isHex(b[i+1]) || !isHex(b[i+2]) || !isHex(b[i+3]) {
-					return false
-				}
-				i += 4
-			default:
-				return false
-			}
-		default:
-			return false
-		}
+	end := textEnd(s.b, s.at)
+	if end < 0 {
+		return false
 	}
+	s.at = end
+	return true
 }
 
 // special reports whether c is more than a part of its string.
@@ -305,47 +244,18 @@ func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
 func isHex(c byte) bool { return isDigit(c) || c|0x20 >= 'a' && c|0x20 <= 'f' }
 
-// fields are the names that a record may have, in the order in which they stand in a line.
-var fields = [...]string{
-	"hash", "prev_hash", "seq", "time", "trace", "type", "principal", "owner", "workspace", "intent", "action", "action_digest", "policy",
-	"decision", "approval", "isolation", "status", "error", "error_kind", "data",
-}
-
-// frameFields is how many of them stand in front of what parseFrame takes, and frameNames
-// their bits.
-const (
-	frameFields = 3
-	frameNames  = 1<<frameFields - 1
-)
-
 // names are those met in one object.
 type names struct {
-	// known has a bit for each that is one of fields; order is where the next is looked
-	// for first.
-	known uint32
-	order int
-
-	first [8][]byte // others
+	first [24][]byte // more than the format has
 	n     int
 	more  [][]byte
-	// marks has a bit for each of the others, by its length and ends: one that is not set
-	// tells without a comparison that a name is new.
+	// marks has a bit for each, by its length and ends: one that is not set tells without
+	// a comparison that a name is new.
 	marks uint64
 }
 
 // add reports whether name is plain and new.
 func (n *names) add(name []byte) bool {
-	for i := n.order; i < len(fields); i++ {
-		if string(name) == fields[i] {
-			n.order = i + 1
-			return n.know(i)
-		}
-	}
-	for i := range n.order {
-		if string(name) == fields[i] {
-			return n.know(i)
-		}
-	}
 	if !isPlain(name) {
 		return false
 	}
@@ -362,14 +272,6 @@ func (n *names) add(name []byte) bool {
 		n.more = append(n.more, name)
 	}
 	return true
-}
-
-// know reports whether the field is new.
-func (n *names) know(field int) bool {
-	bit := uint32(1) << field
-	isNew := n.known&bit == 0
-	n.known |= bit
-	return isNew
 }
 
 func isPlain(name []byte) bool {

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/carrel-dev/carrel/internal/audit"
 )
@@ -94,52 +95,78 @@ func TestCheckJSONOnNestingAndManyNames(t *testing.T) {
 	}
 }
 
-// FuzzRecord holds what Verify looks at a line with first against encoding/json, behind
-// every frame that parses.
-func FuzzRecord(f *testing.F) {
+// holdAsWritten says whether a line takes the short way, which is open to none that is not
+// valid and plain.
+func holdAsWritten(t *testing.T, rest []byte) bool {
+	t.Helper()
+	line, ok := audit.AsWritten(rest)
+	if ok && (!json.Valid(line) || !plainByReference(t, line)) {
+		t.Fatalf("it is not valid and plain: %q", line)
+	}
+	return ok
+}
+
+// FuzzAsWritten holds the short way against encoding/json.
+func FuzzAsWritten(f *testing.F) {
 	for _, line := range makeChain(2) {
 		f.Add(bytes.TrimSuffix(line[bytes.Index(line, []byte(`,"trace"`)):], []byte("\n")))
 	}
-	f.Add([]byte(`}`))
-	f.Add([]byte(`,"data":{"seq":[1,{"a":null}]},"type":"x","more":1,"mor":2}`))
-	f.Add([]byte(`,"prev_hash":"again"}`))
-	f.Add([]byte(`,"data":1,"type":2,"data":3}`))
-	check := audit.CheckRecord()
+	for _, s := range []string{
+		`}`, `,"type":"x","data":{"seq":[1,{"a":null},[],{},""],"b":[true,false,0,12]}}`, `,"prev_hash":"again"}`, `,"data":1,"type":2,"data":3}`,
+		`,"data":[{"a":{"a":[[["\u00e4\\\n"]]]}}]}`, `,"data":01}`, `,"data":1.5}`, `,"data":[1,]}`, `,"data":{"a":1,}}`, `,"data":]}`, `,}`,
+	} {
+		f.Add([]byte(s))
+	}
 	f.Fuzz(func(t *testing.T, rest []byte) {
-		if len(rest) > audit.MaxRecord/2 {
-			return
-		}
-		line, plain := check(rest)
-		if want := json.Valid(line) && plainByReference(t, line); plain != want {
-			t.Fatalf("plain is %v, and should be %v of %q", plain, want, line)
+		if len(rest) <= audit.MaxRecord/2 {
+			holdAsWritten(t, rest)
 		}
 	})
 }
 
-// TestRecordOnEveryByte is TestCheckJSONOnEveryByte for a record's line, in which names may
-// stand twice, and out of their order.
-func TestRecordOnEveryByte(t *testing.T) {
-	check := audit.CheckRecord()
-	hold := func(rest []byte) {
-		t.Helper()
-		line, plain := check(rest)
-		if want := json.Valid(line) && plainByReference(t, line); plain != want {
-			t.Fatalf("plain is %v, and should be %v of %q", plain, want, line)
-		}
-	}
-	text := []byte(`,"error":"x\u00eF\n","type":"t","data":{"seq":[1,{}]},"new_1":-1.5e3,"new_2":"long enough for words of eight", "seq_":1}`)
-	if _, plain := check(text); !plain {
-		t.Fatal("not plain")
+// TestAsWrittenOnEveryByte puts every byte in every place of a record that has a bit of all.
+func TestAsWrittenOnEveryByte(t *testing.T) {
+	text := []byte(`,"type":"t","intent":10,"error":"x\u00eF\n","data":{"seq":[1,{},[],true,false,null,0],"new_1":"long enough for words of eight","b":{"":[[{"c":""}]]}}}`)
+	if !holdAsWritten(t, text) {
+		t.Fatal("not taken")
 	}
 	for i := range text {
-		hold(text[:i])
+		holdAsWritten(t, text[:i])
 		for c := range 256 {
 			b := bytes.Clone(text)
 			b[i] = byte(c)
-			hold(b)
+			holdAsWritten(t, b)
+			holdAsWritten(t, append(append(bytes.Clone(text[:i]), byte(c)), text[i:]...))
 		}
 	}
-	for _, name := range []string{"hash", "prev_hash", "seq", "time", "type", "data", "error", "new_1", "new_2", "status", "new_3"} {
-		hold(append(bytes.Clone(text[:len(text)-1]), `,"`+name+`":0}`...))
+	for _, n := range []int{1, 61, 62, 63, 64, 65, 128} {
+		if got, want := holdAsWritten(t, []byte(`,"data":`+strings.Repeat("[", n)+strings.Repeat("]", n)+"}")), n < 63; got != want {
+			t.Errorf("%d levels: %v", n, got)
+		}
+	}
+	for _, name := range []string{"hash", "prev_hash", "seq", "time", "type", "data", "error", "new", "trace"} {
+		if holdAsWritten(t, append(bytes.Clone(text[:len(text)-1]), `,"`+name+`":0}`...)) {
+			t.Errorf("%q is taken out of its order", name)
+		}
+	}
+}
+
+// What the log writes takes the short way, whatever a record has.
+func TestRecordsAreAsWritten(t *testing.T) {
+	raw := json.RawMessage(`{"a":["<\u003c\"",-1.5]}`)
+	full := audit.Record{
+		Trace: "0123456789abcdef0123456789abcdef", Type: audit.Denial, Principal: "token:0123456789ab", Owner: "uid:1", Workspace: "ws-2a97516c", Intent: 5,
+		Action: json.RawMessage(`{"kind":"x","argv":["a","\u003c"]}`), ActionDigest: "sha256:0", Policy: "SAFE", Decision: json.RawMessage(`{"reasons":[],"risk_score":0}`),
+		Approval: "none", Isolation: "boundary=x", Status: audit.StatusOK, Error: "two\nlines \u00e4", ErrorKind: "internal", Data: json.RawMessage(`{"code":0,"idle":-1,"more":null}`),
+	}
+	for _, c := range []struct {
+		r     audit.Record
+		short bool
+	}{{full, true}, {audit.Record{Type: audit.Outcome}, true}, {audit.Record{Type: audit.Outcome, Data: raw}, false}} {
+		line := audit.Line(c.r, audit.Genesis, 17, time.Unix(1, 0))
+		rest := bytes.TrimSuffix(line[bytes.Index(line, []byte(`,"t`))+len(`,"time":"1970-01-01T00:00:01Z"`):], []byte("\n"))
+		if got := holdAsWritten(t, rest); got != c.short {
+			t.Errorf("%s: %v", rest, got)
+		}
 	}
 }

@@ -149,7 +149,6 @@ type block struct {
 	leaves  bool // their hashes are wanted
 	err     error
 	checked chan struct{} // takes one value
-	scan    scanner
 }
 
 // checkedLine is what can be said of a line without its neighbours.
@@ -247,7 +246,7 @@ func (b *block) check() {
 		if whole {
 			c.size++
 		}
-		c.frame, c.harm = b.scan.checkLine(line, whole)
+		c.frame, c.harm = checkLine(line, whole)
 		if b.leaves && c.harm == "" {
 			// tlog.RecordHash is over a zero and the line. It takes the place of the newline
 			// before, which was read already.
@@ -262,7 +261,7 @@ func (b *block) check() {
 // checkLine looks at a line by itself. Of one as the log writes it, each byte is looked at
 // once for its form and once for its hash; what that does not take goes the long way, which
 // says what is wrong.
-func (s *scanner) checkLine(line []byte, whole bool) (frame, Harm) {
+func checkLine(line []byte, whole bool) (frame, Harm) {
 	f, ok := parseFrame(line)
 	switch {
 	case !whole && len(line) < MaxRecord:
@@ -270,7 +269,7 @@ func (s *scanner) checkLine(line []byte, whole bool) (frame, Harm) {
 	case len(line) >= MaxRecord:
 		return f, NotRecord
 	}
-	if ok && hashHolds(line, f) && s.record(line) {
+	if ok && hashHolds(line, f) && asWritten(line) {
 		return f, ""
 	}
 	valid, plain := checkJSON(line)
