@@ -51,6 +51,15 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	case "hold":
 		select {}
+	case "delegated": // makes an instance in a group that it is in, and removes it at the end of stdin
+		in, err := cgroup.OpenAny(os.Getenv("CGROUP_POINT"), os.Getenv("CGROUP_OWN"))
+		if err == nil {
+			fmt.Println("open", in.Left())
+			_, _ = io.Copy(io.Discard, os.Stdin)
+			err = in.RemoveInstance()
+		}
+		fmt.Println("end", err)
+		os.Exit(0)
 	case "tick": // says something as often as it can be read
 		for {
 			fmt.Println("tick")

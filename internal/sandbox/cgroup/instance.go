@@ -33,6 +33,7 @@ type Instance struct {
 	v1      []*hierarchy
 	v2      *hierarchy
 	missing []Missing
+	of      *owned // nil: root's
 }
 
 // hierarchy is one tree of groups in use.
@@ -40,9 +41,11 @@ type hierarchy struct {
 	name string // as V1Mount.Name; "" for v2
 	path string // of the instance's group, for messages
 	have []Controller
-	io   bool  // v2 counts what is read and written
-	dir  dirFD // the instance's group
-	root dirFD
+	io   bool // v2 counts what is read and written
+	// owned: it is delegated to an ordinary user, who makes the groups.
+	owned bool
+	dir   dirFD // the instance's group
+	root  dirFD
 }
 
 func (h *hierarchy) v1() bool              { return h.name != "" }
@@ -251,6 +254,9 @@ func (in *Instance) Close() {
 // RemoveInstance removes the instance's groups, which must hold no workspace, and
 // closes.
 func (in *Instance) RemoveInstance() error {
+	if in.of != nil {
+		return in.removeOwned()
+	}
 	var errs []error
 	for _, h := range in.all() {
 		if err := unix.Unlinkat(int(h.root), in.name, unix.AT_REMOVEDIR); err != nil && !isNotExist(err) {
@@ -298,13 +304,16 @@ type Files struct {
 	// cgroup namespace stands, or nil if it may stay where it is born, because nothing
 	// is limited through v2.
 	SupProcs *os.File
+	// Give are what the executor gives to its own group of ids and has it write, where an
+	// ordinary user made the groups and the executor has another id.
+	Give []*os.File
 	// V2Controllers are those that limit through v2.
 	V2Controllers []string
 }
 
 // Close closes all of them.
 func (f *Files) Close() {
-	for _, list := range [][]*os.File{f.V1Sup, f.V1Cmd, {f.Born, f.Cmd, f.SupProcs}} {
+	for _, list := range [][]*os.File{f.V1Sup, f.V1Cmd, f.Give, {f.Born, f.Cmd, f.SupProcs}} {
 		for _, x := range list {
 			if x != nil {
 				_ = x.Close()
@@ -400,9 +409,15 @@ func (h *hierarchy) createV2(own, c dirFD, executor uint32, f *Files) error {
 	// Delegation (admin-guide/cgroup-v2.rst): to move or clone from sup to cmd one must
 	// be able to write cgroup.procs of both and of what is above both. The limits of
 	// cmd stay root's.
-	give := []error{
-		own.chown("cgroup.procs", executor),
-		c.chown("", executor), c.chown("cgroup.procs", executor), c.chown("cgroup.subtree_control", executor),
+	var give []error
+	switch {
+	case !h.owned:
+		give = []error{
+			own.chown("cgroup.procs", executor),
+			c.chown("", executor), c.chown("cgroup.procs", executor), c.chown("cgroup.subtree_control", executor),
+		}
+	case int(executor) != os.Geteuid():
+		give = []error{f.lendable(own, c)}
 	}
 	if len(h.have) > 0 {
 		s, err := own.make(sup)
@@ -410,7 +425,9 @@ func (h *hierarchy) createV2(own, c dirFD, executor uint32, f *Files) error {
 			return err
 		}
 		defer s.close()
-		give = append(give, s.chown("cgroup.procs", executor))
+		if !h.owned {
+			give = append(give, s.chown("cgroup.procs", executor))
+		}
 		if f.SupProcs, err = s.openFile("cgroup.procs", unix.O_WRONLY); err != nil {
 			return err
 		}
@@ -426,22 +443,25 @@ func (h *hierarchy) createV2(own, c dirFD, executor uint32, f *Files) error {
 		return err
 	}
 	f.Born = os.NewFile(uintptr(born), "v2 group")
-	if f.Cmd, err = alone(c); err != nil {
+	if f.Cmd, err = alone(c, h.owned); err != nil {
 		return err
 	}
 	return nil
 }
 
 // alone opens a group as a mount of its own. That cannot be had of a v2 hierarchy that
-// is not mounted (openV2); there the descriptor is the directory itself, from which ".."
-// leads to groups that their owners and modes protect.
-func alone(d dirFD) (*os.File, error) {
-	fd, err := unix.OpenTree(int(d), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
+// is not mounted (openV2), nor by an ordinary user; there the descriptor is the directory
+// itself, from which ".." leads to groups that their owners and modes protect.
+func alone(d dirFD, owned bool) (*os.File, error) {
+	n, err := -1, error(unix.EINVAL)
+	if !owned {
+		n, err = unix.OpenTree(int(d), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
+	}
 	if errors.Is(err, unix.EINVAL) {
-		fd, err = unix.Openat(int(d), ".", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		n, err = unix.Openat(int(d), ".", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	}
 	if err != nil {
 		return nil, &os.PathError{Op: "open_tree", Path: cmd, Err: err}
 	}
-	return os.NewFile(uintptr(fd), "v2 cmd group"), nil
+	return os.NewFile(uintptr(n), "v2 cmd group"), nil
 }

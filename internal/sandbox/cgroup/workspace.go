@@ -138,14 +138,19 @@ func (in *Instance) Kill(name id.Workspace) error {
 		return fmt.Errorf("cannot end the processes of %s: %w", name, err)
 	}
 	defer own.close()
-	err = own.write("cgroup.kill", "1")
-	if isNotExist(err) { // before Linux 5.14
-		_, err = killTree(own, 0)
-	}
-	if err != nil {
+	if err := own.killAll(); err != nil {
 		return fmt.Errorf("cannot end the processes of %s: %w", name, err)
 	}
 	return nil
+}
+
+// killAll sends KILL to every process in a group and below it.
+func (d dirFD) killAll() error {
+	err := d.write("cgroup.kill", "1")
+	if isNotExist(err) { // before Linux 5.14
+		_, err = killTree(d, 0)
+	}
+	return err
 }
 
 // killTree sends KILL to what is in a group and below it, and returns how many
