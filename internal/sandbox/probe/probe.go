@@ -88,6 +88,7 @@ var checks = []check{
 	{"kvm", "microVMs with hardware support", false, false, tryKVM},
 	{"unprivileged_user_namespaces", "workspaces without root", false, true, tryUnprivileged},
 	{"apparmor", "workspaces without root", false, true, tryAppArmor},
+	{"delegated_cgroups", "limits of workspaces without root", false, false, tryDelegated},
 	{"subuid", "own ids for workspaces without root", false, false, trySubuid},
 }
 
