@@ -97,7 +97,7 @@ func Run(build string) error {
 		bound()
 	}
 	crashpoint.Here("executor.start.entered")
-	handleSignals(spec.FDs.Cmd < 0)
+	handleSignals(spec.FDs.Cmd < 0 || spec.OneID())
 	e := &Executor{
 		spec: spec, build: build,
 		commands: map[id.Command]*command{},

@@ -25,11 +25,14 @@ type groups struct {
 	mu   sync.Mutex
 	free []*group
 	next int
+	// taken is how many are in use.
+	taken int
 	// sessions are those that stand for control groups where there are none; onLoop runs a
 	// function on the loop's thread, which then reaps what has ended.
 	sessions map[*group]struct{}
 	onLoop   func(func())
 	uid      uint32 // the commands'
+	shared   bool   // the executor has it too
 }
 
 // group is one sub-group.
@@ -48,7 +51,7 @@ type group struct {
 }
 
 func openGroups(spec *sandbox.Spec, onLoop func(func())) (*groups, error) {
-	g := &groups{dir: spec.FDs.Cmd, pids: uint64(spec.Limits.Pids), sessions: map[*group]struct{}{}, onLoop: onLoop, uid: spec.IDs.Work}
+	g := &groups{dir: spec.FDs.Cmd, pids: uint64(spec.Limits.Pids), sessions: map[*group]struct{}{}, onLoop: onLoop, uid: spec.IDs.Work, shared: spec.OneID()}
 	if g.dir < 0 {
 		return g, nil
 	}
@@ -78,9 +81,14 @@ func openGroups(spec *sandbox.Spec, onLoop func(func())) (*groups, error) {
 	return g, nil
 }
 
-func (g *groups) take() (*group, error) {
+func (g *groups) take() (s *group, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	defer func() {
+		if err == nil {
+			g.taken++
+		}
+	}()
 	if n := len(g.free); n > 0 {
 		s := g.free[n-1]
 		g.free = g.free[:n-1]
@@ -136,6 +144,9 @@ func writeAt(dir int, file, value string) error {
 
 // give takes back a sub-group that is empty.
 func (g *groups) give(s *group) {
+	g.mu.Lock()
+	g.taken--
+	g.mu.Unlock()
 	if s.of != nil {
 		g.mu.Lock()
 		delete(g.sessions, s)

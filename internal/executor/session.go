@@ -140,19 +140,26 @@ func (g *groups) members(leader int) []int {
 	return out
 }
 
-// lowered prepares for a child that is forked now, and undoes it for the executor: how many
-// processes and threads there may be, of which the executor must always be able to make
-// one, and the signals that it ignores, which a child would inherit. Those stay as they are
-// while another command runs, which could send one; a child whose C library or language
-// wants them sets a handler of its own.
-func (s *group) lowered(on bool) {
-	s.of.mu.Lock()
-	last := s.last()
-	s.of.mu.Unlock()
-	if last || !on {
+// lowered prepares for a child that is forked now, and undoes it for the executor. Where there
+// are no control groups, that is how many processes and threads there may be, of which the
+// executor must always be able to make one. Where it has the commands' id, it is the signals
+// that it ignores, which a child would inherit. Those stay as they are while another command
+// runs, which could send one; a child whose C library or language wants them sets a handler of
+// its own.
+func (g *groups) lowered(on bool) {
+	if g.dir >= 0 && !g.shared {
+		return
+	}
+	g.mu.Lock()
+	alone := g.taken == 1
+	g.mu.Unlock()
+	if alone || !on {
 		runtimeSignals(!on)
 	}
-	limit := syscall.Rlimit{Cur: s.of.pids, Max: s.of.pids + sandbox.OwnThreads}
+	if g.dir >= 0 {
+		return
+	}
+	limit := syscall.Rlimit{Cur: g.pids, Max: g.pids + sandbox.OwnThreads}
 	if !on {
 		limit.Cur = limit.Max
 	}

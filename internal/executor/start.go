@@ -76,6 +76,7 @@ type birth struct {
 	attached bool
 	uid      uint32
 	oneID    bool // the executor's own
+	groups   *groups
 	group    *group
 	child    [3]int // descriptors for the child, -1: /dev/null
 	program  int    // descriptor of the program, -1: path is looked up
@@ -91,7 +92,7 @@ func (e *Executor) spawn(c *command, in *execapi.ExecParams, given []*os.File) (
 	if e.holding {
 		return nil, fmt.Errorf("cannot run anything in workspace %s: it is paused; let it go on with \"carrel resume %s\": %w", e.spec.Name, e.spec.Name, errdefs.ErrFailedPrecondition)
 	}
-	b := &birth{argv: in.Argv, env: e.environment(in), dir: in.Cwd, tty: c.tty, attached: !c.detached, uid: e.spec.IDs.Work, oneID: e.spec.OneID(), child: [3]int{-1, -1, -1}, program: -1}
+	b := &birth{argv: in.Argv, env: e.environment(in), dir: in.Cwd, tty: c.tty, attached: !c.detached, uid: e.spec.IDs.Work, oneID: e.spec.OneID(), groups: e.groups, child: [3]int{-1, -1, -1}, program: -1}
 	if b.dir == "" {
 		b.dir = e.spec.Home()
 	}
@@ -153,14 +154,10 @@ func (b *birth) fork(c *command, in *execapi.ExecParams, given []*os.File) error
 	pidfd := -1
 	// The executor has no supplementary groups to take away.
 	credential := &syscall.Credential{Uid: b.uid, Gid: b.uid, NoSetGroups: true}
-	lower := func(bool) {}
-	if b.group.of != nil {
-		lower = b.group.lowered
-	}
 	if b.oneID {
 		credential = nil
 	}
-	lower(true)
+	b.groups.lowered(true)
 	pid, err := syscall.ForkExec(b.path, b.argv, &syscall.ProcAttr{
 		Dir: b.dir, Env: b.env, Files: files,
 		Sys: &syscall.SysProcAttr{
@@ -169,7 +166,7 @@ func (b *birth) fork(c *command, in *execapi.ExecParams, given []*os.File) error
 			UseCgroupFD: b.group.dir >= 0, CgroupFD: b.group.dir, PidFD: &pidfd,
 		},
 	})
-	lower(false)
+	b.groups.lowered(false)
 	if err != nil {
 		asCommand(b.uid)
 		defer asCommand(0)

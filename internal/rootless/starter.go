@@ -31,6 +31,7 @@ type starter struct {
 	options *Options
 	tmpfs   int64
 	state   *state
+	groups  Groups
 
 	mu       sync.Mutex
 	wires    Wires
@@ -126,7 +127,7 @@ func (s *starter) start(ctx context.Context, limits workspace.Limits) error {
 		defer home.Close()
 		s.home = home.Name()
 	}
-	executor, err := launch.Start(ctx, launch.Config{
+	c := launch.Config{
 		Binary: binary,
 		Spec: sandbox.Spec{
 			Mode: sandbox.Rootless, Accept: s.options.Accept, Allow: s.options.Allow,
@@ -134,7 +135,13 @@ func (s *starter) start(ctx context.Context, limits workspace.Limits) error {
 			Net: sandbox.Net{LowPorts: true},
 		},
 		Peers: far, Home: home, Projects: projects, Log: os.Stderr,
-	})
+	}
+	files, err := s.groups.Lend(ctx, &c)
+	if err != nil {
+		return err
+	}
+	executor, err := launch.Start(ctx, c)
+	files.Close()
 	if err != nil {
 		return fmt.Errorf("cannot start a workspace without root: %w%s", err, explain())
 	}
@@ -169,7 +176,8 @@ func (s *starter) end(purge bool) error {
 		x.Pidfd.Close()
 	}
 	crashpoint.Here("run.end.ended")
-	err := s.state.unplace(s.name)
+	err := s.groups.End(s.name)
+	err = errors.Join(err, s.groups.Close(), s.state.unplace(s.name))
 	crashpoint.Here("run.end.unplaced")
 	if purge && s.home != "" {
 		err = errors.Join(err, os.RemoveAll(s.home))

@@ -45,6 +45,10 @@ const (
 type Asked struct {
 	Projects, Disk bool
 	Allow          []workspace.Opening
+	// Grouped: its limits are those of control groups. As they always are but without root,
+	// where NoGroup says why they are not.
+	Grouped bool
+	NoGroup string
 }
 
 // off is the control as it is reported when it was not asked for, and whether that is so.
@@ -106,11 +110,20 @@ var controls = []controlDef{
 // rlimitsInstead says what is in the place of the limits that control groups hold, where
 // an ordinary user has none that is used.
 var rlimitsInstead = map[string]string{
-	"memory":            "a carrel without root uses no control group; RLIMIT_DATA bounds each process alone, and tmpfs sizes the private files",
-	"pids":              "a carrel without root uses no control group; RLIMIT_NPROC bounds the processes and threads of this user namespace instead",
-	"supervisor-cgroup": "a carrel without root uses no control group; the executor shares that of its caller",
-	"swap":              "a carrel without root uses no control group",
-	"cpu":               "a carrel without root uses no control group",
+	"memory":            "; RLIMIT_DATA bounds each process alone, and tmpfs sizes the private files",
+	"pids":              "; RLIMIT_NPROC bounds the processes and threads of this user namespace instead",
+	"supervisor-cgroup": "; the executor shares that of its caller",
+	"swap":              "",
+	"cpu":               "",
+}
+
+// noGroup is the evidence on a limit of a workspace without a control group.
+func (a Asked) noGroup(instead string) string {
+	why := "no control group is used without root"
+	if a.NoGroup != "" {
+		why += ": " + a.NoGroup
+	}
+	return why + instead
 }
 
 // IsControl reports whether there is a control of that name.
@@ -138,7 +151,7 @@ func Judge(mode Mode, asked Asked, accept []string, findings []Finding) workspac
 		}
 		c := workspace.Control{ID: def.id, Requested: true}
 		for _, m := range def.required {
-			c.Required = c.Required || m == mode
+			c.Required = c.Required || m == mode || m == Rootful && asked.Grouped
 		}
 		var good, bad []string
 		for _, f := range findings {
@@ -161,8 +174,8 @@ func Judge(mode Mode, asked Asked, accept []string, findings []Finding) workspac
 			c.State, c.Evidence, c.Remedy = workspace.Unavailable, "nothing could be tried", def.remedy
 		}
 		asked.open(&c, findings, def.remedy)
-		if instead, ok := rlimitsInstead[def.id]; ok && mode == Rootless && c.State == workspace.Unavailable {
-			c.Evidence, c.Remedy = instead, "run it as root, through the daemon: sudo carrel up"
+		if instead, ok := rlimitsInstead[def.id]; ok && mode == Rootless && !asked.Grouped && c.State == workspace.Unavailable {
+			c.Evidence, c.Remedy = asked.noGroup(instead), "have one delegated, as carrel doctor says, or run it as root, through the daemon: sudo carrel up"
 		}
 		if c.Required && c.State != workspace.Verified && slices.Contains(accept, def.id) {
 			c.Required, c.Evidence = false, "accepted with --accept; "+c.Evidence

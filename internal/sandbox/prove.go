@@ -204,6 +204,10 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 		s.readLimit(m, "RLIMIT_NOFILE", unix.RLIMIT_NOFILE, uint64(s.spec.Limits.OpenFiles)),
 		s.readCgroup(m),
 	}
+	if slices.Contains(s.spec.Cgroup.V2Controllers, "memory") {
+		// Without root the files are of the commands' id, and it is the mount that holds.
+		list = append(list, open("memory", "/sys/fs/cgroup/cmd/memory.max", readOnlyE, unix.O_WRONLY))
+	}
 	if s.spec.FDs.Cmd < 0 {
 		list = append(list,
 			s.readLimit(m, "RLIMIT_NPROC", unix.RLIMIT_NPROC, uint64(s.spec.Limits.Pids)+OwnThreads),

@@ -43,3 +43,37 @@ func TestJudgeRootless(t *testing.T) {
 		}
 	}
 }
+
+// In a delegated control group limits are required as with root; without, the report says why
+// there is none.
+func TestJudgeDelegated(t *testing.T) {
+	var all []sandbox.Finding
+	for _, c := range sandbox.Judge(sandbox.Rootless, sandbox.Asked{}, nil, nil).Controls {
+		if c.Required {
+			all = append(all, sandbox.Finding{Control: c.ID, OK: true, Evidence: "held"})
+		}
+	}
+	if c := control(t, sandbox.Judge(sandbox.Rootless, sandbox.Asked{NoGroup: "nobody gave one"}, nil, all), "memory"); !strings.Contains(c.Evidence, "nobody gave one; RLIMIT_DATA") {
+		t.Errorf("%+v", c)
+	}
+	grouped := sandbox.Asked{Grouped: true}
+	limits := []string{"supervisor-cgroup", "memory", "pids"}
+	for _, id := range limits {
+		all = append(all, sandbox.Finding{Control: id, OK: true, Evidence: "v2"})
+	}
+	if err := sandbox.Judge(sandbox.Rootless, grouped, nil, all).Err(); err != nil {
+		t.Error(err)
+	}
+	for i, id := range limits {
+		at := len(all) - len(limits) + i
+		broken := append([]sandbox.Finding(nil), all...)
+		broken[at].OK = false
+		if err := sandbox.Judge(sandbox.Rootless, grouped, nil, broken).Err(); err == nil || !strings.Contains(err.Error(), id) {
+			t.Errorf("%s does not hold, and it starts: %v", id, err)
+		}
+		broken = append(broken[:at], broken[at+1:]...)
+		if sandbox.Judge(sandbox.Rootless, grouped, nil, broken).Err() == nil {
+			t.Errorf("nobody looked at %s, and it starts", id)
+		}
+	}
+}

@@ -91,6 +91,9 @@ type FDs struct {
 	// SupProcs is cgroup.procs of the v2 sup group, or -1 where the executor may stay
 	// in the group it is born in (v2 without controllers).
 	SupProcs int `json:"sup_procs"`
+	// Give are files of the groups that an executor apart from its commands gives to its
+	// own group of ids, and lets that write: without root nobody else can.
+	Give []int `json:"give,omitempty"`
 	// Cmd is the v2 cmd group's directory, or -1 where no group is used: then
 	// commands are told apart by their sessions.
 	Cmd int `json:"cmd"`

@@ -183,6 +183,11 @@ func (s *stage) cgroupNamespace() error {
 }
 
 func (s *stage) cgroupMove() error {
+	for _, fd := range s.spec.FDs.Give {
+		if err := give(fd); err != nil {
+			return fmt.Errorf("cannot give a control group to the executor: %w", err)
+		}
+	}
 	if s.spec.FDs.SupProcs < 0 {
 		return nil
 	}
@@ -190,6 +195,19 @@ func (s *stage) cgroupMove() error {
 		return fmt.Errorf("cannot move to the supervisor's group: %w", err)
 	}
 	return s.ask(Progress{Moved: true})
+}
+
+// give lets the executor's group of ids write what its user made, who stays the owner and can
+// remove it. The other order would let others of the user's group write it for a moment.
+func give(fd int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if err := unix.Fchown(fd, -1, 0); err != nil {
+		return err
+	}
+	return unix.Fchmod(fd, st.Mode&0o777|0o020)
 }
 
 // cgroupFiles shows the workspace's own groups, read-only, where tools look for their

@@ -318,7 +318,7 @@ func TestOwnRefuses(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"pause", "demo"}, "without root uses none"},
+		{[]string{"pause", "demo"}, "takes a control group, and it runs without one"},
 		{[]string{"update", "--memory", "2GiB", "demo"}, "stop it first"},
 		{[]string{"create", "--disk", "1GiB", "disk"}, "takes root to mount"},
 		{[]string{"create", "-v", "tmp/closed:/mnt/x", "closed"}, "may not open it"},

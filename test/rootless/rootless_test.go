@@ -101,6 +101,8 @@ type user struct {
 	first uint32
 	home  string
 	env   []string
+	// group is the control group that u's commands are born in, nil for this process's own.
+	group *os.File
 }
 
 func newUser(t *testing.T) *user {
@@ -154,6 +156,9 @@ func (u *user) command(dir, name string, args ...string) *exec.Cmd {
 	c.SysProcAttr = &syscall.SysProcAttr{}
 	if os.Geteuid() == 0 {
 		c.SysProcAttr.Credential = u.credential()
+	}
+	if u.group != nil {
+		c.SysProcAttr.UseCgroupFD, c.SysProcAttr.CgroupFD = true, int(u.group.Fd())
 	}
 	return c
 }
@@ -333,7 +338,7 @@ func TestReport(t *testing.T) {
 		if c.Required && c.State != "verified" {
 			t.Errorf("%+v", c)
 		}
-		if c.ID == "pids" && (c.State != "unavailable" || !strings.Contains(c.Evidence, "RLIMIT_NPROC")) {
+		if c.ID == "pids" && (c.State != "unavailable" || !strings.Contains(c.Evidence, "no control group is used without root: ") || !strings.Contains(c.Evidence, "RLIMIT_NPROC")) {
 			t.Errorf("%+v", c)
 		}
 		if c.ID == "ids" && !strings.Contains(c.Evidence, "share the caller's uid") {

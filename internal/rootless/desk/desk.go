@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/containerd/errdefs"
 
@@ -80,9 +81,9 @@ func Open(ctx context.Context, cfg Config) (*Desk, error) {
 // ledger, in which those workspaces are stopped.
 func (d *Desk) Close() {
 	for _, e := range d.life.List() {
-		if e.State == workspace.StateRunning {
+		if slices.Contains(live, e.State) {
 			// What cannot be ended in order ends with this process.
-			_, _ = d.life.Stop(context.Background(), e.Name, workspace.StateRunning)
+			_, _ = d.life.Stop(context.Background(), e.Name, live...)
 		}
 	}
 	_ = d.life.Close() // what was to be kept is synced
@@ -103,7 +104,9 @@ func (d *Desk) Mended(context.Context) (string, []workspace.Mended, error) {
 // States in which an operation is allowed, as in the broker's table.
 var (
 	absent  workspace.State
-	still   = []workspace.State{workspace.StateStopped, workspace.StateRunning}
+	idle    = []workspace.State{workspace.StateStopped, workspace.StateRunning}
+	live    = []workspace.State{workspace.StateRunning, workspace.StatePaused}
+	still   = append([]workspace.State{workspace.StatePaused}, idle...)
 	present = append([]workspace.State{workspace.StateDestroying, workspace.StateDestroyed}, still...)
 	fresh   = append([]workspace.State{absent, workspace.StateCreating, workspace.StateDestroyed}, still...)
 )
@@ -114,7 +117,7 @@ func (d *Desk) Call(ctx context.Context, method string, params, result any, fds 
 	case brokerapi.CreateParams:
 		return d.create(ctx, p, result, fds)
 	case brokerapi.StartParams:
-		return d.started(result, func() (broker.Entry, workspace.Report, error) { return d.life.Start(ctx, p.Name, still...) })
+		return d.started(result, func() (broker.Entry, workspace.Report, error) { return d.life.Start(ctx, p.Name, idle...) })
 	case brokerapi.DestroyParams:
 		return d.changed(result, func() (broker.Entry, error) {
 			if p.Unused {
@@ -151,18 +154,18 @@ func (d *Desk) named(ctx context.Context, method string, name id.Workspace, resu
 	case brokerapi.MethodStop:
 		return d.changed(result, func() (broker.Entry, error) { return d.life.Stop(ctx, name, still...) })
 	case brokerapi.MethodPause:
-		return d.changed(result, func() (broker.Entry, error) { return d.life.Freeze(ctx, name, true, still...) })
+		return d.changed(result, func() (broker.Entry, error) { return d.life.Freeze(ctx, name, true, live...) })
 	case brokerapi.MethodResume:
-		return d.changed(result, func() (broker.Entry, error) { return d.life.Freeze(ctx, name, false, still...) })
+		return d.changed(result, func() (broker.Entry, error) { return d.life.Freeze(ctx, name, false, live...) })
 	case brokerapi.MethodReport:
 		if out, ok := result.(*workspace.Report); ok {
-			r, err := d.life.Report(name, workspace.StateRunning)
+			r, err := d.life.Report(name, live...)
 			*out = r
 			return err
 		}
 	case brokerapi.MethodStats:
 		if out, ok := result.(*workspace.Stats); ok {
-			st, err := d.life.Stats(name, workspace.StateRunning)
+			st, err := d.life.Stats(name, live...)
 			*out = st
 			return err
 		}

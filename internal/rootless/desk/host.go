@@ -41,6 +41,7 @@ type host struct {
 	// ranges are nil where executors share the caller's id, and why says why.
 	ranges *ranges
 	why    error
+	groups rootless.Groups
 
 	mu   sync.Mutex
 	open map[id.Workspace]*opened
@@ -53,6 +54,8 @@ type opened struct {
 	wires  rootless.Wires
 	hold   *rootless.Hold
 	report workspace.Report
+	// noGroup is why it has no control groups; "" if it has.
+	noGroup string
 }
 
 func openHost(ctx context.Context, cfg Config) (*host, error) {
@@ -67,6 +70,9 @@ func openHost(ctx context.Context, cfg Config) (*host, error) {
 	}
 	if h.ranges, h.why = findRanges(ctx); h.why != nil {
 		cfg.Log.Info("executors share their commands' id", "reason", h.why)
+	}
+	if err := h.groups.Ready(); err != nil {
+		cfg.Log.Info("control groups are not as they should be", "reason", err)
 	}
 	return h, h.makeState()
 }
@@ -107,8 +113,9 @@ func (h *host) HeldUp(workspace.IDs) string { return "" }
 // Mended is part of broker.Effects.
 func (h *host) Mended() []workspace.Mended { return nil }
 
-// Close is part of broker.Effects.
-func (h *host) Close() error { return nil }
+// Close is part of broker.Effects. Executors end with this process: what one left that could
+// not be ended in order is the next daemon's to remove.
+func (h *host) Close() error { return h.groups.Close() }
 
 // HoldsDisk is part of broker.Effects.
 func (h *host) HoldsDisk() error {
@@ -123,21 +130,52 @@ func (h *host) MakeImage(context.Context, id.Workspace, workspace.IDs, int64) er
 	return h.HoldsDisk()
 }
 
-// Freeze is part of broker.Effects.
-func (h *host) Freeze(_ context.Context, name id.Workspace, frozen bool) error {
-	if !frozen {
-		return nil
+// grouped is what a workspace that runs has here, if it has control groups; else the error
+// says what cannot be done without.
+func (h *host) grouped(name id.Workspace, what, instead string) (*opened, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	o := h.open[name]
+	if o == nil {
+		return nil, fmt.Errorf("cannot %s %s: it does not run: %w", what, name, errdefs.ErrFailedPrecondition)
 	}
-	return fmt.Errorf("cannot pause %s: that takes a control group, and a carrel without root uses none; a stop signal to each process would not reach those that are being born; stop the workspace, or use a carrel that root brought up: %w", name, errdefs.ErrFailedPrecondition)
+	if o.noGroup != "" {
+		return nil, fmt.Errorf("cannot %s %s: that takes a control group, and it runs without one (%s); %s: %w", what, name, o.noGroup, instead, errdefs.ErrFailedPrecondition)
+	}
+	return o, nil
+}
+
+// Freeze is part of broker.Effects.
+func (h *host) Freeze(ctx context.Context, name id.Workspace, frozen bool) error {
+	if _, err := h.grouped(name, "pause", "a stop signal to each process would not reach those that are being born; stop the workspace, or use a carrel that root brought up"); err != nil {
+		if !frozen {
+			return nil // it never was
+		}
+		return err
+	}
+	return h.groups.Freeze(ctx, name, frozen)
 }
 
 // Limit is part of broker.Effects.
-func (h *host) Limit(e broker.Entry, _ workspace.Limits) error {
-	return fmt.Errorf("cannot change the limits of %s while it runs: a carrel without root uses no control group, and the limits of processes that run cannot be changed; stop it first: carrel stop %s: %w", e.Name, e.Name, errdefs.ErrFailedPrecondition)
+func (h *host) Limit(e broker.Entry, limits workspace.Limits) error {
+	o, err := h.grouped(e.Name, "change the limits of", "those of processes that run cannot be changed; stop it first: carrel stop "+string(e.Name))
+	if err != nil {
+		return err
+	}
+	report, err := h.groups.Update(e.Name, e.Executor.PID, e.Limits, limits, o.report)
+	h.mu.Lock()
+	o.report = report
+	h.mu.Unlock()
+	return err
 }
 
-// Stats is part of broker.Effects: without control groups nothing counts.
-func (h *host) Stats(broker.Entry) (workspace.Stats, error) { return workspace.UnknownStats, nil }
+// Stats is part of broker.Effects. Without control groups nothing counts.
+func (h *host) Stats(e broker.Entry) (workspace.Stats, error) {
+	if _, err := h.grouped(e.Name, "measure", ""); err != nil {
+		return workspace.UnknownStats, nil //nolint:nilerr // what it runs without is in its report
+	}
+	return h.groups.Stats(e.Name)
+}
 
 // Report is part of broker.Effects.
 func (h *host) Report(name id.Workspace) (workspace.Report, error) {
@@ -208,7 +246,7 @@ func (h *host) Start(ctx context.Context, e broker.Entry) (r broker.Running, rep
 			_ = r.Kill()
 			<-r.Exited
 		}
-		err = errors.Join(err, o.close())
+		err = errors.Join(err, h.groups.End(e.Name), o.close())
 	}()
 	projects, err := h.openMounts(e, o)
 	if err != nil {
@@ -243,7 +281,7 @@ func (h *host) Start(ctx context.Context, e broker.Entry) (r broker.Running, rep
 		Net: sandbox.Net{LowPorts: true},
 	}
 	mapIDs := h.ranges.put(&spec)
-	started, err := launch.Start(ctx, launch.Config{
+	c := launch.Config{
 		Binary: binary, Spec: spec, Map: mapIDs,
 		Outside: func(int) []sandbox.Finding {
 			if h.why == nil {
@@ -252,7 +290,14 @@ func (h *host) Start(ctx context.Context, e broker.Entry) (r broker.Running, rep
 			return []sandbox.Finding{{Control: "ids", OK: true, Evidence: "no range of ids is used: " + h.why.Error()}}
 		},
 		Peers: far, Home: dirs[0], Tmp: dirs[1], VarTmp: dirs[2], Projects: projects, Log: stderr,
-	})
+	}
+	files, err := h.groups.Lend(ctx, &c)
+	if err != nil {
+		return r, report, fmt.Errorf("cannot start %s: %w", e.Name, err)
+	}
+	o.noGroup = c.NoGroup
+	started, err := launch.Start(ctx, c)
+	files.Close()
 	if err != nil {
 		return r, report, fmt.Errorf("cannot start %s without root: %w%s", e.Name, err, rootless.Explain())
 	}
@@ -286,6 +331,10 @@ func (h *host) CleanUp(_ context.Context, name id.Workspace) error {
 	o := h.open[name]
 	delete(h.open, name)
 	h.mu.Unlock()
+	// First: what runs still must not find a protected name free.
+	if err := h.groups.End(name); err != nil {
+		return err
+	}
 	if o == nil {
 		return rootless.Abandoned(name)
 	}

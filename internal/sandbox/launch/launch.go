@@ -53,6 +53,10 @@ type Config struct {
 	Born, Cmd *os.File
 	// SupProcs is cgroup.procs of the v2 group the executor moves to, or nil if it stays.
 	SupProcs *os.File
+	// Give are files of those groups for an executor with ids of its own, without root.
+	Give []*os.File
+	// NoGroup says why there are no groups, without root.
+	NoGroup string
 	// Moved is called when the executor has left Born; it puts the limits in force.
 	// Required with SupProcs.
 	Moved func() error
@@ -347,6 +351,14 @@ func hint(err error) string {
 	}
 }
 
+// asked is what the workspace asks of the control table.
+func (c *Config) asked() sandbox.Asked {
+	return sandbox.Asked{
+		Projects: len(c.Spec.Projects) > 0, Disk: c.Spec.Limits.DiskBytes > 0, Allow: c.Spec.Allow,
+		Grouped: c.Cmd != nil, NoGroup: c.NoGroup,
+	}
+}
+
 // converse reads what the first stage reports and answers it.
 func converse(ctx context.Context, status *os.File, c *Config, pid int) (workspace.Report, error) {
 	if end, ok := ctx.Deadline(); ok {
@@ -392,7 +404,7 @@ func converse(ctx context.Context, status *os.File, c *Config, pid int) (workspa
 			})
 		case len(p.Findings) > 0 && looked:
 			looking.Wait()
-			report := sandbox.Judge(c.mode(), sandbox.Asked{Projects: len(c.Spec.Projects) > 0, Disk: c.Spec.Limits.DiskBytes > 0, Allow: c.Spec.Allow}, c.Spec.Accept, append(p.Findings, seen...))
+			report := sandbox.Judge(c.mode(), c.asked(), c.Spec.Accept, append(p.Findings, seen...))
 			if err := report.Err(); err != nil {
 				return report, err
 			}

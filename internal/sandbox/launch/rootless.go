@@ -29,7 +29,13 @@ func (in *inheritance) layRootless(c *Config) {
 	fds := &c.Spec.FDs
 	c.Spec.CallerGID = uint32(os.Getegid())
 	fds.Listener, fds.SupProcs, fds.Cmd = -1, -1, -1
-	fds.Peers, fds.Projects, fds.V1Tasks, c.Spec.Projects = nil, nil, nil, nil
+	fds.Peers, fds.Projects, fds.V1Tasks, fds.Give, c.Spec.Projects = nil, nil, nil, nil, nil
+	if c.Cmd != nil {
+		fds.Cmd, fds.SupProcs = in.add(number(c.Cmd)), in.add(number(c.SupProcs))
+		for _, f := range c.Give {
+			fds.Give = append(fds.Give, in.add(number(f)))
+		}
+	}
 	for _, p := range c.Peers {
 		fds.Peers = append(fds.Peers, in.add(number(p)))
 	}
@@ -74,6 +80,10 @@ func cloneRootless(c *Config, in *inheritance) (pid, pidfd int, err error) {
 }
 
 func forkRootless(c *Config, in *inheritance) (pid, pidfd int, err error) {
+	born := -1
+	if c.Born != nil {
+		born = number(c.Born)
+	}
 	pidfd = -1
 	pid, err = syscall.ForkExec(fmt.Sprintf("/proc/self/fd/%d", number(c.Binary)), []string{"carrel-executor", string(c.Spec.Name)}, &syscall.ProcAttr{
 		Dir:   "/",
@@ -88,6 +98,7 @@ func forkRootless(c *Config, in *inheritance) (pid, pidfd int, err error) {
 			Setsid:      true,
 			Pdeathsig:   syscall.SIGKILL,
 			PidFD:       &pidfd,
+			UseCgroupFD: born >= 0, CgroupFD: born,
 		},
 	})
 	if err != nil {

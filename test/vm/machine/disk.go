@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -22,6 +23,9 @@ var userland = []string{
 	"grep", "gzip", "hostname", "libc-bin", "libc6", "login", "mount", "passwd", "perl-base",
 	"procps", "sed", "tar", "util-linux",
 }
+
+// wherePresent are packages that the guest has if the host has them.
+var wherePresent = []string{"uidmap"}
 
 // leftOut are directories that no program needs to run here.
 var leftOut = []string{
@@ -48,8 +52,11 @@ func NewTree(ctx context.Context, dir string) (*Tree, error) {
 			return nil, err
 		}
 	}
-	for _, p := range userland {
+	for i, p := range append(slices.Clone(userland), wherePresent...) {
 		list, err := output(ctx, "dpkg-query", "-L", p)
+		if err != nil && i >= len(userland) {
+			continue
+		}
 		if err != nil {
 			return nil, cannotHave("the guest's userland is copied from this host, which has no package %s: %w", p, err)
 		}
