@@ -30,7 +30,7 @@ type runFlags struct {
 	volumes, env           []string
 	accept, allow          []string
 	net, dir, report       string
-	source                 string
+	source, ids            string
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -73,6 +73,7 @@ carrel's own are 125, 126 and 127.`,
 	f.BoolVar(&x.keep, "keep", false, "keep the home, on disk, and say where; as root keep the workspace")
 	f.StringVar(&x.report, "report", "", "write the proof of the isolation to `FILE`, as JSON; - is stderr")
 	f.StringVar(&x.source, "source", carrel.SourceUser, "who wrote the command: user or llm")
+	f.StringVar(&x.ids, "ids", "one", "which ids the workspace has without root: one, your own; range, one of /etc/subuid for what starts the command; or auto, that where there is one")
 	f.StringArrayVar(&x.accept, "accept", nil, "run without `CONTROL` if this host lacks it; may be repeated")
 	allowFlag(c, &x.allow)
 	c.RunE = func(c *cobra.Command, args []string) error { return a.run(c, args, &x) }
@@ -83,6 +84,8 @@ func (a *app) run(c *cobra.Command, argv []string, x *runFlags) error {
 	switch {
 	case x.source != carrel.SourceUser && x.source != carrel.SourceLLM:
 		return usage(c, "cannot use --source %q: it is user or llm", x.source)
+	case os.Geteuid() == 0 && c.Flags().Changed("ids"):
+		return usage(c, "cannot use --ids as root: the workspace has ids of its own then; leave it out")
 	case x.net != "none":
 		return usage(c, "cannot use --net %s: a workspace has no network so far; leave it out", x.net)
 	case x.tty && x.stdin && !isTerminal(a.In):
@@ -209,7 +212,7 @@ func (a *app) runRootless(ctx context.Context, argv, env []string, mounts []carr
 	if err != nil {
 		return err
 	}
-	o := rootless.Options{Executor: executor, Argv: argv, Env: env, Dir: x.dir, Stdin: x.stdin, Accept: x.accept, Keep: x.keep, Source: x.source}
+	o := rootless.Options{Executor: executor, Argv: argv, Env: env, Dir: x.dir, Stdin: x.stdin, Accept: x.accept, Keep: x.keep, Source: x.source, IDs: rootless.IDs(x.ids)}
 	if o.Allow, err = workspace.ParseOpenings(x.allow); err != nil {
 		return err
 	}

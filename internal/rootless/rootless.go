@@ -56,6 +56,8 @@ type Options struct {
 	Allow []workspace.Opening
 	// Keep leaves the home on disk.
 	Keep bool
+	// IDs says which ids executor and command have; "" is OneID.
+	IDs IDs
 	// Source is who wrote the command: "user" or "llm".
 	Source string
 	// Ask has the person at the terminal answer where the policy wants that; nil is nobody,
@@ -91,6 +93,10 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	if err := errors.Join(workspace.CheckMounts(o.Mounts), workspace.CheckOpenings(o.Allow, o.Mounts)); err != nil {
 		return nil, err
 	}
+	ranges, why, err := o.IDs.ranges()
+	if err != nil {
+		return nil, err
+	}
 	limits, tmpfs, err := hostLimits()
 	if err != nil {
 		return nil, err
@@ -109,7 +115,7 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	key := id.Key(id.NewTrace())
 	r := &Run{Name: id.Derive(namePrefix, key, 0), state: st, terminal: o.Terminal != nil, accept: o.Accept}
 	command.Cwd = workspace.Mount{Destination: o.Dir}.AtHome("/home/" + string(r.Name)).Destination
-	s := &starter{name: r.Name, options: &o, tmpfs: tmpfs, state: st}
+	s := &starter{name: r.Name, options: &o, tmpfs: tmpfs, state: st, ranges: ranges, noRange: why}
 	r.runtime = namespace.New(namespace.Config{Broker: s, Executor: s.connect})
 	redactor, err := gate.OpenRedactor(filepath.Join(st.dir, "redact.key"))
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/rootless/subid"
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -32,6 +33,9 @@ type starter struct {
 	tmpfs   int64
 	state   *state
 	groups  Groups
+	// ranges are nil where the executor shares the caller's id; noRange is why.
+	ranges  *subid.Ranges
+	noRange string
 
 	mu       sync.Mutex
 	wires    Wires
@@ -56,7 +60,7 @@ func (s *starter) Call(ctx context.Context, method string, params, result any, _
 		}
 		out.Report = s.report
 		out.Workspace = brokerapi.Workspace{
-			Name: s.name, State: workspace.StateRunning, User: s.user(), IDs: ids(), Limits: p.Limits, Home: s.home,
+			Name: s.name, State: workspace.StateRunning, User: s.user(), IDs: s.ranges.IDs(), Limits: p.Limits, Home: s.home,
 			Executor: &brokerapi.Executor{PID: s.executor.PID},
 		}
 		return nil
@@ -87,12 +91,6 @@ func (s *starter) Mended(context.Context) (string, []workspace.Mended, error) { 
 
 // Close implements namespace.Broker.
 func (s *starter) Close() {}
-
-// ids are those of the caller, whose own the executor and the commands have.
-func ids() workspace.IDs {
-	uid := uint32(os.Geteuid())
-	return workspace.IDs{Executor: uid, Work: uid, Agent: uid}
-}
 
 // user is the caller's name inside.
 func (s *starter) user() string { return string(s.name) }
@@ -131,11 +129,18 @@ func (s *starter) start(ctx context.Context, limits workspace.Limits) error {
 		Binary: binary,
 		Spec: sandbox.Spec{
 			Mode: sandbox.Rootless, Accept: s.options.Accept, Allow: s.options.Allow,
-			Name: s.name, User: s.user(), IDs: ids(), Shell: shell, Limits: limits, TmpfsBytes: s.tmpfs,
+			Name: s.name, User: s.user(), Shell: shell, Limits: limits, TmpfsBytes: s.tmpfs,
 			Net: sandbox.Net{LowPorts: true},
 		},
 		Peers: far, Home: home, Projects: projects, Log: os.Stderr,
+		Outside: func(int) []sandbox.Finding {
+			if s.noRange == "" {
+				return nil
+			}
+			return []sandbox.Finding{{Control: "ids", OK: true, Evidence: "no range of ids is used: " + s.noRange}}
+		},
 	}
+	c.Map = s.ranges.Put(&c.Spec)
 	files, err := s.groups.Lend(ctx, &c)
 	if err != nil {
 		return err

@@ -18,7 +18,7 @@ func (s *stage) lend() error {
 	if !s.spec.rootless() {
 		return nil
 	}
-	fds := &s.spec.FDs
+	fds, work := &s.spec.FDs, strconv.FormatUint(uint64(s.spec.IDs.Work), 10)
 	for _, d := range []struct {
 		at   *int
 		part int64
@@ -26,7 +26,7 @@ func (s *stage) lend() error {
 	}{{&fds.Home, 2, "0700"}, {&fds.Tmp, 4, "1777"}, {&fds.VarTmp, 8, "1777"}} {
 		var err error
 		if *d.at < 0 {
-			*d.at, err = fresh("tmpfs", harmless, "size", strconv.FormatInt(s.spec.TmpfsBytes/d.part, 10), "mode", d.mode)
+			*d.at, err = fresh("tmpfs", harmless, "size", strconv.FormatInt(s.spec.TmpfsBytes/d.part, 10), "mode", d.mode, "uid", work, "gid", work)
 		} else {
 			*d.at, err = detach(*d.at, harmless)
 		}

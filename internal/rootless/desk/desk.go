@@ -219,7 +219,7 @@ func (d *Desk) wire(e broker.Entry) brokerapi.Workspace {
 		mounts = append(mounts, m.Mount)
 	}
 	return brokerapi.Workspace{
-		Mounts: mounts, Name: e.Name, KeyDigest: e.KeyDigest, State: e.State, User: string(e.Name), IDs: d.host.ranges.ids(),
+		Mounts: mounts, Name: e.Name, KeyDigest: e.KeyDigest, State: e.State, User: string(e.Name), IDs: d.host.ranges.IDs(),
 		Home: e.Home, Limits: e.Limits, Executor: e.Executor, Retained: e.Retained, Allow: e.Allow,
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/rootless"
+	"github.com/carrel-dev/carrel/internal/rootless/subid"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
@@ -39,7 +40,7 @@ type host struct {
 	bootID string
 	tmpfs  int64
 	// ranges are nil where executors share the caller's id, and why says why.
-	ranges *ranges
+	ranges *subid.Ranges
 	why    error
 	groups rootless.Groups
 
@@ -68,19 +69,17 @@ func openHost(ctx context.Context, cfg Config) (*host, error) {
 	if _, h.tmpfs, err = rootless.HostLimits(); err != nil {
 		return nil, err
 	}
-	if h.ranges, h.why = findRanges(ctx); h.why != nil {
+	if h.ranges, h.why = subid.Find(); h.why == nil {
+		h.why = h.ranges.Try(ctx)
+	}
+	if h.why != nil {
+		h.ranges = nil
 		cfg.Log.Info("executors share their commands' id", "reason", h.why)
 	}
 	if err := h.groups.Ready(); err != nil {
 		cfg.Log.Info("control groups are not as they should be", "reason", err)
 	}
 	return h, h.makeState()
-}
-
-// ids are those of the caller, whose own the executor and the commands have.
-func ids() workspace.IDs {
-	uid := uint32(os.Geteuid())
-	return workspace.IDs{Executor: uid, Work: uid, Agent: uid}
 }
 
 // What follows is nothing's to do here: no user is made, and no number is the host's.
@@ -280,7 +279,7 @@ func (h *host) Start(ctx context.Context, e broker.Entry) (r broker.Running, rep
 		Mode: sandbox.Rootless, Allow: e.Allow, Name: e.Name, User: string(e.Name), Shell: shell, Limits: e.Limits, TmpfsBytes: h.tmpfs,
 		Net: sandbox.Net{LowPorts: true},
 	}
-	mapIDs := h.ranges.put(&spec)
+	mapIDs := h.ranges.Put(&spec)
 	c := launch.Config{
 		Binary: binary, Spec: spec, Map: mapIDs,
 		Outside: func(int) []sandbox.Finding {

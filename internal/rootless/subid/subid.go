@@ -1,4 +1,9 @@
-package desk
+// Package subid gives the executor of a workspace an id of its own without root: one of the
+// ranges that an administrator gave the caller (subuid(5), subgid(5)), mapped by newuidmap and
+// newgidmap.
+//
+// It must not run anything else, nor decide whether a workspace may go without.
+package subid
 
 import (
 	"bytes"
@@ -20,15 +25,15 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// Where the administrator gave the caller ranges of ids (subuid(5), subgid(5)), an executor
-// gets the first of them, and commands keep the caller's: files in mounts and homes keep
-// their owner, and Unix rules keep the two apart. The second is kept for another
-// compartment. Two helpers with a right that the caller has not, of Debian's package uidmap,
-// write the maps.
-type ranges struct {
+// Ranges are the ids that the caller's executors and commands get: an executor the first of
+// the caller's ranges, and commands the caller's own, so that files in mounts and homes keep
+// their owner, and Unix rules keep the two apart. The second is kept for another compartment.
+// nil is no ranges: executors and commands share the caller's id.
+type Ranges struct {
 	// uid and gid are the first of the caller's ranges.
 	uid, gid uint32
-	// helpers are the paths of newuidmap and newgidmap.
+	// helpers are the paths of newuidmap and newgidmap, of Debian's package uidmap, which have
+	// a right that the caller has not.
 	helpers [2]string
 }
 
@@ -39,9 +44,10 @@ const taken = 2
 // some hosts.
 const helperTimeout = 10 * time.Second
 
-// findRanges returns the ranges that the caller can use, tried once, or why there are none.
-func findRanges(ctx context.Context) (*ranges, error) {
-	r := &ranges{}
+// Find returns the ranges that the files give the caller, or why there are none. Whether they
+// can be mapped is for Try to say, or for the first use.
+func Find() (*Ranges, error) {
+	r := &Ranges{}
 	me, err := user.Current()
 	if err != nil {
 		return nil, fmt.Errorf("you have no entry in passwd: %w", err)
@@ -70,9 +76,6 @@ func findRanges(ctx context.Context) (*ranges, error) {
 			return nil, fmt.Errorf("%s gives you no range of %d ids; as root: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 %s: %w", f.path, taken, me.Username, errdefs.ErrNotFound)
 		}
 	}
-	if err := r.try(ctx); err != nil {
-		return nil, fmt.Errorf("the ranges cannot be mapped: %w", err)
-	}
 	return r, nil
 }
 
@@ -94,33 +97,38 @@ func ParseRange(text []byte, name, uid string) (first uint32, ok bool) {
 	return 0, false
 }
 
-// try maps the ids for a process that does nothing.
-func (r *ranges) try(ctx context.Context) error {
+// Try maps the ids for a process that does nothing.
+func (r *Ranges) Try(ctx context.Context) error {
 	c := exec.CommandContext(ctx, "/bin/cat") // until its input ends
 	in, err := c.StdinPipe()
 	if err != nil {
 		return err
 	}
+	defer in.Close()
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER, Pdeathsig: syscall.SIGKILL}
 	if err := c.Start(); err != nil {
 		return err
 	}
-	err = r.mapIDs(ctx, c.Process.Pid)
+	if err = r.mapIDs(ctx, c.Process.Pid); err != nil {
+		err = fmt.Errorf("the ranges cannot be mapped: %w", err)
+	}
 	in.Close()
 	return errors.Join(err, c.Wait())
 }
 
-// ids are those of a workspace.
-func (r *ranges) ids() workspace.IDs {
+// IDs are those of a workspace.
+func (r *Ranges) IDs() workspace.IDs {
 	if r == nil {
-		return ids()
+		uid := uint32(os.Geteuid())
+		return workspace.IDs{Executor: uid, Work: uid, Agent: uid}
 	}
 	return workspace.IDs{Executor: r.uid, Work: uint32(os.Geteuid()), Agent: r.uid + 1}
 }
 
-// put makes spec one of an executor apart from its commands.
-func (r *ranges) put(spec *sandbox.Spec) (mapIDs func(context.Context, int) error) {
-	spec.IDs = r.ids()
+// Put gives spec its ids and returns what maps them for an executor, if that cannot do so
+// itself (launch.Config).
+func (r *Ranges) Put(spec *sandbox.Spec) (mapIDs func(ctx context.Context, pid int) error) {
+	spec.IDs = r.IDs()
 	if r == nil {
 		return nil
 	}
@@ -130,10 +138,10 @@ func (r *ranges) put(spec *sandbox.Spec) (mapIDs func(context.Context, int) erro
 
 // mapIDs writes the maps of a child that has a user namespace of its own. Inside, groups have
 // the numbers of users.
-func (r *ranges) mapIDs(ctx context.Context, pid int) error {
+func (r *Ranges) mapIDs(ctx context.Context, pid int) error {
 	ctx, cancel := context.WithTimeout(ctx, helperTimeout)
 	defer cancel()
-	i := r.ids()
+	i := r.IDs()
 	done := make(chan error, len(r.helpers))
 	for n, host := range [][3]uint32{{r.uid, uint32(os.Geteuid()), r.uid + 1}, {r.gid, uint32(os.Getegid()), r.gid + 1}} {
 		args := []string{strconv.Itoa(pid)}

@@ -1,10 +1,10 @@
-package desk_test
+package subid_test
 
 import (
 	"strings"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/rootless/desk"
+	"github.com/carrel-dev/carrel/internal/rootless/subid"
 )
 
 func TestParseRange(t *testing.T) {
@@ -26,7 +26,7 @@ func TestParseRange(t *testing.T) {
 		"me:99999999999:2":                  0,
 		"meme:1:2\n:1:2\n# me:1:2\nme :1:2": 0,
 	} {
-		if got, ok := desk.ParseRange([]byte(text), "me", "1000"); got != want || ok != (want != 0) {
+		if got, ok := subid.ParseRange([]byte(text), "me", "1000"); got != want || ok != (want != 0) {
 			t.Errorf("%q: %d, %v, want %d", text, got, ok, want)
 		}
 	}
@@ -38,7 +38,7 @@ func FuzzParseRange(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		first, ok := desk.ParseRange([]byte(text), "me", "1000")
+		first, ok := subid.ParseRange([]byte(text), "me", "1000")
 		if !ok {
 			if first != 0 {
 				t.Errorf("%d without a range", first)
