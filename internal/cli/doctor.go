@@ -47,7 +47,11 @@ As root it can try more.`,
 		}
 		ctx, cancel := context.WithTimeout(c.Context(), doctorTimeout)
 		defer cancel()
-		results := probe.Run(ctx, i.probeConfig())
+		cfg := i.probeConfig()
+		if daemon, err := findProgram("carreld"); err == nil {
+			cfg.Programs = append(cfg.Programs, daemon)
+		}
+		results := probe.Run(ctx, cfg)
 		v := doctorView{OK: len(probe.Unmet(results)) == 0, Rootless: len(probe.UnmetRootless(results)) == 0}
 		v.Checks = append(results, checkPrograms(), i.checkData(), a.checkDaemon(ctx))
 		if r, ok := a.checkAudit(ctx); ok {

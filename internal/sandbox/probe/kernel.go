@@ -127,17 +127,6 @@ func tryUnprivileged(*Config) (State, string, string) {
 	return Yes, "clone(CLONE_NEWUSER) works for nobody", ""
 }
 
-func tryAppArmor(*Config) (State, string, string) {
-	b, err := os.ReadFile("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
-	if err != nil {
-		return Yes, "no AppArmor restriction on user namespaces", ""
-	}
-	if strings.TrimSpace(string(b)) == "0" {
-		return Yes, "AppArmor does not restrict user namespaces", ""
-	}
-	return No, "AppArmor restricts unprivileged user namespaces", "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
-}
-
 func trySeccomp(*Config) (State, string, string) {
 	const getActionAvail, killProcess, userNotif = 2, 0x80000000, 0x7fc00000 // linux/seccomp.h
 	avail := func(action uint32) error {

@@ -44,6 +44,8 @@ type Config struct {
 	DataDir string
 	// FirstID and IDs are the range that workspaces take their ids from; 0 is the default.
 	FirstID, IDs uint32
+	// Programs are the paths of those beside this one that start workspaces without root.
+	Programs []string
 }
 
 // Defaults of Config.
