@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 )
 
 // Rotated is the Data of a rotation record.
@@ -60,6 +62,7 @@ func (l *Log) rotate(lines []byte, cut int) error {
 			return err
 		}
 	}
+	crashpoint.Here("daemon.rotate.filled")
 	f, ok := parseFrame(lines[cut : cut+lineLen(lines[cut:])])
 	if !ok {
 		return errors.New("the first record of the next file has no number") // it was written here
@@ -81,18 +84,22 @@ func (l *Log) rotate(lines []byte, cut int) error {
 		if err := lockFile(next, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			return err
 		}
+		crashpoint.Here("daemon.rotate.made")
 		if _, err := to.Write(lines[cut:]); err != nil {
 			return err
 		}
+		crashpoint.Here("daemon.rotate.written")
 		if err := next.Sync(); err != nil {
 			return err
 		}
 		if err := os.Link(l.path, full.path); err != nil {
 			return err
 		}
+		crashpoint.Here("daemon.rotate.named")
 		if err := os.Rename(next.Name(), l.path); err != nil {
 			return err
 		}
+		crashpoint.Here("daemon.rotate.replaced")
 		return syncDir(filepath.Dir(l.path))
 	}()
 	if err != nil {

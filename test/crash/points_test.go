@@ -50,6 +50,7 @@ func exercised() []string {
 	}
 	all = append(all, tokenPoints...)
 	all = append(all, approvalPoints...)
+	all = append(all, rotationPoints...)
 	slices.Sort(all)
 	return slices.Compact(all)
 }
