@@ -209,7 +209,7 @@ func (j *judge) standing(s *segment, c *shell.Command) {
 	}
 	if c.From < 0 && s.spec != nil && j.readsCode(s) && !shells[s.spec.name] {
 		if !inputGiven(c) {
-			s.add(TerminalInteractive, s.program)
+			j.unseen(s)
 		}
 		for _, r := range c.Redirects {
 			switch r.Mode {

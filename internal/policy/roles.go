@@ -83,7 +83,7 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 			j.pathEffect(s, below, accessWrite)
 		})},
 		{name: "script", apply: each(func(j *judge, s *segment, w shell.Word) {
-			if w.Text == "-" || w.Text == "/dev/stdin" {
+			if w.Text == "-" || isInput(w.Text) {
 				s.caps |= 1 << interpretsInput
 				return
 			}

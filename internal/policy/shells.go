@@ -29,13 +29,14 @@ func (j *judge) shellProgram(s *segment, p *parsed, _ []shell.Word) {
 		}
 		return
 	}
-	if len(p.operands) == 0 || hasFlag(p, "-s") {
+	operands := p.operands
+	if len(operands) > 0 && operands[0].Text == "-" {
+		operands = operands[1:] // the end of its options
+	}
+	if len(operands) == 0 || hasFlag(p, "-s") || isInput(operands[0].Text) {
 		s.caps |= 1 << interpretsInput
-		if s.fact != nil && s.fact.From < 0 && !inputGiven(s.fact) {
-			s.add(TerminalInteractive, s.program)
-		}
-		if s.nested {
-			s.add(TerminalInteractive, s.program)
+		if s.nested || s.fact != nil && s.fact.From < 0 && !inputGiven(s.fact) {
+			j.unseen(s)
 		}
 		if s.fact != nil && j.decoded(s.index) {
 			s.add(RemoteCodeExecute, s.text)
@@ -48,7 +49,23 @@ func (j *judge) shellProgram(s *segment, p *parsed, _ []shell.Word) {
 		}
 		return
 	}
-	j.scriptOperand(s, p.operands[0])
+	j.scriptOperand(s, operands[0])
+}
+
+// unseen is of a program that runs what it reads where nothing says what that is: who is at a
+// terminal types it, and else it comes with the action, as in "carrel exec -i demo -- sh < script".
+func (j *judge) unseen(s *segment) {
+	s.add(TerminalInteractive, s.program)
+	s.add(CodeExecute, "what "+s.program+" reads from its input, which is not seen")
+}
+
+// isInput reports whether a path is a program's own input.
+func isInput(path string) bool {
+	switch path {
+	case "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0", "/proc/thread-self/fd/0":
+		return true
+	}
+	return false
 }
 
 // scriptOperand judges a script that is run; one that comes out of a substitution is not
