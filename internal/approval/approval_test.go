@@ -252,3 +252,41 @@ func TestWords(t *testing.T) {
 		}
 	}
 }
+
+// A token that may answer lets nothing pass that was asked for its own owner: by them, by
+// itself or by another token of theirs. It may deny that, and answer for others as they reach it.
+func TestTokensApproveNothingOfTheirOwners(t *testing.T) {
+	holder := func(owner string, roles principal.Roles) principal.Principal {
+		g := principal.Grant{ID: "0123456789ab", Owner: owner, Roles: roles}
+		return principal.Principal{Kind: principal.Token, Grant: &g}
+	}
+	for _, roles := range []principal.Roles{principal.Approver, principal.Operator, principal.Admin} {
+		p := holder("uid:1000", roles)
+		for name, change := range map[string]func(*approval.Ask){
+			"asked by the owner":       func(a *approval.Ask) { a.Owner = "uid:1000" },
+			"typed by the owner":       func(a *approval.Ask) { a.Owner, a.Written = "uid:1000", false },
+			"asked by itself":          func(a *approval.Ask) { a.Subject.By, a.Owner, a.Written = p.String(), "uid:1000", true },
+			"asked by a token like it": func(a *approval.Ask) { a.Subject.By, a.Owner, a.Written = "token:ffffffffffff", "uid:1000", true },
+			"asked without an owner":   func(a *approval.Ask) { a.Subject.By = p.String() },
+		} {
+			a := ask(t, change)
+			for _, terminal := range []bool{false, true} {
+				for _, kind := range []approval.Kind{approval.Once, approval.Thread} {
+					if _, err := a.Reply(p, terminal, kind, "", now); !errdefs.IsPermissionDenied(err) {
+						t.Errorf("%s, %s: %v", name, kind, err)
+					}
+				}
+			}
+			if _, err := a.Reply(p, false, approval.Deny, "", now); err != nil {
+				t.Errorf("%s: it cannot be denied: %v", name, err)
+			}
+		}
+	}
+	other := ask(t, func(a *approval.Ask) { a.Subject.By, a.Owner = "uid:1001", "uid:1001" })
+	if _, err := other.Reply(holder("uid:1000", principal.Approver), false, approval.Once, "", now); !errdefs.IsPermissionDenied(err) {
+		t.Errorf("another user's: %v", err)
+	}
+	if _, err := other.Reply(holder("uid:1000", principal.Admin), false, approval.Once, "", now); err != nil {
+		t.Errorf("an administrator's: %v", err)
+	}
+}
