@@ -1,6 +1,17 @@
 package cli
 
-import "io"
+import (
+	"bytes"
+	"io"
+
+	"github.com/carrel-dev/carrel/internal/checkpoint"
+)
+
+// CheckProofs is what audit check-proof does with a file: how many records it finds proved.
+func CheckProofs(b []byte, keys checkpoint.Keys) (int64, error) {
+	v, err := checkProofs(bytes.NewReader(b), keys)
+	return v.Records, err
+}
 
 // Settings returns what up would write over old for a data and a runtime directory.
 func Settings(old []byte, data, runtime string) (map[string]any, error) {

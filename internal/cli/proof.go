@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -282,13 +283,13 @@ func checkProofs(in io.Reader, keys checkpoint.Keys) (v proofView, err error) {
 	var head exportHead
 	for n := 1; s.Scan(); n++ {
 		if n == 1 {
-			if err := strict(s.Bytes(), &head); err != nil {
+			if err := strict(s.Bytes(), &head, "checkpoint"); err != nil {
 				return v, fmt.Errorf("line 1 is not a checkpoint: %w", err)
 			}
 			continue
 		}
 		var l exportLine
-		if err := strict(s.Bytes(), &l); err != nil {
+		if err := strict(s.Bytes(), &l, "index", "line", "hashes"); err != nil {
 			return v, fmt.Errorf("line %d is not a record with its proof: %w", n, err)
 		}
 		p := checkpoint.Proof{Line: []byte(l.Line), Index: l.Index, Note: []byte(head.Checkpoint)}
@@ -312,8 +313,31 @@ func checkProofs(in io.Reader, keys checkpoint.Keys) (v proofView, err error) {
 	return v, nil
 }
 
-func strict(b []byte, v any) error {
+// strict reads one JSON object and nothing behind it, whose members have these names, each once
+// and exactly: what another reader takes from it must be what was checked.
+func strict(b []byte, v any, names ...string) error {
 	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	return d.Decode(v)
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return errors.New("it is no JSON object")
+	}
+	left := slices.Clone(names)
+	for d.More() {
+		name, err := d.Token()
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(left, func(n string) bool { return name == n })
+		if i < 0 {
+			return fmt.Errorf("it has %.64q, which does not belong there or stands there twice", name)
+		}
+		left = slices.Delete(left, i, i+1)
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return err
+		}
+	}
+	if len(left) > 0 {
+		return fmt.Errorf("it lacks %q", left[0])
+	}
+	return json.Unmarshal(b, v) // which takes nothing behind it
 }
