@@ -20,7 +20,7 @@ import (
 type groups struct {
 	dir    int // -1: there is none; see session.go
 	pids   uint64
-	limits [][2]string // written to a new one, where controllers limit through v2
+	limits []ceiling // those of the group itself, where controllers limit through v2
 
 	mu   sync.Mutex
 	free []*group
@@ -35,8 +35,15 @@ type groups struct {
 	shared   bool   // the executor has it too
 }
 
+// ceiling is a limit of the commands' group. Whoever made that may change it.
+type ceiling struct {
+	file string
+	fd   int // open for reading
+}
+
 // group is one sub-group.
 type group struct {
+	limits [2]string // as they were written, in the order of groups.limits
 	name   string
 	dir    int // open directory, for clone
 	procs  int // cgroup.procs
@@ -57,14 +64,15 @@ func openGroups(spec *sandbox.Spec, onLoop func(func())) (*groups, error) {
 	}
 	var controllers []string
 	for _, c := range spec.Cgroup.V2Controllers {
-		// The same ceilings as the group above, for tools that read only their own.
 		controllers = append(controllers, "+"+c)
-		switch c {
-		case "memory":
-			g.limits = append(g.limits, [2]string{"memory.max", strconv.FormatInt(spec.Limits.MemoryBytes, 10)})
-		case "pids":
-			g.limits = append(g.limits, [2]string{"pids.max", strconv.FormatInt(spec.Limits.Pids, 10)})
+		if c != "memory" && c != "pids" {
+			continue
 		}
+		fd, err := unix.Openat(g.dir, c+".max", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the limits of commands: %w", err)
+		}
+		g.limits = append(g.limits, ceiling{c + ".max", fd})
 	}
 	if len(controllers) > 0 {
 		// Not earlier: the self-check was born into the group itself, which a group that
@@ -91,6 +99,9 @@ func (g *groups) take() (s *group, err error) {
 	}()
 	if n := len(g.free); n > 0 {
 		s := g.free[n-1]
+		if err := g.limit(s); err != nil {
+			return nil, fmt.Errorf("cannot limit the group for the command: %w", err)
+		}
 		g.free = g.free[:n-1]
 		return s, nil
 	}
@@ -124,12 +135,31 @@ func (g *groups) make() (*group, error) {
 			return fail(f.name, err)
 		}
 	}
-	for _, l := range g.limits {
-		if err := writeAt(s.dir, l[0], l[1]); err != nil {
-			return fail(l[0], err)
-		}
+	if err := g.limit(s); err != nil {
+		return fail("limits", err)
 	}
 	return s, nil
+}
+
+// limit gives a sub-group the ceilings that the group above has now, for tools that read only
+// their own.
+func (g *groups) limit(s *group) error {
+	for i, l := range g.limits {
+		var b [64]byte
+		n, err := unix.Pread(l.fd, b[:], 0)
+		if err != nil {
+			return fmt.Errorf("cannot read %s: %w", l.file, err)
+		}
+		now := strings.TrimSpace(string(b[:n]))
+		if now == s.limits[i] {
+			continue
+		}
+		if err := writeAt(s.dir, l.file, now); err != nil {
+			return fmt.Errorf("cannot write %s: %w", l.file, err)
+		}
+		s.limits[i] = now
+	}
+	return nil
 }
 
 func writeAt(dir int, file, value string) error {

@@ -234,9 +234,12 @@ func delegatedDaemon(t *testing.T, u *user) {
 		t.Errorf("%v has %q", frozen, b)
 	}
 	u.must("resume", "demo")
-	u.must("update", "--memory", "96MiB", "demo")
-	if got := u.must("inspect", "demo"); !strings.Contains(got, "memory.max is 100663296") {
+	u.must("update", "--memory", "192MiB", "demo")
+	if got := u.must("inspect", "demo"); !strings.Contains(got, "memory.max is 201326592") {
 		t.Errorf("%s", got)
+	}
+	if r := u.carrel("exec", "demo", "--", "sh", "-c", "dd if=/dev/zero of=/dev/null bs=120M count=1 2>&1; cat /sys/fs/cgroup$(sed s/0::// /proc/self/cgroup)/memory.max"); r.code != 0 || !strings.HasSuffix(r.out, "\n201326592\n") {
+		t.Errorf("more than there was before: %+v", r)
 	}
 	old := d.made()
 	pid := u.daemon()

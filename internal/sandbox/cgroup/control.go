@@ -113,8 +113,42 @@ func (h *hierarchy) update(name string, l workspace.Limits) error {
 				}
 			}
 		}
-		return h.apply(c, cmd, l)
+		if err := h.apply(c, cmd, l); err != nil || h.v1() {
+			return err
+		}
+		return h.updateBelow(c, l)
 	})
+}
+
+// updateBelow gives what runs the new limits too: the executor gives each command's own group
+// those that it finds when a command is born. Without root some of these groups are of an
+// executor's id; what runs there has the lower of both.
+func (h *hierarchy) updateBelow(c dirFD, l workspace.Limits) error {
+	names, err := c.groups()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		sub, err := c.open(name)
+		if isNotExist(err) {
+			continue // its command has ended
+		}
+		if err != nil {
+			return err
+		}
+		for _, s := range settings {
+			if s.group != cmd || s.v2 != "memory.max" && s.v2 != "pids.max" || !h.has(s.controller) {
+				continue
+			}
+			err = sub.write(s.v2, strconv.FormatInt(s.value(l, false), 10))
+			if err != nil && !isNotExist(err) && !errors.Is(err, unix.ENODEV) && !(h.owned && errors.Is(err, unix.EACCES)) {
+				sub.close()
+				return err
+			}
+		}
+		sub.close()
+	}
+	return nil
 }
 
 // Full reports how much memory all workspaces together hold that the kernel cannot take
