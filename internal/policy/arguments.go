@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
@@ -12,6 +13,7 @@ type parsed struct {
 	flags    []flagUse
 	operands []shell.Word
 	after    []shell.Word // behind --
+	more     int          // words that a role takes as they are
 	dashes   bool
 	unknown  string // a flag that is not known
 	doing    string // one that by its name does something
@@ -36,6 +38,39 @@ func (p *parsed) has(f *flag) bool {
 	return false
 }
 
+// hasValue reports whether f is given, and each time with a value that matches: which of
+// them counts is the program's affair.
+func (p *parsed) hasValue(f *flag, pattern *regexp.Regexp) bool {
+	found := false
+	for i := range p.flags {
+		if u := &p.flags[i]; u.flag == f {
+			if found = pattern.MatchString(u.value.Text); !found {
+				return false
+			}
+		}
+	}
+	return found
+}
+
+// asksHelp reports whether words are subcommands and then --help, for a program that does
+// nothing else with that.
+func (s *spec) asksHelp(words []shell.Word) bool {
+	if !s.help || len(words) < 3 {
+		return false
+	}
+	last := words[len(words)-1].Text
+	if last != "--help" && last != "-h" && (last != "-help" || !s.single) {
+		return false
+	}
+	at := s
+	for _, w := range words[1 : len(words)-1] {
+		if at = at.sub[w.Text]; at == nil || w.Dynamic || w.Glob {
+			return false
+		}
+	}
+	return at.lookup(last) == nil
+}
+
 // apply takes words apart as a spec says and adds what they mean.
 func (j *judge) apply(s *segment, sp *spec, words []shell.Word) {
 	var p parsed
@@ -43,6 +78,7 @@ func (j *judge) apply(s *segment, sp *spec, words []shell.Word) {
 	var opBuf [8]shell.Word
 	p.flags, p.operands = flagBuf[:0], opBuf[:0]
 	sp, rest := j.parse(s, sp, words[1:], &p)
+	p.more = len(rest)
 	j.effects(s, sp, &p, rest)
 }
 
@@ -357,7 +393,12 @@ func (c *condition) holds(p *parsed) bool {
 	if slices.ContainsFunc(c.not, p.has) {
 		return false
 	}
-	n := len(p.operands) + len(p.after)
+	for f, pattern := range c.values {
+		if !p.hasValue(f, pattern) {
+			return false
+		}
+	}
+	n := len(p.operands) + len(p.after) + p.more
 	if n < c.min || c.max >= 0 && n > c.max {
 		return false
 	}

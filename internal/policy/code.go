@@ -73,12 +73,3 @@ func (j *judge) vim(s *segment, w shell.Word) {
 	}
 	s.add(FilesystemWrite, w.Text)
 }
-
-var mongoReads = lazy(`(?s)^\s*(?:printjson\s*\(|print\s*\(|JSON\.stringify\s*\()?\s*(?:db\.(?:stats|serverStatus|version|getCollectionNames|getName|hostInfo|currentOp|getUsers|serverBuildInfo|isMaster|hello)\s*\(\s*\)|db\.[A-Za-z_]+\.(?:find|findOne|count|countDocuments|estimatedDocumentCount|distinct|stats|getIndexes|explain)\s*\([^$]*\)(?:\.(?:limit|sort|pretty|toArray|count|explain)\s*\([^)]*\))*|rs\.(?:status|conf|printReplicationInfo)\s*\(\s*\)|sh\.status\s*\(\s*\)|show\s+\w+|db\.adminCommand\s*\(\s*\{?\s*['"]?(?:ping|listDatabases|serverStatus)['"]?.*\))\s*\)*(?:\.ok)?\s*;?\s*$`)
-
-func (j *judge) mongo(s *segment, w shell.Word) {
-	if !mongoReads.MatchString(w.Text) {
-		s.add(DatabaseMutate, w.Text)
-		s.add(CodeExecute, w.Text)
-	}
-}

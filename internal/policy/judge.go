@@ -400,6 +400,9 @@ func (j *judge) command(s *segment) {
 			return
 		}
 	}
+	if sp.asksHelp(s.words) {
+		return
+	}
 	j.apply(s, sp, s.words)
 	j.variableNames(s)
 	if s.nested {

@@ -87,7 +87,8 @@ type spec struct {
 	// strict: a flag that is not listed makes it unknown.
 	// permute: options may follow the operands though the rest is a command.
 	// plain: there are no flags (echo, test).
-	single, abbrev, strict, permute, plain bool
+	// help: --help behind a subcommand shows how that is used and does nothing else.
+	single, abbrev, strict, permute, plain, help bool
 	// after is the role of the words after "--".
 	after   *operand
 	special special
@@ -126,6 +127,7 @@ type condition struct {
 	firstPattern  *regexp.Regexp
 	secondPattern *regexp.Regexp
 	anyPattern    *regexp.Regexp // of any word
+	values        map[*flag]*regexp.Regexp
 	operands      operands
 	hasOps        bool
 	caps, drop    Set
@@ -271,6 +273,7 @@ func (c *compiler) spec(t *tree, name string, parent *spec) (*spec, error) {
 		c.boolField("strict", &s.strict),
 		c.boolField("permute", &s.permute),
 		c.boolField("plain", &s.plain),
+		c.boolField("help", &s.help),
 	)
 }
 
@@ -421,16 +424,7 @@ func (c *compiler) conditions(s *spec, t *tree) error {
 			}
 		}
 		pattern := func(to **regexp.Regexp) func(*tree) error {
-			return func(t *tree) error {
-				text, err := c.str(t, "a pattern")
-				if err != nil {
-					return err
-				}
-				if *to, err = regexp.Compile("^(?:" + text + ")$"); err != nil {
-					return c.errorf(t, "cannot use the pattern: %w", err)
-				}
-				return nil
-			}
+			return func(t *tree) (err error) { *to, err = c.pattern(t); return err }
 		}
 		err := c.fields(item, "a condition", nil,
 			field{"has", named(&w.has)}, field{"all", named(&w.all)}, field{"not", named(&w.not)},
@@ -447,6 +441,24 @@ func (c *compiler) conditions(s *spec, t *tree) error {
 			field{"first_matches", pattern(&w.firstPattern)},
 			field{"second_matches", pattern(&w.secondPattern)},
 			field{"any_matches", pattern(&w.anyPattern)},
+			field{"value", func(t *tree) error {
+				if t.kind != mapping {
+					return c.errorf(t, "value must be a mapping of flags to patterns")
+				}
+				w.values = map[*flag]*regexp.Regexp{}
+				for i, k := range t.keys {
+					f := s.lookup(k.text)
+					if f == nil {
+						return c.errorf(k, "%s has no flag %q in its list", s.name, k.text)
+					}
+					p, err := c.pattern(t.items[i])
+					if err != nil {
+						return err
+					}
+					w.values[f] = p
+				}
+				return nil
+			}},
 			field{"operands", func(t *tree) (err error) {
 				var caps Set
 				w.operands, caps, err = c.operands(t)
@@ -485,6 +497,19 @@ func (c *compiler) conditions(s *spec, t *tree) error {
 		s.when = append(s.when, w)
 	}
 	return nil
+}
+
+// pattern reads a regular expression of a whole word.
+func (c *compiler) pattern(t *tree) (*regexp.Regexp, error) {
+	text, err := c.str(t, "a pattern")
+	if err != nil {
+		return nil, err
+	}
+	p, err := regexp.Compile("^(?:" + text + ")$")
+	if err != nil {
+		return nil, c.errorf(t, "cannot use the pattern: %w", err)
+	}
+	return p, nil
 }
 
 // String is for messages of tests.

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/carrel-dev/carrel/internal/shell"
@@ -175,11 +176,9 @@ func (m *pathMatch) try(c *pathClass, p pathPattern) {
 	if set|m.found == m.found || m.relative && p[0] != "**" || !p.match(m.parts, m.glob) {
 		return
 	}
-	if !m.glob {
-		for _, e := range c.except {
-			if e.match(m.parts, false) {
-				return
-			}
+	for _, e := range c.except {
+		if !m.glob && e.match(m.parts, false) || m.glob && e.holds(m.parts) {
+			return
 		}
 	}
 	m.found |= set
@@ -216,6 +215,13 @@ func (pt *pathTable) look(m *pathMatch) {
 	for _, at := range pt.rest {
 		m.try(at.class, at.pattern)
 	}
+}
+
+// holds reports whether p is a directory with all below it, and all that parts may mean as
+// a pattern of the shell is there.
+func (p pathPattern) holds(parts []string) bool {
+	n := len(p) - 1
+	return n > 0 && p[n] == "**" && p[0] != "**" && len(parts) > n && slices.Equal(p[:n], parts[:n])
 }
 
 // match reports whether the parts of a path fit; with glob, whether some path that fits

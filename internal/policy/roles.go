@@ -133,7 +133,13 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 			if rest, ok := strings.CutPrefix(w.Text, "$PATH:"); ok && strings.HasPrefix(rest, "/usr/") {
 				return
 			}
-			s.add(EnvironmentPoison, "PATH="+w.Text)
+			own := w.Text != "$PATH" && w.Text != "${PATH}"
+			for dir := range strings.SplitSeq(w.Text, ":") {
+				own = own && (programDirs[dir] || dir == "$PATH" || dir == "${PATH}")
+			}
+			if !own {
+				s.add(EnvironmentPoison, "PATH="+w.Text)
+			}
 		})},
 		{name: "editor", apply: each(func(j *judge, s *segment, w shell.Word) {
 			switch w.Text {
@@ -146,6 +152,20 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 			}
 		})},
 		{name: "url", apply: each((*judge).fetch)},
+		// A server of a database, which is asked what the statements say: those are judged
+		// themselves. What the shell puts into them may be anything of this machine.
+		{name: "database", apply: each(func(j *judge, s *segment, w shell.Word) {
+			if j.inside || strings.Contains(w.Text, "@") {
+				j.out(s, w)
+				return
+			}
+			s.add(NetworkQuery, w.Text)
+			for i := range s.words {
+				if s.words[i].Dynamic && strings.ContainsAny(s.words[i].Text, "(`") {
+					s.add(NetworkOut, w.Text)
+				}
+			}
+		})},
 		{name: "host", apply: each(func(_ *judge, s *segment, w shell.Word) { s.add(NetworkOut, w.Text) })},
 		{name: "query", apply: each(func(_ *judge, s *segment, w shell.Word) {
 			s.add(NetworkQuery, w.Text)

@@ -42,7 +42,7 @@ var takesNames = map[string]bool{
 	"pidof": true, "id": true, "groups": true, "finger": true, "getent": true, "printenv": true, "expr": true, "locale": true, "dpkg-query": true,
 	"apt-cache": true, "apt-file": true, "export": true, "declare": true, "local": true, "typeset": true, "readonly": true, "set": true, "read": true,
 	"alias": true, "unalias": true, "tr": true, "users": true, "last": true, "locate": true, "plocate": true, "cowsay": true, "figlet": true, "cal": true,
-	"compgen": true, "complete": true, "return": true, "shift": true, "jq": true, "perldoc": true, "pydoc": true, "pydoc3": true, "logger": true, "history": true,
+	"gcloud": true, "compgen": true, "complete": true, "return": true, "shift": true, "jq": true, "perldoc": true, "pydoc": true, "pydoc3": true, "logger": true, "history": true,
 }
 
 // harmlessTargets take output without keeping it.
