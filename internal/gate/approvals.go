@@ -324,7 +324,7 @@ func firstReason(j *judgement) string {
 	if len(j.Reasons) == 0 {
 		return "no rule speaks of it"
 	}
-	return clipTo(j.Reasons[0], maxReason)
+	return shortReason(j.Reasons[0])
 }
 
 // answered is the Data of a record of an answer.

@@ -302,7 +302,7 @@ func (g *Gate) deny(ctx context.Context, r request, why error) error {
 	}
 	if err == nil {
 		rec.Type, rec.Status, rec.Isolation = audit.Denial, audit.StatusDenied, ""
-		rec.Error, rec.ErrorKind = clip(why.Error()), kindOf(why)
+		rec.Error, rec.ErrorKind = why.Error(), kindOf(why) // cut off when it is without secrets
 		_, err = g.recordOf(&r).Append(ctx, rec)
 	}
 	if err != nil {

@@ -62,13 +62,22 @@ func judged(d policy.Decision, source string) (*judgement, error) {
 	return &judgement{Decision: d, recorded: raw}, nil
 }
 
-// firstFew are the first n texts, each cut where it is too long.
+// firstFew are the first n texts, each cut where it is too long, and marked there, so that half
+// a secret is known for one.
 func firstFew(list []string, n int) []string {
 	out := make([]string, 0, min(len(list), n))
 	for _, s := range list[:min(len(list), n)] {
-		out = append(out, clipTo(s, maxReason))
+		out = append(out, shortReason(s))
 	}
 	return out
+}
+
+func shortReason(s string) string {
+	const mark = "…"
+	if len(s) <= maxReason {
+		return s
+	}
+	return clipTo(s, maxReason-len(mark)) + mark
 }
 
 // inForce is a policy and what it said lately.

@@ -135,7 +135,7 @@ func outcomeOf(r *request, seq int64, data any, err error) audit.Record {
 		rec.Data, _ = json.Marshal(data) // the types given here always marshal
 	}
 	if err != nil {
-		rec.Status, rec.Error, rec.ErrorKind = audit.StatusFailed, clip(err.Error()), kindOf(err)
+		rec.Status, rec.Error, rec.ErrorKind = audit.StatusFailed, err.Error(), kindOf(err) // cut off when it is without secrets
 	}
 	return rec
 }

@@ -27,6 +27,7 @@ import (
 
 // What has no shape and stands in no telling place.
 const (
+	github     = "gh" + "p_a1B2c3D4ea1B2c3D4ea1B2c3D4ea1B2c3D4e"
 	toldSecret = "violet umbrella's 42" // of a file of the operator's
 	ownSecret  = "Lantern<9>quill"      // in a variable of the command
 )
@@ -123,6 +124,10 @@ func TestKnownSecretsAreNowhere(t *testing.T) {
 		try(bob, "demo", "echo", form)                               // not his
 		try(alice, "demo", "rm", "-rf", "/"+form, "/var/lib/carrel") // nobody's
 	}
+	for n := 90; n < 300; n += 5 { // where reasons are cut
+		try(alice, "demo", "rm", "-rf", "/"+strings.Repeat("y", n)+toldSecret, "/"+strings.Repeat("z", n)+ownSecret, "/var/lib/carrel")
+		try(alice, "demo", "sh", "-c", "rm -rf /"+strings.Repeat("y", n)+"/"+github+" /var/lib/carrel")
+	}
 	try(bob, "for "+toldSecret, "true")
 	try(alice, "demo", "printf", strings.Repeat("x", 16<<10-14-len(toldSecret)), both) // where a record is cut
 	h.rt.setHook(func(op string, _ id.Workspace) error {
@@ -190,7 +195,7 @@ func TestKnownSecretsAreNowhere(t *testing.T) {
 		}
 	}
 	kept = bytes.ReplaceAll(kept, []byte("for "+toldSecret), nil)
-	for _, form := range append(inEveryForm(toldSecret), append(inEveryForm(ownSecret), toldSecret[:len(toldSecret)-2])...) {
+	for _, form := range append(inEveryForm(toldSecret), append(inEveryForm(ownSecret), toldSecret[:7], ownSecret[:7], github[:11])...) {
 		for what, text := range map[string]string{"record": string(raw), "database": string(kept), "log": h.logs.String(), "what is shown": strings.Join(told, "\n")} {
 			if i := strings.Index(text, form); i >= 0 {
 				t.Errorf("%q is in the %s: …%s…", form, what, text[max(0, i-200):min(len(text), i+100)])

@@ -45,6 +45,18 @@ func startBit(s string) (at uint32, bit uint64) {
 	return h / 64, 1 << (h % 64)
 }
 
+// begins reports whether a word begins with s, which is no shorter than leastIndexed.
+func (x *index) begins(s string) bool {
+	if x == nil {
+		return false
+	}
+	if at, bit := startBit(s); x.starts[at]&bit == 0 {
+		return false
+	}
+	i := sort.SearchStrings(x.words, s)
+	return i < len(x.words) && strings.HasPrefix(x.words[i], s)
+}
+
 // at reports how long the longest word is that s begins with; 0 is none.
 func (x *index) at(s string) int {
 	if x == nil || len(s) < leastIndexed {

@@ -60,6 +60,31 @@ func TestForms(t *testing.T) {
 	}
 }
 
+// Where a text was shortened the begin of a secret is one.
+func TestHalves(t *testing.T) {
+	r := redact.New([]byte("k"))
+	r.Know("test", "correct horse battery")
+	for text, left := range map[string]string{
+		"say correct horse…":             "say […",
+		"say correct…, correct horse b…": "say […, […",
+		"say corre…":                     "say corre…",
+		"say correct horse":              "say correct horse",
+		"say incorrect…":                 "say in[…",
+		"say " + github[:14] + "…":       "say […",
+		"say " + github[:9] + "…":        "say " + github[:9] + "…",
+		"say " + github[:14]:             "say " + github[:14],
+	} {
+		got := r.Text(text)
+		for strings.Contains(got, "[redacted:") {
+			from := strings.Index(got, "[redacted:")
+			got = got[:from+1] + got[from+strings.IndexByte(got[from:], ']')+1:]
+		}
+		if got != left {
+			t.Errorf("%q became %q", text, r.Text(text))
+		}
+	}
+}
+
 // What cannot be found is said in docs/protocols/audit.md.
 func TestWhatIsNotFound(t *testing.T) {
 	r := redact.New([]byte("k"))

@@ -30,6 +30,15 @@ func scan(s string, known, own *index) (found []span) {
 		if end == 0 && notable[c]&beginsShape != 0 && (i == 0 || !dashed.has(s[i-1])) {
 			end, kind = shaped(s, i)
 		}
+		if end == 0 && told && c == cut[0] && strings.HasPrefix(s[i:], cut) {
+			begin := 0
+			if len(found) > 0 {
+				begin = found[len(found)-1].to
+			}
+			if begin = halfBefore(s, begin, i, known, own); begin < i {
+				found = append(found, span{begin, i, "secret"})
+			}
+		}
 		if end == 0 {
 			switch c {
 			case '=', ':':
@@ -50,6 +59,24 @@ func scan(s string, known, own *index) (found []span) {
 		i = end
 	}
 	return found
+}
+
+// cut is what stands at the end of a text that was shortened, and maxHalf how far before it a
+// secret may begin of which only a part is left.
+const (
+	cut     = "…"
+	maxHalf = 256
+)
+
+// halfBefore is where the begin of a value that was told stands before i, where the text was
+// shortened; i if none does.
+func halfBefore(s string, from, i int, known, own *index) int {
+	for j := max(from, i-maxHalf); j <= i-leastKnown; j++ {
+		if known.begins(s[j:i]) || own.begins(s[j:i]) {
+			return j
+		}
+	}
+	return i
 }
 
 // toldAt reports where the longest value ends that was told and begins at i; 0 is none.
@@ -102,7 +129,7 @@ func shaped(s string, i int) (end int, kind string) {
 		for to < len(s) && p.set.has(s[to]) {
 			to++
 		}
-		if n := to - from; n < p.least || p.exact && n != p.least || p.mixed && !mixed(s[from:to]) {
+		if n := to - from; n < p.least && (n < leastKnown || !strings.HasPrefix(s[to:], cut)) || p.exact && n != p.least || p.mixed && !mixed(s[from:to]) {
 			continue
 		}
 		if p.kind == "jwt" && strings.Count(s[from:to], ".") != 2 {
