@@ -46,6 +46,8 @@ const (
 	Policy Type = "policy"
 	// Rotation: the first record of a file that is not the first; Data says what comes before.
 	Rotation Type = "rotation"
+	// Removed: full files of the log are removed, as the settings say; Data is a Removal.
+	Removed Type = "removed"
 	// Repair: the log itself was mended when it was opened; Data says how.
 	Repair Type = "repair"
 )

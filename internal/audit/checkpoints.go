@@ -155,7 +155,19 @@ func (c *Checkpoints) takeUp(ctx context.Context) error {
 // rebuild makes the tree anew from the log, as far as the last checkpoint, which it must
 // give.
 func (c *Checkpoints) rebuild(ctx context.Context) error {
-	if _, err := c.tree.cut(0); err != nil {
+	if first := c.log.kept(); first > 1 {
+		known, err := bases(c.log.path)
+		if err != nil {
+			return err
+		}
+		b, ok := known[first-1]
+		if !ok {
+			return damaged(c.log.path, fmt.Sprintf("it begins with record %d, and nothing says that those before it were removed", first))
+		}
+		if err := c.tree.restart(&b); err != nil {
+			return err
+		}
+	} else if _, err := c.tree.cut(0); err != nil {
 		return err
 	}
 	if err := c.extend(ctx, Head{Seq: c.last.Size}); err != nil {

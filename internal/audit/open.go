@@ -302,7 +302,7 @@ func setAside(f *os.File, path string, damage error) (*os.File, *Mended, error) 
 	// The key too: a new log has another name, so that nobody takes one for the other.
 	suffix := ".damaged-" + time.Now().UTC().Format("20060102T150405.000000000Z")
 	kept := path + suffix
-	names := []string{filepath.Base(path), checkpointsName, treeName, secretName, publicName}
+	names := []string{filepath.Base(path), checkpointsName, removedName, treeName, secretName, publicName}
 	full, err := fullFiles(path)
 	if err != nil {
 		return nil, nil, errors.Join(err, f.Close())

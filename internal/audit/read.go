@@ -27,8 +27,8 @@ func (l *Log) Read(ctx context.Context, from, n int64, follow bool, emit func(li
 	buf := make([]byte, readChunk)
 	counted := func(lines [][]byte) error {
 		err := emit(lines)
-		if err == nil {
-			next += int64(len(lines))
+		if fr, ok := parseFrame(lines[len(lines)-1]); ok && err == nil {
+			next = fr.seq + 1 // those before the first may have been removed
 		}
 		return err
 	}
@@ -73,6 +73,9 @@ func (l *Log) parts(seq int64) (open []func() (part, error)) {
 		}
 		open = append(open, func() (part, error) {
 			o, err := os.Open(f.path)
+			if errors.Is(err, os.ErrNotExist) && l.gone(f) {
+				return part{path: f.path, f: bytes.NewReader(nil), close: func() error { return nil }}, nil
+			}
 			if err != nil {
 				return part{}, fmt.Errorf("cannot read the audit log: %w; run \"carrel audit verify\": %w", err, errdefs.ErrDataLoss)
 			}

@@ -164,6 +164,10 @@ func fullBefore(f *os.File, path string, size int64) (full []fullFile, first Rec
 	before := int64(0)
 	if len(full) > 0 {
 		before = full[len(full)-1].last
+	} else if known, err := bases(path); err != nil {
+		return nil, first, err
+	} else if b, ok := known[first.Seq-1]; ok {
+		before = b.To
 	}
 	if first.Seq != before+1 {
 		return nil, first, damaged(path, fmt.Sprintf("it begins with record %d, and the files before it end with record %d: one is missing", first.Seq, before))

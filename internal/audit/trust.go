@@ -91,8 +91,14 @@ func verifyFiles(ctx context.Context, path string, files []span, t Trust) (Verdi
 	}
 	c := chain{next: 1, prev: []byte(Genesis), expect: t.Expect, marks: marks, treePath: filepath.Join(filepath.Dir(path), treeName)}
 	c.byBroker = slices.ContainsFunc(marks, func(m mark) bool { return m.Broker })
-	more := true
+	if err := c.begin(path, files[0]); err != nil {
+		return Verdict{}, err
+	}
+	more := c.v.Bad == nil
 	for _, s := range files {
+		if !more {
+			break
+		}
 		if more, err = c.walkFile(ctx, s); !more || err != nil {
 			break
 		}
@@ -202,6 +208,7 @@ func (c *chain) meet() bool {
 		c.marks = c.marks[1:]
 		c.vouched(m)
 		if m.Broker || !c.byBroker {
+			c.grant(m.Size)
 			c.recent, c.good = c.recent[:0], m.Size
 		}
 	}
@@ -313,6 +320,17 @@ func BrokerState(path string) (checkpoint.Checkpoint, error) {
 func (l *Log) Verify(ctx context.Context) (Verdict, error) { return l.verify(ctx, Trust{}) }
 
 func (l *Log) verify(ctx context.Context, t Trust) (Verdict, error) {
+	for {
+		first := l.kept()
+		v, err := l.verifyNow(ctx, t)
+		if errors.Is(err, os.ErrNotExist) && l.kept() > first {
+			continue // what had been kept for its time was removed meanwhile
+		}
+		return v, err
+	}
+}
+
+func (l *Log) verifyNow(ctx context.Context, t Trust) (Verdict, error) {
 	l.mu.Lock()
 	head, size, closed := l.durable, l.size, l.closed
 	var files []span
@@ -386,6 +404,9 @@ func (c *Checkpoints) Verify(ctx context.Context) (Finding, error) {
 	s := c.State()
 	f.LogKey, f.BrokerKey = s.LogKey, s.BrokerKey
 	var notes []string
+	if v.Removed > 0 && f.OK {
+		notes = append(notes, fmt.Sprintf("it begins with record %d: records 1 to %d were removed by carrel as audit.retention says, and a record that is signed has that", v.Removed+1, v.Removed))
+	}
 	switch {
 	case !s.Broker:
 		notes = append(notes, "there is no broker here to countersign: who has the log's key can sign another log")

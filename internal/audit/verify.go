@@ -55,6 +55,9 @@ type Verdict struct {
 	// Anchored are the sizes of the largest trees that the log's key, the broker's key and
 	// the anchor vouch for. What is behind them only the chain does.
 	Checkpoints, Signed, Countersigned, Anchored int64
+	// Removed is how many records carrel removed from the front, as a record says that is
+	// vouched for; Records does not count them.
+	Removed int64
 }
 
 // Bad locates the first bad record and says what is wrong with it.
@@ -117,7 +120,7 @@ func (c *chain) walk(ctx context.Context, r io.Reader) (more bool, err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	c.line, c.start = 0, c.v.Bytes
-	ordered, free := blocks(ctx, r, c.marks != nil)
+	ordered, free := blocks(ctx, r, c.marks != nil, c.gone > 0)
 	for b := range ordered {
 		<-b.checked
 		if b.err != nil {
@@ -143,12 +146,14 @@ const blockSize = 256 << 10
 // block is a run of whole lines, checked apart from all others. One that was looked at is
 // filled again.
 type block struct {
-	buf     []byte // data with a byte before it
-	data    []byte
-	lines   []checkedLine
-	leaves  bool // their hashes are wanted
-	err     error
-	checked chan struct{} // takes one value
+	buf    []byte // data with a byte before it
+	data   []byte
+	lines  []checkedLine
+	leaves bool // their hashes are wanted
+	// removals: what says that records were removed is wanted, and leaves too.
+	removals bool
+	err      error
+	checked  chan struct{} // takes one value
 }
 
 // checkedLine is what can be said of a line without its neighbours.
@@ -157,11 +162,13 @@ type checkedLine struct {
 	size int64
 	harm Harm // "" if it holds by itself
 	leaf tlog.Hash
+	// removed is up to where it says that records were removed, 0 of all others.
+	removed int64
 }
 
 // blocks cuts r into blocks and checks them on every processor, ahead of the
 // caller by a bounded number, which get them in order and give them back into free.
-func blocks(ctx context.Context, r io.Reader, leaves bool) (ordered <-chan *block, free chan<- *block) {
+func blocks(ctx context.Context, r io.Reader, leaves, removals bool) (ordered <-chan *block, free chan<- *block) {
 	workers := runtime.GOMAXPROCS(0)
 	out, used := make(chan *block, workers), make(chan *block, 2*workers+2)
 	work := make(chan *block)
@@ -182,7 +189,7 @@ func blocks(ctx context.Context, r io.Reader, leaves bool) (ordered <-chan *bloc
 			select {
 			case b = <-used:
 			default:
-				b = &block{checked: make(chan struct{}, 1), leaves: leaves}
+				b = &block{checked: make(chan struct{}, 1), leaves: leaves, removals: removals}
 			}
 			var end bool
 			// rest may stand in the block that is filled now: it is moved first.
@@ -252,6 +259,9 @@ func (b *block) check() {
 			// before, which was read already.
 			b.buf[at] = 0
 			c.leaf = sha256.Sum256(b.buf[at : at+1+len(line)])
+			if b.removals {
+				c.removed = removedTo(line)
+			}
 		}
 		b.lines = append(b.lines, c)
 		at += int(c.size)
@@ -308,6 +318,11 @@ type chain struct {
 	good     int64 // the size of that mark
 	byBroker bool  // the broker signed some: what the log's key alone signed holds nothing then
 	treePath string
+
+	// gone is how many records were removed before the first, removable how many of them
+	// records that are vouched for say that carrel removed; declared are those not vouched for.
+	gone, removable int64
+	declared        [][2]int64
 }
 
 // place is where a record stands, and its leaf.
@@ -351,6 +366,9 @@ func (c *chain) add(l *checkedLine) bool {
 		return c.bad(l.seq, Replaced, "record %d is consistent but not the one that was written: the log was rewritten up to it", l.seq)
 	}
 	if c.marks != nil {
+		if l.removed > 0 {
+			c.declares(l.seq, l.removed)
+		}
 		c.tree.add(l.leaf, nil)
 		if len(c.recent) < maxRecent {
 			c.recent = append(c.recent, place{l.leaf, c.line, c.v.Bytes - c.start, c.file})
@@ -383,6 +401,7 @@ func (c *chain) bad(seq int64, harm Harm, format string, args ...any) bool {
 
 // finish looks at what only the end shows.
 func (c *chain) finish() {
+	defer c.allowed()
 	if c.v.Bad == nil && c.next <= c.expect.Seq {
 		c.line++
 		c.bad(c.next, Truncated, "the log ends with record %d, and record %d had been written: its end was cut off", c.next-1, c.expect.Seq)

@@ -99,8 +99,12 @@ type Config struct {
 	// A file of it is full at this size in bytes or age; 0 is no bound.
 	AuditMaxSize int64
 	AuditMaxAge  time.Duration
-	LogLevel     slog.Level
-	LogFormat    string
+	// Full files are removed at this age, and the oldest while all are larger together; 0 is
+	// no bound.
+	AuditRetention     time.Duration
+	AuditRetentionSize int64
+	LogLevel           slog.Level
+	LogFormat          string
 
 	from map[string]string
 }

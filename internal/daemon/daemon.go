@@ -240,6 +240,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 		},
 		ApprovalWait: cfg.ApprovalWait,
 		Checkpoints:  checkpoints, CheckpointEvery: cfg.AuditCheckpointEvery, CheckpointRecords: int64(cfg.AuditCheckpointRecords),
+		KeepAudit:     audit.Keep{Age: cfg.AuditRetention, Size: cfg.AuditRetentionSize},
 		Observe:       seen.passed,
 		TokensRevoked: func(ids []string) { tokens.Revoked(ids) },
 		Log:           log, Version: build.Version(),

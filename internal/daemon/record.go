@@ -93,6 +93,11 @@ func verifyAudit(ctx context.Context, w io.Writer, cfg *config.Config) error {
 		return fmt.Errorf("the audit log %s does not hold: %s at record %d (%s, line %d, byte %d): %s: %w",
 			path, v.Bad.Harm, v.Bad.Seq, v.Bad.File, v.Bad.Line, v.Bad.Offset, v.Bad.Detail, errdefs.ErrDataLoss)
 	}
+	if v.Removed > 0 {
+		if _, err := fmt.Fprintf(w, "records 1 to %d were removed by carrel as audit.retention says, which a signed record has; the log begins with record %d\n", v.Removed, v.Removed+1); err != nil {
+			return err
+		}
+	}
 	_, err = fmt.Fprintf(w, "%s holds: %d records, %d bytes, head %s\n%d checkpoints; signed to record %d, countersigned to %d, anchored to %d; verified %s\n",
 		path, v.Records, v.Bytes, v.Head.Hash, v.Checkpoints, v.Signed, v.Countersigned, v.Anchored, said)
 	return err

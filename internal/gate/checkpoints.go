@@ -10,6 +10,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/action"
 	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -99,4 +100,36 @@ func (g *Gate) Checkpoint(ctx context.Context, p principal.Principal, sign bool)
 		}
 	}
 	return g.cfg.Checkpoints.State(), nil
+}
+
+// forgetRecords removes files of the audit log that were kept for their time. The record of it
+// is signed before the first goes.
+func (g *Gate) forgetRecords(ctx context.Context, now time.Time) error {
+	if g.cfg.Checkpoints == nil {
+		return nil
+	}
+	r, err := g.cfg.Checkpoints.PlanRemoval(ctx, g.cfg.KeepAudit, now)
+	if r == nil || err != nil {
+		return err
+	}
+	data, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("cannot write down what is removed of the audit log: %w", err)
+	}
+	seq, err := g.record.Append(ctx, audit.Record{Type: audit.Removed, Trace: id.NewTrace(), Principal: principal.Self().String(), Status: audit.StatusOK, Data: data})
+	if err != nil {
+		return err
+	}
+	// A start must not look for a record that is gone.
+	if err := g.mark(ctx, false); err != nil {
+		return err
+	}
+	if err := g.checkpoint(ctx); err != nil {
+		return err
+	}
+	if err := g.cfg.Checkpoints.Remove(r, seq); err != nil {
+		return err
+	}
+	g.cfg.Log.Info("files of the audit log were removed that had been kept for their time", "files", len(r.Files), "from", r.From, "to", r.To, "bytes", r.Bytes)
+	return nil
 }

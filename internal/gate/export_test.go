@@ -25,6 +25,11 @@ func JudgeAgain(g *Gate, q *policy.Question) error {
 	return err
 }
 
+// ForgetRecords removes files of the audit log that have been kept for their time by now.
+func (g *Gate) ForgetRecords(ctx context.Context, now time.Time) error {
+	return g.forgetRecords(ctx, now)
+}
+
 // SetClock has approvals go by another clock: the host's at the start, and how long ago that is.
 func (g *Gate) SetClock(start time.Time, elapsed func() time.Duration) {
 	g.approvals.start, g.approvals.elapsed = start, elapsed

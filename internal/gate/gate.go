@@ -71,6 +71,8 @@ type Config struct {
 	Checkpoints       *audit.Checkpoints
 	CheckpointEvery   time.Duration
 	CheckpointRecords int64
+	// KeepAudit says how long full files of Audit are kept once they are signed.
+	KeepAudit audit.Keep
 	// Observe is told of each passage when it is over, and must not block; nil for nobody.
 	Observe func(*Passage)
 	Log     *slog.Logger

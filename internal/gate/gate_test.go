@@ -63,6 +63,11 @@ type house struct {
 	ended  []string
 	policy func() (*policy.Engine, error)
 	wait   time.Duration
+	// signing, if set, has checkpoints made, of files that are full at maxSize and kept so long.
+	signing *audit.CheckpointOptions
+	maxSize int64
+	keep    audit.Keep
+	checks  *audit.Checkpoints
 	// clock, if set, is the host's at a start, and elapsed how much time has passed since.
 	clock   time.Time
 	elapsed time.Duration
@@ -91,12 +96,17 @@ func (h *house) start() {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	if h.log, err = audit.Open(ctx, audit.Options{Path: filepath.Join(h.dir, "audit", "audit.jsonl"), Since: mark}); err != nil {
+	if h.log, err = audit.Open(ctx, audit.Options{Path: filepath.Join(h.dir, "audit", "audit.jsonl"), Since: mark, MaxSize: h.maxSize}); err != nil {
 		h.t.Fatal(err)
+	}
+	if h.signing != nil {
+		if h.checks, err = audit.OpenCheckpoints(ctx, h.log, *h.signing); err != nil {
+			h.t.Fatal(err)
+		}
 	}
 	h.logs = new(bytes.Buffer)
 	h.Gate = gate.New(gate.Config{
-		Runtime: h.rt, Store: h.store, Audit: h.log, Prefix: "ws", Limits: workspace.DefaultLimits, Admission: h.admission, Idle: h.idle, KeepHomes: h.keepHomes,
+		Runtime: h.rt, Store: h.store, Audit: h.log, Prefix: "ws", Limits: workspace.DefaultLimits, Admission: h.admission, Idle: h.idle, KeepHomes: h.keepHomes, Checkpoints: h.checks, KeepAudit: h.keep,
 		Allow: []workspace.Opening{workspace.UserNS},
 		Profiles: map[string]gate.Profile{
 			"chat":   {Prefix: "chat", Limits: workspace.Limits{MemoryBytes: 256 << 20, Pids: 200}},
@@ -128,6 +138,10 @@ func (s *syncWriter) Write(b []byte) (int, error) {
 // crash lets go of everything without the gate's Close.
 func (h *house) crash() {
 	h.rt.Close()
+	if h.checks != nil {
+		h.checks.Close()
+		h.checks = nil
+	}
 	h.log.Close()
 	h.store.Close()
 }
