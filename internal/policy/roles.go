@@ -152,20 +152,6 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 			}
 		})},
 		{name: "url", apply: each((*judge).fetch)},
-		// A server of a database, which is asked what the statements say: those are judged
-		// themselves. What the shell puts into them may be anything of this machine.
-		{name: "database", apply: each(func(j *judge, s *segment, w shell.Word) {
-			if j.inside || strings.Contains(w.Text, "@") {
-				j.out(s, w)
-				return
-			}
-			s.add(NetworkQuery, w.Text)
-			for i := range s.words {
-				if s.words[i].Dynamic && strings.ContainsAny(s.words[i].Text, "(`") {
-					s.add(NetworkOut, w.Text)
-				}
-			}
-		})},
 		{name: "host", apply: each(func(_ *judge, s *segment, w shell.Word) { s.add(NetworkOut, w.Text) })},
 		{name: "query", apply: each(func(_ *judge, s *segment, w shell.Word) {
 			s.add(NetworkQuery, w.Text)

@@ -129,7 +129,7 @@ var (
 		"hello": true, "currentOp": true, "connectionStatus": true, "getLog": true, "top": true, "usersInfo": true, "rolesInfo": true, "count": true,
 		"distinct": true, "explain": true, "balancerStatus": true, "listShards": true, "getShardMap": true, "connPoolStats": true, "features": true,
 	}
-	mongoDoes = lazy(`\$(?:out|merge|where|function|accumulator)\b|\b(?:function|new\s+Mongo|eval|require|process|load|import|while|for)\b|=>|[^=!<>]=[^=>]|\+\+|--|\[\s*[^\]\d'"-]`)
+	mongoDoes = lazy(`\$(?:out|merge|where|function|accumulator)\b|\b(?:function|new\s+Mongo|eval|require|process|load|import|while|for)\b|=>|[^=!<>]=[^=>]|\+\+|--|\[\s*[^\]\d'"{-]`)
 )
 
 // mongo judges code for the shell of MongoDB: all that it calls must be known to read.
