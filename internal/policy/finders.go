@@ -176,6 +176,10 @@ func (j *judge) grep(s *segment, p *parsed, _ []shell.Word) {
 	if s.fact != nil && s.fact.From >= 0 && len(p.operands) > 0 && hunted.MatchString(pattern+p.operands[0].Text) {
 		if before := j.facts.Commands[s.fact.From].Argv; len(before) > 0 {
 			switch before[0].Text {
+			case "git", "npm", "php", "pip", "docker", "podman", "systemctl", "kubectl":
+				if len(before) > 1 && shows[before[1].Text] {
+					s.add(SecretRead, "looks for "+p.operands[0].Text+" in "+before[0].Text+" "+before[1].Text)
+				}
 			case "env", "printenv", "set", "declare", "export", "typeset", "history", "compgen":
 				s.add(SecretRead, "looks for "+p.operands[0].Text+" in the environment")
 			}
@@ -195,6 +199,9 @@ func (j *judge) grep(s *segment, p *parsed, _ []shell.Word) {
 		}
 	}
 }
+
+// shows are subcommands that show settings, among which there are secrets.
+var shows = map[string]bool{"config": true, "-i": true, "inspect": true, "history": true, "show": true, "cat": true, "get": true, "describe": true}
 
 // fd runs a command for each file it finds; all words behind -x are that command.
 func (j *judge) fd(s *segment, _ *parsed, _ []shell.Word) {

@@ -280,7 +280,7 @@ func (j *judge) carrels(s *segment) {
 
 // recorders and guards are services that watch.
 var (
-	recorders = lazy(`^(?:auditd|rsyslogd?|syslog(?:-ng)?|systemd-journald|journald|osqueryd|sysstat|acct|psacct)(?:\.service|\.socket)?$`)
+	recorders = lazy(`^(?:.*(?:pidof|pgrep)[^)]*\s)?(?:auditd|rsyslogd?|syslog(?:-ng)?|systemd-journald|journald|osqueryd|sysstat|acct|psacct)(?:\.service|\.socket)?\)?$`)
 	guards    = lazy(`^(?:auditd|apparmor|selinux.*|fail2ban(?:-server)?|ufw|firewalld|nftables|iptables|clamav.*|clamd|falco|falcon-sensor|wazuh-.*|ossec|osqueryd|crowdsec|aide.*|snort|suricata|sshguard|mdatp|cbdaemon|ebtables|opensnitchd?|usbguard|denyhosts)(?:\.service)?$`)
 )
 
@@ -344,6 +344,9 @@ func (j *judge) command(s *segment) {
 	for i := range s.words {
 		if s.words[i].Dynamic && strings.Contains(s.words[i].Source, "@P}") {
 			s.add(ShellObfuscated, s.words[i].Source) // the value is expanded again
+		}
+		if strings.Contains(s.words[i].Text, "StrictHostKeyChecking=no") {
+			s.add(SecurityDisable, s.words[i].Text)
 		}
 	}
 	w := &s.words[0]

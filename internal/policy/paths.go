@@ -270,7 +270,7 @@ func overlap(glob, pattern string, anywhere bool) bool {
 		return false
 	}
 	if ending, ok := strings.CutPrefix(glob, "*."); ok && !strings.ContainsAny(ending, "*?[") {
-		return pattern == glob || !anywhere && !strings.Contains(pattern, "*") && strings.HasSuffix(pattern, "."+ending)
+		return pattern == glob || strings.HasPrefix(pattern, "*.") && strings.HasSuffix(glob, pattern[1:]) || !anywhere && !strings.Contains(pattern, "*") && strings.HasSuffix(pattern, "."+ending)
 	}
 	if strings.HasPrefix(pattern, ".") && !strings.HasPrefix(glob, ".") {
 		return false

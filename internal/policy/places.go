@@ -147,6 +147,15 @@ func (j *judge) mount(s *segment, p *parsed, _ []shell.Word) {
 	}
 }
 
+// umount takes away what is at a place.
+func (j *judge) umount(s *segment, p *parsed, _ []shell.Word) {
+	for _, w := range p.operands {
+		c, glob := canonical(w, j.q.Home, j.dir)
+		set, class := j.k.pathCaps(c, glob, accessWrite)
+		s.addSet(set&SetOf(LogTamper, CarrelTamper), w.Text+" ("+class+")")
+	}
+}
+
 // packaged judges a program by the name of the package that brings it.
 func (j *judge) packaged(s *segment, p *parsed, rest []shell.Word) {
 	if len(p.operands) == 0 {

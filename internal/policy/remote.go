@@ -72,7 +72,7 @@ func (j *judge) volume(s *segment, w shell.Word) {
 		return
 	}
 	p, glob := canonical(part(w, host), j.q.Home, j.dir)
-	if p == "/" || systemTrees[p] || strings.HasSuffix(p, "docker.sock") || strings.HasSuffix(p, "containerd.sock") {
+	if p == "/" || p == "/~" || p == "/home" || systemTrees[p] || strings.HasSuffix(p, "docker.sock") || strings.HasSuffix(p, "containerd.sock") {
 		s.add(PrivilegeEscalate, "mounts "+host)
 	}
 	if set, class := j.k.pathCaps(p, glob, accessRead); set != 0 {

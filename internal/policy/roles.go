@@ -153,9 +153,9 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 		})},
 		{name: "url", apply: each((*judge).fetch)},
 		{name: "host", apply: each(func(_ *judge, s *segment, w shell.Word) { s.add(NetworkOut, w.Text) })},
-		{name: "query", apply: each(func(_ *judge, s *segment, w shell.Word) {
+		{name: "query", apply: each(func(j *judge, s *segment, w shell.Word) {
 			s.add(NetworkQuery, w.Text)
-			if w.Dynamic && strings.ContainsAny(w.Text, "(`") {
+			if w.Dynamic && strings.ContainsAny(w.Text, "(`") || j.carries(s, w) {
 				s.add(NetworkOut, w.Text) // what a name is asked for may carry data
 			}
 		})},
@@ -455,6 +455,9 @@ func (j *judge) aptOption(s *segment, w shell.Word) {
 	if aptHooks.MatchString(name) {
 		s.add(CodeExecute, w.Text)
 		j.shellText(s, part(w, value))
+	}
+	if strings.Contains(strings.ToLower(name), "verify-") && (value == "false" || value == "0") {
+		s.add(SecurityDisable, w.Text)
 	}
 	if strings.Contains(strings.ToLower(name), "allow") && (value == "true" || value == "1") {
 		s.add(SecurityDisable, w.Text)

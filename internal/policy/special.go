@@ -31,6 +31,7 @@ func init() { //nolint:gochecknoinits // they refer to functions that refer to t
 		"dd":     (*judge).dd,
 		"feed":   (*judge).feed,
 		"mount":  (*judge).mount,
+		"umount": (*judge).umount,
 		"yq":     (*judge).yq,
 		"sqlite": (*judge).sqlite,
 		"calc":   (*judge).calculator,
@@ -60,8 +61,8 @@ func (j *judge) cd(s *segment, p *parsed, _ []shell.Word) {
 }
 
 var (
-	hunted   = lazy(`(?i)pass|secret|api[_-]?key|private.key|access[_-]?key|AKIA|token|credential`)
-	wideTree = lazy(`^/(?:etc|home|root|~|var|opt|srv|usr|mnt|~/\.[a-z]+)?(?:/\*)?$`)
+	hunted   = lazy(`(?i)pass|_auth|authtoken|secret|api[_-]?key|private.key|access[_-]?key|AKIA|token|credential`)
+	wideTree = lazy(`^/(?:var/www|var/backups|srv/[^/]+|~/[^/.]+|etc|home|root|~|var|opt|srv|usr|mnt|~/\.[a-z]+)?(?:/\*)?$`)
 )
 
 // dd without an end copies until the disk is full.
@@ -380,7 +381,7 @@ func (j *judge) docker(s *segment, p *parsed, _ []shell.Word) {
 				s.add(PrivilegeEscalate, u.flag.name+"="+u.value.Text)
 			}
 		case "--security-opt":
-			if strings.Contains(u.value.Text, "unconfined") || strings.Contains(u.value.Text, "disable") {
+			if strings.Contains(u.value.Text, "unconfined") || strings.Contains(u.value.Text, "disable") || strings.HasSuffix(u.value.Text, "no-new-privileges=false") {
 				s.add(PrivilegeEscalate, u.value.Text)
 				s.add(SecurityDisable, u.value.Text)
 			}

@@ -134,6 +134,12 @@ var (
 
 // mongo judges code for the shell of MongoDB: all that it calls must be known to read.
 func (j *judge) mongo(s *segment, w shell.Word) {
+	if strings.Contains(w.Text, "system.users") {
+		s.add(SecretRead, w.Text)
+	}
+	if mongoAccounts.MatchString(w.Text) {
+		s.add(AccountMutate, w.Text)
+	}
 	if mongoShow.MatchString(w.Text) {
 		return
 	}
@@ -148,3 +154,5 @@ func (j *judge) mongo(s *segment, w shell.Word) {
 		s.add(CodeExecute, w.Text)
 	}
 }
+
+var mongoAccounts = lazy(`\b(?:create|drop|update|grant\w+To|revoke\w+From)(?:All)?(?:User|Role)s?\w*\s*\(|changeUserPassword`)

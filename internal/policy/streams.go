@@ -179,3 +179,56 @@ func (j *judge) echoed(from int) string {
 	}
 	return b.String()
 }
+
+// maxLooped is how many words of a loop are looked at for each word in it.
+const maxLooped = 16
+
+// looped is what a word may be in the loops around its command.
+func (j *judge) looped(s *segment, w shell.Word) []shell.Word {
+	var out []shell.Word
+	for i := range j.facts.Loops {
+		l := &j.facts.Loops[i]
+		if s.fact != nil && (s.fact.Start < l.Start || s.fact.End > l.End) {
+			continue
+		}
+		for _, name := range [...]string{"${" + l.Name + "}", "$" + l.Name} {
+			at := strings.Index(w.Text, name)
+			if at < 0 || name[1] != '{' && continues(w.Text[at+len(name):]) {
+				continue
+			}
+			for _, item := range l.Items[:min(len(l.Items), maxLooped)] {
+				v := w
+				v.Text = w.Text[:at] + item.Text + w.Text[at+len(name):]
+				if strings.Contains(v.Text, name) {
+					continue // it stands there twice
+				}
+				v.Dynamic = strings.ContainsAny(v.Text, "$`")
+				v.Glob = w.Glob || item.Glob
+				out = append(out, v)
+			}
+		}
+	}
+	return out
+}
+
+// continues reports whether a text goes on with what may be part of a name.
+func continues(text string) bool {
+	return text != "" && (text[0] == '_' || text[0] >= '0' && text[0] <= '9' || text[0] >= 'A' && text[0] <= 'Z' || text[0] >= 'a' && text[0] <= 'z')
+}
+
+// carried is a name of a host of which a part is a value.
+var carried = lazy(`^(?:\$\w+|\$\{\w+\})\.[A-Za-z0-9._-]+$`)
+
+// carries reports whether a host's name that is asked for carries data: a value that a
+// loop reads stands before a name that does not change.
+func (j *judge) carries(s *segment, w shell.Word) bool {
+	if !w.Dynamic || s.fact == nil || !s.fact.Context.Loop || !carried.MatchString(w.Text) {
+		return false
+	}
+	for _, item := range j.looped(s, w) {
+		if !item.Dynamic {
+			return false // what the loop goes through stands there
+		}
+	}
+	return true
+}

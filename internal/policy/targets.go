@@ -101,12 +101,21 @@ func (j *judge) pathEffect(s *segment, w shell.Word, a access) {
 	if a == accessStat || a == accessRead || a == accessTree {
 		s.caps |= 1 << FilesystemRead
 	}
+	if w.Dynamic && len(j.facts.Loops) > 0 {
+		for _, item := range j.looped(s, w) {
+			j.pathEffect(s, item, a)
+		}
+	}
 	p, glob := canonical(w, j.q.Home, j.dir)
 	if len(s.paths) < 64 {
 		s.paths = append(s.paths, p)
 	}
 	if set, class := j.k.pathCaps(p, glob, a); set != 0 {
 		s.addSet(set, w.Text+" ("+class+")")
+	}
+	if a == accessTree || a == accessRead && s.recursive() {
+		set, class := j.k.pathCaps(strings.TrimSuffix(p, "/")+"/x", false, accessRead)
+		s.addSet(set&SetOf(SecretRead), w.Text+" ("+class+")")
 	}
 	j.mayMean(s, w, p, a)
 	if w.Dynamic && strings.Contains(p, unknownPart) {

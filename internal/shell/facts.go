@@ -18,6 +18,8 @@ type Facts struct {
 	Functions []string
 	// Aliases are what the text gives to alias, by name.
 	Aliases map[string]string
+	// Loops are the loops over words, with what they go through.
+	Loops []Loop
 	// Troubles are the reasons for which the facts cannot be relied on. Empty if there is
 	// none.
 	Troubles []Trouble
@@ -25,6 +27,14 @@ type Facts struct {
 	Oddities []Oddity
 	// Empty says that the text has no command at all.
 	Empty bool
+}
+
+// Loop is a for loop over words: within it the variable has one of them.
+type Loop struct {
+	Name  string
+	Items []Word
+	// Start and End are its place in bytes, as those of a command.
+	Start, End int
 }
 
 // Command is one simple command.

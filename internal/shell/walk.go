@@ -218,6 +218,9 @@ func (w *walker) forClause(c *syntax.ForClause, sc scope) {
 		for _, item := range l.Items {
 			items = w.words(items, item, sc, asArgs)
 		}
+		at := Loop{Name: name, Items: items}
+		at.Start, at.End = w.place(w.clamp(int(c.Pos().Offset()), int(c.End().Offset())))
+		w.facts.Loops = append(w.facts.Loops, at)
 	case *syntax.CStyleLoop:
 		w.arithm(l.Init, sc)
 		w.forgetAssigned(c)
