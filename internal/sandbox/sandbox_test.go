@@ -177,3 +177,26 @@ func TestLimitsOfAnotherGroupAreSeen(t *testing.T) {
 		t.Errorf("commands outside their group went unnoticed: %v", err)
 	}
 }
+
+// Whatever numbers the descriptors have that a child is given, it runs the executor: package
+// syscall moves them through numbers that may be those of others.
+func TestDescriptorsBesideTheExecutor(t *testing.T) {
+	for _, at := range []struct{ cmd, binary int }{{300, 301}, {301, 300}, {300, 310}} {
+		t.Run(fmt.Sprint(at.cmd, " ", at.binary), func(t *testing.T) {
+			_, err := launchtest.Start(t, func(c *launch.Config) {
+				for to, f := range map[int]**os.File{at.cmd: &c.Cmd, at.binary: &c.Binary} {
+					fd, err := unix.FcntlInt((*f).Fd(), unix.F_DUPFD_CLOEXEC, to)
+					if err != nil || fd != to {
+						t.Fatal(fd, err)
+					}
+					moved := os.NewFile(uintptr(fd), (*f).Name())
+					t.Cleanup(func() { moved.Close() })
+					*f = moved
+				}
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

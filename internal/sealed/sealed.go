@@ -14,9 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// above is a descriptor that a child's own are never placed at.
-const above = 100
-
 // Copy reads src to its end into a sealed memory file called name. The caller closes
 // both.
 func Copy(src io.Reader, name string) (*os.File, error) {
@@ -27,12 +24,7 @@ func Copy(src io.Reader, name string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot hold %s in memory: %w; if sysctl vm.memfd_noexec is 2, set it to 1 or 0", name, err)
 	}
-	defer unix.Close(fd)
-	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, above)
-	if err != nil {
-		return nil, fmt.Errorf("cannot hold %s in memory: %w", name, err)
-	}
-	f := os.NewFile(uintptr(high), name)
+	f := os.NewFile(uintptr(fd), name)
 	if _, err := io.Copy(f, src); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("cannot copy %s into memory: %w", name, err)

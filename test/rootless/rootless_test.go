@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // testID, and the one after, are nobody's on any host, and no other run's of these tests.
@@ -311,6 +312,19 @@ func TestHere(t *testing.T) {
 	}
 	if r := u.run("-v", u.home+":/mnt/home:ro", "true"); r.code != 125 || !strings.Contains(r.err, "record is kept") {
 		t.Errorf("a mount with the record in it: %+v", r)
+	}
+}
+
+// As many mounts as there may be.
+func TestEightMounts(t *testing.T) {
+	u := newUser(t)
+	var args []string
+	for i := range workspace.MaxMounts {
+		u.sh(fmt.Sprintf("mkdir -p m/%d && echo %d > m/%d/f", i, i, i))
+		args = append(args, "-v", fmt.Sprintf("%s/m/%d:/mnt/%d", u.home, i, i))
+	}
+	if r := u.run(append(args, "--", "sh", "-c", "cat /mnt/*/f")...); r.code != 0 || r.out != "0\n1\n2\n3\n4\n5\n6\n7\n" {
+		t.Errorf("%+v", r)
 	}
 }
 

@@ -292,6 +292,14 @@ func detach(dir int) (int, error) {
 	return tree, nil
 }
 
+// executable makes binary the last of a child's descriptors, and returns its path there. By
+// its own number here it could not be run: package syscall puts a child's descriptors in
+// their places over whatever else is open.
+func executable(binary *os.File, files []uintptr) (path string, all []uintptr) {
+	all = append(slices.Clip(files), uintptr(number(binary)))
+	return fmt.Sprintf("/proc/self/fd/%d", len(all)-1), all
+}
+
 // clone starts the executor in its namespaces and groups. The thread that does it joins
 // the v1 groups first, by their `tasks` files: a thread that moves itself costs no
 // grace period of the kernel, where moving the child would cost one of some 10 ms.
@@ -309,11 +317,12 @@ func clone(c *Config, in *inheritance) (pid, pidfd int, err error) {
 		}
 		pidfd = -1
 		var err error
-		pid, err = syscall.ForkExec(fmt.Sprintf("/proc/self/fd/%d", number(c.Binary)), []string{"carrel-executor", string(c.Spec.Name)}, &syscall.ProcAttr{
+		path, files := executable(c.Binary, in.files)
+		pid, err = syscall.ForkExec(path, []string{"carrel-executor", string(c.Spec.Name)}, &syscall.ProcAttr{
 			Dir: "/",
 			Env: append(slices.Clip(sandbox.Environ), crashpoint.Lend()...),
 			// Go places these at 0, 1, 2 … in the child.
-			Files: in.files,
+			Files: files,
 			Sys: &syscall.SysProcAttr{
 				Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC |
 					unix.CLONE_NEWUTS | unix.CLONE_NEWNET,

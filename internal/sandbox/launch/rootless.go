@@ -85,10 +85,11 @@ func forkRootless(c *Config, in *inheritance) (pid, pidfd int, err error) {
 		born = number(c.Born)
 	}
 	pidfd = -1
-	pid, err = syscall.ForkExec(fmt.Sprintf("/proc/self/fd/%d", number(c.Binary)), []string{"carrel-executor", string(c.Spec.Name)}, &syscall.ProcAttr{
+	path, files := executable(c.Binary, in.files)
+	pid, err = syscall.ForkExec(path, []string{"carrel-executor", string(c.Spec.Name)}, &syscall.ProcAttr{
 		Dir:   "/",
 		Env:   append(append([]string(nil), sandbox.Environ...), crashpoint.Lend()...),
-		Files: in.files,
+		Files: files,
 		Sys: &syscall.SysProcAttr{
 			// Nothing is mapped before the executor runs, so that this process need not be
 			// copied: package syscall does that for the user namespace, to write the maps.
