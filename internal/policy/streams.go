@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -132,7 +131,7 @@ var decodes = map[string]bool{
 }
 
 // indexed is a name of a variable with an index that runs something when the name is used.
-var indexed = regexp.MustCompile("^[A-Za-z_][A-Za-z_0-9]*\\[.*(?:\\$\\(|`)")
+var indexed = lazy("^[A-Za-z_][A-Za-z_0-9]*\\[.*(?:\\$\\(|`)")
 
 // takesVariables are builtins whose words are names of variables.
 var takesVariables = map[string]bool{
