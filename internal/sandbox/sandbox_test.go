@@ -185,9 +185,13 @@ func TestDescriptorsBesideTheExecutor(t *testing.T) {
 		t.Run(fmt.Sprint(at.cmd, " ", at.binary), func(t *testing.T) {
 			_, err := launchtest.Start(t, func(c *launch.Config) {
 				for to, f := range map[int]**os.File{at.cmd: &c.Cmd, at.binary: &c.Binary} {
-					fd, err := unix.FcntlInt((*f).Fd(), unix.F_DUPFD_CLOEXEC, to)
-					if err != nil || fd != to {
-						t.Fatal(fd, err)
+					raw, err := (*f).SyscallConn()
+					if err != nil {
+						t.Fatal(err)
+					}
+					fd := -1
+					if cerr := raw.Control(func(n uintptr) { fd, err = unix.FcntlInt(n, unix.F_DUPFD_CLOEXEC, to) }); cerr != nil || err != nil || fd != to {
+						t.Fatal(fd, cerr, err)
 					}
 					moved := os.NewFile(uintptr(fd), (*f).Name())
 					t.Cleanup(func() { moved.Close() })
