@@ -188,6 +188,9 @@ func (m *pathMatch) try(c *pathClass, p pathPattern) {
 }
 
 func (m *pathMatch) tryAll(c *pathClass) {
+	if c.caps[m.access]|m.found == m.found {
+		return
+	}
 	for _, p := range c.match {
 		m.try(c, p)
 	}
@@ -237,6 +240,10 @@ func (p pathPattern) fits(parts []string, glob, anywhere bool) bool {
 			if len(p) == 1 {
 				return len(parts) > 0
 			}
+			if !slices.Contains(p[1:], "**") { // what is behind it has one place to be at
+				i := len(parts) - len(p) + 1
+				return i >= 0 && p[1:].below(parts[i:], glob)
+			}
 			for i := range parts {
 				if p[1:].below(parts[i:], glob) {
 					return true
@@ -252,6 +259,8 @@ func (p pathPattern) fits(parts []string, glob, anywhere bool) bool {
 				if !overlap(parts[0], p[0], anywhere) {
 					return false
 				}
+			} else if !mayMatch(p[0], parts[0]) {
+				return false
 			} else if ok, err := path.Match(p[0], parts[0]); err != nil || !ok {
 				return false
 			}
@@ -259,6 +268,27 @@ func (p pathPattern) fits(parts []string, glob, anywhere bool) bool {
 		p, parts, anywhere = p[1:], parts[1:], false
 	}
 	return len(parts) == 0
+}
+
+// mayMatch is false where the first or the last byte of a pattern of path.Match tells that a
+// name does not fit, which it does of most.
+func mayMatch(pattern, name string) bool {
+	if name == "" {
+		return true
+	}
+	first, last := pattern[0], pattern[len(pattern)-1]
+	return (first == name[0] || strings.IndexByte(`*?[\`, first) >= 0) && (last == name[len(name)-1] || strings.IndexByte("*?]", last) >= 0)
+}
+
+// mayOverlap is mayMatch for two patterns.
+func mayOverlap(a, b string) bool {
+	if a == "" || b == "" {
+		return true
+	}
+	differ := func(x, y byte, wild string) bool {
+		return x != y && strings.IndexByte(wild, x) < 0 && strings.IndexByte(wild, y) < 0
+	}
+	return !differ(a[0], b[0], `*?[\`) && !differ(a[len(a)-1], b[len(b)-1], "*?]")
 }
 
 // overlap reports whether some name fits both patterns. A leading wildcard of the shell's
@@ -272,7 +302,7 @@ func overlap(glob, pattern string, anywhere bool) bool {
 	if ending, ok := strings.CutPrefix(glob, "*."); ok && !strings.ContainsAny(ending, "*?[") {
 		return pattern == glob || strings.HasPrefix(pattern, "*.") && strings.HasSuffix(glob, pattern[1:]) || !anywhere && !strings.Contains(pattern, "*") && strings.HasSuffix(pattern, "."+ending)
 	}
-	if strings.HasPrefix(pattern, ".") && !strings.HasPrefix(glob, ".") {
+	if strings.HasPrefix(pattern, ".") && !strings.HasPrefix(glob, ".") || !mayOverlap(glob, pattern) {
 		return false
 	}
 	// The steps are bounded: names are short, and a longer one is taken to fit.
