@@ -1,0 +1,72 @@
+package policy
+
+import (
+	"path"
+	"strings"
+)
+
+// programDirs are directories whose programs are those of their names.
+var programDirs = map[string]bool{
+	"/bin": true, "/sbin": true, "/usr/bin": true, "/usr/sbin": true, "/usr/local/bin": true, "/usr/local/sbin": true,
+	"/snap/bin": true, "/usr/games": true, "/usr/libexec": true, "/usr/local/go/bin": true,
+	"/lib": true, "/lib64": true, "/usr/lib": true, "/usr/lib64": true, "/lib/x86_64-linux-gnu": true, "/usr/lib/x86_64-linux-gnu": true,
+	"/lib/aarch64-linux-gnu": true,
+}
+
+// initDirs are those of scripts that take what service does.
+var initDirs = map[string]bool{"/etc/init.d": true, "/etc/rc.d": true, "/etc/rc.d/init.d": true, "/usr/local/etc/rc.d": true}
+
+// projectCopies are programs that projects bring under a name that says what they are.
+var projectCopies = map[string]bool{"gradlew": true, "mvnw": true, "rails": true, "rake": true, "bundle": true, "manage.py": true, "artisan": true}
+
+// programName returns what a program is known by, "" if nobody can know.
+func (j *judge) programName(s *segment, text string) string {
+	if !strings.Contains(text, "/") {
+		return text
+	}
+	p := text
+	if strings.HasPrefix(p, "/") {
+		p = cleanAbsolute(p, "")
+		if p != text {
+			s.add(ShellObfuscated, text)
+		}
+	}
+	dir, base := path.Split(p)
+	if programDirs[strings.TrimSuffix(dir, "/")] {
+		return base
+	}
+	if initDirs[strings.TrimSuffix(dir, "/")] {
+		return "service"
+	}
+	dir = strings.TrimSuffix(dir, "/")
+	if projectCopies[base] || path.Base(dir) == ".bin" || strings.HasSuffix(dir, "venv/bin") || strings.HasSuffix(dir, "vendor/bin") {
+		s.add(CodeExecute, text) // a project's own copy of a known program
+		return base
+	}
+	return ""
+}
+
+// programName is the last part of a path, whatever its directory.
+func programName(text string) string { return text[strings.LastIndexByte(text, '/')+1:] }
+
+// lookup finds what is known about a program, also by the beginning of its name or without
+// its version (python3.11).
+func (j *judge) lookup(name string) *spec {
+	if p := j.k.program(name); p != nil {
+		return p
+	}
+	if f := j.k.family(name); f != nil {
+		return f
+	}
+	for _, prefix := range [...]string{"x86_64-linux-gnu-", "aarch64-linux-gnu-"} {
+		if rest, ok := strings.CutPrefix(name, prefix); ok {
+			return j.lookup(rest)
+		}
+	}
+	short := strings.TrimRight(name, "0123456789.")
+	short = strings.TrimSuffix(short, "-")
+	if short != name && short != "" {
+		return j.k.program(short)
+	}
+	return nil
+}
