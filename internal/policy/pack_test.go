@@ -127,8 +127,12 @@ func packBuiltin(t *testing.T) []byte {
 	knowledge, ruleSources := builtinSources(t, "commands"), builtinSources(t, "rules")
 	for _, s := range knowledge {
 		from, top := p.source(t, s)
+		c := &compiler{reader: &reader{name: s.Name}}
 		for i, key := range maybe(top, "programs").keys {
 			n := len(p.programs)
+			if _, err := c.spec(top.get("programs").items[i], "a program", nil); err != nil {
+				t.Fatal(err)
+			}
 			p.programs = append(p.programs, appendTree(appendTree(from, key), top.get("programs").items[i]))
 			for _, name := range programNames(key) {
 				if prefix, ok := strings.CutSuffix(name, "*"); ok && len(prefix) > 1 {
@@ -144,7 +148,6 @@ func packBuiltin(t *testing.T) []byte {
 			}
 			p.variables = append(p.variables, appendTree(from, top.get("variables").items[i]))
 		}
-		c := &compiler{reader: &reader{name: s.Name}}
 		for _, item := range maybe(top, "paths").items {
 			class, err := c.pathClass(item)
 			if err != nil {
