@@ -27,6 +27,30 @@ func hostAt(dir, config string) *host {
 	return &host{data: dir + "/data", run: dir + "/run", config: config}
 }
 
+// newHostWith makes a carrel for one test with settings of its own, which may name files beside
+// them in dir. It is not up yet, and gone after the test.
+func newHostWith(t *testing.T, settings func(dir string) string) *host {
+	t.Helper()
+	needRoot(t)
+	dir, err := os.MkdirTemp(base, "h")
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
+	}
+	h := hostAt(dir, filepath.Join(dir, "carreld.yaml"))
+	if err == nil {
+		err = os.WriteFile(h.config, []byte(settings(dir)), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.down(); err != nil {
+			t.Error(err)
+		}
+	})
+	return h
+}
+
 // newHost brings a carrel up below base.
 func newHost(base string) (*host, error) {
 	dir, err := os.MkdirTemp(base, "h")

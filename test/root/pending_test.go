@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,24 +20,7 @@ import (
 // room for people, the daemon's memory stays small, an administrator sees all of them page by page
 // and as a stream, an answer counts, and after kill -9 each is there once with the end that it had.
 func TestTenThousandPending(t *testing.T) {
-	needRoot(t)
-	dir, err := os.MkdirTemp(base, "p")
-	if err == nil {
-		err = os.Chmod(dir, 0o755)
-	}
-	config := filepath.Join(dir, "carreld.yaml")
-	if err == nil {
-		err = os.WriteFile(config, []byte("socket_mode: \"0666\"\n"), 0o644)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := hostAt(dir, config)
-	t.Cleanup(func() {
-		if err := h.down(); err != nil {
-			t.Error(err)
-		}
-	})
+	h := newHostWith(t, func(string) string { return "socket_mode: \"0666\"\n" })
 	if err := h.up(); err != nil {
 		t.Fatal(err)
 	}

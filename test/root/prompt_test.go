@@ -3,7 +3,6 @@ package root_test
 import (
 	"context"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -21,28 +20,14 @@ const question = "[y] once  [n] no: "
 // Who types a command on a terminal is asked there. Nothing runs but on their y or somebody's
 // yes elsewhere, and whatever ends the asking leaves the question, or its answer, as it is.
 func TestPromptOnATerminal(t *testing.T) {
-	needRoot(t)
-	dir, err := os.MkdirTemp(base, "q")
-	if err == nil {
-		err = os.Chmod(dir, 0o755)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := filepath.Join(dir, "carreld.yaml")
+	const settings = "socket_mode: \"0666\"\n"
+	h := newHostWith(t, func(string) string { return settings })
 	configure := func(t *testing.T, more string) {
 		t.Helper()
-		if err := os.WriteFile(config, []byte("socket_mode: \"0666\"\n"+more), 0o644); err != nil {
+		if err := os.WriteFile(h.config, []byte(settings+more), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	configure(t, "")
-	h := hostAt(dir, config)
-	t.Cleanup(func() {
-		if err := h.down(); err != nil {
-			t.Error(err)
-		}
-	})
 	if err := h.up(); err != nil {
 		t.Fatal(err)
 	}

@@ -19,15 +19,6 @@ import (
 // SIGHUP has the daemon read its rules again. Rules that cannot be used leave those before in
 // force, with a record of the file, line and column; and at no moment does what both forbid pass.
 func TestHangUpReloadsThePolicy(t *testing.T) {
-	needRoot(t)
-	dir, err := os.MkdirTemp(base, "r")
-	if err == nil {
-		err = os.Chmod(dir, 0o755)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	rules := filepath.Join(dir, "policy.yaml")
 	write := func(name, text string) {
 		t.Helper()
 		err := os.WriteFile(name+".new", []byte(text), 0o644)
@@ -41,15 +32,12 @@ func TestHangUpReloadsThePolicy(t *testing.T) {
 	forbid := func(risk int) string {
 		return fmt.Sprintf("version: 1\nrules:\n  - {id: team.forbidden, level: BLOCK, risk_score: %d, capabilities: [], reason: not here, match: {command: [forbidden]}}\n", risk)
 	}
-	write(rules, forbid(90))
-	config := filepath.Join(dir, "carreld.yaml")
-	write(config, "socket_mode: \"0666\"\npolicy:\n  path: "+rules+"\n")
-	h := hostAt(dir, config)
-	t.Cleanup(func() {
-		if err := h.down(); err != nil {
-			t.Error(err)
-		}
+	var rules string
+	h := newHostWith(t, func(dir string) string {
+		rules = filepath.Join(dir, "policy.yaml")
+		return "socket_mode: \"0666\"\npolicy:\n  path: " + rules + "\n"
 	})
+	write(rules, forbid(90))
 	if err := h.up(); err != nil {
 		t.Fatal(err)
 	}

@@ -72,26 +72,14 @@ func TestWebhook(t *testing.T) {
 	defer s.Close()
 	defer close(hang)
 
-	dir, err := os.MkdirTemp(base, "w")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(dir, "secret")
-	config := filepath.Join(dir, "carreld.yaml")
-	for path, content := range map[string]string{file: text + "\n", config: fmt.Sprintf("approval:\n  webhook: %s/carrel\n  webhook_secret_file: %s\n", s.URL, file)} {
-		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	h := hostAt(dir, config)
-	t.Cleanup(func() {
-		if err := h.down(); err != nil {
-			t.Error(err)
-		}
+	var file string
+	h := newHostWith(t, func(dir string) string {
+		file = filepath.Join(dir, "secret")
+		return fmt.Sprintf("approval:\n  webhook: %s/carrel\n  webhook_secret_file: %s\n", s.URL, file)
 	})
+	if err := os.WriteFile(file, []byte(text+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	if err := h.up(); err == nil || !strings.Contains(err.Error(), "every user of the host can read it") {
 		t.Fatalf("with a secret that everybody can read: %v", err)
 	}
