@@ -29,8 +29,7 @@ import (
 // State is how far an approval has come.
 type State string
 
-// The states. Expired is never kept: it is what Pending and Approved become with time; see
-// At.
+// The states. Expired is what Pending and Approved become with time; see At.
 const (
 	Pending  State = "pending"
 	Approved State = "approved"

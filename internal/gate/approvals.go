@@ -339,6 +339,12 @@ type answered struct {
 // expired is the kind of an answer that nobody gave.
 const expired approval.Kind = "expired"
 
+// answerOf is what a record of an answer says of it.
+func answerOf(r audit.Record) (a answered) {
+	_ = json.Unmarshal(r.Data, &a) // one that says nothing is no answer
+	return a
+}
+
 func answerRecord(a approval.Approval, trace id.Trace, by principal.Principal) audit.Record {
 	data := answered{Kind: expired}
 	rec := audit.Record{
@@ -356,64 +362,6 @@ func answerRecord(a approval.Approval, trace id.Trace, by principal.Principal) a
 	}
 	rec.Data, _ = json.Marshal(data) // texts and truth values always marshal
 	return rec
-}
-
-// expire ends a question whose time is over, and records that.
-func (g *Gate) expire(name id.Approval) {
-	if !g.approvals.finish(name) {
-		return
-	}
-	ctx := context.Background()
-	a, err := g.cfg.Store.Approval(ctx, name)
-	if err == nil && a.State == approval.Pending {
-		q := shownOf(a)
-		if _, err = g.record.Append(ctx, answerRecord(a.Approval, q.Trace, principal.Self())); err == nil {
-			g.changed(a.Approval, q.Question, "approval.expired", "failed")
-		}
-	}
-	if err != nil {
-		g.cfg.Log.Error("cannot record that nobody answered in time", "approval", name, "error", err)
-	}
-}
-
-// tendApprovals ends the questions that nobody waits for, once their time is over.
-func (g *Gate) tendApprovals() {
-	now := g.approvals.now()
-	var over []id.Approval
-	g.approvals.mu.Lock()
-	for name, x := range g.approvals.open {
-		if x.waiters == 0 && !now.Before(x.until) {
-			over = append(over, name)
-		}
-	}
-	g.approvals.mu.Unlock()
-	for _, name := range over {
-		g.expire(name)
-	}
-}
-
-// recoverApprovals takes up the questions that the last run left, with the time that they
-// have left, and what was being spent.
-func (g *Gate) recoverApprovals(ctx context.Context) error {
-	if err := g.settleLeft(ctx); err != nil {
-		return fmt.Errorf("cannot tell which approvals were used: %w", err)
-	}
-	f := store.ApprovalFilter{State: approval.Pending, Now: g.approvals.now(), Limit: 500}
-	for {
-		list, next, err := g.cfg.Store.Approvals(ctx, f)
-		if err != nil {
-			return err
-		}
-		for _, a := range list {
-			if a.At(f.Now) == approval.Pending {
-				g.approvals.add(&a.Approval)
-			}
-		}
-		if next == "" {
-			return nil
-		}
-		f.After = next
-	}
 }
 
 // settleLeft finds for approvals that were spent whether the record has their intent. One

@@ -68,22 +68,26 @@ func (s *Store) Ask(ctx context.Context, a Approval) error {
 // ForgetApprovals removes the approvals whose time was over so long ago that nobody asks for
 // them any more. It reads the whole table.
 func (s *Store) ForgetApprovals(ctx context.Context, now time.Time) error {
-	if err := s.exec(ctx, `DELETE FROM approvals WHERE until_ns < ? AND NOT (state = 'spent' AND intent = 0)`, now.Add(-keepApprovals).UnixNano()); err != nil {
+	if err := s.exec(ctx, `DELETE FROM approvals WHERE until_ns < ? AND NOT (state = 'spent' AND intent = 0) AND NOT (state = 'pending' AND ended <= 0)`, now.Add(-keepApprovals).UnixNano()); err != nil {
 		return fmt.Errorf("cannot remove old approvals: %w", err)
 	}
 	return nil
 }
 
-const approvalColumns = `approval, owner, shown, intent`
+const approvalColumns = `approval, owner, shown, intent, ended`
 
 func scanApproval(row interface{ Scan(...any) error }) (a Approval, err error) {
 	var text, shown []byte
-	if err := row.Scan(&text, &a.Owner, &shown, &a.Intent); err != nil {
+	var ended int64
+	if err := row.Scan(&text, &a.Owner, &shown, &a.Intent, &ended); err != nil {
 		return a, err
 	}
 	a.Shown = shown
 	if err := json.Unmarshal(text, &a.Approval); err != nil {
 		return a, fmt.Errorf("cannot read an approval: %w: %w", err, errdefs.ErrDataLoss)
+	}
+	if ended != 0 {
+		a.State = approval.Expired
 	}
 	return a, nil
 }
@@ -178,7 +182,7 @@ func (s *Store) OpenApprovals(ctx context.Context, subject approval.Subject) ([]
 	if err != nil {
 		return nil, err
 	}
-	return s.approvals(ctx, `SELECT `+approvalColumns+` FROM approvals WHERE subject = ? AND state IN ('pending', 'approved') ORDER BY asked_ns, id`, digest)
+	return s.approvals(ctx, `SELECT `+approvalColumns+` FROM approvals WHERE subject = ? AND state IN ('pending', 'approved') AND ended = 0 ORDER BY asked_ns, id`, digest)
 }
 
 // ApprovalFilter chooses approvals; what is empty chooses all.
@@ -205,11 +209,11 @@ func (s *Store) Approvals(ctx context.Context, f ApprovalFilter) (list []Approva
 	switch now := f.Now.UnixNano(); f.State {
 	case "":
 	case approval.Pending:
-		and(`state = 'pending' AND until_ns > ?`, now)
+		and(`state = 'pending' AND ended = 0 AND until_ns > ?`, now)
 	case approval.Approved:
 		and(`state = 'approved' AND answered_ns > ?`, f.Now.Add(-approval.SpendWithin).UnixNano())
 	case approval.Expired:
-		and(`(state = 'pending' AND until_ns <= ? OR state = 'approved' AND answered_ns <= ?)`, now, f.Now.Add(-approval.SpendWithin).UnixNano())
+		and(`(state = 'pending' AND (ended <> 0 OR until_ns <= ?) OR state = 'approved' AND answered_ns <= ?)`, now, f.Now.Add(-approval.SpendWithin).UnixNano())
 	case approval.Denied, approval.Spent:
 		and(`state = ?`, f.State)
 	default:

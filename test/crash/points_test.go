@@ -51,6 +51,7 @@ func exercised() []string {
 	all = append(all, tokenPoints...)
 	all = append(all, approvalPoints...)
 	all = append(all, rotationPoints...)
+	all = append(all, endPoints...)
 	slices.Sort(all)
 	return slices.Compact(all)
 }
