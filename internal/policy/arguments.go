@@ -73,13 +73,11 @@ func (s *spec) asksHelp(words []shell.Word) bool {
 
 // apply takes words apart as a spec says and adds what they mean.
 func (j *judge) apply(s *segment, sp *spec, words []shell.Word) {
-	var p parsed
-	var flagBuf [8]flagUse
-	var opBuf [8]shell.Word
-	p.flags, p.operands = flagBuf[:0], opBuf[:0]
-	sp, rest := j.parse(s, sp, words[1:], &p)
+	p := j.room.take(len(words))
+	sp, rest := j.parse(s, sp, words[1:], &p.parsed)
 	p.more = len(rest)
-	j.effects(s, sp, &p, rest)
+	j.effects(s, sp, &p.parsed, rest)
+	j.room.give(p)
 }
 
 // parse reads flags and operands, going down into subcommands. It returns the spec of

@@ -40,7 +40,7 @@ type Engine struct {
 	interactive interactiveLists
 	digest      string
 	limits      shell.Limits
-	pool        sync.Pool
+	rooms       sync.Pool
 }
 
 // New compiles a policy. Whatever is wrong with it, also an example that is not as it
@@ -51,7 +51,6 @@ func New(c Config) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{limits: c.Limits, k: newKnowledge(b)}
-	e.pool.New = func() any { return &candidates{} }
 	sum := sha256.New()
 	fmt.Fprintf(sum, "carrel policy v2\nbuiltin-rules %t\nbuiltin-knowledge %s", !c.NoBuiltin, b.sections[packDigests].entry(0))
 	var files []*ruleFile
@@ -191,48 +190,50 @@ func (e *Engine) decide(q *Question) Decision {
 	default:
 		return e.failed(q, fmt.Sprintf("there is no source %q: it is user or llm", q.Source))
 	}
-	var facts shell.Facts
+	r, ok := e.rooms.Get().(*room)
+	if !ok {
+		r = newRoom()
+	}
+	facts := &r.facts
 	whole := q.Command
 	switch {
 	case len(q.Argv) > 0 && q.Command != "":
 		return e.failed(q, "there are both a command and an argv")
 	case len(q.Argv) > 0:
-		facts = shell.Words(q.Argv, e.limits)
+		*facts = shell.Words(q.Argv, e.limits)
 		whole = strings.Join(q.Argv, " ")
 	default:
-		facts = shell.Analyze(q.Command, e.limits)
+		*facts = shell.Analyze(q.Command, e.limits)
 	}
-	j := newJudge(e.k, q, &facts, e.limits)
+	j := newJudge(r, e.k, q, facts, e.limits)
 	j.all()
 	if len(j.segs) == 0 {
-		s := &segment{index: -1}
+		s := r.segment()
 		if len(facts.Commands) == 0 && len(facts.Functions) == 0 && len(facts.Redirects) == 0 {
 			s.add(ShellEmpty, "")
 		}
 		j.segs = append(j.segs, s)
 	}
-	return e.combine(q, profile, llm, whole, j.segs)
+	r.segs = j.segs
+	d := e.combine(q, profile, llm, whole, r)
+	e.leave(r)
+	return d
 }
 
 // combine matches the rules on each segment and puts the answers together.
-func (e *Engine) combine(q *Question, profile Profile, llm bool, whole string, segs []*segment) Decision {
+func (e *Engine) combine(q *Question, profile Profile, llm bool, whole string, room *room) Decision {
+	segs := room.segs
 	d := Decision{Profile: profile, Policy: e.digest, Segments: make([]Segment, 0, len(segs))}
-	c, ok := e.pool.Get().(*candidates)
-	if !ok {
-		c = &candidates{}
-	}
-	defer e.pool.Put(c)
 	var caps Set
 	var extra []string
 	var matched []*rule
 	unspoken := false
 	var reasons [3][]string
 	u := subject{q: q, profile: profile, llm: llm, whole: whole, engine: e}
-	var tokenBuf, pathBuf [24]string
 	for _, s := range segs {
 		s.caps &^= 1 << interpretsInput
 		u.s = s
-		u.tokens, u.paths = tokenBuf[:0], pathBuf[:0]
+		u.tokens, u.paths = room.tokens[:0], room.paths[:0]
 		for i := range s.words {
 			u.tokens = append(u.tokens, s.words[i].Text)
 		}
@@ -240,10 +241,11 @@ func (e *Engine) combine(q *Question, profile Profile, llm bool, whole string, s
 			u.tokens[0] = s.program
 		}
 		u.paths = pathCandidates(u.paths, s)
+		room.tokens, room.paths = u.tokens, u.paths
 		out := Segment{Text: s.text, Program: s.program, Via: s.via}
 		var spoken Set
 		var segRules []*rule
-		for _, i := range e.index.find(&u, c, e.Rules()) {
+		for _, i := range e.index.find(&u, &room.candidates, e.Rules()) {
 			r := e.rule(i)
 			ok, err := r.match.matches(&u)
 			if err != nil {

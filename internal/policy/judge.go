@@ -9,6 +9,7 @@ import (
 
 // judge answers one question: it turns facts into segments with effects. Rules come after.
 type judge struct {
+	room  *room
 	k     *knowledge
 	q     *Question
 	facts *shell.Facts
@@ -75,8 +76,9 @@ func (s *segment) addSet(set Set, why string) {
 	}
 }
 
-func newJudge(k *knowledge, q *Question, facts *shell.Facts, limits shell.Limits) *judge {
-	j := &judge{k: k, q: q, facts: facts, limits: limits, dir: q.Dir, inside: q.Profile == Workspace && q.Verified}
+func newJudge(r *room, k *knowledge, q *Question, facts *shell.Facts, limits shell.Limits) *judge {
+	j := &r.judge
+	*j = judge{room: r, segs: r.segs, k: k, q: q, facts: facts, limits: limits, dir: q.Dir, inside: q.Profile == Workspace && q.Verified}
 	if len(facts.Functions) > 0 {
 		j.names = make(map[string]bool, len(facts.Functions))
 		for _, f := range facts.Functions {
@@ -88,7 +90,6 @@ func newJudge(k *knowledge, q *Question, facts *shell.Facts, limits shell.Limits
 
 // all judges every command of the facts, and what they run.
 func (j *judge) all() {
-	j.segs = make([]*segment, 0, len(j.facts.Commands)+1)
 	j.byFact = make([]*segment, len(j.facts.Commands))
 	j.whole()
 	for i := range j.facts.Commands {
@@ -112,7 +113,7 @@ func (j *judge) all() {
 
 // whole adds a segment for what is true of the text and not of one command.
 func (j *judge) whole() {
-	s := &segment{index: -1}
+	s := j.room.segment()
 	for _, t := range j.facts.Troubles {
 		switch t.Kind {
 		case shell.Unparseable:
@@ -181,7 +182,8 @@ func (j *judge) segment(words []shell.Word, text, via string) *segment {
 		}
 		return nil
 	}
-	s := &segment{words: words, text: text, via: via, index: -1}
+	s := j.room.segment()
+	s.words, s.text, s.via = words, text, via
 	j.segs = append(j.segs, s)
 	return s
 }

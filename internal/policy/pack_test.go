@@ -282,7 +282,6 @@ func (p *packer) file() []byte {
 func fromFiles(t *testing.T) *Engine {
 	t.Helper()
 	e := &Engine{k: newKnowledge(nil)}
-	e.pool.New = func() any { return &candidates{} }
 	for _, s := range builtinSources(t, "commands") {
 		r, top, err := readTree(s)
 		if err != nil {

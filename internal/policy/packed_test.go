@@ -131,7 +131,6 @@ func TestPackedDamaged(t *testing.T) {
 			continue
 		}
 		e := &Engine{k: newKnowledge(b), base: b}
-		e.pool.New = func() any { return &candidates{} }
 		func() {
 			defer func() {
 				if recover() != nil {

@@ -298,7 +298,7 @@ func (j *judge) shellText(s *segment, w shell.Word) {
 		return
 	}
 	facts := shell.Nested(w.Text, shell.Bash, j.depth+1, j.limits)
-	inner := &judge{k: j.k, q: j.q, facts: &facts, dir: j.dir, depth: j.depth + 1, limits: j.limits, names: j.names, inside: j.inside}
+	inner := &judge{room: j.room, k: j.k, q: j.q, facts: &facts, dir: j.dir, depth: j.depth + 1, limits: j.limits, names: j.names, inside: j.inside}
 	if inner.depth > maxNesting {
 		s.add(InputInvalid, "commands within commands are too deep to be judged")
 		return

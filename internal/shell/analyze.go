@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"mvdan.cc/sh/v3/syntax"
@@ -31,7 +32,6 @@ func Nested(src string, dialect Dialect, level int, limits Limits) Facts {
 		}
 	}
 	a.facts.Commands = make([]Command, 0, n)
-	a.side = a.room[:0]
 	w := walker{analyzer: a, dialect: dialect}
 	w.read(src, scope{parent: -1, depth: max(level, 0)}, false)
 	return a.finish()
@@ -75,7 +75,6 @@ type analyzer struct {
 	limits Limits
 	// side holds what is known of each command beside its facts.
 	side []side
-	room [8]side
 	env  env
 	// functions are those defined so far; true for one that does what makes all
 	// variables unknown.
@@ -119,8 +118,13 @@ const (
 	known
 )
 
+// analyzers are those that have ended, to be used again.
+var analyzers = sync.Pool{New: func() any { return &analyzer{side: make([]side, 0, 16)} }}
+
 func newAnalyzer(limits Limits) *analyzer {
-	return &analyzer{limits: limits.withDefaults(), env: env{fuel: 1 << 20}}
+	a, _ := analyzers.Get().(*analyzer)
+	a.limits, a.env.fuel = limits.withDefaults(), 1<<20
+	return a
 }
 
 func (a *analyzer) trouble(kind TroubleKind, why string) {
@@ -163,8 +167,16 @@ func (a *analyzer) add(c Command, subst int) int {
 	return len(a.facts.Commands) - 1
 }
 
-// finish puts the commands in the order of their first byte.
+// finish puts the commands in the order of their first byte. The analyzer is another
+// text's from then on.
 func (a *analyzer) finish() Facts {
+	defer func() {
+		if cap(a.side) <= 256 {
+			clear(a.side)
+			*a = analyzer{side: a.side[:0]}
+			analyzers.Put(a)
+		}
+	}()
 	cs := a.facts.Commands
 	byStart := func(x, y Command) int { return x.Start - y.Start }
 	if !slices.IsSortedFunc(cs, byStart) {

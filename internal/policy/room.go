@@ -1,0 +1,96 @@
+package policy
+
+import (
+	"github.com/carrel-dev/carrel/internal/shell"
+)
+
+// How much a room keeps from one decision to the next. What needs more has it from the heap.
+const (
+	roomSegments = 16
+	roomWords    = 128
+	roomArgs     = 8
+	roomMost     = 256
+)
+
+// room is the memory of one decision, to be used again by the next: half of a decision's
+// time was that of the collector. Nothing in it may be part of a Decision but strings.
+type room struct {
+	candidates    candidates
+	judge         judge
+	facts         shell.Facts
+	segs          []*segment
+	segments      []segment
+	words         []shell.Word
+	arguments     []*arguments // not in use
+	tokens, paths []string
+}
+
+// arguments is a parsed with room for its flags.
+type arguments struct {
+	parsed
+	flagRoom [8]flagUse
+}
+
+func newRoom() *room {
+	return &room{segments: make([]segment, 0, roomSegments), words: make([]shell.Word, 0, roomWords)}
+}
+
+// leave forgets what a decision was about, so that no text of it stays in memory, and makes
+// the room free for another one.
+func (e *Engine) leave(r *room) {
+	r.judge, r.facts = judge{}, shell.Facts{}
+	for i := range r.segments {
+		s := &r.segments[i]
+		*s = segment{effects: emptied(s.effects), paths: emptied(s.paths)}
+	}
+	clear(r.words)
+	r.segs, r.segments, r.words, r.tokens, r.paths = emptied(r.segs), r.segments[:0], r.words[:0], emptied(r.tokens), emptied(r.paths)
+	e.rooms.Put(r)
+}
+
+// emptied is a list without what it had, or none if it grew large.
+func emptied[T any](list []T) []T {
+	if cap(list) > roomMost {
+		return nil
+	}
+	list = list[:cap(list)]
+	clear(list)
+	return list[:0]
+}
+
+// segment gives an empty one.
+func (r *room) segment() *segment {
+	n := len(r.segments)
+	if n == cap(r.segments) {
+		return &segment{index: -1}
+	}
+	r.segments = r.segments[:n+1]
+	s := &r.segments[n]
+	s.index = -1
+	return s
+}
+
+// take gives what n words are taken apart into. Its operands last as long as the decision:
+// segments may have them as their words.
+func (r *room) take(n int) *arguments {
+	a := &arguments{}
+	if last := len(r.arguments) - 1; last >= 0 {
+		a, r.arguments = r.arguments[last], r.arguments[:last]
+	}
+	a.flags = a.flagRoom[:0]
+	if at := len(r.words); n <= cap(r.words)-at {
+		r.words = r.words[:at+n]
+		a.operands = r.words[at : at : at+n]
+	} else {
+		a.operands = make([]shell.Word, 0, n)
+	}
+	return a
+}
+
+// give takes it back.
+func (r *room) give(a *arguments) {
+	if len(r.arguments) < roomArgs {
+		*a = arguments{}
+		r.arguments = append(r.arguments, a)
+	}
+}
