@@ -17,6 +17,15 @@ type builtin struct {
 	classes   []atomic.Pointer[pathClass]
 	variables []atomic.Pointer[variable]
 	rules     []atomic.Pointer[rule]
+	// endings are the patterns that may fit a path whose last byte is known; the last are
+	// all of them.
+	endings [257]atomic.Pointer[[]globbed]
+}
+
+// globbed is a pattern of a class.
+type globbed struct {
+	class   *pathClass
+	pattern *pathPattern
 }
 
 // builtIn opens what is built in, once.
@@ -136,13 +145,13 @@ func (b *builtin) class(i int) *pathClass {
 // look tries the patterns of paths that have a part or an ending of the one looked for.
 func (b *builtin) look(m *pathMatch) {
 	if m.glob {
-		for i := range b.classes {
-			m.tryAll(b.class(i))
+		for _, at := range *b.ending(m.lastByte()) {
+			m.try(at.class, at.pattern)
 		}
 		return
 	}
 	for _, part := range m.parts {
-		u, n := b.sections[packParts].find(part)
+		u, n := b.sections[packParts].find(part.text)
 		b.placed(m, &u, n)
 	}
 	if ext := m.ending(); ext != "" {
@@ -153,6 +162,26 @@ func (b *builtin) look(m *pathMatch) {
 	b.placed(m, &u, u.number())
 }
 
+// ending gives the patterns that may fit a path whose last byte is c, in the order of their
+// classes; what the shell expands may have parts that no index has.
+func (b *builtin) ending(c int) *[]globbed {
+	if got := b.endings[c].Load(); got != nil {
+		return got
+	}
+	var list []globbed
+	for i := range b.classes {
+		class := b.class(i)
+		for n := range class.match {
+			p := &class.match[n]
+			if c == anyByte || p.mayEnd(byte(c)) {
+				list = append(list, globbed{class, p})
+			}
+		}
+	}
+	b.endings[c].Store(&list)
+	return &list
+}
+
 // placed tries pairs of a class and a pattern of it, which n numbers are.
 func (b *builtin) placed(m *pathMatch, u *unpacker, n int) {
 	for ; n > 1; n -= 2 {
@@ -160,7 +189,7 @@ func (b *builtin) placed(m *pathMatch, u *unpacker, n int) {
 		if u.bad || i >= len(c.match) {
 			panic(errPacked("a pattern of paths"))
 		}
-		m.try(c, c.match[i])
+		m.try(c, &c.match[i])
 	}
 }
 

@@ -58,7 +58,8 @@ func (k *knowledge) variable(name string) *variable {
 
 // pathCaps returns what it means to access a path, and the class that says so.
 func (k *knowledge) pathCaps(p string, glob bool, a access) (Set, string) {
-	m := newPathMatch(p, glob, a)
+	var m pathMatch
+	m.of(p, glob, a)
 	if k.base != nil {
 		k.base.look(&m)
 	}

@@ -118,30 +118,48 @@ func (pt *pathTable) add(c *pathClass) {
 
 // pathMatch is what is found about a path.
 type pathMatch struct {
-	parts          []string
+	parts          []pathPart
 	glob, relative bool
 	access         access
 	found          Set
 	name           string // of the first class
+	room           [16]pathPart
 }
 
-func newPathMatch(p string, glob bool, a access) pathMatch {
-	return pathMatch{parts: strings.Split(strings.TrimPrefix(p, "/"), "/"), glob: glob, relative: !strings.HasPrefix(p, "/"), access: a}
+// of makes m one about a path.
+func (m *pathMatch) of(p string, glob bool, a access) {
+	m.glob, m.relative, m.access = glob, !strings.HasPrefix(p, "/"), a
+	m.parts = m.room[:0]
+	for part := range strings.SplitSeq(strings.TrimPrefix(p, "/"), "/") {
+		m.parts = append(m.parts, pathPart{part, glob && strings.ContainsAny(part, "*?[")})
+	}
 }
 
 // ending is what follows the last dot of the last part.
 func (m *pathMatch) ending() string {
-	base := m.parts[len(m.parts)-1]
+	base := m.parts[len(m.parts)-1].text
 	return base[strings.LastIndexByte(base, '.')+1:]
 }
 
-func (m *pathMatch) try(c *pathClass, p pathPattern) {
+// anyByte stands for a last byte that is not known.
+const anyByte = 256
+
+// lastByte is the last one of a path that is a pattern of the shell.
+func (m *pathMatch) lastByte() int {
+	base := m.parts[len(m.parts)-1].text
+	if base == "" || strings.IndexByte("*?]", base[len(base)-1]) >= 0 {
+		return anyByte
+	}
+	return int(base[len(base)-1])
+}
+
+func (m *pathMatch) try(c *pathClass, p *pathPattern) {
 	set := c.caps[m.access]
-	if set|m.found == m.found || m.relative && p[0] != "**" || !p.match(m.parts, m.glob) {
+	if set|m.found == m.found || m.relative && !p.floating || !p.match(m.parts) {
 		return
 	}
-	for _, e := range c.except {
-		if !m.glob && e.match(m.parts, false) || m.glob && e.holds(m.parts) {
+	for i := range c.except {
+		if e := &c.except[i]; !m.glob && e.match(m.parts) || m.glob && e.holds(m.parts) {
 			return
 		}
 	}
@@ -155,8 +173,8 @@ func (m *pathMatch) tryAll(c *pathClass) {
 	if c.caps[m.access]|m.found == m.found {
 		return
 	}
-	for _, p := range c.match {
-		m.try(c, p)
+	for i := range c.match {
+		m.try(c, &c.match[i])
 	}
 }
 
@@ -172,15 +190,15 @@ func (pt *pathTable) look(m *pathMatch) {
 		return
 	}
 	for _, part := range m.parts {
-		for _, at := range pt.byPart[part] {
-			m.try(at.class, at.pattern)
+		for _, at := range pt.byPart[part.text] {
+			m.try(at.class, &at.pattern)
 		}
 	}
 	for _, at := range pt.byExt[m.ending()] {
-		m.try(at.class, at.pattern)
+		m.try(at.class, &at.pattern)
 	}
 	for _, at := range pt.rest {
-		m.try(at.class, at.pattern)
+		m.try(at.class, &at.pattern)
 	}
 }
 

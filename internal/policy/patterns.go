@@ -2,13 +2,79 @@ package policy
 
 import (
 	"path"
-	"slices"
 	"strings"
 )
 
 // pathPattern is a pattern split at its slashes. A "**" stands for any number of parts,
 // other parts are patterns of path.Match.
-type pathPattern []string
+type pathPattern struct {
+	parts []partPattern
+	// floating says that it begins with "**", deep that there is another one in it.
+	floating, deep bool
+}
+
+// partPattern is a part of a pattern, by its shape: most are a name, or one with a star at
+// an end.
+type partPattern struct {
+	text  string
+	shape shape
+	fixed string // the text without its stars, of the shapes that have some
+}
+
+type shape uint8
+
+const (
+	shapeName  shape = iota // abc
+	shapeDeep               // **
+	shapeBegin              // abc*
+	shapeEnd                // *abc
+	shapeHas                // *abc*
+	shapeOther              // what path.Match is for
+)
+
+func newPartPattern(text string) partPattern {
+	p := partPattern{text: text, shape: shapeOther}
+	inner := strings.Trim(text, "*")
+	head, tail := strings.HasPrefix(text, "*"), strings.HasSuffix(text, "*")
+	switch {
+	case text == "**":
+		p.shape = shapeDeep
+	case strings.ContainsAny(inner, `*?[\`) || inner == "":
+	case head && tail:
+		p.shape = shapeHas
+	case head:
+		p.shape = shapeEnd
+	case tail:
+		p.shape = shapeBegin
+	default:
+		p.shape = shapeName
+	}
+	p.fixed = inner
+	return p
+}
+
+// fits reports whether a name is one of the pattern's.
+func (p *partPattern) fits(name string) bool {
+	switch p.shape {
+	case shapeName:
+		return name == p.text
+	case shapeBegin:
+		return strings.HasPrefix(name, p.fixed)
+	case shapeEnd:
+		return strings.HasSuffix(name, p.fixed)
+	case shapeHas:
+		return strings.Contains(name, p.fixed)
+	case shapeDeep, shapeOther:
+	}
+	if name == p.text {
+		return true
+	}
+	if !mayMatch(p.text, name) {
+		return false
+	}
+	ok, err := path.Match(p.text, name)
+	return err == nil && ok
+}
 
 // splitPattern splits a pattern. One below a home matches wherever a directory may be a
 // home, since whose home it is does not change what the file is.
@@ -17,56 +83,85 @@ func splitPattern(p string) (pathPattern, bool) {
 		p = "**/" + rest
 	}
 	if !strings.HasPrefix(p, "/") && !strings.HasPrefix(p, "**/") {
-		return nil, false
+		return pathPattern{}, false
 	}
-	parts := strings.Split(strings.TrimPrefix(p, "/"), "/")
-	for _, part := range parts {
+	var split pathPattern
+	for i, part := range strings.Split(strings.TrimPrefix(p, "/"), "/") {
 		if _, err := path.Match(part, ""); err != nil || part == "" {
-			return nil, false
+			return pathPattern{}, false
+		}
+		split.parts = append(split.parts, newPartPattern(part))
+		if part == "**" && i == 0 {
+			split.floating = true
+		} else if part == "**" {
+			split.deep = true
 		}
 	}
-	return parts, true
+	return split, true
 }
 
 // key is the part, or else the ending, that each path has which the pattern matches.
 func (p pathPattern) key() (part, ending string) {
-	for _, s := range p {
-		if !strings.ContainsAny(s, `*?[\`) && (part == "" || len(s) > len(part)) {
-			part = s
+	for i := range p.parts {
+		if at := &p.parts[i]; at.shape == shapeName && (part == "" || len(at.text) > len(part)) {
+			part = at.text
 		}
 	}
-	if ext, ok := strings.CutPrefix(p[len(p)-1], "*."); ok && part == "" && len(p) == 2 && !strings.ContainsAny(ext, "*?[.") {
-		ending = ext
+	if last := &p.parts[len(p.parts)-1]; part == "" && len(p.parts) == 2 && last.shape == shapeEnd {
+		if ext, ok := strings.CutPrefix(last.fixed, "."); ok && !strings.Contains(ext, ".") {
+			ending = ext
+		}
 	}
 	return part, ending
 }
 
 // holds reports whether p is a directory with all below it, and all that parts may mean as
 // a pattern of the shell is there.
-func (p pathPattern) holds(parts []string) bool {
-	n := len(p) - 1
-	return n > 0 && p[n] == "**" && p[0] != "**" && len(parts) > n && slices.Equal(p[:n], parts[:n])
+func (p pathPattern) holds(parts []pathPart) bool {
+	n := len(p.parts) - 1
+	if n <= 0 || p.parts[n].shape != shapeDeep || p.floating || len(parts) <= n {
+		return false
+	}
+	for i := range n {
+		if p.parts[i].text != parts[i].text {
+			return false
+		}
+	}
+	return true
 }
 
-// match reports whether the parts of a path fit; with glob, whether some path that fits
-// them, as a pattern of the shell, does.
-func (p pathPattern) match(parts []string, glob bool) bool { return p.fits(parts, glob, false) }
+// mayEnd is false if no path that fits p ends in c.
+func (p *pathPattern) mayEnd(c byte) bool {
+	text := p.parts[len(p.parts)-1].text
+	last := text[len(text)-1]
+	return last == c || strings.IndexByte("*?]", last) >= 0
+}
 
-// below is match for what may stand in any directory.
-func (p pathPattern) below(parts []string, glob bool) bool { return p.fits(parts, glob, true) }
+// pathPart is a part of a path; as a pattern of the shell it may be wild.
+type pathPart struct {
+	text string
+	wild bool
+}
 
-func (p pathPattern) fits(parts []string, glob, anywhere bool) bool {
-	for len(p) > 0 {
-		if p[0] == "**" {
+// match reports whether the parts of a path fit; where some are wild, whether some path that
+// fits them does.
+func (p pathPattern) match(parts []pathPart) bool {
+	if p.floating && !p.deep && len(p.parts) > 1 { // what is behind ** has one place to be at
+		i := len(parts) - len(p.parts) + 1
+		return i >= 0 && fit(p.parts[1:], parts[i:], true)
+	}
+	return fit(p.parts, parts, false)
+}
+
+// fit goes on with the rest of a pattern, which anywhere says may stand in any directory.
+func fit(p []partPattern, parts []pathPart, anywhere bool) bool {
+	for ; len(p) > 0; p, parts, anywhere = p[1:], parts[1:], false {
+		if p[0].shape == shapeDeep {
 			if len(p) == 1 {
 				return len(parts) > 0
 			}
-			if !slices.Contains(p[1:], "**") { // what is behind it has one place to be at
-				i := len(parts) - len(p) + 1
-				return i >= 0 && p[1:].below(parts[i:], glob)
-			}
 			for i := range parts {
-				if p[1:].below(parts[i:], glob) {
+				if fit(p[1:], parts[i:], true) {
 					return true
 				}
 			}
@@ -75,18 +170,13 @@ func (p pathPattern) fits(parts []string, glob, anywhere bool) bool {
 		if len(parts) == 0 {
 			return false
 		}
-		if parts[0] != p[0] {
-			if glob && strings.ContainsAny(parts[0], "*?[") {
-				if !overlap(parts[0], p[0], anywhere) {
-					return false
-				}
-			} else if !mayMatch(p[0], parts[0]) {
-				return false
-			} else if ok, err := path.Match(p[0], parts[0]); err != nil || !ok {
+		if parts[0].wild {
+			if parts[0].text != p[0].text && !overlap(parts[0].text, p[0].text, anywhere) {
 				return false
 			}
+		} else if !p[0].fits(parts[0].text) {
+			return false
 		}
-		p, parts, anywhere = p[1:], parts[1:], false
 	}
 	return len(parts) == 0
 }

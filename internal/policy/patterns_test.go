@@ -26,8 +26,13 @@ func TestEarlyEnds(t *testing.T) {
 	fits, overlapping := 0, 0
 	patterns := textsOf(`ab.*?`, 4)
 	for _, p := range append(patterns, "[ab]", "a[b]", "[a]b", `\*`, `a\*`, `\*a`) {
+		part := newPartPattern(p)
 		for _, name := range textsOf("ab.*", 3) {
-			if ok, err := path.Match(p, name); err == nil && ok {
+			ok, err := path.Match(p, name)
+			if got := part.fits(name); p != "**" && got != (err == nil && ok || p == name) {
+				t.Fatalf("%q fits %q: %t", p, name, got)
+			}
+			if err == nil && ok {
 				if fits++; !mayMatch(p, name) {
 					t.Fatalf("%q fits %q and is passed over", p, name)
 				}
@@ -38,6 +43,10 @@ func TestEarlyEnds(t *testing.T) {
 	for _, a := range short {
 		for _, b := range short {
 			budget := 1 << 14
+			pattern := pathPattern{parts: []partPattern{newPartPattern(b)}}
+			if last := a[len(a)-1]; strings.IndexByte("*?", last) < 0 && !pattern.mayEnd(last) && (overlap(a, b, false) || overlap(a, b, true)) {
+				t.Fatalf("%q and %q overlap and end in other bytes", a, b)
+			}
 			if overlaps(a, b, true, &budget) {
 				if overlapping++; !mayOverlap(a, b) {
 					t.Fatalf("%q and %q overlap and are passed over", a, b)
@@ -60,9 +69,11 @@ func TestAnywhere(t *testing.T) {
 			t.Fatal(p)
 		}
 		for _, text := range textsOf("ab/", 5) {
-			parts := strings.Split(text, "/")
-			want := everywhere(pattern, parts)
-			if got := pattern.match(parts, false); got != want {
+			parts := strings.Split(strings.TrimPrefix(text, "/"), "/")
+			want := everywhere(strings.Split(strings.TrimPrefix(p, "/"), "/"), parts)
+			var m pathMatch
+			m.of(text, false, accessRead)
+			if got := pattern.match(m.parts); got != want {
 				t.Fatalf("%s fits %s: %v, want %v", p, text, got, want)
 			}
 			if want {
@@ -75,7 +86,7 @@ func TestAnywhere(t *testing.T) {
 	}
 }
 
-func everywhere(p pathPattern, parts []string) bool {
+func everywhere(p, parts []string) bool {
 	switch {
 	case len(p) == 0:
 		return len(parts) == 0
@@ -90,7 +101,7 @@ func everywhere(p pathPattern, parts []string) bool {
 	return err == nil && ok && everywhere(p[1:], parts[1:])
 }
 
-func anyTail(p pathPattern, parts []string) bool {
+func anyTail(p, parts []string) bool {
 	for i := range parts {
 		if everywhere(p, parts[i:]) {
 			return true
