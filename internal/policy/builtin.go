@@ -20,6 +20,8 @@ type builtin struct {
 	// endings are the patterns that may fit a path whose last byte is known; the last are
 	// all of them.
 	endings [257]atomic.Pointer[[]globbed]
+	// anywhere are those of the patterns that have neither a name nor an ending.
+	anywhere [257]atomic.Pointer[[]globbed]
 }
 
 // globbed is a pattern of a class.
@@ -158,8 +160,30 @@ func (b *builtin) look(m *pathMatch) {
 		u, n := b.sections[packEndings].find(ext)
 		b.placed(m, &u, n)
 	}
+	for _, at := range *b.loose(m.lastByte()) {
+		m.try(at.class, at.pattern)
+	}
+}
+
+// loose gives the patterns without a name or an ending that may fit a path whose last byte
+// is c.
+func (b *builtin) loose(c int) *[]globbed {
+	if got := b.anywhere[c].Load(); got != nil {
+		return got
+	}
+	var list []globbed
 	u := unpacker{text: b.sections[packAnywhere].entry(0)}
-	b.placed(m, &u, u.number())
+	for n := u.number(); n > 1; n -= 2 {
+		class, i := b.class(u.number()), u.number()
+		if u.bad || i >= len(class.match) {
+			panic(errPacked("a pattern of paths"))
+		}
+		if p := &class.match[i]; c == anyByte || p.mayEnd(byte(c)) {
+			list = append(list, globbed{class, p})
+		}
+	}
+	b.anywhere[c].Store(&list)
+	return &list
 }
 
 // ending gives the patterns that may fit a path whose last byte is c, in the order of their

@@ -131,7 +131,7 @@ func (m *pathMatch) of(p string, glob bool, a access) {
 	m.glob, m.relative, m.access = glob, !strings.HasPrefix(p, "/"), a
 	m.parts = m.room[:0]
 	for part := range strings.SplitSeq(strings.TrimPrefix(p, "/"), "/") {
-		m.parts = append(m.parts, pathPart{part, glob && strings.ContainsAny(part, "*?[")})
+		m.parts = append(m.parts, newPathPart(part, glob))
 	}
 }
 

@@ -141,6 +141,16 @@ func (p *pathPattern) mayEnd(c byte) bool {
 type pathPart struct {
 	text string
 	wild bool
+	// ending is that of all files with one, as *.txt.
+	ending string
+}
+
+func newPathPart(text string, glob bool) pathPart {
+	p := pathPart{text: text, wild: glob && strings.ContainsAny(text, "*?[")}
+	if ending, ok := strings.CutPrefix(text, "*."); ok && p.wild && !strings.ContainsAny(ending, "*?[") {
+		p.ending = ending
+	}
+	return p
 }
 
 // match reports whether the parts of a path fit; where some are wild, whether some path that
@@ -171,7 +181,7 @@ func fit(p []partPattern, parts []pathPart, anywhere bool) bool {
 			return false
 		}
 		if parts[0].wild {
-			if parts[0].text != p[0].text && !overlap(parts[0].text, p[0].text, anywhere) {
+			if parts[0].text != p[0].text && !overlap(&parts[0], &p[0], anywhere) {
 				return false
 			}
 		} else if !p[0].fits(parts[0].text) {
@@ -206,12 +216,16 @@ func mayOverlap(a, b string) bool {
 // does not stand for a dot. Of what may be anywhere, all files or all with an ending are not
 // meant by a glob that has no letter in common with it: else that would be said of each
 // "*.txt" and each "syslog*".
-func overlap(glob, pattern string, anywhere bool) bool {
+func overlap(part *pathPart, p *partPattern, anywhere bool) bool {
+	glob, pattern := part.text, p.text
 	if anywhere && glob == "*" {
 		return false
 	}
-	if ending, ok := strings.CutPrefix(glob, "*."); ok && !strings.ContainsAny(ending, "*?[") {
-		return pattern == glob || strings.HasPrefix(pattern, "*.") && strings.HasSuffix(glob, pattern[1:]) || !anywhere && !strings.Contains(pattern, "*") && strings.HasSuffix(pattern, "."+ending)
+	if end := part.ending; end != "" {
+		if p.shape == shapeEnd || p.shape == shapeOther && strings.HasPrefix(pattern, "*.") {
+			return pattern == glob || pattern[1] == '.' && strings.HasSuffix(glob, pattern[1:])
+		}
+		return !anywhere && !strings.Contains(pattern, "*") && len(pattern) > len(end) && strings.HasSuffix(pattern, end) && pattern[len(pattern)-len(end)-1] == '.'
 	}
 	if strings.HasPrefix(pattern, ".") && !strings.HasPrefix(glob, ".") || !mayOverlap(glob, pattern) {
 		return false
