@@ -60,7 +60,7 @@ func (a *app) psCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:               "ps [flags] WORKSPACE",
 		Short:             "List the commands of a workspace",
-		Long:              "List the commands that run in a workspace, and the detached ones that have ended\nand whose output is still kept.",
+		Long:              "List the commands that run in a workspace, and the detached ones that have ended\nand whose output is still kept. Secrets among their words are masked, for their\nowner too.",
 		Example:           "  carrel ps demo",
 		Args:              exactly("WORKSPACE"),
 		ValidArgsFunction: a.completeWorkspace,

@@ -10,7 +10,7 @@ import (
 
 // Version is the protocol version of this build, MinVersion the oldest it serves.
 const (
-	Version    = 2
+	Version    = 3
 	MinVersion = 1
 )
 
@@ -37,6 +37,8 @@ const (
 	// MaxArgs and MaxArgBytes bound argv and env together.
 	MaxArgs     = 4096
 	MaxArgBytes = 512 << 10
+	// MaxShown bounds ExecParams.Shown, in bytes with one more for each word.
+	MaxShown = 1 << 10
 	// MaxCapture bounds captured output and stdin data of one command, each.
 	MaxCapture = 256 << 10
 	// MaxOutput bounds what is kept of a detached command's output.
@@ -95,10 +97,12 @@ const (
 	FD Stream = "fd"
 )
 
-// The versions from which on an executor takes ExecParams.Program and MethodHold.
+// The versions from which on an executor takes ExecParams.Program, MethodHold and
+// ExecParams.Shown.
 const (
 	ProgramVersion = 2
 	HoldVersion    = 2
+	ShownVersion   = 3
 )
 
 // ExecParams starts a command (MethodExec), or one on a terminal
@@ -110,6 +114,9 @@ type ExecParams struct {
 	// Program: the first descriptor sent is the program, a regular file, and Argv[0] is
 	// only what it is called. It need not be in the workspace. From version 2 on.
 	Program bool `json:"program,omitempty"`
+	// Shown, if there is any, is listed in the place of Argv, which has secrets: at most
+	// MaxShown bytes of it. From version 3 on.
+	Shown []string `json:"shown,omitempty"`
 	// Env are NAME=VALUE strings laid over the executor's base environment.
 	Env []string `json:"env,omitempty"`
 	// Cwd is absolute inside the workspace, or "" for the home.

@@ -25,6 +25,7 @@ func TestRefusedRequests(t *testing.T) {
 			"is not NAME=VALUE":                           {Argv: touch, Env: []string{"=x"}, Wait: true},
 			"arguments and variables, at most":            {Argv: make([]string, execapi.MaxArgs+1), Wait: true},
 			"bytes long, at most":                         {Argv: append(touch, strings.Repeat("x", execapi.MaxArgBytes)), Wait: true},
+			"what is shown of it is":                      {Argv: touch, Shown: []string{strings.Repeat("x", execapi.MaxShown)}, Wait: true},
 			"is not absolute":                             {Argv: touch, Cwd: "sub", Wait: true},
 			"is out of range":                             {Argv: touch, TimeoutMS: -1, Wait: true},
 			"output limit":                                {Argv: touch, OutputLimit: execapi.MaxCapture + 1, Wait: true},
@@ -48,6 +49,25 @@ func TestRefusedRequests(t *testing.T) {
 		}
 		if _, err := os.Lstat(w.Home + "/ran"); err == nil {
 			t.Error("something that was refused ran")
+		}
+	})
+}
+
+// A list has what is shown of a command, and not what it runs.
+func TestShown(t *testing.T) {
+	bothRoles(t, func(t *testing.T, w *launchtest.Workspace, c *client) {
+		shown := []string{"sleep", "[redacted:x:01234567]"}
+		n, _ := c.start(execapi.ExecParams{Argv: []string{"sleep", "1000"}, Shown: shown, Detach: true}, execapi.MethodExec)
+		var l execapi.ListResult
+		if _, err := c.Call(t.Context(), execapi.MethodList, struct{}{}, &l); err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(l.Commands, func(x execapi.Command) bool { return x.ID == n })
+		if i < 0 || !slices.Equal(l.Commands[i].Argv, shown) {
+			t.Errorf("%+v", l.Commands)
+		}
+		if _, err := c.Call(t.Context(), execapi.MethodStopTask, execapi.StopTaskParams{ID: n, Signal: 9}, nil); err != nil {
+			t.Error(err)
 		}
 	})
 }

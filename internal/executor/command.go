@@ -85,6 +85,13 @@ func check(p *execapi.ExecParams, tty bool, fds int) error {
 	if size > execapi.MaxArgBytes {
 		return bad("arguments and variables are %d bytes long, at most %d are taken", size, execapi.MaxArgBytes)
 	}
+	shown := len(p.Shown)
+	for _, s := range p.Shown {
+		shown += len(s)
+	}
+	if shown > execapi.MaxShown {
+		return bad("what is shown of it is %d bytes long, at most %d are taken", shown, execapi.MaxShown)
+	}
 	if p.Cwd != "" && (p.Cwd[0] != '/' || strings.IndexByte(p.Cwd, 0) >= 0) {
 		return bad("directory %q is not absolute", p.Cwd)
 	}

@@ -26,6 +26,9 @@ func (e *Executor) start(p *peer, in *execapi.ExecParams, tty bool, given []*os.
 		e: e, id: in.ID, argv: in.Argv, peer: p, detached: in.Detach, tty: tty, pidfd: -1,
 		started: time.Now(), done: make(chan struct{}),
 	}
+	if len(in.Shown) > 0 {
+		c.argv = in.Shown
+	}
 	if notify != nil {
 		c.notify = func() { notify(c) }
 	}

@@ -101,6 +101,7 @@ func (g *Gate) exec(ctx context.Context, p principal.Principal, ref string, e *e
 		}
 		e.ID = id.NewCommand()
 		r.action.Command = e.ID
+		e.Shown = g.listedOf(&r)
 		err = g.do(ctx, r, func(ctx context.Context) (any, error) {
 			return start(ctx, w.Name)
 		})
@@ -137,7 +138,19 @@ func recordable(e *execapi.ExecParams) error {
 	return nil
 }
 
-// Commands lists the commands of a workspace; one that does not run has none.
+// listedOf is what is listed of a command's words if there are secrets among them, also those
+// of its variables, which nobody here knows any more when it is listed; nil if there are none.
+func (g *Gate) listedOf(r *request) []string {
+	argv := r.action.Argv
+	clean := g.clean(r).Argv(argv)
+	if len(argv) == 0 || &clean[0] == &argv[0] {
+		return nil
+	}
+	return firstBytes(clean, execapi.MaxShown-1)
+}
+
+// Commands lists the commands of a workspace, without the secrets among their words; one that
+// does not run has none.
 func (g *Gate) Commands(ctx context.Context, p principal.Principal, ref string) ([]execapi.Command, error) {
 	w, err := g.reach(ctx, p, ref, action.Action{Kind: action.Commands})
 	if err != nil {
@@ -146,6 +159,9 @@ func (g *Gate) Commands(ctx context.Context, p principal.Principal, ref string) 
 	list, err := g.cfg.Runtime.Commands(ctx, w.Name)
 	if errors.Is(err, runtime.ErrNotRunning) {
 		return nil, nil
+	}
+	for i := range list {
+		list[i].Argv = g.cfg.Redact.Argv(list[i].Argv)
 	}
 	return list, err
 }

@@ -26,7 +26,9 @@ type runtimeDouble struct {
 	kept  map[id.Workspace]bool // something is in the home
 	pids  int64                 // that Stats tells
 	list  []execapi.Command
-	procs []*processDouble
+	// detached is what was asked for last.
+	detached execapi.ExecParams
+	procs    []*processDouble
 	// start and mended are what Mended tells.
 	start  string
 	mended []workspace.Mended
@@ -278,7 +280,10 @@ func (d *runtimeDouble) Spawn(_ context.Context, name id.Workspace, p execapi.Ex
 	return proc, nil
 }
 
-func (d *runtimeDouble) Detach(_ context.Context, name id.Workspace, _ execapi.ExecParams, _ bool) error {
+func (d *runtimeDouble) Detach(_ context.Context, name id.Workspace, p execapi.ExecParams, _ bool) error {
+	d.mu.Lock()
+	d.detached = p
+	d.mu.Unlock()
 	return d.reach("detach", name)
 }
 

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -201,6 +202,59 @@ func TestKnownSecretsAreNowhere(t *testing.T) {
 				t.Errorf("%q is in the %s: …%s…", form, what, text[max(0, i-200):min(len(text), i+100)])
 			}
 		}
+	}
+}
+
+// What another principal, who may list the commands of a workspace, sees of one with secrets
+// among its words: none, wherever they are known from; of an executor of before, those of the
+// command's variables.
+func TestListedWithoutSecrets(t *testing.T) {
+	h := &house{t: t, dir: t.TempDir(), rt: newDouble(), admission: gate.Admission{Workspaces: 50}, redact: redact.New([]byte("k"))}
+	h.redact.Know("files", toldSecret)
+	h.start()
+	t.Cleanup(h.crash)
+	ctx := t.Context()
+	h.create(alice, "demo")
+	token, _ := h.issue(alice, principal.Wanted{Roles: principal.Agent})
+	const named = "hunter2hunter2"
+	for name, argv := range map[string][]string{
+		"words":  {"deploy", toldSecret, "--x=" + ownSecret, github, "--password", named},
+		"script": {"sh", "-c", "cat <<'E'\n" + toldSecret + " " + ownSecret + " " + github + " --password=" + named + "\nE"},
+		"long":   {"sh", "-c", "cat <<'E'\n" + strings.Repeat("x", 230) + " " + toldSecret + " " + ownSecret + " " + github + " --password=" + named + strings.Repeat("y", 2000) + "\nE"},
+	} {
+		e := run(argv...)
+		e.Env = []string{"DEPLOY_TOKEN=" + ownSecret}
+		if _, err := h.Detach(ctx, alice, "demo", e, false); err != nil {
+			t.Fatal(err)
+		}
+		sent := h.rt.detached
+		if !slices.Equal(sent.Argv, argv) {
+			t.Errorf("%s: another command was run: %q", name, sent.Argv)
+		}
+		for _, c := range []struct {
+			listed []string
+			hidden []string
+		}{{sent.Shown, []string{toldSecret, ownSecret, github, named}}, {argv, []string{toldSecret, github, named}}} {
+			h.rt.list = []execapi.Command{{ID: sent.ID, Argv: c.listed}}
+			for _, p := range []principal.Principal{alice, admin, token} {
+				list, err := h.Commands(ctx, p, "demo")
+				if err != nil || len(list) != 1 || list[0].Argv[0] != argv[0] {
+					t.Fatal(list, err)
+				}
+				for _, secret := range c.hidden {
+					if strings.Contains(strings.Join(list[0].Argv, " "), secret) {
+						t.Errorf("%s: %s sees %q: %q", name, p, secret, list[0].Argv)
+					}
+				}
+			}
+		}
+	}
+	// What has none is listed as it is.
+	if _, err := h.Detach(ctx, alice, "demo", run("sleep", "9"), false); err != nil {
+		t.Fatal(err)
+	}
+	if h.rt.detached.Shown != nil {
+		t.Errorf("%q", h.rt.detached.Shown)
 	}
 }
 

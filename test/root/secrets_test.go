@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // A secret that a caller passes to a command is in the command, and nowhere else: in no
@@ -104,6 +106,25 @@ func TestSecretsLeaveNoTrace(t *testing.T) {
 	}
 	if files < 6 { // record, two logs, ledger, database, settings
 		t.Errorf("only %d files were looked at", files)
+	}
+	// Among its words too, it is in no list, whoever asks and whichever daemon answers.
+	argv := with("", "exec", "--detach", "--env", "TOKEN", d.Key, "--", "/bin/sh", "-c", "sleep 1000; : words "+secret+" --password="+secret[8:])
+	if argv.code != 0 {
+		t.Fatalf("%+v", argv)
+	}
+	for _, restart := range []bool{false, true} {
+		if restart {
+			end(t, h.part(t, "daemon"), unix.SIGKILL)
+			if err := h.up(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, form := range []string{"table", "json"} {
+			out := h.carrel(t, "ps", "-o", form, d.Key)
+			if strings.Contains(out, secret[8:]) || !strings.Contains(out, "words [redacted:") {
+				t.Errorf("restarted %v: %s", restart, out)
+			}
+		}
 	}
 	// The search finds what is there: the argument of a command stands in the record, as
 	// it must, and so on the command's own command line while it runs.

@@ -272,7 +272,7 @@ func (l *link) run(ctx context.Context, p execapi.ExecParams) (execapi.ExecResul
 	})
 	defer stop()
 	var res execapi.ExecResult
-	_, err := l.spawn.Call(call, execapi.MethodExec, p, &res)
+	_, err := l.spawn.Call(call, execapi.MethodExec, l.known(p), &res)
 	switch {
 	case ctx.Err() != nil && err == nil:
 		err = fmt.Errorf("cannot wait for command %s: its caller has gone, so that it was ended: %w", p.ID, context.Cause(ctx))
@@ -316,10 +316,19 @@ func method(tty bool) string {
 	return execapi.MethodExec
 }
 
+// known is what this executor knows of p: an earlier one lists Argv itself, and the gate takes
+// out of that what it knows to be secret then.
+func (l *link) known(p execapi.ExecParams) execapi.ExecParams {
+	if l.version < execapi.ShownVersion {
+		p.Shown = nil
+	}
+	return p
+}
+
 // detach starts a command that the executor keeps. If ctx ends first, it is
 // ended again, because nobody learned of it.
 func (l *link) detach(ctx context.Context, p execapi.ExecParams, tty bool) error {
-	_, err := l.spawn.Call(ctx, method(tty), p, nil)
+	_, err := l.spawn.Call(ctx, method(tty), l.known(p), nil)
 	if err != nil && ctx.Err() != nil {
 		l.abandon(p.ID)
 	}
@@ -345,7 +354,7 @@ func (l *link) attach(ctx context.Context, p execapi.ExecParams, tty bool, fds [
 	l.procs[p.ID] = proc
 	l.mu.Unlock()
 	var res execapi.ExecResult
-	files, err := l.spawn.Call(ctx, method(tty), p, &res, fds...)
+	files, err := l.spawn.Call(ctx, method(tty), l.known(p), &res, fds...)
 	if err != nil {
 		l.mu.Lock()
 		delete(l.procs, p.ID)

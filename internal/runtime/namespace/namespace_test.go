@@ -150,6 +150,41 @@ func command() execapi.ExecParams {
 	return execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"true"}}
 }
 
+// An executor is told only what its version knows.
+func TestShownByVersion(t *testing.T) {
+	for version, want := range map[int]int{1: 0, 2: 0, execapi.ShownVersion: 1} {
+		got := map[string]int{}
+		exec := func(_ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
+			p := decode[execapi.ExecParams](t, r)
+			got[p.Argv[0]] = len(p.Shown)
+			return execapi.ExecResult{PID: 7, Status: &execapi.Status{}}, nil, nil
+		}
+		f := setUp(t, table{
+			execapi.MethodExec: exec, execapi.MethodSpawnTerminal: exec,
+			execapi.MethodHello: func(*jsonrpc.Conn, *jsonrpc.Request) (any, []*os.File, error) {
+				return execapi.HelloResult{Version: version, Workspace: name}, nil, nil
+			},
+		})
+		p := func(as string) execapi.ExecParams {
+			return execapi.ExecParams{ID: id.NewCommand(), Argv: []string{as}, Shown: []string{"x"}}
+		}
+		if _, err := f.Run(t.Context(), name, p("run")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Spawn(t.Context(), name, p("spawn"), false); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Detach(t.Context(), name, p("detach"), true); err != nil {
+			t.Fatal(err)
+		}
+		for _, as := range []string{"run", "spawn", "detach"} {
+			if n, ok := got[as]; !ok || n != want {
+				t.Errorf("version %d was told %d words with %s", version, n, as)
+			}
+		}
+	}
+}
+
 func TestRun(t *testing.T) {
 	f := setUp(t, table{
 		execapi.MethodExec: func(_ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
