@@ -21,7 +21,29 @@ type parsed struct {
 
 // doing are names of options that no table lists and that say what they do. A program
 // that is known to look only is not known to do that.
-var doing = lazy(`^--?(?:(?:delete|remove|set|write|exec|clear|reset|purge|install|kill|uninstall|flush|erase|wipe|drop|grant|revoke)(?:-[a-z-]+)?|update|add|enable|disable|fix|in-?place|overwrite|create|upgrade|restore|command|run|shell|script|unload|save|edit|modify|change|rename|move|import|init|apply|restart|reload|shutdown|reboot|propupd|repair|rebuild|unlock|lock|mount|umount|unmount|attach|detach|upload|push|listen|serve|daemon|hook|plugin|preprocessor|rotate|logout|unregister|rsh)$`)
+// Those of the first list do so also with words behind them (--delete-after).
+var doing = func() map[string]bool {
+	names := map[string]bool{}
+	for n := range strings.FieldsSeq(`delete remove set write exec clear reset purge install kill uninstall flush erase wipe drop grant revoke`) {
+		names[n] = true
+	}
+	for n := range strings.FieldsSeq(`update add enable disable fix inplace in-place overwrite create upgrade restore command run shell script unload save
+		edit modify change rename move import init apply restart reload shutdown reboot propupd repair rebuild unlock lock mount umount unmount attach
+		detach upload push listen serve daemon hook plugin preprocessor rotate logout unregister rsh`) {
+		names[n] = false
+	}
+	return names
+}()
+
+// does reports whether an option's name says that it does something.
+func does(name string) bool {
+	name = strings.TrimPrefix(strings.TrimPrefix(name, "-"), "-")
+	if _, ok := doing[name]; ok {
+		return true
+	}
+	verb, rest, more := strings.Cut(name, "-")
+	return more && rest != "" && doing[verb] && !strings.ContainsFunc(rest, func(c rune) bool { return c != '-' && (c < 'a' || c > 'z') })
+}
 
 type flagUse struct {
 	flag  *flag
@@ -201,7 +223,7 @@ func (j *judge) flag(sp *spec, words []shell.Word, p *parsed) (int, bool) {
 			return use(f, part(w, w.Text[len(f.name):]), true)
 		}
 		p.unknown = name
-		if doing.MatchString(name) {
+		if does(name) {
 			p.doing = name
 		}
 		return 0, false

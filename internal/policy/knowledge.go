@@ -57,13 +57,13 @@ func (k *knowledge) variable(name string) *variable {
 }
 
 // pathCaps returns what it means to access a path, and the class that says so.
-func (k *knowledge) pathCaps(p string, glob bool, a access) (Set, string) {
-	var m pathMatch
+func (j *judge) pathCaps(p string, glob bool, a access) (Set, string) {
+	m := &j.room.match
 	m.of(p, glob, a)
-	if k.base != nil {
-		k.base.look(&m)
+	if j.k.base != nil {
+		j.k.base.look(m)
 	}
-	k.paths.look(&m)
+	j.k.paths.look(m)
 	return m.found, m.name
 }
 

@@ -129,6 +129,7 @@ type pathMatch struct {
 // of makes m one about a path.
 func (m *pathMatch) of(p string, glob bool, a access) {
 	m.glob, m.relative, m.access = glob, !strings.HasPrefix(p, "/"), a
+	m.found, m.name = 0, ""
 	m.parts = m.room[:0]
 	for part := range strings.SplitSeq(strings.TrimPrefix(p, "/"), "/") {
 		m.parts = append(m.parts, newPathPart(part, glob))

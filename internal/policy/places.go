@@ -41,7 +41,7 @@ func placeRoles() []role {
 			if p == "" || strings.HasPrefix(p, "-") {
 				return
 			}
-			set, class := j.k.pathCaps(path.Clean(p), false, accessRead)
+			set, class := j.pathCaps(path.Clean(p), false, accessRead)
 			s.addSet(set&SetOf(SecretRead), w.Text+" ("+class+")")
 		}),
 		each("s3from", func(j *judge, s *segment, w shell.Word) {
@@ -137,7 +137,7 @@ func (j *judge) mount(s *segment, p *parsed, _ []shell.Word) {
 	}
 	at := p.operands[len(p.operands)-1]
 	c, glob := canonical(at, j.q.Home, j.dir)
-	set, class := j.k.pathCaps(c, glob, accessWrite)
+	set, class := j.pathCaps(c, glob, accessWrite)
 	s.addSet(set&SetOf(LogTamper, CarrelTamper, Persistence, PrivilegeEscalate, SecurityDisable), at.Text+" ("+class+")")
 	if o, ok := valueOf(p, "-o"); ok && strings.Contains(","+o.Text+",", ",suid,") {
 		s.add(PrivilegeEscalate, o.Text)
@@ -151,7 +151,7 @@ func (j *judge) mount(s *segment, p *parsed, _ []shell.Word) {
 func (j *judge) umount(s *segment, p *parsed, _ []shell.Word) {
 	for _, w := range p.operands {
 		c, glob := canonical(w, j.q.Home, j.dir)
-		set, class := j.k.pathCaps(c, glob, accessWrite)
+		set, class := j.pathCaps(c, glob, accessWrite)
 		s.addSet(set&SetOf(LogTamper, CarrelTamper), w.Text+" ("+class+")")
 	}
 }

@@ -75,7 +75,7 @@ func (j *judge) volume(s *segment, w shell.Word) {
 	if p == "/" || p == "/~" || p == "/home" || systemTrees[p] || strings.HasSuffix(p, "docker.sock") || strings.HasSuffix(p, "containerd.sock") {
 		s.add(PrivilegeEscalate, "mounts "+host)
 	}
-	if set, class := j.k.pathCaps(p, glob, accessRead); set != 0 {
+	if set, class := j.pathCaps(p, glob, accessRead); set != 0 {
 		s.addSet(set, host+" ("+class+")")
 	}
 }

@@ -23,6 +23,7 @@ type room struct {
 	words         []shell.Word
 	arguments     []*arguments // not in use
 	tokens, paths []string
+	match         pathMatch
 }
 
 // arguments is a parsed with room for its flags.
@@ -38,7 +39,7 @@ func newRoom() *room {
 // leave forgets what a decision was about, so that no text of it stays in memory, and makes
 // the room free for another one.
 func (e *Engine) leave(r *room) {
-	r.judge, r.facts = judge{}, shell.Facts{}
+	r.judge, r.facts, r.match = judge{}, shell.Facts{}, pathMatch{}
 	for i := range r.segments {
 		s := &r.segments[i]
 		*s = segment{effects: emptied(s.effects), paths: emptied(s.paths)}
@@ -73,9 +74,11 @@ func (r *room) segment() *segment {
 // take gives what n words are taken apart into. Its operands last as long as the decision:
 // segments may have them as their words.
 func (r *room) take(n int) *arguments {
-	a := &arguments{}
+	var a *arguments
 	if last := len(r.arguments) - 1; last >= 0 {
 		a, r.arguments = r.arguments[last], r.arguments[:last]
+	} else {
+		a = &arguments{}
 	}
 	a.flags = a.flagRoom[:0]
 	if at := len(r.words); n <= cap(r.words)-at {

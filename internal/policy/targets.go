@@ -67,7 +67,7 @@ var defaults = lazy(`\$\{[A-Za-z0-9_]+:?[-=+]([^{}]*)\}`)
 // values.
 func (j *judge) mayMean(s *segment, w shell.Word, p string, a access) {
 	try := func(text string) {
-		set, class := j.k.pathCaps(cleanAbsolute(text, j.q.Home), false, a)
+		set, class := j.pathCaps(cleanAbsolute(text, j.q.Home), false, a)
 		s.addSet(set&SetOf(SecretRead, CarrelTamper, Persistence, BlockDeviceMutate), w.Text+" ("+class+")")
 	}
 	if rest := strings.TrimLeft(p, "./"); strings.HasPrefix(p, "../") {
@@ -110,11 +110,11 @@ func (j *judge) pathEffect(s *segment, w shell.Word, a access) {
 	if len(s.paths) < 64 {
 		s.paths = append(s.paths, p)
 	}
-	if set, class := j.k.pathCaps(p, glob, a); set != 0 {
+	if set, class := j.pathCaps(p, glob, a); set != 0 {
 		s.addSet(set, w.Text+" ("+class+")")
 	}
 	if a == accessTree || a == accessRead && s.recursive() {
-		set, class := j.k.pathCaps(strings.TrimSuffix(p, "/")+"/x", false, accessRead)
+		set, class := j.pathCaps(strings.TrimSuffix(p, "/")+"/x", false, accessRead)
 		s.addSet(set&SetOf(SecretRead), w.Text+" ("+class+")")
 	}
 	j.mayMean(s, w, p, a)
@@ -123,7 +123,7 @@ func (j *judge) pathEffect(s *segment, w shell.Word, a access) {
 		for _, by := range [...]string{"", "/"} {
 			v := path.Clean(strings.ReplaceAll(p, unknownPart, by))
 			if v != "/" && v != "." && !strings.HasPrefix(p, unknownPart+"/") {
-				set, class := j.k.pathCaps(v, false, a)
+				set, class := j.pathCaps(v, false, a)
 				s.addSet(set&SetOf(SecretRead), w.Text+" ("+class+")")
 			}
 		}

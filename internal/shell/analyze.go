@@ -75,7 +75,9 @@ type analyzer struct {
 	limits Limits
 	// side holds what is known of each command beside its facts.
 	side []side
-	env  env
+	// plainTexts are those that need no parser.
+	plainTexts plainRoom
+	env        env
 	// functions are those defined so far; true for one that does what makes all
 	// variables unknown.
 	functions map[string]bool
@@ -119,7 +121,7 @@ const (
 )
 
 // analyzers are those that have ended, to be used again.
-var analyzers = sync.Pool{New: func() any { return &analyzer{side: make([]side, 0, 16)} }}
+var analyzers = sync.Pool{New: func() any { return &analyzer{side: make([]side, 0, 16), plainTexts: newPlainRoom()} }}
 
 func newAnalyzer(limits Limits) *analyzer {
 	a, _ := analyzers.Get().(*analyzer)
@@ -173,7 +175,7 @@ func (a *analyzer) finish() Facts {
 	defer func() {
 		if cap(a.side) <= 256 {
 			clear(a.side)
-			*a = analyzer{side: a.side[:0]}
+			*a = analyzer{side: a.side[:0], plainTexts: a.plainTexts.emptied()}
 			analyzers.Put(a)
 		}
 	}()
@@ -275,7 +277,11 @@ func (w *walker) read(src string, sc scope, guess bool) {
 	if !ok {
 		w.trouble(Unparseable, "comments that end in a backslash among what cannot be read")
 	}
-	f, err := parse(src, w.dialect)
+	var err error
+	f := w.plainTexts.text(src)
+	if f == nil {
+		f, err = parse(src, w.dialect)
+	}
 	if err != nil && w.dialect == POSIX {
 		if f2, err2 := parse(src, Bash); err2 == nil {
 			f, err, w.dialect = f2, nil, Bash

@@ -30,9 +30,6 @@ var readers = [...]sync.Pool{
 }
 
 func parse(src string, d Dialect) (*syntax.File, error) {
-	if f := plainText(src); f != nil {
-		return f, nil
-	}
 	r, _ := readers[d].Get().(*reader)
 	r.src.Reset(src)
 	f, err := r.parser.Parse(&r.src, "")

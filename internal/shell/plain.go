@@ -53,11 +53,41 @@ type plainCommand struct {
 	call syntax.CallExpr
 }
 
-// plainText reads what most texts are: simple commands of one line, of plain words and
+// plainRoom is the memory of what was read without the parser, which nobody looks at once
+// the facts are there.
+type plainRoom struct {
+	words    []plainWord
+	args     []*syntax.Word
+	commands []plainCommand
+}
+
+func newPlainRoom() plainRoom {
+	return plainRoom{make([]plainWord, 0, 64), make([]*syntax.Word, 0, 64), make([]plainCommand, 0, 8)}
+}
+
+// emptied is the room for another text.
+func (r *plainRoom) emptied() plainRoom {
+	clear(r.words)
+	clear(r.args)
+	clear(r.commands)
+	return plainRoom{r.words[:0], r.args[:0], r.commands[:0]}
+}
+
+// carve takes n of what is left of a list, or else of the heap.
+func carve[T any](list *[]T, n int) []T {
+	at := len(*list)
+	if n > cap(*list)-at {
+		return make([]T, n)
+	}
+	*list = (*list)[:at+n]
+	return (*list)[at : at+n : at+n]
+}
+
+// text reads what most texts are: simple commands of one line, of plain words and
 // quotes without anything to expand in them, joined by |, || and &&. What it makes of them
 // is, to the last position, what the parser makes of them, for a fraction of the time and
 // memory (FuzzPlain). It gives nil for all else.
-func plainText(src string) *syntax.File {
+func (r *plainRoom) text(src string) *syntax.File {
 	if len(src) > plainBytes {
 		return nil
 	}
@@ -94,10 +124,8 @@ func plainText(src string) *syntax.File {
 	if nWords < nCommands {
 		return nil
 	}
-	r := plainReader{
-		src: src, words: make([]plainWord, nWords), args: make([]*syntax.Word, nWords), commands: make([]plainCommand, nCommands),
-	}
-	return r.file()
+	p := plainReader{src: src, words: carve(&r.words, nWords), args: carve(&r.args, nWords), commands: carve(&r.commands, nCommands)}
+	return p.file()
 }
 
 // quotedLen is the length of the quotes that s begins with, with what is within; 0 if that

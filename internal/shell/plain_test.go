@@ -55,9 +55,10 @@ var plainTexts = []struct {
 }
 
 // checkPlain holds what was read without the parser to what the parser reads.
-func checkPlain(t *testing.T, src string) bool {
+func checkPlain(t *testing.T, room *plainRoom, src string) bool {
 	t.Helper()
-	got := plainText(src)
+	*room = room.emptied()
+	got := room.text(src)
 	if got == nil {
 		return false
 	}
@@ -74,8 +75,9 @@ func checkPlain(t *testing.T, src string) bool {
 }
 
 func TestPlain(t *testing.T) {
+	room := newPlainRoom()
 	for _, c := range plainTexts {
-		if got := checkPlain(t, c.src); got != c.plain {
+		if got := checkPlain(t, &room, c.src); got != c.plain {
 			t.Errorf("%q is plain: %t", c.src, got)
 		}
 	}
@@ -85,7 +87,10 @@ func FuzzPlain(f *testing.F) {
 	for _, c := range plainTexts {
 		f.Add(c.src)
 	}
-	f.Fuzz(func(t *testing.T, src string) { checkPlain(t, src) })
+	f.Fuzz(func(t *testing.T, src string) {
+		room := newPlainRoom()
+		checkPlain(t, &room, src)
+	})
 }
 
 // TestPlainAtRandom holds texts of the characters that matter to the parser's reading.
@@ -93,12 +98,13 @@ func TestPlainAtRandom(t *testing.T) {
 	alphabet := []string{"a", "b", "if", "time", "0", "-", ".", "/", "=", "*", "?", "{", "}", "~", "'", "'", `"`, `"`, " ", " ", " ", "\t", "|", "&", "&&", "||", "+", "@", ":", ",", "%", "!", "]"}
 	r := rand.New(rand.NewPCG(1, 2))
 	plain := 0
+	room := newPlainRoom()
 	for range 100_000 {
 		var src strings.Builder
 		for range 1 + r.IntN(12) {
 			src.WriteString(alphabet[r.IntN(len(alphabet))])
 		}
-		if checkPlain(t, src.String()) {
+		if checkPlain(t, &room, src.String()) {
 			plain++
 		}
 	}
