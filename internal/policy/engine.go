@@ -203,7 +203,7 @@ func (e *Engine) decide(q *Question) Decision {
 		*facts = shell.Words(q.Argv, e.limits)
 		whole = strings.Join(q.Argv, " ")
 	default:
-		*facts = shell.Analyze(q.Command, e.limits)
+		shell.AnalyzeInto(facts, q.Command, e.limits)
 	}
 	j := newJudge(r, e.k, q, facts, e.limits)
 	j.all()

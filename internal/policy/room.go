@@ -39,7 +39,9 @@ func newRoom() *room {
 // leave forgets what a decision was about, so that no text of it stays in memory, and makes
 // the room free for another one.
 func (e *Engine) leave(r *room) {
-	r.judge, r.facts, r.match = judge{}, shell.Facts{}, pathMatch{}
+	r.judge = judge{}
+	r.facts.Reset()
+	clear(r.match.room[:])
 	for i := range r.segments {
 		s := &r.segments[i]
 		*s = segment{effects: emptied(s.effects), paths: emptied(s.paths)}
@@ -93,7 +95,8 @@ func (r *room) take(n int) *arguments {
 // give takes it back.
 func (r *room) give(a *arguments) {
 	if len(r.arguments) < roomArgs {
-		*a = arguments{}
+		clear(a.flagRoom[:min(len(a.flags), len(a.flagRoom))])
+		a.parsed = parsed{}
 		r.arguments = append(r.arguments, a)
 	}
 }

@@ -16,11 +16,24 @@ func Analyze(src string, limits Limits) Facts {
 	return Nested(src, Bash, 0, limits)
 }
 
+// AnalyzeInto is Analyze with the memory of facts that were Reset.
+func AnalyzeInto(f *Facts, src string, limits Limits) {
+	a := newAnalyzer(limits)
+	if a.facts = *f; a.facts.room == nil {
+		a.facts.room = make([]Word, 0, 64)
+	}
+	*f = a.whole(src, Bash, 0)
+}
+
 // Nested is Analyze for a text of the given dialect that stands inside level others, as
 // that of a shell behind wrappers (sudo, xargs, ssh). Each level takes one from the
 // depth that is left.
 func Nested(src string, dialect Dialect, level int, limits Limits) Facts {
-	a := newAnalyzer(limits)
+	return newAnalyzer(limits).whole(src, dialect, level)
+}
+
+// whole reads the text that the facts are about.
+func (a *analyzer) whole(src string, dialect Dialect, level int) Facts {
 	a.facts.Oddities = oddities(nil, src, 0)
 	a.root = src
 	// A command for each mark that may end one, as a start.
@@ -31,7 +44,7 @@ func Nested(src string, dialect Dialect, level int, limits Limits) Facts {
 			n++
 		}
 	}
-	a.facts.Commands = make([]Command, 0, n)
+	a.facts.Commands = slices.Grow(a.facts.Commands, n)
 	w := walker{analyzer: a, dialect: dialect}
 	w.read(src, scope{parent: -1, depth: max(level, 0)}, false)
 	return a.finish()

@@ -1,7 +1,6 @@
 package shell
 
 import (
-	"slices"
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
@@ -69,7 +68,9 @@ func (w *walker) call(s *syntax.Stmt, c *syntax.CallExpr, sc scope) {
 			// The words are expanded before what is assigned to the command.
 			w.env.cut(mark)
 			ifs, w.env.ifs = w.env.ifs, ifs
-			argv = slices.Grow(argv, len(c.Args))
+			if argv == nil {
+				argv = carve(&w.facts.room, len(c.Args))[:0]
+			}
 			for k, arg := range c.Args {
 				m := asArgs
 				if k == 0 {

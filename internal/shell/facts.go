@@ -27,6 +27,21 @@ type Facts struct {
 	Oddities []Oddity
 	// Empty says that the text has no command at all.
 	Empty bool
+
+	room []Word // of the words of commands
+}
+
+// Reset forgets what the facts are, but not their memory, for AnalyzeInto. Nothing of them
+// may be in use.
+func (f *Facts) Reset() {
+	const most = 256 // what is kept of one text
+	commands, room := f.Commands, f.room
+	if cap(commands) > most {
+		commands = nil
+	}
+	clear(commands)
+	clear(room)
+	*f = Facts{Commands: commands[:0], room: room[:0]}
 }
 
 // Loop is a for loop over words: within it the variable has one of them.
