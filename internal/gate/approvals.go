@@ -35,6 +35,9 @@ const (
 	// maxAsked bounds the words of a command that a person is asked about, in bytes: what is
 	// longer nobody reads.
 	maxAsked = 16 << 10
+	// maxQuestion bounds what is kept of a question, in bytes: its words three times over, as
+	// what is asked, as what an answer is bound to and as the parts that were judged, and why.
+	maxQuestion = 128 << 10
 	// maxSegments bounds what is kept of how its parts were judged.
 	maxSegments = 128
 )
@@ -169,16 +172,24 @@ func (g *Gate) openQuestion(ctx context.Context, r *request, ask approval.Ask) (
 	if err != nil {
 		return a, nil, err
 	}
-	shown, err := json.Marshal(g.questionOf(r))
+	kept := store.Approval{Approval: a, Owner: r.on.Owner}
+	if err = kept.Show(g.questionOf(r)); err != nil {
+		return a, nil, fmt.Errorf("cannot write down what a person is asked: %w", err)
+	}
+	size, err := kept.Bytes()
 	if err != nil {
 		return a, nil, fmt.Errorf("cannot write down what a person is asked: %w", err)
+	}
+	if size > maxQuestion {
+		return a, nil, g.deny(ctx, *r, fmt.Errorf("cannot %s: a person has to approve it, and with how its parts were judged the question takes %d bytes, of at most %d; put what it does into a file or into smaller steps: %w",
+			verbOf(&r.action), size, maxQuestion, errdefs.ErrPermissionDenied))
 	}
 	rec, err := g.intentOf(r)
 	if err != nil {
 		return a, nil, err
 	}
 	rec.Type, rec.Approval = audit.Request, string(a.ID)
-	x, err := g.approvals.admit(&a) // before another who asks for the same sees it
+	x, err := g.approvals.admit(&a, size) // before another who asks for the same sees it
 	if err != nil {
 		return a, nil, g.deny(ctx, *r, err)
 	}
@@ -187,7 +198,7 @@ func (g *Gate) openQuestion(ctx context.Context, r *request, ask approval.Ask) (
 		return a, nil, fmt.Errorf("cannot record what a person is asked, so it was not asked: %w", err)
 	}
 	crashpoint.Here("daemon.approval.requested")
-	if err := g.cfg.Store.Ask(ctx, store.Approval{Approval: a, Owner: r.on.Owner, Shown: shown}); err != nil {
+	if err := g.cfg.Store.Ask(ctx, kept); err != nil {
 		g.approvals.finish(a.ID)
 		return a, nil, err
 	}

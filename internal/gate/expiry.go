@@ -99,7 +99,11 @@ func (g *Gate) recoverApprovals(ctx context.Context) error {
 			return err
 		}
 		for _, a := range list {
-			g.approvals.add(&a.Approval) // one that is over by now tendApprovals ends
+			size, err := a.Bytes()
+			if err != nil {
+				return err
+			}
+			g.approvals.add(&a.Approval, size) // one that is over by now tendApprovals ends
 		}
 		if next == "" {
 			return nil

@@ -36,10 +36,10 @@ func (g *Gate) SetClock(start time.Time, elapsed func() time.Duration) {
 }
 
 // Admitter admits questions that may wait, as of one gate.
-func Admitter() func(*approval.Approval) error {
+func Admitter() func(*approval.Approval, int64) error {
 	a := newApprovals()
-	return func(q *approval.Approval) error {
-		_, err := a.admit(q)
+	return func(q *approval.Approval, size int64) error {
+		_, err := a.admit(q, size)
 		return err
 	}
 }

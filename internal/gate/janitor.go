@@ -69,7 +69,7 @@ func (g *Gate) forgetAllOld(ctx context.Context, now time.Time) {
 	if err := g.forgetRecords(ctx, now); err != nil {
 		g.cfg.Log.Error("cannot remove files of the audit log that were kept for their time", "error", err)
 	}
-	if err := g.cfg.Store.ForgetApprovals(ctx, now); err != nil {
+	if err := g.cfg.Store.ForgetApprovals(ctx, now, keepAnswered); err != nil {
 		g.cfg.Log.Error("cannot remove approvals that were kept for their time", "error", err)
 	}
 }

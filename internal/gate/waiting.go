@@ -44,30 +44,56 @@ type asking struct {
 	done      chan struct{} // closed when it was answered or its time is over
 	by, owner string
 	written   bool
+	size      int64
 }
 
-// tally counts questions, and those of them that a model or a program wrote.
-type tally struct{ all, written int }
+// load is a number of questions, and of the bytes that are kept of them.
+type load struct {
+	n     int
+	bytes int64
+}
 
-func (t tally) plus(n int, written bool) tally {
-	t.all += n
-	if written {
-		t.written += n
+func (l load) plus(n int, bytes int64) load { return load{l.n + n, l.bytes + int64(n)*bytes} }
+
+// tally counts questions, and those of them that a model or a program wrote.
+type tally struct{ all, written load }
+
+func (t tally) plus(n int, x *asking) tally {
+	t.all = t.all.plus(n, x.size)
+	if x.written {
+		t.written = t.written.plus(n, x.size)
 	}
 	return t
 }
 
-// How many questions may wait for an answer. Nobody's programs can keep another from asking,
-// and no programs can keep people from it: of each bound a tenth is for what people typed.
-const (
-	maxPending            = 10_000
-	maxPendingOfOwner     = 2_000 // one person's, with all their tokens
-	maxPendingByPrincipal = 1_000
+// What may wait for an answer. Nobody's programs can keep another from asking, and no programs
+// can keep people from it: of each bound a tenth is for what people typed.
+var (
+	maxPending            = load{10_000, 256 << 20}
+	maxPendingOfOwner     = load{2_000, 64 << 20} // one person's, with all their tokens
+	maxPendingByPrincipal = load{1_000, 32 << 20}
 )
 
-// full reports whether one more is too many.
-func (t tally) full(bound int, written bool) bool {
-	return t.all >= bound || written && t.written >= bound-bound/10
+// keepAnswered bounds what is kept of the questions about one owner's workspaces that are over,
+// in bytes: the oldest go first.
+const keepAnswered = 64 << 20
+
+// over says how a question is more than a bound leaves, "" if it is not.
+func (t tally) over(bound load, x *asking) string {
+	has := t.all
+	if x.written {
+		tenth := load{bound.n - bound.n/10, bound.bytes - bound.bytes/10}
+		if t.written.n >= tenth.n || t.written.bytes+x.size > tenth.bytes {
+			bound, has = tenth, t.written
+		}
+	}
+	switch {
+	case has.n >= bound.n:
+		return fmt.Sprintf("%d, of at most %d", has.n, bound.n)
+	case has.bytes+x.size > bound.bytes:
+		return fmt.Sprintf("%d, which take %d KiB, and this one %d more, of at most %d KiB", has.n, has.bytes>>10, (x.size+1023)>>10, bound.bytes>>10)
+	}
+	return ""
 }
 
 func newApprovals() approvals {
@@ -101,42 +127,79 @@ func (a *approvals) since(n int64) (list []id.Approval, at int64, lost bool, mor
 	return list, a.changes, lost, a.more
 }
 
-// admit opens a new question with one who waits for it. resource_exhausted: as many wait as
-// there may.
-func (a *approvals) admit(q *approval.Approval) (*asking, error) {
+// admit opens a new question, of which so many bytes are kept, with one who waits for it.
+// resource_exhausted: as many wait as there may, or as long ones.
+func (a *approvals) admit(q *approval.Approval, size int64) (*asking, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	by, of := a.by[q.Subject.By], a.of[q.Owner]
-	if by.full(maxPendingByPrincipal, q.Written) || of.full(maxPendingOfOwner, q.Written) || a.all.full(maxPending, q.Written) {
-		return nil, fmt.Errorf("cannot ask a person about it: %d questions wait for an answer, %d of them from %s and %d of %s in all, and there may be %d, %d and %d, a tenth of each kept for what people type; answer some (\"carrel approvals list\") or let their time pass: %w",
-			a.all.all, by.all, q.Subject.By, of.all, q.Owner, maxPending, maxPendingByPrincipal, maxPendingOfOwner, errdefs.ErrResourceExhausted)
+	x := askingOf(q, size)
+	for _, b := range []struct {
+		has   tally
+		bound load
+		whose string
+	}{
+		{a.by[x.by], maxPendingByPrincipal, "of " + x.by},
+		{a.of[x.owner], maxPendingOfOwner, "of " + x.owner + " and their tokens"},
+		{a.all, maxPending, "of everybody"},
+	} {
+		over := b.has.over(b.bound, x)
+		if over == "" {
+			continue
+		}
+		if b.bound == maxPending {
+			b.whose += a.most()
+		}
+		kept := ""
+		if x.written {
+			kept = " for what programs write; a tenth more is kept for what people type"
+		}
+		return nil, fmt.Errorf("cannot ask a person about it: too many questions %s wait for an answer: %s%s; see them with \"carrel approvals list\", answer or deny some (\"carrel approvals deny ID\"), or let their time pass: %w",
+			b.whose, over, kept, errdefs.ErrResourceExhausted)
 	}
-	return a.put(q, 1), nil
+	x.waiters = 1
+	a.put(q.ID, x)
+	return x, nil
+}
+
+// most says who has the most questions, and the most bytes. a.mu is held.
+func (a *approvals) most() string {
+	var many, long string
+	for owner, t := range a.of { // of equal ones the first by name
+		if m := a.of[many].all.n; t.all.n > m || t.all.n == m && owner < many {
+			many = owner
+		}
+		if m := a.of[long].all.bytes; t.all.bytes > m || t.all.bytes == m && owner < long {
+			long = owner
+		}
+	}
+	return fmt.Sprintf(" (the most, %d, of %s; the longest, %d KiB, of %s)", a.of[many].all.n, many, a.of[long].all.bytes>>10, long)
 }
 
 // add opens a question that was asked before, and nobody waits for it.
-func (a *approvals) add(q *approval.Approval) {
+func (a *approvals) add(q *approval.Approval, size int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.put(q, 0)
+	a.put(q.ID, askingOf(q, size))
+}
+
+func askingOf(q *approval.Approval, size int64) *asking {
+	return &asking{until: q.Until, done: make(chan struct{}), by: q.Subject.By, owner: q.Owner, written: q.Written, size: size}
 }
 
 // put opens a question. a.mu is held.
-func (a *approvals) put(q *approval.Approval, waiters int) *asking {
-	x := &asking{until: q.Until, waiters: waiters, done: make(chan struct{}), by: q.Subject.By, owner: q.Owner, written: q.Written}
-	a.open[q.ID] = x
+func (a *approvals) put(name id.Approval, x *asking) {
+	a.open[name] = x
 	a.count(x, 1)
-	return x
 }
 
-// count adds n to the tallies that a question is in. a.mu is held.
+// count adds n times a question to the tallies that it is in. a.mu is held.
 func (a *approvals) count(x *asking, n int) {
-	a.all = a.all.plus(n, x.written)
+	a.all = a.all.plus(n, x)
 	for _, in := range []struct {
 		m    map[string]tally
 		name string
 	}{{a.by, x.by}, {a.of, x.owner}} {
-		if t := in.m[in.name].plus(n, x.written); t.all > 0 {
+		if t := in.m[in.name].plus(n, x); t.all.n > 0 {
 			in.m[in.name] = t
 		} else {
 			delete(in.m, in.name)

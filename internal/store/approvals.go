@@ -37,6 +37,31 @@ type Approval struct {
 	Intent int64
 }
 
+// encode writes JSON as it is kept: what only a page of HTML needs escaped would make a
+// question six times as long.
+func encode(v any) (string, error) {
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return "", err
+	}
+	return strings.TrimSuffix(b.String(), "\n"), nil
+}
+
+// Show sets what a person is shown.
+func (a *Approval) Show(v any) error {
+	text, err := encode(v)
+	a.Shown = json.RawMessage(text)
+	return err
+}
+
+// Bytes is how many bytes of the database it takes, but for a few hundred.
+func (a *Approval) Bytes() (int64, error) {
+	text, err := encode(a.Approval)
+	return int64(len(text) + len(a.Shown)), err
+}
+
 // subjectDigest names a subject by all its fields.
 func subjectDigest(s approval.Subject) (string, error) {
 	b, err := json.Marshal(s)
@@ -54,21 +79,30 @@ func (s *Store) Ask(ctx context.Context, a Approval) error {
 	if err != nil {
 		return fail(err)
 	}
-	text, err := json.Marshal(a.Approval)
+	text, err := encode(a.Approval)
 	if err != nil {
 		return fail(err)
 	}
 	if err := s.exec(ctx, `INSERT INTO approvals (id, state, requester, owner, workspace, subject, approval, shown, asked_ns, until_ns) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		a.ID, a.State, a.Subject.By, a.Owner, a.Subject.Workspace, subject, string(text), string(a.Shown), a.AskedAt.UnixNano(), a.Until.UnixNano()); err != nil {
+		a.ID, a.State, a.Subject.By, a.Owner, a.Subject.Workspace, subject, text, string(a.Shown), a.AskedAt.UnixNano(), a.Until.UnixNano()); err != nil {
 		return fail(err)
 	}
 	return nil
 }
 
 // ForgetApprovals removes the approvals whose time was over so long ago that nobody asks for
-// them any more. It reads the whole table.
-func (s *Store) ForgetApprovals(ctx context.Context, now time.Time) error {
-	if err := s.exec(ctx, `DELETE FROM approvals WHERE until_ns < ? AND NOT (state = 'spent' AND intent = 0) AND NOT (state = 'pending' AND ended <= 0)`, now.Add(-keepApprovals).UnixNano()); err != nil {
+// them any more, and of those that are over the oldest of each workspace owner's that are more
+// than so many bytes; but none that the record is still to have something of. It reads the
+// whole table.
+func (s *Store) ForgetApprovals(ctx context.Context, now time.Time, keep int64) error {
+	err := s.exec(ctx, `DELETE FROM approvals WHERE until_ns < ? AND NOT (state = 'spent' AND intent = 0) AND NOT (state = 'pending' AND ended <= 0)`, now.Add(-keepApprovals).UnixNano())
+	if err == nil {
+		err = s.exec(ctx, `DELETE FROM approvals WHERE id IN (SELECT id FROM (
+			SELECT id, SUM(octet_length(approval) + octet_length(shown)) OVER (PARTITION BY owner ORDER BY asked_ns DESC, id DESC) AS kept
+			FROM approvals WHERE state = 'denied' OR state = 'spent' AND intent > 0 OR state = 'pending' AND ended > 0 OR state = 'approved' AND answered_ns < ?
+		) WHERE kept > ?)`, now.Add(-approval.SpendWithin).UnixNano(), keep)
+	}
+	if err != nil {
 		return fmt.Errorf("cannot remove old approvals: %w", err)
 	}
 	return nil
@@ -126,7 +160,7 @@ func (s *Store) ChangeApproval(ctx context.Context, name id.Approval, f func(app
 		if a.Approval, err = f(a.Approval); err != nil {
 			return err
 		}
-		text, err := json.Marshal(a.Approval)
+		text, err := encode(a.Approval)
 		if err != nil {
 			return fmt.Errorf("cannot keep approval %s: %w", name, err)
 		}
@@ -134,7 +168,7 @@ func (s *Store) ChangeApproval(ctx context.Context, name id.Approval, f func(app
 		if a.Answer != nil {
 			answered = a.Answer.At.UnixNano()
 		}
-		if _, err := tx.ExecContext(ctx, `UPDATE approvals SET state = ?, approval = ?, answered_ns = ? WHERE id = ?`, a.State, string(text), answered, name); err != nil {
+		if _, err := tx.ExecContext(ctx, `UPDATE approvals SET state = ?, approval = ?, answered_ns = ? WHERE id = ?`, a.State, text, answered, name); err != nil {
 			return fmt.Errorf("cannot keep approval %s: %w", name, err)
 		}
 		if p, ok := a.Permission(); ok && before == approval.Pending {

@@ -1,0 +1,106 @@
+package store_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carrel-dev/carrel/internal/approval"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/store"
+)
+
+// What is over and long goes, the oldest first and of each owner apart; what is not over, or not
+// yet in the record, stays.
+func TestForgetLongApprovals(t *testing.T) {
+	s, _ := newStore(t)
+	ctx := t.Context()
+	now := time.Now()
+	root := principal.Principal{Kind: principal.User}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	names := map[id.Approval]string{}
+	n := 0
+	ask := func(owner, what string) id.Approval {
+		t.Helper()
+		n++
+		a, err := approval.New(approval.Ask{ID: id.NewApproval(), Subject: approval.Subject{Digest: "d", By: "uid:1", Policy: "p"}}, now.Add(time.Duration(n)), time.Hour)
+		must(err)
+		must(s.Ask(ctx, store.Approval{Approval: a, Owner: owner, Shown: []byte(`"` + strings.Repeat("x", 1000) + `"`)}))
+		names[a.ID] = fmt.Sprint(what, " ", n)
+		return a.ID
+	}
+	answer := func(name id.Approval, kind approval.Kind) {
+		t.Helper()
+		_, err := s.ChangeApproval(ctx, name, func(a approval.Approval) (approval.Approval, error) {
+			return a.Reply(root, true, kind, "", now.Add(time.Minute))
+		})
+		must(err)
+	}
+	spend := func(name id.Approval, intent int64) {
+		t.Helper()
+		_, err := s.ChangeApproval(ctx, name, func(a approval.Approval) (approval.Approval, error) { return a.Spend(a.Subject, now.Add(time.Minute)) })
+		must(err)
+		must(s.SettleApproval(ctx, name, intent))
+	}
+	end := func(name id.Approval) {
+		t.Helper()
+		ok, err := s.EndApproval(ctx, name)
+		must(err)
+		if !ok {
+			t.Fatal("it has not ended")
+		}
+	}
+	ask("a", "pending")
+	answer(ask("a", "approved"), approval.Once)
+	spent := ask("a", "unsettled")
+	answer(spent, approval.Once)
+	spend(spent, 0)
+	end(ask("a", "ending"))
+	answer(ask("b", "denied of another"), approval.Deny)
+	answer(ask("a", "denied"), approval.Deny)
+	spent = ask("a", "spent")
+	answer(spent, approval.Once)
+	spend(spent, 7)
+	ended := ask("a", "ended")
+	end(ended)
+	must(s.NoteEnds(ctx, map[id.Approval]int64{ended: 8}))
+	answer(ask("a", "newest"), approval.Deny)
+
+	left := func(now time.Time, keep int64) (list []string) {
+		t.Helper()
+		must(s.ForgetApprovals(ctx, now, keep))
+		all, _, err := s.Approvals(context.Background(), store.ApprovalFilter{Now: now, Limit: 100})
+		must(err)
+		for _, a := range slices.Backward(all) {
+			list = append(list, names[a.ID])
+		}
+		return list
+	}
+	stays := []string{"pending 1", "approved 2", "unsettled 3", "ending 4", "denied of another 5"}
+	for _, c := range []struct {
+		now  time.Time
+		keep int64
+		want []string
+	}{
+		{now, 1 << 20, append(slices.Clone(stays), "denied 6", "spent 7", "ended 8", "newest 9")},
+		{now, 3000, append(slices.Clone(stays), "ended 8", "newest 9")},
+		{now, 1500, append(slices.Clone(stays), "newest 9")},
+		{now, 0, stays[:4]},
+		{now.Add(time.Minute + approval.SpendWithin), 0, stays[:4]},
+		{now.Add(time.Minute + approval.SpendWithin + 1), 0, []string{"pending 1", "unsettled 3", "ending 4"}},
+		{now.Add(365 * 24 * time.Hour), 0, []string{"pending 1", "unsettled 3", "ending 4"}},
+	} {
+		if got := left(c.now, c.keep); !slices.Equal(got, c.want) {
+			t.Errorf("of %d bytes are left %q, not %q", c.keep, got, c.want)
+		}
+	}
+}
