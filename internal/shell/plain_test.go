@@ -1,4 +1,4 @@
-package shell
+package shell //nolint:testpackage // what is read without the parser is seen by no user
 
 import (
 	"math/rand/v2"
