@@ -17,32 +17,7 @@ type parsed struct {
 	dashes   bool
 	unknown  string // a flag that is not known
 	doing    string // one that by its name does something
-}
-
-// doing are names of options that no table lists and that say what they do. A program
-// that is known to look only is not known to do that.
-// Those of the first list do so also with words behind them (--delete-after).
-var doing = func() map[string]bool {
-	names := map[string]bool{}
-	for n := range strings.FieldsSeq(`delete remove set write exec clear reset purge install kill uninstall flush erase wipe drop grant revoke`) {
-		names[n] = true
-	}
-	for n := range strings.FieldsSeq(`update add enable disable fix inplace in-place overwrite create upgrade restore command run shell script unload save
-		edit modify change rename move import init apply restart reload shutdown reboot propupd repair rebuild unlock lock mount umount unmount attach
-		detach upload push listen serve daemon hook plugin preprocessor rotate logout unregister rsh`) {
-		names[n] = false
-	}
-	return names
-}()
-
-// does reports whether an option's name says that it does something.
-func does(name string) bool {
-	name = strings.TrimPrefix(strings.TrimPrefix(name, "-"), "-")
-	if _, ok := doing[name]; ok {
-		return true
-	}
-	verb, rest, more := strings.Cut(name, "-")
-	return more && rest != "" && doing[verb] && !strings.ContainsFunc(rest, func(c rune) bool { return c != '-' && (c < 'a' || c > 'z') })
+	does     Set    // what it does
 }
 
 type flagUse struct {
@@ -132,7 +107,7 @@ func (j *judge) parse(s *segment, sp *spec, words []shell.Word, p *parsed) (*spe
 			p.operands = append(p.operands, words[i+1:]...)
 			return sp, nil
 		case len(t) > 1 && (t[0] == '-' || t[0] == '+' && sp.lookupShort('+') == nil && sp.lookup(t) != nil):
-			n, stop := j.flag(sp, words[i:], p)
+			n, stop := j.flag(s, sp, words[i:], p)
 			i += n
 			if stop {
 				p.operands = append(p.operands, words[i+1:]...)
@@ -189,7 +164,7 @@ func (j *judge) descend(s *segment, sp *spec, words []shell.Word, p *parsed) (*s
 }
 
 // flag reads the option that words begin with, and returns how many more words it took.
-func (j *judge) flag(sp *spec, words []shell.Word, p *parsed) (int, bool) {
+func (j *judge) flag(s *segment, sp *spec, words []shell.Word, p *parsed) (int, bool) {
 	w := words[0]
 	use := func(f *flag, value shell.Word, attached bool) (int, bool) {
 		u := flagUse{flag: f}
@@ -222,10 +197,7 @@ func (j *judge) flag(sp *spec, words []shell.Word, p *parsed) (int, bool) {
 		if f := sp.attachedSingle(w.Text); f != nil {
 			return use(f, part(w, w.Text[len(f.name):]), true)
 		}
-		p.unknown = name
-		if does(name) {
-			p.doing = name
-		}
+		j.unlisted(s, p, name, words, value, attached)
 		return 0, false
 	}
 	// A cluster of short options, the last perhaps with its value.
@@ -233,6 +205,9 @@ func (j *judge) flag(sp *spec, words []shell.Word, p *parsed) (int, bool) {
 		f := sp.lookupShort(w.Text[i])
 		if f == nil {
 			p.unknown = "-" + w.Text[i:i+1]
+			if w.Text[i] == 'o' && (i == 1 || i+1 == len(w.Text)) {
+				j.unlisted(s, p, p.unknown, words, w.Text[i+1:], i+1 < len(w.Text))
+			}
 			continue
 		}
 		if f.value {
@@ -314,6 +289,7 @@ func (j *judge) effects(s *segment, sp *spec, p *parsed, rest []shell.Word) {
 	}
 	if p.doing != "" && s.caps&^harmless == 0 {
 		s.add(ProgramUnknown, s.program+" "+p.doing)
+		s.addSet(p.does, p.doing)
 	}
 	skip := 0
 	for i := range p.flags {

@@ -142,8 +142,7 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 			}
 		})},
 		{name: "editor", apply: each(func(j *judge, s *segment, w shell.Word) {
-			switch w.Text {
-			case "", "cat", "less", "more", "true", "false", ":", "less -R", "less -F", "less -FRX":
+			if isPager(w.Text) {
 				return
 			}
 			s.add(EnvironmentPoison, w.Text)

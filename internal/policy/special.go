@@ -35,6 +35,7 @@ func init() { //nolint:gochecknoinits // they refer to functions that refer to t
 		"yq":     (*judge).yq,
 		"sqlite": (*judge).sqlite,
 		"calc":   (*judge).calculator,
+		"tags":   (*judge).tags,
 		// A program that a package manager fetches and runs is what its name says.
 		"package": (*judge).packaged,
 	}

@@ -1,0 +1,158 @@
+package policy
+
+import (
+	"strings"
+
+	"github.com/carrel-dev/carrel/internal/shell"
+)
+
+// deed is what an option that no table has does by its name.
+type deed struct {
+	caps Set
+	does bool // more than to look: a program that is known to look only is not known to do it
+	runs bool // its value is a command
+	file outputFile
+}
+
+// outputFile says when the value of an option is a file that is written.
+type outputFile uint8
+
+const (
+	noOutput       outputFile = iota
+	attachedOutput            // a path behind "=": the name alone is a format or a subject
+	pathOutput                // a path: the name may stand for a format as well
+	namedOutput               // any value
+)
+
+// deeds are words that options are named by.
+var deeds = func() map[string]deed {
+	m := map[string]deed{}
+	put := func(d deed, words string) {
+		for w := range strings.FieldsSeq(words) {
+			m[w] = d
+		}
+	}
+	does := func(cs ...Capability) deed { return deed{caps: SetOf(cs...), does: true} }
+	put(does(), "set clear reset flush enable disable unload apply propupd unlock lock attach detach rotate logout unregister restore")
+	put(does(FilesystemDelete), "delete remove purge erase wipe drop prune truncate")
+	put(does(FilesystemWrite), "write update add fix autofix autocorrect in-place inplace overwrite rewrite alter create save edit modify change rename move import init repair rebuild")
+	put(does(PackageMutate), "install uninstall upgrade")
+	put(does(ProcessSignal), "kill")
+	put(does(AccountMutate), "grant revoke")
+	put(does(ServiceMutate), "restart reload daemon daemonize")
+	put(does(SystemPower), "shutdown reboot")
+	put(does(FilesystemMount), "mount umount unmount")
+	put(does(NetworkOut), "upload push publish submit webhook")
+	put(does(NetworkListen), "listen serve")
+	put(does(CodeExecute), "script plugin bootstrap autoload")
+	put(deed{caps: SetOf(CodeExecute), does: true, runs: true}, "exec command run shell preprocessor hook rsh")
+	put(deed{file: namedOutput}, "outfile outdir logfile jsonfile csvfile htmlfile xmlfile reportfile")
+	put(deed{file: pathOutput}, "o out output log")
+	put(deed{file: attachedOutput}, "xml html json csv sarif junit junitxml pdf svg dot graph image report reports export dump record")
+	return m
+}()
+
+// deedOf finds what an option does by its name, with its dashes.
+func deedOf(name string) deed {
+	name = strings.ToLower(strings.TrimLeft(name, "-"))
+	if d, ok := deeds[name]; ok {
+		return d
+	}
+	first, rest, parts := strings.Cut(name, "-")
+	if !parts {
+		return deed{}
+	}
+	last := rest[strings.LastIndexByte(rest, '-')+1:]
+	switch last {
+	case "file", "dir", "directory", "path", "folder", "to", "outfile":
+		for p := range strings.SplitSeq(name, "-") {
+			switch p {
+			case "out", "output", "outfile", "log", "report", "save", "export", "dump", "write", "results", "extract", "record":
+				return deed{file: namedOutput}
+			}
+		}
+	case "out", "output", "logfile":
+		return deed{file: pathOutput}
+	case "command", "cmd", "program", "hook":
+		return deed{caps: SetOf(CodeExecute), runs: true}
+	case "fix", "correct", "place":
+		if first == "auto" || first == "in" {
+			return deeds["fix"]
+		}
+	}
+	switch first {
+	case "delete", "remove", "set", "write", "exec", "clear", "reset", "purge", "install", "kill", "uninstall", "flush", "erase", "wipe", "drop", "grant", "revoke", "upload":
+		d := deeds[first]
+		d.runs = false // --exec-prefix
+		return d
+	case "save", "report", "export":
+		return deed{file: attachedOutput}
+	}
+	return deed{}
+}
+
+// unlisted judges an option that no table has: words are it and those behind it, value is
+// what is attached to it.
+func (j *judge) unlisted(s *segment, p *parsed, name string, words []shell.Word, value string, attached bool) {
+	p.unknown = name
+	d := deedOf(name)
+	w := words[0]
+	given := attached
+	switch {
+	case attached:
+		w = part(w, value)
+	case len(words) > 1 && !strings.HasPrefix(words[1].Text, "-"):
+		w, given = words[1], true
+	}
+	if d.does {
+		p.doing = name
+		p.does |= d.caps
+	}
+	if !given {
+		return
+	}
+	if d.runs && (!d.does || strings.ContainsAny(w.Text, " /")) && !isPager(w.Text) {
+		p.doing = name
+		p.does |= d.caps
+	}
+	if d.file == namedOutput && !isSwitch(w.Text) ||
+		d.file == pathOutput && (w.Dynamic || pathLike(w.Text)) ||
+		d.file == attachedOutput && attached && pathLike(w.Text) {
+		j.write(s, w)
+	}
+}
+
+// isPager reports whether a command shows what it is given and does no more.
+func isPager(text string) bool {
+	switch text {
+	case "", "cat", "less", "more", "true", "false", ":", "less -R", "less -F", "less -FRX":
+		return true
+	}
+	return false
+}
+
+func isSwitch(text string) bool {
+	return text == "" || text == "true" || text == "false" || text == "no" || text == "yes" || text == "none"
+}
+
+// pathLike reports whether a word looks like a file and not like a format or a list.
+func pathLike(text string) bool {
+	if text == "" || text == "-" || strings.ContainsAny(text, "=,{}%:;|() \t\n") {
+		return false
+	}
+	if strings.ContainsAny(text, "/~") {
+		return true
+	}
+	dot := strings.LastIndexByte(text, '.')
+	return dot > 0 && len(text)-dot > 1 && len(text)-dot <= 6 && strings.Trim(text, "0123456789.") != ""
+}
+
+// tags judges a program whose options name what it shows, and what it sets if a value is
+// attached to them (exiftool).
+func (j *judge) tags(s *segment, _ *parsed, _ []shell.Word) {
+	for _, w := range s.words[min(1, len(s.words)):] {
+		if t := w.Text; len(t) > 2 && t[0] == '-' && t[1] != '-' && strings.Contains(t, "=") || strings.HasPrefix(strings.ToLower(t), "-tagsfromfile") {
+			s.add(FilesystemWrite, t)
+		}
+	}
+}

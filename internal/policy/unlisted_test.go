@@ -1,0 +1,66 @@
+package policy_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/carrel-dev/carrel/internal/policy"
+)
+
+// lookers is knowledge of a program that looks, none of whose options are listed.
+const lookers = `version: 1
+programs:
+  looker: "read*"
+  asker: {flags: "-o;-q --quiet", operands: "text*"}
+`
+
+// TestUnlistedOptions holds what an option does by its name where no table has it.
+func TestUnlistedOptions(t *testing.T) {
+	e, err := policy.New(policy.Config{Knowledge: []policy.Source{{Name: "lookers.yaml", Data: []byte(lookers)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		command, capability string // no capability means SAFE
+	}{
+		{"looker --output json a", ""},
+		{"looker --output=a.json", "filesystem.write"},
+		{"looker --output /etc/a", "filesystem.system_write"},
+		{"looker --out a.html", "filesystem.write"},
+		{"looker --outfile a", "filesystem.write"},
+		{"looker --report-file a", "filesystem.write"},
+		{"looker --log-file=a b", "filesystem.write"},
+		{"looker --log-level=debug a", ""},
+		{"looker --json a.txt", ""},
+		{"looker --json=a.txt", "filesystem.write"},
+		{"looker --output=/dev/null a", ""},
+		{"looker --output=-", ""},
+		{"looker --save-to=false a", ""},
+		{"looker --output-format=yaml a", ""},
+		{"looker --output=jsonpath={.a.b} a", ""},
+		{"looker -o a.txt", "filesystem.write"},
+		{"looker -oa.txt", "filesystem.write"},
+		{"looker -vo /etc/a", "filesystem.system_write"},
+		{"looker -o wide", ""},
+		{"looker -func=cover.out", ""},
+		{"asker -o a.txt", ""},
+		{"looker --delete-all", "filesystem.delete"},
+		{"looker --fix a", "filesystem.write"},
+		{"looker --auto-correct a", "filesystem.write"},
+		{"looker --upload a", "network.out"},
+		{"looker --listen a", "network.listen"},
+		{"looker --install a", "package.mutate"},
+		{"looker --kill a", "process.signal"},
+		{"looker --exec 'rm a'", "code.execute"},
+		{"looker --diff-command 'rm a' b", "code.execute"},
+		{"looker --pager-command less b", ""},
+		{"looker --fixed a", ""},
+		{"looker --settings a", ""},
+		{"looker --deleted a", ""},
+	} {
+		d := e.Decide(host(c.command))
+		if c.capability == "" && d.Level != policy.Safe || c.capability != "" && !slices.Contains(d.Capabilities, c.capability) {
+			t.Errorf("%s: %v %v, not %q", c.command, d.Level, d.Capabilities, c.capability)
+		}
+	}
+}
