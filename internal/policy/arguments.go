@@ -268,7 +268,7 @@ func (j *judge) effects(s *segment, sp *spec, p *parsed, rest []shell.Word) {
 				continue
 			}
 			s.addSet(w.caps, "")
-			s.caps &^= w.drop
+			s.drop(w.drop)
 			if w.hasOps {
 				ops = w.operands
 			}

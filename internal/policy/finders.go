@@ -61,7 +61,7 @@ func (j *judge) find(s *segment, _ *parsed, _ []shell.Word) {
 			s.add(FilesystemDelete, w.Text)
 			j.pathEffect(s, found, accessDelete)
 			if narrowed {
-				s.caps &^= SetOf(FilesystemDestroy)
+				s.drop(SetOf(FilesystemDestroy))
 			}
 		case "-fprint", "-fprint0", "-fls", "-fprintf":
 			if i++; i < len(words) {

@@ -42,6 +42,8 @@ type segment struct {
 	program string
 	via     string
 	caps    Set
+	// outer are those of assignments and redirects, which no flag takes back.
+	outer   Set
 	effects []effect
 	paths   []string
 	spec    *spec
@@ -69,6 +71,9 @@ func (s *segment) add(c Capability, why string) {
 		s.effects = append(s.effects, effect{c, why})
 	}
 }
+
+// drop takes back what is not so after all.
+func (s *segment) drop(set Set) { s.caps &^= set &^ s.outer }
 
 func (s *segment) addSet(set Set, why string) {
 	for c := range set.All() {
@@ -105,6 +110,7 @@ func (j *judge) all() {
 		}
 		j.assigns(s, c.Assigns, len(c.Argv) == 0)
 		j.redirects(s, c.Redirects)
+		s.outer = s.caps
 		j.command(s)
 		j.sends(s)
 		j.standing(s, c)

@@ -12,7 +12,7 @@ func (j *judge) shellProgram(s *segment, p *parsed, _ []shell.Word) {
 		for _, w := range p.operands {
 			j.pathEffect(s, w, accessRead)
 		}
-		s.caps &^= SetOf(CodeExecute)
+		s.drop(SetOf(CodeExecute))
 		return
 	}
 	if hasFlag(p, "-c") {

@@ -312,7 +312,7 @@ func (j *judge) sudo(s *segment, p *parsed, rest []shell.Word) {
 		s.add(TerminalInteractive, "a shell of root")
 	}
 	if len(rest) == 0 && (hasFlag(p, "-l") || hasFlag(p, "-k", "-K", "-V")) && !hasFlag(p, "-e") {
-		s.caps &^= SetOf(PrivilegeEscalate)
+		s.drop(SetOf(PrivilegeEscalate))
 	}
 	if hasFlag(p, "-e") {
 		for _, w := range p.operands {

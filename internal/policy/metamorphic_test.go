@@ -1,0 +1,39 @@
+package policy_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/carrel-dev/carrel/internal/policy"
+)
+
+// worse are changes after which no line is harmless, whatever it was before; @ is the line.
+var worse = []string{
+	"{ @; } > /etc/passwd", "@ > /etc/passwd", "@ > /srv/x", "@ 2>> /srv/x", "@ >> ~/.bashrc", "@ < /etc/shadow", "@; rm -rf /srv", "rm -rf /srv; @", "@ && rm -rf /srv", "@ | tee /etc/passwd",
+	"@ $(rm -rf /srv)", "@ `rm -rf /srv`", "@ <(rm -rf /srv)", "LD_PRELOAD=/tmp/x.so @", "export PATH=/tmp:$PATH; @", "@ & rm -rf /srv", "for x in 1; do @; rm -rf /srv; done",
+	"if rm -rf /srv; then @; fi", "f() { rm -rf /srv; }; f; @", "sudo true; @; sudo rm -rf /srv", "@ | sh", "@ | xargs rm -rf",
+}
+
+// What is added to a line that only looks is seen, whatever the line is.
+func TestWorseLines(t *testing.T) {
+	t.Parallel()
+	e := engine(t)
+	ask := func(command string) policy.Level {
+		return e.Decide(policy.Question{Command: command, Profile: policy.Host, Source: policy.User}).Level
+	}
+	changed := 0
+	for _, l := range loadCorpus(t, "readonly", false) {
+		if strings.ContainsAny(l.Command, "\n#") || ask(l.Command) != policy.Safe {
+			continue
+		}
+		for _, w := range worse {
+			line := strings.ReplaceAll(w, "@", l.Command)
+			if changed++; ask(line) == policy.Safe {
+				t.Errorf("SAFE: %s", line)
+			}
+		}
+	}
+	if changed < 50_000 {
+		t.Errorf("only %d lines were made worse", changed)
+	}
+}
