@@ -39,7 +39,7 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 	}
 	nothing := func(*judge, *segment, []shell.Word) {}
 	table := []role{
-		{name: "text", apply: nothing},
+		{name: "text", apply: each((*judge).mention)},
 		// For a special treatment: the options of what is run are not those of the runner.
 		{name: "rest", rest: true, apply: nothing},
 		{name: "show", apply: each(func(_ *judge, s *segment, w shell.Word) {

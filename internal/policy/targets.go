@@ -93,6 +93,27 @@ var endlessReaders = map[string]bool{
 // sends something.
 var goesOut = map[string]bool{"publish": true, "deploy": true, "upload": true, "push": true, "release": true, "announce": true}
 
+// mention looks at a word of which no more is known than that it is not a file that the program
+// is for: one that is the path of a secret is read all the same.
+func (j *judge) mention(s *segment, w shell.Word) {
+	if s.spec != nil && s.spec.plain || strings.IndexByte(w.Text, '/') < 0 {
+		return
+	}
+	if i := strings.IndexAny(w.Text, "=@"); i >= 0 {
+		w.Text = w.Text[i+1:]
+	}
+	if !strings.HasPrefix(w.Text, "/") && !strings.HasPrefix(w.Text, "~") && !strings.HasPrefix(w.Text, "$HOME/") && !strings.HasPrefix(w.Text, "./") && !strings.HasPrefix(w.Text, "../") {
+		return
+	}
+	p, glob := canonical(w, j.q.Home, j.dir)
+	if strings.HasPrefix(p, "/dev/") { // it is asked about
+		return
+	}
+	if set, class := j.pathCaps(p, glob, accessRead); set.Has(SecretRead) {
+		s.add(SecretRead, w.Text+" ("+class+")")
+	}
+}
+
 // pathEffect adds what the table of paths says about a word.
 func (j *judge) pathEffect(s *segment, w shell.Word, a access) {
 	if w.Text == "" || w.Text == "-" && a != accessDelete {

@@ -119,6 +119,10 @@ func (j *judge) unlisted(s *segment, p *parsed, name string, words []shell.Word,
 		d.file == pathOutput && (w.Dynamic || pathLike(w.Text)) ||
 		d.file == attachedOutput && attached && pathLike(w.Text) {
 		j.write(s, w)
+		return
+	}
+	if attached {
+		j.mention(s, w)
 	}
 }
 

@@ -57,6 +57,15 @@ func TestUnlistedOptions(t *testing.T) {
 		{"looker --fixed a", ""},
 		{"looker --settings a", ""},
 		{"looker --deleted a", ""},
+		// What is only mentioned is read all the same if it is a secret.
+		{"asker a /etc/shadow", "secret.read"},
+		{"asker ~/.ssh/id_rsa", "secret.read"},
+		{"asker --schema=/etc/shadow a", "secret.read"},
+		{"asker -- file=/etc/shadow", "secret.read"},
+		{"asker @$HOME/.aws/credentials", "secret.read"},
+		{"asker /etc/passwd", ""},
+		{"echo /etc/shadow", ""},
+		{"grep /etc/shadowed a", ""},
 	} {
 		d := e.Decide(host(c.command))
 		if c.capability == "" && d.Level != policy.Safe || c.capability != "" && !slices.Contains(d.Capabilities, c.capability) {
