@@ -16,6 +16,8 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/mod/sumdb/tlog"
 	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 )
 
 // How full files of the log are removed. Each step holds if the next one never comes:
@@ -325,6 +327,7 @@ func (c *Checkpoints) Remove(r *Removal, seq int64) error {
 		if err := os.Remove(f.path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("cannot remove a file of the audit log: %w", err)
 		}
+		crashpoint.Here("daemon.remove.file-gone")
 		if err := syncDir(c.dir); err != nil { // the next must not go before it
 			return err
 		}

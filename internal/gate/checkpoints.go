@@ -10,6 +10,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/action"
 	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -112,6 +113,7 @@ func (g *Gate) forgetRecords(ctx context.Context, now time.Time) error {
 	if r == nil || err != nil {
 		return err
 	}
+	crashpoint.Here("daemon.remove.planned")
 	data, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("cannot write down what is removed of the audit log: %w", err)
@@ -120,6 +122,7 @@ func (g *Gate) forgetRecords(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
+	crashpoint.Here("daemon.remove.recorded")
 	// A start must not look for a record that is gone.
 	if err := g.mark(ctx, false); err != nil {
 		return err
@@ -127,9 +130,11 @@ func (g *Gate) forgetRecords(ctx context.Context, now time.Time) error {
 	if err := g.checkpoint(ctx); err != nil {
 		return err
 	}
+	crashpoint.Here("daemon.remove.signed")
 	if err := g.cfg.Checkpoints.Remove(r, seq); err != nil {
 		return err
 	}
+	crashpoint.Here("daemon.remove.done")
 	g.cfg.Log.Info("files of the audit log were removed that had been kept for their time", "files", len(r.Files), "from", r.From, "to", r.To, "bytes", r.Bytes)
 	return nil
 }

@@ -52,6 +52,7 @@ func exercised() []string {
 	all = append(all, approvalPoints...)
 	all = append(all, rotationPoints...)
 	all = append(all, endPoints...)
+	all = append(all, removalPoints...)
 	slices.Sort(all)
 	return slices.Compact(all)
 }
