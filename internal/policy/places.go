@@ -91,15 +91,19 @@ func placeRoles() []role {
 				}
 			}
 		}),
-		each("jq", func(_ *judge, s *segment, w shell.Word) {
-			if wholeEnvironment.MatchString(w.Text) {
+		each("jq", func(j *judge, s *segment, w shell.Word) {
+			if wholeEnvironment.MatchString(w.Text) || secretVariable.MatchString(w.Text) {
 				s.add(SecretRead, w.Text)
 			}
+			j.mention(s, w) // the second word of --rawfile
 		}),
 		// An expression of dc, in which a bang runs a command.
 		each("calc", (*judge).calculation),
 	}
 }
+
+// secretVariable is one of the environment by whose name it is a secret.
+var secretVariable = lazy(`(?i)(?:\$ENV|\benv)\s*(?:\.\s*|\[\s*)"?[A-Z0-9_]*(?:TOKEN|SECRET|PASSW|PASSPHRASE|API_?KEY|PRIVATE_?KEY|ACCESS_KEY|CREDENTIAL)`)
 
 var wholeEnvironment = lazy(`(?:^|[^.\w$"])(?:env|\$ENV)\s*(?:$|[|,)\]}])`)
 

@@ -10,8 +10,9 @@ import (
 var (
 	sqlReads    = lazy(`(?is)^\s*(?:(?:select|show|describe|desc|explain|with|values|table|exists|summarize|from|match)\b.*|\(\s*select\b.*|(?:use|help|status|list|consistency)\b[\w\s.\x60"]*|(?:begin|start\s+transaction|commit|rollback|end)(?:\s+(?:work|transaction|read\s+only|isolation\s+level|repeatable\s+read|serializable|read\s+committed|[\s,])*)?|set\s+(?:session\s+|local\s+)?(?:transaction\s+read\s+only|statement_timeout|lock_timeout|search_path|time\s*zone|timezone|names|enable_\w+|max_execution_time)\b[^()]*)?$`)
 	sqlWrites   = lazy(`(?is)\b(?:into\s+(?:outfile|dumpfile)|insert|update|delete|drop|alter|create|truncate|grant|revoke|copy|call|do|load|replace|vacuum|reindex|pg_(?:terminate|cancel|reload|read|switch|promote|create|drop|rotate|stat_reset|advisory|logical_emit|notify|backup|start_backup|stop_backup|sleep|log)\w*|pg_file_(?:write|rename|unlink|sync)|lo_\w+|dblink\w*|query_to_\w+|set_config|nextval|setval|load_extension|load_file|writefile|edit|xp_\w+|sp_\w+|openrowset|sleep|benchmark|get_lock|release_lock|master_pos_wait|into)\b`)
-	sqlPrograms = lazy(`(?is)\b(?:copy\b.*\bprogram\b|xp_cmdshell|sys_exec|sys_eval|lib_mysqludf)|^\s*(?:\\!|\.shell\b|\.system\b|system\s)|[\n;]\s*(?:\\!|\.shell|\.system)`)
+	sqlPrograms = lazy(`(?is)\bexecutable\s*\(|\b(?:copy\b.*\bprogram\b|xp_cmdshell|sys_exec|sys_eval|lib_mysqludf)|^\s*(?:\\!|\.shell\b|\.system\b|system\s)|[\n;]\s*(?:\\!|\.shell|\.system)`)
 	sqlFiles    = lazy(`(?is)\b(?:pg_shadow|pg_authid|authentication_string|passwd_hash|password_hash)\b|\bmysql\.user\b.*\bpassword\b|(?:\*|\bpassword\b).*\bmysql\.user\b|\btable\s+mysql\.user\b`)
+	sqlTables   = lazy(`(?i)\b(?:url|s3|gcs|hdfs|remote|remoteSecure|iceberg|deltaLake|azureBlobStorage|mysql|postgresql|mongodb|redis|jdbc|odbc)\s*\(\s*'`)
 	sqlSaved    = lazy(`(?is)^\s*(?:\\copy\b.*\bto\b|\.(?:backup|save|output|once|clone|archive)\b|copy\b.*\bto\s*['"])|\binto\s+(?:outfile|dumpfile)\b|\bwritefile\s*\(`)
 	sqlPrinted  = lazy(`(?is)^\s*\\?copy\b(.*)\bto\s+stdout\b[^;]*$`)
 	sqlCreated  = lazy(`(?i)^\s*show\s+create\b`)
@@ -28,6 +29,10 @@ var (
 // sql judges statements, of which each must be known to read only.
 func (j *judge) sql(s *segment, w shell.Word) {
 	j.sqlReaches(s, w)
+	j.mention(s, w)
+	if sqlTables.MatchString(w.Text) {
+		s.add(NetworkOut, w.Text)
+	}
 	if sqlPrograms.MatchString(w.Text) || strings.HasPrefix(strings.TrimSpace(w.Text), `\`) && strings.Contains(w.Text, "`") {
 		s.add(CodeExecute, w.Text)
 		s.add(DatabaseMutate, w.Text)

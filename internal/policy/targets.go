@@ -99,12 +99,25 @@ func (j *judge) mention(s *segment, w shell.Word) {
 	if s.spec != nil && s.spec.plain || strings.IndexByte(w.Text, '/') < 0 {
 		return
 	}
+	if strings.ContainsAny(w.Text, `"'`) {
+		for _, m := range namedPath.compiled().FindAllStringSubmatch(w.Text, 8) {
+			j.mentioned(s, part(w, m[1]))
+		}
+		return
+	}
 	if i := strings.IndexAny(w.Text, "=@"); i >= 0 {
 		w.Text = w.Text[i+1:]
 	}
 	if !strings.HasPrefix(w.Text, "/") && !strings.HasPrefix(w.Text, "~") && !strings.HasPrefix(w.Text, "$HOME/") && !strings.HasPrefix(w.Text, "./") && !strings.HasPrefix(w.Text, "../") {
 		return
 	}
+	j.mentioned(s, w)
+}
+
+// namedPath is a file that a language within a word names.
+var namedPath = lazy(`["']([/~][^"']*)["']`)
+
+func (j *judge) mentioned(s *segment, w shell.Word) {
 	p, glob := canonical(w, j.q.Home, j.dir)
 	if strings.HasPrefix(p, "/dev/") { // it is asked about
 		return
