@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"path"
 	"strings"
 
 	"github.com/carrel-dev/carrel/internal/shell"
@@ -92,10 +93,37 @@ func (j *judge) found(words []shell.Word) (shell.Word, bool) {
 		}
 	}
 	if name.Text != "" {
+		if c := path.Clean(start.Text); c == "/home" { // there is a user between
+			start.Text = c + "/_"
+		}
 		start.Text = strings.TrimSuffix(start.Text, "/") + "/" + name.Text
 		start.Glob = strings.ContainsAny(start.Text, "*?[")
 	}
 	return start, narrowed
+}
+
+// heard judges a loop that reads the names of what is found or listed before it: what it does
+// with them is not known, and secrets are not only listed.
+func (j *judge) heard(s *segment, from int) {
+	before := j.facts.Commands[from].Argv
+	if len(before) < 2 {
+		return
+	}
+	listed := func(w shell.Word) {
+		p, glob := canonical(w, j.q.Home, j.dir)
+		if set, class := j.pathCaps(p, glob, accessRead); set.Has(SecretRead) {
+			s.add(SecretRead, w.Text+" ("+class+")")
+		}
+	}
+	switch programName(before[0].Text) {
+	case "find":
+		w, _ := j.found(before[1:])
+		listed(w)
+	case "ls", "echo", "printf", "locate", "plocate", "fd", "realpath", "readlink":
+		for _, w := range before[1:] {
+			listed(w)
+		}
+	}
 }
 
 // xargs judges the command with what the pipe before it is known to bring.

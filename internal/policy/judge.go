@@ -205,6 +205,9 @@ func (j *judge) standing(s *segment, c *shell.Command) {
 		}
 	}
 	j.endless(s, c)
+	if c.From >= 0 && (s.program == "read" || s.program == "mapfile" || s.program == "readarray") {
+		j.heard(s, c.From)
+	}
 	for _, r := range c.Redirects {
 		switch {
 		case r.Mode == shell.Read && s.caps.Has(NetworkQuery) && r.Target.Text != "/dev/null":

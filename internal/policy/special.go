@@ -62,7 +62,7 @@ func (j *judge) cd(s *segment, p *parsed, _ []shell.Word) {
 }
 
 var (
-	hunted   = lazy(`(?i)pass|_auth|authtoken|secret|api[_-]?key|private.key|access[_-]?key|AKIA|token|credential`)
+	hunted   = lazy(`(?i)pass|_auth|authtoken|secret|api[_-]?key|private.key|access[_-]?key|AKIA|token|credential|BEGIN.*(?:KEY|RSA|DSA|EC|OPENSSH|PGP)`)
 	wideTree = lazy(`^/(?:var/www|var/backups|srv/[^/]+|~/[^/.]+|etc|home|root|~|var|opt|srv|usr|mnt|~/\.[a-z]+)?(?:/\*)?$`)
 )
 
