@@ -210,6 +210,14 @@ func (j *judge) flag(s *segment, sp *spec, words []shell.Word, p *parsed) (int, 
 			}
 			continue
 		}
+		if f.value && f.role.name == "digits" {
+			// What follows the digits are more options.
+			for i+1 < len(w.Text) && w.Text[i+1] >= '0' && w.Text[i+1] <= '9' {
+				i++
+			}
+			use(f, shell.Word{}, false)
+			continue
+		}
 		if f.value {
 			if rest := w.Text[i+1:]; rest != "" {
 				return use(f, part(w, strings.TrimPrefix(rest, "=")), true)

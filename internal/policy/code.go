@@ -47,6 +47,11 @@ func (j *judge) codeText(s *segment, code string) {
 		s.add(RemoteCodeExecute, code)
 	}
 	j.codeRuns(s, code)
+	j.codePaths(s, code)
+}
+
+// codePaths judges the paths that a code names.
+func (j *judge) codePaths(s *segment, code string) {
 	for _, m := range quotedPath.compiled().FindAllStringSubmatch(homes.Replace(code), 32) {
 		j.pathEffect(s, shell.Word{Text: m[1]}, accessRead)
 		if s.caps.Has(FilesystemWrite) {

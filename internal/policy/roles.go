@@ -40,6 +40,8 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 	nothing := func(*judge, *segment, []shell.Word) {}
 	table := []role{
 		{name: "text", apply: each((*judge).mention)},
+		// A value of an option that is attached to it and has only digits, as in perl -0777ne.
+		{name: "digits", apply: nothing},
 		// For a special treatment: the options of what is run are not those of the runner.
 		{name: "rest", rest: true, apply: nothing},
 		{name: "show", apply: each(func(_ *judge, s *segment, w shell.Word) {
@@ -93,7 +95,18 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 			}
 			j.pathEffect(s, w, accessRead)
 		})},
+		// A library that code is given; one that is not known is code.
+		{name: "library", apply: each(func(j *judge, s *segment, w shell.Word) {
+			if !j.library(s, w) {
+				s.add(CodeExecute, w.Text)
+				j.codeText(s, w.Text)
+			}
+		})},
 		{name: "code", apply: each(func(j *judge, s *segment, w shell.Word) {
+			if j.printing(s, w) {
+				j.codePaths(s, w.Text)
+				return
+			}
 			s.add(CodeExecute, w.Text)
 			j.codeText(s, w.Text)
 		})},

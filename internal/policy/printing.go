@@ -1,0 +1,747 @@
+package policy
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/carrel-dev/carrel/internal/shell"
+)
+
+// What this file proves: that a short text of another language computes and prints and does
+// nothing else. It reads tokens and no grammar, so it is stricter than it need be: each name
+// must be in a closed list of its language (printing_words.go), whatever is called must be
+// such a name, and what could make a text into code or a name into another is refused.
+// Anything that is not proven stays code.
+
+// language is what is needed to read the tokens of one.
+type language struct {
+	// names are what may be said, libraries what may be loaded; usual adds the names that
+	// variables usually have, for languages in which a name alone calls nothing.
+	names, libraries *wordList
+	usual            bool
+	// prefixes may stand before a string. comment begins what is not read, to the end of the line.
+	prefixes string
+	comment  byte
+	// marks are the characters that may stand between names, numbers and strings; never are
+	// texts that may stand nowhere.
+	marks string
+	never []string
+	// apart are pairs of names of which each is harmless and both are not, as os and system.
+	apart *lazyRegexp
+	// sigils begin variables. slashes enclose expressions of regular kind.
+	sigils  string
+	slashes bool
+	// held begins what is computed within a string of double quotes; empty for none.
+	held string
+	// perl: operators such as s/a/b/, and hashes whose keys need no quotes.
+	perl bool
+}
+
+// reading is one text on its way through tokens.
+type reading struct {
+	*language
+	t         string
+	i         int
+	last      lexeme
+	lastMark  byte
+	word      string   // the last name
+	bound     []string // variables that the text itself sets
+	importing bool
+	foreign   bool // a library of other people's is loaded
+	beyond    bool // a name is used that those may not be asked for
+	big       bool // a number that no loop should count to
+	grows     bool // something that counts or repeats
+	asks      bool // something is computed or looked up
+}
+
+type lexeme byte
+
+const (
+	atStart   lexeme = iota
+	isMark           // an operator, a comma, an opening bracket
+	isName           // one of the list
+	isUsual          // a variable
+	isValue          // a number or a string
+	isClosed         // a closing bracket
+	isMember         // behind a dot
+	isSigil          // a variable with a sigil
+	isKeyword        // one behind which a value stands
+)
+
+const maxPrinting = 2048
+
+// printsOnly reports whether code is known to compute and print only.
+func (l *language) printsOnly(code string) bool {
+	if len(code) > maxPrinting || strings.ContainsAny(code, "`\x00") {
+		return false
+	}
+	if l.apart != nil && l.apart.MatchString(code) {
+		return false
+	}
+	for _, n := range l.never {
+		if strings.Contains(code, n) {
+			return false
+		}
+	}
+	if l.perl && strings.Contains(code, "INC") && strings.Contains(code, "use") {
+		return false // where a library is looked for may be set before it is
+	}
+	r := &reading{language: l, t: code}
+	r.bind()
+	for r.i < len(r.t) {
+		if !r.next() {
+			return false
+		}
+	}
+	// What prints its own words only, or nothing, is there to run and not to ask.
+	return r.asks && (!r.big || !r.grows) && (!r.foreign || !r.beyond)
+}
+
+// binds are the forms in which languages without sigils name variables.
+var binds = lazy(`(?:^|[;\n])\s*(\w+(?:\s*,\s*\w+)*)\s*=[^=>]|\bfor\s+([\w\s,]+?)\s+in\b|\blambda\s+([\w\s,]*):|\bas\s+(\w+)|\b(?:const|let|var)\s+(\w+)|(\w+)\s*=>|\(([\w\s,]*)\)\s*=>|\|([\w\s,]*)\|`)
+
+// callables are what languages run by a name that is not in their list: no variable may be
+// called so, since a text may be read before or beside where it is set.
+var callables = words(`eval exec compile open input getattr setattr delattr globals locals vars breakpoint help quit memoryview super classmethod staticmethod property
+	object callable Function require fetch import WebSocket EventSource Worker setTimeout setInterval setImmediate queueMicrotask process global globalThis module
+	exports WebAssembly constructor function class def async await self this system spawn fork load send public_send syscall trap abort at_exit autoload
+	binding callcc caller catch raise select sleep test throw gem method define_method instance_eval class_eval Kernel IO Process Object Module Class
+	loadstring loadfile dofile setfenv debug source do get match_fun run include ccall cmd apply spawn_link proc lambda loop exec_ vm child_process cluster
+	worker_threads repl inspector net tls http https http2 dgram dns tty wasi async_hooks subprocess pty ctypes pickle marshal runpy code`)
+
+// bind finds the variables that a text sets.
+func (r *reading) bind() {
+	if !r.usual {
+		return
+	}
+	for _, m := range binds.compiled().FindAllStringSubmatch(r.t, 32) {
+		for _, names := range m[1:] {
+			for name := range strings.FieldsFuncSeq(names, func(c rune) bool { return c == ',' || c == ' ' || c == '\t' || c == '\n' }) {
+				if name[0] != '_' && callables.kind(name) == 0 && r.names.kind(name) == 0 && r.libraries.kind(name) == 0 {
+					r.bound = append(r.bound, name)
+				}
+			}
+		}
+	}
+}
+
+func letter(c byte) bool { return c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }
+func digit(c byte) bool  { return c >= '0' && c <= '9' }
+
+func (r *reading) at(n int) byte {
+	if r.i+n < len(r.t) {
+		return r.t[r.i+n]
+	}
+	return 0
+}
+
+func (r *reading) next() bool {
+	c := r.t[r.i]
+	switch {
+	case c == ' ' || c == '\t':
+		r.i++
+		return true
+	case c == '\n':
+		r.i++
+		r.importing = false
+		return r.at(0) != '=' // perl's and ruby's texts begin so
+	case c == r.comment && c != 0:
+		for r.i < len(r.t) && r.t[r.i] != '\n' {
+			r.i++
+		}
+		return true
+	case letter(c):
+		return r.name()
+	case digit(c):
+		return r.number()
+	case c == '\'' || c == '"':
+		return r.quoted(c, c == '"' && r.held != "")
+	case strings.IndexByte(r.sigils, c) >= 0 && r.sigil():
+		return true
+	case c == '/' && r.slashes && r.term():
+		r.i++
+		r.asks = true
+		return r.until('/', true) && r.flags("gimsxuyr")
+	case c == '/' && r.slashes && !r.divides():
+		return false
+	case strings.IndexByte(r.marks, c) >= 0:
+		return r.mark(c)
+	}
+	return false
+}
+
+// term reports whether what comes next begins a value, and is no operator.
+func (r *reading) term() bool { return r.last == atStart || r.last == isMark || r.last == isKeyword }
+
+// divides reports whether a slash can only be a division.
+func (r *reading) divides() bool {
+	switch r.last {
+	case isValue, isSigil:
+		return true
+	case isUsual, isMember:
+		return r.names == javascriptNames
+	case isClosed:
+		return r.t[strings.LastIndexAny(r.t[:r.i], ")]}")] == ']' || r.names != javascriptNames && r.t[strings.LastIndexAny(r.t[:r.i], ")]}")] == ')'
+	case atStart, isMark, isName, isKeyword:
+	}
+	return false
+}
+
+func (r *reading) set(k lexeme, n int) bool {
+	switch k {
+	case isSigil, isMember:
+		r.asks = r.asks || printers.kind(r.word) == 0
+	case isName:
+		r.asks = r.asks || !r.importing && printers.kind(r.word) == 0 && r.libraries.kind(r.word) == 0
+	case isMark:
+		r.asks = r.asks || (r.last == isValue || r.last == isClosed) && strings.IndexByte("+-*/%", r.at(0)) >= 0
+	case isKeyword:
+		r.asks = r.asks || r.word == "localtime" || r.word == "gmtime"
+	case atStart, isUsual, isValue, isClosed:
+	}
+	r.last = k
+	r.i += n
+	return true
+}
+
+// two passes an operator of two characters.
+func (r *reading) two() bool {
+	r.lastMark = 0
+	return r.set(isMark, 2)
+}
+
+func (r *reading) number() bool {
+	from := r.i
+	for digit(r.at(0)) || letter(r.at(0)) || r.at(0) == '.' && digit(r.at(1)) {
+		r.i++
+	}
+	text := r.t[from:r.i]
+	r.big = r.big || len(text) > 7 || strings.ContainsAny(text[1:], "eEx_")
+	return r.set(isValue, 0)
+}
+
+// quoted passes a string. One with computed parts is refused but for plain variables.
+func (r *reading) quoted(quote byte, computed bool) bool {
+	if r.last == isUsual || r.i > 0 && (letter(r.t[r.i-1]) || digit(r.t[r.i-1])) {
+		return false
+	}
+	return r.string(quote, computed)
+}
+
+// string passes a string that begins here. Three quotes would be read in more than one way.
+func (r *reading) string(quote byte, computed bool) bool {
+	if r.at(1) == quote && r.at(2) == quote {
+		return false
+	}
+	r.i++
+	return r.until(quote, computed) && r.at(0) != quote
+}
+
+// fields are the computed parts of strings of Python and of Ruby.
+var (
+	formatted = lazy(`\{([^{}:!'"]*)(?:[!:][^{}]*)?\}`)
+	inserted  = lazy(`#\{([^{}'"]*)\}`)
+)
+
+// computes proves the computed parts of a string, and that there are no others.
+func (r *reading) computes(text string, parts *lazyRegexp, left string) bool {
+	for _, m := range parts.compiled().FindAllStringSubmatch(text, 16) {
+		in := &reading{language: r.language, t: m[1], bound: r.bound}
+		for in.i < len(in.t) {
+			if !in.next() {
+				return false
+			}
+		}
+		r.asks = r.asks || in.asks
+		r.big, r.grows, r.beyond = r.big || in.big, r.grows || in.grows, r.beyond || in.beyond
+	}
+	return !strings.ContainsAny(parts.compiled().ReplaceAllString(text, ""), left)
+}
+
+// until passes a text up to its end.
+func (r *reading) until(end byte, computed bool) bool {
+	from := r.i
+	for ; r.i < len(r.t) && r.t[r.i] != end; r.i++ {
+		switch {
+		case r.t[r.i] == '\\':
+			r.i++
+		case r.t[r.i] == '\n' && !r.perl:
+			return false
+		case r.t[r.i] == '[' && end == '/' && !r.perl:
+			// Languages do not agree on whether a slash ends it there.
+			if n := strings.IndexAny(r.t[r.i:], "]/\\"); n < 0 || r.t[r.i+n] != ']' {
+				return false
+			}
+		}
+	}
+	if r.i >= len(r.t) {
+		return false
+	}
+	text := r.t[from:r.i]
+	r.set(isValue, 1)
+	return !computed || r.plain(text)
+}
+
+// interpolated is a variable in a string, with at most a plain index.
+var interpolated = lazy(`^[$@](?:\w+|[&.,;/0!\]])(?:\[-?\d+\]|\{\w+\})?`)
+
+// plain reports whether a string in which variables are replaced runs nothing by it.
+func (r *reading) plain(text string) bool {
+	if r.held == "#{" {
+		return r.computes(text, inserted, "") && !strings.Contains(inserted.compiled().ReplaceAllString(text, ""), "#{")
+	}
+	if strings.Contains(text, "(?{") || strings.Contains(text, "(??") || strings.Contains(text, "{$") || strings.Contains(text, "{@") {
+		return false
+	}
+	for i := 0; i < len(text); i++ {
+		switch text[i] {
+		case '\\':
+			i++
+		case '$', '@':
+			rest := text[i:]
+			found := interpolated.compiled().FindString(rest)
+			after := rest[max(len(found), 1):]
+			switch {
+			case found == "" && (after == "" || strings.IndexByte(" )|", after[0]) >= 0) && !strings.ContainsAny(after[:min(len(after), 2)], "[{"):
+			case found == "" || secretive(found) || strings.Contains(found, "ENV") && secretive(found[strings.IndexByte(found, 'V'):]):
+				return false
+			case after == "":
+			case after[0] == '[' || after[0] == '{' || strings.HasPrefix(after, "->") || strings.HasPrefix(after, "::") || after[0] == '\'' && len(after) > 1 && letter(after[1]):
+				return false
+			}
+			r.asks = r.asks || found != ""
+			i += max(len(found), 1) - 1
+		}
+	}
+	return true
+}
+
+func (r *reading) flags(known string) bool {
+	for letter(r.at(0)) {
+		if strings.IndexByte(known, r.at(0)) < 0 {
+			return false
+		}
+		r.i++
+	}
+	return true
+}
+
+func (r *reading) sigil() bool {
+	r.word = "$"
+	n := 1
+	if r.at(0) == '$' && r.at(1) == '#' {
+		n++
+	}
+	for r.at(n) == ':' && r.at(n+1) == ':' || r.at(n) == ':' && r.at(n-1) == ':' || letter(r.at(n)) || digit(r.at(n)) {
+		n++
+	}
+	name := strings.TrimLeft(r.t[r.i:r.i+n], "$@%#")
+	if name == "" {
+		switch c := r.at(1); {
+		case r.at(0) != '$':
+			return false
+		case r.perl && c == '^' && letter(r.at(2)):
+			n = 3
+		case r.perl && c != 0 && strings.IndexByte("&.,;/\\]!0_", c) >= 0:
+			n = 2
+		default:
+			return false
+		}
+	}
+	if n > 1 && name != "ENV" && secretive(name) || name == "SIG" {
+		return false
+	}
+	// A hash's key needs no quotes: what stands in the braces is not called.
+	if r.perl && r.at(n) == '{' {
+		m := n + 1
+		for letter(r.at(m)) || digit(r.at(m)) {
+			m++
+		}
+		if m > n+1 && r.at(m) == '}' {
+			if name == "ENV" && secretive(r.t[r.i+n+1:r.i+m]) {
+				return false
+			}
+			return r.set(isSigil, m+1)
+		}
+	}
+	r.word = name
+	return name != "ENV" && r.set(isSigil, n)
+}
+
+// secretive reports whether a name may be that of a secret, or of all variables.
+func secretive(name string) bool { return secretNames.MatchString(name) }
+
+var secretNames = lazy(`(?i)token|secret|pass|_?key|cred|auth|priv|dsn|url|^_?env$|^globals$|_server$|_env$`)
+
+func (r *reading) mark(c byte) bool {
+	two := ""
+	if r.i+1 < len(r.t) {
+		two = r.t[r.i : r.i+2]
+	}
+	switch c {
+	case '(':
+		// What is called is a name of the list. A variable with a sigil is not called so.
+		if r.last == isUsual || r.last == isValue || r.last == isClosed || r.last == isSigil && !r.perl {
+			return false
+		}
+	case ')', ']', '}':
+		return r.set(isClosed, 1)
+	case '[':
+		if r.names == javascriptNames && !r.term() && (!indexes.MatchString(r.t[r.i:]) || internal.MatchString(r.t[r.i:])) {
+			return false
+		}
+	case ';':
+		r.importing = false
+	case '*':
+		if two == "**" {
+			if r.grows || r.big || !power.MatchString(r.t[r.i:]) {
+				return false
+			}
+			r.big = true
+			return r.two()
+		}
+		if r.perl && (r.term() || r.last == isName || letter(r.at(1)) || r.at(1) == '{') {
+			return false
+		}
+		r.grows = true
+	case '.':
+		if two == ".." {
+			r.grows = true
+			return r.two()
+		}
+		if letter(r.at(1)) && (r.last != isMark && r.last != atStart || r.t[max(r.i-1, 0)] == '?') && r.held != "$" {
+			return r.member(1)
+		}
+	case ':':
+		if two == "::" {
+			return letter(r.at(2)) && r.member(2)
+		}
+	case '-':
+		if two == "->" && !r.perl {
+			return letter(r.at(2)) && r.member(2)
+		}
+		if two == "->" {
+			return (r.at(2) == '{' || r.at(2) == '[') && r.arrow()
+		}
+	case '=':
+		if two != "==" && two != "=>" && two != "=~" {
+			// Only variables are set, and what a call names.
+			if r.last == isMember || r.last == isClosed && !r.perl || r.last == isSigil && (strings.Contains(r.word, ":") || r.word == "INC") {
+				return false
+			}
+		} else {
+			return r.two()
+		}
+	case '?':
+		if q := r.at(1); r.held == "#{" && q != ' ' && q != '.' {
+			return false
+		}
+	case '<':
+		// Else it may be a name of files, or of what is read.
+		if r.perl && r.last != isValue && r.last != isClosed && r.last != isSigil {
+			rest := r.t[r.i:]
+			for _, in := range [...]string{"<STDIN>", "<>"} {
+				if strings.HasPrefix(rest, in) {
+					return r.set(isValue, len(in))
+				}
+			}
+			return false
+		}
+		if two == "<=" {
+			return r.two()
+		}
+	case '!', '>':
+		if len(two) == 2 && two[1] == '=' {
+			return r.two()
+		}
+	case '&':
+		if two != "&&" && !(two == "&:" && r.held == "#{" && letter(r.at(2))) {
+			return false
+		}
+		return r.two()
+	}
+	r.lastMark = c
+	return r.set(isMark, 1)
+}
+
+var power = lazy(`^\*\*\s*\d{1,4}(?:\D|$)`)
+
+// arrow passes -> and the key behind it.
+func (r *reading) arrow() bool {
+	n := 3
+	for letter(r.at(n)) || digit(r.at(n)) {
+		n++
+	}
+	if r.at(2) == '{' && n > 3 && r.at(n) == '}' {
+		return r.set(isSigil, n+1)
+	}
+	return r.two()
+}
+
+// indexes are what may stand in brackets behind a value where an index may be the name of
+// a member: numbers, and names that are none.
+var (
+	indexes  = lazy(`^\[\s*(?:-?\d+|['"][\w .:/@-]*['"])\s*\]`)
+	internal = lazy(`^\[\s*['"](?:constructor|prototype|mainModule|binding|__\w*|require|env|call|apply|bind)`)
+)
+
+// member passes a name behind a dot.
+func (r *reading) member(skip int) bool {
+	if r.last == isMark && r.t[max(r.i-1, 0)] != '?' && skip == 1 {
+		return false
+	}
+	r.i += skip
+	from := r.i
+	r.pass()
+	name := r.t[from:r.i]
+	kind := r.names.kind(name)
+	if kind == 'f' && (r.word == "STDIN" || r.word == "ARGF" || r.word == "stdin") {
+		kind = 'w' // what is read is the input
+	}
+	if !r.allowed(kind) {
+		return false
+	}
+	r.word = name
+	r.beyond = r.beyond || pythonForeignNames.kind(name) == 0
+	return r.set(isMember, 0)
+}
+
+// pass goes to the end of a name.
+func (r *reading) pass() {
+	for letter(r.at(0)) || digit(r.at(0)) || r.perl && r.at(0) == ':' && r.at(1) == ':' || r.perl && r.at(0) == ':' && r.t[r.i-1] == ':' {
+		r.i++
+	}
+	if r.held == "#{" && r.at(0) == '?' && r.at(1) != ' ' {
+		r.i++
+	}
+}
+
+// name passes a word.
+func (r *reading) name() bool {
+	from := r.i
+	r.pass()
+	name := r.t[from:r.i]
+	if q := r.at(0); (q == '\'' || q == '"') && r.prefixes != "" && len(name) < 3 {
+		prefix := strings.ToLower(name)
+		if !r.term() {
+			return false
+		}
+		from = r.i + 1
+		if prefix == "f" {
+			return r.string(q, false) && r.computes(r.t[from:r.i-1], formatted, "{}")
+		}
+		return strings.Contains(r.prefixes, prefix) && r.string(q, false)
+	}
+	r.word = name
+	if r.importing {
+		return r.imported(name)
+	}
+	if r.perl {
+		if done, ok := r.operator(name); done {
+			return ok
+		}
+		if strings.HasPrefix(strings.TrimLeft(r.t[r.i:], " "), "=>") {
+			return r.set(isValue, 0)
+		}
+		if name[0] == 'x' && len(name) < 7 && strings.Trim(name[1:], "0123456789") == "" {
+			r.grows, r.asks = true, true
+			return r.set(isMark, 0)
+		}
+	}
+	kind := r.names.kind(name)
+	switch name {
+	case "import", "using":
+		// Names that are taken out of a library are in the list like all others.
+		r.importing = r.last != isName && r.last != isMember
+		return kind != 0 && r.set(isKeyword, 0)
+	case "from":
+		rest := strings.TrimLeft(r.t[r.i:], " ")
+		n := 0
+		for n < len(rest) && (letter(rest[n]) || digit(rest[n])) {
+			n++
+		}
+		r.foreign = r.foreign || pythonForeign.kind(rest[:n]) != 0
+		return kind != 0 && r.libraries.kind(rest[:n]) != 0 && r.set(isKeyword, 0)
+	}
+	r.beyond = r.beyond || kind != 0 && pythonForeignNames.kind(name) == 0
+	switch {
+	case r.given(name):
+		return r.set(isValue, 0)
+	case kind == 'k':
+		return r.set(isKeyword, 0)
+	case kind != 0:
+		return r.allowed(kind) && r.set(isName, 0)
+	case r.libraries.kind(name) != 0:
+		return r.set(isName, 0)
+	case r.variable(name):
+		return r.set(isUsual, 0)
+	}
+	return false
+}
+
+// variable reports whether a name can be that of a variable only.
+func (r *reading) variable(name string) bool {
+	return r.usual && (len(name) < 3 || usualNames.kind(name) != 0 || slices.Contains(r.bound, name))
+}
+
+// imported passes a word of an import: a library, or a name that it gets here.
+func (r *reading) imported(name string) bool {
+	switch {
+	case name == "as":
+		return r.set(isKeyword, 0)
+	case r.last == isKeyword && r.renamed():
+		return r.variable(name) && r.set(isUsual, 0)
+	}
+	r.foreign = r.foreign || pythonForeign.kind(name) != 0
+	return r.libraries.kind(name) != 0 && r.set(isName, 0)
+}
+
+// renamed reports whether the word before this one is "as".
+func (r *reading) renamed() bool {
+	before := strings.Fields(r.t[:r.i])
+	return len(before) > 1 && before[len(before)-2] == "as"
+}
+
+// given reports whether a name is the key of an object of JavaScript, or names an argument.
+func (r *reading) given(name string) bool {
+	rest := strings.TrimLeft(r.t[r.i:], " ")
+	if r.last != isMark || rest == "" || name[0] == '_' {
+		return false
+	}
+	if r.names == javascriptNames {
+		return rest[0] == ':' && (r.lastMark == '{' || r.lastMark == ',')
+	}
+	return r.names == pythonNames && rest[0] == '=' && !strings.HasPrefix(rest, "==") && (r.lastMark == '(' || r.lastMark == ',') && name != "file" &&
+		callables.kind(name) == 0
+}
+
+// printers are names that only print, or stand in every text.
+var printers = words(`print puts p pp console log info write stdout IO io format inspect echo print_r var_dump say println show exit halt init stop local my`)
+
+// What may follow names that open files, load libraries or read the environment: literals.
+var (
+	fileGiven    = lazy(`^\s*\(?\s*(?:"[^"\\|$#]*"|'[^'\\|]*'|0|(?:(?:sys|process)\.)?\$?(?:argv|ARGV)\[\d\])\s*(?:,\s*(?:encoding\s*=\s*)?["'](?:r|rb|rt|utf-?8|ascii|latin-?1)["']\s*)*(?:\)|$|[;.\s])`)
+	libraryGiven = lazy(`^\s*\(?\s*["']([\w@./-]+)["']`)
+	nameGiven    = lazy(`^\s*(?:\.(?:get|fetch))?\s*[\[({.]\s*["']?([A-Z_][A-Z0-9_]*)\b`)
+)
+
+// allowed reports whether what follows a name is what may follow it.
+func (r *reading) allowed(kind byte) bool {
+	rest := r.t[r.i:]
+	switch kind {
+	case 0:
+		return false
+	case 'f':
+		m := fileGiven.compiled().FindString(rest)
+		return m != "" && (!strings.Contains(m, "://") || strings.Contains(m, "php://stdin"))
+	case 'l':
+		m := libraryGiven.FindStringSubmatch(rest)
+		if m == nil {
+			return false
+		}
+		lib := strings.TrimPrefix(m[1], "node:")
+		return r.libraries.kind(lib) != 0 || strings.HasSuffix(lib, ".json") && r.names == javascriptNames
+	case 'e':
+		m := nameGiven.FindStringSubmatch(rest)
+		if m == nil || secretive(m[1]) {
+			return false
+		}
+		if rest[0] == '.' && m[0] == "."+m[1] {
+			r.i += len(m[0])
+		}
+	case 'n':
+		r.grows = true
+	}
+	return true
+}
+
+// operator passes the quoting operators of perl.
+func (r *reading) operator(name string) (done, ok bool) {
+	switch name {
+	case "q", "qq", "qw", "m", "qr", "s", "tr", "y":
+	default:
+		return false, false
+	}
+	r.asks = true
+	open := r.at(0)
+	if open == 0 || strings.IndexByte("/|{([!#~", open) < 0 {
+		return true, false
+	}
+	shut := open
+	switch open {
+	case '{':
+		shut = '}'
+	case '(':
+		shut = ')'
+	case '[':
+		shut = ']'
+	}
+	twice := name == "s" || name == "tr" || name == "y"
+	computed := name != "q" && name != "qw" && name != "tr" && name != "y"
+	from := r.i
+	r.i++
+	if !r.until(shut, computed) {
+		return true, false
+	}
+	if shut != open && strings.IndexByte(r.t[from+1:r.i], open) >= 0 {
+		return true, false // brackets within brackets
+	}
+	if twice {
+		if shut != open {
+			if r.at(0) != open {
+				return true, false
+			}
+			r.i++
+		}
+		if !r.until(shut, computed) {
+			return true, false
+		}
+	}
+	return true, r.flags("gimsxorcdn") // not e, which runs what it puts in
+}
+
+var libraryWord = lazy(`^([\w:/]+)(?:=[\w:,]*)?$`)
+
+// library reports whether a word is a library of a program's language that may be loaded.
+func (j *judge) library(s *segment, w shell.Word) bool {
+	l := languageOf(s.program)
+	m := libraryWord.FindStringSubmatch(w.Text)
+	return l != nil && m != nil && !w.Dynamic && (l.libraries.kind(m[1]) != 0 || l.perl && strings.ToLower(m[1]) != m[1] && l.names.kind(m[1]) == 'w' || m[1] == "strict" || m[1] == "warnings")
+}
+
+// printing proves code of a program's language; it reports whether that could be done.
+func (j *judge) printing(s *segment, w shell.Word) bool {
+	l := languageOf(s.program)
+	if l == nil || w.Dynamic || w.Glob {
+		return false
+	}
+	if l.perl || l == rubyLanguage {
+		// A file's name that begins or ends with a pipe is a command to perl.
+		behind := false
+		for i := 1; i < len(s.words); i++ {
+			o := &s.words[i]
+			if o.Text == w.Text {
+				behind = true
+				continue
+			}
+			if !behind || strings.HasPrefix(o.Text, "-") {
+				continue
+			}
+			if o.Text == "" || strings.ContainsAny(o.Text, "|<>") || o.Dynamic && strings.HasPrefix(o.Text, "$") ||
+				o.Glob && (strings.IndexByte("*?[", o.Text[0]) >= 0 || strings.IndexByte("*?]", o.Text[len(o.Text)-1]) >= 0) {
+				return false
+			}
+		}
+	}
+	if !l.printsOnly(w.Text) {
+		return false
+	}
+	if strings.Contains(w.Text, "argv") || strings.Contains(w.Text, "ARGV") {
+		for i := 2; i < len(s.words); i++ {
+			if !strings.HasPrefix(s.words[i].Text, "-") && s.words[i].Text != w.Text {
+				j.pathEffect(s, s.words[i], accessRead)
+			}
+		}
+	}
+	return true
+}
