@@ -50,7 +50,7 @@ func Find() (*Ranges, error) {
 	r := &Ranges{}
 	me, err := user.Current()
 	if err != nil {
-		return nil, fmt.Errorf("you have no entry in passwd: %w", err)
+		return nil, fmt.Errorf("uid %d has no entry in passwd, without which newuidmap refuses it; as root: useradd --no-create-home --uid %d NAME: %w: %w", os.Getuid(), os.Getuid(), err, errdefs.ErrNotFound)
 	}
 	for i, name := range []string{"newuidmap", "newgidmap"} {
 		for _, dir := range []string{"/usr/bin/", "/bin/", "/usr/local/bin/"} {

@@ -168,22 +168,54 @@ func colonFile(path string) func(yield func([]string) bool) {
 }
 
 func trySubuid(*Config) (State, string, string) {
-	name := os.Getenv("SUDO_USER")
-	if name == "" {
-		u, err := user.Current()
-		if err != nil {
-			return No, err.Error(), "set USER"
+	name, uid := caller()
+	return subordinate(name, uid, "/etc/subuid", "/etc/subgid")
+}
+
+// caller is for whom ids are looked for: who called sudo, or whose process this is. name is
+// empty if the id has none; what the environment calls an id counts only if no other id has
+// that name.
+func caller() (name, uid string) {
+	if name = os.Getenv("SUDO_USER"); name != "" {
+		if u, err := user.Lookup(name); err == nil {
+			uid = u.Uid
 		}
-		name = u.Username
+		return name, uid
 	}
-	for _, f := range []string{"/etc/subuid", "/etc/subgid"} {
+	uid = strconv.Itoa(os.Getuid())
+	if u, err := user.LookupId(uid); err == nil {
+		return u.Username, uid
+	}
+	name = os.Getenv("USER")
+	if u, err := user.Lookup(name); err == nil && u.Uid != uid {
+		name = ""
+	}
+	return name, uid
+}
+
+// subordinate looks for a user's lines, by name or number (subuid(5)).
+func subordinate(name, uid string, files ...string) (State, string, string) {
+	const least = 2 // as many as a workspace takes; see package rootless/subid
+	who, remedy := name, fmt.Sprintf("usermod --add-subuids 100000-165535 --add-subgids 100000-165535 %s", name)
+	entry := fmt.Sprintf("give uid %s an entry in passwd (useradd --no-create-home --uid %s NAME), without which newuidmap refuses it", uid, uid)
+	if name == "" {
+		who, remedy = "uid "+uid, fmt.Sprintf("%s, and: echo %s:100000:65536 | tee -a %s", entry, uid, strings.Join(files, " "))
+	}
+	for _, f := range files {
 		found := false
 		for fields := range colonFile(f) {
-			found = found || len(fields) == 3 && fields[0] == name
+			if len(fields) != 3 || fields[0] == "" || fields[0] != name && fields[0] != uid {
+				continue
+			}
+			n, err := strconv.ParseUint(fields[2], 10, 32)
+			found = found || err == nil && n >= least
 		}
 		if !found {
-			return No, fmt.Sprintf("%s gives %s no ids", f, name), fmt.Sprintf("usermod --add-subuids 100000-165535 --add-subgids 100000-165535 %s", name)
+			return No, fmt.Sprintf("%s gives %s no ids", f, who), remedy
 		}
+	}
+	if name == "" {
+		return No, who + " has subordinate ids and no entry in passwd", entry
 	}
 	return Yes, name + " has subordinate ids", ""
 }
