@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -16,9 +17,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Each line is an attack that must not succeed: it prints "reached" if it does.
+// Each line is an attack that must not succeed: it prints "reached" if it does. They are tried
+// on a workspace that has the caller's own id alone, and on one with a range of ids, whose
+// executor has an id of its own.
 func TestAttacks(t *testing.T) {
-	u := newUser(t)
+	t.Run("one id", func(t *testing.T) { attack(t, newUser(t), "--ids", "one") })
+	t.Run("range", func(t *testing.T) { attack(t, newRanged(t), "--ids", "range") })
+}
+
+func attack(t *testing.T, u *user, flags ...string) {
 	// What is attacked is there, and open to the user outside.
 	plain := func(network, at string) string {
 		l, err := net.Listen(network, at)
@@ -62,6 +69,12 @@ func TestAttacks(t *testing.T) {
 	}
 	host, port, _ := strings.Cut(tcp, ":")
 	python := func(code string) string { return "exec python3 - <<'E'\n" + code + "\nE" }
+	// That a file's signals go to the executor anybody may ask for. Where it has the same id as
+	// the command they would come, and the asking has to fail.
+	owned := "reached"
+	if u.first != 0 {
+		owned = "asked"
+	}
 	for name, script := range map[string]string{
 		"own ssh key":                 "cat " + u.home + "/.ssh/id && echo reached",
 		"own rc":                      "echo x >> " + u.home + "/.bashrc && echo reached",
@@ -115,7 +128,7 @@ for e in os.scandir("."):
 		"clipboard": "ls /tmp/.X11-unix /run/user/*/wayland-0 && echo reached",
 		"injection": python("import fcntl,termios\ntry:\n  fcntl.ioctl(0,termios.TIOCSTI,b'x'); print('reached')\nexcept OSError: pass"),
 		"record":    "ls " + u.home + "/.local/state && echo reached",
-		// The executor has the same id: nothing that is sent to it may end or stop it.
+		// Nothing that is sent to the executor may end or stop it.
 		"executor": python(`import os,ctypes,fcntl,signal
 libc=ctypes.CDLL(None,use_errno=True)
 info=ctypes.create_string_buffer(128)
@@ -126,7 +139,7 @@ for tid in range(1,40):
     libc.syscall(129,tid,s,info); libc.syscall(297,1,tid,s,info); libc.syscall(200,tid,s); libc.syscall(234,1,tid,s); libc.syscall(62,tid,s)
   r,w=os.pipe()
   try:
-    fcntl.fcntl(r,fcntl.F_SETOWN,tid); fcntl.fcntl(r,10,signal.SIGSEGV); fcntl.fcntl(r,fcntl.F_SETFL,os.O_ASYNC); os.write(w,b'x'); print('reached')
+    fcntl.fcntl(r,fcntl.F_SETOWN,tid); fcntl.fcntl(r,10,signal.SIGSEGV); fcntl.fcntl(r,fcntl.F_SETFL,os.O_ASYNC); os.write(w,b'x'); print('` + owned + `')
   except OSError: pass
   if libc.syscall(302,tid,7,(ctypes.c_ulong*2)(1,1),0)==0: print('reached')
   if libc.ptrace(0x4206,tid,0,0)==0: print('reached')
@@ -135,11 +148,11 @@ print('survived')`),
 		t.Run(name, func(t *testing.T) {
 			u.t = t
 			needsPython(t, script)
-			r := u.inside(script)
+			r := u.run(append(slices.Clone(flags), "--here", "--", "bash", "-c", script)...)
 			if strings.Contains(r.out, "reached") || strings.HasPrefix(r.err, "carrel: ") {
 				t.Errorf("%+v", r)
 			}
-			if name == "executor" && !strings.Contains(r.out, "survived") {
+			if name == "executor" && (r.code != 0 || !strings.Contains(r.out, "survived")) {
 				t.Errorf("%+v", r)
 			}
 		})
