@@ -369,7 +369,9 @@ func (j *judge) destroys(s *segment, w shell.Word, p string, a access) {
 	if base == "" {
 		base = "/"
 	}
-	if !roots[p] && !roots[base] && !systemTrees[base] {
+	// Nobody knows whose everything is above a directory that is not known.
+	above := strings.Trim(base, "./") == "" && strings.HasPrefix(base, "..")
+	if !roots[p] && !roots[base] && !systemTrees[base] && !above {
 		// "rm -rf $DIR/" with an unset variable is rm -rf /.
 		if !(w.Dynamic && a == accessDelete && (p == unknownPart+"/*" || p == "/"+unknownPart)) {
 			return

@@ -122,8 +122,8 @@ func (j *judge) mentioned(s *segment, w shell.Word) {
 	if strings.HasPrefix(p, "/dev/") { // it is asked about
 		return
 	}
-	if set, class := j.pathCaps(p, glob, accessRead); set.Has(SecretRead) {
-		s.add(SecretRead, w.Text+" ("+class+")")
+	if set, class := j.pathCaps(p, glob, accessRead); set&^harmless != 0 {
+		s.addSet(set&SetOf(SecretRead, CarrelTamper), w.Text+" ("+class+")")
 	}
 }
 
