@@ -405,6 +405,9 @@ func (j *judge) command(s *segment) {
 				j.pathEffect(s, a, accessRead)
 			}
 		}
+		if name != "" {
+			j.spoken(s, false)
+		}
 		return
 	}
 	s.program, s.spec = name, sp
@@ -418,6 +421,9 @@ func (j *judge) command(s *segment) {
 		return
 	}
 	j.apply(s, sp, s.words)
+	if s.caps.Has(ProgramUnknown) || s.caps&mayBeSpoken != 0 {
+		j.spoken(s, s.caps&^(harmless|SetOf(ProgramUnknown)) != 0)
+	}
 	j.variableNames(s)
 	if s.nested {
 		j.sends(s)

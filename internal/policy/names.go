@@ -63,6 +63,11 @@ func (j *judge) lookup(name string) *spec {
 			return j.lookup(rest)
 		}
 	}
+	for _, suffix := range [...]string{"-bpfcc", ".bt"} { // as distributions name tools of the kernel's
+		if rest, ok := strings.CutSuffix(name, suffix); ok && rest != "" {
+			return j.lookup(rest)
+		}
+	}
 	short := strings.TrimRight(name, "0123456789.")
 	short = strings.TrimSuffix(short, "-")
 	if short != name && short != "" {

@@ -107,7 +107,7 @@ func (j *judge) sshOption(s *segment, w shell.Word) {
 func (j *judge) socat(s *segment, w shell.Word) {
 	kind, rest, _ := strings.Cut(w.Text, ":")
 	switch k := strings.ToUpper(kind); {
-	case strings.Contains(k, "LISTEN"):
+	case strings.Contains(k, "LISTEN") || strings.HasSuffix(k, "-RECV") || strings.HasSuffix(k, "-RECVFROM"):
 		s.add(NetworkListen, w.Text)
 	case k == "EXEC" || k == "SYSTEM" || k == "SHELL":
 		s.add(RemoteCodeExecute, w.Text)

@@ -300,6 +300,9 @@ func (s *segment) name() string {
 // shellText judges a word that a shell will read.
 func (j *judge) shellText(s *segment, w shell.Word) {
 	s.add(CommandExecute, w.Text)
+	if w.Dynamic && j.decoded(s.index) {
+		s.add(RemoteCodeExecute, w.Source)
+	}
 	if s.index >= 0 && s.spec != nil && shells[s.spec.name] && j.hasChildren(s.index) {
 		return // the facts have it
 	}

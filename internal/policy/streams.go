@@ -117,7 +117,7 @@ func (j *judge) decoded(index int) bool {
 		if !c.Context.Substitution || c.Context.Text || len(c.Argv) == 0 {
 			continue
 		}
-		if name := programName(c.Argv[0].Text); decodes[name] || fetchers.MatchString(name) {
+		if name := programName(c.Argv[0].Text); decodes[name] || fetchers.MatchString(name) && !strings.Contains(name, "-") {
 			return true
 		}
 	}
@@ -127,7 +127,7 @@ func (j *judge) decoded(index int) bool {
 // decodes are programs that are there to make another text of their input.
 var decodes = map[string]bool{
 	"base64": true, "base32": true, "basenc": true, "xxd": true, "uudecode": true, "rev": true, "tr": true, "gunzip": true, "zcat": true,
-	"bunzip2": true, "bzcat": true, "xz": true, "xzcat": true, "zstd": true, "rot13": true, "gpg": true,
+	"bunzip2": true, "bzcat": true, "xz": true, "xzcat": true, "zstd": true, "rot13": true, "gpg": true, "openssl": true,
 }
 
 // indexed is a name of a variable with an index that runs something when the name is used.

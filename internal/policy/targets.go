@@ -86,7 +86,8 @@ func (j *judge) mayMean(s *segment, w shell.Word, p string, a access) {
 // endlessReaders read until the end, which some devices do not have.
 var endlessReaders = map[string]bool{
 	"cat": true, "tail": true, "tac": true, "sort": true, "gzip": true, "xz": true, "bzip2": true, "zstd": true, "wc": true, "cp": true,
-	"md5sum": true, "sha256sum": true, "sha1sum": true, "grep": true, "tee": true, "base64": true, "rev": true,
+	"md5sum": true, "sha1sum": true, "sha224sum": true, "sha256sum": true, "sha384sum": true, "sha512sum": true, "b2sum": true, "shasum": true, "cksum": true,
+	"sum": true, "xxd": true, "od": true, "hexdump": true, "strings": true, "sed": true, "awk": true, "uniq": true, "tr": true, "openssl": true, "grep": true, "tee": true, "base64": true, "rev": true,
 }
 
 // goesOut are operands by which a program that is not known, or runs code, says that it

@@ -160,3 +160,17 @@ func (j *judge) tags(s *segment, _ *parsed, _ []shell.Word) {
 		}
 	}
 }
+
+// exported judges export -f of a function that is named as a program.
+func (j *judge) exported(s *segment, p *parsed, _ []shell.Word) {
+	for i := range p.flags {
+		if p.flags[i].flag.name != "-f" {
+			continue
+		}
+		for _, w := range p.operands {
+			if j.lookup(w.Text) != nil {
+				s.add(EnvironmentPoison, "a function named as the program "+w.Text)
+			}
+		}
+	}
+}
