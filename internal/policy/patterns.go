@@ -115,10 +115,15 @@ func (p pathPattern) key() (part, ending string) {
 	return part, ending
 }
 
-// holds reports whether p is a directory with all below it, and all that parts may mean as
-// a pattern of the shell is there.
+// holds reports whether p is a directory with all below it, or all files with an ending,
+// and all that parts may mean as a pattern of the shell is there.
 func (p pathPattern) holds(parts []pathPart) bool {
 	n := len(p.parts) - 1
+	if n == 1 && p.floating && p.parts[n].shape == shapeEnd {
+		// The files with an ending, if what is behind the last wildcard has it.
+		base, ending := parts[len(parts)-1].text, p.parts[n].fixed
+		return strings.HasSuffix(base, ending) && len(base) > len(ending) && !strings.ContainsAny(ending, "*?[]")
+	}
 	if n <= 0 || p.parts[n].shape != shapeDeep || p.floating || len(parts) <= n {
 		return false
 	}
@@ -214,8 +219,8 @@ func mayOverlap(a, b string) bool {
 
 // overlap reports whether some name fits both patterns. A leading wildcard of the shell's
 // does not stand for a dot. Of what may be anywhere, all files or all with an ending are not
-// meant by a glob that has no letter in common with it: else that would be said of each
-// "*.txt" and each "syslog*".
+// meant by a glob that has less than two letters in common with it: else that would be said
+// of each "*.txt" and each "syslog*".
 func overlap(part *pathPart, p *partPattern, anywhere bool) bool {
 	glob, pattern := part.text, p.text
 	if anywhere && glob == "*" {
@@ -235,17 +240,21 @@ func overlap(part *pathPart, p *partPattern, anywhere bool) bool {
 		return true
 	}
 	budget := 1 << 14
-	return overlaps(glob, pattern, !anywhere || !strings.ContainsAny(pattern, "*?["), &budget)
+	common := 2
+	if !anywhere || !strings.ContainsAny(pattern, "*?[") {
+		common = 0
+	}
+	return overlaps(glob, pattern, common, &budget)
 }
 
-// overlaps needs a character that stands in both if common is false.
-func overlaps(a, b string, common bool, budget *int) bool {
+// overlaps needs so many letters or digits that stand in both.
+func overlaps(a, b string, common int, budget *int) bool {
 	if *budget--; *budget < 0 {
 		return true
 	}
 	switch {
 	case a == "" && b == "":
-		return common
+		return common <= 0
 	case strings.HasPrefix(a, "*"):
 		return overlaps(a[1:], b, common, budget) || b != "" && overlaps(a, step(b), common, budget)
 	case strings.HasPrefix(b, "*"):
@@ -255,7 +264,10 @@ func overlaps(a, b string, common bool, budget *int) bool {
 	case a[0] == '?' || a[0] == '[' || b[0] == '?' || b[0] == '[':
 		return overlaps(step(a), step(b), common, budget)
 	default:
-		return a[0] == b[0] && overlaps(a[1:], b[1:], true, budget)
+		if strings.IndexByte("-_.", a[0]) < 0 {
+			common--
+		}
+		return a[0] == b[0] && overlaps(a[1:], b[1:], common, budget)
 	}
 }
 
