@@ -1,6 +1,7 @@
 package policy_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -35,5 +36,40 @@ func TestWorseLines(t *testing.T) {
 	}
 	if changed < 50_000 {
 		t.Errorf("only %d lines were made worse", changed)
+	}
+}
+
+// wrapped are places that a line may stand in without doing less; @ is the line.
+var wrapped = []string{
+	"( @ )", "{ @; }", "if true; then @; fi", "true && @", "for q in 1; do @; done", "case a in a) @;; esac", "time @", "true\n@", "zz() { @; }; zz",
+	"ssh h '@'", "sudo bash -c '@'", "xargs -I% sh -c '@'", "kubectl exec p -- sh -c '@'",
+}
+
+// What a line could do, it could do wherever it stands.
+func TestWrappedLines(t *testing.T) {
+	t.Parallel()
+	e := engine(t)
+	tried := 0
+	for _, l := range loadCorpus(t, "dangerous", false) {
+		if strings.ContainsAny(l.Command, "\n'#") || strings.TrimSpace(l.Command) == "" || strings.ContainsAny(l.Command[len(l.Command)-1:], `&;\)`) || strings.HasPrefix(l.Command, "{") {
+			continue
+		}
+		alone := e.Decide(host(l.Command))
+		for _, w := range wrapped {
+			line := strings.ReplaceAll(w, "@", l.Command)
+			d := e.Decide(host(line))
+			tried++
+			if d.Level < alone.Level && alone.Level == policy.Confirm {
+				t.Errorf("%s: %s, and alone %s", line, d.Level, alone.Level)
+			}
+			for _, c := range alone.Capabilities {
+				if !slices.Contains(d.Capabilities, c) && c != "shell.dynamic" {
+					t.Errorf("%s is not %s, which it is alone", line, c)
+				}
+			}
+		}
+	}
+	if tried < 40_000 {
+		t.Errorf("only %d lines were tried", tried)
 	}
 }
