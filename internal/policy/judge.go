@@ -197,6 +197,7 @@ func (j *judge) segment(words []shell.Word, text, via string) *segment {
 // standing adds what follows from where a command stands.
 func (j *judge) standing(s *segment, c *shell.Command) {
 	j.carrels(s)
+	j.weakens(s)
 	if c.Into < 0 && endlessReaders[s.program] {
 		for i := 1; i < len(s.words); i++ {
 			if t := s.words[i].Text; t == "/dev/zero" || t == "/dev/urandom" || t == "/dev/random" {
