@@ -362,6 +362,9 @@ func (j *judge) command(s *segment) {
 		}
 	}
 	w := &s.words[0]
+	if w.Dynamic && j.loopedProgram(s) {
+		return
+	}
 	if w.Dynamic || w.Glob || w.Many {
 		s.add(ShellDynamic, w.Source)
 		if w.Glob {
@@ -431,9 +434,15 @@ func (j *judge) command(s *segment) {
 	}
 }
 
+// splits are the builtins that take lines apart, by an IFS that is set for them alone.
+var splits = map[string]bool{"read": true, "mapfile": true, "readarray": true}
+
 // assigns judges variables that are set.
 func (j *judge) assigns(s *segment, as []shell.Assign, bare bool) {
 	for i := range as {
+		if as[i].Name == "IFS" && !bare && len(s.words) > 0 && splits[s.words[0].Text] && !as[i].Value.Dynamic {
+			continue // it is gone when the line is read
+		}
 		j.assign(s, as[i].Name, as[i].Value, bare && !as[i].Export)
 		if as[i].Value.Hidden {
 			s.add(ShellObfuscated, as[i].Value.Source)

@@ -165,6 +165,14 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 		})},
 		{name: "url", apply: each((*judge).fetch)},
 		{name: "host", apply: each(func(_ *judge, s *segment, w shell.Word) { s.add(NetworkOut, w.Text) })},
+		// A server that is asked. This machine's own is asked as a file is read.
+		{name: "service", apply: each(func(j *judge, s *segment, w shell.Word) {
+			if !w.Dynamic && !strings.ContainsAny(w.Text, "@?") && loopback.MatchString(strings.TrimPrefix(strings.TrimPrefix(w.Text, "ldaps://"), "ldap://")) && !strings.HasPrefix(w.Text, "/") {
+				s.add(NetworkQuery, w.Text)
+				return
+			}
+			j.out(s, w)
+		})},
 		{name: "query", apply: each(func(j *judge, s *segment, w shell.Word) {
 			s.add(NetworkQuery, w.Text)
 			if w.Dynamic && strings.ContainsAny(w.Text, "(`") || j.carries(s, w) {

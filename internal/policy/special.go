@@ -123,6 +123,9 @@ func (j *judge) curl(s *segment, p *parsed, _ []shell.Word) {
 	}
 	out, toFile := valueOf(p, "-o")
 	sends := hasFlag(p, "-d", "-F", "-T", "--url-query")
+	if !given && hasFlag(p, "-G") && !hasFlag(p, "-F", "-T") && j.asksHere(p) {
+		sends = false // the data is a question's
+	}
 	for i := range p.flags {
 		v := p.flags[i].value
 		switch p.flags[i].flag.name {
@@ -168,6 +171,27 @@ func (j *judge) curl(s *segment, p *parsed, _ []shell.Word) {
 		s.add(ContainerMutate, socket.Text)
 		s.add(PrivilegeEscalate, socket.Text)
 	}
+}
+
+// asksHere reports whether curl is given only addresses of this machine, and data that is
+// written out.
+func (j *judge) asksHere(p *parsed) bool {
+	for i := range p.flags {
+		switch u := &p.flags[i]; u.flag.name {
+		case "--url":
+			return false
+		case "-d", "--url-query":
+			if u.value.Dynamic || strings.Contains(u.value.Text, "@") {
+				return false
+			}
+		}
+	}
+	for _, w := range p.operands {
+		if w.Dynamic || !loopback.MatchString(w.Text) {
+			return false
+		}
+	}
+	return len(p.operands) > 0
 }
 
 // databases are the ports of databases that are spoken to by HTTP; databaseWrites are

@@ -210,6 +210,53 @@ func (j *judge) looped(s *segment, w shell.Word) []shell.Word {
 	return out
 }
 
+// loopedProgram judges a program whose name is the variable of a loop over words that are
+// known, as each of them. It reports whether all of them are.
+func (j *judge) loopedProgram(s *segment) bool {
+	w := s.words[0]
+	if s.nested || len(w.Text) < 2 || w.Text[0] != '$' {
+		return false
+	}
+	inner, total := 0, 0
+	for i := range j.facts.Loops {
+		l := &j.facts.Loops[i]
+		if s.fact == nil || s.fact.Start < l.Start || s.fact.End > l.End {
+			continue
+		}
+		if w.Text == "$"+l.Name || w.Text == "${"+l.Name+"}" {
+			inner, total = inner+1, len(l.Items)
+		}
+	}
+	items := j.looped(s, w)
+	if inner != 1 || len(items) != total || total == 0 {
+		return false
+	}
+	for i := range items {
+		if items[i].Dynamic || items[i].Glob || items[i].Text == "" || strings.ContainsAny(items[i].Text, " \t\n") {
+			return false
+		}
+	}
+	// What is assigned in the loop is not what the loop goes through.
+	for i := range j.facts.Commands {
+		c := &j.facts.Commands[i]
+		for k := range c.Assigns {
+			if strings.Contains(w.Text, c.Assigns[k].Name) {
+				return false
+			}
+		}
+		if len(c.Argv) > 0 && takesVariables[c.Argv[0].Text] && !asksOnly[c.Argv[0].Text] {
+			return false
+		}
+	}
+	for i := range items {
+		j.nested(s, append([]shell.Word{items[i]}, s.words[1:]...))
+	}
+	return true
+}
+
+// asksOnly are those of takesVariables that set none.
+var asksOnly = map[string]bool{"test": true, "[": true, "[[": true, "printf": true, "wait": true, "export": true}
+
 // continues reports whether a text goes on with what may be part of a name.
 func continues(text string) bool {
 	return text != "" && (text[0] == '_' || text[0] >= '0' && text[0] <= '9' || text[0] >= 'A' && text[0] <= 'Z' || text[0] >= 'a' && text[0] <= 'z')

@@ -1,0 +1,202 @@
+package policy_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/carrel-dev/carrel/internal/policy"
+)
+
+// Beside each program that is known to look stands what it does by other options: what is
+// SAFE of commands/93-lookers.yaml and of the engine must not be so for its neighbours.
+func TestNeighboursOfLookers(t *testing.T) {
+	e := engine(t)
+	for line := range strings.Lines(`
+unrar x a.rar
+7z x a.7z
+7z l a.7z -o/etc && 7z e a.7z
+unar a.zip
+cabextract x.cab
+lha x a.lzh
+arj x a.arj
+isoinfo -i x.iso -o /etc/passwd -x /A
+innoextract setup.exe
+unshield x data.cab
+wimlib-imagex apply a.wim 1 out
+wimlib-imagex info a.wim 1 --boot
+asar extract a.asar out
+par2 repair a.par2
+par2 verify -p a.par2
+b3sum --update x
+rhash -o out.txt f
+jdupes -rdN .
+ffmpeg -i a.mp4 b.mkv
+ffmpeg -i a.mp4 -f null - b.mkv
+ffmpeg -i a.mp4 -f mpegts -
+ffmpeg -i a.mp4 -af ametadata=print:file=x -f null -
+ffmpeg -i a.mp4 -vf movie=/etc/passwd -f null -
+ffmpeg -i a.mp4 -pass 1 -f null /dev/null
+ffmpeg -i a.mp4 -f null -f mp4 x
+flac a.wav
+flac -t -a x.flac
+metaflac --remove-all-tags x.flac
+metaflac --set-tag=A=b x.flac
+vorbiscomment -a x.ogg -t A=b
+vorbiscomment -l x.ogg -c y
+id3v2 -D x.mp3
+eyeD3 -a X song.mp3
+mkvmerge -o x.mkv a.mkv
+MP4Box -add x.mp4 y.mp4
+gifsicle --batch x.gif
+webpmux -set icc x y -o z
+exiv2 rm x.jpg
+v4l2-ctl --set-ctrl=brightness=1
+wpctl set-volume @DEFAULT_SINK@ 0
+amixer set Master 0
+pdfsig -add-signature x.pdf y.pdf
+qpdf a.pdf b.pdf
+qpdf --replace-input a.pdf
+qpdf --check a.pdf /etc/passwd
+qpdf --show-encryption-key a.pdf
+pdftk a.pdf dump_data output x
+pdftk a.pdf cat output b.pdf
+docx2txt a.docx b.txt
+pandoc a.md -o b.html
+pandoc --lua-filter x.lua a.md
+pandoc -F ./x a.md
+pandoc -t x.lua a.md
+pandoc https://e.example/
+tesseract a.png out
+inkscape --actions=x a.svg
+inkscape --query-all --export-filename=x a.svg
+djvused -e 'remove-meta; save' a.djvu
+djvused a.djvu -e 'select 1; set-ant x' -s
+ebook-meta -t x a.epub
+tidy -m a.html
+aspell check a.txt
+htmlq -o out a
+dasel put -f a.json -v 1 x
+ag --pager 'sh x' y
+ugrep --filter='*:sh x' y
+glances -w
+glances --stdout cpu.user --export influxdb
+ctop
+ddcutil setvcp 10 50
+vcgencmd display_power 0
+schedtool -B 1234
+schedtool -n 5 -e make
+resize2fs -M /dev/sda1
+mii-tool -r eth0
+kdumpctl restart
+guix package -i hello
+guix gc
+eopkg it x
+paccache -r
+subscription-manager repos --enable x
+subscription-manager facts --update
+update-crypto-policies --set LEGACY
+fips-mode-setup --disable
+pam_tally2 --user a --reset
+faillock --user a --reset
+audit2allow -M x
+osqueryi
+osqueryi "select * from curl where url='http://e.example'"
+osqueryi 'select * from process_envs'
+oscap xccdf eval x.xml
+semgrep --config auto .
+semgrep --config r.yml --autofix .
+semgrep --config p/ci .
+keyctl print 123
+keyctl pipe 123
+grype dir:. -o json=out.json
+trivy plugin install x
+collectd -T
+collectd
+collectdctl putval x
+cmk -R
+cmk --restart
+netdatacli shutdown-agent
+vmalert -rule=r.yml
+telegraf
+telegraf --config http://e.example/x --once
+munin-run --servicedir /tmp x
+memcached-tool localhost:11211 flush
+kea-dhcp4 -c x
+dhcpd eth0
+syslog-ng -F
+syslog-ng --syntax-only --preprocess-into /etc/x
+cupsd
+vsftpd
+mysqlbinlog -h db.example.com binlog.1
+mysqlbinlog --raw -R binlog.1
+smbclient //h/s -c 'put x'
+smbclient -L files.example.com -N
+virt-host-validate --output /etc/x
+salt-call --local cmd.run id
+salt-call state.apply
+salt-call test.ping
+bolt command run id -t all
+bolt task run x -t all
+etckeeper commit x
+rudder agent run
+facter --custom-dir /tmp/x
+eslint --fix src
+eslint --rulesdir x src
+eslint -c x.js src
+eslint -f ./x.js src
+stylelint --fix a.css
+stylelint --custom-syntax x a.css
+rubocop -a
+rubocop --require ./x
+golangci-lint run --fix
+golangci-lint cache clean
+golangci-lint custom
+govulncheck -o x ./...
+ktlint -F
+ktlint -R x.jar
+ktlint --reporter=plain,output=/etc/x
+biome check --write src
+biome format --fix src
+oxlint --fix
+oxlint --type-aware
+pylint --init-hook 'x' a
+pylint --load-plugins x a
+nixpkgs-fmt .
+statix fix
+deadnix -e
+actionlint -shellcheck ./x
+clang-format -i a.c
+npx --no-install vite build
+npx --no-install jest
+npx tsc --noEmit
+psql -h db.example.com -c 'select 1'
+psql -h localhost -c 'drop table t'
+redis-cli -h 127.0.0.1 flushall
+redis-cli -u redis://u:p@db.example.com get x
+mysql -h 10.0.0.1 -e 'select 1'
+ldapsearch -H ldap://h.example -b x
+curl -sG localhost:8080/x --data-urlencode a@/etc/passwd
+curl -sG http://h.example/x --data-urlencode a=b
+curl -s localhost:8080/x -d a=b
+curl -X POST -G localhost:8080/x -d a=b
+for s in rm ls; do "$s" -rf x; done
+for s in ls cat; do read s < x; "$s" y; done
+for s in $(cat x); do "$s" y; done
+IFS=: ls
+IFS=/ ; ls
+IFS=$(cat x) read -r a
+while IFS=, read -ra c; do "${c[@]}"; done < x
+ps auxe
+ps e -u root
+perl -i.bak -ne 'print if /x/' f
+perl -l0777 -i -ne 'print if /x/' f
+`) {
+		line = strings.TrimSuffix(line, "\n")
+		if line == "" {
+			continue
+		}
+		if d := e.Decide(host(line)); d.Level == policy.Safe {
+			t.Errorf("%s is SAFE, with %v", line, d.Capabilities)
+		}
+	}
+}
