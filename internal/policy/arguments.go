@@ -295,9 +295,13 @@ func (j *judge) effects(s *segment, sp *spec, p *parsed, rest []shell.Word) {
 		len(ops.list) == 1 && ops.list[0].role.name == "text" && ops.list[0].many && verbs[p.operands[0].Text] && !takesNames[s.program] {
 		s.add(ProgramUnknown, s.program+" "+p.operands[0].Text)
 	}
-	if p.doing != "" && s.caps&^harmless == 0 {
+	switch {
+	case p.doing == "":
+	case s.caps&^harmless == 0:
 		s.add(ProgramUnknown, s.program+" "+p.doing)
 		s.addSet(p.does, p.doing)
+	default:
+		s.addSet(p.does&SetOf(FilesystemWrite), p.doing)
 	}
 	skip := 0
 	for i := range p.flags {

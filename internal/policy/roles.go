@@ -195,6 +195,9 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 			if s.caps.Has(FilesystemDelete) {
 				j.pathEffect(s, w, accessDelete)
 			}
+			if w.Text == "/" {
+				s.add(FilesystemSystemWrite, w.Text)
+			}
 		})},
 		{name: "device", apply: each(func(j *judge, s *segment, w shell.Word) {
 			s.add(BlockDeviceMutate, w.Text)
