@@ -302,6 +302,7 @@ func auditLine(line []byte) string {
 		Intent    int64     `json:"intent"`
 		Status    string    `json:"status"`
 		Error     string    `json:"error"`
+		Approval  string    `json:"approval"`
 		Action    struct {
 			Kind string   `json:"kind"`
 			Argv []string `json:"argv"`
@@ -309,6 +310,10 @@ func auditLine(line []byte) string {
 		Data struct {
 			Event   string `json:"event"`
 			Version string `json:"version"`
+			// Of an answer.
+			Kind       string `json:"kind"`
+			Reason     string `json:"reason"`
+			Permission string `json:"permission"`
 		} `json:"data"`
 	}
 	if err := json.Unmarshal(line, &r); err != nil {
@@ -317,6 +322,16 @@ func auditLine(line []byte) string {
 	s := fmt.Sprintf("%6d  %s  %-9s  %-9s  %-12s  %s", r.Seq, r.Time.UTC().Format("2006-01-02 15:04:05.000"), r.Type, r.Principal, r.Workspace, r.Action.Kind)
 	if len(r.Action.Argv) > 0 {
 		s += " " + cut(shellQuote(r.Action.Argv), 80)
+	}
+	switch {
+	case r.Approval == "" || r.Approval == "none":
+	case r.Type == "approval":
+		s += printable(strings.TrimRight(r.Approval+" "+r.Data.Kind+" "+r.Data.Permission, " "))
+		r.Error = r.Data.Reason
+	case r.Type == "request":
+		s += ", asked as " + printable(r.Approval)
+	default:
+		s += ", by " + printable(r.Approval)
 	}
 	if r.Data.Event != "" {
 		s += strings.TrimRight(printable(r.Data.Event+" "+r.Data.Version), " ")
