@@ -194,8 +194,8 @@ func (j *judge) flag(s *segment, sp *spec, words []shell.Word, p *parsed) (int, 
 			}
 			return most, stop
 		}
-		if f := sp.attachedSingle(w.Text); f != nil {
-			return use(f, part(w, w.Text[len(f.name):]), true)
+		if f, name := sp.attachedSingle(w.Text); f != nil {
+			return use(f, part(w, w.Text[len(name):]), true)
 		}
 		j.unlisted(s, p, name, words, value, attached)
 		return 0, false
@@ -243,16 +243,15 @@ func (s *spec) isSingle() bool {
 
 // attachedSingle finds an option of a program with long options of one dash whose value
 // follows without a space (-I/usr/include, -Wl,…).
-func (s *spec) attachedSingle(text string) *flag {
-	var best *flag
+func (s *spec) attachedSingle(text string) (best *flag, name string) {
 	for at := s; at != nil; at = at.parent {
 		for n, f := range at.long {
-			if f.value && n == f.name && strings.HasPrefix(text, n) && (best == nil || len(n) > len(best.name)) {
-				best = f
+			if f.value && len(n) > len(name) && strings.HasPrefix(text, n) {
+				best, name = f, n
 			}
 		}
 	}
-	return best
+	return best, name
 }
 
 // part is a piece of a word.

@@ -397,10 +397,14 @@ func (j *judge) destroys(s *segment, w shell.Word, p string, a access) {
 	s.add(FilesystemDestroy, w.Text)
 }
 
-// recursive reports whether a command has -r or -R among its options.
+// recursive reports whether a command has -r or -R among its options, or what means that.
 func (s *segment) recursive() bool {
+	letters := "rR"
+	if s.program == "cp" || s.program == "rsync" {
+		letters = "rRa"
+	}
 	for _, w := range s.words[min(1, len(s.words)):] {
-		if t := w.Text; strings.HasPrefix(t, "--recursive") || len(t) > 1 && t[0] == '-' && t[1] != '-' && strings.ContainsAny(t, "rR") {
+		if t := w.Text; strings.HasPrefix(t, "--recursive") || t == "--archive" || len(t) > 1 && t[0] == '-' && t[1] != '-' && strings.ContainsAny(t, letters) {
 			return true
 		}
 	}

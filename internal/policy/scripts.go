@@ -202,8 +202,8 @@ func (j *judge) awk(s *segment, w shell.Word) {
 			if c == '@' && end > i+1 && t[i:end] != "@load" && t[i:end] != "@include" {
 				s.add(CodeExecute, w.Text) // a function whose name is a value
 			}
-			if t[i:end] == "ENVIRON" && last == 'i' {
-				s.add(SecretRead, "the whole environment")
+			if t[i:end] == "ENVIRON" && (last == 'i' || secretName.MatchString("$"+strings.Trim(firstIndex(t[end:]), `"`))) {
+				s.add(SecretRead, w.Text)
 			}
 			switch t[i:end] {
 			case "system", "@load", "@include":
@@ -272,4 +272,14 @@ func (j *judge) awk(s *segment, w shell.Word) {
 	if strings.Contains(t, "/inet/") {
 		s.add(NetworkOut, "/inet")
 	}
+}
+
+// firstIndex is what stands in the brackets that a text begins with.
+func firstIndex(t string) string {
+	rest, ok := strings.CutPrefix(strings.TrimLeft(t, " \t"), "[")
+	if !ok {
+		return ""
+	}
+	inner, _, _ := strings.Cut(rest, "]")
+	return strings.TrimSpace(inner)
 }
