@@ -17,11 +17,11 @@ type builtin struct {
 	classes   []atomic.Pointer[pathClass]
 	variables []atomic.Pointer[variable]
 	rules     []atomic.Pointer[rule]
-	// endings are the patterns that may fit a path whose last byte is known; the last are
-	// all of them.
-	endings [257]atomic.Pointer[[]globbed]
+	// endings are the patterns that may fit a path whose last byte is known, and by the parts
+	// that a relative one has; the last are for any byte, the first for any path.
+	endings [shortPath + 1][anyByte + 1]atomic.Pointer[[]globbed]
 	// anywhere are those of the patterns that have neither a name nor an ending.
-	anywhere [257]atomic.Pointer[[]globbed]
+	anywhere [anyByte + 1]atomic.Pointer[[]globbed]
 }
 
 // globbed is a pattern of a class.
@@ -147,7 +147,7 @@ func (b *builtin) class(i int) *pathClass {
 // look tries the patterns of paths that have a part or an ending of the one looked for.
 func (b *builtin) look(m *pathMatch) {
 	if m.glob {
-		for _, at := range *b.ending(m.lastByte()) {
+		for _, at := range *b.ending(m.short(), m.lastByte()) {
 			m.try(at.class, at.pattern)
 		}
 		return
@@ -187,9 +187,10 @@ func (b *builtin) loose(c int) *[]globbed {
 }
 
 // ending gives the patterns that may fit a path whose last byte is c, in the order of their
-// classes; what the shell expands may have parts that no index has.
-func (b *builtin) ending(c int) *[]globbed {
-	if got := b.endings[c].Load(); got != nil {
+// classes; what the shell expands may have parts that no index has. If it has so few parts,
+// and is relative, those with more are none of them.
+func (b *builtin) ending(parts, c int) *[]globbed {
+	if got := b.endings[parts][c].Load(); got != nil {
 		return got
 	}
 	var list []globbed
@@ -197,12 +198,12 @@ func (b *builtin) ending(c int) *[]globbed {
 		class := b.class(i)
 		for n := range class.match {
 			p := &class.match[n]
-			if c == anyByte || p.mayEnd(byte(c)) {
+			if (parts == 0 || p.floating && (p.deep || len(p.parts)-1 <= parts)) && (c == anyByte || p.mayEnd(byte(c))) {
 				list = append(list, globbed{class, p})
 			}
 		}
 	}
-	b.endings[c].Store(&list)
+	b.endings[parts][c].Store(&list)
 	return &list
 }
 

@@ -145,6 +145,17 @@ func (m *pathMatch) ending() string {
 // anyByte stands for a last byte that is not known.
 const anyByte = 256
 
+// shortPath is as many parts as a relative path may have to be a short one.
+const shortPath = 3
+
+// short is how many parts a short path has, 0 for others.
+func (m *pathMatch) short() int {
+	if !m.relative || len(m.parts) > shortPath {
+		return 0
+	}
+	return len(m.parts)
+}
+
 // lastByte is the last one of a path that is a pattern of the shell.
 func (m *pathMatch) lastByte() int {
 	base := m.parts[len(m.parts)-1].text
