@@ -51,6 +51,7 @@ func TestNamedBeyondTables(t *testing.T) {
 		{command: `passwd -l root`, capability: "security.disable"},
 		{command: `ab -n 9 http://prod/`, capability: "resource.exhaust", named: true},
 		{command: `ab -n 9 http://localhost:80/`, capability: "resource.exhaust"},
+		{command: `for d in a b; do [ -d "$d" ] || continue; ls "$d"; done`, capability: "network.out"},
 		{command: `[ -v 'a[$(x)]' ]`, capability: "shell.obfuscated", named: true},
 		{command: `[ -v a ]`, capability: "shell.obfuscated"},
 		{command: `bash <<< "$(base64 -d <<< x)"`, capability: "remote_code.execute", named: true},
