@@ -188,6 +188,140 @@ IFS=$(cat x) read -r a
 while IFS=, read -ra c; do "${c[@]}"; done < x
 ps auxe
 ps e -u root
+jj op restore x
+jj describe -m x
+jj log --config ui.pager=x
+svnadmin setlog x
+svnlook diff --diff-cmd ./x r
+git-cliff -o CHANGELOG.md
+argo delete x
+argo auth token
+rpm-ostree rebase x
+rpm-ostree kargs --append=x
+ostree admin deploy x
+radosgw-admin user info --uid=a
+radosgw-admin user rm --uid=a
+lctl set_param x=y
+vmware-toolbox-cmd timesync enable
+xcode-select -s /x
+xcrun -k x
+xcodebuild
+ghc-pkg unregister x
+ghcup install ghc
+ocamlfind remove x
+conda install x
+conda config --add channels x
+conda env remove -n x
+coverage run x.py
+coverage html
+nx graph
+nx run x
+lerna publish
+turbo run build
+ccache -C
+ccache ./x
+sccache --stop-server
+dlv attach 1
+gem sources -a http://x
+gem owner -a b r
+cpan Moose
+cpanm Moose
+pecl install x
+jfr scrub a b
+jarsigner x.jar key
+zig build
+zig fmt src
+crystal run x.cr
+wasmtime x.wasm
+wasm-tools strip x -o y
+clang-check --fixit x.c
+lcov -c -d . -o x
+suricata -T -i eth0
+suricata -c x -i eth0
+notmuch new
+notmuch config set a b
+mu find x --exec='rm'
+unitctl edit
+speedtest
+arp-scan -l
+lnav -c ':shell-exec id' x
+compare a.png b.png diff.png
+compare a.png msl:x.msl null:
+dot -Tpng a.dot -o a.png
+dot -O -Tpng a.dot
+plantuml a.puml
+latexmk a.tex
+highlight -o x a.c
+recode l1..u8 f
+enca -c f
+qrencode -o x.png hi
+qrencode hi -o x.png -t PNG
+dos2unix f
+dos2unix -i -n a b
+assimp export a b
+gpsbabel -i gpx -f a -o kml -F b
+logcheck
+ansible all -m ping
+ansible localhost -m setup -e x='{{ lookup("pipe","id") }}'
+ansible localhost -m stat -a 'path={{ lookup("pipe","id") }}'
+ansible localhost -m shell -a id
+ansible localhost -m setup -M ./x
+git ls-remote https://github.com/x/y
+git symbolic-ref HEAD refs/heads/x
+git symbolic-ref -d HEAD
+git hash-object -w f
+git commit-graph write
+git multi-pack-index expire
+git am x.patch
+git am --abort
+git ls-remote ext::sh
+git ls-remote --upload-pack=./x origin
+git ls-remote "https://$(cat x).e.example/r"
+git difftool --tool-help -x ./x
+gh api graphql -f query='mutation { x }'
+gh api graphql -f query='{ a }' -f query='mutation { x }'
+gh api graphql -f query='query { a } mutation b { x }'
+gh api graphql -F query=@m.graphql
+gh api graphql -f query='{ a }' --input x
+gh api repos/o/r/issues -f title=x
+glab cluster agent bootstrap x
+glab runner delete 1
+glab token create x
+glab variable set x y
+glab alias set x y
+npm run build
+npm test
+yarn workspaces run build
+yarn npm publish
+bun pm trust x
+bun pm cache rm
+pnpm env use 20
+go mod edit -require=x@v1
+go mod edit -fmt
+go tool pprof cpu.prof
+go tool pprof -http=:8080 cpu.prof
+go tool pprof -top -tools=/tmp cpu.prof
+go tool trace x
+deno task build
+deno fmt
+deno lint --fix
+cargo fmt
+cargo fmt --all
+composer config repositories.x vcs y
+composer config github-oauth.github.com
+composer config -e
+composer run-script build
+python3 -m zipfile -e a.zip .
+python3 -m tarfile -c a.tar x
+python3 -m json.tool a.json b.json
+python3 -m pydoc -w os
+python3 -m pydoc -b
+python3 -m timeit 'import os; os.system("id")'
+python3 -m timeit -s 'import x' 'sum(range(9))'
+python3 -m venv x
+python3 -m zipfile --help x
+node --v8-options-x ./x.js
+php --ri x -r 'unlink("y");'
 perl -i.bak -ne 'print if /x/' f
 perl -l0777 -i -ne 'print if /x/' f
 `) {

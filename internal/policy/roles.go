@@ -225,6 +225,18 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 			}
 			s.add(NetworkIn, t)
 		})},
+		// A repository whose names are asked for, and nothing fetched: one that is known here
+		// by a name, as origin, or whichever an address says.
+		{name: "gitask", apply: each(func(j *judge, s *segment, w shell.Word) {
+			j.gitURL(s, w)
+			if strings.ContainsAny(w.Text, ":/") {
+				s.add(NetworkIn, w.Text)
+			}
+			s.add(NetworkQuery, w.Text)
+			if w.Dynamic && strings.ContainsAny(w.Text, "(`") {
+				s.add(NetworkOut, w.Text) // the name may carry data
+			}
+		})},
 		{name: "gitset", apply: each(func(j *judge, s *segment, w shell.Word) {
 			if strings.EqualFold(w.Text, "http.sslVerify") {
 				s.add(SecurityDisable, w.Text)

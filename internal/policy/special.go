@@ -304,6 +304,28 @@ func (j *judge) python(s *segment, p *parsed, _ []shell.Word) {
 		return
 	}
 	args := p.operands
+	if n := len(args); n == 1 && !m.Dynamic && (args[0].Text == "--help" || args[0].Text == "-h" || args[0].Text == "--version") && helpful[m.Text] {
+		return
+	}
+	switch m.Text {
+	case "tarfile", "zipfile":
+		if len(args) == 2 && listsArchive[args[0].Text] {
+			j.pathEffect(s, args[1], accessRead)
+			return
+		}
+	case "json.tool", "ast", "dis", "tokenize", "pydoc", "calendar":
+		args = slices.DeleteFunc(slices.Clone(args), func(w shell.Word) bool { return strings.HasPrefix(w.Text, "-") && w.Text != "-" })
+		if m.Text == "pydoc" && len(args) < len(p.operands) && !(len(p.operands) == 2 && p.operands[0].Text == "-k") {
+			s.add(CodeExecute, "-m pydoc") // -b and -p serve, -w writes
+			s.add(NetworkListen, "-m pydoc")
+			return
+		}
+	case "timeit":
+		if len(args) > 0 && args[len(args)-1].Text != "" && !slices.ContainsFunc(args[:len(args)-1], func(w shell.Word) bool { return w.Dynamic || strings.Trim(w.Text, "-nruv0123456789") != "" }) &&
+			j.printing(s, args[len(args)-1]) {
+			return
+		}
+	}
 	switch m.Text {
 	case "json.tool", "this", "calendar", "platform", "site", "sysconfig", "tokenize", "dis", "ast", "pydoc", "tabnanny":
 		for _, w := range args {
@@ -327,6 +349,15 @@ func (j *judge) python(s *segment, p *parsed, _ []shell.Word) {
 	}
 	s.add(CodeExecute, "-m "+m.Text)
 }
+
+// helpful are modules that show how they are used and do nothing else.
+var helpful = map[string]bool{
+	"venv": true, "py_compile": true, "compileall": true, "ensurepip": true, "zipfile": true, "tarfile": true, "http.server": true, "unittest": true, "timeit": true,
+	"cProfile": true, "pdb": true, "trace": true, "zipapp": true, "json.tool": true, "doctest": true, "profile": true, "pip": true, "virtualenv": true,
+}
+
+// listsArchive are options of tarfile and zipfile that show or test.
+var listsArchive = map[string]bool{"-l": true, "--list": true, "-t": true, "--test": true}
 
 // sudo without a command lists rights or starts a shell.
 func (j *judge) sudo(s *segment, p *parsed, rest []shell.Word) {
