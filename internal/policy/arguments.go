@@ -65,7 +65,8 @@ func (s *spec) asksHelp(words []shell.Word) bool {
 			return false
 		}
 	}
-	return at.lookup(last) == nil
+	f := at.lookup(last)
+	return f == nil || !f.value && f == at.lookup("--help")
 }
 
 // apply takes words apart as a spec says and adds what they mean.

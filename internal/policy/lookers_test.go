@@ -322,6 +322,19 @@ python3 -m venv x
 python3 -m zipfile --help x
 node --v8-options-x ./x.js
 php --ri x -r 'unlink("y");'
+npm test --help
+yarn test --help
+pnpm build --help
+docker run x --help
+docker exec c x --help
+kubectl exec p -- x --help
+helm foo --help
+systemctl restart x --help y
+/usr/lib/nagios/plugins/check_x
+/usr/lib/nagios/check_load
+curl -s -o /dev/null http://localhost:$p@h.example/x
+curl -s -o /dev/null http://h.example:$p/x
+curl -s -o /dev/null "http://localhost:$(cat p)/x"
 perl -i.bak -ne 'print if /x/' f
 perl -l0777 -i -ne 'print if /x/' f
 `) {

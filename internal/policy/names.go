@@ -8,7 +8,7 @@ import (
 // programDirs are directories whose programs are those of their names.
 var programDirs = map[string]bool{
 	"/bin": true, "/sbin": true, "/usr/bin": true, "/usr/sbin": true, "/usr/local/bin": true, "/usr/local/sbin": true,
-	"/snap/bin": true, "/usr/games": true, "/usr/libexec": true, "/usr/local/go/bin": true,
+	"/snap/bin": true, "/usr/games": true, "/usr/libexec": true, "/usr/lib/nagios/plugins": true, "/usr/lib64/nagios/plugins": true, "/usr/lib/monitoring-plugins": true, "/usr/local/go/bin": true,
 	"/lib": true, "/lib64": true, "/usr/lib": true, "/usr/lib64": true, "/lib/x86_64-linux-gnu": true, "/usr/lib/x86_64-linux-gnu": true,
 	"/lib/aarch64-linux-gnu": true,
 }

@@ -158,6 +158,8 @@ func (j *judge) curl(s *segment, p *parsed, _ []shell.Word) {
 			if !reads && databases.MatchString(w.Text) || sends && databaseWrites.MatchString(w.Text) {
 				s.add(DatabaseMutate, w.Text)
 			}
+		case quiet && w.Dynamic && ownPort.MatchString(w.Text) && s.caps&SetOf(NetworkOut) == 0:
+			s.add(NetworkQuery, w.Text)
 		case quiet && !w.Dynamic && !strings.Contains(w.Text, "?") && !metadata.MatchString(w.Text) && s.caps&SetOf(NetworkOut) == 0:
 			s.add(NetworkQuery, w.Text)
 		default:
@@ -172,6 +174,9 @@ func (j *judge) curl(s *segment, p *parsed, _ []shell.Word) {
 		s.add(PrivilegeEscalate, socket.Text)
 	}
 }
+
+// ownPort is an address of this machine of which the port is a variable.
+var ownPort = lazy(`^(?:https?://)?(?:localhost|127\.0\.0\.1):\$(?:\w+|\{\w+\})(?:/[\w./-]*)?$`)
 
 // asksHere reports whether curl is given only addresses of this machine, and data that is
 // written out.
