@@ -198,7 +198,7 @@ func (j *judge) flag(s *segment, sp *spec, words []shell.Word, p *parsed) (int, 
 		if f, name := sp.attachedSingle(w.Text); f != nil {
 			return use(f, part(w, w.Text[len(name):]), true)
 		}
-		j.unlisted(s, p, name, words, value, attached)
+		j.unlisted(s, sp, p, name, words, value, attached)
 		return 0, false
 	}
 	// A cluster of short options, the last perhaps with its value.
@@ -207,7 +207,7 @@ func (j *judge) flag(s *segment, sp *spec, words []shell.Word, p *parsed) (int, 
 		if f == nil {
 			p.unknown = "-" + w.Text[i:i+1]
 			if w.Text[i] == 'o' && (i == 1 || i+1 == len(w.Text)) {
-				j.unlisted(s, p, p.unknown, words, w.Text[i+1:], i+1 < len(w.Text))
+				j.unlisted(s, sp, p, p.unknown, words, w.Text[i+1:], i+1 < len(w.Text))
 			}
 			continue
 		}
@@ -247,7 +247,9 @@ func (s *spec) isSingle() bool {
 func (s *spec) attachedSingle(text string) (best *flag, name string) {
 	for at := s; at != nil; at = at.parent {
 		for n, f := range at.long {
-			if f.value && len(n) > len(name) && strings.HasPrefix(text, n) {
+			// What goes on as a name is another one: --output-dir is no --output.
+			if f.value && len(n) > len(name) && len(text) > len(n) && strings.HasPrefix(text, n) &&
+				(!strings.HasPrefix(n, "--") || strings.IndexByte("-abcdefghijklmnopqrstuvwxyz", text[len(n)]) < 0) {
 				best, name = f, n
 			}
 		}

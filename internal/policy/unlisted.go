@@ -93,7 +93,7 @@ func deedOf(name string) deed {
 
 // unlisted judges an option that no table has: words are it and those behind it, value is
 // what is attached to it.
-func (j *judge) unlisted(s *segment, p *parsed, name string, words []shell.Word, value string, attached bool) {
+func (j *judge) unlisted(s *segment, sp *spec, p *parsed, name string, words []shell.Word, value string, attached bool) {
 	p.unknown = name
 	d := deedOf(name)
 	w := words[0]
@@ -107,6 +107,13 @@ func (j *judge) unlisted(s *segment, p *parsed, name string, words []shell.Word,
 	if d.does {
 		p.doing = name
 		p.does |= d.caps
+	}
+	if short := name[:max(strings.LastIndexByte(name, '-'), 0)]; !d.does && d.file == noOutput && len(short) > 2 {
+		// --add-this may be a kind of the --add that is listed.
+		if f := sp.lookup(short); f != nil && f.caps != 0 {
+			p.doing = name
+			p.does |= f.caps
+		}
 	}
 	if !given {
 		return

@@ -11,7 +11,7 @@ import (
 const lookers = `version: 1
 programs:
   looker: "read*"
-  asker: {flags: "-o;-q --quiet", operands: "text*"}
+  asker: {flags: "-o;-q --quiet;--output =;--add = :package.mutate", operands: "text*"}
 `
 
 // TestUnlistedOptions holds what an option does by its name where no table has it.
@@ -44,6 +44,11 @@ func TestUnlistedOptions(t *testing.T) {
 		{"looker -o wide", ""},
 		{"looker -func=cover.out", ""},
 		{"asker -o a.txt", ""},
+		{"asker --output a.txt", ""},
+		{"asker --output-dir /etc/a", "filesystem.system_write"},
+		{"asker --output-dir=/etc/a", "filesystem.system_write"},
+		{"asker --add-key a", "package.mutate"},
+		{"asker --quiet-time a", ""},
 		{"looker --delete-all", "filesystem.delete"},
 		{"looker --fix a", "filesystem.write"},
 		{"looker --auto-correct a", "filesystem.write"},
