@@ -243,6 +243,9 @@ func overlap(part *pathPart, p *partPattern, anywhere bool) bool {
 	common := 2
 	if !anywhere || !strings.ContainsAny(pattern, "*?[") {
 		common = 0
+	} else if i := strings.LastIndexByte(pattern, '.'); i > 0 && !strings.ContainsAny(pattern[i:], "*?[") && strings.Trim(pattern[:i], "*?") != "" && strings.HasSuffix(glob, pattern[i:]) {
+		// An ending says what a file is written in, and not what is in it.
+		glob, pattern = glob[:len(glob)-len(pattern)+i], pattern[:i]
 	}
 	return overlaps(glob, pattern, common, &budget)
 }
