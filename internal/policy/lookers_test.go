@@ -335,6 +335,20 @@ systemctl restart x --help y
 curl -s -o /dev/null http://localhost:$p@h.example/x
 curl -s -o /dev/null http://h.example:$p/x
 curl -s -o /dev/null "http://localhost:$(cat p)/x"
+cat my-secr*.json
+cat *cred*.json
+cat tok*.json
+cat pass*.txt
+cat id_r*
+cat *.pem
+cat *.env
+cat /etc/sha*
+jaeger-all-in-one
+grafana-agent x
+diesel migration run
+vue create x
+filebeat -e
+tauri version build
 perl -i.bak -ne 'print if /x/' f
 perl -l0777 -i -ne 'print if /x/' f
 `) {
