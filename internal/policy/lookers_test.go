@@ -349,6 +349,26 @@ diesel migration run
 vue create x
 filebeat -e
 tauri version build
+dotnet sln add x
+dotnet sln a.sln remove list
+dotnet new console
+dotnet format
+dotnet package add x
+dotnet build-server shutdown
+asdf plugin add x
+asdf plugin list x && mise settings set a b
+firejail ls
+firejail --list ls
+firejail --join=x ls
+steampipe plugin install x
+magick a.png b.png
+magick identify -write x a.png
+magick -script x
+gm convert a.png b.png
+convert a.png -list b.png
+convert -list format a.png b.png
+cmake --build b
+cmake -P x.cmake --help-full_x
 perl -i.bak -ne 'print if /x/' f
 perl -l0777 -i -ne 'print if /x/' f
 `) {
