@@ -176,6 +176,8 @@ func (r *reading) allowed(kind byte) bool {
 		if rest[0] == '.' && m[0] == "."+m[1] {
 			r.i += len(m[0])
 		}
+	case 'd':
+		return strings.HasPrefix(rest, ".")
 	case 'n':
 		r.grows = true
 	}

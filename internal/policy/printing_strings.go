@@ -132,7 +132,7 @@ func (r *reading) sigil() bool {
 		switch c := r.at(1); {
 		case r.at(0) != '$':
 			return false
-		case r.perl && c == '^' && letter(r.at(2)):
+		case r.perl && c == '^' && strings.IndexByte("VOXTW", r.at(2)) >= 0:
 			n = 3
 		case r.perl && c != 0 && strings.IndexByte("&.,;/\\]!0_", c) >= 0:
 			n = 2

@@ -7,7 +7,7 @@ import (
 
 // wordList is a closed list of names, each with a letter behind a colon that says what may
 // follow: f the literal name of a file, l that of a library, e that of a variable of the
-// environment; n counts or repeats, k is a keyword behind which a value stands. It is
+// environment, d a dot; n counts or repeats, k is a keyword behind which a value stands. It is
 // read when it is first asked: most processes never do.
 type wordList struct {
 	text  string
@@ -82,7 +82,7 @@ var (
 		stdin stdout read safe_load open json dumps where show_versions str len type list sorted keys indent`)
 	pythonNames = words(`import from:k as:k for:k in:k if:k else:k elif:k not:k and:k or:k is:k return:k lambda:k None True False with:k pass try:k except:k finally:k continue break yield:k
 		assert:k del_ print len sorted sum min max abs round str int float bool bytes list dict set tuple repr hex oct bin ord chr range:n zip map filter any all
-		enumerate reversed isinstance type id next iter hash divmod format dir open:f slice frozenset complex Exception ValueError KeyError IndexError TypeError
+		enumerate reversed isinstance type id next hash divmod format dir open:f slice frozenset complex Exception ValueError KeyError IndexError TypeError
 		json load loads dumps dump sys version version_info path stdin stdout stderr read readline readlines maxsize byteorder executable prefix base_prefix exec_prefix argv
 		platform getdefaultencoding getfilesystemencoding getsizeof implementation builtin_module_names flags exit hexversion float_info int_info abiflags
 		cache_tag name machine node release system processor python_version python_implementation python_compiler python_build uname architecture mac_ver libc_ver
@@ -110,14 +110,14 @@ var (
 		append extend update setdefault union intersection difference issubset issuperset copy encoding errors indent sort_keys ensure_ascii separators default_ file end key reverse
 		start flush strict width __version__ __file__ __doc__ __name__ __path__ VERSION safe_load is_available device_count get_device_name get_version show_versions cuda where write`)
 
-	javascriptLibraries = words(`os path fs url util crypto process v8 zlib querystring assert events punycode buffer string_decoder module`)
+	javascriptLibraries = words(`os path fs url util crypto v8 zlib querystring assert events punycode buffer string_decoder module`)
 	javascriptNames     = words(`const:k let:k var:k of:k in:k for:k if:k else:k return:k typeof:k new:k true false null undefined NaN Infinity void:k
 		console log error table dir info warn require:l JSON parse stringify Object keys values entries fromEntries assign_ Array isArray from isInteger isNaN Number
 		String Boolean Math max min floor ceil round abs sqrt pow_ random trunc sign log2 log10 PI Date now toISOString toLocaleString toLocaleDateString
 		toLocaleTimeString toString toUTCString toJSON getTime getFullYear getMonth getDate getDay getHours getMinutes getSeconds getTimezoneOffset UTC
 		Intl DateTimeFormat resolvedOptions timeZone locale NumberFormat format supportedValuesOf parseInt parseFloat encodeURIComponent decodeURIComponent encodeURI
 		decodeURI escape unescape atob btoa Buffer alloc_ byteLength URL URLSearchParams searchParams href hostname host pathname port protocol hash search origin get has
-		getAll Set Map BigInt MAX_SAFE_INTEGER MAX_VALUE EPSILON RegExp_ process version versions node v8 uv openssl zlib modules napi unicode icu ares
+		getAll Set Map BigInt MAX_SAFE_INTEGER MAX_VALUE EPSILON process:d version versions node v8 uv openssl zlib modules napi unicode icu ares
 		llhttp http_parser brotli nghttp2 cldr tz platform arch argv execPath execArgv pid ppid uptime memoryUsage heapUsed heapTotal rss external cwd title hrtime
 		bigint release lts name features config variables exit stdout stderr stdin isTTY columns rows write env:e cpuUsage resourceUsage getuid getgid geteuid
 		allowedNodeEnvironmentFlags os cpus model speed totalmem freemem type endianness networkInterfaces loadavg homedir tmpdir userInfo username EOL machine
@@ -221,7 +221,7 @@ var (
 
 	pythonLanguage     = &language{names: pythonNames, libraries: pythonLibraries, usual: true, prefixes: "rbr ub", comment: '#', marks: plainMarks, never: []string{"__class__", "__import__"}, apart: pythonApart}
 	javascriptLanguage = &language{names: javascriptNames, libraries: javascriptLibraries, usual: true, marks: plainMarks, never: []string{"//", "/*", "constructor", "__proto__", "<!--"}, slashes: true}
-	perlLanguage       = &language{names: perlNames, libraries: noWords, marks: plainMarks + "@\\", never: []string{"<<", "__END__", "__DATA__"}, sigils: "$@%", slashes: true, held: "$", perl: true}
+	perlLanguage       = &language{names: perlNames, libraries: noWords, marks: plainMarks + "@\\", never: []string{"<<", "__END__", "__DATA__", "ARGV"}, sigils: "$@%", slashes: true, held: "$", perl: true}
 	rubyLanguage       = &language{names: rubyNames, libraries: rubyLibraries, usual: true, marks: "()[]{},.:;+-*/<>=!|&?", never: []string{"<<", "%", "instance_eval", "=begin"}, sigils: "$", slashes: true, held: "#{"}
 	phpLanguage        = &language{names: phpNames, libraries: noWords, marks: plainMarks + "@", never: []string{"//", "/*", "<<", "?>", "$$"}, sigils: "$", held: "$"}
 	luaLanguage        = &language{names: luaNames, libraries: noWords, usual: true, marks: plainMarks, never: []string{"--", "[[", "[="}}
