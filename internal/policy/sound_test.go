@@ -39,10 +39,7 @@ func TestPrintingSound(t *testing.T) {
 	slices.Sort(names)
 	var members [][2]string
 	ask(map[string][]string{"libraries": libraries, "names": names}, &members)
-	byLibrary := map[string][]string{"": nil}
-	for _, n := range names {
-		byLibrary[""] = append(byLibrary[""], n)
-	}
+	byLibrary := map[string][]string{"": names}
 	for _, m := range members {
 		byLibrary[m[0]] = append(byLibrary[m[0]], m[1])
 	}

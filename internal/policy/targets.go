@@ -167,3 +167,50 @@ func (j *judge) pathEffect(s *segment, w shell.Word, a access) {
 		j.destroys(s, w, p, a)
 	}
 }
+
+// roots are places that hold everything of someone.
+var roots = map[string]bool{
+	"/": true, "/*": true, "/~": true, "/~/*": true, "/.": true, "/home": true, "/home/*": true, "/~/.*": true, "~": true,
+	"/~/.[!.]*": true, "/root": true,
+}
+
+// systemTrees are directories without which a machine does not run.
+var systemTrees = map[string]bool{
+	"/etc": true, "/usr": true, "/var": true, "/bin": true, "/sbin": true, "/lib": true, "/lib64": true, "/boot": true,
+	"/dev": true, "/proc": true, "/sys": true, "/opt": true, "/srv": true, "/run": true, "/usr/bin": true, "/usr/lib": true,
+	"/usr/sbin": true, "/usr/local": true, "/var/lib": true, "/usr/share": true, "/mnt": true, "/media": true,
+}
+
+// destroys adds the harm of removing or changing a whole tree.
+func (j *judge) destroys(s *segment, w shell.Word, p string, a access) {
+	base := strings.TrimSuffix(p, "/*")
+	if base == "" {
+		base = "/"
+	}
+	// Nobody knows whose everything is above a directory that is not known.
+	above := strings.Trim(base, "./") == "" && strings.HasPrefix(base, "..")
+	if !roots[p] && !roots[base] && !systemTrees[base] && !above {
+		// "rm -rf $DIR/" with an unset variable is rm -rf /.
+		if !(w.Dynamic && a == accessDelete && (p == unknownPart+"/*" || p == "/"+unknownPart)) {
+			return
+		}
+	}
+	if a == accessMode && !s.recursive() {
+		return
+	}
+	s.add(FilesystemDestroy, w.Text)
+}
+
+// recursive reports whether a command has -r or -R among its options, or what means that.
+func (s *segment) recursive() bool {
+	letters := "rR"
+	if s.program == "cp" || s.program == "rsync" {
+		letters = "rRa"
+	}
+	for _, w := range s.words[min(1, len(s.words)):] {
+		if t := w.Text; strings.HasPrefix(t, "--recursive") || t == "--archive" || len(t) > 1 && t[0] == '-' && t[1] != '-' && strings.ContainsAny(t, letters) {
+			return true
+		}
+	}
+	return false
+}
