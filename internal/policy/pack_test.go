@@ -137,8 +137,10 @@ func packBuiltin(t *testing.T) []byte {
 			for _, name := range programNames(key) {
 				if prefix, ok := strings.CutSuffix(name, "*"); ok && len(prefix) > 1 {
 					families = append([]prefixed{{prefix, n}}, families...)
-				} else {
+				} else if p.tables[packNames][name] == nil {
 					p.tables[packNames][name] = []int{n}
+				} else {
+					t.Fatalf("%s: the program %s stands in a file before this one, which would know nothing of it any more", s.Name, name)
 				}
 			}
 		}
