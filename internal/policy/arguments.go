@@ -187,13 +187,17 @@ func (j *judge) flag(s *segment, sp *spec, words []shell.Word, p *parsed) (int, 
 	if long {
 		found := sp.abbreviated(name)
 		if strings.HasPrefix(name, "--") && len(found) > 0 && len(name) > 2 {
-			// An abbreviation may be any of them.
-			most, stop := 0, false
+			// An abbreviation may be any of them, or an option of its own that the table has not: the
+			// next word is its value, and what it would be without it.
+			stop := false
 			for _, f := range found {
-				n, st := use(f, part(w, value), attached)
-				most, stop = max(most, n), stop || st
+				_, st := use(f, part(w, value), attached)
+				stop = stop || st
 			}
-			return most, stop
+			unknown := p.unknown
+			j.unlisted(s, sp, p, name, words, value, attached)
+			p.unknown = unknown
+			return 0, stop
 		}
 		if f, name := sp.attachedSingle(w.Text); f != nil {
 			return use(f, part(w, w.Text[len(name):]), true)

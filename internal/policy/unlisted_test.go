@@ -11,7 +11,7 @@ import (
 const lookers = `version: 1
 programs:
   looker: "read*"
-  asker: {flags: "-o;-q --quiet;--output =;--add = :package.mutate", operands: "text*"}
+  asker: {flags: "-o;-q --quiet;--outfile-mode =;--log-level =;--output =;--add = :package.mutate", operands: "text*"}
 `
 
 // TestUnlistedOptions holds what an option does by its name where no table has it.
@@ -62,6 +62,12 @@ func TestUnlistedOptions(t *testing.T) {
 		{"looker --fixed a", ""},
 		{"looker --settings a", ""},
 		{"looker --deleted a", ""},
+		// What begins as another option may be one of its own.
+		{"asker --outfile /etc/a b", "filesystem.system_write"},
+		{"asker --outfile=/etc/a b", "filesystem.system_write"},
+		{"asker --log /etc/shadow", "secret.read"},
+		{"asker --outfile-mo 600 b", ""},
+		{"asker --log-lev debug b", ""},
 		// What is only mentioned is read all the same if it is a secret.
 		{"asker a /etc/shadow", "secret.read"},
 		{"asker ~/.ssh/id_rsa", "secret.read"},
