@@ -23,18 +23,21 @@ func TestWorseLines(t *testing.T) {
 		return e.Decide(policy.Question{Command: command, Profile: policy.Host, Source: policy.User}).Level
 	}
 	changed := 0
-	for _, l := range loadCorpus(t, "readonly", false) {
+	for i, l := range loadCorpus(t, "readonly", false) {
 		if strings.ContainsAny(l.Command, "\n#") || ask(l.Command) != policy.Safe {
 			continue
 		}
-		for _, w := range worse {
+		for k, w := range worse {
+			if (i+k)%3 != 0 { // each line in a third of the ways, each way with a third of the lines
+				continue
+			}
 			line := strings.ReplaceAll(w, "@", l.Command)
 			if changed++; ask(line) == policy.Safe {
 				t.Errorf("SAFE: %s", line)
 			}
 		}
 	}
-	if changed < 50_000 {
+	if changed < 30_000 {
 		t.Errorf("only %d lines were made worse", changed)
 	}
 }
@@ -50,12 +53,15 @@ func TestWrappedLines(t *testing.T) {
 	t.Parallel()
 	e := engine(t)
 	tried := 0
-	for _, l := range loadCorpus(t, "dangerous", false) {
+	for i, l := range loadCorpus(t, "dangerous", false) {
 		if strings.ContainsAny(l.Command, "\n'#") || strings.TrimSpace(l.Command) == "" || strings.ContainsAny(l.Command[len(l.Command)-1:], `&;\)`) || strings.HasPrefix(l.Command, "{") {
 			continue
 		}
 		alone := e.Decide(host(l.Command))
-		for _, w := range wrapped {
+		for k, w := range wrapped {
+			if (i+k)%3 != 0 {
+				continue
+			}
 			line := strings.ReplaceAll(w, "@", l.Command)
 			d := e.Decide(host(line))
 			tried++
@@ -69,7 +75,7 @@ func TestWrappedLines(t *testing.T) {
 			}
 		}
 	}
-	if tried < 40_000 {
+	if tried < 15_000 {
 		t.Errorf("only %d lines were tried", tried)
 	}
 }

@@ -6,13 +6,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 )
 
 // given are arguments by which what is called would do harm if it could.
 var given = []string{
-	``, `"x"`, `"x", "w"`, `"x", mode="w"`, `["id"]`, `"a", "b"`, `"1+1"`, `"os"`, `1, 9`, `print, ["x"]`, `"x", 0o777`, `"w", open("x")`, `*["x", "w"]`, `file="x"`,
+	``, `"x"`, `"x", "w"`, `["id"]`, `"a", "b"`, `"1+1"`, `print, ["x"]`, `"x", 0o777`, `*["x", "w"]`,
 }
 
 // Each function of Python's own that a proven program may name, with each of these arguments,
@@ -48,14 +47,12 @@ func TestPrintingSound(t *testing.T) {
 		var programs []string
 		for _, f := range functions {
 			for _, g := range given {
-				for _, form := range [...]string{"import %L, sys; print(%L.%F(%G))", "from %L import %F; print(%F(%G), 1+1)"} {
-					if library == "" {
-						form = "import sys; print(%F(%G), 1+1)"
-					}
-					code := strings.NewReplacer("%L", library, "%F", f, "%G", g).Replace(form)
-					if pythonLanguage.printsOnly(code) && !slices.Contains(programs[max(0, len(programs)-1):], code) {
-						programs = append(programs, code)
-					}
+				code := "import sys; print(" + f + "(" + g + "), 1+1)"
+				if library != "" {
+					code = "import " + library + ", sys; print(" + library + "." + f + "(" + g + "))"
+				}
+				if pythonLanguage.printsOnly(code) {
+					programs = append(programs, code)
 				}
 			}
 		}
