@@ -153,10 +153,14 @@ func command() execapi.ExecParams {
 // An executor is told only what its version knows.
 func TestShownByVersion(t *testing.T) {
 	for version, want := range map[int]int{1: 0, 2: 0, execapi.ShownVersion: 1} {
-		got := map[string]int{}
+		type told struct {
+			as    string
+			words int
+		}
+		got := make(chan told, 3)
 		exec := func(_ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
 			p := decode[execapi.ExecParams](t, r)
-			got[p.Argv[0]] = len(p.Shown)
+			got <- told{p.Argv[0], len(p.Shown)}
 			return execapi.ExecResult{PID: 7, Status: &execapi.Status{}}, nil, nil
 		}
 		f := setUp(t, table{
@@ -178,8 +182,8 @@ func TestShownByVersion(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, as := range []string{"run", "spawn", "detach"} {
-			if n, ok := got[as]; !ok || n != want {
-				t.Errorf("version %d was told %d words with %s", version, n, as)
+			if g := <-got; g.as != as || g.words != want {
+				t.Errorf("version %d was told %d words with %s, not %s", version, g.words, g.as, as)
 			}
 		}
 	}
