@@ -1,4 +1,4 @@
-package policy
+package prints
 
 import (
 	"strings"
@@ -32,8 +32,8 @@ func (l *wordList) kind(name string) byte {
 	return l.kinds[name]
 }
 
-// languageOf returns the language of an interpreter, nil for one that is not read here.
-func languageOf(program string) *language {
+// Of returns the language of an interpreter, nil for one that is not read here.
+func Of(program string) *Language {
 	switch strings.TrimRight(program, "0123456789.-") {
 	case "python", "pypy":
 		return pythonLanguage
@@ -219,16 +219,16 @@ var (
 var (
 	plainMarks = "()[]{},.:;+-*/%<>=!|&?~^"
 
-	pythonLanguage     = &language{names: pythonNames, libraries: pythonLibraries, usual: true, prefixes: "rbr ub", comment: '#', marks: plainMarks, never: []string{"__class__", "__import__"}, apart: pythonApart}
-	javascriptLanguage = &language{names: javascriptNames, libraries: javascriptLibraries, usual: true, marks: plainMarks, never: []string{"//", "/*", "constructor", "__proto__", "<!--"}, slashes: true}
-	perlLanguage       = &language{names: perlNames, libraries: noWords, marks: plainMarks + "@\\", never: []string{"<<", "__END__", "__DATA__", "ARGV"}, sigils: "$@%", slashes: true, held: "$", perl: true}
-	rubyLanguage       = &language{names: rubyNames, libraries: rubyLibraries, usual: true, marks: "()[]{},.:;+-*/<>=!|&?", never: []string{"<<", "%", "instance_eval", "=begin"}, sigils: "$", slashes: true, held: "#{"}
-	phpLanguage        = &language{names: phpNames, libraries: noWords, marks: plainMarks + "@", never: []string{"//", "/*", "<<", "?>", "$$"}, sigils: "$", held: "$"}
-	luaLanguage        = &language{names: luaNames, libraries: noWords, usual: true, marks: plainMarks, never: []string{"--", "[[", "[="}}
-	rLanguage          = &language{names: rNames, libraries: noWords, usual: true, comment: '#', marks: plainMarks + "$", never: []string{"%", "file"}}
-	juliaLanguage      = &language{names: juliaNames, libraries: juliaLibraries, marks: plainMarks, never: []string{".("}, held: "$"}
-	elixirLanguage     = &language{names: elixirNames, libraries: noWords, usual: true, marks: "()[]{},.:;+-*/<>=!|%", held: "#{"}
-	erlangLanguage     = &language{names: erlangNames, libraries: noWords, marks: "()[]{},.:;+-*/<>=!|", never: []string{"'"}}
+	pythonLanguage     = &Language{names: pythonNames, libraries: pythonLibraries, usual: true, prefixes: "rbr ub", comment: '#', marks: plainMarks, never: []string{"__class__", "__import__"}, apart: pythonApart}
+	javascriptLanguage = &Language{names: javascriptNames, libraries: javascriptLibraries, usual: true, marks: plainMarks, never: []string{"//", "/*", "constructor", "__proto__", "<!--"}, slashes: true}
+	perlLanguage       = &Language{names: perlNames, libraries: noWords, marks: plainMarks + "@\\", never: []string{"<<", "__END__", "__DATA__", "ARGV"}, sigils: "$@%", slashes: true, held: "$", perl: true}
+	rubyLanguage       = &Language{names: rubyNames, libraries: rubyLibraries, usual: true, marks: "()[]{},.:;+-*/<>=!|&?", never: []string{"<<", "%", "instance_eval", "=begin"}, sigils: "$", slashes: true, held: "#{"}
+	phpLanguage        = &Language{names: phpNames, libraries: noWords, marks: plainMarks + "@", never: []string{"//", "/*", "<<", "?>", "$$"}, sigils: "$", held: "$"}
+	luaLanguage        = &Language{names: luaNames, libraries: noWords, usual: true, marks: plainMarks, never: []string{"--", "[[", "[="}}
+	rLanguage          = &Language{names: rNames, libraries: noWords, usual: true, comment: '#', marks: plainMarks + "$", never: []string{"%", "file"}}
+	juliaLanguage      = &Language{names: juliaNames, libraries: juliaLibraries, marks: plainMarks, never: []string{".("}, held: "$"}
+	elixirLanguage     = &Language{names: elixirNames, libraries: noWords, usual: true, marks: "()[]{},.:;+-*/<>=!|%", held: "#{"}
+	erlangLanguage     = &Language{names: erlangNames, libraries: noWords, marks: "()[]{},.:;+-*/<>=!|", never: []string{"'"}}
 
 	pythonApart = lazy(`(?s)\bos\b.*\b(?:system|replace|copy)\b|\b(?:system|replace|copy)\b.*\bos\b|\bshutil\b.*\bcopy\b|\bcopy\b.*\bshutil\b|\bpath\b.*\b(?:append|extend|insert)\b`)
 

@@ -1,4 +1,4 @@
-package policy //nolint:testpackage // the proof is asked alone, without what surrounds it
+package prints //nolint:testpackage // the proof is asked alone, without what surrounds it
 
 import (
 	"encoding/json"
@@ -51,7 +51,7 @@ func TestPrintingSound(t *testing.T) {
 				if library != "" {
 					code = "import " + library + ", sys; print(" + library + "." + f + "(" + g + "))"
 				}
-				if pythonLanguage.printsOnly(code) {
+				if pythonLanguage.Only(code) {
 					programs = append(programs, code)
 				}
 			}
@@ -105,5 +105,15 @@ func newProbe(t *testing.T, python string) func(question, answer any) {
 		if err := decoder.Decode(answer); err != nil {
 			t.Fatalf("the probe: %v", err)
 		}
+	}
+}
+
+// Every expression that is compiled late compiles.
+func TestExpressions(t *testing.T) {
+	for _, f := range expressions {
+		f()
+	}
+	if len(expressions) < 10 {
+		t.Errorf("only %d expressions were found", len(expressions))
 	}
 }

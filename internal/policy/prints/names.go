@@ -1,4 +1,4 @@
-package policy
+package prints
 
 import (
 	"slices"
@@ -159,17 +159,17 @@ func (r *reading) allowed(kind byte) bool {
 	case 0:
 		return false
 	case 'f':
-		m := fileGiven.compiled().FindString(rest)
+		m := fileGiven().FindString(rest)
 		return m != "" && (!strings.Contains(m, "://") || strings.Contains(m, "php://stdin"))
 	case 'l':
-		m := libraryGiven.FindStringSubmatch(rest)
+		m := libraryGiven().FindStringSubmatch(rest)
 		if m == nil {
 			return false
 		}
 		lib := strings.TrimPrefix(m[1], "node:")
 		return r.libraries.kind(lib) != 0 || strings.HasSuffix(lib, ".json") && r.names == javascriptNames
 	case 'e':
-		m := nameGiven.FindStringSubmatch(rest)
+		m := nameGiven().FindStringSubmatch(rest)
 		if m == nil || secretive(m[1]) {
 			return false
 		}

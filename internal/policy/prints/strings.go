@@ -1,6 +1,9 @@
-package policy
+package prints
 
-import "strings"
+import (
+	"regexp"
+	"strings"
+)
 
 func (r *reading) number() bool {
 	from := r.i
@@ -36,9 +39,9 @@ var (
 )
 
 // computes proves the computed parts of a string, and that there are no others.
-func (r *reading) computes(text string, parts *lazyRegexp, left string) bool {
-	for _, m := range parts.compiled().FindAllStringSubmatch(text, 16) {
-		in := &reading{language: r.language, t: m[1], bound: r.bound}
+func (r *reading) computes(text string, parts func() *regexp.Regexp, left string) bool {
+	for _, m := range parts().FindAllStringSubmatch(text, 16) {
+		in := &reading{Language: r.Language, t: m[1], bound: r.bound}
 		for in.i < len(in.t) {
 			if !in.next() {
 				return false
@@ -47,7 +50,7 @@ func (r *reading) computes(text string, parts *lazyRegexp, left string) bool {
 		r.asks = r.asks || in.asks
 		r.big, r.grows, r.beyond = r.big || in.big, r.grows || in.grows, r.beyond || in.beyond
 	}
-	return !strings.ContainsAny(parts.compiled().ReplaceAllString(text, ""), left)
+	return !strings.ContainsAny(parts().ReplaceAllString(text, ""), left)
 }
 
 // until passes a text up to its end.
@@ -80,7 +83,7 @@ var interpolated = lazy(`^[$@](?:\w+|[&.,;/0!\]])(?:\[-?\d+\]|\{\w+\})?`)
 // plain reports whether a string in which variables are replaced runs nothing by it.
 func (r *reading) plain(text string) bool {
 	if r.held == "#{" {
-		return r.computes(text, inserted, "") && !strings.Contains(inserted.compiled().ReplaceAllString(text, ""), "#{")
+		return r.computes(text, inserted, "") && !strings.Contains(inserted().ReplaceAllString(text, ""), "#{")
 	}
 	if strings.Contains(text, "(?{") || strings.Contains(text, "(??") || strings.Contains(text, "{$") || strings.Contains(text, "{@") {
 		return false
@@ -91,7 +94,7 @@ func (r *reading) plain(text string) bool {
 			i++
 		case '$', '@':
 			rest := text[i:]
-			found := interpolated.compiled().FindString(rest)
+			found := interpolated().FindString(rest)
 			after := rest[max(len(found), 1):]
 			switch {
 			case found == "" && (after == "" || strings.IndexByte(" )|", after[0]) >= 0) && !strings.ContainsAny(after[:min(len(after), 2)], "[{"):
@@ -161,6 +164,6 @@ func (r *reading) sigil() bool {
 }
 
 // secretive reports whether a name may be that of a secret, or of all variables.
-func secretive(name string) bool { return secretNames.MatchString(name) }
+func secretive(name string) bool { return secretNames().MatchString(name) }
 
 var secretNames = lazy(`(?i)token|secret|pass|_?key|cred|auth|priv|dsn|url|^_?env$|^globals$|_server$|_env$`)
