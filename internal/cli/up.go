@@ -115,6 +115,9 @@ func (a *app) printUp(i *instance, v upView, detach bool) error {
 	return err
 }
 
+// startTries is how often up starts what has ended.
+const startTries = 3
+
 // up brings an instance up, as far as it is not.
 func (a *app) up(ctx context.Context, i *instance, detach bool) (upView, []*exec.Cmd, error) {
 	if os.Geteuid() != 0 {
@@ -161,14 +164,24 @@ func (a *app) up(ctx context.Context, i *instance, detach bool) (upView, []*exec
 		return view, nil, err
 	}
 	crashpoint.Here("cli.up.settings-written")
-	children, err := i.startBoth(ctx, programs, who, detach, a.Err)
-	if err != nil {
-		return view, nil, err
+	var children []*exec.Cmd
+	// A part that answered may have been about to end: killed just before, it serves until the
+	// kernel has taken it apart. What has ended is started again.
+	tries := 1 // whoever stays ends with the first part that does
+	if detach {
+		tries = startTries
 	}
-	if v, ok := i.isUp(ctx, view); ok {
-		v.Already, v.Mended = false, mended(ctx, i.host())
-		crashpoint.Here("cli.up.answers")
-		return v, children, i.remember()
+	for range tries {
+		started, err := i.startBoth(ctx, programs, who, detach, a.Err)
+		if err != nil {
+			return view, nil, err
+		}
+		children = append(children, started...)
+		if v, ok := i.isUp(ctx, view); ok {
+			v.Already, v.Mended = false, mended(ctx, i.host())
+			crashpoint.Here("cli.up.answers")
+			return v, children, i.remember()
+		}
 	}
 	i.stopBoth()
 	return view, nil, fmt.Errorf("cannot reach the daemon at %s though it said that it is ready; look at its log in %s: %w", i.host(), i.logDir(), errdefs.ErrUnavailable)
