@@ -258,7 +258,7 @@ func (h *host) mark(t testing.TB) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return len(b)
+	return bytes.LastIndexByte(b, '\n') + 1 // what comes last may be being written
 }
 
 func (h *host) since(t testing.TB, mark int) []record {
@@ -269,6 +269,9 @@ func (h *host) since(t testing.TB, mark int) []record {
 	}
 	var all []record
 	for line := range strings.Lines(string(b[mark:])) {
+		if !strings.HasSuffix(line, "\n") {
+			break // it is being written
+		}
 		var r record
 		if err := json.Unmarshal([]byte(line), &r); err != nil {
 			t.Fatal(err)
