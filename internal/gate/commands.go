@@ -142,7 +142,7 @@ func recordable(e *execapi.ExecParams) error {
 // of its variables, which nobody here knows any more when it is listed; nil if there are none.
 func (g *Gate) listedOf(r *request) []string {
 	argv := r.action.Argv
-	clean := g.clean(r).Argv(argv)
+	clean := g.argvOf(r)
 	if len(argv) == 0 || &clean[0] == &argv[0] {
 		return nil
 	}

@@ -45,4 +45,6 @@ func Admitter() func(*approval.Approval, int64) error {
 }
 
 // Without is what a record has of an action, and whether anything was taken out of it.
-func Without(a action.Action, r *redact.Redactor) (action.Action, bool) { return without(&a, r) }
+func Without(a action.Action, r *redact.Redactor) (action.Action, bool) {
+	return without(&a, r, r.Argv(a.Argv))
+}

@@ -176,6 +176,8 @@ type request struct {
 	wait time.Duration
 	// redact takes secrets out of what is told of it; see clean.
 	redact *redact.Redactor
+	// argv is the command without secrets, once it was asked for; see argvOf.
+	argv []string
 	// judged is what the policy said of it, once it was asked, and pass what let it through
 	// where a person had to.
 	judged *judgement

@@ -54,7 +54,7 @@ func (g *Gate) intentOf(r *request) (audit.Record, error) {
 		rec.Isolation = isolationOf(r)
 	}
 	// Before anything is encoded or cut off: half a secret would not be found.
-	clean, changed := without(&r.action, g.clean(r))
+	clean, changed := without(&r.action, g.clean(r), g.argvOf(r))
 	if changed {
 		if rec.Action, err = clean.Canonical(); err != nil {
 			return audit.Record{}, err

@@ -115,8 +115,16 @@ func (g *Gate) recordOf(r *request) redacting {
 	return redacting{g.record.recorder, g.clean(r), true}
 }
 
-// without is an action without secrets. changed is false if it had none.
-func without(a *action.Action, r *redact.Redactor) (_ action.Action, changed bool) {
+// argvOf is a request's command without secrets, found once; it is the same list if it has none.
+func (g *Gate) argvOf(r *request) []string {
+	if r.argv == nil {
+		r.argv = g.clean(r).Argv(r.action.Argv)
+	}
+	return r.argv
+}
+
+// without is an action without secrets, as argv is its command. changed is false if it had none.
+func without(a *action.Action, r *redact.Redactor, argv []string) (_ action.Action, changed bool) {
 	out := *a
 	for _, s := range []*string{
 		(*string)(&out.Kind), (*string)(&out.Workspace), (*string)(&out.Key), &out.Cwd, (*string)(&out.Command), &out.Signal, &out.Profile, &out.Archive,
@@ -127,7 +135,7 @@ func without(a *action.Action, r *redact.Redactor) (_ action.Action, changed boo
 		}
 	}
 	same := func(x, y []string) bool { return len(x) == 0 || &x[0] == &y[0] }
-	if out.Argv = r.Argv(a.Argv); !same(out.Argv, a.Argv) {
+	if out.Argv = argv; !same(out.Argv, a.Argv) {
 		changed = true
 	}
 	for _, list := range []*[]string{&out.Env, &out.Accept} {
