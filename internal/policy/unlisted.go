@@ -2,6 +2,7 @@ package policy
 
 import (
 	"strings"
+	"sync"
 
 	"github.com/carrel-dev/carrel/internal/shell"
 )
@@ -25,7 +26,7 @@ const (
 )
 
 // deeds are words that options are named by.
-var deeds = func() map[string]deed {
+var deeds = sync.OnceValue(func() map[string]deed {
 	m := map[string]deed{}
 	put := func(d deed, words string) {
 		for w := range strings.FieldsSeq(words) {
@@ -50,12 +51,12 @@ var deeds = func() map[string]deed {
 	put(deed{file: pathOutput}, "o out output log")
 	put(deed{file: attachedOutput}, "xml html json csv sarif junit junitxml pdf svg dot graph image report reports export dump record")
 	return m
-}()
+})
 
 // deedOf finds what an option does by its name, with its dashes.
 func deedOf(name string) deed {
 	name = strings.ToLower(strings.TrimLeft(name, "-"))
-	if d, ok := deeds[name]; ok {
+	if d, ok := deeds()[name]; ok {
 		return d
 	}
 	first, rest, parts := strings.Cut(name, "-")
@@ -77,12 +78,12 @@ func deedOf(name string) deed {
 		return deed{caps: SetOf(CodeExecute), runs: true}
 	case "fix", "correct", "place":
 		if first == "auto" || first == "in" {
-			return deeds["fix"]
+			return deeds()["fix"]
 		}
 	}
 	switch first {
 	case "delete", "remove", "set", "write", "exec", "clear", "reset", "purge", "install", "kill", "uninstall", "flush", "erase", "wipe", "drop", "grant", "revoke", "upload":
-		d := deeds[first]
+		d := deeds()[first]
 		d.runs = false // --exec-prefix
 		return d
 	case "save", "report", "export":
