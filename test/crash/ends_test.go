@@ -1,9 +1,7 @@
 package crash_test
 
 import (
-	"context"
 	"crypto/rand"
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -44,14 +42,9 @@ func TestEndPoints(t *testing.T) {
 	told := func(id string) (n int) {
 		t.Helper()
 		h.carrel(t, "exec", "crk ends", "--", "true")
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
-		c := h.command(ctx, "events", "--since", "1", "-o", "json")
-		out, err := c.StdoutPipe()
-		must(t, err)
-		must(t, c.Start())
-		defer func() { cancel(); _ = c.Wait() }()
-		for lines := json.NewDecoder(out); ; {
+		lines, end := h.events(t)
+		defer end()
+		for {
 			var ev struct{ Kind, Note string }
 			must(t, lines.Decode(&ev))
 			switch {

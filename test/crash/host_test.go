@@ -86,6 +86,17 @@ func (h *host) command(ctx context.Context, args ...string) *exec.Cmd {
 	return c
 }
 
+// events are those since the start and those to come, until end is called.
+func (h *host) events(t *testing.T) (lines *json.Decoder, end func()) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	c := h.command(ctx, "events", "--since", "1", "-o", "json")
+	out, err := c.StdoutPipe()
+	must(t, err)
+	must(t, c.Start())
+	return json.NewDecoder(out), func() { cancel(); _ = c.Wait() }
+}
+
 // try runs the carrel program as root. A code of -1 is a signal.
 func (h *host) try(args ...string) result {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)

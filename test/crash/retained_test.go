@@ -1,7 +1,6 @@
 package crash_test
 
 import (
-	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -109,15 +108,10 @@ func TestMendedIsTold(t *testing.T) {
 	h.settled(t)
 	h.look(t, check.Expect{Any: true})
 	events := func() string {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
-		c := h.command(ctx, "events", "--since", "1", "-o", "json")
-		out, err := c.StdoutPipe()
-		must(t, err)
-		must(t, c.Start())
-		defer func() { cancel(); _ = c.Wait() }()
+		lines, end := h.events(t)
+		defer end()
 		var said strings.Builder
-		for lines := json.NewDecoder(out); ; {
+		for {
 			var ev struct{ Kind, Workspace, Note, Key string }
 			if err := lines.Decode(&ev); err != nil {
 				t.Fatalf("the events end: %v", err)
