@@ -95,18 +95,7 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 			}
 			j.pathEffect(s, w, accessRead)
 		})},
-		// A library that code is given; one that is not known is code.
-		{name: "library", apply: each(func(j *judge, s *segment, w shell.Word) {
-			if !j.library(s, w) {
-				s.add(CodeExecute, w.Text)
-				j.codeText(s, w.Text)
-			}
-		})},
 		{name: "code", apply: each(func(j *judge, s *segment, w shell.Word) {
-			if j.printing(s, w) {
-				j.codePaths(s, w.Text)
-				return
-			}
 			s.add(CodeExecute, w.Text)
 			j.codeText(s, w.Text)
 		})},

@@ -325,11 +325,6 @@ func (j *judge) python(s *segment, p *parsed, _ []shell.Word) {
 			s.add(NetworkListen, "-m pydoc")
 			return
 		}
-	case "timeit":
-		if len(args) > 0 && args[len(args)-1].Text != "" && !slices.ContainsFunc(args[:len(args)-1], func(w shell.Word) bool { return w.Dynamic || strings.Trim(w.Text, "-nruv0123456789") != "" }) &&
-			j.printing(s, args[len(args)-1]) {
-			return
-		}
 	}
 	switch m.Text {
 	case "json.tool", "this", "calendar", "platform", "site", "sysconfig", "tokenize", "dis", "ast", "pydoc", "tabnanny":
