@@ -118,12 +118,16 @@ func (c *compiler) conditions(s *spec, t *tree) error {
 	return nil
 }
 
-// pattern reads a regular expression of a whole word.
+// pattern reads a regular expression for a whole word: a text, or a list of alternatives.
 func (c *compiler) pattern(t *tree) (*regexp.Regexp, error) {
-	text, err := c.str(t, "a pattern")
-	if err != nil {
-		return nil, err
+	alternatives := []string{t.text}
+	if t.kind != scalar {
+		var err error
+		if alternatives, err = c.texts(t, "a pattern"); err != nil {
+			return nil, err
+		}
 	}
+	text := strings.Join(alternatives, "|")
 	p, err := regexp.Compile("^(?:" + text + ")$")
 	if err != nil {
 		return nil, c.errorf(t, "cannot use the pattern: %w", err)

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// flags reads a block with one option a line: names, then =role if it takes a value and
-// =?role if only an attached one, then :capabilities, !skip and !stop. A
-// semicolon ends a line as a newline does.
+// flags reads a block with one option a line: its names, then =role if it takes a value or
+// =?role if it takes an attached value only, then :capabilities, !skip and !stop. An indented
+// line continues the line before it. A semicolon ends an option as a newline does.
 func (c *compiler) flags(s *spec, t *tree) error {
 	text, err := c.str(t, "flags")
 	if err != nil {
@@ -23,6 +23,10 @@ func (c *compiler) flags(s *spec, t *tree) error {
 		at := &tree{line: t.line + n, col: t.col}
 		if strings.Contains(text, "\n") {
 			at.line++ // the text of a block begins in the next line
+		}
+		if n := len(entries); n > 0 && strings.HasPrefix(line, " ") {
+			entries[n-1].text += line
+			continue
 		}
 		for one := range strings.SplitSeq(line, ";") {
 			entries = append(entries, entry{one, at})

@@ -1,6 +1,7 @@
 package policy //nolint:testpackage // it writes what no user of the package sees
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -93,6 +94,7 @@ func builtinSources(t *testing.T, dir string) []Source {
 	if err != nil || len(names) == 0 {
 		t.Fatalf("no files below %s: %v", dir, err)
 	}
+	slices.Sort(names)
 	var out []Source
 	for _, n := range names {
 		b, err := os.ReadFile(n)
@@ -124,6 +126,7 @@ func packBuiltin(t *testing.T) []byte {
 		program int
 	}
 	var families []prefixed
+	seen := map[string]bool{} // programs; the order of the files must not matter
 	knowledge, ruleSources := builtinSources(t, "commands"), builtinSources(t, "rules")
 	for _, s := range knowledge {
 		from, top := p.source(t, s)
@@ -135,17 +138,22 @@ func packBuiltin(t *testing.T) []byte {
 			}
 			p.programs = append(p.programs, appendTree(appendTree(from, key), top.get("programs").items[i]))
 			for _, name := range programNames(key) {
+				if seen[name] {
+					t.Fatalf("%s: the program %s is in another file too; keep one row", s.Name, name)
+				}
+				seen[name] = true
 				if prefix, ok := strings.CutSuffix(name, "*"); ok && len(prefix) > 1 {
-					families = append([]prefixed{{prefix, n}}, families...)
-				} else if p.tables[packNames][name] == nil {
-					p.tables[packNames][name] = []int{n}
+					families = append(families, prefixed{prefix, n})
 				} else {
-					t.Fatalf("%s: the program %s stands in a file before this one, which would know nothing of it any more", s.Name, name)
+					p.tables[packNames][name] = []int{n}
 				}
 			}
 		}
 		for i, key := range maybe(top, "variables").keys {
 			for name := range strings.FieldsSeq(key.text) {
+				if p.tables[packVarNames][name] != nil {
+					t.Fatalf("%s: the variable %s is in another file too; keep one row", s.Name, name)
+				}
 				p.tables[packVarNames][name] = []int{len(p.variables)}
 			}
 			p.variables = append(p.variables, appendTree(from, top.get("variables").items[i]))
@@ -170,7 +178,9 @@ func packBuiltin(t *testing.T) []byte {
 		}
 		only(t, s.Name, top, "version", "programs", "variables", "paths")
 	}
-	slices.SortStableFunc(families, func(a, b prefixed) int { return len(b.prefix) - len(a.prefix) })
+	slices.SortFunc(families, func(a, b prefixed) int {
+		return cmp.Or(len(b.prefix)-len(a.prefix), strings.Compare(a.prefix, b.prefix))
+	})
 	for _, f := range families {
 		p.families = append(p.families, appendNumbers(appendText(nil, f.prefix), f.program))
 	}
@@ -280,11 +290,12 @@ func (p *packer) file() []byte {
 	return appendPack(nil, sections...)
 }
 
-// fromFiles makes the built-in policy from its files, without the packed form.
+// fromFiles makes the built-in policy from its files, without the packed form. It reads them
+// backwards: their order must not matter.
 func fromFiles(t *testing.T) *Engine {
 	t.Helper()
 	e := &Engine{k: newKnowledge(nil)}
-	for _, s := range builtinSources(t, "commands") {
+	for _, s := range slices.Backward(builtinSources(t, "commands")) {
 		r, top, err := readTree(s)
 		if err != nil {
 			t.Fatal(err)

@@ -122,6 +122,8 @@ func (r *reader) node(n ast.Node, depth int) (*tree, error) {
 		t.text = strings.TrimSpace(n.GetToken().Value)
 	case *ast.TagNode:
 		return r.node(n.Value, depth+1)
+	case *ast.MappingKeyNode: // "? a long key"
+		return r.node(n.Value, depth+1)
 	case *ast.AnchorNode:
 		v, err := r.node(n.Value, depth+1)
 		if err == nil {
