@@ -7,8 +7,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/policy"
 )
 
-// Beside each program that is known to look stands what it does by other options: what is
-// SAFE of commands/93-lookers.yaml and of the engine must not be so for its neighbours.
+// Most uses of these programs only look and are SAFE. Beside each stands a use that does more and
+// must not be SAFE.
 func TestNeighboursOfLookers(t *testing.T) {
 	e := engine(t)
 	for line := range strings.Lines(`
