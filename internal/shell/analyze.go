@@ -87,10 +87,9 @@ type analyzer struct {
 	facts  Facts
 	limits Limits
 	// side holds what is known of each command beside its facts.
-	side []side
-	// plainTexts are those that need no parser.
-	plainTexts plainRoom
-	env        env
+	side  []side
+	plain plainReader
+	env   env
 	// functions are those defined so far; true for one that does what makes all
 	// variables unknown.
 	functions map[string]bool
@@ -134,7 +133,7 @@ const (
 )
 
 // analyzers are those that have ended, to be used again.
-var analyzers = sync.Pool{New: func() any { return &analyzer{side: make([]side, 0, 16), plainTexts: newPlainRoom()} }}
+var analyzers = sync.Pool{New: func() any { return &analyzer{side: make([]side, 0, 16)} }}
 
 func newAnalyzer(limits Limits) *analyzer {
 	a, _ := analyzers.Get().(*analyzer)
@@ -188,7 +187,8 @@ func (a *analyzer) finish() Facts {
 	defer func() {
 		if cap(a.side) <= 256 {
 			clear(a.side)
-			*a = analyzer{side: a.side[:0], plainTexts: a.plainTexts.emptied()}
+			a.plain.forget()
+			*a = analyzer{side: a.side[:0], plain: a.plain}
 			analyzers.Put(a)
 		}
 	}()
@@ -290,11 +290,7 @@ func (w *walker) read(src string, sc scope, guess bool) {
 	if !ok {
 		w.trouble(Unparseable, "comments that end in a backslash among what cannot be read")
 	}
-	var err error
-	f := w.plainTexts.text(src)
-	if f == nil {
-		f, err = parse(src, w.dialect)
-	}
+	f, err := w.analyzer.plain.parseFast(src, w.dialect)
 	if err != nil && w.dialect == POSIX {
 		if f2, err2 := parse(src, Bash); err2 == nil {
 			f, err, w.dialect = f2, nil, Bash

@@ -456,3 +456,13 @@ func unwrap(args []Word) ([]Word, bool) {
 	}
 	return rest, len(rest) > 0
 }
+
+// carve takes n items of what is left of a list, or else of the heap.
+func carve[T any](list *[]T, n int) []T {
+	at := len(*list)
+	if n > cap(*list)-at {
+		return make([]T, n)
+	}
+	*list = (*list)[:at+n]
+	return (*list)[at : at+n : at+n]
+}

@@ -55,10 +55,10 @@ var plainTexts = []struct {
 }
 
 // checkPlain holds what was read without the parser to what the parser reads.
-func checkPlain(t *testing.T, room *plainRoom, src string) bool {
+func checkPlain(t *testing.T, r *plainReader, src string) bool {
 	t.Helper()
-	*room = room.emptied()
-	got := room.text(src)
+	r.forget()
+	got := r.read(src)
 	if got == nil {
 		return false
 	}
@@ -75,9 +75,9 @@ func checkPlain(t *testing.T, room *plainRoom, src string) bool {
 }
 
 func TestPlain(t *testing.T) {
-	room := newPlainRoom()
+	r := &plainReader{}
 	for _, c := range plainTexts {
-		if got := checkPlain(t, &room, c.src); got != c.plain {
+		if got := checkPlain(t, r, c.src); got != c.plain {
 			t.Errorf("%q is plain: %t", c.src, got)
 		}
 	}
@@ -88,23 +88,23 @@ func FuzzPlain(f *testing.F) {
 		f.Add(c.src)
 	}
 	f.Fuzz(func(t *testing.T, src string) {
-		room := newPlainRoom()
-		checkPlain(t, &room, src)
+		r := &plainReader{}
+		checkPlain(t, r, src)
 	})
 }
 
 // TestPlainAtRandom holds texts of the characters that matter to the parser's reading.
 func TestPlainAtRandom(t *testing.T) {
 	alphabet := []string{"a", "b", "if", "time", "0", "-", ".", "/", "=", "*", "?", "{", "}", "~", "'", "'", `"`, `"`, " ", " ", " ", "\t", "|", "&", "&&", "||", "+", "@", ":", ",", "%", "!", "]"}
-	r := rand.New(rand.NewPCG(1, 2))
+	random := rand.New(rand.NewPCG(1, 2))
 	plain := 0
-	room := newPlainRoom()
+	r := &plainReader{}
 	for range 100_000 {
 		var src strings.Builder
-		for range 1 + r.IntN(12) {
-			src.WriteString(alphabet[r.IntN(len(alphabet))])
+		for range 1 + random.IntN(12) {
+			src.WriteString(alphabet[random.IntN(len(alphabet))])
 		}
-		if checkPlain(t, &room, src.String()) {
+		if checkPlain(t, r, src.String()) {
 			plain++
 		}
 	}
