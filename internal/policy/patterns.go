@@ -69,9 +69,6 @@ func (p *partPattern) fits(name string) bool {
 	if name == p.text {
 		return true
 	}
-	if !mayMatch(p.text, name) {
-		return false
-	}
 	ok, err := path.Match(p.text, name)
 	return err == nil && ok
 }
@@ -196,27 +193,6 @@ func fit(p []partPattern, parts []pathPart, anywhere bool) bool {
 	return len(parts) == 0
 }
 
-// mayMatch is false where the first or the last byte of a pattern of path.Match tells that a
-// name does not fit, which it does of most.
-func mayMatch(pattern, name string) bool {
-	if name == "" {
-		return true
-	}
-	first, last := pattern[0], pattern[len(pattern)-1]
-	return (first == name[0] || strings.IndexByte(`*?[\`, first) >= 0) && (last == name[len(name)-1] || strings.IndexByte("*?]", last) >= 0)
-}
-
-// mayOverlap is mayMatch for two patterns.
-func mayOverlap(a, b string) bool {
-	if a == "" || b == "" {
-		return true
-	}
-	differ := func(x, y byte, wild string) bool {
-		return x != y && strings.IndexByte(wild, x) < 0 && strings.IndexByte(wild, y) < 0
-	}
-	return !differ(a[0], b[0], `*?[\`) && !differ(a[len(a)-1], b[len(b)-1], "*?]")
-}
-
 // overlap reports whether some name fits both patterns. A leading wildcard of the shell's
 // does not stand for a dot. Of what may be anywhere, all files or all with an ending are not
 // meant by a glob that has less than two letters in common with it: else that would be said
@@ -232,7 +208,7 @@ func overlap(part *pathPart, p *partPattern, anywhere bool) bool {
 		}
 		return !anywhere && !strings.Contains(pattern, "*") && len(pattern) > len(end) && strings.HasSuffix(pattern, end) && pattern[len(pattern)-len(end)-1] == '.'
 	}
-	if strings.HasPrefix(pattern, ".") && !strings.HasPrefix(glob, ".") || !mayOverlap(glob, pattern) {
+	if strings.HasPrefix(pattern, ".") && !strings.HasPrefix(glob, ".") {
 		return false
 	}
 	// The steps are bounded: names are short, and a longer one is taken to fit.
