@@ -298,7 +298,7 @@ func (j *judge) effects(s *segment, sp *spec, p *parsed, rest []shell.Word) {
 		}
 	}
 	if n := s.spec; n != nil && s.caps&^harmless == 0 && len(p.operands) > 0 && sp == n && sp.sub == nil && !sp.plain && sp.special == nil &&
-		len(ops.list) == 1 && ops.list[0].role.name == "text" && ops.list[0].many && verbs[p.operands[0].Text] && !takesNames[s.program] {
+		len(ops.list) == 1 && ops.list[0].role.name == "text" && ops.list[0].many && changes(p.operands[0].Text) && !takesNames[s.program] {
 		s.add(ProgramUnknown, s.program+" "+p.operands[0].Text)
 	}
 	switch {

@@ -8,19 +8,13 @@ import (
 )
 
 // findTakes are tests with a value, which is no action whatever it says.
-var findTakes = map[string]bool{
-	"-name": true, "-iname": true, "-path": true, "-ipath": true, "-wholename": true, "-iwholename": true, "-regex": true, "-iregex": true,
-	"-lname": true, "-ilname": true, "-type": true, "-xtype": true, "-user": true, "-group": true, "-uid": true, "-gid": true, "-size": true,
-	"-perm": true, "-mtime": true, "-atime": true, "-ctime": true, "-mmin": true, "-amin": true, "-cmin": true, "-newer": true, "-anewer": true,
-	"-cnewer": true, "-samefile": true, "-maxdepth": true, "-mindepth": true, "-fstype": true, "-links": true, "-inum": true, "-printf": true,
-	"-regextype": true, "-used": true, "-context": true, "-D": true, "-newermt": true, "-newerct": true, "-newerat": true,
-}
+var findTakes = set(`
+	-name -iname -path -ipath -wholename -iwholename -regex -iregex -lname -ilname -type -xtype -user -group -uid
+	-gid -size -perm -mtime -atime -ctime -mmin -amin -cmin -newer -anewer -cnewer -samefile -maxdepth -mindepth
+	-fstype -links -inum -printf -regextype -used -context -D -newermt -newerct -newerat`)
 
 // findNarrows are tests that choose some of what there is.
-var findNarrows = map[string]bool{
-	"-name": true, "-iname": true, "-path": true, "-ipath": true, "-wholename": true, "-regex": true, "-iregex": true,
-	"-empty": true, "-inum": true, "-lname": true, "-samefile": true, "-xtype": true,
-}
+var findNarrows = set(`-name -iname -path -ipath -wholename -regex -iregex -empty -inum -lname -samefile -xtype`)
 
 // find reads find's expression: starts, tests, actions.
 func (j *judge) find(s *segment, _ *parsed, _ []shell.Word) {
@@ -229,7 +223,7 @@ func (j *judge) grep(s *segment, p *parsed, _ []shell.Word) {
 }
 
 // shows are subcommands that show settings, among which there are secrets.
-var shows = map[string]bool{"config": true, "-i": true, "inspect": true, "history": true, "show": true, "cat": true, "get": true, "describe": true}
+var shows = set(`config -i inspect history show cat get describe`)
 
 // fd runs a command for each file it finds; all words behind -x are that command.
 func (j *judge) fd(s *segment, _ *parsed, _ []shell.Word) {

@@ -328,11 +328,9 @@ func (j *judge) sourceOf(i int) Capability {
 }
 
 // decoders make another text of their input.
-var decoders = map[string]bool{
-	"base64": true, "base32": true, "basenc": true, "xxd": true, "openssl": true, "uudecode": true,
-	"rev": true, "tr": true, "gzip": true, "zcat": true, "bzip2": true, "xz": true, "sed": true, "awk": true,
-	"gpg": true, "dd": true, "od": true, "hexdump": true, "python": true, "perl": true, "printf": true, "cut": true,
-}
+var decoders = set(`
+	base64 base32 basenc xxd openssl uudecode rev tr gzip zcat bzip2 xz sed awk gpg dd od hexdump python perl printf
+	cut`)
 
 // poisonous begin the names of variables that are settings of programs, some of which are
 // commands.
@@ -435,7 +433,7 @@ func (j *judge) command(s *segment) {
 }
 
 // splits are the builtins that take lines apart, by an IFS that is set for them alone.
-var splits = map[string]bool{"read": true, "mapfile": true, "readarray": true}
+var splits = set(`read mapfile readarray`)
 
 // assigns judges variables that are set.
 func (j *judge) assigns(s *segment, as []shell.Assign, bare bool) {

@@ -6,18 +6,16 @@ import (
 )
 
 // programDirs are directories whose programs are those of their names.
-var programDirs = map[string]bool{
-	"/bin": true, "/sbin": true, "/usr/bin": true, "/usr/sbin": true, "/usr/local/bin": true, "/usr/local/sbin": true,
-	"/snap/bin": true, "/usr/games": true, "/usr/libexec": true, "/usr/lib/nagios/plugins": true, "/usr/lib64/nagios/plugins": true, "/usr/lib/monitoring-plugins": true, "/usr/local/go/bin": true,
-	"/lib": true, "/lib64": true, "/usr/lib": true, "/usr/lib64": true, "/lib/x86_64-linux-gnu": true, "/usr/lib/x86_64-linux-gnu": true,
-	"/lib/aarch64-linux-gnu": true,
-}
+var programDirs = set(`
+	/bin /sbin /usr/bin /usr/sbin /usr/local/bin /usr/local/sbin /snap/bin /usr/games /usr/libexec
+	/usr/lib/nagios/plugins /usr/lib64/nagios/plugins /usr/lib/monitoring-plugins /usr/local/go/bin /lib /lib64
+	/usr/lib /usr/lib64 /lib/x86_64-linux-gnu /usr/lib/x86_64-linux-gnu /lib/aarch64-linux-gnu`)
 
 // initDirs are those of scripts that take what service does.
-var initDirs = map[string]bool{"/etc/init.d": true, "/etc/rc.d": true, "/etc/rc.d/init.d": true, "/usr/local/etc/rc.d": true}
+var initDirs = set(`/etc/init.d /etc/rc.d /etc/rc.d/init.d /usr/local/etc/rc.d`)
 
 // projectCopies are programs that projects bring under a name that says what they are.
-var projectCopies = map[string]bool{"gradlew": true, "mvnw": true, "rails": true, "rake": true, "bundle": true, "manage.py": true, "artisan": true}
+var projectCopies = set(`gradlew mvnw rails rake bundle manage.py artisan`)
 
 // programName returns what a program is known by, "" if nobody can know.
 func (j *judge) programName(s *segment, text string) string {
@@ -74,4 +72,13 @@ func (j *judge) lookup(name string) *spec {
 		return j.k.program(short)
 	}
 	return nil
+}
+
+// set makes a set of words with blanks between them.
+func set(words string) map[string]bool {
+	m := map[string]bool{}
+	for w := range strings.FieldsSeq(words) {
+		m[w] = true
+	}
+	return m
 }

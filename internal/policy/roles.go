@@ -354,7 +354,7 @@ func (j *judge) shellText(s *segment, w shell.Word) {
 	j.segs = append(j.segs, inner.segs...)
 }
 
-var shells = map[string]bool{"sh": true, "eval": true, "trap": true}
+var shells = set(`sh eval trap`)
 
 func (j *judge) hasChildren(index int) bool {
 	for i := range j.facts.Commands {

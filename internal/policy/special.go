@@ -351,13 +351,12 @@ func (j *judge) python(s *segment, p *parsed, _ []shell.Word) {
 }
 
 // helpful are modules that show how they are used and do nothing else.
-var helpful = map[string]bool{
-	"venv": true, "py_compile": true, "compileall": true, "ensurepip": true, "zipfile": true, "tarfile": true, "http.server": true, "unittest": true, "timeit": true,
-	"cProfile": true, "pdb": true, "trace": true, "zipapp": true, "json.tool": true, "doctest": true, "profile": true, "pip": true, "virtualenv": true,
-}
+var helpful = set(`
+	venv py_compile compileall ensurepip zipfile tarfile http.server unittest timeit cProfile pdb trace zipapp
+	json.tool doctest profile pip virtualenv`)
 
 // listsArchive are options of tarfile and zipfile that show or test.
-var listsArchive = map[string]bool{"-l": true, "--list": true, "-t": true, "--test": true}
+var listsArchive = set(`-l --list -t --test`)
 
 // sudo without a command lists rights or starts a shell.
 func (j *judge) sudo(s *segment, p *parsed, rest []shell.Word) {

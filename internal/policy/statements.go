@@ -128,12 +128,10 @@ var (
 	mongoShow     = lazy(`^\s*(?:show|use)\s+\w+\s*$`)
 	mongoCall     = lazy(`([A-Za-z_]\w*)\s*\(`)
 	mongoCommand  = lazy(`(?:adminCommand|runCommand)\s*\(\s*(?:\{\s*)?['"]?(\w*)`)
-	mongoCommands = map[string]bool{
-		"ping": true, "listDatabases": true, "serverStatus": true, "buildInfo": true, "hostInfo": true, "replSetGetStatus": true, "replSetGetConfig": true,
-		"dbStats": true, "collStats": true, "listCollections": true, "listIndexes": true, "getCmdLineOpts": true, "getParameter": true, "isMaster": true,
-		"hello": true, "currentOp": true, "connectionStatus": true, "getLog": true, "top": true, "usersInfo": true, "rolesInfo": true, "count": true,
-		"distinct": true, "explain": true, "balancerStatus": true, "listShards": true, "getShardMap": true, "connPoolStats": true, "features": true,
-	}
+	mongoCommands = set(`
+		ping listDatabases serverStatus buildInfo hostInfo replSetGetStatus replSetGetConfig dbStats collStats
+		listCollections listIndexes getCmdLineOpts getParameter isMaster hello currentOp connectionStatus getLog top
+		usersInfo rolesInfo count distinct explain balancerStatus listShards getShardMap connPoolStats features`)
 	mongoDoes = lazy(`\$(?:out|merge|where|function|accumulator)\b|\b(?:function|new\s+Mongo|eval|require|process|load|import|while|for)\b|=>|[^=!<>]=[^=>]|\+\+|--|\[\s*[^\]\d'"{-]`)
 )
 

@@ -21,12 +21,10 @@ func (j *judge) sends(s *segment) {
 
 // endsReading are programs that stop to read before what they read ends, and programs
 // whose input is a question that is answered.
-var endsReading = map[string]bool{
-	"head": true, "dd": true, "sed": true, "awk": true, "grep": true, "read": true, "timeout": true, "od": true, "hexdump": true, "xxd": true, "cut": true,
-}
+var endsReading = set(`head dd sed awk grep read timeout od hexdump xxd cut`)
 
 // multiplies are programs that start others for what they read.
-var multiplies = map[string]bool{"xargs": true, "parallel": true, "sh": true}
+var multiplies = set(`xargs parallel sh`)
 
 // endless adds what never ends by itself: devices without an end that are read to it,
 // processes that start processes, more than any disk holds.
@@ -125,19 +123,15 @@ func (j *judge) decoded(index int) bool {
 }
 
 // decodes are programs that are there to make another text of their input.
-var decodes = map[string]bool{
-	"base64": true, "base32": true, "basenc": true, "xxd": true, "uudecode": true, "rev": true, "tr": true, "gunzip": true, "zcat": true,
-	"bunzip2": true, "bzcat": true, "xz": true, "xzcat": true, "zstd": true, "rot13": true, "gpg": true, "openssl": true,
-}
+var decodes = set(`
+	base64 base32 basenc xxd uudecode rev tr gunzip zcat bunzip2 bzcat xz xzcat zstd rot13 gpg openssl`)
 
 // indexed is a name of a variable with an index that runs something when the name is used.
 var indexed = lazy("^[A-Za-z_][A-Za-z_0-9]*\\[.*(?:\\$\\(|`)")
 
 // takesVariables are builtins whose words are names of variables.
-var takesVariables = map[string]bool{
-	"read": true, "mapfile": true, "readarray": true, "unset": true, "export": true, "declare": true, "typeset": true, "local": true,
-	"readonly": true, "let": true, "printf": true, "test": true, "[": true, "[[": true, "((": true, "wait": true, "getopts": true, "nameref": true,
-}
+var takesVariables = set(`
+	read mapfile readarray unset export declare typeset local readonly let printf test [ [[ (( wait getopts nameref`)
 
 // variableNames adds what the names of variables run: an index is evaluated.
 func (j *judge) variableNames(s *segment) {
@@ -255,7 +249,7 @@ func (j *judge) loopedProgram(s *segment) bool {
 }
 
 // asksOnly are those of takesVariables that set none.
-var asksOnly = map[string]bool{"test": true, "[": true, "[[": true, "printf": true, "wait": true, "export": true}
+var asksOnly = set(`test [ [[ printf wait export`)
 
 // continues reports whether a text goes on with what may be part of a name.
 func continues(text string) bool {

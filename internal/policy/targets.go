@@ -27,29 +27,16 @@ func (j *judge) redirects(s *segment, rs []shell.Redirect) {
 	}
 }
 
-// verbs are operands that say what a program does, where no table says it.
-var verbs = map[string]bool{
-	"set": true, "add": true, "del": true, "delete": true, "remove": true, "rm": true, "clear": true, "reset": true, "stop": true, "start": true,
-	"restart": true, "reload": true, "kill": true, "flush": true, "enable": true, "disable": true, "install": true, "uninstall": true, "write": true,
-	"create": true, "destroy": true, "update": true, "upgrade": true, "apply": true, "purge": true, "wipe": true, "format": true, "shutdown": true,
-	"reboot": true, "import": true, "load": true, "unload": true, "restore": true, "init": true, "exec": true, "run": true, "push": true, "publish": true,
-	"deploy": true, "drop": true, "grant": true, "revoke": true, "attach": true, "detach": true, "mount": true, "unmount": true, "send": true, "connect": true,
-}
-
 // takesNames are programs whose operands may be any word.
-var takesNames = map[string]bool{
-	"man": true, "which": true, "whereis": true, "type": true, "help": true, "info": true, "whatis": true, "apropos": true, "tldr": true, "pgrep": true,
-	"pidof": true, "id": true, "groups": true, "finger": true, "getent": true, "printenv": true, "expr": true, "locale": true, "dpkg-query": true,
-	"apt-cache": true, "apt-file": true, "export": true, "declare": true, "local": true, "typeset": true, "readonly": true, "set": true, "read": true,
-	"alias": true, "unalias": true, "tr": true, "users": true, "last": true, "locate": true, "plocate": true, "cowsay": true, "figlet": true, "cal": true,
-	"gcloud": true, "compgen": true, "complete": true, "return": true, "shift": true, "jq": true, "perldoc": true, "pydoc": true, "pydoc3": true, "logger": true, "history": true,
-}
+var takesNames = set(`
+	man which whereis type help info whatis apropos tldr pgrep pidof id groups finger getent printenv expr locale
+	dpkg-query apt-cache apt-file export declare local typeset readonly set read alias unalias tr users last locate
+	plocate cowsay figlet cal gcloud compgen complete return shift jq perldoc pydoc pydoc3 logger history`)
 
 // harmlessTargets take output without keeping it.
-var harmlessTargets = map[string]bool{
-	"/dev/null": true, "/dev/stdout": true, "/dev/stderr": true, "/dev/tty": true, "/dev/zero": true,
-	"/dev/fd/1": true, "/dev/fd/2": true, "/proc/self/fd/1": true, "/proc/self/fd/2": true, "-": true, "/dev/full": true,
-}
+var harmlessTargets = set(`
+	/dev/null /dev/stdout /dev/stderr /dev/tty /dev/zero /dev/fd/1 /dev/fd/2 /proc/self/fd/1 /proc/self/fd/2 -
+	/dev/full`)
 
 // write judges a file that is written.
 func (j *judge) write(s *segment, w shell.Word) {
@@ -84,15 +71,13 @@ func (j *judge) mayMean(s *segment, w shell.Word, p string, a access) {
 }
 
 // endlessReaders read until the end, which some devices do not have.
-var endlessReaders = map[string]bool{
-	"cat": true, "tail": true, "tac": true, "sort": true, "gzip": true, "xz": true, "bzip2": true, "zstd": true, "wc": true, "cp": true,
-	"md5sum": true, "sha1sum": true, "sha224sum": true, "sha256sum": true, "sha384sum": true, "sha512sum": true, "b2sum": true, "shasum": true, "cksum": true,
-	"sum": true, "xxd": true, "od": true, "hexdump": true, "strings": true, "sed": true, "awk": true, "uniq": true, "tr": true, "openssl": true, "grep": true, "tee": true, "base64": true, "rev": true,
-}
+var endlessReaders = set(`
+	cat tail tac sort gzip xz bzip2 zstd wc cp md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum shasum
+	cksum sum xxd od hexdump strings sed awk uniq tr openssl grep tee base64 rev`)
 
 // goesOut are operands by which a program that is not known, or runs code, says that it
 // sends something.
-var goesOut = map[string]bool{"publish": true, "deploy": true, "upload": true, "push": true, "release": true, "announce": true}
+var goesOut = set(`publish deploy upload push release announce`)
 
 // mention looks at a word of which no more is known than that it is not a file that the program
 // is for: one that is the path of a secret is read all the same.
@@ -169,17 +154,12 @@ func (j *judge) pathEffect(s *segment, w shell.Word, a access) {
 }
 
 // roots are places that hold everything of someone.
-var roots = map[string]bool{
-	"/": true, "/*": true, "/~": true, "/~/*": true, "/.": true, "/home": true, "/home/*": true, "/~/.*": true, "~": true,
-	"/~/.[!.]*": true, "/root": true,
-}
+var roots = set(`/ /* /~ /~/* /. /home /home/* /~/.* ~ /~/.[!.]* /root`)
 
 // systemTrees are directories without which a machine does not run.
-var systemTrees = map[string]bool{
-	"/etc": true, "/usr": true, "/var": true, "/bin": true, "/sbin": true, "/lib": true, "/lib64": true, "/boot": true,
-	"/dev": true, "/proc": true, "/sys": true, "/opt": true, "/srv": true, "/run": true, "/usr/bin": true, "/usr/lib": true,
-	"/usr/sbin": true, "/usr/local": true, "/var/lib": true, "/usr/share": true, "/mnt": true, "/media": true,
-}
+var systemTrees = set(`
+	/etc /usr /var /bin /sbin /lib /lib64 /boot /dev /proc /sys /opt /srv /run /usr/bin /usr/lib /usr/sbin
+	/usr/local /var/lib /usr/share /mnt /media`)
 
 // destroys adds the harm of removing or changing a whole tree.
 func (j *judge) destroys(s *segment, w shell.Word, p string, a access) {

@@ -2,66 +2,19 @@ package policy
 
 import (
 	"strings"
-	"sync"
 
 	"github.com/carrel-dev/carrel/internal/shell"
 )
 
-// deed is what an option that no table has does by its name.
-type deed struct {
-	caps Set
-	does bool // more than to look: a program that is known to look only is not known to do it
-	runs bool // its value is a command
-	file outputFile
-}
-
-// outputFile says when the value of an option is a file that is written.
-type outputFile uint8
-
-const (
-	noOutput       outputFile = iota
-	attachedOutput            // a path behind "=": the name alone is a format or a subject
-	pathOutput                // a path: the name may stand for a format as well
-	namedOutput               // any value
-)
-
-// deeds are words that options are named by.
-var deeds = sync.OnceValue(func() map[string]deed {
-	m := map[string]deed{}
-	put := func(d deed, words string) {
-		for w := range strings.FieldsSeq(words) {
-			m[w] = d
-		}
-	}
-	does := func(cs ...Capability) deed { return deed{caps: SetOf(cs...), does: true} }
-	put(does(), "set clear reset flush enable disable unload apply propupd unlock lock attach detach rotate logout unregister restore")
-	put(does(FilesystemDelete), "delete remove purge erase wipe drop prune truncate")
-	put(does(FilesystemWrite), "write update add fix autofix autocorrect in-place inplace overwrite rewrite alter create save edit modify change rename move import init repair rebuild")
-	put(does(PackageMutate), "install uninstall upgrade")
-	put(does(ProcessSignal), "kill")
-	put(does(AccountMutate), "grant revoke")
-	put(does(ServiceMutate), "restart reload daemon daemonize")
-	put(does(SystemPower), "shutdown reboot")
-	put(does(FilesystemMount), "mount umount unmount")
-	put(does(NetworkOut), "upload push publish submit webhook")
-	put(does(NetworkListen), "listen serve")
-	put(does(CodeExecute), "script plugin bootstrap autoload")
-	put(deed{caps: SetOf(CodeExecute), does: true, runs: true}, "exec command run shell preprocessor hook rsh")
-	put(deed{file: namedOutput}, "outfile outdir logfile jsonfile csvfile htmlfile xmlfile reportfile")
-	put(deed{file: pathOutput}, "o out output log")
-	put(deed{file: attachedOutput}, "xml html json csv sarif junit junitxml pdf svg dot graph image report reports export dump record")
-	return m
-})
-
-// deedOf finds what an option does by its name, with its dashes.
-func deedOf(name string) deed {
+// optionNamed finds what an option does by its name, with its dashes.
+func optionNamed(name string) option {
 	name = strings.ToLower(strings.TrimLeft(name, "-"))
-	if d, ok := deeds()[name]; ok {
-		return d
+	if o := vocabulary()[name].option; o != (option{}) {
+		return o
 	}
 	first, rest, parts := strings.Cut(name, "-")
 	if !parts {
-		return deed{}
+		return option{}
 	}
 	last := rest[strings.LastIndexByte(rest, '-')+1:]
 	switch last {
@@ -69,34 +22,34 @@ func deedOf(name string) deed {
 		for p := range strings.SplitSeq(name, "-") {
 			switch p {
 			case "out", "output", "outfile", "log", "report", "save", "export", "dump", "write", "results", "extract", "record":
-				return deed{file: namedOutput}
+				return option{file: namedOutput}
 			}
 		}
 	case "out", "output", "logfile":
-		return deed{file: pathOutput}
+		return option{file: pathOutput}
 	case "command", "cmd", "program", "hook":
-		return deed{caps: SetOf(CodeExecute), runs: true}
+		return option{caps: SetOf(CodeExecute), runs: true}
 	case "fix", "correct", "place":
 		if first == "auto" || first == "in" {
-			return deeds()["fix"]
+			return vocabulary()["fix"].option
 		}
 	}
 	switch first {
 	case "delete", "remove", "set", "write", "exec", "clear", "reset", "purge", "install", "kill", "uninstall", "flush", "erase", "wipe", "drop", "grant", "revoke", "upload":
-		d := deeds()[first]
+		d := vocabulary()[first].option
 		d.runs = false // --exec-prefix
 		return d
 	case "save", "report", "export":
-		return deed{file: attachedOutput}
+		return option{file: attachedOutput}
 	}
-	return deed{}
+	return option{}
 }
 
 // unlisted judges an option that no table has: words are it and those behind it, value is
 // what is attached to it.
 func (j *judge) unlisted(s *segment, sp *spec, p *parsed, name string, words []shell.Word, value string, attached bool) {
 	p.unknown = name
-	d := deedOf(name)
+	d := optionNamed(name)
 	w := words[0]
 	given := attached
 	switch {

@@ -7,12 +7,9 @@ import (
 )
 
 // assigns are the builtins that assign variables, or run what may.
-var assigns = map[string]bool{
-	".": true, "builtin": true, "command": true, "declare": true, "enable": true, "eval": true, "exec": true,
-	"export": true, "getopts": true, "let": true, "local": true, "mapfile": true, "printf": true, "read": true,
-	"readarray": true, "readonly": true, "set": true, "shopt": true, "source": true, "trap": true, "typeset": true,
-	"unset": true, "wait": true, "compgen": true, "bind": true, "alias": true, "vared": true, "nameref": true,
-}
+var assigns = set(`
+	. builtin command declare enable eval exec export getopts let local mapfile printf read readarray readonly set
+	shopt source trap typeset unset wait compgen bind alias vared nameref`)
 
 // begin adds a command with the place of its statement.
 func (w *walker) begin(s *syntax.Stmt, sc scope, words []Word) int {

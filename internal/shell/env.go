@@ -34,17 +34,12 @@ type binding struct {
 
 // unsettled are variables that the shell itself sets or reads in a way of its own: what
 // is assigned to them may not be what they give.
-var unsettled = map[string]bool{
-	"_": true, "BASH": true, "BASHOPTS": true, "BASHPID": true, "BASH_ALIASES": true, "BASH_ARGC": true,
-	"BASH_ARGV": true, "BASH_ARGV0": true, "BASH_CMDS": true, "BASH_COMMAND": true, "BASH_LINENO": true,
-	"BASH_REMATCH": true, "BASH_SOURCE": true, "BASH_SUBSHELL": true, "BASH_VERSINFO": true, "BASH_VERSION": true,
-	"COLUMNS": true, "COMP_CWORD": true, "COMP_LINE": true, "COMP_POINT": true, "COMP_WORDS": true, "COPROC": true,
-	"DIRSTACK": true, "EPOCHREALTIME": true, "EPOCHSECONDS": true, "EUID": true, "FUNCNAME": true, "GROUPS": true,
-	"HISTCMD": true, "HOSTNAME": true, "IFS": true, "LINENO": true, "LINES": true, "MAPFILE": true, "OLDPWD": true,
-	"OPTARG": true, "OPTIND": true, "PIPESTATUS": true, "PPID": true, "PWD": true, "RANDOM": true,
-	"READLINE_LINE": true, "READLINE_POINT": true, "REPLY": true, "SECONDS": true, "SHELLOPTS": true, "SHLVL": true,
-	"SRANDOM": true, "UID": true,
-}
+var unsettled = set(`
+	_ BASH BASHOPTS BASHPID BASH_ALIASES BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_CMDS BASH_COMMAND BASH_LINENO
+	BASH_REMATCH BASH_SOURCE BASH_SUBSHELL BASH_VERSINFO BASH_VERSION COLUMNS COMP_CWORD COMP_LINE COMP_POINT
+	COMP_WORDS COPROC DIRSTACK EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GROUPS HISTCMD HOSTNAME IFS LINENO LINES
+	MAPFILE OLDPWD OPTARG OPTIND PIPESTATUS PPID PWD RANDOM READLINE_LINE READLINE_POINT REPLY SECONDS SHELLOPTS
+	SHLVL SRANDOM UID`)
 
 // lookup gives the elements a name is known to have.
 func (e *env) lookup(name string) ([]string, bool) {

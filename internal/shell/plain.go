@@ -38,11 +38,9 @@ var plainClass = func() (t [256]uint8) {
 }()
 
 // reserved are first words that do not begin a simple command, in some shell or other.
-var reserved = map[string]bool{
-	"if": true, "then": true, "elif": true, "else": true, "fi": true, "while": true, "until": true, "for": true, "select": true,
-	"do": true, "done": true, "case": true, "esac": true, "in": true, "function": true, "time": true, "coproc": true, "let": true,
-	"declare": true, "local": true, "export": true, "readonly": true, "typeset": true, "nameref": true, "@test": true,
-}
+var reserved = set(`
+	if then elif else fi while until for select do done case esac in function time coproc let declare local export
+	readonly typeset nameref @test`)
 
 // plainWord is a word with room for what most have, one literal.
 type plainWord struct {

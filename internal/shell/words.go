@@ -373,3 +373,12 @@ func (f *field) known(s string, quoted bool) {
 		}
 	}
 }
+
+// set makes a set of words with blanks between them.
+func set(words string) map[string]bool {
+	m := map[string]bool{}
+	for w := range strings.FieldsSeq(words) {
+		m[w] = true
+	}
+	return m
+}
