@@ -22,9 +22,6 @@ type Config struct {
 	Rules *Source
 	// NoBuiltin leaves the built-in rules out. What no rule speaks of is then CONFIRM.
 	NoBuiltin bool
-	// Knowledge are more files of command knowledge; a later one replaces the programs of
-	// an earlier one.
-	Knowledge []Source
 	// Limits bound what is read of a command; zero values have their defaults.
 	Limits shell.Limits
 }
@@ -57,16 +54,6 @@ func New(c Config) (*Engine, error) {
 	if !c.NoBuiltin {
 		fmt.Fprintf(sum, "builtin-rules %s", b.sections[packDigests].entry(1))
 	}
-	for _, s := range c.Knowledge {
-		r, t, err := readTree(s)
-		if err == nil {
-			err = e.k.add(r, t)
-		}
-		if err != nil {
-			return nil, err
-		}
-		digestSource(sum, "knowledge", s.Data)
-	}
 	if c.Rules != nil {
 		f, own, r, err := loadRules(*c.Rules)
 		if err == nil && own != nil {
@@ -81,7 +68,7 @@ func New(c Config) (*Engine, error) {
 	e.k.sortFamilies()
 	e.digest = "sha256:" + hex.EncodeToString(sum.Sum(nil))
 	if !c.NoBuiltin && c.Rules == nil {
-		e.base, e.index = b, b.index()
+		e.base, e.index = b, b.index() // a test asks the examples of what is built in
 	} else {
 		if !c.NoBuiltin {
 			files = append([]*ruleFile{b.ruleFile()}, files...)
@@ -91,12 +78,6 @@ func New(c Config) (*Engine, error) {
 	}
 	if e.Rules() == 0 && c.NoBuiltin && c.Rules == nil {
 		return nil, fmt.Errorf("cannot make a policy without rules: give a file of them or leave the built-in ones in: %w", errdefs.ErrInvalidArgument)
-	}
-	if c.Rules == nil && len(c.Knowledge) == 0 {
-		return e, nil // a test asks the examples of what is built in
-	}
-	if e.base != nil {
-		files = []*ruleFile{b.ruleFile()}
 	}
 	return e, e.checkExamples(files)
 }

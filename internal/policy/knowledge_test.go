@@ -33,8 +33,20 @@ programs:
           drop: [service.mutate]
 `
 
+// knowing makes an engine with knowledge beside what is built in.
+func knowing(texts ...string) (*policy.Engine, error) {
+	var b strings.Builder
+	b.WriteString("rules: []\nknowledge:\n")
+	for _, text := range texts {
+		for line := range strings.Lines(text) {
+			b.WriteString("  " + line)
+		}
+	}
+	return policy.New(policy.Config{Rules: &policy.Source{Name: "policy.yaml", Data: []byte(b.String())}})
+}
+
 func TestWrappedKnowledge(t *testing.T) {
-	e, err := policy.New(policy.Config{Knowledge: []policy.Source{{Name: "grammar.yaml", Data: []byte(grammar)}}})
+	e, err := knowing(grammar)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +65,7 @@ func TestWrappedKnowledge(t *testing.T) {
 		"a broken pattern":            strings.Replace(grammar, "- get|count", "- get|(count", 1),
 		"a flag without a name":       strings.Replace(grammar, "        --no-limit :database", "      :database", 1),
 	} {
-		if _, err := policy.New(policy.Config{Knowledge: []policy.Source{{Name: "grammar.yaml", Data: []byte(text)}}}); err == nil {
+		if _, err := knowing(text); err == nil {
 			t.Errorf("%s is accepted", name)
 		}
 	}

@@ -16,7 +16,7 @@ programs:
 
 // TestUnlistedOptions holds what an option does by its name where no table has it.
 func TestUnlistedOptions(t *testing.T) {
-	e, err := policy.New(policy.Config{Knowledge: []policy.Source{{Name: "lookers.yaml", Data: []byte(lookers)}}})
+	e, err := knowing(lookers)
 	if err != nil {
 		t.Fatal(err)
 	}
