@@ -191,18 +191,22 @@ func (a Approval) Reply(p principal.Principal, terminal bool, kind Kind, reason 
 	switch state := a.At(now); state {
 	case Pending:
 	case Expired:
-		return a, fmt.Errorf("cannot answer approval %s: its time was over at %s; ask for the action again: %w", a.ID, a.Until.UTC().Format(time.RFC3339), errdefs.ErrFailedPrecondition)
+		return a, fmt.Errorf("cannot answer approval %s: its time was over at %s; ask for the action again: %w",
+			a.ID, a.Until.UTC().Format(time.RFC3339), errdefs.ErrFailedPrecondition)
 	case Approved, Denied, Spent:
 		return a, fmt.Errorf("cannot answer approval %s: it is %s already: %w", a.ID, state, errdefs.ErrFailedPrecondition)
 	}
 	switch {
 	case len(reason) > MaxReason || !utf8.ValidString(reason):
-		return a, fmt.Errorf("cannot take the reason of an answer: it must be UTF-8 of at most %d bytes: %w", MaxReason, errdefs.ErrInvalidArgument)
+		return a, fmt.Errorf("cannot take the reason of an answer: it must be UTF-8 of at most %d bytes: %w",
+			MaxReason, errdefs.ErrInvalidArgument)
 	case kind == Once, kind == Deny:
 	case kind == Thread && a.Final:
-		return a, fmt.Errorf("cannot remember an answer to approval %s: it destroys, reaches several hosts, or a rule forbids it; answer once: %w", a.ID, errdefs.ErrPermissionDenied)
+		return a, fmt.Errorf("cannot remember an answer to approval %s: it destroys, reaches several hosts or a rule forbids it; answer once: %w",
+			a.ID, errdefs.ErrPermissionDenied)
 	case kind == Thread && (a.Subject.Thread == "" || len(a.Subject.Argv) == 0):
-		return a, fmt.Errorf("cannot remember an answer to approval %s: it is no command of a thread; answer once: %w", a.ID, errdefs.ErrInvalidArgument)
+		return a, fmt.Errorf("cannot remember an answer to approval %s: it is no command of a thread; answer once: %w",
+			a.ID, errdefs.ErrInvalidArgument)
 	case kind == Thread:
 	default:
 		return a, fmt.Errorf("cannot take %q for an answer: it is one of once, thread, deny: %w", kind, errdefs.ErrInvalidArgument)
@@ -228,7 +232,8 @@ func (a Approval) Spend(s Subject, now time.Time) (Approval, error) {
 	case Denied:
 		return a, fmt.Errorf("cannot carry it out: %s denied it%s: %w", a.Answer.By, because(a.Answer.Reason), errdefs.ErrPermissionDenied)
 	case Pending:
-		return a, fmt.Errorf("cannot carry it out yet: nobody has answered; see it with \"carrel approvals show %s\": %w", a.ID, errdefs.ErrFailedPrecondition)
+		return a, fmt.Errorf("cannot carry it out yet: nobody has answered; see it with \"carrel approvals show %s\": %w",
+			a.ID, errdefs.ErrFailedPrecondition)
 	case Expired:
 		return a, fmt.Errorf("cannot carry it out: nobody answered approval %s in time; ask again: %w", a.ID, errdefs.ErrPermissionDenied)
 	case Spent:
@@ -295,7 +300,8 @@ func quoted(w string, first bool) string {
 		return escaped(w, odd)
 	}
 	plain := w != "" && !strings.ContainsFunc(w, func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-_./:@%+,", r) && (r != '=' || first)
+		alnum := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+		return !alnum && !strings.ContainsRune("-_./:@%+,", r) && (r != '=' || first)
 	})
 	if plain {
 		return w

@@ -156,14 +156,16 @@ func TestTimeAndRepetition(t *testing.T) {
 		kind   approval.Kind
 		reason string
 	}{
-		"kind": {"always", ""}, "empty kind": {"", ""}, "long": {approval.Once, strings.Repeat("x", approval.MaxReason+1)}, "no text": {approval.Deny, "\xff"},
+		"kind": {"always", ""}, "empty kind": {"", ""}, "long": {approval.Once, strings.Repeat("x", approval.MaxReason+1)},
+		"no text": {approval.Deny, "\xff"},
 	} {
 		if _, err := a.Reply(admin, false, c.kind, c.reason, now); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	for name, change := range map[string]func(*approval.Ask){
-		"digest": func(a *approval.Ask) { a.Subject.Digest = "" }, "principal": func(a *approval.Ask) { a.Subject.By = "" }, "policy": func(a *approval.Ask) { a.Subject.Policy = "" },
+		"digest": func(a *approval.Ask) { a.Subject.Digest = "" }, "principal": func(a *approval.Ask) { a.Subject.By = "" },
+		"policy": func(a *approval.Ask) { a.Subject.Policy = "" },
 	} {
 		q := approval.Ask{Subject: subject()}
 		change(&q)

@@ -264,7 +264,10 @@ func TestCorpusCheckCanFail(t *testing.T) {
 		return prefix + hex.EncodeToString(sum[:])[:10]
 	}
 	good := corpusLine{ID: id("x-", "rm -rf ~"), Command: "rm -rf ~", Expect: "CONFIRM", Capability: "filesystem.destroy"}
-	script := corpusLine{ID: id("s-", "make\nsudo make install\n"), Command: "make\nsudo make install\n", Host: "CONFIRM", Workspace: "CONFIRM", Capability: "privilege.escalate"}
+	script := corpusLine{
+		ID: id("s-", "make\nsudo make install\n"), Command: "make\nsudo make install\n", Host: "CONFIRM",
+		Workspace: "CONFIRM", Capability: "privilege.escalate",
+	}
 	check := func(l corpusLine, held bool) error {
 		if strings.HasPrefix(script.ID, l.ID[:2]) {
 			return checkCorpusLine(l, "s-", "", false, held)

@@ -77,7 +77,8 @@ func New(c Config) (*Engine, error) {
 		e.index = newIndex(e.rules)
 	}
 	if e.Rules() == 0 && c.NoBuiltin && c.Rules == nil {
-		return nil, fmt.Errorf("cannot make a policy without rules: give a file of them or leave the built-in ones in: %w", errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("cannot make a policy without rules: give a file of rules or keep the built-in ones: %w",
+			errdefs.ErrInvalidArgument)
 	}
 	return e, e.checkExamples(files)
 }

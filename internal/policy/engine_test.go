@@ -297,7 +297,8 @@ func corpus(t testing.TB) []string {
 
 // typical are lines as agents and people write them.
 var typical = []string{
-	"git status --short", "ls -la /srv/app", "cat go.mod | head -20", "grep -rn 'func main' --include='*.go' .", "kubectl -n prod get pods -o wide",
+	"git status --short", "ls -la /srv/app", "cat go.mod | head -20", "grep -rn 'func main' --include='*.go' .",
+	"kubectl -n prod get pods -o wide",
 	"systemctl status nginx --no-pager", "find . -name '*.py' -not -path './venv/*' | xargs wc -l | tail -1", "cd /srv/app && npm test",
 	"docker compose up -d --build", "curl -fsS http://localhost:8080/healthz", "rm -rf build dist", "sed -i 's/foo/bar/g' src/main.c",
 	"for f in *.log; do tail -n 3 \"$f\"; done", "sudo apt-get install -y nginx", "python3 -m pytest -q tests/unit",
@@ -309,7 +310,10 @@ func TestIndex(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, e := range map[string]*policy.Engine{"builtin": engine(t), "linuxagent": rulesOf(t, string(linux)), "many": rulesOf(t, manyRules(500))} {
+	for name, e := range map[string]*policy.Engine{
+		"builtin": engine(t), "linuxagent": rulesOf(t, string(linux)),
+		"many": rulesOf(t, manyRules(500)),
+	} {
 		all := policy.WithoutIndex(e)
 		n := 0
 		for i, c := range corpus(t) {

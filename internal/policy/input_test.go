@@ -14,9 +14,12 @@ import (
 func TestCodeFromAnInputThatIsNotSeen(t *testing.T) {
 	e := engine(t)
 	for _, line := range []string{
-		"bash", "sh -s", "sh -s -- a b", "bash -", "bash - x.sh", "bash /dev/stdin", "bash -x /dev/stdin", "sh /dev/fd/0", "dash /proc/self/fd/0", "bash --norc -", "sudo sh -", "env -i bash -",
-		"busybox sh", "nice bash /dev/stdin", "sh -c bash", "sh -c . /dev/stdin", "python3 -", "python3", "python3 /dev/stdin", "python3 /proc/self/fd/0", "perl", "perl -", "ruby -", "node -", "node /dev/stdin",
-		"php", "lua -", "psql", "psql -h db", "mysql", "sqlite3 x.db", "pwsh -", "awk -f -", "awk -f /dev/stdin", "make -f -", "xargs -0 sh -c", "parallel", "ssh host bash",
+		"bash", "sh -s", "sh -s -- a b", "bash -", "bash - x.sh", "bash /dev/stdin", "bash -x /dev/stdin", "sh /dev/fd/0",
+		"dash /proc/self/fd/0", "bash --norc -", "sudo sh -", "env -i bash -",
+		"busybox sh", "nice bash /dev/stdin", "sh -c bash", "sh -c . /dev/stdin", "python3 -", "python3", "python3 /dev/stdin",
+		"python3 /proc/self/fd/0", "perl", "perl -", "ruby -", "node -", "node /dev/stdin",
+		"php", "lua -", "psql", "psql -h db", "mysql", "sqlite3 x.db", "pwsh -", "awk -f -", "awk -f /dev/stdin", "make -f -",
+		"xargs -0 sh -c", "parallel", "ssh host bash",
 	} {
 		words := strings.Fields(line)
 		if i := slices.Index(words, "-c"); i >= 0 && words[0] == "sh" { // what follows is one text
@@ -29,7 +32,10 @@ func TestCodeFromAnInputThatIsNotSeen(t *testing.T) {
 			for profile, want := range map[policy.Profile]policy.Level{policy.Host: policy.Confirm, policy.Remote: policy.Confirm} {
 				q.Profile, q.Source = profile, policy.User
 				d := e.Decide(q)
-				seen := slices.ContainsFunc(d.Capabilities, func(c string) bool { return c == "code.execute" || c == "shell.dynamic" || c == "remote_code.execute" })
+				seen := slices.ContainsFunc(d.Capabilities, func(c string) bool {
+					return c == "code.execute" || c == "shell.dynamic" ||
+						c == "remote_code.execute"
+				})
 				if d.Level < want || !seen {
 					t.Errorf("%s: %v %v on %s", line, d.Level, d.Capabilities, profile)
 				}

@@ -251,7 +251,8 @@ func (j *judge) standing(s *segment, c *shell.Command) {
 }
 
 // changing are capabilities that harm what they are used on.
-var changing = SetOf(ServiceMutate, ProcessSignal, ProcessTrace, AccountMutate, PackageMutate, Persistence, PrivilegeEscalate, ProcessPriority, NetworkConfigure, FilesystemMount)
+var changing = SetOf(ServiceMutate, ProcessSignal, ProcessTrace, AccountMutate, PackageMutate, Persistence, PrivilegeEscalate,
+	ProcessPriority, NetworkConfigure, FilesystemMount)
 
 // carrels adds what is done to carrel by name and not by path.
 func (j *judge) carrels(s *segment) {
@@ -292,8 +293,11 @@ func (j *judge) carrels(s *segment) {
 
 // recorders and guards are services that watch.
 var (
-	recorders = lazy(`^(?:.*(?:pidof|pgrep)[^)]*\s)?(?:auditd|rsyslogd?|syslog(?:-ng)?|systemd-journald|journald|osqueryd|sysstat|acct|psacct)(?:\.service|\.socket)?\)?$`)
-	guards    = lazy(`^(?:auditd|apparmor|selinux.*|fail2ban(?:-server)?|ufw|firewalld|nftables|iptables|clamav.*|clamd|falco|falcon-sensor|wazuh-.*|ossec|osqueryd|crowdsec|aide.*|snort|suricata|sshguard|mdatp|cbdaemon|ebtables|opensnitchd?|usbguard|denyhosts)(?:\.service)?$`)
+	recorders = lazy(`^(?:.*(?:pidof|pgrep)[^)]*\s)?(?:auditd|rsyslogd?|syslog(?:-ng)?|systemd-journald|journald|osqueryd|` +
+		`sysstat|acct|psacct)(?:\.service|\.socket)?\)?$`)
+	guards = lazy(`^(?:auditd|apparmor|selinux.*|fail2ban(?:-server)?|ufw|firewalld|nftables|iptables|clamav.*|clamd|falco|` +
+		`falcon-sensor|wazuh-.*|ossec|osqueryd|crowdsec|aide.*|snort|suricata|sshguard|mdatp|cbdaemon|ebtables|` +
+		`opensnitchd?|usbguard|denyhosts)(?:\.service)?$`)
 )
 
 // stops reports whether words end something for good or for now.
@@ -319,7 +323,8 @@ func (j *judge) sourceOf(i int) Capability {
 		if s == nil {
 			return RemoteCodeExecute // it is not known yet
 		}
-		if s.caps&SetOf(NetworkIn, NetworkOut, NetworkQuery, RemoteCodeExecute, ShellDynamic) != 0 || s.spec != nil && decoders[s.spec.name] || j.decoded(i) {
+		if s.caps&SetOf(NetworkIn, NetworkOut, NetworkQuery, RemoteCodeExecute, ShellDynamic) != 0 ||
+			s.spec != nil && decoders[s.spec.name] || j.decoded(i) {
 			return RemoteCodeExecute
 		}
 		i = j.facts.Commands[i].From
@@ -334,7 +339,8 @@ var decoders = set(`
 
 // poisonous begin the names of variables that are settings of programs, some of which are
 // commands.
-var poisonous = [...]string{"BASH_FUNC_", "GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_", "npm_config_", "NPM_CONFIG_", "CARGO_TARGET_", "CARGO_BUILD_", "PIP_", "UV_INDEX", "LD_"}
+var poisonous = strings.Fields(`BASH_FUNC_ GIT_CONFIG_KEY_ GIT_CONFIG_VALUE_ npm_config_ NPM_CONFIG_ CARGO_TARGET_ CARGO_BUILD_
+	PIP_ UV_INDEX LD_`)
 
 // interpretsInput marks, while judging, a command that runs what it is fed. It is no
 // capability of its own; knowledge writes it as stdin.code.
@@ -451,13 +457,7 @@ func (j *judge) assigns(s *segment, as []shell.Assign, bare bool) {
 func (j *judge) assign(s *segment, name string, value shell.Word, local bool) {
 	v := j.k.variable(name)
 	if v == nil {
-		for _, p := range poisonous {
-			if strings.HasPrefix(name, p) {
-				s.add(EnvironmentPoison, name+"="+value.Text)
-				return
-			}
-		}
-		if strings.HasPrefix(value.Text, "() {") {
+		if beginsWith(name, poisonous...) || strings.HasPrefix(value.Text, "() {") {
 			s.add(EnvironmentPoison, name+"="+value.Text)
 		}
 		return

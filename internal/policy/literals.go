@@ -7,11 +7,15 @@ import (
 )
 
 // homes are ways in which other languages write a home.
-var homes = strings.NewReplacer(`$ENV{HOME}`, "~", `#{ENV['HOME']}`, "~", `#{Dir.home}`, "~", `' + os.environ['HOME'] + '`, "~", `$HOME`, "~")
+var homes = strings.NewReplacer(`$ENV{HOME}`, "~", `#{ENV['HOME']}`, "~", `#{Dir.home}`, "~",
+	`' + os.environ['HOME'] + '`, "~", `$HOME`, "~")
 
 // codeCalls are what runs a text or a list of words in other languages; what follows is a
 // literal.
-var codeCalls = lazy(`(?:\b(?:system|popen[23]?|shell_exec|passthru|proc_open|pcntl_exec|exec(?:Sync|File|FileSync|ute)?|exec[lv]p?e?|spawn(?:Sync|_shell|lp?)?|[Pp]open|run|call|check_call|check_output|getoutput|getstatusoutput|capture[23]?e?|cmd|shell|esyscmd|shell-command(?:-to-string)?)\b|%pipe%)\s*[({]*\s*\[?\s*['"]`)
+var codeCalls = lazy(`(?:\b(?:system|popen[23]?|shell_exec|passthru|proc_open|pcntl_exec|exec(?:Sync|File|FileSync|ute)?|` +
+	`exec[lv]p?e?|spawn(?:Sync|_shell|lp?)?|[Pp]open|run|call|check_call|check_output|getoutput|` +
+	`getstatusoutput|capture[23]?e?|cmd|shell|esyscmd|shell-command(?:-to-string)?)\b|` +
+	`%pipe%)\s*[({]*\s*\[?\s*['"]`)
 
 // codeQuotes are the quotes of perl, ruby and php that run what stands in them.
 var codeQuotes = lazy("`([^`]+)`" + `|\b(?:qx|%x)\s*(?:\(([^)]*)\)|\{([^}]*)\}|\[([^\]]*)\]|/([^/]*)/)|%x\(([^)]*)\)`)

@@ -37,7 +37,8 @@ func (m *matcher) matches(u *subject) (bool, error) {
 	}
 	if m.interactive {
 		// The lists of a policy take the place of the knowledge.
-		if lists := &u.engine.interactive; lists.commands != nil && lists.is(u.tokens) || lists.commands == nil && u.s.caps.Has(TerminalInteractive) {
+		lists := &u.engine.interactive
+		if lists.commands != nil && lists.is(u.tokens) || lists.commands == nil && u.s.caps.Has(TerminalInteractive) {
 			return true, nil
 		}
 	}

@@ -10,8 +10,10 @@ import (
 
 // worse are changes after which no line is harmless, whatever it was before; @ is the line.
 var worse = []string{
-	"{ @; } > /etc/passwd", "@ > /etc/passwd", "@ > /srv/x", "@ 2>> /srv/x", "@ >> ~/.bashrc", "@ < /etc/shadow", "@; rm -rf /srv", "rm -rf /srv; @", "@ && rm -rf /srv", "@ | tee /etc/passwd",
-	"@ $(rm -rf /srv)", "@ `rm -rf /srv`", "@ <(rm -rf /srv)", "LD_PRELOAD=/tmp/x.so @", "export PATH=/tmp:$PATH; @", "@ & rm -rf /srv", "for x in 1; do @; rm -rf /srv; done",
+	"{ @; } > /etc/passwd", "@ > /etc/passwd", "@ > /srv/x", "@ 2>> /srv/x", "@ >> ~/.bashrc", "@ < /etc/shadow",
+	"@; rm -rf /srv", "rm -rf /srv; @", "@ && rm -rf /srv", "@ | tee /etc/passwd",
+	"@ $(rm -rf /srv)", "@ `rm -rf /srv`", "@ <(rm -rf /srv)", "LD_PRELOAD=/tmp/x.so @", "export PATH=/tmp:$PATH; @",
+	"@ & rm -rf /srv", "for x in 1; do @; rm -rf /srv; done",
 	"if rm -rf /srv; then @; fi", "f() { rm -rf /srv; }; f; @", "sudo true; @; sudo rm -rf /srv", "@ | sh", "@ | xargs rm -rf",
 }
 
@@ -44,7 +46,8 @@ func TestWorseLines(t *testing.T) {
 
 // wrapped are places that a line may stand in without doing less; @ is the line.
 var wrapped = []string{
-	"( @ )", "{ @; }", "if true; then @; fi", "true && @", "for q in 1; do @; done", "case a in a) @;; esac", "time @", "true\n@", "zz() { @; }; zz",
+	"( @ )", "{ @; }", "if true; then @; fi", "true && @", "for q in 1; do @; done", "case a in a) @;; esac", "time @",
+	"true\n@", "zz() { @; }; zz",
 	"ssh h '@'", "sudo bash -c '@'", "xargs -I% sh -c '@'", "kubectl exec p -- sh -c '@'",
 }
 
@@ -54,7 +57,8 @@ func TestWrappedLines(t *testing.T) {
 	e := engine(t)
 	tried := 0
 	for i, l := range loadCorpus(t, "dangerous", false) {
-		if strings.ContainsAny(l.Command, "\n'#") || strings.TrimSpace(l.Command) == "" || strings.ContainsAny(l.Command[len(l.Command)-1:], `&;\)`) || strings.HasPrefix(l.Command, "{") {
+		if strings.ContainsAny(l.Command, "\n'#") || strings.TrimSpace(l.Command) == "" ||
+			strings.ContainsAny(l.Command[len(l.Command)-1:], `&;\)`) || strings.HasPrefix(l.Command, "{") {
 			continue
 		}
 		alone := e.Decide(host(l.Command))

@@ -82,3 +82,18 @@ func set(words string) map[string]bool {
 	}
 	return m
 }
+
+// beginsWith reports whether a text has one of these prefixes.
+func beginsWith(text string, prefixes ...string) bool {
+	for _, p := range prefixes {
+		if strings.HasPrefix(text, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// inName reports whether a byte may stand in the name of a variable.
+func inName(c byte) bool {
+	return c == '_' || c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
+}

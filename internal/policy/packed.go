@@ -179,5 +179,6 @@ func (u *unpacker) nested(levels int) *tree {
 }
 
 func errPacked(what string) error {
-	return fmt.Errorf("cannot read what is built in about %s: this binary was not built as it should be; run go generate ./internal/policy and build it again: %w", what, errdefs.ErrInternal)
+	return fmt.Errorf("cannot read what is built in about %s: builtin.bin is damaged; run make generate and build again: %w", what,
+		errdefs.ErrInternal)
 }

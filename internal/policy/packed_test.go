@@ -156,8 +156,9 @@ func TestGlobsOfSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	for line, secret := range map[string]bool{
-		"cat *.pe[m]": true, "cat *.k?y": true, "cat *key*": true, "cat ~/.ssh/id*": true, "cat ~/.s*/*": true, "cat id_*": true, "cat *rsa": true,
-		"cat .e*": true, "cat */.en*": true, "cat /e*/sh*w": true, "cat k*": true,
+		"cat *.pe[m]": true, "cat *.k?y": true, "cat *key*": true, "cat ~/.ssh/id*": true, "cat ~/.s*/*": true, "cat id_*": true,
+		"cat *rsa": true,
+		"cat .e*":  true, "cat */.en*": true, "cat /e*/sh*w": true, "cat k*": true,
 		"cat /var/log/syslog*": false, "grep x src/*-test": false, "wc -l foo* b*": false, "cat *.txt": false, "head *": false,
 	} {
 		d := e.Decide(Question{Command: line, Profile: Host, Source: User})

@@ -206,7 +206,7 @@ func overlap(part *pathPart, p *partPattern, anywhere bool) bool {
 		if p.shape == shapeEnd || p.shape == shapeOther && strings.HasPrefix(pattern, "*.") {
 			return pattern == glob || pattern[1] == '.' && strings.HasSuffix(glob, pattern[1:])
 		}
-		return !anywhere && !strings.Contains(pattern, "*") && len(pattern) > len(end) && strings.HasSuffix(pattern, end) && pattern[len(pattern)-len(end)-1] == '.'
+		return !anywhere && !strings.Contains(pattern, "*") && strings.HasSuffix(pattern, "."+end)
 	}
 	if strings.HasPrefix(pattern, ".") && !strings.HasPrefix(glob, ".") {
 		return false
@@ -219,7 +219,8 @@ func overlap(part *pathPart, p *partPattern, anywhere bool) bool {
 	common := 2
 	if !anywhere || !strings.ContainsAny(pattern, "*?[") {
 		common = 0
-	} else if i := strings.LastIndexByte(pattern, '.'); i > 0 && !strings.ContainsAny(pattern[i:], "*?[") && strings.Trim(pattern[:i], "*?") != "" && strings.HasSuffix(glob, pattern[i:]) {
+	} else if i := strings.LastIndexByte(pattern, '.'); i > 0 && !strings.ContainsAny(pattern[i:], "*?[") &&
+		strings.Trim(pattern[:i], "*?") != "" && strings.HasSuffix(glob, pattern[i:]) {
 		// An ending says what a file is written in, and not what is in it.
 		glob, pattern = glob[:len(glob)-len(pattern)+i], pattern[:i]
 	}

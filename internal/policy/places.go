@@ -63,7 +63,7 @@ func placeRoles() []role {
 		}),
 		// Flags that go builds with: some of them are programs that it runs.
 		each("goflags", func(_ *judge, s *segment, w shell.Word) {
-			if w.Dynamic || strings.Contains(w.Text, "exec") || strings.Contains(w.Text, "tool") || strings.Contains(w.Text, "overlay") || strings.Contains(w.Text, "insecure") {
+			if w.Dynamic || runningFlags.MatchString(w.Text) {
 				s.add(EnvironmentPoison, "GOFLAGS="+w.Text)
 			}
 		}),
@@ -102,8 +102,11 @@ func placeRoles() []role {
 	}
 }
 
+var runningFlags = lazy(`exec|tool|overlay|insecure`)
+
 // secretVariable is one of the environment by whose name it is a secret.
-var secretVariable = lazy(`(?i)(?:\$ENV|\benv)\s*(?:\.\s*|\[\s*)"?[A-Z0-9_]*(?:TOKEN|SECRET|PASSW|PASSPHRASE|API_?KEY|PRIVATE_?KEY|ACCESS_KEY|CREDENTIAL)`)
+var secretVariable = lazy(`(?i)(?:\$ENV|\benv)\s*(?:\.\s*|\[\s*)"?[A-Z0-9_]*(?:TOKEN|SECRET|PASSW|PASSPHRASE|API_?KEY|PRIVATE_?KEY|` +
+	`ACCESS_KEY|CREDENTIAL)`)
 
 var wholeEnvironment = lazy(`(?:^|[^.\w$"])(?:env|\$ENV)\s*(?:$|[|,)\]}])`)
 
@@ -112,7 +115,7 @@ func (j *judge) calculation(s *segment, w shell.Word) {
 		return
 	}
 	for line := range strings.SplitSeq(w.Text, "\n") {
-		if _, cmd, ok := strings.Cut(line, "!"); ok && !strings.HasPrefix(cmd, "=") && !strings.HasPrefix(cmd, "<") && !strings.HasPrefix(cmd, ">") {
+		if _, cmd, ok := strings.Cut(line, "!"); ok && !beginsWith(cmd, "=", "<", ">") {
 			s.add(CodeExecute, w.Text)
 			j.shellText(s, part(w, cmd))
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"regexp/syntax"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -49,8 +50,7 @@ func compilePattern(source string, start bool) (*pattern, error) {
 	p := &pattern{source: source}
 	text := python(source)
 	alts := []string{text}
-	hasLook := strings.Contains(text, "(?=") || strings.Contains(text, "(?!") || strings.Contains(text, "(?<=") || strings.Contains(text, "(?<!")
-	if hasLook {
+	if slices.ContainsFunc(lookKinds, func(k lookKind) bool { return strings.Contains(text, k.open) }) {
 		alts = split(text)
 	}
 	known := true
@@ -130,10 +130,12 @@ func split(s string) []string {
 	return append(out, s[from:])
 }
 
-var lookKinds = []struct {
+type lookKind struct {
 	open         string
 	not, forward bool
-}{{"(?=", false, true}, {"(?!", true, true}, {"(?<=", false, false}, {"(?<!", true, false}}
+}
+
+var lookKinds = []lookKind{{"(?=", false, true}, {"(?!", true, true}, {"(?<=", false, false}, {"(?<!", true, false}}
 
 func compileAlternative(s string, start bool) (alternative, []string, error) {
 	var a alternative
@@ -151,7 +153,8 @@ func compileAlternative(s string, start bool) (alternative, []string, error) {
 		}
 	})
 	if nested {
-		return a, nil, fmt.Errorf("a look ahead or behind inside a group cannot be enforced; write it outside of groups: %w", errdefs.ErrInvalidArgument)
+		return a, nil, fmt.Errorf("a look ahead or behind inside a group cannot be enforced; write it outside of groups: %w",
+			errdefs.ErrInvalidArgument)
 	}
 	anchor := ""
 	if start {

@@ -32,7 +32,8 @@ func (j *judge) out(s *segment, w shell.Word) {
 	}
 }
 
-var messengers = lazy(`hooks\.slack\.com|slack\.com/api/chat|discord(?:app)?\.com/api/webhooks|api\.telegram\.org|webhook\.office\.com|api\.twilio\.com|api\.sendgrid\.com|api\.pushover\.net|ntfy\.sh`)
+var messengers = lazy(`hooks\.slack\.com|slack\.com/api/chat|discord(?:app)?\.com/api/webhooks|api\.telegram\.org|` +
+	`webhook\.office\.com|api\.twilio\.com|api\.sendgrid\.com|api\.pushover\.net|ntfy\.sh`)
 
 var secretName = lazy(`(?i)\$\{?!?[A-Z0-9_]*(?:TOKEN|SECRET|PASSW|PASSPHRASE|API_?KEY|PRIVATE_?KEY|ACCESS_KEY|CREDENTIAL)`)
 
@@ -72,7 +73,8 @@ func (j *judge) volume(s *segment, w shell.Word) {
 		return
 	}
 	p, glob := canonical(part(w, host), j.q.Home, j.dir)
-	if p == "/" || p == "/~" || p == "/home" || systemTrees[p] || strings.HasSuffix(p, "docker.sock") || strings.HasSuffix(p, "containerd.sock") {
+	if p == "/" || p == "/~" || p == "/home" || systemTrees[p] || strings.HasSuffix(p, "docker.sock") ||
+		strings.HasSuffix(p, "containerd.sock") {
 		s.add(PrivilegeEscalate, "mounts "+host)
 	}
 	if set, class := j.pathCaps(p, glob, accessRead); set != 0 {
@@ -146,6 +148,7 @@ func (j *judge) s3(s *segment, w shell.Word) {
 }
 
 var (
-	loopback = lazy(`^unix:|^/|^(?:https?|ftp|tcp|ws|wss|redis|postgres(?:ql)?|mysql)?(?:://)?(?:[^@/\s]*@)?(?:localhost|127(?:\.[0-9]+){3}|\[::1\]|::1|0\.0\.0\.0)(?::[0-9]+)?(?:[/?#].*)?$`)
+	loopback = lazy(`^unix:|^/|^(?:https?|ftp|tcp|ws|wss|redis|postgres(?:ql)?|mysql)?(?:://)?(?:[^@/\s]*@)?(?:localhost|` +
+		`127(?:\.[0-9]+){3}|\[::1\]|::1|0\.0\.0\.0)(?::[0-9]+)?(?:[/?#].*)?$`)
 	metadata = lazy(`169\.254\.169\.254|metadata\.google\.internal|100\.100\.100\.200|fd00:ec2::254|169\.254\.170\.2`)
 )

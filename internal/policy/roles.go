@@ -156,7 +156,8 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 		{name: "host", apply: each(func(_ *judge, s *segment, w shell.Word) { s.add(NetworkOut, w.Text) })},
 		// A server that is asked. This machine's own is asked as a file is read.
 		{name: "service", apply: each(func(j *judge, s *segment, w shell.Word) {
-			if !w.Dynamic && !strings.ContainsAny(w.Text, "@?") && loopback.MatchString(strings.TrimPrefix(strings.TrimPrefix(w.Text, "ldaps://"), "ldap://")) && !strings.HasPrefix(w.Text, "/") {
+			t := strings.TrimPrefix(strings.TrimPrefix(w.Text, "ldaps://"), "ldap://")
+			if !w.Dynamic && !strings.ContainsAny(t, "@?") && loopback.MatchString(t) && !strings.HasPrefix(w.Text, "/") {
 				s.add(NetworkQuery, w.Text)
 				return
 			}
@@ -325,7 +326,10 @@ func (j *judge) shellText(s *segment, w shell.Word) {
 		return
 	}
 	facts := shell.Nested(w.Text, shell.Bash, j.depth+1, j.limits)
-	inner := &judge{room: j.room, k: j.k, q: j.q, facts: &facts, dir: j.dir, depth: j.depth + 1, limits: j.limits, names: j.names, inside: j.inside}
+	inner := &judge{
+		room: j.room, k: j.k, facts: &facts, dir: j.dir, depth: j.depth + 1, limits: j.limits, names: j.names, inside: j.inside,
+		q: &Question{Home: j.q.Home, Dir: j.dir},
+	}
 	if inner.depth > maxNesting {
 		s.add(InputInvalid, "commands within commands are too deep to be judged")
 		return
@@ -340,7 +344,6 @@ func (j *judge) shellText(s *segment, w shell.Word) {
 	if facts.Empty && len(facts.Troubles) == 0 && len(facts.Oddities) == 0 {
 		return
 	}
-	inner.q = &Question{Home: j.q.Home, Dir: j.dir}
 	inner.all()
 	for _, n := range inner.segs {
 		if n.via == "" {
@@ -388,7 +391,12 @@ func (j *judge) ddOperand(s *segment, w shell.Word) {
 	}
 }
 
-var gitCommands = lazy(`(?i)^(?:core\.(?:pager|editor|sshcommand|fsmonitor|hookspath|askpass|gitproxy|alternaterefscommand)|alias\..*|pager\..*|diff\.(?:external|.*\.(?:command|textconv))|difftool\..*|mergetool\..*|merge\..*\.driver|filter\..*\.(?:clean|smudge|process)|gpg\.program|gpg\..*\.program|credential\.helper|credential\..*\.helper|sequence\.editor|uploadpack\..*|receive\..*|protocol\.ext\.allow|sendemail\..*cmd|browser\..*|web\.browser|interactive\.difffilter|remote\..*\.(?:uploadpack|receivepack|vcs|proxy)|url\..*|init\.templatedir|include\.path|includeif\..*|submodule\..*\.update)$`)
+var gitCommands = lazy(`(?i)^(?:core\.(?:pager|editor|sshcommand|fsmonitor|hookspath|askpass|gitproxy|alternaterefscommand)|` +
+	`alias\..*|pager\..*|diff\.(?:external|.*\.(?:command|textconv))|difftool\..*|mergetool\..*|` +
+	`merge\..*\.driver|filter\..*\.(?:clean|smudge|process)|gpg\.program|gpg\..*\.program|credential\.helper|` +
+	`credential\..*\.helper|sequence\.editor|uploadpack\..*|receive\..*|protocol\.ext\.allow|` +
+	`sendemail\..*cmd|browser\..*|web\.browser|interactive\.difffilter|remote\..*\.(?:uploadpack|receivepack|` +
+	`vcs|proxy)|url\..*|init\.templatedir|include\.path|includeif\..*|submodule\..*\.update)$`)
 
 // gitConfig judges a setting of git given as name=value: many of them are commands.
 func (j *judge) gitConfig(s *segment, w shell.Word) {
@@ -428,7 +436,9 @@ func cleanDir(dir, to string) string {
 }
 
 // protections are settings of the kernel that protect.
-var protections = lazy(`randomize_va_space|kptr_restrict|dmesg_restrict|yama\.|unprivileged_|protected_|suid_dumpable|perf_event_paranoid|kexec_load_disabled|modules_disabled|rp_filter|accept_redirects|accept_source_route|tcp_syncookies|sysrq`)
+var protections = lazy(`randomize_va_space|kptr_restrict|dmesg_restrict|yama\.|unprivileged_|protected_|suid_dumpable|` +
+	`perf_event_paranoid|kexec_load_disabled|modules_disabled|rp_filter|accept_redirects|accept_source_route|` +
+	`tcp_syncookies|sysrq`)
 
 var aptHooks = lazy(`(?i)(?:dir::bin|dir::etc|solver|invoke|post-run|pre-install|dpkg::|proxy-auto-detect|binary::|::run)`)
 

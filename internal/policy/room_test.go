@@ -39,7 +39,8 @@ func TestFactsInMemoryOfOthers(t *testing.T) {
 	for _, l := range append(loadCorpus(t, "dangerous", false), loadCorpus(t, "scripts", false)...) {
 		again.Reset()
 		shell.AnalyzeInto(&again, l.Command, shell.Limits{})
-		if diff := cmp.Diff(shell.Analyze(l.Command, shell.Limits{}), again, cmpopts.IgnoreUnexported(shell.Facts{}), cmpopts.EquateEmpty()); diff != "" {
+		if diff := cmp.Diff(shell.Analyze(l.Command, shell.Limits{}), again, cmpopts.IgnoreUnexported(shell.Facts{}),
+			cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("%q has other facts in the memory of others:\n%s", l.Command, diff)
 		}
 	}

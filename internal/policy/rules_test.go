@@ -82,8 +82,10 @@ func TestKeys(t *testing.T) {
 func TestOurKeys(t *testing.T) {
 	e := rulesOf(t, `
 rules:
-  - {id: prod, level: BLOCK, risk_score: 99, reason: production, match: {capability_any: [service.*], host_any: ["prod-*"]}, examples: {match: [systemctl stop x], not_match: [systemctl status x]}}
-  - {id: ws, level: CONFIRM, risk_score: 20, reason: careful, match: {command: [make], workspace: ["team-*"], profile: [workspace], source: [llm]}}
+  - {id: prod, level: BLOCK, risk_score: 99, reason: production, match: {capability_any: [service.*], host_any: ["prod-*"]},
+	examples: {match: [systemctl stop x], not_match: [systemctl status x]}}
+  - {id: ws, level: CONFIRM, risk_score: 20, reason: careful, match: {command: [make], workspace: ["team-*"],
+	profile: [workspace], source: [llm]}}
   - {id: host.filesystem.write, level: SAFE, risk_score: 5, reason: files may be written, match: {capability_any: [filesystem.write]}}
 `)
 	for _, c := range []struct {
@@ -117,7 +119,10 @@ knowledge:
       sub: {show: read*, drop: "text* :database.mutate"}
 rules: []
 `)
-	for command, want := range map[string]string{"ourtool show x": "", "ourtool --out=/etc/x show x": "filesystem.system_write", "ourtool drop": "database.mutate", "ourtool --exec 'rm x' show": "filesystem.delete", "ourtool other": "program.unknown"} {
+	for command, want := range map[string]string{
+		"ourtool show x": "", "ourtool --out=/etc/x show x": "filesystem.system_write", "ourtool drop": "database.mutate",
+		"ourtool --exec 'rm x' show": "filesystem.delete", "ourtool other": "program.unknown",
+	} {
 		d := e.Decide(host(command))
 		if want == "" && d.Level != policy.Safe || want != "" && !slices.Contains(d.Capabilities, want) {
 			t.Errorf("%s is %s with %v", command, d.Level, d.Capabilities)
@@ -140,19 +145,24 @@ func TestWrongPolicies(t *testing.T) {
 		head + "    match: {comand: [x]}":       "p.yaml:6:13: match has no key \"comand\"",
 		head + "    match: {command: x}":        "p.yaml:6:22: this must be a list",
 		head + "    match: {args_regex: ['(']}": "p.yaml:6:26: cannot enforce the pattern",
-		head + "    match: {args_regex: ['(a(?!b))']}":                                              "p.yaml:6:26: cannot enforce the pattern",
-		head + "    match: {args_regex: ['(a)\\1']}":                                                "p.yaml:6:26: cannot enforce the pattern",
-		head + "    match: {args_regex: ['@none']}":                                                 "x-patterns has no \"none\"",
-		head + "    match: {capability_any: [filesystem.dream]}":                                    "there is no capability \"filesystem.dream\"",
+		head + "    match: {args_regex: ['(a(?!b))']}": "p.yaml:6:26: cannot enforce the pattern",
+		head + "    match: {args_regex: ['(a)\\1']}":   "p.yaml:6:26: cannot enforce the pattern",
+		head + "    match: {args_regex: ['@none']}":    "x-patterns has no \"none\"",
+
+		head + "    match: {capability_any: [filesystem.dream]}": "there is no capability \"filesystem.dream\"",
+
 		head + "    match: {profile: [moon]}":                                                       "there is no profile \"moon\"",
 		head + "    match: {parse_error: true, command: [x]}":                                       "the rule can never match",
 		head + "    match: {argv: [{exact: true, prefix: [a], tokens: [{index: 3, values: [x]}]}]}": "the rule can never match",
 		head + "    match: {command: [rm]}\n  - id: x":                                              "stands twice",
-		head + "    match: {command: [rm]}\n    examples: {match: [ls]}":                            "p.yaml:7:24: the rule x does not match its example \"ls\"",
-		head + "    match: {command: [rm]}\n    examples: {not_match: [rm x]}":                      "p.yaml:7:28: the rule x matches what it must not \"rm x\"",
-		"rules: []\nknowledge: {programs: {x: {flags: '-a =dream'}}}":                               "there is no role \"dream\"",
-		"a: &a [*b]\nrules: []":                                                                     "has no anchor",
-		"rules: []\nversion: 2":                                                                     "p.yaml:2:10: version must be a whole number from 1 to 1",
+
+		head + "    match: {command: [rm]}\n    examples: {match: [ls]}": "p.yaml:7:24: the rule x does not match its example \"ls\"",
+
+		head + "    match: {command: [rm]}\n    examples: {not_match: [rm x]}": "p.yaml:7:28: the rule x matches what it must not \"rm x\"",
+		"rules: []\nknowledge: {programs: {x: {flags: '-a =dream'}}}":          "there is no role \"dream\"",
+		"a: &a [*b]\nrules: []": "has no anchor",
+
+		"rules: []\nversion: 2": "p.yaml:2:10: version must be a whole number from 1 to 1",
 	} {
 		_, err := policy.New(policy.Config{Rules: &policy.Source{Name: "p.yaml", Data: []byte(text)}})
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -194,9 +194,9 @@ func (j *judge) awk(s *segment, w shell.Word) {
 			i = end
 			last = '/'
 			continue
-		case c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '@':
+		case c == '@' || inName(c) && (c < '0' || c > '9'):
 			end := i + 1
-			for end < len(t) && (t[end] == '_' || t[end] >= 'a' && t[end] <= 'z' || t[end] >= 'A' && t[end] <= 'Z' || t[end] >= '0' && t[end] <= '9') {
+			for end < len(t) && inName(t[end]) {
 				end++
 			}
 			if c == '@' && end > i+1 && t[i:end] != "@load" && t[i:end] != "@include" {

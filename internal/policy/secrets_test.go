@@ -10,7 +10,8 @@ func TestSecretsByName(t *testing.T) {
 	e := engine(t)
 	for _, f := range []string{
 		"/etc/dovecot/users", "/etc/gitlab-runner/config.toml", "~/.offlineimaprc", "/etc/rsyncd.secrets", "ca-key.pem", "client_secret",
-		"admin.password", "wg0.conf", "kubeconfig-prod", "~/.config/gcalcli/oauth", "/opt/nexus/sonatype-work/nexus3/admin.password", "creds.json",
+		"admin.password", "wg0.conf", "kubeconfig-prod", "~/.config/gcalcli/oauth",
+		"/opt/nexus/sonatype-work/nexus3/admin.password", "creds.json",
 	} {
 		if d := e.Decide(host("cat " + f)); !slices.Contains(d.Capabilities, "secret.read") {
 			t.Errorf("%s is no secret: %v", f, d.Capabilities)

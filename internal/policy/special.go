@@ -63,7 +63,8 @@ func (j *judge) cd(s *segment, p *parsed, _ []shell.Word) {
 }
 
 var (
-	hunted   = lazy(`(?i)pass|_auth|authtoken|secret|api[_-]?key|private.key|access[_-]?key|AKIA|token|credential|BEGIN.*(?:KEY|RSA|DSA|EC|OPENSSH|PGP)`)
+	hunted = lazy(`(?i)pass|_auth|authtoken|secret|api[_-]?key|private.key|access[_-]?key|AKIA|token|credential|` +
+		`BEGIN.*(?:KEY|RSA|DSA|EC|OPENSSH|PGP)`)
 	wideTree = lazy(`^/(?:var/www|var/backups|srv/[^/]+|~/[^/.]+|etc|home|root|~|var|opt|srv|usr|mnt|~/\.[a-z]+)?(?:/\*)?$`)
 )
 
@@ -151,7 +152,7 @@ func (j *judge) curl(s *segment, p *parsed, _ []shell.Word) {
 	for _, w := range urls {
 		t := strings.ToLower(w.Text)
 		switch {
-		case strings.HasPrefix(t, "telnet:"), strings.HasPrefix(t, "gopher:"), strings.HasPrefix(t, "dict:"), strings.HasPrefix(t, "smtp"), strings.HasPrefix(t, "tftp:"):
+		case beginsWith(t, "telnet:", "gopher:", "dict:", "smtp", "tftp:"):
 			s.add(NetworkOut, w.Text)
 		case !reads || sends:
 			j.out(s, w)
@@ -202,8 +203,10 @@ func (j *judge) asksHere(p *parsed) bool {
 // databases are the ports of databases that are spoken to by HTTP; databaseWrites are
 // addresses by which they are changed.
 var (
-	databases      = lazy(`:(?:9200|9201|5984|6984|8123|8086|7474|8529|8983|2379|8529|28017|19530|6333|7700|8108)(?:[/?]|$)|supabase\.co/rest|firebaseio\.com|documents\.azure\.com`)
-	databaseWrites = lazy(`/(?:_bulk|_delete_by_query|_update_by_query|_update|_doc)\b|/write\?|[?&]query=(?i:drop|delete|insert|alter|truncate)|/v3/kv/(?:put|deleterange)`)
+	databases = lazy(`:(?:9200|9201|5984|6984|8123|8086|7474|8529|8983|2379|8529|28017|19530|6333|7700|8108)(?:[/?]|$)|` +
+		`supabase\.co/rest|firebaseio\.com|documents\.azure\.com`)
+	databaseWrites = lazy(`/(?:_bulk|_delete_by_query|_update_by_query|_update|_doc)\b|/write\?|[?&]query=(?i:drop|delete|insert|` +
+		`alter|truncate)|/v3/kv/(?:put|deleterange)`)
 )
 
 func (j *judge) wget(s *segment, p *parsed, _ []shell.Word) {
@@ -243,10 +246,13 @@ func (j *judge) tar(s *segment, p *parsed, _ []shell.Word) {
 			}
 		}
 	}
-	for letter, names := range map[string][]string{"c": {"-c"}, "x": {"-x"}, "t": {"-t"}, "r": {"-r"}, "u": {"-u"}, "d": {"-d"}, "D": {"--delete"}} {
-		if hasFlag(p, names...) {
-			mode += letter
+	for _, letter := range "cxtrud" {
+		if hasFlag(p, "-"+string(letter)) {
+			mode += string(letter)
 		}
+	}
+	if hasFlag(p, "--delete") {
+		mode += "D"
 	}
 	if f, ok := valueOf(p, "-f"); ok {
 		file, hasFile = f, true
@@ -309,8 +315,11 @@ func (j *judge) python(s *segment, p *parsed, _ []shell.Word) {
 		return
 	}
 	args := p.operands
-	if n := len(args); n == 1 && !m.Dynamic && (args[0].Text == "--help" || args[0].Text == "-h" || args[0].Text == "--version") && helpful[m.Text] {
-		return
+	if len(args) == 1 && !m.Dynamic && helpful[m.Text] {
+		switch args[0].Text {
+		case "--help", "-h", "--version":
+			return
+		}
 	}
 	switch m.Text {
 	case "tarfile", "zipfile":
@@ -395,7 +404,9 @@ func (j *judge) kubectl(s *segment, p *parsed, _ []shell.Word) {
 			kind, _, _ = strings.Cut(kind, "/")
 			kind, _, _ = strings.Cut(kind, ".")
 			if kind == "secret" || kind == "secrets" {
-				if o, ok := valueOf(p, "-o"); ok && o.Text != "name" && o.Text != "wide" || strings.Contains(w.Text, "/") || len(p.operands) > i+1 || s.caps.Has(SecretRead) {
+				o, ok := valueOf(p, "-o")
+				if ok && o.Text != "name" && o.Text != "wide" || strings.Contains(w.Text, "/") || len(p.operands) > i+1 ||
+					s.caps.Has(SecretRead) {
 					s.add(SecretRead, w.Text)
 				}
 			}
@@ -437,9 +448,10 @@ func (j *judge) docker(s *segment, p *parsed, _ []shell.Word) {
 				s.add(PrivilegeEscalate, u.flag.name+"="+u.value.Text)
 			}
 		case "--security-opt":
-			if strings.Contains(u.value.Text, "unconfined") || strings.Contains(u.value.Text, "disable") || strings.HasSuffix(u.value.Text, "no-new-privileges=false") {
-				s.add(PrivilegeEscalate, u.value.Text)
-				s.add(SecurityDisable, u.value.Text)
+			if v := u.value.Text; strings.Contains(v, "unconfined") || strings.Contains(v, "disable") ||
+				strings.HasSuffix(v, "no-new-privileges=false") {
+				s.add(PrivilegeEscalate, v)
+				s.add(SecurityDisable, v)
 			}
 		case "--cap-add", "--device":
 			s.add(PrivilegeEscalate, u.flag.name+"="+u.value.Text)

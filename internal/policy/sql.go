@@ -42,10 +42,17 @@ func (j *judge) sqlite(s *segment, p *parsed, _ []shell.Word) {
 }
 
 var (
-	sqlRuns        = lazy(`(?im)(?:(?:^|[;"'])\s*(?:\\!|\.shell|\.system|system)\s+([^\n]+)|\bprogram\s+('[^']*')|xp_cmdshell\s+('[^']*')|\b(?:sys_exec|sys_eval)\s*\(\s*('[^']*'))`)
-	sqlReadFile    = lazy(`(?i)\b(?:readfile|load_file|pg_read_file|pg_read_binary_file|read_text|read_blob|lo_import)\s*\(\s*['"]([^'"]+)['"]|(?:^|[;\n])\s*\.(?:read|import|open)\s+(?:--?\w+\s+)*['"]?([^\s'"]+)`)
-	sqlWriteFile   = lazy(`(?im)\bwritefile\s*\(\s*['"]([^'"]+)['"]|\binto\s+(?:outfile|dumpfile)\s+['"]([^'"]+)['"]|(?:^|[;])\s*\.(?:output|once|backup|save|clone|excel|dump)\s+['"]?([^\s'"]+)`)
-	sqlAccounts    = lazy(`(?i)\b(?:create|alter|drop|rename)\s+(?:user|role|login|group)\b|\bset\s+password\b|\b(?:grant|revoke)\b.*\b(?:to|from)\b|\b(?:insert\s+into|update|delete\s+from)\s+mysql\.user\b`)
-	sqlProtections = lazy(`(?i)\b(?:ssl|password_encryption|row_security|require_secure_transport|validate_password\w*)\s*(?:=|to)\s*'?(?:off|0|false)\b|disable\s+row\s+level\s+security|skip_grant_tables`)
-	sqlRecords     = lazy(`(?i)\bpurge\s+(?:binary|master)\s+logs\b|\breset\s+(?:master|binary)\b|\b(?:general_log|slow_query_log|sql_log_bin|sql_log_off|audit_log\w*|log_statement|logging_collector|log_connections|pgaudit\.\w+)\b\s*(?:=|to\b)`)
+	sqlRuns = lazy(`(?im)(?:(?:^|[;"'])\s*(?:\\!|\.shell|\.system|system)\s+([^\n]+)|\bprogram\s+('[^']*')|` +
+		`xp_cmdshell\s+('[^']*')|\b(?:sys_exec|sys_eval)\s*\(\s*('[^']*'))`)
+	sqlReadFile = lazy(`(?i)\b(?:readfile|load_file|pg_read_file|pg_read_binary_file|read_text|read_blob|` +
+		`lo_import)\s*\(\s*['"]([^'"]+)['"]|(?:^|[;\n])\s*\.(?:read|import|open)\s+(?:--?\w+\s+)*['"]?([^\s'"]+)`)
+	sqlWriteFile = lazy(`(?im)\bwritefile\s*\(\s*['"]([^'"]+)['"]|\binto\s+(?:outfile|dumpfile)\s+['"]([^'"]+)['"]|(?:^|` +
+		`[;])\s*\.(?:output|once|backup|save|clone|excel|dump)\s+['"]?([^\s'"]+)`)
+	sqlAccounts = lazy(`(?i)\b(?:create|alter|drop|rename)\s+(?:user|role|login|group)\b|\bset\s+password\b|\b(?:grant|` +
+		`revoke)\b.*\b(?:to|from)\b|\b(?:insert\s+into|update|delete\s+from)\s+mysql\.user\b`)
+	sqlProtections = lazy(`(?i)\b(?:ssl|password_encryption|row_security|require_secure_transport|validate_password\w*)\s*(?:=|` +
+		`to)\s*'?(?:off|0|false)\b|disable\s+row\s+level\s+security|skip_grant_tables`)
+	sqlRecords = lazy(`(?i)\bpurge\s+(?:binary|master)\s+logs\b|\breset\s+(?:master|binary)\b|\b(?:general_log|slow_query_log|` +
+		`sql_log_bin|sql_log_off|audit_log\w*|log_statement|logging_collector|log_connections|` +
+		`pgaudit\.\w+)\b\s*(?:=|to\b)`)
 )

@@ -8,20 +8,37 @@ import (
 )
 
 var (
-	sqlReads    = lazy(`(?is)^\s*(?:(?:select|show|describe|desc|explain|with|values|table|exists|summarize|from|match)\b.*|\(\s*select\b.*|(?:use|help|status|list|consistency)\b[\w\s.\x60"]*|(?:begin|start\s+transaction|commit|rollback|end)(?:\s+(?:work|transaction|read\s+only|isolation\s+level|repeatable\s+read|serializable|read\s+committed|[\s,])*)?|set\s+(?:session\s+|local\s+)?(?:transaction\s+read\s+only|statement_timeout|lock_timeout|search_path|time\s*zone|timezone|names|enable_\w+|max_execution_time)\b[^()]*)?$`)
-	sqlWrites   = lazy(`(?is)\b(?:into\s+(?:outfile|dumpfile)|insert|update|delete|drop|alter|create|truncate|grant|revoke|copy|call|do|load|replace|vacuum|reindex|pg_(?:terminate|cancel|reload|read|switch|promote|create|drop|rotate|stat_reset|advisory|logical_emit|notify|backup|start_backup|stop_backup|sleep|log)\w*|pg_file_(?:write|rename|unlink|sync)|lo_\w+|dblink\w*|query_to_\w+|set_config|nextval|setval|load_extension|load_file|writefile|edit|xp_\w+|sp_\w+|openrowset|sleep|benchmark|get_lock|release_lock|master_pos_wait|into)\b`)
-	sqlPrograms = lazy(`(?is)\bexecutable\s*\(|\b(?:copy\b.*\bprogram\b|xp_cmdshell|sys_exec|sys_eval|lib_mysqludf)|^\s*(?:\\!|\.shell\b|\.system\b|system\s)|[\n;]\s*(?:\\!|\.shell|\.system)`)
-	sqlFiles    = lazy(`(?is)\b(?:pg_shadow|pg_authid|authentication_string|passwd_hash|password_hash)\b|\bmysql\.user\b.*\bpassword\b|(?:\*|\bpassword\b).*\bmysql\.user\b|\btable\s+mysql\.user\b`)
-	sqlTables   = lazy(`(?i)\b(?:url|s3|gcs|hdfs|remote|remoteSecure|iceberg|deltaLake|azureBlobStorage|mysql|postgresql|mongodb|redis|jdbc|odbc)\s*\(\s*'`)
-	sqlSaved    = lazy(`(?is)^\s*(?:\\copy\b.*\bto\b|\.(?:backup|save|output|once|clone|archive)\b|copy\b.*\bto\s*['"])|\binto\s+(?:outfile|dumpfile)\b|\bwritefile\s*\(`)
+	sqlReads = lazy(`(?is)^\s*(?:(?:select|show|describe|desc|explain|with|values|table|exists|summarize|from|match)\b.*|` +
+		`\(\s*select\b.*|(?:use|help|status|list|consistency)\b[\w\s.\x60"]*|(?:begin|start\s+transaction|commit|` +
+		`rollback|end)(?:\s+(?:work|transaction|read\s+only|isolation\s+level|repeatable\s+read|serializable|` +
+		`read\s+committed|[\s,])*)?|set\s+(?:session\s+|local\s+)?(?:transaction\s+read\s+only|statement_timeout|` +
+		`lock_timeout|search_path|time\s*zone|timezone|names|enable_\w+|max_execution_time)\b[^()]*)?$`)
+	sqlWrites = lazy(`(?is)\b(?:into\s+(?:outfile|dumpfile)|insert|update|delete|drop|alter|create|truncate|grant|revoke|copy|` +
+		`call|do|load|replace|vacuum|reindex|pg_(?:terminate|cancel|reload|read|switch|promote|create|drop|` +
+		`rotate|stat_reset|advisory|logical_emit|notify|backup|start_backup|stop_backup|sleep|log)\w*|` +
+		`pg_file_(?:write|rename|unlink|sync)|lo_\w+|dblink\w*|query_to_\w+|set_config|nextval|setval|` +
+		`load_extension|load_file|writefile|edit|xp_\w+|sp_\w+|openrowset|sleep|benchmark|get_lock|release_lock|` +
+		`master_pos_wait|into)\b`)
+	sqlPrograms = lazy(`(?is)\bexecutable\s*\(|\b(?:copy\b.*\bprogram\b|xp_cmdshell|sys_exec|sys_eval|lib_mysqludf)|^\s*(?:\\!|` +
+		`\.shell\b|\.system\b|system\s)|[\n;]\s*(?:\\!|\.shell|\.system)`)
+	sqlFiles = lazy(`(?is)\b(?:pg_shadow|pg_authid|authentication_string|passwd_hash|password_hash)\b|` +
+		`\bmysql\.user\b.*\bpassword\b|(?:\*|\bpassword\b).*\bmysql\.user\b|\btable\s+mysql\.user\b`)
+	sqlTables = lazy(`(?i)\b(?:url|s3|gcs|hdfs|remote|remoteSecure|iceberg|deltaLake|azureBlobStorage|mysql|postgresql|` +
+		`mongodb|redis|jdbc|odbc)\s*\(\s*'`)
+	sqlSaved = lazy(`(?is)^\s*(?:\\copy\b.*\bto\b|\.(?:backup|save|output|once|clone|archive)\b|copy\b.*\bto\s*['"])|` +
+		`\binto\s+(?:outfile|dumpfile)\b|\bwritefile\s*\(`)
 	sqlPrinted  = lazy(`(?is)^\s*\\?copy\b(.*)\bto\s+stdout\b[^;]*$`)
 	sqlCreated  = lazy(`(?i)^\s*show\s+create\b`)
 	sqlReplaced = lazy(`(?i)\breplace\s*\(`)
 	// Settings of SQLite that are asked for, and those that are asked for with an argument.
-	sqlPragma     = lazy(`(?i)^\s*pragma\s+(?:\w+\.)?(?:(\w+)|(?:table_x?info|table_list|index_x?info|index_list|foreign_key_(?:list|check)|integrity_check|quick_check)\s*\([^)]*\))\s*$`)
+	sqlPragma = lazy(`(?i)^\s*pragma\s+(?:\w+\.)?(?:(\w+)|(?:table_x?info|table_list|index_x?info|index_list|` +
+		`foreign_key_(?:list|check)|integrity_check|quick_check)\s*\([^)]*\))\s*$`)
 	sqlPragmaDoes = lazy(`(?i)^(?:optimize|wal_checkpoint|incremental_vacuum|shrink_memory)$`)
 	// Commands of psql and of sqlite3 that only show.
-	sqlMeta   = lazy(`(?is)^\s*(?:\\(?:d[a-zA-Z+]*|l\+?|conninfo|x|z|a|t|h|timing|s[fv]\+?|encoding|pset|echo|dconfig)(?:\s[^\n\x60]*)?|\.(?:tables|schema|fullschema|databases|indexes|indices|headers?|mode|dbinfo|dump|show|stats|timer|width|nullvalue|separator|sha3sum|lint|print|version|eqp|explain|echo|help)\b[^\n|]*)$`)
+	sqlMeta = lazy(`(?is)^\s*(?:\\(?:d[a-zA-Z+]*|l\+?|conninfo|x|z|a|t|h|timing|s[fv]\+?|encoding|pset|echo|` +
+		`dconfig)(?:\s[^\n\x60]*)?|\.(?:tables|schema|fullschema|databases|indexes|indices|headers?|mode|dbinfo|` +
+		`dump|show|stats|timer|width|nullvalue|separator|sha3sum|lint|print|version|eqp|explain|echo|help)\b[^\n|` +
+		`]*)$`)
 	sqlGraph  = lazy(`(?i)^\s*match\b`)
 	sqlGraphs = lazy(`(?is)\b(?:merge|set|remove|detach|foreach|call|apoc)\b`)
 )
@@ -114,7 +131,8 @@ var mongoReads = func() map[string]bool {
 		find findOne count countDocuments estimatedDocumentCount distinct aggregate stats getIndexes explain dataSize storageSize totalSize
 		totalIndexSize latencyStats indexStats isCapped getShardDistribution getShardVersion getName getFullName exists
 		limit sort skip pretty toArray projection project hint maxTimeMS batchSize itcount size readPref readConcern collation next hasNext
-		getSiblingDB getCollection getMongo getDB getCollectionNames getCollectionInfos getName hostInfo currentOp getUsers getRoles serverBuildInfo
+		getSiblingDB getCollection getMongo getDB getCollectionNames getCollectionInfos getName hostInfo currentOp getUsers
+		getRoles serverBuildInfo
 		serverStatus serverCmdLineOpts isMaster hello version listCommands getProfilingStatus getProfilingLevel getReplicationInfo
 		printReplicationInfo printSecondaryReplicationInfo printSlaveReplicationInfo printShardingStatus printCollectionStats
 		status conf config isWriter adminCommand runCommand getDBNames getDBs getReadPref listDatabases
@@ -132,7 +150,8 @@ var (
 		ping listDatabases serverStatus buildInfo hostInfo replSetGetStatus replSetGetConfig dbStats collStats
 		listCollections listIndexes getCmdLineOpts getParameter isMaster hello currentOp connectionStatus getLog top
 		usersInfo rolesInfo count distinct explain balancerStatus listShards getShardMap connPoolStats features`)
-	mongoDoes = lazy(`\$(?:out|merge|where|function|accumulator)\b|\b(?:function|new\s+Mongo|eval|require|process|load|import|while|for)\b|=>|[^=!<>]=[^=>]|\+\+|--|\[\s*[^\]\d'"{-]`)
+	mongoDoes = lazy(`\$(?:out|merge|where|function|accumulator)\b|\b(?:function|new\s+Mongo|eval|require|process|load|import|` +
+		`while|for)\b|=>|[^=!<>]=[^=>]|\+\+|--|\[\s*[^\]\d'"{-]`)
 )
 
 // mongo judges code for the shell of MongoDB: all that it calls must be known to read.

@@ -186,7 +186,7 @@ func (j *judge) looped(s *segment, w shell.Word) []shell.Word {
 		}
 		for _, name := range [...]string{"${" + l.Name + "}", "$" + l.Name} {
 			at := strings.Index(w.Text, name)
-			if at < 0 || name[1] != '{' && continues(w.Text[at+len(name):]) {
+			if at < 0 || name[1] != '{' && at+len(name) < len(w.Text) && inName(w.Text[at+len(name)]) {
 				continue
 			}
 			for _, item := range l.Items[:min(len(l.Items), maxLooped)] {
@@ -250,11 +250,6 @@ func (j *judge) loopedProgram(s *segment) bool {
 
 // asksOnly are those of takesVariables that set none.
 var asksOnly = set(`test [ [[ printf wait export`)
-
-// continues reports whether a text goes on with what may be part of a name.
-func continues(text string) bool {
-	return text != "" && (text[0] == '_' || text[0] >= '0' && text[0] <= '9' || text[0] >= 'A' && text[0] <= 'Z' || text[0] >= 'a' && text[0] <= 'z')
-}
 
 // carried is a name of a host of which a part is a value.
 var carried = lazy(`^(?:\$\w+|\$\{\w+\})\.[A-Za-z0-9._-]+$`)

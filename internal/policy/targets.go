@@ -94,10 +94,9 @@ func (j *judge) mention(s *segment, w shell.Word) {
 	if i := strings.IndexAny(w.Text, "=@"); i >= 0 {
 		w.Text = w.Text[i+1:]
 	}
-	if !strings.HasPrefix(w.Text, "/") && !strings.HasPrefix(w.Text, "~") && !strings.HasPrefix(w.Text, "$HOME/") && !strings.HasPrefix(w.Text, "./") && !strings.HasPrefix(w.Text, "../") {
-		return
+	if beginsWith(w.Text, "/", "~", "$HOME/", "./", "../") {
+		j.mentioned(s, w)
 	}
-	j.mentioned(s, w)
 }
 
 // namedPath is a file that a language within a word names.
@@ -188,7 +187,9 @@ func (s *segment) recursive() bool {
 		letters = "rRa"
 	}
 	for _, w := range s.words[min(1, len(s.words)):] {
-		if t := w.Text; strings.HasPrefix(t, "--recursive") || t == "--archive" || len(t) > 1 && t[0] == '-' && t[1] != '-' && strings.ContainsAny(t, letters) {
+		t := w.Text
+		short := len(t) > 1 && t[0] == '-' && t[1] != '-'
+		if strings.HasPrefix(t, "--recursive") || t == "--archive" || short && strings.ContainsAny(t, letters) {
 			return true
 		}
 	}

@@ -35,7 +35,8 @@ func optionNamed(name string) option {
 		}
 	}
 	switch first {
-	case "delete", "remove", "set", "write", "exec", "clear", "reset", "purge", "install", "kill", "uninstall", "flush", "erase", "wipe", "drop", "grant", "revoke", "upload":
+	case "delete", "remove", "set", "write", "exec", "clear", "reset", "purge", "install", "kill", "uninstall", "flush", "erase",
+		"wipe", "drop", "grant", "revoke", "upload":
 		d := vocabulary()[first].option
 		d.runs = false // --exec-prefix
 		return d
@@ -116,7 +117,8 @@ func pathLike(text string) bool {
 // attached to them (exiftool).
 func (j *judge) tags(s *segment, _ *parsed, _ []shell.Word) {
 	for _, w := range s.words[min(1, len(s.words)):] {
-		if t := w.Text; len(t) > 2 && t[0] == '-' && t[1] != '-' && strings.Contains(t, "=") || strings.HasPrefix(strings.ToLower(t), "-tagsfromfile") {
+		t := w.Text
+		if len(t) > 2 && t[0] == '-' && t[1] != '-' && strings.Contains(t, "=") || strings.HasPrefix(strings.ToLower(t), "-tagsfromfile") {
 			s.add(FilesystemWrite, t)
 		}
 	}

@@ -72,7 +72,10 @@ var vocabulary = sync.OnceValue(func() map[string]meaning {
 		is                           Capability
 		both, operand, option, about string
 	}{
-		{is: FilesystemDelete, both: `delete remove purge wipe prune truncate erase`, operand: `del rm destroy clean cleanup empty`, option: `drop`},
+		{
+			is: FilesystemDelete, both: `delete remove purge wipe prune truncate erase`, operand: `del rm destroy clean cleanup empty`,
+			option: `drop`,
+		},
 		{is: FilesystemWrite, option: `write update add fix autofix autocorrect in-place inplace overwrite rewrite alter create save
 			edit modify change rename move import init repair rebuild`},
 		{is: FilesystemMount, both: `mount umount unmount`},

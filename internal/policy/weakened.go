@@ -28,13 +28,15 @@ var weakening = []struct {
 	{"allusers", lazy(`\ball(?:AuthenticatedU|U)sers\b`)},
 	{"blob-public", lazy(`(?i)\ballow-blob-public-access\W+true\b`)},
 	{"public-", lazy(`(?i)\bacl\W+public-read(?:-write)?\b`)},
-	{"0.0.0.0/0", lazy(`(?:authorize-security-group-ingress|firewall-rules\s+(?:create|update)|firewall\s+create|security\s+group\s+rule\s+create|nsg\s+rule|add-ingress).*0\.0\.0\.0/0|0\.0\.0\.0/0.*(?:ingress|source)`)},
+	{"0.0.0.0/0", lazy(`(?:authorize-security-group-ingress|firewall-rules\s+(?:create|update)|firewall\s+create|` +
+		`security\s+group\s+rule\s+create|nsg\s+rule|add-ingress).*0\.0\.0\.0/0|0\.0\.0\.0/0.*(?:ingress|source)`)},
 	{"pam_", lazy(`/pam_(?:tally2?|faillock|pwquality|cracklib|access|google_authenticator|duo|u2f)[\w.]*/d|^\W*sed\b.*#.*pam_`)},
 	{"unconfined", lazy(`\b(?:seccomp|apparmor|label)[=:](?:unconfined|disable)\b`)},
 }
 
 // writesAnything are capabilities under which a setting takes effect.
-var writesAnything = SetOf(FilesystemWrite, FilesystemSystemWrite, KernelMutate, PackageMutate, AccountMutate, SystemConfigure, CloudMutate, ClusterMutate, ContainerMutate, EnvironmentPoison, ProgramUnknown)
+var writesAnything = SetOf(FilesystemWrite, FilesystemSystemWrite, KernelMutate, PackageMutate, AccountMutate, SystemConfigure,
+	CloudMutate, ClusterMutate, ContainerMutate, EnvironmentPoison, ProgramUnknown)
 
 // weakens adds that a command sets something so that a protection is off.
 func (j *judge) weakens(s *segment) {

@@ -82,16 +82,19 @@ func (g *generator) stmt(depth int) string {
 	case 4, 5:
 		return g.assignment(depth)
 	case 6:
-		return g.pick("builtin", "read a <<< ", "printf -v a %s ", "read -r x y <<< ", "printf -v x '%s%s' c ", "export a=", "readonly b=", "declare x=", "typeset v=",
+		return g.pick("builtin", "read a <<< ", "printf -v a %s ", "read -r x y <<< ", "printf -v x '%s%s' c ", "export a=",
+			"readonly b=", "declare x=", "typeset v=",
 			"declare -i a=", "declare -u b=") + g.word(0)
 	case 7:
-		return g.pick("set", "IFS=,", "IFS=1", "IFS=:", "unset a", "set -f", "set +B", "unset IFS", "set -- c1 c2", "shift", ": ${a:=c1}", ": $((a=1))", "shopt -s lastpipe",
+		return g.pick("set", "IFS=,", "IFS=1", "IFS=:", "unset a", "set -f", "set +B", "unset IFS", "set -- c1 c2", "shift",
+			": ${a:=c1}", ": $((a=1))", "shopt -s lastpipe",
 			"((x=2))", "let b=3", "mapfile v <<< c1", "declare -n a=b", "getopts ab x -a")
 	case 8:
 		if !g.called && g.upTo(3) == 0 {
 			return g.pick("calls", "f", "g c1")
 		}
-		return g.pick("uses", "$a", "\"$x\" c2", "$a$b", "${a}1 c3", "$v $b", "${x:-c7}", "c$b", "\"${a[@]}\"", "${v[0]} c4", "${a:1}", "${a#c}c5", "${b/c/c}", "${b^^}")
+		return g.pick("uses", "$a", "\"$x\" c2", "$a$b", "${a}1 c3", "$v $b", "${x:-c7}", "c$b", "\"${a[@]}\"", "${v[0]} c4",
+			"${a:1}", "${a#c}c5", "${b/c/c}", "${b^^}")
 	case 9:
 		return g.group(g.stmt(d)) + g.pick("op", " && ", " || ") + g.group(g.stmt(d))
 	case 10, 11:
@@ -109,7 +112,8 @@ func (g *generator) stmt(depth int) string {
 		g.repeats = true
 		return g.pick("while", "while ", "until ") + g.group(g.stmt(d)) + "; do " + g.block(d) + "break; done"
 	case 17:
-		return "case " + g.word(d) + " in " + g.pick("pattern", "c1", "*", "c*", "$a") + ") " + g.block(d) + g.pick("end", ";;", ";&", ";;&") + " *) " + g.block(d) + ";; esac"
+		return "case " + g.word(d) + " in " + g.pick("pattern", "c1", "*", "c*", "$a") + ") " + g.block(d) + g.pick("end", ";;",
+			";&", ";;&") + " *) " + g.block(d) + ";; esac"
 	case 18:
 		g.repeats = true
 		inner := generator{T: g.T, called: true}
@@ -124,9 +128,11 @@ func (g *generator) stmt(depth int) string {
 		g.repeats = true
 		return "trap " + g.text(d) + g.pick("signal", " EXIT", " ERR", " USR1", " 0")
 	case 23, 24:
-		return g.pick("shell", "bash -c ", "sh -c ", "bash -ec ", "bash -s <<< ", "bash <<< ", "sh -e -c ", "exec bash -c ", "command bash -c ") + g.text(d)
+		return g.pick("shell", "bash -c ", "sh -c ", "bash -ec ", "bash -s <<< ", "bash <<< ", "sh -e -c ", "exec bash -c ",
+			"command bash -c ") + g.text(d)
 	case 25:
-		return g.pick("writer", "echo ", "printf '%s\\n' ", "echo -e ", "echo -n ", "printf ") + g.text(d) + g.pick("reader", " | bash", " | sh -s", " | cat | bash", " | while read -r x; do $x; done", " | { bash; }")
+		return g.pick("writer", "echo ", "printf '%s\\n' ", "echo -e ", "echo -n ", "printf ") + g.text(d) + g.pick("reader",
+			" | bash", " | sh -s", " | cat | bash", " | while read -r x; do $x; done", " | { bash; }")
 	case 26:
 		return g.pick("reader", "bash", "sh -s", "source /dev/stdin", "c1") + " <<E\n" + g.body(d, false) + "\nE"
 	case 27:
@@ -203,9 +209,11 @@ func (g *generator) word(depth int) string {
 	case 9:
 		return `"$` + g.variable() + `"`
 	case 10:
-		return "${" + g.variable() + g.pick("operator", "}", ":-"+n+"}", ":+"+n+"}", "#c}", "%1}", ":1}", "/c/k}", "^^}", "[0]}", "[@]}", "[*]}", ":0:2}", "-}", "@Q}", ",}")
+		return "${" + g.variable() + g.pick("operator", "}", ":-"+n+"}", ":+"+n+"}", "#c}", "%1}", ":1}", "/c/k}", "^^}", "[0]}",
+			"[@]}", "[*]}", ":0:2}", "-}", "@Q}", ",}")
 	case 11:
-		return g.pick("brace", "{c1,c2}", "c{1,2}", "{c1,c2", "c{1..3}", "{a,b}{1,2}", "{c1,}", "c{1..3..2}", "{01..03}", "{c..a}", "{}", "c{1,{2,3}}")
+		return g.pick("brace", "{c1,c2}", "c{1,2}", "{c1,c2", "c{1..3}", "{a,b}{1,2}", "{c1,}", "c{1..3..2}", "{01..03}", "{c..a}",
+			"{}", "c{1,{2,3}}")
 	case 12:
 		return g.pick("glob", "*", "c?", "[a-c]1", "~", "~/c1", "f*", "c1=~", "[", "a\\*", "'*'")
 	case 13:

@@ -49,7 +49,11 @@ func TestLimits(t *testing.T) {
 		{"few commands", "a | b $(c)", shell.Limits{Commands: 2}, []shell.TroubleKind{shell.TooMany}},
 		{"a line of them", "c" + strings.Repeat("|c", 5000), shell.Limits{}, []shell.TroubleKind{shell.TooMany}},
 		{"texts that grow", "eval " + strings.Repeat("eval ", 20000) + "c", shell.Limits{}, []shell.TroubleKind{shell.TooLong}},
-		{"aliases that grow", "alias a='b;b' b='d;d' d='e;e' e='f;f' f='g;g'\n" + strings.Repeat("a\n", 200), shell.Limits{}, []shell.TroubleKind{shell.TooMany}},
+		{
+			"aliases that grow", "alias a='b;b' b='d;d' d='e;e' e='f;f' f='g;g'\n" + strings.Repeat("a\n", 200),
+			shell.Limits{},
+			[]shell.TroubleKind{shell.TooMany},
+		},
 		{"NUL", "a\x00b", shell.Limits{}, []shell.TroubleKind{shell.BadInput}},
 		{"open", "(", shell.Limits{}, []shell.TroubleKind{shell.Unparseable}},
 	} {

@@ -95,7 +95,10 @@ func FuzzPlain(f *testing.F) {
 
 // TestPlainAtRandom holds texts of the characters that matter to the parser's reading.
 func TestPlainAtRandom(t *testing.T) {
-	alphabet := []string{"a", "b", "if", "time", "0", "-", ".", "/", "=", "*", "?", "{", "}", "~", "'", "'", `"`, `"`, " ", " ", " ", "\t", "|", "&", "&&", "||", "+", "@", ":", ",", "%", "!", "]"}
+	alphabet := []string{
+		"a", "b", "if", "time", "0", "-", ".", "/", "=", "*", "?", "{", "}", "~", "'", "'", `"`, `"`, " ", " ",
+		" ", "\t", "|", "&", "&&", "||", "+", "@", ":", ",", "%", "!", "]",
+	}
 	random := rand.New(rand.NewPCG(1, 2))
 	plain := 0
 	r := &plainReader{}

@@ -196,7 +196,7 @@ func printf(args []Word) stream {
 		for i := 0; i < len(format); i++ {
 			if format[i] == '\\' {
 				end := i + 2
-				for end < len(format) && end < i+4 && (format[end] >= '0' && format[end] <= '9' || format[end] >= 'a' && format[end] <= 'f' || format[end] >= 'A' && format[end] <= 'F') {
+				for end < len(format) && end < i+4 && strings.IndexByte("0123456789abcdefABCDEF", format[end]) >= 0 {
 					end++
 				}
 				if i+1 < len(format) && (format[i+1] == 'x' || format[i+1] >= '0' && format[i+1] <= '7') {

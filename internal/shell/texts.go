@@ -43,7 +43,8 @@ func Shell(argv []Word) (Invocation, bool) {
 options:
 	for ; i < len(argv); i++ {
 		o := argv[i].Text
-		if argv[i].Many || argv[i].Glob || argv[i].Dynamic && !strings.HasPrefix(o, "/") && !strings.HasPrefix(o, "./") && !strings.HasPrefix(argv[i].Source, "<(") {
+		file := strings.HasPrefix(o, "/") || strings.HasPrefix(o, "./") || strings.HasPrefix(argv[i].Source, "<(")
+		if argv[i].Many || argv[i].Glob || argv[i].Dynamic && !file {
 			// It may be an option, or several words.
 			inv.Unclear = !command || argv[i].Many
 			if inv.Unclear && !command {

@@ -103,7 +103,8 @@ func run(dir, only string, wrong bool) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	fmt.Printf("policy %s, %d rules\n\n%-16s %-17s %-10s %7s  %-21s %-21s\n", e.Digest()[:19], e.Rules(), "corpus", "measure", "profile", "target", "tuning", "held out")
+	fmt.Printf("policy %s, %d rules\n\n", e.Digest()[:19], e.Rules())
+	fmt.Printf("%-16s %-17s %-10s %7s  %-21s %-21s\n", "corpus", "measure", "profile", "target", "tuning", "held out")
 	ok := true
 	for _, m := range measures {
 		var cells [2]string
@@ -123,7 +124,8 @@ func run(dir, only string, wrong bool) (bool, error) {
 				if m.right(l, &d) {
 					right++
 				} else if wrong && i == 0 && (only == "" || only == m.corpus) {
-					fmt.Printf("  %s/%s %s %s %v: %s\n", m.corpus, m.name, l.Capability, d.Level, d.Capabilities, strings.ReplaceAll(l.Command, "\n", "⏎"))
+					fmt.Printf("  %s/%s %s %s %v: %s\n", m.corpus, m.name, l.Capability, d.Level, d.Capabilities,
+						strings.ReplaceAll(l.Command, "\n", "⏎"))
 				}
 			}
 			share := float64(right) / float64(max(n, 1))
