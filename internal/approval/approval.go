@@ -26,10 +26,10 @@ import (
 	"github.com/carrel-dev/carrel/internal/principal"
 )
 
-// State is how far an approval has come.
+// State is the state of an approval.
 type State string
 
-// The states. Expired is what Pending and Approved become with time; see At.
+// The states. Pending and Approved become Expired with time; see At.
 const (
 	Pending  State = "pending"
 	Approved State = "approved"
@@ -38,68 +38,65 @@ const (
 	Expired  State = "expired"
 )
 
-// Bounds.
+// Limits.
 const (
-	// MaxWait is the longest time for an answer, and DefaultWait the usual one.
+	// MaxWait is the longest wait for an answer, DefaultWait the usual one.
 	MaxWait     = 7 * 24 * time.Hour
 	DefaultWait = 15 * time.Minute
 	// MaxReason is the longest reason of an answer, in bytes.
 	MaxReason = 1024
-	// SpendWithin is how long an answer of once holds: the action that it is for waits for
-	// it, or is asked for again at once.
+	// SpendWithin is how long a Once answer is valid. The action it is for is waiting, or is
+	// asked for again at once.
 	SpendWithin = 10 * time.Minute
 )
 
-// Subject is what an approval is bound to. An answer to one subject says nothing of another
-// that differs in any field.
+// Subject is what an approval is bound to. An answer is valid only for an equal subject.
 type Subject struct {
-	// Digest is that of the action in canonical form.
+	// Digest is the digest of the action in canonical form.
 	Digest string `json:"digest"`
-	// By is who wants it done, as principal.Principal has it in words.
+	// By is the principal that wants the action, as principal.Principal prints it.
 	By        string       `json:"by"`
 	Workspace id.Workspace `json:"workspace,omitempty"`
 	// Policy is the digest of the policy that asked for the answer.
 	Policy string `json:"policy"`
-	// Thread is the conversation that it belongs to. Without one nothing is remembered.
+	// Thread is the conversation of the request. Without one nothing is remembered.
 	Thread string `json:"thread,omitempty"`
-	// Argv is the command, nil if the action is none. What is secret in it may be masked:
-	// the digests are over the words themselves.
+	// Argv is the command, nil if the action has none. Secrets in it may be masked; the digests
+	// cover the original words.
 	Argv []string `json:"argv,omitempty"`
-	// Around is a digest of the command with all that it has beside its words: its
-	// directory, its variables and their values, its terminal. The same words in another
-	// place are another command.
+	// Around is a digest of the command's surroundings: directory, variables with their values,
+	// terminal. The same words in other surroundings are another command.
 	Around string `json:"around,omitempty"`
 }
 
-// Ask is a question to a person.
+// Ask is a question for a person.
 type Ask struct {
 	ID      id.Approval `json:"id"`
 	Subject Subject     `json:"subject"`
-	// Owner is for whom the request was: By itself, or whose token it is.
+	// Owner is By itself, or the owner of the token that asks.
 	Owner string `json:"owner,omitempty"`
-	// Written says that a model wrote the action or a token sent it: who sent it cannot
+	// Written says that a model wrote the action or a token sent it, so the sender may not
 	// answer.
 	Written bool `json:"written,omitempty"`
-	// Final says that no answer beyond once may be given: it destroys, is about more than
-	// one host, or a rule never lets it be remembered.
+	// Final says that no answer beyond Once is allowed: the action destroys something, concerns
+	// several hosts, or a rule forbids remembering it.
 	Final   bool      `json:"final,omitempty"`
 	AskedAt time.Time `json:"asked_at"`
-	// Until is when it is taken for denied.
+	// Until is when it expires unanswered.
 	Until time.Time `json:"until"`
 }
 
-// Kind is what an answer says.
+// Kind is the kind of an answer.
 type Kind string
 
 // The kinds of answer.
 const (
-	// Once lets this action pass, one time.
+	// Once allows this action once.
 	Once Kind = "once"
-	// Thread lets it pass, and every command of exactly the same words, in the same directory
-	// and with the same variables, by the same principal in the same workspace and thread, as
-	// long as the policy stays.
+	// Thread allows it, and every command with exactly the same words, directory and variables,
+	// by the same principal in the same workspace and thread, until the policy changes.
 	Thread Kind = "thread"
-	// Deny refuses it.
+	// Deny refuses the action.
 	Deny Kind = "deny"
 )
 
@@ -107,20 +104,21 @@ const (
 type Answer struct {
 	Kind   Kind   `json:"kind"`
 	Reason string `json:"reason,omitempty"`
-	// By is who gave it; Self that it was who asked, at a terminal, for a command they typed.
+	// By is the principal that answered. Self says that it is the one who asked, at a terminal,
+	// for a command they typed.
 	By   string    `json:"by"`
 	Self bool      `json:"self,omitempty"`
 	At   time.Time `json:"at"`
 }
 
-// Approval is a question and what became of it.
+// Approval is a question with its answer and state.
 type Approval struct {
 	Ask
 	State  State   `json:"state"`
 	Answer *Answer `json:"answer,omitempty"`
 }
 
-// New is a question that nobody has answered. wait of 0 is DefaultWait.
+// New returns an unanswered question. A wait of 0 means DefaultWait.
 func New(a Ask, now time.Time, wait time.Duration) (Approval, error) {
 	if wait == 0 {
 		wait = DefaultWait
@@ -135,8 +133,8 @@ func New(a Ask, now time.Time, wait time.Duration) (Approval, error) {
 	return Approval{Ask: a, State: Pending}, nil
 }
 
-// At is the state at a time. One before it was asked or answered is that of a clock that was
-// set back: how much time has passed is not known then, and it is taken for over.
+// At returns the state at a time. A time before the question or the answer means that the clock
+// was set back: the elapsed time is unknown, so it counts as expired.
 func (a Approval) At(now time.Time) State {
 	switch {
 	case a.State == Pending && (!now.Before(a.Until) || now.Before(a.AskedAt)):
@@ -148,14 +146,12 @@ func (a Approval) At(now time.Time) State {
 	}
 }
 
-// MayAnswer reports whether p may give an answer of this kind; if not, it is
-// permission_denied. terminal says that p is a person at a terminal who has seen the question
-// there.
+// MayAnswer returns nil if p may give an answer of this kind, else permission_denied. terminal
+// says that p is a person at a terminal who has seen the question there.
 //
-// Who asked may take it back, and lets nothing pass that a model or a token wrote in their
-// name. What a token asked for, the person whose token it is may let pass at a terminal. A
-// token lets nothing pass that was asked for its owner, in whatever name: it may have been
-// made for that.
+// The requester may withdraw it, but may not approve what a model or a token wrote in their name.
+// The owner of the token that asked may approve at a terminal. A token never approves a request
+// of its own owner: it may have been made for that.
 func (a Approval) MayAnswer(p principal.Principal, kind Kind, terminal bool) error {
 	why, own := "", p.String() == a.Subject.By
 	kin := own || a.Owner != "" && p.Owner() == a.Owner
@@ -182,8 +178,7 @@ func (a Approval) MayAnswer(p principal.Principal, kind Kind, terminal bool) err
 	return fmt.Errorf("cannot answer approval %s: %s: %w", a.ID, why, errdefs.ErrPermissionDenied)
 }
 
-// Reply gives the answer of a kind by p. failed_precondition: it was answered before or its
-// time is over.
+// Reply records the answer of a kind by p. failed_precondition: it is answered or expired.
 func (a Approval) Reply(p principal.Principal, terminal bool, kind Kind, reason string, now time.Time) (Approval, error) {
 	if err := a.MayAnswer(p, kind, terminal); err != nil {
 		return a, err
@@ -219,8 +214,8 @@ func (a Approval) Reply(p principal.Principal, terminal bool, kind Kind, reason 
 	return a, nil
 }
 
-// Spend uses the approval up for an action. It fails unless it was approved, for exactly
-// this subject, and has not been spent.
+// Spend uses the approval for an action. It fails unless the approval was given for exactly this
+// subject and is unspent.
 func (a Approval) Spend(s Subject, now time.Time) (Approval, error) {
 	if !a.Subject.Equal(s) {
 		return a, fmt.Errorf("cannot use approval %s: it was given for another action: %w", a.ID, errdefs.ErrPermissionDenied)
@@ -248,23 +243,23 @@ func because(reason string) string {
 	return ": " + reason
 }
 
-// Equal reports whether two subjects are the same in every field.
+// Equal reports whether two subjects are equal in every field.
 func (s Subject) Equal(o Subject) bool {
 	a, err1 := json.Marshal(s)
 	b, err2 := json.Marshal(o)
 	return err1 == nil && err2 == nil && string(a) == string(b)
 }
 
-// Permission is what is remembered of an answer of kind Thread.
+// Permission is a remembered answer of kind Thread.
 type Permission struct {
 	From id.Approval `json:"from"`
-	// Subject is that of the approval but for the digest.
+	// Subject is the approval's, without the digest.
 	Subject Subject   `json:"subject"`
-	By      string    `json:"by"` // who gave it
+	By      string    `json:"by"` // who answered
 	At      time.Time `json:"at"`
 }
 
-// Permission is what is to be remembered of an answer; false if nothing is.
+// Permission returns what to remember of an answer; false if nothing.
 func (a Approval) Permission() (Permission, bool) {
 	if a.Answer == nil || a.Answer.Kind != Thread || a.Final || a.State == Denied {
 		return Permission{}, false
@@ -274,18 +269,17 @@ func (a Approval) Permission() (Permission, bool) {
 	return p, true
 }
 
-// Covers reports whether the permission lets an action pass that a person would have to be
-// asked about. final is the question's own.
+// Covers reports whether the permission allows an action that needs an approval. final is the
+// Final of the question.
 func (p Permission) Covers(s Subject, final bool) bool {
 	s.Digest = ""
 	return !final && s.Thread != "" && len(s.Argv) > 0 && p.Subject.Equal(s)
 }
 
-// String lists it as what may be run, in the form "Bash(cat /etc/os-release)".
+// String returns the permission in the form "Bash(cat /etc/os-release)".
 func (p Permission) String() string { return "Bash(" + Words(p.Subject.Argv) + ")" }
 
-// Words writes a command so that bash reads the same words, and a person sees every
-// character of them.
+// Words quotes a command so that bash reads the same words and a person sees every character.
 func Words(argv []string) string {
 	all := make([]string, len(argv))
 	for i, w := range argv {
@@ -309,7 +303,7 @@ func quoted(w string, first bool) string {
 	return "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
 }
 
-// escaped writes w in the form $'…', with what is odd as the codes of its bytes.
+// escaped writes w as $'…' with unusual bytes as codes.
 func escaped(w string, odd func(rune) bool) string {
 	var b strings.Builder
 	b.WriteString("$'")

@@ -6,24 +6,24 @@ import (
 	"github.com/carrel-dev/carrel/internal/policy"
 )
 
-// Question is what a person is shown of an action that they are asked about.
+// Question is what a person sees of an action to approve.
 type Question struct {
-	// Trace is that of the records of the request.
+	// Trace is the trace of the request's records.
 	Trace id.Trace    `json:"trace"`
 	Kind  action.Kind `json:"kind"`
-	// Key and Owner are those of the workspace, User is who the command runs as in it.
+	// Key and Owner are the workspace's; User is the user that the command runs as.
 	Key   id.Key   `json:"key,omitempty"`
 	Owner string   `json:"owner,omitempty"`
 	User  string   `json:"user,omitempty"`
 	Argv  []string `json:"argv,omitempty"`
 	Cwd   string   `json:"cwd,omitempty"`
-	// Env are names of variables; their values may be secret.
+	// Env holds names of variables; their values may be secret.
 	Env []string `json:"env,omitempty"`
-	// Source is who wrote it.
+	// Source is who wrote the action.
 	Source policy.Origin `json:"source"`
-	// Isolation is boundary and root of the workspace.
+	// Isolation is the boundary and root of the workspace.
 	Isolation string `json:"isolation,omitempty"`
-	// Decision is why it is asked.
+	// Decision is the decision that asks for the approval.
 	Decision policy.Decision `json:"decision"`
 }
 
@@ -33,12 +33,12 @@ type View struct {
 	Question
 }
 
-// Filter chooses approvals; what is empty chooses all.
+// Filter selects approvals; empty fields select all.
 type Filter struct {
 	State State
-	// Workspace is a key or a derived name, Requester as in Subject.By.
+	// Workspace is a key or a derived name; Requester is a Subject.By.
 	Workspace, Requester string
-	// After is what the page before ended with; Limit bounds the page.
+	// After is the last id of the previous page; Limit is the page's size.
 	After string
 	Limit int
 }

@@ -8,15 +8,15 @@ import (
 	"github.com/carrel-dev/carrel/internal/shell"
 )
 
-// parsed is a command line taken apart.
+// parsed is a command line, split into options and operands.
 type parsed struct {
 	flags    []flagUse
 	operands []shell.Word
 	after    []shell.Word // behind --
-	more     int          // words that a role takes as they are
+	more     int          // words that a role takes unparsed
 	dashes   bool
 	unknown  string // a flag that is not known
-	doing    string // one that by its name does something
+	doing    string // a flag that is not listed and does something by its name
 	does     Set    // what it does
 }
 
@@ -35,8 +35,8 @@ func (p *parsed) has(f *flag) bool {
 	return false
 }
 
-// hasValue reports whether f is given, and each time with a value that matches: which of
-// them counts is the program's affair.
+// hasValue reports whether f is given and every use of it has a value that matches. Which use
+// counts depends on the program.
 func (p *parsed) hasValue(f *flag, pattern *regexp.Regexp) bool {
 	found := false
 	for i := range p.flags {
@@ -49,8 +49,8 @@ func (p *parsed) hasValue(f *flag, pattern *regexp.Regexp) bool {
 	return found
 }
 
-// asksHelp reports whether words are subcommands and then --help, for a program that does
-// nothing else with that.
+// asksHelp reports whether words are known subcommands followed by --help, for a program that
+// then only prints help.
 func (s *spec) asksHelp(words []shell.Word) bool {
 	if !s.help || len(words) < 3 {
 		return false
@@ -69,7 +69,7 @@ func (s *spec) asksHelp(words []shell.Word) bool {
 	return f == nil || !f.value && f == at.lookup("--help")
 }
 
-// apply takes words apart as a spec says and adds what they mean.
+// apply parses words as a spec says and adds what they mean.
 func (j *judge) apply(s *segment, sp *spec, words []shell.Word) {
 	p := j.room.take(len(words))
 	sp, rest := j.parse(s, sp, words[1:], &p.parsed)
@@ -78,8 +78,8 @@ func (j *judge) apply(s *segment, sp *spec, words []shell.Word) {
 	j.room.give(p)
 }
 
-// parse reads flags and operands, going down into subcommands. It returns the spec of
-// the innermost one and the words that a role takes as they are.
+// parse reads flags and operands and descends into subcommands. It returns the innermost spec and
+// the words that a role takes unparsed.
 func (j *judge) parse(s *segment, sp *spec, words []shell.Word, p *parsed) (*spec, []shell.Word) {
 	s.addSet(sp.caps, "")
 	if sp.plain {
@@ -131,7 +131,7 @@ func (j *judge) parse(s *segment, sp *spec, words []shell.Word, p *parsed) (*spe
 	return sp, nil
 }
 
-// descend goes on with the subcommand that words begin with.
+// descend parses the subcommand that words begin with.
 func (j *judge) descend(s *segment, sp *spec, words []shell.Word, p *parsed) (*spec, []shell.Word) {
 	if len(words) == 0 {
 		return sp, nil
@@ -164,7 +164,7 @@ func (j *judge) descend(s *segment, sp *spec, words []shell.Word, p *parsed) (*s
 	return j.parse(s, &spec{name: sp.name, parent: sp, operands: operands{star: -1, rest: -1}}, words[1:], p)
 }
 
-// flag reads the option that words begin with, and returns how many more words it took.
+// flag reads the option that words begin with and returns how many more words it takes.
 func (j *judge) flag(s *segment, sp *spec, words []shell.Word, p *parsed) (int, bool) {
 	w := words[0]
 	use := func(f *flag, value shell.Word, attached bool) (int, bool) {
@@ -187,8 +187,8 @@ func (j *judge) flag(s *segment, sp *spec, words []shell.Word, p *parsed) (int, 
 	if long {
 		found := sp.abbreviated(name)
 		if strings.HasPrefix(name, "--") && len(found) > 0 && len(name) > 2 {
-			// An abbreviation may be any of them, or an option of its own that the table has not: the
-			// next word is its value, and what it would be without it.
+			// An abbreviation may stand for any of them, or be an option that the table does not
+			// have. Judge the next word both as its value and as an operand.
 			stop := false
 			for _, f := range found {
 				_, st := use(f, part(w, value), attached)
@@ -205,7 +205,7 @@ func (j *judge) flag(s *segment, sp *spec, words []shell.Word, p *parsed) (int, 
 		j.unlisted(s, sp, p, name, words, value, attached)
 		return 0, false
 	}
-	// A cluster of short options, the last perhaps with its value.
+	// Joined short options, the last one perhaps with its value.
 	for i := 1; i < len(w.Text); i++ {
 		f := sp.lookupShort(w.Text[i])
 		if f == nil {
@@ -216,7 +216,7 @@ func (j *judge) flag(s *segment, sp *spec, words []shell.Word, p *parsed) (int, 
 			continue
 		}
 		if f.value && f.role.name == "digits" {
-			// What follows the digits are more options.
+			// More options follow the digits.
 			for i+1 < len(w.Text) && w.Text[i+1] >= '0' && w.Text[i+1] <= '9' {
 				i++
 			}
@@ -246,12 +246,12 @@ func (s *spec) isSingle() bool {
 	return false
 }
 
-// attachedSingle finds an option of a program with long options of one dash whose value
-// follows without a space (-I/usr/include, -Wl,…).
+// attachedSingle finds an option whose value follows its long name without a space
+// (-I/usr/include, -Wl,…).
 func (s *spec) attachedSingle(text string) (best *flag, name string) {
 	for at := s; at != nil; at = at.parent {
 		for n, f := range at.long {
-			// What goes on as a name is another one: --output-dir is no --output.
+			// A longer name is another option: --output-dir is not --output.
 			if f.value && len(n) > len(name) && len(text) > len(n) && strings.HasPrefix(text, n) &&
 				(!strings.HasPrefix(n, "--") || strings.IndexByte("-abcdefghijklmnopqrstuvwxyz", text[len(n)]) < 0) {
 				best, name = f, n
@@ -261,14 +261,14 @@ func (s *spec) attachedSingle(text string) (best *flag, name string) {
 	return best, name
 }
 
-// part is a piece of a word.
+// part is a word that holds a piece of another.
 func part(w shell.Word, text string) shell.Word {
 	w.Text = text
 	w.Dynamic = w.Dynamic && strings.ContainsAny(text, "$`")
 	return w
 }
 
-// effects adds what flags and operands mean.
+// effects adds what the flags and operands mean.
 func (j *judge) effects(s *segment, sp *spec, p *parsed, rest []shell.Word) {
 	ops, roleOf := sp.operands, map[*flag]role(nil)
 	if !sp.hasOps {
@@ -347,7 +347,7 @@ func (j *judge) operandRoles(s *segment, ops operands, skip int, p *parsed, rest
 	star := ops.star
 	if star >= 0 {
 		star -= skip
-		if star < 0 { // the one with many was first: it stays
+		if star < 0 { // the role with * comes first and stays
 			pattern, star = ops.list, ops.star
 		}
 	}
@@ -390,7 +390,7 @@ func (j *judge) operandRoles(s *segment, ops operands, skip int, p *parsed, rest
 	}
 }
 
-// holds reports whether a condition is fulfilled.
+// holds reports whether the condition is met.
 func (c *condition) holds(p *parsed) bool {
 	any := len(c.has) == 0
 	for _, f := range c.has {

@@ -6,10 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// builtin is the knowledge and the rules of the binary. Each program, class of paths,
-// variable and rule is read when it is first asked for; two that ask at once may both read
-// it, to the same end. What cannot be read panics, which a test excludes and a decision
-// takes for BLOCK.
+// builtin is the knowledge and the rules in the binary. It decodes each program, class of paths,
+// variable and rule on first use; concurrent first uses may decode it twice, with the same
+// result. A damaged entry panics, which Decide turns into BLOCK. A test decodes all of them.
 type builtin struct {
 	sections  [packSections]pack
 	readers   []*reader
@@ -17,20 +16,20 @@ type builtin struct {
 	classes   []atomic.Pointer[pathClass]
 	variables []atomic.Pointer[variable]
 	rules     []atomic.Pointer[rule]
-	// endings are the patterns that may fit a path whose last byte is known, and by the parts
-	// that a relative one has; the last are for any byte, the first for any path.
+	// endings caches the patterns that may match a path, by how many parts a short relative path
+	// has (0: any path) and by its last byte (anyByte: any).
 	endings [shortPath + 1][anyByte + 1]atomic.Pointer[[]globbed]
-	// anywhere are those of the patterns that have neither a name nor an ending.
+	// anywhere caches the patterns without a fixed part or ending, by the last byte of the path.
 	anywhere [anyByte + 1]atomic.Pointer[[]globbed]
 }
 
-// globbed is a pattern of a class.
+// globbed is one pattern of a class.
 type globbed struct {
 	class   *pathClass
 	pattern *pathPattern
 }
 
-// builtIn opens what is built in, once.
+// builtIn opens the packed file once.
 var builtIn = sync.OnceValues(func() (*builtin, error) { return openBuiltin(packed) })
 
 func openBuiltin(text string) (*builtin, error) {
@@ -58,7 +57,7 @@ func openBuiltin(text string) (*builtin, error) {
 	return b, nil
 }
 
-// open begins to read an entry, which says first of what source it is.
+// open starts to read an entry, which begins with the number of its source.
 func (b *builtin) open(section, i int) (unpacker, *compiler) {
 	u := unpacker{text: b.sections[section].entry(i)}
 	from := u.number()
@@ -68,7 +67,7 @@ func (b *builtin) open(section, i int) (unpacker, *compiler) {
 	return u, &compiler{reader: b.readers[from]}
 }
 
-// once reads an entry if nobody has.
+// once decodes an entry unless it is decoded already.
 func once[T any](slots []atomic.Pointer[T], i int, read func() (*T, error)) *T {
 	if i >= len(slots) {
 		panic(errPacked("an entry that is not there"))
@@ -84,7 +83,7 @@ func once[T any](slots []atomic.Pointer[T], i int, read func() (*T, error)) *T {
 	return got
 }
 
-// program returns what is known about the program of a name, nil if nothing is.
+// program returns the spec of a program, nil if there is none.
 func (b *builtin) program(name string) *spec {
 	u, n := b.sections[packNames].find(name)
 	if n == 0 {
@@ -93,7 +92,7 @@ func (b *builtin) program(name string) *spec {
 	return b.spec(u.number())
 }
 
-// family returns what is known about programs whose name begins so, and the beginning.
+// family returns the spec of the longest prefix of name, and that prefix.
 func (b *builtin) family(name string) (*spec, string) {
 	p := b.sections[packFamilies]
 	for i := range p.size() {
@@ -144,7 +143,7 @@ func (b *builtin) class(i int) *pathClass {
 	})
 }
 
-// look tries the patterns of paths that have a part or an ending of the one looked for.
+// look tries the patterns that share a part or an ending with the path.
 func (b *builtin) look(m *pathMatch) {
 	if m.glob {
 		for _, at := range *b.ending(m.short(), m.lastByte()) {
@@ -165,8 +164,8 @@ func (b *builtin) look(m *pathMatch) {
 	}
 }
 
-// loose gives the patterns without a name or an ending that may fit a path whose last byte
-// is c.
+// loose returns the patterns without a fixed part or ending that may match a path with the last
+// byte c.
 func (b *builtin) loose(c int) *[]globbed {
 	if got := b.anywhere[c].Load(); got != nil {
 		return got
@@ -186,9 +185,9 @@ func (b *builtin) loose(c int) *[]globbed {
 	return &list
 }
 
-// ending gives the patterns that may fit a path whose last byte is c, in the order of their
-// classes; what the shell expands may have parts that no index has. If it has so few parts,
-// and is relative, those with more are none of them.
+// ending returns the patterns that may match a path with the last byte c, in the order of their
+// classes. It serves globs, whose parts are in no index. Patterns with more parts than a short
+// relative path are left out.
 func (b *builtin) ending(parts, c int) *[]globbed {
 	if got := b.endings[parts][c].Load(); got != nil {
 		return got
@@ -207,7 +206,7 @@ func (b *builtin) ending(parts, c int) *[]globbed {
 	return &list
 }
 
-// placed tries pairs of a class and a pattern of it, which n numbers are.
+// placed tries n/2 pairs of a class and the number of its pattern.
 func (b *builtin) placed(m *pathMatch, u *unpacker, n int) {
 	for ; n > 1; n -= 2 {
 		c, i := b.class(u.number()), u.number()
@@ -230,7 +229,7 @@ func (b *builtin) rule(i int) *rule {
 	})
 }
 
-// index is that of the built-in rules alone.
+// index returns the index of the built-in rules.
 func (b *builtin) index() *index {
 	x := emptyIndex()
 	b.postings(packByProgram, func(k string, l []int32) { x.byProgram[k] = l })
@@ -264,7 +263,7 @@ func (u *unpacker) numbers() []int32 {
 	return list
 }
 
-// ruleFile is all of the built-in rules.
+// ruleFile decodes all built-in rules.
 func (b *builtin) ruleFile() *ruleFile {
 	f := &ruleFile{}
 	for i := range b.rules {

@@ -6,7 +6,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/shell"
 )
 
-// Code of other languages is not read; these words in it say what else it does.
+// codeWords are words in code of other languages that name its effects. The code itself is not
+// parsed.
 var codeWords = []struct {
 	pattern *lazyRegexp
 	caps    Set
@@ -57,8 +58,8 @@ var quotedPath = lazy(`['"\s(>|=](~?/[^'"\s)]+|\.env|\.(?:ssh|aws|kube|gnupg|doc
 
 var evaluates = lazy(`\b(?:eval|exec|instance_eval|Function|loadstring)\b`)
 
-// codeText looks for what a code says plainly. It finds no more than that: code.execute
-// asks for a person anyway.
+// codeText looks for effects that code names plainly. Code needs an approval anyway
+// (code.execute), so it may miss some.
 func (j *judge) codeText(s *segment, code string) {
 	for i := range codeWords {
 		if codeWords[i].caps&^s.caps != 0 && codeWords[i].pattern.MatchString(code) {
@@ -72,7 +73,7 @@ func (j *judge) codeText(s *segment, code string) {
 	j.codePaths(s, code)
 }
 
-// codePaths judges the paths that a code names.
+// codePaths judges the paths in code.
 func (j *judge) codePaths(s *segment, code string) {
 	for _, m := range quotedPath.compiled().FindAllStringSubmatch(homes.Replace(code), 32) {
 		j.pathEffect(s, shell.Word{Text: m[1]}, accessRead)
@@ -88,7 +89,7 @@ func (j *judge) codePaths(s *segment, code string) {
 var vimCommand = lazy(`(?s)^\s*:?\s*(?:silent!?\s*)?(?:!|r(?:ead)?\s*!|w(?:rite)?\s*!|%!|system\(|call\s+system|` +
 	`py(?:thon)?3?\b|pyx\b|lua\b|perl\b|ruby\b|tcl\b|source\b|so\b|term\b|terminal\b|exe(?:cute)?\b)\s*(.*)$`)
 
-// vim judges a command given to vim.
+// vim judges a command for vim.
 func (j *judge) vim(s *segment, w shell.Word) {
 	if m := vimCommand.FindStringSubmatch(w.Text); m != nil {
 		s.add(CodeExecute, w.Text)

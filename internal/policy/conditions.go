@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// condition changes a spec where flags or operands are so.
+// condition changes a spec where the given flags and operands meet it.
 type condition struct {
 	has, all, not []*flag
 	min, max      int // operands

@@ -6,14 +6,14 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Level is what is to happen with an action.
+// Level says whether an action may run.
 type Level uint8
 
-// The levels, the strictest last.
+// The levels, from the least strict.
 const (
 	Safe    Level = iota // may run
-	Confirm              // a person has to say so
-	Block                // may not run
+	Confirm              // a person must approve it
+	Block                // does not run
 )
 
 var levelNames = [...]string{"SAFE", "CONFIRM", "BLOCK"}
@@ -35,20 +35,20 @@ func (l *Level) UnmarshalText(b []byte) error {
 	return fmt.Errorf("cannot read the level %q: it is one of SAFE, CONFIRM, BLOCK: %w", b, errdefs.ErrInvalidArgument)
 }
 
-// Profile is where a command is to run, which decides what it may do unasked.
+// Profile is where a command is to run; rules differ by it.
 type Profile string
 
 // The profiles.
 const (
-	// Host is this machine itself.
+	// Host is this machine.
 	Host Profile = "host"
 	// Remote is another machine, over SSH.
 	Remote Profile = "remote"
-	// Workspace is a workspace whose boundary was verified.
+	// Workspace is a workspace with a verified boundary.
 	Workspace Profile = "workspace"
 )
 
-// Profiles are all there are.
+// Profiles lists the profiles.
 var Profiles = []Profile{Host, Remote, Workspace}
 
 // Origin is who wrote a command.
@@ -60,62 +60,62 @@ const (
 	LLM  Origin = "llm"
 )
 
-// Question is what is asked.
+// Question is a command to judge and its context.
 type Question struct {
-	// Command is a shell text. It is empty if Argv is given.
+	// Command is shell text. Exactly one of Command and Argv is set.
 	Command string `json:"command,omitempty"`
-	// Argv is a command whose words are fixed: no shell reads it.
+	// Argv is a command as an argument vector that no shell reads.
 	Argv    []string `json:"argv,omitempty"`
 	Profile Profile  `json:"profile"`
-	// Verified says that every required control of the workspace's boundary was seen to
-	// hold. Without it the profile workspace is judged as host.
+	// Verified says that every required control of the workspace's boundary is verified. Without
+	// it Workspace is judged as Host.
 	Verified bool `json:"verified,omitempty"`
-	// Source is who wrote the command; nothing stands for a model.
+	// Source is who wrote the command; empty means a model.
 	Source Origin `json:"source,omitempty"`
-	// Seen says that a person has approved this very action before in the same thread, so
-	// that it is not a model's first run of it.
+	// Seen says that a person approved this exact action earlier in the same thread, so it is not
+	// a model's first run.
 	Seen bool `json:"seen,omitempty"`
-	// Workspace is the key of the workspace, Hosts are the machines, for rules about them.
+	// Workspace is the key of the workspace and Hosts are the target machines, for rules that
+	// name them.
 	Workspace string   `json:"workspace,omitempty"`
 	Hosts     []string `json:"hosts,omitempty"`
-	// Home is the home of who it runs as, "~" if unknown; Dir is where it runs, absolute or
-	// empty.
+	// Home is the home directory of the user that runs it, "~" if unknown. Dir is its working
+	// directory, absolute or empty.
 	Home string `json:"home,omitempty"`
 	Dir  string `json:"dir,omitempty"`
-	// Env are variables that the caller adds, as NAME=value.
+	// Env holds variables that the caller adds, as NAME=value.
 	Env []string `json:"env,omitempty"`
 }
 
-// Decision is the answer. All lists are in a fixed order: the same question to the same
-// policy gives the same bytes.
+// Decision is the answer to a Question. All lists have a fixed order: the same question to the
+// same policy gives the same bytes.
 type Decision struct {
 	Level        Level    `json:"level"`
 	RiskScore    int      `json:"risk_score"`
 	Capabilities []string `json:"capabilities"`
-	// MatchedRules are the ids of all rules that matched, in the order of the policy.
+	// MatchedRules holds the ids of all rules that matched, sorted.
 	MatchedRules []string `json:"matched_rules"`
-	// LegacyRules are the names that those rules give themselves in legacy_rule.
+	// LegacyRules holds the legacy_rule names of those rules.
 	LegacyRules []string `json:"legacy_rules,omitempty"`
 	// NeverWhitelist says that no answer to it may be remembered.
 	NeverWhitelist bool `json:"never_whitelist"`
-	// Reasons say for a person why it is not SAFE, or what it does if it is; the strictest
-	// first.
+	// Reasons explains the level to a person, the strictest reason first.
 	Reasons []string `json:"reasons"`
-	// Segments are the commands that were judged, those inside others after them.
+	// Segments holds the commands that were judged, each followed by those it contains.
 	Segments []Segment `json:"segments,omitempty"`
-	// Profile is the one that it was judged by.
+	// Profile is the profile that was used.
 	Profile Profile `json:"profile"`
-	// Policy is the digest of the rules and knowledge, "sha256:" and hex.
+	// Policy is the digest of the rules and the knowledge: "sha256:" and hex.
 	Policy string `json:"policy"`
 }
 
 // Segment is one command of a question.
 type Segment struct {
-	// Text is the command as it stands or, if it stands in another's words, those words.
+	// Text is the command's source, or the words that hold it if it is inside another command.
 	Text string `json:"text"`
-	// Program is the name it is known by, empty if it is unknown or not a command.
+	// Program is its name, empty if it is unknown or not a command.
 	Program string `json:"program,omitempty"`
-	// Via is the program that runs it, empty if the shell does.
+	// Via is the program that runs it, empty for the shell.
 	Via            string   `json:"via,omitempty"`
 	Level          Level    `json:"level"`
 	RiskScore      int      `json:"risk_score"`

@@ -15,22 +15,22 @@ import (
 	"github.com/carrel-dev/carrel/internal/shell"
 )
 
-// Config is what an Engine is made of.
+// Config holds the inputs of New.
 type Config struct {
-	// Rules is a file of rules, nil for the built-in ones alone. It may bring knowledge
-	// about commands of its own under the key knowledge.
+	// Rules is a file of rules, which may have knowledge under the key "knowledge". Optional.
 	Rules *Source
-	// NoBuiltin leaves the built-in rules out. What no rule speaks of is then CONFIRM.
+	// NoBuiltin leaves the built-in rules out. A capability that no rule names is CONFIRM either
+	// way.
 	NoBuiltin bool
-	// Limits bound what is read of a command; zero values have their defaults.
+	// Limits bounds the text that is read; zero fields have defaults.
 	Limits shell.Limits
 }
 
-// Engine decides. It does not change after New, so that any number of goroutines may ask
-// it, and a new policy is a new Engine.
+// Engine decides. It does not change after New, so any number of goroutines may use it. A changed
+// policy is a new Engine.
 type Engine struct {
 	k *knowledge
-	// base has the rules if they are the built-in ones alone.
+	// base holds the rules if they are the built-in ones alone.
 	base        *builtin
 	rules       []*rule
 	index       *index
@@ -40,8 +40,8 @@ type Engine struct {
 	rooms       sync.Pool
 }
 
-// New compiles a policy. Whatever is wrong with it, also an example that is not as it
-// says, is an error with file, line and column.
+// New compiles a policy. An error, such as an example that does not judge as it says, has file,
+// line and column.
 func New(c Config) (*Engine, error) {
 	b, err := builtIn()
 	if err != nil {
@@ -68,7 +68,7 @@ func New(c Config) (*Engine, error) {
 	e.k.sortFamilies()
 	e.digest = "sha256:" + hex.EncodeToString(sum.Sum(nil))
 	if !c.NoBuiltin && c.Rules == nil {
-		e.base, e.index = b, b.index() // a test asks the examples of what is built in
+		e.base, e.index = b, b.index() // a test checks the built-in examples
 	} else {
 		if !c.NoBuiltin {
 			files = append([]*ruleFile{b.ruleFile()}, files...)
@@ -83,8 +83,8 @@ func New(c Config) (*Engine, error) {
 	return e, e.checkExamples(files)
 }
 
-// digestSource adds a source to a digest: its length before its content, so that no two
-// lists of sources are the same bytes.
+// digestSource adds a source to a digest, with its length first so that two lists of sources
+// never give the same bytes.
 func digestSource(sum io.Writer, kind string, data []byte) {
 	fmt.Fprintf(sum, "%s %d\n%s", kind, len(data), data)
 }
@@ -97,7 +97,7 @@ func (e *Engine) rule(i int32) *rule {
 	return e.rules[i]
 }
 
-// merge puts the rules of files together; a later one replaces that of the same id.
+// merge joins the rules of files; a later rule replaces an earlier one of the same id.
 func (e *Engine) merge(files []*ruleFile) {
 	at := map[string]int{}
 	for _, f := range files {
@@ -125,10 +125,10 @@ func (k *knowledge) sortFamilies() {
 	slices.SortStableFunc(k.families, func(a, b family) int { return len(b.prefix) - len(a.prefix) })
 }
 
-// Digest names the policy: "sha256:" and the hash of its rules and knowledge.
+// Digest returns "sha256:" and the hash of the rules and the knowledge.
 func (e *Engine) Digest() string { return e.digest }
 
-// Rules returns how many rules there are.
+// Rules returns the number of rules.
 func (e *Engine) Rules() int {
 	if e.base != nil {
 		return len(e.base.rules)
@@ -136,7 +136,7 @@ func (e *Engine) Rules() int {
 	return len(e.rules)
 }
 
-// Decide judges a question. It always answers: what goes wrong on the way is a BLOCK.
+// Decide judges a question. An error on the way is a BLOCK.
 func (e *Engine) Decide(q Question) (d Decision) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -202,7 +202,7 @@ func (e *Engine) decide(q *Question) Decision {
 	return d
 }
 
-// combine matches the rules on each segment and puts the answers together.
+// combine matches the rules against each segment and combines the results.
 func (e *Engine) combine(q *Question, profile Profile, llm bool, whole string, room *room) Decision {
 	segs := room.segs
 	d := Decision{Profile: profile, Policy: e.digest, Segments: make([]Segment, 0, len(segs))}
@@ -304,7 +304,7 @@ func (e *Engine) combine(q *Question, profile Profile, llm bool, whole string, r
 	return d
 }
 
-// maxReasons bounds what a person is told of one level.
+// maxReasons limits the reasons of one level.
 const maxReasons = 64
 
 func add(list []string, s string) []string {
@@ -314,7 +314,7 @@ func add(list []string, s string) []string {
 	return append(list, s)
 }
 
-// harmless and destructive are the capabilities that the table says so of.
+// harmless and destructive are the capabilities with these marks in the table.
 var harmless, destructive = func() (h, d Set) {
 	for c, info := range Capabilities {
 		if info.Harmless {
@@ -327,7 +327,7 @@ var harmless, destructive = func() (h, d Set) {
 	return h, d
 }()
 
-// whyOf returns the words that brought capabilities.
+// whyOf returns the words that gave the capabilities.
 func (s *segment) whyOf(set Set) string {
 	why := ""
 	for _, e := range s.effects {
@@ -347,7 +347,7 @@ func (s *segment) whyOf(set Set) string {
 	return why
 }
 
-// clip shortens a text for a person, at a boundary of characters.
+// clip shortens a text for display, at a character boundary.
 func clip(s string) string {
 	const most = 120
 	if len(s) <= most {
@@ -360,8 +360,8 @@ func clip(s string) string {
 	return s[:cut] + "…"
 }
 
-// pathCandidates are the words of a segment as rules about paths see them: as they stand,
-// and as what they mean.
+// pathCandidates returns the words of a segment for path keys: as written, and as canonical
+// paths.
 func pathCandidates(to []string, s *segment) []string {
 	for i := range s.words {
 		if i == 0 {
@@ -388,12 +388,12 @@ func pathCandidates(to []string, s *segment) []string {
 	return to
 }
 
-// checkExamples asks the engine what the examples of its rules say.
+// checkExamples judges the examples of the rules.
 func (e *Engine) checkExamples(files []*ruleFile) error {
 	for _, f := range files {
 		for _, r := range f.rules {
 			if e.base == nil && !slices.Contains(e.rules, r) {
-				continue // it was replaced
+				continue // a later rule replaced it
 			}
 			for n, list := range [2][]example{r.should, r.not} {
 				for _, x := range list {

@@ -7,16 +7,16 @@ import (
 	"github.com/carrel-dev/carrel/internal/shell"
 )
 
-// findTakes are tests with a value, which is no action whatever it says.
+// findTakes are tests of find with a value, which is never an action.
 var findTakes = set(`
 	-name -iname -path -ipath -wholename -iwholename -regex -iregex -lname -ilname -type -xtype -user -group -uid
 	-gid -size -perm -mtime -atime -ctime -mmin -amin -cmin -newer -anewer -cnewer -samefile -maxdepth -mindepth
 	-fstype -links -inum -printf -regextype -used -context -D -newermt -newerct -newerat`)
 
-// findNarrows are tests that choose some of what there is.
+// findNarrows are tests that select some of the files.
 var findNarrows = set(`-name -iname -path -ipath -wholename -regex -iregex -empty -inum -lname -samefile -xtype`)
 
-// find reads find's expression: starts, tests, actions.
+// find reads find's expression: starting points, tests and actions.
 func (j *judge) find(s *segment, _ *parsed, _ []shell.Word) {
 	words := s.words[1:]
 	found, narrowed := j.found(words)
@@ -72,7 +72,8 @@ func (j *judge) find(s *segment, _ *parsed, _ []shell.Word) {
 	}
 }
 
-// found is what find's results are like: a start and a name.
+// found returns a word for what find finds, a starting point joined with a name, and whether a
+// test narrows it.
 func (j *judge) found(words []shell.Word) (shell.Word, bool) {
 	start, name, narrowed := shell.Word{Text: "."}, shell.Word{}, false
 	first := true
@@ -87,7 +88,7 @@ func (j *judge) found(words []shell.Word) (shell.Word, bool) {
 		}
 	}
 	if name.Text != "" {
-		if c := path.Clean(start.Text); c == "/home" { // there is a user between
+		if c := path.Clean(start.Text); c == "/home" { // a user's directory is between
 			start.Text = c + "/_"
 		}
 		start.Text = strings.TrimSuffix(start.Text, "/") + "/" + name.Text
@@ -96,8 +97,8 @@ func (j *judge) found(words []shell.Word) (shell.Word, bool) {
 	return start, narrowed
 }
 
-// heard judges a loop that reads the names of what is found or listed before it: what it does
-// with them is not known, and secrets are not only listed.
+// heard judges a loop that reads names that a command before it lists. What the loop does with
+// them is unknown, so secrets among them count as read.
 func (j *judge) heard(s *segment, from int) {
 	before := j.facts.Commands[from].Argv
 	if len(before) < 2 {
@@ -120,7 +121,7 @@ func (j *judge) heard(s *segment, from int) {
 	}
 }
 
-// xargs judges the command with what the pipe before it is known to bring.
+// xargs judges its command with the words that the pipe is known to bring.
 func (j *judge) xargs(s *segment, p *parsed, rest []shell.Word) {
 	words := append(append([]shell.Word{}, p.operands...), rest...)
 	if len(words) == 0 {
@@ -138,7 +139,7 @@ func (j *judge) xargs(s *segment, p *parsed, rest []shell.Word) {
 				}
 			case "echo", "printf", "ls", "locate", "plocate", "which", "realpath", "readlink":
 				if len(before) > 2 && before[0].Text == "printf" {
-					// The one form that hides a path: its format.
+					// printf builds paths from a format.
 					text := before[1].Text
 					for _, w := range before[2:] {
 						text = strings.Replace(text, "%s", w.Text, 1)
@@ -189,7 +190,7 @@ func (j *judge) xargs(s *segment, p *parsed, rest []shell.Word) {
 	}
 }
 
-// grep judges a search for secrets over a whole tree.
+// grep judges a search for secrets in a whole tree.
 func (j *judge) grep(s *segment, p *parsed, _ []shell.Word) {
 	pattern := ""
 	for i := range p.flags {
@@ -222,10 +223,10 @@ func (j *judge) grep(s *segment, p *parsed, _ []shell.Word) {
 	}
 }
 
-// shows are subcommands that show settings, among which there are secrets.
+// shows are subcommands that print settings, which may include secrets.
 var shows = set(`config -i inspect history show cat get describe`)
 
-// fd runs a command for each file it finds; all words behind -x are that command.
+// fd runs a command for each file; all words after -x are that command.
 func (j *judge) fd(s *segment, _ *parsed, _ []shell.Word) {
 	words := s.words[1:]
 	for i := range words {

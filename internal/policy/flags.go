@@ -22,7 +22,7 @@ func (c *compiler) flags(s *spec, t *tree) error {
 	for n, line := range strings.Split(text, "\n") {
 		at := &tree{line: t.line + n, col: t.col}
 		if strings.Contains(text, "\n") {
-			at.line++ // the text of a block begins in the next line
+			at.line++ // a block's text begins in the next line
 		}
 		if n := len(entries); n > 0 && strings.HasPrefix(line, " ") {
 			entries[n-1].text += line
@@ -97,7 +97,7 @@ func (s *spec) lookupShort(b byte) *flag {
 	return nil
 }
 
-// abbreviated finds the flags that a long option may stand for.
+// abbreviated finds the flags that a shortened option may stand for.
 func (s *spec) abbreviated(name string) []*flag {
 	var found []*flag
 	for at := s; at != nil; at = at.parent {

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// index finds the rules that a segment may match, so that a decision costs what those
-// cost and not what all do.
+// index finds the rules that may match a segment, so that the cost of a decision does not grow
+// with the number of rules (benchmark "a typical line, 10000 user rules").
 type index struct {
-	// each rule stands in one or more of these under what it cannot match without.
+	// Each rule is listed under something it cannot match without.
 	byProgram map[string][]int32
 	byPair    map[[2]string][]int32 // program and another word
 	byWord    map[string][]int32
@@ -17,7 +17,7 @@ type index struct {
 	always    []int32
 }
 
-// crowded is how many rules one program may have before they are found by another word.
+// crowded is how many rules a program may have before they are indexed by another word.
 const crowded = 24
 
 func emptyIndex() *index {
@@ -33,7 +33,7 @@ func newIndex(rules []*rule) *index {
 }
 
 func (x *index) add(m *matcher, i int32) {
-	// Keys of which one is enough have to be found each on its own.
+	// Each of several alternative keys is indexed.
 	if m.llmFirstRun || m.interactive || m.parseError || m.empty || m.inputInvalid || !m.shape && len(m.embeddedRegex) == 0 {
 		x.always = append(x.always, i)
 		return
@@ -80,7 +80,7 @@ func (x *index) add(m *matcher, i int32) {
 	}
 }
 
-// byPatterns uses the regular expressions of words and paths.
+// byPatterns indexes the regular expressions of words and paths.
 func (x *index) byPatterns(m *matcher, i int32) bool {
 	for _, ps := range [][]*pattern{m.pathRegex, m.argsRegex} {
 		if lits := allLiterals(ps); lits != nil {
@@ -135,7 +135,7 @@ func (x *index) canPatterns(m *matcher) bool {
 	return allLiterals(m.pathRegex) != nil || allLiterals(m.argsRegex) != nil
 }
 
-// argv uses the first words of patterns; false if one has none.
+// argv indexes the first words of patterns; it returns false if one has none.
 func (x *index) argv(ps []argvPattern, i int32) bool {
 	first := func(p *argvPattern) []string {
 		if len(p.prefix) > 0 {
@@ -161,7 +161,7 @@ func (x *index) argv(ps []argvPattern, i int32) bool {
 			continue
 		}
 		for _, w := range first(p) {
-			// Another token may be what sets the rule apart.
+			// Another token may be more selective.
 			if len(x.byProgram[w]) >= crowded {
 				if at := slices.IndexFunc(p.tokens, func(t argvToken) bool { return t.index > 0 && len(t.regex) == 0 }); at >= 0 {
 					for _, v := range p.tokens[at].values {
@@ -186,8 +186,8 @@ func (x *index) argv(ps []argvPattern, i int32) bool {
 	return true
 }
 
-// allLiterals are texts of which a match of one of the patterns has one; nil if that is
-// not known.
+// allLiterals returns texts such that every match of a pattern contains one of them; nil if
+// unknown.
 func allLiterals(ps []*pattern) []string {
 	var all []string
 	for _, p := range ps {
@@ -199,7 +199,7 @@ func allLiterals(ps []*pattern) []string {
 	return all
 }
 
-// grams puts a rule under three bytes of each text, those that fewest rules have.
+// grams lists a rule under three bytes of each text, the three that fewest rules use.
 func (x *index) grams(lits []string, i int32) {
 	for _, l := range lits {
 		best, n := uint32(0), -1
@@ -217,7 +217,7 @@ func (x *index) grams(lits []string, i int32) {
 
 func gram(s string) uint32 { return uint32(s[0])<<16 | uint32(s[1])<<8 | uint32(s[2]) }
 
-// candidates collects rules that may match, each once, in their order.
+// candidates collects rules that may match, each once and in order.
 type candidates struct {
 	seen []uint32
 	mark uint32
@@ -252,7 +252,7 @@ func (c *candidates) text(x *index, s string) {
 	}
 }
 
-// find collects the rules that may match a subject.
+// find returns the rules that may match a subject.
 func (x *index) find(u *subject, c *candidates, rules int) []int32 {
 	c.reset(rules)
 	c.take(x.always)
@@ -274,7 +274,7 @@ func (x *index) find(u *subject, c *candidates, rules int) []int32 {
 		}
 	}
 	if len(x.byGram) > 0 {
-		// Most of these are parts of the whole, whose pieces are theirs.
+		// Most of these are substrings of the whole text, which is searched already.
 		c.text(x, u.whole)
 		for _, t := range [...][]string{{u.s.text}, u.tokens, u.paths} {
 			for _, part := range t {

@@ -7,56 +7,56 @@ import (
 	"github.com/carrel-dev/carrel/internal/shell"
 )
 
-// judge answers one question: it turns facts into segments with effects. Rules come after.
+// judge turns the facts of one question into segments with effects. Rules are matched afterwards.
 type judge struct {
 	room  *room
 	k     *knowledge
 	q     *Question
 	facts *shell.Facts
 	segs  []*segment
-	// dir is where relative paths are, as far as cd says; empty if unknown.
+	// dir is the directory of relative paths, as cd sets it; empty if unknown.
 	dir string
-	// outside is what dir was before a subshell changed it.
+	// outside is dir before a subshell changed it.
 	outside *string
-	// depth is how many commands stand in the words of one another.
+	// depth counts commands nested in words of others.
 	depth  int
 	limits shell.Limits
-	names  map[string]bool // functions that the text defines
-	// inside says that it is judged for a workspace whose boundary holds.
+	names  map[string]bool // functions defined in the text
+	// inside says that the command runs in a workspace with a verified boundary.
 	inside bool
-	// byFact is the segment of each command of the facts.
+	// byFact holds the segment of each command of the facts.
 	byFact []*segment
 }
 
-// The limits of what is judged in words.
+// Limits on commands within words.
 const (
 	maxNesting  = 24
 	maxSegments = 8192
 	maxEffects  = 256
 )
 
-// segment is one command as it is judged.
+// segment is one command while it is judged.
 type segment struct {
 	words   []shell.Word
 	text    string
 	program string
 	via     string
 	caps    Set
-	// outer are those of assignments and redirects, which no flag takes back.
+	// outer holds the capabilities of assignments and redirects, which no flag removes.
 	outer   Set
 	effects []effect
 	paths   []string
 	spec    *spec
-	// index is that of the command in the facts, -1 for one from words.
+	// index is the command's index in the facts, -1 for a command in words.
 	index int
-	// nested says that its shell texts are judged by the facts.
+	// nested says that the facts include its shell texts.
 	nested bool
-	// operands are the words that are no flags; subs the first ones, as rules take them for
+	// operands are the words that are not flags; subs are the first ones, which rules match as
 	// subcommands.
 	fact *shell.Command
 }
 
-// effect is a capability and the word that brings it.
+// effect is a capability and the word that gives it.
 type effect struct {
 	cap Capability
 	why string
@@ -72,7 +72,7 @@ func (s *segment) add(c Capability, why string) {
 	}
 }
 
-// drop takes back what is not so after all.
+// drop removes capabilities that do not apply.
 func (s *segment) drop(set Set) { s.caps &^= set &^ s.outer }
 
 func (s *segment) addSet(set Set, why string) {
@@ -93,7 +93,7 @@ func newJudge(r *room, k *knowledge, q *Question, facts *shell.Facts, limits she
 	return j
 }
 
-// all judges every command of the facts, and what they run.
+// all judges every command of the facts and the commands they run.
 func (j *judge) all() {
 	j.byFact = make([]*segment, len(j.facts.Commands))
 	j.whole()
@@ -117,7 +117,7 @@ func (j *judge) all() {
 	}
 }
 
-// whole adds a segment for what is true of the text and not of one command.
+// whole adds a segment for facts about the whole text.
 func (j *judge) whole() {
 	s := j.room.segment()
 	for _, t := range j.facts.Troubles {
@@ -154,7 +154,7 @@ func (j *judge) whole() {
 		}
 	}
 	for name, value := range j.facts.Aliases {
-		// ls='ls --color' is what it says.
+		// ls='ls --color' is still ls.
 		if first, _, _ := strings.Cut(strings.TrimSpace(value), " "); first != name && j.lookup(name) != nil {
 			s.add(EnvironmentPoison, "an alias named as the program "+name)
 		}
@@ -180,7 +180,7 @@ func hex4(r rune) string {
 	return string(b)
 }
 
-// segment begins one; nil if there are too many.
+// segment starts a segment; nil if there are too many.
 func (j *judge) segment(words []shell.Word, text, via string) *segment {
 	if len(j.segs) >= maxSegments || j.depth > maxNesting {
 		if len(j.segs) > 0 {
@@ -194,7 +194,7 @@ func (j *judge) segment(words []shell.Word, text, via string) *segment {
 	return s
 }
 
-// standing adds what follows from where a command stands.
+// standing adds effects that follow from a command's place: its pipes, redirects and loops.
 func (j *judge) standing(s *segment, c *shell.Command) {
 	j.carrels(s)
 	j.weakens(s)
@@ -212,7 +212,7 @@ func (j *judge) standing(s *segment, c *shell.Command) {
 	for _, r := range c.Redirects {
 		switch {
 		case r.Mode == shell.Read && s.caps.Has(NetworkQuery) && r.Target.Text != "/dev/null":
-			s.add(NetworkOut, r.Target.Text) // what it asks with is a file
+			s.add(NetworkOut, r.Target.Text) // the file is sent in the query
 		case r.Mode == shell.Read && (r.Target.Text == "/dev/zero" || r.Target.Text == "/dev/urandom") && c.Into < 0 && endlessReaders[s.program]:
 			s.add(ResourceExhaust, r.Target.Text)
 		case s.program == "yes" && (r.Mode == shell.Write || r.Mode == shell.Append) && !harmlessTargets[r.Target.Text]:
@@ -250,11 +250,11 @@ func (j *judge) standing(s *segment, c *shell.Command) {
 	}
 }
 
-// changing are capabilities that harm what they are used on.
+// changing are capabilities that harm their target.
 var changing = SetOf(ServiceMutate, ProcessSignal, ProcessTrace, AccountMutate, PackageMutate, Persistence, PrivilegeEscalate,
 	ProcessPriority, NetworkConfigure, FilesystemMount)
 
-// carrels adds what is done to carrel by name and not by path.
+// carrels adds carrel.tamper for carrel's programs and users given by name.
 func (j *judge) carrels(s *segment) {
 	if s.caps&SetOf(ServiceMutate, ProcessSignal, PackageMutate) != 0 {
 		for _, w := range s.words[min(1, len(s.words)):] {
@@ -283,7 +283,7 @@ func (j *judge) carrels(s *segment) {
 		}
 		if strings.Contains(w.Text, "carrel") && !strings.Contains(w.Text, "/") || carrelPrograms.MatchString(w.Text) {
 			if s.caps&SetOf(PrivilegeEscalate) != 0 && s.caps&(changing&^SetOf(PrivilegeEscalate)) == 0 && s.program == "sudo" {
-				continue // what sudo runs is judged itself
+				continue // the command behind sudo is judged itself
 			}
 			s.add(CarrelTamper, w.Text)
 			return
@@ -291,7 +291,7 @@ func (j *judge) carrels(s *segment) {
 	}
 }
 
-// recorders and guards are services that watch.
+// recorders and guards are services that log and protect.
 var (
 	recorders = lazy(`^(?:.*(?:pidof|pgrep)[^)]*\s)?(?:auditd|rsyslogd?|syslog(?:-ng)?|systemd-journald|journald|osqueryd|` +
 		`sysstat|acct|psacct)(?:\.service|\.socket)?\)?$`)
@@ -300,7 +300,7 @@ var (
 		`opensnitchd?|usbguard|denyhosts)(?:\.service)?$`)
 )
 
-// stops reports whether words end something for good or for now.
+// stops reports whether the words stop or remove something.
 func stops(words []shell.Word) bool {
 	for i := range words {
 		switch programName(words[i].Text) {
@@ -313,15 +313,16 @@ func stops(words []shell.Word) bool {
 
 var carrelPrograms = lazy(`\bcarrel(?:d|-broker|-executor|-egress)\b`)
 
-// readsCode reports whether a command runs what it reads from its input.
+// readsCode reports whether a command runs its standard input as code.
 func (j *judge) readsCode(s *segment) bool { return s.caps.Has(interpretsInput) }
 
-// sourceOf walks up a pipe: whether what comes out of it was fetched or decoded.
+// sourceOf follows a pipe to its start and returns RemoteCodeExecute if the data is fetched or
+// decoded.
 func (j *judge) sourceOf(i int) Capability {
 	for n := 0; i >= 0 && n < 64; n++ {
 		s := j.byFact[i]
 		if s == nil {
-			return RemoteCodeExecute // it is not known yet
+			return RemoteCodeExecute // not judged yet
 		}
 		if s.caps&SetOf(NetworkIn, NetworkOut, NetworkQuery, RemoteCodeExecute, ShellDynamic) != 0 ||
 			s.spec != nil && decoders[s.spec.name] || j.decoded(i) {
@@ -332,18 +333,17 @@ func (j *judge) sourceOf(i int) Capability {
 	return NoCapability
 }
 
-// decoders make another text of their input.
+// decoders transform their input into other text.
 var decoders = set(`
 	base64 base32 basenc xxd openssl uudecode rev tr gzip zcat bzip2 xz sed awk gpg dd od hexdump python perl printf
 	cut`)
 
-// poisonous begin the names of variables that are settings of programs, some of which are
-// commands.
+// poisonous are prefixes of variables that hold settings of programs, some of them commands.
 var poisonous = strings.Fields(`BASH_FUNC_ GIT_CONFIG_KEY_ GIT_CONFIG_VALUE_ npm_config_ NPM_CONFIG_ CARGO_TARGET_ CARGO_BUILD_
 	PIP_ UV_INDEX LD_`)
 
-// interpretsInput marks, while judging, a command that runs what it is fed. It is no
-// capability of its own; knowledge writes it as stdin.code.
+// interpretsInput marks a command that runs its standard input. It is not a capability; knowledge
+// writes it as stdin.code.
 const interpretsInput = Capability(63)
 
 // command judges one command by its words.
@@ -390,7 +390,7 @@ func (j *judge) command(s *segment) {
 				j.pathEffect(s, a, accessRead)
 			}
 		}
-		return // its body is judged where it stands
+		return // the body is judged where it is defined
 	}
 	name := j.programName(s, w.Text)
 	sp := j.lookup(name)
@@ -399,7 +399,7 @@ func (j *judge) command(s *segment) {
 		if strings.Contains(w.Text, "/") {
 			j.pathEffect(s, *w, accessRead)
 			s.add(CodeExecute, w.Text)
-			// It may be what its name says, and is not known to be.
+			// It may be the program of that name, but nothing proves it.
 			if sp := j.lookup(path.Base(w.Text)); sp != nil && !shells[sp.name] {
 				s.program, s.spec = path.Base(w.Text), sp
 				j.apply(s, sp, s.words)
@@ -407,7 +407,7 @@ func (j *judge) command(s *segment) {
 				return
 			}
 		}
-		// Its words may be paths all the same.
+		// Its words may still be paths.
 		for _, a := range s.words[1:] {
 			if strings.ContainsAny(a.Text, "/~.") {
 				j.pathEffect(s, a, accessRead)
@@ -438,14 +438,14 @@ func (j *judge) command(s *segment) {
 	}
 }
 
-// splits are the builtins that take lines apart, by an IFS that is set for them alone.
+// splits are builtins that split lines by an IFS set for them alone.
 var splits = set(`read mapfile readarray`)
 
-// assigns judges variables that are set.
+// assigns judges assignments.
 func (j *judge) assigns(s *segment, as []shell.Assign, bare bool) {
 	for i := range as {
 		if as[i].Name == "IFS" && !bare && len(s.words) > 0 && splits[s.words[0].Text] && !as[i].Value.Dynamic {
-			continue // it is gone when the line is read
+			continue // IFS is restored after the line
 		}
 		j.assign(s, as[i].Name, as[i].Value, bare && !as[i].Export)
 		if as[i].Value.Hidden {
@@ -462,7 +462,7 @@ func (j *judge) assign(s *segment, name string, value shell.Word, local bool) {
 		}
 		return
 	}
-	_ = local // a variable that is not exported may have been before
+	_ = local // an unexported variable may already be exported
 	if v.role.apply != nil {
 		v.role.apply(j, s, []shell.Word{value})
 	}

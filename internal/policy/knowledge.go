@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// knowledge is what is known about programs, paths and variables: what files say, and
-// behind it what is built in, if base is not nil.
+// knowledge holds what is known about programs, paths and variables. Entries of files come before
+// those of base, if base is not nil.
 type knowledge struct {
 	base      *builtin
 	programs  map[string]*spec
 	paths     *pathTable
 	variables map[string]*variable
-	// families are programs known by the beginning of their name, as mkfs.ext4.
+	// families are programs known by a prefix of their name, such as mkfs.ext4.
 	families []family
 }
 
@@ -23,7 +23,7 @@ type family struct {
 	program *spec
 }
 
-// program returns what is known under a whole name, nil if nothing is.
+// program returns the spec of a whole name, nil if there is none.
 func (k *knowledge) program(name string) *spec {
 	if s := k.programs[name]; s != nil || k.base == nil {
 		return s
@@ -31,7 +31,7 @@ func (k *knowledge) program(name string) *spec {
 	return k.base.program(name)
 }
 
-// family returns what is known under the longest beginning of a name.
+// family returns the spec of the longest prefix of a name.
 func (k *knowledge) family(name string) *spec {
 	var found *spec
 	var prefix string
@@ -56,7 +56,7 @@ func (k *knowledge) variable(name string) *variable {
 	return k.base.variable(name)
 }
 
-// pathCaps returns what it means to access a path, and the class that says so.
+// pathCaps returns the capabilities of an access to a path and the class that gives them.
 func (j *judge) pathCaps(p string, glob bool, a access) (Set, string) {
 	m := &j.room.match
 	m.of(p, glob, a)
@@ -67,8 +67,7 @@ func (j *judge) pathCaps(p string, glob bool, a access) (Set, string) {
 	return m.found, m.name
 }
 
-// spec is what is known about a program or a subcommand of it. docs/policy/commands.md
-// describes how it is written.
+// spec is a row about a program or a subcommand. docs/policy/commands.md describes the keys.
 type spec struct {
 	name     string
 	parent   *spec
@@ -77,49 +76,49 @@ type spec struct {
 	operands operands
 	hasOps   bool
 	caps     Set
-	// sub are subcommands; other is for words that are none of them, bare for none at all.
+	// sub holds subcommands, other is for any other word, bare for no word.
 	sub         map[string]*spec
 	subNames    []string
 	other, bare *spec
 	when        []*condition
-	// single: options have one dash and whole words (find, java, terraform).
+	// single: long options have one dash (find, java, terraform).
 	// abbrev: subcommands may be abbreviated (ip).
-	// strict: a flag that is not listed makes it unknown.
-	// permute: options may follow the operands though the rest is a command.
+	// strict: an unlisted flag makes the use unknown.
+	// permute: options may follow operands although the rest is a command.
 	// plain: there are no flags (echo, test).
-	// help: --help behind a subcommand shows how that is used and does nothing else.
+	// help: --help after a subcommand only prints help.
 	single, abbrev, strict, permute, plain, help bool
 	// after is the role of the words after "--".
 	after   *operand
 	special special
 }
 
-// flag is one option under all its names.
+// flag is one option with all its names.
 type flag struct {
 	name     string // the first
 	role     role   // of its value
 	value    bool   // takes a value
-	optional bool   // which has to be attached
+	optional bool   // the value must be attached
 	skip     bool   // takes the place of the first operand
-	stop     bool   // what follows are operands
+	stop     bool   // only operands follow
 	caps     Set
 }
 
-// operand is one place in a pattern of operands.
+// operand is one position in a pattern of operands.
 type operand struct {
 	role role
 	many bool
 	caps Set
 }
 
-// operands is a pattern: those before the one with many, it, those after.
+// operands is a pattern: positions before the one with *, that one, positions after it.
 type operands struct {
 	list []operand
-	star int // the index of the one with many, -1
-	rest int // the index of one whose role takes all that is left, -1
+	star int // index of the position with *, -1 for none
+	rest int // index of the position that takes all remaining words, -1 for none
 }
 
-// compiler reads knowledge from sources. Later sources replace programs of earlier ones.
+// compiler compiles the sources of knowledge. A later source replaces programs of earlier ones.
 type compiler struct {
 	*reader
 	k *knowledge
@@ -129,7 +128,7 @@ func newKnowledge(base *builtin) *knowledge {
 	return &knowledge{base: base, programs: map[string]*spec{}, paths: newPathTable(), variables: map[string]*variable{}}
 }
 
-// add adds what a source says.
+// add compiles one source.
 func (k *knowledge) add(r *reader, t *tree) error {
 	if t.kind == null {
 		return nil
@@ -152,7 +151,7 @@ func (r *reader) integer(t *tree, what string, low, high int) (int, error) {
 	return 0, r.errorf(t, "%s must be a whole number from %d to %d", what, low, high)
 }
 
-// programNames are the names that a key of programs gives to one.
+// programNames splits the key of a program into its names.
 func programNames(key *tree) []string { return strings.Fields(key.text) }
 
 func (c *compiler) programs(t *tree) error {
@@ -190,7 +189,7 @@ func (c *compiler) programs(t *tree) error {
 	return nil
 }
 
-// spec reads a mapping, or a line of operands and capabilities.
+// spec compiles a mapping, or a line of operands and capabilities.
 func (c *compiler) spec(t *tree, name string, parent *spec) (*spec, error) {
 	s := &spec{name: name, parent: parent, operands: operands{star: -1, rest: -1}}
 	switch t.kind {
@@ -287,7 +286,7 @@ func (c *compiler) subcommands(s *spec, t *tree) error {
 	return nil
 }
 
-// capabilities reads a list of names.
+// capabilities compiles a list of names.
 func (c *compiler) capabilities(t *tree) (Set, error) {
 	names, err := c.texts(t, "caps")
 	if err != nil {
@@ -312,7 +311,7 @@ func (r *reader) capabilityNames(t *tree, names []string) (Set, error) {
 	return s, nil
 }
 
-// nearest suggests a capability with the same first or second part.
+// nearest suggests capabilities that share the first or second part of the name.
 func nearest(name string) string {
 	area, what, _ := strings.Cut(name, ".")
 	var like []string
@@ -329,9 +328,9 @@ func nearest(name string) string {
 	return "; there is " + strings.Join(like, ", ")
 }
 
-// operands reads a pattern such as "text read* write :network.out": roles in order, one of
-// them with *, each with its own capabilities after a colon; a word that begins with a
-// colon is a capability of the whole.
+// operands compiles a pattern such as "text read* write :network.out": roles in order, one of
+// them with *, each with capabilities after a colon. A word that begins with a colon is a
+// capability of every use.
 func (c *compiler) operands(t *tree) (operands, Set, error) {
 	ops := operands{star: -1, rest: -1}
 	text, err := c.str(t, "operands")
@@ -376,7 +375,7 @@ func (c *compiler) operands(t *tree) (operands, Set, error) {
 	return ops, caps, nil
 }
 
-// lookup finds a flag by its whole name, in the spec or those above it.
+// lookup finds a flag by its whole name, in the spec or its parents.
 func (s *spec) lookup(name string) *flag {
 	for at := s; at != nil; at = at.parent {
 		if f := at.long[name]; f != nil {
@@ -386,5 +385,5 @@ func (s *spec) lookup(name string) *flag {
 	return nil
 }
 
-// String is for messages of tests.
+// String is for test messages.
 func (s *spec) String() string { return fmt.Sprintf("spec of %s", s.name) }

@@ -5,16 +5,16 @@ import (
 	"sync"
 )
 
-// lazyRegexp is a regular expression of ours that is compiled when it is first used: most
-// processes that link this package judge little or nothing, and all of them together would
-// cost each of those some milliseconds of its start.
+// lazyRegexp is a regular expression that is compiled on first use. Compiling all of them would
+// cost every process that links this package a few milliseconds at its start (benchmark "carrel
+// run").
 type lazyRegexp struct {
 	text string
 	once sync.Once
 	re   *regexp.Regexp
 }
 
-// lazy is a package variable's expression. A test compiles each.
+// lazy declares the expression of a package variable. A test compiles each.
 func lazy(text string) *lazyRegexp { return &lazyRegexp{text: text} }
 
 func (l *lazyRegexp) compiled() *regexp.Regexp {

@@ -6,25 +6,24 @@ import (
 	"github.com/carrel-dev/carrel/internal/shell"
 )
 
-// homes are ways in which other languages write a home.
+// homes replaces the ways in which other languages write the home directory.
 var homes = strings.NewReplacer(`$ENV{HOME}`, "~", `#{ENV['HOME']}`, "~", `#{Dir.home}`, "~",
 	`' + os.environ['HOME'] + '`, "~", `$HOME`, "~")
 
-// codeCalls are what runs a text or a list of words in other languages; what follows is a
-// literal.
+// codeCalls matches calls that run a command, up to the quote of their first literal.
 var codeCalls = lazy(`(?:\b(?:system|popen[23]?|shell_exec|passthru|proc_open|pcntl_exec|exec(?:Sync|File|FileSync|ute)?|` +
 	`exec[lv]p?e?|spawn(?:Sync|_shell|lp?)?|[Pp]open|run|call|check_call|check_output|getoutput|` +
 	`getstatusoutput|capture[23]?e?|cmd|shell|esyscmd|shell-command(?:-to-string)?)\b|` +
 	`%pipe%)\s*[({]*\s*\[?\s*['"]`)
 
-// codeQuotes are the quotes of perl, ruby and php that run what stands in them.
+// codeQuotes matches quotes of perl, ruby and php that run their content.
 var codeQuotes = lazy("`([^`]+)`" + `|\b(?:qx|%x)\s*(?:\(([^)]*)\)|\{([^}]*)\}|\[([^\]]*)\]|/([^/]*)/)|%x\(([^)]*)\)`)
 
-// maxCodeRuns is how many calls in one text of code are looked at.
+// maxCodeRuns limits the calls that are judged in one text of code.
 const maxCodeRuns = 16
 
-// codeRuns judges what a code plainly says that it runs: the literals of calls that start
-// programs. Code that puts its words together is no better known than before.
+// codeRuns judges the commands that code runs by literals. Code that composes its words stays
+// unknown.
 func (j *judge) codeRuns(s *segment, code string) {
 	if j.depth > maxNesting {
 		return
@@ -56,7 +55,7 @@ func (j *judge) codeRuns(s *segment, code string) {
 	}
 }
 
-// quotedWords reads strings between quotes that are separated by commas, from the first on.
+// quotedWords reads the quoted strings at the start of a text, separated by commas.
 func quotedWords(text string) []string {
 	var words []string
 	for len(words) < 64 && text != "" && (text[0] == '\'' || text[0] == '"') {

@@ -6,20 +6,20 @@ import (
 	"strings"
 )
 
-// subject is what rules are matched against: one segment and the question it stands in.
+// subject is what rules match: one segment and its question.
 type subject struct {
 	q       *Question
 	profile Profile
 	llm     bool
 	s       *segment
-	tokens  []string // the words, the program by the name it is known by
+	tokens  []string // the words, with the program by its known name
 	whole   string   // the text of the question
-	// paths are candidates for path keys: the words, and what they mean.
+	// paths are the candidates for path keys.
 	paths  []string
 	engine *Engine
 }
 
-// matches reports whether a rule holds for the subject.
+// matches reports whether a rule matches the subject.
 func (m *matcher) matches(u *subject) (bool, error) {
 	if m.context && !m.inContext(u) {
 		return false, nil
@@ -36,7 +36,7 @@ func (m *matcher) matches(u *subject) (bool, error) {
 		return true, nil
 	}
 	if m.interactive {
-		// The lists of a policy take the place of the knowledge.
+		// A policy's lists replace the knowledge.
 		lists := &u.engine.interactive
 		if lists.commands != nil && lists.is(u.tokens) || lists.commands == nil && u.s.caps.Has(TerminalInteractive) {
 			return true, nil
@@ -50,7 +50,7 @@ func (m *matcher) matches(u *subject) (bool, error) {
 		}
 	}
 	if !m.shape {
-		// Only where and who: it is about every command.
+		// Keys about place and author alone match every command.
 		return m.context && !m.llmFirstRun && !m.interactive && len(m.embeddedRegex) == 0, nil
 	}
 	if m.capabilityAny != 0 && m.capabilityAny&u.s.caps == 0 {
@@ -230,13 +230,13 @@ func (v *argValue) matches(args []string) (bool, error) {
 	return false, nil
 }
 
-// is reports whether words are those of a program that waits for a person.
+// is reports whether words start a program that waits for a person.
 func (l *interactiveLists) is(tokens []string) bool {
 	if len(tokens) == 0 || !l.commands[tokens[0]] {
 		return false
 	}
 	if tokens[0] == "ssh" {
-		return false // the knowledge about ssh says it
+		return false // the knowledge covers ssh
 	}
 	for _, t := range tokens[1:] {
 		for _, f := range l.commandFlags[tokens[0]] {

@@ -5,19 +5,19 @@ import (
 	"strings"
 )
 
-// programDirs are directories whose programs are those of their names.
+// programDirs are directories whose programs are trusted to be what their names say.
 var programDirs = set(`
 	/bin /sbin /usr/bin /usr/sbin /usr/local/bin /usr/local/sbin /snap/bin /usr/games /usr/libexec
 	/usr/lib/nagios/plugins /usr/lib64/nagios/plugins /usr/lib/monitoring-plugins /usr/local/go/bin /lib /lib64
 	/usr/lib /usr/lib64 /lib/x86_64-linux-gnu /usr/lib/x86_64-linux-gnu /lib/aarch64-linux-gnu`)
 
-// initDirs are those of scripts that take what service does.
+// initDirs are directories of init scripts, which take the words of service.
 var initDirs = set(`/etc/init.d /etc/rc.d /etc/rc.d/init.d /usr/local/etc/rc.d`)
 
-// projectCopies are programs that projects bring under a name that says what they are.
+// projectCopies are programs that projects ship under well-known names.
 var projectCopies = set(`gradlew mvnw rails rake bundle manage.py artisan`)
 
-// programName returns what a program is known by, "" if nobody can know.
+// programName returns the name that a program is known by, "" if it is unknown.
 func (j *judge) programName(s *segment, text string) string {
 	if !strings.Contains(text, "/") {
 		return text
@@ -38,17 +38,17 @@ func (j *judge) programName(s *segment, text string) string {
 	}
 	dir = strings.TrimSuffix(dir, "/")
 	if projectCopies[base] || path.Base(dir) == ".bin" || strings.HasSuffix(dir, "venv/bin") || strings.HasSuffix(dir, "vendor/bin") {
-		s.add(CodeExecute, text) // a project's own copy of a known program
+		s.add(CodeExecute, text) // a project's copy of a known program
 		return base
 	}
 	return ""
 }
 
-// programName is the last part of a path, whatever its directory.
+// programName returns the last part of a path.
 func programName(text string) string { return text[strings.LastIndexByte(text, '/')+1:] }
 
-// lookup finds what is known about a program, also by the beginning of its name or without
-// its version (python3.11).
+// lookup finds the spec of a program by its name, a prefix of it, or its name without a version
+// (python3.11).
 func (j *judge) lookup(name string) *spec {
 	if p := j.k.program(name); p != nil {
 		return p
@@ -61,7 +61,7 @@ func (j *judge) lookup(name string) *spec {
 			return j.lookup(rest)
 		}
 	}
-	for _, suffix := range [...]string{"-bpfcc", ".bt"} { // as distributions name tools of the kernel's
+	for _, suffix := range [...]string{"-bpfcc", ".bt"} { // suffixes that distributions give to kernel tools
 		if rest, ok := strings.CutSuffix(name, suffix); ok && rest != "" {
 			return j.lookup(rest)
 		}
@@ -74,7 +74,7 @@ func (j *judge) lookup(name string) *spec {
 	return nil
 }
 
-// set makes a set of words with blanks between them.
+// set returns the words of a text as a set.
 func set(words string) map[string]bool {
 	m := map[string]bool{}
 	for w := range strings.FieldsSeq(words) {
@@ -93,7 +93,7 @@ func beginsWith(text string, prefixes ...string) bool {
 	return false
 }
 
-// inName reports whether a byte may stand in the name of a variable.
+// inName reports whether a byte may be in a variable's name.
 func inName(c byte) bool {
 	return c == '_' || c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
 }

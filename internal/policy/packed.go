@@ -7,18 +7,16 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// The built-in knowledge and rules as they stand in the binary: parsed, and laid out so that
-// what is asked for is found where it is and nothing else is touched. Reading the files they
-// are made from takes a hundred times as long as all else that a process does which judges
-// one command. A test holds that both say the same.
+// packed is the built-in knowledge and rules, parsed and laid out so that one entry can be
+// decoded without the others. Parsing the YAML files would take a hundred times as long as
+// judging one command does (benchmark "carrel run"). Tests hold that both say the same.
 //
 //go:generate go test -run ^TestPacked$ -count=1 -packed .
 //go:embed builtin.bin
 var packed string
 
-// A packed file is a pack of the sections below. A pack is a number of entries: how many,
-// where each ends, and the entries; these numbers have four bytes, the lower first. All
-// others are unsigned varints.
+// A packed file is a pack of the sections below. A pack starts with the number of its entries and
+// the end of each, four bytes each, little-endian; all other numbers are unsigned varints.
 //
 //	pack   = count { end } { entry }
 //	table  = pack of: slots, then {len key, key, count, {number}}
@@ -29,21 +27,21 @@ var packed string
 //	       | len { count { node node } }     of a mapping: keys with their values
 const packedQuoted = 1 << 3
 
-// Sections of the file.
+// The sections.
 const (
-	packDigests   = iota // of the sources of knowledge, of those of rules
-	packSources          // their names
+	packDigests   = iota // of the knowledge, of the rules
+	packSources          // names of the sources
 	packPrograms         // of each: source, key, node
 	packNames            // table: name of a program, its number
-	packFamilies         // beginning of names, number of the program; the longest first
+	packFamilies         // prefix, number of the program; the longest prefix first
 	packClasses          // of each class of paths: source, node
 	packParts            // table: part of a path; pairs of class and number of the pattern
 	packEndings          // the same for endings of names
-	packAnywhere         // such pairs of patterns that have neither
+	packAnywhere         // such pairs for patterns with neither
 	packVariables        // of each: source, key, node
 	packVarNames         // table: name of a variable, its number
 	packRules            // of each: source, node
-	packByProgram        // tables of the index of rules
+	packByProgram        // tables of the index of rules: program
 	packByPair           // program, zero, word
 	packByWord           //
 	packByGram           // three bytes
@@ -52,7 +50,7 @@ const (
 	packSections
 )
 
-// pack is a number of entries, found by their number.
+// pack is a list of entries.
 type pack string
 
 func (p pack) number(at int) int {
@@ -62,10 +60,10 @@ func (p pack) number(at int) int {
 	return int(uint32(p[at]) | uint32(p[at+1])<<8 | uint32(p[at+2])<<16 | uint32(p[at+3])<<24)
 }
 
-// size is how many entries there are.
+// size returns the number of entries.
 func (p pack) size() int { return max(p.number(0), 0) }
 
-// entry returns one; "" where there is none such.
+// entry returns an entry, "" if there is none.
 func (p pack) entry(i int) string {
 	n := p.size()
 	if i < 0 || i >= n {
@@ -82,8 +80,8 @@ func (p pack) entry(i int) string {
 	return string(p[from:to])
 }
 
-// find returns the numbers of a key in a table, for read one after another; none if the key
-// is not in it.
+// find returns the number of values of a key in a table and an unpacker for them; none if the key
+// is missing.
 func (p pack) find(key string) (u unpacker, n int) {
 	slots := pack(p.entry(0))
 	count := len(slots) / 4
@@ -100,7 +98,7 @@ func (p pack) find(key string) (u unpacker, n int) {
 	return unpacker{}, 0
 }
 
-// hashKey is FNV-1a, of 31 bits.
+// hashKey is FNV-1a, cut to 31 bits.
 func hashKey(key string) uint32 {
 	h := uint32(2166136261)
 	for i := range len(key) {
@@ -109,7 +107,7 @@ func hashKey(key string) uint32 {
 	return (h ^ h>>16) & (1<<31 - 1)
 }
 
-// unpacker reads an entry. Texts are parts of what it reads.
+// unpacker decodes an entry. The texts it returns are substrings of the entry.
 type unpacker struct {
 	text string
 	bad  bool
@@ -144,7 +142,7 @@ func (u *unpacker) take(n int) string {
 	return s
 }
 
-// node reads a node with all that is in it.
+// node decodes a node and its children.
 func (u *unpacker) node() *tree { return u.nested(maxDepth + 2) }
 
 func (u *unpacker) nested(levels int) *tree {

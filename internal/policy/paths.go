@@ -20,8 +20,7 @@ const (
 	accesses
 )
 
-// pathClass is a row of the table of paths: what it means that a path of a kind is read,
-// written or removed.
+// pathClass is a row of the table of paths: what it means to read, write or remove such a path.
 type pathClass struct {
 	name   string
 	match  []pathPattern
@@ -29,12 +28,12 @@ type pathClass struct {
 	caps   [accesses]Set
 }
 
-// pathTable finds classes by a part of a path.
+// pathTable indexes classes by a fixed part of their patterns.
 type pathTable struct {
 	classes []*pathClass
-	// byPart finds patterns by a part without wildcards; rest are those without one.
+	// byPart indexes patterns by a fixed part; rest holds those without a fixed part or ending.
 	byPart map[string][]placed
-	// byExt finds those of all files with an ending.
+	// byExt indexes patterns by the ending of the file.
 	byExt map[string][]placed
 	rest  []placed
 }
@@ -48,7 +47,7 @@ func newPathTable() *pathTable {
 	return &pathTable{byPart: map[string][]placed{}, byExt: map[string][]placed{}}
 }
 
-// unknownPart stands for a part of a path that is not known.
+// unknownPart replaces a part of a path that is unknown.
 const unknownPart = "\x00"
 
 func (c *compiler) paths(t *tree) error {
@@ -116,17 +115,17 @@ func (pt *pathTable) add(c *pathClass) {
 	}
 }
 
-// pathMatch is what is found about a path.
+// pathMatch looks one path up and collects what is found.
 type pathMatch struct {
 	parts          []pathPart
 	glob, relative bool
 	access         access
 	found          Set
-	name           string // of the first class
+	name           string // of the first class that matches
 	room           [16]pathPart
 }
 
-// of makes m one about a path.
+// of prepares m for a path.
 func (m *pathMatch) of(p string, glob bool, a access) {
 	m.glob, m.relative, m.access = glob, !strings.HasPrefix(p, "/"), a
 	m.found, m.name = 0, ""
@@ -136,19 +135,19 @@ func (m *pathMatch) of(p string, glob bool, a access) {
 	}
 }
 
-// ending is what follows the last dot of the last part.
+// ending returns what follows the last dot of the last part.
 func (m *pathMatch) ending() string {
 	base := m.parts[len(m.parts)-1].text
 	return base[strings.LastIndexByte(base, '.')+1:]
 }
 
-// anyByte stands for a last byte that is not known.
+// anyByte means that the last byte is unknown.
 const anyByte = 256
 
-// shortPath is as many parts as a relative path may have to be a short one.
+// shortPath is the most parts that a short relative path has.
 const shortPath = 3
 
-// short is how many parts a short path has, 0 for others.
+// short returns the number of parts of a short relative path, 0 for any other.
 func (m *pathMatch) short() int {
 	if !m.relative || len(m.parts) > shortPath {
 		return 0
@@ -156,7 +155,7 @@ func (m *pathMatch) short() int {
 	return len(m.parts)
 }
 
-// lastByte is the last one of a path that is a pattern of the shell.
+// lastByte returns the last byte of a glob.
 func (m *pathMatch) lastByte() int {
 	base := m.parts[len(m.parts)-1].text
 	if base == "" || strings.IndexByte("*?]", base[len(base)-1]) >= 0 {
@@ -190,7 +189,7 @@ func (m *pathMatch) tryAll(c *pathClass) {
 	}
 }
 
-// look tries the patterns that have a part or an ending of the path.
+// look tries the patterns that share a part or an ending with the path.
 func (pt *pathTable) look(m *pathMatch) {
 	if m.glob {
 		for _, c := range pt.classes {
@@ -214,9 +213,8 @@ func (pt *pathTable) look(m *pathMatch) {
 	}
 }
 
-// canonical gives a path the form that the table knows: without "..", /proc/self/root and
-// the like, a home as ~, relative to dir if that is known. Parts that are unknown are
-// unknownPart.
+// canonical returns the path in the form of the table: without ".." and /proc/self/root, the home
+// as ~, joined to dir if that is known. Unknown parts become unknownPart.
 func canonical(w shell.Word, home, dir string) (p string, glob bool) {
 	p = w.Text
 	if w.Dynamic {
@@ -246,7 +244,7 @@ func canonical(w shell.Word, home, dir string) (p string, glob bool) {
 	return p, (w.Glob || extended) && strings.ContainsAny(p, "*?[")
 }
 
-// extendedPattern puts a * for each @(…), ?(…), *(…), +(…) and !(…).
+// extendedPattern replaces @(…), ?(…), *(…), +(…) and !(…) by *.
 func extendedPattern(p string) (string, bool) {
 	var b strings.Builder
 	found := false
@@ -265,7 +263,7 @@ func extendedPattern(p string) (string, bool) {
 }
 
 func cleanAbsolute(p, home string) string {
-	// Most are clean.
+	// Most paths are clean.
 	if strings.Contains(p, "//") || strings.Contains(p, "/.") || strings.HasSuffix(p, "/") {
 		p = path.Clean(p)
 	}
@@ -290,8 +288,7 @@ func cleanAbsolute(p, home string) string {
 	return p
 }
 
-// throughProc returns what is behind /proc/PID/root and /proc/PID/cwd/../…, and behind
-// /proc/PID/task/TID.
+// throughProc returns the path after /proc/PID/root, /proc/PID/cwd/../… and /proc/PID/task/TID.
 func throughProc(p string) (string, bool) {
 	rest, ok := strings.CutPrefix(p, "/proc/")
 	if !ok {
@@ -372,7 +369,7 @@ func expansion(s string) int {
 	return max(n, 1)
 }
 
-// variable is a row of the table of variables: what it means that one is set.
+// variable is a row of the table of variables: what it means to set one.
 type variable struct {
 	caps Set
 	// role judges the value.

@@ -5,20 +5,19 @@ import (
 	"strings"
 )
 
-// pathPattern is a pattern split at its slashes. A "**" stands for any number of parts,
-// other parts are patterns of path.Match.
+// pathPattern is a pattern split at its slashes. "**" matches any number of parts; other parts
+// are patterns of path.Match.
 type pathPattern struct {
 	parts []partPattern
-	// floating says that it begins with "**", deep that there is another one in it.
+	// floating: it begins with "**". deep: there is another "**" in it.
 	floating, deep bool
 }
 
-// partPattern is a part of a pattern, by its shape: most are a name, or one with a star at
-// an end.
+// partPattern is one part of a pattern with its shape. Most are names, or have a star at one end.
 type partPattern struct {
 	text  string
 	shape shape
-	fixed string // the text without its stars, of the shapes that have some
+	fixed string // the text without its stars
 }
 
 type shape uint8
@@ -29,7 +28,7 @@ const (
 	shapeBegin              // abc*
 	shapeEnd                // *abc
 	shapeHas                // *abc*
-	shapeOther              // what path.Match is for
+	shapeOther              // needs path.Match
 )
 
 func newPartPattern(text string) partPattern {
@@ -53,7 +52,7 @@ func newPartPattern(text string) partPattern {
 	return p
 }
 
-// fits reports whether a name is one of the pattern's.
+// fits reports whether a name matches.
 func (p *partPattern) fits(name string) bool {
 	switch p.shape {
 	case shapeName:
@@ -73,8 +72,8 @@ func (p *partPattern) fits(name string) bool {
 	return err == nil && ok
 }
 
-// splitPattern splits a pattern. One below a home matches wherever a directory may be a
-// home, since whose home it is does not change what the file is.
+// splitPattern splits a pattern. A pattern below ~ matches in every directory that may be a home,
+// since the owner does not change what the file is.
 func splitPattern(p string) (pathPattern, bool) {
 	if rest, ok := strings.CutPrefix(p, "~/"); ok {
 		p = "**/" + rest
@@ -97,7 +96,7 @@ func splitPattern(p string) (pathPattern, bool) {
 	return split, true
 }
 
-// key is the part, or else the ending, that each path has which the pattern matches.
+// key returns a part, or else an ending, that every matching path has.
 func (p pathPattern) key() (part, ending string) {
 	for i := range p.parts {
 		if at := &p.parts[i]; at.shape == shapeName && (part == "" || len(at.text) > len(part)) {
@@ -112,12 +111,12 @@ func (p pathPattern) key() (part, ending string) {
 	return part, ending
 }
 
-// holds reports whether p is a directory with all below it, or all files with an ending,
-// and all that parts may mean as a pattern of the shell is there.
+// holds reports whether every path that the glob may mean matches: p is a directory with all
+// below it, or all files with an ending.
 func (p pathPattern) holds(parts []pathPart) bool {
 	n := len(p.parts) - 1
 	if n == 1 && p.floating && p.parts[n].shape == shapeEnd {
-		// The files with an ending, if what is behind the last wildcard has it.
+		// All files with an ending, if the glob has it after its last wildcard.
 		base, ending := parts[len(parts)-1].text, p.parts[n].fixed
 		return strings.HasSuffix(base, ending) && len(base) > len(ending) && !strings.ContainsAny(ending, "*?[]")
 	}
@@ -132,18 +131,18 @@ func (p pathPattern) holds(parts []pathPart) bool {
 	return true
 }
 
-// mayEnd is false if no path that fits p ends in c.
+// mayEnd reports whether a path that ends in c may match.
 func (p *pathPattern) mayEnd(c byte) bool {
 	text := p.parts[len(p.parts)-1].text
 	last := text[len(text)-1]
 	return last == c || strings.IndexByte("*?]", last) >= 0
 }
 
-// pathPart is a part of a path; as a pattern of the shell it may be wild.
+// pathPart is one part of a path, perhaps a glob.
 type pathPart struct {
 	text string
 	wild bool
-	// ending is that of all files with one, as *.txt.
+	// ending is set for a glob of all files with one, as *.txt.
 	ending string
 }
 
@@ -155,17 +154,16 @@ func newPathPart(text string, glob bool) pathPart {
 	return p
 }
 
-// match reports whether the parts of a path fit; where some are wild, whether some path that
-// fits them does.
+// match reports whether the path matches; for a glob, whether a path that it may mean does.
 func (p pathPattern) match(parts []pathPart) bool {
-	if p.floating && !p.deep && len(p.parts) > 1 { // what is behind ** has one place to be at
+	if p.floating && !p.deep && len(p.parts) > 1 { // what follows ** has one position
 		i := len(parts) - len(p.parts) + 1
 		return i >= 0 && fit(p.parts[1:], parts[i:], true)
 	}
 	return fit(p.parts, parts, false)
 }
 
-// fit goes on with the rest of a pattern, which anywhere says may stand in any directory.
+// fit matches the rest of a pattern; anywhere says that any directory may precede it.
 func fit(p []partPattern, parts []pathPart, anywhere bool) bool {
 	for ; len(p) > 0; p, parts, anywhere = p[1:], parts[1:], false {
 		if p[0].shape == shapeDeep {
@@ -193,10 +191,9 @@ func fit(p []partPattern, parts []pathPart, anywhere bool) bool {
 	return len(parts) == 0
 }
 
-// overlap reports whether some name fits both patterns. A leading wildcard of the shell's
-// does not stand for a dot. Of what may be anywhere, all files or all with an ending are not
-// meant by a glob that has less than two letters in common with it: else that would be said
-// of each "*.txt" and each "syslog*".
+// overlap reports whether some name matches both the glob and the pattern. A leading wildcard of
+// a glob does not match a dot. For patterns that match in any directory, the two must share two
+// letters; otherwise "*.txt" and "syslog*" would always overlap a secret's pattern.
 func overlap(part *pathPart, p *partPattern, anywhere bool) bool {
 	glob, pattern := part.text, p.text
 	if anywhere && glob == "*" {
@@ -211,7 +208,7 @@ func overlap(part *pathPart, p *partPattern, anywhere bool) bool {
 	if strings.HasPrefix(pattern, ".") && !strings.HasPrefix(glob, ".") {
 		return false
 	}
-	// The steps are bounded: names are short, and a longer one is taken to fit.
+	// Bound the steps: names are short, so a longer one counts as an overlap.
 	if len(glob)*len(pattern) > 1<<14 {
 		return true
 	}
@@ -221,13 +218,14 @@ func overlap(part *pathPart, p *partPattern, anywhere bool) bool {
 		common = 0
 	} else if i := strings.LastIndexByte(pattern, '.'); i > 0 && !strings.ContainsAny(pattern[i:], "*?[") &&
 		strings.Trim(pattern[:i], "*?") != "" && strings.HasSuffix(glob, pattern[i:]) {
-		// An ending says what a file is written in, and not what is in it.
+		// An ending says how a file is encoded, not what it contains.
 		glob, pattern = glob[:len(glob)-len(pattern)+i], pattern[:i]
 	}
 	return overlaps(glob, pattern, common, &budget)
 }
 
-// overlaps needs so many letters or digits that stand in both.
+// overlaps reports whether some name matches a and b with at least common letters or digits that
+// are in both.
 func overlaps(a, b string, common int, budget *int) bool {
 	if *budget--; *budget < 0 {
 		return true
@@ -251,7 +249,7 @@ func overlaps(a, b string, common int, budget *int) bool {
 	}
 }
 
-// step passes one character of a pattern, a bracket whole.
+// step skips one character of a pattern, or a whole bracket.
 func step(p string) string {
 	if p[0] == '[' {
 		if i := strings.IndexByte(p[1:], ']'); i >= 0 {

@@ -7,8 +7,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/shell"
 )
 
-// placeRoles are the roles of words that name a place or a thing in another system, or
-// that a program evaluates.
+// placeRoles returns the roles of words that name something in another system or that a program
+// evaluates.
 func placeRoles() []role {
 	each := func(name string, f func(j *judge, s *segment, w shell.Word)) role {
 		return role{name: name, apply: func(j *judge, s *segment, words []shell.Word) {
@@ -18,7 +18,7 @@ func placeRoles() []role {
 		}}
 	}
 	return []role{
-		// The name of a variable that is set to what is not known.
+		// The name of a variable that is set to an unknown value.
 		each("name", func(j *judge, s *segment, w shell.Word) {
 			name, _, _ := strings.Cut(w.Text, "[")
 			switch name {
@@ -27,12 +27,12 @@ func placeRoles() []role {
 				j.assign(s, name, shell.Word{Text: "$" + name, Source: w.Source, Dynamic: true}, true)
 			}
 		}),
-		// A file that is shown and may be changed.
+		// A file that is displayed and may be changed.
 		each("edit", func(j *judge, s *segment, w shell.Word) {
 			j.pathEffect(s, w, accessRead)
 			j.write(s, w)
 		}),
-		// REVISION:PATH, of which the path may be a secret.
+		// REVISION:PATH; the path may be a secret.
 		each("gitobject", func(j *judge, s *segment, w shell.Word) {
 			_, p, ok := strings.Cut(w.Text, ":")
 			if !ok {
@@ -61,7 +61,7 @@ func placeRoles() []role {
 			}
 			j.write(s, w)
 		}),
-		// Flags that go builds with: some of them are programs that it runs.
+		// Build flags of go; some name programs that it runs.
 		each("goflags", func(_ *judge, s *segment, w shell.Word) {
 			if w.Dynamic || runningFlags.MatchString(w.Text) {
 				s.add(EnvironmentPoison, "GOFLAGS="+w.Text)
@@ -72,13 +72,13 @@ func placeRoles() []role {
 				j.out(s, w)
 			}
 		}),
-		// What a probe carries: it is sent.
+		// The payload of a probe, which is sent.
 		each("payload", func(_ *judge, s *segment, w shell.Word) {
 			if w.Dynamic && strings.ContainsAny(w.Text, "(`") {
 				s.add(NetworkOut, w.Text)
 			}
 		}),
-		// A script of expect, which starts what it talks to.
+		// A script of expect, which starts programs.
 		each("spawn", func(j *judge, s *segment, w shell.Word) {
 			s.add(CodeExecute, w.Text)
 			j.codeText(s, w.Text)
@@ -95,16 +95,16 @@ func placeRoles() []role {
 			if wholeEnvironment.MatchString(w.Text) || secretVariable.MatchString(w.Text) {
 				s.add(SecretRead, w.Text)
 			}
-			j.mention(s, w) // the second word of --rawfile
+			j.mention(s, w) // the file of --rawfile
 		}),
-		// An expression of dc, in which a bang runs a command.
+		// An expression of dc, in which ! runs a command.
 		each("calc", (*judge).calculation),
 	}
 }
 
 var runningFlags = lazy(`exec|tool|overlay|insecure`)
 
-// secretVariable is one of the environment by whose name it is a secret.
+// secretVariable matches a variable whose name says that it is secret.
 var secretVariable = lazy(`(?i)(?:\$ENV|\benv)\s*(?:\.\s*|\[\s*)"?[A-Z0-9_]*(?:TOKEN|SECRET|PASSW|PASSPHRASE|API_?KEY|PRIVATE_?KEY|` +
 	`ACCESS_KEY|CREDENTIAL)`)
 
@@ -122,7 +122,7 @@ func (j *judge) calculation(s *segment, w shell.Word) {
 	}
 }
 
-// calculator judges what dc is fed.
+// calculator judges the input of dc.
 func (j *judge) calculator(s *segment, _ *parsed, _ []shell.Word) {
 	if s.fact == nil {
 		return
@@ -137,7 +137,7 @@ func (j *judge) calculator(s *segment, _ *parsed, _ []shell.Word) {
 	}
 }
 
-// mount hides what was at its place, and makes what it brings the file that is there.
+// mount judges what the mount hides and what takes its place.
 func (j *judge) mount(s *segment, p *parsed, _ []shell.Word) {
 	if len(p.operands) < 2 {
 		return
@@ -154,7 +154,7 @@ func (j *judge) mount(s *segment, p *parsed, _ []shell.Word) {
 	}
 }
 
-// umount takes away what is at a place.
+// umount judges what becomes unavailable.
 func (j *judge) umount(s *segment, p *parsed, _ []shell.Word) {
 	for _, w := range p.operands {
 		c, glob := canonical(w, j.q.Home, j.dir)
@@ -163,7 +163,7 @@ func (j *judge) umount(s *segment, p *parsed, _ []shell.Word) {
 	}
 }
 
-// packaged judges a program by the name of the package that brings it.
+// packaged judges a program by the name of its package.
 func (j *judge) packaged(s *segment, p *parsed, rest []shell.Word) {
 	if len(p.operands) == 0 {
 		return
@@ -179,7 +179,7 @@ func (j *judge) packaged(s *segment, p *parsed, rest []shell.Word) {
 	j.nested(s, append(words, rest...))
 }
 
-// yq takes a file alone, or an expression before it.
+// yq takes a file, or an expression and files.
 func (j *judge) yq(s *segment, p *parsed, _ []shell.Word) {
 	if len(p.operands) == 1 && strings.HasPrefix(p.operands[0].Text, "/") {
 		j.pathEffect(s, p.operands[0], accessRead)

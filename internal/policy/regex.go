@@ -11,22 +11,22 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// pattern is a regular expression as policy files write them, which is Python's syntax as
-// far as it can be run in linear time. Beyond Go's syntax it knows (?!…), (?=…), (?<!…)
-// and (?<=…) outside of groups. What it cannot know (back references, conditions) is an
-// error when it is compiled: a rule that is not enforced as it is written would be worse.
+// pattern is a regular expression of a policy file: Python's syntax as far as it runs in linear
+// time. Beyond Go's syntax it supports (?!…), (?=…), (?<!…) and (?<=…) outside of groups. Back
+// references and conditions are errors when it is compiled, so that every rule is enforced as
+// written.
 type pattern struct {
 	source string
 	// alternatives are tried in order; most patterns are one without a look.
 	alternatives []alternative
-	literals     []string // each match has one of them; nil if that is not known
+	literals     []string // every match contains one of them; nil if unknown
 }
 
 type alternative struct {
 	whole *regexp.Regexp // if there is no look
 	parts []*regexp.Regexp
 	looks []look // looks[i] stands behind parts[i]
-	// loose is the pattern without its looks, which every match matches.
+	// loose is the pattern without its looks; it matches wherever the pattern does.
 	loose *regexp.Regexp
 	first bool // begins with ^
 }
@@ -36,13 +36,12 @@ type look struct {
 	not, forward bool
 }
 
-// maxLookText bounds the text that a pattern with a look is tried on, which costs the
-// square of its length.
+// maxLookText limits the text that a pattern with looks is tried on, since the cost is quadratic.
 const maxLookText = 4096
 
 var errTooLong = errors.New("the text is too long for a pattern that looks ahead or behind")
 
-// compilePattern compiles one. With start it has to match from the first byte.
+// compilePattern compiles a pattern. With start it must match from the first byte.
 func compilePattern(source string, start bool) (*pattern, error) {
 	if len(source) > 4096 {
 		return nil, fmt.Errorf("the pattern is longer than 4096 bytes: %w", errdefs.ErrInvalidArgument)
@@ -71,7 +70,7 @@ func compilePattern(source string, start bool) (*pattern, error) {
 	return p, nil
 }
 
-// python turns what Python writes otherwise into Go's syntax.
+// python translates Python's syntax into Go's.
 func python(s string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
@@ -94,8 +93,7 @@ func python(s string) string {
 	return b.String()
 }
 
-// scan calls f at each byte that is neither escaped nor in a bracket, with the depth of
-// groups before it.
+// scan calls f at each byte that is not escaped or in brackets, with the depth of groups there.
 func scan(s string, f func(i, depth int)) {
 	depth := 0
 	for i := 0; i < len(s); i++ {
@@ -117,7 +115,7 @@ func scan(s string, f func(i, depth int)) {
 	}
 }
 
-// split cuts at the | outside of groups.
+// split splits at each | outside of groups.
 func split(s string) []string {
 	var out []string
 	from := 0
@@ -210,7 +208,7 @@ func compileAlternative(s string, start bool) (alternative, []string, error) {
 			return a, nil, fmt.Errorf("a repeated look cannot be enforced: %w", errdefs.ErrInvalidArgument)
 		}
 	}
-	// The last part may end anywhere, so it is not held to the end of the text.
+	// The last part need not reach the end of the text.
 	last := s[from:]
 	re, err := regexp.Compile(`\A(?:` + last + `)`)
 	if err != nil {
@@ -242,8 +240,8 @@ func closing(s string, open int) int {
 	return end
 }
 
-// match reports whether the pattern is found in the text. An error means that it is not
-// known, for which the reader must take the stricter answer.
+// match reports whether the text has a match. On an error the caller must take the stricter
+// answer.
 func (p *pattern) match(text string) (bool, error) {
 	for i := range p.alternatives {
 		a := &p.alternatives[i]
@@ -291,8 +289,8 @@ func (a *alternative) at(text string, k, pos int) bool {
 	return false
 }
 
-// literals returns texts of three bytes or more of which each match has one, nil if there
-// is nothing of the kind.
+// literals returns texts of at least three bytes such that every match contains one of them; nil
+// if there are none.
 func literals(s string) []string {
 	re, err := syntax.Parse(s, syntax.Perl)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/shell"
 )
 
-// remotePath reports whether a path is on another machine, as scp and rsync take it.
+// remotePath reports whether scp or rsync takes a path for one on another machine.
 func remotePath(t string) bool {
 	if strings.Contains(t, "://") {
 		return true
@@ -15,7 +15,7 @@ func remotePath(t string) bool {
 	return i > 0 && !strings.ContainsAny(t[:i], "/ ")
 }
 
-// out judges a host that something is sent to. In a workspace its own services are within.
+// out judges a host that receives data. In a workspace, loopback is the workspace's own.
 func (j *judge) out(s *segment, w shell.Word) {
 	if strings.HasPrefix(w.Text, "unix:") || strings.HasPrefix(w.Text, "/") {
 		return
@@ -37,7 +37,7 @@ var messengers = lazy(`hooks\.slack\.com|slack\.com/api/chat|discord(?:app)?\.co
 
 var secretName = lazy(`(?i)\$\{?!?[A-Z0-9_]*(?:TOKEN|SECRET|PASSW|PASSPHRASE|API_?KEY|PRIVATE_?KEY|ACCESS_KEY|CREDENTIAL)`)
 
-// fetch judges an address that is read.
+// fetch judges a URL that is read.
 func (j *judge) fetch(s *segment, w shell.Word) {
 	if f, ok := strings.CutPrefix(w.Text, "file://"); ok {
 		j.pathEffect(s, part(w, f), accessRead)
@@ -58,7 +58,7 @@ func (j *judge) fetch(s *segment, w shell.Word) {
 	}
 }
 
-// volume judges a mount of a container: host:place:options, or type=bind,source=….
+// volume judges a volume of a container: host:place:options, or type=bind,source=….
 func (j *judge) volume(s *segment, w shell.Word) {
 	host, _, _ := strings.Cut(w.Text, ":")
 	if strings.Contains(w.Text, ",") && strings.Contains(w.Text, "=") {
@@ -105,7 +105,7 @@ func (j *judge) sshOption(s *segment, w shell.Word) {
 	}
 }
 
-// socat judges an address.
+// socat judges an address of socat.
 func (j *judge) socat(s *segment, w shell.Word) {
 	kind, rest, _ := strings.Cut(w.Text, ":")
 	switch k := strings.ToUpper(kind); {
@@ -125,7 +125,7 @@ func (j *judge) socat(s *segment, w shell.Word) {
 	}
 }
 
-// giturl judges a repository's address: ext:: runs a command.
+// gitURL judges a repository's address: ext:: runs a command.
 func (j *judge) gitURL(s *segment, w shell.Word) {
 	if cmd, ok := strings.CutPrefix(w.Text, "ext::"); ok {
 		s.add(CodeExecute, w.Text)
@@ -136,7 +136,7 @@ func (j *judge) gitURL(s *segment, w shell.Word) {
 	}
 }
 
-// s3 judges a place in a copy to or from a provider.
+// s3 judges a place that is copied to or from a provider.
 func (j *judge) s3(s *segment, w shell.Word) {
 	if strings.HasPrefix(w.Text, "s3://") {
 		s.add(NetworkOut, w.Text)

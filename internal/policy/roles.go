@@ -7,10 +7,10 @@ import (
 	"github.com/carrel-dev/carrel/internal/shell"
 )
 
-// role is what a word is to a program.
+// role says what a word is to a program.
 type role struct {
 	name string
-	// rest says that it takes all words that are left.
+	// rest: it takes all remaining words.
 	rest  bool
 	apply func(j *judge, s *segment, words []shell.Word)
 }
@@ -18,7 +18,7 @@ type role struct {
 // roles is the table of roles; docs/policy/commands.md describes them.
 var roles map[string]role
 
-// special is a treatment that tables cannot say. It runs after flags and operands.
+// special judges what tables cannot express. It runs after flags and operands.
 type special func(j *judge, s *segment, p *parsed, rest []shell.Word)
 
 func init() { //nolint:gochecknoinits // roles refer to functions that refer to them
@@ -40,9 +40,10 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 	nothing := func(*judge, *segment, []shell.Word) {}
 	table := []role{
 		{name: "text", apply: each((*judge).mention)},
-		// A value of an option that is attached to it and has only digits, as in perl -0777ne.
+		// A value of digits that is attached to its option, as in perl -0777ne.
 		{name: "digits", apply: nothing},
-		// For a special treatment: the options of what is run are not those of the runner.
+		// For a special function: options of the command that is run are not options of the
+		// runner.
 		{name: "rest", rest: true, apply: nothing},
 		{name: "show", apply: each(func(_ *judge, s *segment, w shell.Word) {
 			if w.Dynamic && secretName.MatchString(w.Text) {
@@ -70,7 +71,7 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 			paths(accessRead)(j, s, words)
 			paths(accessDelete)(j, s, words)
 		}},
-		// A directory that files are written into: what is protected there is a path below.
+		// A directory that files are written into; judge a path below it too.
 		{name: "into", apply: each(func(j *judge, s *segment, w shell.Word) {
 			s.add(FilesystemWrite, w.Text)
 			j.pathEffect(s, w, accessWrite)
@@ -131,7 +132,7 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 			j.assign(s, name, part(w, value), false)
 		})},
 		{name: "searchpath", apply: each(func(_ *judge, s *segment, w shell.Word) {
-			// What is put behind the search path is found only if nothing else is.
+			// An entry after the search path is used only if nothing else has the name.
 			if rest, ok := strings.CutPrefix(w.Text, "$PATH:"); ok && strings.HasPrefix(rest, "/usr/") {
 				return
 			}
@@ -154,7 +155,7 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 		})},
 		{name: "url", apply: each((*judge).fetch)},
 		{name: "host", apply: each(func(_ *judge, s *segment, w shell.Word) { s.add(NetworkOut, w.Text) })},
-		// A server that is asked. This machine's own is asked as a file is read.
+		// A server that is queried; this machine's own is like reading a file.
 		{name: "service", apply: each(func(j *judge, s *segment, w shell.Word) {
 			t := strings.TrimPrefix(strings.TrimPrefix(w.Text, "ldaps://"), "ldap://")
 			if !w.Dynamic && !strings.ContainsAny(t, "@?") && loopback.MatchString(t) && !strings.HasPrefix(w.Text, "/") {
@@ -166,7 +167,7 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 		{name: "query", apply: each(func(j *judge, s *segment, w shell.Word) {
 			s.add(NetworkQuery, w.Text)
 			if w.Dynamic && strings.ContainsAny(w.Text, "(`") || j.carries(s, w) {
-				s.add(NetworkOut, w.Text) // what a name is asked for may carry data
+				s.add(NetworkOut, w.Text) // the name may carry data
 			}
 		})},
 		{name: "from", apply: each(func(j *judge, s *segment, w shell.Word) {
@@ -205,7 +206,7 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 		{name: "aptoption", apply: each((*judge).aptOption)},
 		{name: "socat", apply: each((*judge).socat)},
 		{name: "giturl", apply: each((*judge).gitURL)},
-		// A repository that is fetched: a path is this machine's, a name stands for one elsewhere.
+		// A repository to fetch from: a path is local, a name stands for a remote.
 		{name: "gitfrom", apply: each(func(j *judge, s *segment, w shell.Word) {
 			j.gitURL(s, w)
 			t := w.Text
@@ -215,8 +216,7 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 			}
 			s.add(NetworkIn, t)
 		})},
-		// A repository whose names are asked for, and nothing fetched: one that is known here
-		// by a name, as origin, or whichever an address says.
+		// A repository whose references are listed: by a configured name or by address.
 		{name: "gitask", apply: each(func(j *judge, s *segment, w shell.Word) {
 			j.gitURL(s, w)
 			if strings.ContainsAny(w.Text, ":/") {
@@ -270,7 +270,7 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 	}
 }
 
-// join makes one word of many, as ssh and others do.
+// join joins words into one, as ssh does.
 func join(words []shell.Word) shell.Word {
 	if len(words) == 1 {
 		return words[0]
@@ -286,7 +286,7 @@ func join(words []shell.Word) shell.Word {
 	return all
 }
 
-// nested judges the command that stands in the words of another.
+// nested judges a command in the words of another.
 func (j *judge) nested(s *segment, words []shell.Word) {
 	j.depth++
 	defer func() { j.depth-- }()
@@ -297,7 +297,7 @@ func (j *judge) nested(s *segment, words []shell.Word) {
 	n.nested = true
 	j.command(n)
 	j.carrels(n)
-	s.caps |= n.caps & (1 << interpretsInput) // it is fed what its runner is fed
+	s.caps |= n.caps & (1 << interpretsInput) // it shares its runner's standard input
 }
 
 func (s *segment) name() string {
@@ -317,7 +317,7 @@ func (j *judge) shellText(s *segment, w shell.Word) {
 		s.add(RemoteCodeExecute, w.Source)
 	}
 	if s.index >= 0 && s.spec != nil && shells[s.spec.name] && j.hasChildren(s.index) {
-		return // the facts have it
+		return // the facts include it
 	}
 	if w.Dynamic {
 		s.add(ShellDynamic, w.Source)
@@ -368,7 +368,7 @@ func (j *judge) hasChildren(index int) bool {
 	return false
 }
 
-// modeWord judges the mode of chmod: a setuid or setgid bit gives rights away.
+// modeWord judges a mode of chmod: a setuid or setgid bit escalates privileges.
 func (j *judge) modeWord(s *segment, w shell.Word) {
 	t := w.Text
 	if strings.ContainsAny(t, "s") && strings.ContainsAny(t, "+=") {
@@ -398,7 +398,7 @@ var gitCommands = lazy(`(?i)^(?:core\.(?:pager|editor|sshcommand|fsmonitor|hooks
 	`sendemail\..*cmd|browser\..*|web\.browser|interactive\.difffilter|remote\..*\.(?:uploadpack|receivepack|` +
 	`vcs|proxy)|url\..*|init\.templatedir|include\.path|includeif\..*|submodule\..*\.update)$`)
 
-// gitConfig judges a setting of git given as name=value: many of them are commands.
+// gitConfig judges name=value for git; many settings are commands.
 func (j *judge) gitConfig(s *segment, w shell.Word) {
 	name, value, _ := strings.Cut(w.Text, "=")
 	if strings.EqualFold(name, "core.pager") || strings.HasPrefix(strings.ToLower(name), "pager.") {
@@ -424,7 +424,7 @@ func (j *judge) gitConfig(s *segment, w shell.Word) {
 	}
 }
 
-// cleanDir joins a directory that cd is given.
+// cleanDir returns the directory after cd.
 func cleanDir(dir, to string) string {
 	if strings.HasPrefix(to, "/") {
 		return cleanAbsolute(to, "")
@@ -435,14 +435,14 @@ func cleanDir(dir, to string) string {
 	return path.Join(dir, to)
 }
 
-// protections are settings of the kernel that protect.
+// protections matches kernel settings that protect the machine.
 var protections = lazy(`randomize_va_space|kptr_restrict|dmesg_restrict|yama\.|unprivileged_|protected_|suid_dumpable|` +
 	`perf_event_paranoid|kexec_load_disabled|modules_disabled|rp_filter|accept_redirects|accept_source_route|` +
 	`tcp_syncookies|sysrq`)
 
 var aptHooks = lazy(`(?i)(?:dir::bin|dir::etc|solver|invoke|post-run|pre-install|dpkg::|proxy-auto-detect|binary::|::run)`)
 
-// aptOption judges Name=value given to apt: hooks are commands.
+// aptOption judges Name=value for apt; hooks are commands.
 func (j *judge) aptOption(s *segment, w shell.Word) {
 	name, value, _ := strings.Cut(w.Text, "=")
 	if strings.Contains(strings.ToLower(name), "options::") {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// rule is one rule as it is enforced. docs/policy/rules.md says what its keys mean.
+// rule is a compiled rule. docs/policy/rules.md describes the keys.
 type rule struct {
 	id, legacy     string
 	level          Level
@@ -29,9 +29,9 @@ type example struct {
 	origin  Origin
 }
 
-// matcher is the match of a rule. Keys that are given must all hold, but those of input and
-// interactive, llm_first_run and embedded_regex, of which one is enough, as in the files
-// that it has to read.
+// matcher is the compiled match of a rule. All given keys must hold, except that one of
+// interactive, llm_first_run, embedded_regex and the input keys is enough on its own, as in
+// LinuxAgent's files.
 type matcher struct {
 	command        []string
 	commandRegex   []*pattern
@@ -54,7 +54,7 @@ type matcher struct {
 	profile        []Profile
 	origin         []Origin
 	workspace      []string
-	shape, context bool // has keys about the command, has keys about where and who
+	shape, context bool // has keys about the command; has keys about place and author
 }
 
 type argvPattern struct {
@@ -83,28 +83,27 @@ type argValue struct {
 	regex  []*pattern
 }
 
-// ruleFile is what a source of rules says.
+// ruleFile is a compiled source of rules.
 type ruleFile struct {
 	rules       []*rule
 	interactive interactiveLists
 }
 
-// interactiveLists say which programs wait for a person, and which flags keep them from it.
+// interactiveLists names programs that wait for a person, and flags that prevent it.
 type interactiveLists struct {
 	commands     map[string]bool
 	flags        []string
 	commandFlags map[string][]string
 }
 
-// ruleReader reads one source of rules.
+// ruleReader compiles one source of rules.
 type ruleReader struct {
 	*reader
 	shared map[string]*tree
 	file   ruleFile
 }
 
-// loadRules reads a source of rules. Its commands, paths and variables are knowledge, which
-// the caller reads from the same source.
+// loadRules compiles a source of rules and returns its knowledge, which the caller compiles.
 func loadRules(s Source) (*ruleFile, *tree, *reader, error) {
 	r, t, err := readTree(s)
 	if err != nil {
@@ -178,7 +177,7 @@ func (r *ruleReader) commandFlags(t *tree) error {
 	return nil
 }
 
-// expand replaces items of a list that begin with @ by the shared patterns of that name.
+// expand replaces list items that begin with @ by the shared patterns of that name.
 func (r *ruleReader) expand(t *tree) ([]*tree, error) {
 	if t.kind == null {
 		return nil, nil
@@ -215,8 +214,8 @@ func (r *ruleReader) listField(name string, to *[]string) field {
 	}}
 }
 
-// patternField reads regular expressions. With start they have to match from the first
-// byte, as those of Python's re.match.
+// patternField compiles regular expressions. With start they match from the first byte, as
+// Python's re.match does.
 func (r *ruleReader) patternField(name string, start bool, to *[]*pattern) field {
 	return field{name, func(t *tree) error {
 		items, err := r.expand(t)

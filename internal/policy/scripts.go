@@ -6,8 +6,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/shell"
 )
 
-// sed judges a script of sed: its commands e, w, W, r and R, and the flags e and w of s.
-// What cannot be read is code.
+// sed judges a sed script: the commands e, w, W, r and R, and the flags e and w of s. A script
+// that cannot be parsed is code.
 func (j *judge) sed(s *segment, w shell.Word) {
 	text := w.Text
 	if w.Dynamic {
@@ -37,7 +37,7 @@ func (j *judge) sedScript(s *segment, w shell.Word, t string) bool {
 		i += end
 		return strings.TrimSpace(text)
 	}
-	// until passes a delimited part and stops behind its end.
+	// until skips a delimited part and its end.
 	until := func(delim byte) bool {
 		bracket := false
 		for ; i < len(t); i++ {
@@ -120,7 +120,7 @@ func (j *judge) sedScript(s *segment, w shell.Word, t string) bool {
 			}
 			d := t[i]
 			i++
-			for range 2 { // what is found, and what takes its place
+			for range 2 { // the pattern and its replacement
 				if !until(d) {
 					return false
 				}
@@ -140,8 +140,8 @@ func (j *judge) sedScript(s *segment, w shell.Word, t string) bool {
 	}
 }
 
-// awk judges a program of awk: system(), pipes from and to commands, output to files,
-// loaded libraries.
+// awk judges an awk program: system(), pipes from and to commands, output files and loaded
+// libraries.
 func (j *judge) awk(s *segment, w shell.Word) {
 	t := w.Text
 	if w.Dynamic {
@@ -153,7 +153,7 @@ func (j *judge) awk(s *segment, w shell.Word) {
 	var (
 		printing bool
 		parens   int
-		last     byte // the last character that was not space
+		last     byte // the last character that is not space
 		str      string
 		strAt    = -1 // where the last string ended
 	)
@@ -200,7 +200,7 @@ func (j *judge) awk(s *segment, w shell.Word) {
 				end++
 			}
 			if c == '@' && end > i+1 && t[i:end] != "@load" && t[i:end] != "@include" {
-				s.add(CodeExecute, w.Text) // a function whose name is a value
+				s.add(CodeExecute, w.Text) // a call by a computed name
 			}
 			if t[i:end] == "ENVIRON" && (last == 'i' || secretName.MatchString("$"+strings.Trim(firstIndex(t[end:]), `"`))) {
 				s.add(SecretRead, w.Text)
@@ -274,7 +274,7 @@ func (j *judge) awk(s *segment, w shell.Word) {
 	}
 }
 
-// firstIndex is what stands in the brackets that a text begins with.
+// firstIndex returns the content of the brackets that a text begins with.
 func firstIndex(t string) string {
 	rest, ok := strings.CutPrefix(strings.TrimLeft(t, " \t"), "[")
 	if !ok {

@@ -31,7 +31,7 @@ func (j *judge) shellProgram(s *segment, p *parsed, _ []shell.Word) {
 	}
 	operands := p.operands
 	if len(operands) > 0 && operands[0].Text == "-" {
-		operands = operands[1:] // the end of its options
+		operands = operands[1:] // "-" ends the options
 	}
 	if len(operands) == 0 || hasFlag(p, "-s") || isInput(operands[0].Text) {
 		s.caps |= 1 << interpretsInput
@@ -52,14 +52,14 @@ func (j *judge) shellProgram(s *segment, p *parsed, _ []shell.Word) {
 	j.scriptOperand(s, operands[0])
 }
 
-// unseen is of a program that runs what it reads where nothing says what that is: who is at a
-// terminal types it, and else it comes with the action, as in "carrel exec -i demo -- sh < script".
+// unseen judges a program that runs unseen input: a person types it, or it comes with the action,
+// as in "carrel exec -i demo -- sh < script".
 func (j *judge) unseen(s *segment) {
 	s.add(TerminalInteractive, s.program)
 	s.add(CodeExecute, "what "+s.program+" reads from its input, which is not seen")
 }
 
-// isInput reports whether a path is a program's own input.
+// isInput reports whether a path is the program's own standard input.
 func isInput(path string) bool {
 	switch path {
 	case "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0", "/proc/thread-self/fd/0":
@@ -68,8 +68,8 @@ func isInput(path string) bool {
 	return false
 }
 
-// scriptOperand judges a script that is run; one that comes out of a substitution is not
-// known before.
+// scriptOperand judges a script that is run. Its content is unknown if it comes from a
+// substitution.
 func (j *judge) scriptOperand(s *segment, w shell.Word) {
 	roles["script"].apply(j, s, []shell.Word{w})
 	if j.decoded(s.index) {
@@ -89,8 +89,7 @@ func (j *judge) source(s *segment, p *parsed, _ []shell.Word) {
 	}
 }
 
-// fetches reports whether a command has a substitution in its words that fetches or
-// decodes.
+// fetches reports whether a word or redirect has a substitution that fetches or decodes.
 func (j *judge) fetches(s *segment) bool {
 	for i := range s.words {
 		t := s.words[i].Source + s.words[i].Text

@@ -7,7 +7,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/shell"
 )
 
-// specials is the table of treatments that no table can say, by name.
+// specials holds the functions for what tables cannot express, by name.
 var specials map[string]special
 
 func init() { //nolint:gochecknoinits // they refer to functions that refer to them
@@ -37,7 +37,7 @@ func init() { //nolint:gochecknoinits // they refer to functions that refer to t
 		"calc":     (*judge).calculator,
 		"tags":     (*judge).tags,
 		"exported": (*judge).exported,
-		// A program that a package manager fetches and runs is what its name says.
+		// A package manager fetches the program and runs it.
 		"package": (*judge).packaged,
 	}
 }
@@ -81,7 +81,7 @@ func (j *judge) dd(s *segment, p *parsed, _ []shell.Word) {
 	}
 }
 
-// feed judges parallel, which runs its words with what it reads, or what it reads.
+// feed judges parallel, which runs its words for each input line, or the lines themselves.
 func (j *judge) feed(s *segment, p *parsed, rest []shell.Word) {
 	words := append(append([]shell.Word{}, p.operands...), rest...)
 	for i := range words {
@@ -114,7 +114,7 @@ func valueOf(p *parsed, names ...string) (shell.Word, bool) {
 
 func hasFlag(p *parsed, names ...string) bool { _, ok := valueOf(p, names...); return ok }
 
-// curl judges addresses by what is done with them.
+// curl judges URLs by method and data.
 func (j *judge) curl(s *segment, p *parsed, _ []shell.Word) {
 	method, given := valueOf(p, "-X")
 	reads := !given
@@ -125,7 +125,7 @@ func (j *judge) curl(s *segment, p *parsed, _ []shell.Word) {
 	out, toFile := valueOf(p, "-o")
 	sends := hasFlag(p, "-d", "-F", "-T", "--url-query")
 	if !given && hasFlag(p, "-G") && !hasFlag(p, "-F", "-T") && j.asksHere(p) {
-		sends = false // the data is a question's
+		sends = false // the data is part of a query
 	}
 	for i := range p.flags {
 		v := p.flags[i].value
@@ -176,11 +176,10 @@ func (j *judge) curl(s *segment, p *parsed, _ []shell.Word) {
 	}
 }
 
-// ownPort is an address of this machine of which the port is a variable.
+// ownPort matches an address of this machine with a variable port.
 var ownPort = lazy(`^(?:https?://)?(?:localhost|127\.0\.0\.1):\$(?:\w+|\{\w+\})(?:/[\w./-]*)?$`)
 
-// asksHere reports whether curl is given only addresses of this machine, and data that is
-// written out.
+// asksHere reports whether curl gets only addresses of this machine and literal data.
 func (j *judge) asksHere(p *parsed) bool {
 	for i := range p.flags {
 		switch u := &p.flags[i]; u.flag.name {
@@ -200,8 +199,8 @@ func (j *judge) asksHere(p *parsed) bool {
 	return len(p.operands) > 0
 }
 
-// databases are the ports of databases that are spoken to by HTTP; databaseWrites are
-// addresses by which they are changed.
+// databases matches ports of databases with an HTTP interface; databaseWrites matches paths that
+// change them.
 var (
 	databases = lazy(`:(?:9200|9201|5984|6984|8123|8086|7474|8529|8983|2379|8529|28017|19530|6333|7700|8108)(?:[/?]|$)|` +
 		`supabase\.co/rest|firebaseio\.com|documents\.azure\.com`)
@@ -228,7 +227,7 @@ func (j *judge) wget(s *segment, p *parsed, _ []shell.Word) {
 	}
 }
 
-// tar takes its options also as a first word without a dash.
+// tar also takes its options as a first word without a dash.
 func (j *judge) tar(s *segment, p *parsed, _ []shell.Word) {
 	mode := ""
 	operands := p.operands
@@ -359,12 +358,12 @@ func (j *judge) python(s *segment, p *parsed, _ []shell.Word) {
 	s.add(CodeExecute, "-m "+m.Text)
 }
 
-// helpful are modules that show how they are used and do nothing else.
+// helpful are modules whose --help does nothing else.
 var helpful = set(`
 	venv py_compile compileall ensurepip zipfile tarfile http.server unittest timeit cProfile pdb trace zipapp
 	json.tool doctest profile pip virtualenv`)
 
-// listsArchive are options of tarfile and zipfile that show or test.
+// listsArchive are options of tarfile and zipfile that list or test.
 var listsArchive = set(`-l --list -t --test`)
 
 // sudo without a command lists rights or starts a shell.
@@ -385,7 +384,7 @@ func (j *judge) sudo(s *segment, p *parsed, rest []shell.Word) {
 	}
 }
 
-// unset of some variables hides what comes after.
+// unset of some variables hides later commands.
 func (j *judge) unset(s *segment, p *parsed, _ []shell.Word) {
 	for _, w := range p.operands {
 		if strings.HasPrefix(w.Text, "HIST") || w.Text == "PROMPT_COMMAND" {
@@ -394,7 +393,7 @@ func (j *judge) unset(s *segment, p *parsed, _ []shell.Word) {
 	}
 }
 
-// kubectl judges kinds of things that are read.
+// kubectl judges the kinds of resources that are read.
 func (j *judge) kubectl(s *segment, p *parsed, _ []shell.Word) {
 	for i, w := range p.operands {
 		if i > 1 {
@@ -420,7 +419,7 @@ func (j *judge) kubectl(s *segment, p *parsed, _ []shell.Word) {
 	}
 }
 
-// makeArguments judges variables given to make, of which some are commands.
+// makeArguments judges variables for make; some are commands.
 func (j *judge) makeArguments(s *segment, p *parsed, _ []shell.Word) {
 	for _, w := range p.operands {
 		name, value, ok := strings.Cut(w.Text, "=")
@@ -434,7 +433,7 @@ func (j *judge) makeArguments(s *segment, p *parsed, _ []shell.Word) {
 	}
 }
 
-// docker judges a container that is given more than its own.
+// docker judges privileges that a container gets.
 func (j *judge) docker(s *segment, p *parsed, _ []shell.Word) {
 	for i := range p.flags {
 		u := &p.flags[i]

@@ -2,8 +2,10 @@ package policy
 
 import "strings"
 
-// spoken adds what words say. Of a program that is known only that is taken which its table
-// may have left out: secrets that are shown, messages that are sent.
+// spoken adds what the words of a command say where the knowledge has no answer: "delete cluster
+// prod" changes a cluster, whatever the program. Such a command needs an approval anyway; this
+// only names its effects. For a known program it adds only secrets that are shown and messages
+// that are sent.
 func (j *judge) spoken(s *segment, known bool) {
 	v := vocabulary()
 	var is verb
@@ -13,7 +15,7 @@ func (j *judge) spoken(s *segment, known bool) {
 		m := v[word]
 		alone |= m.alone
 		if first {
-			return // a program's name says what it is for, and not what it is to do
+			return // a program's name says what it is, not what it does now
 		}
 		if is == noVerb {
 			is = m.verb
@@ -74,6 +76,6 @@ func (j *judge) spoken(s *segment, known bool) {
 	s.addSet(about, s.text)
 }
 
-// mayBeSpoken are capabilities of programs whose tables say what they change and not all
+// mayBeSpoken are capabilities of programs whose tables list their changes but not everything
 // that they show and send.
 var mayBeSpoken = SetOf(CloudMutate, ClusterMutate, DatabaseMutate, AccountMutate)

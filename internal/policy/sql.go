@@ -6,8 +6,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/shell"
 )
 
-// sqlReaches adds what statements do beyond the database: files and programs of the
-// server or the client, accounts, records.
+// sqlReaches adds effects of statements outside the database: files, programs, accounts and logs.
 func (j *judge) sqlReaches(s *segment, w shell.Word) {
 	if strings.Trim(w.Text, "; \n") == "" {
 		return
@@ -34,7 +33,7 @@ func (j *judge) sqlReaches(s *segment, w shell.Word) {
 	}
 }
 
-// sqlite judges the file of a database by what is done with what is in it.
+// sqlite judges the database file by what is done to its content.
 func (j *judge) sqlite(s *segment, p *parsed, _ []shell.Word) {
 	if s.caps.Has(DatabaseMutate) && len(p.operands) > 0 && !hasFlag(p, "-readonly") {
 		j.pathEffect(s, p.operands[0], accessWrite)

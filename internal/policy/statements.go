@@ -30,7 +30,7 @@ var (
 	sqlPrinted  = lazy(`(?is)^\s*\\?copy\b(.*)\bto\s+stdout\b[^;]*$`)
 	sqlCreated  = lazy(`(?i)^\s*show\s+create\b`)
 	sqlReplaced = lazy(`(?i)\breplace\s*\(`)
-	// Settings of SQLite that are asked for, and those that are asked for with an argument.
+	// Settings of SQLite that are read, and those that are read with an argument.
 	sqlPragma = lazy(`(?i)^\s*pragma\s+(?:\w+\.)?(?:(\w+)|(?:table_x?info|table_list|index_x?info|index_list|` +
 		`foreign_key_(?:list|check)|integrity_check|quick_check)\s*\([^)]*\))\s*$`)
 	sqlPragmaDoes = lazy(`(?i)^(?:optimize|wal_checkpoint|incremental_vacuum|shrink_memory)$`)
@@ -43,7 +43,7 @@ var (
 	sqlGraphs = lazy(`(?is)\b(?:merge|set|remove|detach|foreach|call|apoc)\b`)
 )
 
-// sql judges statements, of which each must be known to read only.
+// sql judges statements; each must be known to only read.
 func (j *judge) sql(s *segment, w shell.Word) {
 	j.sqlReaches(s, w)
 	j.mention(s, w)
@@ -77,7 +77,7 @@ func (j *judge) sql(s *segment, w shell.Word) {
 	}
 }
 
-// readsOnly reports whether one statement is known to change nothing.
+// readsOnly reports whether a statement is known to change nothing.
 func readsOnly(one string) bool {
 	if m := sqlPragma.FindStringSubmatch(one); m != nil {
 		return !sqlPragmaDoes.MatchString(m[1])
@@ -96,8 +96,8 @@ func readsOnly(one string) bool {
 	return sqlReads.MatchString(one) && !sqlWrites.MatchString(one)
 }
 
-// withoutStrings empties the strings of statements, where all kinds of databases agree on
-// where they end: no escapes, no dollar quotes, no comments.
+// withoutStrings empties the strings of statements where all databases agree on their end: no
+// escapes, dollar quotes or comments.
 func withoutStrings(t string) string {
 	if !strings.Contains(t, "'") || strings.ContainsAny(strings.TrimSuffix(strings.TrimSpace(t), `\G`), `\$#`) ||
 		strings.Contains(t, "--") || strings.Contains(t, "/*") {
@@ -123,7 +123,7 @@ func withoutStrings(t string) string {
 	return b.String()
 }
 
-// mongoReads are functions of the shell of MongoDB that change nothing.
+// mongoReads are functions of MongoDB's shell that change nothing.
 var mongoReads = func() map[string]bool {
 	m := map[string]bool{}
 	for name := range strings.FieldsSeq(`
@@ -154,7 +154,7 @@ var (
 		`while|for)\b|=>|[^=!<>]=[^=>]|\+\+|--|\[\s*[^\]\d'"{-]`)
 )
 
-// mongo judges code for the shell of MongoDB: all that it calls must be known to read.
+// mongo judges code for MongoDB's shell; every call must be known to only read.
 func (j *judge) mongo(s *segment, w shell.Word) {
 	if strings.Contains(w.Text, "system.users") {
 		s.add(SecretRead, w.Text)

@@ -7,7 +7,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/shell"
 )
 
-// sends adds that a program which is not known, or runs code, says that it sends something.
+// sends adds network.out to an unknown program, or to code, whose words say that it sends
+// something.
 func (j *judge) sends(s *segment) {
 	if s.caps&SetOf(CodeExecute, ProgramUnknown) == 0 || s.caps.Has(NetworkOut) {
 		return
@@ -19,15 +20,15 @@ func (j *judge) sends(s *segment) {
 	}
 }
 
-// endsReading are programs that stop to read before what they read ends, and programs
-// whose input is a question that is answered.
+// endsReading are programs that stop before the end of their input, or whose input is a single
+// answer.
 var endsReading = set(`head dd sed awk grep read timeout od hexdump xxd cut`)
 
-// multiplies are programs that start others for what they read.
+// multiplies are programs that start a program for each line they read.
 var multiplies = set(`xargs parallel sh`)
 
-// endless adds what never ends by itself: devices without an end that are read to it,
-// processes that start processes, more than any disk holds.
+// endless adds what never ends by itself: reading endless devices to their end, processes that
+// start processes, more data than a disk holds.
 func (j *judge) endless(s *segment, c *shell.Command) {
 	if c.Context.Endless && c.Context.Background && !j.pauses(s.index) {
 		s.add(ResourceExhaust, "starts processes without end: "+c.Text)
@@ -60,8 +61,7 @@ func (j *judge) endless(s *segment, c *shell.Command) {
 	}
 }
 
-// limited reports whether one of the commands that a pipe goes through from i on stops
-// before its input does.
+// limited reports whether a command of the pipe from i on stops before its input ends.
 func (j *judge) limited(i int) bool {
 	for n := 0; i >= 0 && n < 64; n++ {
 		c := &j.facts.Commands[i]
@@ -69,14 +69,14 @@ func (j *judge) limited(i int) bool {
 			return true
 		}
 		if !endlessReaders[programName(c.Argv[0].Text)] && programName(c.Argv[0].Text) != "tr" && programName(c.Argv[0].Text) != "fold" {
-			return true // it is not known when it stops
+			return true // it may stop at any time
 		}
 		i = c.Into
 	}
 	return false
 }
 
-// pauses reports whether something in the loop that a command stands in waits or leaves it.
+// pauses reports whether the loop around a command waits somewhere or ends.
 func (j *judge) pauses(index int) bool {
 	around := func(step int) bool {
 		for i := index + step; i >= 0 && i < len(j.facts.Commands) && j.facts.Commands[i].Context.Endless; i += step {
@@ -95,17 +95,17 @@ func (j *judge) pauses(index int) bool {
 	return around(-1) || around(1)
 }
 
-// ranges are numbers from one to another in braces.
+// ranges matches {N..M}.
 var ranges = lazy(`\{(-?[0-9]+)\.\.(-?[0-9]+)\}`)
 
-// wide reports whether a range has more names than a directory should.
+// wide reports whether a range has a million names or more.
 func wide(m []string) bool {
 	from, err1 := strconv.ParseInt(m[1], 10, 64)
 	to, err2 := strconv.ParseInt(m[2], 10, 64)
 	return err1 != nil || err2 != nil || to-from >= 1e6 || from-to >= 1e6
 }
 
-// decoded reports whether a command is given what a substitution in it decodes or fetches.
+// decoded reports whether a command gets the output of a substitution that decodes or fetches.
 func (j *judge) decoded(index int) bool {
 	for i := index + 1; i < len(j.facts.Commands) && index >= 0; i++ {
 		c := &j.facts.Commands[i]
@@ -122,18 +122,18 @@ func (j *judge) decoded(index int) bool {
 	return false
 }
 
-// decodes are programs that are there to make another text of their input.
+// decodes are programs whose purpose is to transform their input.
 var decodes = set(`
 	base64 base32 basenc xxd uudecode rev tr gunzip zcat bunzip2 bzcat xz xzcat zstd rot13 gpg openssl`)
 
-// indexed is a name of a variable with an index that runs something when the name is used.
+// indexed matches a variable's name with an index that runs a command when the name is evaluated.
 var indexed = lazy("^[A-Za-z_][A-Za-z_0-9]*\\[.*(?:\\$\\(|`)")
 
 // takesVariables are builtins whose words are names of variables.
 var takesVariables = set(`
 	read mapfile readarray unset export declare typeset local readonly let printf test [ [[ (( wait getopts nameref`)
 
-// variableNames adds what the names of variables run: an index is evaluated.
+// variableNames adds the commands in indices of variables' names, which the shell evaluates.
 func (j *judge) variableNames(s *segment) {
 	if !takesVariables[s.program] {
 		return
@@ -150,7 +150,7 @@ func (j *judge) variableNames(s *segment) {
 	}
 }
 
-// echoed is what a command is plainly fed by one before it, empty if that is not known.
+// echoed returns the known input of a command from the command before it, empty if unknown.
 func (j *judge) echoed(from int) string {
 	c := &j.facts.Commands[from]
 	if len(c.Argv) == 0 {
@@ -173,10 +173,10 @@ func (j *judge) echoed(from int) string {
 	return b.String()
 }
 
-// maxLooped is how many words of a loop are looked at for each word in it.
+// maxLooped limits the words of a loop that are judged for each word in it.
 const maxLooped = 16
 
-// looped is what a word may be in the loops around its command.
+// looped returns the values of a word that is a variable of the loops around its command.
 func (j *judge) looped(s *segment, w shell.Word) []shell.Word {
 	var out []shell.Word
 	for i := range j.facts.Loops {
@@ -193,7 +193,7 @@ func (j *judge) looped(s *segment, w shell.Word) []shell.Word {
 				v := w
 				v.Text = w.Text[:at] + item.Text + w.Text[at+len(name):]
 				if strings.Contains(v.Text, name) {
-					continue // it stands there twice
+					continue // the name is in it twice
 				}
 				v.Dynamic = strings.ContainsAny(v.Text, "$`")
 				v.Glob = w.Glob || item.Glob
@@ -204,8 +204,8 @@ func (j *judge) looped(s *segment, w shell.Word) []shell.Word {
 	return out
 }
 
-// loopedProgram judges a program whose name is the variable of a loop over words that are
-// known, as each of them. It reports whether all of them are.
+// loopedProgram judges a program whose name is the variable of a loop over known words, once for
+// each word. It reports whether all of them are known.
 func (j *judge) loopedProgram(s *segment) bool {
 	w := s.words[0]
 	if s.nested || len(w.Text) < 2 || w.Text[0] != '$' {
@@ -230,7 +230,7 @@ func (j *judge) loopedProgram(s *segment) bool {
 			return false
 		}
 	}
-	// What is assigned in the loop is not what the loop goes through.
+	// An assignment in the loop overrides the loop's variable.
 	for i := range j.facts.Commands {
 		c := &j.facts.Commands[i]
 		for k := range c.Assigns {
@@ -248,21 +248,21 @@ func (j *judge) loopedProgram(s *segment) bool {
 	return true
 }
 
-// asksOnly are those of takesVariables that set none.
+// asksOnly are the takesVariables that set no variable.
 var asksOnly = set(`test [ [[ printf wait export`)
 
-// carried is a name of a host of which a part is a value.
+// carried matches a host name with a variable part.
 var carried = lazy(`^(?:\$\w+|\$\{\w+\})\.[A-Za-z0-9._-]+$`)
 
-// carries reports whether a host's name that is asked for carries data: a value that a
-// loop reads stands before a name that does not change.
+// carries reports whether a queried host name carries data: a value that a loop reads, before a
+// fixed domain.
 func (j *judge) carries(s *segment, w shell.Word) bool {
 	if !w.Dynamic || s.fact == nil || !s.fact.Context.Loop || !carried.MatchString(w.Text) {
 		return false
 	}
 	for _, item := range j.looped(s, w) {
 		if !item.Dynamic {
-			return false // what the loop goes through stands there
+			return false // the loop has literal words
 		}
 	}
 	return true

@@ -7,7 +7,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/shell"
 )
 
-// redirects judges files that output goes to or input comes from.
+// redirects judges files of redirects.
 func (j *judge) redirects(s *segment, rs []shell.Redirect) {
 	for i := range rs {
 		r := &rs[i]
@@ -33,7 +33,7 @@ var takesNames = set(`
 	dpkg-query apt-cache apt-file export declare local typeset readonly set read alias unalias tr users last locate
 	plocate cowsay figlet cal gcloud compgen complete return shift jq perldoc pydoc pydoc3 logger history`)
 
-// harmlessTargets take output without keeping it.
+// harmlessTargets discard output or print it.
 var harmlessTargets = set(`
 	/dev/null /dev/stdout /dev/stderr /dev/tty /dev/zero /dev/fd/1 /dev/fd/2 /proc/self/fd/1 /proc/self/fd/2 -
 	/dev/full`)
@@ -47,11 +47,10 @@ func (j *judge) write(s *segment, w shell.Word) {
 	j.pathEffect(s, w, accessWrite)
 }
 
-// defaults finds what a variable is taken to hold where it has no value.
+// defaults matches the value that a variable has by default.
 var defaults = lazy(`\$\{[A-Za-z0-9_]+:?[-=+]([^{}]*)\}`)
 
-// mayMean adds what a path means if it climbs to the root, or if its variables have no
-// values.
+// mayMean adds what a path means if ".." climbs to the root or its variables are unset.
 func (j *judge) mayMean(s *segment, w shell.Word, p string, a access) {
 	try := func(text string) {
 		set, class := j.pathCaps(cleanAbsolute(text, j.q.Home), false, a)
@@ -70,17 +69,15 @@ func (j *judge) mayMean(s *segment, w shell.Word, p string, a access) {
 	}
 }
 
-// endlessReaders read until the end, which some devices do not have.
+// endlessReaders read to the end of their input; some devices have none.
 var endlessReaders = set(`
 	cat tail tac sort gzip xz bzip2 zstd wc cp md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum shasum
 	cksum sum xxd od hexdump strings sed awk uniq tr openssl grep tee base64 rev`)
 
-// goesOut are operands by which a program that is not known, or runs code, says that it
-// sends something.
+// goesOut are operands by which an unknown program, or code, says that it sends something.
 var goesOut = set(`publish deploy upload push release announce`)
 
-// mention looks at a word of which no more is known than that it is not a file that the program
-// is for: one that is the path of a secret is read all the same.
+// mention judges a word that is not known to be a file: a path of a secret counts as read.
 func (j *judge) mention(s *segment, w shell.Word) {
 	if s.spec != nil && s.spec.plain || strings.IndexByte(w.Text, '/') < 0 {
 		return
@@ -99,12 +96,12 @@ func (j *judge) mention(s *segment, w shell.Word) {
 	}
 }
 
-// namedPath is a file that a language within a word names.
+// namedPath matches a quoted path within a word.
 var namedPath = lazy(`["']([/~][^"']*)["']`)
 
 func (j *judge) mentioned(s *segment, w shell.Word) {
 	p, glob := canonical(w, j.q.Home, j.dir)
-	if strings.HasPrefix(p, "/dev/") { // it is asked about
+	if strings.HasPrefix(p, "/dev/") { // devices have capabilities of their own
 		return
 	}
 	if set, class := j.pathCaps(p, glob, accessRead); set&^harmless != 0 {
@@ -138,7 +135,7 @@ func (j *judge) pathEffect(s *segment, w shell.Word, a access) {
 	}
 	j.mayMean(s, w, p, a)
 	if w.Dynamic && strings.Contains(p, unknownPart) {
-		// What is unknown may be nothing, or a slash.
+		// An unknown part may be empty or a slash.
 		for _, by := range [...]string{"", "/"} {
 			v := path.Clean(strings.ReplaceAll(p, unknownPart, by))
 			if v != "/" && v != "." && !strings.HasPrefix(p, unknownPart+"/") {
@@ -152,21 +149,21 @@ func (j *judge) pathEffect(s *segment, w shell.Word, a access) {
 	}
 }
 
-// roots are places that hold everything of someone.
+// roots are directories that hold everything of a user or machine.
 var roots = set(`/ /* /~ /~/* /. /home /home/* /~/.* ~ /~/.[!.]* /root`)
 
-// systemTrees are directories without which a machine does not run.
+// systemTrees are directories that a machine cannot run without.
 var systemTrees = set(`
 	/etc /usr /var /bin /sbin /lib /lib64 /boot /dev /proc /sys /opt /srv /run /usr/bin /usr/lib /usr/sbin
 	/usr/local /var/lib /usr/share /mnt /media`)
 
-// destroys adds the harm of removing or changing a whole tree.
+// destroys adds filesystem.destroy for the removal or change of a whole tree.
 func (j *judge) destroys(s *segment, w shell.Word, p string, a access) {
 	base := strings.TrimSuffix(p, "/*")
 	if base == "" {
 		base = "/"
 	}
-	// Nobody knows whose everything is above a directory that is not known.
+	// It is unknown what is above an unknown directory.
 	above := strings.Trim(base, "./") == "" && strings.HasPrefix(base, "..")
 	if !roots[p] && !roots[base] && !systemTrees[base] && !above {
 		// "rm -rf $DIR/" with an unset variable is rm -rf /.
@@ -180,7 +177,7 @@ func (j *judge) destroys(s *segment, w shell.Word, p string, a access) {
 	s.add(FilesystemDestroy, w.Text)
 }
 
-// recursive reports whether a command has -r or -R among its options, or what means that.
+// recursive reports whether a command has -r, -R or an equivalent option.
 func (s *segment) recursive() bool {
 	letters := "rR"
 	if s.program == "cp" || s.program == "rsync" {

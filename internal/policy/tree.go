@@ -12,15 +12,14 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// Limits of a source. Aliases are counted as often as they are used.
+// Limits of a source. Every use of an alias counts.
 const (
 	maxSource = 16 << 20
 	maxNodes  = 4 << 20
 	maxDepth  = 64
 )
 
-// tree is a YAML node with its place. Rules and knowledge are read from it by hand, so
-// that whatever is wrong with a value can be told with the line and column of it.
+// tree is a YAML node with its position, so that every error has a line and column.
 type tree struct {
 	kind      kind
 	text      string  // of a scalar
@@ -43,18 +42,18 @@ func (k kind) String() string {
 	return [...]string{"a text", "a list", "a mapping", "nothing"}[k]
 }
 
-// Source is a file of rules or knowledge and the name it is told by in errors.
+// Source is a file of rules or knowledge. Errors use its name.
 type Source struct {
 	Name string
 	Data []byte
 }
 
-// sourceError is an error at a place of a source.
+// sourceError returns an error at a position of a source.
 func sourceError(name string, line, col int, format string, args ...any) error {
 	return fmt.Errorf("%s:%d:%d: %w: %w", name, line, col, fmt.Errorf(format, args...), errdefs.ErrInvalidArgument)
 }
 
-// reader walks the nodes of one source.
+// reader reads the nodes of one source.
 type reader struct {
 	name    string
 	anchors map[string]*tree
@@ -65,7 +64,7 @@ func (r *reader) errorf(t *tree, format string, args ...any) error {
 	return sourceError(r.name, t.line, t.col, format, args...)
 }
 
-// readTree parses a source, which has one document. Nothing in it gives a null.
+// readTree parses a source of one document. An empty one gives a null.
 func readTree(s Source) (*reader, *tree, error) {
 	r := &reader{name: s.Name, anchors: map[string]*tree{}}
 	if len(s.Data) > maxSource {
@@ -224,14 +223,13 @@ func (t *tree) size(limit int) int {
 	return n + len(t.keys)
 }
 
-// field reads a key of a mapping.
+// field reads the value of a key.
 type field struct {
 	name string
 	read func(*tree) error
 }
 
-// fields reads a mapping whose keys are those given; each stands once, and those of
-// required must.
+// fields reads a mapping with the given keys, each at most once; the required ones must be there.
 func (r *reader) fields(t *tree, what string, required []string, fs ...field) error {
 	if t.kind != mapping {
 		return r.errorf(t, "%s must be a mapping, this is %s", what, t.kind)
@@ -308,7 +306,7 @@ func (r *reader) texts(t *tree, what string) ([]string, error) {
 	return out, nil
 }
 
-// textField and others make fields that set a variable.
+// textField and the functions after it return fields that set a variable.
 func (r *reader) textField(name string, to *string) field {
 	return field{name, func(t *tree) (err error) { *to, err = r.str(t, name); return err }}
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/shell"
 )
 
-// optionNamed finds what an option does by its name, with its dashes.
+// optionNamed returns what an option does by its name, given with its dashes.
 func optionNamed(name string) option {
 	name = strings.ToLower(strings.TrimLeft(name, "-"))
 	if o := vocabulary()[name].option; o != (option{}) {
@@ -46,8 +46,8 @@ func optionNamed(name string) option {
 	return option{}
 }
 
-// unlisted judges an option that no table has: words are it and those behind it, value is
-// what is attached to it.
+// unlisted judges an option that no table lists. words starts with the option; value is attached
+// to it.
 func (j *judge) unlisted(s *segment, sp *spec, p *parsed, name string, words []shell.Word, value string, attached bool) {
 	p.unknown = name
 	d := optionNamed(name)
@@ -64,7 +64,7 @@ func (j *judge) unlisted(s *segment, sp *spec, p *parsed, name string, words []s
 		p.does |= d.caps
 	}
 	if short := name[:max(strings.LastIndexByte(name, '-'), 0)]; !d.does && d.file == noOutput && len(short) > 2 {
-		// --add-this may be a kind of the --add that is listed.
+		// --add-this may be a kind of a listed --add.
 		if f := sp.lookup(short); f != nil && f.caps != 0 {
 			p.doing = name
 			p.does |= f.caps
@@ -88,7 +88,7 @@ func (j *judge) unlisted(s *segment, sp *spec, p *parsed, name string, words []s
 	}
 }
 
-// isPager reports whether a command shows what it is given and does no more.
+// isPager reports whether a command only displays its input.
 func isPager(text string) bool {
 	switch text {
 	case "", "cat", "less", "more", "true", "false", ":", "less -R", "less -F", "less -FRX":
@@ -101,7 +101,7 @@ func isSwitch(text string) bool {
 	return text == "" || text == "true" || text == "false" || text == "no" || text == "yes" || text == "none"
 }
 
-// pathLike reports whether a word looks like a file and not like a format or a list.
+// pathLike reports whether a word looks like a file rather than a format or a list.
 func pathLike(text string) bool {
 	if text == "" || text == "-" || strings.ContainsAny(text, "=,{}%:;|() \t\n") {
 		return false
@@ -113,8 +113,8 @@ func pathLike(text string) bool {
 	return dot > 0 && len(text)-dot > 1 && len(text)-dot <= 6 && strings.Trim(text, "0123456789.") != ""
 }
 
-// tags judges a program whose options name what it shows, and what it sets if a value is
-// attached to them (exiftool).
+// tags judges a program whose options show tags, and set them when a value is attached
+// (exiftool).
 func (j *judge) tags(s *segment, _ *parsed, _ []shell.Word) {
 	for _, w := range s.words[min(1, len(s.words)):] {
 		t := w.Text
@@ -124,7 +124,7 @@ func (j *judge) tags(s *segment, _ *parsed, _ []shell.Word) {
 	}
 }
 
-// exported judges export -f of a function that is named as a program.
+// exported judges export -f of a function with the name of a program.
 func (j *judge) exported(s *segment, p *parsed, _ []shell.Word) {
 	for i := range p.flags {
 		if p.flags[i].flag.name != "-f" {

@@ -5,16 +5,16 @@ import (
 	"sync"
 )
 
-// meaning is what a word says that a program does where the knowledge does not: as an
-// operand ("delete cluster"), as what is done to ("cluster"), and as an option ("--delete").
+// meaning is what a word says that a program does where the knowledge has no answer: as an
+// operand ("delete cluster"), as its object ("cluster") and as an option ("--delete").
 type meaning struct {
 	verb  verb
-	alone Set // of a verb, whatever it is done to
-	about Set // of what it is done to, without a plural s
+	alone Set // of a verb, whatever its object
+	about Set // of an object, without a plural s
 	option
 }
 
-// verb is what a word does to what follows it.
+// verb is what a word does to its object.
 type verb uint8
 
 const (
@@ -22,13 +22,13 @@ const (
 	verbShow        // what is shown may be a secret
 	verbChange      // changes it or makes a new one
 	verbRemove      // removes it
-	verbTell        // has people read it
+	verbTell        // sends it to people
 )
 
 // option is what an option does by its name.
 type option struct {
 	caps Set
-	does bool // more than to look: a program that is known to only look is not known to do it
+	does bool // it does more than look, so a program known to only look is not known to do it
 	runs bool // its value is a command
 	file outputFile
 }

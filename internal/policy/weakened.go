@@ -2,8 +2,8 @@ package policy
 
 import "strings"
 
-// weakening are settings that turn a protection off, as they stand in what is written or
-// given to a program: each begins with what only it has, by which most texts are passed over.
+// weakening matches settings that turn a protection off, in text that is written or given to a
+// program. The stem excludes most texts without a regular expression.
 var weakening = []struct {
 	stem    string // in lower case
 	setting *lazyRegexp
@@ -38,7 +38,7 @@ var weakening = []struct {
 var writesAnything = SetOf(FilesystemWrite, FilesystemSystemWrite, KernelMutate, PackageMutate, AccountMutate, SystemConfigure,
 	CloudMutate, ClusterMutate, ContainerMutate, EnvironmentPoison, ProgramUnknown)
 
-// weakens adds that a command sets something so that a protection is off.
+// weakens adds security.disable if a command turns a protection off.
 func (j *judge) weakens(s *segment) {
 	if s.caps&writesAnything == 0 || len(s.text) > 16<<10 {
 		return
