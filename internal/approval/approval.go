@@ -186,7 +186,7 @@ func (a Approval) Reply(p principal.Principal, terminal bool, kind Kind, reason 
 	switch state := a.At(now); state {
 	case Pending:
 	case Expired:
-		return a, fmt.Errorf("cannot answer approval %s: its time was over at %s; ask for the action again: %w",
+		return a, fmt.Errorf("cannot answer approval %s: it expired at %s; ask for the action again: %w",
 			a.ID, a.Until.UTC().Format(time.RFC3339), errdefs.ErrFailedPrecondition)
 	case Approved, Denied, Spent:
 		return a, fmt.Errorf("cannot answer approval %s: it is %s already: %w", a.ID, state, errdefs.ErrFailedPrecondition)
@@ -200,7 +200,7 @@ func (a Approval) Reply(p principal.Principal, terminal bool, kind Kind, reason 
 		return a, fmt.Errorf("cannot remember an answer to approval %s: it destroys, reaches several hosts or a rule forbids it; answer once: %w",
 			a.ID, errdefs.ErrPermissionDenied)
 	case kind == Thread && (a.Subject.Thread == "" || len(a.Subject.Argv) == 0):
-		return a, fmt.Errorf("cannot remember an answer to approval %s: it is no command of a thread; answer once: %w",
+		return a, fmt.Errorf("cannot remember an answer to approval %s: it is not a command of a thread; answer once: %w",
 			a.ID, errdefs.ErrInvalidArgument)
 	case kind == Thread:
 	default:
@@ -233,7 +233,7 @@ func (a Approval) Spend(s Subject, now time.Time) (Approval, error) {
 		return a, fmt.Errorf("cannot carry it out: nobody answered approval %s in time; ask again: %w", a.ID, errdefs.ErrPermissionDenied)
 	case Spent:
 	}
-	return a, fmt.Errorf("cannot use approval %s again: it was for one time: %w", a.ID, errdefs.ErrPermissionDenied)
+	return a, fmt.Errorf("cannot use approval %s again: it was valid once: %w", a.ID, errdefs.ErrPermissionDenied)
 }
 
 func because(reason string) string {

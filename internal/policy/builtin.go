@@ -36,15 +36,15 @@ func openBuiltin(text string) (*builtin, error) {
 	b := &builtin{}
 	file := pack(text)
 	if file.size() != packSections {
-		return nil, errPacked("commands")
+		return nil, errPacked("the sections")
 	}
 	for i := range b.sections {
 		if b.sections[i] = pack(file.entry(i)); len(b.sections[i]) < 4 {
-			return nil, errPacked("commands")
+			return nil, errPacked("the sections")
 		}
 	}
 	if d := b.sections[packDigests]; d.size() != 2 || d.entry(0) == "" || d.entry(1) == "" {
-		return nil, errPacked("its sources")
+		return nil, errPacked("the digests")
 	}
 	names := b.sections[packSources]
 	for i := range names.size() {
@@ -62,7 +62,7 @@ func (b *builtin) open(section, i int) (unpacker, *compiler) {
 	u := unpacker{text: b.sections[section].entry(i)}
 	from := u.number()
 	if u.bad || from >= len(b.readers) {
-		panic(errPacked("an entry of commands"))
+		panic(errPacked("an entry"))
 	}
 	return u, &compiler{reader: b.readers[from]}
 }
@@ -254,7 +254,7 @@ func (b *builtin) postings(section int, put func(string, []int32)) {
 func (u *unpacker) numbers() []int32 {
 	n := u.number()
 	if n > len(u.text) {
-		panic(errPacked("where rules are found"))
+		panic(errPacked("the index of rules"))
 	}
 	list := make([]int32, n)
 	for i := range list {

@@ -17,7 +17,7 @@ func TestTableOfCapabilities(t *testing.T) {
 			t.Errorf("capability %d has the name %q", c, info.Name)
 		}
 		if seen[info.Name] {
-			t.Errorf("%s stands twice", info.Name)
+			t.Errorf("%s is defined twice", info.Name)
 		}
 		seen[info.Name] = true
 		got, ok := policy.CapabilityByName(info.Name)

@@ -149,7 +149,7 @@ func (e *Engine) Decide(q Question) (d Decision) {
 func (e *Engine) failed(q *Question, why string) Decision {
 	return Decision{
 		Level: Block, RiskScore: 100, Capabilities: []string{}, MatchedRules: []string{"evaluation.error"}, NeverWhitelist: true,
-		Reasons: []string{why + "; nothing runs until the policy is mended"}, Profile: q.Profile, Policy: e.digest,
+		Reasons: []string{why + "; nothing runs until the policy is fixed"}, Profile: q.Profile, Policy: e.digest,
 	}
 }
 
@@ -267,7 +267,7 @@ func (e *Engine) combine(q *Question, profile Profile, llm bool, whole string, r
 			out.Level = max(out.Level, Confirm)
 			out.RiskScore = max(out.RiskScore, 50)
 			out.MatchedRules = append(out.MatchedRules, "default")
-			why := "no rule speaks of " + strings.Join(open.Names(), ", ")
+			why := "no rule covers " + strings.Join(open.Names(), ", ")
 			if w := s.whyOf(open); w != "" {
 				why += ": " + w
 			}

@@ -183,9 +183,9 @@ func (j *judge) xargs(s *segment, p *parsed, rest []shell.Word) {
 		return
 	}
 	if n := j.segs[at]; n.nested && n.spec != nil && (shells[n.spec.name] || n.spec.caps.Has(CodeExecute)) {
-		n.add(ShellDynamic, "what xargs reads is run")
+		n.add(ShellDynamic, "xargs runs its input")
 		if s.fact != nil && s.fact.From >= 0 && j.sourceOf(s.fact.From) != NoCapability {
-			n.add(RemoteCodeExecute, "what xargs reads is run")
+			n.add(RemoteCodeExecute, "xargs runs its input")
 		}
 	}
 }

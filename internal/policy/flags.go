@@ -77,7 +77,7 @@ func (c *compiler) flags(s *spec, t *tree) error {
 		f.name = names[0]
 		for _, name := range names {
 			if s.long[name] != nil {
-				return c.errorf(at, "the flag %q of %s stands twice", name, s.name)
+				return c.errorf(at, "the flag %q of %s is defined twice", name, s.name)
 			}
 			s.long[name] = f
 			if len(name) == 2 {

@@ -184,7 +184,7 @@ func hex4(r rune) string {
 func (j *judge) segment(words []shell.Word, text, via string) *segment {
 	if len(j.segs) >= maxSegments || j.depth > maxNesting {
 		if len(j.segs) > 0 {
-			j.segs[0].add(InputInvalid, "commands within commands are too deep or too many to be judged")
+			j.segs[0].add(InputInvalid, "commands within commands are too deep or too many to judge")
 		}
 		return nil
 	}

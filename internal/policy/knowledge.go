@@ -173,7 +173,7 @@ func (c *compiler) programs(t *tree) error {
 		}
 		for _, n := range names {
 			if here[n] {
-				return c.errorf(key, "the program %q stands twice", n)
+				return c.errorf(key, "the program %q is defined twice", n)
 			}
 			here[n] = true
 			if prefix, ok := strings.CutSuffix(n, "*"); ok && len(prefix) > 1 {
@@ -181,7 +181,7 @@ func (c *compiler) programs(t *tree) error {
 				continue
 			}
 			if strings.ContainsAny(n, "/*?") {
-				return c.errorf(key, "%q is no name of a program: give the last part of its path, or the beginning of a name and one *", n)
+				return c.errorf(key, "%q is not the name of a program: give the last part of its path, or the beginning of a name and one *", n)
 			}
 			c.k.programs[n] = s
 		}
@@ -277,7 +277,7 @@ func (c *compiler) subcommands(s *spec, t *tree) error {
 		}
 		for _, n := range names {
 			if s.sub[n] != nil {
-				return c.errorf(key, "the subcommand %q stands twice", n)
+				return c.errorf(key, "the subcommand %q is defined twice", n)
 			}
 			s.sub[n] = sub
 			s.subNames = append(s.subNames, n)

@@ -177,6 +177,6 @@ func (u *unpacker) nested(levels int) *tree {
 }
 
 func errPacked(what string) error {
-	return fmt.Errorf("cannot read what is built in about %s: builtin.bin is damaged; run make generate and build again: %w", what,
+	return fmt.Errorf("cannot read %s of the built-in policy: builtin.bin is damaged; run make generate and build again: %w", what,
 		errdefs.ErrInternal)
 }

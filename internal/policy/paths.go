@@ -81,7 +81,7 @@ func (c *compiler) pathClass(t *tree) (*pathClass, error) {
 			for _, p := range texts {
 				split, ok := splitPattern(p)
 				if !ok {
-					return c.errorf(t, "%q is no pattern of a path: begin it with /, ~/ or **/", p)
+					return c.errorf(t, "%q is not a pattern of a path: begin it with /, ~/ or **/", p)
 				}
 				*to = append(*to, split)
 			}

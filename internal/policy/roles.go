@@ -331,7 +331,7 @@ func (j *judge) shellText(s *segment, w shell.Word) {
 		q: &Question{Home: j.q.Home, Dir: j.dir},
 	}
 	if inner.depth > maxNesting {
-		s.add(InputInvalid, "commands within commands are too deep to be judged")
+		s.add(InputInvalid, "commands within commands are too deep to judge")
 		return
 	}
 	if len(facts.Functions) > 0 {
@@ -351,7 +351,7 @@ func (j *judge) shellText(s *segment, w shell.Word) {
 		}
 	}
 	if len(j.segs)+len(inner.segs) > maxSegments {
-		s.add(InputInvalid, "commands within commands are too many to be judged")
+		s.add(InputInvalid, "commands within commands are too many to judge")
 		return
 	}
 	j.segs = append(j.segs, inner.segs...)

@@ -247,7 +247,7 @@ func (r *ruleReader) rules(t *tree) error {
 	for _, item := range t.items {
 		if id := item.get("id"); id != nil && id.kind == scalar {
 			if at := ids[id.text]; at != nil {
-				return r.errorf(id, "the rule %q stands twice, first in line %d", id.text, at.line)
+				return r.errorf(id, "the rule %q is defined twice, first in line %d", id.text, at.line)
 			}
 			ids[id.text] = id
 		}
@@ -265,7 +265,7 @@ func (r *ruleReader) rule(item *tree, order int) (*rule, error) {
 	err := r.fields(item, "a rule", []string{"id", "level", "risk_score", "reason", "match"},
 		field{"id", func(t *tree) (err error) {
 			if u.id, err = r.str(t, "id"); err == nil && !ruleID.MatchString(u.id) {
-				return r.errorf(t, "%q is no id: use letters, digits and . _ : / -, at most 200", u.id)
+				return r.errorf(t, "%q is not an id: use letters, digits and . _ : / -, at most 200", u.id)
 			}
 			return err
 		}},
@@ -387,7 +387,7 @@ func (r *ruleReader) matcher(t *tree, m *matcher) error {
 	}
 	for _, g := range slices.Concat(m.hostAny, m.workspace) {
 		if _, err := path.Match(g, ""); err != nil {
-			return r.errorf(t, "%q is no pattern of names", g)
+			return r.errorf(t, "%q is not a pattern of names", g)
 		}
 	}
 	m.shape = len(m.command)+len(m.commandRegex)+len(m.argv)+len(m.subcommandAny)+len(m.argsAny)+len(m.argsRegex)+
@@ -403,9 +403,9 @@ func (r *ruleReader) matcher(t *tree, m *matcher) error {
 	case !m.shape && !m.context && structural == 0 && !m.interactive && !m.llmFirstRun && len(m.embeddedRegex) == 0:
 		return r.errorf(t, "the rule can never match: match names nothing")
 	case structural > 1:
-		return r.errorf(t, "the rule can never match: of parse_error, empty and input_validation a command has one at most")
+		return r.errorf(t, "the rule can never match: a command has at most one of parse_error, empty and input_validation")
 	case structural == 1 && (m.shape || len(m.embeddedRegex) > 0 || m.interactive):
-		return r.errorf(t, "the rule can never match: what cannot be read has no words that the other keys could be about")
+		return r.errorf(t, "the rule can never match: input that cannot be read has no words for the other keys")
 	}
 	return nil
 }

@@ -154,7 +154,7 @@ func TestWrongPolicies(t *testing.T) {
 		head + "    match: {profile: [moon]}":                                                       "there is no profile \"moon\"",
 		head + "    match: {parse_error: true, command: [x]}":                                       "the rule can never match",
 		head + "    match: {argv: [{exact: true, prefix: [a], tokens: [{index: 3, values: [x]}]}]}": "the rule can never match",
-		head + "    match: {command: [rm]}\n  - id: x":                                              "stands twice",
+		head + "    match: {command: [rm]}\n  - id: x":                                              "is defined twice",
 
 		head + "    match: {command: [rm]}\n    examples: {match: [ls]}": "p.yaml:7:24: the rule x does not match its example \"ls\"",
 

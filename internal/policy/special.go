@@ -91,7 +91,7 @@ func (j *judge) feed(s *segment, p *parsed, rest []shell.Word) {
 		}
 	}
 	if len(words) == 0 {
-		s.add(ShellDynamic, "what it reads is run")
+		s.add(ShellDynamic, "it runs its input")
 		s.add(CodeExecute, "its input")
 		return
 	}

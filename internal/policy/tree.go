@@ -182,7 +182,7 @@ func (r *reader) mapping(t *tree, values []*ast.MappingValueNode, depth int) err
 			return r.errorf(k, "a key must be a text")
 		}
 		if seen[k.text] {
-			return r.errorf(k, "%q stands twice", k.text)
+			return r.errorf(k, "%q is defined twice", k.text)
 		}
 		seen[k.text] = true
 		item, err := r.node(v.Value, depth+1)

@@ -310,7 +310,7 @@ func (w *walker) read(src string, sc scope, guess bool) {
 }
 
 func (a *analyzer) tooDeep() {
-	a.trouble(TooDeep, fmt.Sprintf("commands stand in one another more than %d deep", a.limits.Depth))
+	a.trouble(TooDeep, fmt.Sprintf("commands are nested more than %d deep", a.limits.Depth))
 }
 
 // text reads a text that stands within this one, at the given place.
