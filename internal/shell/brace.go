@@ -7,7 +7,7 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// braceState is what is known of the braces of a word.
+// braceState is what the braces of a word expand to.
 type braceState uint8
 
 const (
@@ -64,7 +64,7 @@ func hasBraceExp(parts []syntax.WordPart) bool {
 	return false
 }
 
-// leftover says whether a brace stands outside of what is expanded.
+// leftover reports whether a brace is outside of the expansions.
 func leftover(parts []syntax.WordPart) bool {
 	for _, p := range parts {
 		switch p := p.(type) {
@@ -83,8 +83,7 @@ func leftover(parts []syntax.WordPart) bool {
 	return false
 }
 
-// expandBraces gives the words that a list of parts becomes; nil if that is too many or
-// unclear.
+// expandBraces returns the words of a list of parts; nil if they are too many or unclear.
 func expandBraces(parts []syntax.WordPart, budget *int) [][]syntax.WordPart {
 	out := [][]syntax.WordPart{nil}
 	for _, p := range parts {
@@ -123,8 +122,8 @@ func expandBraces(parts []syntax.WordPart, budget *int) [][]syntax.WordPart {
 	return out
 }
 
-// sequence gives {1..9}, {01..10}, {a..e} and those with a step; none if it is unclear
-// or too long.
+// sequence expands {1..9}, {01..10}, {a..e} and those with a step; none if it is unclear or too
+// long.
 func sequence(b *syntax.BraceExp) []string {
 	if len(b.Elems) < 2 {
 		return nil

@@ -6,12 +6,12 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// assigns are the builtins that assign variables, or run what may.
+// assigns are builtins that assign variables or run what may.
 var assigns = set(`
 	. builtin command declare enable eval exec export getopts let local mapfile printf read readarray readonly set
 	shopt source trap typeset unset wait compgen bind alias vared nameref`)
 
-// begin adds a command with the place of its statement.
+// begin adds a command at the position of its statement.
 func (w *walker) begin(s *syntax.Stmt, sc scope, words []Word) int {
 	from, to := int(s.Position.Offset()), 0
 	if s.Cmd != nil {
@@ -34,7 +34,7 @@ func (w *walker) begin(s *syntax.Stmt, sc scope, words []Word) int {
 	return w.add(c, sc.subst)
 }
 
-// within is the scope of what stands in the words of a command.
+// within returns the scope of the words of a command.
 func (w *walker) within(i int, sc scope) scope {
 	if i >= 0 {
 		sc.parent = i
@@ -42,7 +42,7 @@ func (w *walker) within(i int, sc scope) scope {
 	return sc
 }
 
-// call walks through a simple command; c is nil where only redirects stand.
+// call walks through a simple command; c is nil for redirects alone.
 func (w *walker) call(s *syntax.Stmt, c *syntax.CallExpr, sc scope) {
 	i := w.begin(s, sc, nil)
 	inner := w.within(i, sc)
@@ -55,14 +55,14 @@ func (w *walker) call(s *syntax.Stmt, c *syntax.CallExpr, sc scope) {
 			assigned = make([]Assign, 0, len(c.Assigns))
 			for _, as := range c.Assigns {
 				if misread = misread || as.Name != nil && !syntax.ValidName(as.Name.Value); misread {
-					// The parser takes x-a[i]=b for an assignment, which to a shell is a command.
+					// The parser reads x-a[i]=b as an assignment; to a shell it is a command.
 					argv = append(argv, w.raw(as))
 				}
 				assigned = append(assigned, w.assign(as, inner))
 			}
 		}
 		if len(c.Args) > 0 {
-			// The words are expanded before what is assigned to the command.
+			// Words are expanded before the assignments of the command.
 			w.env.cut(mark)
 			ifs, w.env.ifs = w.env.ifs, ifs
 			if argv == nil {
@@ -76,7 +76,7 @@ func (w *walker) call(s *syntax.Stmt, c *syntax.CallExpr, sc scope) {
 				argv = w.words(argv, arg, inner, m)
 			}
 			for _, as := range c.Assigns {
-				// Behind coproc the parser takes an argument of the form a=b for one.
+				// After coproc the parser reads an argument a=b as an assignment.
 				if as.Pos().After(c.Args[0].Pos()) && len(argv) > 0 {
 					rest := w.source(int(c.Args[0].End().Offset()), int(c.End().Offset()))
 					argv = append(argv[:1], Word{Text: rest, Source: rest, Dynamic: true, Many: true})
@@ -117,7 +117,7 @@ func (w *walker) call(s *syntax.Stmt, c *syntax.CallExpr, sc scope) {
 			w.side[i].out = stream{}
 		}
 	case len(argv) == 0:
-		// Every word came to nothing: what is assigned stays.
+		// Every word expanded to nothing, so the assignments stay.
 		w.env.forgetAll()
 	default:
 		w.effect(i, argv, in, inner, c)
@@ -134,8 +134,8 @@ func (w *walker) call(s *syntax.Stmt, c *syntax.CallExpr, sc scope) {
 	}
 }
 
-// mayKeep says whether what is assigned before a command may stay after it, or hold for
-// a text that it runs.
+// mayKeep reports whether assignments before a command may stay after it, or apply to a text that
+// it runs.
 func mayKeep(argv []Word) bool {
 	if len(argv) == 0 || argv[0].Dynamic {
 		return true
@@ -178,7 +178,7 @@ func (w *walker) assign(as *syntax.Assign, sc scope) Assign {
 	return a
 }
 
-// bind notes what a name is worth after an assignment.
+// bind records the value of a name after an assignment.
 func (w *walker) bind(a Assign, indexed bool) {
 	switch {
 	case indexed || a.Value.Dynamic:
@@ -233,8 +233,8 @@ func (w *walker) array(as *syntax.Assign, sc scope) Word {
 	return Word{Text: source, Source: source, Dynamic: true, Many: true}
 }
 
-// valueText looks at a value that holds a substitution as text: it runs where the
-// value is evaluated, as those of prompts, or of names in arithmetic.
+// valueText reads a value that holds a substitution as text, which runs when the value is
+// evaluated, as in prompts and arithmetic.
 func (w *walker) valueText(a Assign, v *syntax.Word, sc scope) {
 	if !a.Value.Dynamic {
 		w.hiddenText(a.Value.Text, int(v.Pos().Offset()), int(v.End().Offset()), sc)
@@ -249,7 +249,7 @@ func (w *walker) hiddenWords(words []Word, n syntax.Node, sc scope) {
 	}
 }
 
-// hiddenText walks through the substitutions in a text that may be evaluated.
+// hiddenText walks through substitutions in a text that may be evaluated.
 func (w *walker) hiddenText(s string, from, to int, sc scope) {
 	if !strings.Contains(s, "$(") && !strings.Contains(s, "`") && !strings.Contains(s, "${") && !strings.Contains(s, "$((") {
 		return
@@ -325,12 +325,12 @@ func (w *walker) decl(s *syntax.Stmt, c *syntax.DeclClause, sc scope) {
 	}
 }
 
-// declaration is what is known of a declare or one of its kin.
+// declaration is a parsed declare or relative of it.
 type declaration struct {
 	variant string
 	export  bool
 	freezes bool
-	// odd says that names get a meaning in which a value is not what was assigned.
+	// odd: names get a meaning in which a value differs from what was assigned.
 	odd bool
 }
 
@@ -357,12 +357,12 @@ func (d *declaration) option(x Word) {
 	}
 }
 
-// declared notes what a declaration does to a name. Without a value, local and declare
-// may make it empty.
+// declared records what a declaration does to a name. Without a value, local and declare may
+// empty it.
 func (w *walker) declared(d *declaration, name string, value *Assign) {
 	switch {
 	case d.odd || d.variant == "nameref":
-		// A name may now stand for another, or change what is assigned to it.
+		// A name may now refer to another or transform assigned values.
 		w.env.makeVolatile("")
 	case d.freezes || d.variant == "readonly":
 		w.env.readonly = true
@@ -388,8 +388,7 @@ func assignment(x Word) (string, Word, bool) {
 	return name, v, true
 }
 
-// effect notes what a command does to what comes after it, and walks through texts that
-// it runs.
+// effect records what a command changes for later ones and walks through texts that it runs.
 func (w *walker) effect(i int, argv []Word, in stream, sc scope, c *syntax.CallExpr) {
 	w.useAlias(i, sc, c)
 	args := argv
@@ -417,7 +416,7 @@ func (w *walker) effect(i int, argv []Word, in stream, sc scope, c *syntax.CallE
 	if loses {
 		w.env.forgetAll()
 	}
-	// A function of that name may not be defined at this point: look at both.
+	// The function may not be defined at this point, so look at both.
 	w.builtin(i, args, in, sc)
 	w.interpreter(i, args, in, sc)
 	if !function && len(args) == len(argv) && !w.odd {
@@ -425,7 +424,7 @@ func (w *walker) effect(i int, argv []Word, in stream, sc scope, c *syntax.CallE
 	}
 }
 
-// unwrap takes command, builtin or exec off a list of words.
+// unwrap removes command, builtin or exec from a list of words.
 func unwrap(args []Word) ([]Word, bool) {
 	takes := ""
 	switch args[0].Text {
@@ -454,7 +453,7 @@ func unwrap(args []Word) ([]Word, bool) {
 	return rest, len(rest) > 0
 }
 
-// carve takes n items of what is left of a list, or else of the heap.
+// carve returns n items of the rest of a list, or of the heap.
 func carve[T any](list *[]T, n int) []T {
 	at := len(*list)
 	if n > cap(*list)-at {

@@ -2,38 +2,37 @@ package shell
 
 import "slices"
 
-// env is what is known of variables at one point of a text: a log of bindings in which
-// the last of a name holds. A branch is left by cutting the log to where it was.
+// env holds the variables at one point of a text: a log of bindings, of which the last of a name
+// is valid. Leaving a branch cuts the log.
 type env struct {
 	log []binding
-	// volatile are names that a function or a trap assigns: when is not known, so they
-	// are never known again.
+	// volatile are names that a function or a trap assigns at an unknown time, so they stay
+	// unknown.
 	volatile map[string]bool
-	// lost says that every name is volatile, losses how often that came about.
+	// lost: every name is volatile. losses counts how often that happened.
 	lost   bool
 	losses int
 	// readonly says that a name was made read-only.
 	readonly bool
 	// alls counts how often everything was forgotten.
 	alls int
-	// ifs says that IFS was assigned, so that it is not known where words split.
+	// ifs: IFS was assigned, so it is unknown where words split.
 	ifs bool
-	// fuel bounds the work of looking up and copying values.
+	// fuel limits the work of looking up and copying values.
 	fuel int
 }
 
-// binding is what a name stands for. An empty name is a barrier: nothing before it is
-// known.
+// binding is the value of a name. An empty name is a barrier: nothing before it is known.
 type binding struct {
 	name string
-	// list are the elements of an array; a plain variable has one.
+	// list holds the elements of an array; a plain variable has one.
 	list     []string
 	known    bool
 	readonly bool
 }
 
-// unsettled are variables that the shell itself sets or reads in a way of its own: what
-// is assigned to them may not be what they give.
+// unsettled are variables that the shell itself sets or reads, so that their value may differ
+// from what was assigned.
 var unsettled = set(`
 	_ BASH BASHOPTS BASHPID BASH_ALIASES BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_CMDS BASH_COMMAND BASH_LINENO
 	BASH_REMATCH BASH_SOURCE BASH_SUBSHELL BASH_VERSINFO BASH_VERSION COLUMNS COMP_CWORD COMP_LINE COMP_POINT
@@ -41,7 +40,7 @@ var unsettled = set(`
 	MAPFILE OLDPWD OPTARG OPTIND PIPESTATUS PPID PWD RANDOM READLINE_LINE READLINE_POINT REPLY SECONDS SHELLOPTS
 	SHLVL SRANDOM UID`)
 
-// lookup gives the elements a name is known to have.
+// lookup returns the elements of a name if they are known.
 func (e *env) lookup(name string) ([]string, bool) {
 	if len(e.log) == 0 || e.lost {
 		return nil, false
@@ -90,7 +89,7 @@ func (e *env) setList(name string, list []string) {
 	if name == "IFS" {
 		e.ifs = true
 	}
-	// What is read-only keeps the value that it has, or ends the shell.
+	// A read-only name keeps its value, or the shell ends.
 	e.log = append(e.log, binding{name: name, list: list, known: !e.isReadonly(name)})
 }
 
@@ -133,7 +132,7 @@ func (e *env) makeVolatile(name string) {
 
 func (e *env) mark() int { return len(e.log) }
 
-// cut undoes what was bound since the mark and gives the names, of which "" is all.
+// cut removes the bindings since the mark and returns their names; "" means all.
 func (e *env) cut(mark int) []string {
 	if len(e.log) <= mark {
 		return nil
@@ -146,7 +145,7 @@ func (e *env) cut(mark int) []string {
 	return names
 }
 
-// join makes unknown what was bound since the mark: it may have happened or not.
+// join forgets what was bound since the mark: it may or may not have happened.
 func (e *env) join(mark int) {
 	for i := mark; i < len(e.log); i++ {
 		e.log[i].known, e.log[i].list = false, nil

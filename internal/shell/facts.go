@@ -1,40 +1,36 @@
-// Package shell says what a line or script of shell would do, as facts: every simple
-// command wherever it stands, with the words that are known, where its output goes and
-// what surrounds it. It judges nothing, runs nothing and reads no file; what it cannot
-// know it marks as dynamic, and what it cannot read whole is a Trouble, for which the
-// reader of the facts must deny.
+// Package shell describes what a line or script of shell would do, as facts: every simple command
+// wherever it is, its known words, where its output goes and what surrounds it. It judges
+// nothing, runs nothing and reads no file. What it cannot know is marked dynamic; what it cannot
+// read is a Trouble, for which the caller must deny.
 package shell
 
 // Facts is what a source text would do.
 type Facts struct {
-	// Commands are the simple commands in the order of their first byte; those inside
-	// substitutions, functions, traps and texts given to eval or an interpreter of shell
-	// among them.
+	// Commands holds the simple commands in the order of their first byte, including those in
+	// substitutions, functions, traps and texts for eval or a shell.
 	Commands []Command
-	// Redirects are those of compound commands, as in { …; } > file.
+	// Redirects holds the redirects of compound commands, as in { …; } > file.
 	Redirects []Redirect
-	// Functions are the names that the text defines; a command of such a name is not the
-	// program of that name.
+	// Functions holds the names that the text defines; a command of such a name is not the
+	// program.
 	Functions []string
-	// Aliases are what the text gives to alias, by name.
+	// Aliases holds the aliases that the text defines, by name.
 	Aliases map[string]string
-	// Loops are the loops over words, with what they go through.
+	// Loops holds the loops over words.
 	Loops []Loop
-	// Troubles are the reasons for which the facts cannot be relied on. Empty if there is
-	// none.
+	// Troubles holds the reasons not to rely on the facts.
 	Troubles []Trouble
-	// Oddities are characters that make the text look like another, in order.
+	// Oddities holds characters that make the text look like another, in order.
 	Oddities []Oddity
-	// Empty says that the text has no command at all.
+	// Empty says that the text has no command.
 	Empty bool
 
-	room []Word // of the words of commands
+	room []Word // memory for the words of commands
 }
 
-// Reset forgets what the facts are, but not their memory, for AnalyzeInto. Nothing of them
-// may be in use.
+// Reset clears the facts and keeps their memory for AnalyzeInto. They must not be in use.
 func (f *Facts) Reset() {
-	const most = 256 // what is kept of one text
+	const most = 256 // kept for the next text
 	commands, room := f.Commands, f.room
 	if cap(commands) > most {
 		commands = nil
@@ -44,53 +40,52 @@ func (f *Facts) Reset() {
 	*f = Facts{Commands: commands[:0], room: room[:0]}
 }
 
-// Loop is a for loop over words: within it the variable has one of them.
+// Loop is a for loop over words.
 type Loop struct {
 	Name  string
 	Items []Word
-	// Start and End are its place in bytes, as those of a command.
+	// Start and End are its position in bytes, like a command's.
 	Start, End int
 }
 
 // Command is one simple command.
 type Command struct {
-	// Argv are its words after expansion as far as that is known; none for a bare
-	// assignment or redirect. A word that may become several or none is one Word with Many.
+	// Argv holds the words after expansion, as far as it is known; none for a bare assignment or
+	// redirect. A word that may become several or none is one Word with Many.
 	Argv []Word
-	// Assigns are the assignments before it, or those of a bare assignment and of
-	// export, declare, local, readonly and typeset.
+	// Assigns holds the assignments before it, or those of a bare assignment and of export,
+	// declare, local, readonly and typeset.
 	Assigns   []Assign
 	Redirects []Redirect
-	// Text is the source of it; Start and End its place in bytes. In a text that stands
-	// inside another (eval, sh -c, a heredoc) they are those of the word it was found in.
+	// Text is its source, and Start and End its position in bytes. In a text within another
+	// (eval, sh -c, a heredoc) the position is that of the word that holds the text.
 	Text       string
 	Start, End int
-	// Context is where it stands.
+	// Context is its surroundings.
 	Context Context
-	// From is the index of the command whose output is piped into it, and Into that of the
-	// one it pipes to; -1 if there is none.
+	// From is the index of the command that pipes into it, Into of the one it pipes to; -1 for
+	// none.
 	From, Into int
-	// Parent is the index of the command in whose words or text it stands (substitution,
-	// eval, sh -c, heredoc), -1 if there is none.
+	// Parent is the index of the command whose words or text hold it (substitution, eval, sh -c,
+	// heredoc), -1 for none.
 	Parent int
 }
 
 // Word is one word of a command.
 type Word struct {
-	// Text is its value where it is static, else the value with each unknown part left as
-	// its source text ("$HOME/x", "$(date).log").
+	// Text is the value if it is static, else the value with each unknown part left as source
+	// ("$HOME/x", "$(date).log").
 	Text string
-	// Source is the word as it stands, with its quotes.
+	// Source is the word as written, with quotes.
 	Source string
-	// Dynamic says that part of its value is not known before it runs.
+	// Dynamic: part of the value is unknown before it runs.
 	Dynamic bool
-	// Glob says that it holds an unquoted pattern, so files may take its place.
+	// Glob: it holds an unquoted pattern, so files may replace it.
 	Glob bool
-	// Many says that it may become several words or none (unquoted expansion, "$@").
+	// Many: it may become several words or none (unquoted expansion, "$@").
 	Many bool
-	// Hidden says that it was written so as to hide what it is: quotes or escapes within a
-	// plain word, $'…' with codes of printable characters, or a value put together from
-	// parts that a person would not so write.
+	// Hidden: it is written to hide what it is, with quotes or escapes within a plain word, $'…'
+	// codes of printable characters, or a value composed of parts that nobody would write so.
 	Hidden bool
 }
 
@@ -102,12 +97,12 @@ type Assign struct {
 	Export bool // by export or declare -x
 }
 
-// Redirect is where input comes from or output goes.
+// Redirect is a redirection of input or output.
 type Redirect struct {
-	// FD is the number before it, -1 if none is given.
+	// FD is the descriptor, -1 if none is given.
 	FD   int
 	Mode Mode
-	// Target is the file, descriptor or word; for a heredoc its body.
+	// Target is the file, descriptor or word; the body of a heredoc.
 	Target Word
 }
 
@@ -125,12 +120,12 @@ const (
 	String    Mode = "string"     // <<<
 )
 
-// Context is where a command stands. All that hold are set.
+// Context is the surroundings of a command. All that apply are set.
 type Context struct {
 	Background   bool // & or coproc
-	Conditional  bool // behind && or ||, in if, case or a loop: it may not run
+	Conditional  bool // after && or ||, in if, case or a loop: it may not run
 	Loop         bool
-	Endless      bool // in a loop that no condition of its own ends: while true
+	Endless      bool // in a loop without a condition that ends it: while true
 	Subshell     bool
 	Substitution bool   // $(…), backquotes, <(…), >(…)
 	Function     string // in the body of this function
@@ -142,11 +137,11 @@ type Context struct {
 // Trouble is a reason not to rely on the facts.
 type Trouble struct {
 	Kind TroubleKind
-	// Why says it for a person, with line and column where there is one.
+	// Why explains it to a person, with line and column if there is one.
 	Why string
 }
 
-// TroubleKind is what went wrong.
+// TroubleKind is the kind of a trouble.
 type TroubleKind string
 
 // The kinds of trouble.

@@ -1,16 +1,16 @@
 package shell
 
-// Limits bound what one text may cost. A field that is zero or less has its default.
+// Limits limits the cost of one text. A field of zero or less has its default.
 type Limits struct {
-	// Bytes is the greatest length of a text, and of each text within it. The default is
-	// 131072: the kernel passes no longer argument to a program (MAX_ARG_STRLEN), so no
-	// longer text can be given to a shell's -c.
+	// Bytes is the longest text, and the longest text within it. The default is 131072, the
+	// longest argument that the kernel passes to a program (MAX_ARG_STRLEN) and so the longest
+	// text for a shell's -c.
 	Bytes int
-	// Depth is how deep commands may stand in one another: compound commands,
-	// substitutions, functions and texts within texts count one each. The default is 64.
+	// Depth is how deep commands may nest: compound commands, substitutions, functions and texts
+	// within texts count one each. The default is 64.
 	Depth int
-	// Commands is the greatest number of commands, those of texts within texts among
-	// them. The default is 4096.
+	// Commands is the most commands, including those of texts within the text. The default is
+	// 4096.
 	Commands int
 }
 
@@ -19,11 +19,10 @@ const (
 	defaultDepth    = 64
 	defaultCommands = 4096
 
-	// maxOpeners bounds how deep the parser can go, which recurses without a limit of its
-	// own: it counts what may open something, never what closes it, as quotes can make a
-	// closing mark mean nothing.
+	// maxOpeners limits the depth of the parser, which recurses without a limit. It counts what
+	// may open something and never what closes it, since quotes can disable a closing mark.
 	maxOpeners = 8192
-	// maxFields bounds the words that come of one by brace expansion or by splitting.
+	// maxFields limits the words that one becomes by brace expansion or splitting.
 	maxFields = 1024
 )
 
@@ -40,11 +39,11 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Dialect is the language a text is read in.
+// Dialect is the shell language of a text.
 type Dialect uint8
 
-// The dialects. A text for POSIX that only bash could read is read as for bash, since
-// /bin/sh is bash on some hosts; what the two read differently is dynamic.
+// The dialects. POSIX text that only bash can parse is read as bash, since /bin/sh is bash on
+// some hosts; what the two read differently is dynamic.
 const (
 	Bash Dialect = iota
 	POSIX

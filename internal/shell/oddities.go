@@ -7,8 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// oddities appends what is odd about the characters of a text, whose first byte has the
-// given offset.
+// oddities appends the odd characters of a text whose first byte has the given offset.
 func oddities(dst []Oddity, s string, offset int) []Oddity {
 	plain := true
 	for i := 0; i < len(s); i++ {
@@ -20,8 +19,8 @@ func oddities(dst []Oddity, s string, offset int) []Oddity {
 	if plain {
 		return dst
 	}
-	// A word that consists of look-alikes alone is taken for what it is if the text has
-	// other letters of the script: a language, not a disguise.
+	// A word of look-alikes alone is genuine if the text has other letters of its script: a
+	// language, not a disguise.
 	foreign := hasOwnLetters(s)
 	run := -1 // where the current run of letters and digits begins
 	mixed, first := false, len(dst)
@@ -57,7 +56,7 @@ func oddities(dst []Oddity, s string, offset int) []Oddity {
 				run, first = i, len(dst)
 			}
 			if kind == "" || !letterLike[r] {
-				// Another letter of its script: this word is not a disguise of ASCII alone.
+				// It has another letter of its script, so it is no disguise of ASCII.
 				if kind == LookAlike {
 					mixed = true
 				}
@@ -73,7 +72,7 @@ func oddities(dst []Oddity, s string, offset int) []Oddity {
 	return dst
 }
 
-// dropLookAlikes takes back the letters that look alike between two offsets.
+// dropLookAlikes removes the look-alike letters between two offsets.
 func dropLookAlikes(dst []Oddity, first, from, to int) []Oddity {
 	kept := dst[:first]
 	for _, o := range dst[first:] {
@@ -85,8 +84,8 @@ func dropLookAlikes(dst []Oddity, first, from, to int) []Oddity {
 	return kept
 }
 
-// hasOwnLetters says whether a text has letters of the scripts of the table that look
-// like none of ASCII.
+// hasOwnLetters reports whether a text has letters of these scripts that look like no ASCII
+// letter.
 func hasOwnLetters(s string) bool {
 	for _, r := range s {
 		if r >= 0x80 && !letterLike[r] && unicode.In(r, unicode.Cyrillic, unicode.Greek, unicode.Armenian, unicode.Cherokee) {
@@ -116,8 +115,8 @@ func oddKind(r rune) OddityKind {
 	return ""
 }
 
-// letterLike are letters of Cyrillic, Greek, Armenian, Cherokee and Latin that look like
-// those of ASCII in common fonts (Unicode Technical Standard 39, confusables).
+// letterLike holds letters of Cyrillic, Greek, Armenian, Cherokee and Latin that look like ASCII
+// letters in common fonts (Unicode Technical Standard 39, confusables).
 var letterLike = table("" +
 	"АВЕЅІЈКМНОРСТУХԌԚԜҮаеѕіјорсухһԁԛԝѵӏв" + "ԍ" +
 	"ΑΒΕΖΗΙΚΜΝΟΡΤΥΧϹϳοονρυιαϲγ" +
@@ -125,7 +124,7 @@ var letterLike = table("" +
 	"ᎪᎢᎬᎠᎡᎳᎻᏀᏂᏃᏚᏞᏟᏢᏦᏴᏙᏔᏒᏌ" +
 	"ıɑɡɩʏƅǀℓⅰⅴⅹⅼⅽⅾⅿⅠⅤⅩⅬⅭⅮⅯꓐꓑꓒꓓꓔꓖꓗꓙꓚꓜꓝꓠꓡꓢꓣꓤꓪꓫꓬꓮꓰꓲꓳ")
 
-// markLike are marks that look like those the shell gives a meaning.
+// markLike holds marks that look like marks with a meaning to the shell.
 var markLike = table("‐‑‒−﹣⁃˗⁄∕⧸╱∣❘ǀ｜﹨∖⧵⧹․‚ʹʼˈˋ՝｀˜∼∗⁎٭ːˑ׃∶꞉；՟﹔﹕﹖﹗﹠﹡﹤﹥＜＞‹›﹩₴﹛﹜❴❵﹙﹚❨❩⦅⦆ǃ‟′″＂＇")
 
 func table(s string) map[rune]bool {
@@ -136,8 +135,8 @@ func table(s string) map[rune]bool {
 	return m
 }
 
-// unquotedOdd notes marks of prose that look like quotes or the dash of an option and
-// stand where the shell would take the real ones for such.
+// unquotedOdd records typographic marks that look like quotes or an option's dash where the shell
+// would see the real ones.
 func (f *field) unquotedOdd(s string, at int, first bool) {
 	r, size := utf8.DecodeRuneInString(s)
 	switch r {

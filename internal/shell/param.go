@@ -89,7 +89,7 @@ func (f *field) param(p *syntax.ParamExp, quoted bool) {
 	f.known(s, quoted)
 }
 
-// joint says whether a value continues a plain word, as in $a$b or r$x.
+// joint reports whether a value continues a plain word, as in $a$b or r$x.
 func (f *field) joint(s string) bool {
 	if s == "" {
 		return false
@@ -134,7 +134,7 @@ func (f *field) elements(list []string, quoted bool) {
 	}
 }
 
-// transform applies the operators of which the outcome is certain.
+// transform applies the operators with a certain result.
 func transform(s string, p *syntax.ParamExp) (string, bool) {
 	switch {
 	case p.Slice != nil:
@@ -220,7 +220,7 @@ func replace(s string, r *syntax.Replace) (string, bool) {
 	return strings.Replace(s, from, to, 1), true
 }
 
-// literal gives the value of a word that is one literal without any mark.
+// literal returns the value of a word that is one literal without marks.
 func literal(w *syntax.Word) (string, bool) {
 	if w == nil {
 		return "", true
@@ -251,9 +251,9 @@ func ascii(s string) bool {
 	return true
 }
 
-// quotedDefault walks through what stands between single quotes in the word of an
-// operator such as :- within double quotes, where they quote nothing: "${x:-'$(y)'}"
-// runs y. Of # % and / they do.
+// quotedDefault walks through the text between single quotes in the word of :- and similar
+// operators within double quotes, where they do not quote: "${x:-'$(y)'}" runs y. With # % and /
+// they do quote.
 func (f *field) quotedDefault(e *syntax.Expansion) {
 	switch e.Op {
 	case syntax.RemSmallPrefix, syntax.RemLargePrefix, syntax.RemSmallSuffix, syntax.RemLargeSuffix:
@@ -376,8 +376,8 @@ func (w *walker) assigned(x syntax.ArithmExpr) {
 	}
 }
 
-// evaluated looks at an operand of arithmetic, which the shell takes for an expression
-// again: in a value of a[$(x)] the substitution runs.
+// evaluated looks at an operand of arithmetic, which the shell evaluates again: in the value
+// a[$(x)] the substitution runs.
 func (w *walker) evaluated(v Word, e *syntax.Word, sc scope) {
 	from, to := int(e.Pos().Offset()), int(e.End().Offset())
 	values := []string{v.Text}

@@ -11,7 +11,7 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// reader is a parser with the source it reads, to be used again.
+// reader is a parser with its source, for reuse.
 type reader struct {
 	parser *syntax.Parser
 	src    strings.Reader
@@ -48,9 +48,8 @@ func parseBody(src string, d Dialect) (*syntax.Word, error) {
 	return word, err
 }
 
-// endComments blanks a backslash at the end of a comment, which for a shell is part of
-// the comment and for the parser joins the next line to the one before it. It is false
-// where that has no end.
+// endComments blanks a backslash at the end of a comment, which belongs to the comment for a
+// shell but joins the next line for the parser. It returns false if that never ends.
 func endComments(src string, d Dialect) (string, bool) {
 	for range 64 {
 		if !commentJoins(src) {
@@ -87,7 +86,7 @@ func endComments(src string, d Dialect) (string, bool) {
 	return src, false
 }
 
-// commentJoins says whether anything looks like a comment that ends in a backslash.
+// commentJoins reports whether something looks like a comment that ends in a backslash.
 func commentJoins(src string) bool {
 	for rest := src; ; {
 		i := strings.Index(rest, "\\\n")
@@ -105,7 +104,7 @@ func commentJoins(src string) bool {
 
 var errTooDeep = errors.New("too many of what may open something")
 
-// explain puts an error of the parser for a person.
+// explain formats a parser's error for a person.
 func explain(err error) string {
 	if p, ok := errors.AsType[syntax.ParseError](err); ok {
 		return fmt.Sprintf("line %d, column %d: %s", p.Pos.Line(), p.Pos.Col(), p.Text)
@@ -116,7 +115,7 @@ func explain(err error) string {
 	return err.Error()
 }
 
-// cutLine gives at most n bytes of a text, up to the end of a line if there is one.
+// cutLine returns at most n bytes of a text, up to the end of a line if possible.
 func cutLine(src string, n int) string {
 	src = src[:n]
 	if i := strings.LastIndexByte(src, '\n'); i > 0 {
@@ -128,7 +127,7 @@ func cutLine(src string, n int) string {
 	return src
 }
 
-// openers counts what could make the parser go deeper.
+// openers counts what could make the parser recurse.
 func openers(src string) int {
 	n := 0
 	for i := 0; i < len(src); i++ {
@@ -158,7 +157,7 @@ func keyword(s string) bool {
 	return false
 }
 
-// endsIn says whether the last word of s is w.
+// endsIn reports whether the last word of s is w.
 func endsIn(s, w string) bool {
 	if !strings.HasSuffix(s, w) {
 		return false

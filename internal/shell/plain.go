@@ -12,7 +12,7 @@ const (
 	plainRoom  = 256  // of the longest list that is kept for the next text
 )
 
-// What a byte is in a text that is read without the parser.
+// Classes of bytes.
 const (
 	odd    = iota // needs the parser
 	blank         // between words
@@ -37,12 +37,12 @@ var plainClass = func() (t [256]uint8) {
 	return t
 }()
 
-// reserved are first words that do not begin a simple command, in some shell or other.
+// reserved are first words that start no simple command in some shell.
 var reserved = set(`
 	if then elif else fi while until for select do done case esac in function time coproc let declare local export
 	readonly typeset nameref @test`)
 
-// plainWord is a word with room for what most have, one literal.
+// plainWord is a word with memory for one literal, which most words are.
 type plainWord struct {
 	word  syntax.Word
 	parts [1]syntax.WordPart
@@ -102,7 +102,8 @@ func forgetList[T any](list *[]T) {
 	*list = (*list)[:0]
 }
 
-// slot returns the next item of a list. A full list is left to those who point into it.
+// slot returns the next item of a list. A full list is replaced, since pointers into it remain in
+// use.
 func slot[T any](list *[]T) *T {
 	if len(*list) == cap(*list) {
 		*list = make([]T, 0, max(plainRoom/4, 2*cap(*list)))
@@ -111,8 +112,8 @@ func slot[T any](list *[]T) *T {
 	return &(*list)[len(*list)-1]
 }
 
-// quotedLen is the length of the quotes that s begins with, with what is within; 0 if that
-// has anything to expand, or no end.
+// quotedLen returns the length of the quoted text that s begins with, 0 if it has something to
+// expand or no end.
 func quotedLen(s string) int {
 	for i := 1; i < len(s); i++ {
 		switch c := s[i]; {
@@ -198,8 +199,7 @@ func (r *plainReader) command() *syntax.Stmt {
 	return &c.stmt
 }
 
-// word reads one, which as the first of a command may have neither quotes nor a meaning
-// of its own.
+// word reads a word. The first word of a command may have no quotes and may not be reserved.
 func (r *plainReader) word(first bool) *syntax.Word {
 	w := slot(&r.words)
 	w.word.Parts = w.parts[:0]
@@ -238,7 +238,7 @@ func (r *plainReader) word(first bool) *syntax.Word {
 	return &w.word
 }
 
-// quoted makes the part for quotes from left to right, of a text with the left one.
+// quoted returns the part of a quoted text that includes its left quote.
 func quoted(left, right syntax.Pos, text string) syntax.WordPart {
 	if text[0] == '\'' {
 		return &syntax.SglQuoted{Left: left, Right: right, Value: text[1:]}

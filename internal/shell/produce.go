@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// produce says what a command writes, where that is known.
+// produce returns the output of a command if it is known.
 func (w *walker) produce(args []Word, in stream) stream {
 	switch args[0].Text {
 	case "echo":
@@ -40,7 +40,7 @@ func (w *walker) produce(args []Word, in stream) stream {
 	return stream{}
 }
 
-// decode says what a decoder makes of its input.
+// decode returns the output of a decoder for its input.
 func decode(args []Word, in string) stream {
 	var options []string
 	for _, x := range args[1:] {
@@ -93,7 +93,7 @@ func reverseLines(s string) string {
 	return strings.Join(lines, "")
 }
 
-// echo says what echo writes.
+// echo returns the output of echo.
 func echo(args []Word, d Dialect) stream {
 	newline, escapes := true, false
 	for len(args) > 0 && !args[0].Dynamic && len(args[0].Text) > 1 && args[0].Text[0] == '-' &&
@@ -131,8 +131,8 @@ func echo(args []Word, d Dialect) stream {
 	return stream{state: known, text: text, guess: guess}
 }
 
-// backslashes reads the escapes of echo -e and of %b, which are those of $'…' but for
-// \0NNN; false for what they read otherwise.
+// backslashes reads the escapes of echo -e and %b, which differ from those of $'…' in \0NNN;
+// false for escapes that they read otherwise.
 func backslashes(s string) (string, bool) {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
@@ -161,11 +161,11 @@ func backslashes(s string) (string, bool) {
 		t, _ = ansiC(s)
 		return t, true
 	}
-	// Both kinds: what the first made may look like an escape to the second.
+	// Both kinds, since the output of the first may look like an escape to the second.
 	return "", false
 }
 
-// joined is words with a space between them, and whether part of it is not known.
+// joined returns words with spaces between them and whether a part is unknown.
 func joined(args []Word) (string, bool) {
 	var b strings.Builder
 	guess := false
@@ -179,7 +179,7 @@ func joined(args []Word) (string, bool) {
 	return b.String(), guess
 }
 
-// printf says what printf writes for formats of %s, %b without escapes, %c, %d and %%.
+// printf returns the output of printf for formats of %s, %b without escapes, %c, %d and %%.
 func printf(args []Word) stream {
 	if len(args) > 0 && args[0].Text == "--" {
 		args = args[1:]

@@ -7,8 +7,8 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// ansiC gives the value of $'…' as bash's manual has it under ANSI-C Quoting, and
-// whether a printable character of ASCII was written by its code.
+// ansiC returns the value of $'…' (ANSI-C Quoting in bash's manual) and whether a printable ASCII
+// character was written by its code.
 func ansiC(s string) (value string, hidden bool) {
 	if strings.IndexByte(s, '\\') < 0 {
 		return s, false
@@ -120,9 +120,9 @@ func quote(s string) string {
 	return s
 }
 
-// hides says whether quotes stand within a plain word, where they change nothing but
-// how it looks: r”m, "r"m, /e'tc/pas'swd. It is usual, and not hiding, to quote a value
-// behind an option or a sign: --name="x", -p"x", "$dir"/x.
+// hides reports whether quotes are within a plain word, where they change only its looks: r”m,
+// "r"m, /e'tc/pas'swd. Quoting a value after an option or sign is usual and hides nothing:
+// --name="x", -p"x", "$dir"/x.
 func (f *field) hides(parts []syntax.WordPart) bool {
 	for i, p := range parts {
 		content, ok := quotedContent(p)
@@ -188,7 +188,7 @@ func plainPath(s string) bool {
 	return true
 }
 
-// quotedContent gives what stands between quotes if it is text alone.
+// quotedContent returns the content of quotes if it is text alone.
 func quotedContent(p syntax.WordPart) (string, bool) {
 	switch p := p.(type) {
 	case *syntax.SglQuoted:
@@ -206,9 +206,9 @@ func quotedContent(p syntax.WordPart) (string, bool) {
 	return "", false
 }
 
-// hidesEscape says whether the escape of s[i] hides: that of a letter or digit, which
-// means nothing. One before a whole name is usual to go past an alias, as in \rm; and
-// \n or \d are written by those who think that the shell passes them on.
+// hidesEscape reports whether the escape at s[i] hides something: of a letter or digit, where it
+// has no effect. An escape before a whole name is the usual way past an alias (\rm), and \n or \d
+// are written for a program that gets them.
 func (f *field) hidesEscape(s string, i int, first, last bool) bool {
 	if !alnum(s[i]) {
 		return false

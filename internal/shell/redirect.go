@@ -7,7 +7,7 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// redirects walks through those of a simple command and gives its input.
+// redirects walks through the redirects of a simple command and returns its input.
 func (w *walker) redirects(i int, list []*syntax.Redirect, sc scope) stream {
 	in := sc.in
 	if len(list) == 0 {
@@ -28,7 +28,7 @@ func (w *walker) redirects(i int, list []*syntax.Redirect, sc scope) stream {
 	return in
 }
 
-// compoundRedirects walks through those of a compound command.
+// compoundRedirects walks through the redirects of a compound command.
 func (w *walker) compoundRedirects(list []*syntax.Redirect, sc scope) *stream {
 	var in *stream
 	for _, r := range list {
@@ -41,7 +41,7 @@ func (w *walker) compoundRedirects(list []*syntax.Redirect, sc scope) *stream {
 	return in
 }
 
-// input gives what a redirect puts on standard input, if it does.
+// input returns what a redirect gives on standard input, if it does.
 func input(r Redirect) (stream, bool) {
 	if r.FD > 0 {
 		return stream{}, false
@@ -62,7 +62,7 @@ func input(r Redirect) (stream, bool) {
 	return stream{}, false
 }
 
-// writes says whether output goes elsewhere than to where it would.
+// writes reports whether output goes elsewhere.
 func writes(list []*syntax.Redirect) bool {
 	for _, r := range list {
 		switch r.Op {
@@ -109,7 +109,7 @@ func (w *walker) redirect(r *syntax.Redirect, sc scope) Redirect {
 		x.Target = w.word(r.Word, sc, asValue)
 		return x
 	default:
-		// Not known: as bad as it can be.
+		// Unknown, so assume the worst.
 		x.Mode = Write
 	}
 	x.Target = w.word(r.Word, sc, asTarget)
@@ -127,7 +127,7 @@ func (w *walker) redirect(r *syntax.Redirect, sc scope) Redirect {
 	return x
 }
 
-// descriptor says whether a word is a number, or -, or a number and -.
+// descriptor reports whether a word is a number, "-" or both.
 func descriptor(x Word) bool {
 	if x.Dynamic || x.Glob {
 		return false
@@ -149,7 +149,7 @@ func descriptor(x Word) bool {
 	return true
 }
 
-// heredoc gives the body of one.
+// heredoc returns the body of a heredoc.
 func (w *walker) heredoc(r *syntax.Redirect, sc scope) Word {
 	var x Word
 	if r.Hdoc == nil {
@@ -171,7 +171,7 @@ func (w *walker) heredoc(r *syntax.Redirect, sc scope) Word {
 	return x
 }
 
-// quotedWord says whether any part of a word is quoted.
+// quotedWord reports whether any part of a word is quoted.
 func quotedWord(word *syntax.Word) bool {
 	for _, p := range word.Parts {
 		l, ok := p.(*syntax.Lit)

@@ -57,8 +57,8 @@ func (w *walker) testExpr(words []Word, x syntax.TestExpr, sc scope) []Word {
 	return words
 }
 
-// named looks at a word that is taken for the name of a variable, of which an index is
-// expanded: in a[$(x)] the substitution runs.
+// named looks at a word that is read as a variable's name, whose index is expanded: in a[$(x)]
+// the substitution runs.
 func (w *walker) named(v Word, n syntax.Node, sc scope) {
 	w.hiddenText(v.Text, int(n.Pos().Offset()), int(n.End().Offset()), sc)
 }

@@ -8,7 +8,7 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// shells are the programs that run shell text, and how it is read.
+// shells are programs that run shell text, with its dialect.
 var shells = map[string]Dialect{
 	"sh": POSIX, "dash": POSIX, "ash": POSIX, "posh": POSIX, "yash": POSIX,
 	"bash": Bash, "rbash": Bash, "ksh": Bash, "ksh93": Bash, "mksh": Bash, "pdksh": Bash, "lksh": Bash, "oksh": Bash,
@@ -18,16 +18,15 @@ var shells = map[string]Dialect{
 // Invocation is how a shell was started.
 type Invocation struct {
 	Dialect Dialect
-	// Text is the index of the word that it runs (-c), Script that of the file; -1 if
-	// there is none.
+	// Text is the index of the word that it runs (-c), Script of the script's file; -1 for none.
 	Text, Script int
-	// Stdin says that it reads its text from standard input.
+	// Stdin: it reads its text from standard input.
 	Stdin bool
-	// Unclear says that words that are not known may change all of this.
+	// Unclear: unknown words may change all of this.
 	Unclear bool
 }
 
-// Shell says how a list of words starts a shell; false if its first is none.
+// Shell returns how a list of words starts a shell; false if it starts none.
 func Shell(argv []Word) (Invocation, bool) {
 	inv := Invocation{Text: -1, Script: -1}
 	if len(argv) == 0 {
@@ -89,7 +88,7 @@ options:
 	return inv, true
 }
 
-// interpreter walks through the text that a shell is given.
+// interpreter walks through the text for a shell.
 func (w *walker) interpreter(i int, args []Word, in stream, sc scope) {
 	inv, ok := Shell(args)
 	if !ok || i < 0 {
@@ -109,8 +108,8 @@ func (w *walker) interpreter(i int, args []Word, in stream, sc scope) {
 	}
 }
 
-// shellText walks through the text of another shell, which knows nothing of this one's
-// variables, functions and aliases.
+// shellText walks through the text of another shell, which has none of this one's variables,
+// functions and aliases.
 func (w *walker) shellText(i int, text string, at Word, d Dialect, sc scope, guess bool) {
 	start, end := w.placeOf(i, at)
 	mark, ifs, noBraces, odd := w.env.mark(), w.env.ifs, w.noBraces, w.odd
@@ -125,8 +124,8 @@ func (w *walker) shellText(i int, text string, at Word, d Dialect, sc scope, gue
 	w.env.ifs, w.noBraces, w.odd = ifs, noBraces, odd
 }
 
-// fileText gives what is known of a file that is named as a word: standard input,
-// another descriptor of the command, or a process substitution.
+// fileText returns the known content of a file word: standard input, another descriptor or a
+// process substitution.
 func (w *walker) fileText(i int, x Word, in stream) (stream, bool) {
 	if s, ok := w.fed[x.Source]; ok {
 		return s, true
@@ -153,7 +152,7 @@ func (w *walker) fileText(i int, x Word, in stream) (stream, bool) {
 	return stream{}, false
 }
 
-// placeOf gives the place of a word of a command.
+// placeOf returns the position of a word of a command.
 func (w *walker) placeOf(i int, x Word) (start, end int) {
 	c := &w.facts.Commands[i]
 	if w.fixed {
@@ -165,7 +164,7 @@ func (w *walker) placeOf(i int, x Word) (start, end int) {
 	return c.Start, c.End
 }
 
-// builtin notes what a builtin does to variables, and walks through texts given to it.
+// builtin records what a builtin does to variables and walks through its texts.
 func (w *walker) builtin(i int, args []Word, in stream, sc scope) {
 	switch args[0].Text {
 	case "eval":
@@ -224,7 +223,7 @@ func (w *walker) builtin(i int, args []Word, in stream, sc scope) {
 	}
 }
 
-// join gives what eval makes of its words.
+// join returns the text that eval makes of its words.
 func join(args []Word) (text string, guess bool) {
 	if len(args) > 0 && args[0].Text == "--" {
 		args = args[1:]
@@ -265,7 +264,7 @@ func (w *walker) trap(i int, args []Word, sc scope) {
 	}
 }
 
-// assignArgs forgets the names given to read and its kin.
+// assignArgs forgets the names given to read and similar builtins.
 func (w *walker) assignArgs(i int, args []Word, sc scope) {
 	w.callbacks(i, args, sc)
 	w.evaluatedArgs(i, args, sc)
@@ -290,8 +289,7 @@ func (w *walker) assignArgs(i int, args []Word, sc scope) {
 	}
 }
 
-// evaluatedArgs looks for substitutions in words that are taken for names or
-// arithmetic.
+// evaluatedArgs looks for substitutions in words that are read as names or arithmetic.
 func (w *walker) evaluatedArgs(i int, args []Word, sc scope) {
 	for _, x := range args[1:] {
 		if x.Dynamic || !strings.Contains(x.Text, "$(") && !strings.Contains(x.Text, "`") {
@@ -363,8 +361,8 @@ func (w *walker) printfInto(i int, args []Word, sc scope) {
 	w.env.set(name, out.text)
 }
 
-// declareArgs notes the assignments of export and its kin where the parser takes them
-// for plain words.
+// declareArgs records assignments of export and similar builtins that the parser reads as plain
+// words.
 func (w *walker) declareArgs(i int, args []Word, sc scope) {
 	d := declaration{variant: args[0].Text}
 	for _, x := range args[1:] {
@@ -389,7 +387,7 @@ func (w *walker) declareArgs(i int, args []Word, sc scope) {
 	w.evaluatedArgs(i, args, sc)
 }
 
-// defineAliases notes what alias is given, and walks through it.
+// defineAliases records the aliases and walks through their texts.
 func (w *walker) defineAliases(i int, args []Word, sc scope) {
 	sc.ctx.Conditional = true
 	for _, x := range args {
@@ -422,7 +420,7 @@ func (w *walker) defineAliases(i int, args []Word, sc scope) {
 	}
 }
 
-// useAlias walks through what a command is if its first word is an alias.
+// useAlias walks through a command whose first word is an alias.
 func (w *walker) useAlias(i int, sc scope, c *syntax.CallExpr) {
 	if len(w.facts.Aliases) == 0 {
 		return

@@ -73,7 +73,7 @@ func (w *walker) stmt(s *syntax.Stmt, sc scope) {
 		return
 	}
 
-	// Compound commands: what is redirected holds for all within.
+	// Redirects of a compound command hold for everything in it.
 	sc = sc.deeper()
 	first := len(w.facts.Commands)
 	if len(s.Redirs) > 0 {
@@ -90,7 +90,7 @@ func (w *walker) stmt(s *syntax.Stmt, sc scope) {
 
 func static(s string) Word { return Word{Text: s, Source: s} }
 
-// raw is an expression as a word: what it comes to is not known.
+// raw returns an expression as a word with an unknown value.
 func (w *walker) raw(n syntax.Node) Word {
 	s := w.nodeSource(n)
 	return Word{Text: s, Source: s, Dynamic: true}
@@ -175,8 +175,8 @@ func (w *walker) ifClause(c *syntax.IfClause, sc scope) {
 	w.env.forgetNames(names)
 }
 
-// loop walks through what may run several times or never: what it assigns is unknown
-// from its start on.
+// loop walks through a body that may run any number of times: what it assigns is unknown from its
+// start on.
 func (w *walker) loop(n syntax.Node, sc scope, body func(scope)) {
 	sc.ctx.Conditional, sc.ctx.Loop = true, true
 	w.forgetAssigned(n)
@@ -185,7 +185,7 @@ func (w *walker) loop(n syntax.Node, sc scope, body func(scope)) {
 	w.env.join(mark)
 }
 
-// always says whether the condition of a loop plainly never ends it.
+// always reports whether a loop's condition plainly never ends it.
 func always(c *syntax.WhileClause) bool {
 	if len(c.Cond) != 1 || c.Cond[0].Negated {
 		return false
@@ -250,8 +250,8 @@ func (w *walker) caseClause(c *syntax.CaseClause, sc scope) {
 	w.env.forgetNames(names)
 }
 
-// funcDecl walks through the body of a function, for which nothing is known of what was
-// assigned outside, and after which what it assigns is never known.
+// funcDecl walks through the body of a function. In it nothing assigned outside is known, and
+// what it assigns is never known afterwards.
 func (w *walker) funcDecl(c *syntax.FuncDecl, sc scope) {
 	names := c.Names
 	if c.Name != nil {
@@ -372,7 +372,7 @@ func (w *walker) pipeline(s *syntax.Stmt, sc scope) {
 	w.env.forgetNames(names)
 }
 
-// output is what the commands from the given one on write, one after the other.
+// output returns what the commands from the given one on write, in sequence.
 func (w *walker) output(start int, sc scope) stream {
 	out := stream{state: known}
 	for k := start; k < len(w.facts.Commands); k++ {
@@ -393,7 +393,7 @@ func (w *walker) output(start int, sc scope) stream {
 	return out
 }
 
-// hush forgets the output of commands: it goes elsewhere.
+// hush forgets the output of commands, because it goes elsewhere.
 func (w *walker) hush(start, subst int) {
 	for k := start; k < len(w.side); k++ {
 		if w.side[k].subst == subst {
@@ -402,14 +402,14 @@ func (w *walker) hush(start, subst int) {
 	}
 }
 
-// silent says that a command writes nothing.
+// silent reports whether a command writes nothing.
 func (w *walker) silent(i int, _ *syntax.Stmt) {
 	if i >= 0 {
 		w.side[i].out = stream{state: known}
 	}
 }
 
-// substitution walks through $(…) and gives its output.
+// substitution walks through $(…) and returns its output.
 func (w *walker) substitution(list []*syntax.Stmt, sc scope) stream {
 	sc = sc.deeper()
 	sc.ctx.Substitution = true
@@ -424,7 +424,7 @@ func (w *walker) substitution(list []*syntax.Stmt, sc scope) stream {
 	return w.output(start, sc)
 }
 
-// procSubst walks through <(…) and notes its output.
+// procSubst walks through <(…) and records its output.
 func (w *walker) procSubst(p *syntax.ProcSubst, sc scope) {
 	if p.Op == syntax.CmdOut {
 		sc.in = stream{}
@@ -483,8 +483,7 @@ func (w *walker) forgetAssigned(n syntax.Node) {
 	})
 }
 
-// mayAssign says whether a command may assign variables by other means than a plain
-// assignment.
+// mayAssign reports whether a command may assign variables other than by a plain assignment.
 func (w *walker) mayAssign(word *syntax.Word) bool {
 	name := word.Lit()
 	if name == "" {

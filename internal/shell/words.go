@@ -6,7 +6,7 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// mode is where a word stands, which says what is done to it.
+// mode is the position of a word, which determines its expansion.
 type mode uint8
 
 const (
@@ -58,7 +58,7 @@ func (w *walker) words(dst []Word, word *syntax.Word, sc scope, m mode) []Word {
 	return f.dst
 }
 
-// word expands what stays one word.
+// word expands a word that stays one.
 func (w *walker) word(word *syntax.Word, sc scope, m mode) Word {
 	if word == nil {
 		return Word{}
@@ -80,7 +80,7 @@ func (w *walker) word(word *syntax.Word, sc scope, m mode) Word {
 	return x
 }
 
-// plain gives the value of a word that has nothing to expand.
+// plain returns the value of a word with nothing to expand.
 func (w *walker) plain(word *syntax.Word) (string, bool) {
 	if len(word.Parts) != 1 || w.cr != 0 {
 		return "", false
@@ -104,7 +104,7 @@ func (w *walker) plain(word *syntax.Word) (string, bool) {
 	return lit.Value, true
 }
 
-// field builds words out of the parts of one.
+// field builds words from the parts of one.
 type field struct {
 	*walker
 	sc     scope
@@ -114,7 +114,7 @@ type field struct {
 	dst    []Word
 
 	buf   strings.Builder
-	begun bool // an empty field counts: quotes were seen
+	begun bool // quotes were seen, so an empty field counts
 	Word       // the flags; Text and Source are set at the end
 }
 
@@ -285,7 +285,7 @@ func (f *field) bodyLit(s string) {
 	}
 }
 
-// quoted adds a part that stands within double quotes.
+// quoted adds a part within double quotes.
 func (f *field) quoted(p syntax.WordPart) {
 	switch p := p.(type) {
 	case *syntax.Lit:
@@ -317,7 +317,7 @@ func (f *field) quoted(p syntax.WordPart) {
 	}
 }
 
-// subst adds a command substitution; it is known where its output is.
+// subst adds a command substitution; its value is known if its output is.
 func (f *field) subst(p *syntax.CmdSubst, quoted bool) {
 	out := f.substitution(p.Stmts, f.sc)
 	if out.state == known && !out.guess && !p.TempFile && !p.ReplyVar {
@@ -332,7 +332,7 @@ func (f *field) subst(p *syntax.CmdSubst, quoted bool) {
 	f.unknown(p, !quoted)
 }
 
-// known adds a value that an expansion is known to have.
+// known adds a known value of an expansion.
 func (f *field) known(s string, quoted bool) {
 	if quoted || !f.mode.splits() {
 		f.begun = f.begun || quoted
@@ -374,7 +374,7 @@ func (f *field) known(s string, quoted bool) {
 	}
 }
 
-// set makes a set of words with blanks between them.
+// set returns the words of a text as a set.
 func set(words string) map[string]bool {
 	m := map[string]bool{}
 	for w := range strings.FieldsSeq(words) {
