@@ -161,26 +161,19 @@ func (x *index) argv(ps []argvPattern, i int32) bool {
 			continue
 		}
 		for _, w := range first(p) {
-			// Another token may be more selective.
-			if len(x.byProgram[w]) >= crowded {
-				if at := slices.IndexFunc(p.tokens, func(t argvToken) bool { return t.index > 0 && len(t.regex) == 0 }); at >= 0 {
-					for _, v := range p.tokens[at].values {
-						k := [2]string{w, v}
-						x.byPair[k] = append(x.byPair[k], i)
-					}
-					continue
-				}
-				if at := slices.IndexFunc(p.flags, func(f flagValue) bool { return f.required && len(f.flag) >= 3 }); at >= 0 {
-					f := &p.flags[at]
-					lits := []string{f.flag}
-					if len(f.values) > 0 && len(f.regex) == 0 && !slices.ContainsFunc(f.values, func(v string) bool { return len(v) < 3 }) {
-						lits = f.values
-					}
-					x.grams(lits, i)
-					continue
-				}
+			// A required flag or its values may be more selective.
+			at := slices.IndexFunc(p.flags, func(f flagValue) bool { return f.required && len(f.flag) >= 3 })
+			if len(x.byProgram[w]) < crowded || at < 0 {
+				x.byProgram[w] = append(x.byProgram[w], i)
+				continue
 			}
-			x.byProgram[w] = append(x.byProgram[w], i)
+			f := &p.flags[at]
+			short := slices.ContainsFunc(f.values, func(v string) bool { return len(v) < 3 })
+			if len(f.values) > 0 && len(f.regex) == 0 && !short {
+				x.grams(f.values, i)
+			} else {
+				x.grams([]string{f.flag}, i)
+			}
 		}
 	}
 	return true

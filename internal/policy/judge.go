@@ -51,9 +51,7 @@ type segment struct {
 	index int
 	// nested says that the facts include its shell texts.
 	nested bool
-	// operands are the words that are not flags; subs are the first ones, which rules match as
-	// subcommands.
-	fact *shell.Command
+	fact   *shell.Command // nil for a command in words
 }
 
 // effect is a capability and the word that gives it.
@@ -161,7 +159,7 @@ func (j *judge) whole() {
 	}
 	for i := range j.q.Env {
 		name, value, _ := strings.Cut(j.q.Env[i], "=")
-		j.assign(s, name, shell.Word{Text: value, Source: value}, false)
+		j.assign(s, name, shell.Word{Text: value, Source: value})
 	}
 	if s.caps != 0 {
 		j.segs = append(j.segs, s)
@@ -447,14 +445,15 @@ func (j *judge) assigns(s *segment, as []shell.Assign, bare bool) {
 		if as[i].Name == "IFS" && !bare && len(s.words) > 0 && splits[s.words[0].Text] && !as[i].Value.Dynamic {
 			continue // IFS is restored after the line
 		}
-		j.assign(s, as[i].Name, as[i].Value, bare && !as[i].Export)
+		j.assign(s, as[i].Name, as[i].Value)
 		if as[i].Value.Hidden {
 			s.add(ShellObfuscated, as[i].Value.Source)
 		}
 	}
 }
 
-func (j *judge) assign(s *segment, name string, value shell.Word, local bool) {
+// assign judges an assignment. The variable may be exported already, so it always counts.
+func (j *judge) assign(s *segment, name string, value shell.Word) {
 	v := j.k.variable(name)
 	if v == nil {
 		if beginsWith(name, poisonous...) || strings.HasPrefix(value.Text, "() {") {
@@ -462,7 +461,6 @@ func (j *judge) assign(s *segment, name string, value shell.Word, local bool) {
 		}
 		return
 	}
-	_ = local // an unexported variable may already be exported
 	if v.role.apply != nil {
 		v.role.apply(j, s, []shell.Word{value})
 	}

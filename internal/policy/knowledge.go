@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -384,6 +383,3 @@ func (s *spec) lookup(name string) *flag {
 	}
 	return nil
 }
-
-// String is for test messages.
-func (s *spec) String() string { return fmt.Sprintf("spec of %s", s.name) }

@@ -24,7 +24,7 @@ func placeRoles() []role {
 			switch name {
 			case "PS1", "PS2", "PS3", "EDITOR", "PAGER":
 			default:
-				j.assign(s, name, shell.Word{Text: "$" + name, Source: w.Source, Dynamic: true}, true)
+				j.assign(s, name, shell.Word{Text: "$" + name, Source: w.Source, Dynamic: true})
 			}
 		}),
 		// A file that is displayed and may be changed.

@@ -114,7 +114,7 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 				if !ok || name == "" || strings.HasPrefix(name, "-") {
 					break
 				}
-				j.assign(s, name, part(words[0], value), false)
+				j.assign(s, name, part(words[0], value))
 				words = words[1:]
 			}
 			if len(words) > 0 {
@@ -126,10 +126,9 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 		{name: "shellrest", rest: true, apply: func(j *judge, s *segment, words []shell.Word) {
 			j.shellText(s, join(words))
 		}},
-		{name: "words", apply: each((*judge).shellText)},
 		{name: "assign", apply: each(func(j *judge, s *segment, w shell.Word) {
 			name, value, _ := strings.Cut(w.Text, "=")
-			j.assign(s, name, part(w, value), false)
+			j.assign(s, name, part(w, value))
 		})},
 		{name: "searchpath", apply: each(func(_ *judge, s *segment, w shell.Word) {
 			// An entry after the search path is used only if nothing else has the name.

@@ -22,7 +22,7 @@ func init() { //nolint:gochecknoinits // they refer to functions that refer to t
 		"sudo":     (*judge).sudo,
 		"unset":    (*judge).unset,
 		"shell":    (*judge).shellProgram,
-		"kubect":   (*judge).kubectl,
+		"kubectl":  (*judge).kubectl,
 		"wget":     (*judge).wget,
 		"make":     (*judge).makeArguments,
 		"docker":   (*judge).docker,
