@@ -88,7 +88,7 @@ func TestWhoMayAnswer(t *testing.T) {
 	}
 }
 
-// An approval is spent once, for what it was given for and nothing that differs in any way.
+// An approval is spent once, and only for exactly the action it was given for.
 func TestSpend(t *testing.T) {
 	a := ask(t, nil)
 	if _, err := a.Spend(subject(), now); !errdefs.IsFailedPrecondition(err) {
@@ -231,7 +231,7 @@ func TestRemembered(t *testing.T) {
 	}
 }
 
-// What a person sees is what would run, with nothing hidden.
+// A person sees exactly what would run.
 func TestWords(t *testing.T) {
 	for _, c := range []struct {
 		argv []string

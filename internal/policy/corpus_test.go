@@ -198,9 +198,9 @@ func TestCorpora(t *testing.T) {
 	}
 }
 
-// The texts are what bash takes for shell, but for those that say that they are not. To
-// start one bash a line takes longer than all other tests here, so the former are read
-// many at once, each in a subshell of its own, and one by one to name which is wrong.
+// TestCorporaAreShell holds that bash parses the texts, except those marked unparseable. Starting
+// one bash a line would take longer than all other tests here, so many are parsed at once, each
+// in a subshell of its own, and one by one only to name a wrong one.
 func TestCorporaAreShell(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {

@@ -304,7 +304,7 @@ var typical = []string{
 	"for f in *.log; do tail -n 3 \"$f\"; done", "sudo apt-get install -y nginx", "python3 -m pytest -q tests/unit",
 }
 
-// TestIndex holds that the index finds what trying every rule finds.
+// TestIndex holds that the index finds the same rules as trying every one.
 func TestIndex(t *testing.T) {
 	linux, err := os.ReadFile("testdata/linuxagent.yaml")
 	if err != nil {
@@ -351,7 +351,7 @@ func TestManyAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
-// kinds are what users match by; %d tells one rule from the next.
+// kinds are what rules of users match by; %d makes each rule different.
 var kinds = []string{
 	"{command: [tool%d]}",
 	"{command: [git], subcommand_any: [verb%d]}",

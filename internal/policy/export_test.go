@@ -9,7 +9,7 @@ func WithoutIndex(e *Engine) *Engine {
 	return &Engine{k: e.k, base: e.base, rules: e.rules, index: x, interactive: e.interactive, digest: e.digest, limits: e.limits}
 }
 
-// BreakRule makes one rule fail in the way of a mistake of ours.
+// BreakRule makes one rule fail as a programming error would.
 func BreakRule(e *Engine) {
 	if e.base != nil {
 		e.rules, e.base = e.base.ruleFile().rules, nil

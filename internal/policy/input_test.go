@@ -52,7 +52,7 @@ func TestCodeFromAnInputThatIsNotSeen(t *testing.T) {
 			}
 		}
 	}
-	// What only checks, or says what it is, runs nothing.
+	// Checks and version options run nothing.
 	for _, line := range []string{"bash -n /dev/stdin", "bash --version", "python3 --version", "psql --version"} {
 		if d := e.Decide(host(line)); slices.Contains(d.Capabilities, "code.execute") {
 			t.Errorf("%s: %v", line, d.Capabilities)

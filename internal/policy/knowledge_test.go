@@ -33,7 +33,7 @@ programs:
           drop: [service.mutate]
 `
 
-// knowing makes an engine with knowledge beside what is built in.
+// knowing makes an engine with knowledge beside the built-in.
 func knowing(texts ...string) (*policy.Engine, error) {
 	var b strings.Builder
 	b.WriteString("rules: []\nknowledge:\n")

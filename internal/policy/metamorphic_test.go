@@ -51,7 +51,7 @@ var wrapped = []string{
 	"ssh h '@'", "sudo bash -c '@'", "xargs -I% sh -c '@'", "kubectl exec p -- sh -c '@'",
 }
 
-// What a line could do, it could do wherever it stands.
+// A line has its effects wherever it is.
 func TestWrappedLines(t *testing.T) {
 	t.Parallel()
 	e := engine(t)

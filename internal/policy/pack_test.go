@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// appendPack and those after it write what the methods of pack and unpacker read.
+// appendPack and the functions after it write what pack and unpacker read.
 func appendPack(b []byte, entries ...[]byte) []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(entries)))
 	end := 0
@@ -227,7 +227,7 @@ func maybe(top *tree, name string) *tree {
 	return &tree{kind: null}
 }
 
-// only fails if a source says more than what is packed of it.
+// only fails if a source has keys that are not packed.
 func only(t *testing.T, name string, top *tree, keys ...string) {
 	t.Helper()
 	for _, k := range top.keys {

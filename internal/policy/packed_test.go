@@ -13,7 +13,7 @@ import (
 
 var repack = commandline.Bool("packed", false, "write builtin.bin anew from the YAML files")
 
-// The packed form says what the files say.
+// TestPacked holds that builtin.bin is packed from the files.
 func TestPacked(t *testing.T) {
 	want := packBuiltin(t)
 	if *repack {
@@ -70,7 +70,7 @@ func TestBuiltinReads(t *testing.T) {
 	}
 }
 
-// What is found in the packed form is judged as what is read from the files.
+// TestPackedDecides holds that the packed form and the files give the same decisions.
 func TestPackedDecides(t *testing.T) {
 	packed, err := New(Config{})
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/policy"
 )
 
-// What is named of lines that say what they do in other words than a program's own, and
-// what is not named of lines beside them.
+// TestNamedBeyondTables holds the effects of lines that are not named by a program's own words,
+// beside similar lines without them.
 func TestNamedBeyondTables(t *testing.T) {
 	e := engine(t)
 	for _, c := range []struct {
@@ -85,7 +85,8 @@ func TestNamedBeyondTables(t *testing.T) {
 	}
 }
 
-// A workspace asks for what its boundary would refuse, and not for work.
+// TestWorkspaceBoundary holds that a workspace asks for what its boundary denies, and not for
+// ordinary work.
 func TestWorkspaceBoundary(t *testing.T) {
 	e := engine(t)
 	for command, level := range map[string]policy.Level{

@@ -193,8 +193,8 @@ func FuzzRules(f *testing.F) {
 	})
 }
 
-// FuzzDecide holds that every text has an answer, that a mistake of ours does not show as
-// one, and that what is appended does not make it milder.
+// FuzzDecide holds that every text gets a decision, that no programming error shows as one, and
+// that appending text does not make it milder.
 func FuzzDecide(f *testing.F) {
 	for _, c := range typical {
 		f.Add(c)

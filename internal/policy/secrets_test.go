@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestSecretsByName holds what a file's name says, and the names that only sound so.
+// TestSecretsByName holds which file names mean secrets, and similar names that do not.
 func TestSecretsByName(t *testing.T) {
 	e := engine(t)
 	for _, f := range []string{

@@ -6,8 +6,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/policy"
 )
 
-// What only asks is told from what changes something, also where the words of one stand
-// in the other.
+// TestStatements holds that queries are told from changes, also where one has the words of the
+// other.
 func TestStatements(t *testing.T) {
 	e := engine(t)
 	for command, safe := range map[string]bool{

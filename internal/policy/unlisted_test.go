@@ -14,7 +14,7 @@ programs:
   asker: {flags: "-o;-q --quiet;--outfile-mode =;--log-level =;--output =;--add = :package.mutate", operands: "text*"}
 `
 
-// TestUnlistedOptions holds what an option does by its name where no table has it.
+// TestUnlistedOptions holds what an unlisted option does by its name.
 func TestUnlistedOptions(t *testing.T) {
 	e, err := knowing(lookers)
 	if err != nil {
