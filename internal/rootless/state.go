@@ -16,7 +16,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/id"
-	"github.com/carrel-dev/carrel/internal/rootless/place"
+	"github.com/carrel-dev/carrel/internal/rootless/paths"
 )
 
 // state is what stays of runs, below $XDG_STATE_HOME/carrel:
@@ -37,7 +37,7 @@ type note struct {
 }
 
 func openState() (*state, error) {
-	dir, err := place.State()
+	dir, err := paths.State()
 	if err != nil {
 		return nil, fmt.Errorf("cannot keep the record: %w", err)
 	}
@@ -58,7 +58,7 @@ func (s *state) alone(f func() error) error {
 		return fmt.Errorf("cannot lock the notes of runs: %w", err)
 	}
 	defer lock.Close()
-	if err := place.Flock(lock, unix.LOCK_EX); err != nil {
+	if err := paths.Flock(lock, unix.LOCK_EX); err != nil {
 		return fmt.Errorf("cannot lock the notes of runs: %w", err)
 	}
 	return f()
@@ -80,7 +80,7 @@ func (s *state) claim(name id.Workspace) error {
 	if err != nil {
 		return fmt.Errorf("cannot note what is made for %s: %w", name, err)
 	}
-	if err := place.Flock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := paths.Flock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return errors.Join(fmt.Errorf("cannot note what is made for %s: %w", name, err), f.Close())
 	}
 	s.mine = f
@@ -112,7 +112,7 @@ func (s *state) others() (all map[id.Workspace]note, dead []id.Workspace, err er
 		if err == nil && len(b) > 0 {
 			err = json.Unmarshal(b, &n)
 		}
-		over := err == nil && place.Flock(f, unix.LOCK_SH|unix.LOCK_NB) == nil
+		over := err == nil && paths.Flock(f, unix.LOCK_SH|unix.LOCK_NB) == nil
 		_, gone := os.Lstat(path)
 		f.Close()
 		if errors.Is(gone, os.ErrNotExist) {

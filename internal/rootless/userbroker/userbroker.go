@@ -1,11 +1,11 @@
-// Package desk stands where the broker does for the daemon of an ordinary user: it makes,
+// Package userbroker stands where the broker does for the daemon of an ordinary user: it makes,
 // starts and ends that user's workspaces with the user's own rights.
 //
 // The life of a workspace, its ledger and what is finished or undone after a crash are those
 // of package broker; what differs is what is done to the host, in Host. It must not hold
 // isolation of its own: package launch starts the same executor and judges it by the same
 // table.
-package desk
+package userbroker
 
 import (
 	"context"
@@ -44,17 +44,17 @@ const (
 	numbers     = 1<<31 - 1
 )
 
-// Desk is a namespace.Broker. Its methods may be called from any goroutine.
-type Desk struct {
+// Broker is a namespace.Broker. Its methods may be called from any goroutine.
+type Broker struct {
 	life *broker.Lifecycle
 	host *host
 }
 
-var _ namespace.Broker = (*Desk)(nil)
+var _ namespace.Broker = (*Broker)(nil)
 
 // Open opens the ledger and finishes or undoes what a crash left. Executors of an earlier
 // process have ended with it.
-func Open(ctx context.Context, cfg Config) (*Desk, error) {
+func Open(ctx context.Context, cfg Config) (*Broker, error) {
 	h, err := openHost(ctx, cfg)
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func Open(ctx context.Context, cfg Config) (*Desk, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Desk{host: h, life: broker.NewLifecycle(broker.Settings{
+	d := &Broker{host: h, life: broker.NewLifecycle(broker.Settings{
 		UIDFirst: firstNumber, UIDCount: numbers, MaxWorkspaces: cfg.MaxWorkspaces,
 	}, ledger, h, cfg.Log)}
 	if err := d.life.Recover(ctx); err != nil {
@@ -79,7 +79,7 @@ func Open(ctx context.Context, cfg Config) (*Desk, error) {
 
 // Close ends every executor, and with it what runs in its workspace, and lets go of the
 // ledger, in which those workspaces are stopped.
-func (d *Desk) Close() {
+func (d *Broker) Close() {
 	for _, e := range d.life.List() {
 		if slices.Contains(live, e.State) {
 			// What cannot be ended in order ends with this process.
@@ -91,12 +91,12 @@ func (d *Desk) Close() {
 
 // Executor is the Executor of namespace.Config: a connection that the executor was started
 // with.
-func (d *Desk) Executor(_ context.Context, name id.Workspace, role execapi.Role) (*net.UnixConn, error) {
+func (d *Broker) Executor(_ context.Context, name id.Workspace, role execapi.Role) (*net.UnixConn, error) {
 	return d.host.connect(name, role)
 }
 
 // Mended implements namespace.Broker.
-func (d *Desk) Mended(context.Context) (string, []workspace.Mended, error) {
+func (d *Broker) Mended(context.Context) (string, []workspace.Mended, error) {
 	start, list := d.life.Mended()
 	return start, list, nil
 }
@@ -112,7 +112,7 @@ var (
 )
 
 // Call implements namespace.Broker.
-func (d *Desk) Call(ctx context.Context, method string, params, result any, fds ...*os.File) error {
+func (d *Broker) Call(ctx context.Context, method string, params, result any, fds ...*os.File) error {
 	switch p := params.(type) {
 	case brokerapi.CreateParams:
 		return d.create(ctx, p, result, fds)
@@ -149,7 +149,7 @@ func (d *Desk) Call(ctx context.Context, method string, params, result any, fds 
 }
 
 // named carries out what takes a name alone.
-func (d *Desk) named(ctx context.Context, method string, name id.Workspace, result any) error {
+func (d *Broker) named(ctx context.Context, method string, name id.Workspace, result any) error {
 	switch method {
 	case brokerapi.MethodStop:
 		return d.changed(result, func() (broker.Entry, error) { return d.life.Stop(ctx, name, still...) })
@@ -173,7 +173,7 @@ func (d *Desk) named(ctx context.Context, method string, name id.Workspace, resu
 	return fmt.Errorf("cannot %s %s: a carrel without root does not serve that: %w", method, name, errdefs.ErrNotImplemented)
 }
 
-func (d *Desk) create(ctx context.Context, p brokerapi.CreateParams, result any, fds []*os.File) error {
+func (d *Broker) create(ctx context.Context, p brokerapi.CreateParams, result any, fds []*os.File) error {
 	limits := p.Limits.OrDefault()
 	if err := limits.Validate(); err != nil {
 		return err
@@ -191,7 +191,7 @@ func (d *Desk) create(ctx context.Context, p brokerapi.CreateParams, result any,
 	return d.started(result, func() (broker.Entry, workspace.Report, error) { return d.life.Create(ctx, p.Name, plan, fresh...) })
 }
 
-func (d *Desk) started(result any, do func() (broker.Entry, workspace.Report, error)) error {
+func (d *Broker) started(result any, do func() (broker.Entry, workspace.Report, error)) error {
 	out, ok := result.(*brokerapi.StartResult)
 	if !ok {
 		return errdefs.ErrInternal
@@ -201,7 +201,7 @@ func (d *Desk) started(result any, do func() (broker.Entry, workspace.Report, er
 	return err
 }
 
-func (d *Desk) changed(result any, do func() (broker.Entry, error)) error {
+func (d *Broker) changed(result any, do func() (broker.Entry, error)) error {
 	out, ok := result.(*brokerapi.Workspace)
 	if !ok {
 		return errdefs.ErrInternal
@@ -213,7 +213,7 @@ func (d *Desk) changed(result any, do func() (broker.Entry, error)) error {
 
 // wire is an entry as the broker would send it. The ids are those in force: those of the
 // ledger are numbers only.
-func (d *Desk) wire(e broker.Entry) brokerapi.Workspace {
+func (d *Broker) wire(e broker.Entry) brokerapi.Workspace {
 	var mounts []workspace.Mount
 	for _, m := range e.Mounts {
 		mounts = append(mounts, m.Mount)

@@ -1,4 +1,4 @@
-package desk
+package userbroker
 
 import (
 	"context"
@@ -274,7 +274,7 @@ func (h *host) Start(ctx context.Context, e broker.Entry) (r broker.Running, rep
 		return r, report, err
 	}
 	defer stderr.Close()
-	crashpoint.Here("desk.start.prepared")
+	crashpoint.Here("userbroker.start.prepared")
 	spec := sandbox.Spec{
 		Mode: sandbox.Rootless, Allow: e.Allow, Name: e.Name, User: string(e.Name), Shell: shell, Limits: e.Limits, TmpfsBytes: h.tmpfs,
 		Net: sandbox.Net{LowPorts: true},
@@ -300,7 +300,7 @@ func (h *host) Start(ctx context.Context, e broker.Entry) (r broker.Running, rep
 	if err != nil {
 		return r, report, fmt.Errorf("cannot start %s without root: %w%s", e.Name, err, rootless.Explain())
 	}
-	crashpoint.Here("desk.start.launched")
+	crashpoint.Here("userbroker.start.launched")
 	r, err = broker.Watch(started.Pidfd, brokerapi.Executor{PID: started.PID, BootID: h.bootID})
 	if err != nil {
 		_ = unix.Kill(started.PID, unix.SIGKILL) // our child, not waited for: the pid is still its own

@@ -1,9 +1,9 @@
-// Package place says where the carrel of one user is: its state, its socket, and the locks
+// Package paths says where the carrel of one user is: its state, its socket, and the locks
 // by which the command line and the daemon agree on when it starts and ends.
 //
 // It must not start or end anything, and it must not trust a directory that another user
 // could have put there.
-package place
+package paths
 
 import (
 	"context"
@@ -33,8 +33,8 @@ const (
 	logName    = "daemon.log"
 )
 
-// Place is where a user's carrel is.
-type Place struct {
+// Paths is where a user's carrel is.
+type Paths struct {
 	// State is $XDG_STATE_HOME/carrel, what survives a restart.
 	State string
 	// Socket is where the API is served, $XDG_RUNTIME_DIR/carrel/api.sock. Without
@@ -46,16 +46,16 @@ type Place struct {
 
 // Find returns the place of the calling user, by the XDG Base Directory Specification. It
 // makes nothing.
-func Find() (Place, error) {
+func Find() (Paths, error) {
 	state, err := base("XDG_STATE_HOME", ".local/state")
 	if err != nil {
-		return Place{}, err
+		return Paths{}, err
 	}
 	config, err := base("XDG_CONFIG_HOME", ".config")
 	if err != nil {
-		return Place{}, err
+		return Paths{}, err
 	}
-	p := Place{State: filepath.Join(state, "carrel"), Config: filepath.Join(config, "carrel", "carreld.yaml")}
+	p := Paths{State: filepath.Join(state, "carrel"), Config: filepath.Join(config, "carrel", "carreld.yaml")}
 	p.Socket = filepath.Join(p.State, "run", socketName)
 	if run := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(run) {
 		p.Socket = filepath.Join(run, "carrel", socketName)
@@ -80,7 +80,7 @@ func base(variable, below string) (string, error) {
 }
 
 // Ensure makes the directories and sees that nobody else has a hand in them.
-func (p Place) Ensure() error {
+func (p Paths) Ensure() error {
 	if err := ensureState(p.State); err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func (p Place) Ensure() error {
 }
 
 // State makes the state directory of the calling user, for what needs nothing else of a
-// Place, and sees that nobody else has a hand in it.
+// Paths, and sees that nobody else has a hand in it.
 func State() (string, error) {
 	dir, err := base("XDG_STATE_HOME", ".local/state")
 	if err != nil {
@@ -138,7 +138,7 @@ func own(dir, variable string) error {
 }
 
 // Log is where the daemon's output goes.
-func (p Place) Log() string { return filepath.Join(p.State, logName) }
+func (p Paths) Log() string { return filepath.Join(p.State, logName) }
 
 // Lock is held until Close.
 type Lock struct{ f *os.File }
@@ -148,22 +148,22 @@ func (l Lock) Close() { l.f.Close() }
 
 // Starting is held by whoever starts the daemon: of several at once one does, and the others
 // find it started.
-func (p Place) Starting(ctx context.Context) (Lock, error) {
+func (p Paths) Starting(ctx context.Context) (Lock, error) {
 	return p.lock(ctx, startLock, unix.LOCK_EX)
 }
 
 // Using is held by a client as long as it needs the daemon, from before it looks for it. It
 // waits for one that is ending.
-func (p Place) Using(ctx context.Context) (Lock, error) { return p.lock(ctx, useLock, unix.LOCK_SH) }
+func (p Paths) Using(ctx context.Context) (Lock, error) { return p.lock(ctx, useLock, unix.LOCK_SH) }
 
 // Serving is held by the daemon: there is one for a user.
-func (p Place) Serving(ctx context.Context) (Lock, error) {
+func (p Paths) Serving(ctx context.Context) (Lock, error) {
 	return p.lock(ctx, serveLock, unix.LOCK_EX)
 }
 
 // Ending is taken by the daemon before it ends for want of use, and never given up: ok says
 // that nobody uses it, and nobody can begin to before it has gone.
-func (p Place) Ending() (l Lock, ok bool, err error) {
+func (p Paths) Ending() (l Lock, ok bool, err error) {
 	f, err := p.open(useLock)
 	if err != nil {
 		return Lock{}, false, err
@@ -179,7 +179,7 @@ func (p Place) Ending() (l Lock, ok bool, err error) {
 	return Lock{f}, true, nil
 }
 
-func (p Place) open(name string) (*os.File, error) {
+func (p Paths) open(name string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(p.State, name), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("cannot open a lock: %w", err)
@@ -191,7 +191,7 @@ func (p Place) open(name string) (*os.File, error) {
 // be cut off.
 const lockPause = 10 * time.Millisecond
 
-func (p Place) lock(ctx context.Context, name string, how int) (Lock, error) {
+func (p Paths) lock(ctx context.Context, name string, how int) (Lock, error) {
 	f, err := p.open(name)
 	if err != nil {
 		return Lock{}, err
@@ -234,7 +234,7 @@ func Flock(f *os.File, how int) error {
 
 // Publish says where the daemon serves. It is for those whose XDG_RUNTIME_DIR is another, as
 // in a job of cron.
-func (p Place) Publish() error {
+func (p Paths) Publish() error {
 	path := filepath.Join(p.State, pointer)
 	next := path + ".new"
 	if err := os.WriteFile(next, []byte(p.Socket), 0o600); err != nil {
@@ -248,7 +248,7 @@ func (p Place) Publish() error {
 
 // Answers returns the socket at which a daemon of this user accepts connections, "" if there
 // is none.
-func (p Place) Answers(ctx context.Context) (string, error) {
+func (p Paths) Answers(ctx context.Context) (string, error) {
 	c, err := p.connect(ctx)
 	if c == nil {
 		return "", err
@@ -258,7 +258,7 @@ func (p Place) Answers(ctx context.Context) (string, error) {
 }
 
 // Daemon returns the pid of the daemon, 0 if there is none.
-func (p Place) Daemon(ctx context.Context) (int, error) {
+func (p Paths) Daemon(ctx context.Context) (int, error) {
 	c, err := p.connect(ctx)
 	if c == nil {
 		return 0, err
@@ -282,7 +282,7 @@ func (p Place) Daemon(ctx context.Context) (int, error) {
 
 // connect connects to the daemon of this user; without an error and a connection there is
 // none.
-func (p Place) connect(ctx context.Context) (*net.UnixConn, error) {
+func (p Paths) connect(ctx context.Context) (*net.UnixConn, error) {
 	places := []string{p.Socket}
 	if b, err := os.ReadFile(filepath.Join(p.State, pointer)); err == nil {
 		if other := string(b); other != p.Socket && filepath.IsAbs(other) && !strings.Contains(other, "\x00") && own(filepath.Dir(other), "") == nil {
