@@ -92,7 +92,7 @@ func TestProgram(t *testing.T) {
 	if w := mustCreate(t, conn, p.name); w.State != workspace.StateStopped {
 		t.Errorf("created %+v", w)
 	}
-	first, err := call[brokerapi.StartResult](t, conn, "start", brokerapi.StartParams{Name: p.name})
+	first, err := call[brokerapi.StartResult](t, conn, "start", brokerapi.NameParams{Name: p.name})
 	if err != nil || first.Report.Err() != nil {
 		t.Fatalf("started %+v, %v", first, err)
 	}
@@ -111,7 +111,7 @@ func TestProgram(t *testing.T) {
 		<-conn.Done()
 		b = p.program(t, nil)
 		conn = dial(t, sock)
-		again, err := call[brokerapi.StartResult](t, conn, "start", brokerapi.StartParams{Name: p.name})
+		again, err := call[brokerapi.StartResult](t, conn, "start", brokerapi.NameParams{Name: p.name})
 		if err != nil || *again.Workspace.Executor != *first.Workspace.Executor {
 			t.Errorf("after %v: %+v, %v", sig, again.Workspace, err)
 		}
@@ -245,11 +245,11 @@ func BenchmarkStart(b *testing.B) {
 	p.create(b, life)
 	for b.Loop() {
 		began := time.Now()
-		if _, _, err := life.Start(b.Context(), p.name, workspace.StateStopped); err != nil {
+		if _, err := life.Start(b.Context(), brokerapi.NameParams{Name: p.name}); err != nil {
 			b.Fatal(err)
 		}
 		starts = append(starts, float64(time.Since(began).Microseconds()))
-		if _, err := life.Stop(b.Context(), p.name, workspace.StateRunning); err != nil {
+		if _, err := life.Stop(b.Context(), brokerapi.NameParams{Name: p.name}); err != nil {
 			b.Fatal(err)
 		}
 	}

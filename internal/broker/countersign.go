@@ -2,7 +2,6 @@ package broker
 
 import (
 	"bytes"
-	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -18,11 +17,8 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/checkpoint"
 	"github.com/carrel-dev/carrel/internal/crashpoint"
-	"github.com/carrel-dev/carrel/internal/jsonrpc"
-	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // What the broker keeps of the audit log, beside the ledger and under its lock. The state
@@ -166,34 +162,6 @@ func (c *Countersigner) Sign(next checkpoint.Checkpoint, old int64, proof tlog.T
 	}
 	crashpoint.Here("broker.countersign.kept")
 	return signed, next, true, nil
-}
-
-func (s *session) countersign(_ context.Context, r *jsonrpc.Request, _ []workspace.State) (any, error) {
-	var p brokerapi.CountersignParams
-	if err := decode(r, &p); err != nil {
-		return nil, err
-	}
-	if !checkpoint.IsName(p.Origin) || p.Size < 1 || p.Old < 0 || p.Old > p.Size || len(p.Proof) > checkpoint.MaxProof || (p.Old == 0) != (len(p.Proof) == 0) && p.Old != p.Size {
-		return nil, refuse("cannot accept %s: no checkpoint has that form", r.Method)
-	}
-	root, err := checkpoint.ParseHash(p.Root)
-	if err != nil {
-		return nil, refuse("cannot accept %q as the root of a tree", p.Root)
-	}
-	proof := make(tlog.TreeProof, 0, len(p.Proof))
-	for _, text := range p.Proof {
-		h, err := checkpoint.ParseHash(text)
-		if err != nil {
-			return nil, refuse("cannot accept %q in a proof", text)
-		}
-		proof = append(proof, h)
-	}
-	c := s.life.ledger.Audit()
-	signed, last, _, err := c.Sign(checkpoint.Checkpoint{Origin: p.Origin, Size: p.Size, Root: root}, p.Old, proof)
-	if err != nil {
-		return nil, err
-	}
-	return brokerapi.CountersignResult{Note: string(signed), Key: c.public, Size: last.Size, Root: last.Root.String()}, nil
 }
 
 // readAt reads a small file of dir.

@@ -56,27 +56,6 @@ func (h *Host) HoldsDisk() error {
 // GrowsDisk is part of Effects.
 func (h *Host) GrowsDisk() error { return image.Grows() }
 
-// diskChange reports why a limit on disk space cannot be changed.
-func diskChange(name id.Workspace, from, to int64, grows func() error) error {
-	cannot := func(why string) error {
-		return fmt.Errorf("cannot change the disk limit of %s from %d to %d: %s: %w", name, from, to, why, errdefs.ErrFailedPrecondition)
-	}
-	switch {
-	case from == to:
-		return nil
-	case from == 0:
-		return cannot("it was created without one, and its files lie in directories of the host; archive it and restore it with --disk")
-	case to == 0:
-		return cannot("it was created with one, and its files lie in an image; archive it and restore it without")
-	case to < from:
-		return cannot("an image can grow and not shrink; archive it and restore it with a smaller --disk")
-	}
-	if err := grows(); err != nil {
-		return fmt.Errorf("cannot change the disk limit of %s: %w; or archive it and restore it with a larger --disk", name, err)
-	}
-	return nil
-}
-
 // mkfsArgs is the whole of what mke2fs is told. A new sparse file reads as zeros, so that
 // nothing has to be zeroed now or by the kernel later; the journal takes a 64th.
 func mkfsArgs(path string, bytes int64) []string {

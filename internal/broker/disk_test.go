@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/broker"
+	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
@@ -32,7 +33,7 @@ func withDisk(bytes int64) workspace.Limits {
 }
 
 // newLimited makes a workspace with a limit on disk space.
-func newLimited(t *testing.T) (*place, *broker.Lifecycle, broker.Entry) {
+func newLimited(t *testing.T) (*place, *broker.Lifecycle, brokerapi.Workspace) {
 	t.Helper()
 	t.Setenv("TMPDIR", "/var/tmp") // an image on a tmpfs would be the workspace's memory
 	p := newPlace(t)
@@ -43,19 +44,19 @@ func newLimited(t *testing.T) (*place, *broker.Lifecycle, broker.Entry) {
 	return p, life, p.createLimited(t, life)
 }
 
-func (p *place) createLimited(t *testing.T, life *broker.Lifecycle) broker.Entry {
+func (p *place) createLimited(t *testing.T, life *broker.Lifecycle) brokerapi.Workspace {
 	t.Helper()
-	e, _, err := life.Create(t.Context(), p.name, broker.Plan{KeyDigest: digest, Limits: withDisk(limited)}, "", workspace.StateDestroyed)
+	res, err := life.Create(t.Context(), wanted(p.name, withDisk(limited)), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return e
+	return res.Workspace
 }
 
 func (p *place) image() string { return p.settings.DataDir + "/images/" + string(p.name) + ".img" }
 
 // inside runs a script in a running workspace.
-func inside(t *testing.T, e broker.Entry, script string) string {
+func inside(t *testing.T, e brokerapi.Workspace, script string) string {
 	t.Helper()
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: e.Executor.Socket})
 	if err != nil {
@@ -166,12 +167,12 @@ func TestDiskLimit(t *testing.T) {
 		fmt.Sprintf("20971520\n/tmp:\n\n/var/tmp:\n700 %[1]d\n1777 %[1]d\n1777 %[1]d\n", e.IDs.Work) {
 		t.Errorf("%q", out)
 	}
-	st1, err := life.Stats(p.name, workspace.StateRunning)
+	st1, err := life.Stats(t.Context(), brokerapi.NameParams{Name: p.name})
 	if err != nil || st1.DiskBytes <= 0 || st1.DiskBytes >= limited {
 		t.Errorf("%+v, %v", st1, err)
 	}
 	for range 2 {
-		if _, err := life.Stop(t.Context(), p.name, workspace.StateRunning); err != nil {
+		if _, err := life.Stop(t.Context(), brokerapi.NameParams{Name: p.name}); err != nil {
 			t.Fatal(err)
 		}
 		running, _ = start(t, life, p.name) // at once, while the kernel may still be at the unmounting
@@ -182,11 +183,11 @@ func TestDiskLimit(t *testing.T) {
 			t.Errorf("attached to %v", on)
 		}
 	}
-	if _, err := life.Stop(t.Context(), p.name, workspace.StateRunning); err != nil {
+	if _, err := life.Stop(t.Context(), brokerapi.NameParams{Name: p.name}); err != nil {
 		t.Fatal(err)
 	}
 	sound(t, p.image())
-	e, err = life.Destroy(t.Context(), p.name, false, workspace.StateStopped)
+	e, err = life.Destroy(t.Context(), brokerapi.DestroyParams{Name: p.name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +202,7 @@ func TestDiskLimit(t *testing.T) {
 	if out := inside(t, running, "ls -A"); out != "" {
 		t.Errorf("a new home holds %q", out)
 	}
-	if _, err := life.Destroy(t.Context(), p.name, true, workspace.StateRunning); err != nil {
+	if _, err := life.Destroy(t.Context(), brokerapi.DestroyParams{Name: p.name, Purge: true}); err != nil {
 		t.Fatal(err)
 	}
 	p.gone(t, e)
@@ -249,14 +250,14 @@ func TestDiskBombs(t *testing.T) {
 	}
 	// A full disk is proved and worked with too.
 	inside(t, running, "dd if=/dev/zero of=full bs=1M")
-	if _, err := life.Stop(t.Context(), p.name, workspace.StateRunning); err != nil {
+	if _, err := life.Stop(t.Context(), brokerapi.NameParams{Name: p.name}); err != nil {
 		t.Fatal(err)
 	}
 	running, _ = start(t, life, p.name)
 	if out := inside(t, running, "rm full && echo freed"); out != "freed\n" {
 		t.Errorf("%q", out)
 	}
-	_, _ = life.Stop(t.Context(), p.name, workspace.StateRunning)
+	_, _ = life.Stop(t.Context(), brokerapi.NameParams{Name: p.name})
 	sound(t, p.image())
 }
 
@@ -291,7 +292,7 @@ func TestImageOfAnother(t *testing.T) {
 	if err := os.Chown(p.image(), 0, int(e.IDs.Work)); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := life.Start(t.Context(), p.name, workspace.StateStopped); !errdefs.IsFailedPrecondition(err) {
+	if _, err := life.Start(t.Context(), brokerapi.NameParams{Name: p.name}); !errdefs.IsFailedPrecondition(err) {
 		t.Fatalf("a start on another's image: %v", err)
 	}
 	if err := os.Chown(p.image(), 0, int(e.IDs.Executor)); err != nil {
@@ -370,7 +371,7 @@ func TestAnotherImageIsSeen(t *testing.T) {
 		return launch.Start(ctx, c)
 	})
 	life = p.mustOpen(t)
-	_, _, err := life.Start(t.Context(), p.name, workspace.StateStopped)
+	_, err := life.Start(t.Context(), brokerapi.NameParams{Name: p.name})
 	if err == nil || !strings.Contains(err.Error(), "required control disk is failed (outside: /home/"+string(p.name)+" lies on ") {
 		t.Errorf("%v", err)
 	}
@@ -395,8 +396,9 @@ func TestHalfMadeImage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e.State = workspace.StateCreating
-		if err := errors.Join(ledger.Put(e), ledger.Close()); err != nil {
+		stored, _ := ledger.Get(e.Name)
+		stored.State = workspace.StateCreating
+		if err := errors.Join(ledger.Put(stored), ledger.Close()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -415,7 +417,7 @@ func TestHalfMadeImage(t *testing.T) {
 	if _, err := os.Stat(p.image()); err != nil {
 		t.Errorf("an image that no create made is gone: %v", err)
 	}
-	if _, _, err := life.Create(t.Context(), p.name, broker.Plan{KeyDigest: digest, Limits: withDisk(limited)}, "", workspace.StateDestroyed); !errdefs.IsFailedPrecondition(err) {
+	if _, err := life.Create(t.Context(), wanted(p.name, withDisk(limited)), nil); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("a create over it: %v", err)
 	}
 	if err := os.Remove(p.image()); err != nil {
@@ -461,13 +463,12 @@ func TestImageAfterACrash(t *testing.T) {
 
 func TestDiskLimitChanges(t *testing.T) {
 	p, life, _ := newLimited(t)
-	states := []workspace.State{workspace.StateStopped, workspace.StateRunning}
 	for _, to := range []int64{0, limited / 2} {
-		if e, err := life.Update(t.Context(), p.name, withDisk(to), states...); !errdefs.IsFailedPrecondition(err) || e.Limits.DiskBytes != limited {
+		if e, err := life.Update(t.Context(), brokerapi.UpdateParams{Name: p.name, Limits: withDisk(to)}); !errdefs.IsFailedPrecondition(err) || e.Limits.DiskBytes != limited {
 			t.Errorf("to %d: %+v, %v", to, e.Limits, err)
 		}
 	}
-	_, err := life.Update(t.Context(), p.name, withDisk(8*limited), states...)
+	_, err := life.Update(t.Context(), brokerapi.UpdateParams{Name: p.name, Limits: withDisk(8 * limited)})
 	if why := image.Grows(); why != nil {
 		if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "CAP_SYS_RESOURCE") {
 			t.Errorf("grown without the capability: %v", err)
@@ -481,6 +482,6 @@ func TestDiskLimitChanges(t *testing.T) {
 	if out := inside(t, running, "head -c 300M /dev/zero > x && stat -c %s x"); out != "314572800\n" {
 		t.Errorf("%q; %+v", out, control(t, report, "disk"))
 	}
-	_, _ = life.Stop(t.Context(), p.name, workspace.StateRunning)
+	_, _ = life.Stop(t.Context(), brokerapi.NameParams{Name: p.name})
 	sound(t, p.image())
 }

@@ -88,12 +88,14 @@ func (h *hostDouble) IDsFree(ids workspace.IDs) (bool, error) {
 	return !h.used[ids.Executor] && !h.used[ids.Work] && !h.used[ids.Agent], h.fail["IDsFree"]
 }
 
-func (h *hostDouble) TakeMounts(_ context.Context, name id.Workspace, g *broker.Grant) ([]broker.Mount, error) {
-	if err := h.step("TakeMounts", name); err != nil {
+func (h *hostDouble) InForce(ids workspace.IDs) workspace.IDs { return ids }
+
+func (h *hostDouble) TakeMounts(_ context.Context, p brokerapi.CreateParams, _ *os.File) ([]broker.Mount, error) {
+	if err := h.step("TakeMounts", p.Name); err != nil {
 		return nil, err
 	}
 	var mounts []broker.Mount
-	for _, m := range g.Asked {
+	for _, m := range p.Mounts {
 		mounts = append(mounts, broker.Mount{Mount: m})
 	}
 	return mounts, nil
@@ -412,6 +414,11 @@ func call[T any](t testing.TB, c *jsonrpc.Conn, method string, params any) (T, e
 	var res T
 	_, err := c.Call(t.Context(), method, params, &res)
 	return res, err
+}
+
+// wanted asks for a workspace.
+func wanted(name id.Workspace, limits workspace.Limits) brokerapi.CreateParams {
+	return brokerapi.CreateParams{Name: name, KeyDigest: digest, Limits: limits}
 }
 
 func create(t testing.TB, c *jsonrpc.Conn, name id.Workspace) (brokerapi.Workspace, error) {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/broker"
+	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
@@ -27,11 +27,11 @@ func TestNoneIsStartedInFullMemory(t *testing.T) {
 	p.settings.CgroupMemoryPercent = int(256<<20*100/total) + 1
 	life := p.mustOpen(t)
 	limits := workspace.Limits{MemoryBytes: 8 << 30, Pids: 64, CPUWeight: 100, OpenFiles: 256}
-	if _, _, err := life.Create(t.Context(), p.name, broker.Plan{KeyDigest: digest, Limits: limits}, "", workspace.StateDestroyed); err != nil {
+	if _, err := life.Create(t.Context(), wanted(p.name, limits), nil); err != nil {
 		t.Fatal(err)
 	}
 	second := id.Workspace(fmt.Sprintf("cbt-%08x", rand.Uint32()))
-	if _, _, err := life.Create(t.Context(), second, broker.Plan{KeyDigest: digest, Limits: limits}, "", workspace.StateDestroyed); err != nil {
+	if _, err := life.Create(t.Context(), wanted(second, limits), nil); err != nil {
 		t.Fatal(err)
 	}
 	e, _ := start(t, life, p.name)
@@ -44,10 +44,10 @@ func TestNoneIsStartedInFullMemory(t *testing.T) {
 	}()
 	var err error
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
-		if _, _, err = life.Start(t.Context(), second, workspace.StateStopped); err != nil {
+		if _, err = life.Start(t.Context(), brokerapi.NameParams{Name: second}); err != nil {
 			break
 		}
-		if _, err := life.Stop(t.Context(), second, workspace.StateRunning); err != nil {
+		if _, err := life.Stop(t.Context(), brokerapi.NameParams{Name: second}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -57,10 +57,10 @@ func TestNoneIsStartedInFullMemory(t *testing.T) {
 	if _, err := conn.Call(t.Context(), execapi.MethodPing, struct{}{}, nil); err != nil {
 		t.Errorf("what ran was harmed: %v", err)
 	}
-	if _, err := life.Stop(t.Context(), p.name, workspace.StateRunning); err != nil {
+	if _, err := life.Stop(t.Context(), brokerapi.NameParams{Name: p.name}); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := life.Start(t.Context(), second, workspace.StateStopped); err != nil {
+	if _, err := life.Start(t.Context(), brokerapi.NameParams{Name: second}); err != nil {
 		t.Errorf("there is room again: %v", err)
 	}
 }

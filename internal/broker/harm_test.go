@@ -43,7 +43,7 @@ func TestPurgeStaysInside(t *testing.T) {
 	); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := life.Destroy(t.Context(), p.name, true, workspace.StateStopped); err != nil {
+	if _, err := life.Destroy(t.Context(), brokerapi.DestroyParams{Name: p.name, Purge: true}); err != nil {
 		t.Fatal(err)
 	}
 	p.gone(t, e)
@@ -66,7 +66,7 @@ func TestHomeThatIsASymlink(t *testing.T) {
 	if err := os.Symlink(victim, home); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err := life.Create(t.Context(), p.name, broker.Plan{KeyDigest: digest, Limits: workspace.DefaultLimits}, "")
+	_, err := life.Create(t.Context(), wanted(p.name, workspace.DefaultLimits), nil)
 	if err == nil {
 		t.Error("created")
 	}
@@ -95,7 +95,7 @@ func TestUserOfTheHost(t *testing.T) {
 	}
 	defer func() { _ = exec.Command("userdel", string(p.name)).Run() }()
 	before := getent(t, "passwd", string(p.name))
-	if _, _, err := life.Create(t.Context(), p.name, broker.Plan{KeyDigest: digest, Limits: workspace.DefaultLimits}, ""); !errdefs.IsAlreadyExists(err) {
+	if _, err := life.Create(t.Context(), wanted(p.name, workspace.DefaultLimits), nil); !errdefs.IsAlreadyExists(err) {
 		t.Errorf("got %v", err)
 	}
 	if got := getent(t, "passwd", string(p.name)); got != before || got == "" {

@@ -56,8 +56,11 @@ type Effects interface {
 	// HeldUp says which processes with one of ids the kernel cannot end at this moment, why
 	// and what to do; "" is none.
 	HeldUp(ids workspace.IDs) string
-	// TakeMounts reads a grant, once, and sees that its caller may open what it names.
-	TakeMounts(ctx context.Context, name id.Workspace, g *Grant) ([]Mount, error)
+	// InForce are the ids of a workspace that the ledger gave ids.
+	InForce(ids workspace.IDs) workspace.IDs
+	// TakeMounts reads a grant, once, and sees that it is about p.Mounts and that its caller may
+	// open them.
+	TakeMounts(ctx context.Context, p brokerapi.CreateParams, grant *os.File) ([]Mount, error)
 	// Start starts an executor and returns when its isolation is proved.
 	Start(ctx context.Context, e Entry) (Running, workspace.Report, error)
 	// Adopt finds the executor of an earlier broker; it is an error of kind not_found if
@@ -111,6 +114,10 @@ func (f LauncherFunc) Start(ctx context.Context, c launch.Config) (*launch.Execu
 const (
 	startTimeout = 20 * time.Second
 	stopTimeout  = 20 * time.Second
+	// freezeTimeout bounds the wait for commands to stand still. One that the kernel cannot
+	// interrupt, for a file system that does not answer, keeps the rest from counting as
+	// frozen.
+	freezeTimeout = 5 * time.Second
 	// At its start the broker waits for the processes of one workspace to end for at most
 	// recoverTimeout, and recoverLeast once all together have taken recoverAll. What takes
 	// longer is left for whoever asks for it again.

@@ -90,6 +90,9 @@ func OpenHost(cfg HostConfig) (*Host, error) {
 	return h, nil
 }
 
+// InForce is part of Effects: the ids of the ledger are those of the host.
+func (h *Host) InForce(ids workspace.IDs) workspace.IDs { return ids }
+
 // Mended is part of Effects.
 func (h *Host) Mended() []workspace.Mended { return h.mended }
 

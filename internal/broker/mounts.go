@@ -13,8 +13,8 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/grant"
-	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
 	"github.com/carrel-dev/carrel/internal/thread"
@@ -67,14 +67,6 @@ func (h *Host) identify(fd int) (Identity, unix.Statx_t, error) {
 	return i, st, nil
 }
 
-// Grant is mounts that are asked for: what the daemon says of them, and the grant that
-// proves it.
-type Grant struct {
-	KeyDigest string
-	Asked     []workspace.Mount
-	File      *os.File
-}
-
 // Whatever is done to a source may hang: behind it may be a file system of its user's that
 // never answers. So it is done aside, and is given up on when it takes too long; what
 // hangs keeps its place, and when all are taken no more is tried.
@@ -113,22 +105,26 @@ func sideways[T any](ctx context.Context, places chan struct{}, call func() (T, 
 }
 
 // TakeMounts is part of Effects.
-func (h *Host) TakeMounts(ctx context.Context, name id.Workspace, g *Grant) ([]Mount, error) {
-	return sideways(ctx, h.aside, func() ([]Mount, error) { return h.takeMounts(name, g) }, func([]Mount) {})
+func (h *Host) TakeMounts(ctx context.Context, p brokerapi.CreateParams, file *os.File) ([]Mount, error) {
+	return sideways(ctx, h.aside, func() ([]Mount, error) {
+		return TakeGrant(p, file, h.judge)
+	}, func([]Mount) {})
 }
 
-func (h *Host) takeMounts(name id.Workspace, g *Grant) ([]Mount, error) {
-	m, who, dirs, err := grant.Take(g.File)
+// TakeGrant reads the grant in file, once, sees that it is about the mounts that p asks for, and
+// has judge decide on each, which is given the mount, who granted it and its open directory.
+func TakeGrant(
+	p brokerapi.CreateParams, file *os.File, judge func(workspace.Mount, grant.Cred, *os.File) (Mount, error),
+) ([]Mount, error) {
+	m, who, dirs, err := grant.Take(file)
 	if err != nil {
 		return nil, err
 	}
 	defer closeFiles(dirs...)
 	switch {
-	case who.UID == h.settings.DaemonUID, who.UID >= h.settings.UIDFirst && who.UID-h.settings.UIDFirst < h.settings.UIDCount:
-		return nil, fmt.Errorf("cannot mount directories for uid %d: it is not a user of carrel but a part of it: %w", who.UID, errdefs.ErrPermissionDenied)
-	case m.KeyDigest != g.KeyDigest:
+	case m.KeyDigest != p.KeyDigest:
 		return nil, fmt.Errorf("cannot mount directories: they were granted to a workspace with another key: %w", errdefs.ErrPermissionDenied)
-	case !slices.Equal(m.Mounts, g.Asked):
+	case !slices.Equal(m.Mounts, p.Mounts):
 		return nil, fmt.Errorf("cannot mount directories: other mounts were granted than are asked for: %w", errdefs.ErrPermissionDenied)
 	}
 	if err := workspace.CheckMounts(m.Mounts); err != nil {
@@ -136,7 +132,7 @@ func (h *Host) takeMounts(name id.Workspace, g *Grant) ([]Mount, error) {
 	}
 	mounts := make([]Mount, len(dirs))
 	for i, d := range dirs {
-		if mounts[i], err = h.judge(m.Mounts[i].AtHome("/home/"+string(name)), who, d); err != nil {
+		if mounts[i], err = judge(m.Mounts[i].AtHome("/home/"+string(p.Name)), who, d); err != nil {
 			return nil, err
 		}
 	}
@@ -149,6 +145,9 @@ func (h *Host) takeMounts(name id.Workspace, g *Grant) ([]Mount, error) {
 func (h *Host) judge(asked workspace.Mount, who grant.Cred, d *os.File) (Mount, error) {
 	m := Mount{Mount: asked, CallerUID: who.UID, CallerGID: who.GID, OwnerGID: who.GID}
 	m.OwnerUID = who.UID
+	if who.UID == h.settings.DaemonUID || who.UID >= h.settings.UIDFirst && who.UID-h.settings.UIDFirst < h.settings.UIDCount {
+		return m, fmt.Errorf("cannot mount directories for uid %d: it is not a user of carrel but a part of it: %w", who.UID, errdefs.ErrPermissionDenied)
+	}
 	var st unix.Statx_t
 	var flags int
 	err := withFD(d, func(fd int) (err error) {

@@ -122,11 +122,11 @@ func TestLifeOfAWorkspace(t *testing.T) {
 	if _, err := call[any](t, r.conn, "report", brokerapi.NameParams{Name: name}); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("a report of what does not run: %v", err)
 	}
-	s, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.StartParams{Name: name})
+	s, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.NameParams{Name: name})
 	if err != nil || s.Workspace.State != workspace.StateRunning || s.Workspace.Executor == nil || s.Report.Err() != nil {
 		t.Fatalf("started %+v, %v", s, err)
 	}
-	again, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.StartParams{Name: name})
+	again, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.NameParams{Name: name})
 	if err != nil || *again.Workspace.Executor != *s.Workspace.Executor {
 		t.Errorf("a second start gave %+v, %v", again, err)
 	}
@@ -138,7 +138,7 @@ func TestLifeOfAWorkspace(t *testing.T) {
 			t.Errorf("stopped %+v, %v", w, err)
 		}
 	}
-	if _, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.StartParams{Name: name}); err != nil {
+	if _, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.NameParams{Name: name}); err != nil {
 		t.Fatal(err)
 	}
 	forget := func(id uint32) error {
@@ -286,7 +286,7 @@ func TestCreateStarts(t *testing.T) {
 		t.Errorf("again %+v: %v", again, err)
 	}
 	r.host.crash(name) // it is followed
-	next, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.StartParams{Name: name})
+	next, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.NameParams{Name: name})
 	if err != nil || next.Workspace.Executor.PID == got.Workspace.Executor.PID {
 		t.Errorf("got %+v, %v", next, err)
 	}
@@ -308,7 +308,7 @@ func TestCreateStarts(t *testing.T) {
 	if err != nil || got.Workspace.State != workspace.StateStopped || got.Workspace.Executor != nil || len(got.Report.Controls) != 0 {
 		t.Errorf("not started %+v: %v", got, err)
 	}
-	if _, err := call[any](t, r.conn, "start", brokerapi.StartParams{Name: p.Name}); err == nil || !strings.Contains(err.Error(), "planted") {
+	if _, err := call[any](t, r.conn, "start", brokerapi.NameParams{Name: p.Name}); err == nil || !strings.Contains(err.Error(), "planted") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -332,7 +332,7 @@ func TestFailedStartStaysStopped(t *testing.T) {
 	r := newRig(t, true)
 	mustCreate(t, r.conn, name)
 	r.host.set("Start", fmt.Errorf("cannot hold the workspace: required control seccomp is failed: %w", errdefs.ErrFailedPrecondition))
-	if _, err := call[any](t, r.conn, "start", brokerapi.StartParams{Name: name}); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "seccomp") {
+	if _, err := call[any](t, r.conn, "start", brokerapi.NameParams{Name: name}); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "seccomp") {
 		t.Errorf("got %v", err)
 	}
 	if l, err := call[brokerapi.ListResult](t, r.conn, "list", nil); err != nil || l.Workspaces[0].State != workspace.StateStopped {
@@ -351,7 +351,7 @@ func TestFailedDestroyIsFinishedLater(t *testing.T) {
 		if _, err := create(t, r.conn, name); err == nil {
 			t.Errorf("%s: the name was given out while its destruction was not finished", step)
 		}
-		if _, err := call[any](t, r.conn, "start", brokerapi.StartParams{Name: name}); !errdefs.IsFailedPrecondition(err) {
+		if _, err := call[any](t, r.conn, "start", brokerapi.NameParams{Name: name}); !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("%s: started while destroying: %v", step, err)
 		}
 		r.host.set(step, nil)
@@ -364,13 +364,13 @@ func TestFailedDestroyIsFinishedLater(t *testing.T) {
 func TestExecutorThatEndsByItself(t *testing.T) {
 	r := newRig(t, true)
 	mustCreate(t, r.conn, name)
-	old, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.StartParams{Name: name})
+	old, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.NameParams{Name: name})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.host.crash(name)
 	// Whether the watch or this request comes first, there is a new executor.
-	s, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.StartParams{Name: name})
+	s, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.NameParams{Name: name})
 	if err != nil || s.Workspace.Executor.PID == old.Workspace.Executor.PID {
 		t.Errorf("got %+v, %v", s, err)
 	}
@@ -382,7 +382,7 @@ func TestDaemonThatGoesAway(t *testing.T) {
 	mustCreate(t, r.conn, name)
 	entered, release := r.host.hold()
 	c := r.connect(t, true)
-	go func() { _, _ = c.Call(context.Background(), "start", brokerapi.StartParams{Name: name}, nil) }()
+	go func() { _, _ = c.Call(context.Background(), "start", brokerapi.NameParams{Name: name}, nil) }()
 	<-entered
 	_ = c.Close()
 	close(release)

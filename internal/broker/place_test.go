@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/carrel-dev/carrel/internal/broker"
+	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
@@ -99,8 +100,8 @@ func newPlace(t testing.TB) *place {
 			t.Errorf("cannot clean up: %v", err)
 			return
 		}
-		for _, e := range life.List() {
-			if _, err := life.Destroy(context.Background(), e.Name, true, workspace.StateStopped, workspace.StateRunning, workspace.StateDestroying); err != nil {
+		for _, e := range life.Entries() {
+			if _, err := life.Destroy(context.Background(), brokerapi.DestroyParams{Name: e.Name, Purge: true}); err != nil {
 				t.Errorf("cannot clean up: %v", err)
 			}
 		}
@@ -160,22 +161,23 @@ func (l testLog) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (p *place) create(t testing.TB, life *broker.Lifecycle) broker.Entry {
+func (p *place) create(t testing.TB, life *broker.Lifecycle) brokerapi.Workspace {
 	t.Helper()
-	e, _, err := life.Create(t.Context(), p.name, broker.Plan{KeyDigest: digest, Limits: workspace.Limits{MemoryBytes: 256 << 20, Pids: 64, CPUWeight: 100, OpenFiles: 256}}, "", workspace.StateDestroyed)
+	limits := workspace.Limits{MemoryBytes: 256 << 20, Pids: 64, CPUWeight: 100, OpenFiles: 256}
+	res, err := life.Create(t.Context(), wanted(p.name, limits), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return e
+	return res.Workspace
 }
 
-func start(t testing.TB, life *broker.Lifecycle, name id.Workspace) (broker.Entry, workspace.Report) {
+func start(t testing.TB, life *broker.Lifecycle, name id.Workspace) (brokerapi.Workspace, workspace.Report) {
 	t.Helper()
-	e, r, err := life.Start(t.Context(), name, workspace.StateStopped, workspace.StateRunning)
+	res, err := life.Start(t.Context(), brokerapi.NameParams{Name: name})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return e, r
+	return res.Workspace, res.Report
 }
 
 func getent(t testing.TB, db, key string) string {
@@ -200,7 +202,7 @@ func (p *place) groups(t testing.TB) []id.Workspace {
 }
 
 // gone sees that nothing of a workspace is left on the host.
-func (p *place) gone(t testing.TB, e broker.Entry) {
+func (p *place) gone(t testing.TB, e brokerapi.Workspace) {
 	t.Helper()
 	for _, db := range []string{"passwd", "group"} {
 		if got := getent(t, db, string(p.name)); got != "" {

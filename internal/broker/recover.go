@@ -59,7 +59,7 @@ func (l *Lifecycle) Recover(ctx context.Context) error {
 		return err
 	}
 	for _, name := range left {
-		if l.lives(name) || unsure[name] {
+		if _, ok, _ := l.followed(name); ok || unsure[name] {
 			continue
 		}
 		l.log.Warn("removing what a start left that was interrupted", "workspace", name)
@@ -119,18 +119,11 @@ func (l *Lifecycle) tell(kind workspace.MendedKind, name id.Workspace, done stri
 }
 
 // Mended returns what Recover put right, and what tells this start from others.
-func (l *Lifecycle) Mended() (start string, list []workspace.Mended) {
+func (l *Lifecycle) Mended(context.Context) (start string, list []workspace.Mended, err error) {
 	list = l.mended
 	if l.unsaid > 0 {
-		list = append(slices.Clone(list), workspace.Mended{Kind: workspace.MoreMended, Done: fmt.Sprintf("%d more; the broker's log has them", l.unsaid)})
+		more := fmt.Sprintf("%d more; the broker's log has them", l.unsaid)
+		list = append(slices.Clone(list), workspace.Mended{Kind: workspace.MoreMended, Done: more})
 	}
-	return l.start, list
-}
-
-// lives reports whether an executor of name is followed.
-func (l *Lifecycle) lives(name id.Workspace) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_, ok := l.running[name]
-	return ok
+	return l.start, list, nil
 }

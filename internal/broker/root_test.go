@@ -81,7 +81,7 @@ func TestRealLife(t *testing.T) {
 		t.Error(err)
 	}
 	speak(t, running)
-	stopped, err := life.Stop(t.Context(), p.name, workspace.StateRunning)
+	stopped, err := life.Stop(t.Context(), brokerapi.NameParams{Name: p.name})
 	if err != nil || stopped.State != workspace.StateStopped {
 		t.Fatalf("stopped %+v, %v", stopped, err)
 	}
@@ -91,7 +91,7 @@ func TestRealLife(t *testing.T) {
 	if err := os.WriteFile(e.Home+"/note", []byte("kept"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := life.Destroy(t.Context(), p.name, false, workspace.StateStopped); err != nil {
+	if _, err := life.Destroy(t.Context(), brokerapi.DestroyParams{Name: p.name}); err != nil {
 		t.Fatal(err)
 	}
 	p.gone(t, e)
@@ -114,7 +114,7 @@ func TestRealLife(t *testing.T) {
 }
 
 // dialExecutor greets an executor on its socket.
-func dialExecutor(t testing.TB, e broker.Entry) *jsonrpc.Conn {
+func dialExecutor(t testing.TB, e brokerapi.Workspace) *jsonrpc.Conn {
 	t.Helper()
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: e.Executor.Socket})
 	if err != nil {
@@ -129,7 +129,7 @@ func dialExecutor(t testing.TB, e broker.Entry) *jsonrpc.Conn {
 }
 
 // speak runs a command through an executor's socket.
-func speak(t testing.TB, e broker.Entry) {
+func speak(t testing.TB, e brokerapi.Workspace) {
 	t.Helper()
 	var st unix.Stat_t
 	if err := unix.Stat(e.Executor.Socket, &st); err != nil || st.Uid != daemonUID || st.Mode&0o7777 != 0o600 {
@@ -163,7 +163,7 @@ func TestBrokerThatComesBack(t *testing.T) {
 		t.Errorf("got %+v, had %+v", after.Executor, before.Executor)
 	}
 	speak(t, after)
-	if rep, err := life.Report(p.name, workspace.StateRunning); err != nil || rep.Err() != nil {
+	if rep, err := life.Report(t.Context(), brokerapi.NameParams{Name: p.name}); err != nil || rep.Err() != nil {
 		t.Errorf("report: %v", err)
 	}
 }
@@ -175,7 +175,7 @@ func TestPidOfAnother(t *testing.T) {
 	life := p.mustOpen(t)
 	p.create(t, life)
 	e, _ := start(t, life, p.name)
-	if _, err := life.Stop(t.Context(), p.name, workspace.StateRunning); err != nil {
+	if _, err := life.Stop(t.Context(), brokerapi.NameParams{Name: p.name}); err != nil {
 		t.Fatal(err)
 	}
 	if err := life.Close(); err != nil {
@@ -197,13 +197,13 @@ func TestPidOfAnother(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		bad := e
-		bad.Executor = &x
+		bad, _ := ledger.Get(e.Name)
+		bad.State, bad.Executor = workspace.StateRunning, &x
 		if err := errors.Join(ledger.Put(bad), ledger.Close()); err != nil {
 			t.Fatal(err)
 		}
 		life := p.mustOpen(t)
-		if got := life.List(); len(got) != 1 || got[0].State != workspace.StateStopped {
+		if got := life.Entries(); len(got) != 1 || got[0].State != workspace.StateStopped {
 			t.Errorf("%+v: listed %+v", x, got)
 		}
 		if err := life.Close(); err != nil {
@@ -251,7 +251,7 @@ func TestExecutorIsKilled(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("nobody noticed")
 	}
-	if got := life.List()[0]; got.State != workspace.StateStopped || got.Executor != nil {
+	if got := life.Entries()[0]; got.State != workspace.StateStopped || got.Executor != nil {
 		t.Errorf("listed %+v", got)
 	}
 	if left := p.groups(t); len(left) > 0 {
@@ -278,11 +278,11 @@ func TestUnprovedStartLeavesNothing(t *testing.T) {
 	})
 	life := p.mustOpen(t)
 	p.create(t, life)
-	_, _, err := life.Start(t.Context(), p.name, workspace.StateStopped)
+	_, err := life.Start(t.Context(), brokerapi.NameParams{Name: p.name})
 	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "plant nothing") {
 		t.Errorf("got %v", err)
 	}
-	if got := life.List(); got[0].State != workspace.StateStopped || got[0].Executor != nil {
+	if got := life.Entries(); got[0].State != workspace.StateStopped || got[0].Executor != nil {
 		t.Errorf("listed %+v", got[0])
 	}
 	socks, _ := filepath.Glob(p.settings.RuntimeDir + "/x/*")
@@ -316,7 +316,7 @@ func TestDestroyEndsEveryProcess(t *testing.T) {
 	for _, c := range strays {
 		go func() { done <- c.Wait() }()
 	}
-	if _, err := life.Destroy(t.Context(), p.name, true, workspace.StateStopped); err != nil {
+	if _, err := life.Destroy(t.Context(), brokerapi.DestroyParams{Name: p.name, Purge: true}); err != nil {
 		t.Fatal(err)
 	}
 	for range strays {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/broker"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/brokerapi"
 )
 
 // ended is a pid that no process has any more.
@@ -206,7 +206,7 @@ func TestTornUserIsRemoved(t *testing.T) {
 		for _, db := range gone {
 			forgetLine(t, db, string(p.name))
 		}
-		if _, err := life.Destroy(t.Context(), p.name, true, workspace.StateStopped); err != nil {
+		if _, err := life.Destroy(t.Context(), brokerapi.DestroyParams{Name: p.name, Purge: true}); err != nil {
 			t.Errorf("without a line in %q: %v", gone, err)
 		}
 		for _, db := range []string{"passwd", "shadow", "group", "gshadow"} {

@@ -17,6 +17,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/rootless/subid"
+	"github.com/carrel-dev/carrel/internal/runtime/namespace"
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -25,9 +26,10 @@ import (
 // shell is the login shell of the workspace's passwd entry.
 const shell = "/bin/bash"
 
-// starter stands where the broker does: it starts the one executor of this process with
-// the rights of its user, and ends it.
+// starter is the broker of one run: it starts the one executor of this process with the rights
+// of its user, and ends it.
 type starter struct {
+	namespace.Unserved
 	name    id.Workspace
 	options *Options
 	tmpfs   int64
@@ -46,51 +48,44 @@ type starter struct {
 	lost string
 }
 
-// Call implements namespace.Broker for the methods that a workspace for one command needs.
-func (s *starter) Call(ctx context.Context, method string, params, result any, _ ...*os.File) error {
-	switch method {
-	case brokerapi.MethodCreate:
-		p, ok := params.(brokerapi.CreateParams)
-		out, ok2 := result.(*brokerapi.StartResult)
-		if !ok || !ok2 || p.Name != s.name {
-			break
-		}
-		if err := s.start(ctx, p.Limits); err != nil {
-			return errors.Join(err, s.end(true))
-		}
-		out.Report = s.report
-		out.Workspace = brokerapi.Workspace{
-			Name: s.name, State: workspace.StateRunning, User: s.user(), IDs: s.ranges.IDs(), Limits: p.Limits, Home: s.home,
-			Executor: &brokerapi.Executor{PID: s.executor.PID},
-		}
-		return nil
-	case brokerapi.MethodStop:
-		// Asked for where an executor that was proved cannot be reached.
-		return errors.Join(fmt.Errorf("cannot run the command: the executor ended as soon as it was started; try again: %w", errdefs.ErrUnavailable), s.end(true))
-	case brokerapi.MethodDestroy:
-		p, ok := params.(brokerapi.DestroyParams)
-		out, ok2 := result.(*brokerapi.Workspace)
-		if !ok || !ok2 || p.Name != s.name {
-			break
-		}
-		err := s.end(p.Purge)
-		*out = brokerapi.Workspace{Name: s.name, State: workspace.StateDestroyed}
-		if !p.Purge {
-			out.Retained = s.home
-		}
-		if s.lost != "" {
-			err = errors.Join(err, fmt.Errorf("cannot go on: the workspace was ended, because what was protected in a mount was removed or replaced on the host (%s); see what is there now: %w", s.lost, errdefs.ErrFailedPrecondition))
-		}
-		return err
+var _ namespace.Broker = (*starter)(nil)
+
+// noStay says why a run serves no other operation.
+const noStay = "a workspace without root lives for one command; carrel up, as root, serves workspaces that stay"
+
+// Create implements namespace.Broker.
+func (s *starter) Create(ctx context.Context, p brokerapi.CreateParams, _ *os.File) (res brokerapi.StartResult, err error) {
+	if err := s.start(ctx, p.Limits); err != nil {
+		return res, errors.Join(err, s.end(true))
 	}
-	return fmt.Errorf("cannot %s: a workspace without root lives for one command; carrel up, as root, serves workspaces that stay: %w", method, errdefs.ErrNotImplemented)
+	res.Report = s.report
+	res.Workspace = brokerapi.Workspace{
+		Name: s.name, State: workspace.StateRunning, User: s.user(), IDs: s.ranges.IDs(), Limits: p.Limits, Home: s.home,
+		Executor: &brokerapi.Executor{PID: s.executor.PID},
+	}
+	return res, nil
 }
 
-// Mended implements namespace.Broker: what another run left is seen to before this one starts.
-func (s *starter) Mended(context.Context) (string, []workspace.Mended, error) { return "", nil, nil }
+// Stop implements namespace.Broker. It is asked for where an executor that was proved cannot be
+// reached.
+func (s *starter) Stop(context.Context, brokerapi.NameParams) (brokerapi.Workspace, error) {
+	err := fmt.Errorf("cannot run the command: the executor ended as soon as it was started; try again: %w", errdefs.ErrUnavailable)
+	return brokerapi.Workspace{}, errors.Join(err, s.end(true))
+}
 
-// Close implements namespace.Broker.
-func (s *starter) Close() {}
+// Destroy implements namespace.Broker.
+func (s *starter) Destroy(_ context.Context, p brokerapi.DestroyParams) (brokerapi.Workspace, error) {
+	err := s.end(p.Purge)
+	w := brokerapi.Workspace{Name: s.name, State: workspace.StateDestroyed}
+	if !p.Purge {
+		w.Retained = s.home
+	}
+	if s.lost != "" {
+		err = errors.Join(err, fmt.Errorf("cannot go on: the workspace was ended, because what was protected in a mount was removed or "+
+			"replaced on the host (%s); see what is there now: %w", s.lost, errdefs.ErrFailedPrecondition))
+	}
+	return w, err
+}
 
 // user is the caller's name inside.
 func (s *starter) user() string { return string(s.name) }

@@ -82,6 +82,9 @@ func openHost(ctx context.Context, cfg Config) (*host, error) {
 	return h, h.makeState()
 }
 
+// InForce is part of broker.Effects: the numbers of the ledger are no ids.
+func (h *host) InForce(workspace.IDs) workspace.IDs { return h.ranges.IDs() }
+
 // What follows is nothing's to do here: no user is made, and no number is the host's.
 
 // IDsFree is part of broker.Effects.

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/broker"
+	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/grant"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/rootless"
@@ -19,39 +19,24 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// TakeMounts is part of broker.Effects. The grant is of the user that this process runs as,
+// TakeMounts is part of broker.Effects. The grant must be of the user that this process runs as,
 // whose rights are all that there are.
-func (h *host) TakeMounts(_ context.Context, name id.Workspace, g *broker.Grant) ([]broker.Mount, error) {
-	m, who, dirs, err := grant.Take(g.File)
-	if err != nil {
-		return nil, err
-	}
-	defer closeFiles(dirs...)
-	switch {
-	case who.UID != uint32(os.Geteuid()):
-		return nil, fmt.Errorf("cannot mount directories for uid %d: this carrel is of uid %d: %w", who.UID, os.Geteuid(), errdefs.ErrPermissionDenied)
-	case m.KeyDigest != g.KeyDigest:
-		return nil, fmt.Errorf("cannot mount directories: they were granted to a workspace with another key: %w", errdefs.ErrPermissionDenied)
-	case !slices.Equal(m.Mounts, g.Asked):
-		return nil, fmt.Errorf("cannot mount directories: other mounts were granted than are asked for: %w", errdefs.ErrPermissionDenied)
-	}
-	if err := workspace.CheckMounts(m.Mounts); err != nil {
-		return nil, err
-	}
-	mounts := make([]broker.Mount, len(dirs))
-	for i, d := range dirs {
-		if err := rootless.CheckSource(m.Mounts[i].Source); err != nil {
-			return nil, err
+func (h *host) TakeMounts(_ context.Context, p brokerapi.CreateParams, file *os.File) ([]broker.Mount, error) {
+	return broker.TakeGrant(p, file, func(m workspace.Mount, who grant.Cred, dir *os.File) (broker.Mount, error) {
+		if who.UID != uint32(os.Geteuid()) {
+			return broker.Mount{}, fmt.Errorf("cannot mount directories for uid %d: this carrel is of uid %d: %w",
+				who.UID, os.Geteuid(), errdefs.ErrPermissionDenied)
 		}
-		mounts[i] = broker.Mount{
-			Mount: m.Mounts[i].AtHome("/home/" + string(name)), OwnerGID: who.GID, CallerUID: who.UID, CallerGID: who.GID,
+		if err := rootless.CheckSource(m.Source); err != nil {
+			return broker.Mount{}, err
 		}
-		mounts[i].OwnerUID = who.UID
-		if mounts[i].Identity, err = h.identify(d); err != nil {
-			return nil, fmt.Errorf("cannot mount %s: %w", m.Mounts[i].Source, err)
+		identity, err := h.identify(dir)
+		if err != nil {
+			return broker.Mount{}, fmt.Errorf("cannot mount %s: %w", m.Source, err)
 		}
-	}
-	return mounts, nil
+		m.OwnerUID = who.UID
+		return broker.Mount{Mount: m, Identity: identity, OwnerGID: who.GID, CallerUID: who.UID, CallerGID: who.GID}, nil
+	})
 }
 
 // identify looks at an open directory.

@@ -18,15 +18,14 @@ func (r *Runtime) Countersign(ctx context.Context, next checkpoint.Checkpoint, o
 	for _, h := range proof {
 		p.Proof = append(p.Proof, h.String())
 	}
-	var res brokerapi.CountersignResult
-	if err := r.broker.Call(ctx, brokerapi.MethodCountersign, p, &res); err != nil {
+	res, err := r.broker.Countersign(ctx, p)
+	if err != nil {
 		return checkpoint.Countersigned{}, err
 	}
 	c := checkpoint.Countersigned{Key: res.Key, Size: res.Size}
 	if res.Note != "" {
 		c.Note = []byte(res.Note)
 	}
-	var err error
 	if c.Root, err = checkpoint.ParseHash(res.Root); err != nil {
 		return c, fmt.Errorf("cannot read what the broker signed last: %w: %w", err, errdefs.ErrInternal)
 	}
