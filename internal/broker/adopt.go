@@ -4,15 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
-	"sync"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
-
-	"github.com/carrel-dev/carrel/internal/brokerapi"
-	"github.com/carrel-dev/carrel/internal/pollfd"
 )
 
 // Adopt is part of Effects. The pid alone proves nothing: the process must have started
@@ -53,69 +47,9 @@ func (h *Host) Adopt(e Entry) (Running, error) {
 		_ = pidfd.Close()
 		return gone(err.Error())
 	}
-	r, err := Watch(pidfd, *x)
+	r, err := watch(pidfd, *x)
 	if err == nil {
 		err = h.adoptGuard(e, r)
 	}
 	return r, err
-}
-
-// Watch waits for the end of a process in one goroutine that holds no thread. It takes
-// over pidfd. A child is reaped; one of an earlier broker is reaped by init.
-func Watch(pidfd *os.File, x brokerapi.Executor) (Running, error) {
-	f, err := pollfd.Open(pidfd)
-	if err != nil {
-		return Running{}, err
-	}
-	rc, err := f.SyscallConn()
-	if err != nil {
-		_ = f.Close()
-		return Running{}, err
-	}
-	exited := make(chan struct{})
-	var open sync.Mutex // held while the descriptor is used or closed
-	go func() {
-		defer close(exited)
-		_ = rc.Read(func(fd uintptr) bool {
-			p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-			n, err := unix.Poll(p, 0)
-			if err != nil || n == 0 {
-				return false
-			}
-			_ = unix.Waitid(unix.P_PIDFD, int(fd), nil, unix.WEXITED, nil) // ECHILD: not ours
-			return true
-		})
-		open.Lock()
-		defer open.Unlock()
-		_ = f.Close()
-		f = nil
-	}()
-	kill := func() error {
-		open.Lock()
-		defer open.Unlock()
-		if f == nil {
-			return nil
-		}
-		err := withFD(f, func(fd int) error { return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) })
-		if errors.Is(err, unix.ESRCH) {
-			return nil
-		}
-		return err
-	}
-	return Running{Executor: x, Exited: exited, Kill: kill}, nil
-}
-
-// StartTime reads field 22 of /proc/PID/stat (proc_pid_stat(5)).
-func StartTime(pid int) (uint64, error) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return 0, err
-	}
-	// The second field is the command's name, in parentheses, and may hold anything.
-	i := strings.LastIndexByte(string(b), ')')
-	f := strings.Fields(string(b[i+1:]))
-	if i < 0 || len(f) < 20 {
-		return 0, fmt.Errorf("cannot read the start time of process %d: %w", pid, errdefs.ErrInternal)
-	}
-	return strconv.ParseUint(f[19], 10, 64)
 }

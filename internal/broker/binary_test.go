@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/broker"
 	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
@@ -235,12 +234,12 @@ func pss(t testing.TB, pid int) int {
 func BenchmarkStart(b *testing.B) {
 	p := newPlace(b)
 	var launches, starts []float64
-	launched := p.launcher
-	p.launcher = broker.LauncherFunc(func(ctx context.Context, c launch.Config) (*launch.Executor, error) {
+	launched := p.launch
+	p.launch = func(ctx context.Context, c launch.Config) (*launch.Executor, error) {
 		began := time.Now()
 		defer func() { launches = append(launches, float64(time.Since(began).Microseconds())) }()
-		return launched.Start(ctx, c)
-	})
+		return launched(ctx, c)
+	}
 	life := p.mustOpen(b)
 	p.create(b, life)
 	for b.Loop() {

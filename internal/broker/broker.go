@@ -115,7 +115,7 @@ func open(ctx context.Context, s Settings, one bool, log *slog.Logger) (*Lifecyc
 	if err != nil {
 		return nil, fmt.Errorf("%w; set executor_path in the broker's settings", err)
 	}
-	host, err := OpenHost(HostConfig{Settings: s, Launcher: LauncherFunc(launch.Start), Binary: binary, OneConnection: one, Log: log})
+	host, err := OpenHost(HostConfig{Settings: s, Launch: launch.Start, Binary: binary, OneConnection: one, Log: log})
 	if err != nil {
 		_ = binary.Close()
 		return nil, err

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"sync"
@@ -28,7 +27,6 @@ const (
 	auditKeyName   = "audit.key"      // the secret key, for root only
 	auditPubName   = "audit.pub"      // its public half, for whoever root gives it to
 	auditStateName = "audit.json"     // the last checkpoint countersigned
-	auditNew       = ".new"           // behind a name: not in place yet
 	maxAuditFile   = 4 << 10          // of each of them
 	brokerKeyStem  = "carrel-broker-" // and 16 hexadecimal digits
 )
@@ -56,14 +54,14 @@ type auditState struct {
 func OpenCountersigner(dir *os.File) (*Countersigner, error) {
 	c := &Countersigner{dir: dir}
 	for _, name := range []string{auditKeyName, auditPubName, auditStateName} { // what a crash left
-		if err := withFD(dir, func(fd int) error { return unix.Unlinkat(fd, name+auditNew, 0) }); err != nil && !errors.Is(err, unix.ENOENT) {
-			return nil, fmt.Errorf("cannot remove %s/%s: %w", dir.Name(), name+auditNew, err)
+		if err := removeAt(dir, name+unfinished); err != nil {
+			return nil, err
 		}
 	}
 	if err := c.openKey(); err != nil {
 		return nil, fmt.Errorf("cannot open the broker's key for the audit log: %w", err)
 	}
-	b, err := readAt(dir, auditStateName)
+	b, err := readAt(dir, auditStateName, maxAuditFile)
 	if errors.Is(err, unix.ENOENT) {
 		return c, nil
 	}
@@ -83,7 +81,7 @@ func OpenCountersigner(dir *os.File) (*Countersigner, error) {
 }
 
 func (c *Countersigner) openKey() error {
-	secret, err := readAt(c.dir, auditKeyName)
+	secret, err := readAt(c.dir, auditKeyName, maxAuditFile)
 	if errors.Is(err, unix.ENOENT) {
 		var tag [8]byte
 		if _, err := rand.Read(tag[:]); err != nil {
@@ -94,7 +92,7 @@ func (c *Countersigner) openKey() error {
 			return err
 		}
 		secret = []byte(text)
-		if err := replaceAt(c.dir, auditKeyName, secret, 0o600); err != nil {
+		if err := replaceAt(c.dir, auditKeyName, secret); err != nil {
 			return err
 		}
 	} else if err != nil {
@@ -107,10 +105,10 @@ func (c *Countersigner) openKey() error {
 	if c.public, err = checkpoint.Public(text); err != nil {
 		return err
 	}
-	if have, err := readAt(c.dir, auditPubName); err == nil && string(have) == c.public+"\n" {
+	if have, err := readAt(c.dir, auditPubName, maxAuditFile); err == nil && string(have) == c.public+"\n" {
 		return nil
 	}
-	return replaceAt(c.dir, auditPubName, []byte(c.public+"\n"), 0o600)
+	return replaceAt(c.dir, auditPubName, []byte(c.public+"\n"))
 }
 
 // Public is the key that verifiers are given.
@@ -153,7 +151,7 @@ func (c *Countersigner) Sign(next checkpoint.Checkpoint, old int64, proof tlog.T
 	if next != last {
 		b, err := json.Marshal(auditState(next))
 		if err == nil {
-			err = replaceAt(c.dir, auditStateName, append(b, '\n'), 0o600)
+			err = replaceAt(c.dir, auditStateName, append(b, '\n'))
 		}
 		if err != nil {
 			return nil, last, true, fmt.Errorf("cannot keep which checkpoint is countersigned, so it is not: %w: %w", full(err, c.dir.Name()), errdefs.ErrUnavailable)
@@ -162,38 +160,4 @@ func (c *Countersigner) Sign(next checkpoint.Checkpoint, old int64, proof tlog.T
 	}
 	crashpoint.Here("broker.countersign.kept")
 	return signed, next, true, nil
-}
-
-// readAt reads a small file of dir.
-func readAt(dir *os.File, name string) ([]byte, error) {
-	f, err := openAt(dir, name, unix.O_RDONLY, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxAuditFile+1))
-	if err == nil && len(b) > maxAuditFile {
-		err = fmt.Errorf("%s is longer than %d bytes: %w", f.Name(), maxAuditFile, errdefs.ErrDataLoss)
-	}
-	return b, err
-}
-
-// replaceAt puts a file in place at once, and returns when it is on disk.
-func replaceAt(dir *os.File, name string, b []byte, mode uint32) error {
-	f, err := openAt(dir, name+auditNew, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, mode)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err == nil {
-		err = syncFile(f)
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	crashpoint.Here("broker.countersign.written")
-	if err := withFD(dir, func(fd int) error { return unix.Renameat(fd, name+auditNew, fd, name) }); err != nil {
-		return err
-	}
-	return syncFile(dir)
 }

@@ -82,94 +82,6 @@ func (d *dirs) close() {
 	closeFiles(d.data, d.state, d.reports, d.placed, d.homes, d.tmp, d.images, d.retained, d.runtime, d.sockets, d.links)
 }
 
-// ensureDir makes a directory if it is missing, opens it, and sees that only root can
-// change it. The last component must not be a symbolic link.
-func ensureDir(path string, mode, uid, gid uint32, shared bool) (*os.File, error) {
-	fail := func(why error) (*os.File, error) {
-		return nil, fmt.Errorf("cannot use the directory %s: %w", path, why)
-	}
-	if err := unix.Mkdir(path, mode); err != nil && !errors.Is(err, unix.EEXIST) {
-		return fail(err)
-	}
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fail(err)
-	}
-	f := os.NewFile(uintptr(fd), path)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		_ = f.Close()
-		return fail(err)
-	}
-	if st.Uid != 0 && st.Uid != uid {
-		_ = f.Close()
-		return fail(fmt.Errorf("it belongs to uid %d; chown root it: %w", st.Uid, errdefs.ErrPermissionDenied))
-	}
-	if shared {
-		if st.Mode&0o022 != 0 {
-			_ = f.Close()
-			return fail(fmt.Errorf("others can write it (mode %04o); chmod go-w it: %w", st.Mode&0o7777, errdefs.ErrPermissionDenied))
-		}
-		return f, nil
-	}
-	if err := errors.Join(unix.Fchown(fd, int(uid), int(gid)), unix.Fchmod(fd, mode)); err != nil {
-		_ = f.Close()
-		return fail(err)
-	}
-	return f, nil
-}
-
-// beneath opens a directory of parent.
-func beneath(parent *os.File, name string) (*os.File, error) {
-	var fd int
-	err := withFD(parent, func(p int) (err error) {
-		fd, err = unix.Openat2(p, name, &unix.OpenHow{
-			Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
-			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
-		})
-		return err
-	})
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: parent.Name() + "/" + name, Err: err}
-	}
-	return os.NewFile(uintptr(fd), parent.Name()+"/"+name), nil
-}
-
-// makeOwned makes name in parent for uid. One that is there already must be uid's.
-func makeOwned(parent *os.File, name string, mode, uid uint32) error {
-	wrap := func(err error) error {
-		return fmt.Errorf("cannot make %s/%s: %w", parent.Name(), name, full(err, parent.Name()))
-	}
-	err := withFD(parent, func(fd int) error { return unix.Mkdirat(fd, name, 0o700) })
-	crashpoint.Here("broker.create.dir-made")
-	made := err == nil
-	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return wrap(err)
-	}
-	d, err := beneath(parent, name)
-	if err != nil {
-		return wrap(err)
-	}
-	defer d.Close()
-	return withFD(d, func(fd int) error {
-		var st unix.Stat_t
-		if err := unix.Fstat(fd, &st); err != nil {
-			return wrap(err)
-		}
-		if !made && st.Uid != uid {
-			return wrap(fmt.Errorf("it is there and belongs to uid %d; move it away: %w", st.Uid, errdefs.ErrFailedPrecondition))
-		}
-		// Owner first: chown clears set-id bits, and until then only root can enter.
-		if err := unix.Fchown(fd, int(uid), int(uid)); err != nil {
-			return wrap(err)
-		}
-		if err := unix.Fchmod(fd, mode); err != nil {
-			return wrap(err)
-		}
-		return nil
-	})
-}
-
 // temporary are the private directories of a workspace that stand for the host's.
 var temporary = []string{"tmp", "var-tmp"}
 
@@ -258,25 +170,17 @@ func (d *dirs) unlink(name id.Workspace) error {
 	if err != nil || at != d.homes.Name()+"/"+string(name) {
 		return err
 	}
-	err = withFD(d.links, func(fd int) error { return unix.Unlinkat(fd, string(name), 0) })
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("cannot remove %s/%s: %w", d.links.Name(), name, err)
-	}
-	return nil
+	return removeAt(d.links, string(name))
 }
 
 // ownHome reports whether name has a home that is its own, or one that was made and not
 // yet given to it.
 func (d *dirs) ownHome(name id.Workspace, ids workspace.IDs) (bool, error) {
-	var st unix.Stat_t
-	err := withFD(d.homes, func(fd int) error { return unix.Fstatat(fd, string(name), &st, unix.AT_SYMLINK_NOFOLLOW) })
-	if errors.Is(err, unix.ENOENT) {
-		return false, nil
-	}
+	st, there, err := statAt(d.homes, string(name))
 	if err != nil {
 		return false, fmt.Errorf("cannot look at the home of %s: %w", name, err)
 	}
-	return st.Mode&unix.S_IFMT == unix.S_IFDIR && (st.Uid == ids.Work || st.Uid == 0), nil
+	return there && st.Mode&unix.S_IFMT == unix.S_IFDIR && (st.Uid == ids.Work || st.Uid == 0), nil
 }
 
 // homeThere reports whether name has a home to be kept or removed. What stands in its
@@ -291,25 +195,6 @@ func (d *dirs) homeThere(name id.Workspace, ids workspace.IDs) (bool, error) {
 		return false, nil
 	}
 	return false, fmt.Errorf("%s is not the directory that was made for the workspace, and carrel neither follows nor removes it; move it away and destroy the workspace again: %w", path, errdefs.ErrFailedPrecondition)
-}
-
-// full explains why nothing can be written in dir.
-func full(err error, dir string) error {
-	switch {
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		return fmt.Errorf("%w; see with \"df -h %s\" and \"df -i %s\" what is full, free some and try again: %w", err, dir, dir, errdefs.ErrResourceExhausted)
-	case errors.Is(err, unix.EROFS):
-		return fmt.Errorf("%w; see with dmesg why, and remount it: mount -o remount,rw $(findmnt -n -o TARGET -T %s): %w", err, dir, errdefs.ErrFailedPrecondition)
-	}
-	return err
-}
-
-// immutable explains a refusal that root gets only where a file may not be changed.
-func immutable(err error, path string) error {
-	if !errors.Is(err, unix.EPERM) {
-		return err
-	}
-	return fmt.Errorf("%w; a file there is immutable or append-only, which only root can have set: see which with \"lsattr -aR %s\", allow it with \"chattr -R -ia %s\" and destroy the workspace again: %w", err, path, path, errdefs.ErrFailedPrecondition)
 }
 
 // KeepHome is part of Effects. The place has the workspace's first id in its name,
@@ -408,24 +293,6 @@ func (d *dirs) PurgeHome(name id.Workspace, ids workspace.IDs) error {
 // RemoveTemporary is part of Effects. The link to the home goes too.
 func (d *dirs) RemoveTemporary(name id.Workspace) error {
 	return each(func() error { return d.unlink(name) }, func() error { return removeAll(d.tmp, string(name)) })
-}
-
-// removeAll removes a tree that its user may have filled with anything. os.Root keeps
-// every step beneath parent.
-func removeAll(parent *os.File, name string) error {
-	var root *os.Root
-	err := withFD(parent, func(fd int) (err error) {
-		root, err = os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", fd))
-		return err
-	})
-	if err == nil {
-		defer root.Close()
-		err = root.RemoveAll(name)
-	}
-	if err != nil {
-		return fmt.Errorf("cannot remove %s/%s: %w", parent.Name(), name, immutable(err, parent.Name()+"/"+name))
-	}
-	return nil
 }
 
 // homeFor opens the home for a start, and puts owner and mode right if the mode was

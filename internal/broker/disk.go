@@ -84,7 +84,7 @@ func (h *Host) MakeImage(ctx context.Context, name id.Workspace, ids workspace.I
 	if err != nil || there {
 		return err
 	}
-	if err := h.unlinkImage(newImageName(name)); err != nil {
+	if err := removeAt(h.images, newImageName(name)); err != nil {
 		return err
 	}
 	f, err := openAt(h.images, newImageName(name), unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o600)
@@ -114,18 +114,14 @@ func (h *Host) MakeImage(ctx context.Context, name id.Workspace, ids workspace.I
 
 // ownImage reports whether name has an image, and refuses one that is another's.
 func (d *dirs) ownImage(name id.Workspace, ids workspace.IDs) (bool, error) {
-	var st unix.Stat_t
-	err := withFD(d.images, func(fd int) error { return unix.Fstatat(fd, imageName(name), &st, unix.AT_SYMLINK_NOFOLLOW) })
-	if errors.Is(err, unix.ENOENT) {
-		return false, nil
-	}
-	if err == nil {
+	st, there, err := statAt(d.images, imageName(name))
+	if there {
 		err = isImage(&st, ids)
 	}
 	if err != nil {
 		return false, fmt.Errorf("cannot use %s/%s: %w", d.images.Name(), imageName(name), err)
 	}
-	return true, nil
+	return there, nil
 }
 
 func isImage(st *unix.Stat_t, ids workspace.IDs) error {
@@ -135,33 +131,24 @@ func isImage(st *unix.Stat_t, ids workspace.IDs) error {
 	return nil
 }
 
-func (d *dirs) unlinkImage(file string) error {
-	err := withFD(d.images, func(fd int) error { return unix.Unlinkat(fd, file, 0) })
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("cannot remove %s/%s: %w", d.images.Name(), file, err)
-	}
-	return nil
-}
-
 // removeImage removes the image of ids, if there is one, and one half made.
 func (d *dirs) removeImage(name id.Workspace, ids workspace.IDs) error {
-	if err := d.unlinkImage(newImageName(name)); err != nil {
+	if err := removeAt(d.images, newImageName(name)); err != nil {
 		return err
 	}
-	var st unix.Stat_t
-	err := withFD(d.images, func(fd int) error { return unix.Fstatat(fd, imageName(name), &st, unix.AT_SYMLINK_NOFOLLOW) })
-	if errors.Is(err, unix.ENOENT) || err == nil && st.Gid != ids.Executor {
-		return nil // another's was not made for it, and stays
-	}
+	st, there, err := statAt(d.images, imageName(name))
 	if err != nil {
 		return fmt.Errorf("cannot look at the image of %s: %w", name, err)
+	}
+	if !there || st.Gid != ids.Executor {
+		return nil // another's was not made for it, and stays
 	}
 	f, err := d.freeImage(name)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	err = d.unlinkImage(imageName(name))
+	err = removeAt(d.images, imageName(name))
 	crashpoint.Here("broker.image.removed")
 	return err
 }

@@ -348,7 +348,7 @@ func TestAnotherImageIsSeen(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), "/usr/sbin/mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096", path, "32M").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	p.launcher = broker.LauncherFunc(func(ctx context.Context, c launch.Config) (*launch.Executor, error) {
+	p.launch = func(ctx context.Context, c launch.Config) (*launch.Executor, error) {
 		f, err := os.OpenFile(path, os.O_RDWR, 0)
 		if err != nil {
 			return nil, err
@@ -369,7 +369,7 @@ func TestAnotherImageIsSeen(t *testing.T) {
 		defer m.Close()
 		c.Home, c.Tmp, c.VarTmp = m.Trees[0], m.Trees[1], m.Trees[2]
 		return launch.Start(ctx, c)
-	})
+	}
 	life = p.mustOpen(t)
 	_, err := life.Start(t.Context(), brokerapi.NameParams{Name: p.name})
 	if err == nil || !strings.Contains(err.Error(), "required control disk is failed (outside: /home/"+string(p.name)+" lies on ") {
@@ -432,7 +432,7 @@ func TestImageIsNotUnused(t *testing.T) {
 	if err := life.Close(); err != nil {
 		t.Fatal(err)
 	}
-	host, err := broker.OpenHost(broker.HostConfig{Settings: p.settings, Launcher: p.launcher, Log: slog.New(slog.DiscardHandler)})
+	host, err := broker.OpenHost(broker.HostConfig{Settings: p.settings, Launch: p.launch, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

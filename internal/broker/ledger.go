@@ -342,18 +342,3 @@ func (l *Ledger) Close() error {
 	}
 	return errors.Join(errs...)
 }
-
-// openAt opens a file in dir without following a link.
-func openAt(dir *os.File, name string, flags int, mode uint32) (*os.File, error) {
-	var fd int
-	err := withFD(dir, func(d int) (err error) {
-		fd, err = unix.Openat(d, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
-		return err
-	})
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: dir.Name() + "/" + name, Err: err}
-	}
-	return os.NewFile(uintptr(fd), dir.Name()+"/"+name), nil
-}
-
-func syncFile(f *os.File) error { return withFD(f, unix.Fsync) }

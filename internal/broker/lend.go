@@ -6,34 +6,26 @@ import (
 	"os"
 
 	"github.com/carrel-dev/carrel/internal/id"
-	"github.com/carrel-dev/carrel/internal/sandbox/image"
+	"github.com/carrel-dev/carrel/internal/sandbox"
+	"github.com/carrel-dev/carrel/internal/sandbox/launch"
 )
 
-// lent are the directories that an executor is given.
-type lent struct {
-	home, tmp, varTmp *os.File
-	// image is where they lie, if disk space is limited.
-	image *image.Mounted
-}
-
-func (l *lent) close() { closeFiles(l.home, l.tmp, l.varTmp) }
-
-// lend opens them.
-func (h *Host) lend(ctx context.Context, e Entry) (l lent, err error) {
+// lend opens the directories that the executor of e is given, for c. The files are the caller's to
+// close.
+func (h *Host) lend(ctx context.Context, e Entry, c *launch.Config) (files []*os.File, err error) {
 	if e.Limits.DiskBytes > 0 {
-		if l.image, err = h.mountImage(ctx, e); err != nil {
-			return l, err
+		m, err := h.mountImage(ctx, e)
+		if err != nil {
+			return nil, err
 		}
-		l.home, l.tmp, l.varTmp = l.image.Trees[0], l.image.Trees[1], l.image.Trees[2]
-		return l, nil
+		c.Home, c.Tmp, c.VarTmp, c.Detached = m.Trees[0], m.Trees[1], m.Trees[2], true
+		c.Outside = func(pid int) []sandbox.Finding { return h.diskFindings(e, pid, m.Device) }
+		return m.Trees[:], nil
 	}
-	if l.home, err = h.homeFor(e.Name, e.IDs); err != nil {
-		return l, err
+	if c.Home, err = h.homeFor(e.Name, e.IDs); err == nil {
+		c.Tmp, c.VarTmp, err = h.temporaryFor(e.Name)
 	}
-	if l.tmp, l.varTmp, err = h.temporaryFor(e.Name); err != nil {
-		l.close()
-	}
-	return l, err
+	return []*os.File{c.Home, c.Tmp, c.VarTmp}, err
 }
 
 func (h *Host) temporaryFor(name id.Workspace) (tmp, varTmp *os.File, err error) {

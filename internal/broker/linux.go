@@ -29,7 +29,7 @@ type Host struct {
 	*dirs
 	settings Settings
 	groups   *cgroup.Instance
-	launcher Launcher
+	launch   func(context.Context, launch.Config) (*launch.Executor, error)
 	binary   *os.File // the executor, sealed
 	bootID   string
 	log      *slog.Logger
@@ -43,9 +43,9 @@ var _ Effects = (*Host)(nil)
 // HostConfig is what a Host is made from.
 type HostConfig struct {
 	Settings Settings
-	// Launcher starts executors. Required.
-	Launcher Launcher
-	// Binary is the sealed executor that Launcher is given. Host closes it.
+	// Launch starts executors: launch.Start, but in tests. Required.
+	Launch func(context.Context, launch.Config) (*launch.Executor, error)
+	// Binary is the sealed executor that Launch is given. Host closes it.
 	Binary *os.File
 	// OneConnection: the broker has no socket of its own, and the runtime directory may
 	// be the daemon's.
@@ -56,7 +56,7 @@ type HostConfig struct {
 
 // OpenHost opens the directories, making those that are missing, and the control groups.
 func OpenHost(cfg HostConfig) (*Host, error) {
-	h := &Host{settings: cfg.Settings, launcher: cfg.Launcher, binary: cfg.Binary, log: cfg.Log, aside: make(chan struct{}, aside)}
+	h := &Host{settings: cfg.Settings, launch: cfg.Launch, binary: cfg.Binary, log: cfg.Log, aside: make(chan struct{}, aside)}
 	h.users.settings, h.users.etc = cfg.Settings, "/etc"
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -128,7 +128,7 @@ func (h *Host) Leftovers() ([]id.Workspace, error) {
 	for _, in := range []struct {
 		dir      *os.File
 		suffixes []string
-	}{{h.sockets, []string{".sock"}}, {h.reports, []string{reportNew, ""}}} {
+	}{{h.sockets, []string{".sock"}}, {h.reports, []string{unfinished, ""}}} {
 		list, err := os.ReadDir(in.dir.Name())
 		if err != nil {
 			return nil, fmt.Errorf("cannot look for what was left in %s: %w", in.dir.Name(), err)
@@ -170,91 +170,46 @@ func (h *Host) Start(ctx context.Context, e Entry) (r Running, report workspace.
 	if err != nil {
 		return r, report, fmt.Errorf("cannot start %s: %w", e.Name, err)
 	}
-	defer closeProjects(projects)
-	// What an earlier start may have left when the broker was killed.
-	groups, err := h.groups.Create(e.Name, e.IDs.Executor, e.Limits)
-	if errors.Is(err, unix.EEXIST) {
-		if err = h.CleanUp(ctx, e.Name); err == nil {
-			groups, err = h.groups.Create(e.Name, e.IDs.Executor, e.Limits)
-		}
-	}
-	if err != nil {
-		return r, report, err
-	}
-	defer groups.Close()
-	crashpoint.Here("broker.start.groups-made")
-	lent, err := h.lend(ctx, e)
-	if err != nil {
-		return r, report, err
-	}
-	defer lent.close()
-	listener, err := h.bind(e.Name)
-	if err != nil {
-		return r, report, err
-	}
-	defer listener.Close()
-	crashpoint.Here("broker.start.socket-bound")
-
-	stderr, err := launch.LogOf(e.Name, h.log)
-	if err != nil {
-		return r, report, err
-	}
-	defer stderr.Close()
-
-	started, err := h.launcher.Start(ctx, launch.Config{
-		Binary: h.binary,
+	defer launch.CloseProjects(projects)
+	c := launch.Config{
+		Binary: h.binary, Projects: projects,
 		Spec: sandbox.Spec{
 			Name: e.Name, User: string(e.Name), IDs: e.IDs, Shell: h.settings.Shell, Limits: e.Limits, Allow: e.Allow,
 			// Tmpfs is charged to the workspace as well; a quarter leaves it room to work.
 			TmpfsBytes: max(e.Limits.MemoryBytes/4, 1<<20),
 			// Its network is its own: any port may be bound there.
-			Net:    sandbox.Net{LowPorts: true},
-			Cgroup: sandbox.Cgroup{V1: groups.V1, V2Controllers: groups.V2Controllers},
+			Net: sandbox.Net{LowPorts: true},
 		},
-		Listener: listener,
-		Home:     lent.home, Tmp: lent.tmp, VarTmp: lent.varTmp, Detached: lent.image != nil, Projects: projects,
-		V1Sup: groups.V1Sup, V1Cmd: groups.V1Cmd,
-		Born: groups.Born, Cmd: groups.Cmd, SupProcs: groups.SupProcs,
-		Moved: func() error { return h.groups.EnableSubtree(e.Name, e.Limits) },
-		Outside: func(pid int) []sandbox.Finding {
-			found := h.cgroupFindings(e, pid)
-			if lent.image != nil {
-				found = append(found, h.diskFindings(e, pid, lent.image.Device)...)
-			}
-			return found
-		},
-		Log: stderr,
-	})
+	}
+	lent, err := h.lend(ctx, e, &c)
+	defer closeFiles(lent...)
 	if err != nil {
-		return r, report, fmt.Errorf("cannot start %s: %w", e.Name, err)
-	}
-	r, err = Watch(started.Pidfd, brokerapi.Executor{PID: started.PID, BootID: h.bootID, Socket: h.sockets.Name() + "/" + socketName(e.Name)})
-	if err != nil {
-		_ = unix.Kill(started.PID, unix.SIGKILL) // our child, not waited for: the pid is still its own
-		_, _ = unix.Wait4(started.PID, nil, 0, nil)
-		return r, report, fmt.Errorf("cannot watch the executor of %s: %w", e.Name, err)
-	}
-	// From here on the watch reaps it, once CleanUp has ended it.
-	if r.Executor.StartTime, err = StartTime(started.PID); err != nil {
-		return r, report, fmt.Errorf("cannot start %s: its executor ended at once: %w", e.Name, err)
-	}
-	// The launcher has checked it, and a start without proof must not slip through here.
-	if err := started.Report.Err(); err != nil {
-		return r, report, fmt.Errorf("cannot start %s: %w", e.Name, err)
-	}
-	if err := h.keepReport(e.Name, started.Report); err != nil {
 		return r, report, err
 	}
-	return r, started.Report, h.guard(e.Name, guarded(projects), r)
-}
-
-// cgroupFindings turns what was read of the control groups into findings.
-func (h *Host) cgroupFindings(e Entry, pid int) []sandbox.Finding {
-	var found []sandbox.Finding
-	for _, x := range h.groups.Check(e.Name, pid, e.Limits) {
-		found = append(found, sandbox.Finding{Control: x.Control, OK: x.OK, Evidence: "outside: " + x.Text})
+	groups, err := c.JoinGroups(ctx, h.groups)
+	if err != nil {
+		return r, report, err
 	}
-	return found
+	defer groups.Close()
+	crashpoint.Here("broker.start.groups-made")
+	if c.Listener, err = h.bind(e.Name); err != nil {
+		return r, report, err
+	}
+	defer c.Listener.Close()
+	crashpoint.Here("broker.start.socket-bound")
+	if c.Log, err = launch.LogOf(e.Name, h.log); err != nil {
+		return r, report, err
+	}
+	defer c.Log.Close()
+	started, err := h.launch(ctx, c)
+	if err != nil {
+		return r, report, fmt.Errorf("cannot start %s: %w", e.Name, err)
+	}
+	known := brokerapi.Executor{BootID: h.bootID, Socket: h.sockets.Name() + "/" + socketName(e.Name)}
+	if r, err = Supervise(e.Name, started, known, sandbox.Rootful, projects, h.log); err == nil {
+		err = h.keepReport(e.Name, started.Report)
+	}
+	return r, started.Report, err
 }
 
 // bind makes the socket that the executor will listen on. It is bound by way of the
@@ -291,11 +246,7 @@ func (h *Host) bind(name id.Workspace) (*os.File, error) {
 }
 
 func (h *Host) unbind(name id.Workspace) error {
-	err := withFD(h.sockets, func(dir int) error { return unix.Unlinkat(dir, socketName(name), 0) })
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("cannot remove the socket of %s: %w", name, err)
-	}
-	return nil
+	return removeAt(h.sockets, socketName(name))
 }
 
 // Freeze is part of Effects.
@@ -309,19 +260,12 @@ func (h *Host) Limit(e Entry, limits workspace.Limits) error {
 	if err != nil {
 		return err
 	}
-	if err := h.groups.Update(e.Name, e.Limits, limits); err != nil {
+	if report, err = launch.ChangeLimits(h.groups, e.Name, e.Executor.PID, e.Limits, limits, report); err != nil {
 		return err
 	}
 	crashpoint.Here("broker.update.applied")
-	before := e.Limits
-	e.Limits = limits
-	sandbox.Amend(&report, h.cgroupFindings(e, e.Executor.PID))
-	err = report.Err()
-	if err == nil {
-		err = h.replaceReport(e.Name, report)
-	}
-	if err != nil {
-		err = errors.Join(err, h.groups.Update(e.Name, limits, before))
+	if err = h.replaceReport(e.Name, report); err != nil {
+		err = errors.Join(err, h.groups.Update(e.Name, limits, e.Limits))
 	}
 	return err
 }
@@ -349,9 +293,6 @@ func (h *Host) CleanUp(ctx context.Context, name id.Workspace) error {
 	)
 }
 
-// reportNew ends the name of a report that is being written.
-const reportNew = ".new"
-
 // keepReport writes the report for a broker that comes after this one. It need not
 // survive a crash of the host, as the workspace does not either, nor appear at once:
 // nobody reads it before the ledger says that the workspace runs.
@@ -367,7 +308,7 @@ func (h *Host) keepReport(name id.Workspace, r workspace.Report) error {
 // replaceReport puts another in the place of a report that a later broker may have to
 // read at any moment.
 func (h *Host) replaceReport(name id.Workspace, r workspace.Report) error {
-	file := string(name) + reportNew
+	file := string(name) + unfinished
 	err := h.writeReport(file, r)
 	crashpoint.Here("broker.report.replaced")
 	if err == nil {
@@ -393,13 +334,7 @@ func (h *Host) writeReport(file string, r workspace.Report) error {
 }
 
 func (h *Host) dropReport(name id.Workspace) error {
-	for _, file := range []string{string(name) + reportNew, string(name)} {
-		err := withFD(h.reports, func(fd int) error { return unix.Unlinkat(fd, file, 0) })
-		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("cannot remove the report of %s: %w", name, err)
-		}
-	}
-	return nil
+	return errors.Join(removeAt(h.reports, string(name)+unfinished), removeAt(h.reports, string(name)))
 }
 
 // Report is part of Effects.

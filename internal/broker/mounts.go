@@ -21,52 +21,6 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// Mount is a project mount in the ledger.
-type Mount struct {
-	workspace.Mount
-	// Identity is that of the source as its caller opened it.
-	Identity
-	// OwnerGID goes with OwnerUID: whose files the commands' are on the host.
-	OwnerGID uint32 `json:"owner_gid"`
-	// CallerUID and CallerGID asked for the mount. At each start the source is opened
-	// with that user's rights.
-	CallerUID uint32 `json:"caller_uid"`
-	CallerGID uint32 `json:"caller_gid"`
-}
-
-// Identity tells a directory from any other.
-type Identity struct {
-	Device uint64 `json:"device"`
-	Inode  uint64 `json:"inode"`
-	// Born is when it was made, in nanoseconds since 1970; 0 where the file system does
-	// not say.
-	Born int64 `json:"born,omitempty"`
-	// Boot is the boot that Device is of: LVM, Btrfs and others number devices anew at
-	// each.
-	Boot string `json:"boot"`
-}
-
-// Is reports whether a directory looked at now is the one looked at before.
-func (i Identity) Is(before Identity) bool {
-	if i.Inode != before.Inode || i.Born != before.Born {
-		return false
-	}
-	return i.Device == before.Device || i.Boot != before.Boot && i.Born != 0
-}
-
-// identify looks at a directory.
-func (h *Host) identify(fd int) (Identity, unix.Statx_t, error) {
-	var st unix.Statx_t
-	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &st); err != nil {
-		return Identity{}, st, err
-	}
-	i := Identity{Device: unix.Mkdev(st.Dev_major, st.Dev_minor), Inode: st.Ino, Boot: h.bootID}
-	if st.Mask&unix.STATX_BTIME != 0 {
-		i.Born = st.Btime.Sec*1e9 + int64(st.Btime.Nsec)
-	}
-	return i, st, nil
-}
-
 // Whatever is done to a source may hang: behind it may be a file system of its user's that
 // never answers. So it is done aside, and is given up on when it takes too long; what
 // hangs keeps its place, and when all are taken no more is tried.
@@ -148,19 +102,19 @@ func (h *Host) judge(asked workspace.Mount, who grant.Cred, d *os.File) (Mount, 
 	if who.UID == h.settings.DaemonUID || who.UID >= h.settings.UIDFirst && who.UID-h.settings.UIDFirst < h.settings.UIDCount {
 		return m, fmt.Errorf("cannot mount directories for uid %d: it is not a user of carrel but a part of it: %w", who.UID, errdefs.ErrPermissionDenied)
 	}
-	var st unix.Statx_t
-	var flags int
-	err := withFD(d, func(fd int) (err error) {
-		if flags, err = unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err == nil {
-			m.Identity, st, err = h.identify(fd)
+	var st unix.Stat_t
+	err := withFD(d, func(fd int) error {
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+		if err == nil && flags&unix.O_PATH != 0 {
+			err = fmt.Errorf("what was granted is not open for reading: %w", errdefs.ErrInvalidArgument)
 		}
-		return err
+		return errors.Join(err, unix.Fstat(fd, &st))
 	})
-	switch {
-	case err != nil:
+	if err == nil {
+		m.Identity, err = Identify(d, h.bootID)
+	}
+	if err != nil {
 		return m, fmt.Errorf("cannot mount %s: %w", m.Source, err)
-	case st.Mode&unix.S_IFMT != unix.S_IFDIR || flags&unix.O_PATH != 0:
-		return m, fmt.Errorf("cannot mount %s: what was granted is not a directory open for reading: %w", m.Source, errdefs.ErrInvalidArgument)
 	}
 	if who.UID == 0 && !m.ReadOnly {
 		// Files of root that a workspace writes would be root's.
@@ -210,11 +164,12 @@ func (h *Host) openGranted(m Mount) (*os.File, error) {
 	case err != nil:
 		return wrap(err.Error(), errdefs.ErrFailedPrecondition)
 	}
-	if now, _, err := h.identify(fd); err != nil || !now.Is(m.Identity) {
-		unix.Close(fd)
+	dir := os.NewFile(uintptr(fd), m.Source)
+	if now, err := Identify(dir, h.bootID); err != nil || !now.Is(m.Identity) {
+		_ = dir.Close()
 		return wrap("another directory is there than the one that was granted", errdefs.ErrFailedPrecondition)
 	}
-	return os.NewFile(uintptr(fd), m.Source), nil
+	return dir, nil
 }
 
 // openMounts makes the mounts of a workspace ready for a start.
@@ -226,7 +181,7 @@ func (h *Host) openMounts(ctx context.Context, e Entry) ([]launch.Project, error
 		for _, m := range e.Mounts {
 			dir, home, err := h.openSource(m)
 			if err != nil {
-				closeProjects(projects)
+				launch.CloseProjects(projects)
 				return nil, err
 			}
 			p := launch.Project{
@@ -238,18 +193,12 @@ func (h *Host) openMounts(ctx context.Context, e Entry) ([]launch.Project, error
 			}
 			projects = append(projects, p)
 			if err != nil {
-				closeProjects(projects)
+				launch.CloseProjects(projects)
 				return nil, err
 			}
 		}
 		return projects, nil
-	}, closeProjects)
-}
-
-func closeProjects(projects []launch.Project) {
-	for _, p := range projects {
-		closeFiles(p.Dir)
-	}
+	}, launch.CloseProjects)
 }
 
 // cred is what the kernel judges access to files by.

@@ -69,7 +69,7 @@ func removeBinaries() {
 type place struct {
 	settings broker.Settings
 	name     id.Workspace
-	launcher broker.Launcher
+	launch   func(context.Context, launch.Config) (*launch.Executor, error)
 }
 
 func newPlace(t testing.TB) *place {
@@ -93,7 +93,7 @@ func newPlace(t testing.TB) *place {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &place{settings: s, name: id.Workspace(fmt.Sprintf("cbt-%08x", rand.Uint32())), launcher: broker.LauncherFunc(launch.Start)}
+	p := &place{settings: s, name: id.Workspace(fmt.Sprintf("cbt-%08x", rand.Uint32())), launch: launch.Start}
 	t.Cleanup(func() {
 		life, err := p.open(t, slog.New(slog.DiscardHandler))
 		if err != nil {
@@ -128,7 +128,7 @@ func (p *place) open(t testing.TB, log *slog.Logger) (*broker.Lifecycle, error) 
 	if err != nil {
 		return nil, err
 	}
-	host, err := broker.OpenHost(broker.HostConfig{Settings: p.settings, Launcher: p.launcher, Binary: binary, Log: log})
+	host, err := broker.OpenHost(broker.HostConfig{Settings: p.settings, Launch: p.launch, Binary: binary, Log: log})
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 
@@ -45,18 +44,17 @@ func (h *Host) pin(name id.Workspace, m Mount, dir *os.File, home bool) ([]strin
 	var pinned []string
 	var absent []string
 	for _, p := range sandbox.Protected {
-		var st unix.Stat_t
-		err := withFD(dir, func(fd int) error { return unix.Fstatat(fd, p.Name, &st, unix.AT_SYMLINK_NOFOLLOW) })
+		_, there, err := statAt(dir, p.Name)
 		this := placed{m, p.Name}
 		switch {
-		case err == nil:
+		case err != nil:
+			return nil, fmt.Errorf("cannot look at %s in %s: %w", p.Name, m.Source, err)
+		case there:
 			pinned = append(pinned, p.Name)
 			// Another workspace's: it stays as long as either runs.
 			if slices.ContainsFunc(all[""], this.same) && !slices.ContainsFunc(all[name], this.same) {
 				all[name] = append(all[name], this)
 			}
-		case !errors.Is(err, unix.ENOENT):
-			return nil, fmt.Errorf("cannot look at %s in %s: %w", p.Name, m.Source, err)
 		case p.Placed == sandbox.Always, p.Placed == sandbox.InHome && home:
 			pinned, absent = append(pinned, p.Name), append(absent, p.Name)
 			all[name] = append(all[name], this)
@@ -94,8 +92,7 @@ func (h *Host) pin(name id.Workspace, m Mount, dir *os.File, home bool) ([]strin
 // unplace removes what pin made for a workspace, once nothing of it runs.
 func (h *Host) unplace(ctx context.Context, name id.Workspace) error {
 	// Most have none, and need not wait for those that do.
-	var st unix.Stat_t
-	if err := withFD(h.placed, func(fd int) error { return unix.Fstatat(fd, string(name), &st, unix.AT_SYMLINK_NOFOLLOW) }); errors.Is(err, unix.ENOENT) {
+	if _, there, err := statAt(h.placed, string(name)); !there && err == nil {
 		return nil
 	}
 	h.placing.Lock()
@@ -155,13 +152,11 @@ func (h *Host) allPlaced() (map[id.Workspace][]placed, error) {
 		if !id.IsWorkspace(n.Name()) {
 			continue
 		}
-		f, err := openAt(h.placed, n.Name(), unix.O_RDONLY, 0)
-		if err != nil {
-			return nil, fmt.Errorf("cannot read which names are protected: %w", err)
-		}
+		b, err := readAt(h.placed, n.Name(), maxPlaced)
 		var list []placed
-		err = json.NewDecoder(io.LimitReader(f, maxPlaced)).Decode(&list)
-		_ = f.Close()
+		if err == nil {
+			err = json.Unmarshal(b, &list)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("cannot read which names are protected: %s/%s: %w; remove the file, and the empty directories that it names", h.placed.Name(), n.Name(), err)
 		}
@@ -174,25 +169,11 @@ func (h *Host) allPlaced() (map[id.Workspace][]placed, error) {
 // keepPlaced writes a workspace's record, durably: the directories outlive a crash too.
 func (h *Host) keepPlaced(name id.Workspace, list []placed) error {
 	if len(list) == 0 {
-		err := withFD(h.placed, func(fd int) error { return unix.Unlinkat(fd, string(name), 0) })
-		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("cannot forget the protected names of %s: %w", name, err)
-		}
-		return nil
+		return removeAt(h.placed, string(name))
 	}
 	b, err := json.Marshal(list)
 	if err == nil {
-		var f *os.File
-		f, err = openAt(h.placed, string(name)+".new", unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o600)
-		if err == nil {
-			_, err = f.Write(b)
-			err = errors.Join(err, f.Sync(), f.Close())
-		}
-	}
-	if err == nil {
-		err = withFD(h.placed, func(fd int) error {
-			return errors.Join(unix.Renameat(fd, string(name)+".new", fd, string(name)), unix.Fsync(fd))
-		})
+		err = replaceAt(h.placed, string(name), b)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot note the protected names of %s: %w", name, err)

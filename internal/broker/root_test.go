@@ -268,14 +268,14 @@ func TestExecutorIsKilled(t *testing.T) {
 func TestUnprovedStartLeavesNothing(t *testing.T) {
 	p := newPlace(t)
 	pidfd := -1
-	p.launcher = broker.LauncherFunc(func(ctx context.Context, c launch.Config) (*launch.Executor, error) {
+	p.launch = func(ctx context.Context, c launch.Config) (*launch.Executor, error) {
 		x, err := launch.Start(ctx, c)
 		if err == nil {
 			pidfd, err = unix.PidfdOpen(x.PID, 0)
 			x.Report.Controls[0].State, x.Report.Controls[0].Remedy = workspace.Failed, "plant nothing"
 		}
 		return x, err
-	})
+	}
 	life := p.mustOpen(t)
 	p.create(t, life)
 	_, err := life.Start(t.Context(), brokerapi.NameParams{Name: p.name})

@@ -205,20 +205,3 @@ func validCgroupName(s string) bool {
 	}
 	return s != "" && len(s) <= 64 && s[0] != '-'
 }
-
-func fstat(f *os.File, st *unix.Stat_t) error {
-	return withFD(f, func(fd int) error { return unix.Fstat(fd, st) })
-}
-
-// withFD calls a function with f's descriptor and leaves its mode alone.
-func withFD(f *os.File, call func(fd int) error) error {
-	rc, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var inner error
-	if err := rc.Control(func(fd uintptr) { inner = call(int(fd)) }); err != nil {
-		return err
-	}
-	return inner
-}

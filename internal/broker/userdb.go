@@ -89,7 +89,7 @@ func (u *users) sweepAfter(pid int) {
 
 func (u *users) forgetTool() {
 	if u.state != nil {
-		_ = withFD(u.state, func(fd int) error { return unix.Unlinkat(fd, toolNote, 0) }) // it is looked at again
+		_ = removeAt(u.state, toolNote) // it is looked at again
 	}
 }
 

@@ -90,7 +90,7 @@ func Source(path string) (string, error) {
 func (s *state) openMounts(mounts []workspace.Mount, name id.Workspace) (projects []launch.Project, err error) {
 	defer func() {
 		if err != nil {
-			closeProjects(projects)
+			launch.CloseProjects(projects)
 			projects = nil
 		}
 	}()
@@ -166,10 +166,4 @@ func (s *state) pin(dir *os.File, home bool) (pinned []string, err error) {
 		}
 	}
 	return pinned, nil
-}
-
-func closeProjects(projects []launch.Project) {
-	for _, p := range projects {
-		p.Dir.Close()
-	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strconv"
 	"sync"
 
 	"github.com/containerd/errdefs"
@@ -44,6 +43,8 @@ type starter struct {
 	executor *launch.Executor
 	home     string
 	report   workspace.Report
+	// ended is called when the executor has ended.
+	ended func()
 	// lost is why the workspace was ended from here.
 	lost string
 }
@@ -111,7 +112,7 @@ func (s *starter) start(ctx context.Context, limits workspace.Limits) error {
 	if err != nil {
 		return err
 	}
-	defer closeProjects(projects)
+	defer launch.CloseProjects(projects)
 	var home *os.File
 	if s.options.Keep {
 		if home, err = s.state.makeHome(s.name); err != nil {
@@ -149,7 +150,16 @@ func (s *starter) start(ctx context.Context, limits workspace.Limits) error {
 	s.mu.Lock()
 	s.executor, s.report = executor, executor.Report
 	s.mu.Unlock()
-	return s.guard(projects)
+	ended := make(chan struct{})
+	s.ended = sync.OnceFunc(func() { close(ended) })
+	return launch.Guard(sandbox.Rootless, executor.PID, ended, launch.Specs(projects), func(what string) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.executor == executor {
+			s.lost = what
+			_ = unix.Kill(executor.PID, unix.SIGKILL) // not waited for yet
+		}
+	})
 }
 
 // connect hands out a connection that the executor was started with.
@@ -174,6 +184,9 @@ func (s *starter) end(purge bool) error {
 			}
 		}
 		x.Pidfd.Close()
+		if s.ended != nil {
+			s.ended()
+		}
 	}
 	crashpoint.Here("run.end.ended")
 	err := s.groups.End(s.name)
@@ -183,47 +196,6 @@ func (s *starter) end(purge bool) error {
 		err = errors.Join(err, os.RemoveAll(s.home))
 	}
 	return err
-}
-
-// guard ends a workspace whose protected names are no longer held, as the broker does: who
-// removes or replaces one on the host unmounts what protects it.
-func (s *starter) guard(projects []launch.Project) error {
-	var rw []sandbox.Project
-	for _, p := range projects {
-		if !p.ReadOnly {
-			rw = append(rw, p.Project)
-		}
-	}
-	if len(rw) == 0 {
-		return nil
-	}
-	pid := s.executor.PID
-	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/mountinfo")
-	if err != nil {
-		return fmt.Errorf("cannot watch the mounts: %w", err)
-	}
-	rc, err := f.SyscallConn()
-	if err != nil {
-		return errors.Join(err, f.Close())
-	}
-	go func() {
-		defer f.Close()
-		// The kernel reports each change of the mounts to whoever polls this file.
-		_ = rc.Read(func(uintptr) bool {
-			lost := launch.Lost(sandbox.Rootless, pid, rw)
-			if lost == "" {
-				return false
-			}
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			if s.executor != nil && s.executor.PID == pid {
-				s.lost = lost
-				_ = unix.Kill(pid, unix.SIGKILL) // not waited for yet
-			}
-			return true
-		})
-	}()
-	return nil
 }
 
 // hostLimits are what a workspace may use: half of this host's memory for each process,

@@ -180,7 +180,7 @@ var scenarios = []scenario{
 	{
 		name: "sign the record", prepare: created, operation: func(string) []string { return []string{"audit", "checkpoint"} },
 		points: []string{
-			"daemon.checkpoint.signed", "broker.countersign.written", "broker.countersign.kept", "daemon.checkpoint.countersigned",
+			"daemon.checkpoint.signed", "broker.file.written", "broker.countersign.kept", "daemon.checkpoint.countersigned",
 			"daemon.checkpoint.written", "daemon.checkpoint.kept",
 		},
 	},

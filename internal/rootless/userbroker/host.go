@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -239,14 +237,12 @@ func endEarlier(x *brokerapi.Executor) error {
 // Start is part of broker.Effects. What a failed start made is gone when it returns.
 func (h *host) Start(ctx context.Context, e broker.Entry) (r broker.Running, report workspace.Report, err error) {
 	o := &opened{}
-	var pid int
 	defer func() {
 		if err == nil {
 			return
 		}
-		if pid != 0 {
-			_ = r.Kill()
-			<-r.Exited
+		if r.Exited != nil {
+			<-r.Exited // it has been killed
 		}
 		err = errors.Join(err, h.groups.End(e.Name), o.close())
 	}()
@@ -254,7 +250,7 @@ func (h *host) Start(ctx context.Context, e broker.Entry) (r broker.Running, rep
 	if err != nil {
 		return r, report, fmt.Errorf("cannot start %s: %w", e.Name, err)
 	}
-	defer closeProjects(projects)
+	defer launch.CloseProjects(projects)
 	far, err := o.wires.Make()
 	defer closeFiles(far...)
 	if err != nil {
@@ -304,20 +300,8 @@ func (h *host) Start(ctx context.Context, e broker.Entry) (r broker.Running, rep
 		return r, report, fmt.Errorf("cannot start %s without root: %w%s", e.Name, err, rootless.Explain())
 	}
 	crashpoint.Here("userbroker.start.launched")
-	r, err = broker.Watch(started.Pidfd, brokerapi.Executor{PID: started.PID, BootID: h.bootID})
+	r, err = broker.Supervise(e.Name, started, brokerapi.Executor{BootID: h.bootID}, sandbox.Rootless, projects, h.cfg.Log)
 	if err != nil {
-		_ = unix.Kill(started.PID, unix.SIGKILL) // our child, not waited for: the pid is still its own
-		_, _ = unix.Wait4(started.PID, nil, 0, nil)
-		return r, report, fmt.Errorf("cannot watch the executor of %s: %w", e.Name, err)
-	}
-	pid = started.PID
-	if r.Executor.StartTime, err = broker.StartTime(pid); err != nil {
-		return r, report, fmt.Errorf("cannot start %s: its executor ended at once: %w", e.Name, err)
-	}
-	if err := started.Report.Err(); err != nil {
-		return r, report, fmt.Errorf("cannot start %s: %w", e.Name, err)
-	}
-	if err := h.guard(e.Name, projects, r); err != nil {
 		return r, report, err
 	}
 	o.report = started.Report
@@ -379,6 +363,3 @@ func closeFiles(files ...*os.File) {
 		}
 	}
 }
-
-// mountinfo is the list of an executor's mounts.
-func mountinfo(pid int) string { return filepath.Join("/proc", strconv.Itoa(pid), "mountinfo") }

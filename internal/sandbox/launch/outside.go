@@ -169,36 +169,6 @@ func mounts(proc string, spec sandbox.Spec) []sandbox.Finding {
 	return found
 }
 
-// Lost says which of the project mounts of a running executor, or of what is protected in
-// them, is no longer as it was, or "". An executor that is gone has lost nothing.
-func Lost(mode sandbox.Mode, pid int, projects []sandbox.Project) string {
-	seen, err := table("/proc/" + strconv.Itoa(pid) + "/")
-	if err != nil {
-		return ""
-	}
-	for _, f := range sandbox.ProjectFindings(mode, seen, projects) {
-		if !f.OK {
-			return f.Evidence
-		}
-	}
-	return ""
-}
-
-// Held lists the protected names at the top of a project mount that are mounts.
-func Held(pid int, destination string) []string {
-	seen, err := table("/proc/" + strconv.Itoa(pid) + "/")
-	if err != nil {
-		return nil
-	}
-	var held []string
-	for _, m := range seen {
-		if name, ok := strings.CutPrefix(m.Point, destination+"/"); ok && !strings.Contains(name, "/") {
-			held = append(held, name)
-		}
-	}
-	return held
-}
-
 // unescape undoes what the kernel does to space, tab, newline and backslash in a path.
 func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)

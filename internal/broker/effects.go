@@ -9,7 +9,6 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/id"
-	"github.com/carrel-dev/carrel/internal/sandbox/launch"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -97,19 +96,6 @@ type Running struct {
 	Kill func() error
 }
 
-// Launcher starts executors. It is launch.Start but in tests.
-type Launcher interface {
-	Start(ctx context.Context, c launch.Config) (*launch.Executor, error)
-}
-
-// LauncherFunc is a function as a Launcher.
-type LauncherFunc func(ctx context.Context, c launch.Config) (*launch.Executor, error)
-
-// Start calls f.
-func (f LauncherFunc) Start(ctx context.Context, c launch.Config) (*launch.Executor, error) {
-	return f(ctx, c)
-}
-
 // Bounds of the steps, so that no request holds its workspace for ever.
 const (
 	startTimeout = 20 * time.Second
@@ -135,14 +121,6 @@ func each(steps ...func() error) error {
 		errs = append(errs, s())
 	}
 	return errors.Join(errs...)
-}
-
-func closeFiles(files ...*os.File) {
-	for _, f := range files {
-		if f != nil {
-			_ = f.Close()
-		}
-	}
 }
 
 // alsoFailed adds the failure of an undoing to the error that led to it.
