@@ -128,21 +128,21 @@ func (c *Countersigner) Sign(next checkpoint.Checkpoint, old int64, proof tlog.T
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	last = c.last
-	refuse := func(err error) ([]byte, checkpoint.Checkpoint, bool, error) {
+	inconsistent := func(err error) ([]byte, checkpoint.Checkpoint, bool, error) {
 		return nil, last, true, fmt.Errorf("cannot countersign record %d of the audit log: record %d of %s was countersigned before, and %w; keep the log as it is and see docs/operations.md: %w",
 			next.Size, last.Size, last.Origin, err, errdefs.ErrFailedPrecondition)
 	}
 	if last.Size > 0 && next.Origin != last.Origin {
-		return refuse(fmt.Errorf("%s is another log: %w", next.Origin, errdefs.ErrDataLoss))
+		return inconsistent(fmt.Errorf("%s is another log: %w", next.Origin, errdefs.ErrDataLoss))
 	}
 	if last.Size > 0 && next.Size < last.Size {
-		return refuse(checkpoint.Consistent(nil, next, last))
+		return inconsistent(checkpoint.Consistent(nil, next, last))
 	}
 	if old != last.Size {
 		return nil, last, false, nil
 	}
 	if err := checkpoint.Consistent(proof, next, last); err != nil {
-		return refuse(err)
+		return inconsistent(err)
 	}
 	signed, err = checkpoint.Sign(next, c.signer)
 	if err != nil {

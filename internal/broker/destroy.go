@@ -15,7 +15,7 @@ import (
 // workspace that is stopped, and whose home is as it was made, is destroyed.
 func (l *Lifecycle) Destroy(ctx context.Context, p brokerapi.DestroyParams) (brokerapi.Workspace, error) {
 	if p.Unused {
-		return l.change(ctx, discard, p.Name, l.discard)
+		return l.change(ctx, methodDiscard, p.Name, l.discard)
 	}
 	return l.change(ctx, brokerapi.MethodDestroy, p.Name, func(ctx context.Context, e Entry) (Entry, error) {
 		if e.State == workspace.StateDestroyed {

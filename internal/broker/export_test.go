@@ -42,7 +42,7 @@ func (u usersAt) Rights(uid, gid uint32) (group uint32, groups []uint32, homes [
 // Methods lists the operations with the longest params of each.
 func Methods() map[string]int {
 	m := map[string]int{}
-	for name, op := range operations {
+	for name, op := range closedTable {
 		m[name] = op.params
 	}
 	return m

@@ -6,9 +6,10 @@ import (
 	"io"
 	"os"
 
-	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 )
 
 // What is done to files of the host goes by the descriptor of a directory and a validated name,

@@ -4,9 +4,10 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/carrel-dev/carrel/internal/workspace"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // Mount is a project mount in the ledger.

@@ -11,8 +11,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
 )
 
-// operation is one row of the closed table.
-type operation struct {
+// tableRow is one row of the closed table.
+type tableRow struct {
 	// params is how long the params may be, in bytes.
 	params int
 	// fds is how many descriptors may come with it.
@@ -24,13 +24,13 @@ type operation struct {
 
 type handler func(s *session, ctx context.Context, r *jsonrpc.Request) (any, error)
 
-// operations is all that the broker can be asked. A request that is not in the table,
+// closedTable is all that the broker can be asked. A request that is not in the table,
 // that comes at the wrong time, whose params are too long or not of the expected form,
 // ends the connection: the daemon does not do that unless it is confused or compromised.
 // The rules say in which states of a workspace each is allowed.
-var operations = map[string]operation{
-	brokerapi.MethodHello:       {params: 256, before: true, run: hello},
-	brokerapi.MethodCreate:      {params: 16 << 10, fds: 1, run: create},
+var closedTable = map[string]tableRow{
+	brokerapi.MethodHello:       {params: 256, before: true, run: serveHello},
+	brokerapi.MethodCreate:      {params: 16 << 10, fds: 1, run: serveCreate},
 	brokerapi.MethodStart:       {params: 128, run: serve((*Lifecycle).Start)},
 	brokerapi.MethodStop:        {params: 128, run: serve((*Lifecycle).Stop)},
 	brokerapi.MethodDestroy:     {params: 128, run: serve((*Lifecycle).Destroy)},
@@ -40,7 +40,7 @@ var operations = map[string]operation{
 	brokerapi.MethodResume:      {params: 128, run: serve((*Lifecycle).Resume)},
 	brokerapi.MethodUpdate:      {params: 512, run: serve((*Lifecycle).Update)},
 	brokerapi.MethodStats:       {params: 128, run: serve((*Lifecycle).Stats)},
-	brokerapi.MethodForget:      {params: 128, run: serve(forget)},
+	brokerapi.MethodForget:      {params: 128, run: serve(forgetHome)},
 	brokerapi.MethodCountersign: {params: 8 << 10, run: serve((*Lifecycle).Countersign)},
 }
 
@@ -60,7 +60,7 @@ type session struct {
 
 // handle is the one door for requests.
 func (s *session) handle(ctx context.Context, r *jsonrpc.Request) (any, error) {
-	op, ok := operations[r.Method]
+	op, ok := closedTable[r.Method]
 	switch {
 	case !ok:
 		return nil, jsonrpc.Hangup(jsonrpc.MethodNotFound(r.Method))
@@ -83,11 +83,11 @@ func refuse(format string, a ...any) error {
 	return jsonrpc.Hangup(fmt.Errorf(format+": %w", append(a, errdefs.ErrInvalidArgument)...))
 }
 
-// form is what params must have before anything is done with them.
-type form interface{ Check() error }
+// checked are params whose form is checked before anything is done with them.
+type checked interface{ Check() error }
 
 // decode reads params. Every field must be known.
-func decode[P form](r *jsonrpc.Request) (p P, err error) {
+func decode[P checked](r *jsonrpc.Request) (p P, err error) {
 	if err = r.Decode(&p); err == nil {
 		err = p.Check()
 	}
@@ -98,7 +98,7 @@ func decode[P form](r *jsonrpc.Request) (p P, err error) {
 }
 
 // serve makes the handler of an operation that needs its params and nothing else.
-func serve[P form, R any](do func(*Lifecycle, context.Context, P) (R, error)) handler {
+func serve[P checked, R any](do func(*Lifecycle, context.Context, P) (R, error)) handler {
 	return func(s *session, ctx context.Context, r *jsonrpc.Request) (any, error) {
 		p, err := decode[P](r)
 		if err != nil {
@@ -108,7 +108,7 @@ func serve[P form, R any](do func(*Lifecycle, context.Context, P) (R, error)) ha
 	}
 }
 
-func hello(s *session, ctx context.Context, r *jsonrpc.Request) (any, error) {
+func serveHello(s *session, ctx context.Context, r *jsonrpc.Request) (any, error) {
 	if _, err := decode[brokerapi.HelloParams](r); err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func hello(s *session, ctx context.Context, r *jsonrpc.Request) (any, error) {
 	return brokerapi.HelloResult{Version: brokerapi.Version, Build: s.build, ExecutorDir: s.sockets, Start: start, Mended: mended}, err
 }
 
-func create(s *session, ctx context.Context, r *jsonrpc.Request) (any, error) {
+func serveCreate(s *session, ctx context.Context, r *jsonrpc.Request) (any, error) {
 	p, err := decode[brokerapi.CreateParams](r)
 	if err != nil {
 		return nil, err
@@ -130,6 +130,6 @@ func create(s *session, ctx context.Context, r *jsonrpc.Request) (any, error) {
 	return s.life.Create(ctx, p, r.FDs[0])
 }
 
-func forget(l *Lifecycle, ctx context.Context, p brokerapi.ForgetParams) (struct{}, error) {
+func forgetHome(l *Lifecycle, ctx context.Context, p brokerapi.ForgetParams) (struct{}, error) {
 	return struct{}{}, l.Forget(ctx, p)
 }

@@ -14,20 +14,20 @@ import (
 	"github.com/carrel-dev/carrel/internal/sandbox"
 )
 
-// A protected name that is absent in a writable source gets an empty directory, because
+// A protected name that is missing in a writable source gets an empty directory, because
 // the kernel can keep only from changing what is there. Each one is noted before it is
 // made, in <data_dir>/broker/placed/<name>, and removed when the workspace stops, also by
 // a broker that comes after this one. rmdir removes nothing that has anything in it.
 //
 // Where two workspaces share a source the one that stops last removes it.
 
-// placed is one such directory.
-type placed struct {
+// placedName is one such directory.
+type placedName struct {
 	Mount Mount  `json:"mount"`
 	Name  string `json:"name"`
 }
 
-func (p placed) same(o placed) bool { return p.Name == o.Name && p.Mount.Is(o.Mount.Identity) }
+func (p placedName) same(o placedName) bool { return p.Name == o.Name && p.Mount.Is(o.Mount.Identity) }
 
 // maxPlaced bounds a record: eight mounts with every name.
 const maxPlaced = 1 << 20
@@ -42,10 +42,10 @@ func (h *Host) pin(name id.Workspace, m Mount, dir *os.File, home bool) ([]strin
 		return nil, err
 	}
 	var pinned []string
-	var absent []string
+	var missing []string
 	for _, p := range sandbox.Protected {
 		_, there, err := statAt(dir, p.Name)
-		this := placed{m, p.Name}
+		this := placedName{m, p.Name}
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("cannot look at %s in %s: %w", p.Name, m.Source, err)
@@ -56,7 +56,7 @@ func (h *Host) pin(name id.Workspace, m Mount, dir *os.File, home bool) ([]strin
 				all[name] = append(all[name], this)
 			}
 		case p.Placed == sandbox.Always, p.Placed == sandbox.InHome && home:
-			pinned, absent = append(pinned, p.Name), append(absent, p.Name)
+			pinned, missing = append(pinned, p.Name), append(missing, p.Name)
 			all[name] = append(all[name], this)
 		}
 	}
@@ -73,7 +73,7 @@ func (h *Host) pin(name id.Workspace, m Mount, dir *os.File, home bool) ([]strin
 		return nil, fmt.Errorf("cannot look at %s: %w", m.Source, err)
 	}
 	err = owner.as(func() error {
-		for _, n := range absent {
+		for _, n := range missing {
 			err := withFD(dir, func(fd int) error { return unix.Mkdirat(fd, n, 0o755) })
 			if errors.Is(err, unix.EACCES) && top.Uid != m.OwnerUID {
 				// Nor can the workspace: it has the same owner, and fewer groups.
@@ -101,7 +101,7 @@ func (h *Host) unplace(ctx context.Context, name id.Workspace) error {
 	if err != nil || len(all[name]) == 0 {
 		return err
 	}
-	var kept []placed
+	var kept []placedName
 	for _, p := range all[name] {
 		shared := false
 		for other, list := range all {
@@ -110,7 +110,7 @@ func (h *Host) unplace(ctx context.Context, name id.Workspace) error {
 		if shared {
 			continue
 		}
-		_, err := sideways(ctx, h.aside, func() (struct{}, error) { return struct{}{}, h.removePlaced(p) }, func(struct{}) {})
+		_, err := callSlow(ctx, h.slow, func() (struct{}, error) { return struct{}{}, h.removePlaced(p) }, func(struct{}) {})
 		if err != nil {
 			h.log.Warn("an empty directory that protected a name is left", "workspace", name, "source", p.Mount.Source, "name", p.Name, "error", err)
 			// Tried again at the next start of the broker.
@@ -120,7 +120,7 @@ func (h *Host) unplace(ctx context.Context, name id.Workspace) error {
 	return h.keepPlaced(name, kept)
 }
 
-func (h *Host) removePlaced(p placed) error {
+func (h *Host) removePlaced(p placedName) error {
 	dir, _, err := h.openSource(p.Mount)
 	if err != nil {
 		return err
@@ -142,8 +142,8 @@ func (h *Host) removePlaced(p placed) error {
 }
 
 // allPlaced reads every record. Under "" is what all of them list together.
-func (h *Host) allPlaced() (map[id.Workspace][]placed, error) {
-	all := map[id.Workspace][]placed{}
+func (h *Host) allPlaced() (map[id.Workspace][]placedName, error) {
+	all := map[id.Workspace][]placedName{}
 	names, err := os.ReadDir(h.placed.Name())
 	if err != nil {
 		return nil, fmt.Errorf("cannot read which names are protected: %w", err)
@@ -153,7 +153,7 @@ func (h *Host) allPlaced() (map[id.Workspace][]placed, error) {
 			continue
 		}
 		b, err := readAt(h.placed, n.Name(), maxPlaced)
-		var list []placed
+		var list []placedName
 		if err == nil {
 			err = json.Unmarshal(b, &list)
 		}
@@ -167,7 +167,7 @@ func (h *Host) allPlaced() (map[id.Workspace][]placed, error) {
 }
 
 // keepPlaced writes a workspace's record, durably: the directories outlive a crash too.
-func (h *Host) keepPlaced(name id.Workspace, list []placed) error {
+func (h *Host) keepPlaced(name id.Workspace, list []placedName) error {
 	if len(list) == 0 {
 		return removeAt(h.placed, string(name))
 	}

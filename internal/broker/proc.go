@@ -8,9 +8,10 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/carrel-dev/carrel/internal/workspace"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // StartTime reads field 22 of /proc/PID/stat (proc_pid_stat(5)).

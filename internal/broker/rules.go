@@ -20,8 +20,8 @@ type rule struct {
 // absent is the state of a name that the ledger does not have.
 const absent workspace.State = ""
 
-// discard is a destroy of what nobody has used. It has a rule of its own and no method.
-const discard = "discard"
+// methodDiscard is a destroy of what nobody has used. It has a rule of its own and no method.
+const methodDiscard = "discard"
 
 // live are the states in which a workspace has an executor.
 var live = []workspace.State{workspace.StateRunning, workspace.StatePaused}
@@ -40,7 +40,7 @@ var rules = map[string]rule{
 	brokerapi.MethodDestroy: {"destroy", 5 * time.Minute, []workspace.State{
 		workspace.StateStopped, workspace.StateRunning, workspace.StatePaused, workspace.StateDestroying, workspace.StateDestroyed,
 	}},
-	discard:                {"discard", userTimeout + stopTimeout, []workspace.State{workspace.StateStopped, workspace.StateDestroyed}},
+	methodDiscard:          {"discard", userTimeout + stopTimeout, []workspace.State{workspace.StateStopped, workspace.StateDestroyed}},
 	brokerapi.MethodReport: {"report on", 0, live},
 	brokerapi.MethodPause:  {"pause", freezeTimeout + stopTimeout, live},
 	brokerapi.MethodResume: {"resume", freezeTimeout + stopTimeout, live},

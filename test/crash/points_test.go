@@ -141,7 +141,7 @@ var scenarios = []scenario{
 			"daemon.intent.written", "daemon.create.inserted", "daemon.create.made", "daemon.effect.done", "daemon.outcome.written",
 			"broker.create.allocated", "broker.create.user-added", "broker.create.dir-made#1", "broker.create.dir-made#2", "broker.create.dir-made#4", "broker.create.dirs-made",
 			"broker.ledger.written#1", "broker.ledger.synced#1", "broker.ledger.written#2", "broker.ledger.synced#2",
-			"broker.start.groups-made", "broker.start.socket-made", "broker.start.socket-bound", "broker.start.cloned", "broker.start.proved",
+			"broker.start.groups-made", "broker.socket.made", "broker.start.socket-bound", "broker.start.cloned", "broker.start.proved",
 			"broker.report.written", "broker.create.started",
 			"executor.stage.step#1", "executor.stage.step#4", "executor.stage.step#12", "executor.stage.step#20", "executor.stage.proved", "executor.start.entered",
 		},

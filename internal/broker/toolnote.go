@@ -15,9 +15,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
-
-	"github.com/carrel-dev/carrel/internal/id"
-	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // A tool that changes the user database is killed with the broker, and then leaves in
@@ -282,43 +279,4 @@ func (u *users) holders() string {
 		return "see what holds " + u.etc + "/.pwd.lock with: fuser -v " + u.etc + "/.pwd.lock"
 	}
 	return strings.Join(said, "; ")
-}
-
-// torn reports whether a file that goes with passwd and group has something of name.
-func (u *users) torn(name id.Workspace) (bool, error) {
-	for _, file := range []string{"passwd", "shadow", "group", "gshadow"} {
-		text, err := os.ReadFile(u.etc + "/" + file)
-		if errors.Is(err, fs.ErrNotExist) && strings.Contains(file, "shadow") {
-			continue
-		}
-		if err != nil {
-			return false, fmt.Errorf("cannot read the users of this host: %w", err)
-		}
-		for line := range strings.Lines(string(text)) {
-			f := strings.Split(strings.TrimSuffix(line, "\n"), ":")
-			member := strings.HasPrefix(file, "g") && len(f) == 4 && strings.Contains(","+f[3]+",", ","+string(name)+",")
-			if f[0] == string(name) || member {
-				return true, nil
-			}
-		}
-	}
-	return false, nil
-}
-
-// mend removes what is left of name after a tool was killed between two files. No tool
-// removes a line of shadow without one of passwd, so the user is made whole first. u.mu
-// is held.
-func (u *users) mend(ctx context.Context, name id.Workspace, ids workspace.IDs) error {
-	left, err := u.torn(name)
-	if err != nil || !left {
-		return err
-	}
-	if err := u.NameFree(name); err != nil {
-		return nil //nolint:nilerr // of another id: not ours to remove
-	}
-	args := userAddArgs(name, ids.Work, u.home(name), u.settings.Shell, "")
-	if err := u.run(ctx, "useradd", args...); err != nil {
-		return fmt.Errorf("cannot mend the user database, which has %s in some of its files only; see which with: grep %s %s/*shadow %s/group: %w", name, name, u.etc, u.etc, err)
-	}
-	return u.removeWhole(ctx, name, strconv.FormatUint(uint64(ids.Work), 10))
 }
