@@ -41,22 +41,23 @@ func (h *Host) pin(name id.Workspace, m Mount, dir *os.File, home bool) ([]strin
 	if err != nil {
 		return nil, err
 	}
-	var pinned []string
-	var missing []string
-	for _, p := range sandbox.Protected {
-		_, there, err := statAt(dir, p.Name)
-		this := placedName{m, p.Name}
-		switch {
-		case err != nil:
-			return nil, fmt.Errorf("cannot look at %s in %s: %w", p.Name, m.Source, err)
-		case there:
-			pinned = append(pinned, p.Name)
-			// Another workspace's: it stays as long as either runs.
-			if slices.ContainsFunc(all[""], this.same) && !slices.ContainsFunc(all[name], this.same) {
-				all[name] = append(all[name], this)
-			}
-		case p.Placed == sandbox.Always, p.Placed == sandbox.InHome && home:
-			pinned, missing = append(pinned, p.Name), append(missing, p.Name)
+	var present, missing []string
+	var top unix.Stat_t
+	err = withFD(dir, func(fd int) (err error) {
+		if err = unix.Fstat(fd, &top); err == nil {
+			present, missing, err = sandbox.ProtectedIn(fd, home)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot look into %s: %w", m.Source, err)
+	}
+	pinned := slices.Concat(present, missing)
+	for i, n := range pinned {
+		this := placedName{m, n}
+		// One that is there may be another workspace's: it stays as long as either runs.
+		anothers := slices.ContainsFunc(all[""], this.same) && !slices.ContainsFunc(all[name], this.same)
+		if i >= len(present) || anothers {
 			all[name] = append(all[name], this)
 		}
 	}
@@ -68,10 +69,6 @@ func (h *Host) pin(name id.Workspace, m Mount, dir *os.File, home bool) ([]strin
 		return nil, err
 	}
 	owner.gid = m.OwnerGID
-	var top unix.Stat_t
-	if err := withFD(dir, func(fd int) error { return unix.Fstat(fd, &top) }); err != nil {
-		return nil, fmt.Errorf("cannot look at %s: %w", m.Source, err)
-	}
 	err = owner.as(func() error {
 		for _, n := range missing {
 			err := withFD(dir, func(fd int) error { return unix.Mkdirat(fd, n, 0o755) })

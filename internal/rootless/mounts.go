@@ -17,8 +17,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// placed is an empty directory that keeps a protected name which was absent.
-type placed struct {
+// placedName is an empty directory that keeps a protected name which was absent.
+type placedName struct {
 	Source string `json:"source"`
 	Device uint64 `json:"device"`
 	Inode  uint64 `json:"inode"`
@@ -26,23 +26,23 @@ type placed struct {
 }
 
 // remove removes it, unless it is gone or something was put into it.
-func (p placed) remove() {
+func (p placedName) remove() {
 	dir, err := openDir(p.Source)
 	if err != nil {
 		return
 	}
 	defer dir.Close()
-	if here, err := placeOf(dir, p.Name); err != nil || here != p {
+	if here, err := nameIn(dir, p.Name); err != nil || here != p {
 		return
 	}
 	_ = withFD(dir, func(fd int) error { return unix.Unlinkat(fd, p.Name, unix.AT_REMOVEDIR) })
 }
 
-// placeOf is a name in an open directory.
-func placeOf(dir *os.File, name string) (placed, error) {
+// nameIn is a name in an open directory.
+func nameIn(dir *os.File, name string) (placedName, error) {
 	var st unix.Stat_t
 	err := withFD(dir, func(fd int) error { return unix.Fstat(fd, &st) })
-	return placed{dir.Name(), st.Dev, st.Ino, name}, err
+	return placedName{dir.Name(), st.Dev, st.Ino, name}, err
 }
 
 func withFD(f *os.File, call func(fd int) error) error {
@@ -127,23 +127,21 @@ func (s *state) pin(dir *os.File, home bool) (pinned []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	var absent []string
-	for _, p := range sandbox.Protected {
-		var st unix.Stat_t
-		err := withFD(dir, func(fd int) error { return unix.Fstatat(fd, p.Name, &st, unix.AT_SYMLINK_NOFOLLOW) })
-		here, perr := placeOf(dir, p.Name)
-		switch {
-		case perr != nil:
-			return nil, perr
-		case err == nil:
-			pinned = append(pinned, p.Name)
-			if sharedPlace(others, "", here) { // it stays as long as either runs
-				s.note.Placed = append(s.note.Placed, here)
-			}
-		case !errors.Is(err, unix.ENOENT):
-			return nil, fmt.Errorf("cannot look at %s in %s: %w", p.Name, dir.Name(), err)
-		case p.Placed == sandbox.Always, p.Placed == sandbox.InHome && home:
-			pinned, absent = append(pinned, p.Name), append(absent, p.Name)
+	var present, absent []string
+	err = withFD(dir, func(fd int) (err error) {
+		present, absent, err = sandbox.ProtectedIn(fd, home)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot look into %s: %w", dir.Name(), err)
+	}
+	pinned = append(present, absent...)
+	for i, name := range pinned {
+		here, err := nameIn(dir, name)
+		if err != nil {
+			return nil, err
+		}
+		if i >= len(present) || sharedName(others, "", here) { // what two share stays as long as either runs
 			s.note.Placed = append(s.note.Placed, here)
 		}
 	}

@@ -115,7 +115,10 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	key := id.Key(id.NewTrace())
 	r := &Run{Name: id.Derive(namePrefix, key, 0), state: st, terminal: o.Terminal != nil, accept: o.Accept}
 	command.Cwd = workspace.Mount{Destination: o.Dir}.AtHome("/home/" + string(r.Name)).Destination
-	s := &starter{Unserved: namespace.Unserved{Instead: noStay}, name: r.Name, options: &o, tmpfs: tmpfs, state: st, ranges: ranges, noRange: why}
+	s := &starter{
+		Unserved: namespace.Unserved{Instead: noStay}, name: r.Name, options: &o, state: st,
+		launcher: Launcher{Executor: o.Executor, TmpfsBytes: tmpfs, Ranges: ranges, NoRange: why},
+	}
 	r.runtime = namespace.New(namespace.Config{Broker: s, Executor: s.connect})
 	redactor, err := gate.OpenRedactor(filepath.Join(st.dir, "redact.key"))
 	if err != nil {

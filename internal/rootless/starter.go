@@ -15,31 +15,23 @@ import (
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
-	"github.com/carrel-dev/carrel/internal/rootless/subid"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// shell is the login shell of the workspace's passwd entry.
-const shell = "/bin/bash"
-
 // starter is the broker of one run: it starts the one executor of this process with the rights
 // of its user, and ends it.
 type starter struct {
 	namespace.Unserved
-	name    id.Workspace
-	options *Options
-	tmpfs   int64
-	state   *state
-	groups  Groups
-	// ranges are nil where the executor shares the caller's id; noRange is why.
-	ranges  *subid.Ranges
-	noRange string
+	name     id.Workspace
+	options  *Options
+	state    *state
+	launcher Launcher
 
 	mu       sync.Mutex
-	wires    Wires
+	sockets  Sockets
 	executor *launch.Executor
 	home     string
 	report   workspace.Report
@@ -61,7 +53,7 @@ func (s *starter) Create(ctx context.Context, p brokerapi.CreateParams, _ *os.Fi
 	}
 	res.Report = s.report
 	res.Workspace = brokerapi.Workspace{
-		Name: s.name, State: workspace.StateRunning, User: s.user(), IDs: s.ranges.IDs(), Limits: p.Limits, Home: s.home,
+		Name: s.name, State: workspace.StateRunning, User: string(s.name), IDs: s.launcher.Ranges.IDs(), Limits: p.Limits, Home: s.home,
 		Executor: &brokerapi.Executor{PID: s.executor.PID},
 	}
 	return res, nil
@@ -88,63 +80,26 @@ func (s *starter) Destroy(_ context.Context, p brokerapi.DestroyParams) (brokera
 	return w, err
 }
 
-// user is the caller's name inside.
-func (s *starter) user() string { return string(s.name) }
-
 func (s *starter) start(ctx context.Context, limits workspace.Limits) error {
-	far, err := s.wires.Make()
-	if err != nil {
-		return err
-	}
-	defer func() {
-		for _, f := range far {
-			f.Close()
-		}
-	}()
-	// From its file: what runs inside cannot open it (the executor is not dumpable), and a
-	// sealed copy in memory would take a tenth of the start.
-	binary, err := os.Open(s.options.Executor)
-	if err != nil {
-		return fmt.Errorf("cannot read the executor: %w", err)
-	}
-	defer binary.Close()
 	projects, err := s.state.openMounts(s.options.Mounts, s.name)
 	if err != nil {
 		return err
 	}
 	defer launch.CloseProjects(projects)
-	var home *os.File
+	c := launch.Config{
+		Spec:     sandbox.Spec{Accept: s.options.Accept, Allow: s.options.Allow, Name: s.name, Limits: limits},
+		Projects: projects, Log: os.Stderr,
+	}
 	if s.options.Keep {
-		if home, err = s.state.makeHome(s.name); err != nil {
+		if c.Home, err = s.state.makeHome(s.name); err != nil {
 			return err
 		}
-		defer home.Close()
-		s.home = home.Name()
+		defer c.Home.Close()
+		s.home = c.Home.Name()
 	}
-	c := launch.Config{
-		Binary: binary,
-		Spec: sandbox.Spec{
-			Mode: sandbox.Rootless, Accept: s.options.Accept, Allow: s.options.Allow,
-			Name: s.name, User: s.user(), Shell: shell, Limits: limits, TmpfsBytes: s.tmpfs,
-			Net: sandbox.Net{LowPorts: true},
-		},
-		Peers: far, Home: home, Projects: projects, Log: os.Stderr,
-		Outside: func(int) []sandbox.Finding {
-			if s.noRange == "" {
-				return nil
-			}
-			return []sandbox.Finding{{Control: "ids", OK: true, Evidence: "no range of ids is used: " + s.noRange}}
-		},
-	}
-	c.Map = s.ranges.Put(&c.Spec)
-	files, err := s.groups.Lend(ctx, &c)
+	executor, err := s.launcher.Start(ctx, &c, &s.sockets)
 	if err != nil {
 		return err
-	}
-	executor, err := launch.Start(ctx, c)
-	files.Close()
-	if err != nil {
-		return fmt.Errorf("cannot start a workspace without root: %w%s", err, explain())
 	}
 	crashpoint.Here("run.begin.launched")
 	s.mu.Lock()
@@ -166,7 +121,7 @@ func (s *starter) start(ctx context.Context, limits workspace.Limits) error {
 func (s *starter) connect(_ context.Context, _ id.Workspace, role execapi.Role) (*net.UnixConn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.wires.Take(role)
+	return s.sockets.Take(role)
 }
 
 // end ends the executor, and with it everything that runs in the workspace, and removes
@@ -174,7 +129,7 @@ func (s *starter) connect(_ context.Context, _ id.Workspace, role execapi.Role) 
 func (s *starter) end(purge bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.wires.Close()
+	s.sockets.Close()
 	if x := s.executor; x != nil {
 		s.executor = nil
 		_ = unix.Kill(x.PID, unix.SIGKILL) // our child, not waited for: the pid is still its own
@@ -189,8 +144,8 @@ func (s *starter) end(purge bool) error {
 		}
 	}
 	crashpoint.Here("run.end.ended")
-	err := s.groups.End(s.name)
-	err = errors.Join(err, s.groups.Close(), s.state.unplace(s.name))
+	err := s.launcher.Groups.End(s.name)
+	err = errors.Join(err, s.launcher.Groups.Close(), s.state.unplace(s.name))
 	crashpoint.Here("run.end.unplaced")
 	if purge && s.home != "" {
 		err = errors.Join(err, os.RemoveAll(s.home))

@@ -33,7 +33,7 @@ type state struct {
 
 // note is what a run made outside of its workspace.
 type note struct {
-	Placed []placed `json:"placed,omitempty"`
+	Placed []placedName `json:"placed,omitempty"`
 }
 
 func openState() (*state, error) {
@@ -140,7 +140,7 @@ func (s *state) sweep(ctx context.Context, g *gate.Gate) error {
 	}
 	for _, name := range dead {
 		for _, p := range all[name].Placed {
-			if !sharedPlace(all, name, p) {
+			if !sharedName(all, name, p) {
 				p.remove()
 			}
 		}
@@ -178,7 +178,7 @@ func (s *state) unplace(id.Workspace) error {
 			return fmt.Errorf("cannot remove the empty directories that protected names: %w", err)
 		}
 		for _, p := range s.note.Placed {
-			if !sharedPlace(all, "", p) {
+			if !sharedName(all, "", p) {
 				p.remove()
 			}
 		}
@@ -219,7 +219,7 @@ func within(dir, path string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-func sharedPlace(all map[id.Workspace]note, but id.Workspace, p placed) bool {
+func sharedName(all map[id.Workspace]note, but id.Workspace, p placedName) bool {
 	for name, n := range all {
 		if name != but && slices.Contains(n.Placed, p) {
 			return true

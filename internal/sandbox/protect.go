@@ -89,6 +89,24 @@ const (
 	Always
 )
 
+// ProtectedIn looks for the protected names in the directory that is open at dir: those that are
+// there, and those that are not and must be placed. home says that it is a home.
+func ProtectedIn(dir int, home bool) (present, absent []string, err error) {
+	for _, p := range Protected {
+		var st unix.Stat_t
+		err := unix.Fstatat(dir, p.Name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		switch {
+		case err == nil:
+			present = append(present, p.Name)
+		case !errors.Is(err, unix.ENOENT):
+			return nil, nil, fmt.Errorf("cannot look at %s: %w", p.Name, err)
+		case p.Placed == Always, p.Placed == InHome && home:
+			absent = append(absent, p.Name)
+		}
+	}
+	return present, absent, nil
+}
+
 // Project is one project mount of a Spec; its detached mount is at the same place of
 // FDs.Projects.
 type Project struct {

@@ -41,15 +41,15 @@ func (h *host) openMounts(e broker.Entry, o *opened) (projects []launch.Project,
 	if len(e.Mounts) == 0 {
 		return nil, nil
 	}
-	if o.hold, err = rootless.NewHold(e.Name); err != nil {
-		o.hold = nil
+	if o.protection, err = rootless.NewProtection(e.Name); err != nil {
+		o.protection = nil
 		return nil, err
 	}
 	var mounts []workspace.Mount
 	for _, m := range e.Mounts {
 		mounts = append(mounts, m.Mount)
 	}
-	if projects, err = o.hold.Open(mounts); err != nil {
+	if projects, err = o.protection.Open(mounts); err != nil {
 		return nil, err
 	}
 	for i, p := range projects {
