@@ -82,7 +82,7 @@ func (h *Host) Start(ctx context.Context, e Entry) (r Running, report workspace.
 	c := launch.Config{
 		Binary: h.binary, Projects: projects,
 		Spec: sandbox.Spec{
-			Name: e.Name, User: string(e.Name), IDs: e.IDs, Shell: h.settings.Shell, Limits: e.Limits, Allow: e.Allow,
+			Mode: sandbox.Rootful, Name: e.Name, User: string(e.Name), IDs: e.IDs, Shell: h.settings.Shell, Limits: e.Limits, Allow: e.Allow,
 			// Tmpfs is charged to the workspace as well; a quarter leaves it room to work.
 			TmpfsBytes: max(e.Limits.MemoryBytes/4, 1<<20),
 			// Its network is its own: any port may be bound there.

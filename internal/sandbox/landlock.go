@@ -7,8 +7,6 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/landlock-lsm/go-landlock/landlock"
 	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
-
-	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // landlockConfigs are by ABI what is enforced, strictly. Below 2 (Linux 5.19) a file
@@ -23,9 +21,6 @@ const truncateABI = 3
 // landlock lets the workspace read and run what it sees and write to its own places
 // only. Mounts and modes say the same; this holds when one of them is wrong.
 func (s *stage) landlock() error {
-	if s.spec.allows(workspace.NestedMounts) {
-		return nil // under Landlock nobody mounts anything (landlock(7))
-	}
 	abi, err := ll.LandlockGetABIVersion()
 	if (err != nil || abi < minLandlock) && s.spec.gives("landlock") {
 		return nil

@@ -15,9 +15,6 @@ import (
 // so each is opened again by its path, through no symbolic link, and must be the same
 // directory.
 func (s *stage) lend() error {
-	if !s.spec.rootless() {
-		return nil
-	}
 	fds, work := &s.spec.FDs, strconv.FormatUint(uint64(s.spec.IDs.Work), 10)
 	for _, d := range []struct {
 		at   *int

@@ -39,7 +39,7 @@ const MaxSpec = 256 << 10
 // sealed memfd; it holds no path of the host, only descriptors.
 type Spec struct {
 	Version int `json:"version"`
-	// Mode is who starts it; "" is Rootful.
+	// Mode is who starts it. Required.
 	Mode Mode `json:"mode,omitempty"`
 	// Accept are the controls that it may run without, where the host does not have them.
 	Accept []string `json:"accept,omitempty"`
@@ -147,11 +147,11 @@ func (s *Spec) Validate() error {
 		return bad("name %q", s.Name)
 	case s.User == "" || strings.ContainsAny(s.User, ":/\n\x00"):
 		return bad("user %q", s.User)
-	case s.Mode != "" && s.Mode != Rootful && s.Mode != Rootless:
+	case !s.Mode.known():
 		return bad("mode %q", s.Mode)
-	case s.IDs != s.Mode.ids(s.IDs.Executor) && !s.apart() || s.IDs.Executor == 0:
+	case s.IDs != modes[s.Mode].ids(s.IDs.Executor) && s.IDScheme() != RangeIDs || s.IDs.Executor == 0:
 		return bad("ids %+v", s.IDs)
-	case s.FDs.Cmd < 0 && s.Mode != Rootless:
+	case s.FDs.Cmd < 0 && modes[s.Mode].conditions&grouped != 0:
 		return bad("no group for commands")
 	case !strings.HasPrefix(s.Shell, "/") || strings.ContainsAny(s.Shell, ":\n\x00"):
 		return bad("shell %q", s.Shell)
@@ -187,33 +187,39 @@ func (s *Spec) Validate() error {
 	return s.Limits.Validate()
 }
 
-// ids are those of a workspace that is started in this mode: rootless its executor and
-// its commands share the one that the caller has, unless they are apart.
-func (m Mode) ids(first uint32) workspace.IDs {
-	if m == Rootless {
-		return workspace.IDs{Executor: first, Work: first, Agent: first}
-	}
-	return workspace.IDsFrom(first)
+func (m Mode) known() bool {
+	_, ok := modes[m]
+	return ok
 }
 
-// rootless reports whether nothing that takes root was prepared.
-func (s *Spec) rootless() bool { return s.Mode == Rootless }
+// IDScheme says who has which ids.
+type IDScheme int
 
-// apart reports whether an ordinary user gave the executor an id of a range of the user's,
-// beside the one that the commands have: the caller's.
-func (s *Spec) apart() bool {
+// OwnIDs: a broker gave the workspace ids of its own. CallersID: executor and commands share the
+// caller's. RangeIDs: commands have the caller's, and the executor one of a range of the caller's.
+const (
+	OwnIDs IDScheme = iota
+	CallersID
+	RangeIDs
+)
+
+// IDScheme says who has which ids in the workspace of s.
+func (s *Spec) IDScheme() IDScheme {
 	i := s.IDs
-	return s.Mode == Rootless && i.Executor != i.Work && i.Agent != i.Work && i.Agent != i.Executor && i.Work != 0 && i.Agent != 0
+	switch {
+	case modes[s.Mode].conditions&rootful != 0:
+		return OwnIDs
+	case i.Executor != i.Work && i.Agent != i.Work && i.Agent != i.Executor && i.Work != 0 && i.Agent != 0:
+		return RangeIDs
+	}
+	return CallersID
 }
 
 // OneID reports whether executor and commands share one id.
-func (s *Spec) OneID() bool { return s.rootless() && !s.apart() }
+func (s *Spec) OneID() bool { return s.IDScheme() == CallersID }
 
 // gives reports whether the workspace may run without a control.
 func (s *Spec) gives(control string) bool { return slices.Contains(s.Accept, control) }
-
-// allows reports whether commands may do what is closed to others.
-func (s *Spec) allows(o workspace.Opening) bool { return slices.Contains(s.Allow, o) }
 
 func (s *Spec) writableProjects() bool {
 	return slices.ContainsFunc(s.Projects, func(p Project) bool { return !p.ReadOnly })

@@ -114,7 +114,7 @@ func Start(t *testing.T, change func(*launch.Config)) (*Workspace, error) {
 	c := launch.Config{
 		Binary: binary,
 		Spec: sandbox.Spec{
-			Name: w.Name, User: string(w.Name), IDs: w.IDs, Shell: "/bin/bash", Limits: w.Limits, TmpfsBytes: 32 << 20,
+			Mode: sandbox.Rootful, Name: w.Name, User: string(w.Name), IDs: w.IDs, Shell: "/bin/bash", Limits: w.Limits, TmpfsBytes: 32 << 20,
 			Net: sandbox.Net{LowPorts: true},
 		},
 		Listener: listener, Home: sub("home", 0o700), Tmp: sub("tmp", 0o1777|os.ModeSticky), VarTmp: sub("var-tmp", 0o1777|os.ModeSticky),
