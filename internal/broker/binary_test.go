@@ -115,7 +115,8 @@ func TestProgram(t *testing.T) {
 			t.Errorf("after %v: %+v, %v", sig, again.Workspace, err)
 		}
 	}
-	if w, err := call[brokerapi.Workspace](t, conn, "destroy", brokerapi.DestroyParams{Name: p.name, Purge: true}); err != nil || w.State != workspace.StateDestroyed {
+	if w, err := call[brokerapi.Workspace](t, conn, "destroy", brokerapi.DestroyParams{Name: p.name, Purge: true}); err != nil ||
+		w.State != workspace.StateDestroyed {
 		t.Errorf("destroyed %+v, %v", w, err)
 	}
 	_ = b.Process.Signal(syscall.SIGTERM)

@@ -64,7 +64,8 @@ const (
 // on when it returns.
 func Run(ctx context.Context, o Options) error {
 	if os.Geteuid() != 0 {
-		return fmt.Errorf("cannot run as uid %d: carrel-broker makes users and namespaces and needs root; use \"carrel up\" as root, or sudo: %w", os.Geteuid(), errdefs.ErrPermissionDenied)
+		return fmt.Errorf("cannot run as uid %d: carrel-broker makes users and namespaces and needs root; "+
+			"use \"carrel up\" as root, or sudo: %w", os.Geteuid(), errdefs.ErrPermissionDenied)
 	}
 	if err := awaitStart(o.AwaitFD); err != nil {
 		return err
@@ -143,7 +144,8 @@ func onlyRoots(path string) error {
 		return fmt.Errorf("cannot use the executor %s: %w; set executor_path in the broker's settings", path, err)
 	}
 	if st.Uid != 0 || st.Mode&0o022 != 0 {
-		return fmt.Errorf("cannot use the executor %s: others than root can change it; chown root and chmod go-w it: %w", path, errdefs.ErrPermissionDenied)
+		return fmt.Errorf("cannot use the executor %s: others than root can change it; chown root and chmod go-w it: %w",
+			path, errdefs.ErrPermissionDenied)
 	}
 	return nil
 }

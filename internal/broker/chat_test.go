@@ -22,7 +22,8 @@ func TestGroupAndLink(t *testing.T) {
 	p.settings.HomeLinks = p.settings.DataDir + "/links"
 	life := p.mustOpen(t)
 	limits := workspace.Limits{MemoryBytes: 256 << 20, Pids: 64, CPUWeight: 100, OpenFiles: 256}
-	if _, err := life.Create(t.Context(), wanted(p.name, limits), nil); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "groupadd --system "+group) {
+	if _, err := life.Create(t.Context(), wanted(p.name, limits), nil); !errdefs.IsFailedPrecondition(err) ||
+		!strings.Contains(err.Error(), "groupadd --system "+group) {
 		t.Fatalf("without the group: %v", err)
 	}
 	if out, err := exec.CommandContext(t.Context(), "groupadd", "--system", group).CombinedOutput(); err != nil {
@@ -37,7 +38,8 @@ func TestGroupAndLink(t *testing.T) {
 	if err := os.WriteFile(link, []byte("somebody's"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := life.Create(t.Context(), wanted(p.name, limits), nil); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "move it away") {
+	if _, err := life.Create(t.Context(), wanted(p.name, limits), nil); !errdefs.IsFailedPrecondition(err) ||
+		!strings.Contains(err.Error(), "move it away") {
 		t.Errorf("over somebody's file: %v", err)
 	}
 	if b, err := os.ReadFile(link); err != nil || string(b) != "somebody's" {

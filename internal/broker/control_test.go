@@ -34,7 +34,8 @@ func TestPauseAndResume(t *testing.T) {
 	}
 	mustStart(t, r)
 	for range 2 { // repeating is no error, and no effect
-		if w, err := call[brokerapi.Workspace](t, r.conn, "pause", brokerapi.NameParams{Name: name}); err != nil || w.State != workspace.StatePaused || w.Executor == nil {
+		if w, err := call[brokerapi.Workspace](t, r.conn, "pause", brokerapi.NameParams{Name: name}); err != nil ||
+			w.State != workspace.StatePaused || w.Executor == nil {
 			t.Fatalf("paused %+v, %v", w, err)
 		}
 	}
@@ -45,11 +46,15 @@ func TestPauseAndResume(t *testing.T) {
 		t.Errorf("stats %+v, %v", s, err)
 	}
 	for range 2 {
-		if w, err := call[brokerapi.Workspace](t, r.conn, "resume", brokerapi.NameParams{Name: name}); err != nil || w.State != workspace.StateRunning {
+		if w, err := call[brokerapi.Workspace](t, r.conn, "resume", brokerapi.NameParams{Name: name}); err != nil ||
+			w.State != workspace.StateRunning {
 			t.Fatalf("resumed %+v, %v", w, err)
 		}
 	}
-	if did, want := r.host.reset(), []string{"Freeze " + string(name), "Stats " + string(name), "Thaw " + string(name)}; !slices.Equal(did, want) {
+	if did, want := r.host.reset(), []string{
+		"Freeze " + string(name), "Stats " + string(name),
+		"Thaw " + string(name),
+	}; !slices.Equal(did, want) {
 		t.Errorf("it did %q", did)
 	}
 	// A freeze that fails leaves it running.
@@ -81,7 +86,8 @@ func TestUpdate(t *testing.T) {
 	limits := workspace.DefaultLimits
 	limits.Pids = 77
 	for range 2 {
-		if w, err := call[brokerapi.Workspace](t, r.conn, "update", brokerapi.UpdateParams{Name: name, Limits: limits}); err != nil || w.Limits != limits {
+		if w, err := call[brokerapi.Workspace](t, r.conn, "update", brokerapi.UpdateParams{Name: name, Limits: limits}); err != nil ||
+			w.Limits != limits {
 			t.Fatalf("updated %+v, %v", w, err)
 		}
 	}
@@ -107,7 +113,8 @@ func TestUpdate(t *testing.T) {
 	}
 	r.host.reset()
 	limits.Pids = 79
-	if w, err := call[brokerapi.Workspace](t, r.conn, "update", brokerapi.UpdateParams{Name: name, Limits: limits}); err != nil || w.Limits != limits {
+	if w, err := call[brokerapi.Workspace](t, r.conn, "update", brokerapi.UpdateParams{Name: name, Limits: limits}); err != nil ||
+		w.Limits != limits {
 		t.Errorf("updated %+v, %v", w, err)
 	}
 	if did := r.host.reset(); len(did) > 0 {
@@ -208,7 +215,8 @@ func TestDiskLimitIsRefusedOrHeld(t *testing.T) {
 	}
 	r.host.set("GrowsDisk", errPlanted)
 	limits.DiskBytes = 1 << 32
-	if _, err := call[any](t, r.conn, "update", brokerapi.UpdateParams{Name: name, Limits: limits}); err == nil || r.life.Entries()[0].Limits.DiskBytes == 1<<32 {
+	if _, err := call[any](t, r.conn, "update", brokerapi.UpdateParams{Name: name, Limits: limits}); err == nil ||
+		r.life.Entries()[0].Limits.DiskBytes == 1<<32 {
 		t.Errorf("grown by a host that cannot: %v", err)
 	}
 }

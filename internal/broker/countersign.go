@@ -75,7 +75,8 @@ func OpenCountersigner(dir *os.File) (*Countersigner, error) {
 		c.last = checkpoint.Checkpoint(s)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot read which checkpoint was countersigned last: %w; restore %s/%s from a backup, or remove it to begin anew with the log as it is", err, dir.Name(), auditStateName)
+		return nil, fmt.Errorf("cannot read which checkpoint was countersigned last: %w; restore %s/%s from a backup, "+
+			"or remove it to begin anew with the log as it is", err, dir.Name(), auditStateName)
 	}
 	return c, nil
 }
@@ -124,12 +125,15 @@ func (c *Countersigner) Last() checkpoint.Checkpoint {
 // Sign signs next once proof shows that its tree begins with that of the last one, and that
 // is on disk as the last. known is false if the proof is about another size than that of the
 // last one, which is returned.
-func (c *Countersigner) Sign(next checkpoint.Checkpoint, old int64, proof tlog.TreeProof) (signed []byte, last checkpoint.Checkpoint, known bool, err error) {
+func (c *Countersigner) Sign(
+	next checkpoint.Checkpoint, old int64, proof tlog.TreeProof,
+) (signed []byte, last checkpoint.Checkpoint, known bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	last = c.last
 	inconsistent := func(err error) ([]byte, checkpoint.Checkpoint, bool, error) {
-		return nil, last, true, fmt.Errorf("cannot countersign record %d of the audit log: record %d of %s was countersigned before, and %w; keep the log as it is and see docs/operations.md: %w",
+		return nil, last, true, fmt.Errorf("cannot countersign record %d of the audit log: record %d of %s was countersigned before, and %w; "+
+			"keep the log as it is and see docs/operations.md: %w",
 			next.Size, last.Size, last.Origin, err, errdefs.ErrFailedPrecondition)
 	}
 	if last.Size > 0 && next.Origin != last.Origin {
@@ -154,7 +158,8 @@ func (c *Countersigner) Sign(next checkpoint.Checkpoint, old int64, proof tlog.T
 			err = replaceAt(c.dir, auditStateName, append(b, '\n'))
 		}
 		if err != nil {
-			return nil, last, true, fmt.Errorf("cannot keep which checkpoint is countersigned, so it is not: %w: %w", full(err, c.dir.Name()), errdefs.ErrUnavailable)
+			return nil, last, true, fmt.Errorf("cannot keep which checkpoint is countersigned, so it is not: %w: %w",
+				full(err, c.dir.Name()), errdefs.ErrUnavailable)
 		}
 		c.last = next
 	}

@@ -85,7 +85,8 @@ func (h *Host) MakeImage(ctx context.Context, name id.Workspace, ids workspace.I
 	}
 	defer f.Close()
 	crashpoint.Here("broker.image.file-made")
-	if err := errors.Join(withFD(f, func(fd int) error { return unix.Fchown(fd, 0, int(ids.Executor)) }), f.Truncate(imageBytes(limit))); err != nil {
+	if err := errors.Join(withFD(f, func(fd int) error { return unix.Fchown(fd, 0, int(ids.Executor)) }),
+		f.Truncate(imageBytes(limit))); err != nil {
 		return err
 	}
 	if said, err := once(ctx, "mke2fs", mkfsArgs(f.Name(), imageBytes(limit))...); err != nil {
@@ -192,7 +193,8 @@ func statInside(pid int, place string, call func(fd int) error) error {
 	}
 	defer unix.Close(root)
 	fd, err := unix.Openat2(root, place, &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 	})
 	if err != nil {
 		return err

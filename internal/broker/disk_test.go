@@ -67,12 +67,18 @@ func inside(t *testing.T, e brokerapi.Workspace, script string) string {
 		_ = conn.Close()
 		<-conn.Done()
 	}()
-	if _, err := conn.Call(t.Context(), execapi.MethodHello, execapi.HelloParams{Version: execapi.Version, MinVersion: execapi.MinVersion}, nil); err != nil {
+	if _, err := conn.Call(t.Context(), execapi.MethodHello, execapi.HelloParams{
+		Version:    execapi.Version,
+		MinVersion: execapi.MinVersion,
+	}, nil); err != nil {
 		t.Fatal(err)
 	}
 	var res execapi.ExecResult
 	if _, err := conn.Call(t.Context(), execapi.MethodExec, execapi.ExecParams{
-		ID: id.NewCommand(), Argv: []string{"/bin/sh", "-c", "exec 2>&1; cd; " + script}, Stdout: execapi.Capture, Stderr: execapi.Capture, Wait: true,
+		ID: id.NewCommand(), Argv: []string{
+			"/bin/sh", "-c",
+			"exec 2>&1; cd; " + script,
+		}, Stdout: execapi.Capture, Stderr: execapi.Capture, Wait: true,
 	}, &res); err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +145,8 @@ func used(t *testing.T, path string) int64 {
 func TestDiskLimit(t *testing.T) {
 	p, life, e := newLimited(t)
 	var st unix.Stat_t
-	if err := unix.Lstat(p.image(), &st); err != nil || st.Mode != unix.S_IFREG|0o600 || st.Uid != 0 || st.Gid != e.IDs.Executor || st.Size != limited {
+	if err := unix.Lstat(p.image(), &st); err != nil || st.Mode != unix.S_IFREG|0o600 || st.Uid != 0 || st.Gid != e.IDs.Executor ||
+		st.Size != limited {
 		t.Fatalf("the image is %o %d:%d of %d bytes, %v", st.Mode, st.Uid, st.Gid, st.Size, err)
 	}
 	before, err := os.ReadFile("/proc/self/mountinfo")
@@ -163,7 +170,8 @@ func TestDiskLimit(t *testing.T) {
 		t.Errorf("the host's mount table changed: %v\n%s", err, after)
 	}
 	// The attempt has given back what it took.
-	if out := inside(t, running, "echo kept > file; head -c 20M /dev/zero > big && stat -c %s big && rm big; ls -A /tmp /var/tmp; stat -c '%a %u' ~ /tmp /var/tmp"); out !=
+	if out := inside(t, running, "echo kept > file; head -c 20M /dev/zero > big && stat -c %s big && rm big; ls -A /tmp /var/tmp; "+
+		"stat -c '%a %u' ~ /tmp /var/tmp"); out !=
 		fmt.Sprintf("20971520\n/tmp:\n\n/var/tmp:\n700 %[1]d\n1777 %[1]d\n1777 %[1]d\n", e.IDs.Work) {
 		t.Errorf("%q", out)
 	}
@@ -270,7 +278,9 @@ func TestImageIsOutOfReach(t *testing.T) {
 		t.Fatalf("attached to %v", on)
 	}
 	device := strings.Split(on[0], "/")[3]
-	out := inside(t, running, fmt.Sprintf(`for f in %[1]s /dev/%[2]s /dev/loop-control /dev/block/7:0; do if [ -e $f ] || cat $f >/dev/null 2>&1; then echo reached $f; fi; done
+	out := inside(t, running,
+		fmt.Sprintf(`for f in %[1]s /dev/%[2]s /dev/loop-control /dev/block/7:0
+do if [ -e $f ] || cat $f >/dev/null 2>&1; then echo reached $f; fi; done
 		mknod dev b 7 0 2>/dev/null && echo made a device
 		cat /proc/1/root%[1]s >/dev/null 2>&1 && echo reached it through /proc
 		ls ~/.. /tmp/.. /var/tmp/.. | grep -E 'lost.found|var-tmp' && echo saw the root of the image
@@ -313,7 +323,8 @@ func TestImageOfAnother(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err = image.Mount(t.Context(), f, p.settings.DataDir, func(root *os.File) error { return os.Mkdir(fmt.Sprintf("/proc/self/fd/%d/x", root.Fd()), 0o700) }, "x")
+	m, err = image.Mount(t.Context(), f, p.settings.DataDir,
+		func(root *os.File) error { return os.Mkdir(fmt.Sprintf("/proc/self/fd/%d/x", root.Fd()), 0o700) }, "x")
 	if err := errors.Join(err, f.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -345,7 +356,8 @@ func TestAnotherImageIsSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := p.settings.DataDir + "/other"
-	if out, err := exec.CommandContext(t.Context(), "/usr/sbin/mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096", path, "32M").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "/usr/sbin/mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096",
+		path, "32M").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	p.launch = func(ctx context.Context, c launch.Config) (*launch.Executor, error) {
@@ -446,7 +458,8 @@ func TestImageIsNotUnused(t *testing.T) {
 func TestImageAfterACrash(t *testing.T) {
 	p, life, _ := newLimited(t)
 	running, _ := start(t, life, p.name)
-	inside(t, running, "echo kept > file; sync -f file; (while :; do head -c 1M /dev/zero > $$; mv $$ moved; done) >/dev/null 2>&1 & sleep 0.2")
+	inside(t, running, "echo kept > file; sync -f file; (while :; do head -c 1M /dev/zero > $$; mv $$ moved; "+
+		"done) >/dev/null 2>&1 & sleep 0.2")
 	if err := life.Close(); err != nil { // a broker that is killed does no more than this
 		t.Fatal(err)
 	}
@@ -464,7 +477,10 @@ func TestImageAfterACrash(t *testing.T) {
 func TestDiskLimitChanges(t *testing.T) {
 	p, life, _ := newLimited(t)
 	for _, to := range []int64{0, limited / 2} {
-		if e, err := life.Update(t.Context(), brokerapi.UpdateParams{Name: p.name, Limits: withDisk(to)}); !errdefs.IsFailedPrecondition(err) || e.Limits.DiskBytes != limited {
+		if e, err := life.Update(t.Context(), brokerapi.UpdateParams{
+			Name:   p.name,
+			Limits: withDisk(to),
+		}); !errdefs.IsFailedPrecondition(err) || e.Limits.DiskBytes != limited {
 			t.Errorf("to %d: %+v, %v", to, e.Limits, err)
 		}
 	}

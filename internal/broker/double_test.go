@@ -302,7 +302,8 @@ var _ broker.Effects = (*hostDouble)(nil)
 const first = 1_880_000_000
 
 func testSettings() broker.Settings {
-	s, err := broker.ParseSettings([]byte(`{"daemon_uid":65431,"daemon_gid":65431,"uid_first":1880000000,"uid_count":3000,"limits_max":{"memory_bytes":2147483648}}`))
+	s, err := broker.ParseSettings([]byte(`{"daemon_uid":65431,"daemon_gid":65431,"uid_first":1880000000,"uid_count":3000,
+		"limits_max":{"memory_bytes":2147483648}}`))
 	if err != nil {
 		panic(err)
 	}

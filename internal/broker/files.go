@@ -212,9 +212,11 @@ func removeAll(parent *os.File, name string) error {
 func full(err error, dir string) error {
 	switch {
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		return fmt.Errorf("%w; see with \"df -h %s\" and \"df -i %s\" what is full, free some and try again: %w", err, dir, dir, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("%w; see with \"df -h %s\" and \"df -i %s\" what is full, free some and try again: %w",
+			err, dir, dir, errdefs.ErrResourceExhausted)
 	case errors.Is(err, unix.EROFS):
-		return fmt.Errorf("%w; see with dmesg why, and remount it: mount -o remount,rw $(findmnt -n -o TARGET -T %s): %w", err, dir, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("%w; see with dmesg why, and remount it: mount -o remount,rw $(findmnt -n -o TARGET -T %s): %w",
+			err, dir, errdefs.ErrFailedPrecondition)
 	}
 	return err
 }
@@ -224,7 +226,8 @@ func immutable(err error, path string) error {
 	if !errors.Is(err, unix.EPERM) {
 		return err
 	}
-	return fmt.Errorf("%w; a file there is immutable or append-only, which only root can have set: see which with \"lsattr -aR %s\", allow it with \"chattr -R -ia %s\" and destroy the workspace again: %w", err, path, path, errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("%w; a file there is immutable or append-only, which only root can have set: see which with \"lsattr -aR %s\", "+
+		"allow it with \"chattr -R -ia %s\" and destroy the workspace again: %w", err, path, path, errdefs.ErrFailedPrecondition)
 }
 
 func closeFiles(files ...*os.File) {

@@ -40,7 +40,10 @@ func TestNoneIsStartedInFullMemory(t *testing.T) {
 	// Nearly the ceiling, as memory that nothing but the end of the workspace gives back.
 	script := fmt.Sprintf("dd if=/dev/zero of=/dev/shm/full bs=1048576 count=%d; sleep 600", mem*97/100>>20-4)
 	go func() {
-		_, _ = conn.Call(context.WithoutCancel(t.Context()), execapi.MethodExec, execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"/bin/sh", "-c", script}, Wait: true}, nil)
+		_, _ = conn.Call(context.WithoutCancel(t.Context()), execapi.MethodExec, execapi.ExecParams{
+			ID:   id.NewCommand(),
+			Argv: []string{"/bin/sh", "-c", script}, Wait: true,
+		}, nil)
 	}()
 	var err error
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {

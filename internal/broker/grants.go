@@ -59,7 +59,8 @@ func (h *Host) judge(asked workspace.Mount, who grant.Cred, d *os.File) (Mount, 
 	m := Mount{Mount: asked, CallerUID: who.UID, CallerGID: who.GID, OwnerGID: who.GID}
 	m.OwnerUID = who.UID
 	if who.UID == h.settings.DaemonUID || who.UID >= h.settings.UIDFirst && who.UID-h.settings.UIDFirst < h.settings.UIDCount {
-		return m, fmt.Errorf("cannot mount directories for uid %d: it is not a user of carrel but a part of it: %w", who.UID, errdefs.ErrPermissionDenied)
+		return m, fmt.Errorf("cannot mount directories for uid %d: it is not a user of carrel but a part of it: %w",
+			who.UID, errdefs.ErrPermissionDenied)
 	}
 	var st unix.Stat_t
 	err := withFD(d, func(fd int) error {
@@ -78,7 +79,8 @@ func (h *Host) judge(asked workspace.Mount, who grant.Cred, d *os.File) (Mount, 
 	if who.UID == 0 && !m.ReadOnly {
 		// Files of root that a workspace writes would be root's.
 		if st.Uid == 0 || st.Gid == 0 {
-			return m, fmt.Errorf("cannot mount %s for root: a workspace could leave files of root in it; add :ro, or chown the directory to the user and group that the files shall belong to: %w", m.Source, errdefs.ErrPermissionDenied)
+			return m, fmt.Errorf("cannot mount %s for root: a workspace could leave files of root in it; "+
+				"add :ro, or chown the directory to the user and group that the files shall belong to: %w", m.Source, errdefs.ErrPermissionDenied)
 		}
 		m.OwnerUID, m.OwnerGID = st.Uid, st.Gid
 	}
@@ -87,5 +89,8 @@ func (h *Host) judge(asked workspace.Mount, who grant.Cred, d *os.File) (Mount, 
 		return m, err
 	}
 	defer again.Close()
-	return m, launch.Mappable(h.binary, launch.Project{Project: sandbox.Project{ReadOnly: m.ReadOnly}, Dir: again, OwnerUID: m.OwnerUID, OwnerGID: m.OwnerGID})
+	return m, launch.Mappable(h.binary, launch.Project{
+		Project: sandbox.Project{ReadOnly: m.ReadOnly}, Dir: again,
+		OwnerUID: m.OwnerUID, OwnerGID: m.OwnerGID,
+	})
 }

@@ -68,7 +68,8 @@ func (d *dirs) link(name id.Workspace) error {
 		if at, err := d.linked(name); err != nil || at == target {
 			return err
 		}
-		return fmt.Errorf("cannot link %s/%s to the home: something that carrel did not make is there; move it away: %w", d.links.Name(), name, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("cannot link %s/%s to the home: something that carrel did not make is there; move it away: %w",
+			d.links.Name(), name, errdefs.ErrFailedPrecondition)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot link %s/%s to the home: %w", d.links.Name(), name, err)
@@ -126,7 +127,8 @@ func (d *dirs) homeThere(name id.Workspace, ids workspace.IDs) (bool, error) {
 	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
-	return false, fmt.Errorf("%s is not the directory that was made for the workspace, and carrel neither follows nor removes it; move it away and destroy the workspace again: %w", path, errdefs.ErrFailedPrecondition)
+	return false, fmt.Errorf("%s is not the directory that was made for the workspace, and carrel neither follows nor removes it; "+
+		"move it away and destroy the workspace again: %w", path, errdefs.ErrFailedPrecondition)
 }
 
 // KeepHome is part of Effects. The place has the workspace's first id in its name,
@@ -155,7 +157,8 @@ func (d *dirs) KeepHome(name id.Workspace, ids workspace.IDs) (string, error) {
 			})
 		}
 		if errors.Is(err, unix.EXDEV) {
-			return wrap(fmt.Errorf("home_root is on another file system than data_dir; destroy with --purge, or move the home away by hand: %w", errdefs.ErrFailedPrecondition))
+			return wrap(fmt.Errorf("home_root is on another file system than data_dir; destroy with --purge, or move the home away by hand: %w",
+				errdefs.ErrFailedPrecondition))
 		}
 		if err != nil {
 			return wrap(immutable(err, d.homes.Name()+"/"+string(name)))
@@ -232,7 +235,8 @@ func (d *dirs) RemoveTemporary(name id.Workspace) error {
 func (d *dirs) homeFor(name id.Workspace, ids workspace.IDs) (*os.File, error) {
 	h, err := beneath(d.homes, string(name))
 	if err != nil {
-		return nil, fmt.Errorf("cannot open the home of %s: %w; move away what stands there and put back the directory that was made for it: %w", name, err, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("cannot open the home of %s: %w; "+
+			"move away what stands there and put back the directory that was made for it: %w", name, err, errdefs.ErrFailedPrecondition)
 	}
 	err = withFD(h, func(fd int) error {
 		var st unix.Stat_t

@@ -68,9 +68,15 @@ func OpenHost(cfg HostConfig) (*Host, error) {
 		cfg.Log.Error("cannot put the user database in order", "error", err) // what needs it says so
 		h.mended = append(h.mended, workspace.Mended{Kind: workspace.NotMended, Done: err.Error()})
 	} else if len(removed) > 0 {
-		h.mended = append(h.mended, workspace.Mended{Kind: workspace.UserDatabase, Done: "a tool of the broker's was killed; removed: " + strings.Join(removed, ", ")})
+		h.mended = append(h.mended, workspace.Mended{
+			Kind: workspace.UserDatabase,
+			Done: "a tool of the broker's was killed; removed: " + strings.Join(removed, ", "),
+		})
 	}
-	h.groups, err = cgroup.Open(cgroup.Config{Name: cfg.Settings.CgroupName, MemoryBytes: total / 100 * int64(cfg.Settings.CgroupMemoryPercent)})
+	h.groups, err = cgroup.Open(cgroup.Config{
+		Name:        cfg.Settings.CgroupName,
+		MemoryBytes: total / 100 * int64(cfg.Settings.CgroupMemoryPercent),
+	})
 	if err != nil {
 		h.dirs.close()
 		return nil, err

@@ -36,7 +36,8 @@ func (d *dirs) ownImage(name id.Workspace, ids workspace.IDs) (bool, error) {
 
 func isImage(st *unix.Stat_t, ids workspace.IDs) error {
 	if st.Mode != unix.S_IFREG|0o600 || st.Uid != 0 || st.Gid != ids.Executor || st.Nlink != 1 {
-		return fmt.Errorf("it is not a file of root:%d alone with mode 0600; move it away, or give it back its owner: %w", ids.Executor, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("it is not a file of root:%d alone with mode 0600; move it away, or give it back its owner: %w",
+			ids.Executor, errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }

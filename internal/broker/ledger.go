@@ -105,7 +105,8 @@ func (l *Ledger) open() (err error) {
 	}
 	err = withFD(l.lock, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return fmt.Errorf("cannot lock the broker's ledger: another carrel-broker uses %s; stop it first: %w", l.dir.Name(), errdefs.ErrUnavailable)
+		return fmt.Errorf("cannot lock the broker's ledger: another carrel-broker uses %s; stop it first: %w",
+			l.dir.Name(), errdefs.ErrUnavailable)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot lock the broker's ledger: %w", err)
@@ -183,7 +184,8 @@ func (l *Ledger) Put(e Entry) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.broken != nil {
-		return fmt.Errorf("cannot write the broker's ledger: an earlier write failed: %w; see to the disk and restart the broker: %w", l.broken, errdefs.ErrUnavailable)
+		return fmt.Errorf("cannot write the broker's ledger: an earlier write failed: %w; see to the disk and restart the broker: %w",
+			l.broken, errdefs.ErrUnavailable)
 	}
 	size, lines := l.size, l.lines
 	if err := l.put(l.file, ledgerLine{Workspace: &e}); err != nil {
@@ -305,7 +307,8 @@ func (l *Ledger) Allocate(e Entry, first, count uint32, limit int, free func(wor
 	}
 	l.mu.Unlock()
 	if living >= limit {
-		return e, fmt.Errorf("cannot create %s: there are %d workspaces already (max_workspaces in the broker's settings); destroy one first: %w", e.Name, living, errdefs.ErrResourceExhausted)
+		return e, fmt.Errorf("cannot create %s: there are %d workspaces already (max_workspaces in the broker's settings); "+
+			"destroy one first: %w", e.Name, living, errdefs.ErrResourceExhausted)
 	}
 	for ; uint64(next)+3 <= uint64(first)+uint64(count); next += 3 {
 		ids := workspace.IDsFrom(next)
@@ -318,7 +321,8 @@ func (l *Ledger) Allocate(e Entry, first, count uint32, limit int, free func(wor
 			return e, l.Put(e)
 		}
 	}
-	return e, fmt.Errorf("cannot create %s: every id from %d to %d has been used, and ids are never used again; raise uid_count in the broker's settings: %w",
+	return e, fmt.Errorf("cannot create %s: every id from %d to %d has been used, and ids are never used again; "+
+		"raise uid_count in the broker's settings: %w",
 		e.Name, first, uint64(first)+uint64(count)-1, errdefs.ErrResourceExhausted)
 }
 

@@ -226,7 +226,8 @@ func (l *Lifecycle) settle(ctx context.Context, e Entry) error {
 		select {
 		case <-r.Exited:
 		case <-ctx.Done():
-			return l.heldUp(e.IDs, fmt.Errorf("cannot end the executor of %s: it does not die: %w: %w", e.Name, context.Cause(ctx), errdefs.ErrUnavailable))
+			return l.heldUp(e.IDs, fmt.Errorf("cannot end the executor of %s: it does not die: %w: %w",
+				e.Name, context.Cause(ctx), errdefs.ErrUnavailable))
 		}
 	}
 	crashpoint.Here("broker.stop.killed")

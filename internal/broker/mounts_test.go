@@ -27,7 +27,8 @@ func TestRightsOfACaller(t *testing.T) {
 		{0, 0, 0, nil},
 	} {
 		group, groups, homes, err := u.Rights(c.uid, c.gid)
-		if err != nil || group != c.group || !slices.Equal(groups, c.groups) || !slices.Equal(homes, []string{"/root", "/home/alice", "/home/ali"}) {
+		if err != nil || group != c.group || !slices.Equal(groups, c.groups) ||
+			!slices.Equal(homes, []string{"/root", "/home/alice", "/home/ali"}) {
 			t.Errorf("uid %d: %d %v %v %v", c.uid, group, groups, homes, err)
 		}
 	}

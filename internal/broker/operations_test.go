@@ -26,7 +26,10 @@ const name = id.Workspace("cbt-0123abcd")
 const root = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
 
 func TestTheTableIsClosed(t *testing.T) {
-	want := []string{"countersign", "create", "destroy", "forget", "hello", "list", "pause", "report", "resume", "start", "stats", "stop", "update"}
+	want := []string{
+		"countersign", "create", "destroy", "forget", "hello", "list", "pause", "report", "resume", "start",
+		"stats", "stop", "update",
+	}
 	if got := slices.Sorted(maps.Keys(broker.Methods())); !slices.Equal(got, want) {
 		t.Errorf("the operations are %v", got)
 	}
@@ -76,11 +79,20 @@ func TestOutOfPlace(t *testing.T) {
 		{"an origin with a space", true, "countersign", brokerapi.CountersignParams{Origin: "a log", Size: 1, Root: root}},
 		{"a root in hexadecimal", true, "countersign", brokerapi.CountersignParams{Origin: "log", Size: 1, Root: digest}},
 		{"a proof from nothing", true, "countersign", brokerapi.CountersignParams{Origin: "log", Size: 1, Root: root, Proof: []string{root}}},
-		{"a proof from more", true, "countersign", brokerapi.CountersignParams{Origin: "log", Size: 1, Old: 2, Root: root, Proof: []string{root}}},
+		{"a proof from more", true, "countersign", brokerapi.CountersignParams{
+			Origin: "log",
+			Size:   1, Old: 2, Root: root, Proof: []string{root},
+		}},
 		{"no proof", true, "countersign", brokerapi.CountersignParams{Origin: "log", Size: 2, Old: 1, Root: root}},
 		{"a proof of words", true, "countersign", brokerapi.CountersignParams{Origin: "log", Size: 2, Old: 1, Root: root, Proof: []string{"x"}}},
-		{"a proof without end", true, "countersign", brokerapi.CountersignParams{Origin: "log", Size: 2, Old: 1, Root: root, Proof: slices.Repeat([]string{root}, 129)}},
-		{"a text to sign", true, "countersign", map[string]any{"origin": "log", "size": 1, "root": root, "old": 0, "proof": []string{}, "text": "x"}},
+		{"a proof without end", true, "countersign", brokerapi.CountersignParams{
+			Origin: "log",
+			Size:   2, Old: 1, Root: root, Proof: slices.Repeat([]string{root}, 129),
+		}},
+		{
+			"a text to sign", true, "countersign",
+			map[string]any{"origin": "log", "size": 1, "root": root, "old": 0, "proof": []string{}, "text": "x"},
+		},
 		{"a list after a path", true, "list", map[string]any{"after": "../x"}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
@@ -116,7 +128,8 @@ func TestNotifications(t *testing.T) {
 func TestLifeOfAWorkspace(t *testing.T) {
 	r := newRig(t, true)
 	w := mustCreate(t, r.conn, name)
-	if w.State != workspace.StateStopped || w.IDs != workspace.IDsFrom(first) || w.User != string(name) || w.Home != "/homes/"+string(name) || w.Limits != workspace.DefaultLimits {
+	if w.State != workspace.StateStopped || w.IDs != workspace.IDsFrom(first) || w.User != string(name) ||
+		w.Home != "/homes/"+string(name) || w.Limits != workspace.DefaultLimits {
 		t.Errorf("created %+v", w)
 	}
 	if _, err := call[any](t, r.conn, "report", brokerapi.NameParams{Name: name}); !errdefs.IsFailedPrecondition(err) {
@@ -134,7 +147,8 @@ func TestLifeOfAWorkspace(t *testing.T) {
 		t.Errorf("report %+v, %v", rep, err)
 	}
 	for range 2 {
-		if w, err := call[brokerapi.Workspace](t, r.conn, "stop", brokerapi.NameParams{Name: name}); err != nil || w.State != workspace.StateStopped || w.Executor != nil {
+		if w, err := call[brokerapi.Workspace](t, r.conn, "stop", brokerapi.NameParams{Name: name}); err != nil ||
+			w.State != workspace.StateStopped || w.Executor != nil {
 			t.Errorf("stopped %+v, %v", w, err)
 		}
 	}
@@ -156,7 +170,10 @@ func TestLifeOfAWorkspace(t *testing.T) {
 		t.Errorf("destroyed %+v, %v", w, err)
 	}
 	// No process may be left when the user goes, and no user when the home is put aside.
-	want := []string{"Kill " + string(name), "CleanUp " + string(name), "CleanUp " + string(name), "EndProcesses ", "RemoveUser " + string(name), "KeepHome " + string(name), "RemoveTemporary " + string(name)}
+	want := []string{
+		"Kill " + string(name), "CleanUp " + string(name), "CleanUp " + string(name), "EndProcesses ",
+		"RemoveUser " + string(name), "KeepHome " + string(name), "RemoveTemporary " + string(name),
+	}
 	if did := r.host.reset(); !slices.Equal(did, want) {
 		t.Errorf("destroy did %q", did)
 	}
@@ -221,7 +238,8 @@ func TestCreateAgain(t *testing.T) {
 func TestLimits(t *testing.T) {
 	r := newRig(t, true)
 	for _, l := range []workspace.Limits{{MemoryBytes: 1}, {MemoryBytes: -1}, {Pids: 1 << 40}, {MemoryBytes: 4 << 30}} {
-		if _, err := call[any](t, r.conn, "create", brokerapi.CreateParams{Name: name, KeyDigest: digest, Limits: l}); !errdefs.IsInvalidArgument(err) {
+		if _, err := call[any](t, r.conn, "create",
+			brokerapi.CreateParams{Name: name, KeyDigest: digest, Limits: l}); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("limits %+v: %v", l, err)
 		}
 	}
@@ -332,7 +350,8 @@ func TestFailedStartStaysStopped(t *testing.T) {
 	r := newRig(t, true)
 	mustCreate(t, r.conn, name)
 	r.host.set("Start", fmt.Errorf("cannot hold the workspace: required control seccomp is failed: %w", errdefs.ErrFailedPrecondition))
-	if _, err := call[any](t, r.conn, "start", brokerapi.NameParams{Name: name}); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "seccomp") {
+	if _, err := call[any](t, r.conn, "start", brokerapi.NameParams{Name: name}); !errdefs.IsFailedPrecondition(err) ||
+		!strings.Contains(err.Error(), "seccomp") {
 		t.Errorf("got %v", err)
 	}
 	if l, err := call[brokerapi.ListResult](t, r.conn, "list", nil); err != nil || l.Workspaces[0].State != workspace.StateStopped {
@@ -390,7 +409,8 @@ func TestDaemonThatGoesAway(t *testing.T) {
 	if rep, err := call[workspace.Report](t, r.conn, "report", brokerapi.NameParams{Name: name}); err == nil && rep.Err() != nil {
 		t.Errorf("report %+v", rep)
 	}
-	if w, err := call[brokerapi.Workspace](t, r.conn, "stop", brokerapi.NameParams{Name: name}); err != nil || w.State != workspace.StateStopped {
+	if w, err := call[brokerapi.Workspace](t, r.conn, "stop", brokerapi.NameParams{Name: name}); err != nil ||
+		w.State != workspace.StateStopped {
 		t.Errorf("got %+v, %v", w, err)
 	}
 	if did := r.host.reset(); !slices.Contains(did, "Kill "+string(name)) {

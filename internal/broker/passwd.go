@@ -141,7 +141,8 @@ func (u *users) verify(name id.Workspace, ids workspace.IDs) error {
 			return err
 		}
 		if !slices.Equal(got, want.fields) {
-			return fmt.Errorf("/etc/%s has %q, not %q: %w", want.file, strings.Join(got, ":"), strings.Join(want.fields, ":"), errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("/etc/%s has %q, not %q: %w", want.file, strings.Join(got, ":"), strings.Join(want.fields, ":"),
+				errdefs.ErrFailedPrecondition)
 		}
 	}
 	if g := u.settings.WorkspaceGroup; g != "" {

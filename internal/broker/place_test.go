@@ -88,7 +88,9 @@ func newPlace(t testing.TB) *place {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s, err := broker.ParseSettings(fmt.Appendf(nil, `{"data_dir":%q,"runtime_dir":%q,"daemon_uid":%d,"daemon_gid":%d,"uid_first":%d,"uid_count":300,"cgroup_name":"carrel-test-%d","executor_path":%q,"shell":"/bin/sh"}`,
+	s, err := broker.ParseSettings(fmt.Appendf(nil,
+		`{"data_dir":%q,"runtime_dir":%q,"daemon_uid":%d,"daemon_gid":%d,"uid_first":%d,"uid_count":300,
+"cgroup_name":"carrel-test-%d","executor_path":%q,"shell":"/bin/sh"}`,
 		dir+"/data", dir+"/run", daemonUID, daemonUID, 1_880_000_000+300*rand.IntN(100_000), os.Getpid(), executor))
 	if err != nil {
 		t.Fatal(err)
@@ -209,7 +211,10 @@ func (p *place) gone(t testing.TB, e brokerapi.Workspace) {
 			t.Errorf("%s still has %s", db, got)
 		}
 	}
-	for _, path := range []string{e.Home, p.settings.DataDir + "/tmp/" + string(p.name), p.settings.RuntimeDir + "/x/" + string(p.name) + ".sock"} {
+	for _, path := range []string{
+		e.Home, p.settings.DataDir + "/tmp/" + string(p.name),
+		p.settings.RuntimeDir + "/x/" + string(p.name) + ".sock",
+	} {
 		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s is still there: %v", path, err)
 		}

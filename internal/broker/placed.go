@@ -78,7 +78,8 @@ func (h *Host) pin(name id.Workspace, m Mount, dir *os.File, home bool) ([]strin
 				continue
 			}
 			if err != nil && !errors.Is(err, unix.EEXIST) {
-				return fmt.Errorf("cannot make %s in %s, so that nothing else can be put there: %w; mount it read-only (:ro), or let uid %d write the directory", n, m.Source, err, m.OwnerUID)
+				return fmt.Errorf("cannot make %s in %s, so that nothing else can be put there: %w; mount it read-only (:ro), "+
+					"or let uid %d write the directory", n, m.Source, err, m.OwnerUID)
 			}
 		}
 		return nil
@@ -155,7 +156,8 @@ func (h *Host) allPlaced() (map[id.Workspace][]placedName, error) {
 			err = json.Unmarshal(b, &list)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("cannot read which names are protected: %s/%s: %w; remove the file, and the empty directories that it names", h.placed.Name(), n.Name(), err)
+			return nil, fmt.Errorf("cannot read which names are protected: %s/%s: %w; remove the file, and the empty directories that it names",
+				h.placed.Name(), n.Name(), err)
 		}
 		all[id.Workspace(n.Name())] = list
 		all[""] = append(all[""], list...)

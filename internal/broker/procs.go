@@ -83,7 +83,8 @@ func (h *Host) HeldUp(ids workspace.IDs) string {
 	if len(said) == 0 {
 		return ""
 	}
-	return strings.Join(said, ", ") + ": the kernel waits for a file system or a device that does not answer, and no signal ends that; see to it (a frozen file system: fsfreeze --unfreeze; a network file system: its server; a disk: dmesg), then repeat what failed"
+	return strings.Join(said, ", ") + ": the kernel waits for a file system or a device that does not answer, and no signal ends that; " +
+		"see to it (a frozen file system: fsfreeze --unfreeze; a network file system: its server; a disk: dmesg), then repeat what failed"
 }
 
 // maxHeldUp is how many processes are named.

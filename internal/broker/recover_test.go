@@ -75,7 +75,8 @@ func TestRecover(t *testing.T) {
 		got[e.Name] = e.State
 	}
 	want := map[id.Workspace]workspace.State{
-		entry("1"): workspace.StateStopped, entry("2"): workspace.StateRunning, entry("3"): workspace.StateStopped, entry("5"): workspace.StateRunning,
+		entry("1"): workspace.StateStopped, entry("2"): workspace.StateRunning, entry("3"): workspace.StateStopped,
+		entry("5"): workspace.StateRunning,
 	}
 	if !maps.Equal(got, want) {
 		t.Errorf("after recovery: %v", got)

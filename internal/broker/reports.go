@@ -65,7 +65,8 @@ func (h *Host) Report(name id.Workspace) (r workspace.Report, err error) {
 		err = json.NewDecoder(f).Decode(&r)
 	}
 	if err != nil {
-		return r, fmt.Errorf("cannot read the report of %s: %w; stop and start the workspace to have it proved again: %w", name, err, errdefs.ErrFailedPrecondition)
+		return r, fmt.Errorf("cannot read the report of %s: %w; stop and start the workspace to have it proved again: %w",
+			name, err, errdefs.ErrFailedPrecondition)
 	}
 	return r, nil
 }

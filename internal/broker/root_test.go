@@ -33,7 +33,8 @@ func TestRealLife(t *testing.T) {
 	defer func() { _ = life.Close() }()
 	e := p.create(t, life)
 	w := e.IDs.Work
-	if got, want := getent(t, "passwd", string(p.name)), fmt.Sprintf("%s:x:%d:%d:carrel workspace:%s:/bin/sh", p.name, w, w, e.Home); got != want {
+	if got, want := getent(t, "passwd", string(p.name)), fmt.Sprintf("%s:x:%d:%d:carrel workspace:%s:/bin/sh",
+		p.name, w, w, e.Home); got != want {
 		t.Errorf("passwd has %s, want %s", got, want)
 	}
 	if got, want := getent(t, "group", string(p.name)), fmt.Sprintf("%s:x:%d:", p.name, w); got != want {
@@ -122,7 +123,10 @@ func dialExecutor(t testing.TB, e brokerapi.Workspace) *jsonrpc.Conn {
 	}
 	conn := jsonrpc.New(c, jsonrpc.Config{MaxFDs: 3})
 	t.Cleanup(func() { _ = conn.Close() })
-	if _, err := conn.Call(t.Context(), execapi.MethodHello, execapi.HelloParams{Version: execapi.Version, MinVersion: execapi.MinVersion}, nil); err != nil {
+	if _, err := conn.Call(t.Context(), execapi.MethodHello, execapi.HelloParams{
+		Version:    execapi.Version,
+		MinVersion: execapi.MinVersion,
+	}, nil); err != nil {
 		t.Fatal(err)
 	}
 	return conn
@@ -141,7 +145,10 @@ func speak(t testing.TB, e brokerapi.Workspace) {
 		<-conn.Done()
 	}()
 	var res execapi.ExecResult
-	_, err := conn.Call(t.Context(), execapi.MethodExec, execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"/usr/bin/id", "-u"}, Stdout: execapi.Capture, Stderr: execapi.Capture, Wait: true}, &res)
+	_, err := conn.Call(t.Context(), execapi.MethodExec, execapi.ExecParams{ID: id.NewCommand(), Argv: []string{
+		"/usr/bin/id",
+		"-u",
+	}, Stdout: execapi.Capture, Stderr: execapi.Capture, Wait: true}, &res)
 	if err != nil || strings.TrimSpace(string(res.Stdout)) != fmt.Sprint(e.IDs.Work) {
 		t.Errorf("id -u said %q %q, %v", res.Stdout, res.Stderr, err)
 	}

@@ -112,7 +112,8 @@ func (s *Server) Attach(c *net.UnixConn, onClose func(error)) (*jsonrpc.Conn, er
 		return nil, err
 	}
 	if peer.UID != 0 && peer.UID != s.Settings.DaemonUID {
-		return nil, fmt.Errorf("cannot serve uid %d: only root and uid %d (daemon_uid in the settings) are served: %w", peer.UID, s.Settings.DaemonUID, errdefs.ErrPermissionDenied)
+		return nil, fmt.Errorf("cannot serve uid %d: only root and uid %d (daemon_uid in the settings) are served: %w",
+			peer.UID, s.Settings.DaemonUID, errdefs.ErrPermissionDenied)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -137,11 +137,13 @@ func (s Settings) Validate() error {
 		{"executor_path", s.ExecutorPath},
 	} {
 		// A colon or a newline would end a field of passwd.
-		if !filepath.IsAbs(p.path) || filepath.Clean(p.path) != p.path || p.path == "/" || strings.ContainsAny(p.path, ":\n\x00") || len(p.path) > 1024 {
+		if !filepath.IsAbs(p.path) || filepath.Clean(p.path) != p.path || p.path == "/" || strings.ContainsAny(p.path, ":\n\x00") ||
+			len(p.path) > 1024 {
 			return bad(p.key, fmt.Sprintf("is %q; it must be a clean absolute path without colons", p.path))
 		}
 	}
-	if p := s.HomeLinks; p != "" && (!filepath.IsAbs(p) || filepath.Clean(p) != p || p == "/" || len(p) > 1024 || strings.ContainsAny(p, ":\n\x00")) {
+	if p := s.HomeLinks; p != "" && (!filepath.IsAbs(p) || filepath.Clean(p) != p || p == "/" || len(p) > 1024 ||
+		strings.ContainsAny(p, ":\n\x00")) {
 		return bad("home_links", fmt.Sprintf("is %q; it must be a clean absolute path, or left out", p))
 	}
 	last := uint64(s.UIDFirst) + uint64(s.UIDCount)

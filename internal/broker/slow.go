@@ -45,6 +45,7 @@ func callSlow[T any](ctx context.Context, slots slowCalls, call func() (T, error
 		return r.v, r.err
 	case <-ctx.Done():
 		go func() { drop((<-done).v) }()
-		return none, fmt.Errorf("cannot look at the directory: its file system does not answer; see to it, and try again: %w", errdefs.ErrUnavailable)
+		return none, fmt.Errorf("cannot look at the directory: its file system does not answer; see to it, and try again: %w",
+			errdefs.ErrUnavailable)
 	}
 }

@@ -71,7 +71,8 @@ func (h *Host) Start(ctx context.Context, e Entry) (r Running, report workspace.
 		}
 	}()
 	if used, ceiling := h.groups.Full(); ceiling > 0 && used > ceiling/100*fullPercent {
-		return r, report, fmt.Errorf("cannot start %s: the workspaces that run hold %d MiB of the %d MiB that all may have together (cgroup_memory_percent in the broker's settings); stop one, or pause what grows: %w",
+		return r, report, fmt.Errorf("cannot start %s: the workspaces that run hold %d MiB of the %d MiB that all may have "+
+			"together (cgroup_memory_percent in the broker's settings); stop one, or pause what grows: %w",
 			e.Name, used>>20, ceiling>>20, errdefs.ErrResourceExhausted)
 	}
 	projects, err := h.openMounts(ctx, e)

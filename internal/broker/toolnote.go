@@ -227,7 +227,8 @@ func (u *users) lockAll(ctx context.Context) (unlock func(), err error) {
 		}
 		if err := pause(ctx); err != nil {
 			_ = f.Close()
-			return nil, fmt.Errorf("cannot lock the user database with %s: another program holds it; see which with: fuser -v %s: %w", path, path, err)
+			return nil, fmt.Errorf("cannot lock the user database with %s: another program holds it; see which with: fuser -v %s: %w",
+				path, path, err)
 		}
 	}
 }
@@ -272,7 +273,8 @@ func (u *users) holders() string {
 		case err != nil:
 			said = append(said, fmt.Sprintf("%s is of process %d, which has ended: remove it", path, pid))
 		default:
-			said = append(said, fmt.Sprintf("%s names process %d (%s): if that does not change users, remove it, else wait for its end", path, pid, strings.TrimSpace(string(comm))))
+			said = append(said, fmt.Sprintf("%s names process %d (%s): if that does not change users, remove it, else wait for its end",
+				path, pid, strings.TrimSpace(string(comm))))
 		}
 	}
 	if said == nil {

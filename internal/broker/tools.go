@@ -37,11 +37,13 @@ func tool(name string) (string, error) {
 			continue
 		}
 		if st.Uid != 0 || st.Mode&0o022 != 0 {
-			return "", fmt.Errorf("cannot use %s: others than root can change it; chown root and chmod go-w it: %w", path, errdefs.ErrFailedPrecondition)
+			return "", fmt.Errorf("cannot use %s: others than root can change it; chown root and chmod go-w it: %w",
+				path, errdefs.ErrFailedPrecondition)
 		}
 		return path, nil
 	}
-	return "", fmt.Errorf("cannot find %s in %s; apt-get install %s: %w", name, strings.Join(t.paths, ", "), t.from, errdefs.ErrFailedPrecondition)
+	return "", fmt.Errorf("cannot find %s in %s; apt-get install %s: %w", name, strings.Join(t.paths, ", "), t.from,
+		errdefs.ErrFailedPrecondition)
 }
 
 // command is a run of a tool with an empty environment, and what it says. It ends with the

@@ -68,7 +68,8 @@ func (u *users) AddUser(ctx context.Context, name id.Workspace, ids workspace.ID
 	}
 	if g := u.settings.WorkspaceGroup; g != "" {
 		if f, err := u.lookup("group", g); err != nil || f == nil {
-			return errors.Join(err, fmt.Errorf("cannot add user %s: there is no group %s (workspace_group in the broker's settings); groupadd --system %s: %w", name, g, g, errdefs.ErrFailedPrecondition))
+			return errors.Join(err, fmt.Errorf("cannot add user %s: there is no group %s (workspace_group in the broker's settings); "+
+				"groupadd --system %s: %w", name, g, g, errdefs.ErrFailedPrecondition))
 		}
 	}
 	if err := u.run(ctx, "useradd", userAddArgs(name, ids.Work, u.home(name), u.settings.Shell, u.settings.WorkspaceGroup)...); err != nil {
@@ -140,7 +141,8 @@ func (u *users) mend(ctx context.Context, name id.Workspace, ids workspace.IDs) 
 	}
 	args := userAddArgs(name, ids.Work, u.home(name), u.settings.Shell, "")
 	if err := u.run(ctx, "useradd", args...); err != nil {
-		return fmt.Errorf("cannot mend the user database, which has %s in some of its files only; see which with: grep %s %s/*shadow %s/group: %w", name, name, u.etc, u.etc, err)
+		return fmt.Errorf("cannot mend the user database, which has %s in some of its files only; see which with: "+
+			"grep %s %s/*shadow %s/group: %w", name, name, u.etc, u.etc, err)
 	}
 	return u.removeWhole(ctx, name, strconv.FormatUint(uint64(ids.Work), 10))
 }

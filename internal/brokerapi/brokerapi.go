@@ -45,7 +45,8 @@ func (p HelloParams) Check() error {
 	if p.Version == Version {
 		return nil
 	}
-	return fmt.Errorf("cannot serve version %d of the broker's protocol: this carrel-broker speaks %d; install broker and daemon of one release: %w",
+	return fmt.Errorf("cannot serve version %d of the broker's protocol: this carrel-broker speaks %d; "+
+		"install broker and daemon of one release: %w",
 		p.Version, Version, errdefs.ErrFailedPrecondition)
 }
 

@@ -60,7 +60,8 @@ func (g *Groups) Lend(ctx context.Context, c *launch.Config) (files *cgroup.File
 	}
 	for _, p := range c.Projects {
 		if !p.ReadOnly && onCgroups(p) {
-			return files, fmt.Errorf("cannot mount %s writable: control groups are there, and a command could raise its own limits; mount it read-only (:ro): %w", p.Dir.Name(), errdefs.ErrInvalidArgument)
+			return files, fmt.Errorf("cannot mount %s writable: control groups are there, and a command could raise its own limits; "+
+				"mount it read-only (:ro): %w", p.Dir.Name(), errdefs.ErrInvalidArgument)
 		}
 	}
 	// What is on memory counts, and is to leave room to work.

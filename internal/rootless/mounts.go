@@ -72,7 +72,8 @@ func Source(path string) (string, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	switch {
 	case errors.Is(err, unix.ENOTDIR):
-		return "", fmt.Errorf("cannot mount %s: it is not a directory, and only those can be mounted; name the one that it is in: %w", path, errdefs.ErrInvalidArgument)
+		return "", fmt.Errorf("cannot mount %s: it is not a directory, and only those can be mounted; name the one that it is in: %w",
+			path, errdefs.ErrInvalidArgument)
 	case errors.Is(err, unix.ENOENT):
 		return "", fmt.Errorf("cannot mount %s: there is no such directory: %w", path, errdefs.ErrNotFound)
 	case err != nil:
@@ -97,7 +98,8 @@ func (s *state) openMounts(mounts []workspace.Mount, name id.Workspace) (project
 	home, _ := os.UserHomeDir()
 	for _, m := range mounts {
 		if s.holds(m.Source) {
-			return projects, fmt.Errorf("cannot mount %s: carrel's own record is kept in %s; mount a directory beside it, or set XDG_STATE_HOME to another: %w", m.Source, s.dir, errdefs.ErrInvalidArgument)
+			return projects, fmt.Errorf("cannot mount %s: carrel's own record is kept in %s; mount a directory beside it, "+
+				"or set XDG_STATE_HOME to another: %w", m.Source, s.dir, errdefs.ErrInvalidArgument)
 		}
 		dir, err := openDir(m.Source)
 		if err != nil {

@@ -40,7 +40,8 @@ func NewProtection(name id.Workspace) (*Protection, error) {
 func CheckSource(path string) error {
 	s, err := openState()
 	if err == nil && s.holds(path) {
-		err = fmt.Errorf("cannot mount %s: carrel's own record is kept in %s; mount a directory beside it: %w", path, s.dir, errdefs.ErrInvalidArgument)
+		err = fmt.Errorf("cannot mount %s: carrel's own record is kept in %s; mount a directory beside it: %w",
+			path, s.dir, errdefs.ErrInvalidArgument)
 	}
 	return err
 }

@@ -87,7 +87,8 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	go func() { _, _ = rules() }() // who asks gets the error
 	for _, c := range o.Accept {
 		if !sandbox.IsControl(c) {
-			return nil, fmt.Errorf("cannot accept %q: there is no such control; \"carrel run --report\" lists them: %w", c, errdefs.ErrInvalidArgument)
+			return nil, fmt.Errorf("cannot accept %q: there is no such control; \"carrel run --report\" lists them: %w",
+				c, errdefs.ErrInvalidArgument)
 		}
 	}
 	if err := errors.Join(workspace.CheckMounts(o.Mounts), workspace.CheckOpenings(o.Allow, o.Mounts)); err != nil {
@@ -105,7 +106,10 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	command := execapi.ExecParams{Argv: o.Argv, Env: o.Env, Stdin: execapi.Null, Stdout: execapi.Pipe, Stderr: execapi.Pipe, Asked: execapi.Asked{Source: o.Source}}
+	command := execapi.ExecParams{
+		Argv: o.Argv, Env: o.Env, Stdin: execapi.Null, Stdout: execapi.Pipe, Stderr: execapi.Pipe,
+		Asked: execapi.Asked{Source: o.Source},
+	}
 	if o.Stdin {
 		command.Stdin = execapi.Pipe
 	}
@@ -136,7 +140,8 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	crashpoint.Here("run.begin.registered")
 	by := principal.Principal{Kind: principal.User, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
 	r.running, err = r.gate.Once(ctx, by, gate.Single{
-		Name: r.Name, Limits: limits, Mounts: o.Mounts, Allow: o.Allow, Accept: slices.Clone(o.Accept), Command: command, TTY: o.Terminal != nil, Keep: o.Keep,
+		Name: r.Name, Limits: limits, Mounts: o.Mounts, Allow: o.Allow, Accept: slices.Clone(o.Accept),
+		Command: command, TTY: o.Terminal != nil, Keep: o.Keep,
 	})
 	if err != nil {
 		_ = r.runtime.Close()

@@ -15,7 +15,8 @@ func VerifyRecord(ctx context.Context) (audit.Finding, error) {
 	if err != nil {
 		return audit.Finding{}, err
 	}
-	const unsigned = "nobody signs the record of \"carrel run\": it shows damage and careless changes, and not those of who can write your files"
+	const unsigned = "nobody signs the record of \"carrel run\": it shows damage and careless changes, " +
+		"and not those of a person who can write your files"
 	v, err := audit.VerifyFile(ctx, st.auditPath(), audit.Head{})
 	if errors.Is(err, os.ErrNotExist) {
 		return audit.Finding{OK: true, Note: "nothing was recorded yet"}, nil

@@ -93,7 +93,8 @@ var controls = []controlDef{
 	{"proc", required, "run the broker outside a container that masks /proc"},
 	{"home", required, "put the data directory on a local file system that keeps owners and modes"},
 	{"executor", required, "report this: a command can reach its executor"},
-	{"io_uring", required, "if it was asked for, sysctl -w kernel.io_uring_disabled=0, or leave --allow io_uring out; else report this with uname -r"},
+	{"io_uring", required, "if it was asked for, sysctl -w kernel.io_uring_disabled=0, or leave --allow io_uring out; " +
+		"else report this with uname -r"},
 	{"kernel", required, "report this with uname -r: a refused system call was answered"},
 	{"terminal", required, "report this with uname -r: terminal input could be injected"},
 	{"network", required, "report this: something beyond loopback answers"},
@@ -101,8 +102,10 @@ var controls = []controlDef{
 	{"descriptors", required, "report this: a descriptor would leak into commands"},
 	{"process-limits", required, "report this: a resource limit did not hold"},
 	{"supervisor-cgroup", limits, "make /sys/fs/cgroup writable for the broker"},
-	{"memory", limits, "enable the memory controller: on v2 echo +memory > /sys/fs/cgroup/cgroup.subtree_control; on v1 boot without cgroup_disable=memory"},
-	{"pids", limits, "enable the pids controller: on v2 echo +pids > /sys/fs/cgroup/cgroup.subtree_control; on v1 mount it below /sys/fs/cgroup"},
+	{"memory", limits, "enable the memory controller: on v2 echo +memory > /sys/fs/cgroup/cgroup.subtree_control; " +
+		"on v1 boot without cgroup_disable=memory"},
+	{"pids", limits, "enable the pids controller: on v2 echo +pids > /sys/fs/cgroup/cgroup.subtree_control; " +
+		"on v1 mount it below /sys/fs/cgroup"},
 	{projectMounts, required, "report this with the output of carrel inspect: a directory of the host is not held as it must be"},
 	{disk, limits, "see that carrel doctor has yes for disk_image; report this with the output of carrel inspect"},
 	{"swap", wanted, "boot with swapaccount=1 (cgroup v1), or turn swap off"},
@@ -174,7 +177,8 @@ func Judge(mode Mode, asked Asked, accept []string, findings []Finding) workspac
 		}
 		asked.open(&c, findings, def.remedy)
 		if other, ok := instead[def.id]; ok && holds&grouped == 0 && c.State == workspace.Unavailable {
-			c.Evidence, c.Remedy = asked.noGroup(other), "have one delegated, as carrel doctor says, or run it as root, through the daemon: sudo carrel up"
+			c.Evidence, c.Remedy = asked.noGroup(other), "have one delegated, as carrel doctor says, "+
+				"or run it as root, through the daemon: sudo carrel up"
 		}
 		if c.Required && c.State != workspace.Verified && slices.Contains(accept, def.id) {
 			c.Required, c.Evidence = false, "accepted with --accept; "+c.Evidence

@@ -22,7 +22,8 @@ func (s *stage) checkDisk(m *selfcheck.Memory) []check {
 	}
 	const past = "fallocate past the limit"
 	list := []check{
-		try(disk, past, []unix.Errno{unix.ENOSPC}, unix.SYS_OPENAT, atFDCWD, m.String(s.spec.Home()), unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600).
+		try(disk, past, []unix.Errno{unix.ENOSPC}, unix.SYS_OPENAT, atFDCWD, m.String(s.spec.Home()),
+			unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600).
 			then(unix.SYS_FALLOCATE, selfcheck.Last, 0, 0, uintptr(limit)+1),
 	}
 	var first *unix.Statfs_t

@@ -81,9 +81,12 @@ func Expect(s *Spec) Expected {
 			flags = append(flags, "ro")
 		}
 		// What is mounted in it is what is protected.
-		table = append(table, expectedMount{p.Destination, nil, flags}, expectedMount{p.Destination + "/", nil, []string{"ro", "nosuid", "nodev"}})
+		table = append(table, expectedMount{p.Destination, nil, flags}, expectedMount{
+			p.Destination + "/", nil, []string{"ro", "nosuid", "nodev"},
+		})
 	}
-	return append(table, expectedMount{"/etc/", nil, []string{"ro", "nosuid", "nodev"}}, expectedMount{s.Home(), nil, []string{"nosuid", "nodev"}})
+	return append(table, expectedMount{"/etc/", nil, []string{"ro", "nosuid", "nodev"}},
+		expectedMount{s.Home(), nil, []string{"nosuid", "nodev"}})
 }
 
 // Unexpected says what is wrong with a mount seen inside, or "".

@@ -70,7 +70,8 @@ func detach(given int, attr uint64) (int, error) {
 	tree, err := unix.OpenTree(dir, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
 	if errors.Is(err, unix.EINVAL) {
 		// The kernel shows nobody without root what another mount covers.
-		return -1, fmt.Errorf("cannot use %s: other file systems are mounted in it, and an ordinary user cannot leave them out; mount a directory below or beside them: %w", path, errdefs.ErrFailedPrecondition)
+		return -1, fmt.Errorf("cannot use %s: other file systems are mounted in it, and an ordinary user cannot leave them out; "+
+			"mount a directory below or beside them: %w", path, errdefs.ErrFailedPrecondition)
 	}
 	if err != nil {
 		return -1, fmt.Errorf("cannot copy the mount of %s: %w", path, err)

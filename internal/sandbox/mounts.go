@@ -231,7 +231,10 @@ func buildRoot(s *Spec) error {
 			return err
 		}
 	}
-	for _, d := range []string{"dev", "proc", "sys/fs/cgroup", "root", "mnt", "srv", "media", "var/cache", "var/log", "var/lib", "var/spool", "home"} {
+	for _, d := range []string{
+		"dev", "proc", "sys/fs/cgroup", "root", "mnt", "srv", "media", "var/cache", "var/log",
+		"var/lib", "var/spool", "home",
+	} {
 		if err := makeDirs(at(d)); err != nil {
 			return err
 		}
@@ -334,7 +337,8 @@ func etcFiles(s *Spec) map[string]string {
 	sum := sha256.Sum256([]byte("carrel machine-id\x00" + string(s.Name)))
 	w, home := s.IDs.Work, s.Home()
 	return map[string]string{
-		"passwd": fmt.Sprintf("root:x:0:0:executor:/root:/usr/sbin/nologin\n%s:x:%d:%d:carrel workspace:%s:%s\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+		"passwd": fmt.Sprintf("root:x:0:0:executor:/root:/usr/sbin/nologin\n"+
+			"%s:x:%d:%d:carrel workspace:%s:%s\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
 			s.User, w, w, home, s.Shell),
 		"group":      fmt.Sprintf("root:x:0:\ntty:x:5:\n%s:x:%d:\nnogroup:x:65534:\n", s.User, w),
 		"hosts":      fmt.Sprintf("127.0.0.1\tlocalhost %s\n::1\tlocalhost ip6-localhost ip6-loopback\n", s.Name),

@@ -22,7 +22,10 @@ type openingDef struct {
 
 // openings is what each opening gives up.
 var openings = []openingDef{
-	{workspace.UserNS, "nested-namespaces", true, "commands can make namespaces and have every capability in those, which is a way into more of the kernel"},
+	{
+		workspace.UserNS, "nested-namespaces", true,
+		"commands can make namespaces and have every capability in those, which is a way into more of the kernel",
+	},
 	{workspace.NestedMounts, "landlock", true, "Landlock lets nobody mount, so files are held by mounts and modes alone"},
 	{workspace.IOUring, "io_uring", true, "what a ring does passes the system call filter by"},
 	{workspace.IOUring, "sockets", false, "a ring opens sockets of families that the filter refuses"},
@@ -41,7 +44,8 @@ func (a Asked) open(c *workspace.Control, findings []Finding, remedy string) {
 		return
 	}
 	c.State, c.Opened, c.Requested, c.Required = workspace.Off, def.opening, false, false
-	c.Evidence, c.Remedy = "asked for with --allow "+string(def.opening)+": "+def.why+"; "+c.Evidence, "leave --allow "+string(def.opening)+" out"
+	c.Evidence = "asked for with --allow " + string(def.opening) + ": " + def.why + "; " + c.Evidence
+	c.Remedy = "leave --allow " + string(def.opening) + " out"
 }
 
 // checkOpenings tries what an opening opens: it must be closed, or, where it was asked for, as
@@ -76,7 +80,8 @@ func succeeds(r selfcheck.Result) (bool, string) { return r.Ran && r.Errno == 0,
 // readNestedMax sees that namespaces made inside have a bound.
 func (s *stage) readNestedMax(m *selfcheck.Memory) check {
 	b, p := m.Buffer(64)
-	c := try("nested-namespaces", "max_user_namespaces", nil, unix.SYS_OPENAT, atFDCWD, m.String("/proc/sys/user/max_user_namespaces"), unix.O_RDONLY|unix.O_CLOEXEC, 0).
+	c := try("nested-namespaces", "max_user_namespaces", nil, unix.SYS_OPENAT, atFDCWD, m.String("/proc/sys/user/max_user_namespaces"),
+		unix.O_RDONLY|unix.O_CLOEXEC, 0).
 		then(unix.SYS_READ, selfcheck.Last, p, 63)
 	c.judge = func(r selfcheck.Result) (bool, string) {
 		if !r.Ran || r.Errno != 0 {

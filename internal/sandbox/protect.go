@@ -222,7 +222,8 @@ func mountpoint(s *Spec, dest string) (int, error) {
 		}
 		unix.Close(dir)
 		if err != nil {
-			return -1, fmt.Errorf("cannot use %s on the way to it: it must be a directory and no link; remove or rename it in the home: %w", name, err)
+			return -1, fmt.Errorf("cannot use %s on the way to it: it must be a directory and no link; "+
+				"remove or rename it in the home: %w", name, err)
 		}
 		dir = next
 	}

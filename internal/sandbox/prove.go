@@ -214,7 +214,8 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 		try("sockets", "vsock", byFamily, unix.SYS_SOCKET, unix.AF_VSOCK, unix.SOCK_STREAM, 0),
 		try("sockets", "alg socket", byFamily, unix.SYS_SOCKET, unix.AF_ALG, unix.SOCK_SEQPACKET, 0),
 		try("sockets", "netlink audit", []unix.Errno{unix.EPROTONOSUPPORT}, unix.SYS_SOCKET, unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_AUDIT),
-		try("sockets", "netlink netfilter", []unix.Errno{unix.EPROTONOSUPPORT}, unix.SYS_SOCKET, unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER),
+		try("sockets", "netlink netfilter", []unix.Errno{unix.EPROTONOSUPPORT}, unix.SYS_SOCKET, unix.AF_NETLINK, unix.SOCK_RAW,
+			unix.NETLINK_NETFILTER),
 		s.readLimit(m, "RLIMIT_CORE", unix.RLIMIT_CORE, 0),
 		s.readLimit(m, "RLIMIT_NOFILE", unix.RLIMIT_NOFILE, uint64(s.spec.Limits.OpenFiles)),
 		s.readCgroup(m, s.ownGroups).only(with(grouped)), s.readCgroup(m, noGroups).only(without(grouped)),
@@ -331,7 +332,8 @@ func (s *stage) readLimit(m *selfcheck.Memory, name string, resource uintptr, wa
 // readCgroup reads the attempts' own membership: they are where commands are born.
 func (s *stage) readCgroup(m *selfcheck.Memory, judge func(groups string) (ok bool, saw string)) check {
 	b, p := m.Buffer(4096)
-	c := try("cgroup-namespace", "/proc/self/cgroup", nil, unix.SYS_OPENAT, atFDCWD, m.String("/proc/self/cgroup"), unix.O_RDONLY|unix.O_CLOEXEC, 0).
+	c := try("cgroup-namespace", "/proc/self/cgroup", nil, unix.SYS_OPENAT, atFDCWD, m.String("/proc/self/cgroup"),
+		unix.O_RDONLY|unix.O_CLOEXEC, 0).
 		then(unix.SYS_READ, selfcheck.Last, p, 4095)
 	c.judge = func(r selfcheck.Result) (bool, string) {
 		if r.Errno != 0 || !r.Ran {

@@ -42,7 +42,8 @@ func TestJudge(t *testing.T) {
 	if c := control(t, r, "project-mounts"); c.State != workspace.Off || c.Requested || c.Required {
 		t.Errorf("%+v", c)
 	}
-	if c := control(t, sandbox.Judge(sandbox.Rootful, sandbox.Asked{Projects: true}, nil, nil), "project-mounts"); c.State != workspace.Unavailable || !c.Required {
+	if c := control(t, sandbox.Judge(sandbox.Rootful, sandbox.Asked{Projects: true}, nil, nil),
+		"project-mounts"); c.State != workspace.Unavailable || !c.Required {
 		t.Errorf("%+v", c)
 	}
 	// Nothing found is not verified.
@@ -148,7 +149,8 @@ func TestProjectMountsAreLookedFor(t *testing.T) {
 func TestSpecIsChecked(t *testing.T) {
 	good := func() sandbox.Spec {
 		return sandbox.Spec{
-			Version: sandbox.SpecVersion, Mode: sandbox.Rootful, Name: "ws-2a97516c", User: "ws-2a97516c", IDs: workspace.IDsFrom(1879048192), Shell: "/bin/bash",
+			Version: sandbox.SpecVersion, Mode: sandbox.Rootful, Name: "ws-2a97516c", User: "ws-2a97516c",
+			IDs: workspace.IDsFrom(1879048192), Shell: "/bin/bash",
 			Limits: workspace.DefaultLimits, TmpfsBytes: 1 << 26,
 		}
 	}
@@ -204,7 +206,8 @@ func TestReadSpec(t *testing.T) {
 		}
 	}
 	b, err := json.Marshal(sandbox.Spec{
-		Version: sandbox.SpecVersion, Mode: sandbox.Rootful, Name: "ws-2a97516c", User: "u", IDs: workspace.IDsFrom(1879048192), Shell: "/bin/sh", Limits: workspace.DefaultLimits, TmpfsBytes: 1 << 26,
+		Version: sandbox.SpecVersion, Mode: sandbox.Rootful, Name: "ws-2a97516c", User: "u",
+		IDs: workspace.IDsFrom(1879048192), Shell: "/bin/sh", Limits: workspace.DefaultLimits, TmpfsBytes: 1 << 26,
 	})
 	if err != nil {
 		t.Fatal(err)

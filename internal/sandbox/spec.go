@@ -229,7 +229,8 @@ func (s *Spec) writableProjects() bool {
 func ReadSpec(fd int) (*Spec, error) {
 	f := os.NewFile(uintptr(fd), "spec")
 	if f == nil {
-		return nil, fmt.Errorf("cannot read the spec: descriptor %d is not open; the executor is started by carrel-broker only: %w", fd, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("cannot read the spec: descriptor %d is not open; the executor is started by carrel-broker only: %w",
+			fd, errdefs.ErrFailedPrecondition)
 	}
 	defer f.Close()
 	b := make([]byte, MaxSpec+1)

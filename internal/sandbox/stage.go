@@ -43,7 +43,10 @@ var steps = []step{
 	{"ids", with(oneID), "until it has mapped its own it has none", (*stage).mapOwnID},
 	{"ids", with(apart), "whoever started it maps them from outside; until then it has none", (*stage).takeIDs},
 	{"propagation", always, "no mount made below may reach the host", (*stage).propagation},
-	{"cgroup namespace", always, "from the groups it is born in, so that paths inside start there; before the move, which changes them", (*stage).cgroupNamespace},
+	{
+		"cgroup namespace", always, "from the groups it is born in, so that paths inside start there; before the move, which changes them",
+		(*stage).cgroupNamespace,
+	},
 	{"cgroup move", always, "limits are switched on for the commands' group only once nothing is left above it", (*stage).cgroupMove},
 	{"lend", with(rootless), "while the host's paths lead where they did, and before one is covered", (*stage).lend},
 	{"root", always, "built aside, on memory, from binds of what is listed", func(s *stage) error { return buildRoot(s.spec) }},
@@ -62,10 +65,16 @@ var steps = []step{
 	{"capabilities", without(oneID), "after the last privileged step", func(s *stage) error { return s.capabilities(kept) }},
 	{"capabilities", with(oneID), "after the last privileged step; it needs none", func(s *stage) error { return s.capabilities(nil) }},
 	{"no new privileges", always, "Landlock and seccomp require it", func(*stage) error { return noNewPrivs() }},
-	{"landlock", without(nestedMounts), "before seccomp, which could refuse its calls one day; under it nobody mounts (landlock(7))", (*stage).landlock},
+	{
+		"landlock", without(nestedMounts), "before seccomp, which could refuse its calls one day; under it nobody mounts (landlock(7))",
+		(*stage).landlock,
+	},
 	{"not dumpable", always, "before commands exist: none may look into the executor", (*stage).notDumpable},
 	{"seccomp", always, "last of what restricts, as it refuses what the steps above use", (*stage).seccomp},
-	{"listen", with(rootful), "the kernel shows the ids of whoever listens to those who connect, and they may as soon as the start is reported", (*stage).listen},
+	{
+		"listen", with(rootful),
+		"the kernel shows the ids of whoever listens to those who connect, and they may as soon as the start is reported", (*stage).listen,
+	},
 }
 
 // Enter carries out spec, proves it, reports to the broker and waits for its leave. It

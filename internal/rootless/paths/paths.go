@@ -61,7 +61,8 @@ func Find() (Paths, error) {
 		p.Socket = filepath.Join(run, "carrel", socketName)
 	}
 	if len(p.Socket) > maxSocket {
-		return p, fmt.Errorf("cannot use %s as a socket: its path is %d bytes long and may be %d; set XDG_RUNTIME_DIR to a shorter directory of yours: %w", p.Socket, len(p.Socket), maxSocket, errdefs.ErrInvalidArgument)
+		return p, fmt.Errorf("cannot use %s as a socket: its path is %d bytes long and may be %d; "+
+			"set XDG_RUNTIME_DIR to a shorter directory of yours: %w", p.Socket, len(p.Socket), maxSocket, errdefs.ErrInvalidArgument)
 	}
 	return p, nil
 }
@@ -74,7 +75,8 @@ func base(variable, below string) (string, error) {
 	}
 	home := os.Getenv("HOME")
 	if !filepath.IsAbs(home) {
-		return "", fmt.Errorf("cannot find your carrel: neither %s nor HOME is an absolute path; set one: %w", variable, errdefs.ErrFailedPrecondition)
+		return "", fmt.Errorf("cannot find your carrel: neither %s nor HOME is an absolute path; set one: %w",
+			variable, errdefs.ErrFailedPrecondition)
 	}
 	return filepath.Join(home, below), nil
 }
@@ -130,11 +132,13 @@ func own(dir, variable string) error {
 	case st.Uid != uint32(os.Geteuid()):
 		why = fmt.Sprintf("it belongs to uid %d and you are uid %d", st.Uid, os.Geteuid())
 	case st.Mode&0o077 != 0:
-		return fmt.Errorf("cannot use %s: others can enter it (mode %04o); run: chmod 700 %s: %w", dir, st.Mode&0o7777, dir, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("cannot use %s: others can enter it (mode %04o); run: chmod 700 %s: %w",
+			dir, st.Mode&0o7777, dir, errdefs.ErrFailedPrecondition)
 	default:
 		return nil
 	}
-	return fmt.Errorf("cannot use %s: %s; set %s to a directory of yours with mode 0700, or unset it: %w", dir, why, variable, errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("cannot use %s: %s; set %s to a directory of yours with mode 0700, or unset it: %w",
+		dir, why, variable, errdefs.ErrFailedPrecondition)
 }
 
 // Log is where the daemon's output goes.
@@ -275,7 +279,8 @@ func (p Paths) Daemon(ctx context.Context) (int, error) {
 		return 0, fmt.Errorf("cannot tell who serves at %s: %w", c.RemoteAddr(), err)
 	}
 	if cred.Uid != uint32(os.Geteuid()) || cred.Pid <= 1 {
-		return 0, fmt.Errorf("cannot trust who serves at %s: it is process %d of uid %d: %w", c.RemoteAddr(), cred.Pid, cred.Uid, errdefs.ErrPermissionDenied)
+		return 0, fmt.Errorf("cannot trust who serves at %s: it is process %d of uid %d: %w",
+			c.RemoteAddr(), cred.Pid, cred.Uid, errdefs.ErrPermissionDenied)
 	}
 	return int(cred.Pid), nil
 }
@@ -285,7 +290,8 @@ func (p Paths) Daemon(ctx context.Context) (int, error) {
 func (p Paths) connect(ctx context.Context) (*net.UnixConn, error) {
 	places := []string{p.Socket}
 	if b, err := os.ReadFile(filepath.Join(p.State, pointer)); err == nil {
-		if other := string(b); other != p.Socket && filepath.IsAbs(other) && !strings.Contains(other, "\x00") && own(filepath.Dir(other), "") == nil {
+		if other := string(b); other != p.Socket && filepath.IsAbs(other) && !strings.Contains(other, "\x00") &&
+			own(filepath.Dir(other), "") == nil {
 			places = append(places, other)
 		}
 	}

@@ -116,7 +116,8 @@ func (h *host) Close() error { return h.launcher.Groups.Close() }
 
 // HoldsDisk is part of broker.Effects.
 func (h *host) HoldsDisk() error {
-	return fmt.Errorf("the control disk is unavailable: a file system of a fixed size takes root to mount; leave --disk out, or use a carrel that root brought up: %w", errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("the control disk is unavailable: a file system of a fixed size takes root to mount; leave --disk out, "+
+		"or use a carrel that root brought up: %w", errdefs.ErrFailedPrecondition)
 }
 
 // GrowsDisk is part of broker.Effects.
@@ -137,14 +138,17 @@ func (h *host) grouped(name id.Workspace, what, instead string) (*opened, error)
 		return nil, fmt.Errorf("cannot %s %s: it does not run: %w", what, name, errdefs.ErrFailedPrecondition)
 	}
 	if o.noGroup != "" {
-		return nil, fmt.Errorf("cannot %s %s: that takes a control group, and it runs without one (%s); %s: %w", what, name, o.noGroup, instead, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("cannot %s %s: that takes a control group, and it runs without one (%s); %s: %w",
+			what, name, o.noGroup, instead, errdefs.ErrFailedPrecondition)
 	}
 	return o, nil
 }
 
 // Freeze is part of broker.Effects.
 func (h *host) Freeze(ctx context.Context, name id.Workspace, frozen bool) error {
-	if _, err := h.grouped(name, "pause", "a stop signal to each process would not reach those that are being born; stop the workspace, or use a carrel that root brought up"); err != nil {
+	if _, err := h.grouped(name, "pause",
+		"a stop signal to each process would not reach those that are being born; "+
+			"stop the workspace, or use a carrel that root brought up"); err != nil {
 		if !frozen {
 			return nil // it never was
 		}
@@ -155,7 +159,8 @@ func (h *host) Freeze(ctx context.Context, name id.Workspace, frozen bool) error
 
 // Limit is part of broker.Effects.
 func (h *host) Limit(e broker.Entry, limits workspace.Limits) error {
-	o, err := h.grouped(e.Name, "change the limits of", "those of processes that run cannot be changed; stop it first: carrel stop "+string(e.Name))
+	o, err := h.grouped(e.Name, "change the limits of",
+		"those of processes that run cannot be changed; stop it first: carrel stop "+string(e.Name))
 	if err != nil {
 		return err
 	}

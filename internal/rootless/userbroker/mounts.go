@@ -55,7 +55,8 @@ func (h *host) openMounts(e broker.Entry, o *opened) (projects []launch.Project,
 	for i, p := range projects {
 		now, err := broker.Identify(p.Dir, h.bootID)
 		if err == nil && !now.Is(e.Mounts[i].Identity) {
-			err = fmt.Errorf("another directory is there than the one that was granted; put it back, or destroy the workspace and create it anew: %w", errdefs.ErrFailedPrecondition)
+			err = fmt.Errorf("another directory is there than the one that was granted; put it back, or destroy the workspace and "+
+				"create it anew: %w", errdefs.ErrFailedPrecondition)
 		}
 		if err != nil {
 			launch.CloseProjects(projects)

@@ -13,8 +13,10 @@ import (
 
 // Countersign asks the broker for its signature on a checkpoint of the audit log, with the
 // proof that its tree begins with that of old records.
-func (r *Runtime) Countersign(ctx context.Context, next checkpoint.Checkpoint, old int64, proof tlog.TreeProof) (checkpoint.Countersigned, error) {
-	p := brokerapi.CountersignParams{Origin: next.Origin, Size: next.Size, Root: next.Root.String(), Old: old, Proof: make([]string, 0, len(proof))}
+func (r *Runtime) Countersign(
+	ctx context.Context, next checkpoint.Checkpoint, old int64, proof tlog.TreeProof,
+) (checkpoint.Countersigned, error) {
+	p := brokerapi.CountersignParams{Origin: next.Origin, Size: next.Size, Root: next.Root.String(), Old: old, Proof: []string{}}
 	for _, h := range proof {
 		p.Proof = append(p.Proof, h.String())
 	}

@@ -240,7 +240,8 @@ func (r *Runtime) Forget(ctx context.Context, name id.Workspace, retained string
 	base, ok := strings.CutPrefix(filepath.Base(retained), string(name)+".")
 	first, err := strconv.ParseUint(base, 10, 32)
 	if !ok || err != nil {
-		return fmt.Errorf("cannot remove the home of %s that was kept at %s: that is no name of one: %w", name, retained, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("cannot remove the home of %s that was kept at %s: that is no name of one: %w",
+			name, retained, errdefs.ErrInvalidArgument)
 	}
 	return r.broker.Forget(ctx, brokerapi.ForgetParams{Name: name, ID: uint32(first)})
 }
@@ -343,7 +344,9 @@ func (r *Runtime) Commands(ctx context.Context, name id.Workspace) ([]execapi.Co
 }
 
 // Output implements runtime.Runtime.
-func (r *Runtime) Output(ctx context.Context, name id.Workspace, p execapi.OutputParams, attach bool) (execapi.OutputResult, []*os.File, error) {
+func (r *Runtime) Output(
+	ctx context.Context, name id.Workspace, p execapi.OutputParams, attach bool,
+) (execapi.OutputResult, []*os.File, error) {
 	method := execapi.MethodLogs
 	if attach {
 		method = execapi.MethodAttach
@@ -422,7 +425,8 @@ func (r *Runtime) seen(w brokerapi.Workspace) runtime.Workspace {
 
 func convert(w brokerapi.Workspace) runtime.Workspace {
 	out := runtime.Workspace{
-		Name: w.Name, User: w.User, IDs: w.IDs, Home: w.Home, State: w.State, Limits: w.Limits, Retained: w.Retained, Mounts: w.Mounts, Allow: w.Allow,
+		Name: w.Name, User: w.User, IDs: w.IDs, Home: w.Home, State: w.State, Limits: w.Limits,
+		Retained: w.Retained, Mounts: w.Mounts, Allow: w.Allow,
 	}
 	if w.Executor != nil {
 		out.ExecutorPID = w.Executor.PID

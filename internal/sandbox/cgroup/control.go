@@ -77,7 +77,8 @@ func (in *Instance) Update(name id.Workspace, old, limits workspace.Limits) erro
 			continue
 		}
 		if errors.Is(err, unix.EBUSY) {
-			err = fmt.Errorf("the commands use more than that and the kernel cannot take it from them; end some first: %w: %w", err, errdefs.ErrFailedPrecondition)
+			err = fmt.Errorf("the commands use more than that and the kernel cannot take it from them; end some first: %w: %w",
+				err, errdefs.ErrFailedPrecondition)
 		}
 		for _, d := range append(done, h) {
 			err = errors.Join(err, d.update(string(name), old))

@@ -78,9 +78,11 @@ func choose(groups []candidate, self int, need []Controller) (at int, park bool,
 	case !groups[i].domain():
 		return 0, false, fmt.Sprintf("the group %s is delegated to you and is of the type %s, not a domain", groups[i].path, groups[i].kind)
 	case lacks(groups[i].available, need) != "":
-		return 0, false, fmt.Sprintf("the group %s is delegated to you without the %s controller", groups[i].path, lacks(groups[i].available, need))
+		return 0, false, fmt.Sprintf("the group %s is delegated to you without the %s controller",
+			groups[i].path, lacks(groups[i].available, need))
 	}
-	return 0, false, fmt.Sprintf("the group %s is delegated to you, and holds other processes beside this one, and none above it that is yours hands %s and %s down", groups[i].path, Memory, Pids)
+	return 0, false, fmt.Sprintf("the group %s is delegated to you, and holds other processes beside this one, "+
+		"and none above it that is yours hands %s and %s down", groups[i].path, Memory, Pids)
 }
 
 // survey reads the groups that this process is in, from its own up to the one that is mounted.

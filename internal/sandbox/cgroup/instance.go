@@ -77,7 +77,8 @@ func validName(s string) bool {
 // controller that the host does not offer is no error: Missing lists it.
 func Open(cfg Config) (*Instance, error) {
 	if !validName(cfg.Name) {
-		return nil, fmt.Errorf("cannot use %q as the name of a control group: it must be 1 to 64 letters, digits and hyphens: %w", cfg.Name, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("cannot use %q as the name of a control group: it must be 1 to 64 letters, digits and hyphens: %w",
+			cfg.Name, errdefs.ErrInvalidArgument)
 	}
 	if cfg.MemoryBytes <= 0 {
 		return nil, fmt.Errorf("cannot use %d as the memory ceiling of all workspaces: %w", cfg.MemoryBytes, errdefs.ErrInvalidArgument)
@@ -162,7 +163,8 @@ func openV2(point string) (dirFD, error) {
 		return dirFD(fd), nil
 	}
 	fail := func(step string, err error) (dirFD, error) {
-		return -1, fmt.Errorf("cannot reach cgroup v2: %s: %w; mount it: mkdir -p /sys/fs/cgroup/unified && mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified", step, err)
+		return -1, fmt.Errorf("cannot reach cgroup v2: %s: %w; mount it: mkdir -p /sys/fs/cgroup/unified && mount -t cgroup2 "+
+			"cgroup2 /sys/fs/cgroup/unified", step, err)
 	}
 	fs, err := unix.Fsopen("cgroup2", unix.FSOPEN_CLOEXEC)
 	if err != nil {

@@ -136,7 +136,8 @@ func locate(m Mounts, available, enabled []string) map[Controller]place {
 		case i >= 0 && m.V1[i].Has("cpuset"):
 			miss = &Missing{
 				Reason: fmt.Sprintf("it is mounted together with cpuset at %s, where a new group can hold no process", m.V1[i].Point),
-				Remedy: fmt.Sprintf("mount it on its own: umount %s and mkdir -p /sys/fs/cgroup/%s && mount -t cgroup -o %s cgroup /sys/fs/cgroup/%s", m.V1[i].Point, c, c, c),
+				Remedy: fmt.Sprintf("mount it on its own: umount %s and mkdir -p /sys/fs/cgroup/%s && mount -t cgroup -o %s cgroup "+
+					"/sys/fs/cgroup/%s", m.V1[i].Point, c, c, c),
 			}
 		case i >= 0:
 		case slices.Contains(available, string(c)) && slices.Contains(enabled, string(c)):
@@ -149,7 +150,8 @@ func locate(m Mounts, available, enabled []string) map[Controller]place {
 		default:
 			miss = &Missing{
 				Reason: "neither a mounted v1 hierarchy nor cgroup v2 has it",
-				Remedy: fmt.Sprintf("boot without cgroup_disable=%s; if it is only not mounted: mkdir -p /sys/fs/cgroup/%s && mount -t cgroup -o %s cgroup /sys/fs/cgroup/%s", c, c, c, c),
+				Remedy: fmt.Sprintf("boot without cgroup_disable=%s; if it is only not mounted: mkdir -p /sys/fs/cgroup/%s && mount "+
+					"-t cgroup -o %s cgroup /sys/fs/cgroup/%s", c, c, c, c),
 			}
 		}
 		if miss != nil {

@@ -62,7 +62,8 @@ func Grows() error {
 		return fmt.Errorf("cannot see this process's capabilities: %w", err)
 	}
 	if set&(1<<unix.CAP_SYS_RESOURCE) == 0 {
-		return fmt.Errorf("cannot make a file system larger: the broker has no CAP_SYS_RESOURCE; give it to carrel-broker (in a container: --cap-add SYS_RESOURCE): %w", errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("cannot make a file system larger: the broker has no CAP_SYS_RESOURCE; give it to carrel-broker (in a container: "+
+			"--cap-add SYS_RESOURCE): %w", errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }
@@ -168,7 +169,9 @@ func lock(ctx context.Context, f *os.File) error {
 			return fmt.Errorf("cannot lock %s: %w", f.Name(), err)
 		}
 		if !pause(ctx) {
-			return fmt.Errorf("cannot use %s: it is mounted still, or attached to a loop device; \"losetup -j %[1]s\" says to which. A frozen file system stays until it is thawed: mount that device, fsfreeze --unfreeze and umount it: %w", f.Name(), errdefs.ErrUnavailable)
+			return fmt.Errorf("cannot use %s: it is mounted still, or attached to a loop device; \"losetup -j %[1]s\" says to "+
+				"which. A frozen file system stays until it is thawed: mount that device, "+
+				"fsfreeze --unfreeze and umount it: %w", f.Name(), errdefs.ErrUnavailable)
 		}
 	}
 }
@@ -202,7 +205,8 @@ func blocks(f *os.File) (sizes, error) {
 	le := binary.LittleEndian
 	const magic, lo, hi, logBlock = 0x38, 0x4, 0x150, 0x18
 	if le.Uint16(sb[magic:]) != 0xef53 || le.Uint32(sb[logBlock:]) != 2 {
-		return sizes{}, fmt.Errorf("cannot mount %s: it holds no ext4 of %d-byte blocks; restore it from a backup, or destroy the workspace: %w", f.Name(), Block, errdefs.ErrDataLoss)
+		return sizes{}, fmt.Errorf("cannot mount %s: it holds no ext4 of %d-byte blocks; "+
+			"restore it from a backup, or destroy the workspace: %w", f.Name(), Block, errdefs.ErrDataLoss)
 	}
 	return sizes{file: uint64(st.Size()) / Block, fs: uint64(le.Uint32(sb[lo:])) | uint64(le.Uint32(sb[hi:]))<<32}, nil
 }
@@ -262,9 +266,11 @@ func open(n int) (*os.File, error) {
 		return nil, err
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK || unix.Major(st.Rdev) != major || unix.Minor(st.Rdev) != uint32(n) {
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK || unix.Major(st.Rdev) != major ||
+		unix.Minor(st.Rdev) != uint32(n) {
 		unix.Close(fd)
-		return nil, errors.Join(err, fmt.Errorf("%s is not block device %d:%d; remove it and mount devtmpfs on /dev: %w", path, major, n, errdefs.ErrFailedPrecondition))
+		return nil, errors.Join(err, fmt.Errorf("%s is not block device %d:%d; remove it and mount devtmpfs on /dev: %w",
+			path, major, n, errdefs.ErrFailedPrecondition))
 	}
 	return os.NewFile(uintptr(fd), path), nil
 }

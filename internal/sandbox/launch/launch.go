@@ -245,7 +245,8 @@ func (in *inheritance) fill(c *Config) (status int, err error) {
 	if _, err := unix.Write(spec, b); err != nil {
 		return -1, fmt.Errorf("cannot write the spec: %w", err)
 	}
-	if _, err := unix.FcntlInt(uintptr(spec), unix.F_ADD_SEALS, unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE); err != nil {
+	if _, err := unix.FcntlInt(uintptr(spec), unix.F_ADD_SEALS,
+		unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE); err != nil {
 		return -1, fmt.Errorf("cannot seal the spec: %w", err)
 	}
 	return pair[0], nil

@@ -192,7 +192,9 @@ func mounts(proc string, spec sandbox.Spec) []sandbox.Finding {
 			return bad(msg)
 		}
 	}
-	found := []sandbox.Finding{{Control: "mounts", OK: true, Evidence: fmt.Sprintf("outside: %d mounts, each one of the table and as restricted as it says", len(seen))}}
+	found := []sandbox.Finding{{
+		Control: "mounts", OK: true, Evidence: fmt.Sprintf("outside: %d mounts, each one of the table and as restricted as it says", len(seen)),
+	}}
 	for _, p := range sandbox.ProjectFindings(spec.Mode, seen, spec.Projects) {
 		p.Evidence = "outside: " + p.Evidence
 		found = append(found, p)

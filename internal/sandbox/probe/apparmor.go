@@ -57,7 +57,8 @@ func allowed(programs []string) string {
 		}
 		lines = append(lines, fmt.Sprintf("profile %s %s flags=(unconfined) { userns, }", filepath.Base(p), p))
 	}
-	return "as root: printf '%s\\n' '" + strings.Join(lines, "' '") + "' > " + profile + " && apparmor_parser -r " + profile + "; or, for all programs: " + allowAll
+	return "as root: printf '%s\\n' '" + strings.Join(lines, "' '") + "' > " + profile + " && apparmor_parser -r " + profile + "; " +
+		"or, for all programs: " + allowAll
 }
 
 // othersWrite reports whether somebody but root could put another program at path, which

@@ -87,7 +87,8 @@ func tryController(name string) func(*Config) (State, string, string) {
 		case !has("cgroup.controllers"):
 			return No, "v2 does not have it", "boot without cgroup_disable=" + name
 		case !has("cgroup.subtree_control"):
-			return No, "v2 has it and the root group does not hand it down", fmt.Sprintf("echo +%s > %s", name, filepath.Join(m.V2, "cgroup.subtree_control"))
+			return No, "v2 has it and the root group does not hand it down", fmt.Sprintf("echo +%s > %s",
+				name, filepath.Join(m.V2, "cgroup.subtree_control"))
 		}
 		return Yes, "v2 at " + m.V2, ""
 	}
@@ -197,7 +198,8 @@ func caller() (name, uid string) {
 func subordinate(name, uid string, files ...string) (State, string, string) {
 	const least = 2 // as many as a workspace takes; see package rootless/subid
 	who, remedy := name, fmt.Sprintf("usermod --add-subuids 100000-165535 --add-subgids 100000-165535 %s", name)
-	entry := fmt.Sprintf("give uid %s an entry in passwd (useradd --no-create-home --uid %s NAME), without which newuidmap refuses it", uid, uid)
+	entry := fmt.Sprintf("give uid %s an entry in passwd (useradd --no-create-home --uid %s NAME), without which newuidmap refuses it",
+		uid, uid)
 	if name == "" {
 		who, remedy = "uid "+uid, fmt.Sprintf("%s, and: echo %s:100000:65536 | tee -a %s", entry, uid, strings.Join(files, " "))
 	}
@@ -234,7 +236,10 @@ func tryNftables(*Config) (State, string, string) {
 	// A header (struct nlmsghdr) and struct nfgenmsg, in this machine's byte order.
 	const subsysNftables, getGen = 10, 16 // linux/netfilter/nfnetlink.h, nf_tables.h
 	msg := make([]byte, unix.SizeofNlMsghdr+4)
-	*(*unix.NlMsghdr)(unsafe.Pointer(&msg[0])) = unix.NlMsghdr{Len: uint32(len(msg)), Type: subsysNftables<<8 | getGen, Flags: unix.NLM_F_REQUEST, Seq: 1}
+	*(*unix.NlMsghdr)(unsafe.Pointer(&msg[0])) = unix.NlMsghdr{
+		Len: uint32(len(msg)), Type: subsysNftables<<8 | getGen,
+		Flags: unix.NLM_F_REQUEST, Seq: 1,
+	}
 	if err := unix.Sendto(fd, msg, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return No, "netlink: " + err.Error(), load
 	}
@@ -264,7 +269,8 @@ func tryImage(c *Config) (State, string, string) {
 			return No, err.Error(), "modprobe loop ext4; in a container, give it /dev/loop-control and the loop devices"
 		}
 		if err := image.Grows(); err != nil {
-			return Partly, path + ", loop devices and ext4; a limit cannot be raised: " + err.Error(), "give the broker CAP_SYS_RESOURCE, or archive and restore with a larger --disk"
+			return Partly, path + ", loop devices and ext4; a limit cannot be raised: " + err.Error(),
+				"give the broker CAP_SYS_RESOURCE, or archive and restore with a larger --disk"
 		}
 		var fs unix.Statfs_t
 		if dir := nearest(c.DataDir); unix.Statfs(dir, &fs) == nil && fs.Type == unix.TMPFS_MAGIC {

@@ -117,7 +117,10 @@ func Run(ctx context.Context, cfg Config) []Result {
 		wg.Go(func() {
 			for i := range next {
 				c := &checks[i]
-				r := Result{ID: c.id, Needed: c.needed, Required: c.required, Rootless: c.rootless, State: No, Found: "not tried: out of time", Remedy: "try again on a less busy host"}
+				r := Result{
+					ID: c.id, Needed: c.needed, Required: c.required, Rootless: c.rootless, State: No, Found: "not tried: out of time",
+					Remedy: "try again on a less busy host",
+				}
 				if ctx.Err() == nil {
 					r.State, r.Found, r.Remedy = c.try(&cfg)
 				}

@@ -9,7 +9,8 @@ import (
 // Namespace flags of clone and unshare, from linux/sched.h. CLONE_NEWTIME shares
 // its bit with the exit signal of clone, so only unshare can take it.
 const (
-	nsFlags      = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
+	nsFlags = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER |
+		unix.CLONE_NEWPID | unix.CLONE_NEWNET
 	cloneNewTime = 0x80
 )
 
