@@ -38,7 +38,7 @@ func (h *Host) Adopt(e Entry) (Running, error) {
 		_ = pidfd.Close()
 		return gone("it has ended")
 	}
-	// Held now, so that what is read next is of this process or of none.
+	// Held now, so that what is read next belongs to this process or to none.
 	start, err := StartTime(x.PID)
 	if err == nil && start != x.StartTime {
 		err = errors.New("its pid belongs to another process")

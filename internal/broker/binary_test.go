@@ -24,7 +24,7 @@ import (
 )
 
 // write writes the settings of p as root's file.
-func (p *place) write(t testing.TB) string {
+func (p *installation) write(t testing.TB) string {
 	t.Helper()
 	b, err := json.Marshal(p.settings)
 	if err != nil {
@@ -38,7 +38,7 @@ func (p *place) write(t testing.TB) string {
 }
 
 // program starts carrel-broker and returns when it says that it is ready.
-func (p *place) program(t testing.TB, stdin *os.File, args ...string) *exec.Cmd {
+func (p *installation) program(t testing.TB, stdin *os.File, args ...string) *exec.Cmd {
 	t.Helper()
 	path, err := binary("carrel-broker")
 	if err != nil {
@@ -84,7 +84,7 @@ func dial(t testing.TB, path string) *jsonrpc.Conn {
 // TestProgram is the broker as it is installed: TERM ends it and not what it started, KILL
 // neither, and the next one goes on where it was.
 func TestProgram(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	sock := p.settings.RuntimeDir + "/broker.sock"
 	b := p.program(t, nil)
 	conn := dial(t, sock)
@@ -129,7 +129,7 @@ func TestProgram(t *testing.T) {
 
 // TestStdio: the daemon starts the broker with a socket as its standard input.
 func TestStdio(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	a, z := socketPair(t)
 	stdin, err := z.File()
 	if err != nil {
@@ -157,7 +157,7 @@ func TestStdio(t *testing.T) {
 
 // TestProgramRefuses: one clear line, and nothing done.
 func TestProgramRefuses(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	path, err := binary("carrel-broker")
 	if err != nil {
 		t.Fatal(err)
@@ -233,7 +233,7 @@ func pss(t testing.TB, pid int) int {
 // BenchmarkStart is a start to a verified report that is in the ledger, and how much of it
 // the launch took: cloning the executor, its first stage and the proof.
 func BenchmarkStart(b *testing.B) {
-	p := newPlace(b)
+	p := newInstallation(b)
 	var launches, starts []float64
 	launched := p.launch
 	p.launch = func(ctx context.Context, c launch.Config) (*launch.Executor, error) {

@@ -28,7 +28,7 @@ import (
 
 // A thread that joined a workspace's groups to start its executor leaves them when it
 // ends, which the main thread never does. So the main goroutine keeps that thread, and
-// none that starts an executor can be given it.
+// no goroutine that starts an executor runs on it.
 func init() { runtime.LockOSThread() }
 
 // Options is what the command line gives.
@@ -56,7 +56,7 @@ const (
 	// gcPercent keeps the heap small; live data is a few MiB.
 	gcPercent = 50
 	// memoryLimit is where the collector works harder. It must be far above what hundreds of
-	// executors take, as each has goroutines, or nothing else is done but collecting.
+	// executors take, because each has goroutines, or the broker does nothing but collect.
 	memoryLimit = 64 << 20
 )
 
@@ -81,7 +81,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	life, err := openLifecycle(ctx, settings, o.Stdio, log)
-	// The broker of a daemon that has just gone finishes what it was at.
+	// The broker of a daemon that has just ended finishes its operations.
 	for end := time.Now().Add(takeover); o.Stdio && errdefs.IsUnavailable(err) && ctx.Err() == nil && time.Now().Before(end); {
 		time.Sleep(takeover / 100)
 		life, err = openLifecycle(ctx, settings, o.Stdio, log)
@@ -137,7 +137,7 @@ func openLifecycle(ctx context.Context, s Settings, one bool, log *slog.Logger) 
 	return life, nil
 }
 
-// onlyRoots sees that nobody else can change a program that is started with root's help.
+// onlyRoots checks that only root can change a program that is started with root's help.
 func onlyRoots(path string) error {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -150,7 +150,7 @@ func onlyRoots(path string) error {
 	return nil
 }
 
-// awaitStart waits for whoever started us to have noted that it did.
+// awaitStart waits until the process that started us has recorded that it did.
 func awaitStart(fd int) error {
 	if fd < 0 {
 		return nil
@@ -166,7 +166,7 @@ func awaitStart(fd int) error {
 	return nil
 }
 
-// announce writes the line that whoever started us waits for.
+// announce writes the line that the process that started us waits for.
 func announce(fd int) error {
 	if fd < 0 {
 		return nil

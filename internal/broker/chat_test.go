@@ -16,7 +16,7 @@ import (
 // What a host can have of workspaces' users beside their own: a group of all, and a link
 // where shells expect a home.
 func TestGroupAndLink(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	group := fmt.Sprintf("cbt-g%d", os.Getpid())
 	p.settings.WorkspaceGroup = group
 	p.settings.HomeLinks = p.settings.DataDir + "/links"

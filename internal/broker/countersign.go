@@ -20,19 +20,19 @@ import (
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 )
 
-// What the broker keeps of the audit log, beside the ledger and under its lock. The state
-// is a file of its own because it is replaced with each checkpoint, and no trouble with it
-// may keep a workspace from being ended.
+// The broker keeps these files of the audit log beside the ledger, under its lock. The state
+// has its own file because each checkpoint replaces it, and no trouble with it may keep a
+// workspace from being ended.
 const (
 	auditKeyName   = "audit.key"      // the secret key, for root only
-	auditPubName   = "audit.pub"      // its public half, for whoever root gives it to
+	auditPubName   = "audit.pub"      // its public half, for root to give away
 	auditStateName = "audit.json"     // the last checkpoint countersigned
 	maxAuditFile   = 4 << 10          // of each of them
 	brokerKeyStem  = "carrel-broker-" // and 16 hexadecimal digits
 )
 
-// Countersigner signs what the daemon says of the audit log, if that begins with all it has
-// signed before. So a daemon cannot change or take away what was countersigned once.
+// Countersigner signs a checkpoint of the audit log if the log begins with everything that it has
+// signed before. So a daemon cannot change or remove what was countersigned.
 type Countersigner struct {
 	dir    *os.File
 	signer note.Signer
@@ -122,9 +122,9 @@ func (c *Countersigner) Last() checkpoint.Checkpoint {
 	return c.last
 }
 
-// Sign signs next once proof shows that its tree begins with that of the last one, and that
-// is on disk as the last. known is false if the proof is about another size than that of the
-// last one, which is returned.
+// Sign signs next if proof shows that its tree begins with the tree of the last checkpoint, once next
+// is on disk as the last one. known is false if the proof is about another size than the last
+// checkpoint, which is returned.
 func (c *Countersigner) Sign(
 	next checkpoint.Checkpoint, old int64, proof tlog.TreeProof,
 ) (signed []byte, last checkpoint.Checkpoint, known bool, err error) {

@@ -116,8 +116,7 @@ func (l *Lifecycle) build(ctx context.Context, e Entry, start bool) (_ Entry, re
 	return e, report, nil
 }
 
-// undoCreate takes back what a create did, whether all of it or nothing. The ids stay
-// spent.
+// undoCreate undoes a create, however far it came. The ids stay spent.
 func (l *Lifecycle) undoCreate(ctx context.Context, e Entry) error {
 	if err := l.endAll(ctx, e); err != nil {
 		return err
@@ -125,12 +124,12 @@ func (l *Lifecycle) undoCreate(ctx context.Context, e Entry) error {
 	return l.unmake(ctx, e)
 }
 
-// endAll ends what a create has started.
+// endAll ends everything that a create has started.
 func (l *Lifecycle) endAll(ctx context.Context, e Entry) error {
 	return each(func() error { return l.endProcesses(ctx, e) }, func() error { return l.cleanUp(ctx, e) })
 }
 
-// unmake removes what a create has made, of which nothing runs.
+// unmake removes what a create has made, once nothing of it runs.
 func (l *Lifecycle) unmake(ctx context.Context, e Entry) error {
 	err := each(
 		func() error { return l.host.RemoveUser(ctx, e.Name, e.IDs) },

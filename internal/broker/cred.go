@@ -14,7 +14,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/thread"
 )
 
-// cred is what the kernel judges access to files by.
+// cred is what decides about access to files.
 type cred struct {
 	uid, gid uint32
 	groups   []uint32
@@ -70,9 +70,9 @@ func (u *users) credOf(uid, gid uint32) (cred, error) {
 // maxGroups is more than anybody is in.
 const maxGroups = 1024
 
-// as runs f on a thread that opens and makes files with these rights and no others, and
-// that ends with it. With a file system id that is not 0 the kernel takes away the
-// capabilities that override modes.
+// as runs f on a thread that opens and makes files with these rights and no others; the thread
+// then ends. With a file system id that is not 0 the kernel drops the capabilities that override
+// modes.
 func (c cred) as(f func() error) error {
 	return thread.Throwaway(func() error {
 		var list *uint32

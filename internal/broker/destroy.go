@@ -57,8 +57,8 @@ func (l *Lifecycle) discard(ctx context.Context, e Entry) (Entry, error) {
 }
 
 // finishDestroy does all that follows the line "destroying". Each step can be repeated.
-// The order matters: no process may be left when the user goes, or it would own files
-// that appear after the home was put aside.
+// The order matters: no process may be left when the user is removed, or it would own files
+// that appear after the home was kept.
 func (l *Lifecycle) finishDestroy(ctx context.Context, e Entry) (Entry, error) {
 	if err := l.empty(ctx, e); err != nil {
 		return e, err
@@ -66,7 +66,7 @@ func (l *Lifecycle) finishDestroy(ctx context.Context, e Entry) (Entry, error) {
 	return l.remove(ctx, e)
 }
 
-// remove takes away what there is of a workspace in which nothing runs.
+// remove removes what is left of a workspace in which nothing runs.
 func (l *Lifecycle) remove(ctx context.Context, e Entry) (Entry, error) {
 	if err := l.host.RemoveUser(ctx, e.Name, e.IDs); err != nil {
 		return e, err
@@ -90,8 +90,7 @@ func (l *Lifecycle) remove(ctx context.Context, e Entry) (Entry, error) {
 	return e, l.ledger.Put(e)
 }
 
-// empty ends all that runs of a workspace that is being destroyed, in the time that a stop
-// has.
+// empty ends everything that runs in a workspace that is being destroyed, in the time of a stop.
 func (l *Lifecycle) empty(ctx context.Context, e Entry) error {
 	ctx, cancel := within(ctx, stopTimeout)
 	defer cancel()

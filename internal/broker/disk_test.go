@@ -33,10 +33,10 @@ func withDisk(bytes int64) workspace.Limits {
 }
 
 // newLimited makes a workspace with a limit on disk space.
-func newLimited(t *testing.T) (*place, *broker.Lifecycle, brokerapi.Workspace) {
+func newLimited(t *testing.T) (*installation, *broker.Lifecycle, brokerapi.Workspace) {
 	t.Helper()
 	t.Setenv("TMPDIR", "/var/tmp") // an image on a tmpfs would be the workspace's memory
-	p := newPlace(t)
+	p := newInstallation(t)
 	if err := image.Ready(); err != nil {
 		t.Skipf("skipped: %v", err)
 	}
@@ -44,7 +44,7 @@ func newLimited(t *testing.T) (*place, *broker.Lifecycle, brokerapi.Workspace) {
 	return p, life, p.createLimited(t, life)
 }
 
-func (p *place) createLimited(t *testing.T, life *broker.Lifecycle) brokerapi.Workspace {
+func (p *installation) createLimited(t *testing.T, life *broker.Lifecycle) brokerapi.Workspace {
 	t.Helper()
 	res, err := life.Create(t.Context(), wanted(p.name, withDisk(limited)), nil)
 	if err != nil {
@@ -53,7 +53,9 @@ func (p *place) createLimited(t *testing.T, life *broker.Lifecycle) brokerapi.Wo
 	return res.Workspace
 }
 
-func (p *place) image() string { return p.settings.DataDir + "/images/" + string(p.name) + ".img" }
+func (p *installation) image() string {
+	return p.settings.DataDir + "/images/" + string(p.name) + ".img"
+}
 
 // inside runs a script in a running workspace.
 func inside(t *testing.T, e brokerapi.Workspace, script string) string {

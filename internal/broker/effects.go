@@ -13,8 +13,8 @@ import (
 )
 
 // Effects is what the broker does to the host. Every path in it is composed from the
-// settings and a validated name. Each method may be repeated: what is done already, or
-// is not there to be undone, is no error.
+// settings and a validated name. Each method may be repeated: it is no error if it has been done
+// already, or if there is nothing to undo.
 type Effects interface {
 	// IDsFree reports whether none of ids is the id of a user or group of the host or
 	// handed out by subuid or subgid.
@@ -37,23 +37,22 @@ type Effects interface {
 	MakeImage(ctx context.Context, name id.Workspace, ids workspace.IDs, limit int64) error
 	// UnmakeDirs removes what MakeDirs and MakeImage made, as long as nothing has been put there.
 	UnmakeDirs(name id.Workspace, ids workspace.IDs) error
-	// KeepHome puts the home, or the image, aside, for root only, and returns where.
+	// KeepHome moves the home, or the image, to where only root can read it, and returns where.
 	KeepHome(name id.Workspace, ids workspace.IDs) (string, error)
-	// HomeEmpty reports whether nothing has been put into the home. What is in an image is
-	// not looked at: it counts as something.
+	// HomeEmpty reports whether nothing has been put into the home. A home in an image counts as
+	// not empty.
 	HomeEmpty(name id.Workspace, ids workspace.IDs) (bool, error)
-	// ForgetHome removes what KeepHome put aside.
+	// ForgetHome removes what KeepHome kept.
 	ForgetHome(name id.Workspace, ids workspace.IDs) error
 	// PurgeHome removes the home, the image and all that is in it.
 	PurgeHome(name id.Workspace, ids workspace.IDs) error
 	// RemoveTemporary removes the temporary directories and all that is in them, and the
 	// link to the home.
 	RemoveTemporary(name id.Workspace) error
-	// EndProcesses kills every process that has one of ids, and returns when a look at
-	// /proc finds none.
+	// EndProcesses kills every process that has one of ids, and returns when /proc lists none.
 	EndProcesses(ctx context.Context, ids workspace.IDs) error
-	// HeldUp says which processes with one of ids the kernel cannot end at this moment, why
-	// and what to do; "" is none.
+	// HeldUp says which processes with one of ids the kernel cannot end at this moment, why,
+	// and what to do; "" if there are none.
 	HeldUp(ids workspace.IDs) string
 	// InForce are the ids of a workspace that the ledger gave ids.
 	InForce(ids workspace.IDs) workspace.IDs
@@ -65,11 +64,11 @@ type Effects interface {
 	// Adopt finds the executor of an earlier broker; it is an error of kind not_found if
 	// that process is no more.
 	Adopt(e Entry) (Running, error)
-	// Freeze stops the commands of a running workspace where they stand, or lets them go
-	// on. What a failed freeze stopped goes on.
+	// Freeze freezes the commands of a running workspace, or thaws them. A freeze that fails
+	// thaws them.
 	Freeze(ctx context.Context, name id.Workspace, frozen bool) error
 	// Limit puts other limits in force for a running workspace and into its proof; if it
-	// fails those of e hold.
+	// fails the limits of e hold.
 	Limit(e Entry, limits workspace.Limits) error
 	// Stats reads what the commands of a running workspace use.
 	Stats(e Entry) (workspace.Stats, error)
@@ -83,7 +82,7 @@ type Effects interface {
 	Leftovers() ([]id.Workspace, error)
 	// Mended says what was put right when the host was opened.
 	Mended() []workspace.Mended
-	// Close lets go of descriptors; what runs goes on running.
+	// Close closes descriptors; executors go on running.
 	Close() error
 }
 
@@ -106,7 +105,7 @@ const (
 	freezeTimeout = 5 * time.Second
 	// At its start the broker waits for the processes of one workspace to end for at most
 	// recoverTimeout, and recoverLeast once all together have taken recoverAll. What takes
-	// longer is left for whoever asks for it again.
+	// longer is left for the next request or the next start.
 	recoverTimeout = 5 * time.Second
 	recoverLeast   = time.Second
 	recoverAll     = 15 * time.Second
@@ -114,7 +113,7 @@ const (
 	userTimeout = 30 * time.Second
 )
 
-// each runs the steps of an undoing, all of them, and joins what failed.
+// each runs all steps of an undoing and joins their errors.
 func each(steps ...func() error) error {
 	var errs []error
 	for _, s := range steps {
@@ -123,7 +122,7 @@ func each(steps ...func() error) error {
 	return errors.Join(errs...)
 }
 
-// alsoFailed adds the failure of an undoing to the error that led to it.
+// alsoFailed adds the error of an undoing to the error that led to it.
 func alsoFailed(err, undo error) error {
 	if undo == nil {
 		return err

@@ -58,3 +58,18 @@ func Tidy(ctx context.Context, etc, state, boot string) error {
 	_, err = (&users{etc: etc, state: dir, bootID: boot}).tidy(ctx)
 	return err
 }
+
+// States lists the states in which each operation on a workspace is allowed.
+func States() map[string][]string {
+	m := map[string][]string{}
+	for name, r := range rules {
+		for _, s := range r.states {
+			if s == absent {
+				s = "absent"
+			}
+			m[name] = append(m[name], string(s))
+		}
+	}
+	delete(m, methodDiscard)
+	return m
+}

@@ -82,7 +82,7 @@ func readAt(dir *os.File, name string, limit int64) ([]byte, error) {
 // unfinished ends the name of a file that is not in its place yet.
 const unfinished = ".new"
 
-// replaceAt puts a file for root only in place at once, and returns when it is on disk.
+// replaceAt replaces a file atomically by one for root only, and returns when that is on disk.
 func replaceAt(dir *os.File, name string, b []byte) error {
 	f, err := openAt(dir, name+unfinished, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o600)
 	if err != nil {
@@ -208,7 +208,7 @@ func removeAll(parent *os.File, name string) error {
 	return nil
 }
 
-// full explains why nothing can be written in dir.
+// full adds to an error why nothing can be written in dir, and what to do.
 func full(err error, dir string) error {
 	switch {
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
@@ -221,7 +221,7 @@ func full(err error, dir string) error {
 	return err
 }
 
-// immutable explains a refusal that root gets only where a file may not be changed.
+// immutable explains an EPERM that root gets only for an immutable file.
 func immutable(err error, path string) error {
 	if !errors.Is(err, unix.EPERM) {
 		return err

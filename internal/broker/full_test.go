@@ -21,7 +21,7 @@ import (
 // While those that run hold nearly all that workspaces may have together, no other is
 // started; what runs is left alone.
 func TestNoneIsStartedInFullMemory(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	// The least that a few executors fit into.
 	total := totalMemory(t)
 	p.settings.CgroupMemoryPercent = int(256<<20*100/total) + 1

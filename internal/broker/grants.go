@@ -52,9 +52,9 @@ func TakeGrant(
 	return mounts, nil
 }
 
-// judge decides on one mount. The descriptor shows that its caller, confined as that
-// process may be, has the directory; what is at the path must be the same one, and open
-// to the caller's user, now and at each start.
+// judge decides on one mount. The descriptor shows that the calling process, however it is
+// confined, can open the directory. The path must lead to the same directory, and the caller's
+// user must be able to open it, now and at each start.
 func (h *Host) judge(asked workspace.Mount, who grant.Cred, d *os.File) (Mount, error) {
 	m := Mount{Mount: asked, CallerUID: who.UID, CallerGID: who.GID, OwnerGID: who.GID}
 	m.OwnerUID = who.UID

@@ -25,7 +25,7 @@ import (
 
 // TestPurgeStaysInside: what a workspace put into its home leads nowhere.
 func TestPurgeStaysInside(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	life := p.mustOpen(t)
 	defer func() { _ = life.Close() }()
 	e := p.create(t, life)
@@ -58,7 +58,7 @@ func TestPurgeStaysInside(t *testing.T) {
 // TestHomeThatIsASymlink: someone with root made one where the home belongs. It is not
 // followed, not given away, and not removed.
 func TestHomeThatIsASymlink(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	life := p.mustOpen(t)
 	defer func() { _ = life.Close() }()
 	victim := t.TempDir()
@@ -87,7 +87,7 @@ func TestHomeThatIsASymlink(t *testing.T) {
 
 // TestUserOfTheHost: a name that exists already is neither taken over nor removed.
 func TestUserOfTheHost(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	life := p.mustOpen(t)
 	defer func() { _ = life.Close() }()
 	if out, err := exec.CommandContext(t.Context(), "useradd", "-M", "-l", "-N", string(p.name)).CombinedOutput(); err != nil {
@@ -106,7 +106,7 @@ func TestUserOfTheHost(t *testing.T) {
 // TestLockedPasswd: while someone else holds the lock, a create waits; it goes on when
 // the lock is free.
 func TestLockedPasswd(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	life := p.mustOpen(t)
 	defer func() { _ = life.Close() }()
 	const lock = "/etc/passwd.lock"
@@ -124,7 +124,7 @@ func TestLockedPasswd(t *testing.T) {
 
 // TestPeers: only root and the daemon's user are served.
 func TestPeers(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	life := p.mustOpen(t)
 	defer func() { _ = life.Close() }()
 	s := &broker.Server{Life: life, Settings: p.settings, Log: slog.New(slog.DiscardHandler)}

@@ -14,7 +14,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// temporary are the private directories of a workspace that stand for the host's.
+// temporary are the private directories of a workspace that replace /tmp and /var/tmp.
 var temporary = []string{"tmp", "var-tmp"}
 
 // MakeDirs is part of Effects.
@@ -106,7 +106,7 @@ func (d *dirs) unlink(name id.Workspace) error {
 	return removeAt(d.links, string(name))
 }
 
-// ownHome reports whether name has a home that is its own, or one that was made and not
+// ownHome reports whether name has a home that it owns, or one that was made and not
 // yet given to it.
 func (d *dirs) ownHome(name id.Workspace, ids workspace.IDs) (bool, error) {
 	st, there, err := statAt(d.homes, string(name))
@@ -116,8 +116,8 @@ func (d *dirs) ownHome(name id.Workspace, ids workspace.IDs) (bool, error) {
 	return there && st.Mode&unix.S_IFMT == unix.S_IFDIR && (st.Uid == ids.Work || st.Uid == 0), nil
 }
 
-// homeThere reports whether name has a home to be kept or removed. What stands in its
-// place and is not the workspace's is an error: it is neither followed nor removed.
+// homeThere reports whether name has a home to be kept or removed. Anything else at its
+// path is an error: it is neither followed nor removed.
 func (d *dirs) homeThere(name id.Workspace, ids workspace.IDs) (bool, error) {
 	ours, err := d.ownHome(name, ids)
 	if err != nil || ours {
@@ -131,7 +131,7 @@ func (d *dirs) homeThere(name id.Workspace, ids workspace.IDs) (bool, error) {
 		"move it away and destroy the workspace again: %w", path, errdefs.ErrFailedPrecondition)
 }
 
-// KeepHome is part of Effects. The place has the workspace's first id in its name,
+// KeepHome is part of Effects. The kept home has the workspace's first id in its name,
 // because a name can be used again and an id cannot.
 func (d *dirs) KeepHome(name id.Workspace, ids workspace.IDs) (string, error) {
 	kept := keptName(name, ids)

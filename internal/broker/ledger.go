@@ -22,7 +22,7 @@ import (
 )
 
 // The ledger is a file of JSON lines. Each states one workspace as it is from then on,
-// and the last one that names a workspace holds. The first line of a compacted ledger
+// and the last line about a workspace counts. The first line of a compacted ledger
 // states the next free id.
 //
 //	{"next_uid":1879048198}
@@ -46,7 +46,7 @@ type Entry struct {
 	Retained  string              `json:"retained,omitempty"`
 	// Purge is how a destroy under way was asked for.
 	Purge bool `json:"purge,omitempty"`
-	// Allow is what commands may do beyond what others may.
+	// Allow is what commands may do that commands of other workspaces may not.
 	Allow []workspace.Opening `json:"allow,omitempty"`
 	// Mounts are the project mounts; they are bounded by workspace.CheckMounts.
 	Mounts []Mount `json:"mounts,omitempty"`
@@ -178,8 +178,8 @@ func (l *Ledger) take(x ledgerLine) error {
 	return nil
 }
 
-// Put writes e and returns when it is on disk. After a failed write, but for want of room,
-// nothing more is accepted: what is on disk is not known.
+// Put writes e and returns when it is on disk. After a failed write nothing more is accepted,
+// because the content of the disk is unknown; a full disk is the exception.
 func (l *Ledger) Put(e Entry) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -221,7 +221,7 @@ func (l *Ledger) put(f *os.File, x ledgerLine) error {
 	return err
 }
 
-// compact rewrites the ledger with one line a workspace, and replaces it at once.
+// compact rewrites the ledger with one line for each workspace, and replaces it atomically.
 func (l *Ledger) compact() error {
 	f, err := openAt(l.dir, ledgerNew, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|unix.O_APPEND, 0o600)
 	if err != nil {

@@ -48,7 +48,7 @@ type Lifecycle struct {
 	closing chan struct{}
 	close   func() error
 
-	// start tells this start from others; mended is what Recover put right.
+	// start identifies this start; mended is what Recover put right.
 	start  string
 	mended []workspace.Mended
 	unsaid int
@@ -68,7 +68,7 @@ func NewLifecycle(s Settings, ledger *Ledger, host Effects, log *slog.Logger) *L
 	return l
 }
 
-// Close lets go of everything, once. Executors live on.
+// Close releases everything, once. Executors go on running.
 func (l *Lifecycle) Close() error { return l.close() }
 
 // Entries returns every workspace that is not destroyed, by name.
@@ -118,8 +118,8 @@ func (l *Lifecycle) alone(ctx context.Context, method string, name id.Workspace,
 	return do(ctx)
 }
 
-// change is alone for an operation on a workspace that is in a state that allows it, and
-// returns the workspace as it is then.
+// change is alone for an operation that the state of the workspace allows, and returns the
+// workspace as it is afterwards.
 func (l *Lifecycle) change(
 	ctx context.Context, method string, name id.Workspace, do func(context.Context, Entry) (Entry, error),
 ) (w brokerapi.Workspace, err error) {
@@ -134,7 +134,7 @@ func (l *Lifecycle) change(
 	return w, err
 }
 
-// get returns the entry of a workspace that is in a state that allows the operation.
+// get returns the entry of a workspace if its state allows the operation.
 func (l *Lifecycle) get(method string, name id.Workspace) (Entry, error) {
 	e, _ := l.ledger.Get(name)
 	r := rules[method]
@@ -158,7 +158,7 @@ func (l *Lifecycle) limits(asked workspace.Limits) (workspace.Limits, error) {
 	return limits, l.settings.allows(limits)
 }
 
-// show is the entry as it is sent.
+// show returns the entry as clients see it.
 func (l *Lifecycle) show(e Entry) brokerapi.Workspace {
 	var mounts []workspace.Mount
 	for _, m := range e.Mounts {
@@ -170,7 +170,7 @@ func (l *Lifecycle) show(e Entry) brokerapi.Workspace {
 	}
 }
 
-// follow keeps r, and brings the workspace in order when it ends by itself.
+// follow keeps r, and marks the workspace stopped when r ends by itself.
 func (l *Lifecycle) follow(name id.Workspace, r Running) {
 	l.mu.Lock()
 	l.running[name] = r
@@ -250,7 +250,7 @@ func (l *Lifecycle) cleanUp(ctx context.Context, e Entry) error {
 	return l.heldUp(e.IDs, l.host.CleanUp(ctx, e.Name))
 }
 
-// endProcesses is EndProcesses of the host, with an error as that of cleanUp.
+// endProcesses is EndProcesses of the host. Its error names them too.
 func (l *Lifecycle) endProcesses(ctx context.Context, e Entry) error {
 	return l.heldUp(e.IDs, l.host.EndProcesses(ctx, e.IDs))
 }
@@ -266,8 +266,8 @@ func (l *Lifecycle) heldUp(ids workspace.IDs, err error) error {
 	return err
 }
 
-// bounded gives an operation its own time: it goes on when the daemon goes away, so that
-// no connection can leave half of one behind.
+// bounded gives an operation its own timeout: it goes on when the daemon disconnects, so that
+// no operation is left half done.
 func bounded(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return within(context.WithoutCancel(ctx), d)
 }

@@ -13,7 +13,7 @@ import (
 // Mount is a project mount in the ledger.
 type Mount struct {
 	workspace.Mount
-	// Identity is that of the source as its caller opened it.
+	// Identity identifies the source as its caller opened it.
 	Identity
 	// OwnerGID goes with OwnerUID: whose files the commands' are on the host.
 	OwnerGID uint32 `json:"owner_gid"`
@@ -23,19 +23,19 @@ type Mount struct {
 	CallerGID uint32 `json:"caller_gid"`
 }
 
-// Identity tells a directory from any other.
+// Identity distinguishes a directory from any other.
 type Identity struct {
 	Device uint64 `json:"device"`
 	Inode  uint64 `json:"inode"`
 	// Born is when it was made, in nanoseconds since 1970; 0 where the file system does
 	// not say.
 	Born int64 `json:"born,omitempty"`
-	// Boot is the boot that Device is of: LVM, Btrfs and others number devices anew at
-	// each.
+	// Boot is the boot in which Device was read: LVM, Btrfs and others renumber devices at
+	// each boot.
 	Boot string `json:"boot"`
 }
 
-// Is reports whether a directory looked at now is the one looked at before.
+// Is reports whether i and before identify the same directory.
 func (i Identity) Is(before Identity) bool {
 	if i.Inode != before.Inode || i.Born != before.Born {
 		return false

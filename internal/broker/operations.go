@@ -78,7 +78,7 @@ func (s *session) handle(ctx context.Context, r *jsonrpc.Request) (any, error) {
 	return op.run(s, ctx, r)
 }
 
-// refuse answers what a daemon in order never sends.
+// refuse is the answer to a request that a correct daemon never sends.
 func refuse(format string, a ...any) error {
 	return jsonrpc.Hangup(fmt.Errorf(format+": %w", append(a, errdefs.ErrInvalidArgument)...))
 }

@@ -126,7 +126,7 @@ func (u *users) home(name id.Workspace) string { return u.settings.HomeRoot + "/
 // Home is part of Effects.
 func (u *users) Home(name id.Workspace) string { return u.home(name) }
 
-// verify sees that passwd, group and shadow have the entries that were asked for.
+// verify checks that passwd, group and shadow have the entries that were asked for.
 func (u *users) verify(name id.Workspace, ids workspace.IDs) error {
 	n := strconv.FormatUint(uint64(ids.Work), 10)
 	for _, want := range []struct {
@@ -164,7 +164,7 @@ func (u *users) verify(name id.Workspace, ids workspace.IDs) error {
 	return nil
 }
 
-// torn reports whether a file that goes with passwd and group has something of name.
+// torn reports whether passwd, group or one of their shadow files has an entry for name.
 func (u *users) torn(name id.Workspace) (bool, error) {
 	for _, file := range []string{"passwd", "shadow", "group", "gshadow"} {
 		text, err := os.ReadFile(u.etc + "/" + file)

@@ -14,12 +14,12 @@ import (
 	"github.com/carrel-dev/carrel/internal/sandbox"
 )
 
-// A protected name that is missing in a writable source gets an empty directory, because
-// the kernel can keep only from changing what is there. Each one is noted before it is
-// made, in <data_dir>/broker/placed/<name>, and removed when the workspace stops, also by
-// a broker that comes after this one. rmdir removes nothing that has anything in it.
+// A protected name that is absent in a writable source gets an empty directory, because
+// the kernel can protect only a name that exists. Each directory is recorded before it is
+// made, in <data_dir>/broker/placed/<name>, and removed when the workspace stops, if necessary by
+// a later broker. rmdir removes only empty directories.
 //
-// Where two workspaces share a source the one that stops last removes it.
+// Where two workspaces share a source, the last one to stop removes it.
 
 // placedName is one such directory.
 type placedName struct {
@@ -32,8 +32,7 @@ func (p placedName) same(o placedName) bool { return p.Name == o.Name && p.Mount
 // maxPlaced bounds a record: eight mounts with every name.
 const maxPlaced = 1 << 20
 
-// pin makes the protected names of a writable source that must be there, and lists those
-// that are.
+// pin makes the protected names that a writable source must have, and returns all that it has.
 func (h *Host) pin(name id.Workspace, m Mount, dir *os.File, home bool) ([]string, error) {
 	h.placing.Lock()
 	defer h.placing.Unlock()
@@ -89,7 +88,7 @@ func (h *Host) pin(name id.Workspace, m Mount, dir *os.File, home bool) ([]strin
 
 // unplace removes what pin made for a workspace, once nothing of it runs.
 func (h *Host) unplace(ctx context.Context, name id.Workspace) error {
-	// Most have none, and need not wait for those that do.
+	// Most workspaces have none, and need not wait for those that do.
 	if _, there, err := statAt(h.placed, string(name)); !there && err == nil {
 		return nil
 	}

@@ -65,8 +65,8 @@ func hasUID(pid int, uid uint32) error {
 	return err
 }
 
-// hasEnded reports whether a process has ended and only waits for its parent to take
-// note. A first thread that has ended while others run shows as a zombie too.
+// hasEnded reports whether a process has ended, even if its parent has not waited for it. A first
+// thread that has ended while others run shows as a zombie too.
 func hasEnded(pid int) bool {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	return err != nil || strings.Contains(string(b), "\nState:\tZ") && strings.Contains(string(b), "\nThreads:\t1\n")

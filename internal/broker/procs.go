@@ -14,8 +14,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// noteWait is how long those that have ended may wait for their parent. After a restart of
-// the broker that is init, and in some containers there is none that does it.
+// noteWait is how long processes that have ended may wait for their parent. After a restart of
+// the broker that is init, and in some containers init does not wait for them.
 const noteWait = 3 * time.Second
 
 // EndProcesses is part of Effects.

@@ -12,7 +12,7 @@ import (
 // A process that has ended and that nobody waits for does not hold up a destroy for ever:
 // there are hosts without an init that does it.
 func TestWhatHasEndedHoldsNobodyUp(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	life := p.mustOpen(t)
 	e := p.create(t, life)
 	c := exec.CommandContext(t.Context(), "true")

@@ -25,8 +25,7 @@ func (h *Host) keepReport(name id.Workspace, r workspace.Report) error {
 	return nil
 }
 
-// replaceReport puts another in the place of a report that a later broker may have to
-// read at any moment.
+// replaceReport replaces a report that a later broker may have to read at any moment.
 func (h *Host) replaceReport(name id.Workspace, r workspace.Report) error {
 	file := string(name) + unfinished
 	err := h.writeReport(file, r)

@@ -28,7 +28,7 @@ import (
 )
 
 func TestRealLife(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	life := p.mustOpen(t)
 	defer func() { _ = life.Close() }()
 	e := p.create(t, life)
@@ -156,7 +156,7 @@ func speak(t testing.TB, e brokerapi.Workspace) {
 
 // TestBrokerThatComesBack: a broker that was killed finds its executors again.
 func TestBrokerThatComesBack(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	life := p.mustOpen(t)
 	p.create(t, life)
 	before, _ := start(t, life, p.name)
@@ -178,7 +178,7 @@ func TestBrokerThatComesBack(t *testing.T) {
 // TestPidOfAnother: a process that has the pid of a former executor is neither taken for
 // it nor harmed.
 func TestPidOfAnother(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	life := p.mustOpen(t)
 	p.create(t, life)
 	e, _ := start(t, life, p.name)
@@ -241,7 +241,7 @@ func (h *heard) Write(b []byte) (int, error) {
 
 // TestExecutorIsKilled: the workspace becomes stopped, and starts again.
 func TestExecutorIsKilled(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	h := &heard{testLog: testLog{t}, text: "an executor ended", said: make(chan struct{})}
 	life, err := p.open(t, slog.New(slog.NewTextHandler(h, nil)))
 	if err != nil {
@@ -273,7 +273,7 @@ func TestExecutorIsKilled(t *testing.T) {
 // TestUnprovedStartLeavesNothing: the launcher says that a required control does not
 // hold.
 func TestUnprovedStartLeavesNothing(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	pidfd := -1
 	p.launch = func(ctx context.Context, c launch.Config) (*launch.Executor, error) {
 		x, err := launch.Start(ctx, c)
@@ -305,7 +305,7 @@ func TestUnprovedStartLeavesNothing(t *testing.T) {
 // TestDestroyEndsEveryProcess: one of the workspace's ids that is in none of its groups
 // is found and ended before the user goes.
 func TestDestroyEndsEveryProcess(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	life := p.mustOpen(t)
 	defer func() { _ = life.Close() }()
 	e := p.create(t, life)

@@ -13,7 +13,7 @@ type rule struct {
 	verb string
 	// timeout bounds it once it has begun.
 	timeout time.Duration
-	// states are those of the workspace in which it is allowed.
+	// states are the states of the workspace in which it is allowed.
 	states []workspace.State
 }
 
@@ -26,7 +26,7 @@ const methodDiscard = "discard"
 // live are the states in which a workspace has an executor.
 var live = []workspace.State{workspace.StateRunning, workspace.StatePaused}
 
-// rules are those of all operations on a workspace, whoever asks for them.
+// rules apply to every operation on a workspace, from any client.
 // docs/protocols/broker.md repeats the states for people.
 var rules = map[string]rule{
 	brokerapi.MethodCreate: {"create", userTimeout + stopTimeout, []workspace.State{

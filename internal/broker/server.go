@@ -154,7 +154,7 @@ func (s *Server) Attach(c *net.UnixConn, onClose func(error)) (*jsonrpc.Conn, er
 	return conn, nil
 }
 
-// begin counts a request in, unless the broker is being stopped.
+// begin counts a request, unless the broker is being stopped.
 func (s *Server) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

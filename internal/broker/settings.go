@@ -67,7 +67,7 @@ type Settings struct {
 }
 
 // ReadSettings reads and checks the file at path. It is refused unless root owns it and
-// nobody else can write it, because whoever writes it commands root.
+// nobody else can write it, because a user who writes it commands root.
 func ReadSettings(path string) (Settings, error) {
 	fail := func(format string, a ...any) (Settings, error) {
 		return Settings{}, fmt.Errorf("cannot use the settings %s: "+format, append([]any{path}, a...)...)

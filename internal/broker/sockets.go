@@ -12,9 +12,9 @@ import (
 
 func socketName(name id.Workspace) string { return string(name) + ".sock" }
 
-// bindAt makes a socket in dir for the daemon alone, in the place of one that may be there: the
-// ledger is locked, so no broker serves it. It is bound by way of the directory's descriptor, as the
-// path could be too long for an address.
+// bindAt makes a socket in dir for the daemon alone. It replaces an old one: the ledger is locked, so
+// no broker serves that. It binds through the directory's descriptor, because the path could be too
+// long for an address.
 func bindAt(dir *os.File, name string, s Settings) (*os.File, error) {
 	if err := removeAt(dir, name); err != nil {
 		return nil, err

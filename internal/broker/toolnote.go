@@ -17,11 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A tool that changes the user database is killed with the broker, and then leaves in
-// /etc what it had at that moment: locks NAME.lock and NAME.PID, which say whose they
-// are, an unfinished copy NAME+, and a change that is in one file and not in the next.
-// The broker notes which process it has started, so that the next one can tell its own
-// from what others left.
+// A tool that changes the user database is killed with the broker. It then leaves in /etc
+// its locks NAME.lock and NAME.PID, which name its process, an unfinished copy NAME+, and a
+// change that is in one file and not in the next. The broker records which process it has
+// started, so that the next broker can tell that tool's files from others.
 
 // databases are the files that the tools change.
 var databases = []string{"passwd", "shadow", "group", "gshadow", "subuid", "subgid"}
@@ -39,8 +38,7 @@ const (
 	lockWait = 15 * time.Second
 )
 
-// noteTool writes down that pid is at work. A tool that cannot be noted is none that a
-// crash could not be told from.
+// noteTool records that pid changes the user database; 0 is a process that is about to start.
 func (u *users) noteTool(pid int) error {
 	if u.state == nil {
 		return nil
@@ -62,8 +60,8 @@ func (u *users) noteTool(pid int) error {
 		f, err = openAt(u.state, toolNote, unix.O_WRONLY|unix.O_CREAT, 0o600)
 	}
 	if err == nil {
-		// In this order: the note that there was is shorter, and without it what the tool
-		// has made since then would be taken for another's.
+		// In this order: the earlier note is shorter, and without a note the next broker would
+		// believe that another program made what the tool has made since.
 		_, err = f.Write(b)
 		err = errors.Join(err, f.Truncate(int64(len(b))), f.Close())
 	}
@@ -74,8 +72,8 @@ func (u *users) noteTool(pid int) error {
 }
 
 // sweepAfter waits for the end of a tool, which may have failed, and removes its part of
-// a lock that it did not get: where two tools meet, some versions leave it. Until the tool
-// has been waited for its pid is nobody else's.
+// a lock that it did not get: some versions leave it when two tools compete. The pid is not
+// reused until the tool has been waited for.
 func (u *users) sweepAfter(pid int) {
 	for errors.Is(unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
 	}
@@ -145,8 +143,8 @@ func (u *users) tidy(ctx context.Context) (removed []string, err error) {
 	return removed, nil
 }
 
-// tidyUnnamed is tidy after a broker that ended between the start of a tool and the note of
-// its process: what has been made since then by a process that has ended is nobody's.
+// tidyUnnamed is tidy after a broker that ended between the start of a tool and the record of
+// its process: it removes what a process that has ended has made since then.
 func (u *users) tidyUnnamed(ctx context.Context, since time.Time) (removed []string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, lockWait, fmt.Errorf("it took longer than %v: %w", lockWait, errdefs.ErrUnavailable))
 	defer cancel()
@@ -183,8 +181,8 @@ func (u *users) tidyUnnamed(ctx context.Context, since time.Time) (removed []str
 	return removed, nil
 }
 
-// ends waits for the end of a process. As it does not have the lock under which every tool
-// works, one that has locks is ending, or it is none of the tools and goes on.
+// ends waits for the end of a process. The broker has the lock under which every tool works, so a
+// tool that still has locks is ending; any other program goes on.
 func ends(ctx context.Context, pid int) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -244,7 +242,7 @@ func pause(ctx context.Context) error {
 	}
 }
 
-// holder is the process that a lock file names, 0 if there is none.
+// holder returns the process that a lock file names, 0 if it names none.
 func holder(path string) int {
 	b, err := os.ReadFile(path)
 	if err != nil {

@@ -46,9 +46,9 @@ func tool(name string) (string, error) {
 		errdefs.ErrFailedPrecondition)
 }
 
-// command is a run of a tool with an empty environment, and what it says. It ends with the
-// broker: done later, nobody would know of it. The signal comes when the thread that
-// started it ends, so that thread has to stay.
+// command prepares a run of a tool with an empty environment, and a buffer for its output. It ends
+// with the broker, which would not learn of a later change. The kernel signals it when the thread
+// that started it ends, so that thread has to stay.
 func command(ctx context.Context, path string, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	var out bytes.Buffer
 	c := exec.CommandContext(ctx, path, args...)
@@ -57,7 +57,7 @@ func command(ctx context.Context, path string, args ...string) (*exec.Cmd, *byte
 	return c, &out
 }
 
-// once runs a tool that has nothing to do with the user database.
+// once runs a tool that does not change the user database.
 func once(ctx context.Context, name string, args ...string) (string, error) {
 	path, err := tool(name)
 	if err != nil {

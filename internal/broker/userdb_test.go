@@ -205,7 +205,7 @@ func forgetLine(t *testing.T, db, name string) {
 // A tool killed between two files leaves a user in some of them: a destroy removes it
 // from all.
 func TestTornUserIsRemoved(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	life := p.mustOpen(t)
 	for _, gone := range [][]string{
 		{"passwd"},

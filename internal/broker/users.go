@@ -129,7 +129,7 @@ func (u *users) removeWhole(ctx context.Context, name id.Workspace, n string) er
 }
 
 // mend removes what is left of name after a tool was killed between two files. No tool
-// removes a line of shadow without one of passwd, so the user is made whole first. u.mu
+// removes a line of shadow without one of passwd, so the user is completed first. u.mu
 // is held.
 func (u *users) mend(ctx context.Context, name id.Workspace, ids workspace.IDs) error {
 	left, err := u.torn(name)

@@ -76,7 +76,7 @@ type CreateParams struct {
 	// KeyDigest is the lower-case hex SHA-256 of the key.
 	KeyDigest string           `json:"key_digest"`
 	Limits    workspace.Limits `json:"limits"`
-	// Allow is what commands may do beyond what others may.
+	// Allow is what commands may do that commands of other workspaces may not.
 	Allow []workspace.Opening `json:"allow,omitempty"`
 	// Mounts are what the grant beside the request must say. Without any there is no
 	// descriptor.
@@ -154,7 +154,7 @@ type UpdateParams struct {
 	Limits workspace.Limits `json:"limits"`
 }
 
-// Check reports what is wrong with the form of a request, as that of CreateParams does.
+// Check reports what is wrong with the form of a request, but for the limits.
 func (p UpdateParams) Check() error { return checkName(p.Name) }
 
 // Executor identifies a running executor beyond pid reuse.
@@ -215,8 +215,8 @@ type ListResult struct {
 }
 
 // CountersignParams asks for a signature on a checkpoint of the audit log. Origin names the
-// log, and Proof shows that its tree of Size records begins with that of Old, which the
-// broker countersigned last; Old of 0 is none. Hashes are base64.
+// log, and Proof shows that its tree of Size records begins with the tree of Old records, which the
+// broker countersigned last; Old is 0 if there is none. Hashes are base64.
 type CountersignParams struct {
 	Origin string   `json:"origin"`
 	Size   int64    `json:"size"`
@@ -225,7 +225,7 @@ type CountersignParams struct {
 	Proof  []string `json:"proof"`
 }
 
-// Parse returns the checkpoint to sign, and the proof that its tree begins with that of Old
+// Parse returns the checkpoint to sign, and the proof that its tree begins with the tree of Old
 // records.
 func (p CountersignParams) Parse() (next checkpoint.Checkpoint, proof tlog.TreeProof, err error) {
 	if !checkpoint.IsName(p.Origin) || p.Size < 1 || p.Old < 0 || p.Old > p.Size || len(p.Proof) > checkpoint.MaxProof ||
@@ -257,7 +257,7 @@ type CountersignResult struct {
 	Note string `json:"note,omitempty"`
 	// Key is the broker's public one.
 	Key string `json:"key"`
-	// Size and Root are those of what is countersigned now; Size is 0 if nothing is.
+	// Size and Root belong to the checkpoint that is countersigned now; Size is 0 if none is.
 	Size int64  `json:"size"`
 	Root string `json:"root"`
 }

@@ -15,16 +15,16 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// Groups are the control groups of the workspaces that this process starts, where some are
+// Groups are the control groups of the workspaces that this process starts, if some are
 // delegated to its user. The zero value has none yet. Its methods may be called from any
-// goroutine; two that concern one workspace must not run at once.
+// goroutine; two about the same workspace must not run at once.
 type Groups struct {
 	mu sync.Mutex
 	in *cgroup.Instance
 }
 
-// open finds the groups, or says why there are none. It looks again each time: what keeps a
-// group from being used, as a process beside this one, may be gone.
+// open finds the groups, or says why there are none. It looks again each time, because the
+// obstacle, such as another process in the group, may be gone.
 func (g *Groups) open() (*cgroup.Instance, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -39,8 +39,8 @@ func (g *Groups) open() (*cgroup.Instance, error) {
 	return in, nil
 }
 
-// Ready finds the groups now. The error says why there are none, or what of a process that
-// was killed is left there.
+// Ready finds the groups now. The error says why there are none, or what a killed process
+// left there.
 func (g *Groups) Ready() error {
 	in, err := g.open()
 	if err != nil {
@@ -85,7 +85,7 @@ func (g *Groups) Update(name id.Workspace, pid int, old, limits workspace.Limits
 	return launch.ChangeLimits(in, name, pid, old, limits, report)
 }
 
-// Freeze stops the commands of a workspace where they stand, or lets them go on.
+// Freeze freezes the commands of a workspace, or thaws them.
 func (g *Groups) Freeze(ctx context.Context, name id.Workspace, frozen bool) error {
 	in, err := g.open()
 	if err != nil {

@@ -122,8 +122,7 @@ func (s *state) openMounts(mounts []workspace.Mount, name id.Workspace) (project
 	return projects, nil
 }
 
-// pin makes the protected names of a writable source that must be there, and lists those
-// that are. What it makes is noted before.
+// pin makes the protected names that a writable source must have, and returns all that it has. What it makes is noted before.
 func (s *state) pin(dir *os.File, home bool) (pinned []string, err error) {
 	others, _, err := s.others()
 	if err != nil {

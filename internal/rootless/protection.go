@@ -14,7 +14,7 @@ import (
 )
 
 // Protection is what a workspace that stays has made outside of itself while it runs: the empty
-// directories that protect names in its mounts. It is noted as those of a run are, so that
+// directories that protect names in its mounts. It is recorded like a run, so that
 // what both protect stays as long as either runs.
 type Protection struct {
 	of   *state

@@ -1,6 +1,6 @@
-// Package rootless is "carrel run" for a user without root: it joins the gate, the
-// runtime and a starter in one process, for one command in a workspace of its own. Nothing
-// has to be installed or configured, and nothing stays but the record.
+// Package rootless is "carrel run" for a user without root: it puts the gate, the
+// runtime and a starter into one process, for one command in a workspace of its own. Nothing
+// has to be installed or configured, and only the record stays.
 //
 // It must not hold isolation of its own: package launch starts the same executor as the
 // broker does, and judges it by the same table.
@@ -67,7 +67,7 @@ type Options struct {
 
 // Run is a command that runs.
 type Run struct {
-	// Name is that of its workspace, Report the proof of its isolation.
+	// Name is the name of its workspace, Report the proof of its isolation.
 	Name   id.Workspace
 	Report workspace.Report
 
@@ -82,7 +82,7 @@ type Run struct {
 
 // Start starts a command. Close must be called, also to have its outcome recorded.
 func Start(ctx context.Context, o Options) (*Run, error) {
-	// The rules are read beside what else has to be done before the first is asked.
+	// The rules are read while the run is prepared.
 	rules := sync.OnceValues(loadPolicy)
 	go func() { _, _ = rules() }() // who asks gets the error
 	for _, c := range o.Accept {
@@ -194,7 +194,7 @@ func (r *Run) Close() (retained string, err error) {
 // Hangup ends the command, if it still runs.
 func (r *Run) Hangup() error { return r.running.Close() }
 
-// Weaker are the controls that the workspace runs without because it was accepted, or asked
+// Weaker returns the controls that the workspace runs without because that was accepted or asked
 // for.
 func (r *Run) Weaker() []workspace.Control {
 	var weaker []workspace.Control

@@ -12,8 +12,7 @@ import (
 )
 
 // Sockets are our ends of the connections that an executor was started with: without root it
-// has no socket to be reached by. The zero value has none. Methods are not for several
-// goroutines at once.
+// listens on no socket. The zero value has none. Its methods must not be called concurrently.
 type Sockets struct{ near []*os.File }
 
 // Make makes a connection for each role and returns the executor's ends, which are the

@@ -87,7 +87,7 @@ func (s *state) claim(name id.Workspace) error {
 	return nil
 }
 
-// others reads the notes of the other runs, and which of them are over.
+// others reads the notes of the other runs, and finds those that have ended.
 func (s *state) others() (all map[id.Workspace]note, dead []id.Workspace, err error) {
 	list, err := os.ReadDir(s.runs())
 	if err != nil {
@@ -167,7 +167,7 @@ func (s *state) write() error {
 	return s.mine.Sync()
 }
 
-// unplace removes what this run placed, once nothing of it runs.
+// unplace removes the directories that this run placed, once nothing of it runs.
 func (s *state) unplace(id.Workspace) error {
 	if len(s.note.Placed) == 0 {
 		return nil

@@ -8,8 +8,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/audit"
 )
 
-// VerifyRecord walks the user's record. Nobody signs it: there is no broker, and who could
-// change the record could read a key of the user's too.
+// VerifyRecord checks the user's record. Nobody signs it: there is no broker, and a program that
+// could change the record could also read a key of the user's.
 func VerifyRecord(ctx context.Context) (audit.Finding, error) {
 	st, err := openState()
 	if err != nil {

@@ -16,7 +16,7 @@ const (
 	// oneID: executor and commands share the caller's id. apart: without root, they do not.
 	oneID
 	apart
-	// grouped: the limits are those of control groups.
+	// grouped: control groups hold the limits.
 	grouped
 	// mounted: directories of the host are mounted. sized: disk space is limited.
 	mounted
@@ -45,7 +45,7 @@ type modeDef struct {
 	// boundary and root are what a report says of the workspace.
 	boundary workspace.Boundary
 	root     workspace.Root
-	// ids are those of a workspace, unless its executor is apart.
+	// ids returns the ids of a workspace whose executor is not apart.
 	ids func(first uint32) workspace.IDs
 	// projectFlags are the options of every project mount. Without root the caller's id is the
 	// commands', and there is nothing to map.

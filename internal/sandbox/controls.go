@@ -54,8 +54,8 @@ const (
 type Asked struct {
 	Projects, Disk bool
 	Allow          []workspace.Opening
-	// Grouped: its limits are those of control groups. With root they always are. Without,
-	// NoGroup says why they are not.
+	// Grouped: control groups hold its limits. With root they always do. Without root,
+	// NoGroup says why they do not.
 	Grouped bool
 	NoGroup string
 }
@@ -112,7 +112,7 @@ var controls = []controlDef{
 	{"cpu", wanted, "enable the cpu controller: on v2 echo +cpu > /sys/fs/cgroup/cgroup.subtree_control; on v1 mount it below /sys/fs/cgroup"},
 }
 
-// instead is what bounds a workspace without control groups in the place of each of their limits.
+// instead is what bounds a workspace without control groups, by the limit that it replaces.
 var instead = map[string]string{
 	"memory":            "; RLIMIT_DATA bounds each process alone, and tmpfs sizes the private files",
 	"pids":              "; RLIMIT_NPROC bounds the processes and threads of this user namespace instead",
@@ -144,8 +144,8 @@ var notAsked = []workspace.Control{
 // verified if it has findings and all of them hold; failed if one does not; unavailable
 // if there is none.
 //
-// A control that accept names is not required: its absence was accepted by whoever asked
-// for the workspace, and the report says so.
+// A control that accept names is not required: the person who asked for the workspace accepted
+// its absence, and the report says so.
 func Judge(mode Mode, asked Asked, accept []string, findings []Finding) workspace.Report {
 	r := workspace.Report{Boundary: modes[mode].boundary, Root: modes[mode].root}
 	holds := asked.conditions(mode)
@@ -189,8 +189,8 @@ func Judge(mode Mode, asked Asked, accept []string, findings []Finding) workspac
 	return r
 }
 
-// Amend puts what was found anew, after limits were changed, in the place of what was
-// found before: evidence of the form "WHAT is VALUE", by WHAT.
+// Amend replaces evidence of the form "WHAT is VALUE", by WHAT, with what was found after limits
+// were changed.
 func Amend(r *workspace.Report, found []Finding) {
 	for _, f := range found {
 		what, _, ok := strings.Cut(f.Evidence, " is ")

@@ -18,8 +18,8 @@ const minLandlock, maxLandlock = 2, 5
 // truncateABI is the first that knows of truncating (Linux 6.2).
 const truncateABI = 3
 
-// landlock lets the workspace read and run what it sees and write to its own places
-// only. Mounts and modes say the same; this holds when one of them is wrong.
+// landlock lets the workspace read and run what it sees, and write only to its own directories.
+// Mounts and modes say the same; this holds if one of them is wrong.
 func (s *stage) landlock() error {
 	abi, err := ll.LandlockGetABIVersion()
 	if (err != nil || abi < minLandlock) && s.spec.gives("landlock") {

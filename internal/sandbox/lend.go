@@ -10,10 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lend turns the directories that an ordinary user gave into detached mounts, as a broker
+// lend turns the directories that an ordinary user provided into detached mounts, as a broker
 // does before the start. A mount can only be copied in the namespace that it belongs to,
-// so each is opened again by its path, through no symbolic link, and must be the same
-// directory.
+// so each directory is opened again by its path, through no symbolic link, and must be the same.
 func (s *stage) lend() error {
 	fds, work := &s.spec.FDs, strconv.FormatUint(uint64(s.spec.IDs.Work), 10)
 	for _, d := range []struct {

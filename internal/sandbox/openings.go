@@ -31,8 +31,8 @@ var openings = []openingDef{
 	{workspace.IOUring, "sockets", false, "a ring opens sockets of families that the filter refuses"},
 }
 
-// open turns a control off that holds and that an opening was asked for of: it must have been
-// seen to be open, too.
+// open turns a verified control off if an opening of it was asked for. The self-check must have
+// seen that it is open.
 func (a Asked) open(c *workspace.Control, findings []Finding, remedy string) {
 	i := slices.IndexFunc(openings, func(o openingDef) bool { return o.control == c.ID && slices.Contains(a.Allow, o.opening) })
 	if i < 0 || c.State != workspace.Verified {
@@ -48,8 +48,8 @@ func (a Asked) open(c *workspace.Control, findings []Finding, remedy string) {
 	c.Remedy = "leave --allow " + string(def.opening) + " out"
 }
 
-// checkOpenings tries what an opening opens: it must be closed, or, where it was asked for, as
-// open as that. cloneUser are the arguments of a clone3 into a user namespace.
+// checkOpenings tries what each opening opens: it must be closed, or, if it was asked for, open.
+// cloneUser are the arguments of a clone3 into a user namespace.
 func (s *stage) checkOpenings(m *selfcheck.Memory, cloneUser uintptr) []check {
 	const nested = "nested-namespaces"
 	newUser := []uintptr{cloneUser, 88}
@@ -62,7 +62,7 @@ func (s *stage) checkOpenings(m *selfcheck.Memory, cloneUser uintptr) []check {
 		try(nested, "setns", bySeccomp, unix.SYS_SETNS, 0, 0).only(without(userNS)),
 		try(nested, "clone3(NEWUSER)", nil, unix.SYS_CLONE3, newUser...).forks().opens(workspace.UserNS),
 		s.readNestedMax(m).only(with(userNS)),
-		// Its own it is in already, and that of others takes a right there.
+		// It is in its own already, and to enter another takes a right there.
 		try(nested, "setns", []unix.Errno{unix.EPERM, unix.EINVAL}, unix.SYS_SETNS, 0, 0).only(with(userNS)),
 
 		// The mode of this file lets everyone write.
@@ -77,7 +77,7 @@ func (s *stage) checkOpenings(m *selfcheck.Memory, cloneUser uintptr) []check {
 
 func succeeds(r selfcheck.Result) (bool, string) { return r.Ran && r.Errno == 0, r.Name() }
 
-// readNestedMax sees that namespaces made inside have a bound.
+// readNestedMax checks that the number of namespaces made inside is bounded.
 func (s *stage) readNestedMax(m *selfcheck.Memory) check {
 	b, p := m.Buffer(64)
 	c := try("nested-namespaces", "max_user_namespaces", nil, unix.SYS_OPENAT, atFDCWD, m.String("/proc/sys/user/max_user_namespaces"),

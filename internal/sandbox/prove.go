@@ -37,7 +37,7 @@ func (c check) only(w when) check {
 	return c
 }
 
-// opens makes a check of what an opening opens. Without answers that hold it has to succeed.
+// opens makes c a check of what an opening opens. Without expected answers it has to succeed.
 func (c check) opens(o workspace.Opening) check {
 	c.opened, c.when = o, with(openingConditions[o])
 	if c.errnos == nil {
@@ -226,7 +226,7 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 		expect("ids", "getgroups", 0, unix.SYS_GETGROUPS, 0, 0).only(without(oneID)),
 	}
 	if slices.Contains(s.spec.Cgroup.V2Controllers, "memory") {
-		// Without root the files are of the commands' id, and it is the mount that holds.
+		// Without root the commands' id owns the files, and only the mount is read-only.
 		list = append(list, open("memory", "/sys/fs/cgroup/cmd/memory.max", readOnlyE, unix.O_WRONLY))
 	}
 	list = append(list, s.checkOpenings(m, cloneArgs(unix.CLONE_NEWUSER))...)
@@ -359,7 +359,7 @@ func noGroups(groups string) (ok bool, saw string) {
 	return true, "no group of the host is named"
 }
 
-// ownGroups sees that commands are born in those of the workspace.
+// ownGroups checks that commands start in the groups of the workspace.
 func (s *stage) ownGroups(groups string) (ok bool, saw string) {
 	ok = strings.Contains(groups, "0::/cmd")
 	for _, h := range s.spec.Cgroup.V1 {
@@ -434,7 +434,7 @@ func compact(found []Finding) []Finding {
 	return out
 }
 
-// ownDescriptors sees that a command would inherit nothing but its three.
+// ownDescriptors checks that a command would inherit only its three descriptors.
 func (s *stage) ownDescriptors() Finding {
 	f := Finding{Control: "descriptors", OK: true}
 	open, err := descriptors()

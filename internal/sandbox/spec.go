@@ -1,9 +1,9 @@
-// Package sandbox is the first stage of an executor: it turns the fresh namespaces
+// Package sandbox is the first stage of an executor: it turns the new namespaces
 // that the broker started it in into a workspace, drops every right that is not
 // needed, and proves what holds before anything else runs.
 //
 // It must not start commands or speak to the daemon, and it takes no decision: the
-// Spec says what is wanted, a step that cannot be done is an error.
+// Spec says what is wanted, and a step that cannot be done is an error.
 package sandbox
 
 import (
@@ -27,9 +27,9 @@ const SpecVersion = 2
 // SpecFD is the descriptor at which an executor finds its sealed spec.
 const SpecFD = 3
 
-// Environ is an executor's environment, for its Go runtime. Nothing is collected while the
-// first stage runs, which makes less garbage than a collection would cost; what comes after
-// it sets its own bounds and gives the memory back.
+// Environ is an executor's environment, for its Go runtime. The collector is off while the
+// first stage runs, because its garbage costs less than a collection; the executor then
+// sets its own bounds and returns the memory.
 var Environ = []string{"GOTRACEBACK=single", "GOGC=off", "GOMAXPROCS=2"}
 
 // MaxSpec bounds the encoded spec in bytes.
@@ -41,9 +41,9 @@ type Spec struct {
 	Version int `json:"version"`
 	// Mode is who starts it. Required.
 	Mode Mode `json:"mode,omitempty"`
-	// Accept are the controls that it may run without, where the host does not have them.
+	// Accept are the controls that it may run without if the host does not have them.
 	Accept []string `json:"accept,omitempty"`
-	// Allow is what commands may do beyond what others may.
+	// Allow is what commands may do that commands of other workspaces may not.
 	Allow []workspace.Opening `json:"allow,omitempty"`
 	Name  id.Workspace        `json:"name"`
 	User  string              `json:"user"`
@@ -73,7 +73,7 @@ type FDs struct {
 	// Status is a stream socket to the broker: see Progress and Verdict.
 	Status int `json:"status"`
 	// Listener is the bound, not yet listening socket for the daemon. Rootless there is
-	// none: Peers are connections that are there already.
+	// none: Peers are connections that exist already.
 	Listener int   `json:"listener"`
 	Peers    []int `json:"peers,omitempty"`
 	// Home, Tmp and VarTmp are detached mounts. Rootless they, and Projects, are
@@ -262,9 +262,9 @@ type Progress struct {
 // MaxProgress bounds one line of progress in bytes.
 const MaxProgress = 128 << 10
 
-// Verdict is the broker's answer, not to Confined: once to Moved, when the limits are in force,
-// and once to the findings, when it has added what it saw from outside and all
-// that is required holds. Anything else ends the executor.
+// Verdict is the broker's answer to Moved, when the limits are in force, and to the findings, when it
+// has added what it saw from outside and all required controls hold. There is none to Confined.
+// Anything else ends the executor.
 type Verdict struct {
 	Go bool `json:"go"`
 }

@@ -77,9 +77,9 @@ var steps = []step{
 	},
 }
 
-// Enter carries out spec, proves it, reports to the broker and waits for its leave. It
+// Enter carries out spec, proves it, reports to the broker and waits for its verdict. It
 // must run first in the process, on its first thread. The thread it returns is in the commands' groups;
-// commands must be born from it. After an error the process must end.
+// commands must be started from it. After an error the process must end.
 func Enter(spec *Spec) (*Thread, error) {
 	s := &stage{spec: spec, spawner: NewThread(), status: os.NewFile(uintptr(spec.FDs.Status), "status")}
 	s.answers = bufio.NewReader(s.status)
@@ -101,8 +101,8 @@ func Enter(spec *Spec) (*Thread, error) {
 			return nil, err
 		}
 	}
-	// Nothing is restricted any further: what the broker sees from outside now is what it
-	// would see later, and it need not wait for the self-check.
+	// No restriction follows: the broker sees from outside now what it would see later, and need not
+	// wait for the self-check.
 	if err := s.send(Progress{Confined: true}); err != nil {
 		return nil, fmt.Errorf("cannot report to the broker: %w", err)
 	}
@@ -168,8 +168,8 @@ func (s *stage) takeIDs() error {
 	if err := errors.Join(syscall.Setgroups(nil), syscall.Setresgid(0, 0, 0), syscall.Setresuid(0, 0, 0)); err != nil {
 		return fmt.Errorf("cannot take the executor's ids: %w", err)
 	}
-	// A change of ids undoes both (prctl(2)): it ends with whoever started it, and that one
-	// looks at it through /proc.
+	// A change of ids undoes both (prctl(2)): it ends with the process that started it, and that
+	// process reads its /proc.
 	return errors.Join(
 		unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0),
 		unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0),
@@ -180,7 +180,7 @@ func (s *stage) propagation() error {
 	return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
 }
 
-// onSpawner runs f on the thread that commands are born from.
+// onSpawner runs f on the thread that starts commands.
 func (s *stage) onSpawner(f func() error) (err error) {
 	s.spawner.Do(func() { err = f() })
 	return err
@@ -214,8 +214,8 @@ func (s *stage) cgroupMove() error {
 	return s.ask(Progress{Moved: true})
 }
 
-// give lets the executor's group of ids write what its user made, who stays the owner and can
-// remove it. The other order would let others of the user's group write it for a moment.
+// give lets the executor's gid write a file that its user made. The user stays the owner and can
+// remove it. In the other order, others of the user's group could write it for a moment.
 func give(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -247,7 +247,7 @@ func (s *stage) cgroupFiles() error {
 	})
 }
 
-// pivot makes newRoot the root and lets go of the host's. pivot_root(".", ".") stacks the
+// pivot makes newRoot the root and unmounts the host's. pivot_root(".", ".") stacks the
 // old root over the new one, where it is unmounted without a directory for it.
 func (s *stage) pivot() error {
 	if err := unix.Chdir(newRoot); err != nil {
@@ -395,7 +395,7 @@ func (s *stage) ungroupedLimits() error {
 }
 
 // OwnThreads is how many threads an executor that shares its commands' id may have beyond
-// their limit: a Go process that cannot make one ends.
+// their limit: a Go process that cannot make a thread ends.
 const OwnThreads = 48
 
 func (s *stage) capabilities(kept []int) error {

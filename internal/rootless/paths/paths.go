@@ -1,5 +1,5 @@
-// Package paths says where the carrel of one user is: its state, its socket, and the locks
-// by which the command line and the daemon agree on when it starts and ends.
+// Package paths says where one user's carrel keeps its state and its socket, and has the locks
+// by which the command line and the daemon agree on when the daemon starts and ends.
 //
 // It must not start or end anything, and it must not trust a directory that another user
 // could have put there.
@@ -33,7 +33,7 @@ const (
 	logName    = "daemon.log"
 )
 
-// Paths is where a user's carrel is.
+// Paths are the files of one user's carrel.
 type Paths struct {
 	// State is $XDG_STATE_HOME/carrel, what survives a restart.
 	State string
@@ -44,7 +44,7 @@ type Paths struct {
 	Config string
 }
 
-// Find returns the place of the calling user, by the XDG Base Directory Specification. It
+// Find returns the paths of the calling user, by the XDG Base Directory Specification. It
 // makes nothing.
 func Find() (Paths, error) {
 	state, err := base("XDG_STATE_HOME", ".local/state")
@@ -81,7 +81,7 @@ func base(variable, below string) (string, error) {
 	return filepath.Join(home, below), nil
 }
 
-// Ensure makes the directories and sees that nobody else has a hand in them.
+// Ensure makes the directories and checks that nobody else can change them.
 func (p Paths) Ensure() error {
 	if err := ensureState(p.State); err != nil {
 		return err
@@ -100,8 +100,8 @@ func (p Paths) Ensure() error {
 	return own(dir, "XDG_RUNTIME_DIR")
 }
 
-// State makes the state directory of the calling user, for what needs nothing else of a
-// Paths, and sees that nobody else has a hand in it.
+// State makes the state directory of the calling user, for callers that need no other path, and
+// checks that nobody else can change it.
 func State() (string, error) {
 	dir, err := base("XDG_STATE_HOME", ".local/state")
 	if err != nil {
@@ -147,10 +147,10 @@ func (p Paths) Log() string { return filepath.Join(p.State, logName) }
 // Lock is held until Close.
 type Lock struct{ f *os.File }
 
-// Close lets go.
+// Close releases it.
 func (l Lock) Close() { l.f.Close() }
 
-// Starting is held by whoever starts the daemon: of several at once one does, and the others
+// Starting is held by the process that starts the daemon: of several at once one does, and the others
 // find it started.
 func (p Paths) Starting(ctx context.Context) (Lock, error) {
 	return p.lock(ctx, startLock, unix.LOCK_EX)
@@ -165,8 +165,8 @@ func (p Paths) Serving(ctx context.Context) (Lock, error) {
 	return p.lock(ctx, serveLock, unix.LOCK_EX)
 }
 
-// Ending is taken by the daemon before it ends for want of use, and never given up: ok says
-// that nobody uses it, and nobody can begin to before it has gone.
+// Ending is taken by an idle daemon before it ends, and never released: ok says that nobody uses
+// the daemon, and nobody can begin to until it has ended.
 func (p Paths) Ending() (l Lock, ok bool, err error) {
 	f, err := p.open(useLock)
 	if err != nil {
@@ -191,8 +191,8 @@ func (p Paths) open(name string) (*os.File, error) {
 	return f, nil
 }
 
-// lockPause is how often a lock is tried that another holds. A wait in the kernel could not
-// be cut off.
+// lockPause is how often a lock is tried that another process holds. A wait in the kernel could not
+// be interrupted.
 const lockPause = 10 * time.Millisecond
 
 func (p Paths) lock(ctx context.Context, name string, how int) (Lock, error) {
@@ -236,8 +236,8 @@ func Flock(f *os.File, how int) error {
 	return errors.Join(cerr, err)
 }
 
-// Publish says where the daemon serves. It is for those whose XDG_RUNTIME_DIR is another, as
-// in a job of cron.
+// Publish records where the daemon serves, for commands whose XDG_RUNTIME_DIR is different, as in
+// a cron job.
 func (p Paths) Publish() error {
 	path := filepath.Join(p.State, pointer)
 	next := path + ".new"
@@ -273,7 +273,7 @@ func (p Paths) Daemon(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	var cred *unix.Ucred
-	// Of whoever listens (unix(7)).
+	// Those of the process that listens (unix(7)).
 	cerr := rc.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
 	if err := errors.Join(cerr, err); err != nil {
 		return 0, fmt.Errorf("cannot tell who serves at %s: %w", c.RemoteAddr(), err)
@@ -285,8 +285,8 @@ func (p Paths) Daemon(ctx context.Context) (int, error) {
 	return int(cred.Pid), nil
 }
 
-// connect connects to the daemon of this user; without an error and a connection there is
-// none.
+// connect connects to the daemon of this user. It returns neither a connection nor an error if
+// there is no daemon.
 func (p Paths) connect(ctx context.Context) (*net.UnixConn, error) {
 	places := []string{p.Socket}
 	if b, err := os.ReadFile(filepath.Join(p.State, pointer)); err == nil {

@@ -118,7 +118,7 @@ func (r *Ranges) Try(ctx context.Context) error {
 	return errors.Join(err, c.Wait())
 }
 
-// IDs are those of a workspace.
+// IDs are the ids of a workspace.
 func (r *Ranges) IDs() workspace.IDs {
 	if r == nil {
 		uid := uint32(os.Geteuid())

@@ -215,7 +215,7 @@ func endEarlier(x *brokerapi.Executor) error {
 		return err
 	}
 	defer unix.Close(fd)
-	// Held now, so that what is read next is of this process or of none.
+	// Held now, so that what is read next belongs to this process or to none.
 	if start, err := broker.StartTime(x.PID); err != nil || start != x.StartTime {
 		return nil //nolint:nilerr // it has ended
 	}

@@ -75,7 +75,7 @@ func Open(ctx context.Context, cfg Config) (*Broker, error) {
 }
 
 // Close ends every executor, and with it what runs in its workspace, and lets go of the
-// ledger, in which those workspaces are stopped.
+// ledger, in which its workspaces are stopped.
 func (b *Broker) Close() error {
 	for _, e := range b.Entries() {
 		// What cannot be ended in order ends with this process.

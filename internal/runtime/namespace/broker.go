@@ -31,7 +31,7 @@ type Broker interface {
 	Stats(ctx context.Context, p brokerapi.NameParams) (workspace.Stats, error)
 	Forget(ctx context.Context, p brokerapi.ForgetParams) error
 	Countersign(ctx context.Context, p brokerapi.CountersignParams) (brokerapi.CountersignResult, error)
-	// Mended is that of runtime.Runtime.
+	// Mended is as in runtime.Runtime.
 	Mended(ctx context.Context) (start string, list []workspace.Mended, err error)
 	Close() error
 }

@@ -30,7 +30,7 @@ type client struct {
 
 	mu   sync.Mutex
 	conn *jsonrpc.Conn
-	// start and mended are of the broker that answered last.
+	// start and mended were told by the broker that answered last.
 	start  string
 	mended []workspace.Mended
 }
@@ -170,7 +170,7 @@ func (b *client) Mended(ctx context.Context) (string, []workspace.Mended, error)
 	return b.start, b.mended, nil
 }
 
-// drop lets go of a connection, so that the next call makes another even while this one
+// drop closes a connection, so that the next call makes another even while this one
 // is still closing.
 func (b *client) drop(conn *jsonrpc.Conn) {
 	b.mu.Lock()

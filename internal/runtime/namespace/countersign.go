@@ -12,7 +12,7 @@ import (
 )
 
 // Countersign asks the broker for its signature on a checkpoint of the audit log, with the
-// proof that its tree begins with that of old records.
+// proof that its tree begins with the tree of old records.
 func (r *Runtime) Countersign(
 	ctx context.Context, next checkpoint.Checkpoint, old int64, proof tlog.TreeProof,
 ) (checkpoint.Countersigned, error) {

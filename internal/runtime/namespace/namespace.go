@@ -412,7 +412,7 @@ func (r *Runtime) Close() error {
 	return err
 }
 
-// CloseBroker lets go of the broker where Close does not.
+// CloseBroker closes the broker where Close does not.
 func (r *Runtime) CloseBroker() error { return r.broker.Close() }
 
 // seen notes the ids that the peer of a later connection must have.

@@ -10,9 +10,8 @@
 // v2 is used on every host: cgroup.kill, cgroup.events and clone into a group need no
 // controller. The limits live where the controller is.
 //
-// The package touches groups of its own instance only. It must not change what any
-// other group hands down, decide who may start what, or keep state: what is there is
-// read from the kernel.
+// The package touches only groups of its own instance. It must not change what any
+// other group hands down, decide who may start what, or keep state: it reads the kernel's.
 package cgroup
 
 import (
@@ -22,7 +21,7 @@ import (
 	"strings"
 )
 
-// Controller is one of those that a workspace is limited by.
+// Controller is a controller that limits a workspace.
 type Controller string
 
 // The controllers in use.

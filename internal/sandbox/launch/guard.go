@@ -18,7 +18,7 @@ func Guard(mode sandbox.Mode, pid int, exited <-chan struct{}, projects []sandbo
 	if !writable(projects) {
 		return nil
 	}
-	// The kernel reports each change of the mounts to whoever polls this file.
+	// The kernel reports each change of the mounts to a process that polls this file.
 	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/mountinfo")
 	if err != nil {
 		return fmt.Errorf("cannot watch the mounts: %w", err)

@@ -1,6 +1,6 @@
-// Package launch is the broker's side of starting an executor: it clones it into new
-// namespaces, speaks with its first stage, looks at it from outside, and lets it go
-// on only when every required control is verified.
+// Package launch is the broker's side of the start of an executor: it clones the executor into new
+// namespaces, speaks with its first stage, looks at it from outside, and lets it continue
+// only when every required control is verified.
 //
 // It must not compose paths or know the ledger: it is given open descriptors.
 package launch
@@ -34,22 +34,22 @@ type Config struct {
 	Binary *os.File
 	// Spec is what the first stage is told; FDs is filled in by Start.
 	Spec sandbox.Spec
-	// Listener is the bound socket the executor will listen on. Required, but rootless, where
-	// Peers are the far ends of connections in its place.
+	// Listener is the bound socket the executor will listen on. Required; rootless, Peers are the
+	// far ends of connections instead.
 	Listener *os.File
 	Peers    []*os.File
 	// Home, Tmp and VarTmp are directories. Required; rootless those that are nil are fresh
 	// ones on memory.
 	Home, Tmp, VarTmp *os.File
-	// Detached: they are mounts of their own already, attached nowhere.
+	// Detached: they are detached mounts already.
 	Detached bool
 	// Projects are directories of the host, opened with their user's rights.
 	Projects []Project
 	// V1Sup are the `tasks` files of the v1 groups the executor is born in, V1Cmd those
 	// its commands are born in, in the order of Spec.Cgroup.V1.
 	V1Sup, V1Cmd []*os.File
-	// Born is the directory of the v2 group the executor is born in, Cmd that of its
-	// commands. Required, but rootless.
+	// Born is the directory of the v2 group that the executor starts in, Cmd the one of its
+	// commands. Required unless rootless.
 	Born, Cmd *os.File
 	// SupProcs is cgroup.procs of the v2 group the executor moves to, or nil if it stays.
 	SupProcs *os.File

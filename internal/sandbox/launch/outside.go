@@ -119,7 +119,7 @@ func Outside(pid int, spec sandbox.Spec) []sandbox.Finding {
 	return append(found, mounts(proc, spec)...)
 }
 
-// spawners sees that of the executor's threads exactly one, that commands are born from,
+// spawners checks that exactly one of the executor's threads, the one that starts commands,
 // is in the commands' group of each v1 hierarchy. Inside, a group reads as "/" wherever
 // the namespace was made.
 func spawners(proc string, spec sandbox.Spec) []sandbox.Finding {

@@ -43,7 +43,7 @@ func (in *inheritance) layRootless(c *Config) error {
 }
 
 // parent is the thread that rootless executors are children of. It lives as long as this
-// process: the kernel takes its end for that of the parent (PR_SET_PDEATHSIG in prctl(2)).
+// process: when it ends, the kernel believes that the parent has ended (PR_SET_PDEATHSIG in prctl(2)).
 var parent = sync.OnceValue(sandbox.NewThread)
 
 // namespaceCaps are every capability, in the new user namespace alone: an id that is not

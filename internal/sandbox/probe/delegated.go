@@ -22,9 +22,9 @@ func tryDelegated(*Config) (State, string, string) {
 	return No, err.Error(), Delegation(mounts().V2, "/run/user", "/usr/bin/systemd-run", os.Geteuid())
 }
 
-// Delegation says how the user with that id gets a delegated group, where v2 is mounted at
-// point, users' runtime directories are in runtime and systemd's program is run: from systemd, where one of theirs runs
-// and was itself given what limits take.
+// Delegation says how the user with that id gets a delegated group. v2 is mounted at point, users'
+// runtime directories are in runtime, and run is systemd's program. systemd can give one if the
+// user's own manager runs and has the controllers.
 func Delegation(point, runtime, run string, uid int) string {
 	const none = "log in where systemd gives sessions cgroup v2 (systemd.unified_cgroup_hierarchy=1 on the kernel's command line), " +
 		"or have root give you a group with memory and pids; or use a carrel that root brought up"

@@ -119,7 +119,7 @@ func tryUseradd(*Config) (State, string, string) {
 	return Yes, "useradd, userdel and groupadd are there", ""
 }
 
-// tryIDRange sees that no user, group or range for subordinate ids lies in the range.
+// tryIDRange checks that no user, group or range for subordinate ids lies in the range.
 func tryIDRange(c *Config) (State, string, string) {
 	first, last := uint64(c.FirstID), uint64(c.FirstID)+uint64(c.IDs)-1
 	const remedy = "set uid_first in broker.json to a range that nobody uses"
@@ -173,9 +173,8 @@ func trySubuid(*Config) (State, string, string) {
 	return subordinate(name, uid, "/etc/subuid", "/etc/subgid")
 }
 
-// caller is for whom ids are looked for: who called sudo, or whose process this is. name is
-// empty if the id has none; what the environment calls an id counts only if no other id has
-// that name.
+// caller is the user whose ids are looked for: the caller of sudo, or the user of this process. name
+// is empty if the id has none; a name from the environment counts only if no other id has it.
 func caller() (name, uid string) {
 	if name = os.Getenv("SUDO_USER"); name != "" {
 		if u, err := user.Lookup(name); err == nil {

@@ -78,7 +78,7 @@ var oneID = map[int][]rule{
 	unix.SYS_RT_TGSIGQUEUEINFO:  {always},
 	unix.SYS_PIDFD_SEND_SIGNAL:  {{arg: 2, op: nonzero, errno: unix.EPERM}, {arg: 2, high: true, op: nonzero, errno: unix.EPERM}},
 	unix.SYS_PRLIMIT64:          {{arg: 0, op: nonzero, errno: unix.EPERM}}, // its own is 0
-	// Any signal could be had sent to it by what it reads or writes.
+	// With it, reads and writes could send any signal to the executor.
 	unix.SYS_FCNTL: {{arg: 1, op: anyOf, value: []uint32{unix.F_SETSIG}, errno: unix.EPERM}},
 }
 

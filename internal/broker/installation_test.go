@@ -65,14 +65,14 @@ func removeBinaries() {
 	}
 }
 
-// place is a host to try things on.
-type place struct {
+// installation is a broker's directories and settings for one test.
+type installation struct {
 	settings broker.Settings
 	name     id.Workspace
 	launch   func(context.Context, launch.Config) (*launch.Executor, error)
 }
 
-func newPlace(t testing.TB) *place {
+func newInstallation(t testing.TB) *installation {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("skipped: users and control groups need root")
@@ -95,7 +95,7 @@ func newPlace(t testing.TB) *place {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &place{settings: s, name: id.Workspace(fmt.Sprintf("cbt-%08x", rand.Uint32())), launch: launch.Start}
+	p := &installation{settings: s, name: id.Workspace(fmt.Sprintf("cbt-%08x", rand.Uint32())), launch: launch.Start}
 	t.Cleanup(func() {
 		life, err := p.open(t, slog.New(slog.DiscardHandler))
 		if err != nil {
@@ -124,7 +124,7 @@ func newPlace(t testing.TB) *place {
 	return p
 }
 
-func (p *place) open(t testing.TB, log *slog.Logger) (*broker.Lifecycle, error) {
+func (p *installation) open(t testing.TB, log *slog.Logger) (*broker.Lifecycle, error) {
 	t.Helper()
 	binary, err := launch.Seal(p.settings.ExecutorPath)
 	if err != nil {
@@ -146,7 +146,7 @@ func (p *place) open(t testing.TB, log *slog.Logger) (*broker.Lifecycle, error) 
 	return life, life.Recover(context.Background())
 }
 
-func (p *place) mustOpen(t testing.TB) *broker.Lifecycle {
+func (p *installation) mustOpen(t testing.TB) *broker.Lifecycle {
 	t.Helper()
 	life, err := p.open(t, slog.New(slog.NewTextHandler(testLog{t}, nil)))
 	if err != nil {
@@ -163,7 +163,7 @@ func (l testLog) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (p *place) create(t testing.TB, life *broker.Lifecycle) brokerapi.Workspace {
+func (p *installation) create(t testing.TB, life *broker.Lifecycle) brokerapi.Workspace {
 	t.Helper()
 	limits := workspace.Limits{MemoryBytes: 256 << 20, Pids: 64, CPUWeight: 100, OpenFiles: 256}
 	res, err := life.Create(t.Context(), wanted(p.name, limits), nil)
@@ -189,7 +189,7 @@ func getent(t testing.TB, db, key string) string {
 }
 
 // groups lists the workspaces that have control groups, on whatever hierarchies.
-func (p *place) groups(t testing.TB) []id.Workspace {
+func (p *installation) groups(t testing.TB) []id.Workspace {
 	t.Helper()
 	in, err := cgroup.Open(cgroup.Config{Name: p.settings.CgroupName, MemoryBytes: 1 << 40})
 	if err != nil {
@@ -204,7 +204,7 @@ func (p *place) groups(t testing.TB) []id.Workspace {
 }
 
 // gone sees that nothing of a workspace is left on the host.
-func (p *place) gone(t testing.TB, e brokerapi.Workspace) {
+func (p *installation) gone(t testing.TB, e brokerapi.Workspace) {
 	t.Helper()
 	for _, db := range []string{"passwd", "group"} {
 		if got := getent(t, db, string(p.name)); got != "" {
