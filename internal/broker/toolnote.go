@@ -89,7 +89,8 @@ func (u *users) forgetTool() {
 }
 
 // tidy removes the locks and copies of a tool that was killed, if it was ours, and says
-// which.
+// which. If the broker ended between the start of a tool and the record of its process, it removes
+// what a process that has ended has made since.
 func (u *users) tidy(ctx context.Context) (removed []string, err error) {
 	f, err := openAt(u.state, toolNote, unix.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -107,47 +108,21 @@ func (u *users) tidy(ctx context.Context) (removed []string, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read which tool an earlier broker had started: %w", err)
 	}
-	var run toolRun
-	if json.Unmarshal(b, &run) != nil || run.PID <= 1 {
-		return u.tidyUnnamed(ctx, noted.ModTime())
-	}
 	ctx, cancel := context.WithTimeoutCause(ctx, lockWait, fmt.Errorf("it took longer than %v: %w", lockWait, errdefs.ErrUnavailable))
 	defer cancel()
+	var run toolRun
+	ours := func(_ string, pid int) bool { return pid == run.PID }
+	if json.Unmarshal(b, &run) != nil || run.PID <= 1 {
+		ours = func(path string, pid int) bool {
+			st, err := os.Lstat(path)
+			return err == nil && !st.ModTime().Before(noted.ModTime()) && pid > 1 && ends(ctx, pid)
+		}
+	}
 	for u.runs(run) { // it was killed with the broker and is about to end
 		if err := pause(ctx); err != nil {
 			return nil, fmt.Errorf("cannot wait for the end of process %d, which changes the user database: %w", run.PID, err)
 		}
 	}
-	unlock, err := u.lockAll(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	pid := strconv.Itoa(run.PID)
-	for _, db := range databases {
-		path := u.etc + "/" + db
-		left := []string{path + "." + pid}
-		if holder(path+".lock") == run.PID {
-			left = append(left, path+"+", path+".lock")
-		}
-		for _, p := range left {
-			err := os.Remove(p)
-			if err == nil {
-				removed = append(removed, p)
-			} else if !errors.Is(err, fs.ErrNotExist) {
-				return removed, fmt.Errorf("cannot remove what a tool left that was killed: %w", err)
-			}
-		}
-	}
-	u.forgetTool()
-	return removed, nil
-}
-
-// tidyUnnamed is tidy after a broker that ended between the start of a tool and the record of
-// its process: it removes what a process that has ended has made since then.
-func (u *users) tidyUnnamed(ctx context.Context, since time.Time) (removed []string, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, lockWait, fmt.Errorf("it took longer than %v: %w", lockWait, errdefs.ErrUnavailable))
-	defer cancel()
 	unlock, err := u.lockAll(ctx) // which a tool that has not ended yet holds
 	if err != nil {
 		return nil, err
@@ -160,21 +135,25 @@ func (u *users) tidyUnnamed(ctx context.Context, since time.Time) (removed []str
 			return removed, err
 		}
 		for _, p := range append(left, path+".lock") {
-			of := holder(p)
+			pid := holder(p)
 			if n, err := strconv.Atoi(strings.TrimPrefix(p, path+".")); err == nil {
-				of = n // it may have been killed before it had written that
+				pid = n // it may have been killed before it had written that
 			}
-			st, err := os.Lstat(p)
-			if err != nil || st.ModTime().Before(since) || of <= 1 || !ends(ctx, of) {
+			if !ours(p, pid) {
 				continue
 			}
+			gone := []string{p}
 			if p == path+".lock" {
-				_ = os.Remove(path + "+") // as a rule it is not there
+				gone = []string{path + "+", p} // an unfinished copy goes with its lock
 			}
-			if err := os.Remove(p); err != nil {
-				return removed, fmt.Errorf("cannot remove what a tool left that was killed: %w", err)
+			for _, file := range gone {
+				err := os.Remove(file)
+				if err == nil {
+					removed = append(removed, file)
+				} else if !errors.Is(err, fs.ErrNotExist) {
+					return removed, fmt.Errorf("cannot remove what a tool left that was killed: %w", err)
+				}
 			}
-			removed = append(removed, p)
 		}
 	}
 	u.forgetTool()

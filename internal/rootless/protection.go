@@ -90,7 +90,3 @@ func (s *state) forget(name id.Workspace) error {
 	}
 	return nil
 }
-
-// HostLimits are what a workspace of an ordinary user may use if it asks for nothing: half of
-// this host's memory for each process, and tmpfs bytes for its files on memory.
-func HostLimits() (l workspace.Limits, tmpfs int64, err error) { return hostLimits() }

@@ -98,7 +98,7 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	limits, tmpfs, err := hostLimits()
+	limits, tmpfs, err := HostLimits()
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	r := &Run{Name: id.Derive(namePrefix, key, 0), state: st, terminal: o.Terminal != nil, accept: o.Accept}
 	command.Cwd = workspace.Mount{Destination: o.Dir}.AtHome("/home/" + string(r.Name)).Destination
 	s := &starter{
-		Unserved: namespace.Unserved{Instead: noStay}, name: r.Name, options: &o, state: st,
+		Broker: namespace.Unserved(noStay), name: r.Name, options: &o, state: st,
 		launcher: Launcher{Executor: o.Executor, TmpfsBytes: tmpfs, Ranges: ranges, NoRange: why},
 	}
 	r.runtime = namespace.New(namespace.Config{Broker: s, Executor: s.connect})

@@ -24,11 +24,11 @@ import (
 // starter is the broker of one run: it starts the one executor of this process with the rights
 // of its user, and ends it.
 type starter struct {
-	namespace.Unserved
-	name     id.Workspace
-	options  *Options
-	state    *state
-	launcher Launcher
+	namespace.Broker // refuses what a run has no use for
+	name             id.Workspace
+	options          *Options
+	state            *state
+	launcher         Launcher
 
 	mu       sync.Mutex
 	sockets  Sockets
@@ -153,15 +153,15 @@ func (s *starter) end(purge bool) error {
 	return err
 }
 
-// hostLimits are what a workspace may use: half of this host's memory for each process,
-// and a quarter for its files.
-func hostLimits() (workspace.Limits, int64, error) {
+// HostLimits are what a workspace may use that asks for nothing: half of this host's memory for each
+// process, and a quarter, tmpfs bytes, for its files on memory.
+func HostLimits() (l workspace.Limits, tmpfs int64, err error) {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
 		return workspace.Limits{}, 0, fmt.Errorf("cannot see how much memory there is: %w", err)
 	}
 	total := int64(info.Totalram) * int64(info.Unit)
-	l := workspace.DefaultLimits
+	l = workspace.DefaultLimits
 	l.MemoryBytes, l.Pids = max(total/2, workspace.MinMemoryBytes), maxPids
 	return l, max(total/4, 16<<20), nil
 }
