@@ -51,7 +51,7 @@ func Identify(dir *os.File, boot string) (i Identity, err error) {
 			return err
 		}
 		if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-			return fmt.Errorf("it is no directory: %w", errdefs.ErrInvalidArgument)
+			return fmt.Errorf("it is not a directory: %w", errdefs.ErrInvalidArgument)
 		}
 		i = Identity{Device: unix.Mkdev(st.Dev_major, st.Dev_minor), Inode: st.Ino, Boot: boot}
 		if st.Mask&unix.STATX_BTIME != 0 {
