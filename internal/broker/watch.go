@@ -17,8 +17,8 @@ import (
 )
 
 // Supervise takes over an executor that package launch has just started: it watches for its end,
-// and ends it when one of its writable mounts loses its protection. After an error the executor
-// has ended.
+// and ends it when one of its writable mounts loses its protection. After an error it has killed
+// the executor.
 func Supervise(
 	name id.Workspace, started *launch.Executor, known brokerapi.Executor, mode sandbox.Mode, projects []launch.Project, log *slog.Logger,
 ) (Running, error) {
@@ -38,8 +38,7 @@ func Supervise(
 		err = guard(name, mode, launch.Specs(projects), r, log)
 	}
 	if err != nil {
-		_ = r.Kill()
-		<-r.Exited
+		_ = r.Kill() // the caller may wait for r.Exited, or not: the kernel may be unable to end it
 	}
 	return r, err
 }

@@ -331,11 +331,3 @@ func openDir(path string) (*os.File, error) {
 	}
 	return os.NewFile(uintptr(fd), path), nil
 }
-
-func closeFiles(files ...*os.File) {
-	for _, f := range files {
-		if f != nil {
-			f.Close()
-		}
-	}
-}
