@@ -90,17 +90,18 @@ func (h *Host) Start(ctx context.Context, e Entry) (r Running, report workspace.
 			Net: sandbox.Net{LowPorts: true},
 		},
 	}
-	lent, err := h.lend(ctx, e, &c)
-	defer closeFiles(lent...)
-	if err != nil {
-		return r, report, err
-	}
 	groups, err := c.JoinGroups(ctx, h.groups)
 	if err != nil {
 		return r, report, err
 	}
 	defer groups.Close()
 	crashpoint.Here("broker.start.groups-made")
+	// After the groups: what was left in earlier ones has ended, and lets go of the image.
+	dirs, err := h.lend(ctx, e, &c)
+	defer closeFiles(dirs...)
+	if err != nil {
+		return r, report, err
+	}
 	if c.Listener, err = bindAt(h.sockets, socketName(e.Name), h.settings); err != nil {
 		return r, report, err
 	}
@@ -165,7 +166,7 @@ func (h *Host) CleanUp(ctx context.Context, name id.Workspace) error {
 	)
 }
 
-// lend opens the directories that the executor of e is given, for c. The files are the caller's to
+// lend opens the directories of e for c, which has joined its groups. The files are the caller's to
 // close.
 func (h *Host) lend(ctx context.Context, e Entry, c *launch.Config) (files []*os.File, err error) {
 	if e.Limits.DiskBytes > 0 {
@@ -174,7 +175,8 @@ func (h *Host) lend(ctx context.Context, e Entry, c *launch.Config) (files []*os
 			return nil, err
 		}
 		c.Home, c.Tmp, c.VarTmp, c.Detached = m.Trees[0], m.Trees[1], m.Trees[2], true
-		c.Outside = func(pid int) []sandbox.Finding { return h.diskFindings(e, pid, m.Device) }
+		limits := c.Outside
+		c.Outside = func(pid int) []sandbox.Finding { return append(limits(pid), h.diskFindings(e, pid, m.Device)...) }
 		return m.Trees[:], nil
 	}
 	if c.Home, err = h.homeFor(e.Name, e.IDs); err == nil {
