@@ -4,15 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
-	"sync"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/brokerapi"
-	"github.com/carrel-dev/carrel/internal/pollfd"
+	"github.com/carrel-dev/carrel/internal/sandbox"
+	"github.com/carrel-dev/carrel/internal/sandbox/launch"
 )
 
 // Adopt is part of Effects. The pid alone proves nothing: the process must have started
@@ -41,7 +38,7 @@ func (h *Host) Adopt(e Entry) (Running, error) {
 		_ = pidfd.Close()
 		return gone("it has ended")
 	}
-	// Held now, so that what is read next is of this process or of none.
+	// Held now, so that what is read next belongs to this process or to none.
 	start, err := StartTime(x.PID)
 	if err == nil && start != x.StartTime {
 		err = errors.New("its pid belongs to another process")
@@ -53,69 +50,32 @@ func (h *Host) Adopt(e Entry) (Running, error) {
 		_ = pidfd.Close()
 		return gone(err.Error())
 	}
-	r, err := Watch(pidfd, *x)
+	r, err := watch(pidfd, *x)
 	if err == nil {
 		err = h.adoptGuard(e, r)
 	}
 	return r, err
 }
 
-// Watch waits for the end of a process in one goroutine that holds no thread. It takes
-// over pidfd. A child is reaped; one of an earlier broker is reaped by init.
-func Watch(pidfd *os.File, x brokerapi.Executor) (Running, error) {
-	f, err := pollfd.Open(pidfd)
+// adoptGuard guards the mounts of an executor of an earlier broker: what that one placed,
+// and what is held now.
+func (h *Host) adoptGuard(e Entry, r Running) error {
+	all, err := h.allPlaced()
 	if err != nil {
-		return Running{}, err
-	}
-	rc, err := f.SyscallConn()
-	if err != nil {
-		_ = f.Close()
-		return Running{}, err
-	}
-	exited := make(chan struct{})
-	var open sync.Mutex // held while the descriptor is used or closed
-	go func() {
-		defer close(exited)
-		_ = rc.Read(func(fd uintptr) bool {
-			p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-			n, err := unix.Poll(p, 0)
-			if err != nil || n == 0 {
-				return false
-			}
-			_ = unix.Waitid(unix.P_PIDFD, int(fd), nil, unix.WEXITED, nil) // ECHILD: not ours
-			return true
-		})
-		open.Lock()
-		defer open.Unlock()
-		_ = f.Close()
-		f = nil
-	}()
-	kill := func() error {
-		open.Lock()
-		defer open.Unlock()
-		if f == nil {
-			return nil
-		}
-		err := withFD(f, func(fd int) error { return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) })
-		if errors.Is(err, unix.ESRCH) {
-			return nil
-		}
 		return err
 	}
-	return Running{Executor: x, Exited: exited, Kill: kill}, nil
-}
-
-// StartTime reads field 22 of /proc/PID/stat (proc_pid_stat(5)).
-func StartTime(pid int) (uint64, error) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return 0, err
+	var rw []sandbox.Project
+	for _, m := range e.Mounts {
+		if m.ReadOnly {
+			continue
+		}
+		p := sandbox.Project{Destination: m.Destination, Pinned: launch.Held(r.Executor.PID, m.Destination)}
+		for _, x := range all[e.Name] {
+			if x.Mount.Is(m.Identity) {
+				p.Pinned = append(p.Pinned, x.Name)
+			}
+		}
+		rw = append(rw, p)
 	}
-	// The second field is the command's name, in parentheses, and may hold anything.
-	i := strings.LastIndexByte(string(b), ')')
-	f := strings.Fields(string(b[i+1:]))
-	if i < 0 || len(f) < 20 {
-		return 0, fmt.Errorf("cannot read the start time of process %d: %w", pid, errdefs.ErrInternal)
-	}
-	return strconv.ParseUint(f[19], 10, 64)
+	return guard(e.Name, sandbox.Rootful, rw, r, h.log)
 }

@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/broker"
 	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
@@ -25,7 +24,7 @@ import (
 )
 
 // write writes the settings of p as root's file.
-func (p *place) write(t testing.TB) string {
+func (p *installation) write(t testing.TB) string {
 	t.Helper()
 	b, err := json.Marshal(p.settings)
 	if err != nil {
@@ -39,7 +38,7 @@ func (p *place) write(t testing.TB) string {
 }
 
 // program starts carrel-broker and returns when it says that it is ready.
-func (p *place) program(t testing.TB, stdin *os.File, args ...string) *exec.Cmd {
+func (p *installation) program(t testing.TB, stdin *os.File, args ...string) *exec.Cmd {
 	t.Helper()
 	path, err := binary("carrel-broker")
 	if err != nil {
@@ -85,14 +84,14 @@ func dial(t testing.TB, path string) *jsonrpc.Conn {
 // TestProgram is the broker as it is installed: TERM ends it and not what it started, KILL
 // neither, and the next one goes on where it was.
 func TestProgram(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	sock := p.settings.RuntimeDir + "/broker.sock"
 	b := p.program(t, nil)
 	conn := dial(t, sock)
 	if w := mustCreate(t, conn, p.name); w.State != workspace.StateStopped {
 		t.Errorf("created %+v", w)
 	}
-	first, err := call[brokerapi.StartResult](t, conn, "start", brokerapi.StartParams{Name: p.name})
+	first, err := call[brokerapi.StartResult](t, conn, "start", brokerapi.NameParams{Name: p.name})
 	if err != nil || first.Report.Err() != nil {
 		t.Fatalf("started %+v, %v", first, err)
 	}
@@ -111,12 +110,13 @@ func TestProgram(t *testing.T) {
 		<-conn.Done()
 		b = p.program(t, nil)
 		conn = dial(t, sock)
-		again, err := call[brokerapi.StartResult](t, conn, "start", brokerapi.StartParams{Name: p.name})
+		again, err := call[brokerapi.StartResult](t, conn, "start", brokerapi.NameParams{Name: p.name})
 		if err != nil || *again.Workspace.Executor != *first.Workspace.Executor {
 			t.Errorf("after %v: %+v, %v", sig, again.Workspace, err)
 		}
 	}
-	if w, err := call[brokerapi.Workspace](t, conn, "destroy", brokerapi.DestroyParams{Name: p.name, Purge: true}); err != nil || w.State != workspace.StateDestroyed {
+	if w, err := call[brokerapi.Workspace](t, conn, "destroy", brokerapi.DestroyParams{Name: p.name, Purge: true}); err != nil ||
+		w.State != workspace.StateDestroyed {
 		t.Errorf("destroyed %+v, %v", w, err)
 	}
 	_ = b.Process.Signal(syscall.SIGTERM)
@@ -129,7 +129,7 @@ func TestProgram(t *testing.T) {
 
 // TestStdio: the daemon starts the broker with a socket as its standard input.
 func TestStdio(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	a, z := socketPair(t)
 	stdin, err := z.File()
 	if err != nil {
@@ -157,7 +157,7 @@ func TestStdio(t *testing.T) {
 
 // TestProgramRefuses: one clear line, and nothing done.
 func TestProgramRefuses(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	path, err := binary("carrel-broker")
 	if err != nil {
 		t.Fatal(err)
@@ -233,23 +233,23 @@ func pss(t testing.TB, pid int) int {
 // BenchmarkStart is a start to a verified report that is in the ledger, and how much of it
 // the launch took: cloning the executor, its first stage and the proof.
 func BenchmarkStart(b *testing.B) {
-	p := newPlace(b)
+	p := newInstallation(b)
 	var launches, starts []float64
-	launched := p.launcher
-	p.launcher = broker.LauncherFunc(func(ctx context.Context, c launch.Config) (*launch.Executor, error) {
+	launched := p.launch
+	p.launch = func(ctx context.Context, c launch.Config) (*launch.Executor, error) {
 		began := time.Now()
 		defer func() { launches = append(launches, float64(time.Since(began).Microseconds())) }()
-		return launched.Start(ctx, c)
-	})
+		return launched(ctx, c)
+	}
 	life := p.mustOpen(b)
 	p.create(b, life)
 	for b.Loop() {
 		began := time.Now()
-		if _, _, err := life.Start(b.Context(), p.name, workspace.StateStopped); err != nil {
+		if _, err := life.Start(b.Context(), brokerapi.NameParams{Name: p.name}); err != nil {
 			b.Fatal(err)
 		}
 		starts = append(starts, float64(time.Since(began).Microseconds()))
-		if _, err := life.Stop(b.Context(), p.name, workspace.StateRunning); err != nil {
+		if _, err := life.Stop(b.Context(), brokerapi.NameParams{Name: p.name}); err != nil {
 			b.Fatal(err)
 		}
 	}

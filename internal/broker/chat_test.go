@@ -9,20 +9,21 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/broker"
+	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // What a host can have of workspaces' users beside their own: a group of all, and a link
 // where shells expect a home.
 func TestGroupAndLink(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	group := fmt.Sprintf("cbt-g%d", os.Getpid())
 	p.settings.WorkspaceGroup = group
 	p.settings.HomeLinks = p.settings.DataDir + "/links"
 	life := p.mustOpen(t)
 	limits := workspace.Limits{MemoryBytes: 256 << 20, Pids: 64, CPUWeight: 100, OpenFiles: 256}
-	if _, _, err := life.Create(t.Context(), p.name, broker.Plan{KeyDigest: digest, Limits: limits}, ""); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "groupadd --system "+group) {
+	if _, err := life.Create(t.Context(), wanted(p.name, limits), nil); !errdefs.IsFailedPrecondition(err) ||
+		!strings.Contains(err.Error(), "groupadd --system "+group) {
 		t.Fatalf("without the group: %v", err)
 	}
 	if out, err := exec.CommandContext(t.Context(), "groupadd", "--system", group).CombinedOutput(); err != nil {
@@ -37,7 +38,8 @@ func TestGroupAndLink(t *testing.T) {
 	if err := os.WriteFile(link, []byte("somebody's"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := life.Create(t.Context(), p.name, broker.Plan{KeyDigest: digest, Limits: limits}, "", workspace.StateDestroyed); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "move it away") {
+	if _, err := life.Create(t.Context(), wanted(p.name, limits), nil); !errdefs.IsFailedPrecondition(err) ||
+		!strings.Contains(err.Error(), "move it away") {
 		t.Errorf("over somebody's file: %v", err)
 	}
 	if b, err := os.ReadFile(link); err != nil || string(b) != "somebody's" {
@@ -54,7 +56,7 @@ func TestGroupAndLink(t *testing.T) {
 		t.Errorf("the group is %q", got)
 	}
 	start(t, life, p.name)
-	if _, err := life.Destroy(t.Context(), p.name, true, workspace.StateRunning); err != nil {
+	if _, err := life.Destroy(t.Context(), brokerapi.DestroyParams{Name: p.name, Purge: true}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Lstat(link); !os.IsNotExist(err) {

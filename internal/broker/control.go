@@ -3,48 +3,45 @@ package broker
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// freezeTimeout bounds the wait for commands to stand still. One that the kernel cannot
-// interrupt, for a file system that does not answer, keeps the rest from counting as
-// frozen.
-const freezeTimeout = 5 * time.Second
+// Pause freezes the commands of a running workspace.
+func (l *Lifecycle) Pause(ctx context.Context, p brokerapi.NameParams) (brokerapi.Workspace, error) {
+	return l.change(ctx, brokerapi.MethodPause, p.Name, func(ctx context.Context, e Entry) (Entry, error) {
+		return l.setFrozen(ctx, e, brokerapi.MethodPause, workspace.StatePaused)
+	})
+}
 
-// Freeze pauses a running workspace or lets a paused one go on.
-func (l *Lifecycle) Freeze(ctx context.Context, name id.Workspace, frozen bool, states ...workspace.State) (Entry, error) {
-	ctx, cancel := bounded(ctx, freezeTimeout+stopTimeout)
-	defer cancel()
-	unlock, err := l.lock(ctx, name)
-	if err != nil {
-		return Entry{}, err
+// Resume lets the commands of a paused workspace go on.
+func (l *Lifecycle) Resume(ctx context.Context, p brokerapi.NameParams) (brokerapi.Workspace, error) {
+	return l.change(ctx, brokerapi.MethodResume, p.Name, func(ctx context.Context, e Entry) (Entry, error) {
+		return l.setFrozen(ctx, e, brokerapi.MethodResume, workspace.StateRunning)
+	})
+}
+
+func (l *Lifecycle) setFrozen(ctx context.Context, e Entry, method string, to workspace.State) (Entry, error) {
+	if e.State == to {
+		return e, nil
 	}
-	defer unlock()
-	what, to := "resume", workspace.StateRunning
-	if frozen {
-		what, to = "pause", workspace.StatePaused
+	if _, _, alive := l.followed(e.Name); !alive {
+		return e, fmt.Errorf("cannot %s %s: its executor has ended: %w", method, e.Name, errdefs.ErrFailedPrecondition)
 	}
-	e, err := l.get(what, name, states...)
-	if err != nil || e.State == to {
-		return e, err
-	}
-	if !l.alive(name) {
-		return e, fmt.Errorf("cannot %s %s: its executor has ended: %w", what, name, errdefs.ErrFailedPrecondition)
-	}
-	if err := l.freeze(ctx, name, frozen); err != nil {
+	frozen := to == workspace.StatePaused
+	if err := l.freeze(ctx, e.Name, frozen); err != nil {
 		return e, l.heldUp(e.IDs, err)
 	}
 	crashpoint.Here("broker.freeze.done")
 	before := e
 	e.State = to
 	if err := l.ledger.Put(e); err != nil {
-		return before, alsoFailed(err, l.freeze(ctx, name, !frozen))
+		return before, alsoFailed(err, l.freeze(ctx, e.Name, !frozen))
 	}
 	return e, nil
 }
@@ -57,44 +54,106 @@ func (l *Lifecycle) freeze(ctx context.Context, name id.Workspace, frozen bool) 
 
 // Update changes the limits of a workspace. The ledger is written before they are put in
 // force, so that a crash in between leaves what is wanted to the next broker.
-func (l *Lifecycle) Update(ctx context.Context, name id.Workspace, limits workspace.Limits, states ...workspace.State) (Entry, error) {
-	ctx, cancel := bounded(ctx, stopTimeout)
-	defer cancel()
-	unlock, err := l.lock(ctx, name)
+func (l *Lifecycle) Update(ctx context.Context, p brokerapi.UpdateParams) (brokerapi.Workspace, error) {
+	limits, err := l.limits(p.Limits)
 	if err != nil {
-		return Entry{}, err
+		return brokerapi.Workspace{}, err
 	}
-	defer unlock()
-	e, err := l.get("change the limits of", name, states...)
-	if err != nil || e.Limits == limits {
-		return e, err
-	}
-	if err := diskChange(name, e.Limits.DiskBytes, limits.DiskBytes, l.host.GrowsDisk); err != nil {
-		return e, err
-	}
-	before := e
-	e.Limits = limits
-	if err := l.ledger.Put(e); err != nil {
-		return before, err
-	}
-	crashpoint.Here("broker.update.kept")
-	if !l.alive(name) {
-		return e, nil // in force from the next start on
-	}
-	if err := l.host.Limit(before, limits); err != nil {
-		if undo := l.ledger.Put(before); undo != nil {
-			err = alsoFailed(err, undo)
+	return l.change(ctx, brokerapi.MethodUpdate, p.Name, func(_ context.Context, e Entry) (Entry, error) {
+		if e.Limits == limits {
+			return e, nil
 		}
-		return before, err
+		if err := l.diskChange(e, limits.DiskBytes); err != nil {
+			return e, err
+		}
+		before := e
+		e.Limits = limits
+		if err := l.ledger.Put(e); err != nil {
+			return before, err
+		}
+		crashpoint.Here("broker.update.kept")
+		if _, _, alive := l.followed(e.Name); !alive {
+			return e, nil // in force from the next start on
+		}
+		if err := l.host.Limit(before, limits); err != nil {
+			if undo := l.ledger.Put(before); undo != nil {
+				err = alsoFailed(err, undo)
+			}
+			return before, err
+		}
+		return e, nil
+	})
+}
+
+// diskChange reports why the limit on disk space cannot be changed to bytes.
+func (l *Lifecycle) diskChange(e Entry, bytes int64) error {
+	from := e.Limits.DiskBytes
+	why := ""
+	switch {
+	case from == bytes:
+		return nil
+	case from == 0:
+		why = "it was created without one, and its files lie in directories of the host; archive it and restore it with --disk"
+	case bytes == 0:
+		why = "it was created with one, and its files lie in an image; archive it and restore it without"
+	case bytes < from:
+		why = "an image can grow and not shrink; archive it and restore it with a smaller --disk"
+	default:
+		if err := l.host.GrowsDisk(); err != nil {
+			return fmt.Errorf("cannot change the disk limit of %s: %w; or archive it and restore it with a larger --disk", e.Name, err)
+		}
+		return nil
 	}
-	return e, nil
+	return fmt.Errorf("cannot change the disk limit of %s from %d to %d: %s: %w", e.Name, from, bytes, why, errdefs.ErrFailedPrecondition)
 }
 
 // Stats returns what the commands of a running workspace use.
-func (l *Lifecycle) Stats(name id.Workspace, states ...workspace.State) (workspace.Stats, error) {
-	e, err := l.get("measure", name, states...)
+func (l *Lifecycle) Stats(_ context.Context, p brokerapi.NameParams) (workspace.Stats, error) {
+	e, err := l.get(brokerapi.MethodStats, p.Name)
 	if err != nil {
 		return workspace.UnknownStats, err
 	}
 	return l.host.Stats(e)
+}
+
+// Report returns the proof of a running workspace.
+func (l *Lifecycle) Report(_ context.Context, p brokerapi.NameParams) (workspace.Report, error) {
+	if _, err := l.get(brokerapi.MethodReport, p.Name); err != nil {
+		return workspace.Report{}, err
+	}
+	return l.host.Report(p.Name)
+}
+
+// maxList bounds a list so that it fits into a reply: a workspace takes at most 12 KiB of it, as
+// each path is bounded by the settings or by workspace.CheckMounts.
+const (
+	maxReply = 1 << 20
+	maxList  = maxReply/(12<<10) - 1
+)
+
+// List returns workspaces that are not destroyed, by name.
+func (l *Lifecycle) List(_ context.Context, p brokerapi.ListParams) (brokerapi.ListResult, error) {
+	res := brokerapi.ListResult{Workspaces: []brokerapi.Workspace{}}
+	for _, e := range l.Entries() {
+		if e.Name <= p.After {
+			continue
+		}
+		if len(res.Workspaces) == maxList {
+			res.More = true
+			break
+		}
+		res.Workspaces = append(res.Workspaces, l.show(e))
+	}
+	return res, nil
+}
+
+// Countersign signs a checkpoint of the audit log, as Countersigner does.
+func (l *Lifecycle) Countersign(_ context.Context, p brokerapi.CountersignParams) (brokerapi.CountersignResult, error) {
+	next, proof, err := p.Parse()
+	if err != nil {
+		return brokerapi.CountersignResult{}, err
+	}
+	c := l.ledger.Audit()
+	signed, last, _, err := c.Sign(next, p.Old, proof)
+	return brokerapi.CountersignResult{Note: string(signed), Key: c.Public(), Size: last.Size, Root: last.Root.String()}, err
 }

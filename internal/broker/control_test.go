@@ -1,6 +1,7 @@
 package broker_test
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -18,7 +19,7 @@ import (
 func mustStart(t *testing.T, r *rig) {
 	t.Helper()
 	mustCreate(t, r.conn, name)
-	if _, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.StartParams{Name: name}); err != nil {
+	if _, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.NameParams{Name: name}); err != nil {
 		t.Fatal(err)
 	}
 	r.host.reset()
@@ -33,22 +34,27 @@ func TestPauseAndResume(t *testing.T) {
 	}
 	mustStart(t, r)
 	for range 2 { // repeating is no error, and no effect
-		if w, err := call[brokerapi.Workspace](t, r.conn, "pause", brokerapi.NameParams{Name: name}); err != nil || w.State != workspace.StatePaused || w.Executor == nil {
+		if w, err := call[brokerapi.Workspace](t, r.conn, "pause", brokerapi.NameParams{Name: name}); err != nil ||
+			w.State != workspace.StatePaused || w.Executor == nil {
 			t.Fatalf("paused %+v, %v", w, err)
 		}
 	}
-	if _, err := call[any](t, r.conn, "start", brokerapi.StartParams{Name: name}); !errdefs.IsFailedPrecondition(err) {
+	if _, err := call[any](t, r.conn, "start", brokerapi.NameParams{Name: name}); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("a paused workspace was started: %v", err)
 	}
 	if s, err := call[workspace.Stats](t, r.conn, "stats", brokerapi.NameParams{Name: name}); err != nil || s.Pids != 3 {
 		t.Errorf("stats %+v, %v", s, err)
 	}
 	for range 2 {
-		if w, err := call[brokerapi.Workspace](t, r.conn, "resume", brokerapi.NameParams{Name: name}); err != nil || w.State != workspace.StateRunning {
+		if w, err := call[brokerapi.Workspace](t, r.conn, "resume", brokerapi.NameParams{Name: name}); err != nil ||
+			w.State != workspace.StateRunning {
 			t.Fatalf("resumed %+v, %v", w, err)
 		}
 	}
-	if did, want := r.host.reset(), []string{"Freeze " + string(name), "Stats " + string(name), "Thaw " + string(name)}; !slices.Equal(did, want) {
+	if did, want := r.host.reset(), []string{
+		"Freeze " + string(name), "Stats " + string(name),
+		"Thaw " + string(name),
+	}; !slices.Equal(did, want) {
 		t.Errorf("it did %q", did)
 	}
 	// A freeze that fails leaves it running.
@@ -56,13 +62,13 @@ func TestPauseAndResume(t *testing.T) {
 	if _, err := call[any](t, r.conn, "pause", brokerapi.NameParams{Name: name}); err == nil {
 		t.Error("paused")
 	}
-	if e := r.life.List()[0]; e.State != workspace.StateRunning {
+	if e := r.life.Entries()[0]; e.State != workspace.StateRunning {
 		t.Errorf("it is %s", e.State)
 	}
 	r.host.set("Freeze", nil)
 	// A paused one is stopped and destroyed as a running one is.
 	for _, method := range []string{"stop", "destroy"} {
-		if _, err := call[any](t, r.conn, "start", brokerapi.StartParams{Name: name}); err != nil {
+		if _, err := call[any](t, r.conn, "start", brokerapi.NameParams{Name: name}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := call[any](t, r.conn, "pause", brokerapi.NameParams{Name: name}); err != nil {
@@ -80,7 +86,8 @@ func TestUpdate(t *testing.T) {
 	limits := workspace.DefaultLimits
 	limits.Pids = 77
 	for range 2 {
-		if w, err := call[brokerapi.Workspace](t, r.conn, "update", brokerapi.UpdateParams{Name: name, Limits: limits}); err != nil || w.Limits != limits {
+		if w, err := call[brokerapi.Workspace](t, r.conn, "update", brokerapi.UpdateParams{Name: name, Limits: limits}); err != nil ||
+			w.Limits != limits {
 			t.Fatalf("updated %+v, %v", w, err)
 		}
 	}
@@ -94,7 +101,7 @@ func TestUpdate(t *testing.T) {
 	if _, err := call[any](t, r.conn, "update", brokerapi.UpdateParams{Name: name, Limits: more}); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("a limit out of bounds: %v", err)
 	}
-	if e := r.life.List()[0]; e.Limits != limits {
+	if e := r.life.Entries()[0]; e.Limits != limits {
 		t.Errorf("the limits are %+v", e.Limits)
 	}
 	if did, want := r.host.reset(), []string{"Limit 77 " + string(name), "Limit 78 " + string(name)}; !slices.Equal(did, want) {
@@ -106,7 +113,8 @@ func TestUpdate(t *testing.T) {
 	}
 	r.host.reset()
 	limits.Pids = 79
-	if w, err := call[brokerapi.Workspace](t, r.conn, "update", brokerapi.UpdateParams{Name: name, Limits: limits}); err != nil || w.Limits != limits {
+	if w, err := call[brokerapi.Workspace](t, r.conn, "update", brokerapi.UpdateParams{Name: name, Limits: limits}); err != nil ||
+		w.Limits != limits {
 		t.Errorf("updated %+v, %v", w, err)
 	}
 	if did := r.host.reset(); len(did) > 0 {
@@ -120,14 +128,15 @@ func TestRecoverFreezesAndLimits(t *testing.T) {
 	dir := t.TempDir()
 	h := newHost()
 	l := lifecycle(t, dir, h)
-	if _, _, err := l.Create(t.Context(), name, broker.Plan{KeyDigest: digest, Limits: workspace.DefaultLimits}, ""); err != nil {
+	if _, err := l.Create(t.Context(), wanted(name, workspace.DefaultLimits), nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := l.Start(t.Context(), name, workspace.StateStopped); err != nil {
+	if _, err := l.Start(t.Context(), brokerapi.NameParams{Name: name}); err != nil {
 		t.Fatal(err)
 	}
 	for _, frozen := range []bool{true, false} {
-		if _, err := l.Freeze(t.Context(), name, frozen, workspace.StateRunning, workspace.StatePaused); err != nil {
+		freeze := map[bool]func(context.Context, brokerapi.NameParams) (brokerapi.Workspace, error){true: l.Pause, false: l.Resume}[frozen]
+		if _, err := freeze(t.Context(), brokerapi.NameParams{Name: name}); err != nil {
 			t.Fatal(err)
 		}
 		if err := l.Close(); err != nil {
@@ -152,7 +161,7 @@ func TestRecoverFreezesAndLimits(t *testing.T) {
 	if err := l.Recover(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if e := l.List()[0]; e.State != workspace.StateStopped {
+	if e := l.Entries()[0]; e.State != workspace.StateStopped {
 		t.Errorf("it is %s", e.State)
 	}
 	if err := l.Close(); err != nil {
@@ -200,13 +209,14 @@ func TestDiskLimitIsRefusedOrHeld(t *testing.T) {
 		if _, err := call[any](t, r.conn, "update", brokerapi.UpdateParams{Name: name, Limits: l}); (err == nil) != c.ok {
 			t.Errorf("changed to %d: %v", c.to, err)
 		}
-		if got := r.life.List()[0].Limits.DiskBytes; (got == c.to) != c.ok {
+		if got := r.life.Entries()[0].Limits.DiskBytes; (got == c.to) != c.ok {
 			t.Errorf("after a change to %d it is %d", c.to, got)
 		}
 	}
 	r.host.set("GrowsDisk", errPlanted)
 	limits.DiskBytes = 1 << 32
-	if _, err := call[any](t, r.conn, "update", brokerapi.UpdateParams{Name: name, Limits: limits}); err == nil || r.life.List()[0].Limits.DiskBytes == 1<<32 {
+	if _, err := call[any](t, r.conn, "update", brokerapi.UpdateParams{Name: name, Limits: limits}); err == nil ||
+		r.life.Entries()[0].Limits.DiskBytes == 1<<32 {
 		t.Errorf("grown by a host that cannot: %v", err)
 	}
 }

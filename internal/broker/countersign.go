@@ -2,13 +2,11 @@ package broker
 
 import (
 	"bytes"
-	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"sync"
@@ -18,27 +16,23 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/checkpoint"
 	"github.com/carrel-dev/carrel/internal/crashpoint"
-	"github.com/carrel-dev/carrel/internal/jsonrpc"
-	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// What the broker keeps of the audit log, beside the ledger and under its lock. The state
-// is a file of its own because it is replaced with each checkpoint, and no trouble with it
-// may keep a workspace from being ended.
+// The broker keeps these files of the audit log beside the ledger, under its lock. The state
+// has its own file because each checkpoint replaces it, and no trouble with it may keep a
+// workspace from being ended.
 const (
 	auditKeyName   = "audit.key"      // the secret key, for root only
-	auditPubName   = "audit.pub"      // its public half, for whoever root gives it to
+	auditPubName   = "audit.pub"      // its public half, for root to give away
 	auditStateName = "audit.json"     // the last checkpoint countersigned
-	auditNew       = ".new"           // behind a name: not in place yet
 	maxAuditFile   = 4 << 10          // of each of them
 	brokerKeyStem  = "carrel-broker-" // and 16 hexadecimal digits
 )
 
-// Countersigner signs what the daemon says of the audit log, if that begins with all it has
-// signed before. So a daemon cannot change or take away what was countersigned once.
+// Countersigner signs a checkpoint of the audit log if the log begins with everything that it has
+// signed before. So a daemon cannot change or remove what was countersigned.
 type Countersigner struct {
 	dir    *os.File
 	signer note.Signer
@@ -60,14 +54,14 @@ type auditState struct {
 func OpenCountersigner(dir *os.File) (*Countersigner, error) {
 	c := &Countersigner{dir: dir}
 	for _, name := range []string{auditKeyName, auditPubName, auditStateName} { // what a crash left
-		if err := withFD(dir, func(fd int) error { return unix.Unlinkat(fd, name+auditNew, 0) }); err != nil && !errors.Is(err, unix.ENOENT) {
-			return nil, fmt.Errorf("cannot remove %s/%s: %w", dir.Name(), name+auditNew, err)
+		if err := removeAt(dir, name+unfinished); err != nil {
+			return nil, err
 		}
 	}
 	if err := c.openKey(); err != nil {
 		return nil, fmt.Errorf("cannot open the broker's key for the audit log: %w", err)
 	}
-	b, err := readAt(dir, auditStateName)
+	b, err := readAt(dir, auditStateName, maxAuditFile)
 	if errors.Is(err, unix.ENOENT) {
 		return c, nil
 	}
@@ -81,13 +75,14 @@ func OpenCountersigner(dir *os.File) (*Countersigner, error) {
 		c.last = checkpoint.Checkpoint(s)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot read which checkpoint was countersigned last: %w; restore %s/%s from a backup, or remove it to begin anew with the log as it is", err, dir.Name(), auditStateName)
+		return nil, fmt.Errorf("cannot read which checkpoint was countersigned last: %w; restore %s/%s from a backup, "+
+			"or remove it to begin anew with the log as it is", err, dir.Name(), auditStateName)
 	}
 	return c, nil
 }
 
 func (c *Countersigner) openKey() error {
-	secret, err := readAt(c.dir, auditKeyName)
+	secret, err := readAt(c.dir, auditKeyName, maxAuditFile)
 	if errors.Is(err, unix.ENOENT) {
 		var tag [8]byte
 		if _, err := rand.Read(tag[:]); err != nil {
@@ -98,7 +93,7 @@ func (c *Countersigner) openKey() error {
 			return err
 		}
 		secret = []byte(text)
-		if err := replaceAt(c.dir, auditKeyName, secret, 0o600); err != nil {
+		if err := replaceAt(c.dir, auditKeyName, secret); err != nil {
 			return err
 		}
 	} else if err != nil {
@@ -111,10 +106,10 @@ func (c *Countersigner) openKey() error {
 	if c.public, err = checkpoint.Public(text); err != nil {
 		return err
 	}
-	if have, err := readAt(c.dir, auditPubName); err == nil && string(have) == c.public+"\n" {
+	if have, err := readAt(c.dir, auditPubName, maxAuditFile); err == nil && string(have) == c.public+"\n" {
 		return nil
 	}
-	return replaceAt(c.dir, auditPubName, []byte(c.public+"\n"), 0o600)
+	return replaceAt(c.dir, auditPubName, []byte(c.public+"\n"))
 }
 
 // Public is the key that verifiers are given.
@@ -127,28 +122,31 @@ func (c *Countersigner) Last() checkpoint.Checkpoint {
 	return c.last
 }
 
-// Sign signs next once proof shows that its tree begins with that of the last one, and that
-// is on disk as the last. known is false if the proof is about another size than that of the
-// last one, which is returned.
-func (c *Countersigner) Sign(next checkpoint.Checkpoint, old int64, proof tlog.TreeProof) (signed []byte, last checkpoint.Checkpoint, known bool, err error) {
+// Sign signs next if proof shows that its tree begins with the tree of the last checkpoint, once next
+// is on disk as the last one. known is false if the proof is about another size than the last
+// checkpoint, which is returned.
+func (c *Countersigner) Sign(
+	next checkpoint.Checkpoint, old int64, proof tlog.TreeProof,
+) (signed []byte, last checkpoint.Checkpoint, known bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	last = c.last
-	refuse := func(err error) ([]byte, checkpoint.Checkpoint, bool, error) {
-		return nil, last, true, fmt.Errorf("cannot countersign record %d of the audit log: record %d of %s was countersigned before, and %w; keep the log as it is and see docs/operations.md: %w",
+	inconsistent := func(err error) ([]byte, checkpoint.Checkpoint, bool, error) {
+		return nil, last, true, fmt.Errorf("cannot countersign record %d of the audit log: record %d of %s was countersigned before, and %w; "+
+			"keep the log as it is and see docs/operations.md: %w",
 			next.Size, last.Size, last.Origin, err, errdefs.ErrFailedPrecondition)
 	}
 	if last.Size > 0 && next.Origin != last.Origin {
-		return refuse(fmt.Errorf("%s is another log: %w", next.Origin, errdefs.ErrDataLoss))
+		return inconsistent(fmt.Errorf("%s is another log: %w", next.Origin, errdefs.ErrDataLoss))
 	}
 	if last.Size > 0 && next.Size < last.Size {
-		return refuse(checkpoint.Consistent(nil, next, last))
+		return inconsistent(checkpoint.Consistent(nil, next, last))
 	}
 	if old != last.Size {
 		return nil, last, false, nil
 	}
 	if err := checkpoint.Consistent(proof, next, last); err != nil {
-		return refuse(err)
+		return inconsistent(err)
 	}
 	signed, err = checkpoint.Sign(next, c.signer)
 	if err != nil {
@@ -157,75 +155,14 @@ func (c *Countersigner) Sign(next checkpoint.Checkpoint, old int64, proof tlog.T
 	if next != last {
 		b, err := json.Marshal(auditState(next))
 		if err == nil {
-			err = replaceAt(c.dir, auditStateName, append(b, '\n'), 0o600)
+			err = replaceAt(c.dir, auditStateName, append(b, '\n'))
 		}
 		if err != nil {
-			return nil, last, true, fmt.Errorf("cannot keep which checkpoint is countersigned, so it is not: %w: %w", full(err, c.dir.Name()), errdefs.ErrUnavailable)
+			return nil, last, true, fmt.Errorf("cannot keep which checkpoint is countersigned, so it is not: %w: %w",
+				full(err, c.dir.Name()), errdefs.ErrUnavailable)
 		}
 		c.last = next
 	}
 	crashpoint.Here("broker.countersign.kept")
 	return signed, next, true, nil
-}
-
-func (s *session) countersign(_ context.Context, r *jsonrpc.Request, _ []workspace.State) (any, error) {
-	var p brokerapi.CountersignParams
-	if err := decode(r, &p); err != nil {
-		return nil, err
-	}
-	if !checkpoint.IsName(p.Origin) || p.Size < 1 || p.Old < 0 || p.Old > p.Size || len(p.Proof) > checkpoint.MaxProof || (p.Old == 0) != (len(p.Proof) == 0) && p.Old != p.Size {
-		return nil, refuse("cannot accept %s: no checkpoint has that form", r.Method)
-	}
-	root, err := checkpoint.ParseHash(p.Root)
-	if err != nil {
-		return nil, refuse("cannot accept %q as the root of a tree", p.Root)
-	}
-	proof := make(tlog.TreeProof, 0, len(p.Proof))
-	for _, text := range p.Proof {
-		h, err := checkpoint.ParseHash(text)
-		if err != nil {
-			return nil, refuse("cannot accept %q in a proof", text)
-		}
-		proof = append(proof, h)
-	}
-	c := s.life.ledger.Audit()
-	signed, last, _, err := c.Sign(checkpoint.Checkpoint{Origin: p.Origin, Size: p.Size, Root: root}, p.Old, proof)
-	if err != nil {
-		return nil, err
-	}
-	return brokerapi.CountersignResult{Note: string(signed), Key: c.public, Size: last.Size, Root: last.Root.String()}, nil
-}
-
-// readAt reads a small file of dir.
-func readAt(dir *os.File, name string) ([]byte, error) {
-	f, err := openAt(dir, name, unix.O_RDONLY, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxAuditFile+1))
-	if err == nil && len(b) > maxAuditFile {
-		err = fmt.Errorf("%s is longer than %d bytes: %w", f.Name(), maxAuditFile, errdefs.ErrDataLoss)
-	}
-	return b, err
-}
-
-// replaceAt puts a file in place at once, and returns when it is on disk.
-func replaceAt(dir *os.File, name string, b []byte, mode uint32) error {
-	f, err := openAt(dir, name+auditNew, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, mode)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err == nil {
-		err = syncFile(f)
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	crashpoint.Here("broker.countersign.written")
-	if err := withFD(dir, func(fd int) error { return unix.Renameat(fd, name+auditNew, fd, name) }); err != nil {
-		return err
-	}
-	return syncFile(dir)
 }

@@ -4,63 +4,99 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/crashpoint"
-	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// Plan is what a new workspace is to be.
-type Plan struct {
-	KeyDigest string
-	Limits    workspace.Limits
-	// Allow is what commands may do beyond what others may; workspace.CheckOpenings has
-	// passed it.
-	Allow []workspace.Opening
-	// Grant is the mounts asked for, or nil. It is used up only when there is no such
-	// workspace yet.
-	Grant *Grant
-	// Start it as well. If that alone fails it is made, and stopped.
-	Start bool
+// Create makes a workspace, or returns the one there is for the key. A new one is started too if
+// p asks for that, and then comes with its proof. grant is what p.Mounts are asked for with; it is
+// used up only when there is no such workspace yet.
+func (l *Lifecycle) Create(ctx context.Context, p brokerapi.CreateParams, grant *os.File) (res brokerapi.StartResult, err error) {
+	if p.Limits, err = l.limits(p.Limits); err != nil {
+		return res, err
+	}
+	if top := l.settings.LimitsMax.DiskBytes; top > 0 && p.Limits.DiskBytes == 0 {
+		return res, fmt.Errorf("cannot create %s without a disk limit: this host allows at most %d (limits_max in the broker's settings); "+
+			"give --disk, or set limits.disk: %w", p.Name, top, errdefs.ErrInvalidArgument)
+	}
+	err = l.alone(ctx, brokerapi.MethodCreate, p.Name, func(ctx context.Context) error {
+		e, found, err := l.allocate(ctx, p, grant)
+		if err == nil && !found {
+			e, res.Report, err = l.build(ctx, e, p.Start)
+		}
+		res.Workspace = l.show(e)
+		return err
+	})
+	return res, err
 }
 
-// Create makes a workspace, or returns the one there is for the key, with a proof if it
-// has just been started.
-func (l *Lifecycle) Create(ctx context.Context, name id.Workspace, p Plan, states ...workspace.State) (Entry, workspace.Report, error) {
-	ctx, cancel := bounded(ctx, userTimeout+stopTimeout)
-	defer cancel()
-	var report workspace.Report
-	unlock, err := l.lock(ctx, name)
-	if err != nil {
-		return Entry{}, report, err
+// allocate finds the workspace that there is, or enters a new one into the ledger as
+// creating. The lock is held.
+func (l *Lifecycle) allocate(ctx context.Context, p brokerapi.CreateParams, grant *os.File) (e Entry, found bool, err error) {
+	e, _ = l.ledger.Get(p.Name)
+	switch {
+	case e.State == absent, e.State == workspace.StateDestroyed:
+	case e.KeyDigest != p.KeyDigest:
+		return Entry{}, false, fmt.Errorf("cannot create %s: the name belongs to another key: %w", p.Name, errdefs.ErrAlreadyExists)
+	case e.State == workspace.StateCreating:
+		// An undoing that failed: it has to succeed first.
+		if err := l.undoCreate(ctx, e); err != nil {
+			return Entry{}, false, err
+		}
+	case !slices.Contains(rules[brokerapi.MethodCreate].states, e.State):
+		return Entry{}, false, fmt.Errorf("cannot create %s: it is %s; destroy it again to finish that: %w",
+			p.Name, e.State, errdefs.ErrFailedPrecondition)
+	default:
+		return e, true, nil
 	}
-	defer unlock()
-	e, found, err := l.plan(ctx, name, p, states)
-	if err != nil || found {
-		return e, report, err
+	if err := l.host.NameFree(p.Name); err != nil {
+		return Entry{}, false, err
 	}
+	if p.Limits.DiskBytes > 0 {
+		if err := l.host.HoldsDisk(); err != nil {
+			return Entry{}, false, fmt.Errorf("cannot create %s with a disk limit: %w", p.Name, err)
+		}
+	}
+	var mounts []Mount
+	if len(p.Mounts) > 0 {
+		if mounts, err = l.host.TakeMounts(ctx, p, grant); err != nil {
+			return Entry{}, false, fmt.Errorf("cannot create %s: %w", p.Name, err)
+		}
+	}
+	e, err = l.ledger.Allocate(Entry{
+		Name: p.Name, KeyDigest: p.KeyDigest, Limits: p.Limits, Allow: p.Allow, Home: l.host.Home(p.Name), Mounts: mounts,
+	}, l.settings.UIDFirst, l.settings.UIDCount, l.settings.MaxWorkspaces, l.host.IDsFree)
+	return e, false, err
+}
+
+// build makes what a new workspace consists of, and starts it if that is asked for. A start
+// that fails leaves it made and stopped.
+func (l *Lifecycle) build(ctx context.Context, e Entry, start bool) (_ Entry, report workspace.Report, err error) {
 	crashpoint.Here("broker.create.allocated")
 	// Adding the user takes as long as all the rest, and nothing of that needs it.
-	ids, added := e.IDs, make(chan error, 1)
+	name, ids, added := e.Name, e.IDs, make(chan error, 1)
 	go func() {
 		err := l.host.AddUser(ctx, name, ids)
 		crashpoint.Here("broker.create.user-added")
 		added <- err
 	}()
-	err = l.host.MakeDirs(name, e.IDs)
+	err = l.host.MakeDirs(name, ids)
 	crashpoint.Here("broker.create.dirs-made")
 	if err == nil && e.Limits.DiskBytes > 0 {
-		err = l.host.MakeImage(ctx, name, e.IDs, e.Limits.DiskBytes)
+		err = l.host.MakeImage(ctx, name, ids, e.Limits.DiskBytes)
 	}
 	e.State = workspace.StateStopped
 	var r Running
-	if err == nil && p.Start {
-		var start error
-		if r, report, start = l.host.Start(ctx, e); start != nil {
-			l.log.Warn("a new workspace does not start", "workspace", name, "error", start)
+	if err == nil && start {
+		var failed error
+		if r, report, failed = l.host.Start(ctx, e); failed != nil {
+			l.log.Warn("a new workspace does not start", "workspace", name, "error", failed)
 		} else {
 			e.State, e.Executor = workspace.StateRunning, &r.Executor
 			crashpoint.Here("broker.create.started")
@@ -70,7 +106,7 @@ func (l *Lifecycle) Create(ctx context.Context, name id.Workspace, p Plan, state
 		err = l.ledger.Put(e)
 	}
 	if err != nil {
-		undo, stop := bounded(ctx, userTimeout+stopTimeout)
+		undo, stop := bounded(ctx, rules[brokerapi.MethodCreate].timeout)
 		defer stop()
 		return Entry{}, workspace.Report{}, alsoFailed(fmt.Errorf("cannot create %s: %w", name, err), l.undoCreate(undo, e))
 	}
@@ -80,45 +116,7 @@ func (l *Lifecycle) Create(ctx context.Context, name id.Workspace, p Plan, state
 	return e, report, nil
 }
 
-// plan finds the workspace that there is, or enters a new one into the ledger as
-// creating. The lock is held.
-func (l *Lifecycle) plan(ctx context.Context, name id.Workspace, p Plan, states []workspace.State) (e Entry, found bool, err error) {
-	e, ok := l.ledger.Get(name)
-	switch {
-	case !ok && slices.Contains(states, absent), ok && e.State == workspace.StateDestroyed && slices.Contains(states, e.State):
-	case e.KeyDigest != p.KeyDigest:
-		return Entry{}, false, fmt.Errorf("cannot create %s: the name belongs to another key: %w", name, errdefs.ErrAlreadyExists)
-	case e.State == workspace.StateCreating:
-		// An undoing that failed: it has to succeed first.
-		if err := l.undoCreate(ctx, e); err != nil {
-			return Entry{}, false, err
-		}
-	case !slices.Contains(states, e.State):
-		return Entry{}, false, fmt.Errorf("cannot create %s: it is %s; destroy it again to finish that: %w", name, e.State, errdefs.ErrFailedPrecondition)
-	default:
-		return e, true, nil
-	}
-	if err := l.host.NameFree(name); err != nil {
-		return Entry{}, false, err
-	}
-	if p.Limits.DiskBytes > 0 {
-		if err := l.host.HoldsDisk(); err != nil {
-			return Entry{}, false, fmt.Errorf("cannot create %s with a disk limit: %w", name, err)
-		}
-	}
-	var mounts []Mount
-	if p.Grant != nil {
-		if mounts, err = l.host.TakeMounts(ctx, name, p.Grant); err != nil {
-			return Entry{}, false, fmt.Errorf("cannot create %s: %w", name, err)
-		}
-	}
-	e, err = l.ledger.Allocate(Entry{Name: name, KeyDigest: p.KeyDigest, Limits: p.Limits, Allow: p.Allow, Home: l.host.Home(name), Mounts: mounts},
-		l.settings.UIDFirst, l.settings.UIDCount, l.settings.MaxWorkspaces, l.host.IDsFree)
-	return e, false, err
-}
-
-// undoCreate takes back what a create did, whether all of it or nothing. The ids stay
-// spent.
+// undoCreate undoes a create, however far it came. The ids stay spent.
 func (l *Lifecycle) undoCreate(ctx context.Context, e Entry) error {
 	if err := l.endAll(ctx, e); err != nil {
 		return err
@@ -126,12 +124,12 @@ func (l *Lifecycle) undoCreate(ctx context.Context, e Entry) error {
 	return l.unmake(ctx, e)
 }
 
-// endAll ends what a create has started.
+// endAll ends everything that a create has started.
 func (l *Lifecycle) endAll(ctx context.Context, e Entry) error {
 	return each(func() error { return l.endProcesses(ctx, e) }, func() error { return l.cleanUp(ctx, e) })
 }
 
-// unmake removes what a create has made, of which nothing runs.
+// unmake removes what a create has made, once nothing of it runs.
 func (l *Lifecycle) unmake(ctx context.Context, e Entry) error {
 	err := each(
 		func() error { return l.host.RemoveUser(ctx, e.Name, e.IDs) },

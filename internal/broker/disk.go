@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -35,13 +34,6 @@ import (
 // wants them: the home, and those that stand for /tmp and /var/tmp.
 var imageDirs = []string{"home", temporary[0], temporary[1]}
 
-// keptImage is what the image of a destroyed workspace is called in its retained home.
-const keptImage = "disk.img"
-
-func imageName(name id.Workspace) string { return string(name) + ".img" }
-
-func newImageName(name id.Workspace) string { return string(name) + ".new" }
-
 // HoldsDisk is part of Effects.
 func (h *Host) HoldsDisk() error {
 	if _, err := tool("mke2fs"); err != nil {
@@ -55,27 +47,6 @@ func (h *Host) HoldsDisk() error {
 
 // GrowsDisk is part of Effects.
 func (h *Host) GrowsDisk() error { return image.Grows() }
-
-// diskChange reports why a limit on disk space cannot be changed.
-func diskChange(name id.Workspace, from, to int64, grows func() error) error {
-	cannot := func(why string) error {
-		return fmt.Errorf("cannot change the disk limit of %s from %d to %d: %s: %w", name, from, to, why, errdefs.ErrFailedPrecondition)
-	}
-	switch {
-	case from == to:
-		return nil
-	case from == 0:
-		return cannot("it was created without one, and its files lie in directories of the host; archive it and restore it with --disk")
-	case to == 0:
-		return cannot("it was created with one, and its files lie in an image; archive it and restore it without")
-	case to < from:
-		return cannot("an image can grow and not shrink; archive it and restore it with a smaller --disk")
-	}
-	if err := grows(); err != nil {
-		return fmt.Errorf("cannot change the disk limit of %s: %w; or archive it and restore it with a larger --disk", name, err)
-	}
-	return nil
-}
 
 // mkfsArgs is the whole of what mke2fs is told. A new sparse file reads as zeros, so that
 // nothing has to be zeroed now or by the kernel later; the journal takes a 64th.
@@ -105,7 +76,7 @@ func (h *Host) MakeImage(ctx context.Context, name id.Workspace, ids workspace.I
 	if err != nil || there {
 		return err
 	}
-	if err := h.unlinkImage(newImageName(name)); err != nil {
+	if err := removeAt(h.images, newImageName(name)); err != nil {
 		return err
 	}
 	f, err := openAt(h.images, newImageName(name), unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o600)
@@ -114,7 +85,8 @@ func (h *Host) MakeImage(ctx context.Context, name id.Workspace, ids workspace.I
 	}
 	defer f.Close()
 	crashpoint.Here("broker.image.file-made")
-	if err := errors.Join(withFD(f, func(fd int) error { return unix.Fchown(fd, 0, int(ids.Executor)) }), f.Truncate(imageBytes(limit))); err != nil {
+	if err := errors.Join(withFD(f, func(fd int) error { return unix.Fchown(fd, 0, int(ids.Executor)) }),
+		f.Truncate(imageBytes(limit))); err != nil {
 		return err
 	}
 	if said, err := once(ctx, "mke2fs", mkfsArgs(f.Name(), imageBytes(limit))...); err != nil {
@@ -131,99 +103,6 @@ func (h *Host) MakeImage(ctx context.Context, name id.Workspace, ids workspace.I
 	}
 	crashpoint.Here("broker.image.placed")
 	return syncFile(h.images)
-}
-
-// ownImage reports whether name has an image, and refuses one that is another's.
-func (d *dirs) ownImage(name id.Workspace, ids workspace.IDs) (bool, error) {
-	var st unix.Stat_t
-	err := withFD(d.images, func(fd int) error { return unix.Fstatat(fd, imageName(name), &st, unix.AT_SYMLINK_NOFOLLOW) })
-	if errors.Is(err, unix.ENOENT) {
-		return false, nil
-	}
-	if err == nil {
-		err = isImage(&st, ids)
-	}
-	if err != nil {
-		return false, fmt.Errorf("cannot use %s/%s: %w", d.images.Name(), imageName(name), err)
-	}
-	return true, nil
-}
-
-func isImage(st *unix.Stat_t, ids workspace.IDs) error {
-	if st.Mode != unix.S_IFREG|0o600 || st.Uid != 0 || st.Gid != ids.Executor || st.Nlink != 1 {
-		return fmt.Errorf("it is not a file of root:%d alone with mode 0600; move it away, or give it back its owner: %w", ids.Executor, errdefs.ErrFailedPrecondition)
-	}
-	return nil
-}
-
-func (d *dirs) unlinkImage(file string) error {
-	err := withFD(d.images, func(fd int) error { return unix.Unlinkat(fd, file, 0) })
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("cannot remove %s/%s: %w", d.images.Name(), file, err)
-	}
-	return nil
-}
-
-// removeImage removes the image of ids, if there is one, and one half made.
-func (d *dirs) removeImage(name id.Workspace, ids workspace.IDs) error {
-	if err := d.unlinkImage(newImageName(name)); err != nil {
-		return err
-	}
-	var st unix.Stat_t
-	err := withFD(d.images, func(fd int) error { return unix.Fstatat(fd, imageName(name), &st, unix.AT_SYMLINK_NOFOLLOW) })
-	if errors.Is(err, unix.ENOENT) || err == nil && st.Gid != ids.Executor {
-		return nil // another's was not made for it, and stays
-	}
-	if err != nil {
-		return fmt.Errorf("cannot look at the image of %s: %w", name, err)
-	}
-	f, err := d.freeImage(name)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	err = d.unlinkImage(imageName(name))
-	crashpoint.Here("broker.image.removed")
-	return err
-}
-
-// freeTimeout bounds the wait for the kernel to unmount an image whose executor has ended.
-const freeTimeout = 5 * time.Second
-
-// freeImage opens the image and sees that nobody uses it. What is removed or moved while it
-// is mounted would live on unseen.
-func (d *dirs) freeImage(name id.Workspace) (*os.File, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), freeTimeout)
-	defer cancel()
-	f, err := openAt(d.images, imageName(name), unix.O_RDONLY, 0)
-	if err == nil {
-		if err = image.Free(ctx, f); err == nil {
-			crashpoint.Here("broker.image.free")
-			return f, nil
-		}
-		_ = f.Close()
-	}
-	return nil, fmt.Errorf("cannot take the image of %s away: %w", name, err)
-}
-
-// keepImage moves the image into a retained home.
-func (d *dirs) keepImage(name id.Workspace, ids workspace.IDs, kept *os.File) error {
-	there, err := d.ownImage(name, ids)
-	if err != nil || !there {
-		return err
-	}
-	f, err := d.freeImage(name)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	err = withFD(d.images, func(from int) error {
-		return withFD(kept, func(to int) error {
-			return unix.Renameat2(from, imageName(name), to, keptImage, unix.RENAME_NOREPLACE)
-		})
-	})
-	crashpoint.Here("broker.image.kept")
-	return err
 }
 
 // mountImage makes the directories of a workspace with a limit ready to be lent.
@@ -314,7 +193,8 @@ func statInside(pid int, place string, call func(fd int) error) error {
 	}
 	defer unix.Close(root)
 	fd, err := unix.Openat2(root, place, &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 	})
 	if err != nil {
 		return err

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/broker"
+	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
@@ -32,10 +33,10 @@ func withDisk(bytes int64) workspace.Limits {
 }
 
 // newLimited makes a workspace with a limit on disk space.
-func newLimited(t *testing.T) (*place, *broker.Lifecycle, broker.Entry) {
+func newLimited(t *testing.T) (*installation, *broker.Lifecycle, brokerapi.Workspace) {
 	t.Helper()
 	t.Setenv("TMPDIR", "/var/tmp") // an image on a tmpfs would be the workspace's memory
-	p := newPlace(t)
+	p := newInstallation(t)
 	if err := image.Ready(); err != nil {
 		t.Skipf("skipped: %v", err)
 	}
@@ -43,19 +44,21 @@ func newLimited(t *testing.T) (*place, *broker.Lifecycle, broker.Entry) {
 	return p, life, p.createLimited(t, life)
 }
 
-func (p *place) createLimited(t *testing.T, life *broker.Lifecycle) broker.Entry {
+func (p *installation) createLimited(t *testing.T, life *broker.Lifecycle) brokerapi.Workspace {
 	t.Helper()
-	e, _, err := life.Create(t.Context(), p.name, broker.Plan{KeyDigest: digest, Limits: withDisk(limited)}, "", workspace.StateDestroyed)
+	res, err := life.Create(t.Context(), wanted(p.name, withDisk(limited)), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return e
+	return res.Workspace
 }
 
-func (p *place) image() string { return p.settings.DataDir + "/images/" + string(p.name) + ".img" }
+func (p *installation) image() string {
+	return p.settings.DataDir + "/images/" + string(p.name) + ".img"
+}
 
 // inside runs a script in a running workspace.
-func inside(t *testing.T, e broker.Entry, script string) string {
+func inside(t *testing.T, e brokerapi.Workspace, script string) string {
 	t.Helper()
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: e.Executor.Socket})
 	if err != nil {
@@ -66,12 +69,18 @@ func inside(t *testing.T, e broker.Entry, script string) string {
 		_ = conn.Close()
 		<-conn.Done()
 	}()
-	if _, err := conn.Call(t.Context(), execapi.MethodHello, execapi.HelloParams{Version: execapi.Version, MinVersion: execapi.MinVersion}, nil); err != nil {
+	if _, err := conn.Call(t.Context(), execapi.MethodHello, execapi.HelloParams{
+		Version:    execapi.Version,
+		MinVersion: execapi.MinVersion,
+	}, nil); err != nil {
 		t.Fatal(err)
 	}
 	var res execapi.ExecResult
 	if _, err := conn.Call(t.Context(), execapi.MethodExec, execapi.ExecParams{
-		ID: id.NewCommand(), Argv: []string{"/bin/sh", "-c", "exec 2>&1; cd; " + script}, Stdout: execapi.Capture, Stderr: execapi.Capture, Wait: true,
+		ID: id.NewCommand(), Argv: []string{
+			"/bin/sh", "-c",
+			"exec 2>&1; cd; " + script,
+		}, Stdout: execapi.Capture, Stderr: execapi.Capture, Wait: true,
 	}, &res); err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +147,8 @@ func used(t *testing.T, path string) int64 {
 func TestDiskLimit(t *testing.T) {
 	p, life, e := newLimited(t)
 	var st unix.Stat_t
-	if err := unix.Lstat(p.image(), &st); err != nil || st.Mode != unix.S_IFREG|0o600 || st.Uid != 0 || st.Gid != e.IDs.Executor || st.Size != limited {
+	if err := unix.Lstat(p.image(), &st); err != nil || st.Mode != unix.S_IFREG|0o600 || st.Uid != 0 || st.Gid != e.IDs.Executor ||
+		st.Size != limited {
 		t.Fatalf("the image is %o %d:%d of %d bytes, %v", st.Mode, st.Uid, st.Gid, st.Size, err)
 	}
 	before, err := os.ReadFile("/proc/self/mountinfo")
@@ -162,16 +172,17 @@ func TestDiskLimit(t *testing.T) {
 		t.Errorf("the host's mount table changed: %v\n%s", err, after)
 	}
 	// The attempt has given back what it took.
-	if out := inside(t, running, "echo kept > file; head -c 20M /dev/zero > big && stat -c %s big && rm big; ls -A /tmp /var/tmp; stat -c '%a %u' ~ /tmp /var/tmp"); out !=
+	if out := inside(t, running, "echo kept > file; head -c 20M /dev/zero > big && stat -c %s big && rm big; ls -A /tmp /var/tmp; "+
+		"stat -c '%a %u' ~ /tmp /var/tmp"); out !=
 		fmt.Sprintf("20971520\n/tmp:\n\n/var/tmp:\n700 %[1]d\n1777 %[1]d\n1777 %[1]d\n", e.IDs.Work) {
 		t.Errorf("%q", out)
 	}
-	st1, err := life.Stats(p.name, workspace.StateRunning)
+	st1, err := life.Stats(t.Context(), brokerapi.NameParams{Name: p.name})
 	if err != nil || st1.DiskBytes <= 0 || st1.DiskBytes >= limited {
 		t.Errorf("%+v, %v", st1, err)
 	}
 	for range 2 {
-		if _, err := life.Stop(t.Context(), p.name, workspace.StateRunning); err != nil {
+		if _, err := life.Stop(t.Context(), brokerapi.NameParams{Name: p.name}); err != nil {
 			t.Fatal(err)
 		}
 		running, _ = start(t, life, p.name) // at once, while the kernel may still be at the unmounting
@@ -182,11 +193,11 @@ func TestDiskLimit(t *testing.T) {
 			t.Errorf("attached to %v", on)
 		}
 	}
-	if _, err := life.Stop(t.Context(), p.name, workspace.StateRunning); err != nil {
+	if _, err := life.Stop(t.Context(), brokerapi.NameParams{Name: p.name}); err != nil {
 		t.Fatal(err)
 	}
 	sound(t, p.image())
-	e, err = life.Destroy(t.Context(), p.name, false, workspace.StateStopped)
+	e, err = life.Destroy(t.Context(), brokerapi.DestroyParams{Name: p.name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +212,7 @@ func TestDiskLimit(t *testing.T) {
 	if out := inside(t, running, "ls -A"); out != "" {
 		t.Errorf("a new home holds %q", out)
 	}
-	if _, err := life.Destroy(t.Context(), p.name, true, workspace.StateRunning); err != nil {
+	if _, err := life.Destroy(t.Context(), brokerapi.DestroyParams{Name: p.name, Purge: true}); err != nil {
 		t.Fatal(err)
 	}
 	p.gone(t, e)
@@ -249,14 +260,14 @@ func TestDiskBombs(t *testing.T) {
 	}
 	// A full disk is proved and worked with too.
 	inside(t, running, "dd if=/dev/zero of=full bs=1M")
-	if _, err := life.Stop(t.Context(), p.name, workspace.StateRunning); err != nil {
+	if _, err := life.Stop(t.Context(), brokerapi.NameParams{Name: p.name}); err != nil {
 		t.Fatal(err)
 	}
 	running, _ = start(t, life, p.name)
 	if out := inside(t, running, "rm full && echo freed"); out != "freed\n" {
 		t.Errorf("%q", out)
 	}
-	_, _ = life.Stop(t.Context(), p.name, workspace.StateRunning)
+	_, _ = life.Stop(t.Context(), brokerapi.NameParams{Name: p.name})
 	sound(t, p.image())
 }
 
@@ -269,7 +280,9 @@ func TestImageIsOutOfReach(t *testing.T) {
 		t.Fatalf("attached to %v", on)
 	}
 	device := strings.Split(on[0], "/")[3]
-	out := inside(t, running, fmt.Sprintf(`for f in %[1]s /dev/%[2]s /dev/loop-control /dev/block/7:0; do if [ -e $f ] || cat $f >/dev/null 2>&1; then echo reached $f; fi; done
+	out := inside(t, running,
+		fmt.Sprintf(`for f in %[1]s /dev/%[2]s /dev/loop-control /dev/block/7:0
+do if [ -e $f ] || cat $f >/dev/null 2>&1; then echo reached $f; fi; done
 		mknod dev b 7 0 2>/dev/null && echo made a device
 		cat /proc/1/root%[1]s >/dev/null 2>&1 && echo reached it through /proc
 		ls ~/.. /tmp/.. /var/tmp/.. | grep -E 'lost.found|var-tmp' && echo saw the root of the image
@@ -291,7 +304,7 @@ func TestImageOfAnother(t *testing.T) {
 	if err := os.Chown(p.image(), 0, int(e.IDs.Work)); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := life.Start(t.Context(), p.name, workspace.StateStopped); !errdefs.IsFailedPrecondition(err) {
+	if _, err := life.Start(t.Context(), brokerapi.NameParams{Name: p.name}); !errdefs.IsFailedPrecondition(err) {
 		t.Fatalf("a start on another's image: %v", err)
 	}
 	if err := os.Chown(p.image(), 0, int(e.IDs.Executor)); err != nil {
@@ -312,7 +325,8 @@ func TestImageOfAnother(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err = image.Mount(t.Context(), f, p.settings.DataDir, func(root *os.File) error { return os.Mkdir(fmt.Sprintf("/proc/self/fd/%d/x", root.Fd()), 0o700) }, "x")
+	m, err = image.Mount(t.Context(), f, p.settings.DataDir,
+		func(root *os.File) error { return os.Mkdir(fmt.Sprintf("/proc/self/fd/%d/x", root.Fd()), 0o700) }, "x")
 	if err := errors.Join(err, f.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -344,10 +358,11 @@ func TestAnotherImageIsSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := p.settings.DataDir + "/other"
-	if out, err := exec.CommandContext(t.Context(), "/usr/sbin/mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096", path, "32M").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "/usr/sbin/mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096",
+		path, "32M").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	p.launcher = broker.LauncherFunc(func(ctx context.Context, c launch.Config) (*launch.Executor, error) {
+	p.launch = func(ctx context.Context, c launch.Config) (*launch.Executor, error) {
 		f, err := os.OpenFile(path, os.O_RDWR, 0)
 		if err != nil {
 			return nil, err
@@ -368,9 +383,9 @@ func TestAnotherImageIsSeen(t *testing.T) {
 		defer m.Close()
 		c.Home, c.Tmp, c.VarTmp = m.Trees[0], m.Trees[1], m.Trees[2]
 		return launch.Start(ctx, c)
-	})
+	}
 	life = p.mustOpen(t)
-	_, _, err := life.Start(t.Context(), p.name, workspace.StateStopped)
+	_, err := life.Start(t.Context(), brokerapi.NameParams{Name: p.name})
 	if err == nil || !strings.Contains(err.Error(), "required control disk is failed (outside: /home/"+string(p.name)+" lies on ") {
 		t.Errorf("%v", err)
 	}
@@ -395,8 +410,9 @@ func TestHalfMadeImage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e.State = workspace.StateCreating
-		if err := errors.Join(ledger.Put(e), ledger.Close()); err != nil {
+		stored, _ := ledger.Get(e.Name)
+		stored.State = workspace.StateCreating
+		if err := errors.Join(ledger.Put(stored), ledger.Close()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -415,7 +431,7 @@ func TestHalfMadeImage(t *testing.T) {
 	if _, err := os.Stat(p.image()); err != nil {
 		t.Errorf("an image that no create made is gone: %v", err)
 	}
-	if _, _, err := life.Create(t.Context(), p.name, broker.Plan{KeyDigest: digest, Limits: withDisk(limited)}, "", workspace.StateDestroyed); !errdefs.IsFailedPrecondition(err) {
+	if _, err := life.Create(t.Context(), wanted(p.name, withDisk(limited)), nil); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("a create over it: %v", err)
 	}
 	if err := os.Remove(p.image()); err != nil {
@@ -430,7 +446,7 @@ func TestImageIsNotUnused(t *testing.T) {
 	if err := life.Close(); err != nil {
 		t.Fatal(err)
 	}
-	host, err := broker.OpenHost(broker.HostConfig{Settings: p.settings, Launcher: p.launcher, Log: slog.New(slog.DiscardHandler)})
+	host, err := broker.OpenHost(broker.HostConfig{Settings: p.settings, Launch: p.launch, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -444,7 +460,8 @@ func TestImageIsNotUnused(t *testing.T) {
 func TestImageAfterACrash(t *testing.T) {
 	p, life, _ := newLimited(t)
 	running, _ := start(t, life, p.name)
-	inside(t, running, "echo kept > file; sync -f file; (while :; do head -c 1M /dev/zero > $$; mv $$ moved; done) >/dev/null 2>&1 & sleep 0.2")
+	inside(t, running, "echo kept > file; sync -f file; (while :; do head -c 1M /dev/zero > $$; mv $$ moved; "+
+		"done) >/dev/null 2>&1 & sleep 0.2")
 	if err := life.Close(); err != nil { // a broker that is killed does no more than this
 		t.Fatal(err)
 	}
@@ -461,13 +478,15 @@ func TestImageAfterACrash(t *testing.T) {
 
 func TestDiskLimitChanges(t *testing.T) {
 	p, life, _ := newLimited(t)
-	states := []workspace.State{workspace.StateStopped, workspace.StateRunning}
 	for _, to := range []int64{0, limited / 2} {
-		if e, err := life.Update(t.Context(), p.name, withDisk(to), states...); !errdefs.IsFailedPrecondition(err) || e.Limits.DiskBytes != limited {
+		if e, err := life.Update(t.Context(), brokerapi.UpdateParams{
+			Name:   p.name,
+			Limits: withDisk(to),
+		}); !errdefs.IsFailedPrecondition(err) || e.Limits.DiskBytes != limited {
 			t.Errorf("to %d: %+v, %v", to, e.Limits, err)
 		}
 	}
-	_, err := life.Update(t.Context(), p.name, withDisk(8*limited), states...)
+	_, err := life.Update(t.Context(), brokerapi.UpdateParams{Name: p.name, Limits: withDisk(8 * limited)})
 	if why := image.Grows(); why != nil {
 		if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "CAP_SYS_RESOURCE") {
 			t.Errorf("grown without the capability: %v", err)
@@ -481,6 +500,6 @@ func TestDiskLimitChanges(t *testing.T) {
 	if out := inside(t, running, "head -c 300M /dev/zero > x && stat -c %s x"); out != "314572800\n" {
 		t.Errorf("%q; %+v", out, control(t, report, "disk"))
 	}
-	_, _ = life.Stop(t.Context(), p.name, workspace.StateRunning)
+	_, _ = life.Stop(t.Context(), brokerapi.NameParams{Name: p.name})
 	sound(t, p.image())
 }

@@ -88,12 +88,14 @@ func (h *hostDouble) IDsFree(ids workspace.IDs) (bool, error) {
 	return !h.used[ids.Executor] && !h.used[ids.Work] && !h.used[ids.Agent], h.fail["IDsFree"]
 }
 
-func (h *hostDouble) TakeMounts(_ context.Context, name id.Workspace, g *broker.Grant) ([]broker.Mount, error) {
-	if err := h.step("TakeMounts", name); err != nil {
+func (h *hostDouble) InForce(ids workspace.IDs) workspace.IDs { return ids }
+
+func (h *hostDouble) TakeMounts(_ context.Context, p brokerapi.CreateParams, _ *os.File) ([]broker.Mount, error) {
+	if err := h.step("TakeMounts", p.Name); err != nil {
 		return nil, err
 	}
 	var mounts []broker.Mount
-	for _, m := range g.Asked {
+	for _, m := range p.Mounts {
 		mounts = append(mounts, broker.Mount{Mount: m})
 	}
 	return mounts, nil
@@ -300,7 +302,8 @@ var _ broker.Effects = (*hostDouble)(nil)
 const first = 1_880_000_000
 
 func testSettings() broker.Settings {
-	s, err := broker.ParseSettings([]byte(`{"daemon_uid":65431,"daemon_gid":65431,"uid_first":1880000000,"uid_count":3000,"limits_max":{"memory_bytes":2147483648}}`))
+	s, err := broker.ParseSettings([]byte(`{"daemon_uid":65431,"daemon_gid":65431,"uid_first":1880000000,"uid_count":3000,
+		"limits_max":{"memory_bytes":2147483648}}`))
 	if err != nil {
 		panic(err)
 	}
@@ -412,6 +415,11 @@ func call[T any](t testing.TB, c *jsonrpc.Conn, method string, params any) (T, e
 	var res T
 	_, err := c.Call(t.Context(), method, params, &res)
 	return res, err
+}
+
+// wanted asks for a workspace.
+func wanted(name id.Workspace, limits workspace.Limits) brokerapi.CreateParams {
+	return brokerapi.CreateParams{Name: name, KeyDigest: digest, Limits: limits}
 }
 
 func create(t testing.TB, c *jsonrpc.Conn, name id.Workspace) (brokerapi.Workspace, error) {

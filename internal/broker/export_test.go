@@ -42,7 +42,7 @@ func (u usersAt) Rights(uid, gid uint32) (group uint32, groups []uint32, homes [
 // Methods lists the operations with the longest params of each.
 func Methods() map[string]int {
 	m := map[string]int{}
-	for name, op := range operations {
+	for name, op := range closedTable {
 		m[name] = op.params
 	}
 	return m
@@ -57,4 +57,19 @@ func Tidy(ctx context.Context, etc, state, boot string) error {
 	defer dir.Close()
 	_, err = (&users{etc: etc, state: dir, bootID: boot}).tidy(ctx)
 	return err
+}
+
+// States lists the states in which each operation on a workspace is allowed.
+func States() map[string][]string {
+	m := map[string][]string{}
+	for name, r := range rules {
+		for _, s := range r.states {
+			if s == absent {
+				s = "absent"
+			}
+			m[name] = append(m[name], string(s))
+		}
+	}
+	delete(m, methodDiscard)
+	return m
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/broker"
+	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
@@ -21,17 +21,17 @@ import (
 // While those that run hold nearly all that workspaces may have together, no other is
 // started; what runs is left alone.
 func TestNoneIsStartedInFullMemory(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	// The least that a few executors fit into.
 	total := totalMemory(t)
 	p.settings.CgroupMemoryPercent = int(256<<20*100/total) + 1
 	life := p.mustOpen(t)
 	limits := workspace.Limits{MemoryBytes: 8 << 30, Pids: 64, CPUWeight: 100, OpenFiles: 256}
-	if _, _, err := life.Create(t.Context(), p.name, broker.Plan{KeyDigest: digest, Limits: limits}, "", workspace.StateDestroyed); err != nil {
+	if _, err := life.Create(t.Context(), wanted(p.name, limits), nil); err != nil {
 		t.Fatal(err)
 	}
 	second := id.Workspace(fmt.Sprintf("cbt-%08x", rand.Uint32()))
-	if _, _, err := life.Create(t.Context(), second, broker.Plan{KeyDigest: digest, Limits: limits}, "", workspace.StateDestroyed); err != nil {
+	if _, err := life.Create(t.Context(), wanted(second, limits), nil); err != nil {
 		t.Fatal(err)
 	}
 	e, _ := start(t, life, p.name)
@@ -40,14 +40,17 @@ func TestNoneIsStartedInFullMemory(t *testing.T) {
 	// Nearly the ceiling, as memory that nothing but the end of the workspace gives back.
 	script := fmt.Sprintf("dd if=/dev/zero of=/dev/shm/full bs=1048576 count=%d; sleep 600", mem*97/100>>20-4)
 	go func() {
-		_, _ = conn.Call(context.WithoutCancel(t.Context()), execapi.MethodExec, execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"/bin/sh", "-c", script}, Wait: true}, nil)
+		_, _ = conn.Call(context.WithoutCancel(t.Context()), execapi.MethodExec, execapi.ExecParams{
+			ID:   id.NewCommand(),
+			Argv: []string{"/bin/sh", "-c", script}, Wait: true,
+		}, nil)
 	}()
 	var err error
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
-		if _, _, err = life.Start(t.Context(), second, workspace.StateStopped); err != nil {
+		if _, err = life.Start(t.Context(), brokerapi.NameParams{Name: second}); err != nil {
 			break
 		}
-		if _, err := life.Stop(t.Context(), second, workspace.StateRunning); err != nil {
+		if _, err := life.Stop(t.Context(), brokerapi.NameParams{Name: second}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -57,10 +60,10 @@ func TestNoneIsStartedInFullMemory(t *testing.T) {
 	if _, err := conn.Call(t.Context(), execapi.MethodPing, struct{}{}, nil); err != nil {
 		t.Errorf("what ran was harmed: %v", err)
 	}
-	if _, err := life.Stop(t.Context(), p.name, workspace.StateRunning); err != nil {
+	if _, err := life.Stop(t.Context(), brokerapi.NameParams{Name: p.name}); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := life.Start(t.Context(), second, workspace.StateStopped); err != nil {
+	if _, err := life.Start(t.Context(), brokerapi.NameParams{Name: second}); err != nil {
 		t.Errorf("there is room again: %v", err)
 	}
 }

@@ -73,7 +73,7 @@ func FuzzRequests(f *testing.F) {
 				t.Errorf("%q led to %q", in, c)
 			}
 		}
-		for _, e := range life.List() {
+		for _, e := range life.Entries() {
 			if e.IDs.Executor < first || e.IDs.Agent >= first+3000 || e.IDs != workspace.IDsFrom(e.IDs.Executor) {
 				t.Errorf("%q led to the ids %+v", in, e.IDs)
 			}

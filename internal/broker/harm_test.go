@@ -25,7 +25,7 @@ import (
 
 // TestPurgeStaysInside: what a workspace put into its home leads nowhere.
 func TestPurgeStaysInside(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	life := p.mustOpen(t)
 	defer func() { _ = life.Close() }()
 	e := p.create(t, life)
@@ -43,7 +43,7 @@ func TestPurgeStaysInside(t *testing.T) {
 	); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := life.Destroy(t.Context(), p.name, true, workspace.StateStopped); err != nil {
+	if _, err := life.Destroy(t.Context(), brokerapi.DestroyParams{Name: p.name, Purge: true}); err != nil {
 		t.Fatal(err)
 	}
 	p.gone(t, e)
@@ -58,7 +58,7 @@ func TestPurgeStaysInside(t *testing.T) {
 // TestHomeThatIsASymlink: someone with root made one where the home belongs. It is not
 // followed, not given away, and not removed.
 func TestHomeThatIsASymlink(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	life := p.mustOpen(t)
 	defer func() { _ = life.Close() }()
 	victim := t.TempDir()
@@ -66,7 +66,7 @@ func TestHomeThatIsASymlink(t *testing.T) {
 	if err := os.Symlink(victim, home); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err := life.Create(t.Context(), p.name, broker.Plan{KeyDigest: digest, Limits: workspace.DefaultLimits}, "")
+	_, err := life.Create(t.Context(), wanted(p.name, workspace.DefaultLimits), nil)
 	if err == nil {
 		t.Error("created")
 	}
@@ -87,7 +87,7 @@ func TestHomeThatIsASymlink(t *testing.T) {
 
 // TestUserOfTheHost: a name that exists already is neither taken over nor removed.
 func TestUserOfTheHost(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	life := p.mustOpen(t)
 	defer func() { _ = life.Close() }()
 	if out, err := exec.CommandContext(t.Context(), "useradd", "-M", "-l", "-N", string(p.name)).CombinedOutput(); err != nil {
@@ -95,7 +95,7 @@ func TestUserOfTheHost(t *testing.T) {
 	}
 	defer func() { _ = exec.Command("userdel", string(p.name)).Run() }()
 	before := getent(t, "passwd", string(p.name))
-	if _, _, err := life.Create(t.Context(), p.name, broker.Plan{KeyDigest: digest, Limits: workspace.DefaultLimits}, ""); !errdefs.IsAlreadyExists(err) {
+	if _, err := life.Create(t.Context(), wanted(p.name, workspace.DefaultLimits), nil); !errdefs.IsAlreadyExists(err) {
 		t.Errorf("got %v", err)
 	}
 	if got := getent(t, "passwd", string(p.name)); got != before || got == "" {
@@ -106,7 +106,7 @@ func TestUserOfTheHost(t *testing.T) {
 // TestLockedPasswd: while someone else holds the lock, a create waits; it goes on when
 // the lock is free.
 func TestLockedPasswd(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	life := p.mustOpen(t)
 	defer func() { _ = life.Close() }()
 	const lock = "/etc/passwd.lock"
@@ -124,7 +124,7 @@ func TestLockedPasswd(t *testing.T) {
 
 // TestPeers: only root and the daemon's user are served.
 func TestPeers(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	life := p.mustOpen(t)
 	defer func() { _ = life.Close() }()
 	s := &broker.Server{Life: life, Settings: p.settings, Log: slog.New(slog.DiscardHandler)}

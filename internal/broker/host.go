@@ -2,146 +2,104 @@ package broker
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"log/slog"
 	"os"
-	"time"
+	"strings"
+	"sync"
 
-	"github.com/carrel-dev/carrel/internal/brokerapi"
-	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// Effects is what the broker does to the host. Every path in it is composed from the
-// settings and a validated name. Each method may be repeated: what is done already, or
-// is not there to be undone, is no error.
-type Effects interface {
-	// IDsFree reports whether none of ids is the id of a user or group of the host or
-	// handed out by subuid or subgid.
-	IDsFree(ids workspace.IDs) (bool, error)
-	// NameFree is an error of kind already_exists if the host has a user or group name.
-	NameFree(name id.Workspace) error
-	// Home is where the home of name is.
-	Home(name id.Workspace) string
-	// AddUser makes user and group and sees that they are exactly as asked.
-	AddUser(ctx context.Context, name id.Workspace, ids workspace.IDs) error
-	// RemoveUser removes the user and group that AddUser made, and no others.
-	RemoveUser(ctx context.Context, name id.Workspace, ids workspace.IDs) error
-	// MakeDirs makes the home and the private temporary directories.
-	MakeDirs(name id.Workspace, ids workspace.IDs) error
-	// HoldsDisk reports what this host lacks for a limit on disk space.
-	HoldsDisk() error
-	// GrowsDisk reports what it lacks to raise one.
-	GrowsDisk() error
-	// MakeImage makes the file system that a workspace with such a limit lies in.
-	MakeImage(ctx context.Context, name id.Workspace, ids workspace.IDs, limit int64) error
-	// UnmakeDirs removes what MakeDirs and MakeImage made, as long as nothing has been put there.
-	UnmakeDirs(name id.Workspace, ids workspace.IDs) error
-	// KeepHome puts the home, or the image, aside, for root only, and returns where.
-	KeepHome(name id.Workspace, ids workspace.IDs) (string, error)
-	// HomeEmpty reports whether nothing has been put into the home. What is in an image is
-	// not looked at: it counts as something.
-	HomeEmpty(name id.Workspace, ids workspace.IDs) (bool, error)
-	// ForgetHome removes what KeepHome put aside.
-	ForgetHome(name id.Workspace, ids workspace.IDs) error
-	// PurgeHome removes the home, the image and all that is in it.
-	PurgeHome(name id.Workspace, ids workspace.IDs) error
-	// RemoveTemporary removes the temporary directories and all that is in them, and the
-	// link to the home.
-	RemoveTemporary(name id.Workspace) error
-	// EndProcesses kills every process that has one of ids, and returns when a look at
-	// /proc finds none.
-	EndProcesses(ctx context.Context, ids workspace.IDs) error
-	// HeldUp says which processes with one of ids the kernel cannot end at this moment, why
-	// and what to do; "" is none.
-	HeldUp(ids workspace.IDs) string
-	// TakeMounts reads a grant, once, and sees that its caller may open what it names.
-	TakeMounts(ctx context.Context, name id.Workspace, g *Grant) ([]Mount, error)
-	// Start starts an executor and returns when its isolation is proved.
-	Start(ctx context.Context, e Entry) (Running, workspace.Report, error)
-	// Adopt finds the executor of an earlier broker; it is an error of kind not_found if
-	// that process is no more.
-	Adopt(e Entry) (Running, error)
-	// Freeze stops the commands of a running workspace where they stand, or lets them go
-	// on. What a failed freeze stopped goes on.
-	Freeze(ctx context.Context, name id.Workspace, frozen bool) error
-	// Limit puts other limits in force for a running workspace and into its proof; if it
-	// fails those of e hold.
-	Limit(e Entry, limits workspace.Limits) error
-	// Stats reads what the commands of a running workspace use.
-	Stats(e Entry) (workspace.Stats, error)
-	// CleanUp ends what is left of a workspace's processes and removes its control
-	// groups, socket and report, and what protected names in its project mounts.
-	CleanUp(ctx context.Context, name id.Workspace) error
-	// Report returns the proof that Start kept.
-	Report(name id.Workspace) (workspace.Report, error)
-	// Leftovers lists the names that have control groups, protected names, a socket or a
-	// report, or a part of one.
-	Leftovers() ([]id.Workspace, error)
-	// Mended says what was put right when the host was opened.
-	Mended() []workspace.Mended
-	// Close lets go of descriptors; what runs goes on running.
-	Close() error
+// Host is Effects on the Linux host it runs on, as root.
+type Host struct {
+	users
+	*dirs
+	settings Settings
+	groups   *cgroup.Instance
+	launch   func(context.Context, launch.Config) (*launch.Executor, error)
+	binary   *os.File // the executor, sealed
+	bootID   string
+	log      *slog.Logger
+	placing  sync.Mutex // over the records of protected names
+	slow     slowCalls
+	mended   []workspace.Mended
 }
 
-// Running is an executor that was started or adopted.
-type Running struct {
-	Executor brokerapi.Executor
-	// Exited is closed when the process has ended and has been waited for.
-	Exited <-chan struct{}
-	// Kill ends it; it is safe against reuse of the pid.
-	Kill func() error
+// HostConfig is what a Host is made from.
+type HostConfig struct {
+	Settings Settings
+	// Launch starts executors: launch.Start, but in tests. Required.
+	Launch func(context.Context, launch.Config) (*launch.Executor, error)
+	// Binary is the sealed executor that Launch is given. Host closes it.
+	Binary *os.File
+	// OneConnection: the broker has no socket of its own, and the runtime directory may
+	// be the daemon's.
+	OneConnection bool
+	// Log gets what executors write to stderr. Required.
+	Log *slog.Logger
 }
 
-// Launcher starts executors. It is launch.Start but in tests.
-type Launcher interface {
-	Start(ctx context.Context, c launch.Config) (*launch.Executor, error)
-}
-
-// LauncherFunc is a function as a Launcher.
-type LauncherFunc func(ctx context.Context, c launch.Config) (*launch.Executor, error)
-
-// Start calls f.
-func (f LauncherFunc) Start(ctx context.Context, c launch.Config) (*launch.Executor, error) {
-	return f(ctx, c)
-}
-
-// Bounds of the steps, so that no request holds its workspace for ever.
-const (
-	startTimeout = 20 * time.Second
-	stopTimeout  = 20 * time.Second
-	// At its start the broker waits for the processes of one workspace to end for at most
-	// recoverTimeout, and recoverLeast once all together have taken recoverAll. What takes
-	// longer is left for whoever asks for it again.
-	recoverTimeout = 5 * time.Second
-	recoverLeast   = time.Second
-	recoverAll     = 15 * time.Second
-	// userTimeout bounds the wait for /etc/passwd, which others may have locked.
-	userTimeout = 30 * time.Second
-)
-
-// each runs the steps of an undoing, all of them, and joins what failed.
-func each(steps ...func() error) error {
-	var errs []error
-	for _, s := range steps {
-		errs = append(errs, s())
+// OpenHost opens the directories, making those that are missing, and the control groups.
+func OpenHost(cfg HostConfig) (*Host, error) {
+	h := &Host{settings: cfg.Settings, launch: cfg.Launch, binary: cfg.Binary, log: cfg.Log, slow: make(slowCalls, maxSlow)}
+	h.users.settings, h.users.etc = cfg.Settings, "/etc"
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, fmt.Errorf("cannot tell this boot from others: %w", err)
 	}
-	return errors.Join(errs...)
+	h.bootID = strings.TrimSpace(string(boot))
+	meminfo, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return nil, fmt.Errorf("cannot see how much memory there is: %w", err)
+	}
+	total, err := cgroup.ParseMemTotal(string(meminfo))
+	if err != nil {
+		return nil, err
+	}
+	if h.dirs, err = openDirs(cfg.Settings, cfg.OneConnection); err != nil {
+		return nil, err
+	}
+	h.users.state, h.users.bootID = h.dirs.state, h.bootID
+	removed, err := h.tidy(context.Background())
+	if err != nil {
+		cfg.Log.Error("cannot put the user database in order", "error", err) // what needs it says so
+		h.mended = append(h.mended, workspace.Mended{Kind: workspace.NotMended, Done: err.Error()})
+	} else if len(removed) > 0 {
+		h.mended = append(h.mended, workspace.Mended{
+			Kind: workspace.UserDatabase,
+			Done: "a tool of the broker's was killed; removed: " + strings.Join(removed, ", "),
+		})
+	}
+	h.groups, err = cgroup.Open(cgroup.Config{
+		Name:        cfg.Settings.CgroupName,
+		MemoryBytes: total / 100 * int64(cfg.Settings.CgroupMemoryPercent),
+	})
+	if err != nil {
+		h.dirs.close()
+		return nil, err
+	}
+	return h, nil
 }
 
-func closeFiles(files ...*os.File) {
-	for _, f := range files {
-		if f != nil {
-			_ = f.Close()
-		}
-	}
-}
+// InForce is part of Effects: the ids of the ledger are those of the host.
+func (h *Host) InForce(ids workspace.IDs) workspace.IDs { return ids }
 
-// alsoFailed adds the failure of an undoing to the error that led to it.
-func alsoFailed(err, undo error) error {
-	if undo == nil {
-		return err
-	}
-	return fmt.Errorf("%w; undoing it failed too: %w; the next start of the broker tries again", err, undo)
+// Mended is part of Effects.
+func (h *Host) Mended() []workspace.Mended { return h.mended }
+
+// Missing lists the controllers that this host does not offer, for the log.
+func (h *Host) Missing() []cgroup.Missing { return h.groups.Missing() }
+
+// OpenState opens the directory of the ledger.
+func (h *Host) OpenState() (*os.File, error) { return beneath(h.data, "broker") }
+
+// Close is part of Effects.
+func (h *Host) Close() error {
+	h.groups.Close()
+	h.dirs.close()
+	closeFiles(h.binary)
+	return nil
 }

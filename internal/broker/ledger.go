@@ -22,7 +22,7 @@ import (
 )
 
 // The ledger is a file of JSON lines. Each states one workspace as it is from then on,
-// and the last one that names a workspace holds. The first line of a compacted ledger
+// and the last line about a workspace counts. The first line of a compacted ledger
 // states the next free id.
 //
 //	{"next_uid":1879048198}
@@ -46,7 +46,7 @@ type Entry struct {
 	Retained  string              `json:"retained,omitempty"`
 	// Purge is how a destroy under way was asked for.
 	Purge bool `json:"purge,omitempty"`
-	// Allow is what commands may do beyond what others may.
+	// Allow is what commands may do that commands of other workspaces may not.
 	Allow []workspace.Opening `json:"allow,omitempty"`
 	// Mounts are the project mounts; they are bounded by workspace.CheckMounts.
 	Mounts []Mount `json:"mounts,omitempty"`
@@ -105,7 +105,8 @@ func (l *Ledger) open() (err error) {
 	}
 	err = withFD(l.lock, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return fmt.Errorf("cannot lock the broker's ledger: another carrel-broker uses %s; stop it first: %w", l.dir.Name(), errdefs.ErrUnavailable)
+		return fmt.Errorf("cannot lock the broker's ledger: another carrel-broker uses %s; stop it first: %w",
+			l.dir.Name(), errdefs.ErrUnavailable)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot lock the broker's ledger: %w", err)
@@ -177,13 +178,14 @@ func (l *Ledger) take(x ledgerLine) error {
 	return nil
 }
 
-// Put writes e and returns when it is on disk. After a failed write, but for want of room,
-// nothing more is accepted: what is on disk is not known.
+// Put writes e and returns when it is on disk. After a failed write nothing more is accepted,
+// because the content of the disk is unknown; a full disk is the exception.
 func (l *Ledger) Put(e Entry) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.broken != nil {
-		return fmt.Errorf("cannot write the broker's ledger: an earlier write failed: %w; see to the disk and restart the broker: %w", l.broken, errdefs.ErrUnavailable)
+		return fmt.Errorf("cannot write the broker's ledger: an earlier write failed: %w; see to the disk and restart the broker: %w",
+			l.broken, errdefs.ErrUnavailable)
 	}
 	size, lines := l.size, l.lines
 	if err := l.put(l.file, ledgerLine{Workspace: &e}); err != nil {
@@ -219,7 +221,7 @@ func (l *Ledger) put(f *os.File, x ledgerLine) error {
 	return err
 }
 
-// compact rewrites the ledger with one line a workspace, and replaces it at once.
+// compact rewrites the ledger with one line for each workspace, and replaces it atomically.
 func (l *Ledger) compact() error {
 	f, err := openAt(l.dir, ledgerNew, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|unix.O_APPEND, 0o600)
 	if err != nil {
@@ -305,7 +307,8 @@ func (l *Ledger) Allocate(e Entry, first, count uint32, limit int, free func(wor
 	}
 	l.mu.Unlock()
 	if living >= limit {
-		return e, fmt.Errorf("cannot create %s: there are %d workspaces already (max_workspaces in the broker's settings); destroy one first: %w", e.Name, living, errdefs.ErrResourceExhausted)
+		return e, fmt.Errorf("cannot create %s: there are %d workspaces already (max_workspaces in the broker's settings); "+
+			"destroy one first: %w", e.Name, living, errdefs.ErrResourceExhausted)
 	}
 	for ; uint64(next)+3 <= uint64(first)+uint64(count); next += 3 {
 		ids := workspace.IDsFrom(next)
@@ -318,7 +321,8 @@ func (l *Ledger) Allocate(e Entry, first, count uint32, limit int, free func(wor
 			return e, l.Put(e)
 		}
 	}
-	return e, fmt.Errorf("cannot create %s: every id from %d to %d has been used, and ids are never used again; raise uid_count in the broker's settings: %w",
+	return e, fmt.Errorf("cannot create %s: every id from %d to %d has been used, and ids are never used again; "+
+		"raise uid_count in the broker's settings: %w",
 		e.Name, first, uint64(first)+uint64(count)-1, errdefs.ErrResourceExhausted)
 }
 
@@ -342,18 +346,3 @@ func (l *Ledger) Close() error {
 	}
 	return errors.Join(errs...)
 }
-
-// openAt opens a file in dir without following a link.
-func openAt(dir *os.File, name string, flags int, mode uint32) (*os.File, error) {
-	var fd int
-	err := withFD(dir, func(d int) (err error) {
-		fd, err = unix.Openat(d, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
-		return err
-	})
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: dir.Name() + "/" + name, Err: err}
-	}
-	return os.NewFile(uintptr(fd), dir.Name()+"/"+name), nil
-}
-
-func syncFile(f *os.File) error { return withFD(f, unix.Fsync) }

@@ -44,7 +44,8 @@ func put(t testing.TB, l *broker.Ledger, all ...broker.Entry) {
 func TestLedgerRemembers(t *testing.T) {
 	dir := t.TempDir()
 	l := openLedger(t, dir)
-	put(t, l, entry(1, workspace.StateCreating), entry(1, workspace.StateStopped), entry(0, workspace.StateRunning), entry(9, workspace.StateDestroyed))
+	put(t, l, entry(1, workspace.StateCreating), entry(1, workspace.StateStopped), entry(0, workspace.StateRunning),
+		entry(9, workspace.StateDestroyed))
 	if _, err := broker.OpenLedger(openDir(t, dir)); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "another carrel-broker") {
 		t.Errorf("a second opener got %v", err)
 	}
@@ -224,14 +225,19 @@ func TestAllocate(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if _, err := l.Allocate(entry(50, ""), first, 60, 100, free); !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "uid_count") {
+	if _, err := l.Allocate(entry(50, ""), first, 60, 100, free); !errdefs.IsResourceExhausted(err) ||
+		!strings.Contains(err.Error(), "uid_count") {
 		t.Errorf("beyond the range: %v", err)
 	}
-	if _, err := l.Allocate(entry(50, ""), first, 600, 20, free); !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "max_workspaces") {
+	if _, err := l.Allocate(entry(50, ""), first, 600, 20, free); !errdefs.IsResourceExhausted(err) ||
+		!strings.Contains(err.Error(), "max_workspaces") {
 		t.Errorf("beyond the number: %v", err)
 	}
 	planted := errors.New("planted")
-	if _, err := l.Allocate(entry(50, ""), first, 600, 100, func(workspace.IDs) (bool, error) { return false, planted }); !errors.Is(err, planted) {
+	if _, err := l.Allocate(entry(50, ""), first, 600, 100, func(workspace.IDs) (bool, error) {
+		return false,
+			planted
+	}); !errors.Is(err, planted) {
 		t.Errorf("got %v", err)
 	}
 	// A range further up is used from its start.

@@ -18,9 +18,9 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// The life of a workspace, as the ledger sees it. What stands in parentheses is written
-// before the work it names begins, and finished or undone at the next start if a crash
-// comes between.
+// The life of a workspace, as the ledger sees it. A state in parentheses is written before
+// the work that it names begins. If a crash comes in between, the next start finishes or
+// undoes that work.
 //
 //	absent ──create──► (creating) ──► stopped ◄──start/stop──► running ◄──pause/resume──► paused
 //	                       │             │                        │                         │
@@ -29,11 +29,12 @@ import (
 //	                                                   destroyed
 //
 // A create that starts as well goes from creating to running; what it started is undone
-// with the rest. A start has no line of its own: until running is written, what it made has no right to
-// exist and is swept away. Neither has a pause, a resume or a change of limits: what the
-// ledger says is put in force again when an executor is taken up by the next broker.
+// with the rest. A start has no line of its own: until running is written, what it made has no
+// right to exist and is removed. Nor has a pause, a resume or a change of limits: the next
+// broker that takes up the executor puts in force what the ledger says.
 
-// Lifecycle carries the operations out, one at a time for each workspace.
+// Lifecycle carries the operations out, one at a time for each workspace. It serves the
+// daemon's connections, and one user's own daemon without a connection.
 type Lifecycle struct {
 	settings Settings
 	ledger   *Ledger
@@ -47,7 +48,7 @@ type Lifecycle struct {
 	closing chan struct{}
 	close   func() error
 
-	// start tells this start from others; mended is what Recover put right.
+	// start identifies this start; mended is what Recover put right.
 	start  string
 	mended []workspace.Mended
 	unsaid int
@@ -56,8 +57,8 @@ type Lifecycle struct {
 // NewLifecycle takes over ledger and host.
 func NewLifecycle(s Settings, ledger *Ledger, host Effects, log *slog.Logger) *Lifecycle {
 	l := &Lifecycle{
-		settings: s, ledger: ledger, host: host, log: log,
-		locks: map[id.Workspace]*nameLock{}, running: map[id.Workspace]Running{}, closing: make(chan struct{}), start: rand.Text(),
+		settings: s, ledger: ledger, host: host, log: log, start: rand.Text(),
+		locks: map[id.Workspace]*nameLock{}, running: map[id.Workspace]Running{}, closing: make(chan struct{}),
 	}
 	l.close = sync.OnceValue(func() error {
 		close(l.closing)
@@ -67,10 +68,13 @@ func NewLifecycle(s Settings, ledger *Ledger, host Effects, log *slog.Logger) *L
 	return l
 }
 
-// Close lets go of everything, once. Executors live on.
+// Close releases everything, once. Executors go on running.
 func (l *Lifecycle) Close() error { return l.close() }
 
-// nameLock is held by whoever works on a workspace.
+// Entries returns every workspace that is not destroyed, by name.
+func (l *Lifecycle) Entries() []Entry { return l.ledger.All() }
+
+// nameLock is held while an operation works on a workspace.
 type nameLock struct {
 	held    chan struct{}
 	waiting int
@@ -102,7 +106,71 @@ func (l *Lifecycle) lock(ctx context.Context, name id.Workspace) (func(), error)
 	}
 }
 
-// follow keeps r, and brings the workspace in order when it ends by itself.
+// alone carries out an operation in its time, while no other works on the workspace.
+func (l *Lifecycle) alone(ctx context.Context, method string, name id.Workspace, do func(context.Context) error) error {
+	ctx, cancel := bounded(ctx, rules[method].timeout)
+	defer cancel()
+	unlock, err := l.lock(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return do(ctx)
+}
+
+// change is alone for an operation that the state of the workspace allows, and returns the
+// workspace as it is afterwards.
+func (l *Lifecycle) change(
+	ctx context.Context, method string, name id.Workspace, do func(context.Context, Entry) (Entry, error),
+) (w brokerapi.Workspace, err error) {
+	err = l.alone(ctx, method, name, func(ctx context.Context) error {
+		e, err := l.get(method, name)
+		if err == nil {
+			e, err = do(ctx, e)
+		}
+		w = l.show(e)
+		return err
+	})
+	return w, err
+}
+
+// get returns the entry of a workspace if its state allows the operation.
+func (l *Lifecycle) get(method string, name id.Workspace) (Entry, error) {
+	e, _ := l.ledger.Get(name)
+	r := rules[method]
+	switch {
+	case slices.Contains(r.states, e.State):
+		return e, nil
+	case e.State == absent:
+		return e, fmt.Errorf("cannot %s %s: there is no such workspace: %w", r.verb, name, errdefs.ErrNotFound)
+	case e.State == workspace.StateDestroyed:
+		return e, fmt.Errorf("cannot %s %s: it has been destroyed: %w", r.verb, name, errdefs.ErrNotFound)
+	}
+	return e, fmt.Errorf("cannot %s %s: it is %s: %w", r.verb, name, e.State, errdefs.ErrFailedPrecondition)
+}
+
+// limits fills in the defaults and holds limits against what this host allows.
+func (l *Lifecycle) limits(asked workspace.Limits) (workspace.Limits, error) {
+	limits := asked.OrDefault()
+	if err := limits.Validate(); err != nil {
+		return limits, err
+	}
+	return limits, l.settings.allows(limits)
+}
+
+// show returns the entry as clients see it.
+func (l *Lifecycle) show(e Entry) brokerapi.Workspace {
+	var mounts []workspace.Mount
+	for _, m := range e.Mounts {
+		mounts = append(mounts, m.Mount)
+	}
+	return brokerapi.Workspace{
+		Mounts: mounts, Name: e.Name, KeyDigest: e.KeyDigest, State: e.State, User: string(e.Name), IDs: l.host.InForce(e.IDs),
+		Home: e.Home, Limits: e.Limits, Executor: e.Executor, Retained: e.Retained, Allow: e.Allow,
+	}
+}
+
+// follow keeps r, and marks the workspace stopped when r ends by itself.
 func (l *Lifecycle) follow(name id.Workspace, r Running) {
 	l.mu.Lock()
 	l.running[name] = r
@@ -117,7 +185,7 @@ func (l *Lifecycle) follow(name id.Workspace, r Running) {
 		defer cancel()
 		unlock, err := l.lock(ctx, name)
 		if err != nil {
-			return // whoever holds it finds the executor gone
+			return // the operation that holds it finds the executor gone
 		}
 		defer unlock()
 		e, ok := l.ledger.Get(name)
@@ -132,20 +200,34 @@ func (l *Lifecycle) follow(name id.Workspace, r Running) {
 	})
 }
 
+// followed returns the executor of name, if one is followed, and whether it runs.
+func (l *Lifecycle) followed(name id.Workspace) (r Running, ok, alive bool) {
+	l.mu.Lock()
+	r, ok = l.running[name]
+	l.mu.Unlock()
+	if !ok {
+		return r, false, false
+	}
+	select {
+	case <-r.Exited:
+		return r, true, false
+	default:
+		return r, true, true
+	}
+}
+
 // settle makes a workspace stopped: nothing of it runs, and its groups are gone. The
 // lock is held.
 func (l *Lifecycle) settle(ctx context.Context, e Entry) error {
-	l.mu.Lock()
-	r, ok := l.running[e.Name]
-	l.mu.Unlock()
-	if ok {
+	if r, ok, _ := l.followed(e.Name); ok {
 		if err := r.Kill(); err != nil {
 			return fmt.Errorf("cannot end the executor of %s: %w", e.Name, err)
 		}
 		select {
 		case <-r.Exited:
 		case <-ctx.Done():
-			return l.heldUp(e.IDs, fmt.Errorf("cannot end the executor of %s: it does not die: %w: %w", e.Name, context.Cause(ctx), errdefs.ErrUnavailable))
+			return l.heldUp(e.IDs, fmt.Errorf("cannot end the executor of %s: it does not die: %w: %w",
+				e.Name, context.Cause(ctx), errdefs.ErrUnavailable))
 		}
 	}
 	crashpoint.Here("broker.stop.killed")
@@ -163,12 +245,12 @@ func (l *Lifecycle) settle(ctx context.Context, e Entry) error {
 	return l.ledger.Put(e)
 }
 
-// cleanUp is CleanUp of the host, with what holds it up.
+// cleanUp is CleanUp of the host. Its error names the processes that the kernel cannot end.
 func (l *Lifecycle) cleanUp(ctx context.Context, e Entry) error {
 	return l.heldUp(e.IDs, l.host.CleanUp(ctx, e.Name))
 }
 
-// endProcesses is EndProcesses of the host, with what holds it up.
+// endProcesses is EndProcesses of the host. Its error names them too.
 func (l *Lifecycle) endProcesses(ctx context.Context, e Entry) error {
 	return l.heldUp(e.IDs, l.host.EndProcesses(ctx, e.IDs))
 }
@@ -184,8 +266,8 @@ func (l *Lifecycle) heldUp(ids workspace.IDs, err error) error {
 	return err
 }
 
-// bounded gives an operation its own time: it goes on when the daemon goes away, so that
-// no connection can leave half of one behind.
+// bounded gives an operation its own timeout: it goes on when the daemon disconnects, so that
+// no operation is left half done.
 func bounded(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return within(context.WithoutCancel(ctx), d)
 }
@@ -193,118 +275,4 @@ func bounded(ctx context.Context, d time.Duration) (context.Context, context.Can
 // within gives a step of an operation at most d of the time that is left.
 func within(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, d, fmt.Errorf("it took longer than %v: %w", d, context.DeadlineExceeded))
-}
-
-// get returns the entry of a workspace that is in one of states.
-func (l *Lifecycle) get(what string, name id.Workspace, states ...workspace.State) (Entry, error) {
-	e, ok := l.ledger.Get(name)
-	if !ok {
-		return e, fmt.Errorf("cannot %s %s: there is no such workspace: %w", what, name, errdefs.ErrNotFound)
-	}
-	if slices.Contains(states, e.State) {
-		return e, nil
-	}
-	if e.State == workspace.StateDestroyed {
-		return e, fmt.Errorf("cannot %s %s: it has been destroyed: %w", what, name, errdefs.ErrNotFound)
-	}
-	return e, fmt.Errorf("cannot %s %s: it is %s: %w", what, name, e.State, errdefs.ErrFailedPrecondition)
-}
-
-// Start starts a workspace's executor, or returns the one that lives.
-func (l *Lifecycle) Start(ctx context.Context, name id.Workspace, states ...workspace.State) (Entry, workspace.Report, error) {
-	ctx, cancel := bounded(ctx, startTimeout+stopTimeout)
-	defer cancel()
-	unlock, err := l.lock(ctx, name)
-	if err != nil {
-		return Entry{}, workspace.Report{}, err
-	}
-	defer unlock()
-	e, err := l.get("start", name, states...)
-	if err != nil {
-		return e, workspace.Report{}, err
-	}
-	if e.State == workspace.StateRunning {
-		if l.alive(name) {
-			report, err := l.host.Report(name)
-			return e, report, err
-		}
-		if err := l.settle(ctx, e); err != nil {
-			return e, workspace.Report{}, err
-		}
-		e.Executor = nil
-	}
-	r, report, err := l.host.Start(ctx, e)
-	if err != nil {
-		return e, report, err
-	}
-	crashpoint.Here("broker.start.launched")
-	e.State, e.Executor = workspace.StateRunning, &r.Executor
-	if err := l.ledger.Put(e); err != nil {
-		l.mu.Lock()
-		l.running[name] = r
-		l.mu.Unlock()
-		return e, report, alsoFailed(err, l.settle(ctx, Entry{Name: name}))
-	}
-	crashpoint.Here("broker.start.kept")
-	l.follow(name, r)
-	return e, report, nil
-}
-
-func (l *Lifecycle) alive(name id.Workspace) bool {
-	l.mu.Lock()
-	r, ok := l.running[name]
-	l.mu.Unlock()
-	if !ok {
-		return false
-	}
-	select {
-	case <-r.Exited:
-		return false
-	default:
-		return true
-	}
-}
-
-// Stop ends all that runs in a workspace. Asking the executor first is the daemon's
-// part.
-func (l *Lifecycle) Stop(ctx context.Context, name id.Workspace, states ...workspace.State) (Entry, error) {
-	ctx, cancel := bounded(ctx, stopTimeout)
-	defer cancel()
-	unlock, err := l.lock(ctx, name)
-	if err != nil {
-		return Entry{}, err
-	}
-	defer unlock()
-	e, err := l.get("stop", name, states...)
-	if err != nil || e.State == workspace.StateStopped {
-		return e, err
-	}
-	if err := l.settle(ctx, e); err != nil {
-		return e, err
-	}
-	e.State, e.Executor = workspace.StateStopped, nil
-	return e, nil
-}
-
-// List returns every workspace that is not destroyed.
-func (l *Lifecycle) List() []Entry { return l.ledger.All() }
-
-// Report returns the proof of a running workspace.
-func (l *Lifecycle) Report(name id.Workspace, states ...workspace.State) (workspace.Report, error) {
-	if _, err := l.get("report on", name, states...); err != nil {
-		return workspace.Report{}, err
-	}
-	return l.host.Report(name)
-}
-
-// wire is the entry as it is sent.
-func (e Entry) wire() brokerapi.Workspace {
-	var mounts []workspace.Mount
-	for _, m := range e.Mounts {
-		mounts = append(mounts, m.Mount)
-	}
-	return brokerapi.Workspace{
-		Mounts: mounts, Name: e.Name, KeyDigest: e.KeyDigest, State: e.State, User: string(e.Name), IDs: e.IDs,
-		Home: e.Home, Limits: e.Limits, Executor: e.Executor, Retained: e.Retained, Allow: e.Allow,
-	}
 }

@@ -27,7 +27,8 @@ func TestRightsOfACaller(t *testing.T) {
 		{0, 0, 0, nil},
 	} {
 		group, groups, homes, err := u.Rights(c.uid, c.gid)
-		if err != nil || group != c.group || !slices.Equal(groups, c.groups) || !slices.Equal(homes, []string{"/root", "/home/alice", "/home/ali"}) {
+		if err != nil || group != c.group || !slices.Equal(groups, c.groups) ||
+			!slices.Equal(homes, []string{"/root", "/home/alice", "/home/ali"}) {
 			t.Errorf("uid %d: %d %v %v %v", c.uid, group, groups, homes, err)
 		}
 	}
@@ -69,25 +70,28 @@ func TestGrantComesFirst(t *testing.T) {
 	h := newHost()
 	life := lifecycle(t, t.TempDir(), h)
 	defer life.Close()
-	g := &broker.Grant{KeyDigest: digest, Asked: []workspace.Mount{{Source: "/a", Destination: "/workspace"}}}
+	asked := wanted(name, workspace.DefaultLimits)
+	asked.Mounts = []workspace.Mount{{Source: "/a", Destination: "/workspace"}}
 	h.set("TakeMounts", errors.New("no such right"))
-	if _, _, err := life.Create(t.Context(), name, broker.Plan{KeyDigest: digest, Limits: workspace.DefaultLimits, Grant: g}, "", workspace.StateDestroyed); err == nil || !strings.Contains(err.Error(), "no such right") {
+	if _, err := life.Create(t.Context(), asked, nil); err == nil || !strings.Contains(err.Error(), "no such right") {
 		t.Errorf("%v", err)
 	}
-	if did := h.reset(); slices.ContainsFunc(did, func(s string) bool { return strings.HasPrefix(s, "AddUser") }) || len(life.List()) != 0 {
+	if did := h.reset(); slices.ContainsFunc(did, func(s string) bool { return strings.HasPrefix(s, "AddUser") }) || len(life.Entries()) != 0 {
 		t.Errorf("it did %v", did)
 	}
 	h.set("TakeMounts", nil)
-	e, _, err := life.Create(t.Context(), name, broker.Plan{KeyDigest: digest, Limits: workspace.DefaultLimits, Grant: g}, "", workspace.StateDestroyed)
+	made, err := life.Create(t.Context(), asked, nil)
+	e := made.Workspace
 	if err != nil || len(e.Mounts) != 1 || e.Mounts[0].Source != "/a" {
 		t.Fatalf("%+v %v", e, err)
 	}
 	h.reset()
-	again, _, err := life.Create(t.Context(), name, broker.Plan{KeyDigest: digest, Limits: workspace.DefaultLimits, Grant: g}, "", workspace.StateStopped)
-	if err != nil || again.IDs != e.IDs || len(h.reset()) != 0 {
+	again, err := life.Create(t.Context(), asked, nil)
+	if err != nil || again.Workspace.IDs != e.IDs || len(h.reset()) != 0 {
 		t.Errorf("%+v %v", again, err)
 	}
-	if _, _, err := life.Create(t.Context(), name, broker.Plan{KeyDigest: strings.Repeat("b", 64), Limits: workspace.DefaultLimits, Grant: g}, "", workspace.StateStopped); !errdefs.IsAlreadyExists(err) || len(h.reset()) != 0 {
+	asked.KeyDigest = strings.Repeat("b", 64)
+	if _, err := life.Create(t.Context(), asked, nil); !errdefs.IsAlreadyExists(err) || len(h.reset()) != 0 {
 		t.Errorf("%v", err)
 	}
 }

@@ -26,7 +26,10 @@ const name = id.Workspace("cbt-0123abcd")
 const root = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
 
 func TestTheTableIsClosed(t *testing.T) {
-	want := []string{"countersign", "create", "destroy", "forget", "hello", "list", "pause", "report", "resume", "start", "stats", "stop", "update"}
+	want := []string{
+		"countersign", "create", "destroy", "forget", "hello", "list", "pause", "report", "resume", "start",
+		"stats", "stop", "update",
+	}
 	if got := slices.Sorted(maps.Keys(broker.Methods())); !slices.Equal(got, want) {
 		t.Errorf("the operations are %v", got)
 	}
@@ -76,11 +79,20 @@ func TestOutOfPlace(t *testing.T) {
 		{"an origin with a space", true, "countersign", brokerapi.CountersignParams{Origin: "a log", Size: 1, Root: root}},
 		{"a root in hexadecimal", true, "countersign", brokerapi.CountersignParams{Origin: "log", Size: 1, Root: digest}},
 		{"a proof from nothing", true, "countersign", brokerapi.CountersignParams{Origin: "log", Size: 1, Root: root, Proof: []string{root}}},
-		{"a proof from more", true, "countersign", brokerapi.CountersignParams{Origin: "log", Size: 1, Old: 2, Root: root, Proof: []string{root}}},
+		{"a proof from more", true, "countersign", brokerapi.CountersignParams{
+			Origin: "log",
+			Size:   1, Old: 2, Root: root, Proof: []string{root},
+		}},
 		{"no proof", true, "countersign", brokerapi.CountersignParams{Origin: "log", Size: 2, Old: 1, Root: root}},
 		{"a proof of words", true, "countersign", brokerapi.CountersignParams{Origin: "log", Size: 2, Old: 1, Root: root, Proof: []string{"x"}}},
-		{"a proof without end", true, "countersign", brokerapi.CountersignParams{Origin: "log", Size: 2, Old: 1, Root: root, Proof: slices.Repeat([]string{root}, 129)}},
-		{"a text to sign", true, "countersign", map[string]any{"origin": "log", "size": 1, "root": root, "old": 0, "proof": []string{}, "text": "x"}},
+		{"a proof without end", true, "countersign", brokerapi.CountersignParams{
+			Origin: "log",
+			Size:   2, Old: 1, Root: root, Proof: slices.Repeat([]string{root}, 129),
+		}},
+		{
+			"a text to sign", true, "countersign",
+			map[string]any{"origin": "log", "size": 1, "root": root, "old": 0, "proof": []string{}, "text": "x"},
+		},
 		{"a list after a path", true, "list", map[string]any{"after": "../x"}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
@@ -116,17 +128,18 @@ func TestNotifications(t *testing.T) {
 func TestLifeOfAWorkspace(t *testing.T) {
 	r := newRig(t, true)
 	w := mustCreate(t, r.conn, name)
-	if w.State != workspace.StateStopped || w.IDs != workspace.IDsFrom(first) || w.User != string(name) || w.Home != "/homes/"+string(name) || w.Limits != workspace.DefaultLimits {
+	if w.State != workspace.StateStopped || w.IDs != workspace.IDsFrom(first) || w.User != string(name) ||
+		w.Home != "/homes/"+string(name) || w.Limits != workspace.DefaultLimits {
 		t.Errorf("created %+v", w)
 	}
 	if _, err := call[any](t, r.conn, "report", brokerapi.NameParams{Name: name}); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("a report of what does not run: %v", err)
 	}
-	s, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.StartParams{Name: name})
+	s, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.NameParams{Name: name})
 	if err != nil || s.Workspace.State != workspace.StateRunning || s.Workspace.Executor == nil || s.Report.Err() != nil {
 		t.Fatalf("started %+v, %v", s, err)
 	}
-	again, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.StartParams{Name: name})
+	again, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.NameParams{Name: name})
 	if err != nil || *again.Workspace.Executor != *s.Workspace.Executor {
 		t.Errorf("a second start gave %+v, %v", again, err)
 	}
@@ -134,11 +147,12 @@ func TestLifeOfAWorkspace(t *testing.T) {
 		t.Errorf("report %+v, %v", rep, err)
 	}
 	for range 2 {
-		if w, err := call[brokerapi.Workspace](t, r.conn, "stop", brokerapi.NameParams{Name: name}); err != nil || w.State != workspace.StateStopped || w.Executor != nil {
+		if w, err := call[brokerapi.Workspace](t, r.conn, "stop", brokerapi.NameParams{Name: name}); err != nil ||
+			w.State != workspace.StateStopped || w.Executor != nil {
 			t.Errorf("stopped %+v, %v", w, err)
 		}
 	}
-	if _, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.StartParams{Name: name}); err != nil {
+	if _, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.NameParams{Name: name}); err != nil {
 		t.Fatal(err)
 	}
 	forget := func(id uint32) error {
@@ -156,7 +170,10 @@ func TestLifeOfAWorkspace(t *testing.T) {
 		t.Errorf("destroyed %+v, %v", w, err)
 	}
 	// No process may be left when the user goes, and no user when the home is put aside.
-	want := []string{"Kill " + string(name), "CleanUp " + string(name), "CleanUp " + string(name), "EndProcesses ", "RemoveUser " + string(name), "KeepHome " + string(name), "RemoveTemporary " + string(name)}
+	want := []string{
+		"Kill " + string(name), "CleanUp " + string(name), "CleanUp " + string(name), "EndProcesses ",
+		"RemoveUser " + string(name), "KeepHome " + string(name), "RemoveTemporary " + string(name),
+	}
 	if did := r.host.reset(); !slices.Equal(did, want) {
 		t.Errorf("destroy did %q", did)
 	}
@@ -221,7 +238,8 @@ func TestCreateAgain(t *testing.T) {
 func TestLimits(t *testing.T) {
 	r := newRig(t, true)
 	for _, l := range []workspace.Limits{{MemoryBytes: 1}, {MemoryBytes: -1}, {Pids: 1 << 40}, {MemoryBytes: 4 << 30}} {
-		if _, err := call[any](t, r.conn, "create", brokerapi.CreateParams{Name: name, KeyDigest: digest, Limits: l}); !errdefs.IsInvalidArgument(err) {
+		if _, err := call[any](t, r.conn, "create",
+			brokerapi.CreateParams{Name: name, KeyDigest: digest, Limits: l}); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("limits %+v: %v", l, err)
 		}
 	}
@@ -286,7 +304,7 @@ func TestCreateStarts(t *testing.T) {
 		t.Errorf("again %+v: %v", again, err)
 	}
 	r.host.crash(name) // it is followed
-	next, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.StartParams{Name: name})
+	next, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.NameParams{Name: name})
 	if err != nil || next.Workspace.Executor.PID == got.Workspace.Executor.PID {
 		t.Errorf("got %+v, %v", next, err)
 	}
@@ -308,7 +326,7 @@ func TestCreateStarts(t *testing.T) {
 	if err != nil || got.Workspace.State != workspace.StateStopped || got.Workspace.Executor != nil || len(got.Report.Controls) != 0 {
 		t.Errorf("not started %+v: %v", got, err)
 	}
-	if _, err := call[any](t, r.conn, "start", brokerapi.StartParams{Name: p.Name}); err == nil || !strings.Contains(err.Error(), "planted") {
+	if _, err := call[any](t, r.conn, "start", brokerapi.NameParams{Name: p.Name}); err == nil || !strings.Contains(err.Error(), "planted") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -332,7 +350,8 @@ func TestFailedStartStaysStopped(t *testing.T) {
 	r := newRig(t, true)
 	mustCreate(t, r.conn, name)
 	r.host.set("Start", fmt.Errorf("cannot hold the workspace: required control seccomp is failed: %w", errdefs.ErrFailedPrecondition))
-	if _, err := call[any](t, r.conn, "start", brokerapi.StartParams{Name: name}); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "seccomp") {
+	if _, err := call[any](t, r.conn, "start", brokerapi.NameParams{Name: name}); !errdefs.IsFailedPrecondition(err) ||
+		!strings.Contains(err.Error(), "seccomp") {
 		t.Errorf("got %v", err)
 	}
 	if l, err := call[brokerapi.ListResult](t, r.conn, "list", nil); err != nil || l.Workspaces[0].State != workspace.StateStopped {
@@ -351,7 +370,7 @@ func TestFailedDestroyIsFinishedLater(t *testing.T) {
 		if _, err := create(t, r.conn, name); err == nil {
 			t.Errorf("%s: the name was given out while its destruction was not finished", step)
 		}
-		if _, err := call[any](t, r.conn, "start", brokerapi.StartParams{Name: name}); !errdefs.IsFailedPrecondition(err) {
+		if _, err := call[any](t, r.conn, "start", brokerapi.NameParams{Name: name}); !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("%s: started while destroying: %v", step, err)
 		}
 		r.host.set(step, nil)
@@ -364,13 +383,13 @@ func TestFailedDestroyIsFinishedLater(t *testing.T) {
 func TestExecutorThatEndsByItself(t *testing.T) {
 	r := newRig(t, true)
 	mustCreate(t, r.conn, name)
-	old, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.StartParams{Name: name})
+	old, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.NameParams{Name: name})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.host.crash(name)
 	// Whether the watch or this request comes first, there is a new executor.
-	s, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.StartParams{Name: name})
+	s, err := call[brokerapi.StartResult](t, r.conn, "start", brokerapi.NameParams{Name: name})
 	if err != nil || s.Workspace.Executor.PID == old.Workspace.Executor.PID {
 		t.Errorf("got %+v, %v", s, err)
 	}
@@ -382,7 +401,7 @@ func TestDaemonThatGoesAway(t *testing.T) {
 	mustCreate(t, r.conn, name)
 	entered, release := r.host.hold()
 	c := r.connect(t, true)
-	go func() { _, _ = c.Call(context.Background(), "start", brokerapi.StartParams{Name: name}, nil) }()
+	go func() { _, _ = c.Call(context.Background(), "start", brokerapi.NameParams{Name: name}, nil) }()
 	<-entered
 	_ = c.Close()
 	close(release)
@@ -390,7 +409,8 @@ func TestDaemonThatGoesAway(t *testing.T) {
 	if rep, err := call[workspace.Report](t, r.conn, "report", brokerapi.NameParams{Name: name}); err == nil && rep.Err() != nil {
 		t.Errorf("report %+v", rep)
 	}
-	if w, err := call[brokerapi.Workspace](t, r.conn, "stop", brokerapi.NameParams{Name: name}); err != nil || w.State != workspace.StateStopped {
+	if w, err := call[brokerapi.Workspace](t, r.conn, "stop", brokerapi.NameParams{Name: name}); err != nil ||
+		w.State != workspace.StateStopped {
 		t.Errorf("got %+v, %v", w, err)
 	}
 	if did := r.host.reset(); !slices.Contains(did, "Kill "+string(name)) {

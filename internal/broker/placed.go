@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 
@@ -16,25 +15,24 @@ import (
 )
 
 // A protected name that is absent in a writable source gets an empty directory, because
-// the kernel can keep only from changing what is there. Each one is noted before it is
-// made, in <data_dir>/broker/placed/<name>, and removed when the workspace stops, also by
-// a broker that comes after this one. rmdir removes nothing that has anything in it.
+// the kernel can protect only a name that exists. Each directory is recorded before it is
+// made, in <data_dir>/broker/placed/<name>, and removed when the workspace stops, if necessary by
+// a later broker. rmdir removes only empty directories.
 //
-// Where two workspaces share a source the one that stops last removes it.
+// Where two workspaces share a source, the last one to stop removes it.
 
-// placed is one such directory.
-type placed struct {
+// placedName is one such directory.
+type placedName struct {
 	Mount Mount  `json:"mount"`
 	Name  string `json:"name"`
 }
 
-func (p placed) same(o placed) bool { return p.Name == o.Name && p.Mount.Is(o.Mount.Identity) }
+func (p placedName) same(o placedName) bool { return p.Name == o.Name && p.Mount.Is(o.Mount.Identity) }
 
 // maxPlaced bounds a record: eight mounts with every name.
 const maxPlaced = 1 << 20
 
-// pin makes the protected names of a writable source that must be there, and lists those
-// that are.
+// pin makes the protected names that a writable source must have, and returns all that it has.
 func (h *Host) pin(name id.Workspace, m Mount, dir *os.File, home bool) ([]string, error) {
 	h.placing.Lock()
 	defer h.placing.Unlock()
@@ -42,23 +40,23 @@ func (h *Host) pin(name id.Workspace, m Mount, dir *os.File, home bool) ([]strin
 	if err != nil {
 		return nil, err
 	}
-	var pinned []string
-	var absent []string
-	for _, p := range sandbox.Protected {
-		var st unix.Stat_t
-		err := withFD(dir, func(fd int) error { return unix.Fstatat(fd, p.Name, &st, unix.AT_SYMLINK_NOFOLLOW) })
-		this := placed{m, p.Name}
-		switch {
-		case err == nil:
-			pinned = append(pinned, p.Name)
-			// Another workspace's: it stays as long as either runs.
-			if slices.ContainsFunc(all[""], this.same) && !slices.ContainsFunc(all[name], this.same) {
-				all[name] = append(all[name], this)
-			}
-		case !errors.Is(err, unix.ENOENT):
-			return nil, fmt.Errorf("cannot look at %s in %s: %w", p.Name, m.Source, err)
-		case p.Placed == sandbox.Always, p.Placed == sandbox.InHome && home:
-			pinned, absent = append(pinned, p.Name), append(absent, p.Name)
+	var present, missing []string
+	var top unix.Stat_t
+	err = withFD(dir, func(fd int) (err error) {
+		if err = unix.Fstat(fd, &top); err == nil {
+			present, missing, err = sandbox.ProtectedIn(fd, home)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot look into %s: %w", m.Source, err)
+	}
+	pinned := slices.Concat(present, missing)
+	for i, n := range pinned {
+		this := placedName{m, n}
+		// One that is there may be another workspace's: it stays as long as either runs.
+		anothers := slices.ContainsFunc(all[""], this.same) && !slices.ContainsFunc(all[name], this.same)
+		if i >= len(present) || anothers {
 			all[name] = append(all[name], this)
 		}
 	}
@@ -70,12 +68,8 @@ func (h *Host) pin(name id.Workspace, m Mount, dir *os.File, home bool) ([]strin
 		return nil, err
 	}
 	owner.gid = m.OwnerGID
-	var top unix.Stat_t
-	if err := withFD(dir, func(fd int) error { return unix.Fstat(fd, &top) }); err != nil {
-		return nil, fmt.Errorf("cannot look at %s: %w", m.Source, err)
-	}
 	err = owner.as(func() error {
-		for _, n := range absent {
+		for _, n := range missing {
 			err := withFD(dir, func(fd int) error { return unix.Mkdirat(fd, n, 0o755) })
 			if errors.Is(err, unix.EACCES) && top.Uid != m.OwnerUID {
 				// Nor can the workspace: it has the same owner, and fewer groups.
@@ -83,7 +77,8 @@ func (h *Host) pin(name id.Workspace, m Mount, dir *os.File, home bool) ([]strin
 				continue
 			}
 			if err != nil && !errors.Is(err, unix.EEXIST) {
-				return fmt.Errorf("cannot make %s in %s, so that nothing else can be put there: %w; mount it read-only (:ro), or let uid %d write the directory", n, m.Source, err, m.OwnerUID)
+				return fmt.Errorf("cannot make %s in %s, so that nothing else can be put there: %w; mount it read-only (:ro), "+
+					"or let uid %d write the directory", n, m.Source, err, m.OwnerUID)
 			}
 		}
 		return nil
@@ -93,9 +88,8 @@ func (h *Host) pin(name id.Workspace, m Mount, dir *os.File, home bool) ([]strin
 
 // unplace removes what pin made for a workspace, once nothing of it runs.
 func (h *Host) unplace(ctx context.Context, name id.Workspace) error {
-	// Most have none, and need not wait for those that do.
-	var st unix.Stat_t
-	if err := withFD(h.placed, func(fd int) error { return unix.Fstatat(fd, string(name), &st, unix.AT_SYMLINK_NOFOLLOW) }); errors.Is(err, unix.ENOENT) {
+	// Most workspaces have none, and need not wait for those that do.
+	if _, there, err := statAt(h.placed, string(name)); !there && err == nil {
 		return nil
 	}
 	h.placing.Lock()
@@ -104,7 +98,7 @@ func (h *Host) unplace(ctx context.Context, name id.Workspace) error {
 	if err != nil || len(all[name]) == 0 {
 		return err
 	}
-	var kept []placed
+	var kept []placedName
 	for _, p := range all[name] {
 		shared := false
 		for other, list := range all {
@@ -113,7 +107,7 @@ func (h *Host) unplace(ctx context.Context, name id.Workspace) error {
 		if shared {
 			continue
 		}
-		_, err := sideways(ctx, h.aside, func() (struct{}, error) { return struct{}{}, h.removePlaced(p) }, func(struct{}) {})
+		_, err := callSlow(ctx, h.slow, func() (struct{}, error) { return struct{}{}, h.removePlaced(p) }, func(struct{}) {})
 		if err != nil {
 			h.log.Warn("an empty directory that protected a name is left", "workspace", name, "source", p.Mount.Source, "name", p.Name, "error", err)
 			// Tried again at the next start of the broker.
@@ -123,7 +117,7 @@ func (h *Host) unplace(ctx context.Context, name id.Workspace) error {
 	return h.keepPlaced(name, kept)
 }
 
-func (h *Host) removePlaced(p placed) error {
+func (h *Host) removePlaced(p placedName) error {
 	dir, _, err := h.openSource(p.Mount)
 	if err != nil {
 		return err
@@ -145,8 +139,8 @@ func (h *Host) removePlaced(p placed) error {
 }
 
 // allPlaced reads every record. Under "" is what all of them list together.
-func (h *Host) allPlaced() (map[id.Workspace][]placed, error) {
-	all := map[id.Workspace][]placed{}
+func (h *Host) allPlaced() (map[id.Workspace][]placedName, error) {
+	all := map[id.Workspace][]placedName{}
 	names, err := os.ReadDir(h.placed.Name())
 	if err != nil {
 		return nil, fmt.Errorf("cannot read which names are protected: %w", err)
@@ -155,15 +149,14 @@ func (h *Host) allPlaced() (map[id.Workspace][]placed, error) {
 		if !id.IsWorkspace(n.Name()) {
 			continue
 		}
-		f, err := openAt(h.placed, n.Name(), unix.O_RDONLY, 0)
-		if err != nil {
-			return nil, fmt.Errorf("cannot read which names are protected: %w", err)
+		b, err := readAt(h.placed, n.Name(), maxPlaced)
+		var list []placedName
+		if err == nil {
+			err = json.Unmarshal(b, &list)
 		}
-		var list []placed
-		err = json.NewDecoder(io.LimitReader(f, maxPlaced)).Decode(&list)
-		_ = f.Close()
 		if err != nil {
-			return nil, fmt.Errorf("cannot read which names are protected: %s/%s: %w; remove the file, and the empty directories that it names", h.placed.Name(), n.Name(), err)
+			return nil, fmt.Errorf("cannot read which names are protected: %s/%s: %w; remove the file, and the empty directories that it names",
+				h.placed.Name(), n.Name(), err)
 		}
 		all[id.Workspace(n.Name())] = list
 		all[""] = append(all[""], list...)
@@ -172,27 +165,13 @@ func (h *Host) allPlaced() (map[id.Workspace][]placed, error) {
 }
 
 // keepPlaced writes a workspace's record, durably: the directories outlive a crash too.
-func (h *Host) keepPlaced(name id.Workspace, list []placed) error {
+func (h *Host) keepPlaced(name id.Workspace, list []placedName) error {
 	if len(list) == 0 {
-		err := withFD(h.placed, func(fd int) error { return unix.Unlinkat(fd, string(name), 0) })
-		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("cannot forget the protected names of %s: %w", name, err)
-		}
-		return nil
+		return removeAt(h.placed, string(name))
 	}
 	b, err := json.Marshal(list)
 	if err == nil {
-		var f *os.File
-		f, err = openAt(h.placed, string(name)+".new", unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o600)
-		if err == nil {
-			_, err = f.Write(b)
-			err = errors.Join(err, f.Sync(), f.Close())
-		}
-	}
-	if err == nil {
-		err = withFD(h.placed, func(fd int) error {
-			return errors.Join(unix.Renameat(fd, string(name)+".new", fd, string(name)), unix.Fsync(fd))
-		})
+		err = replaceAt(h.placed, string(name), b)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot note the protected names of %s: %w", name, err)

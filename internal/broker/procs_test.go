@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/brokerapi"
 )
 
 // A process that has ended and that nobody waits for does not hold up a destroy for ever:
 // there are hosts without an init that does it.
 func TestWhatHasEndedHoldsNobodyUp(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	life := p.mustOpen(t)
 	e := p.create(t, life)
 	c := exec.CommandContext(t.Context(), "true")
@@ -22,7 +22,7 @@ func TestWhatHasEndedHoldsNobodyUp(t *testing.T) {
 	}
 	defer func() { _ = c.Wait() }() // not before: it stays a zombie
 	begun := time.Now()
-	if _, err := life.Destroy(t.Context(), p.name, true, workspace.StateStopped); err != nil {
+	if _, err := life.Destroy(t.Context(), brokerapi.DestroyParams{Name: p.name, Purge: true}); err != nil {
 		t.Error(err)
 	}
 	if d := time.Since(begun); d > 10*time.Second {

@@ -15,8 +15,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// Recover finishes or undoes what a crash or a reboot left. An error with one
-// workspace is logged and does not keep the others from being served.
+// Recover finishes or undoes what a crash or a reboot interrupted. An error with one
+// workspace is logged and does not affect the others.
 func (l *Lifecycle) Recover(ctx context.Context) error {
 	for _, m := range l.host.Mended() {
 		l.tell(m.Kind, "", m.Done, nil)
@@ -59,7 +59,7 @@ func (l *Lifecycle) Recover(ctx context.Context) error {
 		return err
 	}
 	for _, name := range left {
-		if l.lives(name) || unsure[name] {
+		if _, ok, _ := l.followed(name); ok || unsure[name] {
 			continue
 		}
 		l.log.Warn("removing what a start left that was interrupted", "workspace", name)
@@ -74,8 +74,8 @@ func (l *Lifecycle) Recover(ctx context.Context) error {
 	return nil
 }
 
-// soon gives a step of a start its time, so that a process that cannot be ended keeps the
-// broker from nobody.
+// soon bounds a step of a start, so that a process that cannot be ended does not keep the
+// broker from serving.
 func (l *Lifecycle) soon(ctx context.Context, until time.Time, step func(context.Context) error) error {
 	ctx, cancel := bounded(ctx, max(min(recoverTimeout, time.Until(until)), recoverLeast))
 	defer cancel()
@@ -93,7 +93,7 @@ func (l *Lifecycle) adopt(ctx context.Context, e Entry) error {
 		return l.freeze(ctx, e.Name, e.State == workspace.StatePaused)
 	}
 	if !errdefs.IsNotFound(err) {
-		return err // it may live: nothing is taken down on a guess
+		return err // it may be alive: nothing is ended on a guess
 	}
 	l.log.Warn("a workspace is no longer running", "workspace", e.Name, "reason", err)
 	why := err.Error()
@@ -103,7 +103,7 @@ func (l *Lifecycle) adopt(ctx context.Context, e Entry) error {
 	return err
 }
 
-// tell keeps what a start put right, or that it could not, for the daemon.
+// tell records for the daemon what a start put right, or could not.
 func (l *Lifecycle) tell(kind workspace.MendedKind, name id.Workspace, done string, err error) {
 	if err != nil {
 		kind, done = workspace.NotMended, err.Error()
@@ -118,19 +118,12 @@ func (l *Lifecycle) tell(kind workspace.MendedKind, name id.Workspace, done stri
 	l.mended = append(l.mended, workspace.Mended{Kind: kind, Workspace: name, Done: strings.ToValidUTF8(done, "?")})
 }
 
-// Mended returns what Recover put right, and what tells this start from others.
-func (l *Lifecycle) Mended() (start string, list []workspace.Mended) {
+// Mended returns what Recover put right, and what identifies this start.
+func (l *Lifecycle) Mended(context.Context) (start string, list []workspace.Mended, err error) {
 	list = l.mended
 	if l.unsaid > 0 {
-		list = append(slices.Clone(list), workspace.Mended{Kind: workspace.MoreMended, Done: fmt.Sprintf("%d more; the broker's log has them", l.unsaid)})
+		more := fmt.Sprintf("%d more; the broker's log has them", l.unsaid)
+		list = append(slices.Clone(list), workspace.Mended{Kind: workspace.MoreMended, Done: more})
 	}
-	return l.start, list
-}
-
-// lives reports whether an executor of name is followed.
-func (l *Lifecycle) lives(name id.Workspace) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_, ok := l.running[name]
-	return ok
+	return l.start, list, nil
 }

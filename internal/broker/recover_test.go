@@ -22,21 +22,21 @@ func TestRecover(t *testing.T) {
 	l := lifecycle(t, dir, h)
 	entry := func(s string) id.Workspace { return id.Workspace("cbt-0000000" + s) }
 	for _, s := range []string{"1", "2", "3", "4", "5"} {
-		if _, _, err := l.Create(t.Context(), entry(s), broker.Plan{KeyDigest: digest, Limits: workspace.DefaultLimits}, "", workspace.StateDestroyed); err != nil {
+		if _, err := l.Create(t.Context(), wanted(entry(s), workspace.DefaultLimits), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, s := range []string{"2", "3", "5"} {
-		if _, _, err := l.Start(t.Context(), entry(s), workspace.StateStopped); err != nil {
+		if _, err := l.Start(t.Context(), brokerapi.NameParams{Name: entry(s)}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	h.set("RemoveUser", errPlanted)
-	if _, err := l.Destroy(t.Context(), entry("4"), true, workspace.StateStopped); err == nil {
+	if _, err := l.Destroy(t.Context(), brokerapi.DestroyParams{Name: entry("4"), Purge: true}); err == nil {
 		t.Fatal("destroyed")
 	}
 	h.set("AddUser", errPlanted)
-	if _, _, err := l.Create(t.Context(), entry("6"), broker.Plan{KeyDigest: digest, Limits: workspace.DefaultLimits}, ""); err == nil {
+	if _, err := l.Create(t.Context(), wanted(entry("6"), workspace.DefaultLimits), nil); err == nil {
 		t.Fatal("created")
 	}
 	h.groups[entry("1")] = true // a start that was interrupted
@@ -54,7 +54,10 @@ func TestRecover(t *testing.T) {
 		t.Fatal(err)
 	}
 	mended := map[id.Workspace]workspace.MendedKind{}
-	begun, list := l.Mended()
+	begun, list, err := l.Mended(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, m := range list {
 		mended[m.Workspace] = m.Kind
 		if m.Done == "" {
@@ -68,11 +71,12 @@ func TestRecover(t *testing.T) {
 		t.Errorf("mended at %q: %+v", begun, list)
 	}
 	got := map[id.Workspace]workspace.State{}
-	for _, e := range l.List() {
+	for _, e := range l.Entries() {
 		got[e.Name] = e.State
 	}
 	want := map[id.Workspace]workspace.State{
-		entry("1"): workspace.StateStopped, entry("2"): workspace.StateRunning, entry("3"): workspace.StateStopped, entry("5"): workspace.StateRunning,
+		entry("1"): workspace.StateStopped, entry("2"): workspace.StateRunning, entry("3"): workspace.StateStopped,
+		entry("5"): workspace.StateRunning,
 	}
 	if !maps.Equal(got, want) {
 		t.Errorf("after recovery: %v", got)
@@ -108,7 +112,7 @@ func TestShutdownWaits(t *testing.T) {
 	go func() { served <- r.server.Serve(ctx, l) }()
 	answered := make(chan error, 1)
 	go func() {
-		_, err := call[any](t, r.conn, "start", brokerapi.StartParams{Name: name})
+		_, err := call[any](t, r.conn, "start", brokerapi.NameParams{Name: name})
 		answered <- err
 	}()
 	<-entered
@@ -118,7 +122,7 @@ func TestShutdownWaits(t *testing.T) {
 		t.Error(err)
 	}
 	<-answered // the reply may be cut off; the start is not
-	if e := r.life.List(); len(e) != 1 || e[0].State != workspace.StateRunning {
+	if e := r.life.Entries(); len(e) != 1 || e[0].State != workspace.StateRunning {
 		t.Errorf("left %+v", e)
 	}
 	<-r.conn.Done()

@@ -28,12 +28,13 @@ import (
 )
 
 func TestRealLife(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	life := p.mustOpen(t)
 	defer func() { _ = life.Close() }()
 	e := p.create(t, life)
 	w := e.IDs.Work
-	if got, want := getent(t, "passwd", string(p.name)), fmt.Sprintf("%s:x:%d:%d:carrel workspace:%s:/bin/sh", p.name, w, w, e.Home); got != want {
+	if got, want := getent(t, "passwd", string(p.name)), fmt.Sprintf("%s:x:%d:%d:carrel workspace:%s:/bin/sh",
+		p.name, w, w, e.Home); got != want {
 		t.Errorf("passwd has %s, want %s", got, want)
 	}
 	if got, want := getent(t, "group", string(p.name)), fmt.Sprintf("%s:x:%d:", p.name, w); got != want {
@@ -81,7 +82,7 @@ func TestRealLife(t *testing.T) {
 		t.Error(err)
 	}
 	speak(t, running)
-	stopped, err := life.Stop(t.Context(), p.name, workspace.StateRunning)
+	stopped, err := life.Stop(t.Context(), brokerapi.NameParams{Name: p.name})
 	if err != nil || stopped.State != workspace.StateStopped {
 		t.Fatalf("stopped %+v, %v", stopped, err)
 	}
@@ -91,7 +92,7 @@ func TestRealLife(t *testing.T) {
 	if err := os.WriteFile(e.Home+"/note", []byte("kept"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := life.Destroy(t.Context(), p.name, false, workspace.StateStopped); err != nil {
+	if _, err := life.Destroy(t.Context(), brokerapi.DestroyParams{Name: p.name}); err != nil {
 		t.Fatal(err)
 	}
 	p.gone(t, e)
@@ -114,7 +115,7 @@ func TestRealLife(t *testing.T) {
 }
 
 // dialExecutor greets an executor on its socket.
-func dialExecutor(t testing.TB, e broker.Entry) *jsonrpc.Conn {
+func dialExecutor(t testing.TB, e brokerapi.Workspace) *jsonrpc.Conn {
 	t.Helper()
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: e.Executor.Socket})
 	if err != nil {
@@ -122,14 +123,17 @@ func dialExecutor(t testing.TB, e broker.Entry) *jsonrpc.Conn {
 	}
 	conn := jsonrpc.New(c, jsonrpc.Config{MaxFDs: 3})
 	t.Cleanup(func() { _ = conn.Close() })
-	if _, err := conn.Call(t.Context(), execapi.MethodHello, execapi.HelloParams{Version: execapi.Version, MinVersion: execapi.MinVersion}, nil); err != nil {
+	if _, err := conn.Call(t.Context(), execapi.MethodHello, execapi.HelloParams{
+		Version:    execapi.Version,
+		MinVersion: execapi.MinVersion,
+	}, nil); err != nil {
 		t.Fatal(err)
 	}
 	return conn
 }
 
 // speak runs a command through an executor's socket.
-func speak(t testing.TB, e broker.Entry) {
+func speak(t testing.TB, e brokerapi.Workspace) {
 	t.Helper()
 	var st unix.Stat_t
 	if err := unix.Stat(e.Executor.Socket, &st); err != nil || st.Uid != daemonUID || st.Mode&0o7777 != 0o600 {
@@ -141,7 +145,10 @@ func speak(t testing.TB, e broker.Entry) {
 		<-conn.Done()
 	}()
 	var res execapi.ExecResult
-	_, err := conn.Call(t.Context(), execapi.MethodExec, execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"/usr/bin/id", "-u"}, Stdout: execapi.Capture, Stderr: execapi.Capture, Wait: true}, &res)
+	_, err := conn.Call(t.Context(), execapi.MethodExec, execapi.ExecParams{ID: id.NewCommand(), Argv: []string{
+		"/usr/bin/id",
+		"-u",
+	}, Stdout: execapi.Capture, Stderr: execapi.Capture, Wait: true}, &res)
 	if err != nil || strings.TrimSpace(string(res.Stdout)) != fmt.Sprint(e.IDs.Work) {
 		t.Errorf("id -u said %q %q, %v", res.Stdout, res.Stderr, err)
 	}
@@ -149,7 +156,7 @@ func speak(t testing.TB, e broker.Entry) {
 
 // TestBrokerThatComesBack: a broker that was killed finds its executors again.
 func TestBrokerThatComesBack(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	life := p.mustOpen(t)
 	p.create(t, life)
 	before, _ := start(t, life, p.name)
@@ -163,7 +170,7 @@ func TestBrokerThatComesBack(t *testing.T) {
 		t.Errorf("got %+v, had %+v", after.Executor, before.Executor)
 	}
 	speak(t, after)
-	if rep, err := life.Report(p.name, workspace.StateRunning); err != nil || rep.Err() != nil {
+	if rep, err := life.Report(t.Context(), brokerapi.NameParams{Name: p.name}); err != nil || rep.Err() != nil {
 		t.Errorf("report: %v", err)
 	}
 }
@@ -171,11 +178,11 @@ func TestBrokerThatComesBack(t *testing.T) {
 // TestPidOfAnother: a process that has the pid of a former executor is neither taken for
 // it nor harmed.
 func TestPidOfAnother(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	life := p.mustOpen(t)
 	p.create(t, life)
 	e, _ := start(t, life, p.name)
-	if _, err := life.Stop(t.Context(), p.name, workspace.StateRunning); err != nil {
+	if _, err := life.Stop(t.Context(), brokerapi.NameParams{Name: p.name}); err != nil {
 		t.Fatal(err)
 	}
 	if err := life.Close(); err != nil {
@@ -197,13 +204,13 @@ func TestPidOfAnother(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		bad := e
-		bad.Executor = &x
+		bad, _ := ledger.Get(e.Name)
+		bad.State, bad.Executor = workspace.StateRunning, &x
 		if err := errors.Join(ledger.Put(bad), ledger.Close()); err != nil {
 			t.Fatal(err)
 		}
 		life := p.mustOpen(t)
-		if got := life.List(); len(got) != 1 || got[0].State != workspace.StateStopped {
+		if got := life.Entries(); len(got) != 1 || got[0].State != workspace.StateStopped {
 			t.Errorf("%+v: listed %+v", x, got)
 		}
 		if err := life.Close(); err != nil {
@@ -234,7 +241,7 @@ func (h *heard) Write(b []byte) (int, error) {
 
 // TestExecutorIsKilled: the workspace becomes stopped, and starts again.
 func TestExecutorIsKilled(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	h := &heard{testLog: testLog{t}, text: "an executor ended", said: make(chan struct{})}
 	life, err := p.open(t, slog.New(slog.NewTextHandler(h, nil)))
 	if err != nil {
@@ -251,7 +258,7 @@ func TestExecutorIsKilled(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("nobody noticed")
 	}
-	if got := life.List()[0]; got.State != workspace.StateStopped || got.Executor != nil {
+	if got := life.Entries()[0]; got.State != workspace.StateStopped || got.Executor != nil {
 		t.Errorf("listed %+v", got)
 	}
 	if left := p.groups(t); len(left) > 0 {
@@ -266,23 +273,23 @@ func TestExecutorIsKilled(t *testing.T) {
 // TestUnprovedStartLeavesNothing: the launcher says that a required control does not
 // hold.
 func TestUnprovedStartLeavesNothing(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	pidfd := -1
-	p.launcher = broker.LauncherFunc(func(ctx context.Context, c launch.Config) (*launch.Executor, error) {
+	p.launch = func(ctx context.Context, c launch.Config) (*launch.Executor, error) {
 		x, err := launch.Start(ctx, c)
 		if err == nil {
 			pidfd, err = unix.PidfdOpen(x.PID, 0)
 			x.Report.Controls[0].State, x.Report.Controls[0].Remedy = workspace.Failed, "plant nothing"
 		}
 		return x, err
-	})
+	}
 	life := p.mustOpen(t)
 	p.create(t, life)
-	_, _, err := life.Start(t.Context(), p.name, workspace.StateStopped)
+	_, err := life.Start(t.Context(), brokerapi.NameParams{Name: p.name})
 	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "plant nothing") {
 		t.Errorf("got %v", err)
 	}
-	if got := life.List(); got[0].State != workspace.StateStopped || got[0].Executor != nil {
+	if got := life.Entries(); got[0].State != workspace.StateStopped || got[0].Executor != nil {
 		t.Errorf("listed %+v", got[0])
 	}
 	socks, _ := filepath.Glob(p.settings.RuntimeDir + "/x/*")
@@ -298,7 +305,7 @@ func TestUnprovedStartLeavesNothing(t *testing.T) {
 // TestDestroyEndsEveryProcess: one of the workspace's ids that is in none of its groups
 // is found and ended before the user goes.
 func TestDestroyEndsEveryProcess(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	life := p.mustOpen(t)
 	defer func() { _ = life.Close() }()
 	e := p.create(t, life)
@@ -316,7 +323,7 @@ func TestDestroyEndsEveryProcess(t *testing.T) {
 	for _, c := range strays {
 		go func() { done <- c.Wait() }()
 	}
-	if _, err := life.Destroy(t.Context(), p.name, true, workspace.StateStopped); err != nil {
+	if _, err := life.Destroy(t.Context(), brokerapi.DestroyParams{Name: p.name, Purge: true}); err != nil {
 		t.Fatal(err)
 	}
 	for range strays {

@@ -67,7 +67,7 @@ type Settings struct {
 }
 
 // ReadSettings reads and checks the file at path. It is refused unless root owns it and
-// nobody else can write it, because whoever writes it commands root.
+// nobody else can write it, because a user who writes it commands root.
 func ReadSettings(path string) (Settings, error) {
 	fail := func(format string, a ...any) (Settings, error) {
 		return Settings{}, fmt.Errorf("cannot use the settings %s: "+format, append([]any{path}, a...)...)
@@ -137,11 +137,13 @@ func (s Settings) Validate() error {
 		{"executor_path", s.ExecutorPath},
 	} {
 		// A colon or a newline would end a field of passwd.
-		if !filepath.IsAbs(p.path) || filepath.Clean(p.path) != p.path || p.path == "/" || strings.ContainsAny(p.path, ":\n\x00") || len(p.path) > 1024 {
+		if !filepath.IsAbs(p.path) || filepath.Clean(p.path) != p.path || p.path == "/" || strings.ContainsAny(p.path, ":\n\x00") ||
+			len(p.path) > 1024 {
 			return bad(p.key, fmt.Sprintf("is %q; it must be a clean absolute path without colons", p.path))
 		}
 	}
-	if p := s.HomeLinks; p != "" && (!filepath.IsAbs(p) || filepath.Clean(p) != p || p == "/" || len(p) > 1024 || strings.ContainsAny(p, ":\n\x00")) {
+	if p := s.HomeLinks; p != "" && (!filepath.IsAbs(p) || filepath.Clean(p) != p || p == "/" || len(p) > 1024 ||
+		strings.ContainsAny(p, ":\n\x00")) {
 		return bad("home_links", fmt.Sprintf("is %q; it must be a clean absolute path, or left out", p))
 	}
 	last := uint64(s.UIDFirst) + uint64(s.UIDCount)
@@ -204,21 +206,4 @@ func validCgroupName(s string) bool {
 		}
 	}
 	return s != "" && len(s) <= 64 && s[0] != '-'
-}
-
-func fstat(f *os.File, st *unix.Stat_t) error {
-	return withFD(f, func(fd int) error { return unix.Fstat(fd, st) })
-}
-
-// withFD calls a function with f's descriptor and leaves its mode alone.
-func withFD(f *os.File, call func(fd int) error) error {
-	rc, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var inner error
-	if err := rc.Control(func(fd uintptr) { inner = call(int(fd)) }); err != nil {
-		return err
-	}
-	return inner
 }

@@ -16,7 +16,8 @@ func TestParseSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.DataDir != broker.DefaultDataDir || s.HomeRoot != broker.DefaultDataDir+"/homes" || s.UIDFirst != 1879048192 || s.CgroupMemoryPercent != 90 {
+	if s.DataDir != broker.DefaultDataDir || s.HomeRoot != broker.DefaultDataDir+"/homes" || s.UIDFirst != 1879048192 ||
+		s.CgroupMemoryPercent != 90 {
 		t.Errorf("defaults %+v", s)
 	}
 	for _, c := range []struct{ text, says string }{

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/broker"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/brokerapi"
 )
 
 // ended is a pid that no process has any more.
@@ -38,8 +38,11 @@ func TestLocksOfAKilledTool(t *testing.T) {
 		stay  []string
 	}{
 		"ours": {
-			note:  fmt.Sprintf(`{"pid":%d,"start_time":1,"boot_id":%q}`, own, boot),
-			files: map[string]string{"passwd.lock": fmt.Sprintf("%d\x00", own), "passwd+": "half", fmt.Sprintf("shadow.%d", own): fmt.Sprint(own), "group.lock": fmt.Sprint(own)},
+			note: fmt.Sprintf(`{"pid":%d,"start_time":1,"boot_id":%q}`, own, boot),
+			files: map[string]string{
+				"passwd.lock": fmt.Sprintf("%d\x00", own), "passwd+": "half",
+				fmt.Sprintf("shadow.%d", own): fmt.Sprint(own), "group.lock": fmt.Sprint(own),
+			},
 		},
 		"its pid is another's now": {
 			note:  fmt.Sprintf(`{"pid":%d,"start_time":1,"boot_id":%q}`, other, boot),
@@ -127,7 +130,10 @@ func TestLocksWaitForTheirHolder(t *testing.T) {
 	etc, state := t.TempDir(), t.TempDir()
 	unlock := lockUsers(t, etc)
 	pid := ended(t)
-	for path, text := range map[string]string{etc + "/passwd.lock": fmt.Sprint(pid), state + "/tool": fmt.Sprintf(`{"pid":%d,"start_time":1,"boot_id":"b"}`, pid)} {
+	for path, text := range map[string]string{
+		etc + "/passwd.lock": fmt.Sprint(pid),
+		state + "/tool":      fmt.Sprintf(`{"pid":%d,"start_time":1,"boot_id":"b"}`, pid),
+	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -199,14 +205,22 @@ func forgetLine(t *testing.T, db, name string) {
 // A tool killed between two files leaves a user in some of them: a destroy removes it
 // from all.
 func TestTornUserIsRemoved(t *testing.T) {
-	p := newPlace(t)
+	p := newInstallation(t)
 	life := p.mustOpen(t)
-	for _, gone := range [][]string{{"passwd"}, {"passwd", "group"}, {"passwd", "shadow"}, {"passwd", "shadow", "group"}, {"shadow"}, {"gshadow"}, {"group"}} {
+	for _, gone := range [][]string{
+		{"passwd"},
+		{"passwd", "group"},
+		{"passwd", "shadow"},
+		{"passwd", "shadow", "group"},
+		{"shadow"},
+		{"gshadow"},
+		{"group"},
+	} {
 		e := p.create(t, life)
 		for _, db := range gone {
 			forgetLine(t, db, string(p.name))
 		}
-		if _, err := life.Destroy(t.Context(), p.name, true, workspace.StateStopped); err != nil {
+		if _, err := life.Destroy(t.Context(), brokerapi.DestroyParams{Name: p.name, Purge: true}); err != nil {
 			t.Errorf("without a line in %q: %v", gone, err)
 		}
 		for _, db := range []string{"passwd", "shadow", "group", "gshadow"} {

@@ -1,107 +1,19 @@
 package broker
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
-
-// users changes the host's user database, by the host's own tools, one at a time.
-type users struct {
-	settings Settings
-	mu       sync.Mutex
-	// etc is /etc; tests of the readers give another directory.
-	etc string
-	// state is the broker's directory, for a note of the tool at work; nil for none.
-	state  *os.File
-	bootID string
-}
-
-// comment is the fifth field of our passwd entries.
-const comment = "carrel workspace"
-
-// tools are the programs that are run, and nothing else is: the Debian package that has
-// it, and absolute paths, of which the first that exists is taken.
-var tools = map[string]struct {
-	from  string
-	paths []string
-}{
-	"useradd":  {"passwd", []string{"/usr/sbin/useradd", "/sbin/useradd", "/usr/bin/useradd"}},
-	"userdel":  {"passwd", []string{"/usr/sbin/userdel", "/sbin/userdel", "/usr/bin/userdel"}},
-	"groupdel": {"passwd", []string{"/usr/sbin/groupdel", "/sbin/groupdel", "/usr/bin/groupdel"}},
-	"mke2fs":   {"e2fsprogs", []string{"/usr/sbin/mke2fs", "/sbin/mke2fs", "/usr/bin/mke2fs"}},
-}
-
-// tool finds a program that only root can have put there.
-func tool(name string) (string, error) {
-	t := tools[name]
-	for _, path := range t.paths {
-		var st unix.Stat_t
-		if unix.Stat(path, &st) != nil {
-			continue
-		}
-		if st.Uid != 0 || st.Mode&0o022 != 0 {
-			return "", fmt.Errorf("cannot use %s: others than root can change it; chown root and chmod go-w it: %w", path, errdefs.ErrFailedPrecondition)
-		}
-		return path, nil
-	}
-	return "", fmt.Errorf("cannot find %s in %s; apt-get install %s: %w", name, strings.Join(t.paths, ", "), t.from, errdefs.ErrFailedPrecondition)
-}
-
-// userAddArgs is the whole of what useradd is told. The id ranges are set to the one id,
-// so that user and group get it or nothing; no subordinate ids are handed out.
-func userAddArgs(name id.Workspace, n uint32, home, shell, group string) []string {
-	v := strconv.FormatUint(uint64(n), 10)
-	args := []string{
-		"-M", "-l", "-U", "-u", v, "-d", home, "-s", shell, "-c", comment,
-		"-K", "UID_MIN=" + v, "-K", "UID_MAX=" + v, "-K", "GID_MIN=" + v, "-K", "GID_MAX=" + v,
-		"-K", "SUB_UID_COUNT=0", "-K", "SUB_GID_COUNT=0",
-	}
-	if group != "" {
-		args = append(args, "-G", group)
-	}
-	return append(args, string(name))
-}
-
-// command is a run of a tool with an empty environment, and what it says. It ends with the
-// broker: done later, nobody would know of it. The signal comes when the thread that
-// started it ends, so that thread has to stay.
-func command(ctx context.Context, path string, args ...string) (*exec.Cmd, *bytes.Buffer) {
-	var out bytes.Buffer
-	c := exec.CommandContext(ctx, path, args...)
-	c.Dir, c.Env, c.Stdout, c.Stderr = "/", []string{}, &out, &out
-	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	return c, &out
-}
-
-// once runs a tool that has nothing to do with the user database.
-func once(ctx context.Context, name string, args ...string) (string, error) {
-	path, err := tool(name)
-	if err != nil {
-		return "", err
-	}
-	c, out := command(ctx, path, args...)
-	runtime.LockOSThread()
-	err = c.Run()
-	runtime.UnlockOSThread()
-	return strings.TrimSpace(out.String()), err
-}
 
 // run runs a tool, and again while someone else holds the lock on the user database.
 func (u *users) run(ctx context.Context, name string, args ...string) error {
@@ -144,13 +56,6 @@ func (u *users) run(ctx context.Context, name string, args ...string) error {
 	}
 }
 
-func firstOf(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
-}
-
 // AddUser is part of Effects.
 func (u *users) AddUser(ctx context.Context, name id.Workspace, ids workspace.IDs) error {
 	u.mu.Lock()
@@ -163,7 +68,8 @@ func (u *users) AddUser(ctx context.Context, name id.Workspace, ids workspace.ID
 	}
 	if g := u.settings.WorkspaceGroup; g != "" {
 		if f, err := u.lookup("group", g); err != nil || f == nil {
-			return errors.Join(err, fmt.Errorf("cannot add user %s: there is no group %s (workspace_group in the broker's settings); groupadd --system %s: %w", name, g, g, errdefs.ErrFailedPrecondition))
+			return errors.Join(err, fmt.Errorf("cannot add user %s: there is no group %s (workspace_group in the broker's settings); "+
+				"groupadd --system %s: %w", name, g, g, errdefs.ErrFailedPrecondition))
 		}
 	}
 	if err := u.run(ctx, "useradd", userAddArgs(name, ids.Work, u.home(name), u.settings.Shell, u.settings.WorkspaceGroup)...); err != nil {
@@ -222,135 +128,21 @@ func (u *users) removeWhole(ctx context.Context, name id.Workspace, n string) er
 	return nil
 }
 
-func (u *users) home(name id.Workspace) string { return u.settings.HomeRoot + "/" + string(name) }
-
-// Home is part of Effects.
-func (u *users) Home(name id.Workspace) string { return u.home(name) }
-
-// verify sees that passwd, group and shadow have the entries that were asked for.
-func (u *users) verify(name id.Workspace, ids workspace.IDs) error {
-	n := strconv.FormatUint(uint64(ids.Work), 10)
-	for _, want := range []struct {
-		file   string
-		fields []string
-	}{
-		{"passwd", []string{string(name), "x", n, n, comment, u.home(name), u.settings.Shell}},
-		{"group", []string{string(name), "x", n, ""}},
-	} {
-		got, err := u.lookup(want.file, string(name))
-		if err != nil {
-			return err
-		}
-		if !slices.Equal(got, want.fields) {
-			return fmt.Errorf("/etc/%s has %q, not %q: %w", want.file, strings.Join(got, ":"), strings.Join(want.fields, ":"), errdefs.ErrFailedPrecondition)
-		}
-	}
-	if g := u.settings.WorkspaceGroup; g != "" {
-		f, err := u.lookup("group", g)
-		if err != nil {
-			return err
-		}
-		if len(f) < 4 || !slices.Contains(strings.Split(f[3], ","), string(name)) {
-			return fmt.Errorf("/etc/group does not have %s in %s: %w", name, g, errdefs.ErrFailedPrecondition)
-		}
-	}
-	shadow, err := u.lookup("shadow", string(name))
-	if err != nil {
+// mend removes what is left of name after a tool was killed between two files. No tool
+// removes a line of shadow without one of passwd, so the user is completed first. u.mu
+// is held.
+func (u *users) mend(ctx context.Context, name id.Workspace, ids workspace.IDs) error {
+	left, err := u.torn(name)
+	if err != nil || !left {
 		return err
 	}
-	if len(shadow) < 2 || !strings.HasPrefix(shadow[1], "!") && !strings.HasPrefix(shadow[1], "*") {
-		return fmt.Errorf("/etc/shadow does not lock the password of %s: %w", name, errdefs.ErrFailedPrecondition)
+	if err := u.NameFree(name); err != nil {
+		return nil //nolint:nilerr // of another id: not ours to remove
 	}
-	return nil
-}
-
-// NameFree is part of Effects.
-func (u *users) NameFree(name id.Workspace) error {
-	for _, file := range []string{"passwd", "group"} {
-		f, err := u.lookup(file, string(name))
-		if err != nil {
-			return err
-		}
-		if f != nil {
-			return fmt.Errorf("cannot use the name %s: /etc/%s has one already that carrel did not make: %w", name, file, errdefs.ErrAlreadyExists)
-		}
+	args := userAddArgs(name, ids.Work, u.home(name), u.settings.Shell, "")
+	if err := u.run(ctx, "useradd", args...); err != nil {
+		return fmt.Errorf("cannot mend the user database, which has %s in some of its files only; see which with: "+
+			"grep %s %s/*shadow %s/group: %w", name, name, u.etc, u.etc, err)
 	}
-	return nil
-}
-
-// lookup returns the fields of the one line for name, or nil. Two lines are an error.
-func (u *users) lookup(file, name string) ([]string, error) {
-	text, err := os.ReadFile(u.etc + "/" + file)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the users of this host: %w", err)
-	}
-	return fieldsOf(string(text), name)
-}
-
-func fieldsOf(text, name string) ([]string, error) {
-	var found []string
-	for line := range strings.Lines(text) {
-		if !strings.HasPrefix(line, name) { // of thousands, so nothing is made of the others
-			continue
-		}
-		if f := strings.Split(strings.TrimSuffix(line, "\n"), ":"); f[0] == name {
-			if found != nil {
-				return nil, fmt.Errorf("cannot use %s: the user database has it twice: %w", name, errdefs.ErrFailedPrecondition)
-			}
-			found = f
-		}
-	}
-	if found != nil && len(found) < 3 {
-		return nil, fmt.Errorf("cannot use %s: its line in the user database is cut short: %w", name, errdefs.ErrFailedPrecondition)
-	}
-	return found, nil
-}
-
-// IDsFree is part of Effects.
-func (u *users) IDsFree(ids workspace.IDs) (bool, error) {
-	for _, file := range []struct {
-		name     string
-		required bool
-		used     func(line string, ids [3]uint64) bool
-	}{
-		{"passwd", true, func(l string, ids [3]uint64) bool { return isID(l, 2, ids[:]...) || isID(l, 3, ids[:]...) }},
-		{"group", true, func(l string, ids [3]uint64) bool { return isID(l, 2, ids[:]...) }},
-		{"subuid", false, inRange},
-		{"subgid", false, inRange},
-	} {
-		text, err := os.ReadFile(u.etc + "/" + file.name)
-		if errors.Is(err, os.ErrNotExist) && !file.required {
-			continue
-		}
-		if err != nil {
-			return false, fmt.Errorf("cannot see which ids this host uses: %w", err)
-		}
-		for line := range strings.Lines(string(text)) {
-			if file.used(strings.TrimSpace(line), [3]uint64{uint64(ids.Executor), uint64(ids.Work), uint64(ids.Agent)}) {
-				return false, nil
-			}
-		}
-	}
-	return true, nil
-}
-
-// isID says whether a field of a line, counted from 0, is one of ids.
-func isID(line string, field int, ids ...uint64) bool {
-	for range field {
-		_, line, _ = strings.Cut(line, ":")
-	}
-	line, _, _ = strings.Cut(line, ":")
-	n, err := strconv.ParseUint(line, 10, 32)
-	return err == nil && slices.Contains(ids, n)
-}
-
-// inRange reads a line of subuid(5), name:first:count, and says whether one of ids is in it.
-func inRange(line string, ids [3]uint64) bool {
-	f := strings.Split(line, ":")
-	if len(f) != 3 {
-		return false
-	}
-	first, err1 := strconv.ParseUint(f[1], 10, 32)
-	count, err2 := strconv.ParseUint(f[2], 10, 32)
-	return err1 == nil && err2 == nil && slices.ContainsFunc(ids[:], func(id uint64) bool { return id >= first && id < first+count })
+	return u.removeWhole(ctx, name, strconv.FormatUint(uint64(ids.Work), 10))
 }

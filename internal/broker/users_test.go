@@ -117,7 +117,10 @@ func BenchmarkUsers(b *testing.B) {
 		fmt.Fprintf(&members, ",%s", name)
 	}
 	dir := b.TempDir()
-	for name, text := range map[string]string{"passwd": passwd.String(), "group": group.String() + "carrel-workspaces:x:999:" + members.String() + "\n"} {
+	for name, text := range map[string]string{
+		"passwd": passwd.String(),
+		"group":  group.String() + "carrel-workspaces:x:999:" + members.String() + "\n",
+	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			b.Fatal(err)
 		}

@@ -1,9 +1,15 @@
 // Package brokerapi holds the messages between the daemon and the broker: JSON-RPC
-// 2.0 on a Unix stream socket, specified in docs/protocols/broker.md. It is
-// data only; neither side's behaviour belongs here.
+// 2.0 on a Unix stream socket, specified in docs/protocols/broker.md. It holds the messages
+// and the check of their form; neither side's behaviour belongs here.
 package brokerapi
 
 import (
+	"fmt"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/carrel-dev/carrel/internal/checkpoint"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -34,6 +40,16 @@ type HelloParams struct {
 	Version int `json:"version"`
 }
 
+// Check refuses another version.
+func (p HelloParams) Check() error {
+	if p.Version == Version {
+		return nil
+	}
+	return fmt.Errorf("cannot serve version %d of the broker's protocol: this carrel-broker speaks %d; "+
+		"install broker and daemon of one release: %w",
+		p.Version, Version, errdefs.ErrFailedPrecondition)
+}
+
 // HelloResult says who answered.
 type HelloResult struct {
 	Version int    `json:"version"`
@@ -60,7 +76,7 @@ type CreateParams struct {
 	// KeyDigest is the lower-case hex SHA-256 of the key.
 	KeyDigest string           `json:"key_digest"`
 	Limits    workspace.Limits `json:"limits"`
-	// Allow is what commands may do beyond what others may.
+	// Allow is what commands may do that commands of other workspaces may not.
 	Allow []workspace.Opening `json:"allow,omitempty"`
 	// Mounts are what the grant beside the request must say. Without any there is no
 	// descriptor.
@@ -70,16 +86,43 @@ type CreateParams struct {
 	Start bool `json:"start,omitempty"`
 }
 
+// Check reports what is wrong with the form of a request. The limits are not looked at: a
+// client may get them wrong.
+func (p CreateParams) Check() error {
+	if len(p.KeyDigest) != 64 || !hexDigits(p.KeyDigest) {
+		return malformed("%q is not a key digest", p.KeyDigest)
+	}
+	if err := workspace.CheckOpenings(p.Allow, p.Mounts); err != nil {
+		return err
+	}
+	return checkName(p.Name)
+}
+
+func hexDigits(s string) bool {
+	for _, c := range []byte(s) {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}
+
+func checkName(name id.Workspace) error {
+	_, err := id.ParseWorkspace(string(name))
+	return err
+}
+
+func malformed(format string, a ...any) error {
+	return fmt.Errorf("cannot accept the request: "+format+": %w", append(a, errdefs.ErrInvalidArgument)...)
+}
+
 // NameParams names one workspace.
 type NameParams struct {
 	Name id.Workspace `json:"name"`
 }
 
-// StartParams starts the executor. Starting a running workspace returns it as it
-// is if its executor lives.
-type StartParams struct {
-	Name id.Workspace `json:"name"`
-}
+// Check reports what is wrong with the form of a request.
+func (p NameParams) Check() error { return checkName(p.Name) }
 
 // DestroyParams removes user, group, cgroups and processes. The home is kept
 // aside under the data directory unless Purge is set. With Unused it is done only if the
@@ -91,6 +134,9 @@ type DestroyParams struct {
 	Unused bool         `json:"unused,omitempty"`
 }
 
+// Check reports what is wrong with the form of a request.
+func (p DestroyParams) Check() error { return checkName(p.Name) }
+
 // ForgetParams removes the home that a destroy kept of the workspace with this name and this
 // first id. One that is gone is no error.
 type ForgetParams struct {
@@ -98,12 +144,18 @@ type ForgetParams struct {
 	ID   uint32       `json:"id"`
 }
 
+// Check reports what is wrong with the form of a request.
+func (p ForgetParams) Check() error { return checkName(p.Name) }
+
 // UpdateParams changes the limits of a workspace, at once where it runs. Limits.OpenFiles
 // is in force from the next start on.
 type UpdateParams struct {
 	Name   id.Workspace     `json:"name"`
 	Limits workspace.Limits `json:"limits"`
 }
+
+// Check reports what is wrong with the form of a request, but for the limits.
+func (p UpdateParams) Check() error { return checkName(p.Name) }
 
 // Executor identifies a running executor beyond pid reuse.
 type Executor struct {
@@ -147,6 +199,14 @@ type ListParams struct {
 	After id.Workspace `json:"after,omitempty"`
 }
 
+// Check reports what is wrong with the form of a request.
+func (p ListParams) Check() error {
+	if p.After == "" {
+		return nil
+	}
+	return checkName(p.After)
+}
+
 // ListResult is workspaces that are not destroyed, by name. With More set the list did
 // not fit into one message, and goes on after the last one.
 type ListResult struct {
@@ -155,8 +215,8 @@ type ListResult struct {
 }
 
 // CountersignParams asks for a signature on a checkpoint of the audit log. Origin names the
-// log, and Proof shows that its tree of Size records begins with that of Old, which the
-// broker countersigned last; Old of 0 is none. Hashes are base64.
+// log, and Proof shows that its tree of Size records begins with the tree of Old records, which the
+// broker countersigned last; Old is 0 if there is none. Hashes are base64.
 type CountersignParams struct {
 	Origin string   `json:"origin"`
 	Size   int64    `json:"size"`
@@ -165,13 +225,39 @@ type CountersignParams struct {
 	Proof  []string `json:"proof"`
 }
 
+// Parse returns the checkpoint to sign, and the proof that its tree begins with the tree of Old
+// records.
+func (p CountersignParams) Parse() (next checkpoint.Checkpoint, proof tlog.TreeProof, err error) {
+	if !checkpoint.IsName(p.Origin) || p.Size < 1 || p.Old < 0 || p.Old > p.Size || len(p.Proof) > checkpoint.MaxProof ||
+		(p.Old == 0) != (len(p.Proof) == 0) && p.Old != p.Size {
+		return next, nil, malformed("no checkpoint has that form")
+	}
+	next = checkpoint.Checkpoint{Origin: p.Origin, Size: p.Size}
+	if next.Root, err = checkpoint.ParseHash(p.Root); err != nil {
+		return next, nil, malformed("the root %q is %w", p.Root, err)
+	}
+	proof = make(tlog.TreeProof, len(p.Proof))
+	for i, text := range p.Proof {
+		if proof[i], err = checkpoint.ParseHash(text); err != nil {
+			return next, nil, malformed("%q in the proof is %w", text, err)
+		}
+	}
+	return next, proof, nil
+}
+
+// Check reports what is wrong with the form of a request.
+func (p CountersignParams) Check() error {
+	_, _, err := p.Parse()
+	return err
+}
+
 // CountersignResult is a note with the broker's signature. Without Note nothing was signed:
 // Old is not Size, the size that was countersigned last, and a proof from there is wanted.
 type CountersignResult struct {
 	Note string `json:"note,omitempty"`
 	// Key is the broker's public one.
 	Key string `json:"key"`
-	// Size and Root are those of what is countersigned now; Size is 0 if nothing is.
+	// Size and Root belong to the checkpoint that is countersigned now; Size is 0 if none is.
 	Size int64  `json:"size"`
 	Root string `json:"root"`
 }

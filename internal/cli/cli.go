@@ -20,7 +20,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/carrel-dev/carrel/internal/fault"
-	"github.com/carrel-dev/carrel/internal/rootless/place"
+	"github.com/carrel-dev/carrel/internal/rootless/paths"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
@@ -45,7 +45,7 @@ type app struct {
 	// rootless: the caller's own carrel is meant, whatever else there is.
 	rootless bool
 	// using keeps the caller's own carrel from ending as long as this command runs.
-	using place.Lock
+	using paths.Lock
 	// code is the exit code if the command succeeds with another than 0.
 	code int
 }

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/crashpoint"
-	"github.com/carrel-dev/carrel/internal/rootless/place"
+	"github.com/carrel-dev/carrel/internal/rootless/paths"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
@@ -31,7 +31,7 @@ const ownTimeout = time.Minute
 type target struct {
 	// host is a daemon that runs already; "" is the caller's own, at place.
 	host  string
-	place place.Place
+	place paths.Paths
 	why   string
 }
 
@@ -72,7 +72,7 @@ func (a *app) target() (target, error) {
 			return target{host: carrel.DefaultHost, why: "the system's is at " + system + ", though it does not answer; --rootless uses your own"}, nil
 		}
 	}
-	p, err := place.Find()
+	p, err := paths.Find()
 	return target{place: p, why: why}, err
 }
 
@@ -122,11 +122,11 @@ func (a *app) clientIfUp() (*carrel.Client, error) {
 
 // startOwn returns where the caller's own carrel serves, which it starts if need be. It does
 // not end before this command has.
-func (a *app) startOwn(ctx context.Context, p place.Place) (host string, err error) {
+func (a *app) startOwn(ctx context.Context, p paths.Paths) (host string, err error) {
 	if err := p.Ensure(); err != nil {
 		return "", err
 	}
-	if a.using == (place.Lock{}) {
+	if a.using == (paths.Lock{}) {
 		if a.using, err = p.Using(ctx); err != nil {
 			return "", err
 		}
@@ -162,7 +162,7 @@ const maxOwnLog = 1 << 20
 
 // launchOwn starts the daemon in a session of its own, so that what ends this command or its
 // terminal does not end it, and returns when it serves.
-func launchOwn(ctx context.Context, p place.Place) error {
+func launchOwn(ctx context.Context, p paths.Paths) error {
 	program, err := findProgram("carreld")
 	if err != nil {
 		return err
@@ -209,7 +209,7 @@ func launchOwn(ctx context.Context, p place.Place) error {
 }
 
 // downOwn ends the caller's own carrel, and with it what runs in its workspaces.
-func (a *app) downOwn(ctx context.Context, p place.Place) error {
+func (a *app) downOwn(ctx context.Context, p paths.Paths) error {
 	if _, err := os.Lstat(p.State); err != nil {
 		_, err = fmt.Fprintln(a.Out, "Nothing to do: your own carrel does not run.")
 		return err

@@ -31,7 +31,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/policy"
 	"github.com/carrel-dev/carrel/internal/principal"
-	"github.com/carrel-dev/carrel/internal/rootless/place"
+	"github.com/carrel-dev/carrel/internal/rootless/paths"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"
 	"github.com/carrel-dev/carrel/internal/shelf"
 	"github.com/carrel-dev/carrel/internal/store"
@@ -56,10 +56,10 @@ func Run(ctx context.Context, args, environ []string, s Streams) error {
 		_, err := fmt.Fprintln(s.Out, "carreld", build.Version())
 		return err
 	}
-	var at place.Place
+	var at paths.Paths
 	sources := config.Sources{Flags: o.settings, Environ: environ, File: o.file}
 	if o.rootless {
-		if at, err = place.Find(); err != nil {
+		if at, err = paths.Find(); err != nil {
 			return err
 		}
 		sources.Default = at.Config

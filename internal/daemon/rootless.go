@@ -17,8 +17,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/rootless"
-	"github.com/carrel-dev/carrel/internal/rootless/desk"
-	"github.com/carrel-dev/carrel/internal/rootless/place"
+	"github.com/carrel-dev/carrel/internal/rootless/paths"
+	"github.com/carrel-dev/carrel/internal/rootless/userbroker"
 	"github.com/carrel-dev/carrel/internal/store"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -26,11 +26,11 @@ import (
 // own is what the daemon of an ordinary user stands on: that user's place, and what stands
 // where a broker does. A nil one is of a daemon with a broker.
 type own struct {
-	place place.Place
-	desk  *desk.Desk
+	place paths.Paths
+	desk  *userbroker.Broker
 	// ending keeps clients from coming, from when it was found idle until this process has
 	// ended.
-	ending place.Lock
+	ending paths.Lock
 }
 
 // settled are the settings that say where a daemon is and who reaches it: of one user's
@@ -38,7 +38,7 @@ type own struct {
 var settled = []string{"broker", "broker_path", "data_dir", "runtime_dir", "socket_mode", "socket_group", "listen", "tls_cert", "tls_key"}
 
 // settle puts the place into the configuration.
-func settle(cfg *config.Config, at place.Place) error {
+func settle(cfg *config.Config, at paths.Paths) error {
 	for _, name := range settled {
 		if cfg.Chosen(name) {
 			return fmt.Errorf("cannot start without root: the setting %s is not for a carrel of one user, whose place XDG_STATE_HOME and XDG_RUNTIME_DIR say; take it out: %w", name, errdefs.ErrInvalidArgument)
@@ -67,7 +67,7 @@ func settle(cfg *config.Config, at place.Place) error {
 const turnTimeout = 20 * time.Second
 
 // runOwn is the rest of Run for an ordinary user.
-func runOwn(ctx context.Context, cfg *config.Config, o options, at place.Place, environ []string, log *slog.Logger) error {
+func runOwn(ctx context.Context, cfg *config.Config, o options, at paths.Paths, environ []string, log *slog.Logger) error {
 	executor, err := beside("carrel-executor")
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func runOwn(ctx context.Context, cfg *config.Config, o options, at place.Place, 
 		return err
 	}
 	defer serving.Close()
-	d, err := desk.Open(ctx, desk.Config{State: at.State, Executor: executor, MaxWorkspaces: cfg.MaxWorkspaces, Log: log})
+	d, err := userbroker.Open(ctx, userbroker.Config{State: at.State, Executor: executor, MaxWorkspaces: cfg.MaxWorkspaces, Log: log})
 	if err != nil {
 		return err
 	}

@@ -2,9 +2,7 @@ package rootless
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -12,22 +10,21 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/id"
-	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// Groups are the control groups of the workspaces that this process starts, where some are
+// Groups are the control groups of the workspaces that this process starts, if some are
 // delegated to its user. The zero value has none yet. Its methods may be called from any
-// goroutine; two that concern one workspace must not run at once.
+// goroutine; two about the same workspace must not run at once.
 type Groups struct {
 	mu sync.Mutex
 	in *cgroup.Instance
 }
 
-// open finds the groups, or says why there are none. It looks again each time: what keeps a
-// group from being used, as a process beside this one, may be gone.
+// open finds the groups, or says why there are none. It looks again each time, because the
+// obstacle, such as another process in the group, may be gone.
 func (g *Groups) open() (*cgroup.Instance, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -42,8 +39,8 @@ func (g *Groups) open() (*cgroup.Instance, error) {
 	return in, nil
 }
 
-// Ready finds the groups now. The error says why there are none, or what of a process that
-// was killed is left there.
+// Ready finds the groups now. The error says why there are none, or what a killed process
+// left there.
 func (g *Groups) Ready() error {
 	in, err := g.open()
 	if err != nil {
@@ -63,47 +60,19 @@ func (g *Groups) Lend(ctx context.Context, c *launch.Config) (files *cgroup.File
 	}
 	for _, p := range c.Projects {
 		if !p.ReadOnly && onCgroups(p) {
-			return files, fmt.Errorf("cannot mount %s writable: control groups are there, and a command could raise its own limits; mount it read-only (:ro): %w", p.Dir.Name(), errdefs.ErrInvalidArgument)
+			return files, fmt.Errorf("cannot mount %s writable: control groups are there, and a command could raise its own limits; "+
+				"mount it read-only (:ro): %w", p.Dir.Name(), errdefs.ErrInvalidArgument)
 		}
 	}
-	name, limits := c.Spec.Name, c.Spec.Limits
-	made, err := in.Create(name, c.Spec.IDs.Executor, limits)
-	if errors.Is(err, unix.EEXIST) {
-		if err = in.Remove(ctx, name); err == nil {
-			made, err = in.Create(name, c.Spec.IDs.Executor, limits)
-		}
-	}
-	if err != nil {
-		return files, err
-	}
-	c.Born, c.Cmd, c.SupProcs, c.Give = made.Born, made.Cmd, made.SupProcs, made.Give
-	c.Spec.Cgroup.V2Controllers = made.V2Controllers
 	// What is on memory counts, and is to leave room to work.
-	c.Spec.TmpfsBytes = min(c.Spec.TmpfsBytes, max(limits.MemoryBytes/2, 1<<20))
-	c.Moved = func() error { return in.EnableSubtree(name, limits) }
-	more := c.Outside
-	c.Outside = func(pid int) []sandbox.Finding {
-		found := findings(in, name, pid, limits)
-		if more != nil {
-			found = append(found, more(pid)...)
-		}
-		return found
-	}
-	return made, nil
+	c.Spec.TmpfsBytes = min(c.Spec.TmpfsBytes, max(c.Spec.Limits.MemoryBytes/2, 1<<20))
+	return c.JoinGroups(ctx, in)
 }
 
 func onCgroups(p launch.Project) bool {
 	var fs unix.Statfs_t
 	err := withFD(p.Dir, func(fd int) error { return unix.Fstatfs(fd, &fs) })
 	return err != nil || fs.Type == unix.CGROUP2_SUPER_MAGIC
-}
-
-func findings(in *cgroup.Instance, name id.Workspace, pid int, limits workspace.Limits) []sandbox.Finding {
-	var found []sandbox.Finding
-	for _, x := range in.Check(name, pid, limits) {
-		found = append(found, sandbox.Finding{Control: x.Control, OK: x.OK, Evidence: "outside: " + x.Text})
-	}
-	return found
 }
 
 // Update puts other limits in force for a workspace whose executor is pid, and into its
@@ -113,19 +82,10 @@ func (g *Groups) Update(name id.Workspace, pid int, old, limits workspace.Limits
 	if err != nil {
 		return report, err
 	}
-	if err := in.Update(name, old, limits); err != nil {
-		return report, err
-	}
-	after := report
-	after.Controls = slices.Clone(report.Controls)
-	sandbox.Amend(&after, findings(in, name, pid, limits))
-	if err := after.Err(); err != nil {
-		return report, errors.Join(err, in.Update(name, limits, old))
-	}
-	return after, nil
+	return launch.ChangeLimits(in, name, pid, old, limits, report)
 }
 
-// Freeze stops the commands of a workspace where they stand, or lets them go on.
+// Freeze freezes the commands of a workspace, or thaws them.
 func (g *Groups) Freeze(ctx context.Context, name id.Workspace, frozen bool) error {
 	in, err := g.open()
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// placed is an empty directory that keeps a protected name which was absent.
-type placed struct {
+// placedName is an empty directory that keeps a protected name which was absent.
+type placedName struct {
 	Source string `json:"source"`
 	Device uint64 `json:"device"`
 	Inode  uint64 `json:"inode"`
@@ -26,23 +26,23 @@ type placed struct {
 }
 
 // remove removes it, unless it is gone or something was put into it.
-func (p placed) remove() {
+func (p placedName) remove() {
 	dir, err := openDir(p.Source)
 	if err != nil {
 		return
 	}
 	defer dir.Close()
-	if here, err := placeOf(dir, p.Name); err != nil || here != p {
+	if here, err := nameIn(dir, p.Name); err != nil || here != p {
 		return
 	}
 	_ = withFD(dir, func(fd int) error { return unix.Unlinkat(fd, p.Name, unix.AT_REMOVEDIR) })
 }
 
-// placeOf is a name in an open directory.
-func placeOf(dir *os.File, name string) (placed, error) {
+// nameIn is a name in an open directory.
+func nameIn(dir *os.File, name string) (placedName, error) {
 	var st unix.Stat_t
 	err := withFD(dir, func(fd int) error { return unix.Fstat(fd, &st) })
-	return placed{dir.Name(), st.Dev, st.Ino, name}, err
+	return placedName{dir.Name(), st.Dev, st.Ino, name}, err
 }
 
 func withFD(f *os.File, call func(fd int) error) error {
@@ -72,7 +72,8 @@ func Source(path string) (string, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	switch {
 	case errors.Is(err, unix.ENOTDIR):
-		return "", fmt.Errorf("cannot mount %s: it is not a directory, and only those can be mounted; name the one that it is in: %w", path, errdefs.ErrInvalidArgument)
+		return "", fmt.Errorf("cannot mount %s: it is not a directory, and only those can be mounted; name the one that it is in: %w",
+			path, errdefs.ErrInvalidArgument)
 	case errors.Is(err, unix.ENOENT):
 		return "", fmt.Errorf("cannot mount %s: there is no such directory: %w", path, errdefs.ErrNotFound)
 	case err != nil:
@@ -90,14 +91,15 @@ func Source(path string) (string, error) {
 func (s *state) openMounts(mounts []workspace.Mount, name id.Workspace) (projects []launch.Project, err error) {
 	defer func() {
 		if err != nil {
-			closeProjects(projects)
+			launch.CloseProjects(projects)
 			projects = nil
 		}
 	}()
 	home, _ := os.UserHomeDir()
 	for _, m := range mounts {
 		if s.holds(m.Source) {
-			return projects, fmt.Errorf("cannot mount %s: carrel's own record is kept in %s; mount a directory beside it, or set XDG_STATE_HOME to another: %w", m.Source, s.dir, errdefs.ErrInvalidArgument)
+			return projects, fmt.Errorf("cannot mount %s: carrel's own record is kept in %s; mount a directory beside it, "+
+				"or set XDG_STATE_HOME to another: %w", m.Source, s.dir, errdefs.ErrInvalidArgument)
 		}
 		dir, err := openDir(m.Source)
 		if err != nil {
@@ -120,30 +122,27 @@ func (s *state) openMounts(mounts []workspace.Mount, name id.Workspace) (project
 	return projects, nil
 }
 
-// pin makes the protected names of a writable source that must be there, and lists those
-// that are. What it makes is noted before.
+// pin makes the protected names that a writable source must have, and returns all that it has. What it makes is noted before.
 func (s *state) pin(dir *os.File, home bool) (pinned []string, err error) {
 	others, _, err := s.others()
 	if err != nil {
 		return nil, err
 	}
-	var absent []string
-	for _, p := range sandbox.Protected {
-		var st unix.Stat_t
-		err := withFD(dir, func(fd int) error { return unix.Fstatat(fd, p.Name, &st, unix.AT_SYMLINK_NOFOLLOW) })
-		here, perr := placeOf(dir, p.Name)
-		switch {
-		case perr != nil:
-			return nil, perr
-		case err == nil:
-			pinned = append(pinned, p.Name)
-			if sharedPlace(others, "", here) { // it stays as long as either runs
-				s.note.Placed = append(s.note.Placed, here)
-			}
-		case !errors.Is(err, unix.ENOENT):
-			return nil, fmt.Errorf("cannot look at %s in %s: %w", p.Name, dir.Name(), err)
-		case p.Placed == sandbox.Always, p.Placed == sandbox.InHome && home:
-			pinned, absent = append(pinned, p.Name), append(absent, p.Name)
+	var present, absent []string
+	err = withFD(dir, func(fd int) (err error) {
+		present, absent, err = sandbox.ProtectedIn(fd, home)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot look into %s: %w", dir.Name(), err)
+	}
+	pinned = append(present, absent...)
+	for i, name := range pinned {
+		here, err := nameIn(dir, name)
+		if err != nil {
+			return nil, err
+		}
+		if i >= len(present) || sharedName(others, "", here) { // what two share stays as long as either runs
 			s.note.Placed = append(s.note.Placed, here)
 		}
 	}
@@ -166,10 +165,4 @@ func (s *state) pin(dir *os.File, home bool) (pinned []string, err error) {
 		}
 	}
 	return pinned, nil
-}
-
-func closeProjects(projects []launch.Project) {
-	for _, p := range projects {
-		p.Dir.Close()
-	}
 }

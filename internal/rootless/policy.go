@@ -32,7 +32,7 @@ func PolicyPath() string {
 	return path
 }
 
-// loadPolicy makes the rules that a run is judged by: the built-in ones, and those of the
+// loadPolicy makes the rules that judge a run: the built-in ones, and the rules in the
 // caller's file if there is one. A file that cannot be used, or that others may change, is an
 // error: nothing runs.
 func loadPolicy() (*policy.Engine, error) {

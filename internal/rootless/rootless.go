@@ -1,6 +1,6 @@
-// Package rootless is "carrel run" for a user without root: it joins the gate, the
-// runtime and a starter in one process, for one command in a workspace of its own. Nothing
-// has to be installed or configured, and nothing stays but the record.
+// Package rootless is "carrel run" for a user without root: it puts the gate, the
+// runtime and a starter into one process, for one command in a workspace of its own. Nothing
+// has to be installed or configured, and only the record stays.
 //
 // It must not hold isolation of its own: package launch starts the same executor as the
 // broker does, and judges it by the same table.
@@ -67,7 +67,7 @@ type Options struct {
 
 // Run is a command that runs.
 type Run struct {
-	// Name is that of its workspace, Report the proof of its isolation.
+	// Name is the name of its workspace, Report the proof of its isolation.
 	Name   id.Workspace
 	Report workspace.Report
 
@@ -82,12 +82,13 @@ type Run struct {
 
 // Start starts a command. Close must be called, also to have its outcome recorded.
 func Start(ctx context.Context, o Options) (*Run, error) {
-	// The rules are read beside what else has to be done before the first is asked.
+	// The rules are read while the run is prepared.
 	rules := sync.OnceValues(loadPolicy)
 	go func() { _, _ = rules() }() // who asks gets the error
 	for _, c := range o.Accept {
 		if !sandbox.IsControl(c) {
-			return nil, fmt.Errorf("cannot accept %q: there is no such control; \"carrel run --report\" lists them: %w", c, errdefs.ErrInvalidArgument)
+			return nil, fmt.Errorf("cannot accept %q: there is no such control; \"carrel run --report\" lists them: %w",
+				c, errdefs.ErrInvalidArgument)
 		}
 	}
 	if err := errors.Join(workspace.CheckMounts(o.Mounts), workspace.CheckOpenings(o.Allow, o.Mounts)); err != nil {
@@ -97,7 +98,7 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	limits, tmpfs, err := hostLimits()
+	limits, tmpfs, err := HostLimits()
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +106,10 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	command := execapi.ExecParams{Argv: o.Argv, Env: o.Env, Stdin: execapi.Null, Stdout: execapi.Pipe, Stderr: execapi.Pipe, Asked: execapi.Asked{Source: o.Source}}
+	command := execapi.ExecParams{
+		Argv: o.Argv, Env: o.Env, Stdin: execapi.Null, Stdout: execapi.Pipe, Stderr: execapi.Pipe,
+		Asked: execapi.Asked{Source: o.Source},
+	}
 	if o.Stdin {
 		command.Stdin = execapi.Pipe
 	}
@@ -115,7 +119,10 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	key := id.Key(id.NewTrace())
 	r := &Run{Name: id.Derive(namePrefix, key, 0), state: st, terminal: o.Terminal != nil, accept: o.Accept}
 	command.Cwd = workspace.Mount{Destination: o.Dir}.AtHome("/home/" + string(r.Name)).Destination
-	s := &starter{name: r.Name, options: &o, tmpfs: tmpfs, state: st, ranges: ranges, noRange: why}
+	s := &starter{
+		Broker: namespace.Unserved(noStay), name: r.Name, options: &o, state: st,
+		launcher: Launcher{Executor: o.Executor, TmpfsBytes: tmpfs, Ranges: ranges, NoRange: why},
+	}
 	r.runtime = namespace.New(namespace.Config{Broker: s, Executor: s.connect})
 	redactor, err := gate.OpenRedactor(filepath.Join(st.dir, "redact.key"))
 	if err != nil {
@@ -133,7 +140,8 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	crashpoint.Here("run.begin.registered")
 	by := principal.Principal{Kind: principal.User, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
 	r.running, err = r.gate.Once(ctx, by, gate.Single{
-		Name: r.Name, Limits: limits, Mounts: o.Mounts, Allow: o.Allow, Accept: slices.Clone(o.Accept), Command: command, TTY: o.Terminal != nil, Keep: o.Keep,
+		Name: r.Name, Limits: limits, Mounts: o.Mounts, Allow: o.Allow, Accept: slices.Clone(o.Accept),
+		Command: command, TTY: o.Terminal != nil, Keep: o.Keep,
 	})
 	if err != nil {
 		_ = r.runtime.Close()
@@ -186,7 +194,7 @@ func (r *Run) Close() (retained string, err error) {
 // Hangup ends the command, if it still runs.
 func (r *Run) Hangup() error { return r.running.Close() }
 
-// Weaker are the controls that the workspace runs without because it was accepted, or asked
+// Weaker returns the controls that the workspace runs without because that was accepted or asked
 // for.
 func (r *Run) Weaker() []workspace.Control {
 	var weaker []workspace.Control

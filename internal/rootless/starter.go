@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strconv"
 	"sync"
 
 	"github.com/containerd/errdefs"
@@ -16,152 +15,113 @@ import (
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
-	"github.com/carrel-dev/carrel/internal/rootless/subid"
+	"github.com/carrel-dev/carrel/internal/runtime/namespace"
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// shell is the login shell of the workspace's passwd entry.
-const shell = "/bin/bash"
-
-// starter stands where the broker does: it starts the one executor of this process with
-// the rights of its user, and ends it.
+// starter is the broker of one run: it starts the one executor of this process with the rights
+// of its user, and ends it.
 type starter struct {
-	name    id.Workspace
-	options *Options
-	tmpfs   int64
-	state   *state
-	groups  Groups
-	// ranges are nil where the executor shares the caller's id; noRange is why.
-	ranges  *subid.Ranges
-	noRange string
+	namespace.Broker // refuses what a run has no use for
+	name             id.Workspace
+	options          *Options
+	state            *state
+	launcher         Launcher
 
 	mu       sync.Mutex
-	wires    Wires
+	sockets  Sockets
 	executor *launch.Executor
 	home     string
 	report   workspace.Report
+	// ended is called when the executor has ended.
+	ended func()
 	// lost is why the workspace was ended from here.
 	lost string
 }
 
-// Call implements namespace.Broker for the methods that a workspace for one command needs.
-func (s *starter) Call(ctx context.Context, method string, params, result any, _ ...*os.File) error {
-	switch method {
-	case brokerapi.MethodCreate:
-		p, ok := params.(brokerapi.CreateParams)
-		out, ok2 := result.(*brokerapi.StartResult)
-		if !ok || !ok2 || p.Name != s.name {
-			break
-		}
-		if err := s.start(ctx, p.Limits); err != nil {
-			return errors.Join(err, s.end(true))
-		}
-		out.Report = s.report
-		out.Workspace = brokerapi.Workspace{
-			Name: s.name, State: workspace.StateRunning, User: s.user(), IDs: s.ranges.IDs(), Limits: p.Limits, Home: s.home,
-			Executor: &brokerapi.Executor{PID: s.executor.PID},
-		}
-		return nil
-	case brokerapi.MethodStop:
-		// Asked for where an executor that was proved cannot be reached.
-		return errors.Join(fmt.Errorf("cannot run the command: the executor ended as soon as it was started; try again: %w", errdefs.ErrUnavailable), s.end(true))
-	case brokerapi.MethodDestroy:
-		p, ok := params.(brokerapi.DestroyParams)
-		out, ok2 := result.(*brokerapi.Workspace)
-		if !ok || !ok2 || p.Name != s.name {
-			break
-		}
-		err := s.end(p.Purge)
-		*out = brokerapi.Workspace{Name: s.name, State: workspace.StateDestroyed}
-		if !p.Purge {
-			out.Retained = s.home
-		}
-		if s.lost != "" {
-			err = errors.Join(err, fmt.Errorf("cannot go on: the workspace was ended, because what was protected in a mount was removed or replaced on the host (%s); see what is there now: %w", s.lost, errdefs.ErrFailedPrecondition))
-		}
-		return err
+var _ namespace.Broker = (*starter)(nil)
+
+// noStay says why a run serves no other operation.
+const noStay = "a workspace without root lives for one command; carrel up, as root, serves workspaces that stay"
+
+// Create implements namespace.Broker.
+func (s *starter) Create(ctx context.Context, p brokerapi.CreateParams, _ *os.File) (res brokerapi.StartResult, err error) {
+	if err := s.start(ctx, p.Limits); err != nil {
+		return res, errors.Join(err, s.end(true))
 	}
-	return fmt.Errorf("cannot %s: a workspace without root lives for one command; carrel up, as root, serves workspaces that stay: %w", method, errdefs.ErrNotImplemented)
+	res.Report = s.report
+	res.Workspace = brokerapi.Workspace{
+		Name: s.name, State: workspace.StateRunning, User: string(s.name), IDs: s.launcher.Ranges.IDs(), Limits: p.Limits, Home: s.home,
+		Executor: &brokerapi.Executor{PID: s.executor.PID},
+	}
+	return res, nil
 }
 
-// Mended implements namespace.Broker: what another run left is seen to before this one starts.
-func (s *starter) Mended(context.Context) (string, []workspace.Mended, error) { return "", nil, nil }
+// Stop implements namespace.Broker. It is asked for where an executor that was proved cannot be
+// reached.
+func (s *starter) Stop(context.Context, brokerapi.NameParams) (brokerapi.Workspace, error) {
+	err := fmt.Errorf("cannot run the command: the executor ended as soon as it was started; try again: %w", errdefs.ErrUnavailable)
+	return brokerapi.Workspace{}, errors.Join(err, s.end(true))
+}
 
-// Close implements namespace.Broker.
-func (s *starter) Close() {}
-
-// user is the caller's name inside.
-func (s *starter) user() string { return string(s.name) }
+// Destroy implements namespace.Broker.
+func (s *starter) Destroy(_ context.Context, p brokerapi.DestroyParams) (brokerapi.Workspace, error) {
+	err := s.end(p.Purge)
+	w := brokerapi.Workspace{Name: s.name, State: workspace.StateDestroyed}
+	if !p.Purge {
+		w.Retained = s.home
+	}
+	if s.lost != "" {
+		err = errors.Join(err, fmt.Errorf("cannot go on: the workspace was ended, because what was protected in a mount was removed or "+
+			"replaced on the host (%s); see what is there now: %w", s.lost, errdefs.ErrFailedPrecondition))
+	}
+	return w, err
+}
 
 func (s *starter) start(ctx context.Context, limits workspace.Limits) error {
-	far, err := s.wires.Make()
-	if err != nil {
-		return err
-	}
-	defer func() {
-		for _, f := range far {
-			f.Close()
-		}
-	}()
-	// From its file: what runs inside cannot open it (the executor is not dumpable), and a
-	// sealed copy in memory would take a tenth of the start.
-	binary, err := os.Open(s.options.Executor)
-	if err != nil {
-		return fmt.Errorf("cannot read the executor: %w", err)
-	}
-	defer binary.Close()
 	projects, err := s.state.openMounts(s.options.Mounts, s.name)
 	if err != nil {
 		return err
 	}
-	defer closeProjects(projects)
-	var home *os.File
+	defer launch.CloseProjects(projects)
+	c := launch.Config{
+		Spec:     sandbox.Spec{Accept: s.options.Accept, Allow: s.options.Allow, Name: s.name, Limits: limits},
+		Projects: projects, Log: os.Stderr,
+	}
 	if s.options.Keep {
-		if home, err = s.state.makeHome(s.name); err != nil {
+		if c.Home, err = s.state.makeHome(s.name); err != nil {
 			return err
 		}
-		defer home.Close()
-		s.home = home.Name()
+		defer c.Home.Close()
+		s.home = c.Home.Name()
 	}
-	c := launch.Config{
-		Binary: binary,
-		Spec: sandbox.Spec{
-			Mode: sandbox.Rootless, Accept: s.options.Accept, Allow: s.options.Allow,
-			Name: s.name, User: s.user(), Shell: shell, Limits: limits, TmpfsBytes: s.tmpfs,
-			Net: sandbox.Net{LowPorts: true},
-		},
-		Peers: far, Home: home, Projects: projects, Log: os.Stderr,
-		Outside: func(int) []sandbox.Finding {
-			if s.noRange == "" {
-				return nil
-			}
-			return []sandbox.Finding{{Control: "ids", OK: true, Evidence: "no range of ids is used: " + s.noRange}}
-		},
-	}
-	c.Map = s.ranges.Put(&c.Spec)
-	files, err := s.groups.Lend(ctx, &c)
+	executor, err := s.launcher.Start(ctx, &c, &s.sockets)
 	if err != nil {
 		return err
-	}
-	executor, err := launch.Start(ctx, c)
-	files.Close()
-	if err != nil {
-		return fmt.Errorf("cannot start a workspace without root: %w%s", err, explain())
 	}
 	crashpoint.Here("run.begin.launched")
 	s.mu.Lock()
 	s.executor, s.report = executor, executor.Report
 	s.mu.Unlock()
-	return s.guard(projects)
+	ended := make(chan struct{})
+	s.ended = sync.OnceFunc(func() { close(ended) })
+	return launch.Guard(sandbox.Rootless, executor.PID, ended, launch.Specs(projects), func(what string) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.executor == executor {
+			s.lost = what
+			_ = unix.Kill(executor.PID, unix.SIGKILL) // not waited for yet
+		}
+	})
 }
 
 // connect hands out a connection that the executor was started with.
 func (s *starter) connect(_ context.Context, _ id.Workspace, role execapi.Role) (*net.UnixConn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.wires.Take(role)
+	return s.sockets.Take(role)
 }
 
 // end ends the executor, and with it everything that runs in the workspace, and removes
@@ -169,7 +129,7 @@ func (s *starter) connect(_ context.Context, _ id.Workspace, role execapi.Role) 
 func (s *starter) end(purge bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.wires.Close()
+	s.sockets.Close()
 	if x := s.executor; x != nil {
 		s.executor = nil
 		_ = unix.Kill(x.PID, unix.SIGKILL) // our child, not waited for: the pid is still its own
@@ -179,10 +139,13 @@ func (s *starter) end(purge bool) error {
 			}
 		}
 		x.Pidfd.Close()
+		if s.ended != nil {
+			s.ended()
+		}
 	}
 	crashpoint.Here("run.end.ended")
-	err := s.groups.End(s.name)
-	err = errors.Join(err, s.groups.Close(), s.state.unplace(s.name))
+	err := s.launcher.Groups.End(s.name)
+	err = errors.Join(err, s.launcher.Groups.Close(), s.state.unplace(s.name))
 	crashpoint.Here("run.end.unplaced")
 	if purge && s.home != "" {
 		err = errors.Join(err, os.RemoveAll(s.home))
@@ -190,56 +153,15 @@ func (s *starter) end(purge bool) error {
 	return err
 }
 
-// guard ends a workspace whose protected names are no longer held, as the broker does: who
-// removes or replaces one on the host unmounts what protects it.
-func (s *starter) guard(projects []launch.Project) error {
-	var rw []sandbox.Project
-	for _, p := range projects {
-		if !p.ReadOnly {
-			rw = append(rw, p.Project)
-		}
-	}
-	if len(rw) == 0 {
-		return nil
-	}
-	pid := s.executor.PID
-	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/mountinfo")
-	if err != nil {
-		return fmt.Errorf("cannot watch the mounts: %w", err)
-	}
-	rc, err := f.SyscallConn()
-	if err != nil {
-		return errors.Join(err, f.Close())
-	}
-	go func() {
-		defer f.Close()
-		// The kernel reports each change of the mounts to whoever polls this file.
-		_ = rc.Read(func(uintptr) bool {
-			lost := launch.Lost(sandbox.Rootless, pid, rw)
-			if lost == "" {
-				return false
-			}
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			if s.executor != nil && s.executor.PID == pid {
-				s.lost = lost
-				_ = unix.Kill(pid, unix.SIGKILL) // not waited for yet
-			}
-			return true
-		})
-	}()
-	return nil
-}
-
-// hostLimits are what a workspace may use: half of this host's memory for each process,
-// and a quarter for its files.
-func hostLimits() (workspace.Limits, int64, error) {
+// HostLimits are what a workspace may use that asks for nothing: half of this host's memory for each
+// process, and a quarter, tmpfs bytes, for its files on memory.
+func HostLimits() (l workspace.Limits, tmpfs int64, err error) {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
 		return workspace.Limits{}, 0, fmt.Errorf("cannot see how much memory there is: %w", err)
 	}
 	total := int64(info.Totalram) * int64(info.Unit)
-	l := workspace.DefaultLimits
+	l = workspace.DefaultLimits
 	l.MemoryBytes, l.Pids = max(total/2, workspace.MinMemoryBytes), maxPids
 	return l, max(total/4, 16<<20), nil
 }

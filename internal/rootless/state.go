@@ -16,7 +16,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/id"
-	"github.com/carrel-dev/carrel/internal/rootless/place"
+	"github.com/carrel-dev/carrel/internal/rootless/paths"
 )
 
 // state is what stays of runs, below $XDG_STATE_HOME/carrel:
@@ -33,11 +33,11 @@ type state struct {
 
 // note is what a run made outside of its workspace.
 type note struct {
-	Placed []placed `json:"placed,omitempty"`
+	Placed []placedName `json:"placed,omitempty"`
 }
 
 func openState() (*state, error) {
-	dir, err := place.State()
+	dir, err := paths.State()
 	if err != nil {
 		return nil, fmt.Errorf("cannot keep the record: %w", err)
 	}
@@ -58,7 +58,7 @@ func (s *state) alone(f func() error) error {
 		return fmt.Errorf("cannot lock the notes of runs: %w", err)
 	}
 	defer lock.Close()
-	if err := place.Flock(lock, unix.LOCK_EX); err != nil {
+	if err := paths.Flock(lock, unix.LOCK_EX); err != nil {
 		return fmt.Errorf("cannot lock the notes of runs: %w", err)
 	}
 	return f()
@@ -80,14 +80,14 @@ func (s *state) claim(name id.Workspace) error {
 	if err != nil {
 		return fmt.Errorf("cannot note what is made for %s: %w", name, err)
 	}
-	if err := place.Flock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := paths.Flock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return errors.Join(fmt.Errorf("cannot note what is made for %s: %w", name, err), f.Close())
 	}
 	s.mine = f
 	return nil
 }
 
-// others reads the notes of the other runs, and which of them are over.
+// others reads the notes of the other runs, and finds those that have ended.
 func (s *state) others() (all map[id.Workspace]note, dead []id.Workspace, err error) {
 	list, err := os.ReadDir(s.runs())
 	if err != nil {
@@ -112,7 +112,7 @@ func (s *state) others() (all map[id.Workspace]note, dead []id.Workspace, err er
 		if err == nil && len(b) > 0 {
 			err = json.Unmarshal(b, &n)
 		}
-		over := err == nil && place.Flock(f, unix.LOCK_SH|unix.LOCK_NB) == nil
+		over := err == nil && paths.Flock(f, unix.LOCK_SH|unix.LOCK_NB) == nil
 		_, gone := os.Lstat(path)
 		f.Close()
 		if errors.Is(gone, os.ErrNotExist) {
@@ -140,7 +140,7 @@ func (s *state) sweep(ctx context.Context, g *gate.Gate) error {
 	}
 	for _, name := range dead {
 		for _, p := range all[name].Placed {
-			if !sharedPlace(all, name, p) {
+			if !sharedName(all, name, p) {
 				p.remove()
 			}
 		}
@@ -167,7 +167,7 @@ func (s *state) write() error {
 	return s.mine.Sync()
 }
 
-// unplace removes what this run placed, once nothing of it runs.
+// unplace removes the directories that this run placed, once nothing of it runs.
 func (s *state) unplace(id.Workspace) error {
 	if len(s.note.Placed) == 0 {
 		return nil
@@ -178,7 +178,7 @@ func (s *state) unplace(id.Workspace) error {
 			return fmt.Errorf("cannot remove the empty directories that protected names: %w", err)
 		}
 		for _, p := range s.note.Placed {
-			if !sharedPlace(all, "", p) {
+			if !sharedName(all, "", p) {
 				p.remove()
 			}
 		}
@@ -219,7 +219,7 @@ func within(dir, path string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-func sharedPlace(all map[id.Workspace]note, but id.Workspace, p placed) bool {
+func sharedName(all map[id.Workspace]note, but id.Workspace, p placedName) bool {
 	for name, n := range all {
 		if name != but && slices.Contains(n.Placed, p) {
 			return true

@@ -9,7 +9,7 @@ import (
 )
 
 // kept are the capabilities of an executor in its own user namespace: it changes to
-// the command's ids and signals them. Commands have none; an executor that shares their id
+// the commands' ids and signals them. Commands have none; an executor that shares their id
 // needs none.
 var kept = []int{unix.CAP_KILL, unix.CAP_SETGID, unix.CAP_SETUID}
 
@@ -20,10 +20,9 @@ const secureBits = 1<<0 | 1<<1 | // NOROOT and its lock
 	1<<5 | // the lock of KEEP_CAPS
 	1<<6 | 1<<7 // NO_CAP_AMBIENT_RAISE and its lock
 
-// dropBounding empties the bounding set of the calling thread. It is done on the threads
-// that matter, the first one, which the broker looks at, and the one that commands are
-// born from: on every thread it would cost a stop of the runtime for each capability,
-// 3 ms in all, and the others never exec. It needs CAP_SETPCAP.
+// dropBounding empties the bounding set of the calling thread. Two threads need it: the first,
+// which the broker looks at, and the one that starts commands. On every thread it would stop the
+// runtime for each capability, 3 ms in all, and the others never exec. It needs CAP_SETPCAP.
 func dropBounding() error {
 	for c := 0; c <= unix.CAP_LAST_CAP || bounded(c); c++ {
 		if !bounded(c) {

@@ -16,7 +16,7 @@ type Finding struct {
 	Opened workspace.Opening `json:"opened,omitempty"`
 }
 
-// Mode is how a workspace is held; it says which controls are required.
+// Mode is how a workspace is held.
 type Mode string
 
 // Rootful: started by a broker with root. Rootless: by an ordinary user, whose own id is
@@ -26,11 +26,20 @@ const (
 	Rootless Mode = "rootless"
 )
 
+// need says whether a start fails unless a control is verified.
+type need int
+
+// limits are required of control groups, where they are used.
+const (
+	wanted need = iota
+	required
+	limits
+)
+
 // controlDef is one row of the control table.
 type controlDef struct {
-	id string
-	// required lists the modes in which a start fails unless it is verified.
-	required []Mode
+	id   string
+	need need
 	// remedy is for the person at the host.
 	remedy string
 }
@@ -45,71 +54,66 @@ const (
 type Asked struct {
 	Projects, Disk bool
 	Allow          []workspace.Opening
-	// Grouped: its limits are those of control groups. As they always are but without root,
-	// where NoGroup says why they are not.
+	// Grouped: control groups hold its limits. With root they always do. Without root,
+	// NoGroup says why they do not.
 	Grouped bool
 	NoGroup string
 }
 
-// off is the control as it is reported when it was not asked for, and whether that is so.
-func (a Asked) off(id string) (workspace.Control, bool) {
-	switch id {
-	case projectMounts:
-		return workspace.Control{ID: id, State: workspace.Off, Evidence: "no directory of the host is mounted"}, !a.Projects
-	case disk:
-		return workspace.Control{
-			ID: id, State: workspace.Off, Evidence: "no disk limit is set; the file system's own space is the limit",
-			Remedy: "create the workspace with --disk, or put the data directory on a file system of its own",
-		}, !a.Disk
-	}
-	return workspace.Control{}, false
+// off are the controls as they are reported where nobody asked for them, by what is asked.
+var off = map[string]struct {
+	unless conditions
+	report workspace.Control
+}{
+	projectMounts: {mounted, workspace.Control{ID: projectMounts, State: workspace.Off, Evidence: "no directory of the host is mounted"}},
+	disk: {sized, workspace.Control{
+		ID: disk, State: workspace.Off, Evidence: "no disk limit is set; the file system's own space is the limit",
+		Remedy: "create the workspace with --disk, or put the data directory on a file system of its own",
+	}},
 }
-
-var (
-	inRootful = []Mode{Rootful}
-	inBoth    = []Mode{Rootful, Rootless}
-)
 
 // controls is the control table. docs/security.md says what each stops. A control
 // without a single finding is not verified.
 var controls = []controlDef{
-	{"ids", inBoth, "see that the broker runs as root and that no other tool changes the workspace's user"},
-	{"user-namespace", inBoth, "sysctl -w user.max_user_namespaces=15000"},
-	{"mount-namespace", inBoth, "sysctl -w user.max_mnt_namespaces=15000"},
-	{"pid-namespace", inBoth, "sysctl -w user.max_pid_namespaces=15000"},
-	{"ipc-namespace", inBoth, "sysctl -w user.max_ipc_namespaces=15000"},
-	{"uts-namespace", inBoth, "sysctl -w user.max_uts_namespaces=15000"},
-	{"net-namespace", inBoth, "sysctl -w user.max_net_namespaces=15000"},
-	{"cgroup-namespace", inBoth, "sysctl -w user.max_cgroup_namespaces=15000"},
-	{"nested-namespaces", inBoth, "use a kernel with user.max_user_namespaces (4.9 or newer)"},
-	{"capabilities", inBoth, "report this: the executor must not hand on a capability"},
-	{"no-new-privileges", inBoth, "use a kernel with no_new_privs (3.5 or newer)"},
-	{"seccomp", inBoth, "use a kernel with CONFIG_SECCOMP_FILTER"},
-	{"landlock", inBoth, "use Linux 5.19 or newer and add \"landlock\" to the lsm= list on the kernel's command line"},
-	{"root", inBoth, "report this with the output of carrel inspect: a part of the host's files is in reach"},
-	{"mounts", inBoth, "report this with the output of carrel inspect: an unexpected mount is inside"},
-	{"proc", inBoth, "run the broker outside a container that masks /proc"},
-	{"home", inBoth, "put the data directory on a local file system that keeps owners and modes"},
-	{"executor", inBoth, "report this: a command can reach its executor"},
-	{"io_uring", inBoth, "if it was asked for, sysctl -w kernel.io_uring_disabled=0, or leave --allow io_uring out; else report this with uname -r"},
-	{"kernel", inBoth, "report this with uname -r: a refused system call was answered"},
-	{"terminal", inBoth, "report this with uname -r: terminal input could be injected"},
-	{"network", inBoth, "report this: something beyond loopback answers"},
-	{"sockets", inBoth, "report this with uname -r: a socket family that must be refused could be opened"},
-	{"descriptors", inBoth, "report this: a descriptor would leak into commands"},
-	{"process-limits", inBoth, "report this: a resource limit did not hold"},
-	{"supervisor-cgroup", inRootful, "make /sys/fs/cgroup writable for the broker"},
-	{"memory", inRootful, "enable the memory controller: on v2 echo +memory > /sys/fs/cgroup/cgroup.subtree_control; on v1 boot without cgroup_disable=memory"},
-	{"pids", inRootful, "enable the pids controller: on v2 echo +pids > /sys/fs/cgroup/cgroup.subtree_control; on v1 mount it below /sys/fs/cgroup"},
-	{projectMounts, inBoth, "report this with the output of carrel inspect: a directory of the host is not held as it must be"},
-	{disk, inRootful, "see that carrel doctor has yes for disk_image; report this with the output of carrel inspect"},
-	{"swap", nil, "boot with swapaccount=1 (cgroup v1), or turn swap off"},
-	{"cpu", nil, "enable the cpu controller: on v2 echo +cpu > /sys/fs/cgroup/cgroup.subtree_control; on v1 mount it below /sys/fs/cgroup"},
+	{"ids", required, "see that the broker runs as root and that no other tool changes the workspace's user"},
+	{"user-namespace", required, "sysctl -w user.max_user_namespaces=15000"},
+	{"mount-namespace", required, "sysctl -w user.max_mnt_namespaces=15000"},
+	{"pid-namespace", required, "sysctl -w user.max_pid_namespaces=15000"},
+	{"ipc-namespace", required, "sysctl -w user.max_ipc_namespaces=15000"},
+	{"uts-namespace", required, "sysctl -w user.max_uts_namespaces=15000"},
+	{"net-namespace", required, "sysctl -w user.max_net_namespaces=15000"},
+	{"cgroup-namespace", required, "sysctl -w user.max_cgroup_namespaces=15000"},
+	{"nested-namespaces", required, "use a kernel with user.max_user_namespaces (4.9 or newer)"},
+	{"capabilities", required, "report this: the executor must not hand on a capability"},
+	{"no-new-privileges", required, "use a kernel with no_new_privs (3.5 or newer)"},
+	{"seccomp", required, "use a kernel with CONFIG_SECCOMP_FILTER"},
+	{"landlock", required, "use Linux 5.19 or newer and add \"landlock\" to the lsm= list on the kernel's command line"},
+	{"root", required, "report this with the output of carrel inspect: a part of the host's files is in reach"},
+	{"mounts", required, "report this with the output of carrel inspect: an unexpected mount is inside"},
+	{"proc", required, "run the broker outside a container that masks /proc"},
+	{"home", required, "put the data directory on a local file system that keeps owners and modes"},
+	{"executor", required, "report this: a command can reach its executor"},
+	{"io_uring", required, "if it was asked for, sysctl -w kernel.io_uring_disabled=0, or leave --allow io_uring out; " +
+		"else report this with uname -r"},
+	{"kernel", required, "report this with uname -r: a refused system call was answered"},
+	{"terminal", required, "report this with uname -r: terminal input could be injected"},
+	{"network", required, "report this: something beyond loopback answers"},
+	{"sockets", required, "report this with uname -r: a socket family that must be refused could be opened"},
+	{"descriptors", required, "report this: a descriptor would leak into commands"},
+	{"process-limits", required, "report this: a resource limit did not hold"},
+	{"supervisor-cgroup", limits, "make /sys/fs/cgroup writable for the broker"},
+	{"memory", limits, "enable the memory controller: on v2 echo +memory > /sys/fs/cgroup/cgroup.subtree_control; " +
+		"on v1 boot without cgroup_disable=memory"},
+	{"pids", limits, "enable the pids controller: on v2 echo +pids > /sys/fs/cgroup/cgroup.subtree_control; " +
+		"on v1 mount it below /sys/fs/cgroup"},
+	{projectMounts, required, "report this with the output of carrel inspect: a directory of the host is not held as it must be"},
+	{disk, limits, "see that carrel doctor has yes for disk_image; report this with the output of carrel inspect"},
+	{"swap", wanted, "boot with swapaccount=1 (cgroup v1), or turn swap off"},
+	{"cpu", wanted, "enable the cpu controller: on v2 echo +cpu > /sys/fs/cgroup/cgroup.subtree_control; on v1 mount it below /sys/fs/cgroup"},
 }
 
-// rlimitsInstead says what is in the place of the limits that control groups hold, where
-// an ordinary user has none that is used.
-var rlimitsInstead = map[string]string{
+// instead is what bounds a workspace without control groups, by the limit that it replaces.
+var instead = map[string]string{
 	"memory":            "; RLIMIT_DATA bounds each process alone, and tmpfs sizes the private files",
 	"pids":              "; RLIMIT_NPROC bounds the processes and threads of this user namespace instead",
 	"supervisor-cgroup": "; the executor shares that of its caller",
@@ -140,19 +144,17 @@ var notAsked = []workspace.Control{
 // verified if it has findings and all of them hold; failed if one does not; unavailable
 // if there is none.
 //
-// A control that accept names is not required: its absence was accepted by whoever asked
-// for the workspace, and the report says so.
+// A control that accept names is not required: the person who asked for the workspace accepted
+// its absence, and the report says so.
 func Judge(mode Mode, asked Asked, accept []string, findings []Finding) workspace.Report {
-	r := workspace.Report{Boundary: workspace.BoundaryNamespace, Root: workspace.RootSystem}
+	r := workspace.Report{Boundary: modes[mode].boundary, Root: modes[mode].root}
+	holds := asked.conditions(mode)
 	for _, def := range controls {
-		if c, off := asked.off(def.id); off {
-			r.Controls = append(r.Controls, c)
+		if o, ok := off[def.id]; ok && holds&o.unless == 0 {
+			r.Controls = append(r.Controls, o.report)
 			continue
 		}
-		c := workspace.Control{ID: def.id, Requested: true}
-		for _, m := range def.required {
-			c.Required = c.Required || m == mode || m == Rootful && asked.Grouped
-		}
+		c := workspace.Control{ID: def.id, Requested: true, Required: def.need == required || def.need == limits && holds&grouped != 0}
 		var good, bad []string
 		for _, f := range findings {
 			switch {
@@ -174,8 +176,9 @@ func Judge(mode Mode, asked Asked, accept []string, findings []Finding) workspac
 			c.State, c.Evidence, c.Remedy = workspace.Unavailable, "nothing could be tried", def.remedy
 		}
 		asked.open(&c, findings, def.remedy)
-		if instead, ok := rlimitsInstead[def.id]; ok && mode == Rootless && !asked.Grouped && c.State == workspace.Unavailable {
-			c.Evidence, c.Remedy = asked.noGroup(instead), "have one delegated, as carrel doctor says, or run it as root, through the daemon: sudo carrel up"
+		if other, ok := instead[def.id]; ok && holds&grouped == 0 && c.State == workspace.Unavailable {
+			c.Evidence, c.Remedy = asked.noGroup(other), "have one delegated, as carrel doctor says, "+
+				"or run it as root, through the daemon: sudo carrel up"
 		}
 		if c.Required && c.State != workspace.Verified && slices.Contains(accept, def.id) {
 			c.Required, c.Evidence = false, "accepted with --accept; "+c.Evidence
@@ -186,8 +189,8 @@ func Judge(mode Mode, asked Asked, accept []string, findings []Finding) workspac
 	return r
 }
 
-// Amend puts what was found anew, after limits were changed, in the place of what was
-// found before: evidence of the form "WHAT is VALUE", by WHAT.
+// Amend replaces evidence of the form "WHAT is VALUE", by WHAT, with what was found after limits
+// were changed.
 func Amend(r *workspace.Report, found []Finding) {
 	for _, f := range found {
 		what, _, ok := strings.Cut(f.Evidence, " is ")

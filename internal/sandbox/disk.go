@@ -9,11 +9,11 @@ import (
 	"github.com/carrel-dev/carrel/internal/sandbox/selfcheck"
 )
 
-// DiskPlaces are the directories inside that a limit on disk space is about.
+// DiskPlaces are the directories inside to which a limit on disk space applies.
 func DiskPlaces(s *Spec) []string { return []string{s.Home(), "/tmp", "/var/tmp"} }
 
-// checkDisk sees that what commands write lies in one file system no larger than the
-// limit, and that it gives no more than it has. The space taken for that is given back at
+// checkDisk checks that what commands write lies in one file system no larger than the
+// limit, and that it holds no more than its size. The space used for that is free again at
 // once: its file has no name and ends with the child.
 func (s *stage) checkDisk(m *selfcheck.Memory) []check {
 	limit := s.spec.Limits.DiskBytes
@@ -22,7 +22,8 @@ func (s *stage) checkDisk(m *selfcheck.Memory) []check {
 	}
 	const past = "fallocate past the limit"
 	list := []check{
-		try(disk, past, []unix.Errno{unix.ENOSPC}, unix.SYS_OPENAT, atFDCWD, m.String(s.spec.Home()), unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600).
+		try(disk, past, []unix.Errno{unix.ENOSPC}, unix.SYS_OPENAT, atFDCWD, m.String(s.spec.Home()),
+			unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600).
 			then(unix.SYS_FALLOCATE, selfcheck.Last, 0, 0, uintptr(limit)+1),
 	}
 	var first *unix.Statfs_t

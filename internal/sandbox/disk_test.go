@@ -25,10 +25,12 @@ func TestDiskLimitThatDoesNotHold(t *testing.T) {
 }
 
 func TestDiskIsJudgedWhenAsked(t *testing.T) {
-	if c := control(t, sandbox.Judge(sandbox.Rootful, sandbox.Asked{}, nil, nil), "disk"); c.State != workspace.Off || c.Requested || c.Required || c.Remedy == "" {
+	if c := control(t, sandbox.Judge(sandbox.Rootful, sandbox.Asked{}, nil, nil), "disk"); c.State != workspace.Off ||
+		c.Requested || c.Required || c.Remedy == "" {
 		t.Errorf("%+v", c)
 	}
-	if c := control(t, sandbox.Judge(sandbox.Rootful, sandbox.Asked{Disk: true}, nil, nil), "disk"); c.State != workspace.Unavailable || !c.Required || c.Remedy == "" {
+	if c := control(t, sandbox.Judge(sandbox.Rootful, sandbox.Asked{Disk: true}, nil, nil), "disk"); c.State != workspace.Unavailable ||
+		!c.Required || c.Remedy == "" {
 		t.Errorf("%+v", c)
 	}
 }

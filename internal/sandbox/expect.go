@@ -39,7 +39,7 @@ var expected = []expectedMount{
 func ProjectFindings(mode Mode, seen []Mount, projects []Project) []Finding {
 	var found []Finding
 	for _, p := range projects {
-		want := map[string][]string{p.Destination: mode.projectFlags()}
+		want := map[string][]string{p.Destination: slices.Clone(modes[mode].projectFlags)}
 		if p.ReadOnly {
 			want[p.Destination] = append(want[p.Destination], "ro")
 		}
@@ -66,15 +66,6 @@ func ProjectFindings(mode Mode, seen []Mount, projects []Project) []Finding {
 	return found
 }
 
-// projectFlags are what every project mount has. Rootless the caller's id is the
-// commands', and there is nothing to map.
-func (m Mode) projectFlags() []string {
-	if m == Rootless {
-		return []string{"nosuid", "nodev"}
-	}
-	return []string{"nosuid", "nodev", "idmapped"}
-}
-
 // Expected is what may be mounted in one workspace.
 type Expected []expectedMount
 
@@ -85,14 +76,17 @@ func Expect(s *Spec) Expected {
 		table = append(table, expectedMount{p, nil, []string{"ro", "nosuid", "nodev"}})
 	}
 	for _, p := range s.Projects {
-		flags := s.Mode.projectFlags()
+		flags := slices.Clone(modes[s.Mode].projectFlags)
 		if p.ReadOnly {
 			flags = append(flags, "ro")
 		}
 		// What is mounted in it is what is protected.
-		table = append(table, expectedMount{p.Destination, nil, flags}, expectedMount{p.Destination + "/", nil, []string{"ro", "nosuid", "nodev"}})
+		table = append(table, expectedMount{p.Destination, nil, flags}, expectedMount{
+			p.Destination + "/", nil, []string{"ro", "nosuid", "nodev"},
+		})
 	}
-	return append(table, expectedMount{"/etc/", nil, []string{"ro", "nosuid", "nodev"}}, expectedMount{s.Home(), nil, []string{"nosuid", "nodev"}})
+	return append(table, expectedMount{"/etc/", nil, []string{"ro", "nosuid", "nodev"}},
+		expectedMount{s.Home(), nil, []string{"nosuid", "nodev"}})
 }
 
 // Unexpected says what is wrong with a mount seen inside, or "".

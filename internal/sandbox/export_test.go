@@ -4,12 +4,9 @@ import "slices"
 
 // Skip leaves out one step of the first stage, as a mistake in it would.
 func Skip(name string) bool {
-	i := slices.IndexFunc(steps, func(s step) bool { return s.name == name })
-	if i < 0 {
-		return false
-	}
-	steps = slices.Delete(slices.Clone(steps), i, i+1)
-	return true
+	all := len(steps)
+	steps = slices.DeleteFunc(slices.Clone(steps), func(s step) bool { return s.name == name })
+	return len(steps) < all
 }
 
 // Unprotect makes the first stage protect nothing in project mounts.
@@ -21,5 +18,5 @@ func Steps() []string {
 	for _, s := range steps {
 		names = append(names, s.name)
 	}
-	return names
+	return slices.Compact(names)
 }

@@ -7,8 +7,6 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/landlock-lsm/go-landlock/landlock"
 	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
-
-	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // landlockConfigs are by ABI what is enforced, strictly. Below 2 (Linux 5.19) a file
@@ -20,12 +18,9 @@ const minLandlock, maxLandlock = 2, 5
 // truncateABI is the first that knows of truncating (Linux 6.2).
 const truncateABI = 3
 
-// landlock lets the workspace read and run what it sees and write to its own places
-// only. Mounts and modes say the same; this holds when one of them is wrong.
+// landlock lets the workspace read and run what it sees, and write only to its own directories.
+// Mounts and modes say the same; this holds if one of them is wrong.
 func (s *stage) landlock() error {
-	if s.spec.allows(workspace.NestedMounts) {
-		return nil // under Landlock nobody mounts anything (landlock(7))
-	}
 	abi, err := ll.LandlockGetABIVersion()
 	if (err != nil || abi < minLandlock) && s.spec.gives("landlock") {
 		return nil

@@ -10,14 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lend turns the directories that an ordinary user gave into detached mounts, as a broker
+// lend turns the directories that an ordinary user provided into detached mounts, as a broker
 // does before the start. A mount can only be copied in the namespace that it belongs to,
-// so each is opened again by its path, through no symbolic link, and must be the same
-// directory.
+// so each directory is opened again by its path, through no symbolic link, and must be the same.
 func (s *stage) lend() error {
-	if !s.spec.rootless() {
-		return nil
-	}
 	fds, work := &s.spec.FDs, strconv.FormatUint(uint64(s.spec.IDs.Work), 10)
 	for _, d := range []struct {
 		at   *int
@@ -73,7 +69,8 @@ func detach(given int, attr uint64) (int, error) {
 	tree, err := unix.OpenTree(dir, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
 	if errors.Is(err, unix.EINVAL) {
 		// The kernel shows nobody without root what another mount covers.
-		return -1, fmt.Errorf("cannot use %s: other file systems are mounted in it, and an ordinary user cannot leave them out; mount a directory below or beside them: %w", path, errdefs.ErrFailedPrecondition)
+		return -1, fmt.Errorf("cannot use %s: other file systems are mounted in it, and an ordinary user cannot leave them out; "+
+			"mount a directory below or beside them: %w", path, errdefs.ErrFailedPrecondition)
 	}
 	if err != nil {
 		return -1, fmt.Errorf("cannot copy the mount of %s: %w", path, err)

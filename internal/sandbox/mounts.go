@@ -205,10 +205,7 @@ func (c *copier) copyHost(path string, mode uint32) error {
 
 // buildRoot puts the new root together up to what needs the pid and cgroup namespaces.
 func buildRoot(s *Spec) error {
-	half := strconv.FormatInt(s.TmpfsBytes/2, 10)
-	if s.rootless() { // where home and temporary directories take of it too
-		half = strconv.FormatInt(s.TmpfsBytes/16, 10)
-	}
+	part := strconv.FormatInt(s.TmpfsBytes/modes[s.Mode].tmpfsParts, 10)
 	m, err := fresh("tmpfs", harmless, "size", "8m", "mode", "0755", "nr_inodes", "4096")
 	if err != nil {
 		return err
@@ -234,15 +231,18 @@ func buildRoot(s *Spec) error {
 			return err
 		}
 	}
-	for _, d := range []string{"dev", "proc", "sys/fs/cgroup", "root", "mnt", "srv", "media", "var/cache", "var/log", "var/lib", "var/spool", "home"} {
+	for _, d := range []string{
+		"dev", "proc", "sys/fs/cgroup", "root", "mnt", "srv", "media", "var/cache", "var/log",
+		"var/lib", "var/spool", "home",
+	} {
 		if err := makeDirs(at(d)); err != nil {
 			return err
 		}
 	}
-	if err := buildDev(half); err != nil {
+	if err := buildDev(part); err != nil {
 		return err
 	}
-	if err := buildRun(s, half); err != nil {
+	if err := buildRun(s, part); err != nil {
 		return err
 	}
 	for _, l := range links {
@@ -265,7 +265,7 @@ func buildRoot(s *Spec) error {
 	return buildProjects(s)
 }
 
-func buildDev(tmpfsHalf string) error {
+func buildDev(tmpfsPart string) error {
 	// No MOUNT_ATTR_NODEV here would not help: a tmpfs of a user namespace never
 	// opens devices. The bound ones come from the host's own devtmpfs.
 	if err := mountFresh("tmpfs", "/dev", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, "size", "64k", "mode", "0755"); err != nil {
@@ -300,7 +300,7 @@ func buildDev(tmpfsHalf string) error {
 		options        []string
 	}{
 		{"devpts", "/dev/pts", []string{"newinstance", "", "ptmxmode", "0666", "mode", "0620"}},
-		{"tmpfs", "/dev/shm", []string{"size", tmpfsHalf, "mode", "1777"}},
+		{"tmpfs", "/dev/shm", []string{"size", tmpfsPart, "mode", "1777"}},
 		{"mqueue", "/dev/mqueue", nil},
 	} {
 		if err := mountFresh(m.fstype, m.target, harmless&^unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC, m.options...); err != nil {
@@ -310,8 +310,8 @@ func buildDev(tmpfsHalf string) error {
 	return nil
 }
 
-func buildRun(s *Spec, tmpfsHalf string) error {
-	if err := mountFresh("tmpfs", "/run", harmless, "size", tmpfsHalf, "mode", "0755"); err != nil {
+func buildRun(s *Spec, tmpfsPart string) error {
+	if err := mountFresh("tmpfs", "/run", harmless, "size", tmpfsPart, "mode", "0755"); err != nil {
 		return err
 	}
 	user := "run/user/" + strconv.FormatUint(uint64(s.IDs.Work), 10)
@@ -337,7 +337,8 @@ func etcFiles(s *Spec) map[string]string {
 	sum := sha256.Sum256([]byte("carrel machine-id\x00" + string(s.Name)))
 	w, home := s.IDs.Work, s.Home()
 	return map[string]string{
-		"passwd": fmt.Sprintf("root:x:0:0:executor:/root:/usr/sbin/nologin\n%s:x:%d:%d:carrel workspace:%s:%s\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+		"passwd": fmt.Sprintf("root:x:0:0:executor:/root:/usr/sbin/nologin\n"+
+			"%s:x:%d:%d:carrel workspace:%s:%s\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
 			s.User, w, w, home, s.Shell),
 		"group":      fmt.Sprintf("root:x:0:\ntty:x:5:\n%s:x:%d:\nnogroup:x:65534:\n", s.User, w),
 		"hosts":      fmt.Sprintf("127.0.0.1\tlocalhost %s\n::1\tlocalhost ip6-localhost ip6-loopback\n", s.Name),

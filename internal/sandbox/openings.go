@@ -22,14 +22,17 @@ type openingDef struct {
 
 // openings is what each opening gives up.
 var openings = []openingDef{
-	{workspace.UserNS, "nested-namespaces", true, "commands can make namespaces and have every capability in those, which is a way into more of the kernel"},
+	{
+		workspace.UserNS, "nested-namespaces", true,
+		"commands can make namespaces and have every capability in those, which is a way into more of the kernel",
+	},
 	{workspace.NestedMounts, "landlock", true, "Landlock lets nobody mount, so files are held by mounts and modes alone"},
 	{workspace.IOUring, "io_uring", true, "what a ring does passes the system call filter by"},
 	{workspace.IOUring, "sockets", false, "a ring opens sockets of families that the filter refuses"},
 }
 
-// open turns a control off that holds and that an opening was asked for of: it must have been
-// seen to be open, too.
+// open turns a verified control off if an opening of it was asked for. The self-check must have
+// seen that it is open.
 func (a Asked) open(c *workspace.Control, findings []Finding, remedy string) {
 	i := slices.IndexFunc(openings, func(o openingDef) bool { return o.control == c.ID && slices.Contains(a.Allow, o.opening) })
 	if i < 0 || c.State != workspace.Verified {
@@ -41,44 +44,44 @@ func (a Asked) open(c *workspace.Control, findings []Finding, remedy string) {
 		return
 	}
 	c.State, c.Opened, c.Requested, c.Required = workspace.Off, def.opening, false, false
-	c.Evidence, c.Remedy = "asked for with --allow "+string(def.opening)+": "+def.why+"; "+c.Evidence, "leave --allow "+string(def.opening)+" out"
+	c.Evidence = "asked for with --allow " + string(def.opening) + ": " + def.why + "; " + c.Evidence
+	c.Remedy = "leave --allow " + string(def.opening) + " out"
 }
 
-// checkOpenings tries what an opening opens: it must be closed, or, where it was asked for, as
-// open as that. cloneUser are the arguments of a clone3 into a user namespace.
+// checkOpenings tries what each opening opens: it must be closed, or, if it was asked for, open.
+// cloneUser are the arguments of a clone3 into a user namespace.
 func (s *stage) checkOpenings(m *selfcheck.Memory, cloneUser uintptr) []check {
-	var list []check
-	clone3 := try("nested-namespaces", "clone3(NEWUSER)", []unix.Errno{unix.ENOSPC}, unix.SYS_CLONE3, cloneUser, 88).forks()
-	if s.spec.allows(workspace.UserNS) {
-		clone3.judge, clone3.opened = succeeds, workspace.UserNS
-		list = append(list, clone3, s.readNestedMax(m),
-			// Its own it is in already, and that of others takes a right there.
-			try("nested-namespaces", "setns", []unix.Errno{unix.EPERM, unix.EINVAL}, unix.SYS_SETNS, 0, 0))
-	} else {
-		list = append(list, clone3,
-			try("nested-namespaces", "unshare(NEWUSER)", byRule, unix.SYS_UNSHARE, unix.CLONE_NEWUSER),
-			try("nested-namespaces", "clone(NEWUSER)", byRule, unix.SYS_CLONE, unix.CLONE_NEWUSER|uintptr(unix.SIGCHLD), 0, 0, 0, 0).forks(),
-			try("nested-namespaces", "setns", bySeccomp, unix.SYS_SETNS, 0, 0))
-	}
-	// The mode of this file lets everyone write.
-	writable := try("landlock", "open "+canary, []unix.Errno{unix.EACCES}, unix.SYS_OPENAT, atFDCWD, m.String(canary), unix.O_WRONLY|unix.O_CLOEXEC, 0)
-	if s.spec.allows(workspace.NestedMounts) {
-		writable.judge, writable.opened = succeeds, workspace.NestedMounts
-	}
-	ring := try("io_uring", "io_uring_setup", bySeccomp, unix.SYS_IO_URING_SETUP, 1, 0)
-	if s.spec.allows(workspace.IOUring) {
+	const nested = "nested-namespaces"
+	newUser := []uintptr{cloneUser, 88}
+	writable := []uintptr{atFDCWD, m.String(canary), unix.O_WRONLY | unix.O_CLOEXEC, 0}
+	const ring = "io_uring_setup"
+	return []check{
+		try(nested, "clone3(NEWUSER)", []unix.Errno{unix.ENOSPC}, unix.SYS_CLONE3, newUser...).forks().only(without(userNS)),
+		try(nested, "unshare(NEWUSER)", byRule, unix.SYS_UNSHARE, unix.CLONE_NEWUSER).only(without(userNS)),
+		try(nested, "clone(NEWUSER)", byRule, unix.SYS_CLONE, unix.CLONE_NEWUSER|uintptr(unix.SIGCHLD), 0, 0, 0, 0).forks().only(without(userNS)),
+		try(nested, "setns", bySeccomp, unix.SYS_SETNS, 0, 0).only(without(userNS)),
+		try(nested, "clone3(NEWUSER)", nil, unix.SYS_CLONE3, newUser...).forks().opens(workspace.UserNS),
+		s.readNestedMax(m).only(with(userNS)),
+		// It is in its own already, and to enter another takes a right there.
+		try(nested, "setns", []unix.Errno{unix.EPERM, unix.EINVAL}, unix.SYS_SETNS, 0, 0).only(with(userNS)),
+
+		// The mode of this file lets everyone write.
+		try("landlock", "open "+canary, []unix.Errno{unix.EACCES}, unix.SYS_OPENAT, writable...).only(without(nestedMounts)),
+		try("landlock", "open "+canary, nil, unix.SYS_OPENAT, writable...).opens(workspace.NestedMounts),
+
+		try("io_uring", ring, bySeccomp, unix.SYS_IO_URING_SETUP, 1, 0).only(without(ioUring)),
 		// It gets as far as reading its parameters.
-		ring.errnos, ring.opened = []unix.Errno{unix.EFAULT}, workspace.IOUring
+		try("io_uring", ring, []unix.Errno{unix.EFAULT}, unix.SYS_IO_URING_SETUP, 1, 0).opens(workspace.IOUring),
 	}
-	return append(list, writable, ring)
 }
 
 func succeeds(r selfcheck.Result) (bool, string) { return r.Ran && r.Errno == 0, r.Name() }
 
-// readNestedMax sees that namespaces made inside have a bound.
+// readNestedMax checks that the number of namespaces made inside is bounded.
 func (s *stage) readNestedMax(m *selfcheck.Memory) check {
 	b, p := m.Buffer(64)
-	c := try("nested-namespaces", "max_user_namespaces", nil, unix.SYS_OPENAT, atFDCWD, m.String("/proc/sys/user/max_user_namespaces"), unix.O_RDONLY|unix.O_CLOEXEC, 0).
+	c := try("nested-namespaces", "max_user_namespaces", nil, unix.SYS_OPENAT, atFDCWD, m.String("/proc/sys/user/max_user_namespaces"),
+		unix.O_RDONLY|unix.O_CLOEXEC, 0).
 		then(unix.SYS_READ, selfcheck.Last, p, 63)
 	c.judge = func(r selfcheck.Result) (bool, string) {
 		if !r.Ran || r.Errno != 0 {

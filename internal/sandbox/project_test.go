@@ -56,7 +56,10 @@ func TestProjectMountIsProved(t *testing.T) {
 	if c.State != workspace.Verified || !c.Required {
 		t.Errorf("%+v", c)
 	}
-	for _, want := range []string{"rename .git: EBUSY", "mkdir in .git: EROFS", "chmod u+s: EPERM", "bit 32: EPERM", "openat2: ENOSYS", "outside: /workspace is nosuid,nodev,idmapped, 1 names", "a/b: EROFS"} {
+	for _, want := range []string{
+		"rename .git: EBUSY", "mkdir in .git: EROFS", "chmod u+s: EPERM", "bit 32: EPERM",
+		"openat2: ENOSYS", "outside: /workspace is nosuid,nodev,idmapped, 1 names", "a/b: EROFS",
+	} {
 		if !strings.Contains(c.Evidence, want) {
 			t.Errorf("no %q", want)
 		}
@@ -73,7 +76,10 @@ func TestMostProjectMounts(t *testing.T) {
 	dir := source(t)
 	ex, err := launchtest.Start(t, func(c *launch.Config) {
 		for i := range workspace.MaxMounts {
-			with(dir, sandbox.Project{Destination: "/mnt/" + strings.Repeat(strings.Repeat("d", 200)+"/", 4) + string(rune('a'+i)), Pinned: []string{".git", ".git"}})(c)
+			with(dir, sandbox.Project{
+				Destination: "/mnt/" + strings.Repeat(strings.Repeat("d", 200)+"/", 4) + string(rune('a'+i)),
+				Pinned:      []string{".git", ".git"},
+			})(c)
 		}
 	})
 	if err != nil {

@@ -13,11 +13,11 @@ import (
 )
 
 // Protected says what of a writable project mount stays read-only: entries at its top
-// that programs of the host run, or take orders from that run something. What a command
-// left there would be run on the host, by whoever enters the directory, as that user.
+// that programs of the host run, or that tell them to run something. What a command
+// left there would be run on the host, by a user who enters the directory, as that user.
 //
-// The kernel can hold only a name that is there. So for those marked Placed the broker
-// makes an empty directory where they are absent, and removes it when the workspace stops.
+// The kernel can protect only a name that exists. So for names marked Placed the broker
+// makes an empty directory if they are absent, and removes it when the workspace stops.
 //
 // All of .git is one of them, and not its hooks and config alone: git also takes its
 // configuration from where .git/commondir points, and runs in each directory that the
@@ -89,6 +89,24 @@ const (
 	Always
 )
 
+// ProtectedIn looks for the protected names in the directory that is open at dir: those that are
+// there, and those that are not and must be placed. home says that it is a home.
+func ProtectedIn(dir int, home bool) (present, absent []string, err error) {
+	for _, p := range Protected {
+		var st unix.Stat_t
+		err := unix.Fstatat(dir, p.Name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		switch {
+		case err == nil:
+			present = append(present, p.Name)
+		case !errors.Is(err, unix.ENOENT):
+			return nil, nil, fmt.Errorf("cannot look at %s: %w", p.Name, err)
+		case p.Placed == Always, p.Placed == InHome && home:
+			absent = append(absent, p.Name)
+		}
+	}
+	return present, absent, nil
+}
+
 // Project is one project mount of a Spec; its detached mount is at the same place of
 // FDs.Projects.
 type Project struct {
@@ -145,8 +163,8 @@ func buildProject(s *Spec, p Project, tree int) error {
 }
 
 // lock lays a read-only mount of an entry over itself. A mountpoint can be neither
-// renamed nor removed from inside, so the name stays what it is. Of what is neither a
-// directory nor a file, a symbolic link above all, nothing is shown.
+// renamed nor removed from inside, so the name stays what it is. An entry that is neither a
+// directory nor a file, such as a symbolic link, is hidden.
 func lock(top int, name string) error {
 	fd, err := unix.Openat(top, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -204,7 +222,8 @@ func mountpoint(s *Spec, dest string) (int, error) {
 		}
 		unix.Close(dir)
 		if err != nil {
-			return -1, fmt.Errorf("cannot use %s on the way to it: it must be a directory and no link; remove or rename it in the home: %w", name, err)
+			return -1, fmt.Errorf("cannot use %s on the way to it: it must be a directory and no link; "+
+				"remove or rename it in the home: %w", name, err)
 		}
 		dir = next
 	}
@@ -212,7 +231,7 @@ func mountpoint(s *Spec, dest string) (int, error) {
 }
 
 // checkProjects tries to write what is read-only in the project mounts, and to make
-// set-uid files. The directories are somebody's own: what should fail and does not is
+// set-uid files. The directories belong to a user: an attempt that should fail and succeeds is
 // undone.
 func (s *stage) checkProjects(m *selfcheck.Memory) []check {
 	var list []check

@@ -27,6 +27,23 @@ type check struct {
 	judge  func(selfcheck.Result) (ok bool, saw string)
 	// opened: it is to succeed, because this was asked for.
 	opened workspace.Opening
+	// when says in which workspaces it is made.
+	when when
+}
+
+// only restricts a check to some workspaces.
+func (c check) only(w when) check {
+	c.when = w
+	return c
+}
+
+// opens makes c a check of what an opening opens. Without expected answers it has to succeed.
+func (c check) opens(o workspace.Opening) check {
+	c.opened, c.when = o, with(openingConditions[o])
+	if c.errnos == nil {
+		c.judge = succeeds
+	}
+	return c
 }
 
 // try is a check of one call.
@@ -104,10 +121,8 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 	limits := m.Bytes(u64(64, 64))
 	iov := m.Bytes(u64(uint64(str("x")), 1))
 
-	byMount := bySeccomp
-	if s.spec.allows(workspace.NestedMounts) {
-		byMount = byKernel
-	}
+	// Where commands may mount, the kernel answers what the filter answers elsewhere.
+	byMount := map[bool][]unix.Errno{false: bySeccomp, true: byKernel}[s.spec.conditions()&nestedMounts != 0]
 	list := []check{
 		// ids
 		s.readIDs(m, "getresuid", unix.SYS_GETRESUID), s.readIDs(m, "getresgid", unix.SYS_GETRESGID),
@@ -199,26 +214,20 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 		try("sockets", "vsock", byFamily, unix.SYS_SOCKET, unix.AF_VSOCK, unix.SOCK_STREAM, 0),
 		try("sockets", "alg socket", byFamily, unix.SYS_SOCKET, unix.AF_ALG, unix.SOCK_SEQPACKET, 0),
 		try("sockets", "netlink audit", []unix.Errno{unix.EPROTONOSUPPORT}, unix.SYS_SOCKET, unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_AUDIT),
-		try("sockets", "netlink netfilter", []unix.Errno{unix.EPROTONOSUPPORT}, unix.SYS_SOCKET, unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER),
+		try("sockets", "netlink netfilter", []unix.Errno{unix.EPROTONOSUPPORT}, unix.SYS_SOCKET, unix.AF_NETLINK, unix.SOCK_RAW,
+			unix.NETLINK_NETFILTER),
 		s.readLimit(m, "RLIMIT_CORE", unix.RLIMIT_CORE, 0),
 		s.readLimit(m, "RLIMIT_NOFILE", unix.RLIMIT_NOFILE, uint64(s.spec.Limits.OpenFiles)),
-		s.readCgroup(m),
+		s.readCgroup(m, s.ownGroups).only(with(grouped)), s.readCgroup(m, noGroups).only(without(grouped)),
+		s.readLimit(m, "RLIMIT_NPROC", unix.RLIMIT_NPROC, uint64(s.spec.Limits.Pids)+OwnThreads).only(without(grouped)),
+		s.readLimit(m, "RLIMIT_DATA", unix.RLIMIT_DATA, uint64(s.spec.Limits.MemoryBytes)).only(without(grouped)),
+		try("executor", "pidfd_send_signal(with info)", byRule, unix.SYS_PIDFD_SEND_SIGNAL, 0, 0, 1<<32, 0).only(with(oneID)),
+		try("executor", "fcntl(F_SETSIG)", byRule, unix.SYS_FCNTL, 0, unix.F_SETSIG, uintptr(unix.SIGSEGV)).only(with(oneID)),
+		expect("ids", "getgroups", 0, unix.SYS_GETGROUPS, 0, 0).only(without(oneID)),
 	}
 	if slices.Contains(s.spec.Cgroup.V2Controllers, "memory") {
-		// Without root the files are of the commands' id, and it is the mount that holds.
+		// Without root the commands' id owns the files, and only the mount is read-only.
 		list = append(list, open("memory", "/sys/fs/cgroup/cmd/memory.max", readOnlyE, unix.O_WRONLY))
-	}
-	if s.spec.FDs.Cmd < 0 {
-		list = append(list,
-			s.readLimit(m, "RLIMIT_NPROC", unix.RLIMIT_NPROC, uint64(s.spec.Limits.Pids)+OwnThreads),
-			s.readLimit(m, "RLIMIT_DATA", unix.RLIMIT_DATA, uint64(s.spec.Limits.MemoryBytes)))
-	}
-	if s.spec.OneID() {
-		list = append(list,
-			try("executor", "pidfd_send_signal(with info)", byRule, unix.SYS_PIDFD_SEND_SIGNAL, 0, 0, 1<<32, 0),
-			try("executor", "fcntl(F_SETSIG)", byRule, unix.SYS_FCNTL, 0, unix.F_SETSIG, uintptr(unix.SIGSEGV)))
-	} else {
-		list = append(list, expect("ids", "getgroups", 0, unix.SYS_GETGROUPS, 0, 0))
 	}
 	list = append(list, s.checkOpenings(m, cloneArgs(unix.CLONE_NEWUSER))...)
 	list = append(list, s.checkProjects(m)...)
@@ -231,14 +240,13 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 	tasks, _ := os.ReadDir("/proc/self/task")
 	for _, t := range tasks {
 		if tid, err := strconv.Atoi(t.Name()); err == nil && tid != 1 {
-			list = append(list, try("executor", "", byHiding, unix.SYS_TGKILL, 1, uintptr(tid), uintptr(unix.SIGKILL)))
-			if s.spec.OneID() {
+			list = append(list, try("executor", "", byHiding, unix.SYS_TGKILL, 1, uintptr(tid), uintptr(unix.SIGKILL)),
 				// Landlock holds threads apart, but not the one that commands are born from.
-				list = append(list, try("executor", "", byHiding, unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(tid), 0, 0))
-			}
+				try("executor", "", byHiding, unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(tid), 0, 0).only(with(oneID)))
 		}
 	}
-	return list
+	holds := s.spec.conditions()
+	return slices.DeleteFunc(list, func(c check) bool { return !c.when.holds(holds) })
 }
 
 func connect(m *selfcheck.Memory, to string) check {
@@ -322,35 +330,42 @@ func (s *stage) readLimit(m *selfcheck.Memory, name string, resource uintptr, wa
 }
 
 // readCgroup reads the attempts' own membership: they are where commands are born.
-func (s *stage) readCgroup(m *selfcheck.Memory) check {
+func (s *stage) readCgroup(m *selfcheck.Memory, judge func(groups string) (ok bool, saw string)) check {
 	b, p := m.Buffer(4096)
-	c := try("cgroup-namespace", "/proc/self/cgroup", nil, unix.SYS_OPENAT, atFDCWD, m.String("/proc/self/cgroup"), unix.O_RDONLY|unix.O_CLOEXEC, 0).
+	c := try("cgroup-namespace", "/proc/self/cgroup", nil, unix.SYS_OPENAT, atFDCWD, m.String("/proc/self/cgroup"),
+		unix.O_RDONLY|unix.O_CLOEXEC, 0).
 		then(unix.SYS_READ, selfcheck.Last, p, 4095)
 	c.judge = func(r selfcheck.Result) (bool, string) {
 		if r.Errno != 0 || !r.Ran {
 			return false, r.Name()
 		}
 		groups := string(b[:r.R1])
-		if s.spec.FDs.Cmd < 0 {
-			for line := range strings.Lines(groups) {
-				if !strings.HasSuffix(line, ":/\n") {
-					return false, strings.ReplaceAll(groups, "\n", " ")
-				}
-			}
-			return true, "no group of the host is named"
+		ok, saw := judge(groups)
+		if !ok {
+			saw = strings.ReplaceAll(groups, "\n", " ")
 		}
-		for _, h := range s.spec.Cgroup.V1 {
-			if !strings.Contains(groups, ":"+h+":/\n") {
-				return false, strings.ReplaceAll(groups, "\n", " ")
-			}
-		}
-		const v2 = "0::/cmd"
-		if !strings.Contains(groups, v2) {
-			return false, strings.ReplaceAll(groups, "\n", " ")
-		}
-		return true, "commands are born in " + strings.Join(append(slices.Clone(s.spec.Cgroup.V1), "v2 /cmd"), ", ")
+		return ok, saw
 	}
 	return c
+}
+
+// noGroups sees that no group of the host is named.
+func noGroups(groups string) (ok bool, saw string) {
+	for line := range strings.Lines(groups) {
+		if !strings.HasSuffix(line, ":/\n") {
+			return false, ""
+		}
+	}
+	return true, "no group of the host is named"
+}
+
+// ownGroups checks that commands start in the groups of the workspace.
+func (s *stage) ownGroups(groups string) (ok bool, saw string) {
+	ok = strings.Contains(groups, "0::/cmd")
+	for _, h := range s.spec.Cgroup.V1 {
+		ok = ok && strings.Contains(groups, ":"+h+":/\n")
+	}
+	return ok, "commands are born in " + strings.Join(append(slices.Clone(s.spec.Cgroup.V1), "v2 /cmd"), ", ")
 }
 
 // prove makes the attempts and reads what only the executor can see of itself.
@@ -419,7 +434,7 @@ func compact(found []Finding) []Finding {
 	return out
 }
 
-// ownDescriptors sees that a command would inherit nothing but its three.
+// ownDescriptors checks that a command would inherit only its three descriptors.
 func (s *stage) ownDescriptors() Finding {
 	f := Finding{Control: "descriptors", OK: true}
 	open, err := descriptors()

@@ -42,7 +42,8 @@ func TestJudge(t *testing.T) {
 	if c := control(t, r, "project-mounts"); c.State != workspace.Off || c.Requested || c.Required {
 		t.Errorf("%+v", c)
 	}
-	if c := control(t, sandbox.Judge(sandbox.Rootful, sandbox.Asked{Projects: true}, nil, nil), "project-mounts"); c.State != workspace.Unavailable || !c.Required {
+	if c := control(t, sandbox.Judge(sandbox.Rootful, sandbox.Asked{Projects: true}, nil, nil),
+		"project-mounts"); c.State != workspace.Unavailable || !c.Required {
 		t.Errorf("%+v", c)
 	}
 	// Nothing found is not verified.
@@ -67,7 +68,7 @@ func TestJudge(t *testing.T) {
 }
 
 func TestUnexpectedMounts(t *testing.T) {
-	s := &sandbox.Spec{Name: "ws-2a97516c"}
+	s := &sandbox.Spec{Mode: sandbox.Rootful, Name: "ws-2a97516c"}
 	ro := []string{"ro", "nosuid", "nodev", "relatime"}
 	for _, tt := range []struct {
 		m  sandbox.Mount
@@ -98,7 +99,7 @@ func TestUnexpectedMounts(t *testing.T) {
 }
 
 func TestProjectMountsAreLookedFor(t *testing.T) {
-	s := &sandbox.Spec{Name: "ws-2a97516c", Projects: []sandbox.Project{
+	s := &sandbox.Spec{Mode: sandbox.Rootful, Name: "ws-2a97516c", Projects: []sandbox.Project{
 		{Destination: "/workspace", Pinned: []string{".git"}},
 		{Destination: "/home/ws-2a97516c/docs", ReadOnly: true},
 	}}
@@ -148,7 +149,8 @@ func TestProjectMountsAreLookedFor(t *testing.T) {
 func TestSpecIsChecked(t *testing.T) {
 	good := func() sandbox.Spec {
 		return sandbox.Spec{
-			Version: sandbox.SpecVersion, Name: "ws-2a97516c", User: "ws-2a97516c", IDs: workspace.IDsFrom(1879048192), Shell: "/bin/bash",
+			Version: sandbox.SpecVersion, Mode: sandbox.Rootful, Name: "ws-2a97516c", User: "ws-2a97516c",
+			IDs: workspace.IDsFrom(1879048192), Shell: "/bin/bash",
 			Limits: workspace.DefaultLimits, TmpfsBytes: 1 << 26,
 		}
 	}
@@ -156,6 +158,7 @@ func TestSpecIsChecked(t *testing.T) {
 		t.Fatal(s.Validate())
 	}
 	for name, change := range map[string]func(*sandbox.Spec){
+		"mode":      func(s *sandbox.Spec) { s.Mode = "" },
 		"version":   func(s *sandbox.Spec) { s.Version++ },
 		"name":      func(s *sandbox.Spec) { s.Name = "../x" },
 		"user":      func(s *sandbox.Spec) { s.User = "a:0:0" },
@@ -203,7 +206,8 @@ func TestReadSpec(t *testing.T) {
 		}
 	}
 	b, err := json.Marshal(sandbox.Spec{
-		Version: sandbox.SpecVersion, Name: "ws-2a97516c", User: "u", IDs: workspace.IDsFrom(1879048192), Shell: "/bin/sh", Limits: workspace.DefaultLimits, TmpfsBytes: 1 << 26,
+		Version: sandbox.SpecVersion, Mode: sandbox.Rootful, Name: "ws-2a97516c", User: "u",
+		IDs: workspace.IDsFrom(1879048192), Shell: "/bin/sh", Limits: workspace.DefaultLimits, TmpfsBytes: 1 << 26,
 	})
 	if err != nil {
 		t.Fatal(err)

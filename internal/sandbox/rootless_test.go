@@ -38,7 +38,8 @@ func TestJudgeRootless(t *testing.T) {
 			t.Errorf("without %s it starts, because %s was accepted", all[i].Control, other)
 		}
 		weak := sandbox.Judge(sandbox.Rootless, sandbox.Asked{}, []string{all[i].Control}, broken)
-		if c := control(t, weak, all[i].Control); weak.Err() != nil || c.State != workspace.Failed || !strings.Contains(c.Evidence, "accepted with --accept") {
+		if c := control(t, weak, all[i].Control); weak.Err() != nil || c.State != workspace.Failed ||
+			!strings.Contains(c.Evidence, "accepted with --accept") {
 			t.Errorf("%v, %+v", weak.Err(), c)
 		}
 	}
@@ -53,7 +54,8 @@ func TestJudgeDelegated(t *testing.T) {
 			all = append(all, sandbox.Finding{Control: c.ID, OK: true, Evidence: "held"})
 		}
 	}
-	if c := control(t, sandbox.Judge(sandbox.Rootless, sandbox.Asked{NoGroup: "nobody gave one"}, nil, all), "memory"); !strings.Contains(c.Evidence, "nobody gave one; RLIMIT_DATA") {
+	if c := control(t, sandbox.Judge(sandbox.Rootless, sandbox.Asked{NoGroup: "nobody gave one"}, nil, all),
+		"memory"); !strings.Contains(c.Evidence, "nobody gave one; RLIMIT_DATA") {
 		t.Errorf("%+v", c)
 	}
 	grouped := sandbox.Asked{Grouped: true}

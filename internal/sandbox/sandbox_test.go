@@ -190,7 +190,8 @@ func TestDescriptorsBesideTheExecutor(t *testing.T) {
 						t.Fatal(err)
 					}
 					fd := -1
-					if cerr := raw.Control(func(n uintptr) { fd, err = unix.FcntlInt(n, unix.F_DUPFD_CLOEXEC, to) }); cerr != nil || err != nil || fd != to {
+					if cerr := raw.Control(func(n uintptr) { fd, err = unix.FcntlInt(n, unix.F_DUPFD_CLOEXEC, to) }); cerr != nil ||
+						err != nil || fd != to {
 						t.Fatal(fd, cerr, err)
 					}
 					moved := os.NewFile(uintptr(fd), (*f).Name())

@@ -1,9 +1,9 @@
-// Package sandbox is the first stage of an executor: it turns the fresh namespaces
+// Package sandbox is the first stage of an executor: it turns the new namespaces
 // that the broker started it in into a workspace, drops every right that is not
 // needed, and proves what holds before anything else runs.
 //
 // It must not start commands or speak to the daemon, and it takes no decision: the
-// Spec says what is wanted, a step that cannot be done is an error.
+// Spec says what is wanted, and a step that cannot be done is an error.
 package sandbox
 
 import (
@@ -27,9 +27,9 @@ const SpecVersion = 2
 // SpecFD is the descriptor at which an executor finds its sealed spec.
 const SpecFD = 3
 
-// Environ is an executor's environment, for its Go runtime. Nothing is collected while the
-// first stage runs, which makes less garbage than a collection would cost; what comes after
-// it sets its own bounds and gives the memory back.
+// Environ is an executor's environment, for its Go runtime. The collector is off while the
+// first stage runs, because its garbage costs less than a collection; the executor then
+// sets its own bounds and returns the memory.
 var Environ = []string{"GOTRACEBACK=single", "GOGC=off", "GOMAXPROCS=2"}
 
 // MaxSpec bounds the encoded spec in bytes.
@@ -39,11 +39,11 @@ const MaxSpec = 256 << 10
 // sealed memfd; it holds no path of the host, only descriptors.
 type Spec struct {
 	Version int `json:"version"`
-	// Mode is who starts it; "" is Rootful.
+	// Mode is who starts it. Required.
 	Mode Mode `json:"mode,omitempty"`
-	// Accept are the controls that it may run without, where the host does not have them.
+	// Accept are the controls that it may run without if the host does not have them.
 	Accept []string `json:"accept,omitempty"`
-	// Allow is what commands may do beyond what others may.
+	// Allow is what commands may do that commands of other workspaces may not.
 	Allow []workspace.Opening `json:"allow,omitempty"`
 	Name  id.Workspace        `json:"name"`
 	User  string              `json:"user"`
@@ -73,7 +73,7 @@ type FDs struct {
 	// Status is a stream socket to the broker: see Progress and Verdict.
 	Status int `json:"status"`
 	// Listener is the bound, not yet listening socket for the daemon. Rootless there is
-	// none: Peers are connections that are there already.
+	// none: Peers are connections that exist already.
 	Listener int   `json:"listener"`
 	Peers    []int `json:"peers,omitempty"`
 	// Home, Tmp and VarTmp are detached mounts. Rootless they, and Projects, are
@@ -147,11 +147,11 @@ func (s *Spec) Validate() error {
 		return bad("name %q", s.Name)
 	case s.User == "" || strings.ContainsAny(s.User, ":/\n\x00"):
 		return bad("user %q", s.User)
-	case s.Mode != "" && s.Mode != Rootful && s.Mode != Rootless:
+	case !s.Mode.known():
 		return bad("mode %q", s.Mode)
-	case s.IDs != s.Mode.ids(s.IDs.Executor) && !s.apart() || s.IDs.Executor == 0:
+	case s.IDs != modes[s.Mode].ids(s.IDs.Executor) && s.IDScheme() != RangeIDs || s.IDs.Executor == 0:
 		return bad("ids %+v", s.IDs)
-	case s.FDs.Cmd < 0 && s.Mode != Rootless:
+	case s.FDs.Cmd < 0 && modes[s.Mode].conditions&grouped != 0:
 		return bad("no group for commands")
 	case !strings.HasPrefix(s.Shell, "/") || strings.ContainsAny(s.Shell, ":\n\x00"):
 		return bad("shell %q", s.Shell)
@@ -187,33 +187,39 @@ func (s *Spec) Validate() error {
 	return s.Limits.Validate()
 }
 
-// ids are those of a workspace that is started in this mode: rootless its executor and
-// its commands share the one that the caller has, unless they are apart.
-func (m Mode) ids(first uint32) workspace.IDs {
-	if m == Rootless {
-		return workspace.IDs{Executor: first, Work: first, Agent: first}
-	}
-	return workspace.IDsFrom(first)
+func (m Mode) known() bool {
+	_, ok := modes[m]
+	return ok
 }
 
-// rootless reports whether nothing that takes root was prepared.
-func (s *Spec) rootless() bool { return s.Mode == Rootless }
+// IDScheme says who has which ids.
+type IDScheme int
 
-// apart reports whether an ordinary user gave the executor an id of a range of the user's,
-// beside the one that the commands have: the caller's.
-func (s *Spec) apart() bool {
+// OwnIDs: a broker gave the workspace ids of its own. CallersID: executor and commands share the
+// caller's. RangeIDs: commands have the caller's, and the executor one of a range of the caller's.
+const (
+	OwnIDs IDScheme = iota
+	CallersID
+	RangeIDs
+)
+
+// IDScheme says who has which ids in the workspace of s.
+func (s *Spec) IDScheme() IDScheme {
 	i := s.IDs
-	return s.Mode == Rootless && i.Executor != i.Work && i.Agent != i.Work && i.Agent != i.Executor && i.Work != 0 && i.Agent != 0
+	switch {
+	case modes[s.Mode].conditions&rootful != 0:
+		return OwnIDs
+	case i.Executor != i.Work && i.Agent != i.Work && i.Agent != i.Executor && i.Work != 0 && i.Agent != 0:
+		return RangeIDs
+	}
+	return CallersID
 }
 
 // OneID reports whether executor and commands share one id.
-func (s *Spec) OneID() bool { return s.rootless() && !s.apart() }
+func (s *Spec) OneID() bool { return s.IDScheme() == CallersID }
 
 // gives reports whether the workspace may run without a control.
 func (s *Spec) gives(control string) bool { return slices.Contains(s.Accept, control) }
-
-// allows reports whether commands may do what is closed to others.
-func (s *Spec) allows(o workspace.Opening) bool { return slices.Contains(s.Allow, o) }
 
 func (s *Spec) writableProjects() bool {
 	return slices.ContainsFunc(s.Projects, func(p Project) bool { return !p.ReadOnly })
@@ -223,7 +229,8 @@ func (s *Spec) writableProjects() bool {
 func ReadSpec(fd int) (*Spec, error) {
 	f := os.NewFile(uintptr(fd), "spec")
 	if f == nil {
-		return nil, fmt.Errorf("cannot read the spec: descriptor %d is not open; the executor is started by carrel-broker only: %w", fd, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("cannot read the spec: descriptor %d is not open; the executor is started by carrel-broker only: %w",
+			fd, errdefs.ErrFailedPrecondition)
 	}
 	defer f.Close()
 	b := make([]byte, MaxSpec+1)
@@ -255,9 +262,9 @@ type Progress struct {
 // MaxProgress bounds one line of progress in bytes.
 const MaxProgress = 128 << 10
 
-// Verdict is the broker's answer, not to Confined: once to Moved, when the limits are in force,
-// and once to the findings, when it has added what it saw from outside and all
-// that is required holds. Anything else ends the executor.
+// Verdict is the broker's answer to Moved, when the limits are in force, and to the findings, when it
+// has added what it saw from outside and all required controls hold. There is none to Confined.
+// Anything else ends the executor.
 type Verdict struct {
 	Go bool `json:"go"`
 }

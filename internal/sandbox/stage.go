@@ -16,7 +16,6 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/sandbox/seccomp"
-	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // stage is one run of the first stage.
@@ -32,6 +31,8 @@ type stage struct {
 // step is one thing the first stage does.
 type step struct {
 	name string
+	// when says in which workspaces it is done.
+	when when
 	why  string
 	run  func(*stage) error
 }
@@ -39,33 +40,46 @@ type step struct {
 // steps run in this order, each for the reason given. Everything here happens in
 // namespaces that belong to this workspace alone.
 var steps = []step{
-	{"ids", "without root it maps its own, or whoever started it maps others from outside; until then it has none", (*stage).takeIDs},
-	{"propagation", "no mount made below may reach the host", (*stage).propagation},
-	{"cgroup namespace", "from the groups it is born in, so that paths inside start there; before the move, which changes them", (*stage).cgroupNamespace},
-	{"cgroup move", "limits are switched on for the commands' group only once nothing is left above it", (*stage).cgroupMove},
-	{"lend", "while the host's paths lead where they did, and before one is covered", (*stage).lend},
-	{"root", "built aside, on memory, from binds of what is listed", func(s *stage) error { return buildRoot(s.spec) }},
-	{"proc", "needs the host's unmasked /proc still in sight", func(*stage) error { return mountProc() }},
-	{"cgroup files", "mounted from inside the cgroup namespace", (*stage).cgroupFiles},
-	{"pivot", "from here on no path leads to the host", (*stage).pivot},
-	{"hostname", "while CAP_SYS_ADMIN is held", func(s *stage) error { return unix.Sethostname([]byte(s.spec.Name)) }},
-	{"network", "loopback up, while CAP_NET_ADMIN is held", (*stage).network},
-	{"nested namespaces", "written before /proc/sys becomes read-only", (*stage).nestedNamespaces},
-	{"mask", "after the last write below /proc", func(*stage) error { return maskProc() }},
-	{"read-only root", "after the last file was made in it", (*stage).readOnlyRoot},
-	{"descriptors", "nothing of the broker may be left open", (*stage).descriptors},
-	{"resource limits", "inherited by every command", (*stage).resourceLimits},
-	{"capabilities", "after the last privileged step", (*stage).capabilities},
-	{"no new privileges", "Landlock and seccomp require it", func(*stage) error { return noNewPrivs() }},
-	{"landlock", "before seccomp, which could refuse its calls one day", (*stage).landlock},
-	{"not dumpable", "before commands exist: none may look into the executor", (*stage).notDumpable},
-	{"seccomp", "last of what restricts, as it refuses what the steps above use", (*stage).seccomp},
-	{"listen", "the kernel shows the ids of whoever listens to those who connect, and they may as soon as the start is reported", (*stage).listen},
+	{"ids", with(oneID), "until it has mapped its own it has none", (*stage).mapOwnID},
+	{"ids", with(apart), "whoever started it maps them from outside; until then it has none", (*stage).takeIDs},
+	{"propagation", always, "no mount made below may reach the host", (*stage).propagation},
+	{
+		"cgroup namespace", always, "from the groups it is born in, so that paths inside start there; before the move, which changes them",
+		(*stage).cgroupNamespace,
+	},
+	{"cgroup move", always, "limits are switched on for the commands' group only once nothing is left above it", (*stage).cgroupMove},
+	{"lend", with(rootless), "while the host's paths lead where they did, and before one is covered", (*stage).lend},
+	{"root", always, "built aside, on memory, from binds of what is listed", func(s *stage) error { return buildRoot(s.spec) }},
+	{"proc", always, "needs the host's unmasked /proc still in sight", func(*stage) error { return mountProc() }},
+	{"cgroup files", with(grouped), "mounted from inside the cgroup namespace", (*stage).cgroupFiles},
+	{"pivot", always, "from here on no path leads to the host", (*stage).pivot},
+	{"hostname", always, "while CAP_SYS_ADMIN is held", func(s *stage) error { return unix.Sethostname([]byte(s.spec.Name)) }},
+	{"network", always, "loopback up, while CAP_NET_ADMIN is held", (*stage).network},
+	{"nested namespaces", without(userNS), "written before /proc/sys becomes read-only", (*stage).noNestedNamespaces},
+	{"nested namespaces", with(userNS), "written before /proc/sys becomes read-only", (*stage).boundNestedNamespaces},
+	{"mask", always, "after the last write below /proc", func(*stage) error { return maskProc() }},
+	{"read-only root", always, "after the last file was made in it", (*stage).readOnlyRoot},
+	{"descriptors", always, "nothing of the broker may be left open", (*stage).descriptors},
+	{"resource limits", always, "inherited by every command", (*stage).resourceLimits},
+	{"resource limits", without(grouped), "used instead of the limits of control groups", (*stage).ungroupedLimits},
+	{"capabilities", without(oneID), "after the last privileged step", func(s *stage) error { return s.capabilities(kept) }},
+	{"capabilities", with(oneID), "after the last privileged step; it needs none", func(s *stage) error { return s.capabilities(nil) }},
+	{"no new privileges", always, "Landlock and seccomp require it", func(*stage) error { return noNewPrivs() }},
+	{
+		"landlock", without(nestedMounts), "before seccomp, which could refuse its calls one day; under it nobody mounts (landlock(7))",
+		(*stage).landlock,
+	},
+	{"not dumpable", always, "before commands exist: none may look into the executor", (*stage).notDumpable},
+	{"seccomp", always, "last of what restricts, as it refuses what the steps above use", (*stage).seccomp},
+	{
+		"listen", with(rootful),
+		"the kernel shows the ids of whoever listens to those who connect, and they may as soon as the start is reported", (*stage).listen,
+	},
 }
 
-// Enter carries out spec, proves it, reports to the broker and waits for its leave. It
+// Enter carries out spec, proves it, reports to the broker and waits for its verdict. It
 // must run first in the process, on its first thread. The thread it returns is in the commands' groups;
-// commands must be born from it. After an error the process must end.
+// commands must be started from it. After an error the process must end.
 func Enter(spec *Spec) (*Thread, error) {
 	s := &stage{spec: spec, spawner: NewThread(), status: os.NewFile(uintptr(spec.FDs.Status), "status")}
 	s.answers = bufio.NewReader(s.status)
@@ -75,7 +89,11 @@ func Enter(spec *Spec) (*Thread, error) {
 	if name, err := unix.BytePtrFromString("carrel-executor"); err == nil {
 		_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0) // cosmetic
 	}
+	holds := spec.conditions()
 	for _, st := range steps {
+		if !st.when.holds(holds) {
+			continue
+		}
 		crashpoint.Here("executor.stage.step")
 		if err := st.run(s); err != nil {
 			err = fmt.Errorf("cannot enter the workspace: step %q: %w", st.name, err)
@@ -83,8 +101,8 @@ func Enter(spec *Spec) (*Thread, error) {
 			return nil, err
 		}
 	}
-	// Nothing is restricted any further: what the broker sees from outside now is what it
-	// would see later, and it need not wait for the self-check.
+	// No restriction follows: the broker sees from outside now what it would see later, and need not
+	// wait for the self-check.
 	if err := s.send(Progress{Confined: true}); err != nil {
 		return nil, fmt.Errorf("cannot report to the broker: %w", err)
 	}
@@ -130,20 +148,19 @@ func (s *stage) verdict() error {
 	return nil
 }
 
-// takeIDs takes the executor's ids: the caller's own, which it may map itself
-// (user_namespaces(7)), or those that are mapped from outside.
+// mapOwnID maps the caller's id to itself, which a process may do for its own
+// (user_namespaces(7)).
+func (s *stage) mapOwnID() error {
+	id := s.spec.IDs.Work
+	return errors.Join(
+		writeFile("/proc/self/setgroups", "deny"), // or the kernel lets nobody without root map a group
+		writeFile("/proc/self/uid_map", fmt.Sprintf("%d %d 1", id, id)),
+		writeFile("/proc/self/gid_map", fmt.Sprintf("%d %d 1", id, s.spec.CallerGID)),
+	)
+}
+
+// takeIDs takes the executor's ids once they are mapped from outside.
 func (s *stage) takeIDs() error {
-	if s.spec.OneID() {
-		id := s.spec.IDs.Work
-		return errors.Join(
-			writeFile("/proc/self/setgroups", "deny"), // or the kernel lets nobody without root map a group
-			writeFile("/proc/self/uid_map", fmt.Sprintf("%d %d 1", id, id)),
-			writeFile("/proc/self/gid_map", fmt.Sprintf("%d %d 1", id, s.spec.CallerGID)),
-		)
-	}
-	if !s.spec.apart() {
-		return nil
-	}
 	if err := s.verdict(); err != nil {
 		return err
 	}
@@ -151,8 +168,8 @@ func (s *stage) takeIDs() error {
 	if err := errors.Join(syscall.Setgroups(nil), syscall.Setresgid(0, 0, 0), syscall.Setresuid(0, 0, 0)); err != nil {
 		return fmt.Errorf("cannot take the executor's ids: %w", err)
 	}
-	// A change of ids undoes both (prctl(2)): it ends with whoever started it, and that one
-	// looks at it through /proc.
+	// A change of ids undoes both (prctl(2)): it ends with the process that started it, and that
+	// process reads its /proc.
 	return errors.Join(
 		unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0),
 		unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0),
@@ -163,7 +180,7 @@ func (s *stage) propagation() error {
 	return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
 }
 
-// onSpawner runs f on the thread that commands are born from.
+// onSpawner runs f on the thread that starts commands.
 func (s *stage) onSpawner(f func() error) (err error) {
 	s.spawner.Do(func() { err = f() })
 	return err
@@ -197,8 +214,8 @@ func (s *stage) cgroupMove() error {
 	return s.ask(Progress{Moved: true})
 }
 
-// give lets the executor's group of ids write what its user made, who stays the owner and can
-// remove it. The other order would let others of the user's group write it for a moment.
+// give lets the executor's gid write a file that its user made. The user stays the owner and can
+// remove it. In the other order, others of the user's group could write it for a moment.
 func give(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -213,9 +230,6 @@ func give(fd int) error {
 // cgroupFiles shows the workspace's own groups, read-only, where tools look for their
 // limits: v2 at /sys/fs/cgroup, or v1 hierarchies below it.
 func (s *stage) cgroupFiles() error {
-	if s.spec.FDs.Cmd < 0 {
-		return nil // no group is the workspace's own
-	}
 	return s.onSpawner(func() error {
 		if len(s.spec.Cgroup.V1) == 0 {
 			return mountFresh("cgroup2", "/sys/fs/cgroup", readOnly|unix.MOUNT_ATTR_NOEXEC)
@@ -233,7 +247,7 @@ func (s *stage) cgroupFiles() error {
 	})
 }
 
-// pivot makes newRoot the root and lets go of the host's. pivot_root(".", ".") stacks the
+// pivot makes newRoot the root and unmounts the host's. pivot_root(".", ".") stacks the
 // old root over the new one, where it is unmounted without a directory for it.
 func (s *stage) pivot() error {
 	if err := unix.Chdir(newRoot); err != nil {
@@ -278,12 +292,13 @@ func (s *stage) network() error {
 	return nil
 }
 
-func (s *stage) nestedNamespaces() error {
-	if !s.spec.allows(workspace.UserNS) {
-		return writeFile("/proc/sys/user/max_user_namespaces", "0")
-	}
-	// Those that are made inside count for whoever started this one too, up to the host's own
-	// bounds, which all workspaces share.
+func (s *stage) noNestedNamespaces() error {
+	return writeFile("/proc/sys/user/max_user_namespaces", "0")
+}
+
+// boundNestedNamespaces bounds those that are made inside. They count for the user who started this
+// one too, up to the host's own bounds, which all workspaces share.
+func (s *stage) boundNestedNamespaces() error {
 	for _, kind := range []string{"user", "mnt", "pid", "ipc", "uts", "net", "cgroup", "time"} {
 		err := writeFile("/proc/sys/user/max_"+kind+"_namespaces", strconv.Itoa(nestedMax))
 		if err != nil && (kind != "time" || !errors.Is(err, unix.ENOENT)) { // Linux 5.6
@@ -348,50 +363,47 @@ var rlimits = []struct {
 	{unix.RLIMIT_RTPRIO, 0},
 }
 
+func setLimit(resource int, v uint64) error {
+	var old unix.Rlimit
+	if err := unix.Getrlimit(resource, &old); err != nil {
+		return err
+	}
+	v = min(v, old.Max) // raising takes a right that the namespace does not have
+	// syscall's and not unix's: os would restore its own idea of NOFILE in children.
+	if err := syscall.Setrlimit(resource, &syscall.Rlimit{Cur: v, Max: v}); err != nil {
+		return fmt.Errorf("cannot set resource limit %d to %d: %w", resource, v, err)
+	}
+	return nil
+}
+
 func (s *stage) resourceLimits() error {
-	set := func(resource int, v uint64) error {
-		var old unix.Rlimit
-		if err := unix.Getrlimit(resource, &old); err != nil {
-			return err
-		}
-		v = min(v, old.Max) // raising takes a right that the namespace does not have
-		// syscall's and not unix's: os would restore its own idea of NOFILE in children.
-		if err := syscall.Setrlimit(resource, &syscall.Rlimit{Cur: v, Max: v}); err != nil {
-			return fmt.Errorf("cannot set resource limit %d to %d: %w", resource, v, err)
-		}
-		return nil
-	}
 	for _, r := range rlimits {
-		if err := set(r.resource, r.value); err != nil {
+		if err := setLimit(r.resource, r.value); err != nil {
 			return err
 		}
 	}
-	if s.spec.FDs.Cmd < 0 {
-		// In the place of the groups' limits. The first is counted for the id in this user
-		// namespace, threads and the executor's own included; the second is for each process.
-		if err := set(unix.RLIMIT_NPROC, uint64(s.spec.Limits.Pids)+OwnThreads); err != nil {
-			return err
-		}
-		if err := set(unix.RLIMIT_DATA, uint64(s.spec.Limits.MemoryBytes)); err != nil {
-			return err
-		}
+	return setLimit(unix.RLIMIT_NOFILE, uint64(s.spec.Limits.OpenFiles))
+}
+
+// ungroupedLimits are used instead of the groups' limits. The first is counted for the id in this
+// user namespace, threads and the executor's own included; the second is for each process.
+func (s *stage) ungroupedLimits() error {
+	if err := setLimit(unix.RLIMIT_NPROC, uint64(s.spec.Limits.Pids)+OwnThreads); err != nil {
+		return err
 	}
-	return set(unix.RLIMIT_NOFILE, uint64(s.spec.Limits.OpenFiles))
+	return setLimit(unix.RLIMIT_DATA, uint64(s.spec.Limits.MemoryBytes))
 }
 
 // OwnThreads is how many threads an executor that shares its commands' id may have beyond
-// their limit: a Go process that cannot make one ends.
+// their limit: a Go process that cannot make a thread ends.
 const OwnThreads = 48
 
-func (s *stage) capabilities() error {
+func (s *stage) capabilities(kept []int) error {
 	if err := dropBounding(); err != nil {
 		return err
 	}
 	if err := s.onSpawner(dropBounding); err != nil {
 		return err
-	}
-	if s.spec.OneID() {
-		return dropCapabilities(nil)
 	}
 	return dropCapabilities(kept)
 }
@@ -404,16 +416,12 @@ func (s *stage) notDumpable() error {
 const backlog = 16
 
 func (s *stage) listen() error {
-	if s.spec.rootless() {
-		return nil
-	}
 	return unix.Listen(s.spec.FDs.Listener, backlog)
 }
 
 func (s *stage) seccomp() error {
-	o := &s.spec.Seccomp
-	o.OneID = s.spec.OneID()
-	o.UserNS, o.Mounts, o.IOUring = s.spec.allows(workspace.UserNS), s.spec.allows(workspace.NestedMounts), s.spec.allows(workspace.IOUring)
+	o, holds := &s.spec.Seccomp, s.spec.conditions()
+	o.OneID, o.UserNS, o.Mounts, o.IOUring = holds&oneID != 0, holds&userNS != 0, holds&nestedMounts != 0, holds&ioUring != 0
 	p, err := seccomp.Filter(*o)
 	if err != nil {
 		return err

@@ -4,8 +4,8 @@ import (
 	"runtime"
 )
 
-// Thread is one operating system thread that keeps what it was given: its cgroups,
-// its cgroup namespace, its file system ids. Commands are born from it.
+// Thread is one operating system thread that keeps its state: its cgroups,
+// its cgroup namespace, its file system ids. Commands are started from it.
 type Thread struct {
 	work chan func()
 }

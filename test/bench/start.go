@@ -45,7 +45,7 @@ func (b *bench) start() error {
 		{Name: "executor start, proved (broker)", Op: func() (time.Duration, error) {
 			var res brokerapi.StartResult
 			began := time.Now()
-			_, err := conn.Call(b.ctx, brokerapi.MethodStart, brokerapi.StartParams{Name: name}, &res)
+			_, err := conn.Call(b.ctx, brokerapi.MethodStart, brokerapi.NameParams{Name: name}, &res)
 			took := time.Since(began)
 			if err == nil {
 				err = res.Report.Err()

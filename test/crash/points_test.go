@@ -141,7 +141,7 @@ var scenarios = []scenario{
 			"daemon.intent.written", "daemon.create.inserted", "daemon.create.made", "daemon.effect.done", "daemon.outcome.written",
 			"broker.create.allocated", "broker.create.user-added", "broker.create.dir-made#1", "broker.create.dir-made#2", "broker.create.dir-made#4", "broker.create.dirs-made",
 			"broker.ledger.written#1", "broker.ledger.synced#1", "broker.ledger.written#2", "broker.ledger.synced#2",
-			"broker.start.groups-made", "broker.start.socket-made", "broker.start.socket-bound", "broker.start.cloned", "broker.start.proved",
+			"broker.start.groups-made", "broker.socket.made", "broker.start.socket-bound", "broker.start.cloned", "broker.start.proved",
 			"broker.report.written", "broker.create.started",
 			"executor.stage.step#1", "executor.stage.step#4", "executor.stage.step#12", "executor.stage.step#20", "executor.stage.proved", "executor.start.entered",
 		},
@@ -180,7 +180,7 @@ var scenarios = []scenario{
 	{
 		name: "sign the record", prepare: created, operation: func(string) []string { return []string{"audit", "checkpoint"} },
 		points: []string{
-			"daemon.checkpoint.signed", "broker.countersign.written", "broker.countersign.kept", "daemon.checkpoint.countersigned",
+			"daemon.checkpoint.signed", "broker.file.written", "broker.countersign.kept", "daemon.checkpoint.countersigned",
 			"daemon.checkpoint.written", "daemon.checkpoint.kept",
 		},
 	},

@@ -60,7 +60,7 @@ func pointsIn(t *testing.T, path string, text any) (points, bad []string) {
 		}
 		name, err := strconv.Unquote(lit.Value)
 		must(t, err)
-		if !strings.HasPrefix(name, "desk.") && !strings.HasPrefix(name, "run.") { // test/rootless has those
+		if !strings.HasPrefix(name, "userbroker.") && !strings.HasPrefix(name, "run.") { // test/rootless has those
 			points = append(points, name)
 		}
 		return true

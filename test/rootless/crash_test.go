@@ -22,15 +22,15 @@ var crashes = []struct {
 	points []string
 }{
 	{"create", nil, "create k", []string{
-		"broker.create.allocated", "broker.create.user-added", "desk.create.home-made", "broker.create.dirs-made",
-		"desk.start.prepared", "desk.start.launched", "broker.create.started", "broker.ledger.written", "broker.ledger.synced",
+		"broker.create.allocated", "broker.create.user-added", "userbroker.create.home-made", "broker.create.dirs-made",
+		"userbroker.start.prepared", "userbroker.start.launched", "broker.create.started", "broker.ledger.written", "broker.ledger.synced",
 		"executor.start.entered",
 	}},
-	{"start", []string{"create --no-start k"}, "start k", []string{"broker.start.launched", "broker.start.kept", "desk.start.launched"}},
+	{"start", []string{"create --no-start k"}, "start k", []string{"broker.start.launched", "broker.start.kept", "userbroker.start.launched"}},
 	{"stop", []string{"create k"}, "stop k", []string{"broker.stop.killed", "broker.stop.cleaned"}},
 	{"destroy", []string{"create -v project:/workspace k"}, "destroy k", []string{
 		"broker.destroy.begun", "broker.destroy.cleaned", "broker.destroy.processes-ended", "broker.destroy.user-removed",
-		"desk.destroy.home-renamed", "broker.destroy.home-gone", "broker.destroy.tmp-removed",
+		"userbroker.destroy.home-renamed", "broker.destroy.home-gone", "broker.destroy.tmp-removed",
 	}},
 	{"purge", []string{"create k"}, "destroy --purge k", []string{"broker.destroy.home-gone", "broker.stop.killed"}},
 }
@@ -118,7 +118,7 @@ func TestOwnCrashes(t *testing.T) {
 
 // Every place that is a daemon's for one user alone is in the table.
 func TestEveryOwnPointIsExercised(t *testing.T) {
-	files, err := filepath.Glob("../../internal/rootless/desk/*.go")
+	files, err := filepath.Glob("../../internal/rootless/userbroker/*.go")
 	own, err2 := filepath.Glob("../../internal/rootless/*.go")
 	files, err = append(files, own...), errors.Join(err, err2)
 	if err != nil || len(files) == 0 {
@@ -139,7 +139,7 @@ func TestEveryOwnPointIsExercised(t *testing.T) {
 			for _, p := range runCrashes {
 				exercised = exercised || p.point == m[1]
 			}
-			if !exercised || !strings.HasPrefix(m[1], "desk.") && !strings.HasPrefix(m[1], "run.") {
+			if !exercised || !strings.HasPrefix(m[1], "userbroker.") && !strings.HasPrefix(m[1], "run.") {
 				t.Errorf("%s: no scenario passes %s", f, m[1])
 			}
 		}

@@ -50,7 +50,8 @@ func Find() (*Ranges, error) {
 	r := &Ranges{}
 	me, err := user.Current()
 	if err != nil {
-		return nil, fmt.Errorf("uid %d has no entry in passwd, without which newuidmap refuses it; as root: useradd --no-create-home --uid %d NAME: %w: %w", os.Getuid(), os.Getuid(), err, errdefs.ErrNotFound)
+		return nil, fmt.Errorf("uid %d has no entry in passwd, without which newuidmap refuses it; as root: "+
+			"useradd --no-create-home --uid %d NAME: %w: %w", os.Getuid(), os.Getuid(), err, errdefs.ErrNotFound)
 	}
 	for i, name := range []string{"newuidmap", "newgidmap"} {
 		for _, dir := range []string{"/usr/bin/", "/bin/", "/usr/local/bin/"} {
@@ -73,7 +74,8 @@ func Find() (*Ranges, error) {
 		}
 		var ok bool
 		if *f.to, ok = ParseRange(b, me.Username, me.Uid); !ok {
-			return nil, fmt.Errorf("%s gives you no range of %d ids; as root: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 %s: %w", f.path, taken, me.Username, errdefs.ErrNotFound)
+			return nil, fmt.Errorf("%s gives you no range of %d ids; as root: usermod --add-subuids 100000-165535 --add-subgids "+
+				"100000-165535 %s: %w", f.path, taken, me.Username, errdefs.ErrNotFound)
 		}
 	}
 	return r, nil
@@ -116,7 +118,7 @@ func (r *Ranges) Try(ctx context.Context) error {
 	return errors.Join(err, c.Wait())
 }
 
-// IDs are those of a workspace.
+// IDs are the ids of a workspace.
 func (r *Ranges) IDs() workspace.IDs {
 	if r == nil {
 		uid := uint32(os.Geteuid())

@@ -35,14 +35,14 @@ const (
 	shutdownTimeout = execapi.DefaultGraceMS*time.Millisecond + 3*time.Second
 )
 
-// Config is that of New.
+// Config holds the dependencies of New.
 type Config struct {
 	// RuntimeDir holds broker.sock and the executors' sockets; required.
 	RuntimeDir string
 	// Dial connects to the broker; nil is to broker.sock.
 	Dial func(ctx context.Context) (*net.UnixConn, error)
-	// Broker, if set, is in the place of the broker: a starter in this process, for a user
-	// without one. Executor then connects to what it started.
+	// Broker, if set, is used instead of the connection to carrel-broker: one in this process, for
+	// a user without root. Executor then connects to what it started.
 	Broker   Broker
 	Executor func(ctx context.Context, name id.Workspace, role execapi.Role) (*net.UnixConn, error)
 	// OnLost is called, in a goroutine of its own, when the executor of a
@@ -81,7 +81,7 @@ func New(cfg Config) *Runtime {
 			return dial(ctx, filepath.Join(cfg.RuntimeDir, "x", string(name)+".sock"))
 		}
 	}
-	own := &broker{dial: cfg.Dial}
+	own := &client{dial: cfg.Dial}
 	r := &Runtime{
 		cfg:    cfg,
 		broker: cfg.Broker,
@@ -104,24 +104,24 @@ func New(cfg Config) *Runtime {
 // Create implements runtime.Runtime.
 func (r *Runtime) Create(ctx context.Context, name id.Workspace, p runtime.Plan) (runtime.Workspace, workspace.Report, error) {
 	ask := brokerapi.CreateParams{Name: name, KeyDigest: p.KeyDigest, Limits: p.Limits, Allow: p.Allow, Start: p.Start}
-	var grant []*os.File
+	var grant *os.File
 	if p.Mounts != nil {
-		ask.Mounts, grant = p.Mounts.List, []*os.File{p.Mounts.Grant}
+		ask.Mounts, grant = p.Mounts.List, p.Mounts.Grant
 	}
-	var res brokerapi.StartResult
-	if err := r.broker.Call(ctx, brokerapi.MethodCreate, ask, &res, grant...); err != nil {
+	res, err := r.broker.Create(ctx, ask, grant)
+	if err != nil {
 		return runtime.Workspace{}, workspace.Report{}, err
 	}
 	w := r.seen(res.Workspace)
 	if len(res.Report.Controls) == 0 {
 		return w, res.Report, nil
 	}
-	err := res.Report.Err()
+	err = res.Report.Err()
 	if err == nil {
 		_, err = r.link(ctx, name)
 	}
 	if err != nil { // Start will say what it is about
-		w, err = r.change(ctx, brokerapi.MethodStop, brokerapi.NameParams{Name: name})
+		w, err = r.changed(r.broker.Stop(ctx, brokerapi.NameParams{Name: name}))
 		return w, workspace.Report{}, err
 	}
 	return w, res.Report, nil
@@ -131,15 +131,15 @@ func (r *Runtime) Create(ctx context.Context, name id.Workspace, p runtime.Plan)
 // that its loss is noticed and the first command does not wait for one.
 func (r *Runtime) Start(ctx context.Context, name id.Workspace) (runtime.Workspace, workspace.Report, error) {
 	for again := true; ; again = false {
-		var res brokerapi.StartResult
-		if err := r.broker.Call(ctx, brokerapi.MethodStart, brokerapi.StartParams{Name: name}, &res); err != nil {
+		res, err := r.broker.Start(ctx, brokerapi.NameParams{Name: name})
+		if err != nil {
 			return runtime.Workspace{}, workspace.Report{}, err
 		}
 		w := r.seen(res.Workspace)
 		if err := res.Report.Err(); err != nil {
 			return w, res.Report, err
 		}
-		_, err := r.link(ctx, name)
+		_, err = r.link(ctx, name)
 		if err == nil {
 			return w, res.Report, nil
 		}
@@ -149,7 +149,7 @@ func (r *Runtime) Start(ctx context.Context, name id.Workspace) (runtime.Workspa
 		}
 		// Nobody listens, so it has ended, now or before the broker has taken note: that is
 		// brought to its end, and one more is started.
-		if _, stop := r.change(ctx, brokerapi.MethodStop, brokerapi.NameParams{Name: name}); stop != nil || !again {
+		if _, stop := r.changed(r.broker.Stop(ctx, brokerapi.NameParams{Name: name})); stop != nil || !again {
 			return w, res.Report, errors.Join(err, stop)
 		}
 	}
@@ -159,7 +159,7 @@ func (r *Runtime) Start(ctx context.Context, name id.Workspace) (runtime.Workspa
 // the broker then ends whatever is left.
 func (r *Runtime) Stop(ctx context.Context, name id.Workspace) (runtime.Workspace, error) {
 	r.shutdown(ctx, name)
-	return r.change(ctx, brokerapi.MethodStop, brokerapi.NameParams{Name: name})
+	return r.changed(r.broker.Stop(ctx, brokerapi.NameParams{Name: name}))
 }
 
 // Pause implements runtime.Runtime. What is frozen is held: the executor starts nothing
@@ -168,7 +168,7 @@ func (r *Runtime) Pause(ctx context.Context, name id.Workspace) (runtime.Workspa
 	if err := r.hold(ctx, name, true); err != nil {
 		return runtime.Workspace{}, err
 	}
-	w, err := r.change(ctx, brokerapi.MethodPause, brokerapi.NameParams{Name: name})
+	w, err := r.changed(r.broker.Pause(ctx, brokerapi.NameParams{Name: name}))
 	if err == nil {
 		return w, nil
 	}
@@ -181,7 +181,7 @@ func (r *Runtime) Pause(ctx context.Context, name id.Workspace) (runtime.Workspa
 
 // Resume implements runtime.Runtime.
 func (r *Runtime) Resume(ctx context.Context, name id.Workspace) (runtime.Workspace, error) {
-	w, err := r.change(ctx, brokerapi.MethodResume, brokerapi.NameParams{Name: name})
+	w, err := r.changed(r.broker.Resume(ctx, brokerapi.NameParams{Name: name}))
 	if err != nil {
 		return runtime.Workspace{}, err
 	}
@@ -206,13 +206,12 @@ func (r *Runtime) hold(ctx context.Context, name id.Workspace, on bool) error {
 
 // Limit implements runtime.Runtime.
 func (r *Runtime) Limit(ctx context.Context, name id.Workspace, limits workspace.Limits) (runtime.Workspace, error) {
-	return r.change(ctx, brokerapi.MethodUpdate, brokerapi.UpdateParams{Name: name, Limits: limits})
+	return r.changed(r.broker.Update(ctx, brokerapi.UpdateParams{Name: name, Limits: limits}))
 }
 
-// change asks the broker for something that is answered with the workspace.
-func (r *Runtime) change(ctx context.Context, method string, params any) (runtime.Workspace, error) {
-	var w brokerapi.Workspace
-	if err := r.broker.Call(ctx, method, params, &w); err != nil {
+// changed takes the broker's answer to an operation that changed a workspace.
+func (r *Runtime) changed(w brokerapi.Workspace, err error) (runtime.Workspace, error) {
+	if err != nil {
 		return runtime.Workspace{}, err
 	}
 	return r.seen(w), nil
@@ -220,16 +219,14 @@ func (r *Runtime) change(ctx context.Context, method string, params any) (runtim
 
 // Stats implements runtime.Runtime.
 func (r *Runtime) Stats(ctx context.Context, name id.Workspace) (workspace.Stats, error) {
-	st := workspace.UnknownStats
-	err := r.broker.Call(ctx, brokerapi.MethodStats, brokerapi.NameParams{Name: name}, &st)
-	return st, err
+	return r.broker.Stats(ctx, brokerapi.NameParams{Name: name})
 }
 
 // Destroy implements runtime.Runtime.
 func (r *Runtime) Destroy(ctx context.Context, name id.Workspace, purge bool) (runtime.Workspace, error) {
 	r.shutdown(ctx, name)
-	var w brokerapi.Workspace
-	if err := r.broker.Call(ctx, brokerapi.MethodDestroy, brokerapi.DestroyParams{Name: name, Purge: purge}, &w); err != nil {
+	w, err := r.broker.Destroy(ctx, brokerapi.DestroyParams{Name: name, Purge: purge})
+	if err != nil {
 		return runtime.Workspace{}, err
 	}
 	r.mu.Lock()
@@ -243,9 +240,10 @@ func (r *Runtime) Forget(ctx context.Context, name id.Workspace, retained string
 	base, ok := strings.CutPrefix(filepath.Base(retained), string(name)+".")
 	first, err := strconv.ParseUint(base, 10, 32)
 	if !ok || err != nil {
-		return fmt.Errorf("cannot remove the home of %s that was kept at %s: that is no name of one: %w", name, retained, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("cannot remove the home of %s that was kept at %s: that is no name of one: %w",
+			name, retained, errdefs.ErrInvalidArgument)
 	}
-	return r.broker.Call(ctx, brokerapi.MethodForget, brokerapi.ForgetParams{Name: name, ID: uint32(first)}, nil)
+	return r.broker.Forget(ctx, brokerapi.ForgetParams{Name: name, ID: uint32(first)})
 }
 
 // Mended implements runtime.Runtime.
@@ -255,8 +253,7 @@ func (r *Runtime) Mended(ctx context.Context) (string, []workspace.Mended, error
 
 // Discard implements runtime.Runtime.
 func (r *Runtime) Discard(ctx context.Context, name id.Workspace) error {
-	var w brokerapi.Workspace
-	if err := r.broker.Call(ctx, brokerapi.MethodDestroy, brokerapi.DestroyParams{Name: name, Purge: true, Unused: true}, &w); err != nil {
+	if _, err := r.broker.Destroy(ctx, brokerapi.DestroyParams{Name: name, Purge: true, Unused: true}); err != nil {
 		return err
 	}
 	r.mu.Lock()
@@ -285,8 +282,8 @@ func (r *Runtime) shutdown(ctx context.Context, name id.Workspace) {
 func (r *Runtime) List(ctx context.Context) ([]runtime.Workspace, error) {
 	var all []runtime.Workspace
 	for after := id.Workspace(""); ; {
-		var res brokerapi.ListResult
-		if err := r.broker.Call(ctx, brokerapi.MethodList, brokerapi.ListParams{After: after}, &res); err != nil {
+		res, err := r.broker.List(ctx, brokerapi.ListParams{After: after})
+		if err != nil {
 			return nil, err
 		}
 		for _, w := range res.Workspaces {
@@ -301,9 +298,7 @@ func (r *Runtime) List(ctx context.Context) ([]runtime.Workspace, error) {
 
 // Report implements runtime.Runtime.
 func (r *Runtime) Report(ctx context.Context, name id.Workspace) (workspace.Report, error) {
-	var rep workspace.Report
-	err := r.broker.Call(ctx, brokerapi.MethodReport, brokerapi.NameParams{Name: name}, &rep)
-	return rep, err
+	return r.broker.Report(ctx, brokerapi.NameParams{Name: name})
 }
 
 // Run implements runtime.Runtime. When ctx ends first, the result still says
@@ -349,7 +344,9 @@ func (r *Runtime) Commands(ctx context.Context, name id.Workspace) ([]execapi.Co
 }
 
 // Output implements runtime.Runtime.
-func (r *Runtime) Output(ctx context.Context, name id.Workspace, p execapi.OutputParams, attach bool) (execapi.OutputResult, []*os.File, error) {
+func (r *Runtime) Output(
+	ctx context.Context, name id.Workspace, p execapi.OutputParams, attach bool,
+) (execapi.OutputResult, []*os.File, error) {
 	method := execapi.MethodLogs
 	if attach {
 		method = execapi.MethodAttach
@@ -407,18 +404,16 @@ func (r *Runtime) Close() error {
 		default: // still opening: open sees that we are closed
 		}
 	}
+	var err error
 	if !r.cfg.KeepBroker {
-		r.broker.Close()
+		err = r.broker.Close()
 	}
 	r.lost.Wait()
-	return nil
+	return err
 }
 
-// CloseBroker lets go of the broker where Close does not.
-func (r *Runtime) CloseBroker() error {
-	r.broker.Close()
-	return nil
-}
+// CloseBroker closes the broker where Close does not.
+func (r *Runtime) CloseBroker() error { return r.broker.Close() }
 
 // seen notes the ids that the peer of a later connection must have.
 func (r *Runtime) seen(w brokerapi.Workspace) runtime.Workspace {
@@ -430,7 +425,8 @@ func (r *Runtime) seen(w brokerapi.Workspace) runtime.Workspace {
 
 func convert(w brokerapi.Workspace) runtime.Workspace {
 	out := runtime.Workspace{
-		Name: w.Name, User: w.User, IDs: w.IDs, Home: w.Home, State: w.State, Limits: w.Limits, Retained: w.Retained, Mounts: w.Mounts, Allow: w.Allow,
+		Name: w.Name, User: w.User, IDs: w.IDs, Home: w.Home, State: w.State, Limits: w.Limits,
+		Retained: w.Retained, Mounts: w.Mounts, Allow: w.Allow,
 	}
 	if w.Executor != nil {
 		out.ExecutorPID = w.Executor.PID

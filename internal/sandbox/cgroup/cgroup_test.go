@@ -229,7 +229,8 @@ func TestLayout(t *testing.T) {
 			t.Errorf("v1 %v, v2 %v", f.V1, f.V2Controllers)
 		}
 	case "v1", "hybrid":
-		if got := strings.Join(f.V1, ","); !strings.Contains(got, "memory") || !strings.Contains(got, "pids") || !strings.Contains(got, "cpu") || f.SupProcs != nil {
+		if got := strings.Join(f.V1, ","); !strings.Contains(got, "memory") || !strings.Contains(got, "pids") ||
+			!strings.Contains(got, "cpu") || f.SupProcs != nil {
 			t.Errorf("v1 %v, v2 %v", f.V1, f.V2Controllers)
 		}
 	default:

@@ -14,9 +14,9 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// Freeze stops every command of a workspace where it stands, or lets them go on. Its
-// executor is not in that group and goes on answering. It returns when the kernel says
-// that all are frozen; when ctx ends first, they go on again and the error says so.
+// Freeze freezes all commands of a workspace, or thaws them. Its executor is not in that group
+// and goes on answering. Freeze returns when the kernel reports that all are frozen; when ctx ends
+// first, it thaws them and returns an error.
 func (in *Instance) Freeze(ctx context.Context, name id.Workspace, frozen bool) error {
 	what, value, want := "thaw", "0", "frozen 0"
 	if frozen {
@@ -66,8 +66,7 @@ func (d dirFD) await(ctx context.Context, want string) error {
 	}
 }
 
-// Update puts other limits in force for what runs. If one of them cannot be, the old
-// ones are back in force when it returns.
+// Update applies other limits to what runs. After an error the old limits are back in force.
 func (in *Instance) Update(name id.Workspace, old, limits workspace.Limits) error {
 	var done []*hierarchy
 	for _, h := range in.all() {
@@ -77,7 +76,8 @@ func (in *Instance) Update(name id.Workspace, old, limits workspace.Limits) erro
 			continue
 		}
 		if errors.Is(err, unix.EBUSY) {
-			err = fmt.Errorf("the commands use more than that and the kernel cannot take it from them; end some first: %w: %w", err, errdefs.ErrFailedPrecondition)
+			err = fmt.Errorf("the commands use more than that and the kernel cannot take it from them; end some first: %w: %w",
+				err, errdefs.ErrFailedPrecondition)
 		}
 		for _, d := range append(done, h) {
 			err = errors.Join(err, d.update(string(name), old))
@@ -120,9 +120,9 @@ func (h *hierarchy) update(name string, l workspace.Limits) error {
 	})
 }
 
-// updateBelow gives what runs the new limits too: the executor gives each command's own group
-// those that it finds when a command is born. Without root some of these groups are of an
-// executor's id; what runs there has the lower of both.
+// updateBelow applies the new limits to running commands too: the executor gives each command's group
+// the limits that it finds when the command starts. Without root an executor's id owns some of
+// these groups; commands there have the lower of both limits.
 func (h *hierarchy) updateBelow(c dirFD, l workspace.Limits) error {
 	names, err := c.groups()
 	if err != nil {
@@ -151,8 +151,8 @@ func (h *hierarchy) updateBelow(c dirFD, l workspace.Limits) error {
 	return nil
 }
 
-// Full reports how much memory all workspaces together hold that the kernel cannot take
-// back at once, and the ceiling that it may come to; both are 0 where nothing limits them.
+// Full reports how much memory all workspaces together hold that the kernel cannot reclaim
+// at once, and its ceiling; both are 0 where nothing limits them.
 func (in *Instance) Full() (used, ceiling int64) {
 	for _, h := range in.all() {
 		if !h.has(Memory) {
@@ -167,8 +167,8 @@ func (in *Instance) Full() (used, ceiling int64) {
 	return 0, 0
 }
 
-// unreclaimable is the memory of a v2 group that the kernel cannot take back by writing
-// it to disk: there is no swap for workspaces unless they ask for it.
+// unreclaimable is the memory of a v2 group that the kernel cannot reclaim by writing
+// it to disk: workspaces have no swap unless they ask for it.
 func (d dirFD) unreclaimable() int64 {
 	sum := int64(0)
 	for _, key := range []string{"anon", "shmem", "kernel"} {

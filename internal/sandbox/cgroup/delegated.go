@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wanted are the controllers that a delegated group must have. cpu is used where it is there.
+// wanted are the controllers that a delegated group must have. cpu is used if available.
 var wanted = []Controller{Memory, Pids}
 
-// candidate is a group that this process is in, as it was read, or one above that.
+// candidate is the group that this process is in, or one above it, as it was read.
 type candidate struct {
 	path string // from the mount of v2, "/" for the group that is mounted
 	kind string // cgroup.type; "" in the root of the hierarchy
@@ -37,8 +37,8 @@ func lacks(have []string, need []Controller) Controller {
 	return ""
 }
 
-// unit reports whether the group is one that systemd gives to a service or scope, which
-// systemd takes away when its last process has gone.
+// unit reports whether systemd gave the group to a service or scope. systemd removes it when its
+// last process has ended.
 func (c *candidate) unit() bool {
 	return strings.HasSuffix(c.path, ".service") || strings.HasSuffix(c.path, ".scope")
 }
@@ -47,10 +47,9 @@ func (c *candidate) unit() bool {
 // instance is made, and whether the process has to leave it for a group below: a group with
 // processes cannot hand controllers down, and one that does can have none.
 //
-// What another handed down is used as it is. Only a group that holds nothing but this process
-// is made to hand down; systemd wants it so for what it delegated, and elsewhere it is the
-// last resort, because after a kill nobody can be put into that group until somebody has
-// undone it.
+// A group that hands controllers down already is used as it is. Otherwise the group that holds only
+// this process is made to hand them down. systemd expects that of what it delegated; elsewhere it is
+// the last resort, because after a kill no process can be put into that group until this is undone.
 func choose(groups []candidate, self int, need []Controller) (at int, park bool, why string) {
 	own := &groups[0]
 	if !own.domain() {
@@ -78,9 +77,11 @@ func choose(groups []candidate, self int, need []Controller) (at int, park bool,
 	case !groups[i].domain():
 		return 0, false, fmt.Sprintf("the group %s is delegated to you and is of the type %s, not a domain", groups[i].path, groups[i].kind)
 	case lacks(groups[i].available, need) != "":
-		return 0, false, fmt.Sprintf("the group %s is delegated to you without the %s controller", groups[i].path, lacks(groups[i].available, need))
+		return 0, false, fmt.Sprintf("the group %s is delegated to you without the %s controller",
+			groups[i].path, lacks(groups[i].available, need))
 	}
-	return 0, false, fmt.Sprintf("the group %s is delegated to you, and holds other processes beside this one, and none above it that is yours hands %s and %s down", groups[i].path, Memory, Pids)
+	return 0, false, fmt.Sprintf("the group %s is delegated to you, and holds other processes beside this one, "+
+		"and none above it that is yours hands %s and %s down", groups[i].path, Memory, Pids)
 }
 
 // survey reads the groups that this process is in, from its own up to the one that is mounted.
@@ -105,7 +106,7 @@ func survey(point, cgroups string) ([]candidate, error) {
 			break
 		}
 	}
-	// Mounts can show another part of the tree than paths are counted from.
+	// A mount can show another part of the tree than the one that paths start from.
 	if all[0].domain() && !slices.Contains(all[0].procs, os.Getpid()) {
 		return nil, fmt.Errorf("%s%s does not hold this process", point, own)
 	}
@@ -143,7 +144,7 @@ func look(point, p string, own bool) (c candidate, err error) {
 	return c, err
 }
 
-// mine reports whether the caller owns a group and may do there what delegation is for
+// mine reports whether the caller owns a group and may use it as delegation allows
 // (admin-guide/cgroup-v2.rst, Delegation).
 func (d dirFD) mine() bool {
 	for _, name := range []string{".", "cgroup.procs", "cgroup.subtree_control"} {
@@ -159,9 +160,9 @@ func (d dirFD) mine() bool {
 // OpenDelegated makes an instance for the workspaces of an ordinary user, in the groups of
 // cgroup v2 that were delegated to them. An error of kind not_found says why there are none.
 //
-// Its group has the name of the process that made it, and is locked as long as that lives; what
-// others left that were killed is removed, or Left says why not. Close leaves it to the next;
-// RemoveInstance undoes all that was done.
+// Its group is named after the process that made it, and is locked as long as that process runs. It
+// removes what killed processes left, or Left says why not. Close leaves the group to the next
+// process; RemoveInstance undoes everything.
 func OpenDelegated() (*Instance, error) {
 	m, cgroups, err := mounted()
 	if err != nil {
@@ -170,8 +171,8 @@ func OpenDelegated() (*Instance, error) {
 	return openDelegated(m, cgroups, wanted)
 }
 
-// Delegated says in which group OpenDelegated would make an instance, and makes nothing; or
-// why it would make none.
+// Delegated says in which group OpenDelegated would make an instance, or why it would make none. It
+// makes nothing.
 func Delegated() (group string, err error) {
 	m, cgroups, err := mounted()
 	if err != nil {

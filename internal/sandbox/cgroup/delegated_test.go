@@ -32,19 +32,45 @@ func TestChooseDelegated(t *testing.T) {
 		park   bool
 		why    string
 	}{
-		{"a scope of one's own", []cgroup.Candidate{g("/u/app/x.scope", "domain", true, all, "", 7), g("/u/app", "domain", true, all, all), g("/u", "domain", true, all, all), root}, 0, true, ""},
-		{"a scope with a shell", []cgroup.Candidate{g("/u/app/x.scope", "domain", true, all, "", 6, 7), g("/u/app", "domain", true, all, all), g("/u", "domain", true, all, all), root}, 1, false, ""},
-		{"alone, and one above hands down", []cgroup.Candidate{g("/u/mine", "domain", true, all, "", 7), g("/u", "domain", true, all, all), root}, 1, false, ""},
-		{"alone, and one above hands nothing down", []cgroup.Candidate{g("/u/mine", "domain", true, all, "", 7), g("/u", "domain", false, all, all), root}, 0, true, ""},
-		{"one above, over one of root's", []cgroup.Candidate{g("/u/a/b", "domain", false, all, "", 7), g("/u/a", "domain", false, all, all), g("/u", "domain", true, all, all), root}, 2, false, ""},
-		{"no processor time to hand down", []cgroup.Candidate{g("/u/b", "domain", false, all, "", 7), g("/u", "domain", true, all, "memory pids"), root}, 1, false, ""},
+		{"a scope of one's own", []cgroup.Candidate{g("/u/app/x.scope", "domain", true, all, "", 7), g("/u/app", "domain",
+			true, all, all), g("/u", "domain", true, all, all), root}, 0, true, ""},
+		{"a scope with a shell", []cgroup.Candidate{g("/u/app/x.scope", "domain", true, all, "", 6, 7), g("/u/app", "domain",
+			true, all, all), g("/u", "domain", true, all, all), root}, 1, false, ""},
+		{"alone, and one above hands down", []cgroup.Candidate{g("/u/mine", "domain", true, all, "", 7), g("/u", "domain",
+			true, all, all), root}, 1, false, ""},
+		{"alone, and one above hands nothing down", []cgroup.Candidate{g("/u/mine", "domain", true, all, "", 7), g("/u",
+			"domain", false, all, all), root}, 0, true, ""},
+		{"one above, over one of root's", []cgroup.Candidate{g("/u/a/b", "domain", false, all, "", 7), g("/u/a", "domain",
+			false, all, all), g("/u", "domain", true, all, all), root}, 2, false, ""},
+		{"no processor time to hand down", []cgroup.Candidate{g("/u/b", "domain", false, all, "", 7), g("/u", "domain",
+			true, all, "memory pids"), root}, 1, false, ""},
 		{"no controllers", []cgroup.Candidate{g("/", "", true, "hugetlb", "", 7)}, 0, false, "cgroup v2 has no memory controller here"},
-		{"a session of root's", []cgroup.Candidate{g("/user/session-1.scope", "domain", false, all, "", 7), g("/user", "domain", false, all, all), root}, 0, false, "neither /user/session-1.scope, the group of this process, nor one above it is delegated to you"},
-		{"without pids", []cgroup.Candidate{g("/u/mine", "domain", true, "memory", "", 7), root}, 0, false, "the group /u/mine is delegated to you without the pids controller"},
-		{"others beside it", []cgroup.Candidate{g("/u/mine", "domain", true, all, "", 7, 8), root}, 0, false, "holds other processes beside this one"},
-		{"handing memory alone down", []cgroup.Candidate{g("/u/a", "domain", true, "memory", "", 7, 8), g("/u", "domain", true, all, "memory"), root}, 0, false, "the group /u/a is delegated to you without the pids controller"},
-		{"threads", []cgroup.Candidate{g("/u/mine", "threaded", true, all, ""), g("/u", "domain threaded", true, all, all), root}, 0, false, "is of the type threaded"},
-		{"under threads", []cgroup.Candidate{g("/u/b/c", "domain", false, all, "", 7), g("/u/b", "domain threaded", true, all, all), root}, 0, false, "is of the type domain threaded"},
+		{"a session of root's", []cgroup.Candidate{g("/user/session-1.scope", "domain", false, all, "", 7), g("/user", "domain",
+			false, all, all), root}, 0, false, "neither /user/session-1.scope, the group of this process, nor one above it is delegated to you"},
+		{
+			"without pids",
+			[]cgroup.Candidate{g("/u/mine", "domain", true, "memory", "", 7), root},
+			0, false,
+			"the group /u/mine is delegated to you without the pids controller",
+		},
+		{
+			"others beside it",
+			[]cgroup.Candidate{g("/u/mine", "domain", true, all, "", 7, 8), root},
+			0, false,
+			"holds other processes beside this one",
+		},
+		{"handing memory alone down", []cgroup.Candidate{g("/u/a", "domain", true, "memory", "", 7, 8), g("/u", "domain",
+			true, all, "memory"), root}, 0, false, "the group /u/a is delegated to you without the pids controller"},
+		{
+			"threads",
+			[]cgroup.Candidate{g("/u/mine", "threaded", true, all, ""), g("/u", "domain threaded", true, all, all), root},
+			0, false, "is of the type threaded",
+		},
+		{
+			"under threads",
+			[]cgroup.Candidate{g("/u/b/c", "domain", false, all, "", 7), g("/u/b", "domain threaded", true, all, all), root},
+			0, false, "is of the type domain threaded",
+		},
 	} {
 		at, park, why := cgroup.Choose(c.groups, 7)
 		if at != c.at || park != c.park || (why == "") != (c.why == "") || !strings.Contains(why, c.why) {
@@ -58,7 +84,10 @@ func TestOwnedNames(t *testing.T) {
 	if pid, start, ok := cgroup.ParseOwned(cgroup.OwnedName(42, 7)); !ok || pid != 42 || start != 7 {
 		t.Error(pid, start, ok)
 	}
-	for _, name := range []string{"", "carrel", "carrel-", "carrel-42", "carrel-42-", "carrel-0-7", "carrel--1-7", "carrel-042-7", "carrel-42-7-1", "carrel-42-+7", "xcarrel-42-7"} {
+	for _, name := range []string{
+		"", "carrel", "carrel-", "carrel-42", "carrel-42-", "carrel-0-7", "carrel--1-7",
+		"carrel-042-7", "carrel-42-7-1", "carrel-42-+7", "xcarrel-42-7",
+	} {
 		if _, _, ok := cgroup.ParseOwned(name); ok {
 			t.Errorf("%q is taken for ours", name)
 		}
@@ -133,7 +162,8 @@ func TestOwnedAreSwept(t *testing.T) {
 		}
 		// What a test that failed left in it, too.
 		t.Cleanup(func() {
-			if out, err := exec.Command("find", path, "-depth", "-type", "d", "-exec", "rmdir", "{}", ";").CombinedOutput(); err != nil && !strings.Contains(string(out), "No such file") {
+			if out, err := exec.Command("find", path, "-depth", "-type", "d", "-exec", "rmdir", "{}", ";").CombinedOutput(); err != nil &&
+				!strings.Contains(string(out), "No such file") {
 				t.Errorf("%v: %s", err, out)
 			}
 		})
@@ -178,7 +208,10 @@ func TestOwnedAreSwept(t *testing.T) {
 			t.Errorf("%s was removed", want)
 		}
 	}
-	if len(left) != 5 || slices.ContainsFunc(left, func(n string) bool { return strings.Contains(n, fmt.Sprintf("-%d-", first.Process.Pid)) }) {
+	if len(left) != 5 || slices.ContainsFunc(left, func(n string) bool {
+		return strings.Contains(n, fmt.Sprintf("-%d-",
+			first.Process.Pid))
+	}) {
 		t.Errorf("left: %v", left)
 	}
 	hold.Close()

@@ -93,7 +93,7 @@ func (d dirFD) read(name string) (string, error) {
 }
 
 // number reads a file with one number, or the number after key in a file of lines.
-// "max" and what cannot be read are -1.
+// It is -1 for "max" and for a file that cannot be read.
 func (d dirFD) number(name, key string) int64 {
 	text, err := d.read(name)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 
 // Config says which groups are ours.
 type Config struct {
-	// Name is that of the instance's group in every hierarchy: one path component of
+	// Name names the instance's group in every hierarchy: one path component of
 	// letters, digits and hyphens. Required.
 	Name string
 	// MemoryBytes is the ceiling of all workspaces together. Required.
@@ -27,7 +27,7 @@ type Config struct {
 }
 
 // Instance is our group in each hierarchy. Its methods may be called from any
-// goroutine; two that concern one workspace must not run at once.
+// goroutine; two about the same workspace must not run at once.
 type Instance struct {
 	name    string
 	v1      []*hierarchy
@@ -77,7 +77,8 @@ func validName(s string) bool {
 // controller that the host does not offer is no error: Missing lists it.
 func Open(cfg Config) (*Instance, error) {
 	if !validName(cfg.Name) {
-		return nil, fmt.Errorf("cannot use %q as the name of a control group: it must be 1 to 64 letters, digits and hyphens: %w", cfg.Name, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("cannot use %q as the name of a control group: it must be 1 to 64 letters, digits and hyphens: %w",
+			cfg.Name, errdefs.ErrInvalidArgument)
 	}
 	if cfg.MemoryBytes <= 0 {
 		return nil, fmt.Errorf("cannot use %d as the memory ceiling of all workspaces: %w", cfg.MemoryBytes, errdefs.ErrInvalidArgument)
@@ -151,8 +152,8 @@ func joinPath(point, name string) string {
 // all returns every hierarchy in use, v2 last.
 func (in *Instance) all() []*hierarchy { return append(slices.Clone(in.v1), in.v2) }
 
-// openV2 opens the v2 hierarchy. A host that mounts none still has one, and it can be
-// had without mounting anything where others would see it.
+// openV2 opens the v2 hierarchy. A host that mounts none still has one, and it can be opened
+// without a mount that others would see.
 func openV2(point string) (dirFD, error) {
 	if point != "" {
 		fd, err := openat(unix.AT_FDCWD, point, openDir)
@@ -162,7 +163,8 @@ func openV2(point string) (dirFD, error) {
 		return dirFD(fd), nil
 	}
 	fail := func(step string, err error) (dirFD, error) {
-		return -1, fmt.Errorf("cannot reach cgroup v2: %s: %w; mount it: mkdir -p /sys/fs/cgroup/unified && mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified", step, err)
+		return -1, fmt.Errorf("cannot reach cgroup v2: %s: %w; mount it: mkdir -p /sys/fs/cgroup/unified && mount -t cgroup2 "+
+			"cgroup2 /sys/fs/cgroup/unified", step, err)
 	}
 	fs, err := unix.Fsopen("cgroup2", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -209,8 +211,8 @@ func (h *hierarchy) prepare(name string, ceiling int64) error {
 	if !h.v1() {
 		return wrap(h.dir.write("memory.max", strconv.FormatInt(ceiling, 10)))
 	}
-	// Before Linux 5.11 a v1 group counts what is below it only if told so, which it
-	// can be only while nothing is.
+	// Before Linux 5.11 a v1 group counts the groups below it only if it is told to while there
+	// are none.
 	if h.dir.number("memory.use_hierarchy", "") == 0 {
 		if err := h.dir.write("memory.use_hierarchy", "1"); err != nil {
 			return wrap(err)
@@ -220,7 +222,7 @@ func (h *hierarchy) prepare(name string, ceiling int64) error {
 }
 
 // handedDown are the controllers that groups below get, as cgroup.subtree_control takes
-// them. io limits nothing here and is counted where it can be had.
+// them. io limits nothing here and is counted if available.
 func (h *hierarchy) handedDown() []string {
 	var all []string
 	for _, c := range h.have {
@@ -235,7 +237,7 @@ func (h *hierarchy) handedDown() []string {
 // Missing lists the controllers that this host does not offer.
 func (in *Instance) Missing() []Missing { return slices.Clone(in.missing) }
 
-// Close lets go of the descriptors. The groups stay.
+// Close closes the descriptors. The groups stay.
 func (in *Instance) Close() {
 	if in.v2 == nil {
 		return
@@ -301,10 +303,10 @@ type Files struct {
 	// mount of its own from which ".." leads nowhere, where v2 is mounted.
 	Born, Cmd *os.File
 	// SupProcs is cgroup.procs of the v2 group that the executor moves to once its
-	// cgroup namespace stands, or nil if it may stay where it is born, because nothing
+	// cgroup namespace is made, or nil if it may stay where it starts, because nothing
 	// is limited through v2.
 	SupProcs *os.File
-	// Give are what the executor gives to its own group of ids and has it write, where an
+	// Give are the files that the executor gives to its own gid and makes writable for it, if an
 	// ordinary user made the groups and the executor has another id.
 	Give []*os.File
 	// V2Controllers are those that limit through v2.
@@ -329,7 +331,7 @@ const (
 )
 
 // Create makes the groups of a workspace, which must have none, and sets the limits
-// that can be set already. On an error what it made is gone again.
+// that can be set already. After an error it has removed what it made.
 func (in *Instance) Create(name id.Workspace, executor uint32, l workspace.Limits) (*Files, error) {
 	if !id.IsWorkspace(string(name)) {
 		return nil, fmt.Errorf("cannot make control groups for %q: %w", name, errdefs.ErrInvalidArgument)
@@ -408,7 +410,7 @@ func (h *hierarchy) createV2(own, c dirFD, executor uint32, f *Files) error {
 	}
 	// Delegation (admin-guide/cgroup-v2.rst): to move or clone from sup to cmd one must
 	// be able to write cgroup.procs of both and of what is above both. The limits of
-	// cmd stay root's.
+	// cmd still belong to root.
 	var give []error
 	switch {
 	case !h.owned:
@@ -449,9 +451,9 @@ func (h *hierarchy) createV2(own, c dirFD, executor uint32, f *Files) error {
 	return nil
 }
 
-// alone opens a group as a mount of its own. That cannot be had of a v2 hierarchy that
-// is not mounted (openV2), nor by an ordinary user; there the descriptor is the directory
-// itself, from which ".." leads to groups that their owners and modes protect.
+// alone opens a group as a mount of its own. That fails for a v2 hierarchy that is not mounted
+// (openV2), and for an ordinary user; the descriptor is then the directory itself, from which ".."
+// leads to groups that their owners and modes protect.
 func alone(d dirFD, owned bool) (*os.File, error) {
 	n, err := -1, error(unix.EINVAL)
 	if !owned {

@@ -10,9 +10,8 @@
 // v2 is used on every host: cgroup.kill, cgroup.events and clone into a group need no
 // controller. The limits live where the controller is.
 //
-// The package touches groups of its own instance only. It must not change what any
-// other group hands down, decide who may start what, or keep state: what is there is
-// read from the kernel.
+// The package touches only groups of its own instance. It must not change what any
+// other group hands down, decide who may start what, or keep state: it reads the kernel's.
 package cgroup
 
 import (
@@ -22,7 +21,7 @@ import (
 	"strings"
 )
 
-// Controller is one of those that a workspace is limited by.
+// Controller is a controller that limits a workspace.
 type Controller string
 
 // The controllers in use.
@@ -136,7 +135,8 @@ func locate(m Mounts, available, enabled []string) map[Controller]place {
 		case i >= 0 && m.V1[i].Has("cpuset"):
 			miss = &Missing{
 				Reason: fmt.Sprintf("it is mounted together with cpuset at %s, where a new group can hold no process", m.V1[i].Point),
-				Remedy: fmt.Sprintf("mount it on its own: umount %s and mkdir -p /sys/fs/cgroup/%s && mount -t cgroup -o %s cgroup /sys/fs/cgroup/%s", m.V1[i].Point, c, c, c),
+				Remedy: fmt.Sprintf("mount it on its own: umount %s and mkdir -p /sys/fs/cgroup/%s && mount -t cgroup -o %s cgroup "+
+					"/sys/fs/cgroup/%s", m.V1[i].Point, c, c, c),
 			}
 		case i >= 0:
 		case slices.Contains(available, string(c)) && slices.Contains(enabled, string(c)):
@@ -149,7 +149,8 @@ func locate(m Mounts, available, enabled []string) map[Controller]place {
 		default:
 			miss = &Missing{
 				Reason: "neither a mounted v1 hierarchy nor cgroup v2 has it",
-				Remedy: fmt.Sprintf("boot without cgroup_disable=%s; if it is only not mounted: mkdir -p /sys/fs/cgroup/%s && mount -t cgroup -o %s cgroup /sys/fs/cgroup/%s", c, c, c, c),
+				Remedy: fmt.Sprintf("boot without cgroup_disable=%s; if it is only not mounted: mkdir -p /sys/fs/cgroup/%s && mount "+
+					"-t cgroup -o %s cgroup /sys/fs/cgroup/%s", c, c, c, c),
 			}
 		}
 		if miss != nil {

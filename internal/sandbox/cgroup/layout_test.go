@@ -25,7 +25,10 @@ func TestParseMounts(t *testing.T) {
 35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
 36 31 0:36 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids
 `, cgroup.Mounts{V2: "/sys/fs/cgroup/unified", V1: []cgroup.V1Mount{
-			{Name: "cpu,cpuacct", Point: "/sys/fs/cgroup/cpu,cpuacct"}, {Name: "memory", Point: "/sys/fs/cgroup/memory"}, {Name: "pids", Point: "/sys/fs/cgroup/pids"},
+			{Name: "cpu,cpuacct", Point: "/sys/fs/cgroup/cpu,cpuacct"}, {Name: "memory", Point: "/sys/fs/cgroup/memory"}, {
+				Name:  "pids",
+				Point: "/sys/fs/cgroup/pids",
+			},
 		}}},
 		{"pure v1", `35 31 0:32 / /cg\040roup/memory rw - cgroup cgroup rw,memory,clone_children,release_agent=/x
 `, cgroup.Mounts{V1: []cgroup.V1Mount{{Name: "memory", Point: "/cg roup/memory"}}}},

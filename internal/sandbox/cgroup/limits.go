@@ -37,8 +37,8 @@ func fixed(v int64) func(workspace.Limits, bool) int64 {
 }
 
 // settings are written top to bottom: v1 wants limit_in_bytes before memsw, which must
-// not be smaller. The weight counts among workspaces, hence it is that of the
-// workspace's own group; between sup and cmd all stays even.
+// not be smaller. The weight counts among workspaces, so it is set on the workspace's own
+// group; sup and cmd have equal weights.
 var settings = []setting{
 	{Memory, cmd, "memory.limit_in_bytes", "memory.max", false, func(l workspace.Limits, _ bool) int64 { return l.MemoryBytes }},
 	{Memory, cmd, "memory.memsw.limit_in_bytes", "memory.swap.max", true, func(l workspace.Limits, v1 bool) int64 {
@@ -60,7 +60,7 @@ var settings = []setting{
 }
 
 // shares converts a weight of v2 (1 to 10000, default 100) to shares of v1 (2 to 262144,
-// default 1024), so that the defaults meet.
+// default 1024), so that the defaults correspond.
 func shares(weight int64) int64 { return min(max(weight*1024/100, 2), 262144) }
 
 func (s setting) file(v1 bool) string {
@@ -94,7 +94,7 @@ func holds(got string, want int64) bool {
 	return err == nil && (v == want || v == want/page*page)
 }
 
-// apply writes the rows that concern group, which dir is, in a hierarchy with have.
+// apply writes the rows for group, which is open at dir, whose controllers the hierarchy has.
 func (h *hierarchy) apply(dir dirFD, group string, l workspace.Limits) error {
 	for _, s := range settings {
 		name := s.file(h.v1())

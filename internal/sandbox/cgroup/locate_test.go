@@ -13,7 +13,10 @@ import (
 // locate and the table are decisions whose inputs a test host can only have one kind of.
 
 func TestLocate(t *testing.T) {
-	v1 := cgroup.Mounts{V1: []cgroup.V1Mount{{Name: "memory", Point: "/m"}, {Name: "cpu,cpuacct", Point: "/c"}, {Name: "pids", Point: "/p"}}, V2: "/u"}
+	v1 := cgroup.Mounts{V1: []cgroup.V1Mount{{Name: "memory", Point: "/m"}, {Name: "cpu,cpuacct", Point: "/c"}, {
+		Name:  "pids",
+		Point: "/p",
+	}}, V2: "/u"}
 	all := []string{"cpu", "memory", "pids"}
 	for _, c := range []struct {
 		name               string
@@ -23,14 +26,36 @@ func TestLocate(t *testing.T) {
 		remedy             map[cgroup.Controller]string
 	}{
 		{"all on v1", v1, nil, nil, map[cgroup.Controller]int{cgroup.Memory: 0, cgroup.CPU: 1, cgroup.Pids: 2}, nil},
-		{"all on v2", cgroup.Mounts{V2: "/u"}, all, all, map[cgroup.Controller]int{cgroup.Memory: cgroup.InV2, cgroup.CPU: cgroup.InV2, cgroup.Pids: cgroup.InV2}, nil},
-		{"mixed", cgroup.Mounts{V1: v1.V1[:1], V2: "/u"}, []string{"cpu", "pids"}, []string{"cpu", "pids"}, map[cgroup.Controller]int{cgroup.Memory: 0, cgroup.CPU: cgroup.InV2, cgroup.Pids: cgroup.InV2}, nil},
+		{"all on v2", cgroup.Mounts{V2: "/u"}, all, all, map[cgroup.Controller]int{
+			cgroup.Memory: cgroup.InV2, cgroup.CPU: cgroup.InV2,
+			cgroup.Pids: cgroup.InV2,
+		}, nil},
+		{
+			"mixed",
+			cgroup.Mounts{V1: v1.V1[:1], V2: "/u"},
+			[]string{"cpu", "pids"},
+			[]string{"cpu", "pids"},
+			map[cgroup.Controller]int{cgroup.Memory: 0, cgroup.CPU: cgroup.InV2, cgroup.Pids: cgroup.InV2},
+			nil,
+		},
 		{"v2 hands nothing down", cgroup.Mounts{V2: "/u"}, all, nil, nil, map[cgroup.Controller]string{
-			cgroup.Memory: "echo +memory > /u/cgroup.subtree_control", cgroup.Pids: "echo +pids > /u/cgroup.subtree_control", cgroup.CPU: "echo +cpu > /u/cgroup.subtree_control",
+			cgroup.Memory: "echo +memory > /u/cgroup.subtree_control",
+			cgroup.Pids:   "echo +pids > /u/cgroup.subtree_control",
+			cgroup.CPU:    "echo +cpu > /u/cgroup.subtree_control",
 		}},
-		{"v2 detached", cgroup.Mounts{}, all, nil, nil, map[cgroup.Controller]string{cgroup.Memory: "echo +memory > /sys/fs/cgroup/cgroup.subtree_control"}},
+		{
+			"v2 detached",
+			cgroup.Mounts{},
+			all, nil, nil,
+			map[cgroup.Controller]string{cgroup.Memory: "echo +memory > /sys/fs/cgroup/cgroup.subtree_control"},
+		},
 		{"nowhere", cgroup.Mounts{}, nil, nil, nil, map[cgroup.Controller]string{cgroup.Memory: "cgroup_disable=memory"}},
-		{"with cpuset", cgroup.Mounts{V1: []cgroup.V1Mount{{Name: "cpuset,cpu", Point: "/x"}}}, nil, nil, nil, map[cgroup.Controller]string{cgroup.CPU: "umount /x"}},
+		{
+			"with cpuset",
+			cgroup.Mounts{V1: []cgroup.V1Mount{{Name: "cpuset,cpu", Point: "/x"}}},
+			nil, nil, nil,
+			map[cgroup.Controller]string{cgroup.CPU: "umount /x"},
+		},
 	} {
 		at, missing := cgroup.Locate(c.m, c.available, c.enabled)
 		for k, want := range c.want {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// owned is what an instance of an ordinary user has beside its hierarchy.
+// owned is what an instance of an ordinary user has in addition to its hierarchy.
 type owned struct {
 	// parked: this process has left the group above the instance's for one in it, and handed
 	// controllers down there.
@@ -23,7 +23,7 @@ type owned struct {
 	left   error
 }
 
-// Left says what of a process that was killed could not be removed from where the instance is.
+// Left says what a killed process left beside the instance that could not be removed.
 func (in *Instance) Left() error {
 	if in.of == nil {
 		return nil
@@ -50,8 +50,8 @@ func parseOwned(name string) (pid int, start uint64, ok bool) {
 	return pid, start, ok && ok2 && err1 == nil && err2 == nil && pid > 0 && ownedName(pid, start) == name
 }
 
-// startOf reads when a process started, field 22 of /proc/PID/stat; ok is false for one that
-// is no more, or only waits to be waited for.
+// startOf reads when a process started, field 22 of /proc/PID/stat; ok is false for a process that
+// has ended.
 func startOf(pid int) (start uint64, ok bool) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -83,7 +83,7 @@ func (in *Instance) settle(at string) error {
 	if h.dir, err = h.root.open(in.name); err != nil {
 		return err
 	}
-	// Until this process has ended, and whoever it has just forked has left its files.
+	// Until this process has ended, and a child that it has just forked has closed its files.
 	if err := unix.Flock(int(h.dir), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return fmt.Errorf("cannot lock %s: %w", h.path, err)
 	}
@@ -108,7 +108,7 @@ func (in *Instance) park() error {
 	return h.root.write("cgroup.subtree_control", strings.Join(h.handedDown(), " "))
 }
 
-// unpark undoes park. What was never done is no error.
+// unpark undoes park. It is no error if this process is not parked.
 func (in *Instance) unpark() error {
 	h := in.v2
 	if h.dir < 0 {
@@ -126,8 +126,8 @@ func (in *Instance) unpark() error {
 	return removeTree(h.dir, self, 0)
 }
 
-// bound puts the narrowest limits of the groups that are passed over on the instance: who
-// limited the caller's group limited what is started from it.
+// bound applies the lowest limits of the groups that are passed over to the instance: a limit on
+// the caller's group was meant for what is started from it.
 func (in *Instance) bound(point string, over []candidate) error {
 	for _, file := range []string{"memory.max", "memory.swap.max", "pids.max"} {
 		least := int64(-1)
@@ -162,7 +162,7 @@ func (in *Instance) bound(point string, over []candidate) error {
 }
 
 // cpuMax reads how many processors' time a group may use, and how the kernel writes that: a
-// quota and a period, or "max" in the place of a quota.
+// quota and a period, or "max" instead of a quota.
 func cpuMax(dir string) (processors float64, text string) {
 	b, err := os.ReadFile(path.Join(dir, "cpu.max"))
 	f := strings.Fields(string(b))
@@ -193,11 +193,11 @@ func (in *Instance) removeOwned() error {
 	return err
 }
 
-// sweepWait bounds the wait for what a killed process left to end.
+// sweepWait bounds the wait for the end of processes that a killed process left.
 const sweepWait = 2 * time.Second
 
-// sweep removes from base the groups of the caller's processes that were killed, and ends what
-// is in them. What is made by another, or lives, is not touched.
+// sweep removes from base the groups of the caller's processes that were killed, and ends the
+// processes in them. It leaves groups of other users and of live processes alone.
 func sweep(base dirFD) error {
 	names, err := base.groups()
 	for _, name := range names {
@@ -228,7 +228,7 @@ func sweepOne(base dirFD, name string) error {
 	if err := unix.Fstat(int(d), &st); err != nil || int(st.Uid) != os.Geteuid() {
 		return err
 	}
-	// Its process may be one that cannot be seen from here, in a pid namespace of its own.
+	// Its process may be invisible from here, in a pid namespace of its own.
 	if err := unix.Flock(int(d), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
 		return nil
 	} else if err != nil {
@@ -249,8 +249,8 @@ func sweepOne(base dirFD, name string) error {
 	return err
 }
 
-// lendable opens what an executor with another id than the caller's has to be able to write,
-// for it to give to its own group: the caller cannot.
+// lendable opens the files that an executor with another id than the caller's must write, so that
+// the executor gives them to its own group: the caller cannot.
 func (f *Files) lendable(own, c dirFD) error {
 	for _, g := range []struct {
 		dir   dirFD

@@ -15,8 +15,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// EnableSubtree puts the limits of v2 in force. It comes after the executor has moved
-// to sup: a group that holds a process cannot hand controllers down to those below it,
+// EnableSubtree applies the limits of v2. It must run after the executor has moved
+// to sup: a group that holds a process cannot hand controllers down to the groups below it,
 // and their files do not exist before it does. Without controllers in v2 it does nothing.
 func (in *Instance) EnableSubtree(name id.Workspace, l workspace.Limits) error {
 	h := in.v2
@@ -153,8 +153,8 @@ func (d dirFD) killAll() error {
 	return err
 }
 
-// killTree sends KILL to what is in a group and below it, and returns how many
-// processes it met. It is repeated until it meets none, as a fork may slip through.
+// killTree sends KILL to the processes in a group and below it, and returns how many it found.
+// It is repeated until it finds none, because a fork may escape it.
 func killTree(d dirFD, depth int) (int, error) {
 	if depth > 2*maxDepth {
 		return 0, errors.New("groups nest too deep")
@@ -192,9 +192,9 @@ func killTree(d dirFD, depth int) (int, error) {
 	return met, nil
 }
 
-// killMember ends pid if it is still a member once it is held by a pidfd, so that a
-// reused number is not hit. A v1 group lists the whole process of each thread in it, and
-// a thread that has just started an executor may not be gone yet: it is ours.
+// killMember ends pid if it is still a member once it is held by a pidfd, so that it does not
+// kill a process with a reused pid. A v1 group lists the whole process of each thread in it, and
+// a thread of ours that has just started an executor may not have ended yet.
 func killMember(d dirFD, pid int) error {
 	if pid == os.Getpid() {
 		return nil
@@ -236,9 +236,9 @@ func (in *Instance) WaitEmpty(ctx context.Context, name id.Workspace) error {
 	return nil
 }
 
-// Remove ends every process of a workspace, waits until they are gone, and removes its
-// groups, those that the executor made included. ctx bounds the wait. Removing what is
-// not there is no error.
+// Remove ends every process of a workspace, waits until they have ended, and removes its
+// groups, including the groups that the executor made. ctx bounds the wait. It is no error if
+// there are none.
 func (in *Instance) Remove(ctx context.Context, name id.Workspace) error {
 	if err := in.Kill(name); err != nil {
 		return err
@@ -254,8 +254,8 @@ func (in *Instance) Remove(ctx context.Context, name id.Workspace) error {
 	return nil
 }
 
-// remove tries until the last process has left: in v2 nobody is a member any more when
-// a v1 hierarchy may still hold one for a moment, or one that never was in v2.
+// remove tries until the last process has left: when v2 has no members any more, a v1 hierarchy may
+// still hold a process for a moment, or one that never was in v2.
 func (h *hierarchy) remove(ctx context.Context, name string) error {
 	wait := 50 * time.Microsecond
 	for {

@@ -1,8 +1,8 @@
-// Package image mounts file systems of a fixed size that lie in files of the host: what
-// is in one cannot outgrow it. Nothing of a mount shows in the host's mount table, and the
-// loop device goes with the last mount.
+// Package image mounts file systems of a fixed size that lie in files of the host. The content
+// cannot outgrow the file. The host's mount table does not show the mounts, and the loop device
+// goes with the last mount.
 //
-// It must not make or name the files, nor know whose they are.
+// It must not make or name the files, nor know who owns them.
 package image
 
 import (
@@ -31,7 +31,7 @@ const (
 	loopControl = "/dev/loop-control"
 	// resizeFS is EXT4_IOC_RESIZE_FS of linux/fs/ext4/ext4.h: _IOW('f', 16, __u64).
 	resizeFS = 1<<30 | 8<<16 | 'f'<<8 | 16
-	// again is how long a device or a lock that is being given up is waited for at a time.
+	// again is the pause between tries for a device or a lock that is being released.
 	again = 5 * time.Millisecond
 )
 
@@ -42,7 +42,7 @@ func Ready() error {
 		return fmt.Errorf("cannot use loop devices: %w; modprobe loop, and keep /dev/loop-control: %w", err, errdefs.ErrFailedPrecondition)
 	}
 	_ = f.Close()
-	// Opening it has the kernel load the module.
+	// To open it makes the kernel load the module.
 	fs, err := unix.Fsopen("ext4", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return fmt.Errorf("cannot use ext4: %w; modprobe ext4, or use a kernel with CONFIG_EXT4_FS: %w", err, errdefs.ErrFailedPrecondition)
@@ -62,7 +62,8 @@ func Grows() error {
 		return fmt.Errorf("cannot see this process's capabilities: %w", err)
 	}
 	if set&(1<<unix.CAP_SYS_RESOURCE) == 0 {
-		return fmt.Errorf("cannot make a file system larger: the broker has no CAP_SYS_RESOURCE; give it to carrel-broker (in a container: --cap-add SYS_RESOURCE): %w", errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("cannot make a file system larger: the broker has no CAP_SYS_RESOURCE; give it to carrel-broker (in a container: "+
+			"--cap-add SYS_RESOURCE): %w", errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }
@@ -75,21 +76,21 @@ type Mounted struct {
 	Device uint64
 }
 
-// Close lets go of the mounts. The device goes with those that others have of them.
+// Close closes the mounts. The device goes with the last copy that others have of them.
 func (m *Mounted) Close() {
 	for _, t := range m.Trees {
 		_ = t.Close()
 	}
 }
 
-// Mount mounts the image f, has prepare see to its root directory, and returns the named
-// directories below it as mounts without set-uid programs and devices. A file that is
-// larger than its file system is given over to it whole. at is a directory of the host:
-// what is there is covered for nobody but this call.
+// Mount mounts the image f, calls prepare with its root directory, and returns the named
+// directories below it as mounts without set-uid programs and devices. If the file is larger than its
+// file system, the file system grows. at is a directory of the host, which the mount covers for this
+// call alone.
 //
-// The image is locked for as long as it is mounted, so that it never is twice: the lock is
-// of the open file, which the device holds. A mount that is on its way out is waited for
-// until ctx ends.
+// The image is locked for as long as it is mounted, so that it is never mounted twice: the lock
+// belongs to the open file, which the device holds. Mount waits until ctx ends for an earlier mount
+// that is being removed.
 func Mount(ctx context.Context, f *os.File, at string, prepare func(root *os.File) error, dirs ...string) (*Mounted, error) {
 	if err := lock(ctx, f); err != nil {
 		return nil, err
@@ -104,7 +105,7 @@ func Mount(ctx context.Context, f *os.File, at string, prepare func(root *os.Fil
 		return nil, err
 	}
 	crashpoint.Here("broker.image.attached")
-	// It is cleared once nobody has it open or mounted, whatever becomes of this process.
+	// It is cleared once it is neither open nor mounted, even if this process is killed.
 	defer loop.Close()
 	var st unix.Stat_t
 	if err := control(loop, func(fd int) error { return unix.Fstat(fd, &st) }); err != nil {
@@ -153,9 +154,8 @@ func Mount(ctx context.Context, f *os.File, at string, prepare func(root *os.Fil
 	return m, nil
 }
 
-// Free returns once the image f is neither mounted nor attached to a device, which the
-// kernel sees to some time after its last user has ended, and keeps it from both until f
-// is closed. It waits until ctx ends.
+// Free returns once the image f is neither mounted nor attached to a device, and keeps it so until f
+// is closed. The kernel detaches it some time after its last user has ended; Free waits until ctx ends.
 func Free(ctx context.Context, f *os.File) error { return lock(ctx, f) }
 
 func lock(ctx context.Context, f *os.File) error {
@@ -168,7 +168,9 @@ func lock(ctx context.Context, f *os.File) error {
 			return fmt.Errorf("cannot lock %s: %w", f.Name(), err)
 		}
 		if !pause(ctx) {
-			return fmt.Errorf("cannot use %s: it is mounted still, or attached to a loop device; \"losetup -j %[1]s\" says to which. A frozen file system stays until it is thawed: mount that device, fsfreeze --unfreeze and umount it: %w", f.Name(), errdefs.ErrUnavailable)
+			return fmt.Errorf("cannot use %s: it is mounted still, or attached to a loop device; \"losetup -j %[1]s\" says to "+
+				"which. A frozen file system stays until it is thawed: mount that device, "+
+				"fsfreeze --unfreeze and umount it: %w", f.Name(), errdefs.ErrUnavailable)
 		}
 	}
 }
@@ -202,7 +204,8 @@ func blocks(f *os.File) (sizes, error) {
 	le := binary.LittleEndian
 	const magic, lo, hi, logBlock = 0x38, 0x4, 0x150, 0x18
 	if le.Uint16(sb[magic:]) != 0xef53 || le.Uint32(sb[logBlock:]) != 2 {
-		return sizes{}, fmt.Errorf("cannot mount %s: it holds no ext4 of %d-byte blocks; restore it from a backup, or destroy the workspace: %w", f.Name(), Block, errdefs.ErrDataLoss)
+		return sizes{}, fmt.Errorf("cannot mount %s: it holds no ext4 of %d-byte blocks; "+
+			"restore it from a backup, or destroy the workspace: %w", f.Name(), Block, errdefs.ErrDataLoss)
 	}
 	return sizes{file: uint64(st.Size()) / Block, fs: uint64(le.Uint32(sb[lo:])) | uint64(le.Uint32(sb[hi:]))<<32}, nil
 }
@@ -214,7 +217,7 @@ func attach(ctx context.Context, f *os.File) (*os.File, error) {
 		return nil, fmt.Errorf("cannot use loop devices: %w", err)
 	}
 	defer ctl.Close()
-	// The second try is for a file system that cannot be read past its cache.
+	// The second try is for a file system without direct I/O.
 	flags := uint32(unix.LO_FLAGS_AUTOCLEAR | unix.LO_FLAGS_DIRECT_IO)
 	for {
 		var n int
@@ -242,7 +245,7 @@ func attach(ctx context.Context, f *os.File) (*os.File, error) {
 		switch {
 		case errors.Is(err, unix.EINVAL) && flags&unix.LO_FLAGS_DIRECT_IO != 0:
 			flags &^= unix.LO_FLAGS_DIRECT_IO
-		// Someone else was quicker, or its file under /dev is on its way.
+		// Another process was faster, or its file under /dev does not exist yet.
 		case errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENXIO):
 			if !pause(ctx) {
 				return nil, fmt.Errorf("cannot attach %s to a loop device: %w", f.Name(), err)
@@ -253,7 +256,7 @@ func attach(ctx context.Context, f *os.File) (*os.File, error) {
 	}
 }
 
-// open opens loop device n, and sees that it is that.
+// open opens loop device n, and checks that it is that device.
 func open(n int) (*os.File, error) {
 	const major = 7
 	path := "/dev/loop" + strconv.Itoa(n)
@@ -262,9 +265,11 @@ func open(n int) (*os.File, error) {
 		return nil, err
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK || unix.Major(st.Rdev) != major || unix.Minor(st.Rdev) != uint32(n) {
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK || unix.Major(st.Rdev) != major ||
+		unix.Minor(st.Rdev) != uint32(n) {
 		unix.Close(fd)
-		return nil, errors.Join(err, fmt.Errorf("%s is not block device %d:%d; remove it and mount devtmpfs on /dev: %w", path, major, n, errdefs.ErrFailedPrecondition))
+		return nil, errors.Join(err, fmt.Errorf("%s is not block device %d:%d; remove it and mount devtmpfs on /dev: %w",
+			path, major, n, errdefs.ErrFailedPrecondition))
 	}
 	return os.NewFile(uintptr(fd), path), nil
 }
@@ -308,8 +313,8 @@ func mountAt(device, at string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "the image on "+device), nil
 }
 
-// grow has the kernel extend the mounted file system, in transactions: what a crash leaves
-// is whole and is extended the next time.
+// grow makes the kernel extend the mounted file system, in transactions: after a crash it is
+// intact and is extended the next time.
 func grow(root *os.File, to uint64) error {
 	err := control(root, func(fd int) error {
 		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), resizeFS, uintptr(unsafe.Pointer(&to))); errno != 0 {

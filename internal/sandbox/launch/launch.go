@@ -1,6 +1,6 @@
-// Package launch is the broker's side of starting an executor: it clones it into new
-// namespaces, speaks with its first stage, looks at it from outside, and lets it go
-// on only when every required control is verified.
+// Package launch is the broker's side of the start of an executor: it clones the executor into new
+// namespaces, speaks with its first stage, looks at it from outside, and lets it continue
+// only when every required control is verified.
 //
 // It must not compose paths or know the ledger: it is given open descriptors.
 package launch
@@ -34,22 +34,22 @@ type Config struct {
 	Binary *os.File
 	// Spec is what the first stage is told; FDs is filled in by Start.
 	Spec sandbox.Spec
-	// Listener is the bound socket the executor will listen on. Required, but rootless, where
-	// Peers are the far ends of connections in its place.
+	// Listener is the bound socket the executor will listen on. Required; rootless, Peers are the
+	// far ends of connections instead.
 	Listener *os.File
 	Peers    []*os.File
 	// Home, Tmp and VarTmp are directories. Required; rootless those that are nil are fresh
 	// ones on memory.
 	Home, Tmp, VarTmp *os.File
-	// Detached: they are mounts of their own already, attached nowhere.
+	// Detached: they are detached mounts already.
 	Detached bool
 	// Projects are directories of the host, opened with their user's rights.
 	Projects []Project
 	// V1Sup are the `tasks` files of the v1 groups the executor is born in, V1Cmd those
 	// its commands are born in, in the order of Spec.Cgroup.V1.
 	V1Sup, V1Cmd []*os.File
-	// Born is the directory of the v2 group the executor is born in, Cmd that of its
-	// commands. Required, but rootless.
+	// Born is the directory of the v2 group that the executor starts in, Cmd the one of its
+	// commands. Required unless rootless.
 	Born, Cmd *os.File
 	// SupProcs is cgroup.procs of the v2 group the executor moves to, or nil if it stays.
 	SupProcs *os.File
@@ -113,6 +113,16 @@ func number(f *os.File) int {
 	return n
 }
 
+// ways are how an executor is started, by mode: how what the spec names is laid out for it, and
+// how it is cloned into its namespaces.
+var ways = map[sandbox.Mode]struct {
+	lay   func(*inheritance, *Config) error
+	clone func(*Config, *inheritance) (pid, pidfd int, err error)
+}{
+	sandbox.Rootful:  {(*inheritance).layRootful, clone},
+	sandbox.Rootless: {(*inheritance).layRootless, cloneRootless},
+}
+
 // Start starts an executor and returns when it is proved. On an error nothing that it
 // started is left; cgroups, socket and directories are the caller's to clean.
 func Start(ctx context.Context, c Config) (*Executor, error) {
@@ -131,11 +141,7 @@ func Start(ctx context.Context, c Config) (*Executor, error) {
 	}
 	status := os.NewFile(uintptr(ours), "status")
 	defer status.Close()
-	start := clone
-	if c.rootless() {
-		start = cloneRootless
-	}
-	pid, pidfd, err := start(&c, in)
+	pid, pidfd, err := ways[c.Spec.Mode].clone(&c, in)
 	in.close() // the child has its own; a dead child must read as end of file
 	crashpoint.Here("broker.start.cloned")
 	if err != nil {
@@ -221,12 +227,13 @@ func (in *inheritance) fill(c *Config) (status int, err error) {
 	}
 	fds := &c.Spec.FDs
 	fds.Status = in.addOwned(pair[1])
-	if c.rootless() {
-		in.layRootless(c)
-	} else if err := in.layRootful(c); err != nil {
+	way, ok := ways[c.Spec.Mode]
+	if !ok {
+		return -1, fmt.Errorf("cannot start a workspace in mode %q: %w", c.Spec.Mode, errdefs.ErrInvalidArgument)
+	}
+	if err := way.lay(in, c); err != nil {
 		return -1, err
 	}
-
 	c.Spec.Version = sandbox.SpecVersion
 	if err := c.Spec.Validate(); err != nil {
 		return -1, err
@@ -238,7 +245,8 @@ func (in *inheritance) fill(c *Config) (status int, err error) {
 	if _, err := unix.Write(spec, b); err != nil {
 		return -1, fmt.Errorf("cannot write the spec: %w", err)
 	}
-	if _, err := unix.FcntlInt(uintptr(spec), unix.F_ADD_SEALS, unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE); err != nil {
+	if _, err := unix.FcntlInt(uintptr(spec), unix.F_ADD_SEALS,
+		unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE); err != nil {
 		return -1, fmt.Errorf("cannot seal the spec: %w", err)
 	}
 	return pair[0], nil
@@ -315,35 +323,41 @@ func clone(c *Config, in *inheritance) (pid, pidfd int, err error) {
 			{ContainerID: 0, HostID: int(ids.Executor), Size: 1},
 			{ContainerID: int(ids.Work), HostID: int(ids.Work), Size: 2},
 		}
-		pidfd = -1
-		var err error
-		path, files := executable(c.Binary, in.files)
-		pid, err = syscall.ForkExec(path, []string{"carrel-executor", string(c.Spec.Name)}, &syscall.ProcAttr{
-			Dir: "/",
-			Env: append(slices.Clip(sandbox.Environ), crashpoint.Lend()...),
-			// Go places these at 0, 1, 2 … in the child.
-			Files: files,
-			Sys: &syscall.SysProcAttr{
-				Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC |
-					unix.CLONE_NEWUTS | unix.CLONE_NEWNET,
-				UidMappings: maps, GidMappings: maps, GidMappingsEnableSetgroups: true,
-				Credential:  &syscall.Credential{Uid: 0, Gid: 0},
-				Setsid:      true,
-				UseCgroupFD: true, CgroupFD: number(c.Born),
-				PidFD: &pidfd,
-			},
+		pid, pidfd, err = fork(c, in, &syscall.SysProcAttr{
+			UidMappings: maps, GidMappings: maps, GidMappingsEnableSetgroups: true,
+			Credential: &syscall.Credential{Uid: 0, Gid: 0},
 		})
-		if err != nil {
-			return fmt.Errorf("cannot start the executor: %w%s", err, hint(err))
-		}
-		if pidfd < 0 {
-			unix.Kill(pid, unix.SIGKILL)
-			reap(pid)
-			return fmt.Errorf("cannot start the executor: the kernel gave no pidfd; Linux 5.4 or newer is needed: %w", errdefs.ErrFailedPrecondition)
-		}
-		return nil
+		return err
 	})
 	return pid, pidfd, err
+}
+
+// fork starts the executor in new namespaces and the group Born, with what else attr says.
+func fork(c *Config, in *inheritance, attr *syscall.SysProcAttr) (pid, pidfd int, err error) {
+	pidfd = -1
+	attr.Cloneflags |= unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWNET
+	attr.Setsid, attr.PidFD = true, &pidfd
+	if c.Born != nil {
+		attr.UseCgroupFD, attr.CgroupFD = true, number(c.Born)
+	}
+	path, files := executable(c.Binary, in.files)
+	pid, err = syscall.ForkExec(path, []string{"carrel-executor", string(c.Spec.Name)}, &syscall.ProcAttr{
+		Dir: "/",
+		Env: append(slices.Clip(sandbox.Environ), crashpoint.Lend()...),
+		// Go places these at 0, 1, 2 … in the child.
+		Files: files,
+		Sys:   attr,
+	})
+	if err != nil {
+		return 0, -1, fmt.Errorf("cannot start the executor: %w%s", err, hint(err))
+	}
+	if pidfd < 0 {
+		unix.Kill(pid, unix.SIGKILL)
+		reap(pid)
+		return 0, -1, fmt.Errorf("cannot start the executor: the kernel gave no pidfd; Linux 5.4 or newer is needed: %w",
+			errdefs.ErrFailedPrecondition)
+	}
+	return pid, pidfd, nil
 }
 
 // hint says what an errno of the clone usually means.
@@ -413,7 +427,7 @@ func converse(ctx context.Context, status *os.File, c *Config, pid int) (workspa
 			})
 		case len(p.Findings) > 0 && looked:
 			looking.Wait()
-			report := sandbox.Judge(c.mode(), c.asked(), c.Spec.Accept, append(p.Findings, seen...))
+			report := sandbox.Judge(c.Spec.Mode, c.asked(), c.Spec.Accept, append(p.Findings, seen...))
 			if err := report.Err(); err != nil {
 				return report, err
 			}

@@ -14,9 +14,8 @@ import (
 // maxSaid is how much of what one executor writes to stderr goes into the log.
 const maxSaid = 16 << 10
 
-// LogOf gives an executor something to write to that is no file of the host, for Config.Log.
-// What it writes is logged, up to a bound; a full pipe, or the end of this process, does not
-// hold it up.
+// LogOf returns a pipe for Config.Log. What the executor writes to it is logged, up to a bound. A full
+// pipe, or the end of this process, does not block the executor.
 func LogOf(name id.Workspace, log *slog.Logger) (*os.File, error) {
 	r, w, err := os.Pipe() // non-blocking on both ends
 	if err != nil {

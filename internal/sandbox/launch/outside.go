@@ -23,6 +23,46 @@ var namespaces = []struct{ file, control string }{
 	{"net", "net-namespace"},
 }
 
+// identity is what the kernel shows from outside of an executor's ids.
+type identity struct {
+	gid uint32
+	// uids and gids are the maps of its user namespace, its blanks joined.
+	uids, gids string
+	// caps are its permitted capabilities, in its own user namespace.
+	caps string
+	// groups: supplementary groups stay.
+	groups bool
+	// said is what the report says of the ids.
+	said string
+}
+
+// keptCaps are KILL, SETGID and SETUID: bits 5, 6 and 7.
+const keptCaps, noCaps = "00000000000000e0", "0000000000000000"
+
+// identities are what is expected, by who has which ids.
+var identities = map[sandbox.IDScheme]func(*sandbox.Spec) identity{
+	sandbox.OwnIDs: func(s *sandbox.Spec) identity {
+		ids := fmt.Sprintf("0 %d 1 %d %d 2", s.IDs.Executor, s.IDs.Work, s.IDs.Work)
+		return identity{gid: s.IDs.Executor, uids: ids, gids: ids, caps: keptCaps}
+	},
+	sandbox.CallersID: func(s *sandbox.Spec) identity {
+		x, g := s.IDs.Executor, uint32(os.Getgid())
+		return identity{
+			gid: g, uids: fmt.Sprintf("%d %d 1", x, x), gids: fmt.Sprintf("%d %d 1", x, g), caps: noCaps,
+			groups: true, said: fmt.Sprintf("executor and commands share the caller's uid %d", x),
+		}
+	},
+	sandbox.RangeIDs: func(s *sandbox.Spec) identity {
+		x, w, a := s.IDs.Executor, s.IDs.Work, s.IDs.Agent
+		return identity{
+			gid: s.ExecutorGID, caps: keptCaps,
+			uids: fmt.Sprintf("0 %d 1 %d %d 1 %d %d 1", x, w, os.Geteuid(), a, a),
+			gids: fmt.Sprintf("0 %d 1 %d %d 1 %d %d 1", s.ExecutorGID, w, os.Getegid(), a, s.AgentGID),
+			said: fmt.Sprintf("the executor has uid %d of a range of the caller's, commands the caller's uid %d", x, w),
+		}
+	},
+}
+
 // Outside looks at a started executor through the host's /proc, which nothing inside
 // can change.
 func Outside(pid int, spec sandbox.Spec) []sandbox.Finding {
@@ -51,47 +91,38 @@ func Outside(pid int, spec sandbox.Spec) []sandbox.Finding {
 	want := func(control, field, value string) {
 		add(control, fields[field] == value, "%s %s", field, fields[field])
 	}
-	x, g := strconv.FormatUint(uint64(spec.IDs.Executor), 10), strconv.FormatUint(uint64(spec.IDs.Executor), 10)
-	// Of its own user namespace: KILL, SETGID, SETUID are bits 5, 6 and 7.
-	caps := "00000000000000e0"
-	uids, gids := fmt.Sprintf("0 %d 1 %d %d 2", spec.IDs.Executor, spec.IDs.Work, spec.IDs.Work), ""
-	gids = uids
+	who := identities[spec.IDScheme()](&spec)
 	switch {
-	case spec.OneID():
-		caps, g = "0000000000000000", strconv.Itoa(os.Getgid())
-		uids, gids = fmt.Sprintf("%s %s 1", x, x), fmt.Sprintf("%s %s 1", x, g)
+	case who.groups:
 		// An ordinary user can neither drop groups nor use them for what the workspace shows.
-		add("ids", true, "executor and commands share the caller's uid %s; its groups %s stay, unmapped", x, fields["Groups"])
-	case spec.Mode == sandbox.Rootless:
-		w := spec.IDs.Work
-		g = strconv.FormatUint(uint64(spec.ExecutorGID), 10)
-		uids = fmt.Sprintf("0 %s 1 %d %d 1 %d %d 1", x, w, os.Geteuid(), spec.IDs.Agent, spec.IDs.Agent)
-		gids = fmt.Sprintf("0 %s 1 %d %d 1 %d %d 1", g, w, os.Getegid(), spec.IDs.Agent, spec.AgentGID)
-		add("ids", true, "the executor has uid %s of a range of the caller's, commands the caller's uid %d", x, w)
-		want("ids", "Groups", "")
+		add("ids", true, "%s; its groups %s stay, unmapped", who.said, fields["Groups"])
+	case who.said != "":
+		add("ids", true, "%s", who.said)
+		fallthrough
 	default:
 		want("ids", "Groups", "")
 	}
+	x, g := strconv.FormatUint(uint64(spec.IDs.Executor), 10), strconv.FormatUint(uint64(who.gid), 10)
 	want("ids", "Uid", strings.Join([]string{x, x, x, x}, "\t"))
 	want("ids", "Gid", strings.Join([]string{g, g, g, g}, "\t"))
-	want("capabilities", "CapPrm", caps)
+	want("capabilities", "CapPrm", who.caps)
 	want("capabilities", "CapBnd", "0000000000000000")
 	want("capabilities", "CapAmb", "0000000000000000")
 	want("no-new-privileges", "NoNewPrivs", "1")
 	want("seccomp", "Seccomp", "2")
-	for m, w := range map[string]string{"uid_map": uids, "gid_map": gids} {
+	for m, w := range map[string]string{"uid_map": who.uids, "gid_map": who.gids} {
 		b, err := readFile(proc + m)
 		got := strings.Join(strings.Fields(b), " ")
 		add("user-namespace", err == nil && got == w, "%s %s", m, got)
 	}
-	found = append(found, births(proc, spec)...)
+	found = append(found, spawners(proc, spec)...)
 	return append(found, mounts(proc, spec)...)
 }
 
-// births sees that of the executor's threads exactly one, that commands are born from,
+// spawners checks that exactly one of the executor's threads, the one that starts commands,
 // is in the commands' group of each v1 hierarchy. Inside, a group reads as "/" wherever
 // the namespace was made.
-func births(proc string, spec sandbox.Spec) []sandbox.Finding {
+func spawners(proc string, spec sandbox.Spec) []sandbox.Finding {
 	if len(spec.Cgroup.V1) == 0 {
 		return nil
 	}
@@ -161,42 +192,14 @@ func mounts(proc string, spec sandbox.Spec) []sandbox.Finding {
 			return bad(msg)
 		}
 	}
-	found := []sandbox.Finding{{Control: "mounts", OK: true, Evidence: fmt.Sprintf("outside: %d mounts, each one of the table and as restricted as it says", len(seen))}}
+	found := []sandbox.Finding{{
+		Control: "mounts", OK: true, Evidence: fmt.Sprintf("outside: %d mounts, each one of the table and as restricted as it says", len(seen)),
+	}}
 	for _, p := range sandbox.ProjectFindings(spec.Mode, seen, spec.Projects) {
 		p.Evidence = "outside: " + p.Evidence
 		found = append(found, p)
 	}
 	return found
-}
-
-// Lost says which of the project mounts of a running executor, or of what is protected in
-// them, is no longer as it was, or "". An executor that is gone has lost nothing.
-func Lost(mode sandbox.Mode, pid int, projects []sandbox.Project) string {
-	seen, err := table("/proc/" + strconv.Itoa(pid) + "/")
-	if err != nil {
-		return ""
-	}
-	for _, f := range sandbox.ProjectFindings(mode, seen, projects) {
-		if !f.OK {
-			return f.Evidence
-		}
-	}
-	return ""
-}
-
-// Held lists the protected names at the top of a project mount that are mounts.
-func Held(pid int, destination string) []string {
-	seen, err := table("/proc/" + strconv.Itoa(pid) + "/")
-	if err != nil {
-		return nil
-	}
-	var held []string
-	for _, m := range seen {
-		if name, ok := strings.CutPrefix(m.Point, destination+"/"); ok && !strings.Contains(name, "/") {
-			held = append(held, name)
-		}
-	}
-	return held
 }
 
 // unescape undoes what the kernel does to space, tab, newline and backslash in a path.

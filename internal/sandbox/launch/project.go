@@ -84,7 +84,8 @@ func idmapped(dir, space int, ro bool) (int, error) {
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
 		unix.Close(tree)
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) {
-			return -1, fmt.Errorf("its file system cannot show files under other owners (an idmapped mount: %w); use a directory on ext4, XFS, Btrfs or tmpfs, and Linux 5.12 or newer (tmpfs: 6.3): %w", err, errdefs.ErrFailedPrecondition)
+			return -1, fmt.Errorf("its file system cannot show files under other owners (an idmapped mount: %w); "+
+				"use a directory on ext4, XFS, Btrfs or tmpfs, and Linux 5.12 or newer (tmpfs: 6.3): %w", err, errdefs.ErrFailedPrecondition)
 		}
 		return -1, fmt.Errorf("cannot map its owner: %w", err)
 	}

@@ -1,31 +1,17 @@
 package launch
 
 import (
-	"fmt"
 	"os"
 	"sync"
 	"syscall"
 
-	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/sandbox"
 )
 
-// rootless reports whether it is started by an ordinary user: without a broker, a group
-// of its own and a socket, from directories that the first stage makes mounts of.
-func (c *Config) rootless() bool { return c.Spec.Mode == sandbox.Rootless }
-
-func (c *Config) mode() sandbox.Mode {
-	if c.rootless() {
-		return sandbox.Rootless
-	}
-	return sandbox.Rootful
-}
-
 // layRootless places what an ordinary user can give.
-func (in *inheritance) layRootless(c *Config) {
+func (in *inheritance) layRootless(c *Config) error {
 	fds := &c.Spec.FDs
 	c.Spec.CallerGID = uint32(os.Getegid())
 	fds.Listener, fds.SupProcs, fds.Cmd = -1, -1, -1
@@ -53,10 +39,11 @@ func (in *inheritance) layRootless(c *Config) {
 		c.Spec.Projects = append(c.Spec.Projects, p.Project)
 		c.Spec.Seccomp.NoSetID = c.Spec.Seccomp.NoSetID || !p.ReadOnly
 	}
+	return nil
 }
 
 // parent is the thread that rootless executors are children of. It lives as long as this
-// process: the kernel takes its end for that of the parent (PR_SET_PDEATHSIG in prctl(2)).
+// process: when it ends, the kernel believes that the parent has ended (PR_SET_PDEATHSIG in prctl(2)).
 var parent = sync.OnceValue(sandbox.NewThread)
 
 // namespaceCaps are every capability, in the new user namespace alone: an id that is not
@@ -75,40 +62,14 @@ func namespaceCaps() []uintptr {
 // cloneRootless starts the executor, whose ids are mapped when it runs. It ends with this
 // process.
 func cloneRootless(c *Config, in *inheritance) (pid, pidfd int, err error) {
-	parent().Do(func() { pid, pidfd, err = forkRootless(c, in) })
-	return pid, pidfd, err
-}
-
-func forkRootless(c *Config, in *inheritance) (pid, pidfd int, err error) {
-	born := -1
-	if c.Born != nil {
-		born = number(c.Born)
-	}
-	pidfd = -1
-	path, files := executable(c.Binary, in.files)
-	pid, err = syscall.ForkExec(path, []string{"carrel-executor", string(c.Spec.Name)}, &syscall.ProcAttr{
-		Dir:   "/",
-		Env:   append(append([]string(nil), sandbox.Environ...), crashpoint.Lend()...),
-		Files: files,
-		Sys: &syscall.SysProcAttr{
+	parent().Do(func() {
+		pid, pidfd, err = fork(c, in, &syscall.SysProcAttr{
 			// Nothing is mapped before the executor runs, so that this process need not be
 			// copied: package syscall does that for the user namespace, to write the maps.
-			Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC |
-				unix.CLONE_NEWUTS | unix.CLONE_NEWNET | unix.CLONE_VFORK | unix.CLONE_VM,
+			Cloneflags:  unix.CLONE_VFORK | unix.CLONE_VM,
 			AmbientCaps: namespaceCaps(),
-			Setsid:      true,
 			Pdeathsig:   syscall.SIGKILL,
-			PidFD:       &pidfd,
-			UseCgroupFD: born >= 0, CgroupFD: born,
-		},
+		})
 	})
-	if err != nil {
-		return 0, -1, fmt.Errorf("cannot start the executor: %w%s", err, hint(err))
-	}
-	if pidfd < 0 {
-		unix.Kill(pid, unix.SIGKILL)
-		reap(pid)
-		return 0, -1, fmt.Errorf("cannot start the executor: the kernel gave no pidfd; Linux 5.4 or newer is needed: %w", errdefs.ErrFailedPrecondition)
-	}
-	return pid, pidfd, nil
+	return pid, pidfd, err
 }

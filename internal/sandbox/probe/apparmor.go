@@ -10,9 +10,8 @@ import (
 )
 
 // AppArmor restricts user namespaces on Ubuntu since 23.10 (kernel.apparmor_restrict_unprivileged_userns):
-// a program without a profile that has the rule "userns" gets none, or one in which it has no
-// right that a namespace gives (profile unprivileged_userns, since 24.04). So that a clone
-// succeeds says nothing.
+// a program without a profile with the rule "userns" gets no namespace, or one in which it has no
+// capabilities (profile unprivileged_userns, since 24.04). So a clone that succeeds proves nothing.
 func tryAppArmor(c *Config) (State, string, string) {
 	limit, err := os.ReadFile("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
 	if err != nil {
@@ -57,7 +56,8 @@ func allowed(programs []string) string {
 		}
 		lines = append(lines, fmt.Sprintf("profile %s %s flags=(unconfined) { userns, }", filepath.Base(p), p))
 	}
-	return "as root: printf '%s\\n' '" + strings.Join(lines, "' '") + "' > " + profile + " && apparmor_parser -r " + profile + "; or, for all programs: " + allowAll
+	return "as root: printf '%s\\n' '" + strings.Join(lines, "' '") + "' > " + profile + " && apparmor_parser -r " + profile + "; " +
+		"or, for all programs: " + allowAll
 }
 
 // othersWrite reports whether somebody but root could put another program at path, which

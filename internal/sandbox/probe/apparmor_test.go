@@ -19,7 +19,11 @@ func TestAppArmor(t *testing.T) {
 		remedy                      string
 	}{
 		{"off", "0\n", "unconfined\n", root, probe.Yes, ""},
-		{"restricted", "1\n", "unconfined\n", root, probe.No, "'profile true /usr/bin/true flags=(unconfined) { userns, }' > /etc/apparmor.d/carrel && apparmor_parser -r /etc/apparmor.d/carrel; or"},
+		{
+			"restricted", "1\n", "unconfined\n",
+			root, probe.No, "'profile true /usr/bin/true flags=(unconfined) { userns, }' > /etc/apparmor.d/carrel && apparmor_parser " +
+				"-r /etc/apparmor.d/carrel; or",
+		},
 		{"no label", "1\n", "", root, probe.No, "profile true /usr/bin/true"},
 		{"a profile", "1\n", "carrel (unconfined)\n\x00", root, probe.Yes, ""},
 		{"a pattern", "1", "unconfined", "/usr/bin/*", probe.No, "install carrel where root alone writes"},

@@ -22,11 +22,12 @@ func tryDelegated(*Config) (State, string, string) {
 	return No, err.Error(), Delegation(mounts().V2, "/run/user", "/usr/bin/systemd-run", os.Geteuid())
 }
 
-// Delegation says how the user with that id gets a delegated group, where v2 is mounted at
-// point, users' runtime directories are in runtime and systemd's program is run: from systemd, where one of theirs runs
-// and was itself given what limits take.
+// Delegation says how the user with that id gets a delegated group. v2 is mounted at point, users'
+// runtime directories are in runtime, and run is systemd's program. systemd can give one if the
+// user's own manager runs and has the controllers.
 func Delegation(point, runtime, run string, uid int) string {
-	const none = "log in where systemd gives sessions cgroup v2 (systemd.unified_cgroup_hierarchy=1 on the kernel's command line), or have root give you a group with memory and pids; or use a carrel that root brought up"
+	const none = "log in where systemd gives sessions cgroup v2 (systemd.unified_cgroup_hierarchy=1 on the kernel's command line), " +
+		"or have root give you a group with memory and pids; or use a carrel that root brought up"
 	id := fmt.Sprint(uid)
 	bus, err := os.Stat(filepath.Join(runtime, id, "bus"))
 	if err != nil || bus.Mode()&os.ModeSocket == 0 {
@@ -42,7 +43,9 @@ func Delegation(point, runtime, run string, uid int) string {
 	}
 	for _, c := range []string{"memory", "pids"} {
 		if !slices.Contains(strings.Fields(string(b)), c) {
-			return fmt.Sprintf("as root: mkdir -p /etc/systemd/system/user@.service.d && printf '[Service]\\nDelegate=cpu memory pids\\n' > /etc/systemd/system/user@.service.d/delegate.conf && systemctl daemon-reload; then log in anew (systemd has given you no %s)", c)
+			return fmt.Sprintf("as root: mkdir -p /etc/systemd/system/user@.service.d && printf '[Service]\\nDelegate=cpu memory "+
+				"pids\\n' > /etc/systemd/system/user@.service.d/delegate.conf && systemctl daemon-reload; "+
+				"then log in anew (systemd has given you no %s)", c)
 		}
 	}
 	return "systemd-run --user --scope -p Delegate=yes carrel run -- COMMAND, or the same with a shell, and carrel in it"

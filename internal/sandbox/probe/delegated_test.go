@@ -28,7 +28,10 @@ func TestDelegationRemedy(t *testing.T) {
 			}
 			return err
 		}},
-		{"no manager", "have root give you a group", func() error { return os.WriteFile(filepath.Join(bin, "systemd-run"), []byte("#!/bin/sh\n"), 0o700) }},
+		{
+			"no manager", "have root give you a group",
+			func() error { return os.WriteFile(filepath.Join(bin, "systemd-run"), []byte("#!/bin/sh\n"), 0o700) },
+		},
 		{"no memory", "no memory)", func() error {
 			if err := os.MkdirAll(manager, 0o700); err != nil {
 				return err

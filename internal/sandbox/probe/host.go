@@ -87,7 +87,8 @@ func tryController(name string) func(*Config) (State, string, string) {
 		case !has("cgroup.controllers"):
 			return No, "v2 does not have it", "boot without cgroup_disable=" + name
 		case !has("cgroup.subtree_control"):
-			return No, "v2 has it and the root group does not hand it down", fmt.Sprintf("echo +%s > %s", name, filepath.Join(m.V2, "cgroup.subtree_control"))
+			return No, "v2 has it and the root group does not hand it down", fmt.Sprintf("echo +%s > %s",
+				name, filepath.Join(m.V2, "cgroup.subtree_control"))
 		}
 		return Yes, "v2 at " + m.V2, ""
 	}
@@ -118,7 +119,7 @@ func tryUseradd(*Config) (State, string, string) {
 	return Yes, "useradd, userdel and groupadd are there", ""
 }
 
-// tryIDRange sees that no user, group or range for subordinate ids lies in the range.
+// tryIDRange checks that no user, group or range for subordinate ids lies in the range.
 func tryIDRange(c *Config) (State, string, string) {
 	first, last := uint64(c.FirstID), uint64(c.FirstID)+uint64(c.IDs)-1
 	const remedy = "set uid_first in broker.json to a range that nobody uses"
@@ -172,9 +173,8 @@ func trySubuid(*Config) (State, string, string) {
 	return subordinate(name, uid, "/etc/subuid", "/etc/subgid")
 }
 
-// caller is for whom ids are looked for: who called sudo, or whose process this is. name is
-// empty if the id has none; what the environment calls an id counts only if no other id has
-// that name.
+// caller is the user whose ids are looked for: the caller of sudo, or the user of this process. name
+// is empty if the id has none; a name from the environment counts only if no other id has it.
 func caller() (name, uid string) {
 	if name = os.Getenv("SUDO_USER"); name != "" {
 		if u, err := user.Lookup(name); err == nil {
@@ -197,7 +197,8 @@ func caller() (name, uid string) {
 func subordinate(name, uid string, files ...string) (State, string, string) {
 	const least = 2 // as many as a workspace takes; see package rootless/subid
 	who, remedy := name, fmt.Sprintf("usermod --add-subuids 100000-165535 --add-subgids 100000-165535 %s", name)
-	entry := fmt.Sprintf("give uid %s an entry in passwd (useradd --no-create-home --uid %s NAME), without which newuidmap refuses it", uid, uid)
+	entry := fmt.Sprintf("give uid %s an entry in passwd (useradd --no-create-home --uid %s NAME), without which newuidmap refuses it",
+		uid, uid)
 	if name == "" {
 		who, remedy = "uid "+uid, fmt.Sprintf("%s, and: echo %s:100000:65536 | tee -a %s", entry, uid, strings.Join(files, " "))
 	}
@@ -234,7 +235,10 @@ func tryNftables(*Config) (State, string, string) {
 	// A header (struct nlmsghdr) and struct nfgenmsg, in this machine's byte order.
 	const subsysNftables, getGen = 10, 16 // linux/netfilter/nfnetlink.h, nf_tables.h
 	msg := make([]byte, unix.SizeofNlMsghdr+4)
-	*(*unix.NlMsghdr)(unsafe.Pointer(&msg[0])) = unix.NlMsghdr{Len: uint32(len(msg)), Type: subsysNftables<<8 | getGen, Flags: unix.NLM_F_REQUEST, Seq: 1}
+	*(*unix.NlMsghdr)(unsafe.Pointer(&msg[0])) = unix.NlMsghdr{
+		Len: uint32(len(msg)), Type: subsysNftables<<8 | getGen,
+		Flags: unix.NLM_F_REQUEST, Seq: 1,
+	}
 	if err := unix.Sendto(fd, msg, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return No, "netlink: " + err.Error(), load
 	}
@@ -264,7 +268,8 @@ func tryImage(c *Config) (State, string, string) {
 			return No, err.Error(), "modprobe loop ext4; in a container, give it /dev/loop-control and the loop devices"
 		}
 		if err := image.Grows(); err != nil {
-			return Partly, path + ", loop devices and ext4; a limit cannot be raised: " + err.Error(), "give the broker CAP_SYS_RESOURCE, or archive and restore with a larger --disk"
+			return Partly, path + ", loop devices and ext4; a limit cannot be raised: " + err.Error(),
+				"give the broker CAP_SYS_RESOURCE, or archive and restore with a larger --disk"
 		}
 		var fs unix.Statfs_t
 		if dir := nearest(c.DataDir); unix.Statfs(dir, &fs) == nil && fs.Type == unix.TMPFS_MAGIC {

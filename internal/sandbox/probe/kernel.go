@@ -24,7 +24,7 @@ func tryRoot(*Config) (State, string, string) {
 }
 
 // minKernel is Linux 5.19, the first with Landlock ABI 2, which "landlock" looks at: this
-// row is for who reads only the first line.
+// row is for readers of the first line only.
 var minKernel = [2]int{5, 19}
 
 func tryKernel(*Config) (State, string, string) {
@@ -54,8 +54,8 @@ func parseRelease(s string) (major, minor int, ok bool) {
 	return major, minor, err1 == nil && err2 == nil
 }
 
-// noProgram is a path that nothing can be at: the parent is not a directory. A child that
-// gets as far as running it has proved its namespaces, and leaves at once.
+// noProgram is a path that cannot exist: the parent is not a directory. A child that
+// gets as far as running it has proved its namespaces, and ends at once.
 const noProgram = "/dev/null/carrel-probe"
 
 // cloneInto makes a child in new namespaces and returns the error of the clone.
@@ -107,8 +107,8 @@ func tryNamespaces(*Config) (State, string, string) {
 	return No, "each works, all together do not", "sysctl -a | grep user.max_"
 }
 
-// tryUnprivileged does as nobody what a user without root would. The ids of a thread are
-// its own in the kernel, and this one ends with the goroutine.
+// tryUnprivileged does as nobody what a user without root would do. In the kernel each thread has
+// its own ids, and this thread ends with the goroutine.
 func tryUnprivileged(*Config) (State, string, string) {
 	err := thread.Throwaway(func() error {
 		if os.Geteuid() == 0 {

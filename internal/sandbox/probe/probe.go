@@ -1,9 +1,9 @@
-// Package probe finds out what this host can hold, by trying it: a namespace is made,
-// a system call made, a control group created and removed. Each check says what it found,
-// what it is for, and the command that would mend it.
+// Package probe finds out what this host supports, by trying it: it makes a namespace,
+// a system call, a control group. Each check says what it found, what it is for, and the command
+// that would fix it.
 //
-// It must leave nothing behind, change no setting, and take well under a second. What
-// a running workspace proves of itself is another matter: that is its report.
+// It must leave nothing behind, change no setting, and take well under a second. The proof of a
+// running workspace is not its task: that is the workspace's report.
 package probe
 
 import (
@@ -15,7 +15,7 @@ import (
 // State is what a check found.
 type State string
 
-// Yes: it works here. Partly: it works with less than all of it. No: it does not.
+// Yes: it works here. Partly: some of it works. No: it does not.
 const (
 	Yes    State = "yes"
 	Partly State = "partly"
@@ -25,7 +25,7 @@ const (
 // Result is one check of one host.
 type Result struct {
 	ID string `json:"id"`
-	// Needed is what depends on it.
+	// Needed says what depends on it.
 	Needed string `json:"needed"`
 	// Required: no workspace starts without it. Rootless: nor does one without root.
 	Required bool  `json:"required"`
@@ -44,7 +44,7 @@ type Config struct {
 	DataDir string
 	// FirstID and IDs are the range that workspaces take their ids from; 0 is the default.
 	FirstID, IDs uint32
-	// Programs are the paths of those beside this one that start workspaces without root.
+	// Programs are the paths of the other programs that start workspaces without root.
 	Programs []string
 }
 
@@ -65,7 +65,7 @@ type check struct {
 	try      func(*Config) (state State, found, remedy string)
 }
 
-// checks is the table, in the order a person would mend things.
+// checks is the table, in the order in which a person would fix things.
 var checks = []check{
 	{"root", "making users and namespaces for workspaces", true, false, tryRoot},
 	{"kernel", "cgroup.kill and clone into a control group", true, true, tryKernel},
@@ -94,8 +94,8 @@ var checks = []check{
 	{"subuid", "own ids for workspaces without root", false, false, trySubuid},
 }
 
-// Run makes every check and returns the results in the table's order. Those that ctx
-// ends before are No.
+// Run makes every check and returns the results in the table's order. A check that has not run when
+// ctx ends is No.
 func Run(ctx context.Context, cfg Config) []Result {
 	if cfg.DataDir == "" {
 		cfg.DataDir = DefaultDataDir
@@ -117,7 +117,10 @@ func Run(ctx context.Context, cfg Config) []Result {
 		wg.Go(func() {
 			for i := range next {
 				c := &checks[i]
-				r := Result{ID: c.id, Needed: c.needed, Required: c.required, Rootless: c.rootless, State: No, Found: "not tried: out of time", Remedy: "try again on a less busy host"}
+				r := Result{
+					ID: c.id, Needed: c.needed, Required: c.required, Rootless: c.rootless, State: No, Found: "not tried: out of time",
+					Remedy: "try again on a less busy host",
+				}
 				if ctx.Err() == nil {
 					r.State, r.Found, r.Remedy = c.try(&cfg)
 				}
@@ -129,7 +132,7 @@ func Run(ctx context.Context, cfg Config) []Result {
 	return results
 }
 
-// UnmetRootless returns those that a workspace without root needs and that are not Yes or
+// UnmetRootless returns the checks that a workspace without root needs and that are not Yes or
 // Partly.
 func UnmetRootless(results []Result) []Result {
 	var out []Result

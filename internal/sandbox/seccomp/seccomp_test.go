@@ -115,8 +115,18 @@ func TestFilterDecides(t *testing.T) {
 		{"socket unix", opts{}, call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_UNIX}}, allow},
 		{"socket inet6", opts{}, call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_INET6, 2, 17}}, allow},
 		{"socket netlink route", opts{}, call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_NETLINK, 3, unix.NETLINK_ROUTE}}, allow},
-		{"socket netlink audit", opts{}, call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_NETLINK, 3, unix.NETLINK_AUDIT}}, fail(unix.EPROTONOSUPPORT)},
-		{"socket netlink, upper half", opts{}, call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_NETLINK | 1<<32, 3, unix.NETLINK_AUDIT}}, fail(unix.EPROTONOSUPPORT)},
+		{
+			"socket netlink audit",
+			opts{},
+			call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_NETLINK, 3, unix.NETLINK_AUDIT}},
+			fail(unix.EPROTONOSUPPORT),
+		},
+		{
+			"socket netlink, upper half",
+			opts{},
+			call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_NETLINK | 1<<32, 3, unix.NETLINK_AUDIT}},
+			fail(unix.EPROTONOSUPPORT),
+		},
 		{"socket vsock", opts{}, call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_VSOCK}}, fail(unix.EAFNOSUPPORT)},
 		{"socket packet", opts{}, call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_PACKET}}, fail(unix.EAFNOSUPPORT)},
 		{"socketpair unix", opts{}, call{nr: unix.SYS_SOCKETPAIR, args: [6]uint64{unix.AF_UNIX}}, allow},
@@ -125,16 +135,41 @@ func TestFilterDecides(t *testing.T) {
 		{"openat2, no set-id", opts{NoSetID: true}, call{nr: unix.SYS_OPENAT2}, fail(unix.ENOSYS)},
 		{"fchmod, no set-id", opts{NoSetID: true}, call{nr: unix.SYS_FCHMOD, args: [6]uint64{0, 0o1777}}, allow},
 		{"fchmod u+s, no set-id", opts{NoSetID: true}, call{nr: unix.SYS_FCHMOD, args: [6]uint64{0, 0o4755}}, fail(unix.EPERM)},
-		{"fchmod g+s, upper half, no set-id", opts{NoSetID: true}, call{nr: unix.SYS_FCHMOD, args: [6]uint64{0, 0o2755 | 1<<40}}, fail(unix.EPERM)},
+		{
+			"fchmod g+s, upper half, no set-id",
+			opts{NoSetID: true},
+			call{nr: unix.SYS_FCHMOD, args: [6]uint64{0, 0o2755 | 1<<40}},
+			fail(unix.EPERM),
+		},
 		{"fchmod, upper half only, no set-id", opts{NoSetID: true}, call{nr: unix.SYS_FCHMOD, args: [6]uint64{0, 0o755 | 0o4000<<32}}, allow},
 		{"fchmodat u+s, no set-id", opts{NoSetID: true}, call{nr: unix.SYS_FCHMODAT, args: [6]uint64{0, 0, 0o4755}}, fail(unix.EPERM)},
 		{"fchmodat2 u+s, no set-id", opts{NoSetID: true}, call{nr: 452, args: [6]uint64{0, 0, 0o4755}}, fail(unix.EPERM)},
 		{"mkdirat g+s, no set-id", opts{NoSetID: true}, call{nr: unix.SYS_MKDIRAT, args: [6]uint64{0, 0, 0o2755}}, fail(unix.EPERM)},
-		{"mknodat u+s, no set-id", opts{NoSetID: true}, call{nr: unix.SYS_MKNODAT, args: [6]uint64{0, 0, unix.S_IFREG | 0o4755}}, fail(unix.EPERM)},
+		{
+			"mknodat u+s, no set-id",
+			opts{NoSetID: true},
+			call{nr: unix.SYS_MKNODAT, args: [6]uint64{0, 0, unix.S_IFREG | 0o4755}},
+			fail(unix.EPERM),
+		},
 		{"openat, no set-id", opts{NoSetID: true}, call{nr: unix.SYS_OPENAT, args: [6]uint64{0, 0, unix.O_CREAT, 0o644}}, allow},
-		{"openat of a mode that means nothing, no set-id", opts{NoSetID: true}, call{nr: unix.SYS_OPENAT, args: [6]uint64{0, 0, unix.O_DIRECTORY, 0xffffffff}}, allow},
-		{"openat O_CREAT u+s, no set-id", opts{NoSetID: true}, call{nr: unix.SYS_OPENAT, args: [6]uint64{0, 0, unix.O_CREAT | unix.O_WRONLY, 0o4755}}, fail(unix.EPERM)},
-		{"openat O_TMPFILE u+s, no set-id", opts{NoSetID: true}, call{nr: unix.SYS_OPENAT, args: [6]uint64{0, 0, unix.O_TMPFILE | unix.O_WRONLY, 0o4755}}, fail(unix.EPERM)},
+		{
+			"openat of a mode that means nothing, no set-id",
+			opts{NoSetID: true},
+			call{nr: unix.SYS_OPENAT, args: [6]uint64{0, 0, unix.O_DIRECTORY, 0xffffffff}},
+			allow,
+		},
+		{
+			"openat O_CREAT u+s, no set-id",
+			opts{NoSetID: true},
+			call{nr: unix.SYS_OPENAT, args: [6]uint64{0, 0, unix.O_CREAT | unix.O_WRONLY, 0o4755}},
+			fail(unix.EPERM),
+		},
+		{
+			"openat O_TMPFILE u+s, no set-id",
+			opts{NoSetID: true},
+			call{nr: unix.SYS_OPENAT, args: [6]uint64{0, 0, unix.O_TMPFILE | unix.O_WRONLY, 0o4755}},
+			fail(unix.EPERM),
+		},
 		{"personality query", opts{}, call{nr: unix.SYS_PERSONALITY, args: [6]uint64{0xffffffff}}, allow},
 		{"personality of gdb", opts{}, call{nr: unix.SYS_PERSONALITY, args: [6]uint64{0x40000}}, allow},
 		{"personality READ_IMPLIES_EXEC", opts{}, call{nr: unix.SYS_PERSONALITY, args: [6]uint64{0x400000}}, fail(unix.EPERM)},
@@ -217,7 +252,8 @@ func TestKernelAgrees(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for _, want := range []string{
-		"before: ENODEV or another answer of the call", "mount: ENOSYS", "tiocsti: EPERM", "tiocsti bit 32: EPERM", "vsock: EAFNOSUPPORT", "getpid: ok",
+		"before: ENODEV or another answer of the call", "mount: ENOSYS", "tiocsti: EPERM", "tiocsti bit 32: EPERM",
+		"vsock: EAFNOSUPPORT", "getpid: ok",
 	} {
 		if !bytes.Contains(out, []byte(want)) {
 			t.Errorf("no line %q in:\n%s", want, out)

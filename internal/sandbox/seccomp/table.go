@@ -9,7 +9,8 @@ import (
 // Namespace flags of clone and unshare, from linux/sched.h. CLONE_NEWTIME shares
 // its bit with the exit signal of clone, so only unshare can take it.
 const (
-	nsFlags      = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
+	nsFlags = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER |
+		unix.CLONE_NEWPID | unix.CLONE_NEWNET
 	cloneNewTime = 0x80
 )
 
@@ -77,7 +78,7 @@ var oneID = map[int][]rule{
 	unix.SYS_RT_TGSIGQUEUEINFO:  {always},
 	unix.SYS_PIDFD_SEND_SIGNAL:  {{arg: 2, op: nonzero, errno: unix.EPERM}, {arg: 2, high: true, op: nonzero, errno: unix.EPERM}},
 	unix.SYS_PRLIMIT64:          {{arg: 0, op: nonzero, errno: unix.EPERM}}, // its own is 0
-	// Any signal could be had sent to it by what it reads or writes.
+	// With it, reads and writes could send any signal to the executor.
 	unix.SYS_FCNTL: {{arg: 1, op: anyOf, value: []uint32{unix.F_SETSIG}, errno: unix.EPERM}},
 }
 

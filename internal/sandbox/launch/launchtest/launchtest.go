@@ -85,10 +85,6 @@ func Start(t *testing.T, change func(*launch.Config)) (*Workspace, error) {
 			t.Errorf("groups are left: %v", err)
 		}
 	})
-	groups, err := w.Groups.Create(w.Name, w.IDs.Executor, w.Limits)
-	must(err)
-	t.Cleanup(groups.Close)
-
 	dir, err := os.MkdirTemp("", "clt") // short: a socket's path has 107 bytes
 	must(err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
@@ -118,21 +114,15 @@ func Start(t *testing.T, change func(*launch.Config)) (*Workspace, error) {
 	c := launch.Config{
 		Binary: binary,
 		Spec: sandbox.Spec{
-			Name: w.Name, User: string(w.Name), IDs: w.IDs, Shell: "/bin/bash", Limits: w.Limits, TmpfsBytes: 32 << 20,
-			Net: sandbox.Net{LowPorts: true}, Cgroup: sandbox.Cgroup{V1: groups.V1, V2Controllers: groups.V2Controllers},
+			Mode: sandbox.Rootful, Name: w.Name, User: string(w.Name), IDs: w.IDs, Shell: "/bin/bash", Limits: w.Limits, TmpfsBytes: 32 << 20,
+			Net: sandbox.Net{LowPorts: true},
 		},
 		Listener: listener, Home: sub("home", 0o700), Tmp: sub("tmp", 0o1777|os.ModeSticky), VarTmp: sub("var-tmp", 0o1777|os.ModeSticky),
-		V1Sup: groups.V1Sup, V1Cmd: groups.V1Cmd, Born: groups.Born, Cmd: groups.Cmd, SupProcs: groups.SupProcs,
-		Moved: func() error { return w.Groups.EnableSubtree(w.Name, w.Limits) },
-		Outside: func(pid int) []sandbox.Finding {
-			var found []sandbox.Finding
-			for _, e := range w.Groups.Check(w.Name, pid, w.Limits) {
-				found = append(found, sandbox.Finding{Control: e.Control, OK: e.OK, Evidence: e.Text})
-			}
-			return found
-		},
 		Log: os.Stderr,
 	}
+	groups, err := c.JoinGroups(t.Context(), w.Groups)
+	must(err)
+	t.Cleanup(groups.Close)
 	if change != nil {
 		change(&c)
 	}

@@ -15,16 +15,12 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
-
-	"github.com/carrel-dev/carrel/internal/id"
-	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// A tool that changes the user database is killed with the broker, and then leaves in
-// /etc what it had at that moment: locks NAME.lock and NAME.PID, which say whose they
-// are, an unfinished copy NAME+, and a change that is in one file and not in the next.
-// The broker notes which process it has started, so that the next one can tell its own
-// from what others left.
+// A tool that changes the user database is killed with the broker. It then leaves in /etc
+// its locks NAME.lock and NAME.PID, which name its process, an unfinished copy NAME+, and a
+// change that is in one file and not in the next. The broker records which process it has
+// started, so that the next broker can tell that tool's files from others.
 
 // databases are the files that the tools change.
 var databases = []string{"passwd", "shadow", "group", "gshadow", "subuid", "subgid"}
@@ -42,8 +38,7 @@ const (
 	lockWait = 15 * time.Second
 )
 
-// noteTool writes down that pid is at work. A tool that cannot be noted is none that a
-// crash could not be told from.
+// noteTool records that pid changes the user database; 0 is a process that is about to start.
 func (u *users) noteTool(pid int) error {
 	if u.state == nil {
 		return nil
@@ -65,8 +60,8 @@ func (u *users) noteTool(pid int) error {
 		f, err = openAt(u.state, toolNote, unix.O_WRONLY|unix.O_CREAT, 0o600)
 	}
 	if err == nil {
-		// In this order: the note that there was is shorter, and without it what the tool
-		// has made since then would be taken for another's.
+		// In this order: the earlier note is shorter, and without a note the next broker would
+		// believe that another program made what the tool has made since.
 		_, err = f.Write(b)
 		err = errors.Join(err, f.Truncate(int64(len(b))), f.Close())
 	}
@@ -77,8 +72,8 @@ func (u *users) noteTool(pid int) error {
 }
 
 // sweepAfter waits for the end of a tool, which may have failed, and removes its part of
-// a lock that it did not get: where two tools meet, some versions leave it. Until the tool
-// has been waited for its pid is nobody else's.
+// a lock that it did not get: some versions leave it when two tools compete. The pid is not
+// reused until the tool has been waited for.
 func (u *users) sweepAfter(pid int) {
 	for errors.Is(unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
 	}
@@ -89,12 +84,13 @@ func (u *users) sweepAfter(pid int) {
 
 func (u *users) forgetTool() {
 	if u.state != nil {
-		_ = withFD(u.state, func(fd int) error { return unix.Unlinkat(fd, toolNote, 0) }) // it is looked at again
+		_ = removeAt(u.state, toolNote) // it is looked at again
 	}
 }
 
 // tidy removes the locks and copies of a tool that was killed, if it was ours, and says
-// which.
+// which. If the broker ended between the start of a tool and the record of its process, it removes
+// what a process that has ended has made since.
 func (u *users) tidy(ctx context.Context) (removed []string, err error) {
 	f, err := openAt(u.state, toolNote, unix.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -112,47 +108,21 @@ func (u *users) tidy(ctx context.Context) (removed []string, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read which tool an earlier broker had started: %w", err)
 	}
-	var run toolRun
-	if json.Unmarshal(b, &run) != nil || run.PID <= 1 {
-		return u.tidyUnnamed(ctx, noted.ModTime())
-	}
 	ctx, cancel := context.WithTimeoutCause(ctx, lockWait, fmt.Errorf("it took longer than %v: %w", lockWait, errdefs.ErrUnavailable))
 	defer cancel()
+	var run toolRun
+	ours := func(_ string, pid int) bool { return pid == run.PID }
+	if json.Unmarshal(b, &run) != nil || run.PID <= 1 {
+		ours = func(path string, pid int) bool {
+			st, err := os.Lstat(path)
+			return err == nil && !st.ModTime().Before(noted.ModTime()) && pid > 1 && ends(ctx, pid)
+		}
+	}
 	for u.runs(run) { // it was killed with the broker and is about to end
 		if err := pause(ctx); err != nil {
 			return nil, fmt.Errorf("cannot wait for the end of process %d, which changes the user database: %w", run.PID, err)
 		}
 	}
-	unlock, err := u.lockAll(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	pid := strconv.Itoa(run.PID)
-	for _, db := range databases {
-		path := u.etc + "/" + db
-		left := []string{path + "." + pid}
-		if holder(path+".lock") == run.PID {
-			left = append(left, path+"+", path+".lock")
-		}
-		for _, p := range left {
-			err := os.Remove(p)
-			if err == nil {
-				removed = append(removed, p)
-			} else if !errors.Is(err, fs.ErrNotExist) {
-				return removed, fmt.Errorf("cannot remove what a tool left that was killed: %w", err)
-			}
-		}
-	}
-	u.forgetTool()
-	return removed, nil
-}
-
-// tidyUnnamed is tidy after a broker that ended between the start of a tool and the note of
-// its process: what has been made since then by a process that has ended is nobody's.
-func (u *users) tidyUnnamed(ctx context.Context, since time.Time) (removed []string, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, lockWait, fmt.Errorf("it took longer than %v: %w", lockWait, errdefs.ErrUnavailable))
-	defer cancel()
 	unlock, err := u.lockAll(ctx) // which a tool that has not ended yet holds
 	if err != nil {
 		return nil, err
@@ -165,29 +135,33 @@ func (u *users) tidyUnnamed(ctx context.Context, since time.Time) (removed []str
 			return removed, err
 		}
 		for _, p := range append(left, path+".lock") {
-			of := holder(p)
+			pid := holder(p)
 			if n, err := strconv.Atoi(strings.TrimPrefix(p, path+".")); err == nil {
-				of = n // it may have been killed before it had written that
+				pid = n // it may have been killed before it had written that
 			}
-			st, err := os.Lstat(p)
-			if err != nil || st.ModTime().Before(since) || of <= 1 || !ends(ctx, of) {
+			if !ours(p, pid) {
 				continue
 			}
+			gone := []string{p}
 			if p == path+".lock" {
-				_ = os.Remove(path + "+") // as a rule it is not there
+				gone = []string{path + "+", p} // an unfinished copy goes with its lock
 			}
-			if err := os.Remove(p); err != nil {
-				return removed, fmt.Errorf("cannot remove what a tool left that was killed: %w", err)
+			for _, file := range gone {
+				err := os.Remove(file)
+				if err == nil {
+					removed = append(removed, file)
+				} else if !errors.Is(err, fs.ErrNotExist) {
+					return removed, fmt.Errorf("cannot remove what a tool left that was killed: %w", err)
+				}
 			}
-			removed = append(removed, p)
 		}
 	}
 	u.forgetTool()
 	return removed, nil
 }
 
-// ends waits for the end of a process. As it does not have the lock under which every tool
-// works, one that has locks is ending, or it is none of the tools and goes on.
+// ends waits for the end of a process. The broker has the lock under which every tool works, so a
+// tool that still has locks is ending; any other program goes on.
 func ends(ctx context.Context, pid int) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -230,7 +204,8 @@ func (u *users) lockAll(ctx context.Context) (unlock func(), err error) {
 		}
 		if err := pause(ctx); err != nil {
 			_ = f.Close()
-			return nil, fmt.Errorf("cannot lock the user database with %s: another program holds it; see which with: fuser -v %s: %w", path, path, err)
+			return nil, fmt.Errorf("cannot lock the user database with %s: another program holds it; see which with: fuser -v %s: %w",
+				path, path, err)
 		}
 	}
 }
@@ -246,7 +221,7 @@ func pause(ctx context.Context) error {
 	}
 }
 
-// holder is the process that a lock file names, 0 if there is none.
+// holder returns the process that a lock file names, 0 if it names none.
 func holder(path string) int {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -275,50 +250,12 @@ func (u *users) holders() string {
 		case err != nil:
 			said = append(said, fmt.Sprintf("%s is of process %d, which has ended: remove it", path, pid))
 		default:
-			said = append(said, fmt.Sprintf("%s names process %d (%s): if that does not change users, remove it, else wait for its end", path, pid, strings.TrimSpace(string(comm))))
+			said = append(said, fmt.Sprintf("%s names process %d (%s): if that does not change users, remove it, else wait for its end",
+				path, pid, strings.TrimSpace(string(comm))))
 		}
 	}
 	if said == nil {
 		return "see what holds " + u.etc + "/.pwd.lock with: fuser -v " + u.etc + "/.pwd.lock"
 	}
 	return strings.Join(said, "; ")
-}
-
-// torn reports whether a file that goes with passwd and group has something of name.
-func (u *users) torn(name id.Workspace) (bool, error) {
-	for _, file := range []string{"passwd", "shadow", "group", "gshadow"} {
-		text, err := os.ReadFile(u.etc + "/" + file)
-		if errors.Is(err, fs.ErrNotExist) && strings.Contains(file, "shadow") {
-			continue
-		}
-		if err != nil {
-			return false, fmt.Errorf("cannot read the users of this host: %w", err)
-		}
-		for line := range strings.Lines(string(text)) {
-			f := strings.Split(strings.TrimSuffix(line, "\n"), ":")
-			member := strings.HasPrefix(file, "g") && len(f) == 4 && strings.Contains(","+f[3]+",", ","+string(name)+",")
-			if f[0] == string(name) || member {
-				return true, nil
-			}
-		}
-	}
-	return false, nil
-}
-
-// mend removes what is left of name after a tool was killed between two files. No tool
-// removes a line of shadow without one of passwd, so the user is made whole first. u.mu
-// is held.
-func (u *users) mend(ctx context.Context, name id.Workspace, ids workspace.IDs) error {
-	left, err := u.torn(name)
-	if err != nil || !left {
-		return err
-	}
-	if err := u.NameFree(name); err != nil {
-		return nil //nolint:nilerr // of another id: not ours to remove
-	}
-	args := userAddArgs(name, ids.Work, u.home(name), u.settings.Shell, "")
-	if err := u.run(ctx, "useradd", args...); err != nil {
-		return fmt.Errorf("cannot mend the user database, which has %s in some of its files only; see which with: grep %s %s/*shadow %s/group: %w", name, name, u.etc, u.etc, err)
-	}
-	return u.removeWhole(ctx, name, strconv.FormatUint(uint64(ids.Work), 10))
 }

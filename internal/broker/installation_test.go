@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/carrel-dev/carrel/internal/broker"
+	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
@@ -64,14 +65,14 @@ func removeBinaries() {
 	}
 }
 
-// place is a host to try things on.
-type place struct {
+// installation is a broker's directories and settings for one test.
+type installation struct {
 	settings broker.Settings
 	name     id.Workspace
-	launcher broker.Launcher
+	launch   func(context.Context, launch.Config) (*launch.Executor, error)
 }
 
-func newPlace(t testing.TB) *place {
+func newInstallation(t testing.TB) *installation {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("skipped: users and control groups need root")
@@ -87,20 +88,22 @@ func newPlace(t testing.TB) *place {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s, err := broker.ParseSettings(fmt.Appendf(nil, `{"data_dir":%q,"runtime_dir":%q,"daemon_uid":%d,"daemon_gid":%d,"uid_first":%d,"uid_count":300,"cgroup_name":"carrel-test-%d","executor_path":%q,"shell":"/bin/sh"}`,
+	s, err := broker.ParseSettings(fmt.Appendf(nil,
+		`{"data_dir":%q,"runtime_dir":%q,"daemon_uid":%d,"daemon_gid":%d,"uid_first":%d,"uid_count":300,
+"cgroup_name":"carrel-test-%d","executor_path":%q,"shell":"/bin/sh"}`,
 		dir+"/data", dir+"/run", daemonUID, daemonUID, 1_880_000_000+300*rand.IntN(100_000), os.Getpid(), executor))
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &place{settings: s, name: id.Workspace(fmt.Sprintf("cbt-%08x", rand.Uint32())), launcher: broker.LauncherFunc(launch.Start)}
+	p := &installation{settings: s, name: id.Workspace(fmt.Sprintf("cbt-%08x", rand.Uint32())), launch: launch.Start}
 	t.Cleanup(func() {
 		life, err := p.open(t, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Errorf("cannot clean up: %v", err)
 			return
 		}
-		for _, e := range life.List() {
-			if _, err := life.Destroy(context.Background(), e.Name, true, workspace.StateStopped, workspace.StateRunning, workspace.StateDestroying); err != nil {
+		for _, e := range life.Entries() {
+			if _, err := life.Destroy(context.Background(), brokerapi.DestroyParams{Name: e.Name, Purge: true}); err != nil {
 				t.Errorf("cannot clean up: %v", err)
 			}
 		}
@@ -121,13 +124,13 @@ func newPlace(t testing.TB) *place {
 	return p
 }
 
-func (p *place) open(t testing.TB, log *slog.Logger) (*broker.Lifecycle, error) {
+func (p *installation) open(t testing.TB, log *slog.Logger) (*broker.Lifecycle, error) {
 	t.Helper()
 	binary, err := launch.Seal(p.settings.ExecutorPath)
 	if err != nil {
 		return nil, err
 	}
-	host, err := broker.OpenHost(broker.HostConfig{Settings: p.settings, Launcher: p.launcher, Binary: binary, Log: log})
+	host, err := broker.OpenHost(broker.HostConfig{Settings: p.settings, Launch: p.launch, Binary: binary, Log: log})
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +146,7 @@ func (p *place) open(t testing.TB, log *slog.Logger) (*broker.Lifecycle, error) 
 	return life, life.Recover(context.Background())
 }
 
-func (p *place) mustOpen(t testing.TB) *broker.Lifecycle {
+func (p *installation) mustOpen(t testing.TB) *broker.Lifecycle {
 	t.Helper()
 	life, err := p.open(t, slog.New(slog.NewTextHandler(testLog{t}, nil)))
 	if err != nil {
@@ -160,22 +163,23 @@ func (l testLog) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (p *place) create(t testing.TB, life *broker.Lifecycle) broker.Entry {
+func (p *installation) create(t testing.TB, life *broker.Lifecycle) brokerapi.Workspace {
 	t.Helper()
-	e, _, err := life.Create(t.Context(), p.name, broker.Plan{KeyDigest: digest, Limits: workspace.Limits{MemoryBytes: 256 << 20, Pids: 64, CPUWeight: 100, OpenFiles: 256}}, "", workspace.StateDestroyed)
+	limits := workspace.Limits{MemoryBytes: 256 << 20, Pids: 64, CPUWeight: 100, OpenFiles: 256}
+	res, err := life.Create(t.Context(), wanted(p.name, limits), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return e
+	return res.Workspace
 }
 
-func start(t testing.TB, life *broker.Lifecycle, name id.Workspace) (broker.Entry, workspace.Report) {
+func start(t testing.TB, life *broker.Lifecycle, name id.Workspace) (brokerapi.Workspace, workspace.Report) {
 	t.Helper()
-	e, r, err := life.Start(t.Context(), name, workspace.StateStopped, workspace.StateRunning)
+	res, err := life.Start(t.Context(), brokerapi.NameParams{Name: name})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return e, r
+	return res.Workspace, res.Report
 }
 
 func getent(t testing.TB, db, key string) string {
@@ -185,7 +189,7 @@ func getent(t testing.TB, db, key string) string {
 }
 
 // groups lists the workspaces that have control groups, on whatever hierarchies.
-func (p *place) groups(t testing.TB) []id.Workspace {
+func (p *installation) groups(t testing.TB) []id.Workspace {
 	t.Helper()
 	in, err := cgroup.Open(cgroup.Config{Name: p.settings.CgroupName, MemoryBytes: 1 << 40})
 	if err != nil {
@@ -200,14 +204,17 @@ func (p *place) groups(t testing.TB) []id.Workspace {
 }
 
 // gone sees that nothing of a workspace is left on the host.
-func (p *place) gone(t testing.TB, e broker.Entry) {
+func (p *installation) gone(t testing.TB, e brokerapi.Workspace) {
 	t.Helper()
 	for _, db := range []string{"passwd", "group"} {
 		if got := getent(t, db, string(p.name)); got != "" {
 			t.Errorf("%s still has %s", db, got)
 		}
 	}
-	for _, path := range []string{e.Home, p.settings.DataDir + "/tmp/" + string(p.name), p.settings.RuntimeDir + "/x/" + string(p.name) + ".sock"} {
+	for _, path := range []string{
+		e.Home, p.settings.DataDir + "/tmp/" + string(p.name),
+		p.settings.RuntimeDir + "/x/" + string(p.name) + ".sock",
+	} {
 		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s is still there: %v", path, err)
 		}

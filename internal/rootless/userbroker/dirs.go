@@ -1,4 +1,4 @@
-package desk
+package userbroker
 
 import (
 	"errors"
@@ -57,7 +57,7 @@ func (h *host) MakeDirs(name id.Workspace, _ workspace.IDs) error {
 	if err := os.Mkdir(h.Home(name), 0o700); err != nil {
 		return fmt.Errorf("cannot make the home of %s: %w", name, err)
 	}
-	crashpoint.Here("desk.create.home-made")
+	crashpoint.Here("userbroker.create.home-made")
 	for _, d := range temporary {
 		if err := os.MkdirAll(h.at("tmp", string(name), d), 0o700); err != nil {
 			return fmt.Errorf("cannot make the temporary directories of %s: %w", name, err)
@@ -86,7 +86,7 @@ func (h *host) KeepHome(name id.Workspace, ids workspace.IDs) (string, error) {
 		return to, nil
 	}
 	err := os.Rename(h.Home(name), to)
-	crashpoint.Here("desk.destroy.home-renamed")
+	crashpoint.Here("userbroker.destroy.home-renamed")
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", nil // there is nothing to keep

@@ -13,21 +13,21 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// Hold is what a workspace that stays has made outside of itself while it runs: the empty
-// directories that protect names in its mounts. It is noted as those of a run are, so that
+// Protection is what a workspace that stays has made outside of itself while it runs: the empty
+// directories that protect names in its mounts. It is recorded like a run, so that
 // what both protect stays as long as either runs.
-type Hold struct {
+type Protection struct {
 	of   *state
 	name id.Workspace
 }
 
-// NewHold begins a hold. What one of the same name left that was cut off is removed.
-func NewHold(name id.Workspace) (*Hold, error) {
+// NewProtection begins one. What one of the same name left that was cut off is removed.
+func NewProtection(name id.Workspace) (*Protection, error) {
 	s, err := openState()
 	if err != nil {
 		return nil, err
 	}
-	h := &Hold{of: s, name: name}
+	h := &Protection{of: s, name: name}
 	return h, s.alone(func() error {
 		if err := s.forget(name); err != nil {
 			return err
@@ -40,18 +40,19 @@ func NewHold(name id.Workspace) (*Hold, error) {
 func CheckSource(path string) error {
 	s, err := openState()
 	if err == nil && s.holds(path) {
-		err = fmt.Errorf("cannot mount %s: carrel's own record is kept in %s; mount a directory beside it: %w", path, s.dir, errdefs.ErrInvalidArgument)
+		err = fmt.Errorf("cannot mount %s: carrel's own record is kept in %s; mount a directory beside it: %w",
+			path, s.dir, errdefs.ErrInvalidArgument)
 	}
 	return err
 }
 
 // Open opens the sources and protects the names in them. The caller closes them.
-func (h *Hold) Open(mounts []workspace.Mount) ([]launch.Project, error) {
+func (h *Protection) Open(mounts []workspace.Mount) ([]launch.Project, error) {
 	return h.of.openMounts(mounts, h.name)
 }
 
 // Release removes what was made, once nothing of the workspace runs.
-func (h *Hold) Release() error {
+func (h *Protection) Release() error {
 	err := h.of.unplace(h.name)
 	if err == nil {
 		h.of.close()
@@ -59,7 +60,7 @@ func (h *Hold) Release() error {
 	return err
 }
 
-// Abandoned removes what the hold of a workspace made whose process was ended, and of which
+// Abandoned removes the protection of a workspace whose process was ended, and of which
 // nothing runs any more. One that there is not is no error.
 func Abandoned(name id.Workspace) error {
 	s, err := openState()
@@ -80,7 +81,7 @@ func (s *state) forget(name id.Workspace) error {
 		return nil
 	}
 	for _, p := range n.Placed {
-		if !sharedPlace(all, name, p) {
+		if !sharedName(all, name, p) {
 			p.remove()
 		}
 	}
@@ -89,10 +90,3 @@ func (s *state) forget(name id.Workspace) error {
 	}
 	return nil
 }
-
-// HostLimits are what a workspace of an ordinary user may use if it asks for nothing: half of
-// this host's memory for each process, and tmpfs bytes for its files on memory.
-func HostLimits() (l workspace.Limits, tmpfs int64, err error) { return hostLimits() }
-
-// Explain says what of this host a workspace without root lacks, for the end of an error.
-func Explain() string { return explain() }

@@ -1,9 +1,9 @@
-// Package place says where the carrel of one user is: its state, its socket, and the locks
-// by which the command line and the daemon agree on when it starts and ends.
+// Package paths says where one user's carrel keeps its state and its socket, and has the locks
+// by which the command line and the daemon agree on when the daemon starts and ends.
 //
 // It must not start or end anything, and it must not trust a directory that another user
 // could have put there.
-package place
+package paths
 
 import (
 	"context"
@@ -33,8 +33,8 @@ const (
 	logName    = "daemon.log"
 )
 
-// Place is where a user's carrel is.
-type Place struct {
+// Paths are the files of one user's carrel.
+type Paths struct {
 	// State is $XDG_STATE_HOME/carrel, what survives a restart.
 	State string
 	// Socket is where the API is served, $XDG_RUNTIME_DIR/carrel/api.sock. Without
@@ -44,24 +44,25 @@ type Place struct {
 	Config string
 }
 
-// Find returns the place of the calling user, by the XDG Base Directory Specification. It
+// Find returns the paths of the calling user, by the XDG Base Directory Specification. It
 // makes nothing.
-func Find() (Place, error) {
+func Find() (Paths, error) {
 	state, err := base("XDG_STATE_HOME", ".local/state")
 	if err != nil {
-		return Place{}, err
+		return Paths{}, err
 	}
 	config, err := base("XDG_CONFIG_HOME", ".config")
 	if err != nil {
-		return Place{}, err
+		return Paths{}, err
 	}
-	p := Place{State: filepath.Join(state, "carrel"), Config: filepath.Join(config, "carrel", "carreld.yaml")}
+	p := Paths{State: filepath.Join(state, "carrel"), Config: filepath.Join(config, "carrel", "carreld.yaml")}
 	p.Socket = filepath.Join(p.State, "run", socketName)
 	if run := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(run) {
 		p.Socket = filepath.Join(run, "carrel", socketName)
 	}
 	if len(p.Socket) > maxSocket {
-		return p, fmt.Errorf("cannot use %s as a socket: its path is %d bytes long and may be %d; set XDG_RUNTIME_DIR to a shorter directory of yours: %w", p.Socket, len(p.Socket), maxSocket, errdefs.ErrInvalidArgument)
+		return p, fmt.Errorf("cannot use %s as a socket: its path is %d bytes long and may be %d; "+
+			"set XDG_RUNTIME_DIR to a shorter directory of yours: %w", p.Socket, len(p.Socket), maxSocket, errdefs.ErrInvalidArgument)
 	}
 	return p, nil
 }
@@ -74,13 +75,14 @@ func base(variable, below string) (string, error) {
 	}
 	home := os.Getenv("HOME")
 	if !filepath.IsAbs(home) {
-		return "", fmt.Errorf("cannot find your carrel: neither %s nor HOME is an absolute path; set one: %w", variable, errdefs.ErrFailedPrecondition)
+		return "", fmt.Errorf("cannot find your carrel: neither %s nor HOME is an absolute path; set one: %w",
+			variable, errdefs.ErrFailedPrecondition)
 	}
 	return filepath.Join(home, below), nil
 }
 
-// Ensure makes the directories and sees that nobody else has a hand in them.
-func (p Place) Ensure() error {
+// Ensure makes the directories and checks that nobody else can change them.
+func (p Paths) Ensure() error {
 	if err := ensureState(p.State); err != nil {
 		return err
 	}
@@ -98,8 +100,8 @@ func (p Place) Ensure() error {
 	return own(dir, "XDG_RUNTIME_DIR")
 }
 
-// State makes the state directory of the calling user, for what needs nothing else of a
-// Place, and sees that nobody else has a hand in it.
+// State makes the state directory of the calling user, for callers that need no other path, and
+// checks that nobody else can change it.
 func State() (string, error) {
 	dir, err := base("XDG_STATE_HOME", ".local/state")
 	if err != nil {
@@ -130,40 +132,42 @@ func own(dir, variable string) error {
 	case st.Uid != uint32(os.Geteuid()):
 		why = fmt.Sprintf("it belongs to uid %d and you are uid %d", st.Uid, os.Geteuid())
 	case st.Mode&0o077 != 0:
-		return fmt.Errorf("cannot use %s: others can enter it (mode %04o); run: chmod 700 %s: %w", dir, st.Mode&0o7777, dir, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("cannot use %s: others can enter it (mode %04o); run: chmod 700 %s: %w",
+			dir, st.Mode&0o7777, dir, errdefs.ErrFailedPrecondition)
 	default:
 		return nil
 	}
-	return fmt.Errorf("cannot use %s: %s; set %s to a directory of yours with mode 0700, or unset it: %w", dir, why, variable, errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("cannot use %s: %s; set %s to a directory of yours with mode 0700, or unset it: %w",
+		dir, why, variable, errdefs.ErrFailedPrecondition)
 }
 
 // Log is where the daemon's output goes.
-func (p Place) Log() string { return filepath.Join(p.State, logName) }
+func (p Paths) Log() string { return filepath.Join(p.State, logName) }
 
 // Lock is held until Close.
 type Lock struct{ f *os.File }
 
-// Close lets go.
+// Close releases it.
 func (l Lock) Close() { l.f.Close() }
 
-// Starting is held by whoever starts the daemon: of several at once one does, and the others
+// Starting is held by the process that starts the daemon: of several at once one does, and the others
 // find it started.
-func (p Place) Starting(ctx context.Context) (Lock, error) {
+func (p Paths) Starting(ctx context.Context) (Lock, error) {
 	return p.lock(ctx, startLock, unix.LOCK_EX)
 }
 
 // Using is held by a client as long as it needs the daemon, from before it looks for it. It
 // waits for one that is ending.
-func (p Place) Using(ctx context.Context) (Lock, error) { return p.lock(ctx, useLock, unix.LOCK_SH) }
+func (p Paths) Using(ctx context.Context) (Lock, error) { return p.lock(ctx, useLock, unix.LOCK_SH) }
 
 // Serving is held by the daemon: there is one for a user.
-func (p Place) Serving(ctx context.Context) (Lock, error) {
+func (p Paths) Serving(ctx context.Context) (Lock, error) {
 	return p.lock(ctx, serveLock, unix.LOCK_EX)
 }
 
-// Ending is taken by the daemon before it ends for want of use, and never given up: ok says
-// that nobody uses it, and nobody can begin to before it has gone.
-func (p Place) Ending() (l Lock, ok bool, err error) {
+// Ending is taken by an idle daemon before it ends, and never released: ok says that nobody uses
+// the daemon, and nobody can begin to until it has ended.
+func (p Paths) Ending() (l Lock, ok bool, err error) {
 	f, err := p.open(useLock)
 	if err != nil {
 		return Lock{}, false, err
@@ -179,7 +183,7 @@ func (p Place) Ending() (l Lock, ok bool, err error) {
 	return Lock{f}, true, nil
 }
 
-func (p Place) open(name string) (*os.File, error) {
+func (p Paths) open(name string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(p.State, name), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("cannot open a lock: %w", err)
@@ -187,11 +191,11 @@ func (p Place) open(name string) (*os.File, error) {
 	return f, nil
 }
 
-// lockPause is how often a lock is tried that another holds. A wait in the kernel could not
-// be cut off.
+// lockPause is how often a lock is tried that another process holds. A wait in the kernel could not
+// be interrupted.
 const lockPause = 10 * time.Millisecond
 
-func (p Place) lock(ctx context.Context, name string, how int) (Lock, error) {
+func (p Paths) lock(ctx context.Context, name string, how int) (Lock, error) {
 	f, err := p.open(name)
 	if err != nil {
 		return Lock{}, err
@@ -232,9 +236,9 @@ func Flock(f *os.File, how int) error {
 	return errors.Join(cerr, err)
 }
 
-// Publish says where the daemon serves. It is for those whose XDG_RUNTIME_DIR is another, as
-// in a job of cron.
-func (p Place) Publish() error {
+// Publish records where the daemon serves, for commands whose XDG_RUNTIME_DIR is different, as in
+// a cron job.
+func (p Paths) Publish() error {
 	path := filepath.Join(p.State, pointer)
 	next := path + ".new"
 	if err := os.WriteFile(next, []byte(p.Socket), 0o600); err != nil {
@@ -248,7 +252,7 @@ func (p Place) Publish() error {
 
 // Answers returns the socket at which a daemon of this user accepts connections, "" if there
 // is none.
-func (p Place) Answers(ctx context.Context) (string, error) {
+func (p Paths) Answers(ctx context.Context) (string, error) {
 	c, err := p.connect(ctx)
 	if c == nil {
 		return "", err
@@ -258,7 +262,7 @@ func (p Place) Answers(ctx context.Context) (string, error) {
 }
 
 // Daemon returns the pid of the daemon, 0 if there is none.
-func (p Place) Daemon(ctx context.Context) (int, error) {
+func (p Paths) Daemon(ctx context.Context) (int, error) {
 	c, err := p.connect(ctx)
 	if c == nil {
 		return 0, err
@@ -269,23 +273,25 @@ func (p Place) Daemon(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	var cred *unix.Ucred
-	// Of whoever listens (unix(7)).
+	// Those of the process that listens (unix(7)).
 	cerr := rc.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
 	if err := errors.Join(cerr, err); err != nil {
 		return 0, fmt.Errorf("cannot tell who serves at %s: %w", c.RemoteAddr(), err)
 	}
 	if cred.Uid != uint32(os.Geteuid()) || cred.Pid <= 1 {
-		return 0, fmt.Errorf("cannot trust who serves at %s: it is process %d of uid %d: %w", c.RemoteAddr(), cred.Pid, cred.Uid, errdefs.ErrPermissionDenied)
+		return 0, fmt.Errorf("cannot trust who serves at %s: it is process %d of uid %d: %w",
+			c.RemoteAddr(), cred.Pid, cred.Uid, errdefs.ErrPermissionDenied)
 	}
 	return int(cred.Pid), nil
 }
 
-// connect connects to the daemon of this user; without an error and a connection there is
-// none.
-func (p Place) connect(ctx context.Context) (*net.UnixConn, error) {
+// connect connects to the daemon of this user. It returns neither a connection nor an error if
+// there is no daemon.
+func (p Paths) connect(ctx context.Context) (*net.UnixConn, error) {
 	places := []string{p.Socket}
 	if b, err := os.ReadFile(filepath.Join(p.State, pointer)); err == nil {
-		if other := string(b); other != p.Socket && filepath.IsAbs(other) && !strings.Contains(other, "\x00") && own(filepath.Dir(other), "") == nil {
+		if other := string(b); other != p.Socket && filepath.IsAbs(other) && !strings.Contains(other, "\x00") &&
+			own(filepath.Dir(other), "") == nil {
 			places = append(places, other)
 		}
 	}

@@ -11,14 +11,13 @@ import (
 	"github.com/carrel-dev/carrel/internal/runtime"
 )
 
-// Wires are our ends of the connections that an executor was started with: without root it
-// has no socket to be reached by. The zero value has none. Methods are not for several
-// goroutines at once.
-type Wires struct{ near []*os.File }
+// Sockets are our ends of the connections that an executor was started with: without root it
+// listens on no socket. The zero value has none. Its methods must not be called concurrently.
+type Sockets struct{ near []*os.File }
 
 // Make makes a connection for each role and returns the executor's ends, which are the
 // caller's to close, also after an error.
-func (w *Wires) Make() (far []*os.File, err error) {
+func (w *Sockets) Make() (far []*os.File, err error) {
 	for _, role := range []execapi.Role{execapi.Control, execapi.Spawn} {
 		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
@@ -31,7 +30,7 @@ func (w *Wires) Make() (far []*os.File, err error) {
 }
 
 // Take hands out the connection for a role, once; after that, runtime.ErrNotRunning.
-func (w *Wires) Take(role execapi.Role) (*net.UnixConn, error) {
+func (w *Sockets) Take(role execapi.Role) (*net.UnixConn, error) {
 	for i, f := range w.near {
 		if f == nil || f.Name() != string(role) {
 			continue
@@ -48,7 +47,7 @@ func (w *Wires) Take(role execapi.Role) (*net.UnixConn, error) {
 }
 
 // Close closes those that were not handed out.
-func (w *Wires) Close() {
+func (w *Sockets) Close() {
 	for _, f := range w.near {
 		if f != nil {
 			f.Close()

@@ -1,4 +1,4 @@
-package desk
+package userbroker
 
 import (
 	"context"
@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -28,21 +26,14 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// shell is the login shell of a workspace's passwd entry.
-const shell = "/bin/bash"
-
 // endTimeout bounds the wait for an executor of an earlier process to end.
 const endTimeout = 5 * time.Second
 
 // host is what an ordinary user can do to the host.
 type host struct {
-	cfg    Config
-	bootID string
-	tmpfs  int64
-	// ranges are nil where executors share the caller's id, and why says why.
-	ranges *subid.Ranges
-	why    error
-	groups rootless.Groups
+	cfg      Config
+	bootID   string
+	launcher rootless.Launcher
 
 	mu   sync.Mutex
 	open map[id.Workspace]*opened
@@ -52,35 +43,42 @@ var _ broker.Effects = (*host)(nil)
 
 // opened is what a workspace that runs has in this process.
 type opened struct {
-	wires  rootless.Wires
-	hold   *rootless.Hold
-	report workspace.Report
+	sockets rootless.Sockets
+	// protection is of its writable mounts; nil if it has none.
+	protection *rootless.Protection
+	report     workspace.Report
 	// noGroup is why it has no control groups; "" if it has.
 	noGroup string
 }
 
 func openHost(ctx context.Context, cfg Config) (*host, error) {
-	h := &host{cfg: cfg, open: map[id.Workspace]*opened{}}
+	h := &host{cfg: cfg, launcher: rootless.Launcher{Executor: cfg.Executor}, open: map[id.Workspace]*opened{}}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return nil, fmt.Errorf("cannot tell this boot from others: %w", err)
 	}
 	h.bootID = strings.TrimSpace(string(boot))
-	if _, h.tmpfs, err = rootless.HostLimits(); err != nil {
+	if _, h.launcher.TmpfsBytes, err = rootless.HostLimits(); err != nil {
 		return nil, err
 	}
-	if h.ranges, h.why = subid.Find(); h.why == nil {
-		h.why = h.ranges.Try(ctx)
+	ranges, why := subid.Find()
+	if why == nil {
+		why = ranges.Try(ctx)
 	}
-	if h.why != nil {
-		h.ranges = nil
-		cfg.Log.Info("executors share their commands' id", "reason", h.why)
+	if why == nil {
+		h.launcher.Ranges = ranges
+	} else {
+		h.launcher.NoRange = why.Error()
+		cfg.Log.Info("executors share their commands' id", "reason", why)
 	}
-	if err := h.groups.Ready(); err != nil {
+	if err := h.launcher.Groups.Ready(); err != nil {
 		cfg.Log.Info("control groups are not as they should be", "reason", err)
 	}
 	return h, h.makeState()
 }
+
+// InForce is part of broker.Effects: the numbers of the ledger are no ids.
+func (h *host) InForce(workspace.IDs) workspace.IDs { return h.launcher.Ranges.IDs() }
 
 // What follows is nothing's to do here: no user is made, and no number is the host's.
 
@@ -114,11 +112,12 @@ func (h *host) Mended() []workspace.Mended { return nil }
 
 // Close is part of broker.Effects. Executors end with this process: what one left that could
 // not be ended in order is the next daemon's to remove.
-func (h *host) Close() error { return h.groups.Close() }
+func (h *host) Close() error { return h.launcher.Groups.Close() }
 
 // HoldsDisk is part of broker.Effects.
 func (h *host) HoldsDisk() error {
-	return fmt.Errorf("the control disk is unavailable: a file system of a fixed size takes root to mount; leave --disk out, or use a carrel that root brought up: %w", errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("the control disk is unavailable: a file system of a fixed size takes root to mount; leave --disk out, "+
+		"or use a carrel that root brought up: %w", errdefs.ErrFailedPrecondition)
 }
 
 // GrowsDisk is part of broker.Effects.
@@ -139,29 +138,33 @@ func (h *host) grouped(name id.Workspace, what, instead string) (*opened, error)
 		return nil, fmt.Errorf("cannot %s %s: it does not run: %w", what, name, errdefs.ErrFailedPrecondition)
 	}
 	if o.noGroup != "" {
-		return nil, fmt.Errorf("cannot %s %s: that takes a control group, and it runs without one (%s); %s: %w", what, name, o.noGroup, instead, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("cannot %s %s: that takes a control group, and it runs without one (%s); %s: %w",
+			what, name, o.noGroup, instead, errdefs.ErrFailedPrecondition)
 	}
 	return o, nil
 }
 
 // Freeze is part of broker.Effects.
 func (h *host) Freeze(ctx context.Context, name id.Workspace, frozen bool) error {
-	if _, err := h.grouped(name, "pause", "a stop signal to each process would not reach those that are being born; stop the workspace, or use a carrel that root brought up"); err != nil {
+	if _, err := h.grouped(name, "pause",
+		"a stop signal to each process would not reach those that are being born; "+
+			"stop the workspace, or use a carrel that root brought up"); err != nil {
 		if !frozen {
 			return nil // it never was
 		}
 		return err
 	}
-	return h.groups.Freeze(ctx, name, frozen)
+	return h.launcher.Groups.Freeze(ctx, name, frozen)
 }
 
 // Limit is part of broker.Effects.
 func (h *host) Limit(e broker.Entry, limits workspace.Limits) error {
-	o, err := h.grouped(e.Name, "change the limits of", "those of processes that run cannot be changed; stop it first: carrel stop "+string(e.Name))
+	o, err := h.grouped(e.Name, "change the limits of",
+		"those of processes that run cannot be changed; stop it first: carrel stop "+string(e.Name))
 	if err != nil {
 		return err
 	}
-	report, err := h.groups.Update(e.Name, e.Executor.PID, e.Limits, limits, o.report)
+	report, err := h.launcher.Groups.Update(e.Name, e.Executor.PID, e.Limits, limits, o.report)
 	h.mu.Lock()
 	o.report = report
 	h.mu.Unlock()
@@ -173,7 +176,7 @@ func (h *host) Stats(e broker.Entry) (workspace.Stats, error) {
 	if _, err := h.grouped(e.Name, "measure", ""); err != nil {
 		return workspace.UnknownStats, nil //nolint:nilerr // what it runs without is in its report
 	}
-	return h.groups.Stats(e.Name)
+	return h.launcher.Groups.Stats(e.Name)
 }
 
 // Report is part of broker.Effects.
@@ -212,7 +215,7 @@ func endEarlier(x *brokerapi.Executor) error {
 		return err
 	}
 	defer unix.Close(fd)
-	// Held now, so that what is read next is of this process or of none.
+	// Held now, so that what is read next belongs to this process or to none.
 	if start, err := broker.StartTime(x.PID); err != nil || start != x.StartTime {
 		return nil //nolint:nilerr // it has ended
 	}
@@ -236,27 +239,20 @@ func endEarlier(x *brokerapi.Executor) error {
 // Start is part of broker.Effects. What a failed start made is gone when it returns.
 func (h *host) Start(ctx context.Context, e broker.Entry) (r broker.Running, report workspace.Report, err error) {
 	o := &opened{}
-	var pid int
 	defer func() {
 		if err == nil {
 			return
 		}
-		if pid != 0 {
-			_ = r.Kill()
-			<-r.Exited
+		if r.Exited != nil {
+			<-r.Exited // it has been killed
 		}
-		err = errors.Join(err, h.groups.End(e.Name), o.close())
+		err = errors.Join(err, h.launcher.Groups.End(e.Name), o.close())
 	}()
 	projects, err := h.openMounts(e, o)
 	if err != nil {
 		return r, report, fmt.Errorf("cannot start %s: %w", e.Name, err)
 	}
-	defer closeProjects(projects)
-	far, err := o.wires.Make()
-	defer closeFiles(far...)
-	if err != nil {
-		return r, report, err
-	}
+	defer launch.CloseProjects(projects)
 	var dirs [3]*os.File
 	for i, path := range []string{h.Home(e.Name), h.at("tmp", string(e.Name), temporary[0]), h.at("tmp", string(e.Name), temporary[1])} {
 		if dirs[i], err = openDir(path); err != nil {
@@ -264,57 +260,24 @@ func (h *host) Start(ctx context.Context, e broker.Entry) (r broker.Running, rep
 		}
 		defer dirs[i].Close()
 	}
-	binary, err := os.Open(h.cfg.Executor)
-	if err != nil {
-		return r, report, fmt.Errorf("cannot read the executor: %w", err)
-	}
-	defer binary.Close()
 	stderr, err := launch.LogOf(e.Name, h.cfg.Log)
 	if err != nil {
 		return r, report, err
 	}
 	defer stderr.Close()
-	crashpoint.Here("desk.start.prepared")
-	spec := sandbox.Spec{
-		Mode: sandbox.Rootless, Allow: e.Allow, Name: e.Name, User: string(e.Name), Shell: shell, Limits: e.Limits, TmpfsBytes: h.tmpfs,
-		Net: sandbox.Net{LowPorts: true},
-	}
-	mapIDs := h.ranges.Put(&spec)
+	crashpoint.Here("userbroker.start.prepared")
 	c := launch.Config{
-		Binary: binary, Spec: spec, Map: mapIDs,
-		Outside: func(int) []sandbox.Finding {
-			if h.why == nil {
-				return nil
-			}
-			return []sandbox.Finding{{Control: "ids", OK: true, Evidence: "no range of ids is used: " + h.why.Error()}}
-		},
-		Peers: far, Home: dirs[0], Tmp: dirs[1], VarTmp: dirs[2], Projects: projects, Log: stderr,
+		Spec: sandbox.Spec{Allow: e.Allow, Name: e.Name, Limits: e.Limits},
+		Home: dirs[0], Tmp: dirs[1], VarTmp: dirs[2], Projects: projects, Log: stderr,
 	}
-	files, err := h.groups.Lend(ctx, &c)
+	started, err := h.launcher.Start(ctx, &c, &o.sockets)
 	if err != nil {
 		return r, report, fmt.Errorf("cannot start %s: %w", e.Name, err)
 	}
 	o.noGroup = c.NoGroup
-	started, err := launch.Start(ctx, c)
-	files.Close()
+	crashpoint.Here("userbroker.start.launched")
+	r, err = broker.Supervise(e.Name, started, brokerapi.Executor{BootID: h.bootID}, sandbox.Rootless, projects, h.cfg.Log)
 	if err != nil {
-		return r, report, fmt.Errorf("cannot start %s without root: %w%s", e.Name, err, rootless.Explain())
-	}
-	crashpoint.Here("desk.start.launched")
-	r, err = broker.Watch(started.Pidfd, brokerapi.Executor{PID: started.PID, BootID: h.bootID})
-	if err != nil {
-		_ = unix.Kill(started.PID, unix.SIGKILL) // our child, not waited for: the pid is still its own
-		_, _ = unix.Wait4(started.PID, nil, 0, nil)
-		return r, report, fmt.Errorf("cannot watch the executor of %s: %w", e.Name, err)
-	}
-	pid = started.PID
-	if r.Executor.StartTime, err = broker.StartTime(pid); err != nil {
-		return r, report, fmt.Errorf("cannot start %s: its executor ended at once: %w", e.Name, err)
-	}
-	if err := started.Report.Err(); err != nil {
-		return r, report, fmt.Errorf("cannot start %s: %w", e.Name, err)
-	}
-	if err := h.guard(e.Name, projects, r); err != nil {
 		return r, report, err
 	}
 	o.report = started.Report
@@ -331,7 +294,7 @@ func (h *host) CleanUp(_ context.Context, name id.Workspace) error {
 	delete(h.open, name)
 	h.mu.Unlock()
 	// First: what runs still must not find a protected name free.
-	if err := h.groups.End(name); err != nil {
+	if err := h.launcher.Groups.End(name); err != nil {
 		return err
 	}
 	if o == nil {
@@ -342,11 +305,11 @@ func (h *host) CleanUp(_ context.Context, name id.Workspace) error {
 
 // close removes what was made for an executor that has ended.
 func (o *opened) close() error {
-	o.wires.Close()
-	if o.hold == nil {
+	o.sockets.Close()
+	if o.protection == nil {
 		return nil
 	}
-	return o.hold.Release()
+	return o.protection.Release()
 }
 
 // connect hands out a connection that the executor was started with, once.
@@ -357,7 +320,7 @@ func (h *host) connect(name id.Workspace, role execapi.Role) (*net.UnixConn, err
 	if o == nil {
 		return nil, runtime.ErrNotRunning
 	}
-	return o.wires.Take(role)
+	return o.sockets.Take(role)
 }
 
 // openDir opens a directory of the state, which must be the caller's own.
@@ -368,14 +331,3 @@ func openDir(path string) (*os.File, error) {
 	}
 	return os.NewFile(uintptr(fd), path), nil
 }
-
-func closeFiles(files ...*os.File) {
-	for _, f := range files {
-		if f != nil {
-			f.Close()
-		}
-	}
-}
-
-// mountinfo is the list of an executor's mounts.
-func mountinfo(pid int) string { return filepath.Join("/proc", strconv.Itoa(pid), "mountinfo") }

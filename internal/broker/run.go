@@ -1,0 +1,57 @@
+package broker
+
+import (
+	"context"
+
+	"github.com/carrel-dev/carrel/internal/brokerapi"
+	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// Start starts a workspace's executor, or returns the one that lives.
+func (l *Lifecycle) Start(ctx context.Context, p brokerapi.NameParams) (res brokerapi.StartResult, err error) {
+	res.Workspace, err = l.change(ctx, brokerapi.MethodStart, p.Name, func(ctx context.Context, e Entry) (Entry, error) {
+		if e.State == workspace.StateRunning {
+			if _, _, alive := l.followed(e.Name); alive {
+				res.Report, err = l.host.Report(e.Name)
+				return e, err
+			}
+			if err := l.settle(ctx, e); err != nil {
+				return e, err
+			}
+			e.Executor = nil
+		}
+		r, report, err := l.host.Start(ctx, e)
+		res.Report = report
+		if err != nil {
+			return e, err
+		}
+		crashpoint.Here("broker.start.launched")
+		e.State, e.Executor = workspace.StateRunning, &r.Executor
+		if err := l.ledger.Put(e); err != nil {
+			l.mu.Lock()
+			l.running[e.Name] = r
+			l.mu.Unlock()
+			return e, alsoFailed(err, l.settle(ctx, Entry{Name: e.Name}))
+		}
+		crashpoint.Here("broker.start.kept")
+		l.follow(e.Name, r)
+		return e, nil
+	})
+	return res, err
+}
+
+// Stop ends all that runs in a workspace. Asking the executor first is the daemon's
+// part.
+func (l *Lifecycle) Stop(ctx context.Context, p brokerapi.NameParams) (brokerapi.Workspace, error) {
+	return l.change(ctx, brokerapi.MethodStop, p.Name, func(ctx context.Context, e Entry) (Entry, error) {
+		if e.State == workspace.StateStopped {
+			return e, nil
+		}
+		if err := l.settle(ctx, e); err != nil {
+			return e, err
+		}
+		e.State, e.Executor = workspace.StateStopped, nil
+		return e, nil
+	})
+}

@@ -1,0 +1,67 @@
+package userbroker
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/broker"
+	"github.com/carrel-dev/carrel/internal/brokerapi"
+	"github.com/carrel-dev/carrel/internal/grant"
+	"github.com/carrel-dev/carrel/internal/rootless"
+	"github.com/carrel-dev/carrel/internal/sandbox/launch"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// TakeMounts is part of broker.Effects. The grant must be of the user that this process runs as,
+// whose rights are all that there are.
+func (h *host) TakeMounts(_ context.Context, p brokerapi.CreateParams, file *os.File) ([]broker.Mount, error) {
+	return broker.TakeGrant(p, file, func(m workspace.Mount, who grant.Cred, dir *os.File) (broker.Mount, error) {
+		if who.UID != uint32(os.Geteuid()) {
+			return broker.Mount{}, fmt.Errorf("cannot mount directories for uid %d: this carrel is of uid %d: %w",
+				who.UID, os.Geteuid(), errdefs.ErrPermissionDenied)
+		}
+		if err := rootless.CheckSource(m.Source); err != nil {
+			return broker.Mount{}, err
+		}
+		identity, err := broker.Identify(dir, h.bootID)
+		if err != nil {
+			return broker.Mount{}, fmt.Errorf("cannot mount %s: %w", m.Source, err)
+		}
+		m.OwnerUID = who.UID
+		return broker.Mount{Mount: m, Identity: identity, OwnerGID: who.GID, CallerUID: who.UID, CallerGID: who.GID}, nil
+	})
+}
+
+// openMounts makes the mounts of a workspace ready for a start: each must still be the
+// directory that was granted.
+func (h *host) openMounts(e broker.Entry, o *opened) (projects []launch.Project, err error) {
+	if len(e.Mounts) == 0 {
+		return nil, nil
+	}
+	if o.protection, err = rootless.NewProtection(e.Name); err != nil {
+		o.protection = nil
+		return nil, err
+	}
+	var mounts []workspace.Mount
+	for _, m := range e.Mounts {
+		mounts = append(mounts, m.Mount)
+	}
+	if projects, err = o.protection.Open(mounts); err != nil {
+		return nil, err
+	}
+	for i, p := range projects {
+		now, err := broker.Identify(p.Dir, h.bootID)
+		if err == nil && !now.Is(e.Mounts[i].Identity) {
+			err = fmt.Errorf("another directory is there than the one that was granted; put it back, or destroy the workspace and "+
+				"create it anew: %w", errdefs.ErrFailedPrecondition)
+		}
+		if err != nil {
+			launch.CloseProjects(projects)
+			return nil, fmt.Errorf("cannot mount %s: %w", mounts[i].Source, err)
+		}
+	}
+	return projects, nil
+}
