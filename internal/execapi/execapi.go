@@ -8,10 +8,12 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// Version is the protocol version of this build, MinVersion the oldest it serves.
+// Version is the protocol version of this build, MinVersion the oldest that it serves. An
+// executor outlives the daemon that started it, so a release that raises Version keeps
+// MinVersion at the version of the release before.
 const (
 	Version    = 3
-	MinVersion = 1
+	MinVersion = 3
 )
 
 // Methods served by the executor. MethodExited is a notification it sends.
@@ -97,14 +99,6 @@ const (
 	FD Stream = "fd"
 )
 
-// The versions from which on an executor takes ExecParams.Program, MethodHold and
-// ExecParams.Shown.
-const (
-	ProgramVersion = 2
-	HoldVersion    = 2
-	ShownVersion   = 3
-)
-
 // ExecParams starts a command (MethodExec), or one on a terminal
 // (MethodSpawnTerminal, where the streams are ignored and one fd comes back:
 // the terminal's master side).
@@ -112,10 +106,10 @@ type ExecParams struct {
 	ID   id.Command `json:"id"`
 	Argv []string   `json:"argv"`
 	// Program: the first descriptor sent is the program, a regular file, and Argv[0] is
-	// only what it is called. It need not be in the workspace. From version 2 on.
+	// only its name. It need not be in the workspace.
 	Program bool `json:"program,omitempty"`
-	// Shown, if there is any, is listed in the place of Argv, which has secrets: at most
-	// MaxShown bytes of it. From version 3 on.
+	// Shown, if not empty, is listed instead of Argv, which holds secrets. It has at most
+	// MaxShown bytes.
 	Shown []string `json:"shown,omitempty"`
 	// Env are NAME=VALUE strings laid over the executor's base environment.
 	Env []string `json:"env,omitempty"`

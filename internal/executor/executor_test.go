@@ -414,19 +414,26 @@ func TestNothingBeforeHello(t *testing.T) {
 		t.Error("served before hello")
 	}
 	<-c.Done()
-	u, err = net.DialUnix("unix", nil, &net.UnixAddr{Name: w.Socket})
-	if err != nil {
+	if u, err = net.DialUnix("unix", nil, &net.UnixAddr{Name: w.Socket}); err != nil {
 		t.Fatal(err)
 	}
 	c = jsonrpc.New(u, jsonrpc.Config{})
 	defer c.Close()
-	_, err = c.Call(t.Context(), execapi.MethodHello, execapi.HelloParams{Version: 0, MinVersion: 0}, nil)
-	if !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("version 0: %v", err)
+	for _, hello := range []execapi.HelloParams{
+		{},
+		{Version: execapi.MinVersion - 1, MinVersion: execapi.MinVersion - 1},
+		{Version: execapi.Version + 2, MinVersion: execapi.Version + 1},
+	} {
+		_, err = c.Call(t.Context(), execapi.MethodHello, hello, nil)
+		if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "stop and start the workspace") {
+			t.Errorf("versions %d to %d: %v", hello.MinVersion, hello.Version, err)
+		}
 	}
-	_, err = c.Call(t.Context(), execapi.MethodHello, execapi.HelloParams{Version: 9, MinVersion: 1}, nil)
-	if err != nil {
-		t.Errorf("a newer daemon: %v", err)
+	// A later daemon that still serves this version gets it.
+	var res execapi.HelloResult
+	hello := execapi.HelloParams{Version: execapi.Version + 1, MinVersion: execapi.Version}
+	if _, err = c.Call(t.Context(), execapi.MethodHello, hello, &res); err != nil || res.Version != execapi.Version {
+		t.Errorf("a later daemon: %+v, %v", res, err)
 	}
 }
 
@@ -472,7 +479,7 @@ func TestNobodyInsideIsServed(t *testing.T) {
 		}
 		defer u.Close()
 		c := jsonrpc.New(u, jsonrpc.Config{})
-		_, refused = c.Call(context.Background(), execapi.MethodHello, execapi.HelloParams{Version: 1, MinVersion: 1}, nil)
+		_, refused = c.Call(context.Background(), execapi.MethodHello, execapi.HelloParams{Version: execapi.Version, MinVersion: execapi.MinVersion}, nil)
 		c.Close()
 	}()
 	<-done

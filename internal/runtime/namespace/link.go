@@ -28,11 +28,10 @@ type link struct {
 	r    *Runtime
 	name id.Workspace
 	// ready is closed once spawn and conn, or err, are set.
-	ready   chan struct{}
-	spawn   *jsonrpc.Conn
-	conn    *jsonrpc.Conn
-	err     error
-	version int // of the protocol, as agreed
+	ready chan struct{}
+	spawn *jsonrpc.Conn
+	conn  *jsonrpc.Conn
+	err   error
 	// greeted is when the executor said who it is, in Unix nanoseconds; 0 before.
 	greeted atomic.Int64
 	// stopping: the end of the connection is our own doing.
@@ -167,10 +166,16 @@ func (l *link) dial(ctx context.Context, ids workspace.IDs, known bool, role exe
 		Inline: func(string) bool { return true }, // it only notes what it is told
 	})
 	var hello execapi.HelloResult
-	if _, err = conn.Call(ctx, execapi.MethodHello, execapi.HelloParams{Version: execapi.Version, MinVersion: execapi.MinVersion, Role: role}, &hello); err == nil && hello.Workspace != l.name {
+	_, err = conn.Call(ctx, execapi.MethodHello,
+		execapi.HelloParams{Version: execapi.Version, MinVersion: execapi.MinVersion, Role: role}, &hello)
+	switch {
+	case err != nil:
+	case hello.Version < execapi.MinVersion || hello.Version > execapi.Version:
+		err = fmt.Errorf("it speaks version %d of the protocol, this daemon %d to %d; stop and start the workspace: %w",
+			hello.Version, execapi.MinVersion, execapi.Version, errdefs.ErrFailedPrecondition)
+	case hello.Workspace != l.name:
 		err = fmt.Errorf("it says that it holds workspace %s: %w", hello.Workspace, errdefs.ErrInternal)
 	}
-	l.version = hello.Version // the same on both connections
 	if err != nil {
 		_ = conn.Close()
 		return nil, fmt.Errorf("cannot greet the executor of workspace %s: %w", l.name, err)
@@ -240,11 +245,6 @@ func (l *link) lostError(cause error) error {
 		l.name, cause, errdefs.ErrUnavailable)
 }
 
-// earlier says that what was asked for takes an executor of this release.
-func (l *link) earlier(what string) error {
-	return fmt.Errorf("cannot %s %s: its executor is of an earlier release; stop and start the workspace: %w", what, l.name, errdefs.ErrFailedPrecondition)
-}
-
 // explain replaces the bare error of a connection that ended during a call that was
 // made with ctx.
 func (l *link) explain(ctx context.Context, err error) error {
@@ -272,7 +272,7 @@ func (l *link) run(ctx context.Context, p execapi.ExecParams) (execapi.ExecResul
 	})
 	defer stop()
 	var res execapi.ExecResult
-	_, err := l.spawn.Call(call, execapi.MethodExec, l.known(p), &res)
+	_, err := l.spawn.Call(call, execapi.MethodExec, p, &res)
 	switch {
 	case ctx.Err() != nil && err == nil:
 		err = fmt.Errorf("cannot wait for command %s: its caller has gone, so that it was ended: %w", p.ID, context.Cause(ctx))
@@ -316,19 +316,10 @@ func method(tty bool) string {
 	return execapi.MethodExec
 }
 
-// known is what this executor knows of p: an earlier one lists Argv itself, and the gate takes
-// out of that what it knows to be secret then.
-func (l *link) known(p execapi.ExecParams) execapi.ExecParams {
-	if l.version < execapi.ShownVersion {
-		p.Shown = nil
-	}
-	return p
-}
-
 // detach starts a command that the executor keeps. If ctx ends first, it is
 // ended again, because nobody learned of it.
 func (l *link) detach(ctx context.Context, p execapi.ExecParams, tty bool) error {
-	_, err := l.spawn.Call(ctx, method(tty), l.known(p), nil)
+	_, err := l.spawn.Call(ctx, method(tty), p, nil)
 	if err != nil && ctx.Err() != nil {
 		l.abandon(p.ID)
 	}
@@ -339,9 +330,6 @@ func (l *link) detach(ctx context.Context, p execapi.ExecParams, tty bool) error
 // word of its end may come before the reply.
 func (l *link) attach(ctx context.Context, p execapi.ExecParams, tty bool, fds []*os.File) (*process, error) {
 	proc := &process{link: l, id: p.ID, done: make(chan struct{})}
-	if p.Program && l.version < execapi.ProgramVersion {
-		return nil, l.earlier("run " + p.Argv[0] + " in workspace")
-	}
 	l.mu.Lock()
 	if l.gone != nil {
 		l.mu.Unlock()
@@ -354,7 +342,7 @@ func (l *link) attach(ctx context.Context, p execapi.ExecParams, tty bool, fds [
 	l.procs[p.ID] = proc
 	l.mu.Unlock()
 	var res execapi.ExecResult
-	files, err := l.spawn.Call(ctx, method(tty), l.known(p), &res, fds...)
+	files, err := l.spawn.Call(ctx, method(tty), p, &res, fds...)
 	if err != nil {
 		l.mu.Lock()
 		delete(l.procs, p.ID)
