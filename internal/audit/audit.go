@@ -132,7 +132,7 @@ func (r *Record) check() error {
 		return fmt.Errorf("cannot append to the audit log: the record has no type: %w", errdefs.ErrInvalidArgument)
 	}
 	for _, raw := range []json.RawMessage{r.Action, r.Decision, r.Data} {
-		if len(raw) > 0 && (bytes.IndexByte(raw, '\n') >= 0 || !validJSON(raw)) {
+		if len(raw) > 0 && (bytes.IndexByte(raw, '\n') >= 0 || !json.Valid(raw)) {
 			return fmt.Errorf("cannot append to the audit log: the %s record carries something other than JSON on one line: %w", r.Type, errdefs.ErrInvalidArgument)
 		}
 	}

@@ -247,7 +247,7 @@ func lastHead(f io.ReaderAt, size int64, path string) (Head, error) {
 	line := buf[:len(buf)-1]
 	line = line[bytes.LastIndexByte(line, '\n')+1:]
 	fr, ok := parseFrame(line)
-	if !ok || !hashHolds(line, fr) || !validJSON(line) {
+	if !ok || !hashHolds(line, fr) || !json.Valid(line) {
 		return Head{}, damaged(path, "its last record was changed after it was written, or is no record")
 	}
 	return Head{Seq: fr.seq, Hash: string(fr.hash)}, nil
