@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strconv"
 	"sync"
 )
 
@@ -126,9 +127,9 @@ func (c *Conn) forget(id uint64, k *call) {
 // deliver hands a reply to the call it answers. A reply to a call that was given
 // up is dropped; one to an id that we never used breaks the protocol.
 func (c *Conn) deliver(e *envelope, fds []*os.File) *violation {
-	n, ok := parseUint(e.id)
+	n, err := strconv.ParseUint(string(e.id), 10, 64)
 	c.mu.Lock()
-	known := ok && n >= 1 && n <= c.nextID
+	known := err == nil && n >= 1 && n <= c.nextID
 	k := c.calls[n]
 	if k != nil {
 		delete(c.calls, n)
@@ -156,19 +157,4 @@ func (c *Conn) deliver(e *envelope, fds []*os.File) *violation {
 	*b = append((*b)[:0], e.result...)
 	k.reply <- reply{frame: b, result: *b, fds: fds}
 	return nil
-}
-
-// parseUint reads an id of ours: decimal, no sign, no leading zero.
-func parseUint(b []byte) (uint64, bool) {
-	if len(b) == 0 || len(b) > 19 || b[0] == '0' {
-		return 0, false
-	}
-	var n uint64
-	for _, c := range b {
-		if c < '0' || c > '9' {
-			return 0, false
-		}
-		n = n*10 + uint64(c-'0')
-	}
-	return n, true
 }
