@@ -1,33 +1,21 @@
 package jsonrpc
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"strconv"
-	"sync"
 )
 
 // call is a request of ours that waits for its reply.
 type call struct{ reply chan reply }
 
 type reply struct {
-	frame  *[]byte // holds result; goes back to frames
 	result []byte
 	fds    []*os.File
 	err    error
-}
-
-var (
-	callPool = sync.Pool{New: func() any { return &call{reply: make(chan reply, 1)} }}
-	frames   = sync.Pool{New: func() any { return new([]byte) }}
-)
-
-func (r *reply) release() {
-	if r.frame != nil && cap(*r.frame) <= 64<<10 {
-		frames.Put(r.frame)
-	}
 }
 
 // Call sends a request, waits for the reply and decodes its result into result,
@@ -41,10 +29,9 @@ func (c *Conn) Call(ctx context.Context, method string, params, result any, fds 
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
-	k := callPool.Get().(*call)
+	k := &call{reply: make(chan reply, 1)}
 	id, err := c.register(k)
 	if err != nil {
-		callPool.Put(k)
 		return nil, err
 	}
 	e := newEncoder()
@@ -59,7 +46,6 @@ func (c *Conn) Call(ctx context.Context, method string, params, result any, fds 
 	}
 	select {
 	case r := <-k.reply:
-		callPool.Put(k)
 		return r.take(method, result)
 	case <-ctx.Done():
 		c.forget(id, k)
@@ -68,7 +54,6 @@ func (c *Conn) Call(ctx context.Context, method string, params, result any, fds 
 }
 
 func (r *reply) take(method string, result any) ([]*os.File, error) {
-	defer r.release()
 	if r.err != nil {
 		return nil, r.err
 	}
@@ -109,8 +94,8 @@ func (c *Conn) register(k *call) (uint64, error) {
 	return c.nextID, nil
 }
 
-// forget gives up on a reply. If the call is no longer listed, its reply is in
-// the channel or about to be, and must be taken out before k can be used again.
+// forget gives up on a reply. If the call is no longer listed, its reply is in the channel or
+// about to be, and has descriptors to close.
 func (c *Conn) forget(id uint64, k *call) {
 	c.mu.Lock()
 	_, waiting := c.calls[id]
@@ -119,9 +104,7 @@ func (c *Conn) forget(id uint64, k *call) {
 	if !waiting {
 		r := <-k.reply
 		closeAll(r.fds)
-		r.release()
 	}
-	callPool.Put(k)
 }
 
 // deliver hands a reply to the call it answers. A reply to a call that was given
@@ -153,8 +136,6 @@ func (c *Conn) deliver(e *envelope, fds []*os.File) *violation {
 		return nil
 	}
 	// The reader's buffer moves on, so that the result is copied.
-	b := frames.Get().(*[]byte)
-	*b = append((*b)[:0], e.result...)
-	k.reply <- reply{frame: b, result: *b, fds: fds}
+	k.reply <- reply{result: bytes.Clone(e.result), fds: fds}
 	return nil
 }
