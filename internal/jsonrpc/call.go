@@ -34,9 +34,8 @@ func (c *Conn) Call(ctx context.Context, method string, params, result any, fds 
 	if err != nil {
 		return nil, err
 	}
-	e := newEncoder()
+	e := new(encoder)
 	if err := e.call(id, method, params, len(fds)); err != nil {
-		e.release()
 		c.forget(id, k)
 		return nil, err
 	}
@@ -72,9 +71,8 @@ func (c *Conn) Notify(ctx context.Context, method string, params any, fds ...*os
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	e := newEncoder()
+	e := new(encoder)
 	if err := e.call(0, method, params, len(fds)); err != nil {
-		e.release()
 		return err
 	}
 	return c.w.send(ctx, e, fds)

@@ -45,12 +45,11 @@ func (c *Conn) respond(in *incoming, result any, fds []*os.File, err error) {
 		in.answered = true
 		c.mu.Unlock()
 		if err == nil {
-			e := newEncoder()
+			e := new(encoder)
 			err = e.reply(in.id, "result", result, len(fds))
 			if err == nil {
 				err = c.w.send(context.Background(), e, fds)
 			} else {
-				e.release()
 				err = fmt.Errorf("cannot write the result of %s: %w: %w", in.Method, err, errdefs.ErrInternal)
 			}
 		}
@@ -93,9 +92,8 @@ func (c *Conn) answer(id []byte, bad *violation) error {
 }
 
 func (c *Conn) answerError(id []byte, err error) error {
-	e := newEncoder()
+	e := new(encoder)
 	if bad := e.reply(id, "error", toWire(err), 0); bad != nil {
-		e.release()
 		return bad
 	}
 	return c.w.send(context.Background(), e, nil)

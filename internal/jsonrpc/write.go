@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -17,39 +16,18 @@ import (
 
 // encoder is a buffer in which one frame is built: the envelope by hand, the
 // value inside by encoding/json.
-type encoder struct {
-	bytes.Buffer
-	json *json.Encoder
-}
-
-var encoders = sync.Pool{New: func() any {
-	e := new(encoder)
-	e.json = json.NewEncoder(&e.Buffer)
-	e.json.SetEscapeHTML(false)
-	return e
-}}
-
-func newEncoder() *encoder {
-	e := encoders.Get().(*encoder)
-	e.Reset()
-	return e
-}
-
-// release gives the buffer back, unless one large message made it large.
-func (e *encoder) release() {
-	if e.Cap() <= 64<<10 {
-		encoders.Put(e)
-	}
-}
+type encoder struct{ bytes.Buffer }
 
 func (e *encoder) int(v int64) {
 	e.Write(strconv.AppendInt(e.AvailableBuffer(), v, 10))
 }
 
 // value appends v. encoding/json writes no raw newline inside a value; the one
-// it puts after it is what ends a frame, so it must go.
+// that it writes behind it would end the frame.
 func (e *encoder) value(v any) error {
-	if err := e.json.Encode(v); err != nil {
+	j := json.NewEncoder(&e.Buffer)
+	j.SetEscapeHTML(false)
+	if err := j.Encode(v); err != nil {
 		return err
 	}
 	e.Truncate(e.Len() - 1)
@@ -148,21 +126,17 @@ func (w *writer) push(fd int) bool {
 
 // send writes one frame with its descriptors. It returns when the frame is
 // written, when the connection has ended, or when ctx ends; in that last case
-// a frame that was begun is still finished by itself. The encoder is released.
+// a frame that was begun is still finished by itself.
 func (w *writer) send(ctx context.Context, e *encoder, files []*os.File) error {
 	if e.Len() > w.c.cfg.MaxSend || len(files) > maxSendFDs {
-		n := e.Len()
-		e.release()
 		return fmt.Errorf("cannot send a message of %d bytes and %d fds: at most %d bytes and %d fds are allowed: %w",
-			n, len(files), w.c.cfg.MaxSend, maxSendFDs, errdefs.ErrResourceExhausted)
+			e.Len(), len(files), w.c.cfg.MaxSend, maxSendFDs, errdefs.ErrResourceExhausted)
 	}
 	select {
 	case w.lock <- struct{}{}:
 	case <-w.c.done:
-		e.release()
 		return unreachable(w.c.Err())
 	case <-ctx.Done():
-		e.release()
 		return context.Cause(ctx)
 	}
 	w.buf, w.n, w.oob, w.err = e.Bytes(), 0, nil, nil
@@ -174,23 +148,23 @@ func (w *writer) send(ctx context.Context, e *encoder, files []*os.File) error {
 		err = w.c.sock.Write(w.try)
 		return nil
 	}); bad != nil { // a file of the caller's: nothing was written
-		w.unlock(e)
+		w.unlock()
 		return fmt.Errorf("cannot send the fds of a message: %w", bad)
 	}
 	if err == nil {
 		err = w.err
 	}
 	if err == nil && w.n < len(w.buf) {
-		return w.finish(ctx, e, files)
+		return w.finish(ctx, files)
 	}
-	w.unlock(e)
+	w.unlock()
 	return w.ended(err)
 }
 
 // finish waits for a peer that is slow to read. The caller may leave when its
 // ctx ends, so that descriptors not sent yet are duplicated: they are the
 // caller's, who may close them on return.
-func (w *writer) finish(ctx context.Context, e *encoder, files []*os.File) error {
+func (w *writer) finish(ctx context.Context, files []*os.File) error {
 	var own []int
 	if w.oob != nil {
 		err := borrow(files, make([]int, 0, len(files)), func(fds []int) error {
@@ -205,7 +179,7 @@ func (w *writer) finish(ctx context.Context, e *encoder, files []*os.File) error
 		})
 		if err != nil { // nothing was written yet: the connection is as it was
 			closeFDs(own)
-			w.unlock(e)
+			w.unlock()
 			return fmt.Errorf("cannot duplicate the fds of a message: %w", err)
 		}
 		w.oob = unix.UnixRights(own...)
@@ -223,7 +197,7 @@ func (w *writer) finish(ctx context.Context, e *encoder, files []*os.File) error
 			err = w.c.sock.SetWriteDeadline(time.Time{})
 		}
 		closeFDs(own)
-		w.unlock(e)
+		w.unlock()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			err = fmt.Errorf("the peer did not read for %v: %w", w.c.cfg.WriteTimeout, err)
 		}
@@ -237,9 +211,8 @@ func (w *writer) finish(ctx context.Context, e *encoder, files []*os.File) error
 	}
 }
 
-func (w *writer) unlock(e *encoder) {
+func (w *writer) unlock() {
 	w.buf, w.oob = nil, nil
-	e.release()
 	<-w.lock
 }
 
