@@ -385,7 +385,9 @@ func brokerDouble(t testing.TB, f *fixture, w brokerapi.Workspace) *peerDouble {
 		brokerapi.MethodStart: func(*jsonrpc.Conn, *jsonrpc.Request) (any, []*os.File, error) {
 			running := w
 			running.State, running.Executor = workspace.StateRunning, &brokerapi.Executor{PID: 99}
-			return brokerapi.StartResult{Workspace: running, Report: workspace.Report{Controls: []workspace.Control{{ID: "c", Required: true, State: workspace.Verified}}}}, nil, nil
+			return brokerapi.StartResult{Workspace: running, Report: workspace.Report{
+				Controls: []workspace.Control{{ID: "c", Required: true, State: workspace.Verified}},
+			}}, nil, nil
 		},
 		// Two messages: w, and another one behind it.
 		brokerapi.MethodList: func(_ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
@@ -412,7 +414,9 @@ func TestBroker(t *testing.T) {
 		t.Errorf("no broker: %v", err)
 	}
 	uid := uint32(os.Getuid())
-	d := brokerDouble(t, f, brokerapi.Workspace{Name: name, User: "u", Home: "/h", IDs: workspace.IDs{Executor: uid}, State: workspace.StateStopped, Retained: "/kept"})
+	d := brokerDouble(t, f, brokerapi.Workspace{Name: name, User: "u", Home: "/h", IDs: workspace.IDs{
+		Executor: uid,
+	}, State: workspace.StateStopped, Retained: "/kept"})
 	if w, _, err := f.Create(t.Context(), name, runtime.Plan{KeyDigest: "00", Limits: workspace.DefaultLimits}); err != nil || w.Home != "/h" {
 		t.Fatalf("%+v, %v", w, err)
 	}
