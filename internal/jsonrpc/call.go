@@ -19,12 +19,12 @@ type reply struct {
 }
 
 // Call sends a request, waits for the reply and decodes its result into result,
-// unless that is nil. The fds given stay the caller's, and so are those returned;
-// on an error there are none. When ctx ends first Call returns at once with its
-// cause, while the peer is not told; what its reply brings later is closed.
+// unless that is nil. The caller keeps the fds given and owns the fds returned; on
+// an error there are none. When ctx ends first, Call returns its cause at once. The
+// peer is not told, and descriptors of a late reply are closed.
 //
-// An error of the peer is an *Error. A connection that ended is an error of kind
-// unavailable.
+// An error of the peer is an *Error. If the connection has ended the error is of
+// kind unavailable.
 func (c *Conn) Call(ctx context.Context, method string, params, result any, fds ...*os.File) ([]*os.File, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
@@ -65,8 +65,8 @@ func (r *reply) take(method string, result any) ([]*os.File, error) {
 	return r.fds, nil
 }
 
-// Notify sends a notification and returns when it is written. The fds stay the
-// caller's.
+// Notify sends a notification and returns when it is written. The caller keeps the
+// fds.
 func (c *Conn) Notify(ctx context.Context, method string, params any, fds ...*os.File) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -105,8 +105,8 @@ func (c *Conn) forget(id uint64, k *call) {
 	}
 }
 
-// deliver hands a reply to the call it answers. A reply to a call that was given
-// up is dropped; one to an id that we never used breaks the protocol.
+// deliver passes a reply to the call it answers. A reply to a call that was given
+// up is dropped; a reply to an id that was never used is a violation.
 func (c *Conn) deliver(e *envelope, fds []*os.File) *violation {
 	n, err := strconv.ParseUint(string(e.id), 10, 64)
 	c.mu.Lock()
@@ -133,7 +133,7 @@ func (c *Conn) deliver(e *envelope, fds []*os.File) *violation {
 		k.reply <- reply{err: err}
 		return nil
 	}
-	// The reader's buffer moves on, so that the result is copied.
+	// The reader reuses its buffer.
 	k.reply <- reply{result: bytes.Clone(e.result), fds: fds}
 	return nil
 }

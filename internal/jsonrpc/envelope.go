@@ -10,7 +10,7 @@ import (
 const (
 	// maxDepth is how deep arrays and objects may nest, the envelope included.
 	maxDepth = 64
-	// maxID and maxMethod bound an id and a method name as they stand on the wire.
+	// maxID and maxMethod bound an id and a method name in bytes on the wire.
 	maxID     = 128
 	maxMethod = 64
 )
@@ -163,8 +163,8 @@ func validMethod(m string) bool {
 }
 
 // validID accepts an integer, a string without escapes, and null, which only an
-// error reply to an unreadable message may have. Ids are compared and echoed as
-// they stand, so that a form with two spellings is refused.
+// error reply to an unreadable message may have. Ids are compared and echoed byte
+// by byte, so forms with several spellings are refused.
 func validID(id []byte) bool {
 	if len(id) > maxID {
 		return false

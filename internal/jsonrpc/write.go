@@ -79,18 +79,18 @@ func (e *encoder) fds(n int) {
 	}
 }
 
-// writer puts frames on the socket, one at a time, in the goroutine that has
-// something to say: no hand-over, one system call a frame.
+// writer writes frames to the socket, one at a time, in the goroutine that sends: no
+// switch between goroutines, one system call a frame.
 type writer struct {
 	c    *Conn
 	lock chan struct{} // held for one frame
 
-	// The rest is used by the holder of lock only.
+	// Only the holder of lock uses the rest.
 	buf  []byte
 	oob  []byte
 	n    int
 	err  error
-	try  func(fd uintptr) bool // made once: a closure a frame would be garbage
+	try  func(fd uintptr) bool // made once, not for each frame
 	wait func(fd uintptr) bool
 }
 
@@ -104,8 +104,8 @@ func (w *writer) init(c *Conn) {
 	w.wait = func(fd uintptr) bool { return w.push(int(fd)) }
 }
 
-// push writes as much as the socket takes and reports whether it is done: all
-// is written, or w.err is set.
+// push writes as much as the socket takes. It reports whether everything is written
+// or w.err is set.
 func (w *writer) push(fd int) bool {
 	for w.n < len(w.buf) {
 		n, err := unix.SendmsgN(fd, w.buf[w.n:], w.oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
@@ -161,9 +161,8 @@ func (w *writer) send(ctx context.Context, e *encoder, files []*os.File) error {
 	return w.ended(err)
 }
 
-// finish waits for a peer that is slow to read. The caller may leave when its
-// ctx ends, so that descriptors not sent yet are duplicated: they are the
-// caller's, who may close them on return.
+// finish waits for a slow reader. The caller may return when its ctx ends and then
+// close its descriptors, so those not sent yet are duplicated.
 func (w *writer) finish(ctx context.Context, files []*os.File) error {
 	var own []int
 	if w.oob != nil {
@@ -216,8 +215,8 @@ func (w *writer) unlock() {
 	<-w.lock
 }
 
-// ended ends the connection if a frame could not be written, as the peer may
-// have got a part of it.
+// ended ends the connection if a frame could not be written, because the peer may have
+// a part of it.
 func (w *writer) ended(err error) error {
 	if err == nil {
 		return nil
@@ -226,7 +225,7 @@ func (w *writer) ended(err error) error {
 	return unreachable(w.c.Err())
 }
 
-// borrow calls f with the descriptors of files and keeps them open meanwhile.
+// borrow calls f with the descriptors of files, which stay open during the call.
 // Unlike File.Fd, Control does not switch a file to blocking mode.
 func borrow(files []*os.File, fds []int, f func([]int) error) error {
 	if len(files) == 0 {
