@@ -75,9 +75,10 @@ func FuzzAsWritten(f *testing.F) {
 	})
 }
 
-// TestAsWrittenOnEveryByte puts every byte in every place of a record that has a bit of all.
+// TestAsWrittenOnEveryByte puts every byte at every offset of a record with all kinds of value.
 func TestAsWrittenOnEveryByte(t *testing.T) {
-	text := []byte(`,"type":"t","intent":10,"error":"x\u00eF\n","data":{"seq":[1,{},[],true,false,null,0],"new_1":"long enough for words of eight","b":{"":[[{"c":""}]]}}}`)
+	text := []byte(`,"type":"t","intent":10,"error":"x\u00eF\n",` +
+		`"data":{"seq":[1,{},[],true,false,null,0],"new_1":"long enough for words of eight","b":{"":[[{"c":""}]]}}}`)
 	if !holdAsWritten(t, text) {
 		t.Fatal("not taken")
 	}
@@ -106,9 +107,13 @@ func TestAsWrittenOnEveryByte(t *testing.T) {
 func TestRecordsAreAsWritten(t *testing.T) {
 	raw := json.RawMessage(`{"a":["<\u003c\"",-1.5]}`)
 	full := audit.Record{
-		Trace: "0123456789abcdef0123456789abcdef", Type: audit.Denial, Principal: "token:0123456789ab", Owner: "uid:1", Workspace: "ws-2a97516c", Intent: 5,
-		Action: json.RawMessage(`{"kind":"x","argv":["a","\u003c"]}`), ActionDigest: "sha256:0", Policy: "SAFE", Decision: json.RawMessage(`{"reasons":[],"risk_score":0}`),
-		Approval: "none", Isolation: "boundary=x", Status: audit.StatusOK, Error: "two\nlines \u00e4", ErrorKind: "internal", Data: json.RawMessage(`{"code":0,"idle":-1,"more":null}`),
+		Trace: "0123456789abcdef0123456789abcdef", Type: audit.Denial, Principal: "token:0123456789ab",
+		Owner: "uid:1", Workspace: "ws-2a97516c", Intent: 5,
+		Action: json.RawMessage(
+			`{"kind":"x","argv":["a","\u003c"]}`,
+		), ActionDigest: "sha256:0", Policy: "SAFE", Decision: json.RawMessage(`{"reasons":[],"risk_score":0}`),
+		Approval: "none", Isolation: "boundary=x", Status: audit.StatusOK, Error: "two\nlines \u00e4", ErrorKind: "internal",
+		Data: json.RawMessage(`{"code":0,"idle":-1,"more":null}`),
 	}
 	for _, c := range []struct {
 		r     audit.Record
