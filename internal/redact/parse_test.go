@@ -26,7 +26,8 @@ func TestParse(t *testing.T) {
 		strings.Repeat("hunter2\n", 10_001):        "line 10001 for a secret: there are more than 10000",
 		"TOKEN=hunter2\nhunt\nOTHER=hunter2hunter": "line 2 for a secret",
 	} {
-		if _, _, err := redact.Parse(text); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), why) || strings.Contains(err.Error(), "hunt") {
+		if _, _, err := redact.Parse(text); !errdefs.IsInvalidArgument(err) ||
+			!strings.Contains(err.Error(), why) || strings.Contains(err.Error(), "hunt") {
 			t.Errorf("%v", err)
 		}
 	}

@@ -9,8 +9,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/redact"
 )
 
-// Secrets are put together here, so that nothing in this file looks like one to those who
-// search repositories for them.
+// Secrets are concatenated here, so that scanners of repositories find none in this file.
 var (
 	hex36  = strings.Repeat("a1B2c3D4e", 4)
 	long   = strings.Repeat("a1B2c3D4", 12)
@@ -72,7 +71,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// What people look for in a record stays.
+// Texts that only look like secrets stay.
 func TestInnocent(t *testing.T) {
 	r := redact.New([]byte("k"))
 	for _, s := range []string{
@@ -176,7 +175,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// Ordinary text costs no memory.
+// Ordinary text needs no allocation.
 func TestNothingIsAllocated(t *testing.T) {
 	r := redact.New([]byte("k"))
 	r.Know("test", "something else")
