@@ -106,8 +106,10 @@ func TestFalseMasks(t *testing.T) {
 	r := redact.New([]byte("k"))
 	r.Know("test", "correct horse")
 	for _, text := range []string{
-		"[redacted:correct horse]", "[redacted:value:correct horse]", "[redacted:correct horse:01234567]", "[redacted:secret:01234567 correct horse]",
-		"[redacted:" + github + "]", "password=[redacted:correct horse]", "password=[redacted:hunter2", "x://u:[redacted:correct horse]@h", "[redacted:secret:0123456Z] correct horse",
+		"[redacted:correct horse]", "[redacted:value:correct horse]", "[redacted:correct horse:01234567]",
+		"[redacted:secret:01234567 correct horse]",
+		"[redacted:" + github + "]", "password=[redacted:correct horse]", "password=[redacted:hunter2",
+		"x://u:[redacted:correct horse]@h", "[redacted:secret:0123456Z] correct horse",
 	} {
 		got := r.Text(text)
 		if strings.Contains(got, "correct horse") || strings.Contains(got, github) || strings.Contains(got, "hunter2") {
@@ -173,9 +175,11 @@ func TestOverlaps(t *testing.T) {
 
 func TestSecretsOf(t *testing.T) {
 	got := redact.SecretsOf([]string{
-		"PATH=/usr/bin:/bin", "HOME=/home/x", "LANG=de_DE.UTF-8", "TERM=xterm-256color", "SSH_AUTH_SOCK=/run/user/1/agent", "KEYMAP=german", "SORT_KEY=lastname", "TOKENS=120000",
+		"PATH=/usr/bin:/bin", "HOME=/home/x", "LANG=de_DE.UTF-8", "TERM=xterm-256color",
+		"SSH_AUTH_SOCK=/run/user/1/agent", "KEYMAP=german", "SORT_KEY=lastname", "TOKENS=120000",
 		"TOKEN_FILE=/run/secrets/token", "PASSWORD=x", "PASSWORD=", "PASSWORD", "X=y=z",
-		"DB_PASSWORD_PROD=hunter22", "MY_TOKEN=tok-en_7A", "API_KEY=abcdeFGH", "AWS_SECRET_ACCESS_KEY=abcdefghij", "CLIENT_SECRET=plainword", "SECRET=/aGk+aGk=",
+		"DB_PASSWORD_PROD=hunter22", "MY_TOKEN=tok-en_7A", "API_KEY=abcdeFGH",
+		"AWS_SECRET_ACCESS_KEY=abcdefghij", "CLIENT_SECRET=plainword", "SECRET=/aGk+aGk=",
 		"DATABASE_URL=postgres://app:s3cr3tpw@db/x", "NOTE=see " + github,
 	})
 	want := []string{"hunter22", "tok-en_7A", "abcdeFGH", "abcdefghij", "plainword", "/aGk+aGk=", "s3cr3tpw", github}

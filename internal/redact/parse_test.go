@@ -11,10 +11,12 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	values, short, err := redact.Parse("# of the operator\n\n  correct horse  \r\nDB_PASSWORD=hunter22\nexport TOKEN='it is quoted'\nQ=\"a\\\"b\\\\c\\$d\"\nc2VjcmV0cw==\n" +
+	values, short, err := redact.Parse("# of the operator\n\n  correct horse  \r\nDB_PASSWORD=hunter22\n" +
+		"export TOKEN='it is quoted'\nQ=\"a\\\"b\\\\c\\$d\"\nc2VjcmV0cw==\n" +
 		"YWJjZGVmZ2g=\nPORT=80\nDEBUG=\nurl=postgres://u:p@h/d?x=y\nno-name=value\n1st=value\nlast one")
 	want := []string{
-		"correct horse", "hunter22", "it is quoted", `a"b\c$d`, "c2VjcmV0cw==", "YWJjZGVmZ2g=", "postgres://u:p@h/d?x=y", "no-name=value", "1st=value", "last one",
+		"correct horse", "hunter22", "it is quoted", `a"b\c$d`, "c2VjcmV0cw==", "YWJjZGVmZ2g=",
+		"postgres://u:p@h/d?x=y", "no-name=value", "1st=value", "last one",
 	}
 	if err != nil || short != 2 || !slices.Equal(values, want) {
 		t.Errorf("%q %d %v", values, short, err)
