@@ -23,7 +23,7 @@ func checkJSON(b []byte) (valid, plain bool) {
 	for d.More() {
 		t, err := d.Token()
 		name, text := t.(string)
-		// Its bytes are those of its value: it has no escapes.
+		// The text has the name itself and no escape.
 		as := bytes.HasSuffix(b[:d.InputOffset()], []byte(`"`+name+`"`))
 		if err != nil || !text || !as || seen[name] || !isPlain(name) {
 			return true, false

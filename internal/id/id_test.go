@@ -45,7 +45,7 @@ func TestParsePrefix(t *testing.T) {
 	}
 }
 
-// The form of a name is that of paths, users and groups all over the host.
+// Names of paths, users and groups on the host have this form.
 func TestNames(t *testing.T) {
 	if n := id.Derive("ws", "demo", 0); n != "ws-2a97516c" { // printf demo | sha256sum
 		t.Errorf("%s", n)

@@ -40,7 +40,7 @@ type members struct {
 	i int // behind the opening brace, then behind a value
 }
 
-// next returns the next member as it stands in the text, the name with its quotes.
+// next returns the next member as parts of the text, the name with its quotes.
 func (m *members) next() (name, value []byte, ok bool) {
 	for m.b[m.i] != '"' {
 		if m.b[m.i] == '}' {

@@ -53,7 +53,7 @@ type Extent struct{ Offset, Length int64 }
 type Header struct {
 	Kind Kind
 	Mode uint32 // permissions with set-id and sticky bits, 07777
-	// Name is the path as it stands in the archive, without the slash at the end of a
+	// Name is the path in the archive, without the slash at the end of a
 	// directory's. Target is what a link or symlink points to.
 	Name, Target string
 	UID, GID     int64
