@@ -1,5 +1,5 @@
-// Command carrel-archive packs a workspace's home and unpacks one, as the workspace's
-// own id and inside its boundary.
+// Command carrel-archive packs and unpacks a workspace's home, with the workspace's own id
+// and inside its boundary.
 package main
 
 import (
@@ -10,8 +10,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/build"
 )
 
-// Signals keep what they do by default: there is nothing to bring to an end that the
-// caller does not remove.
+// Signals keep their default action: the caller removes what is incomplete.
 func main() {
 	os.Exit(archive.Run(context.Background(), build.Version(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }

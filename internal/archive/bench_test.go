@@ -16,7 +16,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/archive"
 )
 
-// material is what a home holds: source text, programs, and what cannot be compressed.
+// material is like the contents of a home: source text, programs, and incompressible data.
 func material(b *testing.B) (kinds [3][]byte) {
 	b.Helper()
 	read := func(root, ext string, most int) (all []byte) {
@@ -65,8 +65,8 @@ func home(b *testing.B, dir string, count int, total float64) {
 	}
 }
 
-// BenchmarkBesideTar packs and unpacks 1 GiB in 20,000 files, and has tar and zstd do
-// the same in turn, so that what else the machine does meets both. It reports medians.
+// BenchmarkBesideTar packs and unpacks 1 GiB in 20,000 files, alternately with tar and zstd,
+// so that other load on the machine affects both. It reports medians.
 // Run it with -benchtime=5x.
 func BenchmarkBesideTar(b *testing.B) {
 	from := b.TempDir()
@@ -117,7 +117,7 @@ func BenchmarkBesideTar(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkWrite and BenchmarkRead are for a look at what the package itself costs.
+// BenchmarkWrite and BenchmarkRead measure the package itself.
 func BenchmarkWrite(b *testing.B) {
 	from := b.TempDir()
 	home(b, from, 2000, 100<<20)

@@ -22,12 +22,12 @@ const (
 	ExitUsage  = 2
 )
 
-// memory is what the program's heap is held below as far as it can be: it lives in the
-// workspace's own limit, beside the pages that it reads and writes.
+// memory is a soft limit of the program's heap: the program counts against the workspace's own
+// memory limit, beside the pages that it reads and writes.
 const memory = 64 << 20
 
-// Report is one line of JSON on standard error. The last line has the summary, and with
-// an error what went wrong.
+// Report is one line of JSON on standard error. The last line has the summary and, after a
+// failure, the error.
 type Report struct {
 	Progress *Progress `json:"progress,omitempty"`
 	Summary  *Summary  `json:"summary,omitempty"`
@@ -35,14 +35,14 @@ type Report struct {
 	Kind     string    `json:"kind,omitempty"`
 }
 
-// Progress is how far it is.
+// Progress counts what was packed or unpacked so far.
 type Progress struct {
 	Entries int64 `json:"entries"`
 	Bytes   int64 `json:"bytes"`
 }
 
 // Run is the program: "pack DIR" writes an archive to stdout, "unpack DIR" reads one
-// from stdin. It returns the code to exit with.
+// from stdin. It returns the exit status.
 func Run(ctx context.Context, version string, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	debug.SetMemoryLimit(memory)
 	report := json.NewEncoder(stderr)
@@ -59,7 +59,7 @@ func Run(ctx context.Context, version string, args []string, stdin io.Reader, st
 		return ExitOK
 	}
 	c.options.Progress = func(entries, bytes int64) {
-		_ = report.Encode(Report{Progress: &Progress{entries, bytes}}) // whoever does not listen is not told
+		_ = report.Encode(Report{Progress: &Progress{entries, bytes}}) // nobody may read it
 	}
 	s, err := c.run(ctx, stdin, stdout)
 	last := Report{Summary: &s}
@@ -67,7 +67,7 @@ func Run(ctx context.Context, version string, args []string, stdin io.Reader, st
 		last.Error, last.Kind = fault.Text(err), kind(err)
 	}
 	if e := report.Encode(last); err == nil && e != nil {
-		err = e // without its sum an archive is not known to be whole
+		err = e // without the summary nobody knows that the archive is whole
 	}
 	if err != nil {
 		return ExitFailed
@@ -86,9 +86,9 @@ const usage = `usage: carrel-archive pack [flags] DIR > ARCHIVE
        carrel-archive unpack [flags] DIR < ARCHIVE
 
 Packs the tree below DIR into a .tar.zst, or unpacks one below DIR, which must be empty.
-It runs as the id that the tree belongs to. What an unpack that failed has made is left
-for the caller to remove. Standard error gets JSON, one object a line: {"progress":…} at
-most ten times a second, and last {"summary":…}, with "error" and "kind" if it failed.
+It runs with the id of the tree's owner. After a failed unpack the caller removes what was
+made. Standard error gets JSON, one object a line: {"progress":…} at most ten times a
+second, and last {"summary":…}, with "error" and "kind" if it failed.
 Exit status: 0 done, 1 failed, 2 used wrongly.
 
 flags:
@@ -109,10 +109,10 @@ func (c *command) parse(args []string, stderr io.Writer) error {
 	f.IntVar(&l.Depth, "max-depth", l.Depth, "`NUMBER` of names in a path, at most 512")
 	f.IntVar(&l.PathBytes, "max-path", l.PathBytes, "length of a path or link's target in `BYTES`, at most 4095")
 	f.IntVar(&l.XattrBytes, "max-xattrs", l.XattrBytes, "attributes of one entry in `BYTES`")
-	f.Int64Var(&l.Ratio, "max-ratio", l.Ratio, "unpack: bytes for each one of the archive, past the first 64 MiB; 0 is no limit")
+	f.Int64Var(&l.Ratio, "max-ratio", l.Ratio, "unpack: bytes for each byte of the archive, past the first 64 MiB; 0 is no limit")
 	f.BoolVar(&c.options.SkipUnreadable, "skip-unreadable", false, "pack: leave out and count what may not be read")
 	f.StringVar(&c.options.SHA256, "sha256", "", "unpack: fail unless the archive's SHA-256 is `HEX`")
-	f.BoolVar(&c.options.Sync, "sync", false, "unpack: end once a loss of power would lose nothing")
+	f.BoolVar(&c.options.Sync, "sync", false, "unpack: end only when everything is on disk")
 	f.BoolVar(&c.version, "version", false, "print the version and exit")
 
 	verb := ""
@@ -126,7 +126,8 @@ func (c *command) parse(args []string, stderr io.Writer) error {
 		return nil
 	}
 	if verb == "" || f.NArg() != 1 {
-		return fmt.Errorf("cannot tell what to do: give pack or unpack, flags and one directory, see carrel-archive -h: %w", errdefs.ErrInvalidArgument)
+		return fmt.Errorf("cannot tell what to do: give pack or unpack, flags and one directory, see carrel-archive -h: %w",
+			errdefs.ErrInvalidArgument)
 	}
 	c.unpack, c.dir = verb == "unpack", f.Arg(0)
 	return nil
@@ -141,12 +142,12 @@ func (c *command) run(ctx context.Context, stdin io.Reader, stdout io.Writer) (S
 	if !c.unpack {
 		return Write(ctx, stdout, dir, c.limits, c.options)
 	}
-	// What is made gets its own mode; until then it is nobody else's.
+	// Until a file has its own mode nobody else may read it.
 	unix.Umask(0o077)
 	return Read(ctx, stdin, dir, c.limits, c.options)
 }
 
-// kind is one word for what went wrong, as errdefs has them.
+// kind returns the name of an error's kind.
 func kind(err error) string {
 	for _, k := range []struct {
 		is   func(error) bool

@@ -14,8 +14,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/archive/tarfmt"
 )
 
-// packer walks a tree. It holds a descriptor for each level and steps by single names
-// that are never followed, so that a tree which is rearranged meanwhile leads nowhere else.
+// packer walks a tree. It holds a descriptor for each level and opens single names without
+// following links, so that it stays inside a tree that is rearranged meanwhile.
 type packer struct {
 	*spool
 	Summary
@@ -24,7 +24,7 @@ type packer struct {
 	options  Options
 	root     unix.Statx_t
 	links    map[inode]link
-	header   []byte // of the entry at hand
+	header   []byte // of the current entry
 	xattrs   []byte
 }
 
@@ -33,12 +33,12 @@ type inode struct {
 	ino          uint64
 }
 
-// link is where the first name of a file with several stands in the archive.
+// link is the first name of a file with several, as it was packed.
 type link struct {
 	path  string
 	size  uint64
 	mtime unix.StatxTimestamp
-	left  uint32 // names still to come
+	left  uint32 // further names
 }
 
 var errVanished = errors.New("vanished")
@@ -50,7 +50,7 @@ func (p *packer) tree(fd int) error {
 	if p.root.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return fmt.Errorf("cannot pack: this is no directory: name one: %w", errdefs.ErrInvalidArgument)
 	}
-	// An own description, so that the caller's place in the directory stays.
+	// Reopened, so that the offset of the caller's descriptor does not change.
 	own, err := openDir(fd, ".")
 	if err != nil {
 		return about("pack", "", err)
@@ -66,7 +66,7 @@ func (p *packer) tree(fd int) error {
 	return p.children(own, "", 1)
 }
 
-// children packs what the directory fd holds, in batches of a bounded size.
+// children packs the entries of the directory fd, in batches of a bounded size.
 func (p *packer) children(fd int, path string, depth int) error {
 	buf := make([]byte, 16<<10)
 	var batch []dirent
@@ -141,8 +141,9 @@ func (p *packer) child(at int, e dirent, path string, depth int) (err error) {
 	switch {
 	case err == nil || p.ctx.Err() != nil:
 		return p.ctx.Err()
-	case errors.Is(err, errVanished), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ENXIO):
-		p.Changed++ // it was there a moment ago, as something else
+	case errors.Is(err, errVanished), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR),
+		errors.Is(err, unix.ENXIO):
+		p.Changed++ // it was removed or replaced after it was listed
 		return nil
 	case p.options.SkipUnreadable && (errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)):
 		p.Unreadable++
@@ -152,7 +153,7 @@ func (p *packer) child(at int, e dirent, path string, depth int) (err error) {
 	}
 }
 
-// elsewhere reports whether st is in another mount than the tree.
+// elsewhere reports whether st is in another mount than the tree's root.
 func (p *packer) elsewhere(st *unix.Statx_t) bool {
 	if st.Mask&p.root.Mask&unix.STATX_MNT_ID != 0 {
 		return st.Mnt_id != p.root.Mnt_id
@@ -182,7 +183,7 @@ func (p *packer) directory(fd int, path string, depth int) error {
 	return p.children(fd, path, depth+1)
 }
 
-// nameOnly packs what is not opened.
+// nameOnly packs a symbolic link or FIFO, which is not opened.
 func (p *packer) nameOnly(at int, e dirent, path string) error {
 	var st unix.Statx_t
 	if err := statx(at, e.name, &st); err != nil {
@@ -215,7 +216,7 @@ func (p *packer) nameOnly(at int, e dirent, path string) error {
 }
 
 func (p *packer) regular(at int, name, path string) error {
-	// Without waiting: between the look and this it may have become a FIFO.
+	// Nonblocking: it may have become a FIFO since it was listed.
 	fd, err := openat(at, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
 		return err
@@ -256,7 +257,7 @@ func (p *packer) regular(at int, name, path string) error {
 	return p.data(fd, h, &st)
 }
 
-// data writes the contents that h announced, whatever has become of them.
+// data writes as many bytes as h says, even if the file has changed.
 func (p *packer) data(fd int, h *tarfmt.Header, st *unix.Statx_t) error {
 	extents := h.Extents
 	if !h.Sparse {
@@ -283,11 +284,11 @@ func (p *packer) data(fd int, h *tarfmt.Header, st *unix.Statx_t) error {
 	return p.write(tarfmt.Padding(h.Size))
 }
 
-// linked makes h another name of a file that was packed before, if it is one.
+// linked reports whether h's file was packed before, and then makes h a hard link to it.
 func (p *packer) linked(h *tarfmt.Header, st *unix.Statx_t) bool {
 	key := inode{st.Dev_major, st.Dev_minor, st.Ino}
 	first, ok := p.links[key]
-	// The number may have come to stand for another file meanwhile.
+	// Another file may have got the inode number meanwhile.
 	if !ok || first.size != st.Size || first.mtime != st.Mtime {
 		p.links[key] = link{h.Name, st.Size, st.Mtime, st.Nlink - 1}
 		return false
@@ -301,8 +302,8 @@ func (p *packer) linked(h *tarfmt.Header, st *unix.Statx_t) bool {
 	return true
 }
 
-// entry starts the header of what st is about. A set-id bit of another owner must not
-// become one of the tree's.
+// entry returns the header of the file st without its data. A set-id bit of another owner must
+// not become the tree owner's.
 func (p *packer) entry(kind tarfmt.Kind, path string, st *unix.Statx_t) *tarfmt.Header {
 	h := &tarfmt.Header{Kind: kind, Name: path, Mode: uint32(st.Mode) & 0o7777, Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}
 	if st.Uid == p.root.Uid && st.Gid == p.root.Gid {
@@ -332,7 +333,7 @@ func (p *packer) put(h *tarfmt.Header) error {
 	return p.write(p.header)
 }
 
-// addXattrs adds the attributes of the open file fd that belong to users.
+// addXattrs adds the user.* attributes of the open file fd.
 func (p *packer) addXattrs(fd int, h *tarfmt.Header) error {
 	names, err := p.grow(func(b []byte) (int, error) { return unix.Flistxattr(fd, b) })
 	if err != nil || len(names) == 0 {
@@ -362,7 +363,8 @@ func (p *packer) addXattrs(fd int, h *tarfmt.Header) error {
 	return nil
 }
 
-// grow calls f with room for its answer. A file system without attributes has none.
+// grow calls f with larger buffers until its result fits. A file system without attributes gives
+// an empty result.
 func (p *packer) grow(f func(b []byte) (int, error)) ([]byte, error) {
 	for {
 		if p.xattrs == nil {
@@ -382,18 +384,18 @@ func (p *packer) grow(f func(b []byte) (int, error)) ([]byte, error) {
 	}
 }
 
-// findExtents asks the file system where fd has data. Past so many pieces the rest
-// is taken as one.
+// findExtents asks the file system where fd has data. After MaxExtents pieces it takes the rest
+// as one.
 func findExtents(fd int, h *tarfmt.Header) error {
 	var extents []tarfmt.Extent
 	var sum int64
 	for at := int64(0); at < h.Size; {
 		from, err := unix.Seek(fd, at, unix.SEEK_DATA)
 		if errors.Is(err, unix.ENXIO) {
-			break // nothing but a hole follows
+			break // only a hole follows
 		}
 		if errors.Is(err, unix.EINVAL) && at == 0 {
-			return nil // the file system knows no holes
+			return nil // the file system does not support holes
 		}
 		if err != nil {
 			return os.NewSyscallError("lseek", err)
@@ -415,7 +417,7 @@ func findExtents(fd int, h *tarfmt.Header) error {
 	if sum == h.Size {
 		return nil
 	}
-	// Readers take the file's length from the end of the last piece.
+	// Some readers take the file's length from the end of the last piece.
 	if len(extents) == 0 || extents[len(extents)-1].Offset+extents[len(extents)-1].Length < h.Size {
 		extents = append(extents, tarfmt.Extent{Offset: h.Size})
 	}

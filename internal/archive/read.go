@@ -16,20 +16,19 @@ import (
 )
 
 const (
-	// smallBytes is the longest file that is handed to a creator as a whole. Longer
-	// ones are written as they come.
+	// smallBytes is the longest file that is passed to a creator as a whole. Longer ones are
+	// written while their data arrives.
 	smallBytes = 1 << 20
 	creators   = 2
 )
 
-// Read unpacks the archive r below dir, which must be an empty directory, as the
-// calling process's own id, and reads r to its end. After an error what was unpacked so
-// far lies there still: the caller removes it. Read touches nothing outside of dir whatever r says.
-// The mode of dir itself stays; so do the owners that the process gives to what it makes.
+// Read unpacks the archive r below dir, which must be an empty directory, with the process's own
+// id, and reads r to its end. After an error the caller removes what was unpacked so far. Whatever
+// r contains, Read touches nothing outside of dir. The mode of dir itself does not change.
 //
-// Set-id bits come back only where the archive says that the file was the tree's own (0),
-// and never when root unpacks. An r that blocks holds Read up also when ctx ends:
-// whoever ends ctx closes r. The process's umask must leave its own rights.
+// Set-id bits are restored only if the archive says that the file belongs to the tree's owner (0),
+// and never if root unpacks. If r blocks, Read waits also after the end of ctx: whoever ends ctx
+// must close r. The process's umask must keep the owner's permissions.
 func Read(ctx context.Context, r io.Reader, dir *os.File, l Limits, o Options) (Summary, error) {
 	l, err := l.withDefaults()
 	if err != nil {
@@ -49,7 +48,7 @@ func Read(ctx context.Context, r io.Reader, dir *os.File, l Limits, o Options) (
 	}
 	err = withFD(dir, func(fd int) error { return u.tree(fd, o) })
 	if err != nil {
-		cancel(err) // the first one holds
+		cancel(err) // only the first cause counts
 	}
 	close(u.jobs)
 	running.Wait()
@@ -64,7 +63,7 @@ func Read(ctx context.Context, r io.Reader, dir *os.File, l Limits, o Options) (
 	return u.Summary, nil
 }
 
-// unpacker makes what the archive lists.
+// unpacker creates what the archive lists.
 type unpacker struct {
 	*source
 	Summary
@@ -86,7 +85,8 @@ func (u *unpacker) tree(fd int, o Options) error {
 	}
 	empty, err := readDir(own, make([]byte, 4<<10), nil)
 	if err == nil && len(empty) > 0 {
-		err = fmt.Errorf("cannot unpack: the directory has %q in it: unpack into an empty one: %w", empty[0].name, errdefs.ErrFailedPrecondition)
+		err = fmt.Errorf("cannot unpack: the directory contains %q: unpack into an empty one: %w",
+			empty[0].name, errdefs.ErrFailedPrecondition)
 	}
 	if err != nil {
 		unix.Close(own)
@@ -107,7 +107,8 @@ func (u *unpacker) tree(fd int, o Options) error {
 		return err
 	}
 	if o.SHA256 != "" && o.SHA256 != u.SHA256 {
-		return fmt.Errorf("cannot use the archive: its SHA-256 is %s and not %s: take another copy: %w", u.SHA256, o.SHA256, errdefs.ErrDataLoss)
+		return fmt.Errorf("cannot use the archive: its SHA-256 is %s and not %s: take another copy: %w",
+			u.SHA256, o.SHA256, errdefs.ErrDataLoss)
 	}
 	if o.Sync {
 		if err := unix.Syncfs(fd); err != nil {
@@ -117,7 +118,7 @@ func (u *unpacker) tree(fd int, o Options) error {
 	return nil
 }
 
-// entries makes one entry after the other.
+// entries creates one entry after the other.
 func (u *unpacker) entries() error {
 	headers := tarfmt.NewReader(u.block, u.limits.headers())
 	for last := ""; ; {
@@ -158,7 +159,7 @@ func (u *unpacker) entry(h *tarfmt.Header) error {
 		return refuse("it is a device")
 	}
 	if h.Sec < -1<<40 || h.Sec > 1<<40 {
-		return refuse("its time is 30000 years away")
+		return refuse("its time is more than 30000 years from now")
 	}
 	xattrs := h.Xattrs[:0]
 	for _, x := range h.Xattrs {
@@ -167,7 +168,7 @@ func (u *unpacker) entry(h *tarfmt.Header) error {
 			continue
 		}
 		if strings.IndexByte(x.Name, 0) >= 0 {
-			return refuse("an attribute's name has a NUL in it")
+			return refuse("an attribute's name contains a NUL")
 		}
 		xattrs = append(xattrs, x)
 	}
@@ -180,7 +181,7 @@ func (u *unpacker) entry(h *tarfmt.Header) error {
 		return u.at.describe(h, mode, len(names) == 0)
 	}
 	if len(names) == 0 {
-		return refuse("it stands where the directory itself is")
+		return refuse("its path is the directory itself")
 	}
 	name := names[len(names)-1]
 	if err := u.enter(names[:len(names)-1]); err != nil {
@@ -208,7 +209,7 @@ func refuse(why string) error {
 // split returns the names of a path; none for the directory itself.
 func (u *unpacker) split(path string) ([]string, error) {
 	if strings.HasPrefix(path, "/") {
-		return nil, refuse("its path starts at the file system's root")
+		return nil, refuse("its path is absolute")
 	}
 	var names []string
 	for name := range strings.SplitSeq(path, "/") {
@@ -229,8 +230,8 @@ func (u *unpacker) split(path string) ([]string, error) {
 	return names, nil
 }
 
-// mode is what an entry gets. A set-id bit is given back only to what was the
-// tree's own, for then its owner is the same again.
+// mode returns the mode of an entry. A set-id bit is restored only for a file of the tree's
+// owner, which is then the owner again.
 func (u *unpacker) mode(h *tarfmt.Header) uint32 {
 	mode := h.Mode
 	if !u.keepSetID || h.UID != 0 {
@@ -245,13 +246,13 @@ func (u *unpacker) mode(h *tarfmt.Header) uint32 {
 	return mode
 }
 
-// fifo makes one. Nothing is opened: that would wait.
+// fifo makes a FIFO. It does not open it, which would block.
 func (u *unpacker) fifo(h *tarfmt.Header, name string, mode uint32) error {
 	if err := unix.Mknodat(u.at.fd, name, unix.S_IFIFO|0o600, 0); err != nil {
 		return os.NewSyscallError("mkfifo", err)
 	}
-	// Without a descriptor the mode goes by name, and only here: the name was made a
-	// moment ago, in a directory that is the process's own.
+	// Only here is a mode set by name. That is safe: the name was made just now, in a
+	// directory of this process.
 	if mode != 0o600 {
 		if err := unix.Fchmodat(u.at.fd, name, mode, 0); err != nil {
 			return os.NewSyscallError("chmod", err)
@@ -260,7 +261,7 @@ func (u *unpacker) fifo(h *tarfmt.Header, name string, mode uint32) error {
 	return utimesAt(u.at.fd, name, h.Sec, h.Nsec)
 }
 
-// link gives a file that was unpacked before another name.
+// link makes another name for a file that was unpacked before.
 func (u *unpacker) link(h *tarfmt.Header, name string) error {
 	target, err := u.split(h.Target)
 	if err == nil && len(target) == 0 {
@@ -269,11 +270,11 @@ func (u *unpacker) link(h *tarfmt.Header, name string) error {
 	if err != nil {
 		return fmt.Errorf("its target %q: %w", h.Target, err)
 	}
-	u.pending.Wait() // the target may be on its way
+	u.pending.Wait() // a creator may be writing the target
 	if err := u.ctx.Err(); err != nil {
 		return err
 	}
-	// From the root by single names that are not followed, as everywhere.
+	// From the root by single names, without following links, as everywhere.
 	at, opened := u.root().fd, -1
 	defer func() { closeFD(opened) }()
 	for _, step := range target[:len(target)-1] {

@@ -16,13 +16,13 @@ import (
 	"github.com/carrel-dev/carrel/internal/archive"
 )
 
-// A tree that turns files into FIFOs and symbolic links while it is packed neither stops
-// the packer nor leads it out.
+// A tree in which files become FIFOs and symbolic links during packing neither blocks the packer
+// nor leads it outside.
 func TestRearranged(t *testing.T) {
 	base := t.TempDir()
 	dir, secret := filepath.Join(base, "dir"), filepath.Join(base, "secret")
 	must(t, os.Mkdir(dir, 0o700))
-	// What changes comes last: much time lies between its listing and its opening.
+	// The changing names come last, long after they were listed.
 	for i := range 100 {
 		must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%03d", i)), []byte("mine"), 0o600))
 	}
@@ -33,7 +33,7 @@ func TestRearranged(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	flipped := make(chan int)
 	go func() {
-		// Each name is a file or directory, then a link outwards or a FIFO, by turns.
+		// Each name is alternately a file or directory, and a link to the outside or a FIFO.
 		n := 0
 		for ; ctx.Err() == nil; n++ {
 			path := filepath.Join(dir, string(rune('a'+n%7)))

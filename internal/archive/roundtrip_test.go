@@ -26,10 +26,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// ordinary is an id that nobody has.
+// ordinary is an unused id.
 const ordinary = 61977
 
-// TestAsOrdinaryUser runs this package's tests once more as one.
+// TestAsOrdinaryUser runs this package's tests again with that id.
 func TestAsOrdinaryUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("these run as an ordinary user already")
@@ -85,7 +85,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// grownUp lets an ordinary user's test remove directories without the right to.
+// grownUp makes directories removable for an ordinary user's test.
 func grownUp(t *testing.T, dir string) {
 	t.Cleanup(func() {
 		_ = exec.Command("chmod", "-R", "u+rwx", dir).Run()
@@ -167,7 +167,7 @@ func TestWeReadTars(t *testing.T) {
 	}
 }
 
-// What was made by another packer belongs to another id: no set-id bit of that id becomes ours.
+// Another program's archive may name another id: its set-id bits are not restored.
 func TestSetID(t *testing.T) {
 	from := t.TempDir()
 	file := filepath.Join(from, "f")
@@ -192,7 +192,7 @@ func TestSetID(t *testing.T) {
 	}
 }
 
-// What cannot be kept is left out and counted, and nothing waits.
+// What cannot be kept is left out and counted, and nothing blocks.
 func TestLeftOut(t *testing.T) {
 	dir := t.TempDir()
 	must(t, unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600))
@@ -248,7 +248,7 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// hook calls f once, when the first compressed bytes come.
+// hook calls f once, with the first compressed bytes.
 type hook struct {
 	io.Writer
 	f func()
@@ -262,7 +262,7 @@ func (h *hook) Write(b []byte) (int, error) {
 	return h.Writer.Write(b)
 }
 
-// Files that change while they are read spoil themselves only.
+// A file that changes while it is read damages no other file.
 func TestChanged(t *testing.T) {
 	for name, change := range map[string]func(path string) error{
 		"shorter": func(path string) error { return os.Truncate(path, 100) },
@@ -306,7 +306,8 @@ func (fails) Write([]byte) (int, error) { return 0, unix.ENOSPC }
 func TestWriteFails(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "big"), make([]byte, 64<<20), 0o600))
-	if _, err := archive.Write(t.Context(), fails{}, open(t, dir), archive.Limits{}, archive.Options{}); !errors.Is(err, unix.ENOSPC) || !errdefs.IsUnavailable(err) {
+	if _, err := archive.Write(t.Context(), fails{}, open(t, dir), archive.Limits{}, archive.Options{}); !errors.Is(err, unix.ENOSPC) ||
+		!errdefs.IsUnavailable(err) {
 		t.Errorf("got %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -326,7 +327,7 @@ func TestWriteFails(t *testing.T) {
 	}
 }
 
-// The limits hold when packing as when unpacking.
+// The limits hold for packing as for unpacking.
 func TestWriteLimits(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.MkdirAll(filepath.Join(dir, "a/b/c"), 0o700))

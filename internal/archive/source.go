@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// chunkBytes is a multiple of a block, so that no block lies in two chunks. All
-	// chunks hold several of the files that wait for their creation.
+	// chunkBytes is a multiple of a block, so that no block is in two chunks. There are enough
+	// chunks for several files that wait to be created.
 	chunkBytes = 256 << 10
 	chunks     = 48
-	// maxWindow is how far back a frame may reach, and so the decoder's memory: what
-	// zstd makes up to level 19.
+	// maxWindow bounds the window of a frame, and so the decoder's memory. zstd uses that much
+	// up to level 19.
 	maxWindow = 8 << 20
-	// maxTail is how much nothing may follow the end mark: the largest record of tar.
+	// maxTail bounds the zeros after the end mark: the largest record of tar.
 	maxTail = 1 << 20
 )
 
@@ -55,7 +55,7 @@ type source struct {
 	bytes int64
 }
 
-// summing counts and sums what it reads.
+// summing counts and hashes what it reads.
 type summing struct {
 	r   io.Reader
 	n   int64
@@ -67,7 +67,7 @@ func (s *summing) Read(b []byte) (int, error) {
 	s.n += int64(n)
 	s.sum.Write(b[:n])
 	if err != nil && !errors.Is(err, io.EOF) {
-		err = fmt.Errorf("cannot read the archive: %w: see whether its place can be read and its writer lives: %w", err, errdefs.ErrUnavailable)
+		err = fmt.Errorf("cannot read the archive: %w: see whether its file can be read and its sender runs: %w", err, errdefs.ErrUnavailable)
 	}
 	return n, err
 }
@@ -109,12 +109,12 @@ func (s *source) decode() error {
 		n, err := io.ReadFull(dec, c.b[:chunkBytes])
 		total += int64(n)
 		if s.ratio > 0 && total > RatioFloor && total/s.ratio > s.in.n {
-			return fmt.Errorf("more than %d bytes come out of each one of the archive: raise the limit of the ratio if it can be trusted: %w",
+			return fmt.Errorf("each byte of the archive gives more than %d bytes: raise the limit of the ratio if it can be trusted: %w",
 				s.ratio, errdefs.ErrResourceExhausted)
 		}
 		c.b = c.b[:n]
 		c.held.Store(1)
-		s.full <- c // there is room for all of them
+		s.full <- c // never blocks: it has the capacity for all chunks
 		switch {
 		case err == nil:
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF) && s.whole(dec):
@@ -125,8 +125,8 @@ func (s *source) decode() error {
 	}
 }
 
-// whole tells an end that io.ReadFull met inside a chunk from one inside a frame: the
-// decoder says its own error again.
+// whole reports whether io.ReadFull met the end of the stream, and not one inside a frame: the
+// decoder returns its own error again.
 func (s *source) whole(dec *zstd.Decoder) bool {
 	_, err := dec.Read(make([]byte, 1))
 	return errors.Is(err, io.EOF)
@@ -137,9 +137,11 @@ func decoded(err error) error {
 	case errors.Is(err, errdefs.ErrUnavailable):
 		return err
 	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, zstd.ErrDecoderSizeExceeded):
-		return fmt.Errorf("the archive needs a window of more than %d bytes: compress it again without --long and --ultra: %w", maxWindow, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("the archive needs a window of more than %d bytes: compress it again without --long and --ultra: %w",
+			maxWindow, errdefs.ErrResourceExhausted)
 	case errors.Is(err, zstd.ErrMagicMismatch):
-		return fmt.Errorf("this is no zstd stream, or something follows its end: give a whole .tar.zst and nothing else: %w", errdefs.ErrInvalidArgument)
+		return fmt.Errorf("this is no zstd stream, or something follows its end: give a whole .tar.zst and nothing else: %w",
+			errdefs.ErrInvalidArgument)
 	default:
 		return fmt.Errorf("the archive is cut short or damaged: %w: take another copy: %w", err, errdefs.ErrDataLoss)
 	}
@@ -158,8 +160,7 @@ func (s *source) block() ([]byte, error) {
 	return b[:tarfmt.BlockSize], nil
 }
 
-// piece returns at most n of the next bytes and the chunk they lie in, which the
-// caller holds now and has to release.
+// piece returns at most n of the next bytes and their chunk, which the caller must release.
 func (s *source) piece(n int64) ([]byte, *chunk, error) {
 	b, err := s.some()
 	if err != nil {
@@ -176,7 +177,8 @@ func (s *source) step(n int) {
 	s.bytes += int64(n)
 }
 
-// some waits until there are bytes.
+// some returns the bytes left of the current chunk, and waits for the next chunk if there are
+// none.
 func (s *source) some() ([]byte, error) {
 	for len(s.rest) == 0 {
 		if s.cur != nil {
@@ -196,7 +198,7 @@ func (s *source) some() ([]byte, error) {
 	return s.rest, nil
 }
 
-// skip passes over the n bytes of padding.
+// skip skips n bytes of padding.
 func (s *source) skip(n int64) error {
 	for n > 0 {
 		b, c, err := s.piece(n)
@@ -209,8 +211,8 @@ func (s *source) skip(n int64) error {
 	return nil
 }
 
-// tail sees that nothing but zeros follows the end mark, and returns the sum of the
-// whole compressed stream.
+// tail checks that only zeros follow the end mark, and returns the hash of the compressed
+// stream.
 func (s *source) tail() (string, error) {
 	for total := 0; ; {
 		b, err := s.some()
@@ -222,7 +224,8 @@ func (s *source) tail() (string, error) {
 		}
 		for _, c := range b {
 			if c != 0 {
-				return "", fmt.Errorf("something follows the archive's end mark: it is damaged or made to harm, take another copy: %w", errdefs.ErrInvalidArgument)
+				return "", fmt.Errorf("something follows the archive's end mark: it is damaged or made to harm, take another copy: %w",
+					errdefs.ErrInvalidArgument)
 			}
 		}
 		if total += len(b); total > maxTail {
@@ -232,7 +235,7 @@ func (s *source) tail() (string, error) {
 	}
 }
 
-// short says what an end in the middle of something means.
+// short explains an end of the stream in the middle of an entry.
 func short(err error) error {
 	if errors.Is(err, io.EOF) {
 		return fmt.Errorf("the archive ends before its end mark: it was cut short, take another copy: %w", errdefs.ErrDataLoss)

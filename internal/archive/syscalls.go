@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// withFD calls f with dir's descriptor, which stays open that long.
+// withFD calls f with dir's descriptor, which stays open during the call.
 func withFD(dir *os.File, f func(fd int) error) error {
 	c, err := dir.SyscallConn()
 	if err != nil {
@@ -39,7 +39,7 @@ func openat(at int, name string, flags int, mode uint32) (int, error) {
 	return fd, os.NewSyscallError("open", err)
 }
 
-// openDir opens the directory name in at, and nothing but a directory.
+// openDir opens the directory name in at. Anything but a directory is an error.
 func openDir(at int, name string) (int, error) {
 	return openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 }
@@ -55,8 +55,8 @@ func statx(at int, name string, st *unix.Statx_t) error {
 	return os.NewSyscallError("statx", err)
 }
 
-// utimes sets the last modification of the open file fd. A path of NULL is what
-// futimens does; x/sys has no name for it.
+// utimes sets the time of modification of the open file fd. Like futimens, which x/sys does not
+// have, it calls utimensat with a path of NULL.
 func utimes(fd int, sec, nsec int64) error {
 	ts := [2]unix.Timespec{{Nsec: unix.UTIME_OMIT}, {Sec: sec, Nsec: nsec}}
 	_, _, e := unix.Syscall6(unix.SYS_UTIMENSAT, uintptr(fd), 0, uintptr(unsafe.Pointer(&ts[0])), 0, 0, 0)
@@ -66,19 +66,19 @@ func utimes(fd int, sec, nsec int64) error {
 	return nil
 }
 
-// utimesAt is utimes for what is not opened.
+// utimesAt is utimes for a file that is not opened.
 func utimesAt(at int, name string, sec, nsec int64) error {
 	ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, {Sec: sec, Nsec: nsec}}
 	return os.NewSyscallError("utimensat", unix.UtimesNanoAt(at, name, ts, unix.AT_SYMLINK_NOFOLLOW))
 }
 
-// name and kind of a directory's entry; the kind is one of unix.DT_*.
+// dirent is an entry of a directory. Its kind is one of unix.DT_*.
 type dirent struct {
 	name string
 	kind byte
 }
 
-// readDir reads some of the entries of the directory fd; none are its end.
+// readDir appends some entries of the directory fd to to. None are the end of the directory.
 func readDir(fd int, buf []byte, to []dirent) ([]dirent, error) {
 	const head = 19 // inode, offset, length of the record, kind: getdents64(2)
 	for len(to) == 0 {

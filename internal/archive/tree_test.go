@@ -50,7 +50,7 @@ func unpack(t testing.TB, data []byte, l archive.Limits) (string, archive.Summar
 	return dir, s, err
 }
 
-// facts are what a restored tree must have in common with its original.
+// facts are the properties of a file that must be restored.
 type facts struct {
 	Mode   fs.FileMode
 	Time   time.Time
@@ -62,7 +62,7 @@ type facts struct {
 	Sparse bool
 }
 
-// tree lists everything below dir. Of what is not a file some facts are of no meaning.
+// tree lists everything below dir. Some facts are left out for what is not a file.
 func tree(t testing.TB, dir string) map[string]facts {
 	t.Helper()
 	list := map[string]facts{}
@@ -131,11 +131,13 @@ func xattrs(t testing.TB, path string) string {
 	return strings.Join(all, ",")
 }
 
-// grow fills dir with some of everything that can be kept, the same for the same seed.
+// grow fills dir with examples of everything that can be kept, the same for the same seed.
 func grow(t testing.TB, dir string, seed uint64) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 1))
-	names := []string{"plain", "with space", "new\nline", "ünïcode", "not\xffutf8", "-dash", "a=b%3D", strings.Repeat("l", 200), ".hidden", "back\\slash"}
+	names := []string{"plain", "with space", "new\nline", "ünïcode", "not\xffutf8", "-dash", "a=b%3D", strings.Repeat(
+		"l", 200,
+	), ".hidden", "back\\slash"}
 	modes := []os.FileMode{0o644, 0o600, 0o755, 0o444, 0o777 | os.ModeSticky, 0o400}
 	when := func(path string) {
 		ts := []unix.Timespec{{Sec: 1}, {Sec: r.Int64N(4e9) - 1e9, Nsec: r.Int64N(1e9)}}
@@ -199,7 +201,7 @@ func grow(t testing.TB, dir string, seed uint64) {
 	})
 }
 
-// listen leaves a socket at path.
+// listen makes a socket at path.
 func listen(t testing.TB, path string) {
 	t.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})

@@ -18,18 +18,18 @@ import (
 )
 
 const (
-	// pieceBytes is what is read before it goes to the compressor, and pieces is how
-	// many of them there are: reading is that far ahead at most.
+	// pieceBytes is the unit in which files are read and compressed. There are as many as
+	// pieces, which bounds how far reading is ahead of compression.
 	pieceBytes = 512 << 10
 	pieces     = 6
-	// window is how far back the compressor looks, and bounds what a reader needs.
+	// window is the compressor's window, and so the memory that a reader needs.
 	window = 1 << 20
 )
 
-// Write packs the tree below dir, which belongs to the owner of dir, into w. It returns when everything was
-// written, and what it wrote before an error is no archive. What changes meanwhile is
-// packed as it is met, and counted. A w that blocks holds Write up also when ctx ends:
-// whoever ends ctx closes w.
+// Write packs the tree below dir, which belongs to the owner of dir, into w. It returns when
+// everything is written; after an error w has no archive. What changes meanwhile is packed in the
+// state in which it is read, and counted. If w blocks, Write waits also after the end of ctx:
+// whoever ends ctx must close w.
 func Write(ctx context.Context, w io.Writer, dir *os.File, l Limits, o Options) (Summary, error) {
 	l, err := l.withDefaults()
 	if err != nil {
@@ -40,7 +40,7 @@ func Write(ctx context.Context, w io.Writer, dir *os.File, l Limits, o Options) 
 		zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(2), zstd.WithConcurrentBlocks(true),
 		zstd.WithWindowSize(window), zstd.WithEncoderCRC(true), zstd.WithZeroFrames(true))
 	if err != nil {
-		return Summary{}, fmt.Errorf("cannot set the compressor up: %w: %w", err, errdefs.ErrInternal)
+		return Summary{}, fmt.Errorf("cannot set up the compressor: %w: %w", err, errdefs.ErrInternal)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -50,7 +50,7 @@ func Write(ctx context.Context, w io.Writer, dir *os.File, l Limits, o Options) 
 		err := s.drain(enc)
 		if err != nil {
 			cancel(err)
-			// Its goroutines end by Close only, which must not make this look whole.
+			// Only Close ends its goroutines. It must not end the stream like a whole archive.
 			out.stopped.Store(true)
 			_ = enc.Close()
 		}
@@ -65,7 +65,7 @@ func Write(ctx context.Context, w io.Writer, dir *os.File, l Limits, o Options) 
 		err = s.flush()
 	}
 	if err != nil {
-		cancel(err) // so that what stands there is not brought to an end like an archive
+		cancel(err) // so that drain does not end the stream like a whole archive
 	}
 	close(s.full)
 	if e := <-done; err == nil {
@@ -79,7 +79,7 @@ func Write(ctx context.Context, w io.Writer, dir *os.File, l Limits, o Options) 
 	return p.Summary, nil
 }
 
-// counting counts and sums what goes through it, until it is stopped.
+// counting counts and hashes what it writes, until it is stopped.
 type counting struct {
 	w       io.Writer
 	n       int64
@@ -97,7 +97,7 @@ func (c *counting) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// spool hands what is read to the compressor, a piece at a time.
+// spool passes data to the compressor, a piece at a time.
 type spool struct {
 	ctx        context.Context
 	free, full chan []byte
@@ -113,8 +113,9 @@ func newSpool(ctx context.Context) *spool {
 	return s
 }
 
-// room returns where the next bytes go, which advance then takes. It is never empty.
-func (s *spool) room() ([]byte, error) {
+// space returns the free part of the current piece, which is never empty. advance then takes what
+// was written there.
+func (s *spool) space() ([]byte, error) {
 	if s.piece == nil {
 		select {
 		case s.piece = <-s.free:
@@ -149,11 +150,11 @@ func (s *spool) flush() error {
 
 func (s *spool) write(b []byte) error {
 	for len(b) > 0 {
-		room, err := s.room()
+		buf, err := s.space()
 		if err != nil {
 			return err
 		}
-		n := copy(room, b)
+		n := copy(buf, b)
 		if err := s.advance(n); err != nil {
 			return err
 		}
@@ -162,33 +163,33 @@ func (s *spool) write(b []byte) error {
 	return nil
 }
 
-// zeros writes n of them.
+// zeros writes n zeros.
 func (s *spool) zeros(n int64) error {
 	for n > 0 {
-		room, err := s.room()
+		buf, err := s.space()
 		if err != nil {
 			return err
 		}
-		room = room[:min(int64(len(room)), n)]
-		clear(room)
-		if err := s.advance(len(room)); err != nil {
+		buf = buf[:min(int64(len(buf)), n)]
+		clear(buf)
+		if err := s.advance(len(buf)); err != nil {
 			return err
 		}
-		n -= int64(len(room))
+		n -= int64(len(buf))
 	}
 	return nil
 }
 
-// file writes n bytes of fd from offset at on. A file that has become shorter is
-// filled up, for the header has been written; short says so.
+// file writes n bytes of fd from offset at on. Because the header is already written, it fills up
+// a file that has become shorter with zeros, and returns short.
 func (s *spool) file(fd int, at, n int64, tick func(n int)) (short bool, err error) {
 	for n > 0 {
-		room, err := s.room()
+		buf, err := s.space()
 		if err != nil {
 			return false, err
 		}
-		room = room[:min(int64(len(room)), n)]
-		got, err := again(func() (int, error) { return unix.Pread(fd, room, at) })
+		buf = buf[:min(int64(len(buf)), n)]
+		got, err := again(func() (int, error) { return unix.Pread(fd, buf, at) })
 		if err != nil {
 			return false, os.NewSyscallError("read", err)
 		}
@@ -204,7 +205,8 @@ func (s *spool) file(fd int, at, n int64, tick func(n int)) (short bool, err err
 	return false, nil
 }
 
-// drain compresses until full is closed, and keeps nobody waiting after an error.
+// drain compresses until full is closed. After an error it still takes pieces, so that nobody
+// waits for it.
 func (s *spool) drain(enc *zstd.Encoder) (err error) {
 	for piece := range s.full {
 		if err == nil && s.ctx.Err() == nil {
@@ -224,5 +226,6 @@ func written(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("cannot write the archive: %w: see whether its place is full or its reader gone, and pack again: %w", err, errdefs.ErrUnavailable)
+	return fmt.Errorf("cannot write the archive: %w: see whether its disk is full or its reader has ended, and pack again: %w",
+		err, errdefs.ErrUnavailable)
 }

@@ -15,15 +15,15 @@ import (
 	"github.com/carrel-dev/carrel/internal/checkpoint"
 )
 
-// openAnchor reads the last checkpoint of the anchor. This log must have it; else it is an
-// older copy, or another one. An anchor that is out of reach is no damage.
+// openAnchor reads the last checkpoint of the anchor. If this log does not contain it, the log is
+// an older copy or another one. An anchor that cannot be read is no damage.
 func (c *Checkpoints) openAnchor(ctx context.Context) error {
 	if c.o.Anchor == "" {
 		return nil
 	}
 	f, err := os.OpenFile(c.o.Anchor, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil // nothing was anchored yet; or it was taken away, which the broker's own state does not allow
+		return nil // nothing was anchored yet. If the file was removed, the broker's own state still protects the log
 	}
 	if err != nil {
 		c.anchorFailed(err)
@@ -39,15 +39,16 @@ func (c *Checkpoints) openAnchor(ctx context.Context) error {
 	}
 	s, err := checkpoint.Open(last, c.keys)
 	if err != nil || s.Origin != c.signer.Name() {
-		// As after damage that was accepted. Of a log that was exchanged the broker signs nothing.
+		// This happens after accepted damage. The broker does not sign a log that was exchanged.
 		c.anchorFailed(errors.New("its last checkpoint is of another log: name another file, unless you know why"))
 		return nil
 	}
 	if s.Size > c.last.Size {
-		return damaged(c.log.path, fmt.Sprintf("its last checkpoint is of record %d, and that in its anchor %s of record %d: it is an older copy", c.last.Size, c.o.Anchor, s.Size))
+		return damaged(c.log.path, fmt.Sprintf("its last checkpoint is of record %d, and the last in its anchor %s of record %d: "+
+			"it is an older copy", c.last.Size, c.o.Anchor, s.Size))
 	}
 	root, err := tlog.TreeHash(s.Size, c.tree)
-	if err != nil || root != s.Root { // it may be the stored hashes that do not hold
+	if err != nil || root != s.Root { // the stored hashes may be wrong
 		if err := c.rebuild(ctx); err != nil {
 			return err
 		}
@@ -60,7 +61,7 @@ func (c *Checkpoints) openAnchor(ctx context.Context) error {
 	return nil
 }
 
-// anchor appends a note to the anchor; of nil it tries again what failed before.
+// anchor appends a note to the anchor. If signed is nil it repeats an attempt that failed.
 func (c *Checkpoints) anchor(signed []byte) error {
 	if c.o.Anchor == "" || c.last.Size == c.anchored || !c.last.Broker && c.o.Countersign != nil {
 		return nil
@@ -78,11 +79,12 @@ func (c *Checkpoints) anchor(signed []byte) error {
 	return c.anchorErr
 }
 
-// anchorFailed notes what became of the last attempt.
+// anchorFailed stores the result of the last attempt.
 func (c *Checkpoints) anchorFailed(err error) {
 	c.anchorErr = nil
 	if err != nil {
-		c.anchorErr = fmt.Errorf("cannot append to the anchor of the audit log: %w; see to its mount and rights (audit.anchor): %w", err, errdefs.ErrUnavailable)
+		c.anchorErr = fmt.Errorf("cannot append to the anchor of the audit log: %w; check its mount and permissions (audit.anchor): %w",
+			err, errdefs.ErrUnavailable)
 	}
 	if c.o.AnchorRequired && err != nil {
 		why := c.anchorErr
@@ -93,12 +95,12 @@ func (c *Checkpoints) anchorFailed(err error) {
 }
 
 func (c *Checkpoints) append(signed []byte) error {
-	// O_NONBLOCK: a pipe in its place must not hold the daemon up.
+	// O_NONBLOCK: if it is a pipe, the daemon must not wait for a reader.
 	f, err := os.OpenFile(c.o.Anchor, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return err
 	}
-	if c.anchorErr != nil { // half a note may stand there
+	if c.anchorErr != nil { // the failed attempt may have written half a note
 		signed = append([]byte("\n\n"), signed...)
 	}
 	_, err = f.Write(append(slices.Clip(signed), '\n'))
@@ -111,7 +113,8 @@ func (c *Checkpoints) append(signed []byte) error {
 	return syncDir(filepath.Dir(c.o.Anchor))
 }
 
-// Blocked is why nothing may go on: a required anchor lacks a checkpoint. It is unavailable.
+// Blocked returns an error of kind unavailable while a required anchor lacks a checkpoint. No
+// action may be carried out then.
 func (c *Checkpoints) Blocked() error {
 	if err := c.blocked.Load(); err != nil {
 		return *err

@@ -14,7 +14,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/checkpoint"
 )
 
-// relink hashes a chain anew from record at on, which says what.
+// relink replaces record at and hashes the chain anew from there.
 func relink(ls [][]byte, at, what int) [][]byte {
 	ls = clone(ls)
 	prev := string(ls[at-2][9:73])
@@ -29,8 +29,8 @@ func relink(ls [][]byte, at, what int) [][]byte {
 	return ls
 }
 
-// resign makes the checkpoints of other lines with the log's key, as who holds it can.
-func (d *desk) resign(t testing.TB, ls [][]byte, sizes ...int) {
+// resign makes checkpoints of other lines with the log's key, as anybody with that key can.
+func (d *fixture) resign(t testing.TB, ls [][]byte, sizes ...int) {
 	t.Helper()
 	secret, err := os.ReadFile(d.file("checkpoint.key"))
 	if err != nil {
@@ -53,73 +53,73 @@ func (d *desk) resign(t testing.TB, ls [][]byte, sizes ...int) {
 	}
 }
 
-// TestAttacks plants each harm in a log that was stopped, and sees it named by who verifies
-// with the keys, and by the next start or its first checkpoint.
+// TestAttacks makes each harm in a log of a stopped daemon. A verification with the keys names it,
+// and so does the next start or its first checkpoint.
 func TestAttacks(t *testing.T) {
 	type attack struct {
 		name string
-		// do changes the log; old is what it was at record 20.
-		do   func(t *testing.T, d *desk, ls [][]byte, old map[string][]byte)
+		// do changes the log; old is the log as it was at record 20.
+		do   func(t *testing.T, d *fixture, ls [][]byte, old map[string][]byte)
 		want audit.Bad // Seq, Line and Harm
-		// late: the start takes it, and the broker does not.
+		// late: the start accepts the log, and the broker does not.
 		late bool
 	}
-	write := func(t *testing.T, d *desk, ls [][]byte) {
+	write := func(t *testing.T, d *fixture, ls [][]byte) {
 		t.Helper()
 		if err := os.WriteFile(d.path, bytes.Join(ls, nil), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, a := range []attack{
-		{"one letter", func(t *testing.T, d *desk, ls [][]byte, _ map[string][]byte) {
+		{"one letter", func(t *testing.T, d *fixture, ls [][]byte, _ map[string][]byte) {
 			ls[4] = bytes.Replace(ls[4], []byte("uid:1000"), []byte("uid:1001"), 1)
 			write(t, d, ls)
 		}, audit.Bad{Seq: 5, Line: 5, Harm: audit.Edited}, true},
-		{"hashed anew from a record on", func(t *testing.T, d *desk, ls [][]byte, _ map[string][]byte) {
+		{"hashed anew from a record on", func(t *testing.T, d *fixture, ls [][]byte, _ map[string][]byte) {
 			write(t, d, relink(ls, 13, 99))
 		}, audit.Bad{Seq: 13, Line: 13, Harm: audit.Replaced}, false},
-		{"hashed anew, and the stored hashes removed", func(t *testing.T, d *desk, ls [][]byte, _ map[string][]byte) {
+		{"hashed anew, and the stored hashes removed", func(t *testing.T, d *fixture, ls [][]byte, _ map[string][]byte) {
 			write(t, d, relink(ls, 13, 99))
 			os.Remove(d.file("audit.tree"))
 		}, audit.Bad{Seq: 11, Line: 11, Harm: audit.Replaced}, false},
-		{"a record taken out, hashed anew", func(t *testing.T, d *desk, ls [][]byte, _ map[string][]byte) {
+		{"a record taken out, hashed anew", func(t *testing.T, d *fixture, ls [][]byte, _ map[string][]byte) {
 			write(t, d, relink(ls, 13, 13)[:len(ls)-1])
 		}, audit.Bad{Seq: 13, Line: 13, Harm: audit.Replaced}, false},
-		{"a record put in, hashed anew", func(t *testing.T, d *desk, ls [][]byte, _ map[string][]byte) {
+		{"a record put in, hashed anew", func(t *testing.T, d *fixture, ls [][]byte, _ map[string][]byte) {
 			write(t, d, relink(append(clone(ls), ls[34]), 13, 77))
 		}, audit.Bad{Seq: 13, Line: 13, Harm: audit.Replaced}, false},
-		{"the end cut off", func(t *testing.T, d *desk, ls [][]byte, _ map[string][]byte) {
+		{"the end cut off", func(t *testing.T, d *fixture, ls [][]byte, _ map[string][]byte) {
 			write(t, d, ls[:32])
 		}, audit.Bad{Seq: 33, Line: 33, Harm: audit.Truncated}, false},
-		{"emptied", func(t *testing.T, d *desk, _ [][]byte, _ map[string][]byte) {
+		{"emptied", func(t *testing.T, d *fixture, _ [][]byte, _ map[string][]byte) {
 			write(t, d, nil)
 		}, audit.Bad{Seq: 1, Line: 1, Harm: audit.Truncated}, false},
-		{"the end cut off, of log and checkpoints", func(t *testing.T, d *desk, ls [][]byte, old map[string][]byte) {
+		{"the end cut off, of log and checkpoints", func(t *testing.T, d *fixture, ls [][]byte, old map[string][]byte) {
 			write(t, d, ls[:25])
 			os.WriteFile(d.file("checkpoints"), old["checkpoints"], 0o600)
 		}, audit.Bad{Seq: 26, Line: 26, Harm: audit.Replayed}, true},
-		{"an older copy of all", func(t *testing.T, d *desk, _ [][]byte, old map[string][]byte) {
+		{"an older copy of all", func(t *testing.T, d *fixture, _ [][]byte, old map[string][]byte) {
 			for name, b := range old {
 				os.WriteFile(d.file(name), b, 0o600)
 			}
 		}, audit.Bad{Seq: 21, Line: 21, Harm: audit.Replayed}, true},
-		{"a checkpoint changed", func(t *testing.T, d *desk, _ [][]byte, _ map[string][]byte) {
+		{"a checkpoint changed", func(t *testing.T, d *fixture, _ [][]byte, _ map[string][]byte) {
 			b, _ := os.ReadFile(d.file("checkpoints"))
 			os.WriteFile(d.file("checkpoints"), bytes.Replace(b, []byte("\n20\n"), []byte("\n19\n"), 1), 0o600)
 		}, audit.Bad{Line: 2, Harm: audit.Forged}, true},
-		{"checkpoints in another order", func(t *testing.T, d *desk, _ [][]byte, _ map[string][]byte) {
+		{"checkpoints in another order", func(t *testing.T, d *fixture, _ [][]byte, _ map[string][]byte) {
 			b, _ := os.ReadFile(d.file("checkpoints"))
 			notes, _ := checkpoint.Split(b)
 			notes[0], notes[1] = notes[1], notes[0]
 			os.WriteFile(d.file("checkpoints"), append(bytes.Join(notes, []byte("\n")), '\n'), 0o600)
 		}, audit.Bad{Line: 2, Harm: audit.Reordered}, true},
-		// From here on with the log's own key.
-		{"rewritten and signed with the log's key", func(t *testing.T, d *desk, ls [][]byte, _ map[string][]byte) {
+		// The attacks from here on use the log's own key.
+		{"rewritten and signed with the log's key", func(t *testing.T, d *fixture, ls [][]byte, _ map[string][]byte) {
 			ls = relink(ls, 13, 99)
 			write(t, d, ls)
 			d.resign(t, ls, 10, 20, 30, 35)
 		}, audit.Bad{Seq: 1, Line: 1, Harm: audit.Replaced}, true},
-		{"rewritten, with the checkpoints before it kept", func(t *testing.T, d *desk, ls [][]byte, _ map[string][]byte) {
+		{"rewritten, with the checkpoints before it kept", func(t *testing.T, d *fixture, ls [][]byte, _ map[string][]byte) {
 			b, _ := os.ReadFile(d.file("checkpoints"))
 			notes, _ := checkpoint.Split(b)
 			ls = relink(ls, 33, 99)
@@ -128,11 +128,11 @@ func TestAttacks(t *testing.T) {
 			mine, _ := os.ReadFile(d.file("checkpoints"))
 			os.WriteFile(d.file("checkpoints"), append(append(bytes.Join(notes[:3], []byte("\n")), '\n'), mine...), 0o600)
 		}, audit.Bad{Seq: 31, Line: 31, Harm: audit.Replaced}, true},
-		{"cut and signed with the log's key", func(t *testing.T, d *desk, ls [][]byte, _ map[string][]byte) {
+		{"cut and signed with the log's key", func(t *testing.T, d *fixture, ls [][]byte, _ map[string][]byte) {
 			write(t, d, ls[:15])
 			d.resign(t, ls, 10, 15)
 		}, audit.Bad{Seq: 16, Line: 16, Harm: audit.Replayed}, true},
-		{"grown after a rewriting, signed with the log's key", func(t *testing.T, d *desk, ls [][]byte, _ map[string][]byte) {
+		{"grown after a rewriting, signed with the log's key", func(t *testing.T, d *fixture, ls [][]byte, _ map[string][]byte) {
 			for range 5 {
 				ls = append(ls, ls[30])
 			}
@@ -142,7 +142,7 @@ func TestAttacks(t *testing.T) {
 		}, audit.Bad{Seq: 1, Line: 1, Harm: audit.Replaced}, true},
 	} {
 		t.Run(a.name, func(t *testing.T) {
-			d := newDesk(t)
+			d := newFixture(t)
 			d.fill(t, 20, d.options())
 			old := map[string][]byte{}
 			for _, name := range []string{"audit.jsonl", "checkpoints", "audit.tree"} {
@@ -183,10 +183,9 @@ func TestAttacks(t *testing.T) {
 	}
 }
 
-// What stands in the file and was not written by the daemon that holds it is found, and is
-// never signed.
+// A record in the file that the running daemon did not write is found and never signed.
 func TestForgedAppend(t *testing.T) {
-	d := newDesk(t)
+	d := newFixture(t)
 	l := open(t, audit.Options{Path: d.path})
 	c := d.checkpoints(t, l, d.options())
 	for i := range 5 {

@@ -2,12 +2,12 @@
 // carrying the hash of the one before it, so that a change to any line shows.
 // docs/protocols/audit.md specifies the format, which is frozen.
 //
-// Append returns once the record is on disk, and many waiting appenders share
-// one write and one fdatasync. After a failed write or fdatasync a Log accepts
-// nothing more, because what reached the disk is then unknown.
+// Append returns once the record is on disk, and concurrent appenders share one
+// write and one fdatasync. After a failed write or fdatasync a Log accepts no
+// record, because what reached the disk is unknown.
 //
-// It must not decide what is recorded, redact values (callers pass none that are
-// secret) or change a line once it is written. Only the gate appends.
+// The package must not decide what is recorded, redact values (callers pass no
+// secrets) or change a line once it is written. Only the gate appends.
 package audit
 
 import (
@@ -30,25 +30,24 @@ type Type string
 const (
 	// Intent: an action passed the gate and is about to be carried out.
 	Intent Type = "intent"
-	// Outcome: what became of the intent whose seq is in Record.Intent.
+	// Outcome: the result of the intent whose seq is in Record.Intent.
 	Outcome Type = "outcome"
-	// Denial: an action that was refused.
+	// Denial: an action was refused.
 	Denial Type = "denial"
-	// Login: somebody came with a token, the first time on a connection.
+	// Login: the first request with a token on a connection.
 	Login Type = "login"
-	// Lifecycle: the daemon started or stopped, or an executor went away.
+	// Lifecycle: the daemon started or stopped, or an executor ended.
 	Lifecycle Type = "lifecycle"
-	// Request: an action that a person is asked about. Approval: what they answered, or that
-	// nobody did.
+	// Request: a person is asked about an action. Approval: the answer, or that there was none.
 	Request  Type = "request"
 	Approval Type = "approval"
-	// Policy: other rules were put in force, or could not be.
+	// Policy: other rules were loaded, or could not be.
 	Policy Type = "policy"
-	// Rotation: the first record of a file that is not the first; Data says what comes before.
+	// Rotation: the first record of any file but the first; Data is a Rotated.
 	Rotation Type = "rotation"
-	// Removed: full files of the log are removed, as the settings say; Data is a Removal.
+	// Removed: full files of the log are removed by the settings; Data is a Removal.
 	Removed Type = "removed"
-	// Repair: the log itself was mended when it was opened; Data says how.
+	// Repair: the log itself was repaired when it was opened; Data is a Mended.
 	Repair Type = "repair"
 )
 
@@ -63,20 +62,19 @@ const (
 // MaxRecord bounds one line, newline included, in bytes.
 const MaxRecord = 64 << 10
 
-// Record is one line of the log in the order its fields are written. Fields that
-// are empty are left out, the first four never.
+// Record is one line of the log, with its fields in the order of the line. Empty
+// fields are left out, except the first four.
 type Record struct {
-	// Hash, PrevHash and Seq are set by the Log; what Append is given there is
-	// ignored. Seq counts from 1.
+	// The Log sets Hash, PrevHash and Seq; Append ignores given values. Seq counts from 1.
 	Hash     string `json:"hash"`
 	PrevHash string `json:"prev_hash"`
 	Seq      int64  `json:"seq"`
-	// Time is set by the Log if zero.
+	// If Time is zero the Log sets it.
 	Time      time.Time `json:"time"`
 	Trace     id.Trace  `json:"trace,omitempty"`
 	Type      Type      `json:"type"`
 	Principal string    `json:"principal,omitempty"`
-	// Owner is whose token it was, if Principal is one.
+	// Owner is the owner of the token, if Principal is a token.
 	Owner     string       `json:"owner,omitempty"`
 	Workspace id.Workspace `json:"workspace,omitempty"`
 	// Intent is the seq of the intent that an outcome belongs to.
@@ -84,7 +82,7 @@ type Record struct {
 	// Action is the canonical JSON of the action and ActionDigest its digest.
 	Action       json.RawMessage `json:"action,omitempty"`
 	ActionDigest string          `json:"action_digest,omitempty"`
-	// Policy is the level that the action was judged, Decision all of the judgement.
+	// Policy is the level of the decision, Decision the whole decision.
 	Policy    string          `json:"policy,omitempty"`
 	Decision  json.RawMessage `json:"decision,omitempty"`
 	Approval  string          `json:"approval,omitempty"`
@@ -93,12 +91,11 @@ type Record struct {
 	Error     string          `json:"error,omitempty"`
 	// ErrorKind is the errdefs kind of the error, as "not_found".
 	ErrorKind string `json:"error_kind,omitempty"`
-	// Data is a JSON object with what else the type calls for.
+	// Data is a JSON object with further members that depend on the type.
 	Data json.RawMessage `json:"data,omitempty"`
 }
 
-// Head identifies the last record of a chain. The zero Head is that of the
-// empty chain.
+// Head identifies the last record of a chain. An empty chain has the zero Head.
 type Head struct {
 	Seq  int64  `json:"seq"`
 	Hash string `json:"hash"`
@@ -126,21 +123,21 @@ const (
 // Genesis is the prev_hash of the first record.
 const Genesis = "0000000000000000000000000000000000000000000000000000000000000000"
 
-// check refuses what cannot be written as one valid line.
+// check refuses a record that cannot be written as one valid line.
 func (r *Record) check() error {
 	if r.Type == "" {
 		return fmt.Errorf("cannot append to the audit log: the record has no type: %w", errdefs.ErrInvalidArgument)
 	}
 	for _, raw := range []json.RawMessage{r.Action, r.Decision, r.Data} {
-		if len(raw) > 0 && (bytes.IndexByte(raw, '\n') >= 0 || !validJSON(raw)) {
-			return fmt.Errorf("cannot append to the audit log: the %s record carries something other than JSON on one line: %w", r.Type, errdefs.ErrInvalidArgument)
+		if len(raw) > 0 && (bytes.IndexByte(raw, '\n') >= 0 || !json.Valid(raw)) {
+			return fmt.Errorf("cannot append to the audit log: the %s record carries something other than JSON on one line: %w",
+				r.Type, errdefs.ErrInvalidArgument)
 		}
 	}
 	return nil
 }
 
-// appendStart writes the fields that only the place in the chain gives, as a line without
-// its hash, which seal fills in.
+// appendStart appends the fields that depend on the chain. seal fills in the hash later.
 func appendStart(b, prev []byte, seq int64, now time.Time) []byte {
 	b = append(b, open...)
 	b = append(b, Genesis...)
@@ -153,7 +150,7 @@ func appendStart(b, prev []byte, seq int64, now time.Time) []byte {
 	return append(b, '"')
 }
 
-// appendRest writes all other fields, and the end of the line.
+// appendRest appends all other fields and the end of the line.
 func (r *Record) appendRest(b []byte) []byte {
 	b = appendField(b, "trace", string(r.Trace))
 	b = appendField(b, "type", string(r.Type))
@@ -177,7 +174,7 @@ func (r *Record) appendRest(b []byte) []byte {
 	return append(b, "}\n"...)
 }
 
-// seal computes the hash of line, newline included, and writes it in its place.
+// seal computes the hash of line, which has its newline, and writes it into the line.
 func seal(line []byte) {
 	sum := digest(line[:len(line)-1])
 	hex.Encode(line[hashAt:], sum[:])
@@ -220,8 +217,8 @@ func appendString(b []byte, v string) []byte {
 	return append(b, '"')
 }
 
-// Decode reads one line. Fields that a later version added are passed over. It
-// does not check the hash.
+// Decode decodes one line and ignores fields of a later version. It does not check
+// the hash.
 func Decode(line []byte) (Record, error) {
 	var r Record
 	if err := json.Unmarshal(line, &r); err != nil {
@@ -230,15 +227,15 @@ func Decode(line []byte) (Record, error) {
 	return r, nil
 }
 
-// frame is what the fixed part of a line says.
+// frame is the fixed part of a line.
 type frame struct {
 	seq        int64
 	hash, prev []byte
 }
 
-// parseFrame takes the fixed part of a line without its newline. It reports
-// false for anything that appendLine would not write. That hash and prev are
-// hexadecimal follows once they equal a computed hash and its neighbour.
+// parseFrame decodes the fixed part of a line without its newline. It returns false
+// for any form that appendStart does not write. It need not check that hash and prev
+// are hexadecimal: they are compared with computed hashes.
 func parseFrame(line []byte) (frame, bool) {
 	if len(line) < minLine || len(line) >= MaxRecord ||
 		string(line[:hashAt]) != open ||

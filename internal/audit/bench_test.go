@@ -14,8 +14,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/audit"
 )
 
-// BenchmarkSyncEach is the floor that group commit is measured against: one
-// write and one fdatasync for each record.
+// BenchmarkSyncEach is the baseline of group commit: one write and one fdatasync for each
+// record.
 func BenchmarkSyncEach(b *testing.B) {
 	f, err := os.OpenFile(filepath.Join(b.TempDir(), "f"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -75,7 +75,10 @@ func benchmarkAppend(b *testing.B, appenders int) {
 // BenchmarkAppendAsync is the cost of an outcome to its caller.
 func BenchmarkAppendAsync(b *testing.B) {
 	l := open(b, audit.Options{Path: logPath(b)})
-	r := audit.Record{Type: audit.Outcome, Trace: "0123456789abcdef0123456789abcdef", Workspace: "ws-2a97516c", Status: audit.StatusOK, Data: []byte(`{"code":0}`)}
+	r := audit.Record{
+		Type: audit.Outcome, Trace: "0123456789abcdef0123456789abcdef", Workspace: "ws-2a97516c",
+		Status: audit.StatusOK, Data: []byte(`{"code":0}`),
+	}
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := l.AppendAsync(r); err != nil {
@@ -102,10 +105,10 @@ func BenchmarkVerify(b *testing.B) {
 	}
 }
 
-// BenchmarkVerifySigned verifies a log with a checkpoint after every 4096 records, which
-// takes the hash of each line a second time, and that of the tree above it.
+// BenchmarkVerifySigned verifies a log with a checkpoint after every 4096 records, for which each
+// line is hashed a second time, and the tree above it.
 func BenchmarkVerifySigned(b *testing.B) {
-	d := newDesk(b)
+	d := newFixture(b)
 	l := open(b, audit.Options{Path: d.path})
 	c := d.checkpoints(b, l, d.options())
 	const records = 60_000
@@ -134,7 +137,7 @@ func BenchmarkVerifySigned(b *testing.B) {
 			b.Fatal(v.Bad, err)
 		}
 	}
-	// By the time of a processor, whatever else runs beside it.
+	// By processor time, so that other load does not count.
 	spent := (processorTime(b) - began).Seconds() / float64(b.N)
 	b.ReportMetric(records/spent, "records/s-a-core")
 	b.ReportMetric(float64(fi.Size())/1e6/spent, "MB/s-a-core")

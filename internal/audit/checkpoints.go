@@ -20,32 +20,32 @@ import (
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 )
 
-// What stands beside the log.
+// The files beside the log.
 const (
 	checkpointsName = "checkpoints"    // signed notes, each followed by an empty line
 	treeName        = "audit.tree"     // the stored hashes; may be removed at any time
-	secretName      = "checkpoint.key" // the key that the notes are signed with
+	secretName      = "checkpoint.key" // the key that signs the notes
 	publicName      = "checkpoint.pub" // its public half
-	brokerName      = "broker.pub"     // the broker's, as it was met first
-	logKeyStem      = "carrel-audit-"  // and 16 hexadecimal digits: the log's name and the key's
+	brokerName      = "broker.pub"     // the broker's public key, as first seen
+	logKeyStem      = "carrel-audit-"  // with 16 hexadecimal digits the name of the log and of its key
 	maxKeyFile      = 1 << 10
-	newSuffix       = ".new" // not in place yet
+	newSuffix       = ".new" // of a file before it is renamed
 )
 
-// CheckpointOptions are those of OpenCheckpoints.
+// CheckpointOptions are the options of OpenCheckpoints. All are optional.
 type CheckpointOptions struct {
-	// Countersign asks the broker, which wants a proof that the tree of next begins with
-	// that of old records; nil where there is no broker.
+	// Countersign asks the broker for its signature, with a proof that the tree of next begins
+	// with the tree of the first old records. It is nil if there is no broker.
 	Countersign func(ctx context.Context, next checkpoint.Checkpoint, old int64, proof tlog.TreeProof) (checkpoint.Countersigned, error)
-	// Anchor is a file, best on another mount or machine, that each checkpoint is appended
-	// to as well; "" is none. AnchorRequired: nothing goes on that it did not take.
+	// Anchor is a second file, preferably on another mount or machine, to which each checkpoint
+	// is appended; "" means none. AnchorRequired: no action is carried out while it lacks one.
 	Anchor         string
 	AnchorRequired bool
 }
 
-// Checkpoints signs what the log holds. Its methods may be called from any goroutine.
+// Checkpoints signs the contents of the log. Its methods may be called from any goroutine.
 //
-//	read what is new, check its chain ─► tree ─► sign ─► broker countersigns ─► file ─► anchor
+//	read new records, check their chain ─► tree ─► sign ─► broker countersigns ─► file ─► anchor
 type Checkpoints struct {
 	log    *Log
 	o      CheckpointOptions
@@ -56,11 +56,11 @@ type Checkpoints struct {
 	keys checkpoint.Keys
 	tree *tree
 	file *os.File
-	// last is the newest in the file, and countersigned what the broker signed last, as
-	// far as is known; Size 0 is none.
+	// last is the newest in the file, and countersigned the last that the broker is known to
+	// have signed; Size 0 means none.
 	last          checkpoint.Signed
 	countersigned checkpoint.Checkpoint
-	asked         bool  // the broker, since the start or since Verify was called
+	asked         bool  // the broker was asked since the start or the last call of Verify
 	anchored      int64 // size of the last one that the anchor took
 	anchorErr     error
 	blocked       atomic.Pointer[error] // anchorErr, if the anchor is required
@@ -68,24 +68,24 @@ type Checkpoints struct {
 	err           error // of the last attempt
 }
 
-// CheckpointState says how far the log is signed.
+// CheckpointState is the state of the log's checkpoints.
 type CheckpointState struct {
 	LogKey, BrokerKey string
 	// Signed, Countersigned and Anchored are sizes of trees, in records.
 	Signed, Countersigned, Anchored int64
 	// At is when the last one was made by this process.
 	At time.Time
-	// Err is why the last attempt failed, and AnchorErr why the anchor lacks it.
+	// Err is the error of the last attempt, AnchorErr the error of the anchor.
 	Err, AnchorErr error
-	// Anchor is its path, "" if there is none; Broker: there is one to countersign.
+	// Anchor is the anchor's path, "" if there is none. Broker: there is a broker that signs.
 	Anchor         string
 	AnchorRequired bool
 	Broker         bool
 }
 
-// OpenCheckpoints opens what stands beside the log and makes the key if there is none. The
-// last checkpoint, and that of the anchor, must be of this log, else it is data_loss and
-// ErrDamaged. Close does not close the log.
+// OpenCheckpoints opens the files beside the log and makes the key if there is none. If the last
+// checkpoint, or the anchor's, is not one of this log, the error is data_loss and ErrDamaged.
+// Close does not close the log.
 func OpenCheckpoints(ctx context.Context, l *Log, o CheckpointOptions) (*Checkpoints, error) {
 	c := &Checkpoints{log: l, o: o, dir: filepath.Dir(l.path)}
 	err := c.open(ctx)
@@ -98,7 +98,7 @@ func OpenCheckpoints(ctx context.Context, l *Log, o CheckpointOptions) (*Checkpo
 func (c *Checkpoints) path(name string) string { return filepath.Join(c.dir, name) }
 
 func (c *Checkpoints) open(ctx context.Context) (err error) {
-	for _, name := range []string{secretName, publicName, brokerName} { // what a crash left
+	for _, name := range []string{secretName, publicName, brokerName} { // a crash may have left one
 		if err := os.Remove(c.path(name + newSuffix)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("cannot remove what was left beside the audit log: %w", err)
 		}
@@ -124,9 +124,9 @@ func (c *Checkpoints) open(ctx context.Context) (err error) {
 	return syncDir(c.dir)
 }
 
-// takeUp makes the tree that of the last checkpoint: from what is stored, or from the log.
-// Each record names the one before, so that the last one that was signed is looked at: it
-// would be another one in a log that was hashed anew before it.
+// takeUp makes c.tree the tree of the last checkpoint, from the stored hashes or from the log. It
+// compares the last record that was signed: each record names the hash of the one before, so a log
+// that was hashed anew before it has another one there.
 func (c *Checkpoints) takeUp(ctx context.Context) error {
 	if c.last.Size == 0 {
 		_, err := c.tree.cut(0)
@@ -152,8 +152,7 @@ func (c *Checkpoints) takeUp(ctx context.Context) error {
 	return c.rebuild(ctx)
 }
 
-// rebuild makes the tree anew from the log, as far as the last checkpoint, which it must
-// give.
+// rebuild makes the tree anew from the log up to the last checkpoint, and compares their roots.
 func (c *Checkpoints) rebuild(ctx context.Context) error {
 	if first := c.log.kept(); first > 1 {
 		known, err := bases(c.log.path)
@@ -179,11 +178,11 @@ func (c *Checkpoints) rebuild(ctx context.Context) error {
 	return nil
 }
 
-// errEnough ends a reading.
+// errEnough ends Read.
 var errEnough = errors.New("enough")
 
-// extend reads the log as far as the record to, checks the chain, and puts each record into
-// the tree. What was written between by somebody else does not lead to the hash of to.
+// extend reads the log up to the record to, checks the chain, and adds each record to the tree. If
+// somebody else wrote a record in between, the chain does not end with the hash of to.
 func (c *Checkpoints) extend(ctx context.Context, to Head) error {
 	if c.tree.n >= to.Seq {
 		return nil
@@ -220,10 +219,10 @@ func (c *Checkpoints) extend(ctx context.Context, to Head) error {
 	return c.tree.flush()
 }
 
-// Make signs what the log holds at this moment, unless that is done: then it returns what
-// is there. The error is about the log (data_loss, ErrDamaged), the broker's refusal
-// (failed_precondition), or what is not there now (unavailable): then the checkpoint is
-// made without the broker's signature.
+// Make signs the current contents of the log, and returns the last checkpoint if there is nothing
+// new. The error is data_loss and ErrDamaged if the log is damaged, failed_precondition if the
+// broker refuses, and unavailable if the broker or the anchor cannot be reached: then the
+// checkpoint lacks the broker's signature.
 func (c *Checkpoints) Make(ctx context.Context) (checkpoint.Signed, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -240,7 +239,7 @@ func (c *Checkpoints) make(ctx context.Context) error {
 		return c.anchor(nil)
 	}
 	if err := c.extend(ctx, head); err != nil {
-		// What is stored behind the last checkpoint may be what does not hold.
+		// The stored hashes behind the last checkpoint may be wrong.
 		if rerr := c.takeUp(ctx); rerr != nil {
 			return rerr
 		}
@@ -266,13 +265,13 @@ func (c *Checkpoints) make(ctx context.Context) error {
 			signed, byBroker = both, true
 		case errors.Is(err, ErrDamaged), errdefs.IsFailedPrecondition(err), errdefs.IsDataLoss(err):
 			return err
-		default: // nothing is known against the log
+		default: // the log itself is not in doubt
 			later = fmt.Errorf("the audit log is signed without the broker: %w: %w", err, errdefs.ErrUnavailable)
 		}
 	}
 	crashpoint.Here("daemon.checkpoint.countersigned")
 	if next.Size == c.last.Size && (c.last.Broker || !byBroker) {
-		return errors.Join(later, c.anchor(nil)) // it would say nothing new
+		return errors.Join(later, c.anchor(nil)) // the note would be the same as the last
 	}
 	if err := c.keep(signed); err != nil {
 		return err
@@ -286,9 +285,8 @@ func (c *Checkpoints) make(ctx context.Context) error {
 	return errors.Join(later, c.anchor(signed))
 }
 
-// prove shows that the tree as it is now, which is returned, begins with that of old. A
-// proof that does not hold is the stored hashes' fault, or the log's: the first are made
-// anew once.
+// prove returns the current tree and a proof that it begins with the tree of old. A proof that does
+// not hold means that the stored hashes or the log are wrong: prove makes the hashes anew once.
 func (c *Checkpoints) prove(ctx context.Context, old checkpoint.Checkpoint) (next checkpoint.Checkpoint, proof tlog.TreeProof, err error) {
 	for again := true; ; again = false {
 		next = checkpoint.Checkpoint{Origin: c.signer.Name(), Size: c.tree.n, Root: c.tree.root()}
@@ -302,7 +300,8 @@ func (c *Checkpoints) prove(ctx context.Context, old checkpoint.Checkpoint) (nex
 			return next, proof, nil
 		}
 		if !again {
-			return next, nil, damaged(c.log.path, fmt.Sprintf("it has %d records, of which the first %d are not those that were signed: it was rewritten, or is an older copy (%v)", next.Size, old.Size, err))
+			return next, nil, damaged(c.log.path, fmt.Sprintf("it has %d records, of which the first %d are not those that were signed: "+
+				"it was rewritten, or is an older copy (%v)", next.Size, old.Size, err))
 		}
 		if err := c.rebuild(ctx); err != nil {
 			return next, nil, err
@@ -329,7 +328,7 @@ func (c *Checkpoints) countersign(ctx context.Context, next checkpoint.Checkpoin
 			return nil, err
 		}
 		if res.Note == nil {
-			// It signed something that we do not know of, as when we ended before we kept it.
+			// It signed a checkpoint that we did not keep, for example because of a crash.
 			old = checkpoint.Checkpoint{Origin: next.Origin, Size: res.Size, Root: res.Root}
 			continue
 		}
@@ -338,15 +337,17 @@ func (c *Checkpoints) countersign(ctx context.Context, next checkpoint.Checkpoin
 		}
 		got, err := checkpoint.Open(res.Note, c.keys)
 		if err != nil || got.Checkpoint != next || !got.Broker {
-			return nil, fmt.Errorf("cannot take the broker's signature on record %d: it is not on what was asked for (%w): %w", next.Size, err, errdefs.ErrDataLoss)
+			return nil, fmt.Errorf("cannot take the broker's signature on record %d: it signs another checkpoint than the one sent (%w): %w",
+				next.Size, err, errdefs.ErrDataLoss)
 		}
 		c.countersigned, c.asked = next, true
 		return checkpoint.Join(signed, res.Note)
 	}
-	return nil, fmt.Errorf("cannot have record %d countersigned: the broker names another checkpoint each time: %w", next.Size, errdefs.ErrUnavailable)
+	return nil, fmt.Errorf("cannot have record %d countersigned: the broker names another checkpoint each time: %w",
+		next.Size, errdefs.ErrUnavailable)
 }
 
-// pin keeps the broker's key as it is met first. Another one later is refused.
+// pin stores the first key of the broker. It refuses another one later.
 func (c *Checkpoints) pin(public string) error {
 	keys, err := checkpoint.ParseKeys("", public)
 	if err != nil {
@@ -356,7 +357,7 @@ func (c *Checkpoints) pin(public string) error {
 	case keys.Broker == nil:
 		return fmt.Errorf("cannot take the broker's signature: it names no key: %w", errdefs.ErrDataLoss)
 	case c.keys.Broker == nil:
-		if err := placeFile(c.dir, brokerName, public); err != nil {
+		if err := writeSmall(c.dir, brokerName, public); err != nil {
 			return err
 		}
 		c.keys.Broker = keys.Broker
@@ -380,14 +381,14 @@ func (c *Checkpoints) keep(signed []byte) error {
 	}
 	if err != nil {
 		if fi != nil {
-			_ = f.Truncate(fi.Size()) // half a note would stand before the next one
+			_ = f.Truncate(fi.Size()) // the next note must not follow half a note
 		}
 		return fmt.Errorf("cannot keep a checkpoint in %s: %w: %w", f.Name(), err, errdefs.ErrUnavailable)
 	}
 	return nil
 }
 
-// State says how far the log is signed.
+// State returns how far the log is signed.
 func (c *Checkpoints) State() CheckpointState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -400,7 +401,7 @@ func (c *Checkpoints) State() CheckpointState {
 	return s
 }
 
-// Close lets go of the files. It signs nothing.
+// Close closes the files. It signs nothing.
 func (c *Checkpoints) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

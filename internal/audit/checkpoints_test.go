@@ -18,30 +18,32 @@ import (
 	"github.com/carrel-dev/carrel/internal/checkpoint"
 )
 
-// desk is a log with its checkpoints, and the real broker's part of it in another directory.
-type desk struct {
+// fixture is a log with its checkpoints, and the broker's state of it in another directory.
+type fixture struct {
 	path, brokerDir, anchor string
 	// down: the broker does not answer.
 	down bool
-	// lost: what the broker answers is lost on the way, after it signed.
+	// lost: the broker's answers are lost after it signed.
 	lost bool
 }
 
-func newDesk(t testing.TB) *desk {
+func newFixture(t testing.TB) *fixture {
 	t.Helper()
 	dir := t.TempDir()
-	d := &desk{path: filepath.Join(dir, "audit", "audit.jsonl"), brokerDir: filepath.Join(dir, "broker"), anchor: filepath.Join(dir, "anchor")}
+	d := &fixture{path: filepath.Join(
+		dir, "audit", "audit.jsonl",
+	), brokerDir: filepath.Join(dir, "broker"), anchor: filepath.Join(dir, "anchor")}
 	if err := os.Mkdir(d.brokerDir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	return d
 }
 
-func (d *desk) file(name string) string { return filepath.Join(filepath.Dir(d.path), name) }
+func (d *fixture) file(name string) string { return filepath.Join(filepath.Dir(d.path), name) }
 
 var errLost = errors.Join(errors.New("lost"), errdefs.ErrUnavailable)
 
-func (d *desk) sign(_ context.Context, next checkpoint.Checkpoint, old int64, proof tlog.TreeProof) (checkpoint.Countersigned, error) {
+func (d *fixture) sign(_ context.Context, next checkpoint.Checkpoint, old int64, proof tlog.TreeProof) (checkpoint.Countersigned, error) {
 	if d.down {
 		return checkpoint.Countersigned{}, errLost
 	}
@@ -61,9 +63,11 @@ func (d *desk) sign(_ context.Context, next checkpoint.Checkpoint, old int64, pr
 	return checkpoint.Countersigned{Note: signed, Key: c.Public(), Size: last.Size, Root: last.Root}, err
 }
 
-func (d *desk) options() audit.CheckpointOptions { return audit.CheckpointOptions{Countersign: d.sign} }
+func (d *fixture) options() audit.CheckpointOptions {
+	return audit.CheckpointOptions{Countersign: d.sign}
+}
 
-func (d *desk) checkpoints(t testing.TB, l *audit.Log, o audit.CheckpointOptions) *audit.Checkpoints {
+func (d *fixture) checkpoints(t testing.TB, l *audit.Log, o audit.CheckpointOptions) *audit.Checkpoints {
 	t.Helper()
 	c, err := audit.OpenCheckpoints(t.Context(), l, o)
 	if err != nil {
@@ -83,7 +87,7 @@ func mustMake(t testing.TB, c *audit.Checkpoints, size int64) checkpoint.Signed 
 }
 
 // fill writes records until the log has n, with a checkpoint after every ten and the last.
-func (d *desk) fill(t testing.TB, n int, o audit.CheckpointOptions) {
+func (d *fixture) fill(t testing.TB, n int, o audit.CheckpointOptions) {
 	t.Helper()
 	l := open(t, audit.Options{Path: d.path})
 	c := d.checkpoints(t, l, o)
@@ -98,7 +102,7 @@ func (d *desk) fill(t testing.TB, n int, o audit.CheckpointOptions) {
 	}
 }
 
-func (d *desk) keys(t testing.TB) checkpoint.Keys {
+func (d *fixture) keys(t testing.TB) checkpoint.Keys {
 	t.Helper()
 	log, err := os.ReadFile(d.file("checkpoint.pub"))
 	if err != nil {
@@ -115,8 +119,8 @@ func (d *desk) keys(t testing.TB) checkpoint.Keys {
 	return keys
 }
 
-// trust is what root knows: keys, and what the broker signed last.
-func (d *desk) trust(t testing.TB) audit.Trust {
+// trust returns what root knows: the keys and the broker's last checkpoint.
+func (d *fixture) trust(t testing.TB) audit.Trust {
 	t.Helper()
 	dir := openDirectory(t, d.brokerDir)
 	c, err := broker.OpenCountersigner(dir)
@@ -137,7 +141,7 @@ func openDirectory(t testing.TB, path string) *os.File {
 }
 
 func TestCheckpointsAreMadeOnceAndLast(t *testing.T) {
-	d := newDesk(t)
+	d := newFixture(t)
 	o := d.options()
 	o.Anchor = d.anchor
 	d.fill(t, 25, o)
@@ -155,7 +159,7 @@ func TestCheckpointsAreMadeOnceAndLast(t *testing.T) {
 	if a, err := os.ReadFile(d.anchor); err != nil || !bytes.Equal(a, b) {
 		t.Errorf("the anchor has\n%s\n%v", a, err)
 	}
-	// Roots are those of the exact lines.
+	// Roots are computed over the exact lines.
 	all := lines(t, d.path)
 	for i, size := range []int64{10, 20, 25} {
 		s, err := checkpoint.Open(notes[i], d.keys(t))
@@ -164,7 +168,8 @@ func TestCheckpointsAreMadeOnceAndLast(t *testing.T) {
 		}
 	}
 	f, err := c.Verify(t.Context())
-	if err != nil || !f.OK || f.Signed != 25 || f.Countersigned != 25 || f.Anchored != 25 || f.Checkpoints != 3 || f.Note != "" || f.BrokerKey == "" {
+	if err != nil || !f.OK || f.Signed != 25 || f.Countersigned != 25 ||
+		f.Anchored != 25 || f.Checkpoints != 3 || f.Note != "" || f.BrokerKey == "" {
 		t.Errorf("%+v %v", f, err)
 	}
 	for _, name := range []string{"checkpoint.key", "checkpoints", "audit.tree"} {
@@ -198,10 +203,10 @@ func rootOf(t testing.TB, lines [][]byte) tlog.Hash {
 	return root
 }
 
-// The stored hashes are no more than a help: lost, cut, or changed in any place, they are
-// made anew, and nothing else comes of it.
+// The stored hashes are only a cache: if they are lost, cut or changed anywhere, they are made
+// anew, and there is no other effect.
 func TestStoredHashesAreNotTrusted(t *testing.T) {
-	d := newDesk(t)
+	d := newFixture(t)
 	d.fill(t, 37, d.options())
 	n := 37
 	for what, spoil := range map[string]func([]byte) []byte{
@@ -240,9 +245,9 @@ func TestStoredHashesAreNotTrusted(t *testing.T) {
 	}
 }
 
-// A broker that is away, or whose answer was lost, is asked again.
+// A broker that does not answer, or whose answer was lost, is asked again.
 func TestCountersignLater(t *testing.T) {
-	d := newDesk(t)
+	d := newFixture(t)
 	l := open(t, audit.Options{Path: d.path})
 	c := d.checkpoints(t, l, d.options())
 	mustAppend(t, l, intent(0))
@@ -263,7 +268,7 @@ func TestCountersignLater(t *testing.T) {
 	d.lost = false
 	mustAppend(t, l, intent(2))
 	mustMake(t, c, 3)
-	// The same over a restart, where it is not known what the broker signed last.
+	// The same after a restart, when the broker's last checkpoint is not known.
 	d.lost = true
 	mustAppend(t, l, intent(3))
 	if _, err := c.Make(t.Context()); !errdefs.IsUnavailable(err) {
@@ -279,7 +284,7 @@ func TestCountersignLater(t *testing.T) {
 }
 
 func TestAnchor(t *testing.T) {
-	d := newDesk(t)
+	d := newFixture(t)
 	o := d.options()
 	o.Anchor, o.AnchorRequired = d.anchor, true
 	d.fill(t, 20, o)
@@ -361,9 +366,9 @@ func TestAnchor(t *testing.T) {
 	})
 }
 
-// Without a broker it is the log's key alone, and a torn end of the file is cut off.
+// Without a broker only the log's key signs. A torn end of the file is cut off.
 func TestCheckpointsWithoutBroker(t *testing.T) {
-	d := newDesk(t)
+	d := newFixture(t)
 	l := open(t, audit.Options{Path: d.path})
 	c := d.checkpoints(t, l, audit.CheckpointOptions{})
 	mustAppend(t, l, intent(0))

@@ -15,8 +15,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/audit"
 )
 
-// crashSize makes a file full after some twenty records, so that many a kill comes while one
-// follows another.
+// crashSize makes a file full after about twenty records, so that many kills happen during a
+// rotation.
 const crashSize = 8 << 10
 
 // crashChild appends until it is killed and prints each number once it is

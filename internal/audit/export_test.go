@@ -5,7 +5,7 @@ import "time"
 // File is the part of an open file that a test may replace.
 type File = file
 
-// Wrap makes Open use what wrap returns in place of the file.
+// Wrap makes Open use the result of wrap instead of the file.
 func (o Options) Wrap(wrap func(File) File) Options {
 	o.wrap = wrap
 	return o
@@ -18,18 +18,17 @@ func Line(r Record, prev string, seq int64, at time.Time) []byte {
 	return b
 }
 
-// CheckJSON is what every line is held against.
+// CheckJSON is checkJSON.
 var CheckJSON = checkJSON
 
-// Queued is how many records the log has taken, durable or not.
+// Queued returns the number of records that the log has accepted, durable or not.
 func (l *Log) Queued() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.seq
 }
 
-// AsWritten makes a line of a chain's frame and rest, hashes it, and says whether Verify takes
-// it without a second look.
+// AsWritten makes a line of a chain's frame and rest, and reports whether asWritten accepts it.
 func AsWritten(rest []byte) (line []byte, ok bool) {
 	line = append(appendStart(nil, []byte(Genesis), 17, time.Unix(1, 0)), rest...)
 	line = append(line, '\n')

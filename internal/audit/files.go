@@ -11,20 +11,20 @@ import (
 	"strings"
 )
 
-// A full file of the log is named after the one that is written to, and the first and the
-// last record in it, as audit-000000000001-000000004096.jsonl.
+// The name of a full file of the log consists of the log's name and the numbers of the file's
+// first and last record: audit-000000000001-000000004096.jsonl.
 type fullFile struct {
 	path        string
 	first, last int64
 }
 
-// fullName is the name of the full file of the log at path with these records.
+// fullName returns the path of the full file with these records of the log at path.
 func fullName(path string, first, last int64) string {
 	ext := filepath.Ext(path)
 	return fmt.Sprintf("%s-%012d-%012d%s", strings.TrimSuffix(path, ext), first, last, ext)
 }
 
-// fullFiles lists them, the oldest first.
+// fullFiles lists the full files of the log at path, the oldest first.
 func fullFiles(path string) ([]fullFile, error) {
 	ext := filepath.Ext(path)
 	stem := strings.TrimSuffix(filepath.Base(path), ext)

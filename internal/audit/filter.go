@@ -8,25 +8,24 @@ import (
 	"time"
 )
 
-// Filter names records; what is zero is not looked at. It reads the lines as they are, so
-// that it also finds records of another version.
+// Filter selects records. Zero fields select all. It reads lines of any version.
 type Filter struct {
 	Workspace, Principal, Trace, Type string
-	// Level is what policy decided, as "CONFIRM"; Capability is one of those that were found.
+	// Level is the decision of policy, as "CONFIRM". Capability is one of the capabilities found.
 	Level, Capability string
-	// Since is the first time wanted, Until the first that is not.
+	// Records from Since on and before Until are selected.
 	Since, Until time.Time
 }
 
-// Empty: every record is named.
+// Empty reports whether the filter selects every record.
 func (f Filter) Empty() bool { return f == Filter{} }
 
-// Match reports whether the filter names the record of this line.
+// Match reports whether the filter selects the record of this line.
 func (f Filter) Match(line []byte) bool {
 	if f.Empty() {
 		return true
 	}
-	// A value that is text in a record stands in its line.
+	// Quick test: a record's text is part of its line.
 	for _, text := range []string{f.Workspace, f.Principal, f.Trace, f.Type} {
 		if !bytes.Contains(line, []byte(text)) {
 			return false
@@ -54,7 +53,7 @@ func (f Filter) Match(line []byte) bool {
 		(f.Since.IsZero() || !r.Time.Before(f.Since)) && (f.Until.IsZero() || r.Time.Before(f.Until))
 }
 
-// Lines returns the lines that the filter names.
+// Lines returns the lines that the filter selects.
 func (f Filter) Lines(lines [][]byte) [][]byte {
 	if f.Empty() {
 		return lines

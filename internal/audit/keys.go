@@ -17,7 +17,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/checkpoint"
 )
 
-// openKeys reads the log's key, or makes it, and the broker's public one if it is known.
+// openKeys reads or makes the log's key, and reads the broker's public key if it is known.
 func (c *Checkpoints) openKeys() error {
 	secret, err := readSmall(c.path(secretName))
 	if errors.Is(err, os.ErrNotExist) {
@@ -28,7 +28,7 @@ func (c *Checkpoints) openKeys() error {
 		if secret, _, err = checkpoint.NewKey(rand.Reader, logKeyStem+hex.EncodeToString(tag[:])); err != nil {
 			return err
 		}
-		err = placeFile(c.dir, secretName, secret)
+		err = writeSmall(c.dir, secretName, secret)
 	}
 	if err != nil {
 		return err
@@ -41,7 +41,7 @@ func (c *Checkpoints) openKeys() error {
 		return err
 	}
 	if have, err := readSmall(c.path(publicName)); err != nil || have != public {
-		if err := placeFile(c.dir, publicName, public); err != nil {
+		if err := writeSmall(c.dir, publicName, public); err != nil {
 			return err
 		}
 	}
@@ -65,8 +65,8 @@ func readSmall(path string) (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// placeFile puts a file of one line in place at once, for this user only.
-func placeFile(dir, name, line string) error {
+// writeSmall writes a file of one line atomically, for this user only.
+func writeSmall(dir, name, line string) error {
 	err := func() error {
 		f, err := os.OpenFile(filepath.Join(dir, name+newSuffix), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
 		if err != nil {
@@ -84,7 +84,7 @@ func placeFile(dir, name, line string) error {
 	return syncDir(dir)
 }
 
-// openLast cuts off what a crash tore and reads the last note.
+// openLast cuts off a note that a crash left incomplete, and reads the last complete one.
 func (c *Checkpoints) openLast() error {
 	last, whole, err := lastNote(c.file)
 	if err != nil {
@@ -100,7 +100,7 @@ func (c *Checkpoints) openLast() error {
 		err = errors.New("the log's own key did not sign it")
 	}
 	if err != nil {
-		return damaged(c.log.path, fmt.Sprintf("the last of its checkpoints is not one that was made (%v)", err))
+		return damaged(c.log.path, fmt.Sprintf("the last of its checkpoints is forged (%v)", err))
 	}
 	if c.last.Broker {
 		c.countersigned = c.last.Checkpoint
@@ -108,14 +108,14 @@ func (c *Checkpoints) openLast() error {
 	return nil
 }
 
-// lastNote reads the last whole note of a file, and how many bytes there are up to the end
-// of the empty line behind it. What stands between notes is passed over.
+// lastNote returns the last complete note of a file, and the offset after the empty line behind
+// it. Other text between notes is ignored.
 func lastNote(f *os.File) (last []byte, whole int64, err error) {
 	fi, err := f.Stat()
 	if err != nil {
 		return nil, 0, fmt.Errorf("cannot read checkpoints: %w", err)
 	}
-	// A torn one and a whole one before it, and the end of the one before that.
+	// Enough for a torn note, a complete one before it, and the end of the one before that.
 	from := max(0, fi.Size()-4*checkpoint.MaxNote)
 	b := make([]byte, fi.Size()-from)
 	if _, err := f.ReadAt(b, from); err != nil {

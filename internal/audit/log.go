@@ -15,18 +15,18 @@ import (
 )
 
 const (
-	// FlushDelay is the longest that a record given to AppendAsync waits for
-	// company before it is written and synced on its own.
+	// FlushDelay bounds how long a record given to AppendAsync waits for an Append
+	// before it is written and synced without one.
 	FlushDelay = 15 * time.Millisecond
 	// maxPending bounds the bytes waiting to be written; beyond it AppendAsync
 	// waits as Append does.
 	maxPending = 4 << 20
-	// keepBuffer is the largest write buffer kept for the next group.
+	// keepBuffer is the largest write buffer that is used again.
 	keepBuffer = 256 << 10
 )
 
-// file is what a Log needs of its open file. Tests replace it by one that fails
-// where a disk would.
+// file is the part of an open file that a Log uses. Tests replace it by one that
+// fails like a disk.
 type file interface {
 	io.Writer
 	io.ReaderAt
@@ -37,10 +37,10 @@ type file interface {
 // Log is the open audit log, with this process as its only writer. Its methods
 // may be called from any goroutine.
 //
-// What is queued while a group is being written is the next group. An appender that
-// finds nobody writing writes and syncs what is queued, and so pays for write and
-// fdatasync and nothing else. If others wait by then, a goroutine goes on in its place, for
-// as long as somebody waits: the next sync begins at once, whoever runs first after this one.
+// Records that are queued while a group is being written form the next group. An appender that
+// finds nobody writing writes and syncs the queue itself, without a switch between goroutines. If
+// others wait when it is done, a goroutine goes on for as long as somebody waits, so that the next
+// sync begins at once, whichever goroutine runs next ("audit append, 64 appenders").
 type Log struct {
 	f    file
 	path string
@@ -51,27 +51,27 @@ type Log struct {
 	spare   []byte // the other buffer of the pair
 	writing bool   // somebody writes, or is about to write the next group
 
-	// now and next are for those who wait for the group being written and for what is
-	// pending; nil if nobody does.
+	// Appenders wait on now for the group being written and on next for the pending one; nil
+	// if nobody waits.
 	now, next *group
 
-	// open holds the seq of every intent queued whose outcome is not.
+	// open holds the seq of every queued intent whose outcome is not queued.
 	open map[int64]struct{}
 
-	// seq and hash are those of the last record queued.
+	// seq and hash of the last record queued.
 	seq  int64
 	hash [hashLen]byte
 
 	durable Head // last record on disk
 	size    int64
 
-	// full are the files before the one that is written to, whose first record is first. cut is where in pending the next file begins, negative if it does
-	// not; see rotate.
+	// full are the files before the current one, whose first record is first. cut is the offset
+	// in pending at which the next file begins, or negative; see rotate.
 	full  []fullFile
 	first int64
 	cut   int
-	// last is the file that the last record queued is for: its first record, when that was
-	// queued, and its size.
+	// last describes the file of the last record queued: the number of its first record, the
+	// time when that was queued, and its size.
 	last struct {
 		first, size int64
 		began       time.Time
@@ -98,8 +98,7 @@ type Log struct {
 	changed chan struct{}
 }
 
-// group is what the appenders of one group wait for. All are woken at once and need no
-// lock to read err.
+// group wakes the appenders of one group, all at once. They need no lock to read err.
 type group struct {
 	done chan struct{}
 	err  error // set before done is closed
@@ -112,8 +111,8 @@ func join(g **group) *group {
 	return *g
 }
 
-// osFile is the real file. sync is made once and leaves its result in synced: a
-// group is written by one goroutine at a time.
+// osFile is the real file. sync is made once and stores its result in synced: only
+// one goroutine writes at a time.
 type osFile struct {
 	*os.File
 	conn   syscall.RawConn
@@ -145,10 +144,10 @@ func (o *osFile) Datasync() error {
 }
 
 // Append queues r and returns its sequence number once it and everything before
-// it is on disk. ctx is looked at before r is queued; after that Append waits for
-// the disk, so that its answer is never in doubt. An invalid or over-long record
-// is invalid_argument and changes nothing; any other error means that the log
-// cannot be written (unavailable), and no effect may follow.
+// it is on disk. It checks ctx before it queues r; after that it waits for the disk
+// in any case, so that its result is definite. The error is invalid_argument for an
+// invalid or too long record, which changes nothing. Any other error means that the
+// log cannot be written (unavailable), and no effect may follow.
 func (l *Log) Append(ctx context.Context, r Record) (int64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, fmt.Errorf("cannot append to the audit log: %w", err)
@@ -156,8 +155,8 @@ func (l *Log) Append(ctx context.Context, r Record) (int64, error) {
 	if err := r.check(); err != nil {
 		return 0, err
 	}
-	var room [usualRest]byte
-	rest := r.appendRest(room[:0])
+	var buf [usualRest]byte
+	rest := r.appendRest(buf[:0])
 	l.mu.Lock()
 	seq, err := l.queue(&r, rest)
 	if err != nil {
@@ -167,18 +166,17 @@ func (l *Log) Append(ctx context.Context, r Record) (int64, error) {
 	return seq, l.settle()
 }
 
-// usualRest is room for the fields of almost every record.
+// usualRest is enough for the fields of almost every record.
 const usualRest = 1 << 10
 
-// AppendAsync queues r behind everything queued before and returns. It is on disk
-// with the next Append or after FlushDelay, whichever is first. A failure to
-// write it shows in the next call.
+// AppendAsync queues r and returns. r is on disk with the next Append or after
+// FlushDelay, whichever is first. If it cannot be written the next call fails.
 func (l *Log) AppendAsync(r Record) error {
 	if err := r.check(); err != nil {
 		return err
 	}
-	var room [usualRest]byte
-	rest := r.appendRest(room[:0])
+	var buf [usualRest]byte
+	rest := r.appendRest(buf[:0])
 	l.mu.Lock()
 	if _, err := l.queue(&r, rest); err != nil {
 		l.mu.Unlock()
@@ -202,10 +200,10 @@ func (l *Log) AppendAsync(r Record) error {
 func (l *Log) flushLate() {
 	l.mu.Lock()
 	l.armed = false
-	_ = l.settle() // kept in l.err, for the next caller
+	_ = l.settle() // the next caller gets l.err
 }
 
-// queue puts r, of which rest is encoded already, behind what is pending. l.mu is held.
+// queue appends r, of which rest is encoded already, to the pending lines. l.mu is held.
 func (l *Log) queue(r *Record, rest []byte) (int64, error) {
 	switch {
 	case l.err != nil:
@@ -239,7 +237,7 @@ func (l *Log) queue(r *Record, rest []byte) (int64, error) {
 	return l.seq, nil
 }
 
-// queued is the last record queued. l.mu is held.
+// queued returns the head of the last record queued. l.mu is held.
 func (l *Log) queued() Head {
 	if l.seq == 0 {
 		return Head{}
@@ -247,8 +245,7 @@ func (l *Log) queued() Head {
 	return Head{Seq: l.seq, Hash: string(l.hash[:])}
 }
 
-// settle gives up l.mu, which is held, and returns when everything queued until then is on
-// disk.
+// settle unlocks l.mu, which is held, and returns when everything queued until then is on disk.
 func (l *Log) settle() error {
 	switch {
 	case l.err != nil || l.seq == l.durable.Seq:
@@ -264,7 +261,7 @@ func (l *Log) settle() error {
 	}
 	which := &l.next
 	if len(l.pending) == 0 {
-		which = &l.now // all that is queued is being written
+		which = &l.now // everything queued is being written
 	}
 	g := join(which)
 	l.mu.Unlock()
@@ -277,15 +274,15 @@ func (l *Log) writeOn() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for l.next != nil {
-		_ = l.writeGroup() // those who wait are told
+		_ = l.writeGroup() // the waiting appenders get the error
 	}
 	l.writing = false
 }
 
-// writeGroup writes and syncs everything pending, and wakes those who wait for it. l.mu is
-// held, and released for the system calls.
+// writeGroup writes and syncs everything pending, and wakes the appenders that wait for it. l.mu is
+// held, and released during the system calls.
 func (l *Log) writeGroup() error {
-	if l.err != nil { // nothing is written behind what failed
+	if l.err != nil { // nothing is written after a failure
 		l.next.end(l.err)
 		l.next = nil
 		return l.err
@@ -313,7 +310,8 @@ func (l *Log) writeGroup() error {
 		// What reached the disk is unknown, and a later fdatasync would report
 		// success for pages that the kernel has dropped: nothing more may be
 		// acknowledged through this file.
-		l.err = fmt.Errorf("cannot write the audit log %s, so no further action is carried out: %w; see with df -h and df -i what is full, free some or mend the disk, then restart carreld with \"carrel up\": %w",
+		l.err = fmt.Errorf("cannot write the audit log %s, so no further action is carried out: %w; "+
+			"see with df -h and df -i what is full, free some or mend the disk, then restart carreld with \"carrel up\": %w",
 			l.path, err, errdefs.ErrUnavailable)
 		close(l.failed)
 	} else {
@@ -332,7 +330,7 @@ func (l *Log) writeGroup() error {
 	return l.err
 }
 
-// end wakes those who wait for g.
+// end wakes the appenders that wait for g.
 func (g *group) end(err error) {
 	if g != nil {
 		g.err = err
@@ -348,12 +346,11 @@ func (l *Log) announce() {
 	}
 }
 
-// Failed is closed when the log can no longer be written. Only opening it anew can help
-// then.
+// Failed is closed when the log can no longer be written. Only opening it again can help then.
 func (l *Log) Failed() <-chan struct{} { return l.failed }
 
-// Reached returns what is closed once the record seq is on disk. One caller at a time waits:
-// a channel that was returned before may stay open.
+// Reached returns a channel that is closed once the record seq is on disk. Only one caller may wait
+// at a time: a channel that was returned before may stay open.
 func (l *Log) Reached(seq int64) <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -379,15 +376,15 @@ func (l *Log) Head() Head {
 // Path returns the path that the log was opened with.
 func (l *Log) Path() string { return l.path }
 
-// Close writes what is pending and lets go of the file. Later calls fail. It
-// reports a failure to write, also an earlier one.
+// Close writes what is pending and closes the file. Later calls fail. It returns the
+// error of this or an earlier write.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
 		return nil
 	}
-	// Closed first, so that nothing is queued behind what is now written.
+	// Closed first, so that nothing is queued behind the last group.
 	l.closed = true
 	if l.timer != nil {
 		l.timer.Stop()

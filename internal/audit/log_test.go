@@ -105,7 +105,7 @@ func TestAppendWritesWhatTheStructSays(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("decoded record (-want +got):\n%s", d)
 	}
-	// The order of the fields is that of the struct.
+	// The fields have the order of the struct.
 	std, err := json.Marshal(got)
 	if err != nil {
 		t.Fatal(err)
@@ -176,7 +176,7 @@ func TestAsyncIsOrderedAndSyncedByTimer(t *testing.T) {
 	if l.Head().Seq != 1 {
 		t.Fatal("an async record was waited for")
 	}
-	// Follow is told once the timer has made it durable.
+	// Read with follow gets it once the timer has made it durable.
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	began, errGot := time.Now(), errors.New("got it")
@@ -290,7 +290,7 @@ func TestFailurePoisonsTheLog(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			// The disk is well again, but what it holds is not known.
+			// The disk works again, but its contents are not known.
 			d.mu.Lock()
 			d.failSync, d.failWrite = nil, nil
 			d.mu.Unlock()
@@ -313,7 +313,7 @@ func TestFailurePoisonsTheLog(t *testing.T) {
 	}
 }
 
-// heldDisk is a test double of the log's file whose first sync waits to be told how it ends.
+// heldDisk is a test double of the log's file whose first sync waits for its result.
 type heldDisk struct {
 	audit.File
 	began  chan struct{}
@@ -336,7 +336,7 @@ func (d *heldDisk) Datasync() error {
 }
 
 // TestGroupsFollowEachOther queues records while the first group is synced. They become
-// durable together, in one group, or fail with it and are never written.
+// durable together in one group. If the first group fails, they fail too and are not written.
 func TestGroupsFollowEachOther(t *testing.T) {
 	for _, fails := range []error{nil, unix.EIO} {
 		path := logPath(t)
@@ -393,7 +393,7 @@ func TestAsyncFailureShowsInTheNextCall(t *testing.T) {
 	if err := l.AppendAsync(audit.Record{Type: audit.Lifecycle}); err != nil {
 		t.Fatal(err)
 	}
-	// A follower is woken by the failure too.
+	// The failure wakes a follower too.
 	if err := l.Read(t.Context(), 1, 0, true, func([][]byte) error { return nil }); !errdefs.IsUnavailable(err) {
 		t.Errorf("follower got %v", err)
 	}
@@ -402,7 +402,7 @@ func TestAsyncFailureShowsInTheNextCall(t *testing.T) {
 	}
 }
 
-// A real file system without room, not a double.
+// A file system that is full, not a double.
 func TestFullFileSystem(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("skipped: needs root to mount a small tmpfs")

@@ -18,21 +18,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options are those of Open.
+// Options are the options of Open.
 type Options struct {
 	// Path of the log; required. Its directory is made 0700 if missing.
 	Path string
-	// Since is a mark taken of this log before; optional. What lies behind it is
-	// not read again, and a log that ends before it, or holds another record in
-	// its place, is damaged.
+	// Since is a mark of this log that was taken before; optional. Records up to it
+	// are not read again. A log that ends before it, or has another record there, is
+	// damaged.
 	Since Mark
-	// AcceptDamage keeps a damaged log aside, under its name with ".damaged-" and
-	// the time added, and starts a new chain whose first record says so. Without
-	// it Open refuses a damaged log.
+	// AcceptDamage renames a damaged log, with ".damaged-" and the time added to its
+	// name, and starts a new chain whose first record says so. Without it Open
+	// refuses a damaged log.
 	AcceptDamage bool
 
-	// MaxSize is the size in bytes from which a file is full, and MaxAge the age of its first
-	// record; the next record begins another. 0 is no bound.
+	// A file is full at MaxSize bytes, or when its first record has the age MaxAge. The next
+	// record then begins another file. 0 means no bound.
 	MaxSize int64
 	MaxAge  time.Duration
 
@@ -43,12 +43,13 @@ type Options struct {
 var ErrDamaged = errors.New("the audit log is damaged")
 
 // Open opens the log for appending and creates it if it is missing. It reads
-// the tail and what was written since the mark. Bytes after the last newline were never acknowledged: they are
-// cut off, and a repair record says how many there were and what their hash is.
+// the end and what was written since the mark. Bytes after the last newline were
+// never acknowledged: Open cuts them off and writes a repair record with their
+// number and hash.
 //
-// Errors: failed_precondition if another process has it open or its
-// permissions are too wide, data_loss (and ErrDamaged) if its last record does
-// not hold or it lacks the expected head.
+// Errors: failed_precondition if another process has the log open or its permissions
+// are too wide; data_loss and ErrDamaged if its last record does not hold or it lacks
+// the record of the mark.
 func Open(ctx context.Context, o Options) (*Log, error) {
 	f, err := openLocked(o.Path)
 	if err != nil {
@@ -74,7 +75,7 @@ func Open(ctx context.Context, o Options) (*Log, error) {
 	return l, nil
 }
 
-// noteRepair records what was mended, if anything was.
+// noteRepair writes a repair record, unless repair is nil.
 func (l *Log) noteRepair(ctx context.Context, repair *Mended) error {
 	if repair == nil {
 		return nil
@@ -99,7 +100,7 @@ type Mended struct {
 // openLocked opens path, checks who may write it and takes its lock.
 func openLocked(path string) (*os.File, error) { return openWith(path, unix.LOCK_EX|unix.LOCK_NB) }
 
-// openWith is openLocked with the way in which the lock is taken.
+// openWith is openLocked with the flags of flock.
 func openWith(path string, how int) (*os.File, error) {
 	if !filepath.IsAbs(path) {
 		return nil, fmt.Errorf("cannot open the audit log %q: its path must be absolute: %w", path, errdefs.ErrInvalidArgument)
@@ -140,15 +141,16 @@ func claim(f *os.File, path string, how int) error {
 	}
 	switch err := lockFile(f, how); {
 	case errors.Is(err, unix.EWOULDBLOCK):
-		return fmt.Errorf("cannot open the audit log %s: another process has it open; a second carreld with the same data directory? end that one first: %w",
+		return fmt.Errorf("cannot open the audit log %s: another process has it open; "+
+			"a second carreld with the same data directory? end that one first: %w",
 			path, errdefs.ErrFailedPrecondition)
 	case err != nil:
 		return fmt.Errorf("cannot lock the audit log %s: %w", path, err)
 	}
 	if fi.Size() > 0 && how&unix.LOCK_NB == 0 {
-		return nil // done by whoever made it
+		return nil // whoever made it did this
 	}
-	// The name must outlive a crash, or the whole log could vanish with it.
+	// Otherwise the whole log could be lost in a crash.
 	return syncDir(filepath.Dir(path))
 }
 
@@ -200,7 +202,8 @@ func inspect(f *os.File, o Options) (*Log, *Mended, error) {
 		return nil, nil, err
 	}
 	if o.Since.Ended && (l.durable.Seq > o.Since.Head.Seq || size < fi.Size()) {
-		return nil, nil, damaged(o.Path, fmt.Sprintf("the daemon stopped at record %d, and something stands behind it that it did not write: a forged append", o.Since.Head.Seq))
+		return nil, nil, damaged(o.Path, fmt.Sprintf("the daemon stopped at record %d and did not write what follows: a forged append",
+			o.Since.Head.Seq))
 	}
 	if size == fi.Size() {
 		return l, nil, nil
@@ -247,7 +250,7 @@ func lastHead(f io.ReaderAt, size int64, path string) (Head, error) {
 	line := buf[:len(buf)-1]
 	line = line[bytes.LastIndexByte(line, '\n')+1:]
 	fr, ok := parseFrame(line)
-	if !ok || !hashHolds(line, fr) || !validJSON(line) {
+	if !ok || !hashHolds(line, fr) || !json.Valid(line) {
 		return Head{}, damaged(path, "its last record was changed after it was written, or is no record")
 	}
 	return Head{Seq: fr.seq, Hash: string(fr.hash)}, nil
@@ -259,7 +262,8 @@ func (l *Log) expect(want Head) error {
 		return nil
 	}
 	if l.durable.Seq < want.Seq {
-		return damaged(l.path, fmt.Sprintf("it ends at record %d, and record %d had been written: its end was cut off", l.durable.Seq, want.Seq))
+		return damaged(l.path, fmt.Sprintf("it ends at record %d, and record %d had been written: its end was cut off",
+			l.durable.Seq, want.Seq))
 	}
 	line, err := l.line(want.Seq)
 	if err != nil {
@@ -272,11 +276,12 @@ func (l *Log) expect(want Head) error {
 }
 
 func damaged(path, what string) error {
-	return fmt.Errorf("cannot open the audit log %s: %s; \"audit verify\" names the first bad record: %w: %w", path, what, ErrDamaged, errdefs.ErrDataLoss)
+	return fmt.Errorf("cannot open the audit log %s: %s; \"audit verify\" names the first bad record: %w: %w",
+		path, what, ErrDamaged, errdefs.ErrDataLoss)
 }
 
-// SetAside keeps the log of o aside, as Open does with AcceptDamage, with what was signed
-// of it and its key, and opens a new one. damage is what OpenCheckpoints found.
+// SetAside renames a damaged log, its checkpoints and their key, as Open does with AcceptDamage,
+// and opens a new log. damage is the error of OpenCheckpoints.
 func SetAside(ctx context.Context, o Options, damage error) (*Log, error) {
 	f, err := openLocked(o.Path)
 	if err != nil {
@@ -299,7 +304,7 @@ func SetAside(ctx context.Context, o Options, damage error) (*Log, error) {
 
 // setAside renames a damaged log, whose lock f holds, and opens a new one.
 func setAside(f *os.File, path string, damage error) (*os.File, *Mended, error) {
-	// The key too: a new log has another name, so that nobody takes one for the other.
+	// The key too: the new log has another key and so another name.
 	suffix := ".damaged-" + time.Now().UTC().Format("20060102T150405.000000000Z")
 	kept := path + suffix
 	names := []string{filepath.Base(path), checkpointsName, removedName, treeName, secretName, publicName}

@@ -45,7 +45,8 @@ func TestRefusals(t *testing.T) {
 	if l.Head().Seq != 1 {
 		t.Errorf("a refused record took a number: %v", l.Head())
 	}
-	if _, err := audit.Open(t.Context(), audit.Options{Path: path}); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "another process") {
+	if _, err := audit.Open(t.Context(), audit.Options{Path: path}); !errdefs.IsFailedPrecondition(err) ||
+		!strings.Contains(err.Error(), "another process") {
 		t.Errorf("second opener: %v", err)
 	}
 	l.Close()

@@ -5,20 +5,25 @@ import (
 	"math/bits"
 )
 
-// fields are the names that a record may have, in the order in which they stand in a line.
+// fields are the names of a record's members, in the order of a line.
 var fields = [...]string{
-	"hash", "prev_hash", "seq", "time", "trace", "type", "principal", "owner", "workspace", "intent", "action", "action_digest", "policy",
-	"decision", "approval", "isolation", "status", "error", "error_kind", "data",
+	"hash", "prev_hash", "seq", "time", "trace", "type", "principal", "owner", "workspace", "intent",
+	"action", "action_digest", "policy", "decision", "approval", "isolation", "status", "error", "error_kind", "data",
 }
 
 // frameFields is how many of them parseFrame takes.
 const frameFields = 3
 
-// asWritten reports whether line, whose start parseFrame has taken and whose hash hashHolds,
-// has the form in which this version writes one: JSON without blanks, known names in their
-// order. So it is valid and plain, as checkJSON says it. Of any other line it says no more
-// than that, and checkJSON looks at it: it knows no blanks, fractions, exponents or -0, and no
-// nesting beyond 63.
+// asWritten reports whether line has the form in which this version writes a record: JSON
+// without white space, known names in their order. parseFrame and hashHolds have accepted the
+// line. A line that asWritten accepts is valid and plain, as checkJSON defines it. About any
+// other line it says nothing, and checkJSON decides: asWritten knows no white space, fractions,
+// exponents or -0, and no nesting beyond 63.
+//
+// It is here for one published figure, "audit verify, signed, a core" (BenchmarkVerifySigned):
+// 300 MB/s a core with it and 160 MB/s with json.Valid alone, where 200 are promised. The words
+// of eight bytes in textEnd are a tenth of that. Nothing else depends on it: without it Verify
+// says the same of every log.
 func asWritten(line []byte) bool {
 	marks := uint64(0)
 	for i := prevAt; i < prevAt+hashLen; i += 8 {
@@ -116,7 +121,7 @@ func asWritten(line []byte) bool {
 	return false
 }
 
-// wordEnd is where word ends that begins at i, -1 if another does.
+// wordEnd returns the end of word, which must begin at i, or -1.
 func wordEnd(b []byte, i int, word string) int {
 	if len(b)-i < len(word) || string(b[i:i+len(word)]) != word {
 		return -1
@@ -124,8 +129,8 @@ func wordEnd(b []byte, i int, word string) int {
 	return i + len(word)
 }
 
-// textEnd is what lies behind the string whose content begins at i, -1 if it has no end or is
-// none.
+// textEnd returns the index after the closing quote of the string whose content begins at i, or
+// -1 if there is no valid string.
 func textEnd(b []byte, i int) int {
 	for {
 		for len(b)-i >= 8 {
@@ -163,3 +168,20 @@ func textEnd(b []byte, i int) int {
 		}
 	}
 }
+
+// special reports whether c is more than a part of its string.
+func special(c byte) bool { return c < 0x20 || c == '"' || c == '\\' }
+
+// specials marks the bytes of x that are special: the lowest mark is the highest bit of the
+// first of them. A byte below 0x80 that is less than n has its highest bit set once n is
+// subtracted, and one that equals n is less than 1 after exclusive or with n. A borrow can only
+// make bytes look special that follow a special one.
+func specials(x uint64) uint64 {
+	const each, high = 0x0101010101010101, 0x8080808080808080
+	quote, slash := x^each*'"', x^each*'\\'
+	return ((x - each*0x20) | (quote - each) | (slash - each)) &^ x & high
+}
+
+func isDigit(c byte) bool { return c >= '0' && c <= '9' }
+
+func isHex(c byte) bool { return isDigit(c) || c|0x20 >= 'a' && c|0x20 <= 'f' }

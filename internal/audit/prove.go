@@ -11,10 +11,10 @@ import (
 	"github.com/carrel-dev/carrel/internal/checkpoint"
 )
 
-// Prove calls emit with the records from number from to number to, 0 for all, that the filter
-// names, each with its proof by one checkpoint that is made first. What cannot be proved is
-// an error, and so is a log that has none of them (not_found). A proof's Line is valid until
-// emit returns.
+// Prove makes a checkpoint, and calls emit with the records from number from to number to that the
+// filter selects, each with its proof by that checkpoint. to 0 means all. A record that cannot be
+// proved is an error; not_found means that no record is selected. A proof's Line is valid until emit
+// returns.
 func (c *Checkpoints) Prove(ctx context.Context, from, to int64, f Filter, emit func(proofs []checkpoint.Proof) error) error {
 	_, merr := c.Make(ctx)
 	c.mu.Lock()
@@ -25,7 +25,8 @@ func (c *Checkpoints) Prove(ctx context.Context, from, to int64, f Filter, emit 
 		return err
 	}
 	if to > last.Size || from > last.Size || last.Size == 0 {
-		return errors.Join(merr, fmt.Errorf("cannot prove records from %d to %d: the log is signed to record %d: %w", from, to, last.Size, errdefs.ErrNotFound))
+		return errors.Join(merr, fmt.Errorf("cannot prove records from %d to %d: the log is signed up to record %d: %w",
+			from, to, last.Size, errdefs.ErrNotFound))
 	}
 	if to == 0 {
 		to = last.Size
@@ -37,7 +38,7 @@ func (c *Checkpoints) Prove(ctx context.Context, from, to int64, f Filter, emit 
 		for _, line := range lines {
 			fr, ok := parseFrame(line)
 			if !ok {
-				return fmt.Errorf("cannot prove a record: the line in its place is none; run \"carrel audit verify\": %w", errdefs.ErrDataLoss)
+				return fmt.Errorf("cannot prove a record: its line is no record; run \"carrel audit verify\": %w", errdefs.ErrDataLoss)
 			}
 			if over = fr.seq > to; over {
 				break
@@ -66,13 +67,13 @@ func (c *Checkpoints) Prove(ctx context.Context, from, to int64, f Filter, emit 
 		return err
 	}
 	if !found {
-		return fmt.Errorf("cannot prove records: none of those from %d to %d is asked for: %w", max(from, 1), to, errdefs.ErrNotFound)
+		return fmt.Errorf("cannot prove records: none from %d to %d is selected: %w", max(from, 1), to, errdefs.ErrNotFound)
 	}
 	return nil
 }
 
-// inclusion proves the line at index in the tree that was signed. Stored hashes that do not
-// give a proof that holds are made anew once.
+// inclusion proves the line at index in the signed tree. If the stored hashes give no valid proof,
+// they are made anew once.
 func (c *Checkpoints) inclusion(ctx context.Context, signed checkpoint.Checkpoint, index int64, line []byte) (tlog.RecordProof, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -85,7 +86,8 @@ func (c *Checkpoints) inclusion(ctx context.Context, signed checkpoint.Checkpoin
 			return proof, nil
 		}
 		if !again {
-			return nil, fmt.Errorf("cannot prove record %d: it is not the one that was signed (%w); run \"carrel audit verify\": %w", index+1, err, errdefs.ErrDataLoss)
+			return nil, fmt.Errorf("cannot prove record %d: it is not the one that was signed (%w); run \"carrel audit verify\": %w",
+				index+1, err, errdefs.ErrDataLoss)
 		}
 		if err := c.rebuild(ctx); err != nil {
 			return nil, err

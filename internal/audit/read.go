@@ -14,11 +14,11 @@ import (
 // readChunk is how much Read takes from the file at once.
 const readChunk = 256 << 10
 
-// Read calls emit with lines in order, newlines left out: from sequence number
-// from on, or the last n if n > 0. With follow it goes on with new ones, told by
-// the log and not by looking, until ctx ends or the log is closed; both end it
-// with an error. Without, it ends with what was on disk when it began. The lines
-// are valid until emit returns; an error of emit ends Read.
+// Read calls emit with lines in order, without newlines: from sequence number from
+// on, or the last n if n > 0. With follow it goes on with new records, which the log
+// announces, until ctx ends or the log is closed; both are errors. Otherwise it ends
+// with the records that were on disk when it began. The lines are valid until emit
+// returns; an error of emit ends Read.
 func (l *Log) Read(ctx context.Context, from, n int64, follow bool, emit func(lines [][]byte) error) error {
 	if n > 0 {
 		from = max(from, l.Head().Seq-n+1)
@@ -28,7 +28,7 @@ func (l *Log) Read(ctx context.Context, from, n int64, follow bool, emit func(li
 	counted := func(lines [][]byte) error {
 		err := emit(lines)
 		if fr, ok := parseFrame(lines[len(lines)-1]); ok && err == nil {
-			next = fr.seq + 1 // those before the first may have been removed
+			next = fr.seq + 1 // not next+len(lines): records before the first may have been removed
 		}
 		return err
 	}
@@ -55,7 +55,7 @@ func (l *Log) Read(ctx context.Context, from, n int64, follow bool, emit func(li
 	}
 }
 
-// part is one file of the log, of which the bytes before end count.
+// part is one file of the log up to the offset end.
 type part struct {
 	path  string
 	f     io.ReaderAt
@@ -63,7 +63,7 @@ type part struct {
 	close func() error
 }
 
-// parts returns what opens the files that have the record seq and those behind it.
+// parts returns functions that open the files with the record seq and later ones.
 func (l *Log) parts(seq int64) (open []func() (part, error)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -86,12 +86,12 @@ func (l *Log) parts(seq int64) (open []func() (part, error)) {
 			return part{f.path, o, fi.Size(), o.Close}, nil
 		})
 	}
-	// The file stays open for who reads it, also when it is full meanwhile.
+	// The file stays open for its readers, also when it becomes full meanwhile.
 	live := part{l.path, l.f, l.size, func() error { return nil }}
 	return append(open, func() (part, error) { return live, nil })
 }
 
-// emit passes the lines from an offset on.
+// emit calls emit with the lines from an offset on.
 func (p part) emit(ctx context.Context, buf []byte, off int64, emit func([][]byte) error) error {
 	var lines [][]byte
 	for off < p.end {
@@ -155,8 +155,8 @@ func (l *Log) grown(ctx context.Context, seq int64) error {
 	}
 }
 
-// seek returns the offset of the first record whose seq is at least want, by
-// halving the file: seq grows along it and stands at a fixed place in a line.
+// seek returns the offset of the first record whose seq is at least want, by binary
+// search: seq grows along the file and is at a fixed offset of a line.
 func (p part) seek(want, end int64) (int64, error) {
 	lo, hi := int64(0), end // lo begins a line; the answer is in [lo, hi]
 	buf := make([]byte, 2*MaxRecord)
@@ -169,7 +169,7 @@ func (p part) seek(want, end int64) (int64, error) {
 		i := bytes.IndexByte(chunk, '\n') + 1
 		n := bytes.IndexByte(chunk[i:], '\n')
 		if i == 0 || n < 0 {
-			break // the last lines of the range are found by the walk below
+			break // the loop below finds the last lines of the range
 		}
 		fr, ok := parseFrame(chunk[i : i+n])
 		if !ok {
@@ -202,8 +202,7 @@ func (p part) seek(want, end int64) (int64, error) {
 	return lo, nil
 }
 
-// line returns the line of the first record that is on disk whose number is at least seq,
-// or none.
+// line returns the line of the first record on disk whose number is at least seq, or nil.
 func (l *Log) line(seq int64) ([]byte, error) {
 	for _, open := range l.parts(seq) {
 		p, err := open()
@@ -234,5 +233,6 @@ func (p part) errRead(off int64, err error) error {
 	if errors.Is(err, io.EOF) {
 		err = errors.New("the file is shorter than what was written")
 	}
-	return fmt.Errorf("cannot read the audit log %s at byte %d: %w; run \"carrel audit verify\": %w", p.path, off, err, errdefs.ErrDataLoss)
+	return fmt.Errorf("cannot read the audit log %s at byte %d: %w; run \"carrel audit verify\": %w",
+		p.path, off, err, errdefs.ErrDataLoss)
 }

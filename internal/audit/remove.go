@@ -20,30 +20,30 @@ import (
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 )
 
-// How full files of the log are removed. Each step holds if the next one never comes:
+// How full files of the log are removed. The log holds after each step, also if the next one never
+// happens:
 //
-//	`removed` says what the log goes on from ─► a record says what goes ─► that is signed,
-//	countersigned and anchored ─► the files go, the oldest first
+//	the base is written to `removed` ─► a record lists the files ─► the record is signed,
+//	countersigned and anchored ─► the files are removed, the oldest first
 //
-// What is kept of the records that are gone is the hash of the last, which the next one names,
-// and the roots of the largest whole subtrees over them. These need no trust of their own: with
-// other roots the tree of what follows is not the one that was signed.
+// A base has the hash of the last removed record, which the next record names, and the roots of the
+// largest whole subtrees over the removed records. It needs no trust of its own: with other roots
+// the tree of the following records is not the one that was signed.
 
 const (
 	removedName = "removed"
-	// keepAtLeast is how old the last record of a file must be, whatever the settings: what
-	// happened just now is never in the way.
+	// keepAtLeast is the least age of a removed file's last record, whatever the settings.
 	keepAtLeast = time.Hour
 )
 
-// Keep says how long full files are kept; 0 is no bound.
+// Keep says how long full files are kept; 0 means no bound.
 type Keep struct {
-	// Age is that of a file's last record, Size that of all files together in bytes.
+	// Age bounds the age of a file's last record, Size the bytes of all files together.
 	Age  time.Duration
 	Size int64
 }
 
-// Removal is what goes, and the Data of the record of it.
+// Removal lists the files to remove. It is the Data of a removed record.
 type Removal struct {
 	Event string   `json:"event"`
 	Files []string `json:"files"`
@@ -51,7 +51,7 @@ type Removal struct {
 	From  int64 `json:"from"`
 	To    int64 `json:"to"`
 	Bytes int64 `json:"bytes"`
-	// Age and Size are the bounds that were set, as in "2160h0m0s".
+	// Age and Size are the configured bounds, as in "2160h0m0s".
 	Age  string `json:"age,omitempty"`
 	Size int64  `json:"size,omitempty"`
 }
@@ -59,7 +59,8 @@ type Removal struct {
 // RemovalEvent is Removal.Event.
 const RemovalEvent = "audit.removed"
 
-// base is what a log goes on from whose first To records are gone: a line of `removed`.
+// base is the state from which a log goes on whose first To records were removed: a line of
+// `removed`.
 type base struct {
 	To   int64  `json:"to"`
 	Hash string `json:"hash"`
@@ -67,7 +68,7 @@ type base struct {
 	Edges []tlog.Hash `json:"edges"`
 }
 
-// bases reads `removed` beside the log at path. A line that a crash tore is no base.
+// bases reads `removed` beside the log at path. It ignores a line that a crash left incomplete.
 func bases(path string) (map[int64]base, error) {
 	found := map[int64]base{}
 	b, err := os.ReadFile(filepath.Join(filepath.Dir(path), removedName))
@@ -86,7 +87,7 @@ func bases(path string) (map[int64]base, error) {
 	return found, nil
 }
 
-// frontier is the tree over what is gone.
+// frontier returns the tree over the removed records.
 func (b *base) frontier() (f frontier) {
 	f.n = b.To
 	edges := b.Edges
@@ -98,7 +99,7 @@ func (b *base) frontier() (f frontier) {
 	return f
 }
 
-// restart makes the tree that of a base, of which it stores what is known.
+// restart makes the tree start with a base, and stores the base's hashes.
 func (t *tree) restart(b *base) error {
 	if _, err := t.cut(0); err != nil {
 		return err
@@ -118,7 +119,7 @@ func (t *tree) restart(b *base) error {
 	return nil
 }
 
-// kept is the first record that the log has, or will have.
+// kept returns the number of the first record that the log has or will have.
 func (l *Log) kept() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -128,14 +129,14 @@ func (l *Log) kept() int64 {
 	return l.first
 }
 
-// gone reports whether the log has a full file no more.
+// gone reports whether a full file was removed from the log.
 func (l *Log) gone(f fullFile) bool { return l.kept() > f.last }
 
-// PlanRemoval finds what has been kept for its time by now and that nothing needs any more: files
-// that are signed, countersigned and, with an anchor, anchored, in which no intent waits for its
-// outcome. It writes down what the log goes on from. nil is nothing.
+// PlanRemoval selects the full files that are past their bounds and that nothing needs: they are
+// signed, countersigned and, with an anchor, anchored, and no intent in them waits for its outcome.
+// It writes the base of the log after them. It returns nil if there are none.
 //
-// Then the caller records the Removal, has the log signed, and calls Remove.
+// The caller then records the Removal, has the log signed, and calls Remove.
 func (c *Checkpoints) PlanRemoval(ctx context.Context, keep Keep, now time.Time) (*Removal, error) {
 	if keep == (Keep{}) || c.o.Countersign == nil {
 		return nil, nil
@@ -196,7 +197,7 @@ func (c *Checkpoints) PlanRemoval(ctx context.Context, keep Keep, now time.Time)
 	return r, c.keepBases(kept)
 }
 
-// vouched is how many records are signed by all that sign. c.mu is held.
+// vouched returns how many records the log's key, the broker and the anchor all have. c.mu is held.
 func (c *Checkpoints) vouched() int64 {
 	if c.o.Anchor != "" {
 		return min(c.countersigned.Size, c.anchored)
@@ -225,8 +226,8 @@ func lastLine(f fullFile) ([]byte, error) {
 	return line, nil
 }
 
-// baseAt is what the log goes on from behind the record to, whose line is last: what is stored
-// of the tree, held against what was signed.
+// baseAt returns the base behind the record to, whose line is last. It takes the roots from the
+// stored tree and compares that with what was signed.
 func (c *Checkpoints) baseAt(ctx context.Context, to int64, last []byte) (b base, err error) {
 	fr, _ := parseFrame(last)
 	b = base{To: to, Hash: string(fr.hash)}
@@ -252,7 +253,7 @@ func (c *Checkpoints) baseAt(ctx context.Context, to int64, last []byte) (b base
 	}
 }
 
-// holds sees that the tree of b is the beginning of the one that was signed, and ends with a line.
+// holds checks that the signed tree begins with the tree of b, and that b ends with line.
 func (c *Checkpoints) holds(b base, last []byte) error {
 	f := b.frontier()
 	var proof tlog.TreeProof
@@ -277,7 +278,7 @@ func (c *Checkpoints) holds(b base, last []byte) error {
 	return nil
 }
 
-// keepBases appends to `removed`; what stands there already is not repeated.
+// keepBases appends to `removed` the bases that it does not have.
 func (c *Checkpoints) keepBases(list []base) (err error) {
 	have, err := bases(c.log.path)
 	if err != nil {
@@ -308,13 +309,14 @@ func (c *Checkpoints) keepBases(list []base) (err error) {
 	return syncDir(c.dir)
 }
 
-// Remove removes what was planned. seq is the record of it; until that is countersigned and
-// anchored it is unavailable and nothing is removed.
+// Remove removes the planned files. seq is the number of the removed record. Until that record is
+// countersigned and anchored the error is unavailable and nothing is removed.
 func (c *Checkpoints) Remove(r *Removal, seq int64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if v := c.vouched(); v < seq || seq <= r.To {
-		return fmt.Errorf("cannot remove files of the audit log: record %d, which says so, is not countersigned and anchored yet, but record %d: %w", seq, v, errdefs.ErrUnavailable)
+		return fmt.Errorf("cannot remove files of the audit log: record %d lists them, and only records up to %d are countersigned "+
+			"and anchored: %w", seq, v, errdefs.ErrUnavailable)
 	}
 	l := c.log
 	l.mu.Lock()
@@ -328,14 +330,15 @@ func (c *Checkpoints) Remove(r *Removal, seq int64) error {
 			return fmt.Errorf("cannot remove a file of the audit log: %w", err)
 		}
 		crashpoint.Here("daemon.remove.file-gone")
-		if err := syncDir(c.dir); err != nil { // the next must not go before it
+		if err := syncDir(c.dir); err != nil { // no later file may be removed before this one
 			return err
 		}
 	}
 	return nil
 }
 
-// removedTo is the last record that a line says was removed, 0 if it is no such record.
+// removedTo returns the number of the last record that a removed record lists, or 0 for any other
+// line.
 func removedTo(line []byte) int64 {
 	if !bytes.Contains(line, []byte(`,"type":"`+string(Removed)+`",`)) {
 		return 0
@@ -348,8 +351,8 @@ func removedTo(line []byte) int64 {
 	return r.To
 }
 
-// begin has a chain begin behind records that are gone, if the log does and what it goes on from
-// is known. Whether they were carrel's to remove is for what follows to say.
+// begin makes the chain start behind removed records, if the log does and its base is known. Whether
+// carrel removed them is decided by a later record; see allowed.
 func (c *chain) begin(path string, first span) error {
 	seq, err := firstSeq(first)
 	if err != nil || seq <= 1 {
@@ -361,12 +364,12 @@ func (c *chain) begin(path string, first span) error {
 	}
 	b, ok := known[seq-1]
 	if !ok {
-		return nil // found by the walk
+		return nil // the walk reports it
 	}
 	c.next, c.prev, c.tree = seq, []byte(b.Hash), b.frontier()
 	c.gone, c.good, c.v.Removed = b.To, b.To, b.To
 	for len(c.marks) > 0 && c.marks[0].Size < b.To {
-		c.marks = c.marks[1:] // nothing is there to hold them against
+		c.marks = c.marks[1:] // their records are not there to be checked
 	}
 	if len(c.marks) > 0 && c.marks[0].Size == b.To && c.marks[0].Root != c.tree.root() {
 		c.bad(seq, Replaced, "what was kept of the records before it, which are removed, is not what was signed")
@@ -376,7 +379,7 @@ func (c *chain) begin(path string, first span) error {
 	return nil
 }
 
-// firstSeq is the number of the first record of a file, 0 if it has none.
+// firstSeq returns the number of the first record of a file, or 0.
 func firstSeq(s span) (int64, error) {
 	r := s.open
 	if r == nil {
@@ -398,7 +401,7 @@ func firstSeq(s span) (int64, error) {
 	return f.seq, nil
 }
 
-// allowed sees, at the end, that a record that is signed says that what is gone was removed.
+// allowed checks, at the end, that a signed record lists all removed records.
 func (c *chain) allowed() {
 	if c.v.Bad == nil && c.gone > c.removable {
 		c.file, c.line = "", 0
@@ -406,14 +409,14 @@ func (c *chain) allowed() {
 	}
 }
 
-// declares notes a record that says that others were removed, until somebody vouches for it.
+// declares stores a removed record until a signed tree contains it.
 func (c *chain) declares(seq, to int64) {
 	if to < seq {
 		c.declared = append(c.declared, [2]int64{seq, to})
 	}
 }
 
-// grant takes the records up to seq for vouched for.
+// grant accepts the removed records among those up to seq, which are signed.
 func (c *chain) grant(seq int64) {
 	for _, d := range c.declared {
 		if d[0] <= seq {

@@ -16,49 +16,49 @@ import (
 	"github.com/carrel-dev/carrel/internal/checkpoint"
 )
 
-// shelf is a log of several files with its checkpoints and an anchor.
-type shelf struct {
-	*desk
+// fullLog is a log of several files with its checkpoints and an anchor.
+type fullLog struct {
+	*fixture
 	t testing.TB
 	l *audit.Log
 	c *audit.Checkpoints
 }
 
-// long is when all of it has been kept for its time.
+// long are bounds that all full files exceed at the time later.
 var long = audit.Keep{Age: 24 * time.Hour}
 
 func later() time.Time { return time.Now().Add(48 * time.Hour) }
 
-func newShelf(t testing.TB) *shelf {
+func newFull(t testing.TB) *fullLog {
 	t.Helper()
-	s := &shelf{desk: newDesk(t), t: t}
+	s := &fullLog{fixture: newFixture(t), t: t}
 	s.open()
 	s.write(40)
 	mustMake(t, s.c, s.l.Head().Seq)
 	return s
 }
 
-func (s *shelf) options() audit.CheckpointOptions {
+func (s *fullLog) options() audit.CheckpointOptions {
 	return audit.CheckpointOptions{Countersign: s.sign, Anchor: s.anchor}
 }
 
-func (s *shelf) open() {
+func (s *fullLog) open() {
 	s.t.Helper()
 	s.l = open(s.t, audit.Options{Path: s.path, MaxSize: 4 << 10})
 	s.c = s.checkpoints(s.t, s.l, s.options())
 }
 
-func (s *shelf) close() {
+func (s *fullLog) close() {
 	s.t.Helper()
 	if err := errors.Join(s.c.Close(), s.l.Close()); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-func (s *shelf) reopen() { s.t.Helper(); s.close(); s.open() }
+func (s *fullLog) reopen() { s.t.Helper(); s.close(); s.open() }
 
 // write appends n intents with their outcomes.
-func (s *shelf) write(n int) {
+func (s *fullLog) write(n int) {
 	s.t.Helper()
 	for i := range n {
 		seq := mustAppend(s.t, s.l, intent(i))
@@ -66,7 +66,7 @@ func (s *shelf) write(n int) {
 	}
 }
 
-func (s *shelf) plan(keep audit.Keep, now time.Time) *audit.Removal {
+func (s *fullLog) plan(keep audit.Keep, now time.Time) *audit.Removal {
 	s.t.Helper()
 	r, err := s.c.PlanRemoval(s.t.Context(), keep, now)
 	if err != nil {
@@ -75,8 +75,8 @@ func (s *shelf) plan(keep audit.Keep, now time.Time) *audit.Removal {
 	return r
 }
 
-// record is what the gate does with a plan.
-func (s *shelf) record(r *audit.Removal) int64 {
+// record writes the removed record of a plan, as the gate does.
+func (s *fullLog) record(r *audit.Removal) int64 {
 	s.t.Helper()
 	data, err := json.Marshal(r)
 	if err != nil {
@@ -85,8 +85,8 @@ func (s *shelf) record(r *audit.Removal) int64 {
 	return mustAppend(s.t, s.l, audit.Record{Type: audit.Removed, Principal: "system", Status: audit.StatusOK, Data: data})
 }
 
-// remove does all of it.
-func (s *shelf) remove() *audit.Removal {
+// remove does all steps of a removal.
+func (s *fullLog) remove() *audit.Removal {
 	s.t.Helper()
 	r := s.plan(long, later())
 	if r == nil {
@@ -100,7 +100,7 @@ func (s *shelf) remove() *audit.Removal {
 	return r
 }
 
-func (s *shelf) full() []string {
+func (s *fullLog) full() []string {
 	s.t.Helper()
 	names, err := filepath.Glob(s.file("audit-*.jsonl"))
 	if err != nil {
@@ -110,8 +110,8 @@ func (s *shelf) full() []string {
 	return names
 }
 
-// verdict is what a stranger with the public keys finds.
-func (s *shelf) verdict() audit.Verdict {
+// verdict verifies the log with the public keys only.
+func (s *fullLog) verdict() audit.Verdict {
 	s.t.Helper()
 	last, err := audit.BrokerState(filepath.Join(s.brokerDir, "audit.json"))
 	if err != nil {
@@ -124,19 +124,21 @@ func (s *shelf) verdict() audit.Verdict {
 	return v
 }
 
-// holds sees that the log holds, by itself and from outside, from behind the record removed on.
-func (s *shelf) holds(removed int64) {
+// holds checks that the log, from behind the record removed on, is valid for the daemon and for a
+// stranger.
+func (s *fullLog) holds(removed int64) {
 	s.t.Helper()
-	if v := s.verdict(); v.Bad != nil || v.Removed != removed || v.Records != s.l.Head().Seq-removed || v.Head != s.l.Head() || v.Countersigned == 0 {
+	if v := s.verdict(); v.Bad != nil || v.Removed != removed ||
+		v.Records != s.l.Head().Seq-removed || v.Head != s.l.Head() || v.Countersigned == 0 {
 		s.t.Fatalf("%+v %+v", v, v.Bad)
 	}
 	f, err := s.c.Verify(s.t.Context())
-	if err != nil || !f.OK || (removed > 0) != strings.Contains(f.Note, "were removed by carrel") {
+	if err != nil || !f.OK || (removed > 0) != strings.Contains(f.Note, "carrel removed records") {
 		s.t.Fatalf("%+v %v", f, err)
 	}
 }
 
-func (s *shelf) bad(harm audit.Harm, detail string) {
+func (s *fullLog) bad(harm audit.Harm, detail string) {
 	s.t.Helper()
 	v := s.verdict()
 	if v.Bad == nil || v.Bad.Harm != harm || !strings.Contains(v.Bad.Detail, detail) {
@@ -144,7 +146,7 @@ func (s *shelf) bad(harm audit.Harm, detail string) {
 	}
 }
 
-func (s *shelf) proof(seq int64) checkpoint.Proof {
+func (s *fullLog) proof(seq int64) checkpoint.Proof {
 	s.t.Helper()
 	var got checkpoint.Proof
 	err := s.c.Prove(s.t.Context(), seq, seq, audit.Filter{}, func(list []checkpoint.Proof) error {
@@ -158,11 +160,11 @@ func (s *shelf) proof(seq int64) checkpoint.Proof {
 	return got
 }
 
-// Files that were kept for their time go: the log holds from the first that is left, also when
-// it is opened again and its tree has to be made anew; proofs from before hold, new ones can be
-// made, and it goes on so.
+// Files past their bounds are removed. The rest of the log is valid, also after it is opened again
+// and its tree is made anew. Proofs from before stay valid and new ones can be made. Then the same
+// happens again.
 func TestRemoval(t *testing.T) {
-	s := newShelf(t)
+	s := newFull(t)
 	s.holds(0)
 	early := s.proof(3)
 	all := s.full()
@@ -217,9 +219,9 @@ func TestRemoval(t *testing.T) {
 	}
 }
 
-// What is not to go stays.
+// Files that must not be removed stay.
 func TestNothingIsRemovedTooEarly(t *testing.T) {
-	s := newShelf(t)
+	s := newFull(t)
 	if r := s.plan(audit.Keep{}, later()); r != nil {
 		t.Errorf("without bounds: %+v", r)
 	}
@@ -243,7 +245,7 @@ func TestNothingIsRemovedTooEarly(t *testing.T) {
 	if r := s.plan(audit.Keep{Size: total - 1}, later()); r == nil || len(r.Files) != 1 {
 		t.Errorf("more than its size by a byte: %+v", r)
 	}
-	// An intent that waits for its outcome, and what lies behind it.
+	// A file with an intent that waits for its outcome, and later files.
 	files := len(s.full())
 	waiting := mustAppend(t, s.l, intent(0))
 	s.write(30)
@@ -254,7 +256,7 @@ func TestNothingIsRemovedTooEarly(t *testing.T) {
 	mustAppend(t, s.l, audit.Record{Type: audit.Outcome, Intent: waiting, Status: audit.StatusOK})
 	signed := s.l.Head().Seq
 	mustMake(t, s.c, signed)
-	// What the broker did not sign, or the anchor does not have.
+	// Files that the broker did not sign or the anchor does not have.
 	s.write(30)
 	s.down = true
 	if _, err := s.c.Make(t.Context()); !errdefs.IsUnavailable(err) {
@@ -281,18 +283,18 @@ func TestNothingIsRemovedTooEarly(t *testing.T) {
 	if err := s.c.Remove(r, seq); !errdefs.IsUnavailable(err) {
 		t.Errorf("removed before that was anchored: %v", err)
 	}
-	// A log that nobody countersigns stays whole.
+	// All files of a log that nobody countersigns.
 	own := s.checkpoints(t, open(t, audit.Options{Path: filepath.Join(t.TempDir(), "a", "audit.jsonl")}), audit.CheckpointOptions{})
 	if r, err := own.PlanRemoval(t.Context(), long, later()); r != nil || err != nil {
 		t.Errorf("%+v %v", r, err)
 	}
 }
 
-// A crash between two steps leaves a log that holds, and the next time goes on from there.
+// A crash between two steps leaves a valid log, and the next removal continues.
 func TestRemovalBrokenOff(t *testing.T) {
 	for name, until := range map[string]int{"planned": 0, "recorded": 1, "signed": 2, "one of the files gone": 3} {
 		t.Run(name, func(t *testing.T) {
-			s := newShelf(t)
+			s := newFull(t)
 			files := s.full()
 			r := s.plan(long, later())
 			var seq, gone int64
@@ -321,7 +323,7 @@ func TestRemovalBrokenOff(t *testing.T) {
 				t.Errorf("%+v behind %+v", next, r)
 			}
 			s.holds(next.To)
-			// A line that was torn is passed over.
+			// A torn line is ignored.
 			b, err := os.ReadFile(s.file("removed"))
 			if err != nil {
 				t.Fatal(err)
@@ -336,10 +338,10 @@ func TestRemovalBrokenOff(t *testing.T) {
 	}
 }
 
-// Files that somebody else removes are missed, also where they leave behind what carrel would.
+// Files that somebody else removes are reported, even if `removed` was forged too.
 func TestRemovalByOthers(t *testing.T) {
 	const unsaid = "no record that is signed says that carrel removed them"
-	unlink := func(s *shelf, n int) {
+	unlink := func(s *fullLog, n int) {
 		s.t.Helper()
 		for _, name := range s.full()[:n] {
 			if err := os.Remove(name); err != nil {
@@ -348,12 +350,12 @@ func TestRemovalByOthers(t *testing.T) {
 		}
 	}
 	t.Run("the first file", func(t *testing.T) {
-		s := newShelf(t)
+		s := newFull(t)
 		unlink(s, 1)
 		s.bad(audit.TruncatedFront, "the log begins with record")
 	})
 	t.Run("planned, and no record", func(t *testing.T) {
-		s := newShelf(t)
+		s := newFull(t)
 		s.plan(long, later())
 		unlink(s, 1)
 		s.bad(audit.TruncatedFront, unsaid)
@@ -361,7 +363,7 @@ func TestRemovalByOthers(t *testing.T) {
 		s.bad(audit.TruncatedFront, unsaid)
 	})
 	t.Run("a record that is not countersigned", func(t *testing.T) {
-		s := newShelf(t)
+		s := newFull(t)
 		r := s.plan(long, later())
 		s.down = true
 		s.record(r)
@@ -372,7 +374,7 @@ func TestRemovalByOthers(t *testing.T) {
 		s.bad(audit.TruncatedFront, unsaid)
 	})
 	t.Run("a record of something else that looks like it", func(t *testing.T) {
-		s := newShelf(t)
+		s := newFull(t)
 		r := s.plan(long, later())
 		data, err := json.Marshal(r)
 		if err != nil {
@@ -388,7 +390,7 @@ func TestRemovalByOthers(t *testing.T) {
 		s.bad(audit.TruncatedFront, unsaid)
 	})
 	t.Run("more than was said", func(t *testing.T) {
-		s := newShelf(t)
+		s := newFull(t)
 		s.remove()
 		s.write(40)
 		mustMake(t, s.c, s.l.Head().Seq)
@@ -397,7 +399,7 @@ func TestRemovalByOthers(t *testing.T) {
 		s.bad(audit.TruncatedFront, unsaid)
 	})
 	t.Run("what it goes on from is gone", func(t *testing.T) {
-		s := newShelf(t)
+		s := newFull(t)
 		s.remove()
 		if err := os.Remove(s.file("removed")); err != nil {
 			t.Fatal(err)
@@ -412,7 +414,7 @@ func TestRemovalByOthers(t *testing.T) {
 		"one edge less": func(b map[string]any) { b["edges"] = b["edges"].([]any)[1:] },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newShelf(t)
+			s := newFull(t)
 			s.remove()
 			text, err := os.ReadFile(s.file("removed"))
 			if err != nil {
@@ -440,7 +442,7 @@ func TestRemovalByOthers(t *testing.T) {
 		})
 	}
 	t.Run("without anybody's keys", func(t *testing.T) {
-		s := newShelf(t)
+		s := newFull(t)
 		s.remove()
 		v, err := audit.VerifyFile(t.Context(), s.path, audit.Head{})
 		if err != nil || v.Bad == nil || v.Bad.Harm != audit.TruncatedFront {

@@ -16,16 +16,16 @@ import (
 
 // Rotated is the Data of a rotation record.
 type Rotated struct {
-	// File is the one before, beside this one, and LastHash the hash of its last record.
+	// File is the name of the file before, and LastHash the hash of its last record.
 	File     string `json:"file"`
 	LastHash string `json:"last_hash"`
-	// TreeSize is how many records there are before this one.
+	// TreeSize counts the records before this one.
 	TreeSize int64 `json:"tree_size"`
 }
 
 // isFull reports whether the next record begins another file. l.mu is held.
 func (l *Log) isFull(now time.Time) bool {
-	if l.cut >= 0 || l.seq < l.last.first { // it does already, or there is nothing in this one
+	if l.cut >= 0 || l.seq < l.last.first { // another file has begun already, or this one is empty
 		return false
 	}
 	return l.maxSize > 0 && l.last.size >= l.maxSize || l.maxAge > 0 && now.Sub(l.last.began) >= l.maxAge
@@ -45,14 +45,14 @@ func (l *Log) queueRotation(now time.Time) {
 	copy(l.hash[:], hashOf(l.pending[l.cut:]))
 }
 
-// rotate writes lines, those before cut to the file that is full with them and the others to
-// the next one. l.mu is not held; nobody else writes.
+// rotate writes the lines before cut to the current file, which is then full, and the others to the
+// next file. l.mu is not held; nobody else writes.
 //
 //	end of the full file ─► next file under the name .new ─► second name of the full file ─►
 //	.new replaces its first name
 //
-// So there is always a file with the log's name, and what it has is whole. A crash leaves a
-// .new, whose records nobody was told of, or a second name; the next start removes both.
+// So there is always a complete file with the log's name. A crash leaves a .new, whose records were
+// not acknowledged, or a second name; the next start removes both.
 func (l *Log) rotate(lines []byte, cut int) error {
 	if cut > 0 {
 		if _, err := l.f.Write(lines[:cut]); err != nil {
@@ -107,13 +107,13 @@ func (l *Log) rotate(lines []byte, cut int) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// The old file is closed when nobody reads it any more, by the collector.
+	// The garbage collector closes the old file when nobody reads it any more.
 	l.f, l.size, l.first = to, int64(len(lines)-cut), f.seq
 	l.full = append(slices.Clip(l.full), full)
 	return nil
 }
 
-// lineLen is the length of the first line, newline left out.
+// lineLen returns the length of the first line without its newline.
 func lineLen(lines []byte) int {
 	for i, c := range lines {
 		if c == '\n' {
@@ -123,8 +123,8 @@ func lineLen(lines []byte) int {
 	return len(lines)
 }
 
-// fullBefore lists the full files before the one that is written to, f, and the first record
-// of that. It removes what a crash left of a rotation.
+// fullBefore lists the full files before the current file f, and returns f's first record. It
+// removes what a crash left of a rotation.
 func fullBefore(f *os.File, path string, size int64) (full []fullFile, first Record, err error) {
 	all, err := fullFiles(path)
 	if err != nil {
@@ -170,7 +170,8 @@ func fullBefore(f *os.File, path string, size int64) (full []fullFile, first Rec
 		before = b.To
 	}
 	if first.Seq != before+1 {
-		return nil, first, damaged(path, fmt.Sprintf("it begins with record %d, and the files before it end with record %d: one is missing", first.Seq, before))
+		return nil, first, damaged(path, fmt.Sprintf("it begins with record %d, and the files before it end with record %d: one is missing",
+			first.Seq, before))
 	}
 	return full, first, nil
 }

@@ -41,10 +41,10 @@ func mustHoldAll(t testing.TB, path string, trust audit.Trust, records int64) {
 }
 
 func TestRotation(t *testing.T) {
-	d := newDesk(t)
+	d := newFixture(t)
 	l := open(t, audit.Options{Path: d.path, MaxSize: smallFile})
 	c := d.checkpoints(t, l, d.options())
-	// A reader follows across the files.
+	// A reader follows across files.
 	ctx, cancel := context.WithCancel(t.Context())
 	var followed []int64
 	var wg sync.WaitGroup
@@ -87,7 +87,7 @@ func TestRotation(t *testing.T) {
 		t.Errorf("%+v %v", v, err)
 	}
 	mustHoldAll(t, d.path, d.trust(t), head.Seq)
-	// The first record of each file says what comes before, and the file's name what is in it.
+	// The first record of each file describes the file before, and the file's name its records.
 	next := int64(1)
 	prev := ""
 	for _, file := range append(slices.Clone(full), d.path) {
@@ -102,13 +102,14 @@ func TestRotation(t *testing.T) {
 		}
 		if prev != "" {
 			var r audit.Rotated
-			if err := json.Unmarshal(first.Data, &r); err != nil || first.Type != audit.Rotation || r.File != filepath.Base(prev) || r.LastHash != first.PrevHash || r.TreeSize != first.Seq-1 {
+			if err := json.Unmarshal(first.Data, &r); err != nil || first.Type != audit.Rotation ||
+				r.File != filepath.Base(prev) || r.LastHash != first.PrevHash || r.TreeSize != first.Seq-1 {
 				t.Errorf("%s begins with %+v", file, first)
 			}
 		}
 		next, prev = last.Seq+1, file
 	}
-	// Reading from anywhere, and again after a start.
+	// Reading from any record, and again after a restart.
 	c.Close()
 	l.Close()
 	l = open(t, audit.Options{Path: d.path, MaxSize: smallFile, Since: audit.Mark{Head: headOf(lines(t, full[1])[0])}})
@@ -117,7 +118,7 @@ func TestRotation(t *testing.T) {
 		if err := l.Read(t.Context(), from, 0, false, func(ls [][]byte) error {
 			for _, line := range ls {
 				if got := headOf(line).Seq; got != want {
-					return fmt.Errorf("record %d in the place of %d", got, want)
+					return fmt.Errorf("record %d instead of %d", got, want)
 				}
 				want++
 			}
@@ -152,7 +153,7 @@ func TestRotationByAge(t *testing.T) {
 	}
 }
 
-// Each state that a kill can leave between two steps of a rotation comes right at the start.
+// The next start repairs each state that a kill between two steps of a rotation can leave.
 func TestRotationBrokenOff(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -197,7 +198,7 @@ func TestRotationBrokenOff(t *testing.T) {
 	}
 }
 
-// A file taken away or exchanged shows, at a start and to who verifies.
+// A start and a verification notice a removed or exchanged file.
 func TestFullFilesChanged(t *testing.T) {
 	for name, c := range map[string]struct {
 		do   func(full []string, path string) error
@@ -214,7 +215,7 @@ func TestFullFilesChanged(t *testing.T) {
 			b, err := os.ReadFile(f[1])
 			return errors.Join(err, os.WriteFile(f[1], bytes.Replace(b, []byte("uid:1000"), []byte("uid:1001"), 1), 0o600))
 		}, audit.Edited},
-		"an older copy in the place of the newest": {func(f []string, p string) error {
+		"an older copy instead of the newest": {func(f []string, p string) error {
 			b, err := os.ReadFile(f[len(f)-1])
 			return errors.Join(err, os.WriteFile(p, b, 0o600))
 		}, audit.Inserted},
@@ -241,15 +242,15 @@ func TestFullFilesChanged(t *testing.T) {
 			if err == nil {
 				l.Close()
 			}
-			if gone := name == "the last removed" || name == "an older copy in the place of the newest"; gone && !errors.Is(err, audit.ErrDamaged) {
+			if gone := name == "the last removed" || name == "an older copy instead of the newest"; gone && !errors.Is(err, audit.ErrDamaged) {
 				t.Errorf("opened: %v", err)
 			}
 		})
 	}
 }
 
-// A disk without room for the next file: no further record is taken, and none that was
-// acknowledged is lost.
+// If the disk is too full for the next file no further record is accepted, and no acknowledged one
+// is lost.
 func TestRotationOnAFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("skipped: needs root to mount a small tmpfs")

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Shared is a log that several processes append to, one record after the other: each
-// takes the file's lock for one append and reads the end of the chain anew. It is for
-// processes that write few records; a daemon's Log keeps the lock.
+// Shared is a log to which several processes append. Each takes the file's lock for one append and
+// reads the end of the chain again. It is for processes that write few records; a daemon's Log
+// keeps the lock.
 type Shared struct{ path string }
 
 // OpenShared returns the log at path, an absolute one. The file is made at the first append.
@@ -28,15 +28,14 @@ func (s *Shared) Append(ctx context.Context, r Record) (seq int64, err error) {
 	return seq, err
 }
 
-// AppendAsync appends too, and waits for the disk as well: no later append of this
-// process could be relied on to bring it there.
+// AppendAsync waits for the disk as Append does: there may be no later append of this process.
 func (s *Shared) AppendAsync(r Record) error {
 	_, err := s.Append(context.Background(), r)
 	return err
 }
 
 // Unfinished returns the intents without an outcome, in order. It reads the whole log.
-// Some may belong to processes that are at them now.
+// Some may belong to processes that are carrying them out now.
 func (s *Shared) Unfinished(ctx context.Context) (open []Record, err error) {
 	err = s.with(ctx, func(l *Log) error {
 		if err := l.catchUp(ctx, Mark{}); err != nil {
@@ -48,7 +47,7 @@ func (s *Shared) Unfinished(ctx context.Context) (open []Record, err error) {
 	return open, err
 }
 
-// with gives f the log with its lock held.
+// with opens the log, and calls f while its lock is held.
 func (s *Shared) with(ctx context.Context, f func(*Log) error) error {
 	file, err := openWith(s.path, unix.LOCK_EX)
 	if err != nil {
@@ -64,7 +63,7 @@ func (s *Shared) with(ctx context.Context, f func(*Log) error) error {
 	return errors.Join(f(l), l.Close())
 }
 
-// lockFile takes the lock of f in the way that how says.
+// lockFile calls flock on f with the operation how.
 func lockFile(f *os.File, how int) error {
 	conn, err := f.SyscallConn()
 	if err != nil {

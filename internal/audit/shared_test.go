@@ -10,7 +10,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/audit"
 )
 
-// Several logs of one file, as several processes have, make one chain.
+// Several logs of one file, as in several processes, make one chain.
 func TestShared(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit", "audit.jsonl")
 	const writers, each = 8, 10
@@ -46,7 +46,7 @@ func TestShared(t *testing.T) {
 		t.Errorf("%v, %v", open, err)
 	}
 
-	// What a crash left half written is cut off, and said.
+	// A half-written line is cut off and recorded.
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -67,14 +67,14 @@ func TestShared(t *testing.T) {
 		t.Errorf("%+v, %v", v, err)
 	}
 
-	// A record that was changed stops every further effect.
+	// A changed record stops every further append.
 	if err := os.WriteFile(path, []byte(strings.ReplaceAll(string(b), "run-89abcdef", "run-89abcdee")[:len(b)-2]+"x\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Append(t.Context(), audit.Record{Type: audit.Intent}); err == nil {
 		t.Error("a damaged chain goes on")
 	}
-	// So does one that others may read.
+	// So does a file that others may read.
 	if err := os.Chmod(path, 0o644); err != nil {
 		t.Fatal(err)
 	}

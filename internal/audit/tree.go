@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// frontier is a hash tree of RFC 6962 that only grows: of its n leaves it holds the roots of
-// the largest whole subtrees, edge[i] that of 1<<i leaves if n has that bit.
+// frontier is an append-only hash tree of RFC 6962. Of its n leaves it holds the roots of the
+// largest whole subtrees: edge[i] is the root of 1<<i leaves if n has that bit.
 type frontier struct {
 	n    int64
 	edge [63]tlog.Hash
 }
 
-// add puts a leaf behind the others, and passes the leaf and the root of each subtree that it
-// completes on, in the order in which package tlog stores them.
+// add appends a leaf. It calls store, if not nil, with the leaf and the root of each subtree that
+// the leaf completes, in the order in which package tlog stores them.
 func (f *frontier) add(h tlog.Hash, stored func(tlog.Hash)) {
 	i := 0
 	for ; ; i++ {
@@ -36,7 +36,7 @@ func (f *frontier) add(h tlog.Hash, stored func(tlog.Hash)) {
 	f.n++
 }
 
-// nodeHash is tlog.NodeHash without an allocation.
+// nodeHash is tlog.NodeHash without an allocation, for BenchmarkVerifySigned.
 func nodeHash(left, right *tlog.Hash) tlog.Hash {
 	var b [1 + 2*tlog.HashSize]byte
 	b[0] = 1
@@ -45,7 +45,7 @@ func nodeHash(left, right *tlog.Hash) tlog.Hash {
 	return sha256.Sum256(b[:])
 }
 
-// root is that of all leaves; there is at least one.
+// root returns the root of all leaves; there must be at least one.
 func (f *frontier) root() (root tlog.Hash) {
 	first := true
 	for i := range f.edge {
@@ -60,14 +60,13 @@ func (f *frontier) root() (root tlog.Hash) {
 	return root
 }
 
-// tree is a frontier whose hashes are stored in a file, one behind the other in the order of
-// package tlog, so that proofs can be made. The file is never trusted over the log: what
-// lies behind the last checkpoint is built anew when it is opened, what lies before must
-// give the root that was signed, and each proof is checked before it is used.
+// tree is a frontier whose hashes are stored in a file in the order of package tlog, so that proofs
+// can be made. The file is never trusted over the log: opening it rebuilds what is behind the last
+// checkpoint, what is before must give the signed root, and each proof is checked before use.
 type tree struct {
 	f *os.File
 	frontier
-	// written is how many hashes the file has; buf are those that come behind.
+	// written counts the hashes in the file; buf has further ones.
 	written int64
 	buf     []byte
 }
@@ -80,8 +79,7 @@ func openTree(path string) (*tree, error) {
 	return &tree{f: f}, nil
 }
 
-// cut takes the first n records of what is stored, and forgets the rest. It reports false
-// if not so many are there.
+// cut shortens the stored tree to its first n records. It returns false if it has fewer.
 func (t *tree) cut(n int64) (bool, error) {
 	fi, err := t.f.Stat()
 	if err != nil {
@@ -111,7 +109,7 @@ func (t *tree) cut(n int64) (bool, error) {
 	return true, nil
 }
 
-// add puts one record behind the others.
+// add appends the leaf of one record.
 func (t *tree) add(line []byte) error {
 	t.frontier.add(tlog.RecordHash(line), func(h tlog.Hash) { t.buf = append(t.buf, h[:]...) })
 	if len(t.buf) >= readChunk {

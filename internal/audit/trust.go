@@ -19,26 +19,26 @@ import (
 	"github.com/carrel-dev/carrel/internal/checkpoint"
 )
 
-// Trust is what a log is held against beside itself. Everything in it may be missing.
+// Trust is the evidence against which a log is verified. All fields are optional.
 type Trust struct {
 	// Expect is a record that the log is known to have reached.
 	Expect Head
-	// Keys are whose signatures count. Without the log's key its checkpoints are passed
-	// over, which the verdict shows.
+	// Keys are the public keys whose signatures count. Without the log's key its checkpoints
+	// are ignored, which the verdict shows.
 	Keys checkpoint.Keys
-	// Countersigned is what the broker says that it signed last.
+	// Countersigned is the last checkpoint that the broker signed, as it says.
 	Countersigned checkpoint.Checkpoint
-	// Anchor is the path of the file that checkpoints were appended to.
+	// Anchor is the path of the anchor.
 	Anchor string
 }
 
-// mark is a tree that somebody vouches for.
+// mark is a tree that somebody signed.
 type mark struct {
 	checkpoint.Signed
 	from source
 }
 
-// source is where a mark comes from.
+// source is the origin of a mark.
 type source string
 
 const (
@@ -47,14 +47,13 @@ const (
 	fromBroker source = "what the broker signed last,"
 )
 
-// VerifyFile verifies the log at path alone. On the log of a running daemon, a record
-// that is being written may show as torn; Log.Verify does not have that.
+// VerifyFile verifies the log at path by its chain only. In the log of a running daemon a record
+// that is being written may be reported as torn; Log.Verify avoids that.
 func VerifyFile(ctx context.Context, path string, expect Head) (Verdict, error) {
 	return VerifyLog(ctx, path, Trust{Expect: expect})
 }
 
-// VerifyLog verifies the log at path, from its first file to its last, and that it is what t
-// says. See VerifyFile.
+// VerifyLog verifies all files of the log at path and compares it with t. See VerifyFile.
 func VerifyLog(ctx context.Context, path string, t Trust) (Verdict, error) {
 	files, err := filesOf(path)
 	if err != nil {
@@ -63,15 +62,14 @@ func VerifyLog(ctx context.Context, path string, t Trust) (Verdict, error) {
 	return verifyFiles(ctx, path, files, t)
 }
 
-// span is a file of the log and how much of it counts; negative is all.
+// span is a file of the log, of which the first size bytes count; negative means all.
 type span struct {
 	path string
 	size int64
 	open io.ReaderAt // if it is open already; then size counts
 }
 
-// filesOf lists the files of the log at path, in order: those that are full, which name their
-// first and last record, and the one that is written to.
+// filesOf lists the files of the log at path in order: the full ones and the current one.
 func filesOf(path string) ([]span, error) {
 	full, err := fullFiles(path)
 	if err != nil {
@@ -125,8 +123,8 @@ func (c *chain) walkFile(ctx context.Context, s span) (bool, error) {
 	return c.walk(ctx, f)
 }
 
-// marks reads the checkpoints beside the log at path and in the anchor. forged is the first
-// that does not hold by itself.
+// marks reads the checkpoints beside the log at path and in the anchor. forged is the first one
+// with a wrong signature or order.
 func (t Trust) marks(path string) (marks []mark, forged *Bad, err error) {
 	marks = []mark{}
 	if t.Keys.Log != nil {
@@ -143,7 +141,7 @@ func (t Trust) marks(path string) (marks []mark, forged *Bad, err error) {
 			return nil, nil, fmt.Errorf("cannot read the anchor of the audit log: %w", err)
 		}
 		for _, n := range scanNotes(b) {
-			// Half a note is what a full disk leaves; others may write there too.
+			// Other text is no error: a full disk leaves half a note, and others may write there.
 			if s, err := checkpoint.Open(n, t.Keys); err == nil && s.Log {
 				marks = append(marks, mark{s, fromAnchor})
 			}
@@ -175,18 +173,18 @@ func (t Trust) notes(b []byte) (marks []mark, forged *Bad) {
 			}
 			continue
 		case s.Size < last && forged == nil:
-			forged = bad(i, Reordered, "checkpoint %d of the file, of record %d, stands behind that of record %d", i+1, s.Size, last)
+			forged = bad(i, Reordered, "checkpoint %d of the file, of record %d, follows one of record %d", i+1, s.Size, last)
 		}
 		last = max(last, s.Size)
 		marks = append(marks, mark{s, fromFile})
 	}
 	if len(b)-whole > checkpoint.MaxNote && forged == nil {
-		forged = bad(len(notes), Forged, "the end of the file of checkpoints is something else")
+		forged = bad(len(notes), Forged, "the file of checkpoints ends with something else")
 	}
 	return marks, forged
 }
 
-// scanNotes finds notes among other things.
+// scanNotes finds the notes in a text.
 func scanNotes(b []byte) (notes [][]byte) {
 	parts := bytes.Split(b, []byte("\n\n"))
 	for i := 1; i < len(parts)-1; i++ {
@@ -197,7 +195,7 @@ func scanNotes(b []byte) (notes [][]byte) {
 	return notes
 }
 
-// meet holds the tree against the marks of its size, and reports whether to go on.
+// meet compares the tree with the marks of its size, and reports whether to go on.
 func (c *chain) meet() bool {
 	for len(c.marks) > 0 && c.marks[0].Size == c.tree.n {
 		m := c.marks[0]
@@ -231,8 +229,8 @@ func (c *chain) vouched(m mark) {
 	}
 }
 
-// changed reports that the tree is not the one that was signed: the first record that is
-// not, if the stored hashes are those of the tree that was signed.
+// changed reports that the tree is not the one that was signed. It names the first record that
+// differs if the stored hashes are those of the signed tree.
 func (c *chain) changed(m mark) {
 	first := c.good
 	by := "the log's key"
@@ -244,7 +242,8 @@ func (c *chain) changed(m mark) {
 		if p := c.recent[i]; p.leaf != leaf {
 			c.v.Bad = &Bad{
 				Seq: first + int64(i) + 1, File: p.file, Line: p.line, Offset: p.offset, Harm: Replaced,
-				Detail: fmt.Sprintf("record %d is not the one that was signed: %s of record %d, by %s, is of another", first+int64(i)+1, m.from, m.Size, by),
+				Detail: fmt.Sprintf("record %d is not the one that was signed: %s of record %d, by %s, is of another",
+					first+int64(i)+1, m.from, m.Size, by),
 			}
 			return
 		}
@@ -252,12 +251,13 @@ func (c *chain) changed(m mark) {
 	p := c.recent[0]
 	c.v.Bad = &Bad{
 		Seq: first + 1, File: p.file, Line: p.line, Offset: p.offset, Harm: Replaced,
-		Detail: fmt.Sprintf("one of the records %d to %d is not the one that was signed: %s of record %d, by %s, has another tree", first+1, m.Size, m.from, m.Size, by),
+		Detail: fmt.Sprintf("one of the records %d to %d is not the one that was signed: %s of record %d, by %s, has another tree",
+			first+1, m.Size, m.from, m.Size, by),
 	}
 }
 
-// storedLeaves returns the leaves behind the first ones, if the file of hashes is that of the
-// tree that was signed; else none.
+// storedLeaves returns the leaves behind the first ones from the file of hashes, if that is the
+// file of the signed tree, or nil.
 func storedLeaves(path string, c checkpoint.Checkpoint, first int64) []tlog.Hash {
 	f, err := os.Open(path)
 	if err != nil {
@@ -287,7 +287,7 @@ func storedLeaves(path string, c checkpoint.Checkpoint, first int64) []tlog.Hash
 	return leaves[first:]
 }
 
-// short reports that the log ends before what was signed.
+// short reports that the log ends before a signed record.
 func (c *chain) short() {
 	last := c.marks[len(c.marks)-1]
 	own := slices.ContainsFunc(c.marks, func(m mark) bool { return m.from == fromFile })
@@ -298,7 +298,8 @@ func (c *chain) short() {
 	c.bad(c.next, harm, "the log ends with record %d, and %s is of record %d: %s", c.next-1, last.from, last.Size, why)
 }
 
-// BrokerState reads what the broker signed last from its own file, which only root can.
+// BrokerState reads the last checkpoint that the broker signed from the broker's own file. Only
+// root can.
 func BrokerState(path string) (checkpoint.Checkpoint, error) {
 	var s struct {
 		Origin string    `json:"origin"`
@@ -315,8 +316,8 @@ func BrokerState(path string) (checkpoint.Checkpoint, error) {
 	return checkpoint.Checkpoint(s), nil
 }
 
-// Verify verifies what is on disk at this moment, and that it reaches as far as
-// this process has written and no further.
+// Verify verifies what is on disk at this moment, and that it ends where this process ended
+// writing.
 func (l *Log) Verify(ctx context.Context) (Verdict, error) { return l.verify(ctx, Trust{}) }
 
 func (l *Log) verify(ctx context.Context, t Trust) (Verdict, error) {
@@ -324,7 +325,7 @@ func (l *Log) verify(ctx context.Context, t Trust) (Verdict, error) {
 		first := l.kept()
 		v, err := l.verifyNow(ctx, t)
 		if errors.Is(err, os.ErrNotExist) && l.kept() > first {
-			continue // what had been kept for its time was removed meanwhile
+			continue // a full file was removed meanwhile
 		}
 		return v, err
 	}
@@ -337,7 +338,7 @@ func (l *Log) verifyNow(ctx context.Context, t Trust) (Verdict, error) {
 	for _, f := range l.full {
 		files = append(files, span{f.path, -1, nil})
 	}
-	// Its name may soon be that of the next file.
+	// A rotation may soon give its name to the next file.
 	files = append(files, span{l.path, size, l.f})
 	l.mu.Unlock()
 	if closed {
@@ -348,14 +349,14 @@ func (l *Log) verifyNow(ctx context.Context, t Trust) (Verdict, error) {
 	if err == nil && v.Bad == nil && l.longer() {
 		v.Bad = &Bad{
 			Seq: head.Seq + 1, File: filepath.Base(l.path), Line: v.Records + 1, Offset: size, Harm: Appended,
-			Detail: fmt.Sprintf("something stands behind record %d that this daemon did not write", l.Head().Seq),
+			Detail: fmt.Sprintf("something follows record %d that this daemon did not write", l.Head().Seq),
 		}
 	}
 	return v, err
 }
 
-// longer reports whether the file has more than was written to it. It looks while nothing is
-// being written; on a log that is never at rest it finds nothing, and the next checkpoint does.
+// longer reports whether the file has more than this process wrote. It looks only while nothing is
+// being written; in a log that is always being written the next checkpoint finds the difference.
 func (l *Log) longer() bool {
 	for range 100 {
 		if _, err := l.Mark(); err != nil {
@@ -376,8 +377,8 @@ func (l *Log) longer() bool {
 	return false
 }
 
-// Verify makes a checkpoint, so that the broker is asked, and verifies the whole log against
-// all that is known of it.
+// Verify makes a checkpoint, for which it asks the broker, and verifies the whole log against all
+// checkpoints, the broker and the anchor.
 func (c *Checkpoints) Verify(ctx context.Context) (Finding, error) {
 	c.mu.Lock()
 	c.asked = false
@@ -387,7 +388,7 @@ func (c *Checkpoints) Verify(ctx context.Context) (Finding, error) {
 	t := Trust{Keys: c.keys, Countersigned: c.countersigned, Anchor: c.o.Anchor}
 	c.mu.Unlock()
 	if t.Anchor != "" {
-		if f, err := os.Open(t.Anchor); err != nil { // it is said below
+		if f, err := os.Open(t.Anchor); err != nil { // reported below
 			t.Anchor = ""
 		} else {
 			_ = f.Close()
@@ -405,11 +406,12 @@ func (c *Checkpoints) Verify(ctx context.Context) (Finding, error) {
 	f.LogKey, f.BrokerKey = s.LogKey, s.BrokerKey
 	var notes []string
 	if v.Removed > 0 && f.OK {
-		notes = append(notes, fmt.Sprintf("it begins with record %d: records 1 to %d were removed by carrel as audit.retention says, and a record that is signed has that", v.Removed+1, v.Removed))
+		notes = append(notes, fmt.Sprintf("it begins with record %d: carrel removed records 1 to %d by audit.retention, as a signed record says",
+			v.Removed+1, v.Removed))
 	}
 	switch {
 	case !s.Broker:
-		notes = append(notes, "there is no broker here to countersign: who has the log's key can sign another log")
+		notes = append(notes, "there is no broker here to countersign: anybody with the log's key can sign another log")
 	case merr != nil && f.OK:
 		notes = append(notes, merr.Error())
 	}

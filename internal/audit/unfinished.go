@@ -9,17 +9,17 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Mark is a point up to which the log is known: kept elsewhere, it saves reading
-// what lies before and shows when the end was cut off.
+// Mark is a point up to which the log is known. It is kept elsewhere, so that Open need
+// not read what is before it and notices if the log ends before it.
 type Mark struct {
 	Head Head `json:"head"`
-	// Open are the intents up to Head that had no outcome, in order.
+	// Open lists the intents up to Head that had no outcome, in order.
 	Open []int64 `json:"open,omitempty"`
-	// Ended: nothing was written behind Head, as after a clean stop.
+	// Ended: Head is the last record, as after a clean stop.
 	Ended bool `json:"ended,omitempty"`
 }
 
-// Mark returns the mark of this moment once everything up to it is on disk.
+// Mark waits until every queued record is on disk, and returns the mark of that moment.
 func (l *Log) Mark() (Mark, error) {
 	l.mu.Lock()
 	m := Mark{Head: l.queued(), Open: slices.Sorted(maps.Keys(l.open))}
@@ -57,11 +57,11 @@ func (l *Log) track(t Type, seq, intent int64) {
 		l.open[seq] = struct{}{}
 	case Outcome:
 		delete(l.open, intent)
-	default: // stands by itself
+	default: // belongs to no intent
 	}
 }
 
-// catchUp fills the set of open intents from what was written since the mark.
+// catchUp fills the set of open intents from the records since the mark.
 func (l *Log) catchUp(ctx context.Context, since Mark) error {
 	for _, seq := range since.Open {
 		l.open[seq] = struct{}{}

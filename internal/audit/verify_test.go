@@ -18,7 +18,7 @@ import (
 
 var testTime = time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
 
-// makeChain returns n lines that hold.
+// makeChain returns n valid lines.
 func makeChain(n int) [][]byte {
 	prev := audit.Genesis
 	var all [][]byte
@@ -207,7 +207,7 @@ func TestVerifyNamesTheHarm(t *testing.T) {
 				t.Fatalf("nothing found, want %+v", c.want)
 			}
 			if v.Bad.Detail == "" || v.Bad.Offset < 0 || v.Bad.Offset > int64(len(changed)) {
-				t.Errorf("no detail or a wrong place: %+v", v.Bad)
+				t.Errorf("no detail or a wrong position: %+v", v.Bad)
 			}
 			if o := int(v.Bad.Offset); bytes.Count(changed[:o], []byte("\n"))+1 != int(v.Bad.Line) {
 				t.Errorf("offset %d is not the start of line %d", o, v.Bad.Line)
@@ -221,7 +221,7 @@ func TestVerifyNamesTheHarm(t *testing.T) {
 	}
 }
 
-// Every single changed, dropped or doubled byte is found.
+// Every changed, dropped or doubled byte is found.
 func TestVerifyFindsEveryByte(t *testing.T) {
 	whole := bytes.Join(makeChain(2), nil)
 	last := len(whole) - 1
@@ -250,7 +250,7 @@ func TestVerifyLongChainInSmallReads(t *testing.T) {
 			t.Errorf("%s: %+v %v", name, v, err)
 		}
 	}
-	// The first of two harms is named, whichever block is checked first.
+	// The first of two harms is reported, whichever block is checked first.
 	whole[len(whole)/3] ^= 1
 	whole[len(whole)-10] ^= 1
 	v, err := audit.Verify(t.Context(), bytes.NewReader(whole), audit.Head{})
@@ -272,9 +272,9 @@ func TestVerifyReportsReadErrors(t *testing.T) {
 	}
 }
 
-// reference is the specification read plainly: one line after the other, with
-// encoding/json and nothing of the package's own parsing. It reports how many
-// records hold and whether all do.
+// reference implements the specification in the simplest way: one line after the other,
+// with encoding/json and without the package's own parsing. It returns the number of valid
+// records and whether all are.
 func reference(b []byte) (good int64, ok bool) {
 	prev := audit.Genesis
 	for len(b) > 0 {
@@ -317,10 +317,9 @@ func FuzzVerify(f *testing.F) {
 			t.Fatal(err)
 		}
 		good, ok := reference(b)
-		// What the reference finds bad must never pass. The form is stricter than
-		// the reference (order of the first fields), so the other way round the
-		// fuzzer may find lines that only the reference takes; those must be
-		// reported as a matter of form.
+		// A chain that is bad for the reference must not pass. The package is stricter
+		// (order of the first fields): it may refuse lines that the reference accepts,
+		// but only because of their form.
 		if v.Bad == nil && (!ok || v.Records != good) {
 			t.Fatalf("verify accepts %d records, the reference %d (%v)", v.Records, good, ok)
 		}
@@ -328,12 +327,12 @@ func FuzzVerify(f *testing.F) {
 			t.Fatalf("verify found %+v where the reference finds nothing", v.Bad)
 		}
 		if v.Bad != nil && (v.Bad.Offset > int64(len(b)) || v.Bad.Line < 1 || v.Bad.Detail == "") {
-			t.Fatalf("bad place: %+v", v.Bad)
+			t.Fatalf("bad position: %+v", v.Bad)
 		}
 	})
 }
 
-// FuzzEdit changes one place of a chain that holds; Verify must notice.
+// FuzzEdit changes one part of a valid chain; Verify must notice.
 func FuzzEdit(f *testing.F) {
 	f.Add(uint32(100), uint16(1), []byte("x"))
 	f.Add(uint32(0), uint16(0), []byte("{}\n"))

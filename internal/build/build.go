@@ -1,4 +1,4 @@
-// Package build says which release a binary is. It must hold nothing else.
+// Package build has the version and commit of a binary, and nothing else.
 package build
 
 import "runtime/debug"

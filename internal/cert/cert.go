@@ -1,5 +1,5 @@
-// Package cert is the key and certificate that the daemon serves TLS with, its own or an
-// administrator's, and how a client knows the key again.
+// Package cert holds the daemon's key and certificate for TLS, its own or an administrator's, and
+// checks the key's fingerprint in the client.
 //
 // It must not know what is served.
 package cert
@@ -29,47 +29,48 @@ import (
 )
 
 const (
-	// life is how long a certificate of our own is good, and renewBefore how long before its
-	// end another takes its place, with the same key.
+	// life is the validity of a certificate of our own. It is renewed, with the same key,
+	// renewBefore its end.
 	life        = 366 * 24 * time.Hour
 	renewBefore = 30 * 24 * time.Hour
-	// lookEvery is how old what is known of the files may be.
+	// lookEvery bounds how often the files are checked for changes.
 	lookEvery = time.Minute
 )
 
-// Config is that of Open. CertFile and KeyFile go together; without them Dir is required.
+// Config holds the options of Open. CertFile and KeyFile go together; without them Dir is required.
 type Config struct {
-	// CertFile and KeyFile are PEM files of an administrator's. When they change they are
-	// read anew.
+	// CertFile and KeyFile are PEM files of the administrator. They are read again when they
+	// change.
 	CertFile, KeyFile string
-	// Dir, a directory that only this user may enter, is where a key and a certificate of
-	// our own are kept, key.pem and cert.pem. They are made if they are not there.
+	// Dir is a directory that only this user can enter. It holds a key and a certificate of our
+	// own, key.pem and cert.pem, which are made if they are missing.
 	Dir string
-	// Names are those, and the addresses, that our own is for.
+	// Names are the host names and addresses of our own certificate.
 	Names []string
-	// Warn is told what goes wrong later, when the last good certificate stays in use.
+	// Warn is called with errors after Open; the last good certificate stays in use.
 	Warn func(error)
-	// Now is the clock; nil is the host's.
+	// Now is the clock; nil means the host's.
 	Now func() time.Time
 }
 
-// Keeper hands out the certificate. Its methods may be called from any goroutine.
+// Keeper holds the certificate. Its methods may be called from any goroutine.
 type Keeper struct {
 	cfg Config
 
 	mu     sync.Mutex
 	cert   *tls.Certificate
 	looked time.Time
-	stamp  string // of the files
+	stamp  string // state of the files; see stampOf
 }
 
-// Open reads the key and the certificate, and makes our own if they are wanted and missing.
+// Open reads the key and the certificate. Without CertFile it makes them if they are missing.
 func Open(cfg Config) (*Keeper, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
 	if (cfg.CertFile == "") != (cfg.KeyFile == "") {
-		return nil, fmt.Errorf("cannot serve TLS with a certificate and no key, or the other way: set both tls_cert and tls_key, or neither: %w", errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("cannot serve TLS with a certificate and no key, or a key and no certificate: "+
+			"set both tls_cert and tls_key, or neither: %w", errdefs.ErrInvalidArgument)
 	}
 	k := &Keeper{cfg: cfg}
 	if err := k.look(); err != nil {
@@ -81,7 +82,7 @@ func Open(cfg Config) (*Keeper, error) {
 // own reports whether the certificate is our own.
 func (k *Keeper) own() bool { return k.cfg.CertFile == "" }
 
-// Certificate is the hook of tls.Config.
+// Certificate implements tls.Config.GetCertificate.
 func (k *Keeper) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -96,22 +97,22 @@ func (k *Keeper) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return k.cert, nil
 }
 
-// Fingerprint is that of the key in use.
+// Fingerprint returns the fingerprint of the key in use.
 func (k *Keeper) Fingerprint() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return Fingerprint(k.cert.Leaf)
 }
 
-// IsFor reports whether the certificate is for a host of this name.
+// IsFor reports whether the certificate is valid for this host name.
 func (k *Keeper) IsFor(host string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.cert.Leaf.VerifyHostname(host) == nil
 }
 
-// look reads the files anew if they have changed, and renews our own in time. k.mu is held,
-// or nobody else knows k.
+// look reads the files again if they have changed, and renews our own certificate in time. k.mu is
+// held, or nobody else has k.
 func (k *Keeper) look() error {
 	if k.own() {
 		return k.lookOwn()
@@ -125,13 +126,14 @@ func (k *Keeper) look() error {
 		err = k.use(tls.LoadX509KeyPair(k.cfg.CertFile, k.cfg.KeyFile))
 	}
 	if err != nil {
-		return fmt.Errorf("cannot use %s and %s for TLS: %w; the daemon's user must be able to read both, and the key must be the certificate's: %w", k.cfg.CertFile, k.cfg.KeyFile, err, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("cannot use %s and %s for TLS: %w; the daemon's user must be able to read both, "+
+			"and the key must be the certificate's: %w", k.cfg.CertFile, k.cfg.KeyFile, err, errdefs.ErrFailedPrecondition)
 	}
 	k.stamp = stamp
 	return nil
 }
 
-// use makes a certificate the one in use.
+// use starts to use a certificate.
 func (k *Keeper) use(c tls.Certificate, err error) error {
 	if err != nil {
 		return err
@@ -145,7 +147,7 @@ func (k *Keeper) use(c tls.Certificate, err error) error {
 	return nil
 }
 
-// stampOf tells one state of files from another.
+// stampOf returns a text that changes when the files change.
 func stampOf(files ...string) (string, error) {
 	var s strings.Builder
 	for _, f := range files {
@@ -153,8 +155,8 @@ func stampOf(files ...string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		// Times are as coarse as the kernel's tick, and a file that takes another's place
-		// keeps its own.
+		// Not the time only: it is as coarse as the kernel's tick, and a renamed file keeps its
+		// own.
 		if st, ok := fi.Sys().(*syscall.Stat_t); ok {
 			fmt.Fprint(&s, st.Dev, " ", st.Ino, " ", st.Ctim.Nano(), " ")
 		}
@@ -169,7 +171,8 @@ func (k *Keeper) lookOwn() error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
-			return fmt.Errorf("cannot use the key in %s: %w; restore both files, or remove them for a new key, which clients have to pin anew: %w", k.cfg.Dir, err, errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("cannot use the key in %s: %w; restore both files, or remove them for a new key, "+
+				"which clients have to pin anew: %w", k.cfg.Dir, err, errdefs.ErrFailedPrecondition)
 		default:
 			if err := k.use(c, nil); err != nil {
 				return err
@@ -187,7 +190,7 @@ func (k *Keeper) lookOwn() error {
 	return k.issue(key)
 }
 
-// forAll reports whether the certificate is for all names that it is to be for.
+// forAll reports whether the certificate is valid for all configured names.
 func (k *Keeper) forAll() bool {
 	for _, n := range k.cfg.Names {
 		if k.cert.Leaf.VerifyHostname(n) != nil {
@@ -197,15 +200,15 @@ func (k *Keeper) forAll() bool {
 	return true
 }
 
-// key returns the key that there is, or makes one. It is on disk before a certificate says
-// that it is ours.
+// key reads the key, or makes one. The key is on disk before there is a certificate for it.
 func (k *Keeper) key() (crypto.Signer, error) {
 	path := filepath.Join(k.cfg.Dir, "key.pem")
 	text, err := os.ReadFile(path)
 	if err == nil {
 		block, _ := pem.Decode(text)
 		if block == nil {
-			return nil, fmt.Errorf("cannot read the key in %s: it is not PEM; remove it for a new one, which clients have to pin anew: %w", path, errdefs.ErrFailedPrecondition)
+			return nil, fmt.Errorf("cannot read the key in %s: it is not PEM; remove it for a new one, which clients have to pin anew: %w",
+				path, errdefs.ErrFailedPrecondition)
 		}
 		key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 		if err != nil {
@@ -260,7 +263,7 @@ func (k *Keeper) issue(key crypto.Signer) error {
 	return k.use(tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil)
 }
 
-// put writes a PEM file that only this user may read, in one step.
+// put writes a PEM file that only this user may read, atomically.
 func put(path, kind string, der []byte) error {
 	fail := func(err error) error {
 		return fmt.Errorf("cannot write %s: %w", path, err)

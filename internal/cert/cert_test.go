@@ -26,7 +26,7 @@ func keeper(t *testing.T, cfg cert.Config) *cert.Keeper {
 	return k
 }
 
-// try makes a connection to a server with k's certificate, and returns the client's error.
+// try connects to a server with k's certificate, and returns the client's error.
 func try(t *testing.T, k *cert.Keeper, client *tls.Config) error {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -98,7 +98,7 @@ func TestOwnCertificate(t *testing.T) {
 	if !k.IsFor("localhost") || !k.IsFor("192.0.2.1") || k.IsFor("attacker.example") {
 		t.Error("the names are not those that were given")
 	}
-	// Read again, it is the same; before its end it is renewed, and the pin stays.
+	// Opened again, it is the same; before its end it is renewed, and the pin stays valid.
 	first, _ := k.Certificate(nil)
 	again, _ := keeper(t, cfg).Certificate(nil)
 	if string(again.Certificate[0]) != string(first.Certificate[0]) {
@@ -106,7 +106,8 @@ func TestOwnCertificate(t *testing.T) {
 	}
 	now = now.Add(340 * 24 * time.Hour)
 	renewed, _ := k.Certificate(nil)
-	if string(renewed.Certificate[0]) == string(first.Certificate[0]) || k.Fingerprint() != pin || renewed.Leaf.NotAfter.Sub(now) < 300*24*time.Hour {
+	if string(renewed.Certificate[0]) == string(first.Certificate[0]) ||
+		k.Fingerprint() != pin || renewed.Leaf.NotAfter.Sub(now) < 300*24*time.Hour {
 		t.Errorf("not renewed: good until %v, %s", renewed.Leaf.NotAfter, k.Fingerprint())
 	}
 	// With another name it is made anew, with the same key.
@@ -152,7 +153,7 @@ func TestGivenCertificate(t *testing.T) {
 	a, b := t.TempDir(), t.TempDir()
 	first, second := keeper(t, cert.Config{Dir: a, Names: []string{"a.example"}}), keeper(t, cert.Config{Dir: b, Names: []string{"b.example"}})
 	now := time.Now()
-	// A pair that was made in the same instant is another pair all the same.
+	// A pair that was made in the same instant is noticed as another one.
 	for _, f := range []string{a + "/cert.pem", a + "/key.pem", b + "/cert.pem", b + "/key.pem"} {
 		if err := os.Chtimes(f, now, now); err != nil {
 			t.Fatal(err)

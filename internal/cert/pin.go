@@ -15,9 +15,9 @@ import (
 // prefix begins a fingerprint.
 const prefix = "sha256:"
 
-// Fingerprint is that of a certificate's key: "sha256:" and the hex SHA-256 of its
-// SubjectPublicKeyInfo (RFC 7469, section 2.4, in hex). A certificate that is renewed with
-// the same key keeps it. OpenSSL tells it with
+// Fingerprint returns the fingerprint of a certificate's key: "sha256:" and the hex SHA-256 of its
+// SubjectPublicKeyInfo (RFC 7469, section 2.4, in hex). It stays the same when a certificate is
+// renewed with the same key. OpenSSL prints it with
 //
 //	openssl x509 -in cert.pem -pubkey -noout | openssl pkey -pubin -outform der | sha256sum
 func Fingerprint(c *x509.Certificate) string {
@@ -31,15 +31,15 @@ func ParseFingerprint(s string) (string, error) {
 	digits := strings.ToLower(strings.ReplaceAll(s, ":", ""))
 	digits = strings.TrimPrefix(digits, strings.TrimSuffix(prefix, ":"))
 	if b, err := hex.DecodeString(digits); err != nil || len(b) != sha256.Size {
-		return "", fmt.Errorf("cannot use %q as a fingerprint: it must be \"sha256:\" and 64 hexadecimal digits, as \"carrel up\" and \"carrel token create\" print it: %w", s, errdefs.ErrInvalidArgument)
+		return "", fmt.Errorf("cannot use %q as a fingerprint: it must be \"sha256:\" and 64 hexadecimal digits, "+
+			"as \"carrel up\" and \"carrel token create\" print it: %w", s, errdefs.ErrInvalidArgument)
 	}
 	return prefix + digits, nil
 }
 
 // Pin returns the client's configuration for a server whose key has the fingerprint, which
-// ParseFingerprint returned. The key is all that counts then: who signed the certificate,
-// for which name and until when says nothing more. "" is a server that the system's
-// authorities vouch for.
+// ParseFingerprint returned. Only the key is checked then, not the issuer, name and validity of the
+// certificate. With "" the system's authorities must have signed the server's certificate.
 func Pin(fingerprint string) *tls.Config {
 	c := &tls.Config{MinVersion: tls.VersionTLS13}
 	if fingerprint == "" {
@@ -58,9 +58,10 @@ func Pin(fingerprint string) *tls.Config {
 	return c
 }
 
-// PinError is that of a server with another key than the pinned one.
+// PinError is the error for a server with another key than the pinned one.
 type PinError struct{ Want, Got string }
 
 func (e *PinError) Error() string {
-	return fmt.Sprintf("the server's key has the fingerprint %q and must have %q: it is another server, or somebody stands between", e.Got, e.Want)
+	return fmt.Sprintf("the server's key has the fingerprint %q and must have %q: it is another server, or somebody stands between",
+		e.Got, e.Want)
 }

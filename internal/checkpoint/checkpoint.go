@@ -1,9 +1,9 @@
-// Package checkpoint has the words of signed checkpoints: their text, their keys, who
-// signed one, and proofs that a record is in a log. The text and its signatures are those
-// of C2SP tlog-checkpoint and signed-note, the hashes those of RFC 6962.
+// Package checkpoint encodes and checks signed checkpoints: their text, their keys and signatures,
+// and proofs that a record is in a log. Text and signatures have the form of C2SP tlog-checkpoint and
+// signed-note, hashes that of RFC 6962.
 //
-// It is pure: it must not read a file, ask a clock or keep a key, and it does not decide
-// when a checkpoint is made or whom to believe.
+// It is pure: it must not read a file or a clock or keep a key, and it does not decide when a
+// checkpoint is made or which keys are trusted.
 package checkpoint
 
 import (
@@ -20,29 +20,29 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// Checkpoint says that the log of this origin has Size records, and the root of their tree.
+// Checkpoint is the number of records in the log of an origin, and the root of their tree.
 type Checkpoint struct {
 	Origin string
 	Size   int64
 	Root   tlog.Hash
 }
 
-// Limits of what is read. A consistency or inclusion proof has at most two hashes for each
-// level of a tree, and no tree has more than 62.
+// Limits for parsing. A consistency or inclusion proof has at most two hashes for each level of a
+// tree, and a tree has at most 62 levels.
 const (
 	MaxNote   = 4 << 10
 	MaxProof  = 128
 	maxOrigin = 64
 )
 
-// Text is what is signed:
+// Text returns the text to sign:
 //
 //	<origin>\n<size>\n<root in base64>\n
 func (c Checkpoint) Text() string {
 	return c.Origin + "\n" + strconv.FormatInt(c.Size, 10) + "\n" + c.Root.String() + "\n"
 }
 
-// ParseText reads what Text writes, and nothing else.
+// ParseText parses a Text. It accepts no other form.
 func ParseText(text string) (Checkpoint, error) {
 	lines := strings.Split(text, "\n")
 	if len(lines) != 4 || lines[3] != "" {
@@ -62,16 +62,16 @@ func ParseText(text string) (Checkpoint, error) {
 	return c, nil
 }
 
-// parseSize takes the one decimal form of a number.
+// parseSize parses the canonical decimal form of a number.
 func parseSize(s string) (int64, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 0 || strconv.FormatInt(n, 10) != s {
-		return 0, errors.New("not a number in its one form")
+		return 0, errors.New("not a number in canonical form")
 	}
 	return n, nil
 }
 
-// ParseHash takes the base64 of 32 bytes in its one form.
+// ParseHash parses the canonical base64 of 32 bytes.
 func ParseHash(s string) (h tlog.Hash, err error) {
 	b, err := base64.StdEncoding.Strict().DecodeString(s)
 	if err != nil || len(b) != len(h) || base64.StdEncoding.EncodeToString(b) != s {
@@ -96,8 +96,8 @@ func IsName(s string) bool {
 	return len(s) > 0 && len(s) <= maxOrigin
 }
 
-// NewKey makes an Ed25519 key with this name. secret is what only the signer may read, and
-// public what verifiers are given, both as text without spaces.
+// NewKey makes an Ed25519 key with this name. secret is for the signer only, and public for
+// verifiers; both are text without spaces.
 func NewKey(rand io.Reader, name string) (secret, public string, err error) {
 	if !IsName(name) {
 		return "", "", fmt.Errorf("cannot make a key named %q: %w", name, errdefs.ErrInvalidArgument)
@@ -109,7 +109,7 @@ func NewKey(rand io.Reader, name string) (secret, public string, err error) {
 	return secret, public, nil
 }
 
-// Public is the public key that belongs to the signer's secret one.
+// Public returns the public key of a secret one.
 func Public(secret string) (public string, err error) {
 	// PRIVATE+KEY+<name>+<hash>+<base64 of 1 and the seed>, as package note defines it.
 	parts := strings.SplitN(secret, "+", 5)
@@ -129,7 +129,7 @@ func Public(secret string) (public string, err error) {
 
 var errKey = fmt.Errorf("cannot read a key for checkpoints: it does not have the form of one: %w", errdefs.ErrInvalidArgument)
 
-// Sign returns c as a note that s has signed.
+// Sign returns a note of c, signed by s.
 func Sign(c Checkpoint, s note.Signer) ([]byte, error) {
 	b, err := note.Sign(&note.Note{Text: c.Text()}, s)
 	if err != nil {
@@ -138,7 +138,7 @@ func Sign(c Checkpoint, s note.Signer) ([]byte, error) {
 	return b, nil
 }
 
-// Join returns one note with the signatures of both, which must be on the same text, in this order.
+// Join returns one note with the signatures of both notes in this order. Their texts must be equal.
 func Join(a, b []byte) ([]byte, error) {
 	text, first, ok := cutNote(a)
 	other, second, ok2 := cutNote(b)
@@ -148,20 +148,19 @@ func Join(a, b []byte) ([]byte, error) {
 	return []byte(text + "\n" + first + second), nil
 }
 
-// cutNote parts a note into its text and the lines of its signatures.
+// cutNote splits a note into its text and the lines of its signatures.
 func cutNote(b []byte) (text, sigs string, ok bool) {
 	text, sigs, ok = strings.Cut(string(b), "\n\n")
 	return text + "\n", sigs, ok && strings.HasSuffix(sigs, "\n")
 }
 
-// Keys are whom a reader believes.
+// Keys are the public keys that a reader trusts.
 type Keys struct {
-	// Log is that of the daemon, or of the user where there is none; Broker that of the
-	// broker, nil if it is not known.
+	// Log is the key of the daemon's log, Broker the broker's, nil if it is not known.
 	Log, Broker note.Verifier
 }
 
-// ParseKeys reads public keys; "" is one that is not known.
+// ParseKeys parses public keys; "" means that a key is not known.
 func ParseKeys(log, broker string) (k Keys, err error) {
 	for _, one := range []struct {
 		text string
@@ -177,15 +176,15 @@ func ParseKeys(log, broker string) (k Keys, err error) {
 	return k, nil
 }
 
-// Signed is a checkpoint and who signed it.
+// Signed is a checkpoint and its signers.
 type Signed struct {
 	Checkpoint
 	// Log and Broker: signed by the key of each.
 	Log, Broker bool
 }
 
-// Open reads a note and checks the signatures by keys. A note that none of them signed, or
-// one of them signed wrongly, is an error (data_loss); signatures of others are passed over.
+// Open parses a note and checks its signatures by keys. A note without a signature by one of them, or
+// with a wrong one, is an error (data_loss); other signatures are ignored.
 func Open(b []byte, keys Keys) (Signed, error) {
 	if len(b) > MaxNote {
 		return Signed{}, malformed("it is longer than " + strconv.Itoa(MaxNote) + " bytes")
@@ -221,8 +220,8 @@ func is(v note.Verifier, sig note.Signature) bool {
 	return v != nil && v.Name() == sig.Name && v.KeyHash() == sig.Hash
 }
 
-// Split parts a file of notes, each followed by an empty line, and returns how many bytes
-// whole notes take: what is behind them was torn by a crash, or is none.
+// Split splits a file of notes, each followed by an empty line, and returns the number of bytes that
+// complete notes take. What follows them was torn by a crash, or is no note.
 func Split(b []byte) (notes [][]byte, whole int) {
 	for {
 		text, rest, ok := bytes.Cut(b[whole:], []byte("\n\n"))

@@ -132,7 +132,7 @@ func TestSplitLeavesWhatIsTorn(t *testing.T) {
 	}
 }
 
-// Each record of each tree proves itself, and nothing else.
+// The proof of each record of each tree is valid for that record only.
 func TestProofs(t *testing.T) {
 	log, public := key(t, "log")
 	keys, err := checkpoint.ParseKeys(public, "")

@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// publicOf is the public half of an Ed25519 seed.
+// publicOf returns the public key of an Ed25519 seed.
 func publicOf(seed []byte) (ed25519.PublicKey, error) {
 	pub, ok := ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)
 	if !ok {

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// Proof shows that a line is a record of a log, to who has the keys and not the log.
+// Proof proves that a line is a record of a log, for a reader who has the keys but not the log.
 type Proof struct {
-	// Line is the exact line, newline left out.
+	// Line is the exact line without its newline.
 	Line []byte
 	// Index counts from 0: the record's number less one.
 	Index  int64
@@ -22,7 +22,7 @@ type Proof struct {
 	Note []byte
 }
 
-// A proof is text, as C2SP tlog-proof has it; extra is the line that it is about.
+// The form of a proof is C2SP tlog-proof; extra is the line.
 //
 //	c2sp.org/tlog-proof@v1
 //	extra <base64 of the line>
@@ -35,7 +35,7 @@ const (
 	proofHeader = "c2sp.org/tlog-proof@v1"
 	extraWord   = "extra "
 	indexWord   = "index "
-	// maxProofText bounds what is read: the longest line in base64, hashes and note.
+	// maxProofText bounds a proof: the longest line in base64, hashes and note.
 	maxProofText = 128 << 10
 )
 
@@ -52,7 +52,7 @@ func (p Proof) Marshal() []byte {
 	return b.Bytes()
 }
 
-// ParseProof reads what Marshal writes.
+// ParseProof parses the text of Marshal.
 func ParseProof(b []byte) (p Proof, err error) {
 	bad := func(what string) (Proof, error) {
 		return Proof{}, fmt.Errorf("cannot read a proof: %s: %w", what, errdefs.ErrInvalidArgument)
@@ -87,25 +87,25 @@ func ParseProof(b []byte) (p Proof, err error) {
 	return p, nil
 }
 
-// Check reports who signed the tree that the record is in. The error (data_loss) says what
-// does not hold.
+// Check checks the proof and returns who signed the tree. The error (data_loss) says what is wrong.
 func (p Proof) Check(keys Keys) (Signed, error) {
 	s, err := Open(p.Note, keys)
 	if err != nil {
 		return s, err
 	}
-	// tlog.CheckRecord takes a size below 1 for a mistake of its caller.
+	// tlog.CheckRecord does not check for a size below 1.
 	if p.Index < 0 || p.Index >= s.Size {
 		return s, fmt.Errorf("cannot believe the proof: record %d is not in a tree of %d: %w", p.Index+1, s.Size, errdefs.ErrDataLoss)
 	}
 	if err := tlog.CheckRecord(p.Hashes, s.Size, s.Root, p.Index, tlog.RecordHash(p.Line)); err != nil {
-		return s, fmt.Errorf("cannot believe the proof: the record is not the one in the tree that was signed: %w: %w", err, errdefs.ErrDataLoss)
+		return s, fmt.Errorf("cannot believe the proof: the record is not the one in the tree that was signed: %w: %w",
+			err, errdefs.ErrDataLoss)
 	}
 	return s, nil
 }
 
-// Consistent reports whether the tree of newer begins with that of older. Nothing is
-// consistent with every tree.
+// Consistent checks that the tree of newer begins with the tree of older. The empty tree is the
+// beginning of every tree.
 func Consistent(proof tlog.TreeProof, newer, older Checkpoint) error {
 	switch {
 	case older.Size == 0:
@@ -121,19 +121,20 @@ func Consistent(proof tlog.TreeProof, newer, older Checkpoint) error {
 		return nil
 	}
 	if err := tlog.CheckTree(proof, newer.Size, newer.Root, older.Size, older.Root); err != nil {
-		return fmt.Errorf("the tree of %d records does not begin with that of %d: %w: %w", newer.Size, older.Size, err, errdefs.ErrDataLoss)
+		return fmt.Errorf("the tree of %d records does not begin with the tree of %d: %w: %w",
+			newer.Size, older.Size, err, errdefs.ErrDataLoss)
 	}
 	return nil
 }
 
 // Countersigned is the broker's answer to a checkpoint.
 type Countersigned struct {
-	// Note has its signature; nil if nothing was signed, because the proof was not from
-	// the checkpoint that it signed last.
+	// Note has the broker's signature. It is nil if the broker did not sign, because the proof
+	// did not start at the checkpoint that it signed last.
 	Note []byte
 	// Key is the broker's public key.
 	Key string
-	// Size and Root are of what it signed last, 0 if nothing.
+	// Size and Root of the checkpoint that it signed last; 0 if there is none.
 	Size int64
 	Root tlog.Hash
 }

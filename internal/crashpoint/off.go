@@ -2,11 +2,11 @@
 
 package crashpoint
 
-// Here is a place that a crash may come at.
+// Here marks a crash point.
 func Here(string) {}
 
-// Env is what a child's environment must hold for its own places; nothing in this build.
+// Env returns the variables that a child needs for its own crash points; none in this build.
 func Env() []string { return nil }
 
-// Lend is Env for an executor, which sees no file of the host.
+// Lend is Env for an executor, which cannot see files of the host.
 func Lend() []string { return nil }

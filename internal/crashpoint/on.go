@@ -11,13 +11,13 @@ import (
 	"syscall"
 )
 
-// A place is armed by a file of its name in a directory that everybody may write. The
-// file holds how often it is passed until the process ends there. An executor, which
-// cannot see the directory, is told when it starts.
+// A file with the name of a point, in a directory that everybody may write, arms it. The file has
+// the number of the pass at which the process ends. An executor, which cannot see the directory,
+// gets its points when it starts.
 const (
 	dirEnv  = "CARREL_CRASHPOINTS"
 	heldEnv = "CARREL_CRASHPOINTS_HELD"
-	// lent is what names of places in executors begin with.
+	// lent is the prefix of the names of points in executors.
 	lent = "executor."
 )
 
@@ -39,7 +39,7 @@ func parse(list string) map[string]int {
 	return m
 }
 
-// Here is a place that a crash may come at.
+// Here marks a crash point.
 func Here(name string) {
 	mu.Lock()
 	defer mu.Unlock()
@@ -61,25 +61,24 @@ func Here(name string) {
 		return
 	}
 	if n > 1 {
-		_ = os.WriteFile(path, []byte(strconv.Itoa(n-1)), 0o666) // the test sees what became of it
+		_ = os.WriteFile(path, []byte(strconv.Itoa(n-1)), 0o666) // the test notices a failure
 		return
 	}
-	// Of several processes that come here at once, one ends.
+	// If several processes come here at once, only one ends.
 	if os.Remove(path) == nil {
 		end(name)
 	}
 }
 
-// end ends the process at once. The first of a process namespace takes no KILL from
-// itself; for the rest of the world leaving the group of threads is the same. What it
-// says first is how a test learns of an executor's end.
+// end ends the process at once. PID 1 of a namespace ignores its own KILL; to all others exit_group
+// looks the same. The line that it writes first tells a test of an executor's end.
 func end(name string) {
 	_, _ = syscall.Write(2, []byte("crashpoint "+name+"\n"))
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 137, 0, 0)
 }
 
-// Env is what a child's environment must hold for its own places.
+// Env returns the variables that a child needs for its own crash points.
 func Env() []string {
 	if dir == "" {
 		return nil
@@ -87,7 +86,7 @@ func Env() []string {
 	return []string{dirEnv + "=" + dir}
 }
 
-// Lend is Env for an executor, which sees no file of the host. What is handed on is no
+// Lend is Env for an executor, which cannot see files of the host. A point that is passed on is no
 // longer armed here.
 func Lend() []string {
 	if dir == "" {

@@ -22,6 +22,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/api"
+	"github.com/carrel-dev/carrel/internal/archivestore"
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/build"
@@ -33,7 +34,6 @@ import (
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"
-	"github.com/carrel-dev/carrel/internal/shelf"
 	"github.com/carrel-dev/carrel/internal/store"
 	_ "github.com/carrel-dev/carrel/internal/store/sqlite" // it opens the database
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -178,7 +178,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 	}
 	defer closing("database", db.Close)
 	crashpoint.Here("daemon.up.database-opened")
-	archives, err := shelf.Open(filepath.Join(stateDir(cfg), "archives"))
+	archives, err := archivestore.Open(filepath.Join(stateDir(cfg), "archives"))
 	if err != nil {
 		return err
 	}

@@ -8,10 +8,12 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// Version is the protocol version of this build, MinVersion the oldest it serves.
+// Version is the protocol version of this build, MinVersion the oldest that it serves. An
+// executor outlives the daemon that started it, so a release that raises Version keeps
+// MinVersion at the version of the release before.
 const (
 	Version    = 3
-	MinVersion = 1
+	MinVersion = 3
 )
 
 // Methods served by the executor. MethodExited is a notification it sends.
@@ -37,22 +39,22 @@ const (
 	// MaxArgs and MaxArgBytes bound argv and env together.
 	MaxArgs     = 4096
 	MaxArgBytes = 512 << 10
-	// MaxShown bounds ExecParams.Shown, in bytes with one more for each word.
+	// MaxShown bounds ExecParams.Shown: its bytes, and one more for each word.
 	MaxShown = 1 << 10
 	// MaxCapture bounds captured output and stdin data of one command, each.
 	MaxCapture = 256 << 10
-	// MaxOutput bounds what is kept of a detached command's output.
+	// MaxOutput bounds the kept output of a detached command, DefaultOutput is the default.
 	MaxOutput     = 16 << 20
 	DefaultOutput = 1 << 20
-	// MaxCommands bounds how many commands are known at once, ended detached
-	// ones whose output is still kept included.
+	// MaxCommands bounds how many commands are listed at once, including ended
+	// detached ones whose output is kept.
 	MaxCommands = 1024
-	// DefaultGraceMS is the time between TERM and KILL.
+	// DefaultGraceMS is the default time between TERM and KILL.
 	DefaultGraceMS = 2000
 	MaxGraceMS     = 60_000
 )
 
-// HelloParams opens a connection; every other method needs it first.
+// HelloParams (MethodHello) opens a connection. Any other first request is refused.
 type HelloParams struct {
 	Version    int `json:"version"`
 	MinVersion int `json:"min_version"`
@@ -65,8 +67,8 @@ type HelloParams struct {
 type Role string
 
 // A control connection, the default, is answered whatever the commands do. On a spawn
-// connection requests are handled one after the other by the thread that commands
-// are born from, without a hand-over: the fastest way to start one.
+// connection the thread that forks commands handles requests one after the other, which is the
+// fastest way to start a command.
 const (
 	Control Role = ""
 	Spawn   Role = "spawn"
@@ -97,14 +99,6 @@ const (
 	FD Stream = "fd"
 )
 
-// The versions from which on an executor takes ExecParams.Program, MethodHold and
-// ExecParams.Shown.
-const (
-	ProgramVersion = 2
-	HoldVersion    = 2
-	ShownVersion   = 3
-)
-
 // ExecParams starts a command (MethodExec), or one on a terminal
 // (MethodSpawnTerminal, where the streams are ignored and one fd comes back:
 // the terminal's master side).
@@ -112,10 +106,10 @@ type ExecParams struct {
 	ID   id.Command `json:"id"`
 	Argv []string   `json:"argv"`
 	// Program: the first descriptor sent is the program, a regular file, and Argv[0] is
-	// only what it is called. It need not be in the workspace. From version 2 on.
+	// only its name. It need not be in the workspace.
 	Program bool `json:"program,omitempty"`
-	// Shown, if there is any, is listed in the place of Argv, which has secrets: at most
-	// MaxShown bytes of it. From version 3 on.
+	// Shown, if not empty, is listed instead of Argv, which holds secrets. It has at most
+	// MaxShown bytes.
 	Shown []string `json:"shown,omitempty"`
 	// Env are NAME=VALUE strings laid over the executor's base environment.
 	Env []string `json:"env,omitempty"`
@@ -140,18 +134,18 @@ type ExecParams struct {
 	OutputLimit int64  `json:"output_limit,omitempty"`
 	Rows        uint16 `json:"rows,omitempty"`
 	Cols        uint16 `json:"cols,omitempty"`
-	// Asked is for the gate, and is not sent to the executor.
+	// Asked is for the gate. It is not sent to the executor.
 	Asked Asked `json:"-"`
 }
 
-// Asked is what the client of a command says about its asking for it.
+// Asked is the context in which a client asks for a command.
 type Asked struct {
-	// Source is who wrote the command: "user" or "llm"; "" is taken for llm.
+	// Source is who wrote the command: "user" or "llm"; "" means llm.
 	Source string
-	// Thread names the conversation that it belongs to, "" for none.
+	// Thread names the conversation of the command, "" for none.
 	Thread string
-	// WaitMS is how long to wait for a person's answer where one is needed; 0 is as
-	// configured, negative is not at all: the question stays for who asks again.
+	// WaitMS bounds the wait for a person's answer. 0 means the configured time. If it is
+	// negative the request fails at once, and the question stays open for a later request.
 	WaitMS int64
 }
 
@@ -178,11 +172,11 @@ type Status struct {
 	// TimedOut: TimeoutMS passed. OOM: the workspace ran out of memory meanwhile.
 	TimedOut bool `json:"timed_out,omitempty"`
 	OOM      bool `json:"oom,omitempty"`
-	// Killed is how many processes it left behind that were ended with it.
+	// Killed counts the processes that it left behind and that were ended with it.
 	Killed int `json:"killed,omitempty"`
-	// Stuck is how many processes of it took no KILL: they sleep in the kernel, for a file
-	// system or a device that does not answer. If the main process is one of them, Code is
-	// 137 though it has not ended.
+	// Stuck counts its processes that KILL did not end: they sleep in the kernel and wait for
+	// a file system or a device. If the main process is one of them, Code is 137 although it
+	// has not ended.
 	Stuck int `json:"stuck,omitempty"`
 	// StartedNS and EndedNS are Unix times in nanoseconds.
 	StartedNS int64 `json:"started_ns"`
@@ -213,15 +207,15 @@ type ResizeParams struct {
 }
 
 // OutputParams asks for a detached command's output (MethodLogs, MethodAttach).
-// The reply carries one fd, a pipe from which it is read: first what is kept,
-// then, with Follow, what comes until the command ends. MethodAttach on a
-// command with a terminal carries its master side instead.
+// The reply carries one fd, the read end of a pipe with the kept output and, with
+// Follow, further output until the command ends. For MethodAttach on a command with
+// a terminal it is a stream socket, on which writing types into the terminal.
 type OutputParams struct {
 	ID     id.Command `json:"id"`
 	Follow bool       `json:"follow,omitempty"`
 }
 
-// OutputResult describes what the fds of the reply are.
+// OutputResult describes the output behind the fd of the reply.
 type OutputResult struct {
 	TTY bool `json:"tty"`
 	// Lost is how many bytes of the oldest output are no longer kept.
@@ -230,19 +224,19 @@ type OutputResult struct {
 	Status *Status `json:"status,omitempty"`
 }
 
-// HoldParams (MethodHold) has new commands refused, or no longer. Once On is answered,
-// none is being born: those let through before have become what they run.
+// HoldParams (MethodHold) starts or ends the refusal of new commands. Once On is answered no
+// command is being started: every command admitted before runs its own program.
 type HoldParams struct {
 	On bool `json:"on"`
 }
 
-// StopTaskParams sends Signal to a command's process group, or ends it and all
-// it left (TERM, grace, KILL) when Signal is 0.
+// StopTaskParams (MethodStopTask) sends Signal to a command's process group. If Signal is 0 it
+// ends the command and all processes that it left (TERM, grace, KILL).
 type StopTaskParams struct {
 	ID      id.Command `json:"id"`
 	Signal  int        `json:"signal,omitempty"`
 	GraceMS int64      `json:"grace_ms,omitempty"`
-	// Hangup starts the ending with HUP, as when a client goes away.
+	// Hangup ends the command as the end of its connection does: HUP first.
 	Hangup bool `json:"hangup,omitempty"`
 }
 

@@ -28,7 +28,7 @@ func TestForkBombIsContained(t *testing.T) {
 	}, execapi.MethodExec)
 	b := make([]byte, 6)
 	io.ReadFull(far[0], b)
-	// It meets the ceiling, and a command that asks for a place is told why.
+	// It reaches the limit, and another command is refused with the reason.
 	full := false
 	for end := time.Now().Add(10 * time.Second); !full && time.Now().Before(end); {
 		_, err := spawn.run(execapi.ExecParams{Argv: []string{"/bin/true"}})
@@ -62,7 +62,7 @@ func TestMemoryBombIsContained(t *testing.T) {
 		t.Errorf("%+v %s", r.Status, r.Stderr)
 	}
 	c.ping()
-	// tmpfs counts too, and has its own ceiling.
+	// tmpfs counts too, and has its own limit.
 	r = c.sh("head -c 100m /dev/zero > /dev/shm/fill; code=$?; stat -c %s /dev/shm/fill; rm /dev/shm/fill; exit $code")
 	if r.Status.Code == 0 {
 		t.Errorf("/dev/shm took it all: %s", r.Stdout)

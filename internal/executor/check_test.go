@@ -15,7 +15,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/sandbox/launch/launchtest"
 )
 
-// What a request asks for that cannot be, is refused as a whole: no process, no file.
+// A request with an impossible member is refused as a whole: no process, no file.
 func TestRefusedRequests(t *testing.T) {
 	touch := []string{"/bin/touch", "ran"}
 	bothRoles(t, func(t *testing.T, w *launchtest.Workspace, c *client) {
@@ -25,7 +25,7 @@ func TestRefusedRequests(t *testing.T) {
 			"is not NAME=VALUE":                           {Argv: touch, Env: []string{"=x"}, Wait: true},
 			"arguments and variables, at most":            {Argv: make([]string, execapi.MaxArgs+1), Wait: true},
 			"bytes long, at most":                         {Argv: append(touch, strings.Repeat("x", execapi.MaxArgBytes)), Wait: true},
-			"what is shown of it is":                      {Argv: touch, Shown: []string{strings.Repeat("x", execapi.MaxShown)}, Wait: true},
+			"the words to show are":                       {Argv: touch, Shown: []string{strings.Repeat("x", execapi.MaxShown)}, Wait: true},
 			"is not absolute":                             {Argv: touch, Cwd: "sub", Wait: true},
 			"is out of range":                             {Argv: touch, TimeoutMS: -1, Wait: true},
 			"output limit":                                {Argv: touch, OutputLimit: execapi.MaxCapture + 1, Wait: true},
@@ -35,7 +35,7 @@ func TestRefusedRequests(t *testing.T) {
 			"is for attached commands":                    {Argv: touch, Stdout: execapi.Pipe, Wait: true},
 			"needs wait or detach":                        {Argv: touch, Stdout: execapi.Capture},
 			"is unknown":                                  {Argv: touch, Stdout: "tape", Wait: true},
-			"0 descriptors came, 1 streams name one":      {Argv: touch, Stdout: execapi.FD, Wait: true},
+			"it came with 0 descriptors and needs 1":      {Argv: touch, Stdout: execapi.FD, Wait: true},
 			"a terminal or detached command takes no des": {Argv: touch, Stdout: execapi.FD, Detach: true},
 		} {
 			if len(p.Argv) > execapi.MaxArgs {
@@ -53,7 +53,7 @@ func TestRefusedRequests(t *testing.T) {
 	})
 }
 
-// A list has what is shown of a command, and not what it runs.
+// A list has the words to show of a command, not its arguments.
 func TestShown(t *testing.T) {
 	bothRoles(t, func(t *testing.T, w *launchtest.Workspace, c *client) {
 		shown := []string{"sleep", "[redacted:x:01234567]"}
@@ -72,8 +72,8 @@ func TestShown(t *testing.T) {
 	})
 }
 
-// A program that came by descriptor runs as the command's id, also if nothing of it is in
-// the workspace; what is no program does not.
+// A program passed by descriptor runs with the command's id although it is not a file of the
+// workspace. A descriptor that is no program is refused.
 func TestProgram(t *testing.T) {
 	bothRoles(t, func(t *testing.T, w *launchtest.Workspace, c *client) {
 		run := func(f *os.File, argv ...string) (execapi.ExecResult, error) {
@@ -102,7 +102,8 @@ func TestProgram(t *testing.T) {
 			t.Fatal(err)
 		}
 		r, err := run(memory(program), "named", "-c", "echo $0; id -u; ls /proc/self/fd | wc -l; exit 3")
-		if err != nil || r.Status.Code != 3 || !strings.HasPrefix(string(r.Stdout), "named\n") || !strings.Contains(string(r.Stdout), fmt.Sprint("\n", w.IDs.Work, "\n")) {
+		if err != nil || r.Status.Code != 3 || !strings.HasPrefix(string(r.Stdout), "named\n") ||
+			!strings.Contains(string(r.Stdout), fmt.Sprint("\n", w.IDs.Work, "\n")) {
 			t.Errorf("%+v %s%s, %v", r.Status, r.Stdout, r.Stderr, err)
 		}
 		if _, err := run(memory([]byte("\x7fELF but not really")), "data"); !errdefs.IsPermissionDenied(err) {
@@ -120,21 +121,25 @@ func TestProgram(t *testing.T) {
 				t.Errorf("%s: %v", path, err)
 			}
 		}
-		if _, err := c.Call(t.Context(), execapi.MethodExec, execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"x"}, Program: true, Wait: true}, nil); !errdefs.IsInvalidArgument(err) {
+		if _, err := c.Call(t.Context(), execapi.MethodExec, execapi.ExecParams{
+			ID: id.NewCommand(), Argv: []string{"x"}, Program: true, Wait: true,
+		}, nil); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("none: %v", err)
 		}
 	})
 }
 
-// No signal that is sent to it from outside ends or stops an executor, but KILL and STOP and
-// those of a fault.
+// Of the signals that are sent from outside only KILL, STOP and fault signals end or stop an
+// executor.
 func TestSignalsFromOutside(t *testing.T) {
 	w, err := launchtest.Start(t, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := dial(t, w, execapi.Spawn)
-	but := []unix.Signal{unix.SIGKILL, unix.SIGSTOP, unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL, unix.SIGTRAP, unix.SIGABRT, 32, 33, 34}
+	but := []unix.Signal{
+		unix.SIGKILL, unix.SIGSTOP, unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL, unix.SIGTRAP, unix.SIGABRT, 32, 33, 34,
+	}
 	for s := unix.Signal(1); s < 65; s++ {
 		if slices.Contains(but, s) {
 			continue

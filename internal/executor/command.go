@@ -16,8 +16,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/id"
 )
 
-// command is one started command. It ends with its main process: what that leaves
-// behind in the command's sub-group is ended then too.
+// command is one started command. It ends with its main process: processes that this leaves
+// behind in the command's sub-group are ended then too.
 type command struct {
 	e        *Executor
 	id       id.Command
@@ -28,34 +28,34 @@ type command struct {
 	pid      int
 	pidfd    int
 	group    *group
-	// master is the terminal's master side, kept for resizing and, of detached
-	// commands, for reading.
+	// master is the terminal's master side, kept for resizing, and for reading if the command
+	// is detached.
 	master *os.File
 	// stdout and stderr collect captured output; nil where it goes elsewhere.
 	stdout, stderr *capture
 	// buffer keeps a detached command's output, which is read from source.
 	buffer  *ring
 	source  *os.File
-	readers sync.WaitGroup // that fill the above
+	readers sync.WaitGroup // goroutines that fill stdout, stderr and buffer
 	started time.Time
 
 	mu     sync.Mutex
 	reaped bool
 	ending bool
-	// released: the sub-group is given back.
+	// released: groups has the sub-group back.
 	released bool
 	// abandoned: status is final although the main process has not ended.
 	abandoned bool
 	timer     *time.Timer
 
-	// notify is called once status is final, if it is set. It must not block.
+	// notify, if set, is called once status is final. It must not block.
 	notify func()
 	// done is closed once status is final.
 	done   chan struct{}
 	status execapi.Status
 }
 
-// check holds a request against the limits of the protocol before anything is done.
+// check checks a request against the limits of the protocol before anything is done.
 func check(p *execapi.ExecParams, tty bool, fds int) error {
 	bad := func(format string, a ...any) error {
 		return fmt.Errorf("cannot run the command: "+format+": %w", append(a, errdefs.ErrInvalidArgument)...)
@@ -90,7 +90,7 @@ func check(p *execapi.ExecParams, tty bool, fds int) error {
 		shown += len(s)
 	}
 	if shown > execapi.MaxShown {
-		return bad("what is shown of it is %d bytes long, at most %d are taken", shown, execapi.MaxShown)
+		return bad("the words to show are %d bytes long, at most %d are taken", shown, execapi.MaxShown)
 	}
 	if p.Cwd != "" && (p.Cwd[0] != '/' || strings.IndexByte(p.Cwd, 0) >= 0) {
 		return bad("directory %q is not absolute", p.Cwd)
@@ -141,7 +141,7 @@ func check(p *execapi.ExecParams, tty bool, fds int) error {
 		return bad("a terminal cannot be waited for")
 	}
 	if fds != want {
-		return bad("%d descriptors came, %d streams name one", fds, want)
+		return bad("it came with %d descriptors and needs %d", fds, want)
 	}
 	return nil
 }
@@ -156,7 +156,7 @@ func (e *Executor) find(name id.Command) (*command, error) {
 	return c, nil
 }
 
-// reserve makes a place for c, forgetting the oldest ended detached command if needed.
+// reserve adds c to the table, and removes the oldest ended detached command if that is full.
 func (e *Executor) reserve(c *command) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -198,8 +198,8 @@ func (e *Executor) forget(c *command) {
 	e.mu.Unlock()
 }
 
-// list says which commands there are, and how many processes each has if that is counted:
-// not on the loop.
+// list lists all commands. With count it counts the processes of each, which the loop must not
+// do.
 func (e *Executor) list(count bool) execapi.ListResult {
 	e.mu.Lock()
 	all := make([]*command, 0, len(e.commands))
@@ -213,7 +213,10 @@ func (e *Executor) list(count bool) execapi.ListResult {
 	out := execapi.ListResult{Limits: e.spec.Limits, Commands: []execapi.Command{}}
 	budget := execapi.MaxFrame / 2
 	for _, c := range all {
-		row := execapi.Command{ID: c.id, PID: c.pid, Argv: shorten(c.argv, &budget), Detached: c.detached, TTY: c.tty, StartedNS: c.started.UnixNano()}
+		row := execapi.Command{
+			ID: c.id, PID: c.pid, Argv: shorten(c.argv, &budget), Detached: c.detached, TTY: c.tty,
+			StartedNS: c.started.UnixNano(),
+		}
 		select {
 		case <-c.done:
 			row.Status = &c.status
@@ -227,7 +230,7 @@ func (e *Executor) list(count bool) execapi.ListResult {
 	return out
 }
 
-// shorten cuts a long argv, so that a list of many fits one frame.
+// shorten cuts a long argv, so that a list of many commands fits one frame.
 func shorten(argv []string, budget *int) []string {
 	const each = 256
 	left := min(each, max(*budget, 0))
@@ -253,19 +256,19 @@ func (c *command) signal(s unix.Signal) error {
 	if c.reaped || c.pid == 0 {
 		return fmt.Errorf("cannot signal %s: it has ended: %w", c.id, errdefs.ErrFailedPrecondition)
 	}
-	// Not reaped, so the number is still this command's group.
+	// It is not reaped, so the pid still names this command's process group.
 	if err := unix.Kill(-c.pid, s); err != nil {
 		return fmt.Errorf("cannot signal %s: %w", c.id, err)
 	}
 	return nil
 }
 
-// hangup ends an attached command whose client has gone.
+// hangup ends an attached command whose client has closed its connection.
 func (c *command) hangup() { c.end(unix.SIGHUP, execapi.DefaultGraceMS*time.Millisecond) }
 
-// end ends the command: first, then TERM if first was another signal, each with CONT for
-// a stopped process; after the grace, KILL of everything in its sub-group. What takes no
-// KILL is abandoned. It returns at once.
+// end ends the command: it sends first, then TERM if first was another signal, each with CONT for
+// a stopped process; after the grace it kills everything in the sub-group, and abandons what
+// does not end by that. It returns at once.
 func (c *command) end(first unix.Signal, grace time.Duration) {
 	c.mu.Lock()
 	if c.ending || c.pid == 0 {
@@ -296,13 +299,13 @@ func (c *command) end(first unix.Signal, grace time.Duration) {
 	}()
 }
 
-// abandon makes the status of a command final whose main process sleeps in the kernel and
-// takes no KILL, so that nobody waits for it for ever. Its sub-group is not used again
-// before it has ended.
+// abandon makes the status of a command final although its main process sleeps in the kernel and
+// does not end by KILL, so that nobody waits for it for ever. Its sub-group is not used again
+// before the process has ended.
 func (c *command) abandon() {
 	left := len(c.group.pids())
 	c.mu.Lock()
-	if c.reaped { // what it left is settled
+	if c.reaped { // settle handles what it left
 		c.mu.Unlock()
 		return
 	}
@@ -316,8 +319,8 @@ func (c *command) abandon() {
 	c.close(false)
 }
 
-// outlast waits for what took no KILL to end after all, for the command is listed until then,
-// and gives its sub-group back.
+// outlast waits until processes that KILL did not end have ended after all, and then gives the
+// sub-group back. The command is listed until then.
 func (c *command) outlast() {
 	for !c.group.waitEmpty(time.Hour) {
 	}
@@ -330,13 +333,12 @@ func (c *command) outlast() {
 	}
 }
 
-// inGroup calls f with the command's sub-group as long as it is the command's: once it
-// is given back, another command may live there.
+// inGroup calls f with the command's sub-group unless that was given back, when another command
+// may use it.
 func (c *command) inGroup(f func(*group)) {
 	c.mu.Lock()
 	if c.group != nil && c.group.of != nil {
-		// A session is this command's for good, and looking at it waits for the loop, which
-		// takes this lock.
+		// A session is never used again. f waits for the loop, which takes this lock.
 		released := c.released
 		c.mu.Unlock()
 		if !released {

@@ -98,14 +98,15 @@ func TestDetachedOutlivesItsClient(t *testing.T) {
 	})
 }
 
-// A command's output may end long before it does: whoever follows it sees the command's end.
+// A command may close its output long before it ends: a follower still learns of its end.
 func TestFollowingEndsWithTheCommand(t *testing.T) {
 	w, err := launchtest.Start(t, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := dial(t, w, execapi.Control)
-	n, _ := c.start(execapi.ExecParams{Argv: []string{"/bin/sh", "-c", "echo last; exec >&- 2>&-; touch closed; while [ ! -e go ]; do sleep 0.01; done; exit 6"}, Detach: true}, execapi.MethodExec)
+	script := "echo last; exec >&- 2>&-; touch closed; while [ ! -e go ]; do sleep 0.01; done; exit 6"
+	n, _ := c.start(execapi.ExecParams{Argv: []string{"/bin/sh", "-c", script}, Detach: true}, execapi.MethodExec)
 	c.sh("while [ ! -e closed ]; do sleep 0.01; done")
 	var o execapi.OutputResult
 	far, err := c.Call(t.Context(), execapi.MethodAttach, execapi.OutputParams{ID: n}, &o)
@@ -136,7 +137,9 @@ func TestDetachedOutputIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := dial(t, w, execapi.Control)
-	n, _ := c.start(execapi.ExecParams{Argv: []string{"/bin/sh", "-c", "head -c 20000000 /dev/zero | tr '\\0' x; echo; echo end"}, Detach: true, OutputLimit: 100_000}, execapi.MethodExec)
+	n, _ := c.start(execapi.ExecParams{
+		Argv: []string{"/bin/sh", "-c", "head -c 20000000 /dev/zero | tr '\\0' x; echo; echo end"}, Detach: true, OutputLimit: 100_000,
+	}, execapi.MethodExec)
 	far, err := c.Call(t.Context(), execapi.MethodLogs, execapi.OutputParams{ID: n, Follow: true}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -160,7 +163,8 @@ func TestDetachedTerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := dial(t, w, execapi.Control)
-	n, far := c.start(execapi.ExecParams{Argv: []string{"/bin/sh", "-c", "echo hello; read x; echo got $x"}, Detach: true, Rows: 24, Cols: 80}, execapi.MethodSpawnTerminal)
+	n, far := c.start(execapi.ExecParams{Argv: []string{"/bin/sh", "-c", "echo hello; read x; echo got $x"}, Detach: true, Rows: 24, Cols: 80},
+		execapi.MethodSpawnTerminal)
 	if len(far) != 0 {
 		t.Fatal("a detached terminal was handed out")
 	}
@@ -175,7 +179,8 @@ func TestDetachedTerminal(t *testing.T) {
 
 func TestAttachedEndsWithItsClient(t *testing.T) {
 	bothRoles(t, func(t *testing.T, w *launchtest.Workspace, c *client) {
-		_, far := c.start(execapi.ExecParams{Argv: []string{"/bin/sh", "-c", "setsid sleep 300 & echo ready; sleep 300"}, Stdout: execapi.Pipe}, execapi.MethodExec)
+		_, far := c.start(execapi.ExecParams{Argv: []string{"/bin/sh", "-c", "setsid sleep 300 & echo ready; sleep 300"}, Stdout: execapi.Pipe},
+			execapi.MethodExec)
 		b := make([]byte, 6)
 		io.ReadFull(far[0], b)
 		c.Close()

@@ -1,6 +1,6 @@
-// Package executor is the one process of a workspace that the daemon talks to. It
-// starts every command, owns their end, and answers JSON-RPC 2.0 on the socket that
-// the broker bound: docs/protocols/executor.md.
+// Package executor is the one process of a workspace that the daemon talks to. It starts and
+// ends every command, and answers JSON-RPC 2.0 on the socket that the broker bound:
+// docs/protocols/executor.md.
 //
 // It is PID 1 of the workspace and the only process in it with capabilities, so it
 // stays small: no network code but its own socket, no policy, no records, no secrets.
@@ -36,7 +36,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/sandbox"
 )
 
-// settling is how long an executor with one command to run puts off what keeps it small.
+// settling is how long an executor that was started for one command postpones limiting its own
+// memory.
 const settling = 500 * time.Millisecond
 
 // Tuning that keeps an idle executor small: it serves one workspace, not the machine.
@@ -59,9 +60,9 @@ type Executor struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	// holding: new commands are refused. The loop's thread alone looks at it. A command
-	// that is cloned into a frozen group never gets to run its program, and the thread
-	// that it is born from waits for that.
+	// holding: new commands are refused. Only the loop's thread uses it. A command that is
+	// cloned into a frozen control group cannot run its program, and the thread that forked it
+	// waits until it does.
 	holding bool
 
 	oomSeen atomic.Int64
@@ -70,7 +71,7 @@ type Executor struct {
 	commands map[id.Command]*command
 	peers    map[*peer]struct{}
 	closing  bool
-	// mortal: the executor ends when its last peer does. What runs ends with it.
+	// mortal: the executor and all commands end when its last peer does.
 	mortal bool
 	idle   *time.Timer
 }
@@ -88,8 +89,8 @@ func Run(build string) error {
 	}
 	runtime.UnlockOSThread() // main locked it for Enter
 	runtime.GOMAXPROCS(min(runtime.NumCPU(), maxProcs))
-	// sandbox.Environ had the collection off. Where one command is waited for, it stays so
-	// until that has had time to end: most have, and the first collection takes as long.
+	// sandbox.Environ turned garbage collection off. An executor for one command leaves it off
+	// for a while: most such commands end before, and the first collection takes as long as one.
 	bound := func() { debug.SetGCPercent(gcPercent); debug.SetMemoryLimit(memoryLimit) }
 	if len(spec.FDs.Peers) > 0 {
 		time.AfterFunc(settling, func() { bound(); pages.GiveBack() })
@@ -127,24 +128,23 @@ func Run(build string) error {
 	return e.accept(l.(*net.UnixListener))
 }
 
-// handled are the signals that would end, stop or dump a Go process that does not ask for
-// them. The others have the runtime's own handler, which does nothing (sigtable in
-// runtime/sigtab_linux_generic.go); asking for one takes a round between threads, and for all
-// it would be a tenth of a start. Go keeps 32 to 34 for itself.
+// handled are the signals that end, stop or dump a Go process unless it asks for them. The
+// runtime's own handler ignores the others (sigtable in runtime/sigtab_linux_generic.go). Asking
+// for a signal is a round trip between threads; asking for all would be a tenth of a start. Go
+// keeps 32 to 34 for itself.
 var handled = []os.Signal{
 	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGPIPE, syscall.SIGSTKFLT, syscall.SIGSYS,
 	syscall.SIGCONT, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU,
 }
 
-// faults are those that the kernel sends for a fault.
+// faults are the signals that the kernel sends for a fault.
 var faults = []os.Signal{
 	syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGILL, syscall.SIGTRAP, syscall.SIGABRT,
 }
 
-// handleSignals sees that every signal has a handler, so that none ends the executor and none
-// is ignored in a way that commands would inherit. With sent it takes those that look like a
-// fault too, when a process sent them: commands with the executor's id can. A fault of its
-// own ends it still.
+// handleSignals gives every signal a handler, so that none ends the executor and none is ignored
+// in a way that commands inherit. With sent it also handles fault signals that a process sent,
+// which commands with the executor's id can. The executor's own faults still end it.
 func handleSignals(sent bool) {
 	defaultIgnored()
 	sink := make(chan os.Signal, 1)
@@ -158,8 +158,8 @@ func handleSignals(sent bool) {
 	}()
 }
 
-// defaultIgnored gives signals that whoever started us ignored their default action,
-// which commands inherit. Those of the Go runtime have handlers and are not touched.
+// defaultIgnored restores the default action of signals that our parent ignored, because
+// commands would inherit that. Signals of the Go runtime have handlers and are not touched.
 func defaultIgnored() {
 	const ignore = 1 // SIG_IGN
 	for s := uintptr(1); s < 65; s++ {
@@ -173,9 +173,9 @@ func defaultIgnored() {
 	}
 }
 
-// runtimeSignals has the signals that Go keeps for itself ignored, or not. The kernel spares
-// pid 1 those that it has no handler for, but not if the thread that it looks at first
-// blocks them at that moment, as Go's do while they are made.
+// runtimeSignals ignores the signals that Go keeps for itself, or restores their default. The
+// kernel drops signals to pid 1 that have no handler, but not if the first thread that it looks
+// at blocks them, as Go's threads do while they are created.
 func runtimeSignals(ignored bool) {
 	var action [4]uintptr // struct sigaction of the kernel
 	if ignored {
@@ -204,8 +204,8 @@ func (e *Executor) accept(l *net.UnixListener) error {
 	}
 }
 
-// admit serves a connection unless it comes from inside. The daemon's id is not mapped
-// here and reads as the overflow id; the ids of the workspace do read as themselves.
+// admit serves a connection unless it comes from inside the workspace. The daemon's id is not
+// mapped here and reads as the overflow id; the workspace's ids read as themselves.
 func (e *Executor) admit(c *net.UnixConn) error {
 	cred, err := peercred.Of(c)
 	if err != nil {
@@ -213,13 +213,13 @@ func (e *Executor) admit(c *net.UnixConn) error {
 	}
 	switch cred.UID {
 	case 0, e.spec.IDs.Work, e.spec.IDs.Agent:
-		return fmt.Errorf("refused a connection of id %d, which is inside: %w", cred.UID, errdefs.ErrPermissionDenied)
+		return fmt.Errorf("cannot serve a connection of id %d: it comes from inside the workspace: %w", cred.UID, errdefs.ErrPermissionDenied)
 	}
 	return e.serve(c)
 }
 
-// serveGiven serves the connections that it was started with, and ends with the last of
-// them: there is no other way to it. Whoever is at the far end started the executor.
+// serveGiven serves the connections that the executor was started with, and ends with the last
+// of them, because nobody else can connect. The peer started the executor and is trusted.
 func (e *Executor) serveGiven(fds []int) error {
 	handed := make(chan error, len(fds))
 	for _, fd := range fds {
@@ -265,7 +265,7 @@ func (e *Executor) serve(c *net.UnixConn) error {
 	}
 	e.mu.Unlock()
 	if n >= maxPeers {
-		return fmt.Errorf("refused a connection: %d are open: %w", n, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("cannot serve another connection: %d are open: %w", n, errdefs.ErrResourceExhausted)
 	}
 	p.conn = jsonrpc.New(c, jsonrpc.Config{
 		Handler: p.handle, MaxFrame: execapi.MaxFrame, MaxFDs: 3, Stepped: role == execapi.Spawn,
@@ -278,8 +278,8 @@ func (e *Executor) serve(c *net.UnixConn) error {
 	return nil
 }
 
-// peekRole looks at the hello that a connection opens with, without taking it: what the
-// connection is for decides who reads it. Anything but a spawn hello is read, and
+// peekRole reads the role from the hello that opens a connection, and leaves the hello in the
+// socket: the role decides which thread reads it. Anything but a spawn hello is handled, and
 // answered, as control.
 func peekRole(c *net.UnixConn) (execapi.Role, error) {
 	if err := c.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
@@ -296,7 +296,7 @@ func peekRole(c *net.UnixConn) (execapi.Role, error) {
 		return !errors.Is(err, unix.EAGAIN)
 	})
 	if err := errors.Join(rerr, err); err != nil {
-		return "", fmt.Errorf("refused a connection that said nothing: %w", err)
+		return "", fmt.Errorf("cannot serve a connection: it sent no hello: %w", err)
 	}
 	var hello struct {
 		Params execapi.HelloParams `json:"params"`
@@ -324,7 +324,7 @@ func (e *Executor) shutdown() {
 		<-c.done
 	}
 	crashpoint.Here("executor.shutdown.ended")
-	// The caller closes its connection when it has the reply; see (*peer).closed.
+	// The caller closes its connection once it has the reply; see (*peer).closed.
 	time.AfterFunc(lingering, e.cancel)
 }
 

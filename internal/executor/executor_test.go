@@ -33,12 +33,12 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// client is a connection to an executor, as the daemon has one.
+// client is a connection to an executor, like the daemon's.
 type client struct {
 	*jsonrpc.Conn
 	t  *testing.T
 	mu sync.Mutex
-	// exits holds the ends that were announced, waiters those that are awaited.
+	// exits has a channel for each command whose end was announced or is awaited.
 	exits map[id.Command]chan execapi.Status
 }
 
@@ -58,7 +58,9 @@ func dial(t *testing.T, w *launchtest.Workspace, role execapi.Role) *client {
 		t.Fatal(err)
 	}
 	c := &client{t: t, exits: map[id.Command]chan execapi.Status{}}
-	c.Conn = jsonrpc.New(u, jsonrpc.Config{MaxFDs: 3, Handler: func(_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
+	c.Conn = jsonrpc.New(u, jsonrpc.Config{MaxFDs: 3, Handler: func(
+		_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request,
+	) (any, []*os.File, error) {
 		var e execapi.Exited
 		if err := r.Decode(&e); err != nil {
 			return nil, nil, err
@@ -68,7 +70,9 @@ func dial(t *testing.T, w *launchtest.Workspace, role execapi.Role) *client {
 	}})
 	t.Cleanup(func() { c.Close() })
 	var hello execapi.HelloResult
-	if _, err := c.Call(t.Context(), execapi.MethodHello, execapi.HelloParams{Version: execapi.Version, MinVersion: execapi.MinVersion, Role: role}, &hello); err != nil {
+	if _, err := c.Call(t.Context(), execapi.MethodHello, execapi.HelloParams{
+		Version: execapi.Version, MinVersion: execapi.MinVersion, Role: role,
+	}, &hello); err != nil {
 		t.Fatal(err)
 	}
 	if hello.Workspace != w.Name {
@@ -213,8 +217,8 @@ func TestWhatCannotRun(t *testing.T) {
 
 func TestTimeoutEndsAllThatWasLeft(t *testing.T) {
 	bothRoles(t, func(t *testing.T, w *launchtest.Workspace, c *client) {
-		// The shell and a grandchild in a session of its own ignore TERM; on a slow host
-		// they may not have come to that in time.
+		// The shell and a grandchild in its own session ignore TERM; on a slow host they may
+		// not have set that up in time.
 		for timeout := int64(200); ; timeout *= 5 {
 			began := time.Now()
 			r, err := c.run(execapi.ExecParams{
@@ -239,7 +243,7 @@ func TestTimeoutEndsAllThatWasLeft(t *testing.T) {
 	})
 }
 
-// noneLeft sees that the workspace has no process but the one that looks.
+// noneLeft checks that the workspace has no process but the one that looks.
 func noneLeft(t *testing.T, w *launchtest.Workspace, c *client) {
 	t.Helper()
 	var r execapi.ExecResult
@@ -322,13 +326,17 @@ func TestPassedDescriptors(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = c.Call(t.Context(), execapi.MethodExec, execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"true"}, Stdin: execapi.FD}, nil, f)
+			_, err = c.Call(t.Context(), execapi.MethodExec, execapi.ExecParams{
+				ID: id.NewCommand(), Argv: []string{"true"}, Stdin: execapi.FD,
+			}, nil, f)
 			f.Close()
 			if !errdefs.IsInvalidArgument(err) {
 				t.Errorf("%s was taken: %v", path, err)
 			}
 		}
-		if _, err := c.Call(t.Context(), execapi.MethodExec, execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"true"}, Stdin: execapi.FD}, nil); !errdefs.IsInvalidArgument(err) {
+		if _, err := c.Call(t.Context(), execapi.MethodExec, execapi.ExecParams{
+			ID: id.NewCommand(), Argv: []string{"true"}, Stdin: execapi.FD,
+		}, nil); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("a missing descriptor: %v", err)
 		}
 	})
@@ -371,7 +379,7 @@ func TestSignals(t *testing.T) {
 		if !errdefs.IsNotFound(err) {
 			t.Errorf("a signal to an ended command: %v", err)
 		}
-		// A stopped process is ended all the same.
+		// A stopped process is ended too.
 		n, _ = c.start(execapi.ExecParams{Argv: []string{"/bin/sh", "-c", "kill -STOP $$; sleep 300"}}, execapi.MethodExec)
 		if _, err := c.Call(t.Context(), execapi.MethodStopTask, execapi.StopTaskParams{ID: n, GraceMS: 300}, nil); err != nil {
 			t.Fatal(err)
@@ -414,19 +422,26 @@ func TestNothingBeforeHello(t *testing.T) {
 		t.Error("served before hello")
 	}
 	<-c.Done()
-	u, err = net.DialUnix("unix", nil, &net.UnixAddr{Name: w.Socket})
-	if err != nil {
+	if u, err = net.DialUnix("unix", nil, &net.UnixAddr{Name: w.Socket}); err != nil {
 		t.Fatal(err)
 	}
 	c = jsonrpc.New(u, jsonrpc.Config{})
 	defer c.Close()
-	_, err = c.Call(t.Context(), execapi.MethodHello, execapi.HelloParams{Version: 0, MinVersion: 0}, nil)
-	if !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("version 0: %v", err)
+	for _, hello := range []execapi.HelloParams{
+		{},
+		{Version: execapi.MinVersion - 1, MinVersion: execapi.MinVersion - 1},
+		{Version: execapi.Version + 2, MinVersion: execapi.Version + 1},
+	} {
+		_, err = c.Call(t.Context(), execapi.MethodHello, hello, nil)
+		if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "stop and start the workspace") {
+			t.Errorf("versions %d to %d: %v", hello.MinVersion, hello.Version, err)
+		}
 	}
-	_, err = c.Call(t.Context(), execapi.MethodHello, execapi.HelloParams{Version: 9, MinVersion: 1}, nil)
-	if err != nil {
-		t.Errorf("a newer daemon: %v", err)
+	// A later daemon that still serves this version gets it.
+	var res execapi.HelloResult
+	hello := execapi.HelloParams{Version: execapi.Version + 1, MinVersion: execapi.Version}
+	if _, err = c.Call(t.Context(), execapi.MethodHello, hello, &res); err != nil || res.Version != execapi.Version {
+		t.Errorf("a later daemon: %+v, %v", res, err)
 	}
 }
 
@@ -447,8 +462,8 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
-// TestNobodyInsideIsServed: the socket is not in the workspace, but a descriptor of it
-// could find its way there. A connection that carries an id of the inside is refused.
+// TestNobodyInsideIsServed: the socket is not in the workspace, but a descriptor of it could get
+// there. A connection from one of the workspace's ids is refused.
 func TestNobodyInsideIsServed(t *testing.T) {
 	w, err := launchtest.Start(t, nil)
 	if err != nil {
@@ -472,7 +487,9 @@ func TestNobodyInsideIsServed(t *testing.T) {
 		}
 		defer u.Close()
 		c := jsonrpc.New(u, jsonrpc.Config{})
-		_, refused = c.Call(context.Background(), execapi.MethodHello, execapi.HelloParams{Version: 1, MinVersion: 1}, nil)
+		_, refused = c.Call(context.Background(), execapi.MethodHello, execapi.HelloParams{
+			Version: execapi.Version, MinVersion: execapi.MinVersion,
+		}, nil)
 		c.Close()
 	}()
 	<-done

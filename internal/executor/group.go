@@ -14,28 +14,28 @@ import (
 	"github.com/carrel-dev/carrel/internal/sandbox"
 )
 
-// groups hands out sub-groups of the workspace's v2 `cmd` group. A command is born into
-// one of its own, so that all its descendants can be found and ended however they
-// detach themselves. Empty ones are used again: making one costs more than a fork.
+// groups hands out sub-groups of the workspace's v2 `cmd` group. A command is cloned into one of
+// its own, so that all its descendants can be found and ended however they detach themselves.
+// Empty ones are used again: making one costs more than a fork.
 type groups struct {
 	dir    int // -1: there is none; see session.go
 	pids   uint64
-	limits []ceiling // those of the group itself, where controllers limit through v2
+	limits []ceiling // of the `cmd` group itself, where controllers limit through v2
 
 	mu   sync.Mutex
 	free []*group
 	next int
-	// taken is how many are in use.
+	// taken counts the sub-groups in use.
 	taken int
-	// sessions are those that stand for control groups where there are none; onLoop runs a
-	// function on the loop's thread, which then reaps what has ended.
+	// sessions replace control groups where there are none. onLoop runs a function on the
+	// loop's thread, which then reaps what has ended.
 	sessions map[*group]struct{}
 	onLoop   func(func())
 	uid      uint32 // the commands'
-	shared   bool   // the executor has it too
+	shared   bool   // the executor has the same uid
 }
 
-// ceiling is a limit of the commands' group. Whoever made that may change it.
+// ceiling is a limit of the `cmd` group. The broker, which made the group, may change it.
 type ceiling struct {
 	file string
 	fd   int // open for reading
@@ -43,22 +43,25 @@ type ceiling struct {
 
 // group is one sub-group.
 type group struct {
-	limits [2]string // as they were written, in the order of groups.limits
+	limits [2]string // as last written, in the order of groups.limits
 	name   string
 	dir    int // open directory, for clone
 	procs  int // cgroup.procs
 	events int // cgroup.events
 	killer int // cgroup.kill, or -1 before Linux 5.14
-	// spent: cgroup.kill was used. The kernel ends every process cloned into such a
-	// group from outside it, at once and for good, so that it cannot be used again.
+	// spent: cgroup.kill was used. The kernel kills every process that is cloned into such a
+	// group later, so it cannot be used again.
 	spent atomic.Bool
-	// of is set where it is no control group but the session that leader leads.
+	// of is set if this is no control group but the session that leader leads.
 	of     *groups
 	leader int
 }
 
 func openGroups(spec *sandbox.Spec, onLoop func(func())) (*groups, error) {
-	g := &groups{dir: spec.FDs.Cmd, pids: uint64(spec.Limits.Pids), sessions: map[*group]struct{}{}, onLoop: onLoop, uid: spec.IDs.Work, shared: spec.OneID()}
+	g := &groups{
+		dir: spec.FDs.Cmd, pids: uint64(spec.Limits.Pids), sessions: map[*group]struct{}{},
+		onLoop: onLoop, uid: spec.IDs.Work, shared: spec.OneID(),
+	}
 	if g.dir < 0 {
 		return g, nil
 	}
@@ -75,8 +78,8 @@ func openGroups(spec *sandbox.Spec, onLoop func(func())) (*groups, error) {
 		g.limits = append(g.limits, ceiling{c + ".max", fd})
 	}
 	if len(controllers) > 0 {
-		// Not earlier: the self-check was born into the group itself, which a group that
-		// hands controllers down does not allow.
+		// Not earlier: the self-check ran in the group itself, and a group that delegates
+		// controllers may not hold processes.
 		if err := writeAt(g.dir, "cgroup.subtree_control", strings.Join(controllers, " ")); err != nil {
 			return nil, fmt.Errorf("cannot limit the groups of commands: %w", err)
 		}
@@ -130,7 +133,11 @@ func (g *groups) make() (*group, error) {
 		name string
 		mode int
 		at   *int
-	}{{"cgroup.procs", unix.O_RDONLY, &s.procs}, {"cgroup.events", unix.O_RDONLY, &s.events}, {"cgroup.kill", unix.O_WRONLY, &s.killer}} {
+	}{
+		{"cgroup.procs", unix.O_RDONLY, &s.procs},
+		{"cgroup.events", unix.O_RDONLY, &s.events},
+		{"cgroup.kill", unix.O_WRONLY, &s.killer},
+	} {
 		if *f.at, err = unix.Openat(s.dir, f.name, f.mode|unix.O_CLOEXEC, 0); err != nil && f.at != &s.killer {
 			return fail(f.name, err)
 		}
@@ -141,8 +148,8 @@ func (g *groups) make() (*group, error) {
 	return s, nil
 }
 
-// limit gives a sub-group the ceilings that the group above has now, for tools that read only
-// their own.
+// limit copies the current limits of the group above to a sub-group, for tools that read only
+// their own group.
 func (g *groups) limit(s *group) error {
 	for i, l := range g.limits {
 		var b [64]byte
@@ -172,7 +179,7 @@ func writeAt(dir int, file, value string) error {
 	return err
 }
 
-// give takes back a sub-group that is empty.
+// give returns an empty sub-group for further use.
 func (g *groups) give(s *group) {
 	g.mu.Lock()
 	g.taken--
@@ -187,7 +194,7 @@ func (g *groups) give(s *group) {
 		for _, fd := range []int{s.dir, s.procs, s.events, s.killer} {
 			unix.Close(fd)
 		}
-		_ = unix.Unlinkat(g.dir, s.name, unix.AT_REMOVEDIR) // what cannot be removed now goes with the workspace's groups
+		_ = unix.Unlinkat(g.dir, s.name, unix.AT_REMOVEDIR) // else the broker removes it with the workspace
 		return
 	}
 	g.mu.Lock()
@@ -195,7 +202,7 @@ func (g *groups) give(s *group) {
 	g.mu.Unlock()
 }
 
-// populated reports whether a process is left in it.
+// populated reports whether a process is left in the sub-group.
 func (s *group) populated() bool {
 	if s.of != nil {
 		return s.sessionLives(s.of.look)
@@ -205,7 +212,7 @@ func (s *group) populated() bool {
 	return err != nil || !strings.Contains(string(b[:n]), "populated 0")
 }
 
-// quiet reports whether no process is left in it. It is for the loop.
+// quiet reports whether no process is left in the sub-group. Only the loop may call it.
 func (s *group) quiet() bool {
 	if s.of != nil {
 		return !s.sessionLives(s.of.members)
@@ -249,7 +256,7 @@ func (s *group) signal(sig unix.Signal) int {
 	return len(pids)
 }
 
-// kill ends all at once. Without cgroup.kill it repeats until none is left to signal.
+// kill kills all processes at once. Without cgroup.kill it repeats until none is left to signal.
 func (s *group) kill() {
 	if s.killer >= 0 {
 		s.spent.Store(true)
@@ -276,20 +283,21 @@ func (s *group) waitEmpty(d time.Duration) bool {
 		if left <= 0 {
 			return false
 		}
-		// The event is an edge; the bound of a round keeps a missed one harmless.
-		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(s.events), Events: unix.POLLPRI}}, int(min(left, 100*time.Millisecond).Milliseconds())+1)
+		// The event is edge-triggered: the time-out of each round makes a missed one harmless.
+		round := int(min(left, 100*time.Millisecond).Milliseconds()) + 1
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(s.events), Events: unix.POLLPRI}}, round)
 	}
 	return true
 }
 
-// oomSince reports whether the kernel has ended a process for memory since the last
-// time this was asked.
+// oomSince reports whether the kernel has killed a process for lack of memory since the last
+// call.
 func (e *Executor) oomSince() bool {
 	n := oomKills()
 	return e.oomSeen.Swap(n) < n
 }
 
-// oomKills reads how often the kernel ended a process of the workspace for memory.
+// oomKills reads how many processes of the workspace the kernel has killed for lack of memory.
 func oomKills() int64 {
 	for _, f := range []struct{ file, key string }{
 		{"/sys/fs/cgroup/memory/memory.oom_control", "oom_kill "}, {"/sys/fs/cgroup/cmd/memory.events", "oom_kill "},

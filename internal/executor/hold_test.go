@@ -22,8 +22,8 @@ func (c *client) hold(on bool) {
 	}
 }
 
-// Held, an executor starts nothing, whoever asks for it and on which connection ever, and
-// says what to do; what runs goes on.
+// While held, an executor starts nothing on any connection and says what to do. Running commands
+// go on.
 func TestHold(t *testing.T) {
 	bothRoles(t, func(t *testing.T, w *launchtest.Workspace, c *client) {
 		other := dial(t, w, execapi.Spawn)
@@ -33,7 +33,8 @@ func TestHold(t *testing.T) {
 		}
 		for _, p := range []*client{c, other} {
 			_, err := p.run(execapi.ExecParams{Argv: []string{"true"}})
-			if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "carrel resume "+string(w.Name)) || strings.Contains(err.Error(), `cannot run "`) {
+			if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "carrel resume "+string(w.Name)) ||
+				strings.Contains(err.Error(), `cannot run "`) {
 				t.Errorf("a command while held: %v", err)
 			}
 		}
@@ -49,8 +50,8 @@ func TestHold(t *testing.T) {
 	})
 }
 
-// Once a hold is answered, every command that was let through before runs its own program:
-// the thread that they are born from answers, however suddenly they are frozen.
+// Once a hold is answered, every command that was admitted before runs its own program: the
+// thread that forks commands answers, however suddenly they are frozen.
 func TestHoldWaitsForBirths(t *testing.T) {
 	w, err := launchtest.Start(t, nil)
 	if err != nil {
@@ -70,7 +71,7 @@ func TestHoldWaitsForBirths(t *testing.T) {
 	for i := range starters {
 		starters[i] = dial(t, w, execapi.Spawn)
 	}
-	// Where each takes long, the same happens in fewer.
+	// On a host where each round takes long, fewer rounds do.
 	for rounds, began := 0, time.Now(); rounds < 50 && (rounds < 10 || time.Since(began) < 10*time.Second); rounds++ {
 		var running sync.WaitGroup
 		ran := make(chan struct{}, 1)

@@ -11,11 +11,10 @@ import (
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
 )
 
-// loop is what the thread that commands are born from does: it waits in one epoll
-// instance for spawn connections, for the end of commands and for work from other
-// goroutines, and handles each itself. A command started through a spawn connection is
-// read, forked, waited for and answered without a hand-over between threads; each such
-// would cost about a tenth of the fork.
+// loop runs on the one thread that forks commands. It waits in one epoll instance for spawn
+// connections, for the end of commands and for work from other goroutines, and handles each
+// itself. A request on a spawn connection is read, forked, waited for and answered without a
+// switch between threads, each of which would cost about a tenth of the fork.
 //
 // What it calls must not block.
 type loop struct {
@@ -29,8 +28,8 @@ type loop struct {
 
 	// ended is called with the pid of a command whose pidfd is readable.
 	ended func(pid int)
-	// sweep is called after each round of events and after pause, and returns how long
-	// the loop may sleep before it is called again; negative is until something happens.
+	// sweep is called after each round of events and after each pause. It returns how long the
+	// loop may sleep before the next call; negative means until an event comes.
 	sweep func() time.Duration
 }
 
@@ -101,7 +100,7 @@ func (l *loop) work() {
 	}
 }
 
-// do runs f on the loop's thread and returns when it has. It must not be called on it.
+// do runs f on the loop's thread and returns when f has. It must not be called on that thread.
 func (l *loop) do(f func()) {
 	done := make(chan struct{})
 	l.mu.Lock()
@@ -114,7 +113,7 @@ func (l *loop) do(f func()) {
 	<-done
 }
 
-// add makes the loop step c whenever something has come.
+// add makes the loop step c whenever c is readable.
 func (l *loop) add(c *jsonrpc.Conn) error {
 	l.mu.Lock()
 	l.next++

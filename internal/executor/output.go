@@ -41,7 +41,7 @@ func (c *capture) fill() {
 	}
 }
 
-// taken returns what was collected. It may be called on nil.
+// taken returns what was collected and how many bytes were dropped. It may be called on nil.
 func (c *capture) taken() ([]byte, int64) {
 	if c == nil {
 		return nil, 0
@@ -90,16 +90,15 @@ func (r *ring) end() {
 	r.mu.Unlock()
 }
 
-// oldest is the offset of the oldest byte that counts as kept.
+// oldest returns the offset of the oldest byte within the limit.
 func (r *ring) oldest() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.start + max(0, int64(len(r.data))-r.limit)
 }
 
-// read copies what stands at offset into b. It waits for more if there is none and
-// follow is set. A reader that fell behind is moved to the oldest byte kept. n = 0
-// means the end.
+// read copies the output from offset into b. With follow it waits for more if there is none. A
+// reader that fell behind is moved to the oldest byte kept. n = 0 means the end.
 func (r *ring) read(b []byte, offset int64, follow bool, gone *bool) (n int, next int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,13 +122,13 @@ func (r *ring) fill(f *os.File) {
 			r.write(buf[:n])
 		}
 		if err != nil {
-			return // the end is the command's, which may have closed its output long before
+			return // close ends the ring: the command may run on after it closed its output
 		}
 	}
 }
 
-// watchStreams starts reading what is captured here and keeps what belongs to c.
-func (c *command) watchStreams(b *birth, in *execapi.ExecParams) {
+// watchStreams starts reading captured streams, and writes stdin data.
+func (c *command) watchStreams(ch *child, in *execapi.ExecParams) {
 	limit := in.OutputLimit
 	if limit == 0 {
 		limit = execapi.MaxCapture
@@ -139,38 +138,38 @@ func (c *command) watchStreams(b *birth, in *execapi.ExecParams) {
 		c.readers.Go(k.fill)
 		return k
 	}
-	c.master = b.mast
+	c.master = ch.master
 	switch {
 	case c.detached:
 		c.buffer = newRing(in.OutputLimit)
-		source := b.near[1]
+		source := ch.near[1]
 		if c.tty {
 			source = c.master
 		}
 		c.source = source
 		c.readers.Go(func() { c.buffer.fill(source) })
 	default:
-		if b.near[1] != nil {
-			c.stdout = read(b.near[1])
+		if ch.near[1] != nil {
+			c.stdout = read(ch.near[1])
 		}
-		if b.near[2] != nil {
-			c.stderr = read(b.near[2])
+		if ch.near[2] != nil {
+			c.stderr = read(ch.near[2])
 		}
 	}
-	if w := b.near[0]; w != nil {
+	if w := ch.near[0]; w != nil {
 		data := in.StdinData
 		if len(data) == 0 {
 			w.Close()
 			return
 		}
 		go func() {
-			_, _ = w.Write(data) // a command that does not read it ends this by closing its end
+			_, _ = w.Write(data) // fails once the command closes its end
 			w.Close()
 		}()
 	}
 }
 
-// giveUp makes reads that still wait return.
+// giveUp makes pending reads of captured streams return.
 func (c *command) giveUp() {
 	past := time.Unix(1, 0)
 	for _, k := range []*capture{c.stdout, c.stderr} {
@@ -183,8 +182,8 @@ func (c *command) giveUp() {
 	}
 }
 
-// openOutput returns the read end of a pipe that carries what is kept and, with
-// follow, what comes. A slow reader loses the oldest bytes, never holds the command.
+// openOutput returns the read end of a pipe that carries the kept output and, with follow,
+// further output. A slow reader loses the oldest bytes and never blocks the command.
 func (c *command) openOutput(follow bool) (*os.File, int64, error) {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
@@ -193,13 +192,13 @@ func (c *command) openOutput(follow bool) (*os.File, int64, error) {
 	unix.SetNonblock(p[1], true)
 	from := c.buffer.oldest()
 	ours := os.NewFile(uintptr(p[1]), "output")
-	// The reader's end closing puts ours in error, also while nothing comes.
+	// waitGone notices that the reader closed its end, also while there is no output.
 	go c.buffer.pump(ours, from, follow, func() { waitGone(ours) })
 	return os.NewFile(uintptr(p[0]), "output"), from, nil
 }
 
-// openTerminal returns one end of a stream socket: what is read from it is the
-// terminal's output, kept and new; what is written to it is typed.
+// openTerminal returns one end of a stream socket. Reading gives the terminal's output, kept and
+// new; what is written is typed into the terminal.
 func (c *command) openTerminal() (*os.File, int64, error) {
 	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -212,8 +211,8 @@ func (c *command) openTerminal() (*os.File, int64, error) {
 	return os.NewFile(uintptr(p[0]), "terminal"), from, nil
 }
 
-// pump writes the ring's content to f until its end, or until wait returns: it does
-// when f's reader has gone.
+// pump writes the ring's content to f until its end, or until wait returns, which it does when
+// f's reader has closed its end.
 func (r *ring) pump(f *os.File, offset int64, follow bool, wait func()) {
 	defer f.Close()
 	gone := false

@@ -26,34 +26,44 @@ type peer struct {
 	hello atomic.Bool
 }
 
-type handler func(p *peer, ctx context.Context, r *jsonrpc.Request) (any, []*os.File, error)
+type handler func(p *peer, r *jsonrpc.Request) (any, []*os.File, error)
 
-// methods is the closed table of what an executor does. deadline bounds the handling
-// of one request; exec with wait has none, as its bound is the command's own timeout
-// and the life of the connection.
+// with decodes the params of a method for f.
+func with[T any](f func(p *peer, r *jsonrpc.Request, in *T) (any, []*os.File, error)) handler {
+	return func(p *peer, r *jsonrpc.Request) (any, []*os.File, error) {
+		var in T
+		if err := r.Decode(&in); err != nil {
+			return nil, nil, err
+		}
+		return f(p, r, &in)
+	}
+}
+
+// methods is the closed table of what an executor does. deadline bounds the handling of one
+// request. exec has none: the command's own timeout and the life of the connection bound it.
 var methods = map[string]struct {
 	deadline time.Duration
 	handle   handler
 }{
-	execapi.MethodHello:         {5 * time.Second, (*peer).greet},
+	execapi.MethodHello:         {5 * time.Second, with((*peer).greet)},
 	execapi.MethodPing:          {0, (*peer).ping},
-	execapi.MethodExec:          {0, (*peer).exec},
-	execapi.MethodSpawnTerminal: {0, (*peer).spawnTerminal},
-	execapi.MethodResize:        {5 * time.Second, (*peer).resize},
-	execapi.MethodAttach:        {10 * time.Second, (*peer).attach},
-	execapi.MethodLogs:          {10 * time.Second, (*peer).logs},
-	execapi.MethodStopTask:      {10 * time.Second, (*peer).stopTask},
+	execapi.MethodExec:          {0, with((*peer).exec)},
+	execapi.MethodSpawnTerminal: {0, with((*peer).spawnTerminal)},
+	execapi.MethodResize:        {5 * time.Second, with((*peer).resize)},
+	execapi.MethodAttach:        {10 * time.Second, with((*peer).attach)},
+	execapi.MethodLogs:          {10 * time.Second, with((*peer).logs)},
+	execapi.MethodStopTask:      {10 * time.Second, with((*peer).stopTask)},
 	execapi.MethodList:          {10 * time.Second, (*peer).list},
-	execapi.MethodHold:          {10 * time.Second, (*peer).hold},
+	execapi.MethodHold:          {10 * time.Second, with((*peer).hold)},
 	execapi.MethodShutdown:      {2 * time.Minute, (*peer).shutdown},
 }
 
-// inline: a ping is answered where it is read, without a goroutine and a timer.
+// inline: the reader answers a ping itself, without a goroutine and a timer.
 func inline(method string) bool { return method == execapi.MethodPing }
 
 func timeout(method string) time.Duration { return methods[method].deadline }
 
-func (p *peer) handle(ctx context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
+func (p *peer) handle(_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
 	<-p.ready
 	m, ok := methods[r.Method]
 	if !ok {
@@ -63,10 +73,10 @@ func (p *peer) handle(ctx context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request) 
 		p.conn.Close()
 		return nil, nil, fmt.Errorf("cannot serve %s before hello: %w", r.Method, errdefs.ErrFailedPrecondition)
 	}
-	return m.handle(p, ctx, r)
+	return m.handle(p, r)
 }
 
-// closed hangs up what was attached through this connection.
+// closed hangs up the commands that were attached through this connection.
 func (p *peer) closed() {
 	e := p.e
 	e.mu.Lock()
@@ -86,39 +96,32 @@ func (p *peer) closed() {
 	}
 }
 
-func (p *peer) greet(_ context.Context, r *jsonrpc.Request) (any, []*os.File, error) {
-	var in execapi.HelloParams
-	if err := r.Decode(&in); err != nil {
-		return nil, nil, err
-	}
+func (p *peer) greet(_ *jsonrpc.Request, in *execapi.HelloParams) (any, []*os.File, error) {
 	v := min(in.Version, execapi.Version)
 	if v < execapi.MinVersion || v < in.MinVersion {
-		return nil, nil, fmt.Errorf("cannot agree on a version: the daemon speaks %d to %d, this executor %d to %d; stop and start the workspace: %w",
+		return nil, nil, fmt.Errorf("cannot agree on a version: the daemon speaks %d to %d, this executor %d to %d; "+
+			"stop and start the workspace: %w",
 			in.MinVersion, in.Version, execapi.MinVersion, execapi.Version, errdefs.ErrFailedPrecondition)
 	}
 	p.hello.Store(true)
 	return execapi.HelloResult{Version: v, Build: p.e.build, Workspace: p.e.spec.Name}, nil, nil
 }
 
-func (p *peer) ping(context.Context, *jsonrpc.Request) (any, []*os.File, error) {
+func (p *peer) ping(*jsonrpc.Request) (any, []*os.File, error) {
 	return struct{}{}, nil, nil
 }
 
-func (p *peer) exec(_ context.Context, r *jsonrpc.Request) (any, []*os.File, error) {
-	return p.start(r, false)
+func (p *peer) exec(r *jsonrpc.Request, in *execapi.ExecParams) (any, []*os.File, error) {
+	return p.start(r, in, false)
 }
 
-func (p *peer) spawnTerminal(_ context.Context, r *jsonrpc.Request) (any, []*os.File, error) {
-	return p.start(r, true)
+func (p *peer) spawnTerminal(r *jsonrpc.Request, in *execapi.ExecParams) (any, []*os.File, error) {
+	return p.start(r, in, true)
 }
 
 // start starts a command; with Wait the reply follows at its end.
-func (p *peer) start(r *jsonrpc.Request, tty bool) (any, []*os.File, error) {
-	var in execapi.ExecParams
-	if err := r.Decode(&in); err != nil {
-		return nil, nil, err
-	}
-	if err := check(&in, tty, len(r.FDs)); err != nil {
+func (p *peer) start(r *jsonrpc.Request, in *execapi.ExecParams, tty bool) (any, []*os.File, error) {
+	if err := check(in, tty, len(r.FDs)); err != nil {
 		return nil, nil, err
 	}
 	notify := func(c *command) {
@@ -130,7 +133,7 @@ func (p *peer) start(r *jsonrpc.Request, tty bool) (any, []*os.File, error) {
 	case in.Wait:
 		notify = func(c *command) { r.Reply(c.result(), nil, nil) }
 	}
-	c, far, err := p.e.start(p, &in, tty, r.FDs, notify)
+	c, far, err := p.e.start(p, in, tty, r.FDs, notify)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -140,7 +143,7 @@ func (p *peer) start(r *jsonrpc.Request, tty bool) (any, []*os.File, error) {
 	return execapi.ExecResult{PID: c.pid}, far, nil
 }
 
-// result is the reply to a command that was waited for.
+// result is the reply to exec with wait.
 func (c *command) result() execapi.ExecResult {
 	out := execapi.ExecResult{PID: c.pid, Status: &c.status}
 	out.Stdout, out.StdoutLost = c.stdout.taken()
@@ -148,11 +151,7 @@ func (c *command) result() execapi.ExecResult {
 	return out
 }
 
-func (p *peer) resize(_ context.Context, r *jsonrpc.Request) (any, []*os.File, error) {
-	var in execapi.ResizeParams
-	if err := r.Decode(&in); err != nil {
-		return nil, nil, err
-	}
+func (p *peer) resize(_ *jsonrpc.Request, in *execapi.ResizeParams) (any, []*os.File, error) {
 	c, err := p.e.find(in.ID)
 	if err != nil {
 		return nil, nil, err
@@ -163,25 +162,22 @@ func (p *peer) resize(_ context.Context, r *jsonrpc.Request) (any, []*os.File, e
 	return struct{}{}, nil, setSize(c.master, in.Rows, in.Cols)
 }
 
-func (p *peer) attach(_ context.Context, r *jsonrpc.Request) (any, []*os.File, error) {
-	return p.output(r, true)
+func (p *peer) attach(_ *jsonrpc.Request, in *execapi.OutputParams) (any, []*os.File, error) {
+	return p.output(in, true)
 }
 
-func (p *peer) logs(_ context.Context, r *jsonrpc.Request) (any, []*os.File, error) {
-	return p.output(r, false)
+func (p *peer) logs(_ *jsonrpc.Request, in *execapi.OutputParams) (any, []*os.File, error) {
+	return p.output(in, false)
 }
 
-func (p *peer) output(r *jsonrpc.Request, attach bool) (any, []*os.File, error) {
-	var in execapi.OutputParams
-	if err := r.Decode(&in); err != nil {
-		return nil, nil, err
-	}
+func (p *peer) output(in *execapi.OutputParams, attach bool) (any, []*os.File, error) {
 	c, err := p.e.find(in.ID)
 	if err != nil {
 		return nil, nil, err
 	}
 	if !c.detached {
-		return nil, nil, fmt.Errorf("cannot read the output of %s: it goes to the client that started it; only detached commands keep theirs: %w", in.ID, errdefs.ErrFailedPrecondition)
+		return nil, nil, fmt.Errorf("cannot read the output of %s: it goes to the client that started it; "+
+			"only detached commands keep theirs: %w", in.ID, errdefs.ErrFailedPrecondition)
 	}
 	var far *os.File
 	var lost int64
@@ -202,13 +198,10 @@ func (p *peer) output(r *jsonrpc.Request, attach bool) (any, []*os.File, error) 
 	return out, []*os.File{far}, nil
 }
 
-func (p *peer) stopTask(_ context.Context, r *jsonrpc.Request) (any, []*os.File, error) {
-	var in execapi.StopTaskParams
-	if err := r.Decode(&in); err != nil {
-		return nil, nil, err
-	}
+func (p *peer) stopTask(_ *jsonrpc.Request, in *execapi.StopTaskParams) (any, []*os.File, error) {
 	if in.Signal < 0 || in.Signal > 64 || in.GraceMS < 0 || in.GraceMS > execapi.MaxGraceMS {
-		return nil, nil, fmt.Errorf("cannot signal %s: signal %d or grace %d ms is out of range: %w", in.ID, in.Signal, in.GraceMS, errdefs.ErrInvalidArgument)
+		return nil, nil, fmt.Errorf("cannot signal %s: signal %d or grace %d ms is out of range: %w",
+			in.ID, in.Signal, in.GraceMS, errdefs.ErrInvalidArgument)
 	}
 	c, err := p.e.find(in.ID)
 	if err != nil {
@@ -225,20 +218,16 @@ func (p *peer) stopTask(_ context.Context, r *jsonrpc.Request) (any, []*os.File,
 	return struct{}{}, nil, nil
 }
 
-func (p *peer) list(context.Context, *jsonrpc.Request) (any, []*os.File, error) {
+func (p *peer) list(*jsonrpc.Request) (any, []*os.File, error) {
 	return p.e.list(!p.onLoop), nil, nil
 }
 
-func (p *peer) hold(_ context.Context, r *jsonrpc.Request) (any, []*os.File, error) {
-	var in execapi.HoldParams
-	if err := r.Decode(&in); err != nil {
-		return nil, nil, err
-	}
+func (p *peer) hold(_ *jsonrpc.Request, in *execapi.HoldParams) (any, []*os.File, error) {
 	p.inLoop(func() { p.e.holding = in.On })
 	return struct{}{}, nil, nil
 }
 
-// inLoop runs f on the loop's thread and returns when it has.
+// inLoop runs f on the loop's thread and returns when f has.
 func (p *peer) inLoop(f func()) {
 	if p.onLoop {
 		f()
@@ -247,7 +236,7 @@ func (p *peer) inLoop(f func()) {
 	p.e.loop.do(f)
 }
 
-func (p *peer) shutdown(_ context.Context, r *jsonrpc.Request) (any, []*os.File, error) {
+func (p *peer) shutdown(r *jsonrpc.Request) (any, []*os.File, error) {
 	go func() {
 		p.e.shutdown()
 		r.Reply(struct{}{}, nil, nil)

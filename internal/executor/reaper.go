@@ -11,12 +11,12 @@ import (
 	"github.com/carrel-dev/carrel/internal/execapi"
 )
 
-// reaper owns wait, on the loop's thread. The end of a command is seen by its pidfd: no
-// thread for a child. Processes that lost their parent become ours; they are looked for
-// after each round of events and, as long as there are children at all, at growing
-// intervals. A SIGCHLD would tell of them at once, and wake two threads for each command.
-// As every fork and every wait happens on one thread, no status can be taken before its
-// command is known.
+// reaper waits for all children, on the loop's thread. A pidfd announces the end of a command,
+// so that no thread waits for it. Processes that lose their parent become children of the
+// executor. The reaper looks for them after each round of events and, while there are children,
+// at growing intervals; SIGCHLD would announce them at once, but wake two threads for each
+// command. Every fork and every wait happens on one thread, so that no status is taken before
+// its command is known.
 type reaper struct {
 	e *Executor
 
@@ -38,7 +38,7 @@ func newReaper(e *Executor) *reaper {
 	return r
 }
 
-// sweep reaps what has ended and says when to look again.
+// sweep reaps what has ended and returns when to look again.
 func (r *reaper) sweep() time.Duration {
 	r.pause = min(max(2*r.pause, minPause), maxPause)
 	for {
@@ -53,7 +53,7 @@ func (r *reaper) sweep() time.Duration {
 	}
 }
 
-// watch makes r tell c of its end.
+// watch makes r call c.finish at the end of c's main process.
 func (r *reaper) watch(c *command) error {
 	r.mu.Lock()
 	r.byPID[c.pid] = c
@@ -78,7 +78,7 @@ func (r *reaper) reap(pid int) (got, children bool) {
 	c, abandoned := r.byPID[n], false
 	delete(r.byPID, n)
 	if c != nil {
-		// Under the lock: from here on the number may be another's.
+		// Under the lock: from here on the kernel may give the pid to another process.
 		c.mu.Lock()
 		c.reaped = true
 		abandoned = c.abandoned
@@ -94,8 +94,8 @@ func (r *reaper) reap(pid int) (got, children bool) {
 	return true, true
 }
 
-// finish records how the main process ended and settles what it left. It must not
-// block the loop: leftovers and streams are waited for elsewhere.
+// finish records how the main process ended. It must not block the loop: settle waits for
+// leftovers and streams in a goroutine of its own.
 func (c *command) finish(ws unix.WaitStatus, ru *unix.Rusage) {
 	crashpoint.Here("executor.exec.reaped")
 	s := &c.status
@@ -122,8 +122,8 @@ func (c *command) finish(ws unix.WaitStatus, ru *unix.Rusage) {
 	go c.settle()
 }
 
-// settle ends what the main process left behind, then waits for the streams that are
-// read here. A stream that something else still holds open is given up after a bound.
+// settle ends what the main process left behind, then waits for the captured streams. It gives
+// up on a stream that another process holds open for longer than drainBound.
 func (c *command) settle() {
 	crashpoint.Here("executor.exec.settling")
 	if of := c.group.of; of != nil {
@@ -139,7 +139,7 @@ func (c *command) settle() {
 				c.status.Stuck = len(c.group.pids())
 			}
 		}
-		c.e.loop.do(func() {}) // what has just ended is swept up
+		c.e.loop.do(func() {}) // after which the loop sweeps up what has just ended
 	}
 	drained := make(chan struct{})
 	go func() { c.readers.Wait(); close(drained) }()
@@ -152,8 +152,8 @@ func (c *command) settle() {
 	c.close(empty)
 }
 
-// How long what a command left may take to end by TERM, to be gone after KILL, and
-// how long a stream may stay open after that.
+// Leftovers of a command have leftoverGrace to end after TERM and killWait after KILL. After
+// that a stream may stay open for drainBound.
 const (
 	leftoverGrace = execapi.DefaultGraceMS * time.Millisecond
 	killWait      = 5 * time.Second
@@ -179,7 +179,7 @@ func (c *command) close(groupEmpty bool) {
 	crashpoint.Here("executor.exec.final")
 	close(c.done)
 	if c.buffer != nil {
-		c.buffer.end() // after done: who has read to the end is told how it ended
+		c.buffer.end() // after done: a reader at the end can ask for the status
 	}
 	if c.notify != nil {
 		c.notify()

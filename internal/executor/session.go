@@ -13,14 +13,13 @@ import (
 	"github.com/carrel-dev/carrel/internal/sandbox"
 )
 
-// Where no control group is used, a command's sub-group is the session that its main
-// process leads. A process can leave its session. So while several commands run, what has
-// left is nobody's and stays; when the last of them ends, everything in the workspace but
-// the executor counts as left by it, and is ended with it. How many are running is looked at
-// under the lock that a new one is taken under: nothing of a command that is being born is
-// mistaken for a leftover.
+// Without control groups a command's sub-group is the session that its main process leads. A
+// process can leave its session. While several commands run, such a process belongs to none of
+// them and stays. When the last command ends, everything in the workspace but the executor
+// counts as left behind by it and is ended. Commands are counted under the same lock under which
+// a new one is added, so that no process of a new command is mistaken for a leftover.
 
-// leads notes the main process.
+// leads sets the main process.
 func (s *group) leads(pid int) {
 	if s.of != nil {
 		s.of.mu.Lock()
@@ -29,34 +28,35 @@ func (s *group) leads(pid int) {
 	}
 }
 
-// last reports whether it is of the one command that runs. The lock is held.
+// last reports whether s is the session of the only command that runs. The lock is held.
 func (s *group) last() bool {
 	_, mine := s.of.sessions[s]
 	return mine && len(s.of.sessions) == 1
 }
 
-// sessionLives is populated. seen lists the processes of a session; see look.
+// sessionLives implements populated for sessions. seen lists the processes of a session; see
+// look.
 func (s *group) sessionLives(seen func(leader int) []int) bool {
 	s.of.mu.Lock()
 	last, leader := s.last(), s.leader
 	s.of.mu.Unlock()
 	if last {
-		// Of pid 1: all others in its pid namespace. What has ended and was not waited for
-		// still counts.
+		// From pid 1 this reaches all others in its pid namespace, also those that have ended
+		// and were not waited for.
 		return !errors.Is(unix.Kill(-1, 0), unix.ESRCH)
 	}
 	return !errors.Is(unix.Kill(-leader, 0), unix.ESRCH) || len(seen(leader)) > 0
 }
 
-// look lists the processes of a session, or all with 0, from the loop's thread: the
-// executor's others see none, as they are not in the commands' Landlock domain. It must not
-// be called on the loop, nor with the lock held.
+// look lists the processes of a session, or all processes if leader is 0. It runs on the loop's
+// thread, because the executor's other threads are outside the commands' Landlock domain and see
+// no process. It must not be called on that thread, nor with the lock held.
 func (g *groups) look(leader int) (pids []int) {
 	g.onLoop(func() { pids = g.members(leader) })
 	return pids
 }
 
-// sessionPIDs is pids.
+// sessionPIDs implements pids for sessions.
 func (s *group) sessionPIDs() []int {
 	s.of.mu.Lock()
 	leader := s.leader
@@ -67,16 +67,16 @@ func (s *group) sessionPIDs() []int {
 	return s.of.look(leader)
 }
 
-// signalSession is signal.
+// signalSession implements signal for sessions.
 func (s *group) signalSession(sig unix.Signal) int {
 	pids := s.sessionPIDs()
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
 	if s.last() {
-		if unix.Kill(-1, sig) != nil { // at once for all: a fork under way fails
+		if unix.Kill(-1, sig) != nil { // all at once, so that a fork under way fails
 			return 0
 		}
-		return max(len(pids), 1) // some hide from a look
+		return max(len(pids), 1) // some processes may not be visible
 	}
 	if s.leader <= 1 {
 		return 0
@@ -93,8 +93,8 @@ func (s *group) signalSession(sig unix.Signal) int {
 	return max(len(pids), reached)
 }
 
-// waitSession is waitEmpty without events: what is left are children of the executor, or
-// become some, and the loop waits for them.
+// waitSession implements waitEmpty for sessions, which have no events. Processes that are left
+// are or become children of the executor, and the loop waits for them.
 func (s *group) waitSession(end time.Time) bool {
 	for s.populated() {
 		if !time.Now().Before(end) {
@@ -109,11 +109,11 @@ func (s *group) waitSession(end time.Time) bool {
 
 const sessionPause = 5 * time.Millisecond
 
-// members lists the processes of a session that have not ended, or all with 0: those that
-// hide, as a process that is not dumpable does, are missing. It is for the loop.
+// members lists the processes of a session that have not ended, or all if leader is 0. Processes
+// that are not visible, as one that is not dumpable, are missing. Only the loop may call it.
 func (g *groups) members(leader int) []int {
-	// To an executor with an id of its own they hide too, and show to a thread that looks
-	// with theirs. With one id this changes nothing.
+	// The commands' processes are visible to their own id only. Where the executor has the
+	// same id this changes nothing.
 	asCommand(g.uid)
 	defer asCommand(0)
 	all, err := os.ReadDir("/proc")
@@ -130,8 +130,8 @@ func (g *groups) members(leader int) []int {
 		if err != nil {
 			continue
 		}
-		// After the name, which is in parentheses and may hold anything: state, parent,
-		// group, session (proc_pid_stat(5)).
+		// Behind the name, which is in parentheses and may contain anything, follow state,
+		// parent, group and session (proc_pid_stat(5)).
 		f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
 		if len(f) > 3 && f[0] != "Z" && f[0] != "X" && (leader == 0 || f[3] == strconv.Itoa(leader)) {
 			out = append(out, pid)
@@ -140,12 +140,11 @@ func (g *groups) members(leader int) []int {
 	return out
 }
 
-// lowered prepares for a child that is forked now, and undoes it for the executor. Where there
-// are no control groups, that is how many processes and threads there may be, of which the
-// executor must always be able to make one. Where it has the commands' id, it is the signals
-// that it ignores, which a child would inherit. Those stay as they are while another command
-// runs, which could send one; a child whose C library or language wants them sets a handler of
-// its own.
+// lowered, with on, prepares the executor for a fork, and otherwise restores it. Without control
+// groups it lowers the limit of processes, above which the executor must still be able to make a
+// thread. Where the executor has the commands' id, it restores the signals that the executor
+// ignores and that a child would inherit. These stay ignored while another command runs, which
+// could send one; a child whose C library or language needs them sets its own handler.
 func (g *groups) lowered(on bool) {
 	if g.dir >= 0 && !g.shared {
 		return
@@ -163,5 +162,5 @@ func (g *groups) lowered(on bool) {
 	if !on {
 		limit.Cur = limit.Max
 	}
-	_ = syscall.Setrlimit(unix.RLIMIT_NPROC, &limit) // within what the first stage set
+	_ = syscall.Setrlimit(unix.RLIMIT_NPROC, &limit) // cannot fail: within the first stage's limit
 }

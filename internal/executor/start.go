@@ -18,10 +18,12 @@ import (
 	"github.com/carrel-dev/carrel/internal/execapi"
 )
 
-// start starts a command and has notify called at its end. The far ends of its pipes, or of its terminal, come back in
-// the order stdin, stdout, stderr. given are descriptors for FD streams; those used
-// are taken out of the slice.
-func (e *Executor) start(p *peer, in *execapi.ExecParams, tty bool, given []*os.File, notify func(*command)) (*command, []*os.File, error) {
+// start starts a command and calls notify at its end. It returns the far ends of the command's
+// pipes in the order stdin, stdout, stderr, or of its terminal. given are descriptors for FD
+// streams; start sets the slots of those that it uses to nil.
+func (e *Executor) start(
+	p *peer, in *execapi.ExecParams, tty bool, given []*os.File, notify func(*command),
+) (*command, []*os.File, error) {
 	c := &command{
 		e: e, id: in.ID, argv: in.Argv, peer: p, detached: in.Detach, tty: tty, pidfd: -1,
 		started: time.Now(), done: make(chan struct{}),
@@ -50,7 +52,7 @@ func (e *Executor) start(p *peer, in *execapi.ExecParams, tty bool, given []*os.
 		}
 		c.mu.Unlock()
 	}
-	// The connection may have gone while the command was being born.
+	// The connection may have ended while the command was started.
 	select {
 	case <-p.conn.Done():
 		if !c.detached {
@@ -68,8 +70,8 @@ func (c *command) expire(grace time.Duration) {
 	c.end(unix.SIGTERM, grace)
 }
 
-// birth is what one fork needs.
-type birth struct {
+// child is what one fork needs.
+type child struct {
 	path string
 	argv []string
 	env  []string
@@ -78,106 +80,110 @@ type birth struct {
 	// attached: a client gets the terminal's master side.
 	attached bool
 	uid      uint32
-	oneID    bool // the executor's own
+	oneID    bool // uid is the executor's own
 	groups   *groups
 	group    *group
-	child    [3]int // descriptors for the child, -1: /dev/null
-	program  int    // descriptor of the program, -1: path is looked up
-	close    []int  // ours, no longer needed after the fork
-	far      []*os.File
+	stdio    [3]int      // descriptors for the child, -1: /dev/null
+	program  int         // descriptor of the program, -1: path is looked up
+	close    []int       // ours, no longer needed after the fork
+	far      []*os.File  // ends of pipes for the client
 	near     [3]*os.File // our ends of captured streams
-	mast     *os.File
+	master   *os.File
 }
 
 // spawn makes the streams and forks. It runs on the loop's thread, which lives in the
-// commands' groups.
+// commands' control groups.
 func (e *Executor) spawn(c *command, in *execapi.ExecParams, given []*os.File) (far []*os.File, err error) {
 	if e.holding {
-		return nil, fmt.Errorf("cannot run anything in workspace %s: it is paused; let it go on with \"carrel resume %s\": %w", e.spec.Name, e.spec.Name, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("cannot run anything in workspace %s: it is paused; let it go on with \"carrel resume %s\": %w",
+			e.spec.Name, e.spec.Name, errdefs.ErrFailedPrecondition)
 	}
-	b := &birth{argv: in.Argv, env: e.environment(in), dir: in.Cwd, tty: c.tty, attached: !c.detached, uid: e.spec.IDs.Work, oneID: e.spec.OneID(), groups: e.groups, child: [3]int{-1, -1, -1}, program: -1}
-	if b.dir == "" {
-		b.dir = e.spec.Home()
+	ch := &child{
+		argv: in.Argv, env: e.environment(in), dir: in.Cwd, tty: c.tty, attached: !c.detached,
+		uid: e.spec.IDs.Work, oneID: e.spec.OneID(), groups: e.groups, stdio: [3]int{-1, -1, -1}, program: -1,
 	}
-	if b.group, err = e.groups.take(); err != nil {
+	if ch.dir == "" {
+		ch.dir = e.spec.Home()
+	}
+	if ch.group, err = e.groups.take(); err != nil {
 		return nil, err
 	}
-	c.group = b.group
+	c.group = ch.group
 	defer func() {
-		for _, fd := range b.close {
+		for _, fd := range ch.close {
 			unix.Close(fd)
 		}
 		if err != nil {
-			for _, f := range append(append(b.far, b.near[:]...), b.mast) {
+			for _, f := range append(append(ch.far, ch.near[:]...), ch.master) {
 				if f != nil {
 					f.Close()
 				}
 			}
-			e.groups.give(b.group)
+			e.groups.give(ch.group)
 		}
 	}()
-	if err = b.fork(c, in, given); err != nil {
+	if err = ch.fork(c, in, given); err != nil {
 		return nil, err
 	}
-	c.watchStreams(b, in)
+	c.watchStreams(ch, in)
 	if err = e.reaper.watch(c); err != nil {
 		unix.Kill(-c.pid, unix.SIGKILL) // the sweep reaps it
 		return nil, err
 	}
-	return b.far, nil
+	return ch.far, nil
 }
 
-// fork makes the child. Streams are made with the command's file system
-// ids, so that they belong to it: a program may then reopen /dev/stdout.
-func (b *birth) fork(c *command, in *execapi.ExecParams, given []*os.File) error {
-	asCommand(b.uid)
-	err := b.prepare(in, given)
+// fork makes the child. Streams are made with the command's file system ids and so belong to
+// it: a program may reopen /dev/stdout.
+func (ch *child) fork(c *command, in *execapi.ExecParams, given []*os.File) error {
+	asCommand(ch.uid)
+	err := ch.prepare(in, given)
 	asCommand(0)
 	if err != nil {
 		return err
 	}
 	null := -1
 	files := make([]uintptr, 3)
-	for i, fd := range b.child {
+	for i, fd := range ch.stdio {
 		if fd < 0 {
 			if null < 0 {
 				if null, err = unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
 					return fmt.Errorf("cannot open /dev/null: %w", err)
 				}
-				b.close = append(b.close, null)
+				ch.close = append(ch.close, null)
 			}
 			fd = null
 		}
 		files[i] = uintptr(fd)
 	}
-	if b.program >= 0 {
-		files = append(files, uintptr(b.program))
-		b.path = fmt.Sprintf("/proc/self/fd/%d", len(files)-1)
+	if ch.program >= 0 {
+		files = append(files, uintptr(ch.program))
+		ch.path = fmt.Sprintf("/proc/self/fd/%d", len(files)-1)
 	}
 	pidfd := -1
-	// The executor has no supplementary groups to take away.
-	credential := &syscall.Credential{Uid: b.uid, Gid: b.uid, NoSetGroups: true}
-	if b.oneID {
+	// The executor has no supplementary groups that could be inherited.
+	credential := &syscall.Credential{Uid: ch.uid, Gid: ch.uid, NoSetGroups: true}
+	if ch.oneID {
 		credential = nil
 	}
-	b.groups.lowered(true)
-	pid, err := syscall.ForkExec(b.path, b.argv, &syscall.ProcAttr{
-		Dir: b.dir, Env: b.env, Files: files,
+	ch.groups.lowered(true)
+	pid, err := syscall.ForkExec(ch.path, ch.argv, &syscall.ProcAttr{
+		Dir: ch.dir, Env: ch.env, Files: files,
 		Sys: &syscall.SysProcAttr{
 			Credential: credential,
-			Setsid:     true, Setctty: b.tty, Ctty: 0,
-			UseCgroupFD: b.group.dir >= 0, CgroupFD: b.group.dir, PidFD: &pidfd,
+			Setsid:     true, Setctty: ch.tty, Ctty: 0,
+			UseCgroupFD: ch.group.dir >= 0, CgroupFD: ch.group.dir, PidFD: &pidfd,
 		},
 	})
-	b.groups.lowered(false)
+	ch.groups.lowered(false)
 	if err != nil {
-		asCommand(b.uid)
+		asCommand(ch.uid)
 		defer asCommand(0)
-		return b.explain(err)
+		return ch.explain(err)
 	}
 	crashpoint.Here("executor.exec.cloned")
 	c.pid, c.pidfd = pid, pidfd
-	b.group.leads(pid)
+	ch.group.leads(pid)
 	return nil
 }
 
@@ -187,152 +193,136 @@ func asCommand(uid uint32) {
 	unix.RawSyscall(unix.SYS_SETFSUID, uintptr(uid), 0, 0)
 }
 
-func (b *birth) prepare(in *execapi.ExecParams, given []*os.File) error {
+func (ch *child) prepare(in *execapi.ExecParams, given []*os.File) error {
 	if in.Program {
-		program := given[0]
-		given[0] = nil
-		if err := b.takeProgram(program); err != nil {
+		mode, _, err := ch.adopt(given, 0, &ch.program)
+		if err != nil {
 			return err
 		}
-	} else if err := b.lookup(); err != nil {
+		if mode != unix.S_IFREG {
+			return fmt.Errorf("cannot use the program that was passed: it is no regular file: %w", errdefs.ErrInvalidArgument)
+		}
+	} else if err := ch.lookup(); err != nil {
 		return err
 	}
-	if b.tty {
-		return b.openTerminal(in.Rows, in.Cols)
+	if ch.tty {
+		return ch.openTerminal(in.Rows, in.Cols)
 	}
-	if in.Detach {
-		return b.openBuffered()
+	if in.Detach { // one pipe for both streams, so that their order is kept
+		err := ch.capture(1)
+		ch.stdio[2] = ch.stdio[1]
+		return err
 	}
 	for i, s := range []execapi.Stream{in.Stdin, in.Stdout, in.Stderr} {
 		switch s {
 		case "", execapi.Null: // as child is: /dev/null
 		case execapi.FD:
-			j := firstOf(given)
-			if err := b.adopt(i, given[j]); err != nil {
+			if err := ch.passed(i, given); err != nil {
 				return err
 			}
-			given[j] = nil
-		case execapi.Pipe, execapi.Capture:
-			var p [2]int
-			if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
-				return fmt.Errorf("cannot make a pipe: %w", err)
+		case execapi.Pipe:
+			ours, err := ch.pipe(i)
+			if err != nil {
+				return err
 			}
-			child, ours := p[1], p[0]
-			if i == 0 {
-				child, ours = p[0], p[1]
-			}
-			b.child[i] = child
-			b.close = append(b.close, child)
-			if s == execapi.Capture {
-				unix.SetNonblock(ours, true) // ours alone: the child's end has its own mode
-				b.near[i] = os.NewFile(uintptr(ours), "capture")
-			} else {
-				b.far = append(b.far, os.NewFile(uintptr(ours), "pipe"))
+			ch.far = append(ch.far, os.NewFile(uintptr(ours), "pipe"))
+		case execapi.Capture:
+			if err := ch.capture(i); err != nil {
+				return err
 			}
 		}
 	}
 	return nil
 }
 
-func firstOf(given []*os.File) int {
-	for i, f := range given {
-		if f != nil {
-			return i
-		}
-	}
-	return -1 // not reached: check counted them
-}
-
-// openBuffered gives a detached command one pipe for both streams, in order.
-func (b *birth) openBuffered() error {
+// pipe makes stream i a pipe and returns our end of it.
+func (ch *child) pipe(i int) (ours int, err error) {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
-		return fmt.Errorf("cannot make a pipe: %w", err)
+		return 0, fmt.Errorf("cannot make a pipe: %w", err)
 	}
-	unix.SetNonblock(p[0], true)
-	b.near[1] = os.NewFile(uintptr(p[0]), "output")
-	b.child[1], b.child[2] = p[1], p[1]
-	b.close = append(b.close, p[1])
-	return nil
+	theirs, ours := p[1], p[0]
+	if i == 0 {
+		theirs, ours = p[0], p[1]
+	}
+	ch.stdio[i] = theirs
+	ch.close = append(ch.close, theirs)
+	return ours, nil
 }
 
-// adopt takes a descriptor that came with the request, if a command may hold it.
-func (b *birth) adopt(i int, f *os.File) error {
-	rc, err := f.SyscallConn()
+// capture makes stream i a pipe that is read or written here.
+func (ch *child) capture(i int) error {
+	ours, err := ch.pipe(i)
+	if err == nil {
+		unix.SetNonblock(ours, true) // ours alone: the child's end has its own mode
+		ch.near[i] = os.NewFile(uintptr(ours), "capture")
+	}
+	return err
+}
+
+// passed makes stream i the next descriptor that came with the request, if a command may hold
+// such a one.
+func (ch *child) passed(i int, given []*os.File) error {
+	next := slices.IndexFunc(given, func(f *os.File) bool { return f != nil }) // check counted them
+	mode, device, err := ch.adopt(given, next, &ch.stdio[i])
 	if err != nil {
 		return err
 	}
-	var st unix.Stat_t
-	var dup int
-	cerr := rc.Control(func(fd uintptr) {
-		if err = unix.Fstat(int(fd), &st); err == nil {
-			dup, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 3)
-		}
-	})
-	if err = errors.Join(cerr, err); err != nil {
-		return fmt.Errorf("cannot use a passed descriptor: %w", err)
-	}
-	f.Close()
-	b.close = append(b.close, dup)
 	kind := "a directory"
-	switch st.Mode & unix.S_IFMT {
+	switch mode {
 	case unix.S_IFIFO, unix.S_IFREG, unix.S_IFSOCK:
-		kind = ""
+		return nil
 	case unix.S_IFCHR:
+		if device == unix.Mkdev(1, 3) { // /dev/null
+			return nil
+		}
 		// A terminal of the host would let the command read what is typed there.
 		kind = "a device"
-		if st.Rdev == unix.Mkdev(1, 3) {
-			kind = ""
-		}
 	case unix.S_IFBLK:
 		kind = "a block device"
 	}
-	if kind != "" {
-		return fmt.Errorf("cannot use a passed descriptor: it is %s; pass a pipe, a file or a socket: %w", kind, errdefs.ErrInvalidArgument)
-	}
-	b.child[i] = dup
-	return nil
+	return fmt.Errorf("cannot use a passed descriptor: it is %s; pass a pipe, a file or a socket: %w", kind, errdefs.ErrInvalidArgument)
 }
 
-// takeProgram takes the program that came with the request.
-func (b *birth) takeProgram(f *os.File) error {
+// adopt takes a descriptor that came with the request, stores it in to, and returns the kind of
+// file that it is, and its device number.
+func (ch *child) adopt(given []*os.File, i int, to *int) (mode uint32, device uint64, err error) {
+	f := given[i]
+	given[i] = nil
 	defer f.Close()
 	rc, err := f.SyscallConn()
 	if err != nil {
-		return err
+		return 0, 0, err
 	}
 	var st unix.Stat_t
 	cerr := rc.Control(func(fd uintptr) {
 		if err = unix.Fstat(int(fd), &st); err == nil {
-			b.program, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 3)
+			*to, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 3)
 		}
 	})
-	if err := errors.Join(cerr, err); err != nil {
-		return fmt.Errorf("cannot use the program that was passed: %w", err)
+	if err = errors.Join(cerr, err); err != nil {
+		return 0, 0, fmt.Errorf("cannot use a passed descriptor: %w", err)
 	}
-	b.close = append(b.close, b.program)
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return fmt.Errorf("cannot use the program that was passed: it is no regular file: %w", errdefs.ErrInvalidArgument)
-	}
-	return nil
+	ch.close = append(ch.close, *to)
+	return st.Mode & unix.S_IFMT, st.Rdev, nil
 }
 
 // lookup finds the program as execvp does, with the command's rights.
-func (b *birth) lookup() error {
-	name := b.argv[0]
+func (ch *child) lookup() error {
+	name := ch.argv[0]
 	if strings.Contains(name, "/") {
-		b.path = name
+		ch.path = name
 		return nil
 	}
 	denied := false
-	for dir := range strings.SplitSeq(variable(b.env, "PATH"), ":") {
+	for dir := range strings.SplitSeq(variable(ch.env, "PATH"), ":") {
 		if dir == "" || dir[0] != '/' {
 			continue // never the working directory
 		}
 		path := dir + "/" + name
 		switch err := unix.Faccessat(unix.AT_FDCWD, path, unix.X_OK, unix.AT_EACCESS); {
 		case err == nil && !isDir(path):
-			b.path = path
+			ch.path = path
 			return nil
 		case errors.Is(err, unix.EACCES):
 			denied = true
@@ -341,7 +331,7 @@ func (b *birth) lookup() error {
 	if denied {
 		return fmt.Errorf("cannot run %q: permission denied: %w", name, errdefs.ErrPermissionDenied)
 	}
-	return fmt.Errorf("cannot run %q: not found in PATH %s: %w", name, variable(b.env, "PATH"), errdefs.ErrNotFound)
+	return fmt.Errorf("cannot run %q: not found in PATH %s: %w", name, variable(ch.env, "PATH"), errdefs.ErrNotFound)
 }
 
 func isDir(path string) bool {
@@ -349,25 +339,25 @@ func isDir(path string) bool {
 	return unix.Stat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR
 }
 
-// explain says which of the fork's steps an errno is about. It runs with the command's
-// file system ids.
-func (b *birth) explain(err error) error {
-	name := b.argv[0]
+// explain says which step of the fork failed. It runs with the command's file system ids.
+func (ch *child) explain(err error) error {
+	name := ch.argv[0]
 	var st unix.Stat_t
-	if cwd := unix.Stat(b.dir, &st); cwd != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+	if cwd := unix.Stat(ch.dir, &st); cwd != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		if cwd == nil {
 			cwd = unix.ENOTDIR
 		}
-		return fmt.Errorf("cannot enter directory %q in the workspace: %w: %w", b.dir, cwd, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("cannot enter directory %q in the workspace: %w: %w", ch.dir, cwd, errdefs.ErrInvalidArgument)
 	}
-	path := b.path
+	path := ch.path
 	if path[0] != '/' {
-		path = b.dir + "/" + path
+		path = ch.dir + "/" + path
 	}
 	missing := errors.Is(unix.Stat(path, &st), fs.ErrNotExist)
 	switch {
 	case errors.Is(err, unix.EAGAIN):
-		return fmt.Errorf("cannot run %q: the workspace is at its limit of processes; end some (carrel ps, carrel kill) or raise limit pids: %w", name, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("cannot run %q: the workspace is at its limit of processes; "+
+			"end some (carrel ps, carrel kill) or raise limit pids: %w", name, errdefs.ErrResourceExhausted)
 	case errors.Is(err, unix.ENOMEM):
 		return fmt.Errorf("cannot run %q: the workspace is out of memory: %w", name, errdefs.ErrResourceExhausted)
 	case errors.Is(err, unix.E2BIG):
@@ -385,8 +375,8 @@ func (b *birth) explain(err error) error {
 	}
 }
 
-// environment is the base environment with the request's variables over it. Nothing is
-// inherited: what is not listed here or asked for is not there.
+// environment returns the base environment, overridden by the request's variables. Nothing is
+// inherited from the executor.
 func (e *Executor) environment(in *execapi.ExecParams) []string {
 	home, uid := e.spec.Home(), strconv.FormatUint(uint64(e.spec.IDs.Work), 10)
 	dir := in.Cwd

@@ -9,7 +9,7 @@ import (
 // idleAfter is how long nothing must have run before memory is given back.
 const idleAfter = 3 * time.Second
 
-// rest gives memory back once the workspace is idle. It is called when a command ended.
+// rest gives memory back once the workspace is idle. It is called at the end of a command.
 func (e *Executor) rest() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package fault turns an error into the sentence that a person or a peer is given.
+// Package fault turns an error into text for a person or a peer.
 //
-// It must not decide what an error means: its kind is found by containerd/errdefs.
+// It must not decide what an error means: containerd/errdefs finds its kind.
 package fault
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// kinds are what wrapping with a kind appends.
+// kinds are the texts that wrapping with a kind appends.
 var kinds = []error{
 	errdefs.ErrUnknown, errdefs.ErrInvalidArgument, errdefs.ErrNotFound, errdefs.ErrAlreadyExists,
 	errdefs.ErrPermissionDenied, errdefs.ErrResourceExhausted, errdefs.ErrFailedPrecondition,
@@ -19,10 +19,10 @@ var kinds = []error{
 	errdefs.ErrUnauthenticated,
 }
 
-// Text is err's text without the names of kinds at its end: "cannot find x: there is
-// none" and not "cannot find x: there is none: not found". What else says the same
-// stays, as the system's own "open x: permission denied", and so does a text that
-// says nothing else. It is "" for nil.
+// Text returns err's text without the names of kinds at its end: "cannot find x: there is none" and
+// not "cannot find x: there is none: not found". The same words in other texts stay, as in the
+// system's "open x: permission denied", and so does a kind that is the only explanation. For nil it
+// returns "".
 func Text(err error) string {
 	if err == nil {
 		return ""
@@ -41,7 +41,7 @@ func Text(err error) string {
 	return text
 }
 
-// leaves are the errors that err was made of and that wrap none, in the order of its text.
+// leaves returns the errors in err's tree that wrap no other, in the order of its text.
 func leaves(err error) []error {
 	switch e := err.(type) { //nolint:errorlint // this is the walk itself
 	case interface{ Unwrap() error }:

@@ -24,6 +24,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/action"
 	"github.com/carrel-dev/carrel/internal/approval"
+	"github.com/carrel-dev/carrel/internal/archivestore"
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
@@ -31,7 +32,6 @@ import (
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/redact"
 	"github.com/carrel-dev/carrel/internal/runtime"
-	"github.com/carrel-dev/carrel/internal/shelf"
 	"github.com/carrel-dev/carrel/internal/store"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -58,7 +58,7 @@ type Config struct {
 	Admission Admission
 	// Shelf keeps archives. Archiver returns the program that makes and unpacks them, for
 	// the caller to close; KeepArchives is for how long, 0 for ever.
-	Shelf        *shelf.Shelf
+	Shelf        *archivestore.Store
 	Archiver     func() (*os.File, error)
 	Unpacking    Unpacking
 	KeepArchives time.Duration

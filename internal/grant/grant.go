@@ -1,6 +1,6 @@
-// Package grant carries directories from a client to the broker, past a daemon that
-// neither can trust with it: what arrives is what the client sent, and who sent it is the
-// kernel's word. It is specified in docs/protocols/broker.md.
+// Package grant passes directories from a client to the broker through a daemon that neither trusts
+// with it: the broker receives what the client sent, and the kernel tells it who that was.
+// docs/protocols/broker.md specifies it.
 //
 // It must not decide what a client may share, and it must not open a path.
 package grant
@@ -29,22 +29,21 @@ import (
 //	  │                             │                             │ the pair; recvmsg: the packet,
 //	  │                             │                             │ and who sent it
 //	  │ a stays open until the      │                             │
-//	  │ answer: a grant whose maker │◄────────────────────────────┤
-//	  │ is gone is refused          │                             │
+//	  │ answer: a grant is refused  │◄────────────────────────────┤
+//	  │ if its maker has ended      │                             │
 //	  │◄────────────────────────────┤                             │
 //
-// The daemon can drop a grant, and read what is in it. It cannot make one in another
-// user's name, change one, or use one twice: a packet is written through the end that
-// stays with the client, and is gone once it is read.
+// The daemon can drop and read a grant. It cannot make one in another user's name, change one, or
+// use one twice: packets are written through the client's end only, and read once.
 
-// Version is that of Message.
+// Version is the version of Message.
 const Version = 1
 
 // maxMessage bounds the packet's text in bytes.
 const maxMessage = 16 << 10
 
-// Message is what a client asks for. It names the workspace, so that a grant for one
-// cannot be used for another.
+// Message is the client's request. It names the workspace, so that a grant cannot be used for
+// another one.
 type Message struct {
 	Version int `json:"version"`
 	// KeyDigest is the lower-case hex SHA-256 of the workspace's key.
@@ -53,11 +52,11 @@ type Message struct {
 	Mounts []workspace.Mount `json:"mounts"`
 }
 
-// Cred is who made and sent a grant.
+// Cred identifies the process that made and sent a grant.
 type Cred struct{ UID, GID uint32 }
 
-// Offer makes a grant of dirs. The far end is for the daemon; the near one must stay open
-// until the daemon has answered. Both are the caller's to close.
+// Offer makes a grant of dirs. The far end is for the daemon; the near end must stay open until the
+// daemon has answered. The caller closes both.
 func Offer(m Message, dirs []*os.File) (far, near *os.File, err error) {
 	wrap := func(err error) (*os.File, *os.File, error) {
 		return nil, nil, fmt.Errorf("cannot offer the directories: %w", err)
@@ -68,7 +67,8 @@ func Offer(m Message, dirs []*os.File) (far, near *os.File, err error) {
 		return wrap(err)
 	}
 	if len(b) > maxMessage {
-		return wrap(fmt.Errorf("their paths take %d bytes together, at most %d are allowed: %w", len(b), maxMessage, errdefs.ErrInvalidArgument))
+		return wrap(fmt.Errorf("their paths take %d bytes together, at most %d are allowed: %w",
+			len(b), maxMessage, errdefs.ErrInvalidArgument))
 	}
 	var fds []int
 	for _, d := range dirs {
@@ -83,7 +83,7 @@ func Offer(m Message, dirs []*os.File) (far, near *os.File, err error) {
 		return wrap(err)
 	}
 	near, far = os.NewFile(uintptr(pair[0]), "grant"), os.NewFile(uintptr(pair[1]), "grant")
-	// Said by the sender, and checked by the kernel: these are its own ids.
+	// The sender states its ids, and the kernel checks them.
 	oob := unix.UnixCredentials(&unix.Ucred{Pid: int32(os.Getpid()), Uid: uint32(os.Geteuid()), Gid: uint32(os.Getegid())})
 	if len(fds) > 0 {
 		oob = append(oob, unix.UnixRights(fds...)...)
@@ -94,7 +94,7 @@ func Offer(m Message, dirs []*os.File) (far, near *os.File, err error) {
 	return far, near, nil
 }
 
-// number is f's descriptor, without a change of its mode; the caller keeps f alive.
+// number returns f's descriptor and does not change its mode. The caller keeps f alive.
 func number(f *os.File) (n int, err error) {
 	c, err := f.SyscallConn()
 	if err != nil {
@@ -106,8 +106,8 @@ func number(f *os.File) (n int, err error) {
 	return n, nil
 }
 
-// Is reports whether f can be the far end of a grant. It asks nothing of a file system,
-// which might not answer.
+// Is reports whether f can be the far end of a grant. It makes no call to a file system, which might
+// not answer.
 func Is(f *os.File) bool {
 	fd, err := number(f)
 	if err != nil {
@@ -121,8 +121,8 @@ func Is(f *os.File) bool {
 	return true
 }
 
-// Take reads the grant at far, once, and says whose it is. The caller closes the
-// directories. Whatever else far may be is an error of kind invalid_argument.
+// Take reads the grant at far, once, and returns its maker. The caller closes the directories. If far
+// is anything else the error is of kind invalid_argument.
 func Take(far *os.File) (m Message, who Cred, dirs []*os.File, err error) {
 	bad := func(format string, a ...any) (Message, Cred, []*os.File, error) {
 		for _, d := range dirs {
@@ -149,7 +149,7 @@ func Take(far *os.File) (m Message, who Cred, dirs []*os.File, err error) {
 		return bad("%w", err)
 	}
 	text := make([]byte, maxMessage+1)
-	// Room for one more than allowed, so that too many are seen as such.
+	// Space for one more than allowed, so that too many are noticed.
 	oob := make([]byte, unix.CmsgSpace(4*(workspace.MaxMounts+1))+unix.CmsgSpace(unix.SizeofUcred)+64)
 	n, oobn, flags, _, err := unix.Recvmsg(fd, text, oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 	if err != nil {
@@ -178,8 +178,8 @@ func Take(far *os.File) (m Message, who Cred, dirs []*os.File, err error) {
 	return m, Cred{maker.Uid, maker.Gid}, dirs, nil
 }
 
-// parse reads what came beside the text. known is false if there was anything but one list
-// of descriptors and one sender; every descriptor is returned in any case, to be closed.
+// parse decodes the control messages. known is false if there was anything but one list of
+// descriptors and one sender. All descriptors are returned in any case, to be closed.
 func parse(oob []byte) (sender *unix.Ucred, files []*os.File, known bool) {
 	msgs, err := unix.ParseSocketControlMessage(oob)
 	known = err == nil
@@ -206,5 +206,5 @@ func parse(oob []byte) (sender *unix.Ucred, files []*os.File, known bool) {
 	return sender, files, known
 }
 
-// scmPidfd is SCM_PIDFD of linux/socket.h: whoever holds the socket can ask for it.
+// scmPidfd is SCM_PIDFD of linux/socket.h. Any holder of the socket can request it.
 const scmPidfd = 0x04

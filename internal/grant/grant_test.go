@@ -17,7 +17,9 @@ import (
 const digest = "2a97516c354b68848cdbd8f54a226a0a55b21ed138e207ad6c5cbb9c00aa5aea"
 
 func message() grant.Message {
-	return grant.Message{KeyDigest: digest, Mounts: []workspace.Mount{{Source: "/a", Destination: "/workspace"}, {Source: "/b", Destination: "/mnt/b", ReadOnly: true}}}
+	return grant.Message{KeyDigest: digest, Mounts: []workspace.Mount{{
+		Source: "/a", Destination: "/workspace",
+	}, {Source: "/b", Destination: "/mnt/b", ReadOnly: true}}}
 }
 
 func directory(t testing.TB) *os.File {
@@ -60,7 +62,8 @@ func TestGrantArrives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if who.UID != uint32(os.Geteuid()) || who.GID != uint32(os.Getegid()) || m.KeyDigest != digest || len(m.Mounts) != 2 || m.Mounts[1] != message().Mounts[1] {
+	if who.UID != uint32(os.Geteuid()) || who.GID != uint32(os.Getegid()) ||
+		m.KeyDigest != digest || len(m.Mounts) != 2 || m.Mounts[1] != message().Mounts[1] {
 		t.Errorf("%+v from %+v", m, who)
 	}
 	for i, want := range []*os.File{a, b} {
@@ -71,7 +74,7 @@ func TestGrantArrives(t *testing.T) {
 		}
 		dirs[i].Close()
 	}
-	// Used once, it is used up.
+	// It cannot be used twice.
 	if _, _, _, err := grant.Take(far); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "used already") {
 		t.Errorf("a grant can be used again: %v", err)
 	}
@@ -143,16 +146,18 @@ func TestWhatIsNoGrant(t *testing.T) {
 		kind      int
 		text, oob []byte
 	}{
-		"a stream":           {unix.SOCK_STREAM, text(t, good), join(self(), rights(1))},
-		"datagrams":          {unix.SOCK_DGRAM, text(t, good), join(self(), rights(1))},
-		"no sender":          {unix.SOCK_SEQPACKET, text(t, good), rights(1)},
-		"no directory":       {unix.SOCK_SEQPACKET, text(t, good), self()},
-		"one too many":       {unix.SOCK_SEQPACKET, text(t, good), join(self(), rights(2))},
-		"far too many":       {unix.SOCK_SEQPACKET, text(t, good), join(self(), rights(100))},
-		"another version":    {unix.SOCK_SEQPACKET, text(t, later), join(self(), rights(1))},
-		"no text":            {unix.SOCK_SEQPACKET, []byte("x"), join(self(), rights(1))},
-		"two texts":          {unix.SOCK_SEQPACKET, join(text(t, good), text(t, good)), join(self(), rights(1))},
-		"an unknown field":   {unix.SOCK_SEQPACKET, []byte(`{"version":1,"key_digest":"x","uid":0,"mounts":[{"source":"/a","destination":"/workspace"}]}`), join(self(), rights(1))},
+		"a stream":        {unix.SOCK_STREAM, text(t, good), join(self(), rights(1))},
+		"datagrams":       {unix.SOCK_DGRAM, text(t, good), join(self(), rights(1))},
+		"no sender":       {unix.SOCK_SEQPACKET, text(t, good), rights(1)},
+		"no directory":    {unix.SOCK_SEQPACKET, text(t, good), self()},
+		"one too many":    {unix.SOCK_SEQPACKET, text(t, good), join(self(), rights(2))},
+		"far too many":    {unix.SOCK_SEQPACKET, text(t, good), join(self(), rights(100))},
+		"another version": {unix.SOCK_SEQPACKET, text(t, later), join(self(), rights(1))},
+		"no text":         {unix.SOCK_SEQPACKET, []byte("x"), join(self(), rights(1))},
+		"two texts":       {unix.SOCK_SEQPACKET, join(text(t, good), text(t, good)), join(self(), rights(1))},
+		"an unknown field": {unix.SOCK_SEQPACKET, []byte(
+			`{"version":1,"key_digest":"x","uid":0,"mounts":[{"source":"/a","destination":"/workspace"}]}`,
+		), join(self(), rights(1))},
 		"a text too long":    {unix.SOCK_SEQPACKET, join(text(t, good), []byte(strings.Repeat(" ", 1<<15))), join(self(), rights(1))},
 		"mounts of no grant": {unix.SOCK_SEQPACKET, []byte(`{"version":1,"mounts":[]}`), self()},
 	} {
@@ -191,7 +196,7 @@ func asUser(uid uintptr, f func() error) error {
 	})
 }
 
-// What a daemon that was taken over could try to be another user.
+// What a compromised daemon could try to act as another user.
 func TestGrantInAnothersName(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("skipped: needs root, to be two users")
@@ -207,10 +212,14 @@ func TestGrantInAnothersName(t *testing.T) {
 		_ = c.Control(func(f uintptr) { fd = int(f) })
 		return append(b, unix.UnixRights(fd)...)
 	}
-	// A pair that root made, both ends of which fell into its hands.
+	// A pair that root made and of which the daemon got both ends.
 	near, far := pair(t, unix.SOCK_SEQPACKET)
 	b := text(t, m)
-	if err := asUser(daemon, func() error { return unix.Sendmsg(near, b, oob(0), nil, 0) }); err != unix.EPERM { //nolint:errorlint // an Errno as it comes
+	if err := asUser(daemon, func() error {
+		return unix.Sendmsg(
+			near, b, oob(0), nil, 0,
+		)
+	}); err != unix.EPERM { //nolint:errorlint // an Errno as it comes
 		t.Errorf("the kernel lets it say that it is root: %v", err)
 	}
 	if err := asUser(daemon, func() error { return unix.Sendmsg(near, b, oob(daemon), nil, 0) }); err != nil {
@@ -219,7 +228,7 @@ func TestGrantInAnothersName(t *testing.T) {
 	if _, _, _, err := grant.Take(far); err == nil || !strings.Contains(err.Error(), "uid 0 made the grant and uid 65431 filled it") {
 		t.Errorf("its packet is taken for root's: %v", err)
 	}
-	// One of its own is its own.
+	// A grant that the daemon makes has the daemon's id.
 	var own [2]int
 	if err := asUser(daemon, func() (err error) {
 		own, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)

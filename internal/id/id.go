@@ -1,6 +1,5 @@
-// Package id holds the typed, validated identifiers that every other package
-// passes around. A value of one of these types has been checked once, at the
-// edge where outside text came in, by the Parse function of its type.
+// Package id holds the typed, validated identifiers that all other packages use.
+// The Parse function of a type checks outside text once, where it is received.
 //
 // It must not import anything of carrel, nor read clocks, files or randomness
 // other than through the New functions.
@@ -25,7 +24,7 @@ import (
 // a cgroup name, and at most 31 bytes long.
 type Workspace string
 
-// Key is what a workspace is called outside: a chat id, a project, any text.
+// Key is the external name of a workspace: a chat id, a project, any text.
 // It is data only and never part of a path, an argument list or a user name.
 type Key string
 
@@ -33,12 +32,12 @@ type Key string
 // hexadecimal digits. It is unique across workspaces and restarts.
 type Command string
 
-// Approval identifies one question that a person was asked: "ap-" and 16 hexadecimal
-// digits. It is unique across restarts.
+// Approval identifies one question to a person: "ap-" and 16 hexadecimal digits. It
+// is unique across restarts.
 type Approval string
 
-// Trace ties the records of one request together: 32 hexadecimal digits, the
-// form of a W3C trace-id.
+// Trace identifies the records of one request: 32 hexadecimal digits, the form of
+// a W3C trace-id.
 type Trace string
 
 const (
@@ -48,7 +47,7 @@ const (
 	MaxPrefix = 12
 	// MaxCollision is the highest suffix tried when derived names collide.
 	MaxCollision = 9999
-	// DefaultPrefix starts workspace names unless configuration says otherwise.
+	// DefaultPrefix is the default prefix of workspace names.
 	DefaultPrefix = "ws"
 
 	hexDigits = 8

@@ -19,8 +19,11 @@ func held(err error, ok bool) bool {
 
 func TestParseKey(t *testing.T) {
 	for s, ok := range map[string]bool{
-		"demo": true, "telegram:-100123": true, "../../etc/passwd": true, "a b": true, "ключ": true, "🔑": true, strings.Repeat("x", id.MaxKey): true,
-		"": false, " a": false, "a\t": false, "a\nb": false, "a\x00b": false, "a\x7fb": false, "a\u2028b": false, "a\u202eb": false, "a\u200bb": false,
+		"demo": true, "telegram:-100123": true, "../../etc/passwd": true, "a b": true, "ключ": true, "🔑": true, strings.Repeat(
+			"x", id.MaxKey,
+		): true,
+		"": false, " a": false, "a\t": false, "a\nb": false, "a\x00b": false, "a\x7fb": false, "a\u2028b": false,
+		"a\u202eb": false, "a\u200bb": false,
 		"\xff": false, strings.Repeat("x", id.MaxKey+1): false,
 	} {
 		if k, err := id.ParseKey(s); !held(err, ok) || ok && string(k) != s {
@@ -42,7 +45,7 @@ func TestParsePrefix(t *testing.T) {
 	}
 }
 
-// The form of a name is that of paths, users and groups all over the host.
+// Names of paths, users and groups on the host have this form.
 func TestNames(t *testing.T) {
 	if n := id.Derive("ws", "demo", 0); n != "ws-2a97516c" { // printf demo | sha256sum
 		t.Errorf("%s", n)
@@ -54,8 +57,10 @@ func TestNames(t *testing.T) {
 		}
 	}
 	for _, s := range []string{
-		"", "root", "ws", "ws-", "-rf", "ws-2a97516", "ws-2a97516cc", "ws-2A97516C", "ws-2a97516g", "ws-2a97516c-", "ws-2a97516c-0", "ws-2a97516c-01",
-		"ws-2a97516c-10000", "ws-2a97516c--1", "ws-2a97516c-1-1", "ws-2a97516c/..", "../ws-2a97516c", "ws-2a97516c\n", "ws-2a97516c\x00", "Ws-2a97516c",
+		"", "root", "ws", "ws-", "-rf", "ws-2a97516", "ws-2a97516cc", "ws-2A97516C",
+		"ws-2a97516g", "ws-2a97516c-", "ws-2a97516c-0", "ws-2a97516c-01",
+		"ws-2a97516c-10000", "ws-2a97516c--1", "ws-2a97516c-1-1", "ws-2a97516c/..",
+		"../ws-2a97516c", "ws-2a97516c\n", "ws-2a97516c\x00", "Ws-2a97516c",
 		"ws--2a97516c", "abcdefghijklm-2a97516c", "ws-2a97516c-+1",
 	} {
 		if _, err := id.ParseWorkspace(s); !errdefs.IsInvalidArgument(err) {
@@ -79,7 +84,9 @@ func TestCommandsAndTraces(t *testing.T) {
 		}
 		seen[string(c)], seen[string(tr)] = true, true
 	}
-	for _, s := range []string{"", "c-", "c-0123456789abcde", "c-0123456789abcdef0", "d-0123456789abcdef", "c-0123456789ABCDEF", "c-0123456789abcde/"} {
+	for _, s := range []string{
+		"", "c-", "c-0123456789abcde", "c-0123456789abcdef0", "d-0123456789abcdef", "c-0123456789ABCDEF", "c-0123456789abcde/",
+	} {
 		if _, err := id.ParseCommand(s); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%q: %v", s, err)
 		}

@@ -89,7 +89,9 @@ func BenchmarkCallFD(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer null.Close()
-	client := benchPair(b, jsonrpc.Config{MaxFDs: 4, Handler: func(_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
+	client := benchPair(b, jsonrpc.Config{MaxFDs: 4, Handler: func(
+		_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request,
+	) (any, []*os.File, error) {
 		f := r.FDs[0]
 		r.FDs[0] = nil
 		return nil, []*os.File{f}, nil

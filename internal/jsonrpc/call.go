@@ -1,54 +1,41 @@
 package jsonrpc
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"os"
-	"sync"
+	"strconv"
 )
 
 // call is a request of ours that waits for its reply.
 type call struct{ reply chan reply }
 
 type reply struct {
-	frame  *[]byte // holds result; goes back to frames
 	result []byte
 	fds    []*os.File
 	err    error
 }
 
-var (
-	callPool = sync.Pool{New: func() any { return &call{reply: make(chan reply, 1)} }}
-	frames   = sync.Pool{New: func() any { return new([]byte) }}
-)
-
-func (r *reply) release() {
-	if r.frame != nil && cap(*r.frame) <= 64<<10 {
-		frames.Put(r.frame)
-	}
-}
-
 // Call sends a request, waits for the reply and decodes its result into result,
-// unless that is nil. The fds given stay the caller's, and so are those returned;
-// on an error there are none. When ctx ends first Call returns at once with its
-// cause, while the peer is not told; what its reply brings later is closed.
+// unless that is nil. The caller keeps the fds given and owns the fds returned; on
+// an error there are none. When ctx ends first, Call returns its cause at once. The
+// peer is not told, and descriptors of a late reply are closed.
 //
-// An error of the peer is an *Error. A connection that ended is an error of kind
-// unavailable.
+// An error of the peer is an *Error. If the connection has ended the error is of
+// kind unavailable.
 func (c *Conn) Call(ctx context.Context, method string, params, result any, fds ...*os.File) ([]*os.File, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
-	k := callPool.Get().(*call)
+	k := &call{reply: make(chan reply, 1)}
 	id, err := c.register(k)
 	if err != nil {
-		callPool.Put(k)
 		return nil, err
 	}
-	e := newEncoder()
+	e := new(encoder)
 	if err := e.call(id, method, params, len(fds)); err != nil {
-		e.release()
 		c.forget(id, k)
 		return nil, err
 	}
@@ -58,7 +45,6 @@ func (c *Conn) Call(ctx context.Context, method string, params, result any, fds 
 	}
 	select {
 	case r := <-k.reply:
-		callPool.Put(k)
 		return r.take(method, result)
 	case <-ctx.Done():
 		c.forget(id, k)
@@ -67,7 +53,6 @@ func (c *Conn) Call(ctx context.Context, method string, params, result any, fds 
 }
 
 func (r *reply) take(method string, result any) ([]*os.File, error) {
-	defer r.release()
 	if r.err != nil {
 		return nil, r.err
 	}
@@ -80,15 +65,14 @@ func (r *reply) take(method string, result any) ([]*os.File, error) {
 	return r.fds, nil
 }
 
-// Notify sends a notification and returns when it is written. The fds stay the
-// caller's.
+// Notify sends a notification and returns when it is written. The caller keeps the
+// fds.
 func (c *Conn) Notify(ctx context.Context, method string, params any, fds ...*os.File) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	e := newEncoder()
+	e := new(encoder)
 	if err := e.call(0, method, params, len(fds)); err != nil {
-		e.release()
 		return err
 	}
 	return c.w.send(ctx, e, fds)
@@ -108,8 +92,8 @@ func (c *Conn) register(k *call) (uint64, error) {
 	return c.nextID, nil
 }
 
-// forget gives up on a reply. If the call is no longer listed, its reply is in
-// the channel or about to be, and must be taken out before k can be used again.
+// forget gives up on a reply. If the call is no longer listed, its reply is in the channel or
+// about to be, and has descriptors to close.
 func (c *Conn) forget(id uint64, k *call) {
 	c.mu.Lock()
 	_, waiting := c.calls[id]
@@ -118,17 +102,15 @@ func (c *Conn) forget(id uint64, k *call) {
 	if !waiting {
 		r := <-k.reply
 		closeAll(r.fds)
-		r.release()
 	}
-	callPool.Put(k)
 }
 
-// deliver hands a reply to the call it answers. A reply to a call that was given
-// up is dropped; one to an id that we never used breaks the protocol.
+// deliver passes a reply to the call it answers. A reply to a call that was given
+// up is dropped; a reply to an id that was never used is a violation.
 func (c *Conn) deliver(e *envelope, fds []*os.File) *violation {
-	n, ok := parseUint(e.id)
+	n, err := strconv.ParseUint(string(e.id), 10, 64)
 	c.mu.Lock()
-	known := ok && n >= 1 && n <= c.nextID
+	known := err == nil && n >= 1 && n <= c.nextID
 	k := c.calls[n]
 	if k != nil {
 		delete(c.calls, n)
@@ -151,24 +133,7 @@ func (c *Conn) deliver(e *envelope, fds []*os.File) *violation {
 		k.reply <- reply{err: err}
 		return nil
 	}
-	// The reader's buffer moves on, so that the result is copied.
-	b := frames.Get().(*[]byte)
-	*b = append((*b)[:0], e.result...)
-	k.reply <- reply{frame: b, result: *b, fds: fds}
+	// The reader reuses its buffer.
+	k.reply <- reply{result: bytes.Clone(e.result), fds: fds}
 	return nil
-}
-
-// parseUint reads an id of ours: decimal, no sign, no leading zero.
-func parseUint(b []byte) (uint64, bool) {
-	if len(b) == 0 || len(b) > 19 || b[0] == '0' {
-		return 0, false
-	}
-	var n uint64
-	for _, c := range b {
-		if c < '0' || c > '9' {
-			return 0, false
-		}
-		n = n*10 + uint64(c-'0')
-	}
-	return n, true
 }

@@ -21,9 +21,9 @@ const (
 	CodeInternal       = -32603
 )
 
-// kinds is the one table between error kinds and the wire, read both ways. The
-// far side goes by the name, which is in data.kind; the code is for peers that
-// look at nothing else. Rows may be added, never renumbered.
+// kinds maps error kinds to codes and names on the wire, in both directions. Our
+// peers use the name, which is in data.kind; the code is for peers that ignore
+// data. Rows may be added, never renumbered.
 var kinds = []struct {
 	code int
 	name string
@@ -50,8 +50,8 @@ var kinds = []struct {
 	{-32018, "canceled", context.Canceled, errdefs.IsCanceled},
 }
 
-// Error is an error that crossed the wire, or that is about to. Its kind is found
-// by errdefs (errdefs.IsNotFound and so on), and its text is that of the far side.
+// Error is an error that was received or will be sent. errdefs.IsNotFound and the
+// like report its kind. A received one has the text of the peer.
 type Error struct {
 	Code    int
 	Message string
@@ -63,13 +63,16 @@ func (e *Error) Error() string { return e.Message }
 // Unwrap returns the errdefs kind, if there is one.
 func (e *Error) Unwrap() error { return e.kind }
 
-// MethodNotFound is what a handler returns for a method that it does not serve.
+// MethodNotFound returns the error of a handler for a method that it does not serve.
 func MethodNotFound(method string) error {
-	return &Error{Code: CodeMethodNotFound, Message: fmt.Sprintf("cannot call %q: there is no such method", method), kind: errdefs.ErrNotImplemented}
+	return &Error{
+		Code: CodeMethodNotFound, Message: fmt.Sprintf("cannot call %q: there is no such method", method),
+		kind: errdefs.ErrNotImplemented,
+	}
 }
 
-// Hangup wraps an error that a handler returns when the peer has forfeited the
-// connection: the error is sent as the reply, and then the connection ends.
+// Hangup wraps the error of a handler after which the connection must end: the error
+// is sent as the reply, and then the connection is closed.
 func Hangup(err error) error { return &hangup{err} }
 
 type hangup struct{ err error }
@@ -106,8 +109,8 @@ func toWire(err error) wireError {
 	return w
 }
 
-// fromWire turns an error object into an error. Data of another shape than ours
-// is no reason to lose the error, so it is passed over.
+// fromWire turns an error object into an error. Data of another shape than ours is
+// ignored, so that the error is not lost.
 func fromWire(raw []byte) (*Error, error) {
 	var w wireError
 	if err := json.Unmarshal(raw, &w); err != nil {

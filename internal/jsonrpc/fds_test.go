@@ -101,7 +101,9 @@ func TestFDsFindTheirMessage(t *testing.T) {
 	for i, f := range files {
 		want[i] = inode(f)
 	}
-	c, _ := pair(t, jsonrpc.Config{}, jsonrpc.Config{MaxFDs: 1, Handler: func(_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
+	c, _ := pair(t, jsonrpc.Config{}, jsonrpc.Config{MaxFDs: 1, Handler: func(
+		_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request,
+	) (any, []*os.File, error) {
 		var a args
 		if err := r.Decode(&a); err != nil {
 			return nil, nil, err
@@ -144,7 +146,9 @@ func TestFDsFindTheirMessage(t *testing.T) {
 
 func TestLeftFDsAreClosed(t *testing.T) {
 	for _, notify := range []bool{false, true} {
-		c, _ := pair(t, jsonrpc.Config{MaxFDs: 1}, jsonrpc.Config{MaxFDs: 1, Handler: func(context.Context, *jsonrpc.Conn, *jsonrpc.Request) (any, []*os.File, error) {
+		c, _ := pair(t, jsonrpc.Config{MaxFDs: 1}, jsonrpc.Config{MaxFDs: 1, Handler: func(
+			context.Context, *jsonrpc.Conn, *jsonrpc.Request,
+		) (any, []*os.File, error) {
 			f, err := os.Open(os.DevNull)
 			return nil, []*os.File{f}, errors.Join(err, errors.New("no"))
 		}})

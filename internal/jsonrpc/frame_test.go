@@ -50,8 +50,8 @@ func send(t testing.TB, c *net.UnixConn, frame string, files ...*os.File) {
 
 const good = `{"jsonrpc":"2.0","id":1,"method":"echo","params":{"text":"x"}}`
 
-// TestViolations sends what no peer of ours sends. Each is answered with the code
-// and id stated and ends the connection, unless it may go on.
+// TestViolations breaks each rule of the protocol. The answer has the code and id stated, and
+// the connection ends unless it may go on.
 func TestViolations(t *testing.T) {
 	deep := func(n int) string {
 		return `{"jsonrpc":"2.0","id":1,"method":"echo","params":` + strings.Repeat(`{"a":`, n-1) + "1" + strings.Repeat("}", n-1) + "}"
@@ -153,9 +153,10 @@ func TestViolations(t *testing.T) {
 func TestAcceptedForms(t *testing.T) {
 	c, _ := rawPeer(t, jsonrpc.Config{})
 	in := bufio.NewReader(c)
+	longID := `"` + strings.Repeat("é", 63) + `"`
 	for _, f := range []struct{ frame, id string }{
 		{` {"method" : "echo" , "params":{"text":"x"},"id":-5,"jsonrpc":"2.0"} ` + "\r\n", "-5"},
-		{`{"jsonrpc":"2.0","id":"` + strings.Repeat("é", 63) + `","method":"echo","params":{"text":"x"}}` + "\n", `"` + strings.Repeat("é", 63) + `"`},
+		{`{"jsonrpc":"2.0","id":` + longID + `,"method":"echo","params":{"text":"x"}}` + "\n", longID},
 		{`{"jsonrpc":"2.0","method":"echo","params":{"text":"a notification has no answer"}}` + "\n" + good + "\n", "1"},
 	} {
 		send(t, c, f.frame)
@@ -301,9 +302,8 @@ func TestPeerRefusesOurs(t *testing.T) {
 	}
 }
 
-// FuzzFrame: whatever comes, every line that is answered is answered with JSON,
-// the connection ends when the peer does, and what the scanner accepts is what
-// encoding/json accepts.
+// FuzzFrame: whatever a peer sends, every answer is JSON, the connection ends when the
+// peer does, and a frame is accepted only if encoding/json accepts it.
 func FuzzFrame(f *testing.F) {
 	f.Add([]byte(good))
 	f.Fuzz(func(t *testing.T, frame []byte) {

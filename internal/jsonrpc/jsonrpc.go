@@ -1,7 +1,6 @@
 // Package jsonrpc speaks JSON-RPC 2.0 over a Unix stream socket, one JSON object
-// per line, with file descriptors that travel beside the message that declares
-// them. The broker and the executors serve it; the daemon and the command line
-// call it.
+// per line, with file descriptors beside the message that declares them. The
+// broker and the executors serve it; the daemon and the command line call it.
 //
 // Every limit is applied before a value is decoded: length of a frame, UTF-8,
 // nesting, the envelope, and the number of descriptors. A peer that breaks the
@@ -41,10 +40,10 @@ import (
 //	│  "message":"cannot …","data":{"kind":"not_found"}}}\n│
 //	│◄─────────────────────────────────────────────────────┤
 //
-// Each frame is written by one sendmsg that holds nothing else, so that the
-// descriptors arrive on its first byte. The kernel ends a read right after the
-// first segment that carries descriptors; hence those of one read belong to the
-// last frame that starts in it, and to no other.
+// Each frame is written by one sendmsg of its own, so that the descriptors arrive
+// with its first byte. The kernel ends a read right after the first segment that
+// carries descriptors; hence the descriptors of one read belong to the last frame
+// that starts in it.
 const (
 	// DefaultMaxFrame bounds one frame in bytes, newline included.
 	DefaultMaxFrame = 1 << 20
@@ -71,8 +70,8 @@ var ErrClosed = errors.New("connection closed")
 // The handler owns req.FDs: those still in the slice when it returns are closed,
 // and it takes one by setting its slot to nil. The fds it returns are sent with
 // the reply and then closed; they are closed unsent if err is set or req is a
-// notification. A handler that calls the peer and waits holds one of the
-// MaxInFlight places meanwhile.
+// notification. A handler that calls the peer and waits counts against MaxInFlight
+// meanwhile.
 type Handler func(ctx context.Context, c *Conn, req *Request) (result any, fds []*os.File, err error)
 
 // Request is a request or a notification from the peer.
@@ -88,13 +87,13 @@ type Request struct {
 	in *incoming
 }
 
-// Later is returned as the result by a handler that has kept its request and will
-// call Reply on it. The descriptors that it left in req.FDs are closed all the same,
-// and the method's Timeout no longer applies.
+// Later is the result of a handler that keeps its request and will call Reply on it. The
+// descriptors that it left in req.FDs are closed as usual, and the method's Timeout no longer
+// applies.
 var Later = &struct{ later byte }{}
 
-// Reply answers a request whose handler returned Later, as its return would have. It
-// must be called once, from any goroutine.
+// Reply answers a request whose handler returned Later, with what a handler returns. It must be
+// called exactly once, from any goroutine.
 func (r *Request) Reply(result any, fds []*os.File, err error) {
 	r.c.respond(r.in, result, fds, err)
 }
@@ -109,19 +108,22 @@ func (r *Request) Decode(v any) error {
 	d := json.NewDecoder(bytes.NewReader(r.Params))
 	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {
-		return &Error{Code: CodeInvalidParams, Message: fmt.Sprintf("cannot read the params of %s: %v", r.Method, err), kind: errdefs.ErrInvalidArgument}
+		return &Error{
+			Code: CodeInvalidParams, Message: fmt.Sprintf("cannot read the params of %s: %v", r.Method, err),
+			kind: errdefs.ErrInvalidArgument,
+		}
 	}
 	return nil
 }
 
-// Config says what a Conn serves and which limits it holds its peer to.
+// Config holds the handler and the limits of a Conn. All fields are optional.
 type Config struct {
-	// Handler answers the peer. Optional: without it every method is unknown.
+	// Handler answers the peer. Without it every method is unknown.
 	Handler Handler
-	// MaxFrame bounds a frame that comes in, in bytes with its newline. 0 means
+	// MaxFrame bounds a received frame, in bytes with its newline. 0 means
 	// DefaultMaxFrame.
 	MaxFrame int
-	// MaxSend bounds a frame that goes out. 0 means MaxFrame.
+	// MaxSend bounds a sent frame. 0 means MaxFrame.
 	MaxSend int
 	// MaxFDs is the most descriptors accepted in one message.
 	MaxFDs int
@@ -129,17 +131,17 @@ type Config struct {
 	// it the reader stops reading, which in the end blocks the peer's writes.
 	// 0 means DefaultMaxInFlight.
 	MaxInFlight int
-	// Timeout gives the handling deadline of a method. Optional; 0 means none.
+	// Timeout returns the handling deadline of a method; 0 means none.
 	Timeout func(method string) time.Duration
 	// FrameTimeout and WriteTimeout replace the defaults above when not 0.
 	FrameTimeout time.Duration
 	WriteTimeout time.Duration
-	// Stepped: the owner calls Step whenever the socket is readable, and handlers run
-	// inside Step, one after the other, so they must not block: New starts no
-	// goroutine. For event loops that count every switch of a thread.
+	// Stepped: New starts no goroutine. The owner calls Step whenever the socket is
+	// readable, and handlers run inside Step, one after the other, and must not
+	// block. For event loops in which a switch between threads is too slow.
 	Stepped bool
-	// Inline names the methods whose handlers run in the reader's goroutine, before the
-	// next message is read. They must not block. Optional.
+	// Inline reports whether the handler of a method runs in the reader's goroutine,
+	// before the next message is read. It must not block.
 	Inline func(method string) bool
 	// OnClose is called once, after Done is closed, with what Err returns.
 	OnClose func(error)
@@ -154,7 +156,7 @@ type Conn struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{}
 
-	slots chan struct{} // one place per message being handled
+	slots chan struct{} // has one element for each message being handled
 
 	mu       sync.Mutex
 	ended    bool
@@ -169,7 +171,7 @@ type Conn struct {
 	r reader
 }
 
-// New takes over c and starts its one reader goroutine, which ends when the
+// New takes over c and starts its reader goroutine, which ends when the
 // connection does. The caller must Close the Conn.
 func New(c *net.UnixConn, cfg Config) *Conn {
 	orDefault(&cfg.MaxFrame, DefaultMaxFrame)
@@ -211,16 +213,16 @@ func New(c *net.UnixConn, cfg Config) *Conn {
 	return conn
 }
 
-// Descriptor is what the owner of a Stepped Conn polls. It is valid until the
-// connection ends.
+// Descriptor returns the descriptor that the owner of a Stepped Conn polls. It is valid
+// until the connection ends.
 func (c *Conn) Descriptor() int {
 	n := -1
 	_ = c.sock.Control(func(fd uintptr) { n = int(fd) })
 	return n
 }
 
-// Step reads what has come and handles it. It returns an error once the connection
-// has ended. Only for a Stepped Conn, and only from one goroutine.
+// Step reads and handles the messages that have arrived. It returns an error once the
+// connection has ended. Only for a Stepped Conn, and only from one goroutine.
 func (c *Conn) Step() error {
 	if err := c.Err(); err != nil {
 		return err
@@ -231,7 +233,7 @@ func (c *Conn) Step() error {
 	}
 	c.r.stop()
 	if errors.Is(err, io.EOF) {
-		go func() { c.end(c.drain(err)) }() // waits for replies still to be sent
+		go func() { c.end(c.drain(err)) }() // drain waits for replies still to be sent
 		return err
 	}
 	c.end(err)
@@ -246,7 +248,7 @@ func orDefault[T int | time.Duration](v *T, d T) {
 
 // Close ends the connection at once: calls fail, handlers have their ctx
 // cancelled, replies not yet written are dropped. It does not wait for handlers,
-// so that one may call it. Closing again does nothing.
+// so a handler may call it. Closing again does nothing.
 func (c *Conn) Close() error {
 	c.end(ErrClosed)
 	return nil
@@ -287,7 +289,7 @@ func (c *Conn) end(err error) {
 	}
 }
 
-// unreachable is what a call gets when the connection ended for the reason err.
+// unreachable returns the error of a call when the connection ended for the reason err.
 func unreachable(err error) error {
 	switch {
 	case err == nil, errors.Is(err, io.EOF):

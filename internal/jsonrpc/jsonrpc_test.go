@@ -140,7 +140,9 @@ func TestErrorsKeepTheirKind(t *testing.T) {
 		{context.Canceled, errdefs.IsCanceled},
 	} {
 		want := fmt.Errorf("cannot open the drawer: it is locked: %w", k.err)
-		c, _ := pair(t, jsonrpc.Config{}, jsonrpc.Config{Handler: func(context.Context, *jsonrpc.Conn, *jsonrpc.Request) (any, []*os.File, error) {
+		c, _ := pair(t, jsonrpc.Config{}, jsonrpc.Config{Handler: func(
+			context.Context, *jsonrpc.Conn, *jsonrpc.Request,
+		) (any, []*os.File, error) {
 			return nil, nil, want
 		}})
 		_, err := c.Call(t.Context(), "open", nil, nil)
@@ -180,7 +182,9 @@ func TestDecodeIsStrict(t *testing.T) {
 
 func TestCallCancelled(t *testing.T) {
 	entered, leave, closed := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	c, _ := pair(t, jsonrpc.Config{MaxFDs: 1}, jsonrpc.Config{Handler: func(_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
+	c, _ := pair(t, jsonrpc.Config{MaxFDs: 1}, jsonrpc.Config{Handler: func(
+		_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request,
+	) (any, []*os.File, error) {
 		if r.Method == "ping" {
 			return nil, nil, nil
 		}
@@ -239,7 +243,9 @@ func TestTimeout(t *testing.T) {
 }
 
 func TestHangup(t *testing.T) {
-	c, s := pair(t, jsonrpc.Config{}, jsonrpc.Config{Handler: func(_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
+	c, s := pair(t, jsonrpc.Config{}, jsonrpc.Config{Handler: func(
+		_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request,
+	) (any, []*os.File, error) {
 		return nil, nil, jsonrpc.Hangup(jsonrpc.MethodNotFound(r.Method))
 	}})
 	_, err := c.Call(t.Context(), "nonsense", nil, nil)
@@ -260,7 +266,9 @@ func TestCloseFailsCallsAndCancelsHandlers(t *testing.T) {
 	entered := make(chan struct{})
 	left := make(chan error, 1)
 	closed := make(chan error, 1)
-	c, _ := pair(t, jsonrpc.Config{OnClose: func(err error) { closed <- err }}, jsonrpc.Config{Handler: func(ctx context.Context, _ *jsonrpc.Conn, _ *jsonrpc.Request) (any, []*os.File, error) {
+	c, _ := pair(t, jsonrpc.Config{
+		OnClose: func(err error) { closed <- err },
+	}, jsonrpc.Config{Handler: func(ctx context.Context, _ *jsonrpc.Conn, _ *jsonrpc.Request) (any, []*os.File, error) {
 		close(entered)
 		<-ctx.Done()
 		left <- ctx.Err()
@@ -285,7 +293,9 @@ func TestCloseFailsCallsAndCancelsHandlers(t *testing.T) {
 func TestBackPressure(t *testing.T) {
 	started := make(chan struct{}, 100)
 	leave := make(chan struct{})
-	c, _ := pair(t, jsonrpc.Config{}, jsonrpc.Config{MaxInFlight: 2, Handler: func(context.Context, *jsonrpc.Conn, *jsonrpc.Request) (any, []*os.File, error) {
+	c, _ := pair(t, jsonrpc.Config{}, jsonrpc.Config{MaxInFlight: 2, Handler: func(
+		context.Context, *jsonrpc.Conn, *jsonrpc.Request,
+	) (any, []*os.File, error) {
 		started <- struct{}{}
 		<-leave
 		return nil, nil, nil
@@ -336,7 +346,9 @@ func TestPeerThatDoesNotRead(t *testing.T) {
 }
 
 func TestTooLongToSend(t *testing.T) {
-	c, _ := pair(t, jsonrpc.Config{MaxFrame: 200}, jsonrpc.Config{MaxFrame: 200, Handler: func(_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
+	c, _ := pair(t, jsonrpc.Config{MaxFrame: 200}, jsonrpc.Config{MaxFrame: 200, Handler: func(
+		_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request,
+	) (any, []*os.File, error) {
 		if r.Method == "long" {
 			return args{strings.Repeat("x", 500)}, nil, nil
 		}

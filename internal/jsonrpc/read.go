@@ -14,11 +14,11 @@ import (
 
 const (
 	firstBuffer = 4 << 10
-	keepBuffer  = 64 << 10 // a larger one is let go when it is empty
+	keepBuffer  = 64 << 10 // a larger buffer is dropped when it is empty
 )
 
-// reader is the one goroutine that reads. It takes the stream apart and hands
-// each message on; it never runs a handler itself.
+// reader splits the stream into frames and starts the handling of each message. It
+// runs in one goroutine, or inside Step.
 type reader struct {
 	c    *Conn
 	buf  []byte // read and not yet taken: buf[from:to]
@@ -27,14 +27,14 @@ type reader struct {
 	seen int // no newline in buf[from:seen]
 	oob  []byte
 
-	// fds are those of the frame that starts at from; next are those of the last
-	// frame that starts in the newest read, at nextAt.
+	// fds belong to the frame that starts at from; next belong to the last frame
+	// that starts in the newest read, at nextAt.
 	fds    []int
 	next   []int
 	nextAt int
 
 	timed bool        // the read deadline is set
-	late  *time.Timer // the same for a stepped Conn, which no deadline wakes
+	late  *time.Timer // the same for a stepped Conn, which has no read deadline
 	n     int
 	oobn  int
 	flags int
@@ -73,7 +73,7 @@ func (r *reader) run() {
 	r.c.end(err)
 }
 
-// stop closes what came and was not handed on.
+// stop closes descriptors that no handler has.
 func (r *reader) stop() {
 	closeFDs(r.fds)
 	closeFDs(r.next)
@@ -95,7 +95,7 @@ func (r *reader) loop() error {
 	}
 }
 
-// step is loop until there is nothing to read at the moment.
+// step reads and handles messages until there is nothing more to read at the moment.
 func (r *reader) step() error {
 	for {
 		err := r.fill(func(fd uintptr) bool { r.recv(fd); return true })
@@ -110,9 +110,9 @@ func (r *reader) step() error {
 		}
 		if r.to < len(r.buf) {
 			if r.from < r.to {
-				return r.begun() // no read follows that would do it
+				return r.begun() // no read follows that would call it
 			}
-			return nil // the read was not cut short by the buffer: a level-triggered poll tells of more
+			return nil // the buffer had room: a level-triggered poll announces more
 		}
 	}
 }
@@ -120,8 +120,8 @@ func (r *reader) step() error {
 // take handles the complete frames that were read.
 func (r *reader) take() error {
 	for {
-		// What was searched is not searched again, or a frame sent byte by byte
-		// would cost its square.
+		// Bytes are searched once only, or a frame sent byte by byte would take
+		// quadratic time.
 		i := bytes.IndexByte(r.buf[r.seen:r.to], '\n')
 		if i < 0 {
 			r.seen = r.to
@@ -153,7 +153,7 @@ func (r *reader) take() error {
 	return nil
 }
 
-// begun starts the clock of a frame of which only a part has come; inTime stops it.
+// begun starts the time-out of a frame of which only a part has arrived; inTime stops it.
 func (r *reader) begun() error {
 	if r.timed {
 		return nil
@@ -201,7 +201,7 @@ func (r *reader) fill(recv func(fd uintptr) bool) error {
 		return err
 	}
 	if r.err != nil {
-		if errors.Is(r.err, unix.ECONNRESET) { // the peer closed without reading all that we wrote
+		if errors.Is(r.err, unix.ECONNRESET) { // the peer closed before it read all our data
 			return io.EOF
 		}
 		return fmt.Errorf("cannot read: %w", r.err)
@@ -223,8 +223,8 @@ func (r *reader) fill(recv func(fd uintptr) bool) error {
 	if len(fds) == 0 {
 		return nil
 	}
-	// The last frame that starts in what was just read: after the last newline
-	// that is not its last byte, or at its beginning if a frame starts there.
+	// The last frame that starts in this read: after the last newline that is not the
+	// last byte, or at the beginning if a frame starts there.
 	if i := bytes.LastIndexByte(r.buf[start:r.to-1], '\n'); i >= 0 {
 		r.nextAt = start + i + 1
 	} else if r.from == start {
@@ -237,8 +237,8 @@ func (r *reader) fill(recv func(fd uintptr) bool) error {
 	return nil
 }
 
-// makeRoom moves what is left to the front and grows the buffer when it is full,
-// up to one frame.
+// makeRoom moves unread bytes to the front when the buffer is full, and grows it up
+// to one frame.
 func (r *reader) makeRoom() {
 	if r.from == r.to {
 		r.from, r.to, r.seen = 0, 0, 0
@@ -258,7 +258,7 @@ func (r *reader) makeRoom() {
 	r.buf, r.seen, r.from, r.to = b, r.seen-r.from, 0, n
 }
 
-// message deals with one frame. The error it returns ends the connection.
+// message handles one frame. An error ends the connection.
 func (r *reader) message(frame []byte) error {
 	raw := r.fds
 	r.fds = nil
@@ -287,11 +287,12 @@ func (r *reader) message(frame []byte) error {
 		}
 		return nil
 	}
-	// Here back-pressure comes from: nothing is read until a place is free. The
-	// frame is not late by that, as its deadline is set only before a read.
+	// This is the back-pressure: nothing is read until a slot is free. The frame's
+	// time-out does not run meanwhile, because it is set only before a read.
 	if r.c.cfg.Stepped && len(r.c.slots) == cap(r.c.slots) {
-		closeAll(files) // it must not wait here
-		return r.c.answerError(e.id, fmt.Errorf("cannot take the request: %d are being handled: %w", cap(r.c.slots), errdefs.ErrResourceExhausted))
+		closeAll(files) // a stepped reader must not wait
+		return r.c.answerError(e.id, fmt.Errorf("cannot take the request: %d are being handled: %w",
+			cap(r.c.slots), errdefs.ErrResourceExhausted))
 	}
 	select {
 	case r.c.slots <- struct{}{}:
@@ -329,7 +330,7 @@ func (r *reader) accept(e *envelope, files []*os.File) error {
 	if twice {
 		closeAll(files)
 		<-c.slots
-		// Not under that id: the answer would be taken for that of the first.
+		// Not with that id: the peer would take it for the answer to the first.
 		return r.refuse(nil, invalid("a request with the same id is still being handled"))
 	}
 	if c.cfg.Stepped || c.cfg.Inline != nil && c.cfg.Inline(in.Method) {
@@ -340,8 +341,9 @@ func (r *reader) accept(e *envelope, files []*os.File) error {
 	return nil
 }
 
-// refuse answers a violation as well as it can, and returns the error with which
-// the connection ends. An unreadable message has the id null, as JSON-RPC says.
+// refuse tries to answer a violation, and returns the error with which the
+// connection ends. The answer to an unreadable message has the id null, as JSON-RPC
+// requires.
 func (r *reader) refuse(id []byte, bad *violation) error {
 	if id == nil {
 		id = []byte("null")
@@ -355,9 +357,9 @@ func (v *violation) err() *Error {
 	return &Error{Code: v.code, Message: "cannot accept the message: " + v.text, kind: errdefs.ErrInvalidArgument}
 }
 
-// drain is entered when the peer will send no more. What it asked for is still
-// answered if it only shut down its writing side; a peer that is gone altogether
-// ends the connection, and with it the ctx of the handlers.
+// drain is called when the peer will send no more. If the peer only shut down its
+// writing side, its requests are still answered. If it closed the connection, the
+// connection ends here too, and with it the ctx of the handlers.
 func (c *Conn) drain(reason error) error {
 	c.mu.Lock()
 	c.peerGone, c.draining = reason, true
@@ -372,7 +374,7 @@ func (c *Conn) drain(reason error) error {
 		return reason
 	}
 	_ = c.sock.SetReadDeadline(time.Time{})
-	// Closing the connection ends this wait; so does the peer's.
+	// This waits until either side closes the connection.
 	_ = c.sock.Read(func(fd uintptr) bool {
 		p := []unix.PollFd{{Fd: int32(fd)}}
 		_, err := unix.Poll(p, 0)
@@ -393,8 +395,8 @@ func wrap(fds []int) []*os.File {
 	return files
 }
 
-// parseRights returns the descriptors in control messages. Other kinds of
-// control message are not asked for and do not come.
+// parseRights returns the descriptors in control messages. The socket requests no
+// other kind of control message.
 func parseRights(oob []byte) ([]int, error) {
 	if len(oob) == 0 {
 		return nil, nil

@@ -10,12 +10,12 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// incoming is a message of the peer that is being handled.
+// incoming is a request or notification of the peer that is being handled.
 type incoming struct {
 	Request
 	id []byte // as it stands on the wire; empty for a notification
-	// answered: the reply is about to be written. The peer may use the id again as soon
-	// as it has it, which can be before the write has returned. Guarded by Conn.mu.
+	// answered: the reply is about to be written. The peer may use the id again once it has
+	// the reply, which can be before the write returns. Guarded by Conn.mu.
 	answered bool
 }
 
@@ -38,24 +38,22 @@ func (c *Conn) serve(in *incoming) {
 	c.respond(in, result, fds, err)
 }
 
-// respond writes the reply and gives the place back.
+// respond writes the reply and removes the message from those in flight.
 func (c *Conn) respond(in *incoming, result any, fds []*os.File, err error) {
 	if !in.Notification {
 		c.mu.Lock()
 		in.answered = true
 		c.mu.Unlock()
 		if err == nil {
-			e := newEncoder()
+			e := new(encoder)
 			err = e.reply(in.id, "result", result, len(fds))
 			if err == nil {
 				err = c.w.send(context.Background(), e, fds)
 			} else {
-				e.release()
 				err = fmt.Errorf("cannot write the result of %s: %w: %w", in.Method, err, errdefs.ErrInternal)
 			}
 		}
-		// An error of the handler, or a result that cannot be sent: the peer waits
-		// for an answer and gets that one.
+		// The peer waits for an answer, also if the result cannot be sent.
 		if err != nil {
 			_ = c.answerError(in.id, err)
 		}
@@ -67,7 +65,7 @@ func (c *Conn) respond(in *incoming, result any, fds []*os.File, err error) {
 	c.finished(in)
 }
 
-// finished gives the place of a message back.
+// finished removes a message from those in flight.
 func (c *Conn) finished(in *incoming) {
 	c.mu.Lock()
 	for i, o := range c.inFlight {
@@ -93,9 +91,8 @@ func (c *Conn) answer(id []byte, bad *violation) error {
 }
 
 func (c *Conn) answerError(id []byte, err error) error {
-	e := newEncoder()
+	e := new(encoder)
 	if bad := e.reply(id, "error", toWire(err), 0); bad != nil {
-		e.release()
 		return bad
 	}
 	return c.w.send(context.Background(), e, nil)

@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socket is what a Conn needs of its connection: a *net.UnixConn under Go's poller, or
-// a bare one.
+// socket is the part of a connection that a Conn uses.
 type socket interface {
 	syscall.RawConn
 	SetReadDeadline(time.Time) error
@@ -26,8 +25,8 @@ type polled struct {
 	syscall.RawConn
 }
 
-// bare is a socket that only its owner's event loop polls: were it under Go's poller
-// as well, each message would wake a thread for nothing.
+// bare is a socket that only its owner's event loop polls. Under Go's poller each message
+// would also wake a thread of the runtime.
 type bare struct {
 	fd int
 	// open is read-locked while fd is used, so that it is not closed under a call.
@@ -62,10 +61,10 @@ func (b *bare) Control(f func(uintptr)) error {
 	return b.use(func() error { f(uintptr(b.fd)); return nil })
 }
 
-// Read calls f until it is done; what it waits for is the end of the connection only.
+// Read calls f until it is done. In between it waits for the end of the connection only.
 func (b *bare) Read(f func(uintptr) bool) error { return b.wait(f, 0, time.Time{}) }
 
-// Write calls f until it is done, waiting for room in between.
+// Write calls f until it is done. In between it waits until the socket is writable.
 func (b *bare) Write(f func(uintptr) bool) error { return b.wait(f, unix.POLLOUT, b.until) }
 
 func (b *bare) wait(f func(uintptr) bool, events int16, until time.Time) error {
@@ -88,7 +87,7 @@ func (b *bare) wait(f func(uintptr) bool, events int16, until time.Time) error {
 func (b *bare) SetReadDeadline(time.Time) error    { return nil } // see (*reader).begun
 func (b *bare) SetWriteDeadline(t time.Time) error { b.until = t; return nil }
 
-// Close wakes what waits, then closes.
+// Close wakes waiting calls, then closes.
 func (b *bare) Close() error {
 	if err := b.use(func() error { return unix.Shutdown(b.fd, unix.SHUT_RDWR) }); errors.Is(err, net.ErrClosed) {
 		return err

@@ -30,7 +30,7 @@ func serve(t testing.TB, c *net.UnixConn, cfg jsonrpc.Config) *jsonrpc.Conn {
 				if fd < 0 {
 					return
 				}
-				// The bound is for a connection that ends between the lines above and below.
+				// The time-out is for a connection that ends between the lines above and below.
 				if n, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 50); n > 0 && s.Step() != nil {
 					return
 				}
@@ -62,8 +62,8 @@ func TestStepped(t *testing.T) {
 	}
 }
 
-// TestLater: a handler that keeps its request holds nothing else up, and its reply comes
-// when it is made.
+// TestLater: a handler that keeps its request blocks nothing else, and the reply is sent when
+// it is made.
 func TestLater(t *testing.T) {
 	for _, mode := range []bool{false, true} {
 		stepped = mode
@@ -121,7 +121,9 @@ func TestSteppedIsNotFlooded(t *testing.T) {
 	defer func() { stepped = false }()
 	kept := make(chan *jsonrpc.Request, 2)
 	a, z := socketPair(t)
-	s := serve(t, z, jsonrpc.Config{MaxInFlight: 2, Handler: func(_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
+	s := serve(t, z, jsonrpc.Config{MaxInFlight: 2, Handler: func(
+		_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request,
+	) (any, []*os.File, error) {
 		kept <- r
 		return jsonrpc.Later, nil, nil
 	}})

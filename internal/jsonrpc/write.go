@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -17,39 +16,18 @@ import (
 
 // encoder is a buffer in which one frame is built: the envelope by hand, the
 // value inside by encoding/json.
-type encoder struct {
-	bytes.Buffer
-	json *json.Encoder
-}
-
-var encoders = sync.Pool{New: func() any {
-	e := new(encoder)
-	e.json = json.NewEncoder(&e.Buffer)
-	e.json.SetEscapeHTML(false)
-	return e
-}}
-
-func newEncoder() *encoder {
-	e := encoders.Get().(*encoder)
-	e.Reset()
-	return e
-}
-
-// release gives the buffer back, unless one large message made it large.
-func (e *encoder) release() {
-	if e.Cap() <= 64<<10 {
-		encoders.Put(e)
-	}
-}
+type encoder struct{ bytes.Buffer }
 
 func (e *encoder) int(v int64) {
 	e.Write(strconv.AppendInt(e.AvailableBuffer(), v, 10))
 }
 
 // value appends v. encoding/json writes no raw newline inside a value; the one
-// it puts after it is what ends a frame, so it must go.
+// that it writes behind it would end the frame.
 func (e *encoder) value(v any) error {
-	if err := e.json.Encode(v); err != nil {
+	j := json.NewEncoder(&e.Buffer)
+	j.SetEscapeHTML(false)
+	if err := j.Encode(v); err != nil {
 		return err
 	}
 	e.Truncate(e.Len() - 1)
@@ -101,18 +79,18 @@ func (e *encoder) fds(n int) {
 	}
 }
 
-// writer puts frames on the socket, one at a time, in the goroutine that has
-// something to say: no hand-over, one system call a frame.
+// writer writes frames to the socket, one at a time, in the goroutine that sends: no
+// switch between goroutines, one system call a frame.
 type writer struct {
 	c    *Conn
 	lock chan struct{} // held for one frame
 
-	// The rest is used by the holder of lock only.
+	// Only the holder of lock uses the rest.
 	buf  []byte
 	oob  []byte
 	n    int
 	err  error
-	try  func(fd uintptr) bool // made once: a closure a frame would be garbage
+	try  func(fd uintptr) bool // made once, not for each frame
 	wait func(fd uintptr) bool
 }
 
@@ -126,8 +104,8 @@ func (w *writer) init(c *Conn) {
 	w.wait = func(fd uintptr) bool { return w.push(int(fd)) }
 }
 
-// push writes as much as the socket takes and reports whether it is done: all
-// is written, or w.err is set.
+// push writes as much as the socket takes. It reports whether everything is written
+// or w.err is set.
 func (w *writer) push(fd int) bool {
 	for w.n < len(w.buf) {
 		n, err := unix.SendmsgN(fd, w.buf[w.n:], w.oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
@@ -148,21 +126,17 @@ func (w *writer) push(fd int) bool {
 
 // send writes one frame with its descriptors. It returns when the frame is
 // written, when the connection has ended, or when ctx ends; in that last case
-// a frame that was begun is still finished by itself. The encoder is released.
+// a frame that was begun is still finished by itself.
 func (w *writer) send(ctx context.Context, e *encoder, files []*os.File) error {
 	if e.Len() > w.c.cfg.MaxSend || len(files) > maxSendFDs {
-		n := e.Len()
-		e.release()
 		return fmt.Errorf("cannot send a message of %d bytes and %d fds: at most %d bytes and %d fds are allowed: %w",
-			n, len(files), w.c.cfg.MaxSend, maxSendFDs, errdefs.ErrResourceExhausted)
+			e.Len(), len(files), w.c.cfg.MaxSend, maxSendFDs, errdefs.ErrResourceExhausted)
 	}
 	select {
 	case w.lock <- struct{}{}:
 	case <-w.c.done:
-		e.release()
 		return unreachable(w.c.Err())
 	case <-ctx.Done():
-		e.release()
 		return context.Cause(ctx)
 	}
 	w.buf, w.n, w.oob, w.err = e.Bytes(), 0, nil, nil
@@ -174,23 +148,22 @@ func (w *writer) send(ctx context.Context, e *encoder, files []*os.File) error {
 		err = w.c.sock.Write(w.try)
 		return nil
 	}); bad != nil { // a file of the caller's: nothing was written
-		w.unlock(e)
+		w.unlock()
 		return fmt.Errorf("cannot send the fds of a message: %w", bad)
 	}
 	if err == nil {
 		err = w.err
 	}
 	if err == nil && w.n < len(w.buf) {
-		return w.finish(ctx, e, files)
+		return w.finish(ctx, files)
 	}
-	w.unlock(e)
+	w.unlock()
 	return w.ended(err)
 }
 
-// finish waits for a peer that is slow to read. The caller may leave when its
-// ctx ends, so that descriptors not sent yet are duplicated: they are the
-// caller's, who may close them on return.
-func (w *writer) finish(ctx context.Context, e *encoder, files []*os.File) error {
+// finish waits for a slow reader. The caller may return when its ctx ends and then
+// close its descriptors, so those not sent yet are duplicated.
+func (w *writer) finish(ctx context.Context, files []*os.File) error {
 	var own []int
 	if w.oob != nil {
 		err := borrow(files, make([]int, 0, len(files)), func(fds []int) error {
@@ -205,7 +178,7 @@ func (w *writer) finish(ctx context.Context, e *encoder, files []*os.File) error
 		})
 		if err != nil { // nothing was written yet: the connection is as it was
 			closeFDs(own)
-			w.unlock(e)
+			w.unlock()
 			return fmt.Errorf("cannot duplicate the fds of a message: %w", err)
 		}
 		w.oob = unix.UnixRights(own...)
@@ -223,7 +196,7 @@ func (w *writer) finish(ctx context.Context, e *encoder, files []*os.File) error
 			err = w.c.sock.SetWriteDeadline(time.Time{})
 		}
 		closeFDs(own)
-		w.unlock(e)
+		w.unlock()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			err = fmt.Errorf("the peer did not read for %v: %w", w.c.cfg.WriteTimeout, err)
 		}
@@ -237,14 +210,13 @@ func (w *writer) finish(ctx context.Context, e *encoder, files []*os.File) error
 	}
 }
 
-func (w *writer) unlock(e *encoder) {
+func (w *writer) unlock() {
 	w.buf, w.oob = nil, nil
-	e.release()
 	<-w.lock
 }
 
-// ended ends the connection if a frame could not be written, as the peer may
-// have got a part of it.
+// ended ends the connection if a frame could not be written, because the peer may have
+// a part of it.
 func (w *writer) ended(err error) error {
 	if err == nil {
 		return nil
@@ -253,7 +225,7 @@ func (w *writer) ended(err error) error {
 	return unreachable(w.c.Err())
 }
 
-// borrow calls f with the descriptors of files and keeps them open meanwhile.
+// borrow calls f with the descriptors of files, which stay open during the call.
 // Unlike File.Fd, Control does not switch a file to blocking mode.
 func borrow(files []*os.File, fds []int, f func([]int) error) error {
 	if len(files) == 0 {

@@ -1,7 +1,6 @@
-// Package pages makes a process that waits small: it gives back the memory that it can have
-// again without a loss.
+// Package pages reduces the memory of an idle process: it gives back pages that can be restored.
 //
-// It must not touch what was written: only free heap and clean pages of the program's file go.
+// It must not touch written pages: only free heap and clean pages of the program's file are dropped.
 package pages
 
 import (
@@ -14,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// GiveBack returns free heap to the kernel and unmaps the pages of the program itself: most
-// were needed to start, the rest come back from its file, or the sealed copy in memory that
-// it was started from, by a minor fault each. It takes about a millisecond, and a collection.
-// An error would concern memory alone, so there is none.
+// GiveBack returns free heap to the kernel and drops the pages of the program itself. Most of them
+// were needed only to start; the others come back from its file, or from the sealed copy in memory,
+// by a minor fault each. It takes about a millisecond and a garbage collection. Errors are ignored,
+// because they only cost memory.
 func GiveBack() {
 	debug.FreeOSMemory()
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
 		return
 	}
-	// Last and together, as whatever runs in between brings pages back.
+	// Last and together, because any code in between brings pages back.
 	for _, s := range own(string(maps), uint64(reflect.ValueOf(GiveBack).Pointer())) {
 		_, _, _ = unix.Syscall(unix.SYS_MADVISE, uintptr(s.From), uintptr(s.To-s.From), unix.MADV_DONTNEED)
 	}
@@ -32,11 +31,10 @@ func GiveBack() {
 
 type span struct{ From, To uint64 }
 
-// own are the mappings of the file that code is mapped from, as proc_pid_maps(5) lists them,
-// but for those that are written to.
+// own returns the mappings of the program's file (proc_pid_maps(5)) except writable ones.
 func own(maps string, code uint64) (spans []span) {
 	file := ""
-	for range 2 { // the file is known when its code has been met
+	for range 2 { // the file is known once its code was found
 		spans = nil
 		for line := range strings.Lines(maps) {
 			// 00400000-0056f000 r-xp 00000000 00:01 1025                /memfd:carrel-executor (deleted)

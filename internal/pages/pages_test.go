@@ -29,7 +29,7 @@ c000000000-c000400000 rw-p 00000000 00:00 0
 	}
 }
 
-// Pages go, and the program goes on.
+// Pages are dropped and the program goes on.
 func TestGiveBack(t *testing.T) {
 	if resident(t) == 0 {
 		t.Fatal("nothing of the test's own file is resident")
@@ -43,7 +43,7 @@ func TestGiveBack(t *testing.T) {
 	}
 }
 
-// resident is how much of files this process has mapped and in memory, in KiB.
+// resident returns the mapped and resident pages of files of this process, in KiB.
 func resident(t *testing.T) int {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/status")

@@ -1,8 +1,8 @@
-// Package peercred tells who is at the other end of a Unix socket, as the kernel
-// noted it when the connection was made.
+// Package peercred reads the credentials of a Unix socket's peer, which the kernel
+// stored when the connection was made.
 //
-// It must not decide what the peer may do. A pid may have been reused by the time
-// it is looked at: take PidFD where the process itself matters.
+// It must not decide what the peer may do. Another process may have the pid by now:
+// use PidFD if the process itself matters.
 package peercred
 
 import (
@@ -47,8 +47,8 @@ func Of(c *net.UnixConn) (Cred, error) {
 	return cred, nil
 }
 
-// groups reads SO_PEERGROUPS, which says ERANGE and the size it needs when there
-// is too little room. The list is fixed when the connection is made.
+// groups reads SO_PEERGROUPS, which returns ERANGE and the size if the buffer is too
+// small. The list does not change after the connection is made.
 func groups(fd int) ([]uint32, error) {
 	buf := make([]uint32, 32)
 	for {
@@ -66,8 +66,8 @@ func groups(fd int) ([]uint32, error) {
 	}
 }
 
-// PidFD returns a pidfd of c's peer, which refers to that process and no later
-// one. A kernel before 6.5 gives an error of kind not_implemented.
+// PidFD returns a pidfd of c's peer, which never refers to another process. With a
+// kernel before 6.5 the error is of kind not_implemented.
 func PidFD(c *net.UnixConn) (*os.File, error) {
 	var f *os.File
 	err := control(c, func(fd int) error {

@@ -15,8 +15,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/peercred"
 )
 
-// TestMain doubles as the peer: the test starts itself again with another
-// identity, which connects and waits for the connection to end.
+// TestMain is also the peer: the test starts itself again with another identity,
+// and that process connects and waits for the end of the connection.
 func TestMain(m *testing.M) {
 	if path := os.Getenv("PEERCRED_TEST_CONNECT"); path != "" {
 		c, err := net.Dial("unix", path)

@@ -17,10 +17,10 @@ const (
 )
 
 // Copy moves everything from the pipe src, which must be under the poller, to dst
-// until src ends, without taking it through this process's memory where the
-// kernel can. dst may be of any kind and mode. A closed pipe behind dst is EPIPE, a
-// deadline on src os.ErrDeadlineExceeded. moved, if it is not nil, is called after
-// every piece.
+// until src ends. If the kernel can, the data does not pass through this process's
+// memory. dst may be of any kind and mode. A closed pipe behind dst is EPIPE, a
+// deadline on src os.ErrDeadlineExceeded. moved, if not nil, is called after every
+// piece.
 func Copy(dst, src *os.File, moved func()) (int64, error) {
 	in, err := src.SyscallConn()
 	if err != nil {
@@ -73,8 +73,8 @@ func move(to, from int) (n int64, done bool, err error) {
 		case !errors.Is(err, unix.EAGAIN):
 			return max(n, 0), true, err
 		}
-		// Between two pipes one that does not block makes the call so for both:
-		// ask which of them is not ready.
+		// Between two pipes the call does not block if one of them is nonblocking:
+		// find out which is not ready.
 		if !ready(from, unix.POLLIN, 0) {
 			return 0, false, nil
 		}

@@ -1,9 +1,9 @@
-// Package pollfd puts descriptors that came from another process under Go's
-// poller, so that a read or write on them can be given a deadline and ends when
-// the file is closed, and no thread is held by one that waits.
+// Package pollfd puts descriptors from another process under Go's poller, so that
+// a read or write can have a deadline, ends when the file is closed, and blocks no
+// thread.
 //
-// It must only be given descriptors whose open file description nobody else
-// reads or writes through: the non-blocking mode is a property of that.
+// Nobody else may read or write through the same open file description, because
+// nonblocking mode is a property of the description.
 package pollfd
 
 import (
@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Open returns a file that is under the poller in place of f, which it closes.
-// If f is already, it is returned as it is.
+// Open returns a file under the poller for f, which it closes. If f is under the
+// poller already, Open returns f.
 func Open(f *os.File) (*os.File, error) {
 	if f.SetDeadline(time.Time{}) == nil {
 		return f, nil
@@ -45,7 +45,7 @@ func Open(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
-// OpenAll does Open for each of files in place. On an error all are closed.
+// OpenAll replaces each of files by Open. On an error all are closed.
 func OpenAll(files []*os.File) error {
 	for i, f := range files {
 		p, err := Open(f)

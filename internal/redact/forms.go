@@ -9,16 +9,15 @@ import (
 	"strings"
 )
 
-// leastKnown is the length below which a value cannot be looked for: it would be found
-// everywhere. leastForm is that of what remains of it in base64.
+// leastKnown is the least length of a value that is searched for: a shorter one would be found
+// everywhere. leastForm is the least length of its unambiguous part in base64.
 const (
 	leastKnown = 6
 	leastForm  = 8
 )
 
-// forms are a value and the ways in which it is commonly written elsewhere: in base64, alone or
-// behind something else, in hexadecimal, in a URL, in JSON, quoted as Go does it, and in a
-// shell's single quotes.
+// forms returns a value and its common encodings: in hexadecimal, in a URL, in JSON, quoted as in
+// Go, in a shell's single quotes, and in base64 alone or within other data.
 func forms(value string) []string {
 	out := []string{value}
 	add := func(s string) {
@@ -47,15 +46,15 @@ func forms(value string) []string {
 	return out
 }
 
-// inBase64 are those characters of base64 that say nothing but value, if it stands behind so
-// many bytes of a group of three.
+// inBase64 returns the characters of base64 that depend on value only, if before bytes of a group of
+// three precede it.
 func inBase64(value string, before int) string {
 	s := base64.RawStdEncoding.EncodeToString(append(make([]byte, before), value...))
-	// The last character has bits of what comes behind, unless the bits end with it.
+	// The last character also has bits of what follows, unless value ends with a character.
 	return s[(8*before+5)/6 : 8*(before+len(value))/6]
 }
 
-// lowerEscapes has the digits of %2F as some write them.
+// lowerEscapes changes %2F to %2f, as some programs write it.
 func lowerEscapes(s string) string {
 	b := []byte(s)
 	for i := range b {

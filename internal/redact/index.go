@@ -6,17 +6,18 @@ import (
 	"strings"
 )
 
-// index finds which of many words begin at a place of a text, in a time that does not grow
-// with their number but by its logarithm, and that only where four bytes agree.
+// index finds the longest of many words that begins at an offset of a text, by a binary search, and
+// only where the first four bytes match. A text may be hostile and the words many, so the time must
+// not grow with their number.
 type index struct {
 	words []string // sorted, each once
-	// shorter has for each word the longest other one that it begins with, -1 if none.
+	// shorter[i] is the longest other word that is a prefix of words[i], or -1.
 	shorter []int
-	// starts has a bit for what the first four bytes of a word give; see startBit.
+	// starts has a bit for each hash of a word's first four bytes; see startBit.
 	starts [1 << 10]uint64
 }
 
-// leastIndexed is how many bytes of a word the index looks at first.
+// leastIndexed is the number of a word's first bytes that are hashed.
 const leastIndexed = 4
 
 // newIndex takes words of at least leastIndexed bytes. It returns nil if there are none.
@@ -27,8 +28,7 @@ func newIndex(words []string) *index {
 	x := &index{words: slices.Compact(slices.Sorted(slices.Values(words)))}
 	x.shorter = make([]int, len(x.words))
 	for i, w := range x.words {
-		// In their order, what w begins with stands before it, and all between begin with
-		// that too.
+		// In sorted order a prefix of w comes before w, and is a prefix of all words between.
 		s := i - 1
 		for s >= 0 && !strings.HasPrefix(w, x.words[s]) {
 			s = x.shorter[s]
@@ -45,7 +45,7 @@ func startBit(s string) (at uint32, bit uint64) {
 	return h / 64, 1 << (h % 64)
 }
 
-// begins reports whether a word begins with s, which is no shorter than leastIndexed.
+// begins reports whether a word begins with s, which has at least leastIndexed bytes.
 func (x *index) begins(s string) bool {
 	if x == nil {
 		return false
@@ -57,7 +57,7 @@ func (x *index) begins(s string) bool {
 	return i < len(x.words) && strings.HasPrefix(x.words[i], s)
 }
 
-// at reports how long the longest word is that s begins with; 0 is none.
+// at returns the length of the longest word that s begins with, or 0.
 func (x *index) at(s string) int {
 	if x == nil || len(s) < leastIndexed {
 		return 0
@@ -65,7 +65,8 @@ func (x *index) at(s string) int {
 	if at, bit := startBit(s); x.starts[at]&bit == 0 {
 		return 0
 	}
-	// Any word that s begins with stands before s, and the last before s begins with it.
+	// In sorted order every word that s begins with comes before s, and is a prefix of the last
+	// word before s or equal to it.
 	i := sort.SearchStrings(x.words, s)
 	if i < len(x.words) && x.words[i] == s {
 		return len(s)

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Know sets what is known from a source, which takes the place of what was known from it
-// before: the values are replaced wherever they stand, also in the forms that forms lists. It
-// returns how many are shorter than 6 bytes and are not looked for.
+// Know sets the known values of a source, and replaces its earlier ones. Known values are redacted
+// wherever they occur, also in the encodings that forms lists. Know returns how many are shorter
+// than 6 bytes and are not searched for.
 func (r *Redactor) Know(source string, values ...string) (short int) {
 	if r == nil {
 		return 0
@@ -32,8 +32,8 @@ func (r *Redactor) Know(source string, values ...string) (short int) {
 	return short
 }
 
-// With returns a Redactor that knows these values as well, for as long as something is told
-// of whom they belong to. What r learns later it knows too. It is r if none can be looked for.
+// With returns a Redactor for the texts of one command that also knows these values, and everything
+// that r knows or will know. It returns r if all values are too short to be searched for.
 func (r *Redactor) With(values []string) *Redactor {
 	if r == nil {
 		return nil
@@ -50,12 +50,11 @@ func (r *Redactor) With(values []string) *Redactor {
 	return &Redactor{key: r.key, known: r.known, own: newIndex(words)}
 }
 
-// maxOwn bounds how many secrets of one command are looked for: more are no set of
-// variables but a flood.
+// maxOwn bounds the secrets of one command that are searched for.
 const maxOwn = 256
 
-// SecretsOf returns what is secret among variables, NAME=VALUE: values whose name says so,
-// and the secrets that stand in others, as the password in a URL.
+// SecretsOf returns the secrets in variables NAME=VALUE: values with the name of a secret, and
+// secrets within other values, as the password in a URL.
 func SecretsOf(env []string) (values []string) {
 	for _, kv := range env {
 		name, value, ok := strings.Cut(kv, "=")
@@ -75,16 +74,17 @@ func SecretsOf(env []string) (values []string) {
 	return values
 }
 
-// secretVariable is secretName for variables, of which the whole name is at hand: one that is
-// about a secret anywhere in it counts, and of the others a plain word, a number or a path is
-// none.
+// secretVariable is secretName for variables, whose whole name is known: a part of the name is
+// enough. A path is no secret, and with a name that is only likely neither is a plain word or a
+// number.
 func secretVariable(name, value string) bool {
 	plain := strings.ToLower(plainName(name))
 	has := func(parts []string) bool {
 		return slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(plain, p) })
 	}
 	switch {
-	case maskAt(value) > 0, value[0] == '/' && !strings.ContainsAny(value, "+="), strings.HasPrefix(value, "./"), strings.HasPrefix(value, "~/"):
+	case maskAt(value) > 0, value[0] == '/' && !strings.ContainsAny(value, "+="),
+		strings.HasPrefix(value, "./"), strings.HasPrefix(value, "~/"):
 		return false
 	case has(certain):
 		return true

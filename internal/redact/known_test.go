@@ -14,8 +14,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/redact"
 )
 
-// A value that was told is found in every form, and nothing of it stays but what a
-// neighbour in base64 has a share in.
+// A known value is found in every encoding, and nothing of it stays but the base64 characters that
+// it shares with a neighbour.
 func TestForms(t *testing.T) {
 	const secret = `p"ss w<rd/+ü'%`
 	r := redact.New([]byte("k"))
@@ -35,7 +35,8 @@ func TestForms(t *testing.T) {
 		"Go":            strings.Trim(strconv.Quote(secret), `"`),
 		"shell":         strings.ReplaceAll(secret, "'", `'\''`),
 	} {
-		if got := r.Text("a " + form + " b"); !strings.HasPrefix(got, "a [redacted:secret:") || !strings.HasSuffix(got, "] b") || len(got) != len("a [redacted:secret:01234567] b") {
+		if got := r.Text("a " + form + " b"); !strings.HasPrefix(got, "a [redacted:secret:") ||
+			!strings.HasSuffix(got, "] b") || len(got) != len("a [redacted:secret:01234567] b") {
 			t.Errorf("%s: %q became %q", name, form, got)
 		}
 	}
@@ -60,7 +61,7 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// Where a text was shortened the begin of a secret is one.
+// The first part of a secret at the end of a shortened text is redacted.
 func TestHalves(t *testing.T) {
 	r := redact.New([]byte("k"))
 	r.Know("test", "correct horse battery")
@@ -85,7 +86,7 @@ func TestHalves(t *testing.T) {
 	}
 }
 
-// What cannot be found is said in docs/protocols/audit.md.
+// docs/protocols/audit.md lists what is not found.
 func TestWhatIsNotFound(t *testing.T) {
 	r := redact.New([]byte("k"))
 	r.Know("test", "correct horse battery")
@@ -100,13 +101,15 @@ func TestWhatIsNotFound(t *testing.T) {
 	}
 }
 
-// A mask that somebody wrote hides nothing.
+// A forged mask hides nothing.
 func TestFalseMasks(t *testing.T) {
 	r := redact.New([]byte("k"))
 	r.Know("test", "correct horse")
 	for _, text := range []string{
-		"[redacted:correct horse]", "[redacted:value:correct horse]", "[redacted:correct horse:01234567]", "[redacted:secret:01234567 correct horse]",
-		"[redacted:" + github + "]", "password=[redacted:correct horse]", "password=[redacted:hunter2", "x://u:[redacted:correct horse]@h", "[redacted:secret:0123456Z] correct horse",
+		"[redacted:correct horse]", "[redacted:value:correct horse]", "[redacted:correct horse:01234567]",
+		"[redacted:secret:01234567 correct horse]",
+		"[redacted:" + github + "]", "password=[redacted:correct horse]", "password=[redacted:hunter2",
+		"x://u:[redacted:correct horse]@h", "[redacted:secret:0123456Z] correct horse",
 	} {
 		got := r.Text(text)
 		if strings.Contains(got, "correct horse") || strings.Contains(got, github) || strings.Contains(got, "hunter2") {
@@ -121,7 +124,9 @@ func TestKnowTakesThePlace(t *testing.T) {
 	r.Know("a", "first-one", "second-one")
 	r.Know("b", "second-one", "third-one")
 	r.Know("a", "fourth-one")
-	for text, stays := range map[string]bool{"first-one": true, "second-one": false, "third-one": false, "fourth-one": false, "mine-alone": true} {
+	for text, stays := range map[string]bool{
+		"first-one": true, "second-one": false, "third-one": false, "fourth-one": false, "mine-alone": true,
+	} {
 		if got := r.Text(text); (got == text) != stays {
 			t.Errorf("%q became %q", text, got)
 		}
@@ -143,8 +148,7 @@ func TestKnowTakesThePlace(t *testing.T) {
 	}
 }
 
-// The longest of those that begin in one place counts, and one that begins in another is
-// taken out with it.
+// The longest known value at one offset counts, and one that begins within it is redacted with it.
 func TestOverlaps(t *testing.T) {
 	r := redact.New([]byte("k"))
 	r.Know("test", "abcd12", "abcd1234", "abcd1234efgh", "34efgh99", "token=abcd77xx")
@@ -171,9 +175,11 @@ func TestOverlaps(t *testing.T) {
 
 func TestSecretsOf(t *testing.T) {
 	got := redact.SecretsOf([]string{
-		"PATH=/usr/bin:/bin", "HOME=/home/x", "LANG=de_DE.UTF-8", "TERM=xterm-256color", "SSH_AUTH_SOCK=/run/user/1/agent", "KEYMAP=german", "SORT_KEY=lastname", "TOKENS=120000",
+		"PATH=/usr/bin:/bin", "HOME=/home/x", "LANG=de_DE.UTF-8", "TERM=xterm-256color",
+		"SSH_AUTH_SOCK=/run/user/1/agent", "KEYMAP=german", "SORT_KEY=lastname", "TOKENS=120000",
 		"TOKEN_FILE=/run/secrets/token", "PASSWORD=x", "PASSWORD=", "PASSWORD", "X=y=z",
-		"DB_PASSWORD_PROD=hunter22", "MY_TOKEN=tok-en_7A", "API_KEY=abcdeFGH", "AWS_SECRET_ACCESS_KEY=abcdefghij", "CLIENT_SECRET=plainword", "SECRET=/aGk+aGk=",
+		"DB_PASSWORD_PROD=hunter22", "MY_TOKEN=tok-en_7A", "API_KEY=abcdeFGH",
+		"AWS_SECRET_ACCESS_KEY=abcdefghij", "CLIENT_SECRET=plainword", "SECRET=/aGk+aGk=",
 		"DATABASE_URL=postgres://app:s3cr3tpw@db/x", "NOTE=see " + github,
 	})
 	want := []string{"hunter22", "tok-en_7A", "abcdeFGH", "abcdefghij", "plainword", "/aGk+aGk=", "s3cr3tpw", github}
@@ -189,8 +195,7 @@ func TestSecretsOf(t *testing.T) {
 	}
 }
 
-// What is looked for is found in the same time among many as among few; see the figures of
-// BenchmarkKnown.
+// BenchmarkKnown: a search takes the same time with many known values as with few.
 func BenchmarkKnown(b *testing.B) {
 	s := strings.Repeat("cargo test --workspace -- --nocapture path/to/file:12 and so on; ", 8)
 	for _, n := range []int{0, 1, 100, 10_000} {
@@ -210,7 +215,7 @@ func BenchmarkKnown(b *testing.B) {
 	}
 }
 
-// FuzzKnown looks for words in a text as strings.Contains does.
+// FuzzKnown compares the search with strings.Contains.
 func FuzzKnown(f *testing.F) {
 	f.Add("abcdef\nabcdefgh\ncdefgh12", "xxabcdefgh12")
 	f.Add("aaaaaa\naaaaaaaa", "baaaaaaaaaaaaaab")
@@ -224,8 +229,9 @@ func FuzzKnown(f *testing.F) {
 		r.Know("test", list...)
 		got := r.Text(text)
 		for _, w := range list {
-			// A mask may have a word in it that was told.
-			if len(w) >= 6 && strings.Contains(got, w) && !strings.Contains(text, "[redacted:") && !strings.ContainsAny(w, "[]:") && !strings.Contains("redacted secret value argument", w) && !isHex(w) {
+			// A mask may contain a known word.
+			if len(w) >= 6 && strings.Contains(got, w) && !strings.Contains(text, "[redacted:") &&
+				!strings.ContainsAny(w, "[]:") && !strings.Contains("redacted secret value argument", w) && !isHex(w) {
 				t.Errorf("%q stays in %q, which became %q", w, text, got)
 			}
 		}

@@ -13,12 +13,11 @@ const (
 	maxSecrets = 10_000
 )
 
-// Parse reads a text of secrets, one a line. Empty lines and those that begin with "#" are
-// passed over. Of NAME=VALUE, with or without "export " before it, as in files of
-// variables, the value is one, without the quotes that it stands in; one that is too short to
-// be looked for is passed over and counted.
+// Parse reads secrets, one a line. It ignores empty lines and lines that begin with "#". In a line
+// NAME=VALUE, with or without "export " before it, the secret is the value without its quotes; a
+// value that is too short to be searched for is ignored and counted.
 //
-// An error names a line and nothing in it; its kind is invalid_argument.
+// An error names the line, but not its contents; its kind is invalid_argument.
 func Parse(text string) (values []string, short int, err error) {
 	n := 0
 	for line := range strings.Lines(text) {
@@ -50,8 +49,8 @@ func Parse(text string) (values []string, short int, err error) {
 	return values, short, nil
 }
 
-// variable is the value of a line of a file of variables, or the line if it is none, as
-// base64 that ends in "=".
+// variable returns the value of a line NAME=VALUE, or else the line, for example base64 that ends
+// in "=".
 func variable(line string) (value string, named bool) {
 	rest := strings.TrimPrefix(line, "export ")
 	name, value, ok := strings.Cut(rest, "=")

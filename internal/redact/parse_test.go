@@ -11,10 +11,12 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	values, short, err := redact.Parse("# of the operator\n\n  correct horse  \r\nDB_PASSWORD=hunter22\nexport TOKEN='it is quoted'\nQ=\"a\\\"b\\\\c\\$d\"\nc2VjcmV0cw==\n" +
+	values, short, err := redact.Parse("# of the operator\n\n  correct horse  \r\nDB_PASSWORD=hunter22\n" +
+		"export TOKEN='it is quoted'\nQ=\"a\\\"b\\\\c\\$d\"\nc2VjcmV0cw==\n" +
 		"YWJjZGVmZ2g=\nPORT=80\nDEBUG=\nurl=postgres://u:p@h/d?x=y\nno-name=value\n1st=value\nlast one")
 	want := []string{
-		"correct horse", "hunter22", "it is quoted", `a"b\c$d`, "c2VjcmV0cw==", "YWJjZGVmZ2g=", "postgres://u:p@h/d?x=y", "no-name=value", "1st=value", "last one",
+		"correct horse", "hunter22", "it is quoted", `a"b\c$d`, "c2VjcmV0cw==", "YWJjZGVmZ2g=",
+		"postgres://u:p@h/d?x=y", "no-name=value", "1st=value", "last one",
 	}
 	if err != nil || short != 2 || !slices.Equal(values, want) {
 		t.Errorf("%q %d %v", values, short, err)
@@ -26,7 +28,8 @@ func TestParse(t *testing.T) {
 		strings.Repeat("hunter2\n", 10_001):        "line 10001 for a secret: there are more than 10000",
 		"TOKEN=hunter2\nhunt\nOTHER=hunter2hunter": "line 2 for a secret",
 	} {
-		if _, _, err := redact.Parse(text); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), why) || strings.Contains(err.Error(), "hunt") {
+		if _, _, err := redact.Parse(text); !errdefs.IsInvalidArgument(err) ||
+			!strings.Contains(err.Error(), why) || strings.Contains(err.Error(), "hunt") {
 			t.Errorf("%v", err)
 		}
 	}

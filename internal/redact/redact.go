@@ -1,11 +1,11 @@
-// Package redact takes secrets out of what is recorded, shown or logged: values that it was
-// told, and what has the shape of a secret. In the place of one stands what it was and a
-// short digest with a key, by which two that are equal can be seen to be:
+// Package redact removes secrets from texts that are recorded, shown or logged: known values, and
+// values with the shape or the name of a secret. A mask replaces a secret. It has the kind and a
+// short keyed digest, which is equal for equal secrets:
 //
 //	[redacted:github:5d41402a]
 //
-// It is pure but for the list of values that it was told, and must not be taken for a
-// boundary: a secret without a shape, in a place that does not name it, stays.
+// Its only state is the list of known values. It must not be relied on as a boundary: an unknown
+// secret without a shape, where no name tells it, stays.
 package redact
 
 import (
@@ -21,35 +21,35 @@ import (
 	"sync/atomic"
 )
 
-// Redactor replaces secrets. Its methods may be called from any goroutine. A nil one changes
+// Redactor replaces secrets. Its methods may be called from any goroutine. A nil Redactor changes
 // nothing.
 type Redactor struct {
 	key []byte
-	// known is what everybody's texts are searched for, and own what those are for which this
-	// one was made.
+	// known are the values that all texts are searched for, and own those that only this
+	// Redactor's texts are searched for.
 	known *known
 	own   *index
 }
 
-// known are the values that a Redactor was told, by who told it.
+// known are the known values by source.
 type known struct {
 	mu    sync.Mutex
-	from  map[string][]string // all forms
+	from  map[string][]string // in all their forms
 	index atomic.Pointer[index]
 }
 
 // New returns a Redactor whose digests are made with key.
 func New(key []byte) *Redactor { return &Redactor{key: slices.Clone(key), known: &known{}} }
 
-// mask is what stands in the place of a secret. It consists of what needs no escape in JSON
-// or a shell's double quotes.
+// mask returns the replacement of a secret. Its characters need no escape in JSON or in a shell's
+// double quotes.
 func (r *Redactor) mask(kind, secret string) string {
 	m := hmac.New(sha256.New, r.key)
 	m.Write([]byte(secret))
 	return masked + kind + ":" + hex.EncodeToString(m.Sum(nil)[:maskDigits/2]) + "]"
 }
 
-// masked begins what stands in the place of a secret.
+// masked is the beginning of every mask.
 const masked = "[redacted:"
 
 // span is a secret in a text.
@@ -58,7 +58,7 @@ type span struct {
 	kind     string
 }
 
-// Text replaces the secrets in s, which is returned as it is if it has none.
+// Text replaces the secrets in s.
 func (r *Redactor) Text(s string) string {
 	if r == nil {
 		return s
@@ -86,11 +86,16 @@ func (r *Redactor) replace(s string, found []span) string {
 	return b.String()
 }
 
-// Texts replaces the secrets in each of list, which is returned as it is if there are none.
+// Texts replaces the secrets in each text of list. It returns list itself if there are none.
 func (r *Redactor) Texts(list []string) []string {
+	return replaceEach(list, func(i int) string { return r.Text(list[i]) })
+}
+
+// replaceEach returns a copy of list with f(i) for each i, or list itself if all are equal.
+func replaceEach(list []string, f func(i int) string) []string {
 	out := list
 	for i, s := range list {
-		text := r.Text(s)
+		text := f(i)
 		if text == s {
 			continue
 		}
@@ -102,31 +107,17 @@ func (r *Redactor) Texts(list []string) []string {
 	return out
 }
 
-// Argv replaces the secrets in a command line, those too whose place only the flag before
-// them tells. The list is returned as it is if there are none.
+// Argv replaces the secrets in a command line, also those that only the flag before them tells. It
+// returns argv itself if there are none.
 func (r *Redactor) Argv(argv []string) []string {
-	if r == nil {
+	if r == nil || len(argv) == 0 {
 		return argv
 	}
-	out := argv
-	program := ""
-	if len(argv) > 0 {
-		program = path.Base(argv[0])
-	}
-	for i, a := range argv {
-		text := r.arg(program, argv, i)
-		if text == a {
-			continue
-		}
-		if &out[0] == &argv[0] {
-			out = slices.Clone(argv)
-		}
-		out[i] = text
-	}
-	return out
+	program := path.Base(argv[0])
+	return replaceEach(argv, func(i int) string { return r.arg(program, argv, i) })
 }
 
-// arg replaces the secrets in one word.
+// arg replaces the secrets in argv[i].
 func (r *Redactor) arg(program string, argv []string, i int) string {
 	a := argv[i]
 	whole := func(from int) string { return r.Text(a[:from]) + r.mask("argument", a[from:]) }
@@ -158,23 +149,23 @@ func (r *Redactor) arg(program string, argv []string, i int) string {
 	return r.Text(a)
 }
 
-// flagName is the name of a long option without a value.
+// flagName returns the name of a long option without a value.
 func flagName(s string) (string, bool) {
 	name, ok := strings.CutPrefix(s, "--")
 	if !ok {
 		name, ok = strings.CutPrefix(s, "-")
-		ok = ok && len(name) > 3 // as -token of programs with the flags of Go
+		ok = ok && len(name) > 3 // -token, of programs with Go's flag package
 	}
 	return name, ok && name != "" && !strings.ContainsAny(name, "= ")
 }
 
-// JSON replaces the secrets in the strings of a JSON text, which is returned as it is if it
-// has none, or is no JSON. An array under the name "argv" is a command line.
+// JSON replaces the secrets in the strings of a JSON text. It returns raw itself if there are none or
+// raw is not JSON. An array with the name "argv" is a command line.
 func (r *Redactor) JSON(raw []byte) []byte {
 	if r == nil || len(raw) == 0 {
 		return raw
 	}
-	// What is escaped has its edges elsewhere: a line's end is an "n" here.
+	// The quick test does not work with escapes: a newline before a secret would be an "n".
 	if bytes.IndexByte(raw, '\\') < 0 && !bytes.Contains(raw, []byte(`"argv"`)) && len(r.scan(string(raw))) == 0 {
 		return raw
 	}
@@ -190,7 +181,7 @@ func (r *Redactor) JSON(raw []byte) []byte {
 	}
 	b, err := json.Marshal(v)
 	if err != nil {
-		return raw // what was read can be written
+		return raw // does not happen: v was decoded from JSON
 	}
 	return b
 }
@@ -200,8 +191,7 @@ func (r *Redactor) value(name string, v any) (any, bool) {
 	switch x := v.(type) {
 	case string:
 		s := r.Text(x)
-		// Of what a program calls its fields only the plain words count: a "key" or "token" may
-		// be a name.
+		// For a member's name only certain counts: a "key" or "token" may be an identifier.
 		if s == x && x != "" && hasEnd(plainName(name), certain) && secretName(name, x) {
 			s = r.mask("value", x)
 		}

@@ -9,8 +9,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/redact"
 )
 
-// Secrets are put together here, so that nothing in this file looks like one to those who
-// search repositories for them.
+// Secrets are concatenated here, so that scanners of repositories find none in this file.
 var (
 	hex36  = strings.Repeat("a1B2c3D4e", 4)
 	long   = strings.Repeat("a1B2c3D4", 12)
@@ -72,7 +71,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// What people look for in a record stays.
+// Texts that only look like secrets stay.
 func TestInnocent(t *testing.T) {
 	r := redact.New([]byte("k"))
 	for _, s := range []string{
@@ -84,7 +83,8 @@ func TestInnocent(t *testing.T) {
 		"https://example.org/a?b=c#d", "https://user@example.org/", "git@github.com:a/b.git", "http://[::1]:8080/x@y",
 		"TOKEN=$GITHUB_TOKEN", "PASSWORD=${PASSWORD}", "password=`pass show x`", "--password $PW",
 		"primary_key=id", "sort --key=2,3", "kubectl get secret app", "monkey=banana", "keyboard: us", "turkey:12345678",
-		"sk-learn", "sk-scheduler-of-the-day-and-all-of-the-nights", "task-0123456789", "eyJ", "eyJhbGci and more text here to read", "AKIA", "AKIAxyz",
+		"sk-learn", "sk-scheduler-of-the-day-and-all-of-the-nights", "task-0123456789", "eyJ",
+		"eyJhbGci and more text here to read", "AKIA", "AKIAxyz",
 		"cannot read the key: no such file", "the token: it has expired", "author: someone", "compass=north", "bypass: yes",
 		"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----", "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJl3dIeudNqd0DPMRD6OIh65 me",
 		"passed: 12, failed: 0", "=", ":", "==", "://", "a:", "--", "-- x", "--password", "--password=", "password=",
@@ -163,7 +163,8 @@ func TestEqualSecretsAreSeenToBe(t *testing.T) {
 
 func TestJSON(t *testing.T) {
 	r := redact.New([]byte("k"))
-	in := `{"event":"x","argv":["curl","-u","me:hunter2"],"n":12345678901234567890,"deep":[{"note":"password=hunter2"}],"password":"hunter2","key":"telegram-1234567890"}`
+	in := `{"event":"x","argv":["curl","-u","me:hunter2"],"n":12345678901234567890,"deep":[{"note":"password=hunter2"}],` +
+		`"password":"hunter2","key":"telegram-1234567890"}`
 	got := string(r.JSON([]byte(in)))
 	if strings.Contains(got, "hunter2") || strings.Count(got, "[redacted:") != 3 || !json.Valid([]byte(got)) ||
 		!strings.Contains(got, "12345678901234567890") || !strings.Contains(got, "telegram-1234567890") {
@@ -176,7 +177,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// Ordinary text costs no memory.
+// Ordinary text needs no allocation.
 func TestNothingIsAllocated(t *testing.T) {
 	r := redact.New([]byte("k"))
 	r.Know("test", "something else")

@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// scan finds the secrets in s, in order, in one pass. known and own are the values that are
-// looked for.
+// scan finds the secrets in s, in order, in one pass. known and own are the known values.
 func scan(s string, known, own *index) (found []span) {
 	told := known != nil || own != nil
 	for i := 0; i < len(s); {
@@ -17,7 +16,7 @@ func scan(s string, known, own *index) (found []span) {
 			continue
 		}
 		if c == '[' {
-			if n := maskAt(s[i:]); n > 0 { // done already
+			if n := maskAt(s[i:]); n > 0 { // redacted before
 				i += n
 				continue
 			}
@@ -61,15 +60,14 @@ func scan(s string, known, own *index) (found []span) {
 	return found
 }
 
-// cut is what stands at the end of a text that was shortened, and maxHalf how far before it a
-// secret may begin of which only a part is left.
+// cut ends a text that was shortened. A secret of which only the first part is left may begin up to
+// maxHalf bytes before it.
 const (
 	cut     = "…"
 	maxHalf = 256
 )
 
-// halfBefore is where the begin of a value that was told stands before i, where the text was
-// shortened; i if none does.
+// halfBefore returns the offset at which a known value begins that was cut off at i, or i.
 func halfBefore(s string, from, i int, known, own *index) int {
 	for j := max(from, i-maxHalf); j <= i-leastKnown; j++ {
 		if known.begins(s[j:i]) || own.begins(s[j:i]) {
@@ -79,7 +77,7 @@ func halfBefore(s string, from, i int, known, own *index) int {
 	return i
 }
 
-// toldAt reports where the longest value ends that was told and begins at i; 0 is none.
+// toldAt returns the end of the longest known value that begins at i, or 0.
 func toldAt(s string, i int, known, own *index) int {
 	if n := max(known.at(s[i:]), own.at(s[i:])); n > 0 {
 		return i + n
@@ -87,8 +85,8 @@ func toldAt(s string, i int, known, own *index) int {
 	return 0
 }
 
-// reach is a secret that was found behind i, and with it those that were told and begin in
-// between or in it: nothing of them may stay.
+// reach extends a secret that was found behind i by the known values that begin between i and its
+// end, so that nothing of them stays.
 func reach(s string, i, from, end int, known, own *index) (int, int) {
 	for j := i + 1; j < end; j++ {
 		if e := toldAt(s, j, known, own); e > 0 {
@@ -98,8 +96,8 @@ func reach(s string, i, from, end int, known, own *index) (int, int) {
 	return from, end
 }
 
-// maskAt is how long the mask is that s begins with; 0 is none. Not everything that looks like
-// one is: what stands in its place would hide a secret.
+// maskAt returns the length of the mask that s begins with, or 0. It is strict, because a forged mask
+// could hide a secret.
 func maskAt(s string) int {
 	rest, ok := strings.CutPrefix(s, masked)
 	if !ok {
@@ -117,7 +115,7 @@ func maskAt(s string) int {
 	return len(masked) + len(kind) + 1 + maskDigits + 1
 }
 
-// shaped reports where a secret with a shape ends that begins at i; 0 is none.
+// shaped returns the end of a secret with a shape that begins at i, or 0.
 func shaped(s string, i int) (end int, kind string) {
 	for n := range byFirst[s[i]] {
 		p := &byFirst[s[i]][n]
@@ -129,7 +127,9 @@ func shaped(s string, i int) (end int, kind string) {
 		for to < len(s) && p.set.has(s[to]) {
 			to++
 		}
-		if n := to - from; n < p.least && (n < leastKnown || !strings.HasPrefix(s[to:], cut)) || p.exact && n != p.least || p.mixed && !mixed(s[from:to]) {
+		n := to - from
+		tooShort := n < p.least && (n < leastKnown || !strings.HasPrefix(s[to:], cut))
+		if tooShort || p.exact && n != p.least || p.mixed && !mixed(s[from:to]) {
 			continue
 		}
 		if p.kind == "jwt" && strings.Count(s[from:to], ".") != 2 {
@@ -145,7 +145,7 @@ func shaped(s string, i int) (end int, kind string) {
 			if at := strings.Index(s[i:], mark); at >= 0 {
 				return i + at + len(mark), "private-key"
 			}
-			return len(s), "private-key" // cut off: what is there is part of it
+			return len(s), "private-key" // cut off: the rest of s is a part of it
 		}
 	}
 	return 0, ""
@@ -155,8 +155,8 @@ func mixed(s string) bool {
 	return strings.ContainsAny(s, "0123456789") && strings.ContainsAny(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 }
 
-// assigned finds the value behind "=" or ":" at i, if its name says that it is secret, and the
-// password of a URL.
+// assigned finds the value behind "=" or ":" at i if it has the name of a secret, and the password of
+// a URL.
 func assigned(s string, i int) (from, to int, kind string) {
 	if s[i] == ':' && strings.HasPrefix(s[i:], "://") {
 		return userinfo(s, i+3)
@@ -220,8 +220,8 @@ func userinfo(s string, i int) (from, to int, kind string) {
 	return i + colon + 1, i + at, "url-password"
 }
 
-// afterFlag finds the word behind the blank at i, if the one before it is a long option whose
-// name says that it takes a secret.
+// afterFlag finds the word behind the space at i if the word before it is a long option with the name
+// of a secret.
 func afterFlag(s string, i int) (from, to int) {
 	begin := i
 	for begin > 0 && notable[s[begin-1]]&partsWords == 0 {
@@ -248,7 +248,7 @@ func afterFlag(s string, i int) (from, to int) {
 	return from, to
 }
 
-// wordEnd is where the word that begins at i ends: at its quote, or at what parts words.
+// wordEnd returns the end of the word that begins at i: its quote, or a character that ends words.
 func wordEnd(s string, i int, quote byte) int {
 	for ; i < len(s); i++ {
 		c := s[i]
@@ -259,7 +259,7 @@ func wordEnd(s string, i int, quote byte) int {
 	return i
 }
 
-// secretName reports whether a value with this name is secret.
+// secretName reports whether a value with this name is a secret.
 func secretName(name, value string) bool {
 	plain := plainName(name)
 	// A reference is not the value: $TOKEN, ${{ secrets.X }}, a substitution.
@@ -272,7 +272,7 @@ func secretName(name, value string) bool {
 	return hasEnd(plain, likely) && secretLike(value)
 }
 
-// plainName is a name in lower case without "-" and "_".
+// plainName returns a name in lower case without "-" and "_".
 func plainName(name string) string {
 	return strings.Map(func(c rune) rune {
 		switch {
@@ -289,9 +289,8 @@ func hasEnd(name string, ends []string) bool {
 	return slices.ContainsFunc(ends, func(end string) bool { return strings.HasSuffix(name, end) })
 }
 
-// secretLike reports whether a value under a name that is often, but not always, about a
-// secret is likely to be one: long, of letters and digits or of changing case, and no path,
-// file, reference or host.
+// secretLike reports whether a value with a name that is only likely to name a secret looks like one:
+// long, of letters and digits or of mixed case, and no path, file, reference or host.
 func secretLike(v string) bool {
 	if len(v) < 8 || strings.ContainsAny(v, "/ ,(){}[]:@") && !strings.ContainsAny(v, "+=") {
 		return false

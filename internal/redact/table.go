@@ -1,6 +1,6 @@
 package redact
 
-// charset is the bytes that a secret consists of.
+// charset is a set of bytes of which a secret consists.
 type charset uint8
 
 const (
@@ -27,20 +27,19 @@ func (c charset) has(b byte) bool {
 	return false
 }
 
-// shape is how a secret begins, what it consists of, and how long the rest must be.
+// shape is the prefix of a kind of secret, the charset of the rest, and its least length.
 type shape struct {
 	kind   string
 	prefix string
 	set    charset
 	least  int
-	// exact: the rest is that long and no longer.
+	// exact: the rest has exactly that length.
 	exact bool
-	// mixed: the rest has digits and letters, so that words with hyphens stay.
+	// mixed: the rest must have digits and letters, which words with hyphens do not.
 	mixed bool
 }
 
-// shapes are the forms in which those who give tokens out publish them. A prefix begins at
-// the edge of a word.
+// shapes are the published forms of tokens. A prefix must begin at the beginning of a word.
 var shapes = []shape{
 	{kind: "aws-key-id", prefix: "AKIA", set: upper, least: 16, exact: true},
 	{kind: "aws-key-id", prefix: "ASIA", set: upper, least: 16, exact: true},
@@ -85,14 +84,14 @@ var byFirst = func() (t [256][]shape) {
 	return t
 }()
 
-// What a byte may be the begin of.
+// What a byte may begin.
 const (
 	beginsShape = 1 << iota // of a shape, or of a private key
 	partsWords              // stands between words
-	marks                   // of a mask, or it stands before a secret
+	marks                   // a mask, or the value of a name
 )
 
-// notable are the bytes at which there is something to look for.
+// notable are the bytes at which scan looks closer.
 var notable = func() (t [256]uint8) {
 	for c, list := range byFirst {
 		if len(list) > 0 {
@@ -109,31 +108,35 @@ var notable = func() (t [256]uint8) {
 	return t
 }()
 
-// kinds are what masks say that they stand for.
+// kinds are the kinds in masks.
 var kinds = func() map[string]bool {
-	m := map[string]bool{"secret": true, "argument": true, "value": true, "private-key": true, "authorization": true, "url-password": true}
+	m := map[string]bool{
+		"secret": true, "argument": true, "value": true, "private-key": true, "authorization": true, "url-password": true,
+	}
 	for _, s := range shapes {
 		m[s.kind] = true
 	}
 	return m
 }()
 
-// maxKind is the length of the longest of them, and maskDigits that of the digest.
+// maxKind is the length of the longest kind, maskDigits the number of the digest's digits.
 const (
 	maxKind    = 16
 	maskDigits = 8
 )
 
-// The ends of names, in lower case without "-" and "_", whose values are secret. Those of
-// certain are so whatever the value looks like; of the others a value stays that is a path, a number,
-// or a plain word.
+// The last parts of names of secrets, in lower case without "-" and "_". With a certain name any
+// value is a secret; with a likely one a path, a number or a plain word is not.
 var (
-	certain = []string{"password", "passwd", "passphrase", "pwd", "secret", "secretkey", "secretaccesskey", "apikey", "authtoken", "accesstoken", "privatekey", "clientsecret"}
-	likely  = []string{"token", "key", "credential", "credentials", "auth", "pass", "bearer"}
+	certain = []string{
+		"password", "passwd", "passphrase", "pwd", "secret", "secretkey", "secretaccesskey", "apikey", "authtoken", "accesstoken",
+		"privatekey", "clientsecret",
+	}
+	likely = []string{"token", "key", "credential", "credentials", "auth", "pass", "bearer"}
 )
 
-// flags are options of programs that take a secret and do not say so by their name. joined: it
-// stands behind the flag in the same word. after: it stands behind the first such byte of the
+// flags are options of programs that take a secret although their name does not say so. joined: the
+// secret follows the flag in the same word. after: the secret follows the first such byte of the
 // value.
 var flags = []struct {
 	program, flag string
@@ -165,5 +168,5 @@ var flags = []struct {
 	{"openssl", "-k", false, 0},
 }
 
-// onlyLogin are programs whose flag is about a secret in this subcommand alone.
+// onlyLogin are programs whose flag takes a secret in this subcommand only.
 var onlyLogin = map[string]string{"docker": "login", "podman": "login"}

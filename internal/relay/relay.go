@@ -1,4 +1,4 @@
-// Package relay copies between the streams of a process here and those of a command in a
+// Package relay copies between the streams of a local process and the streams of a command in a
 // workspace, until the command and its output have ended.
 //
 // It must not know how the command is reached.
@@ -20,30 +20,30 @@ import (
 // before Run gives up on it: another process holds it.
 const silence = 2 * time.Second
 
-// Far are the far ends: of pipes, or the terminal's master side. Those that the command
-// does not have are nil.
+// Far are the far ends of the command's pipes, or its terminal's master side. Streams that the
+// command does not have are nil.
 type Far struct{ Stdin, Stdout, Stderr, Terminal *os.File }
 
 // Close closes them.
 func (f Far) Close() {
 	for _, f := range []*os.File{f.Stdin, f.Stdout, f.Stderr, f.Terminal} {
 		if f != nil {
-			f.Close() // read ends and what nobody will read
+			f.Close() // nobody reads or writes any more
 		}
 	}
 }
 
 // Near are the near ends. A nil Writer discards.
 type Near struct {
-	// Stdin is copied to the command's stdin or terminal until it ends. Run does not
-	// wait for a Read of it that has not returned.
+	// Stdin is copied to the command's stdin or terminal until it ends. Run does not wait for
+	// a pending Read of it.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 }
 
-// Run copies until wait, which tells the command's end, has returned and the output has
-// ended. If a Writer fails, the command gets SIGPIPE or EPIPE at its next write there; the
-// error is returned unless it is EPIPE itself, or wait had one.
+// Run copies until wait has returned, which it does at the command's end, and the output has ended.
+// If a Writer fails, the command gets SIGPIPE or EPIPE at its next write to that stream. Run returns
+// the error of wait, or else of a Writer unless it is EPIPE.
 func Run(far Far, near Near, wait func() error) error {
 	out, in := far.Stdout, far.Stdin
 	if far.Terminal != nil {
@@ -72,12 +72,12 @@ func Run(far Far, near Near, wait func() error) error {
 		wg.Go(func() {
 			errs[i] = copyOut(p.dst, p.src, &ended)
 			if p.src != far.Terminal {
-				p.src.Close() // or a command would block on what nobody reads
+				p.src.Close() // or the command would block on a pipe that nobody reads
 			}
 		})
 	}
 	err := wait()
-	// The order counts: a copy that sees ended extends the deadline itself.
+	// In this order: a copy that sees ended extends the deadline itself.
 	ended.Store(true)
 	for _, f := range []*os.File{out, far.Stderr} {
 		if f != nil {

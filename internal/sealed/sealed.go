@@ -1,8 +1,8 @@
-// Package sealed holds a program in memory so that nobody can change it any more: what is
-// started from there is what was read, whoever can write the file that it came from, and
-// a process that runs it cannot overwrite that file (CVE-2019-5736).
+// Package sealed keeps a program in sealed memory, where nobody can change it. A process that is
+// started from there runs exactly what was read, even if the file changes later, and cannot overwrite
+// that file (CVE-2019-5736).
 //
-// It must not choose or check what it is given.
+// It must not choose or check the program.
 package sealed
 
 import (
@@ -18,7 +18,7 @@ import (
 // both.
 func Copy(src io.Reader, name string) (*os.File, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_EXEC)
-	if errors.Is(err, unix.EINVAL) { // kernels before 6.3 do not know MFD_EXEC
+	if errors.Is(err, unix.EINVAL) { // kernels before 6.3 have no MFD_EXEC
 		fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	}
 	if err != nil {

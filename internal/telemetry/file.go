@@ -17,12 +17,12 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 )
 
-// DefaultMaxBytes is how long a file of spans gets.
+// DefaultMaxBytes is the default size of a file of spans.
 const DefaultMaxBytes = 64 << 20
 
-// Line is one span as files and the console have it.
+// Line is one span in a file or on the console.
 type Line struct {
-	Time     time.Time      `json:"time"` // of its beginning
+	Time     time.Time      `json:"time"` // of its start
 	Trace    string         `json:"trace_id"`
 	Span     string         `json:"span_id"`
 	Parent   string         `json:"parent_id,omitempty"`
@@ -83,7 +83,7 @@ func plain(v attribute.Value, redact func(string) string) any {
 	return v.AsInterface()
 }
 
-// redacted takes secrets out of what another exporter sends.
+// redacted removes secrets from the spans that another exporter sends.
 type redacted struct {
 	sdktrace.SpanExporter
 	redact func(string) string
@@ -107,7 +107,7 @@ func (r *redacted) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpa
 	return r.SpanExporter.ExportSpans(ctx, clean.Snapshots())
 }
 
-// spanFile is a file that does not grow for ever.
+// spanFile is a file of bounded size.
 type spanFile struct {
 	path string
 	max  int64

@@ -13,12 +13,12 @@ import (
 
 type traceKey struct{}
 
-// WithTrace gives the spans that begin below ctx the trace id of a request's records.
+// WithTrace makes the spans that start with ctx use the trace id of a request's records.
 func WithTrace(ctx context.Context, t id.Trace) context.Context {
 	return context.WithValue(ctx, traceKey{}, t)
 }
 
-// ids makes the ids of spans. They need not be hard to guess.
+// ids makes the ids of spans. They may be guessable.
 type ids struct{}
 
 // NewIDs implements sdktrace.IDGenerator.

@@ -12,7 +12,7 @@ import (
 // buckets of durations, in seconds: from a warm exec to a slow archive.
 var buckets = []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 30, 60, 300}
 
-// Metrics are the counters. No label holds what a user chose: each is one of a few words.
+// Metrics are the counters. The values of labels are a few fixed words, never a user's text.
 type Metrics struct {
 	registry  *prometheus.Registry
 	actions   *prometheus.CounterVec
@@ -20,7 +20,7 @@ type Metrics struct {
 	decisions *prometheus.CounterVec
 }
 
-// NewMetrics returns counters at zero, and those of the process and its runtime.
+// NewMetrics returns counters at zero, and the metrics of the process and its runtime.
 func NewMetrics(version string) *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
@@ -28,19 +28,25 @@ func NewMetrics(version string) *Metrics {
 			Name: "carrel_actions_total", Help: "Actions that passed the gate, by kind and how they ended: ok, error, denied.",
 		}, []string{"kind", "status"}),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "carrel_action_duration_seconds", Help: "From the request of an action to the end of its effect; of an attached command, to its start.", Buckets: buckets,
+			Name:    "carrel_action_duration_seconds",
+			Help:    "From the request of an action to the end of its effect; of an attached command, to its start.",
+			Buckets: buckets,
 		}, []string{"kind"}),
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "carrel_decisions_total", Help: "Decisions of the policy, by level.",
 		}, []string{"level"}),
 	}
-	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "carrel_build_info", Help: "Always 1; the label says which release runs.", ConstLabels: prometheus.Labels{"version": version}})
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "carrel_build_info", Help: "Always 1; the label says which release runs.",
+		ConstLabels: prometheus.Labels{"version": version},
+	})
 	build.Set(1)
-	m.registry.MustRegister(m.actions, m.durations, m.decisions, build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(m.actions, m.durations, m.decisions, build,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
-// Action counts an action of a kind that ended in a status after a time.
+// Action counts an action by kind and status, and records its duration.
 func (m *Metrics) Action(kind, status string, took time.Duration) {
 	m.actions.WithLabelValues(kind, status).Inc()
 	m.durations.WithLabelValues(kind).Observe(took.Seconds())
@@ -49,17 +55,18 @@ func (m *Metrics) Action(kind, status string, took time.Duration) {
 // Decision counts a decision.
 func (m *Metrics) Decision(level string) { m.decisions.WithLabelValues(level).Inc() }
 
-// Gauge adds a value that is asked for when the metrics are read. f must not block.
+// Gauge adds a gauge. f returns its value when the metrics are read, and must not block.
 func (m *Metrics) Gauge(name, help string, f func() float64) {
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
 }
 
-// Counter is Gauge for a value that only grows.
+// Counter is Gauge for a counter.
 func (m *Metrics) Counter(name, help string, f func() float64) {
 	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, f))
 }
 
-// States adds a gauge with a value for each word of a label, asked for when they are read.
+// States adds a gauge with one value for each value of a label. f returns them when the metrics are
+// read.
 func (m *Metrics) States(name, help, label string, f func() map[string]int) {
 	m.registry.MustRegister(&states{prometheus.NewDesc(name, help, []string{label}, nil), f})
 }
@@ -79,7 +86,7 @@ func (s *states) Collect(c chan<- prometheus.Metric) {
 	}
 }
 
-// Handler serves the metrics. Who may read them is not its to decide.
+// Handler serves the metrics. The caller decides who may read them.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second})
 }

@@ -1,9 +1,9 @@
-// Package telemetry shows what the daemon does and how long it takes: spans of each request,
-// by OpenTelemetry's own types, and counters in the format of Prometheus.
+// Package telemetry exports what the daemon does and how long it takes: spans of each request, with
+// OpenTelemetry's types, and counters in the format of Prometheus.
 //
-// Spans are kept in a file, unless they are asked for elsewhere; nothing is sent to a
-// network that was not configured. It must not be relied on: spans are dropped where there
-// are too many, and what must not be lost is in the audit log.
+// Spans are written to a file, the console or a configured collector; nothing else is sent to the
+// network. They are not reliable: spans are dropped if there are too many. The audit log has what
+// must not be lost.
 package telemetry
 
 import (
@@ -22,7 +22,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 )
 
-// Where spans can go.
+// The values of Config.Traces.
 const (
 	// Off keeps none.
 	Off = "off"
@@ -36,21 +36,20 @@ const (
 
 // Bounds.
 const (
-	// queued is how many spans may wait to be written; further ones are dropped.
+	// queued bounds the spans that wait to be written; further ones are dropped.
 	queued = 4096
-	// every is how often they are written.
+	// every is the interval between writes.
 	every = time.Second
-	// sendTimeout is for one batch to a collector.
+	// sendTimeout bounds the sending of one batch to a collector.
 	sendTimeout = 10 * time.Second
 )
 
-// Config is that of Start.
+// Config holds the options of Start.
 type Config struct {
 	// Traces is one of Off, File, Console and OTLP; "" is Off.
 	Traces string
-	// Path is the file of File, in a directory that only the daemon enters. When it is
-	// longer than MaxBytes it becomes Path + ".1", and the one of that name is lost; 0 is
-	// DefaultMaxBytes.
+	// Path is the file of File, in a directory that only the daemon can enter. At MaxBytes it
+	// is renamed to Path + ".1", which replaces the file of that name; 0 means DefaultMaxBytes.
 	Path     string
 	MaxBytes int64
 	// Out is the stream of Console.
@@ -59,20 +58,20 @@ type Config struct {
 	// with each request.
 	Endpoint string
 	Headers  map[string]string
-	// Version is the daemon's.
+	// Version is the daemon's version.
 	Version string
-	// Redact takes secrets out of a text. Required unless Traces is Off.
+	// Redact removes secrets from a text. Required unless Traces is Off.
 	Redact func(string) string
 }
 
-// Telemetry is what was started.
+// Telemetry is started by Start and ended by Close.
 type Telemetry struct {
 	tracer   trace.Tracer
 	provider *sdktrace.TracerProvider
 	file     *spanFile
 }
 
-// Start begins to take spans. Close ends it.
+// Start starts to export spans. Close ends it.
 func Start(ctx context.Context, c Config) (*Telemetry, error) {
 	t := &Telemetry{tracer: noop.NewTracerProvider().Tracer("")}
 	var exporter sdktrace.SpanExporter
@@ -92,40 +91,51 @@ func Start(ctx context.Context, c Config) (*Telemetry, error) {
 		if err := CheckEndpoint(c.Endpoint); err != nil {
 			return nil, err
 		}
-		e, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(c.Endpoint), otlptracehttp.WithHeaders(c.Headers), otlptracehttp.WithTimeout(sendTimeout))
+		e, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(
+			c.Endpoint,
+		), otlptracehttp.WithHeaders(c.Headers), otlptracehttp.WithTimeout(sendTimeout))
 		if err != nil {
 			return nil, fmt.Errorf("cannot send spans: %w", err)
 		}
 		exporter = &redacted{SpanExporter: e, redact: c.Redact}
 	default:
-		return nil, fmt.Errorf("cannot keep spans in %q: it is one of %s, %s, %s, %s: %w", c.Traces, Off, File, Console, OTLP, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("cannot keep spans in %q: it must be one of %s, %s, %s, %s: %w",
+			c.Traces, Off, File, Console, OTLP, errdefs.ErrInvalidArgument)
 	}
 	t.provider = sdktrace.NewTracerProvider(
-		sdktrace.WithBatcher(exporter, sdktrace.WithMaxQueueSize(queued), sdktrace.WithBatchTimeout(every), sdktrace.WithExportTimeout(sendTimeout)),
+		sdktrace.WithBatcher(exporter, sdktrace.WithMaxQueueSize(
+			queued,
+		), sdktrace.WithBatchTimeout(every), sdktrace.WithExportTimeout(sendTimeout)),
 		sdktrace.WithIDGenerator(ids{}),
 		sdktrace.WithSampler(sdktrace.AlwaysSample()),
 		// Not resource.Default: it reads the environment.
-		sdktrace.WithResource(resource.NewSchemaless(attribute.String("service.name", "carreld"), attribute.String("service.version", c.Version))),
-		// No attribute is longer, however long the command was.
-		sdktrace.WithRawSpanLimits(sdktrace.SpanLimits{AttributeValueLengthLimit: 256, AttributeCountLimit: 32, EventCountLimit: 8, LinkCountLimit: 4, AttributePerEventCountLimit: 8, AttributePerLinkCountLimit: 4}),
+		sdktrace.WithResource(resource.NewSchemaless(attribute.String(
+			"service.name", "carreld",
+		), attribute.String("service.version", c.Version))),
+		// Attributes are cut to this length, however long a command is.
+		sdktrace.WithRawSpanLimits(sdktrace.SpanLimits{
+			AttributeValueLengthLimit: 256, AttributeCountLimit: 32, EventCountLimit: 8, LinkCountLimit: 4,
+			AttributePerEventCountLimit: 8, AttributePerLinkCountLimit: 4,
+		}),
 	)
 	t.tracer = t.provider.Tracer("carrel")
 	return t, nil
 }
 
-// CheckEndpoint says whether spans may be sent to an address.
+// CheckEndpoint returns an error if spans may not be sent to an address.
 func CheckEndpoint(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || u.User != nil || (u.Scheme != "http" && u.Scheme != "https") {
-		return fmt.Errorf("cannot send spans to that address: it must be like http://127.0.0.1:4318/v1/traces, without a name or password in it: %w", errdefs.ErrInvalidArgument)
+		return fmt.Errorf("cannot send spans to that address: "+
+			"it must be like http://127.0.0.1:4318/v1/traces, without a name or password in it: %w", errdefs.ErrInvalidArgument)
 	}
 	return nil
 }
 
-// Tracer makes spans.
+// Tracer returns the tracer that makes spans.
 func (t *Telemetry) Tracer() trace.Tracer { return t.tracer }
 
-// Close writes what waits, as long as ctx lasts.
+// Close writes the waiting spans until ctx ends.
 func (t *Telemetry) Close(ctx context.Context) error {
 	if t.provider == nil {
 		return nil

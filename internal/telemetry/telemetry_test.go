@@ -33,7 +33,9 @@ func redact(s string) string { return strings.ReplaceAll(s, secret, "[redacted]"
 
 // twoSpans makes a span in another.
 func twoSpans(tr trace.Tracer, t id.Trace) {
-	ctx, outer := tr.Start(telemetry.WithTrace(context.Background(), t), "gate", trace.WithAttributes(attribute.String("kind", "command.exec")))
+	ctx, outer := tr.Start(telemetry.WithTrace(
+		context.Background(), t,
+	), "gate", trace.WithAttributes(attribute.String("kind", "command.exec")))
 	_, inner := tr.Start(ctx, "policy", trace.WithAttributes(attribute.Int("rules", 3), attribute.String("argv", "curl -u x:"+secret)))
 	inner.SetStatus(codes.Error, "refused "+secret)
 	inner.End()
@@ -70,10 +72,12 @@ func TestFile(t *testing.T) {
 		byName[l.Name] = l
 	}
 	outer, inner := byName["gate"], byName["policy"]
-	if outer.Trace != string(tid) || inner.Trace != string(tid) || inner.Parent != outer.Span || outer.Parent != "" || outer.Duration < inner.Duration || inner.Duration <= 0 {
+	if outer.Trace != string(tid) || inner.Trace != string(tid) || inner.Parent != outer.Span ||
+		outer.Parent != "" || outer.Duration < inner.Duration || inner.Duration <= 0 {
 		t.Errorf("%+v\n%+v", outer, inner)
 	}
-	if inner.Error != "refused [redacted]" || inner.Attrs["argv"] != "curl -u x:[redacted]" || inner.Attrs["rules"] != 3.0 || outer.Error != "" {
+	if inner.Error != "refused [redacted]" || inner.Attrs["argv"] != "curl -u x:[redacted]" ||
+		inner.Attrs["rules"] != 3.0 || outer.Error != "" {
 		t.Errorf("%+v", inner)
 	}
 }
@@ -120,7 +124,7 @@ func TestConsoleAndOff(t *testing.T) {
 	}
 }
 
-// A collector gets what OTLP says, and no secret.
+// A collector gets valid OTLP and no secret.
 func TestOTLP(t *testing.T) {
 	var mu sync.Mutex
 	var got []string
@@ -144,9 +148,11 @@ func TestOTLP(t *testing.T) {
 		}
 	}))
 	defer s.Close()
-	// The environment does not choose where.
+	// The environment does not choose the destination.
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://192.0.2.1:1")
-	tel, err := telemetry.Start(t.Context(), telemetry.Config{Traces: telemetry.OTLP, Endpoint: s.URL + "/v1/traces", Headers: map[string]string{"X-Key": "k"}, Redact: redact})
+	tel, err := telemetry.Start(t.Context(), telemetry.Config{
+		Traces: telemetry.OTLP, Endpoint: s.URL + "/v1/traces", Headers: map[string]string{"X-Key": "k"}, Redact: redact,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,13 +166,15 @@ func TestOTLP(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	for _, bad := range []string{"", "collector:4318", "ftp://x/", "http://u:p@x/"} {
-		if _, err := telemetry.Start(t.Context(), telemetry.Config{Traces: telemetry.OTLP, Endpoint: bad, Redact: redact}); !errdefs.IsInvalidArgument(err) {
+		if _, err := telemetry.Start(t.Context(), telemetry.Config{
+			Traces: telemetry.OTLP, Endpoint: bad, Redact: redact,
+		}); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
 }
 
-// Making spans never waits, whatever becomes of them.
+// Making a span never blocks, even if it cannot be written.
 func TestHangingOut(t *testing.T) {
 	r, w := io.Pipe()
 	defer r.CloseWithError(errors.New("over"))
@@ -210,7 +218,8 @@ func TestMetrics(t *testing.T) {
 	for _, want := range []string{
 		`carrel_actions_total{kind="command.exec",status="ok"} 1`, `carrel_actions_total{kind="command.exec",status="denied"} 1`,
 		`carrel_action_duration_seconds_bucket{kind="command.exec",le="0.005"} 2`, `carrel_decisions_total{level="SAFE"} 1`,
-		"carrel_approvals_pending 7", "carrel_audit_records_total 9", `carrel_workspaces{state="running"} 2`, `carrel_build_info{version="v0.1"} 1`, "process_resident_memory_bytes",
+		"carrel_approvals_pending 7", "carrel_audit_records_total 9", `carrel_workspaces{state="running"} 2`,
+		`carrel_build_info{version="v0.1"} 1`, "process_resident_memory_bytes",
 	} {
 		if !strings.Contains(string(b), "\n"+want) {
 			t.Errorf("%s is missing", want)

@@ -1,8 +1,8 @@
-// Package thread runs code on an operating system thread that serves nothing else.
+// Package thread runs code on an operating system thread of its own.
 //
-// In Linux ids, capabilities, groups and securebits belong to a thread. Code that gives
-// such a thing up, or joins a group that it cannot leave, must not do so on a thread that
-// the Go scheduler hands to other goroutines later.
+// In Linux ids, capabilities, groups and securebits belong to a thread. Code that drops one of these,
+// or joins a group that it cannot leave, must not do so on a thread that the Go scheduler uses for
+// other goroutines later.
 package thread
 
 import (
@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Throwaway runs f on a thread that ends with it, and with it what f did to that thread.
-// It returns what f returns. The first thread of a process cannot end: where the
-// scheduler picks that one, it is kept busy while another takes its place.
+// Throwaway runs f on a new thread that ends after f, so that f's changes to the thread are lost. It
+// returns f's error. The first thread of a process cannot end: if the scheduler picks that one,
+// Throwaway blocks it and uses another.
 func Throwaway(f func() error) error {
 	done := make(chan error)
 	go func() {

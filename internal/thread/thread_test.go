@@ -11,8 +11,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/thread"
 )
 
-// A name given to the thread stands for all that belongs to one: no thread of the process
-// may have it afterwards, and never the first, which cannot end.
+// The thread's name is an example of its state: no thread of the process may have the name
+// afterwards, least of all the first, which cannot end.
 func TestThrowaway(t *testing.T) {
 	const mark = "carrel-thrown"
 	sentinel := errors.New("as f says")
@@ -46,7 +46,7 @@ func TestThrowaway(t *testing.T) {
 			marked++
 		}
 	}
-	if marked > 1 { // the last one may still be on its way out
+	if marked > 1 { // the last one may still be ending
 		t.Errorf("%d threads live on with what f did to them", marked)
 	}
 }

@@ -1,13 +1,13 @@
-// Package token is the form of the API's tokens: how one is made, written, read and hashed.
+// Package token makes, formats, parses and hashes the API's tokens.
 //
 //	crl_0123456789ab_AbCd…                 60 characters
 //	    └ id: 12     └ 43 characters of base64url (RFC 4648, section 5) without padding: 28 random bytes,
 //	      hex digits   then the CRC-32 (IEEE, big-endian) of all bytes before: "crl_", the id, "_", the 28
 //
-// The prefix and the checksum let scanners of secrets know a token with hardly a false
-// alarm, and a mistyped one is told from a wrong one without a look at what is kept.
+// With the prefix and the checksum scanners of secrets recognise a token with hardly any false alarm,
+// and a mistyped token is recognised without a look at the stored ones.
 //
-// It must not keep tokens or decide what one may do. A Secret never prints itself.
+// The package must not store tokens or decide what one may do. A Secret never prints itself.
 package token
 
 import (
@@ -31,26 +31,25 @@ const Prefix = "crl_"
 // scanners of secrets.
 const Pattern = `crl_[0-9a-f]{12}_[A-Za-z0-9_-]{43}`
 
-// ID names a token without giving anything away: 12 hexadecimal digits.
+// ID names a token and is no secret: 12 hexadecimal digits.
 type ID string
 
 const (
 	idLen     = 12
 	randomLen = 28
 	bodyLen   = 43 // of 28 bytes and 4 of the checksum in base64url
-	// Len is how long every token is, in bytes.
+	// Len is the length of every token in bytes.
 	Len = len(Prefix) + idLen + 1 + bodyLen
 )
 
-// Secret is a token as its holder has it. Only Reveal returns it: however else it is
-// printed, its random part is left out. The zero value is no token.
+// Secret is a complete token. Only Reveal returns its text; printed in any other way, it lacks the
+// random part. The zero value is no token.
 type Secret struct{ text string }
 
-// ErrForm is the error of Parse. It says nothing of the text, which may be a secret.
+// ErrForm is the error of Parse. It does not contain the text, which may be a secret.
 var ErrForm = errors.New("it is not of the form " + Prefix + "ID_SECRET, or was mistyped")
 
-// strict refuses a last character with bits that no byte has, so that a token can be
-// written in one way only.
+// strict refuses a last character with unused bits, so that a token has only one form.
 var strict = base64.RawURLEncoding.Strict()
 
 // New returns a fresh token.
@@ -80,7 +79,7 @@ func Parse(s string) (Secret, error) {
 	if _, err := ParseID(s[len(Prefix) : Len-bodyLen-1]); err != nil {
 		return Secret{}, ErrForm
 	}
-	// The decoder passes over line ends.
+	// The decoder would ignore newlines.
 	if strings.ContainsAny(s, "\r\n") {
 		return Secret{}, ErrForm
 	}
@@ -107,7 +106,7 @@ func ParseID(s string) (ID, error) {
 
 var errID = errors.New(`the id of a token is 12 hexadecimal digits, as in "0123456789ab"; "carrel token ls" lists them`)
 
-// ID names the token, "" if it is none.
+// ID returns the id of the token, or "" for the zero value.
 func (s Secret) ID() ID {
 	if s.text == "" {
 		return ""
@@ -118,11 +117,11 @@ func (s Secret) ID() ID {
 // Reveal returns the token itself.
 func (s Secret) Reveal() string { return s.text }
 
-// Hash is what is kept of a token: SHA-256 of its text. What is hashed is random, so that
-// a slow hash would add nothing.
+// Hash returns the SHA-256 of the token's text, which is all that is stored of it. The text is random,
+// so a slow hash would not be safer.
 func (s Secret) Hash() [sha256.Size]byte { return sha256.Sum256([]byte(s.text)) }
 
-// String is the token without its random part.
+// String returns the token without its random part.
 func (s Secret) String() string {
 	if s.text == "" {
 		return "no token"
@@ -133,8 +132,8 @@ func (s Secret) String() string {
 // Format prints String, whatever the verb: %#v would show the field.
 func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String()) }
 
-// LogValue is String, for package slog.
+// LogValue returns String, for package slog.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
-// MarshalText is String, for JSON and its like.
+// MarshalText returns String, for JSON and the like.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }

@@ -30,7 +30,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// Whatever one character is changed to, it is no token any more: the checksum tells.
+// A token with one changed character is no token: the checksum is wrong.
 func TestEveryCharacterCounts(t *testing.T) {
 	text := token.New().Reveal()
 	for i := range text {
@@ -61,7 +61,9 @@ func TestASecretDoesNotPrintItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	secret := s.Reveal()[token.Len-43:]
-	for _, out := range []string{fmt.Sprint(s), fmt.Sprintf("%v %+v %#v %s %q %x %d", s, s, s, s, s, s, s), fmt.Sprintf("%v", struct{ S token.Secret }{s}), log.String(), string(j)} {
+	for _, out := range []string{fmt.Sprint(s), fmt.Sprintf(
+		"%v %+v %#v %s %q %x %d", s, s, s, s, s, s, s,
+	), fmt.Sprintf("%v", struct{ S token.Secret }{s}), log.String(), string(j)} {
 		if strings.Contains(out, secret) || strings.Contains(out, fmt.Sprintf("%x", secret)) {
 			t.Errorf("printed: %s", out)
 		}
@@ -74,7 +76,7 @@ func TestASecretDoesNotPrintItself(t *testing.T) {
 	}
 }
 
-// What is accepted is what New makes: one way to write it, which the pattern knows.
+// Parse accepts only the form that New makes, which Pattern matches.
 func FuzzParse(f *testing.F) {
 	pattern := regexp.MustCompile("^" + token.Pattern + "$")
 	f.Add("")

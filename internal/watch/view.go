@@ -8,7 +8,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 )
 
-// Styles, as SGR of ECMA-48. The renderer takes them away where a terminal has no colours.
+// Styles, as SGR of ECMA-48. The renderer removes them for a terminal without colours.
 const (
 	bold, dim, reverse, red, yellow, green, off = "\x1b[1m", "\x1b[2m", "\x1b[7m", "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[m"
 )
@@ -29,7 +29,7 @@ func (m *Model) View() tea.View {
 	return v
 }
 
-// lines are the screen, as high as the terminal at most.
+// lines returns the lines of the screen, at most as many as the terminal has.
 func (m *Model) lines() []string {
 	head := bold + "carrel approvals" + off + fmt.Sprintf("  %d pending", len(m.pending))
 	if m.history {
@@ -69,7 +69,7 @@ func (m *Model) foot() []string {
 	return append(out[:min(len(out), 3)], dim+m.fit(keys, m.width)+off)
 }
 
-// rows are the list around what is chosen.
+// rows returns the part of the list around the chosen item.
 func (m *Model) rows(most int) []string {
 	list := m.list()
 	if len(list) == 0 {
@@ -120,7 +120,7 @@ func (m *Model) details(most int) []string {
 	return append(out, shown...)
 }
 
-// broken is a line in pieces of a width: nothing of what is asked is cut off.
+// broken breaks a line into pieces of a width, so that nothing of a question is cut off.
 func broken(line string, width int) (out []string) {
 	r := []rune(line)
 	for len(r) > width {
@@ -129,7 +129,7 @@ func broken(line string, width int) (out []string) {
 	return append(out, string(r))
 }
 
-// fit cuts a text to a width, and says so.
+// fit cuts a text to a width, and marks the cut.
 func (m *Model) fit(s string, width int) string {
 	r := []rune(strings.ReplaceAll(s, "\n", " "))
 	if len(r) <= max(width, 1) {

@@ -1,8 +1,7 @@
-// Package watch is the terminal interface of "carrel approvals watch": what waits for a
-// person, all that decides about it, and the keys to answer.
+// Package watch is the terminal interface of "carrel approvals watch": the questions that wait for a
+// person, their details, and the keys to answer.
 //
-// It must not reach the daemon itself, and it shows only text that was made safe to show:
-// see Item.
+// It must not talk to the daemon itself, and it shows only text without control characters: see Item.
 package watch
 
 import (
@@ -18,50 +17,50 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// maxHistory is how many that are over are kept.
+// maxHistory bounds the answered and expired items that are kept.
 const maxHistory = 500
 
-// Item is an approval as it is shown. No text of it may hold a control character.
+// Item is an approval as it is shown. Its texts must not contain control characters.
 type Item struct {
 	ID    string
 	State string
 	// Pending: it waits for an answer.
 	Pending bool
 	Risk    int32
-	// Where is its workspace, By who asked, What the action in one line.
+	// Where is its workspace, By the principal that asked, What the action in one line.
 	Where, By, What string
-	// Details are all that a person needs to decide, in lines.
+	// Details are lines with everything that a person needs to decide.
 	Details string
 	Asked   time.Time
 	Until   time.Time
-	// Threads says that an answer for its thread can be given.
+	// Threads: an answer for its whole thread is possible.
 	Threads bool
-	// Answer is what became of it, in a few words.
+	// Answer is the result in a few words.
 	Answer string
 }
 
 // Kind is an answer.
 type Kind string
 
-// The answers, by the words of the API.
+// The kinds of answer, with the words of the API.
 const (
 	Once   Kind = "once"
 	Thread Kind = "thread"
 	Deny   Kind = "deny"
 )
 
-// Source is where items come from and answers go.
+// Source is the daemon, as the interface sees it.
 type Source interface {
-	// Watch calls f with each item that is pending, then with no item once, then with each
-	// that changes, until ctx ends or it cannot go on.
+	// Watch calls f with each pending item, then once with no item, then with each changed
+	// item, until ctx ends or an error occurs.
 	Watch(ctx context.Context, f func(*Item)) error
-	// History returns items that are over, the newest first.
+	// History returns answered and expired items, the newest first.
 	History(ctx context.Context) ([]Item, error)
 	// Answer answers one.
 	Answer(ctx context.Context, id string, kind Kind, reason string) error
 }
 
-// Run shows the interface until the person leaves it or ctx ends.
+// Run shows the interface until the person quits or ctx ends.
 func Run(ctx context.Context, s Source, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -86,7 +85,7 @@ func Run(ctx context.Context, s Source, in io.Reader, out io.Writer) error {
 // The pauses between attempts to reach the daemon.
 const firstPause, longestPause = 200 * time.Millisecond, 5 * time.Second
 
-// follow sends what is watched, again and again where that ends.
+// follow sends the items of Watch to the interface, and starts Watch again when it ends.
 func follow(ctx context.Context, s Source, send func(tea.Msg)) {
 	for pause := firstPause; ctx.Err() == nil; {
 		first := true
@@ -119,9 +118,9 @@ func follow(ctx context.Context, s Source, send func(tea.Msg)) {
 	}
 }
 
-// What happens beside keys.
+// Events other than keys.
 type (
-	beginMsg    struct{} // a new watch has begun: what is known may be out of date
+	beginMsg    struct{} // a new watch has begun: the known items may be out of date
 	itemMsg     Item
 	caughtUpMsg struct{}
 	lostMsg     struct{ err error }
@@ -145,13 +144,13 @@ type Model struct {
 
 	width, height int
 	pending, over []Item
-	// fresh are the ids that a new watch has named, until it has caught up.
+	// fresh are the ids that a new watch has sent, until it has caught up.
 	fresh map[string]bool
-	// chosen is the id that details and keys are about.
+	// chosen is the id of the item to which details and keys apply.
 	chosen  string
 	history bool
-	// moved: the choice changed without a key, because what was chosen is over. Keys that
-	// answer wait until the person has chosen again, or they would answer another question.
+	// moved: the choice changed without a key, because the chosen item ended. Answering keys do
+	// nothing until the person has pressed another key, or they would answer the wrong question.
 	moved  bool
 	scroll int
 	// reason is what is being typed, when denying is not nil.
@@ -163,7 +162,7 @@ type Model struct {
 	lost    error
 }
 
-// NewModel is an interface that shows nothing yet.
+// NewModel returns an empty interface.
 func NewModel(ctx context.Context, s Source, now func() time.Time) *Model {
 	return &Model{ctx: ctx, source: s, now: now, width: 80, height: 24, busy: map[string]bool{}}
 }
@@ -212,7 +211,7 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// take keeps an item where it belongs now.
+// take moves an item to the list where it belongs.
 func (m *Model) take(i Item) {
 	if m.fresh != nil {
 		m.fresh[i.ID] = true
@@ -240,7 +239,7 @@ func (m *Model) remember(i Item) {
 	m.over = m.over[:min(len(m.over), maxHistory)]
 }
 
-// caughtUp drops what was pending before the daemon was lost and is not any more.
+// caughtUp drops items that were pending before the connection was lost and are no longer.
 func (m *Model) caughtUp() {
 	at := m.at()
 	m.pending = slices.DeleteFunc(m.pending, func(i Item) bool { return !m.fresh[i.ID] })
@@ -248,7 +247,7 @@ func (m *Model) caughtUp() {
 	m.choose(at)
 }
 
-// list is what is shown.
+// list returns the shown items.
 func (m *Model) list() []Item {
 	if m.history {
 		return m.over
@@ -256,18 +255,18 @@ func (m *Model) list() []Item {
 	return m.pending
 }
 
-// at is where the chosen item is in the list, -1 if nowhere.
+// at returns the index of the chosen item in the list, or -1.
 func (m *Model) at() int {
 	return slices.IndexFunc(m.list(), func(i Item) bool { return i.ID == m.chosen })
 }
 
-// choose sees that something is chosen, near where it was.
+// choose makes sure that an item is chosen, near the last one.
 func (m *Model) choose(near int) {
 	list := m.list()
 	if m.at() >= 0 {
 		return
 	}
-	m.moved = m.chosen != "" // it is gone, and was not left by a key
+	m.moved = m.chosen != "" // the item ended; no key moved the choice
 	m.scroll = 0
 	if len(list) == 0 {
 		m.chosen = ""
@@ -276,14 +275,14 @@ func (m *Model) choose(near int) {
 	m.chosen = list[min(max(near, 0), len(list)-1)].ID
 }
 
-// move chooses another, by a key.
+// move chooses another item after a key.
 func (m *Model) move(by int) {
 	list := m.list()
 	if len(list) == 0 {
 		return
 	}
 	n := min(max(m.at()+by, 0), len(list)-1)
-	if m.moved { // the first key only says that the change was seen
+	if m.moved { // the first key only confirms that the person saw the change
 		n = max(m.at(), 0)
 	}
 	m.chosen, m.moved, m.scroll = list[n].ID, false, 0
@@ -331,7 +330,7 @@ func (m *Model) key(k tea.KeyPressMsg) tea.Cmd {
 	return nil
 }
 
-// answerable is the chosen item if it can be answered; else a note says why not.
+// answerable returns the chosen item if it can be answered; else it sets a note that says why not.
 func (m *Model) answerable() *Item {
 	at := m.at()
 	switch {
@@ -370,7 +369,7 @@ func (m *Model) send(id string, kind Kind, reason string) tea.Cmd {
 // maxReason is the longest reason that can be typed, in characters.
 const maxReason = 250
 
-// compose takes the keys of a reason.
+// compose handles the keys of a reason.
 func (m *Model) compose(k tea.KeyPressMsg) tea.Cmd {
 	switch k.String() {
 	case "esc", "ctrl+c":

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// answers is a source that keeps the answers; what is watched comes from the test.
+// answers is a source that keeps the answers. The test sends the items.
 type answers struct {
 	mu      sync.Mutex
 	got     []string
@@ -113,7 +113,9 @@ func (s *screen) shows(want ...string) {
 
 func item(n int) watch.Item {
 	return watch.Item{
-		ID: fmt.Sprintf("ap-%d", n), State: "pending", Pending: true, Risk: int32(10 * n), Where: "demo", By: "uid:1000", What: fmt.Sprintf("rm thing-%d", n),
+		ID: fmt.Sprintf("ap-%d", n), State: "pending", Pending: true, Risk: int32(
+			10 * n,
+		), Where: "demo", By: "uid:1000", What: fmt.Sprintf("rm thing-%d", n),
 		Details: fmt.Sprintf("details of %d", n), Asked: now, Until: now.Add(90 * time.Second), Threads: n != 2,
 	}
 }
@@ -150,8 +152,8 @@ func TestAnswers(t *testing.T) {
 	s.shows("it is approved already")
 }
 
-// What a person was about to answer ends, and another question takes its place under their
-// finger: the key must not answer that.
+// The question that a person is about to answer ends and another one is shown instead: the key must
+// not answer that one.
 func TestChoiceThatEnds(t *testing.T) {
 	for name, end := range map[string]func(*screen){
 		"answered elsewhere": func(s *screen) { s.item(over(item(2), "denied")) },
@@ -185,7 +187,7 @@ func TestChoiceThatEnds(t *testing.T) {
 	}
 }
 
-// New questions do not move what is chosen.
+// New questions do not change the choice.
 func TestNewOnesStayBelow(t *testing.T) {
 	s := open(t, item(2))
 	for n := 3; n < 40; n++ {
@@ -241,7 +243,7 @@ func TestAllCanBeRead(t *testing.T) {
 	}
 }
 
-// The watch begins again when it ends, and not where it never can.
+// The watch starts again when it ends, unless it never can succeed.
 func TestFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := 0

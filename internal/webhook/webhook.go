@@ -1,10 +1,9 @@
-// Package webhook tells an address that an administrator chose what happened, signed so that
-// the receiver knows who says it. Messages have the form of Standard Webhooks
-// (https://www.standardwebhooks.com): headers webhook-id, webhook-timestamp and
+// Package webhook sends signed messages to the administrator's address. Messages have the form of
+// Standard Webhooks (https://www.standardwebhooks.com): headers webhook-id, webhook-timestamp and
 // webhook-signature, the latter "v1," and the base64 of HMAC-SHA256 over "ID.TIMESTAMP.BODY".
 //
-// It must not decide what is told, and nothing waits for it: a receiver that hangs, fails or
-// is away costs memory up to a bound and nothing else. What it answers is not read.
+// It must not decide what is sent, and nothing waits for it: a receiver that hangs or fails costs a
+// bounded amount of memory and nothing else. The body of an answer is not used.
 package webhook
 
 import (
@@ -30,19 +29,19 @@ import (
 
 // Bounds.
 const (
-	// MaxQueue is how many messages may wait; a further one is dropped and counted.
+	// MaxQueue bounds the waiting messages; further ones are dropped and counted.
 	MaxQueue = 1000
-	// Timeout is for one attempt, from the connection to the end of the answer's header.
+	// Timeout bounds one attempt, from the connection to the end of the answer's header.
 	Timeout = 10 * time.Second
 	// MaxBody is the longest message, in bytes.
 	MaxBody = 64 << 10
-	// workers send at the same time, so that one that hangs does not hold up all.
+	// workers is the number of concurrent attempts, so that one hanging attempt does not block all.
 	workers = 4
-	// A secret has so many bytes, as Standard Webhooks has it.
+	// The length of a secret in bytes, by Standard Webhooks.
 	minSecret, maxSecret = 24, 64
 )
 
-// retries are the pauses between attempts; after the last it is given up.
+// retries are the pauses between attempts. A message is given up after the last.
 var retries = []time.Duration{time.Second, 5 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute}
 
 // secretPrefix begins a secret in text.
@@ -53,14 +52,15 @@ func ParseSecret(text string) ([]byte, error) {
 	rest, ok := strings.CutPrefix(strings.TrimSpace(text), secretPrefix)
 	b, err := base64.StdEncoding.DecodeString(rest)
 	if !ok || err != nil || len(b) < minSecret || len(b) > maxSecret {
-		return nil, fmt.Errorf("cannot use the webhook's secret: it is %q and the base64 of %d to %d bytes; make one with: echo %s$(head -c 32 /dev/urandom | base64): %w",
+		return nil, fmt.Errorf("cannot use the webhook's secret: it is %q and the base64 of %d to %d bytes; "+
+			"make one with: echo %s$(head -c 32 /dev/urandom | base64): %w",
 			secretPrefix, minSecret, maxSecret, secretPrefix, errdefs.ErrInvalidArgument)
 	}
 	return b, nil
 }
 
-// CheckURL says whether messages may go to an address: https, or http to this host alone,
-// without a name and password in it.
+// CheckURL returns an error unless messages may be sent to an address: https, or http to this host
+// only, without a name and password in it.
 func CheckURL(text string) error {
 	u, err := url.Parse(text)
 	why := ""
@@ -88,23 +88,23 @@ func local(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// Message is one thing to tell.
+// Message is one message to send.
 type Message struct {
-	// ID is the same whenever this is told, so that the receiver can know it again.
+	// ID is the same in every attempt, so that the receiver can recognise a repetition.
 	ID string
 	// Body is JSON of at most MaxBody bytes.
 	Body []byte
-	// Until is when it is of no use any more; zero is never.
+	// Until is the time after which the message is useless; zero means never.
 	Until time.Time
 }
 
-// Config is that of New. All are required but Transport.
+// Config holds the dependencies of New. All are required except Transport.
 type Config struct {
 	// URL has passed CheckURL, Secret is what ParseSecret returned.
 	URL    string
 	Secret []byte
 	Log    *slog.Logger
-	// Transport is http's; nil is one that uses no proxy.
+	// Transport sends the requests; nil means a transport without a proxy.
 	Transport http.RoundTripper
 }
 
@@ -120,10 +120,10 @@ type Sender struct {
 	stats Stats
 }
 
-// Stats is what became of the messages so far.
+// Stats counts the messages so far.
 type Stats struct {
 	Sent, Dropped, GivenUp int64
-	// LastError is why the last attempt that failed did, and At when; empty after a success.
+	// LastError is the error of the last failed attempt, and At its time; empty after a success.
 	LastError string
 	At        time.Time
 }
@@ -135,12 +135,14 @@ func New(c Config) (*Sender, error) {
 	}
 	transport := c.Transport
 	if transport == nil {
-		transport = &http.Transport{MaxConnsPerHost: workers, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: 16 << 10, TLSHandshakeTimeout: Timeout}
+		transport = &http.Transport{
+			MaxConnsPerHost: workers, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: 16 << 10, TLSHandshakeTimeout: Timeout,
+		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Sender{cfg: c, queue: make(chan Message, MaxQueue), cancel: cancel, client: &http.Client{
 		Transport: transport, Timeout: Timeout,
-		// Whoever answers does not choose where else what is told goes.
+		// Redirects are not followed: the receiver must not choose another address.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 	for range workers {
@@ -149,7 +151,7 @@ func New(c Config) (*Sender, error) {
 	return s, nil
 }
 
-// Send has a message sent, and does not wait for it. If too many wait it is dropped.
+// Send queues a message and does not wait. It drops the message if too many are waiting.
 func (s *Sender) Send(m Message) {
 	if len(m.Body) > MaxBody {
 		s.drop(m, "it is too long")
@@ -169,14 +171,14 @@ func (s *Sender) drop(m Message, why string) {
 	s.cfg.Log.Warn("a webhook is not sent", "id", m.ID, "why", why)
 }
 
-// Stats says what became of the messages so far.
+// Stats returns the counts of the messages so far.
 func (s *Sender) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.stats
 }
 
-// Close ends it; what was not sent is not.
+// Close stops sending; waiting messages are lost.
 func (s *Sender) Close() {
 	s.cancel()
 	s.ended.Wait()
@@ -194,7 +196,7 @@ func (s *Sender) work(ctx context.Context) {
 	}
 }
 
-// deliver tries until it is done, of no use, or given up.
+// deliver tries until the message is sent, useless or given up.
 func (s *Sender) deliver(ctx context.Context, m Message) {
 	for attempt := 0; ; attempt++ {
 		err := s.post(ctx, m)
@@ -233,7 +235,7 @@ func (s *Sender) deliver(ctx context.Context, m Message) {
 	}
 }
 
-// post is one attempt. failed_precondition: the receiver wants no more of this (410).
+// post makes one attempt. failed_precondition: the receiver wants no more messages (410).
 func (s *Sender) post(ctx context.Context, m Message) error {
 	at := time.Now()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.cfg.URL, bytes.NewReader(m.Body))
@@ -250,7 +252,7 @@ func (s *Sender) post(ctx context.Context, m Message) error {
 		return fmt.Errorf("cannot send the webhook: %w", withoutURL(err))
 	}
 	defer res.Body.Close()
-	_, _ = io.CopyN(io.Discard, res.Body, 4<<10) // so that the connection can serve again
+	_, _ = io.CopyN(io.Discard, res.Body, 4<<10) // so that the connection can be used again
 	switch {
 	case res.StatusCode/100 == 2:
 		return nil
@@ -261,7 +263,7 @@ func (s *Sender) post(ctx context.Context, m Message) error {
 	}
 }
 
-// withoutURL is an error of http's without the address, which may hold a secret in its path.
+// withoutURL removes the address, whose path may contain a secret, from an error of package http.
 func withoutURL(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err
@@ -269,7 +271,7 @@ func withoutURL(err error) error {
 	return err
 }
 
-// Sign is the signature of a message that is sent at a time.
+// Sign returns the signature of a message that is sent at the given time.
 func Sign(secret []byte, id string, at time.Time, body []byte) string {
 	h := hmac.New(sha256.New, secret)
 	fmt.Fprintf(h, "%s.%d.", id, at.Unix())

@@ -30,7 +30,7 @@ func secret(t *testing.T) []byte {
 	return b
 }
 
-// The example of the libraries for Standard Webhooks.
+// The example of the Standard Webhooks libraries.
 func TestSign(t *testing.T) {
 	got := webhook.Sign(secret(t), "msg_p5jXN8AQM9LWM0D4loKWxJek", time.Unix(1614265330, 0), []byte(`{"test": 2432232314}`))
 	if got != "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=" {
@@ -39,8 +39,11 @@ func TestSign(t *testing.T) {
 }
 
 func TestParseSecret(t *testing.T) {
-	for _, bad := range []string{"", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_", "whsec_AAAA", "whsec_!!!!", "whsec_" + strings.Repeat("AAAA", 22)} {
-		if _, err := webhook.ParseSecret(bad); !errdefs.IsInvalidArgument(err) || bad != "" && len(bad) > 10 && strings.Contains(err.Error(), bad) {
+	for _, bad := range []string{
+		"", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_", "whsec_AAAA", "whsec_!!!!", "whsec_" + strings.Repeat("AAAA", 22),
+	} {
+		if _, err := webhook.ParseSecret(bad); !errdefs.IsInvalidArgument(err) ||
+			bad != "" && len(bad) > 10 && strings.Contains(err.Error(), bad) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
@@ -58,7 +61,7 @@ func TestCheckURL(t *testing.T) {
 	}
 }
 
-// receiver answers in the place of the network, which a test with its own time cannot have.
+// receiver replaces the network, which a test in a synctest bubble cannot use.
 type receiver struct {
 	mu     sync.Mutex
 	got    []*http.Request
@@ -86,12 +89,16 @@ func (x *receiver) count() int {
 }
 
 func status(code int) (*http.Response, error) {
-	return &http.Response{StatusCode: code, Status: http.StatusText(code), Header: http.Header{"Location": {"http://elsewhere.example/"}}, Body: http.NoBody}, nil
+	return &http.Response{StatusCode: code, Status: http.StatusText(code), Header: http.Header{
+		"Location": {"http://elsewhere.example/"},
+	}, Body: http.NoBody}, nil
 }
 
 func sender(t *testing.T, x *receiver) *webhook.Sender {
 	t.Helper()
-	s, err := webhook.New(webhook.Config{URL: "https://hooks.example/secret-path", Secret: secret(t), Log: slog.New(slog.DiscardHandler), Transport: x})
+	s, err := webhook.New(webhook.Config{URL: "https://hooks.example/secret-path", Secret: secret(
+		t,
+	), Log: slog.New(slog.DiscardHandler), Transport: x})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +171,7 @@ func TestGivesUp(t *testing.T) {
 	})
 }
 
-// A receiver that hangs holds nobody up, and costs a bound.
+// A hanging receiver blocks nobody and costs bounded memory.
 func TestHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := &receiver{answer: func(_ int, r *http.Request) (*http.Response, error) {

@@ -37,7 +37,7 @@ var tiers = []deps.Tier{
 
 	{Name: "audit", Level: 2},
 	{Name: "store", Level: 2},
-	{Name: "shelf", Level: 2},
+	{Name: "archivestore", Level: 2},
 
 	{Name: "jsonrpc", Level: 3},
 	{Name: "peercred", Level: 3},

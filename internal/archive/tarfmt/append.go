@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Where the fields of a ustar header are: POSIX.1-2001, pax, "ustar Interchange Format".
+// Offsets and lengths of a ustar header's fields: POSIX.1-2001, pax, "ustar Interchange Format".
 const (
 	atMode, lenMode       = 100, 8
 	atUID, atGID, lenID   = 108, 116, 8
@@ -28,9 +28,9 @@ const (
 
 const xattrPrefix = "SCHILY.xattr."
 
-// Append appends h's blocks to b: an extended header where one is needed, the
-// header, and the map of a sparse file. The data, of the sum of the Extents or Size
-// bytes, and its padding are the caller's to add.
+// Append appends h's blocks to b: an extended header if needed, the header, and the map of
+// a sparse file. The caller appends the data, which has Size bytes or the sum of Extents, and
+// its padding.
 func Append(b []byte, h *Header) []byte {
 	var sparse, records []byte
 	name, size := h.Name, h.Size
@@ -47,7 +47,7 @@ func Append(b []byte, h *Header) []byte {
 		records = appendRecord(records, "GNU.sparse.minor", "0")
 		records = appendRecord(records, "GNU.sparse.name", name)
 		records = appendRecord(records, "GNU.sparse.realsize", strconv.FormatInt(h.RealSize, 10))
-		// What a reader that knows no sparse files calls the map with the data.
+		// The name for a reader without sparse files, which unpacks map and data.
 		name = "GNUSparseFile.0/" + name[strings.LastIndexByte(name, '/')+1:]
 	} else if !fits(name, lenName) {
 		records = appendRecord(records, "path", name)
@@ -76,7 +76,7 @@ func Append(b []byte, h *Header) []byte {
 // AppendEnd appends the two empty blocks that end an archive.
 func AppendEnd(b []byte) []byte { return append(append(b, zeros[:]...), zeros[:]...) }
 
-// Padding is what follows n bytes of data.
+// Padding returns the zeros that follow n bytes of data.
 func Padding(n int64) []byte { return zeros[:pad(n)] }
 
 var zeros [BlockSize]byte
@@ -84,7 +84,7 @@ var zeros [BlockSize]byte
 // xattrEscape is GNU tar's: a keyword ends at its first equals sign.
 var xattrEscape = strings.NewReplacer("%", "%25", "=", "%3D")
 
-// fits reports whether s can stand in a field of n bytes and mean the same everywhere.
+// fits reports whether a field of n bytes can hold s, and every reader takes it the same way.
 func fits(s string, n int) bool {
 	return len(s) <= n && !strings.ContainsFunc(s, func(r rune) bool { return r >= 0x80 })
 }
@@ -97,7 +97,7 @@ func appendBlock(b []byte, h *Header, name string, size int64) []byte {
 	octal(f[atMode:atMode+lenMode], int64(h.Mode))
 	octal(f[atUID:atUID+lenID], h.UID)
 	octal(f[atGID:atGID+lenID], h.GID)
-	octal(f[atSize:atSize+lenSize], min(size, maxOctal11)) // more stands in the extended header
+	octal(f[atSize:atSize+lenSize], min(size, maxOctal11)) // a larger one is in the extended header
 	octal(f[atTime:atTime+lenTime], min(max(h.Sec, 0), maxOctal11))
 	f[atKind] = byte(h.Kind)
 	copy(f[atTarget:atTarget+lenTarget], h.Target)
@@ -107,7 +107,7 @@ func appendBlock(b []byte, h *Header, name string, size int64) []byte {
 	return b
 }
 
-// octal fills f with n, zeros in front and a NUL at its end.
+// octal fills f with n, with leading zeros and a NUL at the end.
 func octal(f []byte, n int64) {
 	for i := len(f) - 2; i >= 0; i-- {
 		f[i] = '0' + byte(n&7)
@@ -116,7 +116,7 @@ func octal(f []byte, n int64) {
 	f[len(f)-1] = 0
 }
 
-// sum is the checksum of a header, its own field taken as spaces.
+// sum returns the checksum of a header, in which its own field counts as spaces.
 func sum(f []byte) (n int64) {
 	for i, c := range f[:BlockSize] {
 		if i >= atSum && i < atSum+lenSum {
@@ -142,7 +142,7 @@ func appendRecord(b []byte, key, value string) []byte {
 	return append(b, '\n')
 }
 
-// formatTime writes seconds with their fraction; -1.25 is a quarter before -1.
+// formatTime formats seconds with their fraction; -1.25 is 0.25 s before -1.
 func formatTime(sec, nsec int64) string {
 	sign := ""
 	if sec < 0 && nsec > 0 {
@@ -159,8 +159,8 @@ func formatTime(sec, nsec int64) string {
 	return s + "." + strings.TrimRight(frac, "0")
 }
 
-// appendMap appends the map of GNU's sparse form 1.0: how many pieces, then the
-// offset and length of each, a number a line, padded to whole blocks.
+// appendMap appends the map of GNU's sparse form 1.0: the number of pieces, then the
+// offset and length of each, one number a line, padded to whole blocks.
 func appendMap(b []byte, extents []Extent) []byte {
 	b = slices.Grow(b, 16*len(extents)+BlockSize)
 	b = append(strconv.AppendInt(b, int64(len(extents)), 10), '\n')

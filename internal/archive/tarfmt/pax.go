@@ -29,8 +29,8 @@ func eachRecord(data []byte, record func(key string, value []byte) error) error 
 	return nil
 }
 
-// record notes what one record says. Keywords that are not known say nothing that is
-// restored. A value that is empty stands for none; a keyword that comes again, for its last.
+// record applies one record to o and ignores unknown keywords. An empty value removes the
+// record, and the last of several records with one keyword counts.
 func (r *Reader) record(o *overrides, key string, value []byte) (err error) {
 	v := string(value)
 	switch key {
@@ -79,7 +79,7 @@ func (r *Reader) xattr(o *overrides, name string, value []byte) error {
 	for _, x := range o.xattrs {
 		total += len(x.Name) + len(x.Value)
 	}
-	// Each also costs a system call and a slot, however short it is.
+	// The number is bounded too: each attribute costs a system call, however short it is.
 	if total > r.limits.Xattr || len(o.xattrs) >= MaxXattrs {
 		return over("bytes of extended attributes", int64(r.limits.Xattr))
 	}
@@ -87,10 +87,10 @@ func (r *Reader) xattr(o *overrides, name string, value []byte) error {
 	return nil
 }
 
-// decimal reads digits alone: no sign, no space.
+// decimal reads a number of digits only: no sign, no space.
 func decimal(s string) (int64, error) {
 	if s == "" || strings.Trim(s, "0123456789") != "" {
-		return 0, damaged("a number in an extended header is none")
+		return 0, damaged("a number in an extended header has other characters than digits")
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {
@@ -99,8 +99,7 @@ func decimal(s string) (int64, error) {
 	return n, nil
 }
 
-// parseTime reads seconds with a fraction. What is finer than nanoseconds is cut off,
-// towards the past.
+// parseTime reads seconds with a fraction, and rounds down to nanoseconds.
 func parseTime(s string) (sec, nsec int64, err error) {
 	digits, negative := strings.CutPrefix(s, "-")
 	whole, frac, _ := strings.Cut(digits, ".")
@@ -108,7 +107,7 @@ func parseTime(s string) (sec, nsec int64, err error) {
 		return 0, 0, err
 	}
 	if strings.Trim(frac, "0123456789") != "" {
-		return 0, 0, damaged("a time in an extended header is none")
+		return 0, 0, damaged("a time in an extended header is not a number")
 	}
 	nine := (frac + "000000000")[:9]
 	if nsec, err = decimal(nine); err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Reader reads headers from the blocks that next hands out. Each is valid until the
-// next call, and next returns io.EOF where the stream ends.
+// Reader reads headers from blocks. next returns one block, which is valid until its next
+// call, and io.EOF at the end of the stream.
 type Reader struct {
 	next    func() ([]byte, error)
 	limits  Limits
@@ -21,10 +21,10 @@ type Reader struct {
 	buf     []byte
 }
 
-// NewReader returns a reader of the headers that next hands out.
+// NewReader returns a Reader of the blocks that next returns.
 func NewReader(next func() ([]byte, error), l Limits) *Reader { return &Reader{next: next, limits: l} }
 
-// overrides are what the headers before an entry's own say about it.
+// overrides hold what extended headers say about the entry that follows.
 type overrides struct {
 	name, target       string
 	hasName, hasTarget bool
@@ -42,9 +42,9 @@ type overrides struct {
 	hasUID, hasGID     bool
 }
 
-// Next reads up to the data of the next entry into h. The caller takes h.Size bytes
-// and their padding before the next call. It returns io.EOF after the two empty blocks
-// that end an archive, and h.Name is set as soon as it is known, also with an error.
+// Next reads the next entry's headers into h. The caller takes h.Size bytes of data and
+// their padding before the next call. It returns io.EOF after the two empty blocks that
+// end an archive. h.Name is set as soon as it is known, also with an error.
 func (r *Reader) Next(h *Header) error {
 	*h = Header{}
 	var o overrides
@@ -88,8 +88,8 @@ func (r *Reader) block() ([]byte, error) {
 	return b, err
 }
 
-// extended reads what a header that describes the next one holds. Each kind stands
-// at most once before an entry; global ones apply to nothing and may only comment.
+// extended reads a header that describes the next entry. An entry has at most one of each
+// kind. A global header may hold comments only.
 func (r *Reader) extended(kind byte, b []byte, o *overrides) error {
 	size, err := number(b[atSize : atSize+lenSize])
 	if err != nil {
@@ -131,7 +131,7 @@ func (r *Reader) extended(kind byte, b []byte, o *overrides) error {
 	}
 }
 
-// spend takes n bytes from what headers may have in all.
+// spend counts n bytes of extended headers against their limit.
 func (r *Reader) spend(n int64) error {
 	r.headers += n
 	if most := headerFloor + headerPerEntry*r.entries; r.headers > most {
@@ -154,7 +154,7 @@ func (r *Reader) take(n int) ([]byte, error) {
 	return r.buf, nil
 }
 
-// entry makes h of the entry's own header b and what stood before it.
+// entry decodes the entry's own header b into h and applies the overrides.
 func (r *Reader) entry(h *Header, b []byte, o *overrides) (err error) {
 	fields := []struct {
 		to      *int64
@@ -248,7 +248,7 @@ func (r *Reader) name(b []byte, o *overrides) string {
 		return o.name
 	}
 	name := cString(b[:lenName])
-	// The version behind the magic says nothing that anybody heeds.
+	// Readers ignore the version behind the magic.
 	if string(b[atMagic:atMagic+6]) == magicPosix[:6] {
 		field := b[atPrefix : atPrefix+lenPrefix]
 		if string(b[508:]) == "tar\x00" {
@@ -261,7 +261,7 @@ func (r *Reader) name(b []byte, o *overrides) string {
 	return name
 }
 
-// checkSum sees that b is a header at all. Some old programs summed signed bytes.
+// checkSum checks the checksum of header b. Some old programs summed signed bytes.
 func checkSum(b []byte) error {
 	want, err := number(b[atSum : atSum+lenSum])
 	if err != nil {
@@ -308,7 +308,7 @@ func number(f []byte) (int64, error) {
 	var n int64
 	for _, c := range f {
 		if c < '0' || c > '7' {
-			return 0, damaged("a number in a header is none")
+			return 0, damaged("a number in a header is not octal")
 		}
 		n = n<<3 | int64(c-'0')
 	}
@@ -322,7 +322,7 @@ func cString(b []byte) string {
 	return string(b)
 }
 
-// trimSlashes takes the slashes at the end away, and leaves the root's.
+// trimSlashes removes trailing slashes, but not the only character.
 func trimSlashes(s string) string {
 	for len(s) > 1 && s[len(s)-1] == '/' {
 		s = s[:len(s)-1]

@@ -1,7 +1,7 @@
 package tarfmt
 
-// dataMap reads the map of form 1.0 from the front of the data and sees that it says
-// what the sizes say.
+// dataMap reads the map of form 1.0 from the front of the data and checks it against the
+// sizes.
 func (r *Reader) dataMap(h *Header) error {
 	var (
 		block []byte
@@ -28,7 +28,7 @@ func (r *Reader) dataMap(h *Header) error {
 			case c == '\n' && digits > 0:
 				return n, nil
 			case c < '0' || c > '9' || digits >= 18:
-				return 0, damaged("the map of a sparse file has what is no number")
+				return 0, damaged("the map of a sparse file has a line that is not a number")
 			}
 			n = 10*n + int64(c-'0')
 		}
@@ -65,7 +65,7 @@ func (r *Reader) oldMap(h *Header, b []byte) (err error) {
 		field               = 12
 	)
 	if string(b[atMagic:atMagic+lenMagic]) != magicGNU {
-		return damaged("a sparse file of GNU's form stands in an archive of another")
+		return damaged("a sparse file of GNU's form is in an archive of another")
 	}
 	if h.RealSize, err = number(b[atReal : atReal+field]); err != nil {
 		return err
@@ -98,8 +98,8 @@ func (r *Reader) oldMap(h *Header, b []byte) (err error) {
 	}
 }
 
-// checkMap sees that the pieces are in order, do not overlap, lie in the file and hold
-// the data that follows.
+// checkMap checks that the pieces are in order, do not overlap, are within the file and add
+// up to the data that follows.
 func checkMap(h *Header) error {
 	h.Sparse = true
 	var end, sum int64
@@ -111,7 +111,7 @@ func checkMap(h *Header) error {
 		sum += e.Length // at most RealSize: the pieces do not overlap
 	}
 	if sum != h.Size {
-		return damaged("the map of a sparse file speaks of %d bytes and %d follow", sum, h.Size)
+		return damaged("the map of a sparse file has %d bytes and %d follow", sum, h.Size)
 	}
 	return nil
 }

@@ -18,9 +18,16 @@ import (
 	"github.com/carrel-dev/carrel/internal/archive/tarfmt"
 )
 
+// The kinds of error that the tables expect.
+var (
+	invalid   = errdefs.IsInvalidArgument
+	lost      = errdefs.IsDataLoss
+	exhausted = errdefs.IsResourceExhausted
+)
+
 var limits = tarfmt.Limits{Path: 4096, Xattr: 256 << 10}
 
-// blocks hands data out in blocks.
+// blocks returns a function that returns data in blocks.
 func blocks(data []byte) func() ([]byte, error) {
 	return func() ([]byte, error) {
 		if len(data) < tarfmt.BlockSize {
@@ -32,7 +39,7 @@ func blocks(data []byte) func() ([]byte, error) {
 	}
 }
 
-// all reads every header, passing over the data.
+// all reads every header and skips the data.
 func all(data []byte) (list []tarfmt.Header, err error) {
 	next := blocks(data)
 	r := tarfmt.NewReader(next, limits)
@@ -88,7 +95,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// Go's own reader is the reference for what we write.
+// archive/tar is the reference for what is written.
 func TestReferenceReadsIt(t *testing.T) {
 	r := tar.NewReader(bytes.NewReader(stream(headers)))
 	for _, want := range headers {
@@ -194,48 +201,48 @@ func TestRefused(t *testing.T) {
 		want string
 		is   func(error) bool
 	}{
-		"nothing":                      {nil, "cut short", errdefs.IsDataLoss},
-		"no end mark":                  {plain[:512], "cut short", errdefs.IsDataLoss},
-		"half an end mark":             {plain[:1024], "cut short", errdefs.IsDataLoss},
-		"an empty block in between":    {append(make([]byte, 512), plain...), "empty block", errdefs.IsInvalidArgument},
-		"a flipped bit":                {spoilt(3, 'q'), "checksum", errdefs.IsInvalidArgument},
-		"no octal":                     {spoilt(150, '9'), "number", errdefs.IsInvalidArgument},
-		"global path":                  {with('g', record("path", "evil")), "global", errdefs.IsInvalidArgument},
-		"two extended headers":         {append(with('x', record("path", "b"))[:1024], with('x', record("path", "c"))...), "several", errdefs.IsInvalidArgument},
-		"two long names":               {append(with('L', "b")[:1024], with('L', "c")...), "several", errdefs.IsInvalidArgument},
-		"extended header, no entry":    {append(with('x', record("path", "b"))[:1024], make([]byte, 1024)...), "no entry", errdefs.IsInvalidArgument},
-		"record without length":        {with('x', "path=b\n"), "length", errdefs.IsInvalidArgument},
-		"record too long":              {with('x', "99 path=b\n"), "length", errdefs.IsInvalidArgument},
-		"record of length zero":        {with('x', "0 \n"), "length", errdefs.IsInvalidArgument},
-		"record without newline":       {with('x', "9 path=bb"), "length", errdefs.IsInvalidArgument},
-		"record without keyword":       {with('x', "6 =bb\n"), "keyword", errdefs.IsInvalidArgument},
-		"negative size":                {with('x', record("size", "-1")), "number", errdefs.IsInvalidArgument},
-		"size beyond 63 bits":          {with('x', record("size", "9223372036854775808")), "large", errdefs.IsInvalidArgument},
-		"time of letters":              {with('x', record("mtime", "1.x")), "time", errdefs.IsInvalidArgument},
-		"NUL in a path":                {with('x', record("path", "a\x00b")), "NUL", errdefs.IsInvalidArgument},
-		"long path":                    {with('x', record("path", strings.Repeat("p", 5000))), "limit of 4096", errdefs.IsResourceExhausted},
-		"long GNU name":                {with('L', strings.Repeat("p", 5000)), "limit of 4097", errdefs.IsResourceExhausted},
-		"long target":                  {with('x', record("linkpath", strings.Repeat("p", 5000))), "limit of 4096", errdefs.IsResourceExhausted},
-		"extended header of a GiB":     {tarfmt.Append(nil, &tarfmt.Header{Kind: 'x', Name: "x", Size: 1 << 30}), "extended header", errdefs.IsResourceExhausted},
-		"attributes too large":         {with('x', record("SCHILY.xattr.user.a", strings.Repeat("v", 300<<10))), "limit", errdefs.IsResourceExhausted},
-		"attributes too many":          {with('x', strings.Repeat(record("SCHILY.xattr.user.a", ""), 1025)), "limit", errdefs.IsResourceExhausted},
-		"sparse of form 0.1":           {with('x', record("GNU.sparse.map", "0,1")), "form 1.0", errdefs.IsInvalidArgument},
-		"sparse of form 2.0":           {with('x', record("GNU.sparse.major", "2")), "form 1.0", errdefs.IsInvalidArgument},
-		"sparse map out of order":      {sparse("2\n100\n10\n50\n10\n", 532), "does not fit", errdefs.IsInvalidArgument},
-		"sparse map overlapping":       {sparse("2\n0\n10\n5\n10\n", 532), "does not fit", errdefs.IsInvalidArgument},
-		"sparse map past the end":      {sparse("1\n990\n20\n", 532), "does not fit", errdefs.IsInvalidArgument},
-		"sparse map, sum overflowing":  {sparse("2\n0\n999999999999999999\n0\n999999999999999999\n", 532), "does not fit", errdefs.IsInvalidArgument},
-		"sparse map with letters":      {sparse("x\n", 532), "no number", errdefs.IsInvalidArgument},
-		"sparse map of too much":       {sparse("65537\n", 532), "limit of 65536", errdefs.IsResourceExhausted},
-		"sparse map beyond its data":   {sparse("200\n"+strings.Repeat("0\n0\n", 127), 512), "longer than", errdefs.IsInvalidArgument},
-		"sparse map of other sum":      {sparse("1\n0\n10\n", 600), "speaks of 10 bytes and 88", errdefs.IsInvalidArgument},
-		"sparse map, number unending":  {sparse(strings.Repeat("1", 512), 512), "no number", errdefs.IsInvalidArgument},
-		"unknown kind":                 {stream([]tarfmt.Header{{Kind: 'Z', Name: "z"}}), "unknown kind", errdefs.IsInvalidArgument},
-		"data of a directory":          {stream([]tarfmt.Header{{Kind: tarfmt.Directory, Name: "z", Size: 5}}), "bytes of data", errdefs.IsInvalidArgument},
-		"data of a hard link":          {stream([]tarfmt.Header{{Kind: tarfmt.Link, Name: "z", Target: "y", Size: 5}}), "bytes of data", errdefs.IsInvalidArgument},
-		"link without target":          {stream([]tarfmt.Header{{Kind: tarfmt.Link, Name: "z"}}), "no target", errdefs.IsInvalidArgument},
-		"no name":                      {stream([]tarfmt.Header{{Kind: tarfmt.Regular}}), "no name", errdefs.IsInvalidArgument},
-		"old sparse in a posix header": {stream([]tarfmt.Header{{Kind: 'S', Name: "s"}}), "another", errdefs.IsInvalidArgument},
+		"nothing":                      {nil, "cut short", lost},
+		"no end mark":                  {plain[:512], "cut short", lost},
+		"half an end mark":             {plain[:1024], "cut short", lost},
+		"an empty block in between":    {append(make([]byte, 512), plain...), "empty block", invalid},
+		"a flipped bit":                {spoilt(3, 'q'), "checksum", invalid},
+		"no octal":                     {spoilt(150, '9'), "number", invalid},
+		"global path":                  {with('g', record("path", "evil")), "global", invalid},
+		"two extended headers":         {append(with('x', record("path", "b"))[:1024], with('x', record("path", "c"))...), "several", invalid},
+		"two long names":               {append(with('L', "b")[:1024], with('L', "c")...), "several", invalid},
+		"extended header, no entry":    {append(with('x', record("path", "b"))[:1024], make([]byte, 1024)...), "no entry", invalid},
+		"record without length":        {with('x', "path=b\n"), "length", invalid},
+		"record too long":              {with('x', "99 path=b\n"), "length", invalid},
+		"record of length zero":        {with('x', "0 \n"), "length", invalid},
+		"record without newline":       {with('x', "9 path=bb"), "length", invalid},
+		"record without keyword":       {with('x', "6 =bb\n"), "keyword", invalid},
+		"negative size":                {with('x', record("size", "-1")), "number", invalid},
+		"size beyond 63 bits":          {with('x', record("size", "9223372036854775808")), "large", invalid},
+		"time of letters":              {with('x', record("mtime", "1.x")), "time", invalid},
+		"NUL in a path":                {with('x', record("path", "a\x00b")), "NUL", invalid},
+		"long path":                    {with('x', record("path", strings.Repeat("p", 5000))), "limit of 4096", exhausted},
+		"long GNU name":                {with('L', strings.Repeat("p", 5000)), "limit of 4097", exhausted},
+		"long target":                  {with('x', record("linkpath", strings.Repeat("p", 5000))), "limit of 4096", exhausted},
+		"extended header of a GiB":     {tarfmt.Append(nil, &tarfmt.Header{Kind: 'x', Name: "x", Size: 1 << 30}), "extended header", exhausted},
+		"attributes too large":         {with('x', record("SCHILY.xattr.user.a", strings.Repeat("v", 300<<10))), "limit", exhausted},
+		"attributes too many":          {with('x', strings.Repeat(record("SCHILY.xattr.user.a", ""), 1025)), "limit", exhausted},
+		"sparse of form 0.1":           {with('x', record("GNU.sparse.map", "0,1")), "form 1.0", invalid},
+		"sparse of form 2.0":           {with('x', record("GNU.sparse.major", "2")), "form 1.0", invalid},
+		"sparse map out of order":      {sparse("2\n100\n10\n50\n10\n", 532), "does not fit", invalid},
+		"sparse map overlapping":       {sparse("2\n0\n10\n5\n10\n", 532), "does not fit", invalid},
+		"sparse map past the end":      {sparse("1\n990\n20\n", 532), "does not fit", invalid},
+		"sparse map, sum overflowing":  {sparse("2\n0\n999999999999999999\n0\n999999999999999999\n", 532), "does not fit", invalid},
+		"sparse map with letters":      {sparse("x\n", 532), "not a number", invalid},
+		"sparse map of too much":       {sparse("65537\n", 532), "limit of 65536", exhausted},
+		"sparse map beyond its data":   {sparse("200\n"+strings.Repeat("0\n0\n", 127), 512), "longer than", invalid},
+		"sparse map of other sum":      {sparse("1\n0\n10\n", 600), "has 10 bytes and 88", invalid},
+		"sparse map, number unending":  {sparse(strings.Repeat("1", 512), 512), "not a number", invalid},
+		"unknown kind":                 {stream([]tarfmt.Header{{Kind: 'Z', Name: "z"}}), "unknown kind", invalid},
+		"data of a directory":          {stream([]tarfmt.Header{{Kind: tarfmt.Directory, Name: "z", Size: 5}}), "bytes of data", invalid},
+		"data of a hard link":          {stream([]tarfmt.Header{{Kind: tarfmt.Link, Name: "z", Target: "y", Size: 5}}), "bytes of data", invalid},
+		"link without target":          {stream([]tarfmt.Header{{Kind: tarfmt.Link, Name: "z"}}), "no target", invalid},
+		"no name":                      {stream([]tarfmt.Header{{Kind: tarfmt.Regular}}), "no name", invalid},
+		"old sparse in a posix header": {stream([]tarfmt.Header{{Kind: 'S', Name: "s"}}), "another", invalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := all(row.data)
@@ -274,7 +281,7 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// FuzzReader compares with Go's own reader: what both accept they must understand alike.
+// FuzzReader compares with archive/tar: both must decode what they accept in the same way.
 func FuzzReader(f *testing.F) {
 	f.Add(stream(headers))
 	for _, h := range headers {
@@ -305,7 +312,7 @@ func FuzzReader(f *testing.F) {
 					return
 				}
 			}
-			// An unknown format is, to the reference, what its own writer did wrong in Go 1.8.
+			// archive/tar reports an unknown format for headers that Go 1.8 wrote wrongly.
 			if h.Format == tar.FormatUnknown || list[i].Size > 1<<20 || i == len(list)-1 && err != nil {
 				return
 			}
@@ -314,7 +321,7 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// resum puts the right checksum into what looks like a header: chance would not find it.
+// resum puts the right checksum into what looks like a header, which fuzzing would not find.
 func resum(b []byte) {
 	if string(b[257:262]) != "ustar" {
 		return

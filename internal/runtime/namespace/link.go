@@ -20,22 +20,20 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// link is what connects us to the executor of one workspace: a connection that
-// commands are started through, to which the attached ones belong, so that the
-// executor hangs them up when it ends; and one for everything else, which is
-// answered whatever is being started. If one ends, both do.
+// link is the pair of connections to the executor of one workspace. Commands are started
+// through spawn, and the executor hangs up the attached ones when spawn ends. Everything else
+// goes through conn, which is answered whatever is being started. If one ends, both do.
 type link struct {
 	r    *Runtime
 	name id.Workspace
 	// ready is closed once spawn and conn, or err, are set.
-	ready   chan struct{}
-	spawn   *jsonrpc.Conn
-	conn    *jsonrpc.Conn
-	err     error
-	version int // of the protocol, as agreed
-	// greeted is when the executor said who it is, in Unix nanoseconds; 0 before.
+	ready chan struct{}
+	spawn *jsonrpc.Conn
+	conn  *jsonrpc.Conn
+	err   error
+	// greeted is the time of the handshake in Unix nanoseconds; 0 before.
 	greeted atomic.Int64
-	// stopping: the end of the connection is our own doing.
+	// stopping: we end the connection ourselves.
 	stopping atomic.Bool
 
 	mu    sync.Mutex
@@ -43,8 +41,8 @@ type link struct {
 	gone  error // set when the connection ended
 }
 
-// link returns the connection to an executor and makes it if there is none. Many
-// callers share one attempt.
+// link returns the link to an executor and makes it if there is none. Concurrent callers share
+// one attempt.
 func (r *Runtime) link(ctx context.Context, name id.Workspace) (*link, error) {
 	for {
 		r.mu.Lock()
@@ -74,15 +72,15 @@ func (r *Runtime) link(ctx context.Context, name id.Workspace) (*link, error) {
 			r.drop(l)
 			continue
 		}
-		// The attempt that failed was another caller's, and maybe only that
-		// caller's context had ended.
+		// The attempt was another caller's, and may have failed only because that caller's
+		// context ended.
 		if errors.Is(l.err, runtime.ErrNotRunning) {
 			return nil, l.err
 		}
 	}
 }
 
-// drop takes l out of the table, if it is still there.
+// drop removes l from the table if it is still there.
 func (r *Runtime) drop(l *link) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -116,7 +114,7 @@ func (l *link) open(ctx context.Context, ids workspace.IDs, known bool) {
 		l.close()
 		l.ended(cause)
 	}()
-	// Close may have looked through the table before conn was set.
+	// Close may have gone through the table before conn was set.
 	l.r.mu.Lock()
 	closed := l.r.closed
 	l.r.mu.Unlock()
@@ -152,11 +150,11 @@ func (l *link) dial(ctx context.Context, ids workspace.IDs, known bool, role exe
 		}
 		return nil, fmt.Errorf("cannot reach the executor of workspace %s (%w): %w", l.name, err, runtime.ErrNotRunning)
 	}
-	// Only the broker can bind a socket there; that the executor's own id listens
-	// on it is the second lock. A starter in this process hands out connections of its own.
+	// Only the broker can bind a socket there. The peer's uid is a second check, which does not
+	// apply to connections that were made in this process.
 	cred, err := peercred.Of(c)
 	if err == nil && known && l.r.cfg.Broker == nil && cred.UID != ids.Executor {
-		err = fmt.Errorf("uid %d listens on its socket and not its own uid %d: %w", cred.UID, ids.Executor, errdefs.ErrPermissionDenied)
+		err = fmt.Errorf("uid %d listens on its socket, and not its own uid %d: %w", cred.UID, ids.Executor, errdefs.ErrPermissionDenied)
 	}
 	if err != nil {
 		_ = c.Close()
@@ -164,13 +162,19 @@ func (l *link) dial(ctx context.Context, ids workspace.IDs, known bool, role exe
 	}
 	conn := jsonrpc.New(c, jsonrpc.Config{
 		Handler: l.handle, MaxFrame: execapi.MaxFrame, MaxFDs: 3,
-		Inline: func(string) bool { return true }, // it only notes what it is told
+		Inline: func(string) bool { return true }, // handle does not block
 	})
 	var hello execapi.HelloResult
-	if _, err = conn.Call(ctx, execapi.MethodHello, execapi.HelloParams{Version: execapi.Version, MinVersion: execapi.MinVersion, Role: role}, &hello); err == nil && hello.Workspace != l.name {
+	_, err = conn.Call(ctx, execapi.MethodHello,
+		execapi.HelloParams{Version: execapi.Version, MinVersion: execapi.MinVersion, Role: role}, &hello)
+	switch {
+	case err != nil:
+	case hello.Version < execapi.MinVersion || hello.Version > execapi.Version:
+		err = fmt.Errorf("it speaks version %d of the protocol, this daemon %d to %d; stop and start the workspace: %w",
+			hello.Version, execapi.MinVersion, execapi.Version, errdefs.ErrFailedPrecondition)
+	case hello.Workspace != l.name:
 		err = fmt.Errorf("it says that it holds workspace %s: %w", hello.Workspace, errdefs.ErrInternal)
 	}
-	l.version = hello.Version // the same on both connections
 	if err != nil {
 		_ = conn.Close()
 		return nil, fmt.Errorf("cannot greet the executor of workspace %s: %w", l.name, err)
@@ -178,7 +182,7 @@ func (l *link) dial(ctx context.Context, ids workspace.IDs, known bool, role exe
 	return conn, nil
 }
 
-// handle takes the executor's notifications.
+// handle handles the executor's notifications.
 func (l *link) handle(_ context.Context, _ *jsonrpc.Conn, req *jsonrpc.Request) (any, []*os.File, error) {
 	if req.Method != execapi.MethodExited {
 		return nil, nil, jsonrpc.MethodNotFound(req.Method)
@@ -197,7 +201,7 @@ func (l *link) handle(_ context.Context, _ *jsonrpc.Conn, req *jsonrpc.Request) 
 	return nil, nil, nil
 }
 
-// ended is called once, when the connections have ended for whatever reason.
+// ended is called once, when the connections have ended.
 func (l *link) ended(cause error) {
 	err := l.lostError(cause)
 	l.mu.Lock()
@@ -219,8 +223,8 @@ func (l *link) ended(cause error) {
 	}
 }
 
-// reportLost tells a lost connection, which is made anew, from a lost executor.
-// One that keeps losing connections counts as lost.
+// reportLost tries to connect again, and reports the executor as lost if that fails. An executor
+// that loses a connection within a second counts as lost too.
 func (l *link) reportLost() {
 	if time.Since(time.Unix(0, l.greeted.Load())) >= time.Second {
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
@@ -236,17 +240,11 @@ func (l *link) lostError(cause error) error {
 	if l.stopping.Load() {
 		return fmt.Errorf("cannot finish the command: workspace %s was stopped, or the daemon is stopping: %w", l.name, errdefs.ErrUnavailable)
 	}
-	return fmt.Errorf("cannot finish the command: the executor of workspace %s went away (%w) and its processes with it; the next command starts it again: %w",
-		l.name, cause, errdefs.ErrUnavailable)
+	return fmt.Errorf("cannot finish the command: the executor of workspace %s went away (%w) and its processes with it; "+
+		"the next command starts it again: %w", l.name, cause, errdefs.ErrUnavailable)
 }
 
-// earlier says that what was asked for takes an executor of this release.
-func (l *link) earlier(what string) error {
-	return fmt.Errorf("cannot %s %s: its executor is of an earlier release; stop and start the workspace: %w", what, l.name, errdefs.ErrFailedPrecondition)
-}
-
-// explain replaces the bare error of a connection that ended during a call that was
-// made with ctx.
+// explain replaces the bare error of a connection that ended during a call with ctx.
 func (l *link) explain(ctx context.Context, err error) error {
 	var said *jsonrpc.Error
 	if err == nil || errors.As(err, &said) || ctx.Err() != nil || !errdefs.IsUnavailable(err) {
@@ -254,15 +252,15 @@ func (l *link) explain(ctx context.Context, err error) error {
 	}
 	cause := l.over()
 	if cause == nil {
-		cause = io.EOF // it closes, and only what it still answers keeps it
+		cause = io.EOF // it is closing: only replies are still sent
 	}
 	return l.lostError(cause)
 }
 
 // run runs a command to its end.
 func (l *link) run(ctx context.Context, p execapi.ExecParams) (execapi.ExecResult, error) {
-	// The call outlives ctx: when ctx ends, the command is told to end, and its
-	// status is still wanted.
+	// The call outlives ctx: when ctx ends, the command is told to end, and run still waits for
+	// its status.
 	call, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() {
@@ -272,18 +270,18 @@ func (l *link) run(ctx context.Context, p execapi.ExecParams) (execapi.ExecResul
 	})
 	defer stop()
 	var res execapi.ExecResult
-	_, err := l.spawn.Call(call, execapi.MethodExec, l.known(p), &res)
+	_, err := l.spawn.Call(call, execapi.MethodExec, p, &res)
 	switch {
 	case ctx.Err() != nil && err == nil:
-		err = fmt.Errorf("cannot wait for command %s: its caller has gone, so that it was ended: %w", p.ID, context.Cause(ctx))
+		err = fmt.Errorf("cannot wait for command %s: its caller has gone, and it was ended: %w", p.ID, context.Cause(ctx))
 	case ctx.Err() != nil && call.Err() != nil:
 		err = fmt.Errorf("cannot end command %s: the executor does not answer: %w", p.ID, errdefs.ErrUnavailable)
 	}
 	return res, l.explain(call, err)
 }
 
-// hangup ends a command whose start may still be under way: the two requests may
-// be handled in either order, so "not found" is asked again until ctx ends.
+// hangup ends a command whose start may still be under way. The two requests may be handled in
+// either order, so hangup repeats its request after "not found" until ctx ends.
 func (l *link) hangup(ctx context.Context, cmd id.Command) {
 	for wait := time.Millisecond; ; wait = min(2*wait, time.Second) {
 		_, err := l.conn.Call(ctx, execapi.MethodStopTask, execapi.StopTaskParams{ID: cmd, Hangup: true}, nil)
@@ -300,7 +298,7 @@ func (l *link) hangup(ctx context.Context, cmd id.Command) {
 	}
 }
 
-// abandon ends a command whose start was given up on.
+// abandon ends a command in the background whose caller gave up during its start.
 func (l *link) abandon(cmd id.Command) {
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
@@ -316,32 +314,20 @@ func method(tty bool) string {
 	return execapi.MethodExec
 }
 
-// known is what this executor knows of p: an earlier one lists Argv itself, and the gate takes
-// out of that what it knows to be secret then.
-func (l *link) known(p execapi.ExecParams) execapi.ExecParams {
-	if l.version < execapi.ShownVersion {
-		p.Shown = nil
-	}
-	return p
-}
-
-// detach starts a command that the executor keeps. If ctx ends first, it is
-// ended again, because nobody learned of it.
+// detach starts a command that belongs to the executor. If ctx ends first, the command is ended,
+// because nobody learned of it.
 func (l *link) detach(ctx context.Context, p execapi.ExecParams, tty bool) error {
-	_, err := l.spawn.Call(ctx, method(tty), l.known(p), nil)
+	_, err := l.spawn.Call(ctx, method(tty), p, nil)
 	if err != nil && ctx.Err() != nil {
 		l.abandon(p.ID)
 	}
 	return l.explain(ctx, err)
 }
 
-// attach starts an attached command. It is listed before it is asked for, because
-// word of its end may come before the reply.
+// attach starts an attached command. It enters the command in the table before the call, because
+// the notification of its end may come before the reply.
 func (l *link) attach(ctx context.Context, p execapi.ExecParams, tty bool, fds []*os.File) (*process, error) {
 	proc := &process{link: l, id: p.ID, done: make(chan struct{})}
-	if p.Program && l.version < execapi.ProgramVersion {
-		return nil, l.earlier("run " + p.Argv[0] + " in workspace")
-	}
 	l.mu.Lock()
 	if l.gone != nil {
 		l.mu.Unlock()
@@ -354,7 +340,7 @@ func (l *link) attach(ctx context.Context, p execapi.ExecParams, tty bool, fds [
 	l.procs[p.ID] = proc
 	l.mu.Unlock()
 	var res execapi.ExecResult
-	files, err := l.spawn.Call(ctx, method(tty), l.known(p), &res, fds...)
+	files, err := l.spawn.Call(ctx, method(tty), p, &res, fds...)
 	if err != nil {
 		l.mu.Lock()
 		delete(l.procs, p.ID)
@@ -402,7 +388,7 @@ func (p *process) Wait(ctx context.Context) (execapi.Status, error) {
 	}
 }
 
-// Close implements runtime.Process. It returns at once; Wait then tells the end.
+// Close implements runtime.Process. It returns at once, and Wait returns at the command's end.
 func (p *process) Close() error {
 	select {
 	case <-p.done:
@@ -414,7 +400,7 @@ func (p *process) Close() error {
 	err := p.link.conn.Notify(ctx, execapi.MethodStopTask, execapi.StopTaskParams{ID: p.id, Hangup: true})
 	if err != nil {
 		select {
-		case <-p.link.conn.Done(): // the executor hangs it up by itself
+		case <-p.link.conn.Done(): // the executor hangs the command up by itself
 			return nil
 		default:
 		}

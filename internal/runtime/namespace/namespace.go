@@ -190,17 +190,7 @@ func (r *Runtime) Resume(ctx context.Context, name id.Workspace) (runtime.Worksp
 
 // hold has the executor refuse new commands, or no longer.
 func (r *Runtime) hold(ctx context.Context, name id.Workspace, on bool) error {
-	l, err := r.link(ctx, name)
-	if err != nil {
-		return err
-	}
-	if l.version < execapi.HoldVersion {
-		if !on {
-			return nil // it never held
-		}
-		return l.earlier("pause workspace")
-	}
-	_, err = r.ask(ctx, name, execapi.MethodHold, execapi.HoldParams{On: on}, nil)
+	_, err := r.ask(ctx, name, execapi.MethodHold, execapi.HoldParams{On: on}, nil)
 	return err
 }
 

@@ -136,7 +136,7 @@ func setUp(t testing.TB, methods table) *fixture {
 	}
 	if methods[execapi.MethodHello] == nil {
 		methods[execapi.MethodHello] = func(*jsonrpc.Conn, *jsonrpc.Request) (any, []*os.File, error) {
-			return execapi.HelloResult{Version: 1, Workspace: name}, nil, nil
+			return execapi.HelloResult{Version: execapi.Version, Workspace: name}, nil, nil
 		}
 	}
 	f.executor = &peerDouble{t: t, path: filepath.Join(dir, "x", string(name)+".sock"), handler: methods.handle}
@@ -150,41 +150,17 @@ func command() execapi.ExecParams {
 	return execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"true"}}
 }
 
-// An executor is told only what its version knows.
-func TestShownByVersion(t *testing.T) {
-	for version, want := range map[int]int{1: 0, 2: 0, execapi.ShownVersion: 1} {
-		type told struct {
-			as    string
-			words int
-		}
-		got := make(chan told, 3)
-		exec := func(_ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
-			p := decode[execapi.ExecParams](t, r)
-			got <- told{p.Argv[0], len(p.Shown)}
-			return execapi.ExecResult{PID: 7, Status: &execapi.Status{}}, nil, nil
-		}
+// An executor that agrees on a version which this daemon does not speak is not spoken to.
+func TestUnknownVersion(t *testing.T) {
+	for _, version := range []int{0, execapi.MinVersion - 1, execapi.Version + 1} {
 		f := setUp(t, table{
-			execapi.MethodExec: exec, execapi.MethodSpawnTerminal: exec,
 			execapi.MethodHello: func(*jsonrpc.Conn, *jsonrpc.Request) (any, []*os.File, error) {
 				return execapi.HelloResult{Version: version, Workspace: name}, nil, nil
 			},
 		})
-		p := func(as string) execapi.ExecParams {
-			return execapi.ExecParams{ID: id.NewCommand(), Argv: []string{as}, Shown: []string{"x"}}
-		}
-		if _, err := f.Run(t.Context(), name, p("run")); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := f.Spawn(t.Context(), name, p("spawn"), false); err != nil {
-			t.Fatal(err)
-		}
-		if err := f.Detach(t.Context(), name, p("detach"), true); err != nil {
-			t.Fatal(err)
-		}
-		for _, as := range []string{"run", "spawn", "detach"} {
-			if g := <-got; g.as != as || g.words != want {
-				t.Errorf("version %d was told %d words with %s, not %s", version, g.words, g.as, as)
-			}
+		_, err := f.Run(t.Context(), name, command())
+		if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "stop and start the workspace") {
+			t.Errorf("version %d: %v", version, err)
 		}
 	}
 }
@@ -377,7 +353,7 @@ func TestExecutorDies(t *testing.T) {
 func TestImpostorIsRefused(t *testing.T) {
 	f := setUp(t, table{
 		execapi.MethodHello: func(*jsonrpc.Conn, *jsonrpc.Request) (any, []*os.File, error) {
-			return execapi.HelloResult{Version: 1, Workspace: "ws-ffffffff"}, nil, nil
+			return execapi.HelloResult{Version: execapi.Version, Workspace: "ws-ffffffff"}, nil, nil
 		},
 	})
 	if err := f.Ping(t.Context(), name); err == nil || !strings.Contains(err.Error(), "ws-ffffffff") {
@@ -409,10 +385,9 @@ func brokerDouble(t testing.TB, f *fixture, w brokerapi.Workspace) *peerDouble {
 		brokerapi.MethodStart: func(*jsonrpc.Conn, *jsonrpc.Request) (any, []*os.File, error) {
 			running := w
 			running.State, running.Executor = workspace.StateRunning, &brokerapi.Executor{PID: 99}
-			return brokerapi.StartResult{Workspace: running, Report: workspace.Report{Controls: []workspace.Control{{
-				ID:       "c",
-				Required: true, State: workspace.Verified,
-			}}}}, nil, nil
+			return brokerapi.StartResult{Workspace: running, Report: workspace.Report{
+				Controls: []workspace.Control{{ID: "c", Required: true, State: workspace.Verified}},
+			}}, nil, nil
 		},
 		// Two messages: w, and another one behind it.
 		brokerapi.MethodList: func(_ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
@@ -439,10 +414,9 @@ func TestBroker(t *testing.T) {
 		t.Errorf("no broker: %v", err)
 	}
 	uid := uint32(os.Getuid())
-	d := brokerDouble(t, f, brokerapi.Workspace{
-		Name: name, User: "u", Home: "/h",
-		IDs: workspace.IDs{Executor: uid}, State: workspace.StateStopped, Retained: "/kept",
-	})
+	d := brokerDouble(t, f, brokerapi.Workspace{Name: name, User: "u", Home: "/h", IDs: workspace.IDs{
+		Executor: uid,
+	}, State: workspace.StateStopped, Retained: "/kept"})
 	if w, _, err := f.Create(t.Context(), name, runtime.Plan{KeyDigest: "00", Limits: workspace.DefaultLimits}); err != nil || w.Home != "/h" {
 		t.Fatalf("%+v, %v", w, err)
 	}

@@ -11,14 +11,14 @@ import (
 	"github.com/carrel-dev/carrel/internal/archive/tarfmt"
 )
 
-// dir is an open directory on the way to what is being made. Its mode and time are
-// set when the last that is made in it is done, for until then making would change or need them.
-// So what is kept is as much as the tree is deep, and not as it is large.
+// dir is an open directory in which files are created. Its mode and time are set when its last
+// file is complete, because creating files needs the former and changes the latter. So the memory
+// in use depends on the depth of the tree and not on its size.
 type dir struct {
 	fd        int
 	parent    *dir
 	name      string
-	held      atomic.Int32 // by the walk, its children and jobs
+	held      atomic.Int32 // count of the walk, open child directories and jobs
 	mode      uint32
 	sec, nsec int64
 	setMode   bool
@@ -35,7 +35,7 @@ func (d *dir) path() string {
 	return d.name
 }
 
-// describe notes what the directory is to be. The root's mode is the caller's.
+// describe keeps the mode and time for finish. The mode of the root does not change.
 func (d *dir) describe(h *tarfmt.Header, mode uint32, root bool) error {
 	d.sec, d.nsec, d.setTime = h.Sec, h.Nsec, true
 	if !root {
@@ -44,7 +44,7 @@ func (d *dir) describe(h *tarfmt.Header, mode uint32, root bool) error {
 	return setXattrs(d.fd, h.Xattrs)
 }
 
-// release finishes the directory once nobody makes anything in it any more.
+// release finishes the directory when nothing more is created in it.
 func (u *unpacker) release(d *dir) {
 	for ; d != nil && d.held.Add(-1) == 0; d = d.parent {
 		if err := d.finish(); err != nil {
@@ -66,7 +66,7 @@ func (d *dir) finish() error {
 	return nil
 }
 
-// depth is how many names lead to d.
+// depth returns the number of names in d's path.
 func (d *dir) depth() (n int) {
 	for ; d.parent != nil; d = d.parent {
 		n++
@@ -89,8 +89,8 @@ func (u *unpacker) leave() {
 	u.release(d)
 }
 
-// enter goes to the directory that names lead to from the root, and makes what is
-// missing on the way.
+// enter changes to the directory at the path names below the root, and makes missing
+// directories.
 func (u *unpacker) enter(names []string) error {
 	open := make([]*dir, u.at.depth())
 	for d, i := u.at, len(open)-1; i >= 0; d, i = d.parent, i-1 {
@@ -111,27 +111,27 @@ func (u *unpacker) enter(names []string) error {
 	return nil
 }
 
-// step goes into the directory name, which it makes if need be.
+// step enters the directory name, and makes it if it is missing.
 func (u *unpacker) step(name string) error {
 	d := &dir{parent: u.at, name: name}
 	err := unix.Mkdirat(u.at.fd, name, 0o700)
 	known := errors.Is(err, unix.EEXIST)
 	switch {
 	case known:
-		// Left before and come back to: what is still under way there must end first,
-		// and its mode and time hold until something else is said.
+		// It was left before: jobs in it must end first. Its mode and time stay, unless
+		// another entry changes them.
 		u.pending.Wait()
 	case err != nil:
 		return os.NewSyscallError("mkdir", err)
 	default:
-		// Those that no entry lists count as entries too: a path can name many.
+		// Directories without an entry count too: one path can name many.
 		if u.made++; u.made > u.limits.Entries {
 			return tooMany("directories", u.limits.Entries)
 		}
 	}
 	if d.fd, err = openDir(u.at.fd, name); err != nil {
 		if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-			return refuse(fmt.Sprintf("its path goes through %q, which the archive made something else than a directory", name))
+			return refuse(fmt.Sprintf("its path goes through %q, which is no directory in the archive", name))
 		}
 		return err
 	}
@@ -147,7 +147,7 @@ func (u *unpacker) step(name string) error {
 	return nil
 }
 
-// reopen readies a directory that was finished for more.
+// reopen prepares a finished directory for more files.
 func (d *dir) reopen() error {
 	var st unix.Statx_t
 	if err := statx(d.fd, "", &st); err != nil {
@@ -180,7 +180,7 @@ type job struct {
 	chunks []*chunk
 }
 
-// file makes a regular file: later and beside others if it is small, else here.
+// file creates a regular file: a creator does it if the file is small, else this goroutine.
 func (u *unpacker) file(h *tarfmt.Header, name string, mode uint32) error {
 	length := h.Size
 	if h.Sparse {
@@ -223,15 +223,15 @@ func (j *job) release() {
 	}
 }
 
-// drop gives back what the job held. Once none is pending, every directory that the
-// walk has left is finished.
+// drop releases the chunks and the directory of a job. Once none is pending, every directory
+// that the walk has left is finished.
 func (u *unpacker) drop(j *job) {
 	j.release()
 	u.release(j.dir)
 	u.pending.Done()
 }
 
-// create makes small files until there are no more.
+// create creates small files until there are no more jobs.
 func (u *unpacker) create() {
 	for j := range u.jobs {
 		if u.ctx.Err() == nil {
@@ -257,7 +257,7 @@ func (j *job) make() error {
 	return finishFile(fd, &j.header, j.mode)
 }
 
-// large writes a file as its data comes, and leaves holes where a sparse one has them.
+// large writes a file while its data arrives, and leaves the holes of a sparse one.
 func (u *unpacker) large(h *tarfmt.Header, name string, mode uint32) error {
 	fd, err := newFile(u.at.fd, name)
 	if err != nil {
@@ -295,12 +295,12 @@ func (u *unpacker) large(h *tarfmt.Header, name string, mode uint32) error {
 	return u.skip(-h.Size & (tarfmt.BlockSize - 1))
 }
 
-// newFile makes a file where nothing is: not even a symbolic link.
+// newFile creates a file. It fails if the name exists, even as a symbolic link.
 func newFile(at int, name string) (int, error) {
 	return openat(at, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
 }
 
-// writeAll writes b at offset at, or where the file stands if that is below 0.
+// writeAll writes b at offset at, or at the file's own offset if at is negative.
 func writeAll(fd int, b []byte, at int64) error {
 	for len(b) > 0 {
 		n, err := again(func() (int, error) {
@@ -320,7 +320,7 @@ func writeAll(fd int, b []byte, at int64) error {
 	return nil
 }
 
-// finishFile sets what writing would change, the time last.
+// finishFile sets attributes, mode and time, the time last: the others change it.
 func finishFile(fd int, h *tarfmt.Header, mode uint32) error {
 	if err := setXattrs(fd, h.Xattrs); err != nil {
 		return err

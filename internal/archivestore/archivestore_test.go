@@ -1,4 +1,4 @@
-package shelf_test
+package archivestore_test
 
 import (
 	"crypto/sha256"
@@ -11,12 +11,12 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/shelf"
+	"github.com/carrel-dev/carrel/internal/archivestore"
 )
 
-func open(t *testing.T, dir string) *shelf.Shelf {
+func open(t *testing.T, dir string) *archivestore.Store {
 	t.Helper()
-	s, err := shelf.Open(dir)
+	s, err := archivestore.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +24,7 @@ func open(t *testing.T, dir string) *shelf.Shelf {
 	return s
 }
 
-func ids(t *testing.T, s *shelf.Shelf) []string {
+func ids(t *testing.T, s *archivestore.Store) []string {
 	t.Helper()
 	list, err := s.IDs()
 	if err != nil {

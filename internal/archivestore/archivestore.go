@@ -1,9 +1,9 @@
-// Package shelf keeps archives as files: each is written under a name of its own, summed
-// as it is written, and put in its place only when it is whole and on disk. What a crash
-// left half written is removed at the next start.
+// Package archivestore keeps archives as files of one directory. An archive is hashed while it
+// is written under a temporary name, and gets its final name only when all of it is on disk.
+// Open removes what a crash left half written.
 //
-// It must not look into an archive, and it does not know whose it is.
-package shelf
+// It must not read the contents of an archive, and it does not know who owns one.
+package archivestore
 
 import (
 	"crypto/sha256"
@@ -20,16 +20,16 @@ import (
 )
 
 const (
-	suffix = ".tar.zst"
-	draft  = ".part"
+	suffix  = ".tar.zst"
+	partial = ".part"
 )
 
-// Shelf is the open directory. Its methods may be called from any goroutine.
-type Shelf struct{ root *os.Root }
+// Store is the directory, opened. Its methods may be called from any goroutine.
+type Store struct{ root *os.Root }
 
 // Open opens or makes the directory, mode 0700, and removes drafts of an earlier run.
-func Open(dir string) (*Shelf, error) {
-	fail := func(err error) (*Shelf, error) {
+func Open(dir string) (*Store, error) {
+	fail := func(err error) (*Store, error) {
 		return nil, fmt.Errorf("cannot open the archives in %s: %w", dir, err)
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
@@ -39,10 +39,10 @@ func Open(dir string) (*Shelf, error) {
 	if err != nil {
 		return fail(err)
 	}
-	s := &Shelf{root: root}
+	s := &Store{root: root}
 	names, err := s.names()
 	for _, n := range names {
-		if err == nil && strings.HasSuffix(n, draft) {
+		if err == nil && strings.HasSuffix(n, partial) {
 			err = root.Remove(n)
 		}
 	}
@@ -53,10 +53,10 @@ func Open(dir string) (*Shelf, error) {
 	return s, nil
 }
 
-// Close lets go of the directory.
-func (s *Shelf) Close() error { return s.root.Close() }
+// Close closes the directory.
+func (s *Store) Close() error { return s.root.Close() }
 
-func (s *Shelf) names() ([]string, error) {
+func (s *Store) names() ([]string, error) {
 	d, err := s.root.Open(".")
 	if err != nil {
 		return nil, err
@@ -65,8 +65,8 @@ func (s *Shelf) names() ([]string, error) {
 	return d.Readdirnames(-1)
 }
 
-// IDs lists what is in its place.
-func (s *Shelf) IDs() ([]string, error) {
+// IDs lists the complete archives.
+func (s *Store) IDs() ([]string, error) {
 	names, err := s.names()
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the archives: %w", err)
@@ -82,23 +82,23 @@ func (s *Shelf) IDs() ([]string, error) {
 
 // Draft is an archive that is being written.
 type Draft struct {
-	s    *Shelf
+	s    *Store
 	id   string
 	file *os.File
 	sum  hash.Hash
 	size int64
 }
 
-// Create begins the archive with that id, one path component. already_exists: there is
-// one.
-func (s *Shelf) Create(id string) (*Draft, error) {
+// Create begins the archive id, which must be one path component. If the archive exists the
+// error is already_exists.
+func (s *Store) Create(id string) (*Draft, error) {
 	if id == "" || strings.ContainsAny(id, "/\x00") || id[0] == '.' {
-		return nil, fmt.Errorf("cannot write archive %q: that is no name: %w", id, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("cannot write archive %q: it is not a file name: %w", id, errdefs.ErrInvalidArgument)
 	}
 	if _, err := s.root.Lstat(id + suffix); err == nil {
-		return nil, fmt.Errorf("cannot write archive %s: it is there: %w", id, errdefs.ErrAlreadyExists)
+		return nil, fmt.Errorf("cannot write archive %s: it already exists: %w", id, errdefs.ErrAlreadyExists)
 	}
-	f, err := s.root.OpenFile(id+draft, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := s.root.OpenFile(id+partial, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("cannot write archive %s: %w", id, err)
 	}
@@ -116,23 +116,23 @@ func (d *Draft) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Commit puts the archive in its place once it is on disk, and returns its SHA-256 in
-// hexadecimal and its size.
+// Commit syncs the archive, gives it its final name, and returns its SHA-256 in hexadecimal
+// and its size.
 func (d *Draft) Commit() (sum string, size int64, err error) {
 	err = d.file.Sync()
 	if e := d.file.Close(); err == nil {
 		err = e
 	}
 	if err == nil {
-		err = d.s.root.Rename(d.id+draft, d.id+suffix)
+		err = d.s.root.Rename(d.id+partial, d.id+suffix)
 	}
 	if err == nil {
 		err = d.s.sync()
 	}
 	d.file = nil
 	if err != nil {
-		_ = d.s.root.Remove(d.id + draft) // what is left of it goes at the next start
-		return "", 0, fmt.Errorf("cannot put archive %s in its place: %w", d.id, err)
+		_ = d.s.root.Remove(d.id + partial) // else the next Open removes it
+		return "", 0, fmt.Errorf("cannot finish archive %s: %w", d.id, err)
 	}
 	return hex.EncodeToString(d.sum.Sum(nil)), d.size, nil
 }
@@ -144,11 +144,11 @@ func (d *Draft) Discard() {
 	}
 	d.file.Close()
 	d.file = nil
-	_ = d.s.root.Remove(d.id + draft) // or at the next start
+	_ = d.s.root.Remove(d.id + partial) // else the next Open removes it
 }
 
-// sync makes names durable.
-func (s *Shelf) sync() error {
+// sync makes changes of names durable.
+func (s *Store) sync() error {
 	d, err := s.root.Open(".")
 	if err != nil {
 		return err
@@ -158,7 +158,7 @@ func (s *Shelf) sync() error {
 }
 
 // Open opens an archive for reading.
-func (s *Shelf) Open(id string) (*os.File, error) {
+func (s *Store) Open(id string) (*os.File, error) {
 	f, err := s.root.Open(filepath.Base(id) + suffix)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("cannot read archive %s: its file is gone: %w", id, errdefs.ErrDataLoss)
@@ -169,8 +169,8 @@ func (s *Shelf) Open(id string) (*os.File, error) {
 	return f, nil
 }
 
-// Remove removes an archive; one that is not there is no error.
-func (s *Shelf) Remove(id string) error {
+// Remove removes an archive. It is no error if there is none.
+func (s *Store) Remove(id string) error {
 	err := s.root.Remove(filepath.Base(id) + suffix)
 	if err == nil {
 		err = s.sync()
