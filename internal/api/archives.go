@@ -131,7 +131,7 @@ func (u *upload) Read(p []byte) (int, error) {
 }
 
 func (s archives) ListArchives(ctx context.Context, _ *connect.Request[carrelv1.ListArchivesRequest]) (*connect.Response[carrelv1.ListArchivesResponse], error) {
-	list, err := s.gate.Archives(ctx, authn.FromContext(ctx))
+	list, err := s.gate.ListArchives(ctx, authn.FromContext(ctx))
 	if err != nil {
 		return nil, errcode.ToWire(err)
 	}

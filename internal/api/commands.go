@@ -14,7 +14,6 @@ import (
 	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/execapi"
-	"github.com/carrel-dev/carrel/internal/fdapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/pollfd"
 )
@@ -22,49 +21,29 @@ import (
 type commands struct{ *Server }
 
 func (s commands) Exec(ctx context.Context, req *connect.Request[carrelv1.ExecRequest]) (*connect.Response[carrelv1.ExecResponse], error) {
-	out, err := s.exec(ctx, req.Msg)
+	m := req.Msg
+	ref, e, err := execParams(m.GetWorkspace(), m.GetCommand())
 	if err != nil {
 		return nil, errcode.ToWire(err)
 	}
-	return connect.NewResponse(out), nil
-}
-
-func (s commands) exec(ctx context.Context, m *carrelv1.ExecRequest) (*carrelv1.ExecResponse, error) {
-	command, res, err := s.run(ctx, m.GetWorkspace(), commandFrom(m.GetCommand()), m.GetStdin(), m.GetDiscardOutput())
-	if err != nil {
-		return nil, err
-	}
-	return &carrelv1.ExecResponse{
-		CommandId:  string(command),
-		Status:     statusTo(res.Status),
-		Stdout:     res.Stdout,
-		Stderr:     res.Stderr,
-		StdoutLost: res.StdoutLost,
-		StderrLost: res.StderrLost,
-	}, nil
-}
-
-// run serves both surfaces: the Exec procedure and the descriptor hand-over.
-func (s *Server) run(ctx context.Context, workspace string, c fdapi.Command, stdin []byte, discard bool) (id.Command, execapi.ExecResult, error) {
-	ref, err := parseRef(workspace)
-	if err != nil {
-		return "", execapi.ExecResult{}, err
-	}
-	e, err := execParams(c)
-	if err != nil {
-		return "", execapi.ExecResult{}, err
-	}
 	e.Stdin, e.Stdout, e.Stderr = execapi.Null, execapi.Capture, execapi.Capture
-	if n := len(stdin); n > execapi.MaxCapture {
-		return "", execapi.ExecResult{}, invalid("stdin", fmt.Sprintf("it is %d bytes long, at most %d are allowed", n, execapi.MaxCapture), "use Stream, which has no such limit")
+	if n := len(m.GetStdin()); n > execapi.MaxCapture {
+		return nil, errcode.ToWire(invalid("stdin", fmt.Sprintf("it is %d bytes long, at most %d are allowed", n, execapi.MaxCapture), "use Stream, which has no such limit"))
 	} else if n > 0 {
-		e.Stdin, e.StdinData = execapi.Capture, stdin
+		e.Stdin, e.StdinData = execapi.Capture, m.GetStdin()
 	}
-	if discard {
+	if m.GetDiscardOutput() {
 		e.Stdout, e.Stderr = execapi.Null, execapi.Null
 	}
 	e.OutputLimit = execapi.MaxCapture
-	return s.gate.Run(ctx, authn.FromContext(ctx), ref, e)
+	command, res, err := s.gate.Run(ctx, authn.FromContext(ctx), ref, e)
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	return connect.NewResponse(&carrelv1.ExecResponse{
+		CommandId: string(command), Status: statusTo(res.Status), Stdout: res.Stdout, Stderr: res.Stderr,
+		StdoutLost: res.StdoutLost, StderrLost: res.StderrLost,
+	}), nil
 }
 
 func (s commands) Detach(ctx context.Context, req *connect.Request[carrelv1.DetachRequest]) (*connect.Response[carrelv1.DetachResponse], error) {
@@ -76,11 +55,7 @@ func (s commands) Detach(ctx context.Context, req *connect.Request[carrelv1.Deta
 }
 
 func (s commands) detach(ctx context.Context, m *carrelv1.DetachRequest) (id.Command, error) {
-	ref, err := parseRef(m.GetWorkspace())
-	if err != nil {
-		return "", err
-	}
-	e, err := execParams(commandFrom(m.GetCommand()))
+	ref, e, err := execParams(m.GetWorkspace(), m.GetCommand())
 	if err != nil {
 		return "", err
 	}
@@ -104,7 +79,7 @@ func (s commands) ListCommands(ctx context.Context, req *connect.Request[carrelv
 	if err != nil {
 		return nil, errcode.ToWire(err)
 	}
-	list, err := s.gate.Commands(ctx, authn.FromContext(ctx), ref)
+	list, err := s.gate.ListCommands(ctx, authn.FromContext(ctx), ref)
 	if err != nil {
 		return nil, errcode.ToWire(err)
 	}
@@ -124,39 +99,52 @@ func (s commands) ListCommands(ctx context.Context, req *connect.Request[carrelv
 	return connect.NewResponse(out), nil
 }
 
+// parseCommand reads what names a command.
+func parseCommand(workspace, command string) (ref string, cmd id.Command, err error) {
+	if ref, err = parseRef(workspace); err == nil {
+		cmd, err = id.ParseCommand(command)
+	}
+	return ref, cmd, err
+}
+
 func (s commands) Signal(ctx context.Context, req *connect.Request[carrelv1.SignalRequest]) (*connect.Response[carrelv1.SignalResponse], error) {
 	m := req.Msg
-	err := s.signal(ctx, m.GetWorkspace(), m.GetCommandId(), int64(m.GetSignal()), m.GetGraceMs())
+	ref, cmd, err := parseCommand(m.GetWorkspace(), m.GetCommandId())
+	if err == nil {
+		err = checkSignal(int64(m.GetSignal()), m.GetGraceMs())
+	}
+	if err == nil {
+		err = s.gate.Signal(ctx, authn.FromContext(ctx), ref, execapi.StopTaskParams{ID: cmd, Signal: int(m.GetSignal()), GraceMS: m.GetGraceMs()})
+	}
 	if err != nil {
 		return nil, errcode.ToWire(err)
 	}
 	return connect.NewResponse(&carrelv1.SignalResponse{}), nil
 }
 
-// signal serves both surfaces: the Signal procedure and the descriptor hand-over.
-func (s *Server) signal(ctx context.Context, workspace, command string, sig, graceMS int64) error {
-	ref, err := parseRef(workspace)
+func (s commands) Resize(ctx context.Context, req *connect.Request[carrelv1.ResizeRequest]) (*connect.Response[carrelv1.ResizeResponse], error) {
+	m := req.Msg
+	ref, cmd, err := parseCommand(m.GetWorkspace(), m.GetCommandId())
 	if err != nil {
-		return err
+		return nil, errcode.ToWire(err)
 	}
-	cmd, err := id.ParseCommand(command)
+	size, err := windowFrom(m.GetSize())
+	if err == nil && size == nil {
+		err = invalid("size", "it is missing", "give rows and columns")
+	}
+	if err == nil {
+		err = s.gate.Resize(ctx, authn.FromContext(ctx), ref, execapi.ResizeParams{ID: cmd, Rows: size.Rows, Cols: size.Cols})
+	}
 	if err != nil {
-		return err
+		return nil, errcode.ToWire(err)
 	}
-	if err := checkSignal(sig, graceMS); err != nil {
-		return err
-	}
-	return s.gate.Signal(ctx, authn.FromContext(ctx), ref, execapi.StopTaskParams{ID: cmd, Signal: int(sig), GraceMS: graceMS})
+	return connect.NewResponse(&carrelv1.ResizeResponse{}), nil
 }
 
 // Logs sends what is kept and, with follow, what comes. The status is asked for
 // again at the end: the command may have ended since the output was opened.
 func (s commands) Logs(ctx context.Context, req *connect.Request[carrelv1.LogsRequest], stream *connect.ServerStream[carrelv1.LogsResponse]) error {
-	ref, err := parseRef(req.Msg.GetWorkspace())
-	if err != nil {
-		return errcode.ToWire(err)
-	}
-	cmd, err := id.ParseCommand(req.Msg.GetCommandId())
+	ref, cmd, err := parseCommand(req.Msg.GetWorkspace(), req.Msg.GetCommandId())
 	if err != nil {
 		return errcode.ToWire(err)
 	}
@@ -205,7 +193,7 @@ func (s commands) Logs(ctx context.Context, req *connect.Request[carrelv1.LogsRe
 
 // statusOf is how a command ended, or nil if it runs or nobody knows any more.
 func (s *Server) statusOf(ctx context.Context, ref string, cmd id.Command) *carrelv1.Status {
-	list, err := s.gate.Commands(ctx, authn.FromContext(ctx), ref)
+	list, err := s.gate.ListCommands(ctx, authn.FromContext(ctx), ref)
 	if err != nil {
 		return nil
 	}

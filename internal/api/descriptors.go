@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -11,23 +12,26 @@ import (
 	"sync"
 	"syscall"
 
+	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/fault"
 	"github.com/carrel-dev/carrel/internal/fdapi"
-	"github.com/carrel-dev/carrel/internal/grant"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/runtime"
-	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 const switching = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + fdapi.Protocol + "\r\n\r\n"
 
-// descriptors turns the connection over to the descriptor hand-over. The caller
+// descriptors turns the connection over to the protocol that carries descriptors. The caller
 // was authenticated when the connection was made, and stays who it was.
 func (s *Server) descriptors(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost || r.ProtoMajor != 1 ||
@@ -103,101 +107,101 @@ func (x *session) end() {
 	x.cancel()
 }
 
-var fdMethods = map[string]func(*session, context.Context, *jsonrpc.Conn, *jsonrpc.Request) (any, []*os.File, error){
-	fdapi.MethodCreate: (*session).create,
-	fdapi.MethodRun:    (*session).run,
-	fdapi.MethodExec:   (*session).exec,
-	fdapi.MethodAttach: (*session).attach,
-	fdapi.MethodSignal: (*session).signal,
-	fdapi.MethodResize: (*session).resize,
-}
-
+// handle serves a call of carrel.v1 by the same handler as a request over HTTP, which finds
+// the descriptors that came with it in its context, and leaves there those that go back.
 func (x *session) handle(ctx context.Context, c *jsonrpc.Conn, req *jsonrpc.Request) (any, []*os.File, error) {
-	method, ok := fdMethods[req.Method]
+	call, ok := x.server.calls[req.Method]
 	if !ok {
 		return nil, nil, jsonrpc.MethodNotFound(req.Method)
 	}
-	if len(req.FDs) > 0 && req.Method != fdapi.MethodCreate {
+	if n := routes[fdapi.Prefix+req.Method].maxRequest; len(req.Params) > n {
+		return nil, nil, fmt.Errorf("cannot accept a request of %d bytes for %s: at most %d are allowed: %w", len(req.Params), req.Method, n, errdefs.ErrResourceExhausted)
+	}
+	if len(req.FDs) > 0 && req.Method != fdapi.Create {
 		return nil, nil, jsonrpc.Hangup(fmt.Errorf("cannot accept %s: it brings descriptors: %w", req.Method, errdefs.ErrInvalidArgument))
 	}
-	return method(x, authn.NewContext(ctx, x.caller), c, req)
+	carried := &carriage{session: x, conn: c, in: req.FDs}
+	res, err := call(authn.NewContext(context.WithValue(ctx, carriageKey{}, carried), x.caller), req.Params)
+	if err != nil {
+		return nil, nil, errcode.FromWire(err)
+	}
+	return res, carried.out, nil
 }
 
-// create passes the grant on unread: who made it, and for what, is the broker's to see.
-func (x *session) create(ctx context.Context, _ *jsonrpc.Conn, req *jsonrpc.Request) (any, []*os.File, error) {
-	var p fdapi.CreateParams
-	if err := req.Decode(&p); err != nil {
-		return nil, nil, err
-	}
-	key, err := id.ParseKey(p.Key)
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := p.Limits.OrDefault().Validate(); err != nil {
-		return nil, nil, err
-	}
-	if err := workspace.CheckMounts(p.Mounts); err != nil {
-		return nil, nil, err
-	}
-	if err := workspace.CheckOpenings(p.Allow, p.Mounts); err != nil {
-		return nil, nil, err
-	}
-	if len(p.Mounts) == 0 || len(req.FDs) != 1 || !grant.Is(req.FDs[0]) {
-		return nil, nil, invalid("mounts", fmt.Sprintf("there are %d, and %d descriptors for them", len(p.Mounts), len(req.FDs)), "name at least one and send one grant, or use WorkspaceService/Create")
-	}
-	w, created, err := x.server.gate.Create(ctx, x.caller, workspace.Wanted{
-		Key: key, Profile: p.Profile, Limits: p.Limits, TTL: duration(p.TTLMS), Idle: duration(p.IdleTimeoutMS),
-		NoStart: p.NoStart, Request: p.RequestID, Mounts: p.Mounts, Allow: p.Allow,
-	}, req.FDs[0])
-	if err != nil {
-		return nil, nil, err
-	}
-	return fdapi.CreateResult{Workspace: w.Name, Created: created}, nil, nil
+// carriage is what a call over a connection with descriptors brings and takes.
+type carriage struct {
+	session *session
+	conn    *jsonrpc.Conn
+	in, out []*os.File
 }
 
-// run ends its command when the connection ends, because ctx does.
-func (x *session) run(ctx context.Context, _ *jsonrpc.Conn, req *jsonrpc.Request) (any, []*os.File, error) {
-	var p fdapi.RunParams
-	if err := req.Decode(&p); err != nil {
-		return nil, nil, err
+type carriageKey struct{}
+
+// carried returns the carriage of a call. failed_precondition: it came without.
+func carried(ctx context.Context) (*carriage, error) {
+	if c, ok := ctx.Value(carriageKey{}).(*carriage); ok {
+		return c, nil
 	}
-	cmd, res, err := x.server.run(ctx, p.Workspace, p.Command, p.Stdin, p.DiscardOutput)
-	if err != nil {
-		return nil, nil, err
-	}
-	return fdapi.RunResult{
-		CommandID: cmd, Status: res.Status,
-		Stdout: res.Stdout, Stderr: res.Stderr, StdoutLost: res.StdoutLost, StderrLost: res.StderrLost,
-	}, nil, nil
+	return nil, fmt.Errorf("cannot hand over descriptors on this connection: use one that carries them (docs/protocols/api.md), as the SDK does on the daemon's host, or CommandService/Stream: %w", errdefs.ErrFailedPrecondition)
 }
 
-func (x *session) exec(ctx context.Context, c *jsonrpc.Conn, req *jsonrpc.Request) (any, []*os.File, error) {
-	var p fdapi.ExecParams
-	if err := req.Decode(&p); err != nil {
-		return nil, nil, err
+// call serves one unary procedure from JSON to JSON.
+type call func(ctx context.Context, params []byte) (json.RawMessage, error)
+
+// unary makes a call of a handler. What the schema does not know is refused.
+func unary[Req, Res any, PReq interface {
+	*Req
+	proto.Message
+}, PRes interface {
+	*Res
+	proto.Message
+}](h func(context.Context, *connect.Request[Req]) (*connect.Response[Res], error)) call {
+	return func(ctx context.Context, params []byte) (json.RawMessage, error) {
+		req := new(Req)
+		if err := protojson.Unmarshal(params, PReq(req)); err != nil {
+			return nil, errcode.ToWire(fmt.Errorf("cannot read the request: %w: %w", err, errdefs.ErrInvalidArgument))
+		}
+		res, err := h(ctx, connect.NewRequest(req))
+		if err != nil {
+			return nil, err
+		}
+		return protojson.Marshal(PRes(res.Msg))
 	}
-	ref, err := parseRef(p.Workspace)
+}
+
+// Spawn starts an attached command and hands its streams over.
+func (s commands) Spawn(ctx context.Context, req *connect.Request[carrelv1.SpawnRequest]) (*connect.Response[carrelv1.SpawnResponse], error) {
+	c, err := carried(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, errcode.ToWire(err)
 	}
-	e, err := spawnParams(p.Command, p.Stdin, p.Terminal)
+	cmd, proc, err := c.session.spawn(ctx, c.conn, req.Msg.GetStart())
 	if err != nil {
-		return nil, nil, err
+		return nil, errcode.ToWire(err)
+	}
+	c.out = proc.Files()
+	return connect.NewResponse(&carrelv1.SpawnResponse{CommandId: string(cmd), Pid: int64(proc.PID())}), nil
+}
+
+func (x *session) spawn(ctx context.Context, c *jsonrpc.Conn, start *carrelv1.StreamStart) (id.Command, runtime.Process, error) {
+	p, err := spawnParams(start)
+	if err != nil {
+		return "", nil, err
 	}
 	if err := x.reserve(); err != nil {
-		return nil, nil, err
+		return "", nil, err
 	}
-	cmd, proc, err := x.server.gate.Spawn(ctx, x.caller, ref, e, p.Terminal != nil)
-	if !x.attach1(cmd, proc, err) {
+	cmd, proc, err := x.server.gate.Spawn(ctx, x.caller, p.ref, p.exec, p.terminal)
+	if !x.attach(cmd, proc, err) {
 		if err == nil {
 			proc.Close()
 			closeAll(proc.Files())
 			err = fmt.Errorf("cannot keep %s: the connection has ended: %w", cmd, errdefs.ErrUnavailable)
 		}
-		return nil, nil, err
+		return "", nil, err
 	}
 	go x.wait(c, cmd, proc)
-	return fdapi.ExecResult{CommandID: cmd, PID: proc.PID()}, proc.Files(), nil
+	return cmd, proc, nil
 }
 
 // reserve makes sure of a place before a command is started for it.
@@ -212,9 +216,9 @@ func (x *session) reserve() error {
 	return nil
 }
 
-// attach1 gives the reserved place to proc, or frees it when there is none or when
-// the connection ended meanwhile.
-func (x *session) attach1(cmd id.Command, proc runtime.Process, err error) bool {
+// attach gives the reserved place to proc, or frees it when there is none or when the
+// connection ended meanwhile.
+func (x *session) attach(cmd id.Command, proc runtime.Process, err error) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.starting--
@@ -226,66 +230,43 @@ func (x *session) attach1(cmd id.Command, proc runtime.Process, err error) bool 
 	return true
 }
 
-// wait tells the client how a command ended. The connection's end hangs it up,
-// so this ends too, by the process or by the context.
+// wait tells the client how a command ended. The connection's end hangs it up, so this ends
+// too, by the process or by the context.
 func (x *session) wait(c *jsonrpc.Conn, cmd id.Command, proc runtime.Process) {
 	defer x.server.attached.add(-1)
 	status, err := proc.Wait(x.ctx)
 	x.mu.Lock()
 	delete(x.procs, cmd)
 	x.mu.Unlock()
-	n := fdapi.Exited{CommandID: cmd}
+	n := &carrelv1.Exited{CommandId: string(cmd)}
 	if err != nil {
 		n.Error = fault.Text(err)
 	} else {
-		n.Status = &status
+		n.Status = statusTo(&status)
 	}
-	_ = c.Notify(x.ctx, fdapi.MethodExited, n) // nobody to tell if it fails
+	if b, err := protojson.Marshal(n); err == nil {
+		_ = c.Notify(x.ctx, fdapi.Exited, json.RawMessage(b)) // nobody to tell if it fails
+	}
 	proc.Close()
 }
 
-func (x *session) attach(ctx context.Context, _ *jsonrpc.Conn, req *jsonrpc.Request) (any, []*os.File, error) {
-	var p fdapi.AttachParams
-	if err := req.Decode(&p); err != nil {
-		return nil, nil, err
-	}
-	ref, err := parseRef(p.Workspace)
+// Attach hands the output of a detached command over, or its terminal.
+func (s commands) Attach(ctx context.Context, req *connect.Request[carrelv1.AttachRequest]) (*connect.Response[carrelv1.AttachResponse], error) {
+	c, err := carried(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, errcode.ToWire(err)
 	}
-	cmd, err := id.ParseCommand(string(p.CommandID))
+	m := req.Msg
+	ref, cmd, err := parseCommand(m.GetWorkspace(), m.GetCommandId())
 	if err != nil {
-		return nil, nil, err
+		return nil, errcode.ToWire(err)
 	}
-	res, files, err := x.server.gate.Output(ctx, x.caller, ref, execapi.OutputParams{ID: cmd, Follow: p.Follow}, true)
+	res, files, err := s.gate.Output(ctx, authn.FromContext(ctx), ref, execapi.OutputParams{ID: cmd, Follow: m.GetFollow()}, true)
 	if err != nil {
-		return nil, nil, err
+		return nil, errcode.ToWire(err)
 	}
-	return res, files, nil
-}
-
-func (x *session) signal(ctx context.Context, _ *jsonrpc.Conn, req *jsonrpc.Request) (any, []*os.File, error) {
-	var p fdapi.SignalParams
-	if err := req.Decode(&p); err != nil {
-		return nil, nil, err
-	}
-	return nil, nil, x.server.signal(ctx, p.Workspace, string(p.CommandID), int64(p.Signal), p.GraceMS)
-}
-
-func (x *session) resize(ctx context.Context, _ *jsonrpc.Conn, req *jsonrpc.Request) (any, []*os.File, error) {
-	var p fdapi.ResizeParams
-	if err := req.Decode(&p); err != nil {
-		return nil, nil, err
-	}
-	ref, err := parseRef(p.Workspace)
-	if err != nil {
-		return nil, nil, err
-	}
-	cmd, err := id.ParseCommand(string(p.CommandID))
-	if err != nil {
-		return nil, nil, err
-	}
-	return nil, nil, x.server.gate.Resize(ctx, x.caller, ref, execapi.ResizeParams{ID: cmd, Rows: p.Rows, Cols: p.Cols})
+	c.out = files
+	return connect.NewResponse(&carrelv1.AttachResponse{Terminal: res.TTY, Lost: res.Lost, Status: statusTo(res.Status)}), nil
 }
 
 func isHungUp(err error) bool     { return errors.Is(err, syscall.EIO) }

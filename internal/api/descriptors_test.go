@@ -1,6 +1,13 @@
 package api_test
 
 import (
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/gen/carrel/v1/carrelv1connect"
+
 	"bufio"
 	"context"
 	"encoding/json"
@@ -27,16 +34,16 @@ import (
 const upgrade = "POST " + fdapi.Path + " HTTP/1.1\r\nHost: carrel\r\nConnection: Upgrade\r\nUpgrade: " + fdapi.Protocol + "\r\n\r\n"
 
 // handOver upgrades a new connection. What the daemon notifies of arrives at exited.
-func handOver(t *testing.T, socket string) (c *jsonrpc.Conn, exited chan fdapi.Exited) {
+func handOver(t *testing.T, socket string) (c *jsonrpc.Conn, exited chan *carrelv1.Exited) {
 	t.Helper()
 	conn, answer := send(t, socket, upgrade)
 	if answer != http.StatusSwitchingProtocols {
 		t.Fatalf("status %d", answer)
 	}
-	exited = make(chan fdapi.Exited, fdapi.MaxCommands)
+	exited = make(chan *carrelv1.Exited, fdapi.MaxCommands)
 	c = jsonrpc.New(conn, jsonrpc.Config{MaxFDs: fdapi.MaxFDs, Handler: func(_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
-		var e fdapi.Exited
-		if err := r.Decode(&e); err != nil {
+		e := new(carrelv1.Exited)
+		if err := protojson.Unmarshal(r.Params, e); err != nil {
 			t.Error(err)
 		}
 		exited <- e
@@ -68,21 +75,41 @@ func send(t *testing.T, socket, request string) (*net.UnixConn, int) {
 	return conn.(*net.UnixConn), res.StatusCode
 }
 
-func call(t *testing.T, c *jsonrpc.Conn, method string, params, result any) []*os.File {
+// ask makes a call with descriptors; res may be nil.
+func ask(t *testing.T, c *jsonrpc.Conn, method string, req, res proto.Message, with ...*os.File) ([]*os.File, error) {
 	t.Helper()
-	fds, err := c.Call(t.Context(), method, params, result)
+	params, err := protojson.Marshal(req)
 	if err != nil {
 		t.Fatal(err)
+	}
+	var answer json.RawMessage
+	fds, err := c.Call(t.Context(), method, json.RawMessage(params), &answer, with...)
+	if err == nil && res != nil {
+		err = protojson.Unmarshal(answer, res)
 	}
 	t.Cleanup(func() {
 		for _, f := range fds {
 			f.Close()
 		}
 	})
+	return fds, err
+}
+
+func call(t *testing.T, c *jsonrpc.Conn, method string, req, res proto.Message) []*os.File {
+	t.Helper()
+	fds, err := ask(t, c, method, req, res)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return fds
 }
 
-func await(t *testing.T, exited chan fdapi.Exited) fdapi.Exited {
+// spawn asks for an attached command.
+func spawn(workspace string, argv ...string) *carrelv1.SpawnRequest {
+	return &carrelv1.SpawnRequest{Start: &carrelv1.StreamStart{Workspace: workspace, Command: command(argv...)}}
+}
+
+func await(t *testing.T, exited chan *carrelv1.Exited) *carrelv1.Exited {
 	t.Helper()
 	select {
 	case e := <-exited:
@@ -100,10 +127,12 @@ func TestDescriptors(t *testing.T) {
 	c, exited := handOver(t, socket)
 
 	t.Run("pipes", func(t *testing.T) {
-		var res fdapi.ExecResult
-		fds := call(t, c, fdapi.MethodExec, fdapi.ExecParams{Workspace: "demo", Command: fdapi.Command{Argv: []string{"sh", "-c", "cat; echo $X >&2; exit 7"}, Env: []string{"X=1"}}, Stdin: true}, &res)
-		if len(fds) != 3 || res.PID == 0 {
-			t.Fatalf("%d descriptors, %+v", len(fds), res)
+		var res carrelv1.SpawnResponse
+		ask := spawn("demo", "sh", "-c", "cat; echo $X >&2; exit 7")
+		ask.Start.Command.Env, ask.Start.Stdin = map[string]string{"X": "1"}, true
+		fds := call(t, c, fdapi.Spawn, ask, &res)
+		if len(fds) != 3 || res.GetPid() == 0 {
+			t.Fatalf("%d descriptors, %+v", len(fds), &res)
 		}
 		if _, err := fds[0].WriteString("in"); err != nil {
 			t.Fatal(err)
@@ -115,34 +144,36 @@ func TestDescriptors(t *testing.T) {
 			t.Errorf("%q %v, %q %v", out, err, errs, err2)
 		}
 		e := await(t, exited)
-		if e.CommandID != res.CommandID || e.Status == nil || e.Status.Code != 7 {
+		if e.GetCommandId() != res.GetCommandId() || e.GetStatus() == nil || e.GetStatus().GetCode() != 7 {
 			t.Errorf("exited %+v", e)
 		}
 	})
 	t.Run("no stdin", func(t *testing.T) {
-		var res fdapi.ExecResult
-		if fds := call(t, c, fdapi.MethodExec, fdapi.ExecParams{Workspace: "demo", Command: fdapi.Command{Argv: []string{"cat"}}}, &res); len(fds) != 2 {
+		var res carrelv1.SpawnResponse
+		if fds := call(t, c, fdapi.Spawn, spawn("demo", "cat"), &res); len(fds) != 2 {
 			t.Errorf("%d descriptors", len(fds))
 		}
-		if e := await(t, exited); e.Status == nil || e.Status.Code != 0 {
+		if e := await(t, exited); e.GetStatus() == nil || e.GetStatus().GetCode() != 0 {
 			t.Errorf("exited %+v", e)
 		}
 	})
 	t.Run("signal", func(t *testing.T) {
-		var res fdapi.ExecResult
-		call(t, c, fdapi.MethodExec, fdapi.ExecParams{Workspace: "demo", Command: fdapi.Command{Argv: []string{"sleep", "60"}}}, &res)
-		call(t, c, fdapi.MethodSignal, fdapi.SignalParams{Workspace: "demo", CommandID: res.CommandID, Signal: 2}, nil)
-		if e := await(t, exited); e.Status == nil || e.Status.Code != 130 {
+		var res carrelv1.SpawnResponse
+		call(t, c, fdapi.Spawn, spawn("demo", "sleep", "60"), &res)
+		call(t, c, fdapi.Signal, &carrelv1.SignalRequest{Workspace: "demo", CommandId: res.GetCommandId(), Signal: 2}, nil)
+		if e := await(t, exited); e.GetStatus() == nil || e.GetStatus().GetCode() != 130 {
 			t.Errorf("exited %+v", e)
 		}
 	})
 	t.Run("terminal", func(t *testing.T) {
-		var res fdapi.ExecResult
-		fds := call(t, c, fdapi.MethodExec, fdapi.ExecParams{Workspace: "demo", Command: fdapi.Command{Argv: []string{"sh", "-c", "read x; stty size"}}, Terminal: &fdapi.WindowSize{Rows: 10, Cols: 20}}, &res)
+		var res carrelv1.SpawnResponse
+		ask := spawn("demo", "sh", "-c", "read x; stty size")
+		ask.Start.Terminal = &carrelv1.WindowSize{Rows: 10, Cols: 20}
+		fds := call(t, c, fdapi.Spawn, ask, &res)
 		if len(fds) != 1 {
 			t.Fatalf("%d descriptors", len(fds))
 		}
-		call(t, c, fdapi.MethodResize, fdapi.ResizeParams{Workspace: "demo", CommandID: res.CommandID, WindowSize: fdapi.WindowSize{Rows: 33, Cols: 44}}, nil)
+		call(t, c, fdapi.Resize, &carrelv1.ResizeRequest{Workspace: "demo", CommandId: res.GetCommandId(), Size: &carrelv1.WindowSize{Rows: 33, Cols: 44}}, nil)
 		if _, err := fds[0].WriteString("go\n"); err != nil {
 			t.Fatal(err)
 		}
@@ -153,12 +184,12 @@ func TestDescriptors(t *testing.T) {
 		await(t, exited)
 	})
 	t.Run("run", func(t *testing.T) {
-		var res fdapi.RunResult
-		call(t, c, fdapi.MethodRun, fdapi.RunParams{Workspace: "demo", Command: fdapi.Command{Argv: []string{"sh", "-c", "cat; echo e >&2; exit 5"}}, Stdin: []byte("in")}, &res)
-		if string(res.Stdout) != "in" || string(res.Stderr) != "e\n" || res.Status == nil || res.Status.Code != 5 {
-			t.Errorf("result %+v", res)
+		var res carrelv1.ExecResponse
+		call(t, c, fdapi.Exec, &carrelv1.ExecRequest{Workspace: "demo", Command: command("sh", "-c", "cat; echo e >&2; exit 5"), Stdin: []byte("in")}, &res)
+		if string(res.GetStdout()) != "in" || string(res.GetStderr()) != "e\n" || res.GetStatus().GetCode() != 5 {
+			t.Errorf("result %+v", &res)
 		}
-		call(t, c, fdapi.MethodRun, fdapi.RunParams{Workspace: "demo", Command: fdapi.Command{Argv: []string{"true"}}, DiscardOutput: true}, &res)
+		call(t, c, fdapi.Exec, &carrelv1.ExecRequest{Workspace: "demo", Command: command("true"), DiscardOutput: true}, &res)
 		if g.Last().Stdout != execapi.Null {
 			t.Errorf("parameters %+v", g.Last())
 		}
@@ -168,8 +199,7 @@ func TestDescriptors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var res fdapi.AttachResult
-		fds := call(t, c, fdapi.MethodAttach, map[string]any{"workspace": "demo", "command_id": d.Msg.GetCommandId(), "follow": true}, &res)
+		fds := call(t, c, fdapi.Attach, &carrelv1.AttachRequest{Workspace: "demo", CommandId: d.Msg.GetCommandId(), Follow: true}, nil)
 		if len(fds) != 1 {
 			t.Fatalf("%d descriptors", len(fds))
 		}
@@ -179,23 +209,35 @@ func TestDescriptors(t *testing.T) {
 	})
 	t.Run("errors", func(t *testing.T) {
 		for _, x := range []struct {
-			method string
-			params any
-			is     func(error) bool
+			method, params string
+			is             func(error) bool
 		}{
-			{fdapi.MethodExec, fdapi.ExecParams{Workspace: "demo"}, errdefs.IsInvalidArgument},
-			{fdapi.MethodExec, fdapi.ExecParams{Workspace: "nope", Command: fdapi.Command{Argv: []string{"id"}}}, errdefs.IsNotFound},
-			{fdapi.MethodExec, fdapi.ExecParams{Workspace: "demo", Command: fdapi.Command{Argv: []string{"no-such-program"}}}, errdefs.IsNotFound},
-			{fdapi.MethodExec, map[string]any{"workspace": "demo", "principal": "uid:0"}, errdefs.IsInvalidArgument},
-			{fdapi.MethodExec, fdapi.ExecParams{Workspace: "demo", Command: fdapi.Command{Argv: []string{"id"}, Env: []string{"X"}}}, errdefs.IsInvalidArgument},
-			{fdapi.MethodAttach, fdapi.AttachParams{Workspace: "demo", CommandID: "c-0000000000000000"}, errdefs.IsNotFound},
-			{fdapi.MethodAttach, fdapi.AttachParams{Workspace: "demo", CommandID: "x"}, errdefs.IsInvalidArgument},
-			{fdapi.MethodResize, fdapi.ResizeParams{Workspace: "demo", CommandID: "x"}, errdefs.IsInvalidArgument},
-			{fdapi.MethodSignal, fdapi.SignalParams{Workspace: "demo", CommandID: "c-0000000000000000", Signal: -1}, errdefs.IsInvalidArgument},
-			{"shutdown", nil, errdefs.IsNotImplemented},
+			{fdapi.Spawn, `{"start":{"workspace":"demo"}}`, errdefs.IsInvalidArgument},
+			{fdapi.Spawn, `{}`, errdefs.IsInvalidArgument},
+			{fdapi.Spawn, `{"start":{"workspace":"nope","command":{"argv":["id"]}}}`, errdefs.IsNotFound},
+			{fdapi.Spawn, `{"start":{"workspace":"demo","command":{"argv":["no-such-program"]}}}`, errdefs.IsNotFound},
+			{fdapi.Spawn, `{"start":{"workspace":"demo"},"principal":"uid:0"}`, errdefs.IsInvalidArgument},
+			{fdapi.Spawn, `{"start":{"workspace":"demo","command":{"argv":["id"],"env":{"":"x"}}}}`, errdefs.IsInvalidArgument},
+			{fdapi.Attach, `{"workspace":"demo","commandId":"c-0000000000000000"}`, errdefs.IsNotFound},
+			{fdapi.Attach, `{"workspace":"demo","commandId":"x"}`, errdefs.IsInvalidArgument},
+			{fdapi.Resize, `{"workspace":"demo","commandId":"x"}`, errdefs.IsInvalidArgument},
+			{fdapi.Resize, `{"workspace":"demo","commandId":"c-0000000000000000"}`, errdefs.IsInvalidArgument},
+			{fdapi.Signal, `{"workspace":"demo","commandId":"c-0000000000000000","signal":-1}`, errdefs.IsInvalidArgument},
+			{fdapi.Signal, `{"workspace":"demo","commandId":"` + strings.Repeat("x", 20<<10) + `"}`, errdefs.IsResourceExhausted},
+			{"WorkspaceService/Destroy", `{"workspace":"demo"}`, errdefs.IsNotImplemented},
+			{"shutdown", `{}`, errdefs.IsNotImplemented},
 		} {
-			if _, err := c.Call(t.Context(), x.method, x.params, nil); !x.is(err) {
-				t.Errorf("%s %+v: %v", x.method, x.params, err)
+			if _, err := c.Call(t.Context(), x.method, json.RawMessage(x.params), nil); !x.is(err) {
+				t.Errorf("%s %.200s: %v", x.method, x.params, err)
+			}
+		}
+	})
+	t.Run("over HTTP", func(t *testing.T) {
+		_, err := commandsOn(t, socket).Spawn(t.Context(), request(spawn("demo", "true")))
+		_, err2 := commandsOn(t, socket).Attach(t.Context(), request(&carrelv1.AttachRequest{Workspace: "demo", CommandId: "c-0000000000000000"}))
+		for _, err := range []error{err, err2} {
+			if connect.CodeOf(err) != connect.CodeFailedPrecondition || !strings.Contains(err.Error(), "descriptors") {
+				t.Error(err)
 			}
 		}
 	})
@@ -207,13 +249,13 @@ func TestTheEndOfAConnectionHangsItsCommandsUp(t *testing.T) {
 	create(t, socket, "demo")
 	c, _ := handOver(t, socket)
 	for range 3 {
-		var res fdapi.ExecResult
-		call(t, c, fdapi.MethodExec, fdapi.ExecParams{Workspace: "demo", Command: fdapi.Command{Argv: []string{"sleep", "60"}}}, &res)
+		var res carrelv1.SpawnResponse
+		call(t, c, fdapi.Spawn, spawn("demo", "sleep", "60"), &res)
 	}
 	running := make(chan struct{})
 	go func() {
 		defer close(running)
-		_, _ = c.Call(t.Context(), fdapi.MethodRun, fdapi.RunParams{Workspace: "demo", Command: fdapi.Command{Argv: []string{"sleep", "61"}}}, nil)
+		_, _ = ask(t, c, fdapi.Exec, &carrelv1.ExecRequest{Workspace: "demo", Command: command("sleep", "61")}, nil)
 	}()
 	if err := g.Await(t.Context(), func(e execapi.ExecParams, _ execapi.ResizeParams) bool { return slices.Contains(e.Argv, "61") }); err != nil {
 		t.Fatal(err)
@@ -228,8 +270,10 @@ func TestDrainWaitsForAttachedCommands(t *testing.T) {
 	socket, server := apitest.Serve(t, g, &alice, api.Options{})
 	create(t, socket, "demo")
 	c, exited := handOver(t, socket)
-	var res fdapi.ExecResult
-	fds := call(t, c, fdapi.MethodExec, fdapi.ExecParams{Workspace: "demo", Command: fdapi.Command{Argv: []string{"cat"}}, Stdin: true}, &res)
+	var res carrelv1.SpawnResponse
+	cat := spawn("demo", "cat")
+	cat.Start.Stdin = true
+	fds := call(t, c, fdapi.Spawn, cat, &res)
 	drained := make(chan struct{})
 	go func() { defer close(drained); server.Drain(t.Context()) }()
 	select {
@@ -238,7 +282,7 @@ func TestDrainWaitsForAttachedCommands(t *testing.T) {
 	case <-time.After(20 * time.Millisecond):
 	}
 	fds[0].Close()
-	if e := await(t, exited); e.Status == nil || e.Status.Code != 0 {
+	if e := await(t, exited); e.GetStatus() == nil || e.GetStatus().GetCode() != 0 {
 		t.Errorf("exited %+v", e)
 	}
 	<-drained
@@ -247,7 +291,7 @@ func TestDrainWaitsForAttachedCommands(t *testing.T) {
 	// With no time to wait it hangs up what is left.
 	socket, server = apitest.Serve(t, g, &alice, api.Options{})
 	c, _ = handOver(t, socket)
-	call(t, c, fdapi.MethodExec, fdapi.ExecParams{Workspace: "demo", Command: fdapi.Command{Argv: []string{"sleep", "60"}}}, &res)
+	call(t, c, fdapi.Spawn, spawn("demo", "sleep", "60"), &res)
 	now, cancel := context.WithCancel(t.Context())
 	cancel()
 	server.Drain(now)
@@ -259,11 +303,10 @@ func TestAConnectionHasAMostOfCommands(t *testing.T) {
 	socket, _ := apitest.Serve(t, g, &alice, api.Options{})
 	create(t, socket, "demo")
 	c, _ := handOver(t, socket)
-	params := fdapi.ExecParams{Workspace: "demo", Command: fdapi.Command{Argv: []string{"sleep", "60"}}}
 	for range fdapi.MaxCommands {
-		call(t, c, fdapi.MethodExec, params, nil)
+		call(t, c, fdapi.Spawn, spawn("demo", "sleep", "60"), nil)
 	}
-	if _, err := c.Call(t.Context(), fdapi.MethodExec, params, nil); !errdefs.IsResourceExhausted(err) {
+	if _, err := ask(t, c, fdapi.Spawn, spawn("demo", "sleep", "60"), nil); !errdefs.IsResourceExhausted(err) {
 		t.Errorf("one too many: %v", err)
 	}
 }
@@ -280,11 +323,11 @@ func TestDescriptorsOfAnotherUserAreRefused(t *testing.T) {
 	socket, _ := apitest.Serve(t, g, &mallory, api.Options{})
 	c, _ := handOver(t, socket)
 	for method, params := range map[string]string{
-		fdapi.MethodExec:   `{"workspace":"demo","command":{"argv":["id"]}}`,
-		fdapi.MethodRun:    `{"workspace":"demo","command":{"argv":["id"]}}`,
-		fdapi.MethodAttach: `{"workspace":"demo","command_id":"` + d.Msg.GetCommandId() + `"}`,
-		fdapi.MethodSignal: `{"workspace":"demo","command_id":"` + d.Msg.GetCommandId() + `","signal":9}`,
-		fdapi.MethodResize: `{"workspace":"demo","command_id":"` + d.Msg.GetCommandId() + `","rows":1,"cols":1}`,
+		fdapi.Spawn:  `{"start":{"workspace":"demo","command":{"argv":["id"]}}}`,
+		fdapi.Exec:   `{"workspace":"demo","command":{"argv":["id"]}}`,
+		fdapi.Attach: `{"workspace":"demo","command_id":"` + d.Msg.GetCommandId() + `"}`,
+		fdapi.Signal: `{"workspace":"demo","command_id":"` + d.Msg.GetCommandId() + `","signal":9}`,
+		fdapi.Resize: `{"workspace":"demo","command_id":"` + d.Msg.GetCommandId() + `","size":{"rows":1,"cols":1}}`,
 	} {
 		fds, err := c.Call(t.Context(), method, json.RawMessage(params), nil)
 		if !errdefs.IsPermissionDenied(err) || len(fds) != 0 {
@@ -304,7 +347,7 @@ func TestRefusedUpgrades(t *testing.T) {
 		status  int
 	}{
 		"GET":              {strings.Replace(upgrade, "POST", "GET", 1), http.StatusUpgradeRequired},
-		"other version":    {strings.Replace(upgrade, "fds/1", "fds/2", 1), http.StatusUpgradeRequired},
+		"other version":    {strings.Replace(upgrade, "fds/2", "fds/1", 1), http.StatusUpgradeRequired},
 		"no upgrade":       {strings.Replace(upgrade, "Connection: Upgrade\r\n", "", 1), http.StatusUpgradeRequired},
 		"with an origin":   {strings.Replace(upgrade, "Host:", "Origin: http://x\r\nHost:", 1), http.StatusForbidden},
 		"other host":       {strings.Replace(upgrade, "Host: carrel", "Host: evil.example", 1), http.StatusForbidden},
@@ -342,27 +385,39 @@ func TestCreateWithMounts(t *testing.T) {
 	}
 	defer far.Close()
 	defer near.Close()
-	good := fdapi.CreateParams{Key: "demo", Mounts: mounts}
+	good := func() *carrelv1.CreateRequest {
+		return &carrelv1.CreateRequest{Key: "demo", Mounts: []*carrelv1.Mount{{Source: "/a", Destination: "/workspace"}}}
+	}
+	with := func(f func(*carrelv1.CreateRequest)) *carrelv1.CreateRequest {
+		m := good()
+		f(m)
+		return m
+	}
 	c, _ := handOver(t, socket)
 	for what, bad := range map[string]struct {
-		p   fdapi.CreateParams
+		m   *carrelv1.CreateRequest
 		fds []*os.File
 	}{
-		"no mounts":             {fdapi.CreateParams{Key: "demo"}, []*os.File{far}},
-		"no grant":              {good, nil},
-		"a directory for one":   {good, []*os.File{dir}},
-		"a place of the system": {fdapi.CreateParams{Key: "demo", Mounts: []workspace.Mount{{Source: "/a", Destination: "/usr"}}}, []*os.File{far}},
-		"a bad key":             {fdapi.CreateParams{Key: "a\nb", Mounts: mounts}, []*os.File{far}},
-		"an unknown opening":    {fdapi.CreateParams{Key: "demo", Mounts: mounts, Allow: []workspace.Opening{"root"}}, []*os.File{far}},
-		"bad limits":            {fdapi.CreateParams{Key: "demo", Mounts: mounts, Limits: workspace.Limits{Pids: 1}}, []*os.File{far}},
+		"no mounts":             {with(func(m *carrelv1.CreateRequest) { m.Mounts = nil }), []*os.File{far}},
+		"no grant":              {good(), nil},
+		"a directory for one":   {good(), []*os.File{dir}},
+		"a place of the system": {with(func(m *carrelv1.CreateRequest) { m.Mounts[0].Destination = "/usr" }), []*os.File{far}},
+		"a bad key":             {with(func(m *carrelv1.CreateRequest) { m.Key = "a\nb" }), []*os.File{far}},
+		"an unknown opening":    {with(func(m *carrelv1.CreateRequest) { m.Allow = []string{"root"} }), []*os.File{far}},
+		"bad limits":            {with(func(m *carrelv1.CreateRequest) { m.Limits = &carrelv1.Limits{Pids: 1} }), []*os.File{far}},
 	} {
-		if _, err := c.Call(t.Context(), fdapi.MethodCreate, bad.p, nil, bad.fds...); !errdefs.IsInvalidArgument(err) {
+		if _, err := ask(t, c, fdapi.Create, bad.m, nil, bad.fds...); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	var res fdapi.CreateResult
-	if _, err := c.Call(t.Context(), fdapi.MethodCreate, good, &res, far); err != nil || !res.Created || res.Workspace != "ws-2a97516c" {
-		t.Errorf("%+v %v", res, err)
+	var res carrelv1.CreateResponse
+	if _, err := ask(t, c, fdapi.Create, good(), &res, far); err != nil || !res.GetCreated() || res.GetWorkspace().GetName() != "ws-2a97516c" {
+		t.Errorf("%+v %v", &res, err)
+	}
+	// Over HTTP no grant can come.
+	_, err = carrelv1connect.NewWorkspaceServiceClient(unix(t, socket, false), "http://carrel").Create(t.Context(), request(good()))
+	if connect.CodeOf(err) != connect.CodeFailedPrecondition {
+		t.Error(err)
 	}
 	// What the daemon did not read is still there.
 	if m, _, dirs, err := grant.Take(far); err != nil || len(m.Mounts) != 1 {
@@ -370,7 +425,7 @@ func TestCreateWithMounts(t *testing.T) {
 	} else {
 		dirs[0].Close()
 	}
-	if _, err := c.Call(t.Context(), fdapi.MethodSignal, fdapi.SignalParams{Workspace: "demo", CommandID: "c-x"}, nil, dir); !errdefs.IsInvalidArgument(err) {
+	if _, err := ask(t, c, fdapi.Signal, &carrelv1.SignalRequest{Workspace: "demo", CommandId: "c-x"}, nil, dir); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("a signal with a descriptor: %v", err)
 	}
 	<-c.Done()

@@ -8,7 +8,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/action"
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/checkpoint"
@@ -21,15 +20,12 @@ import (
 )
 
 // Workspace is a workspace as a surface shows it.
-type Workspace = workspace.View
+type Workspace = workspace.Workspace
 
 // Gate is what the surfaces need of the gate. ref is a key or a derived name. Every
 // method authorises p first; a workspace that p may not reach is reported
 // as permission_denied if it exists, and as not_found if not.
 type Gate interface {
-	// Permit refuses an action that p may not do to anything, and records that.
-	Permit(ctx context.Context, p principal.Principal, a action.Action) error
-
 	// Create takes the grant of mounts, if any are wanted.
 	Create(ctx context.Context, p principal.Principal, want workspace.Wanted, grant ...*os.File) (w Workspace, created bool, err error)
 	Get(ctx context.Context, p principal.Principal, ref string) (Workspace, error)
@@ -56,7 +52,7 @@ type Gate interface {
 	// Restore makes a workspace from the archive that want names, or from in. Until it is
 	// whole it ends with ctx.
 	Restore(ctx context.Context, p principal.Principal, want workspace.RestoreWanted, in io.Reader, progress func(workspace.Progress)) (Workspace, error)
-	Archives(ctx context.Context, p principal.Principal) ([]workspace.Archive, error)
+	ListArchives(ctx context.Context, p principal.Principal) ([]workspace.Archive, error)
 	ReadArchive(ctx context.Context, p principal.Principal, ref string, out io.Writer) (workspace.Archive, error)
 	RemoveArchive(ctx context.Context, p principal.Principal, ref string) error
 
@@ -64,7 +60,7 @@ type Gate interface {
 	Run(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams) (id.Command, execapi.ExecResult, error)
 	Spawn(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams, tty bool, fds ...*os.File) (id.Command, runtime.Process, error)
 	Detach(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams, tty bool) (id.Command, error)
-	Commands(ctx context.Context, p principal.Principal, ref string) ([]execapi.Command, error)
+	ListCommands(ctx context.Context, p principal.Principal, ref string) ([]execapi.Command, error)
 	Output(ctx context.Context, p principal.Principal, ref string, o execapi.OutputParams, attach bool) (execapi.OutputResult, []*os.File, error)
 	Signal(ctx context.Context, p principal.Principal, ref string, s execapi.StopTaskParams) error
 	Resize(ctx context.Context, p principal.Principal, ref string, r execapi.ResizeParams) error
@@ -87,8 +83,8 @@ type Gate interface {
 
 	// CreateToken makes a token that gives no more than p has, and returns its secret.
 	CreateToken(ctx context.Context, p principal.Principal, want principal.Wanted) (principal.Issued, token.Secret, error)
-	// Tokens, Token and RevokeToken are about those that p may see; any other is not_found.
-	Tokens(ctx context.Context, p principal.Principal) ([]principal.Issued, error)
+	// ListTokens, Token and RevokeToken are about those that p may see; any other is not_found.
+	ListTokens(ctx context.Context, p principal.Principal) ([]principal.Issued, error)
 	Token(ctx context.Context, p principal.Principal, ref string) (principal.Issued, error)
 	RevokeToken(ctx context.Context, p principal.Principal, ref string) (ended []string, err error)
 	// Issued is the token with an id, for who holds it.
@@ -97,6 +93,7 @@ type Gate interface {
 	Now() time.Time
 
 	// The audit log is for those who may read it.
+	MayRead(ctx context.Context, p principal.Principal) error
 	VerifyAudit(ctx context.Context, p principal.Principal) (AuditVerdict, error)
 	// ShowAudit calls emit with raw lines in order, from sequence number from (or
 	// the last n if n > 0), and goes on with new ones if follow until ctx ends. Only those that f names count.

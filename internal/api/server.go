@@ -18,7 +18,6 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/gen/carrel/v1/carrelv1connect"
-	"github.com/carrel-dev/carrel/internal/action"
 	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/fdapi"
@@ -67,7 +66,9 @@ type Server struct {
 	gate     Gate
 	opts     Options
 	handlers map[string]http.Handler
-	errors   *connect.ErrorWriter
+	// calls are those that a connection with descriptors takes, by service and procedure.
+	calls  map[string]call
+	errors *connect.ErrorWriter
 
 	// closing ends follows and, after a drain, attached commands.
 	closing context.Context
@@ -149,9 +150,17 @@ func NewServer(g Gate, opts Options) *Server {
 	mount(carrelv1connect.NewSystemServiceHandler(system{s}, limits, plain))
 	mount(carrelv1connect.NewTokenServiceHandler(tokens{s}, limits, plain))
 	s.handlers[fdapi.Path] = http.HandlerFunc(s.descriptors)
-	s.handlers[metricsPath] = opts.Metrics
-	if opts.Metrics == nil {
-		s.handlers[metricsPath] = http.NotFoundHandler()
+	s.calls = map[string]call{
+		fdapi.Create: unary(workspaces{s}.Create),
+		fdapi.Exec:   unary(commands{s}.Exec),
+		fdapi.Spawn:  unary(commands{s}.Spawn),
+		fdapi.Attach: unary(commands{s}.Attach),
+		fdapi.Signal: unary(commands{s}.Signal),
+		fdapi.Resize: unary(commands{s}.Resize),
+	}
+	s.handlers[metricsPath] = http.NotFoundHandler()
+	if opts.Metrics != nil {
+		s.handlers[metricsPath] = http.HandlerFunc(s.metrics)
 	}
 	return s
 }
@@ -213,10 +222,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer leave()
-	if err := s.permit(ctx, rt); err != nil {
-		s.refuse(w, r, err)
-		return
-	}
 	if ctx != r.Context() {
 		defer endWith(ctx, http.NewResponseController(w))()
 		r = r.WithContext(ctx)
@@ -244,8 +249,17 @@ func stopReading(ctx context.Context) {
 	}
 }
 
-// A request comes in by four steps, from what is cheapest for an attacker to get wrong to
-// what is best to know of: origin and route, caller, rule.
+// metrics serves the counters to those who may read the audit log.
+func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
+	if err := s.gate.MayRead(r.Context(), authn.FromContext(r.Context())); err != nil {
+		s.refuse(w, r, err)
+		return
+	}
+	s.opts.Metrics.ServeHTTP(w, r)
+}
+
+// A request comes in by two steps, the cheaper one first: origin and route, then caller. What
+// the caller may do is the gate's decision.
 
 // find returns the route of a request that no browser was made to send.
 func (s *Server) find(r *http.Request) (route, error) {
@@ -275,12 +289,6 @@ func (s *Server) enter(r *http.Request) (ctx context.Context, leave func(), err 
 		return nil, nil, fmt.Errorf("cannot tell who is calling: the connection carries no Unix peer credentials; connect to the daemon's Unix socket: %w", errdefs.ErrUnauthenticated)
 	}
 	return r.Context(), func() {}, nil
-}
-
-// permit holds the rule of the route. The gate refuses and records, here as for every other
-// way to the same action.
-func (s *Server) permit(ctx context.Context, rt route) error {
-	return s.gate.Permit(ctx, authn.FromContext(ctx), action.Action{Kind: rt.rule})
 }
 
 // endWith ends a request whose token has ended, also where it waits for the client: first

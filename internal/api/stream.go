@@ -17,7 +17,6 @@ import (
 	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/execapi"
-	"github.com/carrel-dev/carrel/internal/fdapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/pollfd"
 	"github.com/carrel-dev/carrel/internal/runtime"
@@ -41,20 +40,11 @@ func (s commands) stream(ctx context.Context, stream *bidi) error {
 	if err != nil {
 		return err
 	}
-	ref, err := parseRef(start.GetWorkspace())
+	p, err := spawnParams(start)
 	if err != nil {
 		return err
 	}
-	window, err := windowFrom(start.GetTerminal())
-	if err != nil {
-		return err
-	}
-	command := commandFrom(start.GetCommand())
-	e, err := spawnParams(command, start.GetStdin(), window)
-	if err != nil {
-		return err
-	}
-	cmd, proc, err := s.gate.Spawn(ctx, authn.FromContext(ctx), ref, e, window != nil)
+	cmd, proc, err := s.gate.Spawn(ctx, authn.FromContext(ctx), p.ref, p.exec, p.terminal)
 	if err != nil {
 		return err
 	}
@@ -68,8 +58,8 @@ func (s commands) stream(ctx context.Context, stream *bidi) error {
 	}
 	defer closeAll(files)
 
-	x := exchange{stream: stream, gate: s.gate, ref: ref, cmd: cmd}
-	if err := x.assign(files, window != nil, start.GetStdin()); err != nil {
+	x := exchange{stream: stream, gate: s.gate, ref: p.ref, cmd: cmd}
+	if err := x.assign(files, p.terminal, start.GetStdin()); err != nil {
 		return err
 	}
 	if err := x.send(&carrelv1.StreamResponse{Message: &carrelv1.StreamResponse_CommandId{CommandId: string(cmd)}}); err != nil {
@@ -84,22 +74,6 @@ func receiveStart(stream *bidi) (*carrelv1.StreamStart, error) {
 		return nil, invalid("start", "the first message is not a start", "send one that says the workspace and the command")
 	}
 	return m.GetStart(), err
-}
-
-// spawnParams are the executor's parameters for an attached command.
-func spawnParams(c fdapi.Command, stdin bool, window *fdapi.WindowSize) (execapi.ExecParams, error) {
-	e, err := execParams(c)
-	if err != nil {
-		return e, err
-	}
-	e.Stdin, e.Stdout, e.Stderr = execapi.Null, execapi.Pipe, execapi.Pipe
-	if stdin {
-		e.Stdin = execapi.Pipe
-	}
-	if window != nil {
-		e.Rows, e.Cols = window.Rows, window.Cols
-	}
-	return e, nil
 }
 
 // exchange is one command and the stream it is tied to.

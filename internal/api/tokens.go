@@ -54,7 +54,7 @@ func wantedToken(m *carrelv1.CreateTokenRequest) (w principal.Wanted, err error)
 }
 
 func (s tokens) ListTokens(ctx context.Context, _ *connect.Request[carrelv1.ListTokensRequest]) (*connect.Response[carrelv1.ListTokensResponse], error) {
-	all, err := s.gate.Tokens(ctx, authn.FromContext(ctx))
+	all, err := s.gate.ListTokens(ctx, authn.FromContext(ctx))
 	if err != nil {
 		return nil, errcode.ToWire(err)
 	}

@@ -3,18 +3,16 @@ package api
 import (
 	"fmt"
 	"math"
-	"path"
 	"slices"
 	"strings"
-	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/containerd/errdefs"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/execapi"
-	"github.com/carrel-dev/carrel/internal/fdapi"
 	"github.com/carrel-dev/carrel/internal/id"
 )
 
@@ -35,97 +33,66 @@ func parseRef(s string) (string, error) {
 	return string(k), err
 }
 
-// commandFrom turns a command of the wire into the one form of the descriptor
-// hand-over. A map has no order, so the variables are sorted.
-func commandFrom(c *carrelv1.Command) fdapi.Command {
+// execParams reads a workspace and a command, the streams left as they are. What may be run is
+// validated where the operation is made.
+func execParams(workspace string, c *carrelv1.Command) (string, execapi.ExecParams, error) {
+	ref, err := parseRef(workspace)
+	if err != nil {
+		return "", execapi.ExecParams{}, err
+	}
 	env := make([]string, 0, len(c.GetEnv()))
 	for k, v := range c.GetEnv() {
 		if strings.Contains(k, "=") {
-			k = "=" + k // checkCommand refuses it; K=V with "=" in K would read as another name
+			k = "=" + k // which is refused; K=V with "=" in K would read as another name
 		}
 		env = append(env, k+"="+v)
 	}
-	slices.Sort(env)
-	return fdapi.Command{
-		Argv:      c.GetArgv(),
-		Env:       env,
-		Cwd:       c.GetCwd(),
-		TimeoutMS: c.GetTimeoutMs(),
-		GraceMS:   c.GetGraceMs(),
-
-		Source: c.GetSource(), Thread: c.GetThread(), ApprovalWaitMS: c.GetApprovalWaitMs(),
-	}
+	slices.Sort(env) // a map has no order
+	return ref, execapi.ExecParams{
+		Argv: c.GetArgv(), Env: env, Cwd: c.GetCwd(), TimeoutMS: c.GetTimeoutMs(), GraceMS: c.GetGraceMs(),
+		Asked: execapi.Asked{Source: c.GetSource(), Thread: c.GetThread(), WaitMS: c.GetApprovalWaitMs()},
+	}, checkAsked(c)
 }
 
-// execParams checks a command and returns the executor's parameters for it, the
-// streams left as they are.
-func execParams(c fdapi.Command) (execapi.ExecParams, error) {
-	if err := checkCommand(c); err != nil {
-		return execapi.ExecParams{}, err
+// spawning is an attached command that is asked for.
+type spawning struct {
+	ref      string
+	exec     execapi.ExecParams
+	terminal bool
+}
+
+// spawnParams reads the start of an attached command.
+func spawnParams(m *carrelv1.StreamStart) (s spawning, err error) {
+	if s.ref, s.exec, err = execParams(m.GetWorkspace(), m.GetCommand()); err != nil {
+		return s, err
 	}
-	return execapi.ExecParams{
-		Argv:      c.Argv,
-		Env:       c.Env,
-		Cwd:       c.Cwd,
-		TimeoutMS: c.TimeoutMS,
-		GraceMS:   c.GraceMS,
-		Asked:     execapi.Asked{Source: c.Source, Thread: c.Thread, WaitMS: c.ApprovalWaitMS},
-	}, nil
+	window, err := windowFrom(m.GetTerminal())
+	if err != nil {
+		return s, err
+	}
+	s.exec.Stdin, s.exec.Stdout, s.exec.Stderr = execapi.Null, execapi.Pipe, execapi.Pipe
+	if m.GetStdin() {
+		s.exec.Stdin = execapi.Pipe
+	}
+	if s.terminal = window != nil; s.terminal {
+		s.exec.Rows, s.exec.Cols = window.Rows, window.Cols
+	}
+	return s, nil
 }
 
 // maxThread bounds the name of a thread in bytes.
 const maxThread = 128
 
-func checkAsked(c *fdapi.Command) error {
-	switch c.Source {
+func checkAsked(c *carrelv1.Command) error {
+	switch c.GetSource() {
 	case "", "user", "llm":
 	default:
-		return invalid("command.source", fmt.Sprintf("%.32q is none", c.Source), "it is user, if a person wrote the command, or llm")
+		return invalid("command.source", fmt.Sprintf("%.32q is none", c.GetSource()), "it is user, if a person wrote the command, or llm")
 	}
-	if len(c.Thread) > maxThread || !utf8.ValidString(c.Thread) || strings.ContainsFunc(c.Thread, func(r rune) bool { return !unicode.IsPrint(r) }) {
+	if t := c.GetThread(); len(t) > maxThread || !utf8.ValidString(t) || strings.ContainsFunc(t, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return invalid("command.thread", "it is too long or not plain text", fmt.Sprintf("give at most %d bytes of printable text, or leave it empty", maxThread))
 	}
-	return between("command.approval_wait_ms", c.ApprovalWaitMS, -1, maxApprovalWait.Milliseconds(), "0 is as configured, -1 not at all")
-}
-
-// maxApprovalWait is the longest time that a request may wait for an answer; it is that of
-// package approval.
-const maxApprovalWait = 7 * 24 * time.Hour
-
-func checkCommand(c fdapi.Command) error {
-	if err := checkAsked(&c); err != nil {
-		return err
-	}
-	if len(c.Argv) == 0 || c.Argv[0] == "" {
-		return invalid("command.argv", "it names no program", "give the program and its arguments, for example [\"ls\", \"-l\"]")
-	}
-	if n := len(c.Argv) + len(c.Env); n > execapi.MaxArgs {
-		return invalid("command.argv", fmt.Sprintf("arguments and variables are %d together, at most %d are allowed", n, execapi.MaxArgs), "pass the data by stdin or a file")
-	}
-	bytes := 0
-	for _, a := range c.Argv {
-		if strings.IndexByte(a, 0) >= 0 {
-			return invalid("command.argv", "an argument contains a NUL byte", "no Unix program can receive one; pass the data by stdin or a file")
-		}
-		bytes += len(a) + 1
-	}
-	for _, e := range c.Env {
-		name, _, ok := strings.Cut(e, "=")
-		if !ok || name == "" || strings.IndexByte(e, 0) >= 0 {
-			return invalid("command.env", fmt.Sprintf("%q is not a variable", name), "give NAME=VALUE without NUL bytes, and a NAME without \"=\"")
-		}
-		bytes += len(e) + 1
-	}
-	if bytes > execapi.MaxArgBytes {
-		return invalid("command.argv", fmt.Sprintf("arguments and variables take %d bytes together, at most %d are allowed", bytes, execapi.MaxArgBytes), "pass the data by stdin or a file")
-	}
-	if c.Cwd != "" && (!path.IsAbs(c.Cwd) || strings.IndexByte(c.Cwd, 0) >= 0 || len(c.Cwd) >= 4096) {
-		return invalid("command.cwd", fmt.Sprintf("%.64q is not an absolute path", c.Cwd), "give one as the command sees it, for example \"/tmp\", or leave it empty for the home")
-	}
-	if err := between("command.timeout_ms", c.TimeoutMS, 0, math.MaxInt64/1_000_000, "0 is no limit"); err != nil {
-		return err
-	}
-	return between("command.grace_ms", c.GraceMS, 0, execapi.MaxGraceMS, "0 is the default")
+	return between("command.approval_wait_ms", c.GetApprovalWaitMs(), -1, approval.MaxWait.Milliseconds(), "0 is as configured, -1 not at all")
 }
 
 // between checks a number that comes with its own explanation of zero.
@@ -143,8 +110,11 @@ func checkSignal(sig, graceMS int64) error {
 	return between("grace_ms", graceMS, 0, execapi.MaxGraceMS, "0 is the default")
 }
 
+// window is the size of a terminal in characters.
+type window struct{ Rows, Cols uint16 }
+
 // windowFrom checks a terminal's size. nil is no terminal.
-func windowFrom(w *carrelv1.WindowSize) (*fdapi.WindowSize, error) {
+func windowFrom(w *carrelv1.WindowSize) (*window, error) {
 	if w == nil {
 		return nil, nil
 	}
@@ -153,5 +123,5 @@ func windowFrom(w *carrelv1.WindowSize) (*fdapi.WindowSize, error) {
 			return nil, err
 		}
 	}
-	return &fdapi.WindowSize{Rows: uint16(w.GetRows()), Cols: uint16(w.GetCols())}, nil
+	return &window{Rows: uint16(w.GetRows()), Cols: uint16(w.GetCols())}, nil
 }

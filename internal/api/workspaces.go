@@ -2,12 +2,15 @@ package api
 
 import (
 	"context"
+	"fmt"
+	"os"
 
 	"connectrpc.com/connect"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/authn"
+	"github.com/carrel-dev/carrel/internal/grant"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -16,28 +19,46 @@ import (
 type workspaces struct{ *Server }
 
 func (s workspaces) Create(ctx context.Context, req *connect.Request[carrelv1.CreateRequest]) (*connect.Response[carrelv1.CreateResponse], error) {
-	key, err := id.ParseKey(req.Msg.GetKey())
+	m := req.Msg
+	key, err := id.ParseKey(m.GetKey())
 	if err != nil {
 		return nil, errcode.ToWire(err)
 	}
-	limits := limitsFrom(req.Msg.GetLimits())
-	// Zeros are for the gate to fill; what was given must be in bounds.
-	if err := limits.OrDefault().Validate(); err != nil {
-		return nil, errcode.ToWire(err)
-	}
-	m := req.Msg
 	allow, err := workspace.ParseOpenings(m.GetAllow())
 	if err != nil {
 		return nil, errcode.ToWire(err)
 	}
-	w, created, err := s.gate.Create(ctx, authn.FromContext(ctx), workspace.Wanted{
-		Key: key, Profile: m.GetProfile(), Limits: limits, TTL: duration(m.GetTtlMs()), Idle: duration(m.GetIdleTimeoutMs()),
+	want := workspace.Wanted{
+		Key: key, Profile: m.GetProfile(), Limits: limitsFrom(m.GetLimits()), TTL: duration(m.GetTtlMs()), Idle: duration(m.GetIdleTimeoutMs()),
 		NoStart: m.GetNoStart(), Request: m.GetRequestId(), Allow: allow,
-	})
+	}
+	grants, err := grantOf(ctx, len(m.GetMounts()))
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	for _, x := range m.GetMounts() {
+		want.Mounts = append(want.Mounts, workspace.Mount{Source: x.GetSource(), Destination: x.GetDestination(), ReadOnly: x.GetReadOnly()})
+	}
+	w, created, err := s.gate.Create(ctx, authn.FromContext(ctx), want, grants...)
 	if err != nil {
 		return nil, errcode.ToWire(err)
 	}
 	return connect.NewResponse(&carrelv1.CreateResponse{Workspace: workspaceTo(w), Created: created}), nil
+}
+
+// grantOf is the descriptor that came for mounts. It is passed on unread: who made it, and for
+// what, is the broker's to see.
+func grantOf(ctx context.Context, mounts int) ([]*os.File, error) {
+	c, err := carried(ctx)
+	switch {
+	case mounts == 0 && (err != nil || len(c.in) == 0):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case mounts == 0 || len(c.in) != 1 || !grant.Is(c.in[0]):
+		return nil, invalid("mounts", fmt.Sprintf("there are %d, and %d descriptors for them", mounts, len(c.in)), "send one grant with mounts, and none without")
+	}
+	return c.in, nil
 }
 
 func (s workspaces) Get(ctx context.Context, req *connect.Request[carrelv1.GetRequest]) (*connect.Response[carrelv1.GetResponse], error) {

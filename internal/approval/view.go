@@ -1,16 +1,16 @@
 package approval
 
 import (
-	"github.com/carrel-dev/carrel/internal/action"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/policy"
 )
 
 // Question is what a person sees of an action to approve.
 type Question struct {
 	// Trace is the trace of the request's records.
-	Trace id.Trace    `json:"trace"`
-	Kind  action.Kind `json:"kind"`
+	Trace id.Trace       `json:"trace"`
+	Kind  operation.Name `json:"kind"`
 	// Key and Owner are the workspace's; User is the user that the command runs as.
 	Key   id.Key   `json:"key,omitempty"`
 	Owner string   `json:"owner,omitempty"`

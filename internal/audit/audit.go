@@ -32,6 +32,8 @@ const (
 	Intent Type = "intent"
 	// Outcome: the result of the intent whose seq is in Record.Intent.
 	Outcome Type = "outcome"
+	// Read: an operation that only reads what is kept. It has no outcome.
+	Read Type = "read"
 	// Denial: an action was refused.
 	Denial Type = "denial"
 	// Login: the first request with a token on a connection.

@@ -108,7 +108,7 @@ func TestExec(t *testing.T) {
 		{"exec --timeout x demo id", "", 125, "", "invalid argument"},
 		{"exec -it demo id", "", 125, "", "stdin is not a terminal"},
 		{"exec -i --detach demo id", "", 125, "", "cannot use -i with --detach"},
-		{"exec --cwd here demo id", "", 125, "", "command.cwd"},
+		{"exec --cwd here demo id", "", 125, "", "its cwd"},
 		{"exec --host tcp://x demo id", "", 125, "", "cannot use \"tcp://x\" as the host"},
 		{"--host unix:///none exec demo id", "", 125, "", "cannot reach carrel at /none"},
 		{"exec -t demo sh -c 'test -t 0 && test -t 1 && stty size'", "", 0, "24 80\r\n", ""},

@@ -25,10 +25,10 @@ func archiverPlaces() []string {
 	return append(places, "/usr/libexec/carrel/"+archiverName)
 }
 
-// archiver is the program that packs and unpacks inside a workspace, read and sealed when
+// archiverProgram is the program that packs and unpacks inside a workspace, read and sealed when
 // it is first needed. fd, if not negative, is where it was handed over open, for a
 // daemon that could not open it.
-func archiver(fd int) func() (*os.File, error) {
+func archiverProgram(fd int) func() (*os.File, error) {
 	var given *os.File
 	if fd >= 0 {
 		unix.CloseOnExec(fd)

@@ -22,17 +22,21 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/api"
+	"github.com/carrel-dev/carrel/internal/archiver"
 	"github.com/carrel-dev/carrel/internal/archivestore"
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/build"
 	"github.com/carrel-dev/carrel/internal/config"
 	"github.com/carrel-dev/carrel/internal/crashpoint"
-	"github.com/carrel-dev/carrel/internal/gate"
+	"github.com/carrel-dev/carrel/internal/flow"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/lifecycle"
 	"github.com/carrel-dev/carrel/internal/policy"
 	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/record"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
+	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"
 	"github.com/carrel-dev/carrel/internal/store"
 	_ "github.com/carrel-dev/carrel/internal/store/sqlite" // it opens the database
@@ -120,13 +124,13 @@ func newLog(w io.Writer, cfg *config.Config) *slog.Logger {
 
 // profiles are those that every daemon has. A chat gets what the bots that Carrel was
 // first made for gave theirs.
-func profiles(cfg *config.Config) map[string]gate.Profile {
-	chat := gate.Profile{Prefix: "chat", Allow: cfg.ChatAllow, Limits: workspace.Limits{MemoryBytes: 256 << 20, Pids: 200}}
+func profiles(cfg *config.Config) map[string]lifecycle.Profile {
+	chat := lifecycle.Profile{Prefix: "chat", Allow: cfg.ChatAllow, Limits: workspace.Limits{MemoryBytes: 256 << 20, Pids: 200}}
 	if cfg.ChatSkeleton != "" || cfg.ChatGit {
 		s := &skeleton{dir: cfg.ChatSkeleton, git: cfg.ChatGit, scratch: filepath.Join(stateDir(cfg), "skeleton-chat")}
 		chat.Skeleton = s.open
 	}
-	return map[string]gate.Profile{"chat": chat}
+	return map[string]lifecycle.Profile{"chat": chat}
 }
 
 // State is in <data_dir>/daemon, which is the daemon's alone; the broker has its
@@ -155,7 +159,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 	if err := privateDir(stateDir(cfg)); err != nil {
 		return err
 	}
-	redactor, err := gate.OpenRedactor(filepath.Join(stateDir(cfg), "redact.key"))
+	redactor, err := record.OpenRedactor(filepath.Join(stateDir(cfg), "redact.key"))
 	if err != nil {
 		return err
 	}
@@ -193,7 +197,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 		return err
 	}
 	defer closing("spans", func() error { return seen.close(ctx) })
-	var g *gate.Gate
+	var g *flow.Flow
 	var tokens *authn.Tokens
 	means := namespace.Config{
 		RuntimeDir: cfg.RuntimeDir, Dial: on.dial, KeepBroker: on.own == nil, // the last checkpoint is made when all else is closed
@@ -215,20 +219,20 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 		signing.Countersign = rt.Countersign
 		defer closing("connection to the broker", rt.CloseBroker)
 	}
-	record, checkpoints, err := openRecord(ctx, cfg, o, db, signing)
+	audited, checkpoints, err := openRecord(ctx, cfg, o, db, signing)
 	if err != nil {
 		return err
 	}
-	defer closing("audit log", record.Close)
+	defer closing("audit log", audited.Close)
 	defer closing("checkpoints", checkpoints.Close)
 	crashpoint.Here("daemon.up.audit-opened")
-	g = gate.New(gate.Config{
-		Redact:  redactor,
-		Runtime: rt, Store: db, Audit: record, Prefix: cfg.NamePrefix, Limits: cfg.Limits, Idle: cfg.IdleTimeout,
+	g = flow.New(flow.Config{
+		Redact:   redactor,
+		Runtimes: runtime.ByBoundary{workspace.BoundaryNamespace: rt}, Store: db, Audit: audited, Prefix: cfg.NamePrefix, Limits: cfg.Limits, Idle: cfg.IdleTimeout,
 		Allow: cfg.Allow, Profiles: profiles(cfg),
-		Shelf: archives, Archiver: archiver(o.archiverFD), KeepArchives: cfg.ArchiveRetention, KeepHomes: cfg.HomeRetention,
-		Unpacking: gate.Unpacking{Bytes: cfg.RestoreMaxBytes, Entries: int64(cfg.RestoreMaxEntries), Ratio: int64(cfg.RestoreMaxRatio)},
-		Admission: gate.Admission{
+		Files: archives, Archiver: archiverProgram(o.archiverFD), KeepArchives: cfg.ArchiveRetention, KeepHomes: cfg.HomeRetention,
+		Unpacking: archiver.Limits{Bytes: cfg.RestoreMaxBytes, Entries: int64(cfg.RestoreMaxEntries), Ratio: int64(cfg.RestoreMaxRatio)},
+		Admission: lifecycle.Admission{
 			Workspaces: cfg.MaxWorkspaces, PerOwner: cfg.MaxPerOwner, Running: cfg.MaxRunning,
 			Memory: cfg.MaxRunningMemory, OwnerMemory: cfg.MaxRunningMemoryPerOwner,
 		},
@@ -266,7 +270,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 		}
 		return errors.Join(err, l.Close())
 	}
-	seen.states(db, record)
+	seen.states(g, audited)
 	opts := api.Options{Metrics: seen.handler(), Version: build.Version(), Commit: build.Commit(), Tokens: tokens, Log: log}
 	if far != nil {
 		opts.Address, opts.Fingerprint, opts.Hosts = far.address, far.keys.Fingerprint(), far.keys.IsFor
@@ -293,7 +297,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 	go func() { defer close(told); hooks.run(tending, g) }()
 	defer func() { rest(); <-tended; <-told }()
 	debug.FreeOSMemory() // what opening took
-	idle := on.own.idle(tending, cfg.IdleExit, db, surface, log)
+	idle := on.own.idle(tending, cfg.IdleExit, g, surface, log)
 	log.Info("serving", "socket", l.Addr(), "version", build.Version(), "workspaces", db.Len(), "start", time.Since(began).Round(time.Millisecond))
 	if err := errors.Join(on.own.publish(), o.ready()); err != nil {
 		log.Error("cannot say that the daemon is ready", "error", err)
@@ -306,7 +310,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 	case <-ctx.Done():
 	case <-idle:
 		log.Info("nothing runs and nobody is connected", "for", cfg.IdleExit)
-	case <-record.Failed():
+	case <-audited.Failed():
 		// It could only refuse from here on. Ended, it is started again by "carrel up",
 		// once there is room; executors and detached commands live on.
 		broken = errors.New("the audit log could not be written any more: see to its disk and run \"carrel up\"")
@@ -315,7 +319,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 	log.Info("stopping", "timeout", cfg.StopTimeout)
 	g.StopAsking()
 	stop(ctx, cfg.StopTimeout, surface, servers, log)
-	on.own.stopAll(ctx, g, db, log)
+	on.own.stopAll(ctx, g, log)
 	for range servers {
 		if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("cannot serve the API: %w", err)

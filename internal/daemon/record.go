@@ -11,9 +11,9 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/auditing"
 	"github.com/carrel-dev/carrel/internal/checkpoint"
 	"github.com/carrel-dev/carrel/internal/config"
-	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/store"
 )
 
@@ -24,7 +24,7 @@ func auditPath(cfg *config.Config) string {
 // openRecord opens the audit log and what signs it. A damaged one is kept aside if that was
 // accepted.
 func openRecord(ctx context.Context, cfg *config.Config, o options, db *store.Store, signing audit.CheckpointOptions) (*audit.Log, *audit.Checkpoints, error) {
-	mark, err := gate.LoadMark(ctx, db)
+	mark, err := auditing.LoadMark(ctx, db)
 	if err != nil {
 		return nil, nil, err
 	}

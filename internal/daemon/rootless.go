@@ -14,12 +14,11 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/config"
-	"github.com/carrel-dev/carrel/internal/gate"
+	"github.com/carrel-dev/carrel/internal/flow"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/rootless"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 	"github.com/carrel-dev/carrel/internal/rootless/userbroker"
-	"github.com/carrel-dev/carrel/internal/store"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -133,13 +132,13 @@ const idleTick = 250 * time.Millisecond
 
 // idle is closed when nothing ran and nobody was connected for so long, and nobody can be
 // about to connect: clients hold a lock from before they look for the daemon.
-func (w *own) idle(ctx context.Context, after time.Duration, db *store.Store, surface *api.Server, log *slog.Logger) <-chan struct{} {
+func (w *own) idle(ctx context.Context, after time.Duration, g *flow.Flow, surface *api.Server, log *slog.Logger) <-chan struct{} {
 	done := make(chan struct{})
 	if w == nil || after == 0 {
 		return done
 	}
 	inUse := func() bool {
-		return surface.Connections() > 0 || len(db.Due(func(x *store.Workspace) bool { return x.State != workspace.StateStopped })) > 0
+		return surface.Connections() > 0 || len(g.Due(func(x *workspace.Workspace) bool { return x.State != workspace.StateStopped })) > 0
 	}
 	go func() {
 		t := time.NewTicker(idleTick)
@@ -173,13 +172,13 @@ func (w *own) idle(ctx context.Context, after time.Duration, db *store.Store, su
 }
 
 // stopAll stops what runs, in the record too: executors end with this process.
-func (w *own) stopAll(ctx context.Context, g *gate.Gate, db *store.Store, log *slog.Logger) {
+func (w *own) stopAll(ctx context.Context, g *flow.Flow, log *slog.Logger) {
 	if w == nil {
 		return
 	}
 	var all errgroup.Group
 	all.SetLimit(8)
-	for _, x := range db.Due(func(x *store.Workspace) bool { return x.State == workspace.StateRunning }) {
+	for _, x := range g.Due(func(x *workspace.Workspace) bool { return x.State == workspace.StateRunning }) {
 		all.Go(func() error {
 			if _, err := g.Stop(context.WithoutCancel(ctx), principal.Self(), string(x.Name)); err != nil {
 				log.Error("cannot stop a workspace in order; it ends with this process", "workspace", x.Name, "error", err)

@@ -14,8 +14,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/build"
 	"github.com/carrel-dev/carrel/internal/config"
+	"github.com/carrel-dev/carrel/internal/flow"
 	"github.com/carrel-dev/carrel/internal/gate"
-	"github.com/carrel-dev/carrel/internal/store"
 	"github.com/carrel-dev/carrel/internal/telemetry"
 )
 
@@ -38,15 +38,15 @@ func newObserver(ctx context.Context, cfg *config.Config, redact func(string) st
 }
 
 // states has what is asked for when the metrics are read.
-func (o *observer) states(db *store.Store, record *audit.Log) {
+func (o *observer) states(g *flow.Flow, log *audit.Log) {
 	o.metrics.States("carrel_workspaces", "Workspaces by state.", "state", func() map[string]int {
 		n := map[string]int{}
-		for _, w := range db.Workspaces() {
-			n[string(w.State)]++
+		for state, count := range g.States() {
+			n[string(state)] = count
 		}
 		return n
 	})
-	o.metrics.Counter("carrel_audit_records_total", "Records in the audit log.", func() float64 { return float64(record.Head().Seq) })
+	o.metrics.Counter("carrel_audit_records_total", "Records in the audit log.", func() float64 { return float64(log.Head().Seq) })
 }
 
 // passed is what the gate calls.

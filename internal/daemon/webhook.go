@@ -11,7 +11,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/config"
-	"github.com/carrel-dev/carrel/internal/gate"
+	"github.com/carrel-dev/carrel/internal/flow"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/webhook"
 )
@@ -80,7 +80,7 @@ func openHook(cfg *config.Config, log *slog.Logger) (*hook, error) {
 
 // run tells of each new approval until ctx ends. Those that a daemon before asked and nobody
 // has answered are told again, with the same id.
-func (h *hook) run(ctx context.Context, g *gate.Gate) {
+func (h *hook) run(ctx context.Context, g *flow.Flow) {
 	if h == nil {
 		return
 	}

@@ -19,17 +19,20 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/approval"
+	"github.com/carrel-dev/carrel/internal/asking"
 	"github.com/carrel-dev/carrel/internal/audit"
-	"github.com/carrel-dev/carrel/internal/build"
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/judge"
 	"github.com/carrel-dev/carrel/internal/pollfd"
 	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/record"
 	"github.com/carrel-dev/carrel/internal/relay"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"
 	"github.com/carrel-dev/carrel/internal/sandbox"
+	"github.com/carrel-dev/carrel/internal/single"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -74,7 +77,7 @@ type Run struct {
 	terminal bool
 	accept   []string
 
-	running *gate.Running
+	running *single.Running
 	gate    *gate.Gate
 	runtime *namespace.Runtime
 	state   *state
@@ -124,22 +127,22 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 		launcher: Launcher{Executor: o.Executor, TmpfsBytes: tmpfs, Ranges: ranges, NoRange: why},
 	}
 	r.runtime = namespace.New(namespace.Config{Broker: s, Executor: s.connect})
-	redactor, err := gate.OpenRedactor(filepath.Join(st.dir, "redact.key"))
+	redactor, err := record.OpenRedactor(filepath.Join(st.dir, "redact.key"))
 	if err != nil {
 		return nil, err
 	}
+	shared := audit.OpenShared(st.auditPath())
+	records := record.NewWriter(shared, redactor)
 	r.gate = gate.New(gate.Config{
-		Redact:  redactor,
-		Runtime: r.runtime, Shared: audit.OpenShared(st.auditPath()), Prefix: namePrefix, Limits: limits,
-		Policy: rules, Ask: o.Ask,
-		Log: slog.New(slog.DiscardHandler), Version: build.Version(),
+		Records: records, Judge: judge.New(rules), Ask: asking.Here{Prompt: o.Ask, Records: records}, Log: slog.New(slog.DiscardHandler),
 	})
-	if err := st.register(ctx, r.Name, r.gate); err != nil {
+	closeBroken := func(names []id.Workspace) error { return single.CloseBroken(ctx, shared, records, names) }
+	if err := st.register(r.Name, closeBroken); err != nil {
 		return nil, err
 	}
 	crashpoint.Here("run.begin.registered")
 	by := principal.Principal{Kind: principal.User, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
-	r.running, err = r.gate.Once(ctx, by, gate.Single{
+	r.running, err = single.Run(ctx, r.gate, r.runtime, by, single.Workspace{
 		Name: r.Name, Limits: limits, Mounts: o.Mounts, Allow: o.Allow, Accept: slices.Clone(o.Accept),
 		Command: command, TTY: o.Terminal != nil, Keep: o.Keep,
 	})

@@ -1,7 +1,6 @@
 package rootless
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 )
@@ -64,10 +62,11 @@ func (s *state) alone(f func() error) error {
 	return f()
 }
 
-// register notes that this run lives, and cleans up after those that do not any more.
-func (s *state) register(ctx context.Context, name id.Workspace, g *gate.Gate) error {
+// register notes that this run lives, and cleans up after those that do not any more, whose
+// intents closeBroken closes.
+func (s *state) register(name id.Workspace, closeBroken func([]id.Workspace) error) error {
 	return s.alone(func() error {
-		if err := s.sweep(ctx, g); err != nil {
+		if err := s.sweep(closeBroken); err != nil {
 			return fmt.Errorf("cannot clean up after a run that was ended: %w", err)
 		}
 		return s.claim(name)
@@ -130,12 +129,12 @@ func (s *state) others() (all map[id.Workspace]note, dead []id.Workspace, err er
 }
 
 // sweep removes what runs that were killed left, and closes their intents.
-func (s *state) sweep(ctx context.Context, g *gate.Gate) error {
+func (s *state) sweep(closeBroken func([]id.Workspace) error) error {
 	all, dead, err := s.others()
 	if err != nil || len(dead) == 0 {
 		return err
 	}
-	if err := g.Broken(ctx, dead); err != nil {
+	if err := closeBroken(dead); err != nil {
 		return err
 	}
 	for _, name := range dead {

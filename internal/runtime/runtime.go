@@ -8,8 +8,9 @@
 // its life, and its ids are never used again. Each step is idempotent, and a step
 // that fails leaves the workspace in the state it was in.
 //
-// Only the gate may call the mutating methods. A Runtime must not decide who may
-// do what, and it must not write records.
+// A method that changes anything takes a permit of the gate, and changes the workspace that
+// the permit names; without one it is permission_denied. A Runtime must not decide who may do
+// what, and it must not write records.
 package runtime
 
 import (
@@ -21,22 +22,9 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/permit"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
-
-// Workspace is what a backend knows of a workspace.
-type Workspace struct {
-	Name        id.Workspace
-	User        string
-	IDs         workspace.IDs
-	Home        string // on the host
-	State       workspace.State
-	Limits      workspace.Limits
-	ExecutorPID int    // on the host; 0 unless running
-	Retained    string // where Destroy kept the home, if it did
-	Mounts      []workspace.Mount
-	Allow       []workspace.Opening
-}
 
 // Mounts are directories of the host for a new workspace. A backend must not take the
 // word of whoever calls it for them: Grant is the client's own.
@@ -69,53 +57,69 @@ var ErrNotRunning = fmt.Errorf("the workspace is not running: %w", errdefs.ErrFa
 // unavailable (broker or executor gone; trying again may help),
 // already_exists (the name belongs to another key), invalid_argument.
 type Runtime interface {
-	// Create makes the workspace or returns the one there is for this key digest. already_exists: the name has another key.
-	// A new one is started too if the plan says so, and then is running; one that could
-	// not be started is stopped, and Start tells why.
-	Create(ctx context.Context, name id.Workspace, p Plan) (Workspace, workspace.Report, error)
+	// Create makes the workspace or returns the one there is for this key digest.
+	// already_exists: the name has another key. A new one is started too if the plan says so,
+	// and then is running; one that could not be started is stopped, and Start tells why.
+	Create(ctx context.Context, p permit.Permit, plan Plan) (workspace.Real, workspace.Report, error)
 	// Start returns once the isolation is proved; the report's Err is nil then.
-	Start(ctx context.Context, name id.Workspace) (Workspace, workspace.Report, error)
-	Stop(ctx context.Context, name id.Workspace) (Workspace, error)
-	Destroy(ctx context.Context, name id.Workspace, purge bool) (Workspace, error)
-	// Discard destroys a workspace in which there is nothing of anybody's: it is stopped
-	// and its home is as it was made. failed_precondition: it is not so, and stays.
-	Discard(ctx context.Context, name id.Workspace) error
+	Start(ctx context.Context, p permit.Permit) (workspace.Real, workspace.Report, error)
+	Stop(ctx context.Context, p permit.Permit) (workspace.Real, error)
+	Destroy(ctx context.Context, p permit.Permit, purge bool) (workspace.Real, error)
+	// Discard destroys a workspace that nobody has put anything into: it is stopped and its
+	// home is as it was made. failed_precondition: it is not so, and stays.
+	Discard(ctx context.Context, p permit.Permit) error
 	// Pause freezes the commands of a running workspace; Resume lets them go on.
-	Pause(ctx context.Context, name id.Workspace) (Workspace, error)
-	Resume(ctx context.Context, name id.Workspace) (Workspace, error)
-	// Limit changes the limits, at once where it runs. failed_precondition: what runs
-	// uses more.
-	Limit(ctx context.Context, name id.Workspace, limits workspace.Limits) (Workspace, error)
+	Pause(ctx context.Context, p permit.Permit) (workspace.Real, error)
+	Resume(ctx context.Context, p permit.Permit) (workspace.Real, error)
+	// Limit changes the limits, at once where it runs. failed_precondition: what runs uses
+	// more.
+	Limit(ctx context.Context, p permit.Permit, limits workspace.Limits) (workspace.Real, error)
+	// Forget removes the home that Destroy kept, by its path; one that is gone is no error.
+	Forget(ctx context.Context, p permit.Permit, retained string) error
+
+	// Run runs a command to its end (e.Wait is set by it). When ctx ends first the command
+	// is ended too.
+	Run(ctx context.Context, p permit.Permit, e execapi.ExecParams) (execapi.ExecResult, error)
+	// Spawn starts an attached command, on a terminal if tty.
+	Spawn(ctx context.Context, p permit.Permit, e execapi.ExecParams, tty bool, fds ...*os.File) (Process, error)
+	// Detach starts a command that the executor keeps (e.Detach is set by it).
+	Detach(ctx context.Context, p permit.Permit, e execapi.ExecParams, tty bool) error
+	// Attach opens the output of a detached command, or its terminal where it has one, which
+	// gives the right to type; the caller closes the files.
+	Attach(ctx context.Context, p permit.Permit, o execapi.OutputParams) (execapi.OutputResult, []*os.File, error)
+	Signal(ctx context.Context, p permit.Permit, s execapi.StopTaskParams) error
+	Resize(ctx context.Context, p permit.Permit, r execapi.ResizeParams) error
+
+	// What follows changes nothing.
+
+	// List returns every workspace that is not destroyed.
+	List(ctx context.Context) (map[id.Workspace]workspace.Real, error)
+	// Report returns the proof of a running workspace.
+	Report(ctx context.Context, name id.Workspace) (workspace.Report, error)
 	// Stats returns what the commands of a running workspace use.
 	Stats(ctx context.Context, name id.Workspace) (workspace.Stats, error)
-	// Forget removes the home that Destroy kept of a workspace, by its path; one that is
-	// gone is no error.
-	Forget(ctx context.Context, name id.Workspace, retained string) error
 	// Mended returns what the backend put right when it was started last, and what tells
 	// that start from others.
 	Mended(ctx context.Context) (start string, list []workspace.Mended, err error)
-	// List returns every workspace that is not destroyed.
-	List(ctx context.Context) ([]Workspace, error)
-	// Report returns the proof of a running workspace.
-	Report(ctx context.Context, name id.Workspace) (workspace.Report, error)
-
-	// Run runs a command to its end (p.Wait is set by it). When ctx ends first the
-	// command is ended too.
-	Run(ctx context.Context, name id.Workspace, p execapi.ExecParams) (execapi.ExecResult, error)
-	// Spawn starts an attached command, on a terminal if tty.
-	Spawn(ctx context.Context, name id.Workspace, p execapi.ExecParams, tty bool, fds ...*os.File) (Process, error)
-	// Detach starts a command that the executor keeps (p.Detach is set by it).
-	Detach(ctx context.Context, name id.Workspace, p execapi.ExecParams, tty bool) error
 	Commands(ctx context.Context, name id.Workspace) ([]execapi.Command, error)
 	// Output opens the output of a detached command; the caller closes the files.
-	// attach asks for the terminal itself where the command has one.
-	Output(ctx context.Context, name id.Workspace, p execapi.OutputParams, attach bool) (execapi.OutputResult, []*os.File, error)
-	Signal(ctx context.Context, name id.Workspace, p execapi.StopTaskParams) error
-	Resize(ctx context.Context, name id.Workspace, p execapi.ResizeParams) error
+	Output(ctx context.Context, name id.Workspace, o execapi.OutputParams) (execapi.OutputResult, []*os.File, error)
 	// Ping makes one round trip to the executor.
 	Ping(ctx context.Context, name id.Workspace) error
 	// Close lets go of connections; workspaces and detached commands live on.
 	Close() error
+}
+
+// ByBoundary are the backends, each for the workspaces with its boundary.
+type ByBoundary map[workspace.Boundary]Runtime
+
+// Of returns the backend of a boundary. failed_precondition: this build or this host has none.
+func (b ByBoundary) Of(boundary workspace.Boundary) (Runtime, error) {
+	if r, ok := b[boundary]; ok {
+		return r, nil
+	}
+	return nil, fmt.Errorf("cannot serve a workspace with the boundary %q: this daemon has no backend for it; \"carrel doctor\" tells which it has: %w",
+		boundary, errdefs.ErrFailedPrecondition)
 }
 
 // Process is a started attached command. Its client must call Close.

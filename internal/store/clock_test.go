@@ -32,7 +32,7 @@ func TestClockSteps(t *testing.T) {
 	t.Cleanup(func() { s.Close() })
 	w := store.Workspace{
 		Name: "ws-00000001", Key: "demo", Owner: "uid:1000", Root: workspace.RootSystem, Boundary: workspace.BoundaryNamespace,
-		Limits: workspace.DefaultLimits, State: workspace.StateStopped, CreatedAt: now,
+		Limits: workspace.DefaultLimits, Phase: workspace.Settled, CreatedAt: now,
 	}
 	if err := s.Insert(ctx, w); err != nil {
 		t.Fatal(err)

@@ -44,7 +44,7 @@ func TestOldDatabase(t *testing.T) {
 	s := open(t, path)
 	want := []store.Workspace{{
 		Name: "ws-00000001", Key: "one", Owner: "uid:7", Root: "system", Boundary: "namespace",
-		Limits: workspace.Limits{Pids: 33}, State: workspace.StateRunning, CreatedAt: time.Unix(0, 5),
+		Limits: workspace.Limits{Pids: 33}, Phase: workspace.Settled, CreatedAt: time.Unix(0, 5),
 	}}
 	if d := cmp.Diff(want, s.Workspaces()); d != "" {
 		t.Error(d)
@@ -65,7 +65,7 @@ func TestUpdate(t *testing.T) {
 		if key == "b" {
 			w = ws("b", 0)
 		}
-		w.State, w.Profile = workspace.StateStopped, "chat"
+		w.Phase, w.Profile = workspace.Settled, "chat"
 		if err := s.Insert(ctx, w); err != nil {
 			t.Fatal(err)
 		}
@@ -73,7 +73,7 @@ func TestUpdate(t *testing.T) {
 	a, _ := s.ByKey("a")
 	expires := time.Unix(0, 1_800_000_000_000_000_001)
 	if err := s.Update(ctx, a.Name, func(w *store.Workspace) {
-		w.Key, w.Limits.Pids, w.Expires, w.Idle, w.State = "c", 99, expires, -1, workspace.StatePaused
+		w.Key, w.Limits.Pids, w.Expires, w.Idle, w.Phase = "c", 99, expires, -1, workspace.Creating
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestUpdate(t *testing.T) {
 		}
 		got, ok := s.ByKey("c")
 		want := a
-		want.Key, want.Limits.Pids, want.Expires, want.Idle, want.State = "c", 99, expires, -1, workspace.StatePaused
+		want.Key, want.Limits.Pids, want.Expires, want.Idle, want.Phase = "c", 99, expires, -1, workspace.Creating
 		if d := cmp.Diff(want, got); !ok || d != "" {
 			t.Error(d)
 		}

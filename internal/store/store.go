@@ -6,8 +6,8 @@
 // Living workspaces are also held in memory, and lookups are answered from
 // there: running a command does not touch the database.
 //
-// It must not decide anything, and it does not know what really runs; the
-// broker does, and the gate reconciles the two at start-up.
+// It must not decide anything, and it does not know what exists and runs: the broker's
+// ledger does, and package lifecycle brings the two together at start-up.
 package store
 
 import (
@@ -35,25 +35,7 @@ import (
 )
 
 // Workspace is what is kept of a workspace.
-type Workspace struct {
-	Name     id.Workspace
-	Key      id.Key
-	Owner    string
-	Root     workspace.Root
-	Boundary workspace.Boundary
-	// Profile names the defaults that it was made with, "" for none.
-	Profile string
-	Limits  workspace.Limits
-	State   workspace.State
-	// Purge says whether destroying, once begun, removes the home.
-	Purge bool
-	// Expires is when it is to be destroyed; zero is never.
-	Expires time.Time
-	// Idle is how long it may run with nothing in it; 0 is the configured time,
-	// negative is for ever.
-	Idle      time.Duration
-	CreatedAt time.Time
-}
+type Workspace = workspace.Kept
 
 // Store is the open database. Its methods may be called from any goroutine.
 type Store struct {
@@ -133,8 +115,8 @@ func (s *Store) Close() error {
 }
 
 func (s *Store) load(ctx context.Context) error {
-	rows, err := s.db.QueryContext(ctx, `SELECT name, key, owner, root, boundary, profile, limits, state, purge, expires_ns, idle_ns, created_ns
-		FROM workspaces WHERE state <> 'destroyed'`)
+	rows, err := s.db.QueryContext(ctx, `SELECT name, key, owner, root, boundary, profile, limits, phase, purge, expires_ns, idle_ns, created_ns
+		FROM workspaces WHERE phase <> 'destroyed'`)
 	if err != nil {
 		return fmt.Errorf("cannot read the workspaces: %w", err)
 	}
@@ -143,7 +125,7 @@ func (s *Store) load(ctx context.Context) error {
 		var w Workspace
 		var limits []byte
 		var expires, created int64
-		if err := rows.Scan(&w.Name, &w.Key, &w.Owner, &w.Root, &w.Boundary, &w.Profile, &limits, &w.State, &w.Purge, &expires, &w.Idle, &created); err != nil {
+		if err := rows.Scan(&w.Name, &w.Key, &w.Owner, &w.Root, &w.Boundary, &w.Profile, &limits, &w.Phase, &w.Purge, &expires, &w.Idle, &created); err != nil {
 			return fmt.Errorf("cannot read a workspace: %w", err)
 		}
 		if err := json.Unmarshal(limits, &w.Limits); err != nil {
@@ -257,9 +239,9 @@ func (s *Store) Insert(ctx context.Context, w Workspace) error {
 	defer s.change.Unlock()
 	now := w.CreatedAt.UnixNano()
 	changed := s.stamp()
-	err = s.exec(ctx, `INSERT INTO workspaces (name, key, owner, root, boundary, profile, limits, state, purge, expires_ns, idle_ns, created_ns, changed_ns)
+	err = s.exec(ctx, `INSERT INTO workspaces (name, key, owner, root, boundary, profile, limits, phase, purge, expires_ns, idle_ns, created_ns, changed_ns)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		w.Name, w.Key, w.Owner, w.Root, w.Boundary, w.Profile, string(limits), w.State, w.Purge, nanos(w.Expires), int64(w.Idle), now, changed)
+		w.Name, w.Key, w.Owner, w.Root, w.Boundary, w.Profile, string(limits), w.Phase, w.Purge, nanos(w.Expires), int64(w.Idle), now, changed)
 	if conflict(err) {
 		return fmt.Errorf("cannot store workspace %s: its name or key is taken: %w", w.Name, errdefs.ErrAlreadyExists)
 	}
@@ -296,41 +278,41 @@ func conflict(err error) bool {
 	return c == codePrimaryKey || c == codeUnique
 }
 
-// SetState moves a living workspace to a state other than destroyed. not_found:
-// no such workspace lives.
-func (s *Store) SetState(ctx context.Context, name id.Workspace, state workspace.State) error {
-	return s.Update(ctx, name, func(w *Workspace) { w.State = state })
+// SetPhase moves a living workspace to a phase other than destroyed. not_found: no such
+// workspace lives.
+func (s *Store) SetPhase(ctx context.Context, name id.Workspace, phase workspace.Phase) error {
+	return s.Update(ctx, name, func(w *Workspace) { w.Phase = phase })
 }
 
 // SetDestroying notes that destroying began and whether the home goes with it.
 func (s *Store) SetDestroying(ctx context.Context, name id.Workspace, purge bool) error {
-	return s.Update(ctx, name, func(w *Workspace) { w.State, w.Purge = workspace.StateDestroying, purge })
+	return s.Update(ctx, name, func(w *Workspace) { w.Phase, w.Purge = workspace.Destroying, purge })
 }
 
 // SetDestroyed ends the life of a workspace: its key is free, its name is not.
 // retained is where the home was kept, or "".
 func (s *Store) SetDestroyed(ctx context.Context, name id.Workspace, retained string) error {
-	return s.update(ctx, name, func(w *Workspace) { w.State = workspace.StateDestroyed }, retained)
+	return s.update(ctx, name, func(w *Workspace) { w.Phase = workspace.Destroyed }, retained)
 }
 
 // Destroyed returns the workspace with that name or key that was destroyed last, if that
 // was at since or after, and where its home was kept, "" if it was not.
 func (s *Store) Destroyed(ctx context.Context, ref string, since time.Time) (w Workspace, retained string, ok bool, err error) {
 	err = s.db.QueryRowContext(ctx, `SELECT name, key, owner, retained FROM workspaces
-		WHERE state = 'destroyed' AND (name = ? OR key = ?) AND changed_ns >= ? ORDER BY changed_ns DESC LIMIT 1`, ref, ref, nanos(since)).Scan(&w.Name, &w.Key, &w.Owner, &retained)
+		WHERE phase = 'destroyed' AND (name = ? OR key = ?) AND changed_ns >= ? ORDER BY changed_ns DESC LIMIT 1`, ref, ref, nanos(since)).Scan(&w.Name, &w.Key, &w.Owner, &retained)
 	if errors.Is(err, sql.ErrNoRows) {
 		return w, "", false, nil
 	}
 	if err != nil {
 		return w, "", false, fmt.Errorf("cannot look for workspace %q among those destroyed: %w", ref, err)
 	}
-	w.State = workspace.StateDestroyed
+	w.Phase = workspace.Destroyed
 	return w, retained, true, nil
 }
 
 // Retained returns the homes that were kept of destroyed workspaces, the newest first.
 func (s *Store) Retained(ctx context.Context) ([]workspace.Retained, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT name, key, owner, retained, changed_ns FROM workspaces WHERE state = 'destroyed' AND retained <> '' ORDER BY changed_ns DESC`)
+	rows, err := s.db.QueryContext(ctx, `SELECT name, key, owner, boundary, root, retained, changed_ns FROM workspaces WHERE phase = 'destroyed' AND retained <> '' ORDER BY changed_ns DESC`)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read which homes were kept: %w", err)
 	}
@@ -339,7 +321,7 @@ func (s *Store) Retained(ctx context.Context) ([]workspace.Retained, error) {
 	for rows.Next() {
 		var r workspace.Retained
 		var changed int64
-		if err := rows.Scan(&r.Workspace, &r.Key, &r.Owner, &r.Home, &changed); err != nil {
+		if err := rows.Scan(&r.Workspace, &r.Key, &r.Owner, &r.Boundary, &r.Root, &r.Home, &changed); err != nil {
 			return nil, fmt.Errorf("cannot read which homes were kept: %w", err)
 		}
 		r.DestroyedAtMS = changed / int64(time.Millisecond)
@@ -353,13 +335,13 @@ func (s *Store) Retained(ctx context.Context) ([]workspace.Retained, error) {
 
 // ForgetRetained notes that the home of a destroyed workspace is no longer kept.
 func (s *Store) ForgetRetained(ctx context.Context, name id.Workspace) error {
-	if err := s.exec(ctx, `UPDATE workspaces SET retained = '' WHERE name = ? AND state = 'destroyed'`, name); err != nil {
+	if err := s.exec(ctx, `UPDATE workspaces SET retained = '' WHERE name = ? AND phase = 'destroyed'`, name); err != nil {
 		return fmt.Errorf("cannot note that the home of %s is gone: %w", name, err)
 	}
 	return nil
 }
 
-// Update changes key, limits, state, purge or lifetime of a living workspace.
+// Update changes key, limits, phase, purge or lifetime of a living workspace.
 // already_exists: the key belongs to another one.
 func (s *Store) Update(ctx context.Context, name id.Workspace, change func(*Workspace)) error {
 	return s.update(ctx, name, change, "")
@@ -394,17 +376,17 @@ func (s *Store) update(ctx context.Context, name id.Workspace, change func(*Work
 	}
 	limits, err := json.Marshal(w.Limits)
 	if err == nil {
-		err = s.exec(ctx, `UPDATE workspaces SET key = ?, limits = ?, state = ?, purge = ?, retained = ?, expires_ns = ?, idle_ns = ?, changed_ns = ? WHERE name = ?`,
-			w.Key, string(limits), w.State, w.Purge, retained, nanos(w.Expires), int64(w.Idle), s.stamp(), name)
+		err = s.exec(ctx, `UPDATE workspaces SET key = ?, limits = ?, phase = ?, purge = ?, retained = ?, expires_ns = ?, idle_ns = ?, changed_ns = ? WHERE name = ?`,
+			w.Key, string(limits), w.Phase, w.Purge, retained, nanos(w.Expires), int64(w.Idle), s.stamp(), name)
 	}
 	if conflict(err) {
 		return fmt.Errorf("cannot give workspace %s the key %q: another workspace has it: %w", name, w.Key, errdefs.ErrAlreadyExists)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot change workspace %s to %s: %w", name, w.State, err)
+		return fmt.Errorf("cannot change workspace %s to %s: %w", name, w.Phase, err)
 	}
 	w.Expires = timeOf(nanos(w.Expires))
-	if w.State == workspace.StateDestroyed {
+	if w.Phase == workspace.Destroyed {
 		s.forget(w)
 		return nil
 	}

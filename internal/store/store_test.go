@@ -48,7 +48,7 @@ func newStore(t testing.TB) (*store.Store, string) {
 func ws(key id.Key, n int) store.Workspace {
 	return store.Workspace{
 		Name: id.Derive("ws", key, n), Key: key, Owner: "uid:1000", Root: workspace.RootSystem, Boundary: workspace.BoundaryNamespace,
-		Limits: workspace.DefaultLimits, State: workspace.StateCreating, CreatedAt: time.Unix(0, 1_700_000_000_123_456_789),
+		Limits: workspace.DefaultLimits, Phase: workspace.Creating, CreatedAt: time.Unix(0, 1_700_000_000_123_456_789),
 	}
 }
 
@@ -71,15 +71,15 @@ func TestLife(t *testing.T) {
 		}
 	}
 	check(w)
-	if err := s.SetState(ctx, w.Name, workspace.StateRunning); err != nil {
+	if err := s.SetPhase(ctx, w.Name, workspace.Settled); err != nil {
 		t.Fatal(err)
 	}
-	w.State = workspace.StateRunning
+	w.Phase = workspace.Settled
 	check(w)
 	if err := s.SetDestroying(ctx, w.Name, true); err != nil {
 		t.Fatal(err)
 	}
-	w.State, w.Purge = workspace.StateDestroying, true
+	w.Phase, w.Purge = workspace.Destroying, true
 	check(w)
 	if err := s.SetDestroyed(ctx, w.Name, "/kept"); err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func TestLife(t *testing.T) {
 		}
 		s = reopen(t, s, path)
 	}
-	if err := s.SetState(ctx, w.Name, workspace.StateStopped); !errdefs.IsNotFound(err) {
+	if err := s.SetPhase(ctx, w.Name, workspace.Settled); !errdefs.IsNotFound(err) {
 		t.Errorf("a destroyed workspace changed state: %v", err)
 	}
 	// The name stays taken, the key is free.

@@ -47,3 +47,11 @@ type RestoreWanted struct {
 	Life    Life
 	Request string
 }
+
+// Validate reports the first field that cannot be used. The key was parsed before.
+func (w *RestoreWanted) Validate() error {
+	if err := w.Limits.OrDefault().Validate(); err != nil {
+		return err
+	}
+	return ValidateLife(w.Life.TTL, w.Life.Idle, w.Request)
+}

@@ -36,6 +36,8 @@ type Retained struct {
 	Workspace id.Workspace
 	Key       id.Key
 	Owner     string
+	Boundary  Boundary
+	Root      Root
 	// Home is where it is on the host.
 	Home string
 	// DestroyedAtMS and ExpiresMS are Unix times in milliseconds; ExpiresMS is when it is

@@ -29,6 +29,22 @@ type Wanted struct {
 	Request string
 }
 
+// Validate reports the first field that cannot be used. The key was parsed before.
+func (w *Wanted) Validate() error {
+	if err := w.Limits.OrDefault().Validate(); err != nil {
+		return err
+	}
+	if len(w.Mounts) > 0 {
+		if err := CheckMounts(w.Mounts); err != nil {
+			return err
+		}
+	}
+	if err := CheckOpenings(w.Allow, w.Mounts); err != nil {
+		return err
+	}
+	return ValidateLife(w.TTL, w.Idle, w.Request)
+}
+
 // Change is what is to be different about a workspace. Zero fields stay as they are.
 type Change struct {
 	Limits Limits
@@ -36,6 +52,14 @@ type Change struct {
 	// TTL counts from now.
 	TTL, Idle time.Duration
 	Request   string
+}
+
+// Validate reports the first field that cannot be used. The key was parsed before.
+func (c *Change) Validate() error {
+	if err := c.Limits.OrDefault().Validate(); err != nil {
+		return err
+	}
+	return ValidateLife(c.TTL, c.Idle, c.Request)
 }
 
 // Forever is a duration without an end.

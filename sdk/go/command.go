@@ -4,15 +4,15 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 	"unicode/utf8"
 
+	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/fdapi"
-	"github.com/carrel-dev/carrel/internal/id"
 )
 
 // WindowSize is the size of a terminal in characters; 0 is unknown.
@@ -54,21 +54,51 @@ const (
 // DoNotWait is a Spec.ApprovalWait.
 const DoNotWait = -time.Millisecond
 
-// wire is the spec in the form of the descriptor hand-over. JSON cannot carry text that
-// is not UTF-8, and would carry something else in its place.
-func (s *Spec) wire() (fdapi.Command, error) {
+// message is the spec as the API has it. JSON cannot carry text that is not UTF-8, and would
+// carry something else in its place.
+func (s *Spec) message() (*carrelv1.Command, error) {
 	for field, texts := range map[string][]string{"Argv": s.Argv, "Env": s.Env, "Dir": {s.Dir}, "Thread": {s.Thread}} {
 		for _, t := range texts {
 			if !utf8.ValidString(t) {
-				return fdapi.Command{}, fmt.Errorf("cannot use %q in %s: it is not valid UTF-8; pass such data by stdin or a file: %w", t, field, errdefs.ErrInvalidArgument)
+				return nil, fmt.Errorf("cannot use %q in %s: it is not valid UTF-8; pass such data by stdin or a file: %w", t, field, errdefs.ErrInvalidArgument)
 			}
 		}
 	}
-	wait := milliseconds(s.ApprovalWait)
-	if s.ApprovalWait < 0 {
-		wait = -1
+	m := &carrelv1.Command{
+		Argv: s.Argv, Cwd: s.Dir, TimeoutMs: milliseconds(s.Timeout), GraceMs: milliseconds(s.Grace),
+		Source: s.Source, Thread: s.Thread, ApprovalWaitMs: milliseconds(s.ApprovalWait),
 	}
-	return fdapi.Command{Argv: s.Argv, Env: s.Env, Cwd: s.Dir, TimeoutMS: milliseconds(s.Timeout), GraceMS: milliseconds(s.Grace), Source: s.Source, Thread: s.Thread, ApprovalWaitMS: wait}, nil
+	if s.ApprovalWait < 0 {
+		m.ApprovalWaitMs = -1
+	}
+	if len(s.Env) > 0 {
+		m.Env = make(map[string]string, len(s.Env))
+	}
+	for _, e := range s.Env {
+		k, v, ok := strings.Cut(e, "=")
+		if !ok || k == "" {
+			return nil, fmt.Errorf("cannot use %q in Env: it is not a variable; give NAME=VALUE: %w", k, errdefs.ErrInvalidArgument)
+		}
+		m.Env[k] = v
+	}
+	return m, nil
+}
+
+// start is the spec of an attached command.
+func (s *Spec) start(workspace string) (*carrelv1.StreamStart, error) {
+	command, err := s.message()
+	if err != nil {
+		return nil, err
+	}
+	m := &carrelv1.StreamStart{Workspace: workspace, Command: command, Stdin: s.Stdin}
+	if s.Terminal != nil {
+		m.Terminal = s.Terminal.message()
+	}
+	return m, nil
+}
+
+func (w WindowSize) message() *carrelv1.WindowSize {
+	return &carrelv1.WindowSize{Rows: uint32(w.Rows), Cols: uint32(w.Cols)}
 }
 
 // milliseconds rounds up, so that a short timeout does not become none.
@@ -96,15 +126,6 @@ type Status struct {
 	MaxRSS int64
 }
 
-func statusFrom(s execapi.Status) Status {
-	return Status{
-		Code: s.Code, Signal: s.Signal, TimedOut: s.TimedOut, OOM: s.OOM, Killed: s.Killed, Stuck: s.Stuck,
-		Started: time.Unix(0, s.StartedNS), Ended: time.Unix(0, s.EndedNS),
-		User: time.Duration(s.UserUS) * time.Microsecond, System: time.Duration(s.SystemUS) * time.Microsecond,
-		MaxRSS: s.MaxRSSKiB << 10,
-	}
-}
-
 // Result is a command that ran to its end.
 type Result struct {
 	ID     string
@@ -120,35 +141,41 @@ type Result struct {
 //
 // When ctx ends, so does the command.
 func (c *Client) Exec(ctx context.Context, workspace string, s Spec, stdin []byte) (*Result, error) {
-	command, err := s.wire()
+	command, err := s.message()
 	if err != nil {
 		return nil, err
 	}
+	req, res := &carrelv1.ExecRequest{Workspace: workspace, Command: command, Stdin: stdin}, new(carrelv1.ExecResponse)
 	if !c.host.direct() {
-		return c.execRemote(ctx, workspace, command, stdin)
-	}
-	x, err := c.take(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var res fdapi.RunResult
-	if _, err := x.conn.Call(ctx, fdapi.MethodRun, fdapi.RunParams{Workspace: workspace, Command: command, Stdin: stdin}, &res); err != nil {
-		if ctx.Err() != nil {
-			x.conn.Close() // the daemon takes that for the end of the call
+		r, err := c.Commands().Exec(ctx, connect.NewRequest(req))
+		if err != nil {
+			return nil, err
 		}
-		c.give(x)
+		res = r.Msg
+	} else if err := c.execHere(ctx, req, res); err != nil {
 		return nil, err
 	}
-	c.give(x)
-	if res.Status == nil {
-		return nil, fmt.Errorf("cannot tell how %s ended: the daemon did not say: %w", res.CommandID, errdefs.ErrInternal)
+	if res.GetStatus() == nil {
+		return nil, fmt.Errorf("cannot tell how %s ended: the daemon did not say: %w", res.GetCommandId(), errdefs.ErrInternal)
 	}
 	return &Result{
-		ID:     string(res.CommandID),
-		Status: statusFrom(*res.Status),
-		Stdout: res.Stdout, Stderr: res.Stderr,
-		StdoutLost: res.StdoutLost, StderrLost: res.StderrLost,
+		ID: res.GetCommandId(), Status: StatusOf(res.GetStatus()), Stdout: res.GetStdout(), Stderr: res.GetStderr(),
+		StdoutLost: res.GetStdoutLost(), StderrLost: res.GetStderrLost(),
 	}, nil
+}
+
+// execHere makes the call on a connection of its own, whose end ends the command.
+func (c *Client) execHere(ctx context.Context, req *carrelv1.ExecRequest, res *carrelv1.ExecResponse) error {
+	x, err := c.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.give(x)
+	_, err = x.call(ctx, fdapi.Exec, req, res, 0)
+	if err != nil && ctx.Err() != nil {
+		x.conn.Close() // the daemon takes that for the end of the call
+	}
+	return err
 }
 
 // maxIdle is how many connections wait for the next Exec.
@@ -227,33 +254,31 @@ type Command struct {
 //
 // With a token, or a daemon elsewhere, the streams' bytes pass through the daemon.
 func (c *Client) Start(ctx context.Context, workspace string, s Spec) (*Command, error) {
-	command, err := s.wire()
+	start, err := s.start(workspace)
 	if err != nil {
 		return nil, err
 	}
 	if !c.host.direct() {
-		return c.startRemote(ctx, workspace, command, s)
+		return c.startRemote(ctx, start, s)
 	}
 	x, err := c.open(ctx)
 	if err != nil {
 		return nil, err
 	}
-	p := fdapi.ExecParams{Workspace: workspace, Command: command, Stdin: s.Stdin}
 	want := 2
 	switch {
 	case s.Terminal != nil:
-		p.Terminal = &fdapi.WindowSize{Rows: s.Terminal.Rows, Cols: s.Terminal.Cols}
 		want = 1
 	case s.Stdin:
 		want = 3
 	}
-	var res fdapi.ExecResult
-	fds, err := x.call(ctx, fdapi.MethodExec, p, &res, want)
+	var res carrelv1.SpawnResponse
+	fds, err := x.call(ctx, fdapi.Spawn, &carrelv1.SpawnRequest{Start: start}, &res, want)
 	if err != nil {
 		x.conn.Close()
 		return nil, err
 	}
-	cmd := &Command{ID: string(res.CommandID), PID: res.PID, workspace: workspace, link: x}
+	cmd := &Command{ID: res.GetCommandId(), PID: int(res.GetPid()), workspace: workspace, link: x}
 	switch want {
 	case 1:
 		cmd.Terminal = fds[0]
@@ -329,15 +354,15 @@ func (c *Client) Attach(ctx context.Context, workspace, command string, follow b
 	if err != nil {
 		return nil, err
 	}
-	var res fdapi.AttachResult
-	fds, err := x.call(ctx, fdapi.MethodAttach, fdapi.AttachParams{Workspace: workspace, CommandID: id.Command(command), Follow: follow}, &res, 1)
+	var res carrelv1.AttachResponse
+	fds, err := x.call(ctx, fdapi.Attach, &carrelv1.AttachRequest{Workspace: workspace, CommandId: command, Follow: follow}, &res, 1)
 	if err != nil {
 		x.conn.Close()
 		return nil, err
 	}
-	a := &Attachment{Terminal: res.TTY, Lost: res.Lost, File: fds[0], workspace: workspace, command: command, link: x}
-	if res.Status != nil {
-		s := statusFrom(*res.Status)
+	a := &Attachment{Terminal: res.GetTerminal(), Lost: res.GetLost(), File: fds[0], workspace: workspace, command: command, link: x}
+	if res.GetStatus() != nil {
+		s := StatusOf(res.GetStatus())
 		a.Status = &s
 	}
 	return a, nil

@@ -13,6 +13,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/fdapi"
@@ -78,27 +79,15 @@ func (c *Client) Create(ctx context.Context, req *carrelv1.CreateRequest, mounts
 		return nil, false, err
 	}
 	defer x.conn.Close()
-	allow, err := workspace.ParseOpenings(req.GetAllow())
-	if err != nil {
+	with := proto.CloneOf(req)
+	for _, m := range m.Mounts {
+		with.Mounts = append(with.Mounts, &carrelv1.Mount{Source: m.Source, Destination: m.Destination, ReadOnly: m.ReadOnly})
+	}
+	var res carrelv1.CreateResponse
+	if _, err := x.call(ctx, fdapi.Create, with, &res, 0, far); err != nil {
 		return nil, false, err
 	}
-	l := req.GetLimits()
-	p := fdapi.CreateParams{
-		Key: req.GetKey(), NoStart: req.GetNoStart(), Profile: req.GetProfile(), TTLMS: req.GetTtlMs(), IdleTimeoutMS: req.GetIdleTimeoutMs(), RequestID: req.GetRequestId(),
-		Mounts: m.Mounts, Allow: allow,
-		Limits: workspace.Limits{
-			MemoryBytes: l.GetMemoryBytes(), SwapBytes: l.GetSwapBytes(), Pids: l.GetPids(), CPUWeight: l.GetCpuWeight(), OpenFiles: l.GetOpenFiles(), DiskBytes: l.GetDiskBytes(),
-		},
-	}
-	var res fdapi.CreateResult
-	if _, err := x.conn.Call(ctx, fdapi.MethodCreate, p, &res, far); err != nil {
-		return nil, false, err
-	}
-	got, err := c.Workspaces().Get(ctx, connect.NewRequest(&carrelv1.GetRequest{Workspace: string(res.Workspace)}))
-	if err != nil {
-		return nil, res.Created, err
-	}
-	return got.Msg.GetWorkspace(), res.Created, nil
+	return res.GetWorkspace(), res.GetCreated(), nil
 }
 
 // openSource opens a directory for reading, which shows that this user may, and says

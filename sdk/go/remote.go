@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -15,36 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/fdapi"
 )
 
 // Where no descriptors travel, over TLS or with a token, this file gives a command streams
 // that look the same: pipes of this process whose other ends are pumped through the daemon.
-
-// message is a command in the form of the generated API.
-func message(c fdapi.Command) *carrelv1.Command {
-	m := &carrelv1.Command{Argv: c.Argv, Cwd: c.Cwd, TimeoutMs: c.TimeoutMS, GraceMs: c.GraceMS}
-	if len(c.Env) > 0 {
-		m.Env = make(map[string]string, len(c.Env))
-	}
-	for _, e := range c.Env {
-		k, v, _ := strings.Cut(e, "=")
-		m.Env[k] = v
-	}
-	return m
-}
-
-// execRemote is Exec through the generated API.
-func (c *Client) execRemote(ctx context.Context, workspace string, command fdapi.Command, stdin []byte) (*Result, error) {
-	res, err := c.Commands().Exec(ctx, connect.NewRequest(&carrelv1.ExecRequest{Workspace: workspace, Command: message(command), Stdin: stdin}))
-	if err != nil {
-		return nil, err
-	}
-	m := res.Msg
-	return &Result{
-		ID: m.GetCommandId(), Status: StatusOf(m.GetStatus()), Stdout: m.GetStdout(), Stderr: m.GetStderr(), StdoutLost: m.GetStdoutLost(), StderrLost: m.GetStderrLost(),
-	}, nil
-}
 
 // link is how a Command speaks of itself with the daemon.
 type link interface {
@@ -79,8 +52,9 @@ type streamed struct {
 }
 
 // startRemote is Start over a stream. The stream, and with it the command, outlives ctx.
-func (c *Client) startRemote(ctx context.Context, workspace string, command fdapi.Command, s Spec) (_ *Command, err error) {
+func (c *Client) startRemote(ctx context.Context, start *carrelv1.StreamStart, s Spec) (_ *Command, err error) {
 	whole, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	workspace := start.GetWorkspace()
 	x := &streamed{client: c, cancel: cancel, workspace: workspace, gone: map[*os.File]bool{}, exited: make(chan struct{})}
 	cmd := &Command{workspace: workspace, link: x}
 	defer func() {
@@ -90,10 +64,6 @@ func (c *Client) startRemote(ctx context.Context, workspace string, command fdap
 			cmd.closeFiles()
 		}
 	}()
-	start := &carrelv1.StreamStart{Workspace: workspace, Command: message(command), Stdin: s.Stdin}
-	if s.Terminal != nil {
-		start.Terminal = &carrelv1.WindowSize{Rows: uint32(s.Terminal.Rows), Cols: uint32(s.Terminal.Cols)}
-	}
 	if err := x.open(cmd, s); err != nil {
 		return nil, err
 	}
@@ -238,7 +208,7 @@ func (c *Client) signalRemote(ctx context.Context, workspace, command string, si
 }
 
 func (x *streamed) resize(_ context.Context, _, _ string, size WindowSize) error {
-	return x.send(&carrelv1.StreamRequest{Message: &carrelv1.StreamRequest_Resize{Resize: &carrelv1.WindowSize{Rows: uint32(size.Rows), Cols: uint32(size.Cols)}}})
+	return x.send(&carrelv1.StreamRequest{Message: &carrelv1.StreamRequest_Resize{Resize: size.message()}})
 }
 
 func (x *streamed) close() error {

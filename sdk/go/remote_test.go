@@ -213,7 +213,7 @@ func TestARevokedTokenEndsItsCommand(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer cmd.Close()
-		all, err := g.Tokens(t.Context(), alice)
+		all, err := g.ListTokens(t.Context(), alice)
 		if err != nil || len(all) != 1 {
 			t.Fatal(all, err)
 		}

@@ -16,10 +16,12 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/fdapi"
-	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
 	"github.com/carrel-dev/carrel/internal/pollfd"
 )
@@ -29,7 +31,7 @@ type session struct {
 	conn   *jsonrpc.Conn
 	once   sync.Once
 	exited chan struct{}
-	end    fdapi.Exited // valid once exited is closed
+	end    *carrelv1.Exited // valid once exited is closed
 }
 
 const upgrade = "POST " + fdapi.Path + " HTTP/1.1\r\nHost: carrel\r\nConnection: Upgrade\r\nUpgrade: " + fdapi.Protocol + "\r\n\r\n"
@@ -98,11 +100,11 @@ func refused(head, body string, conn net.Conn) error {
 }
 
 func (x *session) handle(_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
-	if r.Method != fdapi.MethodExited {
+	if r.Method != fdapi.Exited {
 		return nil, nil, jsonrpc.MethodNotFound(r.Method)
 	}
-	var e fdapi.Exited
-	if err := json.Unmarshal(r.Params, &e); err != nil { // a newer daemon may say more
+	e := new(carrelv1.Exited)
+	if err := said.Unmarshal(r.Params, e); err != nil {
 		return nil, nil, err
 	}
 	// One command, one end: whatever comes first stands.
@@ -113,22 +115,30 @@ func (x *session) handle(_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request)
 	return nil, nil, nil
 }
 
-// call makes a request whose reply carries want descriptors.
-func (x *session) call(ctx context.Context, method string, params, result any, want int) ([]*os.File, error) {
-	fds, err := x.conn.Call(ctx, method, params, result)
+// said reads what the daemon says; a newer one may say more.
+var said = protojson.UnmarshalOptions{DiscardUnknown: true}
+
+// call makes a call whose reply carries want descriptors; fds go with the request.
+func (x *session) call(ctx context.Context, procedure string, req, res proto.Message, want int, fds ...*os.File) ([]*os.File, error) {
+	params, err := protojson.Marshal(req)
+	if err != nil {
+		return nil, fmt.Errorf("cannot write the request: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	var answer json.RawMessage
+	got, err := x.conn.Call(ctx, procedure, json.RawMessage(params), &answer, fds...)
 	if err != nil {
 		return nil, err
 	}
-	if len(fds) != want {
-		for _, f := range fds {
+	if err = said.Unmarshal(answer, res); err == nil && len(got) != want {
+		err = fmt.Errorf("it carries %d descriptors instead of %d", len(got), want)
+	}
+	if err != nil {
+		for _, f := range got {
 			f.Close()
 		}
-		return nil, fmt.Errorf("cannot use the daemon's answer to %s: it carries %d descriptors instead of %d: %w", method, len(fds), want, errdefs.ErrInternal)
+		return nil, fmt.Errorf("cannot use the daemon's answer to %s: %w: %w", procedure, err, errdefs.ErrInternal)
 	}
-	if err := pollfd.OpenAll(fds); err != nil {
-		return nil, err
-	}
-	return fds, nil
+	return got, pollfd.OpenAll(got)
 }
 
 func (x *session) wait(ctx context.Context, command string) (Status, error) {
@@ -144,20 +154,24 @@ func (x *session) wait(ctx context.Context, command string) (Status, error) {
 	case <-ctx.Done():
 		return Status{}, context.Cause(ctx)
 	}
-	if x.end.Status == nil {
-		return Status{}, fmt.Errorf("cannot tell how %s ended: %s: %w", command, x.end.Error, errdefs.ErrUnavailable)
+	if x.end.GetStatus() == nil {
+		return Status{}, fmt.Errorf("cannot tell how %s ended: %s: %w", command, x.end.GetError(), errdefs.ErrUnavailable)
 	}
-	return statusFrom(*x.end.Status), nil
+	return StatusOf(x.end.GetStatus()), nil
 }
 
 func (x *session) close() error { return x.conn.Close() }
 
 func (x *session) signal(ctx context.Context, workspace, command string, signal int, grace time.Duration) error {
-	_, err := x.conn.Call(ctx, fdapi.MethodSignal, fdapi.SignalParams{Workspace: workspace, CommandID: id.Command(command), Signal: signal, GraceMS: milliseconds(grace)}, nil)
+	_, err := x.call(ctx, fdapi.Signal, &carrelv1.SignalRequest{
+		Workspace: workspace, CommandId: command, Signal: int32(signal), GraceMs: milliseconds(grace),
+	}, new(carrelv1.SignalResponse), 0)
 	return err
 }
 
 func (x *session) resize(ctx context.Context, workspace, command string, size WindowSize) error {
-	_, err := x.conn.Call(ctx, fdapi.MethodResize, fdapi.ResizeParams{Workspace: workspace, CommandID: id.Command(command), WindowSize: fdapi.WindowSize{Rows: size.Rows, Cols: size.Cols}}, nil)
+	_, err := x.call(ctx, fdapi.Resize, &carrelv1.ResizeRequest{
+		Workspace: workspace, CommandId: command, Size: size.message(),
+	}, new(carrelv1.ResizeResponse), 0)
 	return err
 }

@@ -183,11 +183,11 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 	}
 	// Over the hand-over of descriptors too.
 	for _, call := range []struct{ method, params string }{
-		{fdapi.MethodRun, `{"workspace":%q,"command":{"argv":["cat","file"]}}`},
-		{fdapi.MethodExec, `{"workspace":%q,"command":{"argv":["cat","file"]}}`},
-		{fdapi.MethodAttach, `{"workspace":%q,"command_id":"` + id + `"}`},
-		{fdapi.MethodSignal, `{"workspace":%q,"command_id":"` + id + `","signal":9}`},
-		{fdapi.MethodResize, `{"workspace":%q,"command_id":"` + id + `","rows":1,"cols":1}`},
+		{fdapi.Exec, `{"workspace":%q,"command":{"argv":["cat","file"]}}`},
+		{fdapi.Spawn, `{"start":{"workspace":%q,"command":{"argv":["cat","file"]}}}`},
+		{fdapi.Attach, `{"workspace":%q,"command_id":"` + id + `"}`},
+		{fdapi.Signal, `{"workspace":%q,"command_id":"` + id + `","signal":9}`},
+		{fdapi.Resize, `{"workspace":%q,"command_id":"` + id + `","size":{"rows":1,"cols":1}}`},
 	} {
 		mark := shared.mark(t)
 		w := shared.upgraded(t, mallory.Uid)

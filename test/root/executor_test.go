@@ -20,7 +20,7 @@ func (d *desk) socket() string { return d.h.run + "/x/" + d.Name + ".sock" }
 func (d *desk) greeted(t testing.TB, role string) *wire {
 	t.Helper()
 	w := dial(t, d.socket(), 0)
-	w.say(request(0, "hello", fmt.Sprintf(`{"version":1,"min_version":1,"role":%q}`, role)))
+	w.say(request(0, "hello", fmt.Sprintf(`{"version":3,"min_version":3,"role":%q}`, role)))
 	if l := w.line(t); !strings.Contains(l, d.Name) {
 		t.Fatalf("hello: %q", l)
 	}
@@ -141,7 +141,7 @@ func TestExecutorUnderAttack(t *testing.T) {
 			all.Go(func() {
 				for range 200 {
 					if w, err := dialAs(d.socket(), 0); err == nil {
-						w.say(request(0, "hello", `{"version":1,"min_version":1}`))
+						w.say(request(0, "hello", `{"version":3,"min_version":3}`))
 						_ = w.Close()
 					}
 				}

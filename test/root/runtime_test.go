@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carrel-dev/carrel/internal/permit"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"
 	"github.com/carrel-dev/carrel/internal/runtime/runtimetest"
@@ -165,8 +166,9 @@ func (b *lone) down() error {
 	r := namespace.New(namespace.Config{RuntimeDir: b.run})
 	all, err := r.List(ctx)
 	errs := []error{err}
-	for _, w := range all {
-		_, err := r.Destroy(ctx, w.Name, true)
+	for name := range all {
+		p, _ := permit.Issue(name)
+		_, err := r.Destroy(ctx, p, true)
 		errs = append(errs, err)
 	}
 	errs = append(errs, r.Close(), b.stop())

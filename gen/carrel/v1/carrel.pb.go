@@ -512,7 +512,10 @@ type CreateRequest struct {
 	RequestId string `protobuf:"bytes,7,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// userns, mounts, io_uring: what commands may do beyond what others may. Each makes the
 	// boundary weaker, and the controls that are off for it say so.
-	Allow         []string `protobuf:"bytes,8,rep,name=allow,proto3" json:"allow,omitempty"`
+	Allow []string `protobuf:"bytes,8,rep,name=allow,proto3" json:"allow,omitempty"`
+	// Directories of the host. They come with a descriptor that grants them: see
+	// docs/protocols/api.md.
+	Mounts        []*Mount `protobuf:"bytes,9,rep,name=mounts,proto3" json:"mounts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -599,6 +602,13 @@ func (x *CreateRequest) GetRequestId() string {
 func (x *CreateRequest) GetAllow() []string {
 	if x != nil {
 		return x.Allow
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetMounts() []*Mount {
+	if x != nil {
+		return x.Mounts
 	}
 	return nil
 }
@@ -3432,6 +3442,386 @@ func (*SignalResponse) Descriptor() ([]byte, []int) {
 	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{48}
 }
 
+type ResizeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Workspace     string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	CommandId     string                 `protobuf:"bytes,2,opt,name=command_id,json=commandId,proto3" json:"command_id,omitempty"`
+	Size          *WindowSize            `protobuf:"bytes,3,opt,name=size,proto3" json:"size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResizeRequest) Reset() {
+	*x = ResizeRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResizeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResizeRequest) ProtoMessage() {}
+
+func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResizeRequest.ProtoReflect.Descriptor instead.
+func (*ResizeRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *ResizeRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *ResizeRequest) GetCommandId() string {
+	if x != nil {
+		return x.CommandId
+	}
+	return ""
+}
+
+func (x *ResizeRequest) GetSize() *WindowSize {
+	if x != nil {
+		return x.Size
+	}
+	return nil
+}
+
+type ResizeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResizeResponse) Reset() {
+	*x = ResizeResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResizeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResizeResponse) ProtoMessage() {}
+
+func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResizeResponse.ProtoReflect.Descriptor instead.
+func (*ResizeResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{50}
+}
+
+type SpawnRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Start         *StreamStart           `protobuf:"bytes,1,opt,name=start,proto3" json:"start,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SpawnRequest) Reset() {
+	*x = SpawnRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SpawnRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SpawnRequest) ProtoMessage() {}
+
+func (x *SpawnRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SpawnRequest.ProtoReflect.Descriptor instead.
+func (*SpawnRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *SpawnRequest) GetStart() *StreamStart {
+	if x != nil {
+		return x.Start
+	}
+	return nil
+}
+
+type SpawnResponse struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	CommandId string                 `protobuf:"bytes,1,opt,name=command_id,json=commandId,proto3" json:"command_id,omitempty"`
+	// Inside the workspace.
+	Pid           int64 `protobuf:"varint,2,opt,name=pid,proto3" json:"pid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SpawnResponse) Reset() {
+	*x = SpawnResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SpawnResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SpawnResponse) ProtoMessage() {}
+
+func (x *SpawnResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SpawnResponse.ProtoReflect.Descriptor instead.
+func (*SpawnResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *SpawnResponse) GetCommandId() string {
+	if x != nil {
+		return x.CommandId
+	}
+	return ""
+}
+
+func (x *SpawnResponse) GetPid() int64 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+// Exited is told on the connection of a Spawn when its command has ended.
+type Exited struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	CommandId string                 `protobuf:"bytes,1,opt,name=command_id,json=commandId,proto3" json:"command_id,omitempty"`
+	// Absent if it is not known how the command ended, because its executor went away.
+	Status *Status `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
+	// Why it is not known.
+	Error         string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Exited) Reset() {
+	*x = Exited{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Exited) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Exited) ProtoMessage() {}
+
+func (x *Exited) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Exited.ProtoReflect.Descriptor instead.
+func (*Exited) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *Exited) GetCommandId() string {
+	if x != nil {
+		return x.CommandId
+	}
+	return ""
+}
+
+func (x *Exited) GetStatus() *Status {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *Exited) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+type AttachRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	CommandId string                 `protobuf:"bytes,2,opt,name=command_id,json=commandId,proto3" json:"command_id,omitempty"`
+	// Go on until the command ends; a terminal always does.
+	Follow        bool `protobuf:"varint,3,opt,name=follow,proto3" json:"follow,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AttachRequest) Reset() {
+	*x = AttachRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AttachRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AttachRequest) ProtoMessage() {}
+
+func (x *AttachRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
+func (*AttachRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *AttachRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *AttachRequest) GetCommandId() string {
+	if x != nil {
+		return x.CommandId
+	}
+	return ""
+}
+
+func (x *AttachRequest) GetFollow() bool {
+	if x != nil {
+		return x.Follow
+	}
+	return false
+}
+
+type AttachResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The descriptor is the terminal's master side; else a pipe to read from.
+	Terminal bool `protobuf:"varint,1,opt,name=terminal,proto3" json:"terminal,omitempty"`
+	// Bytes of the oldest output that are no longer kept.
+	Lost int64 `protobuf:"varint,2,opt,name=lost,proto3" json:"lost,omitempty"`
+	// Set if the command has ended.
+	Status        *Status `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AttachResponse) Reset() {
+	*x = AttachResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AttachResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AttachResponse) ProtoMessage() {}
+
+func (x *AttachResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
+func (*AttachResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *AttachResponse) GetTerminal() bool {
+	if x != nil {
+		return x.Terminal
+	}
+	return false
+}
+
+func (x *AttachResponse) GetLost() int64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+func (x *AttachResponse) GetStatus() *Status {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
 type VerifyRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -3440,7 +3830,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3452,7 +3842,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3465,7 +3855,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{49}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{56}
 }
 
 type VerifyResponse struct {
@@ -3499,7 +3889,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3511,7 +3901,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3524,7 +3914,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{50}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *VerifyResponse) GetOk() bool {
@@ -3648,7 +4038,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3660,7 +4050,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3673,7 +4063,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{51}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *CheckpointRequest) GetSign() bool {
@@ -3703,7 +4093,7 @@ type CheckpointResponse struct {
 
 func (x *CheckpointResponse) Reset() {
 	*x = CheckpointResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3715,7 +4105,7 @@ func (x *CheckpointResponse) String() string {
 func (*CheckpointResponse) ProtoMessage() {}
 
 func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3728,7 +4118,7 @@ func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointResponse.ProtoReflect.Descriptor instead.
 func (*CheckpointResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{52}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *CheckpointResponse) GetSigned() int64 {
@@ -3813,7 +4203,7 @@ type Filter struct {
 
 func (x *Filter) Reset() {
 	*x = Filter{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3825,7 +4215,7 @@ func (x *Filter) String() string {
 func (*Filter) ProtoMessage() {}
 
 func (x *Filter) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3838,7 +4228,7 @@ func (x *Filter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Filter.ProtoReflect.Descriptor instead.
 func (*Filter) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{53}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Filter) GetWorkspace() string {
@@ -3909,7 +4299,7 @@ type ProveRequest struct {
 
 func (x *ProveRequest) Reset() {
 	*x = ProveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3921,7 +4311,7 @@ func (x *ProveRequest) String() string {
 func (*ProveRequest) ProtoMessage() {}
 
 func (x *ProveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3934,7 +4324,7 @@ func (x *ProveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProveRequest.ProtoReflect.Descriptor instead.
 func (*ProveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{54}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ProveRequest) GetFromSeq() int64 {
@@ -3969,7 +4359,7 @@ type ProveResponse struct {
 
 func (x *ProveResponse) Reset() {
 	*x = ProveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3981,7 +4371,7 @@ func (x *ProveResponse) String() string {
 func (*ProveResponse) ProtoMessage() {}
 
 func (x *ProveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3994,7 +4384,7 @@ func (x *ProveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProveResponse.ProtoReflect.Descriptor instead.
 func (*ProveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{55}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ProveResponse) GetNote() []byte {
@@ -4025,7 +4415,7 @@ type Proven struct {
 
 func (x *Proven) Reset() {
 	*x = Proven{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4037,7 +4427,7 @@ func (x *Proven) String() string {
 func (*Proven) ProtoMessage() {}
 
 func (x *Proven) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4050,7 +4440,7 @@ func (x *Proven) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proven.ProtoReflect.Descriptor instead.
 func (*Proven) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{56}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Proven) GetLine() []byte {
@@ -4088,7 +4478,7 @@ type ShowRequest struct {
 
 func (x *ShowRequest) Reset() {
 	*x = ShowRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4100,7 +4490,7 @@ func (x *ShowRequest) String() string {
 func (*ShowRequest) ProtoMessage() {}
 
 func (x *ShowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4113,7 +4503,7 @@ func (x *ShowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowRequest.ProtoReflect.Descriptor instead.
 func (*ShowRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{57}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ShowRequest) GetFromSeq() int64 {
@@ -4154,7 +4544,7 @@ type ShowResponse struct {
 
 func (x *ShowResponse) Reset() {
 	*x = ShowResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4166,7 +4556,7 @@ func (x *ShowResponse) String() string {
 func (*ShowResponse) ProtoMessage() {}
 
 func (x *ShowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4179,7 +4569,7 @@ func (x *ShowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowResponse.ProtoReflect.Descriptor instead.
 func (*ShowResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{58}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ShowResponse) GetLines() [][]byte {
@@ -4197,7 +4587,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4209,7 +4599,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4222,7 +4612,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{59}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{66}
 }
 
 type VersionResponse struct {
@@ -4240,7 +4630,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4252,7 +4642,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4265,7 +4655,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{60}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -4337,7 +4727,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4349,7 +4739,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4362,7 +4752,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{61}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Token) GetId() string {
@@ -4497,7 +4887,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4509,7 +4899,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4522,7 +4912,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{62}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *CreateTokenRequest) GetName() string {
@@ -4595,7 +4985,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4607,7 +4997,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4620,7 +5010,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{63}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *CreateTokenResponse) GetToken() *Token {
@@ -4659,7 +5049,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4671,7 +5061,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4684,7 +5074,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{64}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{71}
 }
 
 type ListTokensResponse struct {
@@ -4696,7 +5086,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4708,7 +5098,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4721,7 +5111,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{65}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ListTokensResponse) GetTokens() []*Token {
@@ -4740,7 +5130,7 @@ type GetTokenRequest struct {
 
 func (x *GetTokenRequest) Reset() {
 	*x = GetTokenRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4752,7 +5142,7 @@ func (x *GetTokenRequest) String() string {
 func (*GetTokenRequest) ProtoMessage() {}
 
 func (x *GetTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4765,7 +5155,7 @@ func (x *GetTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTokenRequest.ProtoReflect.Descriptor instead.
 func (*GetTokenRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{66}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *GetTokenRequest) GetId() string {
@@ -4784,7 +5174,7 @@ type GetTokenResponse struct {
 
 func (x *GetTokenResponse) Reset() {
 	*x = GetTokenResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4796,7 +5186,7 @@ func (x *GetTokenResponse) String() string {
 func (*GetTokenResponse) ProtoMessage() {}
 
 func (x *GetTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4809,7 +5199,7 @@ func (x *GetTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTokenResponse.ProtoReflect.Descriptor instead.
 func (*GetTokenResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{67}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *GetTokenResponse) GetToken() *Token {
@@ -4828,7 +5218,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4840,7 +5230,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4853,7 +5243,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{68}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -4873,7 +5263,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4885,7 +5275,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4898,7 +5288,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{69}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *RevokeTokenResponse) GetRevoked() []string {
@@ -4916,7 +5306,7 @@ type WhoAmIRequest struct {
 
 func (x *WhoAmIRequest) Reset() {
 	*x = WhoAmIRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4928,7 +5318,7 @@ func (x *WhoAmIRequest) String() string {
 func (*WhoAmIRequest) ProtoMessage() {}
 
 func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4941,7 +5331,7 @@ func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIRequest.ProtoReflect.Descriptor instead.
 func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{70}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{77}
 }
 
 type WhoAmIResponse struct {
@@ -4962,7 +5352,7 @@ type WhoAmIResponse struct {
 
 func (x *WhoAmIResponse) Reset() {
 	*x = WhoAmIResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4974,7 +5364,7 @@ func (x *WhoAmIResponse) String() string {
 func (*WhoAmIResponse) ProtoMessage() {}
 
 func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4987,7 +5377,7 @@ func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIResponse.ProtoReflect.Descriptor instead.
 func (*WhoAmIResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{71}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *WhoAmIResponse) GetPrincipal() string {
@@ -5054,7 +5444,7 @@ type Archive struct {
 
 func (x *Archive) Reset() {
 	*x = Archive{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5066,7 +5456,7 @@ func (x *Archive) String() string {
 func (*Archive) ProtoMessage() {}
 
 func (x *Archive) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5079,7 +5469,7 @@ func (x *Archive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Archive.ProtoReflect.Descriptor instead.
 func (*Archive) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{72}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *Archive) GetId() string {
@@ -5170,7 +5560,7 @@ type ArchiveProgress struct {
 
 func (x *ArchiveProgress) Reset() {
 	*x = ArchiveProgress{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5182,7 +5572,7 @@ func (x *ArchiveProgress) String() string {
 func (*ArchiveProgress) ProtoMessage() {}
 
 func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5195,7 +5585,7 @@ func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveProgress.ProtoReflect.Descriptor instead.
 func (*ArchiveProgress) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{73}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *ArchiveProgress) GetEntries() int64 {
@@ -5228,7 +5618,7 @@ type CreateArchiveRequest struct {
 
 func (x *CreateArchiveRequest) Reset() {
 	*x = CreateArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5240,7 +5630,7 @@ func (x *CreateArchiveRequest) String() string {
 func (*CreateArchiveRequest) ProtoMessage() {}
 
 func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5253,7 +5643,7 @@ func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveRequest.ProtoReflect.Descriptor instead.
 func (*CreateArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{74}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *CreateArchiveRequest) GetWorkspace() string {
@@ -5305,7 +5695,7 @@ type CreateArchiveResponse struct {
 
 func (x *CreateArchiveResponse) Reset() {
 	*x = CreateArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5317,7 +5707,7 @@ func (x *CreateArchiveResponse) String() string {
 func (*CreateArchiveResponse) ProtoMessage() {}
 
 func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5330,7 +5720,7 @@ func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveResponse.ProtoReflect.Descriptor instead.
 func (*CreateArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{75}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *CreateArchiveResponse) GetKind() isCreateArchiveResponse_Kind {
@@ -5407,7 +5797,7 @@ type RestoreStart struct {
 
 func (x *RestoreStart) Reset() {
 	*x = RestoreStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5419,7 +5809,7 @@ func (x *RestoreStart) String() string {
 func (*RestoreStart) ProtoMessage() {}
 
 func (x *RestoreStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5432,7 +5822,7 @@ func (x *RestoreStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreStart.ProtoReflect.Descriptor instead.
 func (*RestoreStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{76}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *RestoreStart) GetFrom() string {
@@ -5497,7 +5887,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5509,7 +5899,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5522,7 +5912,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{77}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *RestoreRequest) GetKind() isRestoreRequest_Kind {
@@ -5579,7 +5969,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5591,7 +5981,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5604,7 +5994,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{78}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *RestoreResponse) GetKind() isRestoreResponse_Kind {
@@ -5656,7 +6046,7 @@ type ListArchivesRequest struct {
 
 func (x *ListArchivesRequest) Reset() {
 	*x = ListArchivesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5668,7 +6058,7 @@ func (x *ListArchivesRequest) String() string {
 func (*ListArchivesRequest) ProtoMessage() {}
 
 func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5681,7 +6071,7 @@ func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesRequest.ProtoReflect.Descriptor instead.
 func (*ListArchivesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{79}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{86}
 }
 
 type ListArchivesResponse struct {
@@ -5693,7 +6083,7 @@ type ListArchivesResponse struct {
 
 func (x *ListArchivesResponse) Reset() {
 	*x = ListArchivesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5705,7 +6095,7 @@ func (x *ListArchivesResponse) String() string {
 func (*ListArchivesResponse) ProtoMessage() {}
 
 func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5718,7 +6108,7 @@ func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesResponse.ProtoReflect.Descriptor instead.
 func (*ListArchivesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{80}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *ListArchivesResponse) GetArchives() []*Archive {
@@ -5737,7 +6127,7 @@ type ReadArchiveRequest struct {
 
 func (x *ReadArchiveRequest) Reset() {
 	*x = ReadArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5749,7 +6139,7 @@ func (x *ReadArchiveRequest) String() string {
 func (*ReadArchiveRequest) ProtoMessage() {}
 
 func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5762,7 +6152,7 @@ func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveRequest.ProtoReflect.Descriptor instead.
 func (*ReadArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{81}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *ReadArchiveRequest) GetArchive() string {
@@ -5785,7 +6175,7 @@ type ReadArchiveResponse struct {
 
 func (x *ReadArchiveResponse) Reset() {
 	*x = ReadArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5797,7 +6187,7 @@ func (x *ReadArchiveResponse) String() string {
 func (*ReadArchiveResponse) ProtoMessage() {}
 
 func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5810,7 +6200,7 @@ func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveResponse.ProtoReflect.Descriptor instead.
 func (*ReadArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{82}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *ReadArchiveResponse) GetKind() isReadArchiveResponse_Kind {
@@ -5863,7 +6253,7 @@ type RemoveArchiveRequest struct {
 
 func (x *RemoveArchiveRequest) Reset() {
 	*x = RemoveArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5875,7 +6265,7 @@ func (x *RemoveArchiveRequest) String() string {
 func (*RemoveArchiveRequest) ProtoMessage() {}
 
 func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5888,7 +6278,7 @@ func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{83}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *RemoveArchiveRequest) GetArchive() string {
@@ -5906,7 +6296,7 @@ type RemoveArchiveResponse struct {
 
 func (x *RemoveArchiveResponse) Reset() {
 	*x = RemoveArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5918,7 +6308,7 @@ func (x *RemoveArchiveResponse) String() string {
 func (*RemoveArchiveResponse) ProtoMessage() {}
 
 func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5931,7 +6321,7 @@ func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{84}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{91}
 }
 
 type ReloadPolicyRequest struct {
@@ -5942,7 +6332,7 @@ type ReloadPolicyRequest struct {
 
 func (x *ReloadPolicyRequest) Reset() {
 	*x = ReloadPolicyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5954,7 +6344,7 @@ func (x *ReloadPolicyRequest) String() string {
 func (*ReloadPolicyRequest) ProtoMessage() {}
 
 func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5967,7 +6357,7 @@ func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyRequest.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{85}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{92}
 }
 
 type ReloadPolicyResponse struct {
@@ -5982,7 +6372,7 @@ type ReloadPolicyResponse struct {
 
 func (x *ReloadPolicyResponse) Reset() {
 	*x = ReloadPolicyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5994,7 +6384,7 @@ func (x *ReloadPolicyResponse) String() string {
 func (*ReloadPolicyResponse) ProtoMessage() {}
 
 func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6007,7 +6397,7 @@ func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyResponse.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{86}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *ReloadPolicyResponse) GetOld() string {
@@ -6050,7 +6440,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6062,7 +6452,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6075,7 +6465,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{87}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *Segment) GetText() string {
@@ -6184,7 +6574,7 @@ type Approval struct {
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6196,7 +6586,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6209,7 +6599,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{88}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *Approval) GetId() string {
@@ -6430,7 +6820,7 @@ type ApprovalAnswer struct {
 
 func (x *ApprovalAnswer) Reset() {
 	*x = ApprovalAnswer{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6442,7 +6832,7 @@ func (x *ApprovalAnswer) String() string {
 func (*ApprovalAnswer) ProtoMessage() {}
 
 func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6455,7 +6845,7 @@ func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovalAnswer.ProtoReflect.Descriptor instead.
 func (*ApprovalAnswer) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{89}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *ApprovalAnswer) GetKind() string {
@@ -6511,7 +6901,7 @@ type ListApprovalsRequest struct {
 
 func (x *ListApprovalsRequest) Reset() {
 	*x = ListApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6523,7 +6913,7 @@ func (x *ListApprovalsRequest) String() string {
 func (*ListApprovalsRequest) ProtoMessage() {}
 
 func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6536,7 +6926,7 @@ func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*ListApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{90}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *ListApprovalsRequest) GetState() string {
@@ -6586,7 +6976,7 @@ type ListApprovalsResponse struct {
 
 func (x *ListApprovalsResponse) Reset() {
 	*x = ListApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6598,7 +6988,7 @@ func (x *ListApprovalsResponse) String() string {
 func (*ListApprovalsResponse) ProtoMessage() {}
 
 func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6611,7 +7001,7 @@ func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*ListApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{91}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *ListApprovalsResponse) GetApprovals() []*Approval {
@@ -6637,7 +7027,7 @@ type GetApprovalRequest struct {
 
 func (x *GetApprovalRequest) Reset() {
 	*x = GetApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6649,7 +7039,7 @@ func (x *GetApprovalRequest) String() string {
 func (*GetApprovalRequest) ProtoMessage() {}
 
 func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6662,7 +7052,7 @@ func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalRequest.ProtoReflect.Descriptor instead.
 func (*GetApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{92}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *GetApprovalRequest) GetId() string {
@@ -6681,7 +7071,7 @@ type GetApprovalResponse struct {
 
 func (x *GetApprovalResponse) Reset() {
 	*x = GetApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6693,7 +7083,7 @@ func (x *GetApprovalResponse) String() string {
 func (*GetApprovalResponse) ProtoMessage() {}
 
 func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6706,7 +7096,7 @@ func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalResponse.ProtoReflect.Descriptor instead.
 func (*GetApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{93}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *GetApprovalResponse) GetApproval() *Approval {
@@ -6732,7 +7122,7 @@ type AnswerApprovalRequest struct {
 
 func (x *AnswerApprovalRequest) Reset() {
 	*x = AnswerApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6744,7 +7134,7 @@ func (x *AnswerApprovalRequest) String() string {
 func (*AnswerApprovalRequest) ProtoMessage() {}
 
 func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6757,7 +7147,7 @@ func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalRequest.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{94}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *AnswerApprovalRequest) GetId() string {
@@ -6797,7 +7187,7 @@ type AnswerApprovalResponse struct {
 
 func (x *AnswerApprovalResponse) Reset() {
 	*x = AnswerApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6809,7 +7199,7 @@ func (x *AnswerApprovalResponse) String() string {
 func (*AnswerApprovalResponse) ProtoMessage() {}
 
 func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6822,7 +7212,7 @@ func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalResponse.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{95}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *AnswerApprovalResponse) GetApproval() *Approval {
@@ -6840,7 +7230,7 @@ type WatchApprovalsRequest struct {
 
 func (x *WatchApprovalsRequest) Reset() {
 	*x = WatchApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6852,7 +7242,7 @@ func (x *WatchApprovalsRequest) String() string {
 func (*WatchApprovalsRequest) ProtoMessage() {}
 
 func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6865,7 +7255,7 @@ func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{96}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{103}
 }
 
 type WatchApprovalsResponse struct {
@@ -6879,7 +7269,7 @@ type WatchApprovalsResponse struct {
 
 func (x *WatchApprovalsResponse) Reset() {
 	*x = WatchApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6891,7 +7281,7 @@ func (x *WatchApprovalsResponse) String() string {
 func (*WatchApprovalsResponse) ProtoMessage() {}
 
 func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6904,7 +7294,7 @@ func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{97}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *WatchApprovalsResponse) GetApproval() *Approval {
@@ -6940,7 +7330,7 @@ type Permission struct {
 
 func (x *Permission) Reset() {
 	*x = Permission{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6952,7 +7342,7 @@ func (x *Permission) String() string {
 func (*Permission) ProtoMessage() {}
 
 func (x *Permission) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6965,7 +7355,7 @@ func (x *Permission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Permission.ProtoReflect.Descriptor instead.
 func (*Permission) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{98}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *Permission) GetId() string {
@@ -7041,7 +7431,7 @@ type ListPermissionsRequest struct {
 
 func (x *ListPermissionsRequest) Reset() {
 	*x = ListPermissionsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7053,7 +7443,7 @@ func (x *ListPermissionsRequest) String() string {
 func (*ListPermissionsRequest) ProtoMessage() {}
 
 func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7066,7 +7456,7 @@ func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsRequest.ProtoReflect.Descriptor instead.
 func (*ListPermissionsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{99}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *ListPermissionsRequest) GetWorkspace() string {
@@ -7092,7 +7482,7 @@ type ListPermissionsResponse struct {
 
 func (x *ListPermissionsResponse) Reset() {
 	*x = ListPermissionsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7104,7 +7494,7 @@ func (x *ListPermissionsResponse) String() string {
 func (*ListPermissionsResponse) ProtoMessage() {}
 
 func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7117,7 +7507,7 @@ func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsResponse.ProtoReflect.Descriptor instead.
 func (*ListPermissionsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{100}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *ListPermissionsResponse) GetPermissions() []*Permission {
@@ -7136,7 +7526,7 @@ type RevokePermissionRequest struct {
 
 func (x *RevokePermissionRequest) Reset() {
 	*x = RevokePermissionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7148,7 +7538,7 @@ func (x *RevokePermissionRequest) String() string {
 func (*RevokePermissionRequest) ProtoMessage() {}
 
 func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7161,7 +7551,7 @@ func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionRequest.ProtoReflect.Descriptor instead.
 func (*RevokePermissionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{101}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *RevokePermissionRequest) GetId() string {
@@ -7179,7 +7569,7 @@ type RevokePermissionResponse struct {
 
 func (x *RevokePermissionResponse) Reset() {
 	*x = RevokePermissionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7191,7 +7581,7 @@ func (x *RevokePermissionResponse) String() string {
 func (*RevokePermissionResponse) ProtoMessage() {}
 
 func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7204,7 +7594,7 @@ func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionResponse.ProtoReflect.Descriptor instead.
 func (*RevokePermissionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{102}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{109}
 }
 
 var File_carrel_v1_carrel_proto protoreflect.FileDescriptor
@@ -7259,7 +7649,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x0fexpires_unix_ms\x18\x12 \x01(\x03R\rexpiresUnixMs\x12&\n" +
 	"\x0fidle_timeout_ms\x18\x13 \x01(\x03R\ridleTimeoutMs\x12(\n" +
 	"\x06mounts\x18\x14 \x03(\v2\x10.carrel.v1.MountR\x06mounts\x12\x14\n" +
-	"\x05allow\x18\x15 \x03(\tR\x05allow\"\xf5\x01\n" +
+	"\x05allow\x18\x15 \x03(\tR\x05allow\"\x9f\x02\n" +
 	"\rCreateRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12)\n" +
 	"\x06limits\x18\x02 \x01(\v2\x11.carrel.v1.LimitsR\x06limits\x12\x19\n" +
@@ -7269,7 +7659,8 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x0fidle_timeout_ms\x18\x06 \x01(\x03R\ridleTimeoutMs\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\a \x01(\tR\trequestId\x12\x14\n" +
-	"\x05allow\x18\b \x03(\tR\x05allow\"^\n" +
+	"\x05allow\x18\b \x03(\tR\x05allow\x12(\n" +
+	"\x06mounts\x18\t \x03(\v2\x10.carrel.v1.MountR\x06mounts\"^\n" +
 	"\x0eCreateResponse\x122\n" +
 	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\"*\n" +
@@ -7480,7 +7871,33 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"command_id\x18\x02 \x01(\tR\tcommandId\x12\x16\n" +
 	"\x06signal\x18\x03 \x01(\x05R\x06signal\x12\x19\n" +
 	"\bgrace_ms\x18\x04 \x01(\x03R\agraceMs\"\x10\n" +
-	"\x0eSignalResponse\"\x0f\n" +
+	"\x0eSignalResponse\"w\n" +
+	"\rResizeRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x1d\n" +
+	"\n" +
+	"command_id\x18\x02 \x01(\tR\tcommandId\x12)\n" +
+	"\x04size\x18\x03 \x01(\v2\x15.carrel.v1.WindowSizeR\x04size\"\x10\n" +
+	"\x0eResizeResponse\"<\n" +
+	"\fSpawnRequest\x12,\n" +
+	"\x05start\x18\x01 \x01(\v2\x16.carrel.v1.StreamStartR\x05start\"@\n" +
+	"\rSpawnResponse\x12\x1d\n" +
+	"\n" +
+	"command_id\x18\x01 \x01(\tR\tcommandId\x12\x10\n" +
+	"\x03pid\x18\x02 \x01(\x03R\x03pid\"h\n" +
+	"\x06Exited\x12\x1d\n" +
+	"\n" +
+	"command_id\x18\x01 \x01(\tR\tcommandId\x12)\n" +
+	"\x06status\x18\x02 \x01(\v2\x11.carrel.v1.StatusR\x06status\x12\x14\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\"d\n" +
+	"\rAttachRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x1d\n" +
+	"\n" +
+	"command_id\x18\x02 \x01(\tR\tcommandId\x12\x16\n" +
+	"\x06follow\x18\x03 \x01(\bR\x06follow\"k\n" +
+	"\x0eAttachResponse\x12\x1a\n" +
+	"\bterminal\x18\x01 \x01(\bR\bterminal\x12\x12\n" +
+	"\x04lost\x18\x02 \x01(\x03R\x04lost\x12)\n" +
+	"\x06status\x18\x03 \x01(\v2\x11.carrel.v1.StatusR\x06status\"\x0f\n" +
 	"\rVerifyRequest\"\xa0\x03\n" +
 	"\x0eVerifyResponse\x12\x0e\n" +
 	"\x02ok\x18\x01 \x01(\bR\x02ok\x12\x18\n" +
@@ -7770,14 +8187,17 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06Resume\x12\x18.carrel.v1.ResumeRequest\x1a\x19.carrel.v1.ResumeResponse\x12=\n" +
 	"\x06Update\x12\x18.carrel.v1.UpdateRequest\x1a\x19.carrel.v1.UpdateResponse\x12:\n" +
 	"\x05Stats\x12\x17.carrel.v1.StatsRequest\x1a\x18.carrel.v1.StatsResponse\x12<\n" +
-	"\x05Watch\x12\x17.carrel.v1.WatchRequest\x1a\x18.carrel.v1.WatchResponse0\x012\x96\x03\n" +
+	"\x05Watch\x12\x17.carrel.v1.WatchRequest\x1a\x18.carrel.v1.WatchResponse0\x012\xd0\x04\n" +
 	"\x0eCommandService\x127\n" +
 	"\x04Exec\x12\x16.carrel.v1.ExecRequest\x1a\x17.carrel.v1.ExecResponse\x12A\n" +
 	"\x06Stream\x12\x18.carrel.v1.StreamRequest\x1a\x19.carrel.v1.StreamResponse(\x010\x01\x12=\n" +
 	"\x06Detach\x12\x18.carrel.v1.DetachRequest\x1a\x19.carrel.v1.DetachResponse\x12O\n" +
 	"\fListCommands\x12\x1e.carrel.v1.ListCommandsRequest\x1a\x1f.carrel.v1.ListCommandsResponse\x129\n" +
 	"\x04Logs\x12\x16.carrel.v1.LogsRequest\x1a\x17.carrel.v1.LogsResponse0\x01\x12=\n" +
-	"\x06Signal\x12\x18.carrel.v1.SignalRequest\x1a\x19.carrel.v1.SignalResponse2\xa1\x03\n" +
+	"\x06Signal\x12\x18.carrel.v1.SignalRequest\x1a\x19.carrel.v1.SignalResponse\x12=\n" +
+	"\x06Resize\x12\x18.carrel.v1.ResizeRequest\x1a\x19.carrel.v1.ResizeResponse\x12:\n" +
+	"\x05Spawn\x12\x17.carrel.v1.SpawnRequest\x1a\x18.carrel.v1.SpawnResponse\x12=\n" +
+	"\x06Attach\x12\x18.carrel.v1.AttachRequest\x1a\x19.carrel.v1.AttachResponse2\xa1\x03\n" +
 	"\x0eArchiveService\x12T\n" +
 	"\rCreateArchive\x12\x1f.carrel.v1.CreateArchiveRequest\x1a .carrel.v1.CreateArchiveResponse0\x01\x12D\n" +
 	"\aRestore\x12\x19.carrel.v1.RestoreRequest\x1a\x1a.carrel.v1.RestoreResponse(\x010\x01\x12O\n" +
@@ -7821,7 +8241,7 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 104)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 111)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),                   // 0: carrel.v1.Limits
 	(*Control)(nil),                  // 1: carrel.v1.Control
@@ -7872,202 +8292,220 @@ var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*LogsResponse)(nil),             // 46: carrel.v1.LogsResponse
 	(*SignalRequest)(nil),            // 47: carrel.v1.SignalRequest
 	(*SignalResponse)(nil),           // 48: carrel.v1.SignalResponse
-	(*VerifyRequest)(nil),            // 49: carrel.v1.VerifyRequest
-	(*VerifyResponse)(nil),           // 50: carrel.v1.VerifyResponse
-	(*CheckpointRequest)(nil),        // 51: carrel.v1.CheckpointRequest
-	(*CheckpointResponse)(nil),       // 52: carrel.v1.CheckpointResponse
-	(*Filter)(nil),                   // 53: carrel.v1.Filter
-	(*ProveRequest)(nil),             // 54: carrel.v1.ProveRequest
-	(*ProveResponse)(nil),            // 55: carrel.v1.ProveResponse
-	(*Proven)(nil),                   // 56: carrel.v1.Proven
-	(*ShowRequest)(nil),              // 57: carrel.v1.ShowRequest
-	(*ShowResponse)(nil),             // 58: carrel.v1.ShowResponse
-	(*VersionRequest)(nil),           // 59: carrel.v1.VersionRequest
-	(*VersionResponse)(nil),          // 60: carrel.v1.VersionResponse
-	(*Token)(nil),                    // 61: carrel.v1.Token
-	(*CreateTokenRequest)(nil),       // 62: carrel.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),      // 63: carrel.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),        // 64: carrel.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),       // 65: carrel.v1.ListTokensResponse
-	(*GetTokenRequest)(nil),          // 66: carrel.v1.GetTokenRequest
-	(*GetTokenResponse)(nil),         // 67: carrel.v1.GetTokenResponse
-	(*RevokeTokenRequest)(nil),       // 68: carrel.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),      // 69: carrel.v1.RevokeTokenResponse
-	(*WhoAmIRequest)(nil),            // 70: carrel.v1.WhoAmIRequest
-	(*WhoAmIResponse)(nil),           // 71: carrel.v1.WhoAmIResponse
-	(*Archive)(nil),                  // 72: carrel.v1.Archive
-	(*ArchiveProgress)(nil),          // 73: carrel.v1.ArchiveProgress
-	(*CreateArchiveRequest)(nil),     // 74: carrel.v1.CreateArchiveRequest
-	(*CreateArchiveResponse)(nil),    // 75: carrel.v1.CreateArchiveResponse
-	(*RestoreStart)(nil),             // 76: carrel.v1.RestoreStart
-	(*RestoreRequest)(nil),           // 77: carrel.v1.RestoreRequest
-	(*RestoreResponse)(nil),          // 78: carrel.v1.RestoreResponse
-	(*ListArchivesRequest)(nil),      // 79: carrel.v1.ListArchivesRequest
-	(*ListArchivesResponse)(nil),     // 80: carrel.v1.ListArchivesResponse
-	(*ReadArchiveRequest)(nil),       // 81: carrel.v1.ReadArchiveRequest
-	(*ReadArchiveResponse)(nil),      // 82: carrel.v1.ReadArchiveResponse
-	(*RemoveArchiveRequest)(nil),     // 83: carrel.v1.RemoveArchiveRequest
-	(*RemoveArchiveResponse)(nil),    // 84: carrel.v1.RemoveArchiveResponse
-	(*ReloadPolicyRequest)(nil),      // 85: carrel.v1.ReloadPolicyRequest
-	(*ReloadPolicyResponse)(nil),     // 86: carrel.v1.ReloadPolicyResponse
-	(*Segment)(nil),                  // 87: carrel.v1.Segment
-	(*Approval)(nil),                 // 88: carrel.v1.Approval
-	(*ApprovalAnswer)(nil),           // 89: carrel.v1.ApprovalAnswer
-	(*ListApprovalsRequest)(nil),     // 90: carrel.v1.ListApprovalsRequest
-	(*ListApprovalsResponse)(nil),    // 91: carrel.v1.ListApprovalsResponse
-	(*GetApprovalRequest)(nil),       // 92: carrel.v1.GetApprovalRequest
-	(*GetApprovalResponse)(nil),      // 93: carrel.v1.GetApprovalResponse
-	(*AnswerApprovalRequest)(nil),    // 94: carrel.v1.AnswerApprovalRequest
-	(*AnswerApprovalResponse)(nil),   // 95: carrel.v1.AnswerApprovalResponse
-	(*WatchApprovalsRequest)(nil),    // 96: carrel.v1.WatchApprovalsRequest
-	(*WatchApprovalsResponse)(nil),   // 97: carrel.v1.WatchApprovalsResponse
-	(*Permission)(nil),               // 98: carrel.v1.Permission
-	(*ListPermissionsRequest)(nil),   // 99: carrel.v1.ListPermissionsRequest
-	(*ListPermissionsResponse)(nil),  // 100: carrel.v1.ListPermissionsResponse
-	(*RevokePermissionRequest)(nil),  // 101: carrel.v1.RevokePermissionRequest
-	(*RevokePermissionResponse)(nil), // 102: carrel.v1.RevokePermissionResponse
-	nil,                              // 103: carrel.v1.Command.EnvEntry
+	(*ResizeRequest)(nil),            // 49: carrel.v1.ResizeRequest
+	(*ResizeResponse)(nil),           // 50: carrel.v1.ResizeResponse
+	(*SpawnRequest)(nil),             // 51: carrel.v1.SpawnRequest
+	(*SpawnResponse)(nil),            // 52: carrel.v1.SpawnResponse
+	(*Exited)(nil),                   // 53: carrel.v1.Exited
+	(*AttachRequest)(nil),            // 54: carrel.v1.AttachRequest
+	(*AttachResponse)(nil),           // 55: carrel.v1.AttachResponse
+	(*VerifyRequest)(nil),            // 56: carrel.v1.VerifyRequest
+	(*VerifyResponse)(nil),           // 57: carrel.v1.VerifyResponse
+	(*CheckpointRequest)(nil),        // 58: carrel.v1.CheckpointRequest
+	(*CheckpointResponse)(nil),       // 59: carrel.v1.CheckpointResponse
+	(*Filter)(nil),                   // 60: carrel.v1.Filter
+	(*ProveRequest)(nil),             // 61: carrel.v1.ProveRequest
+	(*ProveResponse)(nil),            // 62: carrel.v1.ProveResponse
+	(*Proven)(nil),                   // 63: carrel.v1.Proven
+	(*ShowRequest)(nil),              // 64: carrel.v1.ShowRequest
+	(*ShowResponse)(nil),             // 65: carrel.v1.ShowResponse
+	(*VersionRequest)(nil),           // 66: carrel.v1.VersionRequest
+	(*VersionResponse)(nil),          // 67: carrel.v1.VersionResponse
+	(*Token)(nil),                    // 68: carrel.v1.Token
+	(*CreateTokenRequest)(nil),       // 69: carrel.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),      // 70: carrel.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),        // 71: carrel.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),       // 72: carrel.v1.ListTokensResponse
+	(*GetTokenRequest)(nil),          // 73: carrel.v1.GetTokenRequest
+	(*GetTokenResponse)(nil),         // 74: carrel.v1.GetTokenResponse
+	(*RevokeTokenRequest)(nil),       // 75: carrel.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),      // 76: carrel.v1.RevokeTokenResponse
+	(*WhoAmIRequest)(nil),            // 77: carrel.v1.WhoAmIRequest
+	(*WhoAmIResponse)(nil),           // 78: carrel.v1.WhoAmIResponse
+	(*Archive)(nil),                  // 79: carrel.v1.Archive
+	(*ArchiveProgress)(nil),          // 80: carrel.v1.ArchiveProgress
+	(*CreateArchiveRequest)(nil),     // 81: carrel.v1.CreateArchiveRequest
+	(*CreateArchiveResponse)(nil),    // 82: carrel.v1.CreateArchiveResponse
+	(*RestoreStart)(nil),             // 83: carrel.v1.RestoreStart
+	(*RestoreRequest)(nil),           // 84: carrel.v1.RestoreRequest
+	(*RestoreResponse)(nil),          // 85: carrel.v1.RestoreResponse
+	(*ListArchivesRequest)(nil),      // 86: carrel.v1.ListArchivesRequest
+	(*ListArchivesResponse)(nil),     // 87: carrel.v1.ListArchivesResponse
+	(*ReadArchiveRequest)(nil),       // 88: carrel.v1.ReadArchiveRequest
+	(*ReadArchiveResponse)(nil),      // 89: carrel.v1.ReadArchiveResponse
+	(*RemoveArchiveRequest)(nil),     // 90: carrel.v1.RemoveArchiveRequest
+	(*RemoveArchiveResponse)(nil),    // 91: carrel.v1.RemoveArchiveResponse
+	(*ReloadPolicyRequest)(nil),      // 92: carrel.v1.ReloadPolicyRequest
+	(*ReloadPolicyResponse)(nil),     // 93: carrel.v1.ReloadPolicyResponse
+	(*Segment)(nil),                  // 94: carrel.v1.Segment
+	(*Approval)(nil),                 // 95: carrel.v1.Approval
+	(*ApprovalAnswer)(nil),           // 96: carrel.v1.ApprovalAnswer
+	(*ListApprovalsRequest)(nil),     // 97: carrel.v1.ListApprovalsRequest
+	(*ListApprovalsResponse)(nil),    // 98: carrel.v1.ListApprovalsResponse
+	(*GetApprovalRequest)(nil),       // 99: carrel.v1.GetApprovalRequest
+	(*GetApprovalResponse)(nil),      // 100: carrel.v1.GetApprovalResponse
+	(*AnswerApprovalRequest)(nil),    // 101: carrel.v1.AnswerApprovalRequest
+	(*AnswerApprovalResponse)(nil),   // 102: carrel.v1.AnswerApprovalResponse
+	(*WatchApprovalsRequest)(nil),    // 103: carrel.v1.WatchApprovalsRequest
+	(*WatchApprovalsResponse)(nil),   // 104: carrel.v1.WatchApprovalsResponse
+	(*Permission)(nil),               // 105: carrel.v1.Permission
+	(*ListPermissionsRequest)(nil),   // 106: carrel.v1.ListPermissionsRequest
+	(*ListPermissionsResponse)(nil),  // 107: carrel.v1.ListPermissionsResponse
+	(*RevokePermissionRequest)(nil),  // 108: carrel.v1.RevokePermissionRequest
+	(*RevokePermissionResponse)(nil), // 109: carrel.v1.RevokePermissionResponse
+	nil,                              // 110: carrel.v1.Command.EnvEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,   // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
 	1,   // 1: carrel.v1.Workspace.controls:type_name -> carrel.v1.Control
 	2,   // 2: carrel.v1.Workspace.mounts:type_name -> carrel.v1.Mount
 	0,   // 3: carrel.v1.CreateRequest.limits:type_name -> carrel.v1.Limits
-	3,   // 4: carrel.v1.CreateResponse.workspace:type_name -> carrel.v1.Workspace
-	3,   // 5: carrel.v1.GetResponse.workspace:type_name -> carrel.v1.Workspace
-	3,   // 6: carrel.v1.ListResponse.workspaces:type_name -> carrel.v1.Workspace
-	10,  // 7: carrel.v1.ListResponse.retained:type_name -> carrel.v1.RetainedHome
-	13,  // 8: carrel.v1.MendedResponse.mended:type_name -> carrel.v1.Mended
-	3,   // 9: carrel.v1.StartResponse.workspace:type_name -> carrel.v1.Workspace
-	3,   // 10: carrel.v1.PauseResponse.workspace:type_name -> carrel.v1.Workspace
-	3,   // 11: carrel.v1.ResumeResponse.workspace:type_name -> carrel.v1.Workspace
-	0,   // 12: carrel.v1.UpdateRequest.limits:type_name -> carrel.v1.Limits
-	3,   // 13: carrel.v1.UpdateResponse.workspace:type_name -> carrel.v1.Workspace
-	0,   // 14: carrel.v1.Usage.limits:type_name -> carrel.v1.Limits
-	24,  // 15: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
-	27,  // 16: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
-	3,   // 17: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	103, // 18: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
-	32,  // 19: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
-	33,  // 20: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
-	32,  // 21: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
-	36,  // 22: carrel.v1.StreamStart.terminal:type_name -> carrel.v1.WindowSize
-	37,  // 23: carrel.v1.StreamRequest.start:type_name -> carrel.v1.StreamStart
-	36,  // 24: carrel.v1.StreamRequest.resize:type_name -> carrel.v1.WindowSize
-	33,  // 25: carrel.v1.StreamResponse.exited:type_name -> carrel.v1.Status
-	32,  // 26: carrel.v1.DetachRequest.command:type_name -> carrel.v1.Command
-	36,  // 27: carrel.v1.DetachRequest.terminal:type_name -> carrel.v1.WindowSize
-	33,  // 28: carrel.v1.CommandInfo.status:type_name -> carrel.v1.Status
-	42,  // 29: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
-	33,  // 30: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
-	53,  // 31: carrel.v1.ProveRequest.filter:type_name -> carrel.v1.Filter
-	56,  // 32: carrel.v1.ProveResponse.records:type_name -> carrel.v1.Proven
-	53,  // 33: carrel.v1.ShowRequest.filter:type_name -> carrel.v1.Filter
-	61,  // 34: carrel.v1.CreateTokenResponse.token:type_name -> carrel.v1.Token
-	61,  // 35: carrel.v1.ListTokensResponse.tokens:type_name -> carrel.v1.Token
-	61,  // 36: carrel.v1.GetTokenResponse.token:type_name -> carrel.v1.Token
-	61,  // 37: carrel.v1.WhoAmIResponse.token:type_name -> carrel.v1.Token
-	0,   // 38: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
-	73,  // 39: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	72,  // 40: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
-	0,   // 41: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
-	76,  // 42: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
-	73,  // 43: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	3,   // 44: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
-	72,  // 45: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
-	72,  // 46: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
-	87,  // 47: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
-	89,  // 48: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
-	88,  // 49: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
-	88,  // 50: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
-	88,  // 51: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
-	88,  // 52: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
-	98,  // 53: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
-	4,   // 54: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	6,   // 55: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	8,   // 56: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	14,  // 57: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	16,  // 58: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	30,  // 59: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	17,  // 60: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	19,  // 61: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	21,  // 62: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	23,  // 63: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	26,  // 64: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	34,  // 65: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	38,  // 66: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	40,  // 67: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	43,  // 68: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	45,  // 69: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	47,  // 70: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	74,  // 71: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	77,  // 72: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	79,  // 73: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	81,  // 74: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	83,  // 75: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	49,  // 76: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	57,  // 77: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	51,  // 78: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
-	54,  // 79: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
-	62,  // 80: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
-	64,  // 81: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
-	66,  // 82: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
-	68,  // 83: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
-	70,  // 84: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
-	90,  // 85: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
-	92,  // 86: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
-	94,  // 87: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
-	96,  // 88: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
-	99,  // 89: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
-	101, // 90: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
-	59,  // 91: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	85,  // 92: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
-	11,  // 93: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
-	5,   // 94: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	7,   // 95: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	9,   // 96: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	15,  // 97: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	29,  // 98: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	31,  // 99: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	18,  // 100: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	20,  // 101: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	22,  // 102: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	25,  // 103: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	28,  // 104: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	35,  // 105: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	39,  // 106: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	41,  // 107: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	44,  // 108: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	46,  // 109: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	48,  // 110: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	75,  // 111: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	78,  // 112: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	80,  // 113: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	82,  // 114: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	84,  // 115: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	50,  // 116: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	58,  // 117: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	52,  // 118: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
-	55,  // 119: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
-	63,  // 120: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
-	65,  // 121: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
-	67,  // 122: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
-	69,  // 123: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
-	71,  // 124: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
-	91,  // 125: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
-	93,  // 126: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
-	95,  // 127: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
-	97,  // 128: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
-	100, // 129: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
-	102, // 130: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
-	60,  // 131: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	86,  // 132: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
-	12,  // 133: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
-	94,  // [94:134] is the sub-list for method output_type
-	54,  // [54:94] is the sub-list for method input_type
-	54,  // [54:54] is the sub-list for extension type_name
-	54,  // [54:54] is the sub-list for extension extendee
-	0,   // [0:54] is the sub-list for field type_name
+	2,   // 4: carrel.v1.CreateRequest.mounts:type_name -> carrel.v1.Mount
+	3,   // 5: carrel.v1.CreateResponse.workspace:type_name -> carrel.v1.Workspace
+	3,   // 6: carrel.v1.GetResponse.workspace:type_name -> carrel.v1.Workspace
+	3,   // 7: carrel.v1.ListResponse.workspaces:type_name -> carrel.v1.Workspace
+	10,  // 8: carrel.v1.ListResponse.retained:type_name -> carrel.v1.RetainedHome
+	13,  // 9: carrel.v1.MendedResponse.mended:type_name -> carrel.v1.Mended
+	3,   // 10: carrel.v1.StartResponse.workspace:type_name -> carrel.v1.Workspace
+	3,   // 11: carrel.v1.PauseResponse.workspace:type_name -> carrel.v1.Workspace
+	3,   // 12: carrel.v1.ResumeResponse.workspace:type_name -> carrel.v1.Workspace
+	0,   // 13: carrel.v1.UpdateRequest.limits:type_name -> carrel.v1.Limits
+	3,   // 14: carrel.v1.UpdateResponse.workspace:type_name -> carrel.v1.Workspace
+	0,   // 15: carrel.v1.Usage.limits:type_name -> carrel.v1.Limits
+	24,  // 16: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
+	27,  // 17: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
+	3,   // 18: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
+	110, // 19: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	32,  // 20: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
+	33,  // 21: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
+	32,  // 22: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
+	36,  // 23: carrel.v1.StreamStart.terminal:type_name -> carrel.v1.WindowSize
+	37,  // 24: carrel.v1.StreamRequest.start:type_name -> carrel.v1.StreamStart
+	36,  // 25: carrel.v1.StreamRequest.resize:type_name -> carrel.v1.WindowSize
+	33,  // 26: carrel.v1.StreamResponse.exited:type_name -> carrel.v1.Status
+	32,  // 27: carrel.v1.DetachRequest.command:type_name -> carrel.v1.Command
+	36,  // 28: carrel.v1.DetachRequest.terminal:type_name -> carrel.v1.WindowSize
+	33,  // 29: carrel.v1.CommandInfo.status:type_name -> carrel.v1.Status
+	42,  // 30: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
+	33,  // 31: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
+	36,  // 32: carrel.v1.ResizeRequest.size:type_name -> carrel.v1.WindowSize
+	37,  // 33: carrel.v1.SpawnRequest.start:type_name -> carrel.v1.StreamStart
+	33,  // 34: carrel.v1.Exited.status:type_name -> carrel.v1.Status
+	33,  // 35: carrel.v1.AttachResponse.status:type_name -> carrel.v1.Status
+	60,  // 36: carrel.v1.ProveRequest.filter:type_name -> carrel.v1.Filter
+	63,  // 37: carrel.v1.ProveResponse.records:type_name -> carrel.v1.Proven
+	60,  // 38: carrel.v1.ShowRequest.filter:type_name -> carrel.v1.Filter
+	68,  // 39: carrel.v1.CreateTokenResponse.token:type_name -> carrel.v1.Token
+	68,  // 40: carrel.v1.ListTokensResponse.tokens:type_name -> carrel.v1.Token
+	68,  // 41: carrel.v1.GetTokenResponse.token:type_name -> carrel.v1.Token
+	68,  // 42: carrel.v1.WhoAmIResponse.token:type_name -> carrel.v1.Token
+	0,   // 43: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
+	80,  // 44: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	79,  // 45: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
+	0,   // 46: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
+	83,  // 47: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
+	80,  // 48: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	3,   // 49: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
+	79,  // 50: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
+	79,  // 51: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
+	94,  // 52: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
+	96,  // 53: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
+	95,  // 54: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
+	95,  // 55: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
+	95,  // 56: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
+	95,  // 57: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
+	105, // 58: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
+	4,   // 59: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	6,   // 60: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	8,   // 61: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	14,  // 62: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	16,  // 63: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	30,  // 64: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	17,  // 65: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	19,  // 66: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	21,  // 67: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	23,  // 68: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	26,  // 69: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	34,  // 70: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	38,  // 71: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	40,  // 72: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	43,  // 73: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	45,  // 74: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	47,  // 75: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	49,  // 76: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
+	51,  // 77: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
+	54,  // 78: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
+	81,  // 79: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	84,  // 80: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	86,  // 81: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	88,  // 82: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	90,  // 83: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	56,  // 84: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	64,  // 85: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	58,  // 86: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
+	61,  // 87: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
+	69,  // 88: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
+	71,  // 89: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
+	73,  // 90: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
+	75,  // 91: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
+	77,  // 92: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
+	97,  // 93: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
+	99,  // 94: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
+	101, // 95: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
+	103, // 96: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
+	106, // 97: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
+	108, // 98: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
+	66,  // 99: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	92,  // 100: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
+	11,  // 101: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
+	5,   // 102: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	7,   // 103: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	9,   // 104: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	15,  // 105: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	29,  // 106: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	31,  // 107: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	18,  // 108: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	20,  // 109: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	22,  // 110: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	25,  // 111: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	28,  // 112: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	35,  // 113: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	39,  // 114: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	41,  // 115: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	44,  // 116: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	46,  // 117: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	48,  // 118: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	50,  // 119: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
+	52,  // 120: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
+	55,  // 121: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
+	82,  // 122: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	85,  // 123: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	87,  // 124: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	89,  // 125: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	91,  // 126: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	57,  // 127: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	65,  // 128: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	59,  // 129: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
+	62,  // 130: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
+	70,  // 131: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
+	72,  // 132: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
+	74,  // 133: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
+	76,  // 134: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
+	78,  // 135: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
+	98,  // 136: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
+	100, // 137: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
+	102, // 138: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
+	104, // 139: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
+	107, // 140: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
+	109, // 141: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
+	67,  // 142: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	93,  // 143: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
+	12,  // 144: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
+	102, // [102:145] is the sub-list for method output_type
+	59,  // [59:102] is the sub-list for method input_type
+	59,  // [59:59] is the sub-list for extension type_name
+	59,  // [59:59] is the sub-list for extension extendee
+	0,   // [0:59] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -8088,20 +8526,20 @@ func file_carrel_v1_carrel_proto_init() {
 		(*StreamResponse_Stderr)(nil),
 		(*StreamResponse_Exited)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[75].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[82].OneofWrappers = []any{
 		(*CreateArchiveResponse_Progress)(nil),
 		(*CreateArchiveResponse_Data)(nil),
 		(*CreateArchiveResponse_Archive)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[77].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[84].OneofWrappers = []any{
 		(*RestoreRequest_Start)(nil),
 		(*RestoreRequest_Data)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[78].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[85].OneofWrappers = []any{
 		(*RestoreResponse_Progress)(nil),
 		(*RestoreResponse_Workspace)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[82].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[89].OneofWrappers = []any{
 		(*ReadArchiveResponse_Data)(nil),
 		(*ReadArchiveResponse_Archive)(nil),
 	}
@@ -8111,7 +8549,7 @@ func file_carrel_v1_carrel_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   104,
+			NumMessages:   111,
 			NumExtensions: 0,
 			NumServices:   7,
 		},

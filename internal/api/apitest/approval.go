@@ -11,6 +11,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/principal"
 )
 
@@ -23,6 +24,9 @@ func (g *Gate) Pend(v approval.View) {
 
 // Approvals implements api.Gate; a mark is the number of those before.
 func (g *Gate) Approvals(_ context.Context, p principal.Principal, f approval.Filter) (list []approval.View, next string, err error) {
+	if err := g.permit(p, operation.InspectApproval); err != nil {
+		return nil, "", err
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	from := 0
@@ -56,6 +60,9 @@ func (g *Gate) at(p principal.Principal, name id.Approval) (int, error) {
 
 // Approval implements api.Gate.
 func (g *Gate) Approval(_ context.Context, p principal.Principal, name id.Approval) (v approval.View, err error) {
+	if err := g.permit(p, operation.InspectApproval); err != nil {
+		return approval.View{}, err
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	i, err := g.at(p, name)
@@ -67,6 +74,9 @@ func (g *Gate) Approval(_ context.Context, p principal.Principal, name id.Approv
 
 // Answer implements api.Gate.
 func (g *Gate) Answer(_ context.Context, p principal.Principal, name id.Approval, kind approval.Kind, reason string, terminal bool) (approval.View, error) {
+	if err := g.permit(p, operation.AnswerApproval); err != nil {
+		return approval.View{}, err
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	i, err := g.at(p, name)
@@ -80,6 +90,9 @@ func (g *Gate) Answer(_ context.Context, p principal.Principal, name id.Approval
 
 // WatchApprovals implements api.Gate: nothing changes later.
 func (g *Gate) WatchApprovals(ctx context.Context, p principal.Principal, emit func(*approval.View) error) error {
+	if err := g.permit(p, operation.InspectApproval); err != nil {
+		return err
+	}
 	list, _, err := g.Approvals(ctx, p, approval.Filter{State: approval.Pending, Limit: 1000})
 	if err != nil {
 		return err
@@ -98,6 +111,9 @@ func (g *Gate) WatchApprovals(ctx context.Context, p principal.Principal, emit f
 
 // Permissions implements api.Gate.
 func (g *Gate) Permissions(_ context.Context, p principal.Principal, _, thread string) (list []approval.Permission, err error) {
+	if err := g.permit(p, operation.InspectApproval); err != nil {
+		return nil, err
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, v := range g.pending {
@@ -110,6 +126,9 @@ func (g *Gate) Permissions(_ context.Context, p principal.Principal, _, thread s
 
 // RevokePermission implements api.Gate.
 func (g *Gate) RevokePermission(_ context.Context, p principal.Principal, name id.Approval) error {
+	if err := g.permit(p, operation.RevokePermission); err != nil {
+		return err
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	i, err := g.at(p, name)

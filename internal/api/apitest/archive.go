@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/api"
+	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -19,7 +20,10 @@ import (
 // Archive implements api.Gate: what it makes is the text "archive of KEY", again and
 // again, 1 MiB long.
 func (g *Gate) Archive(_ context.Context, p principal.Principal, ref string, want workspace.ArchiveWanted, out io.Writer, progress func(workspace.Progress)) (a workspace.Archive, err error) {
-	_, err = g.with(p, ref, "workspace.archive", func(d *desk) error {
+	if err := g.permit(p, operation.ArchiveWorkspace); err != nil {
+		return workspace.Archive{}, err
+	}
+	_, err = g.with(p, ref, "workspace.archive", func(d *entry) error {
 		text := []byte("archive of " + string(d.Key) + "\n")
 		text = bytes.Repeat(text, 1<<20/len(text))
 		sum := sha256.Sum256(text)
@@ -46,6 +50,9 @@ type kept struct {
 
 // Restore implements api.Gate: the workspace gets what was restored as its profile.
 func (g *Gate) Restore(ctx context.Context, p principal.Principal, want workspace.RestoreWanted, in io.Reader, progress func(workspace.Progress)) (api.Workspace, error) {
+	if err := g.permit(p, operation.RestoreWorkspace); err != nil {
+		return api.Workspace{}, err
+	}
 	var text []byte
 	var err error
 	if want.From == "" {
@@ -65,8 +72,11 @@ func (g *Gate) Restore(ctx context.Context, p principal.Principal, want workspac
 	return w, err
 }
 
-// Archives implements api.Gate.
-func (g *Gate) Archives(_ context.Context, p principal.Principal) ([]workspace.Archive, error) {
+// ListArchives implements api.Gate.
+func (g *Gate) ListArchives(_ context.Context, p principal.Principal) ([]workspace.Archive, error) {
+	if err := g.permit(p, operation.ListArchives); err != nil {
+		return nil, err
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var out []workspace.Archive
@@ -79,7 +89,10 @@ func (g *Gate) Archives(_ context.Context, p principal.Principal) ([]workspace.A
 }
 
 // ReadArchive implements api.Gate.
-func (g *Gate) ReadArchive(_ context.Context, _ principal.Principal, ref string, out io.Writer) (workspace.Archive, error) {
+func (g *Gate) ReadArchive(_ context.Context, p principal.Principal, ref string, out io.Writer) (workspace.Archive, error) {
+	if err := g.permit(p, operation.ReadArchive); err != nil {
+		return workspace.Archive{}, err
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, k := range g.archives {
@@ -93,6 +106,9 @@ func (g *Gate) ReadArchive(_ context.Context, _ principal.Principal, ref string,
 
 // RemoveArchive implements api.Gate.
 func (g *Gate) RemoveArchive(ctx context.Context, p principal.Principal, ref string) error {
+	if err := g.permit(p, operation.RemoveArchive); err != nil {
+		return err
+	}
 	_, err := g.ReadArchive(ctx, p, ref, io.Discard)
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -5,23 +5,36 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/api"
+	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // Pause implements api.Gate.
 func (g *Gate) Pause(_ context.Context, p principal.Principal, ref string) (api.Workspace, error) {
-	return g.with(p, ref, "workspace.pause", func(d *desk) error { d.State = workspace.StatePaused; return nil })
+	if err := g.permit(p, operation.PauseWorkspace); err != nil {
+		return api.Workspace{}, err
+	}
+	return g.with(p, ref, "workspace.pause", func(d *entry) error { d.State = workspace.StatePaused; return nil })
 }
 
 // Resume implements api.Gate.
 func (g *Gate) Resume(_ context.Context, p principal.Principal, ref string) (api.Workspace, error) {
-	return g.with(p, ref, "workspace.resume", func(d *desk) error { d.State = workspace.StateRunning; return nil })
+	if err := g.permit(p, operation.ResumeWorkspace); err != nil {
+		return api.Workspace{}, err
+	}
+	return g.with(p, ref, "workspace.resume", func(d *entry) error { d.State = workspace.StateRunning; return nil })
 }
 
 // Update implements api.Gate.
 func (g *Gate) Update(_ context.Context, p principal.Principal, ref string, c workspace.Change) (api.Workspace, error) {
-	return g.with(p, ref, "workspace.update", func(d *desk) error {
+	if _, err := operation.NewUpdate(c); err != nil {
+		return api.Workspace{}, err
+	}
+	if err := g.permit(p, operation.UpdateWorkspace); err != nil {
+		return api.Workspace{}, err
+	}
+	return g.with(p, ref, "workspace.update", func(d *entry) error {
 		d.Limits = c.Limits.Or(d.Limits)
 		if c.Key != "" {
 			d.Key = c.Key
@@ -38,9 +51,12 @@ func (g *Gate) Update(_ context.Context, p principal.Principal, ref string, c wo
 
 // Stats implements api.Gate.
 func (g *Gate) Stats(_ context.Context, p principal.Principal, refs []string) ([]workspace.Usage, error) {
+	if err := g.permit(p, operation.StatWorkspace); err != nil {
+		return nil, err
+	}
 	var out []workspace.Usage
 	for _, ref := range refs {
-		if _, err := g.with(p, ref, "", func(d *desk) error {
+		if _, err := g.with(p, ref, "", func(d *entry) error {
 			out = append(out, workspace.Usage{Name: d.Name, Key: d.Key, State: d.State, Limits: d.Limits, Stats: workspace.Stats{Pids: 3, DiskBytes: -1}})
 			return nil
 		}); err != nil {
@@ -52,8 +68,11 @@ func (g *Gate) Stats(_ context.Context, p principal.Principal, refs []string) ([
 
 // Watch implements api.Gate: it tells of one event, and of no other.
 func (g *Gate) Watch(ctx context.Context, p principal.Principal, refs []string, after int64, emit func(ev workspace.Event, lost int64) error) error {
+	if err := g.permit(p, operation.WatchWorkspace); err != nil {
+		return err
+	}
 	for _, ref := range refs {
-		w, err := g.with(p, ref, "", func(*desk) error { return nil })
+		w, err := g.with(p, ref, "", func(*entry) error { return nil })
 		if err == nil {
 			err = emit(workspace.Event{Number: after + 1, Time: time.Unix(1_700_000_000, 0), Workspace: w.Name, Key: w.Key, Kind: "workspace.start", State: w.State, Status: "ok"}, 2)
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/checkpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -33,7 +34,7 @@ type Gate struct {
 	changed    chan struct{} // closed and replaced when audit grows
 	archives   []kept
 	pending    []approval.View
-	workspaces []*desk
+	workspaces []*entry
 	audit      [][]byte
 	last       execapi.ExecParams
 	resized    execapi.ResizeParams
@@ -51,7 +52,7 @@ type Gate struct {
 	Proofs     []checkpoint.Proof
 }
 
-type desk struct {
+type entry struct {
 	api.Workspace
 	commands []*process
 }
@@ -122,7 +123,7 @@ func (g *Gate) Await(ctx context.Context, cond func(last execapi.ExecParams, res
 	}
 }
 
-func (g *Gate) find(p principal.Principal, ref string) (*desk, error) {
+func (g *Gate) find(p principal.Principal, ref string) (*entry, error) {
 	for _, d := range g.workspaces {
 		if string(d.Key) != ref && string(d.Name) != ref {
 			continue
@@ -137,6 +138,12 @@ func (g *Gate) find(p principal.Principal, ref string) (*desk, error) {
 
 // Create implements api.Gate.
 func (g *Gate) Create(_ context.Context, p principal.Principal, want workspace.Wanted, _ ...*os.File) (api.Workspace, bool, error) {
+	if err := g.permit(p, operation.CreateWorkspace); err != nil {
+		return api.Workspace{}, false, err
+	}
+	if _, err := operation.NewCreate(want); err != nil {
+		return api.Workspace{}, false, err
+	}
 	key, limits, start := want.Key, want.Limits, !want.NoStart
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -148,13 +155,12 @@ func (g *Gate) Create(_ context.Context, p principal.Principal, want workspace.W
 		return d.Workspace, false, nil
 	}
 	name := id.Derive(id.DefaultPrefix, key, 0)
-	d := &desk{Workspace: api.Workspace{
-		Name: name, Key: key, Owner: p.Owner(), User: string(name),
-		IDs:  workspace.IDsFrom(uint32(1879048192 + 3*len(g.workspaces))),
+	k := workspace.New(key, p.Owner(), time.Unix(1_700_000_000, 0))
+	k.Name, k.Limits, k.Profile, k.Idle, k.Phase = name, limits.OrDefault(), want.Profile, want.Idle, workspace.Settled
+	d := &entry{Workspace: workspace.Join(k, workspace.Real{
+		User: string(name), IDs: workspace.IDsFrom(uint32(1879048192 + 3*len(g.workspaces))),
 		Home: "/var/lib/carrel/homes/" + string(name), State: workspace.StateStopped,
-		Root: workspace.RootSystem, Boundary: workspace.BoundaryNamespace,
-		Limits: limits.OrDefault(), CreatedAt: time.Unix(1_700_000_000, 0), Profile: want.Profile, Idle: want.Idle,
-	}}
+	})}
 	d.Mounts = want.Mounts
 	if start {
 		d.run()
@@ -163,7 +169,7 @@ func (g *Gate) Create(_ context.Context, p principal.Principal, want workspace.W
 	return d.Workspace, true, nil
 }
 
-func (d *desk) run() {
+func (d *entry) run() {
 	d.State, d.ExecutorPID = workspace.StateRunning, 4711
 	d.Controls = []workspace.Control{
 		{ID: "user_namespace", Requested: true, Required: true, State: workspace.Verified, Evidence: "unshare: ENOSPC"},
@@ -172,7 +178,7 @@ func (d *desk) run() {
 }
 
 // with runs f on the workspace that ref names.
-func (g *Gate) with(p principal.Principal, ref, what string, f func(*desk) error) (api.Workspace, error) {
+func (g *Gate) with(p principal.Principal, ref, what string, f func(*entry) error) (api.Workspace, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	d, err := g.find(p, ref)
@@ -189,11 +195,17 @@ func (g *Gate) with(p principal.Principal, ref, what string, f func(*desk) error
 
 // Get implements api.Gate.
 func (g *Gate) Get(_ context.Context, p principal.Principal, ref string) (api.Workspace, error) {
-	return g.with(p, ref, "", func(*desk) error { return nil })
+	if err := g.permit(p, operation.InspectWorkspace); err != nil {
+		return api.Workspace{}, err
+	}
+	return g.with(p, ref, "", func(*entry) error { return nil })
 }
 
 // Retained implements api.Gate.
 func (g *Gate) Retained(_ context.Context, p principal.Principal) ([]workspace.Retained, error) {
+	if err := g.permit(p, operation.ListWorkspaces); err != nil {
+		return nil, err
+	}
 	kept := []workspace.Retained{
 		{Workspace: "ws-0000000a", Key: "gone", Owner: "uid:1000", Home: "/var/lib/carrel/retained/ws-0000000a.1879048192", DestroyedAtMS: 1_000_000, ExpiresMS: 2_593_000_000},
 		{Workspace: "ws-0000000b", Key: "of another", Owner: "uid:4711", Home: "/var/lib/carrel/retained/ws-0000000b.1879048195", DestroyedAtMS: 1_000_000},
@@ -203,6 +215,9 @@ func (g *Gate) Retained(_ context.Context, p principal.Principal) ([]workspace.R
 
 // ReloadPolicy implements api.Gate.
 func (g *Gate) ReloadPolicy(_ context.Context, p principal.Principal) (was, now string, rules int, err error) {
+	if err := g.permit(p, operation.ReloadPolicy); err != nil {
+		return "", "", 0, err
+	}
 	if !p.Admin && p.UID != 0 {
 		return "", "", 0, fmt.Errorf("cannot reload the policy: %w", errdefs.ErrPermissionDenied)
 	}
@@ -211,6 +226,9 @@ func (g *Gate) ReloadPolicy(_ context.Context, p principal.Principal) (was, now 
 
 // Mended implements api.Gate.
 func (g *Gate) Mended(_ context.Context, p principal.Principal) ([]workspace.Mended, error) {
+	if err := g.permit(p, operation.Mended); err != nil {
+		return nil, err
+	}
 	if err := administer(p); err != nil {
 		return nil, err
 	}
@@ -219,6 +237,9 @@ func (g *Gate) Mended(_ context.Context, p principal.Principal) ([]workspace.Men
 
 // List implements api.Gate.
 func (g *Gate) List(_ context.Context, p principal.Principal) ([]api.Workspace, error) {
+	if err := g.permit(p, operation.ListWorkspaces); err != nil {
+		return nil, err
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var out []api.Workspace
@@ -232,15 +253,21 @@ func (g *Gate) List(_ context.Context, p principal.Principal) ([]api.Workspace, 
 
 // Start implements api.Gate.
 func (g *Gate) Start(_ context.Context, p principal.Principal, ref string) (api.Workspace, error) {
-	return g.with(p, ref, "workspace.start", func(d *desk) error { d.run(); return nil })
+	if err := g.permit(p, operation.StartWorkspace); err != nil {
+		return api.Workspace{}, err
+	}
+	return g.with(p, ref, "workspace.start", func(d *entry) error { d.run(); return nil })
 }
 
 // Stop implements api.Gate.
 func (g *Gate) Stop(_ context.Context, p principal.Principal, ref string) (api.Workspace, error) {
-	return g.with(p, ref, "workspace.stop", func(d *desk) error { d.stop(); return nil })
+	if err := g.permit(p, operation.StopWorkspace); err != nil {
+		return api.Workspace{}, err
+	}
+	return g.with(p, ref, "workspace.stop", func(d *entry) error { d.stop(); return nil })
 }
 
-func (d *desk) stop() {
+func (d *entry) stop() {
 	d.State, d.ExecutorPID, d.Controls = workspace.StateStopped, 0, nil
 	for _, c := range d.commands {
 		c.Close()
@@ -249,10 +276,13 @@ func (d *desk) stop() {
 
 // Destroy implements api.Gate.
 func (g *Gate) Destroy(_ context.Context, p principal.Principal, ref string, purge bool, _ string) (string, error) {
+	if err := g.permit(p, operation.DestroyWorkspace); err != nil {
+		return "", err
+	}
 	retained := ""
-	_, err := g.with(p, ref, "workspace.destroy", func(d *desk) error {
+	_, err := g.with(p, ref, "workspace.destroy", func(d *entry) error {
 		d.stop()
-		g.workspaces = slices.DeleteFunc(g.workspaces, func(o *desk) bool { return o == d })
+		g.workspaces = slices.DeleteFunc(g.workspaces, func(o *entry) bool { return o == d })
 		if !purge {
 			retained = "/var/lib/carrel/retained/" + string(d.Name)
 		}
@@ -263,8 +293,12 @@ func (g *Gate) Destroy(_ context.Context, p principal.Principal, ref string, pur
 
 // start runs a command in the workspace that ref names.
 func (g *Gate) start(p principal.Principal, ref string, e execapi.ExecParams, tty bool) (*process, error) {
+	command := workspace.Command{Argv: e.Argv, Env: e.Env, Cwd: e.Cwd, TimeoutMS: e.TimeoutMS, GraceMS: e.GraceMS}
+	if _, err := operation.NewExec(operation.Command{Command: command, TTY: tty, Detach: e.Detach}); err != nil {
+		return nil, err
+	}
 	var c *process
-	_, err := g.with(p, ref, "command.exec", func(d *desk) (err error) {
+	_, err := g.with(p, ref, "command.exec", func(d *entry) (err error) {
 		if d.State != workspace.StateRunning {
 			d.run()
 		}
@@ -281,6 +315,9 @@ func (g *Gate) start(p principal.Principal, ref string, e execapi.ExecParams, tt
 
 // Run implements api.Gate.
 func (g *Gate) Run(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams) (id.Command, execapi.ExecResult, error) {
+	if err := g.permit(p, operation.ExecCommand); err != nil {
+		return "", execapi.ExecResult{}, err
+	}
 	e.Wait = true
 	c, err := g.start(p, ref, e, false)
 	if err != nil {
@@ -296,6 +333,9 @@ func (g *Gate) Run(ctx context.Context, p principal.Principal, ref string, e exe
 
 // Spawn implements api.Gate.
 func (g *Gate) Spawn(_ context.Context, p principal.Principal, ref string, e execapi.ExecParams, tty bool, _ ...*os.File) (id.Command, runtime.Process, error) {
+	if err := g.permit(p, operation.ExecCommand); err != nil {
+		return "", nil, err
+	}
 	c, err := g.start(p, ref, e, tty)
 	if err != nil {
 		return "", nil, err
@@ -305,6 +345,9 @@ func (g *Gate) Spawn(_ context.Context, p principal.Principal, ref string, e exe
 
 // Detach implements api.Gate.
 func (g *Gate) Detach(_ context.Context, p principal.Principal, ref string, e execapi.ExecParams, tty bool) (id.Command, error) {
+	if err := g.permit(p, operation.ExecCommand); err != nil {
+		return "", err
+	}
 	e.Detach, e.Stdout, e.Stderr = true, execapi.Capture, execapi.Capture
 	c, err := g.start(p, ref, e, tty)
 	if err != nil {
@@ -313,10 +356,13 @@ func (g *Gate) Detach(_ context.Context, p principal.Principal, ref string, e ex
 	return c.params.ID, nil
 }
 
-// Commands implements api.Gate.
-func (g *Gate) Commands(_ context.Context, p principal.Principal, ref string) ([]execapi.Command, error) {
+// ListCommands implements api.Gate.
+func (g *Gate) ListCommands(_ context.Context, p principal.Principal, ref string) ([]execapi.Command, error) {
+	if err := g.permit(p, operation.ListCommands); err != nil {
+		return nil, err
+	}
 	var out []execapi.Command
-	_, err := g.with(p, ref, "", func(d *desk) error {
+	_, err := g.with(p, ref, "", func(d *entry) error {
 		for _, c := range d.commands {
 			s := c.ended()
 			if s != nil && !c.params.Detach {
@@ -334,7 +380,7 @@ func (g *Gate) Commands(_ context.Context, p principal.Principal, ref string) ([
 
 func (g *Gate) command(p principal.Principal, ref, what string, cmd id.Command) (*process, error) {
 	var c *process
-	_, err := g.with(p, ref, what, func(d *desk) error {
+	_, err := g.with(p, ref, what, func(d *entry) error {
 		for _, o := range d.commands {
 			if o.params.ID == cmd {
 				c = o
@@ -348,6 +394,9 @@ func (g *Gate) command(p principal.Principal, ref, what string, cmd id.Command) 
 
 // Output implements api.Gate.
 func (g *Gate) Output(_ context.Context, p principal.Principal, ref string, o execapi.OutputParams, attach bool) (execapi.OutputResult, []*os.File, error) {
+	if err := g.permit(p, operation.ReadOutput); err != nil {
+		return execapi.OutputResult{}, nil, err
+	}
 	c, err := g.command(p, ref, "command.attach", o.ID)
 	if err != nil {
 		return execapi.OutputResult{}, nil, err
@@ -365,6 +414,9 @@ func (g *Gate) Output(_ context.Context, p principal.Principal, ref string, o ex
 
 // Signal implements api.Gate.
 func (g *Gate) Signal(_ context.Context, p principal.Principal, ref string, s execapi.StopTaskParams) error {
+	if err := g.permit(p, operation.SignalCommand); err != nil {
+		return err
+	}
 	c, err := g.command(p, ref, "command.signal", s.ID)
 	if err != nil {
 		return err
@@ -374,6 +426,9 @@ func (g *Gate) Signal(_ context.Context, p principal.Principal, ref string, s ex
 
 // Resize implements api.Gate.
 func (g *Gate) Resize(_ context.Context, p principal.Principal, ref string, r execapi.ResizeParams) error {
+	if err := g.permit(p, operation.ResizeCommand); err != nil {
+		return err
+	}
 	c, err := g.command(p, ref, "", r.ID)
 	if err != nil {
 		return err
@@ -395,6 +450,9 @@ func administer(p principal.Principal) error {
 
 // VerifyAudit implements api.Gate.
 func (g *Gate) VerifyAudit(_ context.Context, p principal.Principal) (api.AuditVerdict, error) {
+	if err := g.permit(p, operation.ReadAudit); err != nil {
+		return api.AuditVerdict{}, err
+	}
 	if err := administer(p); err != nil {
 		return api.AuditVerdict{}, err
 	}
@@ -407,11 +465,17 @@ func (g *Gate) VerifyAudit(_ context.Context, p principal.Principal) (api.AuditV
 
 // Checkpoint implements api.Gate.
 func (g *Gate) Checkpoint(_ context.Context, p principal.Principal, _ bool) (api.AuditState, error) {
+	if err := g.permit(p, operation.ReadAudit); err != nil {
+		return api.AuditState{}, err
+	}
 	return g.AuditState, administer(p)
 }
 
 // ProveAudit implements api.Gate with Proofs.
 func (g *Gate) ProveAudit(_ context.Context, p principal.Principal, from, to int64, f api.AuditFilter, emit func([]checkpoint.Proof) error) error {
+	if err := g.permit(p, operation.ReadAudit); err != nil {
+		return err
+	}
 	if err := administer(p); err != nil {
 		return err
 	}
@@ -427,6 +491,9 @@ func (g *Gate) ProveAudit(_ context.Context, p principal.Principal, from, to int
 
 // ShowAudit implements api.Gate.
 func (g *Gate) ShowAudit(ctx context.Context, p principal.Principal, from, n int64, follow bool, f api.AuditFilter, emit func([][]byte) error) error {
+	if err := g.permit(p, operation.ReadAudit); err != nil {
+		return err
+	}
 	if err := administer(p); err != nil {
 		return err
 	}

@@ -8,26 +8,32 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/action"
 	"github.com/carrel-dev/carrel/internal/authn"
+	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/token"
 )
 
 var _ authn.Book = (*Gate)(nil)
 
-// Permit implements api.Gate by the same table as the gate.
-func (g *Gate) Permit(_ context.Context, p principal.Principal, a action.Action) error {
-	if p.Can(a.Kind.Needs()) {
+// permit authorises by the same table as the gate.
+func (g *Gate) permit(p principal.Principal, n operation.Name) error {
+	row := operation.Of(n)
+	if p.Can(row.Needs) {
 		return nil
 	}
 	g.mu.Lock()
-	g.refused = append(g.refused, p.String()+" "+string(a.Kind))
+	g.refused = append(g.refused, p.String()+" "+string(n))
 	g.mu.Unlock()
-	return fmt.Errorf("cannot let %s do %s: it is for root and the members of the carrel group: %w", p, a.Kind, errdefs.ErrPermissionDenied)
+	return fmt.Errorf("cannot let %s %s: it is for root and the members of the carrel group: %w", p, row.Words, errdefs.ErrPermissionDenied)
 }
 
-// Refused lists what Permit refused, as "PRINCIPAL KIND".
+// MayRead implements api.Gate.
+func (g *Gate) MayRead(_ context.Context, p principal.Principal) error {
+	return g.permit(p, operation.ReadAudit)
+}
+
+// Refused lists what was refused, as "PRINCIPAL KIND".
 func (g *Gate) Refused() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -43,6 +49,9 @@ func (g *Gate) Logins() []string {
 
 // CreateToken implements api.Gate.
 func (g *Gate) CreateToken(_ context.Context, p principal.Principal, want principal.Wanted) (principal.Issued, token.Secret, error) {
+	if err := g.permit(p, operation.CreateToken); err != nil {
+		return principal.Issued{}, token.Secret{}, err
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var made *principal.Issued
@@ -66,8 +75,11 @@ func (g *Gate) CreateToken(_ context.Context, p principal.Principal, want princi
 	return t, secret, nil
 }
 
-// Tokens implements api.Gate.
-func (g *Gate) Tokens(_ context.Context, p principal.Principal) ([]principal.Issued, error) {
+// ListTokens implements api.Gate.
+func (g *Gate) ListTokens(_ context.Context, p principal.Principal) ([]principal.Issued, error) {
+	if err := g.permit(p, operation.ListTokens); err != nil {
+		return nil, err
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var own []principal.Issued
@@ -82,6 +94,9 @@ func (g *Gate) Tokens(_ context.Context, p principal.Principal) ([]principal.Iss
 
 // Token implements api.Gate.
 func (g *Gate) Token(_ context.Context, p principal.Principal, ref string) (principal.Issued, error) {
+	if err := g.permit(p, operation.ListTokens); err != nil {
+		return principal.Issued{}, err
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if t, ok := g.tokens[ref]; ok && p.MayReach(t.Owner) {
@@ -92,6 +107,9 @@ func (g *Gate) Token(_ context.Context, p principal.Principal, ref string) (prin
 
 // RevokeToken implements api.Gate.
 func (g *Gate) RevokeToken(ctx context.Context, p principal.Principal, ref string) ([]string, error) {
+	if err := g.permit(p, operation.RevokeToken); err != nil {
+		return nil, err
+	}
 	t, err := g.Token(ctx, p, ref)
 	if err != nil {
 		return nil, err

@@ -23,6 +23,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/permit"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -102,15 +103,19 @@ func New(cfg Config) *Runtime {
 }
 
 // Create implements runtime.Runtime.
-func (r *Runtime) Create(ctx context.Context, name id.Workspace, p runtime.Plan) (runtime.Workspace, workspace.Report, error) {
-	ask := brokerapi.CreateParams{Name: name, KeyDigest: p.KeyDigest, Limits: p.Limits, Allow: p.Allow, Start: p.Start}
+func (r *Runtime) Create(ctx context.Context, p permit.Permit, plan runtime.Plan) (workspace.Real, workspace.Report, error) {
+	name, err := p.Workspace()
+	if err != nil {
+		return workspace.Real{}, workspace.Report{}, err
+	}
+	ask := brokerapi.CreateParams{Name: name, KeyDigest: plan.KeyDigest, Limits: plan.Limits, Allow: plan.Allow, Start: plan.Start}
 	var grant *os.File
-	if p.Mounts != nil {
-		ask.Mounts, grant = p.Mounts.List, p.Mounts.Grant
+	if plan.Mounts != nil {
+		ask.Mounts, grant = plan.Mounts.List, plan.Mounts.Grant
 	}
 	res, err := r.broker.Create(ctx, ask, grant)
 	if err != nil {
-		return runtime.Workspace{}, workspace.Report{}, err
+		return workspace.Real{}, workspace.Report{}, err
 	}
 	w := r.seen(res.Workspace)
 	if len(res.Report.Controls) == 0 {
@@ -129,11 +134,15 @@ func (r *Runtime) Create(ctx context.Context, name id.Workspace, p runtime.Plan)
 
 // Start implements runtime.Runtime. It ends with a connection to the executor, so
 // that its loss is noticed and the first command does not wait for one.
-func (r *Runtime) Start(ctx context.Context, name id.Workspace) (runtime.Workspace, workspace.Report, error) {
+func (r *Runtime) Start(ctx context.Context, p permit.Permit) (workspace.Real, workspace.Report, error) {
+	name, err := p.Workspace()
+	if err != nil {
+		return workspace.Real{}, workspace.Report{}, err
+	}
 	for again := true; ; again = false {
 		res, err := r.broker.Start(ctx, brokerapi.NameParams{Name: name})
 		if err != nil {
-			return runtime.Workspace{}, workspace.Report{}, err
+			return workspace.Real{}, workspace.Report{}, err
 		}
 		w := r.seen(res.Workspace)
 		if err := res.Report.Err(); err != nil {
@@ -157,33 +166,45 @@ func (r *Runtime) Start(ctx context.Context, name id.Workspace) (runtime.Workspa
 
 // Stop implements runtime.Runtime. The executor is asked to end its commands;
 // the broker then ends whatever is left.
-func (r *Runtime) Stop(ctx context.Context, name id.Workspace) (runtime.Workspace, error) {
+func (r *Runtime) Stop(ctx context.Context, p permit.Permit) (workspace.Real, error) {
+	name, err := p.Workspace()
+	if err != nil {
+		return workspace.Real{}, err
+	}
 	r.shutdown(ctx, name)
 	return r.changed(r.broker.Stop(ctx, brokerapi.NameParams{Name: name}))
 }
 
 // Pause implements runtime.Runtime. What is frozen is held: the executor starts nothing
 // new from before its commands are frozen until after they have thawed.
-func (r *Runtime) Pause(ctx context.Context, name id.Workspace) (runtime.Workspace, error) {
+func (r *Runtime) Pause(ctx context.Context, p permit.Permit) (workspace.Real, error) {
+	name, err := p.Workspace()
+	if err != nil {
+		return workspace.Real{}, err
+	}
 	if err := r.hold(ctx, name, true); err != nil {
-		return runtime.Workspace{}, err
+		return workspace.Real{}, err
 	}
 	w, err := r.changed(r.broker.Pause(ctx, brokerapi.NameParams{Name: name}))
 	if err == nil {
 		return w, nil
 	}
 	// It may have been frozen, when it was the answer that got lost.
-	if _, undo := r.Resume(context.WithoutCancel(ctx), name); undo != nil {
+	if _, undo := r.Resume(context.WithoutCancel(ctx), p); undo != nil {
 		err = fmt.Errorf("%w; and it could not be let go on, \"carrel resume %s\" does: %w", err, name, undo)
 	}
-	return runtime.Workspace{}, err
+	return workspace.Real{}, err
 }
 
 // Resume implements runtime.Runtime.
-func (r *Runtime) Resume(ctx context.Context, name id.Workspace) (runtime.Workspace, error) {
+func (r *Runtime) Resume(ctx context.Context, p permit.Permit) (workspace.Real, error) {
+	name, err := p.Workspace()
+	if err != nil {
+		return workspace.Real{}, err
+	}
 	w, err := r.changed(r.broker.Resume(ctx, brokerapi.NameParams{Name: name}))
 	if err != nil {
-		return runtime.Workspace{}, err
+		return workspace.Real{}, err
 	}
 	return w, r.hold(ctx, name, false)
 }
@@ -195,14 +216,18 @@ func (r *Runtime) hold(ctx context.Context, name id.Workspace, on bool) error {
 }
 
 // Limit implements runtime.Runtime.
-func (r *Runtime) Limit(ctx context.Context, name id.Workspace, limits workspace.Limits) (runtime.Workspace, error) {
+func (r *Runtime) Limit(ctx context.Context, p permit.Permit, limits workspace.Limits) (workspace.Real, error) {
+	name, err := p.Workspace()
+	if err != nil {
+		return workspace.Real{}, err
+	}
 	return r.changed(r.broker.Update(ctx, brokerapi.UpdateParams{Name: name, Limits: limits}))
 }
 
 // changed takes the broker's answer to an operation that changed a workspace.
-func (r *Runtime) changed(w brokerapi.Workspace, err error) (runtime.Workspace, error) {
+func (r *Runtime) changed(w brokerapi.Workspace, err error) (workspace.Real, error) {
 	if err != nil {
-		return runtime.Workspace{}, err
+		return workspace.Real{}, err
 	}
 	return r.seen(w), nil
 }
@@ -213,11 +238,15 @@ func (r *Runtime) Stats(ctx context.Context, name id.Workspace) (workspace.Stats
 }
 
 // Destroy implements runtime.Runtime.
-func (r *Runtime) Destroy(ctx context.Context, name id.Workspace, purge bool) (runtime.Workspace, error) {
+func (r *Runtime) Destroy(ctx context.Context, p permit.Permit, purge bool) (workspace.Real, error) {
+	name, err := p.Workspace()
+	if err != nil {
+		return workspace.Real{}, err
+	}
 	r.shutdown(ctx, name)
 	w, err := r.broker.Destroy(ctx, brokerapi.DestroyParams{Name: name, Purge: purge})
 	if err != nil {
-		return runtime.Workspace{}, err
+		return workspace.Real{}, err
 	}
 	r.mu.Lock()
 	delete(r.ids, name)
@@ -226,7 +255,11 @@ func (r *Runtime) Destroy(ctx context.Context, name id.Workspace, purge bool) (r
 }
 
 // Forget implements runtime.Runtime.
-func (r *Runtime) Forget(ctx context.Context, name id.Workspace, retained string) error {
+func (r *Runtime) Forget(ctx context.Context, p permit.Permit, retained string) error {
+	name, err := p.Workspace()
+	if err != nil {
+		return err
+	}
 	base, ok := strings.CutPrefix(filepath.Base(retained), string(name)+".")
 	first, err := strconv.ParseUint(base, 10, 32)
 	if !ok || err != nil {
@@ -242,7 +275,11 @@ func (r *Runtime) Mended(ctx context.Context) (string, []workspace.Mended, error
 }
 
 // Discard implements runtime.Runtime.
-func (r *Runtime) Discard(ctx context.Context, name id.Workspace) error {
+func (r *Runtime) Discard(ctx context.Context, p permit.Permit) error {
+	name, err := p.Workspace()
+	if err != nil {
+		return err
+	}
 	if _, err := r.broker.Destroy(ctx, brokerapi.DestroyParams{Name: name, Purge: true, Unused: true}); err != nil {
 		return err
 	}
@@ -269,15 +306,15 @@ func (r *Runtime) shutdown(ctx context.Context, name id.Workspace) {
 
 // List implements runtime.Runtime. The broker gives as many at once as fit into
 // one message.
-func (r *Runtime) List(ctx context.Context) ([]runtime.Workspace, error) {
-	var all []runtime.Workspace
+func (r *Runtime) List(ctx context.Context) (map[id.Workspace]workspace.Real, error) {
+	all := map[id.Workspace]workspace.Real{}
 	for after := id.Workspace(""); ; {
 		res, err := r.broker.List(ctx, brokerapi.ListParams{After: after})
 		if err != nil {
 			return nil, err
 		}
 		for _, w := range res.Workspaces {
-			all = append(all, r.seen(w))
+			all[w.Name] = r.seen(w)
 		}
 		if !res.More || len(res.Workspaces) == 0 {
 			return all, nil
@@ -293,23 +330,31 @@ func (r *Runtime) Report(ctx context.Context, name id.Workspace) (workspace.Repo
 
 // Run implements runtime.Runtime. When ctx ends first, the result still says
 // how the command ended, beside an error that wraps the cause of ctx.
-func (r *Runtime) Run(ctx context.Context, name id.Workspace, p execapi.ExecParams) (execapi.ExecResult, error) {
-	p.Wait, p.Detach = true, false
+func (r *Runtime) Run(ctx context.Context, p permit.Permit, e execapi.ExecParams) (execapi.ExecResult, error) {
+	name, err := p.Workspace()
+	if err != nil {
+		return execapi.ExecResult{}, err
+	}
+	e.Wait, e.Detach = true, false
 	l, err := r.link(ctx, name)
 	if err != nil {
 		return execapi.ExecResult{}, err
 	}
-	return l.run(ctx, p)
+	return l.run(ctx, e)
 }
 
 // Spawn implements runtime.Runtime.
-func (r *Runtime) Spawn(ctx context.Context, name id.Workspace, p execapi.ExecParams, tty bool, fds ...*os.File) (runtime.Process, error) {
-	p.Wait, p.Detach = false, false
+func (r *Runtime) Spawn(ctx context.Context, p permit.Permit, e execapi.ExecParams, tty bool, fds ...*os.File) (runtime.Process, error) {
+	name, err := p.Workspace()
+	if err != nil {
+		return nil, err
+	}
+	e.Wait, e.Detach = false, false
 	l, err := r.link(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	proc, err := l.attach(ctx, p, tty, fds)
+	proc, err := l.attach(ctx, e, tty, fds)
 	if err != nil {
 		return nil, err
 	}
@@ -317,13 +362,17 @@ func (r *Runtime) Spawn(ctx context.Context, name id.Workspace, p execapi.ExecPa
 }
 
 // Detach implements runtime.Runtime.
-func (r *Runtime) Detach(ctx context.Context, name id.Workspace, p execapi.ExecParams, tty bool) error {
-	p.Wait, p.Detach = false, true
+func (r *Runtime) Detach(ctx context.Context, p permit.Permit, e execapi.ExecParams, tty bool) error {
+	name, err := p.Workspace()
+	if err != nil {
+		return err
+	}
+	e.Wait, e.Detach = false, true
 	l, err := r.link(ctx, name)
 	if err != nil {
 		return err
 	}
-	return l.detach(ctx, p, tty)
+	return l.detach(ctx, e, tty)
 }
 
 // Commands implements runtime.Runtime.
@@ -334,27 +383,38 @@ func (r *Runtime) Commands(ctx context.Context, name id.Workspace) ([]execapi.Co
 }
 
 // Output implements runtime.Runtime.
-func (r *Runtime) Output(
-	ctx context.Context, name id.Workspace, p execapi.OutputParams, attach bool,
-) (execapi.OutputResult, []*os.File, error) {
-	method := execapi.MethodLogs
-	if attach {
-		method = execapi.MethodAttach
+func (r *Runtime) Output(ctx context.Context, name id.Workspace, o execapi.OutputParams) (res execapi.OutputResult, files []*os.File, err error) {
+	files, err = r.ask(ctx, name, execapi.MethodLogs, o, &res)
+	return res, files, err
+}
+
+// Attach implements runtime.Runtime.
+func (r *Runtime) Attach(ctx context.Context, p permit.Permit, o execapi.OutputParams) (res execapi.OutputResult, files []*os.File, err error) {
+	name, err := p.Workspace()
+	if err != nil {
+		return res, nil, err
 	}
-	var res execapi.OutputResult
-	files, err := r.ask(ctx, name, method, p, &res)
+	files, err = r.ask(ctx, name, execapi.MethodAttach, o, &res)
 	return res, files, err
 }
 
 // Signal implements runtime.Runtime.
-func (r *Runtime) Signal(ctx context.Context, name id.Workspace, p execapi.StopTaskParams) error {
-	_, err := r.ask(ctx, name, execapi.MethodStopTask, p, nil)
+func (r *Runtime) Signal(ctx context.Context, p permit.Permit, e execapi.StopTaskParams) error {
+	name, err := p.Workspace()
+	if err != nil {
+		return err
+	}
+	_, err = r.ask(ctx, name, execapi.MethodStopTask, e, nil)
 	return err
 }
 
 // Resize implements runtime.Runtime.
-func (r *Runtime) Resize(ctx context.Context, name id.Workspace, p execapi.ResizeParams) error {
-	_, err := r.ask(ctx, name, execapi.MethodResize, p, nil)
+func (r *Runtime) Resize(ctx context.Context, p permit.Permit, e execapi.ResizeParams) error {
+	name, err := p.Workspace()
+	if err != nil {
+		return err
+	}
+	_, err = r.ask(ctx, name, execapi.MethodResize, e, nil)
 	return err
 }
 
@@ -406,17 +466,16 @@ func (r *Runtime) Close() error {
 func (r *Runtime) CloseBroker() error { return r.broker.Close() }
 
 // seen notes the ids that the peer of a later connection must have.
-func (r *Runtime) seen(w brokerapi.Workspace) runtime.Workspace {
+func (r *Runtime) seen(w brokerapi.Workspace) workspace.Real {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ids[w.Name] = w.IDs
 	return convert(w)
 }
 
-func convert(w brokerapi.Workspace) runtime.Workspace {
-	out := runtime.Workspace{
-		Name: w.Name, User: w.User, IDs: w.IDs, Home: w.Home, State: w.State, Limits: w.Limits,
-		Retained: w.Retained, Mounts: w.Mounts, Allow: w.Allow,
+func convert(w brokerapi.Workspace) workspace.Real {
+	out := workspace.Real{
+		State: w.State, InForce: w.Limits, User: w.User, IDs: w.IDs, Home: w.Home, Retained: w.Retained, Mounts: w.Mounts, Allow: w.Allow,
 	}
 	if w.Executor != nil {
 		out.ExecutorPID = w.Executor.PID

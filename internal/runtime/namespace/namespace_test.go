@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,10 +23,17 @@ import (
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
+	"github.com/carrel-dev/carrel/internal/permit"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
+
+// may is the permit to change a workspace, as the gate would issue it.
+func may(name id.Workspace) permit.Permit {
+	p, _ := permit.Issue(name)
+	return p
+}
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
@@ -158,7 +167,7 @@ func TestUnknownVersion(t *testing.T) {
 				return execapi.HelloResult{Version: version, Workspace: name}, nil, nil
 			},
 		})
-		_, err := f.Run(t.Context(), name, command())
+		_, err := f.Run(t.Context(), may(name), command())
 		if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "stop and start the workspace") {
 			t.Errorf("version %d: %v", version, err)
 		}
@@ -179,7 +188,7 @@ func TestRun(t *testing.T) {
 		},
 	})
 	for range 3 {
-		res, err := f.Run(t.Context(), name, command())
+		res, err := f.Run(t.Context(), may(name), command())
 		if err != nil || res.Status.Code != 3 || string(res.Stdout) != "out" {
 			t.Fatalf("%+v, %v", res, err)
 		}
@@ -189,10 +198,10 @@ func TestRun(t *testing.T) {
 	}
 	p := command()
 	p.Argv[0] = "missing"
-	if _, err := f.Run(t.Context(), name, p); !errdefs.IsNotFound(err) || err.Error() != `cannot run "missing": not found` {
+	if _, err := f.Run(t.Context(), may(name), p); !errdefs.IsNotFound(err) || err.Error() != `cannot run "missing": not found` {
 		t.Errorf("error of the executor: %v", err)
 	}
-	if _, err := f.Run(t.Context(), "ws-00000000", command()); !errors.Is(err, runtime.ErrNotRunning) || !errdefs.IsFailedPrecondition(err) {
+	if _, err := f.Run(t.Context(), may("ws-00000000"), command()); !errors.Is(err, runtime.ErrNotRunning) || !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("workspace without executor: %v", err)
 	}
 }
@@ -237,7 +246,7 @@ func TestRunEndsWithItsCaller(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-started; cancel() }()
-	res, err := f.Run(ctx, name, command())
+	res, err := f.Run(ctx, may(name), command())
 	if !errors.Is(err, context.Canceled) || res.Status == nil || res.Status.Signal != 1 {
 		t.Errorf("%+v, %v", res.Status, err)
 	}
@@ -263,7 +272,7 @@ func TestSpawn(t *testing.T) {
 			return execapi.ExecResult{PID: 42}, []*os.File{rd}, nil
 		},
 	})
-	p, err := f.Spawn(t.Context(), name, command(), false)
+	p, err := f.Spawn(t.Context(), may(name), command(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -292,7 +301,7 @@ func TestSpawnHangsUp(t *testing.T) {
 			return struct{}{}, nil, c.Notify(t.Context(), execapi.MethodExited, execapi.Exited{ID: s.ID, Status: execapi.Status{Code: 129}})
 		},
 	})
-	p, err := f.Spawn(t.Context(), name, command(), true)
+	p, err := f.Spawn(t.Context(), may(name), command(), true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,12 +331,12 @@ func TestExecutorDies(t *testing.T) {
 			return nil, nil, nil
 		},
 	})
-	p, err := f.Spawn(t.Context(), name, command(), false)
+	p, err := f.Spawn(t.Context(), may(name), command(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	go func() { <-running; f.executor.stop() }()
-	_, err = f.Run(t.Context(), name, command())
+	_, err = f.Run(t.Context(), may(name), command())
 	if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "went away") {
 		t.Errorf("command of a dead executor: %v", err)
 	}
@@ -340,12 +349,12 @@ func TestExecutorDies(t *testing.T) {
 	if n := <-f.lost; n != name {
 		t.Errorf("lost %s", n)
 	}
-	if _, err := f.Run(t.Context(), name, command()); !errors.Is(err, runtime.ErrNotRunning) {
+	if _, err := f.Run(t.Context(), may(name), command()); !errors.Is(err, runtime.ErrNotRunning) {
 		t.Errorf("next command: %v", err)
 	}
 	// Another executor takes its place.
 	f.executor.start()
-	if _, err := f.Spawn(t.Context(), name, command(), false); err != nil {
+	if _, err := f.Spawn(t.Context(), may(name), command(), false); err != nil {
 		t.Error(err)
 	}
 }
@@ -417,13 +426,13 @@ func TestBroker(t *testing.T) {
 	d := brokerDouble(t, f, brokerapi.Workspace{Name: name, User: "u", Home: "/h", IDs: workspace.IDs{
 		Executor: uid,
 	}, State: workspace.StateStopped, Retained: "/kept"})
-	if w, _, err := f.Create(t.Context(), name, runtime.Plan{KeyDigest: "00", Limits: workspace.DefaultLimits}); err != nil || w.Home != "/h" {
+	if w, _, err := f.Create(t.Context(), may(name), runtime.Plan{KeyDigest: "00", Limits: workspace.DefaultLimits}); err != nil || w.Home != "/h" {
 		t.Fatalf("%+v, %v", w, err)
 	}
-	if all, err := f.List(t.Context()); err != nil || len(all) != 2 || all[1].Name != "ws-ffffffff" {
+	if all, err := f.List(t.Context()); err != nil || len(all) != 2 || all[name].Home != "/h" || !slices.Contains(slices.Collect(maps.Keys(all)), "ws-ffffffff") {
 		t.Errorf("%+v, %v", all, err)
 	}
-	if w, rep, err := f.Start(t.Context(), name); err != nil || w.ExecutorPID != 99 || len(rep.Controls) != 1 {
+	if w, rep, err := f.Start(t.Context(), may(name)); err != nil || w.ExecutorPID != 99 || len(rep.Controls) != 1 {
 		t.Fatalf("%+v, %+v, %v", w, rep, err)
 	}
 	// The broker is restarted: the next call finds the new one.
@@ -432,10 +441,10 @@ func TestBroker(t *testing.T) {
 	if _, err := f.Report(t.Context(), name); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("error of the broker: %v", err)
 	}
-	if _, err := f.Stop(t.Context(), name); err != nil || shut.Load() != 1 {
+	if _, err := f.Stop(t.Context(), may(name)); err != nil || shut.Load() != 1 {
 		t.Errorf("stop: %v, %d shutdowns", err, shut.Load())
 	}
-	if w, err := f.Destroy(t.Context(), name, false); err != nil || w.Retained != "/kept" {
+	if w, err := f.Destroy(t.Context(), may(name), false); err != nil || w.Retained != "/kept" {
 		t.Errorf("%+v, %v", w, err)
 	}
 	select {
@@ -454,7 +463,7 @@ func TestClose(t *testing.T) {
 			return execapi.ExecResult{PID: 1}, nil, nil
 		},
 	})
-	p, err := f.Spawn(t.Context(), name, command(), false)
+	p, err := f.Spawn(t.Context(), may(name), command(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -462,7 +471,7 @@ func TestClose(t *testing.T) {
 	if _, err := p.Wait(t.Context()); !errdefs.IsUnavailable(err) {
 		t.Error(err)
 	}
-	if _, err := f.Run(t.Context(), name, command()); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "stopping") {
+	if _, err := f.Run(t.Context(), may(name), command()); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "stopping") {
 		t.Error(err)
 	}
 	select {
@@ -483,7 +492,7 @@ func BenchmarkRun(b *testing.B) {
 	defer cancel()
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := f.Run(ctx, name, p); err != nil {
+		if _, err := f.Run(ctx, may(name), p); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -38,7 +38,7 @@ func testRun(t *testing.T, s *suite) {
 		{"no stdin", sh("cat"), 0, "", ""},
 		{"timeout", with(sh("trap 'echo ended; exit 7' TERM; sleep 100 & wait"), func(p *execapi.ExecParams) { p.TimeoutMS = 200 }), 7, "ended\n", ""},
 	} {
-		r, err := s.Runtime.Run(t.Context(), w.Name, c.p)
+		r, err := s.Runtime.Run(t.Context(), may(w.Name), c.p)
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue
@@ -48,7 +48,7 @@ func testRun(t *testing.T, s *suite) {
 			t.Errorf("%s: %+v, %q, %q", c.name, r.Status, r.Stdout, r.Stderr)
 		}
 	}
-	r, err := s.Runtime.Run(t.Context(), w.Name, with(sh("yes | head -c 100000"), func(p *execapi.ExecParams) { p.OutputLimit = 1000 }))
+	r, err := s.Runtime.Run(t.Context(), may(w.Name), with(sh("yes | head -c 100000"), func(p *execapi.ExecParams) { p.OutputLimit = 1000 }))
 	if err != nil || len(r.Stdout) != 1000 || r.StdoutLost != 99_000 {
 		t.Errorf("bounded output: %d bytes, %d lost: %v", len(r.Stdout), r.StdoutLost, err)
 	}
@@ -76,7 +76,7 @@ func testRunCannotStart(t *testing.T, s *suite) {
 		"too many":         {execapi.ExecParams{ID: id.NewCommand(), Argv: slices.Repeat([]string{"x"}, execapi.MaxArgs+1)}, errdefs.ErrInvalidArgument},
 		"negative timeout": {execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"true"}, TimeoutMS: -1}, errdefs.ErrInvalidArgument},
 	} {
-		_, err := s.Runtime.Run(t.Context(), w.Name, c.p)
+		_, err := s.Runtime.Run(t.Context(), may(w.Name), c.p)
 		is(t, what, err, c.kind)
 	}
 	if out := s.sh(t, w.Name, "echo well"); out != "well\n" {
@@ -90,7 +90,7 @@ func testRunIsEndedWithItsCaller(t *testing.T, s *suite) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	result := make(chan error, 1)
 	go func() {
-		_, err := s.Runtime.Run(ctx, w.Name, sh("touch began; trap 'touch hung-up; exit' HUP TERM; sleep 1000 & wait"))
+		_, err := s.Runtime.Run(ctx, may(w.Name), sh("touch began; trap 'touch hung-up; exit' HUP TERM; sleep 1000 & wait"))
 		result <- err
 	}()
 	s.marked(t, w.Name, "began")
@@ -156,7 +156,7 @@ func testSpawn(t *testing.T, s *suite) {
 	// A second command of the same id is refused and does not disturb the first.
 	again := piped("cat")
 	p = s.spawn(t, w.Name, again, false)
-	_, err := s.Spawn(t.Context(), w.Name, again, false)
+	_, err := s.Spawn(t.Context(), may(w.Name), again, false)
 	is(t, "the same id", err, errdefs.ErrAlreadyExists)
 	_ = p.Files()[0].Close()
 	if st, err := ended(t, p); err != nil || st.Code != 0 {
@@ -190,7 +190,7 @@ func testSpawnDescriptors(t *testing.T, s *suite) {
 	}
 	defer dir.Close()
 	c.ID = id.NewCommand()
-	if p, err := s.Spawn(t.Context(), w.Name, c, false, dir); err == nil {
+	if p, err := s.Spawn(t.Context(), may(w.Name), c, false, dir); err == nil {
 		_ = p.Close()
 		t.Error("a directory was taken into the workspace")
 	}
@@ -205,7 +205,7 @@ func testSpawnTerminal(t *testing.T, s *suite) {
 	}
 	tty := p.Files()[0]
 	readUntil(t, tty, "24 80")
-	if err := s.Resize(t.Context(), w.Name, execapi.ResizeParams{ID: c.ID, Rows: 40, Cols: 100}); err != nil {
+	if err := s.Resize(t.Context(), may(w.Name), execapi.ResizeParams{ID: c.ID, Rows: 40, Cols: 100}); err != nil {
 		t.Error(err)
 	}
 	if _, err := io.WriteString(tty, "a word\n"); err != nil {
@@ -217,10 +217,10 @@ func testSpawnTerminal(t *testing.T, s *suite) {
 	if st, err := ended(t, p); err != nil || st.Code != 4 {
 		t.Errorf("%+v: %v", st, err)
 	}
-	is(t, "resize afterwards", s.Resize(t.Context(), w.Name, execapi.ResizeParams{ID: c.ID, Rows: 1, Cols: 1}), errdefs.ErrNotFound)
+	is(t, "resize afterwards", s.Resize(t.Context(), may(w.Name), execapi.ResizeParams{ID: c.ID, Rows: 1, Cols: 1}), errdefs.ErrNotFound)
 	plain := piped("cat")
 	s.spawn(t, w.Name, plain, false)
-	is(t, "resize without a terminal", s.Resize(t.Context(), w.Name, execapi.ResizeParams{ID: plain.ID, Rows: 1, Cols: 1}), errdefs.ErrFailedPrecondition)
+	is(t, "resize without a terminal", s.Resize(t.Context(), may(w.Name), execapi.ResizeParams{ID: plain.ID, Rows: 1, Cols: 1}), errdefs.ErrFailedPrecondition)
 }
 
 // detached is a shell command for Detach.
@@ -233,7 +233,7 @@ func detached(script string) execapi.ExecParams {
 // output reads the output of a detached command, to the command's end if follow.
 func (s *suite) output(t *testing.T, r runtime.Runtime, name id.Workspace, cmd id.Command, follow bool) (string, execapi.OutputResult) {
 	t.Helper()
-	res, files, err := r.Output(t.Context(), name, execapi.OutputParams{ID: cmd, Follow: follow}, false)
+	res, files, err := r.Output(t.Context(), name, execapi.OutputParams{ID: cmd, Follow: follow})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +244,7 @@ func (s *suite) output(t *testing.T, r runtime.Runtime, name id.Workspace, cmd i
 func testDetach(t *testing.T, s *suite) {
 	w := s.started(t)
 	c := detached("echo first; " + await("go") + "; echo last; exit 6")
-	if err := s.Detach(t.Context(), w.Name, c, false); err != nil {
+	if err := s.Detach(t.Context(), may(w.Name), c, false); err != nil {
 		t.Fatal(err)
 	}
 	all := s.commands(t, w.Name)
@@ -264,9 +264,9 @@ func testDetach(t *testing.T, s *suite) {
 	}
 	attached := piped("cat")
 	s.spawn(t, w.Name, attached, false)
-	_, _, err := s.Output(t.Context(), w.Name, execapi.OutputParams{ID: attached.ID}, false)
+	_, _, err := s.Output(t.Context(), w.Name, execapi.OutputParams{ID: attached.ID})
 	is(t, "the output of an attached command", err, errdefs.ErrFailedPrecondition)
-	_, _, err = s.Output(t.Context(), w.Name, execapi.OutputParams{ID: id.NewCommand()}, false)
+	_, _, err = s.Output(t.Context(), w.Name, execapi.OutputParams{ID: id.NewCommand()})
 	is(t, "the output of no command", err, errdefs.ErrNotFound)
 }
 
@@ -274,11 +274,11 @@ func testDetachTerminal(t *testing.T, s *suite) {
 	w := s.started(t)
 	c := detached("echo ready; read x; echo got $x; " + await("go"))
 	c.Rows, c.Cols = 24, 80
-	if err := s.Detach(t.Context(), w.Name, c, true); err != nil {
+	if err := s.Detach(t.Context(), may(w.Name), c, true); err != nil {
 		t.Fatal(err)
 	}
 	attach := func() *os.File {
-		res, files, err := s.Output(t.Context(), w.Name, execapi.OutputParams{ID: c.ID}, true)
+		res, files, err := s.Attach(t.Context(), may(w.Name), execapi.OutputParams{ID: c.ID})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -311,7 +311,7 @@ func testSignal(t *testing.T, s *suite) {
 	c := piped("trap 'echo usr1' USR1; echo on; while :; do sleep 0.01; done")
 	p := s.spawn(t, w.Name, c, false)
 	readUntil(t, p.Files()[1], "on\n")
-	if err := s.Signal(t.Context(), w.Name, execapi.StopTaskParams{ID: c.ID, Signal: int(unix.SIGUSR1)}); err != nil {
+	if err := s.Signal(t.Context(), may(w.Name), execapi.StopTaskParams{ID: c.ID, Signal: int(unix.SIGUSR1)}); err != nil {
 		t.Fatal(err)
 	}
 	readUntil(t, p.Files()[1], "usr1\n")
@@ -321,10 +321,10 @@ func testSignal(t *testing.T, s *suite) {
 		"a grace too long": {ID: c.ID, GraceMS: execapi.MaxGraceMS + 1},
 		"a negative grace": {ID: c.ID, GraceMS: -1},
 	} {
-		is(t, what, s.Signal(t.Context(), w.Name, bad), errdefs.ErrInvalidArgument)
+		is(t, what, s.Signal(t.Context(), may(w.Name), bad), errdefs.ErrInvalidArgument)
 	}
-	is(t, "signal no command", s.Signal(t.Context(), w.Name, execapi.StopTaskParams{ID: id.NewCommand(), Signal: 15}), errdefs.ErrNotFound)
-	if err := s.Signal(t.Context(), w.Name, execapi.StopTaskParams{ID: c.ID, Signal: int(unix.SIGKILL)}); err != nil {
+	is(t, "signal no command", s.Signal(t.Context(), may(w.Name), execapi.StopTaskParams{ID: id.NewCommand(), Signal: 15}), errdefs.ErrNotFound)
+	if err := s.Signal(t.Context(), may(w.Name), execapi.StopTaskParams{ID: c.ID, Signal: int(unix.SIGKILL)}); err != nil {
 		t.Fatal(err)
 	}
 	if st, err := ended(t, p); err != nil || st.Signal != int(unix.SIGKILL) || st.Code != 137 {
@@ -334,7 +334,7 @@ func testSignal(t *testing.T, s *suite) {
 	c = piped("trap '' TERM; setsid sh -c \"trap '' TERM; sleep 1000\" & echo on; wait")
 	p = s.spawn(t, w.Name, c, false)
 	readUntil(t, p.Files()[1], "on\n")
-	if err := s.Signal(t.Context(), w.Name, execapi.StopTaskParams{ID: c.ID, GraceMS: 100}); err != nil {
+	if err := s.Signal(t.Context(), may(w.Name), execapi.StopTaskParams{ID: c.ID, GraceMS: 100}); err != nil {
 		t.Fatal(err)
 	}
 	if st, err := ended(t, p); err != nil || st.Signal != int(unix.SIGKILL) {
@@ -352,7 +352,7 @@ func testConcurrentCommands(t *testing.T, s *suite) {
 		all.Go(func() {
 			for j := range 5 {
 				want := fmt.Sprintf("%d-%d\n", i, j)
-				r, err := s.Runtime.Run(t.Context(), w.Name, sh("echo "+strings.TrimSpace(want)))
+				r, err := s.Runtime.Run(t.Context(), may(w.Name), sh("echo "+strings.TrimSpace(want)))
 				if err != nil || string(r.Stdout) != want {
 					t.Errorf("%s: %q, %v", want, r.Stdout, err)
 				}

@@ -19,12 +19,12 @@ func testPause(t *testing.T, s *suite) {
 	w := s.started(t)
 	ctx := t.Context()
 	p := detached("i=0; while :; do i=$((i+1)); echo $i; sleep 0.01; done")
-	if err := s.Detach(ctx, w.Name, p, false); err != nil {
+	if err := s.Detach(ctx, may(w.Name), p, false); err != nil {
 		t.Fatal(err)
 	}
 	count := func() string {
 		t.Helper()
-		res, files, err := s.Output(ctx, w.Name, execapi.OutputParams{ID: p.ID}, false)
+		res, files, err := s.Output(ctx, w.Name, execapi.OutputParams{ID: p.ID})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,7 +46,7 @@ func testPause(t *testing.T, s *suite) {
 		}
 	}
 	for range 2 {
-		if got, err := s.Pause(ctx, w.Name); err != nil || got.State != workspace.StatePaused || got.ExecutorPID != w.ExecutorPID {
+		if got, err := s.Pause(ctx, may(w.Name)); err != nil || got.State != workspace.StatePaused || got.ExecutorPID != w.ExecutorPID {
 			t.Fatalf("%+v, %v", got, err)
 		}
 	}
@@ -62,7 +62,7 @@ func testPause(t *testing.T, s *suite) {
 		t.Errorf("it went on: %d bytes, then %d", len(before), len(after))
 	}
 	for range 2 {
-		if got, err := s.Resume(ctx, w.Name); err != nil || got.State != workspace.StateRunning {
+		if got, err := s.Resume(ctx, may(w.Name)); err != nil || got.State != workspace.StateRunning {
 			t.Fatalf("%+v, %v", got, err)
 		}
 	}
@@ -72,13 +72,13 @@ func testPause(t *testing.T, s *suite) {
 		}
 	}
 	// What is paused is stopped, and destroyed, like what is not.
-	if _, err := s.Pause(ctx, w.Name); err != nil {
+	if _, err := s.Pause(ctx, may(w.Name)); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := s.Stop(ctx, w.Name); err != nil || got.State != workspace.StateStopped {
+	if got, err := s.Stop(ctx, may(w.Name)); err != nil || got.State != workspace.StateStopped {
 		t.Errorf("%+v, %v", got, err)
 	}
-	_, err := s.Pause(ctx, w.Name)
+	_, err := s.Pause(ctx, may(w.Name))
 	is(t, "pausing what is stopped", err, errdefs.ErrFailedPrecondition)
 }
 
@@ -94,7 +94,7 @@ func testPauseWhileStarting(t *testing.T, s *suite) {
 	for range 6 {
 		running.Go(func() {
 			for over.Err() == nil {
-				res, err := s.Runtime.Run(ctx, w.Name, sh("exit 3"))
+				res, err := s.Runtime.Run(ctx, may(w.Name), sh("exit 3"))
 				switch {
 				case err == nil && res.Status.Code == 3:
 					ran.Add(1)
@@ -109,7 +109,7 @@ func testPauseWhileStarting(t *testing.T, s *suite) {
 		})
 	}
 	for range 50 {
-		if _, err := s.Pause(ctx, w.Name); err != nil {
+		if _, err := s.Pause(ctx, may(w.Name)); err != nil {
 			t.Error(err)
 			break
 		}
@@ -117,9 +117,9 @@ func testPauseWhileStarting(t *testing.T, s *suite) {
 		if err := s.Ping(ctx, w.Name); err != nil || time.Since(began) > time.Second {
 			t.Errorf("the executor answers after %v: %v", time.Since(began), err)
 		}
-		_, err := s.Runtime.Run(ctx, w.Name, sh("exit 3"))
+		_, err := s.Runtime.Run(ctx, may(w.Name), sh("exit 3"))
 		is(t, "a command while paused", err, errdefs.ErrFailedPrecondition)
-		if _, err := s.Resume(ctx, w.Name); err != nil {
+		if _, err := s.Resume(ctx, may(w.Name)); err != nil {
 			t.Error(err)
 			break
 		}
@@ -135,7 +135,7 @@ func testPauseWhileStarting(t *testing.T, s *suite) {
 func testLimit(t *testing.T, s *suite) {
 	w := s.started(t)
 	ctx := t.Context()
-	if err := s.Detach(ctx, w.Name, detached("sleep 1000 & sleep 1000 & wait"), false); err != nil {
+	if err := s.Detach(ctx, may(w.Name), detached("sleep 1000 & sleep 1000 & wait"), false); err != nil {
 		t.Fatal(err)
 	}
 	st, err := s.Stats(ctx, w.Name)
@@ -147,12 +147,12 @@ func testLimit(t *testing.T, s *suite) {
 	}
 	l := Limits
 	l.Pids, l.MemoryBytes = 12, 96<<20
-	got, err := s.Limit(ctx, w.Name, l)
-	if err != nil || got.Limits != l {
+	got, err := s.Limit(ctx, may(w.Name), l)
+	if err != nil || got.InForce != l {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	many := "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 0.2 & done; wait"
-	if r, err := s.Runtime.Run(ctx, w.Name, sh(many)); err != nil || r.Status.Code == 0 {
+	if r, err := s.Runtime.Run(ctx, may(w.Name), sh(many)); err != nil || r.Status.Code == 0 {
 		t.Errorf("twelve more processes: %+v, %v", r, err)
 	}
 	rep, err := s.Report(ctx, w.Name)
@@ -165,28 +165,28 @@ func testLimit(t *testing.T, s *suite) {
 		}
 	}
 	// A limit below what is used is refused, and the old one holds.
-	if err := s.Detach(ctx, w.Name, detached("head -c 50000000 /dev/zero | tail -c 50000000 >/dev/null & "+
+	if err := s.Detach(ctx, may(w.Name), detached("head -c 50000000 /dev/zero | tail -c 50000000 >/dev/null & "+
 		"dd if=/dev/zero of=/dev/shm/fill bs=1M count=20 2>/dev/null; touch filled; sleep 1000"), false); err != nil {
 		t.Fatal(err)
 	}
 	s.marked(t, w.Name, "filled")
 	low := l
 	low.MemoryBytes = workspace.MinMemoryBytes
-	if _, err := s.Limit(ctx, w.Name, low); err == nil {
+	if _, err := s.Limit(ctx, may(w.Name), low); err == nil {
 		t.Error("less memory than is used was accepted")
 	}
-	if got := s.listed(t, w.Name); got == nil || got.Limits != l {
+	if got := s.listed(t, w.Name); got == nil || got.InForce != l {
 		t.Errorf("the limits are %+v", got)
 	}
 	// They are in force after a start too.
-	if _, err := s.Stop(ctx, w.Name); err != nil {
+	if _, err := s.Stop(ctx, may(w.Name)); err != nil {
 		t.Fatal(err)
 	}
 	l.Pids = 20
-	if got, err := s.Limit(ctx, w.Name, l); err != nil || got.Limits != l {
+	if got, err := s.Limit(ctx, may(w.Name), l); err != nil || got.InForce != l {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if _, rep, err := s.Start(ctx, w.Name); err != nil || rep.Err() != nil {
+	if _, rep, err := s.Start(ctx, may(w.Name)); err != nil || rep.Err() != nil {
 		t.Errorf("%v", err)
 	}
 	_, err = s.Stats(ctx, s.created(t).Name)

@@ -18,10 +18,10 @@ func testCloseLetsGo(t *testing.T, s *suite) {
 	w := s.started(t)
 	other := s.open(t)
 	stays := detached("echo first; " + await("go") + "; echo last")
-	if err := other.Detach(t.Context(), w.Name, stays, false); err != nil {
+	if err := other.Detach(t.Context(), may(w.Name), stays, false); err != nil {
 		t.Fatal(err)
 	}
-	goes, err := other.Spawn(t.Context(), w.Name, piped("trap 'touch hung-up; exit' HUP TERM; touch began; sleep 1000 & wait"), false)
+	goes, err := other.Spawn(t.Context(), may(w.Name), piped("trap 'touch hung-up; exit' HUP TERM; touch began; sleep 1000 & wait"), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func testExecutorKilled(t *testing.T, s *suite) {
 	s.sh(t, w.Name, "echo kept > file")
 	running := make(chan error, 1)
 	go func() {
-		_, err := s.Runtime.Run(t.Context(), w.Name, sh("touch began; sleep 1000"))
+		_, err := s.Runtime.Run(t.Context(), may(w.Name), sh("touch began; sleep 1000"))
 		running <- err
 	}()
 	spawned := s.spawn(t, w.Name, piped("sleep 1000"), false)
@@ -81,7 +81,7 @@ func testExecutorKilled(t *testing.T, s *suite) {
 		return l != nil && l.State == workspace.StateStopped && l.ExecutorPID == 0
 	})
 	s.nothingRuns(t, w.Name)
-	again, report, err := s.Start(t.Context(), w.Name)
+	again, report, err := s.Start(t.Context(), may(w.Name))
 	if err != nil || again.ExecutorPID == w.ExecutorPID || report.Err() != nil {
 		t.Fatalf("started again: %+v: %v, %v", again, err, report.Err())
 	}
@@ -93,7 +93,7 @@ func testExecutorKilled(t *testing.T, s *suite) {
 		t.Fatal(err)
 	}
 	until(t, "another start", func() bool {
-		third, _, err := s.Start(t.Context(), w.Name)
+		third, _, err := s.Start(t.Context(), may(w.Name))
 		if err != nil && !errdefs.IsUnavailable(err) && !errdefs.IsFailedPrecondition(err) {
 			t.Fatal(err)
 		}
@@ -107,12 +107,12 @@ func testExecutorKilled(t *testing.T, s *suite) {
 func testStopEndsCommands(t *testing.T, s *suite) {
 	w := s.started(t)
 	p := s.spawn(t, w.Name, piped("trap 'echo saved > saved; exit 0' TERM; touch began; sleep 1000 & wait"), false)
-	if err := s.Detach(t.Context(), w.Name, detached("trap '' TERM HUP; setsid sleep 1000 & sleep 1000"), false); err != nil {
+	if err := s.Detach(t.Context(), may(w.Name), detached("trap '' TERM HUP; setsid sleep 1000 & sleep 1000"), false); err != nil {
 		t.Fatal(err)
 	}
 	s.marked(t, w.Name, "began")
 	begin := time.Now()
-	if _, err := s.Stop(t.Context(), w.Name); err != nil {
+	if _, err := s.Stop(t.Context(), may(w.Name)); err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(begin); took > patience {
@@ -121,7 +121,7 @@ func testStopEndsCommands(t *testing.T, s *suite) {
 	if st, err := ended(t, p); err != nil && !errdefs.IsUnavailable(err) {
 		t.Errorf("%+v: %v", st, err)
 	}
-	if _, _, err := s.Start(t.Context(), w.Name); err != nil {
+	if _, _, err := s.Start(t.Context(), may(w.Name)); err != nil {
 		t.Fatal(err)
 	}
 	if out := s.sh(t, w.Name, "cat saved; ps -e -o args | grep -c '[s]leep 1000' || true"); out != "saved\n0\n" {

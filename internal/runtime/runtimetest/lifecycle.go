@@ -3,7 +3,6 @@ package runtimetest
 import (
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,21 +17,21 @@ import (
 
 func testCreate(t *testing.T, s *suite) {
 	name := s.name(t)
-	first, _, err := s.Create(t.Context(), name, runtime.Plan{KeyDigest: digestOf(name), Limits: Limits})
+	first, _, err := s.Create(t.Context(), may(name), runtime.Plan{KeyDigest: digestOf(name), Limits: Limits})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if first.Name != name || first.State != workspace.StateStopped || first.Limits != Limits || first.Home == "" || first.User == "" || first.ExecutorPID != 0 {
+	if first.State != workspace.StateStopped || first.InForce != Limits || first.Home == "" || first.User == "" || first.ExecutorPID != 0 {
 		t.Errorf("created: %+v", first)
 	}
 	if first.IDs != workspace.IDsFrom(first.IDs.Executor) || first.IDs.Executor < 1000 {
 		t.Errorf("ids: %+v", first.IDs)
 	}
-	again, _, err := s.Create(t.Context(), name, runtime.Plan{KeyDigest: digestOf(name), Limits: Limits})
+	again, _, err := s.Create(t.Context(), may(name), runtime.Plan{KeyDigest: digestOf(name), Limits: Limits})
 	if err != nil || !reflect.DeepEqual(again, first) {
 		t.Errorf("created again: %+v, not %+v: %v", again, first, err)
 	}
-	_, _, err = s.Create(t.Context(), name, runtime.Plan{KeyDigest: digestOf("rtt-other"), Limits: Limits})
+	_, _, err = s.Create(t.Context(), may(name), runtime.Plan{KeyDigest: digestOf("rtt-other"), Limits: Limits})
 	is(t, "create for another key", err, errdefs.ErrAlreadyExists)
 
 	other := s.name(t)
@@ -42,22 +41,24 @@ func testCreate(t *testing.T, s *suite) {
 		{MemoryBytes: 128 << 20, Pids: 64, CPUWeight: 10001, OpenFiles: 256},
 		{MemoryBytes: 128 << 20, SwapBytes: -1, Pids: 64, CPUWeight: 100, OpenFiles: 256},
 	} {
-		_, _, err := s.Create(t.Context(), other, runtime.Plan{KeyDigest: digestOf(other), Limits: l})
+		_, _, err := s.Create(t.Context(), may(other), runtime.Plan{KeyDigest: digestOf(other), Limits: l})
 		is(t, "create with limits out of bounds", err, errdefs.ErrInvalidArgument)
 	}
-	for _, bad := range []id.Workspace{"", "root", "../x", "rtt", "rtt-0000000", "-rf", "rtt-0123abcd/..", "rtt-0123abcd\x00", id.Workspace(strings.Repeat("a", 200))} {
-		_, _, err := s.Create(t.Context(), bad, runtime.Plan{KeyDigest: digestOf(bad), Limits: Limits})
+	_, _, err = s.Create(t.Context(), may(""), runtime.Plan{KeyDigest: digestOf(""), Limits: Limits})
+	is(t, "create without a permit", err, errdefs.ErrPermissionDenied)
+	for _, bad := range []id.Workspace{"root", "../x", "rtt", "rtt-0000000", "-rf", "rtt-0123abcd/..", "rtt-0123abcd\x00", id.Workspace(strings.Repeat("a", 200))} {
+		_, _, err := s.Create(t.Context(), may(bad), runtime.Plan{KeyDigest: digestOf(bad), Limits: Limits})
 		is(t, fmt.Sprintf("create %.20q", bad), err, errdefs.ErrInvalidArgument)
 	}
 	for _, digest := range []string{"", "abc", strings.ToUpper(digestOf(other)), digestOf(other) + "0"} {
-		_, _, err := s.Create(t.Context(), other, runtime.Plan{KeyDigest: digest, Limits: Limits})
+		_, _, err := s.Create(t.Context(), may(other), runtime.Plan{KeyDigest: digest, Limits: Limits})
 		is(t, "create with digest "+digest, err, errdefs.ErrInvalidArgument)
 	}
 	if s.listed(t, other) != nil {
 		t.Error("a create that was refused left a workspace")
 	}
-	w, _, err := s.Create(t.Context(), other, runtime.Plan{KeyDigest: digestOf(other), Limits: workspace.Limits{}})
-	if err != nil || w.Limits != workspace.DefaultLimits {
+	w, _, err := s.Create(t.Context(), may(other), runtime.Plan{KeyDigest: digestOf(other), Limits: workspace.Limits{}})
+	if err != nil || w.InForce != workspace.DefaultLimits {
 		t.Errorf("created without limits: %+v: %v", w, err)
 	}
 }
@@ -66,7 +67,7 @@ func testCreate(t *testing.T, s *suite) {
 func testCreateStarts(t *testing.T, s *suite) {
 	name := s.name(t)
 	plan := runtime.Plan{KeyDigest: digestOf(name), Limits: Limits, Start: true}
-	w, rep, err := s.Create(t.Context(), name, plan)
+	w, rep, err := s.Create(t.Context(), may(name), plan)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,42 +77,41 @@ func testCreateStarts(t *testing.T, s *suite) {
 	if who := s.sh(t, name, "id -un && cd"); strings.TrimSpace(who) != w.User {
 		t.Errorf("it runs as %q", who)
 	}
-	again, rep, err := s.Create(t.Context(), name, plan)
+	again, rep, err := s.Create(t.Context(), may(name), plan)
 	if err != nil || !reflect.DeepEqual(again, w) || len(rep.Controls) > 0 {
 		t.Errorf("created again: %+v, not %+v: %v", again, w, err)
 	}
 }
 
 // listed returns the workspace as List has it, or nil.
-func (s *suite) listed(t *testing.T, name id.Workspace) *runtime.Workspace {
+func (s *suite) listed(t *testing.T, name id.Workspace) *made {
 	t.Helper()
 	all, err := s.List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(all, func(w runtime.Workspace) bool { return w.Name == name })
-	if i < 0 {
-		return nil
+	if w, ok := all[name]; ok {
+		return &made{name, w}
 	}
-	return &all[i]
+	return nil
 }
 
 func testUnknown(t *testing.T, s *suite) {
 	name := s.name(t)
-	_, _, err := s.Start(t.Context(), name)
+	_, _, err := s.Start(t.Context(), may(name))
 	is(t, "start", err, errdefs.ErrNotFound)
-	_, err = s.Stop(t.Context(), name)
+	_, err = s.Stop(t.Context(), may(name))
 	is(t, "stop", err, errdefs.ErrNotFound)
-	_, err = s.Destroy(t.Context(), name, true)
+	_, err = s.Destroy(t.Context(), may(name), true)
 	is(t, "destroy", err, errdefs.ErrNotFound)
 	_, err = s.Report(t.Context(), name)
 	is(t, "report", err, errdefs.ErrNotFound)
 	s.nothingRuns(t, name)
 	for _, bad := range []id.Workspace{"", "..", "x/../y", "rtt-0123abcd/../rtt-0123abcd"} {
-		if _, _, err := s.Start(t.Context(), bad); err == nil {
+		if _, _, err := s.Start(t.Context(), may(bad)); err == nil {
 			t.Errorf("%q was started", bad)
 		}
-		if _, err := s.Runtime.Run(t.Context(), bad, sh("true")); err == nil {
+		if _, err := s.Runtime.Run(t.Context(), may(bad), sh("true")); err == nil {
 			t.Errorf("something ran in %q", bad)
 		}
 	}
@@ -124,16 +124,16 @@ func (s *suite) nothingRuns(t *testing.T, name id.Workspace) {
 	spawn := sh("true")
 	spawn.Stdout, spawn.Stderr = "", ""
 	for what, call := range map[string]func() error{
-		"run":      func() error { _, err := s.Runtime.Run(ctx, name, sh("true")); return err },
-		"spawn":    func() error { _, err := s.Spawn(ctx, name, spawn, false); return err },
-		"detach":   func() error { return s.Detach(ctx, name, spawn, false) },
+		"run":      func() error { _, err := s.Runtime.Run(ctx, may(name), sh("true")); return err },
+		"spawn":    func() error { _, err := s.Spawn(ctx, may(name), spawn, false); return err },
+		"detach":   func() error { return s.Detach(ctx, may(name), spawn, false) },
 		"commands": func() error { _, err := s.Commands(ctx, name); return err },
 		"output": func() error {
-			_, _, err := s.Output(ctx, name, execapi.OutputParams{ID: cmd}, false)
+			_, _, err := s.Output(ctx, name, execapi.OutputParams{ID: cmd})
 			return err
 		},
-		"signal": func() error { return s.Signal(ctx, name, execapi.StopTaskParams{ID: cmd}) },
-		"resize": func() error { return s.Resize(ctx, name, execapi.ResizeParams{ID: cmd, Rows: 1, Cols: 1}) },
+		"signal": func() error { return s.Signal(ctx, may(name), execapi.StopTaskParams{ID: cmd}) },
+		"resize": func() error { return s.Resize(ctx, may(name), execapi.ResizeParams{ID: cmd, Rows: 1, Cols: 1}) },
 		"ping":   func() error { return s.Ping(ctx, name) },
 	} {
 		is(t, what, call(), runtime.ErrNotRunning)
@@ -146,7 +146,7 @@ func testStates(t *testing.T, s *suite) {
 	_, err := s.Report(t.Context(), w.Name)
 	is(t, "report on a stopped workspace", err, errdefs.ErrFailedPrecondition)
 
-	first, report, err := s.Start(t.Context(), w.Name)
+	first, report, err := s.Start(t.Context(), may(w.Name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func testStates(t *testing.T, s *suite) {
 	if err := s.Ping(t.Context(), w.Name); err != nil {
 		t.Error(err)
 	}
-	again, report, err := s.Start(t.Context(), w.Name)
+	again, report, err := s.Start(t.Context(), may(w.Name))
 	if err != nil || !reflect.DeepEqual(again, first) || report.Err() != nil {
 		t.Errorf("started again: %+v, not %+v: %v, %v", again, first, err, report.Err())
 	}
@@ -167,17 +167,17 @@ func testStates(t *testing.T, s *suite) {
 	if err != nil || report.Err() != nil {
 		t.Errorf("report: %v, %v", err, report.Err())
 	}
-	if l := s.listed(t, w.Name); l == nil || !reflect.DeepEqual(*l, first) {
+	if l := s.listed(t, w.Name); l == nil || !reflect.DeepEqual(l.Real, first) {
 		t.Errorf("listed as %+v", l)
 	}
 	for range 2 {
-		stopped, err := s.Stop(t.Context(), w.Name)
+		stopped, err := s.Stop(t.Context(), may(w.Name))
 		if err != nil || stopped.State != workspace.StateStopped || stopped.ExecutorPID != 0 {
 			t.Fatalf("stopped: %+v: %v", stopped, err)
 		}
 	}
 	s.nothingRuns(t, w.Name)
-	second, _, err := s.Start(t.Context(), w.Name)
+	second, _, err := s.Start(t.Context(), may(w.Name))
 	if err != nil || second.ExecutorPID == first.ExecutorPID {
 		t.Errorf("started once more: %+v: %v", second, err)
 	}
@@ -187,7 +187,7 @@ func testDestroy(t *testing.T, s *suite) {
 	w := s.started(t)
 	s.sh(t, w.Name, "echo old > file")
 	for range 2 {
-		gone, err := s.Destroy(t.Context(), w.Name, true)
+		gone, err := s.Destroy(t.Context(), may(w.Name), true)
 		if err != nil || gone.State != workspace.StateDestroyed || gone.Retained != "" || gone.ExecutorPID != 0 {
 			t.Fatalf("destroyed: %+v: %v", gone, err)
 		}
@@ -195,24 +195,24 @@ func testDestroy(t *testing.T, s *suite) {
 	if l := s.listed(t, w.Name); l != nil {
 		t.Errorf("listed as %+v", l)
 	}
-	_, _, err := s.Start(t.Context(), w.Name)
+	_, _, err := s.Start(t.Context(), may(w.Name))
 	is(t, "start", err, errdefs.ErrNotFound)
 	s.nothingRuns(t, w.Name)
 
-	again, _, err := s.Create(t.Context(), w.Name, runtime.Plan{KeyDigest: digestOf(w.Name), Limits: Limits})
+	again, _, err := s.Create(t.Context(), may(w.Name), runtime.Plan{KeyDigest: digestOf(w.Name), Limits: Limits})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if again.IDs.Executor <= w.IDs.Agent {
 		t.Errorf("ids are used again: %+v after %+v", again.IDs, w.IDs)
 	}
-	if _, _, err := s.Start(t.Context(), w.Name); err != nil {
+	if _, _, err := s.Start(t.Context(), may(w.Name)); err != nil {
 		t.Fatal(err)
 	}
 	if out := s.sh(t, w.Name, "ls -A"); strings.Contains(out, "file") {
 		t.Errorf("the old home is there: %s", out)
 	}
-	kept, err := s.Destroy(t.Context(), w.Name, false)
+	kept, err := s.Destroy(t.Context(), may(w.Name), false)
 	if err != nil || kept.Retained == "" {
 		t.Errorf("destroyed without purge: %+v: %v", kept, err)
 	}
@@ -221,10 +221,10 @@ func testDestroy(t *testing.T, s *suite) {
 func testHomeIsKept(t *testing.T, s *suite) {
 	w := s.started(t)
 	s.sh(t, w.Name, "echo kept > file; echo here > /tmp/file")
-	if _, err := s.Stop(t.Context(), w.Name); err != nil {
+	if _, err := s.Stop(t.Context(), may(w.Name)); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := s.Start(t.Context(), w.Name); err != nil {
+	if _, _, err := s.Start(t.Context(), may(w.Name)); err != nil {
 		t.Fatal(err)
 	}
 	if out := s.sh(t, w.Name, "cat file"); out != "kept\n" {
@@ -235,14 +235,14 @@ func testHomeIsKept(t *testing.T, s *suite) {
 func testConcurrentLifecycle(t *testing.T, s *suite) {
 	w := s.created(t)
 	const callers = 6
-	started := make([]runtime.Workspace, callers)
+	started := make([]workspace.Real, callers)
 	var all sync.WaitGroup
 	for i := range callers {
 		all.Go(func() {
-			if _, _, err := s.Create(t.Context(), w.Name, runtime.Plan{KeyDigest: digestOf(w.Name), Limits: Limits}); err != nil {
+			if _, _, err := s.Create(t.Context(), may(w.Name), runtime.Plan{KeyDigest: digestOf(w.Name), Limits: Limits}); err != nil {
 				t.Error(err)
 			}
-			got, _, err := s.Start(t.Context(), w.Name)
+			got, _, err := s.Start(t.Context(), may(w.Name))
 			if err != nil {
 				t.Error(err)
 			}
@@ -262,11 +262,11 @@ func testConcurrentLifecycle(t *testing.T, s *suite) {
 			var err error
 			switch i % 3 {
 			case 0:
-				_, err = s.Stop(t.Context(), w.Name)
+				_, err = s.Stop(t.Context(), may(w.Name))
 			case 1:
-				_, _, err = s.Start(t.Context(), w.Name)
+				_, _, err = s.Start(t.Context(), may(w.Name))
 			case 2:
-				_, err = s.Runtime.Run(t.Context(), w.Name, sh("true"))
+				_, err = s.Runtime.Run(t.Context(), may(w.Name), sh("true"))
 			}
 			if err != nil && !errdefs.IsFailedPrecondition(err) && !errdefs.IsUnavailable(err) {
 				t.Errorf("call %d: %v", i, err)
@@ -274,7 +274,7 @@ func testConcurrentLifecycle(t *testing.T, s *suite) {
 		})
 	}
 	all.Wait()
-	if _, _, err := s.Start(t.Context(), w.Name); err != nil {
+	if _, _, err := s.Start(t.Context(), may(w.Name)); err != nil {
 		t.Error(err)
 	}
 	if out := s.sh(t, w.Name, "echo well"); out != "well\n" {
@@ -282,7 +282,7 @@ func testConcurrentLifecycle(t *testing.T, s *suite) {
 	}
 	for range callers {
 		all.Go(func() {
-			if _, err := s.Destroy(t.Context(), w.Name, true); err != nil {
+			if _, err := s.Destroy(t.Context(), may(w.Name), true); err != nil {
 				t.Error(err)
 			}
 		})

@@ -20,6 +20,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/permit"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -81,6 +82,18 @@ type suite struct {
 	open func(t *testing.T) runtime.Runtime
 }
 
+// made is a workspace of this suite.
+type made struct {
+	Name id.Workspace
+	workspace.Real
+}
+
+// may is the permit to change a workspace, as the gate would issue it.
+func may(name id.Workspace) permit.Permit {
+	p, _ := permit.Issue(name)
+	return p
+}
+
 // digestOf is the key digest of name in this suite.
 func digestOf(name id.Workspace) string {
 	sum := sha256.Sum256([]byte(name))
@@ -93,7 +106,7 @@ func (s *suite) name(t *testing.T) id.Workspace {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*patience)
 		defer cancel()
-		if _, err := s.Destroy(ctx, name, true); err != nil && !errdefs.IsNotFound(err) {
+		if _, err := s.Destroy(ctx, may(name), true); err != nil && !errdefs.IsNotFound(err) {
 			t.Errorf("cannot destroy %s: %v", name, err)
 		}
 	})
@@ -101,27 +114,28 @@ func (s *suite) name(t *testing.T) id.Workspace {
 }
 
 // created returns a new workspace that is stopped.
-func (s *suite) created(t *testing.T) runtime.Workspace {
+func (s *suite) created(t *testing.T) made {
 	t.Helper()
 	name := s.name(t)
-	w, _, err := s.Create(t.Context(), name, runtime.Plan{KeyDigest: digestOf(name), Limits: Limits})
+	w, _, err := s.Create(t.Context(), may(name), runtime.Plan{KeyDigest: digestOf(name), Limits: Limits})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return w
+	return made{name, w}
 }
 
 // started returns a new workspace that runs.
-func (s *suite) started(t *testing.T) runtime.Workspace {
+func (s *suite) started(t *testing.T) made {
 	t.Helper()
-	w, report, err := s.Start(t.Context(), s.created(t).Name)
+	name := s.created(t).Name
+	w, report, err := s.Start(t.Context(), may(name))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := report.Err(); err != nil {
 		t.Fatal(err)
 	}
-	return w
+	return made{name, w}
 }
 
 // sh is a shell command with both outputs captured.
@@ -132,7 +146,7 @@ func sh(script string) execapi.ExecParams {
 // sh runs a shell command that must succeed and returns what it printed.
 func (s *suite) sh(t *testing.T, name id.Workspace, script string) string {
 	t.Helper()
-	r, err := s.Runtime.Run(t.Context(), name, sh(script))
+	r, err := s.Runtime.Run(t.Context(), may(name), sh(script))
 	if err != nil {
 		t.Fatalf("%s: %v", script, err)
 	}
@@ -155,7 +169,7 @@ func (s *suite) marked(t *testing.T, name id.Workspace, file string) {
 	t.Helper()
 	p := sh(await(file))
 	p.TimeoutMS = patience.Milliseconds()
-	r, err := s.Runtime.Run(t.Context(), name, p)
+	r, err := s.Runtime.Run(t.Context(), may(name), p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +181,7 @@ func (s *suite) marked(t *testing.T, name id.Workspace, file string) {
 // process is a command that was spawned, and closes it with the test.
 func (s *suite) spawn(t *testing.T, name id.Workspace, p execapi.ExecParams, tty bool, fds ...*os.File) runtime.Process {
 	t.Helper()
-	proc, err := s.Spawn(t.Context(), name, p, tty, fds...)
+	proc, err := s.Spawn(t.Context(), may(name), p, tty, fds...)
 	if err != nil {
 		t.Fatal(err)
 	}

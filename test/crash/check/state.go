@@ -158,6 +158,9 @@ func (v *view) files(context.Context) error {
 	return nil
 }
 
+// settled are the states that the ledger may have of a workspace that is settled in the database.
+var settled = []string{string(workspace.StateStopped), string(workspace.StateRunning), string(workspace.StatePaused)}
+
 // lost compares what database and ledger say of each workspace.
 func (v *view) lost(ctx context.Context) error {
 	rows, err := v.in.database(ctx)
@@ -172,8 +175,8 @@ func (v *view) lost(ctx context.Context) error {
 		switch {
 		case !ok:
 			v.found(Lost, "the broker does not know %s", name)
-		case e.State != string(w.State):
-			v.found(Lost, "%s is %s in the ledger and %s in the database", name, e.State, w.State)
+		case w.Phase != workspace.Settled || !slices.Contains(settled, e.State):
+			v.found(Lost, "%s is %s in the ledger and %s in the database", name, e.State, w.Phase)
 		case e.Limits != w.Limits:
 			v.found(Lost, "%s has other limits in the ledger than in the database", name)
 		}

@@ -89,6 +89,12 @@ const (
 	CommandServiceLogsProcedure = "/carrel.v1.CommandService/Logs"
 	// CommandServiceSignalProcedure is the fully-qualified name of the CommandService's Signal RPC.
 	CommandServiceSignalProcedure = "/carrel.v1.CommandService/Signal"
+	// CommandServiceResizeProcedure is the fully-qualified name of the CommandService's Resize RPC.
+	CommandServiceResizeProcedure = "/carrel.v1.CommandService/Resize"
+	// CommandServiceSpawnProcedure is the fully-qualified name of the CommandService's Spawn RPC.
+	CommandServiceSpawnProcedure = "/carrel.v1.CommandService/Spawn"
+	// CommandServiceAttachProcedure is the fully-qualified name of the CommandService's Attach RPC.
+	CommandServiceAttachProcedure = "/carrel.v1.CommandService/Attach"
 	// ArchiveServiceCreateArchiveProcedure is the fully-qualified name of the ArchiveService's
 	// CreateArchive RPC.
 	ArchiveServiceCreateArchiveProcedure = "/carrel.v1.ArchiveService/CreateArchive"
@@ -509,6 +515,13 @@ type CommandServiceClient interface {
 	Logs(context.Context, *connect.Request[v1.LogsRequest]) (*connect.ServerStreamForClient[v1.LogsResponse], error)
 	// Signal sends a signal to a command, or ends it: TERM, grace, KILL of all it left.
 	Signal(context.Context, *connect.Request[v1.SignalRequest]) (*connect.Response[v1.SignalResponse], error)
+	// Resize sets the size of a command's terminal.
+	Resize(context.Context, *connect.Request[v1.ResizeRequest]) (*connect.Response[v1.ResizeResponse], error)
+	// Spawn runs one command and hands its pipes or its terminal over. Like Attach it takes a
+	// connection that carries descriptors: see docs/protocols/api.md.
+	Spawn(context.Context, *connect.Request[v1.SpawnRequest]) (*connect.Response[v1.SpawnResponse], error)
+	// Attach hands over the output of a detached command, or its terminal if it has one.
+	Attach(context.Context, *connect.Request[v1.AttachRequest]) (*connect.Response[v1.AttachResponse], error)
 }
 
 // NewCommandServiceClient constructs a client for the carrel.v1.CommandService service. By default,
@@ -558,6 +571,24 @@ func NewCommandServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(commandServiceMethods.ByName("Signal")),
 			connect.WithClientOptions(opts...),
 		),
+		resize: connect.NewClient[v1.ResizeRequest, v1.ResizeResponse](
+			httpClient,
+			baseURL+CommandServiceResizeProcedure,
+			connect.WithSchema(commandServiceMethods.ByName("Resize")),
+			connect.WithClientOptions(opts...),
+		),
+		spawn: connect.NewClient[v1.SpawnRequest, v1.SpawnResponse](
+			httpClient,
+			baseURL+CommandServiceSpawnProcedure,
+			connect.WithSchema(commandServiceMethods.ByName("Spawn")),
+			connect.WithClientOptions(opts...),
+		),
+		attach: connect.NewClient[v1.AttachRequest, v1.AttachResponse](
+			httpClient,
+			baseURL+CommandServiceAttachProcedure,
+			connect.WithSchema(commandServiceMethods.ByName("Attach")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -569,6 +600,9 @@ type commandServiceClient struct {
 	listCommands *connect.Client[v1.ListCommandsRequest, v1.ListCommandsResponse]
 	logs         *connect.Client[v1.LogsRequest, v1.LogsResponse]
 	signal       *connect.Client[v1.SignalRequest, v1.SignalResponse]
+	resize       *connect.Client[v1.ResizeRequest, v1.ResizeResponse]
+	spawn        *connect.Client[v1.SpawnRequest, v1.SpawnResponse]
+	attach       *connect.Client[v1.AttachRequest, v1.AttachResponse]
 }
 
 // Exec calls carrel.v1.CommandService.Exec.
@@ -601,6 +635,21 @@ func (c *commandServiceClient) Signal(ctx context.Context, req *connect.Request[
 	return c.signal.CallUnary(ctx, req)
 }
 
+// Resize calls carrel.v1.CommandService.Resize.
+func (c *commandServiceClient) Resize(ctx context.Context, req *connect.Request[v1.ResizeRequest]) (*connect.Response[v1.ResizeResponse], error) {
+	return c.resize.CallUnary(ctx, req)
+}
+
+// Spawn calls carrel.v1.CommandService.Spawn.
+func (c *commandServiceClient) Spawn(ctx context.Context, req *connect.Request[v1.SpawnRequest]) (*connect.Response[v1.SpawnResponse], error) {
+	return c.spawn.CallUnary(ctx, req)
+}
+
+// Attach calls carrel.v1.CommandService.Attach.
+func (c *commandServiceClient) Attach(ctx context.Context, req *connect.Request[v1.AttachRequest]) (*connect.Response[v1.AttachResponse], error) {
+	return c.attach.CallUnary(ctx, req)
+}
+
 // CommandServiceHandler is an implementation of the carrel.v1.CommandService service.
 type CommandServiceHandler interface {
 	// Exec runs one command to its end and returns its captured output. A stopped
@@ -618,6 +667,13 @@ type CommandServiceHandler interface {
 	Logs(context.Context, *connect.Request[v1.LogsRequest], *connect.ServerStream[v1.LogsResponse]) error
 	// Signal sends a signal to a command, or ends it: TERM, grace, KILL of all it left.
 	Signal(context.Context, *connect.Request[v1.SignalRequest]) (*connect.Response[v1.SignalResponse], error)
+	// Resize sets the size of a command's terminal.
+	Resize(context.Context, *connect.Request[v1.ResizeRequest]) (*connect.Response[v1.ResizeResponse], error)
+	// Spawn runs one command and hands its pipes or its terminal over. Like Attach it takes a
+	// connection that carries descriptors: see docs/protocols/api.md.
+	Spawn(context.Context, *connect.Request[v1.SpawnRequest]) (*connect.Response[v1.SpawnResponse], error)
+	// Attach hands over the output of a detached command, or its terminal if it has one.
+	Attach(context.Context, *connect.Request[v1.AttachRequest]) (*connect.Response[v1.AttachResponse], error)
 }
 
 // NewCommandServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -663,6 +719,24 @@ func NewCommandServiceHandler(svc CommandServiceHandler, opts ...connect.Handler
 		connect.WithSchema(commandServiceMethods.ByName("Signal")),
 		connect.WithHandlerOptions(opts...),
 	)
+	commandServiceResizeHandler := connect.NewUnaryHandler(
+		CommandServiceResizeProcedure,
+		svc.Resize,
+		connect.WithSchema(commandServiceMethods.ByName("Resize")),
+		connect.WithHandlerOptions(opts...),
+	)
+	commandServiceSpawnHandler := connect.NewUnaryHandler(
+		CommandServiceSpawnProcedure,
+		svc.Spawn,
+		connect.WithSchema(commandServiceMethods.ByName("Spawn")),
+		connect.WithHandlerOptions(opts...),
+	)
+	commandServiceAttachHandler := connect.NewUnaryHandler(
+		CommandServiceAttachProcedure,
+		svc.Attach,
+		connect.WithSchema(commandServiceMethods.ByName("Attach")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/carrel.v1.CommandService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case CommandServiceExecProcedure:
@@ -677,6 +751,12 @@ func NewCommandServiceHandler(svc CommandServiceHandler, opts ...connect.Handler
 			commandServiceLogsHandler.ServeHTTP(w, r)
 		case CommandServiceSignalProcedure:
 			commandServiceSignalHandler.ServeHTTP(w, r)
+		case CommandServiceResizeProcedure:
+			commandServiceResizeHandler.ServeHTTP(w, r)
+		case CommandServiceSpawnProcedure:
+			commandServiceSpawnHandler.ServeHTTP(w, r)
+		case CommandServiceAttachProcedure:
+			commandServiceAttachHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -708,6 +788,18 @@ func (UnimplementedCommandServiceHandler) Logs(context.Context, *connect.Request
 
 func (UnimplementedCommandServiceHandler) Signal(context.Context, *connect.Request[v1.SignalRequest]) (*connect.Response[v1.SignalResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.CommandService.Signal is not implemented"))
+}
+
+func (UnimplementedCommandServiceHandler) Resize(context.Context, *connect.Request[v1.ResizeRequest]) (*connect.Response[v1.ResizeResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.CommandService.Resize is not implemented"))
+}
+
+func (UnimplementedCommandServiceHandler) Spawn(context.Context, *connect.Request[v1.SpawnRequest]) (*connect.Response[v1.SpawnResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.CommandService.Spawn is not implemented"))
+}
+
+func (UnimplementedCommandServiceHandler) Attach(context.Context, *connect.Request[v1.AttachRequest]) (*connect.Response[v1.AttachResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.CommandService.Attach is not implemented"))
 }
 
 // ArchiveServiceClient is a client for the carrel.v1.ArchiveService service.

@@ -1,0 +1,175 @@
+// Package archiver packs the home of a live workspace into an archive and unpacks one into it.
+// It runs the archiver program inside the workspace, with the workspace's own rights.
+//
+// What the program reports is shown and not relied on: docs/protocols/archive.md.
+package archiver
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/permit"
+	"github.com/carrel-dev/carrel/internal/record"
+	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// Limits bound what an archive may become. Zero fields are the program's defaults.
+type Limits struct {
+	Bytes, Entries, Ratio int64
+}
+
+// Archiver runs the archiver program.
+type Archiver struct {
+	// Program returns the program, for Archiver to close.
+	Program func() (*os.File, error)
+	Limits  Limits
+}
+
+// report is a line that the program writes beside its stream.
+type report struct {
+	Progress *workspace.Progress `json:"progress"`
+	Summary  *struct {
+		Entries int64 `json:"entries"`
+		Bytes   int64 `json:"bytes"`
+	} `json:"summary"`
+	Error string `json:"error"`
+	Kind  string `json:"kind"`
+}
+
+// maxReport bounds one line of it, and copySize is a buffer's, in bytes.
+const (
+	maxReport = 16 << 10
+	copySize  = 256 << 10
+)
+
+// Pack writes the home of a live workspace to w.
+func (a *Archiver) Pack(ctx context.Context, rt runtime.Runtime, p permit.Permit, w io.Writer, progress func(workspace.Progress)) (workspace.Progress, error) {
+	name, err := p.Workspace()
+	if err != nil {
+		return workspace.Progress{}, err
+	}
+	e := execapi.ExecParams{Argv: []string{"pack", "/home/" + string(name)}, Stdout: execapi.Pipe}
+	return a.run(ctx, rt, p, e, progress, func(files []*os.File) error {
+		_, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{files[0]}, make([]byte, copySize))
+		return err
+	})
+}
+
+// Unpack makes the home of a live workspace from r. With durable it returns once a loss of
+// power would lose nothing.
+func (a *Archiver) Unpack(ctx context.Context, rt runtime.Runtime, p permit.Permit, r io.Reader, durable bool, progress func(workspace.Progress)) (workspace.Progress, error) {
+	name, err := p.Workspace()
+	if err != nil {
+		return workspace.Progress{}, err
+	}
+	args := []string{"unpack"}
+	if durable {
+		args = append(args, "--sync")
+	}
+	for _, o := range []struct {
+		flag  string
+		value int64
+	}{{"--max-bytes", a.Limits.Bytes}, {"--max-entries", a.Limits.Entries}, {"--max-ratio", a.Limits.Ratio}} {
+		if o.value > 0 {
+			args = append(args, o.flag+"="+strconv.FormatInt(o.value, 10))
+		}
+	}
+	e := execapi.ExecParams{Argv: append(args, "/home/"+string(name)), Stdin: execapi.Pipe, Stdout: execapi.Null}
+	return a.run(ctx, rt, p, e, progress, func(files []*os.File) error {
+		_, err := io.CopyBuffer(struct{ io.Writer }{files[0]}, struct{ io.Reader }{r}, make([]byte, copySize))
+		return errors.Join(err, files[0].Close())
+	})
+}
+
+// run runs the program inside and has move the stream, which comes first among the files,
+// while its reports are read.
+func (a *Archiver) run(ctx context.Context, rt runtime.Runtime, p permit.Permit, e execapi.ExecParams,
+	progress func(workspace.Progress), move func([]*os.File) error,
+) (done workspace.Progress, err error) {
+	program, err := a.Program()
+	if err != nil {
+		return done, err
+	}
+	defer program.Close()
+	e.ID, e.Argv, e.Program, e.Stderr = id.NewCommand(), append([]string{"carrel-archive"}, e.Argv...), true, execapi.Pipe
+	proc, err := rt.Spawn(ctx, p, e, false, program)
+	if err != nil {
+		return done, err
+	}
+	defer func() { err = errors.Join(err, proc.Close()) }()
+	files := proc.Files()
+	defer func() {
+		for _, f := range files {
+			_ = f.Close() // one of them has been already
+		}
+	}()
+	// When the caller goes, the program does, and what is copied ends.
+	defer context.AfterFunc(ctx, func() { _ = proc.Close() })()
+	var last report
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		last = reports(files[1], progress)
+	}()
+	moved := move(files)
+	status, err := proc.Wait(ctx)
+	if err != nil {
+		return done, err
+	}
+	<-read
+	if last.Summary != nil {
+		done = workspace.Progress{Entries: last.Summary.Entries, Bytes: last.Summary.Bytes}
+	}
+	switch {
+	case ctx.Err() != nil:
+		return done, context.Cause(ctx)
+	case last.Error != "":
+		return done, fmt.Errorf("the archiver says: %s: %w", record.Clip(strconv.QuoteToGraphic(last.Error)), kindOf(last.Kind))
+	case moved != nil:
+		return done, moved
+	case status.Code != 0:
+		return done, fmt.Errorf("the archiver ended with code %d (killed for memory: %v) and without a reason: %w", status.Code, status.OOM, errdefs.ErrInternal)
+	}
+	return done, nil
+}
+
+// reports reads the lines of the program to their end and returns the last that says how it
+// ended. Lines of another form are passed over: others inside can write there too.
+func reports(r io.Reader, progress func(workspace.Progress)) (last report) {
+	s := bufio.NewScanner(r)
+	s.Buffer(nil, maxReport)
+	for s.Scan() {
+		var line report
+		if json.Unmarshal(s.Bytes(), &line) != nil {
+			continue
+		}
+		if line.Progress != nil && progress != nil {
+			progress(*line.Progress)
+		}
+		if line.Summary != nil || line.Error != "" {
+			last = line
+		}
+	}
+	_, _ = io.Copy(io.Discard, r) // a line that was too long: what follows must not block it
+	return last
+}
+
+// kindOf is the kind of error that a report names, of those that it may.
+func kindOf(word string) error {
+	switch word {
+	case "resource_exhausted", "data_loss", "invalid_argument", "failed_precondition", "permission_denied":
+		return record.KindNamed(word)
+	}
+	return errdefs.ErrInternal
+}

@@ -1,0 +1,148 @@
+package archives
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/gate"
+	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/permit"
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// authorise authorises an operation on the archive that ref names, and returns that.
+func (s *Archives) authorise(ctx context.Context, p principal.Principal, op operation.Name, ref string) (*gate.Authorised, workspace.Archive, error) {
+	var found workspace.Archive
+	a, err := s.cfg.Gate.Authorise(ctx, operation.Request{By: p, Op: operation.OnArchive(op, ref)}, func() (t operation.Target, err error) {
+		if found, err = s.cfg.Store.Archive(ctx, ref); err != nil {
+			return t, err
+		}
+		return targetOf(found), nil
+	})
+	return a, found, err
+}
+
+// admit admits an operation on the archive that ref names, by its id.
+func (s *Archives) admit(ctx context.Context, p principal.Principal, op operation.Name, ref string) (*gate.Admitted, workspace.Archive, error) {
+	_, found, err := s.authorise(ctx, p, op, ref)
+	if err != nil {
+		return nil, found, err
+	}
+	a, err := s.cfg.Gate.Admit(ctx, operation.Request{By: p, Op: operation.OnArchive(op, found.ID), On: targetOf(found)}, nil)
+	return a, found, err
+}
+
+// ListArchives returns the archives that p reaches, the newest first.
+func (s *Archives) ListArchives(ctx context.Context, p principal.Principal) ([]workspace.Archive, error) {
+	if err := s.may(ctx, p, operation.Simple(operation.ListArchives)); err != nil {
+		return nil, err
+	}
+	all, err := s.cfg.Store.Archives(ctx)
+	own := all[:0]
+	for _, a := range all {
+		if operation.Reaches(p, targetOf(a)) {
+			own = append(own, a)
+		}
+	}
+	return own, err
+}
+
+// ReadArchive writes the file of an archive to out.
+func (s *Archives) ReadArchive(ctx context.Context, p principal.Principal, ref string, out io.Writer) (workspace.Archive, error) {
+	a, found, err := s.admit(ctx, p, operation.ReadArchive, ref)
+	if err != nil {
+		return found, err
+	}
+	return found, a.Do(ctx, func(context.Context, permit.Permit) (any, error) {
+		f, err := s.cfg.Files.Open(found.ID)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		sum := &summedReader{r: f, sum: sha256.New()}
+		if _, err := io.CopyBuffer(struct{ io.Writer }{out}, sum, make([]byte, 256<<10)); err != nil {
+			return nil, fmt.Errorf("cannot read archive %s: %w", found.ID, err)
+		}
+		if is := hex.EncodeToString(sum.sum.Sum(nil)); is != found.SHA256 {
+			return nil, fmt.Errorf("cannot trust archive %s: its file was changed since it was written: its SHA-256 is %s and was %s: %w", found.ID, is, found.SHA256, errdefs.ErrDataLoss)
+		}
+		return nil, nil
+	})
+}
+
+// RemoveArchive removes an archive for good.
+func (s *Archives) RemoveArchive(ctx context.Context, p principal.Principal, ref string) error {
+	a, found, err := s.admit(ctx, p, operation.RemoveArchive, ref)
+	if err != nil {
+		return err
+	}
+	// The archive is forgotten before its file goes: a file that nobody knows of is removed at
+	// the next start.
+	return a.Do(ctx, func(ctx context.Context, _ permit.Permit) (any, error) {
+		if err := s.cfg.Store.RemoveArchive(ctx, found.ID); err != nil {
+			return nil, err
+		}
+		crashpoint.Here("daemon.archive.forgotten")
+		return nil, s.cfg.Files.Remove(found.ID)
+	})
+}
+
+// Recover brings files and what is known of them together after a crash.
+func (s *Archives) Recover(ctx context.Context) error {
+	if s.cfg.Files == nil {
+		return nil
+	}
+	known, err := s.cfg.Store.Archives(ctx)
+	if err != nil {
+		return err
+	}
+	files, err := s.cfg.Files.IDs()
+	if err != nil {
+		return err
+	}
+	has := make(map[string]bool, len(known))
+	for _, a := range known {
+		has[a.ID] = true
+	}
+	for _, f := range files {
+		if has[f] {
+			delete(has, f)
+			continue
+		}
+		s.cfg.Log.Warn("removing an archive that was not acknowledged, or was being removed", "archive", f)
+		if err := s.cfg.Files.Remove(f); err != nil {
+			return err
+		}
+	}
+	for missing := range has {
+		s.cfg.Log.Error("the file of an archive is gone", "archive", missing)
+	}
+	return nil
+}
+
+// Forget removes archives that have been kept for their time, unless keep is 0.
+func (s *Archives) Forget(ctx context.Context, keep time.Duration, now time.Time) error {
+	if keep <= 0 {
+		return nil
+	}
+	all, err := s.cfg.Store.Archives(ctx)
+	if err != nil {
+		return err
+	}
+	for _, a := range all {
+		if now.Sub(a.CreatedAt) > keep {
+			if err := s.RemoveArchive(ctx, principal.Self(), a.ID); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,149 @@
+package asking
+
+import (
+	"encoding/json"
+
+	"github.com/carrel-dev/carrel/internal/approval"
+	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/gate"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/judge"
+	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/record"
+	"github.com/carrel-dev/carrel/internal/redact"
+	"github.com/carrel-dev/carrel/internal/store"
+)
+
+// subjectOf is what an answer to a request is bound to. The id that carrel gives a command is
+// no part of it: the same command asked for again is the same. Secrets among its words stand
+// for themselves in the digests and are nowhere kept.
+func subjectOf(x *gate.Question) (approval.Subject, error) {
+	r := x.Request
+	op := r.Op
+	command, commands := op.(operation.Commanding)
+	if commands {
+		words := command.Command()
+		words.ID = ""
+		command = command.With(words)
+		op = command
+	}
+	canonical, err := operation.Canonical(op, r.On)
+	if err != nil {
+		return approval.Subject{}, err
+	}
+	s := approval.Subject{
+		Digest: operation.Digest(canonical), By: r.By.String(), Workspace: r.On.Name, Policy: x.Judgement.Policy, Thread: r.Thread,
+	}
+	if op.Op() != operation.ExecCommand {
+		return s, nil
+	}
+	s.Argv = x.Record.Argv()
+	words := command.Command()
+	words.TimeoutMS = 0
+	if canonical, err = operation.Canonical(command.With(words), r.On); err != nil {
+		return s, err
+	}
+	s.Around = operation.Digest(canonical)
+	return s, nil
+}
+
+// questionOf is what a person is shown of a request, without secrets.
+func questionOf(x *gate.Question) approval.Question {
+	r, clean := x.Request, x.Record.Redactor()
+	q := approval.Question{
+		Trace: r.Trace, Kind: r.Op.Op(), Key: r.On.Key, Owner: r.On.Owner, User: string(r.On.Name), Source: judge.SourceOf(r),
+		Isolation: r.On.Isolation(), Decision: x.Judgement.Decision,
+	}
+	if c, ok := r.Op.(operation.Commanding); ok {
+		words := c.Command()
+		q.Argv, q.Cwd, q.Env = x.Record.Argv(), clean.Text(words.Cwd), clean.Texts(words.Env)
+	}
+	// Copies where something changes: the decision is the cache's.
+	q.Decision.Reasons = clean.Texts(q.Decision.Reasons)
+	segments := q.Decision.Segments
+	q.Decision.Segments = make([]policy.Segment, 0, min(len(segments), maxSegments))
+	for _, s := range segments[:min(len(segments), maxSegments)] {
+		s.Text, s.Reasons = clean.Text(s.Text), clean.Texts(s.Reasons)
+		q.Decision.Segments = append(q.Decision.Segments, s)
+	}
+	return q
+}
+
+// shownOf is a kept question as it was shown.
+func shownOf(a store.Approval) approval.View {
+	out := approval.View{Approval: a.Approval}
+	if err := json.Unmarshal(a.Shown, &out.Question); err != nil {
+		out.Argv = a.Subject.Argv // what it is bound to can be shown all the same
+	}
+	out.Owner = a.Owner
+	return out
+}
+
+// cleaned is a question as a person sees it now: what is known to be secret may not have been
+// when it was asked. Its key stays in what is kept, where it says whom it belongs to.
+func cleaned(r *redact.Redactor, v approval.View) approval.View {
+	if r == nil {
+		return v
+	}
+	q := &v.Question
+	q.Key, q.Cwd, q.Argv, q.Env = id.Key(r.Text(string(q.Key))), r.Text(q.Cwd), r.Argv(q.Argv), r.Texts(q.Env)
+	q.Decision.Reasons = r.Texts(q.Decision.Reasons)
+	for i := range q.Decision.Segments {
+		s := &q.Decision.Segments[i]
+		s.Text, s.Reasons = r.Text(s.Text), r.Texts(s.Reasons)
+	}
+	v.Subject.Argv = r.Argv(v.Subject.Argv)
+	if v.Answer != nil {
+		answer := *v.Answer
+		answer.Reason = r.Text(answer.Reason)
+		v.Answer = &answer
+	}
+	return v
+}
+
+// answered is the Data of a record of an answer.
+type answered struct {
+	Kind   approval.Kind `json:"kind"`
+	Reason string        `json:"reason,omitempty"`
+	Self   bool          `json:"self,omitempty"`
+	// Permission is what is remembered of it, as "Bash(cat /etc/os-release)".
+	Permission string `json:"permission,omitempty"`
+}
+
+// expired is the kind of an answer that nobody gave.
+const expired approval.Kind = "expired"
+
+// answerOf is what a record of an answer says of it.
+func answerOf(r audit.Record) (a answered) {
+	_ = json.Unmarshal(r.Data, &a) // one that says nothing is no answer
+	return a
+}
+
+func answerRecord(a approval.Approval, trace id.Trace, by principal.Principal) audit.Record {
+	data := answered{Kind: expired}
+	rec := audit.Record{
+		Type: audit.Approval, Trace: trace, Principal: by.String(), Owner: record.OnBehalf(by), Workspace: a.Subject.Workspace,
+		ActionDigest: a.Subject.Digest, Approval: string(a.ID), Status: audit.StatusDenied,
+	}
+	if a.Answer != nil {
+		data = answered{Kind: a.Answer.Kind, Reason: a.Answer.Reason, Self: a.Answer.Self}
+		if a.Answer.Kind != approval.Deny {
+			rec.Status = audit.StatusOK
+		}
+		if p, ok := a.Permission(); ok {
+			data.Permission = record.Clip(p.String())
+		}
+	}
+	rec.Data, _ = json.Marshal(data) // texts and truth values always marshal
+	return rec
+}
+
+func size(list []string) int {
+	n := 0
+	for _, s := range list {
+		n += len(s)
+	}
+	return n
+}

@@ -1,0 +1,171 @@
+// Package auditing keeps the audit log in order: it notes how far the log is known, closes
+// what a crash left open, signs the log and removes files that were kept for their time; and
+// it shows, verifies and proves the log to those who may read it.
+//
+// It must not decide what is recorded of an operation: the gate does.
+package auditing
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/events"
+	"github.com/carrel-dev/carrel/internal/gate"
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/record"
+	"github.com/carrel-dev/carrel/internal/store"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+const (
+	// metaMark is where the store keeps how far the audit log is known.
+	metaMark = "audit_mark"
+	// markEvery is after how many intents that is noted again.
+	markEvery = 4096
+
+	started = "daemon.started"
+	stopped = "daemon.stopped"
+)
+
+// Config holds the dependencies of New. All but Checkpoints are required.
+type Config struct {
+	Gate    *gate.Gate
+	Log     *slog.Logger
+	Audit   *audit.Log
+	Store   *store.Store
+	Records *record.Writer
+	Events  *events.Events
+	// Checkpoints sign Audit, after Every if there is something new, and after so many
+	// records. They stay the caller's.
+	Checkpoints *audit.Checkpoints
+	Every       time.Duration
+	After       int64
+	// Keep says how long full files of Audit are kept once they are signed.
+	Keep audit.Keep
+	// Policy names the rules in force, "" before there are any; Version is the daemon's.
+	Policy  func() string
+	Version string
+}
+
+// Auditing keeps an audit log in order. Its methods may be called from any goroutine.
+type Auditing struct {
+	cfg      Config
+	intents  atomic.Int64
+	unsigned atomic.Bool // the last checkpoint failed
+	marking  sync.Mutex
+}
+
+// New returns the keeper of an audit log.
+func New(cfg Config) *Auditing { return &Auditing{cfg: cfg} }
+
+// LoadMark returns what the store last noted of the audit log, for audit.Open.
+func LoadMark(ctx context.Context, s *store.Store) (audit.Mark, error) {
+	var m audit.Mark
+	text, err := s.Meta(ctx, metaMark)
+	if err != nil || text == "" {
+		return m, err
+	}
+	if err := json.Unmarshal([]byte(text), &m); err != nil {
+		return m, fmt.Errorf("cannot read how far the audit log is known: %w: %w", err, errdefs.ErrDataLoss)
+	}
+	return m, nil
+}
+
+// mark notes how far the audit log is known. What lies before is not read again at the next
+// start, and a log that ends before has been cut. ended says that nothing is written behind it
+// until the next start.
+func (a *Auditing) mark(ctx context.Context, ended bool) error {
+	a.marking.Lock()
+	defer a.marking.Unlock()
+	m, err := a.cfg.Audit.Mark()
+	if err != nil {
+		return err
+	}
+	m.Ended = ended
+	text, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("cannot note how far the audit log is known: %w", err)
+	}
+	return a.cfg.Store.SetMeta(ctx, metaMark, string(text))
+}
+
+// Mark notes how far the log is known.
+func (a *Auditing) Mark(ctx context.Context) error { return a.mark(ctx, false) }
+
+// CountIntent notes the mark now and then, away from the request that is due.
+func (a *Auditing) CountIntent() {
+	if a.intents.Add(1)%markEvery != 0 {
+		return
+	}
+	a.cfg.Gate.Later(func() {
+		if err := a.mark(context.Background(), false); err != nil {
+			a.cfg.Log.Error("cannot note how far the audit log is known", "error", err)
+		}
+	})
+}
+
+func (a *Auditing) lifecycle(event string) audit.Record {
+	data, _ := json.Marshal(struct { // strings and a number always marshal
+		Event   string `json:"event"`
+		Version string `json:"version,omitempty"`
+		PID     int    `json:"pid"`
+		// Policy is the digest of the rules in force.
+		Policy string `json:"policy,omitempty"`
+	}{event, a.cfg.Version, os.Getpid(), a.cfg.Policy()})
+	return audit.Record{Type: audit.Lifecycle, Principal: principal.Self().String(), Status: audit.StatusOK, Data: data}
+}
+
+// Begin records that the daemon has started, and closes the intents that the last run left
+// without an outcome, which it returns. Nothing is run again.
+func (a *Auditing) Begin(ctx context.Context) (open []audit.Record, err error) {
+	if open, err = a.cfg.Audit.Unfinished(); err != nil {
+		return nil, err
+	}
+	// From here on the log may be longer than the last stop left it.
+	if err := a.mark(ctx, false); err != nil {
+		return nil, err
+	}
+	seq, err := a.cfg.Audit.Append(ctx, a.lifecycle(started))
+	if err != nil {
+		return nil, err
+	}
+	self := principal.Self().String()
+	a.cfg.Events.Add(workspace.Event{Time: time.Now(), Owner: self, Kind: started, Status: audit.StatusOK, Principal: self, Intent: seq})
+	for _, r := range open {
+		if err := a.cfg.Audit.AppendAsync(audit.Record{
+			Type: audit.Outcome, Trace: r.Trace, Principal: self, Workspace: r.Workspace, Intent: r.Seq,
+			Status: audit.StatusInterrupted, Error: "the daemon ended before the outcome was recorded; what was begun was not repeated",
+		}); err != nil {
+			return nil, err
+		}
+	}
+	if len(open) > 0 {
+		a.cfg.Log.Warn("closed operations that the last run left without an outcome", "count", len(open))
+	}
+	crashpoint.Here("daemon.recover.closed")
+	return open, nil
+}
+
+// End records that the daemon stops, and signs the end of the log.
+func (a *Auditing) End(ctx context.Context) error {
+	_, err := a.cfg.Audit.Append(ctx, a.lifecycle(stopped))
+	if merr := a.mark(ctx, true); err == nil {
+		err = merr
+	}
+	if a.cfg.Checkpoints != nil {
+		if _, cerr := a.cfg.Checkpoints.Make(ctx); cerr != nil {
+			a.cfg.Log.Error("cannot sign the end of the audit log as it should be; the next start does", "error", cerr)
+		}
+	}
+	return err
+}

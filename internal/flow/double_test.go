@@ -1,0 +1,415 @@
+package flow_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/permit"
+	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// runtimeDouble is a test double of a runtime: it keeps workspaces in memory, counts
+// what is asked of it, and fails where a hook says so.
+type runtimeDouble struct {
+	mu    sync.Mutex
+	all   map[id.Workspace]workspace.Real
+	keys  map[id.Workspace]string
+	alive map[id.Workspace]bool // an executor answers
+	calls map[string]int
+	kept  map[id.Workspace]bool // something is in the home
+	pids  int64                 // that Stats tells
+	list  []execapi.Command
+	// detached is what was asked for last.
+	detached execapi.ExecParams
+	procs    []*processDouble
+	// start and mended are what Mended tells.
+	start  string
+	mended []workspace.Mended
+	// proof is what the next starts report; see report.
+	proof *workspace.Report
+	// hook is called before each operation, without the lock.
+	hook func(op string, name id.Workspace) error
+}
+
+var _ runtime.Runtime = (*runtimeDouble)(nil)
+
+func newDouble() *runtimeDouble {
+	return &runtimeDouble{
+		all: map[id.Workspace]workspace.Real{}, keys: map[id.Workspace]string{},
+		alive: map[id.Workspace]bool{}, calls: map[string]int{}, list: []execapi.Command{{ID: "c-0"}},
+	}
+}
+
+func (d *runtimeDouble) begin(op string, name id.Workspace) error {
+	d.mu.Lock()
+	d.calls[op]++
+	hook := d.hook
+	d.mu.Unlock()
+	if hook != nil {
+		return hook(op, name)
+	}
+	return nil
+}
+
+func (d *runtimeDouble) count(op string) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.calls[op]
+}
+
+func (d *runtimeDouble) setHook(f func(op string, name id.Workspace) error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.hook = f
+}
+
+// kill is the death of an executor.
+func (d *runtimeDouble) kill(name id.Workspace) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.alive[name] = false
+}
+
+func (d *runtimeDouble) set(name id.Workspace, state workspace.State) (workspace.Real, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	w, ok := d.all[name]
+	if !ok {
+		return w, fmt.Errorf("cannot find %s: %w", name, errdefs.ErrNotFound)
+	}
+	w.State, w.ExecutorPID = state, 0
+	live := state == workspace.StateRunning || state == workspace.StatePaused
+	if live {
+		w.ExecutorPID = 4711
+	}
+	d.all[name], d.alive[name] = w, live
+	return w, nil
+}
+
+func (d *runtimeDouble) Create(_ context.Context, permitted permit.Permit, p runtime.Plan) (workspace.Real, workspace.Report, error) {
+	name, err := permitted.Workspace()
+	if err != nil {
+		return workspace.Real{}, workspace.Report{}, err
+	}
+	if err := d.begin("create", name); err != nil {
+		return workspace.Real{}, workspace.Report{}, err
+	}
+	w, fresh, err := d.add(name, p)
+	if err != nil || !fresh || !p.Start || d.begin("start", name) != nil {
+		return w, workspace.Report{}, err
+	}
+	w, err = d.set(name, workspace.StateRunning)
+	return w, d.proved(), err
+}
+
+func (d *runtimeDouble) setReport(r workspace.Report) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.proof = &r
+}
+
+func (d *runtimeDouble) proved() workspace.Report {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.proof != nil {
+		return *d.proof
+	}
+	return report()
+}
+
+func (d *runtimeDouble) add(name id.Workspace, p runtime.Plan) (w workspace.Real, fresh bool, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if k, ok := d.keys[name]; ok && k != p.KeyDigest {
+		return w, false, fmt.Errorf("cannot create %s: it has another key: %w", name, errdefs.ErrAlreadyExists)
+	}
+	if w, ok := d.all[name]; ok {
+		return w, false, nil
+	}
+	w = workspace.Real{User: string(name), IDs: workspace.IDsFrom(uint32(1000 + 3*len(d.all))), Home: "/homes/" + string(name), State: workspace.StateStopped, InForce: p.Limits, Allow: p.Allow}
+	if p.Mounts != nil {
+		for _, m := range p.Mounts.List {
+			w.Mounts = append(w.Mounts, m.AtHome("/home/"+string(name)))
+		}
+	}
+	d.all[name], d.keys[name] = w, p.KeyDigest
+	return w, true, nil
+}
+
+func (d *runtimeDouble) mounts(name id.Workspace, mounts []workspace.Mount) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	w := d.all[name]
+	w.Mounts = mounts
+	d.all[name] = w
+}
+
+func (d *runtimeDouble) Start(_ context.Context, permitted permit.Permit) (workspace.Real, workspace.Report, error) {
+	name, err := permitted.Workspace()
+	if err != nil {
+		return workspace.Real{}, workspace.Report{}, err
+	}
+	if err := d.begin("start", name); err != nil {
+		return workspace.Real{}, workspace.Report{}, err
+	}
+	w, err := d.set(name, workspace.StateRunning)
+	return w, d.proved(), err
+}
+
+func report() workspace.Report {
+	return workspace.Report{Boundary: workspace.BoundaryNamespace, Root: workspace.RootSystem, Controls: []workspace.Control{{ID: "a", Required: true, State: workspace.Verified}}}
+}
+
+func (d *runtimeDouble) Stop(_ context.Context, permitted permit.Permit) (workspace.Real, error) {
+	name, err := permitted.Workspace()
+	if err != nil {
+		return workspace.Real{}, err
+	}
+	if err := d.begin("stop", name); err != nil {
+		return workspace.Real{}, err
+	}
+	return d.set(name, workspace.StateStopped)
+}
+
+func (d *runtimeDouble) Pause(_ context.Context, permitted permit.Permit) (workspace.Real, error) {
+	name, err := permitted.Workspace()
+	if err != nil {
+		return workspace.Real{}, err
+	}
+	if err := d.reach("pause", name); err != nil {
+		return workspace.Real{}, err
+	}
+	return d.set(name, workspace.StatePaused)
+}
+
+func (d *runtimeDouble) Resume(_ context.Context, permitted permit.Permit) (workspace.Real, error) {
+	name, err := permitted.Workspace()
+	if err != nil {
+		return workspace.Real{}, err
+	}
+	if err := d.reach("resume", name); err != nil {
+		return workspace.Real{}, err
+	}
+	return d.set(name, workspace.StateRunning)
+}
+
+func (d *runtimeDouble) Limit(_ context.Context, permitted permit.Permit, limits workspace.Limits) (workspace.Real, error) {
+	name, err := permitted.Workspace()
+	if err != nil {
+		return workspace.Real{}, err
+	}
+	if err := d.begin("limit", name); err != nil {
+		return workspace.Real{}, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	w := d.all[name]
+	w.InForce = limits
+	d.all[name] = w
+	return w, nil
+}
+
+func (d *runtimeDouble) Stats(_ context.Context, name id.Workspace) (workspace.Stats, error) {
+	if err := d.begin("stats", name); err != nil {
+		return workspace.UnknownStats, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return workspace.Stats{MemoryBytes: 1 << 20, Pids: d.pids}, nil
+}
+
+func (d *runtimeDouble) Destroy(_ context.Context, permitted permit.Permit, purge bool) (workspace.Real, error) {
+	name, err := permitted.Workspace()
+	if err != nil {
+		return workspace.Real{}, err
+	}
+	if err := d.begin("destroy", name); err != nil {
+		return workspace.Real{}, err
+	}
+	w, err := d.set(name, workspace.StateDestroyed)
+	if err != nil {
+		return w, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.all, name)
+	if !purge {
+		w.Retained = "/retained/" + string(name)
+	}
+	return w, nil
+}
+
+func (d *runtimeDouble) Discard(ctx context.Context, permitted permit.Permit) error {
+	name, err := permitted.Workspace()
+	if err != nil {
+		return err
+	}
+	if err := d.begin("discard", name); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	w := d.all[name]
+	d.mu.Unlock()
+	if w.State != workspace.StateStopped || d.kept[name] {
+		return fmt.Errorf("cannot discard %s: there is something in it: %w", name, errdefs.ErrFailedPrecondition)
+	}
+	_, err = d.Destroy(ctx, permitted, true)
+	return err
+}
+
+func (d *runtimeDouble) List(context.Context) (map[id.Workspace]workspace.Real, error) {
+	if err := d.begin("list", ""); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return maps.Clone(d.all), nil
+}
+
+func (d *runtimeDouble) Report(_ context.Context, name id.Workspace) (workspace.Report, error) {
+	return d.proved(), d.begin("report", name)
+}
+
+// reach is what every call to an executor begins with.
+func (d *runtimeDouble) reach(op string, name id.Workspace) error {
+	if err := d.begin(op, name); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.alive[name] {
+		return fmt.Errorf("cannot reach %s: %w", name, runtime.ErrNotRunning)
+	}
+	return nil
+}
+
+func (d *runtimeDouble) Run(_ context.Context, permitted permit.Permit, p execapi.ExecParams) (execapi.ExecResult, error) {
+	name, err := permitted.Workspace()
+	if err != nil {
+		return execapi.ExecResult{}, err
+	}
+	if err := d.reach("run", name); err != nil {
+		return execapi.ExecResult{}, err
+	}
+	return execapi.ExecResult{PID: 2, Status: &execapi.Status{Code: 3}, Stdout: []byte(p.Argv[0])}, nil
+}
+
+func (d *runtimeDouble) Spawn(_ context.Context, permitted permit.Permit, p execapi.ExecParams, _ bool, _ ...*os.File) (runtime.Process, error) {
+	name, err := permitted.Workspace()
+	if err != nil {
+		return nil, err
+	}
+	if err := d.reach("spawn", name); err != nil {
+		return nil, err
+	}
+	proc := &processDouble{id: p.ID, end: make(chan error, 1)}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.procs = append(d.procs, proc)
+	return proc, nil
+}
+
+func (d *runtimeDouble) Detach(_ context.Context, permitted permit.Permit, p execapi.ExecParams, _ bool) error {
+	name, err := permitted.Workspace()
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	d.detached = p
+	d.mu.Unlock()
+	return d.reach("detach", name)
+}
+
+func (d *runtimeDouble) Commands(_ context.Context, name id.Workspace) ([]execapi.Command, error) {
+	d.mu.Lock()
+	list := d.list
+	d.mu.Unlock()
+	return list, d.reach("commands", name)
+}
+
+func (d *runtimeDouble) Output(_ context.Context, name id.Workspace, _ execapi.OutputParams) (execapi.OutputResult, []*os.File, error) {
+	return execapi.OutputResult{}, nil, d.reach("output", name)
+}
+
+func (d *runtimeDouble) Attach(_ context.Context, permitted permit.Permit, _ execapi.OutputParams) (execapi.OutputResult, []*os.File, error) {
+	name, err := permitted.Workspace()
+	if err != nil {
+		return execapi.OutputResult{}, nil, err
+	}
+	return execapi.OutputResult{}, nil, d.reach("output", name)
+}
+
+func (d *runtimeDouble) Signal(_ context.Context, permitted permit.Permit, _ execapi.StopTaskParams) error {
+	name, err := permitted.Workspace()
+	if err != nil {
+		return err
+	}
+	return d.reach("signal", name)
+}
+
+func (d *runtimeDouble) Resize(_ context.Context, permitted permit.Permit, _ execapi.ResizeParams) error {
+	name, err := permitted.Workspace()
+	if err != nil {
+		return err
+	}
+	return d.reach("resize", name)
+}
+
+func (d *runtimeDouble) Forget(_ context.Context, permitted permit.Permit, retained string) error {
+	name, err := permitted.Workspace()
+	if err != nil {
+		return err
+	}
+	return d.begin("forget "+retained, name)
+}
+
+func (d *runtimeDouble) Mended(context.Context) (string, []workspace.Mended, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.start, d.mended, nil
+}
+
+func (d *runtimeDouble) Ping(_ context.Context, name id.Workspace) error {
+	return d.reach("ping", name)
+}
+
+func (d *runtimeDouble) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, p := range slices.Concat(d.procs) {
+		select {
+		case p.end <- fmt.Errorf("cannot finish the command: the daemon is stopping: %w", errdefs.ErrUnavailable):
+		default:
+		}
+	}
+	return nil
+}
+
+// processDouble is a test double of an attached command; it ends when the test says so.
+type processDouble struct {
+	id  id.Command
+	end chan error
+}
+
+func (p *processDouble) Files() []*os.File { return nil }
+func (p *processDouble) PID() int          { return 2 }
+func (p *processDouble) Close() error      { return nil }
+
+func (p *processDouble) Wait(ctx context.Context) (execapi.Status, error) {
+	select {
+	case err := <-p.end:
+		p.end <- err
+		return execapi.Status{Code: 9}, err
+	case <-ctx.Done():
+		return execapi.Status{}, ctx.Err()
+	}
+}

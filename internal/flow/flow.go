@@ -1,0 +1,195 @@
+// Package flow puts the gate and the packages around it together, for the daemon. A Flow has
+// every operation that a surface can ask for as a method; each of them passes the gate.
+//
+// It must not hold logic of its own beyond the order of starting and stopping.
+package flow
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/carrel-dev/carrel/internal/archiver"
+	"github.com/carrel-dev/carrel/internal/archives"
+	"github.com/carrel-dev/carrel/internal/archivestore"
+	"github.com/carrel-dev/carrel/internal/asking"
+	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/auditing"
+	"github.com/carrel-dev/carrel/internal/commands"
+	"github.com/carrel-dev/carrel/internal/events"
+	"github.com/carrel-dev/carrel/internal/gate"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/judge"
+	"github.com/carrel-dev/carrel/internal/lifecycle"
+	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/record"
+	"github.com/carrel-dev/carrel/internal/redact"
+	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/store"
+	"github.com/carrel-dev/carrel/internal/tokens"
+	"github.com/carrel-dev/carrel/internal/upkeep"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// Config holds the dependencies of New. Runtimes, Store, Audit, Prefix, Limits and Log are
+// required.
+type Config struct {
+	Runtimes runtime.ByBoundary
+	Store    *store.Store
+	Audit    *audit.Log
+	// Prefix, Limits, Idle, Allow, Profiles and Admission are for package lifecycle.
+	Prefix    string
+	Limits    workspace.Limits
+	Idle      time.Duration
+	Allow     []workspace.Opening
+	Profiles  map[string]lifecycle.Profile
+	Admission lifecycle.Admission
+	// Files keeps archives. Archiver returns the program that makes and unpacks them.
+	Files     *archivestore.Store
+	Archiver  func() (*os.File, error)
+	Unpacking archiver.Limits
+	// KeepArchives and KeepHomes are how long archives and homes of destroyed workspaces are
+	// kept, 0 without an end.
+	KeepArchives, KeepHomes time.Duration
+	// Redact takes secrets out of records and events. Optional.
+	Redact *redact.Redactor
+	// Checkpoints sign Audit, every CheckpointEvery if there is something new, and after so
+	// many records. Optional; they stay the caller's.
+	Checkpoints       *audit.Checkpoints
+	CheckpointEvery   time.Duration
+	CheckpointRecords int64
+	// KeepAudit says how long full files of Audit are kept once they are signed.
+	KeepAudit audit.Keep
+	// Observe hears of each passage when it is over, and must not block. Optional.
+	Observe func(*gate.Passage)
+	// TokensRevoked is told which tokens were just revoked. Optional.
+	TokensRevoked func(ids []string)
+	// Version is what the log's lifecycle records say.
+	Version string
+	// Policy reads the rules that operations are judged by; nil is the built-in ones alone.
+	Policy func() (*policy.Engine, error)
+	// ApprovalWait is how long an operation waits for a person's answer, 0 for the default.
+	ApprovalWait time.Duration
+	// ApprovalClock is for tests of a clock that steps.
+	ApprovalClock asking.Clock
+	Log           *slog.Logger
+}
+
+// Flow is everything that can be asked of a daemon.
+type Flow struct {
+	*lifecycle.Lifecycle
+	*archives.Archives
+	*commands.Commands
+	*asking.Questions
+	*tokens.Tokens
+	*auditing.Auditing
+	*events.Events
+	*upkeep.Upkeep
+
+	gate     *gate.Gate
+	judge    *judge.Judge
+	runtimes runtime.ByBoundary
+}
+
+// New returns a flow. Recover is called before anything else.
+func New(cfg Config) *Flow {
+	records := record.NewWriter(cfg.Audit, cfg.Redact)
+	f := &Flow{judge: judge.New(cfg.Policy), Events: events.New(), runtimes: cfg.Runtimes}
+	f.Questions = asking.New(asking.Config{
+		Store: cfg.Store, Audit: cfg.Audit, Records: records, Judge: f.judge, Events: f.Events, Wait: cfg.ApprovalWait,
+		Clock: cfg.ApprovalClock, Log: cfg.Log,
+	})
+	gc := gate.Config{Records: records, Judge: f.judge, Ask: f.Questions, Told: f.told, Observe: cfg.Observe, Log: cfg.Log}
+	if cfg.Checkpoints != nil {
+		gc.Blocked = cfg.Checkpoints.Blocked
+	}
+	f.gate = gate.New(gc)
+	packer := &archiver.Archiver{Program: cfg.Archiver, Limits: cfg.Unpacking}
+	f.Lifecycle = lifecycle.New(lifecycle.Config{
+		Gate: f.gate, Runtimes: cfg.Runtimes, Store: cfg.Store, Prefix: cfg.Prefix, Limits: cfg.Limits, Idle: cfg.Idle, Allow: cfg.Allow,
+		Profiles: cfg.Profiles, Admission: cfg.Admission, KeepHomes: cfg.KeepHomes, Archiver: packer, Log: cfg.Log,
+	})
+	f.Events.Bind(events.Config{Gate: f.gate, Find: f.Find, Now: f.Lifecycle.Current, Redact: cfg.Redact})
+	f.Questions.Bind(f.gate, f.Find)
+	f.Archives = archives.New(archives.Config{
+		Gate: f.gate, Lifecycle: f.Lifecycle, Store: cfg.Store, Files: cfg.Files, Archiver: packer, Log: cfg.Log,
+	})
+	f.Commands = commands.New(commands.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Redact: cfg.Redact})
+	f.Tokens = tokens.New(tokens.Config{Gate: f.gate, Store: cfg.Store, Records: records, Revoked: cfg.TokensRevoked, Log: cfg.Log})
+	f.Auditing = auditing.New(auditing.Config{
+		Gate: f.gate, Log: cfg.Log, Audit: cfg.Audit, Store: cfg.Store, Records: records, Events: f.Events, Checkpoints: cfg.Checkpoints,
+		Every: cfg.CheckpointEvery, After: cfg.CheckpointRecords, Keep: cfg.KeepAudit, Policy: f.judge.Loaded, Version: cfg.Version,
+	})
+	f.Upkeep = upkeep.New(upkeep.Config{
+		Gate: f.gate, Judge: f.judge, Records: records, Store: cfg.Store, Runtimes: cfg.Runtimes, Lifecycle: f.Lifecycle, Archives: f.Archives,
+		Questions: f.Questions, Auditing: f.Auditing, Events: f.Events, KeepArchives: cfg.KeepArchives, KeepHomes: cfg.KeepHomes, Log: cfg.Log,
+	})
+	return f
+}
+
+// told hears of every outcome.
+func (f *Flow) told(r *operation.Request, intent int64, err error) {
+	if r.On.Kind == operation.Workspace {
+		f.Touch(r.On.Name)
+	}
+	f.Events.Told(r, intent, err)
+	f.CountIntent()
+}
+
+// Recover puts right what the last run left, before anything is served. Nothing is run again.
+func (f *Flow) Recover(ctx context.Context) error {
+	// First: a daemon that cannot judge must not serve.
+	if _, err := f.judge.Digest(); err != nil {
+		return err
+	}
+	if err := f.LastRun(ctx); err != nil {
+		return err
+	}
+	open, err := f.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	if err := f.Questions.Recover(ctx); err != nil {
+		return err
+	}
+	// Before what it names is put right here too.
+	if err := f.NoteMended(ctx); err != nil {
+		return err
+	}
+	if err := f.Lifecycle.Recover(ctx, halfWay(open)); err != nil {
+		return err
+	}
+	if err := f.Archives.Recover(ctx); err != nil {
+		return err
+	}
+	return f.Mark(ctx)
+}
+
+// halfWay are the workspaces whose executor may disagree with the broker on whether it is
+// paused: an operation that pauses or resumes has no outcome.
+func halfWay(open []audit.Record) map[id.Workspace]bool {
+	names := map[id.Workspace]bool{}
+	for _, r := range open {
+		switch operation.NameIn(r.Action) {
+		case operation.PauseWorkspace, operation.ResumeWorkspace, operation.StopWorkspace, operation.Recover:
+			names[r.Workspace] = true
+		}
+	}
+	return names
+}
+
+// Close lets go of the executors, records the outcomes of what was attached and notes how far
+// the log is known. Nothing should call the flow any more: what does fails. It does not close
+// the audit log or the store.
+func (f *Flow) Close(ctx context.Context) error {
+	var errs []error
+	f.gate.Closing()
+	for _, rt := range f.runtimes {
+		errs = append(errs, rt.Close())
+	}
+	f.gate.Settle()
+	return errors.Join(append(errs, f.Auditing.End(ctx))...)
+}

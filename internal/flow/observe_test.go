@@ -1,0 +1,54 @@
+package flow_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/gate"
+	"github.com/carrel-dev/carrel/internal/lifecycle"
+	"github.com/carrel-dev/carrel/internal/operation"
+)
+
+// Each action is told of once, with the steps that it came through.
+func TestObserve(t *testing.T) {
+	var mu sync.Mutex
+	var got []string
+	h := &house{t: t, dir: t.TempDir(), rt: newDouble(), admission: lifecycle.Admission{Workspaces: 50}}
+	h.observe = func(p *gate.Passage) {
+		mu.Lock()
+		defer mu.Unlock()
+		if p.Kind != operation.ExecCommand {
+			return
+		}
+		var steps []string
+		at := p.Began
+		for _, s := range p.Steps {
+			if !s.Began.Equal(at) || s.Ended.Before(s.Began) {
+				t.Errorf("%+v", p.Steps)
+			}
+			at = s.Ended
+			steps = append(steps, s.Name)
+		}
+		if p.Ended.Before(at) || p.Trace == "" || p.By == "" {
+			t.Errorf("%+v", p)
+		}
+		got = append(got, fmt.Sprintf("%s denied=%t failed=%t %s", p.Level, p.Denied, p.Err != nil, strings.Join(steps, ",")))
+	}
+	h.start()
+	t.Cleanup(h.crash)
+	ctx := t.Context()
+	h.create(alice, "demo")
+	try := func(argv ...string) {
+		_, _, _ = h.Run(ctx, alice, "demo", execapi.ExecParams{Argv: argv}) // what it returns is tried elsewhere
+	}
+	try("true")
+	try("rm", "-rf", "/var/lib/carrel")
+	_, _, _ = h.Run(ctx, bob, "demo", execapi.ExecParams{Argv: []string{"true"}}) // the same
+	want := "SAFE denied=false failed=false policy,intent,effect,outcome|BLOCK denied=true failed=true policy| denied=true failed=true "
+	if s := strings.Join(got, "|"); s != want {
+		t.Errorf("got  %s\nwant %s", s, want)
+	}
+}

@@ -1,0 +1,86 @@
+package lifecycle
+
+import (
+	"fmt"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// Admission bounds what may live and run at once. Zero fields bound nothing.
+type Admission struct {
+	// Workspaces is the most that may live, PerOwner those of one owner.
+	Workspaces, PerOwner int
+	// Running is the most that may run at once.
+	Running int
+	// Memory is the most that the limits of those that run may add up to, in bytes, and
+	// OwnerMemory that of one owner. The kernel holds them together below a ceiling of
+	// its own, where they would begin to take it from each other.
+	Memory, OwnerMemory int64
+}
+
+// mayLive refuses a workspace that would be one too many. l.admission is held.
+func (l *Lifecycle) mayLive(w workspace.Kept) error {
+	all, own := 0, 0
+	l.cfg.Store.Each(func(o *workspace.Kept) {
+		all++
+		if o.Owner == w.Owner {
+			own++
+		}
+	})
+	switch a := l.cfg.Admission; {
+	case a.Workspaces > 0 && all >= a.Workspaces:
+		return fmt.Errorf("cannot create workspace %q: there are %d, the most there may be; destroy some, or raise max_workspaces: %w",
+			w.Key, all, errdefs.ErrResourceExhausted)
+	case a.PerOwner > 0 && own >= a.PerOwner:
+		return fmt.Errorf("cannot create workspace %q: %s has %d, the most that one owner may have; destroy some, or raise max_workspaces_per_owner: %w",
+			w.Key, w.Owner, own, errdefs.ErrResourceExhausted)
+	}
+	return nil
+}
+
+// Room reserves what a workspace that is to run takes, until the function returned is called;
+// by then its state says that it runs.
+func (l *Lifecycle) Room(w workspace.Kept) (leave func(), err error) {
+	l.admission.Lock()
+	defer l.admission.Unlock()
+	running, memory, own := 0, int64(0), int64(0)
+	count := func(o *workspace.Kept) {
+		running++
+		memory += o.Limits.MemoryBytes
+		if o.Owner == w.Owner {
+			own += o.Limits.MemoryBytes
+		}
+	}
+	for _, o := range l.Live() {
+		if _, starts := l.starting[o.Name]; !starts {
+			count(&o.Kept)
+		}
+	}
+	for _, o := range l.starting {
+		if o.Name != w.Name { // a create that starts once more what did not start
+			count(&o)
+		}
+	}
+	refuse := func(why string, v ...any) (func(), error) {
+		return nil, fmt.Errorf("cannot start workspace %s: "+why+": %w", append(append([]any{w.Name}, v...), errdefs.ErrResourceExhausted)...)
+	}
+	need := w.Limits.MemoryBytes
+	switch a := l.cfg.Admission; {
+	case a.Running > 0 && running >= a.Running:
+		return refuse("%d run, the most that may at once; stop some, or raise max_running", running)
+	case a.Memory > 0 && memory+need > a.Memory:
+		return refuse("its limit of %d MiB and those of the %d that run would add up to %d MiB, above the %d MiB of max_running_memory; stop some, or lower limits",
+			need>>20, running, (memory+need)>>20, a.Memory>>20)
+	case a.OwnerMemory > 0 && own+need > a.OwnerMemory:
+		return refuse("its limit of %d MiB and those of what %s runs would add up to %d MiB, above the %d MiB of max_running_memory_per_owner; stop some, or lower limits",
+			need>>20, w.Owner, (own+need)>>20, a.OwnerMemory>>20)
+	}
+	l.starting[w.Name] = w
+	return func() {
+		l.admission.Lock()
+		defer l.admission.Unlock()
+		delete(l.starting, w.Name)
+	}, nil
+}

@@ -1,0 +1,414 @@
+package lifecycle
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/gate"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/permit"
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// maxNames is how many names are tried for one key before giving up.
+const maxNames = 64
+
+// Create makes the workspace that is wanted, owned by p, or returns the one there is for its
+// key. It starts it too unless told not to. Mounts come with one grant, see package grant.
+//
+// Errors: permission_denied if the key is another user's, resource_exhausted if there are as
+// many as there may be, failed_precondition if it has other mounts than are wanted, and those
+// of the runtime.
+func (l *Lifecycle) Create(ctx context.Context, p principal.Principal, want workspace.Wanted, grant ...*os.File) (workspace.Workspace, bool, error) {
+	none := workspace.Workspace{}
+	op, err := operation.NewCreate(want)
+	if err != nil {
+		return none, false, err
+	}
+	mounts, err := mountsOf(want.Mounts, grant)
+	if err != nil {
+		return none, false, err
+	}
+	type made struct {
+		Name    id.Workspace `json:"name"`
+		Created bool         `json:"created"`
+	}
+	authorised, err := l.AuthoriseMaking(ctx, p, op, want.Key, p.Owner())
+	if err != nil {
+		return none, false, err
+	}
+	if err := l.mayAllow(want); err != nil {
+		return none, false, authorised.Deny(ctx, err)
+	}
+	m, err := Once(ctx, l.cfg.Store, p, want.Request, op, operation.Target{}, func(time.Time) (m made, err error) {
+		k, err := l.Wanted(p.Owner(), want)
+		if err != nil {
+			return m, err
+		}
+		a, err := authorised.Admit(ctx) // nobody else waits for a person's answer
+		if err != nil {
+			return m, err
+		}
+		err = l.AloneWithKey(ctx, want.Key, operation.CreateWorkspace, func(ctx context.Context) (err error) {
+			k, m.Created, err = l.create(ctx, a, op, k, mounts)
+			return err
+		})
+		m.Name = k.Name
+		return m, err
+	})
+	if err != nil {
+		return none, false, err
+	}
+	w, err := l.showNow(m.Name)
+	if err != nil || want.NoStart {
+		return w, m.Created, err
+	}
+	if w.State != workspace.StatePaused {
+		if err := l.ensureRunning(ctx, authorised, m.Name); err != nil {
+			return w, m.Created, fmt.Errorf("workspace %s is there but does not run: %w", m.Name, err)
+		}
+	}
+	w, err = l.get(ctx, m.Name)
+	return w, m.Created, err
+}
+
+// AuthoriseMaking authorises an operation that makes a workspace with a key, for an owner. A
+// workspace that has this key already must be one that the caller reaches.
+func (l *Lifecycle) AuthoriseMaking(ctx context.Context, p principal.Principal, op operation.Operation, key id.Key, owner string) (*gate.Authorised, error) {
+	return l.cfg.Gate.Authorise(ctx, operation.Request{By: p, Op: op}, func() (operation.Target, error) {
+		on := operation.Target{Kind: operation.Workspace, Key: key, Owner: owner}
+		if k, ok := l.cfg.Store.ByKey(key); ok && operation.Reaches(p, on) && !operation.Reaches(p, targetOf(k)) {
+			on = targetOf(k)
+			on.Taken = true
+		}
+		return on, nil
+	})
+}
+
+// Wanted is what is kept of the workspace that is wanted: what was not asked for is the
+// profile's or as configured. It has no name yet.
+func (l *Lifecycle) Wanted(owner string, want workspace.Wanted) (workspace.Kept, error) {
+	k := workspace.New(want.Key, owner, time.Now())
+	k.Profile = want.Profile
+	profile, ok := l.cfg.Profiles[want.Profile]
+	if !ok && want.Profile != "" {
+		return k, fmt.Errorf("cannot use the profile %q: there is none; there are: %s: %w",
+			want.Profile, strings.Join(slices.Sorted(maps.Keys(l.cfg.Profiles)), ", "), errdefs.ErrInvalidArgument)
+	}
+	k.Limits = want.Limits.Or(profile.Limits).Or(l.cfg.Limits)
+	k.Expires, k.Idle = expiry(cmp.Or(want.TTL, profile.Life.TTL)), cmp.Or(want.Idle, profile.Life.Idle)
+	return k, k.Limits.Validate()
+}
+
+// expiry is the time at which a lifetime that begins now ends.
+func expiry(ttl time.Duration) time.Time {
+	if ttl <= 0 {
+		return time.Time{}
+	}
+	return time.Now().Add(ttl)
+}
+
+// create runs with the key's slot held.
+func (l *Lifecycle) create(ctx context.Context, a *gate.Admitted, op operation.Create, fresh workspace.Kept, mounts *runtime.Mounts) (workspace.Kept, bool, error) {
+	key, by := op.Key, a.Request().By
+	if err := l.ClearRestoring(ctx, key); err != nil {
+		return fresh, false, err
+	}
+	k, exists := l.cfg.Store.ByKey(key)
+	if exists && !operation.Reaches(by, targetOf(k)) { // it was made meanwhile
+		return k, false, a.Deny(ctx, fmt.Errorf("cannot create workspace %q: another user has one with this key; choose another key: %w", key, errdefs.ErrPermissionDenied))
+	}
+	if exists && k.Phase == workspace.Destroying {
+		return k, false, fmt.Errorf("cannot create workspace %q: the one there is, %s, is %s; run \"carrel destroy\" to finish that: %w",
+			key, k.Name, k.Phase, errdefs.ErrFailedPrecondition)
+	}
+	if exists && k.Phase != workspace.Creating {
+		return k, false, l.sameMounts(op.Allow, k, mounts)
+	}
+	plan := making{admitted: a, allow: op.Allow, mounts: mounts, start: !op.NoStart}
+	if exists { // begun before, and broken off at a point that is not known
+		err := l.make(ctx, plan, k, false)
+		return k, err == nil, err
+	}
+	if err := l.UsableKey(key); err != nil {
+		return k, false, err
+	}
+	if skeleton := l.cfg.Profiles[fresh.Profile].Skeleton; skeleton != nil {
+		if err := emptyHome(fresh, mounts); err != nil {
+			return fresh, false, err
+		}
+		plan.fill = func(ctx context.Context, rt runtime.Runtime, p permit.Permit) (any, error) {
+			in, err := skeleton(ctx)
+			if err != nil {
+				return nil, err
+			}
+			n, err := l.cfg.Archiver.Unpack(ctx, rt, p, in, false, nil)
+			return Archived{Entries: n.Entries, Bytes: n.Bytes}, err
+		}
+	}
+	k, err := l.named(ctx, plan, fresh)
+	return k, err == nil, err
+}
+
+// emptyHome refuses mounts below a home that is filled when it is made.
+func emptyHome(k workspace.Kept, mounts *runtime.Mounts) error {
+	if mounts == nil {
+		return nil
+	}
+	for _, m := range mounts.List {
+		if m.BelowHome() {
+			return fmt.Errorf("cannot mount at %s in workspace %q: the home of profile %q is filled with files when it is made, and has to be empty then; mount it at /workspace, or below /srv or /mnt: %w",
+				m.Destination, k.Key, k.Profile, errdefs.ErrInvalidArgument)
+		}
+	}
+	return nil
+}
+
+// Archived is what the outcome of an archive or of a restore says.
+type Archived struct {
+	ID      string `json:"archive,omitempty"`
+	SHA256  string `json:"sha256,omitempty"`
+	Size    int64  `json:"size,omitempty"`
+	Entries int64  `json:"entries,omitempty"`
+	Bytes   int64  `json:"bytes,omitempty"`
+}
+
+// UsableKey refuses a key that could be taken for the name of another workspace.
+func (l *Lifecycle) UsableKey(key id.Key) error {
+	_, taken := l.cfg.Store.ByName(id.Workspace(key))
+	derived := false
+	for prefix := range l.prefixes() {
+		derived = derived || strings.HasPrefix(string(key), prefix+"-")
+	}
+	if taken || derived && id.IsWorkspace(string(key)) {
+		return fmt.Errorf("cannot use %q as a key: it has the form of a derived name and could be taken for another workspace; choose another key: %w",
+			key, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// prefixes yields what derived names begin with.
+func (l *Lifecycle) prefixes() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		if !yield(l.cfg.Prefix) {
+			return
+		}
+		for _, p := range l.cfg.Profiles {
+			if p.Prefix != "" && !yield(p.Prefix) {
+				return
+			}
+		}
+	}
+}
+
+// mountsOf are the mounts that are wanted, with the grant that came for them.
+func mountsOf(mounts []workspace.Mount, grant []*os.File) (*runtime.Mounts, error) {
+	if len(mounts) == 0 && len(grant) == 0 {
+		return nil, nil
+	}
+	if len(mounts) == 0 || len(grant) != 1 {
+		return nil, fmt.Errorf("cannot mount %d directories with %d grants: %w", len(mounts), len(grant), errdefs.ErrInvalidArgument)
+	}
+	return &runtime.Mounts{List: mounts, Grant: grant[0]}, nil
+}
+
+// mayAllow refuses openings that the configuration does not permit.
+func (l *Lifecycle) mayAllow(want workspace.Wanted) error {
+	may, of := l.cfg.Allow, "allow"
+	if p, ok := l.cfg.Profiles[want.Profile]; ok {
+		may, of = p.Allow, want.Profile+".allow"
+	}
+	for _, o := range want.Allow {
+		if !slices.Contains(may, o) {
+			return fmt.Errorf("cannot create workspace %q with --allow %s: the daemon's configuration does not permit it (%s: %q); leave it out, or have it added there: %w",
+				want.Key, o, of, workspace.JoinOpenings(may), errdefs.ErrPermissionDenied)
+		}
+	}
+	return nil
+}
+
+// sameMounts is an error if mounts or openings that are asked for are not those that there
+// are. A caller that asks for none takes what there is.
+func (l *Lifecycle) sameMounts(allow []workspace.Opening, k workspace.Kept, mounts *runtime.Mounts) error {
+	w := l.join(k)
+	if len(allow) > 0 && !slices.Equal(allow, w.Allow) {
+		return fmt.Errorf("cannot allow %s in workspace %q: it is there already, with %q, and that is chosen when one is made; destroy it first, or choose another key: %w",
+			workspace.JoinOpenings(allow), w.Key, workspace.JoinOpenings(w.Allow), errdefs.ErrFailedPrecondition)
+	}
+	if mounts == nil || workspace.SameMounts(mounts.List, w.Mounts, "/home/"+string(w.Name)) {
+		return nil
+	}
+	return fmt.Errorf("cannot mount other directories into workspace %q: it is there already, and mounts are chosen when one is made; \"carrel inspect\" shows those that it has; destroy it first, or choose another key: %w",
+		w.Key, errdefs.ErrFailedPrecondition)
+}
+
+// making is how a workspace is to be made.
+type making struct {
+	admitted *gate.Admitted
+	allow    []workspace.Opening
+	mounts   *runtime.Mounts
+	start    bool
+	// fill makes what the workspace has from the start. It runs then, and its phase is
+	// restoring: a crash undoes it. What it returns is for the record.
+	fill Filling
+}
+
+// Filling fills the home of a running workspace that was just made.
+type Filling func(ctx context.Context, rt runtime.Runtime, p permit.Permit) (data any, err error)
+
+// named makes a workspace under the first name of its key that is free.
+func (l *Lifecycle) named(ctx context.Context, m making, fresh workspace.Kept) (workspace.Kept, error) {
+	if m.fill != nil {
+		fresh.Phase = workspace.Restoring
+	}
+	key := fresh.Key
+	prefix := cmp.Or(l.cfg.Profiles[fresh.Profile].Prefix, l.cfg.Prefix)
+	n, err := l.cfg.Store.FreeSuffix(ctx, prefix, key)
+	if err != nil {
+		return fresh, err
+	}
+	for last := min(n+maxNames, id.MaxCollision+1); n < last; n++ {
+		fresh.Name = id.Derive(prefix, key, n)
+		err := l.make(ctx, m, fresh, true)
+		// The name has another key: of a collision, or of a life before.
+		if !errdefs.IsAlreadyExists(err) {
+			return fresh, err
+		}
+	}
+	return fresh, fmt.Errorf("cannot create workspace %q: every name up to %s is taken: %w", key, id.Derive(prefix, key, n-1), errdefs.ErrResourceExhausted)
+}
+
+// Fill makes a workspace whose home is filled before anybody sees it, and leaves it running.
+// The slot of its key is held.
+func (l *Lifecycle) Fill(ctx context.Context, a *gate.Admitted, fresh workspace.Kept, fill Filling) (workspace.Kept, error) {
+	if err := l.UsableKey(fresh.Key); err != nil {
+		return fresh, err
+	}
+	return l.named(ctx, making{admitted: a, start: true, fill: fill}, fresh)
+}
+
+// make carries one creation out under one name. What fails is undone; if that fails too, the
+// workspace stays as it is and the next attempt goes on.
+func (l *Lifecycle) make(ctx context.Context, m making, k workspace.Kept, insert bool) error {
+	return l.Alone(ctx, k.Name, operation.CreateWorkspace, func(ctx context.Context) error {
+		return m.admitted.Making(targetOf(k)).Do(ctx, func(ctx context.Context, p permit.Permit) (any, error) {
+			rt, err := l.Runtime(k.Boundary)
+			if err != nil {
+				return nil, err
+			}
+			if insert {
+				if err := l.insert(ctx, k); err != nil {
+					return nil, err
+				}
+			}
+			crashpoint.Here("daemon.create.inserted")
+			sum := sha256.Sum256([]byte(k.Key))
+			plan := runtime.Plan{KeyDigest: hex.EncodeToString(sum[:]), Limits: k.Limits, Allow: m.allow, Mounts: m.mounts}
+			if m.start || m.fill != nil {
+				// One that may not run is made all the same; its start says why.
+				if leave, err := l.Room(k); err == nil {
+					defer leave()
+					plan.Start = true
+				} else if m.fill != nil {
+					return nil, errors.Join(err, l.cfg.Store.Delete(ctx, k.Name))
+				}
+			}
+			real, rep, err := rt.Create(ctx, p, plan)
+			if errdefs.IsUnavailable(err) {
+				// It may have been made: only asking again tells.
+				return nil, err
+			}
+			if err != nil {
+				return nil, errors.Join(err, l.cfg.Store.Delete(ctx, k.Name))
+			}
+			crashpoint.Here("daemon.create.made")
+			var data any
+			if len(rep.Controls) > 0 {
+				data = proof(rep)
+			}
+			if m.fill != nil {
+				if real, rep, data, err = l.fill(ctx, m, rt, p, real, rep); err != nil {
+					return nil, errors.Join(err, l.unmake(ctx, rt, p, k))
+				}
+			}
+			l.note(k.Name, real)
+			if real.State == workspace.StateRunning {
+				l.prove(k, rep)
+			}
+			if err := l.cfg.Store.SetPhase(ctx, k.Name, workspace.Settled); err != nil {
+				return data, err
+			}
+			// Made by an attempt that broke off, it has what that one asked for.
+			return data, l.sameMounts(m.allow, k, m.mounts)
+		})
+	})
+}
+
+// fill starts a workspace that was just made if it does not run, fills it, and stops it again
+// unless it is to run.
+func (l *Lifecycle) fill(ctx context.Context, m making, rt runtime.Runtime, p permit.Permit, real workspace.Real, rep workspace.Report) (workspace.Real, workspace.Report, any, error) {
+	var err error
+	if real.State != workspace.StateRunning {
+		if real, rep, err = rt.Start(ctx, p); err != nil {
+			return real, rep, nil, err
+		}
+	}
+	crashpoint.Here("daemon.fill.started")
+	data, err := m.fill(ctx, rt, p)
+	if err != nil {
+		return real, rep, nil, err
+	}
+	crashpoint.Here("daemon.fill.done")
+	if !m.start {
+		real, err = rt.Stop(ctx, p)
+	}
+	return real, rep, data, err
+}
+
+// unmake takes back a workspace that could not be filled. If that fails too, the next start
+// does it.
+func (l *Lifecycle) unmake(ctx context.Context, rt runtime.Runtime, p permit.Permit, k workspace.Kept) error {
+	if _, err := rt.Destroy(ctx, p, true); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("cannot take workspace %s back, the next start of the daemon does: %w", k.Name, err)
+	}
+	l.forget(k.Name)
+	return l.cfg.Store.Delete(ctx, k.Name)
+}
+
+// insert adds a workspace to those that live, if there is room for it.
+func (l *Lifecycle) insert(ctx context.Context, k workspace.Kept) error {
+	l.admission.Lock()
+	defer l.admission.Unlock()
+	if err := l.mayLive(k); err != nil {
+		return err
+	}
+	return l.cfg.Store.Insert(ctx, k)
+}
+
+// ClearRestoring takes back a workspace with that key which was to be filled and nobody fills
+// any more. The key's slot is held, so that nobody fills it now.
+func (l *Lifecycle) ClearRestoring(ctx context.Context, key id.Key) error {
+	k, exists := l.cfg.Store.ByKey(key)
+	if !exists || k.Phase != workspace.Restoring {
+		return nil
+	}
+	return l.Alone(ctx, k.Name, background, func(ctx context.Context) error {
+		return l.recovering(ctx, k, func(ctx context.Context, rt runtime.Runtime, p permit.Permit) error { return l.unmake(ctx, rt, p, k) })
+	})
+}

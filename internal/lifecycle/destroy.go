@@ -1,0 +1,122 @@
+package lifecycle
+
+import (
+	"context"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/gate"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/permit"
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// Destroy ends the life of the workspace that ref names. Its home is kept aside at the path
+// returned, unless purge is set.
+func (l *Lifecycle) Destroy(ctx context.Context, p principal.Principal, ref string, purge bool, request string) (string, error) {
+	if err := workspace.ValidateLife(0, 0, request); err != nil {
+		return "", err
+	}
+	if err := l.may(ctx, p, operation.DestroyWorkspace); err != nil {
+		return "", err
+	}
+	// By the ref, which is all that a repeated request has once the workspace is gone.
+	repeated := operation.Destroy{Ref: id.Key(ref), Purge: purge}
+	return Once(ctx, l.cfg.Store, p, request, repeated, operation.Target{}, func(began time.Time) (string, error) {
+		if !began.IsZero() {
+			// The first attempt may have come to its end, but for the answer. What has the key
+			// now is then another workspace.
+			if k, retained, ok, err := l.cfg.Store.Destroyed(ctx, ref, began); err != nil || ok && operation.Reaches(p, targetOf(k)) {
+				return retained, err
+			}
+		}
+		a, err := l.admit(ctx, p, ref, operation.Destroy{Purge: purge}) // nobody else waits for a person's answer
+		if err != nil {
+			return "", err
+		}
+		return l.DestroyAdmitted(ctx, a, purge)
+	})
+}
+
+// DestroyAdmitted ends the life of the target of an admitted operation.
+func (l *Lifecycle) DestroyAdmitted(ctx context.Context, a *gate.Admitted, purge bool) (retained string, err error) {
+	name := a.Request().On.Name
+	err = l.Alone(ctx, name, operation.DestroyWorkspace, func(ctx context.Context) error {
+		k, err := l.Living(name)
+		if err != nil {
+			return err
+		}
+		return a.Do(ctx, func(ctx context.Context, p permit.Permit) (any, error) {
+			rt, err := l.Runtime(k.Boundary)
+			if err != nil {
+				return nil, err
+			}
+			if err := l.cfg.Store.SetDestroying(ctx, name, purge); err != nil {
+				return nil, err
+			}
+			crashpoint.Here("daemon.destroy.begun")
+			real, err := rt.Destroy(ctx, p, purge)
+			if err != nil && !errdefs.IsNotFound(err) {
+				return nil, err
+			}
+			crashpoint.Here("daemon.destroy.done")
+			retained = real.Retained
+			if err := l.cfg.Store.SetDestroyed(ctx, name, retained); err != nil {
+				return nil, err
+			}
+			l.forget(name)
+			return kept(retained), nil
+		})
+	})
+	return retained, err
+}
+
+// kept is what an outcome says of a home that was kept, nil if none was.
+func kept(home string) any {
+	if home == "" {
+		return nil
+	}
+	return struct {
+		Retained string `json:"retained"`
+	}{home}
+}
+
+// Expired reports whether a workspace has lived its time.
+func Expired(w *workspace.Workspace, now time.Time) bool {
+	return !w.Expires.IsZero() && now.After(w.Expires) && w.Phase == workspace.Settled
+}
+
+// DestroyExpired ends a workspace that has lived its time.
+func (l *Lifecycle) DestroyExpired(ctx context.Context, w workspace.Workspace) error {
+	a, err := l.asSystem(ctx, w.Kept, operation.Destroy{})
+	if err != nil {
+		return err
+	}
+	_, err = l.DestroyAdmitted(ctx, a, false)
+	return err
+}
+
+// RemoveHome removes the home that was kept of a destroyed workspace. It may be repeated: what
+// a crash leaves of a home, or of the word of it, goes with the next.
+func (l *Lifecycle) RemoveHome(ctx context.Context, r workspace.Retained) error {
+	k := workspace.Kept{Name: r.Workspace, Key: r.Key, Owner: r.Owner, Boundary: r.Boundary, Root: r.Root}
+	a, err := l.asSystem(ctx, k, operation.Simple(operation.RemoveHome))
+	if err != nil {
+		return err
+	}
+	return a.Do(ctx, func(ctx context.Context, p permit.Permit) (any, error) {
+		rt, err := l.Runtime(k.Boundary)
+		if err != nil {
+			return nil, err
+		}
+		if err := rt.Forget(ctx, p, r.Home); err != nil {
+			return nil, err
+		}
+		crashpoint.Here("daemon.forget.removed")
+		return kept(r.Home), l.cfg.Store.ForgetRetained(ctx, r.Workspace)
+	})
+}

@@ -1,0 +1,159 @@
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/gate"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/permit"
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// Stop ends everything that runs in the workspace that ref names.
+func (l *Lifecycle) Stop(ctx context.Context, p principal.Principal, ref string) (workspace.Workspace, error) {
+	a, err := l.Authorise(ctx, p, ref, operation.Simple(operation.StopWorkspace))
+	if err != nil {
+		return workspace.Workspace{}, err
+	}
+	name := a.On().Name
+	if err := l.stop(ctx, a, name); err != nil {
+		return workspace.Workspace{}, err
+	}
+	return l.showNow(name)
+}
+
+func (l *Lifecycle) stop(ctx context.Context, a *gate.Authorised, name id.Workspace) error {
+	return l.slots.exclusive(ctx, slot{name: name}, operation.StopWorkspace, true, func(ctx context.Context) error {
+		w, err := l.living(name)
+		if err != nil || w.State == workspace.StateStopped {
+			return err
+		}
+		if !w.State.Live() {
+			return fmt.Errorf("cannot stop workspace %s: it is %s: %w", name, w.State, errdefs.ErrFailedPrecondition)
+		}
+		admitted, err := a.Admit(ctx)
+		if err != nil {
+			return err
+		}
+		return l.halt(ctx, admitted, w)
+	})
+}
+
+// halt stops a live workspace, whose slot is held. One that is paused goes on first, so that
+// it can end in order.
+func (l *Lifecycle) halt(ctx context.Context, a *gate.Admitted, w workspace.Workspace) error {
+	return a.Do(ctx, func(ctx context.Context, p permit.Permit) (any, error) {
+		rt, err := l.Runtime(w.Boundary)
+		if err != nil {
+			return nil, err
+		}
+		if w.State == workspace.StatePaused {
+			if _, err := rt.Resume(ctx, p); err != nil {
+				l.cfg.Log.Warn("stopping a paused workspace that does not go on", "workspace", w.Name, "error", err)
+			}
+		}
+		real, err := rt.Stop(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		crashpoint.Here("daemon.stop.stopped")
+		l.note(w.Name, real)
+		return nil, nil
+	})
+}
+
+// haltAsSystem stops a live workspace on the daemon's own account. Its slot is held.
+func (l *Lifecycle) haltAsSystem(ctx context.Context, w workspace.Workspace) error {
+	a, err := l.asSystem(ctx, w.Kept, operation.Simple(operation.StopWorkspace))
+	if err != nil {
+		return err
+	}
+	return l.halt(ctx, a, w)
+}
+
+// StopIdle stops a workspace that is still idle, unless busy says that something runs in it.
+// busy wraps runtime.ErrNotRunning if its executor has gone.
+func (l *Lifecycle) StopIdle(ctx context.Context, name id.Workspace, now time.Time, busy func(context.Context, workspace.Workspace) (bool, error)) error {
+	return l.Alone(ctx, name, background, func(ctx context.Context) error {
+		w, err := l.living(name)
+		if err != nil || !l.Idle(&w, now) {
+			return err // it has been used since
+		}
+		runs, err := busy(ctx, w)
+		if err != nil || runs {
+			l.Touch(name)
+			return err
+		}
+		return l.haltAsSystem(ctx, w)
+	})
+}
+
+// turn is what pausing and resuming have in common.
+type turn struct {
+	op       operation.Name
+	from, to workspace.State
+	do       func(runtime.Runtime, context.Context, permit.Permit) (workspace.Real, error)
+}
+
+var (
+	pausing  = turn{operation.PauseWorkspace, workspace.StateRunning, workspace.StatePaused, runtime.Runtime.Pause}
+	resuming = turn{operation.ResumeWorkspace, workspace.StatePaused, workspace.StateRunning, runtime.Runtime.Resume}
+)
+
+// Pause freezes the commands of the running workspace that ref names.
+func (l *Lifecycle) Pause(ctx context.Context, p principal.Principal, ref string) (workspace.Workspace, error) {
+	return l.turn(ctx, p, ref, pausing)
+}
+
+// Resume lets the commands of the paused workspace that ref names go on.
+func (l *Lifecycle) Resume(ctx context.Context, p principal.Principal, ref string) (workspace.Workspace, error) {
+	return l.turn(ctx, p, ref, resuming)
+}
+
+// turn moves a workspace from one state to another. One that is there already is told so
+// again, which finishes an attempt that broke off.
+func (l *Lifecycle) turn(ctx context.Context, p principal.Principal, ref string, t turn) (workspace.Workspace, error) {
+	a, err := l.Authorise(ctx, p, ref, operation.Simple(t.op))
+	if err != nil {
+		return workspace.Workspace{}, err
+	}
+	name := a.On().Name
+	err = l.slots.exclusive(ctx, slot{name: name}, t.op, true, func(ctx context.Context) error {
+		w, err := l.living(name)
+		if err != nil {
+			return err
+		}
+		if w.State != t.from && w.State != t.to {
+			return fmt.Errorf("cannot %s workspace %s: it is %s: %w", operation.Of(t.op).Words, name, w.State, errdefs.ErrFailedPrecondition)
+		}
+		admitted, err := a.Admit(ctx)
+		if err != nil {
+			return err
+		}
+		return admitted.Do(ctx, func(ctx context.Context, p permit.Permit) (any, error) {
+			rt, err := l.Runtime(w.Boundary)
+			if err != nil {
+				return nil, err
+			}
+			real, err := t.do(rt, ctx, p)
+			if err != nil {
+				return nil, err
+			}
+			crashpoint.Here("daemon.turn.done")
+			l.note(name, real)
+			return nil, nil
+		})
+	})
+	if err != nil {
+		return workspace.Workspace{}, err
+	}
+	return l.showNow(name)
+}

@@ -1,0 +1,106 @@
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/gate"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/permit"
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// Update changes limits, key or lifetime of the workspace that ref names.
+//
+// Errors: already_exists if the key belongs to another workspace, failed_precondition if what
+// runs uses more than the new limits.
+func (l *Lifecycle) Update(ctx context.Context, p principal.Principal, ref string, c workspace.Change) (workspace.Workspace, error) {
+	op, err := operation.NewUpdate(c)
+	if err != nil {
+		return workspace.Workspace{}, err
+	}
+	a, err := l.cfg.Gate.Authorise(ctx, operation.Request{By: p, Op: op}, func() (operation.Target, error) {
+		on, err := l.Find(ref)
+		on.NewKey = c.Key
+		return on, err
+	})
+	if err != nil {
+		return workspace.Workspace{}, err
+	}
+	name, err := Once(ctx, l.cfg.Store, p, c.Request, op, a.On(), func(time.Time) (id.Workspace, error) {
+		name := a.On().Name
+		change := func(ctx context.Context) error {
+			return l.Alone(ctx, name, operation.UpdateWorkspace, func(ctx context.Context) error { return l.update(ctx, a, name, c) })
+		}
+		if c.Key == "" {
+			return name, change(ctx)
+		}
+		// Nobody else is to be given that key meanwhile.
+		return name, l.AloneWithKey(ctx, c.Key, operation.UpdateWorkspace, change)
+	})
+	if err != nil {
+		return workspace.Workspace{}, err
+	}
+	return l.showNow(name)
+}
+
+// update runs with the workspace's slot held.
+func (l *Lifecycle) update(ctx context.Context, a *gate.Authorised, name id.Workspace, c workspace.Change) error {
+	k, err := l.Living(name)
+	if err != nil {
+		return err
+	}
+	if k.Phase != workspace.Settled {
+		return fmt.Errorf("cannot change workspace %s: it is %s: %w", name, k.Phase, errdefs.ErrFailedPrecondition)
+	}
+	if c.Key != "" && c.Key != k.Key {
+		if err := l.UsableKey(c.Key); err != nil {
+			return err
+		}
+		if _, taken := l.cfg.Store.ByKey(c.Key); taken {
+			return fmt.Errorf("cannot give workspace %s the key %q: another workspace has it: %w", name, c.Key, errdefs.ErrAlreadyExists)
+		}
+	}
+	limits := c.Limits.Or(k.Limits)
+	if err := limits.Validate(); err != nil {
+		return err
+	}
+	admitted, err := a.Admit(ctx)
+	if err != nil {
+		return err
+	}
+	return admitted.Do(ctx, func(ctx context.Context, p permit.Permit) (any, error) {
+		// Also when they are those that the database has: of an earlier change that broke
+		// off, the broker may have others.
+		if c.Limits != (workspace.Limits{}) {
+			rt, err := l.Runtime(k.Boundary)
+			if err != nil {
+				return nil, err
+			}
+			real, err := rt.Limit(ctx, p, limits)
+			if err != nil {
+				return nil, err
+			}
+			crashpoint.Here("daemon.update.limited")
+			l.note(name, real)
+		}
+		return nil, l.cfg.Store.Update(ctx, name, func(k *workspace.Kept) {
+			k.Limits = limits
+			if c.Key != "" {
+				k.Key = c.Key
+			}
+			if c.TTL != 0 {
+				k.Expires = expiry(c.TTL)
+			}
+			if c.Idle != 0 {
+				k.Idle = c.Idle
+			}
+		})
+	})
+}

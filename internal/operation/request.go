@@ -1,0 +1,52 @@
+package operation
+
+import (
+	"time"
+
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/principal"
+)
+
+// Request is one operation that one principal asks for.
+type Request struct {
+	By principal.Principal
+	Op Operation
+	On Target
+	// Trace joins the records of the request; it is made where there is none.
+	Trace id.Trace
+	// Thread is the conversation that it belongs to, "" for none.
+	Thread string
+	// Wait is how long a person may take to answer; 0 is as configured, negative is not to
+	// wait.
+	Wait time.Duration
+	// Verified: every required control of the target's boundary was seen to hold.
+	Verified bool
+}
+
+// Reaches is the one rule on who may do something to a target, beside the permission that it
+// takes: a workspace is reached as principal.MayReach says; an approval by who asked for it,
+// and by those who answer for its workspace; a token by its owner and by those that made it.
+func Reaches(by principal.Principal, t Target) bool {
+	switch {
+	case t.Kind == Daemon:
+		return true
+	case t.Kind == Approval && t.Requester == by.String():
+		return true
+	case t.Kind == Approval && !by.Can(principal.Answer):
+		return false
+	case t.Kind == Token && by.Kind == principal.Token && by.Grant != nil:
+		return by.Can(principal.Any) && by.Grant.Scope == nil || t.madeBy(by.Grant.ID)
+	case t.Kind == Token:
+		return by.MayReach(t.Owner)
+	}
+	return by.MayReach(t.Owner, t.Names()...) && (t.NewKey == "" || by.MayReach(t.Owner, string(t.NewKey)))
+}
+
+func (t Target) madeBy(token string) bool {
+	for _, maker := range t.Makers {
+		if maker == token {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,275 @@
+package operation
+
+import (
+	p "github.com/carrel-dev/carrel/internal/principal"
+)
+
+// The operations.
+const (
+	CreateWorkspace  Name = "workspace.create"
+	StartWorkspace   Name = "workspace.start"
+	StopWorkspace    Name = "workspace.stop"
+	PauseWorkspace   Name = "workspace.pause"
+	ResumeWorkspace  Name = "workspace.resume"
+	UpdateWorkspace  Name = "workspace.update"
+	DestroyWorkspace Name = "workspace.destroy"
+	ArchiveWorkspace Name = "workspace.archive"
+	RestoreWorkspace Name = "workspace.restore"
+	// RunOnce makes a workspace for one command, and ends it with the command.
+	RunOnce          Name = "workspace.run"
+	InspectWorkspace Name = "workspace.inspect"
+	ListWorkspaces   Name = "workspace.list"
+	StatWorkspace    Name = "workspace.stats"
+	WatchWorkspace   Name = "workspace.watch"
+	// RemoveHome removes the home that was kept of a destroyed workspace.
+	RemoveHome Name = "home.remove"
+
+	ExecCommand   Name = "command.exec"
+	AttachCommand Name = "command.attach"
+	SignalCommand Name = "command.signal"
+	ResizeCommand Name = "command.resize"
+	ListCommands  Name = "command.list"
+	ReadOutput    Name = "command.logs"
+
+	ListArchives  Name = "archive.list"
+	ReadArchive   Name = "archive.read"
+	RemoveArchive Name = "archive.remove"
+
+	InspectApproval  Name = "approval.inspect"
+	AnswerApproval   Name = "approval.answer"
+	RevokePermission Name = "permission.revoke"
+	ReloadPolicy     Name = "policy.reload"
+
+	CreateToken Name = "token.create"
+	RevokeToken Name = "token.revoke"
+	ListTokens  Name = "token.list"
+	WhoAmI      Name = "principal.whoami"
+	// Login is the first request of a connection that brings a token. Nobody asks for it.
+	Login Name = "login"
+
+	ReadAudit Name = "audit.read"
+	Version   Name = "daemon.version"
+	// Mended is what the broker put right at its start.
+	Mended Name = "daemon.mended"
+	// Recover finishes or undoes what a crash left.
+	Recover Name = "daemon.recover"
+)
+
+// Table has a row for each operation.
+var Table = []Row{
+	{
+		Name: CreateWorkspace, Words: "create", Needs: p.Make, On: Workspace, Class: Change, Repeatable: true,
+		Calls: small("WorkspaceService/Create"),
+		Judged: Judged{Rules: []Rule{
+			{
+				Name: "workspace.create.mounts", When: mounts, Asks: true, Risk: 60, Capability: "filesystem.mount", Final: true,
+				Reason: "shows files of the host to what runs in the workspace",
+			},
+			{Name: "workspace.create", Risk: 5, Reason: "makes an empty workspace within the owner's bounds"},
+		}},
+	},
+	{
+		Name: StartWorkspace, Words: "start", Needs: p.Lifecycle, On: Workspace, Class: Change,
+		Calls:  small("WorkspaceService/Start"),
+		Judged: rule(Rule{Name: "workspace.start", Reason: "starts what is there, with its isolation proved"}),
+	},
+	{
+		Name: StopWorkspace, Words: "stop", Needs: p.Lifecycle, On: Workspace, Class: Change,
+		Calls:  small("WorkspaceService/Stop"),
+		Judged: rule(Rule{Name: "workspace.stop", Risk: 20, Reason: "ends what runs in the workspace; files stay"}),
+	},
+	{
+		Name: PauseWorkspace, Words: "pause", Needs: p.Lifecycle, On: Workspace, Class: Change,
+		Calls:  small("WorkspaceService/Pause"),
+		Judged: rule(Rule{Name: "workspace.pause", Risk: 5, Reason: "freezes what runs; resuming lets it go on"}),
+	},
+	{
+		Name: ResumeWorkspace, Words: "resume", Needs: p.Lifecycle, On: Workspace, Class: Change,
+		Calls:  small("WorkspaceService/Resume"),
+		Judged: rule(Rule{Name: "workspace.resume", Reason: "lets what was frozen go on"}),
+	},
+	{
+		Name: UpdateWorkspace, Words: "change", Needs: p.Lifecycle, On: Workspace, Class: Change, Repeatable: true,
+		Calls:  small("WorkspaceService/Update"),
+		Judged: rule(Rule{Name: "workspace.update", Risk: 20, Reason: "changes limits, key or lifetime within the owner's bounds"}),
+	},
+	{
+		Name: DestroyWorkspace, Words: "destroy", Needs: p.Lifecycle, On: Workspace, Class: Change, Repeatable: true,
+		Calls: small("WorkspaceService/Destroy"),
+		Judged: Judged{Rules: []Rule{
+			{
+				Name: "workspace.destroy.purge", When: purges, Risk: 80, Capability: "filesystem.destroy", Final: true,
+				Reason: "removes the workspace's home for good",
+			},
+			{Name: "workspace.destroy", Risk: 40, Reason: "ends the workspace; its home is kept aside"},
+		}},
+	},
+	{
+		Name: ArchiveWorkspace, Words: "archive", Needs: p.Keep, On: Workspace, Class: Change, Repeatable: true,
+		Calls: []Call{{"ArchiveService/CreateArchive", Small, true}},
+		Judged: Judged{Rules: []Rule{
+			{
+				Name: "workspace.archive.destroy", When: purges, Risk: 60, Capability: "filesystem.destroy", Final: true,
+				Reason: "removes the workspace's home once its archive is safe",
+			},
+			{Name: "workspace.archive", Risk: 10, Reason: "copies the workspace's own files for its owner"},
+		}},
+	},
+	{
+		// It makes a workspace too.
+		Name: RestoreWorkspace, Words: "restore", Needs: p.Keep | p.Make, On: Workspace, Class: Change, Repeatable: true,
+		Calls:  []Call{{"ArchiveService/Restore", Large, true}},
+		Judged: rule(Rule{Name: "workspace.restore", Risk: 10, Reason: "makes a workspace from one of its owner's archives"}),
+	},
+	{
+		Name: RunOnce, Words: "run a command in", Needs: p.Run, On: Workspace, Class: Change,
+		Judged: Judged{Command: true},
+	},
+	{
+		Name: InspectWorkspace, Words: "inspect", Needs: p.Look, On: Workspace, Class: Observe,
+		Calls: small("WorkspaceService/Get"),
+	},
+	{
+		Name: ListWorkspaces, Words: "list workspaces", Needs: p.Look, Class: Observe,
+		Calls: small("WorkspaceService/List"),
+	},
+	{
+		Name: StatWorkspace, Words: "measure", Needs: p.Look, On: Workspace, Class: Observe,
+		Calls: []Call{{"WorkspaceService/Stats", Large, false}},
+	},
+	{
+		Name: WatchWorkspace, Words: "watch", Needs: p.Look, On: Workspace, Class: Observe,
+		Calls: []Call{{"WorkspaceService/Watch", Large, true}},
+	},
+	{
+		// The daemon's own.
+		Name: RemoveHome, Words: "remove the home of", Needs: p.Any, On: Workspace, Class: Change,
+		Judged: rule(Rule{Name: "home.remove", Asks: true, Risk: 40, Final: true, Reason: "removes a home that was kept for its time"}),
+	},
+	{
+		Name: ExecCommand, Words: "run a command in", Needs: p.Run, On: Workspace, Class: Change,
+		Calls: []Call{
+			{"CommandService/Exec", Large, false},
+			{"CommandService/Stream", Large, true},
+			{"CommandService/Detach", Large, false},
+			{"CommandService/Spawn", Large, false},
+		},
+		Judged: Judged{Command: true},
+	},
+	{
+		Name: AttachCommand, Words: "attach to a command in", Needs: p.Run, On: Workspace, Class: Change,
+		Calls:  small("CommandService/Attach"),
+		Judged: rule(Rule{Name: "command.attach", Risk: 20, Reason: "joins a command that was judged when it was started"}),
+	},
+	{
+		Name: SignalCommand, Words: "signal a command in", Needs: p.Run, On: Workspace, Class: Change,
+		Calls:  small("CommandService/Signal"),
+		Judged: rule(Rule{Name: "command.signal", Risk: 20, Reason: "signals a command of the workspace's own"}),
+	},
+	{
+		// Whoever has the terminal could do the same through it.
+		Name: ResizeCommand, Words: "resize a terminal in", Needs: p.Run, On: Workspace, Class: Observe,
+		Calls: small("CommandService/Resize"),
+	},
+	{
+		Name: ListCommands, Words: "list the commands of", Needs: p.Look, On: Workspace, Class: Observe,
+		Calls: small("CommandService/ListCommands"),
+	},
+	{
+		Name: ReadOutput, Words: "read the output of a command in", Needs: p.Look, On: Workspace, Class: Observe,
+		Calls: []Call{{"CommandService/Logs", Small, true}},
+	},
+	{
+		Name: ListArchives, Words: "list archives", Needs: p.Keep, Class: Observe,
+		Calls: small("ArchiveService/ListArchives"),
+	},
+	{
+		Name: ReadArchive, Words: "read an archive", Needs: p.Keep, On: Archive, Class: Change,
+		Calls:  []Call{{"ArchiveService/ReadArchive", Small, true}},
+		Judged: rule(Rule{Name: "archive.read", Risk: 10, Reason: "hands an archive to its owner"}),
+	},
+	{
+		Name: RemoveArchive, Words: "remove an archive", Needs: p.Keep, On: Archive, Class: Change,
+		Calls: small("ArchiveService/RemoveArchive"),
+		Judged: rule(Rule{
+			Name: "archive.remove", Risk: 80, Capability: "filesystem.destroy", Final: true,
+			Reason: "removes an archive for good",
+		}),
+	},
+	{
+		// Agents see what they asked for.
+		Name: InspectApproval, Words: "see an approval", Needs: p.Look, On: Approval, Class: Observe,
+		Calls: append(small("ApprovalService/ListApprovals", "ApprovalService/GetApproval", "ApprovalService/ListPermissions"),
+			Call{"ApprovalService/WatchApprovals", Small, true}),
+	},
+	{
+		// Its record is the answer itself: see package asking.
+		Name: AnswerApproval, Words: "answer an approval", Needs: p.Answer, On: Approval, Class: Observe,
+		Calls: small("ApprovalService/AnswerApproval"),
+	},
+	{
+		Name: RevokePermission, Words: "revoke a permission", Needs: p.Answer, On: Approval, Class: Change,
+		Calls:  small("ApprovalService/RevokePermission"),
+		Judged: rule(Rule{Name: "permission.revoke", Reason: "has a person asked again"}),
+	},
+	{
+		// Its record says which rules came for which: see package judge.
+		Name: ReloadPolicy, Words: "reload the policy", Needs: p.Policy, Class: Observe,
+		Calls: small("SystemService/ReloadPolicy"),
+	},
+	{
+		Name: CreateToken, Words: "make a token", Needs: p.Tokens, On: Token, Class: Change,
+		Calls: small("TokenService/CreateToken"),
+		Judged: rule(Rule{
+			Name: "token.create", Risk: 40,
+			Reason: "gives no more than its maker has, and approves nothing for its owner",
+		}),
+	},
+	{
+		Name: RevokeToken, Words: "revoke a token", Needs: p.Tokens, On: Token, Class: Change,
+		Calls:  small("TokenService/RevokeToken"),
+		Judged: rule(Rule{Name: "token.revoke", Risk: 10, Reason: "ends what a token gives"}),
+	},
+	{
+		Name: ListTokens, Words: "see tokens", Needs: p.Tokens, On: Token, Class: Observe,
+		Calls: small("TokenService/ListTokens", "TokenService/GetToken"),
+	},
+	{
+		Name: WhoAmI, Words: "ask who it is", Needs: p.Known, Class: Observe,
+		Calls: small("TokenService/WhoAmI"),
+	},
+	{Name: Login, Words: "log in", Class: Observe},
+	{
+		Name: ReadAudit, Words: "read the audit log", Needs: p.Audit, Class: Observe,
+		Calls: append(small("AuditService/Verify", "AuditService/Checkpoint"),
+			Call{"AuditService/Show", Small, true}, Call{"AuditService/Prove", Small, true}),
+	},
+	{
+		Name: Version, Words: "ask for the version", Needs: p.Known, Class: Observe,
+		Calls: small("SystemService/Version"),
+	},
+	{
+		Name: Mended, Words: "see what the broker put right", Needs: p.Host, Class: Observe,
+		Calls: small("SystemService/Mended"),
+	},
+	{
+		// The daemon's own.
+		Name: Recover, Words: "put right", Needs: p.Any, On: Workspace, Class: Change,
+		Judged: rule(Rule{Name: "daemon.recover", Asks: true, Reason: "puts right what a crash left"}),
+	},
+}
+
+func rule(r Rule) Judged { return Judged{Rules: []Rule{r}} }
+
+func mounts(op Operation) bool { return len(op.(Create).Mounts) > 0 }
+
+// purges reports whether an operation removes the home for good.
+func purges(op Operation) bool {
+	switch o := op.(type) {
+	case Destroy:
+		return o.Purge
+	case PutAway:
+		return o.Destroy
+	}
+	return false
+}

@@ -1,0 +1,138 @@
+package operation
+
+import (
+	"cmp"
+
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/principal"
+)
+
+// Class says how an operation is recorded.
+type Class uint8
+
+// The classes.
+const (
+	// Change: the intent is durable before the effect, and the outcome follows.
+	Change Class = iota + 1
+	// Read: it is recorded without waiting for the disk.
+	Read
+	// Observe: it gets no record of its own; how often it was done is summed up.
+	Observe
+)
+
+func (c Class) String() string {
+	switch c {
+	case Change:
+		return "change"
+	case Read:
+		return "read"
+	case Observe:
+		return "observe"
+	}
+	return "none"
+}
+
+// Row is what the table says of one operation.
+type Row struct {
+	Name Name
+	// Words complete "cannot let uid:1000 …" and "carrel asks to …"; the target follows
+	// where there is one: "pause" makes "pause workspace demo".
+	Words string
+	// Needs is the permission that it takes. Whose target it may be done to is another
+	// question: see principal.MayReach. Nobody may do an operation that needs none.
+	Needs principal.Permission
+	On    TargetKind
+	Class Class
+	// Repeatable: the client may give the request an id and repeat it.
+	Repeatable bool
+	// Judged says by what a policy decides; it is only for changes.
+	Judged Judged
+	// Calls are the procedures of carrel.v1 that ask for it.
+	Calls []Call
+}
+
+// Judged says how an operation is judged.
+type Judged struct {
+	// Command: by the rules for commands.
+	Command bool
+	// Rules are tried in order, and the first that fits counts.
+	Rules []Rule
+}
+
+// Rule judges an operation that is no command.
+type Rule struct {
+	// Name is what a record calls the rule, after "action.".
+	Name string
+	// When limits the rule to some payloads; nil is all.
+	When func(Operation) bool
+	// Asks: a person has to approve it if a program or a model asks for it.
+	Asks bool
+	// Risk is from 0 to 100. Capability is the one of docs/policy/capabilities.md that comes
+	// nearest, "" for none.
+	Risk       int
+	Capability string
+	// Reason says for people what it does.
+	Reason string
+	// Final: no answer about it is remembered.
+	Final bool
+}
+
+// Call is one procedure of carrel.v1.
+type Call struct {
+	// Path is the service and the procedure: "WorkspaceService/Pause".
+	Path string
+	// MaxRequest bounds one request message, in bytes after decompression.
+	MaxRequest int
+	// Stream: the exchange may last, so that its body has no deadline.
+	Stream bool
+}
+
+// Bounds of a request message.
+const (
+	Small = 16 << 10
+	Large = 1 << 20
+)
+
+func small(paths ...string) []Call {
+	calls := make([]Call, 0, len(paths))
+	for _, p := range paths {
+		calls = append(calls, Call{Path: p, MaxRequest: Small})
+	}
+	return calls
+}
+
+// Of returns the row of an operation, or an empty one, which nobody may do.
+func Of(n Name) *Row {
+	if i, ok := index[n]; ok {
+		return &Table[i]
+	}
+	return &Row{Name: n, Words: "do " + string(n)}
+}
+
+var index = func() map[Name]int {
+	m := make(map[Name]int, len(Table))
+	for i := range Table {
+		m[Table[i].Name] = i
+	}
+	return m
+}()
+
+// Sentence is an operation on a target as a person reads it: "pause workspace demo".
+func (r *Row) Sentence(on Target) string {
+	switch name := on.Key; {
+	case r.Judged.Command && on.Kind == Workspace:
+		// Errors about the command itself begin with "cannot run": see docs/protocols/api.md.
+		return "let the command run in workspace " + string(cmp.Or(name, id.Key(on.Name)))
+	case on.Kind == Host:
+		return r.Words + " this host"
+	case on.Kind == Remote:
+		return r.Words + " host " + string(on.Name)
+	case r.On != Workspace:
+		return r.Words
+	case name != "":
+		return r.Words + " workspace " + string(name)
+	case on.Name != "":
+		return r.Words + " workspace " + string(on.Name)
+	}
+	return r.Words + " a workspace"
+}

@@ -1,0 +1,304 @@
+// Package upkeep does what nobody asks for and has to be done: it ends workspaces that have
+// lived their time, stops those in which nothing runs, removes what was kept for its time, and
+// records what the broker put right.
+//
+// What it does passes the gate as principal system. Nothing here serves a caller's request but
+// to look at what was put right, and to reload the policy.
+package upkeep
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/carrel-dev/carrel/internal/archives"
+	"github.com/carrel-dev/carrel/internal/asking"
+	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/auditing"
+	"github.com/carrel-dev/carrel/internal/events"
+	"github.com/carrel-dev/carrel/internal/gate"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/judge"
+	"github.com/carrel-dev/carrel/internal/lifecycle"
+	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/record"
+	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/store"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+const (
+	// tick is how often lifetimes are looked at.
+	tick = time.Second
+	// keepOutput is how long a detached command that has ended keeps its executor, which has
+	// its output.
+	keepOutput = time.Hour
+	// keepAnswered bounds what is kept of the questions about one owner's workspaces that are
+	// over, in bytes: the oldest go first.
+	keepAnswered = 64 << 20
+)
+
+// Config holds the dependencies of New.
+type Config struct {
+	Gate      *gate.Gate
+	Judge     *judge.Judge
+	Records   *record.Writer
+	Store     *store.Store
+	Runtimes  runtime.ByBoundary
+	Lifecycle *lifecycle.Lifecycle
+	Archives  *archives.Archives
+	Questions *asking.Questions
+	Auditing  *auditing.Auditing
+	Events    *events.Events
+	// KeepArchives and KeepHomes are how long archives and homes of destroyed workspaces are
+	// kept, 0 without an end.
+	KeepArchives, KeepHomes time.Duration
+	Log                     *slog.Logger
+}
+
+// Upkeep keeps a daemon in order. Its methods may be called from any goroutine.
+type Upkeep struct {
+	cfg Config
+
+	// mending is held while what a broker put right is recorded; mended is that, once it is.
+	mending sync.Mutex
+	mended  []workspace.Mended
+}
+
+// New returns the upkeep of a daemon.
+func New(cfg Config) *Upkeep { return &Upkeep{cfg: cfg} }
+
+// Tend keeps the daemon in order until ctx ends.
+func (u *Upkeep) Tend(ctx context.Context) {
+	var signing sync.WaitGroup
+	signing.Go(func() { u.cfg.Auditing.Sign(ctx) })
+	defer signing.Wait()
+	t := time.NewTicker(tick)
+	defer t.Stop()
+	old := time.NewTicker(u.oldEvery())
+	defer old.Stop()
+	u.ForgetOld(ctx, time.Now())
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-old.C:
+			u.ForgetOld(ctx, now)
+		case now := <-t.C:
+			u.Round(ctx, now)
+		}
+	}
+}
+
+// oldEvery is how often what is kept for a time is looked at: each hour, or as often as the
+// shortest time is long.
+func (u *Upkeep) oldEvery() time.Duration {
+	every := time.Hour
+	for _, keep := range []time.Duration{u.cfg.KeepArchives, u.cfg.KeepHomes} {
+		if keep > 0 {
+			every = min(every, max(keep, time.Second))
+		}
+	}
+	return every
+}
+
+// ForgetOld removes what has been kept for its time. What cannot be removed does not keep the
+// rest.
+func (u *Upkeep) ForgetOld(ctx context.Context, now time.Time) {
+	for _, of := range []struct {
+		what string
+		do   func() error
+	}{
+		{"archives", func() error { return u.cfg.Archives.Forget(ctx, u.cfg.KeepArchives, now) }},
+		{"homes of destroyed workspaces", func() error { return u.ForgetHomes(ctx, now) }},
+		{"files of the audit log", func() error { return u.cfg.Auditing.Forget(ctx, now) }},
+		{"approvals", func() error { return u.cfg.Store.ForgetApprovals(ctx, now, keepAnswered) }},
+	} {
+		if err := of.do(); err != nil {
+			u.cfg.Log.Error("cannot remove what was kept for its time", "what", of.what, "error", err)
+		}
+	}
+}
+
+// ForgetHomes removes the homes of destroyed workspaces that have been kept for their time.
+func (u *Upkeep) ForgetHomes(ctx context.Context, now time.Time) error {
+	if u.cfg.KeepHomes <= 0 {
+		return nil
+	}
+	all, err := u.cfg.Store.Retained(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, r := range all {
+		if now.Sub(time.UnixMilli(r.DestroyedAtMS)) > u.cfg.KeepHomes && ctx.Err() == nil {
+			errs = append(errs, u.cfg.Lifecycle.RemoveHome(ctx, r))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Round is one round of Tend over what lives.
+func (u *Upkeep) Round(ctx context.Context, now time.Time) {
+	u.cfg.Questions.EndOverdue()
+	life := u.cfg.Lifecycle
+	if err := life.TakeBackUnfilled(ctx); err != nil {
+		u.cfg.Log.Error("cannot take back what could not be filled", "error", err)
+	}
+	for _, w := range life.Due(func(w *workspace.Workspace) bool { return lifecycle.Expired(w, now) || life.Idle(w, now) }) {
+		var err error
+		if lifecycle.Expired(&w, now) {
+			u.cfg.Log.Info("a workspace has lived its time", "workspace", w.Name)
+			err = life.DestroyExpired(ctx, w)
+		} else {
+			err = life.StopIdle(ctx, w.Name, now, func(ctx context.Context, w workspace.Workspace) (bool, error) { return u.busy(ctx, w, now) })
+		}
+		if err != nil {
+			u.cfg.Log.Error("cannot end what has lived its time", "workspace", w.Name, "error", err)
+			life.Touch(w.Name) // not again at once
+		}
+	}
+}
+
+// busy reports whether something runs in a workspace, or is to be kept there. One whose
+// executor has gone is not busy: its stop could not be finished.
+func (u *Upkeep) busy(ctx context.Context, w workspace.Workspace, now time.Time) (bool, error) {
+	rt, err := u.cfg.Lifecycle.Runtime(w.Boundary)
+	if err != nil {
+		return false, err
+	}
+	list, err := rt.Commands(ctx, w.Name)
+	if errors.Is(err, runtime.ErrNotRunning) {
+		return false, nil
+	}
+	for _, c := range list {
+		if c.Status == nil || c.Detached && now.Sub(time.Unix(0, c.Status.EndedNS)) < keepOutput {
+			return true, err
+		}
+	}
+	return false, err
+}
+
+const (
+	// metaBroker is where the store keeps which start of the broker was recorded last.
+	metaBroker = "broker_start"
+	// brokerMended is the kind of its events and records.
+	brokerMended = "broker.mended"
+)
+
+// NoteMended records what the brokers put right at their start, once for each start, and tells
+// it as events. It is called at the daemon's own start, and when another broker answers.
+func (u *Upkeep) NoteMended(ctx context.Context) error {
+	u.mending.Lock()
+	defer u.mending.Unlock()
+	for _, rt := range u.cfg.Runtimes {
+		start, list, err := rt.Mended(ctx)
+		if err != nil {
+			return err
+		}
+		if len(list) == 0 {
+			continue
+		}
+		if err := u.noteStart(ctx, start, list); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (u *Upkeep) noteStart(ctx context.Context, start string, list []workspace.Mended) error {
+	last, err := u.cfg.Store.Meta(ctx, metaBroker)
+	if err != nil || last == start {
+		return err
+	}
+	for _, m := range list {
+		rec, ev := u.mendedAs(m)
+		if ev.Intent, err = u.cfg.Records.Append(ctx, rec); err != nil {
+			return err
+		}
+		u.cfg.Events.Add(ev)
+	}
+	if err := u.cfg.Store.SetMeta(ctx, metaBroker, start); err != nil {
+		return err
+	}
+	u.mended = list
+	u.cfg.Log.Warn("the broker put things right at its start; \"carrel events --since 1\" and the audit log have them", "count", len(list))
+	return nil
+}
+
+// mendedAs is one thing that was put right as a record and as an event, which the owner sees,
+// if the workspace still has one, and administrators.
+func (u *Upkeep) mendedAs(m workspace.Mended) (audit.Record, workspace.Event) {
+	self, done := principal.Self().String(), record.Clip(m.Done)
+	data, _ := json.Marshal(struct { // strings always marshal
+		Event string               `json:"event"`
+		Kind  workspace.MendedKind `json:"kind"`
+		Done  string               `json:"done"`
+	}{brokerMended, m.Kind, done})
+	rec := audit.Record{Type: audit.Lifecycle, Principal: self, Status: audit.StatusOK, Data: data}
+	if id.IsWorkspace(string(m.Workspace)) {
+		rec.Workspace = m.Workspace
+	}
+	ev := workspace.Event{
+		Time: time.Now(), Workspace: m.Workspace, Owner: self, Kind: brokerMended, Status: audit.StatusOK,
+		Note: string(m.Kind) + ": " + done, Principal: self,
+	}
+	if k, ok := u.cfg.Store.ByName(m.Workspace); ok {
+		ev.Owner = k.Owner
+		ev.Key, ev.State, _ = u.cfg.Lifecycle.Current(m.Workspace)
+	}
+	if m.Kind == workspace.NotMended {
+		rec.Status = audit.StatusFailed
+		ev.Status, ev.Error, ev.Note = audit.StatusFailed, done, string(m.Kind)
+	}
+	return rec, ev
+}
+
+// Mended returns what the broker put right at its last start, if that came with or after the
+// daemon's.
+func (u *Upkeep) Mended(ctx context.Context, p principal.Principal) ([]workspace.Mended, error) {
+	if _, err := u.cfg.Gate.Authorise(ctx, operation.Request{By: p, Op: operation.Simple(operation.Mended)}, nil); err != nil {
+		return nil, err
+	}
+	// The broker may have been started again since it was spoken to last.
+	if err := u.NoteMended(ctx); err != nil {
+		return nil, err
+	}
+	u.mending.Lock()
+	defer u.mending.Unlock()
+	return slices.Clone(u.mended), nil
+}
+
+// loaded is the Data of a record about other rules.
+type loaded struct {
+	Event string `json:"event"`
+	Old   string `json:"old"`
+	New   string `json:"new,omitempty"`
+	Rules int    `json:"rules,omitempty"`
+}
+
+// ReloadPolicy reads the rules again and puts them in force. Rules that cannot be used, or
+// whose load cannot be recorded, leave the ones before in force.
+func (u *Upkeep) ReloadPolicy(ctx context.Context, p principal.Principal) (was, now string, rules int, err error) {
+	if _, err := u.cfg.Gate.Authorise(ctx, operation.Request{By: p, Op: operation.Simple(operation.ReloadPolicy)}, nil); err != nil {
+		return "", "", 0, err
+	}
+	was, now, rules, err = u.cfg.Judge.Reload(func(was, now string, rules int, err error) error {
+		rec := audit.Record{Type: audit.Policy, Trace: id.NewTrace(), Principal: p.String(), Owner: record.OnBehalf(p), Status: audit.StatusOK}
+		if err != nil {
+			rec.Status, rec.Error, rec.ErrorKind = audit.StatusFailed, record.Clip(err.Error()), record.KindOf(err)
+		}
+		rec.Data, _ = json.Marshal(loaded{"policy.load", was, now, rules}) // texts and a number always marshal
+		_, aerr := u.cfg.Records.Append(ctx, rec)
+		return aerr
+	})
+	if err == nil {
+		u.cfg.Log.Info("the policy was reloaded", "old", was, "new", now, "rules", rules)
+	}
+	return was, now, rules, err
+}
