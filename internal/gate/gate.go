@@ -152,8 +152,7 @@ func (a *Authorised) Admit(ctx context.Context) (*Admitted, error) {
 		}
 	}
 	if err := x.clear(ctx); err != nil {
-		var r refusal
-		if errors.As(err, &r) {
+		if r, ok := errors.AsType[refusal](err); ok {
 			return nil, x.deny(ctx, r.error)
 		}
 		x.passed(err)
