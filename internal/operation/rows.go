@@ -176,7 +176,7 @@ var Table = []Row{
 		Calls: small("CommandService/ListCommands"),
 	},
 	{
-		Name: ReadOutput, Words: "read the output of a command in", Needs: p.Look, On: Workspace, Class: Observe,
+		Name: ReadOutput, Words: "read the output of a command in", Needs: p.Look, On: Workspace, Class: Read,
 		Calls: []Call{{"CommandService/Logs", Small, true}},
 	},
 	{
