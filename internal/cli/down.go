@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -152,7 +151,7 @@ func (a *app) stopWorkspaces(ctx context.Context, i *instance) error {
 	g.SetLimit(8)
 	for _, w := range ws {
 		g.Go(func() error {
-			_, err := client.Workspaces().Stop(ctx, connect.NewRequest(&carrelv1.StopRequest{Workspace: w.GetName()}))
+			_, err := askOf(ctx, client, workspaces.Stop, &carrelv1.StopRequest{Workspace: w.GetName()})
 			if err != nil && !errdefs.IsNotFound(err) {
 				return fmt.Errorf("cannot stop %s: %w", w.GetName(), err)
 			}

@@ -77,8 +77,11 @@ func (a *app) target() (target, error) {
 }
 
 // client returns the SDK's client of the daemon that the flags name, or of the caller's own,
-// which is started if it does not run.
+// which is started if it does not run. All calls of a run share it.
 func (a *app) client() (*carrel.Client, error) {
+	if a.connected != nil {
+		return a.connected, nil
+	}
 	t, err := a.target()
 	if err != nil {
 		return nil, err
@@ -90,7 +93,8 @@ func (a *app) client() (*carrel.Client, error) {
 			return nil, err
 		}
 	}
-	return a.connection(t.host)
+	a.connected, err = a.connection(t.host)
+	return a.connected, err
 }
 
 // errNotUp says that the caller's own carrel does not run, which is no fault.
