@@ -1,13 +1,6 @@
 package api_test
 
 import (
-	"connectrpc.com/connect"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
-
-	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/gen/carrel/v1/carrelv1connect"
-
 	"bufio"
 	"context"
 	"encoding/json"
@@ -19,6 +12,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/gen/carrel/v1/carrelv1connect"
 
 	"github.com/containerd/errdefs"
 

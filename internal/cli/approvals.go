@@ -86,7 +86,10 @@ func (a *app) approvalsListCommand() *cobra.Command {
 			if isPending(m) {
 				left = time.Until(at(m.GetUntilUnixMs())).Round(time.Second).String()
 			}
-			t.add(m.GetId(), m.GetState(), fmt.Sprint(m.GetRiskScore()), printable(m.GetKey()), m.GetRequester(), m.GetSource(), left, cut(actionOf(m), 60))
+			t.add(
+				m.GetId(), m.GetState(), fmt.Sprint(m.GetRiskScore()), printable(m.GetKey()), m.GetRequester(), m.GetSource(), left,
+				cut(actionOf(m), 60),
+			)
 		}
 		return objectsOf(found), t, nil
 	})
@@ -185,7 +188,10 @@ func (a *app) permissionsCommand() *cobra.Command {
 		}
 		t := newTable(-1, "ID", "WORKSPACE", "THREAD", "ASKED BY", "GIVEN BY", "AGE", "MAY RUN")
 		for _, p := range m.GetPermissions() {
-			t.add(p.GetId(), p.GetWorkspace(), printable(p.GetThread()), p.GetRequester(), p.GetBy(), age(at(p.GetUnixMs())), cut(printable(p.GetText()), 80))
+			t.add(
+				p.GetId(), p.GetWorkspace(), printable(p.GetThread()), p.GetRequester(), p.GetBy(), age(at(p.GetUnixMs())),
+				cut(printable(p.GetText()), 80),
+			)
 		}
 		return objectsOf(m.GetPermissions()), t, nil
 	})

@@ -181,13 +181,14 @@ the key or name of a workspace for its newest. Its checksum is verified on the w
 	c.RunE = func(c *cobra.Command, args []string) error {
 		return a.writeFile(file, func(w io.Writer) error {
 			done := false
-			err := receive(c.Context(), a, archives.ReadArchive, &carrelv1.ReadArchiveRequest{Archive: args[0]}, func(m *carrelv1.ReadArchiveResponse) error {
-				if m.GetArchive() != nil {
-					done = true
-					return nil
-				}
-				return writeData(w, m.GetData())
-			})
+			err := receive(c.Context(), a, archives.ReadArchive, &carrelv1.ReadArchiveRequest{Archive: args[0]},
+				func(m *carrelv1.ReadArchiveResponse) error {
+					if m.GetArchive() != nil {
+						done = true
+						return nil
+					}
+					return writeData(w, m.GetData())
+				})
 			return whole(err, done)
 		})
 	}

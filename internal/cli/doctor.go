@@ -111,7 +111,8 @@ func checkPrograms() probe.Result {
 	for _, p := range programs {
 		st, err := os.Stat(p)
 		if err == nil && st.Mode()&0o022 != 0 {
-			r.State, r.Found, r.Remedy = probe.No, fmt.Sprintf("others can write %s (mode %04o), which root runs", p, st.Mode().Perm()), "chmod go-w "+shellQuote([]string{p})
+			r.State, r.Found, r.Remedy = probe.No, fmt.Sprintf("others can write %s (mode %04o), which root runs",
+				p, st.Mode().Perm()), "chmod go-w "+shellQuote([]string{p})
 		}
 	}
 	return r

@@ -119,7 +119,8 @@ func (i *instance) refusePurge(ctx context.Context) error {
 		n = max(n, len(ws))
 	}
 	if n > 0 {
-		return fmt.Errorf("cannot remove %s: %d workspaces live there; destroy them first: carrel up --detach%s; export %s=%s; carrel destroy --purge $(carrel ls -q): %w", i.data, n, i.flags(), carrel.HostEnv, i.host(), errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("cannot remove %s: %d workspaces live there; destroy them first: carrel up --detach%s; export %s=%s; carrel destroy "+
+			"--purge $(carrel ls -q): %w", i.data, n, i.flags(), carrel.HostEnv, i.host(), errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }
@@ -225,7 +226,8 @@ func (i *instance) removeCgroups() error {
 		if removed, err := removeIfEmpty(dir); err != nil {
 			return err
 		} else if !removed {
-			return fmt.Errorf("cannot remove the control group %s: something is in it; see what with: cat %s/cgroup.procs %s/*/*/cgroup.procs: %w", dir, dir, dir, errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("cannot remove the control group %s: something is in it; see what with: cat %s/cgroup.procs %s/*/*/cgroup.procs: %w",
+				dir, dir, dir, errdefs.ErrFailedPrecondition)
 		}
 	}
 	return nil

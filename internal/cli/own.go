@@ -52,7 +52,8 @@ func (a *app) target() (target, error) {
 	case os.Getenv(carrel.HostEnv) != "":
 		return target{host: os.Getenv(carrel.HostEnv), why: carrel.HostEnv + " names it"}, nil
 	case os.Geteuid() == 0 && forced:
-		return target{}, fmt.Errorf("cannot use a carrel without root as root: leave --rootless and %s out, or run this as an ordinary user: %w", rootlessEnv, errdefs.ErrInvalidArgument)
+		return target{}, fmt.Errorf("cannot use a carrel without root as root: leave --rootless and %s out, or run this as an ordinary user: %w",
+			rootlessEnv, errdefs.ErrInvalidArgument)
 	case os.Geteuid() == 0:
 		return target{host: carrel.DefaultHost, why: "root uses the system's"}, nil
 	}
@@ -69,7 +70,8 @@ func (a *app) target() (target, error) {
 		case errors.Is(err, unix.EACCES):
 			why = "the system's at " + system + " is closed to you"
 		default:
-			return target{host: carrel.DefaultHost, why: "the system's is at " + system + ", though it does not answer; --rootless uses your own"}, nil
+			why = "the system's is at " + system + ", though it does not answer; --rootless uses your own"
+			return target{host: carrel.DefaultHost, why: why}, nil
 		}
 	}
 	p, err := paths.Find()

@@ -292,7 +292,8 @@ func (a *app) settled(ctx context.Context, name string, start func(context.Conte
 			name, untilText(m), errdefs.ErrPermissionDenied)
 	case approval.Pending, approval.Spent:
 	}
-	return fmt.Errorf("cannot go on: approval %s is %s, and nothing was run; ask for it again: %w", name, m.GetState(), errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("cannot go on: approval %s is %s, and nothing was run; ask for it again: %w",
+		name, m.GetState(), errdefs.ErrFailedPrecondition)
 }
 
 // waiting calls start until a signal ends it.

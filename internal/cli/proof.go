@@ -210,7 +210,9 @@ func (a *app) keys(c *cobra.Command, log, broker string) (checkpoint.Keys, error
 		if err == nil {
 			return checkpoint.ParseKeys(m.GetLogKey(), m.GetBrokerKey())
 		}
-		return checkpoint.Keys{}, fmt.Errorf("cannot tell whose signatures to believe: give --log-key or --broker-key, or ask a daemon that answers: %w", err)
+		return checkpoint.Keys{}, fmt.Errorf(
+			"cannot tell whose signatures to believe: give --log-key or --broker-key, or ask a daemon that answers: %w", err,
+		)
 	}
 	for _, k := range []*string{&log, &broker} {
 		// A key has two "+" in it, a file's name hardly.

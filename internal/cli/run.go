@@ -147,7 +147,8 @@ func here() (carrel.Mount, error) {
 		home = real
 	}
 	if home == dir || strings.HasPrefix(home, strings.TrimSuffix(dir, "/")+"/") {
-		return m, fmt.Errorf("cannot use --here in %s: it would show the command your whole home; change to a project's directory: %w", dir, errdefs.ErrInvalidArgument)
+		return m, fmt.Errorf("cannot use --here in %s: it would show the command your whole home; change to a project's directory: %w",
+			dir, errdefs.ErrInvalidArgument)
 	}
 	if rest, ok := strings.CutPrefix(dir, home+"/"); ok {
 		m.Destination = "~/" + rest

@@ -62,8 +62,12 @@ Without --detach it stays, shows the logs, and Ctrl-C is "carrel down".`,
 	}
 	i := instanceFlags(c)
 	c.Flags().BoolVar(&detach, "detach", false, "return when carrel is ready")
-	c.Flags().StringVar(&i.config, "config", "", "the daemon's configuration file (default that of the last up, or /etc/carrel/carreld.yaml if it is there)")
-	c.Flags().StringVar(&i.prefix, "prefix", "", "what derived workspace names begin with (default that of the last up, or "+id.DefaultPrefix+")")
+	c.Flags().StringVar(
+		&i.config, "config", "", "the daemon's configuration file (default that of the last up, or /etc/carrel/carreld.yaml if it is there)",
+	)
+	c.Flags().StringVar(
+		&i.prefix, "prefix", "", "what derived workspace names begin with (default that of the last up, or "+id.DefaultPrefix+")",
+	)
 	_ = c.MarkFlagFilename("config", "yaml", "yml") // the flag is there
 	out := outputFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -185,7 +189,8 @@ func (a *app) up(ctx context.Context, i *instance, detach bool) (upView, []*exec
 		}
 	}
 	i.stopBoth()
-	return view, nil, fmt.Errorf("cannot reach the daemon at %s though it said that it is ready; look at its log in %s: %w", i.host(), i.logDir(), errdefs.ErrUnavailable)
+	return view, nil, fmt.Errorf("cannot reach the daemon at %s though it said that it is ready; look at its log in %s: %w",
+		i.host(), i.logDir(), errdefs.ErrUnavailable)
 }
 
 // mended is what the broker repaired, as the daemon that has just started tells it. Without an
@@ -203,7 +208,8 @@ func mended(ctx context.Context, host string) []*carrelv1.Mended {
 }
 
 func needRoot(command string) error {
-	return fmt.Errorf("cannot run \"carrel %s\" as uid %d: it makes users and starts the broker, which takes root; try: sudo carrel %s: %w", command, os.Geteuid(), command, errdefs.ErrPermissionDenied)
+	return fmt.Errorf("cannot run \"carrel %s\" as uid %d: it makes users and starts the broker, which takes root; try: sudo carrel %s: %w",
+		command, os.Geteuid(), command, errdefs.ErrPermissionDenied)
 }
 
 // isUp reports whether both parts live and answer.
@@ -266,7 +272,8 @@ func hostCan(ctx context.Context, i *instance) error {
 	for _, r := range unmet {
 		fmt.Fprintf(&b, "\n  %s: %s; remedy: %s", r.ID, r.Found, r.Remedy)
 	}
-	return fmt.Errorf("cannot hold workspaces on this host:%s\n\"carrel doctor\" shows the rest: %w", b.String(), errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("cannot hold workspaces on this host:%s\n\"carrel doctor\" shows the rest: %w",
+		b.String(), errdefs.ErrFailedPrecondition)
 }
 
 // probeConfig is where this instance's checks look. The range of ids may have been set.
@@ -382,7 +389,9 @@ func (i *instance) takeRuntime(who account) error {
 
 // startBoth starts what does not run: the broker first, because the daemon looks for
 // its executors through it.
-func (i *instance) startBoth(ctx context.Context, programs map[string]string, who account, detach bool, relay *os.File) ([]*exec.Cmd, error) {
+func (i *instance) startBoth(ctx context.Context, programs map[string]string, who account, detach bool, relay *os.File) (
+	[]*exec.Cmd, error,
+) {
 	daemonArgs := []string{"--data-dir", i.data, "--runtime-dir", i.runtime}
 	if i.config != "" {
 		daemonArgs = append(daemonArgs, "--config", i.config)

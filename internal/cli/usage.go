@@ -127,7 +127,8 @@ func (a *app) printUsage(all []measured) error {
 		if u.percent >= 0 {
 			cpu = fmt.Sprintf("%.1f%%", u.percent)
 		}
-		t.add(u.GetName(), keyText(u.GetKey()), u.GetState(), cpu, known(u.GetMemoryBytes(), bytesText), bytesText(u.GetLimits().GetMemoryBytes()),
+		t.add(u.GetName(), keyText(u.GetKey()), u.GetState(), cpu, known(u.GetMemoryBytes(), bytesText),
+			bytesText(u.GetLimits().GetMemoryBytes()),
 			known(u.GetPids(), number)+"/"+number(u.GetLimits().GetPids()), known(u.GetOomKills(), number),
 			known(u.GetReadBytes(), bytesText), known(u.GetWrittenBytes(), bytesText), known(u.GetDiskBytes(), bytesText))
 	}

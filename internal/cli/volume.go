@@ -19,7 +19,8 @@ func parseVolume(s string) (carrel.Mount, error) {
 	}
 	i := strings.LastIndexByte(rest, ':')
 	if i <= 0 || i == len(rest)-1 {
-		return carrel.Mount{}, fmt.Errorf("cannot use %q as a mount: write it SRC:DST or SRC:DST:ro, as in .:/workspace: %w", s, errdefs.ErrInvalidArgument)
+		return carrel.Mount{}, fmt.Errorf("cannot use %q as a mount: write it SRC:DST or SRC:DST:ro, as in .:/workspace: %w",
+			s, errdefs.ErrInvalidArgument)
 	}
 	src, err := filepath.Abs(rest[:i])
 	if err != nil {

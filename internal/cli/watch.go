@@ -50,17 +50,18 @@ type approvalSource struct{ client *carrel.Client }
 
 // stream calls f with each approval, and once with nil after the pending ones.
 func (s *approvalSource) stream(ctx context.Context, f func(*carrelv1.Approval) error) error {
-	err := receiveOf(ctx, s.client, approvals.WatchApprovals, &carrelv1.WatchApprovalsRequest{}, func(m *carrelv1.WatchApprovalsResponse) error {
-		if m.GetApproval() != nil {
-			if err := f(m.GetApproval()); err != nil {
-				return err
+	err := receiveOf(ctx, s.client, approvals.WatchApprovals, &carrelv1.WatchApprovalsRequest{},
+		func(m *carrelv1.WatchApprovalsResponse) error {
+			if m.GetApproval() != nil {
+				if err := f(m.GetApproval()); err != nil {
+					return err
+				}
 			}
-		}
-		if m.GetCaughtUp() {
-			return f(nil)
-		}
-		return nil
-	})
+			if m.GetCaughtUp() {
+				return f(nil)
+			}
+			return nil
+		})
 	if err != nil {
 		return err
 	}

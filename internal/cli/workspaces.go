@@ -204,7 +204,9 @@ func workspaceText(w *carrelv1.Workspace) printer {
 		if m.GetReadOnly() {
 			mode = "read-only"
 		}
-		t.add("mount", fmt.Sprintf("%s at %s, %s, files of uid %d", printable(m.GetSource()), printable(m.GetDestination()), mode, m.GetOwnerUid()))
+		t.add(
+			"mount", fmt.Sprintf("%s at %s, %s, files of uid %d", printable(m.GetSource()), printable(m.GetDestination()), mode, m.GetOwnerUid()),
+		)
 	}
 	if w.GetExecutorPid() != 0 {
 		t.add("executor", fmt.Sprintf("pid %d", w.GetExecutorPid()))
