@@ -43,7 +43,8 @@ func New(adminGroup string) (*Peers, error) {
 	}
 	g, err := user.LookupGroup(adminGroup)
 	if err != nil {
-		return nil, fmt.Errorf("cannot find the group %q whose members administer carrel: %w; make it with \"groupadd --system %s\" or set socket_group: %w",
+		return nil, fmt.Errorf("cannot find the group %q whose members administer carrel: %w; make it with \"groupadd --system %s\" or set "+
+			"socket_group: %w",
 			adminGroup, err, adminGroup, errdefs.ErrNotFound)
 	}
 	gid, err := strconv.ParseUint(g.Gid, 10, 32)

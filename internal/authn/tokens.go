@@ -59,7 +59,10 @@ func NewTokens(book Book) *Tokens {
 
 // errRefused is the one answer to whoever is not let in: which of these it is, a stranger is
 // not told.
-var errRefused = fmt.Errorf("cannot let you in with this token: it is unknown, mistyped, expired, revoked or used up; \"carrel token ls\" shows which, and \"carrel token create\" makes another: %w", errdefs.ErrUnauthenticated)
+var errRefused = fmt.Errorf(
+	"cannot let you in with this token: it is unknown, mistyped, expired, revoked or used up; \"carrel token ls\" shows which, and "+
+		"\"carrel token create\" makes another: %w", errdefs.ErrUnauthenticated,
+)
 
 // nobodysHash is compared with when there is no token, so that it takes as long.
 var nobodysHash [32]byte
@@ -91,7 +94,8 @@ func (t *Tokens) Enter(ctx context.Context, headers []string) (entered context.C
 		return nil, nil, t.refuse(ctx, a, given.ID(), why)
 	}
 	if !t.within(held) {
-		return nil, nil, fmt.Errorf("cannot take so many requests: token %s may make %g a second, and %d at once; wait a moment: %w", held.ID, held.Rate, held.Burst, errdefs.ErrResourceExhausted)
+		return nil, nil, fmt.Errorf("cannot take so many requests: token %s may make %g a second, and %d at once; wait a moment: %w",
+			held.ID, held.Rate, held.Burst, errdefs.ErrResourceExhausted)
 	}
 	if held, err = t.book.Spend(ctx, given.ID()); errdefs.IsPermissionDenied(err) {
 		return nil, nil, t.refuse(ctx, a, given.ID(), "used up, or ended just now")
@@ -111,7 +115,10 @@ func (t *Tokens) Enter(ctx context.Context, headers []string) (entered context.C
 // Missing is the answer to a request without a token, where one is needed.
 func (t *Tokens) Missing(ctx context.Context) error {
 	_ = t.refuse(ctx, arrivalOf(ctx), "", "missing")
-	return fmt.Errorf("cannot let you in without a token: send one as \"Authorization: Bearer TOKEN\"; \"carrel token create\" on the host makes one: %w", errdefs.ErrUnauthenticated)
+	return fmt.Errorf(
+		"cannot let you in without a token: send one as \"Authorization: Bearer TOKEN\"; \"carrel token create\" on the host makes one: %w",
+		errdefs.ErrUnauthenticated,
+	)
 }
 
 // refuse records why, which it does not tell.

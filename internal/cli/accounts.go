@@ -78,7 +78,9 @@ func lockAccounts(ctx context.Context) (*accounts, error) {
 	fail := func(err error) (*accounts, error) {
 		return nil, fmt.Errorf("cannot lock the account of the daemon with %s: %w", accountsLock, err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, fmt.Errorf("another carrel up or down of this host has held it for a minute; see which with: fuser -v %s: %w", accountsLock, errdefs.ErrUnavailable))
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, fmt.Errorf(
+		"another carrel up or down of this host has held it for a minute; see which with: fuser -v %s: %w", accountsLock, errdefs.ErrUnavailable,
+	))
 	defer cancel()
 	for {
 		f, err := os.OpenFile(accountsLock, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
@@ -118,7 +120,8 @@ func findAccount() (account, error) {
 	uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
 	gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
 	if err := errors.Join(err1, err2); err != nil || uid == 0 {
-		return account{}, fmt.Errorf("cannot use the user %s with uid %s and gid %s: the daemon must not be root: %w", daemonUser, u.Uid, u.Gid, errdefs.ErrFailedPrecondition)
+		return account{}, fmt.Errorf("cannot use the user %s with uid %s and gid %s: the daemon must not be root: %w",
+			daemonUser, u.Uid, u.Gid, errdefs.ErrFailedPrecondition)
 	}
 	return account{uint32(uid), uint32(gid)}, nil
 }
@@ -199,7 +202,8 @@ func removeAccount(ctx context.Context, lock *accounts) error {
 	}
 	for f := range colonFile("/etc/group") {
 		if len(f) == 4 && slices.Contains(append(groups, daemonUser), f[0]) && f[3] != "" {
-			return fmt.Errorf("cannot remove the user %s: the group %s has the members %s: %w", daemonUser, f[0], f[3], errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("cannot remove the user %s: the group %s has the members %s: %w",
+				daemonUser, f[0], f[3], errdefs.ErrFailedPrecondition)
 		}
 	}
 	if err := lock.note(groups); err != nil {

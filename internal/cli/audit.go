@@ -4,83 +4,60 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 	"time"
 
-	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/rootless"
 )
 
 func (a *app) auditCommand() *cobra.Command {
-	c := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "audit",
 		Short: "Read and verify the record of every action (administrators)",
-		Args:  exactly(),
-		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
-	c.AddCommand(a.auditVerifyCommand(), a.auditShowCommand(), a.auditTailCommand(), a.auditCheckpointCommand(), a.auditProveCommand(), a.auditExportCommand(), a.auditCheckProofCommand())
-	return c
+	}, a.auditVerifyCommand(), a.auditShowCommand(), a.auditTailCommand(), a.auditCheckpointCommand(),
+		a.auditProveCommand(), a.auditExportCommand(), a.auditCheckProofCommand())
 }
 
-// verdictView is the JSON of audit verify.
-type verdictView struct {
-	OK      bool   `json:"ok"`
-	Records int64  `json:"records"`
-	Bytes   int64  `json:"bytes"`
-	Head    string `json:"head"`
-	BadSeq  int64  `json:"bad_seq"`
-	BadLine int64  `json:"bad_line"`
-	Harm    string `json:"harm"`
-	Detail  string `json:"detail"`
-	File    string `json:"file"`
-	// How many checkpoints hold, and the last records that are vouched for.
-	Checkpoints   int64  `json:"checkpoints"`
-	Signed        int64  `json:"signed"`
-	Countersigned int64  `json:"countersigned"`
-	Anchored      int64  `json:"anchored"`
-	LogKey        string `json:"log_key"`
-	BrokerKey     string `json:"broker_key"`
-	Note          string `json:"note"`
-}
-
-// text is the verdict for a person.
-func (v verdictView) text() string {
+// verdictText is a verdict for people.
+func verdictText(v *carrelv1.VerifyResponse) text {
 	var b strings.Builder
-	if v.OK {
-		fmt.Fprintf(&b, "ok: %d records, %s, head %s\n", v.Records, bytesText(v.Bytes), v.Head)
+	if v.GetOk() {
+		fmt.Fprintf(&b, "ok: %d records, %s, head %s\n", v.GetRecords(), bytesText(v.GetBytes()), v.GetHead())
 	} else {
+		file := ""
+		if v.GetFile() != "" {
+			file = " of " + v.GetFile()
+		}
 		fmt.Fprintf(&b, "not ok: record %d on line %d%s: %s: %s\n%d records before it are as they were written.\n",
-			v.BadSeq, v.BadLine, inFile(v.File), v.Harm, printable(v.Detail), max(v.Records, 0))
+			v.GetBadSeq(), v.GetBadLine(), file, v.GetHarm(), printable(v.GetDetail()), max(v.GetRecords(), 0))
 	}
-	if v.Checkpoints > 0 {
-		fmt.Fprintf(&b, "%d checkpoints hold: signed to record %d, countersigned to %d, anchored to %d.\n", v.Checkpoints, v.Signed, v.Countersigned, v.Anchored)
+	if v.GetCheckpoints() > 0 {
+		fmt.Fprintf(&b, "%d checkpoints hold: signed to record %d, countersigned to %d, anchored to %d.\n",
+			v.GetCheckpoints(), v.GetSigned(), v.GetCountersigned(), v.GetAnchored())
 	}
-	if v.LogKey != "" {
-		fmt.Fprintf(&b, "log key     %s\nbroker key  %s\n", v.LogKey, cmp.Or(v.BrokerKey, "none"))
+	if v.GetLogKey() != "" {
+		b.WriteString(keysText(v.GetLogKey(), v.GetBrokerKey()))
 	}
-	if v.Note != "" {
-		fmt.Fprintln(&b, "note:", printable(v.Note))
+	if v.GetNote() != "" {
+		fmt.Fprintln(&b, "note:", printable(v.GetNote()))
 	}
-	return b.String()
+	return text(b.String())
 }
 
-func inFile(name string) string {
-	if name == "" {
-		return ""
-	}
-	return " of " + name
+func keysText(log, broker string) string {
+	return fmt.Sprintf("log key     %s\nbroker key  %s\n", log, cmp.Or(broker, "none"))
 }
 
 func (a *app) auditVerifyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "verify",
-		Short: "Walk the whole chain and name the first bad record",
-		Long: `Sign what is there, and walk the whole chain of records: against every checkpoint, what
+		Short: "Verify the whole chain and name the first bad record",
+		Long: `Sign what is there, and verify the whole chain of records: against every checkpoint, what
 the broker signed last, and the anchor. The exit code is 1 if a record was changed,
 removed, inserted, reordered or replayed, and the first such record is named.
 "carreld --verify-audit" does the same without asking a daemon.`,
@@ -88,97 +65,46 @@ removed, inserted, reordered or replayed, and the first such record is named.
 		Args:    exactly(),
 	}
 	own := c.Flags().Bool("own", false, "verify the record of your own \"carrel run\" instead, which nobody signs")
-	out := outputFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
+	return a.prints(c, func(c *cobra.Command, _ []string) (any, printer, error) {
+		var v *carrelv1.VerifyResponse
+		var err error
 		if *own {
-			return a.verifyOwn(c, *out)
+			f, verr := rootless.VerifyRecord(c.Context())
+			err, v = verr, &carrelv1.VerifyResponse{
+				Ok: f.OK, Records: f.Records, Bytes: f.Bytes, Head: f.Head, BadSeq: f.BadSeq, BadLine: f.BadLine,
+				Harm: f.Harm, Detail: f.Detail, File: f.File, Note: f.Note,
+			}
+		} else {
+			v, err = ask(c.Context(), a, records.Verify, &carrelv1.VerifyRequest{})
 		}
-		client, err := a.client()
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
-		res, err := client.Audit().Verify(c.Context(), connect.NewRequest(&carrelv1.VerifyRequest{}))
-		if err != nil {
-			return err
+		if !v.GetOk() {
+			a.code = exitFailure
 		}
-		m := res.Msg
-		return a.printVerdict(verdictView{
-			m.GetOk(), m.GetRecords(), m.GetBytes(), m.GetHead(), m.GetBadSeq(), m.GetBadLine(), m.GetHarm(), m.GetDetail(), m.GetFile(),
-			m.GetCheckpoints(), m.GetSigned(), m.GetCountersigned(), m.GetAnchored(), m.GetLogKey(), m.GetBrokerKey(), m.GetNote(),
-		}, *out)
-	}
-	return c
-}
-
-func (a *app) printVerdict(v verdictView, out format) error {
-	if !v.OK {
-		a.code = exitFailure
-	}
-	if out == asJSON {
-		return a.printJSON(v)
-	}
-	_, err := io.WriteString(a.Out, v.text())
-	return err
-}
-
-func (a *app) verifyOwn(c *cobra.Command, out format) error {
-	f, err := rootless.VerifyRecord(c.Context())
-	if err != nil {
-		return err
-	}
-	return a.printVerdict(verdictView{
-		OK: f.OK, Records: f.Records, Bytes: f.Bytes, Head: f.Head, BadSeq: f.BadSeq, BadLine: f.BadLine, Harm: f.Harm, Detail: f.Detail, File: f.File,
-		Note: f.Note,
-	}, out)
-}
-
-// checkpointView is the JSON of audit checkpoint.
-type checkpointView struct {
-	Signed         int64  `json:"signed"`
-	Countersigned  int64  `json:"countersigned"`
-	Anchored       int64  `json:"anchored"`
-	LogKey         string `json:"log_key"`
-	BrokerKey      string `json:"broker_key"`
-	Anchor         string `json:"anchor"`
-	AnchorRequired bool   `json:"anchor_required"`
-	Error          string `json:"error"`
-	AnchorError    string `json:"anchor_error"`
+		return objectOf(v), verdictText(v), nil
+	})
 }
 
 func (a *app) auditCheckpointCommand() *cobra.Command {
-	c := &cobra.Command{
+	return a.prints(&cobra.Command{
 		Use:     "checkpoint",
 		Short:   "Sign the log as it is now",
 		Long:    "Sign the log as it is now, have the broker countersign it, and append that to the anchor.",
 		Example: "  sudo carrel audit checkpoint",
 		Args:    exactly(),
-	}
-	out := outputFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		client, err := a.client()
+	}, func(c *cobra.Command, _ []string) (any, printer, error) {
+		m, err := ask(c.Context(), a, records.Checkpoint, &carrelv1.CheckpointRequest{Sign: true})
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
-		res, err := client.Audit().Checkpoint(c.Context(), connect.NewRequest(&carrelv1.CheckpointRequest{Sign: true}))
-		if err != nil {
-			return err
-		}
-		m := res.Msg
-		v := checkpointView{
-			m.GetSigned(), m.GetCountersigned(), m.GetAnchored(), m.GetLogKey(), m.GetBrokerKey(), m.GetAnchor(), m.GetAnchorRequired(),
-			m.GetError(), m.GetAnchorError(),
-		}
-		if *out == asJSON {
-			return a.printJSON(v)
-		}
-		_, err = fmt.Fprintf(a.Out, "signed to record %d, countersigned to %d, anchored to %d\nlog key     %s\nbroker key  %s\n",
-			v.Signed, v.Countersigned, v.Anchored, v.LogKey, cmp.Or(v.BrokerKey, "none"))
-		return err
-	}
-	return c
+		return objectOf(m), textf("signed to record %d, countersigned to %d, anchored to %d\n%s",
+			m.GetSigned(), m.GetCountersigned(), m.GetAnchored(), keysText(m.GetLogKey(), m.GetBrokerKey())), nil
+	})
 }
 
-// filterFlags adds the flags that name records. What it returns reads them.
+// filterFlags adds the flags that select records. The function that it returns reads them.
 func filterFlags(c *cobra.Command) func(*cobra.Command) (*carrelv1.Filter, error) {
 	var f carrelv1.Filter
 	var since, until string
@@ -219,79 +145,58 @@ func filterFlags(c *cobra.Command) func(*cobra.Command) (*carrelv1.Filter, error
 }
 
 func (a *app) auditShowCommand() *cobra.Command {
-	var from, last int64
-	c := &cobra.Command{
+	return a.recordsCommand(&cobra.Command{
 		Use:   "show [flags]",
-		Short: "Print records",
+		Short: help(operation.ReadAudit),
 		Long:  "Print records. With -o json each is the line of the log as it stands, hash included.",
 		Example: `  sudo carrel audit show --last 20
   sudo carrel audit show --from 100 -o json | jq .action
   sudo carrel audit show --type denial --since 24h`,
-		Args: exactly(),
-	}
-	c.Flags().Int64Var(&from, "from", 0, "the first sequence number wanted")
-	c.Flags().Int64Var(&last, "last", 0, "at most so many of the newest")
-	filter := filterFlags(c)
-	out := outputFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		f, err := filter(c)
-		if err != nil {
-			return err
-		}
-		return a.showAudit(c, &carrelv1.ShowRequest{FromSeq: from, Last: last, Filter: f}, *out)
-	}
-	return c
+	}, &carrelv1.ShowRequest{})
 }
 
 func (a *app) auditTailCommand() *cobra.Command {
-	var last int64
-	c := &cobra.Command{
+	return a.recordsCommand(&cobra.Command{
 		Use:     "tail [flags]",
-		Short:   "Print the newest records and those that come",
+		Short:   "Print the newest records, and new ones as they are written",
 		Example: "  sudo carrel audit tail",
-		Args:    exactly(),
+	}, &carrelv1.ShowRequest{Follow: true})
+}
+
+func (a *app) recordsCommand(c *cobra.Command, req *carrelv1.ShowRequest) *cobra.Command {
+	c.Args = exactly()
+	if req.GetFollow() {
+		c.Flags().Int64VarP(&req.Last, "lines", "n", 10, "begin with this many of the newest")
+	} else {
+		c.Flags().Int64Var(&req.FromSeq, "from", 0, "the first sequence number wanted")
+		c.Flags().Int64Var(&req.Last, "last", 0, "at most this many of the newest")
 	}
-	c.Flags().Int64VarP(&last, "lines", "n", 10, "so many of the newest first")
 	filter := filterFlags(c)
 	out := outputFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		f, err := filter(c)
-		if err != nil {
+	c.RunE = func(c *cobra.Command, _ []string) (err error) {
+		if req.Filter, err = filter(c); err != nil {
 			return err
 		}
-		return a.showAudit(c, &carrelv1.ShowRequest{Last: last, Follow: true, Filter: f}, *out)
+		if req.GetFromSeq() < 0 || req.GetLast() < 0 {
+			return usage(c, "cannot use a negative number of records: give 0 for all")
+		}
+		return receive(c.Context(), a, records.Show, req, func(m *carrelv1.ShowResponse) error {
+			for _, line := range m.GetLines() {
+				if *out == asTable {
+					line = []byte(auditLine(line))
+				}
+				if _, err := a.Out.Write(append(line, '\n')); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
 	}
 	return c
 }
 
-func (a *app) showAudit(c *cobra.Command, req *carrelv1.ShowRequest, out format) error {
-	if req.GetFromSeq() < 0 || req.GetLast() < 0 {
-		return usage(c, "cannot use a negative number of records: give 0 for all")
-	}
-	client, err := a.client()
-	if err != nil {
-		return err
-	}
-	s, err := client.Audit().Show(c.Context(), connect.NewRequest(req))
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	for s.Receive() {
-		for _, line := range s.Msg().GetLines() {
-			if out == asTable {
-				line = []byte(auditLine(line))
-			}
-			if _, err := a.Out.Write(append(line, '\n')); err != nil {
-				return err
-			}
-		}
-	}
-	return s.Err()
-}
-
-// auditLine is a record for a person: what is there of it, in one line. It is not a
-// table in the strict sense, because the widths of what is to come are not known.
+// auditLine is a record in one line, for people. It is not a row of a table, because the
+// widths of later records are not known.
 func auditLine(line []byte) string {
 	var r struct {
 		Seq       int64     `json:"seq"`
@@ -310,7 +215,7 @@ func auditLine(line []byte) string {
 		Data struct {
 			Event   string `json:"event"`
 			Version string `json:"version"`
-			// Of an answer.
+			// The rest is in the record of an answer.
 			Kind       string `json:"kind"`
 			Reason     string `json:"reason"`
 			Permission string `json:"permission"`
@@ -319,7 +224,8 @@ func auditLine(line []byte) string {
 	if err := json.Unmarshal(line, &r); err != nil {
 		return printable(string(line))
 	}
-	s := fmt.Sprintf("%6d  %s  %-9s  %-9s  %-12s  %s", r.Seq, r.Time.UTC().Format("2006-01-02 15:04:05.000"), r.Type, r.Principal, r.Workspace, r.Action.Kind)
+	s := fmt.Sprintf("%6d  %s  %-9s  %-9s  %-12s  %s",
+		r.Seq, r.Time.UTC().Format(stamp), r.Type, r.Principal, r.Workspace, r.Action.Kind)
 	if len(r.Action.Argv) > 0 {
 		s += " " + cut(shellQuote(r.Action.Argv), 80)
 	}

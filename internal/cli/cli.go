@@ -44,6 +44,8 @@ type app struct {
 	tokenFile, fingerprint string
 	// rootless: the caller's own carrel is meant, whatever else there is.
 	rootless bool
+	// connected is the client that the calls of this run share, once there is one.
+	connected *carrel.Client
 	// using keeps the caller's own carrel from ending as long as this command runs.
 	using paths.Lock
 	// code is the exit code if the command succeeds with another than 0.
@@ -152,10 +154,14 @@ was derived from it, such as ws-2a97516c.`,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
 	}
-	root.PersistentFlags().StringVar(&a.host, "host", "", "the daemon, as unix:///PATH or https://HOST:PORT (default $"+carrel.HostEnv+", then "+carrel.DefaultHost+", then your own)")
-	root.PersistentFlags().BoolVar(&a.rootless, "rootless", false, "use your own carrel, which needs no root and starts by itself (default $"+rootlessEnv+")")
-	root.PersistentFlags().StringVar(&a.tokenFile, "token-file", "", "a file with the token to use, closed to others (default the token in $"+carrel.TokenEnv+", or the file $"+carrel.TokenFileEnv+")")
-	root.PersistentFlags().StringVar(&a.fingerprint, "fingerprint", "", "of the daemon's key, for https://, as \"carrel token create\" prints it (default $"+carrel.FingerprintEnv+")")
+	f := root.PersistentFlags()
+	f.StringVar(&a.host, "host", "",
+		"the daemon, as unix:///PATH or https://HOST:PORT (default $"+carrel.HostEnv+", then "+carrel.DefaultHost+", then your own)")
+	f.BoolVar(&a.rootless, "rootless", false, "use your own carrel, which needs no root and starts by itself (default $"+rootlessEnv+")")
+	f.StringVar(&a.tokenFile, "token-file", "",
+		"a file with the token to use, closed to others (default the token in $"+carrel.TokenEnv+", or the file $"+carrel.TokenFileEnv+")")
+	f.StringVar(&a.fingerprint, "fingerprint", "",
+		"the fingerprint of the daemon's key, for https://, as \"carrel token create\" prints it (default $"+carrel.FingerprintEnv+")")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usage(c, "%v", err) })
 	only := ""
 	if len(args) > 0 && slices.ContainsFunc(commandNames(), func(n string) bool { return n == args[0] }) {

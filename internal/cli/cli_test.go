@@ -207,7 +207,9 @@ func TestExecOnATerminal(t *testing.T) {
 	}
 	code := make(chan int, 1)
 	go func() {
-		code <- cli.Run([]string{"exec", "-it", "demo", "sh", "-c", "stty size; read x; echo got $x; exit 9"}, cli.Streams{In: slave, Out: slave, Err: slave})
+		code <- cli.Run(
+			[]string{"exec", "-it", "demo", "sh", "-c", "stty size; read x; echo got $x; exit 9"}, cli.Streams{In: slave, Out: slave, Err: slave},
+		)
 	}()
 	var seen bytes.Buffer
 	until := func(text string) {
@@ -264,7 +266,8 @@ func TestDetachedCommands(t *testing.T) {
 	if r := run(t, "", "logs", "demo", cmd); r.code != 0 || r.out != "out put\n" {
 		t.Errorf("logs: %+v", r)
 	}
-	if r := run(t, "", "ps", "demo"); r.code != 0 || !strings.Contains(r.out, cmd) || !strings.Contains(r.out, "exit 6") || !strings.Contains(r.out, `sh -c 'echo '\''out put`) {
+	if r := run(t, "", "ps", "demo"); r.code != 0 || !strings.Contains(r.out, cmd) || !strings.Contains(r.out, "exit 6") ||
+		!strings.Contains(r.out, `sh -c 'echo '\''out put`) {
 		t.Errorf("ps: %+v", r)
 	}
 	r = run(t, "", "exec", "--detach", "-o", "json", "demo", "--", "sleep", "60")
@@ -285,7 +288,9 @@ func TestDetachedCommands(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.out), &list); err != nil || len(list) != 2 || list[1]["status"].(map[string]any)["code"] != 138.0 {
 		t.Errorf("ps -o json: %+v", r)
 	}
-	for _, c := range [][]string{{"kill", "-s", "NOPE", "demo", cmd}, {"kill", "demo"}, {"kill", "demo", "c-1"}, {"logs", "demo", "c-0000000000000000"}} {
+	for _, c := range [][]string{
+		{"kill", "-s", "NOPE", "demo", cmd}, {"kill", "demo"}, {"kill", "demo", "c-1"}, {"logs", "demo", "c-0000000000000000"},
+	} {
 		if r := run(t, "", c...); r.code != 1 || !strings.HasPrefix(r.err, "carrel: cannot ") {
 			t.Errorf("%q: %+v", c, r)
 		}
@@ -297,7 +302,8 @@ func TestWorkspaceCommands(t *testing.T) {
 	if r := run(t, "", "create", "demo"); r.code != 0 || r.out != "ws-2a97516c\n" {
 		t.Errorf("create again: %+v", r)
 	}
-	if r := run(t, "", "ls"); r.code != 0 || !strings.Contains(r.out, "ws-2a97516c  demo  running  uid:1000  1 GiB") || strings.Contains(r.out, "\x1b") {
+	if r := run(t, "", "ls"); r.code != 0 || !strings.Contains(r.out, "ws-2a97516c  demo  running  uid:1000  1 GiB") ||
+		strings.Contains(r.out, "\x1b") {
 		t.Errorf("ls: %+v", r)
 	}
 	if r := run(t, "", "ls", "-q"); r.out != "ws-2a97516c\n" {
@@ -314,7 +320,9 @@ func TestWorkspaceCommands(t *testing.T) {
 		}
 	}
 	control := w["controls"].([]any)[1].(map[string]any)
-	for k, v := range map[string]any{"id": "disk", "requested": true, "state": "unavailable", "evidence": "no quota", "remedy": "mount with prjquota"} {
+	for k, v := range map[string]any{
+		"id": "disk", "requested": true, "state": "unavailable", "evidence": "no quota", "remedy": "mount with prjquota",
+	} {
 		if control[k] != v {
 			t.Errorf("control %s is %v, want %v", k, control[k], v)
 		}
@@ -326,7 +334,8 @@ func TestWorkspaceCommands(t *testing.T) {
 		t.Errorf("create: %+v", r)
 	}
 	r = run(t, "", "inspect", "-o", "json", "other")
-	if err := json.Unmarshal([]byte(r.out), &w); err != nil || w["limits"].(map[string]any)["memory_bytes"] != 268435456.0 || w["state"] != "stopped" {
+	if err := json.Unmarshal([]byte(r.out), &w); err != nil || w["limits"].(map[string]any)["memory_bytes"] != 268435456.0 ||
+		w["state"] != "stopped" {
 		t.Errorf("inspect other: %+v", r)
 	}
 	dir := t.TempDir()
@@ -345,7 +354,8 @@ func TestWorkspaceCommands(t *testing.T) {
 			t.Errorf("%s of a mount is %v, want %v", k, got, v)
 		}
 	}
-	if r := run(t, "", "inspect", "mounted"); !strings.Contains(r.out, dir+" at /workspace, read-write") || !strings.Contains(r.out, "at ~/b, read-only") {
+	if r := run(t, "", "inspect", "mounted"); !strings.Contains(r.out, dir+" at /workspace, read-write") ||
+		!strings.Contains(r.out, "at ~/b, read-only") {
 		t.Errorf("inspect: %+v", r)
 	}
 	for _, bad := range []string{"", ":", "a", "a:", ":/b", ":ro", "a:ro"} {
@@ -428,7 +438,8 @@ func TestVersion(t *testing.T) {
 	if r := run(t, "", "version"); r.code != 0 || !strings.Contains(r.out, "daemon  v1.2.3") {
 		t.Errorf("version: %+v", r)
 	}
-	if r := run(t, "", "version", "--host", "unix:///none", "-o", "json"); r.code != 0 || !strings.Contains(r.out, `"daemon": null`) || !strings.Contains(r.out, "no such socket") {
+	if r := run(t, "", "version", "--host", "unix:///none", "-o", "json"); r.code != 0 || !strings.Contains(r.out, `"daemon": null`) ||
+		!strings.Contains(r.out, "no such socket") {
 		t.Errorf("version without a daemon: %+v", r)
 	}
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,78 +14,33 @@ import (
 	"syscall"
 	"time"
 
-	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/operation"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
-// commandView is the JSON of a command.
-type commandView struct {
-	CommandID string      `json:"command_id"`
-	PID       int64       `json:"pid"`
-	Argv      []string    `json:"argv"`
-	Detached  bool        `json:"detached"`
-	Terminal  bool        `json:"terminal"`
-	StartedAt time.Time   `json:"started_at"`
-	Processes int32       `json:"processes"`
-	Status    *statusView `json:"status"`
-}
-
-type statusView struct {
-	Code      int32     `json:"code"`
-	Signal    int32     `json:"signal"`
-	TimedOut  bool      `json:"timed_out"`
-	OOM       bool      `json:"oom"`
-	Killed    int32     `json:"killed"`
-	Stuck     int32     `json:"stuck"`
-	EndedAt   time.Time `json:"ended_at"`
-	UserUS    int64     `json:"user_us"`
-	SystemUS  int64     `json:"system_us"`
-	MaxRSSKiB int64     `json:"max_rss_kib"`
-}
-
-func statusViewOf(s *carrelv1.Status) *statusView {
-	if s == nil {
-		return nil
-	}
-	return &statusView{
-		s.GetCode(), s.GetSignal(), s.GetTimedOut(), s.GetOom(), s.GetKilled(), s.GetStuck(),
-		time.Unix(0, s.GetEndedUnixNs()).UTC(), s.GetUserUs(), s.GetSystemUs(), s.GetMaxRssKib(),
-	}
-}
-
 func (a *app) psCommand() *cobra.Command {
-	c := &cobra.Command{
-		Use:               "ps [flags] WORKSPACE",
-		Short:             "List the commands of a workspace",
-		Long:              "List the commands that run in a workspace, and the detached ones that have ended\nand whose output is still kept. Secrets among their words are masked, for their\nowner too.",
+	return a.prints(&cobra.Command{
+		Use:   "ps [flags] WORKSPACE",
+		Short: help(operation.ListCommands),
+		Long: `List the commands that run in a workspace, and the detached ones that have ended
+and whose output is still kept. Secrets in their arguments are masked, for their
+owner too.`,
 		Example:           "  carrel ps demo",
 		Args:              exactly("WORKSPACE"),
-		ValidArgsFunction: a.completeWorkspace,
-	}
-	out := outputFlag(c)
-	c.RunE = func(c *cobra.Command, args []string) error {
-		client, err := a.client()
+		ValidArgsFunction: onlyFirst(a.completeWorkspaces()),
+	}, func(c *cobra.Command, args []string) (any, printer, error) {
+		m, err := ask(c.Context(), a, commands.ListCommands, &carrelv1.ListCommandsRequest{Workspace: args[0]})
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
-		res, err := client.Commands().ListCommands(c.Context(), connect.NewRequest(&carrelv1.ListCommandsRequest{Workspace: args[0]}))
-		if err != nil {
-			return err
-		}
-		cmds := res.Msg.GetCommands()
-		slices.SortFunc(cmds, func(x, y *carrelv1.CommandInfo) int { return int(x.GetStartedUnixNs() - y.GetStartedUnixNs()) })
-		views := make([]commandView, 0, len(cmds))
+		all := m.GetCommands()
+		slices.SortFunc(all, func(x, y *carrelv1.CommandInfo) int { return cmp.Compare(x.GetStartedUnixNs(), y.GetStartedUnixNs()) })
 		t := newTable(2, "COMMAND", "PID", "STATE", "AGE", "PROCS", "KIND", "ARGV")
-		for _, x := range cmds {
-			started := time.Unix(0, x.GetStartedUnixNs())
-			views = append(views, commandView{
-				x.GetCommandId(), x.GetPid(), x.GetArgv(), x.GetDetached(), x.GetTerminal(),
-				started.UTC(), x.GetProcesses(), statusViewOf(x.GetStatus()),
-			})
+		for _, x := range all {
 			state, kind := "running", "attached"
 			if s := x.GetStatus(); s != nil {
 				state = "exit " + strconv.Itoa(int(s.GetCode()))
@@ -92,70 +48,81 @@ func (a *app) psCommand() *cobra.Command {
 			if x.GetDetached() {
 				kind = "detached"
 			}
-			t.add(x.GetCommandId(), strconv.FormatInt(x.GetPid(), 10), state, age(started), strconv.Itoa(int(x.GetProcesses())), kind, cut(shellQuote(x.GetArgv()), 60))
+			t.add(x.GetCommandId(), strconv.FormatInt(x.GetPid(), 10), state, age(time.Unix(0, x.GetStartedUnixNs())),
+				strconv.Itoa(int(x.GetProcesses())), kind, cut(shellQuote(x.GetArgv()), 60))
 		}
-		if *out == asJSON {
-			return a.printJSON(views)
-		}
-		return t.print(a.Out)
-	}
-	return c
+		return objectsOf(all), t, nil
+	})
 }
 
 func (a *app) logsCommand() *cobra.Command {
 	var follow bool
 	c := &cobra.Command{
 		Use:   "logs [flags] WORKSPACE COMMAND",
-		Short: "Print the output of a detached command",
+		Short: help(operation.ReadOutput),
 		Example: `  carrel logs demo c-0123456789abcdef
   carrel logs -f demo c-0123456789abcdef`,
 		Args:              exactly("WORKSPACE", "COMMAND"),
-		ValidArgsFunction: a.completeCommand,
+		ValidArgsFunction: a.completeCommand(),
 	}
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what comes until the command ends")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "keep printing new output until the command ends")
 	c.RunE = func(c *cobra.Command, args []string) error {
-		client, err := a.client()
-		if err != nil {
+		req := &carrelv1.LogsRequest{Workspace: args[0], CommandId: args[1], Follow: follow}
+		return receive(c.Context(), a, commands.Logs, req, func(m *carrelv1.LogsResponse) error {
+			a.tellLost(m.GetLost())
+			_, err := a.Out.Write(m.GetData())
 			return err
-		}
-		s, err := client.Commands().Logs(c.Context(), connect.NewRequest(&carrelv1.LogsRequest{Workspace: args[0], CommandId: args[1], Follow: follow}))
-		if err != nil {
-			return err
-		}
-		defer s.Close()
-		for s.Receive() {
-			if n := s.Msg().GetLost(); n > 0 {
-				fmt.Fprintf(a.Err, "carrel: the oldest %d bytes are no longer kept\n", n)
-			}
-			if _, err := a.Out.Write(s.Msg().GetData()); err != nil {
-				return err
-			}
-		}
-		return s.Err()
+		})
 	}
 	return c
 }
 
+// tellLost says how much of a command's output is no longer kept.
+func (a *app) tellLost(bytes int64) {
+	if bytes > 0 {
+		fmt.Fprintf(a.Err, "carrel: the oldest %d bytes are no longer kept\n", bytes)
+	}
+}
+
+// completeCommand completes WORKSPACE COMMAND.
+func (a *app) completeCommand() cobra.CompletionFunc {
+	command := a.completion(func(ctx context.Context, client *carrel.Client, args []string) (out []string, err error) {
+		m, err := askOf(ctx, client, commands.ListCommands, &carrelv1.ListCommandsRequest{Workspace: args[0]})
+		for _, x := range m.GetCommands() {
+			out = append(out, cobra.CompletionWithDesc(x.GetCommandId(), cut(shellQuote(x.GetArgv()), 40)))
+		}
+		return out, err
+	})
+	return func(c *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		switch len(args) {
+		case 0:
+			return a.completeWorkspaces()(c, args, prefix)
+		case 1:
+			return command(c, args, prefix)
+		}
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
 func (a *app) attachCommand() *cobra.Command {
-	c := &cobra.Command{
+	return &cobra.Command{
 		Use:   "attach WORKSPACE COMMAND",
-		Short: "Connect to a detached command until it ends",
+		Short: help(operation.AttachCommand),
 		Long: `Print the output of a detached command, from what is kept to its end. If it runs on
-a terminal, that is connected to this one; Ctrl-P Ctrl-Q lets go of it. Without a
+a terminal, that is connected to this one; Ctrl-P Ctrl-Q detaches from it. Without a
 terminal, Ctrl-C does. The command lives on in both cases. The exit code is the
 command's own if it ended.`,
 		Example:           "  carrel attach demo c-0123456789abcdef",
 		Args:              exactly("WORKSPACE", "COMMAND"),
-		ValidArgsFunction: a.completeCommand,
+		ValidArgsFunction: a.completeCommand(),
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := a.client()
+			if err != nil {
+				return err
+			}
+			return a.attach(c.Context(), client, args[0], args[1])
+		},
 	}
-	c.RunE = func(c *cobra.Command, args []string) error {
-		client, err := a.client()
-		if err != nil {
-			return err
-		}
-		return a.attach(c.Context(), client, args[0], args[1])
-	}
-	return c
 }
 
 func (a *app) attach(ctx context.Context, client *carrel.Client, workspace, command string) error {
@@ -164,9 +131,7 @@ func (a *app) attach(ctx context.Context, client *carrel.Client, workspace, comm
 		return err
 	}
 	defer att.Close()
-	if att.Lost > 0 {
-		fmt.Fprintf(a.Err, "carrel: the oldest %d bytes are no longer kept\n", att.Lost)
-	}
+	a.tellLost(att.Lost)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { att.File.Close() })() // ends the copy below
@@ -209,16 +174,13 @@ func (a *app) attach(ctx context.Context, client *carrel.Client, workspace, comm
 
 // exitLike makes the exit code that of a command that has ended.
 func (a *app) exitLike(ctx context.Context, client *carrel.Client, workspace, command string) error {
-	res, err := client.Commands().ListCommands(ctx, connect.NewRequest(&carrelv1.ListCommandsRequest{Workspace: workspace}))
-	if err != nil {
-		return err
-	}
-	for _, x := range res.Msg.GetCommands() {
+	m, err := askOf(ctx, client, commands.ListCommands, &carrelv1.ListCommandsRequest{Workspace: workspace})
+	for _, x := range m.GetCommands() {
 		if x.GetCommandId() == command && x.GetStatus() != nil {
 			a.code = int(x.GetStatus().GetCode())
 		}
 	}
-	return nil
+	return err
 }
 
 // detachKeys passes keys on until Ctrl-P is followed by Ctrl-Q.
@@ -263,13 +225,13 @@ func (a *app) killCommand() *cobra.Command {
 	var grace time.Duration
 	c := &cobra.Command{
 		Use:   "kill [flags] WORKSPACE COMMAND",
-		Short: "End a command, or send it a signal",
-		Long: `End a command and everything it left behind: TERM, a grace, KILL. With --signal only
+		Short: help(operation.SignalCommand),
+		Long: `End a command and everything it left behind: TERM, a grace period, KILL. With --signal only
 that signal is sent, to the command's process group.`,
 		Example: `  carrel kill demo c-0123456789abcdef
   carrel kill --signal HUP demo c-0123456789abcdef`,
 		Args:              exactly("WORKSPACE", "COMMAND"),
-		ValidArgsFunction: a.completeCommand,
+		ValidArgsFunction: a.completeCommand(),
 	}
 	c.Flags().StringVarP(&sig, "signal", "s", "", "send this signal, by name or number")
 	c.Flags().DurationVar(&grace, "grace", 0, "time between TERM and KILL (default 2s)")
@@ -278,13 +240,9 @@ that signal is sent, to the command's process group.`,
 		if err != nil {
 			return usage(c, "%v", err)
 		}
-		client, err := a.client()
-		if err != nil {
-			return err
-		}
-		_, err = client.Commands().Signal(c.Context(), connect.NewRequest(&carrelv1.SignalRequest{
+		_, err = ask(c.Context(), a, commands.Signal, &carrelv1.SignalRequest{
 			Workspace: args[0], CommandId: args[1], Signal: int32(n), GraceMs: grace.Milliseconds(),
-		}))
+		})
 		return err
 	}
 	return c

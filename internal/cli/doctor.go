@@ -7,7 +7,6 @@ import (
 	"os"
 	"time"
 
-	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
@@ -83,7 +82,7 @@ func (a *app) printDoctor(v doctorView) error {
 		}
 		t.add(r.ID, string(r.State), found)
 	}
-	if err := t.print(a.Out); err != nil {
+	if err := t.render(a.Out); err != nil {
 		return err
 	}
 	verdict := "This host can hold workspaces."
@@ -112,7 +111,8 @@ func checkPrograms() probe.Result {
 	for _, p := range programs {
 		st, err := os.Stat(p)
 		if err == nil && st.Mode()&0o022 != 0 {
-			r.State, r.Found, r.Remedy = probe.No, fmt.Sprintf("others can write %s (mode %04o), which root runs", p, st.Mode().Perm()), "chmod go-w "+shellQuote([]string{p})
+			r.State, r.Found, r.Remedy = probe.No, fmt.Sprintf("others can write %s (mode %04o), which root runs",
+				p, st.Mode().Perm()), "chmod go-w "+shellQuote([]string{p})
 		}
 	}
 	return r
@@ -145,8 +145,7 @@ func (a *app) checkDaemon(ctx context.Context) probe.Result {
 	}
 	if err == nil {
 		r.Found = "answers at " + client.Host() + ": " + t.why
-		_, err = client.System().Version(ctx, connect.NewRequest(&carrelv1.VersionRequest{}))
-		client.Close()
+		_, err = askOf(ctx, client, system.Version, &carrelv1.VersionRequest{})
 	}
 	if err != nil {
 		r.State, r.Found, r.Remedy = probe.No, err.Error(), "sudo carrel up --detach"
@@ -157,16 +156,10 @@ func (a *app) checkDaemon(ctx context.Context) probe.Result {
 // checkAudit says how far the audit log is signed, to those who may know.
 func (a *app) checkAudit(ctx context.Context) (probe.Result, bool) {
 	r := probe.Result{ID: "audit_log", Needed: "a record that nobody can quietly change", State: probe.Yes}
-	client, err := a.client()
-	if err != nil {
-		return r, false
-	}
-	defer client.Close()
-	res, err := client.Audit().Checkpoint(ctx, connect.NewRequest(&carrelv1.CheckpointRequest{}))
+	m, err := ask(ctx, a, records.Checkpoint, &carrelv1.CheckpointRequest{})
 	if err != nil {
 		return r, false // no daemon, which has its own line, or no administrator
 	}
-	m := res.Msg
 	r.Found = fmt.Sprintf("signed to record %d, countersigned to %d", m.GetSigned(), m.GetCountersigned())
 	if m.GetAnchor() != "" {
 		r.Found += fmt.Sprintf(", anchored to %d in %s", m.GetAnchored(), m.GetAnchor())

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -120,7 +119,8 @@ func (i *instance) refusePurge(ctx context.Context) error {
 		n = max(n, len(ws))
 	}
 	if n > 0 {
-		return fmt.Errorf("cannot remove %s: %d workspaces live there; destroy them first: carrel up --detach%s; export %s=%s; carrel destroy --purge $(carrel ls -q): %w", i.data, n, i.flags(), carrel.HostEnv, i.host(), errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("cannot remove %s: %d workspaces live there; destroy them first: carrel up --detach%s; export %s=%s; carrel destroy "+
+			"--purge $(carrel ls -q): %w", i.data, n, i.flags(), carrel.HostEnv, i.host(), errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }
@@ -152,7 +152,7 @@ func (a *app) stopWorkspaces(ctx context.Context, i *instance) error {
 	g.SetLimit(8)
 	for _, w := range ws {
 		g.Go(func() error {
-			_, err := client.Workspaces().Stop(ctx, connect.NewRequest(&carrelv1.StopRequest{Workspace: w.GetName()}))
+			_, err := askOf(ctx, client, workspaces.Stop, &carrelv1.StopRequest{Workspace: w.GetName()})
 			if err != nil && !errdefs.IsNotFound(err) {
 				return fmt.Errorf("cannot stop %s: %w", w.GetName(), err)
 			}
@@ -226,7 +226,8 @@ func (i *instance) removeCgroups() error {
 		if removed, err := removeIfEmpty(dir); err != nil {
 			return err
 		} else if !removed {
-			return fmt.Errorf("cannot remove the control group %s: something is in it; see what with: cat %s/cgroup.procs %s/*/*/cgroup.procs: %w", dir, dir, dir, errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("cannot remove the control group %s: something is in it; see what with: cat %s/cgroup.procs %s/*/*/cgroup.procs: %w",
+				dir, dir, dir, errdefs.ErrFailedPrecondition)
 		}
 	}
 	return nil

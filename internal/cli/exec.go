@@ -9,57 +9,70 @@ import (
 	"syscall"
 	"time"
 
-	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/operation"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
-type execFlags struct {
-	stdin, tty, detach bool
-	create             bool
-	profile            string
-	timeout, grace     time.Duration
-	env                []string
-	dir                string
-	asked              askedFlags
-	output             *format
+// commandFlags are what exec and run have in common.
+type commandFlags struct {
+	stdin, tty  bool
+	env         []string
+	dir, source string
 }
 
-// askedFlags are what a command says about its asking.
-type askedFlags struct {
-	source, thread string
-	wait           time.Duration
-}
-
-func (x *askedFlags) add(c *cobra.Command) {
+func (x *commandFlags) add(c *cobra.Command, home string) {
 	f := c.Flags()
-	f.StringVar(&x.source, "source", carrel.SourceUser, "who wrote the command: user or llm; what a model wrote somebody else approves")
-	f.StringVar(&x.thread, "thread", "", "the conversation that it belongs to; answers can be remembered for it")
-	f.DurationVar(&x.wait, "approval-wait", 0, "how long to wait for a person's answer where one is needed (default as the daemon is configured; negative: do not)")
-	_ = c.RegisterFlagCompletionFunc("source", cobra.FixedCompletions([]string{carrel.SourceUser, carrel.SourceLLM}, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+	f.SetInterspersed(false) // the flags of the command are its own
+	f.BoolVarP(&x.stdin, "interactive", "i", false, "pass stdin to the command")
+	f.BoolVarP(&x.tty, "tty", "t", false, "run it on a terminal")
+	f.StringArrayVarP(&x.env, "env", "e", nil, "set NAME=VALUE, or pass NAME on from here")
+	f.StringVar(&x.dir, "cwd", "", "directory to run in, absolute inside the workspace (default "+home+")")
+	f.StringVar(&x.source, "source", carrel.SourceUser, "who wrote the command: user or llm; what a model wrote, somebody else approves")
+	completeFrom(c, "source", carrel.SourceUser, carrel.SourceLLM)
 }
 
-func (x *askedFlags) check(c *cobra.Command) error {
-	if x.source != carrel.SourceUser && x.source != carrel.SourceLLM {
+func (x *commandFlags) check(a *app, c *cobra.Command) error {
+	switch {
+	case x.source != carrel.SourceUser && x.source != carrel.SourceLLM:
 		return usage(c, "cannot use --source %q: it is user or llm", x.source)
+	case x.tty && x.stdin && !isTerminal(a.In):
+		return usage(c, "cannot use -t: stdin is not a terminal; leave -t out to pass stdin on as it is")
 	}
 	return nil
+}
+
+// spec is the command that the flags describe.
+func (x *commandFlags) spec(argv []string) carrel.Spec {
+	s := carrel.Spec{Argv: argv, Env: environment(x.env), Dir: x.dir, Stdin: x.stdin, Source: x.source}
+	if x.tty {
+		s.Env = withTerm(s.Env)
+	}
+	return s
+}
+
+type execFlags struct {
+	commandFlags
+	detach, create       bool
+	profile, thread      string
+	timeout, grace, wait time.Duration
+	output               *format
 }
 
 func (a *app) execCommand() *cobra.Command {
 	var x execFlags
 	c := &cobra.Command{
 		Use:   "exec [flags] WORKSPACE [--] COMMAND [ARG...]",
-		Short: "Run a command in a workspace",
+		Short: help(operation.ExecCommand),
 		Long: `Run a command in a workspace, which is started first if it is stopped. The command's
 stdin is /dev/null unless -i is given; INT, TERM, HUP, QUIT, USR1 and USR2 are passed on.
 
-Where the policy wants a person's answer first, you are asked on a terminal; else the
-command waits for it, and "carrel approvals" has the question.
+If the policy asks for a person's approval first, you are asked on a terminal; otherwise the
+command waits for it, and "carrel approvals" shows the question.
 
 The exit code is the command's own: 128 + N if signal N ended it, which is 143 or
 137 after --timeout. carrel's own codes are 125 if it failed itself, 126 if the
@@ -70,21 +83,24 @@ command may not be executed and 127 if there is no such command.`,
   carrel exec --timeout 30s --env CI=1 --env TOKEN demo ./build.sh
   carrel exec --detach demo -- python3 -m http.server
   carrel exec --create --profile chat telegram:-100123 -- ./answer`,
-		Args:              atLeast("WORKSPACE", "COMMAND"),
-		ValidArgsFunction: a.completeExec,
+		Args: atLeast("WORKSPACE", "COMMAND"),
+		ValidArgsFunction: func(c *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveDefault // the shell completes the command
+			}
+			return a.completeWorkspaces()(c, args, prefix)
+		},
 	}
+	x.add(c, "the home")
 	f := c.Flags()
-	f.SetInterspersed(false) // what follows the workspace is the command's
-	f.BoolVarP(&x.stdin, "interactive", "i", false, "pass stdin to the command")
-	f.BoolVarP(&x.tty, "tty", "t", false, "run it on a terminal")
 	f.BoolVar(&x.detach, "detach", false, "print the command's id and leave it running")
 	f.DurationVar(&x.timeout, "timeout", 0, "end the command after so long, as in 30s or 5m")
 	f.DurationVar(&x.grace, "grace", 0, "time between TERM and KILL at the timeout (default 2s)")
-	f.StringArrayVarP(&x.env, "env", "e", nil, "set NAME=VALUE, or pass NAME on from here")
-	f.StringVar(&x.dir, "cwd", "", "directory to run in, absolute inside the workspace (default the home)")
 	f.BoolVar(&x.create, "create", false, "make the workspace first if there is none for this key")
 	f.StringVar(&x.profile, "profile", "", "with --create, the profile that it is made with")
-	x.asked.add(c)
+	f.StringVar(&x.thread, "thread", "", "the conversation that it belongs to; answers can be remembered for it")
+	f.DurationVar(&x.wait, "approval-wait", 0,
+		"how long to wait for a person's answer if one is needed (default as the daemon is configured; negative: do not)")
 	x.output = outputFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		argv := args[1:]
@@ -109,7 +125,7 @@ func (a *app) exec(c *cobra.Command, workspace string, argv []string, x *execFla
 	if x.profile != "" && !x.create {
 		return usage(c, "cannot use --profile without --create: a workspace keeps the one that it was made with")
 	}
-	if err := x.asked.check(c); err != nil {
+	if err := x.check(a, c); err != nil {
 		return err
 	}
 	client, err := a.client()
@@ -117,48 +133,31 @@ func (a *app) exec(c *cobra.Command, workspace string, argv []string, x *execFla
 		return err
 	}
 	if x.create {
-		if _, err := client.Workspaces().Create(c.Context(), connect.NewRequest(&carrelv1.CreateRequest{Key: workspace, Profile: x.profile})); err != nil {
+		if _, err := askOf(c.Context(), client, workspaces.Create, &carrelv1.CreateRequest{Key: workspace, Profile: x.profile}); err != nil {
 			return err
 		}
 	}
-	spec := carrel.Spec{
-		Argv: argv, Env: environment(x.env), Dir: x.dir, Timeout: x.timeout, Grace: x.grace, Stdin: x.stdin,
-		Source: x.asked.source, Thread: x.asked.thread, ApprovalWait: x.asked.wait,
-	}
-	if x.tty {
-		spec.Env = withTerm(spec.Env)
-	}
+	spec := x.spec(argv)
+	spec.Timeout, spec.Grace, spec.Thread, spec.ApprovalWait = x.timeout, x.grace, x.thread, x.wait
 	if x.detach {
 		return a.detach(c.Context(), client, workspace, spec, x)
-	}
-	if x.tty && x.stdin && !isTerminal(a.In) {
-		return usage(c, "cannot use -t: stdin is not a terminal; leave -t out to pass stdin on as it is")
 	}
 	if x.tty {
 		size := a.windowSize()
 		spec.Terminal = &size
 	}
-	return a.execAttached(c.Context(), client, workspace, spec)
-}
-
-// execAttached runs a command to its end with its streams copied here.
-func (a *app) execAttached(ctx context.Context, client *carrel.Client, workspace string, spec carrel.Spec) error {
-	// Before the command starts, so that none of them ends this process and with it
-	// the chance to pass it on.
-	signals := make(chan os.Signal, 16)
-	// It stays so: the process ends with the command, and taking six signals back costs
-	// more than starting the command does.
-	signal.Notify(signals, forwarded(spec.Terminal != nil)...)
-
-	cmd, err := a.start(ctx, client, workspace, spec, signals)
+	signals := forwarded(x.tty)
+	cmd, err := a.start(c.Context(), client, workspace, spec, signals)
 	if err != nil {
 		return err
 	}
-	return a.attend(ctx, workspace, cmd, signals, spec.Stdin, spec.Terminal != nil, spec.Timeout)
+	return a.attend(c.Context(), workspace, cmd, signals, &x.commandFlags, x.timeout)
 }
 
-// start starts a command, once a person has answered if one has to.
-func (a *app) start(ctx context.Context, client *carrel.Client, workspace string, spec carrel.Spec, signals <-chan os.Signal) (cmd *carrel.Command, err error) {
+// start starts a command, after a person has answered if that is needed.
+func (a *app) start(
+	ctx context.Context, client *carrel.Client, workspace string, spec carrel.Spec, signals <-chan os.Signal,
+) (cmd *carrel.Command, err error) {
 	err = a.asking(ctx, client, &spec, signals, func(ctx context.Context) error {
 		cmd, err = client.Start(ctx, workspace, spec)
 		return err
@@ -175,12 +174,14 @@ type attended interface {
 }
 
 // attend copies streams and passes signals on until cmd has ended.
-func (a *app) attend(ctx context.Context, workspace string, cmd attended, signals <-chan os.Signal, stdin, terminal bool, timeout time.Duration) error {
+func (a *app) attend(
+	ctx context.Context, workspace string, cmd attended, signals <-chan os.Signal, x *commandFlags, timeout time.Duration,
+) error {
 	streams := carrel.Streams{Stdout: a.Out, Stderr: a.Err}
-	if stdin {
+	if x.stdin {
 		streams.Stdin = a.In
 	}
-	if stdin && terminal {
+	if x.stdin && x.tty {
 		restore, err := rawMode(a.In)
 		if err != nil {
 			cmd.Close()
@@ -203,7 +204,8 @@ func (a *app) attend(ctx context.Context, workspace string, cmd attended, signal
 	}
 	a.code = status.Code
 	if status.Stuck > 0 {
-		defer fmt.Fprintf(a.Err, "carrel: KILL did not end %d of the command's processes: the kernel waits for a file system or a device that does not answer, and they go when it does; \"carrel stop %s\" names them and what to do\n", status.Stuck, workspace)
+		defer fmt.Fprintf(a.Err, "carrel: KILL did not end %d of the command's processes: the kernel waits for a file system or a device "+
+			"that does not answer, and they end when it does; \"carrel stop %s\" names them and what to do\n", status.Stuck, workspace)
 	}
 	switch {
 	case status.TimedOut:
@@ -214,13 +216,17 @@ func (a *app) attend(ctx context.Context, workspace string, cmd attended, signal
 	return nil
 }
 
-// forwarded are the signals that are the command's and not this process's.
-func forwarded(terminal bool) []os.Signal {
-	s := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
+// forwarded catches the signals that are passed on to the command. It is called before the
+// command starts, so that none of them ends this process instead. It is not undone: the process
+// ends with the command, and undoing it costs more than the start of the command.
+func forwarded(terminal bool) <-chan os.Signal {
+	all := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
 	if terminal {
-		s = append(s, syscall.SIGWINCH)
+		all = append(all, syscall.SIGWINCH)
 	}
-	return s
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, all...)
+	return signals
 }
 
 func (a *app) detach(ctx context.Context, client *carrel.Client, workspace string, s carrel.Spec, x *execFlags) error {
@@ -234,26 +240,26 @@ func (a *app) detach(ctx context.Context, client *carrel.Client, workspace strin
 		req.Command.Env[k] = v
 	}
 	if x.tty {
-		req.Terminal = &carrelv1.WindowSize{Rows: 24, Cols: 80} // whoever attaches resizes it
+		req.Terminal = &carrelv1.WindowSize{Rows: 24, Cols: 80} // attach resizes it
 	}
-	var res *connect.Response[carrelv1.DetachResponse]
+	var m *carrelv1.DetachResponse
 	err := a.asking(ctx, client, &s, nil, func(ctx context.Context) (err error) {
 		req.Command.ApprovalWaitMs = max(s.ApprovalWait.Milliseconds(), -1)
-		res, err = client.Commands().Detach(ctx, connect.NewRequest(req))
+		m, err = askOf(ctx, client, commands.Detach, req)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	if *x.output == asJSON {
-		return a.printJSON(map[string]string{"command_id": res.Msg.GetCommandId()})
+		return a.printJSON(objectOf(m))
 	}
-	_, err = fmt.Fprintln(a.Out, res.Msg.GetCommandId())
+	_, err = fmt.Fprintln(a.Out, m.GetCommandId())
 	return err
 }
 
-// environment gives variables named without a value that of this process; one that
-// is unset here stays unset there.
+// environment fills in the values of variables that are named without one from this process.
+// One that is unset here stays unset there.
 func environment(flags []string) []string {
 	var out []string
 	for _, e := range flags {
@@ -266,7 +272,7 @@ func environment(flags []string) []string {
 	return out
 }
 
-// withTerm tells a command on a terminal what terminal it is, unless that was said.
+// withTerm passes TERM on to a command on a terminal, unless it is set already.
 func withTerm(env []string) []string {
 	for _, e := range env {
 		if strings.HasPrefix(e, "TERM=") {
@@ -279,7 +285,7 @@ func withTerm(env []string) []string {
 	return env
 }
 
-// windowSize is that of the terminal here, or the usual one if there is none.
+// windowSize is the size of the terminal here, or 24 by 80 if there is none.
 func (a *app) windowSize() carrel.WindowSize {
 	for _, f := range []*os.File{a.Out, a.In, a.Err} {
 		var w *unix.Winsize
@@ -294,8 +300,8 @@ func (a *app) windowSize() carrel.WindowSize {
 	return carrel.WindowSize{Rows: 24, Cols: 80}
 }
 
-// rawMode passes every key on as it is. The function it returns undoes it, and must
-// run before the process ends, however it does.
+// rawMode passes every key on as it is. The function that it returns undoes that, and must
+// run however the process ends.
 func rawMode(f *os.File) (restore func(), err error) {
 	if !isTerminal(f) {
 		return func() {}, nil

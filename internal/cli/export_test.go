@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"io"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/carrel-dev/carrel/internal/checkpoint"
 )
 
@@ -56,3 +58,6 @@ func (o *oneByOne) Read(p []byte) (int, error) {
 	o.s = o.s[1:]
 	return 1, nil
 }
+
+// ObjectOf is a message of the API as -o json prints it.
+func ObjectOf(m proto.Message) any { return objectOf(m) }

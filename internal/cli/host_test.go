@@ -36,7 +36,8 @@ func TestSettingsAreTheBrokers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if s.DataDir != c.data || s.RuntimeDir != "/run/x" || s.DaemonUID != 999 || s.DaemonGID != 995 || c.first != 0 && s.UIDFirst != c.first ||
+			if s.DataDir != c.data || s.RuntimeDir != "/run/x" || s.DaemonUID != 999 || s.DaemonGID != 995 ||
+				c.first != 0 && s.UIDFirst != c.first ||
 				s.UIDCount != 1<<20 || len(s.CgroupName) != len(c.cgroup) || !strings.HasPrefix(s.CgroupName, "carrel") || s.ExecutorPath == "" {
 				t.Errorf("settings %+v", s)
 			}
@@ -211,7 +212,8 @@ func TestUpAndDownRefuse(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	if r := run(t, "", "down", "--data", dir, "--runtime-dir", dir+"-run"); os.Geteuid() == 0 && (r.code != 0 || !strings.HasPrefix(r.out, "Nothing to do")) {
+	if r := run(t, "", "down", "--data", dir, "--runtime-dir", dir+"-run"); os.Geteuid() == 0 &&
+		(r.code != 0 || !strings.HasPrefix(r.out, "Nothing to do")) {
 		t.Errorf("down of nothing: %+v", r)
 	}
 }

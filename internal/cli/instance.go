@@ -66,7 +66,8 @@ func (i *instance) absolute() error {
 			return fmt.Errorf("cannot use the directory %q: %w", *p, err)
 		}
 		if abs == "/" || strings.ContainsAny(abs, ":\n\x00") {
-			return fmt.Errorf("cannot use the directory %q: it must be a directory of its own, without colons in its path: %w", *p, errdefs.ErrInvalidArgument)
+			return fmt.Errorf("cannot use the directory %q: it must be a directory of its own, without colons in its path: %w",
+				*p, errdefs.ErrInvalidArgument)
 		}
 		*p = abs
 	}
@@ -78,7 +79,8 @@ func (i *instance) absolute() error {
 		i.config = abs
 	}
 	if i.data == i.runtime || strings.HasPrefix(i.runtime, i.data+"/") || strings.HasPrefix(i.data, i.runtime+"/") {
-		return fmt.Errorf("cannot use %s and %s: one must not hold the other; choose two directories: %w", i.data, i.runtime, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("cannot use %s and %s: one must not hold the other; choose two directories: %w",
+			i.data, i.runtime, errdefs.ErrInvalidArgument)
 	}
 	return nil
 }

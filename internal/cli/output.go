@@ -26,8 +26,13 @@ const (
 func outputFlag(c *cobra.Command) *format {
 	f := asTable
 	c.Flags().VarP(&f, "output", "o", "how to print: table or json")
-	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{string(asTable), string(asJSON)}, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+	completeFrom(c, "output", string(asTable), string(asJSON))
 	return &f
+}
+
+// completeFrom completes a flag, which must be there, from fixed values.
+func completeFrom(c *cobra.Command, flag string, values ...string) {
+	_ = c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }
 
 func (f *format) String() string { return string(*f) }
@@ -78,11 +83,62 @@ type table struct {
 	state int
 }
 
+// newTable returns a table with a head, which is a row like the others where it has none.
 func newTable(state int, head ...string) *table { return &table{[][]string{head}, state} }
+
+// pairs is a table of names and values, without those that are empty.
+func pairs(rows ...[2]string) *table {
+	t := &table{state: -1}
+	for _, r := range rows {
+		if r[1] != "" {
+			t.add(r[0], r[1])
+		}
+	}
+	return t
+}
+
+// printer is what a command prints for people.
+type printer interface{ render(f *os.File) error }
+
+// text is printed as it is.
+type text string
+
+func (t text) render(f *os.File) error {
+	_, err := io.WriteString(f, string(t))
+	return err
+}
+
+func textf(format string, args ...any) text { return text(fmt.Sprintf(format, args...)) }
+
+// lines is text of one line for each.
+func lines(all []string) text {
+	var b strings.Builder
+	for _, l := range all {
+		b.WriteString(l + "\n")
+	}
+	return text(b.String())
+}
+
+// both prints one thing and then the other.
+type both [2]printer
+
+func (b both) render(f *os.File) error {
+	if err := b[0].render(f); err != nil {
+		return err
+	}
+	return b[1].render(f)
+}
+
+// jsonLine prints v for programs in one line.
+func jsonLine(f *os.File, v any) error {
+	e := json.NewEncoder(f)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
 
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
-func (t *table) print(f *os.File) error {
+func (t *table) render(f *os.File) error {
 	var widths []int
 	for _, r := range t.rows {
 		for i, c := range r {
@@ -160,6 +216,20 @@ func cut(s string, n int) string {
 	}
 	return string([]rune(s)[:n-1]) + "…"
 }
+
+// at reads a time of the API.
+func at(unixMS int64) time.Time { return time.UnixMilli(unixMS).UTC() }
+
+// clock is a time of the API as a person here reads it: RFC 3339, and "" for none.
+func clock(unixMS int64) string {
+	if unixMS == 0 {
+		return ""
+	}
+	return time.UnixMilli(unixMS).Format(time.RFC3339)
+}
+
+// stamp is how lines of events and of the record begin with their time.
+const stamp = "2006-01-02 15:04:05.000"
 
 // age is how long ago t was, in the largest fitting unit.
 func age(t time.Time) string {

@@ -52,7 +52,8 @@ func (a *app) target() (target, error) {
 	case os.Getenv(carrel.HostEnv) != "":
 		return target{host: os.Getenv(carrel.HostEnv), why: carrel.HostEnv + " names it"}, nil
 	case os.Geteuid() == 0 && forced:
-		return target{}, fmt.Errorf("cannot use a carrel without root as root: leave --rootless and %s out, or run this as an ordinary user: %w", rootlessEnv, errdefs.ErrInvalidArgument)
+		return target{}, fmt.Errorf("cannot use a carrel without root as root: leave --rootless and %s out, or run this as an ordinary user: %w",
+			rootlessEnv, errdefs.ErrInvalidArgument)
 	case os.Geteuid() == 0:
 		return target{host: carrel.DefaultHost, why: "root uses the system's"}, nil
 	}
@@ -69,7 +70,8 @@ func (a *app) target() (target, error) {
 		case errors.Is(err, unix.EACCES):
 			why = "the system's at " + system + " is closed to you"
 		default:
-			return target{host: carrel.DefaultHost, why: "the system's is at " + system + ", though it does not answer; --rootless uses your own"}, nil
+			why = "the system's is at " + system + ", though it does not answer; --rootless uses your own"
+			return target{host: carrel.DefaultHost, why: why}, nil
 		}
 	}
 	p, err := paths.Find()
@@ -77,8 +79,11 @@ func (a *app) target() (target, error) {
 }
 
 // client returns the SDK's client of the daemon that the flags name, or of the caller's own,
-// which is started if it does not run.
+// which is started if it does not run. All calls of a run share it.
 func (a *app) client() (*carrel.Client, error) {
+	if a.connected != nil {
+		return a.connected, nil
+	}
 	t, err := a.target()
 	if err != nil {
 		return nil, err
@@ -90,7 +95,8 @@ func (a *app) client() (*carrel.Client, error) {
 			return nil, err
 		}
 	}
-	return a.connection(t.host)
+	a.connected, err = a.connection(t.host)
+	return a.connected, err
 }
 
 // errNotUp says that the caller's own carrel does not run, which is no fault.

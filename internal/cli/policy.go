@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,11 +12,11 @@ import (
 	"runtime/debug"
 	"strings"
 
-	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/policy"
 )
 
@@ -23,22 +24,17 @@ import (
 const maxPolicyLine = 1 << 20
 
 func (a *app) policyCommand() *cobra.Command {
-	c := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "policy",
 		Short: "Judge commands, explain a judgement, test and reload a policy",
-		Long: `policy asks the rules that judge commands. It runs nothing, and but for reload it needs no
-daemon.
+		Long: `policy asks the rules that judge commands. It runs nothing, and only reload needs a daemon.
 
-Of a workspace it takes for granted that its boundary was verified; where that is not so,
-the daemon judges as for a host.`,
+For a workspace it assumes that the boundary was verified; otherwise the daemon judges as for
+a host.`,
 		Example: `  carrel policy explain 'curl -fsSL https://example.com/install | sh'
   carrel policy eval --profile workspace < commands.jsonl
   carrel policy test policy.yaml`,
-		Args: exactly(),
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
-	c.AddCommand(a.policyEvalCommand(), a.policyExplainCommand(), a.policyTestCommand(), a.policyReloadCommand())
-	return c
+	}, a.policyEvalCommand(), a.policyExplainCommand(), a.policyTestCommand(), a.policyReloadCommand())
 }
 
 // policyFlags are what eval and explain have in common.
@@ -49,13 +45,13 @@ type policyFlags struct {
 
 func (f *policyFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.profile, "profile", "host", "where it would run: host, remote or workspace")
-	c.Flags().StringVar(&f.source, "source", "user", "who wrote it: user or llm, whose first run of it is then meant")
+	c.Flags().StringVar(&f.source, "source", "user", "who wrote it: user, or llm for its first run by a model")
 	c.Flags().StringVar(&f.file, "policy", "", "a file of rules to judge by as well")
 	c.Flags().BoolVar(&f.noBuiltin, "no-builtin", false, "judge by the rules of --policy alone")
 	c.DisableFlagsInUseLine = true
 }
 
-// engine compiles the policy and gives the question that all have in common.
+// engine compiles the policy and returns the question without its command.
 func (f *policyFlags) engine(c *cobra.Command) (*policy.Engine, policy.Question, error) {
 	q := policy.Question{Profile: policy.Profile(f.profile), Source: policy.Origin(f.source), Verified: true}
 	switch q.Profile {
@@ -87,45 +83,25 @@ func compilePolicy(file string, noBuiltin bool) (*policy.Engine, error) {
 	return policy.New(conf)
 }
 
-// reloadView is the JSON of policy reload.
-type reloadView struct {
-	Old   string `json:"old"`
-	New   string `json:"new"`
-	Rules int32  `json:"rules"`
-}
-
 func (a *app) policyReloadCommand() *cobra.Command {
-	c := &cobra.Command{
+	return a.prints(&cobra.Command{
 		Use:   "reload",
-		Short: "Have the daemon read its file of rules again (administrators)",
-		Long: `reload puts the rules of policy.path in force as they are now; SIGHUP to carreld does the same.
-A file that cannot be used leaves the rules as they are, and the error says what is wrong
+		Short: help(operation.ReloadPolicy),
+		Long: `reload applies the rules of policy.path as they are now; SIGHUP to carreld does the same.
+If the file cannot be used, the rules stay as they are, and the error says what is wrong
 with it. Answers that were given under other rules no longer count.`,
 		Example: "  sudo carrel policy reload",
 		Args:    exactly(),
-	}
-	out := outputFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		client, err := a.client()
+	}, func(c *cobra.Command, _ []string) (any, printer, error) {
+		m, err := ask(c.Context(), a, system.ReloadPolicy, &carrelv1.ReloadPolicyRequest{})
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
-		res, err := client.System().ReloadPolicy(c.Context(), connect.NewRequest(&carrelv1.ReloadPolicyRequest{}))
-		if err != nil {
-			return err
+		if m.GetOld() == m.GetNew() {
+			return objectOf(m), textf("unchanged: %d rules, policy %s\n", m.GetRules(), m.GetNew()), nil
 		}
-		v := reloadView{res.Msg.GetOld(), res.Msg.GetNew(), res.Msg.GetRules()}
-		switch {
-		case *out == asJSON:
-			return a.printJSON(v)
-		case v.Old == v.New:
-			_, err = fmt.Fprintf(a.Out, "unchanged: %d rules, policy %s\n", v.Rules, v.New)
-		default:
-			_, err = fmt.Fprintf(a.Out, "in force: %d rules, policy %s; before %s\n", v.Rules, v.New, v.Old)
-		}
-		return err
-	}
-	return c
+		return objectOf(m), textf("in force: %d rules, policy %s; before %s\n", m.GetRules(), m.GetNew(), m.GetOld()), nil
+	})
 }
 
 // evalQuestion is a line that eval reads.
@@ -166,7 +142,7 @@ A line that is not such an object ends it with an error; what was read before is
 		if err != nil {
 			return err
 		}
-		// What a decision leaves behind is little beside what is kept: collect it seldom.
+		// A decision allocates little compared with the rules in memory: collect rarely.
 		debug.SetGCPercent(400)
 		out := bufio.NewWriterSize(a.Out, 64<<10)
 		err = evalLines(a.In, out, func(in *evalQuestion) (*evalAnswer, error) {
@@ -250,26 +226,18 @@ func (a *app) policyExplainCommand() *cobra.Command {
 		Example: `  carrel policy explain 'find . -name "*.tmp" | xargs rm'`,
 		Args:    exactly("COMMAND"),
 	}
-	out := outputFlag(c)
 	f.add(c)
-	c.RunE = func(c *cobra.Command, args []string) error {
+	return a.prints(c, func(c *cobra.Command, args []string) (any, printer, error) {
 		e, q, err := f.engine(c)
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
 		q.Command = args[0]
 		d := e.Decide(q)
-		if *out == asJSON {
-			return a.printJSON(d)
-		}
 		var b strings.Builder
 		fmt.Fprintf(&b, "%s  risk %d  profile %s  policy %s\n", d.Level, d.RiskScore, d.Profile, d.Policy)
 		for _, s := range d.Segments {
-			text := s.Text
-			if text == "" {
-				text = "(the whole text)"
-			}
-			fmt.Fprintf(&b, "\n%q", text)
+			fmt.Fprintf(&b, "\n%q", cmp.Or(s.Text, "(the whole text)"))
 			if s.Via != "" {
 				fmt.Fprintf(&b, "  run by %s", s.Via)
 			}
@@ -284,10 +252,8 @@ func (a *app) policyExplainCommand() *cobra.Command {
 		if d.NeverWhitelist {
 			b.WriteString("\nan answer to it is never remembered\n")
 		}
-		_, err = io.WriteString(a.Out, b.String())
-		return err
-	}
-	return c
+		return d, text(b.String()), nil
+	})
 }
 
 func (a *app) policyTestCommand() *cobra.Command {

@@ -47,7 +47,8 @@ func findProgram(name string) (string, error) {
 			return p, nil
 		}
 	}
-	return "", fmt.Errorf("cannot find %s: it is in none of %s; build it with \"make build\" or install the package: %w", name, strings.Join(dirs, ", "), errdefs.ErrNotFound)
+	return "", fmt.Errorf("cannot find %s: it is in none of %s; build it with \"make build\" or install the package: %w",
+		name, strings.Join(dirs, ", "), errdefs.ErrNotFound)
 }
 
 // process is a broker or daemon that runs.
@@ -129,7 +130,8 @@ func endProcess(name string, p process, fd int) (stopped bool, err error) {
 		return false, fmt.Errorf("cannot kill the %s (pid %d): %w", name, p.PID, err)
 	}
 	if !ended(fd, stopTimeout) {
-		return false, fmt.Errorf("cannot end the %s (pid %d): it did not go within %s of KILL; look at what it waits for: cat /proc/%d/stack: %w", name, p.PID, stopTimeout, p.PID, errdefs.ErrUnavailable)
+		return false, fmt.Errorf("cannot end the %s (pid %d): it did not go within %s of KILL; look at what it waits for: cat /proc/%d/stack: %w",
+			name, p.PID, stopTimeout, p.PID, errdefs.ErrUnavailable)
 	}
 	return true, nil
 }
@@ -173,9 +175,11 @@ func (i *instance) start(ctx context.Context, p program) (*exec.Cmd, error) {
 	defer tell.Close()
 	const readyFD, awaitFD = 3, 4 // the first of ExtraFiles
 	c := &exec.Cmd{
-		Path:        p.path,
-		Args:        append([]string{filepath.Base(p.path), "--ready-fd", fmt.Sprint(readyFD), "--await-fd", fmt.Sprint(awaitFD)}, p.args...),
-		Env:         append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", noHugePages}, crashpoint.Env()...),
+		Path: p.path,
+		Args: append([]string{filepath.Base(p.path), "--ready-fd", fmt.Sprint(readyFD), "--await-fd", fmt.Sprint(awaitFD)}, p.args...),
+		Env: append(
+			[]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", noHugePages}, crashpoint.Env()...,
+		),
 		Dir:         "/",
 		Stdin:       null,
 		Stdout:      p.log,

@@ -18,73 +18,76 @@ import (
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
-// text shows a person what they are asked: all that decides, and every character of it.
-func (v *approvalView) text() string {
+// approvalText shows a person everything that decides about a question.
+func approvalText(m *carrelv1.Approval) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s  %s  risk %d of 100\n\n  %s\n\n", v.ID, v.State, v.RiskScore, v.what())
+	fmt.Fprintf(&b, "%s  %s  risk %d of 100\n\n  %s\n\n", m.GetId(), m.GetState(), m.GetRiskScore(), actionOf(m))
 	row := func(name, text string) {
 		if text != "" {
 			fmt.Fprintf(&b, "  %-12s%s\n", name, printable(text))
 		}
 	}
-	where := v.Key
-	if v.Workspace != "" && v.Workspace != v.Key {
-		where = strings.TrimSpace(where + " (" + v.Workspace + ")")
+	where := m.GetKey()
+	if name := m.GetWorkspace(); name != "" && name != where {
+		where = strings.TrimSpace(where + " (" + name + ")")
 	}
-	if v.Cwd != "" {
-		where += ", in " + v.Cwd
+	if m.GetCwd() != "" {
+		where += ", in " + m.GetCwd()
 	}
 	row("where", where)
-	row("as", v.User)
-	row("variables", strings.Join(v.Env, " "))
+	row("as", m.GetUser())
+	row("variables", strings.Join(m.GetEnv(), " "))
 	wrote := "a person typed it"
-	if v.Source != carrel.SourceUser {
+	if m.GetSource() != carrel.SourceUser {
 		wrote = "a model or a program wrote it"
 	}
-	row("asked by", v.Requester+"; "+wrote)
-	row("thread", v.Thread)
-	isolation := v.Isolation
-	switch v.Profile {
-	case "workspace":
+	row("asked by", m.GetRequester()+"; "+wrote)
+	row("thread", m.GetThread())
+	isolation := m.GetIsolation()
+	switch {
+	case m.GetProfile() == "workspace":
 		isolation += "; all that is required of it was verified"
-	case "host":
-		if len(v.Argv) > 0 {
-			isolation += "; not all that is required of it was verified, so it is judged as on the host"
-		}
+	case m.GetProfile() == "host" && len(m.GetArgv()) > 0:
+		isolation += "; not all that is required of it was verified, so it is judged as on the host"
 	}
 	row("isolation", strings.TrimPrefix(isolation, "; "))
-	row("may", strings.Join(v.Capabilities, ", "))
-	for i, why := range v.Reasons {
+	row("may", strings.Join(m.GetCapabilities(), ", "))
+	for i, why := range m.GetReasons() {
 		row(map[bool]string{true: "because"}[i == 0], why)
 	}
-	if len(v.Segments) > 1 {
-		for _, s := range v.Segments {
-			fmt.Fprintf(&b, "\n  %s  risk %d  %s\n", s.Level, s.RiskScore, printable(s.Text))
-			if s.Via != "" {
-				row("", "run by "+s.Via)
+	if len(m.GetSegments()) > 1 {
+		for _, s := range m.GetSegments() {
+			fmt.Fprintf(&b, "\n  %s  risk %d  %s\n", s.GetLevel(), s.GetRiskScore(), printable(s.GetText()))
+			if s.GetVia() != "" {
+				row("", "run by "+s.GetVia())
 			}
-			row("", strings.Join(s.Capabilities, ", "))
+			row("", strings.Join(s.GetCapabilities(), ", "))
 		}
 	}
-	if v.OnceOnly {
+	if m.GetOnceOnly() {
 		b.WriteString("\n  An answer to it is never remembered.\n")
 	}
-	if v.State == string(approval.Pending) {
-		fmt.Fprintf(&b, "\n  Taken for denied at %s.\n", v.Until.Local().Format("15:04:05"))
+	if isPending(m) {
+		fmt.Fprintf(&b, "\n  Taken for denied at %s.\n", untilText(m))
 	}
-	if w := v.Answer; w != nil {
+	if w := m.GetAnswer(); w != nil {
 		self := ""
-		if w.Self {
+		if w.GetSelf() {
 			self = ", themselves"
 		}
-		fmt.Fprintf(&b, "\n  %s by %s%s at %s\n", w.Kind, w.By, self, w.At.Local().Format(time.DateTime))
-		row("reason", w.Reason)
+		fmt.Fprintf(&b, "\n  %s by %s%s at %s\n", w.GetKind(), w.GetBy(), self, at(w.GetUnixMs()).Local().Format(time.DateTime))
+		row("reason", w.GetReason())
 	}
 	return b.String()
 }
 
-// readLine reads a line from the terminal, and no byte more: what follows is the command's.
-// When ctx ends first, nothing was read that is not part of a begun line.
+// untilText is when a question counts as denied.
+func untilText(m *carrelv1.Approval) string {
+	return at(m.GetUntilUnixMs()).Local().Format(time.TimeOnly)
+}
+
+// readLine reads a line from the terminal and no byte after it, because those are the
+// command's. If ctx ends first, it has read at most a part of a line.
 func (a *app) readLine(ctx context.Context) (string, error) {
 	woken, wake, err := os.Pipe()
 	if err != nil {
@@ -119,7 +122,7 @@ func (a *app) readLine(ctx context.Context) (string, error) {
 	return string(line), nil
 }
 
-// await returns when one of two files can be read, or was closed at its other end.
+// await returns when one of two files can be read, or its other end was closed.
 func await(one, other *os.File) error {
 	return withFD(one, func(a int) error {
 		return withFD(other, func(b int) error {
@@ -133,47 +136,62 @@ func await(one, other *os.File) error {
 	})
 }
 
-// forgetTyped throws away what was typed before a question was shown: it is no answer to it.
+// forgetTyped discards what was typed before a question was shown, which cannot answer it.
 func (a *app) forgetTyped() {
-	_ = withFD(a.In, func(fd int) error { return unix.IoctlSetInt(fd, unix.TCFLSH, unix.TCIFLUSH) }) // no terminal has none
+	_ = withFD(a.In, func(fd int) error { return unix.IoctlSetInt(fd, unix.TCFLSH, unix.TCIFLUSH) }) // a file has nothing to discard
 }
 
-// prompt shows a question and reads the answer. threads says that one for the thread can be
-// given.
-func (a *app) prompt(ctx context.Context, v *approvalView, threads bool) (approval.Kind, string, error) {
+// reply is what a person answered.
+type reply struct {
+	kind   approval.Kind
+	reason string
+	err    error
+}
+
+// prompt shows a question and reads the answer. threads: an answer for the thread is possible.
+func (a *app) prompt(ctx context.Context, m *carrelv1.Approval, threads bool) reply {
 	keys := "[y] once  [n] no"
 	if threads {
 		keys = "[y] once  [t] in this thread  [n] no"
 	}
 	a.forgetTyped()
-	fmt.Fprintf(a.Err, "carrel: the policy asks for your answer before this runs\n\n%s\nRun it?  %s: ", v.text(), keys)
+	fmt.Fprintf(a.Err, "carrel: the policy asks for your answer before this runs\n\n%s\nRun it?  %s: ", approvalText(m), keys)
 	for range 3 {
 		line, err := a.readLine(ctx)
 		if err != nil {
-			return "", "", fmt.Errorf("cannot read your answer: %w", err)
+			return reply{err: fmt.Errorf("cannot read your answer: %w", err)}
 		}
 		switch key := strings.ToLower(strings.TrimSpace(line)); {
 		case key == "y":
-			return approval.Once, "", nil
+			return reply{kind: approval.Once}
 		case key == "t" && threads:
-			return approval.Thread, "", nil
+			return reply{kind: approval.Thread}
 		case key == "n" || key == "d":
 			fmt.Fprint(a.Err, "Why not (may be left empty): ")
 			why, err := a.readLine(ctx)
 			if err != nil && !errors.Is(err, io.EOF) {
-				return "", "", fmt.Errorf("cannot read your reason: %w", err)
+				return reply{err: fmt.Errorf("cannot read your reason: %w", err)}
 			}
-			return approval.Deny, strings.TrimSpace(why), nil
+			return reply{kind: approval.Deny, reason: strings.TrimSpace(why)}
 		}
 		fmt.Fprintf(a.Err, "Answer with one of %s: ", keys)
 	}
-	return "", "", fmt.Errorf("cannot go on without an answer: %w", errdefs.ErrAborted)
+	return reply{err: fmt.Errorf("cannot go on without an answer: %w", errdefs.ErrAborted)}
 }
 
-// asking starts a command and sees to the answer that it may need. Without one that is
-// needed, start fails with the question's id, and is called again once it was answered here;
-// or, where nobody is at a terminal, to wait.
-func (a *app) asking(ctx context.Context, client *carrel.Client, spec *carrel.Spec, signals <-chan os.Signal, start func(context.Context) error) error {
+// prompting is prompt in the background: a signal may come first.
+func (a *app) prompting(ctx context.Context, m *carrelv1.Approval, threads bool) <-chan reply {
+	got := make(chan reply, 1)
+	go func() { got <- a.prompt(ctx, m, threads) }()
+	return got
+}
+
+// asking starts a command and gets the answer that it may need. If one is needed, start fails
+// with the id of the question. It is called again once the question was answered here, or, if
+// nobody is at a terminal, to wait.
+func (a *app) asking(
+	ctx context.Context, client *carrel.Client, spec *carrel.Spec, signals <-chan os.Signal, start func(context.Context) error,
+) error {
 	wait := spec.ApprovalWait
 	spec.ApprovalWait = carrel.DoNotWait
 	err := start(ctx)
@@ -186,27 +204,19 @@ func (a *app) asking(ctx context.Context, client *carrel.Client, spec *carrel.Sp
 		return err
 	}
 	if spec.Source != carrel.SourceUser || !isTerminal(a.In) || !isTerminal(a.Err) {
-		fmt.Fprintf(a.Err, "carrel: waiting for a person: approval %s; see it with \"carrel approvals show %s\", answer it with \"carrel approvals approve %s\" or deny\n", name, name, name)
+		fmt.Fprintf(a.Err, "carrel: waiting for a person: approval %[1]s; see it with \"carrel approvals show %[1]s\", "+
+			"answer it with \"carrel approvals approve %[1]s\" or deny\n", name)
 		return a.waiting(ctx, signals, start)
 	}
-	v, err := a.approval(ctx, name)
+	m, err := a.approval(ctx, name)
 	if err != nil {
 		return err
 	}
-	type reply struct {
-		kind   approval.Kind
-		reason string
-		err    error
-	}
-	got := make(chan reply, 1)
-	prompting, stop := context.WithCancelCause(ctx)
+	open, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+	got := a.prompting(open, m, m.GetThread() != "" && !m.GetOnceOnly())
 	go func() {
-		kind, reason, err := a.prompt(prompting, &v, v.Thread != "" && !v.OnceOnly)
-		got <- reply{kind, reason, err}
-	}()
-	go func() {
-		if a.untilAnswered(prompting, client, name) == nil {
+		if a.untilAnswered(open, client, name) == nil {
 			stop(errSettled)
 		}
 	}()
@@ -214,7 +224,7 @@ func (a *app) asking(ctx context.Context, client *carrel.Client, spec *carrel.Sp
 	select {
 	case r = <-got:
 	case s := <-signals:
-		return fmt.Errorf("cannot go on: %v; nothing was run, and approval %s stays open until %s: %w", s, name, v.Until.Local().Format("15:04:05"), errdefs.ErrAborted)
+		return fmt.Errorf("cannot go on: %v; nothing was run, and approval %s stays open until %s: %w", s, name, untilText(m), errdefs.ErrAborted)
 	}
 	if errors.Is(r.err, errSettled) {
 		fmt.Fprintln(a.Err)
@@ -223,7 +233,8 @@ func (a *app) asking(ctx context.Context, client *carrel.Client, spec *carrel.Sp
 	if r.err != nil {
 		return r.err
 	}
-	_, err = client.Approvals().AnswerApproval(ctx, connect.NewRequest(&carrelv1.AnswerApprovalRequest{Id: name, Kind: string(r.kind), Reason: r.reason, Terminal: true}))
+	_, err = askOf(ctx, client, approvals.AnswerApproval,
+		&carrelv1.AnswerApprovalRequest{Id: name, Kind: string(r.kind), Reason: r.reason, Terminal: true})
 	if connect.CodeOf(err) == connect.CodeFailedPrecondition { // somebody was faster
 		return a.settled(ctx, name, start)
 	}
@@ -236,20 +247,20 @@ func (a *app) asking(ctx context.Context, client *carrel.Client, spec *carrel.Sp
 	return start(ctx)
 }
 
-// errSettled ends a prompt whose question is not open any more.
+// errSettled ends a prompt whose question is no longer open.
 var errSettled = errors.New("it was answered, or its time is over")
 
-// untilAnswered returns nil once a question is open no more. An error says nothing of it.
+// untilAnswered returns nil once a question is no longer open.
 func (a *app) untilAnswered(ctx context.Context, client *carrel.Client, name string) error {
 	err := (&approvalSource{client}).stream(ctx, func(m *carrelv1.Approval) error {
 		if m == nil { // it may have been answered before the stream began
-			v, err := a.approval(ctx, name)
-			if err == nil && v.State != string(approval.Pending) {
+			m, err := a.approval(ctx, name)
+			if err == nil && !isPending(m) {
 				err = errSettled
 			}
 			return err
 		}
-		if m.GetId() == name && m.GetState() != string(approval.Pending) {
+		if m.GetId() == name && !isPending(m) {
 			return errSettled
 		}
 		return nil
@@ -260,30 +271,32 @@ func (a *app) untilAnswered(ctx context.Context, client *carrel.Client, name str
 	return err
 }
 
-// settled goes on as somebody else answered a question, or nobody did.
+// settled goes on with the answer that somebody else gave, if there is one.
 func (a *app) settled(ctx context.Context, name string, start func(context.Context) error) error {
-	v, err := a.approval(ctx, name)
+	m, err := a.approval(ctx, name)
 	if err != nil {
 		return err
 	}
-	switch w := v.Answer; approval.State(v.State) {
+	switch w := m.GetAnswer(); approval.State(m.GetState()) {
 	case approval.Approved:
-		fmt.Fprintf(a.Err, "carrel: %s let it pass\n", w.By)
+		fmt.Fprintf(a.Err, "carrel: %s let it pass\n", w.GetBy())
 		return start(ctx)
 	case approval.Denied:
 		why := ""
-		if w.Reason != "" {
-			why = ": " + w.Reason
+		if w.GetReason() != "" {
+			why = ": " + w.GetReason()
 		}
-		return fmt.Errorf("cannot go on: %s denied it%s, and nothing was run: %w", w.By, why, errdefs.ErrPermissionDenied)
+		return fmt.Errorf("cannot go on: %s denied it%s, and nothing was run: %w", w.GetBy(), why, errdefs.ErrPermissionDenied)
 	case approval.Expired:
-		return fmt.Errorf("cannot go on: the time of approval %s was over at %s, and nothing was run; ask for it again: %w", name, v.Until.Local().Format("15:04:05"), errdefs.ErrPermissionDenied)
+		return fmt.Errorf("cannot go on: the time of approval %s was over at %s, and nothing was run; ask for it again: %w",
+			name, untilText(m), errdefs.ErrPermissionDenied)
 	case approval.Pending, approval.Spent:
 	}
-	return fmt.Errorf("cannot go on: approval %s is %s, and nothing was run; ask for it again: %w", name, v.State, errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("cannot go on: approval %s is %s, and nothing was run; ask for it again: %w",
+		name, m.GetState(), errdefs.ErrFailedPrecondition)
 }
 
-// waiting calls start, which a signal ends.
+// waiting calls start until a signal ends it.
 func (a *app) waiting(ctx context.Context, signals <-chan os.Signal, start func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -291,7 +304,7 @@ func (a *app) waiting(ctx context.Context, signals <-chan os.Signal, start func(
 	defer close(started)
 	go func() {
 		select {
-		case s := <-signals: // nil waits for ever: then the signal ends the process
+		case s := <-signals: // a nil channel waits for ever: then the signal ends the process
 			cancel(fmt.Errorf("cannot go on waiting: %v: %w", s, errdefs.ErrAborted))
 		case <-started:
 		}

@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 
-	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
@@ -37,26 +36,25 @@ type (
 const maxExportLine = 1 << 20
 
 func (a *app) auditProveCommand() *cobra.Command {
-	c := &cobra.Command{
+	return &cobra.Command{
 		Use:   "prove NUMBER",
 		Short: "Write a proof that a record is in the log",
-		Long: `Write what shows that a record is in the log, to who has the log's public keys and not
-the log: the record, its place in the hash tree, and a signed checkpoint of that tree.
+		Long: `Write a proof for somebody who has the log's public keys and not the log: the record, its
+place in the hash tree, and a signed checkpoint of that tree.
 "carrel audit check-proof" reads it.`,
 		Example: "  sudo carrel audit prove 42 > record-42.proof",
 		Args:    exactly("NUMBER"),
+		RunE: func(c *cobra.Command, args []string) error {
+			n, err := strconv.ParseInt(args[0], 10, 64)
+			if err != nil || n < 1 {
+				return usage(c, "cannot use %q as the number of a record: give a number from 1 on, as \"audit show\" prints it", args[0])
+			}
+			return a.prove(c, &carrelv1.ProveRequest{FromSeq: n, ToSeq: n}, func(p checkpoint.Proof) error {
+				_, err := a.Out.Write(p.Marshal())
+				return err
+			})
+		},
 	}
-	c.RunE = func(c *cobra.Command, args []string) error {
-		n, err := strconv.ParseInt(args[0], 10, 64)
-		if err != nil || n < 1 {
-			return usage(c, "cannot use %q as the number of a record: it is one from 1 on, as \"audit show\" prints it", args[0])
-		}
-		return a.prove(c, &carrelv1.ProveRequest{FromSeq: n, ToSeq: n}, func(p checkpoint.Proof) error {
-			_, err := a.Out.Write(p.Marshal())
-			return err
-		})
-	}
-	return c
 }
 
 func (a *app) auditExportCommand() *cobra.Command {
@@ -86,7 +84,7 @@ stands in the log. "carrel audit check-proof" reads it.`,
 		return a.prove(c, &carrelv1.ProveRequest{FromSeq: from, ToSeq: to, Filter: f}, func(p checkpoint.Proof) error {
 			if first {
 				first = false
-				if err := printLine(a.Out, exportHead{string(p.Note)}); err != nil {
+				if err := jsonLine(a.Out, exportHead{string(p.Note)}); err != nil {
 					return err
 				}
 			}
@@ -94,37 +92,20 @@ stands in the log. "carrel audit check-proof" reads it.`,
 			for _, h := range p.Hashes {
 				l.Hashes = append(l.Hashes, h.String())
 			}
-			return printLine(a.Out, l)
+			return jsonLine(a.Out, l)
 		})
 	}
 	return c
 }
 
-func printLine(w io.Writer, v any) error {
-	b, err := json.Marshal(v)
-	if err == nil {
-		_, err = w.Write(append(b, '\n'))
-	}
-	return err
-}
-
-// prove asks for records with their proofs.
+// prove calls each with every record asked for and its proof.
 func (a *app) prove(c *cobra.Command, req *carrelv1.ProveRequest, each func(checkpoint.Proof) error) error {
-	client, err := a.client()
-	if err != nil {
-		return err
-	}
-	s, err := client.Audit().Prove(c.Context(), connect.NewRequest(req))
-	if err != nil {
-		return err
-	}
-	defer s.Close()
 	var note []byte
-	for s.Receive() {
-		if n := s.Msg().GetNote(); len(n) > 0 {
+	return receive(c.Context(), a, records.Prove, req, func(m *carrelv1.ProveResponse) error {
+		if n := m.GetNote(); len(n) > 0 {
 			note = n
 		}
-		for _, r := range s.Msg().GetRecords() {
+		for _, r := range m.GetRecords() {
 			p := checkpoint.Proof{Line: r.GetLine(), Index: r.GetIndex(), Note: note}
 			for _, h := range r.GetHashes() {
 				one, err := checkpoint.ParseHash(base64.StdEncoding.EncodeToString(h))
@@ -137,8 +118,8 @@ func (a *app) prove(c *cobra.Command, req *carrelv1.ProveRequest, each func(chec
 				return err
 			}
 		}
-	}
-	return s.Err()
+		return nil
+	})
 }
 
 // proofView is the JSON of audit check-proof.
@@ -225,14 +206,13 @@ given, its signature is wanted. The exit code is 1 if something does not hold.`,
 // keys are those that were given, or else those that the daemon knows.
 func (a *app) keys(c *cobra.Command, log, broker string) (checkpoint.Keys, error) {
 	if log == "" && broker == "" {
-		client, err := a.client()
+		m, err := ask(c.Context(), a, records.Checkpoint, &carrelv1.CheckpointRequest{})
 		if err == nil {
-			var res *connect.Response[carrelv1.CheckpointResponse]
-			if res, err = client.Audit().Checkpoint(c.Context(), connect.NewRequest(&carrelv1.CheckpointRequest{})); err == nil {
-				return checkpoint.ParseKeys(res.Msg.GetLogKey(), res.Msg.GetBrokerKey())
-			}
+			return checkpoint.ParseKeys(m.GetLogKey(), m.GetBrokerKey())
 		}
-		return checkpoint.Keys{}, fmt.Errorf("cannot tell whose signatures to believe: give --log-key or --broker-key, or ask a daemon that answers: %w", err)
+		return checkpoint.Keys{}, fmt.Errorf(
+			"cannot tell whose signatures to believe: give --log-key or --broker-key, or ask a daemon that answers: %w", err,
+		)
 	}
 	for _, k := range []*string{&log, &broker} {
 		// A key has two "+" in it, a file's name hardly.

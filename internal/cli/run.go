@@ -6,18 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"time"
 
-	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/pages"
 	"github.com/carrel-dev/carrel/internal/relay"
 	"github.com/carrel-dev/carrel/internal/rootless"
@@ -26,30 +25,29 @@ import (
 )
 
 type runFlags struct {
-	here, stdin, tty, keep bool
-	volumes, env           []string
-	accept, allow          []string
-	net, dir, report       string
-	source, ids            string
+	commandFlags
+	here, keep             bool
+	volumes, accept, allow []string
+	net, report, ids       string
 }
 
 func (a *app) runCommand() *cobra.Command {
 	var x runFlags
 	c := &cobra.Command{
 		Use:   "run [flags] [--] COMMAND [ARG...]",
-		Short: "Run a command in a workspace of its own, without set-up",
+		Short: help(operation.RunOnce),
 		Long: `Run a command in a new workspace that ends with it. An ordinary user needs nothing
 installed or configured for that: no daemon, no root. As root it goes through the daemon.
 
 The command sees the host's programs read-only, an empty home, no network, no other
-process, and none of your files but what is mounted with --here or -v. What the host would
+process, and none of your files except those mounted with --here or -v. What the host would
 run from a mount, above all .git, is read-only inside. The isolation is proved before the
-command starts; --report has the proof. Intent and outcome are recorded below
+command starts; --report writes the proof. Intent and outcome are recorded below
 $XDG_STATE_HOME/carrel (~/.local/state/carrel).
 
 If this host lacks something that the isolation needs, nothing is run, and the error says
 what is missing and how to allow it. --accept CONTROL runs without that control. --allow
-opens what is closed to commands otherwise, and is said as well: see "carrel create --help".
+lets the command use what is closed otherwise, which is reported: see "carrel create --help".
 
 Stdin is /dev/null unless -i is given. The exit code is the command's own, as of exec;
 carrel's own are 125, 126 and 127.`,
@@ -60,20 +58,15 @@ carrel's own are 125, 126 and 127.`,
   carrel run --report proof.json -- true`,
 		Args: atLeast("COMMAND"),
 	}
+	x.add(c, "the home, or what --here mounts")
 	f := c.Flags()
-	f.SetInterspersed(false) // what follows the command is its own
 	f.BoolVar(&x.here, "here", false, "mount the current directory and run the command there")
-	f.StringArrayVarP(&x.volumes, "volume", "v", nil, "mount a directory, as `SRC:DST[:ro]`; may be repeated")
-	_ = c.RegisterFlagCompletionFunc("volume", completeVolume) // it fails for flags that are not there
-	f.StringArrayVarP(&x.env, "env", "e", nil, "set NAME=VALUE, or pass NAME on from here")
+	volumeFlag(c, &x.volumes)
 	f.StringVar(&x.net, "net", "none", "the network: none is the only one so far")
-	f.BoolVarP(&x.stdin, "interactive", "i", false, "pass stdin to the command")
-	f.BoolVarP(&x.tty, "tty", "t", false, "run it on a terminal")
-	f.StringVar(&x.dir, "cwd", "", "directory to run in, absolute inside the workspace (default the home, or what --here mounts)")
 	f.BoolVar(&x.keep, "keep", false, "keep the home, on disk, and say where; as root keep the workspace")
 	f.StringVar(&x.report, "report", "", "write the proof of the isolation to `FILE`, as JSON; - is stderr")
-	f.StringVar(&x.source, "source", carrel.SourceUser, "who wrote the command: user or llm")
-	f.StringVar(&x.ids, "ids", "one", "which ids the workspace has without root: one, your own; range, one of /etc/subuid for what starts the command; or auto, that where there is one")
+	f.StringVar(&x.ids, "ids", "one", "which ids the workspace has without root: one, your own; range, with one of /etc/subuid for what "+
+		"starts the command; or auto, range if there is one")
 	f.StringArrayVar(&x.accept, "accept", nil, "run without `CONTROL` if this host lacks it; may be repeated")
 	allowFlag(c, &x.allow)
 	c.RunE = func(c *cobra.Command, args []string) error { return a.run(c, args, &x) }
@@ -81,15 +74,14 @@ carrel's own are 125, 126 and 127.`,
 }
 
 func (a *app) run(c *cobra.Command, argv []string, x *runFlags) error {
+	if err := x.check(a, c); err != nil {
+		return err
+	}
 	switch {
-	case x.source != carrel.SourceUser && x.source != carrel.SourceLLM:
-		return usage(c, "cannot use --source %q: it is user or llm", x.source)
 	case os.Geteuid() == 0 && c.Flags().Changed("ids"):
 		return usage(c, "cannot use --ids as root: the workspace has ids of its own then; leave it out")
 	case x.net != "none":
 		return usage(c, "cannot use --net %s: a workspace has no network so far; leave it out", x.net)
-	case x.tty && x.stdin && !isTerminal(a.In):
-		return usage(c, "cannot use -t: stdin is not a terminal; leave -t out to pass stdin on as it is")
 	case x.dir != "" && !filepath.IsAbs(x.dir):
 		return usage(c, "cannot use --cwd %s: it must be absolute", x.dir)
 	}
@@ -107,43 +99,31 @@ func (a *app) run(c *cobra.Command, argv []string, x *runFlags) error {
 			x.dir = m.Destination
 		}
 	}
-	env := environment(x.env)
-	if x.tty {
-		env = withTerm(env)
-	}
-	// Before the command starts: see execAttached.
-	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, forwarded(x.tty)...)
+	spec := x.spec(argv)
+	signals := forwarded(x.tty)
 	if os.Geteuid() == 0 {
-		return a.runRoot(c.Context(), argv, env, mounts, signals, x)
+		return a.runRoot(c.Context(), spec, mounts, signals, x)
 	}
-	return a.runRootless(c.Context(), argv, env, mounts, signals, x)
+	return a.runRootless(c.Context(), spec, mounts, signals, x)
 }
 
-// askOwn asks the person who runs carrel here, as there is nobody else.
+// askOwn asks the person who runs carrel here: nobody else can answer.
 func (a *app) askOwn(signals <-chan os.Signal) func(context.Context, approval.Question) (approval.Kind, string, error) {
 	return func(ctx context.Context, q approval.Question) (approval.Kind, string, error) {
 		d := q.Decision
-		v := approvalView{
-			State: string(approval.Pending), Requester: "you", Kind: string(q.Kind), Argv: q.Argv, Cwd: q.Cwd, Env: q.Env, User: q.User, Source: string(q.Source), RiskScore: int32(d.RiskScore),
-			Capabilities: d.Capabilities, Reasons: d.Reasons, Profile: string(d.Profile), Isolation: q.Isolation, OnceOnly: d.NeverWhitelist,
-			Until: time.Now().Add(approval.DefaultWait), ID: "carrel run",
+		m := &carrelv1.Approval{
+			Id: "carrel run", State: string(approval.Pending), Requester: "you", Kind: string(q.Kind), Argv: q.Argv, Cwd: q.Cwd, Env: q.Env,
+			User: q.User, Source: string(q.Source), RiskScore: int32(d.RiskScore), Capabilities: d.Capabilities, Reasons: d.Reasons,
+			Profile: string(d.Profile), Isolation: q.Isolation, OnceOnly: d.NeverWhitelist,
+			UntilUnixMs: time.Now().Add(approval.DefaultWait).UnixMilli(),
 		}
 		for _, s := range d.Segments {
-			v.Segments = append(v.Segments, segmentView{Text: s.Text, Program: s.Program, Via: s.Via, Level: s.Level.String(), RiskScore: int32(s.RiskScore), Capabilities: s.Capabilities})
+			m.Segments = append(m.Segments, &carrelv1.Segment{
+				Text: s.Text, Program: s.Program, Via: s.Via, Level: s.Level.String(), RiskScore: int32(s.RiskScore), Capabilities: s.Capabilities,
+			})
 		}
-		type reply struct {
-			kind   approval.Kind
-			reason string
-			err    error
-		}
-		got := make(chan reply, 1)
-		go func() {
-			kind, reason, err := a.prompt(ctx, &v, false)
-			got <- reply{kind, reason, err}
-		}()
 		select {
-		case r := <-got:
+		case r := <-a.prompting(ctx, m, false):
 			return r.kind, r.reason, r.err
 		case s := <-signals:
 			return "", "", fmt.Errorf("%v came first: %w", s, errdefs.ErrAborted)
@@ -151,8 +131,8 @@ func (a *app) askOwn(signals <-chan os.Signal) func(context.Context, approval.Qu
 	}
 }
 
-// here is the mount of the current directory: below the home at the same place as it has
-// in the caller's, else at /workspace.
+// here is the mount of the current directory: if it is below the caller's home, at the same
+// path below the home inside, and otherwise at /workspace.
 func here() (carrel.Mount, error) {
 	dir, err := rootless.Source(".")
 	if err != nil {
@@ -167,7 +147,8 @@ func here() (carrel.Mount, error) {
 		home = real
 	}
 	if home == dir || strings.HasPrefix(home, strings.TrimSuffix(dir, "/")+"/") {
-		return m, fmt.Errorf("cannot use --here in %s: it would show the command your whole home; change to a project's directory: %w", dir, errdefs.ErrInvalidArgument)
+		return m, fmt.Errorf("cannot use --here in %s: it would show the command your whole home; change to a project's directory: %w",
+			dir, errdefs.ErrInvalidArgument)
 	}
 	if rest, ok := strings.CutPrefix(dir, home+"/"); ok {
 		m.Destination = "~/" + rest
@@ -175,7 +156,7 @@ func here() (carrel.Mount, error) {
 	return m, nil
 }
 
-// settling is how long a command has run when what its start needed is given back.
+// settling is how long a command runs before the memory that its start needed is given back.
 const settling = 500 * time.Millisecond
 
 // ownRun is a command of a workspace without root.
@@ -207,12 +188,17 @@ func (r ownRun) Signal(ctx context.Context, signal int) error { return r.of.Sign
 // Close is part of attended. It only hangs the command up.
 func (r ownRun) Close() error { return r.of.Hangup() }
 
-func (a *app) runRootless(ctx context.Context, argv, env []string, mounts []carrel.Mount, signals <-chan os.Signal, x *runFlags) (err error) {
+func (a *app) runRootless(
+	ctx context.Context, spec carrel.Spec, mounts []carrel.Mount, signals <-chan os.Signal, x *runFlags,
+) (err error) {
 	executor, err := findProgram("carrel-executor")
 	if err != nil {
 		return err
 	}
-	o := rootless.Options{Executor: executor, Argv: argv, Env: env, Dir: x.dir, Stdin: x.stdin, Accept: x.accept, Keep: x.keep, Source: x.source, IDs: rootless.IDs(x.ids)}
+	o := rootless.Options{
+		Executor: executor, Argv: spec.Argv, Env: spec.Env, Dir: spec.Dir, Stdin: spec.Stdin, Source: spec.Source,
+		Accept: x.accept, Keep: x.keep, IDs: rootless.IDs(x.ids),
+	}
 	if o.Allow, err = workspace.ParseOpenings(x.allow); err != nil {
 		return err
 	}
@@ -246,28 +232,23 @@ func (a *app) runRootless(ctx context.Context, argv, env []string, mounts []carr
 	}
 	for _, c := range r.Weaker() {
 		if c.Opened != "" {
-			a.tellOpened([]controlView{{ID: c.ID, Opened: string(c.Opened)}})
+			a.tellOpened([]*carrelv1.Control{{Id: c.ID, Opened: string(c.Opened)}})
 			continue
 		}
 		fmt.Fprintf(a.Err, "carrel: running without %s: %s\n", c.ID, c.Evidence)
 	}
-	// What the start needed is not needed for a wait, and most commands that last are waited for.
+	// Most commands that last are waited for, and a wait does not need what the start needed.
 	waits := time.AfterFunc(settling, pages.GiveBack)
 	defer waits.Stop()
-	return a.attend(ctx, string(r.Name), ownRun{r}, signals, x.stdin, x.tty, 0)
+	return a.attend(ctx, string(r.Name), ownRun{r}, signals, &x.commandFlags, 0)
 }
 
-// runView is the JSON of --report.
-type runView struct {
-	Workspace string `json:"workspace"`
-	Controls  any    `json:"controls"`
-}
-
+// writeReport writes --report.
 func (a *app) writeReport(path, name string, controls any) error {
 	if path == "" {
 		return nil
 	}
-	b, err := json.MarshalIndent(runView{name, controls}, "", "  ")
+	b, err := json.MarshalIndent(object{{"workspace", name}, {"controls", controls}}, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -283,11 +264,13 @@ func (a *app) writeReport(path, name string, controls any) error {
 	return nil
 }
 
-// runRoot makes a workspace through the daemon, and destroys it when the command has
-// ended.
-func (a *app) runRoot(ctx context.Context, argv, env []string, mounts []carrel.Mount, signals <-chan os.Signal, x *runFlags) (err error) {
+// runRoot makes a workspace through the daemon, and destroys it when the command has ended.
+func (a *app) runRoot(
+	ctx context.Context, spec carrel.Spec, mounts []carrel.Mount, signals <-chan os.Signal, x *runFlags,
+) (err error) {
 	if len(x.accept) > 0 {
-		return fmt.Errorf("cannot accept %s: as root everything that is required can be had; run it as an ordinary user, or leave --accept out: %w", strings.Join(x.accept, ", "), errdefs.ErrInvalidArgument)
+		return fmt.Errorf("cannot accept %s: root can have every required control; run it as an ordinary user, or leave --accept out: %w",
+			strings.Join(x.accept, ", "), errdefs.ErrInvalidArgument)
 	}
 	allow, err := workspace.ParseOpenings(x.allow)
 	if err != nil {
@@ -300,7 +283,8 @@ func (a *app) runRoot(ctx context.Context, argv, env []string, mounts []carrel.M
 	key := "run:" + string(id.NewTrace())
 	w, _, err := client.Create(ctx, &carrelv1.CreateRequest{Key: key, Allow: workspace.OpeningNames(allow)}, mounts...)
 	if errdefs.IsUnavailable(err) {
-		return fmt.Errorf("cannot run as root without the daemon: %w; start it with \"carrel up --detach\", or run this as an ordinary user, who needs none", err)
+		return fmt.Errorf("cannot run as root without the daemon: %w; start it with \"carrel up --detach\", "+
+			"or run this as an ordinary user, who needs none", err)
 	}
 	if err != nil {
 		return err
@@ -311,21 +295,21 @@ func (a *app) runRoot(ctx context.Context, argv, env []string, mounts []carrel.M
 			fmt.Fprintf(a.Err, "carrel: the workspace is kept: %s\n", name)
 			return
 		}
-		_, derr := client.Workspaces().Destroy(ctx, connect.NewRequest(&carrelv1.DestroyRequest{Workspace: name, Purge: true}))
+		_, derr := askOf(ctx, client, workspaces.Destroy, &carrelv1.DestroyRequest{Workspace: name, Purge: true})
 		err = errors.Join(err, derr)
 	}()
 	if x.report != "" || len(allow) > 0 {
-		got, err := client.Workspaces().Get(ctx, connect.NewRequest(&carrelv1.GetRequest{Workspace: name}))
+		m, err := askOf(ctx, client, workspaces.Get, &carrelv1.GetRequest{Workspace: name})
 		if err != nil {
 			return err
 		}
-		controls := viewOf(got.Msg.GetWorkspace()).Controls
-		if err := a.writeReport(x.report, name, controls); err != nil {
+		controls := m.GetWorkspace().GetControls()
+		if err := a.writeReport(x.report, name, objectsOf(controls)); err != nil {
 			return err
 		}
 		a.tellOpened(controls)
 	}
-	spec := carrel.Spec{Argv: argv, Env: env, Stdin: x.stdin, Source: x.source, Dir: workspace.Mount{Destination: x.dir}.AtHome("/home/" + name).Destination}
+	spec.Dir = workspace.Mount{Destination: x.dir}.AtHome("/home/" + name).Destination
 	if x.tty {
 		size := a.windowSize()
 		spec.Terminal = &size
@@ -334,5 +318,5 @@ func (a *app) runRoot(ctx context.Context, argv, env []string, mounts []carrel.M
 	if err != nil {
 		return err
 	}
-	return a.attend(ctx, name, cmd, signals, x.stdin, x.tty, time.Duration(0))
+	return a.attend(ctx, name, cmd, signals, &x.commandFlags, 0)
 }

@@ -31,7 +31,9 @@ that user choose the broker's settings, and with them what root does.`,
 	c.Flags().BoolVar(&sudoers, "print-sudoers", false, "print the rule for /etc/sudoers.d/carrel")
 	c.Flags().BoolVar(&settings, "print-settings", false, "print the broker's settings for /etc/carrel/broker.json")
 	c.Flags().StringVar(&name, "user", daemonUser, "the user that the daemon runs as")
-	c.Flags().StringVar(&path, "broker", filepath.Join(libexecDir, "carrel-broker"), "where the broker's program is; root must own it and all above it")
+	c.Flags().StringVar(
+		&path, "broker", filepath.Join(libexecDir, "carrel-broker"), "where the broker's program is; root must own it and all above it",
+	)
 	c.MarkFlagsMutuallyExclusive("print-sudoers", "print-settings")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		switch {
@@ -56,11 +58,16 @@ that user choose the broker's settings, and with them what root does.`,
 func sudoersRule(name, path string) (string, error) {
 	for _, s := range []string{name, path} {
 		if s == "" || strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./") != "" {
-			return "", fmt.Errorf("cannot put %q into a rule for sudo: use letters, digits, dots, hyphens and underscores only: %w", s, errdefs.ErrInvalidArgument)
+			return "", fmt.Errorf("cannot put %q into a rule for sudo: use letters, digits, dots, hyphens and underscores only: %w",
+				s, errdefs.ErrInvalidArgument)
 		}
 	}
-	if strings.Contains(name, "/") || name == "root" || name == "ALL" || strings.HasPrefix(name, "-") || !filepath.IsAbs(path) || filepath.Clean(path) != path {
-		return "", fmt.Errorf("cannot make a rule for the user %q and the program %q: it takes an ordinary user's name and a clean absolute path: %w", name, path, errdefs.ErrInvalidArgument)
+	if strings.Contains(name, "/") || name == "root" || name == "ALL" || strings.HasPrefix(name, "-") || !filepath.IsAbs(path) ||
+		filepath.Clean(path) != path {
+		return "", fmt.Errorf(
+			"cannot make a rule for the user %q and the program %q: it takes an ordinary user's name and a clean absolute path: %w", name, path,
+			errdefs.ErrInvalidArgument,
+		)
 	}
 	return fmt.Sprintf(`# Lets the daemon of carrel start its broker as root: this program with this argument,
 # and nothing else. Keep the argument. Check with: visudo -c
@@ -72,7 +79,10 @@ func sudoersRule(name, path string) (string, error) {
 func (a *app) printSettings(name, path string) error {
 	u, err := user.Lookup(name)
 	if err != nil {
-		return fmt.Errorf("cannot find the user %s: %w; make it, as root: useradd --system --user-group --no-create-home --shell /usr/sbin/nologin %s", name, err, name)
+		return fmt.Errorf(
+			"cannot find the user %s: %w; make it, as root: useradd --system --user-group --no-create-home --shell /usr/sbin/nologin %s", name, err,
+			name,
+		)
 	}
 	uid, err := strconv.ParseUint(u.Uid, 10, 32)
 	if err != nil {

@@ -16,13 +16,15 @@ import (
 
 func TestTokenCommands(t *testing.T) {
 	g := serve(t, alice)
-	r := run(t, "", "token", "create", "--role", "agent", "--role", "approver", "--workspace", "demo", "--expires", "2d", "--max-uses", "3", "--rate", "30/m:5", "--name", "ci")
+	r := run(t, "", "token", "create", "--role", "agent", "--role", "approver", "--workspace", "demo",
+		"--expires", "2d", "--max-uses", "3", "--rate", "30/m:5", "--name", "ci")
 	secret, err := token.Parse(strings.TrimSuffix(r.out, "\n"))
 	if r.code != 0 || err != nil || strings.Contains(r.err, secret.Reveal()) || !strings.Contains(r.err, string(secret.ID())) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	i, _ := g.Issued(secret.ID())
-	if i.Name != "ci" || i.MaxUses != 3 || i.Rate != 0.5 || i.Burst != 5 || i.Roles != principal.Agent|principal.Approver || i.Expires.Sub(i.Created).Hours() != 48 || len(i.Scope) != 1 {
+	if i.Name != "ci" || i.MaxUses != 3 || i.Rate != 0.5 || i.Burst != 5 || i.Roles != principal.Agent|principal.Approver ||
+		i.Expires.Sub(i.Created).Hours() != 48 || len(i.Scope) != 1 {
 		t.Errorf("%+v", i)
 	}
 	id := string(secret.ID())
@@ -46,7 +48,8 @@ func TestTokenCommands(t *testing.T) {
 		t.Errorf("a revoked token is listed: %+v", r)
 	}
 	var made struct{ Token, Address string }
-	if r := run(t, "", "token", "create", "-o", "json"); r.code != 0 || json.Unmarshal([]byte(r.out), &made) != nil || made.Token == "" || r.err != "" {
+	if r := run(t, "", "token", "create", "-o", "json"); r.code != 0 || json.Unmarshal([]byte(r.out), &made) != nil || made.Token == "" ||
+		r.err != "" {
 		t.Errorf("%+v", r)
 	}
 	for _, c := range []struct {

@@ -16,7 +16,6 @@ import (
 	"syscall"
 	"time"
 
-	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -41,8 +40,9 @@ type upView struct {
 	Fingerprint string `json:"fingerprint"`
 	// Already: both ran before.
 	Already bool `json:"already"`
-	// Mended is what the broker put right at its start.
-	Mended []mendedView `json:"mended"`
+	// Mended is what the broker repaired at its start.
+	Mended []object `json:"mended"`
+	mended []*carrelv1.Mended
 }
 
 func (a *app) upCommand() *cobra.Command {
@@ -62,8 +62,12 @@ Without --detach it stays, shows the logs, and Ctrl-C is "carrel down".`,
 	}
 	i := instanceFlags(c)
 	c.Flags().BoolVar(&detach, "detach", false, "return when carrel is ready")
-	c.Flags().StringVar(&i.config, "config", "", "the daemon's configuration file (default that of the last up, or /etc/carrel/carreld.yaml if it is there)")
-	c.Flags().StringVar(&i.prefix, "prefix", "", "what derived workspace names begin with (default that of the last up, or "+id.DefaultPrefix+")")
+	c.Flags().StringVar(
+		&i.config, "config", "", "the daemon's configuration file (default that of the last up, or /etc/carrel/carreld.yaml if it is there)",
+	)
+	c.Flags().StringVar(
+		&i.prefix, "prefix", "", "what derived workspace names begin with (default that of the last up, or "+id.DefaultPrefix+")",
+	)
 	_ = c.MarkFlagFilename("config", "yaml", "yml") // the flag is there
 	out := outputFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -100,11 +104,11 @@ func (a *app) printUp(i *instance, v upView, detach bool) error {
 	if v.Address != "" {
 		fmt.Fprintf(&b, "  TLS   %s\n  key   %s\n", v.Address, v.Fingerprint)
 	}
-	if len(v.Mended) > 0 {
-		b.WriteString("Put right at the start, as \"carrel events --since 1\" and the audit log say too:\n")
+	if len(v.mended) > 0 {
+		b.WriteString("Repaired at the start, as \"carrel events --since 1\" and the audit log show too:\n")
 	}
-	for _, m := range v.Mended {
-		fmt.Fprintf(&b, "  %-16s  %-13s  %s\n", printable(m.Kind), printable(m.Workspace), printable(m.Done))
+	for _, m := range v.mended {
+		fmt.Fprintf(&b, "  %-16s  %-13s  %s\n", printable(m.GetKind()), printable(m.GetWorkspace()), printable(m.GetDone()))
 	}
 	b.WriteString("Next:\n")
 	if !i.isDefault() {
@@ -133,7 +137,7 @@ func (a *app) up(ctx context.Context, i *instance, detach bool) (upView, []*exec
 	if err := i.absolute(); err != nil {
 		return upView{}, nil, err
 	}
-	view := upView{Mended: []mendedView{}, Host: i.host(), DataDir: i.data, RuntimeDir: i.runtime}
+	view := upView{Mended: []object{}, Host: i.host(), DataDir: i.data, RuntimeDir: i.runtime}
 	if v, ok := i.isUp(ctx, view); ok {
 		dropAccountsLock()
 		return v, nil, nil
@@ -178,17 +182,34 @@ func (a *app) up(ctx context.Context, i *instance, detach bool) (upView, []*exec
 		}
 		children = append(children, started...)
 		if v, ok := i.isUp(ctx, view); ok {
-			v.Already, v.Mended = false, mended(ctx, i.host())
+			v.Already, v.mended = false, mended(ctx, i.host())
+			v.Mended = objectsOf(v.mended)
 			crashpoint.Here("cli.up.answers")
 			return v, children, i.remember()
 		}
 	}
 	i.stopBoth()
-	return view, nil, fmt.Errorf("cannot reach the daemon at %s though it said that it is ready; look at its log in %s: %w", i.host(), i.logDir(), errdefs.ErrUnavailable)
+	return view, nil, fmt.Errorf("cannot reach the daemon at %s though it said that it is ready; look at its log in %s: %w",
+		i.host(), i.logDir(), errdefs.ErrUnavailable)
+}
+
+// mended is what the broker repaired, as the daemon that has just started tells it. Without an
+// answer up goes on: the audit log has it.
+func mended(ctx context.Context, host string) []*carrelv1.Mended {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	client, err := carrel.New(carrel.Options{Host: host})
+	if err != nil {
+		return nil
+	}
+	defer client.Close()
+	m, _ := askOf(ctx, client, system.Mended, &carrelv1.MendedRequest{})
+	return m.GetMended()
 }
 
 func needRoot(command string) error {
-	return fmt.Errorf("cannot run \"carrel %s\" as uid %d: it makes users and starts the broker, which takes root; try: sudo carrel %s: %w", command, os.Geteuid(), command, errdefs.ErrPermissionDenied)
+	return fmt.Errorf("cannot run \"carrel %s\" as uid %d: it makes users and starts the broker, which takes root; try: sudo carrel %s: %w",
+		command, os.Geteuid(), command, errdefs.ErrPermissionDenied)
 }
 
 // isUp reports whether both parts live and answer.
@@ -218,12 +239,11 @@ func (i *instance) isUp(ctx context.Context, v upView) (upView, bool) {
 		return v, false
 	}
 	defer client.Close()
-	res, err := client.System().Version(ctx, connect.NewRequest(&carrelv1.VersionRequest{}))
+	m, err := askOf(ctx, client, system.Version, &carrelv1.VersionRequest{})
 	if err != nil {
 		return v, false
 	}
-	v.Address, v.Fingerprint = res.Msg.GetAddress(), res.Msg.GetFingerprint()
-	v.Already = true
+	v.Address, v.Fingerprint, v.Already = m.GetAddress(), m.GetFingerprint(), true
 	return v, true
 }
 
@@ -252,7 +272,8 @@ func hostCan(ctx context.Context, i *instance) error {
 	for _, r := range unmet {
 		fmt.Fprintf(&b, "\n  %s: %s; remedy: %s", r.ID, r.Found, r.Remedy)
 	}
-	return fmt.Errorf("cannot hold workspaces on this host:%s\n\"carrel doctor\" shows the rest: %w", b.String(), errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("cannot hold workspaces on this host:%s\n\"carrel doctor\" shows the rest: %w",
+		b.String(), errdefs.ErrFailedPrecondition)
 }
 
 // probeConfig is where this instance's checks look. The range of ids may have been set.
@@ -368,7 +389,9 @@ func (i *instance) takeRuntime(who account) error {
 
 // startBoth starts what does not run: the broker first, because the daemon looks for
 // its executors through it.
-func (i *instance) startBoth(ctx context.Context, programs map[string]string, who account, detach bool, relay *os.File) ([]*exec.Cmd, error) {
+func (i *instance) startBoth(ctx context.Context, programs map[string]string, who account, detach bool, relay *os.File) (
+	[]*exec.Cmd, error,
+) {
 	daemonArgs := []string{"--data-dir", i.data, "--runtime-dir", i.runtime}
 	if i.config != "" {
 		daemonArgs = append(daemonArgs, "--config", i.config)
@@ -492,9 +515,6 @@ func (i *instance) list(ctx context.Context) ([]*carrelv1.Workspace, *carrel.Cli
 	if err != nil {
 		return nil, nil, err
 	}
-	res, err := client.Workspaces().List(ctx, connect.NewRequest(&carrelv1.ListRequest{}))
-	if err != nil {
-		return nil, client, err
-	}
-	return res.Msg.GetWorkspaces(), client, nil
+	m, err := askOf(ctx, client, workspaces.List, &carrelv1.ListRequest{})
+	return m.GetWorkspaces(), client, err
 }

@@ -3,90 +3,72 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 
-	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/build"
+	"github.com/carrel-dev/carrel/internal/operation"
 )
 
-type versionView struct {
-	Version string `json:"version"`
-	Commit  string `json:"commit"`
-	Go      string `json:"go"`
-	// Address is where the daemon serves the API over TLS, and Fingerprint that of its key.
-	Address     string `json:"address,omitempty"`
-	Fingerprint string `json:"fingerprint,omitempty"`
-}
-
 func (a *app) versionCommand() *cobra.Command {
-	c := &cobra.Command{
+	return a.prints(&cobra.Command{
 		Use:     "version",
-		Short:   "Print the version of this program and of the daemon",
+		Short:   help(operation.Version),
 		Example: "  carrel version -o json",
 		Args:    exactly(),
-	}
-	out := outputFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		v := struct {
-			Client versionView  `json:"client"`
-			Daemon *versionView `json:"daemon"`
-			// Host is the daemon that commands speak to, Own whether it is the caller's own, and
-			// Why that one.
-			Host string `json:"host"`
-			Own  bool   `json:"own"`
-			Why  string `json:"why"`
-			// Error says why the daemon's is not known.
-			Error string `json:"error,omitempty"`
-		}{Client: versionView{Version: build.Version(), Commit: build.Commit(), Go: runtime.Version()}}
+	}, func(c *cobra.Command, _ []string) (any, printer, error) {
 		t, err := a.target()
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
-		v.Host, v.Own, v.Why = t.host, t.host == "", t.why
-		if v.Own {
-			v.Host = "unix://" + t.place.Socket
+		own, host := t.host == "", t.host
+		if own {
+			host = "unix://" + t.place.Socket
 		}
+		var m *carrelv1.VersionResponse
 		client, err := a.clientIfUp()
 		if err == nil {
-			v.Host = client.Host()
-			var res *connect.Response[carrelv1.VersionResponse]
-			if res, err = client.System().Version(c.Context(), connect.NewRequest(&carrelv1.VersionRequest{})); err == nil {
-				v.Daemon = &versionView{res.Msg.GetVersion(), res.Msg.GetCommit(), res.Msg.GetGo(), res.Msg.GetAddress(), res.Msg.GetFingerprint()}
-			}
+			host = client.Host()
+			m, err = askOf(c.Context(), client, system.Version, &carrelv1.VersionRequest{})
 		}
-		if err != nil {
-			if !errors.Is(err, errNotUp) && v.Own {
-				return err
-			}
-			v.Error = err.Error()
+		if err != nil && own && !errors.Is(err, errNotUp) {
+			return nil, nil, err
 		}
-		if *out == asJSON {
-			return a.printJSON(v)
-		}
+		o := object{{"client", object{{"version", build.Version()}, {"commit", build.Commit()}, {"go", runtime.Version()}}}, {"daemon", nil}}
 		table := newTable(-1, "", "VERSION", "GO")
-		table.add("client", v.Client.Version, v.Client.Go)
-		if v.Daemon != nil {
-			table.add("daemon", v.Daemon.Version, v.Daemon.Go)
-		} else {
-			fmt.Fprintln(a.Err, "carrel:", message(v.Error))
-		}
-		if err := table.print(a.Out); err != nil {
-			return err
-		}
-		if v.Daemon != nil && v.Daemon.Address != "" {
-			if _, err := fmt.Fprintf(a.Out, "\nover TLS it is at %s, with the key %s\n", v.Daemon.Address, v.Daemon.Fingerprint); err != nil {
-				return err
+		table.add("client", build.Version(), runtime.Version())
+		tail := ""
+		if m != nil {
+			o = o.with("daemon", objectOf(m))
+			table.add("daemon", m.GetVersion(), m.GetGo())
+			if m.GetAddress() != "" {
+				tail = fmt.Sprintf("\nover TLS it is at %s, with the key %s\n", m.GetAddress(), m.GetFingerprint())
 			}
+		}
+		o = append(o, object{{"host", host}, {"own", own}, {"why", t.why}}...)
+		if err != nil {
+			o = o.with("error", err.Error())
 		}
 		whose := "the daemon is at "
-		if v.Own {
+		if own {
 			whose = "your own carrel is at "
 		}
-		_, err = fmt.Fprintln(a.Out, "\n"+whose+v.Host+": "+v.Why)
-		return err
+		return o, both{noted{a, err}, both{table, text(tail + "\n" + whose + host + ": " + t.why + "\n")}}, nil
+	})
+}
+
+// noted prints an error that does not end the command to stderr.
+type noted struct {
+	a   *app
+	err error
+}
+
+func (n noted) render(*os.File) error {
+	if n.err != nil {
+		fmt.Fprintln(n.a.Err, "carrel:", message(n.err.Error()))
 	}
-	return c
+	return nil
 }

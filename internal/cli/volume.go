@@ -19,13 +19,20 @@ func parseVolume(s string) (carrel.Mount, error) {
 	}
 	i := strings.LastIndexByte(rest, ':')
 	if i <= 0 || i == len(rest)-1 {
-		return carrel.Mount{}, fmt.Errorf("cannot use %q as a mount: write it SRC:DST or SRC:DST:ro, as in .:/workspace: %w", s, errdefs.ErrInvalidArgument)
+		return carrel.Mount{}, fmt.Errorf("cannot use %q as a mount: write it SRC:DST or SRC:DST:ro, as in .:/workspace: %w",
+			s, errdefs.ErrInvalidArgument)
 	}
 	src, err := filepath.Abs(rest[:i])
 	if err != nil {
 		return carrel.Mount{}, fmt.Errorf("cannot use %q as a mount: %w", s, err)
 	}
 	return carrel.Mount{Source: src, Destination: rest[i+1:], ReadOnly: ro}, nil
+}
+
+// volumeFlag adds -v.
+func volumeFlag(c *cobra.Command, volumes *[]string) {
+	c.Flags().StringArrayVarP(volumes, "volume", "v", nil, "mount a directory, as `SRC:DST[:ro]`; may be repeated")
+	_ = c.RegisterFlagCompletionFunc("volume", completeVolume) // the flag is there
 }
 
 func parseVolumes(all []string) ([]carrel.Mount, error) {
@@ -40,8 +47,8 @@ func parseVolumes(all []string) ([]carrel.Mount, error) {
 	return mounts, nil
 }
 
-// completeVolume completes what stands before the first colon as a directory, and then the
-// usual places inside.
+// completeVolume completes a directory before the first colon, and the usual mount points after
+// it.
 func completeVolume(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	src, dst, ok := strings.Cut(typed, ":")
 	if !ok {

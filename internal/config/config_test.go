@@ -41,7 +41,11 @@ func TestDefaults(t *testing.T) {
 	}
 	want := &config.Config{
 		DataDir: "/var/lib/carrel", RuntimeDir: "/run/carrel", SocketMode: 0o660, SocketGroup: "carrel", NamePrefix: "ws",
-		Broker: "service", BrokerPath: "/usr/libexec/carrel/carrel-broker", Limits: workspace.DefaultLimits, Allow: workspace.Openings, MaxWorkspaces: 2000, IdleTimeout: time.Minute, ChatGit: true, HomeRetention: 720 * time.Hour, RestoreMaxBytes: 16 << 30, RestoreMaxEntries: 2_000_000, RestoreMaxRatio: 1000, AuditCheckpointEvery: time.Minute, AuditCheckpointRecords: 4096, AuditMaxSize: 256 << 20, StopTimeout: 10 * time.Second, IdleExit: 30 * time.Second, PolicyBuiltin: true, ApprovalWait: 15 * time.Minute, Traces: "file", LogLevel: slog.LevelInfo, LogFormat: "text",
+		Broker: "service", BrokerPath: "/usr/libexec/carrel/carrel-broker", Limits: workspace.DefaultLimits, Allow: workspace.Openings,
+		MaxWorkspaces: 2000, IdleTimeout: time.Minute, ChatGit: true, HomeRetention: 720 * time.Hour, RestoreMaxBytes: 16 << 30,
+		RestoreMaxEntries: 2_000_000, RestoreMaxRatio: 1000, AuditCheckpointEvery: time.Minute, AuditCheckpointRecords: 4096,
+		AuditMaxSize: 256 << 20, StopTimeout: 10 * time.Second, IdleExit: 30 * time.Second, PolicyBuiltin: true, ApprovalWait: 15 * time.Minute,
+		Traces: "file", LogLevel: slog.LevelInfo, LogFormat: "text",
 	}
 	if d := cmp.Diff(want, c, cmpopts.IgnoreUnexported(config.Config{})); d != "" {
 		t.Errorf("defaults (-want +got):\n%s", d)
@@ -199,9 +203,18 @@ func TestReadTrusted(t *testing.T) {
 		says    string
 		refused func(error) bool
 	}{
-		{"others may write it", func() error { return os.Chmod(path, 0o606) }, func() error { return os.Chmod(path, 0o600) }, "chmod go-w", errdefs.IsFailedPrecondition},
-		{"others may replace it", func() error { return os.Chmod(filepath.Dir(path), 0o777) }, func() error { return os.Chmod(filepath.Dir(path), 0o700) }, "chmod go-w", errdefs.IsFailedPrecondition},
-		{"it is a pipe", func() error { return errors.Join(os.Remove(path), syscall.Mkfifo(path, 0o600)) }, func() error { return os.Remove(path) }, "not a regular file", errdefs.IsInvalidArgument},
+		{
+			"others may write it", func() error { return os.Chmod(path, 0o606) },
+			func() error { return os.Chmod(path, 0o600) }, "chmod go-w", errdefs.IsFailedPrecondition,
+		},
+		{
+			"others may replace it", func() error { return os.Chmod(filepath.Dir(path), 0o777) },
+			func() error { return os.Chmod(filepath.Dir(path), 0o700) }, "chmod go-w", errdefs.IsFailedPrecondition,
+		},
+		{
+			"it is a pipe", func() error { return errors.Join(os.Remove(path), syscall.Mkfifo(path, 0o600)) },
+			func() error { return os.Remove(path) }, "not a regular file", errdefs.IsInvalidArgument,
+		},
 		{"it is gone", func() error { return nil }, func() error { return nil }, "no such file", errdefs.IsInvalidArgument},
 	} {
 		if err := c.harm(); err != nil {
@@ -234,7 +247,8 @@ func TestRedactFiles(t *testing.T) {
 		t.Errorf("%q %v", c.RedactFiles, err)
 	}
 	for _, bad := range []string{"a", "/etc/a,", ",", "/etc/a,../b", strings.Repeat("/a,", 16) + "/a"} {
-		if _, err := config.Load(config.Sources{File: write(t, empty), Flags: map[string]string{"redact-files": bad}}); !errdefs.IsInvalidArgument(err) {
+		_, err := config.Load(config.Sources{File: write(t, empty), Flags: map[string]string{"redact-files": bad}})
+		if !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}

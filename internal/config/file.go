@@ -93,7 +93,8 @@ func readTrusted(f *os.File, what string, most int64, secret bool) ([]byte, erro
 		return nil, err
 	}
 	if secret && fi.Mode().Perm()&0o007 != 0 {
-		return nil, fmt.Errorf("cannot use %s as %s: every user of the host can read it (mode %#o); as root: chmod o-rwx %s, and chgrp it to the daemon's group: %w",
+		return nil, fmt.Errorf("cannot use %s as %s: every user of the host can read it (mode %#o); as root: chmod o-rwx %s, and chgrp it to "+
+			"the daemon's group: %w",
 			f.Name(), what, fi.Mode().Perm(), f.Name(), errdefs.ErrPermissionDenied)
 	}
 	b, err := io.ReadAll(io.LimitReader(f, most+1))

@@ -82,7 +82,8 @@ var keys = []Key{
 		func(c *Config) *[]workspace.Opening { return &c.Allow }),
 	openings("chat.allow", "", "the same for the profile chat", func(c *Config) *[]workspace.Opening { return &c.ChatAllow }),
 	number("max_workspaces", "2000", "most workspaces at once", 1, 100_000, func(c *Config) *int { return &c.MaxWorkspaces }),
-	number("max_workspaces_per_owner", "0", "most workspaces of one owner; 0 for no bound", 0, 100_000, func(c *Config) *int { return &c.MaxPerOwner }),
+	number("max_workspaces_per_owner", "0", "most workspaces of one owner; 0 for no bound", 0, 100_000,
+		func(c *Config) *int { return &c.MaxPerOwner }),
 	number("max_running", "0", "most workspaces that run at once; 0 for no bound", 0, 100_000, func(c *Config) *int { return &c.MaxRunning }),
 	size("max_running_memory", "0", "most that the memory limits of those that run may add up to; 0 for no bound",
 		func(c *Config) *int64 { return &c.MaxRunningMemory }),
@@ -102,12 +103,15 @@ var keys = []Key{
 		func(c *Config) *int { return &c.RestoreMaxRatio }),
 	optionalPath("chat.skeleton", "directory whose content a workspace of the profile chat begins with; empty for none",
 		func(c *Config) *string { return &c.ChatSkeleton }),
-	optionalPath("policy.path", "file of rules that every action is judged by; it must be root's or the daemon's own; empty for the built-in ones alone",
+	optionalPath("policy.path",
+		"file of rules that every action is judged by; it must be root's or the daemon's own; empty for the built-in ones alone",
 		func(c *Config) *string { return &c.PolicyPath }),
-	truth("policy.include_builtin", "true", "whether the built-in rules hold beside those of policy.path; a rule there takes the place of the built-in one with its id",
+	truth("policy.include_builtin", "true",
+		"whether the built-in rules hold beside those of policy.path; a rule there takes the place of the built-in one with its id",
 		func(c *Config) *bool { return &c.PolicyBuiltin }),
 	{
-		Name: "approval.wait", Default: approval.DefaultWait.String(), Usage: fmt.Sprintf("how long a command waits for a person's answer where one is needed, at most %v", approval.MaxWait),
+		Name: "approval.wait", Default: approval.DefaultWait.String(),
+		Usage: fmt.Sprintf("how long a command waits for a person's answer where one is needed, at most %v", approval.MaxWait),
 		set: func(c *Config, v string) error {
 			d, err := time.ParseDuration(v)
 			if err != nil || d < time.Second || d > approval.MaxWait {
@@ -118,7 +122,8 @@ var keys = []Key{
 		},
 		get: func(c *Config) string { return c.ApprovalWait.String() },
 	},
-	text("telemetry.traces", "file", "where spans of what is done go: off, file (below the data directory), console (stderr) or otlp (telemetry.endpoint)",
+	text("telemetry.traces", "file",
+		"where spans of what is done go: off, file (below the data directory), console (stderr) or otlp (telemetry.endpoint)",
 		func(c *Config) *string { return &c.Traces }, pattern("^(off|file|console|otlp)$", "it must be off, file, console or otlp")),
 	{
 		Name: "telemetry.endpoint", Usage: "where otlp sends spans, as http://127.0.0.1:4318/v1/traces",
@@ -142,10 +147,12 @@ var keys = []Key{
 		},
 		get: func(c *Config) string { return c.WebhookURL },
 	},
-	optionalPath("approval.webhook_secret_file", `file with the secret that signs them, "whsec_" and base64 of 24 to 64 bytes; only the daemon's user and root may read it`,
+	optionalPath("approval.webhook_secret_file",
+		`file with the secret that signs them, "whsec_" and base64 of 24 to 64 bytes; only the daemon's user and root may read it`,
 		func(c *Config) *string { return &c.WebhookSecretFile }),
 	{
-		Name: "redact.files", Usage: "files of secrets to be kept out of records, logs and questions, one a line or NAME=VALUE, with commas between; absolute; only root and the daemon may read them",
+		Name: "redact.files", Usage: "files of secrets to be kept out of records, logs and questions, one a line or NAME=VALUE, with commas " +
+			"between; absolute; only root and the daemon may read them",
 		set: func(c *Config, v string) error {
 			c.RedactFiles = nil
 			for path := range strings.SplitSeq(v, ",") {
@@ -166,7 +173,8 @@ var keys = []Key{
 	},
 	truth("chat.git", "true", "whether it begins as a git repository with a first commit",
 		func(c *Config) *bool { return &c.ChatGit }),
-	optionalPath("audit.anchor", "file that each countersigned checkpoint of the audit log is appended to, best on another mount; empty for none",
+	optionalPath("audit.anchor",
+		"file that each countersigned checkpoint of the audit log is appended to, best on another mount; empty for none",
 		func(c *Config) *string { return &c.AuditAnchor }),
 	truth("audit.anchor_required", "false", "whether actions are refused while the anchor cannot be written",
 		func(c *Config) *bool { return &c.AuditAnchorRequired }),
@@ -188,9 +196,11 @@ var keys = []Key{
 		func(c *Config) *int64 { return &c.AuditMaxSize }),
 	span("audit.max_age", "0s", "age at which a file of the audit log is full, 0s for none", 10*366*24*time.Hour,
 		func(c *Config) *time.Duration { return &c.AuditMaxAge }),
-	span("audit.retention", "0s", "how long full files of the audit log are kept once they are countersigned, 0s for ever", 100*366*24*time.Hour,
+	span("audit.retention", "0s", "how long full files of the audit log are kept once they are countersigned, 0s for ever",
+		100*366*24*time.Hour,
 		func(c *Config) *time.Duration { return &c.AuditRetention }),
-	size("audit.retention_size", "0", "size of all files of the audit log together from which the oldest are removed once they are countersigned, 0 for none",
+	size("audit.retention_size", "0",
+		"size of all files of the audit log together from which the oldest are removed once they are countersigned, 0 for none",
 		func(c *Config) *int64 { return &c.AuditRetentionSize }),
 	span("stop_timeout", "10s", "how long a stop waits for requests under way", 5*time.Minute,
 		func(c *Config) *time.Duration { return &c.StopTimeout }),

@@ -59,7 +59,8 @@ func archiverProgram(fd int) func() (*os.File, error) {
 		defer mu.Unlock()
 		if kept == nil {
 			if err := load(); err != nil {
-				return nil, fmt.Errorf("cannot use the program %s: %w; install all of carrel's programs in one place and start the daemon again", archiverName, err)
+				return nil, fmt.Errorf("cannot use the program %s: %w; install all of carrel's programs in one place and start the daemon again",
+					archiverName, err)
 			}
 		}
 		// One of its own for each user, who closes it.

@@ -228,8 +228,8 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 	crashpoint.Here("daemon.up.audit-opened")
 	g = flow.New(flow.Config{
 		Redact:   redactor,
-		Runtimes: runtime.ByBoundary{workspace.BoundaryNamespace: rt}, Store: db, Audit: audited, Prefix: cfg.NamePrefix, Limits: cfg.Limits, Idle: cfg.IdleTimeout,
-		Allow: cfg.Allow, Profiles: profiles(cfg),
+		Runtimes: runtime.ByBoundary{workspace.BoundaryNamespace: rt}, Store: db, Audit: audited, Prefix: cfg.NamePrefix, Limits: cfg.Limits,
+		Idle: cfg.IdleTimeout, Allow: cfg.Allow, Profiles: profiles(cfg),
 		Files: archives, Archiver: archiverProgram(o.archiverFD), KeepArchives: cfg.ArchiveRetention, KeepHomes: cfg.HomeRetention,
 		Unpacking: archiver.Limits{Bytes: cfg.RestoreMaxBytes, Entries: int64(cfg.RestoreMaxEntries), Ratio: int64(cfg.RestoreMaxRatio)},
 		Admission: lifecycle.Admission{
@@ -298,7 +298,9 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 	defer func() { rest(); <-tended; <-told }()
 	debug.FreeOSMemory() // what opening took
 	idle := on.own.idle(tending, cfg.IdleExit, g, surface, log)
-	log.Info("serving", "socket", l.Addr(), "version", build.Version(), "workspaces", db.Len(), "start", time.Since(began).Round(time.Millisecond))
+	log.Info(
+		"serving", "socket", l.Addr(), "version", build.Version(), "workspaces", db.Len(), "start", time.Since(began).Round(time.Millisecond),
+	)
 	if err := errors.Join(on.own.publish(), o.ready()); err != nil {
 		log.Error("cannot say that the daemon is ready", "error", err)
 	}
@@ -354,14 +356,16 @@ func stop(ctx context.Context, timeout time.Duration, surface *api.Server, serve
 // privateDir makes sure of a directory that only this user may enter.
 func privateDir(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("cannot make the daemon's directory: %w; \"carrel up\" makes it, or as root: install -d -m 0700 -o carrel -g carrel %s", err, dir)
+		return fmt.Errorf("cannot make the daemon's directory: %w; \"carrel up\" makes it, or as root: install -d -m 0700 -o carrel -g carrel %s",
+			err, dir)
 	}
 	fi, err := os.Lstat(dir)
 	if err != nil {
 		return fmt.Errorf("cannot use the daemon's directory: %w", err)
 	}
 	if !fi.IsDir() || fi.Mode().Perm() != 0o700 {
-		return fmt.Errorf("cannot use the daemon's directory %s: it must be a directory with mode 0700 and is %v; as root: install -d -m 0700 -o carrel -g carrel %s: %w",
+		return fmt.Errorf("cannot use the daemon's directory %s: it must be a directory with mode 0700 and is %v; as root: install -d -m 0700 "+
+			"-o carrel -g carrel %s: %w",
 			dir, fi.Mode(), dir, errdefs.ErrFailedPrecondition)
 	}
 	return nil

@@ -81,7 +81,9 @@ func (b *brokerDouble) handle(_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Req
 		if err := r.Decode(&p); err != nil {
 			return nil, nil, err
 		}
-		w := brokerapi.Workspace{Name: p.Name, State: workspace.StateStopped, User: string(p.Name), IDs: workspace.IDsFrom(5000), Home: "/h", Limits: p.Limits}
+		w := brokerapi.Workspace{
+			Name: p.Name, State: workspace.StateStopped, User: string(p.Name), IDs: workspace.IDsFrom(5000), Home: "/h", Limits: p.Limits,
+		}
 		b.all[string(p.Name)] = w
 		return w, nil, nil
 	case brokerapi.MethodList:
@@ -224,9 +226,10 @@ func (f *fixture) start(acceptDamage bool) error {
 }
 
 func (f *fixture) call(method, body string) (map[string]any, error) {
-	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", f.socket())
-	}}}
+	}
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
 	req, err := http.NewRequestWithContext(f.t.Context(), http.MethodPost, "http://localhost/carrel.v1."+method, strings.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -308,7 +311,10 @@ func TestStopEndsFollowers(t *testing.T) {
 	}
 	defer c.Close()
 	msg := []byte(`{"follow":true}`)
-	fmt.Fprintf(c, "POST /carrel.v1.AuditService/Show HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/connect+json\r\nConnect-Protocol-Version: 1\r\nContent-Length: %d\r\n\r\n\x00\x00\x00\x00%c%s", len(msg)+5, len(msg), msg)
+	fmt.Fprintf(
+		c, "POST /carrel.v1.AuditService/Show HTTP/1.1\r\nHost: localhost\r\nContent-Type: "+
+			"application/connect+json\r\nConnect-Protocol-Version: 1\r\nContent-Length: %d\r\n\r\n\x00\x00\x00\x00%c%s", len(msg)+5, len(msg), msg,
+	)
 	if line, err := bufio.NewReader(c).ReadString('\n'); err != nil || !strings.Contains(line, "200") {
 		t.Fatalf("%q %v", line, err)
 	}
@@ -322,14 +328,18 @@ func TestStartFailsPlainly(t *testing.T) {
 		spoil func(f *fixture) error
 		says  string
 	}{
-		"no broker":       {func(f *fixture) error { return os.Remove(filepath.Join(f.cfg.RuntimeDir, "broker.sock")) }, "is carrel-broker running?"},
+		"no broker": {
+			func(f *fixture) error { return os.Remove(filepath.Join(f.cfg.RuntimeDir, "broker.sock")) },
+			"is carrel-broker running?",
+		},
 		"no group":        {func(f *fixture) error { f.cfg.SocketGroup = "carrel-no-such-group"; return nil }, "groupadd"},
 		"wide directory":  {func(f *fixture) error { return os.Mkdir(filepath.Join(f.cfg.DataDir, "daemon"), 0o755) }, "install -d -m 0700"},
 		"no data dir":     {func(f *fixture) error { return os.Remove(f.cfg.DataDir) }, "carrel up"},
 		"file for socket": {func(f *fixture) error { return os.WriteFile(f.socket(), nil, 0o600) }, "no socket"},
 		"symlink for one": {func(f *fixture) error { return os.Symlink("/etc/passwd", f.socket()) }, "no socket"},
 		"damaged database": {func(f *fixture) error {
-			return errors.Join(os.Mkdir(filepath.Join(f.cfg.DataDir, "daemon"), 0o700), os.WriteFile(filepath.Join(f.cfg.DataDir, "daemon", "carrel.db"), bytes.Repeat([]byte("x"), 8192), 0o600))
+			return errors.Join(os.Mkdir(filepath.Join(f.cfg.DataDir, "daemon"), 0o700),
+				os.WriteFile(filepath.Join(f.cfg.DataDir, "daemon", "carrel.db"), bytes.Repeat([]byte("x"), 8192), 0o600))
 		}, "cannot open the database"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -350,7 +360,8 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := daemon.Listen(f.socket(), 0o600, ""); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "another carreld answers") {
+	if _, err := daemon.Listen(f.socket(), 0o600, ""); !errdefs.IsFailedPrecondition(err) ||
+		!strings.Contains(err.Error(), "another carreld answers") {
 		t.Errorf("a socket in use: %v", err)
 	}
 	l.SetUnlinkOnClose(false)
@@ -391,7 +402,8 @@ func TestDamagedAuditLog(t *testing.T) {
 	if err := f.stop(); err != nil {
 		t.Fatal(err)
 	}
-	if err := daemon.Run(t.Context(), args, nil, daemon.Streams{Out: &out, Err: io.Discard}); err != nil || !strings.Contains(out.String(), "holds: 3 records") {
+	if err := daemon.Run(t.Context(), args, nil, daemon.Streams{Out: &out, Err: io.Discard}); err != nil ||
+		!strings.Contains(out.String(), "holds: 3 records") {
 		t.Errorf("%v %s", err, out.String())
 	}
 }

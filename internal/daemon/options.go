@@ -41,8 +41,12 @@ func parse(args []string, help io.Writer) (options, error) {
 	f.StringVar(&o.file, "config", "", "read the configuration from this `file` instead of "+config.DefaultFile)
 	f.IntVar(&o.readyFD, "ready-fd", -1, "write one line to this inherited descriptor when serving, and close it")
 	f.IntVar(&o.awaitFD, "await-fd", -1, "do nothing before a line comes from this inherited `descriptor`, and end if it ends without")
-	f.IntVar(&o.archiverFD, "archiver-fd", -1, "the program carrel-archive, open at this inherited descriptor; else it is looked for beside this one")
-	f.BoolVar(&o.rootless, "rootless", false, "serve the calling user alone, with that user's rights and without a broker; see docs/operations.md")
+	f.IntVar(
+		&o.archiverFD, "archiver-fd", -1, "the program carrel-archive, open at this inherited descriptor; else it is looked for beside this one",
+	)
+	f.BoolVar(
+		&o.rootless, "rootless", false, "serve the calling user alone, with that user's rights and without a broker; see docs/operations.md",
+	)
 	f.BoolVar(&o.version, "version", false, "print the version and exit")
 	f.BoolVar(&o.printConfig, "print-config", false, "print every setting with its value and source, and exit")
 	f.BoolVar(&o.verifyAudit, "verify-audit", false, "verify the audit log without a running daemon, and exit")
@@ -58,9 +62,11 @@ func parse(args []string, help io.Writer) (options, error) {
 	case err != nil:
 		return o, fmt.Errorf("cannot start: %w; %w: %w", err, ErrUsage, errdefs.ErrInvalidArgument)
 	case f.NArg() > 0:
-		return o, fmt.Errorf("cannot start: %q is no flag, and carreld takes nothing else; %w: %w", f.Arg(0), ErrUsage, errdefs.ErrInvalidArgument)
+		return o, fmt.Errorf("cannot start: %q is no flag, and carreld takes nothing else; %w: %w",
+			f.Arg(0), ErrUsage, errdefs.ErrInvalidArgument)
 	case o.readyFD != -1 && o.readyFD < 3, o.awaitFD != -1 && o.awaitFD < 3:
-		return o, fmt.Errorf("cannot start: --ready-fd and --await-fd must be inherited descriptors from 3 on; %w: %w", ErrUsage, errdefs.ErrInvalidArgument)
+		return o, fmt.Errorf("cannot start: --ready-fd and --await-fd must be inherited descriptors from 3 on; %w: %w",
+			ErrUsage, errdefs.ErrInvalidArgument)
 	}
 	for _, fd := range []int{o.readyFD, o.awaitFD} {
 		if fd >= 0 {

@@ -22,7 +22,8 @@ func loadPolicy(cfg *config.Config) (*policy.Engine, error) {
 	conf := policy.Config{NoBuiltin: !cfg.PolicyBuiltin}
 	if cfg.PolicyPath == "" {
 		if conf.NoBuiltin {
-			return nil, fmt.Errorf("there are no rules: policy.include_builtin is false and policy.path is empty; set one of them: %w", errdefs.ErrInvalidArgument)
+			return nil, fmt.Errorf("there are no rules: policy.include_builtin is false and policy.path is empty; set one of them: %w",
+				errdefs.ErrInvalidArgument)
 		}
 		return policy.New(conf)
 	}
@@ -37,7 +38,10 @@ func loadPolicy(cfg *config.Config) (*policy.Engine, error) {
 		return nil, fmt.Errorf("cannot tell whether the policy lies in a workspace: %w", err)
 	}
 	if strings.HasPrefix(real, data+"/") {
-		return nil, fmt.Errorf("cannot use %s as policy: it lies below the data directory, with the files of workspaces; put it in /etc/carrel: %w", cfg.PolicyPath, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf(
+			"cannot use %s as policy: it lies below the data directory, with the files of workspaces; put it in /etc/carrel: %w", cfg.PolicyPath,
+			errdefs.ErrInvalidArgument,
+		)
 	}
 	b, err := config.ReadTrusted(cfg.PolicyPath, "policy", maxPolicy)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 // unprivileged refuses to run with any privilege. The daemon parses what clients
 // send; the broker alone has root.
 func unprivileged() error {
-	const remedy = `start it with "carrel up", or as its own user: setpriv --reuid carrel --regid carrel --clear-groups --inh-caps=-all --ambient-caps=-all carreld`
+	const remedy = `start it with "carrel up", or as its own user: ` +
+		"setpriv --reuid carrel --regid carrel --clear-groups --inh-caps=-all --ambient-caps=-all carreld"
 	if os.Getuid() == 0 || os.Geteuid() == 0 {
 		return fmt.Errorf("cannot run as root: the daemon needs no privilege and must have none; %s: %w", remedy, errdefs.ErrFailedPrecondition)
 	}
@@ -25,7 +26,8 @@ func unprivileged() error {
 	}
 	for _, c := range caps {
 		if c.Effective|c.Permitted|c.Inheritable != 0 {
-			return fmt.Errorf("cannot run with capabilities: the daemon needs no privilege and must have none; %s: %w", remedy, errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("cannot run with capabilities: the daemon needs no privilege and must have none; %s: %w",
+				remedy, errdefs.ErrFailedPrecondition)
 		}
 	}
 	return nil

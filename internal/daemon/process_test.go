@@ -26,8 +26,13 @@ func TestPrivilege(t *testing.T) {
 		t.Skip("skipped: needs root to run the daemon as several users")
 	}
 	f := setUp(t)
-	args := []string{"--config", "/dev/null", "--data-dir", f.cfg.DataDir, "--runtime-dir", f.cfg.RuntimeDir, "--socket-group", "", "--ready-fd", "3"}
-	err := daemon.Run(t.Context(), slices.Concat([]string{"--config", emptyFile(t)}, args[2:len(args)-2]), nil, daemon.Streams{Out: io.Discard, Err: io.Discard})
+	args := []string{
+		"--config", "/dev/null", "--data-dir", f.cfg.DataDir, "--runtime-dir", f.cfg.RuntimeDir, "--socket-group", "", "--ready-fd", "3",
+	}
+	err := daemon.Run(
+		t.Context(), slices.Concat([]string{"--config", emptyFile(t)}, args[2:len(args)-2]), nil,
+		daemon.Streams{Out: io.Discard, Err: io.Discard},
+	)
 	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "cannot run as root") {
 		t.Errorf("root: %v", err)
 	}
@@ -43,7 +48,9 @@ func TestPrivilege(t *testing.T) {
 	if err := errors.Join(os.WriteFile(self, b, 0o755), os.WriteFile(conf, nil, 0o644), os.Chmod(dir, 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range []string{f.cfg.DataDir, f.cfg.RuntimeDir, filepath.Join(f.cfg.RuntimeDir, "broker.sock"), filepath.Join(f.cfg.RuntimeDir, "x")} {
+	for _, d := range []string{
+		f.cfg.DataDir, f.cfg.RuntimeDir, filepath.Join(f.cfg.RuntimeDir, "broker.sock"), filepath.Join(f.cfg.RuntimeDir, "x"),
+	} {
 		if err := os.Chown(d, uid, uid); err != nil {
 			t.Fatal(err)
 		}

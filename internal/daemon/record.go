@@ -23,12 +23,16 @@ func auditPath(cfg *config.Config) string {
 
 // openRecord opens the audit log and what signs it. A damaged one is kept aside if that was
 // accepted.
-func openRecord(ctx context.Context, cfg *config.Config, o options, db *store.Store, signing audit.CheckpointOptions) (*audit.Log, *audit.Checkpoints, error) {
+func openRecord(ctx context.Context, cfg *config.Config, o options, db *store.Store, signing audit.CheckpointOptions) (
+	*audit.Log, *audit.Checkpoints, error,
+) {
 	mark, err := auditing.LoadMark(ctx, db)
 	if err != nil {
 		return nil, nil, err
 	}
-	opening := audit.Options{Path: auditPath(cfg), Since: mark, AcceptDamage: o.acceptDamage, MaxSize: cfg.AuditMaxSize, MaxAge: cfg.AuditMaxAge}
+	opening := audit.Options{
+		Path: auditPath(cfg), Since: mark, AcceptDamage: o.acceptDamage, MaxSize: cfg.AuditMaxSize, MaxAge: cfg.AuditMaxAge,
+	}
 	record, err := audit.Open(ctx, opening)
 	if err != nil {
 		return nil, nil, explainDamage(err)
@@ -51,7 +55,10 @@ func openRecord(ctx context.Context, cfg *config.Config, o options, db *store.St
 
 func explainDamage(err error) error {
 	if errors.Is(err, audit.ErrDamaged) {
-		return fmt.Errorf("%w; \"carreld --verify-audit\" names the first bad record; restore the files, or start once with --accept-audit-damage to keep them aside and begin a new log that says so", err)
+		return fmt.Errorf(
+			"%w; \"carreld --verify-audit\" names the first bad record; restore the files, or start once with --accept-audit-damage to keep them "+
+				"aside and begin a new log that says so", err,
+		)
 	}
 	return err
 }
@@ -94,11 +101,13 @@ func verifyAudit(ctx context.Context, w io.Writer, cfg *config.Config) error {
 			path, v.Bad.Harm, v.Bad.Seq, v.Bad.File, v.Bad.Line, v.Bad.Offset, v.Bad.Detail, errdefs.ErrDataLoss)
 	}
 	if v.Removed > 0 {
-		if _, err := fmt.Fprintf(w, "records 1 to %d were removed by carrel as audit.retention says, which a signed record has; the log begins with record %d\n", v.Removed, v.Removed+1); err != nil {
+		if _, err := fmt.Fprintf(w, "records 1 to %d were removed by carrel as audit.retention says, which a signed record has; the log "+
+			"begins with record %d\n", v.Removed, v.Removed+1); err != nil {
 			return err
 		}
 	}
-	_, err = fmt.Fprintf(w, "%s holds: %d records, %d bytes, head %s\n%d checkpoints; signed to record %d, countersigned to %d, anchored to %d; verified %s\n",
+	_, err = fmt.Fprintf(w,
+		"%s holds: %d records, %d bytes, head %s\n%d checkpoints; signed to record %d, countersigned to %d, anchored to %d; verified %s\n",
 		path, v.Records, v.Bytes, v.Head.Hash, v.Checkpoints, v.Signed, v.Countersigned, v.Anchored, said)
 	return err
 }

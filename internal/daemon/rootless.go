@@ -40,7 +40,10 @@ var settled = []string{"broker", "broker_path", "data_dir", "runtime_dir", "sock
 func settle(cfg *config.Config, at paths.Paths) error {
 	for _, name := range settled {
 		if cfg.Chosen(name) {
-			return fmt.Errorf("cannot start without root: the setting %s is not for a carrel of one user, whose place XDG_STATE_HOME and XDG_RUNTIME_DIR say; take it out: %w", name, errdefs.ErrInvalidArgument)
+			return fmt.Errorf(
+				"cannot start without root: the setting %s is not for a carrel of one user, whose place XDG_STATE_HOME and XDG_RUNTIME_DIR say; "+
+					"take it out: %w", name, errdefs.ErrInvalidArgument,
+			)
 		}
 	}
 	cfg.DataDir, cfg.RuntimeDir, cfg.SocketMode, cfg.SocketGroup = at.State, filepath.Dir(at.Socket), 0o600, ""
@@ -78,7 +81,8 @@ func runOwn(ctx context.Context, cfg *config.Config, o options, at paths.Paths, 
 		return err
 	}
 	boundMemory(environ)
-	turn, cancel := context.WithTimeoutCause(ctx, turnTimeout, fmt.Errorf("another carreld serves this user with the state in %s; end it with \"carrel down\": %w", at.State, errdefs.ErrUnavailable))
+	turn, cancel := context.WithTimeoutCause(ctx, turnTimeout,
+		fmt.Errorf("another carreld serves this user with the state in %s; end it with \"carrel down\": %w", at.State, errdefs.ErrUnavailable))
 	serving, err := at.Serving(turn)
 	cancel()
 	if err != nil {
@@ -116,7 +120,8 @@ func beside(name string) (string, error) {
 			return p, nil
 		}
 	}
-	return "", fmt.Errorf("cannot find %s: it is in none of %v; install all of carrel's programs in one place: %w", name, places, errdefs.ErrNotFound)
+	return "", fmt.Errorf("cannot find %s: it is in none of %v; install all of carrel's programs in one place: %w",
+		name, places, errdefs.ErrNotFound)
 }
 
 // publish says where the daemon serves.

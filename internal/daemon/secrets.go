@@ -79,7 +79,8 @@ func (h heldSecrets) readKeys() error {
 			continue // it serves nothing over TLS
 		}
 		if err != nil || len(b) > maxKeyFile {
-			return fmt.Errorf("cannot read %s, which is to be kept out of what is written: %w: %w", k.path, errors.Join(err, errLong(len(b))), errdefs.ErrUnavailable)
+			return fmt.Errorf("cannot read %s, which is to be kept out of what is written: %w: %w",
+				k.path, errors.Join(err, errLong(len(b))), errdefs.ErrUnavailable)
 		}
 		all = append(all, k.parts(string(b))...)
 	}

@@ -61,7 +61,8 @@ func TestWhatCarrelHoldsIsNotWritten(t *testing.T) {
 	token, _ := out["secret"].(string)
 	secrets := map[string]string{
 		"a file": "violet umbrella", "a variable": "lantern quill", "the webhook": hook, "its base64": strings.TrimPrefix(hook, "whsec_"),
-		"TLS": base64.StdEncoding.EncodeToString(block.Bytes)[:64], "checkpoints": strings.SplitN(checkpointKey, "+", 5)[4], "digests": read("redact.key"),
+		"TLS": base64.StdEncoding.EncodeToString(block.Bytes)[:64], "checkpoints": strings.SplitN(checkpointKey, "+", 5)[4],
+		"digests":        read("redact.key"),
 		"a minted token": token,
 	}
 	hide := func(what, secret string) {
@@ -93,7 +94,8 @@ func TestWhatCarrelHoldsIsNotWritten(t *testing.T) {
 	secrets["a new file"] = "brass anchor"
 	hide("a new file", "brass anchor")
 	put("one", "short\n")
-	if out, err := f.call("SystemService/ReloadPolicy", `{}`); err == nil || !strings.Contains(out["message"].(string), "line 1") || strings.Contains(out["message"].(string), "short\n") {
+	if out, err := f.call("SystemService/ReloadPolicy", `{}`); err == nil || !strings.Contains(out["message"].(string), "line 1") ||
+		strings.Contains(out["message"].(string), "short\n") {
 		t.Error(out, err)
 	}
 	hide("what was known", "brass anchor")
@@ -113,7 +115,8 @@ func TestWhatCarrelHoldsIsNotWritten(t *testing.T) {
 	look("the log", []byte(f.log.String()))
 	err = filepath.WalkDir(state, func(path string, e fs.DirEntry, err error) error {
 		// The database has the keys of workspaces as they are: they are found by them.
-		if err != nil || e.IsDir() || strings.HasSuffix(path, ".key") || strings.HasSuffix(path, "key.pem") || strings.Contains(path, "carrel.db") {
+		if err != nil || e.IsDir() || strings.HasSuffix(path, ".key") || strings.HasSuffix(path, "key.pem") ||
+			strings.Contains(path, "carrel.db") {
 			return err
 		}
 		b, err := os.ReadFile(path)
@@ -148,7 +151,8 @@ func TestFilesOfSecretsAreChecked(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := f.start(false); !c.is(err) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), path) || strings.Contains(err.Error(), "viole") {
+			if err := f.start(false); !c.is(err) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), path) ||
+				strings.Contains(err.Error(), "viole") {
 				t.Errorf("%v", err)
 			}
 		})

@@ -55,7 +55,9 @@ func (s *skeleton) bake(ctx context.Context) (_ []byte, err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(s.scratch)) }()
 	if s.dir != "" {
 		if err := os.CopyFS(s.scratch, os.DirFS(s.dir)); err != nil {
-			return nil, fmt.Errorf("cannot copy the directory %s (chat.skeleton in the daemon's settings), which the daemon's user must be able to read: %w", s.dir, err)
+			return nil, fmt.Errorf(
+				"cannot copy the directory %s (chat.skeleton in the daemon's settings), which the daemon's user must be able to read: %w", s.dir, err,
+			)
 		}
 	}
 	if s.git {
@@ -73,7 +75,8 @@ func (s *skeleton) bake(ctx context.Context) (_ []byte, err error) {
 		return nil, err
 	}
 	if out.Len() > maxSkeleton {
-		return nil, fmt.Errorf("it is %d MiB packed, and at most %d are allowed; leave large files out: %w", out.Len()>>20, maxSkeleton>>20, errdefs.ErrResourceExhausted)
+		return nil, fmt.Errorf("it is %d MiB packed, and at most %d are allowed; leave large files out: %w",
+			out.Len()>>20, maxSkeleton>>20, errdefs.ErrResourceExhausted)
 	}
 	return out.Bytes(), nil
 }

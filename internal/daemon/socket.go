@@ -26,7 +26,8 @@ func listen(path string, mode fs.FileMode, group string) (*net.UnixListener, err
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	unix.Umask(old)
 	if err != nil {
-		return nil, fmt.Errorf("cannot listen on %s: %w; the daemon's user must be able to write to that directory, which \"carrel up\" sees to", path, err)
+		return nil, fmt.Errorf("cannot listen on %s: %w; the daemon's user must be able to write to that directory, which \"carrel up\" sees to",
+			path, err)
 	}
 	if err := openTo(path, mode, group); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot set who may use %s: %w", path, err), l.Close())
@@ -42,12 +43,14 @@ func clearStale(path string) error {
 	case err != nil:
 		return fmt.Errorf("cannot look at %s: %w", path, err)
 	case fi.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("cannot listen on %s: something that is no socket is there (%v); remove it, or choose another runtime_dir: %w", path, fi.Mode(), errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("cannot listen on %s: something that is no socket is there (%v); remove it, or choose another runtime_dir: %w",
+			path, fi.Mode(), errdefs.ErrFailedPrecondition)
 	}
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if err == nil {
 		_ = c.Close()
-		return fmt.Errorf("cannot listen on %s: another carreld answers there; end that one with \"carrel down\" first: %w", path, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("cannot listen on %s: another carreld answers there; end that one with \"carrel down\" first: %w",
+			path, errdefs.ErrFailedPrecondition)
 	}
 	if !errors.Is(err, unix.ECONNREFUSED) {
 		return fmt.Errorf("cannot tell whether %s is in use: %w", path, err)

@@ -34,7 +34,9 @@ func startBySudo(cfg *config.Config, log io.Writer) (*sudoBroker, error) {
 	}
 	sudo, err := exec.LookPath("sudo")
 	if err != nil {
-		return wrap(fmt.Errorf("there is no sudo; install it, or set broker to service and run \"carrel up\" as root: %w", errdefs.ErrFailedPrecondition))
+		return wrap(
+			fmt.Errorf("there is no sudo; install it, or set broker to service and run \"carrel up\" as root: %w", errdefs.ErrFailedPrecondition),
+		)
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -60,7 +62,8 @@ func startBySudo(cfg *config.Config, log io.Writer) (*sudoBroker, error) {
 	}
 	go func() {
 		err := cmd.Wait()
-		b.err = fmt.Errorf("cannot go on: the broker that sudo started has ended; what it said is in the log: %w", errors.Join(err, errdefs.ErrUnavailable))
+		b.err = fmt.Errorf("cannot go on: the broker that sudo started has ended; what it said is in the log: %w",
+			errors.Join(err, errdefs.ErrUnavailable))
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 {
 			b.err = fmt.Errorf("%w; if sudo refused it: \"carrel setup --print-sudoers\" has the rule that it needs", b.err)
 		}

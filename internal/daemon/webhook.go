@@ -61,7 +61,10 @@ func openHook(cfg *config.Config, log *slog.Logger) (*hook, error) {
 		return nil, nil
 	}
 	if cfg.WebhookSecretFile == "" {
-		return nil, fmt.Errorf("cannot send webhooks without a secret: set approval.webhook_secret_file to a file that only the daemon's user and root can read: %w", errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf(
+			"cannot send webhooks without a secret: set approval.webhook_secret_file to a file that only the daemon's user and root can read: %w",
+			errdefs.ErrInvalidArgument,
+		)
 	}
 	b, err := config.ReadSecret(cfg.WebhookSecretFile, "webhook's secret", maxSecretFile)
 	if err != nil {
@@ -113,7 +116,8 @@ func (h *hook) run(ctx context.Context, g *flow.Flow) {
 func bodyOf(v *approval.View) hookBody {
 	d := &v.Decision
 	return hookBody{Type: "approval.asked", Time: v.AskedAt.UTC(), Data: hookData{
-		ID: string(v.ID), Requester: v.Subject.By, Workspace: string(v.Subject.Workspace), Key: string(v.Key), Owner: v.Owner, Kind: string(v.Kind),
+		ID: string(v.ID), Requester: v.Subject.By, Workspace: string(v.Subject.Workspace), Key: string(v.Key), Owner: v.Owner,
+		Kind: string(v.Kind),
 		Argv: v.Question.Argv, Cwd: v.Cwd, Source: string(v.Source), Written: v.Written, OnceOnly: v.Final,
 		Level: d.Level.String(), RiskScore: d.RiskScore, Capabilities: d.Capabilities, Reasons: d.Reasons,
 		AskedAt: v.AskedAt.UTC(), Until: v.Until.UTC(), Answer: "carrel approvals show " + string(v.ID),

@@ -59,6 +59,7 @@ const (
 var Table = []Row{
 	{
 		Name: CreateWorkspace, Words: "create", Needs: p.Make, On: Workspace, Class: Change, Repeatable: true,
+		Help:  "Make a workspace, or show the one that a key has",
 		Calls: small("WorkspaceService/Create"),
 		Judged: Judged{Rules: []Rule{
 			{
@@ -70,31 +71,37 @@ var Table = []Row{
 	},
 	{
 		Name: StartWorkspace, Words: "start", Needs: p.Lifecycle, On: Workspace, Class: Change,
+		Help:   "Start a stopped workspace and prove its isolation",
 		Calls:  small("WorkspaceService/Start"),
 		Judged: rule(Rule{Name: "workspace.start", Reason: "starts what is there, with its isolation proved"}),
 	},
 	{
 		Name: StopWorkspace, Words: "stop", Needs: p.Lifecycle, On: Workspace, Class: Change,
+		Help:   "End everything that runs in a workspace and keep its home",
 		Calls:  small("WorkspaceService/Stop"),
 		Judged: rule(Rule{Name: "workspace.stop", Risk: 20, Reason: "ends what runs in the workspace; files stay"}),
 	},
 	{
 		Name: PauseWorkspace, Words: "pause", Needs: p.Lifecycle, On: Workspace, Class: Change,
+		Help:   "Freeze the commands of a workspace",
 		Calls:  small("WorkspaceService/Pause"),
 		Judged: rule(Rule{Name: "workspace.pause", Risk: 5, Reason: "freezes what runs; resuming lets it go on"}),
 	},
 	{
 		Name: ResumeWorkspace, Words: "resume", Needs: p.Lifecycle, On: Workspace, Class: Change,
+		Help:   "Let the commands of a paused workspace go on",
 		Calls:  small("WorkspaceService/Resume"),
 		Judged: rule(Rule{Name: "workspace.resume", Reason: "lets what was frozen go on"}),
 	},
 	{
 		Name: UpdateWorkspace, Words: "change", Needs: p.Lifecycle, On: Workspace, Class: Change, Repeatable: true,
+		Help:   "Change limits, lifetime or key of a workspace, while it runs too",
 		Calls:  small("WorkspaceService/Update"),
 		Judged: rule(Rule{Name: "workspace.update", Risk: 20, Reason: "changes limits, key or lifetime within the owner's bounds"}),
 	},
 	{
 		Name: DestroyWorkspace, Words: "destroy", Needs: p.Lifecycle, On: Workspace, Class: Change, Repeatable: true,
+		Help:  "End a workspace's life; its home is kept aside unless --purge",
 		Calls: small("WorkspaceService/Destroy"),
 		Judged: Judged{Rules: []Rule{
 			{
@@ -106,6 +113,7 @@ var Table = []Row{
 	},
 	{
 		Name: ArchiveWorkspace, Words: "archive", Needs: p.Keep, On: Workspace, Class: Change, Repeatable: true,
+		Help:  "Archive the home of a workspace",
 		Calls: []Call{{"ArchiveService/CreateArchive", Small, true}},
 		Judged: Judged{Rules: []Rule{
 			{
@@ -118,27 +126,33 @@ var Table = []Row{
 	{
 		// It makes a workspace too.
 		Name: RestoreWorkspace, Words: "restore", Needs: p.Keep | p.Make, On: Workspace, Class: Change, Repeatable: true,
+		Help:   "Make a workspace from an archive",
 		Calls:  []Call{{"ArchiveService/Restore", Large, true}},
 		Judged: rule(Rule{Name: "workspace.restore", Risk: 10, Reason: "makes a workspace from one of its owner's archives"}),
 	},
 	{
 		Name: RunOnce, Words: "run a command in", Needs: p.Run, On: Workspace, Class: Change,
+		Help:   "Run a command in a workspace of its own, without set-up",
 		Judged: Judged{Command: true},
 	},
 	{
 		Name: InspectWorkspace, Words: "inspect", Needs: p.Look, On: Workspace, Class: Observe,
+		Help:  "Show a workspace, its limits and the proof of its isolation",
 		Calls: small("WorkspaceService/Get"),
 	},
 	{
 		Name: ListWorkspaces, Words: "list workspaces", Needs: p.Look, Class: Observe,
+		Help:  "List the workspaces that you may reach",
 		Calls: small("WorkspaceService/List"),
 	},
 	{
 		Name: StatWorkspace, Words: "measure", Needs: p.Look, On: Workspace, Class: Observe,
+		Help:  "Show what running workspaces use",
 		Calls: []Call{{"WorkspaceService/Stats", Large, false}},
 	},
 	{
 		Name: WatchWorkspace, Words: "watch", Needs: p.Look, On: Workspace, Class: Observe,
+		Help:  "Print what happens to workspaces, as it happens",
 		Calls: []Call{{"WorkspaceService/Watch", Large, true}},
 	},
 	{
@@ -148,6 +162,7 @@ var Table = []Row{
 	},
 	{
 		Name: ExecCommand, Words: "run a command in", Needs: p.Run, On: Workspace, Class: Change,
+		Help: "Run a command in a workspace",
 		Calls: []Call{
 			{"CommandService/Exec", Large, false},
 			{"CommandService/Stream", Large, true},
@@ -158,11 +173,13 @@ var Table = []Row{
 	},
 	{
 		Name: AttachCommand, Words: "attach to a command in", Needs: p.Run, On: Workspace, Class: Change,
+		Help:   "Connect to a detached command until it ends",
 		Calls:  small("CommandService/Attach"),
 		Judged: rule(Rule{Name: "command.attach", Risk: 20, Reason: "joins a command that was judged when it was started"}),
 	},
 	{
 		Name: SignalCommand, Words: "signal a command in", Needs: p.Run, On: Workspace, Class: Change,
+		Help:   "End a command, or send it a signal",
 		Calls:  small("CommandService/Signal"),
 		Judged: rule(Rule{Name: "command.signal", Risk: 20, Reason: "signals a command of the workspace's own"}),
 	},
@@ -173,23 +190,28 @@ var Table = []Row{
 	},
 	{
 		Name: ListCommands, Words: "list the commands of", Needs: p.Look, On: Workspace, Class: Observe,
+		Help:  "List the commands of a workspace",
 		Calls: small("CommandService/ListCommands"),
 	},
 	{
 		Name: ReadOutput, Words: "read the output of a command in", Needs: p.Look, On: Workspace, Class: Read,
+		Help:  "Print the output of a detached command",
 		Calls: []Call{{"CommandService/Logs", Small, true}},
 	},
 	{
 		Name: ListArchives, Words: "list archives", Needs: p.Keep, Class: Observe,
+		Help:  "List the archives that you may read, the newest first",
 		Calls: small("ArchiveService/ListArchives"),
 	},
 	{
 		Name: ReadArchive, Words: "read an archive", Needs: p.Keep, On: Archive, Class: Change,
+		Help:   "Write an archive that the daemon keeps to a file",
 		Calls:  []Call{{"ArchiveService/ReadArchive", Small, true}},
 		Judged: rule(Rule{Name: "archive.read", Risk: 10, Reason: "hands an archive to its owner"}),
 	},
 	{
 		Name: RemoveArchive, Words: "remove an archive", Needs: p.Keep, On: Archive, Class: Change,
+		Help:  "Remove archives for good",
 		Calls: small("ArchiveService/RemoveArchive"),
 		Judged: rule(Rule{
 			Name: "archive.remove", Risk: 80, Capability: "filesystem.destroy", Final: true,
@@ -199,26 +221,31 @@ var Table = []Row{
 	{
 		// Agents see what they asked for.
 		Name: InspectApproval, Words: "see an approval", Needs: p.Look, On: Approval, Class: Observe,
+		Help: "Show one approval: the action, why it is asked, and the answer",
 		Calls: append(small("ApprovalService/ListApprovals", "ApprovalService/GetApproval", "ApprovalService/ListPermissions"),
 			Call{"ApprovalService/WatchApprovals", Small, true}),
 	},
 	{
 		// Its record is the answer itself: see package asking.
 		Name: AnswerApproval, Words: "answer an approval", Needs: p.Answer, On: Approval, Class: Observe,
+		Help:  "Approve an action, once or in its thread",
 		Calls: small("ApprovalService/AnswerApproval"),
 	},
 	{
 		Name: RevokePermission, Words: "revoke a permission", Needs: p.Answer, On: Approval, Class: Change,
+		Help:   "Take a permission back",
 		Calls:  small("ApprovalService/RevokePermission"),
 		Judged: rule(Rule{Name: "permission.revoke", Reason: "has a person asked again"}),
 	},
 	{
 		// Its record says which rules came for which: see package judge.
 		Name: ReloadPolicy, Words: "reload the policy", Needs: p.Policy, Class: Observe,
+		Help:  "Have the daemon read its file of rules again (administrators)",
 		Calls: small("SystemService/ReloadPolicy"),
 	},
 	{
 		Name: CreateToken, Words: "make a token", Needs: p.Tokens, On: Token, Class: Change,
+		Help:  "Make a token and print it, once",
 		Calls: small("TokenService/CreateToken"),
 		Judged: rule(Rule{
 			Name: "token.create", Risk: 40,
@@ -227,25 +254,30 @@ var Table = []Row{
 	},
 	{
 		Name: RevokeToken, Words: "revoke a token", Needs: p.Tokens, On: Token, Class: Change,
+		Help:   "Revoke tokens, and end what uses them",
 		Calls:  small("TokenService/RevokeToken"),
 		Judged: rule(Rule{Name: "token.revoke", Risk: 10, Reason: "ends what a token gives"}),
 	},
 	{
 		Name: ListTokens, Words: "see tokens", Needs: p.Tokens, On: Token, Class: Observe,
+		Help:  "List tokens",
 		Calls: small("TokenService/ListTokens", "TokenService/GetToken"),
 	},
 	{
 		Name: WhoAmI, Words: "ask who it is", Needs: p.Known, Class: Observe,
+		Help:  "Show who carrel takes you for, and what you may do",
 		Calls: small("TokenService/WhoAmI"),
 	},
 	{Name: Login, Words: "log in", Class: Observe},
 	{
 		Name: ReadAudit, Words: "read the audit log", Needs: p.Audit, Class: Observe,
+		Help: "Print records",
 		Calls: append(small("AuditService/Verify", "AuditService/Checkpoint"),
 			Call{"AuditService/Show", Small, true}, Call{"AuditService/Prove", Small, true}),
 	},
 	{
 		Name: Version, Words: "ask for the version", Needs: p.Known, Class: Observe,
+		Help:  "Print the version of this program and of the daemon",
 		Calls: small("SystemService/Version"),
 	},
 	{

@@ -39,6 +39,9 @@ type Row struct {
 	// Words complete "cannot let uid:1000 …" and "carrel asks to …"; the target follows
 	// where there is one: "pause" makes "pause workspace demo".
 	Words string
+	// Help is the one line that the command line shows for the command that asks for it, in
+	// the imperative; "" where there is no such command.
+	Help string
 	// Needs is the permission that it takes. Whose target it may be done to is another
 	// question: see principal.MayReach. Nobody may do an operation that needs none.
 	Needs principal.Permission

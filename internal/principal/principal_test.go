@@ -8,7 +8,9 @@ import (
 
 // grant is a token of alice's.
 func grant(roles principal.Roles, scope ...string) principal.Principal {
-	return principal.Principal{Kind: principal.Token, Grant: &principal.Grant{ID: "0123456789ab", Owner: "uid:1000", Roles: roles, Scope: scope}}
+	return principal.Principal{
+		Kind: principal.Token, Grant: &principal.Grant{ID: "0123456789ab", Owner: "uid:1000", Roles: roles, Scope: scope},
+	}
 }
 
 func TestMayReach(t *testing.T) {
@@ -30,10 +32,18 @@ func TestMayReach(t *testing.T) {
 		"auditor":            {grant(principal.Auditor), "token:0123456789ab", "uid:1000", true, false},
 		"token without role": {grant(0), "token:0123456789ab", "uid:1000", false, false},
 		// A token is no user, whatever else is set.
-		"token with a uid":      {principal.Principal{Kind: principal.Token, UID: 0, Admin: true, Grant: &principal.Grant{ID: "x", Owner: "uid:1000", Roles: principal.Agent}}, "token:x", "uid:1000", true, false},
+		"token with a uid": {
+			principal.Principal{
+				Kind: principal.Token, UID: 0, Admin: true, Grant: &principal.Grant{ID: "x", Owner: "uid:1000", Roles: principal.Agent},
+			}, "token:x", "uid:1000", true, false,
+		},
 		"token without a grant": {principal.Principal{Kind: principal.Token, UID: 1000}, "nobody", "nobody", false, false},
-		"user with a grant":     {principal.Principal{Kind: principal.User, UID: 1001, Grant: &principal.Grant{Owner: "uid:1000", Roles: principal.Admin}}, "uid:1001", "uid:1001", true, false},
-		"token with a scope":    {grant(principal.Admin, "demo"), "token:0123456789ab", "uid:1000", false, false},
+		"user with a grant": {
+			principal.Principal{Kind: principal.User, UID: 1001, Grant: &principal.Grant{Owner: "uid:1000", Roles: principal.Admin}},
+			"uid:1001",
+			"uid:1001", true, false,
+		},
+		"token with a scope": {grant(principal.Admin, "demo"), "token:0123456789ab", "uid:1000", false, false},
 	} {
 		own := c.p.Owner()
 		if own != c.owner || c.p.String() != c.text {
@@ -95,7 +105,17 @@ func TestScope(t *testing.T) {
 // A scope within another names nothing that the other does not.
 func TestWithin(t *testing.T) {
 	scopes := []principal.Scope{
-		nil, {"demo"}, {"demo", "bot-*"}, {"bot-*"}, {"bot-1*"}, {"bot-1"}, {"ws-2a97516c"}, {"ws-*"}, {"w*"}, {"bot-1", "demo"}, {"ws-2a97516c*"},
+		nil,
+		{"demo"},
+		{"demo", "bot-*"},
+		{"bot-*"},
+		{"bot-1*"},
+		{"bot-1"},
+		{"ws-2a97516c"},
+		{"ws-*"},
+		{"w*"},
+		{"bot-1", "demo"},
+		{"ws-2a97516c*"},
 	}
 	within := 0
 	for _, s := range scopes {
@@ -106,7 +126,8 @@ func TestWithin(t *testing.T) {
 			within++
 			for _, key := range []string{"demo", "bot-", "bot-1", "bot-12", "b", "ws-demo", "w", "ws-2a97516c", "ws-2a97516cx", "other"} {
 				for _, name := range []string{"ws-2a97516c", "ws-00000000"} {
-					if grant(principal.Operator, s...).MayReach("uid:1000", key, name) && !grant(principal.Operator, o...).MayReach("uid:1000", key, name) {
+					if grant(principal.Operator, s...).MayReach("uid:1000", key, name) &&
+						!grant(principal.Operator, o...).MayReach("uid:1000", key, name) {
 						t.Errorf("%q is within %q and reaches %s, %s", s, o, key, name)
 					}
 				}

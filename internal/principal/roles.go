@@ -44,7 +44,9 @@ const (
 	everything = Any<<1 - 1
 )
 
-var permissionNames = []string{"known", "look", "run", "make", "lifecycle", "archives", "answer", "tokens", "audit", "policy", "host", "any"}
+var permissionNames = []string{
+	"known", "look", "run", "make", "lifecycle", "archives", "answer", "tokens", "audit", "policy", "host", "any",
+}
 
 // Names lists the permissions of a set.
 func (p Permission) Names() []string {
@@ -147,7 +149,8 @@ func ParseScope(entries []string) (Scope, error) {
 		return nil, nil
 	}
 	if len(entries) > MaxScope {
-		return nil, fmt.Errorf("cannot limit to %d workspaces: at most %d entries are taken: %w", len(entries), MaxScope, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("cannot limit to %d workspaces: at most %d entries are taken: %w",
+			len(entries), MaxScope, errdefs.ErrInvalidArgument)
 	}
 	for _, e := range entries {
 		// A beginning may end in a space, as no key does.
@@ -156,7 +159,8 @@ func ParseScope(entries []string) (Scope, error) {
 			stem += "x"
 		}
 		if _, err := id.ParseKey(stem); err != nil || e == "*" {
-			return nil, fmt.Errorf("cannot limit to workspace %q: give a key, a name, or the beginning of a key and \"*\": %w", e, errdefs.ErrInvalidArgument)
+			return nil, fmt.Errorf("cannot limit to workspace %q: give a key, a name, or the beginning of a key and \"*\": %w",
+				e, errdefs.ErrInvalidArgument)
 		}
 	}
 	return slices.Clone(Scope(entries)), nil

@@ -68,7 +68,9 @@ func (c *Command) Validate() error {
 		return bad("argv and env take %d bytes together, at most %d are allowed; pass the data by stdin or a file", size, MaxArgBytes)
 	}
 	if c.Cwd != "" && (!path.IsAbs(c.Cwd) || unusable(c.Cwd) != "" || len(c.Cwd) > MaxCwd) {
-		return bad("its cwd %.64q is not an absolute path; give one as the command sees it, for example \"/tmp\", or leave it empty for the home", c.Cwd)
+		return bad(
+			"its cwd %.64q is not an absolute path; give one as the command sees it, for example \"/tmp\", or leave it empty for the home", c.Cwd,
+		)
 	}
 	if c.TimeoutMS < 0 || c.TimeoutMS > math.MaxInt64/1_000_000 {
 		return bad("its timeout of %d ms is out of range; 0 is no limit", c.TimeoutMS)

@@ -52,13 +52,15 @@ func CheckMounts(mounts []Mount) error {
 		}
 		for _, o := range mounts[:i] {
 			if within(o.Destination, m.Destination) || within(m.Destination, o.Destination) {
-				return fmt.Errorf("cannot mount at both %s and %s: one is in the way of the other; choose places beside each other: %w", o.Destination, m.Destination, errdefs.ErrInvalidArgument)
+				return fmt.Errorf("cannot mount at both %s and %s: one is in the way of the other; choose places beside each other: %w",
+					o.Destination, m.Destination, errdefs.ErrInvalidArgument)
 			}
 		}
 	}
 	// Both sides store and send them in messages that have a bound.
 	if b, err := json.Marshal(mounts); err != nil || len(b) > maxMountBytes {
-		return fmt.Errorf("cannot mount the directories: their paths are too long together; mount fewer, or directories with shorter paths: %w", errdefs.ErrInvalidArgument)
+		return fmt.Errorf("cannot mount the directories: their paths are too long together; mount fewer, or directories with shorter paths: %w",
+			errdefs.ErrInvalidArgument)
 	}
 	return nil
 }
@@ -68,7 +70,8 @@ func checkSource(s string) error {
 		return err
 	}
 	if s == "/" {
-		return fmt.Errorf("cannot mount /: the whole host does not belong into a workspace; mount the directory that is needed: %w", errdefs.ErrInvalidArgument)
+		return fmt.Errorf("cannot mount /: the whole host does not belong into a workspace; mount the directory that is needed: %w",
+			errdefs.ErrInvalidArgument)
 	}
 	return nil
 }
@@ -92,7 +95,8 @@ func CheckDestination(d, home string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("cannot %s: a mount goes to /workspace, or to a place below it, /mnt, /srv or the home (~/NAME): %w", what, errdefs.ErrInvalidArgument)
+	return fmt.Errorf("cannot %s: a mount goes to /workspace, or to a place below it, /mnt, /srv or the home (~/NAME): %w",
+		what, errdefs.ErrInvalidArgument)
 }
 
 // checkPath sees that a path is absolute, in its shortest form, and can be written down
@@ -104,7 +108,8 @@ func checkPath(p, what string) error {
 	case !utf8.ValidString(p) || strings.ContainsFunc(p, func(r rune) bool { return r < ' ' || r == 0x7f }):
 		return fmt.Errorf("cannot %s: the path has characters that cannot be shown; rename the directory: %w", what, errdefs.ErrInvalidArgument)
 	case !path.IsAbs(p) || path.Clean(p) != p:
-		return fmt.Errorf("cannot %s: the path must be absolute and without \".\", \"..\" and repeated or trailing slashes: %w", what, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("cannot %s: the path must be absolute and without \".\", \"..\" and repeated or trailing slashes: %w",
+			what, errdefs.ErrInvalidArgument)
 	}
 	return nil
 }

@@ -37,7 +37,8 @@ func ParseOpenings(names []string) ([]Opening, error) {
 			return nil, fmt.Errorf("cannot allow %s: there is nothing to allow: %s: %w", n, why, errdefs.ErrInvalidArgument)
 		}
 		if !slices.Contains(Openings, Opening(n)) {
-			return nil, fmt.Errorf("cannot allow %.40q: there is no such opening; there are %s: %w", n, JoinOpenings(Openings), errdefs.ErrInvalidArgument)
+			return nil, fmt.Errorf("cannot allow %.40q: there is no such opening; there are %s: %w",
+				n, JoinOpenings(Openings), errdefs.ErrInvalidArgument)
 		}
 	}
 	var set []Opening
@@ -56,10 +57,12 @@ func CheckOpenings(set []Opening, mounts []Mount) error {
 		return err
 	}
 	if !slices.Equal(known, set) {
-		return fmt.Errorf("cannot allow %s: each must be named once, in this order: %s: %w", JoinOpenings(set), JoinOpenings(Openings), errdefs.ErrInvalidArgument)
+		return fmt.Errorf("cannot allow %s: each must be named once, in this order: %s: %w",
+			JoinOpenings(set), JoinOpenings(Openings), errdefs.ErrInvalidArgument)
 	}
 	if slices.Contains(set, NestedMounts) && !slices.Contains(set, UserNS) {
-		return fmt.Errorf("cannot allow %s without %s: mounts are made in user namespaces; allow both: %w", NestedMounts, UserNS, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("cannot allow %s without %s: mounts are made in user namespaces; allow both: %w",
+			NestedMounts, UserNS, errdefs.ErrInvalidArgument)
 	}
 	writable := slices.IndexFunc(mounts, func(m Mount) bool { return !m.ReadOnly })
 	if writable < 0 {
@@ -79,7 +82,8 @@ func CheckWritable(set []Opening, what string) error {
 		{IOUring, "a ring passes the system call filter by, which keeps set-uid files of yours from being made there"},
 	} {
 		if slices.Contains(set, x.opening) {
-			return fmt.Errorf("cannot allow %s with the writable %s: %s; mount it read-only (:ro), or leave --allow %s out: %w", x.opening, what, x.why, x.opening, errdefs.ErrInvalidArgument)
+			return fmt.Errorf("cannot allow %s with the writable %s: %s; mount it read-only (:ro), or leave --allow %s out: %w",
+				x.opening, what, x.why, x.opening, errdefs.ErrInvalidArgument)
 		}
 	}
 	return nil

@@ -18,7 +18,9 @@ func TestParseOpenings(t *testing.T) {
 	if got, err := workspace.ParseOpenings(nil); got != nil || err != nil {
 		t.Errorf("%v, %v", got, err)
 	}
-	for name, want := range map[string]string{"": "no such opening", "USERNS": "no such opening", "landlock": "userns,mounts,io_uring", "ptrace-self": "gdb and strace"} {
+	for name, want := range map[string]string{
+		"": "no such opening", "USERNS": "no such opening", "landlock": "userns,mounts,io_uring", "ptrace-self": "gdb and strace",
+	} {
 		if _, err := workspace.ParseOpenings([]string{"userns", name}); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", name, err)
 		}

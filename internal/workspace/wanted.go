@@ -81,15 +81,18 @@ func ValidateLife(ttl, idle time.Duration, request string) error {
 		v, least, top time.Duration
 	}{{"time to live", ttl, MinTTL, MaxTTL}, {"idle time-out", idle, MinIdle, MaxTTL}} {
 		if d.v != 0 && d.v != Forever && (d.v < d.least || d.v > d.top) {
-			return fmt.Errorf("cannot use %v as %s: it must be between %v and %v, or -1 for ever: %w", d.v, d.name, d.least, d.top, errdefs.ErrInvalidArgument)
+			return fmt.Errorf("cannot use %v as %s: it must be between %v and %v, or -1 for ever: %w",
+				d.v, d.name, d.least, d.top, errdefs.ErrInvalidArgument)
 		}
 	}
 	if len(request) > MaxRequest {
-		return fmt.Errorf("cannot use an id of %d bytes for a request: at most %d are allowed: %w", len(request), MaxRequest, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("cannot use an id of %d bytes for a request: at most %d are allowed: %w",
+			len(request), MaxRequest, errdefs.ErrInvalidArgument)
 	}
 	for _, c := range []byte(request) {
 		if c <= ' ' || c > '~' {
-			return fmt.Errorf("cannot use %q as the id of a request: it must be printable ASCII without spaces: %w", request, errdefs.ErrInvalidArgument)
+			return fmt.Errorf("cannot use %q as the id of a request: it must be printable ASCII without spaces: %w",
+				request, errdefs.ErrInvalidArgument)
 		}
 	}
 	return nil

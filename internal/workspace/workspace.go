@@ -109,7 +109,8 @@ func (l Limits) Validate() error {
 		}
 	}
 	if d := l.DiskBytes; d != 0 && (d < MinDiskBytes || d > MaxDiskBytes) {
-		return fmt.Errorf("cannot use %d as limit disk_bytes: it must be between %d and %d, or 0 for none: %w", d, MinDiskBytes, int64(MaxDiskBytes), errdefs.ErrInvalidArgument)
+		return fmt.Errorf("cannot use %d as limit disk_bytes: it must be between %d and %d, or 0 for none: %w",
+			d, MinDiskBytes, int64(MaxDiskBytes), errdefs.ErrInvalidArgument)
 	}
 	return nil
 }

@@ -14,7 +14,8 @@ func TestLimits(t *testing.T) {
 	if err := workspace.DefaultLimits.Validate(); err != nil {
 		t.Error(err)
 	}
-	if got := (workspace.Limits{Pids: 9}).Or(workspace.Limits{Pids: 10, CPUWeight: 11}).OrDefault(); got.Pids != 9 || got.CPUWeight != 11 || got.MemoryBytes != 1<<30 {
+	if got := (workspace.Limits{Pids: 9}).Or(workspace.Limits{Pids: 10, CPUWeight: 11}).OrDefault(); got.Pids != 9 || got.CPUWeight != 11 ||
+		got.MemoryBytes != 1<<30 {
 		t.Errorf("%+v", got)
 	}
 	for name, change := range map[string]func(*workspace.Limits){
@@ -44,8 +45,11 @@ func TestReport(t *testing.T) {
 		t.Errorf("of nothing: %v", err)
 	}
 	for _, state := range []workspace.ControlState{workspace.Applied, workspace.Unavailable, workspace.Off, workspace.Failed, "", "Verified"} {
-		r := workspace.Report{Controls: []workspace.Control{verified, {ID: "lost", Required: true, State: state, Evidence: "why", Remedy: "do this"}}}
-		if err := r.Err(); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "lost") || !strings.Contains(err.Error(), "why") || !strings.Contains(err.Error(), "do this") {
+		r := workspace.Report{
+			Controls: []workspace.Control{verified, {ID: "lost", Required: true, State: state, Evidence: "why", Remedy: "do this"}},
+		}
+		if err := r.Err(); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "lost") ||
+			!strings.Contains(err.Error(), "why") || !strings.Contains(err.Error(), "do this") {
 			t.Errorf("%q: %v", state, err)
 		}
 		if u := r.Unmet(); len(u) != 1 || u[0].ID != "lost" {

@@ -79,14 +79,16 @@ func TestReachErrors(t *testing.T) {
 	l.Close()
 	for path, text := range map[string]string{filepath.Join(dir, "none"): "no such socket", dead: "nothing listens"} {
 		_, err := carrel.Dial(t.Context(), "unix://"+path)
-		if !errdefs.IsUnavailable(err) || !strings.HasPrefix(err.Error(), "cannot reach carrel at "+path) || !strings.Contains(err.Error(), text) {
+		if !errdefs.IsUnavailable(err) || !strings.HasPrefix(err.Error(), "cannot reach carrel at "+path) ||
+			!strings.Contains(err.Error(), text) {
 			t.Errorf("Dial: %v", err)
 		}
 		c, err := carrel.New(carrel.Options{Host: "unix://" + path})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.Start(t.Context(), "demo", carrel.Spec{Argv: []string{"id"}}); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), text) {
+		if _, err := c.Start(t.Context(), "demo", carrel.Spec{Argv: []string{"id"}}); !errdefs.IsUnavailable(err) ||
+			!strings.Contains(err.Error(), text) {
 			t.Errorf("Start: %v", err)
 		}
 		if s, err := c.Commands().Logs(t.Context(), connect.NewRequest(&carrelv1.LogsRequest{})); err == nil {
@@ -142,7 +144,10 @@ func TestASocketThatIsNotCarrels(t *testing.T) {
 
 func TestExec(t *testing.T) {
 	c, g, _ := desk(t)
-	res, err := c.Exec(t.Context(), "demo", carrel.Spec{Argv: []string{"sh", "-c", "cat; echo $A >&2; exit 3"}, Env: []string{"A=b=c"}, Dir: "/", Timeout: time.Minute - 500*time.Microsecond}, []byte("in"))
+	spec := carrel.Spec{
+		Argv: []string{"sh", "-c", "cat; echo $A >&2; exit 3"}, Env: []string{"A=b=c"}, Dir: "/", Timeout: time.Minute - 500*time.Microsecond,
+	}
+	res, err := c.Exec(t.Context(), "demo", spec, []byte("in"))
 	if err != nil || string(res.Stdout) != "in" || string(res.Stderr) != "b=c\n" || res.Status.Code != 3 || res.ID == "" {
 		t.Errorf("%+v, %v", res, err)
 	}
@@ -171,7 +176,8 @@ func TestExec(t *testing.T) {
 	}
 	// The largest there is, in every respect.
 	big := carrel.Spec{Argv: []string{"sh", "-c", "cat; head -c 300000 /dev/zero >&2", strings.Repeat("x", 100<<10)}}
-	if res, err = c.Exec(t.Context(), "demo", big, make([]byte, 256<<10)); err != nil || len(res.Stdout) != 256<<10 || len(res.Stderr) != 256<<10 || res.StderrLost != 300000-256<<10 {
+	if res, err = c.Exec(t.Context(), "demo", big, make([]byte, 256<<10)); err != nil || len(res.Stdout) != 256<<10 ||
+		len(res.Stderr) != 256<<10 || res.StderrLost != 300000-256<<10 {
 		t.Errorf("the largest: %v", err)
 	}
 }
@@ -210,7 +216,8 @@ func TestRun(t *testing.T) {
 	}
 	t.Run("streams", func(t *testing.T) {
 		var out, errs bytes.Buffer
-		st, err := run(t.Context(), carrel.Spec{Argv: []string{"sh", "-c", "cat; echo err >&2; exit 5"}, Stdin: true}, carrel.Streams{Stdin: strings.NewReader("in"), Stdout: &out, Stderr: &errs})
+		st, err := run(t.Context(), carrel.Spec{Argv: []string{"sh", "-c", "cat; echo err >&2; exit 5"}, Stdin: true},
+			carrel.Streams{Stdin: strings.NewReader("in"), Stdout: &out, Stderr: &errs})
 		if err != nil || st.Code != 5 || out.String() != "in" || errs.String() != "err\n" {
 			t.Errorf("%+v, %v, %q, %q", st, err, out.String(), errs.String())
 		}
@@ -247,7 +254,9 @@ func TestRun(t *testing.T) {
 	})
 	t.Run("terminal", func(t *testing.T) {
 		var out bytes.Buffer
-		st, err := run(t.Context(), carrel.Spec{Argv: []string{"stty", "size"}, Terminal: &carrel.WindowSize{Rows: 7, Cols: 9}}, carrel.Streams{Stdout: &out})
+		st, err := run(
+			t.Context(), carrel.Spec{Argv: []string{"stty", "size"}, Terminal: &carrel.WindowSize{Rows: 7, Cols: 9}}, carrel.Streams{Stdout: &out},
+		)
 		if err != nil || st.Code != 0 || !strings.Contains(out.String(), "7 9") {
 			t.Errorf("%+v, %v, %q", st, err, out.String())
 		}
@@ -315,7 +324,11 @@ func TestSignalResizeStop(t *testing.T) {
 
 func TestAttach(t *testing.T) {
 	c, _, _ := desk(t)
-	d, err := c.Commands().Detach(t.Context(), connect.NewRequest(&carrelv1.DetachRequest{Workspace: "demo", Command: &carrelv1.Command{Argv: []string{"sh", "-c", "echo out; exit 2"}}}))
+	d, err := c.Commands().Detach(
+		t.Context(), connect.NewRequest(
+			&carrelv1.DetachRequest{Workspace: "demo", Command: &carrelv1.Command{Argv: []string{"sh", "-c", "echo out; exit 2"}}},
+		),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -335,7 +348,9 @@ func TestAttach(t *testing.T) {
 func TestStreamThroughTheDaemon(t *testing.T) {
 	c, _, _ := desk(t)
 	s := c.Commands().Stream(t.Context())
-	if err := s.Send(&carrelv1.StreamRequest{Message: &carrelv1.StreamRequest_Start{Start: &carrelv1.StreamStart{Workspace: "nope", Command: &carrelv1.Command{Argv: []string{"id"}}}}}); err != nil {
+	if err := s.Send(&carrelv1.StreamRequest{
+		Message: &carrelv1.StreamRequest_Start{Start: &carrelv1.StreamStart{Workspace: "nope", Command: &carrelv1.Command{Argv: []string{"id"}}}},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Receive(); !errdefs.IsNotFound(err) {

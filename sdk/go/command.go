@@ -60,7 +60,8 @@ func (s *Spec) message() (*carrelv1.Command, error) {
 	for field, texts := range map[string][]string{"Argv": s.Argv, "Env": s.Env, "Dir": {s.Dir}, "Thread": {s.Thread}} {
 		for _, t := range texts {
 			if !utf8.ValidString(t) {
-				return nil, fmt.Errorf("cannot use %q in %s: it is not valid UTF-8; pass such data by stdin or a file: %w", t, field, errdefs.ErrInvalidArgument)
+				return nil, fmt.Errorf("cannot use %q in %s: it is not valid UTF-8; pass such data by stdin or a file: %w",
+					t, field, errdefs.ErrInvalidArgument)
 			}
 		}
 	}
@@ -222,7 +223,8 @@ func (x *session) alive() bool {
 // StatusOf turns the status of a generated message into a Status.
 func StatusOf(s *carrelv1.Status) Status {
 	return Status{
-		Code: int(s.GetCode()), Signal: int(s.GetSignal()), TimedOut: s.GetTimedOut(), OOM: s.GetOom(), Killed: int(s.GetKilled()), Stuck: int(s.GetStuck()),
+		Code: int(s.GetCode()), Signal: int(s.GetSignal()), TimedOut: s.GetTimedOut(), OOM: s.GetOom(), Killed: int(s.GetKilled()),
+		Stuck:   int(s.GetStuck()),
 		Started: time.Unix(0, s.GetStartedUnixNs()), Ended: time.Unix(0, s.GetEndedUnixNs()),
 		User: time.Duration(s.GetUserUs()) * time.Microsecond, System: time.Duration(s.GetSystemUs()) * time.Microsecond,
 		MaxRSS: s.GetMaxRssKib() << 10,

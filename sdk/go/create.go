@@ -38,7 +38,9 @@ type Mount struct {
 // what Workspaces().Create does.
 //
 // A workspace that is there already and has other mounts, or allows something else, is a failed_precondition error.
-func (c *Client) Create(ctx context.Context, req *carrelv1.CreateRequest, mounts ...Mount) (w *carrelv1.Workspace, created bool, err error) {
+func (c *Client) Create(ctx context.Context, req *carrelv1.CreateRequest, mounts ...Mount) (
+	w *carrelv1.Workspace, created bool, err error,
+) {
 	if len(mounts) == 0 {
 		res, err := c.Workspaces().Create(ctx, connect.NewRequest(req))
 		if err != nil {
@@ -47,7 +49,10 @@ func (c *Client) Create(ctx context.Context, req *carrelv1.CreateRequest, mounts
 		return res.Msg.GetWorkspace(), res.Msg.GetCreated(), nil
 	}
 	if !c.host.direct() {
-		return nil, false, fmt.Errorf("cannot mount directories into a workspace with a token or from elsewhere: who may read them is told by the Unix user alone; create it on the daemon's host, without a token: %w", errdefs.ErrFailedPrecondition)
+		return nil, false, fmt.Errorf(
+			"cannot mount directories into a workspace with a token or from elsewhere: who may read them is told by the Unix user alone; create "+
+				"it on the daemon's host, without a token: %w", errdefs.ErrFailedPrecondition,
+		)
 	}
 	sum := sha256.Sum256([]byte(req.GetKey()))
 	m := grant.Message{KeyDigest: hex.EncodeToString(sum[:])}

@@ -73,7 +73,8 @@ func hostFrom(opts Options) (h host, err error) {
 		return h, nil
 	}
 	if h.secret, err = token.Parse(text); err != nil {
-		return h, fmt.Errorf("cannot use the token: %w; see that all of its %d characters are there: %w", err, token.Len, errdefs.ErrInvalidArgument)
+		return h, fmt.Errorf("cannot use the token: %w; see that all of its %d characters are there: %w",
+			err, token.Len, errdefs.ErrInvalidArgument)
 	}
 	return h, nil
 }
@@ -81,8 +82,12 @@ func hostFrom(opts Options) (h host, err error) {
 // addressOf takes https://HOST:PORT and nothing else: never plain HTTP, no path, no user.
 func addressOf(s string) (string, error) {
 	u, err := url.Parse(s)
-	if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
-		return "", fmt.Errorf("cannot use %q as the host: it must be unix:// and the absolute path of the daemon's socket, as in %s, or https://HOST:PORT: %w", s, DefaultHost, errdefs.ErrInvalidArgument)
+	if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || u.User != nil || strings.Trim(u.Path, "/") != "" ||
+		u.RawQuery != "" || u.Fragment != "" {
+		return "", fmt.Errorf(
+			"cannot use %q as the host: it must be unix:// and the absolute path of the daemon's socket, as in %s, or https://HOST:PORT: %w", s,
+			DefaultHost, errdefs.ErrInvalidArgument,
+		)
 	}
 	return net.JoinHostPort(u.Hostname(), u.Port()), nil
 }
@@ -99,7 +104,10 @@ func readToken(path string) (string, error) {
 		return "", fmt.Errorf("cannot read the token: %w", err)
 	}
 	if fi.Mode().IsRegular() && fi.Mode().Perm()&0o077 != 0 {
-		return "", fmt.Errorf("cannot use the token in %s: others may read the file, which has mode %v; chmod 600 it, and revoke the token if they may have: %w", path, fi.Mode().Perm(), errdefs.ErrFailedPrecondition)
+		return "", fmt.Errorf(
+			"cannot use the token in %s: others may read the file, which has mode %v; chmod 600 it, and revoke the token if they may have: %w", path,
+			fi.Mode().Perm(), errdefs.ErrFailedPrecondition,
+		)
 	}
 	b, err := io.ReadAll(io.LimitReader(f, 4096))
 	if err != nil {
@@ -141,9 +149,12 @@ func (h *host) dialTLS(ctx context.Context) (net.Conn, error) {
 	}
 	why, kind := err.Error(), error(errdefs.ErrUnavailable)
 	if pin, ok := errors.AsType[*cert.PinError](err); ok {
-		why, kind = pin.Error()+"; do not give it a token; if the daemon's key was replaced, \"carrel version\" on its host shows the new one", errdefs.ErrUnauthenticated
+		kind = errdefs.ErrUnauthenticated
+		why = pin.Error() + "; do not give it a token; if the daemon's key was replaced, \"carrel version\" on its host shows the new one"
 	} else if unknown := new(x509.UnknownAuthorityError); errors.As(err, unknown) {
-		why, kind = "nobody that this system trusts has signed its certificate; give the fingerprint of its key with --fingerprint or "+FingerprintEnv+", as \"carrel token create\" prints it", errdefs.ErrUnauthenticated
+		kind = errdefs.ErrUnauthenticated
+		why = "nobody that this system trusts has signed its certificate; give the fingerprint of its key with --fingerprint or " +
+			FingerprintEnv + ", as \"carrel token create\" prints it"
 	} else if errors.Is(err, syscall.ECONNREFUSED) {
 		why = "nothing listens there; see that the daemon runs and that its \"listen\" is set"
 	}

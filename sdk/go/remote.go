@@ -149,7 +149,8 @@ func (x *streamed) receive() {
 		if err != nil {
 			x.err = err
 			if errors.Is(err, io.EOF) || errors.Is(err, context.Canceled) {
-				x.err = fmt.Errorf("cannot tell how %s ended: the connection was closed, and the daemon hangs its commands up with that: %w", x.id, errdefs.ErrUnavailable)
+				x.err = fmt.Errorf("cannot tell how %s ended: the connection was closed, and the daemon hangs its commands up with that: %w",
+					x.id, errdefs.ErrUnavailable)
 			}
 			return
 		}
@@ -270,7 +271,8 @@ func (f *followed) signal(ctx context.Context, workspace, command string, signal
 }
 
 func (f *followed) resize(context.Context, string, string, WindowSize) error {
-	return fmt.Errorf("cannot set the size of a detached command's terminal from elsewhere: attach to it on the daemon's host: %w", errdefs.ErrNotImplemented)
+	return fmt.Errorf("cannot set the size of a detached command's terminal from elsewhere: attach to it on the daemon's host: %w",
+		errdefs.ErrNotImplemented)
 }
 
 func (f *followed) close() error {

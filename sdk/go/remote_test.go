@@ -200,7 +200,8 @@ func TestRemoteDetached(t *testing.T) {
 		if _, err := c.Attach(t.Context(), "demo", "c-0000000000000000", false); !errdefs.IsNotFound(err) {
 			t.Error(err)
 		}
-		if _, _, err := c.Create(t.Context(), &carrelv1.CreateRequest{Key: "m"}, carrel.Mount{Source: "/tmp", Destination: "/workspace"}); !errdefs.IsFailedPrecondition(err) {
+		if _, _, err := c.Create(t.Context(), &carrelv1.CreateRequest{Key: "m"},
+			carrel.Mount{Source: "/tmp", Destination: "/workspace"}); !errdefs.IsFailedPrecondition(err) {
 			t.Error(err)
 		}
 	})
@@ -302,7 +303,8 @@ func TestAnotherServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		if _, err := c.System().Version(t.Context(), connect.NewRequest(&carrelv1.VersionRequest{})); !errdefs.IsUnauthorized(err) || !strings.Contains(err.Error(), "fingerprint") {
+		if _, err := c.System().Version(t.Context(), connect.NewRequest(&carrelv1.VersionRequest{})); !errdefs.IsUnauthorized(err) ||
+			!strings.Contains(err.Error(), "fingerprint") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -319,7 +321,8 @@ func TestAnotherServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _, err := c.System().Version(t.Context(), connect.NewRequest(&carrelv1.VersionRequest{})); !errdefs.IsUnavailable(err) || errors.Is(err, io.EOF) {
+	if _, err := c.System().Version(t.Context(), connect.NewRequest(&carrelv1.VersionRequest{})); !errdefs.IsUnavailable(err) ||
+		errors.Is(err, io.EOF) {
 		t.Errorf("nobody there: %v", err)
 	}
 }

@@ -77,7 +77,8 @@ func handshake(conn net.Conn) error {
 			err = io.ErrShortBuffer
 		}
 		if err != nil {
-			return fmt.Errorf("cannot talk to carrel: the answer is not HTTP: %w; is another program's socket named? %w", err, errdefs.ErrUnavailable)
+			return fmt.Errorf("cannot talk to carrel: the answer is not HTTP: %w; is another program's socket named? %w",
+				err, errdefs.ErrUnavailable)
 		}
 	}
 }
@@ -94,7 +95,8 @@ func refused(head, body string, conn net.Conn) error {
 		}
 	}
 	if s, _, _ := strings.Cut(status, " "); s == strconv.Itoa(http.StatusUpgradeRequired) {
-		return fmt.Errorf("cannot start a command: the daemon does not speak %s; use a client of its version: %w", fdapi.Protocol, errdefs.ErrNotImplemented)
+		return fmt.Errorf("cannot start a command: the daemon does not speak %s; use a client of its version: %w",
+			fdapi.Protocol, errdefs.ErrNotImplemented)
 	}
 	return fmt.Errorf("cannot start a command: the daemon answered %q: %w", status, errdefs.ErrUnavailable)
 }
@@ -149,7 +151,8 @@ func (x *session) wait(ctx context.Context, command string) (Status, error) {
 		select {
 		case <-x.exited:
 		default:
-			return Status{}, fmt.Errorf("cannot tell how %s ended: the daemon closed the connection, and hangs its commands up with that: %w", command, errdefs.ErrUnavailable)
+			return Status{}, fmt.Errorf("cannot tell how %s ended: the daemon closed the connection, and hangs its commands up with that: %w",
+				command, errdefs.ErrUnavailable)
 		}
 	case <-ctx.Done():
 		return Status{}, context.Cause(ctx)

@@ -59,7 +59,8 @@ func (b *bench) archive() error {
 	var kept *carrelv1.Archive
 	pack := func() (took time.Duration, err error) {
 		if kept != nil { // of the round before; the last one is for the restores
-			if _, err := h.client.Archives().RemoveArchive(b.ctx, connect.NewRequest(&carrelv1.RemoveArchiveRequest{Archive: kept.GetId()})); err != nil {
+			if _, err := h.client.Archives().RemoveArchive(b.ctx,
+				connect.NewRequest(&carrelv1.RemoveArchiveRequest{Archive: kept.GetId()})); err != nil {
 				return 0, err
 			}
 		}
@@ -115,7 +116,9 @@ func (b *bench) archive() error {
 		{report.Archive, "archive of a home", report.TarPack, pack, tarPack},
 		{report.Restore, "restore of a home", report.TarUnpack, unpack, tarUnpack},
 	} {
-		got := measure.Interleave(b.ctx, measure.Pace{Rounds: rounds}, []measure.Contestant{{Name: f.name, Op: f.ours}, {Name: f.beside, Op: f.peer}})
+		got := measure.Interleave(
+			b.ctx, measure.Pace{Rounds: rounds}, []measure.Contestant{{Name: f.name, Op: f.ours}, {Name: f.beside, Op: f.peer}},
+		)
 		for i := range got {
 			for _, r := range got[i].Rounds {
 				got[i].Rates = append(got[i].Rates, float64(size.bytes)/1e6/r[0].Seconds())
@@ -125,7 +128,8 @@ func (b *bench) archive() error {
 			return err
 		}
 	}
-	if _, err := h.client.Archives().RemoveArchive(b.ctx, connect.NewRequest(&carrelv1.RemoveArchiveRequest{Archive: kept.GetId()})); err != nil {
+	if _, err := h.client.Archives().RemoveArchive(b.ctx,
+		connect.NewRequest(&carrelv1.RemoveArchiveRequest{Archive: kept.GetId()})); err != nil {
 		return err
 	}
 	return errors.Join(os.RemoveAll(file), h.destroy(key))
@@ -254,7 +258,9 @@ func (t tree) write(w io.Writer) error {
 				content = binary.LittleEndian.AppendUint64(content, seed.Uint64())
 			}
 		}
-		if err := out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: fmt.Sprintf("%sf%05d", dir, i), Mode: 0o644, Size: int64(len(content))}); err != nil {
+		if err := out.WriteHeader(&tar.Header{
+			Typeflag: tar.TypeReg, Name: fmt.Sprintf("%sf%05d", dir, i), Mode: 0o644, Size: int64(len(content)),
+		}); err != nil {
 			return err
 		}
 		if _, err := out.Write(content); err != nil {

@@ -123,7 +123,8 @@ func (b *bench) audit() error {
 	p := b.pace(0)
 	one := p
 	one.Rounds = 1
-	many, alone, sync := measure.Series{Name: "audit append, 64 appenders"}, measure.Series{Name: "audit append, one appender"}, measure.Series{Name: report.OneSync}
+	many, alone := measure.Series{Name: "audit append, 64 appenders"}, measure.Series{Name: "audit append, one appender"}
+	sync := measure.Series{Name: report.OneSync}
 	for range p.Rounds {
 		add(&many, measure.Throughput(b.ctx, one, appenders, []measure.Contestant{appending})[0])
 		got := measure.Interleave(b.ctx, one, []measure.Contestant{appending, each})
@@ -229,10 +230,11 @@ func (b *bench) verifySigned(l lines, pairs, rounds int) error {
 	if err != nil {
 		return err
 	}
-	size, err := writeLog(b.ctx, path, l, pairs, func(_ context.Context, next checkpoint.Checkpoint, old int64, proof tlog.TreeProof) (checkpoint.Countersigned, error) {
-		signed, last, _, err := c.Sign(next, old, proof)
-		return checkpoint.Countersigned{Note: signed, Key: c.Public(), Size: last.Size, Root: last.Root}, err
-	})
+	size, err := writeLog(b.ctx, path, l, pairs,
+		func(_ context.Context, next checkpoint.Checkpoint, old int64, proof tlog.TreeProof) (checkpoint.Countersigned, error) {
+			signed, last, _, err := c.Sign(next, old, proof)
+			return checkpoint.Countersigned{Note: signed, Key: c.Public(), Size: last.Size, Root: last.Root}, err
+		})
 	if err != nil {
 		return err
 	}

@@ -122,7 +122,9 @@ func (b *bench) create() error {
 		b.Miss(report.PodmanRun, err)
 	} else {
 		argv := m.argv(m.run([]string{"--rm"}, "/bin/echo", echoed)...)
-		contestants = append(contestants, measure.Contestant{Name: report.PodmanRun, Op: func() (time.Duration, error) { return firstLine(argv...) }})
+		contestants = append(
+			contestants, measure.Contestant{Name: report.PodmanRun, Op: func() (time.Duration, error) { return firstLine(argv...) }},
+		)
 	}
 	p := measure.Pace{Rounds: 12, Block: 900 * time.Millisecond, Warm: 1}
 	if b.quick {

@@ -83,7 +83,9 @@ func (b *bench) exec() error {
 		return err
 	}
 	defer conn.Close()
-	ours := []measure.Contestant{h.api("warm exec, policy on", true, "demo"), h.api("warm exec, output captured", false, "demo"), direct(h, conn), h.idleCall()}
+	ours := []measure.Contestant{
+		h.api("warm exec, policy on", true, "demo"), h.api("warm exec, output captured", false, "demo"), direct(h, conn), h.idleCall(),
+	}
 	others := append([]measure.Contestant{fork()}, b.peers.beside()...)
 	got := measure.Interleave(b.ctx, b.pace(slowest), append(ours, others...))
 	for i, id := range []string{report.Exec, report.ExecCaptured, report.ExecExecutor, report.ExecAPI} {

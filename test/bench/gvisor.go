@@ -31,7 +31,8 @@ func gvisor(b *bench, o options) (string, error) {
 		return path, nil
 	}
 	if o.quick || !o.install {
-		return "", fmt.Errorf("runsc is not installed: build it with: GOBIN=%s CGO_ENABLED=0 go install -ldflags=-checklinkname=0 %s", dir, gvisorModule)
+		return "", fmt.Errorf("runsc is not installed: build it with: GOBIN=%s CGO_ENABLED=0 go install -ldflags=-checklinkname=0 %s",
+			dir, gvisorModule)
 	}
 	b.say("building %s, which takes some minutes", gvisorModule)
 	c := exec.CommandContext(b.ctx, "go", "install", "-ldflags=-checklinkname=0", gvisorModule)

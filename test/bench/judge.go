@@ -18,11 +18,14 @@ import (
 // typicalLines are what agents and administrators run, a line of each kind. They are judged
 // in turn.
 var typicalLines = []string{
-	"git status --short", "ls -la /srv/app", "cat go.mod | head -20", "grep -rn 'func main' --include='*.go' .", "kubectl -n prod get pods -o wide",
+	"git status --short", "ls -la /srv/app", "cat go.mod | head -20", "grep -rn 'func main' --include='*.go' .",
+	"kubectl -n prod get pods -o wide",
 	"systemctl status nginx --no-pager", "find . -name '*.py' -not -path './venv/*' | xargs wc -l | tail -1", "cd /srv/app && npm test",
 	"docker compose up -d --build", "curl -fsS http://localhost:8080/healthz", "rm -rf build dist", "sed -i 's/foo/bar/g' src/main.c",
-	"for f in *.log; do tail -n 3 \"$f\"; done", "sudo apt-get install -y nginx", "python3 -m pytest -q tests/unit", "git log --oneline -n 20 -- internal/",
-	"make -j2 test 2>&1 | tee build.log", "ssh deploy@web-1 'uptime; df -h'", "tar -czf backup.tgz --exclude=.git .", "jq -r '.items[].name' out.json",
+	"for f in *.log; do tail -n 3 \"$f\"; done", "sudo apt-get install -y nginx", "python3 -m pytest -q tests/unit",
+	"git log --oneline -n 20 -- internal/",
+	"make -j2 test 2>&1 | tee build.log", "ssh deploy@web-1 'uptime; df -h'", "tar -czf backup.tgz --exclude=.git .",
+	"jq -r '.items[].name' out.json",
 }
 
 // userRules are how many a policy has beside the built-in ones.
@@ -64,14 +67,16 @@ func (b *bench) policy() error {
 	var text strings.Builder
 	text.WriteString("version: 1\nrules:\n")
 	for i := range userRules {
-		fmt.Fprintf(&text, "  - {id: bench.r%d, level: CONFIRM, risk_score: 40, reason: a rule of a user, match: "+ruleForms[i%len(ruleForms)]+"}\n", i, i)
+		fmt.Fprintf(&text,
+			"  - {id: bench.r%d, level: CONFIRM, risk_score: 40, reason: a rule of a user, match: "+ruleForms[i%len(ruleForms)]+"}\n", i, i)
 	}
 	many, err := policy.New(policy.Config{Rules: &policy.Source{Name: "rules", Data: []byte(text.String())}})
 	if err != nil {
 		return err
 	}
 	got := measure.Interleave(b.ctx, b.pace(0), []measure.Contestant{
-		decide("a typical line, judged", builtin), decide(fmt.Sprintf("a typical line, %d user rules", userRules), many), decide(report.Builtin, builtin),
+		decide("a typical line, judged", builtin), decide(fmt.Sprintf("a typical line, %d user rules", userRules), many),
+		decide(report.Builtin, builtin),
 	})
 	if err := b.times(report.Policy, time.Microsecond, got[0], nil); err != nil {
 		return err
@@ -87,14 +92,15 @@ func (b *bench) policy() error {
 func (b *bench) policyRate(e *policy.Engine) error {
 	const times = 200
 	one := decide("", e)
-	rate := measure.Interleave(b.ctx, measure.Pace{Rounds: 9, Warm: 1}, []measure.Contestant{{Name: "lines judged, a core", Op: spent(func() error {
-		for range times * len(typicalLines) {
-			if _, err := one.Op(); err != nil {
-				return err
+	rate := measure.Interleave(b.ctx, measure.Pace{Rounds: 9, Warm: 1},
+		[]measure.Contestant{{Name: "lines judged, a core", Op: spent(func() error {
+			for range times * len(typicalLines) {
+				if _, err := one.Op(); err != nil {
+					return err
+				}
 			}
-		}
-		return nil
-	})}})[0]
+			return nil
+		})}})[0]
 	for _, r := range rate.Rounds {
 		rate.Rates = append(rate.Rates, times*float64(len(typicalLines))/r[0].Seconds())
 	}
@@ -115,7 +121,9 @@ func (b *bench) answered() error {
 		return err
 	}
 	// Of another user: nobody answers for what their own token asks.
-	token, err := h.client.Tokens().CreateToken(b.ctx, connect.NewRequest(&carrelv1.CreateTokenRequest{Name: "bench", Roles: []string{"operator"}, Owner: "uid:65534"}))
+	token, err := h.client.Tokens().CreateToken(
+		b.ctx, connect.NewRequest(&carrelv1.CreateTokenRequest{Name: "bench", Roles: []string{"operator"}, Owner: "uid:65534"}),
+	)
 	if err != nil {
 		return err
 	}
@@ -145,7 +153,9 @@ func (b *bench) answered() error {
 		}
 		done := make(chan reply, 1)
 		go func() {
-			res, err := asker.Commands().Exec(ctx, connect.NewRequest(&carrelv1.ExecRequest{Workspace: "asking", Command: &carrelv1.Command{Argv: asked}, DiscardOutput: true}))
+			res, err := asker.Commands().Exec(
+				ctx, connect.NewRequest(&carrelv1.ExecRequest{Workspace: "asking", Command: &carrelv1.Command{Argv: asked}, DiscardOutput: true}),
+			)
 			r := reply{err: err}
 			if err == nil {
 				if st := res.Msg.GetStatus(); st.GetCode() != 0 || st.GetStartedUnixNs() == 0 {
@@ -166,7 +176,8 @@ func (b *bench) answered() error {
 			return 0, fmt.Errorf("nobody was asked: %w", r.err)
 		}
 		began := time.Now()
-		if _, err := approver.Approvals().AnswerApproval(ctx, connect.NewRequest(&carrelv1.AnswerApprovalRequest{Id: id, Kind: "once"})); err != nil {
+		if _, err := approver.Approvals().AnswerApproval(ctx,
+			connect.NewRequest(&carrelv1.AnswerApprovalRequest{Id: id, Kind: "once"})); err != nil {
 			return 0, err
 		}
 		r := <-done

@@ -211,7 +211,10 @@ func run(ctx context.Context, o options, out, progress io.Writer) (err error) {
 		b.Miss(what, errors.New("there is nothing to hold it against; the reason is above"))
 	}
 	if !b.Machine.Quiet() {
-		b.Remark("the machine was only %.0f %% idle before one of the figures, so others used it: values are too high and verdicts in doubt", 100*b.Machine.Idle)
+		b.Remark(
+			"the machine was only %.0f %% idle before one of the figures, so others used it: values are too high and verdicts in doubt",
+			100*b.Machine.Idle,
+		)
 	}
 	b.Seconds, b.Machine.LoadAfter = time.Since(b.Began).Seconds(), report.Load()
 	if err := b.Table(out); err != nil {

@@ -77,7 +77,8 @@ func (b *bench) memory() error {
 		return err
 	}
 	for i := range stopped {
-		if _, err := h.client.Workspaces().Create(b.ctx, connect.NewRequest(&carrelv1.CreateRequest{Key: fmt.Sprintf("stopped %d", i), NoStart: true})); err != nil {
+		if _, err := h.client.Workspaces().Create(b.ctx,
+			connect.NewRequest(&carrelv1.CreateRequest{Key: fmt.Sprintf("stopped %d", i), NoStart: true})); err != nil {
 			return err
 		}
 	}
@@ -88,13 +89,17 @@ func (b *bench) memory() error {
 	if err != nil {
 		return err
 	}
-	b.Add(report.Row{ID: report.MemSlope, Unit: "KiB", Ours: report.Stat{Name: "daemon, each stopped workspace", N: 1, P50: (many - few) * 1024 / stopped}})
+	b.Add(report.Row{
+		ID: report.MemSlope, Unit: "KiB", Ours: report.Stat{Name: "daemon, each stopped workspace", N: 1, P50: (many - few) * 1024 / stopped},
+	})
 	if err := errors.Join(
 		b.daemonPSS(h, "daemon, 10 live, 100 stopped", live+stopped), b.pss(report.MemBroker, "broker, 110 workspaces", h.brokerPID),
 	); err != nil {
 		return err
 	}
-	load := measure.Throughput(b.ctx, measure.Pace{Rounds: 1, Block: 3 * time.Second}, workers, []measure.Contestant{h.api("load", false, "live 0")})
+	load := measure.Throughput(
+		b.ctx, measure.Pace{Rounds: 1, Block: 3 * time.Second}, workers, []measure.Contestant{h.api("load", false, "live 0")},
+	)
 	if err := load[0].Err; err != nil {
 		return err
 	}
@@ -162,7 +167,9 @@ func (b *bench) bwrapPSS() error {
 	}
 	defer r.Close()
 	// Its word says that the sandbox is up.
-	c := exec.CommandContext(b.ctx, b.peers.bwrap, "--die-with-parent", "--unshare-all", "--ro-bind", "/", "/", "/bin/sh", "-c", "echo up; exec sleep 60")
+	c := exec.CommandContext(
+		b.ctx, b.peers.bwrap, "--die-with-parent", "--unshare-all", "--ro-bind", "/", "/", "/bin/sh", "-c", "echo up; exec sleep 60",
+	)
 	c.Stdout = w
 	err = c.Start()
 	w.Close()

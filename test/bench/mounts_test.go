@@ -51,7 +51,8 @@ func TestUnmountBelow(t *testing.T) {
 }
 
 func TestMountsBelow(t *testing.T) {
-	const info = "22 1 0:1 / /a rw - ext4 x rw\n23 22 0:1 / /a/b\\040c rw shared:1 - ext4 x rw\n24 22 0:1 / /ab rw - ext4 x rw\nshort\n25 23 0:1 / /a/b\\040c/d rw - tmpfs x rw\n"
+	const info = "22 1 0:1 / /a rw - ext4 x rw\n23 22 0:1 / /a/b\\040c rw shared:1 - ext4 x rw\n24 22 0:1 / /ab rw - ext4 x rw\nshort\n25 " +
+		"23 0:1 / /a/b\\040c/d rw - tmpfs x rw\n"
 	if got := mountsBelow(info, "/a/b c"); !slices.Equal(got, []string{"/a/b c", "/a/b c/d"}) {
 		t.Errorf("%q", got)
 	}

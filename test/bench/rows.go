@@ -11,11 +11,12 @@ import (
 // times adds the rows of a latency. What failed of ours is an error; a peer that failed
 // is noted as missing.
 func (b *bench) times(id string, unit time.Duration, ours measure.Series, peers []measure.Series) error {
-	return b.rows(id, map[time.Duration]string{time.Millisecond: "ms", time.Microsecond: "µs"}[unit], ours, peers, func(s measure.Series) report.Stat {
-		all := s.All()
-		of := func(q float64) float64 { return float64(measure.Quantile(all, q)) / float64(unit) }
-		return report.Stat{Name: s.Name, N: len(all), P50: of(0.5), P99: of(0.99)}
-	})
+	return b.rows(id, map[time.Duration]string{time.Millisecond: "ms", time.Microsecond: "µs"}[unit],
+		ours, peers, func(s measure.Series) report.Stat {
+			all := s.All()
+			of := func(q float64) float64 { return float64(measure.Quantile(all, q)) / float64(unit) }
+			return report.Stat{Name: s.Name, N: len(all), P50: of(0.5), P99: of(0.99)}
+		})
 }
 
 // rates adds the rows of a throughput. Its values are those of the rounds, scaled to what

@@ -119,7 +119,9 @@ func (b *bench) ordinary(p person) []measure.Contestant {
 		name string
 		args []string
 	}{
-		{debian{"unshare", "util-linux"}, "unshare, 7 namespaces", []string{"--user", "--map-current-user", "--mount", "--pid", "--ipc", "--uts", "--net", "--cgroup", "--fork", "--mount-proc", command}},
+		{debian{"unshare", "util-linux"}, "unshare, 7 namespaces", []string{
+			"--user", "--map-current-user", "--mount", "--pid", "--ipc", "--uts", "--net", "--cgroup", "--fork", "--mount-proc", command,
+		}},
 		{debian{"firejail", "firejail"}, "firejail", []string{"--quiet", "--noprofile", command}},
 	} {
 		path, err := exec.LookPath(x.program)
@@ -171,7 +173,8 @@ func (p person) tree(name string) error {
 			}
 		}
 	}
-	out, err := exec.CommandContext(context.Background(), "chown", "-R", fmt.Sprintf("%d:%d", p.cred.Uid, p.cred.Gid), filepath.Join(p.home, name)).CombinedOutput()
+	out, err := exec.CommandContext(context.Background(), "chown", "-R", fmt.Sprintf("%d:%d", p.cred.Uid, p.cred.Gid),
+		filepath.Join(p.home, name)).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("chown: %w: %s", err, lastLine(out))
 	}

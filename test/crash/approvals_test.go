@@ -42,7 +42,9 @@ func TestApprovalPoints(t *testing.T) {
 				return strings.Fields(h.carrel(t, "approvals", "show", id))[1]
 			}
 			answer := func(id string) error {
-				_, err := client.Approvals().AnswerApproval(t.Context(), connect.NewRequest(&carrelv1.AnswerApprovalRequest{Id: id, Kind: "once", Terminal: true}))
+				_, err := client.Approvals().AnswerApproval(
+					t.Context(), connect.NewRequest(&carrelv1.AnswerApprovalRequest{Id: id, Kind: "once", Terminal: true}),
+				)
 				return err
 			}
 			mark := h.logEnd()

@@ -141,14 +141,16 @@ func TestUninterruptibleSleep(t *testing.T) {
 	thaw := h.freeze(t, key)
 	r := h.within(t, 15*time.Second, "exec", "--timeout", "1s", key, "--", "/bin/sh", "-c", "echo more >> file")
 	t.Logf("exec says: %v", r)
-	if r.code != 137 || !strings.Contains(r.err, "ended after its timeout of 1s") || !strings.Contains(r.err, "KILL did not end 1 of the command's processes") {
+	if r.code != 137 || !strings.Contains(r.err, "ended after its timeout of 1s") ||
+		!strings.Contains(r.err, "KILL did not end 1 of the command's processes") {
 		t.Errorf("a command that sleeps past its time-out: %v", r)
 	}
 	// What does not write goes on beside it, and a command that left a sleeper ends too.
 	if r := h.within(t, 3*time.Second, "exec", key, "--", "cat", "file"); r.out != "kept\n" {
 		t.Errorf("beside it: %v", r)
 	}
-	if r := h.within(t, 15*time.Second, "exec", key, "--", "/bin/sh", "-c", "(echo more >> file) & echo said"); r.code != 0 || !strings.Contains(r.err, "KILL did not end 1") {
+	if r := h.within(t, 15*time.Second, "exec", key, "--", "/bin/sh", "-c", "(echo more >> file) & echo said"); r.code != 0 ||
+		!strings.Contains(r.err, "KILL did not end 1") {
 		t.Errorf("a command that leaves a sleeper: %v", r)
 	}
 	if out := h.carrel(t, "ps", key); strings.Count(out, "echo more") != 2 {

@@ -241,7 +241,9 @@ func TestControlGroupsReadOnly(t *testing.T) {
 	h := newHost(t)
 	const script = `for m in $(awk '$9 ~ /^cgroup/ || $10 ~ /^cgroup/ {print $5}' /proc/self/mountinfo); do mount -o remount,bind,ro "$m"; done
 exec "$@"`
-	args := append([]string{"--mount", "--propagation", "private", "/bin/sh", "-c", script, "sh", bin + "/carrel", "up", "--detach"}, h.flags()...)
+	args := append(
+		[]string{"--mount", "--propagation", "private", "/bin/sh", "-c", script, "sh", bin + "/carrel", "up", "--detach"}, h.flags()...,
+	)
 	c := exec.CommandContext(t.Context(), "unshare", args...)
 	c.Env = h.command(t.Context()).Env
 	out, err := c.CombinedOutput()

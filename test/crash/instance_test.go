@@ -21,14 +21,16 @@ var hostScenarios = []scenario{
 		"cli.up.locked", "cli.up.dir-made#1", "cli.up.dir-made#2", "cli.up.data-made", "cli.file.written#1", "cli.up.noted#1",
 		"cli.up.account-made", "cli.up.dir-made#3", "cli.up.dir-made#4", "cli.up.noted#2",
 		"cli.file.written#3", "cli.up.settings-written", "cli.start.launched#1", "cli.file.written#4", "cli.start.noted#1", "cli.start.ready#1",
-		"cli.up.runtime-lent", "cli.start.launched#2", "cli.file.written#5", "cli.start.noted#2", "cli.start.ready#2", "cli.up.daemon-started", "cli.up.answers",
+		"cli.up.runtime-lent", "cli.start.launched#2", "cli.file.written#5", "cli.start.noted#2", "cli.start.ready#2", "cli.up.daemon-started",
+		"cli.up.answers",
 	}},
 	{name: "down", points: []string{
 		"cli.down.workspaces-stopped", "cli.down.part-ended#1", "cli.down.part-ended#2", "cli.down.runtime-removed", "cli.down.cgroups-removed",
 		"cli.down.account-removed", "cli.down.data-removed", "cli.file.written",
 	}},
 	{name: "purge", points: []string{
-		"cli.down.account-removed", "cli.down.data-removed", "cli.down.note-removed#1", "cli.down.note-removed#2", "cli.down.dir-removed#1", "cli.down.dir-removed#2",
+		"cli.down.account-removed", "cli.down.data-removed", "cli.down.note-removed#1", "cli.down.note-removed#2", "cli.down.dir-removed#1",
+		"cli.down.dir-removed#2",
 	}},
 	{name: "account", points: []string{"cli.up.group-made#1", "cli.up.group-made#2", "cli.up.account-made", "cli.down.user-removed"}},
 	{name: "retention", points: []string{"broker.forget.removed", "daemon.forget.removed"}},
@@ -182,7 +184,9 @@ func TestAccountPoints(t *testing.T) {
 				}
 				dir := h.dir + "/alone"
 				must(t, os.Mkdir(dir, 0o755))
-				c := exec.CommandContext(t.Context(), "unshare", append([]string{"--mount", "--propagation", "private", "/bin/sh", "-c", asAlone, "sh", dir}, commands...)...)
+				c := exec.CommandContext(
+					t.Context(), "unshare", append([]string{"--mount", "--propagation", "private", "/bin/sh", "-c", asAlone, "sh", dir}, commands...)...,
+				)
 				c.Env = h.command(t.Context()).Env
 				var said bytes.Buffer
 				c.Stderr = &said

@@ -51,7 +51,10 @@ func run(m *testing.M) int {
 }
 
 func build(dir string, flags ...string) error {
-	c := exec.CommandContext(context.Background(), "go", append(append([]string{"build", "-trimpath", "-ldflags", "-s -w", "-o", dir + "/"}, flags...), "./cmd/...")...)
+	c := exec.CommandContext(
+		context.Background(), "go", append(append([]string{"build", "-trimpath", "-ldflags", "-s -w", "-o", dir + "/"}, flags...),
+			"./cmd/...")...,
+	)
 	c.Dir = filepath.Join("..", "..")
 	c.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := c.CombinedOutput(); err != nil {

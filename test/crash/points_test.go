@@ -139,11 +139,13 @@ var scenarios = []scenario{
 		name: "create", operation: verb("create"),
 		points: []string{
 			"daemon.intent.written", "daemon.create.inserted", "daemon.create.made", "daemon.effect.done", "daemon.outcome.written",
-			"broker.create.allocated", "broker.create.user-added", "broker.create.dir-made#1", "broker.create.dir-made#2", "broker.create.dir-made#4", "broker.create.dirs-made",
+			"broker.create.allocated", "broker.create.user-added", "broker.create.dir-made#1", "broker.create.dir-made#2",
+			"broker.create.dir-made#4", "broker.create.dirs-made",
 			"broker.ledger.written#1", "broker.ledger.synced#1", "broker.ledger.written#2", "broker.ledger.synced#2",
 			"broker.start.groups-made", "broker.socket.made", "broker.start.socket-bound", "broker.start.cloned", "broker.start.proved",
 			"broker.report.written", "broker.create.started",
-			"executor.stage.step#1", "executor.stage.step#4", "executor.stage.step#12", "executor.stage.step#20", "executor.stage.proved", "executor.start.entered",
+			"executor.stage.step#1", "executor.stage.step#4", "executor.stage.step#12", "executor.stage.step#20", "executor.stage.proved",
+			"executor.start.entered",
 		},
 	},
 	{
@@ -156,7 +158,10 @@ var scenarios = []scenario{
 	},
 	{
 		name: "start", prepare: stopped, operation: verb("start"),
-		points: []string{"daemon.intent.written", "broker.start.launched", "broker.ledger.written", "broker.ledger.synced", "broker.start.kept", "daemon.start.started"},
+		points: []string{
+			"daemon.intent.written", "broker.start.launched", "broker.ledger.written", "broker.ledger.synced", "broker.start.kept",
+			"daemon.start.started",
+		},
 	},
 	{
 		name: "exec", prepare: created, operation: once(),
@@ -209,7 +214,8 @@ var scenarios = []scenario{
 		points: []string{
 			"daemon.intent.written", "daemon.destroy.begun", "daemon.destroy.done", "daemon.effect.done",
 			"broker.destroy.begun", "broker.destroy.cleaned", "broker.destroy.processes-ended", "broker.destroy.user-removed",
-			"broker.destroy.home-renamed", "broker.destroy.home-gone", "broker.destroy.tmp-removed", "broker.ledger.written#2", "broker.ledger.synced#3",
+			"broker.destroy.home-renamed", "broker.destroy.home-gone", "broker.destroy.tmp-removed", "broker.ledger.written#2",
+			"broker.ledger.synced#3",
 		},
 	},
 	{
@@ -267,19 +273,27 @@ var scenarios = []scenario{
 	},
 	{
 		name: "destroy with a disk limit", prepare: busyDisk, operation: verb("destroy"), said: "none with this key", disk: true,
-		points: []string{"broker.destroy.user-removed", "broker.destroy.home-renamed", "broker.image.free", "broker.image.kept", "broker.destroy.tmp-removed"},
+		points: []string{
+			"broker.destroy.user-removed", "broker.destroy.home-renamed", "broker.image.free", "broker.image.kept", "broker.destroy.tmp-removed",
+		},
 	},
 	{
-		name: "destroy and purge with a disk limit", prepare: busyDisk, operation: verb("destroy", "--purge"), said: "none with this key", disk: true,
+		name: "destroy and purge with a disk limit", prepare: busyDisk, operation: verb("destroy", "--purge"), said: "none with this key",
+		disk:   true,
 		points: []string{"broker.image.free", "broker.image.removed"},
 	},
 	{
 		name: "recovery of the broker", prepare: busy, operation: verb("stop"), after: []string{"broker.stop.killed"},
-		points: []string{"broker.up.host-opened", "broker.up.ledger-opened", "broker.up.recovered", "broker.up.socket-bound", "broker.clean.groups-removed", "broker.stop.cleaned"},
+		points: []string{
+			"broker.up.host-opened", "broker.up.ledger-opened", "broker.up.recovered", "broker.up.socket-bound", "broker.clean.groups-removed",
+			"broker.stop.cleaned",
+		},
 	},
 	{
 		name: "recovery of the daemon", prepare: busy, operation: verb("stop"), after: []string{"daemon.intent.written"},
-		points: []string{"daemon.up.database-opened", "daemon.up.audit-opened", "daemon.recover.closed", "daemon.recover.reconciled", "daemon.up.socket-bound"},
+		points: []string{
+			"daemon.up.database-opened", "daemon.up.audit-opened", "daemon.recover.closed", "daemon.recover.reconciled", "daemon.up.socket-bound",
+		},
 	},
 }
 

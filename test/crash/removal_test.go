@@ -85,7 +85,8 @@ func TestRemovalPoints(t *testing.T) {
 			if n := there(); n != want {
 				t.Errorf("%d of %d files are left where %d are to be", n, len(goes), want)
 			}
-			dead, err := exec.CommandContext(t.Context(), bin+"/carreld", "--verify-audit", "--config", config, "--data-dir", h.data).CombinedOutput()
+			dead, err := exec.CommandContext(t.Context(), bin+"/carreld", "--verify-audit", "--config", config,
+				"--data-dir", h.data).CombinedOutput()
 			if err != nil || !strings.Contains(string(dead), "holds: ") {
 				t.Errorf("as it was left: %v\n%s", err, dead)
 			}

@@ -44,7 +44,8 @@ func TestRotationPoints(t *testing.T) {
 		return all.String()
 	}
 	var words, told []string // what was asked for, and what was said to be done
-	for _, point := range append(rotationPoints, "daemon.checkpoint.signed", "daemon.checkpoint.countersigned", "daemon.checkpoint.written", "daemon.checkpoint.kept") {
+	for _, point := range append(rotationPoints, "daemon.checkpoint.signed", "daemon.checkpoint.countersigned",
+		"daemon.checkpoint.written", "daemon.checkpoint.kept") {
 		t.Run(point, func(t *testing.T) {
 			mark := h.logEnd()
 			h.arm(t, point, 1)

@@ -380,7 +380,9 @@ func TestPlanted(t *testing.T) {
 	t.Run("the daemon, held to the list of the executor", func(t *testing.T) {
 		g := load(t)
 		got := strings.Join(g.Outside(deps.Module+"/cmd/carrel", binaries[0].allowed, binaries[0].forbidden), "\n")
-		for _, want := range []string{"net/http: ", "crypto/tls: ", "github.com/spf13/cobra: not on the list", internal + "cli: not on the list"} {
+		for _, want := range []string{
+			"net/http: ", "crypto/tls: ", "github.com/spf13/cobra: not on the list", internal + "cli: not on the list",
+		} {
 			if !strings.Contains(got, want) {
 				t.Errorf("%q was not caught in\n%s", want, got)
 			}
@@ -413,7 +415,8 @@ func TestPlanted(t *testing.T) {
 	})
 	t.Run("a decision that looks around", func(t *testing.T) {
 		dir := t.TempDir()
-		src := "package p\n\nimport (\n\t\"os\"\n\t\"net/netip\"\n\t\"time\"\n)\n\nvar _ netip.Addr\nvar _ = os.Args\nvar _ = time.Now()\nvar _ time.Duration\n"
+		src := "package p\n\nimport (\n\t\"os\"\n\t\"net/netip\"\n\t\"time\"\n)\n\nvar _ netip.Addr\nvar _ = os.Args\nvar _ = time.Now()\nvar " +
+			"_ time.Duration\n"
 		if err := os.WriteFile(filepath.Join(dir, "p.go"), []byte(src), 0o600); err != nil {
 			t.Fatal(err)
 		}

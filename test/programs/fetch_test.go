@@ -17,7 +17,9 @@ import (
 // version has a new name, so what is there is never out of date.
 var fetched = map[string][]string{
 	"codex-0.169.0": {"npm", "install", "--prefix", ".", "--ignore-scripts", "--no-audit", "--no-fund", "@openai/codex@0.169.0"},
-	"pytest-9.2.0":  {"sh", "-c", "/usr/bin/python3 -m venv venv && venv/bin/pip download -q --only-binary :all: -d wheels pytest==9.2.0 && rm -r venv"},
+	"pytest-9.2.0": {
+		"sh", "-c", "/usr/bin/python3 -m venv venv && venv/bin/pip download -q --only-binary :all: -d wheels pytest==9.2.0 && rm -r venv",
+	},
 }
 
 const fetchTimeout = 2 * time.Minute
@@ -69,7 +71,8 @@ func download(t *testing.T, cache string, argv []string) {
 	c.Dir = dir
 	if out, err := c.CombinedOutput(); err != nil {
 		said := string(out)
-		t.Skipf("skipped: cannot fetch %s with %s, is there a network? %v: %s", filepath.Base(cache), argv[0], err, strings.TrimSpace(said[max(0, len(said)-300):]))
+		t.Skipf("skipped: cannot fetch %s with %s, is there a network? %v: %s",
+			filepath.Base(cache), argv[0], err, strings.TrimSpace(said[max(0, len(said)-300):]))
 	}
 	if out, err := exec.CommandContext(t.Context(), "chmod", "-R", "a+rX", dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

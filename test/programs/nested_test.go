@@ -42,7 +42,10 @@ func TestNestedNamespaces(t *testing.T) {
 	c := exec.CommandContext(t.Context(), "unshare", "-m", "sh", "-ec", `mount -t tmpfs x /tmp && mkdir "$2" && mount -t tmpfs x "$2" && mkdir "$2/a" "$2/b" && mount -o bind "$2/a" "$2/b" && mount -o remount,bind,ro,nosuid,nodev "$2/b" && exec /usr/bin/python3 "$1" plant "$2"`,
 		"sh", attack, base+"/plant")
 	out, err := c.CombinedOutput()
-	for _, want := range []string{"REACHED less restricted: " + base + "/plant/b\n", "REACHED taken away: " + base + "/plant/b\n", "REACHED uncovered: " + base + "/plant\n"} {
+	for _, want := range []string{
+		"REACHED less restricted: " + base + "/plant/b\n", "REACHED taken away: " + base + "/plant/b\n",
+		"REACHED uncovered: " + base + "/plant\n",
+	} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("no %q where nothing is locked: %v: %s", want, err, out)
 		}
@@ -91,7 +94,8 @@ func TestCreateWithOpenings(t *testing.T) {
 					t.Errorf("%+v", r)
 				}
 			})
-			if r := carrel("create", "--allow", "userns", "opened"); r.code != 0 || !strings.Contains(r.err, "nested-namespaces is off, as --allow userns asked for") {
+			if r := carrel("create", "--allow", "userns", "opened"); r.code != 0 ||
+				!strings.Contains(r.err, "nested-namespaces is off, as --allow userns asked for") {
 				t.Fatalf("%+v", r)
 			}
 			const nest = "unshare -U true && echo nested"
@@ -105,7 +109,8 @@ func TestCreateWithOpenings(t *testing.T) {
 					t.Errorf("stopped and started again: %v: %+v", again, r)
 				}
 			}
-			if r := carrel("inspect", "-o", "json", "opened"); !strings.Contains(r.out, `"opened": "userns"`) || !strings.Contains(r.out, "\"allow\": [\n    \"userns\"\n  ]") {
+			if r := carrel("inspect", "-o", "json", "opened"); !strings.Contains(r.out, `"opened": "userns"`) ||
+				!strings.Contains(r.out, "\"allow\": [\n    \"userns\"\n  ]") {
 				t.Errorf("%+v", r)
 			}
 			if r := carrel("inspect", "opened"); !strings.Contains(r.out, "allows") {

@@ -110,7 +110,8 @@ var programs = []program{
 		want:   []string{"content\n"},
 	},
 	{
-		name: "python venv and pytest", needs: map[string]string{"/usr/bin/python3": "python3", "/usr/share/doc/python3-venv": "python3-venv"}, fetch: "pytest-9.2.0",
+		name: "python venv and pytest", needs: map[string]string{"/usr/bin/python3": "python3", "/usr/share/doc/python3-venv": "python3-venv"},
+		fetch: "pytest-9.2.0",
 		script: `/usr/bin/python3 -m venv v && v/bin/pip install -q --no-index --find-links /mnt/fetched/wheels pytest
 			printf 'def test_it(tmp_path):\n    (tmp_path / "f").write_text("x")\n    assert (tmp_path / "f").read_text() == "x"\n' > test_it.py
 			v/bin/pytest -q`,
@@ -182,7 +183,8 @@ var programs = []program{
 		want:   []string{"No usable sandbox"},
 	},
 	{
-		name: "bubblewrap", needs: map[string]string{"bwrap": "bubblewrap"}, flags: []string{"--allow", "userns", "--allow", "mounts"}, readOnly: true,
+		name: "bubblewrap", needs: map[string]string{"bwrap": "bubblewrap"}, flags: []string{"--allow", "userns", "--allow", "mounts"},
+		readOnly: true,
 		script: `bwrap --unshare-all --ro-bind / / --dev /dev --tmpfs /tmp --bind "$HOME" /srv sh -c 'echo in-$$; echo kept > /srv/f; echo x > /usr/f' 2>&1; cat f
 			bwrap --unshare-all --ro-bind / / --proc /proc true 2>&1 || true`,
 		want: []string{"in-2\n", "/usr/f: Read-only file system", "kept\n", "Can't mount proc"},
@@ -199,20 +201,23 @@ var programs = []program{
 	},
 	{
 		// Its own sandbox mounts a /proc, which the kernel refuses where the one around it is masked.
-		name: "nix's sandbox is not to be had", needs: map[string]string{"nix-build": "nix-bin"}, flags: []string{"--allow", "userns", "--allow", "mounts"}, readOnly: true,
+		name: "nix's sandbox is not to be had", needs: map[string]string{"nix-build": "nix-bin"},
+		flags: []string{"--allow", "userns", "--allow", "mounts"}, readOnly: true,
 		script: nixBuild + ` --option sandbox true --store "$HOME/n" -E "$what" 2>&1; [ $? -ne 0 ]`,
 		want:   []string{"mounting /proc: Operation not permitted"},
 	},
 	{
-		name: "a ring of io_uring", needs: map[string]string{"gcc": "gcc", "/usr/include/linux/io_uring.h": "linux-libc-dev"}, flags: []string{"--allow", "io_uring"}, readOnly: true,
+		name: "a ring of io_uring", needs: map[string]string{"gcc": "gcc", "/usr/include/linux/io_uring.h": "linux-libc-dev"},
+		flags: []string{"--allow", "io_uring"}, readOnly: true,
 		prepare: "cp \"$TESTDATA\"/ring.c .",
 		script:  `gcc -o ring /mnt/here/ring.c && echo content > f && ./ring f`,
 		want:    []string{"read: 8 content\n", "vsock: "},
 	},
 	{
-		name: "no ring of io_uring", needs: map[string]string{"gcc": "gcc", "/usr/include/linux/io_uring.h": "linux-libc-dev"}, prepare: "cp \"$TESTDATA\"/ring.c .",
-		script: `gcc -o ring ring.c && ./ring ring.c`,
-		want:   []string{"io_uring_setup: Function not implemented\n"},
+		name: "no ring of io_uring", needs: map[string]string{"gcc": "gcc", "/usr/include/linux/io_uring.h": "linux-libc-dev"},
+		prepare: "cp \"$TESTDATA\"/ring.c .",
+		script:  `gcc -o ring ring.c && ./ring ring.c`,
+		want:    []string{"io_uring_setup: Function not implemented\n"},
 	},
 	{
 		name: "node with a ring of io_uring", needs: map[string]string{"node": "nodejs", "strace": "strace"}, readOnly: true,

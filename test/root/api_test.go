@@ -171,7 +171,9 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 			if m.Name() == "Restore" {
 				start = `{"from":%[1]q,"key":"crt mallory"}`
 			}
-			body := fmt.Sprintf(`{"workspace":%[1]q,"workspaces":[%[1]q],"archive":%[1]q,"key":%[1]q,"command":{"argv":["cat","file"]},"commandId":%[2]q,"signal":9,"size":{"rows":1,"cols":1},"purge":true,"start":`+start+`}`, ref, id)
+			body := fmt.Sprintf(
+				`{"workspace":%[1]q,"workspaces":[%[1]q],"archive":%[1]q,"key":%[1]q,"command":{"argv":["cat","file"]},"commandId":%[2]q,"signal":9,"size":{"rows":1,"cols":1},"purge":true,"start":`+start+`}`, ref, id,
+			)
 			// What a method does not know is refused for that and proves nothing.
 			body = known(t, m, body)
 			mark := shared.mark(t)
@@ -263,7 +265,9 @@ func methodNamed(t testing.TB, name string) protoreflect.MethodDescriptor {
 func (h *host) upgraded(t testing.TB, uid uint32) *wire {
 	t.Helper()
 	w := dial(t, h.run+"/carrel.sock", uid)
-	w.say("POST " + fdapi.Path + " HTTP/1.1\r\nHost: carrel\r\nConnection: Upgrade\r\nUpgrade: " + fdapi.Protocol + "\r\nContent-Length: 0\r\n\r\n")
+	w.say(
+		"POST " + fdapi.Path + " HTTP/1.1\r\nHost: carrel\r\nConnection: Upgrade\r\nUpgrade: " + fdapi.Protocol + "\r\nContent-Length: 0\r\n\r\n",
+	)
 	if l := w.line(t); !strings.Contains(l, "101") {
 		t.Fatalf("upgrade: %q", l)
 	}
@@ -303,7 +307,10 @@ func TestMembersOfTheGroupAdminister(t *testing.T) {
 // A workspace is named by a key or a derived name, which no path can be made of.
 func TestReferencesAreNoPaths(t *testing.T) {
 	d := shared.desk(t)
-	for _, ref := range []string{"", ".", "..", "/", "../" + d.Name, d.Name + "/", d.Name + "/..", "./" + d.Name, d.Name + "\x00", "%2e%2e%2f", d.Home, "*", "-rf", "--all", "crt-00000000/../" + d.Name, strings.Repeat("a", 5000)} {
+	for _, ref := range []string{
+		"", ".", "..", "/", "../" + d.Name, d.Name + "/", d.Name + "/..", "./" + d.Name, d.Name + "\x00", "%2e%2e%2f", d.Home, "*", "-rf",
+		"--all", "crt-00000000/../" + d.Name, strings.Repeat("a", 5000),
+	} {
 		for _, m := range methods() {
 			if m.Input().Fields().ByName("workspace") == nil {
 				continue
@@ -330,7 +337,9 @@ func TestReferencesAreNoPaths(t *testing.T) {
 func TestTheAPIServesNoBrowserAndNoNoise(t *testing.T) {
 	needRoot(t)
 	client := shared.client(t, 0)
-	for _, h := range [][2]string{{"Origin", "http://localhost"}, {"Origin", "null"}, {"Origin", "http://carrel"}, {"Sec-Fetch-Site", "cross-site"}} {
+	for _, h := range [][2]string{
+		{"Origin", "http://localhost"}, {"Origin", "null"}, {"Origin", "http://carrel"}, {"Sec-Fetch-Site", "cross-site"},
+	} {
 		for _, path := range []string{"/carrel.v1.WorkspaceService/List", fdapi.Path} {
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://carrel"+path, strings.NewReader("{}"))
 			if err != nil {

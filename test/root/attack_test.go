@@ -32,7 +32,8 @@ func compile(t testing.TB, name string) string {
 		t.Skip("skipped: the attack programs are written in C; apt-get install gcc libc6-dev")
 	}
 	path := filepath.Join(base, "attack-"+name)
-	out, err := exec.CommandContext(t.Context(), gcc, "-O1", "-Wall", "-Wextra", "-Werror", "-o", path, filepath.Join("testdata", name+".c")).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), gcc, "-O1", "-Wall", "-Wextra", "-Werror", "-o", path,
+		filepath.Join("testdata", name+".c")).CombinedOutput()
 	if err != nil {
 		t.Fatalf("cannot compile %s: %v\n%s", name, err, out)
 	}
@@ -112,7 +113,9 @@ func unconfined(t *testing.T, name string, args ...string) []string {
 	defer cancel()
 	c := exec.CommandContext(ctx, compile(t, name), args...)
 	c.Dir = t.TempDir()
-	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC, Unshareflags: syscall.CLONE_NEWNS}
+	c.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC, Unshareflags: syscall.CLONE_NEWNS,
+	}
 	out, err := c.Output()
 	if err != nil {
 		t.Fatalf("%s: %v\n%s", name, err, out)

@@ -87,7 +87,9 @@ func TestHarmToTheRecordIsNamed(t *testing.T) {
 		{"all but nothing left", func([][]byte) [][]byte { return nil }, 0, []audit.Harm{audit.Truncated}},
 		{"the last line torn", func(l [][]byte) [][]byte { l[n-1] = l[n-1][:40]; return l }, 0, []audit.Harm{audit.Torn}},
 		{"a line of noise", func(l [][]byte) [][]byte { l[6] = []byte("noise\n"); return l }, 0, []audit.Harm{audit.NotJSON, audit.NotRecord}},
-		{"an empty line", func(l [][]byte) [][]byte { return append(append(l[:6:6], []byte("\n")), l[6:]...) }, 0, []audit.Harm{audit.NotJSON, audit.NotRecord}},
+		{"an empty line", func(l [][]byte) [][]byte { return append(append(l[:6:6], []byte("\n")), l[6:]...) }, 0, []audit.Harm{
+			audit.NotJSON, audit.NotRecord,
+		}},
 		// Its successor does not name it: one of the two was replaced.
 		{"another log's record", func(l [][]byte) [][]byte {
 			other, err := os.ReadFile(shared.auditLog())
@@ -122,7 +124,8 @@ func TestHarmToTheRecordIsNamed(t *testing.T) {
 		if !bytes.HasPrefix(original, text[:v.Bytes]) && c.name != "the front cut off" && v.Bad.Harm != audit.Replaced {
 			t.Errorf("%s: the first bad record stands before %+v", c.name, v.Bad)
 		}
-		if first := firstDifference(original, text); v.Bad.Line != first && v.Bad.Harm != audit.Truncated && (v.Bad.Harm != audit.Replaced || v.Bad.Line != first+1) {
+		if first := firstDifference(original, text); v.Bad.Line != first && v.Bad.Harm != audit.Truncated &&
+			(v.Bad.Harm != audit.Replaced || v.Bad.Line != first+1) {
 			t.Errorf("%s: line %d is named, %d is the first that is not as it was", c.name, v.Bad.Line, first)
 		}
 		known := false

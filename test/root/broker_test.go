@@ -137,7 +137,11 @@ func TestBrokerRefusesWhatIsOutOfPlace(t *testing.T) {
 		{"hello.", request(1, "hello.", `{"version":1}`), true, false},
 		{"a notification", fmt.Sprintf(`{"jsonrpc":"2.0","method":"destroy","params":{"name":%q,"purge":true}}`+"\n", name), true, false},
 		{"an unknown field", request(1, "destroy", fmt.Sprintf(`{"name":%q,"purge":false,"home":"/etc"}`, name)), true, false},
-		{"ids of its own choice", request(1, "create", fmt.Sprintf(`{"name":"crt-00000000","key_digest":%q,"limits":%s,"ids":{"executor":0,"work":0,"agent":0}}`, digest, limits)), true, false},
+		{
+			"ids of its own choice", request(
+				1, "create", fmt.Sprintf(`{"name":"crt-00000000","key_digest":%q,"limits":%s,"ids":{"executor":0,"work":0,"agent":0}}`, digest, limits),
+			), true, false,
+		},
 		{"a name that is a number", request(1, "start", `{"name":1}`), true, false},
 		{"a name that is a list", request(1, "start", fmt.Sprintf(`{"name":[%q]}`, name)), true, false},
 		{"another key for the name", request(1, "create", create(string(name), strings.Repeat("a", 64), limits)), true, true},
@@ -154,8 +158,10 @@ func TestBrokerRefusesWhatIsOutOfPlace(t *testing.T) {
 		all = append(all, attack{what, text, true, stays}, attack{what + " before hello", text, false, stays})
 	}
 	for _, bad := range []string{
-		"", "root", "daemon", "-rf", "..", "../x", "/etc", string(name) + "/..", string(name) + "/../../etc", string(name) + "\x00", "\x00" + string(name), string(name) + "\n",
-		string(name) + ":0:0", " " + string(name), strings.ToUpper(string(name)), "crt-0123456", "crt-012345678", "crt-0123456g", "crt-01234567-0", "crt-01234567-01", "crt-01234567-10000", "0crt-01234567", "-crt-01234567",
+		"", "root", "daemon", "-rf", "..", "../x", "/etc", string(name) + "/..", string(name) + "/../../etc", string(name) + "\x00",
+		"\x00" + string(name), string(name) + "\n",
+		string(name) + ":0:0", " " + string(name), strings.ToUpper(string(name)), "crt-0123456", "crt-012345678", "crt-0123456g",
+		"crt-01234567-0", "crt-01234567-01", "crt-01234567-10000", "0crt-01234567", "-crt-01234567",
 		"crt_01234567", "ｃrt-01234567", "crt-01234567.service", "$(id)-01234567", strings.Repeat("a", 13) + "-01234567",
 	} {
 		quoted, err := json.Marshal(bad)
@@ -171,9 +177,12 @@ func TestBrokerRefusesWhatIsOutOfPlace(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{
-		`{"memory_bytes":1,"pids":64,"cpu_weight":100,"open_files":256}`, `{"memory_bytes":9223372036854775807,"pids":64,"cpu_weight":100,"open_files":256}`,
-		`{"memory_bytes":-1,"pids":64,"cpu_weight":100,"open_files":256}`, `{"memory_bytes":134217728,"pids":1,"cpu_weight":100,"open_files":256}`,
-		`{"memory_bytes":134217728,"pids":64,"cpu_weight":100001,"open_files":256}`, `{"memory_bytes":134217728,"pids":64,"cpu_weight":100,"open_files":2}`,
+		`{"memory_bytes":1,"pids":64,"cpu_weight":100,"open_files":256}`,
+		`{"memory_bytes":9223372036854775807,"pids":64,"cpu_weight":100,"open_files":256}`,
+		`{"memory_bytes":-1,"pids":64,"cpu_weight":100,"open_files":256}`,
+		`{"memory_bytes":134217728,"pids":1,"cpu_weight":100,"open_files":256}`,
+		`{"memory_bytes":134217728,"pids":64,"cpu_weight":100001,"open_files":256}`,
+		`{"memory_bytes":134217728,"pids":64,"cpu_weight":100,"open_files":2}`,
 		`{"memory_bytes":134217728,"pids":64,"cpu_weight":100,"open_files":256,"swap_bytes":-1}`,
 	} {
 		all = append(all, attack{"limits " + bad, request(1, "create", create("crt-00000000", digest, bad)), true, true})

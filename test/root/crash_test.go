@@ -24,7 +24,10 @@ func TestDaemonKilled(t *testing.T) {
 	stays := d.detach(t, "/bin/sh", "-c", "echo once >> runs; echo first; while [ ! -e go ]; do sleep 0.01; done; echo last; exit 6")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	attached := h.command(ctx, nil, "exec", d.Key, "--", "/bin/sh", "-c", "echo once >> runs; trap 'echo hung-up > hung-up; exit' HUP TERM; touch began; sleep 1000 & wait")
+	attached := h.command(
+		ctx, nil, "exec", d.Key, "--", "/bin/sh", "-c", "echo once >> runs; trap 'echo hung-up > hung-up; exit' HUP TERM; touch began; sleep "+
+			"1000 & wait",
+	)
 	var said strings.Builder
 	attached.Stderr = &said
 	if err := attached.Start(); err != nil {

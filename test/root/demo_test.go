@@ -67,7 +67,8 @@ func TestDemo(t *testing.T) {
 		t.Fatal(err)
 	}
 	var names []string
-	for _, m := range regexp.MustCompile(`(?m)^(?:\w+=(?:"[^"]*"|\S+) )*(?:check|answers) ([a-z-]+) `).FindAllStringSubmatch(string(script), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^(?:\w+=(?:"[^"]*"|\S+) )*(?:check|answers) ([a-z-]+) `).FindAllStringSubmatch(string(script),
+		-1) {
 		names = append(names, m[1])
 	}
 	if len(names) < 30 {

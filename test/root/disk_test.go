@@ -40,7 +40,8 @@ func TestDiskLimit(t *testing.T) {
 		Key       string `json:"key"`
 		DiskBytes int64  `json:"disk_bytes"`
 	}
-	if err := json.Unmarshal([]byte(shared.carrel(t, "top", "--once", "-o", "json", d.Key, neighbour.Key)), &usage); err != nil || len(usage) != 2 {
+	if err := json.Unmarshal([]byte(shared.carrel(t, "top", "--once", "-o", "json", d.Key, neighbour.Key)), &usage); err != nil ||
+		len(usage) != 2 {
 		t.Errorf("%+v, %v", usage, err)
 	}
 	for _, u := range usage {

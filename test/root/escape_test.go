@@ -55,7 +55,10 @@ func TestTheExecutorIsOutOfReach(t *testing.T) {
 			what = append(what, a.what)
 		}
 	}
-	for _, prefix := range []string{"kill,", "tgkill,", "tkill,", "sigqueueinfo,", "pidfd_send_signal,", "ptrace(SEIZE)", "prlimit(set)", "process_vm_readv", "setpriority", "pidfd_getfd", "open mem", "open environ", "open maps", "open root", "open task"} {
+	for _, prefix := range []string{
+		"kill,", "tgkill,", "tkill,", "sigqueueinfo,", "pidfd_send_signal,", "ptrace(SEIZE)", "prlimit(set)", "process_vm_readv", "setpriority",
+		"pidfd_getfd", "open mem", "open environ", "open maps", "open root", "open task",
+	} {
 		if !slices.ContainsFunc(what, func(w string) bool { return strings.HasPrefix(w, prefix) }) {
 			t.Errorf("%s fails even within one workspace; reached: %q", prefix, what)
 		}
@@ -201,7 +204,8 @@ func TestNothingIsInherited(t *testing.T) {
 		for line := range strings.Lines(r.out) {
 			if strings.Contains(line, " -> ") {
 				fds++
-				if !strings.Contains(line, "pipe:") && !strings.Contains(line, "/dev/null") && !strings.Contains(line, "/dev/pts/") && !strings.Contains(line, "/proc/") {
+				if !strings.Contains(line, "pipe:") && !strings.Contains(line, "/dev/null") && !strings.Contains(line, "/dev/pts/") &&
+					!strings.Contains(line, "/proc/") {
 					t.Errorf("%v: a descriptor leads to %s", flags, line)
 				}
 			}
@@ -209,7 +213,10 @@ func TestNothingIsInherited(t *testing.T) {
 		if fds != 4 { // 0, 1, 2 and the one of the listing
 			t.Errorf("%v: %d descriptors:\n%s", flags, fds, r.out)
 		}
-		for _, want := range []string{"cwd " + d.Inside + " root / exe ", "NoNewPrivs:\t1", "Seccomp:\t2", "CapBnd:\t0000000000000000", "CapEff:\t0000000000000000", "SigBlk:\t0000000000000000"} {
+		for _, want := range []string{
+			"cwd " + d.Inside + " root / exe ", "NoNewPrivs:\t1", "Seccomp:\t2", "CapBnd:\t0000000000000000", "CapEff:\t0000000000000000",
+			"SigBlk:\t0000000000000000",
+		} {
 			if !strings.Contains(strings.ReplaceAll(r.out, "\r", ""), want) {
 				t.Errorf("%v: no %q in\n%s", flags, want, r.out)
 			}
@@ -220,7 +227,8 @@ func TestNothingIsInherited(t *testing.T) {
 			}
 		}
 	}
-	if out := shared.carrel(t, "exec", d.Key, "--", "grep", "-E", "^Sig(Ign|Blk)", "/proc/self/status"); out != "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n" {
+	if out := shared.carrel(t, "exec", d.Key, "--", "grep", "-E", "^Sig(Ign|Blk)",
+		"/proc/self/status"); out != "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n" {
 		t.Errorf("signals are blocked or ignored: %s", out)
 	}
 	// What the caller names is passed on, and only that.
@@ -259,7 +267,10 @@ func TestSetuidFilesAndCoreDumps(t *testing.T) {
 		t.Errorf("a user of the host runs it: %s", out)
 	}
 	// Root meets the home as the broker does; the mode bits are the file's own, and harmless behind 0700.
-	r := a.try("/bin/bash", "-c", "ulimit -c unlimited 2>&1; ulimit -c; cd /tmp; sh -c 'kill -SEGV $$'; echo $?; ls -A /tmp | grep -c core; cat /proc/sys/kernel/core_pattern > /dev/null")
+	r := a.try(
+		"/bin/bash", "-c", "ulimit -c unlimited 2>&1; ulimit -c; cd /tmp; sh -c 'kill -SEGV $$'; echo $?; ls -A /tmp | grep -c core; cat "+
+			"/proc/sys/kernel/core_pattern > /dev/null",
+	)
 	if !strings.Contains(r.out, "0\n139\n0\n") {
 		t.Errorf("core dump: %+v", r)
 	}

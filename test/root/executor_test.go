@@ -88,7 +88,9 @@ func TestExecutorUnderAttack(t *testing.T) {
 			// A frame of 2 MiB, with and without an end.
 			for _, end := range []string{"\n", ""} {
 				w := d.greeted(t, role)
-				w.say(`{"jsonrpc":"2.0","id":1,"method":"exec","params":{"id":"c-0123456789abcdef","argv":["` + strings.Repeat("a", 2<<20) + `"]}}` + end)
+				w.say(
+					`{"jsonrpc":"2.0","id":1,"method":"exec","params":{"id":"c-0123456789abcdef","argv":["` + strings.Repeat("a", 2<<20) + `"]}}` + end,
+				)
 				_ = w.CloseWrite()
 				if said := w.ended(t); strings.Contains(said, `"result"`) {
 					t.Errorf("a frame of 2 MiB: %q", said)

@@ -103,7 +103,8 @@ func creation(t testing.TB, name id.Workspace, keyDigest string, fds int, mounts
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"create","fds":%d,"params":{"name":%q,"key_digest":%q,"limits":%s,"mounts":%s}}`+"\n", fds, name, keyDigest, limits, m)
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"create","fds":%d,"params":{"name":%q,"key_digest":%q,"limits":%s,"mounts":%s}}`+"\n",
+		fds, name, keyDigest, limits, m)
 }
 
 // What a daemon that was taken over could try, so as to have a directory mounted that
@@ -167,7 +168,9 @@ func TestADaemonForgesMounts(t *testing.T) {
 		})
 		return nil
 	})
-	refused("a pair of root's that it filled", "uid 0 made the grant and uid 61997 filled it", far, creation(t, name, digest, 1, at(roots, true)))
+	refused(
+		"a pair of root's that it filled", "uid 0 made the grant and uid 61997 filled it", far, creation(t, name, digest, 1, at(roots, true)),
+	)
 
 	far, _ = offered(t, alice, ask(hers, false), hers)
 	refused("a grant for another key", "another key", far, creation(t, name, strings.Repeat("a", 64), 1, at(hers, false)))

@@ -33,7 +33,8 @@ func (d *desk) hostPID(t testing.TB, comm string) int {
 // One workspace against another: its files, processes and sockets.
 func TestNeighboursAreOutOfReach(t *testing.T) {
 	a, b := shared.desk(t), shared.desk(t)
-	a.sh(t, "echo secret-of-a > file; chmod 644 file; chmod 755 . 2>/dev/null; echo secret-of-a > /tmp/file; chmod 666 /tmp/file; echo secret-of-a > /dev/shm/file; echo secret-of-a > /var/tmp/file; mkdir -p /run/user/$(id -u)/x 2>/dev/null; exit 0")
+	a.sh(t, "echo secret-of-a > file; chmod 644 file; chmod 755 . 2>/dev/null; echo secret-of-a > /tmp/file; chmod 666 /tmp/file; echo "+
+		"secret-of-a > /dev/shm/file; echo secret-of-a > /var/tmp/file; mkdir -p /run/user/$(id -u)/x 2>/dev/null; exit 0")
 	service := a.detach(t, "/usr/bin/perl", "-e", `use Socket; my @k;
 		sub tcp { socket(my $s, PF_INET, SOCK_STREAM, 0) or die; bind($s, pack_sockaddr_in($_[0], $_[1])) or die "bind: $!"; listen($s, 9); push @k, $s }
 		sub unx { socket(my $s, PF_UNIX, SOCK_STREAM, 0) or die; bind($s, pack_sockaddr_un($_[0])) or die "unix: $!"; listen($s, 9); push @k, $s }
@@ -106,7 +107,12 @@ func TestDestroyFollowsNoLinks(t *testing.T) {
 	}
 	d, other := h.desk(t), h.desk(t)
 	other.sh(t, "echo kept > file")
-	d.sh(t, fmt.Sprintf("ln -s %[1]s a; ln -s %[1]s/keep b; ln -s %[2]s c; ln -s / d; mkdir -p e/f/g; ln -s / e/f/g/h; chmod 000 e/f; touch -- -rf '*' $'new\nline'; mkfifo pipe; chmod 0 .", target, other.Home))
+	d.sh(
+		t, fmt.Sprintf(
+			"ln -s %[1]s a; ln -s %[1]s/keep b; ln -s %[2]s c; ln -s / d; mkdir -p e/f/g; ln -s / e/f/g/h; chmod 000 e/f; touch -- -rf '*' "+
+				"$'new\nline'; mkfifo pipe; chmod 0 .", target, other.Home,
+		),
+	)
 	h.carrel(t, "destroy", "--purge", d.Key)
 	if b, err := os.ReadFile(keep); err != nil || string(b) != "kept" {
 		t.Errorf("what a link pointed to is gone: %q, %v", b, err)
@@ -163,12 +169,17 @@ func TestServicesOfTheHostAreOutOfReach(t *testing.T) {
 			fmt.Fprintf(&script, "try 'tcp %s %s' ': </dev/tcp/%s/%s'\n", h, port, h, port)
 		}
 	}
-	for _, to := range []string{"169.254.169.254/80", "fd00:ec2::254/80", "192.0.2.1/443", "10.0.0.1/80", "100.100.100.200/80", "1.1.1.1/53", "224.0.0.1/80", "255.255.255.255/80"} {
+	for _, to := range []string{
+		"169.254.169.254/80", "fd00:ec2::254/80", "192.0.2.1/443", "10.0.0.1/80", "100.100.100.200/80", "1.1.1.1/53", "224.0.0.1/80",
+		"255.255.255.255/80",
+	} {
 		fmt.Fprintf(&script, "try 'tcp %[1]s' ': </dev/tcp/%[1]s'\ntry 'udp %[1]s' 'echo x >/dev/udp/%[1]s'\n", to)
 	}
 	for _, s := range []string{
-		"@crt-host-service", "@/tmp/.X11-unix/X0", "@/org/kernel/linux/storage/multipathd", shared.run + "/carrel.sock", shared.run + "/broker.sock", shared.run + "/x/" + d.Name + ".sock",
-		"/run/carrel/carrel.sock", "/run/docker.sock", "/var/run/docker.sock", "/run/containerd/containerd.sock", "/run/dbus/system_bus_socket", "/run/systemd/journal/socket", "/tmp/.X11-unix/X0", "/run/user/0/bus", "/dev/log", os.Getenv("SSH_AUTH_SOCK"),
+		"@crt-host-service", "@/tmp/.X11-unix/X0", "@/org/kernel/linux/storage/multipathd", shared.run + "/carrel.sock",
+		shared.run + "/broker.sock", shared.run + "/x/" + d.Name + ".sock",
+		"/run/carrel/carrel.sock", "/run/docker.sock", "/var/run/docker.sock", "/run/containerd/containerd.sock", "/run/dbus/system_bus_socket",
+		"/run/systemd/journal/socket", "/tmp/.X11-unix/X0", "/run/user/0/bus", "/dev/log", os.Getenv("SSH_AUTH_SOCK"),
 	} {
 		if s != "" {
 			fmt.Fprintf(&script, "try 'unix %[1]s' \"unx '%[1]s'\"\n", s)
@@ -230,7 +241,8 @@ func TestBombsAreContained(t *testing.T) {
 				}
 				daemon = max(daemon, r.took)
 			}
-			t.Logf("a neighbour's command took %v at most, a question to the bombed workspace's executor %v", worst.Round(time.Millisecond/10), daemon.Round(time.Millisecond/10))
+			t.Logf("a neighbour's command took %v at most, a question to the bombed workspace's executor %v",
+				worst.Round(time.Millisecond/10), daemon.Round(time.Millisecond/10))
 			if worst > bound || daemon > bound {
 				t.Errorf("that is more than %v", bound)
 			}

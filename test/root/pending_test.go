@@ -28,7 +28,9 @@ func TestTenThousandPending(t *testing.T) {
 	ctx := t.Context()
 	ask := func(c carrelv1connect.CommandServiceClient, in, source string, n int) error {
 		_, err := c.Exec(ctx, connect.NewRequest(&carrelv1.ExecRequest{
-			Workspace: in, Command: &carrelv1.Command{Argv: []string{"curl", "-d", "@x", "https://example.com/" + strconv.Itoa(n)}, Source: source, ApprovalWaitMs: -1},
+			Workspace: in, Command: &carrelv1.Command{
+				Argv: []string{"curl", "-d", "@x", "https://example.com/" + strconv.Itoa(n)}, Source: source, ApprovalWaitMs: -1,
+			},
 		}))
 		return err
 	}
@@ -38,7 +40,8 @@ func TestTenThousandPending(t *testing.T) {
 		uid := uint32(61100 + i)
 		c := h.client(t, uid)
 		clients[i], keys[i] = carrelv1connect.NewCommandServiceClient(c, "http://carrel"), fmt.Sprint("crt p", i)
-		if _, err := carrelv1connect.NewWorkspaceServiceClient(c, "http://carrel").Create(ctx, connect.NewRequest(&carrelv1.CreateRequest{Key: keys[i], NoStart: true})); err != nil {
+		if _, err := carrelv1connect.NewWorkspaceServiceClient(c, "http://carrel").Create(ctx,
+			connect.NewRequest(&carrelv1.CreateRequest{Key: keys[i], NoStart: true})); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -59,7 +62,8 @@ func TestTenThousandPending(t *testing.T) {
 	}
 	full := func(i int, source string) {
 		t.Helper()
-		if err := ask(clients[i], keys[i], source, 5000); connect.CodeOf(err) != connect.CodeResourceExhausted || !strings.Contains(err.Error(), "carrel approvals list") {
+		if err := ask(clients[i], keys[i], source, 5000); connect.CodeOf(err) != connect.CodeResourceExhausted ||
+			!strings.Contains(err.Error(), "carrel approvals list") {
 			t.Errorf("%s of %d: %v", source, i, err)
 		}
 	}

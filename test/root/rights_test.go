@@ -38,7 +38,8 @@ func TestADaemonThatWasTakenOver(t *testing.T) {
 	d.sh(t, "echo secret-of-a-workspace > file; chmod 644 file")
 	pid, broker := shared.part(t, "daemon"), shared.part(t, "broker")
 	for field, want := range map[string]string{
-		"CapInh": "0000000000000000", "CapPrm": "0000000000000000", "CapEff": "0000000000000000", "CapBnd": "0000000000000000", "CapAmb": "0000000000000000", "NoNewPrivs": "1", "Groups": "",
+		"CapInh": "0000000000000000", "CapPrm": "0000000000000000", "CapEff": "0000000000000000", "CapBnd": "0000000000000000",
+		"CapAmb": "0000000000000000", "NoNewPrivs": "1", "Groups": "",
 	} {
 		if got := status(t, pid, field); got != want {
 			t.Errorf("%s of the daemon: %q, want %q", field, got, want)
@@ -148,7 +149,8 @@ func TestFilesAndDescriptorsOfCarrel(t *testing.T) {
 			if err != nil {
 				continue
 			}
-			if strings.HasPrefix(to, "/tmp/") || strings.HasPrefix(to, "/etc/") || strings.HasPrefix(to, "/root/") || strings.HasPrefix(to, "/home/") {
+			if strings.HasPrefix(to, "/tmp/") || strings.HasPrefix(to, "/etc/") || strings.HasPrefix(to, "/root/") ||
+				strings.HasPrefix(to, "/home/") {
 				t.Errorf("the %s has %s open", name, to)
 			}
 			// The executor's control groups are named as they are inside.

@@ -108,7 +108,9 @@ func TestSecretsLeaveNoTrace(t *testing.T) {
 		t.Errorf("only %d files were looked at", files)
 	}
 	// Among its words too, it is in no list, whoever asks and whichever daemon answers.
-	argv := with("", "exec", "--detach", "--env", "TOKEN", d.Key, "--", "/bin/sh", "-c", "sleep 1000; : words "+secret+" --password="+secret[8:])
+	argv := with(
+		"", "exec", "--detach", "--env", "TOKEN", d.Key, "--", "/bin/sh", "-c", "sleep 1000; : words "+secret+" --password="+secret[8:],
+	)
 	if argv.code != 0 {
 		t.Fatalf("%+v", argv)
 	}

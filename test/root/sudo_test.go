@@ -61,7 +61,8 @@ func TestBySudo(t *testing.T) {
 	c.Args = append(c.Args, "-test.run=^TestOwnEtc", "-test.v", "-test.timeout=150s")
 	c.Env = append(os.Environ(), insideEnv+"="+dir)
 	out, err := c.CombinedOutput()
-	if err != nil || !bytes.Contains(out, []byte("--- PASS: TestOwnEtcConformance")) || !bytes.Contains(out, []byte("--- PASS: TestOwnEtcDaemon")) {
+	if err != nil || !bytes.Contains(out, []byte("--- PASS: TestOwnEtcConformance")) ||
+		!bytes.Contains(out, []byte("--- PASS: TestOwnEtcDaemon")) {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
@@ -183,7 +184,8 @@ func TestOwnEtcConformance(t *testing.T) {
 func TestOwnEtcDaemon(t *testing.T) {
 	dir := ownEtc(t)
 	var log bytes.Buffer
-	d := as(exec.CommandContext(t.Context(), filepath.Join(bin, "carreld"), "--broker", "sudo", "--broker-path", filepath.Join(bin, "carrel-broker"),
+	d := as(exec.CommandContext(t.Context(), filepath.Join(bin, "carreld"), "--broker", "sudo",
+		"--broker-path", filepath.Join(bin, "carrel-broker"),
 		"--data-dir", dir+"/data", "--runtime-dir", dir+"/run", "--socket-group", "", "--ready-fd", "3"))
 	r, w, err := os.Pipe()
 	if err != nil {

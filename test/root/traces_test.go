@@ -32,7 +32,8 @@ func traces(t testing.TB, d *desk) []string {
 		text, _ := os.ReadFile(name) // it may have ended
 		for line := range strings.Lines(string(text)) {
 			f := strings.Fields(line)
-			if len(f) > 1 && slices.Contains([]string{"Uid:", "Gid:", "Groups:"}, f[0]) && slices.ContainsFunc(f[1:], func(n string) bool { return slices.Contains(ids, n) }) {
+			if len(f) > 1 && slices.Contains([]string{"Uid:", "Gid:", "Groups:"}, f[0]) &&
+				slices.ContainsFunc(f[1:], func(n string) bool { return slices.Contains(ids, n) }) {
 				found("process %s: %s", filepath.Base(filepath.Dir(name)), strings.TrimSpace(line))
 			}
 		}
@@ -128,7 +129,9 @@ func TestTracesAreFound(t *testing.T) {
 			return func() { _ = c.Process.Kill(); _ = c.Wait() }
 		},
 		"user": func(t *testing.T) func() {
-			must(exec.CommandContext(t.Context(), "/usr/sbin/useradd", "-M", "-U", "-u", strconv.Itoa(int(d.UID)), "-d", "/nonexistent", d.Name).Run())
+			must(
+				exec.CommandContext(t.Context(), "/usr/sbin/useradd", "-M", "-U", "-u", strconv.Itoa(int(d.UID)), "-d", "/nonexistent", d.Name).Run(),
+			)
 			return func() {
 				must(exec.CommandContext(context.WithoutCancel(t.Context()), "/usr/sbin/userdel", d.Name).Run())
 			}

@@ -69,7 +69,8 @@ func TestUpgrade(t *testing.T) {
 	if out := with(bin, "exec", "demo", "--", "cat", "file"); out != "kept" {
 		t.Errorf("exec: %q", out)
 	}
-	if out := with(bin, "inspect", "-o", "json", "demo"); !strings.Contains(out, `"pids": 99`) || !strings.Contains(out, `"state": "running"`) {
+	if out := with(bin, "inspect", "-o", "json", "demo"); !strings.Contains(out, `"pids": 99`) ||
+		!strings.Contains(out, `"state": "running"`) {
 		t.Errorf("inspect: %s", out)
 	}
 	with(bin, "kill", "demo", cmd)

@@ -121,7 +121,8 @@ func TestWebhook(t *testing.T) {
 		}
 	}
 	name := ask("https://example.com/one")
-	if x := next(); x.ID != name || x.Body.Type != "approval.asked" || x.Body.Data.ID != name || x.Body.Data.Argv[3] != "https://example.com/one" ||
+	if x := next(); x.ID != name || x.Body.Type != "approval.asked" || x.Body.Data.ID != name ||
+		x.Body.Data.Argv[3] != "https://example.com/one" ||
 		!x.Body.Data.Written || x.Body.Data.Level != "CONFIRM" || x.Body.Data.Requester != "uid:0" {
 		t.Errorf("%+v", x)
 	}

@@ -166,15 +166,17 @@ func descriptors(t testing.TB, pid int) int {
 // garbage is what breaks the framing of JSON-RPC or is no message of it. Each ends in a
 // state where an answer that is an error, or the end of the connection, is due.
 var garbage = map[string]string{
-	"no JSON":             "GET / HTTP/1.1\r\n\r\n",
-	"bytes":               "\x00\x01\x02\xff\xfe\n",
-	"invalid UTF-8":       "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"list\xff\xfe\",\"params\":{}}\n",
-	"an array":            `[{"jsonrpc":"2.0","id":1,"method":"list"}]` + "\n",
-	"a number":            "42\n",
-	"null":                "null\n",
-	"an empty object":     "{}\n",
-	"deep nesting":        `{"jsonrpc":"2.0","id":1,"method":"list","params":{"a":` + strings.Repeat("[", 1500) + strings.Repeat("]", 1500) + "}}\n",
-	"deep objects":        `{"jsonrpc":"2.0","id":1,"method":"list","params":` + strings.Repeat(`{"a":`, 700) + "1" + strings.Repeat("}", 700) + "}\n",
+	"no JSON":         "GET / HTTP/1.1\r\n\r\n",
+	"bytes":           "\x00\x01\x02\xff\xfe\n",
+	"invalid UTF-8":   "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"list\xff\xfe\",\"params\":{}}\n",
+	"an array":        `[{"jsonrpc":"2.0","id":1,"method":"list"}]` + "\n",
+	"a number":        "42\n",
+	"null":            "null\n",
+	"an empty object": "{}\n",
+	"deep nesting": `{"jsonrpc":"2.0","id":1,"method":"list","params":{"a":` +
+		strings.Repeat("[", 1500) + strings.Repeat("]", 1500) + "}}\n",
+	"deep objects": `{"jsonrpc":"2.0","id":1,"method":"list","params":` +
+		strings.Repeat(`{"a":`, 700) + "1" + strings.Repeat("}", 700) + "}\n",
 	"an id twice":         `{"jsonrpc":"2.0","id":1,"id":2,"method":"list","params":{}}` + "\n",
 	"a method twice":      `{"jsonrpc":"2.0","id":1,"method":"list","method":"destroy","params":{}}` + "\n",
 	"a method in capital": `{"jsonrpc":"2.0","id":1,"Method":"list","params":{}}` + "\n",

@@ -45,7 +45,9 @@ func attack(t *testing.T, u *user, flags ...string) {
 	// As an X server's, which has both: by path and abstract.
 	clipboard := plain("unix", fmt.Sprintf("@/tmp/.X11-unix/X%d", os.Getpid()))
 	wayland := plain("unix", filepath.Join(u.home, "tmp/wayland-0"))
-	u.sh("mkdir -p .mozilla/firefox/x.default .config/chromium/Default .config/google-chrome .gnupg .aws; echo cookie > .mozilla/firefox/x.default/cookies.sqlite; echo cookie > .config/chromium/Default/Cookies; echo key > .aws/credentials; ln -s ../.ssh/id project/link; ln -s " + u.home + "/.ssh project/dir; mkdir project/.git/hooks 2>/dev/null; true")
+	u.sh("mkdir -p .mozilla/firefox/x.default .config/chromium/Default .config/google-chrome .gnupg .aws; echo cookie > " +
+		".mozilla/firefox/x.default/cookies.sqlite; echo cookie > .config/chromium/Default/Cookies; echo key > .aws/credentials; ln -s " +
+		"../.ssh/id project/link; ln -s " + u.home + "/.ssh project/dir; mkdir project/.git/hooks 2>/dev/null; true")
 	// Another user of the host, with a process, a world-readable home and a file in the open.
 	other, err := os.MkdirTemp("/var/tmp", "carrel-rootless-other")
 	if err != nil {
@@ -56,7 +58,8 @@ func attack(t *testing.T, u *user, flags ...string) {
 		t.Fatal(err)
 	}
 	tcp := plain("tcp", "127.0.0.1:0")
-	u.env = append(u.env, "DISPLAY=:"+strconv.Itoa(os.Getpid()), "WAYLAND_DISPLAY="+wayland, "XAUTHORITY="+u.home+"/.Xauthority", "DOCKER_HOST=unix://"+agent, "GPG_AGENT_INFO="+agent,
+	u.env = append(u.env, "DISPLAY=:"+strconv.Itoa(os.Getpid()), "WAYLAND_DISPLAY="+wayland,
+		"XAUTHORITY="+u.home+"/.Xauthority", "DOCKER_HOST=unix://"+agent, "GPG_AGENT_INFO="+agent,
 		"SSH_AUTH_SOCK="+agent, "DBUS_SESSION_BUS_ADDRESS=unix:abstract="+abstract[1:])
 	sleeper := u.command("", "/bin/sleep", "600")
 	if err := sleeper.Start(); err != nil {
@@ -65,7 +68,8 @@ func attack(t *testing.T, u *user, flags ...string) {
 	t.Cleanup(func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() })
 	pid := sleeper.Process.Pid
 	connect := func(family, address string) string {
-		return fmt.Sprintf(`python3 -c 'import socket; s=socket.socket(socket.%s); s.settimeout(2); s.connect(%s)' 2>/dev/null && echo reached`, family, address)
+		return fmt.Sprintf(`python3 -c 'import socket; s=socket.socket(socket.%s); s.settimeout(2); s.connect(%s)' 2>/dev/null && echo reached`,
+			family, address)
 	}
 	host, port, _ := strings.Cut(tcp, ":")
 	python := func(code string) string { return "exec python3 - <<'E'\n" + code + "\nE" }
@@ -76,37 +80,42 @@ func attack(t *testing.T, u *user, flags ...string) {
 		owned = "asked"
 	}
 	for name, script := range map[string]string{
-		"own ssh key":                 "cat " + u.home + "/.ssh/id && echo reached",
-		"own rc":                      "echo x >> " + u.home + "/.bashrc && echo reached",
-		"others' homes":               `for d in /root/* /home/[!r]* /var/tmp/carrel-*; do [ -e "$d" ] && echo reached; done`,
-		"shadow":                      "cat /etc/shadow && echo reached",
-		"agent by env":                `[ -n "$SSH_AUTH_SOCK$DBUS_SESSION_BUS_ADDRESS" ] && echo reached`,
-		"agent by path":               connect("AF_UNIX", `"`+agent+`"`),
-		"abstract socket":             connect("AF_UNIX", `"\0`+abstract[1:]+`"`),
-		"loopback":                    connect("AF_INET", `("`+host+`",`+port+`)`),
-		"docker":                      "for s in /run/docker.sock /var/run/docker.sock /run/user/*/bus /run/dbus/system_bus_socket; do [ -S $s ] && echo reached; done",
-		"tmpdir":                      "ls " + u.home + "/tmp && echo reached",
-		"host's tmp":                  `[ -n "$(ls -A /tmp)$(ls -A /var/tmp)" ] && echo reached`,
-		"a process":                   fmt.Sprintf("kill -0 %d && echo reached; ls /proc/%d/root && echo reached", pid, pid),
-		"all processes":               "kill -KILL -1; ps -eo pid= | grep -qw " + strconv.Itoa(pid) + " && echo reached",
-		"git hook":                    "echo x > .git/hooks/pre-commit && echo reached",
-		"git config":                  "git config core.fsmonitor /tmp/x && echo reached",
-		"git moved away":              "mv .git .gone && echo reached",
-		"agent settings":              "mkdir -p .claude && echo x > .claude/settings.json && echo reached",
-		"set-uid file":                "cp /bin/true s && chmod u+s s && echo reached",
-		"namespaces":                  "unshare -U true && echo reached; unshare -Ur true && echo reached",
-		"executor's files":            "ls /proc/1/root/ && echo reached; cat /proc/1/environ && echo reached; ls /proc/1/fd/ && echo reached",
-		"clipboard by env":            `[ -n "$DISPLAY$WAYLAND_DISPLAY$XAUTHORITY$DOCKER_HOST$GPG_AGENT_INFO" ] && echo reached`,
-		"clipboard, abstract":         connect("AF_UNIX", `"\0`+clipboard[1:]+`"`),
-		"clipboard by path":           connect("AF_UNIX", `"`+wayland+`"`),
-		"browser profiles":            "cat " + u.home + "/.mozilla/firefox/*/cookies.sqlite " + u.home + "/.config/chromium/Default/Cookies ~/.config/chromium/Default/Cookies && echo reached",
-		"keys of clouds":              "ls " + u.home + "/.aws " + u.home + "/.gnupg && echo reached",
-		"links of the project":        "cat link dir/id && echo reached; echo x > link; ls dir/ && echo reached",
-		"another's files":             "cat " + other + "/open && echo reached; touch " + other + "/planted && echo reached",
-		"another's processes":         "for p in /proc/[0-9]*; do case $(sed -n 's/^Uid:.//p' $p/status) in $(id -u)*) ;; '') ;; *) echo reached ;; esac; done",
-		"environment of the caller":   "cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep -E 'SSH_AUTH_SOCK|DISPLAY|TMPDIR' && echo reached",
-		"a link for a protected name": "ln -sfn /tmp/x .envrc && echo reached; mv .claude c && echo reached; rmdir .vscode && echo reached; mkdir -p a && mv a .cursor && [ -e .cursor/a ] && echo reached; rmdir a",
-		"git by other names":          "git init --separate-git-dir=/tmp/g . >/dev/null && echo reached; echo 'gitdir: /tmp/g' > .git && echo reached; GIT_DIR=.git git config --local alias.x '!x' && echo reached",
+		"own ssh key":     "cat " + u.home + "/.ssh/id && echo reached",
+		"own rc":          "echo x >> " + u.home + "/.bashrc && echo reached",
+		"others' homes":   `for d in /root/* /home/[!r]* /var/tmp/carrel-*; do [ -e "$d" ] && echo reached; done`,
+		"shadow":          "cat /etc/shadow && echo reached",
+		"agent by env":    `[ -n "$SSH_AUTH_SOCK$DBUS_SESSION_BUS_ADDRESS" ] && echo reached`,
+		"agent by path":   connect("AF_UNIX", `"`+agent+`"`),
+		"abstract socket": connect("AF_UNIX", `"\0`+abstract[1:]+`"`),
+		"loopback":        connect("AF_INET", `("`+host+`",`+port+`)`),
+		"docker": "for s in /run/docker.sock /var/run/docker.sock /run/user/*/bus /run/dbus/system_bus_socket; do [ -S " +
+			"$s ] && echo reached; done",
+		"tmpdir":              "ls " + u.home + "/tmp && echo reached",
+		"host's tmp":          `[ -n "$(ls -A /tmp)$(ls -A /var/tmp)" ] && echo reached`,
+		"a process":           fmt.Sprintf("kill -0 %d && echo reached; ls /proc/%d/root && echo reached", pid, pid),
+		"all processes":       "kill -KILL -1; ps -eo pid= | grep -qw " + strconv.Itoa(pid) + " && echo reached",
+		"git hook":            "echo x > .git/hooks/pre-commit && echo reached",
+		"git config":          "git config core.fsmonitor /tmp/x && echo reached",
+		"git moved away":      "mv .git .gone && echo reached",
+		"agent settings":      "mkdir -p .claude && echo x > .claude/settings.json && echo reached",
+		"set-uid file":        "cp /bin/true s && chmod u+s s && echo reached",
+		"namespaces":          "unshare -U true && echo reached; unshare -Ur true && echo reached",
+		"executor's files":    "ls /proc/1/root/ && echo reached; cat /proc/1/environ && echo reached; ls /proc/1/fd/ && echo reached",
+		"clipboard by env":    `[ -n "$DISPLAY$WAYLAND_DISPLAY$XAUTHORITY$DOCKER_HOST$GPG_AGENT_INFO" ] && echo reached`,
+		"clipboard, abstract": connect("AF_UNIX", `"\0`+clipboard[1:]+`"`),
+		"clipboard by path":   connect("AF_UNIX", `"`+wayland+`"`),
+		"browser profiles": "cat " + u.home + "/.mozilla/firefox/*/cookies.sqlite " + u.home + "/.config/chromium/Default/Cookies " +
+			"~/.config/chromium/Default/Cookies && echo reached",
+		"keys of clouds":       "ls " + u.home + "/.aws " + u.home + "/.gnupg && echo reached",
+		"links of the project": "cat link dir/id && echo reached; echo x > link; ls dir/ && echo reached",
+		"another's files":      "cat " + other + "/open && echo reached; touch " + other + "/planted && echo reached",
+		"another's processes": "for p in /proc/[0-9]*; do case $(sed -n 's/^Uid:.//p' $p/status) in $(id -u)*) ;; '') ;; *) echo " +
+			"reached ;; esac; done",
+		"environment of the caller": "cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep -E 'SSH_AUTH_SOCK|DISPLAY|TMPDIR' && echo reached",
+		"a link for a protected name": "ln -sfn /tmp/x .envrc && echo reached; mv .claude c && echo reached; rmdir .vscode && echo reached; " +
+			"mkdir -p a && mv a .cursor && [ -e .cursor/a ] && echo reached; rmdir a",
+		"git by other names": "git init --separate-git-dir=/tmp/g . >/dev/null && echo reached; echo 'gitdir: /tmp/g' > .git && echo " +
+			"reached; GIT_DIR=.git git config --local alias.x '!x' && echo reached",
 		"exchanged with a protected name": python(`import ctypes,os
 libc=ctypes.CDLL(None,use_errno=True)
 os.mkdir("mine")
@@ -161,7 +170,9 @@ print('survived')`),
 	if err := sleeper.Process.Signal(syscall.Signal(0)); err != nil {
 		t.Errorf("a process outside is gone: %v", err)
 	}
-	if got := u.sh("cat .bashrc .ssh/id; ls -A project | grep -vE '^(s|link|dir)$'; git -C project config core.fsmonitor").out; got != "rc\nhost-secret\n.git\n" {
+	if got := u.sh(
+		"cat .bashrc .ssh/id; ls -A project | grep -vE '^(s|link|dir)$'; git -C project config core.fsmonitor",
+	).out; got != "rc\nhost-secret\n.git\n" {
 		t.Errorf("%q", got)
 	}
 	if _, err := os.Stat(other + "/planted"); err == nil {
@@ -170,9 +181,11 @@ print('survived')`),
 	// The attacks have their targets: outside they work.
 	u.t = t
 	for name, script := range map[string]string{
-		"X": connect("AF_UNIX", `"\0`+clipboard[1:]+`"`), "wayland": connect("AF_UNIX", `"`+wayland+`"`), "cookies": "cat .mozilla/firefox/*/cookies.sqlite && echo reached",
-		"link": "cat project/link && echo reached", "another's": "cat " + other + "/open && echo reached",
-		"agent": connect("AF_UNIX", `"`+agent+`"`), "abstract": connect("AF_UNIX", `"\0`+abstract[1:]+`"`), "key": "cat " + u.home + "/.ssh/id && echo reached",
+		"X": connect("AF_UNIX", `"\0`+clipboard[1:]+`"`), "wayland": connect("AF_UNIX", `"`+wayland+`"`),
+		"cookies": "cat .mozilla/firefox/*/cookies.sqlite && echo reached",
+		"link":    "cat project/link && echo reached", "another's": "cat " + other + "/open && echo reached",
+		"agent": connect("AF_UNIX", `"`+agent+`"`), "abstract": connect("AF_UNIX", `"\0`+abstract[1:]+`"`),
+		"key": "cat " + u.home + "/.ssh/id && echo reached",
 	} {
 		if strings.Contains(script, "python3") && !has("python3") {
 			continue

@@ -37,7 +37,10 @@ func (u *user) delegate(shell bool) *delegation {
 	root := cgroup.ParseMounts(string(text)).V2
 	handed, _ := os.ReadFile(filepath.Join(root, "cgroup.subtree_control"))
 	if os.Geteuid() != 0 || root == "" || !strings.Contains(string(handed), "memory") || !strings.Contains(string(handed), "pids") {
-		t.Skipf("skipped: delegating limits takes root and a cgroup v2 that hands memory and pids down; %q hands down %q; go run ./test/vm has one", root, handed)
+		t.Skipf(
+			"skipped: delegating limits takes root and a cgroup v2 that hands memory and pids down; %q hands down %q; go run ./test/vm has one",
+			root, handed,
+		)
 	}
 	d := &delegation{t: t, u: u, base: filepath.Join(root, fmt.Sprintf("carrel-test-%d-%d", os.Getpid(), rangedIDs.Add(1)))}
 	d.mkdir(d.base)
@@ -209,7 +212,8 @@ func TestDelegatedAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = other.Process.Kill(); _ = other.Wait() }()
-	if r := u.run("--report", "-", "--", "true"); r.code != 0 || !strings.Contains(r.err, "holds other processes beside this one") || d.read("cgroup.procs") != strconv.Itoa(other.Process.Pid) {
+	if r := u.run("--report", "-", "--", "true"); r.code != 0 || !strings.Contains(r.err, "holds other processes beside this one") ||
+		d.read("cgroup.procs") != strconv.Itoa(other.Process.Pid) {
 		t.Errorf("%+v", r)
 	}
 }
@@ -225,7 +229,8 @@ func delegatedDaemon(t *testing.T, u *user) {
 	u.must("create", "--memory", "80MiB", "--pids", "60", "demo")
 	verified(t, u.must("inspect", "-o", "json", "demo"))
 	tamed(t, u.carrel("exec", "demo", "--", "sh", "-c", greedy))
-	if got := u.must("top", "-o", "json"); !strings.Contains(got, `"pids": 0`) || strings.Contains(got, `"cpu_us": -1`) || !strings.Contains(got, `"oom_kills": 1`) {
+	if got := u.must("top", "-o", "json"); !strings.Contains(got, `"pids": 0`) || strings.Contains(got, `"cpu_us": -1`) ||
+		!strings.Contains(got, `"oom_kills": 1`) {
 		t.Errorf("%s", got)
 	}
 	u.must("pause", "demo")
@@ -238,7 +243,8 @@ func delegatedDaemon(t *testing.T, u *user) {
 	if got := u.must("inspect", "demo"); !strings.Contains(got, "memory.max is 201326592") {
 		t.Errorf("%s", got)
 	}
-	if r := u.carrel("exec", "demo", "--", "sh", "-c", "dd if=/dev/zero of=/dev/null bs=120M count=1 2>&1; cat /sys/fs/cgroup$(sed s/0::// /proc/self/cgroup)/memory.max"); r.code != 0 || !strings.HasSuffix(r.out, "\n201326592\n") {
+	if r := u.carrel("exec", "demo", "--", "sh", "-c", "dd if=/dev/zero of=/dev/null bs=120M count=1 2>&1; cat /sys/fs/cgroup$(sed s/0::// "+
+		"/proc/self/cgroup)/memory.max"); r.code != 0 || !strings.HasSuffix(r.out, "\n201326592\n") {
 		t.Errorf("more than there was before: %+v", r)
 	}
 	old := d.made()

@@ -16,7 +16,9 @@ import (
 
 var buildCrashable = sync.OnceValues(func() (string, error) {
 	dir := filepath.Join(programs, "crashpoints")
-	build := exec.Command("go", "build", "-tags", "crashpoints", "-o", dir+"/", "./cmd/carrel", "./cmd/carreld", "./cmd/carrel-executor", "./cmd/carrel-archive")
+	build := exec.Command(
+		"go", "build", "-tags", "crashpoints", "-o", dir+"/", "./cmd/carrel", "./cmd/carreld", "./cmd/carrel-executor", "./cmd/carrel-archive",
+	)
 	build.Dir = filepath.Join("..", "..")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := build.CombinedOutput()

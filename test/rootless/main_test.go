@@ -74,7 +74,14 @@ func denied(deny string) error {
 		set = unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K
 		ret = unix.BPF_RET | unix.BPF_K
 	)
-	p := []unix.SockFilter{{Code: ld, K: 0}, {Code: jeq, K: nr, Jf: 3}, {Code: ld, K: 16}, {Code: set, K: mask, Jt: 0, Jf: 1}, {Code: ret, K: 0x00050000 | errno}, {Code: ret, K: 0x7fff0000}}
+	p := []unix.SockFilter{
+		{Code: ld, K: 0},
+		{Code: jeq, K: nr, Jf: 3},
+		{Code: ld, K: 16},
+		{Code: set, K: mask, Jt: 0, Jf: 1},
+		{Code: ret, K: 0x00050000 | errno},
+		{Code: ret, K: 0x7fff0000},
+	}
 	if mask == 0 {
 		p = []unix.SockFilter{{Code: ld, K: 0}, {Code: jeq, K: nr, Jf: 1}, {Code: ret, K: 0x00050000 | errno}, {Code: ret, K: 0x7fff0000}}
 	}
@@ -128,10 +135,13 @@ func newUser(t *testing.T) *user {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := finish(u.command("", "/bin/sh", "-c", "umask 022; mkdir -p .config/carrel; cat > .config/carrel/policy.yaml"), string(rules)); r.code != 0 {
+	if r := finish(u.command("", "/bin/sh", "-c", "umask 022; mkdir -p .config/carrel; cat > .config/carrel/policy.yaml"),
+		string(rules)); r.code != 0 {
 		t.Fatalf("%+v", r)
 	}
-	u.sh("mkdir -p tmp project .ssh; echo host-secret > .ssh/id; echo rc > .bashrc; cd project && { git init -q . 2>/dev/null || mkdir .git; }")
+	u.sh(
+		"mkdir -p tmp project .ssh; echo host-secret > .ssh/id; echo rc > .bashrc; cd project && { git init -q . 2>/dev/null || mkdir .git; }",
+	)
 	return u
 }
 

@@ -123,7 +123,8 @@ func TestOwnRanges(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
 	}
-	if got := u.must("exec", "demo", "--", "sh", "-c", "id -u; touch /workspace/f; stat -c %u /workspace/f; kill -0 1 2>/dev/null || echo held; cat /proc/1/environ 2>/dev/null || echo hidden"); got != fmt.Sprintf("%d\n%d\nheld\nhidden", u.id, u.id) {
+	if got := u.must("exec", "demo", "--", "sh", "-c", "id -u; touch /workspace/f; stat -c %u /workspace/f; kill -0 1 2>/dev/null || echo "+
+		"held; cat /proc/1/environ 2>/dev/null || echo hidden"); got != fmt.Sprintf("%d\n%d\nheld\nhidden", u.id, u.id) {
 		t.Errorf("%q", got)
 	}
 	var st unix.Stat_t
@@ -140,7 +141,8 @@ func TestOwnRanges(t *testing.T) {
 	// Ranges that another user's group stands in the way of are not used, and that is told.
 	u.gid = 12345
 	u.must("start", "demo")
-	if got := u.must("inspect", "demo"); !strings.Contains(got, "share the caller's uid") || !strings.Contains(got, "no range of ids is used: the ranges cannot be mapped") {
+	if got := u.must("inspect", "demo"); !strings.Contains(got, "share the caller's uid") ||
+		!strings.Contains(got, "no range of ids is used: the ranges cannot be mapped") {
 		t.Errorf("%s", got)
 	}
 }
@@ -167,7 +169,8 @@ func (u *user) daemon() int {
 		u.t.Fatal(err)
 	}
 	var cred *unix.Ucred
-	if cerr := rc.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); cerr != nil || err != nil {
+	if cerr := rc.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); cerr != nil ||
+		err != nil {
 		u.t.Fatal(cerr, err)
 	}
 	return int(cred.Pid)
@@ -244,7 +247,8 @@ func ownWords(t *testing.T, u *user) {
 		ID        string `json:"command_id"`
 		Processes int    `json:"processes"`
 	}
-	if err := json.Unmarshal([]byte(u.must("ps", "-o", "json", "demo")), &ps); err != nil || len(ps) != 1 || ps[0].ID != server || ps[0].Processes != 3 {
+	if err := json.Unmarshal([]byte(u.must("ps", "-o", "json", "demo")), &ps); err != nil || len(ps) != 1 || ps[0].ID != server ||
+		ps[0].Processes != 3 {
 		t.Errorf("ps: %+v, %v", ps, err)
 	}
 	attached := u.own("attach", "demo", server)
@@ -350,7 +354,9 @@ func TestOwnMounts(t *testing.T) { eachOwner(t, ownMounts) }
 func ownMounts(t *testing.T, u *user) {
 	u.must("create", "-v", "project:/workspace", "one")
 	u.must("create", "-v", "project:/mnt/p:ro", "-v", "project:/workspace", "two")
-	if r := u.carrel("exec", "one", "--", "sh", "-c", "cd /workspace; touch f; stat -c %u f; touch .git/hooks/x .claude/x"); !strings.HasPrefix(r.out, fmt.Sprint(u.id)) || strings.Count(r.err, "Read-only") != 2 {
+	if r := u.carrel(
+		"exec", "one", "--", "sh", "-c", "cd /workspace; touch f; stat -c %u f; touch .git/hooks/x .claude/x",
+	); !strings.HasPrefix(r.out, fmt.Sprint(u.id)) || strings.Count(r.err, "Read-only") != 2 {
 		t.Errorf("%+v", r)
 	}
 	if got := u.sh("ls -A project").out; !strings.Contains(got, ".claude\n") {

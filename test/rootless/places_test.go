@@ -33,7 +33,9 @@ func TestOwnNeighbours(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	// Even with every door open.
-	for _, dir := range []string{u.home, u.home + "/.local", u.home + "/.local/state", u.home + "/.local/state/carrel", u.home + "/.local/state/carrel/run"} {
+	for _, dir := range []string{
+		u.home, u.home + "/.local", u.home + "/.local/state", u.home + "/.local/state/carrel", u.home + "/.local/state/carrel/run",
+	} {
 		if err := os.Chmod(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -59,7 +61,8 @@ func TestOwnNeighbours(t *testing.T) {
 // Where the socket lies must be the caller's own.
 func TestOwnPlaces(t *testing.T) {
 	u := newOwner(t)
-	u.sh("mkdir -m 700 run; mkdir -m 755 open; mkdir -m 700 odd; mkdir odd/carrel; chmod 777 odd/carrel; ln -s run linked; touch file; mkdir -m 700 into; ln -s ../run into/carrel; mkdir -p -m 700 " + u.home + "/" + strings.Repeat("l", 100))
+	u.sh("mkdir -m 700 run; mkdir -m 755 open; mkdir -m 700 odd; mkdir odd/carrel; chmod 777 odd/carrel; ln -s run linked; touch file; " +
+		"mkdir -m 700 into; ln -s ../run into/carrel; mkdir -p -m 700 " + u.home + "/" + strings.Repeat("l", 100))
 	foreign := filepath.Join(u.home, "foreign")
 	if os.Geteuid() == 0 {
 		if err := os.Mkdir(foreign, 0o700); err != nil {

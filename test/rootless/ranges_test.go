@@ -57,7 +57,8 @@ func TestRunRanges(t *testing.T) {
 	if r := other.run("--ids", "range", "--", "true"); r.code != 125 || !strings.Contains(r.err, "cannot use a range of ids: ") {
 		t.Errorf("without a range: %+v", r)
 	}
-	if r := other.run("--ids", "auto", "--report", "-", "--", "true"); r.code != 0 || !strings.Contains(r.err, "share the caller's uid") || !strings.Contains(r.err, "no range of ids is used: ") {
+	if r := other.run("--ids", "auto", "--report", "-", "--", "true"); r.code != 0 || !strings.Contains(r.err, "share the caller's uid") ||
+		!strings.Contains(r.err, "no range of ids is used: ") {
 		t.Errorf("without a range: %+v", r)
 	}
 	if r := other.run("--ids", "two", "--", "true"); r.code != 125 || !strings.Contains(r.err, "one, range or auto") {

@@ -72,7 +72,8 @@ func TestHere(t *testing.T) {
 		status = "echo '?? new'" // a guest of test/vm has none
 	}
 	r := u.inside("pwd; echo made > new; stat -c %u new; " + status)
-	if r.code != 0 || !strings.HasSuffix(strings.SplitN(r.out, "\n", 2)[0], "/project") || !strings.Contains(r.out, fmt.Sprintf("\n%d\n?? new\n", u.id)) {
+	if r.code != 0 || !strings.HasSuffix(strings.SplitN(r.out, "\n", 2)[0], "/project") ||
+		!strings.Contains(r.out, fmt.Sprintf("\n%d\n?? new\n", u.id)) {
 		t.Errorf("%+v", r)
 	}
 	var st unix.Stat_t
@@ -82,7 +83,8 @@ func TestHere(t *testing.T) {
 	if names := u.sh("ls -A project").out; names != ".git\nnew\n" {
 		t.Errorf("left in the project: %q", names)
 	}
-	if r := finish(u.command("", filepath.Join(programs, "carrel"), "run", "--here", "true"), ""); r.code != 125 || !strings.Contains(r.err, "whole home") {
+	if r := finish(u.command("", filepath.Join(programs, "carrel"), "run", "--here", "true"), ""); r.code != 125 ||
+		!strings.Contains(r.err, "whole home") {
 		t.Errorf("the home itself: %+v", r)
 	}
 	if r := u.run("-v", u.home+":/mnt/home:ro", "true"); r.code != 125 || !strings.Contains(r.err, "record is kept") {
@@ -127,7 +129,8 @@ func TestReport(t *testing.T) {
 		if c.Required && c.State != "verified" {
 			t.Errorf("%+v", c)
 		}
-		if c.ID == "pids" && (c.State != "unavailable" || !strings.Contains(c.Evidence, "no control group is used without root: ") || !strings.Contains(c.Evidence, "RLIMIT_NPROC")) {
+		if c.ID == "pids" && (c.State != "unavailable" || !strings.Contains(c.Evidence, "no control group is used without root: ") ||
+			!strings.Contains(c.Evidence, "RLIMIT_NPROC")) {
 			t.Errorf("%+v", c)
 		}
 		if c.ID == "ids" && !strings.Contains(c.Evidence, "share the caller's uid") {
@@ -155,7 +158,9 @@ func TestKilled(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer r.Close()
-			c := u.command("project", filepath.Join(programs, "carrel"), "run", "--here", "--", "sh", "-c", "(setsid sleep 600 &); echo here; sleep 600")
+			c := u.command(
+				"project", filepath.Join(programs, "carrel"), "run", "--here", "--", "sh", "-c", "(setsid sleep 600 &); echo here; sleep 600",
+			)
 			c.Stdout = w
 			if err := c.Start(); err != nil {
 				t.Fatal(err)
@@ -231,7 +236,10 @@ func TestTogether(t *testing.T) {
 	results := make(chan result, n)
 	for i := range n {
 		go func() {
-			results <- finish(u.command("project", filepath.Join(programs, "carrel"), "run", "--here", "--", "sh", "-c", fmt.Sprintf("touch f%d; mkdir .vscode/x", i)), "")
+			results <- finish(
+				u.command("project", filepath.Join(programs, "carrel"), "run", "--here", "--", "sh", "-c",
+					fmt.Sprintf("touch f%d; mkdir .vscode/x", i)), "",
+			)
 		}()
 	}
 	for range n {
@@ -276,9 +284,14 @@ func TestMissing(t *testing.T) {
 	}{
 		"namespaces refused by a filter": {under(clone, "--", "echo", "ran"), []string{"user_namespaces", "operation not permitted", "sysctl"}},
 		"Landlock":                       {under(landlock, "--", "echo", "ran"), []string{"landlock", "lsm="}},
-		"mounts refused by a filter":     {under(fmt.Sprintf("%d:%d:0", unix.SYS_FSOPEN, unix.EPERM), "--", "echo", "ran"), []string{"cannot open file system", "seccomp=unconfined"}},
+		"mounts refused by a filter": {
+			under(fmt.Sprintf("%d:%d:0", unix.SYS_FSOPEN, unix.EPERM), "--", "echo", "ran"),
+			[]string{"cannot open file system", "seccomp=unconfined"},
+		},
 		"no namespaces": {finish(u.command("project", "unshare", "-U", "--map-current-user", "--keep-caps", "sh", "-c",
-			"echo 0 > /proc/sys/user/max_user_namespaces; exec "+filepath.Join(programs, "carrel")+" run -- echo ran"), ""), []string{"user_namespaces", "max_user_namespaces"}},
+			"echo 0 > /proc/sys/user/max_user_namespaces; exec "+filepath.Join(programs, "carrel")+" run -- echo ran"), ""), []string{
+			"user_namespaces", "max_user_namespaces",
+		}},
 	} {
 		if c.got.code != 125 || c.got.out != "" {
 			t.Errorf("%s: %+v", name, c.got)
@@ -298,7 +311,8 @@ func TestMissing(t *testing.T) {
 	}
 	all := u.records()
 	last := all[len(all)-1]
-	if !strings.Contains(string(last.Data), `"weaker":["landlock"]`) || !strings.Contains(string(all[len(all)-2].Action), `"accept":["landlock"]`) {
+	if !strings.Contains(string(last.Data), `"weaker":["landlock"]`) ||
+		!strings.Contains(string(all[len(all)-2].Action), `"accept":["landlock"]`) {
 		t.Errorf("the record does not say so: %s", last.Data)
 	}
 }

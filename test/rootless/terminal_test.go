@@ -159,7 +159,9 @@ func TestTerminalKeys(t *testing.T) {
 // Signals to carrel run are the command's.
 func TestRunSignals(t *testing.T) {
 	u := newUser(t)
-	for s, code := range map[syscall.Signal]int{unix.SIGINT: 130, unix.SIGTERM: 143, unix.SIGHUP: 129, unix.SIGQUIT: 131, unix.SIGUSR1: 138, unix.SIGUSR2: 140} {
+	for s, code := range map[syscall.Signal]int{
+		unix.SIGINT: 130, unix.SIGTERM: 143, unix.SIGHUP: 129, unix.SIGQUIT: 131, unix.SIGUSR1: 138, unix.SIGUSR2: 140,
+	} {
 		for _, handled := range []bool{false, true} {
 			t.Run(fmt.Sprint(unix.SignalName(s), handled), func(t *testing.T) {
 				u.t = t
@@ -203,14 +205,18 @@ func TestTerminalIsKeptApart(t *testing.T) {
 	carrel := filepath.Join(programs, "carrel")
 	t.Run("settings", func(t *testing.T) {
 		u.t = t
-		x := u.on(false, "sh", "-c", `a=$(stty -g); "$0" run -it -- sh -c 'stty raw -echo; exit 3'; echo "code $?"; [ "$a" = "$(stty -g)" ] && echo as-before`, carrel)
+		x := u.on(
+			false, "sh", "-c", `a=$(stty -g); "$0" run -it -- sh -c 'stty raw -echo; exit 3'; echo "code $?"; [ "$a" = "$(stty -g)" ] && echo as-before`, carrel,
+		)
 		x.Expect("code 3")
 		x.Expect("as-before")
 		x.Wait()
 	})
 	t.Run("descriptors", func(t *testing.T) {
 		u.t = t
-		x := u.runOn("--", "sh", "-c", `for p in /proc/[0-9]*; do ls -l $p/fd 2>/dev/null; done | grep -o '/dev/pts/[0-9]*\|/dev/tty[0-9]*' | sort -u; ls /dev/pts | tr '\n' ' '; echo end`)
+		x := u.runOn(
+			"--", "sh", "-c", `for p in /proc/[0-9]*; do ls -l $p/fd 2>/dev/null; done | grep -o '/dev/pts/[0-9]*\|/dev/tty[0-9]*' | sort -u; ls /dev/pts | tr '\n' ' '; echo end`,
+		)
 		x.Expect("end")
 		if got := x.Screen(); got != "/dev/pts/0\r\n0 ptmx end\r\n" {
 			t.Errorf("%q", got)

@@ -142,7 +142,9 @@ func (t *tour) takeAway(bin string) error {
 		if out, err := all.CombinedOutput(); err != nil {
 			return fmt.Errorf("carrel destroy: %w: %s", err, out)
 		}
-		down := exec.CommandContext(context.Background(), filepath.Join(bin, "carrel"), "down", "--purge", "--data", t.dir+"/data", "--runtime-dir", t.dir+"/run")
+		down := exec.CommandContext(
+			context.Background(), filepath.Join(bin, "carrel"), "down", "--purge", "--data", t.dir+"/data", "--runtime-dir", t.dir+"/run",
+		)
 		if out, err := down.CombinedOutput(); err != nil {
 			return fmt.Errorf("carrel down: %w: %s", err, out)
 		}

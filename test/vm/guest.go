@@ -82,7 +82,8 @@ func guest(ctx context.Context, g machine.Config, p job.Plan, o options, out io.
 	if !results.Complete() {
 		return failed, errors.New("the guest said that it was done and was not")
 	}
-	fmt.Fprintf(out, "      cgroup %s: %d of %d jobs as they should be, %d tests skipped\n", p.Cgroup, len(p.Jobs)-failed, len(p.Jobs), skipped)
+	fmt.Fprintf(out,
+		"      cgroup %s: %d of %d jobs as they should be, %d tests skipped\n", p.Cgroup, len(p.Jobs)-failed, len(p.Jobs), skipped)
 	return failed, nil
 }
 

@@ -50,7 +50,10 @@ func parse(args []string) (options, error) {
 	var o options
 	f := flag.NewFlagSet("vm", flag.ContinueOnError)
 	f.Usage = func() {
-		fmt.Fprintln(f.Output(), "Usage: go run ./test/vm [flags]\n\nRuns the tests that depend on the kernel in emulated guests. As root, on Debian, amd64.\n\nFlags:")
+		fmt.Fprintln(
+			f.Output(), "Usage: go run ./test/vm [flags]\n\nRuns the tests that depend on the kernel in emulated guests. As root, on Debian, "+
+				"amd64.\n\nFlags:",
+		)
 		f.PrintDefaults()
 	}
 	layouts := f.String("cgroup", "v2,v1", "the control group `layouts` to boot guests with")

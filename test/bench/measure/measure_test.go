@@ -83,7 +83,9 @@ func TestAFailureIsNoTime(t *testing.T) {
 		}},
 		"entering": {Op: ok, Enter: func() error { entered.Add(1); return broken }},
 	} {
-		got := measure.Interleave(t.Context(), measure.Pace{Rounds: 3, Block: time.Millisecond, Warm: 1}, []measure.Contestant{c, {Name: "ok", Op: ok}})
+		got := measure.Interleave(
+			t.Context(), measure.Pace{Rounds: 3, Block: time.Millisecond, Warm: 1}, []measure.Contestant{c, {Name: "ok", Op: ok}},
+		)
 		if !errors.Is(got[0].Err, broken) {
 			t.Errorf("%s: error %v, want %v", name, got[0].Err, broken)
 		}

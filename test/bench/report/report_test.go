@@ -67,9 +67,15 @@ func TestTableAndJSON(t *testing.T) {
 		ID: report.Exec, Peer: report.Fork, Unit: "ms", Ratio: 2,
 		Ours: report.Stat{Name: "warm exec", N: 10, P50: 1.2, P99: 30.25}, Other: &report.Stat{Name: report.Fork, N: 9, P50: 0.6, P99: 123},
 	})
-	r.Add(report.Row{ID: report.Exec, Peer: report.Runc, Unit: "ms", Ratio: 0.08, Ours: report.Stat{Name: "warm exec", P50: 1.2}, Other: &report.Stat{Name: report.Runc, P50: 15}})
+	r.Add(report.Row{
+		ID: report.Exec, Peer: report.Runc, Unit: "ms", Ratio: 0.08, Ours: report.Stat{Name: "warm exec", P50: 1.2},
+		Other: &report.Stat{Name: report.Runc, P50: 15},
+	})
 	r.Add(report.Row{ID: report.MemSlope, Unit: "KiB", Ours: report.Stat{Name: "slope", P50: 0.00123}})
-	r.Add(report.Row{ID: report.StreamPipe, Peer: report.Cat, Unit: "GB/s", Ours: report.Stat{Name: "stdout", P50: 1}, Other: &report.Stat{Name: report.Cat, P50: 4}, Ratio: 0.25})
+	r.Add(report.Row{
+		ID: report.StreamPipe, Peer: report.Cat, Unit: "GB/s", Ours: report.Stat{Name: "stdout", P50: 1},
+		Other: &report.Stat{Name: report.Cat, P50: 4}, Ratio: 0.25,
+	})
 	r.Miss("crun exec", errors.New("there is none"))
 	r.Remark("twice")
 	r.Remark("twice")
@@ -107,7 +113,9 @@ func TestTableAndJSON(t *testing.T) {
 	if err := r.Markdown(&b); err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range []string{"\n| warm exec | 1.20 | 30.2 | ms | os/exec |", "\n|  | 1.20 | – | ms | runc exec |", `| \| cat |`, "\n- twice\n"} {
+	for _, s := range []string{
+		"\n| warm exec | 1.20 | 30.2 | ms | os/exec |", "\n|  | 1.20 | – | ms | runc exec |", `| \| cat |`, "\n- twice\n",
+	} {
 		if !strings.Contains(b.String(), s) {
 			t.Errorf("the document has no %q:\n%s", s, b.String())
 		}

@@ -46,7 +46,8 @@ const (
 
 // Kinds are all kinds.
 var Kinds = []Kind{
-	User, Group, Lock, Account, Home, Retained, Tmp, Image, Device, Cgroup, Mount, Namespace, Process, Socket, Temporary, Lost, Audit, Twice, Directory,
+	User, Group, Lock, Account, Home, Retained, Tmp, Image, Device, Cgroup, Mount, Namespace, Process, Socket, Temporary, Lost, Audit, Twice,
+	Directory,
 }
 
 // Left is one thing out of place.
@@ -152,7 +153,8 @@ func (in Instance) look(ctx context.Context, want Expect) ([]Left, error) {
 		}
 	}
 	for _, look := range []func(context.Context) error{
-		v.users, v.locks, v.account, v.homes, v.images, v.devices, v.groups, v.processes, v.mounts, v.files, v.lost, v.audit, v.twice, v.directories,
+		v.users, v.locks, v.account, v.homes, v.images, v.devices, v.groups, v.processes, v.mounts, v.files, v.lost, v.audit, v.twice,
+		v.directories,
 	} {
 		if err := look(ctx); err != nil {
 			return nil, err

@@ -141,7 +141,10 @@ func (v *view) files(context.Context) error {
 			v.found(Lost, "%s is %s and has no socket", name, v.ledger[name].State)
 		}
 	}
-	for _, dir := range []string{v.in.Data, v.in.Runtime, filepath.Join(v.in.Data, "broker"), filepath.Join(v.in.Data, "broker", "reports"), filepath.Join(v.in.Data, "daemon"), filepath.Join(v.in.Data, "daemon", "audit")} {
+	for _, dir := range []string{
+		v.in.Data, v.in.Runtime, filepath.Join(v.in.Data, "broker"), filepath.Join(v.in.Data, "broker", "reports"),
+		filepath.Join(v.in.Data, "daemon"), filepath.Join(v.in.Data, "daemon", "audit"),
+	} {
 		all, err := names(dir)
 		if err != nil {
 			return err

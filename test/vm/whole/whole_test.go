@@ -172,7 +172,9 @@ func controls(t *testing.T) {
 		}
 	}
 	// By name as well: a report that forgot one must not pass.
-	for _, id := range []string{"memory", "pids", "cpu", "supervisor-cgroup", "user-namespace", "cgroup-namespace", "seccomp", "landlock", "network", "executor"} {
+	for _, id := range []string{
+		"memory", "pids", "cpu", "supervisor-cgroup", "user-namespace", "cgroup-namespace", "seccomp", "landlock", "network", "executor",
+	} {
 		if !seen[id] {
 			t.Errorf("%s is not verified", id)
 		}

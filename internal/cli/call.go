@@ -1,0 +1,151 @@
+package cli
+
+import (
+	"context"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+
+	"github.com/carrel-dev/carrel/gen/carrel/v1/carrelv1connect"
+	"github.com/carrel-dev/carrel/internal/operation"
+	carrel "github.com/carrel-dev/carrel/sdk/go"
+)
+
+// The services of carrel.v1. Their methods are what ask and receive call: workspaces.Get.
+type (
+	workspaces = carrelv1connect.WorkspaceServiceClient
+	commands   = carrelv1connect.CommandServiceClient
+	archives   = carrelv1connect.ArchiveServiceClient
+	approvals  = carrelv1connect.ApprovalServiceClient
+	tokens     = carrelv1connect.TokenServiceClient
+	records    = carrelv1connect.AuditServiceClient
+	system     = carrelv1connect.SystemServiceClient
+)
+
+// service returns the client of the service S.
+func service[S any](c *carrel.Client) S {
+	var s any
+	switch any((*S)(nil)).(type) {
+	case *workspaces:
+		s = c.Workspaces()
+	case *commands:
+		s = c.Commands()
+	case *archives:
+		s = c.Archives()
+	case *approvals:
+		s = c.Approvals()
+	case *tokens:
+		s = c.Tokens()
+	case *records:
+		s = c.Audit()
+	case *system:
+		s = c.System()
+	}
+	return s.(S)
+}
+
+// unary is a method of a service with one answer, and streaming one with a stream of them.
+type (
+	unary[S, Q, R any]     = func(S, context.Context, *connect.Request[Q]) (*connect.Response[R], error)
+	streaming[S, Q, R any] = func(S, context.Context, *connect.Request[Q]) (*connect.ServerStreamForClient[R], error)
+)
+
+// ask makes one call to the daemon that the flags name.
+func ask[S, Q, R any](ctx context.Context, a *app, call unary[S, Q, R], req *Q) (*R, error) {
+	client, err := a.client()
+	if err != nil {
+		return nil, err
+	}
+	return askOf(ctx, client, call, req)
+}
+
+// askOf is ask for a client that is connected already.
+func askOf[S, Q, R any](ctx context.Context, client *carrel.Client, call unary[S, Q, R], req *Q) (*R, error) {
+	res, err := call(service[S](client), ctx, connect.NewRequest(req))
+	if err != nil {
+		return nil, err
+	}
+	return res.Msg, nil
+}
+
+// receive calls the daemon that the flags name, and f with each message of the answer.
+func receive[S, Q, R any](ctx context.Context, a *app, call streaming[S, Q, R], req *Q, f func(*R) error) error {
+	client, err := a.client()
+	if err != nil {
+		return err
+	}
+	return receiveOf(ctx, client, call, req, f)
+}
+
+// receiveOf is receive for a client that is connected already.
+func receiveOf[S, Q, R any](ctx context.Context, client *carrel.Client, call streaming[S, Q, R], req *Q, f func(*R) error) error {
+	s, err := call(service[S](client), ctx, connect.NewRequest(req))
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	for s.Receive() {
+		if err := f(s.Msg()); err != nil {
+			return err
+		}
+	}
+	return s.Err()
+}
+
+// help is the one-line help of the command that asks for an operation.
+func help(n operation.Name) string { return operation.Of(n).Help }
+
+// group is a command that only holds others.
+func group(c *cobra.Command, children ...*cobra.Command) *cobra.Command {
+	if c.Args == nil {
+		c.Args = exactly()
+	}
+	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+	c.AddCommand(children...)
+	return c
+}
+
+// prints completes a command that prints data, and adds -o to it. run returns the data for
+// programs, and as it is printed for people; nil prints nothing.
+func (a *app) prints(c *cobra.Command, run func(c *cobra.Command, args []string) (any, printer, error)) *cobra.Command {
+	out := outputFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		data, text, err := run(c, args)
+		switch {
+		case err != nil:
+			return err
+		case *out == asJSON:
+			return a.printJSON(data)
+		case text == nil:
+			return nil
+		}
+		return text.render(a.Out)
+	}
+	return c
+}
+
+// completionTimeout bounds a completion: a shell waits for it.
+const completionTimeout = 500 * time.Millisecond
+
+// completion completes by what find returns. It starts no carrel, and errors complete nothing.
+func (a *app) completion(find func(ctx context.Context, c *carrel.Client, args []string) ([]string, error)) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, _ string) (out []string, _ cobra.ShellCompDirective) {
+		ctx, cancel := context.WithTimeout(context.Background(), completionTimeout)
+		defer cancel()
+		if client, err := a.clientIfUp(); err == nil {
+			out, _ = find(ctx, client, args)
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// onlyFirst limits a completion to the first argument.
+func onlyFirst(complete cobra.CompletionFunc) cobra.CompletionFunc {
+	return func(c *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return complete(c, args, prefix)
+	}
+}

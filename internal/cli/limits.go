@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+)
+
+// lifetime is a flag value: a duration, in days too, or "never".
+type lifetime int64 // milliseconds; -1 is never
+
+const never lifetime = -1
+
+func (l *lifetime) String() string {
+	switch *l {
+	case 0:
+		return ""
+	case never:
+		return "never"
+	}
+	return (time.Duration(*l) * time.Millisecond).String()
+}
+
+func (l *lifetime) Type() string { return "DURATION" }
+
+func (l *lifetime) Set(text string) error {
+	if text == "never" {
+		*l = never
+		return nil
+	}
+	d, err := time.ParseDuration(text)
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		var n float64
+		if n, err = strconv.ParseFloat(days, 64); err == nil && n >= 0 && n <= 36500 {
+			d = time.Duration(n * float64(24*time.Hour))
+		}
+	}
+	if err != nil || d < time.Second {
+		return fmt.Errorf("%q is not a time of a second or more; give it as in 90s, 15m, 12h or 7d, or never", text)
+	}
+	*l = lifetime(d.Milliseconds())
+	return nil
+}
+
+const requestIDUsage = "an id that you choose: asked again with the same id, nothing is done twice"
+
+// limitFlags are the flags of what a workspace may use.
+type limitFlags struct {
+	memory, swap, disk size
+	limits             carrelv1.Limits
+	ttl, idle          lifetime
+	request            string
+}
+
+func (l *limitFlags) add(f *pflag.FlagSet, defaults bool) {
+	or := func(s string) string {
+		if defaults {
+			return " (default " + s + ")"
+		}
+		return ""
+	}
+	f.Var(&l.memory, "memory", "ceiling on memory, as in 512MiB"+or("1GiB"))
+	f.Var(&l.swap, "swap", "swap that may be used beyond it"+or("none"))
+	f.Int64Var(&l.limits.Pids, "pids", 0, "most processes and threads at once"+or("512"))
+	f.Int64Var(&l.limits.CpuWeight, "cpu-weight", 0, "share of the processors under contention, 1 to 10000"+or("100"))
+	f.Int64Var(&l.limits.OpenFiles, "open-files", 0, "most open files of a process"+or("4096"))
+	f.Var(&l.disk, "disk",
+		"what home and temporary directories may hold together, as in 10GiB; it can be raised later, not lowered or removed"+or("no limit"))
+	f.Var(&l.ttl, "ttl", "destroy it after this time, its home kept aside, as in 12h or 7d"+or("never"))
+	f.Var(&l.idle, "idle-timeout", "stop it when nothing has run in it for this time"+or("the daemon's idle_timeout, 60s"))
+	f.StringVar(&l.request, "request-id", "", requestIDUsage)
+}
+
+func (l *limitFlags) asked() *carrelv1.Limits {
+	l.limits.MemoryBytes, l.limits.SwapBytes, l.limits.DiskBytes = int64(l.memory), int64(l.swap), int64(l.disk)
+	return &l.limits
+}
+
+// size is a flag value in bytes: a number, with a binary unit or not.
+type size int64
+
+var sizeUnits = []struct {
+	suffix string
+	shift  uint
+}{
+	{"kib", 10},
+	{"mib", 20},
+	{"gib", 30},
+	{"tib", 40},
+	{"k", 10},
+	{"m", 20},
+	{"g", 30},
+	{"t", 40},
+	{"b", 0},
+}
+
+func (s *size) String() string {
+	if *s == 0 {
+		return ""
+	}
+	return strconv.FormatInt(int64(*s), 10)
+}
+
+func (s *size) Type() string { return "SIZE" }
+
+func (s *size) Set(text string) error {
+	number, shift := strings.ToLower(strings.TrimSpace(text)), uint(0)
+	for _, u := range sizeUnits {
+		if n, ok := strings.CutSuffix(number, u.suffix); ok {
+			number, shift = n, u.shift
+			break
+		}
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
+	if err != nil || n < 0 || n > math.MaxInt64>>shift {
+		return fmt.Errorf("%q is not a size; give bytes or a unit, as in 512MiB or 2GiB", text)
+	}
+	*s = size(n << shift)
+	return nil
+}
