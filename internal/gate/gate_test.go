@@ -80,10 +80,10 @@ func newGate(b *book, ask ...error) *gate.Gate {
 
 // plain is an operation of a row with no payload, but for those whose rules look into it.
 func plain(n operation.Name) operation.Operation {
-	switch n {
-	case operation.CreateWorkspace:
+	if n == operation.CreateWorkspace {
 		return operation.Create{}
-	case operation.ExecCommand, operation.RunOnce:
+	}
+	if operation.Of(n).Judged.Command {
 		return command("true")
 	}
 	return operation.Simple(n)
