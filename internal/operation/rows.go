@@ -30,6 +30,7 @@ const (
 	ResizeCommand Name = "command.resize"
 	ListCommands  Name = "command.list"
 	ReadOutput    Name = "command.logs"
+	WaitForEnd    Name = "command.wait"
 
 	ListArchives  Name = "archive.list"
 	ReadArchive   Name = "archive.read"
@@ -197,6 +198,11 @@ var Table = []Row{
 		Name: ReadOutput, Words: "read the output of a command in", Needs: p.Look, On: Workspace, Class: Read,
 		Help:  "Print the output of a detached command",
 		Calls: []Call{{"CommandService/Logs", Small, true}},
+	},
+	{
+		Name: WaitForEnd, Words: "wait for the end in", Needs: p.Look, On: Workspace, Class: Observe,
+		Help:  "Wait for the end of a command or a workspace",
+		Calls: small("CommandService/Wait"),
 	},
 	{
 		Name: ListArchives, Words: "list archives", Needs: p.Keep, Class: Observe,
