@@ -61,7 +61,7 @@ func dropAccountsLock() {
 		return // as a rule there is none
 	}
 	defer f.Close()
-	if withFD(f, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) }) == nil {
+	if tryLock(f) == nil {
 		_ = os.Remove(accountsLock)
 	}
 }
@@ -87,7 +87,7 @@ func lockAccounts(ctx context.Context) (*accounts, error) {
 		if err != nil {
 			return fail(err)
 		}
-		err = withFD(f, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
+		err = tryLock(f)
 		if err == nil {
 			mine, err1 := f.Stat()
 			there, err2 := os.Lstat(accountsLock)
@@ -112,8 +112,9 @@ func lockAccounts(ctx context.Context) (*accounts, error) {
 	}
 }
 
-func findAccount() (account, error) {
-	u, err := user.Lookup(daemonUser)
+// findAccount looks up the user that a daemon runs as.
+func findAccount(name string) (account, error) {
+	u, err := user.Lookup(name)
 	if err != nil {
 		return account{}, err
 	}
@@ -121,7 +122,7 @@ func findAccount() (account, error) {
 	gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
 	if err := errors.Join(err1, err2); err != nil || uid == 0 {
 		return account{}, fmt.Errorf("cannot use the user %s with uid %s and gid %s: the daemon must not be root: %w",
-			daemonUser, u.Uid, u.Gid, errdefs.ErrFailedPrecondition)
+			name, u.Uid, u.Gid, errdefs.ErrFailedPrecondition)
 	}
 	return account{uint32(uid), uint32(gid)}, nil
 }
@@ -131,29 +132,29 @@ func ensureAccount(ctx context.Context, lock *accounts) (account, error) {
 	made := []string{madeComment}
 	ours := lock.groups
 	for _, group := range []string{daemonUser, workspaceGroup} {
-		_, err := user.LookupGroup(group)
-		if err == nil && slices.Contains(ours, group) {
-			made = append(made, group)
+		there, err := hasGroup(group)
+		if err != nil {
+			return account{}, err
 		}
-		if err == nil {
+		if there {
+			if slices.Contains(ours, group) {
+				made = append(made, group)
+			}
 			continue
-		}
-		if _, unknown := errors.AsType[user.UnknownGroupError](err); !unknown {
-			return account{}, fmt.Errorf("cannot look up the group %s: %w", group, err)
 		}
 		if err := lock.note(append(slices.Clone(lock.groups), group)); err != nil {
 			return account{}, err
 		}
 		if err := runTool(ctx, "/usr/sbin/groupadd", "--system", group); err != nil {
-			// The tool of an up that was cut off may have been at it still.
-			if _, unknown := user.LookupGroup(group); unknown != nil {
+			// The tool of an up that was killed may have made it meanwhile.
+			if there, _ := hasGroup(group); !there {
 				return account{}, err
 			}
 		}
 		made = append(made, group)
 		crashpoint.Here("cli.up.group-made")
 	}
-	who, err := findAccount()
+	who, err := findAccount(daemonUser)
 	if _, unknown := errors.AsType[user.UnknownUserError](err); unknown {
 		if err := runTool(ctx, "/usr/sbin/useradd", "--system", "--gid", daemonUser, "--no-create-home", "--home-dir", "/nonexistent",
 			"--shell", "/usr/sbin/nologin", "--comment", strings.Join(made, madeGroup), daemonUser); err != nil {
@@ -161,7 +162,7 @@ func ensureAccount(ctx context.Context, lock *accounts) (account, error) {
 				return account{}, err
 			}
 		}
-		who, err = findAccount()
+		who, err = findAccount(daemonUser)
 	}
 	if err != nil {
 		return account{}, fmt.Errorf("cannot look up the user %s: %w", daemonUser, err)
@@ -219,24 +220,30 @@ func removeAccount(ctx context.Context, lock *accounts) error {
 	crashpoint.Here("cli.down.user-removed")
 	for _, group := range groups {
 		// userdel removes the group of the same name where the host is set up so.
-		if _, err := user.LookupGroup(group); err != nil {
-			if _, unknown := errors.AsType[user.UnknownGroupError](err); unknown {
-				continue
+		there, err := hasGroup(group)
+		if err == nil && there {
+			if err = runTool(ctx, "/usr/sbin/groupdel", group); err != nil {
+				if there, lerr := hasGroup(group); lerr == nil && !there {
+					err = nil // somebody else removed it meanwhile
+				}
 			}
-			return fmt.Errorf("cannot look up the group %s: %w", group, err)
 		}
-		if err := runTool(ctx, "/usr/sbin/groupdel", group); err != nil {
-			if _, gone := errors.AsType[user.UnknownGroupError](lookUp(group)); !gone {
-				return err
-			}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func lookUp(group string) error {
-	_, err := user.LookupGroup(group)
-	return err
+func hasGroup(name string) (bool, error) {
+	_, err := user.LookupGroup(name)
+	if _, unknown := errors.AsType[user.UnknownGroupError](err); unknown {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot look up the group %s: %w", name, err)
+	}
+	return true, nil
 }
 
 // workspaceComment is in the passwd entry of each workspace's user.

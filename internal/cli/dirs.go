@@ -87,8 +87,8 @@ func sweep(dir string) error {
 		return err
 	}
 	for _, path := range left {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("cannot remove %s: %w", path, err)
+		if err := remove(path); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -131,8 +131,8 @@ func (i *instance) removeUnnoted() error {
 	if err := sweep(i.data); err != nil {
 		return err
 	}
-	if err := os.Remove(filepath.Join(i.data, "up.lock")); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("cannot remove %s/up.lock: %w", i.data, err)
+	if err := remove(filepath.Join(i.data, "up.lock")); err != nil {
+		return err
 	}
 	return removeUnnotedAt(i.data)
 }

@@ -140,7 +140,7 @@ func (a *app) checkDaemon(ctx context.Context) probe.Result {
 	}
 	client, err := a.clientIfUp()
 	if t.host == "" && errors.Is(err, errNotUp) {
-		r.Found = "your own at " + t.place.Socket + " starts when it is needed: " + t.why
+		r.Found = "your own at " + t.own.Socket + " starts when it is needed: " + t.why
 		return r
 	}
 	if err == nil {

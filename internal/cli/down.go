@@ -12,7 +12,6 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/crashpoint"
@@ -43,7 +42,7 @@ An ordinary user ends their own carrel with it, which starts again when it is ne
 				if err != nil {
 					return err
 				}
-				return a.downOwn(c.Context(), t.place)
+				return a.downOwn(c.Context(), t.own)
 			}
 			return needRoot("down" + i.flags())
 		}
@@ -195,8 +194,8 @@ func (i *instance) removeRuntime() error {
 	}
 	files := append(sockets, i.socket(), filepath.Join(i.runtime, "broker.sock"), i.pidFile("daemon"), i.pidFile("broker"))
 	for _, f := range files {
-		if err := os.Remove(f); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("cannot remove %s: %w", f, err)
+		if err := remove(f); err != nil {
+			return err
 		}
 	}
 	if err := sweep(i.runtime); err != nil {
@@ -299,8 +298,8 @@ func (a *app) removeData(i *instance, holding []string) error {
 		return err
 	}
 	for _, name := range []string{"up.json", "up.lock"} {
-		if err := os.Remove(filepath.Join(i.data, name)); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("cannot remove %s: %w", filepath.Join(i.data, name), err)
+		if err := remove(filepath.Join(i.data, name)); err != nil {
+			return err
 		}
 		crashpoint.Here("cli.down.note-removed")
 	}

@@ -8,10 +8,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -174,57 +175,42 @@ func (i *instance) readMade() (made, error) {
 
 func (i *instance) writeMade(m made) error { return writeJSON(i.stateFile(), m) }
 
-// brokerSettings are those of the broker's settings that up decides. What else stands in
-// the file is an administrator's and stays.
-type brokerSettings struct {
-	DataDir      string `json:"data_dir"`
-	RuntimeDir   string `json:"runtime_dir"`
-	DaemonUID    uint32 `json:"daemon_uid"`
-	DaemonGID    uint32 `json:"daemon_gid"`
-	UIDFirst     uint32 `json:"uid_first"`
-	UIDCount     uint32 `json:"uid_count"`
-	CgroupName   string `json:"cgroup_name"`
-	ExecutorPath string `json:"executor_path"`
-	// WorkspaceGroup is the group of all workspaces' users.
-	WorkspaceGroup string `json:"workspace_group"`
-}
-
-func (i *instance) brokerSettings(who account, executor string) brokerSettings {
-	return brokerSettings{
-		DataDir: i.data, RuntimeDir: i.runtime, DaemonUID: who.uid, DaemonGID: who.gid,
-		UIDFirst: i.firstID(), UIDCount: probe.DefaultIDs, CgroupName: i.cgroupName(), ExecutorPath: executor, WorkspaceGroup: workspaceGroup,
+// brokerSettings are the settings of the broker that up writes. Others in the file are the
+// administrator's and stay.
+func (i *instance) brokerSettings(who account, executor string) object {
+	return object{
+		{"data_dir", i.data},
+		{"runtime_dir", i.runtime},
+		{"daemon_uid", who.uid},
+		{"daemon_gid", who.gid},
+		{"uid_first", i.firstID()},
+		{"uid_count", probe.DefaultIDs},
+		{"cgroup_name", i.cgroupName()},
+		{"executor_path", executor},
+		{"workspace_group", workspaceGroup}, // the group of the users of all workspaces
 	}
 }
 
-// kept are the settings that are written once and then left to the administrator.
+// kept are the settings that up writes only once: the administrator may change them.
 var kept = []string{"uid_first", "uid_count", "workspace_group"}
 
 // mergeSettings lays ours over what the file holds.
-func mergeSettings(old []byte, ours brokerSettings) (map[string]any, error) {
+func mergeSettings(old []byte, ours object) (map[string]any, error) {
 	all := map[string]any{}
 	if len(old) > 0 {
 		if err := json.Unmarshal(old, &all); err != nil {
 			return nil, fmt.Errorf("it is not JSON: %w: %w", err, errdefs.ErrInvalidArgument)
 		}
 	}
-	b, err := json.Marshal(ours)
-	if err != nil {
-		return nil, err
-	}
-	before := map[string]any{}
-	for _, k := range kept {
-		if v, ok := all[k]; ok {
-			before[k] = v
+	for _, m := range ours {
+		if _, ok := all[m.name]; !ok || !slices.Contains(kept, m.name) {
+			all[m.name] = m.value
 		}
 	}
-	if err := json.Unmarshal(b, &all); err != nil {
-		return nil, err
-	}
-	maps.Copy(all, before)
 	return all, nil
 }
 
-func (i *instance) writeSettings(ours brokerSettings) error {
+func (i *instance) writeSettings(ours object) error {
 	old, err := os.ReadFile(i.settings())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("cannot read the broker's settings: %w", err)
@@ -236,29 +222,17 @@ func (i *instance) writeSettings(ours brokerSettings) error {
 	return writeJSON(i.settings(), all)
 }
 
-// writeJSON replaces a file of root's as a whole: a crash leaves the old or the new one.
+// writeJSON replaces a file of root.
 func writeJSON(path string, v any) error {
 	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // mode 0600
+	err = replaceFile(path, ".new-", func(w io.Writer) error {
+		_, err := w.Write(append(b, '\n'))
+		return err
+	}, func() { crashpoint.Here("cli.file.written") })
 	if err != nil {
-		return fmt.Errorf("cannot write %s: %w", path, err)
-	}
-	_, err = f.Write(append(b, '\n'))
-	if err == nil {
-		err = f.Sync()
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	crashpoint.Here("cli.file.written")
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
 		return fmt.Errorf("cannot write %s: %w", path, err)
 	}
 	return nil

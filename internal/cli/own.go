@@ -16,7 +16,6 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
@@ -29,10 +28,10 @@ const ownTimeout = time.Minute
 
 // target is the carrel that a command speaks to, and why that one.
 type target struct {
-	// host is a daemon that runs already; "" is the caller's own, at place.
-	host  string
-	place paths.Paths
-	why   string
+	// host is a daemon that runs already; "" is the caller's own.
+	host string
+	own  paths.Paths
+	why  string
 }
 
 // target chooses the carrel. There is no falling back once it is chosen:
@@ -75,7 +74,7 @@ func (a *app) target() (target, error) {
 		}
 	}
 	p, err := paths.Find()
-	return target{place: p, why: why}, err
+	return target{own: p, why: why}, err
 }
 
 // client returns the SDK's client of the daemon that the flags name, or of the caller's own,
@@ -91,7 +90,7 @@ func (a *app) client() (*carrel.Client, error) {
 	if t.host == "" {
 		ctx, cancel := context.WithTimeout(context.Background(), ownTimeout)
 		defer cancel()
-		if t.host, err = a.startOwn(ctx, t.place); err != nil {
+		if t.host, err = a.startOwn(ctx, t.own); err != nil {
 			return nil, err
 		}
 	}
@@ -111,15 +110,15 @@ func (a *app) clientIfUp() (*carrel.Client, error) {
 	if t.host == "" {
 		ctx, cancel := context.WithTimeout(context.Background(), doctorTimeout)
 		defer cancel()
-		if _, err := os.Lstat(t.place.State); err != nil {
+		if _, err := os.Lstat(t.own.State); err != nil {
 			return nil, errNotUp
 		}
-		socket, err := t.place.Answers(ctx)
+		socket, err := t.own.Answers(ctx)
+		if err == nil && socket == "" {
+			err = errNotUp
+		}
 		if err != nil {
 			return nil, err
-		}
-		if socket == "" {
-			return nil, errNotUp
 		}
 		t.host = "unix://" + socket
 	}
@@ -190,15 +189,9 @@ func launchOwn(ctx context.Context, p paths.Paths) error {
 		return err
 	}
 	defer ready.Close()
-	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", noHugePages}
-	for _, name := range []string{"HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"} {
-		if v, ok := os.LookupEnv(name); ok {
-			env = append(env, name+"="+v)
-		}
-	}
 	c := &exec.Cmd{
 		Path: program, Args: []string{filepath.Base(program), "--rootless", "--ready-fd", "3"},
-		Env: append(env, crashpoint.Env()...), Dir: "/", Stdout: log, Stderr: log, ExtraFiles: []*os.File{theirs},
+		Env: environ("HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"), Dir: "/", Stdout: log, Stderr: log, ExtraFiles: []*os.File{theirs},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
 	err = c.Start()
@@ -216,9 +209,9 @@ func launchOwn(ctx context.Context, p paths.Paths) error {
 
 // downOwn ends the caller's own carrel, and with it what runs in its workspaces.
 func (a *app) downOwn(ctx context.Context, p paths.Paths) error {
+	nothing := func() error { return text("Nothing to do: your own carrel does not run.\n").render(a.Out) }
 	if _, err := os.Lstat(p.State); err != nil {
-		_, err = fmt.Fprintln(a.Out, "Nothing to do: your own carrel does not run.")
-		return err
+		return nothing()
 	}
 	ctx, cancel := context.WithTimeout(ctx, ownTimeout)
 	defer cancel()
@@ -235,8 +228,7 @@ func (a *app) downOwn(ctx context.Context, p paths.Paths) error {
 		return err
 	}
 	if pid == 0 {
-		_, err = fmt.Fprintln(a.Out, "Nothing to do: your own carrel does not run.")
-		return err
+		return nothing()
 	}
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil && !errors.Is(err, unix.ESRCH) {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -152,36 +153,36 @@ type program struct {
 	session bool
 }
 
-// start starts a program and returns when it has said that it is ready.
+// start starts a program and returns when it reports that it is ready.
 func (i *instance) start(ctx context.Context, p program) (*exec.Cmd, error) {
+	c, said, err := i.started(ctx, p)
+	if err != nil {
+		return nil, fmt.Errorf("cannot start the %s: %w%s", p.name, err, said)
+	}
+	return c, nil
+}
+
+// started is start, without the words before and with the program's own words after its error.
+func (i *instance) started(ctx context.Context, p program) (_ *exec.Cmd, said string, err error) {
 	ready, theirs, err := os.Pipe()
 	if err != nil {
-		return nil, fmt.Errorf("cannot start the %s: %w", p.name, err)
+		return nil, "", err
 	}
 	defer ready.Close()
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		theirs.Close()
-		return nil, fmt.Errorf("cannot start the %s: %w", p.name, err)
-	}
-	defer null.Close()
-	// It does nothing before it is told to: an up that is cut off before the pid file is
-	// written leaves nobody behind that no pid file names.
+	// The program waits until it is told to go on: if up is killed before it has written the pid
+	// file, the program ends.
 	gate, tell, err := os.Pipe()
 	if err != nil {
 		theirs.Close()
-		return nil, fmt.Errorf("cannot start the %s: %w", p.name, err)
+		return nil, "", err
 	}
 	defer tell.Close()
 	const readyFD, awaitFD = 3, 4 // the first of ExtraFiles
 	c := &exec.Cmd{
-		Path: p.path,
-		Args: append([]string{filepath.Base(p.path), "--ready-fd", fmt.Sprint(readyFD), "--await-fd", fmt.Sprint(awaitFD)}, p.args...),
-		Env: append(
-			[]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", noHugePages}, crashpoint.Env()...,
-		),
+		Path:        p.path,
+		Args:        append([]string{filepath.Base(p.path), "--ready-fd", fmt.Sprint(readyFD), "--await-fd", fmt.Sprint(awaitFD)}, p.args...),
+		Env:         environ(),
 		Dir:         "/",
-		Stdin:       null,
 		Stdout:      p.log,
 		Stderr:      p.log,
 		ExtraFiles:  []*os.File{theirs, gate},
@@ -190,8 +191,7 @@ func (i *instance) start(ctx context.Context, p program) (*exec.Cmd, error) {
 	if p.archiver != "" {
 		f, err := os.Open(p.archiver)
 		if err != nil {
-			theirs.Close()
-			return nil, fmt.Errorf("cannot start the %s: %w", p.name, err)
+			return nil, "", errors.Join(err, theirs.Close(), gate.Close())
 		}
 		defer f.Close()
 		c.ExtraFiles = append(c.ExtraFiles, f)
@@ -199,13 +199,13 @@ func (i *instance) start(ctx context.Context, p program) (*exec.Cmd, error) {
 	}
 	var offset int64
 	if p.session {
-		offset, _ = p.log.Seek(0, io.SeekEnd) // only what it says now is shown
+		offset, _ = p.log.Seek(0, io.SeekEnd) // an error shows only new lines
 	}
 	err = i.launch(c, p)
 	theirs.Close()
 	gate.Close()
 	if err != nil {
-		return nil, fmt.Errorf("cannot start the %s: %w", p.name, err)
+		return nil, "", err
 	}
 	crashpoint.Here("cli.start.launched")
 	t, err := startTime(c.Process.Pid)
@@ -224,13 +224,13 @@ func (i *instance) start(ctx context.Context, p program) (*exec.Cmd, error) {
 		_ = c.Process.Kill() // it may have ended by itself
 		_ = c.Wait()
 		_ = os.Remove(i.pidFile(p.name))
-		said := "; what it said is above"
+		said = "; what it said is above"
 		if p.session {
 			said = tail(p.log, offset)
 		}
-		return nil, fmt.Errorf("cannot start the %s: %w%s", p.name, err, said)
+		return nil, said, err
 	}
-	return c, nil
+	return c, "", nil
 }
 
 // launch starts c, and for another user from a thread that has given up for good what
@@ -324,7 +324,7 @@ func (i *instance) lock() (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot open %s: %w", path, err)
 	}
-	if err := withFD(f, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) }); err != nil {
+	if err := tryLock(f); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("cannot go on: another carrel up or down works on %s; wait for it: %w", i.data, errdefs.ErrUnavailable)
 	}
@@ -344,6 +344,10 @@ func removeIfEmpty(path string) (bool, error) {
 	}
 }
 
-// noHugePages keeps the kernel from rounding the small heaps of broker and daemon up to huge
-// pages where those are always on; see GODEBUG in the documentation of Go's package runtime.
-const noHugePages = "GODEBUG=disablethp=1"
+// environ is the environment of broker and daemon, with the variables of pass that are set here.
+// GODEBUG keeps the kernel from rounding their small heaps up to huge pages where those are
+// always on.
+func environ(pass ...string) []string {
+	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "GODEBUG=disablethp=1"}
+	return slices.Concat(env, environment(pass), crashpoint.Env())
+}

@@ -279,7 +279,10 @@ func hostCan(ctx context.Context, i *instance) error {
 // probeConfig is where this instance's checks look. The range of ids may have been set.
 func (i *instance) probeConfig() probe.Config {
 	c := probe.Config{DataDir: i.data, FirstID: i.firstID(), IDs: probe.DefaultIDs}
-	var s brokerSettings
+	var s struct {
+		UIDFirst uint32 `json:"uid_first"`
+		UIDCount uint32 `json:"uid_count"`
+	}
 	if b, err := os.ReadFile(i.settings()); err == nil && json.Unmarshal(b, &s) == nil && s.UIDFirst != 0 && s.UIDCount != 0 {
 		c.FirstID, c.IDs = s.UIDFirst, s.UIDCount
 	}
@@ -341,7 +344,7 @@ func (i *instance) make(ctx context.Context, m *made, lock *accounts) (who accou
 		}
 	}
 	// Before the user is made: one that is to be made can enter what everybody can.
-	if who, err = findAccount(); err != nil {
+	if who, err = findAccount(daemonUser); err != nil {
 		who = account{noID, noID}
 	}
 	for _, p := range []string{i.daemonDir(), i.config} {
