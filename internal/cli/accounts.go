@@ -29,19 +29,19 @@ type account struct{ uid, gid uint32 }
 // noID is an id that no user has.
 const noID = 1<<32 - 2
 
-// accountsLock is the file that is locked while the account is looked at, made or
-// removed, whichever instance does it.
+// accountsLock is the file that every instance locks while it checks, makes or removes the
+// account.
 const accountsLock = "/run/carrel-account.lock"
 
-// accounts is the lock on the account. In its file stand the groups that are about to be
-// made or removed: one that is found with them in it was left by an up or down that was
-// cut off, and those groups are up's.
+// accounts is the lock on the account. Its file lists the groups that are about to be made or
+// removed. If the list is not empty when the lock is taken, an up or down was killed, and up made
+// those groups.
 type accounts struct {
 	file   *os.File
 	groups []string
 }
 
-// note writes down which groups are about to be made or removed.
+// note records the groups that are about to be made or removed.
 func (a *accounts) note(groups []string) error {
 	a.groups = groups
 	err := a.file.Truncate(0)
@@ -58,7 +58,7 @@ func (a *accounts) note(groups []string) error {
 func dropAccountsLock() {
 	f, err := os.OpenFile(accountsLock, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return // as a rule there is none
+		return // usually it does not exist
 	}
 	defer f.Close()
 	if tryLock(f) == nil {
@@ -71,9 +71,9 @@ func (a *accounts) unlock() {
 	a.file.Close()
 }
 
-// lockAccounts keeps this host's ups and downs from making and removing the account at
-// the same time. The file goes with the lock, so whoever got it on a file that has gone
-// takes the next one.
+// lockAccounts excludes every other up and down of this host while the account is made or
+// removed. The file is removed with the lock, so a lock on a removed file is dropped and taken
+// again on the new one.
 func lockAccounts(ctx context.Context) (*accounts, error) {
 	fail := func(err error) (*accounts, error) {
 		return nil, fmt.Errorf("cannot lock the account of the daemon with %s: %w", accountsLock, err)
@@ -170,16 +170,16 @@ func ensureAccount(ctx context.Context, lock *accounts) (account, error) {
 	return who, nil
 }
 
-// madeComment marks the user that up made, so that the last instance to go takes it away
-// whichever one made it. After it stand the groups that were made with it.
+// madeComment marks a user that up made, so that the last instance removes it, whichever made
+// it. The groups that were made with it follow.
 const (
 	madeComment = "carrel daemon, made by carrel up"
 	madeGroup   = ", group "
 )
 
-// removeAccount takes the user away if up made it and nothing needs it: no workspace of
-// any instance and nobody's membership. That a process of another instance runs as it
-// is for userdel to see.
+// removeAccount removes the user if up made it and nothing needs it: no instance has a workspace,
+// and its groups have no members. userdel itself refuses while processes of another instance
+// run as that user.
 func removeAccount(ctx context.Context, lock *accounts) error {
 	var comment string
 	there := false
@@ -194,10 +194,10 @@ func removeAccount(ctx context.Context, lock *accounts) error {
 			return fmt.Errorf("cannot remove the user %s: the workspace %s is left: %w", daemonUser, f[0], errdefs.ErrFailedPrecondition)
 		}
 	}
-	groups := lock.groups // of one that was cut off after the user had gone
+	groups := lock.groups // of a down that was killed after it had removed the user
 	if there {
 		if !strings.HasPrefix(comment, madeComment) {
-			return nil // it is an administrator's
+			return nil // an administrator made it
 		}
 		groups = strings.Split(comment, madeGroup)[1:]
 	}
@@ -267,8 +267,8 @@ func colonFile(path string) func(yield func([]string) bool) {
 // toolTimeout bounds one program of the host.
 const toolTimeout = time.Minute
 
-// runTool runs a program of the host with an environment of its own. Begun, it is not
-// broken off, by ctx or from the keyboard: it would leave its locks, or half of a user.
+// runTool runs a program of the host with a fixed environment. Once it runs, neither ctx nor the
+// keyboard interrupts it, because it would leave its locks or an incomplete user.
 func runTool(ctx context.Context, path string, args ...string) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -294,19 +294,19 @@ func runTool(ctx context.Context, path string, args ...string) error {
 	return nil
 }
 
-// sweepLocks waits for the end of a tool and removes its part of a lock that it did not get:
-// where two tools meet, some versions leave it. Until the tool has been waited for its pid is
-// nobody else's.
+// sweepLocks waits until a tool has ended and removes the temporary file of a lock that it did not
+// get: some versions leave it if two tools run at once. The pid is not reused before the tool
+// was waited for.
 func sweepLocks(pid int) {
 	for errors.Is(unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
 	}
 	for _, db := range []string{"passwd", "shadow", "group", "gshadow", "subuid", "subgid"} {
-		_ = os.Remove("/etc/" + db + "." + strconv.Itoa(pid)) // as a rule it is not there
+		_ = os.Remove("/etc/" + db + "." + strconv.Itoa(pid)) // usually it does not exist
 	}
 }
 
-// give makes a tree of the daemon's its own. It may have had another uid when the
-// user was last made. Nothing below is followed: the tree was the daemon's to fill.
+// give makes the daemon's user the owner of a tree. The user may have had another uid before it
+// was made again. No link in the tree is followed, because the daemon could write to it.
 func give(dir string, a account) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/sandbox/probe"
 )
 
-// Where an instance is unless flags say otherwise, and who its daemon runs as.
+// The default directories of an instance, the user of its daemon and the group of its workspaces.
 const (
 	defaultDataDir    = "/var/lib/carrel"
 	defaultRuntimeDir = "/run/carrel"
@@ -97,7 +97,7 @@ func (i *instance) isDefault() bool {
 }
 func (i *instance) socketsDir() string { return filepath.Join(i.runtime, "x") }
 
-// flags are what a person must add to name the instance again.
+// flags are the flags that name the instance.
 func (i *instance) flags() string {
 	s := ""
 	if i.data != defaultDataDir {
@@ -109,7 +109,7 @@ func (i *instance) flags() string {
 	return s
 }
 
-// cgroupName is the instance's group in every hierarchy: one data directory, one group.
+// cgroupName is the instance's group in every hierarchy. Each data directory has one.
 func (i *instance) cgroupName() string {
 	if i.data == defaultDataDir {
 		return "carrel"
@@ -118,8 +118,8 @@ func (i *instance) cgroupName() string {
 	return "carrel-" + hex.EncodeToString(sum[:4])
 }
 
-// firstID is where the probe.DefaultIDs ids of the instance's workspaces begin. Each instance has a range of
-// its own, because each keeps its own account of those that were used.
+// firstID is the first of the probe.DefaultIDs ids for the instance's workspaces. Each instance
+// has its own range, because each keeps its own record of the ids that were used.
 func (i *instance) firstID() uint32 {
 	if i.data == defaultDataDir {
 		return probe.DefaultFirstID
@@ -131,24 +131,23 @@ func (i *instance) firstID() uint32 {
 	return probe.DefaultFirstID + slot*probe.DefaultIDs
 }
 
-// made is what up made on this host, kept so that down can take it away again, and what
-// it was told, kept for the next up. The account has a mark of its own, because several
-// instances can share it.
+// made is what up made on this host, for down to remove, and the flags of the last up, for the
+// next one. The account is marked elsewhere, because several instances can share it.
 type made struct {
 	// Dirs in the order they were made.
 	Dirs []string `json:"dirs"`
-	// Config and Prefix are those flags, "" where not given.
+	// Config and Prefix are the values of these flags, "" if they were not given.
 	Config string `json:"config,omitempty"`
 	Prefix string `json:"prefix,omitempty"`
 }
 
-// recall takes over from an earlier up what was not said again.
+// recall takes over the flags of the last up that were not given again.
 func (i *instance) recall(m made) {
 	i.config = cmp.Or(i.config, m.Config)
 	i.prefix = cmp.Or(i.prefix, m.Prefix)
 }
 
-// remember keeps for the next up what this one was told, once carrel runs with it.
+// remember stores the flags of this up for the next one, once carrel runs.
 func (i *instance) remember() error {
 	m, err := i.readMade()
 	if err != nil || m.Config == i.config && m.Prefix == i.prefix {
@@ -222,7 +221,7 @@ func (i *instance) writeSettings(ours object) error {
 	return writeJSON(i.settings(), all)
 }
 
-// writeJSON replaces a file of root.
+// writeJSON replaces a file with v as JSON.
 func writeJSON(path string, v any) error {
 	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
@@ -238,9 +237,8 @@ func writeJSON(path string, v any) error {
 	return nil
 }
 
-// checkDir refuses a directory that another user could put something else in place of:
-// it and everything above must be root's, and writable by others only where they cannot
-// touch what is not theirs.
+// checkDir refuses a directory that another user could replace: root must own it and every
+// directory above it, and others may write only to a directory above that has the sticky bit.
 func checkDir(path string) error {
 	for p := path; ; p = filepath.Dir(p) {
 		var st unix.Stat_t
@@ -267,8 +265,8 @@ func checkDir(path string) error {
 	}
 }
 
-// enterable refuses a path that the user with these ids, and no other groups, could not
-// come to. It looks at the directories above path only.
+// enterable refuses a path that the user with these ids, and no other groups, could not reach.
+// It checks only the directories above path.
 func enterable(path string, uid, gid uint32) error {
 	for p := filepath.Dir(path); ; p = filepath.Dir(p) {
 		var st unix.Stat_t
