@@ -121,6 +121,10 @@ func TestAnotherUsersWorkspaceIsRefused(t *testing.T) {
 			_, err := c.ListCommands(ctx, request(&carrelv1.ListCommandsRequest{Workspace: "demo"}))
 			return err
 		},
+		"Wait": func(ctx context.Context) error {
+			_, err := c.Wait(ctx, request(&carrelv1.WaitRequest{Workspace: "demo", CommandId: cmd}))
+			return err
+		},
 		"Signal": func(ctx context.Context) error {
 			_, err := c.Signal(ctx, request(&carrelv1.SignalRequest{Workspace: "demo", CommandId: cmd}))
 			return err

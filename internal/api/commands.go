@@ -107,6 +107,27 @@ func parseCommand(workspace, command string) (ref string, cmd id.Command, err er
 	return ref, cmd, err
 }
 
+// Wait ends too when the server begins to drain.
+func (s commands) Wait(ctx context.Context, req *connect.Request[carrelv1.WaitRequest]) (*connect.Response[carrelv1.WaitResponse], error) {
+	ref, err := parseRef(req.Msg.GetWorkspace())
+	var cmd id.Command
+	if name := req.Msg.GetCommandId(); err == nil && name != "" {
+		cmd, err = id.ParseCommand(name)
+	}
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer s.untilClosing(ctx, func() {
+		cancel(fmt.Errorf("cannot wait any longer: the daemon is stopping; ask again: %w", errdefs.ErrUnavailable))
+	})()
+	status, state, err := s.gate.Wait(ctx, authn.FromContext(ctx), ref, cmd)
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	return connect.NewResponse(&carrelv1.WaitResponse{Status: statusTo(status), State: string(state)}), nil
+}
+
 func (s commands) Signal(ctx context.Context, req *connect.Request[carrelv1.SignalRequest]) (*connect.Response[carrelv1.SignalResponse], error) {
 	m := req.Msg
 	ref, cmd, err := parseCommand(m.GetWorkspace(), m.GetCommandId())

@@ -14,14 +14,12 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/gen/carrel/v1/carrelv1connect"
-
-	"github.com/containerd/errdefs"
-
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/api/apitest"
 	"github.com/carrel-dev/carrel/internal/execapi"

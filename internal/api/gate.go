@@ -62,6 +62,9 @@ type Gate interface {
 	Detach(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams, tty bool) (id.Command, error)
 	ListCommands(ctx context.Context, p principal.Principal, ref string) ([]execapi.Command, error)
 	Output(ctx context.Context, p principal.Principal, ref string, o execapi.OutputParams, attach bool) (execapi.OutputResult, []*os.File, error)
+	// Wait returns how a command ended or, if cmd is empty, the state of a workspace that
+	// does not run.
+	Wait(ctx context.Context, p principal.Principal, ref string, cmd id.Command) (*execapi.Status, workspace.State, error)
 	Signal(ctx context.Context, p principal.Principal, ref string, s execapi.StopTaskParams) error
 	Resize(ctx context.Context, p principal.Principal, ref string, r execapi.ResizeParams) error
 

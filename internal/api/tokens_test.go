@@ -444,6 +444,7 @@ var minimal = map[string]string{
 	"CommandService/Stream":            `{"start":{"workspace":"demo","command":{"argv":["true"]}}}`,
 	"CommandService/Detach":            `{"workspace":"demo","command":{"argv":["true"]}}`,
 	"CommandService/Logs":              `{"workspace":"demo","commandId":"c-0123456789abcdef"}`,
+	"CommandService/Wait":              `{"workspace":"demo","commandId":"c-0123456789abcdef"}`,
 	"CommandService/Resize":            `{"workspace":"demo","commandId":"c-0123456789abcdef","size":{}}`,
 	"CommandService/Signal":            `{"workspace":"demo","commandId":"c-0123456789abcdef"}`,
 	"ArchiveService/Restore":           `{"start":{"key":"demo"}}`,

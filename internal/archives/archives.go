@@ -261,7 +261,7 @@ func (s *Archives) Restore(ctx context.Context, p principal.Principal, want work
 	var from workspace.Archive
 	if want.From != "" {
 		var err error
-		if _, from, err = s.authorise(ctx, p, operation.RestoreWorkspace, want.From); err != nil {
+		if from, err = s.authorise(ctx, p, operation.RestoreWorkspace, want.From); err != nil {
 			return none, err
 		}
 	}

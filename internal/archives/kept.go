@@ -18,21 +18,21 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// authorise authorises an operation on the archive that ref names, and returns that.
-func (s *Archives) authorise(ctx context.Context, p principal.Principal, op operation.Name, ref string) (*gate.Authorised, workspace.Archive, error) {
+// authorise authorises an operation on the archive that ref names, and returns the archive.
+func (s *Archives) authorise(ctx context.Context, p principal.Principal, op operation.Name, ref string) (workspace.Archive, error) {
 	var found workspace.Archive
-	a, err := s.cfg.Gate.Authorise(ctx, operation.Request{By: p, Op: operation.OnArchive(op, ref)}, func() (t operation.Target, err error) {
+	_, err := s.cfg.Gate.Authorise(ctx, operation.Request{By: p, Op: operation.OnArchive(op, ref)}, func() (t operation.Target, err error) {
 		if found, err = s.cfg.Store.Archive(ctx, ref); err != nil {
 			return t, err
 		}
 		return targetOf(found), nil
 	})
-	return a, found, err
+	return found, err
 }
 
 // admit admits an operation on the archive that ref names, by its id.
 func (s *Archives) admit(ctx context.Context, p principal.Principal, op operation.Name, ref string) (*gate.Admitted, workspace.Archive, error) {
-	_, found, err := s.authorise(ctx, p, op, ref)
+	found, err := s.authorise(ctx, p, op, ref)
 	if err != nil {
 		return nil, found, err
 	}

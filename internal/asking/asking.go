@@ -301,12 +301,14 @@ func passed(a approval.Approval) string {
 
 // settle notes on which intent an approval was spent, beside what goes on.
 func (q *Questions) settle(name id.Approval, intent int64) {
-	q.gate.Later(func() {
-		if err := q.cfg.Store.SettleApproval(context.Background(), name, intent); err != nil {
-			q.cfg.Log.Error("cannot note what an approval was spent on; the next start finds it in the record", "approval", name, "error", err)
-		}
-		crashpoint.Here("daemon.approval.settled")
-	})
+	q.gate.Later(func() { q.settled(name, intent) })
+}
+
+func (q *Questions) settled(name id.Approval, intent int64) {
+	if err := q.cfg.Store.SettleApproval(context.Background(), name, intent); err != nil {
+		q.cfg.Log.Error("cannot note what an approval was spent on; the next start finds it in the record", "approval", name, "error", err)
+	}
+	crashpoint.Here("daemon.approval.settled")
 }
 
 // StopAsking ends the waiting for answers: those who wait are told to ask again. The questions

@@ -108,21 +108,23 @@ func (l *Lifecycle) empty(ctx context.Context, e Entry) error {
 // Forget removes the home that was kept of a destroyed workspace, which its name and its
 // first id tell from all others. One that is gone is no error.
 func (l *Lifecycle) Forget(ctx context.Context, p brokerapi.ForgetParams) error {
-	return l.alone(ctx, brokerapi.MethodForget, p.Name, func(context.Context) error {
-		e, ok := l.ledger.Get(p.Name)
-		own := ok && e.IDs.Executor == p.ID
-		if p.ID < l.settings.UIDFirst || p.ID-l.settings.UIDFirst >= l.settings.UIDCount || own && e.State != workspace.StateDestroyed {
-			return fmt.Errorf("cannot forget the home of %s with id %d: no destroyed workspace has it: %w",
-				p.Name, p.ID, errdefs.ErrFailedPrecondition)
-		}
-		if err := l.host.ForgetHome(p.Name, workspace.IDsFrom(p.ID)); err != nil {
-			return err
-		}
-		crashpoint.Here("broker.forget.removed")
-		if !own || e.Retained == "" {
-			return nil
-		}
-		e.Retained = ""
-		return l.ledger.Put(e)
-	})
+	return l.alone(ctx, brokerapi.MethodForget, p.Name, func(context.Context) error { return l.forget(p) })
+}
+
+func (l *Lifecycle) forget(p brokerapi.ForgetParams) error {
+	e, ok := l.ledger.Get(p.Name)
+	own := ok && e.IDs.Executor == p.ID
+	if p.ID < l.settings.UIDFirst || p.ID-l.settings.UIDFirst >= l.settings.UIDCount || own && e.State != workspace.StateDestroyed {
+		return fmt.Errorf("cannot forget the home of %s with id %d: no destroyed workspace has it: %w",
+			p.Name, p.ID, errdefs.ErrFailedPrecondition)
+	}
+	if err := l.host.ForgetHome(p.Name, workspace.IDsFrom(p.ID)); err != nil {
+		return err
+	}
+	crashpoint.Here("broker.forget.removed")
+	if !own || e.Retained == "" {
+		return nil
+	}
+	e.Retained = ""
+	return l.ledger.Put(e)
 }

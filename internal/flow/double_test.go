@@ -72,6 +72,13 @@ func (d *runtimeDouble) setHook(f func(op string, name id.Workspace) error) {
 	d.hook = f
 }
 
+// lists sets what Commands returns.
+func (d *runtimeDouble) lists(all ...execapi.Command) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.list = all
+}
+
 // kill is the death of an executor.
 func (d *runtimeDouble) kill(name id.Workspace) {
 	d.mu.Lock()

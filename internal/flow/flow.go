@@ -9,6 +9,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/archiver"
@@ -168,13 +169,15 @@ func (f *Flow) Recover(ctx context.Context) error {
 	return f.Mark(ctx)
 }
 
+// pauses are the operations that pause or resume a workspace on their way.
+var pauses = []operation.Name{operation.PauseWorkspace, operation.ResumeWorkspace, operation.StopWorkspace, operation.Recover}
+
 // halfWay are the workspaces whose executor may disagree with the broker on whether it is
 // paused: an operation that pauses or resumes has no outcome.
 func halfWay(open []audit.Record) map[id.Workspace]bool {
 	names := map[id.Workspace]bool{}
 	for _, r := range open {
-		switch operation.NameIn(r.Action) {
-		case operation.PauseWorkspace, operation.ResumeWorkspace, operation.StopWorkspace, operation.Recover:
+		if slices.Contains(pauses, operation.NameIn(r.Action)) {
 			names[r.Workspace] = true
 		}
 	}

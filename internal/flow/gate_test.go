@@ -317,6 +317,10 @@ func TestStrangersAreDeniedAndRecorded(t *testing.T) {
 			_, _, err := h.Output(ctx, p, ref, execapi.OutputParams{}, true)
 			return err
 		},
+		"wait": func(p principal.Principal, ref string) error {
+			_, _, err := h.Wait(ctx, p, ref, "c-0123456789abcdef")
+			return err
+		},
 		"signal": func(p principal.Principal, ref string) error { return h.Signal(ctx, p, ref, execapi.StopTaskParams{}) },
 		"resize": func(p principal.Principal, ref string) error { return h.Resize(ctx, p, ref, execapi.ResizeParams{}) },
 		"verify": func(p principal.Principal, _ string) error { _, err := h.VerifyAudit(ctx, p); return err },

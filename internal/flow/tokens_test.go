@@ -119,6 +119,10 @@ func TestRolesAtTheGate(t *testing.T) {
 			_, _, err := h.Output(ctx, p, "demo", execapi.OutputParams{}, false)
 			return err
 		}},
+		"wait": {principal.Look, func(p principal.Principal) error {
+			_, _, err := h.Wait(ctx, p, "demo", "c-0123456789abcdef")
+			return err
+		}},
 		"attach": {principal.Run, func(p principal.Principal) error {
 			_, _, err := h.Output(ctx, p, "demo", execapi.OutputParams{}, true)
 			return err

@@ -13,47 +13,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"sync"
 
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
-	"github.com/carrel-dev/carrel/internal/judge"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/permit"
 	"github.com/carrel-dev/carrel/internal/policy"
-	"github.com/carrel-dev/carrel/internal/record"
 )
-
-// Config holds the dependencies of New. Records, Judge, Ask and Log are required.
-type Config struct {
-	Records *record.Writer
-	Judge   *judge.Judge
-	// Ask has a person answer where the policy wants that.
-	Ask Asker
-	// Blocked says why no effect may follow now, nil if one may. Optional.
-	Blocked func() error
-	// Told hears of every outcome, by the number of its intent. Optional.
-	Told func(r *operation.Request, intent int64, err error)
-	// Observe hears of each passage when it is over, and must not block. Optional.
-	Observe func(*Passage)
-	Log     *slog.Logger
-}
-
-// Gate lets operations pass. Its methods may be called from any goroutine.
-type Gate struct {
-	cfg      Config
-	refusals refusals
-
-	mu sync.Mutex
-	// background are the goroutines that wait for effects to end, and closed says that no
-	// more may be started.
-	background sync.WaitGroup
-	closed     bool
-}
-
-// New returns a gate.
-func New(cfg Config) *Gate { return &Gate{cfg: cfg} }
 
 // Effect carries an operation out. The permit lets it change the target. data is what the
 // outcome says beside the error.
@@ -109,17 +75,6 @@ func (g *Gate) Authorise(ctx context.Context, r operation.Request, find Finder) 
 	return &Authorised{x}, nil
 }
 
-// passing is a request on its way.
-type passing struct {
-	g         *Gate
-	request   operation.Request
-	row       *operation.Row
-	record    *record.Of
-	judgement *judge.Judgement
-	pass      Pass
-	way       *Passage
-}
-
 // Authorised is a request whose caller may make it.
 type Authorised struct{ x *passing }
 
@@ -152,8 +107,7 @@ func (a *Authorised) Admit(ctx context.Context) (*Admitted, error) {
 		}
 	}
 	if err := x.clear(ctx); err != nil {
-		var r refusal
-		if errors.As(err, &r) {
+		if r, ok := errors.AsType[refusal](err); ok {
 			return nil, x.deny(ctx, r.error)
 		}
 		x.passed(err)
@@ -245,14 +199,6 @@ func (a *Admitted) Do(ctx context.Context, effect Effect) (err error) {
 	return err
 }
 
-// entry reads the request for its records, once.
-func (x *passing) entry() (err error) {
-	if x.record == nil {
-		x.record, err = x.g.cfg.Records.Of(&x.request)
-	}
-	return err
-}
-
 // intent records what is about to be done, by the class of the operation.
 func (x *passing) intent(ctx context.Context) (seq int64, err error) {
 	if x.row.Class == operation.Observe {
@@ -293,4 +239,16 @@ func (x *passing) outcome(seq int64, data any, err error) {
 		// The intent stays open, and the next start closes it as interrupted.
 		x.g.cfg.Log.Error("cannot record an outcome", "intent", seq, "workspace", x.request.On.Name, "error", aerr)
 	}
+}
+
+// step is an operation that is part of this one. made is the target where this one has made it.
+func (x *passing) step(op operation.Operation, made operation.Target) *Authorised {
+	on := x.request.On
+	if on.Name == "" {
+		on = made
+	}
+	r := operation.Request{By: x.request.By, Op: op, On: on, Trace: x.request.Trace}
+	part := &passing{g: x.g, request: r, row: operation.Of(op.Op())}
+	part.begin()
+	return &Authorised{part}
 }

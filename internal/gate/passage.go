@@ -37,15 +37,6 @@ type Step struct {
 	Began, Ended time.Time
 }
 
-// begin starts to measure a request, if anybody listens.
-func (x *passing) begin() {
-	if x.g.cfg.Observe == nil {
-		return
-	}
-	x.way = &Passage{Trace: x.request.Trace, Kind: x.row.Name, By: x.request.By.String(), Began: now()}
-	x.way.Steps = x.way.room[:0]
-}
-
 // step says what was done since the step before.
 func (p *Passage) step(name string) {
 	if p == nil {
@@ -58,31 +49,5 @@ func (p *Passage) step(name string) {
 	p.Steps = append(p.Steps, Step{name, from, now()})
 }
 
-// step is an operation that is part of this one. made is the target where this one has made it.
-func (x *passing) step(op operation.Operation, made operation.Target) *Authorised {
-	on := x.request.On
-	if on.Name == "" {
-		on = made
-	}
-	r := operation.Request{By: x.request.By, Op: op, On: on, Trace: x.request.Trace}
-	part := &passing{g: x.g, request: r, row: operation.Of(op.Op())}
-	part.begin()
-	return &Authorised{part}
-}
-
-// passed hands the measurement over, once.
-func (x *passing) passed(err error) {
-	p := x.way
-	if p == nil || p.handed || x.row.Class == operation.Observe && !p.Denied {
-		return
-	}
-	p.handed = true
-	p.Ended, p.Workspace = now(), x.request.On.Name
-	if p.Err = err; err != nil && x.record != nil {
-		p.Err = x.record.Error(err)
-	}
-	if x.judgement != nil {
-		p.Level = x.judgement.Level.String()
-	}
-	x.g.cfg.Observe(p)
-}
+// now is the time that passages and refusals are measured by.
+func now() time.Time { return time.Now() }

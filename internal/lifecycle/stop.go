@@ -51,23 +51,28 @@ func (l *Lifecycle) stop(ctx context.Context, a *gate.Authorised, name id.Worksp
 // it can end in order.
 func (l *Lifecycle) halt(ctx context.Context, a *gate.Admitted, w workspace.Workspace) error {
 	return a.Do(ctx, func(ctx context.Context, p permit.Permit) (any, error) {
-		rt, err := l.Runtime(w.Boundary)
-		if err != nil {
-			return nil, err
-		}
-		if w.State == workspace.StatePaused {
-			if _, err := rt.Resume(ctx, p); err != nil {
-				l.cfg.Log.Warn("stopping a paused workspace that does not go on", "workspace", w.Name, "error", err)
-			}
-		}
-		real, err := rt.Stop(ctx, p)
-		if err != nil {
-			return nil, err
-		}
-		crashpoint.Here("daemon.stop.stopped")
-		l.note(w.Name, real)
-		return nil, nil
+		return nil, l.halted(ctx, p, w)
 	})
+}
+
+// halted is the effect of halt.
+func (l *Lifecycle) halted(ctx context.Context, p permit.Permit, w workspace.Workspace) error {
+	rt, err := l.Runtime(w.Boundary)
+	if err != nil {
+		return err
+	}
+	if w.State == workspace.StatePaused {
+		if _, err := rt.Resume(ctx, p); err != nil {
+			l.cfg.Log.Warn("stopping a paused workspace that does not go on", "workspace", w.Name, "error", err)
+		}
+	}
+	real, err := rt.Stop(ctx, p)
+	if err != nil {
+		return err
+	}
+	crashpoint.Here("daemon.stop.stopped")
+	l.note(w.Name, real)
+	return nil
 }
 
 // haltAsSystem stops a live workspace on the daemon's own account. Its slot is held.

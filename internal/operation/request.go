@@ -1,6 +1,7 @@
 package operation
 
 import (
+	"slices"
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/id"
@@ -35,18 +36,9 @@ func Reaches(by principal.Principal, t Target) bool {
 	case t.Kind == Approval && !by.Can(principal.Answer):
 		return false
 	case t.Kind == Token && by.Kind == principal.Token && by.Grant != nil:
-		return by.Can(principal.Any) && by.Grant.Scope == nil || t.madeBy(by.Grant.ID)
+		return by.Can(principal.Any) && by.Grant.Scope == nil || slices.Contains(t.Makers, by.Grant.ID)
 	case t.Kind == Token:
 		return by.MayReach(t.Owner)
 	}
 	return by.MayReach(t.Owner, t.Names()...) && (t.NewKey == "" || by.MayReach(t.Owner, string(t.NewKey)))
-}
-
-func (t Target) madeBy(token string) bool {
-	for _, maker := range t.Makers {
-		if maker == token {
-			return true
-		}
-	}
-	return false
 }

@@ -30,6 +30,7 @@ const (
 	ResizeCommand Name = "command.resize"
 	ListCommands  Name = "command.list"
 	ReadOutput    Name = "command.logs"
+	WaitForEnd    Name = "command.wait"
 
 	ListArchives  Name = "archive.list"
 	ReadArchive   Name = "archive.read"
@@ -194,9 +195,13 @@ var Table = []Row{
 		Calls: small("CommandService/ListCommands"),
 	},
 	{
-		Name: ReadOutput, Words: "read the output of a command in", Needs: p.Look, On: Workspace, Class: Observe,
+		Name: ReadOutput, Words: "read the output of a command in", Needs: p.Look, On: Workspace, Class: Read,
 		Help:  "Print the output of a detached command",
 		Calls: []Call{{"CommandService/Logs", Small, true}},
+	},
+	{
+		Name: WaitForEnd, Words: "wait for the end in", Needs: p.Look, On: Workspace, Class: Observe,
+		Calls: small("CommandService/Wait"),
 	},
 	{
 		Name: ListArchives, Words: "list archives", Needs: p.Keep, Class: Observe,

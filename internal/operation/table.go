@@ -2,6 +2,7 @@ package operation
 
 import (
 	"cmp"
+	"strings"
 
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/principal"
@@ -127,9 +128,9 @@ func (r *Row) Sentence(on Target) string {
 		// Errors about the command itself begin with "cannot run": see docs/protocols/api.md.
 		return "let the command run in workspace " + string(cmp.Or(name, id.Key(on.Name)))
 	case on.Kind == Host:
-		return r.Words + " this host"
+		return strings.TrimSuffix(r.Words, " in") + " on this host"
 	case on.Kind == Remote:
-		return r.Words + " host " + string(on.Name)
+		return strings.TrimSuffix(r.Words, " in") + " on host " + string(on.Name)
 	case r.On != Workspace:
 		return r.Words
 	case name != "":

@@ -142,10 +142,13 @@ func (t *Tokens) authorise(ctx context.Context, p principal.Principal, op operat
 // target is a token as a target: of its owner, and of the tokens that made it.
 func (t *Tokens) target(x principal.Issued) operation.Target {
 	on := operation.Target{Kind: operation.Token, ID: x.ID, Owner: x.Owner, Makers: []string{x.ID}}
-	for ok := true; len(on.Makers) < maxLine; on.Makers = append(on.Makers, x.ID) {
-		if x, ok = t.cfg.Store.Token(x.Parent); !ok {
+	for len(on.Makers) < maxLine {
+		maker, ok := t.cfg.Store.Token(x.Parent)
+		if !ok {
 			break
 		}
+		x = maker
+		on.Makers = append(on.Makers, x.ID)
 	}
 	return on
 }

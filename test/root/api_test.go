@@ -105,6 +105,22 @@ func post(t testing.TB, c *http.Client, method protoreflect.MethodDescriptor, bo
 	return res.StatusCode, string(b)
 }
 
+// ask is post as a user. A call that carries descriptors is made on a connection for them.
+func (h *host) ask(t testing.TB, uid uint32, method protoreflect.MethodDescriptor, body string) (int, string) {
+	t.Helper()
+	if method.Name() != "Spawn" && method.Name() != "Attach" {
+		return post(t, h.client(t, uid), method, body)
+	}
+	w := h.upgraded(t, uid)
+	defer w.Close()
+	w.say(request(1, fmt.Sprintf("%s/%s", method.Parent().Name(), method.Name()), body))
+	said := w.line(t)
+	if !strings.Contains(said, `"error"`) {
+		return http.StatusOK, said
+	}
+	return http.StatusBadRequest, said
+}
+
 // methods are all that the API has.
 func methods() []protoreflect.MethodDescriptor {
 	var all []protoreflect.MethodDescriptor
@@ -140,7 +156,6 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 		t.Fatalf("%+v", r)
 	}
 	t.Cleanup(func() { shared.carrel(t, "archive", "rm", key) })
-	client := shared.client(t, mallory.Uid)
 	denied := fmt.Sprintf(`"uid:%d"`, mallory.Uid)
 	free := []string{
 		"Version", "List", "ListArchives", // nobody's in particular; the lists are looked at below
@@ -157,12 +172,12 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 				start = `{"from":%[1]q,"key":"crt mallory"}`
 			}
 			body := fmt.Sprintf(
-				`{"workspace":%[1]q,"workspaces":[%[1]q],"archive":%[1]q,"key":%[1]q,"command":{"argv":["cat","file"]},"commandId":%[2]q,"signal":9,"purge":true,"start":`+start+`}`, ref, id,
+				`{"workspace":%[1]q,"workspaces":[%[1]q],"archive":%[1]q,"key":%[1]q,"command":{"argv":["cat","file"]},"commandId":%[2]q,"signal":9,"size":{"rows":1,"cols":1},"purge":true,"start":`+start+`}`, ref, id,
 			)
 			// What a method does not know is refused for that and proves nothing.
 			body = known(t, m, body)
 			mark := shared.mark(t)
-			status, said := post(t, client, m, body)
+			status, said := shared.ask(t, mallory.Uid, m, body)
 			if m.Name() == "Create" {
 				if ref == d.Name {
 					continue // a key like any other, of a workspace of her own
@@ -179,7 +194,7 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 		}
 	}
 	for _, list := range []string{"List", "ListArchives"} {
-		if _, said := post(t, client, methodNamed(t, list), "{}"); strings.Contains(said, d.Name) {
+		if _, said := post(t, shared.client(t, mallory.Uid), methodNamed(t, list), "{}"); strings.Contains(said, d.Name) {
 			t.Errorf("%s: %s", list, said)
 		}
 	}
@@ -307,8 +322,8 @@ func TestReferencesAreNoPaths(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			body := known(t, m, fmt.Sprintf(`{"workspace":%s,"command":{"argv":["true"]},"commandId":"c-0123456789abcdef","purge":true}`, quoted))
-			status, said := post(t, shared.client(t, 0), m, body)
+			body := known(t, m, fmt.Sprintf(`{"workspace":%s,"command":{"argv":["true"]},"commandId":"c-0123456789abcdef","size":{"rows":1,"cols":1},"purge":true}`, quoted))
+			status, said := shared.ask(t, 0, m, body)
 			if !strings.Contains(said, "not_found") && !strings.Contains(said, "invalid_argument") {
 				t.Errorf("%s of %.40q: %d %s", m.Name(), ref, status, said)
 			}

@@ -3337,6 +3337,113 @@ func (x *LogsResponse) GetStatus() *Status {
 	return nil
 }
 
+type WaitRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// Empty is the workspace itself.
+	CommandId     string `protobuf:"bytes,2,opt,name=command_id,json=commandId,proto3" json:"command_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaitRequest) Reset() {
+	*x = WaitRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaitRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaitRequest) ProtoMessage() {}
+
+func (x *WaitRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
+func (*WaitRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *WaitRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *WaitRequest) GetCommandId() string {
+	if x != nil {
+		return x.CommandId
+	}
+	return ""
+}
+
+type WaitResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How the command ended, if one was named.
+	Status *Status `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
+	// The state of the workspace, if no command was named: stopped or destroyed.
+	State         string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaitResponse) Reset() {
+	*x = WaitResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaitResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaitResponse) ProtoMessage() {}
+
+func (x *WaitResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaitResponse.ProtoReflect.Descriptor instead.
+func (*WaitResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *WaitResponse) GetStatus() *Status {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *WaitResponse) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
 type SignalRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
@@ -3350,7 +3457,7 @@ type SignalRequest struct {
 
 func (x *SignalRequest) Reset() {
 	*x = SignalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3362,7 +3469,7 @@ func (x *SignalRequest) String() string {
 func (*SignalRequest) ProtoMessage() {}
 
 func (x *SignalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3375,7 +3482,7 @@ func (x *SignalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalRequest.ProtoReflect.Descriptor instead.
 func (*SignalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{47}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *SignalRequest) GetWorkspace() string {
@@ -3414,7 +3521,7 @@ type SignalResponse struct {
 
 func (x *SignalResponse) Reset() {
 	*x = SignalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3426,7 +3533,7 @@ func (x *SignalResponse) String() string {
 func (*SignalResponse) ProtoMessage() {}
 
 func (x *SignalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3439,7 +3546,7 @@ func (x *SignalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalResponse.ProtoReflect.Descriptor instead.
 func (*SignalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{48}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{50}
 }
 
 type ResizeRequest struct {
@@ -3453,7 +3560,7 @@ type ResizeRequest struct {
 
 func (x *ResizeRequest) Reset() {
 	*x = ResizeRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3465,7 +3572,7 @@ func (x *ResizeRequest) String() string {
 func (*ResizeRequest) ProtoMessage() {}
 
 func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3478,7 +3585,7 @@ func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeRequest.ProtoReflect.Descriptor instead.
 func (*ResizeRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{49}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ResizeRequest) GetWorkspace() string {
@@ -3510,7 +3617,7 @@ type ResizeResponse struct {
 
 func (x *ResizeResponse) Reset() {
 	*x = ResizeResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3522,7 +3629,7 @@ func (x *ResizeResponse) String() string {
 func (*ResizeResponse) ProtoMessage() {}
 
 func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3535,7 +3642,7 @@ func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeResponse.ProtoReflect.Descriptor instead.
 func (*ResizeResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{50}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{52}
 }
 
 type SpawnRequest struct {
@@ -3547,7 +3654,7 @@ type SpawnRequest struct {
 
 func (x *SpawnRequest) Reset() {
 	*x = SpawnRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3559,7 +3666,7 @@ func (x *SpawnRequest) String() string {
 func (*SpawnRequest) ProtoMessage() {}
 
 func (x *SpawnRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3572,7 +3679,7 @@ func (x *SpawnRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpawnRequest.ProtoReflect.Descriptor instead.
 func (*SpawnRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{51}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *SpawnRequest) GetStart() *StreamStart {
@@ -3593,7 +3700,7 @@ type SpawnResponse struct {
 
 func (x *SpawnResponse) Reset() {
 	*x = SpawnResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3605,7 +3712,7 @@ func (x *SpawnResponse) String() string {
 func (*SpawnResponse) ProtoMessage() {}
 
 func (x *SpawnResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3618,7 +3725,7 @@ func (x *SpawnResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpawnResponse.ProtoReflect.Descriptor instead.
 func (*SpawnResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{52}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *SpawnResponse) GetCommandId() string {
@@ -3649,7 +3756,7 @@ type Exited struct {
 
 func (x *Exited) Reset() {
 	*x = Exited{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3661,7 +3768,7 @@ func (x *Exited) String() string {
 func (*Exited) ProtoMessage() {}
 
 func (x *Exited) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3674,7 +3781,7 @@ func (x *Exited) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exited.ProtoReflect.Descriptor instead.
 func (*Exited) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{53}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Exited) GetCommandId() string {
@@ -3710,7 +3817,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3722,7 +3829,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3735,7 +3842,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{54}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *AttachRequest) GetWorkspace() string {
@@ -3773,7 +3880,7 @@ type AttachResponse struct {
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3785,7 +3892,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3798,7 +3905,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{55}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *AttachResponse) GetTerminal() bool {
@@ -3830,7 +3937,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3842,7 +3949,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3855,7 +3962,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{56}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{58}
 }
 
 type VerifyResponse struct {
@@ -3889,7 +3996,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3901,7 +4008,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3914,7 +4021,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{57}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *VerifyResponse) GetOk() bool {
@@ -4038,7 +4145,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4050,7 +4157,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4063,7 +4170,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{58}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *CheckpointRequest) GetSign() bool {
@@ -4093,7 +4200,7 @@ type CheckpointResponse struct {
 
 func (x *CheckpointResponse) Reset() {
 	*x = CheckpointResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4105,7 +4212,7 @@ func (x *CheckpointResponse) String() string {
 func (*CheckpointResponse) ProtoMessage() {}
 
 func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4118,7 +4225,7 @@ func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointResponse.ProtoReflect.Descriptor instead.
 func (*CheckpointResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{59}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *CheckpointResponse) GetSigned() int64 {
@@ -4203,7 +4310,7 @@ type Filter struct {
 
 func (x *Filter) Reset() {
 	*x = Filter{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4215,7 +4322,7 @@ func (x *Filter) String() string {
 func (*Filter) ProtoMessage() {}
 
 func (x *Filter) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4228,7 +4335,7 @@ func (x *Filter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Filter.ProtoReflect.Descriptor instead.
 func (*Filter) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{60}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Filter) GetWorkspace() string {
@@ -4299,7 +4406,7 @@ type ProveRequest struct {
 
 func (x *ProveRequest) Reset() {
 	*x = ProveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4311,7 +4418,7 @@ func (x *ProveRequest) String() string {
 func (*ProveRequest) ProtoMessage() {}
 
 func (x *ProveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4324,7 +4431,7 @@ func (x *ProveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProveRequest.ProtoReflect.Descriptor instead.
 func (*ProveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{61}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ProveRequest) GetFromSeq() int64 {
@@ -4359,7 +4466,7 @@ type ProveResponse struct {
 
 func (x *ProveResponse) Reset() {
 	*x = ProveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4371,7 +4478,7 @@ func (x *ProveResponse) String() string {
 func (*ProveResponse) ProtoMessage() {}
 
 func (x *ProveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4384,7 +4491,7 @@ func (x *ProveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProveResponse.ProtoReflect.Descriptor instead.
 func (*ProveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{62}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ProveResponse) GetNote() []byte {
@@ -4415,7 +4522,7 @@ type Proven struct {
 
 func (x *Proven) Reset() {
 	*x = Proven{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4427,7 +4534,7 @@ func (x *Proven) String() string {
 func (*Proven) ProtoMessage() {}
 
 func (x *Proven) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4440,7 +4547,7 @@ func (x *Proven) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proven.ProtoReflect.Descriptor instead.
 func (*Proven) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{63}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Proven) GetLine() []byte {
@@ -4478,7 +4585,7 @@ type ShowRequest struct {
 
 func (x *ShowRequest) Reset() {
 	*x = ShowRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4490,7 +4597,7 @@ func (x *ShowRequest) String() string {
 func (*ShowRequest) ProtoMessage() {}
 
 func (x *ShowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4503,7 +4610,7 @@ func (x *ShowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowRequest.ProtoReflect.Descriptor instead.
 func (*ShowRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{64}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ShowRequest) GetFromSeq() int64 {
@@ -4544,7 +4651,7 @@ type ShowResponse struct {
 
 func (x *ShowResponse) Reset() {
 	*x = ShowResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4556,7 +4663,7 @@ func (x *ShowResponse) String() string {
 func (*ShowResponse) ProtoMessage() {}
 
 func (x *ShowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4569,7 +4676,7 @@ func (x *ShowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowResponse.ProtoReflect.Descriptor instead.
 func (*ShowResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{65}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ShowResponse) GetLines() [][]byte {
@@ -4587,7 +4694,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4599,7 +4706,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4612,7 +4719,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{66}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{68}
 }
 
 type VersionResponse struct {
@@ -4630,7 +4737,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4642,7 +4749,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4655,7 +4762,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{67}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -4727,7 +4834,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4739,7 +4846,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4752,7 +4859,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{68}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *Token) GetId() string {
@@ -4887,7 +4994,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4899,7 +5006,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4912,7 +5019,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{69}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *CreateTokenRequest) GetName() string {
@@ -4985,7 +5092,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4997,7 +5104,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5010,7 +5117,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{70}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *CreateTokenResponse) GetToken() *Token {
@@ -5049,7 +5156,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5061,7 +5168,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5074,7 +5181,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{71}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{73}
 }
 
 type ListTokensResponse struct {
@@ -5086,7 +5193,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5098,7 +5205,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5111,7 +5218,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{72}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ListTokensResponse) GetTokens() []*Token {
@@ -5130,7 +5237,7 @@ type GetTokenRequest struct {
 
 func (x *GetTokenRequest) Reset() {
 	*x = GetTokenRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5142,7 +5249,7 @@ func (x *GetTokenRequest) String() string {
 func (*GetTokenRequest) ProtoMessage() {}
 
 func (x *GetTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5155,7 +5262,7 @@ func (x *GetTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTokenRequest.ProtoReflect.Descriptor instead.
 func (*GetTokenRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{73}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *GetTokenRequest) GetId() string {
@@ -5174,7 +5281,7 @@ type GetTokenResponse struct {
 
 func (x *GetTokenResponse) Reset() {
 	*x = GetTokenResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5186,7 +5293,7 @@ func (x *GetTokenResponse) String() string {
 func (*GetTokenResponse) ProtoMessage() {}
 
 func (x *GetTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5199,7 +5306,7 @@ func (x *GetTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTokenResponse.ProtoReflect.Descriptor instead.
 func (*GetTokenResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{74}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *GetTokenResponse) GetToken() *Token {
@@ -5218,7 +5325,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5230,7 +5337,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5243,7 +5350,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{75}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -5263,7 +5370,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5275,7 +5382,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5288,7 +5395,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{76}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *RevokeTokenResponse) GetRevoked() []string {
@@ -5306,7 +5413,7 @@ type WhoAmIRequest struct {
 
 func (x *WhoAmIRequest) Reset() {
 	*x = WhoAmIRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5318,7 +5425,7 @@ func (x *WhoAmIRequest) String() string {
 func (*WhoAmIRequest) ProtoMessage() {}
 
 func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5331,7 +5438,7 @@ func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIRequest.ProtoReflect.Descriptor instead.
 func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{77}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{79}
 }
 
 type WhoAmIResponse struct {
@@ -5352,7 +5459,7 @@ type WhoAmIResponse struct {
 
 func (x *WhoAmIResponse) Reset() {
 	*x = WhoAmIResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5364,7 +5471,7 @@ func (x *WhoAmIResponse) String() string {
 func (*WhoAmIResponse) ProtoMessage() {}
 
 func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5377,7 +5484,7 @@ func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIResponse.ProtoReflect.Descriptor instead.
 func (*WhoAmIResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{78}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *WhoAmIResponse) GetPrincipal() string {
@@ -5444,7 +5551,7 @@ type Archive struct {
 
 func (x *Archive) Reset() {
 	*x = Archive{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5456,7 +5563,7 @@ func (x *Archive) String() string {
 func (*Archive) ProtoMessage() {}
 
 func (x *Archive) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5469,7 +5576,7 @@ func (x *Archive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Archive.ProtoReflect.Descriptor instead.
 func (*Archive) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{79}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *Archive) GetId() string {
@@ -5560,7 +5667,7 @@ type ArchiveProgress struct {
 
 func (x *ArchiveProgress) Reset() {
 	*x = ArchiveProgress{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5572,7 +5679,7 @@ func (x *ArchiveProgress) String() string {
 func (*ArchiveProgress) ProtoMessage() {}
 
 func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5585,7 +5692,7 @@ func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveProgress.ProtoReflect.Descriptor instead.
 func (*ArchiveProgress) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{80}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *ArchiveProgress) GetEntries() int64 {
@@ -5618,7 +5725,7 @@ type CreateArchiveRequest struct {
 
 func (x *CreateArchiveRequest) Reset() {
 	*x = CreateArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5630,7 +5737,7 @@ func (x *CreateArchiveRequest) String() string {
 func (*CreateArchiveRequest) ProtoMessage() {}
 
 func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5643,7 +5750,7 @@ func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveRequest.ProtoReflect.Descriptor instead.
 func (*CreateArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{81}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *CreateArchiveRequest) GetWorkspace() string {
@@ -5695,7 +5802,7 @@ type CreateArchiveResponse struct {
 
 func (x *CreateArchiveResponse) Reset() {
 	*x = CreateArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5707,7 +5814,7 @@ func (x *CreateArchiveResponse) String() string {
 func (*CreateArchiveResponse) ProtoMessage() {}
 
 func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5720,7 +5827,7 @@ func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveResponse.ProtoReflect.Descriptor instead.
 func (*CreateArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{82}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *CreateArchiveResponse) GetKind() isCreateArchiveResponse_Kind {
@@ -5797,7 +5904,7 @@ type RestoreStart struct {
 
 func (x *RestoreStart) Reset() {
 	*x = RestoreStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5809,7 +5916,7 @@ func (x *RestoreStart) String() string {
 func (*RestoreStart) ProtoMessage() {}
 
 func (x *RestoreStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5822,7 +5929,7 @@ func (x *RestoreStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreStart.ProtoReflect.Descriptor instead.
 func (*RestoreStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{83}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *RestoreStart) GetFrom() string {
@@ -5887,7 +5994,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5899,7 +6006,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5912,7 +6019,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{84}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *RestoreRequest) GetKind() isRestoreRequest_Kind {
@@ -5969,7 +6076,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5981,7 +6088,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5994,7 +6101,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{85}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *RestoreResponse) GetKind() isRestoreResponse_Kind {
@@ -6046,7 +6153,7 @@ type ListArchivesRequest struct {
 
 func (x *ListArchivesRequest) Reset() {
 	*x = ListArchivesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6058,7 +6165,7 @@ func (x *ListArchivesRequest) String() string {
 func (*ListArchivesRequest) ProtoMessage() {}
 
 func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6071,7 +6178,7 @@ func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesRequest.ProtoReflect.Descriptor instead.
 func (*ListArchivesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{86}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{88}
 }
 
 type ListArchivesResponse struct {
@@ -6083,7 +6190,7 @@ type ListArchivesResponse struct {
 
 func (x *ListArchivesResponse) Reset() {
 	*x = ListArchivesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6095,7 +6202,7 @@ func (x *ListArchivesResponse) String() string {
 func (*ListArchivesResponse) ProtoMessage() {}
 
 func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6108,7 +6215,7 @@ func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesResponse.ProtoReflect.Descriptor instead.
 func (*ListArchivesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{87}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *ListArchivesResponse) GetArchives() []*Archive {
@@ -6127,7 +6234,7 @@ type ReadArchiveRequest struct {
 
 func (x *ReadArchiveRequest) Reset() {
 	*x = ReadArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6139,7 +6246,7 @@ func (x *ReadArchiveRequest) String() string {
 func (*ReadArchiveRequest) ProtoMessage() {}
 
 func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6152,7 +6259,7 @@ func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveRequest.ProtoReflect.Descriptor instead.
 func (*ReadArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{88}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *ReadArchiveRequest) GetArchive() string {
@@ -6175,7 +6282,7 @@ type ReadArchiveResponse struct {
 
 func (x *ReadArchiveResponse) Reset() {
 	*x = ReadArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6187,7 +6294,7 @@ func (x *ReadArchiveResponse) String() string {
 func (*ReadArchiveResponse) ProtoMessage() {}
 
 func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6200,7 +6307,7 @@ func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveResponse.ProtoReflect.Descriptor instead.
 func (*ReadArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{89}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *ReadArchiveResponse) GetKind() isReadArchiveResponse_Kind {
@@ -6253,7 +6360,7 @@ type RemoveArchiveRequest struct {
 
 func (x *RemoveArchiveRequest) Reset() {
 	*x = RemoveArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6265,7 +6372,7 @@ func (x *RemoveArchiveRequest) String() string {
 func (*RemoveArchiveRequest) ProtoMessage() {}
 
 func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6278,7 +6385,7 @@ func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{90}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *RemoveArchiveRequest) GetArchive() string {
@@ -6296,7 +6403,7 @@ type RemoveArchiveResponse struct {
 
 func (x *RemoveArchiveResponse) Reset() {
 	*x = RemoveArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6308,7 +6415,7 @@ func (x *RemoveArchiveResponse) String() string {
 func (*RemoveArchiveResponse) ProtoMessage() {}
 
 func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6321,7 +6428,7 @@ func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{91}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{93}
 }
 
 type ReloadPolicyRequest struct {
@@ -6332,7 +6439,7 @@ type ReloadPolicyRequest struct {
 
 func (x *ReloadPolicyRequest) Reset() {
 	*x = ReloadPolicyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6344,7 +6451,7 @@ func (x *ReloadPolicyRequest) String() string {
 func (*ReloadPolicyRequest) ProtoMessage() {}
 
 func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6357,7 +6464,7 @@ func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyRequest.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{92}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{94}
 }
 
 type ReloadPolicyResponse struct {
@@ -6372,7 +6479,7 @@ type ReloadPolicyResponse struct {
 
 func (x *ReloadPolicyResponse) Reset() {
 	*x = ReloadPolicyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6384,7 +6491,7 @@ func (x *ReloadPolicyResponse) String() string {
 func (*ReloadPolicyResponse) ProtoMessage() {}
 
 func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6397,7 +6504,7 @@ func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyResponse.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{93}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *ReloadPolicyResponse) GetOld() string {
@@ -6440,7 +6547,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6452,7 +6559,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6465,7 +6572,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{94}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *Segment) GetText() string {
@@ -6574,7 +6681,7 @@ type Approval struct {
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6586,7 +6693,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6599,7 +6706,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{95}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *Approval) GetId() string {
@@ -6820,7 +6927,7 @@ type ApprovalAnswer struct {
 
 func (x *ApprovalAnswer) Reset() {
 	*x = ApprovalAnswer{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6832,7 +6939,7 @@ func (x *ApprovalAnswer) String() string {
 func (*ApprovalAnswer) ProtoMessage() {}
 
 func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6845,7 +6952,7 @@ func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovalAnswer.ProtoReflect.Descriptor instead.
 func (*ApprovalAnswer) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{96}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *ApprovalAnswer) GetKind() string {
@@ -6901,7 +7008,7 @@ type ListApprovalsRequest struct {
 
 func (x *ListApprovalsRequest) Reset() {
 	*x = ListApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6913,7 +7020,7 @@ func (x *ListApprovalsRequest) String() string {
 func (*ListApprovalsRequest) ProtoMessage() {}
 
 func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6926,7 +7033,7 @@ func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*ListApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{97}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *ListApprovalsRequest) GetState() string {
@@ -6976,7 +7083,7 @@ type ListApprovalsResponse struct {
 
 func (x *ListApprovalsResponse) Reset() {
 	*x = ListApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6988,7 +7095,7 @@ func (x *ListApprovalsResponse) String() string {
 func (*ListApprovalsResponse) ProtoMessage() {}
 
 func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7001,7 +7108,7 @@ func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*ListApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{98}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *ListApprovalsResponse) GetApprovals() []*Approval {
@@ -7027,7 +7134,7 @@ type GetApprovalRequest struct {
 
 func (x *GetApprovalRequest) Reset() {
 	*x = GetApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7039,7 +7146,7 @@ func (x *GetApprovalRequest) String() string {
 func (*GetApprovalRequest) ProtoMessage() {}
 
 func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7052,7 +7159,7 @@ func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalRequest.ProtoReflect.Descriptor instead.
 func (*GetApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{99}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *GetApprovalRequest) GetId() string {
@@ -7071,7 +7178,7 @@ type GetApprovalResponse struct {
 
 func (x *GetApprovalResponse) Reset() {
 	*x = GetApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7083,7 +7190,7 @@ func (x *GetApprovalResponse) String() string {
 func (*GetApprovalResponse) ProtoMessage() {}
 
 func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7096,7 +7203,7 @@ func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalResponse.ProtoReflect.Descriptor instead.
 func (*GetApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{100}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *GetApprovalResponse) GetApproval() *Approval {
@@ -7122,7 +7229,7 @@ type AnswerApprovalRequest struct {
 
 func (x *AnswerApprovalRequest) Reset() {
 	*x = AnswerApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7134,7 +7241,7 @@ func (x *AnswerApprovalRequest) String() string {
 func (*AnswerApprovalRequest) ProtoMessage() {}
 
 func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7147,7 +7254,7 @@ func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalRequest.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{101}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *AnswerApprovalRequest) GetId() string {
@@ -7187,7 +7294,7 @@ type AnswerApprovalResponse struct {
 
 func (x *AnswerApprovalResponse) Reset() {
 	*x = AnswerApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7199,7 +7306,7 @@ func (x *AnswerApprovalResponse) String() string {
 func (*AnswerApprovalResponse) ProtoMessage() {}
 
 func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7212,7 +7319,7 @@ func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalResponse.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{102}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *AnswerApprovalResponse) GetApproval() *Approval {
@@ -7230,7 +7337,7 @@ type WatchApprovalsRequest struct {
 
 func (x *WatchApprovalsRequest) Reset() {
 	*x = WatchApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7242,7 +7349,7 @@ func (x *WatchApprovalsRequest) String() string {
 func (*WatchApprovalsRequest) ProtoMessage() {}
 
 func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7255,7 +7362,7 @@ func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{103}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{105}
 }
 
 type WatchApprovalsResponse struct {
@@ -7269,7 +7376,7 @@ type WatchApprovalsResponse struct {
 
 func (x *WatchApprovalsResponse) Reset() {
 	*x = WatchApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7281,7 +7388,7 @@ func (x *WatchApprovalsResponse) String() string {
 func (*WatchApprovalsResponse) ProtoMessage() {}
 
 func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7294,7 +7401,7 @@ func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{104}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *WatchApprovalsResponse) GetApproval() *Approval {
@@ -7330,7 +7437,7 @@ type Permission struct {
 
 func (x *Permission) Reset() {
 	*x = Permission{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7342,7 +7449,7 @@ func (x *Permission) String() string {
 func (*Permission) ProtoMessage() {}
 
 func (x *Permission) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7355,7 +7462,7 @@ func (x *Permission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Permission.ProtoReflect.Descriptor instead.
 func (*Permission) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{105}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *Permission) GetId() string {
@@ -7431,7 +7538,7 @@ type ListPermissionsRequest struct {
 
 func (x *ListPermissionsRequest) Reset() {
 	*x = ListPermissionsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7443,7 +7550,7 @@ func (x *ListPermissionsRequest) String() string {
 func (*ListPermissionsRequest) ProtoMessage() {}
 
 func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7456,7 +7563,7 @@ func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsRequest.ProtoReflect.Descriptor instead.
 func (*ListPermissionsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{106}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *ListPermissionsRequest) GetWorkspace() string {
@@ -7482,7 +7589,7 @@ type ListPermissionsResponse struct {
 
 func (x *ListPermissionsResponse) Reset() {
 	*x = ListPermissionsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7494,7 +7601,7 @@ func (x *ListPermissionsResponse) String() string {
 func (*ListPermissionsResponse) ProtoMessage() {}
 
 func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7507,7 +7614,7 @@ func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsResponse.ProtoReflect.Descriptor instead.
 func (*ListPermissionsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{107}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *ListPermissionsResponse) GetPermissions() []*Permission {
@@ -7526,7 +7633,7 @@ type RevokePermissionRequest struct {
 
 func (x *RevokePermissionRequest) Reset() {
 	*x = RevokePermissionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7538,7 +7645,7 @@ func (x *RevokePermissionRequest) String() string {
 func (*RevokePermissionRequest) ProtoMessage() {}
 
 func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7551,7 +7658,7 @@ func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionRequest.ProtoReflect.Descriptor instead.
 func (*RevokePermissionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{108}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *RevokePermissionRequest) GetId() string {
@@ -7569,7 +7676,7 @@ type RevokePermissionResponse struct {
 
 func (x *RevokePermissionResponse) Reset() {
 	*x = RevokePermissionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7581,7 +7688,7 @@ func (x *RevokePermissionResponse) String() string {
 func (*RevokePermissionResponse) ProtoMessage() {}
 
 func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7594,7 +7701,7 @@ func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionResponse.ProtoReflect.Descriptor instead.
 func (*RevokePermissionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{109}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{111}
 }
 
 var File_carrel_v1_carrel_proto protoreflect.FileDescriptor
@@ -7864,7 +7971,14 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\fLogsResponse\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\x12\x12\n" +
 	"\x04lost\x18\x02 \x01(\x03R\x04lost\x12)\n" +
-	"\x06status\x18\x03 \x01(\v2\x11.carrel.v1.StatusR\x06status\"\x7f\n" +
+	"\x06status\x18\x03 \x01(\v2\x11.carrel.v1.StatusR\x06status\"J\n" +
+	"\vWaitRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x1d\n" +
+	"\n" +
+	"command_id\x18\x02 \x01(\tR\tcommandId\"O\n" +
+	"\fWaitResponse\x12)\n" +
+	"\x06status\x18\x01 \x01(\v2\x11.carrel.v1.StatusR\x06status\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\"\x7f\n" +
 	"\rSignalRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x1d\n" +
 	"\n" +
@@ -8187,13 +8301,14 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06Resume\x12\x18.carrel.v1.ResumeRequest\x1a\x19.carrel.v1.ResumeResponse\x12=\n" +
 	"\x06Update\x12\x18.carrel.v1.UpdateRequest\x1a\x19.carrel.v1.UpdateResponse\x12:\n" +
 	"\x05Stats\x12\x17.carrel.v1.StatsRequest\x1a\x18.carrel.v1.StatsResponse\x12<\n" +
-	"\x05Watch\x12\x17.carrel.v1.WatchRequest\x1a\x18.carrel.v1.WatchResponse0\x012\xd0\x04\n" +
+	"\x05Watch\x12\x17.carrel.v1.WatchRequest\x1a\x18.carrel.v1.WatchResponse0\x012\x89\x05\n" +
 	"\x0eCommandService\x127\n" +
 	"\x04Exec\x12\x16.carrel.v1.ExecRequest\x1a\x17.carrel.v1.ExecResponse\x12A\n" +
 	"\x06Stream\x12\x18.carrel.v1.StreamRequest\x1a\x19.carrel.v1.StreamResponse(\x010\x01\x12=\n" +
 	"\x06Detach\x12\x18.carrel.v1.DetachRequest\x1a\x19.carrel.v1.DetachResponse\x12O\n" +
 	"\fListCommands\x12\x1e.carrel.v1.ListCommandsRequest\x1a\x1f.carrel.v1.ListCommandsResponse\x129\n" +
-	"\x04Logs\x12\x16.carrel.v1.LogsRequest\x1a\x17.carrel.v1.LogsResponse0\x01\x12=\n" +
+	"\x04Logs\x12\x16.carrel.v1.LogsRequest\x1a\x17.carrel.v1.LogsResponse0\x01\x127\n" +
+	"\x04Wait\x12\x16.carrel.v1.WaitRequest\x1a\x17.carrel.v1.WaitResponse\x12=\n" +
 	"\x06Signal\x12\x18.carrel.v1.SignalRequest\x1a\x19.carrel.v1.SignalResponse\x12=\n" +
 	"\x06Resize\x12\x18.carrel.v1.ResizeRequest\x1a\x19.carrel.v1.ResizeResponse\x12:\n" +
 	"\x05Spawn\x12\x17.carrel.v1.SpawnRequest\x1a\x18.carrel.v1.SpawnResponse\x12=\n" +
@@ -8241,7 +8356,7 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 111)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 113)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),                   // 0: carrel.v1.Limits
 	(*Control)(nil),                  // 1: carrel.v1.Control
@@ -8290,70 +8405,72 @@ var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*ListCommandsResponse)(nil),     // 44: carrel.v1.ListCommandsResponse
 	(*LogsRequest)(nil),              // 45: carrel.v1.LogsRequest
 	(*LogsResponse)(nil),             // 46: carrel.v1.LogsResponse
-	(*SignalRequest)(nil),            // 47: carrel.v1.SignalRequest
-	(*SignalResponse)(nil),           // 48: carrel.v1.SignalResponse
-	(*ResizeRequest)(nil),            // 49: carrel.v1.ResizeRequest
-	(*ResizeResponse)(nil),           // 50: carrel.v1.ResizeResponse
-	(*SpawnRequest)(nil),             // 51: carrel.v1.SpawnRequest
-	(*SpawnResponse)(nil),            // 52: carrel.v1.SpawnResponse
-	(*Exited)(nil),                   // 53: carrel.v1.Exited
-	(*AttachRequest)(nil),            // 54: carrel.v1.AttachRequest
-	(*AttachResponse)(nil),           // 55: carrel.v1.AttachResponse
-	(*VerifyRequest)(nil),            // 56: carrel.v1.VerifyRequest
-	(*VerifyResponse)(nil),           // 57: carrel.v1.VerifyResponse
-	(*CheckpointRequest)(nil),        // 58: carrel.v1.CheckpointRequest
-	(*CheckpointResponse)(nil),       // 59: carrel.v1.CheckpointResponse
-	(*Filter)(nil),                   // 60: carrel.v1.Filter
-	(*ProveRequest)(nil),             // 61: carrel.v1.ProveRequest
-	(*ProveResponse)(nil),            // 62: carrel.v1.ProveResponse
-	(*Proven)(nil),                   // 63: carrel.v1.Proven
-	(*ShowRequest)(nil),              // 64: carrel.v1.ShowRequest
-	(*ShowResponse)(nil),             // 65: carrel.v1.ShowResponse
-	(*VersionRequest)(nil),           // 66: carrel.v1.VersionRequest
-	(*VersionResponse)(nil),          // 67: carrel.v1.VersionResponse
-	(*Token)(nil),                    // 68: carrel.v1.Token
-	(*CreateTokenRequest)(nil),       // 69: carrel.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),      // 70: carrel.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),        // 71: carrel.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),       // 72: carrel.v1.ListTokensResponse
-	(*GetTokenRequest)(nil),          // 73: carrel.v1.GetTokenRequest
-	(*GetTokenResponse)(nil),         // 74: carrel.v1.GetTokenResponse
-	(*RevokeTokenRequest)(nil),       // 75: carrel.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),      // 76: carrel.v1.RevokeTokenResponse
-	(*WhoAmIRequest)(nil),            // 77: carrel.v1.WhoAmIRequest
-	(*WhoAmIResponse)(nil),           // 78: carrel.v1.WhoAmIResponse
-	(*Archive)(nil),                  // 79: carrel.v1.Archive
-	(*ArchiveProgress)(nil),          // 80: carrel.v1.ArchiveProgress
-	(*CreateArchiveRequest)(nil),     // 81: carrel.v1.CreateArchiveRequest
-	(*CreateArchiveResponse)(nil),    // 82: carrel.v1.CreateArchiveResponse
-	(*RestoreStart)(nil),             // 83: carrel.v1.RestoreStart
-	(*RestoreRequest)(nil),           // 84: carrel.v1.RestoreRequest
-	(*RestoreResponse)(nil),          // 85: carrel.v1.RestoreResponse
-	(*ListArchivesRequest)(nil),      // 86: carrel.v1.ListArchivesRequest
-	(*ListArchivesResponse)(nil),     // 87: carrel.v1.ListArchivesResponse
-	(*ReadArchiveRequest)(nil),       // 88: carrel.v1.ReadArchiveRequest
-	(*ReadArchiveResponse)(nil),      // 89: carrel.v1.ReadArchiveResponse
-	(*RemoveArchiveRequest)(nil),     // 90: carrel.v1.RemoveArchiveRequest
-	(*RemoveArchiveResponse)(nil),    // 91: carrel.v1.RemoveArchiveResponse
-	(*ReloadPolicyRequest)(nil),      // 92: carrel.v1.ReloadPolicyRequest
-	(*ReloadPolicyResponse)(nil),     // 93: carrel.v1.ReloadPolicyResponse
-	(*Segment)(nil),                  // 94: carrel.v1.Segment
-	(*Approval)(nil),                 // 95: carrel.v1.Approval
-	(*ApprovalAnswer)(nil),           // 96: carrel.v1.ApprovalAnswer
-	(*ListApprovalsRequest)(nil),     // 97: carrel.v1.ListApprovalsRequest
-	(*ListApprovalsResponse)(nil),    // 98: carrel.v1.ListApprovalsResponse
-	(*GetApprovalRequest)(nil),       // 99: carrel.v1.GetApprovalRequest
-	(*GetApprovalResponse)(nil),      // 100: carrel.v1.GetApprovalResponse
-	(*AnswerApprovalRequest)(nil),    // 101: carrel.v1.AnswerApprovalRequest
-	(*AnswerApprovalResponse)(nil),   // 102: carrel.v1.AnswerApprovalResponse
-	(*WatchApprovalsRequest)(nil),    // 103: carrel.v1.WatchApprovalsRequest
-	(*WatchApprovalsResponse)(nil),   // 104: carrel.v1.WatchApprovalsResponse
-	(*Permission)(nil),               // 105: carrel.v1.Permission
-	(*ListPermissionsRequest)(nil),   // 106: carrel.v1.ListPermissionsRequest
-	(*ListPermissionsResponse)(nil),  // 107: carrel.v1.ListPermissionsResponse
-	(*RevokePermissionRequest)(nil),  // 108: carrel.v1.RevokePermissionRequest
-	(*RevokePermissionResponse)(nil), // 109: carrel.v1.RevokePermissionResponse
-	nil,                              // 110: carrel.v1.Command.EnvEntry
+	(*WaitRequest)(nil),              // 47: carrel.v1.WaitRequest
+	(*WaitResponse)(nil),             // 48: carrel.v1.WaitResponse
+	(*SignalRequest)(nil),            // 49: carrel.v1.SignalRequest
+	(*SignalResponse)(nil),           // 50: carrel.v1.SignalResponse
+	(*ResizeRequest)(nil),            // 51: carrel.v1.ResizeRequest
+	(*ResizeResponse)(nil),           // 52: carrel.v1.ResizeResponse
+	(*SpawnRequest)(nil),             // 53: carrel.v1.SpawnRequest
+	(*SpawnResponse)(nil),            // 54: carrel.v1.SpawnResponse
+	(*Exited)(nil),                   // 55: carrel.v1.Exited
+	(*AttachRequest)(nil),            // 56: carrel.v1.AttachRequest
+	(*AttachResponse)(nil),           // 57: carrel.v1.AttachResponse
+	(*VerifyRequest)(nil),            // 58: carrel.v1.VerifyRequest
+	(*VerifyResponse)(nil),           // 59: carrel.v1.VerifyResponse
+	(*CheckpointRequest)(nil),        // 60: carrel.v1.CheckpointRequest
+	(*CheckpointResponse)(nil),       // 61: carrel.v1.CheckpointResponse
+	(*Filter)(nil),                   // 62: carrel.v1.Filter
+	(*ProveRequest)(nil),             // 63: carrel.v1.ProveRequest
+	(*ProveResponse)(nil),            // 64: carrel.v1.ProveResponse
+	(*Proven)(nil),                   // 65: carrel.v1.Proven
+	(*ShowRequest)(nil),              // 66: carrel.v1.ShowRequest
+	(*ShowResponse)(nil),             // 67: carrel.v1.ShowResponse
+	(*VersionRequest)(nil),           // 68: carrel.v1.VersionRequest
+	(*VersionResponse)(nil),          // 69: carrel.v1.VersionResponse
+	(*Token)(nil),                    // 70: carrel.v1.Token
+	(*CreateTokenRequest)(nil),       // 71: carrel.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),      // 72: carrel.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),        // 73: carrel.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),       // 74: carrel.v1.ListTokensResponse
+	(*GetTokenRequest)(nil),          // 75: carrel.v1.GetTokenRequest
+	(*GetTokenResponse)(nil),         // 76: carrel.v1.GetTokenResponse
+	(*RevokeTokenRequest)(nil),       // 77: carrel.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),      // 78: carrel.v1.RevokeTokenResponse
+	(*WhoAmIRequest)(nil),            // 79: carrel.v1.WhoAmIRequest
+	(*WhoAmIResponse)(nil),           // 80: carrel.v1.WhoAmIResponse
+	(*Archive)(nil),                  // 81: carrel.v1.Archive
+	(*ArchiveProgress)(nil),          // 82: carrel.v1.ArchiveProgress
+	(*CreateArchiveRequest)(nil),     // 83: carrel.v1.CreateArchiveRequest
+	(*CreateArchiveResponse)(nil),    // 84: carrel.v1.CreateArchiveResponse
+	(*RestoreStart)(nil),             // 85: carrel.v1.RestoreStart
+	(*RestoreRequest)(nil),           // 86: carrel.v1.RestoreRequest
+	(*RestoreResponse)(nil),          // 87: carrel.v1.RestoreResponse
+	(*ListArchivesRequest)(nil),      // 88: carrel.v1.ListArchivesRequest
+	(*ListArchivesResponse)(nil),     // 89: carrel.v1.ListArchivesResponse
+	(*ReadArchiveRequest)(nil),       // 90: carrel.v1.ReadArchiveRequest
+	(*ReadArchiveResponse)(nil),      // 91: carrel.v1.ReadArchiveResponse
+	(*RemoveArchiveRequest)(nil),     // 92: carrel.v1.RemoveArchiveRequest
+	(*RemoveArchiveResponse)(nil),    // 93: carrel.v1.RemoveArchiveResponse
+	(*ReloadPolicyRequest)(nil),      // 94: carrel.v1.ReloadPolicyRequest
+	(*ReloadPolicyResponse)(nil),     // 95: carrel.v1.ReloadPolicyResponse
+	(*Segment)(nil),                  // 96: carrel.v1.Segment
+	(*Approval)(nil),                 // 97: carrel.v1.Approval
+	(*ApprovalAnswer)(nil),           // 98: carrel.v1.ApprovalAnswer
+	(*ListApprovalsRequest)(nil),     // 99: carrel.v1.ListApprovalsRequest
+	(*ListApprovalsResponse)(nil),    // 100: carrel.v1.ListApprovalsResponse
+	(*GetApprovalRequest)(nil),       // 101: carrel.v1.GetApprovalRequest
+	(*GetApprovalResponse)(nil),      // 102: carrel.v1.GetApprovalResponse
+	(*AnswerApprovalRequest)(nil),    // 103: carrel.v1.AnswerApprovalRequest
+	(*AnswerApprovalResponse)(nil),   // 104: carrel.v1.AnswerApprovalResponse
+	(*WatchApprovalsRequest)(nil),    // 105: carrel.v1.WatchApprovalsRequest
+	(*WatchApprovalsResponse)(nil),   // 106: carrel.v1.WatchApprovalsResponse
+	(*Permission)(nil),               // 107: carrel.v1.Permission
+	(*ListPermissionsRequest)(nil),   // 108: carrel.v1.ListPermissionsRequest
+	(*ListPermissionsResponse)(nil),  // 109: carrel.v1.ListPermissionsResponse
+	(*RevokePermissionRequest)(nil),  // 110: carrel.v1.RevokePermissionRequest
+	(*RevokePermissionResponse)(nil), // 111: carrel.v1.RevokePermissionResponse
+	nil,                              // 112: carrel.v1.Command.EnvEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,   // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
@@ -8375,7 +8492,7 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	24,  // 16: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
 	27,  // 17: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
 	3,   // 18: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	110, // 19: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	112, // 19: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
 	32,  // 20: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
 	33,  // 21: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
 	32,  // 22: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
@@ -8388,124 +8505,127 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	33,  // 29: carrel.v1.CommandInfo.status:type_name -> carrel.v1.Status
 	42,  // 30: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
 	33,  // 31: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
-	36,  // 32: carrel.v1.ResizeRequest.size:type_name -> carrel.v1.WindowSize
-	37,  // 33: carrel.v1.SpawnRequest.start:type_name -> carrel.v1.StreamStart
-	33,  // 34: carrel.v1.Exited.status:type_name -> carrel.v1.Status
-	33,  // 35: carrel.v1.AttachResponse.status:type_name -> carrel.v1.Status
-	60,  // 36: carrel.v1.ProveRequest.filter:type_name -> carrel.v1.Filter
-	63,  // 37: carrel.v1.ProveResponse.records:type_name -> carrel.v1.Proven
-	60,  // 38: carrel.v1.ShowRequest.filter:type_name -> carrel.v1.Filter
-	68,  // 39: carrel.v1.CreateTokenResponse.token:type_name -> carrel.v1.Token
-	68,  // 40: carrel.v1.ListTokensResponse.tokens:type_name -> carrel.v1.Token
-	68,  // 41: carrel.v1.GetTokenResponse.token:type_name -> carrel.v1.Token
-	68,  // 42: carrel.v1.WhoAmIResponse.token:type_name -> carrel.v1.Token
-	0,   // 43: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
-	80,  // 44: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	79,  // 45: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
-	0,   // 46: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
-	83,  // 47: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
-	80,  // 48: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	3,   // 49: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
-	79,  // 50: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
-	79,  // 51: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
-	94,  // 52: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
-	96,  // 53: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
-	95,  // 54: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
-	95,  // 55: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
-	95,  // 56: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
-	95,  // 57: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
-	105, // 58: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
-	4,   // 59: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	6,   // 60: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	8,   // 61: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	14,  // 62: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	16,  // 63: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	30,  // 64: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	17,  // 65: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	19,  // 66: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	21,  // 67: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	23,  // 68: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	26,  // 69: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	34,  // 70: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	38,  // 71: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	40,  // 72: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	43,  // 73: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	45,  // 74: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	47,  // 75: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	49,  // 76: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
-	51,  // 77: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
-	54,  // 78: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
-	81,  // 79: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	84,  // 80: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	86,  // 81: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	88,  // 82: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	90,  // 83: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	56,  // 84: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	64,  // 85: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	58,  // 86: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
-	61,  // 87: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
-	69,  // 88: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
-	71,  // 89: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
-	73,  // 90: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
-	75,  // 91: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
-	77,  // 92: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
-	97,  // 93: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
-	99,  // 94: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
-	101, // 95: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
-	103, // 96: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
-	106, // 97: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
-	108, // 98: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
-	66,  // 99: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	92,  // 100: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
-	11,  // 101: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
-	5,   // 102: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	7,   // 103: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	9,   // 104: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	15,  // 105: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	29,  // 106: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	31,  // 107: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	18,  // 108: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	20,  // 109: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	22,  // 110: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	25,  // 111: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	28,  // 112: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	35,  // 113: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	39,  // 114: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	41,  // 115: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	44,  // 116: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	46,  // 117: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	48,  // 118: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	50,  // 119: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
-	52,  // 120: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
-	55,  // 121: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
-	82,  // 122: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	85,  // 123: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	87,  // 124: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	89,  // 125: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	91,  // 126: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	57,  // 127: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	65,  // 128: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	59,  // 129: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
-	62,  // 130: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
-	70,  // 131: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
-	72,  // 132: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
-	74,  // 133: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
-	76,  // 134: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
-	78,  // 135: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
-	98,  // 136: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
-	100, // 137: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
-	102, // 138: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
-	104, // 139: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
-	107, // 140: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
-	109, // 141: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
-	67,  // 142: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	93,  // 143: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
-	12,  // 144: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
-	102, // [102:145] is the sub-list for method output_type
-	59,  // [59:102] is the sub-list for method input_type
-	59,  // [59:59] is the sub-list for extension type_name
-	59,  // [59:59] is the sub-list for extension extendee
-	0,   // [0:59] is the sub-list for field type_name
+	33,  // 32: carrel.v1.WaitResponse.status:type_name -> carrel.v1.Status
+	36,  // 33: carrel.v1.ResizeRequest.size:type_name -> carrel.v1.WindowSize
+	37,  // 34: carrel.v1.SpawnRequest.start:type_name -> carrel.v1.StreamStart
+	33,  // 35: carrel.v1.Exited.status:type_name -> carrel.v1.Status
+	33,  // 36: carrel.v1.AttachResponse.status:type_name -> carrel.v1.Status
+	62,  // 37: carrel.v1.ProveRequest.filter:type_name -> carrel.v1.Filter
+	65,  // 38: carrel.v1.ProveResponse.records:type_name -> carrel.v1.Proven
+	62,  // 39: carrel.v1.ShowRequest.filter:type_name -> carrel.v1.Filter
+	70,  // 40: carrel.v1.CreateTokenResponse.token:type_name -> carrel.v1.Token
+	70,  // 41: carrel.v1.ListTokensResponse.tokens:type_name -> carrel.v1.Token
+	70,  // 42: carrel.v1.GetTokenResponse.token:type_name -> carrel.v1.Token
+	70,  // 43: carrel.v1.WhoAmIResponse.token:type_name -> carrel.v1.Token
+	0,   // 44: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
+	82,  // 45: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	81,  // 46: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
+	0,   // 47: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
+	85,  // 48: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
+	82,  // 49: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	3,   // 50: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
+	81,  // 51: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
+	81,  // 52: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
+	96,  // 53: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
+	98,  // 54: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
+	97,  // 55: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
+	97,  // 56: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
+	97,  // 57: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
+	97,  // 58: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
+	107, // 59: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
+	4,   // 60: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	6,   // 61: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	8,   // 62: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	14,  // 63: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	16,  // 64: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	30,  // 65: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	17,  // 66: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	19,  // 67: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	21,  // 68: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	23,  // 69: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	26,  // 70: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	34,  // 71: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	38,  // 72: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	40,  // 73: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	43,  // 74: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	45,  // 75: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	47,  // 76: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
+	49,  // 77: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	51,  // 78: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
+	53,  // 79: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
+	56,  // 80: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
+	83,  // 81: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	86,  // 82: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	88,  // 83: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	90,  // 84: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	92,  // 85: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	58,  // 86: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	66,  // 87: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	60,  // 88: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
+	63,  // 89: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
+	71,  // 90: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
+	73,  // 91: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
+	75,  // 92: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
+	77,  // 93: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
+	79,  // 94: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
+	99,  // 95: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
+	101, // 96: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
+	103, // 97: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
+	105, // 98: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
+	108, // 99: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
+	110, // 100: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
+	68,  // 101: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	94,  // 102: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
+	11,  // 103: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
+	5,   // 104: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	7,   // 105: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	9,   // 106: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	15,  // 107: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	29,  // 108: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	31,  // 109: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	18,  // 110: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	20,  // 111: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	22,  // 112: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	25,  // 113: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	28,  // 114: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	35,  // 115: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	39,  // 116: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	41,  // 117: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	44,  // 118: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	46,  // 119: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	48,  // 120: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
+	50,  // 121: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	52,  // 122: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
+	54,  // 123: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
+	57,  // 124: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
+	84,  // 125: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	87,  // 126: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	89,  // 127: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	91,  // 128: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	93,  // 129: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	59,  // 130: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	67,  // 131: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	61,  // 132: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
+	64,  // 133: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
+	72,  // 134: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
+	74,  // 135: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
+	76,  // 136: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
+	78,  // 137: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
+	80,  // 138: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
+	100, // 139: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
+	102, // 140: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
+	104, // 141: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
+	106, // 142: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
+	109, // 143: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
+	111, // 144: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
+	69,  // 145: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	95,  // 146: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
+	12,  // 147: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
+	104, // [104:148] is the sub-list for method output_type
+	60,  // [60:104] is the sub-list for method input_type
+	60,  // [60:60] is the sub-list for extension type_name
+	60,  // [60:60] is the sub-list for extension extendee
+	0,   // [0:60] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -8526,20 +8646,20 @@ func file_carrel_v1_carrel_proto_init() {
 		(*StreamResponse_Stderr)(nil),
 		(*StreamResponse_Exited)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[82].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[84].OneofWrappers = []any{
 		(*CreateArchiveResponse_Progress)(nil),
 		(*CreateArchiveResponse_Data)(nil),
 		(*CreateArchiveResponse_Archive)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[84].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[86].OneofWrappers = []any{
 		(*RestoreRequest_Start)(nil),
 		(*RestoreRequest_Data)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[85].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[87].OneofWrappers = []any{
 		(*RestoreResponse_Progress)(nil),
 		(*RestoreResponse_Workspace)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[89].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[91].OneofWrappers = []any{
 		(*ReadArchiveResponse_Data)(nil),
 		(*ReadArchiveResponse_Archive)(nil),
 	}
@@ -8549,7 +8669,7 @@ func file_carrel_v1_carrel_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   111,
+			NumMessages:   113,
 			NumExtensions: 0,
 			NumServices:   7,
 		},

@@ -412,6 +412,27 @@ func (g *Gate) Output(_ context.Context, p principal.Principal, ref string, o ex
 	return res, []*os.File{f}, nil
 }
 
+// Wait implements api.Gate.
+func (g *Gate) Wait(ctx context.Context, p principal.Principal, ref string, cmd id.Command) (*execapi.Status, workspace.State, error) {
+	if err := g.permit(p, operation.WaitForEnd); err != nil {
+		return nil, "", err
+	}
+	if cmd == "" {
+		w, err := g.with(p, ref, "", func(*entry) error { return nil })
+		if err == nil && w.State.Live() {
+			<-ctx.Done()
+			err = context.Cause(ctx)
+		}
+		return nil, w.State, err
+	}
+	c, err := g.command(p, ref, "", cmd)
+	if err != nil {
+		return nil, "", err
+	}
+	status, err := c.Wait(ctx)
+	return &status, "", err
+}
+
 // Signal implements api.Gate.
 func (g *Gate) Signal(_ context.Context, p principal.Principal, ref string, s execapi.StopTaskParams) error {
 	if err := g.permit(p, operation.SignalCommand); err != nil {

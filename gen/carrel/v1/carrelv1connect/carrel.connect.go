@@ -87,6 +87,8 @@ const (
 	CommandServiceListCommandsProcedure = "/carrel.v1.CommandService/ListCommands"
 	// CommandServiceLogsProcedure is the fully-qualified name of the CommandService's Logs RPC.
 	CommandServiceLogsProcedure = "/carrel.v1.CommandService/Logs"
+	// CommandServiceWaitProcedure is the fully-qualified name of the CommandService's Wait RPC.
+	CommandServiceWaitProcedure = "/carrel.v1.CommandService/Wait"
 	// CommandServiceSignalProcedure is the fully-qualified name of the CommandService's Signal RPC.
 	CommandServiceSignalProcedure = "/carrel.v1.CommandService/Signal"
 	// CommandServiceResizeProcedure is the fully-qualified name of the CommandService's Resize RPC.
@@ -513,6 +515,8 @@ type CommandServiceClient interface {
 	// Logs returns what is kept of a detached command's output and, with follow,
 	// what comes until it ends.
 	Logs(context.Context, *connect.Request[v1.LogsRequest]) (*connect.ServerStreamForClient[v1.LogsResponse], error)
+	// Wait returns when a command has ended or, without one, when a workspace does not run.
+	Wait(context.Context, *connect.Request[v1.WaitRequest]) (*connect.Response[v1.WaitResponse], error)
 	// Signal sends a signal to a command, or ends it: TERM, grace, KILL of all it left.
 	Signal(context.Context, *connect.Request[v1.SignalRequest]) (*connect.Response[v1.SignalResponse], error)
 	// Resize sets the size of a command's terminal.
@@ -565,6 +569,12 @@ func NewCommandServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(commandServiceMethods.ByName("Logs")),
 			connect.WithClientOptions(opts...),
 		),
+		wait: connect.NewClient[v1.WaitRequest, v1.WaitResponse](
+			httpClient,
+			baseURL+CommandServiceWaitProcedure,
+			connect.WithSchema(commandServiceMethods.ByName("Wait")),
+			connect.WithClientOptions(opts...),
+		),
 		signal: connect.NewClient[v1.SignalRequest, v1.SignalResponse](
 			httpClient,
 			baseURL+CommandServiceSignalProcedure,
@@ -599,6 +609,7 @@ type commandServiceClient struct {
 	detach       *connect.Client[v1.DetachRequest, v1.DetachResponse]
 	listCommands *connect.Client[v1.ListCommandsRequest, v1.ListCommandsResponse]
 	logs         *connect.Client[v1.LogsRequest, v1.LogsResponse]
+	wait         *connect.Client[v1.WaitRequest, v1.WaitResponse]
 	signal       *connect.Client[v1.SignalRequest, v1.SignalResponse]
 	resize       *connect.Client[v1.ResizeRequest, v1.ResizeResponse]
 	spawn        *connect.Client[v1.SpawnRequest, v1.SpawnResponse]
@@ -628,6 +639,11 @@ func (c *commandServiceClient) ListCommands(ctx context.Context, req *connect.Re
 // Logs calls carrel.v1.CommandService.Logs.
 func (c *commandServiceClient) Logs(ctx context.Context, req *connect.Request[v1.LogsRequest]) (*connect.ServerStreamForClient[v1.LogsResponse], error) {
 	return c.logs.CallServerStream(ctx, req)
+}
+
+// Wait calls carrel.v1.CommandService.Wait.
+func (c *commandServiceClient) Wait(ctx context.Context, req *connect.Request[v1.WaitRequest]) (*connect.Response[v1.WaitResponse], error) {
+	return c.wait.CallUnary(ctx, req)
 }
 
 // Signal calls carrel.v1.CommandService.Signal.
@@ -665,6 +681,8 @@ type CommandServiceHandler interface {
 	// Logs returns what is kept of a detached command's output and, with follow,
 	// what comes until it ends.
 	Logs(context.Context, *connect.Request[v1.LogsRequest], *connect.ServerStream[v1.LogsResponse]) error
+	// Wait returns when a command has ended or, without one, when a workspace does not run.
+	Wait(context.Context, *connect.Request[v1.WaitRequest]) (*connect.Response[v1.WaitResponse], error)
 	// Signal sends a signal to a command, or ends it: TERM, grace, KILL of all it left.
 	Signal(context.Context, *connect.Request[v1.SignalRequest]) (*connect.Response[v1.SignalResponse], error)
 	// Resize sets the size of a command's terminal.
@@ -713,6 +731,12 @@ func NewCommandServiceHandler(svc CommandServiceHandler, opts ...connect.Handler
 		connect.WithSchema(commandServiceMethods.ByName("Logs")),
 		connect.WithHandlerOptions(opts...),
 	)
+	commandServiceWaitHandler := connect.NewUnaryHandler(
+		CommandServiceWaitProcedure,
+		svc.Wait,
+		connect.WithSchema(commandServiceMethods.ByName("Wait")),
+		connect.WithHandlerOptions(opts...),
+	)
 	commandServiceSignalHandler := connect.NewUnaryHandler(
 		CommandServiceSignalProcedure,
 		svc.Signal,
@@ -749,6 +773,8 @@ func NewCommandServiceHandler(svc CommandServiceHandler, opts ...connect.Handler
 			commandServiceListCommandsHandler.ServeHTTP(w, r)
 		case CommandServiceLogsProcedure:
 			commandServiceLogsHandler.ServeHTTP(w, r)
+		case CommandServiceWaitProcedure:
+			commandServiceWaitHandler.ServeHTTP(w, r)
 		case CommandServiceSignalProcedure:
 			commandServiceSignalHandler.ServeHTTP(w, r)
 		case CommandServiceResizeProcedure:
@@ -784,6 +810,10 @@ func (UnimplementedCommandServiceHandler) ListCommands(context.Context, *connect
 
 func (UnimplementedCommandServiceHandler) Logs(context.Context, *connect.Request[v1.LogsRequest], *connect.ServerStream[v1.LogsResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.CommandService.Logs is not implemented"))
+}
+
+func (UnimplementedCommandServiceHandler) Wait(context.Context, *connect.Request[v1.WaitRequest]) (*connect.Response[v1.WaitResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.CommandService.Wait is not implemented"))
 }
 
 func (UnimplementedCommandServiceHandler) Signal(context.Context, *connect.Request[v1.SignalRequest]) (*connect.Response[v1.SignalResponse], error) {

@@ -1,0 +1,107 @@
+package gate
+
+import (
+	"log/slog"
+	"sync"
+
+	"github.com/carrel-dev/carrel/internal/judge"
+	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/record"
+)
+
+// Config holds the dependencies of New. Records, Judge, Ask and Log are required.
+type Config struct {
+	Records *record.Writer
+	Judge   *judge.Judge
+	// Ask has a person answer where the policy wants that.
+	Ask Asker
+	// Blocked says why no effect may follow now, nil if one may. Optional.
+	Blocked func() error
+	// Told hears of every outcome, by the number of its intent. Optional.
+	Told func(r *operation.Request, intent int64, err error)
+	// Observe hears of each passage when it is over, and must not block. Optional.
+	Observe func(*Passage)
+	Log     *slog.Logger
+}
+
+// Gate lets operations pass. Its methods may be called from any goroutine.
+type Gate struct {
+	cfg      Config
+	refusals refusals
+
+	mu sync.Mutex
+	// background are the goroutines that wait for effects to end, and closed says that no
+	// more may be started.
+	background sync.WaitGroup
+	closed     bool
+}
+
+// New returns a gate.
+func New(cfg Config) *Gate { return &Gate{cfg: cfg} }
+
+// Later runs f in a goroutine that Close waits for; once closed, right away.
+func (g *Gate) Later(f func()) {
+	g.mu.Lock()
+	if g.closed {
+		g.mu.Unlock()
+		f()
+		return
+	}
+	g.background.Go(f)
+	g.mu.Unlock()
+}
+
+// Settle returns when everything that Later runs has ended.
+func (g *Gate) Settle() { g.background.Wait() }
+
+// Closing has Later run everything at once from here on.
+func (g *Gate) Closing() {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+}
+
+// passing is a request on its way.
+type passing struct {
+	g         *Gate
+	request   operation.Request
+	row       *operation.Row
+	record    *record.Of
+	judgement *judge.Judgement
+	pass      Pass
+	way       *Passage
+}
+
+// entry reads the request for its records, once.
+func (x *passing) entry() (err error) {
+	if x.record == nil {
+		x.record, err = x.g.cfg.Records.Of(&x.request)
+	}
+	return err
+}
+
+// begin starts to measure a request, if anybody listens.
+func (x *passing) begin() {
+	if x.g.cfg.Observe == nil {
+		return
+	}
+	x.way = &Passage{Trace: x.request.Trace, Kind: x.row.Name, By: x.request.By.String(), Began: now()}
+	x.way.Steps = x.way.room[:0]
+}
+
+// passed hands the measurement over, once.
+func (x *passing) passed(err error) {
+	p := x.way
+	if p == nil || p.handed || x.row.Class == operation.Observe && !p.Denied {
+		return
+	}
+	p.handed = true
+	p.Ended, p.Workspace = now(), x.request.On.Name
+	if p.Err = err; err != nil && x.record != nil {
+		p.Err = x.record.Error(err)
+	}
+	if x.judgement != nil {
+		p.Level = x.judgement.Level.String()
+	}
+	x.g.cfg.Observe(p)
+}
