@@ -29,19 +29,19 @@ type account struct{ uid, gid uint32 }
 // noID is an id that no user has.
 const noID = 1<<32 - 2
 
-// accountsLock is the file that is locked while the account is looked at, made or
-// removed, whichever instance does it.
+// accountsLock is the file that every instance locks while it checks, makes or removes the
+// account.
 const accountsLock = "/run/carrel-account.lock"
 
-// accounts is the lock on the account. In its file stand the groups that are about to be
-// made or removed: one that is found with them in it was left by an up or down that was
-// cut off, and those groups are up's.
+// accounts is the lock on the account. Its file lists the groups that are about to be made or
+// removed. If the list is not empty when the lock is taken, an up or down was killed, and up made
+// those groups.
 type accounts struct {
 	file   *os.File
 	groups []string
 }
 
-// note writes down which groups are about to be made or removed.
+// note records the groups that are about to be made or removed.
 func (a *accounts) note(groups []string) error {
 	a.groups = groups
 	err := a.file.Truncate(0)
@@ -58,10 +58,10 @@ func (a *accounts) note(groups []string) error {
 func dropAccountsLock() {
 	f, err := os.OpenFile(accountsLock, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return // as a rule there is none
+		return // usually it does not exist
 	}
 	defer f.Close()
-	if withFD(f, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) }) == nil {
+	if tryLock(f) == nil {
 		_ = os.Remove(accountsLock)
 	}
 }
@@ -71,9 +71,9 @@ func (a *accounts) unlock() {
 	a.file.Close()
 }
 
-// lockAccounts keeps this host's ups and downs from making and removing the account at
-// the same time. The file goes with the lock, so whoever got it on a file that has gone
-// takes the next one.
+// lockAccounts excludes every other up and down of this host while the account is made or
+// removed. The file is removed with the lock, so a lock on a removed file is dropped and taken
+// again on the new one.
 func lockAccounts(ctx context.Context) (*accounts, error) {
 	fail := func(err error) (*accounts, error) {
 		return nil, fmt.Errorf("cannot lock the account of the daemon with %s: %w", accountsLock, err)
@@ -87,7 +87,7 @@ func lockAccounts(ctx context.Context) (*accounts, error) {
 		if err != nil {
 			return fail(err)
 		}
-		err = withFD(f, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
+		err = tryLock(f)
 		if err == nil {
 			mine, err1 := f.Stat()
 			there, err2 := os.Lstat(accountsLock)
@@ -112,8 +112,9 @@ func lockAccounts(ctx context.Context) (*accounts, error) {
 	}
 }
 
-func findAccount() (account, error) {
-	u, err := user.Lookup(daemonUser)
+// findAccount looks up the user that a daemon runs as.
+func findAccount(name string) (account, error) {
+	u, err := user.Lookup(name)
 	if err != nil {
 		return account{}, err
 	}
@@ -121,7 +122,7 @@ func findAccount() (account, error) {
 	gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
 	if err := errors.Join(err1, err2); err != nil || uid == 0 {
 		return account{}, fmt.Errorf("cannot use the user %s with uid %s and gid %s: the daemon must not be root: %w",
-			daemonUser, u.Uid, u.Gid, errdefs.ErrFailedPrecondition)
+			name, u.Uid, u.Gid, errdefs.ErrFailedPrecondition)
 	}
 	return account{uint32(uid), uint32(gid)}, nil
 }
@@ -131,29 +132,29 @@ func ensureAccount(ctx context.Context, lock *accounts) (account, error) {
 	made := []string{madeComment}
 	ours := lock.groups
 	for _, group := range []string{daemonUser, workspaceGroup} {
-		_, err := user.LookupGroup(group)
-		if err == nil && slices.Contains(ours, group) {
-			made = append(made, group)
+		there, err := hasGroup(group)
+		if err != nil {
+			return account{}, err
 		}
-		if err == nil {
+		if there {
+			if slices.Contains(ours, group) {
+				made = append(made, group)
+			}
 			continue
-		}
-		if _, unknown := errors.AsType[user.UnknownGroupError](err); !unknown {
-			return account{}, fmt.Errorf("cannot look up the group %s: %w", group, err)
 		}
 		if err := lock.note(append(slices.Clone(lock.groups), group)); err != nil {
 			return account{}, err
 		}
 		if err := runTool(ctx, "/usr/sbin/groupadd", "--system", group); err != nil {
-			// The tool of an up that was cut off may have been at it still.
-			if _, unknown := user.LookupGroup(group); unknown != nil {
+			// The tool of an up that was killed may have made it meanwhile.
+			if there, _ := hasGroup(group); !there {
 				return account{}, err
 			}
 		}
 		made = append(made, group)
 		crashpoint.Here("cli.up.group-made")
 	}
-	who, err := findAccount()
+	who, err := findAccount(daemonUser)
 	if _, unknown := errors.AsType[user.UnknownUserError](err); unknown {
 		if err := runTool(ctx, "/usr/sbin/useradd", "--system", "--gid", daemonUser, "--no-create-home", "--home-dir", "/nonexistent",
 			"--shell", "/usr/sbin/nologin", "--comment", strings.Join(made, madeGroup), daemonUser); err != nil {
@@ -161,7 +162,7 @@ func ensureAccount(ctx context.Context, lock *accounts) (account, error) {
 				return account{}, err
 			}
 		}
-		who, err = findAccount()
+		who, err = findAccount(daemonUser)
 	}
 	if err != nil {
 		return account{}, fmt.Errorf("cannot look up the user %s: %w", daemonUser, err)
@@ -169,16 +170,16 @@ func ensureAccount(ctx context.Context, lock *accounts) (account, error) {
 	return who, nil
 }
 
-// madeComment marks the user that up made, so that the last instance to go takes it away
-// whichever one made it. After it stand the groups that were made with it.
+// madeComment marks a user that up made, so that the last instance removes it, whichever made
+// it. The groups that were made with it follow.
 const (
 	madeComment = "carrel daemon, made by carrel up"
 	madeGroup   = ", group "
 )
 
-// removeAccount takes the user away if up made it and nothing needs it: no workspace of
-// any instance and nobody's membership. That a process of another instance runs as it
-// is for userdel to see.
+// removeAccount removes the user if up made it and nothing needs it: no instance has a workspace,
+// and its groups have no members. userdel itself refuses while processes of another instance
+// run as that user.
 func removeAccount(ctx context.Context, lock *accounts) error {
 	var comment string
 	there := false
@@ -193,10 +194,10 @@ func removeAccount(ctx context.Context, lock *accounts) error {
 			return fmt.Errorf("cannot remove the user %s: the workspace %s is left: %w", daemonUser, f[0], errdefs.ErrFailedPrecondition)
 		}
 	}
-	groups := lock.groups // of one that was cut off after the user had gone
+	groups := lock.groups // of a down that was killed after it had removed the user
 	if there {
 		if !strings.HasPrefix(comment, madeComment) {
-			return nil // it is an administrator's
+			return nil // an administrator made it
 		}
 		groups = strings.Split(comment, madeGroup)[1:]
 	}
@@ -219,24 +220,30 @@ func removeAccount(ctx context.Context, lock *accounts) error {
 	crashpoint.Here("cli.down.user-removed")
 	for _, group := range groups {
 		// userdel removes the group of the same name where the host is set up so.
-		if _, err := user.LookupGroup(group); err != nil {
-			if _, unknown := errors.AsType[user.UnknownGroupError](err); unknown {
-				continue
+		there, err := hasGroup(group)
+		if err == nil && there {
+			if err = runTool(ctx, "/usr/sbin/groupdel", group); err != nil {
+				if there, lerr := hasGroup(group); lerr == nil && !there {
+					err = nil // somebody else removed it meanwhile
+				}
 			}
-			return fmt.Errorf("cannot look up the group %s: %w", group, err)
 		}
-		if err := runTool(ctx, "/usr/sbin/groupdel", group); err != nil {
-			if _, gone := errors.AsType[user.UnknownGroupError](lookUp(group)); !gone {
-				return err
-			}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func lookUp(group string) error {
-	_, err := user.LookupGroup(group)
-	return err
+func hasGroup(name string) (bool, error) {
+	_, err := user.LookupGroup(name)
+	if _, unknown := errors.AsType[user.UnknownGroupError](err); unknown {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot look up the group %s: %w", name, err)
+	}
+	return true, nil
 }
 
 // workspaceComment is in the passwd entry of each workspace's user.
@@ -260,8 +267,8 @@ func colonFile(path string) func(yield func([]string) bool) {
 // toolTimeout bounds one program of the host.
 const toolTimeout = time.Minute
 
-// runTool runs a program of the host with an environment of its own. Begun, it is not
-// broken off, by ctx or from the keyboard: it would leave its locks, or half of a user.
+// runTool runs a program of the host with a fixed environment. Once it runs, neither ctx nor the
+// keyboard interrupts it, because it would leave its locks or an incomplete user.
 func runTool(ctx context.Context, path string, args ...string) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -287,19 +294,19 @@ func runTool(ctx context.Context, path string, args ...string) error {
 	return nil
 }
 
-// sweepLocks waits for the end of a tool and removes its part of a lock that it did not get:
-// where two tools meet, some versions leave it. Until the tool has been waited for its pid is
-// nobody else's.
+// sweepLocks waits until a tool has ended and removes the temporary file of a lock that it did not
+// get: some versions leave it if two tools run at once. The pid is not reused before the tool
+// was waited for.
 func sweepLocks(pid int) {
 	for errors.Is(unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
 	}
 	for _, db := range []string{"passwd", "shadow", "group", "gshadow", "subuid", "subgid"} {
-		_ = os.Remove("/etc/" + db + "." + strconv.Itoa(pid)) // as a rule it is not there
+		_ = os.Remove("/etc/" + db + "." + strconv.Itoa(pid)) // usually it does not exist
 	}
 }
 
-// give makes a tree of the daemon's its own. It may have had another uid when the
-// user was last made. Nothing below is followed: the tree was the daemon's to fill.
+// give makes the daemon's user the owner of a tree. The user may have had another uid before it
+// was made again. No link in the tree is followed, because the daemon could write to it.
 func give(dir string, a account) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

@@ -116,20 +116,10 @@ func (a *app) writeFile(path string, write func(io.Writer) error) error {
 		}
 		return write(a.Out)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // mode 0600
-	if err != nil {
-		return fmt.Errorf("cannot write %s: %w", path, err)
-	}
-	err = write(f)
-	if err == nil {
-		err = f.Sync()
-	}
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name()) // it is of no use
+	var told error
+	err := replaceFile(path, "."+filepath.Base(path)+".", func(w io.Writer) error { told = write(w); return told }, func() {})
+	if err != nil && told == nil {
+		err = fmt.Errorf("cannot write %s: %w", path, err)
 	}
 	return err
 }

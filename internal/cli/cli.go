@@ -1,9 +1,9 @@
-// Package cli is the carrel command: flags and arguments in, calls of the public SDK,
-// tables, JSON and exit codes out. Only up, down and doctor look at the host itself,
-// and policy judges on its own.
+// Package cli is the carrel command. It turns flags and arguments into calls of the public SDK,
+// and the answers into tables, JSON and exit codes. Only up, down and doctor use the host
+// directly, and policy judges without a daemon.
 //
-// It must not reach the daemon other than through the SDK, and it must not decide
-// what a caller may do.
+// It must not reach the daemon except through the SDK, and it must not decide what a caller may
+// do.
 package cli
 
 import (
@@ -27,8 +27,8 @@ import (
 // Streams are the files that a run of the command reads and writes.
 type Streams struct{ In, Out, Err *os.File }
 
-// Exit codes. exec passes those of its command through, so that its own failures
-// have codes that shells and container tools use the same way.
+// Exit codes. exec passes the code of its command on, so its own failures have the codes that
+// shells and container tools use for them.
 const (
 	exitFailure       = 1
 	exitOwnFailure    = 125
@@ -40,20 +40,19 @@ const (
 type app struct {
 	Streams
 	host string
-	// tokenFile and fingerprint are for a daemon that wants a token, or is elsewhere.
+	// tokenFile and fingerprint are for a daemon that requires a token or runs elsewhere.
 	tokenFile, fingerprint string
-	// rootless: the caller's own carrel is meant, whatever else there is.
+	// rootless: use the caller's own carrel, even if the system has one.
 	rootless bool
 	// connected is the client that the calls of this run share, once there is one.
 	connected *carrel.Client
-	// using keeps the caller's own carrel from ending as long as this command runs.
+	// using keeps the caller's own carrel from ending while this command runs.
 	using paths.Lock
-	// code is the exit code if the command succeeds with another than 0.
+	// code is the exit code if the command succeeds.
 	code int
 }
 
-// commandTable is every command, in the order of the help. Those with a group name
-// start a section of it.
+// commandTable lists every command in the order of the help, with its section there.
 var commandTable = []struct {
 	name, group string
 	build       func(*app) *cobra.Command
@@ -116,10 +115,10 @@ func Run(args []string, s Streams) int {
 	return failureCode(cmd, err)
 }
 
-// Command is the whole tree of commands, for those who describe it. It is not to be run.
+// Command is the tree of all commands, for generators of documentation. It must not be run.
 func Command() *cobra.Command { return (&app{}).rootCommand(nil) }
 
-// failureCode is the exit code for err, which is carrel's own.
+// failureCode is the exit code for an error of carrel itself.
 func failureCode(cmd *cobra.Command, err error) int {
 	switch {
 	case cmd == nil || cmd.Name() != "exec" && cmd.Name() != "run":
@@ -133,8 +132,8 @@ func failureCode(cmd *cobra.Command, err error) int {
 	}
 }
 
-// rootCommand builds the tree. A run that names its command first needs no other:
-// the tree is then one branch, which is most of what an exec would spend here.
+// rootCommand builds the tree. If the first argument names a command, only that command is built,
+// because building all of them would take most of the time of an exec.
 func (a *app) rootCommand(args []string) *cobra.Command {
 	cobra.EnableCommandSorting = false // the table has an order
 	root := &cobra.Command{
@@ -191,7 +190,7 @@ func commandNames() []string {
 	return names
 }
 
-// usageError is a command line that cannot be understood.
+// usageError is an error in the command line.
 type usageError struct {
 	error
 	path string
@@ -229,7 +228,7 @@ func list(names []string) string {
 	return strings.Join(names, " ") + " and nothing more"
 }
 
-// isTerminal tells whether a person sees f.
+// isTerminal reports whether f is a terminal.
 func isTerminal(f *os.File) bool {
 	return withFD(f, func(fd int) error {
 		if !term.IsTerminal(fd) {
@@ -239,7 +238,7 @@ func isTerminal(f *os.File) bool {
 	}) == nil
 }
 
-// withFD calls a function with the descriptor of f, whose mode stays as it is.
+// withFD calls a function with the descriptor of f, without changing f to blocking mode.
 func withFD(f *os.File, call func(fd int) error) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -252,7 +251,7 @@ func withFD(f *os.File, call func(fd int) error) error {
 	return inner
 }
 
-// progress says on a terminal what takes a while; a script does not see it.
+// progress prints a message if stderr is a terminal.
 func (a *app) progress(format string, args ...any) {
 	if isTerminal(a.Err) {
 		fmt.Fprintf(a.Err, format+"\n", args...)

@@ -338,6 +338,13 @@ func TestWorkspaceCommands(t *testing.T) {
 		w["state"] != "stopped" {
 		t.Errorf("inspect other: %+v", r)
 	}
+	if r := run(t, "", "update", "--host", os.Getenv(carrel.HostEnv), "-o", "json", "other"); r.code != 1 ||
+		!strings.Contains(r.err, "cannot change nothing") {
+		t.Errorf("update of nothing: %+v", r)
+	}
+	if r := run(t, "", "update", "--pids", "300", "other"); r.code != 0 {
+		t.Errorf("update: %+v", r)
+	}
 	dir := t.TempDir()
 	if err := os.Mkdir(dir+"/a:b", 0o700); err != nil {
 		t.Fatal(err)

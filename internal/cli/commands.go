@@ -172,7 +172,7 @@ func (a *app) attach(ctx context.Context, client *carrel.Client, workspace, comm
 	return a.exitLike(context.WithoutCancel(ctx), client, workspace, command)
 }
 
-// exitLike makes the exit code that of a command that has ended.
+// exitLike takes over the exit code of a command that has ended.
 func (a *app) exitLike(ctx context.Context, client *carrel.Client, workspace, command string) error {
 	m, err := askOf(ctx, client, commands.ListCommands, &carrelv1.ListCommandsRequest{Workspace: workspace})
 	for _, x := range m.GetCommands() {
@@ -196,7 +196,7 @@ func (d *detachKeys) Read(p []byte) (int, error) {
 	if len(p) < 2 {
 		return 0, io.ErrShortBuffer
 	}
-	buf := make([]byte, len(p)/2) // each byte may bring one that was held back
+	buf := make([]byte, len(p)/2) // each byte may release one that was held back
 	n, err := d.r.Read(buf)
 	out := p[:0]
 	for _, b := range buf[:n] {

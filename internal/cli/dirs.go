@@ -13,9 +13,9 @@ import (
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 )
 
-// unnoted is the mode of a directory that up has made and not noted yet, or that down
-// has struck off and not removed yet: root's, with a sticky bit that nobody sets on what
-// only root can enter. Who finds one knows whose it is.
+// unnoted is the mode of a directory that up has made and not recorded yet, or that down has
+// removed from its record but not from the disk. Root owns it, and it has a sticky bit, which
+// nobody else sets on a directory that only root can enter: so it is known to be carrel's.
 const unnoted = fs.ModeDir | fs.ModeSticky | 0o700
 
 func isUnnoted(path string) bool {
@@ -26,8 +26,8 @@ func isUnnoted(path string) bool {
 	return st.Mode&(unix.S_IFMT|0o7777) == unix.S_IFDIR|unix.S_ISVTX|0o700
 }
 
-// makeDirs makes path and what is missing above it, as unnoted directories, and returns
-// them with those of an up that was cut off. They are to be noted and then opened.
+// makeDirs makes path and the missing directories above it as unnoted directories. It returns
+// them, with those of an up that was killed. The caller records them and then opens them.
 func makeDirs(path string) ([]string, error) {
 	var made []string
 	for p := path; p != "/"; p = filepath.Dir(p) {
@@ -49,8 +49,8 @@ func makeDirs(path string) ([]string, error) {
 	return made, nil
 }
 
-// openDirs gives directories that have been noted the mode that they are to have: path
-// its own, those above it that of a directory on the way.
+// openDirs gives recorded directories their final mode: path gets mode, and the directories above
+// it 0755.
 func openDirs(dirs []string, path string, mode fs.FileMode) error {
 	for _, p := range dirs {
 		m := fs.FileMode(0o755)
@@ -64,7 +64,7 @@ func openDirs(dirs []string, path string, mode fs.FileMode) error {
 	return nil
 }
 
-// makePrivate makes a directory of the instance's own, for its owner alone.
+// makePrivate makes a directory that only its owner may enter.
 func makePrivate(path string) error {
 	err := os.Mkdir(path, 0o700)
 	if errors.Is(err, fs.ErrExist) {
@@ -79,24 +79,24 @@ func makePrivate(path string) error {
 	return nil
 }
 
-// sweep removes files that were being written when an up or down was cut off. Nobody
-// else writes there under the instance's lock.
+// sweep removes the temporary files of an up or down that was killed. Under the instance's lock
+// nobody else writes there.
 func sweep(dir string) error {
 	left, err := filepath.Glob(filepath.Join(dir, ".new-*"))
 	if err != nil {
 		return err
 	}
 	for _, path := range left {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("cannot remove %s: %w", path, err)
+		if err := remove(path); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// strikeOff marks the directories that go with the note about them, so that a down that
-// is cut off after that can be repeated: the data directory and what up made above it, as
-// far as nothing else is in them.
+// strikeOff marks the directories that are removed together with the record of them, so that a
+// down that is killed after that can be repeated: the data directory and those that up made
+// above it, unless something else is in them.
 func (i *instance) strikeOff(dirs []string) error {
 	holds := []string{filepath.Base(i.stateFile()), "up.lock"}
 	for p := i.data; p == i.data || slices.Contains(dirs, p); p = filepath.Dir(p) {
@@ -115,13 +115,13 @@ func (i *instance) strikeOff(dirs []string) error {
 	return nil
 }
 
-// removeUnnoted removes what an up made and had not noted yet, or a down had struck off.
+// removeUnnoted removes directories that up had not recorded yet, or down had struck off.
 func (i *instance) removeUnnoted() error {
 	if err := removeUnnotedAt(i.runtime); err != nil {
 		return err
 	}
 	if !isUnnoted(i.data) {
-		return removeUnnotedAt(i.data) // those above it, if it has gone already
+		return removeUnnotedAt(i.data) // if it is gone already, those above it
 	}
 	unlock, err := i.lock()
 	if err != nil {
@@ -131,13 +131,13 @@ func (i *instance) removeUnnoted() error {
 	if err := sweep(i.data); err != nil {
 		return err
 	}
-	if err := os.Remove(filepath.Join(i.data, "up.lock")); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("cannot remove %s/up.lock: %w", i.data, err)
+	if err := remove(filepath.Join(i.data, "up.lock")); err != nil {
+		return err
 	}
 	return removeUnnotedAt(i.data)
 }
 
-// removeUnnotedAt removes dir and those above it as far as they are unnoted and empty.
+// removeUnnotedAt removes dir and the directories above it while they are unnoted and empty.
 func removeUnnotedAt(dir string) error {
 	for p := dir; p != "/"; p = filepath.Dir(p) {
 		if _, err := os.Lstat(p); errors.Is(err, fs.ErrNotExist) {

@@ -18,9 +18,9 @@ const doctorTimeout = 500 * time.Millisecond
 
 // doctorView is the JSON of doctor.
 type doctorView struct {
-	// OK: every required check is yes or partly. Rootless: and so is every one that
-	// "carrel run" needs as an ordinary user. The exit code is by the one that is the
-	// caller's.
+	// OK: every check that a daemon requires is yes or partly. Rootless: every check that
+	// "carrel run" requires as an ordinary user is. The exit code follows OK for root, and
+	// Rootless for other users.
 	OK       bool           `json:"ok"`
 	Rootless bool           `json:"rootless"`
 	Checks   []probe.Result `json:"checks"`
@@ -118,7 +118,7 @@ func checkPrograms() probe.Result {
 	return r
 }
 
-// checkData looks at the data directory, if there is one.
+// checkData checks the data directory, if it exists.
 func (i *instance) checkData() probe.Result {
 	r := probe.Result{ID: "data_directory", Needed: "carrel up", State: probe.Yes, Found: i.data + " is not there yet; up makes it"}
 	if _, err := os.Lstat(i.data); err != nil {
@@ -135,12 +135,12 @@ func (a *app) checkDaemon(ctx context.Context) probe.Result {
 	r := probe.Result{ID: "daemon", Needed: "using carrel", State: probe.Yes}
 	t, err := a.target()
 	if err != nil {
-		r.State, r.Found, r.Remedy = probe.No, err.Error(), "as it says"
+		r.State, r.Found, r.Remedy = probe.No, err.Error(), "as the error says"
 		return r
 	}
 	client, err := a.clientIfUp()
 	if t.host == "" && errors.Is(err, errNotUp) {
-		r.Found = "your own at " + t.place.Socket + " starts when it is needed: " + t.why
+		r.Found = "your own at " + t.own.Socket + " starts when it is needed: " + t.why
 		return r
 	}
 	if err == nil {
@@ -153,12 +153,12 @@ func (a *app) checkDaemon(ctx context.Context) probe.Result {
 	return r
 }
 
-// checkAudit says how far the audit log is signed, to those who may know.
+// checkAudit reports up to which record the audit log is signed, to administrators.
 func (a *app) checkAudit(ctx context.Context) (probe.Result, bool) {
 	r := probe.Result{ID: "audit_log", Needed: "a record that nobody can quietly change", State: probe.Yes}
 	m, err := ask(ctx, a, records.Checkpoint, &carrelv1.CheckpointRequest{})
 	if err != nil {
-		return r, false // no daemon, which has its own line, or no administrator
+		return r, false // there is no daemon, or the caller is no administrator
 	}
 	r.Found = fmt.Sprintf("signed to record %d, countersigned to %d", m.GetSigned(), m.GetCountersigned())
 	if m.GetAnchor() != "" {

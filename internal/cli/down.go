@@ -12,7 +12,6 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/crashpoint"
@@ -43,7 +42,7 @@ An ordinary user ends their own carrel with it, which starts again when it is ne
 				if err != nil {
 					return err
 				}
-				return a.downOwn(c.Context(), t.place)
+				return a.downOwn(c.Context(), t.own)
 			}
 			return needRoot("down" + i.flags())
 		}
@@ -55,8 +54,8 @@ An ordinary user ends their own carrel with it, which starts again when it is ne
 	return c
 }
 
-// down stops an instance and removes what up made for it. Every step can be repeated:
-// one that fails leaves the rest for the next run.
+// down stops an instance and removes what up made for it. Every step can be repeated: after a
+// failure the next run does the rest.
 func (a *app) down(ctx context.Context, i *instance, purge bool) error {
 	if _, err := os.Stat(i.stateFile()); errors.Is(err, os.ErrNotExist) {
 		if err := i.removeUnnoted(); err != nil {
@@ -110,8 +109,8 @@ func (a *app) down(ctx context.Context, i *instance, purge bool) error {
 	return a.removeRest(ctx, i, m, purge)
 }
 
-// refusePurge refuses while there are workspaces: destroying them is a decision of its
-// own, and the gate's.
+// refusePurge refuses to remove the data while there are workspaces: destroying those is an
+// operation of its own, which passes the gate.
 func (i *instance) refusePurge(ctx context.Context) error {
 	n := len(workspaceUsers(filepath.Join(i.data, "homes")))
 	if ws, client, err := i.list(ctx); err == nil {
@@ -125,8 +124,8 @@ func (i *instance) refusePurge(ctx context.Context) error {
 	return nil
 }
 
-// stopWorkspaces stops what runs, through the daemon, so that it is recorded. If the
-// daemon has died and executors live on, it is started for that.
+// stopWorkspaces stops running workspaces through the daemon, so that it is recorded. If the
+// daemon has ended and executors still run, it is started again for that.
 func (a *app) stopWorkspaces(ctx context.Context, i *instance) error {
 	if _, ok := i.isUp(ctx, upView{}); !ok {
 		live, err := filepath.Glob(filepath.Join(i.socketsDir(), "*.sock"))
@@ -162,7 +161,7 @@ func (a *app) stopWorkspaces(ctx context.Context, i *instance) error {
 	return g.Wait()
 }
 
-// restart starts what does not run of an instance that was up.
+// restart starts the parts of an instance that have ended.
 func (a *app) restart(ctx context.Context, i *instance) error {
 	programs, err := findPrograms()
 	if err != nil {
@@ -186,8 +185,8 @@ func (a *app) restart(ctx context.Context, i *instance) error {
 	return err
 }
 
-// removeRuntime removes the files that belong to an instance, by name: a directory that
-// somebody else uses too loses nothing of theirs.
+// removeRuntime removes the files of an instance by their names, so that other files in the
+// directory stay.
 func (i *instance) removeRuntime() error {
 	sockets, err := filepath.Glob(filepath.Join(i.socketsDir(), "*.sock"))
 	if err != nil {
@@ -195,8 +194,8 @@ func (i *instance) removeRuntime() error {
 	}
 	files := append(sockets, i.socket(), filepath.Join(i.runtime, "broker.sock"), i.pidFile("daemon"), i.pidFile("broker"))
 	for _, f := range files {
-		if err := os.Remove(f); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("cannot remove %s: %w", f, err)
+		if err := remove(f); err != nil {
+			return err
 		}
 	}
 	if err := sweep(i.runtime); err != nil {
@@ -206,8 +205,7 @@ func (i *instance) removeRuntime() error {
 	return err
 }
 
-// removeCgroups removes the instance's groups, which are empty once its workspaces
-// have stopped.
+// removeCgroups removes the instance's groups, which are empty after its workspaces have stopped.
 func (i *instance) removeCgroups() error {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -233,8 +231,7 @@ func (i *instance) removeCgroups() error {
 	return nil
 }
 
-// dropAccount removes the daemon's account unless another instance needs it: the last one
-// removes it.
+// dropAccount removes the daemon's account unless another instance needs it.
 func (a *app) dropAccount(ctx context.Context) error {
 	accounts, err := lockAccounts(ctx)
 	if err != nil {
@@ -247,7 +244,7 @@ func (a *app) dropAccount(ctx context.Context) error {
 	return nil
 }
 
-// removeRest removes account and directories, and says what stays.
+// removeRest removes the account and the directories, and prints what stays.
 func (a *app) removeRest(ctx context.Context, i *instance, m made, purge bool) error {
 	users := workspaceUsers(filepath.Join(i.data, "homes"))
 	if err := a.dropAccount(ctx); err != nil {
@@ -292,19 +289,19 @@ func (a *app) removeRest(ctx context.Context, i *instance, m made, purge bool) e
 	return err
 }
 
-// removeData removes the note of what up made, and with it the data directory and those
-// of holding, which lead to it, as far as nothing else is in them.
+// removeData removes the record of what up made, the data directory and the directories of
+// holding above it, unless something else is in them.
 func (a *app) removeData(i *instance, holding []string) error {
 	if err := i.strikeOff(holding); err != nil {
 		return err
 	}
 	for _, name := range []string{"up.json", "up.lock"} {
-		if err := os.Remove(filepath.Join(i.data, name)); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("cannot remove %s: %w", filepath.Join(i.data, name), err)
+		if err := remove(filepath.Join(i.data, name)); err != nil {
+			return err
 		}
 		crashpoint.Here("cli.down.note-removed")
 	}
-	// One that up did not make goes too if that was all in it.
+	// Removed even if up did not make it, if it is empty.
 	if _, err := removeIfEmpty(i.data); err != nil {
 		return err
 	}

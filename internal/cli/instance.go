@@ -8,10 +8,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -22,7 +23,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/sandbox/probe"
 )
 
-// Where an instance is unless flags say otherwise, and who its daemon runs as.
+// The default directories of an instance, the user of its daemon and the group of its workspaces.
 const (
 	defaultDataDir    = "/var/lib/carrel"
 	defaultRuntimeDir = "/run/carrel"
@@ -96,7 +97,7 @@ func (i *instance) isDefault() bool {
 }
 func (i *instance) socketsDir() string { return filepath.Join(i.runtime, "x") }
 
-// flags are what a person must add to name the instance again.
+// flags are the flags that name the instance.
 func (i *instance) flags() string {
 	s := ""
 	if i.data != defaultDataDir {
@@ -108,7 +109,7 @@ func (i *instance) flags() string {
 	return s
 }
 
-// cgroupName is the instance's group in every hierarchy: one data directory, one group.
+// cgroupName is the instance's group in every hierarchy. Each data directory has one.
 func (i *instance) cgroupName() string {
 	if i.data == defaultDataDir {
 		return "carrel"
@@ -117,8 +118,8 @@ func (i *instance) cgroupName() string {
 	return "carrel-" + hex.EncodeToString(sum[:4])
 }
 
-// firstID is where the probe.DefaultIDs ids of the instance's workspaces begin. Each instance has a range of
-// its own, because each keeps its own account of those that were used.
+// firstID is the first of the probe.DefaultIDs ids for the instance's workspaces. Each instance
+// has its own range, because each keeps its own record of the ids that were used.
 func (i *instance) firstID() uint32 {
 	if i.data == defaultDataDir {
 		return probe.DefaultFirstID
@@ -130,24 +131,23 @@ func (i *instance) firstID() uint32 {
 	return probe.DefaultFirstID + slot*probe.DefaultIDs
 }
 
-// made is what up made on this host, kept so that down can take it away again, and what
-// it was told, kept for the next up. The account has a mark of its own, because several
-// instances can share it.
+// made is what up made on this host, for down to remove, and the flags of the last up, for the
+// next one. The account is marked elsewhere, because several instances can share it.
 type made struct {
 	// Dirs in the order they were made.
 	Dirs []string `json:"dirs"`
-	// Config and Prefix are those flags, "" where not given.
+	// Config and Prefix are the values of these flags, "" if they were not given.
 	Config string `json:"config,omitempty"`
 	Prefix string `json:"prefix,omitempty"`
 }
 
-// recall takes over from an earlier up what was not said again.
+// recall takes over the flags of the last up that were not given again.
 func (i *instance) recall(m made) {
 	i.config = cmp.Or(i.config, m.Config)
 	i.prefix = cmp.Or(i.prefix, m.Prefix)
 }
 
-// remember keeps for the next up what this one was told, once carrel runs with it.
+// remember stores the flags of this up for the next one, once carrel runs.
 func (i *instance) remember() error {
 	m, err := i.readMade()
 	if err != nil || m.Config == i.config && m.Prefix == i.prefix {
@@ -174,57 +174,42 @@ func (i *instance) readMade() (made, error) {
 
 func (i *instance) writeMade(m made) error { return writeJSON(i.stateFile(), m) }
 
-// brokerSettings are those of the broker's settings that up decides. What else stands in
-// the file is an administrator's and stays.
-type brokerSettings struct {
-	DataDir      string `json:"data_dir"`
-	RuntimeDir   string `json:"runtime_dir"`
-	DaemonUID    uint32 `json:"daemon_uid"`
-	DaemonGID    uint32 `json:"daemon_gid"`
-	UIDFirst     uint32 `json:"uid_first"`
-	UIDCount     uint32 `json:"uid_count"`
-	CgroupName   string `json:"cgroup_name"`
-	ExecutorPath string `json:"executor_path"`
-	// WorkspaceGroup is the group of all workspaces' users.
-	WorkspaceGroup string `json:"workspace_group"`
-}
-
-func (i *instance) brokerSettings(who account, executor string) brokerSettings {
-	return brokerSettings{
-		DataDir: i.data, RuntimeDir: i.runtime, DaemonUID: who.uid, DaemonGID: who.gid,
-		UIDFirst: i.firstID(), UIDCount: probe.DefaultIDs, CgroupName: i.cgroupName(), ExecutorPath: executor, WorkspaceGroup: workspaceGroup,
+// brokerSettings are the settings of the broker that up writes. Others in the file are the
+// administrator's and stay.
+func (i *instance) brokerSettings(who account, executor string) object {
+	return object{
+		{"data_dir", i.data},
+		{"runtime_dir", i.runtime},
+		{"daemon_uid", who.uid},
+		{"daemon_gid", who.gid},
+		{"uid_first", i.firstID()},
+		{"uid_count", probe.DefaultIDs},
+		{"cgroup_name", i.cgroupName()},
+		{"executor_path", executor},
+		{"workspace_group", workspaceGroup}, // the group of the users of all workspaces
 	}
 }
 
-// kept are the settings that are written once and then left to the administrator.
+// kept are the settings that up writes only once: the administrator may change them.
 var kept = []string{"uid_first", "uid_count", "workspace_group"}
 
 // mergeSettings lays ours over what the file holds.
-func mergeSettings(old []byte, ours brokerSettings) (map[string]any, error) {
+func mergeSettings(old []byte, ours object) (map[string]any, error) {
 	all := map[string]any{}
 	if len(old) > 0 {
 		if err := json.Unmarshal(old, &all); err != nil {
 			return nil, fmt.Errorf("it is not JSON: %w: %w", err, errdefs.ErrInvalidArgument)
 		}
 	}
-	b, err := json.Marshal(ours)
-	if err != nil {
-		return nil, err
-	}
-	before := map[string]any{}
-	for _, k := range kept {
-		if v, ok := all[k]; ok {
-			before[k] = v
+	for _, m := range ours {
+		if _, ok := all[m.name]; !ok || !slices.Contains(kept, m.name) {
+			all[m.name] = m.value
 		}
 	}
-	if err := json.Unmarshal(b, &all); err != nil {
-		return nil, err
-	}
-	maps.Copy(all, before)
 	return all, nil
 }
 
-func (i *instance) writeSettings(ours brokerSettings) error {
+func (i *instance) writeSettings(ours object) error {
 	old, err := os.ReadFile(i.settings())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("cannot read the broker's settings: %w", err)
@@ -236,37 +221,24 @@ func (i *instance) writeSettings(ours brokerSettings) error {
 	return writeJSON(i.settings(), all)
 }
 
-// writeJSON replaces a file of root's as a whole: a crash leaves the old or the new one.
+// writeJSON replaces a file with v as JSON.
 func writeJSON(path string, v any) error {
 	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // mode 0600
+	err = replaceFile(path, ".new-", func(w io.Writer) error {
+		_, err := w.Write(append(b, '\n'))
+		return err
+	}, func() { crashpoint.Here("cli.file.written") })
 	if err != nil {
-		return fmt.Errorf("cannot write %s: %w", path, err)
-	}
-	_, err = f.Write(append(b, '\n'))
-	if err == nil {
-		err = f.Sync()
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	crashpoint.Here("cli.file.written")
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
 		return fmt.Errorf("cannot write %s: %w", path, err)
 	}
 	return nil
 }
 
-// checkDir refuses a directory that another user could put something else in place of:
-// it and everything above must be root's, and writable by others only where they cannot
-// touch what is not theirs.
+// checkDir refuses a directory that another user could replace: root must own it and every
+// directory above it, and others may write only to a directory above that has the sticky bit.
 func checkDir(path string) error {
 	for p := path; ; p = filepath.Dir(p) {
 		var st unix.Stat_t
@@ -293,8 +265,8 @@ func checkDir(path string) error {
 	}
 }
 
-// enterable refuses a path that the user with these ids, and no other groups, could not
-// come to. It looks at the directories above path only.
+// enterable refuses a path that the user with these ids, and no other groups, could not reach.
+// It checks only the directories above path.
 func enterable(path string, uid, gid uint32) error {
 	for p := filepath.Dir(path); ; p = filepath.Dir(p) {
 		var st unix.Stat_t

@@ -34,18 +34,25 @@ func (l *lifetime) Set(text string) error {
 		*l = never
 		return nil
 	}
-	d, err := time.ParseDuration(text)
-	if days, ok := strings.CutSuffix(text, "d"); ok {
-		var n float64
-		if n, err = strconv.ParseFloat(days, 64); err == nil && n >= 0 && n <= 36500 {
-			d = time.Duration(n * float64(24*time.Hour))
-		}
-	}
+	d, err := parseDays(text)
 	if err != nil || d < time.Second {
 		return fmt.Errorf("%q is not a time of a second or more; give it as in 90s, 15m, 12h or 7d, or never", text)
 	}
 	*l = lifetime(d.Milliseconds())
 	return nil
+}
+
+// parseDays reads a duration that may also be a number of days, up to a hundred years.
+func parseDays(text string) (time.Duration, error) {
+	days, ok := strings.CutSuffix(text, "d")
+	if !ok {
+		return time.ParseDuration(text)
+	}
+	n, err := strconv.ParseFloat(days, 64)
+	if err == nil && !(n >= 0 && n <= 36500) {
+		err = strconv.ErrRange
+	}
+	return time.Duration(n * float64(24*time.Hour)), err
 }
 
 const requestIDUsage = "an id that you choose: asked again with the same id, nothing is done twice"

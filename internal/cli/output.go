@@ -71,7 +71,7 @@ var stateColours = map[string]string{
 	"stopped": faint, "off": faint,
 }
 
-// colours tells whether to colour what goes to f (no-color.org).
+// colours reports whether output to f is coloured (no-color.org).
 func colours(f *os.File) bool {
 	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(f)
 }
@@ -83,7 +83,7 @@ type table struct {
 	state int
 }
 
-// newTable returns a table with a head, which is a row like the others where it has none.
+// newTable returns a table with a head.
 func newTable(state int, head ...string) *table { return &table{[][]string{head}, state} }
 
 // pairs is a table of names and values, without those that are empty.
@@ -167,10 +167,11 @@ func (t *table) render(f *os.File) error {
 	return err
 }
 
-// printable makes outside text safe for a terminal: what is not printable is quoted.
+// printable makes text from outside safe for a terminal: if a character is not printable, the
+// text is quoted.
 func printable(s string) string {
 	for _, r := range s {
-		if r == utf8.RuneError || !unicode.IsPrint(r) { // marks that turn the direction of text around are none either
+		if r == utf8.RuneError || !unicode.IsPrint(r) { // neither are marks that change the direction of text
 			q := fmt.Sprintf("%q", s)
 			return q[1 : len(q)-1]
 		}
@@ -179,7 +180,7 @@ func printable(s string) string {
 }
 
 // message makes a text of several lines, such as an error that quotes a command, safe for a
-// terminal: what is not printable in a line stands there as it is written in Go.
+// terminal: characters that are not printable are escaped as in Go.
 func message(s string) string {
 	var b strings.Builder
 	for len(s) > 0 {
@@ -246,7 +247,7 @@ func age(t time.Time) string {
 	}
 }
 
-// bytesText is n in the largest binary unit that divides it well enough to read.
+// bytesText is n in the largest binary unit that is not larger than n.
 func bytesText(n int64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	v, i := float64(n), 0

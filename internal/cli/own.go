@@ -16,7 +16,6 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
@@ -24,24 +23,24 @@ import (
 // rootlessEnv, set to 1, is --rootless.
 const rootlessEnv = "CARREL_ROOTLESS"
 
-// ownTimeout bounds the wait for a carrel of the caller's that is starting or ending.
+// ownTimeout bounds the wait while the caller's own carrel starts or ends.
 const ownTimeout = time.Minute
 
-// target is the carrel that a command speaks to, and why that one.
+// target is the carrel that a command uses, and the reason for the choice.
 type target struct {
-	// host is a daemon that runs already; "" is the caller's own, at place.
-	host  string
-	place paths.Paths
-	why   string
+	// host is a running daemon, or "" for the caller's own, which may have to be started.
+	host string
+	own  paths.Paths
+	why  string
 }
 
-// target chooses the carrel. There is no falling back once it is chosen:
+// target chooses the carrel. If the chosen one does not answer, no other is tried:
 //
-//	--host, CARREL_HOST          that one
+//	--host, CARREL_HOST          the one named
 //	--rootless, CARREL_ROOTLESS  the caller's own
 //	root                         the system's
-//	the system's socket is not there, or closed to the caller: the caller's own
-//	else                         the system's, also if nothing listens on its socket
+//	the system's socket does not exist, or is closed to the caller: the caller's own
+//	otherwise                    the system's, even if nothing listens on its socket
 func (a *app) target() (target, error) {
 	forced := a.rootless || os.Getenv(rootlessEnv) == "1"
 	switch {
@@ -75,7 +74,7 @@ func (a *app) target() (target, error) {
 		}
 	}
 	p, err := paths.Find()
-	return target{place: p, why: why}, err
+	return target{own: p, why: why}, err
 }
 
 // client returns the SDK's client of the daemon that the flags name, or of the caller's own,
@@ -91,7 +90,7 @@ func (a *app) client() (*carrel.Client, error) {
 	if t.host == "" {
 		ctx, cancel := context.WithTimeout(context.Background(), ownTimeout)
 		defer cancel()
-		if t.host, err = a.startOwn(ctx, t.place); err != nil {
+		if t.host, err = a.startOwn(ctx, t.own); err != nil {
 			return nil, err
 		}
 	}
@@ -99,10 +98,10 @@ func (a *app) client() (*carrel.Client, error) {
 	return a.connected, err
 }
 
-// errNotUp says that the caller's own carrel does not run, which is no fault.
+// errNotUp reports that the caller's own carrel does not run, which is normal.
 var errNotUp = fmt.Errorf("your own carrel does not run; the first command that needs it starts it: %w", errdefs.ErrUnavailable)
 
-// clientIfUp is client without a start.
+// clientIfUp is client, but starts nothing.
 func (a *app) clientIfUp() (*carrel.Client, error) {
 	t, err := a.target()
 	if err != nil {
@@ -111,23 +110,23 @@ func (a *app) clientIfUp() (*carrel.Client, error) {
 	if t.host == "" {
 		ctx, cancel := context.WithTimeout(context.Background(), doctorTimeout)
 		defer cancel()
-		if _, err := os.Lstat(t.place.State); err != nil {
+		if _, err := os.Lstat(t.own.State); err != nil {
 			return nil, errNotUp
 		}
-		socket, err := t.place.Answers(ctx)
+		socket, err := t.own.Answers(ctx)
+		if err == nil && socket == "" {
+			err = errNotUp
+		}
 		if err != nil {
 			return nil, err
-		}
-		if socket == "" {
-			return nil, errNotUp
 		}
 		t.host = "unix://" + socket
 	}
 	return a.connection(t.host)
 }
 
-// startOwn returns where the caller's own carrel serves, which it starts if need be. It does
-// not end before this command has.
+// startOwn returns the host of the caller's own carrel, and starts it if it does not run. It
+// keeps that carrel from ending before this command does.
 func (a *app) startOwn(ctx context.Context, p paths.Paths) (host string, err error) {
 	if err := p.Ensure(); err != nil {
 		return "", err
@@ -163,11 +162,11 @@ func (a *app) startOwn(ctx context.Context, p paths.Paths) (host string, err err
 	return "unix://" + socket, nil
 }
 
-// maxOwnLog is from where on a start begins the log anew.
+// maxOwnLog is the size in bytes from which a start empties the log.
 const maxOwnLog = 1 << 20
 
-// launchOwn starts the daemon in a session of its own, so that what ends this command or its
-// terminal does not end it, and returns when it serves.
+// launchOwn starts the daemon in a new session, so that it does not end with this command or
+// its terminal, and returns when it serves.
 func launchOwn(ctx context.Context, p paths.Paths) error {
 	program, err := findProgram("carreld")
 	if err != nil {
@@ -190,15 +189,10 @@ func launchOwn(ctx context.Context, p paths.Paths) error {
 		return err
 	}
 	defer ready.Close()
-	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", noHugePages}
-	for _, name := range []string{"HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"} {
-		if v, ok := os.LookupEnv(name); ok {
-			env = append(env, name+"="+v)
-		}
-	}
 	c := &exec.Cmd{
 		Path: program, Args: []string{filepath.Base(program), "--rootless", "--ready-fd", "3"},
-		Env: append(env, crashpoint.Env()...), Dir: "/", Stdout: log, Stderr: log, ExtraFiles: []*os.File{theirs},
+		Env: environ("HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"), Dir: "/", Stdout: log, Stderr: log,
+		ExtraFiles: []*os.File{theirs},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
 	err = c.Start()
@@ -214,11 +208,11 @@ func launchOwn(ctx context.Context, p paths.Paths) error {
 	return c.Process.Release()
 }
 
-// downOwn ends the caller's own carrel, and with it what runs in its workspaces.
+// downOwn ends the caller's own carrel, and with it everything that runs in its workspaces.
 func (a *app) downOwn(ctx context.Context, p paths.Paths) error {
+	nothing := func() error { return text("Nothing to do: your own carrel does not run.\n").render(a.Out) }
 	if _, err := os.Lstat(p.State); err != nil {
-		_, err = fmt.Fprintln(a.Out, "Nothing to do: your own carrel does not run.")
-		return err
+		return nothing()
 	}
 	ctx, cancel := context.WithTimeout(ctx, ownTimeout)
 	defer cancel()
@@ -235,8 +229,7 @@ func (a *app) downOwn(ctx context.Context, p paths.Paths) error {
 		return err
 	}
 	if pid == 0 {
-		_, err = fmt.Fprintln(a.Out, "Nothing to do: your own carrel does not run.")
-		return err
+		return nothing()
 	}
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil && !errors.Is(err, unix.ESRCH) {

@@ -37,7 +37,7 @@ a host.`,
 	}, a.policyEvalCommand(), a.policyExplainCommand(), a.policyTestCommand(), a.policyReloadCommand())
 }
 
-// policyFlags are what eval and explain have in common.
+// policyFlags are the flags that eval and explain share.
 type policyFlags struct {
 	profile, source, file string
 	noBuiltin             bool
@@ -261,8 +261,8 @@ func (a *app) policyTestCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "test FILE",
 		Short: "Check a file of rules and its examples",
-		Long: `test compiles a file of rules as the daemon would and asks the examples of each rule.
-What is wrong is told with file, line and column, and the exit code is 1.`,
+		Long: `test compiles a file of rules as the daemon would and checks the examples of each rule.
+Errors have file, line and column, and the exit code is 1.`,
 		Example: "  carrel policy test /etc/carrel/policy.yaml",
 		Args:    exactly("FILE"),
 	}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -23,16 +24,16 @@ import (
 	"github.com/carrel-dev/carrel/internal/thread"
 )
 
-// libexecDir is where packages put the programs that no person runs.
+// libexecDir is where packages install the programs that users do not run.
 const libexecDir = "/usr/libexec/carrel"
 
 const (
 	readyTimeout = 30 * time.Second
-	// stopTimeout is longer than the daemon waits for requests that are under way.
+	// stopTimeout is longer than the daemon waits for running requests.
 	stopTimeout = 20 * time.Second
 )
 
-// findProgram looks beside this program, then where packages put it.
+// findProgram looks for a program beside this one, then where packages install it.
 func findProgram(name string) (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -51,24 +52,23 @@ func findProgram(name string) (string, error) {
 		name, strings.Join(dirs, ", "), errdefs.ErrNotFound)
 }
 
-// process is a broker or daemon that runs.
+// process is a running broker or daemon.
 type process struct {
 	PID int `json:"pid"`
-	// StartTime is field 22 of /proc/PID/stat; with it a pid is not mistaken for a later
-	// process of the same number.
+	// StartTime is field 22 of /proc/PID/stat. It tells the process from a later one with the
+	// same pid.
 	StartTime uint64 `json:"start_time"`
 }
 
 func (i *instance) pidFile(name string) string { return filepath.Join(i.runtime, name+".pid") }
 
-// running returns the process that a pid file names, if it still lives, and a
-// descriptor of it.
+// running returns the process that a pid file names, if it still runs, and a descriptor of it.
 func (i *instance) running(name string) (p process, pidfd int, ok bool) {
 	b, err := os.ReadFile(i.pidFile(name))
 	if err != nil || json.Unmarshal(b, &p) != nil || p.PID <= 1 {
 		return process{}, -1, false
 	}
-	// The descriptor first: from then on the process it names cannot change.
+	// Opened before the check, because a descriptor always names the same process.
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if err != nil {
 		return process{}, -1, false
@@ -95,7 +95,7 @@ func startTime(pid int) (uint64, error) {
 	return t, err
 }
 
-// ended waits so long for the end of the process that pidfd names.
+// ended waits up to a time for the end of the process that pidfd names.
 func ended(pidfd int, wait time.Duration) bool {
 	end := time.Now().Add(wait)
 	for {
@@ -108,7 +108,7 @@ func ended(pidfd int, wait time.Duration) bool {
 	}
 }
 
-// stop ends a process by TERM and, when that does not help, KILL.
+// stop ends a process by TERM and, if that does not help, KILL.
 func (i *instance) stop(name string) (stopped bool, err error) {
 	p, fd, ok := i.running(name)
 	if !ok {
@@ -118,7 +118,7 @@ func (i *instance) stop(name string) (stopped bool, err error) {
 	return endProcess(name, p, fd)
 }
 
-// endProcess is stop for a process that is held by a descriptor.
+// endProcess is stop for a process with an open descriptor.
 func endProcess(name string, p process, fd int) (stopped bool, err error) {
 	if err := unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return false, fmt.Errorf("cannot stop the %s (pid %d): %w", name, p.PID, err)
@@ -143,45 +143,45 @@ type program struct {
 	args []string
 	// as, if set, is who it runs as: without capabilities, now and by any exec.
 	as *account
-	// log takes its output.
+	// log gets its output.
 	log *os.File
-	// archiver is the program that the daemon has to have open, for it may not be able to
-	// open it itself; "" for none.
+	// archiver is passed open to the daemon, which may not be able to open it; "" for none.
 	archiver string
-	// session detaches it from the terminal and from this process's group.
+	// session detaches it from the terminal and from the group of this process.
 	session bool
 }
 
-// start starts a program and returns when it has said that it is ready.
+// start starts a program and returns when it reports that it is ready.
 func (i *instance) start(ctx context.Context, p program) (*exec.Cmd, error) {
+	c, said, err := i.started(ctx, p)
+	if err != nil {
+		return nil, fmt.Errorf("cannot start the %s: %w%s", p.name, err, said)
+	}
+	return c, nil
+}
+
+// started is start without the prefix of its error. said is the output of the program, for the
+// end of that error.
+func (i *instance) started(ctx context.Context, p program) (_ *exec.Cmd, said string, err error) {
 	ready, theirs, err := os.Pipe()
 	if err != nil {
-		return nil, fmt.Errorf("cannot start the %s: %w", p.name, err)
+		return nil, "", err
 	}
 	defer ready.Close()
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		theirs.Close()
-		return nil, fmt.Errorf("cannot start the %s: %w", p.name, err)
-	}
-	defer null.Close()
-	// It does nothing before it is told to: an up that is cut off before the pid file is
-	// written leaves nobody behind that no pid file names.
+	// The program waits for a line before it does anything, and ends without one: if up is killed
+	// before it has written the pid file, no unknown process stays.
 	gate, tell, err := os.Pipe()
 	if err != nil {
 		theirs.Close()
-		return nil, fmt.Errorf("cannot start the %s: %w", p.name, err)
+		return nil, "", err
 	}
 	defer tell.Close()
 	const readyFD, awaitFD = 3, 4 // the first of ExtraFiles
 	c := &exec.Cmd{
-		Path: p.path,
-		Args: append([]string{filepath.Base(p.path), "--ready-fd", fmt.Sprint(readyFD), "--await-fd", fmt.Sprint(awaitFD)}, p.args...),
-		Env: append(
-			[]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", noHugePages}, crashpoint.Env()...,
-		),
+		Path:        p.path,
+		Args:        append([]string{filepath.Base(p.path), "--ready-fd", fmt.Sprint(readyFD), "--await-fd", fmt.Sprint(awaitFD)}, p.args...),
+		Env:         environ(),
 		Dir:         "/",
-		Stdin:       null,
 		Stdout:      p.log,
 		Stderr:      p.log,
 		ExtraFiles:  []*os.File{theirs, gate},
@@ -190,8 +190,7 @@ func (i *instance) start(ctx context.Context, p program) (*exec.Cmd, error) {
 	if p.archiver != "" {
 		f, err := os.Open(p.archiver)
 		if err != nil {
-			theirs.Close()
-			return nil, fmt.Errorf("cannot start the %s: %w", p.name, err)
+			return nil, "", errors.Join(err, theirs.Close(), gate.Close())
 		}
 		defer f.Close()
 		c.ExtraFiles = append(c.ExtraFiles, f)
@@ -199,13 +198,13 @@ func (i *instance) start(ctx context.Context, p program) (*exec.Cmd, error) {
 	}
 	var offset int64
 	if p.session {
-		offset, _ = p.log.Seek(0, io.SeekEnd) // only what it says now is shown
+		offset, _ = p.log.Seek(0, io.SeekEnd) // an error shows only new lines
 	}
 	err = i.launch(c, p)
 	theirs.Close()
 	gate.Close()
 	if err != nil {
-		return nil, fmt.Errorf("cannot start the %s: %w", p.name, err)
+		return nil, "", err
 	}
 	crashpoint.Here("cli.start.launched")
 	t, err := startTime(c.Process.Pid)
@@ -224,24 +223,24 @@ func (i *instance) start(ctx context.Context, p program) (*exec.Cmd, error) {
 		_ = c.Process.Kill() // it may have ended by itself
 		_ = c.Wait()
 		_ = os.Remove(i.pidFile(p.name))
-		said := "; what it said is above"
+		said = "; what it said is above"
 		if p.session {
 			said = tail(p.log, offset)
 		}
-		return nil, fmt.Errorf("cannot start the %s: %w%s", p.name, err, said)
+		return nil, said, err
 	}
-	return c, nil
+	return c, "", nil
 }
 
-// launch starts c, and for another user from a thread that has given up for good what
-// that user must not get back.
+// launch starts c. For another user it does so from a thread that has given up the capabilities
+// which that user must not gain again.
 func (i *instance) launch(c *exec.Cmd, p program) error {
 	if p.as == nil {
 		return c.Start()
 	}
 	c.SysProcAttr.Credential = &syscall.Credential{Uid: p.as.uid, Gid: p.as.gid, Groups: []uint32{}}
 	if enterable(c.Path, p.as.uid, p.as.gid) != nil {
-		// A program below a closed directory is run by descriptor.
+		// A program below a closed directory is executed by its descriptor.
 		f, err := os.Open(c.Path)
 		if err != nil {
 			return err
@@ -258,7 +257,7 @@ func (i *instance) launch(c *exec.Cmd, p program) error {
 				return fmt.Errorf("cannot drop capability %d: %w", cap, err)
 			}
 		}
-		// Changing the user empties the other sets, but not this one.
+		// Changing the user clears the other sets, but not this one.
 		hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 		var caps [2]unix.CapUserData
 		err := unix.Capget(&hdr, &caps[0])
@@ -276,8 +275,8 @@ func (i *instance) launch(c *exec.Cmd, p program) error {
 	})
 }
 
-// awaitReady reads the one line that says that a program serves. Its end without a line
-// is the end of the program.
+// awaitReady reads the line by which a program reports that it serves. An end without a line
+// means that the program has ended.
 func awaitReady(ctx context.Context, ready *os.File) error {
 	_ = ready.SetReadDeadline(time.Now().Add(readyTimeout)) // a pipe of os.Pipe can have one
 	defer context.AfterFunc(ctx, func() { _ = ready.SetReadDeadline(time.Unix(1, 0)) })()
@@ -294,7 +293,7 @@ func awaitReady(ctx context.Context, ready *os.File) error {
 	}
 }
 
-// tail is what a program logged since offset, for the error that says it failed.
+// tail is what a program logged after offset, for the error about its failure.
 func tail(log *os.File, offset int64) string {
 	const most = 4 << 10
 	b, err := os.ReadFile(log.Name())
@@ -317,14 +316,14 @@ func (i *instance) openLog(name string) (*os.File, error) {
 	return f, nil
 }
 
-// lock keeps two runs of up and down from each other.
+// lock excludes other runs of up and down for this instance.
 func (i *instance) lock() (unlock func(), err error) {
 	path := filepath.Join(i.data, "up.lock")
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("cannot open %s: %w", path, err)
 	}
-	if err := withFD(f, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) }); err != nil {
+	if err := tryLock(f); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("cannot go on: another carrel up or down works on %s; wait for it: %w", i.data, errdefs.ErrUnavailable)
 	}
@@ -344,6 +343,10 @@ func removeIfEmpty(path string) (bool, error) {
 	}
 }
 
-// noHugePages keeps the kernel from rounding the small heaps of broker and daemon up to huge
-// pages where those are always on; see GODEBUG in the documentation of Go's package runtime.
-const noHugePages = "GODEBUG=disablethp=1"
+// environ is the environment of broker and daemon, with the variables of pass that are set here.
+// GODEBUG keeps the kernel from rounding their small heaps up to huge pages where those are
+// always on.
+func environ(pass ...string) []string {
+	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "GODEBUG=disablethp=1"}
+	return slices.Concat(env, environment(pass), crashpoint.Env())
+}

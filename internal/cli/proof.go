@@ -19,8 +19,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/checkpoint"
 )
 
-// An export is JSON lines: first the checkpoint that proves all that follow, then the
-// records, each as the text that it is in the log, with its place and its proof.
+// An export is JSON lines: first the checkpoint that proves all records, then the records, each
+// with its text in the log, its index and its proof.
 type (
 	exportHead struct {
 		Checkpoint string `json:"checkpoint"`
@@ -125,11 +125,11 @@ func (a *app) prove(c *cobra.Command, req *carrelv1.ProveRequest, each func(chec
 // proofView is the JSON of audit check-proof.
 type proofView struct {
 	OK bool `json:"ok"`
-	// Records were proved, First and Last of them.
+	// Records is how many records were proved, First and Last are their numbers.
 	Records int64 `json:"records"`
 	First   int64 `json:"first"`
 	Last    int64 `json:"last"`
-	// Of the checkpoint: whose log, how many records, and who signed.
+	// The rest is about the checkpoint: the log, its size in records, and who signed it.
 	Origin        string `json:"origin"`
 	Size          int64  `json:"size"`
 	Signed        bool   `json:"signed"`
@@ -203,7 +203,7 @@ given, its signature is wanted. The exit code is 1 if something does not hold.`,
 	return c
 }
 
-// keys are those that were given, or else those that the daemon knows.
+// keys returns the keys that were given, or those of the daemon.
 func (a *app) keys(c *cobra.Command, log, broker string) (checkpoint.Keys, error) {
 	if log == "" && broker == "" {
 		m, err := ask(c.Context(), a, records.Checkpoint, &carrelv1.CheckpointRequest{})
@@ -215,7 +215,7 @@ func (a *app) keys(c *cobra.Command, log, broker string) (checkpoint.Keys, error
 		)
 	}
 	for _, k := range []*string{&log, &broker} {
-		// A key has two "+" in it, a file's name hardly.
+		// A key has two "+", a file name hardly ever.
 		if *k == "" || strings.Count(*k, "+") >= 2 {
 			continue
 		}
@@ -293,8 +293,8 @@ func checkProofs(in io.Reader, keys checkpoint.Keys) (v proofView, err error) {
 	return v, nil
 }
 
-// strict reads one JSON object and nothing behind it, whose members have these names, each once
-// and exactly: what another reader takes from it must be what was checked.
+// strict reads one JSON object, with nothing after it, that has exactly these members, each once:
+// every other reader must read what was checked.
 func strict(b []byte, v any, names ...string) error {
 	d := json.NewDecoder(bytes.NewReader(b))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -319,5 +319,5 @@ func strict(b []byte, v any, names ...string) error {
 	if len(left) > 0 {
 		return fmt.Errorf("it lacks %q", left[0])
 	}
-	return json.Unmarshal(b, v) // which takes nothing behind it
+	return json.Unmarshal(b, v) // which refuses anything after the object
 }

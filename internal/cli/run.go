@@ -159,10 +159,10 @@ func here() (carrel.Mount, error) {
 // settling is how long a command runs before the memory that its start needed is given back.
 const settling = 500 * time.Millisecond
 
-// ownRun is a command of a workspace without root.
+// ownRun is a command in a workspace without root.
 type ownRun struct{ of *rootless.Run }
 
-// Run is part of attended.
+// Run implements attended.
 func (r ownRun) Run(ctx context.Context, s carrel.Streams) (status carrel.Status, err error) {
 	far, err := r.of.Far()
 	if err != nil {
@@ -177,15 +177,15 @@ func (r ownRun) Run(ctx context.Context, s carrel.Streams) (status carrel.Status
 	return status, err
 }
 
-// Resize is part of attended.
+// Resize implements attended.
 func (r ownRun) Resize(ctx context.Context, size carrel.WindowSize) error {
 	return r.of.Resize(ctx, size.Rows, size.Cols)
 }
 
-// Signal is part of attended.
+// Signal implements attended.
 func (r ownRun) Signal(ctx context.Context, signal int) error { return r.of.Signal(ctx, signal) }
 
-// Close is part of attended. It only hangs the command up.
+// Close implements attended. It only hangs the command up.
 func (r ownRun) Close() error { return r.of.Hangup() }
 
 func (a *app) runRootless(

@@ -1,10 +1,10 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"os/user"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -77,24 +77,16 @@ func sudoersRule(name, path string) (string, error) {
 
 // printSettings prints the default instance's.
 func (a *app) printSettings(name, path string) error {
-	u, err := user.Lookup(name)
-	if err != nil {
+	who, err := findAccount(name)
+	if _, unknown := errors.AsType[user.UnknownUserError](err); unknown {
 		return fmt.Errorf(
 			"cannot find the user %s: %w; make it, as root: useradd --system --user-group --no-create-home --shell /usr/sbin/nologin %s", name, err,
 			name,
 		)
 	}
-	uid, err := strconv.ParseUint(u.Uid, 10, 32)
 	if err != nil {
-		return fmt.Errorf("cannot use the uid of %s: %w", name, err)
-	}
-	gid, err := strconv.ParseUint(u.Gid, 10, 32)
-	if err != nil {
-		return fmt.Errorf("cannot use the gid of %s: %w", name, err)
-	}
-	if uid == 0 {
-		return fmt.Errorf("cannot let the daemon run as %s, which is root: %w", name, errdefs.ErrInvalidArgument)
+		return err
 	}
 	i := &instance{data: defaultDataDir, runtime: defaultRuntimeDir}
-	return a.printJSON(i.brokerSettings(account{uint32(uid), uint32(gid)}, filepath.Join(filepath.Dir(path), "carrel-executor")))
+	return a.printJSON(i.brokerSettings(who, filepath.Join(filepath.Dir(path), "carrel-executor")))
 }

@@ -119,18 +119,12 @@ func (a *app) explainToken(m *carrelv1.CreateTokenResponse) {
 	_, _ = a.Err.WriteString(b.String()) // the token is out
 }
 
-// lifeFrom reads a duration that may also be a number of days.
+// lifeFrom reads how long a token is valid.
 func lifeFrom(s string) (ms int64, err error) {
 	if s == "" {
 		return 0, nil
 	}
-	d, err := time.ParseDuration(s)
-	if days, ok := strings.CutSuffix(s, "d"); ok {
-		var n int
-		if n, err = strconv.Atoi(days); err == nil && n <= 366 {
-			d = time.Duration(n) * 24 * time.Hour
-		}
-	}
+	d, err := parseDays(s)
 	if err != nil || d < time.Second || d > 366*24*time.Hour {
 		return 0, errors.New("give a time from 1s to 366d, as 90m, 24h or 30d")
 	}

@@ -34,11 +34,11 @@ type upView struct {
 	RuntimeDir string `json:"runtime_dir"`
 	BrokerPID  int    `json:"broker_pid"`
 	DaemonPID  int    `json:"daemon_pid"`
-	// Address is where the API is served over TLS, and Fingerprint that of its key; empty if
-	// it is not.
+	// Address is the address of the API over TLS, and Fingerprint the fingerprint of its key;
+	// both are empty if it is not served over TLS.
 	Address     string `json:"address"`
 	Fingerprint string `json:"fingerprint"`
-	// Already: both ran before.
+	// Already: both processes ran before.
 	Already bool `json:"already"`
 	// Mended is what the broker repaired at its start.
 	Mended []object `json:"mended"`
@@ -71,7 +71,7 @@ Without --detach it stays, shows the logs, and Ctrl-C is "carrel down".`,
 	_ = c.MarkFlagFilename("config", "yaml", "yml") // the flag is there
 	out := outputFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		// From the start: an interrupt at any time must find someone who cleans up.
+		// First of all, so that an interrupt at any time is handled.
 		ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 		defer stop()
 		v, children, err := a.up(ctx, i, detach)
@@ -119,10 +119,10 @@ func (a *app) printUp(i *instance, v upView, detach bool) error {
 	return err
 }
 
-// startTries is how often up starts what has ended.
+// startTries is how often up starts a part that has ended.
 const startTries = 3
 
-// up brings an instance up, as far as it is not.
+// up starts the parts of an instance that do not run.
 func (a *app) up(ctx context.Context, i *instance, detach bool) (upView, []*exec.Cmd, error) {
 	if os.Geteuid() != 0 {
 		return upView{}, nil, needRoot("up" + i.flags())
@@ -149,8 +149,8 @@ func (a *app) up(ctx context.Context, i *instance, detach bool) (upView, []*exec
 	if err := hostCan(ctx, i); err != nil {
 		return view, nil, err
 	}
-	unix.Umask(0o022) // what is made and started here does not depend on the caller's
-	// Until the daemon runs nothing tells another instance that the user is needed.
+	unix.Umask(0o022) // the caller's must not decide the modes of files
+	// Until the daemon runs, nothing shows other instances that the user is needed.
 	accounts, err := lockAccounts(ctx)
 	if err != nil {
 		return view, nil, err
@@ -169,9 +169,9 @@ func (a *app) up(ctx context.Context, i *instance, detach bool) (upView, []*exec
 	}
 	crashpoint.Here("cli.up.settings-written")
 	var children []*exec.Cmd
-	// A part that answered may have been about to end: killed just before, it serves until the
-	// kernel has taken it apart. What has ended is started again.
-	tries := 1 // whoever stays ends with the first part that does
+	// A part that was just killed can still answer until the kernel has removed it. A part that
+	// has ended is started again.
+	tries := 1 // without --detach, up ends with the first part that ends
 	if detach {
 		tries = startTries
 	}
@@ -193,8 +193,8 @@ func (a *app) up(ctx context.Context, i *instance, detach bool) (upView, []*exec
 		i.host(), i.logDir(), errdefs.ErrUnavailable)
 }
 
-// mended is what the broker repaired, as the daemon that has just started tells it. Without an
-// answer up goes on: the audit log has it.
+// mended asks the daemon what the broker repaired. Without an answer up continues, because the
+// audit log has it.
 func mended(ctx context.Context, host string) []*carrelv1.Mended {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -212,7 +212,7 @@ func needRoot(command string) error {
 		command, os.Geteuid(), command, errdefs.ErrPermissionDenied)
 }
 
-// isUp reports whether both parts live and answer.
+// isUp reports whether broker and daemon run and answer.
 func (i *instance) isUp(ctx context.Context, v upView) (upView, bool) {
 	for name, pid := range map[string]*int{"broker": &v.BrokerPID, "daemon": &v.DaemonPID} {
 		p, fd, ok := i.running(name)
@@ -222,7 +222,7 @@ func (i *instance) isUp(ctx context.Context, v upView) (upView, bool) {
 		unix.Close(fd)
 		*pid = p.PID
 	}
-	// One that was cut off while its daemon started leaves the directory to the daemon.
+	// An up that was killed while its daemon started leaves the directory to the daemon.
 	var st unix.Stat_t
 	if unix.Lstat(i.runtime, &st) != nil || st.Uid != 0 {
 		return v, false
@@ -259,8 +259,7 @@ func findPrograms() (map[string]string, error) {
 	return out, nil
 }
 
-// hostCan refuses a host that could not start a single workspace, before anything is
-// made on it.
+// hostCan refuses a host that cannot start a workspace, before anything is made on it.
 func hostCan(ctx context.Context, i *instance) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -276,18 +275,22 @@ func hostCan(ctx context.Context, i *instance) error {
 		b.String(), errdefs.ErrFailedPrecondition)
 }
 
-// probeConfig is where this instance's checks look. The range of ids may have been set.
+// probeConfig is the configuration of this instance's checks. The settings may have the range of
+// ids.
 func (i *instance) probeConfig() probe.Config {
 	c := probe.Config{DataDir: i.data, FirstID: i.firstID(), IDs: probe.DefaultIDs}
-	var s brokerSettings
+	var s struct {
+		UIDFirst uint32 `json:"uid_first"`
+		UIDCount uint32 `json:"uid_count"`
+	}
 	if b, err := os.ReadFile(i.settings()); err == nil && json.Unmarshal(b, &s) == nil && s.UIDFirst != 0 && s.UIDCount != 0 {
 		c.FirstID, c.IDs = s.UIDFirst, s.UIDCount
 	}
 	return c
 }
 
-// prepare makes user, group and directories, as far as they are missing, and writes down
-// what it made whatever comes, so that down finds it.
+// prepare makes the user, the group and the directories that are missing. It records what it
+// made even if it fails, so that down finds it.
 func (i *instance) prepare(ctx context.Context, lock *accounts) (who account, unlock func(), err error) {
 	dirs, err := makeDirs(i.data)
 	if err == nil {
@@ -298,7 +301,7 @@ func (i *instance) prepare(ctx context.Context, lock *accounts) (who account, un
 	}
 	if err != nil {
 		for _, d := range slices.Backward(dirs) {
-			_ = os.Remove(d) // made just now, so nothing of anybody's is in it
+			_ = os.Remove(d) // it is new, so it is empty
 		}
 		return who, nil, err
 	}
@@ -318,7 +321,7 @@ func (i *instance) prepare(ctx context.Context, lock *accounts) (who account, un
 	return who, unlock, err
 }
 
-// noteDirs writes down what was made, for down to remove, and then opens it.
+// noteDirs records the directories that were made, for down to remove, and then opens them.
 func (i *instance) noteDirs(m *made, dirs []string, path string, mode fs.FileMode) error {
 	for _, d := range dirs {
 		if !slices.Contains(m.Dirs, d) {
@@ -332,16 +335,16 @@ func (i *instance) noteDirs(m *made, dirs []string, path string, mode fs.FileMod
 	return openDirs(dirs, path, mode)
 }
 
-// make is prepare's work under the lock.
+// make is the part of prepare that runs under the lock.
 func (i *instance) make(ctx context.Context, m *made, lock *accounts) (who account, err error) {
-	// A directory that somebody made for this, with mktemp -d for one, is closed.
+	// A directory that somebody made for this, with mktemp -d for example, is closed.
 	if st, err := os.Stat(i.data); err != nil || st.Mode()&0o011 != 0o011 {
 		if err = errors.Join(err, os.Chmod(i.data, 0o711)); err != nil { //nolint:gosec // the daemon must pass through it
 			return who, fmt.Errorf("cannot let the daemon into %s: %w", i.data, err)
 		}
 	}
-	// Before the user is made: one that is to be made can enter what everybody can.
-	if who, err = findAccount(); err != nil {
+	// Checked before the user is made: a new user can enter what everybody can enter.
+	if who, err = findAccount(daemonUser); err != nil {
 		who = account{noID, noID}
 	}
 	for _, p := range []string{i.daemonDir(), i.config} {
@@ -377,8 +380,8 @@ func (i *instance) make(ctx context.Context, m *made, lock *accounts) (who accou
 	return who, give(i.daemonDir(), who)
 }
 
-// takeRuntime makes the runtime directory root's again, in case an up was cut off while
-// its daemon had it.
+// takeRuntime gives the runtime directory back to root, in case an up was killed while its
+// daemon owned it.
 func (i *instance) takeRuntime(who account) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(i.runtime, &st); err != nil || st.Uid != who.uid {
@@ -387,8 +390,8 @@ func (i *instance) takeRuntime(who account) error {
 	return os.Lchown(i.runtime, 0, 0)
 }
 
-// startBoth starts what does not run: the broker first, because the daemon looks for
-// its executors through it.
+// startBoth starts the parts that do not run: the broker first, because the daemon finds its
+// executors through it.
 func (i *instance) startBoth(ctx context.Context, programs map[string]string, who account, detach bool, relay *os.File) (
 	[]*exec.Cmd, error,
 ) {
@@ -417,8 +420,8 @@ func (i *instance) startBoth(ctx context.Context, programs map[string]string, wh
 	return children, nil
 }
 
-// answers reports whether a part runs and serves. One that an up started that was cut off
-// may not have come as far: it is waited for until it serves or ends.
+// answers reports whether a part runs and serves. One that a killed up has just started may not
+// serve yet: answers waits until it serves or ends.
 func (i *instance) answers(ctx context.Context, name string) bool {
 	_, fd, ok := i.running(name)
 	if !ok {
@@ -441,7 +444,7 @@ func (i *instance) answers(ctx context.Context, name string) bool {
 			return false
 		}
 	}
-	_, _ = i.stop(name) // it hangs; what comes of another is reported
+	_, _ = i.stop(name) // it hangs; errors of the next one are reported
 	return false
 }
 
@@ -456,8 +459,8 @@ func (i *instance) startOne(ctx context.Context, p program, who account, detach 
 		p.log = log
 	}
 	if p.as != nil {
-		// The daemon makes its socket in the runtime directory. It may write there until
-		// it is ready and no longer: the broker's sockets are there too.
+		// The daemon makes its socket in the runtime directory. It may write there only until
+		// it is ready, because the broker's sockets are there too.
 		if err := os.Remove(i.socket()); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, fmt.Errorf("cannot remove the socket of a daemon that has ended: %w", err)
 		}
@@ -475,8 +478,8 @@ func (i *instance) startOne(ctx context.Context, p program, who account, detach 
 	return i.start(ctx, p)
 }
 
-// stopBoth ends the daemon before the broker that it needs. It is for the way out of
-// an error, which is what gets reported.
+// stopBoth ends the daemon and then the broker, which the daemon needs. It is called after an
+// error, which is reported instead of its own.
 func (i *instance) stopBoth() {
 	for _, name := range []string{"daemon", "broker"} {
 		if _, err := i.stop(name); err == nil {
@@ -485,8 +488,7 @@ func (i *instance) stopBoth() {
 	}
 }
 
-// stay waits for a signal, which ends ctx, or for the end of a part, and takes the rest
-// down.
+// stay waits until a signal ends ctx or a part ends, and then takes the instance down.
 func (a *app) stay(ctx context.Context, stop func(), i *instance, children []*exec.Cmd) error {
 	died := make(chan string, len(children))
 	for _, c := range children {
@@ -502,7 +504,7 @@ func (a *app) stay(ctx context.Context, stop func(), i *instance, children []*ex
 	case what := <-died:
 		unexpected = fmt.Errorf("cannot go on: %s; what it said last is above: %w", what, errdefs.ErrUnavailable)
 	}
-	// A second Ctrl-C is for whoever does not want to wait.
+	// A second Ctrl-C ends the wait.
 	stop()
 	ctx, stop = signal.NotifyContext(context.Background(), syscall.SIGINT)
 	defer stop()

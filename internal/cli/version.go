@@ -26,7 +26,7 @@ func (a *app) versionCommand() *cobra.Command {
 		}
 		own, host := t.host == "", t.host
 		if own {
-			host = "unix://" + t.place.Socket
+			host = "unix://" + t.own.Socket
 		}
 		var m *carrelv1.VersionResponse
 		client, err := a.clientIfUp()

@@ -298,13 +298,11 @@ what the commands use is refused. A lifetime counts from now.`,
 	l.add(c.Flags(), false)
 	c.Flags().StringVar(&key, "key", "", "give it this key; its derived name stays")
 	return a.prints(c, func(c *cobra.Command, args []string) (any, printer, error) {
-		changes := 0
-		c.LocalNonPersistentFlags().Visit(func(f *pflag.Flag) {
-			if f.Name != "output" && f.Name != "request-id" {
-				changes++
-			}
+		changes := false
+		c.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+			changes = changes || f.Changed && f.Name != "output" && f.Name != "request-id"
 		})
-		if changes == 0 {
+		if !changes {
 			return nil, nil, usage(c, "cannot change nothing: name at least one of the flags")
 		}
 		m, err := ask(c.Context(), a, workspaces.Update, &carrelv1.UpdateRequest{

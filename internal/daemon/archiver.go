@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"sync"
 
 	"github.com/containerd/errdefs"
@@ -15,19 +14,9 @@ import (
 
 const archiverName = "carrel-archive"
 
-// archiverPlaces are where the archiver is looked for: beside this program, then where
-// packages put it.
-func archiverPlaces() []string {
-	var places []string
-	if self, err := os.Executable(); err == nil {
-		places = append(places, filepath.Join(filepath.Dir(self), archiverName))
-	}
-	return append(places, "/usr/libexec/carrel/"+archiverName)
-}
-
-// archiverProgram is the program that packs and unpacks inside a workspace, read and sealed when
-// it is first needed. fd, if not negative, is where it was handed over open, for a
-// daemon that could not open it.
+// archiverProgram returns a function that opens the program that packs and unpacks inside a
+// workspace. The program is read and sealed when it is first needed. fd, if not negative, is the
+// program, open, for a daemon that could not open it itself.
 func archiverProgram(fd int) func() (*os.File, error) {
 	var given *os.File
 	if fd >= 0 {
@@ -39,8 +28,8 @@ func archiverProgram(fd int) func() (*os.File, error) {
 	load := func() error {
 		src, err := given, error(nil)
 		if src == nil {
-			err = fmt.Errorf("it is in none of %v: %w", archiverPlaces(), errdefs.ErrFailedPrecondition)
-			for _, p := range archiverPlaces() {
+			err = fmt.Errorf("it is in none of %v: %w", candidates(archiverName), errdefs.ErrFailedPrecondition)
+			for _, p := range candidates(archiverName) {
 				if f, e := os.Open(p); e == nil {
 					src, err = f, nil
 					break
@@ -63,7 +52,7 @@ func archiverProgram(fd int) func() (*os.File, error) {
 					archiverName, err)
 			}
 		}
-		// One of its own for each user, who closes it.
+		// Each caller gets a descriptor of its own and closes it.
 		rc, err := kept.SyscallConn()
 		if err != nil {
 			return nil, err

@@ -1,6 +1,6 @@
-// Package daemon is carreld put together: it reads the configuration, opens what
-// is kept, joins gate, runtime and API, serves, and takes it all down in order.
-// Nothing imports it but its command.
+// Package daemon assembles carreld: it reads the configuration, opens the stored state,
+// connects gate, runtime and API, serves, and shuts everything down in order. Only its
+// command imports it.
 //
 // It must not hold logic of its own beyond that order.
 package daemon
@@ -43,14 +43,14 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// Streams are what the process was given.
+// Streams are the output streams of the process.
 type Streams struct {
 	Out, Err io.Writer
 }
 
-// Run is the whole of carreld: it returns when ctx ends and everything is down,
-// or with the error that kept it from starting. args are without the program's
-// name, environ as os.Environ gives it.
+// Run runs carreld. It returns when ctx has ended and everything is shut down, or with
+// the error that kept it from starting. args do not include the program's name; environ is
+// as os.Environ returns it.
 func Run(ctx context.Context, args, environ []string, s Streams) error {
 	o, err := parse(args, s.Err)
 	if err != nil {
@@ -70,7 +70,7 @@ func Run(ctx context.Context, args, environ []string, s Streams) error {
 	}
 	cfg, err := config.Load(sources)
 	if err == nil && o.rootless {
-		err = settle(cfg, at)
+		err = usePaths(cfg, at)
 	}
 	if err != nil {
 		return err
@@ -101,11 +101,11 @@ func Run(ctx context.Context, args, environ []string, s Streams) error {
 	}
 	boundMemory(environ)
 	if broker == nil {
-		return serve(ctx, cfg, o, ground{}, newLog(s.Err, cfg))
+		return serve(ctx, cfg, o, backend{}, newLog(s.Err, cfg))
 	}
 	ctx, cancel := broker.watch(ctx)
 	defer cancel()
-	err = serve(ctx, cfg, o, ground{dial: broker.dial}, newLog(s.Err, cfg))
+	err = serve(ctx, cfg, o, backend{dial: broker.dial}, newLog(s.Err, cfg))
 	select {
 	case <-broker.ended:
 		err = errors.Join(broker.err, err)
@@ -122,8 +122,8 @@ func newLog(w io.Writer, cfg *config.Config) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, opts))
 }
 
-// profiles are those that every daemon has. A chat gets what the bots that Carrel was
-// first made for gave theirs.
+// profiles are the profiles of every daemon. The limits of chat are those of the bots that
+// carrel was first made for.
 func profiles(cfg *config.Config) map[string]lifecycle.Profile {
 	chat := lifecycle.Profile{Prefix: "chat", Allow: cfg.ChatAllow, Limits: workspace.Limits{MemoryBytes: 256 << 20, Pids: 200}}
 	if cfg.ChatSkeleton != "" || cfg.ChatGit {
@@ -137,17 +137,17 @@ func profiles(cfg *config.Config) map[string]lifecycle.Profile {
 // own directory beside it.
 func stateDir(cfg *config.Config) string { return filepath.Join(cfg.DataDir, "daemon") }
 
-// ground is what a daemon stands on.
-type ground struct {
-	// dial reaches the broker; nil is by its socket.
+// backend is what does the work for a daemon: a broker, or the daemon itself.
+type backend struct {
+	// dial connects to the broker; nil connects to its socket.
 	dial func(context.Context) (*net.UnixConn, error)
-	// own, if set, is in the place of a broker.
+	// own, if set, takes the place of a broker.
 	own *own
 }
 
-// serve brings everything up from the bottom, serves until ctx ends, and takes it
-// down from the top.
-func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *slog.Logger) (err error) {
+// serve starts everything from the bottom up, serves until ctx ends, and shuts it down from
+// the top.
+func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *slog.Logger) (err error) {
 	began := time.Now()
 	hups, forget := hangups()
 	defer forget()
@@ -168,12 +168,12 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 	if err := secrets.readFiles(); err != nil {
 		return err
 	}
-	// The group is resolved first: it is what is most likely to be missing.
+	// The group comes first, because it is the most likely to be missing.
 	peers, err := authn.New(cfg.SocketGroup)
 	if err != nil {
 		return err
 	}
-	if on.own != nil {
+	if b.own != nil {
 		peers = authn.Owner(uint32(os.Geteuid()))
 	}
 	db, err := store.Open(ctx, filepath.Join(stateDir(cfg), "carrel.db"))
@@ -200,7 +200,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 	var g *flow.Flow
 	var tokens *authn.Tokens
 	means := namespace.Config{
-		RuntimeDir: cfg.RuntimeDir, Dial: on.dial, KeepBroker: on.own == nil, // the last checkpoint is made when all else is closed
+		RuntimeDir: cfg.RuntimeDir, Dial: b.dial, KeepBroker: b.own == nil, // the last checkpoint is made after everything else is closed
 		// No executor is connected before g is set.
 		OnLost: func(name id.Workspace) { g.ExecutorLost(name) },
 		OnBroker: func() {
@@ -210,12 +210,12 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 		},
 	}
 	socket := filepath.Join(cfg.RuntimeDir, "carrel.sock")
-	if on.own != nil {
-		means.Broker, means.Executor, socket = on.own.desk, on.own.desk.Executor, on.own.place.Socket
+	if b.own != nil {
+		means.Broker, means.Executor, socket = b.own.broker, b.own.broker.Executor, b.own.paths.Socket
 	}
 	rt := namespace.New(means)
 	signing := audit.CheckpointOptions{Anchor: cfg.AuditAnchor, AnchorRequired: cfg.AuditAnchorRequired}
-	if on.own == nil { // without a broker the log's own key is all there is
+	if b.own == nil { // without a broker the log's own key is all there is
 		signing.Countersign = rt.Countersign
 		defer closing("connection to the broker", rt.CloseBroker)
 	}
@@ -296,12 +296,12 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 	told := make(chan struct{})
 	go func() { defer close(told); hooks.run(tending, g) }()
 	defer func() { rest(); <-tended; <-told }()
-	debug.FreeOSMemory() // what opening took
-	idle := on.own.idle(tending, cfg.IdleExit, g, surface, log)
+	debug.FreeOSMemory() // opening took more than serving needs
+	idle := b.own.idle(tending, cfg.IdleExit, g, surface, log)
 	log.Info(
 		"serving", "socket", l.Addr(), "version", build.Version(), "workspaces", db.Len(), "start", time.Since(began).Round(time.Millisecond),
 	)
-	if err := errors.Join(on.own.publish(), o.ready()); err != nil {
+	if err := errors.Join(b.own.publish(), o.ready()); err != nil {
 		log.Error("cannot say that the daemon is ready", "error", err)
 	}
 
@@ -313,15 +313,15 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 	case <-idle:
 		log.Info("nothing runs and nobody is connected", "for", cfg.IdleExit)
 	case <-audited.Failed():
-		// It could only refuse from here on. Ended, it is started again by "carrel up",
-		// once there is room; executors and detached commands live on.
-		broken = errors.New("the audit log could not be written any more: see to its disk and run \"carrel up\"")
+		// From here on the daemon could only refuse. Once there is space again, "carrel up"
+		// starts it; executors and detached commands live on.
+		broken = errors.New("the audit log can no longer be written: make space on its disk and run \"carrel up\"")
 		log.Error("stopping", "reason", broken)
 	}
 	log.Info("stopping", "timeout", cfg.StopTimeout)
 	g.StopAsking()
 	stop(ctx, cfg.StopTimeout, surface, servers, log)
-	on.own.stopAll(ctx, g, log)
+	b.own.stopAll(ctx, g, log)
 	for range servers {
 		if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("cannot serve the API: %w", err)
@@ -330,8 +330,8 @@ func serve(ctx context.Context, cfg *config.Config, o options, on ground, log *s
 	return broken
 }
 
-// stop lets requests under way finish until the deadline and then cuts them off,
-// which ends their commands. Detached commands live on.
+// stop lets running requests finish until the deadline. It then cuts them off, which ends
+// their commands. Detached commands live on.
 func stop(ctx context.Context, timeout time.Duration, surface *api.Server, servers []*http.Server, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
@@ -353,7 +353,7 @@ func stop(ctx context.Context, timeout time.Duration, surface *api.Server, serve
 	<-drained
 }
 
-// privateDir makes sure of a directory that only this user may enter.
+// privateDir makes a directory that only this user may enter, or checks that it is one.
 func privateDir(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("cannot make the daemon's directory: %w; \"carrel up\" makes it, or as root: install -d -m 0700 -o carrel -g carrel %s",

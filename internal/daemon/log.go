@@ -8,7 +8,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/redact"
 )
 
-// cleanLog takes secrets out of the values of what is logged. Messages are constants.
+// cleanLog masks secrets in the attributes of log records. Messages are constants.
 type cleanLog struct {
 	slog.Handler
 	r *redact.Redactor
@@ -30,7 +30,7 @@ func (c cleanLog) attr(a slog.Attr) slog.Attr {
 	case slog.KindString:
 		a.Value = slog.StringValue(c.r.Text(v.String()))
 	case slog.KindAny:
-		// As the handlers show it.
+		// Formatted as the handlers format it.
 		text := fmt.Sprint(v.Any())
 		if clean := c.r.Text(text); clean != text {
 			a.Value = slog.StringValue(clean)

@@ -13,8 +13,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/config"
 )
 
-// ErrUsage is wrapped by errors about the command line; ErrHelp says that help was
-// asked for and given.
+// ErrUsage is wrapped by errors about the command line. ErrHelp reports that --help was
+// answered.
 var (
 	ErrUsage = errors.New("carreld --help lists the flags")
 	ErrHelp  = flag.ErrHelp
@@ -76,7 +76,7 @@ func parse(args []string, help io.Writer) (options, error) {
 	return o, nil
 }
 
-// await waits for whoever started the daemon to have noted that it did.
+// await waits until the process that started the daemon has written its pid file.
 func (o options) await() error {
 	if o.awaitFD < 0 {
 		return nil
@@ -84,12 +84,12 @@ func (o options) await() error {
 	f := os.NewFile(uintptr(o.awaitFD), "await")
 	defer f.Close()
 	if n, err := f.Read(make([]byte, 16)); n == 0 {
-		return fmt.Errorf("cannot begin: whoever started the daemon has ended: %w: %w", err, errdefs.ErrUnavailable)
+		return fmt.Errorf("cannot start: the process that started the daemon has ended: %w: %w", err, errdefs.ErrUnavailable)
 	}
 	return nil
 }
 
-// ready tells whoever started the daemon that it serves.
+// ready tells the process that started the daemon that it serves.
 func (o options) ready() error {
 	if o.readyFD < 0 {
 		return nil

@@ -17,7 +17,7 @@ import (
 // maxPolicy bounds the file of rules in bytes.
 const maxPolicy = 16 << 20
 
-// loadPolicy reads and compiles the rules. It is done at the start and at each reload.
+// loadPolicy reads and compiles the rules, at the start and at each reload.
 func loadPolicy(cfg *config.Config) (*policy.Engine, error) {
 	conf := policy.Config{NoBuiltin: !cfg.PolicyBuiltin}
 	if cfg.PolicyPath == "" {
@@ -27,8 +27,7 @@ func loadPolicy(cfg *config.Config) (*policy.Engine, error) {
 		}
 		return policy.New(conf)
 	}
-	// What runs in a workspace must have no say in how it is judged, whatever the owner of
-	// the file.
+	// A command in a workspace must not change how it is judged, whoever owns the file.
 	real, err := filepath.EvalSymlinks(cfg.PolicyPath)
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the policy: %w: %w", err, errdefs.ErrInvalidArgument)
@@ -51,15 +50,15 @@ func loadPolicy(cfg *config.Config) (*policy.Engine, error) {
 	return policy.New(conf)
 }
 
-// hangups catches SIGHUP from now on, so that one that comes while the daemon starts does not
-// end it but is answered when it serves.
+// hangups catches SIGHUP from now on. One that arrives while the daemon starts does not end it,
+// but is answered when it serves.
 func hangups() (hups chan os.Signal, stop func()) {
 	hups = make(chan os.Signal, 1)
 	signal.Notify(hups, unix.SIGHUP)
 	return hups, func() { signal.Stop(hups) }
 }
 
-// onHangup calls f for each SIGHUP, one after the other, until what it returns is called.
+// onHangup calls f for each SIGHUP, one after the other, until stop is called.
 func onHangup(hups chan os.Signal, f func()) (stop func()) {
 	done := make(chan struct{})
 	go func() {

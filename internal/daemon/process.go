@@ -33,11 +33,10 @@ func unprivileged() error {
 	return nil
 }
 
-// harden makes sure that no privilege can be had later, that what is in memory
-// does not reach a core file or another process of this user, and that files are
-// made private.
+// harden prevents that the daemon gains privileges later, that its memory reaches a core
+// file or another process of this user, and that its files are readable by others.
 func harden() error {
-	// On every thread: the calling one alone would leave the rest as they are.
+	// On every thread, as the call applies to one thread only.
 	if _, _, e := psx.Syscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); e != 0 {
 		return fmt.Errorf("cannot give up new privileges: %w", e)
 	}
@@ -55,7 +54,7 @@ const (
 	memoryLimit = 256 << 20
 )
 
-// boundMemory sets the collector up, unless the environment does.
+// boundMemory configures the garbage collector, unless the environment does.
 func boundMemory(environ []string) {
 	set := func(name string) bool {
 		for _, kv := range environ {

@@ -21,8 +21,8 @@ func auditPath(cfg *config.Config) string {
 	return filepath.Join(stateDir(cfg), "audit", "audit.jsonl")
 }
 
-// openRecord opens the audit log and what signs it. A damaged one is kept aside if that was
-// accepted.
+// openRecord opens the audit log and its checkpoints. A damaged log is moved aside if
+// --accept-audit-damage was given.
 func openRecord(ctx context.Context, cfg *config.Config, o options, db *store.Store, signing audit.CheckpointOptions) (
 	*audit.Log, *audit.Checkpoints, error,
 ) {
@@ -63,8 +63,8 @@ func explainDamage(err error) error {
 	return err
 }
 
-// verifyAudit walks the log as it is, without a daemon: against its checkpoints, the anchor,
-// and, for root, against what the broker signed last.
+// verifyAudit verifies the log without a running daemon: against its checkpoints, the anchor
+// and, as root, the broker's last signature.
 func verifyAudit(ctx context.Context, w io.Writer, cfg *config.Config) error {
 	path := auditPath(cfg)
 	t := audit.Trust{Anchor: cfg.AuditAnchor}
@@ -72,15 +72,15 @@ func verifyAudit(ctx context.Context, w io.Writer, cfg *config.Config) error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("cannot read the log's public key: %w", err)
 	}
-	// What root's directory has counts more than what the daemon was told.
+	// Root's directory is trusted more than what the daemon stored.
 	state := filepath.Join(cfg.DataDir, "broker")
 	byBroker, err := os.ReadFile(filepath.Join(state, "audit.pub"))
-	said := "against what the broker signed last"
+	said := "against the broker's last signature"
 	if err == nil {
 		t.Countersigned, err = audit.BrokerState(filepath.Join(state, "audit.json"))
 	}
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
-		said = "not against what the broker signed last, which root can read"
+		said = "not against the broker's last signature, which root can read"
 		byBroker, err = os.ReadFile(filepath.Join(filepath.Dir(path), "broker.pub"))
 		if errors.Is(err, os.ErrNotExist) {
 			err = nil

@@ -21,8 +21,8 @@ type remote struct {
 	address string
 }
 
-// listenTLS opens what the configuration asks for; it is nil if that is nothing. There is
-// no way to serve the API over TCP without TLS.
+// listenTLS opens the configured listener, or returns nil if there is none. The API cannot be
+// served over TCP without TLS.
 func listenTLS(ctx context.Context, cfg *config.Config, log *slog.Logger) (*remote, error) {
 	if cfg.Listen == "" {
 		return nil, nil

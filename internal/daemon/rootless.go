@@ -22,27 +22,27 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// own is what the daemon of an ordinary user stands on: that user's place, and what stands
-// where a broker does. A nil one is of a daemon with a broker.
+// own is the backend of an ordinary user's daemon. It is nil for a daemon with a broker.
 type own struct {
-	place paths.Paths
-	desk  *userbroker.Broker
-	// ending keeps clients from coming, from when it was found idle until this process has
-	// ended.
+	// paths are the directories and the socket of that user.
+	paths paths.Paths
+	// broker does in this process what the broker does for other daemons.
+	broker *userbroker.Broker
+	// ending locks clients out from when the daemon is found idle until this process has ended.
 	ending paths.Lock
 }
 
-// settled are the settings that say where a daemon is and who reaches it: of one user's
-// daemon that is the place's.
-var settled = []string{"broker", "broker_path", "data_dir", "runtime_dir", "socket_mode", "socket_group", "listen", "tls_cert", "tls_key"}
+// fixed are the settings that say where a daemon is and who reaches it. For the daemon of one
+// user, the user's paths decide that.
+var fixed = []string{"broker", "broker_path", "data_dir", "runtime_dir", "socket_mode", "socket_group", "listen", "tls_cert", "tls_key"}
 
-// settle puts the place into the configuration.
-func settle(cfg *config.Config, at paths.Paths) error {
-	for _, name := range settled {
+// usePaths puts the user's paths into the configuration.
+func usePaths(cfg *config.Config, at paths.Paths) error {
+	for _, name := range fixed {
 		if cfg.Chosen(name) {
 			return fmt.Errorf(
-				"cannot start without root: the setting %s is not for a carrel of one user, whose place XDG_STATE_HOME and XDG_RUNTIME_DIR say; "+
-					"take it out: %w", name, errdefs.ErrInvalidArgument,
+				"cannot start without root: the setting %s is not for a carrel of one user, which XDG_STATE_HOME and XDG_RUNTIME_DIR place; "+
+					"remove it: %w", name, errdefs.ErrInvalidArgument,
 			)
 		}
 	}
@@ -54,8 +54,8 @@ func settle(cfg *config.Config, at paths.Paths) error {
 	if err != nil {
 		return err
 	}
-	// Without control groups memory is bounded for each process alone, and what is held of
-	// addresses counts: the bounds of a control group would be too low.
+	// Without control groups memory is limited for each process alone, by its address space:
+	// the limits of a control group would be too low.
 	if !cfg.Chosen("limits.memory") {
 		cfg.Limits.MemoryBytes = limits.MemoryBytes
 	}
@@ -65,12 +65,12 @@ func settle(cfg *config.Config, at paths.Paths) error {
 	return nil
 }
 
-// turnTimeout is how long a daemon waits for the one before it to end.
+// turnTimeout is how long a daemon waits for its predecessor to end.
 const turnTimeout = 20 * time.Second
 
 // runOwn is the rest of Run for an ordinary user.
 func runOwn(ctx context.Context, cfg *config.Config, o options, at paths.Paths, environ []string, log *slog.Logger) error {
-	executor, err := beside("carrel-executor")
+	executor, err := findProgram("carrel-executor")
 	if err != nil {
 		return err
 	}
@@ -93,35 +93,38 @@ func runOwn(ctx context.Context, cfg *config.Config, o options, at paths.Paths, 
 	if err != nil {
 		return err
 	}
-	return serve(ctx, cfg, o, ground{own: &own{place: at, desk: d}}, log)
+	return serve(ctx, cfg, o, backend{own: &own{paths: at, broker: d}}, log)
 }
 
-// hardenOwn is harden for a daemon that starts executors itself. It stays dumpable: the
-// kernel gives what is in /proc of its children, their id maps among it, to root otherwise.
-// Nor does it give up new privileges: newuidmap, which it runs, needs one. Each executor does.
+// hardenOwn is harden for a daemon that starts executors itself. The daemon stays dumpable:
+// otherwise the files of its children in /proc, such as their id maps, belong to root. It does
+// not set no_new_privs, because it runs newuidmap, which is setuid. Each executor sets it.
 func hardenOwn() error {
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
 		return fmt.Errorf("cannot forbid core files: %w", err)
 	}
-	// Executors inherit it, and commands from them. What is private lies in closed directories.
+	// Executors and their commands inherit it. Private files lie in closed directories.
 	unix.Umask(0o022)
 	return nil
 }
 
-// beside looks for a program beside this one, then where packages put it.
-func beside(name string) (string, error) {
-	var places []string
+// candidates are where a program may be: beside this one, or where packages put it.
+func candidates(name string) (paths []string) {
 	if self, err := os.Executable(); err == nil {
-		places = append(places, filepath.Join(filepath.Dir(self), name))
+		paths = append(paths, filepath.Join(filepath.Dir(self), name))
 	}
-	places = append(places, filepath.Join("/usr/libexec/carrel", name))
-	for _, p := range places {
+	return append(paths, filepath.Join("/usr/libexec/carrel", name))
+}
+
+// findProgram returns the path of one of carrel's programs.
+func findProgram(name string) (string, error) {
+	for _, p := range candidates(name) {
 		if unix.Access(p, unix.X_OK) == nil {
 			return p, nil
 		}
 	}
 	return "", fmt.Errorf("cannot find %s: it is in none of %v; install all of carrel's programs in one place: %w",
-		name, places, errdefs.ErrNotFound)
+		name, candidates(name), errdefs.ErrNotFound)
 }
 
 // publish says where the daemon serves.
@@ -129,14 +132,14 @@ func (w *own) publish() error {
 	if w == nil {
 		return nil
 	}
-	return w.place.Publish()
+	return w.paths.Publish()
 }
 
-// idleTick is how often it is looked whether anything is there to stay for.
+// idleTick is how often the daemon checks whether it is idle.
 const idleTick = 250 * time.Millisecond
 
-// idle is closed when nothing ran and nobody was connected for so long, and nobody can be
-// about to connect: clients hold a lock from before they look for the daemon.
+// idle returns a channel that is closed when nothing ran and nobody was connected for the time
+// after, and no client is about to connect: clients take a lock before they look for the daemon.
 func (w *own) idle(ctx context.Context, after time.Duration, g *flow.Flow, surface *api.Server, log *slog.Logger) <-chan struct{} {
 	done := make(chan struct{})
 	if w == nil || after == 0 {
@@ -160,9 +163,9 @@ func (w *own) idle(ctx context.Context, after time.Duration, g *flow.Flow, surfa
 				if now.Sub(since) < after {
 					continue
 				}
-				l, ok, err := w.place.Ending()
-				if err != nil { // its state is gone: nobody finds it any more
-					log.Error("ending, though the lock against clients cannot be had", "error", err)
+				l, ok, err := w.paths.Ending()
+				if err != nil { // its state is gone, so no client finds it
+					log.Error("ending without the lock against clients", "error", err)
 				} else if !ok {
 					since = now
 					continue
@@ -176,7 +179,7 @@ func (w *own) idle(ctx context.Context, after time.Duration, g *flow.Flow, surfa
 	return done
 }
 
-// stopAll stops what runs, in the record too: executors end with this process.
+// stopAll stops and records what runs, because executors end with this process.
 func (w *own) stopAll(ctx context.Context, g *flow.Flow, log *slog.Logger) {
 	if w == nil {
 		return
@@ -191,5 +194,5 @@ func (w *own) stopAll(ctx context.Context, g *flow.Flow, log *slog.Logger) {
 			return nil
 		})
 	}
-	_ = all.Wait() // each has said what there is to say
+	_ = all.Wait() // each error is logged
 }

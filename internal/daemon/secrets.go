@@ -23,15 +23,15 @@ const (
 	maxKeyFile     = 64 << 10
 )
 
-// heldSecrets are the secrets that the daemon knows of itself: those that it was told to keep
-// out of what it writes, and its own keys.
+// heldSecrets are the secrets that the daemon masks in its output: those of redact.files, and
+// its own keys.
 type heldSecrets struct {
 	redactor *redact.Redactor
 	cfg      *config.Config
 	log      *slog.Logger
 }
 
-// readFiles reads redact.files. If one cannot be used, what was known before stays.
+// readFiles reads redact.files. If one cannot be used, the values read before stay.
 func (h heldSecrets) readFiles() error {
 	var all []string
 	for _, path := range h.cfg.RedactFiles {
@@ -55,7 +55,7 @@ func (h heldSecrets) readFiles() error {
 	return nil
 }
 
-// readKeys reads what the daemon signs and serves with. It is made by now.
+// readKeys reads the keys that the daemon signs and serves with, once they exist.
 func (h heldSecrets) readKeys() error {
 	dir := stateDir(h.cfg)
 	tlsKey := h.cfg.TLSKey
@@ -76,11 +76,13 @@ func (h heldSecrets) readKeys() error {
 		}
 		b, err := os.ReadFile(k.path)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it serves nothing over TLS
+			continue // the daemon does not serve over TLS
 		}
-		if err != nil || len(b) > maxKeyFile {
-			return fmt.Errorf("cannot read %s, which is to be kept out of what is written: %w: %w",
-				k.path, errors.Join(err, errLong(len(b))), errdefs.ErrUnavailable)
+		if err == nil && len(b) > maxKeyFile {
+			err = fmt.Errorf("it is longer than %d bytes", maxKeyFile)
+		}
+		if err != nil {
+			return fmt.Errorf("cannot read %s, which must be masked in all output: %w: %w", k.path, err, errdefs.ErrUnavailable)
 		}
 		all = append(all, k.parts(string(b))...)
 	}
@@ -88,14 +90,7 @@ func (h heldSecrets) readKeys() error {
 	return nil
 }
 
-func errLong(n int) error {
-	if n > maxKeyFile {
-		return fmt.Errorf("it is longer than %d bytes", maxKeyFile)
-	}
-	return nil
-}
-
-// hookSecret is a webhook's secret with and without what says that it is one.
+// hookSecret is a webhook's secret with and without its prefix.
 func hookSecret(s string) []string {
 	s = strings.TrimSpace(s)
 	return []string{s, strings.TrimPrefix(s, "whsec_")}
@@ -111,8 +106,8 @@ func noteKey(s string) []string {
 	return []string{parts[before]}
 }
 
-// pemLines are the lines of private keys: who shows one shows them line by line. The last one
-// may be too short to be known again.
+// pemLines are the lines of private keys, because output shows a key line by line. The last
+// line may be too short to be recognised.
 func pemLines(s string) (lines []string) {
 	rest := []byte(s)
 	for {

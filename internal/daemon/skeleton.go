@@ -16,13 +16,13 @@ import (
 	"github.com/carrel-dev/carrel/internal/archive"
 )
 
-// skeleton is what the homes of a profile begin with: the content of a directory, and a
-// git repository with a first commit of it. It is made into an archive once, because
+// skeleton is the initial content of the homes of a profile: the files of a directory, and a
+// git repository with a first commit of them. It is packed into an archive once, because
 // making a repository takes longer than everything else that a new workspace needs.
 type skeleton struct {
 	dir     string // "" for none
 	git     bool
-	scratch string // a directory of the daemon's that is there while it is made
+	scratch string // a directory of the daemon that exists while the archive is made
 
 	mu   sync.Mutex
 	text []byte
@@ -38,7 +38,7 @@ func (s *skeleton) open(ctx context.Context) (io.Reader, error) {
 	if s.text == nil {
 		text, err := s.bake(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("cannot make what new workspaces begin with: %w", err)
+			return nil, fmt.Errorf("cannot make the initial files of new workspaces: %w", err)
 		}
 		s.text = text
 	}
@@ -46,7 +46,7 @@ func (s *skeleton) open(ctx context.Context) (io.Reader, error) {
 }
 
 func (s *skeleton) bake(ctx context.Context) (_ []byte, err error) {
-	if err := os.RemoveAll(s.scratch); err != nil { // of a daemon that ended meanwhile
+	if err := os.RemoveAll(s.scratch); err != nil { // left by a daemon that was killed
 		return nil, err
 	}
 	if err := os.Mkdir(s.scratch, 0o700); err != nil {
@@ -81,7 +81,7 @@ func (s *skeleton) bake(ctx context.Context) (_ []byte, err error) {
 	return out.Bytes(), nil
 }
 
-// commit makes the repository. Nothing of the host's git configuration gets into it.
+// commit makes the repository, without the host's git configuration.
 func (s *skeleton) commit(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

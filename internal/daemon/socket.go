@@ -13,20 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listen binds the API's socket. One that is left over is removed only if nobody
-// answers on it; anything else at that path is left alone. The socket is made
-// with no rights at all and gets its group before its mode, so that at no time
-// more may connect than are meant to.
+// listen binds the API's socket. A stale socket is removed only if nobody answers on it;
+// anything else at that path is left alone. The socket is made without any permission and
+// gets its group before its mode, so that at no time others may connect.
 func listen(path string, mode fs.FileMode, group string) (*net.UnixListener, error) {
 	if err := clearStale(path); err != nil {
 		return nil, err
 	}
-	// The daemon is still alone with itself: the umask is of the whole process.
+	// Nothing else runs yet, and the umask is of the whole process.
 	old := unix.Umask(0o777)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	unix.Umask(old)
 	if err != nil {
-		return nil, fmt.Errorf("cannot listen on %s: %w; the daemon's user must be able to write to that directory, which \"carrel up\" sees to",
+		return nil, fmt.Errorf("cannot listen on %s: %w; the daemon's user must be able to write to that directory, which \"carrel up\" provides",
 			path, err)
 	}
 	if err := openTo(path, mode, group); err != nil {

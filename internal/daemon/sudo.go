@@ -18,8 +18,8 @@ import (
 )
 
 // sudoBroker is a broker that this daemon started by sudo, with the one argument that the
-// rule of "carrel setup --print-sudoers" allows. It is started before the daemon gives up
-// for good what sudo needs, and so once: when it ends, the daemon does.
+// rule of "carrel setup --print-sudoers" allows. It is started before the daemon sets
+// no_new_privs, and so only once: when it ends, the daemon ends.
 type sudoBroker struct {
 	conn  *net.UnixConn
 	taken sync.Once
@@ -54,7 +54,7 @@ func startBySudo(cfg *config.Config, log io.Writer) (*sudoBroker, error) {
 	cmd := exec.CommandContext(context.Background(), sudo, "-n", cfg.BrokerPath, "--stdio")
 	cmd.Dir, cmd.Stdin, cmd.Stderr = "/", theirs, log
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-	// What is for the daemon's group is not for the broker: it ends with its connection.
+	// Signals to the daemon's group are not for the broker, which ends with its connection.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		c.Close()
@@ -72,7 +72,7 @@ func startBySudo(cfg *config.Config, log io.Writer) (*sudoBroker, error) {
 	return b, nil
 }
 
-// dial hands the one connection out.
+// dial returns the only connection, once.
 func (b *sudoBroker) dial(context.Context) (*net.UnixConn, error) {
 	var c *net.UnixConn
 	b.taken.Do(func() { c = b.conn })

@@ -37,7 +37,7 @@ func newObserver(ctx context.Context, cfg *config.Config, redact func(string) st
 	return &observer{spans: spans, tracer: spans.Tracer(), metrics: telemetry.NewMetrics(build.Version())}, nil
 }
 
-// states has what is asked for when the metrics are read.
+// states adds the metrics that are computed when they are read.
 func (o *observer) states(g *flow.Flow, log *audit.Log) {
 	o.metrics.States("carrel_workspaces", "Workspaces by state.", "state", func() map[string]int {
 		n := map[string]int{}
@@ -49,7 +49,7 @@ func (o *observer) states(g *flow.Flow, log *audit.Log) {
 	o.metrics.Counter("carrel_audit_records_total", "Records in the audit log.", func() float64 { return float64(log.Head().Seq) })
 }
 
-// passed is what the gate calls.
+// passed records one operation; the gate calls it.
 func (o *observer) passed(p *gate.Passage) {
 	status := audit.StatusOK
 	switch {

@@ -19,15 +19,15 @@ import (
 // maxSecretFile bounds the file of a webhook's secret.
 const maxSecretFile = 4 << 10
 
-// hookBody is what a webhook says of an approval, in the form of Standard Webhooks.
+// hookBody is the body of a webhook about an approval, in the form of Standard Webhooks.
 type hookBody struct {
 	Type string    `json:"type"`
 	Time time.Time `json:"timestamp"`
 	Data hookData  `json:"data"`
 }
 
-// hookData is enough to decide whether to look, and where to answer. It has no output and no
-// values of variables, and secrets are masked as they are in the question.
+// hookData is enough to decide whether to look, and says where to answer. It has no output and
+// no values of variables, and secrets are masked as in the question.
 type hookData struct {
 	ID           string    `json:"id"`
 	Requester    string    `json:"requester"`
@@ -49,7 +49,7 @@ type hookData struct {
 	Answer       string    `json:"answer_with"`
 }
 
-// hook is where new approvals are told, if anywhere.
+// hook sends webhooks about new approvals.
 type hook struct {
 	sender *webhook.Sender
 	log    *slog.Logger
@@ -81,8 +81,8 @@ func openHook(cfg *config.Config, log *slog.Logger) (*hook, error) {
 	return &hook{s, log}, nil
 }
 
-// run tells of each new approval until ctx ends. Those that a daemon before asked and nobody
-// has answered are told again, with the same id.
+// run sends a webhook for each new approval until ctx ends. Approvals that are pending from a
+// previous run of the daemon are sent again, with the same id.
 func (h *hook) run(ctx context.Context, g *flow.Flow) {
 	if h == nil {
 		return
@@ -109,7 +109,7 @@ func (h *hook) run(ctx context.Context, g *flow.Flow) {
 		return nil
 	})
 	if err != nil && ctx.Err() == nil {
-		h.log.Error("webhooks are not sent any more", "error", err)
+		h.log.Error("webhooks are no longer sent", "error", err)
 	}
 }
 
