@@ -5,6 +5,10 @@ SHELL := /bin/bash
 # A Go that was unpacked where its instructions say is found without a PATH.
 export PATH := $(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
+# Everything is compiled as it is shipped, so once, and whatever the directory is called.
+export GOFLAGS := $(GOFLAGS) -trimpath
+# Where tests find the programs that they start.
+export CARREL_TEST_BUILD := $(CURDIR)/.cache/built
 
 MODULE  := github.com/carrel-dev/carrel
 PREFIX  ?= /usr
@@ -35,7 +39,7 @@ help: ## list the targets
 
 build: ## build carrel, carreld, carrel-broker, carrel-executor and carrel-archive into bin/
 	@scripts/prerequisites build
-	go build $(VCS) -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+	go build $(VCS) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 test: ## run every test that this host can run; as root: all
 	@scripts/prerequisites test
