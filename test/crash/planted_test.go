@@ -220,7 +220,7 @@ var plants = []struct {
 	{"a socket that has gone", check.Lost, moved(in("RUN/x/NAME.sock"))},
 	{"a database that has gone", check.Lost, moved(in("DATA/daemon/carrel.db"))},
 	{"a ledger that has gone", check.Lost, moved(in("DATA/broker/ledger.jsonl"))},
-	{"a ledger that says otherwise", check.Lost, ledger(`"stopped"`)},
+	{"a ledger that says otherwise", check.Lost, ledger(`"creating"`)},
 	{"a home of another", check.Lost, func(t *testing.T, h *host, _ check.Instance, name string) func() {
 		p := h.data + "/homes/" + name
 		st, err := os.Stat(p)
