@@ -47,11 +47,11 @@ test: ## run every test that this host can run; as root: all
 	@$(SUM) unit -shuffle=on -timeout=5m $$(go list ./... | grep -vE '/test/(script|root|crash|programs)(/|$$)' | \
 	    grep -vxF "$$(go list $(RACE) | grep -vE '/internal/($(TWICE))$$')") \
 	  -- race CGO_ENABLED=1 -race -shuffle=on -timeout=5m $(RACE) \
-	  -- whole -p 1 -count=1 -timeout=15m $(WHOLE)
+	  -- whole -p 1 -parallel=3 -count=1 -timeout=15m $(WHOLE)
 
 test-root: ## run the tests that bring a whole carrel up, as root
 	@scripts/prerequisites test
-	@$(SUM) whole -p 1 -count=1 -timeout=15m $(WHOLE)
+	@$(SUM) whole -p 1 -parallel=3 -count=1 -timeout=15m $(WHOLE)
 
 soak: ## kill carrel at random for SOAKTIME (1h) while it works, and measure growth in full, as root
 	@scripts/prerequisites test
