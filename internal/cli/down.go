@@ -98,6 +98,7 @@ func (a *app) down(ctx context.Context, i *instance, purge bool) error {
 			a.progress("The %s has ended.", name)
 		}
 	}
+	i.awaitUnnoted()
 	if err := i.removeRuntime(); err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -108,7 +109,44 @@ func ended(pidfd int, wait time.Duration) bool {
 	}
 }
 
-// stop ends a process by TERM and, if that does not help, KILL.
+// awaitUnnoted waits for the end of a broker or daemon of this instance that no pid file names.
+// It was started by an up that was cut off, and ends because nobody tells it to go on; until
+// then its user cannot be removed. One that stays is for userdel to see.
+func (i *instance) awaitUnnoted() {
+	all, _ := filepath.Glob("/proc/[0-9]*") // the pattern is well formed
+	end := time.Now().Add(stopTimeout)
+	for _, dir := range all {
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil {
+			continue
+		}
+		// The descriptor first: from then on the process it names cannot change.
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			continue
+		}
+		if b, err := os.ReadFile(dir + "/cmdline"); err == nil && i.starts(strings.Split(string(b), "\x00")) {
+			_ = ended(fd, time.Until(end))
+		}
+		unix.Close(fd)
+	}
+}
+
+// starts reports whether argv is that of this instance's broker or daemon.
+func (i *instance) starts(argv []string) bool {
+	option, value := "--data-dir", i.data
+	switch argv[0] {
+	case "carreld":
+	case "carrel-broker":
+		option, value = "--settings", i.settings()
+	default:
+		return false
+	}
+	at := slices.Index(argv, option)
+	return at >= 0 && at+1 < len(argv) && argv[at+1] == value
+}
+
+// stop ends a process by TERM and, when that does not help, KILL.
 func (i *instance) stop(name string) (stopped bool, err error) {
 	p, fd, ok := i.running(name)
 	if !ok {

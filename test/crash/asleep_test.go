@@ -132,6 +132,7 @@ func (h *host) namesSleeper(t *testing.T, most time.Duration, args ...string) {
 // process goes on, the same can be asked for again.
 func TestUninterruptibleSleep(t *testing.T) {
 	needImages(t)
+	t.Parallel() // most of it is waiting for what does not end
 	h := newHostUp(t)
 	const key = "crk asleep"
 	h.carrel(t, "create", "--disk", "64MiB", "--idle-timeout", "never", key)

@@ -37,6 +37,7 @@ func formatter(broker int) int {
 // fails says why and leaves nothing, and the next one succeeds.
 func TestKilledFormatter(t *testing.T) {
 	needImages(t)
+	t.Parallel() // each mke2fs takes its time
 	h := newHostUp(t)
 	r := mrand.New(mrand.NewPCG(seed(t), 0))
 	hits := map[string]int{}

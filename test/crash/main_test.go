@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/carrel-dev/carrel/test/built"
 	"github.com/carrel-dev/carrel/test/crash/check"
 	"github.com/carrel-dev/carrel/test/supervise"
 )
@@ -34,7 +34,7 @@ func run(m *testing.M) int {
 		return supervise.Run("crk-", baseEnv, clean)
 	}
 	bin = filepath.Join(base, "bin")
-	if err := build(bin, "-tags", "crashpoints"); err != nil {
+	if err := built.Programs(context.Background(), bin, built.Crashpoints); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -48,19 +48,6 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "left by others:", l)
 	}
 	return m.Run()
-}
-
-func build(dir string, flags ...string) error {
-	c := exec.CommandContext(
-		context.Background(), "go", append(append([]string{"build", "-trimpath", "-ldflags", "-s -w", "-o", dir + "/"}, flags...),
-			"./cmd/...")...,
-	)
-	c.Dir = filepath.Join("..", "..")
-	c.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := c.CombinedOutput(); err != nil {
-		return fmt.Errorf("cannot build the programs: %w\n%s", err, out)
-	}
-	return nil
 }
 
 // clean takes away the carrels that were brought up below dir.

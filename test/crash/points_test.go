@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -297,21 +298,42 @@ var scenarios = []scenario{
 	},
 }
 
+// beside is how many carrels share the scenarios: much of a crash is waiting for its end.
+const beside = 3
+
 // Killed at every point of every operation: carrel comes up again, and what was asked for
 // can be asked for again.
 func TestPoints(t *testing.T) {
-	h := newHostUp(t)
-	for _, s := range scenarios {
-		t.Run(s.name, func(t *testing.T) {
-			if s.disk {
-				needImages(t)
-			}
-			for _, p := range s.points {
-				t.Run(p, func(t *testing.T) { s.crash(t, h, p) })
+	needRoot(t)
+	t.Parallel()
+	var hosts []*host
+	for range beside {
+		hosts = append(hosts, newHostUp(t))
+	}
+	next := make(chan scenario)
+	var workers sync.WaitGroup
+	for _, h := range hosts {
+		workers.Go(func() {
+			for s := range next {
+				t.Run(s.name, func(t *testing.T) {
+					if s.disk {
+						needImages(t)
+					}
+					for _, p := range s.points {
+						t.Run(p, func(t *testing.T) { s.crash(t, h, p) })
+					}
+				})
 			}
 		})
 	}
-	h.gone(t)
+	for _, s := range scenarios {
+		next <- s
+	}
+	close(next)
+	workers.Wait()
+	for _, h := range hosts {
+		h.gone(t)
+	}
 }
 
 func (s *scenario) crash(t *testing.T, h *host, point string) {

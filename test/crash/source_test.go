@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/carrel-dev/carrel/test/built"
 )
 
 // pointsInSource lists the points that the source names.
@@ -118,7 +120,7 @@ func TestAPointWithoutAScenarioIsSeen(t *testing.T) {
 func TestShippedProgramsHaveNoPoint(t *testing.T) {
 	needRoot(t) // the crash build is there to compare with
 	dir := t.TempDir()
-	must(t, build(dir))
+	must(t, built.Programs(t.Context(), dir))
 	has := func(path string, text string) bool {
 		b, err := os.ReadFile(path)
 		must(t, err)

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carrel-dev/carrel/test/built"
 	"github.com/carrel-dev/carrel/test/supervise"
 )
 
@@ -39,11 +40,8 @@ func TestMain(m *testing.M) {
 }
 
 func prepare() error {
-	build := exec.CommandContext(context.Background(), "go", "build", "-o", base+"/bin/", "./cmd/...")
-	build.Dir = filepath.Join("..", "..")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("cannot build the programs: %w\n%s", err, out)
+	if err := built.Programs(context.Background(), base+"/bin"); err != nil {
+		return err
 	}
 	// What policy asks about is tried elsewhere: here nobody is there to answer.
 	rules, err := os.ReadFile(filepath.Join("..", "permissive.yaml"))

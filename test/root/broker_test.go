@@ -242,6 +242,8 @@ func passwd(t testing.TB) string {
 }
 
 func TestBrokerUnderFlood(t *testing.T) {
+	needRoot(t)
+	t.Parallel() // much of it is waiting for frames to time out
 	b := newBroker(t)
 	ledger := b.ledger(t)
 	open := descriptors(t, b.pid)

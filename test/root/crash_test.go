@@ -141,6 +141,8 @@ func TestBrokerKilled(t *testing.T) {
 
 // The broker killed in the middle of everything that it does.
 func TestBrokerKilledAtWork(t *testing.T) {
+	needRoot(t)
+	t.Parallel()
 	h := newHostFor(t)
 	for round := range 4 {
 		done := make(chan struct{})

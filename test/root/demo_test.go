@@ -62,6 +62,7 @@ func demo(t *testing.T, plant, interruptAt string) (int, string) {
 
 func TestDemo(t *testing.T) {
 	needRoot(t)
+	t.Parallel()
 	script, err := os.ReadFile(filepath.Join("..", "..", "scripts", "demo"))
 	if err != nil {
 		t.Fatal(err)

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
+	"github.com/carrel-dev/carrel/test/built"
 	"github.com/carrel-dev/carrel/test/supervise"
 )
 
@@ -68,11 +68,8 @@ func clean(base string) error {
 func prepare() error {
 	bin = programDir(base)
 	if os.Getenv("CARREL_TEST_BIN") == "" {
-		c := exec.CommandContext(context.Background(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", bin+"/", "./cmd/...")
-		c.Dir = filepath.Join("..", "..")
-		c.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := c.CombinedOutput(); err != nil {
-			return fmt.Errorf("cannot build the programs: %w\n%s", err, out)
+		if err := built.Programs(context.Background(), bin); err != nil {
+			return err
 		}
 	}
 	config := filepath.Join(base, "carreld.yaml")

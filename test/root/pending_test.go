@@ -20,6 +20,8 @@ import (
 // room for people, the daemon's memory stays small, an administrator sees all of them page by page
 // and as a stream, an answer counts, and after kill -9 each is there once with the end that it had.
 func TestTenThousandPending(t *testing.T) {
+	needRoot(t)
+	t.Parallel() // with a carrel of its own, like all that are
 	h := newHostWith(t, func(string) string { return "socket_mode: \"0666\"\n" })
 	if err := h.up(); err != nil {
 		t.Fatal(err)

@@ -20,6 +20,7 @@ const earlier = "6cc6568"
 // command running, and goes on with those of this one.
 func TestUpgrade(t *testing.T) {
 	needRoot(t)
+	t.Parallel()
 	old := earlierPrograms(t)
 	dir, err := os.MkdirTemp(base, "h")
 	if err != nil {
@@ -127,7 +128,7 @@ func earlierPrograms(t *testing.T) string {
 		t.Fatalf("%v: %s", err, out)
 	}
 	out := filepath.Join(tree, "bin")
-	c = exec.CommandContext(t.Context(), "go", "build", "-o", out+"/", "./cmd/...")
+	c = exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", out+"/", "./cmd/...") // the directory's name is not compiled in
 	c.Dir, c.Env = tree, append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("cannot build the earlier release: %v\n%s", err, text)

@@ -12,20 +12,12 @@ import (
 	"testing"
 
 	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/test/built"
 )
 
 var buildCrashable = sync.OnceValues(func() (string, error) {
 	dir := filepath.Join(programs, "crashpoints")
-	build := exec.Command(
-		"go", "build", "-tags", "crashpoints", "-o", dir+"/", "./cmd/carrel", "./cmd/carreld", "./cmd/carrel-executor", "./cmd/carrel-archive",
-	)
-	build.Dir = filepath.Join("..", "..")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	out, err := build.CombinedOutput()
-	if err != nil {
-		err = errors.Join(err, errors.New(string(out)))
-	}
-	return dir, err
+	return dir, buildPrograms(dir, built.Crashpoints)
 })
 
 // crashable is where programs are that end where they are told to.

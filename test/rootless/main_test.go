@@ -6,6 +6,7 @@ package rootless_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -20,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/test/built"
 )
 
 // testID, and the one after, are nobody's on any host, and no other run's of these tests.
@@ -51,14 +53,19 @@ func run(m *testing.M) int {
 		return 1
 	}
 	programs = dir
-	build := exec.Command("go", "build", "-o", dir, "./cmd/carrel", "./cmd/carreld", "./cmd/carrel-executor", "./cmd/carrel-archive")
-	build.Dir = filepath.Join("..", "..")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "cannot build the programs: %v\n%s", err, out)
+	if err := buildPrograms(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return m.Run()
+}
+
+// buildPrograms puts those of an ordinary user into dir.
+func buildPrograms(dir string, tags ...string) error {
+	if err := built.Programs(context.Background(), dir, tags...); err != nil {
+		return err
+	}
+	return os.Remove(filepath.Join(dir, "carrel-broker"))
 }
 
 // denied makes system calls fail as a container's filter would, and runs the arguments.

@@ -23,6 +23,9 @@ import (
 	"github.com/carrel-dev/carrel/test/testsum/summary"
 )
 
+// slowest is how many packages and tests are named that took longest.
+const slowest = 12
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	ok, err := run(ctx, os.Args[1:], os.Stdout)
@@ -53,6 +56,7 @@ func run(ctx context.Context, args []string, out io.Writer) (bool, error) {
 			return false, err
 		}
 	}
+	s.Slowest(out, slowest)
 	fmt.Fprintf(out, "\nin %v\n", time.Since(start).Round(time.Second))
 	return s.Close(out), nil
 }
@@ -70,7 +74,7 @@ func runGroup(ctx context.Context, s *summary.Summary, name string, args []strin
 			return nil
 		}
 	}
-	before := s.Failed
+	before, start := s.Failed, time.Now()
 	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-json"}, args...)...)
 	cmd.Env, cmd.Stderr = env, os.Stderr
 	// The tests clean up after themselves when they are interrupted.
@@ -85,6 +89,9 @@ func runGroup(ctx context.Context, s *summary.Summary, name string, args []strin
 	}
 	rerr := s.Read(stdout, out)
 	werr := cmd.Wait()
+	// A group that takes much longer than it computes waits for something.
+	busy := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	fmt.Fprintf(out, "== %s: %v, of processors %v\n", name, time.Since(start).Round(time.Second), busy.Round(time.Second))
 	if exit, ok := errors.AsType[*exec.ExitError](werr); ok && rerr == nil {
 		if s.Failed > before && ctx.Err() == nil {
 			return nil // said already

@@ -67,8 +67,8 @@ type Instance struct {
 	First, IDs uint32
 	// Prefixes begin the workspaces' names.
 	Prefixes []string
-	// Settle is the time between two looks: what a first look finds and a later one does
-	// not was on its way out and never left. 0 is 300 ms.
+	// Settle is the time from the first look to the last: what a first look finds and a later
+	// one does not was on its way out and never left. 0 is 900 ms.
 	Settle time.Duration
 	// Before is what was out of place before the instance was there.
 	Before []Left
@@ -108,11 +108,15 @@ type Expect struct {
 	Tokens []string
 }
 
+// looks are the parts, in percent, of the time to settle that pass after each look. Most of what
+// is on its way out goes within milliseconds.
+var looks = []time.Duration{3, 10, 30, 57, 0}
+
 // Look returns everything that is out of place, in order.
 func (in Instance) Look(ctx context.Context, want Expect) ([]Left, error) {
 	var left []Left
-	settle := cmp.Or(in.Settle, 300*time.Millisecond)
-	for try := range 4 {
+	settle := cmp.Or(in.Settle, 900*time.Millisecond)
+	for try, share := range looks {
 		now, err := in.look(ctx, want)
 		if err != nil {
 			return nil, err
@@ -127,7 +131,7 @@ func (in Instance) Look(ctx context.Context, want Expect) ([]Left, error) {
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-time.After(settle):
+		case <-time.After(settle * share / 100):
 		}
 	}
 	slices.SortFunc(left, func(a, b Left) int { return strings.Compare(a.String(), b.String()) })

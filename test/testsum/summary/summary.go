@@ -37,6 +37,14 @@ type Summary struct {
 	Skipped        []Skip
 	// Trim is cut off the front of package names.
 	Trim string
+
+	packages, tests []timed
+}
+
+// timed is a package or a top-level test with the seconds that it took.
+type timed struct {
+	name    string
+	seconds float64
 }
 
 // pkg is what is known of a package that is being tested.
@@ -95,6 +103,7 @@ func (s *Summary) testEvent(p *pkg, e event) {
 	switch e.Action {
 	case "output":
 		p.output[e.Test] = append(p.output[e.Test], e.Output)
+		return
 	case "pass":
 		p.passed++
 		s.Passed++
@@ -107,11 +116,19 @@ func (s *Summary) testEvent(p *pkg, e event) {
 		p.skipped++
 		s.Skipped = append(s.Skipped, Skip{s.short(e.Package), e.Test, reason(p.output[e.Test])})
 		delete(p.output, e.Test)
+	default:
+		return
+	}
+	if !strings.Contains(e.Test, "/") {
+		s.tests = append(s.tests, timed{s.short(e.Package) + " " + e.Test, e.Elapsed})
 	}
 }
 
 func (s *Summary) packageEvent(w io.Writer, p *pkg, e event, builds map[string][]string) {
 	took := time.Duration(e.Elapsed * float64(time.Second)).Round(10 * time.Millisecond)
+	if e.Action == "pass" || e.Action == "fail" {
+		s.packages = append(s.packages, timed{s.short(e.Package), e.Elapsed})
+	}
 	switch e.Action {
 	case "output":
 		p.output[""] = append(p.output[""], e.Output)
@@ -170,6 +187,21 @@ func (s *Summary) short(name string) string { return strings.TrimPrefix(name, s.
 // Skip counts a whole group of tests that was not run.
 func (s *Summary) Skip(group, why string) {
 	s.Skipped = append(s.Skipped, Skip{group, "(all)", why})
+}
+
+// Slowest writes the n packages and the n top-level tests that took longest. Tests of a
+// package that run in parallel each count the whole time until their own end.
+func (s *Summary) Slowest(w io.Writer, n int) {
+	for _, list := range []struct {
+		title string
+		all   []timed
+	}{{"packages", s.packages}, {"tests", s.tests}} {
+		all := slices.SortedStableFunc(slices.Values(list.all), func(a, b timed) int { return cmp.Compare(b.seconds, a.seconds) })
+		fmt.Fprintf(w, "\nslowest %s:\n", list.title)
+		for _, t := range all[:min(n, len(all))] {
+			fmt.Fprintf(w, "  %7.1fs  %s\n", t.seconds, t.name)
+		}
+	}
 }
 
 // Close writes what was skipped and the closing line, and reports whether all is well:

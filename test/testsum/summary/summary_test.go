@@ -103,3 +103,35 @@ func TestRead(t *testing.T) {
 		})
 	}
 }
+
+func TestSlowest(t *testing.T) {
+	events := []string{
+		`{"Action":"output","Package":"m/a","Test":"TestA","Output":"chatter\n"}`,
+		`{"Action":"pass","Package":"m/a","Test":"TestA/sub","Elapsed":9}`,
+		`{"Action":"pass","Package":"m/a","Test":"TestA","Elapsed":1}`,
+		`{"Action":"fail","Package":"m/a","Test":"TestB","Elapsed":3}`,
+		`{"Action":"pass","Package":"m/a","Test":"TestC","Elapsed":2}`,
+		`{"Action":"fail","Package":"m/a","Elapsed":6.04}`,
+		`{"Action":"pass","Package":"m/b","Test":"TestD","Elapsed":0.5}`,
+		`{"Action":"pass","Package":"m/b","Elapsed":7}`,
+	}
+	s := summary.Summary{Trim: "m/"}
+	var out strings.Builder
+	if err := s.Read(strings.NewReader(strings.Join(events, "\n")+"\n"), &out); err != nil {
+		t.Fatal(err)
+	}
+	out.Reset()
+	s.Slowest(&out, 2)
+	want := `
+slowest packages:
+      7.0s  b
+      6.0s  a
+
+slowest tests:
+      3.0s  a TestB
+      2.0s  a TestC
+`
+	if out.String() != want {
+		t.Errorf("it says\n%s\nwant\n%s", out.String(), want)
+	}
+}
