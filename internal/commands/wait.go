@@ -35,12 +35,12 @@ func (c *Commands) Wait(ctx context.Context, p principal.Principal, ref string, 
 		return status != nil, err
 	}
 	if cmd == "" {
-		look = func(_ context.Context, _ runtime.Runtime, name id.Workspace) (bool, error) {
+		look = func(ctx context.Context, _ runtime.Runtime, name id.Workspace) (bool, error) {
 			var there bool
 			if _, state, there = c.cfg.Lifecycle.Current(name); !there {
 				state = workspace.StateDestroyed
 			}
-			return state == workspace.StateStopped || state == workspace.StateDestroyed, nil
+			return state == workspace.StateStopped || state == workspace.StateDestroyed, ctx.Err()
 		}
 	}
 	err = c.do(ctx, p, ref, operation.OnCommand(operation.WaitForEnd, cmd), func(ctx context.Context, rt runtime.Runtime, p permit.Permit) error {
