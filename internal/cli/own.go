@@ -192,7 +192,7 @@ func launchOwn(ctx context.Context, p paths.Paths) error {
 	c := &exec.Cmd{
 		Path: program, Args: []string{filepath.Base(program), "--rootless", "--ready-fd", "3"},
 		Env: environ("HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"), Dir: "/", Stdout: log, Stderr: log,
-		ExtraFiles: []*os.File{theirs},
+		ExtraFiles:  []*os.File{theirs},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
 	err = c.Start()
