@@ -63,7 +63,7 @@ func build(dir string, flags ...string) error {
 	return nil
 }
 
-// clean takes away the carrels that were brought up below dir.
+// clean removes the carrels that were started below dir.
 func clean(dir string) error {
 	base, bin = dir, filepath.Join(dir, "bin")
 	var errs []error

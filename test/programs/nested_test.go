@@ -52,7 +52,7 @@ func TestNestedNamespaces(t *testing.T) {
 	}
 }
 
-// What weakens a project mount is refused beside a writable one, and what there is not is said.
+// Openings that weaken a project mount are refused with a writable one, and the error names them.
 func TestOpeningsThatAreRefused(t *testing.T) {
 	for _, by := range callers(t) {
 		dir := by.project(t, "refused")

@@ -36,7 +36,7 @@ type program struct {
 	// cache is a directory that the programs of this name share, at /mnt/cache: both
 	// callers' compile the same.
 	cache string
-	// prepare is a script that makes on the host what is to be there in the directory.
+	// prepare is a script that prepares the directory on the host.
 	prepare string
 }
 
@@ -153,7 +153,7 @@ var programs = []program{
 	},
 	{
 		name: "apt-get download", needs: map[string]string{"apt-get": "apt", "dpkg-deb": "dpkg"}, prepare: localRepository,
-		// A workspace has no /etc/apt: where to look is said on the command line.
+		// A workspace has no /etc/apt: the command line names the sources.
 		script: `mkdir -p apt/lists/partial apt/archives/partial && echo "deb [trusted=yes] file:$PWD/repo ./" > apt/sources.list
 			o="-o Dir::Etc::SourceList=$PWD/apt/sources.list -o Dir::State::Lists=$PWD/apt/lists -o Dir::Cache=$PWD/apt -o Dir::Cache::Archives=$PWD/apt/archives -o Debug::NoLocking=1"
 			apt-get $o -qq update 2>&1 && apt-get $o -qq download carrel-tested 2>&1; dpkg-deb -f carrel-tested_1.0_all.deb Package`,

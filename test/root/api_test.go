@@ -158,7 +158,7 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 	t.Cleanup(func() { shared.carrel(t, "archive", "rm", key) })
 	denied := fmt.Sprintf(`"uid:%d"`, mallory.Uid)
 	free := []string{
-		"Version", "List", "ListArchives", // nobody's in particular; the lists are looked at below
+		"Version", "List", "ListArchives", // of no workspace; the lists are checked below
 		"WhoAmI", "ListTokens", "CreateToken", "GetToken", "RevokeToken", // of tokens, which are the caller's own; test/script/testdata/tokens.txtar tries them
 		"GetApproval", "AnswerApproval", "RevokePermission", "WatchApprovals", // by ids of their own; test/script/testdata/approvals.txtar tries them
 	}

@@ -120,7 +120,7 @@ func TestOwnPlaces(t *testing.T) {
 	if got := strings.Count(u.log(), "msg=serving"); got != 1 {
 		t.Errorf("%d daemons", got)
 	}
-	// What a daemon says at its start reaches whoever caused it.
+	// The output of a daemon at its start reaches the command that started it.
 	u.must("down")
 	u.configure("data_dir: /elsewhere\n")
 	if r := u.carrel("ls"); r.code == 0 || !strings.Contains(r.err, "the setting data_dir is not for a carrel of one user") {
