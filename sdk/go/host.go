@@ -105,7 +105,8 @@ func readToken(path string) (string, error) {
 	}
 	if fi.Mode().IsRegular() && fi.Mode().Perm()&0o077 != 0 {
 		return "", fmt.Errorf(
-			"cannot use the token in %s: others may read the file, which has mode %v; chmod 600 it, and revoke the token if others may have read it: %w", path,
+			"cannot use the token in %s: others may read the file, which has mode %v; "+
+				"chmod 600 it, and revoke the token if somebody read it: %w", path,
 			fi.Mode().Perm(), errdefs.ErrFailedPrecondition,
 		)
 	}

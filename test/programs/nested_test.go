@@ -39,7 +39,8 @@ func TestNestedNamespaces(t *testing.T) {
 	if os.Geteuid() != 0 {
 		return
 	}
-	c := exec.CommandContext(t.Context(), "unshare", "-m", "sh", "-ec", `mount -t tmpfs x /tmp && mkdir "$2" && mount -t tmpfs x "$2" && mkdir "$2/a" "$2/b" && mount -o bind "$2/a" "$2/b" && mount -o remount,bind,ro,nosuid,nodev "$2/b" && exec /usr/bin/python3 "$1" plant "$2"`,
+	c := exec.CommandContext(t.Context(), "unshare", "-m", "sh", "-ec", `mount -t tmpfs x /tmp && mkdir "$2" && mount -t tmpfs x "$2" &&
+		mkdir "$2/a" "$2/b" && mount -o bind "$2/a" "$2/b" && mount -o remount,bind,ro,nosuid,nodev "$2/b" && exec /usr/bin/python3 "$1" plant "$2"`,
 		"sh", attack, base+"/plant")
 	out, err := c.CombinedOutput()
 	for _, want := range []string{

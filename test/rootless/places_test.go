@@ -142,7 +142,8 @@ func TestOwnBesideTheSystems(t *testing.T) {
 	// A place of our own in the stead of /run, for these processes alone.
 	ask := func(before, environment, command string) result {
 		script := "mount -t tmpfs none /run && mkdir /run/carrel && cd / && " + before + `
-exec setpriv --reuid ` + fmt.Sprint(u.id) + " --regid " + fmt.Sprint(u.id) + " --clear-groups env " + environment + " " + filepath.Join(programs, "carrel") + " " + command
+exec setpriv --reuid ` + fmt.Sprint(u.id) + " --regid " + fmt.Sprint(u.id) + " --clear-groups env " +
+			environment + " " + filepath.Join(programs, "carrel") + " " + command
 		c := exec.CommandContext(t.Context(), "unshare", "-m", "--propagation", "private", "sh", "-c", script)
 		c.Env = u.env
 		return finish(c, "")

@@ -206,7 +206,8 @@ func TestTerminalIsKeptApart(t *testing.T) {
 	t.Run("settings", func(t *testing.T) {
 		u.t = t
 		x := u.on(
-			false, "sh", "-c", `a=$(stty -g); "$0" run -it -- sh -c 'stty raw -echo; exit 3'; echo "code $?"; [ "$a" = "$(stty -g)" ] && echo as-before`, carrel,
+			false, "sh", "-c", `a=$(stty -g); "$0" run -it -- sh -c 'stty raw -echo; exit 3'; echo "code $?"; [ "$a" = "$(stty -g)" ] &&
+				echo as-before`, carrel,
 		)
 		x.Expect("code 3")
 		x.Expect("as-before")
@@ -215,7 +216,8 @@ func TestTerminalIsKeptApart(t *testing.T) {
 	t.Run("descriptors", func(t *testing.T) {
 		u.t = t
 		x := u.runOn(
-			"--", "sh", "-c", `for p in /proc/[0-9]*; do ls -l $p/fd 2>/dev/null; done | grep -o '/dev/pts/[0-9]*\|/dev/tty[0-9]*' | sort -u; ls /dev/pts | tr '\n' ' '; echo end`,
+			"--", "sh", "-c", `for p in /proc/[0-9]*; do ls -l $p/fd 2>/dev/null; done | grep -o '/dev/pts/[0-9]*\|/dev/tty[0-9]*' | sort -u;
+				ls /dev/pts | tr '\n' ' '; echo end`,
 		)
 		x.Expect("end")
 		if got := x.Screen(); got != "/dev/pts/0\r\n0 ptmx end\r\n" {
