@@ -76,6 +76,7 @@ var commandTable = []struct {
 	{"logs", "commands", (*app).logsCommand},
 	{"attach", "commands", (*app).attachCommand},
 	{"kill", "commands", (*app).killCommand},
+	{"wait", "commands", (*app).waitCommand},
 	{"approvals", "commands", (*app).approvalsCommand},
 	{"up", "host", (*app).upCommand},
 	{"down", "host", (*app).downCommand},

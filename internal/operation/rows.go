@@ -201,6 +201,7 @@ var Table = []Row{
 	},
 	{
 		Name: WaitForEnd, Words: "wait for the end in", Needs: p.Look, On: Workspace, Class: Observe,
+		Help:  "Wait for the end of a command or a workspace",
 		Calls: small("CommandService/Wait"),
 	},
 	{

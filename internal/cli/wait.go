@@ -1,0 +1,75 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+	"github.com/spf13/cobra"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/workspace"
+	carrel "github.com/carrel-dev/carrel/sdk/go"
+)
+
+func (a *app) waitCommand() *cobra.Command {
+	return a.prints(&cobra.Command{
+		Use:   "wait [flags] WORKSPACE|COMMAND",
+		Short: help(operation.WaitForEnd),
+		Long: `Wait until a command has ended and print its exit code, or until a workspace does not run
+and print its state. The exit code of this program is 0 in both cases. "WORKSPACE COMMAND"
+names a command of one workspace; COMMAND alone is searched in all that run.
+
+How an attached command ended is told to its own client; for others it is not found.`,
+		Example: `  carrel wait $(carrel exec --detach demo -- make)
+  carrel wait demo`,
+		Args:              cobra.MatchAll(atLeast("WORKSPACE|COMMAND"), cobra.MaximumNArgs(2)),
+		ValidArgsFunction: a.completeCommand(),
+	}, func(c *cobra.Command, args []string) (any, printer, error) {
+		client, err := a.client()
+		if err != nil {
+			return nil, nil, err
+		}
+		req := &carrelv1.WaitRequest{Workspace: args[0]}
+		if len(args) == 2 {
+			req.CommandId = args[1]
+		} else if cmd, err := id.ParseCommand(args[0]); err == nil {
+			if req, err = findCommand(c.Context(), client, cmd); err != nil {
+				return nil, nil, err
+			}
+		}
+		m, err := askOf(c.Context(), client, commands.Wait, req)
+		if err != nil {
+			return nil, nil, err
+		}
+		if m.GetStatus() == nil {
+			return objectOf(m), textf("%s\n", m.GetState()), nil
+		}
+		return objectOf(m), textf("%d\n", m.GetStatus().GetCode()), nil
+	})
+}
+
+// findCommand names a command with the workspace that has it.
+func findCommand(ctx context.Context, client *carrel.Client, cmd id.Command) (*carrelv1.WaitRequest, error) {
+	all, err := askOf(ctx, client, workspaces.List, &carrelv1.ListRequest{})
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range all.GetWorkspaces() {
+		if !workspace.State(w.GetState()).Live() {
+			continue
+		}
+		m, err := askOf(ctx, client, commands.ListCommands, &carrelv1.ListCommandsRequest{Workspace: w.GetName()})
+		if err != nil {
+			return nil, err
+		}
+		for _, x := range m.GetCommands() {
+			if x.GetCommandId() == string(cmd) {
+				return &carrelv1.WaitRequest{Workspace: w.GetName(), CommandId: string(cmd)}, nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("cannot find command %s: no workspace that runs has it; \"carrel ps WORKSPACE\" lists those there are: %w", cmd, errdefs.ErrNotFound)
+}
