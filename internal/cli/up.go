@@ -47,11 +47,11 @@ func (a *app) upCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "up [flags]",
 		Short: "Start carrel on this host (root)",
-		Long: `Start the broker, which is the one part with root, and the daemon, which runs as the
-user carrel without capabilities. What is missing is made first: that user and
-its group, whose members administer carrel, and the directories.
+		Long: `Start the broker, the only part that runs as root, and the daemon, which runs as the
+user carrel without capabilities. Missing parts are made first: the directories, and
+that user and its group, whose members administer carrel.
 
-Without --detach it stays, shows the logs, and Ctrl-C is "carrel down".`,
+Without --detach it stays and shows the logs, and Ctrl-C is "carrel down".`,
 		Example: `  sudo carrel up
   sudo carrel up --detach
   sudo carrel up --detach --data /srv/carrel --runtime-dir /run/carrel-test --prefix t`,
