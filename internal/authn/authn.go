@@ -1,9 +1,8 @@
-// Package authn turns a caller of the API into the Principal that every decision
-// rests on. There are two kinds of evidence: on the Unix socket the kernel's word,
-// the ids that SO_PEERCRED and SO_PEERGROUPS reported when the connection was made;
-// and on either socket a token, which then counts alone, whoever brings it.
+// Package authn turns a caller of the API into the Principal that every decision uses. There are
+// two kinds of evidence: on the Unix socket the ids that SO_PEERCRED and SO_PEERGROUPS reported
+// when the connection was made, and on either socket a token, which then replaces the ids.
 //
-// It must not decide who may do what, keep a token, or tell a stranger why one was
+// It must not decide who may do what, store a token, or tell an unknown caller why a token was
 // refused.
 package authn
 
@@ -25,13 +24,13 @@ import (
 type Peers struct {
 	adminGID uint32
 	hasAdmin bool
-	// owner, if owned, is the one user besides root who is anybody here.
+	// owner, if owned, is the only user besides root who may do anything.
 	owner uint32
 	owned bool
 }
 
-// Owner returns a Peers for the carrel of one user, who is an admin of it, as is root.
-// Everybody else may do nothing.
+// Owner returns a Peers for the carrel of one user. That user and root are admins, and everybody
+// else may do nothing.
 func Owner(uid uint32) *Peers { return &Peers{owner: uid, owned: true} }
 
 // New returns a Peers for which the members of the group adminGroup are admins,
@@ -54,7 +53,7 @@ func New(adminGroup string) (*Peers, error) {
 	return &Peers{adminGID: uint32(gid), hasAdmin: true}, nil
 }
 
-// Judge is the rule itself: who a peer with these credentials is.
+// Judge returns the principal for a peer's credentials.
 func (a *Peers) Judge(c peercred.Cred) principal.Principal {
 	admin := c.UID == 0
 	if a.owned {
@@ -69,7 +68,7 @@ func (a *Peers) Judge(c peercred.Cred) principal.Principal {
 	return principal.Principal{Kind: principal.User, UID: c.UID, GID: c.GID, Admin: admin}
 }
 
-// Of returns who is at the other end of c, which must be a Unix connection.
+// Of returns the principal at the other end of c, which must be a Unix connection.
 func (a *Peers) Of(c net.Conn) (principal.Principal, error) {
 	u, ok := c.(*net.UnixConn)
 	if !ok {

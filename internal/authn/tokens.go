@@ -16,16 +16,16 @@ import (
 	"github.com/carrel-dev/carrel/internal/token"
 )
 
-// Book is what is known of tokens, and where logins are recorded.
+// Book stores tokens and records logins.
 type Book interface {
-	// Issued returns the token with an id, good or ended.
+	// Issued returns the token with an id, valid or not.
 	Issued(ref token.ID) (principal.Issued, bool)
-	// Spend notes a use; if uses are counted it is durable. An error is permission_denied
-	// if there is none left.
+	// Spend counts a use, durably if the token has a maximum. The error is permission_denied if
+	// no use is left.
 	Spend(ctx context.Context, ref token.ID) (principal.Issued, error)
-	// Login records who came, or with refused that somebody was not let in.
+	// Login records a login, or, if refused is not "", a refusal.
 	Login(ctx context.Context, from string, by principal.Principal, ref token.ID, refused string) error
-	// Now is the time that tokens are judged by.
+	// Now is the time that the expiry of tokens is compared with.
 	Now() time.Time
 }
 
@@ -45,11 +45,11 @@ type Tokens struct {
 	mu       sync.Mutex
 	failures map[string]time.Time // by address: when all its failures are forgotten
 	spent    map[string]time.Time // by id: when all its rate is back
-	// live are the requests under way, by id.
+	// live are the running requests, by the id of their token.
 	live map[string]map[*visit]struct{}
 }
 
-// visit is one request under way.
+// visit is one running request.
 type visit struct{ cancel context.CancelCauseFunc }
 
 // NewTokens returns a Tokens over book.
@@ -57,21 +57,20 @@ func NewTokens(book Book) *Tokens {
 	return &Tokens{book: book, failures: map[string]time.Time{}, spent: map[string]time.Time{}, live: map[string]map[*visit]struct{}{}}
 }
 
-// errRefused is the one answer to whoever is not let in: which of these it is, a stranger is
-// not told.
+// errRefused is the same for every refusal: an unknown caller must not learn the reason.
 var errRefused = fmt.Errorf(
 	"cannot let you in with this token: it is unknown, mistyped, expired, revoked or used up; \"carrel token ls\" shows which, and "+
 		"\"carrel token create\" makes another: %w", errdefs.ErrUnauthenticated,
 )
 
-// nobodysHash is compared with when there is no token, so that it takes as long.
+// nobodysHash is compared if there is no such token, so that the answer takes as long.
 var nobodysHash [32]byte
 
 // Enter authenticates a request by the values of its Authorization headers, of which there
-// must be one. The context returned has the token's principal; it ends when the token is
-// revoked or expires. leave is to be called at the end of the request.
+// must be one. The context returned has the token's principal, and ends when the token is
+// revoked or expires. The caller calls leave at the end of the request.
 //
-// Errors: unauthenticated, and resource_exhausted for one who comes too often.
+// Errors: unauthenticated, and resource_exhausted for too many requests.
 func (t *Tokens) Enter(ctx context.Context, headers []string) (entered context.Context, leave func(), err error) {
 	a := arrivalOf(ctx)
 	given, why := bearer(headers)
@@ -121,7 +120,7 @@ func (t *Tokens) Missing(ctx context.Context) error {
 	)
 }
 
-// refuse records why, which it does not tell.
+// refuse records the reason, and returns an error without it.
 func (t *Tokens) refuse(ctx context.Context, a *arrival, ref token.ID, why string) error {
 	_ = t.book.Login(ctx, a.From, principal.Principal{}, ref, why) // it is refused in any case
 	t.mu.Lock()
@@ -142,9 +141,9 @@ func (t *Tokens) within(held principal.Issued) bool {
 	return take(t.spent, held.ID, max(1, held.Burst), time.Duration(float64(time.Second)/held.Rate), time.Now())
 }
 
-// take takes one of a bucket that holds burst and gets another after every; full is when a
-// bucket has all of them again. When there are too many buckets the full ones go, and then
-// any: who is forgotten has all of them again.
+// take takes one use from a bucket that holds burst of them and gains one after every interval.
+// full is when each bucket is full again. If there are too many buckets, full ones are removed
+// first, and then any; a removed bucket counts as full.
 func take(full map[string]time.Time, who string, burst int, every time.Duration, now time.Time) bool {
 	at, ok := full[who]
 	if !ok && len(full) >= maxRemembered {
@@ -164,7 +163,7 @@ func take(full map[string]time.Time, who string, burst int, every time.Duration,
 	return true
 }
 
-// stay makes a request one that ends with its token.
+// stay makes a request end when its token ends.
 func (t *Tokens) stay(ctx context.Context, held principal.Issued) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	v := &visit{cancel: cancel}
@@ -175,7 +174,7 @@ func (t *Tokens) stay(ctx context.Context, held principal.Issued) (context.Conte
 	}
 	t.live[held.ID][v] = struct{}{}
 	t.mu.Unlock()
-	// It may have been revoked before it could be found here.
+	// It may have been revoked before it was added here.
 	if now, ok := t.book.Issued(token.ID(held.ID)); !ok || !now.Revoked.IsZero() {
 		cancel(errEnded(held.ID, "was revoked"))
 	}
@@ -190,7 +189,7 @@ func (t *Tokens) stay(ctx context.Context, held principal.Issued) (context.Conte
 	}
 }
 
-// Revoked ends what is under way with these tokens.
+// Revoked ends the running requests of these tokens.
 func (t *Tokens) Revoked(ids []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -201,7 +200,7 @@ func (t *Tokens) Revoked(ids []string) {
 	}
 }
 
-// ErrEnded is under the cause of a context that ended with its token.
+// ErrEnded is wrapped by the cause of a context that ended with its token.
 var ErrEnded = fmt.Errorf("the token has ended: %w", errdefs.ErrUnauthenticated)
 
 func errEnded(id, how string) error {
@@ -224,17 +223,17 @@ func bearer(headers []string) (token.Secret, string) {
 	return s, ""
 }
 
-// arrival is a connection on which tokens may come.
+// arrival is a connection on which tokens may arrive.
 type arrival struct {
-	// From is where it comes from: an address, or the user of a Unix socket.
+	// From is its origin: an address, or the user of a Unix socket.
 	From string
 
 	mu   sync.Mutex
 	seen map[token.ID]bool
 }
 
-// first reports whether a token comes here for the first time. Of a connection with very
-// many tokens it forgets some.
+// first reports whether a token is used on this connection for the first time. If a connection
+// uses very many tokens, some are forgotten.
 func (a *arrival) first(ref token.ID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -261,16 +260,17 @@ func arrivalOf(ctx context.Context) *arrival {
 	return &arrival{From: "somewhere"}
 }
 
-// From is where the connection of a request comes from.
+// From is the origin of the connection of a request.
 func From(ctx context.Context) string { return arrivalOf(ctx).From }
 
-// Remote is the hook of http.Server for connections from elsewhere: nobody is known on one
-// until a token comes.
+// Remote is the hook of http.Server for connections from elsewhere, which have no principal
+// without a token.
 func Remote(ctx context.Context, c net.Conn) context.Context {
 	return withArrival(NewContext(ctx, principal.Principal{}), address(c.RemoteAddr()))
 }
 
-// address is what stands for an address: of IPv6 the network that one customer has.
+// address is the key under which failures of an address are counted: for IPv6 the network that
+// one customer has.
 func address(a net.Addr) string {
 	ap, err := netip.ParseAddrPort(a.String())
 	if err != nil {

@@ -114,11 +114,11 @@ func filterFlags(c *cobra.Command) func(*cobra.Command) (*carrelv1.Filter, error
 	}{
 		{&f.Workspace, "workspace", "only of this workspace, by its derived name"},
 		{&f.Principal, "principal", "only of this principal, as uid:1000"},
-		{&f.Level, "level", "only what was judged so: SAFE, CONFIRM or BLOCK"},
-		{&f.Capability, "capability", "only what was found to have this capability"},
+		{&f.Level, "level", "only with this verdict: SAFE, CONFIRM or BLOCK"},
+		{&f.Capability, "capability", "only with this capability"},
 		{&f.Trace, "trace", "only of this request"},
 		{&f.Type, "type", "only records of this type, as intent or denial"},
-		{&since, "since", "only from this time on: RFC 3339, or so long ago, as 1h"},
+		{&since, "since", "only from this time on: RFC 3339, or how long ago, as 1h"},
 		{&until, "until", "only before this time"},
 	} {
 		c.Flags().StringVar(x.to, x.name, "", x.usage)

@@ -29,11 +29,10 @@ type doctorView struct {
 func (a *app) doctorCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor [flags]",
-		Short: "Say what this host can hold, what not, and what to do about it",
-		Long: `Try what workspaces need of this host, and say for each what was found and the command
-that would mend it. The exit code is 1 if something is missing that no workspace
-can do without: as root one of a daemon's, as an ordinary user one of "carrel run".
-As root it can try more.`,
+		Short: "Check what this host supports, and what to do about the rest",
+		Long: `Test what workspaces require of this host, and print for each check the result and the
+command that repairs it. The exit code is 1 if something required is missing: as root for
+workspaces of the daemon, as an ordinary user for "carrel run". As root it can test more.`,
 		Example: `  sudo carrel doctor
   carrel doctor -o json | jq '.checks[] | select(.state != "yes")'`,
 		Args: exactly(),
@@ -155,7 +154,7 @@ func (a *app) checkDaemon(ctx context.Context) probe.Result {
 
 // checkAudit reports up to which record the audit log is signed, to administrators.
 func (a *app) checkAudit(ctx context.Context) (probe.Result, bool) {
-	r := probe.Result{ID: "audit_log", Needed: "a record that nobody can quietly change", State: probe.Yes}
+	r := probe.Result{ID: "audit_log", Needed: "a record that nobody can change unnoticed", State: probe.Yes}
 	m, err := ask(ctx, a, records.Checkpoint, &carrelv1.CheckpointRequest{})
 	if err != nil {
 		return r, false // there is no daemon, or the caller is no administrator

@@ -25,11 +25,11 @@ func (a *app) downCommand() *cobra.Command {
 		Use:   "down [flags]",
 		Short: "Stop carrel on this host and remove what up made (root), or stop your own",
 		Long: `Stop every workspace, then the daemon and the broker, and remove what "carrel up" made:
-sockets, control groups, and the user carrel if no workspace is left that needs it.
-The data directory stays, with the workspaces' homes and the audit log; with --purge
+sockets, control groups, and the user carrel if no workspace needs it.
+The data directory stays, with the workspaces' homes and the audit log. With --purge
 it is removed too, which is refused while there are workspaces.
 
-An ordinary user ends their own carrel with it, which starts again when it is needed.`,
+As an ordinary user it ends your own carrel, which starts again when it is needed.`,
 		Example: `  sudo carrel down
   sudo carrel down --purge --data /srv/carrel --runtime-dir /run/carrel-test`,
 		Args: exactly(),

@@ -94,7 +94,7 @@ command may not be executed and 127 if there is no such command.`,
 	x.add(c, "the home")
 	f := c.Flags()
 	f.BoolVar(&x.detach, "detach", false, "print the command's id and leave it running")
-	f.DurationVar(&x.timeout, "timeout", 0, "end the command after so long, as in 30s or 5m")
+	f.DurationVar(&x.timeout, "timeout", 0, "end the command after this time, as in 30s or 5m")
 	f.DurationVar(&x.grace, "grace", 0, "time between TERM and KILL at the timeout (default 2s)")
 	f.BoolVar(&x.create, "create", false, "make the workspace first if there is none for this key")
 	f.StringVar(&x.profile, "profile", "", "with --create, the profile that it is made with")

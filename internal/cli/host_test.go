@@ -134,7 +134,7 @@ func TestEnterable(t *testing.T) {
 	}
 }
 
-// A pid that came to another process must not be taken for the daemon, and so must
+// A pid that another process got must not be mistaken for the daemon, and so must
 // never be signalled.
 func TestAReusedPidIsNotRunning(t *testing.T) {
 	dir := t.TempDir()

@@ -17,13 +17,13 @@ func (a *app) setupCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "setup [flags]",
 		Short: "Print what a host needs to run carrel without a broker service",
-		Long: `Print the files that let a daemon start its broker by sudo, on a host where no service
-of root's is to run: a rule for sudo and the broker's settings. Nothing is written;
-look at what is printed and put it in its place as root. The daemon is then started
-as its own user, with "carreld --broker sudo".
+		Long: `Print the files with which a daemon starts its broker by sudo, for hosts without a root
+service: a rule for sudo and the broker's settings. Nothing is written; check the output
+and install it as root. Then start the daemon as its own user, with
+"carreld --broker sudo".
 
-The rule allows one program with one argument. A rule without the argument would let
-that user choose the broker's settings, and with them what root does.`,
+The rule allows one program with one argument. Without the argument, that user could choose
+the broker's settings, and so what root does.`,
 		Example: `  carrel setup --print-sudoers | sudo tee /etc/sudoers.d/carrel && sudo visudo -c
   carrel setup --print-settings | sudo tee /etc/carrel/broker.json`,
 		Args: exactly(),
@@ -32,7 +32,7 @@ that user choose the broker's settings, and with them what root does.`,
 	c.Flags().BoolVar(&settings, "print-settings", false, "print the broker's settings for /etc/carrel/broker.json")
 	c.Flags().StringVar(&name, "user", daemonUser, "the user that the daemon runs as")
 	c.Flags().StringVar(
-		&path, "broker", filepath.Join(libexecDir, "carrel-broker"), "where the broker's program is; root must own it and all above it",
+		&path, "broker", filepath.Join(libexecDir, "carrel-broker"), "the path of the broker's program; root must own it and all directories above it",
 	)
 	c.MarkFlagsMutuallyExclusive("print-sudoers", "print-settings")
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -53,8 +53,8 @@ that user choose the broker's settings, and with them what root does.`,
 	return c
 }
 
-// sudoersRule is the one line that sudoers(5) needs. Nothing in it may need quoting: what
-// it allows must be plain to see.
+// sudoersRule is the line for sudoers(5). It must need no quoting, so that everybody can see what
+// it allows.
 func sudoersRule(name, path string) (string, error) {
 	for _, s := range []string{name, path} {
 		if s == "" || strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./") != "" {
@@ -75,7 +75,7 @@ func sudoersRule(name, path string) (string, error) {
 `, name, path), nil
 }
 
-// printSettings prints the default instance's.
+// printSettings prints the settings of the default instance.
 func (a *app) printSettings(name, path string) error {
 	who, err := findAccount(name)
 	if _, unknown := errors.AsType[user.UnknownUserError](err); unknown {

@@ -11,7 +11,7 @@ import (
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
-// parseVolume reads SRC:DST[:ro]. SRC may have colons, DST may not.
+// parseVolume reads SRC:DST[:ro]. SRC may contain colons, DST may not.
 func parseVolume(s string) (carrel.Mount, error) {
 	rest, ro := strings.CutSuffix(s, ":ro")
 	if !ro {

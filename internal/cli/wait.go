@@ -22,7 +22,7 @@ func (a *app) waitCommand() *cobra.Command {
 and print its state. The exit code of this program is 0 in both cases. "WORKSPACE COMMAND"
 names a command of one workspace; COMMAND alone is searched in all that run.
 
-How an attached command ended is told to its own client; for others it is not found.`,
+Only its own client learns how an attached command ended; for others it is not found.`,
 		Example: `  carrel wait $(carrel exec --detach demo -- make)
   carrel wait demo`,
 		Args:              cobra.MatchAll(atLeast("WORKSPACE|COMMAND"), cobra.MaximumNArgs(2)),
@@ -71,5 +71,6 @@ func findCommand(ctx context.Context, client *carrel.Client, cmd id.Command) (*c
 			}
 		}
 	}
-	return nil, fmt.Errorf("cannot find command %s: no workspace that runs has it; \"carrel ps WORKSPACE\" lists those there are: %w", cmd, errdefs.ErrNotFound)
+	return nil, fmt.Errorf("cannot find command %s: no workspace that runs has it; \"carrel ps WORKSPACE\" lists those there are: %w",
+		cmd, errdefs.ErrNotFound)
 }

@@ -1,8 +1,8 @@
-// Package config reads carreld's configuration. Every setting is one row of a
-// table; its text comes from a flag, an environment variable, the file or the
-// default, in this order, and is checked the same way wherever it came from.
+// Package config reads carreld's configuration. Every setting is one row of a table. Its text
+// comes from a flag, an environment variable, the file or the default, in this order, and is
+// checked in the same way for all of them.
 //
-// It must not act on what it read, and nothing in it is secret.
+// It must not act on the settings, and no setting is secret.
 package config
 
 import (
@@ -21,8 +21,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// How the daemon comes to its broker: one that runs as a service, or one that it starts
-// by sudo.
+// How the daemon gets its broker: it runs as a service, or the daemon starts it by sudo.
 const (
 	ByService = "service"
 	BySudo    = "sudo"
@@ -33,7 +32,7 @@ const DefaultFile = "/etc/carrel/carreld.yaml"
 
 // Config is the configuration in force.
 type Config struct {
-	// Broker is how the daemon comes to its broker: ByService or BySudo.
+	// Broker is how the daemon gets its broker: ByService or BySudo.
 	Broker string
 	// BrokerPath is the program that sudo is to start.
 	BrokerPath  string
@@ -41,41 +40,41 @@ type Config struct {
 	RuntimeDir  string
 	SocketMode  fs.FileMode
 	SocketGroup string // "" leaves the daemon's own group
-	// Listen is where the API is served over TLS, host:port; "" is nowhere. TLSCert and
+	// Listen is the host:port at which the API is served over TLS, "" for none. TLSCert and
 	// TLSKey are PEM files; without them the daemon makes its own.
 	Listen          string
 	TLSCert, TLSKey string
 	NamePrefix      string
-	// Limits are those of a workspace that asks for none.
+	// Limits apply to a workspace that requests none.
 	Limits workspace.Limits
-	// Allow is what workspaces may be made with, ChatAllow those of the profile chat.
+	// Allow is what workspaces may be made with, ChatAllow the same for the profile chat.
 	Allow, ChatAllow []workspace.Opening
-	// Bounds of what lives and runs; 0 is none. Memory is in bytes.
+	// The most workspaces that may exist and run; 0 is no bound. Memory is in bytes.
 	MaxWorkspaces            int
 	MaxPerOwner              int
 	MaxRunning               int
 	MaxRunningMemory         int64
 	MaxRunningMemoryPerOwner int64
-	// IdleTimeout is how long a workspace may run with nothing in it; 0 is for ever.
+	// IdleTimeout is how long a workspace may be idle; 0 is for ever.
 	IdleTimeout time.Duration
 	StopTimeout time.Duration
-	// IdleExit is how long the daemon of an ordinary user stays with nothing that runs and
-	// nobody connected; 0 is for ever.
+	// IdleExit is how long the daemon of an ordinary user stays if nothing runs and nobody is
+	// connected; 0 is for ever.
 	IdleExit time.Duration
-	// ChatSkeleton is a directory that workspaces of the profile chat begin with, "" for
-	// none; ChatGit whether they begin with a repository of it.
+	// ChatSkeleton is a directory with the initial files of workspaces of the profile chat, ""
+	// for none; ChatGit: they begin as a git repository.
 	ChatSkeleton string
 	ChatGit      bool
-	// ArchiveRetention is for how long archives are kept; 0 is for ever.
+	// ArchiveRetention is how long archives are kept; 0 is for ever.
 	ArchiveRetention time.Duration
-	// HomeRetention is for how long homes of destroyed workspaces are kept; 0 is for ever.
+	// HomeRetention is how long homes of destroyed workspaces are kept; 0 is for ever.
 	HomeRetention time.Duration
-	// What an archive may become; 0 is the archiver's own bound.
+	// Bounds of what an archive may unpack to; 0 is the archiver's own bound.
 	RestoreMaxBytes   int64
 	RestoreMaxEntries int
 	RestoreMaxRatio   int
-	// PolicyPath is the file of rules, "" for the built-in ones alone; PolicyBuiltin says
-	// whether those hold beside it.
+	// PolicyPath is the file of rules, "" for only the built-in ones; PolicyBuiltin: the built-in
+	// rules apply as well.
 	PolicyPath    string
 	PolicyBuiltin bool
 	// ApprovalWait is how long an action waits for a person's answer unless it says so.
@@ -83,24 +82,24 @@ type Config struct {
 	// Traces is where spans go: off, file, console or otlp, then to TracesEndpoint.
 	Traces         string
 	TracesEndpoint string
-	// WebhookURL is where new approvals are told, "" for nowhere; WebhookSecretFile has the
-	// secret that signs what is.
+	// WebhookURL is the address that new approvals are posted to, "" for none; WebhookSecretFile
+	// has the secret that signs them.
 	WebhookURL        string
 	WebhookSecretFile string
-	// RedactFiles are files of secrets that are taken out of all that is recorded and shown.
+	// RedactFiles are files of secrets that are masked in records and output.
 	RedactFiles []string
 	// AuditAnchor is a file that each countersigned checkpoint is appended to, "" for none;
-	// AuditAnchorRequired: nothing goes on that it did not take.
+	// AuditAnchorRequired: operations are refused while it cannot be written.
 	AuditAnchor         string
 	AuditAnchorRequired bool
-	// The audit log is signed this often if there is something new, and after so many records.
+	// The audit log is signed at this interval if it has new records, and after this many.
 	AuditCheckpointEvery   time.Duration
 	AuditCheckpointRecords int
-	// A file of it is full at this size in bytes or age; 0 is no bound.
+	// A file of the log is full at this size in bytes or age; 0 is no bound.
 	AuditMaxSize int64
 	AuditMaxAge  time.Duration
-	// Full files are removed at this age, and the oldest while all are larger together; 0 is
-	// no bound.
+	// Full files are removed at this age, and the oldest while their sum is larger than the
+	// size; 0 is no bound.
 	AuditRetention     time.Duration
 	AuditRetentionSize int64
 	LogLevel           slog.Level
@@ -111,9 +110,9 @@ type Config struct {
 
 // Key is one setting.
 type Key struct {
-	// Name is that in the file; a dot is one level of nesting.
+	// Name is its name in the file; a dot is one level of nesting.
 	Name string
-	// Default is text, as it would stand in the file.
+	// Default is its text, as in the file.
 	Default string
 	// Usage is one line for a person, with the unit and the range.
 	Usage string
@@ -132,7 +131,7 @@ func (k Key) Flag() string {
 	return strings.NewReplacer(".", "-", "_", "-").Replace(k.Name)
 }
 
-// Keys returns every key there is, in the order in which they are shown.
+// Keys returns every key, in the order in which they are printed.
 func Keys() []Key { return slices.Clone(keys) }
 
 // Setting is a key with its value in force and where that came from.
@@ -149,11 +148,11 @@ func (c *Config) Effective() []Setting {
 	return all
 }
 
-// Chosen reports whether a setting was given anywhere, and is not the default.
+// Chosen reports whether a setting was given anywhere.
 func (c *Config) Chosen(name string) bool { return c.from[name] != "default" }
 
-// RegisterFlags adds a flag for every key and returns the map in which those
-// that were given are found after parsing.
+// RegisterFlags adds a flag for every key. After parsing, the map that it returns has the flags
+// that were given.
 func RegisterFlags(set *flag.FlagSet) map[string]string {
 	given := make(map[string]string)
 	for _, k := range keys {
@@ -171,8 +170,8 @@ type Sources struct {
 	Flags map[string]string
 	// Environ holds NAME=VALUE strings, as os.Environ gives them.
 	Environ []string
-	// File is the path of the file, "" for Default if that exists; "" of that is
-	// DefaultFile.
+	// File is the path of the file. If it is "", Default is read if it exists; a Default of ""
+	// is DefaultFile.
 	File    string
 	Default string
 }
@@ -211,7 +210,7 @@ func Load(s Sources) (*Config, error) {
 	return c, nil
 }
 
-// value is the text of a setting and where it stands.
+// value is the text of a setting and its source.
 type value struct{ text, from string }
 
 // nearest returns the name most like s, for "did you mean".

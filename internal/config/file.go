@@ -21,8 +21,8 @@ import (
 // maxFile bounds the file, in bytes.
 const maxFile = 64 << 10
 
-// readFile returns the settings of the file at path, or of the one at optional if it exists
-// and path is "", by the names of their keys.
+// readFile returns the settings of the file at path, by the names of their keys. If path is "",
+// it reads the file at optional if that exists.
 func readFile(path, optional string) (map[string]value, error) {
 	wanted := path != ""
 	if !wanted {
@@ -42,16 +42,15 @@ func readFile(path, optional string) (map[string]value, error) {
 	return parse(path, b)
 }
 
-// ReadTrusted returns the content of a file that says what the daemon is to do, and which
-// nobody but root and this process's user may change or replace. what names it in errors; of one
-// longer than most there is a byte too many. A file that others may change is a
-// failed_precondition.
+// ReadTrusted returns the content of a file that the daemon's behaviour depends on. Only root and
+// this process's user may be able to change or replace it, or the error is failed_precondition.
+// what names the file in errors. Of a file longer than most it returns most+1 bytes.
 func ReadTrusted(path, what string, most int64) ([]byte, error) {
 	return readChecked(path, what, most, false)
 }
 
-// ReadSecret is ReadTrusted for a file that has something secret: every user's right to read
-// it is a permission_denied.
+// ReadSecret is ReadTrusted for a file with secrets. If every user may read it, the error is
+// permission_denied.
 func ReadSecret(path, what string, most int64) ([]byte, error) {
 	return readChecked(path, what, most, true)
 }
@@ -61,7 +60,7 @@ func readChecked(path, what string, most int64, secret bool) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the %s: %w: %w", what, err, errdefs.ErrInvalidArgument)
 	}
-	// Who may write the directory can put another file in its place.
+	// A user who may write to the directory can replace the file.
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot open the %s: %w: %w", what, err, errdefs.ErrInvalidArgument), f.Close())
@@ -81,7 +80,7 @@ func readChecked(path, what string, most int64, secret bool) ([]byte, error) {
 // readTrusted reads and closes f.
 func readTrusted(f *os.File, what string, most int64, secret bool) ([]byte, error) {
 	defer f.Close()
-	// Asked of the open file, so that it is the one that is read.
+	// Checked on the open file, which is the one that is read.
 	fi, err := f.Stat()
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the %s: %w", what, err)
@@ -104,7 +103,7 @@ func readTrusted(f *os.File, what string, most int64, secret bool) ([]byte, erro
 	return b, nil
 }
 
-// owned refuses what anyone but root and the daemon's user may change.
+// owned refuses a file that others than root and the daemon's user may change.
 func owned(path, what string, fi fs.FileInfo) error {
 	if fi.Mode().Perm()&0o022 != 0 {
 		return fmt.Errorf("cannot use %s as %s: other users may change it (mode %#o); run: chmod go-w %s: %w",
@@ -117,9 +116,9 @@ func owned(path, what string, fi fs.FileInfo) error {
 	return nil
 }
 
-// parse reads the bytes of a file and returns the text of each setting with its
-// place. It is strict: a name that is unknown or stands twice is an error, and
-// so is anything but plain scalars and the one level of nesting there is.
+// parse returns the text and the position of each setting in a file. It is strict: an unknown
+// or repeated name is an error, and so is anything except plain scalars and one level of
+// nesting.
 func parse(path string, b []byte) (map[string]value, error) {
 	if len(b) > maxFile {
 		return nil, fmt.Errorf("%s: cannot read the configuration: it is longer than %d bytes: %w", path, maxFile, errdefs.ErrInvalidArgument)

@@ -89,7 +89,7 @@ var keys = []Key{
 		func(c *Config) *int64 { return &c.MaxRunningMemory }),
 	size("max_running_memory_per_owner", "0", "the same of one owner's; 0 for no bound",
 		func(c *Config) *int64 { return &c.MaxRunningMemoryPerOwner }),
-	span("idle_timeout", "60s", "how long a workspace may run with nothing in it before it is stopped, 0s for ever", 366*24*time.Hour,
+	span("idle_timeout", "60s", "how long a workspace may be idle before it is stopped, 0s for ever", 366*24*time.Hour,
 		func(c *Config) *time.Duration { return &c.IdleTimeout }),
 	span("archive_retention", "0s", "how long archives are kept, 0s for ever", 100*366*24*time.Hour,
 		func(c *Config) *time.Duration { return &c.ArchiveRetention }),
@@ -101,52 +101,23 @@ var keys = []Key{
 		func(c *Config) *int { return &c.RestoreMaxEntries }),
 	number("restore.max_ratio", "1000", "bytes that one byte of an archive may become, after the first 64MiB; 0 for no bound", 0, 1<<20,
 		func(c *Config) *int { return &c.RestoreMaxRatio }),
-	optionalPath("chat.skeleton", "directory whose content a workspace of the profile chat begins with; empty for none",
+	optionalPath("chat.skeleton", "directory with the initial files of a workspace of the profile chat; empty for none",
 		func(c *Config) *string { return &c.ChatSkeleton }),
 	optionalPath("policy.path",
-		"file of rules that every action is judged by; it must be root's or the daemon's own; empty for the built-in ones alone",
+		"file of rules that judge every action; owned by root or the daemon; empty for only the built-in ones",
 		func(c *Config) *string { return &c.PolicyPath }),
 	truth("policy.include_builtin", "true",
-		"whether the built-in rules hold beside those of policy.path; a rule there takes the place of the built-in one with its id",
+		"whether the built-in rules apply beside those of policy.path; a rule there replaces the built-in one with its id",
 		func(c *Config) *bool { return &c.PolicyBuiltin }),
-	{
-		Name: "approval.wait", Default: approval.DefaultWait.String(),
-		Usage: fmt.Sprintf("how long a command waits for a person's answer where one is needed, at most %v", approval.MaxWait),
-		set: func(c *Config, v string) error {
-			d, err := time.ParseDuration(v)
-			if err != nil || d < time.Second || d > approval.MaxWait {
-				return fmt.Errorf("it must be a duration between 1s and %v, for example %q", approval.MaxWait, approval.DefaultWait)
-			}
-			c.ApprovalWait = d
-			return nil
-		},
-		get: func(c *Config) string { return c.ApprovalWait.String() },
-	},
+	spanFrom("approval.wait", approval.DefaultWait.String(), "how long a command waits for a person's answer if one is needed",
+		time.Second, approval.MaxWait, func(c *Config) *time.Duration { return &c.ApprovalWait }),
 	text("telemetry.traces", "file",
-		"where spans of what is done go: off, file (below the data directory), console (stderr) or otlp (telemetry.endpoint)",
+		"where spans go: off, file (below the data directory), console (stderr) or otlp (telemetry.endpoint)",
 		func(c *Config) *string { return &c.Traces }, pattern("^(off|file|console|otlp)$", "it must be off, file, console or otlp")),
-	{
-		Name: "telemetry.endpoint", Usage: "where otlp sends spans, as http://127.0.0.1:4318/v1/traces",
-		set: func(c *Config, v string) error {
-			if !address(v) {
-				return errors.New("it must be an address like http://127.0.0.1:4318/v1/traces, without a name or password in it")
-			}
-			c.TracesEndpoint = v
-			return nil
-		},
-		get: func(c *Config) string { return c.TracesEndpoint },
-	},
-	{
-		Name: "approval.webhook", Usage: "address that new approvals are posted to, signed as Standard Webhooks has it; empty for none",
-		set: func(c *Config, v string) error {
-			if !address(v) {
-				return errors.New("it must be an address like https://hooks.example/carrel, without a name or password in it")
-			}
-			c.WebhookURL = v
-			return nil
-		},
-		get: func(c *Config) string { return c.WebhookURL },
-	},
+	text("telemetry.endpoint", "", "where otlp sends spans, as http://127.0.0.1:4318/v1/traces",
+		func(c *Config) *string { return &c.TracesEndpoint }, address("http://127.0.0.1:4318/v1/traces")),
+	text("approval.webhook", "", "address that new approvals are posted to, signed as in Standard Webhooks; empty for none",
+		func(c *Config) *string { return &c.WebhookURL }, address("https://hooks.example/carrel")),
 	optionalPath("approval.webhook_secret_file",
 		`file with the secret that signs them, "whsec_" and base64 of 24 to 64 bytes; only the daemon's user and root may read it`,
 		func(c *Config) *string { return &c.WebhookSecretFile }),
@@ -178,18 +149,8 @@ var keys = []Key{
 		func(c *Config) *string { return &c.AuditAnchor }),
 	truth("audit.anchor_required", "false", "whether actions are refused while the anchor cannot be written",
 		func(c *Config) *bool { return &c.AuditAnchorRequired }),
-	{
-		Name: "audit.checkpoint_every", Default: "1m0s", Usage: "how often the audit log is signed if there is something new, 1s to 24h",
-		set: func(c *Config, v string) error {
-			d, err := time.ParseDuration(v)
-			if err != nil || d < time.Second || d > 24*time.Hour {
-				return errors.New(`it must be a duration between 1s and 24h, for example "1m"`)
-			}
-			c.AuditCheckpointEvery = d
-			return nil
-		},
-		get: func(c *Config) string { return c.AuditCheckpointEvery.String() },
-	},
+	spanFrom("audit.checkpoint_every", "1m0s", "how often the audit log is signed if there is something new", time.Second, 24*time.Hour,
+		func(c *Config) *time.Duration { return &c.AuditCheckpointEvery }),
 	number("audit.checkpoint_records", "4096", "new records after which the audit log is signed at once", 1, 1<<20,
 		func(c *Config) *int { return &c.AuditCheckpointRecords }),
 	size("audit.max_size", "256MiB", "size at which a file of the audit log is full and another begun, 0 for none",
@@ -202,12 +163,12 @@ var keys = []Key{
 	size("audit.retention_size", "0",
 		"size of all files of the audit log together from which the oldest are removed once they are countersigned, 0 for none",
 		func(c *Config) *int64 { return &c.AuditRetentionSize }),
-	span("stop_timeout", "10s", "how long a stop waits for requests under way", 5*time.Minute,
+	span("stop_timeout", "10s", "how long a stop waits for running requests", 5*time.Minute,
 		func(c *Config) *time.Duration { return &c.StopTimeout }),
-	span("idle_exit", "30s", "how long a daemon without root stays with nothing that runs and nobody connected, 0s for ever", 366*24*time.Hour,
+	span("idle_exit", "30s", "how long a daemon without root stays if nothing runs and nobody is connected, 0s for ever", 366*24*time.Hour,
 		func(c *Config) *time.Duration { return &c.IdleExit }),
 	{
-		Name: "log_level", Default: "info", Usage: "least that is logged: debug, info, warn or error",
+		Name: "log_level", Default: "info", Usage: "lowest level that is logged: debug, info, warn or error",
 		set: func(c *Config, v string) error {
 			level, ok := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}[v]
 			if !ok {
@@ -218,7 +179,7 @@ var keys = []Key{
 		},
 		get: func(c *Config) string { return strings.ToLower(c.LogLevel.String()) },
 	},
-	text("log_format", "text", "form of the log: text or json",
+	text("log_format", "text", "format of the log: text or json",
 		func(c *Config) *string { return &c.LogFormat }, pattern("^(text|json)$", "it must be text or json")),
 }
 
@@ -297,12 +258,16 @@ func size(name, def, usage string, field func(*Config) *int64) Key {
 }
 
 func span(name, def, usage string, most time.Duration, field func(*Config) *time.Duration) Key {
+	return spanFrom(name, def, usage, 0, most, field)
+}
+
+func spanFrom(name, def, usage string, least, most time.Duration, field func(*Config) *time.Duration) Key {
 	return Key{
-		Name: name, Default: def, Usage: fmt.Sprintf("%s, at most %v", usage, most),
+		Name: name, Default: def, Usage: fmt.Sprintf("%s, %v to %v", usage, least, most),
 		set: func(c *Config, v string) error {
 			d, err := time.ParseDuration(v)
-			if err != nil || d < 0 || d > most {
-				return fmt.Errorf("it must be a duration between 0s and %v, for example %q", most, def)
+			if err != nil || d < least || d > most {
+				return fmt.Errorf("it must be a duration between %v and %v, for example %q", least, most, def)
 			}
 			*field(c) = d
 			return nil
@@ -311,7 +276,7 @@ func span(name, def, usage string, most time.Duration, field func(*Config) *time
 	}
 }
 
-// limit is one of limits.*; its default and bounds are those of package workspace.
+// limit is one of limits.*, with the default and the bounds of package workspace.
 func limit(name, usage string, parse func(string) (int64, error), format func(int64) string,
 	least, most int64, field func(*workspace.Limits) *int64,
 ) Key {
@@ -334,7 +299,7 @@ func limit(name, usage string, parse func(string) (int64, error), format func(in
 	}
 }
 
-// disk is the one limit that may be absent.
+// disk is the only limit that may be absent.
 func disk() Key {
 	k := limit("disk", "what home and temporary directories hold together, or 0 for no limit", parseBytes, formatBytes,
 		workspace.MinDiskBytes, workspace.MaxDiskBytes, func(l *workspace.Limits) *int64 { return &l.DiskBytes })
@@ -435,8 +400,13 @@ func parseCount(v string) (int64, error) {
 
 func formatCount(n int64) string { return strconv.FormatInt(n, 10) }
 
-// address reports whether v is empty or one that something can be sent to.
-func address(v string) bool {
-	u, err := url.Parse(v)
-	return v == "" || err == nil && u.Host != "" && u.User == nil && (u.Scheme == "https" || u.Scheme == "http")
+// address takes "" and the address of an HTTP server, without credentials.
+func address(example string) func(string) error {
+	return func(v string) error {
+		u, err := url.Parse(v)
+		if v == "" || err == nil && u.Host != "" && u.User == nil && (u.Scheme == "https" || u.Scheme == "http") {
+			return nil
+		}
+		return fmt.Errorf("it must be an address like %s, without a name or password in it", example)
+	}
 }

@@ -1,6 +1,5 @@
-// Package principal says who asks and what they may do. It holds the facts about a
-// caller that decisions rest on, the table of roles, and the one rule on who may reach
-// whose workspace.
+// Package principal defines callers and what they may do: the facts about a caller that
+// decisions use, the table of roles, and the rule on who may reach whose workspace.
 //
 // It is pure: it must not look up users, read sockets or know the clock.
 // Package authn turns a connection into a Principal.
@@ -8,15 +7,15 @@ package principal
 
 import "strconv"
 
-// Kind tells people, programs and the daemon's own actions apart.
+// Kind distinguishes people, programs and the daemon itself.
 type Kind string
 
 // The kinds of principal.
 const (
 	// User is a Unix user known by the peer credentials of its socket.
 	User Kind = "user"
-	// Token is who holds an opaque token. It counts as a program: what it asks for was
-	// not typed by a person here.
+	// Token is the holder of a token. It counts as a program: no person here typed what it asks
+	// for.
 	Token Kind = "token"
 	// System is the daemon acting on its own: start-up recovery, time-outs.
 	System Kind = "system"
@@ -35,14 +34,14 @@ type Principal struct {
 	Grant *Grant
 }
 
-// Grant is what a token gives to who holds it.
+// Grant is what a token permits its holder.
 type Grant struct {
 	// ID names the token.
 	ID string
-	// Owner is whose workspaces it is about, as OwnerOf writes it.
+	// Owner is the owner of the workspaces that it is for, as OwnerOf writes it.
 	Owner string
 	Roles Roles
-	// Scope narrows the workspaces; nil is all of the owner's.
+	// Scope limits the workspaces; nil is all workspaces of the owner.
 	Scope Scope
 }
 
@@ -50,7 +49,7 @@ type Grant struct {
 func Self() Principal { return Principal{Kind: System} }
 
 // String is the form used in records and approvals: "uid:1000", "token:0123456789ab" or
-// "system". Of a token, Owner says whose it is.
+// "system".
 func (p Principal) String() string {
 	switch {
 	case p.Kind == User:
@@ -64,7 +63,7 @@ func (p Principal) String() string {
 	}
 }
 
-// Owner is to whom belongs what p makes: a token makes it for its owner.
+// Owner is the owner of what p makes: for a token, the owner of the token.
 func (p Principal) Owner() string {
 	if p.Kind == Token && p.Grant != nil {
 		return p.Grant.Owner
@@ -75,13 +74,12 @@ func (p Principal) Owner() string {
 // OwnerOf is the owner string of the Unix user uid.
 func OwnerOf(uid uint32) string { return "uid:" + strconv.FormatUint(uint64(uid), 10) }
 
-// Can reports whether p may do what the permission is for, at all. Where and with whose is
-// for MayReach to say.
+// Can reports whether p has a permission. MayReach says with whose workspaces it may use it.
 func (p Principal) Can(need Permission) bool {
 	return p.Permissions().Has(need)
 }
 
-// Permissions are all that p has.
+// Permissions are all permissions of p.
 func (p Principal) Permissions() Permission {
 	switch {
 	case p.Kind == System:
@@ -97,7 +95,7 @@ func (p Principal) Permissions() Permission {
 	}
 }
 
-// RolesOf are the roles that p has; the system has none, and may do everything.
+// RolesOf are the roles of p. The system has none, and may do everything.
 func (p Principal) RolesOf() Roles {
 	switch {
 	case p.Kind == User && (p.Admin || p.UID == 0):
@@ -111,12 +109,12 @@ func (p Principal) RolesOf() Roles {
 	}
 }
 
-// MayReach is the one rule on ownership: a workspace is reached by its owner, by tokens of
-// its owner, and by who has the permission Any: the daemon itself, root, members of the
+// MayReach is the rule on ownership: a workspace is reached by its owner, by tokens of its
+// owner, and by principals with the permission Any: the daemon itself, root, members of the
 // carrel group, and tokens with the role admin.
 //
-// names are what the workspace is called: its key, then its derived name. A token with a
-// scope reaches only what that names; without names, nothing.
+// names are the key of the workspace and its derived name. A token with a scope reaches only
+// what its scope names; without names, nothing.
 func (p Principal) MayReach(owner string, names ...string) bool {
 	if p.Kind == Token && p.Grant != nil && p.Grant.Scope != nil && !p.Grant.Scope.Names(names...) {
 		return false

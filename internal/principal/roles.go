@@ -10,13 +10,13 @@ import (
 	"github.com/carrel-dev/carrel/internal/id"
 )
 
-// Permission is a set of things that one may do.
+// Permission is a set of permissions.
 type Permission uint32
 
-// The permissions. All but Any, Audit, Policy and Host are about workspaces that one
-// reaches, and tokens of one's own.
+// The permissions. All except Any, Audit, Policy and Host are about workspaces that the
+// principal reaches, and its own tokens.
 const (
-	// Known: ask who one is, and what this daemon is.
+	// Known: ask for the own principal, and for the version of the daemon.
 	Known Permission = 1 << iota
 	// Look: see workspaces, their commands and their output.
 	Look
@@ -26,19 +26,19 @@ const (
 	Make
 	// Lifecycle: start, stop, pause, resume, change and destroy.
 	Lifecycle
-	// Keep: archive, restore and what concerns archives.
+	// Keep: archive and restore workspaces, and use archives.
 	Keep
 	// Answer: see approvals and answer them. Package approval says which.
 	Answer
-	// Tokens: make tokens that give no more than one has, see and revoke them.
+	// Tokens: make tokens that give no more than the maker has, see and revoke them.
 	Tokens
-	// Audit: read the record of everything that anybody does.
+	// Audit: read the record of everybody's operations.
 	Audit
-	// Policy: load the policy anew.
+	// Policy: reload the policy.
 	Policy
 	// Host: see what concerns the host and not a workspace.
 	Host
-	// Any: what one may do, with everybody's workspaces, tokens and approvals.
+	// Any: use the other permissions with everybody's workspaces, tokens and approvals.
 	Any
 
 	everything = Any<<1 - 1
@@ -59,8 +59,8 @@ func (p Permission) Names() []string {
 	return names
 }
 
-// Has reports whether all of need is in the set. It is false for none: who forgot to say
-// what is needed lets nobody pass.
+// Has reports whether all of need is in the set. It is false for an empty need, so that an
+// operation without a stated permission is refused.
 func (p Permission) Has(need Permission) bool { return need != 0 && p&need == need }
 
 // Roles is a set of roles.
@@ -90,7 +90,7 @@ var roleTable = []role{
 	{Agent, "agent", Known | Look | Run},
 }
 
-// AllRoles is every role that there is.
+// AllRoles is every role.
 const AllRoles = Admin | Operator | Approver | Auditor | Agent
 
 // ParseRoles reads the names of one or more roles.
@@ -124,7 +124,7 @@ func (r Roles) Names() []string {
 // String joins the names.
 func (r Roles) String() string { return strings.Join(r.Names(), ", ") }
 
-// Permissions are what the roles give together.
+// Permissions are the permissions of all roles in the set.
 func (r Roles) Permissions() Permission {
 	var p Permission
 	for _, row := range roleTable {
@@ -142,8 +142,8 @@ const MaxScope = 64
 // followed by "*". (A key that ends in "*" cannot be named alone.)
 type Scope []string
 
-// ParseScope checks the entries; none is nil, which narrows nothing. A lone "*" is refused:
-// it would read like a limit and be none.
+// ParseScope checks the entries. No entries give nil, which limits nothing. A lone "*" is
+// refused, because it looks like a limit and is none.
 func ParseScope(entries []string) (Scope, error) {
 	if len(entries) == 0 {
 		return nil, nil
@@ -153,7 +153,7 @@ func ParseScope(entries []string) (Scope, error) {
 			len(entries), MaxScope, errdefs.ErrInvalidArgument)
 	}
 	for _, e := range entries {
-		// A beginning may end in a space, as no key does.
+		// A beginning may end in a space, unlike a key.
 		stem, prefix := strings.CutSuffix(e, "*")
 		if prefix {
 			stem += "x"
@@ -166,8 +166,8 @@ func ParseScope(entries []string) (Scope, error) {
 	return slices.Clone(Scope(entries)), nil
 }
 
-// Names reports whether the scope names a workspace: names are its key, then its derived
-// name. Beginnings are those of keys: all names begin alike.
+// Names reports whether the scope names a workspace: names are its key and its derived name.
+// Beginnings are compared with the key only, because all names begin alike.
 func (s Scope) Names(names ...string) bool {
 	for i, n := range names {
 		for _, e := range s {
@@ -180,7 +180,7 @@ func (s Scope) Names(names ...string) bool {
 	return false
 }
 
-// Within reports whether everything that s names, o names too. nil names everything.
+// Within reports whether o names everything that s names. nil names everything.
 func (s Scope) Within(o Scope) bool {
 	if o == nil {
 		return true
@@ -192,7 +192,7 @@ func (s Scope) Within(o Scope) bool {
 		stem, prefix := strings.CutSuffix(e, "*")
 		covered := slices.ContainsFunc(o, func(by string) bool {
 			bystem, byprefix := strings.CutSuffix(by, "*")
-			// What has the form of a name may be one, of a workspace with another key.
+			// An entry in the form of a name may name a workspace with another key.
 			return e == by || byprefix && strings.HasPrefix(stem, bystem) && (prefix || !id.IsWorkspace(e))
 		})
 		if !covered {

@@ -11,7 +11,7 @@ import (
 
 // Bounds of a token.
 const (
-	// MaxLife is how long a token may be good, and DefaultLife how long one is.
+	// MaxLife is the longest lifetime of a token, DefaultLife the default.
 	MaxLife     = 366 * 24 * time.Hour
 	DefaultLife = 30 * 24 * time.Hour
 	// MaxRate is the highest limit of requests a second, and of how many at once.
@@ -20,38 +20,38 @@ const (
 	MaxTokenName = 128
 )
 
-// Issued is a token as it is kept: everything but its secret.
+// Issued is a stored token: everything except its secret.
 type Issued struct {
 	Grant
 	// Name is for people to tell tokens apart.
 	Name string
 	// Hash is SHA-256 of the secret.
 	Hash [32]byte
-	// Parent is the token that made this one, "" if a user did. What ends the parent ends
-	// it too.
+	// Parent is the token that made this one, "" if a user did. It ends with its parent.
 	Parent string
 	// Maker is who made it, as Principal.String has it.
 	Maker   string
 	Created time.Time
 	Expires time.Time
-	// MaxUses is how many requests it is good for, 0 for any number; Uses is how many there
-	// were, counted only where there is a maximum.
+	// MaxUses is how many requests it may make, 0 for any number. Uses is how many it made,
+	// counted only if there is a maximum.
 	MaxUses, Uses int64
 	// Rate is how many requests a second it may make, 0 for any number, and Burst how many
 	// at once.
 	Rate  float64
 	Burst int
-	// Revoked is when it was, LastUsed when it was used last, give or take a minute; both
-	// are zero for never.
+	// Revoked is when it was revoked, LastUsed when it was used last, to the minute; both are
+	// zero for never.
 	Revoked, LastUsed time.Time
 }
 
-// Ended says why the token is not good any more, "" if it is.
+// Ended says why the token is no longer valid, or "" if it is valid.
 func (t *Issued) Ended(now time.Time) string {
 	switch {
 	case !t.Revoked.IsZero():
 		return "revoked"
-	// By the clock that nobody sets, and by the one that goes on while the machine sleeps.
+	// By the monotonic clock, which nobody sets, and by the wall clock, which advances while the
+	// machine sleeps.
 	case !now.Before(t.Expires), !now.Round(0).Before(t.Expires.Round(0)):
 		return "expired"
 	case t.MaxUses > 0 && t.Uses >= t.MaxUses:
@@ -61,10 +61,10 @@ func (t *Issued) Ended(now time.Time) string {
 	}
 }
 
-// Wanted is what a token is asked to be. Zero fields are filled in by MayGrant.
+// Wanted describes a requested token. MayGrant fills in zero fields.
 type Wanted struct {
 	Name string
-	// Owner is whose workspaces it is about; "" is the maker's.
+	// Owner is the owner of the workspaces; "" is the maker.
 	Owner   string
 	Roles   Roles
 	Scope   Scope
@@ -74,11 +74,10 @@ type Wanted struct {
 	Burst   int
 }
 
-// MayGrant is the one rule on what token p may make: none that gives more than p has. It
-// returns the token without its id, hash and parent. made is the token that p holds, nil if
-// p is a user.
+// MayGrant is the rule on the tokens that p may make: none may give more than p has. It returns
+// the token without its id, hash and parent. made is the token of p, nil if p is a user.
 //
-// What was left out is taken over from made: its scope, its end and its rate.
+// Scope, end and rate are taken over from made if they are not given.
 func (p Principal) MayGrant(w Wanted, made *Issued, now time.Time) (Issued, error) {
 	no := func(format string, v ...any) (Issued, error) {
 		return Issued{}, fmt.Errorf("cannot make the token: "+format+": %w", append(v, errdefs.ErrPermissionDenied)...)

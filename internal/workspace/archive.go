@@ -6,7 +6,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/id"
 )
 
-// Archive is a home that was put away, with what it takes to make the workspace again.
+// Archive is an archived home, with everything needed to make the workspace again.
 type Archive struct {
 	ID        string
 	Workspace id.Workspace
@@ -14,33 +14,33 @@ type Archive struct {
 	Owner     string
 	Profile   string
 	Limits    Limits
-	// SHA256 is that of the file, in lower-case hexadecimal; Size is in bytes.
+	// SHA256 is the checksum of the file, in lower-case hexadecimal; Size is in bytes.
 	SHA256 string
 	Size   int64
-	// Entries and Bytes are what is in it.
+	// Entries and Bytes are the size of its content.
 	Entries, Bytes int64
 	CreatedAt      time.Time
 }
 
-// Progress is how far an archive or a restore has come.
+// Progress is the progress of an archive or a restore.
 type Progress struct{ Entries, Bytes int64 }
 
-// ArchiveWanted is how a home is to be put away.
+// ArchiveWanted describes a requested archive.
 type ArchiveWanted struct {
-	// Live archives while commands run; files that change meanwhile are taken as they
-	// are read.
+	// Live archives while commands run; files that change meanwhile are archived as they are
+	// read.
 	Live bool
 	// Destroy ends the workspace once its archive is safe.
 	Destroy bool
 	Request string
 }
 
-// RestoreWanted is what an archive is to become.
+// RestoreWanted describes a requested restore.
 type RestoreWanted struct {
-	// From is the archive's id, or the key or name of the workspace that it is of; ""
-	// where the archive comes with the request.
+	// From is the archive's id, or the key or name of its workspace; "" if the archive comes
+	// with the request.
 	From string
-	// Key is the new workspace's; "" is that of the archive.
+	// Key is the key of the new workspace; "" is the key in the archive.
 	Key     id.Key
 	Profile string
 	Limits  Limits

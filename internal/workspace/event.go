@@ -14,22 +14,22 @@ type Event struct {
 	Workspace id.Workspace
 	Key       id.Key
 	Owner     string
-	// Kind is that of the action, as in the audit log.
+	// Kind is the kind of the action, as in the audit log.
 	Kind string
-	// State is that of the workspace after it.
+	// State is the state of the workspace after it.
 	State State
 	// Status is ok or failed; Error says why it failed.
 	Status, Error string
-	// Note says for people what a kind means that is of no action.
+	// Note explains an event that belongs to no action, for people.
 	Note      string
 	Principal string
-	// Command is set for the kinds that concern one.
+	// Command is set for events about a command.
 	Command id.Command
 	// Intent is the sequence number of the record of the intent.
 	Intent int64
 }
 
-// Usage is what the commands of a workspace use, beside what they may.
+// Usage is what the commands of a workspace use, and their limits.
 type Usage struct {
 	Name   id.Workspace
 	Key    id.Key

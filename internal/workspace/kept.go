@@ -6,16 +6,16 @@ import (
 	"github.com/carrel-dev/carrel/internal/id"
 )
 
-// Workspace is all that is known of a workspace: what people said about it, which the daemon
-// keeps, and what exists and runs, which the broker's ledger owns.
+// Workspace is everything known about a workspace: what people requested, which the daemon
+// stores, and what exists and runs, which the broker's ledger has.
 type Workspace struct {
 	Kept
 	Real
-	// Controls are those of a running workspace that was asked for alone.
+	// Controls are set for one running workspace, and not in lists.
 	Controls []Control
 }
 
-// Kept is what people said about a workspace, and how far an operation on it has come.
+// Kept is what people requested of a workspace, and the phase of an operation on it.
 type Kept struct {
 	Name     id.Workspace
 	Key      id.Key
@@ -24,30 +24,29 @@ type Kept struct {
 	Boundary Boundary
 	// Profile names the defaults that it was made with, "" for none.
 	Profile string
-	// Limits are those that were asked for last.
+	// Limits are the limits that were requested last.
 	Limits Limits
 	Phase  Phase
 	// Purge says whether destroying, once begun, removes the home.
 	Purge bool
-	// Expires is when it is to be destroyed; zero is never.
+	// Expires is when it will be destroyed; zero is never.
 	Expires time.Time
-	// Idle is how long it may run with nothing in it; 0 is the configured time, negative is
-	// without an end.
+	// Idle is how long it may be idle; 0 is the configured time, negative is for ever.
 	Idle      time.Duration
 	CreatedAt time.Time
 }
 
-// Spec is the boundary and the root of a new workspace: there is one choice so far.
+// Spec is the boundary and the root of a new workspace. There is only one choice so far.
 func Spec() Kept { return Kept{Root: RootSystem, Boundary: BoundaryNamespace} }
 
-// New is what is kept of a new workspace.
+// New is the Kept of a new workspace.
 func New(key id.Key, owner string, now time.Time) Kept {
 	k := Spec()
 	k.Key, k.Owner, k.Phase, k.CreatedAt = key, owner, Creating, now
 	return k
 }
 
-// Phase is how far an operation on a workspace has come that a crash must not lose.
+// Phase is the phase of an operation on a workspace, which must survive a crash.
 type Phase string
 
 // The phases.
@@ -55,18 +54,18 @@ const (
 	Creating Phase = "creating"
 	// Restoring: it is being filled; a crash undoes it.
 	Restoring Phase = "restoring"
-	// Settled: no such operation is under way. What exists and runs is the broker's to say.
+	// Settled: no such operation runs. The broker says what exists and runs.
 	Settled    Phase = "settled"
 	Destroying Phase = "destroying"
 	// Destroyed: its name is never used again.
 	Destroyed Phase = "destroyed"
 )
 
-// Real is what exists and runs of a workspace, as its runtime knows it.
+// Real is what exists and runs of a workspace, according to its runtime.
 type Real struct {
-	// State is its state; the zero value is that of a workspace that does not exist.
+	// State is its state; the zero value means that it does not exist.
 	State State
-	// InForce are the limits of what runs.
+	// InForce are the limits of the running workspace.
 	InForce     Limits
 	User        string
 	IDs         IDs
@@ -74,20 +73,20 @@ type Real struct {
 	ExecutorPID int    // on the host; 0 unless it is live
 	Retained    string // where the home was kept when it was destroyed
 	Mounts      []Mount
-	// Allow is what its commands may do beyond what others may.
+	// Allow is what its commands may do that is closed otherwise.
 	Allow []Opening
 }
 
 // Live reports whether a workspace in that state has an executor.
 func (s State) Live() bool { return s == StateRunning || s == StatePaused }
 
-// States maps the phases that hide what is real to the state that people see.
+// States maps phases to the state that people see during them.
 var states = map[Phase]State{
 	Creating: StateCreating, Restoring: StateRestoring, Destroying: StateDestroying, Destroyed: StateDestroyed,
 }
 
-// Join returns a workspace as people see it: while an operation is under way its state is the
-// operation's. One that its runtime does not know is stopped, and cannot be started.
+// Join returns a workspace as people see it: during an operation its state is that of the
+// operation. A workspace that its runtime does not know is stopped, and cannot be started.
 func Join(k Kept, r Real) Workspace {
 	if s, ok := states[k.Phase]; ok {
 		r.State = s

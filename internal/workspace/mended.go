@@ -2,10 +2,10 @@ package workspace
 
 import "github.com/carrel-dev/carrel/internal/id"
 
-// Mended is one thing that a start put right, or could not.
+// Mended is one thing that a start of the broker repaired, or could not repair.
 type Mended struct {
 	Kind MendedKind `json:"kind"`
-	// Workspace is empty for what concerns the host.
+	// Workspace is empty if it concerns the host.
 	Workspace id.Workspace `json:"workspace,omitempty"`
 	// Done says for people what was done, or why nothing was.
 	Done string `json:"done"`
@@ -16,18 +16,18 @@ type MendedKind string
 
 // The kinds.
 const (
-	// CreateUndone and DestroyFinished are operations that had broken off.
+	// CreateUndone and DestroyFinished are operations that were interrupted.
 	CreateUndone    MendedKind = "create_undone"
 	DestroyFinished MendedKind = "destroy_finished"
 	// ExecutorLost is a workspace whose executor had ended; it is stopped.
 	ExecutorLost MendedKind = "executor_lost"
-	// StartSwept is what a start had left that broke off: groups, socket, report.
+	// StartSwept is what an interrupted start had left: groups, socket, report.
 	StartSwept MendedKind = "start_swept"
 	// UserDatabase is what a killed tool had left in /etc.
 	UserDatabase MendedKind = "user_database"
-	// NotMended could not be put right and stays as it is.
+	// NotMended could not be repaired and stays as it is.
 	NotMended MendedKind = "not_mended"
-	// MoreMended counts those that there was no room for.
+	// MoreMended counts those beyond the longest list.
 	MoreMended MendedKind = "more"
 )
 

@@ -12,14 +12,14 @@ import (
 
 // Mount is a directory of the host that a workspace shows.
 type Mount struct {
-	// Source is where it is on the host: absolute, and free of symbolic links.
+	// Source is its path on the host: absolute, and free of symbolic links.
 	Source string `json:"source"`
-	// Destination is where it is inside: below /mnt or /srv, at or below /workspace, or
-	// below the home. Asked for, the home is written "~"; in force, it is written out.
+	// Destination is its path inside: below /mnt or /srv, at or below /workspace, or below the
+	// home. In a request the home is written "~"; in force, it is a path.
 	Destination string `json:"destination"`
 	ReadOnly    bool   `json:"read_only,omitempty"`
 	// OwnerUID is the user of the host whose files the workspace's commands own there.
-	// It is what came of a request and not part of one.
+	// It is a result, and not part of a request.
 	OwnerUID uint32 `json:"owner_uid,omitempty"`
 }
 
@@ -31,11 +31,11 @@ const (
 	maxMountBytes = 6 << 10
 )
 
-// homePrefix starts a destination below the home, whose name is not known before the
-// workspace is.
+// homePrefix starts a destination below the home, whose path is not known before the workspace
+// exists.
 const homePrefix = "~/"
 
-// CheckMounts reports what is wrong with mounts that are asked for.
+// CheckMounts reports what is wrong with requested mounts.
 func CheckMounts(mounts []Mount) error {
 	if len(mounts) > MaxMounts {
 		return fmt.Errorf("cannot mount %d directories: a workspace takes at most %d: %w", len(mounts), MaxMounts, errdefs.ErrInvalidArgument)
@@ -99,8 +99,7 @@ func CheckDestination(d, home string) error {
 		what, errdefs.ErrInvalidArgument)
 }
 
-// checkPath sees that a path is absolute, in its shortest form, and can be written down
-// without loss.
+// checkPath checks that a path is absolute, in its shortest form, and can be stored without loss.
 func checkPath(p, what string) error {
 	switch {
 	case len(p) > maxMountPath:
@@ -119,7 +118,7 @@ func quoted(s string) string { return fmt.Sprintf("%.200q", s) }
 // within reports whether p is dir or below it.
 func within(dir, p string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
 
-// BelowHome reports whether the destination is below the home, as it is asked for.
+// BelowHome reports whether the destination of a requested mount is below the home.
 func (m Mount) BelowHome() bool { return strings.HasPrefix(m.Destination, homePrefix) }
 
 // AtHome writes out a destination below the home.
@@ -130,7 +129,7 @@ func (m Mount) AtHome(home string) Mount {
 	return m
 }
 
-// SameMounts reports whether mounts in force are those that were asked for.
+// SameMounts reports whether the mounts in force are the requested ones.
 func SameMounts(asked, inForce []Mount, home string) bool {
 	if len(asked) != len(inForce) {
 		return false

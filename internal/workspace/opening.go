@@ -16,16 +16,16 @@ type Opening string
 const (
 	// UserNS: user namespaces, and others in them, as Chromium's sandbox makes.
 	UserNS Opening = "userns"
-	// NestedMounts: mounts in such namespaces, as bubblewrap and nix make. It needs UserNS.
+	// NestedMounts: mounts in such namespaces, as bubblewrap and nix make. It requires UserNS.
 	NestedMounts Opening = "mounts"
 	// IOUring: the io_uring calls.
 	IOUring Opening = "io_uring"
 )
 
-// Openings is every one there is, in the order in which they are shown.
+// Openings is every opening, in the order in which they are printed.
 var Openings = []Opening{UserNS, NestedMounts, IOUring}
 
-// notOpenings are names that one might expect, with what to do in their place.
+// notOpenings are names that one might expect, with what to do instead.
 var notOpenings = map[string]string{
 	"ptrace-self": "gdb and strace of a workspace's own processes work without it, and no other process is in sight; leave it out",
 }
@@ -50,7 +50,7 @@ func ParseOpenings(names []string) ([]Opening, error) {
 	return set, nil
 }
 
-// CheckOpenings reports what keeps openings from being given together with mounts.
+// CheckOpenings reports openings that cannot be combined with the mounts.
 func CheckOpenings(set []Opening, mounts []Mount) error {
 	known, err := ParseOpenings(OpeningNames(set))
 	if err != nil {

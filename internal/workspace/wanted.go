@@ -9,19 +9,19 @@ import (
 	"github.com/carrel-dev/carrel/internal/id"
 )
 
-// Wanted is what a workspace is asked for with. Zero fields mean the profile's values,
-// or where there is none the configured ones.
+// Wanted describes a requested workspace. Zero fields mean the profile's values, or without a
+// profile the configured ones.
 type Wanted struct {
 	Key id.Key
 	// Profile names a set of defaults.
 	Profile string
 	Limits  Limits
-	// TTL is how long it lives; Forever is without an end.
+	// TTL is how long it lives, or Forever.
 	TTL time.Duration
-	// Idle is how long it may run with nothing in it; Forever is without an end.
+	// Idle is how long it may be idle, or Forever.
 	Idle    time.Duration
 	NoStart bool
-	// Allow is what commands may do beyond what others may, in the order of Openings.
+	// Allow is what commands may do that is closed otherwise, in the order of Openings.
 	Allow []Opening
 	// Mounts come with a grant for them.
 	Mounts []Mount
@@ -45,7 +45,7 @@ func (w *Wanted) Validate() error {
 	return ValidateLife(w.TTL, w.Idle, w.Request)
 }
 
-// Change is what is to be different about a workspace. Zero fields stay as they are.
+// Change describes changes to a workspace. Zero fields stay as they are.
 type Change struct {
 	Limits Limits
 	Key    id.Key
@@ -65,7 +65,7 @@ func (c *Change) Validate() error {
 // Forever is a duration without an end.
 const Forever time.Duration = -1
 
-// Bounds of a lifetime. A shorter one would end what has not begun.
+// Bounds of a lifetime. A shorter one would end before the workspace has started.
 const (
 	MinTTL  = time.Second
 	MaxTTL  = 10 * 365 * 24 * time.Hour
@@ -98,6 +98,6 @@ func ValidateLife(ttl, idle time.Duration, request string) error {
 	return nil
 }
 
-// Life is how long a workspace lives, and how long it runs with nothing in it. Zero
-// means the configured time, Forever none.
+// Life is how long a workspace lives, and how long it may be idle. Zero means the configured
+// time, Forever no end.
 type Life struct{ TTL, Idle time.Duration }

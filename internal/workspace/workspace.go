@@ -1,5 +1,5 @@
-// Package workspace defines what a workspace is made of: its specification,
-// limits, states, controls and the report that proves its isolation.
+// Package workspace defines workspaces: their specification, limits, states and controls, and
+// the report that proves their isolation.
 //
 // It is pure: no files, network or clock. The broker makes these things real,
 // the executor proves them, the daemon keeps and shows them.
@@ -13,7 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Boundary is what holds a workspace.
+// Boundary is what isolates a workspace.
 type Boundary string
 
 // Root is the file system that a workspace sees.
@@ -25,7 +25,7 @@ const (
 	RootSystem        Root     = "system"
 )
 
-// State is where a workspace is in its life.
+// State is the state of a workspace.
 type State string
 
 // The states of a workspace. Creating and destroying are passed through and are
@@ -63,7 +63,7 @@ type Limits struct {
 	DiskBytes int64 `json:"disk_bytes,omitempty"`
 }
 
-// DefaultLimits are those of a workspace that asks for none.
+// DefaultLimits apply to a workspace that requests none.
 var DefaultLimits = Limits{MemoryBytes: 1 << 30, SwapBytes: 0, Pids: 512, CPUWeight: 100, OpenFiles: 4096}
 
 // Bounds of each limit. A value outside is refused by daemon and broker alike.
@@ -79,7 +79,7 @@ const (
 // OrDefault returns l with every zero replaced by the default.
 func (l Limits) OrDefault() Limits { return l.Or(DefaultLimits) }
 
-// Or returns l with every zero replaced by that of d.
+// Or returns l with every zero replaced by the value of d.
 func (l Limits) Or(d Limits) Limits {
 	return Limits{
 		MemoryBytes: cmp.Or(l.MemoryBytes, d.MemoryBytes),
@@ -149,11 +149,11 @@ type Control struct {
 	Evidence string `json:"evidence"`
 	// Remedy says what to do when the state is not Verified; else it is empty.
 	Remedy string `json:"remedy"`
-	// Opened is what it is off for, if that was asked for.
+	// Opened is the opening that turned it off, if any.
 	Opened Opening `json:"opened,omitempty"`
 }
 
-// Report is what a started workspace was found to be.
+// Report is the result of the checks of a started workspace.
 type Report struct {
 	Boundary Boundary  `json:"boundary"`
 	Root     Root      `json:"root"`

@@ -1,17 +1,15 @@
 // Package carrel is the Go client of carrel, which gives every AI agent, chat and
 // user an isolated workspace on a Linux host.
 //
-// [New] makes a [Client]. Its methods Workspaces, Commands, Archives, Approvals, Audit, Tokens and System hand
-// out the generated clients of the whole API; [Client.Exec] runs one command and
-// returns what it wrote; [Client.Start] starts one whose pipes or terminal this
-// process then holds itself, so that its bytes do not pass through the daemon.
+// [New] makes a [Client]. Its methods Workspaces, Commands, Archives, Approvals, Audit, Tokens
+// and System return the generated clients of the whole API. [Client.Exec] runs one command and
+// returns its output. [Client.Start] starts a command and passes its pipes or terminal to this
+// process, so that its bytes do not pass through the daemon.
 //
-// Errors carry the kinds of github.com/containerd/errdefs: errdefs.IsNotFound(err)
-// and its like tell them apart. See [IsCommandError] for those about the command
-// itself.
+// Errors have the kinds of github.com/containerd/errdefs; use errdefs.IsNotFound(err) and the
+// like. [IsCommandError] reports errors about the command itself.
 //
-// The package must not depend on a server package: what it needs of carrel is the
-// wire.
+// The package must not depend on a server package: it needs only the protocols.
 package carrel
 
 import (
@@ -34,8 +32,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/token"
 )
 
-// HostEnv is the environment variable that names the daemon, and DefaultHost the
-// one that is asked when it is unset.
+// HostEnv is the environment variable that names the daemon, and DefaultHost the daemon if it is
+// unset.
 const (
 	HostEnv     = "CARREL_HOST"
 	DefaultHost = "unix:///run/carrel/carrel.sock"
@@ -43,20 +41,20 @@ const (
 
 // Options configure a Client. The zero value is usable.
 type Options struct {
-	// Host is the daemon, as unix:///ABSOLUTE/PATH or https://HOST:PORT. "" is $CARREL_HOST,
-	// and if that is unset DefaultHost; only then are the token and the fingerprint that
-	// are left out here taken from the environment too.
+	// Host is the daemon, as unix:///ABSOLUTE/PATH or https://HOST:PORT. "" is $CARREL_HOST, or
+	// DefaultHost if that is unset. Only with a Host of "" are a token and a fingerprint that are
+	// not given here read from the environment.
 	Host string
-	// Token is what a daemon elsewhere wants; on a Unix socket its rights hold instead of
-	// this user's. TokenFile is a file with one that only its owner may read.
+	// Token authenticates requests. A daemon elsewhere requires one; on a Unix socket its rights
+	// replace those of this user. TokenFile is a file with a token that only its owner may read.
 	Token, TokenFile string
-	// Fingerprint is that of the daemon's key, as "carrel token create" prints it. "" trusts
-	// whom the system's certificate authorities vouch for.
+	// Fingerprint is the fingerprint of the daemon's key, as "carrel token create" prints it. ""
+	// trusts the certificate authorities of the system.
 	Fingerprint string
 }
 
-// Client talks to one daemon. Its methods may be called from any goroutine. It
-// connects when it first needs to, and keeps idle connections until Close.
+// Client is a client of one daemon. Its methods may be called from any goroutine. It connects
+// when it first needs to, and keeps idle connections until Close.
 type Client struct {
 	host host
 
@@ -79,8 +77,7 @@ func New(opts Options) (*Client, error) {
 	return &Client{host: h}, nil
 }
 
-// Dial is New and a first call, so that an error says now whether the daemon
-// answers. host is as in Options.
+// Dial is New and a first call, which fails if the daemon does not answer. host is as in Options.
 func Dial(ctx context.Context, host string) (*Client, error) {
 	c, err := New(Options{Host: host})
 	if err != nil {
@@ -93,10 +90,10 @@ func Dial(ctx context.Context, host string) (*Client, error) {
 	return c, nil
 }
 
-// Host is the daemon that the client talks to.
+// Host is the daemon of the client.
 func (c *Client) Host() string { return c.host.String() }
 
-// Close closes idle connections; calls under way go on. Commands that Start returned have their own.
+// Close closes idle connections. Running calls, and commands that Start returned, continue.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	idle := c.idle
@@ -169,10 +166,10 @@ func (c *Client) http() *http.Client {
 	return &http.Client{Transport: t, CheckRedirect: noRedirect}
 }
 
-// noRedirect: the API sends none, and a token must not follow one elsewhere.
+// noRedirect refuses redirects: the API sends none, and they must not receive a token.
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// newTLSTransport sends everything over HTTP/2, which a daemon over TLS speaks.
+// newTLSTransport sends everything over HTTP/2, which daemons support over TLS.
 func newTLSTransport(dial func(context.Context) (net.Conn, error)) *transport {
 	var p http.Protocols
 	p.SetHTTP2(true)
@@ -181,7 +178,7 @@ func newTLSTransport(dial func(context.Context) (net.Conn, error)) *transport {
 		DialTLSContext:     func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 		DisableCompression: true,
 		IdleConnTimeout:    time.Minute,
-		// A daemon that is gone without a word is noticed.
+		// Detects a daemon that has disappeared.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
 	}
 	return &transport{t, t}
@@ -211,13 +208,13 @@ func (c *Client) dial(ctx context.Context) (*net.UnixConn, error) {
 	return nil, &reachError{fmt.Errorf("cannot reach carrel at %s: %s: %w", c.host.socket, why, kind)}
 }
 
-// reachError is an error of dial, recognised under what HTTP wraps it in.
+// reachError is an error of dial, recognised under the wrapping of net/http.
 type reachError struct{ error }
 
 func (e *reachError) Unwrap() error { return e.error }
 
-// transport sends the bidirectional stream over HTTP/2, which it needs, and all else
-// over HTTP/1.1, which is faster on a local socket.
+// transport sends bidirectional streams over HTTP/2, which they require, and everything else over
+// HTTP/1.1, which is faster on a local socket.
 type transport struct{ unary, streams *http.Transport }
 
 func newTransport(dial func(context.Context) (*net.UnixConn, error)) *transport {
@@ -250,7 +247,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.unary.RoundTrip(r)
 }
 
-// kinds is the interceptor that gives errors of the wire their kind back.
+// kinds is the interceptor that restores the kinds of errors.
 type kinds struct{}
 
 func (kinds) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
@@ -281,16 +278,15 @@ func fromWire(err error) error {
 	return errcode.FromWire(err)
 }
 
-// IsCommandError reports whether err is about the command itself: the program was
-// not found in the workspace (a not_found error) or may not be executed there
-// (permission_denied). Errors about the workspace never are.
+// IsCommandError reports whether err is about the command itself and not about the workspace: the
+// program was not found there (a not_found error) or may not be executed (permission_denied).
 func IsCommandError(err error) bool {
 	return err != nil && strings.HasPrefix(err.Error(), "cannot run ") && (errdefs.IsNotFound(err) || errdefs.IsPermissionDenied(err))
 }
 
-// ApprovalOf returns the id of the approval that an error of a command is about: it was
-// asked for with DoNotWait and a person has to answer first. Asking for the same again takes
-// their answer up.
+// ApprovalOf returns the id of the approval that an error of a command is about: the command was
+// requested with DoNotWait, and a person must approve it first. The same request again uses their
+// answer.
 func ApprovalOf(err error) (approval string, ok bool) {
 	if err == nil || !errdefs.IsFailedPrecondition(err) && !errdefs.IsUnavailable(err) {
 		return "", false

@@ -20,28 +20,27 @@ type WindowSize struct{ Rows, Cols uint16 }
 
 // Spec says what to run.
 type Spec struct {
-	// Argv is the program and its arguments. A program without a slash is looked for
-	// in the workspace's PATH.
+	// Argv is the program and its arguments. A program without a slash is searched in the
+	// workspace's PATH.
 	Argv []string
 	// Env are NAME=VALUE strings laid over the workspace's base environment.
 	Env []string
 	// Dir is absolute inside the workspace; "" is the home.
 	Dir string
-	// Timeout ends the command after that long, Grace is the time between TERM and
-	// KILL then. Both have a resolution of a millisecond; 0 is no timeout and a grace of
-	// two seconds.
+	// Timeout ends the command after this time, with Grace between TERM and KILL. Both have a
+	// resolution of a millisecond; 0 is no timeout and a grace of two seconds.
 	Timeout, Grace time.Duration
-	// Stdin gives the command a pipe as its stdin; else that is /dev/null.
+	// Stdin gives the command a pipe as its stdin, which is otherwise /dev/null.
 	Stdin bool
 	// Terminal, if set, runs the command on a new terminal of that size.
 	Terminal *WindowSize
-	// Source is who wrote the command: SourceUser or SourceLLM; "" is taken for a model.
+	// Source is who wrote the command: SourceUser or SourceLLM; "" counts as a model.
 	Source string
 	// Thread names the conversation that it belongs to; answers for a thread are remembered
 	// for it. "" is none.
 	Thread string
-	// ApprovalWait is how long to wait for a person's answer where one is needed, 0 as long
-	// as the daemon is configured to. DoNotWait fails at once instead; see ApprovalOf.
+	// ApprovalWait is how long to wait for a person's answer if one is needed; 0 is as configured
+	// in the daemon. DoNotWait fails at once instead; see ApprovalOf.
 	ApprovalWait time.Duration
 }
 
@@ -54,8 +53,8 @@ const (
 // DoNotWait is a Spec.ApprovalWait.
 const DoNotWait = -time.Millisecond
 
-// message is the spec as the API has it. JSON cannot carry text that is not UTF-8, and would
-// carry something else in its place.
+// message is the spec as a message of the API. It refuses text that is not UTF-8, which JSON
+// would change.
 func (s *Spec) message() (*carrelv1.Command, error) {
 	for field, texts := range map[string][]string{"Argv": s.Argv, "Env": s.Env, "Dir": {s.Dir}, "Thread": {s.Thread}} {
 		for _, t := range texts {
@@ -112,13 +111,13 @@ type Status struct {
 	// Code is the exit code, or 128 + Signal if a signal ended it.
 	Code   int
 	Signal int
-	// TimedOut: the Timeout passed. OOM: the workspace ran out of memory meanwhile.
+	// TimedOut: the Timeout passed. OOM: the workspace ran out of memory while it ran.
 	TimedOut, OOM bool
-	// Killed is how many processes it left behind that were ended with it.
+	// Killed is how many of its processes were left and ended with it.
 	Killed int
-	// Stuck is how many of its processes took no KILL: they sleep in the kernel, for a file
-	// system or a device that does not answer. If the main process is one, Code is 137
-	// though it has not ended.
+	// Stuck is how many of its processes KILL did not end: they wait in the kernel for a file
+	// system or a device that does not answer. If the main process is one of them, Code is 137
+	// although it has not ended.
 	Stuck          int
 	Started, Ended time.Time
 	// User and System are processor time.
@@ -131,16 +130,16 @@ type Status struct {
 type Result struct {
 	ID     string
 	Status Status
-	// Stdout and Stderr are at most 256 KiB each; what was lost is counted.
+	// Stdout and Stderr are at most 256 KiB each; the rest is counted as lost.
 	Stdout, Stderr         []byte
 	StdoutLost, StderrLost int64
 }
 
-// Exec runs a command in workspace, which is a key or a derived name, and returns
-// what it wrote. stdin is fed to it, at most 256 KiB; Stdin and Terminal of the
-// spec are not used. A command that fails is not an error: see Result.Status.
+// Exec runs a command in workspace, which is a key or a derived name, and returns its output. Its
+// stdin is stdin, at most 256 KiB; Stdin and Terminal of the spec are not used. A command that
+// fails is not an error: see Result.Status.
 //
-// When ctx ends, so does the command.
+// The command ends when ctx ends.
 func (c *Client) Exec(ctx context.Context, workspace string, s Spec, stdin []byte) (*Result, error) {
 	command, err := s.message()
 	if err != nil {
@@ -165,7 +164,8 @@ func (c *Client) Exec(ctx context.Context, workspace string, s Spec, stdin []byt
 	}, nil
 }
 
-// execHere makes the call on a connection of its own, whose end ends the command.
+// execHere makes the call on a connection that no other call uses, so that closing it ends the
+// command.
 func (c *Client) execHere(ctx context.Context, req *carrelv1.ExecRequest, res *carrelv1.ExecResponse) error {
 	x, err := c.take(ctx)
 	if err != nil {
@@ -174,7 +174,7 @@ func (c *Client) execHere(ctx context.Context, req *carrelv1.ExecRequest, res *c
 	defer c.give(x)
 	_, err = x.call(ctx, fdapi.Exec, req, res, 0)
 	if err != nil && ctx.Err() != nil {
-		x.conn.Close() // the daemon takes that for the end of the call
+		x.conn.Close() // the daemon then ends the call
 	}
 	return err
 }
@@ -182,8 +182,8 @@ func (c *Client) execHere(ctx context.Context, req *carrelv1.ExecRequest, res *c
 // maxIdle is how many connections wait for the next Exec.
 const maxIdle = 16
 
-// take returns an idle connection that lives, or a new one. Each serves one call at a
-// time, so that closing it ends that call and no other.
+// take returns an idle connection that is open, or a new one. Each serves one call at a time, so
+// that closing it ends only that call.
 func (c *Client) take(ctx context.Context) (*session, error) {
 	for {
 		c.mu.Lock()
@@ -242,17 +242,17 @@ type Command struct {
 	Stdin *os.File
 	// Stdout and Stderr are nil on a terminal.
 	Stdout, Stderr *os.File
-	// Terminal is the master side, if the spec asked for one. Reading it ends with
-	// EIO when the last process on it has ended. With a token or over TLS it is a socket
-	// that stands for it, and reading it ends as of a file.
+	// Terminal is the master side, if the spec has one. Reading it ends with EIO when the last
+	// process on it has ended. With a token or over TLS it is a socket instead, and reading it
+	// ends with EOF.
 	Terminal *os.File
 
 	workspace string
 	link      link
 }
 
-// Start starts a command in workspace, which is a key or a derived name. Its
-// streams must be read, or it will block when they are full.
+// Start starts a command in workspace, which is a key or a derived name. The caller must read its
+// streams, or the command blocks when they are full.
 //
 // With a token, or a daemon elsewhere, the streams' bytes pass through the daemon.
 func (c *Client) Start(ctx context.Context, workspace string, s Spec) (*Command, error) {
@@ -292,9 +292,8 @@ func (c *Client) Start(ctx context.Context, workspace string, s Spec) (*Command,
 	return cmd, nil
 }
 
-// Wait returns how the command ended. There may be output left to read then. If
-// the daemon or the command's executor went away first, the error is of kind
-// unavailable.
+// Wait returns how the command ended. Some output may still be unread. If the daemon or the
+// command's executor ended first, the error is unavailable.
 func (c *Command) Wait(ctx context.Context) (Status, error) { return c.link.wait(ctx, c.ID) }
 
 // Signal sends a signal to the command's process group. One that has ended is
@@ -303,7 +302,7 @@ func (c *Command) Signal(ctx context.Context, signal int) error {
 	return c.link.signal(ctx, c.workspace, c.ID, signal, 0)
 }
 
-// Stop ends the command and all it left: TERM, the grace, KILL.
+// Stop ends the command and all its processes: TERM, the grace, KILL.
 func (c *Command) Stop(ctx context.Context, grace time.Duration) error {
 	return c.link.signal(ctx, c.workspace, c.ID, 0, grace)
 }
@@ -322,7 +321,7 @@ func (c *Command) Close() error {
 func (c *Command) closeFiles() {
 	for _, f := range []*os.File{c.Stdin, c.Stdout, c.Stderr, c.Terminal} {
 		if f != nil {
-			f.Close() // read ends and what nobody will read
+			f.Close() // nobody reads or writes them any more
 		}
 	}
 }
@@ -345,9 +344,9 @@ type Attachment struct {
 	}
 }
 
-// Attach opens the output of a detached command: what is kept and, with follow,
-// what comes until it ends. A command with a terminal gives that, but not with a token or
-// from elsewhere: its output is all there is then.
+// Attach opens the output of a detached command: the stored output and, with follow, new output
+// until it ends. If the command has a terminal, that is opened; but with a token or from
+// elsewhere only its output.
 func (c *Client) Attach(ctx context.Context, workspace, command string, follow bool) (*Attachment, error) {
 	if !c.host.direct() {
 		return c.attachRemote(ctx, workspace, command, follow)
@@ -380,7 +379,7 @@ func (a *Attachment) Resize(ctx context.Context, size WindowSize) error {
 	return a.link.resize(ctx, a.workspace, a.command, size)
 }
 
-// Close lets go of the output. The command lives on.
+// Close closes the output. The command continues.
 func (a *Attachment) Close() error {
 	a.File.Close()
 	return a.link.close()

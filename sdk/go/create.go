@@ -23,21 +23,21 @@ import (
 
 // Mount is a directory of this host for a new workspace.
 type Mount struct {
-	// Source is a directory that this process may open. Files that commands make in it
-	// are this process's user's.
+	// Source is a directory that this process may open. The user of this process owns the files
+	// that commands make in it.
 	Source string
-	// Destination is where it is inside: /workspace or below, below /mnt or /srv, or
+	// Destination is its path inside: /workspace or below, below /mnt or /srv, or
 	// "~/NAME" below the home.
 	Destination string
 	ReadOnly    bool
 }
 
-// Create makes the workspace for a key and starts it, or returns the one there is;
-// created says which. Each mount is opened with the rights of this process, and by the
-// broker with those of its user at each start; there may be eight. Without mounts it is
-// what Workspaces().Create does.
+// Create makes the workspace for a key and starts it, or returns the existing one; created says
+// which. Each mount is opened with the rights of this process, and by the broker with the rights
+// of its user at each start. There may be eight mounts. Without mounts it is the same as
+// Workspaces().Create.
 //
-// A workspace that is there already and has other mounts, or allows something else, is a failed_precondition error.
+// If the workspace exists with other mounts or openings, the error is failed_precondition.
 func (c *Client) Create(ctx context.Context, req *carrelv1.CreateRequest, mounts ...Mount) (
 	w *carrelv1.Workspace, created bool, err error,
 ) {
@@ -50,7 +50,7 @@ func (c *Client) Create(ctx context.Context, req *carrelv1.CreateRequest, mounts
 	}
 	if !c.host.direct() {
 		return nil, false, fmt.Errorf(
-			"cannot mount directories into a workspace with a token or from elsewhere: who may read them is told by the Unix user alone; create "+
+			"cannot mount directories into a workspace with a token or from elsewhere: the Unix user decides who may read them; create "+
 				"it on the daemon's host, without a token: %w", errdefs.ErrFailedPrecondition,
 		)
 	}
@@ -77,7 +77,7 @@ func (c *Client) Create(ctx context.Context, req *carrelv1.CreateRequest, mounts
 	if err != nil {
 		return nil, false, err
 	}
-	defer near.Close() // the grant is good as long as it is open
+	defer near.Close() // the grant is valid while it is open
 	defer far.Close()
 	x, err := c.open(ctx)
 	if err != nil {
@@ -95,8 +95,8 @@ func (c *Client) Create(ctx context.Context, req *carrelv1.CreateRequest, mounts
 	return res.GetWorkspace(), res.GetCreated(), nil
 }
 
-// openSource opens a directory for reading, which shows that this user may, and says
-// where the kernel finds it.
+// openSource opens a directory for reading, which shows that this user may read it, and returns
+// its path according to the kernel.
 func openSource(source string) (*os.File, string, error) {
 	fail := func(why string, kind error) (*os.File, string, error) {
 		return nil, "", fmt.Errorf("cannot mount %s: %s: %w", source, why, kind)
@@ -116,7 +116,7 @@ func openSource(source string) (*os.File, string, error) {
 	path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
 	if err != nil || !filepath.IsAbs(path) || strings.HasSuffix(path, " (deleted)") {
 		f.Close()
-		return fail("it has no path that others could find it at", errdefs.ErrInvalidArgument)
+		return fail("it has no path by which others could find it", errdefs.ErrInvalidArgument)
 	}
 	return f, path, nil
 }

@@ -22,20 +22,20 @@ import (
 	"github.com/carrel-dev/carrel/internal/token"
 )
 
-// The environment variables beside HostEnv. They are read only with it: a token is not sent
-// to a host that a program names itself.
+// Further environment variables. They are read only together with HostEnv, so that a token is not
+// sent to a host that a program chose.
 const (
-	// TokenEnv holds a token, and TokenFileEnv the path of a file that does.
+	// TokenEnv holds a token, and TokenFileEnv the path of a file with one.
 	TokenEnv     = "CARREL_TOKEN"
 	TokenFileEnv = "CARREL_TOKEN_FILE" //nolint:gosec // the name of a variable
 	// FingerprintEnv holds the fingerprint of the daemon's key.
 	FingerprintEnv = "CARREL_FINGERPRINT"
 )
 
-// host is the daemon that a client talks to, and as whom.
+// host is the daemon of a client, and its token.
 type host struct {
-	// socket is the path of a Unix socket; else address is the HOST:PORT of one that speaks
-	// TLS and has the fingerprint, "" for one that the system's authorities vouch for.
+	// socket is the path of a Unix socket. If it is "", address is the HOST:PORT of a TLS server,
+	// whose key has the fingerprint; "" trusts the system's authorities.
 	socket, address, fingerprint string
 	secret                       token.Secret
 }
@@ -79,7 +79,7 @@ func hostFrom(opts Options) (h host, err error) {
 	return h, nil
 }
 
-// addressOf takes https://HOST:PORT and nothing else: never plain HTTP, no path, no user.
+// addressOf accepts only https://HOST:PORT, without a path or a user.
 func addressOf(s string) (string, error) {
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || u.User != nil || strings.Trim(u.Path, "/") != "" ||
@@ -92,7 +92,7 @@ func addressOf(s string) (string, error) {
 	return net.JoinHostPort(u.Hostname(), u.Port()), nil
 }
 
-// readToken reads a file that nobody but its owner may read.
+// readToken reads a file that only its owner may read.
 func readToken(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -105,7 +105,8 @@ func readToken(path string) (string, error) {
 	}
 	if fi.Mode().IsRegular() && fi.Mode().Perm()&0o077 != 0 {
 		return "", fmt.Errorf(
-			"cannot use the token in %s: others may read the file, which has mode %v; chmod 600 it, and revoke the token if they may have: %w", path,
+			"cannot use the token in %s: others may read the file, which has mode %v; "+
+				"chmod 600 it, and revoke the token if somebody read it: %w", path,
 			fi.Mode().Perm(), errdefs.ErrFailedPrecondition,
 		)
 	}
@@ -116,8 +117,8 @@ func readToken(path string) (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// direct reports whether commands can be had with their descriptors: a token is judged anew
-// with each request, and over TLS nothing but bytes travels.
+// direct reports whether the descriptors of commands can be passed: not with a token, which is
+// checked at each request, and not over TLS.
 func (h *host) direct() bool { return h.socket != "" && h.secret == token.Secret{} }
 
 func (h *host) String() string {
@@ -127,7 +128,7 @@ func (h *host) String() string {
 	return "https://" + h.address
 }
 
-// baseURL is what requests are for.
+// baseURL is the start of the URLs of requests.
 func (h *host) baseURL() string {
 	if h.socket != "" {
 		return "http://carrel"
@@ -135,7 +136,7 @@ func (h *host) baseURL() string {
 	return "https://" + h.address
 }
 
-// dialTLS connects and sees that it is the right server. Its errors say what to do.
+// dialTLS connects and verifies the server. Its errors say what to do.
 func (h *host) dialTLS(ctx context.Context) (net.Conn, error) {
 	config := cert.Pin(h.fingerprint)
 	config.NextProtos = []string{"h2", "http/1.1"}

@@ -16,10 +16,10 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 )
 
-// Where no descriptors travel, over TLS or with a token, this file gives a command streams
-// that look the same: pipes of this process whose other ends are pumped through the daemon.
+// Over TLS or with a token no descriptors can be passed. This file gives a command equivalent
+// streams then: pipes of this process, which are copied from and to the daemon.
 
-// link is how a Command speaks of itself with the daemon.
+// link is a Command's connection to the daemon.
 type link interface {
 	wait(ctx context.Context, id string) (Status, error)
 	signal(ctx context.Context, workspace, command string, signal int, grace time.Duration) error
@@ -40,9 +40,9 @@ type streamed struct {
 
 	sending sync.Mutex // Connect allows one sender at a time
 
-	// near are our ends of what the command's user has.
+	// The ends of the pipes that are copied; the user of the Command has the others.
 	stdin, stdout, stderr *os.File
-	// gone are outputs that nobody reads any more.
+	// gone are outputs whose reader has closed them.
 	gone          map[*os.File]bool
 	id, workspace string
 
@@ -67,13 +67,13 @@ func (c *Client) startRemote(ctx context.Context, start *carrelv1.StreamStart, s
 	if err := x.open(cmd, s); err != nil {
 		return nil, err
 	}
-	// Until the command is there, the end of ctx is the end of it all.
+	// Until the command has started, the end of ctx ends it.
 	stop := context.AfterFunc(ctx, cancel)
 	x.stream = c.Commands().Stream(whole)
 	if err := x.send(&carrelv1.StreamRequest{Message: &carrelv1.StreamRequest_Start{Start: start}}); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
-	first, err := x.stream.Receive() // of a stream that was refused, this says why
+	first, err := x.stream.Receive() // returns the error of a stream that was refused
 	if !stop() {
 		return nil, context.Cause(ctx)
 	}
@@ -88,7 +88,7 @@ func (c *Client) startRemote(ctx context.Context, start *carrelv1.StreamStart, s
 	return cmd, nil
 }
 
-// open makes the pipes, or the pair that stands for a terminal.
+// open makes the pipes, or a pair of sockets for a terminal.
 func (x *streamed) open(cmd *Command, s Spec) error {
 	fail := func(err error) error { return fmt.Errorf("cannot make the streams of the command: %w", err) }
 	if s.Terminal != nil {
@@ -128,10 +128,10 @@ func (x *streamed) feed() {
 	for {
 		n, err := x.stdin.Read(buf)
 		if n > 0 && x.send(&carrelv1.StreamRequest{Message: &carrelv1.StreamRequest_Stdin{Stdin: buf[:n]}}) != nil {
-			return // the receiver knows why
+			return // receive gets the error
 		}
 		if err != nil {
-			if errors.Is(err, io.EOF) { // not when it was closed here
+			if errors.Is(err, io.EOF) { // and not if this process closed it
 				_ = x.send(&carrelv1.StreamRequest{Message: &carrelv1.StreamRequest_CloseStdin{CloseStdin: true}})
 			}
 			return
@@ -166,8 +166,8 @@ func (x *streamed) receive() {
 	}
 }
 
-// pass writes output to its pipe. Where nobody reads any more, the command is told as a pipe
-// of its own would tell it.
+// pass writes output to its pipe. If the reader has closed it, the command gets SIGPIPE, as from
+// a pipe of its own.
 func (x *streamed) pass(w *os.File, b []byte) {
 	if w == nil || x.gone[w] {
 		return
@@ -178,11 +178,11 @@ func (x *streamed) pass(w *os.File, b []byte) {
 	}
 }
 
-// closeNear is the end of output for who reads it, and of feed.
+// closeNear ends the output for its readers, and ends feed.
 func (x *streamed) closeNear() {
 	for _, f := range []*os.File{x.stdin, x.stdout, x.stderr} {
 		if f != nil {
-			_ = f.Close() // a terminal's twice
+			_ = f.Close() // that of a terminal is closed twice
 		}
 	}
 }
@@ -223,7 +223,7 @@ type followed struct {
 	cancel context.CancelFunc
 }
 
-// attachRemote is Attach as far as it goes without descriptors: the output, and no typing.
+// attachRemote is Attach without descriptors: it gives the output, and takes no input.
 func (c *Client) attachRemote(ctx context.Context, workspace, command string, follow bool) (*Attachment, error) {
 	whole, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, cancel)

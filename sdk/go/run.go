@@ -7,7 +7,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/relay"
 )
 
-// Streams are the near ends for Run. A nil Writer discards.
+// Streams are the streams that Run copies from and to. A nil Writer discards.
 type Streams struct {
 	// Stdin is copied to the command's stdin or terminal until it ends. Run does not
 	// wait for a Read of it that has not returned.
@@ -15,12 +15,11 @@ type Streams struct {
 	Stdout, Stderr io.Writer
 }
 
-// Run copies between the command and s until the command and its output have
-// ended, closes it, and returns its status. If a Writer fails, the command gets
-// SIGPIPE or EPIPE at its next write there; the error is returned unless it is EPIPE
-// itself. When ctx ends the command is hung up.
+// Run copies between the command and s until the command and its output have ended, closes it,
+// and returns its status. If a Writer fails, the command gets SIGPIPE or EPIPE at its next write
+// there; the error is returned unless it is EPIPE. When ctx ends, the command is hung up.
 //
-// Copies to an *os.File are done by the kernel where it can.
+// The kernel copies to an *os.File if it can.
 func (c *Command) Run(ctx context.Context, s Streams) (status Status, err error) {
 	defer c.Close()
 	defer context.AfterFunc(ctx, func() { c.Close() })()

@@ -36,8 +36,8 @@ type session struct {
 
 const upgrade = "POST " + fdapi.Path + " HTTP/1.1\r\nHost: carrel\r\nConnection: Upgrade\r\nUpgrade: " + fdapi.Protocol + "\r\n\r\n"
 
-// open connects and upgrades. It writes HTTP by hand: the exchange is fixed, and a
-// program that runs one command has no other use for an HTTP client.
+// open connects and upgrades. It writes HTTP by hand, because the exchange is fixed and a program
+// that runs one command needs no HTTP client otherwise.
 func (c *Client) open(ctx context.Context) (*session, error) {
 	conn, err := c.dial(ctx)
 	if err != nil {
@@ -57,8 +57,8 @@ func (c *Client) open(ctx context.Context) (*session, error) {
 	return x, nil
 }
 
-// handshake reads no more than the daemon's answer: what follows it comes with
-// descriptors and is not for this reader.
+// handshake reads only the daemon's answer: the messages after it carry descriptors and need
+// another reader.
 func handshake(conn net.Conn) error {
 	if _, err := io.WriteString(conn, upgrade); err != nil {
 		return fmt.Errorf("cannot talk to carrel: %w: %w", err, errdefs.ErrUnavailable)
@@ -83,7 +83,7 @@ func handshake(conn net.Conn) error {
 	}
 }
 
-// refused is the error that an answer other than 101 means.
+// refused is the error for an answer other than 101.
 func refused(head, body string, conn net.Conn) error {
 	rest, _ := io.ReadAll(io.LimitReader(conn, 16<<10)) // the server closes after a refusal
 	_, status, _ := strings.Cut(head, " ")
@@ -109,7 +109,7 @@ func (x *session) handle(_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request)
 	if err := said.Unmarshal(r.Params, e); err != nil {
 		return nil, nil, err
 	}
-	// One command, one end: whatever comes first stands.
+	// A command ends once: later messages are ignored.
 	x.once.Do(func() {
 		x.end = e
 		close(x.exited)
@@ -117,7 +117,7 @@ func (x *session) handle(_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request)
 	return nil, nil, nil
 }
 
-// said reads what the daemon says; a newer one may say more.
+// said reads messages of the daemon; a newer daemon may add fields.
 var said = protojson.UnmarshalOptions{DiscardUnknown: true}
 
 // call makes a call whose reply carries want descriptors; fds go with the request.
@@ -147,7 +147,7 @@ func (x *session) wait(ctx context.Context, command string) (Status, error) {
 	select {
 	case <-x.exited:
 	case <-x.conn.Done():
-		// What the daemon said last may have come with the end.
+		// The last message may have arrived together with the end.
 		select {
 		case <-x.exited:
 		default:

@@ -119,7 +119,7 @@ func (b *bench) audit() error {
 		}
 		return unix.Fdatasync(int(f.Fd()))
 	})}
-	// Both kinds of block by turns, so that the disk is the same for all.
+	// Both kinds of block alternate, so that the disk is in the same state for both.
 	p := b.pace(0)
 	one := p
 	one.Rounds = 1

@@ -1,4 +1,4 @@
-// Command bench measures carrel and, in the same run and by turns, the programs that
+// Command bench measures carrel and, alternately in the same run, the programs that
 // people use for the same thing. docs/benchmarks.md says what each figure includes.
 //
 //	go run ./test/bench [-quick] [-only exec,cli] [-json FILE] [-save]
@@ -140,7 +140,7 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// wants says whether a figure is to be measured.
+// wants reports whether a figure is measured.
 func (o options) wants(figure string, long bool) bool {
 	if len(o.only) > 0 {
 		return slices.Contains(o.only, figure)
@@ -285,7 +285,7 @@ func moduleRoot() (string, error) {
 	}
 }
 
-// commit names what is measured, as far as git knows.
+// commit is the commit that is measured, if git knows it.
 func commit(ctx context.Context, root string) string {
 	out, err := exec.CommandContext(ctx, "git", "-C", root, "describe", "--always", "--dirty", "--abbrev=12").Output()
 	if err != nil {

@@ -90,7 +90,7 @@ func newPodman(b *bench) (*podman, error) {
 	unmark := absent(podmanMarks)
 	b.later(func(context.Context) error { unmark(); return nil })
 	b.later(func(context.Context) error {
-		return m.do("rm", "--force", "--all", "--time", "0") // those of a run that was cut off, too
+		return m.do("rm", "--force", "--all", "--time", "0") // including those of a killed run
 	})
 	if err := m.do(m.run([]string{"--detach", "--name", m.container}, "/bin/sleep", "infinity")...); err != nil {
 		return nil, err

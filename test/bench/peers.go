@@ -22,12 +22,12 @@ import (
 // command is what every contestant runs.
 const command = "/bin/true"
 
-// peers are the programs that carrel is measured beside, as far as they are here.
+// peers are the installed programs that carrel is compared with.
 type peers struct {
 	bwrap string // path; "" if it is missing
 	oci   []*ociRuntime
 	users users
-	// podman is asked for once, by whoever needs it first.
+	// podman is looked up once, when it is first needed.
 	podman    *podman
 	podmanErr error
 }
@@ -58,7 +58,7 @@ var (
 )
 
 // findPeers looks for the peers, installs those that are missing, and starts a container
-// of each OCI runtime. What cannot be had is noted.
+// of each OCI runtime. What is not available is noted.
 func findPeers(b *bench, o options) *peers {
 	wanted := slices.Clone(packages)
 	if o.wants("archive", false) {

@@ -33,7 +33,7 @@ func newUsers(b *bench) users {
 	return u
 }
 
-// add makes a user with a home, and nothing is said about either but its place.
+// add makes a user with a home, with default settings except for the path of the home.
 func (u users) add() (name string, err error) {
 	if err := os.Mkdir(u.homes, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return "", err

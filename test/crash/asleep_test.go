@@ -175,7 +175,7 @@ func TestUninterruptibleSleep(t *testing.T) {
 	h.namesSleeper(t, 35*time.Second, "stop", key)
 	end()
 	neighbour.Wait()
-	// It is not said to be stopped, and is not used as if it ran.
+	// It is not listed as stopped, and it is not used as if it ran.
 	if out := h.carrel(t, "ls"); !strings.Contains(out, "running") || strings.Contains(out, "stopped") {
 		t.Errorf("after a stop that failed:\n%s", out)
 	}

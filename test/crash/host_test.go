@@ -158,7 +158,7 @@ func (h *host) purge() error {
 	return err
 }
 
-// remove takes everything away, also what nobody knows of any more.
+// remove removes everything, including what no instance knows.
 func (h *host) remove() error {
 	disarmed := os.RemoveAll(h.points)
 	if _, err := os.Stat(h.dir); err != nil {

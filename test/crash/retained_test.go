@@ -10,7 +10,7 @@ import (
 	"github.com/carrel-dev/carrel/test/crash/check"
 )
 
-// tell has a daemon that is brought up next read these settings.
+// tell writes the settings that the next daemon reads.
 func (h *host) tell(t *testing.T, settings string) (up func() result) {
 	t.Helper()
 	path := h.dir + "/carreld.yaml"

@@ -43,7 +43,7 @@ func TestRotationPoints(t *testing.T) {
 		}
 		return all.String()
 	}
-	var words, told []string // what was asked for, and what was said to be done
+	var words, told []string // what was requested, and what was reported as done
 	for _, point := range append(rotationPoints, "daemon.checkpoint.signed", "daemon.checkpoint.countersigned",
 		"daemon.checkpoint.written", "daemon.checkpoint.kept") {
 		t.Run(point, func(t *testing.T) {

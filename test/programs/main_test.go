@@ -25,7 +25,7 @@ var base string
 
 const baseEnv = "CARREL_PROGRAMS_BASE"
 
-// testID is nobody's on any host: the ordinary user, where the tests run as root.
+// testID is the id of the ordinary user if the tests run as root. No host uses it.
 const testID = 61773
 
 func TestMain(m *testing.M) {
@@ -175,7 +175,7 @@ func (c *caller) project(t *testing.T, name string) string {
 	return dir
 }
 
-// own gives a directory to the ordinary user: one of root's is not mounted for writing.
+// own gives a directory to the ordinary user, because a directory of root is not mounted writable.
 func own(t *testing.T, dir string) {
 	t.Helper()
 	id := int(ordinary().id)

@@ -39,7 +39,8 @@ func TestNestedNamespaces(t *testing.T) {
 	if os.Geteuid() != 0 {
 		return
 	}
-	c := exec.CommandContext(t.Context(), "unshare", "-m", "sh", "-ec", `mount -t tmpfs x /tmp && mkdir "$2" && mount -t tmpfs x "$2" && mkdir "$2/a" "$2/b" && mount -o bind "$2/a" "$2/b" && mount -o remount,bind,ro,nosuid,nodev "$2/b" && exec /usr/bin/python3 "$1" plant "$2"`,
+	c := exec.CommandContext(t.Context(), "unshare", "-m", "sh", "-ec", `mount -t tmpfs x /tmp && mkdir "$2" && mount -t tmpfs x "$2" &&
+		mkdir "$2/a" "$2/b" && mount -o bind "$2/a" "$2/b" && mount -o remount,bind,ro,nosuid,nodev "$2/b" && exec /usr/bin/python3 "$1" plant "$2"`,
 		"sh", attack, base+"/plant")
 	out, err := c.CombinedOutput()
 	for _, want := range []string{
@@ -52,7 +53,7 @@ func TestNestedNamespaces(t *testing.T) {
 	}
 }
 
-// What weakens a project mount is refused beside a writable one, and what there is not is said.
+// Openings that weaken a project mount are refused with a writable one, and the error names them.
 func TestOpeningsThatAreRefused(t *testing.T) {
 	for _, by := range callers(t) {
 		dir := by.project(t, "refused")

@@ -36,7 +36,7 @@ type program struct {
 	// cache is a directory that the programs of this name share, at /mnt/cache: both
 	// callers' compile the same.
 	cache string
-	// prepare is a script that makes on the host what is to be there in the directory.
+	// prepare is a script that prepares the directory on the host.
 	prepare string
 }
 
@@ -64,7 +64,8 @@ var programs = []program{
 		name: "git", needs: map[string]string{"git": "git"},
 		script: `mkdir r && cd r && git init -q -b main . && git config user.email a@example.com && git config user.name A
 			echo one > f && git add f && git commit -qm one && git checkout -qb other && echo two > f && git commit -qam two
-			git checkout -q main && git merge -q other && git log --format=%s && git branch --format='%(refname:short)' && git status --short && cat f`,
+			git checkout -q main && git merge -q other && git log --format=%s && git branch --format='%(refname:short)' && git status --short &&
+				cat f`,
 		want: []string{"two\none\nmain\nother\ntwo\n"},
 	},
 	{
@@ -93,7 +94,8 @@ var programs = []program{
 	},
 	{
 		name: "npm install offline", needs: map[string]string{"node": "nodejs", "npm": "npm"},
-		script: `mkdir dep app && cd dep && echo '{"name":"dep","version":"1.0.0"}' > package.json && echo 'module.exports = "installed"' > index.js
+		script: `mkdir dep app && cd dep && echo '{"name":"dep","version":"1.0.0"}' > package.json &&
+			echo 'module.exports = "installed"' > index.js
 			npm pack --silent && cd ../app && echo '{"name":"app","version":"1.0.0"}' > package.json
 			npm install --offline --no-audit --no-fund --silent ../dep/dep-1.0.0.tgz && node -e 'console.log(require("dep"))'`,
 		want: []string{"dep-1.0.0.tgz\n", "installed\n"},
@@ -142,20 +144,23 @@ var programs = []program{
 	},
 	{
 		name: "tmux", needs: map[string]string{"tmux": "tmux"},
-		script: `tmux -f /dev/null new-session -d -s s -x 80 -y 24 'bash --norc' && tmux send-keys -t s 'echo typed-$((40+2)); tmux wait-for -S typed' Enter && tmux wait-for typed
+		script: `tmux -f /dev/null new-session -d -s s -x 80 -y 24 'bash --norc' &&
+			tmux send-keys -t s 'echo typed-$((40+2)); tmux wait-for -S typed' Enter && tmux wait-for typed
 			tmux capture-pane -p -t s && tmux kill-server`,
 		want: []string{"\ntyped-42\n"},
 	},
 	{
 		name: "sqlite", needs: map[string]string{"sqlite3": "sqlite3"},
-		script: `sqlite3 x.db 'pragma journal_mode=wal; create table t(a); insert into t values(42); select a from t;' && (cd && sqlite3 y.db 'create table t(a); insert into t values(43); select a from t;')`,
-		want:   []string{"wal\n42\n43\n"},
+		script: `sqlite3 x.db 'pragma journal_mode=wal; create table t(a); insert into t values(42); select a from t;' && (cd &&
+			sqlite3 y.db 'create table t(a); insert into t values(43); select a from t;')`,
+		want: []string{"wal\n42\n43\n"},
 	},
 	{
 		name: "apt-get download", needs: map[string]string{"apt-get": "apt", "dpkg-deb": "dpkg"}, prepare: localRepository,
-		// A workspace has no /etc/apt: where to look is said on the command line.
+		// A workspace has no /etc/apt: the command line names the sources.
 		script: `mkdir -p apt/lists/partial apt/archives/partial && echo "deb [trusted=yes] file:$PWD/repo ./" > apt/sources.list
-			o="-o Dir::Etc::SourceList=$PWD/apt/sources.list -o Dir::State::Lists=$PWD/apt/lists -o Dir::Cache=$PWD/apt -o Dir::Cache::Archives=$PWD/apt/archives -o Debug::NoLocking=1"
+			o="-o Dir::Etc::SourceList=$PWD/apt/sources.list -o Dir::State::Lists=$PWD/apt/lists \
+			-o Dir::Cache=$PWD/apt -o Dir::Cache::Archives=$PWD/apt/archives -o Debug::NoLocking=1"
 			apt-get $o -qq update 2>&1 && apt-get $o -qq download carrel-tested 2>&1; dpkg-deb -f carrel-tested_1.0_all.deb Package`,
 		want: []string{"carrel-tested\n"},
 	},

@@ -158,9 +158,11 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 	t.Cleanup(func() { shared.carrel(t, "archive", "rm", key) })
 	denied := fmt.Sprintf(`"uid:%d"`, mallory.Uid)
 	free := []string{
-		"Version", "List", "ListArchives", // nobody's in particular; the lists are looked at below
-		"WhoAmI", "ListTokens", "CreateToken", "GetToken", "RevokeToken", // of tokens, which are the caller's own; test/script/testdata/tokens.txtar tries them
-		"GetApproval", "AnswerApproval", "RevokePermission", "WatchApprovals", // by ids of their own; test/script/testdata/approvals.txtar tries them
+		"Version", "List", "ListArchives", // of no workspace; the lists are checked below
+		// Of tokens, which are the caller's own; test/script/testdata/tokens.txtar tries them.
+		"WhoAmI", "ListTokens", "CreateToken", "GetToken", "RevokeToken",
+		// By ids of their own; test/script/testdata/approvals.txtar tries them.
+		"GetApproval", "AnswerApproval", "RevokePermission", "WatchApprovals",
 	}
 	for _, m := range methods() {
 		if slices.Contains(free, string(m.Name())) {
@@ -172,7 +174,8 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 				start = `{"from":%[1]q,"key":"crt mallory"}`
 			}
 			body := fmt.Sprintf(
-				`{"workspace":%[1]q,"workspaces":[%[1]q],"archive":%[1]q,"key":%[1]q,"command":{"argv":["cat","file"]},"commandId":%[2]q,"signal":9,"size":{"rows":1,"cols":1},"purge":true,"start":`+start+`}`, ref, id,
+				`{"workspace":%[1]q,"workspaces":[%[1]q],"archive":%[1]q,"key":%[1]q,"command":{"argv":["cat","file"]},`+
+					`"commandId":%[2]q,"signal":9,"size":{"rows":1,"cols":1},"purge":true,"start":`+start+`}`, ref, id,
 			)
 			// What a method does not know is refused for that and proves nothing.
 			body = known(t, m, body)
@@ -322,7 +325,8 @@ func TestReferencesAreNoPaths(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			body := known(t, m, fmt.Sprintf(`{"workspace":%s,"command":{"argv":["true"]},"commandId":"c-0123456789abcdef","size":{"rows":1,"cols":1},"purge":true}`, quoted))
+			body := known(t, m, fmt.Sprintf(`{"workspace":%s,"command":{"argv":["true"]},`+
+				`"commandId":"c-0123456789abcdef","size":{"rows":1,"cols":1},"purge":true}`, quoted))
 			status, said := shared.ask(t, 0, m, body)
 			if !strings.Contains(said, "not_found") && !strings.Contains(said, "invalid_argument") {
 				t.Errorf("%s of %.40q: %d %s", m.Name(), ref, status, said)

@@ -27,7 +27,7 @@ const hello = `{"jsonrpc":"2.0","id":0,"method":"hello","params":{"version":1}}`
 
 func (b *lone) socket() string { return b.run + "/broker.sock" }
 
-// greeted is a connection of the daemon's, as far as the broker can tell.
+// greeted is a connection that looks to the broker like the daemon's.
 func (b *lone) greeted(t testing.TB) *wire {
 	t.Helper()
 	w := dial(t, b.socket(), brokerUID)

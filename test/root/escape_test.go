@@ -289,19 +289,26 @@ func fileMode(t testing.TB, path string) os.FileMode {
 func TestWritingTheSystem(t *testing.T) {
 	d := shared.desk(t)
 	script := `try() { if ( eval "$2" ) 2>/dev/null; then echo "REACHED $1 ok"; else echo "denied $1 refused"; fi; }
-		for f in /proc/sys/kernel/core_pattern /proc/sys/kernel/hostname /proc/sys/vm/drop_caches /proc/sys/user/max_user_namespaces /proc/sys/net/ipv4/ip_forward \
-			/proc/sys/net/ipv4/ip_unprivileged_port_start /proc/sysrq-trigger /proc/self/oom_score_adj_of_1 /proc/1/oom_score_adj /proc/self/uid_map /proc/self/gid_map /proc/self/setgroups \
-			/sys/fs/cgroup/cgroup.procs /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory/cgroup.procs /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/memory.max /sys/devices/system/cpu/cpu0/online /sys/kernel/uevent_helper \
-			/dev/mem /dev/kmem /dev/kmsg /dev/port /dev/sda /dev/vda /dev/loop-control /dev/loop0 /dev/fuse /dev/kvm /dev/net/tun /dev/cpu/0/msr /dev/autofs /dev/mapper/control \
-			/etc/passwd /etc/ld.so.preload /etc/ld.so.cache /etc/hosts /etc/resolv.conf /usr/bin/env /bin/sh /lib64/ld-linux-x86-64.so.2 /run/x /var/lib/x /var/lib/dpkg/status /root/x /x /home/x /proc/1/root/x /proc/self/root/etc/passwd \
+		for f in /proc/sys/kernel/core_pattern /proc/sys/kernel/hostname /proc/sys/vm/drop_caches /proc/sys/user/max_user_namespaces \
+			/proc/sys/net/ipv4/ip_forward \
+			/proc/sys/net/ipv4/ip_unprivileged_port_start /proc/sysrq-trigger /proc/self/oom_score_adj_of_1 /proc/1/oom_score_adj \
+			/proc/self/uid_map /proc/self/gid_map /proc/self/setgroups \
+			/sys/fs/cgroup/cgroup.procs /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory/cgroup.procs \
+			/sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/memory.max /sys/devices/system/cpu/cpu0/online /sys/kernel/uevent_helper \
+			/dev/mem /dev/kmem /dev/kmsg /dev/port /dev/sda /dev/vda /dev/loop-control /dev/loop0 /dev/fuse /dev/kvm /dev/net/tun /dev/cpu/0/msr \
+			/dev/autofs /dev/mapper/control \
+			/etc/passwd /etc/ld.so.preload /etc/ld.so.cache /etc/hosts /etc/resolv.conf /usr/bin/env /bin/sh /lib64/ld-linux-x86-64.so.2 /run/x \
+			/var/lib/x /var/lib/dpkg/status /root/x /x /home/x /proc/1/root/x /proc/self/root/etc/passwd \
 			/usr/local/bin/x /opt/x /srv/x /mnt/x /dev/x; do
 			try "write $f" "echo 1 >> $f"
 			echo "0 0 1" > replacement
 			try "replace $f" "mv -f replacement $f || cp replacement $f"
 			try "remove $f" "test -e $f && rm -f $f && test ! -e $f"
 		done
-		for f in /proc/kcore /proc/kallsyms /proc/kmsg /proc/keys /proc/timer_list /proc/sched_debug /proc/iomem /etc/shadow /etc/gshadow /etc/sudoers /etc/ssh/ssh_host_ed25519_key /root/.ssh /root/.bash_history /var/log/syslog /run/docker.sock \
-			/run/containerd/containerd.sock /run/dbus/system_bus_socket /run/systemd/private /run/user/0 /run/sshd.pid /proc/1/environ /proc/1/maps /sys/kernel/debug /sys/kernel/security /sys/firmware /sys/class /boot /dev/disk; do
+		for f in /proc/kcore /proc/kallsyms /proc/kmsg /proc/keys /proc/timer_list /proc/sched_debug /proc/iomem /etc/shadow /etc/gshadow \
+			/etc/sudoers /etc/ssh/ssh_host_ed25519_key /root/.ssh /root/.bash_history /var/log/syslog /run/docker.sock \
+			/run/containerd/containerd.sock /run/dbus/system_bus_socket /run/systemd/private /run/user/0 /run/sshd.pid /proc/1/environ \
+			/proc/1/maps /sys/kernel/debug /sys/kernel/security /sys/firmware /sys/class /boot /dev/disk; do
 			try "read $f" "test -n \"\$(head -c 1 $f 2>/dev/null || ls $f)\""
 		done
 		try "write own-file" "echo 1 >> own-file"

@@ -243,7 +243,7 @@ func until(t testing.TB, what string, yes func() bool) {
 	}
 }
 
-// record is a line of the audit log, as far as the tests look at it.
+// record holds the fields of a line of the audit log that the tests use.
 type record struct {
 	Seq       int64  `json:"seq"`
 	Type      string `json:"type"`

@@ -43,7 +43,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// clean takes away the carrels and brokers that were brought up below base.
+// clean removes the carrels and brokers that were started below base.
 func clean(base string) error {
 	bin = programDir(base)
 	var errs []error

@@ -43,7 +43,7 @@ func actAs(t testing.TB, uid uintptr, f func() error) {
 	}
 }
 
-// users makes a directory of alice's with one in it of bob's alone, and one of root's.
+// users makes a directory of alice that contains one of bob and one of root.
 func users(t testing.TB) (hers, his, roots string) {
 	t.Helper()
 	top := t.TempDir()
@@ -200,7 +200,7 @@ func TestADaemonForgesMounts(t *testing.T) {
 	far, _ = offered(t, alice, ask(file, true), file)
 	refused("a file", "not a directory", far, creation(t, name, digest, 1, at(file, true)))
 
-	// A connection to somebody of root's is no grant.
+	// A connection to a process of root is no grant.
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s")})
 	if err != nil {
 		t.Fatal(err)

@@ -60,9 +60,12 @@ func TestNeighboursAreOutOfReach(t *testing.T) {
 		try "connect to loopback" ": </dev/tcp/127.0.0.1/8000"
 		try "connect to any" ": </dev/tcp/127.0.0.1/8001"
 		try "connect to ::1" ": </dev/tcp/::1/8001"
-		try "connect to its abstract socket" "perl -MSocket -e 'socket(S, PF_UNIX, SOCK_STREAM, 0); connect(S, pack_sockaddr_un(qq(\0crt-service))) or exit 1'"
-		try "connect to its socket in /tmp" "perl -MSocket -e 'socket(S, PF_UNIX, SOCK_STREAM, 0); connect(S, pack_sockaddr_un(q(/tmp/crt-service))) or exit 1'"
-		try "connect to its socket in the home" "perl -MSocket -e 'socket(S, PF_UNIX, SOCK_STREAM, 0); connect(S, pack_sockaddr_un(q(%[1]s/crt-service))) or exit 1'"
+		try "connect to its abstract socket" \
+			"perl -MSocket -e 'socket(S, PF_UNIX, SOCK_STREAM, 0); connect(S, pack_sockaddr_un(qq(\0crt-service))) or exit 1'"
+		try "connect to its socket in /tmp" \
+			"perl -MSocket -e 'socket(S, PF_UNIX, SOCK_STREAM, 0); connect(S, pack_sockaddr_un(q(/tmp/crt-service))) or exit 1'"
+		try "connect to its socket in the home" \
+			"perl -MSocket -e 'socket(S, PF_UNIX, SOCK_STREAM, 0); connect(S, pack_sockaddr_un(q(%[1]s/crt-service))) or exit 1'"
 		try "see its sockets" "grep -q crt-service /proc/net/unix"
 		try "system v shared memory" "ipcs -m | grep -q 0x00c41"
 		ln -sfn %[1]s l1; try "symlink to the home" "cat l1/file"

@@ -107,7 +107,7 @@ func TestSecretsLeaveNoTrace(t *testing.T) {
 	if files < 6 { // record, two logs, ledger, database, settings
 		t.Errorf("only %d files were looked at", files)
 	}
-	// Among its words too, it is in no list, whoever asks and whichever daemon answers.
+	// Nor is it in a list of arguments, for any caller and any daemon.
 	argv := with(
 		"", "exec", "--detach", "--env", "TOKEN", d.Key, "--", "/bin/sh", "-c", "sleep 1000; : words "+secret+" --password="+secret[8:],
 	)

@@ -37,7 +37,7 @@ func TestOwnStartedOnce(t *testing.T) {
 	}
 }
 
-// A daemon that nobody needs ends, and whoever comes at that moment finds it or the next.
+// An unused daemon ends. A client that connects at that moment reaches it or the next one.
 func TestOwnIdle(t *testing.T) {
 	u := newOwner(t)
 	u.configure("idle_exit: 300ms\nidle_timeout: 1s\n")

@@ -24,7 +24,7 @@ import (
 	"github.com/carrel-dev/carrel/test/built"
 )
 
-// testID, and the one after, are nobody's on any host, and no other run's of these tests.
+// No host, and no other run of these tests, uses testID and the id after it.
 var testID = 61771 + 2*uint32(os.Getpid()%100)
 
 var programs string
@@ -200,7 +200,7 @@ func (u *user) run(args ...string) result {
 	return finish(u.command("project", filepath.Join(programs, "carrel"), append([]string{"run"}, args...)...), "")
 }
 
-// inside runs a script in a workspace and returns what it said.
+// inside runs a script in a workspace and returns its output.
 func (u *user) inside(script string) result { return u.run("--here", "--", "bash", "-c", script) }
 
 func (u *user) records() []audit.Record {
@@ -250,7 +250,7 @@ func has(program string) bool {
 	return err == nil
 }
 
-// needsPython skips a script that uses it where there is none.
+// needsPython skips a script that needs Python if it is missing.
 func needsPython(t *testing.T, script string) {
 	t.Helper()
 	if strings.Contains(script, "python3") && !has("python3") {

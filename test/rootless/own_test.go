@@ -28,7 +28,7 @@ func (u *user) own(args ...string) *exec.Cmd {
 	return u.command("", filepath.Join(programs, "carrel"), append([]string{"--rootless"}, args...)...)
 }
 
-// must is carrel that has to succeed; it returns what it said, without the last newline.
+// must runs carrel, which must succeed, and returns its output without the last newline.
 func (u *user) must(args ...string) string {
 	u.t.Helper()
 	r := u.carrel(args...)
@@ -313,7 +313,7 @@ func ownWords(t *testing.T, u *user) {
 	})
 }
 
-// What cannot be had is refused, with the reason and what to do, and leaves nothing.
+// What is not available is refused with the reason and the remedy, and nothing is left behind.
 func TestOwnRefuses(t *testing.T) {
 	u := newOwner(t)
 	u.must("create", "demo")

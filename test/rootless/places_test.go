@@ -120,7 +120,7 @@ func TestOwnPlaces(t *testing.T) {
 	if got := strings.Count(u.log(), "msg=serving"); got != 1 {
 		t.Errorf("%d daemons", got)
 	}
-	// What a daemon says at its start reaches whoever caused it.
+	// The output of a daemon at its start reaches the command that started it.
 	u.must("down")
 	u.configure("data_dir: /elsewhere\n")
 	if r := u.carrel("ls"); r.code == 0 || !strings.Contains(r.err, "the setting data_dir is not for a carrel of one user") {
@@ -142,7 +142,8 @@ func TestOwnBesideTheSystems(t *testing.T) {
 	// A place of our own in the stead of /run, for these processes alone.
 	ask := func(before, environment, command string) result {
 		script := "mount -t tmpfs none /run && mkdir /run/carrel && cd / && " + before + `
-exec setpriv --reuid ` + fmt.Sprint(u.id) + " --regid " + fmt.Sprint(u.id) + " --clear-groups env " + environment + " " + filepath.Join(programs, "carrel") + " " + command
+exec setpriv --reuid ` + fmt.Sprint(u.id) + " --regid " + fmt.Sprint(u.id) + " --clear-groups env " +
+			environment + " " + filepath.Join(programs, "carrel") + " " + command
 		c := exec.CommandContext(t.Context(), "unshare", "-m", "--propagation", "private", "sh", "-c", script)
 		c.Env = u.env
 		return finish(c, "")

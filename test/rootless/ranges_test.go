@@ -14,7 +14,8 @@ import (
 // caller's, and leaves nothing, also when it is killed. Who has no range is told what gives one.
 func TestRunRanges(t *testing.T) {
 	u := newRanged(t)
-	const script = `id -u; touch made; stat -c %u made; touch ~/home; kill -0 1 2>/dev/null || echo held; cat /proc/1/environ 2>/dev/null || echo hidden`
+	const script = `id -u; touch made; stat -c %u made; touch ~/home; kill -0 1 2>/dev/null || echo held; cat /proc/1/environ 2>/dev/null ||
+		echo hidden`
 	r := u.run("--ids", "range", "--here", "--report", "-", "--", "sh", "-c", script)
 	if want := fmt.Sprintf("%d\n%d\nheld\nhidden\n", u.id, u.id); r.code != 0 || r.out != want {
 		t.Errorf("%+v", r)

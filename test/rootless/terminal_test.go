@@ -137,7 +137,7 @@ func TestTerminalKeys(t *testing.T) {
 		defer r.Close()
 		c := u.command("project", filepath.Join(programs, "carrel"), "run", "-it", "--here", "--", "sh", "-c",
 			"trap 'echo hung up > told; exit 8' HUP; (setsid sleep 600 &)"+loop)
-		c.ExtraFiles = []*os.File{w} // whoever has it lives
+		c.ExtraFiles = []*os.File{w} // open while the process lives
 		x := ptytest.Start(t, c, 24, 80, false)
 		w.Close()
 		x.Expect("ready")
@@ -206,7 +206,8 @@ func TestTerminalIsKeptApart(t *testing.T) {
 	t.Run("settings", func(t *testing.T) {
 		u.t = t
 		x := u.on(
-			false, "sh", "-c", `a=$(stty -g); "$0" run -it -- sh -c 'stty raw -echo; exit 3'; echo "code $?"; [ "$a" = "$(stty -g)" ] && echo as-before`, carrel,
+			false, "sh", "-c", `a=$(stty -g); "$0" run -it -- sh -c 'stty raw -echo; exit 3'; echo "code $?"; [ "$a" = "$(stty -g)" ] &&
+				echo as-before`, carrel,
 		)
 		x.Expect("code 3")
 		x.Expect("as-before")
@@ -215,7 +216,8 @@ func TestTerminalIsKeptApart(t *testing.T) {
 	t.Run("descriptors", func(t *testing.T) {
 		u.t = t
 		x := u.runOn(
-			"--", "sh", "-c", `for p in /proc/[0-9]*; do ls -l $p/fd 2>/dev/null; done | grep -o '/dev/pts/[0-9]*\|/dev/tty[0-9]*' | sort -u; ls /dev/pts | tr '\n' ' '; echo end`,
+			"--", "sh", "-c", `for p in /proc/[0-9]*; do ls -l $p/fd 2>/dev/null; done | grep -o '/dev/pts/[0-9]*\|/dev/tty[0-9]*' | sort -u;
+				ls /dev/pts | tr '\n' ' '; echo end`,
 		)
 		x.Expect("end")
 		if got := x.Screen(); got != "/dev/pts/0\r\n0 ptmx end\r\n" {
@@ -241,7 +243,7 @@ print('tried')`)
 	})
 	t.Run("answers", func(t *testing.T) {
 		u.t = t
-		// The command asks where the cursor is; whoever reads the terminal gets the answer.
+		// The command asks for the position of the cursor; the reader of the terminal gets the answer.
 		ask := `stty -echo -icanon; printf '\033[6n'; IFS= read -rsn 6 a; printf %s "$a" | od -An -c | tr -d ' '; stty sane`
 		x := u.on(true, "bash", "-c", `"$0" run -it -- bash -c "$1"; read -t 0.2 -rsn 1 b; echo "here:[$b]"`, carrel, ask)
 		x.Expect("here:[")

@@ -40,7 +40,7 @@ const atMost = 30 * time.Second
 // place is where everything is that the tour makes. The script names it.
 const place = "/var/tmp/carrel-tour"
 
-// readerID is the ordinary user of the tour; nobody's on any host.
+// readerID is the id of the ordinary user of the tour. No host uses it.
 const readerID = 61779
 
 func main() {
@@ -243,7 +243,7 @@ func (t *tour) run(line string) (failed bool, err error) {
 			t.write(string(b[:n]))
 		}
 		if err != nil {
-			break // EIO: nobody has the other side any more
+			break // EIO: the other side is closed
 		}
 	}
 	err = c.Wait()

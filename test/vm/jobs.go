@@ -33,12 +33,14 @@ var suite = []struct {
 	{dir: "internal/sandbox", seconds: 240, long: "^TestOpeningsAreAsAskedFor$"},
 	// Those that move much output, start much or try for seconds; nothing of it depends on the host.
 	{
-		dir: "internal/executor", seconds: 240, long: "^Test(OutputWithoutAReaderHoldsOnlyTheCommand|CaptureIsBounded|DetachedOutputIsBounded|SignalsFromOutside|HoldWaitsForBirths)$",
+		dir: "internal/executor", seconds: 240, long: "^Test(OutputWithoutAReaderHoldsOnlyTheCommand|CaptureIsBounded|" +
+			"DetachedOutputIsBounded|SignalsFromOutside|HoldWaitsForBirths)$",
 	},
 	// Those about its ledger and the user database, which are files everywhere, and what fills
 	// and mends images, which is the same wherever there are loop devices.
 	{
-		dir: "internal/broker", seconds: 240, long: "^Test(LedgerTorn|ListInParts|TornUserIsRemoved|ManyAtOnce|GroupAndLink|DiskBombs|ImageAfterACrash|HalfMadeImage|AnotherImageIsSeen|ImageOfAnother|Countersign.*)$",
+		dir: "internal/broker", seconds: 240, long: "^Test(LedgerTorn|ListInParts|TornUserIsRemoved|ManyAtOnce|GroupAndLink|DiskBombs|" +
+			"ImageAfterACrash|HalfMadeImage|AnotherImageIsSeen|ImageOfAnother|Countersign.*)$",
 	},
 	{dir: "internal/peercred", seconds: 30},
 	// Those of a daemon for one user, and those that take many runs: emulated, a run takes two

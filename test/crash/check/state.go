@@ -22,7 +22,7 @@ import (
 
 const destroyed = "destroyed"
 
-// entry is a line of the broker's ledger, as far as it matters here.
+// entry holds the fields of a line of the broker's ledger that are used here.
 type entry struct {
 	Name     string           `json:"name"`
 	State    string           `json:"state"`

@@ -132,7 +132,7 @@ func GetKernel(ctx context.Context, dir string, say func(string)) (Kernel, error
 	return openKernel(at)
 }
 
-// offered asks apt which package the meta package stands for, and its file's name.
+// offered asks apt for the package behind the meta package, and its file's name.
 func offered(ctx context.Context) (pkg, file string, err error) {
 	out, err := output(ctx, "apt-cache", "depends", kernelPackage)
 	if err != nil {
