@@ -142,7 +142,8 @@ func TestASlowBodyIsCutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_, err = io.WriteString(c, "POST /carrel.v1.SystemService/Version HTTP/1.1\r\nHost: carrel\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+	_, err = io.WriteString(c, "POST /carrel.v1.SystemService/Version HTTP/1.1\r\nHost: carrel\r\nContent-Type: "+
+		"application/json\r\nContent-Length: 100\r\n\r\n{")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +159,8 @@ func TestATimeLimitOfABodyDoesNotEndTheRequest(t *testing.T) {
 	g := &apitest.Gate{}
 	socket, _ := apitest.Serve(t, g, &alice, api.Options{BodyTimeout: 50 * time.Millisecond})
 	create(t, socket, "demo")
-	res, err := commandsOn(t, socket).Exec(t.Context(), request(&carrelv1.ExecRequest{Workspace: "demo", Command: &carrelv1.Command{Argv: []string{"sleep", "0.2"}}}))
+	res, err := commandsOn(t, socket).Exec(t.Context(),
+		request(&carrelv1.ExecRequest{Workspace: "demo", Command: &carrelv1.Command{Argv: []string{"sleep", "0.2"}}}))
 	if err != nil || res.Msg.GetStatus().GetCode() != 0 {
 		t.Errorf("exec for longer than the body's limit: %v, %v", res, err)
 	}

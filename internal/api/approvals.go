@@ -21,12 +21,17 @@ const (
 	mostPage  = 500
 )
 
-func (s approvals) ListApprovals(ctx context.Context, req *connect.Request[carrelv1.ListApprovalsRequest]) (*connect.Response[carrelv1.ListApprovalsResponse], error) {
+func (s approvals) ListApprovals(ctx context.Context,
+	req *request[carrelv1.ListApprovalsRequest],
+) (*response[carrelv1.ListApprovalsResponse], error) {
 	m := req.Msg
 	if err := between("page_size", int64(m.GetPageSize()), 0, mostPage, "0 is the default"); err != nil {
 		return nil, errcode.ToWire(err)
 	}
-	f := approval.Filter{State: approval.State(m.GetState()), Workspace: m.GetWorkspace(), Requester: m.GetRequester(), After: m.GetPageToken(), Limit: int(m.GetPageSize())}
+	f := approval.Filter{
+		State: approval.State(m.GetState()), Workspace: m.GetWorkspace(), Requester: m.GetRequester(),
+		After: m.GetPageToken(), Limit: int(m.GetPageSize()),
+	}
 	if f.Limit == 0 {
 		f.Limit = usualPage
 	}
@@ -49,7 +54,9 @@ func (s approvals) ListApprovals(ctx context.Context, req *connect.Request[carre
 	return connect.NewResponse(out), nil
 }
 
-func (s approvals) GetApproval(ctx context.Context, req *connect.Request[carrelv1.GetApprovalRequest]) (*connect.Response[carrelv1.GetApprovalResponse], error) {
+func (s approvals) GetApproval(ctx context.Context,
+	req *request[carrelv1.GetApprovalRequest],
+) (*response[carrelv1.GetApprovalResponse], error) {
 	name, err := id.ParseApproval(req.Msg.GetId())
 	if err != nil {
 		return nil, errcode.ToWire(err)
@@ -61,7 +68,9 @@ func (s approvals) GetApproval(ctx context.Context, req *connect.Request[carrelv
 	return connect.NewResponse(&carrelv1.GetApprovalResponse{Approval: approvalTo(&a)}), nil
 }
 
-func (s approvals) AnswerApproval(ctx context.Context, req *connect.Request[carrelv1.AnswerApprovalRequest]) (*connect.Response[carrelv1.AnswerApprovalResponse], error) {
+func (s approvals) AnswerApproval(ctx context.Context,
+	req *request[carrelv1.AnswerApprovalRequest],
+) (*response[carrelv1.AnswerApprovalResponse], error) {
 	m := req.Msg
 	name, err := id.ParseApproval(m.GetId())
 	if err != nil {
@@ -74,7 +83,9 @@ func (s approvals) AnswerApproval(ctx context.Context, req *connect.Request[carr
 	return connect.NewResponse(&carrelv1.AnswerApprovalResponse{Approval: approvalTo(&a)}), nil
 }
 
-func (s approvals) WatchApprovals(ctx context.Context, _ *connect.Request[carrelv1.WatchApprovalsRequest], stream *connect.ServerStream[carrelv1.WatchApprovalsResponse]) error {
+func (s approvals) WatchApprovals(ctx context.Context, _ *request[carrelv1.WatchApprovalsRequest],
+	stream *connect.ServerStream[carrelv1.WatchApprovalsResponse],
+) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer s.untilClosing(ctx, cancel)()
@@ -90,7 +101,9 @@ func (s approvals) WatchApprovals(ctx context.Context, _ *connect.Request[carrel
 	return errcode.ToWire(err)
 }
 
-func (s approvals) ListPermissions(ctx context.Context, req *connect.Request[carrelv1.ListPermissionsRequest]) (*connect.Response[carrelv1.ListPermissionsResponse], error) {
+func (s approvals) ListPermissions(ctx context.Context,
+	req *request[carrelv1.ListPermissionsRequest],
+) (*response[carrelv1.ListPermissionsResponse], error) {
 	m := req.Msg
 	ref := m.GetWorkspace()
 	if ref != "" {
@@ -113,7 +126,9 @@ func (s approvals) ListPermissions(ctx context.Context, req *connect.Request[car
 	return connect.NewResponse(out), nil
 }
 
-func (s approvals) RevokePermission(ctx context.Context, req *connect.Request[carrelv1.RevokePermissionRequest]) (*connect.Response[carrelv1.RevokePermissionResponse], error) {
+func (s approvals) RevokePermission(ctx context.Context,
+	req *request[carrelv1.RevokePermissionRequest],
+) (*response[carrelv1.RevokePermissionResponse], error) {
 	name, err := id.ParseApproval(req.Msg.GetId())
 	if err == nil {
 		err = s.gate.RevokePermission(ctx, authn.FromContext(ctx), name)
@@ -127,7 +142,8 @@ func (s approvals) RevokePermission(ctx context.Context, req *connect.Request[ca
 func approvalTo(a *approval.View) *carrelv1.Approval {
 	d := &a.Decision
 	out := &carrelv1.Approval{
-		Id: string(a.ID), State: string(a.State), Requester: a.Subject.By, Workspace: string(a.Subject.Workspace), Key: string(a.Key), Owner: a.Owner,
+		Id: string(a.ID), State: string(a.State), Requester: a.Subject.By, Workspace: string(a.Subject.Workspace), Key: string(a.Key),
+		Owner:  a.Owner,
 		Thread: a.Subject.Thread, Kind: string(a.Kind), Argv: a.Argv, Cwd: a.Cwd, Env: a.Env, User: a.User, Source: string(a.Source),
 		Written: a.Written, OnceOnly: a.Final, Level: d.Level.String(), RiskScore: int32(d.RiskScore), Capabilities: d.Capabilities,
 		Rules: d.MatchedRules, Reasons: d.Reasons, Profile: string(d.Profile), Isolation: a.Isolation,

@@ -44,7 +44,9 @@ func (c chunks) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (s archives) CreateArchive(ctx context.Context, req *connect.Request[carrelv1.CreateArchiveRequest], stream *connect.ServerStream[carrelv1.CreateArchiveResponse]) error {
+func (s archives) CreateArchive(ctx context.Context, req *request[carrelv1.CreateArchiveRequest],
+	stream *connect.ServerStream[carrelv1.CreateArchiveResponse],
+) error {
 	m := req.Msg
 	ref, err := parseRef(m.GetWorkspace())
 	if err != nil {
@@ -57,7 +59,10 @@ func (s archives) CreateArchive(ctx context.Context, req *connect.Request[carrel
 			return to.send(&carrelv1.CreateArchiveResponse{Kind: &carrelv1.CreateArchiveResponse_Data{Data: b}})
 		})
 	}
-	a, err := s.gate.Archive(ctx, authn.FromContext(ctx), ref, workspace.ArchiveWanted{Live: m.GetLive(), Destroy: m.GetDestroy(), Request: m.GetRequestId()}, out,
+	a, err := s.gate.Archive(ctx, authn.FromContext(ctx), ref, workspace.ArchiveWanted{
+		Live: m.GetLive(), Destroy: m.GetDestroy(),
+		Request: m.GetRequestId(),
+	}, out,
 		func(p workspace.Progress) {
 			// Whoever does not hear how far it is hears how it ends.
 			_ = to.send(&carrelv1.CreateArchiveResponse{Kind: &carrelv1.CreateArchiveResponse_Progress{Progress: progressTo(p)}})
@@ -130,7 +135,9 @@ func (u *upload) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func (s archives) ListArchives(ctx context.Context, _ *connect.Request[carrelv1.ListArchivesRequest]) (*connect.Response[carrelv1.ListArchivesResponse], error) {
+func (s archives) ListArchives(ctx context.Context,
+	_ *request[carrelv1.ListArchivesRequest],
+) (*response[carrelv1.ListArchivesResponse], error) {
 	list, err := s.gate.ListArchives(ctx, authn.FromContext(ctx))
 	if err != nil {
 		return nil, errcode.ToWire(err)
@@ -142,7 +149,9 @@ func (s archives) ListArchives(ctx context.Context, _ *connect.Request[carrelv1.
 	return connect.NewResponse(out), nil
 }
 
-func (s archives) ReadArchive(ctx context.Context, req *connect.Request[carrelv1.ReadArchiveRequest], stream *connect.ServerStream[carrelv1.ReadArchiveResponse]) error {
+func (s archives) ReadArchive(ctx context.Context, req *request[carrelv1.ReadArchiveRequest],
+	stream *connect.ServerStream[carrelv1.ReadArchiveResponse],
+) error {
 	ref, err := parseRef(req.Msg.GetArchive())
 	if err != nil {
 		return errcode.ToWire(err)
@@ -156,7 +165,9 @@ func (s archives) ReadArchive(ctx context.Context, req *connect.Request[carrelv1
 	return stream.Send(&carrelv1.ReadArchiveResponse{Kind: &carrelv1.ReadArchiveResponse_Archive{Archive: archiveTo(a)}})
 }
 
-func (s archives) RemoveArchive(ctx context.Context, req *connect.Request[carrelv1.RemoveArchiveRequest]) (*connect.Response[carrelv1.RemoveArchiveResponse], error) {
+func (s archives) RemoveArchive(ctx context.Context,
+	req *request[carrelv1.RemoveArchiveRequest],
+) (*response[carrelv1.RemoveArchiveResponse], error) {
 	ref, err := parseRef(req.Msg.GetArchive())
 	if err == nil {
 		err = s.gate.RemoveArchive(ctx, authn.FromContext(ctx), ref)

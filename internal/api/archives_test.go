@@ -41,7 +41,8 @@ func TestArchives(t *testing.T) {
 	}
 	data, told, a, err := make(&carrelv1.CreateArchiveRequest{Workspace: "demo", Export: true})
 	sum := sha256.Sum256(data)
-	if err != nil || told != 1 || a.GetSha256() != hex.EncodeToString(sum[:]) || a.GetSize() != int64(len(data)) || a.GetEntries() != 3 || a.GetKey() != "demo" {
+	if err != nil || told != 1 || a.GetSha256() != hex.EncodeToString(sum[:]) || a.GetSize() != int64(len(data)) ||
+		a.GetEntries() != 3 || a.GetKey() != "demo" {
 		t.Errorf("%d bytes, %d, %v, %v", len(data), told, a, err)
 	}
 	none, _, kept, err := make(&carrelv1.CreateArchiveRequest{Workspace: "demo"})
@@ -110,7 +111,8 @@ func TestArchives(t *testing.T) {
 	if _, err := c.RemoveArchive(ctx, request(&carrelv1.RemoveArchiveRequest{Archive: kept.GetId()})); err != nil {
 		t.Error(err)
 	}
-	if _, err := c.RemoveArchive(ctx, request(&carrelv1.RemoveArchiveRequest{Archive: kept.GetId()})); connect.CodeOf(err) != connect.CodeNotFound {
+	_, err = c.RemoveArchive(ctx, request(&carrelv1.RemoveArchiveRequest{Archive: kept.GetId()}))
+	if connect.CodeOf(err) != connect.CodeNotFound {
 		t.Error(err)
 	}
 }

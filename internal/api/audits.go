@@ -14,7 +14,9 @@ import (
 
 type audits struct{ *Server }
 
-func (s audits) Verify(ctx context.Context, _ *connect.Request[carrelv1.VerifyRequest]) (*connect.Response[carrelv1.VerifyResponse], error) {
+func (s audits) Verify(
+	ctx context.Context, _ *request[carrelv1.VerifyRequest],
+) (*response[carrelv1.VerifyResponse], error) {
 	v, err := s.gate.VerifyAudit(ctx, authn.FromContext(ctx))
 	if err != nil {
 		return nil, errcode.ToWire(err)
@@ -34,7 +36,9 @@ func (s audits) Verify(ctx context.Context, _ *connect.Request[carrelv1.VerifyRe
 	}), nil
 }
 
-func (s audits) Show(ctx context.Context, req *connect.Request[carrelv1.ShowRequest], stream *connect.ServerStream[carrelv1.ShowResponse]) error {
+func (s audits) Show(ctx context.Context, req *request[carrelv1.ShowRequest],
+	stream *connect.ServerStream[carrelv1.ShowResponse],
+) error {
 	m := req.Msg
 	if m.GetFromSeq() < 0 || m.GetLast() < 0 {
 		return errcode.ToWire(invalid("from_seq", "it or last is negative", "give 0 for all"))
@@ -73,7 +77,7 @@ func filter(f *carrelv1.Filter) (AuditFilter, error) {
 	return out, nil
 }
 
-func (s audits) Checkpoint(ctx context.Context, req *connect.Request[carrelv1.CheckpointRequest]) (*connect.Response[carrelv1.CheckpointResponse], error) {
+func (s audits) Checkpoint(ctx context.Context, req *request[carrelv1.CheckpointRequest]) (*response[carrelv1.CheckpointResponse], error) {
 	st, err := s.gate.Checkpoint(ctx, authn.FromContext(ctx), req.Msg.GetSign())
 	if err != nil {
 		return nil, errcode.ToWire(err)
@@ -91,7 +95,9 @@ func (s audits) Checkpoint(ctx context.Context, req *connect.Request[carrelv1.Ch
 	return connect.NewResponse(res), nil
 }
 
-func (s audits) Prove(ctx context.Context, req *connect.Request[carrelv1.ProveRequest], stream *connect.ServerStream[carrelv1.ProveResponse]) error {
+func (s audits) Prove(ctx context.Context, req *request[carrelv1.ProveRequest],
+	stream *connect.ServerStream[carrelv1.ProveResponse],
+) error {
 	m := req.Msg
 	if m.GetFromSeq() < 0 || m.GetToSeq() < 0 {
 		return errcode.ToWire(invalid("from_seq", "it or to_seq is negative", "give 0 for all"))
@@ -104,18 +110,19 @@ func (s audits) Prove(ctx context.Context, req *connect.Request[carrelv1.ProveRe
 	defer cancel()
 	defer s.untilClosing(ctx, cancel)()
 	first := true
-	return errcode.ToWire(s.gate.ProveAudit(ctx, authn.FromContext(ctx), m.GetFromSeq(), m.GetToSeq(), f, func(proofs []checkpoint.Proof) error {
-		res := &carrelv1.ProveResponse{}
-		for _, p := range proofs {
-			if first {
-				res.Note, first = p.Note, false
+	return errcode.ToWire(s.gate.ProveAudit(ctx, authn.FromContext(ctx), m.GetFromSeq(), m.GetToSeq(), f,
+		func(proofs []checkpoint.Proof) error {
+			res := &carrelv1.ProveResponse{}
+			for _, p := range proofs {
+				if first {
+					res.Note, first = p.Note, false
+				}
+				one := &carrelv1.Proven{Line: p.Line, Index: p.Index}
+				for _, h := range p.Hashes {
+					one.Hashes = append(one.Hashes, h[:])
+				}
+				res.Records = append(res.Records, one)
 			}
-			one := &carrelv1.Proven{Line: p.Line, Index: p.Index}
-			for _, h := range p.Hashes {
-				one.Hashes = append(one.Hashes, h[:])
-			}
-			res.Records = append(res.Records, one)
-		}
-		return stream.Send(res)
-	}))
+			return stream.Send(res)
+		}))
 }

@@ -141,7 +141,10 @@ func TestAnotherUsersWorkspaceIsRefused(t *testing.T) {
 		"Stream": func(ctx context.Context) error {
 			s := c.Stream(ctx)
 			defer s.CloseResponse()
-			_ = s.Send(&carrelv1.StreamRequest{Message: &carrelv1.StreamRequest_Start{Start: &carrelv1.StreamStart{Workspace: "demo", Command: command("id")}}})
+			_ = s.Send(&carrelv1.StreamRequest{Message: &carrelv1.StreamRequest_Start{Start: &carrelv1.StreamStart{
+				Workspace: "demo",
+				Command:   command("id"),
+			}}})
 			_, err := s.Receive()
 			return err
 		},
@@ -163,8 +166,11 @@ func TestExec(t *testing.T) {
 	c := commandsOn(t, socket)
 	res, err := c.Exec(t.Context(), request(&carrelv1.ExecRequest{
 		Workspace: "demo",
-		Command:   &carrelv1.Command{Argv: []string{"sh", "-c", "cat; echo $B$A >&2; exit 3"}, Env: map[string]string{"B": "b", "A": "a=="}, Cwd: "/"},
-		Stdin:     []byte("in"),
+		Command: &carrelv1.Command{
+			Argv: []string{"sh", "-c", "cat; echo $B$A >&2; exit 3"}, Env: map[string]string{"B": "b", "A": "a=="},
+			Cwd: "/",
+		},
+		Stdin: []byte("in"),
 	}))
 	if err != nil {
 		t.Fatal(err)
@@ -176,7 +182,10 @@ func TestExec(t *testing.T) {
 	if e := g.Last(); fmt.Sprint(e.Env) != "[A=a== B=b]" || e.Cwd != "/" || e.OutputLimit != execapi.MaxCapture {
 		t.Errorf("parameters %+v", e)
 	}
-	if _, err := c.Exec(t.Context(), request(&carrelv1.ExecRequest{Workspace: "demo", Command: command("true"), DiscardOutput: true})); err != nil {
+	if _, err := c.Exec(t.Context(), request(&carrelv1.ExecRequest{
+		Workspace: "demo", Command: command("true"),
+		DiscardOutput: true,
+	})); err != nil {
 		t.Error(err)
 	}
 	if e := g.Last(); e.Stdin != execapi.Null || e.Stdout != execapi.Null || e.Stderr != execapi.Null {
@@ -215,15 +224,39 @@ func TestInvalidRequests(t *testing.T) {
 		{"empty program", exec(&carrelv1.ExecRequest{Workspace: "demo", Command: command("", "x")}), "argv names no program"},
 		{"NUL in argv", exec(&carrelv1.ExecRequest{Workspace: "demo", Command: command("echo", "a\x00b")}), "NUL"},
 		{"too many", exec(&carrelv1.ExecRequest{Workspace: "demo", Command: command(many...)}), "4097"},
-		{"too long", exec(&carrelv1.ExecRequest{Workspace: "demo", Command: command("echo", strings.Repeat("x", execapi.MaxArgBytes))}), "bytes together"},
-		{"= in a name", exec(&carrelv1.ExecRequest{Workspace: "demo", Command: &carrelv1.Command{Argv: []string{"id"}, Env: map[string]string{"A=B": "c"}}}), "in env is not a variable"},
-		{"no name", exec(&carrelv1.ExecRequest{Workspace: "demo", Command: &carrelv1.Command{Argv: []string{"id"}, Env: map[string]string{"": "c"}}}), "in env is not a variable"},
+		{
+			"too long", exec(&carrelv1.ExecRequest{Workspace: "demo", Command: command("echo", strings.Repeat("x", execapi.MaxArgBytes))}),
+			"bytes together",
+		},
+		{"= in a name", exec(&carrelv1.ExecRequest{Workspace: "demo", Command: &carrelv1.Command{
+			Argv: []string{"id"},
+			Env:  map[string]string{"A=B": "c"},
+		}}), "in env is not a variable"},
+		{"no name", exec(&carrelv1.ExecRequest{Workspace: "demo", Command: &carrelv1.Command{
+			Argv: []string{"id"},
+			Env:  map[string]string{"": "c"},
+		}}), "in env is not a variable"},
 		{"relative cwd", exec(&carrelv1.ExecRequest{Workspace: "demo", Command: &carrelv1.Command{Argv: []string{"id"}, Cwd: "x"}}), "its cwd"},
-		{"negative timeout", exec(&carrelv1.ExecRequest{Workspace: "demo", Command: &carrelv1.Command{Argv: []string{"id"}, TimeoutMs: -1}}), "its timeout"},
-		{"long grace", exec(&carrelv1.ExecRequest{Workspace: "demo", Command: &carrelv1.Command{Argv: []string{"id"}, GraceMs: 60_001}}), "its grace"},
-		{"much stdin", exec(&carrelv1.ExecRequest{Workspace: "demo", Command: command("cat"), Stdin: make([]byte, execapi.MaxCapture+1)}), `"stdin"`},
-		{"much output", detach(&carrelv1.DetachRequest{Workspace: "demo", Command: command("cat"), OutputLimit: execapi.MaxOutput + 1}), "output_limit"},
-		{"wide terminal", detach(&carrelv1.DetachRequest{Workspace: "demo", Command: command("cat"), Terminal: &carrelv1.WindowSize{Cols: 1 << 16}}), "terminal.cols"},
+		{"negative timeout", exec(&carrelv1.ExecRequest{Workspace: "demo", Command: &carrelv1.Command{
+			Argv:      []string{"id"},
+			TimeoutMs: -1,
+		}}), "its timeout"},
+		{
+			"long grace", exec(&carrelv1.ExecRequest{Workspace: "demo", Command: &carrelv1.Command{Argv: []string{"id"}, GraceMs: 60_001}}),
+			"its grace",
+		},
+		{
+			"much stdin", exec(&carrelv1.ExecRequest{Workspace: "demo", Command: command("cat"), Stdin: make([]byte, execapi.MaxCapture+1)}),
+			`"stdin"`,
+		},
+		{
+			"much output", detach(&carrelv1.DetachRequest{Workspace: "demo", Command: command("cat"), OutputLimit: execapi.MaxOutput + 1}),
+			"output_limit",
+		},
+		{"wide terminal", detach(&carrelv1.DetachRequest{
+			Workspace: "demo", Command: command("cat"),
+			Terminal: &carrelv1.WindowSize{Cols: 1 << 16},
+		}), "terminal.cols"},
 		{"signal 65", func() error {
 			_, err := c.Signal(t.Context(), request(&carrelv1.SignalRequest{Workspace: "demo", CommandId: "c-0123456789abcdef", Signal: 65}))
 			return err
@@ -258,7 +291,10 @@ func TestDetachLogsAndSignal(t *testing.T) {
 	socket, _ := apitest.Serve(t, &apitest.Gate{}, &alice, api.Options{})
 	create(t, socket, "demo")
 	c := commandsOn(t, socket)
-	d, err := c.Detach(t.Context(), request(&carrelv1.DetachRequest{Workspace: "demo", Command: command("sh", "-c", "echo one; exec sleep 60")}))
+	d, err := c.Detach(t.Context(), request(&carrelv1.DetachRequest{
+		Workspace: "demo",
+		Command:   command("sh", "-c", "echo one; exec sleep 60"),
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -272,7 +308,8 @@ func TestDetachLogsAndSignal(t *testing.T) {
 		t.Fatalf("first piece %v, %v", logs.Msg(), logs.Err())
 	}
 	list, err := c.ListCommands(t.Context(), request(&carrelv1.ListCommandsRequest{Workspace: "demo"}))
-	if err != nil || len(list.Msg.GetCommands()) != 1 || list.Msg.GetCommands()[0].GetCommandId() != cmd || !list.Msg.GetCommands()[0].GetDetached() {
+	if err != nil || len(list.Msg.GetCommands()) != 1 || list.Msg.GetCommands()[0].GetCommandId() != cmd ||
+		!list.Msg.GetCommands()[0].GetDetached() {
 		t.Errorf("commands %v, %v", list, err)
 	}
 	if _, err := c.Signal(t.Context(), request(&carrelv1.SignalRequest{Workspace: "demo", CommandId: cmd, Signal: 9})); err != nil {
@@ -386,7 +423,8 @@ func TestStream(t *testing.T) {
 		}
 	})
 	t.Run("terminal", func(t *testing.T) {
-		s := start(t, socket, &carrelv1.StreamStart{Workspace: "demo", Command: command("sh", "-c", "stty size; read x; stty size; echo $x"), Terminal: &carrelv1.WindowSize{Rows: 20, Cols: 70}})
+		s := start(t, socket, &carrelv1.StreamStart{Workspace: "demo", Command: command("sh", "-c",
+			"stty size; read x; stty size; echo $x"), Terminal: &carrelv1.WindowSize{Rows: 20, Cols: 70}})
 		first, err := s.Receive()
 		if err != nil || !strings.HasPrefix(string(first.GetStdout()), "20 70") {
 			t.Fatalf("%v, %v", first, err)
@@ -460,7 +498,8 @@ func TestAStreamsClientThatGoesHangsTheCommandUp(t *testing.T) {
 				conn, err = dial(ctx, network, addr)
 				return conn, err
 			}
-			startWith(t, carrelv1connect.NewCommandServiceClient(client, "http://carrel"), &carrelv1.StreamStart{Workspace: "demo", Command: command(argv...), Stdin: true})
+			startWith(t, carrelv1connect.NewCommandServiceClient(client, "http://carrel"),
+				&carrelv1.StreamStart{Workspace: "demo", Command: command(argv...), Stdin: true})
 			if !running(t, socket) {
 				t.Fatal("the command does not run")
 			}

@@ -20,7 +20,7 @@ import (
 
 type commands struct{ *Server }
 
-func (s commands) Exec(ctx context.Context, req *connect.Request[carrelv1.ExecRequest]) (*connect.Response[carrelv1.ExecResponse], error) {
+func (s commands) Exec(ctx context.Context, req *request[carrelv1.ExecRequest]) (*response[carrelv1.ExecResponse], error) {
 	m := req.Msg
 	ref, e, err := execParams(m.GetWorkspace(), m.GetCommand())
 	if err != nil {
@@ -28,7 +28,8 @@ func (s commands) Exec(ctx context.Context, req *connect.Request[carrelv1.ExecRe
 	}
 	e.Stdin, e.Stdout, e.Stderr = execapi.Null, execapi.Capture, execapi.Capture
 	if n := len(m.GetStdin()); n > execapi.MaxCapture {
-		return nil, errcode.ToWire(invalid("stdin", fmt.Sprintf("it is %d bytes long, at most %d are allowed", n, execapi.MaxCapture), "use Stream, which has no such limit"))
+		return nil, errcode.ToWire(invalid("stdin", fmt.Sprintf("it is %d bytes long, at most %d are allowed", n, execapi.MaxCapture),
+			"use Stream, which has no such limit"))
 	} else if n > 0 {
 		e.Stdin, e.StdinData = execapi.Capture, m.GetStdin()
 	}
@@ -46,7 +47,7 @@ func (s commands) Exec(ctx context.Context, req *connect.Request[carrelv1.ExecRe
 	}), nil
 }
 
-func (s commands) Detach(ctx context.Context, req *connect.Request[carrelv1.DetachRequest]) (*connect.Response[carrelv1.DetachResponse], error) {
+func (s commands) Detach(ctx context.Context, req *request[carrelv1.DetachRequest]) (*response[carrelv1.DetachResponse], error) {
 	command, err := s.detach(ctx, req.Msg)
 	if err != nil {
 		return nil, errcode.ToWire(err)
@@ -74,7 +75,9 @@ func (s commands) detach(ctx context.Context, m *carrelv1.DetachRequest) (id.Com
 	return s.gate.Detach(ctx, authn.FromContext(ctx), ref, e, window != nil)
 }
 
-func (s commands) ListCommands(ctx context.Context, req *connect.Request[carrelv1.ListCommandsRequest]) (*connect.Response[carrelv1.ListCommandsResponse], error) {
+func (s commands) ListCommands(ctx context.Context,
+	req *request[carrelv1.ListCommandsRequest],
+) (*response[carrelv1.ListCommandsResponse], error) {
 	ref, err := parseRef(req.Msg.GetWorkspace())
 	if err != nil {
 		return nil, errcode.ToWire(err)
@@ -108,7 +111,7 @@ func parseCommand(workspace, command string) (ref string, cmd id.Command, err er
 }
 
 // Wait ends too when the server begins to drain.
-func (s commands) Wait(ctx context.Context, req *connect.Request[carrelv1.WaitRequest]) (*connect.Response[carrelv1.WaitResponse], error) {
+func (s commands) Wait(ctx context.Context, req *request[carrelv1.WaitRequest]) (*response[carrelv1.WaitResponse], error) {
 	ref, err := parseRef(req.Msg.GetWorkspace())
 	var cmd id.Command
 	if name := req.Msg.GetCommandId(); err == nil && name != "" {
@@ -128,14 +131,17 @@ func (s commands) Wait(ctx context.Context, req *connect.Request[carrelv1.WaitRe
 	return connect.NewResponse(&carrelv1.WaitResponse{Status: statusTo(status), State: string(state)}), nil
 }
 
-func (s commands) Signal(ctx context.Context, req *connect.Request[carrelv1.SignalRequest]) (*connect.Response[carrelv1.SignalResponse], error) {
+func (s commands) Signal(ctx context.Context, req *request[carrelv1.SignalRequest]) (*response[carrelv1.SignalResponse], error) {
 	m := req.Msg
 	ref, cmd, err := parseCommand(m.GetWorkspace(), m.GetCommandId())
 	if err == nil {
 		err = checkSignal(int64(m.GetSignal()), m.GetGraceMs())
 	}
 	if err == nil {
-		err = s.gate.Signal(ctx, authn.FromContext(ctx), ref, execapi.StopTaskParams{ID: cmd, Signal: int(m.GetSignal()), GraceMS: m.GetGraceMs()})
+		err = s.gate.Signal(ctx, authn.FromContext(ctx), ref, execapi.StopTaskParams{
+			ID: cmd, Signal: int(m.GetSignal()),
+			GraceMS: m.GetGraceMs(),
+		})
 	}
 	if err != nil {
 		return nil, errcode.ToWire(err)
@@ -143,7 +149,7 @@ func (s commands) Signal(ctx context.Context, req *connect.Request[carrelv1.Sign
 	return connect.NewResponse(&carrelv1.SignalResponse{}), nil
 }
 
-func (s commands) Resize(ctx context.Context, req *connect.Request[carrelv1.ResizeRequest]) (*connect.Response[carrelv1.ResizeResponse], error) {
+func (s commands) Resize(ctx context.Context, req *request[carrelv1.ResizeRequest]) (*response[carrelv1.ResizeResponse], error) {
 	m := req.Msg
 	ref, cmd, err := parseCommand(m.GetWorkspace(), m.GetCommandId())
 	if err != nil {
@@ -164,7 +170,9 @@ func (s commands) Resize(ctx context.Context, req *connect.Request[carrelv1.Resi
 
 // Logs sends what is kept and, with follow, what comes. The status is asked for
 // again at the end: the command may have ended since the output was opened.
-func (s commands) Logs(ctx context.Context, req *connect.Request[carrelv1.LogsRequest], stream *connect.ServerStream[carrelv1.LogsResponse]) error {
+func (s commands) Logs(ctx context.Context, req *request[carrelv1.LogsRequest],
+	stream *connect.ServerStream[carrelv1.LogsResponse],
+) error {
 	ref, cmd, err := parseCommand(req.Msg.GetWorkspace(), req.Msg.GetCommandId())
 	if err != nil {
 		return errcode.ToWire(err)
@@ -176,7 +184,8 @@ func (s commands) Logs(ctx context.Context, req *connect.Request[carrelv1.LogsRe
 	}
 	defer closeAll(files)
 	if len(files) != 1 {
-		return errcode.ToWire(fmt.Errorf("cannot read the output of %s: the executor sent %d descriptors instead of one: %w", cmd, len(files), errdefs.ErrInternal))
+		return errcode.ToWire(fmt.Errorf("cannot read the output of %s: the executor sent %d descriptors instead of one: %w", cmd,
+			len(files), errdefs.ErrInternal))
 	}
 	out, err := pollfd.Open(files[0])
 	if err != nil {

@@ -23,7 +23,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
-		_, _ = c.Write([]byte("POST " + fdapi.Path + " HTTP/1.1\r\nHost: carrel\r\nConnection: Upgrade\r\nUpgrade: " + fdapi.Protocol + "\r\nContent-Length: 0\r\n\r\n"))
+		_, _ = c.Write([]byte("POST " + fdapi.Path + " HTTP/1.1\r\nHost: carrel\r\nConnection: Upgrade\r\nUpgrade: " +
+			"" + fdapi.Protocol + "\r\nContent-Length: 0\r\n\r\n"))
 		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
 		buf := make([]byte, 12)
 		_, err = io.ReadFull(c, buf)

@@ -14,7 +14,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-func (s workspaces) Pause(ctx context.Context, req *connect.Request[carrelv1.PauseRequest]) (*connect.Response[carrelv1.PauseResponse], error) {
+func (s workspaces) Pause(ctx context.Context, req *request[carrelv1.PauseRequest]) (*response[carrelv1.PauseResponse], error) {
 	w, err := s.one(ctx, req.Msg.GetWorkspace(), s.gate.Pause)
 	if err != nil {
 		return nil, errcode.ToWire(err)
@@ -22,7 +22,7 @@ func (s workspaces) Pause(ctx context.Context, req *connect.Request[carrelv1.Pau
 	return connect.NewResponse(&carrelv1.PauseResponse{Workspace: w}), nil
 }
 
-func (s workspaces) Resume(ctx context.Context, req *connect.Request[carrelv1.ResumeRequest]) (*connect.Response[carrelv1.ResumeResponse], error) {
+func (s workspaces) Resume(ctx context.Context, req *request[carrelv1.ResumeRequest]) (*response[carrelv1.ResumeResponse], error) {
 	w, err := s.one(ctx, req.Msg.GetWorkspace(), s.gate.Resume)
 	if err != nil {
 		return nil, errcode.ToWire(err)
@@ -30,7 +30,7 @@ func (s workspaces) Resume(ctx context.Context, req *connect.Request[carrelv1.Re
 	return connect.NewResponse(&carrelv1.ResumeResponse{Workspace: w}), nil
 }
 
-func (s workspaces) Update(ctx context.Context, req *connect.Request[carrelv1.UpdateRequest]) (*connect.Response[carrelv1.UpdateResponse], error) {
+func (s workspaces) Update(ctx context.Context, req *request[carrelv1.UpdateRequest]) (*response[carrelv1.UpdateResponse], error) {
 	m := req.Msg
 	ref, err := parseRef(m.GetWorkspace())
 	if err != nil {
@@ -54,7 +54,7 @@ func (s workspaces) Update(ctx context.Context, req *connect.Request[carrelv1.Up
 	return connect.NewResponse(&carrelv1.UpdateResponse{Workspace: workspaceTo(w)}), nil
 }
 
-func (s workspaces) Stats(ctx context.Context, req *connect.Request[carrelv1.StatsRequest]) (*connect.Response[carrelv1.StatsResponse], error) {
+func (s workspaces) Stats(ctx context.Context, req *request[carrelv1.StatsRequest]) (*response[carrelv1.StatsResponse], error) {
 	refs, err := parseRefs(req.Msg.GetWorkspaces())
 	if err != nil {
 		return nil, errcode.ToWire(err)
@@ -74,7 +74,9 @@ func (s workspaces) Stats(ctx context.Context, req *connect.Request[carrelv1.Sta
 	return connect.NewResponse(out), nil
 }
 
-func (s workspaces) Watch(ctx context.Context, req *connect.Request[carrelv1.WatchRequest], stream *connect.ServerStream[carrelv1.WatchResponse]) error {
+func (s workspaces) Watch(ctx context.Context, req *request[carrelv1.WatchRequest],
+	stream *connect.ServerStream[carrelv1.WatchResponse],
+) error {
 	refs, err := parseRefs(req.Msg.GetWorkspaces())
 	if err != nil {
 		return errcode.ToWire(err)
@@ -91,7 +93,8 @@ func (s workspaces) Watch(ctx context.Context, req *connect.Request[carrelv1.Wat
 	}
 	err = s.gate.Watch(ctx, authn.FromContext(ctx), refs, req.Msg.GetAfter(), func(ev workspace.Event, lost int64) error {
 		return stream.Send(&carrelv1.WatchResponse{Lost: lost, Event: &carrelv1.Event{
-			Number: ev.Number, UnixMs: ev.Time.UnixMilli(), Workspace: string(ev.Workspace), Key: string(ev.Key), Kind: ev.Kind, State: string(ev.State),
+			Number: ev.Number, UnixMs: ev.Time.UnixMilli(), Workspace: string(ev.Workspace), Key: string(ev.Key), Kind: ev.Kind,
+			State:  string(ev.State),
 			Status: ev.Status, Error: ev.Error, Principal: ev.Principal, CommandId: string(ev.Command), Intent: ev.Intent, Note: ev.Note,
 		}})
 	})
@@ -142,5 +145,8 @@ func unixMS(t time.Time) int64 {
 }
 
 func limitsTo(l workspace.Limits) *carrelv1.Limits {
-	return &carrelv1.Limits{MemoryBytes: l.MemoryBytes, SwapBytes: l.SwapBytes, Pids: l.Pids, CpuWeight: l.CPUWeight, OpenFiles: l.OpenFiles, DiskBytes: l.DiskBytes}
+	return &carrelv1.Limits{
+		MemoryBytes: l.MemoryBytes, SwapBytes: l.SwapBytes, Pids: l.Pids, CpuWeight: l.CPUWeight,
+		OpenFiles: l.OpenFiles, DiskBytes: l.DiskBytes,
+	}
 }

@@ -19,7 +19,8 @@ func TestControl(t *testing.T) {
 		t.Fatal(err)
 	}
 	paused, err := c.Pause(t.Context(), request(&carrelv1.PauseRequest{Workspace: "demo"}))
-	if w := paused.Msg.GetWorkspace(); err != nil || w.GetState() != "paused" || w.GetProfile() != "chat" || w.GetIdleTimeoutMs() != -1 || w.GetExpiresUnixMs() != 0 {
+	if w := paused.Msg.GetWorkspace(); err != nil || w.GetState() != "paused" || w.GetProfile() != "chat" ||
+		w.GetIdleTimeoutMs() != -1 || w.GetExpiresUnixMs() != 0 {
 		t.Errorf("%v, %v", paused, err)
 	}
 	resumed, err := c.Resume(t.Context(), request(&carrelv1.ResumeRequest{Workspace: "demo"}))
@@ -29,7 +30,8 @@ func TestControl(t *testing.T) {
 	updated, err := c.Update(t.Context(), request(&carrelv1.UpdateRequest{
 		Workspace: "demo", Key: "new", Limits: &carrelv1.Limits{Pids: 77}, TtlMs: 5000, IdleTimeoutMs: 9000,
 	}))
-	if w := updated.Msg.GetWorkspace(); err != nil || w.GetKey() != "new" || w.GetLimits().GetPids() != 77 || w.GetExpiresUnixMs() != w.GetCreatedUnixMs()+5000 || w.GetIdleTimeoutMs() != 9000 {
+	if w := updated.Msg.GetWorkspace(); err != nil || w.GetKey() != "new" || w.GetLimits().GetPids() != 77 ||
+		w.GetExpiresUnixMs() != w.GetCreatedUnixMs()+5000 || w.GetIdleTimeoutMs() != 9000 {
 		t.Errorf("%v, %v", updated, err)
 	}
 	for _, bad := range []*carrelv1.UpdateRequest{
@@ -42,10 +44,12 @@ func TestControl(t *testing.T) {
 		}
 	}
 	stats, err := c.Stats(t.Context(), request(&carrelv1.StatsRequest{Workspaces: []string{"new"}}))
-	if u := stats.Msg.GetUsage(); err != nil || len(u) != 1 || u[0].GetKey() != "new" || u[0].GetPids() != 3 || u[0].GetDiskBytes() != -1 || u[0].GetLimits().GetPids() != 77 {
+	if u := stats.Msg.GetUsage(); err != nil || len(u) != 1 || u[0].GetKey() != "new" || u[0].GetPids() != 3 ||
+		u[0].GetDiskBytes() != -1 || u[0].GetLimits().GetPids() != 77 {
 		t.Errorf("%v, %v", stats, err)
 	}
-	if _, err := c.Stats(t.Context(), request(&carrelv1.StatsRequest{Workspaces: []string{"nope"}})); connect.CodeOf(err) != connect.CodeNotFound {
+	_, err = c.Stats(t.Context(), request(&carrelv1.StatsRequest{Workspaces: []string{"nope"}}))
+	if connect.CodeOf(err) != connect.CodeNotFound {
 		t.Error(err)
 	}
 }
@@ -61,7 +65,8 @@ func TestWatch(t *testing.T) {
 	if !watch.Receive() {
 		t.Fatal(watch.Err())
 	}
-	if m := watch.Msg(); m.GetLost() != 2 || m.GetEvent().GetNumber() != 6 || m.GetEvent().GetKind() != "workspace.start" || m.GetEvent().GetKey() != "demo" {
+	if m := watch.Msg(); m.GetLost() != 2 || m.GetEvent().GetNumber() != 6 || m.GetEvent().GetKind() != "workspace.start" ||
+		m.GetEvent().GetKey() != "demo" {
 		t.Errorf("%v", m)
 	}
 	for _, bad := range []*carrelv1.WatchRequest{{After: -1}, {Workspaces: []string{"nope"}}} {

@@ -39,12 +39,14 @@ func (s *Server) descriptors(w http.ResponseWriter, r *http.Request) {
 		r.ContentLength != 0 {
 		w.Header().Set("Upgrade", fdapi.Protocol)
 		w.Header().Set("Connection", "close")
-		http.Error(w, "cannot hand over descriptors: send POST over HTTP/1.1 without a body and with Connection: Upgrade and Upgrade: "+fdapi.Protocol+"; see docs/protocols/api.md", http.StatusUpgradeRequired)
+		http.Error(w, "cannot hand over descriptors: send POST over HTTP/1.1 without a body and with Connection: Upgrade and Upgrade: "+
+			""+fdapi.Protocol+"; see docs/protocols/api.md", http.StatusUpgradeRequired)
 		return
 	}
 	// A token is judged anew with each request; a connection that was handed over has none.
 	if authn.FromContext(r.Context()).Kind == principal.Token {
-		s.refuse(w, r, fmt.Errorf("cannot hand over descriptors to a token: use CommandService/Stream, as the SDK does: %w", errdefs.ErrFailedPrecondition))
+		s.refuse(w, r, fmt.Errorf("cannot hand over descriptors to a token: use CommandService/Stream, as the SDK does: %w",
+			errdefs.ErrFailedPrecondition))
 		return
 	}
 	conn, buf, err := http.NewResponseController(w).Hijack()
@@ -115,7 +117,8 @@ func (x *session) handle(ctx context.Context, c *jsonrpc.Conn, req *jsonrpc.Requ
 		return nil, nil, jsonrpc.MethodNotFound(req.Method)
 	}
 	if n := routes[fdapi.Prefix+req.Method].maxRequest; len(req.Params) > n {
-		return nil, nil, fmt.Errorf("cannot accept a request of %d bytes for %s: at most %d are allowed: %w", len(req.Params), req.Method, n, errdefs.ErrResourceExhausted)
+		return nil, nil, fmt.Errorf("cannot accept a request of %d bytes for %s: at most %d are allowed: %w", len(req.Params), req.Method,
+			n, errdefs.ErrResourceExhausted)
 	}
 	if len(req.FDs) > 0 && req.Method != fdapi.Create {
 		return nil, nil, jsonrpc.Hangup(fmt.Errorf("cannot accept %s: it brings descriptors: %w", req.Method, errdefs.ErrInvalidArgument))
@@ -142,7 +145,8 @@ func carried(ctx context.Context) (*carriage, error) {
 	if c, ok := ctx.Value(carriageKey{}).(*carriage); ok {
 		return c, nil
 	}
-	return nil, fmt.Errorf("cannot hand over descriptors on this connection: use one that carries them (docs/protocols/api.md), as the SDK does on the daemon's host, or CommandService/Stream: %w", errdefs.ErrFailedPrecondition)
+	return nil, fmt.Errorf("cannot hand over descriptors on this connection: use one that carries them (docs/protocols/api.md), as the "+
+		"SDK does on the daemon's host, or CommandService/Stream: %w", errdefs.ErrFailedPrecondition)
 }
 
 // call serves one unary procedure from JSON to JSON.
@@ -170,7 +174,9 @@ func unary[Req, Res any, PReq interface {
 }
 
 // Spawn starts an attached command and hands its streams over.
-func (s commands) Spawn(ctx context.Context, req *connect.Request[carrelv1.SpawnRequest]) (*connect.Response[carrelv1.SpawnResponse], error) {
+func (s commands) Spawn(
+	ctx context.Context, req *request[carrelv1.SpawnRequest],
+) (*response[carrelv1.SpawnResponse], error) {
 	c, err := carried(ctx)
 	if err != nil {
 		return nil, errcode.ToWire(err)
@@ -209,7 +215,8 @@ func (x *session) reserve() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if len(x.procs)+x.starting >= fdapi.MaxCommands {
-		return fmt.Errorf("cannot start a command: %d are attached to this connection, the most there may be; open another: %w", fdapi.MaxCommands, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("cannot start a command: %d are attached to this connection, the most there may be; open another: %w",
+			fdapi.MaxCommands, errdefs.ErrResourceExhausted)
 	}
 	x.starting++
 	x.server.attached.add(1)
@@ -251,7 +258,7 @@ func (x *session) wait(c *jsonrpc.Conn, cmd id.Command, proc runtime.Process) {
 }
 
 // Attach hands the output of a detached command over, or its terminal.
-func (s commands) Attach(ctx context.Context, req *connect.Request[carrelv1.AttachRequest]) (*connect.Response[carrelv1.AttachResponse], error) {
+func (s commands) Attach(ctx context.Context, req *request[carrelv1.AttachRequest]) (*response[carrelv1.AttachResponse], error) {
 	c, err := carried(ctx)
 	if err != nil {
 		return nil, errcode.ToWire(err)

@@ -39,7 +39,9 @@ func handOver(t *testing.T, socket string) (c *jsonrpc.Conn, exited chan *carrel
 		t.Fatalf("status %d", answer)
 	}
 	exited = make(chan *carrelv1.Exited, fdapi.MaxCommands)
-	c = jsonrpc.New(conn, jsonrpc.Config{MaxFDs: fdapi.MaxFDs, Handler: func(_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
+	c = jsonrpc.New(conn, jsonrpc.Config{MaxFDs: fdapi.MaxFDs, Handler: func(_ context.Context, _ *jsonrpc.Conn,
+		r *jsonrpc.Request,
+	) (any, []*os.File, error) {
 		e := new(carrelv1.Exited)
 		if err := protojson.Unmarshal(r.Params, e); err != nil {
 			t.Error(err)
@@ -171,7 +173,10 @@ func TestDescriptors(t *testing.T) {
 		if len(fds) != 1 {
 			t.Fatalf("%d descriptors", len(fds))
 		}
-		call(t, c, fdapi.Resize, &carrelv1.ResizeRequest{Workspace: "demo", CommandId: res.GetCommandId(), Size: &carrelv1.WindowSize{Rows: 33, Cols: 44}}, nil)
+		call(t, c, fdapi.Resize, &carrelv1.ResizeRequest{
+			Workspace: "demo", CommandId: res.GetCommandId(),
+			Size: &carrelv1.WindowSize{Rows: 33, Cols: 44},
+		}, nil)
 		if _, err := fds[0].WriteString("go\n"); err != nil {
 			t.Fatal(err)
 		}
@@ -183,7 +188,10 @@ func TestDescriptors(t *testing.T) {
 	})
 	t.Run("run", func(t *testing.T) {
 		var res carrelv1.ExecResponse
-		call(t, c, fdapi.Exec, &carrelv1.ExecRequest{Workspace: "demo", Command: command("sh", "-c", "cat; echo e >&2; exit 5"), Stdin: []byte("in")}, &res)
+		call(t, c, fdapi.Exec, &carrelv1.ExecRequest{
+			Workspace: "demo", Command: command("sh", "-c", "cat; echo e >&2; exit 5"),
+			Stdin: []byte("in"),
+		}, &res)
 		if string(res.GetStdout()) != "in" || string(res.GetStderr()) != "e\n" || res.GetStatus().GetCode() != 5 {
 			t.Errorf("result %+v", &res)
 		}
@@ -255,7 +263,10 @@ func TestTheEndOfAConnectionHangsItsCommandsUp(t *testing.T) {
 		defer close(running)
 		_, _ = ask(t, c, fdapi.Exec, &carrelv1.ExecRequest{Workspace: "demo", Command: command("sleep", "61")}, nil)
 	}()
-	if err := g.Await(t.Context(), func(e execapi.ExecParams, _ execapi.ResizeParams) bool { return slices.Contains(e.Argv, "61") }); err != nil {
+	if err := g.Await(t.Context(), func(e execapi.ExecParams, _ execapi.ResizeParams) bool {
+		return slices.Contains(e.Argv,
+			"61")
+	}); err != nil {
 		t.Fatal(err)
 	}
 	c.Close()
@@ -344,14 +355,17 @@ func TestRefusedUpgrades(t *testing.T) {
 		request string
 		status  int
 	}{
-		"GET":              {strings.Replace(upgrade, "POST", "GET", 1), http.StatusUpgradeRequired},
-		"other version":    {strings.Replace(upgrade, "fds/2", "fds/1", 1), http.StatusUpgradeRequired},
-		"no upgrade":       {strings.Replace(upgrade, "Connection: Upgrade\r\n", "", 1), http.StatusUpgradeRequired},
-		"with an origin":   {strings.Replace(upgrade, "Host:", "Origin: http://x\r\nHost:", 1), http.StatusForbidden},
-		"other host":       {strings.Replace(upgrade, "Host: carrel", "Host: evil.example", 1), http.StatusForbidden},
-		"with a body":      {strings.Replace(upgrade, "\r\n\r\n", "\r\nContent-Length: 2\r\n\r\n{}", 1), http.StatusUpgradeRequired},
-		"does not wait":    {upgrade + `{"jsonrpc":"2.0","id":1,"method":"exec"}` + "\n", http.StatusBadRequest},
-		"chunked nonsense": {strings.Replace(upgrade, "\r\n\r\n", "\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 1), http.StatusUpgradeRequired},
+		"GET":            {strings.Replace(upgrade, "POST", "GET", 1), http.StatusUpgradeRequired},
+		"other version":  {strings.Replace(upgrade, "fds/2", "fds/1", 1), http.StatusUpgradeRequired},
+		"no upgrade":     {strings.Replace(upgrade, "Connection: Upgrade\r\n", "", 1), http.StatusUpgradeRequired},
+		"with an origin": {strings.Replace(upgrade, "Host:", "Origin: http://x\r\nHost:", 1), http.StatusForbidden},
+		"other host":     {strings.Replace(upgrade, "Host: carrel", "Host: evil.example", 1), http.StatusForbidden},
+		"with a body":    {strings.Replace(upgrade, "\r\n\r\n", "\r\nContent-Length: 2\r\n\r\n{}", 1), http.StatusUpgradeRequired},
+		"does not wait":  {upgrade + `{"jsonrpc":"2.0","id":1,"method":"exec"}` + "\n", http.StatusBadRequest},
+		"chunked nonsense": {
+			strings.Replace(upgrade, "\r\n\r\n", "\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 1),
+			http.StatusUpgradeRequired,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, status := send(t, socket, x.request); status != x.status {
@@ -423,7 +437,8 @@ func TestCreateWithMounts(t *testing.T) {
 	} else {
 		dirs[0].Close()
 	}
-	if _, err := ask(t, c, fdapi.Signal, &carrelv1.SignalRequest{Workspace: "demo", CommandId: "c-x"}, nil, dir); !errdefs.IsInvalidArgument(err) {
+	if _, err := ask(t, c, fdapi.Signal, &carrelv1.SignalRequest{Workspace: "demo", CommandId: "c-x"}, nil,
+		dir); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("a signal with a descriptor: %v", err)
 	}
 	<-c.Done()

@@ -29,7 +29,9 @@ func (g *gateOfAnswers) named(name id.Approval) {
 	}
 }
 
-func (g *gateOfAnswers) Answer(ctx context.Context, p principal.Principal, name id.Approval, kind approval.Kind, reason string, terminal bool) (approval.View, error) {
+func (g *gateOfAnswers) Answer(ctx context.Context, p principal.Principal, name id.Approval, kind approval.Kind, reason string,
+	terminal bool,
+) (approval.View, error) {
 	g.named(name)
 	return g.Gate.Answer(ctx, p, name, kind, reason, terminal)
 }
@@ -62,7 +64,8 @@ func FuzzApprovals(f *testing.F) {
 	methods := []string{"ListApprovals", "GetApproval", "AnswerApproval", "ListPermissions", "RevokePermission"}
 	for i, body := range []string{
 		`{"state":"pending","pageSize":500,"pageToken":"1.ap-0123456789abcdef"}`, `{"id":"ap-0123456789abcdef"}`,
-		`{"id":"ap-0123456789abcdef","kind":"once","reason":"r","terminal":true}`, `{"workspace":"demo","thread":"t1"}`, `{"id":"ap-0123456789abcdef"}`,
+		`{"id":"ap-0123456789abcdef","kind":"once","reason":"r","terminal":true}`, `{"workspace":"demo","thread":"t1"}`,
+		`{"id":"ap-0123456789abcdef"}`,
 	} {
 		f.Add(uint8(i), true, []byte(body))
 	}
@@ -71,10 +74,15 @@ func FuzzApprovals(f *testing.F) {
 	f.Add(uint8(2), false, []byte("\x0a\x13ap-0123456789abcdef\x12\x04once\x20\x01"))
 	f.Add(uint8(1), false, []byte("\x0a\x03ap-\xff"))
 	g := &gateOfAnswers{Gate: &apitest.Gate{}}
-	h := api.NewServer(g, api.Options{Version: "test"}).HTTPServer(func(ctx context.Context, _ net.Conn) context.Context { return ctx }).Handler
+	h := api.NewServer(g, api.Options{Version: "test"}).HTTPServer(func(ctx context.Context,
+		_ net.Conn,
+	) context.Context {
+		return ctx
+	}).Handler
 	f.Fuzz(func(t *testing.T, which uint8, asJSON bool, body []byte) {
 		g.bad = t.Errorf
-		req := httptest.NewRequestWithContext(authn.NewContext(t.Context(), principal.Principal{Kind: principal.User, UID: 1000}), http.MethodPost, "http://carrel/carrel.v1.ApprovalService/"+methods[int(which)%len(methods)], bytes.NewReader(body))
+		req := httptest.NewRequestWithContext(authn.NewContext(t.Context(), principal.Principal{Kind: principal.User, UID: 1000}),
+			http.MethodPost, "http://carrel/carrel.v1.ApprovalService/"+methods[int(which)%len(methods)], bytes.NewReader(body))
 		req.Header.Set("Content-Type", map[bool]string{true: "application/json", false: "application/proto"}[asJSON])
 		rec := deadlines{httptest.NewRecorder()}
 		h.ServeHTTP(rec, req)

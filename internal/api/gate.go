@@ -48,20 +48,26 @@ type Gate interface {
 
 	// Archive keeps the home of a workspace, or writes its archive to out if that is not
 	// nil. It ends with ctx.
-	Archive(ctx context.Context, p principal.Principal, ref string, want workspace.ArchiveWanted, out io.Writer, progress func(workspace.Progress)) (workspace.Archive, error)
+	Archive(ctx context.Context, p principal.Principal, ref string, want workspace.ArchiveWanted, out io.Writer,
+		progress func(workspace.Progress)) (workspace.Archive, error)
 	// Restore makes a workspace from the archive that want names, or from in. Until it is
 	// whole it ends with ctx.
-	Restore(ctx context.Context, p principal.Principal, want workspace.RestoreWanted, in io.Reader, progress func(workspace.Progress)) (Workspace, error)
+	Restore(ctx context.Context, p principal.Principal, want workspace.RestoreWanted, in io.Reader,
+		progress func(workspace.Progress)) (Workspace, error)
 	ListArchives(ctx context.Context, p principal.Principal) ([]workspace.Archive, error)
 	ReadArchive(ctx context.Context, p principal.Principal, ref string, out io.Writer) (workspace.Archive, error)
 	RemoveArchive(ctx context.Context, p principal.Principal, ref string) error
 
 	// Run, Spawn and Detach start a stopped workspace first. e.ID is set by the gate.
 	Run(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams) (id.Command, execapi.ExecResult, error)
-	Spawn(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams, tty bool, fds ...*os.File) (id.Command, runtime.Process, error)
+	Spawn(
+		ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams, tty bool, fds ...*os.File,
+	) (id.Command, runtime.Process, error)
 	Detach(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams, tty bool) (id.Command, error)
 	ListCommands(ctx context.Context, p principal.Principal, ref string) ([]execapi.Command, error)
-	Output(ctx context.Context, p principal.Principal, ref string, o execapi.OutputParams, attach bool) (execapi.OutputResult, []*os.File, error)
+	Output(
+		ctx context.Context, p principal.Principal, ref string, o execapi.OutputParams, attach bool,
+	) (execapi.OutputResult, []*os.File, error)
 	// Wait returns how a command ended or, if cmd is empty, the state of a workspace that
 	// does not run.
 	Wait(ctx context.Context, p principal.Principal, ref string, cmd id.Command) (*execapi.Status, workspace.State, error)
@@ -73,7 +79,8 @@ type Gate interface {
 	Approvals(ctx context.Context, p principal.Principal, f approval.Filter) (list []approval.View, next string, err error)
 	Approval(ctx context.Context, p principal.Principal, name id.Approval) (approval.View, error)
 	// Answer: terminal is p's word that they are a person who has seen it at a terminal.
-	Answer(ctx context.Context, p principal.Principal, name id.Approval, kind approval.Kind, reason string, terminal bool) (approval.View, error)
+	Answer(ctx context.Context, p principal.Principal, name id.Approval, kind approval.Kind, reason string,
+		terminal bool) (approval.View, error)
 	// WatchApprovals calls emit with what is pending, once with nil, and then with what
 	// changes, until ctx ends.
 	WatchApprovals(ctx context.Context, p principal.Principal, emit func(*approval.View) error) error

@@ -268,7 +268,8 @@ func (s *Server) find(r *http.Request) (route, error) {
 	}
 	rt, ok := routes[r.URL.Path]
 	if !ok {
-		return route{}, fmt.Errorf("cannot find %q: carrel.v1 has no such procedure; see docs/protocols/api.md: %w", r.URL.Path, errdefs.ErrNotFound)
+		return route{}, fmt.Errorf("cannot find %q: carrel.v1 has no such procedure; see docs/protocols/api.md: %w", r.URL.Path,
+			errdefs.ErrNotFound)
 	}
 	return rt, nil
 }
@@ -282,11 +283,13 @@ func (s *Server) enter(r *http.Request) (ctx context.Context, leave func(), err 
 	case len(headers) > 0 && s.opts.Tokens != nil:
 		return s.opts.Tokens.Enter(r.Context(), headers)
 	case len(headers) > 0:
-		return nil, nil, fmt.Errorf("cannot take a token here: this server knows none; use the daemon's Unix socket without one: %w", errdefs.ErrUnauthenticated)
+		return nil, nil, fmt.Errorf("cannot take a token here: this server knows none; use the daemon's Unix socket without one: %w",
+			errdefs.ErrUnauthenticated)
 	case remote && s.opts.Tokens != nil:
 		return nil, nil, s.opts.Tokens.Missing(r.Context())
 	case authn.FromContext(r.Context()).Kind == "":
-		return nil, nil, fmt.Errorf("cannot tell who is calling: the connection carries no Unix peer credentials; connect to the daemon's Unix socket: %w", errdefs.ErrUnauthenticated)
+		return nil, nil, fmt.Errorf("cannot tell who is calling: the connection carries no Unix peer credentials; connect to the daemon's "+
+			"Unix socket: %w", errdefs.ErrUnauthenticated)
 	}
 	return r.Context(), func() {}, nil
 }
@@ -331,7 +334,8 @@ func endWith(ctx context.Context, rc *http.ResponseController) (stop func()) {
 func (s *Server) sameOrigin(r *http.Request) error {
 	for _, h := range []string{"Origin", "Sec-Fetch-Site"} {
 		if r.Header.Get(h) != "" {
-			return fmt.Errorf("cannot accept a request with the header %s: the API is not for browsers; use a client: %w", h, errdefs.ErrPermissionDenied)
+			return fmt.Errorf("cannot accept a request with the header %s: the API is not for browsers; use a client: %w", h,
+				errdefs.ErrPermissionDenied)
 		}
 	}
 	host := r.Host
@@ -347,7 +351,8 @@ func (s *Server) sameOrigin(r *http.Request) error {
 	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil || s.opts.Hosts != nil && s.opts.Hosts(host) {
 		return nil
 	}
-	return fmt.Errorf("cannot accept a request for host %q: it is no address and no name in the daemon's certificate: %w", r.Host, errdefs.ErrPermissionDenied)
+	return fmt.Errorf("cannot accept a request for host %q: it is no address and no name in the daemon's certificate: %w", r.Host,
+		errdefs.ErrPermissionDenied)
 }
 
 // refuse answers in the protocol that the request speaks, or with JSON.

@@ -13,7 +13,7 @@ import (
 
 type system struct{ *Server }
 
-func (s system) Version(context.Context, *connect.Request[carrelv1.VersionRequest]) (*connect.Response[carrelv1.VersionResponse], error) {
+func (s system) Version(context.Context, *request[carrelv1.VersionRequest]) (*response[carrelv1.VersionResponse], error) {
 	return connect.NewResponse(&carrelv1.VersionResponse{
 		Version: s.opts.Version,
 		Commit:  s.opts.Commit,
@@ -22,7 +22,9 @@ func (s system) Version(context.Context, *connect.Request[carrelv1.VersionReques
 	}), nil
 }
 
-func (s system) Mended(ctx context.Context, _ *connect.Request[carrelv1.MendedRequest]) (*connect.Response[carrelv1.MendedResponse], error) {
+func (s system) Mended(
+	ctx context.Context, _ *request[carrelv1.MendedRequest],
+) (*response[carrelv1.MendedResponse], error) {
 	list, err := s.gate.Mended(ctx, authn.FromContext(ctx))
 	if err != nil {
 		return nil, errcode.ToWire(err)
@@ -34,7 +36,9 @@ func (s system) Mended(ctx context.Context, _ *connect.Request[carrelv1.MendedRe
 	return connect.NewResponse(out), nil
 }
 
-func (s system) ReloadPolicy(ctx context.Context, _ *connect.Request[carrelv1.ReloadPolicyRequest]) (*connect.Response[carrelv1.ReloadPolicyResponse], error) {
+func (s system) ReloadPolicy(
+	ctx context.Context, _ *request[carrelv1.ReloadPolicyRequest],
+) (*response[carrelv1.ReloadPolicyResponse], error) {
 	was, now, rules, err := s.gate.ReloadPolicy(ctx, authn.FromContext(ctx))
 	if err != nil {
 		return nil, errcode.ToWire(err)

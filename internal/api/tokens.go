@@ -21,7 +21,9 @@ type tokens struct{ *Server }
 // owners are those that a token can be made for: the Unix users.
 var owners = regexp.MustCompile(`^uid:(0|[1-9][0-9]{0,9})$`)
 
-func (s tokens) CreateToken(ctx context.Context, req *connect.Request[carrelv1.CreateTokenRequest]) (*connect.Response[carrelv1.CreateTokenResponse], error) {
+func (s tokens) CreateToken(
+	ctx context.Context, req *request[carrelv1.CreateTokenRequest],
+) (*response[carrelv1.CreateTokenResponse], error) {
 	want, err := wantedToken(req.Msg)
 	if err != nil {
 		return nil, errcode.ToWire(err)
@@ -53,7 +55,7 @@ func wantedToken(m *carrelv1.CreateTokenRequest) (w principal.Wanted, err error)
 	return w, nil
 }
 
-func (s tokens) ListTokens(ctx context.Context, _ *connect.Request[carrelv1.ListTokensRequest]) (*connect.Response[carrelv1.ListTokensResponse], error) {
+func (s tokens) ListTokens(ctx context.Context, _ *request[carrelv1.ListTokensRequest]) (*response[carrelv1.ListTokensResponse], error) {
 	all, err := s.gate.ListTokens(ctx, authn.FromContext(ctx))
 	if err != nil {
 		return nil, errcode.ToWire(err)
@@ -65,7 +67,7 @@ func (s tokens) ListTokens(ctx context.Context, _ *connect.Request[carrelv1.List
 	return connect.NewResponse(out), nil
 }
 
-func (s tokens) GetToken(ctx context.Context, req *connect.Request[carrelv1.GetTokenRequest]) (*connect.Response[carrelv1.GetTokenResponse], error) {
+func (s tokens) GetToken(ctx context.Context, req *request[carrelv1.GetTokenRequest]) (*response[carrelv1.GetTokenResponse], error) {
 	t, err := s.gate.Token(ctx, authn.FromContext(ctx), req.Msg.GetId())
 	if err != nil {
 		return nil, errcode.ToWire(err)
@@ -73,7 +75,9 @@ func (s tokens) GetToken(ctx context.Context, req *connect.Request[carrelv1.GetT
 	return connect.NewResponse(&carrelv1.GetTokenResponse{Token: tokenTo(t, s.gate.Now())}), nil
 }
 
-func (s tokens) RevokeToken(ctx context.Context, req *connect.Request[carrelv1.RevokeTokenRequest]) (*connect.Response[carrelv1.RevokeTokenResponse], error) {
+func (s tokens) RevokeToken(
+	ctx context.Context, req *request[carrelv1.RevokeTokenRequest],
+) (*response[carrelv1.RevokeTokenResponse], error) {
 	ended, err := s.gate.RevokeToken(ctx, authn.FromContext(ctx), req.Msg.GetId())
 	if err != nil {
 		return nil, errcode.ToWire(err)
@@ -81,7 +85,9 @@ func (s tokens) RevokeToken(ctx context.Context, req *connect.Request[carrelv1.R
 	return connect.NewResponse(&carrelv1.RevokeTokenResponse{Revoked: ended}), nil
 }
 
-func (s tokens) WhoAmI(ctx context.Context, _ *connect.Request[carrelv1.WhoAmIRequest]) (*connect.Response[carrelv1.WhoAmIResponse], error) {
+func (s tokens) WhoAmI(
+	ctx context.Context, _ *request[carrelv1.WhoAmIRequest],
+) (*response[carrelv1.WhoAmIResponse], error) {
 	p := authn.FromContext(ctx)
 	out := &carrelv1.WhoAmIResponse{
 		Principal: p.String(), Kind: string(p.Kind), Owner: p.Owner(), Roles: p.RolesOf().Names(), Permissions: p.Permissions().Names(),
@@ -103,7 +109,8 @@ func tokenTo(t principal.Issued, now time.Time) *carrelv1.Token {
 	}
 	return &carrelv1.Token{
 		Id: t.ID, Name: t.Name, Owner: t.Owner, Roles: t.Roles.Names(), Workspaces: t.Scope, Maker: t.Maker, Parent: t.Parent,
-		CreatedUnixMs: t.Created.UnixMilli(), ExpiresUnixMs: t.Expires.UnixMilli(), MaxUses: t.MaxUses, Uses: t.Uses, Rate: t.Rate, Burst: int32(t.Burst),
+		CreatedUnixMs: t.Created.UnixMilli(), ExpiresUnixMs: t.Expires.UnixMilli(), MaxUses: t.MaxUses, Uses: t.Uses, Rate: t.Rate,
+		Burst:         int32(t.Burst),
 		RevokedUnixMs: unixMS(t.Revoked), LastUsedUnixMs: unixMS(t.LastUsed), State: state,
 	}
 }

@@ -122,7 +122,12 @@ func TestAdmissionByToken(t *testing.T) {
 		{"mistyped", http.Header{"Authorization": {"Bearer " + good.Reveal() + "x"}}, versionPath, "", 401, "malformed"},
 		{"basic", http.Header{"Authorization": {"Basic " + good.Reveal()}}, versionPath, "", 401, "malformed"},
 		{"two tokens", http.Header{"Authorization": {"Bearer " + good.Reveal(), "Bearer " + good.Reveal()}}, versionPath, "", 401, "malformed"},
-		{"two in one", http.Header{"Authorization": {"Bearer " + good.Reveal() + ", Bearer " + good.Reveal()}}, versionPath, "", 401, "malformed"},
+		{
+			"two in one",
+			http.Header{"Authorization": {"Bearer " + good.Reveal() + ", Bearer " + good.Reveal()}},
+			versionPath, "", 401,
+			"malformed",
+		},
 		{"cross-origin", with(bearer(good), "Origin", "https://attacker.example"), versionPath, "", 403, "-"},
 		{"same origin", with(bearer(good), "Origin", "https://"+f.addr), versionPath, "", 403, "-"},
 		{"fetch metadata", with(bearer(good), "Sec-Fetch-Site", "cross-site"), versionPath, "", 403, "-"},
@@ -256,12 +261,14 @@ func TestATokenDropsRights(t *testing.T) {
 	}
 	req := connect.NewRequest(&carrelv1.VerifyRequest{})
 	req.Header().Set("Authorization", "Bearer "+agent.Reveal())
-	if _, err := carrelv1connect.NewAuditServiceClient(unix(t, socket, false), "http://carrel").Verify(t.Context(), req); connect.CodeOf(err) != connect.CodePermissionDenied {
+	if _, err := carrelv1connect.NewAuditServiceClient(unix(t, socket, false), "http://carrel").Verify(t.Context(),
+		req); connect.CodeOf(err) != connect.CodePermissionDenied {
 		t.Errorf("root's connection with an agent's token reads the audit log: %v", err)
 	}
 	// A bad token is no way back to the peer's rights.
 	req.Header().Set("Authorization", "Bearer x")
-	if _, err := carrelv1connect.NewAuditServiceClient(unix(t, socket, false), "http://carrel").Verify(t.Context(), req); connect.CodeOf(err) != connect.CodeUnauthenticated {
+	if _, err := carrelv1connect.NewAuditServiceClient(unix(t, socket, false), "http://carrel").Verify(t.Context(),
+		req); connect.CodeOf(err) != connect.CodeUnauthenticated {
 		t.Errorf("a bad token on root's connection: %v", err)
 	}
 	// Descriptors would outlive the token.
@@ -270,7 +277,8 @@ func TestATokenDropsRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_, _ = io.WriteString(conn, "POST /carrel.v1/descriptors HTTP/1.1\r\nHost: carrel\r\nAuthorization: Bearer "+agent.Reveal()+"\r\nConnection: Upgrade\r\nUpgrade: carrel-fds/2\r\nContent-Length: 0\r\n\r\n")
+	_, _ = io.WriteString(conn, "POST /carrel.v1/descriptors HTTP/1.1\r\nHost: carrel\r\nAuthorization: Bearer "+
+		""+agent.Reveal()+"\r\nConnection: Upgrade\r\nUpgrade: carrel-fds/2\r\nContent-Length: 0\r\n\r\n")
 	answer, _ := io.ReadAll(conn)
 	if bytes.Contains(answer, []byte(" 101 ")) || !bytes.Contains(answer, []byte("CommandService/Stream")) {
 		t.Errorf("a token was handed descriptors: %s", answer)
@@ -353,7 +361,8 @@ func TestPlainHTTPOnTheTLSPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_, _ = io.WriteString(c, "POST "+versionPath+" HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "+good.Reveal()+"\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+	_, _ = io.WriteString(c, "POST "+versionPath+" HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "+
+		""+good.Reveal()+"\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
 	answer, _ := io.ReadAll(c)
 	if bytes.Contains(answer, []byte(" 200 ")) || len(f.gate.Logins()) != 0 {
 		t.Errorf("answered %q, logins %v", answer, f.gate.Logins())
@@ -409,10 +418,12 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 	addr, keys, _ := apitest.ServeTLS(t, g, api.Options{HeaderTimeout: 100 * time.Millisecond, BodyTimeout: 100 * time.Millisecond})
 	good := g.Issue(t, alice, principal.Wanted{Roles: principal.Agent})
 	for name, said := range map[string]string{
-		"nothing":           "",
-		"half of a header":  "POST " + versionPath + " HTTP/1.1\r\nHost: localhost\r\nX-A: ",
-		"half of a body":    "POST " + versionPath + " HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + good.Reveal() + "\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
-		"body of no caller": "POST " + versionPath + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
+		"nothing":          "",
+		"half of a header": "POST " + versionPath + " HTTP/1.1\r\nHost: localhost\r\nX-A: ",
+		"half of a body": "POST " + versionPath + " HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " +
+			"" + good.Reveal() + "\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
+		"body of no caller": "POST " + versionPath + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " +
+			"100\r\n\r\n{",
 	} {
 		c, err := (&tls.Dialer{Config: cert.Pin(keys.Fingerprint())}).DialContext(t.Context(), "tcp", addr)
 		if err != nil {

@@ -89,8 +89,10 @@ func checkAsked(c *carrelv1.Command) error {
 	default:
 		return invalid("command.source", fmt.Sprintf("%.32q is none", c.GetSource()), "it is user, if a person wrote the command, or llm")
 	}
-	if t := c.GetThread(); len(t) > maxThread || !utf8.ValidString(t) || strings.ContainsFunc(t, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return invalid("command.thread", "it is too long or not plain text", fmt.Sprintf("give at most %d bytes of printable text, or leave it empty", maxThread))
+	if t := c.GetThread(); len(t) > maxThread || !utf8.ValidString(t) || strings.ContainsFunc(t,
+		func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return invalid("command.thread", "it is too long or not plain text",
+			fmt.Sprintf("give at most %d bytes of printable text, or leave it empty", maxThread))
 	}
 	return between("command.approval_wait_ms", c.GetApprovalWaitMs(), -1, approval.MaxWait.Milliseconds(), "0 is as configured, -1 not at all")
 }

@@ -18,7 +18,7 @@ import (
 
 type workspaces struct{ *Server }
 
-func (s workspaces) Create(ctx context.Context, req *connect.Request[carrelv1.CreateRequest]) (*connect.Response[carrelv1.CreateResponse], error) {
+func (s workspaces) Create(ctx context.Context, req *request[carrelv1.CreateRequest]) (*response[carrelv1.CreateResponse], error) {
 	m := req.Msg
 	key, err := id.ParseKey(m.GetKey())
 	if err != nil {
@@ -56,12 +56,13 @@ func grantOf(ctx context.Context, mounts int) ([]*os.File, error) {
 	case err != nil:
 		return nil, err
 	case mounts == 0 || len(c.in) != 1 || !grant.Is(c.in[0]):
-		return nil, invalid("mounts", fmt.Sprintf("there are %d, and %d descriptors for them", mounts, len(c.in)), "send one grant with mounts, and none without")
+		return nil, invalid("mounts", fmt.Sprintf("there are %d, and %d descriptors for them", mounts, len(c.in)),
+			"send one grant with mounts, and none without")
 	}
 	return c.in, nil
 }
 
-func (s workspaces) Get(ctx context.Context, req *connect.Request[carrelv1.GetRequest]) (*connect.Response[carrelv1.GetResponse], error) {
+func (s workspaces) Get(ctx context.Context, req *request[carrelv1.GetRequest]) (*response[carrelv1.GetResponse], error) {
 	w, err := s.one(ctx, req.Msg.GetWorkspace(), s.gate.Get)
 	if err != nil {
 		return nil, errcode.ToWire(err)
@@ -69,7 +70,7 @@ func (s workspaces) Get(ctx context.Context, req *connect.Request[carrelv1.GetRe
 	return connect.NewResponse(&carrelv1.GetResponse{Workspace: w}), nil
 }
 
-func (s workspaces) Start(ctx context.Context, req *connect.Request[carrelv1.StartRequest]) (*connect.Response[carrelv1.StartResponse], error) {
+func (s workspaces) Start(ctx context.Context, req *request[carrelv1.StartRequest]) (*response[carrelv1.StartResponse], error) {
 	w, err := s.one(ctx, req.Msg.GetWorkspace(), s.gate.Start)
 	if err != nil {
 		return nil, errcode.ToWire(err)
@@ -77,7 +78,9 @@ func (s workspaces) Start(ctx context.Context, req *connect.Request[carrelv1.Sta
 	return connect.NewResponse(&carrelv1.StartResponse{Workspace: w}), nil
 }
 
-func (s workspaces) Stop(ctx context.Context, req *connect.Request[carrelv1.StopRequest]) (*connect.Response[carrelv1.StopResponse], error) {
+func (s workspaces) Stop(
+	ctx context.Context, req *request[carrelv1.StopRequest],
+) (*response[carrelv1.StopResponse], error) {
 	w, err := s.one(ctx, req.Msg.GetWorkspace(), s.gate.Stop)
 	if err != nil {
 		return nil, errcode.ToWire(err)
@@ -85,7 +88,9 @@ func (s workspaces) Stop(ctx context.Context, req *connect.Request[carrelv1.Stop
 	return connect.NewResponse(&carrelv1.StopResponse{Workspace: w}), nil
 }
 
-func (s workspaces) List(ctx context.Context, req *connect.Request[carrelv1.ListRequest]) (*connect.Response[carrelv1.ListResponse], error) {
+func (s workspaces) List(
+	ctx context.Context, req *request[carrelv1.ListRequest],
+) (*response[carrelv1.ListResponse], error) {
 	ws, err := s.gate.List(ctx, authn.FromContext(ctx))
 	if err != nil {
 		return nil, errcode.ToWire(err)
@@ -103,13 +108,14 @@ func (s workspaces) List(ctx context.Context, req *connect.Request[carrelv1.List
 	}
 	for _, r := range kept {
 		out.Retained = append(out.Retained, &carrelv1.RetainedHome{
-			Workspace: string(r.Workspace), Key: string(r.Key), Owner: r.Owner, Home: r.Home, DestroyedUnixMs: r.DestroyedAtMS, ExpiresUnixMs: r.ExpiresMS,
+			Workspace: string(r.Workspace), Key: string(r.Key), Owner: r.Owner, Home: r.Home, DestroyedUnixMs: r.DestroyedAtMS,
+			ExpiresUnixMs: r.ExpiresMS,
 		})
 	}
 	return connect.NewResponse(out), nil
 }
 
-func (s workspaces) Destroy(ctx context.Context, req *connect.Request[carrelv1.DestroyRequest]) (*connect.Response[carrelv1.DestroyResponse], error) {
+func (s workspaces) Destroy(ctx context.Context, req *request[carrelv1.DestroyRequest]) (*response[carrelv1.DestroyResponse], error) {
 	ref, err := parseRef(req.Msg.GetWorkspace())
 	if err != nil {
 		return nil, errcode.ToWire(err)
@@ -175,7 +181,9 @@ func workspaceTo(w Workspace) *carrelv1.Workspace {
 }
 
 // one carries out what takes a workspace and returns it as it is then.
-func (s workspaces) one(ctx context.Context, ref string, do func(context.Context, principal.Principal, string) (Workspace, error)) (*carrelv1.Workspace, error) {
+func (s workspaces) one(
+	ctx context.Context, ref string, do func(context.Context, principal.Principal, string) (Workspace, error),
+) (*carrelv1.Workspace, error) {
 	ref, err := parseRef(ref)
 	if err != nil {
 		return nil, err

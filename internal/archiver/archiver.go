@@ -54,7 +54,9 @@ const (
 )
 
 // Pack writes the home of a live workspace to w.
-func (a *Archiver) Pack(ctx context.Context, rt runtime.Runtime, p permit.Permit, w io.Writer, progress func(workspace.Progress)) (workspace.Progress, error) {
+func (a *Archiver) Pack(ctx context.Context, rt runtime.Runtime, p permit.Permit, w io.Writer,
+	progress func(workspace.Progress),
+) (workspace.Progress, error) {
 	name, err := p.Workspace()
 	if err != nil {
 		return workspace.Progress{}, err
@@ -68,7 +70,9 @@ func (a *Archiver) Pack(ctx context.Context, rt runtime.Runtime, p permit.Permit
 
 // Unpack makes the home of a live workspace from r. With durable it returns once a loss of
 // power would lose nothing.
-func (a *Archiver) Unpack(ctx context.Context, rt runtime.Runtime, p permit.Permit, r io.Reader, durable bool, progress func(workspace.Progress)) (workspace.Progress, error) {
+func (a *Archiver) Unpack(ctx context.Context, rt runtime.Runtime, p permit.Permit, r io.Reader, durable bool,
+	progress func(workspace.Progress),
+) (workspace.Progress, error) {
 	name, err := p.Workspace()
 	if err != nil {
 		return workspace.Progress{}, err
@@ -139,7 +143,8 @@ func (a *Archiver) run(ctx context.Context, rt runtime.Runtime, p permit.Permit,
 	case moved != nil:
 		return done, moved
 	case status.Code != 0:
-		return done, fmt.Errorf("the archiver ended with code %d (killed for memory: %v) and without a reason: %w", status.Code, status.OOM, errdefs.ErrInternal)
+		return done, fmt.Errorf("the archiver ended with code %d (killed for memory: %v) and without a reason: %w", status.Code, status.OOM,
+			errdefs.ErrInternal)
 	}
 	return done, nil
 }

@@ -56,7 +56,9 @@ func New(cfg Config) *Archives { return &Archives{cfg} }
 //
 // Errors: failed_precondition while commands run, unless want.Live; resource_exhausted if
 // there is no room.
-func (s *Archives) Archive(ctx context.Context, p principal.Principal, ref string, want workspace.ArchiveWanted, out io.Writer, progress func(workspace.Progress)) (workspace.Archive, error) {
+func (s *Archives) Archive(ctx context.Context, p principal.Principal, ref string, want workspace.ArchiveWanted, out io.Writer,
+	progress func(workspace.Progress),
+) (workspace.Archive, error) {
 	if err := workspace.ValidateLife(0, 0, want.Request); err != nil {
 		return workspace.Archive{}, err
 	}
@@ -71,16 +73,18 @@ func (s *Archives) Archive(ctx context.Context, p principal.Principal, ref strin
 		}
 	}
 	if out != nil && (want.Destroy || want.Request != "") {
-		return workspace.Archive{}, fmt.Errorf("cannot destroy a workspace whose archive is sent away, or keep an answer to it: whether it arrived is not known here; archive it here: %w", errdefs.ErrInvalidArgument)
+		return workspace.Archive{}, fmt.Errorf("cannot destroy a workspace whose archive is sent away, or keep an answer to it: whether it "+
+			"arrived is not known here; archive it here: %w", errdefs.ErrInvalidArgument)
 	}
-	return lifecycle.Once(ctx, s.cfg.Store, p, want.Request, op, operation.Target{}, func(began time.Time) (made workspace.Archive, err error) {
-		if !began.IsZero() {
-			if made, done, err := s.before(ctx, p, ref, want.Destroy, began); done || err != nil {
-				return made, err
+	return lifecycle.Once(ctx, s.cfg.Store, p, want.Request, op, operation.Target{},
+		func(began time.Time) (made workspace.Archive, err error) {
+			if !began.IsZero() {
+				if made, done, err := s.before(ctx, p, ref, want.Destroy, began); done || err != nil {
+					return made, err
+				}
 			}
-		}
-		return s.putAway(ctx, p, ref, op, out, progress)
-	})
+			return s.putAway(ctx, p, ref, op, out, progress)
+		})
 }
 
 // may authorises an operation on no workspace in particular.
@@ -90,7 +94,9 @@ func (s *Archives) may(ctx context.Context, p principal.Principal, op operation.
 }
 
 // putAway archives a workspace and then destroys it if that is wanted.
-func (s *Archives) putAway(ctx context.Context, p principal.Principal, ref string, op operation.PutAway, out io.Writer, progress func(workspace.Progress)) (made workspace.Archive, err error) {
+func (s *Archives) putAway(ctx context.Context, p principal.Principal, ref string, op operation.PutAway, out io.Writer,
+	progress func(workspace.Progress),
+) (made workspace.Archive, err error) {
 	life := s.cfg.Lifecycle
 	authorised, err := life.Authorise(ctx, p, ref, op)
 	if err != nil {
@@ -135,7 +141,9 @@ func (s *Archives) putAway(ctx context.Context, p principal.Principal, ref strin
 }
 
 // before finds what the first attempt at a request made, and finishes what was to follow.
-func (s *Archives) before(ctx context.Context, p principal.Principal, ref string, destroy bool, began time.Time) (made workspace.Archive, done bool, err error) {
+func (s *Archives) before(ctx context.Context, p principal.Principal, ref string, destroy bool,
+	began time.Time,
+) (made workspace.Archive, done bool, err error) {
 	made, err = s.cfg.Store.Archive(ctx, ref)
 	if errdefs.IsNotFound(err) || err == nil && (made.CreatedAt.Before(began) || !operation.Reaches(p, targetOf(made))) {
 		return made, false, nil
@@ -163,7 +171,9 @@ func targetOf(a workspace.Archive) operation.Target {
 }
 
 // pack runs with the workspace's slot held.
-func (s *Archives) pack(ctx context.Context, p permit.Permit, k workspace.Kept, alive bool, out io.Writer, progress func(workspace.Progress)) (a workspace.Archive, err error) {
+func (s *Archives) pack(ctx context.Context, p permit.Permit, k workspace.Kept, alive bool, out io.Writer,
+	progress func(workspace.Progress),
+) (a workspace.Archive, err error) {
 	rt, err := s.cfg.Lifecycle.Runtime(k.Boundary)
 	if err != nil {
 		return a, err
@@ -227,7 +237,8 @@ func quietEnough(ctx context.Context, rt runtime.Runtime, name id.Workspace, ali
 	}
 	for _, c := range list {
 		if c.Status == nil || c.Status.Stuck > 0 {
-			return fmt.Errorf("cannot archive workspace %s: commands run in it and may change what is read; stop it first, or ask for it live: %w", name, errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("cannot archive workspace %s: commands run in it and may change what is read; stop it first, or ask for it "+
+				"live: %w", name, errdefs.ErrFailedPrecondition)
 		}
 	}
 	return nil
@@ -256,7 +267,9 @@ func (s *Archives) startFor(ctx context.Context, rt runtime.Runtime, p permit.Pe
 //
 // Errors: already_exists if the key has a workspace, data_loss if the archive is not what it
 // was, invalid_argument or resource_exhausted for one that breaks the rules.
-func (s *Archives) Restore(ctx context.Context, p principal.Principal, want workspace.RestoreWanted, in io.Reader, progress func(workspace.Progress)) (workspace.Workspace, error) {
+func (s *Archives) Restore(ctx context.Context, p principal.Principal, want workspace.RestoreWanted, in io.Reader,
+	progress func(workspace.Progress),
+) (workspace.Workspace, error) {
 	none := workspace.Workspace{}
 	var from workspace.Archive
 	if want.From != "" {
@@ -305,14 +318,17 @@ func (s *Archives) Restore(ctx context.Context, p principal.Principal, want work
 	return s.cfg.Lifecycle.Get(ctx, p, string(name))
 }
 
-func (s *Archives) restore(ctx context.Context, a *gate.Admitted, k workspace.Kept, from workspace.Archive, in io.Reader, progress func(workspace.Progress)) (id.Workspace, error) {
+func (s *Archives) restore(ctx context.Context, a *gate.Admitted, k workspace.Kept, from workspace.Archive, in io.Reader,
+	progress func(workspace.Progress),
+) (id.Workspace, error) {
 	life := s.cfg.Lifecycle
 	err := life.AloneWithKey(ctx, k.Key, operation.RestoreWorkspace, func(finish context.Context) (err error) {
 		if err := life.ClearRestoring(finish, k.Key); err != nil {
 			return err
 		}
 		if o, exists := s.cfg.Store.ByKey(k.Key); exists {
-			return fmt.Errorf("cannot restore to key %q: workspace %s has it; destroy that one, or choose another key: %w", k.Key, o.Name, errdefs.ErrAlreadyExists)
+			return fmt.Errorf("cannot restore to key %q: workspace %s has it; destroy that one, or choose another key: %w", k.Key, o.Name,
+				errdefs.ErrAlreadyExists)
 		}
 		k, err = life.Fill(finish, a, k, func(_ context.Context, rt runtime.Runtime, p permit.Permit) (any, error) {
 			// Until it is whole it can be given up, and is when its caller goes.
@@ -323,7 +339,8 @@ func (s *Archives) restore(ctx context.Context, a *gate.Admitted, k workspace.Ke
 			}
 			is := hex.EncodeToString(sum.sum.Sum(nil))
 			if from.ID != "" && is != from.SHA256 {
-				return nil, fmt.Errorf("cannot restore archive %s: its file was changed since it was written: its SHA-256 is %s and was %s: %w", from.ID, is, from.SHA256, errdefs.ErrDataLoss)
+				return nil, fmt.Errorf("cannot restore archive %s: its file was changed since it was written: its SHA-256 is %s and was %s: %w",
+					from.ID, is, from.SHA256, errdefs.ErrDataLoss)
 			}
 			return lifecycle.Archived{ID: from.ID, SHA256: is, Size: sum.n, Entries: n.Entries, Bytes: n.Bytes}, nil
 		})

@@ -31,7 +31,9 @@ func (s *Archives) authorise(ctx context.Context, p principal.Principal, op oper
 }
 
 // admit admits an operation on the archive that ref names, by its id.
-func (s *Archives) admit(ctx context.Context, p principal.Principal, op operation.Name, ref string) (*gate.Admitted, workspace.Archive, error) {
+func (s *Archives) admit(
+	ctx context.Context, p principal.Principal, op operation.Name, ref string,
+) (*gate.Admitted, workspace.Archive, error) {
 	found, err := s.authorise(ctx, p, op, ref)
 	if err != nil {
 		return nil, found, err
@@ -72,7 +74,8 @@ func (s *Archives) ReadArchive(ctx context.Context, p principal.Principal, ref s
 			return nil, fmt.Errorf("cannot read archive %s: %w", found.ID, err)
 		}
 		if is := hex.EncodeToString(sum.sum.Sum(nil)); is != found.SHA256 {
-			return nil, fmt.Errorf("cannot trust archive %s: its file was changed since it was written: its SHA-256 is %s and was %s: %w", found.ID, is, found.SHA256, errdefs.ErrDataLoss)
+			return nil, fmt.Errorf("cannot trust archive %s: its file was changed since it was written: its SHA-256 is %s and was %s: %w",
+				found.ID, is, found.SHA256, errdefs.ErrDataLoss)
 		}
 		return nil, nil
 	})

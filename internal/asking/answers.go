@@ -49,7 +49,9 @@ func (q *Questions) look(ctx context.Context, p principal.Principal, ref string)
 
 // Approvals returns a page of the approvals that p may see, the newest first, and what the
 // next page begins after, "" if there is none.
-func (q *Questions) Approvals(ctx context.Context, p principal.Principal, f approval.Filter) (list []approval.View, next string, err error) {
+func (q *Questions) Approvals(
+	ctx context.Context, p principal.Principal, f approval.Filter,
+) (list []approval.View, next string, err error) {
 	sf := store.ApprovalFilter{State: f.State, Requester: f.Requester, After: f.After, Limit: f.Limit, Now: q.clock.now()}
 	if sf.Workspace, err = q.look(ctx, p, f.Workspace); err != nil {
 		return nil, "", err
@@ -58,7 +60,9 @@ func (q *Questions) Approvals(ctx context.Context, p principal.Principal, f appr
 }
 
 // page reads a page for somebody who may look.
-func (q *Questions) page(ctx context.Context, p principal.Principal, f store.ApprovalFilter, state approval.State) ([]approval.View, string, error) {
+func (q *Questions) page(
+	ctx context.Context, p principal.Principal, f store.ApprovalFilter, state approval.State,
+) ([]approval.View, string, error) {
 	if !p.Can(principal.Any) {
 		f.Visible, f.VisibleOwner = p.String(), p.Owner()
 	}
@@ -95,14 +99,17 @@ func (q *Questions) Approval(ctx context.Context, p principal.Principal, name id
 }
 
 // visible authorises an operation on one approval, and returns that.
-func (q *Questions) visible(ctx context.Context, p principal.Principal, name id.Approval, op operation.Name) (*gate.Authorised, store.Approval, error) {
+func (q *Questions) visible(
+	ctx context.Context, p principal.Principal, name id.Approval, op operation.Name,
+) (*gate.Authorised, store.Approval, error) {
 	var a store.Approval
-	authorised, err := q.gate.Authorise(ctx, operation.Request{By: p, Op: operation.OnApproval(op, name)}, func() (t operation.Target, err error) {
-		if a, err = q.cfg.Store.Approval(ctx, name); err != nil {
-			return t, err
-		}
-		return targetOf(&a), nil
-	})
+	authorised, err := q.gate.Authorise(ctx, operation.Request{By: p, Op: operation.OnApproval(op, name)},
+		func() (t operation.Target, err error) {
+			if a, err = q.cfg.Store.Approval(ctx, name); err != nil {
+				return t, err
+			}
+			return targetOf(&a), nil
+		})
 	return authorised, a, err
 }
 
@@ -111,7 +118,9 @@ func (q *Questions) visible(ctx context.Context, p principal.Principal, name id.
 //
 // Errors: permission_denied if it is not theirs to answer, failed_precondition if it was
 // answered before or its time is over.
-func (q *Questions) Answer(ctx context.Context, p principal.Principal, name id.Approval, kind approval.Kind, reason string, terminal bool) (approval.View, error) {
+func (q *Questions) Answer(ctx context.Context, p principal.Principal, name id.Approval, kind approval.Kind, reason string,
+	terminal bool,
+) (approval.View, error) {
 	q.answering.Lock()
 	defer q.answering.Unlock()
 	authorised, a, err := q.visible(ctx, p, name, operation.AnswerApproval)
@@ -245,17 +254,18 @@ func (q *Questions) Permissions(ctx context.Context, p principal.Principal, ref,
 
 // RevokePermission takes a permission back: what it let pass is asked about again.
 func (q *Questions) RevokePermission(ctx context.Context, p principal.Principal, name id.Approval) error {
-	a, err := q.gate.Admit(ctx, operation.Request{By: p, Op: operation.OnApproval(operation.RevokePermission, name)}, func() (operation.Target, error) {
-		x, err := q.cfg.Store.Permission(ctx, name)
-		if err != nil {
-			return operation.Target{}, err
-		}
-		t := permissionTarget(&x)
-		if w, ok := q.cfg.Store.ByName(x.Subject.Workspace); ok { // it may be gone
-			t.Boundary, t.Root = w.Boundary, w.Root
-		}
-		return t, nil
-	})
+	a, err := q.gate.Admit(ctx, operation.Request{By: p, Op: operation.OnApproval(operation.RevokePermission, name)},
+		func() (operation.Target, error) {
+			x, err := q.cfg.Store.Permission(ctx, name)
+			if err != nil {
+				return operation.Target{}, err
+			}
+			t := permissionTarget(&x)
+			if w, ok := q.cfg.Store.ByName(x.Subject.Workspace); ok { // it may be gone
+				t.Boundary, t.Root = w.Boundary, w.Root
+			}
+			return t, nil
+		})
 	if err != nil {
 		return err
 	}

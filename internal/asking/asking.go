@@ -102,7 +102,8 @@ func (q *Questions) Ask(ctx context.Context, x *gate.Question) (gate.Pass, error
 	}
 	if c, ok := x.Request.Op.(operation.Commanding); ok {
 		if n := size(c.Command().Argv) + size(c.Command().Env); n > maxAsked {
-			return gate.Pass{}, refused(x, "a person has to approve it, and %d bytes are more than one reads; put what it does into a file of at most %d bytes or into smaller steps", n, maxAsked)
+			return gate.Pass{}, refused(x, "a person has to approve it, and %d bytes are more than one reads; put what it does into a file of "+
+				"at most %d bytes or into smaller steps", n, maxAsked)
 		}
 	}
 	o, err := q.open(ctx, x, askOf(x, subject))
@@ -127,7 +128,8 @@ func askOf(x *gate.Question, s approval.Subject) approval.Ask {
 
 // refused is a refusal of the request that a question is about.
 func refused(x *gate.Question, format string, v ...any) error {
-	return gate.Refuse(fmt.Errorf("cannot %s: "+format+": %w", append(append([]any{sentence(x.Request)}, v...), errdefs.ErrPermissionDenied)...))
+	return gate.Refuse(fmt.Errorf("cannot %s: "+format+": %w", append(append([]any{sentence(x.Request)}, v...),
+		errdefs.ErrPermissionDenied)...))
 }
 
 // sentence is a request as a person reads it.
@@ -192,7 +194,8 @@ func (q *Questions) ask(ctx context.Context, x *gate.Question, ask approval.Ask)
 		return o, fmt.Errorf("cannot write down what a person is asked: %w", err)
 	}
 	if bytes > maxQuestion {
-		return o, refused(x, "a person has to approve it, and with how its parts were judged the question takes %d bytes, of at most %d; put what it does into a file or into smaller steps", bytes, maxQuestion)
+		return o, refused(x, "a person has to approve it, and with how its parts were judged the question takes %d bytes, of at most %d; "+
+			"put what it does into a file or into smaller steps", bytes, maxQuestion)
 	}
 	w, err := q.waiting.admit(&a, bytes) // before another request with the same subject sees it
 	if err != nil {
@@ -235,7 +238,8 @@ func (q *Questions) changed(a approval.Approval, shown approval.Question, event,
 // await returns when a question was answered.
 func (q *Questions) await(ctx context.Context, x *gate.Question, a approval.Approval, w *waiter) error {
 	what := sentence(x.Request)
-	left := fmt.Sprintf("a person has to approve it: approval %s, open until %s; see it with \"carrel approvals show %s\", answer it with \"carrel approvals approve %s\" or deny, and ask again",
+	left := fmt.Sprintf("a person has to approve it: approval %s, open until %s; see it with \"carrel approvals show %s\", answer it "+
+		"with \"carrel approvals approve %s\" or deny, and ask again",
 		a.ID, a.Until.UTC().Format(time.RFC3339), a.ID, a.ID)
 	limit := x.Request.Wait
 	if limit < 0 {
@@ -255,7 +259,8 @@ func (q *Questions) await(ctx context.Context, x *gate.Question, a approval.Appr
 			return refused(x, "nobody has answered in the time that it was to wait; %s", left)
 		}
 		q.expire(a.ID)
-		return refused(x, "nobody answered approval %s in time; ask for it again, and have it answered with \"carrel approvals approve ID\" (\"carrel approvals list\" shows what waits)", a.ID)
+		return refused(x, "nobody answered approval %s in time; ask for it again, and have it answered with \"carrel approvals approve "+
+			"ID\" (\"carrel approvals list\" shows what waits)", a.ID)
 	case <-q.quit:
 		return fmt.Errorf("cannot %s: the daemon is stopping; %s: %w", what, left, errdefs.ErrUnavailable)
 	case <-ctx.Done():
@@ -341,11 +346,13 @@ func (h Here) Ask(ctx context.Context, x *gate.Question) (gate.Pass, error) {
 		return gate.Pass{}, err
 	}
 	if h.Prompt == nil {
-		return gate.Pass{}, refused(x, "a person has to approve it (%s), and there is no terminal to ask at; run it on one", x.Record.Redactor().Text(x.Judgement.Reason()))
+		return gate.Pass{}, refused(x, "a person has to approve it (%s), and there is no terminal to ask at; run it on one",
+			x.Record.Redactor().Text(x.Judgement.Reason()))
 	}
 	kind, reason, err := h.Prompt(ctx, questionOf(x))
 	if err != nil {
-		return gate.Pass{}, gate.Refuse(errors.Join(fmt.Errorf("cannot %s: a person has to approve it, and nobody could be asked: %w: %w", sentence(x.Request), err, errdefs.ErrPermissionDenied)))
+		return gate.Pass{}, gate.Refuse(errors.Join(fmt.Errorf("cannot %s: a person has to approve it, and nobody could be asked: %w: %w",
+			sentence(x.Request), err, errdefs.ErrPermissionDenied)))
 	}
 	by := x.Request.By
 	if a, err = a.Reply(by, true, kind, reason, time.Now()); err != nil {

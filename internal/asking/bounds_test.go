@@ -20,7 +20,10 @@ func TestPendingBounds(t *testing.T) {
 		t.Helper()
 		for i := range want + 1 {
 			n++
-			err := admit(&approval.Approval{Ask: approval.Ask{ID: id.Approval(fmt.Sprint(n)), Subject: approval.Subject{By: by}, Owner: owner, Written: written}}, 1)
+			err := admit(&approval.Approval{Ask: approval.Ask{
+				ID: id.Approval(fmt.Sprint(n)), Subject: approval.Subject{By: by}, Owner: owner,
+				Written: written,
+			}}, 1)
 			if (err == nil) != (i < want) {
 				t.Fatalf("%d of %s: %v", i, by, err)
 			}
@@ -37,7 +40,8 @@ func TestPendingBounds(t *testing.T) {
 		}
 	}
 	fill("uid:9", "uid:9", true, 0) // 9,000 of programs
-	if err := admit(&approval.Approval{Ask: approval.Ask{ID: "typed", Subject: approval.Subject{By: "uid:9"}, Owner: "uid:9"}}, 1); err != nil {
+	if err := admit(&approval.Approval{Ask: approval.Ask{ID: "typed", Subject: approval.Subject{By: "uid:9"}, Owner: "uid:9"}},
+		1); err != nil {
 		t.Error(err)
 	}
 	fill("uid:8", "uid:8", false, 199) // 10,000
@@ -58,12 +62,14 @@ func TestPendingBytes(t *testing.T) {
 			size    int64
 			want    string
 		}{
-			{true, programs + 1, "of uid:1 wait for an answer: 0, which take 0 KiB, and this one 29492 more, of at most 29491 KiB for what programs write; a tenth more is kept"},
+			{true, programs + 1, "of uid:1 wait for an answer: 0, which take 0 KiB, and this one 29492 more, of at most 29491 KiB for what " +
+				"programs write; a tenth more is kept"},
 			{true, programs - 1, ""},
 			{true, 2, "1, which take 29491 KiB, and this one 1 more, of at most 29491 KiB"},
 			{true, 1, ""},
 			{true, 1, "2, which"},
-			{false, 32*mib/10 + 1, "2, which take 29491 KiB, and this one 3277 more, of at most 32768 KiB; see them with \"carrel approvals list\", answer or deny"},
+			{false, 32*mib/10 + 1, "2, which take 29491 KiB, and this one 3277 more, of at most 32768 KiB; see them with \"carrel approvals " +
+				"list\", answer or deny"},
 			{false, 32 * mib / 10, ""},
 			{false, 1, "of uid:1 wait"},
 		} {
@@ -102,7 +108,8 @@ func TestPendingBytes(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := admit(ask("uid:9", "uid:9", true), 7*mib)
-		if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "of everybody (the most, 2, of uid:4; the longest, 28672 KiB, of uid:4) wait") {
+		if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(),
+			"of everybody (the most, 2, of uid:4; the longest, 28672 KiB, of uid:4) wait") {
 			t.Error(err)
 		}
 		if err := admit(ask("uid:9", "uid:9", false), 31*mib); err != nil {

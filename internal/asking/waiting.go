@@ -74,7 +74,8 @@ func (t tally) over(bound load, w *waiter) string {
 	case has.n >= bound.n:
 		return fmt.Sprintf("%d, of at most %d", has.n, bound.n)
 	case has.bytes+w.size > bound.bytes:
-		return fmt.Sprintf("%d, which take %d KiB, and this one %d more, of at most %d KiB", has.n, has.bytes>>10, (w.size+1023)>>10, bound.bytes>>10)
+		return fmt.Sprintf("%d, which take %d KiB, and this one %d more, of at most %d KiB", has.n, has.bytes>>10, (w.size+1023)>>10,
+			bound.bytes>>10)
 	}
 	return ""
 }
@@ -136,7 +137,8 @@ func (q *waiting) admit(a *approval.Approval, size int64) (*waiter, error) {
 		if w.written {
 			kept = " for what programs write; a tenth more is kept for what people type"
 		}
-		return nil, fmt.Errorf("cannot ask a person about it: too many questions %s wait for an answer: %s%s; see them with \"carrel approvals list\", answer or deny some (\"carrel approvals deny ID\"), or let their time pass: %w",
+		return nil, fmt.Errorf("cannot ask a person about it: too many questions %s wait for an answer: %s%s; see them with \"carrel "+
+			"approvals list\", answer or deny some (\"carrel approvals deny ID\"), or let their time pass: %w",
 			b.whose, over, kept, errdefs.ErrResourceExhausted)
 	}
 	w.waiters = 1

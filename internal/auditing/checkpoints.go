@@ -51,7 +51,10 @@ func (a *Auditing) checkpoint(ctx context.Context) error {
 		return err
 	}
 	self := principal.Self().String()
-	ev := workspace.Event{Time: time.Now(), Owner: self, Kind: signing, Status: audit.StatusOK, Principal: self, Note: "the audit log is signed again"}
+	ev := workspace.Event{
+		Time: time.Now(), Owner: self, Kind: signing, Status: audit.StatusOK, Principal: self,
+		Note: "the audit log is signed again",
+	}
 	data, _ := json.Marshal(struct { // a string always marshals
 		Event string `json:"event"`
 	}{signing})

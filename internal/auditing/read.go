@@ -34,7 +34,9 @@ func (a *Auditing) VerifyAudit(ctx context.Context, p principal.Principal) (audi
 }
 
 // ShowAudit passes on the lines of the audit log that f names; see audit.Log.Read.
-func (a *Auditing) ShowAudit(ctx context.Context, p principal.Principal, from, n int64, follow bool, f audit.Filter, emit func(lines [][]byte) error) error {
+func (a *Auditing) ShowAudit(ctx context.Context, p principal.Principal, from, n int64, follow bool, f audit.Filter,
+	emit func(lines [][]byte) error,
+) error {
 	if err := a.MayRead(ctx, p); err != nil {
 		return err
 	}
@@ -74,7 +76,9 @@ func (a *Auditing) ShowAudit(ctx context.Context, p principal.Principal, from, n
 }
 
 // ProveAudit passes on records with their proofs; see audit.Checkpoints.Prove.
-func (a *Auditing) ProveAudit(ctx context.Context, p principal.Principal, from, to int64, f audit.Filter, emit func([]checkpoint.Proof) error) error {
+func (a *Auditing) ProveAudit(ctx context.Context, p principal.Principal, from, to int64, f audit.Filter,
+	emit func([]checkpoint.Proof) error,
+) error {
 	if err := a.MayRead(ctx, p); err != nil {
 		return err
 	}

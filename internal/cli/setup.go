@@ -32,7 +32,8 @@ the broker's settings, and so what root does.`,
 	c.Flags().BoolVar(&settings, "print-settings", false, "print the broker's settings for /etc/carrel/broker.json")
 	c.Flags().StringVar(&name, "user", daemonUser, "the user that the daemon runs as")
 	c.Flags().StringVar(
-		&path, "broker", filepath.Join(libexecDir, "carrel-broker"), "the path of the broker's program; root must own it and all directories above it",
+		&path, "broker", filepath.Join(libexecDir, "carrel-broker"),
+		"the path of the broker's program; root must own it and all directories above it",
 	)
 	c.MarkFlagsMutuallyExclusive("print-sudoers", "print-settings")
 	c.RunE = func(c *cobra.Command, _ []string) error {

@@ -47,7 +47,9 @@ type Ended struct {
 
 // Run runs a command to its end in the workspace that ref names, which is started if it does
 // not run. Errors about the command itself begin with "cannot run".
-func (c *Commands) Run(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams) (id.Command, execapi.ExecResult, error) {
+func (c *Commands) Run(
+	ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams,
+) (id.Command, execapi.ExecResult, error) {
 	var res execapi.ExecResult
 	cmd, err := c.exec(ctx, p, ref, &e, false, func(ctx context.Context, rt runtime.Runtime, p permit.Permit) (_ any, err error) {
 		res, err = rt.Run(ctx, p, e)
@@ -58,7 +60,9 @@ func (c *Commands) Run(ctx context.Context, p principal.Principal, ref string, e
 
 // Spawn starts an attached command, on a terminal if tty, with fds for its FD streams. Its
 // outcome is recorded when it ends.
-func (c *Commands) Spawn(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams, tty bool, fds ...*os.File) (id.Command, runtime.Process, error) {
+func (c *Commands) Spawn(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams, tty bool,
+	fds ...*os.File,
+) (id.Command, runtime.Process, error) {
 	var proc runtime.Process
 	cmd, err := c.exec(ctx, p, ref, &e, tty, func(ctx context.Context, rt runtime.Runtime, p permit.Permit) (_ any, err error) {
 		if proc, err = rt.Spawn(ctx, p, e, tty, fds...); err != nil {
@@ -92,7 +96,9 @@ func (c *Commands) Detach(ctx context.Context, p principal.Principal, ref string
 type effect func(context.Context, runtime.Runtime, permit.Permit) (any, error)
 
 // exec is what Run, Spawn and Detach have in common. It gives the command its id.
-func (c *Commands) exec(ctx context.Context, p principal.Principal, ref string, e *execapi.ExecParams, tty bool, start effect) (id.Command, error) {
+func (c *Commands) exec(ctx context.Context, p principal.Principal, ref string, e *execapi.ExecParams, tty bool,
+	start effect,
+) (id.Command, error) {
 	op, err := operation.NewExec(operation.Command{
 		Command: workspace.Command{Argv: e.Argv, Env: e.Env, Cwd: e.Cwd, TimeoutMS: e.TimeoutMS, GraceMS: e.GraceMS},
 		TTY:     tty, Detach: e.Detach, Source: string(judge.Origin(p, policy.Origin(e.Asked.Source))),
@@ -161,7 +167,9 @@ func (c *Commands) ListCommands(ctx context.Context, p principal.Principal, ref 
 
 // look authorises an operation that changes nothing, and returns its target with the runtime
 // of that.
-func (c *Commands) look(ctx context.Context, p principal.Principal, ref string, op operation.Operation) (operation.Target, runtime.Runtime, error) {
+func (c *Commands) look(
+	ctx context.Context, p principal.Principal, ref string, op operation.Operation,
+) (operation.Target, runtime.Runtime, error) {
 	a, err := c.cfg.Lifecycle.Authorise(ctx, p, ref, op)
 	if err != nil {
 		return operation.Target{}, nil, err
@@ -171,7 +179,9 @@ func (c *Commands) look(ctx context.Context, p principal.Principal, ref string, 
 }
 
 // do carries out an operation on a command of the workspace that ref names.
-func (c *Commands) do(ctx context.Context, p principal.Principal, ref string, op operation.Operation, f func(context.Context, runtime.Runtime, permit.Permit) error) error {
+func (c *Commands) do(ctx context.Context, p principal.Principal, ref string, op operation.Operation,
+	f func(context.Context, runtime.Runtime, permit.Permit) error,
+) error {
 	authorised, err := c.cfg.Lifecycle.Authorise(ctx, p, ref, op)
 	if err != nil {
 		return err
@@ -189,9 +199,13 @@ func (c *Commands) do(ctx context.Context, p principal.Principal, ref string, op
 
 // Output opens the output of a detached command. Attaching to its terminal also gives the
 // right to type, and so is a change.
-func (c *Commands) Output(ctx context.Context, p principal.Principal, ref string, o execapi.OutputParams, attach bool) (res execapi.OutputResult, files []*os.File, err error) {
+func (c *Commands) Output(ctx context.Context, p principal.Principal, ref string, o execapi.OutputParams,
+	attach bool,
+) (res execapi.OutputResult, files []*os.File, err error) {
 	if !attach {
-		err = c.do(ctx, p, ref, operation.OnCommand(operation.ReadOutput, o.ID), func(ctx context.Context, rt runtime.Runtime, p permit.Permit) error {
+		err = c.do(ctx, p, ref, operation.OnCommand(operation.ReadOutput, o.ID), func(ctx context.Context, rt runtime.Runtime,
+			p permit.Permit,
+		) error {
 			name, err := p.Workspace()
 			if err == nil {
 				res, files, err = rt.Output(ctx, name, o)
@@ -200,7 +214,9 @@ func (c *Commands) Output(ctx context.Context, p principal.Principal, ref string
 		})
 		return res, files, err
 	}
-	err = c.do(ctx, p, ref, operation.OnCommand(operation.AttachCommand, o.ID), func(ctx context.Context, rt runtime.Runtime, p permit.Permit) (err error) {
+	err = c.do(ctx, p, ref, operation.OnCommand(operation.AttachCommand, o.ID), func(ctx context.Context, rt runtime.Runtime,
+		p permit.Permit,
+	) (err error) {
 		res, files, err = rt.Attach(ctx, p, o)
 		return err
 	})
@@ -216,7 +232,9 @@ func (c *Commands) Signal(ctx context.Context, p principal.Principal, ref string
 
 // Resize sets the size of a command's terminal.
 func (c *Commands) Resize(ctx context.Context, p principal.Principal, ref string, r execapi.ResizeParams) error {
-	return c.do(ctx, p, ref, operation.OnCommand(operation.ResizeCommand, r.ID), func(ctx context.Context, rt runtime.Runtime, p permit.Permit) error {
+	return c.do(ctx, p, ref, operation.OnCommand(operation.ResizeCommand, r.ID), func(ctx context.Context, rt runtime.Runtime,
+		p permit.Permit,
+	) error {
 		return rt.Resize(ctx, p, r)
 	})
 }

@@ -29,7 +29,9 @@ const (
 //
 // Errors: not_found if there is no such command, or if it was attached and has ended: then only
 // its client was told how.
-func (c *Commands) Wait(ctx context.Context, p principal.Principal, ref string, cmd id.Command) (status *execapi.Status, state workspace.State, err error) {
+func (c *Commands) Wait(
+	ctx context.Context, p principal.Principal, ref string, cmd id.Command,
+) (status *execapi.Status, state workspace.State, err error) {
 	look := func(ctx context.Context, rt runtime.Runtime, name id.Workspace) (done bool, err error) {
 		status, err = ended(ctx, rt, name, cmd)
 		return status != nil, err
@@ -43,7 +45,9 @@ func (c *Commands) Wait(ctx context.Context, p principal.Principal, ref string, 
 			return state == workspace.StateStopped || state == workspace.StateDestroyed, ctx.Err()
 		}
 	}
-	err = c.do(ctx, p, ref, operation.OnCommand(operation.WaitForEnd, cmd), func(ctx context.Context, rt runtime.Runtime, p permit.Permit) error {
+	err = c.do(ctx, p, ref, operation.OnCommand(operation.WaitForEnd, cmd), func(ctx context.Context, rt runtime.Runtime,
+		p permit.Permit,
+	) error {
 		name, err := p.Workspace()
 		for wait := firstLook; err == nil; wait = min(2*wait, lastLook) {
 			var done bool
@@ -72,7 +76,8 @@ func ended(ctx context.Context, rt runtime.Runtime, name id.Workspace, cmd id.Co
 	}
 	i := slices.IndexFunc(list, func(c execapi.Command) bool { return c.ID == cmd })
 	if i < 0 {
-		return nil, fmt.Errorf("cannot say how %s ended: workspace %s does not have it any more, or never had; \"carrel ps\" lists what it has: %w",
+		return nil, fmt.Errorf("cannot say how %s ended: workspace %s does not have it any more, or never had; \"carrel ps\" lists what it "+
+			"has: %w",
 			cmd, name, errdefs.ErrNotFound)
 	}
 	return list[i].Status, nil

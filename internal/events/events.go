@@ -121,7 +121,9 @@ func (e *Events) newest() int64 {
 // Watch calls emit with what happens to the workspaces that p reaches, or to those that refs
 // name, until ctx ends; first with what is kept from after number after on, unless that is 0.
 // lost is how many events before the one given are not kept any more.
-func (e *Events) Watch(ctx context.Context, p principal.Principal, refs []string, after int64, emit func(ev workspace.Event, lost int64) error) error {
+func (e *Events) Watch(ctx context.Context, p principal.Principal, refs []string, after int64,
+	emit func(ev workspace.Event, lost int64) error,
+) error {
 	only := map[id.Workspace]bool{}
 	ask := operation.Request{By: p, Op: operation.Simple(operation.WatchWorkspace)}
 	if _, err := e.cfg.Gate.Authorise(ctx, ask, nil); err != nil {

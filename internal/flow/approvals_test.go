@@ -90,8 +90,10 @@ func TestApproved(t *testing.T) {
 	e := upload("llm", "")
 	e.Env, e.Cwd = []string{"TOKEN=secret-value"}, "/tmp"
 	a, done := h.started(alice, e)
-	if a.State != approval.Pending || !a.Written || a.Subject.By != "uid:1000" || !slices.Equal(a.Argv, e.Argv) || a.Cwd != "/tmp" || !slices.Equal(a.Env, []string{"TOKEN"}) ||
-		a.Key != "demo" || a.Owner != "uid:1000" || a.Source != policy.LLM || a.Decision.Level != policy.Confirm || len(a.Decision.Segments) == 0 || a.Decision.Profile != policy.Workspace ||
+	if a.State != approval.Pending || !a.Written || a.Subject.By != "uid:1000" || !slices.Equal(a.Argv, e.Argv) || a.Cwd != "/tmp" ||
+		!slices.Equal(a.Env, []string{"TOKEN"}) ||
+		a.Key != "demo" || a.Owner != "uid:1000" || a.Source != policy.LLM || a.Decision.Level != policy.Confirm ||
+		len(a.Decision.Segments) == 0 || a.Decision.Profile != policy.Workspace ||
 		!strings.Contains(a.Isolation, "boundary=namespace") || a.Until.Sub(a.AskedAt) != approval.DefaultWait {
 		t.Errorf("asked %+v", a)
 	}
@@ -274,11 +276,13 @@ func TestNobodyAnswers(t *testing.T) {
 	h.start()
 	at++ // that it was started
 	_, _, err := h.Run(t.Context(), alice, "demo", upload("llm", ""))
-	if !errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), "nobody answered approval ap-") || !strings.Contains(err.Error(), "carrel approvals approve") {
+	if !errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), "nobody answered approval ap-") ||
+		!strings.Contains(err.Error(), "carrel approvals approve") {
 		t.Error(err)
 	}
 	h.expect(at, "request command.exec", "approval denied", "denial command.exec denied permission_denied")
-	if list, _, err := h.Approvals(t.Context(), alice, approval.Filter{Limit: 9}); err != nil || len(list) != 1 || list[0].State != approval.Expired {
+	if list, _, err := h.Approvals(t.Context(), alice, approval.Filter{Limit: 9}); err != nil || len(list) != 1 ||
+		list[0].State != approval.Expired {
 		t.Errorf("%+v %v", list, err)
 	}
 	// A request bounds its own question.
@@ -349,7 +353,11 @@ func TestSpentWithoutIntent(t *testing.T) {
 	a := h.askNow(alice, upload("llm", ""))
 	h.answer(root, a, approval.Once)
 	spend := func() {
-		if _, err := h.store.ChangeApproval(ctx, a.ID, func(a approval.Approval) (approval.Approval, error) { return a.Spend(a.Subject, time.Now()) }); err != nil {
+		if _, err := h.store.ChangeApproval(ctx, a.ID, func(a approval.Approval) (approval.Approval,
+			error,
+		) {
+			return a.Spend(a.Subject, time.Now())
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}

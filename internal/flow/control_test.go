@@ -42,10 +42,12 @@ func TestPause(t *testing.T) {
 			t.Fatalf("%+v, %v", v, err)
 		}
 	}
-	if _, _, err := h.Run(ctx, alice, "demo", execapi.ExecParams{Argv: []string{"true"}}); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "carrel resume") {
+	if _, _, err := h.Run(ctx, alice, "demo", execapi.ExecParams{Argv: []string{"true"}}); !errdefs.IsFailedPrecondition(err) ||
+		!strings.Contains(err.Error(), "carrel resume") {
 		t.Errorf("a command in a paused workspace: %v", err)
 	}
-	if v, created, err := h.Create(ctx, alice, wanted("demo", workspace.Limits{}, true)); err != nil || created || v.State != workspace.StatePaused {
+	if v, created, err := h.Create(ctx, alice, wanted("demo", workspace.Limits{}, true)); err != nil || created ||
+		v.State != workspace.StatePaused {
 		t.Errorf("create: %+v, %v", v, err)
 	}
 	// The daemon ends and comes back: it is what the broker says, and nobody is told again.
@@ -55,7 +57,10 @@ func TestPause(t *testing.T) {
 		t.Errorf("its executor was told to hold %d times", n)
 	}
 	// It ends in the middle of a pause: whether its executor heard of it is not known.
-	broken := audit.Record{Type: audit.Intent, Principal: "uid:1000", Workspace: w.Name, Trace: "t", Action: json.RawMessage(`{"kind":"workspace.pause"}`)}
+	broken := audit.Record{
+		Type: audit.Intent, Principal: "uid:1000", Workspace: w.Name, Trace: "t",
+		Action: json.RawMessage(`{"kind":"workspace.pause"}`),
+	}
 	if _, err := h.log.Append(ctx, broken); err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +85,8 @@ func TestPause(t *testing.T) {
 	if _, err := h.Pause(ctx, alice, "demo"); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("a stopped one was paused: %v", err)
 	}
-	if got, want := h.kinds(), "workspace.create workspace.pause workspace.pause workspace.pause workspace.pause daemon.recover workspace.resume workspace.pause workspace.stop"; got != want {
+	if got, want := h.kinds(), "workspace.create workspace.pause workspace.pause workspace.pause workspace.pause daemon.recover "+
+		"workspace.resume workspace.pause workspace.stop"; got != want {
 		t.Errorf("recorded %s", got)
 	}
 }
@@ -90,7 +96,10 @@ func TestUpdate(t *testing.T) {
 	ctx := t.Context()
 	h.create(alice, "demo")
 	h.create(alice, "other")
-	v, err := h.Update(ctx, alice, "demo", workspace.Change{Limits: workspace.Limits{Pids: 99}, Key: "renamed", TTL: time.Hour, Idle: workspace.Forever})
+	v, err := h.Update(ctx, alice, "demo", workspace.Change{
+		Limits: workspace.Limits{Pids: 99}, Key: "renamed", TTL: time.Hour,
+		Idle: workspace.Forever,
+	})
 	if err != nil || v.Key != "renamed" || v.Limits.Pids != 99 || v.Limits.MemoryBytes != workspace.DefaultLimits.MemoryBytes ||
 		time.Until(v.Expires).Round(time.Minute) != time.Hour || v.Idle != workspace.Forever {
 		t.Errorf("%+v, %v", v, err)
@@ -138,10 +147,12 @@ func TestProfile(t *testing.T) {
 	h := newHouse(t)
 	ctx := t.Context()
 	v, _, err := h.Create(ctx, alice, workspace.Wanted{Key: "telegram:1", Profile: "chat", Limits: workspace.Limits{CPUWeight: 7}})
-	if err != nil || !strings.HasPrefix(string(v.Name), "chat-") || v.Limits.MemoryBytes != 256<<20 || v.Limits.Pids != 200 || v.Limits.CPUWeight != 7 || v.Profile != "chat" {
+	if err != nil || !strings.HasPrefix(string(v.Name), "chat-") || v.Limits.MemoryBytes != 256<<20 || v.Limits.Pids != 200 ||
+		v.Limits.CPUWeight != 7 || v.Profile != "chat" {
 		t.Errorf("%+v, %v", v, err)
 	}
-	if _, _, err := h.Create(ctx, alice, workspace.Wanted{Key: "x", Profile: "nope"}); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "there are: chat") {
+	if _, _, err := h.Create(ctx, alice, workspace.Wanted{Key: "x", Profile: "nope"}); !errdefs.IsInvalidArgument(err) ||
+		!strings.Contains(err.Error(), "there are: chat") {
 		t.Error(err)
 	}
 	// The names of one profile are no keys for another.
@@ -409,7 +420,8 @@ func TestStatsAndWatch(t *testing.T) {
 		state workspace.State
 	}{{"workspace.pause", workspace.StatePaused}, {"workspace.destroy", workspace.StateDestroyed}} {
 		ev := <-got
-		if ev.Kind != want.kind || ev.State != want.state || ev.Key != "demo" || ev.Status != "ok" || ev.Principal != "uid:1000" || ev.Intent == 0 {
+		if ev.Kind != want.kind || ev.State != want.state || ev.Key != "demo" || ev.Status != "ok" || ev.Principal != "uid:1000" ||
+			ev.Intent == 0 {
 			t.Errorf("%+v, want %+v", ev, want)
 		}
 	}

@@ -142,7 +142,10 @@ func (d *runtimeDouble) add(name id.Workspace, p runtime.Plan) (w workspace.Real
 	if w, ok := d.all[name]; ok {
 		return w, false, nil
 	}
-	w = workspace.Real{User: string(name), IDs: workspace.IDsFrom(uint32(1000 + 3*len(d.all))), Home: "/homes/" + string(name), State: workspace.StateStopped, InForce: p.Limits, Allow: p.Allow}
+	w = workspace.Real{
+		User: string(name), IDs: workspace.IDsFrom(uint32(1000 + 3*len(d.all))), Home: "/homes/" + string(name),
+		State: workspace.StateStopped, InForce: p.Limits, Allow: p.Allow,
+	}
 	if p.Mounts != nil {
 		for _, m := range p.Mounts.List {
 			w.Mounts = append(w.Mounts, m.AtHome("/home/"+string(name)))
@@ -173,7 +176,10 @@ func (d *runtimeDouble) Start(_ context.Context, permitted permit.Permit) (works
 }
 
 func report() workspace.Report {
-	return workspace.Report{Boundary: workspace.BoundaryNamespace, Root: workspace.RootSystem, Controls: []workspace.Control{{ID: "a", Required: true, State: workspace.Verified}}}
+	return workspace.Report{
+		Boundary: workspace.BoundaryNamespace, Root: workspace.RootSystem,
+		Controls: []workspace.Control{{ID: "a", Required: true, State: workspace.Verified}},
+	}
 }
 
 func (d *runtimeDouble) Stop(_ context.Context, permitted permit.Permit) (workspace.Real, error) {
@@ -310,7 +316,9 @@ func (d *runtimeDouble) Run(_ context.Context, permitted permit.Permit, p execap
 	return execapi.ExecResult{PID: 2, Status: &execapi.Status{Code: 3}, Stdout: []byte(p.Argv[0])}, nil
 }
 
-func (d *runtimeDouble) Spawn(_ context.Context, permitted permit.Permit, p execapi.ExecParams, _ bool, _ ...*os.File) (runtime.Process, error) {
+func (d *runtimeDouble) Spawn(_ context.Context, permitted permit.Permit, p execapi.ExecParams, _ bool,
+	_ ...*os.File,
+) (runtime.Process, error) {
 	name, err := permitted.Workspace()
 	if err != nil {
 		return nil, err
@@ -347,7 +355,9 @@ func (d *runtimeDouble) Output(_ context.Context, name id.Workspace, _ execapi.O
 	return execapi.OutputResult{}, nil, d.reach("output", name)
 }
 
-func (d *runtimeDouble) Attach(_ context.Context, permitted permit.Permit, _ execapi.OutputParams) (execapi.OutputResult, []*os.File, error) {
+func (d *runtimeDouble) Attach(
+	_ context.Context, permitted permit.Permit, _ execapi.OutputParams,
+) (execapi.OutputResult, []*os.File, error) {
 	name, err := permitted.Workspace()
 	if err != nil {
 		return execapi.OutputResult{}, nil, err

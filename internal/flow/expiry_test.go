@@ -119,7 +119,8 @@ func TestEndsWhileNoDaemonRuns(t *testing.T) {
 	}
 	i := slices.IndexFunc(h.records(), func(r audit.Record) bool { return r.Type == audit.Approval && r.Approval == string(first.ID) })
 	got := h.records()[i]
-	if got.Trace != first.Trace || got.Principal != like.Principal || got.Workspace != like.Workspace || got.Status != like.Status || got.ActionDigest != first.Subject.Digest || string(got.Data) != string(like.Data) {
+	if got.Trace != first.Trace || got.Principal != like.Principal || got.Workspace != like.Workspace || got.Status != like.Status ||
+		got.ActionDigest != first.Subject.Digest || string(got.Data) != string(like.Data) {
 		t.Errorf("recorded %+v\nwhere a running daemon has %+v", got, like)
 	}
 	for _, state := range []approval.State{"", approval.Expired} {
@@ -227,7 +228,8 @@ func TestEndsOfAnEarlierDatabase(t *testing.T) {
 	e.Argv = append(e.Argv, "-v")
 	unknown := h.askNow(alice, e)
 	h.inDatabase(`DROP INDEX approvals_ending`, `DROP INDEX approvals_open`, `ALTER TABLE approvals DROP COLUMN ended`,
-		`CREATE INDEX approvals_open ON approvals (until_ns, requester) WHERE state = 'pending'`, `ALTER TABLE workspaces RENAME COLUMN phase TO state`, `PRAGMA user_version = 4`,
+		`CREATE INDEX approvals_open ON approvals (until_ns, requester) WHERE state = 'pending'`,
+		`ALTER TABLE workspaces RENAME COLUMN phase TO state`, `PRAGMA user_version = 4`,
 		`UPDATE approvals SET until_ns = until_ns - 3600000000000`) // the migration goes by the host's clock
 	h.clock = began.Add(time.Hour)
 	h.start()

@@ -101,7 +101,10 @@ func (h *house) start() {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	if h.log, err = audit.Open(ctx, audit.Options{Path: filepath.Join(h.dir, "audit", "audit.jsonl"), Since: mark, MaxSize: h.maxSize}); err != nil {
+	if h.log, err = audit.Open(ctx, audit.Options{
+		Path: filepath.Join(h.dir, "audit", "audit.jsonl"), Since: mark,
+		MaxSize: h.maxSize,
+	}); err != nil {
 		h.t.Fatal(err)
 	}
 	if h.signing != nil {
@@ -117,14 +120,16 @@ func (h *house) start() {
 	}
 	h.Flow = flow.New(flow.Config{
 		ApprovalClock: clock,
-		Runtimes:      runtime.ByBoundary{workspace.BoundaryNamespace: h.rt}, Store: h.store, Audit: h.log, Prefix: "ws", Limits: workspace.DefaultLimits, Admission: h.admission, Idle: h.idle, KeepHomes: h.keepHomes, Checkpoints: h.checks, KeepAudit: h.keep,
+		Runtimes:      runtime.ByBoundary{workspace.BoundaryNamespace: h.rt}, Store: h.store, Audit: h.log, Prefix: "ws",
+		Limits: workspace.DefaultLimits, Admission: h.admission, Idle: h.idle, KeepHomes: h.keepHomes, Checkpoints: h.checks, KeepAudit: h.keep,
 		Allow: []workspace.Opening{workspace.UserNS},
 		Profiles: map[string]lifecycle.Profile{
 			"chat":   {Prefix: "chat", Limits: workspace.Limits{MemoryBytes: 256 << 20, Pids: 200}},
 			"filled": {Prefix: "filled", Skeleton: func(context.Context) (io.Reader, error) { return nil, errSkeleton }},
 		},
 		TokensRevoked: func(ids []string) { h.ended = append(h.ended, ids...) },
-		Log:           slog.New(slog.NewTextHandler(&syncWriter{w: h.logs}, nil)), Version: "test", Policy: h.policy, ApprovalWait: h.wait, Observe: h.observe, Redact: h.redact,
+		Log:           slog.New(slog.NewTextHandler(&syncWriter{w: h.logs}, nil)), Version: "test", Policy: h.policy, ApprovalWait: h.wait,
+		Observe: h.observe, Redact: h.redact,
 	})
 	if err := h.Recover(ctx); err != nil {
 		h.t.Fatal(err)

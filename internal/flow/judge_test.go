@@ -41,7 +41,8 @@ func decided(t *testing.T, r audit.Record) decision {
 	if err := dec.Decode(&d); err != nil {
 		t.Fatalf("the decision %q of %s record %d: %v", r.Decision, r.Type, r.Seq, err)
 	}
-	if d.Level != r.Policy || !strings.HasPrefix(d.Policy, "sha256:") || d.Capabilities == nil || d.Level != "SAFE" && (len(d.Rules) == 0 || len(d.Reasons) == 0) || d.Profile == "" || d.Source == "" {
+	if d.Level != r.Policy || !strings.HasPrefix(d.Policy, "sha256:") || d.Capabilities == nil || d.Level != "SAFE" &&
+		(len(d.Rules) == 0 || len(d.Reasons) == 0) || d.Profile == "" || d.Source == "" {
 		t.Errorf("%s record %d says %+v", r.Type, r.Seq, d)
 	}
 	return d
@@ -70,11 +71,13 @@ func TestBlockedOnEveryPath(t *testing.T) {
 		_, _, serr := h.Spawn(ctx, alice, "demo", e, true)
 		_, derr := h.Detach(ctx, alice, "demo", e, false)
 		for _, err := range []error{err, serr, derr} {
-			if !errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), "the policy blocks it: ") || !strings.Contains(err.Error(), "carrel policy explain") {
+			if !errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), "the policy blocks it: ") ||
+				!strings.Contains(err.Error(), "carrel policy explain") {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		h.expect(at, "denial command.exec denied permission_denied", "denial command.exec denied permission_denied", "denial command.exec denied permission_denied")
+		h.expect(at, "denial command.exec denied permission_denied", "denial command.exec denied permission_denied",
+			"denial command.exec denied permission_denied")
 		for _, r := range h.records()[at:] {
 			if d := decided(t, r); d.Level != "BLOCK" || d.RiskScore != 100 || d.Profile != "workspace" || d.Source != "llm" || !d.NeverWhitelist {
 				t.Errorf("%s: %+v", name, d)
@@ -171,9 +174,13 @@ func TestBrokenPolicyBlocks(t *testing.T) {
 	ctx := t.Context()
 	h.create(alice, "demo")
 	h.policy = func() (*policy.Engine, error) { return nil, errors.New("policy.yaml:3:1: broken") }
-	g := flow.New(flow.Config{Runtimes: runtime.ByBoundary{workspace.BoundaryNamespace: h.rt}, Store: h.store, Audit: h.log, Prefix: "ws", Policy: h.policy})
+	g := flow.New(flow.Config{
+		Runtimes: runtime.ByBoundary{workspace.BoundaryNamespace: h.rt}, Store: h.store, Audit: h.log,
+		Prefix: "ws", Policy: h.policy,
+	})
 	calls := h.rt.count("run")
-	if _, _, err := g.Run(ctx, alice, "demo", run("ls")); err == nil || !strings.Contains(err.Error(), "policy.yaml:3:1") || !strings.Contains(err.Error(), "so it was not done") {
+	if _, _, err := g.Run(ctx, alice, "demo", run("ls")); err == nil || !strings.Contains(err.Error(), "policy.yaml:3:1") ||
+		!strings.Contains(err.Error(), "so it was not done") {
 		t.Errorf("%v", err)
 	}
 	if h.rt.count("run") != calls {
@@ -202,7 +209,8 @@ func TestDecisionsAreNotMixedUp(t *testing.T) {
 		if _, _, err := h.Run(ctx, alice, "open", run("ls")); err != nil {
 			t.Error(err)
 		}
-		if _, _, err := h.Run(ctx, alice, "closed", run("ls")); !errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), "not in this workspace") {
+		if _, _, err := h.Run(ctx, alice, "closed", run("ls")); !errdefs.IsPermissionDenied(err) ||
+			!strings.Contains(err.Error(), "not in this workspace") {
 			t.Error(err)
 		}
 	}

@@ -96,7 +96,8 @@ func TestCreateRefusals(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, _, err := h.Create(ctx, alice, wanted("one more", workspace.Limits{}, false)); !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "max_workspaces") {
+	if _, _, err := h.Create(ctx, alice, wanted("one more", workspace.Limits{}, false)); !errdefs.IsResourceExhausted(err) ||
+		!strings.Contains(err.Error(), "max_workspaces") {
 		t.Errorf("more than allowed: %v", err)
 	}
 	if _, created, err := h.Create(ctx, alice, wanted("k7", workspace.Limits{}, false)); err != nil || created {
@@ -191,7 +192,8 @@ func TestExecDuringStopIsRefused(t *testing.T) {
 	stopped := make(chan error)
 	go func() { _, err := h.Stop(ctx, alice, "demo"); stopped <- err }()
 	<-inStop
-	if err := second(h.Run(ctx, alice, "demo", run("x"))); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "being stopped") {
+	if err := second(h.Run(ctx, alice, "demo", run("x"))); !errdefs.IsFailedPrecondition(err) ||
+		!strings.Contains(err.Error(), "being stopped") {
 		t.Errorf("command during a stop: %v", err)
 	}
 	// A start waits for the stop.
@@ -240,7 +242,8 @@ func TestCreateWithMounts(t *testing.T) {
 	if _, _, err := h.Create(ctx, alice, with(mounts)); !errdefs.IsInvalidArgument(err) || h.rt.count("create") != 0 {
 		t.Errorf("no grant: %v", err)
 	}
-	if _, _, err := h.Create(ctx, alice, with([]workspace.Mount{{Source: "/a", Destination: "/etc"}}), os.Stdin); !errdefs.IsInvalidArgument(err) || h.rt.count("create") != 0 {
+	if _, _, err := h.Create(ctx, alice, with([]workspace.Mount{{Source: "/a", Destination: "/etc"}}),
+		os.Stdin); !errdefs.IsInvalidArgument(err) || h.rt.count("create") != 0 {
 		t.Errorf("a bad place: %v", err)
 	}
 	if _, created, err := h.Create(ctx, alice, with(mounts), os.Stdin); err != nil || !created {
@@ -279,7 +282,8 @@ func TestCreateWithOpenings(t *testing.T) {
 		w.Allow = allow
 		return w
 	}
-	if _, _, err := h.Create(ctx, alice, with("demo", workspace.IOUring)); !errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), `(allow: "userns")`) {
+	if _, _, err := h.Create(ctx, alice, with("demo", workspace.IOUring)); !errdefs.IsPermissionDenied(err) ||
+		!strings.Contains(err.Error(), `(allow: "userns")`) {
 		t.Errorf("what the configuration does not name: %v", err)
 	}
 	chat := with("demo", workspace.UserNS)

@@ -71,7 +71,8 @@ func TestMendedIsToldOnce(t *testing.T) {
 		if err := json.Unmarshal(r.Data, &data); err != nil {
 			t.Fatal(err)
 		}
-		if d := cmp.Diff(map[string]string{"event": "broker.mended", "kind": "executor_lost", "done": "it is stopped"}, data); d != "" || r.Principal != "system" || r.Status != audit.StatusOK {
+		if d := cmp.Diff(map[string]string{"event": "broker.mended", "kind": "executor_lost", "done": "it is stopped"}, data); d != "" ||
+			r.Principal != "system" || r.Status != audit.StatusOK {
 			t.Errorf("%+v: %s", r, d)
 		}
 	}
@@ -81,7 +82,10 @@ func TestMendedIsToldOnce(t *testing.T) {
 	if _, err := h.Mended(ctx, alice); !errdefs.IsPermissionDenied(err) {
 		t.Errorf("an ordinary user is told: %v", err)
 	}
-	if d := cmp.Diff([]string{"ok " + string(name) + " demo executor_lost: it is stopped", "ok   user_database: removed a lock", "failed ws-ffffffff  not_mendedit sleeps"}, h.mendedEvents(admin)); d != "" {
+	if d := cmp.Diff([]string{
+		"ok " + string(name) + " demo executor_lost: it is stopped", "ok   user_database: removed a lock",
+		"failed ws-ffffffff  not_mendedit sleeps",
+	}, h.mendedEvents(admin)); d != "" {
 		t.Errorf("events: %s", d)
 	}
 	if d := cmp.Diff([]string{"ok " + string(name) + " demo executor_lost: it is stopped"}, h.mendedEvents(alice)); d != "" {
@@ -121,7 +125,8 @@ func TestHomesAreKeptForTheirTime(t *testing.T) {
 		}
 	}
 	kept, err := h.Retained(ctx, alice)
-	if err != nil || len(kept) != 1 || kept[0].Key != "old" || kept[0].Home == "" || kept[0].ExpiresMS-kept[0].DestroyedAtMS != h.keepHomes.Milliseconds() {
+	if err != nil || len(kept) != 1 || kept[0].Key != "old" || kept[0].Home == "" ||
+		kept[0].ExpiresMS-kept[0].DestroyedAtMS != h.keepHomes.Milliseconds() {
 		t.Fatalf("%+v, %v", kept, err)
 	}
 	if others, err := h.Retained(ctx, bob); err != nil || len(others) != 0 {

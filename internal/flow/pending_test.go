@@ -122,7 +122,8 @@ func TestLongQuestions(t *testing.T) {
 	}
 	full := func() {
 		t.Helper()
-		if err := ask(999); !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "too many questions of uid:1000 wait") || !strings.Contains(err.Error(), "KiB") {
+		if err := ask(999); !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "too many questions of uid:1000 wait") ||
+			!strings.Contains(err.Error(), "KiB") {
 			t.Error(err)
 		}
 	}
@@ -154,7 +155,8 @@ func TestLongQuestions(t *testing.T) {
 
 	at := len(h.records())
 	_, _, err = h.Run(ctx, admin, "demo", long(0, 126, 55))
-	if !errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), "of at most 131072; put what it does into a file or into smaller steps") {
+	if !errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(),
+		"of at most 131072; put what it does into a file or into smaller steps") {
 		t.Error(err)
 	}
 	h.expect(at, "denial command.exec denied permission_denied")

@@ -39,7 +39,8 @@ func TestSpawnOutcomeComesAtTheEnd(t *testing.T) {
 		got <- r
 		return errors.Join(err, errors.New("enough"))
 	})
-	if r := <-got; r.Type != audit.Outcome || r.Status != audit.StatusOK || r.Intent != int64(before+1) || !strings.Contains(string(r.Data), `"code":9`) {
+	if r := <-got; r.Type != audit.Outcome || r.Status != audit.StatusOK || r.Intent != int64(before+1) ||
+		!strings.Contains(string(r.Data), `"code":9`) {
 		t.Errorf("outcome %+v", r)
 	}
 	// Close ends what is still attached and records that.
@@ -68,7 +69,8 @@ func TestWhatARecordHolds(t *testing.T) {
 	if err := json.Unmarshal(r.Action, &a); err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(a.Argv, e.Argv) || !slices.Equal(a.Env, []string{"A", "B"}) || a.EnvDigest == "" || a.Cwd != "/tmp" || !a.TTY || !a.Detach || a.TimeoutMS != 5 || a.ID == "" {
+	if !slices.Equal(a.Argv, e.Argv) || !slices.Equal(a.Env, []string{"A", "B"}) || a.EnvDigest == "" || a.Cwd != "/tmp" || !a.TTY ||
+		!a.Detach || a.TimeoutMS != 5 || a.ID == "" {
 		t.Errorf("action %+v", a)
 	}
 	raw, err := os.ReadFile(h.log.Path())
@@ -104,7 +106,8 @@ func TestWhatARecordHolds(t *testing.T) {
 		if r.ActionDigest != operation.Digest(canonical) {
 			t.Errorf("%s: the digest is not that of the whole", name)
 		}
-		if cut.Argc != 3 || cut.ArgvBytes != len(arg)+10 || len(cut.SHA) != 64 || len(a.Argv) != 2 || !strings.HasPrefix(arg, a.Argv[1]) || len(a.Argv[1]) < 1000 {
+		if cut.Argc != 3 || cut.ArgvBytes != len(arg)+10 || len(cut.SHA) != 64 || len(a.Argv) != 2 || !strings.HasPrefix(arg, a.Argv[1]) ||
+			len(a.Argv[1]) < 1000 {
 			t.Errorf("%s: kept %d arguments, %+v", name, len(a.Argv), cut)
 		}
 	}

@@ -24,7 +24,8 @@ func TestRecover(t *testing.T) {
 	h := newHouse(t)
 	ctx := t.Context()
 	for _, key := range []id.Key{"undone", "finished", "purged", "kept", "stopped", "running", "dead", "starting", "vanished"} {
-		if _, _, err := h.Create(ctx, alice, wanted(key, workspace.Limits{}, key == "running" || key == "dead" || key == "vanished")); err != nil {
+		if _, _, err := h.Create(ctx, alice, wanted(key, workspace.Limits{}, key == "running" || key == "dead" ||
+			key == "vanished")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -50,7 +51,10 @@ func TestRecover(t *testing.T) {
 	h.rt.kept = map[id.Workspace]bool{"ws-ffffffff": true}
 	h.rt.set("ws-eeeeeeee", workspace.StateRunning)
 	// A command was under way.
-	intent := audit.Record{Type: audit.Intent, Principal: "uid:1000", Workspace: name("running"), Trace: "t", Action: json.RawMessage(`{"kind":"command.exec"}`)}
+	intent := audit.Record{
+		Type: audit.Intent, Principal: "uid:1000", Workspace: name("running"), Trace: "t",
+		Action: json.RawMessage(`{"kind":"command.exec"}`),
+	}
 	seq, err := h.log.Append(ctx, intent)
 	set(err)
 	runs := h.rt.count("run")

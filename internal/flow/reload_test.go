@@ -20,8 +20,10 @@ func TestPolicyChangesMeanwhile(t *testing.T) {
 		rules string
 		check func(error) bool
 	}{
-		"it is blocked now": {"rules:\n  - {id: no.curl, level: BLOCK, risk_score: 90, capabilities: [], reason: no curl, match: {command: [curl]}}\n", errdefs.IsPermissionDenied},
-		"it is safe now":    {"rules:\n  - {id: workspace.network.out, level: SAFE, risk_score: 1, capabilities: [network.out], reason: fine, match: {capability_any: [network.out], profile: [workspace]}}\n", func(err error) bool { return err == nil }},
+		"it is blocked now": {"rules:\n  - {id: no.curl, level: BLOCK, risk_score: 90, capabilities: [], reason: no curl, match: {command: " +
+			"[curl]}}\n", errdefs.IsPermissionDenied},
+		"it is safe now": {"rules:\n  - {id: workspace.network.out, level: SAFE, risk_score: 1, capabilities: [network.out], reason: " +
+			"fine, match: {capability_any: [network.out], profile: [workspace]}}\n", func(err error) bool { return err == nil }},
 	} {
 		h := newHouse(t)
 		h.policy = rulesOf("rules: []")
@@ -73,7 +75,8 @@ func TestReload(t *testing.T) {
 	if _, _, err := h.Run(ctx, alice, "demo", run("ls")); !errdefs.IsPermissionDenied(err) {
 		t.Error(err)
 	}
-	h.expect(at, "denial policy.reload denied permission_denied", "policy failed invalid_argument", "intent command.exec", "outcome ok", "policy ok", "denial command.exec denied permission_denied")
+	h.expect(at, "denial policy.reload denied permission_denied", "policy failed invalid_argument", "intent command.exec", "outcome ok",
+		"policy ok", "denial command.exec denied permission_denied")
 	if r := h.records()[at+4]; !strings.Contains(string(r.Data), `"event":"policy.load","old":"`+was+`","new":"`+now+`"`) {
 		t.Errorf("%s", r.Data)
 	}
@@ -88,7 +91,8 @@ func TestReloadHasNoGap(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		n++
-		return rulesOf(fmt.Sprintf("rules:\n  - {id: never, level: BLOCK, risk_score: 9%d, capabilities: [], reason: no, match: {command: [forbidden]}}\n", n%10))()
+		return rulesOf(fmt.Sprintf("rules:\n  - {id: never, level: BLOCK, risk_score: 9%d, capabilities: [], reason: no, match: {command: "+
+			"[forbidden]}}\n", n%10))()
 	}
 	h.crash()
 	h.start()

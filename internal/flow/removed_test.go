@@ -26,7 +26,9 @@ func TestRecordsAreForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	away := false
-	h.signing = &audit.CheckpointOptions{Countersign: func(_ context.Context, next checkpoint.Checkpoint, old int64, proof tlog.TreeProof) (checkpoint.Countersigned, error) {
+	h.signing = &audit.CheckpointOptions{Countersign: func(_ context.Context, next checkpoint.Checkpoint, old int64,
+		proof tlog.TreeProof,
+	) (checkpoint.Countersigned, error) {
 		if away {
 			return checkpoint.Countersigned{}, errdefs.ErrUnavailable
 		}

@@ -39,7 +39,8 @@ func inEveryForm(secret string) []string {
 		panic(err)
 	}
 	return []string{
-		secret, hex.EncodeToString([]byte(secret)), base64.StdEncoding.EncodeToString([]byte(secret)), url.QueryEscape(secret), url.PathEscape(secret),
+		secret, hex.EncodeToString([]byte(secret)), base64.StdEncoding.EncodeToString([]byte(secret)), url.QueryEscape(secret),
+		url.PathEscape(secret),
 		strings.Trim(string(asJSON), `"`), strings.ReplaceAll(secret, "'", `'\''`),
 	}
 }
@@ -160,7 +161,10 @@ func TestKnownSecretsAreNowhere(t *testing.T) {
 	}
 	kept = bytes.ReplaceAll(kept, []byte("for "+toldSecret), nil)
 	for _, form := range append(inEveryForm(toldSecret), append(inEveryForm(ownSecret), toldSecret[:7], ownSecret[:7], github[:11])...) {
-		for what, text := range map[string]string{"record": string(raw), "database": string(kept), "log": h.logs.String(), "what is shown": strings.Join(told, "\n")} {
+		for what, text := range map[string]string{
+			"record": string(raw), "database": string(kept), "log": h.logs.String(),
+			"what is shown": strings.Join(told, "\n"),
+		} {
 			if i := strings.Index(text, form); i >= 0 {
 				t.Errorf("%q is in the %s: …%s…", form, what, text[max(0, i-200):min(len(text), i+100)])
 			}
@@ -183,7 +187,8 @@ func TestListedWithoutSecrets(t *testing.T) {
 	for name, argv := range map[string][]string{
 		"words":  {"deploy", toldSecret, "--x=" + ownSecret, github, "--password", named},
 		"script": {"sh", "-c", "cat <<'E'\n" + toldSecret + " " + ownSecret + " " + github + " --password=" + named + "\nE"},
-		"long":   {"sh", "-c", "cat <<'E'\n" + strings.Repeat("x", 230) + " " + toldSecret + " " + ownSecret + " " + github + " --password=" + named + strings.Repeat("y", 2000) + "\nE"},
+		"long": {"sh", "-c", "cat <<'E'\n" + strings.Repeat("x",
+			230) + " " + toldSecret + " " + ownSecret + " " + github + " --password=" + named + strings.Repeat("y", 2000) + "\nE"},
 	} {
 		e := run(argv...)
 		e.Env = []string{"DEPLOY_TOKEN=" + ownSecret}

@@ -70,7 +70,10 @@ func (a *answers) Ask(_ context.Context, q *gate.Question) (gate.Pass, error) {
 
 var (
 	alice = principal.Principal{Kind: principal.User, UID: 1000}
-	demo  = operation.Target{Kind: operation.Workspace, Name: "ws-2a97516c", Key: "demo", Owner: "uid:1000", Boundary: workspace.BoundaryNamespace, Root: workspace.RootSystem}
+	demo  = operation.Target{
+		Kind: operation.Workspace, Name: "ws-2a97516c", Key: "demo", Owner: "uid:1000",
+		Boundary: workspace.BoundaryNamespace, Root: workspace.RootSystem,
+	}
 )
 
 func newGate(b *book, ask ...error) *gate.Gate {
@@ -116,10 +119,11 @@ func TestEveryRowIsHeld(t *testing.T) {
 			for on, may := range map[*operation.Target]bool{&demo: by.Can(row.Needs), &others: by.Can(row.Needs) && by.Can(principal.Any)} {
 				b := &book{}
 				called := false
-				err := newGate(b).Do(t.Context(), operation.Request{By: by, Op: plain(row.Name), On: *on, Verified: true}, func(context.Context, permit.Permit) (any, error) {
-					called = true
-					return nil, nil
-				})
+				err := newGate(b).Do(t.Context(), operation.Request{By: by, Op: plain(row.Name), On: *on, Verified: true},
+					func(context.Context, permit.Permit) (any, error) {
+						called = true
+						return nil, nil
+					})
 				denied := len(b.list) == 1 && b.list[0].Type == audit.Denial && b.list[0].Status == audit.StatusDenied
 				asked := err != nil && strings.Contains(err.Error(), "nobody was to be asked")
 				switch {
@@ -140,7 +144,10 @@ func TestEveryRowIsHeld(t *testing.T) {
 // The target is looked for once the caller is known to have the permission.
 func TestNobodyLearnsWhatThereIs(t *testing.T) {
 	b := &book{}
-	auditor := principal.Principal{Kind: principal.Token, Grant: &principal.Grant{ID: "0123456789ab", Owner: "uid:1000", Roles: principal.Auditor}}
+	auditor := principal.Principal{Kind: principal.Token, Grant: &principal.Grant{
+		ID: "0123456789ab", Owner: "uid:1000",
+		Roles: principal.Auditor,
+	}}
 	looked := false
 	find := func() (operation.Target, error) {
 		looked = true
@@ -189,16 +196,17 @@ func TestPermitsEnd(t *testing.T) {
 	for _, later := range []bool{false, true} {
 		var kept permit.Permit
 		end := make(chan struct{})
-		if err := g.Do(t.Context(), operation.Request{By: alice, Op: command("true"), On: demo, Verified: true}, func(_ context.Context, p permit.Permit) (any, error) {
-			kept = p
-			if !later {
-				return nil, nil
-			}
-			return gate.Pending(func() (any, error) {
-				<-end
-				return nil, nil
-			}), nil
-		}); err != nil {
+		if err := g.Do(t.Context(), operation.Request{By: alice, Op: command("true"), On: demo, Verified: true},
+			func(_ context.Context, p permit.Permit) (any, error) {
+				kept = p
+				if !later {
+					return nil, nil
+				}
+				return gate.Pending(func() (any, error) {
+					<-end
+					return nil, nil
+				}), nil
+			}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := kept.Workspace(); (err == nil) != later {
@@ -222,9 +230,10 @@ func TestClasses(t *testing.T) {
 			continue
 		}
 		b := &book{}
-		if err := newGate(b).Do(t.Context(), operation.Request{By: alice, Op: plain(operation.Table[i].Name), On: demo}, func(context.Context, permit.Permit) (any, error) {
-			return nil, nil
-		}); err != nil || len(b.list) != want {
+		if err := newGate(b).Do(t.Context(), operation.Request{By: alice, Op: plain(operation.Table[i].Name), On: demo},
+			func(context.Context, permit.Permit) (any, error) {
+				return nil, nil
+			}); err != nil || len(b.list) != want {
 			t.Errorf("%s %s: %v, %v", class, operation.Table[i].Name, b.story(0), err)
 		}
 	}
@@ -241,12 +250,14 @@ func TestAsking(t *testing.T) {
 	b := &book{}
 	blocked := upload
 	blocked.Op = command("rm", "-rf", "/var/lib/carrel")
-	if err := newGate(b).Do(t.Context(), blocked, never); !errdefs.IsPermissionDenied(err) || b.list[0].Type != audit.Denial || b.list[0].Policy != "BLOCK" {
+	if err := newGate(b).Do(t.Context(), blocked, never); !errdefs.IsPermissionDenied(err) || b.list[0].Type != audit.Denial ||
+		b.list[0].Policy != "BLOCK" {
 		t.Errorf("%v, %v", err, b.story(0))
 	}
 	b = &book{}
 	refused := gate.Refuse(fmt.Errorf("denied: %w", errdefs.ErrPermissionDenied))
-	if err := newGate(b, refused).Do(t.Context(), upload, never); !errdefs.IsPermissionDenied(err) || !slices.Equal(b.story(0), []string{"denial command.exec denied"}) {
+	if err := newGate(b, refused).Do(t.Context(), upload, never); !errdefs.IsPermissionDenied(err) ||
+		!slices.Equal(b.story(0), []string{"denial command.exec denied"}) {
 		t.Errorf("%v, %v", err, b.story(0))
 	}
 	b = &book{}
@@ -255,7 +266,10 @@ func TestAsking(t *testing.T) {
 		t.Errorf("a question that stays open: %v, %v", err, b.story(0))
 	}
 	b = &book{}
-	if err := newGate(b, gate.ErrJudgeAgain, nil).Do(t.Context(), upload, func(context.Context, permit.Permit) (any, error) { return nil, nil }); err != nil {
+	if err := newGate(b, gate.ErrJudgeAgain, nil).Do(t.Context(), upload, func(context.Context, permit.Permit) (any, error) {
+		return nil,
+			nil
+	}); err != nil {
 		t.Error(err)
 	}
 	if b.list[0].Approval != "ap-1 once by uid:0" || !slices.Equal(b.story(0), []string{"intent command.exec", "outcome  ok"}) {

@@ -86,7 +86,8 @@ func elsewhere(by principal.Principal, row *operation.Row, on operation.Target) 
 	}
 	switch {
 	case on.Kind == operation.Token:
-		return fmt.Errorf("cannot find token %s: there is none of yours with this id; \"carrel token ls\" lists them: %w", on.ID, errdefs.ErrNotFound)
+		return fmt.Errorf("cannot find token %s: there is none of yours with this id; \"carrel token ls\" lists them: %w", on.ID,
+			errdefs.ErrNotFound)
 	case on.Kind == operation.Approval:
 		return no("%s %s: it is about another user's action; ask them or an administrator", row.Words, on.ID)
 	case on.Kind == operation.Archive:
@@ -94,7 +95,8 @@ func elsewhere(by principal.Principal, row *operation.Row, on operation.Target) 
 	case newKey != "" && by.MayReach(on.Owner, on.Names()...) || newKey != "" && on.Name == "":
 		return no("have a workspace with the key %q: %s; choose a key that it is limited to", newKey, whose)
 	case on.Taken:
-		return fmt.Errorf("cannot %s workspace %q: another user has one with this key; choose another key: %w", row.Words, on.Key, errdefs.ErrPermissionDenied)
+		return fmt.Errorf("cannot %s workspace %q: another user has one with this key; choose another key: %w", row.Words, on.Key,
+			errdefs.ErrPermissionDenied)
 	}
 	return no("%s workspace %q: %s; ask its owner or an administrator", row.Words, on.Key, whose)
 }

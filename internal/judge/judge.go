@@ -111,7 +111,8 @@ func (j *Judge) Reload(record func(was, now string, rules int, err error) error)
 		return was, was, 0, fmt.Errorf("cannot reload the policy, %.19s… stays in force: %w", was, err)
 	}
 	if rerr != nil {
-		return was, was, 0, fmt.Errorf("cannot record that the policy was reloaded, so it was not, and %.19s… stays in force: %w: %w", was, rerr, errdefs.ErrUnavailable)
+		return was, was, 0, fmt.Errorf("cannot record that the policy was reloaded, so it was not, and %.19s… stays in force: %w: %w",
+			was, rerr, errdefs.ErrUnavailable)
 	}
 	j.inForce.Store(next)
 	return was, now, rules, nil
@@ -208,7 +209,8 @@ func byRow(op operation.Operation, source policy.Origin, digest string) policy.D
 
 // Refusal is the error of a request that the policy blocks.
 func (j *Judgement) Refusal(what string) error {
-	return fmt.Errorf("cannot %s: the policy blocks it: %s (rules %s, risk %d); \"carrel policy explain\" says how it is judged, and an administrator sets the policy: %w",
+	return fmt.Errorf("cannot %s: the policy blocks it: %s (rules %s, risk %d); \"carrel policy explain\" says how it is judged, and an "+
+		"administrator sets the policy: %w",
 		what, strings.Join(few(j.Reasons, 3), "; "), strings.Join(few(j.MatchedRules, 5), ", "), j.RiskScore, errdefs.ErrPermissionDenied)
 }
 

@@ -34,7 +34,8 @@ func (l *Lifecycle) mayLive(w workspace.Kept) error {
 		return fmt.Errorf("cannot create workspace %q: there are %d, the most there may be; destroy some, or raise max_workspaces: %w",
 			w.Key, all, errdefs.ErrResourceExhausted)
 	case a.PerOwner > 0 && own >= a.PerOwner:
-		return fmt.Errorf("cannot create workspace %q: %s has %d, the most that one owner may have; destroy some, or raise max_workspaces_per_owner: %w",
+		return fmt.Errorf("cannot create workspace %q: %s has %d, the most that one owner may have; destroy some, or raise "+
+			"max_workspaces_per_owner: %w",
 			w.Key, w.Owner, own, errdefs.ErrResourceExhausted)
 	}
 	return nil
@@ -71,10 +72,12 @@ func (l *Lifecycle) Room(w workspace.Kept) (leave func(), err error) {
 	case a.Running > 0 && running >= a.Running:
 		return refuse("%d run, the most that may at once; stop some, or raise max_running", running)
 	case a.Memory > 0 && memory+need > a.Memory:
-		return refuse("its limit of %d MiB and those of the %d that run would add up to %d MiB, above the %d MiB of max_running_memory; stop some, or lower limits",
+		return refuse("its limit of %d MiB and those of the %d that run would add up to %d MiB, above the %d MiB of max_running_memory; "+
+			"stop some, or lower limits",
 			need>>20, running, (memory+need)>>20, a.Memory>>20)
 	case a.OwnerMemory > 0 && own+need > a.OwnerMemory:
-		return refuse("its limit of %d MiB and those of what %s runs would add up to %d MiB, above the %d MiB of max_running_memory_per_owner; stop some, or lower limits",
+		return refuse("its limit of %d MiB and those of what %s runs would add up to %d MiB, above the %d MiB of "+
+			"max_running_memory_per_owner; stop some, or lower limits",
 			need>>20, w.Owner, (own+need)>>20, a.OwnerMemory>>20)
 	}
 	l.starting[w.Name] = w

@@ -35,7 +35,9 @@ const maxNames = 64
 // Errors: permission_denied if the key is another user's, resource_exhausted if there are as
 // many as there may be, failed_precondition if it has other mounts than are wanted, and those
 // of the runtime.
-func (l *Lifecycle) Create(ctx context.Context, p principal.Principal, want workspace.Wanted, grant ...*os.File) (workspace.Workspace, bool, error) {
+func (l *Lifecycle) Create(
+	ctx context.Context, p principal.Principal, want workspace.Wanted, grant ...*os.File,
+) (workspace.Workspace, bool, error) {
 	none := workspace.Workspace{}
 	op, err := operation.NewCreate(want)
 	if err != nil {
@@ -90,7 +92,9 @@ func (l *Lifecycle) Create(ctx context.Context, p principal.Principal, want work
 
 // AuthoriseMaking authorises an operation that makes a workspace with a key, for an owner. A
 // workspace that has this key already must be one that the caller reaches.
-func (l *Lifecycle) AuthoriseMaking(ctx context.Context, p principal.Principal, op operation.Operation, key id.Key, owner string) (*gate.Authorised, error) {
+func (l *Lifecycle) AuthoriseMaking(ctx context.Context, p principal.Principal, op operation.Operation, key id.Key,
+	owner string,
+) (*gate.Authorised, error) {
 	return l.cfg.Gate.Authorise(ctx, operation.Request{By: p, Op: op}, func() (operation.Target, error) {
 		on := operation.Target{Kind: operation.Workspace, Key: key, Owner: owner}
 		if k, ok := l.cfg.Store.ByKey(key); ok && operation.Reaches(p, on) && !operation.Reaches(p, targetOf(k)) {
@@ -125,14 +129,17 @@ func expiry(ttl time.Duration) time.Time {
 }
 
 // create runs with the key's slot held.
-func (l *Lifecycle) create(ctx context.Context, a *gate.Admitted, op operation.Create, fresh workspace.Kept, mounts *runtime.Mounts) (workspace.Kept, bool, error) {
+func (l *Lifecycle) create(ctx context.Context, a *gate.Admitted, op operation.Create, fresh workspace.Kept,
+	mounts *runtime.Mounts,
+) (workspace.Kept, bool, error) {
 	key, by := op.Key, a.Request().By
 	if err := l.ClearRestoring(ctx, key); err != nil {
 		return fresh, false, err
 	}
 	k, exists := l.cfg.Store.ByKey(key)
 	if exists && !operation.Reaches(by, targetOf(k)) { // it was made meanwhile
-		return k, false, a.Deny(ctx, fmt.Errorf("cannot create workspace %q: another user has one with this key; choose another key: %w", key, errdefs.ErrPermissionDenied))
+		return k, false, a.Deny(ctx, fmt.Errorf("cannot create workspace %q: another user has one with this key; choose another key: %w",
+			key, errdefs.ErrPermissionDenied))
 	}
 	if exists && k.Phase == workspace.Destroying {
 		return k, false, fmt.Errorf("cannot create workspace %q: the one there is, %s, is %s; run \"carrel destroy\" to finish that: %w",
@@ -173,7 +180,8 @@ func emptyHome(k workspace.Kept, mounts *runtime.Mounts) error {
 	}
 	for _, m := range mounts.List {
 		if m.BelowHome() {
-			return fmt.Errorf("cannot mount at %s in workspace %q: the home of profile %q is filled with files when it is made, and has to be empty then; mount it at /workspace, or below /srv or /mnt: %w",
+			return fmt.Errorf("cannot mount at %s in workspace %q: the home of profile %q is filled with files when it is made, and has to be "+
+				"empty then; mount it at /workspace, or below /srv or /mnt: %w",
 				m.Destination, k.Key, k.Profile, errdefs.ErrInvalidArgument)
 		}
 	}
@@ -197,7 +205,8 @@ func (l *Lifecycle) UsableKey(key id.Key) error {
 		derived = derived || strings.HasPrefix(string(key), prefix+"-")
 	}
 	if taken || derived && id.IsWorkspace(string(key)) {
-		return fmt.Errorf("cannot use %q as a key: it has the form of a derived name and could be taken for another workspace; choose another key: %w",
+		return fmt.Errorf("cannot use %q as a key: it has the form of a derived name and could be taken for another workspace; choose "+
+			"another key: %w",
 			key, errdefs.ErrInvalidArgument)
 	}
 	return nil
@@ -236,7 +245,8 @@ func (l *Lifecycle) mayAllow(want workspace.Wanted) error {
 	}
 	for _, o := range want.Allow {
 		if !slices.Contains(may, o) {
-			return fmt.Errorf("cannot create workspace %q with --allow %s: the daemon's configuration does not permit it (%s: %q); leave it out, or have it added there: %w",
+			return fmt.Errorf("cannot create workspace %q with --allow %s: the daemon's configuration does not permit it (%s: %q); leave it "+
+				"out, or have it added there: %w",
 				want.Key, o, of, workspace.JoinOpenings(may), errdefs.ErrPermissionDenied)
 		}
 	}
@@ -248,13 +258,15 @@ func (l *Lifecycle) mayAllow(want workspace.Wanted) error {
 func (l *Lifecycle) sameMounts(allow []workspace.Opening, k workspace.Kept, mounts *runtime.Mounts) error {
 	w := l.join(k)
 	if len(allow) > 0 && !slices.Equal(allow, w.Allow) {
-		return fmt.Errorf("cannot allow %s in workspace %q: it is there already, with %q, and that is chosen when one is made; destroy it first, or choose another key: %w",
+		return fmt.Errorf("cannot allow %s in workspace %q: it is there already, with %q, and that is chosen when one is made; destroy it "+
+			"first, or choose another key: %w",
 			workspace.JoinOpenings(allow), w.Key, workspace.JoinOpenings(w.Allow), errdefs.ErrFailedPrecondition)
 	}
 	if mounts == nil || workspace.SameMounts(mounts.List, w.Mounts, "/home/"+string(w.Name)) {
 		return nil
 	}
-	return fmt.Errorf("cannot mount other directories into workspace %q: it is there already, and mounts are chosen when one is made; \"carrel inspect\" shows those that it has; destroy it first, or choose another key: %w",
+	return fmt.Errorf("cannot mount other directories into workspace %q: it is there already, and mounts are chosen when one is made; "+
+		"\"carrel inspect\" shows those that it has; destroy it first, or choose another key: %w",
 		w.Key, errdefs.ErrFailedPrecondition)
 }
 
@@ -291,7 +303,8 @@ func (l *Lifecycle) named(ctx context.Context, m making, fresh workspace.Kept) (
 			return fresh, err
 		}
 	}
-	return fresh, fmt.Errorf("cannot create workspace %q: every name up to %s is taken: %w", key, id.Derive(prefix, key, n-1), errdefs.ErrResourceExhausted)
+	return fresh, fmt.Errorf("cannot create workspace %q: every name up to %s is taken: %w", key, id.Derive(prefix, key, n-1),
+		errdefs.ErrResourceExhausted)
 }
 
 // Fill makes a workspace whose home is filled before anybody sees it, and leaves it running.
@@ -362,7 +375,9 @@ func (l *Lifecycle) make(ctx context.Context, m making, k workspace.Kept, insert
 
 // fill starts a workspace that was just made if it does not run, fills it, and stops it again
 // unless it is to run.
-func (l *Lifecycle) fill(ctx context.Context, m making, rt runtime.Runtime, p permit.Permit, real workspace.Real, rep workspace.Report) (workspace.Real, workspace.Report, any, error) {
+func (l *Lifecycle) fill(ctx context.Context, m making, rt runtime.Runtime, p permit.Permit, real workspace.Real,
+	rep workspace.Report,
+) (workspace.Real, workspace.Report, any, error) {
 	var err error
 	if real.State != workspace.StateRunning {
 		if real, rep, err = rt.Start(ctx, p); err != nil {

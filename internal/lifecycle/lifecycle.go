@@ -101,7 +101,8 @@ func (l *Lifecycle) find(ref string) (workspace.Kept, bool) {
 func (l *Lifecycle) Find(ref string) (operation.Target, error) {
 	w, ok := l.find(ref)
 	if !ok {
-		return operation.Target{}, fmt.Errorf("cannot find workspace %q: there is none with this key or name; \"carrel ls\" lists them: %w", ref, errdefs.ErrNotFound)
+		return operation.Target{}, fmt.Errorf("cannot find workspace %q: there is none with this key or name; \"carrel ls\" lists them: %w",
+			ref, errdefs.ErrNotFound)
 	}
 	return targetOf(w), nil
 }

@@ -44,7 +44,8 @@ func (l *Lifecycle) Recover(ctx context.Context, interrupted map[id.Workspace]bo
 			if _, known := l.cfg.Store.ByName(name); known {
 				l.note(name, r)
 			} else if err := l.stray(ctx, boundary, name, r); err != nil {
-				l.cfg.Log.Error("cannot take up a workspace that only the broker knows; it stays as it is", "workspace", name, "home", r.Home, "error", err)
+				l.cfg.Log.Error("cannot take up a workspace that only the broker knows; it stays as it is", "workspace", name, "home", r.Home,
+					"error", err)
 			}
 		}
 	}
@@ -87,7 +88,8 @@ func (l *Lifecycle) stray(ctx context.Context, boundary workspace.Boundary, name
 		if err := l.cfg.Store.Insert(ctx, k); err != nil {
 			return err
 		}
-		l.cfg.Log.Warn("the broker has a workspace that the database did not know; it belongs to the administrators now", "workspace", name, "home", r.Home)
+		l.cfg.Log.Warn("the broker has a workspace that the database did not know; it belongs to the administrators now", "workspace", name,
+			"home", r.Home)
 		l.note(name, r)
 		return nil
 	})
@@ -118,7 +120,11 @@ func (l *Lifecycle) reconcile(ctx context.Context, k workspace.Kept, r workspace
 			return err
 		})
 	case k.Phase == workspace.Restoring, k.Phase == workspace.Creating && r.State == workspace.StateCreating:
-		return l.tolerate(k, l.recovering(ctx, k, func(ctx context.Context, rt runtime.Runtime, p permit.Permit) error { return l.unmake(ctx, rt, p, k) }))
+		return l.tolerate(k, l.recovering(ctx, k, func(ctx context.Context, rt runtime.Runtime,
+			p permit.Permit,
+		) error {
+			return l.unmake(ctx, rt, p, k)
+		}))
 	case k.Phase == workspace.Creating && !exists:
 		return l.recovering(ctx, k, func(ctx context.Context, _ runtime.Runtime, _ permit.Permit) error {
 			return l.cfg.Store.Delete(ctx, k.Name)
@@ -174,7 +180,10 @@ func (l *Lifecycle) takeUp(ctx context.Context, k workspace.Kept, r workspace.Re
 	}
 	l.cfg.Log.Warn("the executor of a workspace does not answer; the workspace is stopped", "workspace", k.Name, "error", err)
 	return l.soon(until, k, func() error {
-		a, err := l.cfg.Gate.Authorise(ctx, operation.Request{By: principal.Self(), Op: operation.Simple(operation.StopWorkspace), On: targetOf(k)}, nil)
+		a, err := l.cfg.Gate.Authorise(ctx, operation.Request{
+			By: principal.Self(), Op: operation.Simple(operation.StopWorkspace),
+			On: targetOf(k),
+		}, nil)
 		if err != nil {
 			return err
 		}

@@ -65,7 +65,8 @@ func (l *Lifecycle) ensureRunning(ctx context.Context, a *gate.Authorised, name 
 	l.using.note(name)
 	op := l.slots.on(slot{name: name})
 	if op == operation.StopWorkspace || op == operation.DestroyWorkspace {
-		return fmt.Errorf("cannot run anything in workspace %s: it is being stopped; try again when it has: %w", name, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("cannot run anything in workspace %s: it is being stopped; try again when it has: %w", name,
+			errdefs.ErrFailedPrecondition)
 	}
 	// One that may be about to be stopped because nobody used it is waited for.
 	k, err := l.Living(name)
@@ -91,9 +92,11 @@ func (l *Lifecycle) start(ctx context.Context, a *gate.Authorised, name id.Works
 		case err != nil || w.State == workspace.StateRunning:
 			return err
 		case w.State == workspace.StatePaused:
-			return fmt.Errorf("cannot run anything in workspace %s: it is paused; let it go on with \"carrel resume %s\": %w", name, name, errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("cannot run anything in workspace %s: it is paused; let it go on with \"carrel resume %s\": %w", name, name,
+				errdefs.ErrFailedPrecondition)
 		case w.State != workspace.StateStopped:
-			return fmt.Errorf("cannot start workspace %s: it is %s; repeat what was begun to finish it: %w", name, w.State, errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("cannot start workspace %s: it is %s; repeat what was begun to finish it: %w", name, w.State,
+				errdefs.ErrFailedPrecondition)
 		}
 		admitted, err := a.Admit(ctx)
 		if err != nil {

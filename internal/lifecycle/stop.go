@@ -86,7 +86,9 @@ func (l *Lifecycle) haltAsSystem(ctx context.Context, w workspace.Workspace) err
 
 // StopIdle stops a workspace that is still idle, unless busy says that something runs in it.
 // busy wraps runtime.ErrNotRunning if its executor has gone.
-func (l *Lifecycle) StopIdle(ctx context.Context, name id.Workspace, now time.Time, busy func(context.Context, workspace.Workspace) (bool, error)) error {
+func (l *Lifecycle) StopIdle(ctx context.Context, name id.Workspace, now time.Time,
+	busy func(context.Context, workspace.Workspace) (bool, error),
+) error {
 	return l.Alone(ctx, name, background, func(ctx context.Context) error {
 		w, err := l.living(name)
 		if err != nil || !l.Idle(&w, now) {

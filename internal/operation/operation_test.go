@@ -41,7 +41,10 @@ func TestCanonical(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	restore, err := operation.NewRestore("demo", "a-1", workspace.RestoreWanted{Profile: "chat", Life: workspace.Life{Idle: workspace.Forever}})
+	restore, err := operation.NewRestore("demo", "a-1", workspace.RestoreWanted{
+		Profile: "chat",
+		Life:    workspace.Life{Idle: workspace.Forever},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +71,8 @@ func TestCanonical(t *testing.T) {
 		{operation.Simple(operation.ListWorkspaces), operation.Target{}, `{"kind":"workspace.list"}`},
 		{
 			create, demo, `{"kind":"workspace.create","workspace":"ws-2a97516c","key":"demo","limits":` + limits +
-				`,"profile":"chat","ttl_ms":-1,"idle_ms":1000,"no_start":true,"mounts":[{"source":"/a","destination":"/workspace"}],"allow":["userns"]}`,
+				`,"profile":"chat","ttl_ms":-1,"idle_ms":1000,"no_start":true,` +
+				`"mounts":[{"source":"/a","destination":"/workspace"}],"allow":["userns"]}`,
 		},
 		{update, demo, `{"kind":"workspace.update","workspace":"ws-2a97516c","key":"new","limits":` + limits + `,"ttl_ms":60000}`},
 		{operation.Destroy{Ref: "demo", Purge: true}, operation.Target{}, `{"kind":"workspace.destroy","key":"demo","purge":true}`},
@@ -79,19 +83,35 @@ func TestCanonical(t *testing.T) {
 			`{"kind":"workspace.archive","workspace":"ws-2a97516c","key":"demo","purge":true,"live":true,"export":true}`,
 		},
 		{restore, demo, `{"kind":"workspace.restore","workspace":"ws-2a97516c","key":"demo","profile":"chat","idle_ms":-1,"archive":"a-1"}`},
-		{operation.OnArchive(operation.RemoveArchive, "a-1"), operation.Target{Kind: operation.Archive}, `{"kind":"archive.remove","archive":"a-1"}`},
+		{
+			operation.OnArchive(operation.RemoveArchive, "a-1"),
+			operation.Target{Kind: operation.Archive},
+			`{"kind":"archive.remove","archive":"a-1"}`,
+		},
 		{
 			command, demo, `{"kind":"command.exec","workspace":"ws-2a97516c","argv":["sh","-c","echo \u003c\u0026\u003e"],"env":["A","B"],` +
 				`"env_digest":"00","cwd":"/tmp","tty":true,"timeout_ms":5,"command":"c-0123456789abcdef","source":"user"}`,
 		},
-		{once, demo, `{"kind":"workspace.run","workspace":"ws-2a97516c","argv":["ls"],"detach":true,"purge":true,"allow":["userns"],"accept":["disk","pids"]}`},
+		{once, demo, `{"kind":"workspace.run","workspace":"ws-2a97516c","argv":["ls"],"detach":true,` +
+			`"purge":true,"allow":["userns"],"accept":["disk","pids"]}`},
 		{operation.Signal("c-1", 9, false), demo, `{"kind":"command.signal","workspace":"ws-2a97516c","command":"c-1","signal":"9"}`},
 		{operation.Signal("c-1", 0, true), demo, `{"kind":"command.signal","workspace":"ws-2a97516c","command":"c-1","signal":"hangup"}`},
-		{operation.OnApproval(operation.RevokePermission, "ap-1"), demo, `{"kind":"permission.revoke","workspace":"ws-2a97516c","approval":"ap-1"}`},
+		{
+			operation.OnApproval(operation.RevokePermission, "ap-1"), demo,
+			`{"kind":"permission.revoke","workspace":"ws-2a97516c","approval":"ap-1"}`,
+		},
 		{token, operation.Target{}, `{"kind":"token.create","token":{"name":"ci","roles":["agent"],"life_ms":1000}}`},
-		{operation.OnToken(operation.RevokeToken, "0123456789ab"), operation.Target{Kind: operation.Token}, `{"kind":"token.revoke","token":"0123456789ab"}`},
+		{
+			operation.OnToken(operation.RevokeToken, "0123456789ab"),
+			operation.Target{Kind: operation.Token},
+			`{"kind":"token.revoke","token":"0123456789ab"}`,
+		},
 		{operation.Simple(operation.ExecCommand), operation.Target{Kind: operation.Host}, `{"kind":"command.exec","target":"host"}`},
-		{operation.Simple(operation.ExecCommand), operation.Target{Kind: operation.Remote, Name: "web-1"}, `{"kind":"command.exec","target":"remote","host":"web-1"}`},
+		{
+			operation.Simple(operation.ExecCommand),
+			operation.Target{Kind: operation.Remote, Name: "web-1"},
+			`{"kind":"command.exec","target":"remote","host":"web-1"}`,
+		},
 	} {
 		b, err := operation.Canonical(c.op, c.on)
 		if err != nil || string(b) != c.want {
@@ -138,7 +158,8 @@ func set(t *testing.T, v reflect.Value, f func(field string)) {
 
 // Two operations that differ in anything differ in digest.
 func TestEveryFieldCounts(t *testing.T) {
-	command, approval, token := operation.Signal("", 0, false), operation.OnApproval(operation.RevokePermission, ""), operation.OnToken(operation.RevokeToken, "")
+	command, approval, token := operation.Signal("", 0, false), operation.OnApproval(operation.RevokePermission, ""),
+		operation.OnToken(operation.RevokeToken, "")
 	stored := operation.OnArchive(operation.ReadArchive, "")
 	for _, op := range []any{
 		&operation.Create{}, &operation.Update{}, &operation.Destroy{}, &operation.Removal{}, &operation.PutAway{}, &operation.Restore{},
@@ -207,7 +228,8 @@ func TestTable(t *testing.T) {
 			t.Errorf("%s is a %s, and judged: %v", r.Name, r.Class, judged)
 		}
 		for i, rule := range r.Judged.Rules {
-			if last := i == len(r.Judged.Rules)-1; rule.Name == "" || rule.Reason == "" || rule.Risk < 0 || rule.Risk > 100 || last != (rule.When == nil) {
+			if last := i == len(r.Judged.Rules)-1; rule.Name == "" || rule.Reason == "" || rule.Risk < 0 || rule.Risk > 100 ||
+				last != (rule.When == nil) {
 				t.Errorf("%s: rule %d is %+v", r.Name, i, rule)
 			}
 		}

@@ -38,7 +38,8 @@ func (p Permit) Workspace() (id.Workspace, error) {
 	case p.grant == nil || p.grant.name == "":
 		return "", fmt.Errorf("cannot change a workspace without a permit of the gate: %w", errdefs.ErrPermissionDenied)
 	case p.grant.over.Load():
-		return "", fmt.Errorf("cannot change workspace %s: the operation that the permit is for has ended: %w", p.grant.name, errdefs.ErrPermissionDenied)
+		return "", fmt.Errorf("cannot change workspace %s: the operation that the permit is for has ended: %w", p.grant.name,
+			errdefs.ErrPermissionDenied)
 	}
 	return p.grant.name, nil
 }

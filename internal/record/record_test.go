@@ -56,11 +56,13 @@ func TestNoFieldKeepsASecret(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stored, ofCommand, approval := operation.OnArchive(operation.ReadArchive, ""), operation.Signal("", 0, false), operation.OnApproval(operation.RevokePermission, "")
+	stored, ofCommand, approval := operation.OnArchive(operation.ReadArchive, ""), operation.Signal("", 0, false),
+		operation.OnApproval(operation.RevokePermission, "")
 	token := operation.OnToken(operation.RevokeToken, "")
 	fields := 0
 	for _, op := range []any{
-		&exec, &once, &stored, &ofCommand, &approval, &token, &operation.Create{}, &operation.Update{}, &operation.Destroy{}, &operation.PutAway{}, &operation.Restore{},
+		&exec, &once, &stored, &ofCommand, &approval, &token, &operation.Create{}, &operation.Update{}, &operation.Destroy{},
+		&operation.PutAway{}, &operation.Restore{},
 	} {
 		v := reflect.ValueOf(op).Elem()
 		texts(t, v, func(name string) {

@@ -118,7 +118,8 @@ func (b ByBoundary) Of(boundary workspace.Boundary) (Runtime, error) {
 	if r, ok := b[boundary]; ok {
 		return r, nil
 	}
-	return nil, fmt.Errorf("cannot serve a workspace with the boundary %q: this daemon has no backend for it; \"carrel doctor\" tells which it has: %w",
+	return nil, fmt.Errorf("cannot serve a workspace with the boundary %q: this daemon has no backend for it; \"carrel doctor\" tells "+
+		"which it has: %w",
 		boundary, errdefs.ErrFailedPrecondition)
 }
 

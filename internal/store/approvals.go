@@ -83,8 +83,10 @@ func (s *Store) Ask(ctx context.Context, a Approval) error {
 	if err != nil {
 		return fail(err)
 	}
-	if err := s.exec(ctx, `INSERT INTO approvals (id, state, requester, owner, workspace, subject, approval, shown, asked_ns, until_ns) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		a.ID, a.State, a.Subject.By, a.Owner, a.Subject.Workspace, subject, text, string(a.Shown), a.AskedAt.UnixNano(), a.Until.UnixNano()); err != nil {
+	if err := s.exec(ctx, `INSERT INTO approvals (id, state, requester, owner, workspace, subject, approval, shown, asked_ns, until_ns)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		a.ID, a.State, a.Subject.By, a.Owner, a.Subject.Workspace, subject, text, string(a.Shown), a.AskedAt.UnixNano(),
+		a.Until.UnixNano()); err != nil {
 		return fail(err)
 	}
 	return nil
@@ -95,11 +97,13 @@ func (s *Store) Ask(ctx context.Context, a Approval) error {
 // than so many bytes; but none that the record is still to have something of. It reads the
 // whole table.
 func (s *Store) ForgetApprovals(ctx context.Context, now time.Time, keep int64) error {
-	err := s.exec(ctx, `DELETE FROM approvals WHERE until_ns < ? AND NOT (state = 'spent' AND intent = 0) AND NOT (state = 'pending' AND ended <= 0)`, now.Add(-keepApprovals).UnixNano())
+	err := s.exec(ctx, `DELETE FROM approvals WHERE until_ns < ? AND NOT (state = 'spent' AND intent = 0)
+			AND NOT (state = 'pending' AND ended <= 0)`, now.Add(-keepApprovals).UnixNano())
 	if err == nil {
 		err = s.exec(ctx, `DELETE FROM approvals WHERE id IN (SELECT id FROM (
 			SELECT id, SUM(octet_length(approval) + octet_length(shown)) OVER (PARTITION BY owner ORDER BY asked_ns DESC, id DESC) AS kept
-			FROM approvals WHERE state = 'denied' OR state = 'spent' AND intent > 0 OR state = 'pending' AND ended > 0 OR state = 'approved' AND answered_ns < ?
+			FROM approvals WHERE state = 'denied' OR state = 'spent' AND intent > 0 OR state = 'pending' AND ended > 0
+			OR state = 'approved' AND answered_ns < ?
 		) WHERE kept > ?)`, now.Add(-approval.SpendWithin).UnixNano(), keep)
 	}
 	if err != nil {
@@ -139,13 +143,16 @@ func (s *Store) Approval(ctx context.Context, name id.Approval) (Approval, error
 }
 
 func noApproval(name id.Approval) error {
-	return fmt.Errorf("cannot find approval %s: there is none with this id; \"carrel approvals list\" lists them: %w", name, errdefs.ErrNotFound)
+	return fmt.Errorf("cannot find approval %s: there is none with this id; \"carrel approvals list\" lists them: %w", name,
+		errdefs.ErrNotFound)
 }
 
 // ChangeApproval changes an approval as f says, in one transaction with what comes of it: a
 // permission that an answer gives is kept with it. f is not called concurrently for any two
 // approvals, and its error changes nothing.
-func (s *Store) ChangeApproval(ctx context.Context, name id.Approval, f func(approval.Approval) (approval.Approval, error)) (Approval, error) {
+func (s *Store) ChangeApproval(
+	ctx context.Context, name id.Approval, f func(approval.Approval) (approval.Approval, error),
+) (Approval, error) {
 	var a Approval
 	err := s.inTx(ctx, func(tx *sql.Tx) error {
 		var err error
@@ -168,7 +175,8 @@ func (s *Store) ChangeApproval(ctx context.Context, name id.Approval, f func(app
 		if a.Answer != nil {
 			answered = a.Answer.At.UnixNano()
 		}
-		if _, err := tx.ExecContext(ctx, `UPDATE approvals SET state = ?, approval = ?, answered_ns = ? WHERE id = ?`, a.State, text, answered, name); err != nil {
+		if _, err := tx.ExecContext(ctx, `UPDATE approvals SET state = ?, approval = ?, answered_ns = ? WHERE id = ?`, a.State, text,
+			answered, name); err != nil {
 			return fmt.Errorf("cannot keep approval %s: %w", name, err)
 		}
 		if p, ok := a.Permission(); ok && before == approval.Pending {
@@ -186,7 +194,8 @@ func grantPermission(ctx context.Context, tx *sql.Tx, p approval.Permission, own
 	}
 	text, err := json.Marshal(p)
 	if err == nil {
-		_, err = tx.ExecContext(ctx, `INSERT INTO permissions (id, requester, owner, workspace, thread, subject, permission, given_ns) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+		_, err = tx.ExecContext(ctx, `INSERT INTO permissions (id, requester, owner, workspace, thread, subject, permission, given_ns)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
 			p.From, p.Subject.By, owner, p.Subject.Workspace, p.Subject.Thread, subject, string(text), p.At.UnixNano())
 	}
 	if err != nil {
@@ -216,7 +225,8 @@ func (s *Store) OpenApprovals(ctx context.Context, subject approval.Subject) ([]
 	if err != nil {
 		return nil, err
 	}
-	return s.approvals(ctx, `SELECT `+approvalColumns+` FROM approvals WHERE subject = ? AND state IN ('pending', 'approved') AND ended = 0 ORDER BY asked_ns, id`, digest)
+	return s.approvals(ctx, `SELECT `+approvalColumns+` FROM approvals
+			WHERE subject = ? AND state IN ('pending', 'approved') AND ended = 0 ORDER BY asked_ns, id`, digest)
 }
 
 // ApprovalFilter chooses approvals; what is empty chooses all.
@@ -247,11 +257,13 @@ func (s *Store) Approvals(ctx context.Context, f ApprovalFilter) (list []Approva
 	case approval.Approved:
 		and(`state = 'approved' AND answered_ns > ?`, f.Now.Add(-approval.SpendWithin).UnixNano())
 	case approval.Expired:
-		and(`(state = 'pending' AND (ended <> 0 OR until_ns <= ?) OR state = 'approved' AND answered_ns <= ?)`, now, f.Now.Add(-approval.SpendWithin).UnixNano())
+		and(`(state = 'pending' AND (ended <> 0 OR until_ns <= ?) OR state = 'approved' AND answered_ns <= ?)`, now,
+			f.Now.Add(-approval.SpendWithin).UnixNano())
 	case approval.Denied, approval.Spent:
 		and(`state = ?`, f.State)
 	default:
-		return nil, "", fmt.Errorf("cannot list approvals in the state %q: it is one of pending, approved, denied, spent, expired: %w", f.State, errdefs.ErrInvalidArgument)
+		return nil, "", fmt.Errorf("cannot list approvals in the state %q: it is one of pending, approved, denied, spent, expired: %w",
+			f.State, errdefs.ErrInvalidArgument)
 	}
 	if f.Workspace != "" {
 		and(`workspace = ?`, f.Workspace)
@@ -266,7 +278,8 @@ func (s *Store) Approvals(ctx context.Context, f ApprovalFilter) (list []Approva
 		ns, name, ok := strings.Cut(f.After, ".")
 		at, err := strconv.ParseInt(ns, 10, 64)
 		if _, perr := id.ParseApproval(name); !ok || err != nil || perr != nil {
-			return nil, "", fmt.Errorf("cannot go on after %.64q: it is no mark of a page; give next_page_token as it was given: %w", f.After, errdefs.ErrInvalidArgument)
+			return nil, "", fmt.Errorf("cannot go on after %.64q: it is no mark of a page; give next_page_token as it was given: %w", f.After,
+				errdefs.ErrInvalidArgument)
 		}
 		and(`(asked_ns, id) < (?, ?)`, at, name)
 	}
@@ -329,7 +342,8 @@ func (s *Store) PermissionFor(ctx context.Context, subject approval.Subject) (p 
 // Permissions returns what is remembered of answers, the newest first; requester, workspace
 // and thread choose, where they are not empty.
 func (s *Store) Permissions(ctx context.Context, requester string, workspace id.Workspace, thread string) ([]Permission, error) {
-	return s.permissions(ctx, `WHERE (? = '' OR requester = ?) AND (? = '' OR workspace = ?) AND (? = '' OR thread = ?) ORDER BY given_ns DESC, id`,
+	return s.permissions(ctx, `WHERE (? = '' OR requester = ?) AND (? = '' OR workspace = ?) AND (? = '' OR thread = ?)
+			ORDER BY given_ns DESC, id`,
 		requester, requester, workspace, workspace, thread, thread)
 }
 
@@ -354,7 +368,8 @@ func (s *Store) Revoke(ctx context.Context, name id.Approval) error {
 }
 
 func (s *Store) permissions(ctx context.Context, rest string, args ...any) ([]Permission, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT permission, owner FROM permissions `+rest, args...) //nolint:gosec // rest is one of the constants above
+	//nolint:gosec // rest is one of the constants above
+	rows, err := s.db.QueryContext(ctx, `SELECT permission, owner FROM permissions `+rest, args...)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the permissions: %w", err)
 	}

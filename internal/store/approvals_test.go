@@ -32,7 +32,8 @@ func TestForgetLongApprovals(t *testing.T) {
 	ask := func(owner, what string) id.Approval {
 		t.Helper()
 		n++
-		a, err := approval.New(approval.Ask{ID: id.NewApproval(), Subject: approval.Subject{Digest: "d", By: "uid:1", Policy: "p"}}, now.Add(time.Duration(n)), time.Hour)
+		a, err := approval.New(approval.Ask{ID: id.NewApproval(), Subject: approval.Subject{Digest: "d", By: "uid:1", Policy: "p"}},
+			now.Add(time.Duration(n)), time.Hour)
 		must(err)
 		must(s.Ask(ctx, store.Approval{Approval: a, Owner: owner, Shown: []byte(`"` + strings.Repeat("x", 1000) + `"`)}))
 		names[a.ID] = fmt.Sprint(what, " ", n)
@@ -47,7 +48,11 @@ func TestForgetLongApprovals(t *testing.T) {
 	}
 	spend := func(name id.Approval, intent int64) {
 		t.Helper()
-		_, err := s.ChangeApproval(ctx, name, func(a approval.Approval) (approval.Approval, error) { return a.Spend(a.Subject, now.Add(time.Minute)) })
+		_, err := s.ChangeApproval(ctx, name, func(a approval.Approval) (approval.Approval,
+			error,
+		) {
+			return a.Spend(a.Subject, now.Add(time.Minute))
+		})
 		must(err)
 		must(s.SettleApproval(ctx, name, intent))
 	}

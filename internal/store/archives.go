@@ -17,7 +17,8 @@ import (
 func (s *Store) AddArchive(ctx context.Context, a workspace.Archive) error {
 	limits, err := json.Marshal(a.Limits)
 	if err == nil {
-		err = s.exec(ctx, `INSERT INTO archives (id, workspace, key, owner, profile, limits, sha256, size, entries, bytes, created_ns) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		err = s.exec(ctx, `INSERT INTO archives (id, workspace, key, owner, profile, limits, sha256, size, entries, bytes, created_ns)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 			a.ID, a.Workspace, a.Key, a.Owner, a.Profile, string(limits), a.SHA256, a.Size, a.Entries, a.Bytes, a.CreatedAt.UnixNano())
 	}
 	if err != nil {
@@ -60,9 +61,11 @@ func (s *Store) Archives(ctx context.Context) ([]workspace.Archive, error) {
 // Archive returns the archive that ref names: by its id, or the newest of a workspace's
 // key or name.
 func (s *Store) Archive(ctx context.Context, ref string) (workspace.Archive, error) {
-	a, err := scanArchive(s.db.QueryRowContext(ctx, archiveColumns+`WHERE id = ?1 OR key = ?1 OR workspace = ?1 ORDER BY id = ?1 DESC, created_ns DESC LIMIT 1`, ref).Scan)
+	a, err := scanArchive(s.db.QueryRowContext(ctx, archiveColumns+`WHERE id = ?1 OR key = ?1 OR workspace = ?1
+			ORDER BY id = ?1 DESC, created_ns DESC LIMIT 1`, ref).Scan)
 	if errors.Is(err, sql.ErrNoRows) {
-		return a, fmt.Errorf("cannot find an archive %q: there is none with this id, and none of a workspace with this key or name: %w", ref, errdefs.ErrNotFound)
+		return a, fmt.Errorf("cannot find an archive %q: there is none with this id, and none of a workspace with this key or name: %w",
+			ref, errdefs.ErrNotFound)
 	}
 	if err != nil {
 		return a, fmt.Errorf("cannot look for archive %q: %w", ref, err)
@@ -73,7 +76,8 @@ func (s *Store) Archive(ctx context.Context, ref string) (workspace.Archive, err
 func scanArchive(scan func(...any) error) (a workspace.Archive, err error) {
 	var limits []byte
 	var created int64
-	if err := scan(&a.ID, &a.Workspace, &a.Key, &a.Owner, &a.Profile, &limits, &a.SHA256, &a.Size, &a.Entries, &a.Bytes, &created); err != nil {
+	if err := scan(&a.ID, &a.Workspace, &a.Key, &a.Owner, &a.Profile, &limits, &a.SHA256, &a.Size, &a.Entries, &a.Bytes,
+		&created); err != nil {
 		return a, err
 	}
 	a.CreatedAt = time.Unix(0, created)

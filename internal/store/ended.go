@@ -34,7 +34,8 @@ func (s *Store) EndOverdue(ctx context.Context, now time.Time) error {
 
 func (s *Store) end(ctx context.Context, which string, args ...any) (n int64, err error) {
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
-		done, err := tx.ExecContext(ctx, `UPDATE approvals SET ended = -1 WHERE state = 'pending' AND ended = 0 AND `+which, args...) //nolint:gosec // which is one of the constants above
+		//nolint:gosec // which is one of the constants above
+		done, err := tx.ExecContext(ctx, `UPDATE approvals SET ended = -1 WHERE state = 'pending' AND ended = 0 AND `+which, args...)
 		if err == nil {
 			n, err = done.RowsAffected()
 		}

@@ -30,7 +30,8 @@ func migrate(ctx context.Context, db *sql.DB, files fs.FS) error {
 		return fmt.Errorf("cannot read its schema version: %w", err)
 	}
 	if have > len(names) {
-		return fmt.Errorf("its schema has version %d and this carreld knows up to %d: a newer carreld has written it; run that one, or restore a copy from before: %w",
+		return fmt.Errorf("its schema has version %d and this carreld knows up to %d: a newer carreld has written it; run that one, or "+
+			"restore a copy from before: %w",
 			have, len(names), errdefs.ErrFailedPrecondition)
 	}
 	for i, name := range names {

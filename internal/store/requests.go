@@ -27,13 +27,15 @@ func (s *Store) Begin(ctx context.Context, principal, id, digest string) (answer
 	defer s.change.Unlock()
 	var was string
 	var first int64
-	err = s.db.QueryRowContext(ctx, `SELECT digest, answer, began_ns FROM requests WHERE principal = ? AND id = ?`, principal, id).Scan(&was, &answer, &first)
+	err = s.db.QueryRowContext(ctx, `SELECT digest, answer, began_ns FROM requests WHERE principal = ? AND id = ?`, principal,
+		id).Scan(&was, &answer, &first)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		if err := s.exec(ctx, `DELETE FROM requests WHERE began_ns < ?`, s.clock().Add(-keepRequests).UnixNano()); err != nil {
 			return fail(err)
 		}
-		if err := s.exec(ctx, `INSERT INTO requests (principal, id, digest, began_ns) VALUES (?, ?, ?, ?)`, principal, id, digest, s.stamp()); err != nil {
+		if err := s.exec(ctx, `INSERT INTO requests (principal, id, digest, began_ns) VALUES (?, ?, ?, ?)`, principal, id, digest,
+			s.stamp()); err != nil {
 			return fail(err)
 		}
 		return "", time.Time{}, nil

@@ -96,7 +96,10 @@ func Open(ctx context.Context, path string) (*Store, error) {
 		return nil, fmt.Errorf("cannot open the database %s: %w", path, err)
 	}
 	db.SetMaxOpenConns(1)
-	s := &Store{db: db, clock: time.Now, byName: make(map[id.Workspace]Workspace), byKey: make(map[id.Key]id.Workspace), tokens: make(map[string]principal.Issued)}
+	s := &Store{
+		db: db, clock: time.Now, byName: make(map[id.Workspace]Workspace), byKey: make(map[id.Key]id.Workspace),
+		tokens: make(map[string]principal.Issued),
+	}
 	if err = migrate(ctx, db, migrations); err == nil {
 		err = s.load(ctx)
 	}
@@ -115,7 +118,8 @@ func (s *Store) Close() error {
 }
 
 func (s *Store) load(ctx context.Context) error {
-	rows, err := s.db.QueryContext(ctx, `SELECT name, key, owner, root, boundary, profile, limits, phase, purge, expires_ns, idle_ns, created_ns
+	rows, err := s.db.QueryContext(ctx, `SELECT name, key, owner, root, boundary, profile, limits, phase, purge, expires_ns,
+			idle_ns, created_ns
 		FROM workspaces WHERE phase <> 'destroyed'`)
 	if err != nil {
 		return fmt.Errorf("cannot read the workspaces: %w", err)
@@ -125,7 +129,8 @@ func (s *Store) load(ctx context.Context) error {
 		var w Workspace
 		var limits []byte
 		var expires, created int64
-		if err := rows.Scan(&w.Name, &w.Key, &w.Owner, &w.Root, &w.Boundary, &w.Profile, &limits, &w.Phase, &w.Purge, &expires, &w.Idle, &created); err != nil {
+		if err := rows.Scan(&w.Name, &w.Key, &w.Owner, &w.Root, &w.Boundary, &w.Profile, &limits, &w.Phase, &w.Purge, &expires, &w.Idle,
+			&created); err != nil {
 			return fmt.Errorf("cannot read a workspace: %w", err)
 		}
 		if err := json.Unmarshal(limits, &w.Limits); err != nil {
@@ -138,7 +143,8 @@ func (s *Store) load(ctx context.Context) error {
 		return fmt.Errorf("cannot read the workspaces: %w", err)
 	}
 	_ = rows.Close()
-	if err := s.db.QueryRowContext(ctx, `SELECT max((SELECT ifnull(max(changed_ns), 0) FROM workspaces), (SELECT ifnull(max(began_ns), 0) FROM requests))`).Scan(&s.last); err != nil {
+	if err := s.db.QueryRowContext(ctx, `SELECT max((SELECT ifnull(max(changed_ns), 0) FROM workspaces), (SELECT ifnull(max(began_ns), 0)
+			FROM requests))`).Scan(&s.last); err != nil {
 		return fmt.Errorf("cannot read when the database was changed last: %w", err)
 	}
 	return s.loadTokens(ctx)
@@ -239,7 +245,8 @@ func (s *Store) Insert(ctx context.Context, w Workspace) error {
 	defer s.change.Unlock()
 	now := w.CreatedAt.UnixNano()
 	changed := s.stamp()
-	err = s.exec(ctx, `INSERT INTO workspaces (name, key, owner, root, boundary, profile, limits, phase, purge, expires_ns, idle_ns, created_ns, changed_ns)
+	err = s.exec(ctx, `INSERT INTO workspaces (name, key, owner, root, boundary, profile, limits, phase, purge, expires_ns, idle_ns,
+			created_ns, changed_ns)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		w.Name, w.Key, w.Owner, w.Root, w.Boundary, w.Profile, string(limits), w.Phase, w.Purge, nanos(w.Expires), int64(w.Idle), now, changed)
 	if conflict(err) {
@@ -268,7 +275,8 @@ func (s *Store) exec(ctx context.Context, query string, args ...any) error {
 // full says of an error that it is for want of space.
 func full(err error) error {
 	if code(err) == codeFull {
-		return fmt.Errorf("%w: no space left on its file system; see with df -h and df -i what is full, free some and try again: %w", err, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("%w: no space left on its file system; see with df -h and df -i what is full, free some and try again: %w", err,
+			errdefs.ErrResourceExhausted)
 	}
 	return err
 }
@@ -299,7 +307,8 @@ func (s *Store) SetDestroyed(ctx context.Context, name id.Workspace, retained st
 // was at since or after, and where its home was kept, "" if it was not.
 func (s *Store) Destroyed(ctx context.Context, ref string, since time.Time) (w Workspace, retained string, ok bool, err error) {
 	err = s.db.QueryRowContext(ctx, `SELECT name, key, owner, retained FROM workspaces
-		WHERE phase = 'destroyed' AND (name = ? OR key = ?) AND changed_ns >= ? ORDER BY changed_ns DESC LIMIT 1`, ref, ref, nanos(since)).Scan(&w.Name, &w.Key, &w.Owner, &retained)
+		WHERE phase = 'destroyed' AND (name = ? OR key = ?) AND changed_ns >= ? ORDER BY changed_ns DESC LIMIT 1`, ref, ref,
+		nanos(since)).Scan(&w.Name, &w.Key, &w.Owner, &retained)
 	if errors.Is(err, sql.ErrNoRows) {
 		return w, "", false, nil
 	}
@@ -312,7 +321,8 @@ func (s *Store) Destroyed(ctx context.Context, ref string, since time.Time) (w W
 
 // Retained returns the homes that were kept of destroyed workspaces, the newest first.
 func (s *Store) Retained(ctx context.Context) ([]workspace.Retained, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT name, key, owner, boundary, root, retained, changed_ns FROM workspaces WHERE phase = 'destroyed' AND retained <> '' ORDER BY changed_ns DESC`)
+	rows, err := s.db.QueryContext(ctx, `SELECT name, key, owner, boundary, root, retained, changed_ns FROM workspaces
+			WHERE phase = 'destroyed' AND retained <> '' ORDER BY changed_ns DESC`)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read which homes were kept: %w", err)
 	}
@@ -376,7 +386,9 @@ func (s *Store) update(ctx context.Context, name id.Workspace, change func(*Work
 	}
 	limits, err := json.Marshal(w.Limits)
 	if err == nil {
-		err = s.exec(ctx, `UPDATE workspaces SET key = ?, limits = ?, phase = ?, purge = ?, retained = ?, expires_ns = ?, idle_ns = ?, changed_ns = ? WHERE name = ?`,
+		err = s.exec(ctx, `UPDATE workspaces SET key = ?, limits = ?, phase = ?, purge = ?, retained = ?, expires_ns = ?, idle_ns = ?,
+			changed_ns = ?
+			WHERE name = ?`,
 			w.Key, string(limits), w.Phase, w.Purge, retained, nanos(w.Expires), int64(w.Idle), s.stamp(), name)
 	}
 	if conflict(err) {

@@ -284,7 +284,10 @@ func TestMigrationsAreAtomic(t *testing.T) {
 		t.Errorf("version %s", v)
 	}
 	delete(files, "migrations/0001_a.sql")
-	if err := store.Migrate(context.Background(), db, fstest.MapFS{"migrations/0003_c.sql": good, "migrations/0004_d.sql": good, "migrations/0005_e.sql": good}); err == nil {
+	if err := store.Migrate(context.Background(), db, fstest.MapFS{
+		"migrations/0003_c.sql": good, "migrations/0004_d.sql": good,
+		"migrations/0005_e.sql": good,
+	}); err == nil {
 		t.Error("a gap in the numbers was accepted")
 	}
 }

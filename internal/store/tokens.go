@@ -22,7 +22,10 @@ const (
 	usedEvery = time.Minute
 )
 
-const tokenColumns = `SELECT id, hash, name, owner, parent, maker, roles, scope, created_ns, expires_ns, max_uses, uses, rate, burst, revoked_ns, used_ns FROM tokens` //nolint:gosec // names of columns
+//nolint:gosec // names of columns
+const tokenColumns = `SELECT id, hash, name, owner, parent, maker, roles, scope, created_ns, expires_ns, max_uses, uses, rate,
+			burst, revoked_ns, used_ns
+			FROM tokens`
 
 func (s *Store) loadTokens(ctx context.Context) error {
 	rows, err := s.db.QueryContext(ctx, tokenColumns)
@@ -59,7 +62,8 @@ func (s *Store) loadTokens(ctx context.Context) error {
 func scanToken(scan func(...any) error) (t principal.Issued, err error) {
 	var hash, roles, scope []byte
 	var created, expires, revoked, used int64
-	if err := scan(&t.ID, &hash, &t.Name, &t.Owner, &t.Parent, &t.Maker, &roles, &scope, &created, &expires, &t.MaxUses, &t.Uses, &t.Rate, &t.Burst, &revoked, &used); err != nil {
+	if err := scan(&t.ID, &hash, &t.Name, &t.Owner, &t.Parent, &t.Maker, &roles, &scope, &created, &expires, &t.MaxUses, &t.Uses,
+		&t.Rate, &t.Burst, &revoked, &used); err != nil {
 		return t, err
 	}
 	copy(t.Hash[:], hash)
@@ -94,9 +98,11 @@ func (s *Store) AddToken(ctx context.Context, t principal.Issued) error {
 	if parent, ok := s.Token(t.Parent); t.Parent != "" && (!ok || parent.Ended(s.Now()) != "") {
 		return fmt.Errorf("cannot make a token with token %s: that is not good any more: %w", t.Parent, errdefs.ErrPermissionDenied)
 	}
-	if err := s.exec(ctx, `INSERT INTO tokens (id, hash, name, owner, parent, maker, roles, scope, created_ns, expires_ns, max_uses, rate, burst)
+	if err := s.exec(ctx, `INSERT INTO tokens (id, hash, name, owner, parent, maker, roles, scope, created_ns, expires_ns, max_uses,
+			rate, burst)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		t.ID, t.Hash[:], t.Name, t.Owner, t.Parent, t.Maker, string(roles), string(scope), t.Created.UnixNano(), t.Expires.UnixNano(), t.MaxUses, t.Rate, t.Burst); err != nil {
+		t.ID, t.Hash[:], t.Name, t.Owner, t.Parent, t.Maker, string(roles), string(scope), t.Created.UnixNano(), t.Expires.UnixNano(),
+		t.MaxUses, t.Rate, t.Burst); err != nil {
 		return fmt.Errorf("cannot store token %s: %w", t.ID, err)
 	}
 	s.putToken(t)
@@ -116,7 +122,8 @@ func (s *Store) forgetTokens(ctx context.Context, owner string) error {
 	own := slices.DeleteFunc(s.Tokens(), func(t principal.Issued) bool { return t.Owner != owner })
 	var gone []string
 	for _, t := range own {
-		if t.Ended(now) != "" && (len(own) >= maxTokens || now.Sub(t.Expires) > keepTokens || !t.Revoked.IsZero() && now.Sub(t.Revoked) > keepTokens) {
+		if t.Ended(now) != "" && (len(own) >= maxTokens || now.Sub(t.Expires) > keepTokens || !t.Revoked.IsZero() &&
+			now.Sub(t.Revoked) > keepTokens) {
 			gone = append(gone, t.ID)
 		}
 	}
@@ -129,7 +136,8 @@ func (s *Store) forgetTokens(ctx context.Context, owner string) error {
 		s.mu.Unlock()
 	}
 	if len(own)-len(gone) >= maxTokens {
-		return fmt.Errorf("cannot make another token: %s has %d that are good, the most there may be; revoke some with \"carrel token revoke\": %w", owner, len(own)-len(gone), errdefs.ErrResourceExhausted)
+		return fmt.Errorf("cannot make another token: %s has %d that are good, the most there may be; revoke some with \"carrel token "+
+			"revoke\": %w", owner, len(own)-len(gone), errdefs.ErrResourceExhausted)
 	}
 	return nil
 }

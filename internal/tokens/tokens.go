@@ -120,7 +120,9 @@ func (t *Tokens) Token(ctx context.Context, p principal.Principal, ref string) (
 }
 
 // authorise authorises an operation on one token, and returns that.
-func (t *Tokens) authorise(ctx context.Context, p principal.Principal, op operation.Name, ref string) (*gate.Authorised, principal.Issued, error) {
+func (t *Tokens) authorise(
+	ctx context.Context, p principal.Principal, op operation.Name, ref string,
+) (*gate.Authorised, principal.Issued, error) {
 	known, perr := token.ParseID(ref)
 	var found principal.Issued
 	a, err := t.cfg.Gate.Authorise(ctx, operation.Request{By: p, Op: operation.OnToken(op, string(known))}, func() (operation.Target, error) {
@@ -129,7 +131,8 @@ func (t *Tokens) authorise(ctx context.Context, p principal.Principal, op operat
 		}
 		var ok bool
 		if found, ok = t.cfg.Store.Token(string(known)); !ok {
-			return operation.Target{}, fmt.Errorf("cannot find token %s: there is none of yours with this id; \"carrel token ls\" lists them: %w", known, errdefs.ErrNotFound)
+			return operation.Target{}, fmt.Errorf("cannot find token %s: there is none of yours with this id; \"carrel token ls\" lists them: "+
+				"%w", known, errdefs.ErrNotFound)
 		}
 		return t.target(found), nil
 	})

@@ -73,7 +73,9 @@ func (g *Gate) Approval(_ context.Context, p principal.Principal, name id.Approv
 }
 
 // Answer implements api.Gate.
-func (g *Gate) Answer(_ context.Context, p principal.Principal, name id.Approval, kind approval.Kind, reason string, terminal bool) (approval.View, error) {
+func (g *Gate) Answer(_ context.Context, p principal.Principal, name id.Approval, kind approval.Kind, reason string,
+	terminal bool,
+) (approval.View, error) {
 	if err := g.permit(p, operation.AnswerApproval); err != nil {
 		return approval.View{}, err
 	}

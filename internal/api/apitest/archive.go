@@ -19,7 +19,9 @@ import (
 
 // Archive implements api.Gate: what it makes is the text "archive of KEY", again and
 // again, 1 MiB long.
-func (g *Gate) Archive(_ context.Context, p principal.Principal, ref string, want workspace.ArchiveWanted, out io.Writer, progress func(workspace.Progress)) (a workspace.Archive, err error) {
+func (g *Gate) Archive(_ context.Context, p principal.Principal, ref string, want workspace.ArchiveWanted, out io.Writer,
+	progress func(workspace.Progress),
+) (a workspace.Archive, err error) {
 	if err := g.permit(p, operation.ArchiveWorkspace); err != nil {
 		return workspace.Archive{}, err
 	}
@@ -49,7 +51,9 @@ type kept struct {
 }
 
 // Restore implements api.Gate: the workspace gets what was restored as its profile.
-func (g *Gate) Restore(ctx context.Context, p principal.Principal, want workspace.RestoreWanted, in io.Reader, progress func(workspace.Progress)) (api.Workspace, error) {
+func (g *Gate) Restore(ctx context.Context, p principal.Principal, want workspace.RestoreWanted, in io.Reader,
+	progress func(workspace.Progress),
+) (api.Workspace, error) {
 	if err := g.permit(p, operation.RestoreWorkspace); err != nil {
 		return api.Workspace{}, err
 	}

@@ -57,7 +57,10 @@ func (g *Gate) Stats(_ context.Context, p principal.Principal, refs []string) ([
 	var out []workspace.Usage
 	for _, ref := range refs {
 		if _, err := g.with(p, ref, "", func(d *entry) error {
-			out = append(out, workspace.Usage{Name: d.Name, Key: d.Key, State: d.State, Limits: d.Limits, Stats: workspace.Stats{Pids: 3, DiskBytes: -1}})
+			out = append(out, workspace.Usage{
+				Name: d.Name, Key: d.Key, State: d.State, Limits: d.Limits,
+				Stats: workspace.Stats{Pids: 3, DiskBytes: -1},
+			})
 			return nil
 		}); err != nil {
 			return nil, err
@@ -67,14 +70,19 @@ func (g *Gate) Stats(_ context.Context, p principal.Principal, refs []string) ([
 }
 
 // Watch implements api.Gate: it tells of one event, and of no other.
-func (g *Gate) Watch(ctx context.Context, p principal.Principal, refs []string, after int64, emit func(ev workspace.Event, lost int64) error) error {
+func (g *Gate) Watch(ctx context.Context, p principal.Principal, refs []string, after int64,
+	emit func(ev workspace.Event, lost int64) error,
+) error {
 	if err := g.permit(p, operation.WatchWorkspace); err != nil {
 		return err
 	}
 	for _, ref := range refs {
 		w, err := g.with(p, ref, "", func(*entry) error { return nil })
 		if err == nil {
-			err = emit(workspace.Event{Number: after + 1, Time: time.Unix(1_700_000_000, 0), Workspace: w.Name, Key: w.Key, Kind: "workspace.start", State: w.State, Status: "ok"}, 2)
+			err = emit(workspace.Event{
+				Number: after + 1, Time: time.Unix(1_700_000_000, 0), Workspace: w.Name, Key: w.Key,
+				Kind: "workspace.start", State: w.State, Status: "ok",
+			}, 2)
 		}
 		if err != nil {
 			return err

@@ -82,7 +82,10 @@ func (g *Gate) Record(p principal.Principal, what string) {
 }
 
 func (g *Gate) record(p principal.Principal, what string) {
-	line, err := json.Marshal(map[string]any{"seq": len(g.audit) + 1, "type": "intent", "principal": p.String(), "action": map[string]string{"kind": what}})
+	line, err := json.Marshal(map[string]any{
+		"seq": len(g.audit) + 1, "type": "intent", "principal": p.String(),
+		"action": map[string]string{"kind": what},
+	})
 	if err != nil {
 		panic(err)
 	}
@@ -133,7 +136,8 @@ func (g *Gate) find(p principal.Principal, ref string) (*entry, error) {
 		}
 		return d, nil
 	}
-	return nil, fmt.Errorf("cannot find workspace %q: there is none with that key or name; \"carrel ls\" lists them: %w", ref, errdefs.ErrNotFound)
+	return nil, fmt.Errorf("cannot find workspace %q: there is none with that key or name; \"carrel ls\" lists them: %w", ref,
+		errdefs.ErrNotFound)
 }
 
 // Create implements api.Gate.
@@ -207,8 +211,14 @@ func (g *Gate) Retained(_ context.Context, p principal.Principal) ([]workspace.R
 		return nil, err
 	}
 	kept := []workspace.Retained{
-		{Workspace: "ws-0000000a", Key: "gone", Owner: "uid:1000", Home: "/var/lib/carrel/retained/ws-0000000a.1879048192", DestroyedAtMS: 1_000_000, ExpiresMS: 2_593_000_000},
-		{Workspace: "ws-0000000b", Key: "of another", Owner: "uid:4711", Home: "/var/lib/carrel/retained/ws-0000000b.1879048195", DestroyedAtMS: 1_000_000},
+		{
+			Workspace: "ws-0000000a", Key: "gone", Owner: "uid:1000", Home: "/var/lib/carrel/retained/ws-0000000a.1879048192",
+			DestroyedAtMS: 1_000_000, ExpiresMS: 2_593_000_000,
+		},
+		{
+			Workspace: "ws-0000000b", Key: "of another", Owner: "uid:4711", Home: "/var/lib/carrel/retained/ws-0000000b.1879048195",
+			DestroyedAtMS: 1_000_000,
+		},
 	}
 	return slices.DeleteFunc(kept, func(r workspace.Retained) bool { return !p.MayReach(r.Owner) }), nil
 }
@@ -328,11 +338,16 @@ func (g *Gate) Run(ctx context.Context, p principal.Principal, ref string, e exe
 		c.Close()
 		return c.params.ID, execapi.ExecResult{}, err
 	}
-	return c.params.ID, execapi.ExecResult{PID: c.PID(), Status: &s, Stdout: c.stdout.kept(), Stderr: c.stderr.kept(), StdoutLost: c.stdout.lost(), StderrLost: c.stderr.lost()}, nil
+	return c.params.ID, execapi.ExecResult{
+		PID: c.PID(), Status: &s, Stdout: c.stdout.kept(), Stderr: c.stderr.kept(),
+		StdoutLost: c.stdout.lost(), StderrLost: c.stderr.lost(),
+	}, nil
 }
 
 // Spawn implements api.Gate.
-func (g *Gate) Spawn(_ context.Context, p principal.Principal, ref string, e execapi.ExecParams, tty bool, _ ...*os.File) (id.Command, runtime.Process, error) {
+func (g *Gate) Spawn(
+	_ context.Context, p principal.Principal, ref string, e execapi.ExecParams, tty bool, _ ...*os.File,
+) (id.Command, runtime.Process, error) {
 	if err := g.permit(p, operation.ExecCommand); err != nil {
 		return "", nil, err
 	}
@@ -393,7 +408,9 @@ func (g *Gate) command(p principal.Principal, ref, what string, cmd id.Command) 
 }
 
 // Output implements api.Gate.
-func (g *Gate) Output(_ context.Context, p principal.Principal, ref string, o execapi.OutputParams, attach bool) (execapi.OutputResult, []*os.File, error) {
+func (g *Gate) Output(_ context.Context, p principal.Principal, ref string, o execapi.OutputParams,
+	attach bool,
+) (execapi.OutputResult, []*os.File, error) {
 	if err := g.permit(p, operation.ReadOutput); err != nil {
 		return execapi.OutputResult{}, nil, err
 	}
@@ -402,7 +419,8 @@ func (g *Gate) Output(_ context.Context, p principal.Principal, ref string, o ex
 		return execapi.OutputResult{}, nil, err
 	}
 	if !c.params.Detach {
-		return execapi.OutputResult{}, nil, fmt.Errorf("cannot read the output of %s: it is attached to the client that started it: %w", o.ID, errdefs.ErrFailedPrecondition)
+		return execapi.OutputResult{}, nil, fmt.Errorf("cannot read the output of %s: it is attached to the client that started it: %w",
+			o.ID, errdefs.ErrFailedPrecondition)
 	}
 	res := execapi.OutputResult{TTY: c.tty && attach, Lost: c.stdout.lost(), Status: c.ended()}
 	f, err := c.stdout.open(o.Follow)
@@ -466,7 +484,8 @@ func administer(p principal.Principal) error {
 	if p.Can(principal.Audit) {
 		return nil
 	}
-	return fmt.Errorf("cannot let %s read the audit log: it is for root and the members of the carrel group: %w", p, errdefs.ErrPermissionDenied)
+	return fmt.Errorf("cannot let %s read the audit log: it is for root and the members of the carrel group: %w", p,
+		errdefs.ErrPermissionDenied)
 }
 
 // VerifyAudit implements api.Gate.
@@ -493,7 +512,9 @@ func (g *Gate) Checkpoint(_ context.Context, p principal.Principal, _ bool) (api
 }
 
 // ProveAudit implements api.Gate with Proofs.
-func (g *Gate) ProveAudit(_ context.Context, p principal.Principal, from, to int64, f api.AuditFilter, emit func([]checkpoint.Proof) error) error {
+func (g *Gate) ProveAudit(_ context.Context, p principal.Principal, from, to int64, f api.AuditFilter,
+	emit func([]checkpoint.Proof) error,
+) error {
 	if err := g.permit(p, operation.ReadAudit); err != nil {
 		return err
 	}
@@ -511,7 +532,9 @@ func (g *Gate) ProveAudit(_ context.Context, p principal.Principal, from, to int
 }
 
 // ShowAudit implements api.Gate.
-func (g *Gate) ShowAudit(ctx context.Context, p principal.Principal, from, n int64, follow bool, f api.AuditFilter, emit func([][]byte) error) error {
+func (g *Gate) ShowAudit(ctx context.Context, p principal.Principal, from, n int64, follow bool, f api.AuditFilter,
+	emit func([][]byte) error,
+) error {
 	if err := g.permit(p, operation.ReadAudit); err != nil {
 		return err
 	}

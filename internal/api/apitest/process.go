@@ -51,8 +51,14 @@ func startProcess(e execapi.ExecParams, tty bool) (*process, error) {
 	case err != nil:
 		return nil, fmt.Errorf("cannot run %q: it is not executable: %w", e.Argv[0], errdefs.ErrPermissionDenied)
 	}
-	c := &process{params: e, tty: tty, started: time.Now(), done: make(chan struct{}), stdout: newBuffer(e.OutputLimit), stderr: newBuffer(e.OutputLimit)}
-	c.cmd = &exec.Cmd{Path: path, Args: e.Argv, Dir: e.Cwd, Env: append(os.Environ(), e.Env...), SysProcAttr: &syscall.SysProcAttr{Setpgid: !tty}}
+	c := &process{
+		params: e, tty: tty, started: time.Now(), done: make(chan struct{}), stdout: newBuffer(e.OutputLimit),
+		stderr: newBuffer(e.OutputLimit),
+	}
+	c.cmd = &exec.Cmd{
+		Path: path, Args: e.Argv, Dir: e.Cwd, Env: append(os.Environ(), e.Env...),
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: !tty},
+	}
 	theirs, err := c.connect(e, tty)
 	defer func() {
 		for _, f := range theirs {
@@ -168,7 +174,10 @@ func (c *process) reap() {
 	}
 	_ = c.cmd.Wait() // the state says it all
 	ws := c.cmd.ProcessState.Sys().(syscall.WaitStatus)
-	c.status = execapi.Status{Code: ws.ExitStatus(), StartedNS: c.started.UnixNano(), EndedNS: time.Now().UnixNano(), TimedOut: timedOut.Load()}
+	c.status = execapi.Status{
+		Code: ws.ExitStatus(), StartedNS: c.started.UnixNano(), EndedNS: time.Now().UnixNano(),
+		TimedOut: timedOut.Load(),
+	}
 	if ws.Signaled() {
 		c.status.Signal = int(ws.Signal())
 		c.status.Code = 128 + c.status.Signal

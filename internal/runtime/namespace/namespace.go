@@ -383,13 +383,17 @@ func (r *Runtime) Commands(ctx context.Context, name id.Workspace) ([]execapi.Co
 }
 
 // Output implements runtime.Runtime.
-func (r *Runtime) Output(ctx context.Context, name id.Workspace, o execapi.OutputParams) (res execapi.OutputResult, files []*os.File, err error) {
+func (r *Runtime) Output(
+	ctx context.Context, name id.Workspace, o execapi.OutputParams,
+) (res execapi.OutputResult, files []*os.File, err error) {
 	files, err = r.ask(ctx, name, execapi.MethodLogs, o, &res)
 	return res, files, err
 }
 
 // Attach implements runtime.Runtime.
-func (r *Runtime) Attach(ctx context.Context, p permit.Permit, o execapi.OutputParams) (res execapi.OutputResult, files []*os.File, err error) {
+func (r *Runtime) Attach(
+	ctx context.Context, p permit.Permit, o execapi.OutputParams,
+) (res execapi.OutputResult, files []*os.File, err error) {
 	name, err := p.Workspace()
 	if err != nil {
 		return res, nil, err

@@ -201,7 +201,8 @@ func TestRun(t *testing.T) {
 	if _, err := f.Run(t.Context(), may(name), p); !errdefs.IsNotFound(err) || err.Error() != `cannot run "missing": not found` {
 		t.Errorf("error of the executor: %v", err)
 	}
-	if _, err := f.Run(t.Context(), may("ws-00000000"), command()); !errors.Is(err, runtime.ErrNotRunning) || !errdefs.IsFailedPrecondition(err) {
+	if _, err := f.Run(t.Context(), may("ws-00000000"), command()); !errors.Is(err, runtime.ErrNotRunning) ||
+		!errdefs.IsFailedPrecondition(err) {
 		t.Errorf("workspace without executor: %v", err)
 	}
 }
@@ -426,10 +427,12 @@ func TestBroker(t *testing.T) {
 	d := brokerDouble(t, f, brokerapi.Workspace{Name: name, User: "u", Home: "/h", IDs: workspace.IDs{
 		Executor: uid,
 	}, State: workspace.StateStopped, Retained: "/kept"})
-	if w, _, err := f.Create(t.Context(), may(name), runtime.Plan{KeyDigest: "00", Limits: workspace.DefaultLimits}); err != nil || w.Home != "/h" {
+	if w, _, err := f.Create(t.Context(), may(name), runtime.Plan{KeyDigest: "00", Limits: workspace.DefaultLimits}); err != nil ||
+		w.Home != "/h" {
 		t.Fatalf("%+v, %v", w, err)
 	}
-	if all, err := f.List(t.Context()); err != nil || len(all) != 2 || all[name].Home != "/h" || !slices.Contains(slices.Collect(maps.Keys(all)), "ws-ffffffff") {
+	if all, err := f.List(t.Context()); err != nil || len(all) != 2 || all[name].Home != "/h" ||
+		!slices.Contains(slices.Collect(maps.Keys(all)), "ws-ffffffff") {
 		t.Errorf("%+v, %v", all, err)
 	}
 	if w, rep, err := f.Start(t.Context(), may(name)); err != nil || w.ExecutorPID != 99 || len(rep.Controls) != 1 {

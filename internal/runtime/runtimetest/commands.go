@@ -36,7 +36,10 @@ func testRun(t *testing.T, s *suite) {
 		{"environment", with(sh("echo $GREETING"), func(p *execapi.ExecParams) { p.Env = []string{"GREETING=hello"} }), 0, "hello\n", ""},
 		{"stdin", with(sh("cat"), func(p *execapi.ExecParams) { p.Stdin, p.StdinData = execapi.Capture, []byte("fed") }), 0, "fed", ""},
 		{"no stdin", sh("cat"), 0, "", ""},
-		{"timeout", with(sh("trap 'echo ended; exit 7' TERM; sleep 100 & wait"), func(p *execapi.ExecParams) { p.TimeoutMS = 200 }), 7, "ended\n", ""},
+		{
+			"timeout", with(sh("trap 'echo ended; exit 7' TERM; sleep 100 & wait"), func(p *execapi.ExecParams) { p.TimeoutMS = 200 }), 7,
+			"ended\n", "",
+		},
 	} {
 		r, err := s.Runtime.Run(t.Context(), may(w.Name), c.p)
 		if err != nil {
@@ -65,15 +68,21 @@ func testRunCannotStart(t *testing.T, s *suite) {
 		p    execapi.ExecParams
 		kind error
 	}{
-		"no such program":  {execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"nonesuch"}}, errdefs.ErrNotFound},
-		"not executable":   {execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"/etc/passwd"}}, errdefs.ErrPermissionDenied},
-		"no program":       {execapi.ExecParams{ID: id.NewCommand()}, errdefs.ErrInvalidArgument},
-		"zero byte":        {execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"true", "\x00"}}, errdefs.ErrInvalidArgument},
-		"bad directory":    {execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"true"}, Cwd: "/nonesuch"}, errdefs.ErrInvalidArgument},
-		"bad variable":     {execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"true"}, Env: []string{"=x"}}, errdefs.ErrInvalidArgument},
-		"bad id":           {execapi.ExecParams{ID: "../x", Argv: []string{"true"}}, errdefs.ErrInvalidArgument},
-		"too long":         {execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"true", strings.Repeat("x", execapi.MaxArgBytes+1)}}, errdefs.ErrInvalidArgument},
-		"too many":         {execapi.ExecParams{ID: id.NewCommand(), Argv: slices.Repeat([]string{"x"}, execapi.MaxArgs+1)}, errdefs.ErrInvalidArgument},
+		"no such program": {execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"nonesuch"}}, errdefs.ErrNotFound},
+		"not executable":  {execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"/etc/passwd"}}, errdefs.ErrPermissionDenied},
+		"no program":      {execapi.ExecParams{ID: id.NewCommand()}, errdefs.ErrInvalidArgument},
+		"zero byte":       {execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"true", "\x00"}}, errdefs.ErrInvalidArgument},
+		"bad directory":   {execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"true"}, Cwd: "/nonesuch"}, errdefs.ErrInvalidArgument},
+		"bad variable":    {execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"true"}, Env: []string{"=x"}}, errdefs.ErrInvalidArgument},
+		"bad id":          {execapi.ExecParams{ID: "../x", Argv: []string{"true"}}, errdefs.ErrInvalidArgument},
+		"too long": {
+			execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"true", strings.Repeat("x", execapi.MaxArgBytes+1)}},
+			errdefs.ErrInvalidArgument,
+		},
+		"too many": {
+			execapi.ExecParams{ID: id.NewCommand(), Argv: slices.Repeat([]string{"x"}, execapi.MaxArgs+1)},
+			errdefs.ErrInvalidArgument,
+		},
 		"negative timeout": {execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"true"}, TimeoutMS: -1}, errdefs.ErrInvalidArgument},
 	} {
 		_, err := s.Runtime.Run(t.Context(), may(w.Name), c.p)
@@ -198,7 +207,10 @@ func testSpawnDescriptors(t *testing.T, s *suite) {
 
 func testSpawnTerminal(t *testing.T, s *suite) {
 	w := s.started(t)
-	c := execapi.ExecParams{ID: id.NewCommand(), Argv: []string{"/bin/sh", "-c", "stty size; read x; stty size; echo got $x; exit 4"}, Rows: 24, Cols: 80}
+	c := execapi.ExecParams{
+		ID: id.NewCommand(), Argv: []string{"/bin/sh", "-c", "stty size; read x; stty size; echo got $x; exit 4"},
+		Rows: 24, Cols: 80,
+	}
 	p := s.spawn(t, w.Name, c, true)
 	if len(p.Files()) != 1 {
 		t.Fatalf("files %v", p.Files())
@@ -220,7 +232,8 @@ func testSpawnTerminal(t *testing.T, s *suite) {
 	is(t, "resize afterwards", s.Resize(t.Context(), may(w.Name), execapi.ResizeParams{ID: c.ID, Rows: 1, Cols: 1}), errdefs.ErrNotFound)
 	plain := piped("cat")
 	s.spawn(t, w.Name, plain, false)
-	is(t, "resize without a terminal", s.Resize(t.Context(), may(w.Name), execapi.ResizeParams{ID: plain.ID, Rows: 1, Cols: 1}), errdefs.ErrFailedPrecondition)
+	is(t, "resize without a terminal", s.Resize(t.Context(), may(w.Name), execapi.ResizeParams{ID: plain.ID, Rows: 1, Cols: 1}),
+		errdefs.ErrFailedPrecondition)
 }
 
 // detached is a shell command for Detach.
@@ -248,7 +261,8 @@ func testDetach(t *testing.T, s *suite) {
 		t.Fatal(err)
 	}
 	all := s.commands(t, w.Name)
-	if len(all) != 1 || all[0].ID != c.ID || !all[0].Detached || all[0].TTY || all[0].Status != nil || all[0].Processes < 1 || !slices.Equal(all[0].Argv, c.Argv) {
+	if len(all) != 1 || all[0].ID != c.ID || !all[0].Detached || all[0].TTY || all[0].Status != nil || all[0].Processes < 1 ||
+		!slices.Equal(all[0].Argv, c.Argv) {
 		t.Fatalf("listed: %+v", all)
 	}
 	until(t, "output", func() bool {
@@ -259,7 +273,8 @@ func testDetach(t *testing.T, s *suite) {
 	if out, _ := s.output(t, s, w.Name, c.ID, true); out != "first\nlast\n" {
 		t.Errorf("output %q", out)
 	}
-	if out, res := s.output(t, s, w.Name, c.ID, false); out != "first\nlast\n" || res.Status == nil || res.Status.Code != 6 || res.Lost != 0 || res.TTY {
+	if out, res := s.output(t, s, w.Name, c.ID, false); out != "first\nlast\n" || res.Status == nil || res.Status.Code != 6 ||
+		res.Lost != 0 || res.TTY {
 		t.Errorf("output %q, %+v", out, res)
 	}
 	attached := piped("cat")
@@ -323,7 +338,8 @@ func testSignal(t *testing.T, s *suite) {
 	} {
 		is(t, what, s.Signal(t.Context(), may(w.Name), bad), errdefs.ErrInvalidArgument)
 	}
-	is(t, "signal no command", s.Signal(t.Context(), may(w.Name), execapi.StopTaskParams{ID: id.NewCommand(), Signal: 15}), errdefs.ErrNotFound)
+	is(t, "signal no command", s.Signal(t.Context(), may(w.Name), execapi.StopTaskParams{ID: id.NewCommand(), Signal: 15}),
+		errdefs.ErrNotFound)
 	if err := s.Signal(t.Context(), may(w.Name), execapi.StopTaskParams{ID: c.ID, Signal: int(unix.SIGKILL)}); err != nil {
 		t.Fatal(err)
 	}

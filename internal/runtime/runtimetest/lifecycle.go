@@ -46,7 +46,10 @@ func testCreate(t *testing.T, s *suite) {
 	}
 	_, _, err = s.Create(t.Context(), may(""), runtime.Plan{KeyDigest: digestOf(""), Limits: Limits})
 	is(t, "create without a permit", err, errdefs.ErrPermissionDenied)
-	for _, bad := range []id.Workspace{"root", "../x", "rtt", "rtt-0000000", "-rf", "rtt-0123abcd/..", "rtt-0123abcd\x00", id.Workspace(strings.Repeat("a", 200))} {
+	for _, bad := range []id.Workspace{
+		"root", "../x", "rtt", "rtt-0000000", "-rf", "rtt-0123abcd/..", "rtt-0123abcd\x00",
+		id.Workspace(strings.Repeat("a", 200)),
+	} {
 		_, _, err := s.Create(t.Context(), may(bad), runtime.Plan{KeyDigest: digestOf(bad), Limits: Limits})
 		is(t, fmt.Sprintf("create %.20q", bad), err, errdefs.ErrInvalidArgument)
 	}
