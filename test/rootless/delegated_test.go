@@ -11,8 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
 )
 
@@ -248,14 +246,12 @@ func delegatedDaemon(t *testing.T, u *user) {
 		t.Errorf("more than there was before: %+v", r)
 	}
 	old := d.made()
-	pid := u.daemon()
-	_ = unix.Kill(pid, unix.SIGKILL)
-	gone(t, pid)
+	u.killDaemon()
 	u.must("start", "demo")
 	if now := d.made(); len(now) != 1 || len(old) != 1 || now[0] == old[0] {
 		t.Errorf("the daemon that was killed had %v, the next has %v", old, now)
 	}
-	pid = u.daemon()
+	pid := u.daemon()
 	u.must("down")
 	gone(t, pid)
 	if left := d.made(); len(left) > 0 {

@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
 
 // Ten command lines at once start one daemon, which their end does not end.
@@ -121,7 +119,7 @@ func ownKilled(t *testing.T, u *user) {
 			t.Errorf("processes %v", all)
 		}
 	}
-	_ = unix.Kill(u.daemon(), unix.SIGKILL)
+	u.killDaemon()
 	gone(t, all...)
 	if err := c.Wait(); err == nil || c.ProcessState.ExitCode() != 125 {
 		t.Errorf("exec: %v: %s", err, stderr.String())

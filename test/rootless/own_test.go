@@ -135,7 +135,7 @@ func TestOwnRanges(t *testing.T) {
 	if len(executor) != 1 {
 		t.Errorf("executors %v", executor)
 	}
-	_ = unix.Kill(u.daemon(), unix.SIGKILL)
+	u.killDaemon()
 	gone(t, executor...)
 
 	// Ranges that another user's group stands in the way of are not used, and that is told.
@@ -174,6 +174,20 @@ func (u *user) daemon() int {
 		u.t.Fatal(cerr, err)
 	}
 	return int(cred.Pid)
+}
+
+// killDaemon kills u's daemon and waits for its end: until then it may take a connection that
+// nobody answers.
+func (u *user) killDaemon() {
+	u.t.Helper()
+	pid := u.daemon()
+	if pid <= 0 {
+		u.t.Fatal("there is no daemon to kill")
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		u.t.Fatal(err)
+	}
+	gone(u.t, pid)
 }
 
 // gone waits for the end of processes.
@@ -383,9 +397,7 @@ func ownMounts(t *testing.T, u *user) {
 	u.sh("rmdir project; mv gone project")
 	u.must("start", "one")
 	// Killed, its daemon leaves the names; the next one removes them.
-	pid := u.daemon()
-	_ = unix.Kill(pid, unix.SIGKILL)
-	gone(t, pid)
+	u.killDaemon()
 	u.must("ls")
 	if got := u.sh("ls -A project").out; got != ".git\nf\n" {
 		t.Errorf("left after a kill: %q", got)
