@@ -2,6 +2,7 @@ package sealed_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -38,7 +39,7 @@ func TestCopy(t *testing.T) {
 		},
 		"truncate": func() error { return f.Truncate(0) },
 		"reopen": func() error {
-			g, err := os.OpenFile("/proc/self/fd/"+strings.TrimPrefix(c.Path, "/proc/self/fd/"), os.O_RDWR, 0)
+			g, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), os.O_RDWR, 0)
 			if err == nil {
 				_, err = g.WriteAt([]byte("x"), 0)
 				g.Close()
