@@ -16,7 +16,7 @@ const (
 	loginBurst  = 10
 	loginsEvery = time.Second
 	allLogins   = "logins"
-	// maxRefused bounds the principals that are remembered; others is all beyond them.
+	// maxRefused bounds the principals that are remembered. The others share one bucket.
 	maxRefused = 1024
 	others     = "others"
 )
@@ -64,7 +64,7 @@ func (r *refusals) take(who string, burst int, every time.Duration, now time.Tim
 				}
 			}
 		}
-		// Who comes from ever new addresses shares one bucket with the others who do.
+		// Principals beyond the limit share one bucket.
 		if len(r.who) >= maxRefused {
 			who = others
 			b = r.who[who]

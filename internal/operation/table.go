@@ -17,7 +17,7 @@ const (
 	Change Class = iota + 1
 	// Read: it is recorded without waiting for the disk.
 	Read
-	// Observe: it gets no record of its own; how often it was done is summed up.
+	// Observe: it gets no record unless it is refused.
 	Observe
 )
 
