@@ -34,6 +34,9 @@ const (
 	Outcome Type = "outcome"
 	// Read: an operation that only reads what is kept. It has no outcome.
 	Read Type = "read"
+	// Observed: how often operations that get no record each were done; Data has a count for
+	// each of them.
+	Observed Type = "observed"
 	// Denial: an action was refused.
 	Denial Type = "denial"
 	// Login: the first request with a token on a connection.

@@ -156,8 +156,16 @@ func (a *Auditing) Begin(ctx context.Context) (open []audit.Record, err error) {
 	return open, nil
 }
 
+// Sum records what was only observed since it was called last.
+func (a *Auditing) Sum() {
+	if err := a.cfg.Records.FlushSums(); err != nil {
+		a.cfg.Log.Error("cannot record how often things were looked at", "error", err)
+	}
+}
+
 // End records that the daemon stops, and signs the end of the log.
 func (a *Auditing) End(ctx context.Context) error {
+	a.Sum()
 	_, err := a.cfg.Audit.Append(ctx, a.lifecycle(stopped))
 	if merr := a.mark(ctx, true); err == nil {
 		err = merr

@@ -2,10 +2,14 @@ package flow_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/lifecycle"
@@ -50,5 +54,47 @@ func TestObserve(t *testing.T) {
 	want := "SAFE denied=false failed=false policy,intent,effect,outcome|BLOCK denied=true failed=true policy| denied=true failed=true "
 	if s := strings.Join(got, "|"); s != want {
 		t.Errorf("got  %s\nwant %s", s, want)
+	}
+}
+
+// What is only observed is counted for each principal and workspace, refusals are not, and the
+// counts are recorded once.
+func TestObservationsAreSummedUp(t *testing.T) {
+	h := newHouse(t)
+	ctx := t.Context()
+	w := h.create(alice, "demo")
+	h.Sum()
+	before := len(h.records())
+	for range 3 {
+		if _, err := h.Get(ctx, alice, "demo"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := h.List(ctx, alice); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Get(ctx, root, "demo"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Get(ctx, bob, "demo"); !errdefs.IsPermissionDenied(err) {
+		t.Fatal(err)
+	}
+	h.Sum()
+	h.Sum() // nothing is left
+	var got []string
+	for _, r := range h.records()[before:] {
+		if r.Type == audit.Observed {
+			got = append(got, fmt.Sprintf("%s %s %s", r.Principal, r.Workspace, r.Data))
+		}
+	}
+	slices.Sort(got)
+	want := []string{
+		fmt.Sprintf("%s  {\"workspace.list\":1}", alice),
+		fmt.Sprintf("%s %s {\"workspace.inspect\":1}", root, w.Name),
+		fmt.Sprintf("%s %s {\"workspace.inspect\":3}", alice, w.Name),
+	}
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
 	}
 }

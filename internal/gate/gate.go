@@ -72,6 +72,9 @@ func (g *Gate) Authorise(ctx context.Context, r operation.Request, find Finder) 
 	if !operation.Reaches(r.By, x.request.On) {
 		return nil, x.deny(ctx, elsewhere(r.By, x.row, x.request.On))
 	}
+	if x.row.Class == operation.Observe {
+		x.g.cfg.Records.Observed(&x.request)
+	}
 	return &Authorised{x}, nil
 }
 

@@ -17,7 +17,8 @@ const (
 	Change Class = iota + 1
 	// Read: it is recorded without waiting for the disk.
 	Read
-	// Observe: it gets no record unless it is refused.
+	// Observe: it gets no record of its own unless it is refused. It is counted, and the
+	// counts are recorded.
 	Observe
 )
 

@@ -40,10 +40,11 @@ type Recorder interface {
 type Writer struct {
 	to     Recorder
 	redact *redact.Redactor
+	sums   Sums
 }
 
 // NewWriter returns a Writer to a recorder. r takes the secrets out; nil takes out none.
-func NewWriter(to Recorder, r *redact.Redactor) *Writer { return &Writer{to, r} }
+func NewWriter(to Recorder, r *redact.Redactor) *Writer { return &Writer{to: to, redact: r} }
 
 // Redactor takes out what every record is without.
 func (w *Writer) Redactor() *redact.Redactor { return w.redact }

@@ -81,6 +81,7 @@ type Run struct {
 	gate    *gate.Gate
 	runtime *namespace.Runtime
 	state   *state
+	records *record.Writer
 }
 
 // Start starts a command. Close must be called, also to have its outcome recorded.
@@ -132,11 +133,11 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 		return nil, err
 	}
 	shared := audit.OpenShared(st.auditPath())
-	records := record.NewWriter(shared, redactor)
+	r.records = record.NewWriter(shared, redactor)
 	r.gate = gate.New(gate.Config{
-		Records: records, Judge: judge.New(rules), Ask: asking.Here{Prompt: o.Ask, Records: records}, Log: slog.New(slog.DiscardHandler),
+		Records: r.records, Judge: judge.New(rules), Ask: asking.Here{Prompt: o.Ask, Records: r.records}, Log: slog.New(slog.DiscardHandler),
 	})
-	closeBroken := func(names []id.Workspace) error { return single.CloseBroken(ctx, shared, records, names) }
+	closeBroken := func(names []id.Workspace) error { return single.CloseBroken(ctx, shared, r.records, names) }
 	if err := st.register(r.Name, closeBroken); err != nil {
 		return nil, err
 	}
@@ -188,7 +189,7 @@ func (r *Run) Resize(ctx context.Context, rows, cols uint16) error {
 func (r *Run) Close() (retained string, err error) {
 	_ = r.running.Close() // its end says what there is to say
 	r.gate.Settle()
-	err = r.runtime.Close()
+	err = errors.Join(r.runtime.Close(), r.records.FlushSums())
 	crashpoint.Here("run.end.settled")
 	r.state.close()
 	return r.running.Retained, err

@@ -35,6 +35,8 @@ import (
 const (
 	// tick is how often lifetimes are looked at.
 	tick = time.Second
+	// sumEvery is how often what was only observed is recorded in sums.
+	sumEvery = 5 * time.Minute
 	// keepOutput is how long a detached command that has ended keeps its executor, which has
 	// its output.
 	keepOutput = time.Hour
@@ -82,6 +84,8 @@ func (u *Upkeep) Tend(ctx context.Context) {
 	defer t.Stop()
 	old := time.NewTicker(u.oldEvery())
 	defer old.Stop()
+	sums := time.NewTicker(sumEvery)
+	defer sums.Stop()
 	u.ForgetOld(ctx, time.Now())
 	for {
 		select {
@@ -89,6 +93,8 @@ func (u *Upkeep) Tend(ctx context.Context) {
 			return
 		case now := <-old.C:
 			u.ForgetOld(ctx, now)
+		case <-sums.C:
+			u.cfg.Auditing.Sum()
 		case now := <-t.C:
 			u.Round(ctx, now)
 		}
