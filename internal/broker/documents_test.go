@@ -1,6 +1,8 @@
 package broker_test
 
 import (
+	"errors"
+	"io/fs"
 	"maps"
 	"os"
 	"regexp"
@@ -13,6 +15,9 @@ import (
 
 // The documents repeat the table of operations, their sizes and their states.
 func TestDocumentsHaveTheTable(t *testing.T) {
+	if _, err := os.Stat("../../docs"); errors.Is(err, fs.ErrNotExist) {
+		t.Skip("there are no documents: a guest has only the test itself")
+	}
 	read := func(path string) string {
 		b, err := os.ReadFile("../../docs/" + path)
 		if err != nil {
