@@ -156,9 +156,6 @@ type call func(ctx context.Context, params []byte) (json.RawMessage, error)
 func unary[Req, Res any, PReq interface {
 	*Req
 	proto.Message
-}, PRes interface {
-	*Res
-	proto.Message
 }](h func(context.Context, *connect.Request[Req]) (*connect.Response[Res], error)) call {
 	return func(ctx context.Context, params []byte) (json.RawMessage, error) {
 		req := new(Req)
@@ -169,7 +166,7 @@ func unary[Req, Res any, PReq interface {
 		if err != nil {
 			return nil, err
 		}
-		return protojson.Marshal(PRes(res.Msg))
+		return json.Marshal(res.Msg)
 	}
 }
 
@@ -251,7 +248,7 @@ func (x *session) wait(c *jsonrpc.Conn, cmd id.Command, proc runtime.Process) {
 	} else {
 		n.Status = statusTo(&status)
 	}
-	if b, err := protojson.Marshal(n); err == nil {
+	if b, err := json.Marshal(n); err == nil {
 		_ = c.Notify(x.ctx, fdapi.Exited, json.RawMessage(b)) // nobody to tell if it fails
 	}
 	proc.Close()

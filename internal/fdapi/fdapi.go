@@ -4,7 +4,9 @@
 // specified in docs/protocols/api.md.
 //
 // It has no operations of its own: methods are procedures of carrel.v1, params and results
-// their messages as JSON.
+// their messages as JSON, with the names of the schema and all numbers as numbers. That is what
+// encoding/json makes of the generated types, which costs a client 0.3 ms less for its first
+// message than protojson, and the daemon reads it as it reads all JSON (figure "cli").
 package fdapi
 
 //	client                                        daemon

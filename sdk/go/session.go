@@ -16,7 +16,6 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
@@ -106,7 +105,7 @@ func (x *session) handle(_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request)
 		return nil, nil, jsonrpc.MethodNotFound(r.Method)
 	}
 	e := new(carrelv1.Exited)
-	if err := said.Unmarshal(r.Params, e); err != nil {
+	if err := json.Unmarshal(r.Params, e); err != nil {
 		return nil, nil, err
 	}
 	// A command ends once: later messages are ignored.
@@ -117,28 +116,19 @@ func (x *session) handle(_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request)
 	return nil, nil, nil
 }
 
-// said reads messages of the daemon; a newer daemon may add fields.
-var said = protojson.UnmarshalOptions{DiscardUnknown: true}
-
 // call makes a call whose reply carries want descriptors; fds go with the request.
 func (x *session) call(ctx context.Context, procedure string, req, res proto.Message, want int, fds ...*os.File) ([]*os.File, error) {
-	params, err := protojson.Marshal(req)
-	if err != nil {
-		return nil, fmt.Errorf("cannot write the request: %w: %w", err, errdefs.ErrInvalidArgument)
-	}
-	var answer json.RawMessage
-	got, err := x.conn.Call(ctx, procedure, json.RawMessage(params), &answer, fds...)
+	// encoding/json and not protojson: see package fdapi.
+	got, err := x.conn.Call(ctx, procedure, req, res, fds...)
 	if err != nil {
 		return nil, err
 	}
-	if err = said.Unmarshal(answer, res); err == nil && len(got) != want {
-		err = fmt.Errorf("it carries %d descriptors instead of %d", len(got), want)
-	}
-	if err != nil {
+	if len(got) != want {
 		for _, f := range got {
 			f.Close()
 		}
-		return nil, fmt.Errorf("cannot use the daemon's answer to %s: %w: %w", procedure, err, errdefs.ErrInternal)
+		return nil, fmt.Errorf("cannot use the daemon's answer to %s: it carries %d descriptors instead of %d: %w", procedure, len(got), want,
+			errdefs.ErrInternal)
 	}
 	return got, pollfd.OpenAll(got)
 }
