@@ -55,6 +55,8 @@ type Executor struct {
 	loop   *loop
 	groups *groups
 	reaper *reaper
+	// newborns are the processes that are being started.
+	newborns newborns
 
 	// ctx ends when the executor shuts down.
 	ctx    context.Context
@@ -88,7 +90,7 @@ func Run(build string) error {
 		return err
 	}
 	runtime.UnlockOSThread() // main locked it for Enter
-	runtime.GOMAXPROCS(min(runtime.NumCPU(), maxProcs))
+	runtime.GOMAXPROCS(maxProcs) // also on one processor: a thread that starts a command holds one
 	// sandbox.Environ turned garbage collection off. An executor for one command leaves it off
 	// for a while: most such commands end before, and the first collection takes as long as one.
 	bound := func() { debug.SetGCPercent(gcPercent); debug.SetMemoryLimit(memoryLimit) }
@@ -112,6 +114,7 @@ func Run(build string) error {
 		return err
 	}
 	e.reaper = newReaper(e)
+	e.newborns.r, e.newborns.start = e.reaper, time.Now()
 	go thread.Do(e.loop.run) // for the life of the process
 	if len(spec.FDs.Peers) > 0 {
 		return e.serveGiven(spec.FDs.Peers)

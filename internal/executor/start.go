@@ -82,6 +82,7 @@ type child struct {
 	uid      uint32
 	oneID    bool // uid is the executor's own
 	groups   *groups
+	newborns *newborns
 	group    *group
 	stdio    [3]int      // descriptors for the child, -1: /dev/null
 	program  int         // descriptor of the program, -1: path is looked up
@@ -100,7 +101,7 @@ func (e *Executor) spawn(c *command, in *execapi.ExecParams, given []*os.File) (
 	}
 	ch := &child{
 		argv: in.Argv, env: e.environment(in), dir: in.Cwd, tty: c.tty, attached: !c.detached,
-		uid: e.spec.IDs.Work, oneID: e.spec.OneID(), groups: e.groups, stdio: [3]int{-1, -1, -1}, program: -1,
+		uid: e.spec.IDs.Work, oneID: e.spec.OneID(), groups: e.groups, newborns: &e.newborns, stdio: [3]int{-1, -1, -1}, program: -1,
 	}
 	if ch.dir == "" {
 		ch.dir = e.spec.Home()
@@ -167,6 +168,7 @@ func (ch *child) fork(c *command, in *execapi.ExecParams, given []*os.File) erro
 		credential = nil
 	}
 	ch.groups.lowered(true)
+	ch.newborns.begin()
 	pid, err := syscall.ForkExec(ch.path, ch.argv, &syscall.ProcAttr{
 		Dir: ch.dir, Env: ch.env, Files: files,
 		Sys: &syscall.SysProcAttr{
@@ -175,6 +177,7 @@ func (ch *child) fork(c *command, in *execapi.ExecParams, given []*os.File) erro
 			UseCgroupFD: ch.group.dir >= 0, CgroupFD: ch.group.dir, PidFD: &pidfd,
 		},
 	})
+	ch.newborns.end()
 	ch.groups.lowered(false)
 	if err != nil {
 		asCommand(ch.uid)
