@@ -177,6 +177,7 @@ func workspaceTo(w Workspace) *carrelv1.Workspace {
 		Profile:       w.Profile,
 		ExpiresUnixMs: unixMS(w.Expires),
 		IdleTimeoutMs: millis(w.Idle),
+		SilentUnixMs:  unixMS(w.Silent),
 	}
 }
 

@@ -131,7 +131,7 @@ of destroyed ones, and when each is removed.`,
 			t = newTable(2, "NAME", "KEY", "STATE", "OWNER", "MEMORY", "PIDS", "AGE")
 			for _, w := range all {
 				names = append(names, w.GetName())
-				t.add(w.GetName(), keyText(w.GetKey()), w.GetState(), w.GetOwner(), bytesText(w.GetLimits().GetMemoryBytes()),
+				t.add(w.GetName(), keyText(w.GetKey()), stateText(w), w.GetOwner(), bytesText(w.GetLimits().GetMemoryBytes()),
 					strconv.FormatInt(w.GetLimits().GetPids(), 10), age(at(w.GetCreatedUnixMs())))
 			}
 			data = objectsOf(all)
@@ -167,6 +167,14 @@ proved: "verified" was tried and held, "applied" was set up and not tried,
 	})
 }
 
+// stateText is the state, and whether the workspace answers.
+func stateText(w *carrelv1.Workspace) string {
+	if w.GetSilentUnixMs() == 0 {
+		return w.GetState()
+	}
+	return w.GetState() + ", unresponsive"
+}
+
 // workspaceText is what inspect prints for people.
 func workspaceText(w *carrelv1.Workspace) printer {
 	orNever := func(set bool, text string) string {
@@ -184,7 +192,7 @@ func workspaceText(w *carrelv1.Workspace) printer {
 		{"name", w.GetName()},
 		{"key", printable(w.GetKey())},
 		{"owner", w.GetOwner()},
-		{"state", w.GetState()},
+		{"state", stateText(w)},
 		{"boundary", w.GetBoundary() + ", root " + w.GetRoot()},
 		{"user", fmt.Sprintf("%s (uid %d; executor %d, agent %d)", w.GetUser(), w.GetUid(), w.GetExecutorUid(), w.GetAgentUid())},
 		{"home", w.GetHome() + ", inside " + w.GetInsideHome()},
@@ -210,6 +218,9 @@ func workspaceText(w *carrelv1.Workspace) printer {
 	}
 	if w.GetExecutorPid() != 0 {
 		t.add("executor", fmt.Sprintf("pid %d", w.GetExecutorPid()))
+	}
+	if ms := w.GetSilentUnixMs(); ms != 0 {
+		t.add("answers", "nothing since "+at(ms).Format(time.RFC3339)+"; wait, or end it with: carrel stop "+w.GetName())
 	}
 	if len(w.GetControls()) == 0 {
 		return both{t, text("\nThe controls are shown while it runs; start it with: carrel start " + w.GetName() + "\n")}

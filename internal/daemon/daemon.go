@@ -202,7 +202,8 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 	means := namespace.Config{
 		RuntimeDir: cfg.RuntimeDir, Dial: b.dial, KeepBroker: b.own == nil, // the last checkpoint is made after everything else is closed
 		// No executor is connected before g is set.
-		OnLost: func(name id.Workspace) { g.ExecutorLost(name) },
+		OnLost:   func(name id.Workspace) { g.ExecutorLost(name) },
+		OnSilent: func(name id.Workspace, since time.Time) { g.ExecutorSilent(name, since) },
 		OnBroker: func() {
 			if err := g.NoteMended(ctx); err != nil {
 				log.Error("cannot record what the broker put right at its start", "error", err)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -34,6 +35,8 @@ type runtimeDouble struct {
 	// start and mended are what Mended tells.
 	start  string
 	mended []workspace.Mended
+	// silent is since when executors answer nothing.
+	silent map[id.Workspace]time.Time
 	// proof is what the next starts report; see report.
 	proof *workspace.Report
 	// hook is called before each operation, without the lock.
@@ -58,6 +61,13 @@ func (d *runtimeDouble) begin(op string, name id.Workspace) error {
 		return hook(op, name)
 	}
 	return nil
+}
+
+// Silent implements runtime.Runtime.
+func (d *runtimeDouble) Silent(name id.Workspace) time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.silent[name]
 }
 
 func (d *runtimeDouble) count(op string) int {

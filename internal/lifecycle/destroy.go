@@ -44,33 +44,40 @@ func (l *Lifecycle) Destroy(ctx context.Context, p principal.Principal, ref stri
 
 // DestroyAdmitted ends the life of the target of an admitted operation.
 func (l *Lifecycle) DestroyAdmitted(ctx context.Context, a *gate.Admitted, purge bool) (retained string, err error) {
+	err = l.Alone(ctx, a.Request().On.Name, operation.DestroyWorkspace, func(ctx context.Context) (err error) {
+		retained, err = l.destroy(ctx, a, purge)
+		return err
+	})
+	return retained, err
+}
+
+// destroy is DestroyAdmitted for a workspace whose slot is held.
+func (l *Lifecycle) destroy(ctx context.Context, a *gate.Admitted, purge bool) (retained string, err error) {
 	name := a.Request().On.Name
-	err = l.Alone(ctx, name, operation.DestroyWorkspace, func(ctx context.Context) error {
-		k, err := l.Living(name)
+	k, err := l.Living(name)
+	if err != nil {
+		return "", err
+	}
+	err = a.Do(ctx, func(ctx context.Context, p permit.Permit) (any, error) {
+		rt, err := l.Runtime(k.Boundary)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		return a.Do(ctx, func(ctx context.Context, p permit.Permit) (any, error) {
-			rt, err := l.Runtime(k.Boundary)
-			if err != nil {
-				return nil, err
-			}
-			if err := l.cfg.Store.SetDestroying(ctx, name, purge); err != nil {
-				return nil, err
-			}
-			crashpoint.Here("daemon.destroy.begun")
-			real, err := rt.Destroy(ctx, p, purge)
-			if err != nil && !errdefs.IsNotFound(err) {
-				return nil, err
-			}
-			crashpoint.Here("daemon.destroy.done")
-			retained = real.Retained
-			if err := l.cfg.Store.SetDestroyed(ctx, name, retained); err != nil {
-				return nil, err
-			}
-			l.forget(name)
-			return kept(retained), nil
-		})
+		if err := l.cfg.Store.SetDestroying(ctx, name, purge); err != nil {
+			return nil, err
+		}
+		crashpoint.Here("daemon.destroy.begun")
+		real, err := rt.Destroy(ctx, p, purge)
+		if err != nil && !errdefs.IsNotFound(err) {
+			return nil, err
+		}
+		crashpoint.Here("daemon.destroy.done")
+		retained = real.Retained
+		if err := l.cfg.Store.SetDestroyed(ctx, name, retained); err != nil {
+			return nil, err
+		}
+		l.forget(name)
+		return kept(retained), nil
 	})
 	return retained, err
 }
@@ -90,14 +97,21 @@ func Expired(w *workspace.Workspace, now time.Time) bool {
 	return !w.Expires.IsZero() && now.After(w.Expires) && w.Phase == workspace.Settled
 }
 
-// DestroyExpired ends a workspace that has lived its time.
-func (l *Lifecycle) DestroyExpired(ctx context.Context, w workspace.Workspace) error {
-	a, err := l.asSystem(ctx, w.Kept, operation.Destroy{})
-	if err != nil {
+// DestroyExpired ends a workspace that has lived its time, unless something else is done to it
+// right now.
+func (l *Lifecycle) DestroyExpired(ctx context.Context, name id.Workspace, now time.Time) error {
+	return l.ifFree(ctx, slot{name: name}, func(ctx context.Context) error {
+		w, err := l.living(name)
+		if err != nil || !Expired(&w, now) {
+			return err
+		}
+		a, err := l.asSystem(ctx, w.Kept, operation.Destroy{})
+		if err != nil {
+			return err
+		}
+		_, err = l.destroy(ctx, a, false)
 		return err
-	}
-	_, err = l.DestroyAdmitted(ctx, a, false)
-	return err
+	})
 }
 
 // RemoveHome removes the home that was kept of a destroyed workspace. It may be repeated: what

@@ -129,8 +129,12 @@ func (l *Lifecycle) living(name id.Workspace) (workspace.Workspace, error) {
 // join is a workspace as people see it.
 func (l *Lifecycle) join(k workspace.Kept) workspace.Workspace {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	return workspace.Join(k, l.real[k.Name])
+	w := workspace.Join(k, l.real[k.Name])
+	l.mu.Unlock()
+	if rt := l.cfg.Runtimes[k.Boundary]; rt != nil && w.State.Live() {
+		w.Silent = rt.Silent(k.Name)
+	}
+	return w
 }
 
 // show is join with the configured idle time filled in.

@@ -18,15 +18,13 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// reconciledAtOnce is how many workspaces a start puts right at the same time.
-const reconciledAtOnce = 16
-
-// How long a start waits for one workspace: recoverTimeout, or recoverLeast once all together
-// have taken recoverAll.
 const (
-	recoverTimeout = 5 * time.Second
-	recoverLeast   = 500 * time.Millisecond
-	recoverAll     = 15 * time.Second
+	// settledAtOnce is how many workspaces a start puts right at the same time, and askedAtOnce
+	// how many executors it asks whether they answer.
+	settledAtOnce, askedAtOnce = 16, 128
+	// recoverTimeout is how long a start waits for all that. What takes longer goes on while
+	// others are served: it holds the workspace's slot, so that callers wait for it.
+	recoverTimeout = 2 * time.Second
 )
 
 // Recover puts right what the last run left, before anything is served: it finishes what was
@@ -49,21 +47,74 @@ func (l *Lifecycle) Recover(ctx context.Context, interrupted map[id.Workspace]bo
 			}
 		}
 	}
-	until := time.Now().Add(recoverAll)
-	// Each that runs is asked for over sockets of its own, which is mostly waiting.
-	var all errgroup.Group
-	all.SetLimit(reconciledAtOnce)
+	var unsettled, live []func() error
 	for _, k := range l.cfg.Store.Workspaces() {
-		all.Go(func() error {
-			r, exists := found[k.Name]
-			if err := l.reconcile(ctx, k, r, exists, interrupted[k.Name], until); err != nil {
-				return fmt.Errorf("cannot put workspace %s right: %w", k.Name, err)
+		r, exists := found[k.Name]
+		if k.Phase == workspace.Settled && exists && (!interrupted[k.Name] || !r.State.Live()) && inForce(k, r) {
+			if r.State.Live() {
+				live = append(live, func() error { return l.takeUp(ctx, k) })
 			}
-			crashpoint.Here("daemon.recover.reconciled")
-			return nil
+			continue
+		}
+		held := []slot{{name: k.Name}, {key: k.Key}}
+		var release []func()
+		for _, on := range held { // nobody else is there yet
+			if o, claimed := l.slots.claim(on, background, nil); claimed {
+				release = append(release, func() { l.slots.release(on, o) })
+			}
+		}
+		unsettled = append(unsettled, func() error {
+			err := l.tolerate(k, l.reconcile(ctx, k, r, exists, interrupted[k.Name]))
+			for _, f := range release {
+				f()
+			}
+			if now, lerr := l.living(k.Name); err == nil && lerr == nil && now.State.Live() {
+				err = l.takeUp(ctx, k)
+			}
+			return err
 		})
 	}
-	return all.Wait()
+	done := make(chan error, 1)
+	l.cfg.Gate.Later(func() {
+		var settling, asking errgroup.Group
+		settling.SetLimit(settledAtOnce)
+		asking.SetLimit(askedAtOnce)
+		asked := make(chan error, 1)
+		go func() { asked <- each(&asking, live) }()
+		err := each(&settling, unsettled)
+		done <- errors.Join(err, <-asked)
+	})
+	t := time.NewTimer(recoverTimeout)
+	defer t.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-t.C:
+		l.cfg.Log.Warn("putting workspaces right takes long and goes on; others are served", "unsettled", len(unsettled), "live", len(live))
+		l.cfg.Gate.Later(func() {
+			if err := <-done; err != nil {
+				l.cfg.Log.Error("cannot put a workspace right", "error", err)
+			}
+		})
+		return nil
+	}
+}
+
+// each runs all in a group and waits for them.
+func each(group *errgroup.Group, all []func() error) error {
+	for _, f := range all {
+		group.Go(func() error {
+			err := f()
+			crashpoint.Here("daemon.recover.reconciled")
+			return err
+		})
+	}
+	return group.Wait()
+}
+
+// inForce reports whether the limits of a workspace that can have some are those it should have.
+func inForce(k workspace.Kept, r workspace.Real) bool {
+	return r.InForce == k.Limits || !r.State.Live() && r.State != workspace.StateStopped
 }
 
 // stray takes care of a workspace that the broker has and the database does not know: a create
@@ -108,23 +159,21 @@ func (l *Lifecycle) stray(ctx context.Context, boundary workspace.Boundary, name
 //
 // Live is running or paused. Other limits than the database has are those of a change that was
 // not finished: they are taken back.
-func (l *Lifecycle) reconcile(ctx context.Context, k workspace.Kept, r workspace.Real, exists, interrupted bool, until time.Time) error {
+//
+// The workspace's slot is held.
+func (l *Lifecycle) reconcile(ctx context.Context, k workspace.Kept, r workspace.Real, exists, interrupted bool) error {
 	switch {
 	case k.Phase == workspace.Destroying:
-		return l.soon(until, k, func() error {
-			a, err := l.asSystem(ctx, k, operation.Removal{Purge: k.Purge})
-			if err != nil {
-				return err
-			}
-			_, err = l.DestroyAdmitted(ctx, a, k.Purge)
+		a, err := l.asSystem(ctx, k, operation.Removal{Purge: k.Purge})
+		if err != nil {
 			return err
-		})
+		}
+		_, err = l.destroy(ctx, a, k.Purge)
+		return err
 	case k.Phase == workspace.Restoring, k.Phase == workspace.Creating && r.State == workspace.StateCreating:
-		return l.tolerate(k, l.recovering(ctx, k, func(ctx context.Context, rt runtime.Runtime,
-			p permit.Permit,
-		) error {
+		return l.recovering(ctx, k, func(ctx context.Context, rt runtime.Runtime, p permit.Permit) error {
 			return l.unmake(ctx, rt, p, k)
-		}))
+		})
 	case k.Phase == workspace.Creating && !exists:
 		return l.recovering(ctx, k, func(ctx context.Context, _ runtime.Runtime, _ permit.Permit) error {
 			return l.cfg.Store.Delete(ctx, k.Name)
@@ -139,7 +188,7 @@ func (l *Lifecycle) reconcile(ctx context.Context, k workspace.Kept, r workspace
 		l.cfg.Log.Error("the broker does not know a workspace of the database; it cannot be started", "workspace", k.Name)
 		return nil
 	}
-	if r.InForce != k.Limits && (r.State.Live() || r.State == workspace.StateStopped) {
+	if !inForce(k, r) {
 		if err := l.tolerate(k, l.recovering(ctx, k, func(ctx context.Context, rt runtime.Runtime, p permit.Permit) error {
 			now, err := rt.Limit(ctx, p, k.Limits)
 			if err == nil {
@@ -150,61 +199,43 @@ func (l *Lifecycle) reconcile(ctx context.Context, k workspace.Kept, r workspace
 			return err
 		}
 	}
-	if !r.State.Live() {
+	if !interrupted || !r.State.Live() {
 		return nil
 	}
-	return l.takeUp(ctx, k, r, interrupted, until)
+	// A pause or a resume that broke off is finished with the executor, too.
+	t := resuming
+	if r.State == workspace.StatePaused {
+		t = pausing
+	}
+	return l.recovering(ctx, k, func(ctx context.Context, rt runtime.Runtime, p permit.Permit) error {
+		_, err := t.do(rt, ctx, p)
+		return err
+	})
 }
 
-// takeUp connects to a live executor. A pause or a resume that broke off is finished with the
-// executor, too.
-func (l *Lifecycle) takeUp(ctx context.Context, k workspace.Kept, r workspace.Real, interrupted bool, until time.Time) error {
+// takeUp connects to a live executor, and stops a workspace that has none. One that answers
+// nothing stays as it is: what runs there may be somebody's work.
+func (l *Lifecycle) takeUp(ctx context.Context, k workspace.Kept) error {
 	rt, err := l.Runtime(k.Boundary)
 	if err != nil {
 		return err
 	}
-	if interrupted {
-		t := resuming
-		if r.State == workspace.StatePaused {
-			t = pausing
-		}
-		err = l.recovering(ctx, k, func(ctx context.Context, rt runtime.Runtime, p permit.Permit) error {
-			_, err := t.do(rt, ctx, p)
-			return err
-		})
-	} else {
-		err = rt.Ping(ctx, k.Name)
-	}
-	if err == nil {
+	err = rt.Ping(ctx, k.Name)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, runtime.ErrSilent):
+		l.cfg.Log.Warn("the executor of a workspace does not answer; the workspace stays as it is", "workspace", k.Name, "error", err)
 		return nil
 	}
-	l.cfg.Log.Warn("the executor of a workspace does not answer; the workspace is stopped", "workspace", k.Name, "error", err)
-	return l.soon(until, k, func() error {
-		a, err := l.cfg.Gate.Authorise(ctx, operation.Request{
-			By: principal.Self(), Op: operation.Simple(operation.StopWorkspace),
-			On: targetOf(k),
-		}, nil)
-		if err != nil {
+	l.cfg.Log.Warn("the executor of a workspace cannot be reached; the workspace is stopped", "workspace", k.Name, "error", err)
+	return l.tolerate(k, l.ifFree(ctx, slot{name: k.Name}, func(ctx context.Context) error {
+		w, err := l.living(k.Name)
+		if err != nil || !w.State.Live() {
 			return err
 		}
-		return l.stop(ctx, a, k.Name)
-	})
-}
-
-// soon runs what may wait for processes that the kernel cannot end. What takes too long goes on
-// while others are served: it holds the workspace's slot, so that callers wait for it.
-func (l *Lifecycle) soon(until time.Time, k workspace.Kept, f func() error) error {
-	done := make(chan error, 1)
-	l.cfg.Gate.Later(func() { done <- l.tolerate(k, f()) })
-	t := time.NewTimer(max(min(recoverTimeout, time.Until(until)), recoverLeast))
-	defer t.Stop()
-	select {
-	case err := <-done:
-		return err
-	case <-t.C:
-		l.cfg.Log.Warn("putting a workspace right takes long and goes on", "workspace", k.Name)
-		return nil
-	}
+		return l.haltAsSystem(ctx, w, "")
+	}))
 }
 
 // tolerate keeps a workspace that cannot be put right from keeping all others down: it stays
@@ -249,7 +280,7 @@ func (l *Lifecycle) Lost(ctx context.Context, name id.Workspace) error {
 			return err
 		}
 		l.cfg.Log.Warn("the executor of a workspace went away; the workspace is stopped", "workspace", name)
-		return l.haltAsSystem(ctx, w)
+		return l.haltAsSystem(ctx, w, "")
 	})
 	if err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("cannot clean up behind the executor of workspace %s, which went away: %w", name, err)
@@ -261,10 +292,8 @@ func (l *Lifecycle) Lost(ctx context.Context, name id.Workspace) error {
 // more.
 func (l *Lifecycle) TakeBackUnfilled(ctx context.Context) (errs error) {
 	for _, w := range l.Due(func(w *workspace.Workspace) bool { return w.Phase == workspace.Restoring }) {
-		if l.slots.on(slot{key: w.Key}) != "" {
-			continue // by the one that holds the key
-		}
-		err := l.AloneWithKey(ctx, w.Key, background, func(ctx context.Context) error { return l.ClearRestoring(ctx, w.Key) })
+		// Whoever fills it holds the key.
+		err := l.ifFree(ctx, slot{key: w.Key}, func(ctx context.Context) error { return l.ClearRestoring(ctx, w.Key) })
 		if err != nil {
 			errs = errors.Join(errs, fmt.Errorf("cannot take back workspace %s, which could not be filled: %w", w.Name, err))
 		}

@@ -43,20 +43,30 @@ func (l *Lifecycle) stop(ctx context.Context, a *gate.Authorised, name id.Worksp
 		if err != nil {
 			return err
 		}
-		return l.halt(ctx, admitted, w)
+		return l.halt(ctx, admitted, w, "")
 	})
 }
 
 // halt stops a live workspace, whose slot is held. One that is paused goes on first, so that
 // it can end in order.
-func (l *Lifecycle) halt(ctx context.Context, a *gate.Admitted, w workspace.Workspace) error {
+func (l *Lifecycle) halt(ctx context.Context, a *gate.Admitted, w workspace.Workspace, why string) error {
 	return a.Do(ctx, func(ctx context.Context, p permit.Permit) (any, error) {
-		return nil, l.halted(ctx, p, w)
+		return halted(why), l.end(ctx, p, w)
 	})
 }
 
-// halted is the effect of halt.
-func (l *Lifecycle) halted(ctx context.Context, p permit.Permit, w workspace.Workspace) error {
+// halted is what an outcome says of a halt that nobody asked for, nil without a reason.
+func halted(why string) any {
+	if why == "" {
+		return nil
+	}
+	return struct {
+		Reason string `json:"reason"`
+	}{why}
+}
+
+// end is the effect of halt.
+func (l *Lifecycle) end(ctx context.Context, p permit.Permit, w workspace.Workspace) error {
 	rt, err := l.Runtime(w.Boundary)
 	if err != nil {
 		return err
@@ -76,20 +86,21 @@ func (l *Lifecycle) halted(ctx context.Context, p permit.Permit, w workspace.Wor
 }
 
 // haltAsSystem stops a live workspace on the daemon's own account. Its slot is held.
-func (l *Lifecycle) haltAsSystem(ctx context.Context, w workspace.Workspace) error {
+func (l *Lifecycle) haltAsSystem(ctx context.Context, w workspace.Workspace, why string) error {
 	a, err := l.asSystem(ctx, w.Kept, operation.Simple(operation.StopWorkspace))
 	if err != nil {
 		return err
 	}
-	return l.halt(ctx, a, w)
+	return l.halt(ctx, a, w, why)
 }
 
-// StopIdle stops a workspace that is still idle, unless busy says that something runs in it.
+// StopIdle stops a workspace that is still idle, unless busy says that something runs in it or
+// something else is done to it right now.
 // busy wraps runtime.ErrNotRunning if its executor has gone.
 func (l *Lifecycle) StopIdle(ctx context.Context, name id.Workspace, now time.Time,
 	busy func(context.Context, workspace.Workspace) (bool, error),
 ) error {
-	return l.Alone(ctx, name, background, func(ctx context.Context) error {
+	return l.ifFree(ctx, slot{name: name}, func(ctx context.Context) error {
 		w, err := l.living(name)
 		if err != nil || !l.Idle(&w, now) {
 			return err // it has been used since
@@ -99,7 +110,7 @@ func (l *Lifecycle) StopIdle(ctx context.Context, name id.Workspace, now time.Ti
 			l.Touch(name)
 			return err
 		}
-		return l.haltAsSystem(ctx, w)
+		return l.haltAsSystem(ctx, w, "")
 	})
 }
 

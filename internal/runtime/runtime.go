@@ -17,6 +17,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -50,6 +51,10 @@ type Plan struct {
 // ErrNotRunning is wrapped by the error of a call that found no executor. Nothing
 // was carried out then, so that the call may be made again after a Start.
 var ErrNotRunning = fmt.Errorf("the workspace is not running: %w", errdefs.ErrFailedPrecondition)
+
+// ErrSilent is wrapped by the error of a call that an executor did not answer, though it may
+// live. Whether anything was carried out is not known.
+var ErrSilent = fmt.Errorf("its executor does not answer: %w", errdefs.ErrUnavailable)
 
 // Runtime is a backend. Errors carry the kinds of containerd/errdefs:
 // not_found (no such workspace or command), failed_precondition (not running, a
@@ -104,6 +109,9 @@ type Runtime interface {
 	Commands(ctx context.Context, name id.Workspace) ([]execapi.Command, error)
 	// Output opens the output of a detached command; the caller closes the files.
 	Output(ctx context.Context, name id.Workspace, o execapi.OutputParams) (execapi.OutputResult, []*os.File, error)
+	// Silent is since when the executor of a workspace has answered nothing; zero if it answers,
+	// or nobody has asked it. It never waits.
+	Silent(name id.Workspace) time.Time
 	// Ping makes one round trip to the executor.
 	Ping(ctx context.Context, name id.Workspace) error
 	// Close lets go of connections; workspaces and detached commands live on.

@@ -70,10 +70,16 @@ type Upkeep struct {
 	// mending is held while what a broker put right is recorded; mended is that, once it is.
 	mending sync.Mutex
 	mended  []workspace.Mended
+
+	// Each is full when as many as may are under way.
+	taking, ending, idling, forgetting chan struct{}
 }
 
 // New returns the upkeep of a daemon.
-func New(cfg Config) *Upkeep { return &Upkeep{cfg: cfg} }
+func New(cfg Config) *Upkeep {
+	places := func(n int) chan struct{} { return make(chan struct{}, n) }
+	return &Upkeep{cfg: cfg, taking: places(1), ending: places(endedAtOnce), idling: places(idleAtOnce), forgetting: places(1)}
+}
 
 // Tend keeps the daemon in order until ctx ends.
 func (u *Upkeep) Tend(ctx context.Context) {
@@ -86,13 +92,19 @@ func (u *Upkeep) Tend(ctx context.Context) {
 	defer old.Stop()
 	sums := time.NewTicker(sumEvery)
 	defer sums.Stop()
-	u.ForgetOld(ctx, time.Now())
+	forget := func(now time.Time) {
+		u.begin(ctx, u.forgetting, "remove what was kept for its time", "", func(ctx context.Context) error {
+			u.ForgetOld(ctx, now)
+			return nil
+		})
+	}
+	forget(time.Now())
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-old.C:
-			u.ForgetOld(ctx, now)
+			forget(now)
 		case <-sums.C:
 			u.cfg.Auditing.Sum()
 		case now := <-t.C:
@@ -149,26 +161,69 @@ func (u *Upkeep) ForgetHomes(ctx context.Context, now time.Time) error {
 	return errors.Join(errs...)
 }
 
-// Round is one round of Tend over what lives.
+// Bounds of a round: how many workspaces are ended at the same time because they have lived
+// their time, or looked at because they may be idle; and how long a round waits for them. What
+// takes longer goes on, and holds up nothing but its own workspace.
+const (
+	endedAtOnce = 64
+	idleAtOnce  = 16
+	roundWait   = time.Second
+)
+
+// Round is one round of Tend over what lives. Those that have lived their time come first.
 func (u *Upkeep) Round(ctx context.Context, now time.Time) {
 	u.cfg.Questions.EndOverdue()
 	life := u.cfg.Lifecycle
-	if err := life.TakeBackUnfilled(ctx); err != nil {
-		u.cfg.Log.Error("cannot take back what could not be filled", "error", err)
+	var begun []<-chan struct{}
+	begin := func(places chan struct{}, what string, name id.Workspace, f func(context.Context) error) {
+		if done := u.begin(ctx, places, what, name, f); done != nil {
+			begun = append(begun, done)
+		}
 	}
-	for _, w := range life.Due(func(w *workspace.Workspace) bool { return lifecycle.Expired(w, now) || life.Idle(w, now) }) {
-		var err error
-		if lifecycle.Expired(&w, now) {
+	begin(u.taking, "take back what could not be filled", "", life.TakeBackUnfilled)
+	for _, w := range life.Due(func(w *workspace.Workspace) bool { return lifecycle.Expired(w, now) }) {
+		begin(u.ending, "end what has lived its time", w.Name, func(ctx context.Context) error {
 			u.cfg.Log.Info("a workspace has lived its time", "workspace", w.Name)
-			err = life.DestroyExpired(ctx, w)
-		} else {
-			err = life.StopIdle(ctx, w.Name, now, func(ctx context.Context, w workspace.Workspace) (bool, error) { return u.busy(ctx, w, now) })
-		}
-		if err != nil {
-			u.cfg.Log.Error("cannot end what has lived its time", "workspace", w.Name, "error", err)
-			life.Touch(w.Name) // not again at once
+			return life.DestroyExpired(ctx, w.Name, now)
+		})
+	}
+	for _, w := range life.Due(func(w *workspace.Workspace) bool { return !lifecycle.Expired(w, now) && life.Idle(w, now) }) {
+		begin(u.idling, "stop what is idle", w.Name, func(ctx context.Context) error {
+			return life.StopIdle(ctx, w.Name, now, func(ctx context.Context, w workspace.Workspace) (bool, error) { return u.busy(ctx, w, now) })
+		})
+	}
+	over := time.NewTimer(roundWait)
+	defer over.Stop()
+	for _, done := range begun {
+		select {
+		case <-done:
+		case <-over.C:
+			return
 		}
 	}
+}
+
+// begin runs f if there is a place for it, and returns what is closed at its end; nil if there
+// is none, and the next round tries again.
+func (u *Upkeep) begin(ctx context.Context, places chan struct{}, what string, name id.Workspace,
+	f func(context.Context) error,
+) <-chan struct{} {
+	select {
+	case places <- struct{}{}:
+	default:
+		return nil
+	}
+	done := make(chan struct{})
+	u.cfg.Gate.Later(func() {
+		defer func() { <-places; close(done) }()
+		if err := f(ctx); err != nil {
+			u.cfg.Log.Error("cannot "+what, "workspace", name, "error", err)
+			if name != "" {
+				u.cfg.Lifecycle.Touch(name) // not again at once
+			}
+		}
+	})
+	return done
 }
 
 // busy reports whether something runs in a workspace, or is to be kept there. One whose

@@ -11,6 +11,8 @@ import (
 type Workspace struct {
 	Kept
 	Real
+	// Silent is since when its executor has answered nothing; zero if it answers.
+	Silent time.Time
 	// Controls are set for one running workspace, and not in lists.
 	Controls []Control
 }

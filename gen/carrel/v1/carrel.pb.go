@@ -313,7 +313,10 @@ type Workspace struct {
 	// Project mounts. They are asked for with descriptors: see docs/protocols/api.md.
 	Mounts []*Mount `protobuf:"bytes,20,rep,name=mounts,proto3" json:"mounts,omitempty"`
 	// What its commands may do beyond what others may; see CreateRequest.
-	Allow         []string `protobuf:"bytes,21,rep,name=allow,proto3" json:"allow,omitempty"`
+	Allow []string `protobuf:"bytes,21,rep,name=allow,proto3" json:"allow,omitempty"`
+	// Since when its executor has answered nothing; 0 while it answers. Requests to it fail at
+	// once meanwhile, with unavailable.
+	SilentUnixMs  int64 `protobuf:"varint,22,opt,name=silent_unix_ms,json=silentUnixMs,proto3" json:"silent_unix_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -493,6 +496,13 @@ func (x *Workspace) GetAllow() []string {
 		return x.Allow
 	}
 	return nil
+}
+
+func (x *Workspace) GetSilentUnixMs() int64 {
+	if x != nil {
+		return x.SilentUnixMs
+	}
+	return 0
 }
 
 type CreateRequest struct {
@@ -7732,7 +7742,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12 \n" +
 	"\vdestination\x18\x02 \x01(\tR\vdestination\x12\x1b\n" +
 	"\tread_only\x18\x03 \x01(\bR\breadOnly\x12\x1b\n" +
-	"\towner_uid\x18\x04 \x01(\rR\bownerUid\"\xf8\x04\n" +
+	"\towner_uid\x18\x04 \x01(\rR\bownerUid\"\x9e\x05\n" +
 	"\tWorkspace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x14\n" +
@@ -7756,7 +7766,8 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x0fexpires_unix_ms\x18\x12 \x01(\x03R\rexpiresUnixMs\x12&\n" +
 	"\x0fidle_timeout_ms\x18\x13 \x01(\x03R\ridleTimeoutMs\x12(\n" +
 	"\x06mounts\x18\x14 \x03(\v2\x10.carrel.v1.MountR\x06mounts\x12\x14\n" +
-	"\x05allow\x18\x15 \x03(\tR\x05allow\"\x9f\x02\n" +
+	"\x05allow\x18\x15 \x03(\tR\x05allow\x12$\n" +
+	"\x0esilent_unix_ms\x18\x16 \x01(\x03R\fsilentUnixMs\"\x9f\x02\n" +
 	"\rCreateRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12)\n" +
 	"\x06limits\x18\x02 \x01(\v2\x11.carrel.v1.LimitsR\x06limits\x12\x19\n" +

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
@@ -39,25 +40,27 @@ type link struct {
 	mu    sync.Mutex
 	procs map[id.Command]*process
 	gone  error // set when the connection ended
+	// silent is when the executor was found to answer nothing; zero while it answers. awake is
+	// closed when it answers again, or has ended.
+	silent time.Time
+	awake  chan struct{}
 }
 
 // link returns the link to an executor and makes it if there is none. Concurrent callers share
-// one attempt.
+// one attempt. An executor that is known to be silent is not waited for.
 func (r *Runtime) link(ctx context.Context, name id.Workspace) (*link, error) {
 	for {
 		r.mu.Lock()
 		if r.closed {
 			r.mu.Unlock()
-			return nil, fmt.Errorf("cannot reach workspace %s: the daemon is stopping: %w", name, errdefs.ErrUnavailable)
+			return nil, fmt.Errorf("cannot reach workspace %s: %w", name, errClosed)
 		}
 		l := r.links[name]
 		if l == nil {
 			l = &link{r: r, name: name, ready: make(chan struct{}), procs: make(map[id.Command]*process)}
 			r.links[name] = l
 			ids, known := r.ids[name]
-			r.mu.Unlock()
-			l.open(ctx, ids, known)
-			return l, l.err
+			r.lost.Go(func() { l.open(ids, known) })
 		}
 		r.mu.Unlock()
 		select {
@@ -65,18 +68,14 @@ func (r *Runtime) link(ctx context.Context, name id.Workspace) (*link, error) {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
-		if l.err == nil {
-			if l.over() == nil {
-				return l, nil
-			}
+		switch {
+		case l.err != nil:
+			return nil, l.err
+		case l.over() != nil:
 			r.drop(l)
 			continue
 		}
-		// The attempt was another caller's, and may have failed only because that caller's
-		// context ended.
-		if errors.Is(l.err, runtime.ErrNotRunning) {
-			return nil, l.err
-		}
+		return l, l.answers()
 	}
 }
 
@@ -89,7 +88,11 @@ func (r *Runtime) drop(l *link) {
 	}
 }
 
-func (l *link) open(ctx context.Context, ids workspace.IDs, known bool) {
+// open connects and greets, within patience. What is silent stays in the table, so that nobody
+// else waits for it.
+func (l *link) open(ids workspace.IDs, known bool) {
+	ctx, cancel := l.patient(l.r.ctx, execapi.MethodHello)
+	defer cancel()
 	conn, err := l.dial(ctx, ids, known, execapi.Control)
 	if err == nil {
 		if l.spawn, err = l.dial(ctx, ids, known, execapi.Spawn); err != nil {
@@ -98,7 +101,11 @@ func (l *link) open(ctx context.Context, ids workspace.IDs, known bool) {
 	}
 	if err != nil {
 		l.err = err
-		l.r.drop(l)
+		if errors.Is(err, runtime.ErrSilent) {
+			l.fellSilent()
+		} else {
+			l.r.drop(l)
+		}
 		close(l.ready)
 		return
 	}
@@ -147,6 +154,9 @@ func (l *link) dial(ctx context.Context, ids workspace.IDs, known bool, role exe
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
+		}
+		if errors.Is(err, unix.EAGAIN) { // its queue of connections is full: it lives
+			return nil, l.unanswered(execapi.MethodHello)
 		}
 		return nil, fmt.Errorf("cannot reach the executor of workspace %s (%w): %w", l.name, err, runtime.ErrNotRunning)
 	}
@@ -206,6 +216,10 @@ func (l *link) ended(cause error) {
 	err := l.lostError(cause)
 	l.mu.Lock()
 	l.gone = err
+	if l.awake != nil {
+		close(l.awake)
+		l.awake = nil
+	}
 	procs := l.procs
 	l.procs = nil
 	l.mu.Unlock()
@@ -216,18 +230,14 @@ func (l *link) ended(cause error) {
 	if l.stopping.Load() || l.r.cfg.OnLost == nil {
 		return
 	}
-	l.r.mu.Lock()
-	defer l.r.mu.Unlock()
-	if !l.r.closed {
-		l.r.lost.Go(l.reportLost)
-	}
+	l.r.background(l.reportLost)
 }
 
 // reportLost tries to connect again, and reports the executor as lost if that fails. An executor
 // that loses a connection within a second counts as lost too.
 func (l *link) reportLost() {
 	if time.Since(time.Unix(0, l.greeted.Load())) >= time.Second {
-		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), endPatience)
 		defer cancel()
 		if _, err := l.r.link(ctx, l.name); err == nil || errdefs.IsUnavailable(err) {
 			return
@@ -265,7 +275,7 @@ func (l *link) run(ctx context.Context, p execapi.ExecParams) (execapi.ExecResul
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() {
 		l.hangup(call, p.ID)
-		t := time.AfterFunc(callTimeout, cancel)
+		t := time.AfterFunc(endPatience, cancel)
 		context.AfterFunc(call, func() { t.Stop() })
 	})
 	defer stop()
@@ -298,10 +308,17 @@ func (l *link) hangup(ctx context.Context, cmd id.Command) {
 	}
 }
 
-// abandon ends a command in the background whose caller gave up during its start.
+// abandon ends a command in the background whose caller gave up during its start. If the
+// executor is silent, that is done when it answers again.
 func (l *link) abandon(cmd id.Command) {
 	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+		l.mu.Lock()
+		awake := l.awake
+		l.mu.Unlock()
+		if awake != nil {
+			<-awake
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), startPatience)
 		defer cancel()
 		l.hangup(ctx, cmd)
 	}()
@@ -317,9 +334,11 @@ func method(tty bool) string {
 // detach starts a command that belongs to the executor. If ctx ends first, the command is ended,
 // because nobody learned of it.
 func (l *link) detach(ctx context.Context, p execapi.ExecParams, tty bool) error {
+	ctx, cancel := l.starting(ctx)
+	defer cancel()
 	_, err := l.spawn.Call(ctx, method(tty), p, nil)
 	if err != nil && ctx.Err() != nil {
-		l.abandon(p.ID)
+		l.gaveUp(p.ID, err)
 	}
 	return l.explain(ctx, err)
 }
@@ -339,6 +358,8 @@ func (l *link) attach(ctx context.Context, p execapi.ExecParams, tty bool, fds [
 	}
 	l.procs[p.ID] = proc
 	l.mu.Unlock()
+	ctx, cancel := l.starting(ctx)
+	defer cancel()
 	var res execapi.ExecResult
 	files, err := l.spawn.Call(ctx, method(tty), p, &res, fds...)
 	if err != nil {
@@ -346,65 +367,10 @@ func (l *link) attach(ctx context.Context, p execapi.ExecParams, tty bool, fds [
 		delete(l.procs, p.ID)
 		l.mu.Unlock()
 		if ctx.Err() != nil {
-			l.abandon(p.ID)
+			l.gaveUp(p.ID, err)
 		}
 		return nil, l.explain(ctx, err)
 	}
 	proc.pid, proc.files = res.PID, files
 	return proc, nil
-}
-
-// process is an attached command.
-type process struct {
-	link  *link
-	id    id.Command
-	pid   int
-	files []*os.File
-
-	once   sync.Once
-	done   chan struct{} // closed once status and err are set
-	status execapi.Status
-	err    error
-}
-
-var _ runtime.Process = (*process)(nil)
-
-func (p *process) finish(s execapi.Status, err error) {
-	p.once.Do(func() {
-		p.status, p.err = s, err
-		close(p.done)
-	})
-}
-
-func (p *process) Files() []*os.File { return p.files }
-func (p *process) PID() int          { return p.pid }
-
-func (p *process) Wait(ctx context.Context) (execapi.Status, error) {
-	select {
-	case <-p.done:
-		return p.status, p.err
-	case <-ctx.Done():
-		return execapi.Status{}, context.Cause(ctx)
-	}
-}
-
-// Close implements runtime.Process. It returns at once, and Wait returns at the command's end.
-func (p *process) Close() error {
-	select {
-	case <-p.done:
-		return nil
-	default:
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
-	defer cancel()
-	err := p.link.conn.Notify(ctx, execapi.MethodStopTask, execapi.StopTaskParams{ID: p.id, Hangup: true})
-	if err != nil {
-		select {
-		case <-p.link.conn.Done(): // the executor hangs the command up by itself
-			return nil
-		default:
-		}
-		return fmt.Errorf("cannot hang up command %s: %w", p.id, err)
-	}
-	return nil
 }

@@ -28,13 +28,9 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-const (
-	// callTimeout bounds requests to an executor that do not wait for a command.
-	callTimeout = 15 * time.Second
-	// shutdownTimeout is how long an executor may take to end its commands before
-	// the broker ends it: the default grace and some.
-	shutdownTimeout = execapi.DefaultGraceMS*time.Millisecond + 3*time.Second
-)
+// shutdownTimeout is how long an executor may take to end its commands before
+// the broker ends it: the default grace and some.
+const shutdownTimeout = execapi.DefaultGraceMS*time.Millisecond + 3*time.Second
 
 // Config holds the dependencies of New.
 type Config struct {
@@ -49,6 +45,9 @@ type Config struct {
 	// OnLost is called, in a goroutine of its own, when the executor of a
 	// workspace went away without having been stopped. Optional.
 	OnLost func(name id.Workspace)
+	// OnSilent is called when the executor of a workspace has answered nothing for giveUp, again
+	// and again until it answers or has ended. Optional.
+	OnSilent func(name id.Workspace, since time.Time)
 	// OnBroker is called, in a goroutine of its own, when another broker answers than
 	// before. Optional.
 	OnBroker func()
@@ -66,9 +65,14 @@ type Runtime struct {
 	ids    map[id.Workspace]workspace.IDs // as the broker last said
 	closed bool
 	lost   sync.WaitGroup
+	// ctx ends when the runtime is closed.
+	ctx context.Context
+	end context.CancelCauseFunc
 }
 
 var _ runtime.Runtime = (*Runtime)(nil)
+
+var errClosed = fmt.Errorf("the daemon is stopping: %w", errdefs.ErrUnavailable)
 
 // New returns a backend. Connections are made when they are first needed.
 func New(cfg Config) *Runtime {
@@ -89,6 +93,7 @@ func New(cfg Config) *Runtime {
 		links:  make(map[id.Workspace]*link),
 		ids:    make(map[id.Workspace]workspace.IDs),
 	}
+	r.ctx, r.end = context.WithCancelCause(context.Background())
 	if r.broker == nil {
 		r.broker = own
 	}
@@ -290,16 +295,18 @@ func (r *Runtime) Discard(ctx context.Context, p permit.Permit) error {
 }
 
 // shutdown lets the executor end its commands in order. Its failure does not
-// matter: the broker does not need the executor's help.
+// matter: the broker does not need the executor's help. One that is silent is not asked.
 func (r *Runtime) shutdown(ctx context.Context, name id.Workspace) {
 	l, err := r.link(ctx, name)
-	if err != nil {
+	if l == nil {
 		return
 	}
 	l.stopping.Store(true)
-	ctx, cancel := context.WithTimeout(ctx, shutdownTimeout)
-	defer cancel()
-	_, _ = l.conn.Call(ctx, execapi.MethodShutdown, struct{}{}, nil)
+	if err == nil && !errors.Is(l.ping(), runtime.ErrSilent) {
+		ctx, cancel := context.WithTimeout(ctx, shutdownTimeout)
+		defer cancel()
+		_, _ = l.conn.Call(ctx, execapi.MethodShutdown, struct{}{}, nil)
+	}
 	// The executor stays until its last connection has closed.
 	l.close()
 }
@@ -434,10 +441,12 @@ func (r *Runtime) ask(ctx context.Context, name id.Workspace, method string, par
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout,
-		fmt.Errorf("the executor of workspace %s did not answer %s within %v: %w", name, method, callTimeout, errdefs.ErrUnavailable))
+	ctx, cancel := l.patient(ctx, method)
 	defer cancel()
 	files, err := l.conn.Call(ctx, method, params, result)
+	if errors.Is(err, runtime.ErrSilent) {
+		l.fellSilent()
+	}
 	return files, l.explain(ctx, err)
 }
 
@@ -445,6 +454,7 @@ func (r *Runtime) ask(ctx context.Context, name id.Workspace, method string, par
 func (r *Runtime) Close() error {
 	r.mu.Lock()
 	r.closed = true
+	r.end(errClosed)
 	links := r.links
 	r.links = nil
 	r.mu.Unlock()
