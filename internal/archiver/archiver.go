@@ -13,12 +13,14 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"time"
 
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/permit"
+	"github.com/carrel-dev/carrel/internal/pollfd"
 	"github.com/carrel-dev/carrel/internal/record"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -53,6 +55,23 @@ const (
 	copySize  = 256 << 10
 )
 
+// patience is how long nothing may move before the program is ended.
+const patience = 2 * time.Minute
+
+var errStill = fmt.Errorf("nothing was read or written for %v, so the archiver was ended: %w", patience, errdefs.ErrUnavailable)
+
+// moving tells of each read.
+type moving struct {
+	r     io.Reader
+	moved func()
+}
+
+func (m *moving) Read(p []byte) (int, error) {
+	n, err := m.r.Read(p)
+	m.moved()
+	return n, err
+}
+
 // Pack writes the home of a live workspace to w.
 func (a *Archiver) Pack(ctx context.Context, rt runtime.Runtime, p permit.Permit, w io.Writer,
 	progress func(workspace.Progress),
@@ -62,8 +81,8 @@ func (a *Archiver) Pack(ctx context.Context, rt runtime.Runtime, p permit.Permit
 		return workspace.Progress{}, err
 	}
 	e := execapi.ExecParams{Argv: []string{"pack", "/home/" + string(name)}, Stdout: execapi.Pipe}
-	return a.run(ctx, rt, p, e, progress, func(files []*os.File) error {
-		_, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{files[0]}, make([]byte, copySize))
+	return a.run(ctx, rt, p, e, progress, func(files []*os.File, moves func(io.Reader) io.Reader) error {
+		_, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{moves(files[0])}, make([]byte, copySize))
 		return err
 	})
 }
@@ -90,22 +109,28 @@ func (a *Archiver) Unpack(ctx context.Context, rt runtime.Runtime, p permit.Perm
 		}
 	}
 	e := execapi.ExecParams{Argv: append(args, "/home/"+string(name)), Stdin: execapi.Pipe, Stdout: execapi.Null}
-	return a.run(ctx, rt, p, e, progress, func(files []*os.File) error {
-		_, err := io.CopyBuffer(struct{ io.Writer }{files[0]}, struct{ io.Reader }{r}, make([]byte, copySize))
+	return a.run(ctx, rt, p, e, progress, func(files []*os.File, moves func(io.Reader) io.Reader) error {
+		_, err := io.CopyBuffer(struct{ io.Writer }{files[0]}, struct{ io.Reader }{moves(r)}, make([]byte, copySize))
 		return errors.Join(err, files[0].Close())
 	})
 }
 
 // run runs the program inside and has move the stream, which comes first among the files,
-// while its reports are read.
+// while its reports are read. The program works for carrel, but in a workspace whose commands
+// may do their worst: it is ended with ctx, and when nothing moves for a while.
 func (a *Archiver) run(ctx context.Context, rt runtime.Runtime, p permit.Permit, e execapi.ExecParams,
-	progress func(workspace.Progress), move func([]*os.File) error,
+	progress func(workspace.Progress), move func(files []*os.File, moves func(io.Reader) io.Reader) error,
 ) (done workspace.Progress, err error) {
 	program, err := a.Program()
 	if err != nil {
 		return done, err
 	}
 	defer program.Close()
+	ctx, give := context.WithCancelCause(ctx)
+	defer give(nil)
+	still := time.AfterFunc(patience, func() { give(errStill) })
+	defer still.Stop()
+	moved := func() { still.Reset(patience) }
 	e.ID, e.Argv, e.Program, e.Stderr = id.NewCommand(), append([]string{"carrel-archive"}, e.Argv...), true, execapi.Pipe
 	proc, err := rt.Spawn(ctx, p, e, false, program)
 	if err != nil {
@@ -113,20 +138,33 @@ func (a *Archiver) run(ctx context.Context, rt runtime.Runtime, p permit.Permit,
 	}
 	defer func() { err = errors.Join(err, proc.Close()) }()
 	files := proc.Files()
-	defer func() {
+	letGo := func() {
 		for _, f := range files {
 			_ = f.Close() // one of them has been already
 		}
-	}()
+	}
+	defer letGo()
+	if err := pollfd.OpenAll(files); err != nil { // so that a read ends when its file is closed
+		return done, err
+	}
 	// When the caller goes, the program does, and what is copied ends.
-	defer context.AfterFunc(ctx, func() { _ = proc.Close() })()
+	defer context.AfterFunc(ctx, func() { letGo(); _ = proc.Close() })()
 	var last report
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
-		last = reports(files[1], progress)
+		last = reports(files[1], func(n workspace.Progress) {
+			moved()
+			if progress != nil {
+				progress(n)
+			}
+		})
 	}()
-	moved := move(files)
+	copied := move(files, func(r io.Reader) io.Reader { return &moving{r, moved} })
+	if copied != nil { // nobody reads or writes the rest
+		_ = files[0].Close()
+		_ = proc.Close()
+	}
 	status, err := proc.Wait(ctx)
 	if err != nil {
 		return done, err
@@ -138,10 +176,12 @@ func (a *Archiver) run(ctx context.Context, rt runtime.Runtime, p permit.Permit,
 	switch {
 	case ctx.Err() != nil:
 		return done, context.Cause(ctx)
+	case errdefs.IsResourceExhausted(copied): // which the program sees as a closed stream
+		return done, copied
 	case last.Error != "":
 		return done, fmt.Errorf("the archiver says: %s: %w", record.Clip(strconv.QuoteToGraphic(last.Error)), kindOf(last.Kind))
-	case moved != nil:
-		return done, moved
+	case copied != nil:
+		return done, copied
 	case status.Code != 0:
 		return done, fmt.Errorf("the archiver ended with code %d (killed for memory: %v) and without a reason: %w", status.Code, status.OOM,
 			errdefs.ErrInternal)
@@ -159,7 +199,7 @@ func reports(r io.Reader, progress func(workspace.Progress)) (last report) {
 		if json.Unmarshal(s.Bytes(), &line) != nil {
 			continue
 		}
-		if line.Progress != nil && progress != nil {
+		if line.Progress != nil {
 			progress(*line.Progress)
 		}
 		if line.Summary != nil || line.Error != "" {

@@ -122,13 +122,13 @@ func (s *Archives) putAway(ctx context.Context, p principal.Principal, ref strin
 			return made, err
 		}
 	}
-	if err := life.Alone(ctx, name, operation.ArchiveWorkspace, func(context.Context) error {
+	// Unlike other operations it ends with its caller, and when the workspace is to end: nothing
+	// is changed until the archive is in its place.
+	if err := life.AloneUntil(ctx, name, operation.ArchiveWorkspace, func(ctx context.Context) error {
 		k, err := life.Living(name)
 		if err != nil {
 			return err
 		}
-		// Unlike other operations it ends with its caller: nothing is changed until the archive
-		// is in its place.
 		return a.Do(ctx, func(ctx context.Context, permit permit.Permit) (any, error) {
 			made, err = s.pack(ctx, permit, k, op.Live, out, progress)
 			return lifecycle.Archived{ID: made.ID, SHA256: made.SHA256, Size: made.Size, Entries: made.Entries, Bytes: made.Bytes}, err
@@ -197,8 +197,12 @@ func (s *Archives) pack(ctx context.Context, p permit.Permit, k workspace.Kept, 
 		ID:        fmt.Sprintf("%s-%s", k.Name, time.Now().UTC().Format("20060102T150405.000000")),
 		Workspace: k.Name, Key: k.Key, Owner: k.Owner, Profile: k.Profile, Limits: k.Limits, CreatedAt: time.Now(),
 	}
+	most, err := s.most(k.Limits)
+	if err != nil {
+		return a, err
+	}
 	if out != nil {
-		sum := &summedWriter{w: out, sum: sha256.New()}
+		sum := &summedWriter{w: &boundedWriter{out, most}, sum: sha256.New()}
 		n, err := s.cfg.Archiver.Pack(ctx, rt, p, sum, progress)
 		a.SHA256, a.Size, a.Entries, a.Bytes = hex.EncodeToString(sum.sum.Sum(nil)), sum.n, n.Entries, n.Bytes
 		return a, err
@@ -209,7 +213,7 @@ func (s *Archives) pack(ctx context.Context, p permit.Permit, k workspace.Kept, 
 	}
 	defer d.Discard()
 	crashpoint.Here("daemon.archive.begun")
-	n, err := s.cfg.Archiver.Pack(ctx, rt, p, d, progress)
+	n, err := s.cfg.Archiver.Pack(ctx, rt, p, &boundedWriter{d, most}, progress)
 	if err != nil {
 		return a, err
 	}
@@ -347,6 +351,47 @@ func (s *Archives) restore(ctx context.Context, a *gate.Admitted, k workspace.Ke
 		return err
 	})
 	return k.Name, err
+}
+
+const (
+	// maxArchive bounds an archive of a workspace without a disk limit, in bytes: what the
+	// archiver packs at most, and some for its frames.
+	maxArchive = 65 << 30
+	// keepFree is the part of the file system of the archives that no archive may fill: one
+	// in so many bytes.
+	keepFree = 20
+)
+
+// most is how many bytes an archive of a workspace with those limits may have: what its home
+// can hold and a tenth for what does not compress, and no more than is free.
+func (s *Archives) most(l workspace.Limits) (int64, error) {
+	size, free, err := s.cfg.Files.Space()
+	if err != nil {
+		return 0, err
+	}
+	most := int64(maxArchive)
+	if l.DiskBytes > 0 {
+		most = l.DiskBytes + l.DiskBytes/10 + 16<<20
+	}
+	if most = min(most, free-size/keepFree); most <= 0 {
+		return 0, fmt.Errorf("cannot archive: less than one part in %d is free where archives are kept; remove some with \"carrel archive rm\": %w",
+			keepFree, errdefs.ErrResourceExhausted)
+	}
+	return most, nil
+}
+
+// boundedWriter passes on what is written, up to a number of bytes.
+type boundedWriter struct {
+	w    io.Writer
+	left int64
+}
+
+func (b *boundedWriter) Write(p []byte) (int, error) {
+	if b.left -= int64(len(p)); b.left < 0 {
+		return 0, fmt.Errorf("cannot archive: it takes more bytes than the workspace's disk limit lets it have, or than are free: %w",
+			errdefs.ErrResourceExhausted)
+	}
+	return b.w.Write(p)
 }
 
 // summedWriter passes on what is written, and sums it.

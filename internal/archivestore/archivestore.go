@@ -89,6 +89,21 @@ type Draft struct {
 	size int64
 }
 
+// Space returns the size of the file system of the directory and what a user may still write to
+// it, in bytes.
+func (s *Store) Space() (size, free int64, err error) {
+	f, err := s.root.Open(".")
+	if err != nil {
+		return 0, 0, fmt.Errorf("cannot learn how much space archives have: %w", err)
+	}
+	defer f.Close()
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
+		return 0, 0, fmt.Errorf("cannot learn how much space archives have: %w", err)
+	}
+	return int64(st.Blocks) * st.Bsize, int64(st.Bavail) * st.Bsize, nil
+}
+
 // Create begins the archive id, which must be one path component. If the archive exists the
 // error is already_exists.
 func (s *Store) Create(id string) (*Draft, error) {

@@ -40,8 +40,18 @@ func archiverProgram(fd int) func() (*os.File, error) {
 			return err
 		}
 		defer src.Close()
-		kept, err = sealed.Copy(src, archiverName)
-		return err
+		f, err := sealed.Copy(src, archiverName)
+		if err != nil {
+			return err
+		}
+		// Who may run a program and not read it cannot open what its process has open, or trace
+		// it, from its first instruction on: see would_dump in the kernel's fs/exec.c.
+		if err := f.Chmod(0o111); err != nil {
+			f.Close()
+			return err
+		}
+		kept = f
+		return nil
 	}
 	return func() (*os.File, error) {
 		mu.Lock()
