@@ -374,8 +374,8 @@ func (s *Archives) most(l workspace.Limits) (int64, error) {
 		most = l.DiskBytes + l.DiskBytes/10 + 16<<20
 	}
 	if most = min(most, free-size/keepFree); most <= 0 {
-		return 0, fmt.Errorf("cannot archive: less than one part in %d is free where archives are kept; remove some with \"carrel archive rm\": %w",
-			keepFree, errdefs.ErrResourceExhausted)
+		return 0, fmt.Errorf("cannot archive: less than one part in %d is free where archives are kept; remove some with "+
+			"\"carrel archive rm\": %w", keepFree, errdefs.ErrResourceExhausted)
 	}
 	return most, nil
 }

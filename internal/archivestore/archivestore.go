@@ -92,14 +92,21 @@ type Draft struct {
 // Space returns the size of the file system of the directory and what a user may still write to
 // it, in bytes.
 func (s *Store) Space() (size, free int64, err error) {
-	f, err := s.root.Open(".")
-	if err != nil {
+	fail := func(err error) (int64, int64, error) {
 		return 0, 0, fmt.Errorf("cannot learn how much space archives have: %w", err)
 	}
+	f, err := s.root.Open(".")
+	if err != nil {
+		return fail(err)
+	}
 	defer f.Close()
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return fail(err)
+	}
 	var st unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
-		return 0, 0, fmt.Errorf("cannot learn how much space archives have: %w", err)
+	if cerr := rc.Control(func(fd uintptr) { err = unix.Fstatfs(int(fd), &st) }); cerr != nil || err != nil {
+		return fail(errors.Join(cerr, err))
 	}
 	return int64(st.Blocks) * st.Bsize, int64(st.Bavail) * st.Bsize, nil
 }

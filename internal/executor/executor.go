@@ -90,7 +90,8 @@ func Run(build string) error {
 		return err
 	}
 	runtime.UnlockOSThread() // main locked it for Enter
-	runtime.GOMAXPROCS(maxProcs) // also on one processor: a thread that starts a command holds one
+	// Also where there is one processor: a thread that starts a command keeps its own.
+	runtime.GOMAXPROCS(maxProcs)
 	// sandbox.Environ turned garbage collection off. An executor for one command leaves it off
 	// for a while: most such commands end before, and the first collection takes as long as one.
 	bound := func() { debug.SetGCPercent(gcPercent); debug.SetMemoryLimit(memoryLimit) }

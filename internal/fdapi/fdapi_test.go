@@ -15,7 +15,7 @@ import (
 func fill(m protoreflect.Message) {
 	fields := m.Descriptor().Fields()
 	value := func(f protoreflect.FieldDescriptor, fresh func() protoreflect.Value) protoreflect.Value {
-		switch f.Kind() {
+		switch f.Kind() { //nolint:exhaustive // the others panic
 		case protoreflect.MessageKind:
 			v := fresh()
 			fill(v.Message())

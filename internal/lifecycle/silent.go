@@ -52,7 +52,7 @@ func stuck(proc string, pid int) string {
 		if processState(thread) != "D" { // how vfork waits
 			continue
 		}
-		children, err := os.ReadFile(filepath.Join(thread, "children")) //nolint:gosec // below /proc
+		children, err := os.ReadFile(filepath.Join(thread, "children"))
 		if err != nil {
 			continue
 		}
@@ -67,7 +67,7 @@ func stuck(proc string, pid int) string {
 
 // processState is the state letter of a process or thread, "" if it is gone: see proc_pid_stat(5).
 func processState(dir string) string {
-	stat, err := os.ReadFile(filepath.Join(dir, "stat")) //nolint:gosec // below /proc
+	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
 	if err != nil {
 		return ""
 	}
@@ -84,7 +84,7 @@ func starved(proc string) bool {
 		file, line string
 		most       float64 // percent of a minute
 	}{{"cpu", "some", 95}, {"memory", "full", 20}, {"io", "full", 80}} {
-		text, err := os.ReadFile(filepath.Join(proc, "pressure", p.file)) //nolint:gosec // below /proc
+		text, err := os.ReadFile(filepath.Join(proc, "pressure", p.file))
 		if err != nil {
 			continue
 		}
@@ -101,7 +101,7 @@ func starved(proc string) bool {
 	if known {
 		return false
 	}
-	text, err := os.ReadFile(filepath.Join(proc, "loadavg")) //nolint:gosec // below /proc
+	text, err := os.ReadFile(filepath.Join(proc, "loadavg"))
 	if err != nil {
 		return true
 	}

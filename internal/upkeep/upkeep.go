@@ -217,7 +217,7 @@ func (u *Upkeep) begin(ctx context.Context, places chan struct{}, what string, n
 	u.cfg.Gate.Later(func() {
 		defer func() { <-places; close(done) }()
 		if err := f(ctx); err != nil {
-			u.cfg.Log.Error("cannot "+what, "workspace", name, "error", err)
+			u.cfg.Log.Error("cannot do what is due", "what", what, "workspace", name, "error", err)
 			if name != "" {
 				u.cfg.Lifecycle.Touch(name) // not again at once
 			}

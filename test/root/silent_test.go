@@ -2,6 +2,9 @@ package root_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -117,4 +120,66 @@ func TestSilentExecutors(t *testing.T) {
 	}
 	until(t, "one that goes on is served", func() bool { return h.try(nil, "", "exec", frozen[2].Key, "--", "/bin/true").code == 0 })
 	fmt.Fprintln(t.Output(), h.carrel(t, "ls"))
+}
+
+// meddler looks for the archiver, tries to open what it has open, and stops it.
+const meddler = `
+use Errno; $| = 1;
+open(my $log, ">", "/tmp/tried") or die; select((select($log), $| = 1)[0]);
+system("touch", "/tmp/ready");
+my %known; $known{$_}++ for grep { kill(0, $_) } 1 .. 65536;
+while (1) {
+	for my $pid (2 .. 2000) {
+		next if $pid == $$ || $known{$pid} || !kill(0, $pid);
+		my $dir = "/proc/$pid"; my $line = "";
+		if (open(my $c, "<", "$dir/cmdline")) { $line = <$c> // ""; close($c); }
+		next if $line ne "" && $line !~ /^carrel-archive/; # a command
+		select(undef, undef, undef, 0.05); next if !kill(0, $pid);
+		for my $what ("fd/1", "fd/2", "mem", "exe", "environ") {
+			print $log "$what ", (open(my $f, "<", "$dir/$what") ? "OPENED" : "denied"), "\n";
+		}
+		print $log "fd/1 for writing ", (open(my $f, ">", "$dir/fd/1") ? "OPENED" : "denied"), "\n";
+		kill("STOP", $pid); print $log "stopped\n"; sleep(1000);
+	}
+}`
+
+// A command cannot open what the archiver has open, and one that stops it holds up nobody but
+// itself: stop ends the archive, and what was written of it goes.
+func TestArchiverIsOutOfReach(t *testing.T) {
+	h := newHostFor(t)
+	d := h.desk(t)
+	d.sh(t, "head -c 300M /dev/urandom > ballast")
+	d.detach(t, "/usr/bin/perl", "-e", meddler)
+	d.sh(t, "while [ ! -e /tmp/ready ]; do sleep 0.01; done")
+	tried, archived := "", make(chan result, 1)
+	go func() { archived <- h.try(nil, "", "archive", "create", "--live", d.Key) }()
+	tmp := filepath.Join("/proc", strconv.Itoa(d.ExecutorPID), "root/tmp/tried")
+	until(t, "the archiver is stopped", func() bool {
+		b, err := os.ReadFile(tmp) // from outside: the meddler would take a command for it
+		tried = string(b)
+		return err == nil && strings.Contains(tried, "stopped")
+	})
+	if strings.Count(tried, "denied") != 6 || strings.Contains(tried, "OPENED") {
+		t.Errorf("a command reached into the archiver:\n%s", tried)
+	}
+	began := time.Now()
+	h.carrel(t, "stop", d.Key)
+	if took := time.Since(began); took > 15*time.Second {
+		t.Errorf("the stop took %v", took)
+	}
+	select {
+	case r := <-archived:
+		if r.code == 0 || !strings.Contains(r.err, "stop") {
+			t.Errorf("the archive ended with %+v", r)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the archive goes on after the stop")
+	}
+	if out := h.carrel(t, "archive", "ls", "-o", "json"); strings.Contains(out, d.Name) {
+		t.Errorf("there is an archive: %s", out)
+	}
+	left, err := filepath.Glob(h.data + "/daemon/archives/*")
+	if err != nil || len(left) != 0 {
+		t.Errorf("%v, left behind: %v", err, left)
+	}
 }
