@@ -1,9 +1,11 @@
-package lifecycle
+package lifecycle_test
 
 import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/carrel-dev/carrel/internal/lifecycle"
 )
 
 // procTree makes files of a /proc.
@@ -35,11 +37,11 @@ func TestStuck(t *testing.T) {
 		if c.child != "" {
 			files["11/stat"] = "11 (T) T) " + c.child + " 7"
 		}
-		if got := stuck(procTree(t, files), 7); (got != "") != c.stuck {
+		if got := lifecycle.Stuck(procTree(t, files), 7); (got != "") != c.stuck {
 			t.Errorf("%+v: %q", c, got)
 		}
 	}
-	if got := stuck(procTree(t, nil), 7); got != "" {
+	if got := lifecycle.Stuck(procTree(t, nil), 7); got != "" {
 		t.Errorf("of a process that is gone: %q", got)
 	}
 }
@@ -58,7 +60,7 @@ func TestStarved(t *testing.T) {
 		{map[string]string{"loadavg": "100000.00 1 1 1/1 1"}, true},
 		{nil, true}, // nothing is known: it is left alone
 	} {
-		if got := starved(procTree(t, c.files)); got != c.starved {
+		if got := lifecycle.Starved(procTree(t, c.files)); got != c.starved {
 			t.Errorf("%v: %v", c.files, got)
 		}
 	}
