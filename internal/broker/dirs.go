@@ -1,8 +1,12 @@
 package broker
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // dirs are the broker's directories, open. Everything below them is reached by a
@@ -15,7 +19,8 @@ import (
 //	  images/             0700 root    <name>.img 0600, where disk space is limited
 //	  retained/           0700 root    <name>.<uid>, homes of destroyed workspaces
 //	<runtime_dir>/        0755 root    broker.sock
-//	  x/                  0500 daemon  <name>.sock 0600 daemon
+//	  x/                  0710 root:daemon  <name>.sock 0600 daemon; where the runtime directory is
+//	                      the daemon's own, 0500 daemon
 //
 // homes and tmp are closed to all others, because what a workspace leaves there may be
 // set-uid to its users, and nosuid holds inside only.
@@ -33,9 +38,11 @@ func openDirs(s Settings, daemons bool) (d *dirs, err error) {
 			d.close()
 		}
 	}()
-	runtime := uint32(0)
+	sockets, runtime, closed := filepath.Join(s.RuntimeDir, "x"), uint32(0), uint32(0o710)
 	if daemons {
-		runtime = s.DaemonUID
+		runtime, closed = s.DaemonUID, 0o500
+	} else if err := takeOver(sockets, s.DaemonUID); err != nil {
+		return nil, err
 	}
 	for _, x := range []struct {
 		to       **os.File
@@ -54,7 +61,7 @@ func openDirs(s Settings, daemons bool) (d *dirs, err error) {
 		{&d.images, filepath.Join(s.DataDir, "images"), 0o700, 0, 0, false},
 		{&d.retained, filepath.Join(s.DataDir, "retained"), 0o700, 0, 0, false},
 		{&d.runtime, s.RuntimeDir, 0o755, runtime, 0, true},
-		{&d.sockets, filepath.Join(s.RuntimeDir, "x"), 0o500, s.DaemonUID, s.DaemonGID, false},
+		{&d.sockets, sockets, closed, runtime, s.DaemonGID, false},
 	} {
 		if *x.to, err = ensureDir(x.path, x.mode, x.uid, x.gid, x.shared); err != nil {
 			return nil, err
@@ -66,6 +73,27 @@ func openDirs(s Settings, daemons bool) (d *dirs, err error) {
 		}
 	}
 	return d, nil
+}
+
+// takeOver makes root the owner of a directory that belongs to uid, as the sockets' directory does
+// where an earlier version made it.
+func takeOver(path string, uid uint32) error {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot use the directory %s: %w", path, err)
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil && st.Uid == uid && uid != 0 {
+		err = errors.Join(unix.Fchmod(fd, 0o700), unix.Fchown(fd, 0, 0))
+	}
+	if err != nil {
+		return fmt.Errorf("cannot take the directory %s over from uid %d: %w", path, uid, err)
+	}
+	return nil
 }
 
 func (d *dirs) close() {

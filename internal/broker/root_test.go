@@ -62,7 +62,7 @@ func TestRealLife(t *testing.T) {
 		{data + "/tmp/" + string(p.name) + "/var-tmp", 0o1777, w, w},
 		{data + "/retained", 0o700, 0, 0},
 		{p.settings.RuntimeDir, 0o755, 0, 0},
-		{p.settings.RuntimeDir + "/x", 0o500, daemonUID, daemonUID},
+		{p.settings.RuntimeDir + "/x", 0o710, 0, daemonUID},
 	} {
 		var st unix.Stat_t
 		if err := unix.Lstat(c.path, &st); err != nil {

@@ -305,16 +305,32 @@ func sweepLocks(pid int) {
 	}
 }
 
-// give makes the daemon's user the owner of a tree. The user may have had another uid before it
-// was made again. No link in the tree is followed, because the daemon could write to it.
+// give makes the daemon's user the owner of its directory. A tree of the uid that this user had
+// before it was made again is given to it too, but for what belongs to anybody else: the daemon
+// could write to it, and a hard link there may be to any file of the host.
 func give(dir string, a account) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return fmt.Errorf("cannot open %s: %w", dir, err)
 	}
 	defer root.Close()
+	before, err := root.Stat(".")
+	if err != nil {
+		return fmt.Errorf("cannot look at %s: %w", dir, err)
+	}
+	from := before.Sys().(*syscall.Stat_t).Uid
+	switch from {
+	case a.uid:
+		return nil
+	case 0: // it has just been made
+		return root.Lchown(".", int(a.uid), int(a.gid))
+	}
 	return fs.WalkDir(root.FS(), ".", func(p string, _ fs.DirEntry, err error) error {
+		var fi fs.FileInfo
 		if err == nil {
+			fi, err = root.Lstat(p)
+		}
+		if err == nil && fi.Sys().(*syscall.Stat_t).Uid == from {
 			err = root.Lchown(p, int(a.uid), int(a.gid))
 		}
 		if err != nil {

@@ -61,3 +61,6 @@ func (o *oneByOne) Read(p []byte) (int, error) {
 
 // ObjectOf is a message of the API as -o json prints it.
 func ObjectOf(m proto.Message) any { return objectOf(m) }
+
+// Give is give for a user with that id.
+func Give(dir string, uid uint32) error { return give(dir, account{uid, uid}) }

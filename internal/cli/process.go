@@ -185,6 +185,8 @@ type program struct {
 	log *os.File
 	// archiver is passed open to the daemon, which may not be able to open it; "" for none.
 	archiver string
+	// listener is the daemon's socket, listening; nil for none.
+	listener *os.File
 	// session detaches it from the terminal and from the group of this process.
 	session bool
 }
@@ -233,6 +235,10 @@ func (i *instance) started(ctx context.Context, p program) (_ *exec.Cmd, said st
 		defer f.Close()
 		c.ExtraFiles = append(c.ExtraFiles, f)
 		c.Args = append(c.Args, "--archiver-fd", fmt.Sprint(2+len(c.ExtraFiles)))
+	}
+	if p.listener != nil {
+		c.ExtraFiles = append(c.ExtraFiles, p.listener)
+		c.Args = append(c.Args, "--listener-fd", fmt.Sprint(2+len(c.ExtraFiles)))
 	}
 	var offset int64
 	if p.session {

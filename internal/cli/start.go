@@ -97,9 +97,6 @@ func (i *instance) make(ctx context.Context, m *made, lock *accounts) (who accou
 		err = i.noteDirs(m, dirs, i.runtime, 0o755)
 	}
 	if err == nil {
-		err = i.takeRuntime(who)
-	}
-	if err == nil {
 		err = errors.Join(checkDir(i.runtime), enterable(i.socket(), who.uid, who.gid))
 	}
 	if err != nil {
@@ -111,16 +108,6 @@ func (i *instance) make(ctx context.Context, m *made, lock *accounts) (who accou
 		}
 	}
 	return who, give(i.daemonDir(), who)
-}
-
-// takeRuntime gives the runtime directory back to root, in case an up was killed while its
-// daemon owned it.
-func (i *instance) takeRuntime(who account) error {
-	var st unix.Stat_t
-	if err := unix.Lstat(i.runtime, &st); err != nil || st.Uid != who.uid {
-		return err
-	}
-	return os.Lchown(i.runtime, 0, 0)
 }
 
 // startBoth starts the parts that do not run: the broker first, because the daemon finds its
@@ -192,23 +179,41 @@ func (i *instance) startOne(ctx context.Context, p program, who account, detach 
 		p.log = log
 	}
 	if p.as != nil {
-		// The daemon makes its socket in the runtime directory. It may write there only until
-		// it is ready, because the broker's sockets are there too.
-		if err := os.Remove(i.socket()); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil, fmt.Errorf("cannot remove the socket of a daemon that has ended: %w", err)
+		// The daemon may not write to the runtime directory at any time: what root reads there is
+		// root's own.
+		l, err := i.listen(who)
+		if err != nil {
+			return nil, fmt.Errorf("cannot make the daemon's socket: %w", err)
 		}
-		if err := os.Chown(i.runtime, int(who.uid), 0); err != nil {
-			return nil, fmt.Errorf("cannot let the daemon make its socket: %w", err)
-		}
-		crashpoint.Here("cli.up.runtime-lent")
-		c, err := i.start(ctx, p)
-		crashpoint.Here("cli.up.daemon-started")
-		if e := os.Chown(i.runtime, 0, 0); e != nil {
-			return nil, errors.Join(err, fmt.Errorf("cannot close the runtime directory to the daemon: %w", e))
-		}
-		return c, err
+		defer l.Close()
+		p.listener = l
+		crashpoint.Here("cli.up.socket-made")
 	}
-	return i.start(ctx, p)
+	c, err := i.start(ctx, p)
+	if p.as != nil {
+		crashpoint.Here("cli.up.daemon-started")
+	}
+	return c, err
+}
+
+// listen makes the daemon's socket in the runtime directory, where only root can write. The daemon
+// owns it, so that it can say who may connect; until then nobody but root may.
+func (i *instance) listen(who account) (*os.File, error) {
+	if err := os.Remove(i.socket()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("cannot remove that of a daemon that has ended: %w", err)
+	}
+	old := unix.Umask(0o777)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: i.socket(), Net: "unix"})
+	unix.Umask(old)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	l.SetUnlinkOnClose(false)
+	if err := os.Lchown(i.socket(), int(who.uid), int(who.gid)); err != nil {
+		return nil, err
+	}
+	return l.File()
 }
 
 // stopBoth ends the daemon and then the broker, which the daemon needs. It is called after an

@@ -256,7 +256,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 		return err
 	}
 
-	l, err := listen(socket, cfg.SocketMode, cfg.SocketGroup)
+	l, err := listen(socket, o.listenerFD, cfg.SocketMode, cfg.SocketGroup)
 	if err != nil {
 		return err
 	}

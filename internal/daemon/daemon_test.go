@@ -360,7 +360,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := daemon.Listen(f.socket(), 0o600, ""); !errdefs.IsFailedPrecondition(err) ||
+	if _, err := daemon.Listen(f.socket(), -1, 0o600, ""); !errdefs.IsFailedPrecondition(err) ||
 		!strings.Contains(err.Error(), "another carreld answers") {
 		t.Errorf("a socket in use: %v", err)
 	}

@@ -27,6 +27,7 @@ type options struct {
 	readyFD      int
 	awaitFD      int
 	archiverFD   int
+	listenerFD   int
 	rootless     bool
 	version      bool
 	printConfig  bool
@@ -43,6 +44,9 @@ func parse(args []string, help io.Writer) (options, error) {
 	f.IntVar(&o.awaitFD, "await-fd", -1, "do nothing before a line comes from this inherited `descriptor`, and end if it ends without")
 	f.IntVar(
 		&o.archiverFD, "archiver-fd", -1, "the program carrel-archive, open at this inherited descriptor; else it is looked for beside this one",
+	)
+	f.IntVar(
+		&o.listenerFD, "listener-fd", -1, "serve on this inherited `descriptor`: the socket at the usual path, listening; else one is made there",
 	)
 	f.BoolVar(
 		&o.rootless, "rootless", false, "serve the calling user alone, with that user's rights and without a broker; see docs/operations.md",
@@ -68,7 +72,7 @@ func parse(args []string, help io.Writer) (options, error) {
 		return o, fmt.Errorf("cannot start: --ready-fd and --await-fd must be inherited descriptors from 3 on; %w: %w",
 			ErrUsage, errdefs.ErrInvalidArgument)
 	}
-	for _, fd := range []int{o.readyFD, o.awaitFD} {
+	for _, fd := range []int{o.readyFD, o.awaitFD, o.listenerFD} {
 		if fd >= 0 {
 			unix.CloseOnExec(fd)
 		}

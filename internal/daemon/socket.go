@@ -13,10 +13,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listen binds the API's socket. A stale socket is removed only if nobody answers on it;
-// anything else at that path is left alone. The socket is made without any permission and
-// gets its group before its mode, so that at no time others may connect.
-func listen(path string, mode fs.FileMode, group string) (*net.UnixListener, error) {
+// listen opens the API's socket to those who may use it. It is made without any permission and
+// gets its group before its mode, so that at no time others may connect. given, if it is above 2,
+// is the socket, listening, for a daemon that may not write to its directory.
+func listen(path string, given int, mode fs.FileMode, group string) (l *net.UnixListener, err error) {
+	if given > 2 {
+		l, err = adopt(given)
+	} else {
+		l, err = bind(path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := openTo(path, mode, group); err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot set who may use %s: %w", path, err), l.Close())
+	}
+	return l, nil
+}
+
+// adopt takes a listening socket over. Its entry stays when it is closed.
+func adopt(fd int) (*net.UnixListener, error) {
+	f := os.NewFile(uintptr(fd), "listener")
+	defer f.Close()
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen on descriptor %d: %w", fd, err)
+	}
+	u, ok := l.(*net.UnixListener)
+	if !ok {
+		return nil, errors.Join(fmt.Errorf("cannot listen on descriptor %d: it is no Unix socket: %w", fd, errdefs.ErrInvalidArgument), l.Close())
+	}
+	u.SetUnlinkOnClose(false)
+	return u, nil
+}
+
+// bind makes the socket. A stale one is removed only if nobody answers on it; anything else at
+// that path is left alone.
+func bind(path string) (*net.UnixListener, error) {
 	if err := clearStale(path); err != nil {
 		return nil, err
 	}
@@ -27,9 +60,6 @@ func listen(path string, mode fs.FileMode, group string) (*net.UnixListener, err
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on %s: %w; the daemon's user must be able to write to that directory, which \"carrel up\" provides",
 			path, err)
-	}
-	if err := openTo(path, mode, group); err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot set who may use %s: %w", path, err), l.Close())
 	}
 	return l, nil
 }

@@ -21,7 +21,7 @@ var hostScenarios = []scenario{
 		"cli.up.locked", "cli.up.dir-made#1", "cli.up.dir-made#2", "cli.up.data-made", "cli.file.written#1", "cli.up.noted#1",
 		"cli.up.account-made", "cli.up.dir-made#3", "cli.up.dir-made#4", "cli.up.noted#2",
 		"cli.file.written#3", "cli.up.settings-written", "cli.start.launched#1", "cli.file.written#4", "cli.start.noted#1", "cli.start.ready#1",
-		"cli.up.runtime-lent", "cli.start.launched#2", "cli.file.written#5", "cli.start.noted#2", "cli.start.ready#2", "cli.up.daemon-started",
+		"cli.up.socket-made", "cli.start.launched#2", "cli.file.written#5", "cli.start.noted#2", "cli.start.ready#2", "cli.up.daemon-started",
 		"cli.up.answers",
 	}},
 	{name: "down", points: []string{
