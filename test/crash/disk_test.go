@@ -41,6 +41,7 @@ func TestKilledFormatter(t *testing.T) {
 	h := newHostUp(t)
 	r := mrand.New(mrand.NewPCG(seed(t), 0))
 	hits := map[string]int{}
+	longest := 30 // milliseconds from its start to the kill; less on a host where it ends sooner
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for i := range 60 {
@@ -61,8 +62,10 @@ func TestKilledFormatter(t *testing.T) {
 			case <-tick.C:
 				if pid := formatter(broker); pid != 0 && !hit {
 					hit = true
-					<-time.After(time.Duration(r.IntN(30)) * time.Millisecond)
-					if formatter(broker) == pid { // not yet ended
+					<-time.After(time.Duration(r.IntN(longest)) * time.Millisecond)
+					if formatter(broker) != pid {
+						longest = max(longest*3/4, 2)
+					} else {
 						target := pid
 						if victim == "broker" {
 							target = broker
