@@ -231,6 +231,9 @@ func (c *Checkpoints) Make(ctx context.Context) (checkpoint.Signed, error) {
 }
 
 func (c *Checkpoints) make(ctx context.Context) error {
+	if err := c.log.InPlace(); err != nil {
+		return err
+	}
 	head := c.log.Head()
 	if head.Seq == 0 {
 		return nil

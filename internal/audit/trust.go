@@ -332,6 +332,9 @@ func (l *Log) verify(ctx context.Context, t Trust) (Verdict, error) {
 }
 
 func (l *Log) verifyNow(ctx context.Context, t Trust) (Verdict, error) {
+	if err := l.InPlace(); err != nil {
+		return Verdict{}, err
+	}
 	l.mu.Lock()
 	head, size, closed := l.durable, l.size, l.closed
 	var files []span
