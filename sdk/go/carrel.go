@@ -16,6 +16,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -146,6 +147,9 @@ func (c *Client) System() carrelv1connect.SystemServiceClient {
 	return carrelv1connect.NewSystemServiceClient(c.http(), c.host.baseURL(), c.opts...)
 }
 
+// maxAnswer bounds one message of the daemon, in bytes. The longest is a list of all workspaces.
+const maxAnswer = 16 << 20
+
 func (c *Client) http() *http.Client {
 	c.once.Do(func() {
 		if c.host.socket != "" {
@@ -156,6 +160,7 @@ func (c *Client) http() *http.Client {
 		c.opts = []connect.ClientOption{
 			// Compression costs more than the local socket does.
 			connect.WithAcceptCompression("gzip", nil, nil),
+			connect.WithReadMaxBytes(maxAnswer),
 			connect.WithInterceptors(kinds{}),
 		}
 	})
@@ -163,7 +168,7 @@ func (c *Client) http() *http.Client {
 	if c.host.secret != (token.Secret{}) {
 		t = bearer{t, c.host.secret}
 	}
-	return &http.Client{Transport: t, CheckRedirect: noRedirect}
+	return &http.Client{Transport: bounded{t}, CheckRedirect: noRedirect}
 }
 
 // noRedirect refuses redirects: the API sends none, and they must not receive a token.
@@ -245,6 +250,32 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return t.streams.RoundTrip(r)
 	}
 	return t.unary.RoundTrip(r)
+}
+
+// bounded ends an answer of one message a little behind maxAnswer: connect refuses what is longer,
+// but reads it to its end first.
+type bounded struct{ http.RoundTripper }
+
+func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	res, err := b.RoundTripper.RoundTrip(r)
+	if err == nil && !strings.HasPrefix(res.Header.Get("Content-Type"), "application/connect+") {
+		res.Body = &boundedBody{res.Body, maxAnswer + 1<<10}
+	}
+	return res, err
+}
+
+type boundedBody struct {
+	io.ReadCloser
+	left int
+}
+
+func (b *boundedBody) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, io.EOF
+	}
+	n, err := b.ReadCloser.Read(p[:min(len(p), b.left)])
+	b.left -= n
+	return n, err
 }
 
 // kinds is the interceptor that restores the kinds of errors.
