@@ -154,7 +154,7 @@ for what destroys.`
 					return nil, nil, err
 				}
 				a.forgetTyped()
-				fmt.Fprint(a.Err, approvalText(m), "\nLet it pass? [y/N] ")
+				_ = say(a.Err, "%s\nLet it pass? [y/N] ", approvalText(m))
 				if line, err := a.readLine(c.Context()); err != nil || !strings.EqualFold(strings.TrimSpace(line), "y") {
 					return nil, nil, fmt.Errorf("cannot go on: you did not answer y; approval %s is as it was: %w", args[0], errdefs.ErrAborted)
 				}

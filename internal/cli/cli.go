@@ -254,6 +254,6 @@ func withFD(f *os.File, call func(fd int) error) error {
 // progress prints a message if stderr is a terminal.
 func (a *app) progress(format string, args ...any) {
 	if isTerminal(a.Err) {
-		fmt.Fprintf(a.Err, format+"\n", args...)
+		_ = say(a.Err, format+"\n", args...)
 	}
 }

@@ -80,7 +80,7 @@ func (a *app) logsCommand() *cobra.Command {
 // tellLost says how much of a command's output is no longer kept.
 func (a *app) tellLost(bytes int64) {
 	if bytes > 0 {
-		fmt.Fprintf(a.Err, "carrel: the oldest %d bytes are no longer kept\n", bytes)
+		_ = say(a.Err, "carrel: the oldest %d bytes are no longer kept\n", bytes)
 	}
 }
 

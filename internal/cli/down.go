@@ -66,7 +66,7 @@ func (a *app) down(ctx context.Context, i *instance, purge bool) error {
 				return err
 			}
 		}
-		_, err := fmt.Fprintf(a.Out, "Nothing to do: no carrel was brought up with its data in %s.\n", i.data)
+		err := say(a.Out, "Nothing to do: no carrel was brought up with its data in %s.\n", i.data)
 		return err
 	}
 	unlock, err := i.lock()
@@ -286,7 +286,7 @@ func (a *app) removeRest(ctx context.Context, i *instance, m made, purge bool) e
 	if err := i.writeMade(m); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(a.Out, "carrel is down. Its state, %d workspaces and the audit log stay in %s.\n", len(users), i.data)
+	err := say(a.Out, "carrel is down. Its state, %d workspaces and the audit log stay in %s.\n", len(users), i.data)
 	return err
 }
 
@@ -312,6 +312,6 @@ func (a *app) removeData(i *instance, holding []string) error {
 		}
 		crashpoint.Here("cli.down.dir-removed")
 	}
-	_, err := fmt.Fprintf(a.Out, "carrel is down and its data in %s is removed.\n", i.data)
+	err := say(a.Out, "carrel is down and its data in %s is removed.\n", i.data)
 	return err
 }

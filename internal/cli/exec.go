@@ -204,12 +204,14 @@ func (a *app) attend(
 	}
 	a.code = status.Code
 	if status.Stuck > 0 {
-		defer fmt.Fprintf(a.Err, "carrel: KILL did not end %d of the command's processes: the kernel waits for a file system or a device "+
-			"that does not answer, and they end when it does; \"carrel stop %s\" names them and what to do\n", status.Stuck, workspace)
+		defer func() {
+			_ = say(a.Err, "carrel: KILL did not end %d of the command's processes: the kernel waits for a file system or a device "+
+				"that does not answer, and they end when it does; \"carrel stop %s\" names them and what to do\n", status.Stuck, workspace)
+		}()
 	}
 	switch {
 	case status.TimedOut:
-		fmt.Fprintf(a.Err, "carrel: the command was ended after its timeout of %s\n", timeout)
+		_ = say(a.Err, "carrel: the command was ended after its timeout of %s\n", timeout)
 	case status.OOM && status.Code != 0:
 		fmt.Fprintln(a.Err, "carrel: the workspace ran out of memory while the command ran; see \"carrel inspect\" for its limit")
 	}

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"io"
+	"os"
 
 	"google.golang.org/protobuf/proto"
 
@@ -61,6 +62,16 @@ func (o *oneByOne) Read(p []byte) (int, error) {
 
 // ObjectOf is a message of the API as -o json prints it.
 func ObjectOf(m proto.Message) any { return objectOf(m) }
+
+// Render is what a table with those cells, and then a text, print to a terminal.
+func Render(f *os.File, cells []string, t string) error {
+	table := newTable(0, "A", "B")
+	table.add(cells...)
+	return both{table, text(t)}.render(f)
+}
+
+// Tail is tail.
+var Tail = tail
 
 // Give is give for a user with that id.
 func Give(dir string, uid uint32) error { return give(dir, account{uid, uid}) }

@@ -100,13 +100,17 @@ func pairs(rows ...[2]string) *table {
 // printer is what a command prints for people.
 type printer interface{ render(f *os.File) error }
 
-// text is printed as it is.
+// text is printed with what a terminal would obey escaped. What a command of a workspace writes is
+// passed on as it is, by package relay; everything else goes through text, table or say.
 type text string
 
 func (t text) render(f *os.File) error {
-	_, err := io.WriteString(f, string(t))
+	_, err := io.WriteString(f, message(string(t)))
 	return err
 }
+
+// say prints one text for people, as text does.
+func say(f *os.File, format string, args ...any) error { return textf(format, args...).render(f) }
 
 func textf(format string, args ...any) text { return text(fmt.Sprintf(format, args...)) }
 
@@ -141,10 +145,12 @@ func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 func (t *table) render(f *os.File) error {
 	var widths []int
 	for _, r := range t.rows {
-		for i, c := range r {
+		for i := range r {
 			if i == len(widths) {
 				widths = append(widths, 0)
 			}
+			r[i] = printable(r[i])
+			c := r[i]
 			widths[i] = max(widths[i], utf8.RuneCountInString(c))
 		}
 	}

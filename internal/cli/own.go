@@ -241,6 +241,6 @@ func (a *app) downOwn(ctx context.Context, p paths.Paths) error {
 			return err
 		}
 	}
-	_, err = fmt.Fprintf(a.Out, "Your carrel has ended. Homes and record stay in %s.\n", p.State)
+	err = say(a.Out, "Your carrel has ended. Homes and record stay in %s.\n", p.State)
 	return err
 }

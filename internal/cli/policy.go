@@ -272,7 +272,7 @@ Errors have file, line and column, and the exit code is 1.`,
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(a.Out, "ok: %d rules, policy %s\n", e.Rules(), e.Digest())
+		err = say(a.Out, "ok: %d rules, policy %s\n", e.Rules(), e.Digest())
 		return err
 	}
 	return c

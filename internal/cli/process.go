@@ -337,18 +337,20 @@ func awaitReady(ctx context.Context, ready *os.File) error {
 	}
 }
 
-// tail is what a program logged after offset, for the error about its failure.
+// tail is what a program logged after offset, at most the last 4 KiB, for the error about its
+// failure. The program holds the file open for writing and may have made it as long as it likes.
 func tail(log *os.File, offset int64) string {
 	const most = 4 << 10
-	b, err := os.ReadFile(log.Name())
-	if err != nil || int64(len(b)) <= offset {
+	fi, err := log.Stat()
+	if err != nil || fi.Size() <= offset {
 		return ""
 	}
-	b = b[offset:]
-	if len(b) > most {
-		b = b[len(b)-most:]
+	b := make([]byte, min(most, fi.Size()-offset))
+	n, err := log.ReadAt(b, fi.Size()-int64(len(b)))
+	if err != nil && !errors.Is(err, io.EOF) {
+		return ""
 	}
-	return "; it said:\n  " + strings.ReplaceAll(strings.TrimRight(string(b), "\n"), "\n", "\n  ")
+	return "; it said:\n  " + strings.ReplaceAll(strings.Trim(string(b[:n]), "\x00\n"), "\n", "\n  ")
 }
 
 // openLog opens a program's log for appending.

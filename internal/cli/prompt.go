@@ -155,7 +155,7 @@ func (a *app) prompt(ctx context.Context, m *carrelv1.Approval, threads bool) re
 		keys = "[y] once  [t] in this thread  [n] no"
 	}
 	a.forgetTyped()
-	fmt.Fprintf(a.Err, "carrel: the policy asks for your answer before this runs\n\n%s\nRun it?  %s: ", approvalText(m), keys)
+	_ = say(a.Err, "carrel: the policy asks for your answer before this runs\n\n%s\nRun it?  %s: ", approvalText(m), keys)
 	for range 3 {
 		line, err := a.readLine(ctx)
 		if err != nil {
@@ -167,14 +167,14 @@ func (a *app) prompt(ctx context.Context, m *carrelv1.Approval, threads bool) re
 		case key == "t" && threads:
 			return reply{kind: approval.Thread}
 		case key == "n" || key == "d":
-			fmt.Fprint(a.Err, "Why not (may be left empty): ")
+			_ = say(a.Err, "Why not (may be left empty): ")
 			why, err := a.readLine(ctx)
 			if err != nil && !errors.Is(err, io.EOF) {
 				return reply{err: fmt.Errorf("cannot read your reason: %w", err)}
 			}
 			return reply{kind: approval.Deny, reason: strings.TrimSpace(why)}
 		}
-		fmt.Fprintf(a.Err, "Answer with one of %s: ", keys)
+		_ = say(a.Err, "Answer with one of %s: ", keys)
 	}
 	return reply{err: fmt.Errorf("cannot go on without an answer: %w", errdefs.ErrAborted)}
 }
@@ -204,7 +204,7 @@ func (a *app) asking(
 		return err
 	}
 	if spec.Source != carrel.SourceUser || !isTerminal(a.In) || !isTerminal(a.Err) {
-		fmt.Fprintf(a.Err, "carrel: waiting for a person: approval %[1]s; see it with \"carrel approvals show %[1]s\", "+
+		_ = say(a.Err, "carrel: waiting for a person: approval %[1]s; see it with \"carrel approvals show %[1]s\", "+
 			"answer it with \"carrel approvals approve %[1]s\" or deny\n", name)
 		return a.waiting(ctx, signals, start)
 	}
@@ -279,7 +279,7 @@ func (a *app) settled(ctx context.Context, name string, start func(context.Conte
 	}
 	switch w := m.GetAnswer(); approval.State(m.GetState()) {
 	case approval.Approved:
-		fmt.Fprintf(a.Err, "carrel: %s let it pass\n", w.GetBy())
+		_ = say(a.Err, "carrel: %s let it pass\n", w.GetBy())
 		return start(ctx)
 	case approval.Denied:
 		why := ""

@@ -183,7 +183,7 @@ given, its signature is wanted. The exit code is 1 if something does not hold.`,
 			}
 			return err
 		case err != nil:
-			_, err = fmt.Fprintf(a.Out, "not ok: %s\n", printable(err.Error()))
+			err = say(a.Out, "not ok: %s\n", printable(err.Error()))
 			return err
 		}
 		by := "the log's key"
@@ -197,7 +197,7 @@ given, its signature is wanted. The exit code is 1 if something does not hold.`,
 		if v.Records > 1 {
 			what = fmt.Sprintf("%d records from %d to %d are", v.Records, v.First, v.Last)
 		}
-		_, err = fmt.Fprintf(a.Out, "ok: %s in the log %s, whose first %d records are signed by %s\n", what, v.Origin, v.Size, by)
+		err = say(a.Out, "ok: %s in the log %s, whose first %d records are signed by %s\n", what, v.Origin, v.Size, by)
 		return err
 	}
 	return c

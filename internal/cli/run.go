@@ -235,7 +235,7 @@ func (a *app) runRootless(
 			a.tellOpened([]*carrelv1.Control{{Id: c.ID, Opened: string(c.Opened)}})
 			continue
 		}
-		fmt.Fprintf(a.Err, "carrel: running without %s: %s\n", c.ID, c.Evidence)
+		_ = say(a.Err, "carrel: running without %s: %s\n", c.ID, c.Evidence)
 	}
 	// Most commands that last are waited for, and a wait does not need what the start needed.
 	waits := time.AfterFunc(settling, pages.GiveBack)
@@ -292,7 +292,7 @@ func (a *app) runRoot(
 	name := w.GetName()
 	defer func() {
 		if x.keep {
-			fmt.Fprintf(a.Err, "carrel: the workspace is kept: %s\n", name)
+			_ = say(a.Err, "carrel: the workspace is kept: %s\n", name)
 			return
 		}
 		_, derr := askOf(ctx, client, workspaces.Destroy, &carrelv1.DestroyRequest{Workspace: name, Purge: true})

@@ -86,7 +86,7 @@ func allowFlag(c *cobra.Command, allow *[]string) {
 func (a *app) tellOpened(controls []*carrelv1.Control) {
 	for _, c := range controls {
 		if c.GetOpened() != "" {
-			fmt.Fprintf(a.Err, "carrel: %s is off, as --allow %s asked for\n", c.GetId(), c.GetOpened())
+			_ = say(a.Err, "carrel: %s is off, as --allow %s asked for\n", c.GetId(), c.GetOpened())
 		}
 	}
 }
