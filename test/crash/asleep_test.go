@@ -150,7 +150,8 @@ func TestUninterruptibleSleep(t *testing.T) {
 	if r := h.within(t, 3*time.Second, "exec", key, "--", "cat", "file"); r.out != "kept\n" {
 		t.Errorf("beside it: %v", r)
 	}
-	if r := h.within(t, 15*time.Second, "exec", key, "--", "/bin/sh", "-c", "(echo more >> file) & echo said"); r.code != 0 ||
+	const leave = `(echo more >> file) & until grep -q ") D" "/proc/$!/stat"; do :; done; echo said` // it sleeps before its parent ends
+	if r := h.within(t, 15*time.Second, "exec", key, "--", "/bin/sh", "-c", leave); r.code != 0 ||
 		!strings.Contains(r.err, "KILL did not end 1") {
 		t.Errorf("a command that leaves a sleeper: %v", r)
 	}
