@@ -55,10 +55,15 @@ const (
 	copySize  = 256 << 10
 )
 
-// patience is how long nothing may move before the program is ended.
-const patience = 2 * time.Minute
+// patience is how long nothing may move before the program is ended, and syncPatience how long it
+// may take to end once all has been moved: what was unpacked still has to reach the disk.
+const (
+	patience     = 2 * time.Minute
+	syncPatience = 15 * time.Minute
+)
 
-var errStill = fmt.Errorf("nothing was read or written for %v, so the archiver was ended: %w", patience, errdefs.ErrUnavailable)
+var errStill = fmt.Errorf("nothing moved for %v, or it did not end within %v of the last byte, so the archiver was ended: %w",
+	patience, syncPatience, errdefs.ErrUnavailable)
 
 // moving tells of each read.
 type moving struct {
@@ -165,6 +170,7 @@ func (a *Archiver) run(ctx context.Context, rt runtime.Runtime, p permit.Permit,
 		_ = files[0].Close()
 		_ = proc.Close()
 	}
+	still.Reset(syncPatience)
 	status, err := proc.Wait(ctx)
 	if err != nil {
 		return done, err
