@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -135,7 +136,14 @@ func (a *Archiver) run(ctx context.Context, rt runtime.Runtime, p permit.Permit,
 	defer give(nil)
 	still := time.AfterFunc(patience, func() { give(errStill) })
 	defer still.Stop()
-	moved := func() { still.Reset(patience) }
+	var all atomic.Bool // has been moved; reports may still come
+	moved := func() {
+		if all.Load() {
+			still.Reset(syncPatience)
+		} else {
+			still.Reset(patience)
+		}
+	}
 	e.ID, e.Argv, e.Program, e.Stderr = id.NewCommand(), append([]string{"carrel-archive"}, e.Argv...), true, execapi.Pipe
 	proc, err := rt.Spawn(ctx, p, e, false, program)
 	if err != nil {
@@ -170,7 +178,8 @@ func (a *Archiver) run(ctx context.Context, rt runtime.Runtime, p permit.Permit,
 		_ = files[0].Close()
 		_ = proc.Close()
 	}
-	still.Reset(syncPatience)
+	all.Store(true)
+	moved()
 	status, err := proc.Wait(ctx)
 	if err != nil {
 		return done, err
