@@ -80,8 +80,15 @@ func TestOwnIdle(t *testing.T) {
 	if starts < 10 {
 		t.Errorf("%d starts", starts)
 	}
-	if got := strings.Count(u.log(), "level=ERROR"); got != 1 {
-		t.Errorf("%d errors, where that one says it:\n%s", got, u.log())
+	// The one whose state was gone says so, of its lock and of its record, and no other says anything.
+	log := u.log()
+	for _, text := range []string{"ending without the lock against clients", "cannot sign the end of the audit log"} {
+		if strings.Count(log, `level=ERROR msg="`+text) != 1 {
+			t.Errorf("not once: %s", text)
+		}
+	}
+	if got := strings.Count(log, "level=ERROR"); got != 2 {
+		t.Errorf("%d errors, where those two say it:\n%s", got, log)
 	}
 }
 
