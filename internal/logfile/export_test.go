@@ -1,0 +1,4 @@
+package logfile
+
+// LeftOutEvery is leftOutEvery.
+const LeftOutEvery = leftOutEvery
