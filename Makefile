@@ -24,7 +24,7 @@ GOLANGCI  := .cache/golangci-lint
 LINT_MOD  := -modfile=tools/lint/go.mod
 TOOL      := go tool -modfile=tools/go.mod
 SUM       := go run ./test/testsum
-# Tests that bring a whole carrel up, or attack one, run one package after the other.
+# Tests that bring a whole carrel up, or attack one, mostly wait: two packages run at a time.
 WHOLE     := $(patsubst %,./%/...,$(wildcard test/script test/root test/crash test/programs))
 # Where goroutines share memory. Those with rights run as they are shipped too, the others of
 # these under the race detector alone.
@@ -51,11 +51,11 @@ test: ## run every test that this host can run; as root: all
 	    grep -vxF "$$(go list $(RACE) | grep -vE '/internal/($(TWICE))$$')") \
 	  -- shipped -timeout=5m $(SHIPPED) \
 	  -- race CGO_ENABLED=1 -race -shuffle=on -timeout=5m $(subst -run,-skip,$(wordlist 1,2,$(SHIPPED))) $(RACE) \
-	  -- whole -p 1 -parallel=3 -count=1 -timeout=15m $(WHOLE)
+	  -- whole -p 2 -parallel=3 -count=1 -timeout=15m $(WHOLE)
 
 test-root: ## run the tests that bring a whole carrel up, as root
 	@scripts/prerequisites test
-	@$(SUM) whole -p 1 -parallel=3 -count=1 -timeout=15m $(WHOLE)
+	@$(SUM) whole -p 2 -parallel=3 -count=1 -timeout=15m $(WHOLE)
 
 soak: ## kill carrel at random for SOAKTIME (1h) while it works, and measure growth in full, as root
 	@scripts/prerequisites test

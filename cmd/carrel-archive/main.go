@@ -10,6 +10,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/build"
 )
 
+func init() { build.Program("carrel-archive") }
+
 // Signals keep their default action: the caller removes what is incomplete.
 func main() {
 	os.Exit(archive.Run(context.Background(), build.Version(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))

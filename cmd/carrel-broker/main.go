@@ -13,6 +13,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/build"
 )
 
+func init() { build.Program("carrel-broker") }
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -29,6 +31,7 @@ func run(ctx context.Context, args []string) error {
 	f.BoolVar(&o.Stdio, "stdio", false, "serve the socket that is standard input, for use with sudo")
 	f.IntVar(&o.ReadyFD, "ready-fd", -1, "write a line to descriptor `N` once requests are served")
 	f.IntVar(&o.AwaitFD, "await-fd", -1, "do nothing before a line comes from descriptor `N`, and end if it ends without")
+	f.IntVar(&o.OldLogFD, "old-log-fd", -1, "rotate the log, which is standard error, into the file that is descriptor `N`")
 	version := f.Bool("version", false, "print the version and exit")
 	if err := f.Parse(args); err != nil {
 		return err

@@ -11,7 +11,10 @@ import (
 )
 
 // The first stage runs on the process's first thread.
-func init() { runtime.LockOSThread() }
+func init() {
+	runtime.LockOSThread()
+	build.Program("carrel-executor")
+}
 
 func main() {
 	if err := executor.Run(build.Version()); err != nil {

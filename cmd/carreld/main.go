@@ -10,8 +10,11 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/carrel-dev/carrel/internal/build"
 	"github.com/carrel-dev/carrel/internal/daemon"
 )
+
+func init() { build.Program("carreld") }
 
 func main() {
 	// A second signal ends the process at once.

@@ -91,12 +91,12 @@ func (s approvals) WatchApprovals(ctx context.Context, _ *request[carrelv1.Watch
 	defer s.untilClosing(ctx, cancel)()
 	err := s.gate.WatchApprovals(ctx, authn.FromContext(ctx), func(a *approval.View) error {
 		if a == nil {
-			return stream.Send(&carrelv1.WatchApprovalsResponse{CaughtUp: true})
+			return send(ctx, stream, &carrelv1.WatchApprovalsResponse{CaughtUp: true})
 		}
-		return stream.Send(&carrelv1.WatchApprovalsResponse{Approval: approvalTo(a)})
+		return send(ctx, stream, &carrelv1.WatchApprovalsResponse{Approval: approvalTo(a)})
 	})
-	if ctx.Err() != nil {
-		return nil // it has no other end
+	if why := ended(ctx); why != nil || ctx.Err() != nil {
+		return errcode.ToWire(why) // it has no other end
 	}
 	return errcode.ToWire(err)
 }

@@ -3,8 +3,11 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"net/http"
 	"sync"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -20,16 +23,46 @@ type archives struct{ *Server }
 // piece is how much of an archive goes into one message.
 const piece = 256 << 10
 
-// sender is one stream of responses that several goroutines write.
+// sender is one stream of responses that several goroutines write. Its close is deferred by the
+// handler: a message that came after it would end the daemon with a panic of the HTTP server's.
 type sender[T any] struct {
-	mu     sync.Mutex
+	await  awaits
 	stream interface{ Send(*T) error }
+
+	mu     sync.Mutex
+	closed bool
 }
 
 func (s *sender[T]) send(m *T) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return fmt.Errorf("cannot answer: the request has ended: %w", context.Canceled)
+	}
+	if err := s.await((*http.ResponseController).SetWriteDeadline); err != nil {
+		return err
+	}
 	return s.stream.Send(m)
+}
+
+// close waits for a message that is under way, for no longer than a client may stall.
+func (s *sender[T]) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+}
+
+// awaits gives the client of a stream so long to take or to send a piece, where set says which; its
+// error is why the daemon has ended the request.
+type awaits func(set func(*http.ResponseController, time.Time) error) error
+
+// await lets no client stall for ever: a workspace is held until its archive is there.
+func (s archives) await(ctx context.Context) awaits {
+	rc, _ := ctx.Value(controllerKey{}).(*http.ResponseController) // as ServeHTTP says
+	return func(set func(*http.ResponseController, time.Time) error) error {
+		_ = set(rc, time.Now().Add(s.opts.StallTimeout)) // a connection that is gone waits for nothing
+		return ended(ctx)
+	}
 }
 
 // chunks makes messages of what is written.
@@ -52,7 +85,8 @@ func (s archives) CreateArchive(ctx context.Context, req *request[carrelv1.Creat
 	if err != nil {
 		return errcode.ToWire(err)
 	}
-	to := sender[carrelv1.CreateArchiveResponse]{stream: stream}
+	to := sender[carrelv1.CreateArchiveResponse]{await: s.await(ctx), stream: stream}
+	defer to.close()
 	var out io.Writer
 	if m.GetExport() {
 		out = chunks(func(b []byte) error {
@@ -100,8 +134,10 @@ func (s archives) restore(ctx context.Context, stream *restoring) error {
 			return err
 		}
 	}
-	to := sender[carrelv1.RestoreResponse]{stream: stream}
-	w, err := s.gate.Restore(ctx, authn.FromContext(ctx), want, &upload{stream: stream}, func(p workspace.Progress) {
+	to := sender[carrelv1.RestoreResponse]{await: s.await(ctx), stream: stream}
+	defer to.close()
+	in := &upload{await: s.await(ctx), stream: stream}
+	w, err := s.gate.Restore(ctx, authn.FromContext(ctx), want, in, func(p workspace.Progress) {
 		_ = to.send(&carrelv1.RestoreResponse{Kind: &carrelv1.RestoreResponse_Progress{Progress: progressTo(p)}}) // as above
 	})
 	if err != nil {
@@ -112,12 +148,16 @@ func (s archives) restore(ctx context.Context, stream *restoring) error {
 
 // upload is the data of the requests.
 type upload struct {
+	await  awaits
 	stream *restoring
 	rest   []byte
 }
 
 func (u *upload) Read(p []byte) (int, error) {
 	for len(u.rest) == 0 {
+		if err := u.await((*http.ResponseController).SetReadDeadline); err != nil {
+			return 0, err
+		}
 		m, err := u.stream.Receive()
 		if errors.Is(err, io.EOF) {
 			return 0, io.EOF // as readers compare it
@@ -156,13 +196,15 @@ func (s archives) ReadArchive(ctx context.Context, req *request[carrelv1.ReadArc
 	if err != nil {
 		return errcode.ToWire(err)
 	}
+	to := sender[carrelv1.ReadArchiveResponse]{await: s.await(ctx), stream: stream}
+	defer to.close()
 	a, err := s.gate.ReadArchive(ctx, authn.FromContext(ctx), ref, chunks(func(b []byte) error {
-		return stream.Send(&carrelv1.ReadArchiveResponse{Kind: &carrelv1.ReadArchiveResponse_Data{Data: b}})
+		return to.send(&carrelv1.ReadArchiveResponse{Kind: &carrelv1.ReadArchiveResponse_Data{Data: b}})
 	}))
 	if err != nil {
 		return errcode.ToWire(err)
 	}
-	return stream.Send(&carrelv1.ReadArchiveResponse{Kind: &carrelv1.ReadArchiveResponse_Archive{Archive: archiveTo(a)}})
+	return to.send(&carrelv1.ReadArchiveResponse{Kind: &carrelv1.ReadArchiveResponse_Archive{Archive: archiveTo(a)}})
 }
 
 func (s archives) RemoveArchive(ctx context.Context,
@@ -186,5 +228,6 @@ func archiveTo(a workspace.Archive) *carrelv1.Archive {
 	return &carrelv1.Archive{
 		Id: a.ID, Workspace: string(a.Workspace), Key: string(a.Key), Owner: a.Owner, Profile: a.Profile, Limits: limitsTo(a.Limits),
 		Sha256: a.SHA256, Size: a.Size, Entries: a.Entries, Bytes: a.Bytes, CreatedUnixMs: unixMS(a.CreatedAt),
+		ExpiresUnixMs: unixMS(a.Expires),
 	}
 }

@@ -2,9 +2,14 @@ package api_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"io"
+	"os"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -12,6 +17,8 @@ import (
 	"github.com/carrel-dev/carrel/gen/carrel/v1/carrelv1connect"
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/api/apitest"
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 func TestArchives(t *testing.T) {
@@ -114,5 +121,106 @@ func TestArchives(t *testing.T) {
 	_, err = c.RemoveArchive(ctx, request(&carrelv1.RemoveArchiveRequest{Archive: kept.GetId()}))
 	if connect.CodeOf(err) != connect.CodeNotFound {
 		t.Error(err)
+	}
+}
+
+// late reports how far it is when it has ended already.
+type late struct {
+	*apitest.Gate
+	told chan struct{}
+}
+
+func (l late) Archive(_ context.Context, _ principal.Principal, _ string, _ workspace.ArchiveWanted, _ io.Writer,
+	progress func(workspace.Progress),
+) (workspace.Archive, error) {
+	go func() {
+		defer close(l.told)
+		for range 10_000 {
+			progress(workspace.Progress{Entries: 1})
+		}
+	}()
+	return workspace.Archive{}, errors.New("it has ended")
+}
+
+// A report that comes after the answer goes nowhere. Without the guard it ends the daemon.
+func TestNothingIsSentAfterTheAnswer(t *testing.T) {
+	g := late{&apitest.Gate{}, make(chan struct{})}
+	socket, _ := apitest.Serve(t, g, &alice, api.Options{})
+	c := carrelv1connect.NewArchiveServiceClient(unix(t, socket, true), "http://carrel")
+	s, err := c.CreateArchive(t.Context(), request(&carrelv1.CreateArchiveRequest{Workspace: "demo"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for s.Receive() {
+	}
+	if s.Err() == nil {
+		t.Error("no error came")
+	}
+	<-g.told
+}
+
+// endless writes, or reads, an archive that has no end.
+type endless struct {
+	*apitest.Gate
+	ended chan error
+}
+
+func (e endless) Archive(_ context.Context, _ principal.Principal, _ string, _ workspace.ArchiveWanted, out io.Writer,
+	_ func(workspace.Progress),
+) (workspace.Archive, error) {
+	for b := make([]byte, 1<<20); ; {
+		if _, err := out.Write(b); err != nil {
+			e.ended <- err
+			return workspace.Archive{}, err
+		}
+	}
+}
+
+func (e endless) Restore(_ context.Context, _ principal.Principal, _ workspace.RestoreWanted, in io.Reader,
+	_ func(workspace.Progress),
+) (api.Workspace, error) {
+	_, err := io.Copy(io.Discard, in)
+	e.ended <- err
+	return api.Workspace{}, err
+}
+
+// Whoever takes nothing of an archive, or sends nothing of one, holds up a workspace no longer than
+// it may stall; whoever is slow, but moves, goes on.
+func TestAStalledClientIsLetGo(t *testing.T) {
+	for name, http2 := range map[string]bool{"HTTP/1": false, "HTTP/2": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const stall = 2 * time.Second
+			g := endless{&apitest.Gate{}, make(chan error, 1)}
+			socket, _ := apitest.Serve(t, g, &alice, api.Options{StallTimeout: stall})
+			c := carrelv1connect.NewArchiveServiceClient(unix(t, socket, http2), "http://carrel")
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if _, err := c.CreateArchive(ctx, request(&carrelv1.CreateArchiveRequest{Workspace: "demo", Export: true})); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-g.ended; err == nil {
+				t.Error("the write that nobody takes has no error")
+			}
+			if !http2 {
+				return // which cannot send and receive at once
+			}
+			s := c.Restore(ctx)
+			send := func(m *carrelv1.RestoreRequest) {
+				if err := s.Send(m); err != nil {
+					t.Error(err)
+				}
+			}
+			send(&carrelv1.RestoreRequest{Kind: &carrelv1.RestoreRequest_Start{Start: &carrelv1.RestoreStart{Key: "x"}}})
+			tick := time.NewTicker(stall / 4)
+			defer tick.Stop()
+			for range 5 { // longer than it may stall
+				<-tick.C
+				send(&carrelv1.RestoreRequest{Kind: &carrelv1.RestoreRequest_Data{Data: []byte("some")}})
+			}
+			if err := <-g.ended; !errors.Is(err, os.ErrDeadlineExceeded) && connect.CodeOf(err) != connect.CodeDeadlineExceeded {
+				t.Errorf("the read of what does not come: %v", err)
+			}
+		})
 	}
 }

@@ -51,10 +51,10 @@ func (s audits) Show(ctx context.Context, req *request[carrelv1.ShowRequest],
 	defer cancel()
 	defer s.untilClosing(ctx, cancel)()
 	err = s.gate.ShowAudit(ctx, authn.FromContext(ctx), m.GetFromSeq(), m.GetLast(), m.GetFollow(), f, func(lines [][]byte) error {
-		return stream.Send(&carrelv1.ShowResponse{Lines: lines})
+		return send(ctx, stream, &carrelv1.ShowResponse{Lines: lines})
 	})
-	if m.GetFollow() && ctx.Err() != nil {
-		return nil // a follow has no other end
+	if why := ended(ctx); why != nil || m.GetFollow() && ctx.Err() != nil {
+		return errcode.ToWire(why) // a follow has no other end
 	}
 	return errcode.ToWire(err)
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -38,6 +39,9 @@ func (s commands) Exec(ctx context.Context, req *request[carrelv1.ExecRequest]) 
 	}
 	e.OutputLimit = execapi.MaxCapture
 	command, res, err := s.gate.Run(ctx, authn.FromContext(ctx), ref, e)
+	if why := ended(ctx); why != nil {
+		err = why
+	}
 	if err != nil {
 		return nil, errcode.ToWire(err)
 	}
@@ -73,6 +77,22 @@ func (s commands) detach(ctx context.Context, m *carrelv1.DetachRequest) (id.Com
 		e.Rows, e.Cols = window.Rows, window.Cols
 	}
 	return s.gate.Detach(ctx, authn.FromContext(ctx), ref, e, window != nil)
+}
+
+func (s commands) Explain(ctx context.Context, req *request[carrelv1.ExplainRequest]) (*response[carrelv1.ExplainResponse], error) {
+	ref, e, err := execParams(req.Msg.GetWorkspace(), req.Msg.GetCommand())
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	d, verified, assumed, err := s.gate.Explain(ctx, authn.FromContext(ctx), ref, e)
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	text, err := json.Marshal(d)
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	return connect.NewResponse(&carrelv1.ExplainResponse{Decision: text, Verified: verified, Assumed: assumed}), nil
 }
 
 func (s commands) ListCommands(ctx context.Context,
@@ -196,15 +216,18 @@ func (s commands) Logs(ctx context.Context, req *request[carrelv1.LogsRequest],
 	defer stop()
 
 	first := &carrelv1.LogsResponse{Lost: res.Lost}
-	send := func(b []byte) error {
+	piece := func(b []byte) error {
 		m := first
 		if m == nil {
 			m = &carrelv1.LogsResponse{}
 		}
 		first, m.Data = nil, b
-		return stream.Send(m)
+		return send(ctx, stream, m)
 	}
-	if err := pump(out, send); err != nil {
+	if err := pump(out, piece); err != nil {
+		if err := ended(ctx); err != nil {
+			return errcode.ToWire(err)
+		}
 		if ctx.Err() != nil || s.follows.Err() != nil {
 			return nil // the client went, or the server does
 		}
@@ -218,7 +241,7 @@ func (s commands) Logs(ctx context.Context, req *request[carrelv1.LogsRequest],
 	if last.Status == nil && req.Msg.GetFollow() {
 		last.Status = s.statusOf(ctx, ref, cmd)
 	}
-	return stream.Send(last)
+	return errcode.ToWire(send(ctx, stream, last))
 }
 
 // statusOf is how a command ended, or nil if it runs or nobody knows any more.

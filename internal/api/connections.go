@@ -15,13 +15,15 @@ import (
 // host's may serve many people by one user. One too many is closed without an answer.
 // Those of whom nothing is known, who are refused each request, share a few.
 //
-// The same for one address over TLS, where nobody is known before a token comes, and for all
-// addresses together: those on the Unix socket have room left.
+// Over TLS nobody is known before a token comes: an address may have so many, and of IPv6 the network that
+// a customer has. Those on which a good token came are counted by its owner too, and together: those on the
+// Unix socket have room left. The others are strangers, who are bounded apart.
 const (
 	maxUserConns    = 64
 	maxAdminConns   = 1024
 	maxUnknownConns = 16
 	maxAddressConns = 64
+	maxNetworkConns = 128
 	maxRemoteConns  = 512
 )
 
@@ -36,35 +38,62 @@ type connections struct {
 	held map[string]int
 }
 
-// add counts c in, unless p, or the address from which it comes, has as many as may be.
-func (s *connections) add(c net.Conn, p principal.Principal, from string) bool {
-	limit, who := maxUserConns, []string{p.String()}
-	_, encrypted := c.(*tls.Conn)
+// bound is how many connections somebody may have.
+type bound struct {
+	who  string
+	most int
+}
+
+// add counts c in, unless p has as many as may be.
+func (s *connections) add(c net.Conn, p principal.Principal) bool {
+	limit := maxUserConns
 	switch {
-	case encrypted:
-		limit, who = maxAddressConns, []string{"from " + from, remote}
 	case p.Kind != principal.User && p.Kind != principal.System:
 		limit = maxUnknownConns
 	case p.Kind == principal.System || p.Admin || p.UID == 0:
 		limit = maxAdminConns
 	}
+	return s.count(c, bound{p.String(), limit})
+}
+
+// addFrom counts c in, unless the address from which it comes, or a network of it, has as many as may be.
+func (s *connections) addFrom(c net.Conn, networks []string) bool {
+	bounds := []bound{{"from " + networks[0], maxAddressConns}}
+	for _, n := range networks[1:] {
+		bounds = append(bounds, bound{"from " + n, maxNetworkConns})
+	}
+	return s.count(c, bounds...)
+}
+
+// known counts c, which has been counted in, for p too.
+func (s *connections) known(c net.Conn, p principal.Principal) bool {
+	limit := maxUserConns
+	if p.RolesOf()&principal.Roles(principal.Admin) != 0 {
+		limit = maxAdminConns
+	}
+	return s.count(c, bound{"tokens of " + p.Owner(), limit}, bound{remote, maxRemoteConns})
+}
+
+func (s *connections) count(c net.Conn, bounds ...bound) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.held[who[0]] >= limit || s.held[remote] >= maxRemoteConns && encrypted {
-		return false
+	for _, b := range bounds {
+		if s.held[b.who] >= b.most {
+			return false
+		}
 	}
 	if s.open == nil {
 		s.open, s.held = map[net.Conn][]string{}, map[string]int{}
 	}
-	s.open[c] = who
-	for _, w := range who {
-		s.held[w]++
+	for _, b := range bounds {
+		s.open[c] = append(s.open[c], b.who)
+		s.held[b.who]++
 	}
 	return true
 }
 
-// count is how many are open.
-func (s *connections) count() int {
+// number is how many are open.
+func (s *connections) number() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.open)
@@ -91,7 +120,13 @@ func (s *connections) remove(c net.Conn) {
 func (s *Server) connContext(who func(context.Context, net.Conn) context.Context) func(context.Context, net.Conn) context.Context {
 	return func(ctx context.Context, c net.Conn) context.Context {
 		ctx = who(ctx, c)
-		if p := authn.FromContext(ctx); !s.conns.add(c, p, authn.From(ctx)) {
+		p, ok := authn.FromContext(ctx), false
+		if encrypted, is := c.(*tls.Conn); is {
+			ctx, ok = s.receive(ctx, encrypted)
+		} else {
+			ok = s.conns.add(c, p)
+		}
+		if !ok {
 			s.opts.Log.Warn("a connection was refused: its user, or its address, has as many as may be", "principal", p, "from", authn.From(ctx))
 			c.Close()
 		}
@@ -102,10 +137,16 @@ func (s *Server) connContext(who func(context.Context, net.Conn) context.Context
 // connState counts a connection out when it has closed. One that was turned over to
 // another protocol counts itself out.
 func (s *Server) connState(c net.Conn, state http.ConnState) {
-	if state == http.StateClosed {
-		s.conns.remove(c)
+	if state != http.StateClosed {
+		return
+	}
+	s.conns.remove(c)
+	if encrypted, ok := c.(*tls.Conn); ok {
+		if v, ok := encrypted.NetConn().(*visitor); ok {
+			s.strangers.leave(v)
+		}
 	}
 }
 
 // Connections is how many connections are open.
-func (s *Server) Connections() int { return s.conns.count() }
+func (s *Server) Connections() int { return s.conns.number() }

@@ -92,14 +92,14 @@ func (s workspaces) Watch(ctx context.Context, req *request[carrelv1.WatchReques
 		return err
 	}
 	err = s.gate.Watch(ctx, authn.FromContext(ctx), refs, req.Msg.GetAfter(), func(ev workspace.Event, lost int64) error {
-		return stream.Send(&carrelv1.WatchResponse{Lost: lost, Event: &carrelv1.Event{
+		return send(ctx, stream, &carrelv1.WatchResponse{Lost: lost, Event: &carrelv1.Event{
 			Number: ev.Number, UnixMs: ev.Time.UnixMilli(), Workspace: string(ev.Workspace), Key: string(ev.Key), Kind: ev.Kind,
 			State:  string(ev.State),
 			Status: ev.Status, Error: ev.Error, Principal: ev.Principal, CommandId: string(ev.Command), Intent: ev.Intent, Note: ev.Note,
 		}})
 	})
-	if ctx.Err() != nil {
-		return nil // a watch has no other end
+	if why := ended(ctx); why != nil || ctx.Err() != nil {
+		return errcode.ToWire(why) // a watch has no other end
 	}
 	return errcode.ToWire(err)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/checkpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/policy"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/token"
@@ -26,6 +27,11 @@ type Workspace = workspace.Workspace
 // method authorises p first; a workspace that p may not reach is reported
 // as permission_denied if it exists, and as not_found if not.
 type Gate interface {
+	// Hold returns a context for a request of a token, which ends, with a permission_denied error as
+	// its cause, when the token does not reach any more what was asked for under it. release is for
+	// the end of the request.
+	Hold(ctx context.Context) (held context.Context, release func())
+
 	// Create takes the grant of mounts, if any are wanted.
 	Create(ctx context.Context, p principal.Principal, want workspace.Wanted, grant ...*os.File) (w Workspace, created bool, err error)
 	Get(ctx context.Context, p principal.Principal, ref string) (Workspace, error)
@@ -64,6 +70,10 @@ type Gate interface {
 		ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams, tty bool, fds ...*os.File,
 	) (id.Command, runtime.Process, error)
 	Detach(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams, tty bool) (id.Command, error)
+	// Explain says how a command would be judged, and runs nothing; assumed says that verified is not seen but
+	// what it will be, because the workspace does not run.
+	Explain(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams) (
+		d policy.Decision, verified, assumed bool, err error)
 	ListCommands(ctx context.Context, p principal.Principal, ref string) ([]execapi.Command, error)
 	Output(
 		ctx context.Context, p principal.Principal, ref string, o execapi.OutputParams, attach bool,

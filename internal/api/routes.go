@@ -11,7 +11,13 @@ type route struct {
 	maxRequest int
 	// stream: the exchange may last, so the body has no deadline.
 	stream bool
+	// counted: it may last, and is bounded with the streams of its caller. A hand-over of
+	// descriptors is bounded as the connection that it takes.
+	counted bool
 }
+
+// waits are the procedures that answer once, at an end that may be far.
+var waits = map[string]bool{"CommandService/Wait": true}
 
 // metricsPath is where counters are read, as Prometheus does.
 const metricsPath = "/metrics"
@@ -20,12 +26,12 @@ const metricsPath = "/metrics"
 // hand-over of descriptors and the metrics. Who may do what is the gate's decision.
 var routes = func() map[string]route {
 	m := map[string]route{
-		fdapi.Path:  {operation.Large, true},
-		metricsPath: {operation.Small, false},
+		fdapi.Path:  {operation.Large, true, false},
+		metricsPath: {operation.Small, false, false},
 	}
 	for i := range operation.Table {
 		for _, c := range operation.Table[i].Calls {
-			m[fdapi.Prefix+c.Path] = route{c.MaxRequest, c.Stream}
+			m[fdapi.Prefix+c.Path] = route{c.MaxRequest, c.Stream, c.Stream || waits[c.Path]}
 		}
 	}
 	return m

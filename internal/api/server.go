@@ -27,12 +27,13 @@ import (
 const (
 	defaultHeaderTimeout = 10 * time.Second
 	defaultBodyTimeout   = 30 * time.Second
+	defaultStallTimeout  = time.Minute
 	idleTimeout          = 3 * time.Minute
 	// Over TLS: how long a silent client is waited for before it is asked whether it is there,
 	// and for the answer.
 	pingAfter   = 30 * time.Second
 	pingTimeout = 15 * time.Second
-	// endGrace is how long a client is told that its token has ended.
+	// endGrace is how long a client is told why its request was ended.
 	endGrace = time.Second
 )
 
@@ -45,6 +46,10 @@ type Options struct {
 	// Address and Fingerprint are where and with which key the API is served over TLS, for
 	// those who ask; "" if it is not.
 	Address, Fingerprint string
+	// DiskLimit is that of a workspace that asks for none, in bytes; 0 is none.
+	DiskLimit int64
+	// Full says why only what makes room is done, nil if there is room; nil always is.
+	Full func() error
 	// Hosts reports whether a name is one of this host's that a request over TLS may be for;
 	// nil is none. Addresses always may: a name that was rebound is what is refused.
 	Hosts func(name string) bool
@@ -56,6 +61,11 @@ type Options struct {
 	// BodyTimeout is how long the body of a request may take to arrive, streams
 	// excepted; 0 is 30 seconds.
 	BodyTimeout time.Duration
+	// StallTimeout is how long a client may take to read, or to send, the next piece of an archive;
+	// 0 is a minute.
+	StallTimeout time.Duration
+	// StreamsPerOwner bounds the streams and waits that one owner may have open; 0 is 256.
+	StreamsPerOwner int
 	// Log gets what cannot be answered to a client; nil is slog.Default().
 	Log *slog.Logger
 }
@@ -77,6 +87,8 @@ type Server struct {
 	follows     context.Context
 	stopFollows context.CancelFunc
 	conns       connections
+	strangers   strangers
+	streams     streams
 	attached    attachedCommands
 }
 
@@ -125,7 +137,15 @@ func NewServer(g Gate, opts Options) *Server {
 	if opts.BodyTimeout == 0 {
 		opts.BodyTimeout = defaultBodyTimeout
 	}
-	s := &Server{gate: g, opts: opts, handlers: map[string]http.Handler{}}
+	if opts.StallTimeout == 0 {
+		opts.StallTimeout = defaultStallTimeout
+	}
+	if opts.StreamsPerOwner == 0 {
+		opts.StreamsPerOwner = defaultStreams
+	}
+	s := &Server{
+		gate: g, opts: opts, handlers: map[string]http.Handler{}, streams: streams{most: opts.StreamsPerOwner, held: map[string]int{}},
+	}
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.follows, s.stopFollows = context.WithCancel(s.closing)
 
@@ -142,13 +162,13 @@ func NewServer(g Gate, opts Options) *Server {
 			}
 		}
 	}
-	mount(carrelv1connect.NewWorkspaceServiceHandler(workspaces{s}, limits, plain))
-	mount(carrelv1connect.NewCommandServiceHandler(commands{s}, limits, plain))
-	mount(carrelv1connect.NewArchiveServiceHandler(archives{s}, limits, plain))
-	mount(carrelv1connect.NewApprovalServiceHandler(approvals{s}, limits, plain))
-	mount(carrelv1connect.NewAuditServiceHandler(audits{s}, limits, plain))
-	mount(carrelv1connect.NewSystemServiceHandler(system{s}, limits, plain))
-	mount(carrelv1connect.NewTokenServiceHandler(tokens{s}, limits, plain))
+	mount(carrelv1connect.NewWorkspaceServiceHandler(workspaces{s}, limits, plain, strictJSON))
+	mount(carrelv1connect.NewCommandServiceHandler(commands{s}, limits, plain, strictJSON))
+	mount(carrelv1connect.NewArchiveServiceHandler(archives{s}, limits, plain, strictJSON))
+	mount(carrelv1connect.NewApprovalServiceHandler(approvals{s}, limits, plain, strictJSON))
+	mount(carrelv1connect.NewAuditServiceHandler(audits{s}, limits, plain, strictJSON))
+	mount(carrelv1connect.NewSystemServiceHandler(system{s}, limits, plain, strictJSON))
+	mount(carrelv1connect.NewTokenServiceHandler(tokens{s}, limits, plain, strictJSON))
 	s.handlers[fdapi.Path] = http.HandlerFunc(s.descriptors)
 	s.calls = map[string]call{
 		fdapi.Create: unary(workspaces{s}.Create),
@@ -183,12 +203,24 @@ func (s *Server) HTTPServer(who func(context.Context, net.Conn) context.Context)
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    16 << 10,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 100},
-		ErrorLog:          slog.NewLogLogger(s.opts.Log.Handler(), slog.LevelDebug),
+		ErrorLog:          slog.NewLogLogger(httpLog{s.opts.Log.Handler()}, slog.LevelDebug),
 	}
 }
 
+// httpLog takes what the HTTP server has to say about connections, panics included. Lines have one
+// message, so that the log can tell that they are alike.
+type httpLog struct{ slog.Handler }
+
+// Handle implements slog.Handler.
+func (l httpLog) Handle(ctx context.Context, rec slog.Record) error {
+	const most = 2 << 10 // of a stack
+	out := slog.NewRecord(rec.Time, rec.Level, "the HTTP server says", rec.PC)
+	out.AddAttrs(slog.String("text", rec.Message[:min(most, len(rec.Message))]))
+	return l.Handler.Handle(ctx, out)
+}
+
 // TLSServer is HTTPServer for connections from elsewhere: TLS 1.3 and nothing else, with
-// HTTP/2. Run its ServeTLS with no files.
+// HTTP/2. Run its ServeTLS with no files, and on a listener of Strangers: others are refused.
 func (s *Server) TLSServer(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *http.Server {
 	h := s.HTTPServer(authn.Remote)
 	h.Protocols = new(http.Protocols)
@@ -222,9 +254,25 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer leave()
+	if r.TLS != nil {
+		over, err := s.acquaint(ctx, authn.FromContext(ctx))
+		if err != nil {
+			s.refuse(w, r, err)
+			return
+		}
+		defer over()
+	}
 	if ctx != r.Context() {
 		defer endWith(ctx, http.NewResponseController(w))()
 		r = r.WithContext(ctx)
+	}
+	if rt.counted {
+		done, err := s.streams.enter(authn.FromContext(r.Context()))
+		if err != nil {
+			s.refuse(w, r, err)
+			return
+		}
+		defer done()
 	}
 	if rt.stream {
 		// A stream outlives the time limits, so a closing server must end it.
@@ -279,9 +327,17 @@ func (s *Server) find(r *http.Request) (route, error) {
 // request.
 func (s *Server) enter(r *http.Request) (ctx context.Context, leave func(), err error) {
 	headers, remote := r.Header.Values("Authorization"), r.TLS != nil
+	if err := authn.Refused(r.Context()); err != nil {
+		return nil, nil, err
+	}
 	switch {
 	case len(headers) > 0 && s.opts.Tokens != nil:
-		return s.opts.Tokens.Enter(r.Context(), headers)
+		ctx, leave, err := s.opts.Tokens.Enter(r.Context(), headers)
+		if err != nil {
+			return nil, nil, err
+		}
+		held, release := s.gate.Hold(ctx)
+		return held, func() { release(); leave() }, nil
 	case len(headers) > 0:
 		return nil, nil, fmt.Errorf("cannot take a token here: this server knows none; use the daemon's Unix socket without one: %w",
 			errdefs.ErrUnauthenticated)
@@ -294,9 +350,26 @@ func (s *Server) enter(r *http.Request) (ctx context.Context, leave func(), err 
 	return r.Context(), func() {}, nil
 }
 
-// endWith ends a request whose token has ended, also where it waits for the client: first
-// what is read, and a moment later, when the client has been told why, what is written. After
-// stop it touches rc no more, which is not there then.
+// ended is why the daemon ended a request: its token has ended, or does not reach any more what it
+// asked for. It is nil where the client or the server goes.
+func ended(ctx context.Context) error {
+	if cause := context.Cause(ctx); errors.Is(cause, authn.ErrEnded) || errdefs.IsPermissionDenied(cause) {
+		return cause
+	}
+	return nil
+}
+
+// send sends a message of a stream, unless the daemon has ended the request.
+func send[T any](ctx context.Context, stream interface{ Send(*T) error }, m *T) error {
+	if err := ended(ctx); err != nil {
+		return err
+	}
+	return stream.Send(m)
+}
+
+// endWith ends a request that the daemon ends, also where it waits for the client: first what is
+// read, and a moment later, when the client has been told why, what is written. After stop it touches
+// rc no more, which is not there then.
 func endWith(ctx context.Context, rc *http.ResponseController) (stop func()) {
 	var mu sync.Mutex
 	var later *time.Timer
@@ -310,7 +383,7 @@ func endWith(ctx context.Context, rc *http.ResponseController) (stop func()) {
 		return !over
 	}
 	unhook := context.AfterFunc(ctx, func() {
-		if !errors.Is(context.Cause(ctx), authn.ErrEnded) || !end(rc.SetReadDeadline) {
+		if ended(ctx) == nil || !end(rc.SetReadDeadline) {
 			return
 		}
 		mu.Lock()

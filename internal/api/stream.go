@@ -58,7 +58,7 @@ func (s commands) stream(ctx context.Context, stream *bidi) error {
 	}
 	defer closeAll(files)
 
-	x := exchange{stream: stream, gate: s.gate, ref: p.ref, cmd: cmd}
+	x := exchange{stream: stream, gate: s.gate, ref: p.ref, cmd: cmd, refused: func() error { return ended(ctx) }}
 	if err := x.assign(files, p.terminal, start.GetStdin()); err != nil {
 		return err
 	}
@@ -82,6 +82,8 @@ type exchange struct {
 	gate   Gate
 	ref    string
 	cmd    id.Command
+	// refused is why nothing more may pass, nil if it may.
+	refused func() error
 
 	stdin, stdout, stderr *os.File // nil: there is none
 	terminal              bool
@@ -119,6 +121,9 @@ func (x *exchange) assign(files []*os.File, terminal, stdin bool) error {
 func (x *exchange) send(m *carrelv1.StreamResponse) error {
 	x.sending.Lock()
 	defer x.sending.Unlock()
+	if err := x.refused(); err != nil {
+		return err
+	}
 	return x.stream.Send(m)
 }
 
@@ -212,6 +217,9 @@ func (x *exchange) receive(ctx context.Context) error {
 		m, err := x.stream.Receive()
 		if errors.Is(err, io.EOF) {
 			return x.closeStdin()
+		}
+		if err == nil {
+			err = x.refused()
 		}
 		if err != nil {
 			return err

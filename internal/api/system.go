@@ -14,12 +14,18 @@ import (
 type system struct{ *Server }
 
 func (s system) Version(context.Context, *request[carrelv1.VersionRequest]) (*response[carrelv1.VersionResponse], error) {
-	return connect.NewResponse(&carrelv1.VersionResponse{
+	m := &carrelv1.VersionResponse{
 		Version: s.opts.Version,
 		Commit:  s.opts.Commit,
 		Go:      runtime.Version(),
-		Address: s.opts.Address, Fingerprint: s.opts.Fingerprint,
-	}), nil
+		Address: s.opts.Address, Fingerprint: s.opts.Fingerprint, DiskLimit: s.opts.DiskLimit,
+	}
+	if s.opts.Full != nil {
+		if err := s.opts.Full(); err != nil {
+			m.DiskFull = err.Error()
+		}
+	}
+	return connect.NewResponse(m), nil
 }
 
 func (s system) Mended(

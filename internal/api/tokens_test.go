@@ -235,6 +235,48 @@ func TestRateOfAToken(t *testing.T) {
 	}
 }
 
+// The tokens that a token makes draw from its rate, and so do those that they make.
+func TestRateIsSharedWithTheMaker(t *testing.T) {
+	f := overTLS(t)
+	c := f.client(true)
+	holder := func(s token.Secret) principal.Principal {
+		i, _ := f.gate.Issued(s.ID())
+		return principal.Principal{Kind: principal.Token, Grant: &i.Grant}
+	}
+	slow := f.gate.Issue(t, alice, principal.Wanted{Roles: principal.Operator, Rate: 0.01, Burst: 5})
+	line := []token.Secret{slow}
+	for range 10 {
+		line = append(line, f.gate.Issue(t, holder(slow), principal.Wanted{Roles: principal.Operator}))
+		line = append(line, f.gate.Issue(t, holder(line[len(line)-1]), principal.Wanted{Roles: principal.Agent, Rate: 0.01, Burst: 2}))
+	}
+	// What its own rate refuses takes nothing from the maker's.
+	last, through := line[len(line)-1], 0
+	for range 3 {
+		if code, _ := f.post(c, versionPath, bearer(last), ""); code == 200 {
+			through++
+		}
+	}
+	if through != 2 {
+		t.Errorf("%d requests came through by a token that may make 2", through)
+	}
+	for range 3 {
+		for _, s := range line {
+			code, body := f.post(c, versionPath, bearer(s), "")
+			if code == 200 {
+				through++
+			} else if code != 429 || !strings.Contains(body, string(s.ID())) {
+				t.Errorf("%d %s", code, body)
+			}
+		}
+	}
+	if through != 5 {
+		t.Errorf("%d requests came through where 5 may", through)
+	}
+	if code, body := f.post(c, versionPath, bearer(f.gate.Issue(t, alice, principal.Wanted{Roles: principal.Agent})), ""); code != 200 {
+		t.Errorf("another token of the same owner: %d %s", code, body)
+	}
+}
+
 // On the Unix socket the token's rights hold, and the peer's do not.
 func TestATokenDropsRights(t *testing.T) {
 	g := &apitest.Gate{}

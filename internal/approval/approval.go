@@ -15,6 +15,7 @@ package approval
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -75,6 +76,8 @@ type Ask struct {
 	Subject Subject     `json:"subject"`
 	// Owner is By itself, or the owner of the token that asks.
 	Owner string `json:"owner,omitempty"`
+	// Makers are who made that token; see principal.Grant.
+	Makers []string `json:"makers,omitempty"`
 	// Written says that a model wrote the action or a token sent it, so the sender may not
 	// answer.
 	Written bool `json:"written,omitempty"`
@@ -104,8 +107,8 @@ const (
 type Answer struct {
 	Kind   Kind   `json:"kind"`
 	Reason string `json:"reason,omitempty"`
-	// By is the principal that answered. Self says that it is the one who asked, at a terminal,
-	// for a command they typed.
+	// By is the principal that answered. Self says that it is who asked, or the owner of the token
+	// that did.
 	By   string    `json:"by"`
 	Self bool      `json:"self,omitempty"`
 	At   time.Time `json:"at"`
@@ -116,6 +119,9 @@ type Approval struct {
 	Ask
 	State  State   `json:"state"`
 	Answer *Answer `json:"answer,omitempty"`
+	// Separate says that administrators approve nothing of their own either. It is a setting as it
+	// is now, and not kept.
+	Separate bool `json:"-"`
 }
 
 // New returns an unanswered question. A wait of 0 means DefaultWait.
@@ -149,33 +155,53 @@ func (a Approval) At(now time.Time) State {
 // MayAnswer returns nil if p may give an answer of this kind, else permission_denied. terminal
 // says that p is a person at a terminal who has seen the question there.
 //
-// The requester may withdraw it, but may not approve what a model or a token wrote in their name.
-// The owner of the token that asked may approve at a terminal. A token never approves a request
-// of its own owner: it may have been made for that.
+// An administrator who is a user of the host may answer everything, their own too, so that a person
+// alone on a server is never stuck, unless what is asked and what answers are kept separate. Anybody
+// else may withdraw what they asked for, but may not approve what a model or a token wrote in their
+// name; the owner of the token that asked may approve at a terminal, and so may who made it. A token
+// never approves a request of its own owner, or of anybody of whom it or its makers come, or who
+// come of those: it may have been made for that.
 func (a Approval) MayAnswer(p principal.Principal, kind Kind, terminal bool) error {
 	why, own := "", p.String() == a.Subject.By
-	kin := own || a.Owner != "" && p.Owner() == a.Owner
+	theirs := a.asked(p)
+	kin := theirs || a.oneLine(p)
 	switch {
 	case p.Kind != principal.User && p.Kind != principal.Token:
 		why = "only people and tokens answer"
 	case !p.Can(principal.Answer):
 		why = "answering takes the role operator, approver or admin"
-	case !kin && !p.Can(principal.Any):
+	case !theirs && !p.Can(principal.Any):
 		why = "it is another user's, and you are no administrator of carrel"
 	case !kin || kind == Deny:
+	case p.Kind == principal.User && p.Can(principal.Any) && !a.Separate:
 	case p.Kind == principal.Token:
-		why = "it was asked for the owner of this token, and no token approves that; its owner does at a terminal, or an administrator"
+		why = "it was asked for the owner of this token or by who made it, or by another token of theirs, and no token approves that; they " +
+			"do at a terminal, or another administrator"
 	case own && a.Written:
 		why = "you, or a program in your name, asked for it, and what a model or a program wrote is for somebody else to approve"
 	case !terminal && own:
 		why = "you asked for it yourself; answer where you typed it, or have an administrator answer"
 	case !terminal:
-		why = "your token asked for it; answer at a terminal, or have an administrator answer"
+		why = "a token of yours, or that you made, asked for it; answer at a terminal, or have an administrator answer"
 	}
 	if why == "" {
 		return nil
 	}
 	return fmt.Errorf("cannot answer approval %s: %s: %w", a.ID, why, errdefs.ErrPermissionDenied)
+}
+
+// asked reports whether p asked, or owns the token that did, or is one with the same owner.
+func (a Approval) asked(p principal.Principal) bool {
+	return p.String() == a.Subject.By || a.Owner != "" && p.Owner() == a.Owner
+}
+
+// oneLine reports whether p made who asked, through whatever tokens, or was made by them, or both come of one
+// token. That one user made both says nothing: an administrator makes the tokens of agents and of those
+// who approve for them.
+func (a Approval) oneLine(p principal.Principal) bool {
+	return slices.Contains(a.Makers, p.String()) || slices.ContainsFunc(p.Makers(), func(m string) bool {
+		return m == a.Subject.By || principal.IsToken(m) && slices.Contains(a.Makers, m)
+	})
 }
 
 // Reply records the answer of a kind by p. failed_precondition: it is answered or expired.
@@ -210,7 +236,7 @@ func (a Approval) Reply(p principal.Principal, terminal bool, kind Kind, reason 
 	if kind == Deny {
 		a.State = Denied
 	}
-	a.Answer = &Answer{Kind: kind, Reason: reason, By: p.String(), Self: p.String() == a.Subject.By, At: now}
+	a.Answer = &Answer{Kind: kind, Reason: reason, By: p.String(), Self: a.asked(p), At: now}
 	return a, nil
 }
 

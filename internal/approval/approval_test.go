@@ -55,6 +55,7 @@ func reply(t *testing.T, a approval.Approval, kind approval.Kind) approval.Appro
 func TestWhoMayAnswer(t *testing.T) {
 	written := func(a *approval.Ask) { a.Written = true }
 	asRoot := func(a *approval.Ask) { a.Subject.By, a.Written = "uid:0", true }
+	rootsToken := func(a *approval.Ask) { a.Subject.By, a.Owner, a.Written = "token:0123456789ab", "uid:0", true }
 	for _, c := range []struct {
 		name     string
 		ask      func(*approval.Ask)
@@ -73,7 +74,9 @@ func TestWhoMayAnswer(t *testing.T) {
 		{"the author of what a model wrote", written, alice, true, false, true},
 		{"another user, of what a model wrote", written, bob, true, false, false},
 		{"administrator, of what a model wrote", written, admin, false, true, true},
-		{"root, of what a model wrote as root", asRoot, root, true, false, true},
+		{"root, of what a model wrote as root", asRoot, root, false, true, true},
+		{"root, of what root's token asked", rootsToken, root, false, true, true},
+		{"another administrator, of what a model wrote as root", asRoot, admin, false, true, true},
 	} {
 		a := ask(t, c.ask)
 		for kind, want := range map[approval.Kind]bool{approval.Once: c.pass, approval.Thread: c.pass, approval.Deny: c.deny} {
@@ -81,9 +84,31 @@ func TestWhoMayAnswer(t *testing.T) {
 			if want != (err == nil) || err != nil && (!errdefs.IsPermissionDenied(err) || got.State != approval.Pending) {
 				t.Errorf("%s, %s: %v, %s", c.name, kind, err, got.State)
 			}
-			if err == nil && got.Answer.Self != (c.by == alice) && got.Answer.Self != (got.Subject.By == c.by.String()) {
+			if self := got.Subject.By == c.by.String() || got.Owner == c.by.Owner(); err == nil && got.Answer.Self != self {
 				t.Errorf("%s, %s: answered %+v", c.name, kind, got.Answer)
 			}
+		}
+	}
+}
+
+// Where askers and answerers are kept separate, an administrator approves what others asked for, and
+// withdraws their own.
+func TestSeparateApprovals(t *testing.T) {
+	for name, c := range map[string]struct {
+		ask  func(*approval.Ask)
+		pass bool
+	}{
+		"another's":                   {nil, true},
+		"what a model wrote as root":  {func(a *approval.Ask) { a.Subject.By, a.Owner, a.Written = "uid:0", "uid:0", true }, false},
+		"what root's token asked for": {func(a *approval.Ask) { a.Subject.By, a.Owner, a.Written = "token:0123456789ab", "uid:0", true }, false},
+	} {
+		a := ask(t, c.ask)
+		a.Separate = true
+		if _, err := a.Reply(root, false, approval.Once, "", now); (err == nil) != c.pass || err != nil && !errdefs.IsPermissionDenied(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := a.Reply(root, false, approval.Deny, "", now); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

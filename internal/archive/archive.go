@@ -1,5 +1,5 @@
 // Package archive packs the tree below a directory into one zstd-compressed tar
-// stream and unpacks such a stream below an empty directory. docs/protocols/archive.md
+// stream, unpacks such a stream below an empty directory, and verifies that one could be. docs/protocols/archive.md
 // specifies the format.
 //
 // A tree belongs to one id, so owners are not kept: an entry has uid and gid 0, and
@@ -36,6 +36,9 @@ type Limits struct {
 	// limit. For unpacking only.
 	Ratio int64
 }
+
+// maxTime bounds times of modification, in seconds before and after 1970.
+const maxTime = 1 << 40
 
 // RatioFloor is how many bytes may be unpacked before Limits.Ratio applies.
 const RatioFloor = 64 << 20

@@ -42,7 +42,7 @@ type Progress struct {
 }
 
 // Run is the program: "pack DIR" writes an archive to stdout, "unpack DIR" reads one
-// from stdin. It returns the exit status.
+// from stdin, and "verify" sees whether that could be unpacked. It returns the exit status.
 func Run(ctx context.Context, version string, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	debug.SetMemoryLimit(memory)
 	report := json.NewEncoder(stderr)
@@ -76,23 +76,29 @@ func Run(ctx context.Context, version string, args []string, stdin io.Reader, st
 }
 
 type command struct {
-	unpack, version bool
-	dir             string
-	limits          Limits
-	options         Options
+	verb    string // pack, unpack or verify
+	version bool
+	dir     string // "" to verify
+	limits  Limits
+	options Options
 }
 
 const usage = `usage: carrel-archive pack [flags] DIR > ARCHIVE
        carrel-archive unpack [flags] DIR < ARCHIVE
+       carrel-archive verify [flags] < ARCHIVE
 
-Packs the tree below DIR into a .tar.zst, or unpacks one below DIR, which must be empty.
-It runs with the id of the tree's owner. After a failed unpack the caller removes what was
-made. Standard error gets JSON, one object a line: {"progress":…} at most ten times a
-second, and last {"summary":…}, with "error" and "kind" if it failed.
+Packs the tree below DIR into a .tar.zst, unpacks one below DIR, which must be empty, or
+verifies that one could be unpacked, and makes nothing. It runs with the id of the tree's
+owner. After a failed unpack the caller removes what was made. Standard error gets JSON,
+one object a line: {"progress":…} at most ten times a second, and last {"summary":…}, with
+"error" and "kind" if it failed.
 Exit status: 0 done, 1 failed, 2 used wrongly.
 
 flags:
 `
+
+// verbs are what it can do, with how many directories each takes.
+var verbs = map[string]int{"pack": 1, "unpack": 1, "verify": 0}
 
 func (c *command) parse(args []string, stderr io.Writer) error {
 	l := &c.limits
@@ -109,15 +115,17 @@ func (c *command) parse(args []string, stderr io.Writer) error {
 	f.IntVar(&l.Depth, "max-depth", l.Depth, "`NUMBER` of names in a path, at most 512")
 	f.IntVar(&l.PathBytes, "max-path", l.PathBytes, "length of a path or link's target in `BYTES`, at most 4095")
 	f.IntVar(&l.XattrBytes, "max-xattrs", l.XattrBytes, "attributes of one entry in `BYTES`")
-	f.Int64Var(&l.Ratio, "max-ratio", l.Ratio, "unpack: bytes for each byte of the archive, past the first 64 MiB; 0 is no limit")
+	f.Int64Var(&l.Ratio, "max-ratio", l.Ratio, "unpack, verify: bytes for each byte of the archive, past the first 64 MiB; 0 is no limit")
 	f.BoolVar(&c.options.SkipUnreadable, "skip-unreadable", false, "pack: leave out and count what may not be read")
-	f.StringVar(&c.options.SHA256, "sha256", "", "unpack: fail unless the archive's SHA-256 is `HEX`")
+	f.StringVar(&c.options.SHA256, "sha256", "", "unpack, verify: fail unless the archive's SHA-256 is `HEX`")
 	f.BoolVar(&c.options.Sync, "sync", false, "unpack: end only when everything is on disk")
 	f.BoolVar(&c.version, "version", false, "print the version and exit")
 
 	verb := ""
-	if len(args) > 0 && (args[0] == "pack" || args[0] == "unpack") {
-		verb, args = args[0], args[1:]
+	if len(args) > 0 {
+		if _, known := verbs[args[0]]; known {
+			verb, args = args[0], args[1:]
+		}
 	}
 	if err := f.Parse(args); err != nil {
 		return err
@@ -125,21 +133,24 @@ func (c *command) parse(args []string, stderr io.Writer) error {
 	if c.version {
 		return nil
 	}
-	if verb == "" || f.NArg() != 1 {
-		return fmt.Errorf("cannot tell what to do: give pack or unpack, flags and one directory, see carrel-archive -h: %w",
-			errdefs.ErrInvalidArgument)
+	if verb == "" || f.NArg() != verbs[verb] {
+		return fmt.Errorf("cannot tell what to do: give pack or unpack, flags and one directory, or verify and flags, see "+
+			"carrel-archive -h: %w", errdefs.ErrInvalidArgument)
 	}
-	c.unpack, c.dir = verb == "unpack", f.Arg(0)
+	c.verb, c.dir = verb, f.Arg(0)
 	return nil
 }
 
 func (c *command) run(ctx context.Context, stdin io.Reader, stdout io.Writer) (Summary, error) {
+	if c.verb == "verify" {
+		return Verify(ctx, stdin, c.limits, c.options)
+	}
 	dir, err := os.OpenFile(c.dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return Summary{}, fmt.Errorf("cannot open the directory: %w: name one that this id may enter: %w", err, errdefs.ErrInvalidArgument)
 	}
 	defer dir.Close()
-	if !c.unpack {
+	if c.verb == "pack" {
 		return Write(ctx, stdout, dir, c.limits, c.options)
 	}
 	// Until a file has its own mode nobody else may read it.

@@ -47,6 +47,22 @@ func TestRun(t *testing.T) {
 		}
 	}
 	packed := *lines[len(lines)-1].Summary
+	for name, row := range map[string]struct {
+		data []byte
+		args []string
+		code int
+	}{
+		"whole":       {data, []string{"verify", "--sha256", packed.SHA256}, archive.ExitOK},
+		"cut":         {data[:len(data)-1], []string{"verify"}, archive.ExitFailed},
+		"another sum": {data, []string{"verify", "--sha256", strings.Repeat("0", 64)}, archive.ExitFailed},
+		"a limit":     {data, []string{"verify", "--max-bytes=1"}, archive.ExitFailed},
+		"a directory": {data, []string{"verify", to}, archive.ExitUsage},
+	} {
+		code, out, lines := run(t, row.data, row.args...)
+		if code != row.code || len(out) != 0 || code == archive.ExitOK && *lines[len(lines)-1].Summary != packed {
+			t.Errorf("%s: %d, %q, %+v", name, code, out, lines)
+		}
+	}
 	code, out, lines := run(t, data, "unpack", "--sha256", packed.SHA256, to)
 	if code != archive.ExitOK || len(out) != 0 || *lines[len(lines)-1].Summary != packed {
 		t.Fatalf("%d, %q, %+v", code, out, lines)

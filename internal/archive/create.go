@@ -1,6 +1,7 @@
 package archive
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -36,7 +37,8 @@ func (d *dir) path() string {
 }
 
 // describe keeps the mode and time for finish. The mode of the root does not change.
-func (d *dir) describe(h *tarfmt.Header, mode uint32, root bool) error {
+func (u *unpacker) describe(h *tarfmt.Header, mode uint32, root bool) error {
+	d := u.at
 	d.sec, d.nsec, d.setTime = h.Sec, h.Nsec, true
 	if !root {
 		d.mode, d.setMode = mode, true
@@ -131,7 +133,7 @@ func (u *unpacker) step(name string) error {
 	}
 	if d.fd, err = openDir(u.at.fd, name); err != nil {
 		if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-			return refuse(fmt.Sprintf("its path goes through %q, which is no directory in the archive", name))
+			return noDirectory(name)
 		}
 		return err
 	}
@@ -182,16 +184,6 @@ type job struct {
 
 // file creates a regular file: a creator does it if the file is small, else this goroutine.
 func (u *unpacker) file(h *tarfmt.Header, name string, mode uint32) error {
-	length := h.Size
-	if h.Sparse {
-		length = h.RealSize
-	}
-	if length > u.limits.FileBytes {
-		return tooMany("bytes of a file", u.limits.FileBytes)
-	}
-	if h.Size > u.limits.Bytes-u.Bytes {
-		return tooMany("bytes of files", u.limits.Bytes)
-	}
 	if h.Sparse || h.Size > smallBytes {
 		return u.large(h, name, mode)
 	}
@@ -274,7 +266,11 @@ func (u *unpacker) large(h *tarfmt.Header, name string, mode uint32) error {
 			if err != nil {
 				return short(err)
 			}
-			err = writeAll(fd, b, at)
+			if h.Sparse {
+				err = writeHoles(fd, b, at)
+			} else {
+				err = writeAll(fd, b, at)
+			}
 			c.release()
 			if err != nil {
 				return err
@@ -316,6 +312,29 @@ func writeAll(fd int, b []byte, at int64) error {
 		if at >= 0 {
 			at += int64(n)
 		}
+	}
+	return nil
+}
+
+var zeroBlock [4 << 10]byte
+
+// writeHoles writes b at offset at, but for blocks of zeros: a file with more pieces than an archive
+// can list was sparse there, and might not fit otherwise.
+func writeHoles(fd int, b []byte, at int64) error {
+	const block = len(zeroBlock)
+	for len(b) > 0 {
+		next := func(n int) []byte { return b[n:min(len(b), n+block-int((at+int64(n))%int64(block)))] }
+		empty := func(b []byte) bool { return bytes.Equal(b, zeroBlock[:len(b)]) }
+		hole, n := empty(next(0)), 0
+		for n < len(b) && empty(next(n)) == hole {
+			n += len(next(n))
+		}
+		if !hole {
+			if err := writeAll(fd, b[:n], at); err != nil {
+				return err
+			}
+		}
+		b, at = b[n:], at+int64(n)
 	}
 	return nil
 }

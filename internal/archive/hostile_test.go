@@ -246,7 +246,7 @@ func TestHostile(t *testing.T) {
 			if row.limits != nil {
 				l = *row.limits
 			}
-			_, err := archive.Read(t.Context(), bytes.NewReader(data), open(t, into), l, archive.Options{})
+			s, err := archive.Read(t.Context(), bytes.NewReader(data), open(t, into), l, archive.Options{})
 			switch {
 			case row.want == "" && err != nil:
 				t.Error(err)
@@ -255,6 +255,7 @@ func TestHostile(t *testing.T) {
 			case err != nil && len(err.Error()) > 2000:
 				t.Errorf("the error has %d bytes", len(err.Error()))
 			}
+			sameVerdict(t, data, l, s, err)
 			if d := cmp.Diff(before, tree(t, victim)); d != "" {
 				t.Errorf("something outside changed: %s", d)
 			}
@@ -268,6 +269,32 @@ func TestHostile(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// sameVerdict sees that Verify says of an archive what Read said.
+func sameVerdict(t *testing.T, data []byte, l archive.Limits, unpacked archive.Summary, read error) {
+	t.Helper()
+	verified, err := archive.Verify(t.Context(), bytes.NewReader(data), l, archive.Options{})
+	if read == nil && verified != unpacked {
+		t.Errorf("verified %+v\nunpacked %+v", verified, unpacked)
+	}
+	said := func(err error) string {
+		if err == nil {
+			return ""
+		}
+		return err.Error()
+	}
+	var errno unix.Errno
+	if errors.As(read, &errno) && errno != unix.EEXIST {
+		return // of this file system
+	}
+	// The system names the call that found a name taken, and a file may be made after what follows it.
+	if errno == unix.EEXIST && errdefs.IsInvalidArgument(err) {
+		return
+	}
+	if said(err) != said(read) {
+		t.Errorf("it is verified with: %v\nand unpacked with: %v", err, read)
 	}
 }
 
@@ -395,7 +422,8 @@ func FuzzRead(f *testing.F) {
 		before := tree(t, victim)
 		dir := open(t, into)
 		l := archive.Limits{Bytes: 1 << 20, FileBytes: 1 << 20, Entries: 200, Depth: 10, PathBytes: 300}
-		_, err := archive.Read(t.Context(), bytes.NewReader(data), dir, l, archive.Options{})
+		s, err := archive.Read(t.Context(), bytes.NewReader(data), dir, l, archive.Options{})
+		sameVerdict(t, data, l, s, err)
 		if d := cmp.Diff(before, tree(t, victim)); d != "" {
 			t.Errorf("something outside changed: %s", d)
 		}

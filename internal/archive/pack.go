@@ -25,6 +25,7 @@ type packer struct {
 	root     unix.Statx_t
 	links    map[inode]link
 	header   []byte // of the current entry
+	headers  int64  // bytes of all extended headers and maps
 	xattrs   []byte
 }
 
@@ -40,6 +41,9 @@ type link struct {
 	mtime unix.StatxTimestamp
 	left  uint32 // further names
 }
+
+// maxExtents is a variable for tests, which would have to write much for so many pieces.
+var maxExtents int64 = tarfmt.MaxExtents
 
 var errVanished = errors.New("vanished")
 
@@ -244,7 +248,7 @@ func (p *packer) regular(at int, name, path string) error {
 		return err
 	}
 	if st.Blocks*512 < st.Size {
-		if err := findExtents(fd, h); err != nil {
+		if err := findExtents(fd, h, p.extents(h)); err != nil {
 			return err
 		}
 	}
@@ -253,6 +257,9 @@ func (p *packer) regular(at int, name, path string) error {
 	}
 	if err := p.put(h); err != nil {
 		return err
+	}
+	if st.Nlink > 1 { // only now: further names need one that is in the archive
+		p.links[inodeOf(&st)] = link{h.Name, st.Size, st.Mtime, st.Nlink - 1}
 	}
 	return p.data(fd, h, &st)
 }
@@ -265,8 +272,8 @@ func (p *packer) data(fd int, h *tarfmt.Header, st *unix.Statx_t) error {
 	}
 	changed := false
 	for _, e := range extents {
-		short, err := p.file(fd, e.Offset, e.Length, func(n int) {
-			p.Bytes += int64(n)
+		short, err := p.file(fd, e.Offset, e.Length, func(n int64) {
+			p.Bytes += n
 			p.progress.step(&p.Summary)
 		})
 		if err != nil {
@@ -284,13 +291,14 @@ func (p *packer) data(fd int, h *tarfmt.Header, st *unix.Statx_t) error {
 	return p.write(tarfmt.Padding(h.Size))
 }
 
+func inodeOf(st *unix.Statx_t) inode { return inode{st.Dev_major, st.Dev_minor, st.Ino} }
+
 // linked reports whether h's file was packed before, and then makes h a hard link to it.
 func (p *packer) linked(h *tarfmt.Header, st *unix.Statx_t) bool {
-	key := inode{st.Dev_major, st.Dev_minor, st.Ino}
+	key := inodeOf(st)
 	first, ok := p.links[key]
 	// Another file may have got the inode number meanwhile.
 	if !ok || first.size != st.Size || first.mtime != st.Mtime {
-		p.links[key] = link{h.Name, st.Size, st.Mtime, st.Nlink - 1}
 		return false
 	}
 	h.Kind, h.Target, h.Size = tarfmt.Link, first.path, 0
@@ -306,6 +314,7 @@ func (p *packer) linked(h *tarfmt.Header, st *unix.Statx_t) bool {
 // not become the tree owner's.
 func (p *packer) entry(kind tarfmt.Kind, path string, st *unix.Statx_t) *tarfmt.Header {
 	h := &tarfmt.Header{Kind: kind, Name: path, Mode: uint32(st.Mode) & 0o7777, Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}
+	h.Sec = min(max(h.Sec, -maxTime), maxTime) // some file systems keep any number
 	if st.Uid == p.root.Uid && st.Gid == p.root.Gid {
 		return h
 	}
@@ -328,9 +337,20 @@ func (p *packer) put(h *tarfmt.Header) error {
 	if p.Entries == p.limits.Entries {
 		return tooMany("entries", p.limits.Entries)
 	}
-	p.Entries++
 	p.header = tarfmt.Append(p.header[:0], h)
+	p.headers += int64(len(p.header)) - tarfmt.BlockSize
+	if most := tarfmt.MaxHeaders(p.Entries); p.headers > most {
+		return tooMany("bytes of extended attributes and of maps of sparse files", most)
+	}
+	p.Entries++
 	return p.write(p.header)
+}
+
+// extents is how many pieces the map of a sparse file may have, so that it can be read again.
+func (p *packer) extents(h *tarfmt.Header) int {
+	const piece = 2 * 20 // two numbers, with a newline each
+	left := tarfmt.MaxHeaders(p.Entries) - p.headers - int64(len(tarfmt.Append(nil, h))) - 4*tarfmt.BlockSize - int64(len(h.Name))
+	return int(min(max(left/piece, 2), maxExtents))
 }
 
 // addXattrs adds the user.* attributes of the open file fd.
@@ -384,9 +404,9 @@ func (p *packer) grow(f func(b []byte) (int, error)) ([]byte, error) {
 	}
 }
 
-// findExtents asks the file system where fd has data. After MaxExtents pieces it takes the rest
-// as one.
-func findExtents(fd int, h *tarfmt.Header) error {
+// findExtents asks the file system where fd has data. After so many pieces it takes the rest as
+// one, whose holes are zeros in the archive and holes again in what is unpacked.
+func findExtents(fd int, h *tarfmt.Header, most int) error {
 	var extents []tarfmt.Extent
 	var sum int64
 	for at := int64(0); at < h.Size; {
@@ -401,8 +421,12 @@ func findExtents(fd int, h *tarfmt.Header) error {
 			return os.NewSyscallError("lseek", err)
 		}
 		to := h.Size
-		if len(extents) < tarfmt.MaxExtents-2 {
-			if to, err = unix.Seek(fd, from, unix.SEEK_HOLE); err != nil {
+		if len(extents) < most-2 {
+			to, err = unix.Seek(fd, from, unix.SEEK_HOLE)
+			if errors.Is(err, unix.ENXIO) {
+				break // it has become shorter
+			}
+			if err != nil {
 				return os.NewSyscallError("lseek", err)
 			}
 		}

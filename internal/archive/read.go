@@ -20,6 +20,8 @@ const (
 	// written while their data arrives.
 	smallBytes = 1 << 20
 	creators   = 2
+	// Limits of the kernel: XATTR_NAME_MAX and XATTR_SIZE_MAX of linux/limits.h.
+	maxXattrName, maxXattrValue = 255, 64 << 10
 )
 
 // Read unpacks the archive r below dir, which must be an empty directory, with the process's own
@@ -36,13 +38,10 @@ func Read(ctx context.Context, r io.Reader, dir *os.File, l Limits, o Options) (
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	src := newSource(ctx, r, l.Ratio)
-	u := &unpacker{
-		source: src, fail: cancel, limits: l, progress: progress{tell: o.Progress},
-		jobs: make(chan *job, 32), keepSetID: os.Geteuid() != 0,
-	}
+	u := &unpacker{reader: newReader(ctx, r, l, o), fail: cancel, jobs: make(chan *job, 32)}
+	u.to = u
 	var running sync.WaitGroup
-	running.Go(src.fill)
+	running.Go(u.fill)
 	for range creators {
 		running.Go(u.create)
 	}
@@ -52,30 +51,60 @@ func Read(ctx context.Context, r io.Reader, dir *os.File, l Limits, o Options) (
 	}
 	close(u.jobs)
 	running.Wait()
-	u.Stream, u.Archive = src.bytes, src.in.n
+	return u.end(ctx, err)
+}
+
+// reader goes through an archive and has each entry made.
+type reader struct {
+	*source
+	Summary
+	progress  progress
+	limits    Limits
+	keepSetID bool
+	to        maker
+	made      int64 // directories
+}
+
+// maker makes what an archive lists, or sees whether it could be made. Paths come as their names,
+// which were checked. A file's data is taken from the source.
+type maker interface {
+	// enter goes to a directory, and makes those on the way that are missing.
+	enter(names []string) error
+	// describe is for the directory that was entered; root: it is the one that is unpacked into.
+	describe(h *tarfmt.Header, mode uint32, root bool) error
+	// The others are made in the directory that was entered.
+	symlink(h *tarfmt.Header, name string) error
+	fifo(h *tarfmt.Header, name string, mode uint32) error
+	link(h *tarfmt.Header, name string, target []string) error
+	file(h *tarfmt.Header, name string, mode uint32) error
+}
+
+func newReader(ctx context.Context, r io.Reader, l Limits, o Options) *reader {
+	return &reader{
+		source: newSource(ctx, r, l.Ratio), limits: l, progress: progress{tell: o.Progress}, keepSetID: os.Geteuid() != 0,
+	}
+}
+
+// end is what Read returns, once nothing reads any more.
+func (r *reader) end(ctx context.Context, err error) (Summary, error) {
+	r.Stream, r.Archive = r.source.bytes, r.in.n
 	if err == nil && ctx.Err() != nil {
 		err = ctx.Err()
 	}
 	if err != nil {
-		u.SHA256 = ""
-		return u.Summary, cause(ctx, err)
+		r.SHA256 = ""
+		return r.Summary, cause(ctx, err)
 	}
-	return u.Summary, nil
+	return r.Summary, nil
 }
 
 // unpacker creates what the archive lists.
 type unpacker struct {
-	*source
-	Summary
-	fail      context.CancelCauseFunc
-	progress  progress
-	limits    Limits
-	keepSetID bool
-
+	*reader
+	fail    context.CancelCauseFunc
 	at      *dir // the deepest open directory
 	jobs    chan *job
 	pending sync.WaitGroup // jobs
-	made    int64          // directories
 }
 
 func (u *unpacker) tree(fd int, o Options) error {
@@ -106,9 +135,8 @@ func (u *unpacker) tree(fd int, o Options) error {
 	if err := u.ctx.Err(); err != nil {
 		return err
 	}
-	if o.SHA256 != "" && o.SHA256 != u.SHA256 {
-		return fmt.Errorf("cannot use the archive: its SHA-256 is %s and not %s: take another copy: %w",
-			u.SHA256, o.SHA256, errdefs.ErrDataLoss)
+	if err := u.sumIs(o.SHA256); err != nil {
+		return err
 	}
 	if o.Sync {
 		if err := unix.Syncfs(fd); err != nil {
@@ -118,26 +146,34 @@ func (u *unpacker) tree(fd int, o Options) error {
 	return nil
 }
 
-// entries creates one entry after the other.
-func (u *unpacker) entries() error {
-	headers := tarfmt.NewReader(u.block, u.limits.headers())
+// sumIs compares the sum of what was read with the one that the caller knows.
+func (r *reader) sumIs(sum string) error {
+	if sum != "" && sum != r.SHA256 {
+		return fmt.Errorf("cannot use the archive: its SHA-256 is %s and not %s: take another copy: %w", r.SHA256, sum, errdefs.ErrDataLoss)
+	}
+	return nil
+}
+
+// entries has one entry after the other made.
+func (r *reader) entries() error {
+	headers := tarfmt.NewReader(r.block, r.limits.headers())
 	for last := ""; ; {
 		var h tarfmt.Header
 		err := headers.Next(&h)
 		if errors.Is(err, io.EOF) {
-			u.SHA256, err = u.tail()
+			r.SHA256, err = r.tail()
 			if err != nil {
 				return fmt.Errorf("cannot unpack after %q: %w", last, err)
 			}
 			return nil
 		}
 		if err == nil {
-			if u.Entries++; u.Entries > u.limits.Entries {
-				err = tooMany("entries", u.limits.Entries)
+			if r.Entries++; r.Entries > r.limits.Entries {
+				err = tooMany("entries", r.limits.Entries)
 			}
 		}
 		if err == nil {
-			err = u.entry(&h)
+			err = r.entry(&h)
 		}
 		switch {
 		case err != nil && h.Name == "":
@@ -146,60 +182,88 @@ func (u *unpacker) entries() error {
 			return about("unpack", h.Name, err)
 		}
 		last = h.Name
-		u.progress.step(&u.Summary)
+		r.progress.step(&r.Summary)
 	}
 }
 
-func (u *unpacker) entry(h *tarfmt.Header) error {
-	names, err := u.split(h.Name)
+func (r *reader) entry(h *tarfmt.Header) error {
+	names, err := r.split(h.Name)
 	if err != nil {
 		return err
 	}
 	if h.Kind == tarfmt.Char || h.Kind == tarfmt.Block {
 		return refuse("it is a device")
 	}
-	if h.Sec < -1<<40 || h.Sec > 1<<40 {
+	if len(h.Target) > r.limits.PathBytes { // the headers may have one byte more, for a directory's slash
+		return tooMany("bytes of a link's target", int64(r.limits.PathBytes))
+	}
+	if h.Sec < -maxTime || h.Sec > maxTime {
 		return refuse("its time is more than 30000 years from now")
 	}
 	xattrs := h.Xattrs[:0]
 	for _, x := range h.Xattrs {
 		if !strings.HasPrefix(x.Name, "user.") {
-			u.Xattrs++
+			r.Xattrs++
 			continue
 		}
-		if strings.IndexByte(x.Name, 0) >= 0 {
+		switch {
+		case strings.IndexByte(x.Name, 0) >= 0:
 			return refuse("an attribute's name contains a NUL")
+		case x.Name == "user." || len(x.Name) > maxXattrName || len(x.Value) > maxXattrValue:
+			return refuse("an attribute has a name or value of a length that no system takes")
 		}
 		xattrs = append(xattrs, x)
 	}
 	h.Xattrs = xattrs
-	mode := u.mode(h)
+	mode := r.mode(h)
 	if h.Kind == tarfmt.Directory {
-		if err := u.enter(names); err != nil {
+		if err := r.to.enter(names); err != nil {
 			return err
 		}
-		return u.at.describe(h, mode, len(names) == 0)
+		return r.to.describe(h, mode, len(names) == 0)
 	}
 	if len(names) == 0 {
 		return refuse("its path is the directory itself")
 	}
 	name := names[len(names)-1]
-	if err := u.enter(names[:len(names)-1]); err != nil {
+	if err := r.to.enter(names[:len(names)-1]); err != nil {
 		return err
 	}
 	switch h.Kind {
 	case tarfmt.Symlink:
-		if err := unix.Symlinkat(h.Target, u.at.fd, name); err != nil {
-			return os.NewSyscallError("symlink", err)
-		}
-		return utimesAt(u.at.fd, name, h.Sec, h.Nsec)
+		return r.to.symlink(h, name)
 	case tarfmt.FIFO:
-		return u.fifo(h, name, mode)
+		return r.to.fifo(h, name, mode)
 	case tarfmt.Link:
-		return u.link(h, name)
+		target, err := r.split(h.Target)
+		if err == nil && len(target) == 0 {
+			err = refuse("it is the directory itself")
+		}
+		if err != nil {
+			return fmt.Errorf("its target %q: %w", h.Target, err)
+		}
+		return r.to.link(h, name, target)
 	default:
-		return u.file(h, name, mode)
+		if err := r.fits(h); err != nil {
+			return err
+		}
+		return r.to.file(h, name, mode)
 	}
+}
+
+// fits refuses a file that is too long, or one too many bytes.
+func (r *reader) fits(h *tarfmt.Header) error {
+	length := h.Size
+	if h.Sparse {
+		length = h.RealSize
+	}
+	if length > r.limits.FileBytes {
+		return tooMany("bytes of a file", r.limits.FileBytes)
+	}
+	if h.Size > r.limits.Bytes-r.Bytes {
+		return tooMany("bytes of files", r.limits.Bytes)
+	}
+	return nil
 }
 
 func refuse(why string) error {
@@ -207,7 +271,7 @@ func refuse(why string) error {
 }
 
 // split returns the names of a path; none for the directory itself.
-func (u *unpacker) split(path string) ([]string, error) {
+func (r *reader) split(path string) ([]string, error) {
 	if strings.HasPrefix(path, "/") {
 		return nil, refuse("its path is absolute")
 	}
@@ -223,8 +287,8 @@ func (u *unpacker) split(path string) ([]string, error) {
 			}
 			names = append(names, name)
 		}
-		if len(names) > u.limits.Depth {
-			return nil, tooMany("levels of directories", int64(u.limits.Depth))
+		if len(names) > r.limits.Depth {
+			return nil, tooMany("levels of directories", int64(r.limits.Depth))
 		}
 	}
 	return names, nil
@@ -232,82 +296,26 @@ func (u *unpacker) split(path string) ([]string, error) {
 
 // mode returns the mode of an entry. A set-id bit is restored only for a file of the tree's
 // owner, which is then the owner again.
-func (u *unpacker) mode(h *tarfmt.Header) uint32 {
+func (r *reader) mode(h *tarfmt.Header) uint32 {
 	mode := h.Mode
-	if !u.keepSetID || h.UID != 0 {
+	if !r.keepSetID || h.UID != 0 {
 		mode &^= unix.S_ISUID
 	}
-	if !u.keepSetID || h.GID != 0 {
+	if !r.keepSetID || h.GID != 0 {
 		mode &^= unix.S_ISGID
 	}
 	if mode != h.Mode {
-		u.SetID++
+		r.SetID++
 	}
 	return mode
 }
 
-// fifo makes a FIFO. It does not open it, which would block.
-func (u *unpacker) fifo(h *tarfmt.Header, name string, mode uint32) error {
-	if err := unix.Mknodat(u.at.fd, name, unix.S_IFIFO|0o600, 0); err != nil {
-		return os.NewSyscallError("mkfifo", err)
-	}
-	// Only here is a mode set by name. That is safe: the name was made just now, in a
-	// directory of this process.
-	if mode != 0o600 {
-		if err := unix.Fchmodat(u.at.fd, name, mode, 0); err != nil {
-			return os.NewSyscallError("chmod", err)
-		}
-	}
-	return utimesAt(u.at.fd, name, h.Sec, h.Nsec)
+func noDirectory(name string) error {
+	return refuse(fmt.Sprintf("its path goes through %q, which is no directory in the archive", name))
 }
 
-// link makes another name for a file that was unpacked before.
-func (u *unpacker) link(h *tarfmt.Header, name string) error {
-	target, err := u.split(h.Target)
-	if err == nil && len(target) == 0 {
-		err = refuse("it is the directory itself")
-	}
-	if err != nil {
-		return fmt.Errorf("its target %q: %w", h.Target, err)
-	}
-	u.pending.Wait() // a creator may be writing the target
-	if err := u.ctx.Err(); err != nil {
-		return err
-	}
-	// From the root by single names, without following links, as everywhere.
-	at, opened := u.root().fd, -1
-	defer func() { closeFD(opened) }()
-	for _, step := range target[:len(target)-1] {
-		fd, err := openDir(at, step)
-		if err != nil {
-			return noTarget(h.Target, err)
-		}
-		closeFD(opened)
-		at, opened = fd, fd
-	}
-	base := target[len(target)-1]
-	var st unix.Statx_t
-	if err := statx(at, base, &st); err != nil {
-		return noTarget(h.Target, err)
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return refuse(fmt.Sprintf("its target %q is no file", h.Target))
-	}
-	if err := unix.Linkat(at, base, u.at.fd, name, 0); err != nil {
-		return os.NewSyscallError("link", err)
-	}
-	return nil
+func noTarget(target string) error {
+	return refuse(fmt.Sprintf("its target %q was not unpacked before it", target))
 }
 
-func noTarget(target string, err error) error {
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-		return refuse(fmt.Sprintf("its target %q was not unpacked before it", target))
-	}
-	return err
-}
-
-func closeFD(fd int) {
-	if fd >= 0 {
-		unix.Close(fd)
-	}
-}
+func noFile(target string) error { return refuse(fmt.Sprintf("its target %q is no file", target)) }

@@ -285,8 +285,11 @@ func TestChanged(t *testing.T) {
 			if want := name != "gone"; (s.Changed == 1) != want {
 				t.Errorf("%d changed", s.Changed)
 			}
-			to, _, err := unpack(t, out.Bytes(), archive.Limits{})
+			to, unpacked, err := unpack(t, out.Bytes(), archive.Limits{})
 			must(t, err)
+			if s.Bytes != unpacked.Bytes {
+				t.Errorf("%d bytes were packed, and %d unpacked", s.Bytes, unpacked.Bytes)
+			}
 			got, err := os.ReadFile(filepath.Join(to, "a"))
 			must(t, err)
 			if len(got) != size || !bytes.Equal(got[:1<<10], b[:1<<10]) {

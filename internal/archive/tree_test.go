@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"net"
@@ -65,49 +66,92 @@ type facts struct {
 // tree lists everything below dir. Some facts are left out for what is not a file.
 func tree(t testing.TB, dir string) map[string]facts {
 	t.Helper()
-	list := map[string]facts{}
-	first := map[uint64]string{}
-	must(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel, _ := filepath.Rel(dir, path)
-		info, err := os.Lstat(path)
-		if err != nil {
-			return err
-		}
-		f := facts{Mode: info.Mode(), Time: info.ModTime()}
-		switch {
-		case info.Mode().IsRegular():
-			b, err := os.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			var st unix.Stat_t
-			must(t, unix.Lstat(path, &st))
-			f.Size, f.Sum = info.Size(), fmt.Sprintf("%x", sha256.Sum256(b))
-			f.Sparse = info.Size() >= 1<<20 && st.Blocks*512 < info.Size()/2
-			if st.Nlink > 1 {
-				if first[st.Ino] == "" {
-					first[st.Ino] = rel
-				}
-				f.Links = first[st.Ino]
-			}
-		case info.Mode()&fs.ModeSymlink != 0:
-			if f.Target, err = os.Readlink(path); err != nil {
-				return err
-			}
-		}
-		if info.Mode().IsRegular() || info.IsDir() {
-			f.Xattrs = xattrs(t, path)
-		}
-		if rel == "." {
-			f.Mode = 0 // stays what the caller made it
-		}
-		list[rel] = f
-		return nil
-	}))
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	must(t, err)
+	defer unix.Close(fd)
+	list, first := map[string]facts{}, map[uint64]string{}
+	root := look(t, at(fd, "."), ".", first)
+	root.Mode = 0 // stays what the caller made it
+	list["."] = root
+	below(t, fd, "", list, first)
 	return list
+}
+
+// at is a path to a name in an open directory. It is short however deep that is.
+func at(fd int, name string) string { return fmt.Sprintf("/proc/self/fd/%d/%s", fd, name) }
+
+func below(t testing.TB, fd int, path string, list map[string]facts, first map[uint64]string) {
+	t.Helper()
+	names, err := os.ReadDir(at(fd, "."))
+	must(t, err)
+	for _, e := range names {
+		rel := filepath.Join(path, e.Name())
+		list[rel] = look(t, at(fd, e.Name()), rel, first)
+		if !e.IsDir() {
+			continue
+		}
+		sub, err := unix.Openat(fd, e.Name(), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		must(t, err)
+		below(t, sub, rel, list, first)
+		unix.Close(sub)
+	}
+}
+
+// look returns the facts of what is at path; rel is what it is called in the tree.
+func look(t testing.TB, path, rel string, first map[uint64]string) facts {
+	t.Helper()
+	info, err := os.Lstat(path)
+	must(t, err)
+	f := facts{Mode: info.Mode(), Time: info.ModTime()}
+	switch {
+	case info.Mode().IsRegular():
+		var st unix.Stat_t
+		must(t, unix.Lstat(path, &st))
+		f.Size = info.Size()
+		f.Sparse = info.Size() >= 1<<20 && st.Blocks*512 < info.Size()/2
+		if st.Nlink > 1 {
+			if first[st.Ino] == "" {
+				first[st.Ino] = rel
+			}
+			f.Links = first[st.Ino]
+		}
+		if f.Links == "" || f.Links == rel {
+			f.Sum = contents(t, path)
+		}
+	case info.Mode()&fs.ModeSymlink != 0:
+		f.Target, err = os.Readlink(path)
+		must(t, err)
+	}
+	if info.Mode().IsRegular() || info.IsDir() {
+		f.Xattrs = xattrs(t, path)
+	}
+	return f
+}
+
+// contents is a sum of a file's blocks that are not zero, and where they are: holes of any length take
+// no time.
+func contents(t testing.TB, path string) string {
+	t.Helper()
+	f, err := os.Open(path)
+	must(t, err)
+	defer f.Close()
+	sum, b, zeros := sha256.New(), make([]byte, 64<<10), make([]byte, 64<<10)
+	for from := int64(0); ; {
+		if from, err = f.Seek(from, unix.SEEK_DATA); errors.Is(err, unix.ENXIO) {
+			return fmt.Sprintf("%x", sum.Sum(nil))
+		}
+		must(t, err)
+		from -= from % int64(len(b))
+		n, err := f.ReadAt(b, from)
+		if !errors.Is(err, io.EOF) {
+			must(t, err)
+		}
+		if !bytes.Equal(b[:n], zeros[:n]) {
+			fmt.Fprintln(sum, from)
+			sum.Write(b[:n])
+		}
+		from += int64(len(b))
+	}
 }
 
 func xattrs(t testing.TB, path string) string {

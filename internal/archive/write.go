@@ -182,7 +182,7 @@ func (s *spool) zeros(n int64) error {
 
 // file writes n bytes of fd from offset at on. Because the header is already written, it fills up
 // a file that has become shorter with zeros, and returns short.
-func (s *spool) file(fd int, at, n int64, tick func(n int)) (short bool, err error) {
+func (s *spool) file(fd int, at, n int64, tick func(n int64)) (short bool, err error) {
 	for n > 0 {
 		buf, err := s.space()
 		if err != nil {
@@ -194,13 +194,14 @@ func (s *spool) file(fd int, at, n int64, tick func(n int)) (short bool, err err
 			return false, os.NewSyscallError("read", err)
 		}
 		if got == 0 {
+			tick(n)
 			return true, s.zeros(n)
 		}
 		if err := s.advance(got); err != nil {
 			return false, err
 		}
 		at, n = at+int64(got), n-int64(got)
-		tick(got)
+		tick(int64(got))
 	}
 	return false, nil
 }

@@ -1,4 +1,5 @@
-// Package archiver packs the home of a live workspace into an archive and unpacks one into it.
+// Package archiver packs the home of a live workspace into an archive, unpacks one into it, and
+// verifies that one could be unpacked.
 // It runs the archiver program inside the workspace, with the workspace's own rights.
 //
 // What the program reports is shown and not relied on: docs/protocols/archive.md.
@@ -27,7 +28,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// Limits bound what an archive may become. Zero fields are the program's defaults.
+// Limits bound what an archive may become. Zero fields are the program's defaults, which are also
+// those of packing: what was packed here can be unpacked with the zero Limits.
 type Limits struct {
 	Bytes, Entries, Ratio int64
 }
@@ -36,7 +38,8 @@ type Limits struct {
 type Archiver struct {
 	// Program returns the program, for Archiver to close.
 	Program func() (*os.File, error)
-	Limits  Limits
+	// Strange bounds an archive that was not packed here.
+	Strange Limits
 }
 
 // report is a line that the program writes beside its stream.
@@ -93,9 +96,9 @@ func (a *Archiver) Pack(ctx context.Context, rt runtime.Runtime, p permit.Permit
 	})
 }
 
-// Unpack makes the home of a live workspace from r. With durable it returns once a loss of
-// power would lose nothing.
-func (a *Archiver) Unpack(ctx context.Context, rt runtime.Runtime, p permit.Permit, r io.Reader, durable bool,
+// Unpack makes the home of a live workspace from r, within limits. With durable it returns once a
+// loss of power would lose nothing.
+func (a *Archiver) Unpack(ctx context.Context, rt runtime.Runtime, p permit.Permit, r io.Reader, l Limits, durable bool,
 	progress func(workspace.Progress),
 ) (workspace.Progress, error) {
 	name, err := p.Workspace()
@@ -109,12 +112,27 @@ func (a *Archiver) Unpack(ctx context.Context, rt runtime.Runtime, p permit.Perm
 	for _, o := range []struct {
 		flag  string
 		value int64
-	}{{"--max-bytes", a.Limits.Bytes}, {"--max-entries", a.Limits.Entries}, {"--max-ratio", a.Limits.Ratio}} {
+	}{{"--max-bytes", l.Bytes}, {"--max-entries", l.Entries}, {"--max-ratio", l.Ratio}} {
 		if o.value > 0 {
 			args = append(args, o.flag+"="+strconv.FormatInt(o.value, 10))
 		}
 	}
-	e := execapi.ExecParams{Argv: append(args, "/home/"+string(name)), Stdin: execapi.Pipe, Stdout: execapi.Null}
+	return a.read(ctx, rt, p, r, append(args, "/home/"+string(name)), progress)
+}
+
+// Verify has an archive that Pack made decoded inside a live workspace, by the rules of Unpack and
+// within the limits of packing, and makes nothing of it. It returns what is in it.
+func (a *Archiver) Verify(ctx context.Context, rt runtime.Runtime, p permit.Permit, r io.Reader,
+	progress func(workspace.Progress),
+) (workspace.Progress, error) {
+	return a.read(ctx, rt, p, r, []string{"verify"}, progress)
+}
+
+// read runs the program with r as its input.
+func (a *Archiver) read(ctx context.Context, rt runtime.Runtime, p permit.Permit, r io.Reader, args []string,
+	progress func(workspace.Progress),
+) (workspace.Progress, error) {
+	e := execapi.ExecParams{Argv: args, Stdin: execapi.Pipe, Stdout: execapi.Null}
 	return a.run(ctx, rt, p, e, progress, func(files []*os.File, moves func(io.Reader) io.Reader) error {
 		_, err := io.CopyBuffer(struct{ io.Writer }{files[0]}, struct{ io.Reader }{moves(r)}, make([]byte, copySize))
 		return errors.Join(err, files[0].Close())
@@ -173,6 +191,8 @@ func (a *Archiver) run(ctx context.Context, rt runtime.Runtime, p permit.Permit,
 			}
 		})
 	}()
+	// Nobody is told anything after the end.
+	defer func() { letGo(); <-read }()
 	copied := move(files, func(r io.Reader) io.Reader { return &moving{r, moved} })
 	if copied != nil { // nobody reads or writes the rest
 		_ = files[0].Close()

@@ -7,11 +7,8 @@ package archives
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"log/slog"
 	"time"
@@ -39,16 +36,24 @@ type Config struct {
 	Lifecycle *lifecycle.Lifecycle
 	Store     *store.Store
 	// Files keeps the files.
-	Files    *archivestore.Store
+	Files *archivestore.Store
+	// Bounds are what one owner may have in it, and Keep how long, 0 without an end. Optional.
+	Bounds   Bounds
+	Keep     time.Duration
 	Archiver *archiver.Archiver
 	Log      *slog.Logger
 }
 
 // Archives are the archives of all workspaces. Its methods may be called from any goroutine.
-type Archives struct{ cfg Config }
+type Archives struct {
+	cfg   Config
+	shelf *shelf
+}
 
-// New returns the archives in a store of files.
-func New(cfg Config) *Archives { return &Archives{cfg} }
+// New returns the archives in a store of files. Recover is called before anything else.
+func New(cfg Config) *Archives {
+	return &Archives{cfg, &shelf{files: cfg.Files, bounds: cfg.Bounds, owners: map[string]share{}}}
+}
 
 // Archive puts the home of the workspace that ref names away: in the store, or, if out is not
 // nil, to out. A stopped workspace is started for it and stopped again. With want.Destroy it
@@ -76,15 +81,35 @@ func (s *Archives) Archive(ctx context.Context, p principal.Principal, ref strin
 		return workspace.Archive{}, fmt.Errorf("cannot destroy a workspace whose archive is sent away, or keep an answer to it: whether it "+
 			"arrived is not known here; archive it here: %w", errdefs.ErrInvalidArgument)
 	}
-	return lifecycle.Once(ctx, s.cfg.Store, p, want.Request, op, operation.Target{},
-		func(began time.Time) (made workspace.Archive, err error) {
-			if !began.IsZero() {
-				if made, done, err := s.before(ctx, p, ref, want.Destroy, began); done || err != nil {
+	a, err := lifecycle.Once(ctx, s.cfg.Lifecycle, p, want.Request, op, operation.Target{}, s.newID(ref),
+		func(at *lifecycle.Attempt) (made workspace.Archive, err error) {
+			if !at.Began.IsZero() {
+				if made, done, err := s.before(ctx, p, ref, at, want.Destroy); done || err != nil {
 					return made, err
 				}
 			}
-			return s.putAway(ctx, p, ref, op, out, progress)
+			made, err = s.putAway(ctx, p, ref, at.Own, op, out, progress)
+			if err != nil && at.Own != "" {
+				if _, noted := s.cfg.Store.Archive(ctx, at.Own); noted == nil {
+					at.Keep() // and who asks again has the rest done
+				}
+			}
+			return made, err
 		})
+	if err == nil && out == nil {
+		a = s.shown(a)
+	}
+	return a, err
+}
+
+// newID is the id of the archive that is made now of the workspace that ref means, "" if there is
+// none. It names the workspace too.
+func (s *Archives) newID(ref string) string {
+	on, err := s.cfg.Lifecycle.Find(ref)
+	if err != nil {
+		return ""
+	}
+	return id.NewArchive(on.Name, time.Now())
 }
 
 // may authorises an operation on no workspace in particular.
@@ -93,11 +118,15 @@ func (s *Archives) may(ctx context.Context, p principal.Principal, op operation.
 	return err
 }
 
-// putAway archives a workspace and then destroys it if that is wanted.
-func (s *Archives) putAway(ctx context.Context, p principal.Principal, ref string, op operation.PutAway, out io.Writer,
+// putAway archives a workspace and then destroys it if that is wanted. own is the id of the archive,
+// "" where there was no workspace to be archived.
+func (s *Archives) putAway(ctx context.Context, p principal.Principal, ref, own string, op operation.PutAway, out io.Writer,
 	progress func(workspace.Progress),
 ) (made workspace.Archive, err error) {
 	life := s.cfg.Lifecycle
+	if of, ok := id.ArchiveOf(own); ok {
+		ref = string(of)
+	}
 	authorised, err := life.Authorise(ctx, p, ref, op)
 	if err != nil {
 		return made, err
@@ -130,7 +159,7 @@ func (s *Archives) putAway(ctx context.Context, p principal.Principal, ref strin
 			return err
 		}
 		return a.Do(ctx, func(ctx context.Context, permit permit.Permit) (any, error) {
-			made, err = s.pack(ctx, permit, k, op.Live, out, progress)
+			made, err = s.pack(ctx, p, permit, k, cmp.Or(own, id.NewArchive(name, time.Now())), op, out, progress)
 			return lifecycle.Archived{ID: made.ID, SHA256: made.SHA256, Size: made.Size, Entries: made.Entries, Bytes: made.Bytes}, err
 		})
 	}); err != nil || destroy == nil {
@@ -140,13 +169,13 @@ func (s *Archives) putAway(ctx context.Context, p principal.Principal, ref strin
 	return made, err
 }
 
-// before finds what the first attempt at a request made, and finishes what was to follow.
-func (s *Archives) before(ctx context.Context, p principal.Principal, ref string, destroy bool,
-	began time.Time,
+// before finds what an earlier attempt at a request made, and finishes what was to follow.
+func (s *Archives) before(ctx context.Context, p principal.Principal, ref string, at *lifecycle.Attempt, destroy bool,
 ) (made workspace.Archive, done bool, err error) {
-	made, err = s.cfg.Store.Archive(ctx, ref)
-	if errdefs.IsNotFound(err) || err == nil && (made.CreatedAt.Before(began) || !operation.Reaches(p, targetOf(made))) {
-		return made, false, nil
+	made, err = s.cfg.Store.Archive(ctx, cmp.Or(at.Own, ref))
+	others := at.Own == "" && made.CreatedAt.Before(at.Began) // of an earlier request
+	if errdefs.IsNotFound(err) || err == nil && (others || !operation.Reaches(p, targetOf(made))) {
+		return workspace.Archive{}, false, nil
 	}
 	if err != nil || !destroy {
 		return made, err == nil, err
@@ -154,6 +183,11 @@ func (s *Archives) before(ctx context.Context, p principal.Principal, ref string
 	// What has the key now is another workspace, if the first attempt came to the end.
 	if _, err := s.cfg.Lifecycle.Living(made.Workspace); err != nil {
 		return made, true, nil
+	}
+	if at.Own == "" {
+		// There was no workspace then, so this archive is of another request: it may be older than what is
+		// in the home now, and nobody saw that it can be restored.
+		return workspace.Archive{}, false, nil
 	}
 	of, err := s.cfg.Lifecycle.Authorise(ctx, p, string(made.Workspace), operation.Destroy{Purge: true})
 	if err != nil {
@@ -171,17 +205,29 @@ func targetOf(a workspace.Archive) operation.Target {
 }
 
 // pack runs with the workspace's slot held.
-func (s *Archives) pack(ctx context.Context, p permit.Permit, k workspace.Kept, alive bool, out io.Writer,
-	progress func(workspace.Progress),
+func (s *Archives) pack(ctx context.Context, by principal.Principal, p permit.Permit, k workspace.Kept, own string, op operation.PutAway,
+	out io.Writer, progress func(workspace.Progress),
 ) (a workspace.Archive, err error) {
 	rt, err := s.cfg.Lifecycle.Runtime(k.Boundary)
 	if err != nil {
 		return a, err
 	}
+	var on *place
+	kept := false
+	if out == nil {
+		if on, err = s.shelf.reserve(by, k); err != nil {
+			return a, err
+		}
+		defer func() {
+			if !kept {
+				on.leave()
+			}
+		}()
+	}
 	_, state, _ := s.cfg.Lifecycle.Current(k.Name)
 	switch state {
 	case workspace.StateRunning:
-		if err := quietEnough(ctx, rt, k.Name, alive); err != nil {
+		if err := quietEnough(ctx, rt, k.Name, op.Live); err != nil {
 			return a, err
 		}
 	case workspace.StateStopped:
@@ -194,17 +240,12 @@ func (s *Archives) pack(ctx context.Context, p permit.Permit, k workspace.Kept, 
 		return a, fmt.Errorf("cannot archive workspace %s: it is %s: %w", k.Name, state, errdefs.ErrFailedPrecondition)
 	}
 	a = workspace.Archive{
-		ID:        fmt.Sprintf("%s-%s", k.Name, time.Now().UTC().Format("20060102T150405.000000")),
-		Workspace: k.Name, Key: k.Key, Owner: k.Owner, Profile: k.Profile, Limits: k.Limits, CreatedAt: time.Now(),
-	}
-	most, err := s.most(k.Limits)
-	if err != nil {
-		return a, err
+		ID: own, Workspace: k.Name, Key: k.Key, Owner: k.Owner, Profile: k.Profile, Limits: k.Limits, CreatedAt: time.Now(),
 	}
 	if out != nil {
-		sum := &summedWriter{w: &boundedWriter{out, most}, sum: sha256.New()}
-		n, err := s.cfg.Archiver.Pack(ctx, rt, p, sum, progress)
-		a.SHA256, a.Size, a.Entries, a.Bytes = hex.EncodeToString(sum.sum.Sum(nil)), sum.n, n.Entries, n.Bytes
+		sum := newDigest()
+		n, err := s.cfg.Archiver.Pack(ctx, rt, p, io.MultiWriter(&boundedWriter{out, most(k.Limits)}, sum), progress)
+		a.SHA256, a.Size, a.Entries, a.Bytes = sum.text(), sum.n, n.Entries, n.Bytes
 		return a, err
 	}
 	d, err := s.cfg.Files.Create(a.ID)
@@ -212,8 +253,9 @@ func (s *Archives) pack(ctx context.Context, p permit.Permit, k workspace.Kept, 
 		return a, err
 	}
 	defer d.Discard()
+	on.w = d
 	crashpoint.Here("daemon.archive.begun")
-	n, err := s.cfg.Archiver.Pack(ctx, rt, p, &boundedWriter{d, most}, progress)
+	n, err := s.cfg.Archiver.Pack(ctx, rt, p, &boundedWriter{on, most(k.Limits)}, progress)
 	if err != nil {
 		return a, err
 	}
@@ -222,12 +264,51 @@ func (s *Archives) pack(ctx context.Context, p permit.Permit, k workspace.Kept, 
 	if a.SHA256, a.Size, err = d.Commit(); err != nil {
 		return a, err
 	}
+	on.settle(a.Size)
 	crashpoint.Here("daemon.archive.placed")
+	if op.Destroy {
+		// Before anybody knows of it: what is noted of a workspace that is to end has been verified.
+		if err := s.verify(ctx, rt, p, a, progress); err != nil {
+			return a, errors.Join(err, s.cfg.Files.Remove(a.ID))
+		}
+		crashpoint.Here("daemon.archive.verified")
+	}
 	if err := s.cfg.Store.AddArchive(context.WithoutCancel(ctx), a); err != nil {
 		return a, errors.Join(err, s.cfg.Files.Remove(a.ID))
 	}
+	kept = true
 	crashpoint.Here("daemon.archive.noted")
 	return a, nil
+}
+
+// verify reads an archive back from the disk and has all of it decoded inside the workspace that it
+// is of, as a restore would.
+func (s *Archives) verify(ctx context.Context, rt runtime.Runtime, p permit.Permit, a workspace.Archive,
+	progress func(workspace.Progress),
+) error {
+	fail := func(err error) error {
+		return fmt.Errorf("cannot destroy workspace %s: that its archive can be restored was not seen, so the archive is removed, and "+
+			"workspace and home stay: %w", a.Workspace, err)
+	}
+	f, err := s.cfg.Files.OpenFromDisk(a.ID)
+	if err != nil {
+		return fail(err)
+	}
+	defer f.Close()
+	sum := newDigest()
+	n, err := s.cfg.Archiver.Verify(ctx, rt, p, io.TeeReader(f, sum), progress)
+	if err != nil {
+		return fail(err)
+	}
+	if is := sum.text(); is != a.SHA256 {
+		return fail(fmt.Errorf("its SHA-256 was %s when it was written and is %s on the disk; see whether the disk is well: %w",
+			a.SHA256, is, errdefs.ErrDataLoss))
+	}
+	if n.Entries != a.Entries || n.Bytes != a.Bytes {
+		return fail(fmt.Errorf("%d entries and %d bytes were packed, and %d and %d can be unpacked; archive it again while no commands run: %w",
+			a.Entries, a.Bytes, n.Entries, n.Bytes, errdefs.ErrDataLoss))
+	}
+	return nil
 }
 
 // quietEnough refuses a workspace in which commands run, unless that is wanted.
@@ -275,55 +356,75 @@ func (s *Archives) Restore(ctx context.Context, p principal.Principal, want work
 	progress func(workspace.Progress),
 ) (workspace.Workspace, error) {
 	none := workspace.Workspace{}
-	var from workspace.Archive
-	if want.From != "" {
-		var err error
-		if from, err = s.authorise(ctx, p, operation.RestoreWorkspace, want.From); err != nil {
-			return none, err
-		}
-	}
-	key := cmp.Or(want.Key, from.Key)
-	if key == "" {
-		return none, fmt.Errorf("cannot restore without a key: give the new workspace one: %w", errdefs.ErrInvalidArgument)
-	}
-	op, err := operation.NewRestore(key, from.ID, want)
+	// By the ref, which is all that a repeated request has once the archive is gone.
+	repeated, err := operation.NewRestore(want.Key, want.From, want)
 	if err != nil {
 		return none, err
 	}
-	owner := cmp.Or(from.Owner, p.Owner())
-	authorised, err := s.cfg.Lifecycle.AuthoriseMaking(ctx, p, op, key, owner)
-	if err != nil {
+	if err := s.may(ctx, p, repeated); err != nil {
 		return none, err
 	}
-	name, err := lifecycle.Once(ctx, s.cfg.Store, p, want.Request, op, operation.Target{}, func(time.Time) (id.Workspace, error) {
-		k, err := s.cfg.Lifecycle.Wanted(owner, workspace.Wanted{
-			Key: key, Profile: cmp.Or(want.Profile, from.Profile), Limits: want.Limits.Or(from.Limits), TTL: want.Life.TTL, Idle: want.Life.Idle,
-		})
-		if err != nil {
-			return "", err
-		}
-		a, err := authorised.Admit(ctx)
-		if err != nil {
-			return "", err
-		}
-		if from.ID != "" {
-			f, err := s.cfg.Files.Open(from.ID)
-			if err != nil {
-				return "", err
+	name, err := lifecycle.Once(ctx, s.cfg.Lifecycle, p, want.Request, repeated, operation.Target{}, "",
+		func(at *lifecycle.Attempt) (id.Workspace, error) {
+			if name, made, err := s.cfg.Lifecycle.Made(ctx, at); made || err != nil {
+				return name, err
 			}
-			defer f.Close()
-			in = f
-		}
-		return s.restore(ctx, a, k, from, in, progress)
-	})
+			name, err := s.restoreOnce(ctx, p, at, want, in, progress)
+			return name, s.cfg.Lifecycle.Unmade(at, name, err)
+		})
 	if err != nil {
 		return none, err
 	}
 	return s.cfg.Lifecycle.Get(ctx, p, string(name))
 }
 
-func (s *Archives) restore(ctx context.Context, a *gate.Admitted, k workspace.Kept, from workspace.Archive, in io.Reader,
-	progress func(workspace.Progress),
+// restoreOnce is one attempt at Restore.
+func (s *Archives) restoreOnce(ctx context.Context, p principal.Principal, at *lifecycle.Attempt, want workspace.RestoreWanted,
+	in io.Reader, progress func(workspace.Progress),
+) (id.Workspace, error) {
+	var from workspace.Archive
+	if want.From != "" {
+		var err error
+		if from, err = s.authorise(ctx, p, operation.RestoreWorkspace, want.From); err != nil {
+			return "", err
+		}
+	}
+	key := cmp.Or(want.Key, from.Key)
+	if key == "" {
+		return "", fmt.Errorf("cannot restore without a key: give the new workspace one: %w", errdefs.ErrInvalidArgument)
+	}
+	op, err := operation.NewRestore(key, from.ID, want)
+	if err != nil {
+		return "", err
+	}
+	owner := cmp.Or(from.Owner, p.Owner())
+	authorised, err := s.cfg.Lifecycle.AuthoriseMaking(ctx, p, op, key, owner)
+	if err != nil {
+		return "", err
+	}
+	k, err := s.cfg.Lifecycle.Wanted(owner, workspace.Wanted{
+		Key: key, Profile: cmp.Or(want.Profile, from.Profile), Limits: want.Limits.Or(from.Limits), TTL: want.Life.TTL, Idle: want.Life.Idle,
+	})
+	if err != nil {
+		return "", err
+	}
+	a, err := authorised.Admit(ctx)
+	if err != nil {
+		return "", err
+	}
+	if from.ID != "" {
+		f, err := s.cfg.Files.Open(from.ID)
+		if err != nil {
+			return "", err
+		}
+		defer f.Close()
+		in = f
+	}
+	return s.restore(ctx, at, a, k, from, in, progress)
+}
+
+func (s *Archives) restore(ctx context.Context, at *lifecycle.Attempt, a *gate.Admitted, k workspace.Kept, from workspace.Archive,
+	in io.Reader, progress func(workspace.Progress),
 ) (id.Workspace, error) {
 	life := s.cfg.Lifecycle
 	err := life.AloneWithKey(ctx, k.Key, operation.RestoreWorkspace, func(finish context.Context) (err error) {
@@ -334,14 +435,20 @@ func (s *Archives) restore(ctx context.Context, a *gate.Admitted, k workspace.Ke
 			return fmt.Errorf("cannot restore to key %q: workspace %s has it; destroy that one, or choose another key: %w", k.Key, o.Name,
 				errdefs.ErrAlreadyExists)
 		}
-		k, err = life.Fill(finish, a, k, func(_ context.Context, rt runtime.Runtime, p permit.Permit) (any, error) {
+		k, err = life.Fill(finish, at, a, k, func(_ context.Context, rt runtime.Runtime, p permit.Permit) (any, error) {
 			// Until it is whole it can be given up, and is when its caller goes.
-			sum := &summedReader{r: in, sum: sha256.New()}
-			n, err := s.cfg.Archiver.Unpack(ctx, rt, p, sum, true, progress)
+			sum := newDigest()
+			limits := s.cfg.Archiver.Strange
+			if from.ID != "" {
+				// It was packed here, and its sum shows that it is the same still. What could be packed must
+				// be unpacked: the disk limit of the new workspace is what bounds it.
+				limits = archiver.Limits{}
+			}
+			n, err := s.cfg.Archiver.Unpack(ctx, rt, p, io.TeeReader(in, sum), limits, true, progress)
 			if err != nil {
 				return nil, err
 			}
-			is := hex.EncodeToString(sum.sum.Sum(nil))
+			is := sum.text()
 			if from.ID != "" && is != from.SHA256 {
 				return nil, fmt.Errorf("cannot restore archive %s: its file was changed since it was written: its SHA-256 is %s and was %s: %w",
 					from.ID, is, from.SHA256, errdefs.ErrDataLoss)
@@ -351,73 +458,4 @@ func (s *Archives) restore(ctx context.Context, a *gate.Admitted, k workspace.Ke
 		return err
 	})
 	return k.Name, err
-}
-
-const (
-	// maxArchive bounds an archive of a workspace without a disk limit, in bytes: what the
-	// archiver packs at most, and some for its frames.
-	maxArchive = 65 << 30
-	// keepFree is the part of the file system of the archives that no archive may fill: one
-	// in so many bytes.
-	keepFree = 20
-)
-
-// most is how many bytes an archive of a workspace with those limits may have: what its home
-// can hold and a tenth for what does not compress, and no more than is free.
-func (s *Archives) most(l workspace.Limits) (int64, error) {
-	size, free, err := s.cfg.Files.Space()
-	if err != nil {
-		return 0, err
-	}
-	most := int64(maxArchive)
-	if l.DiskBytes > 0 {
-		most = l.DiskBytes + l.DiskBytes/10 + 16<<20
-	}
-	if most = min(most, free-size/keepFree); most <= 0 {
-		return 0, fmt.Errorf("cannot archive: less than one part in %d is free where archives are kept; remove some with "+
-			"\"carrel archive rm\": %w", keepFree, errdefs.ErrResourceExhausted)
-	}
-	return most, nil
-}
-
-// boundedWriter passes on what is written, up to a number of bytes.
-type boundedWriter struct {
-	w    io.Writer
-	left int64
-}
-
-func (b *boundedWriter) Write(p []byte) (int, error) {
-	if b.left -= int64(len(p)); b.left < 0 {
-		return 0, fmt.Errorf("cannot archive: it takes more bytes than the workspace's disk limit lets it have, or than are free: %w",
-			errdefs.ErrResourceExhausted)
-	}
-	return b.w.Write(p)
-}
-
-// summedWriter passes on what is written, and sums it.
-type summedWriter struct {
-	w   io.Writer
-	sum hash.Hash
-	n   int64
-}
-
-func (s *summedWriter) Write(p []byte) (int, error) {
-	n, err := s.w.Write(p)
-	s.sum.Write(p[:n])
-	s.n += int64(n)
-	return n, err
-}
-
-// summedReader passes on what is read, and sums it. Its end is the end of the archive.
-type summedReader struct {
-	r   io.Reader
-	sum hash.Hash
-	n   int64
-}
-
-func (s *summedReader) Read(p []byte) (int, error) {
-	n, err := s.r.Read(p)
-	s.sum.Write(p[:n])
-	s.n += int64(n)
-	return n, err
 }

@@ -2,8 +2,7 @@ package archives
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -51,7 +50,7 @@ func (s *Archives) ListArchives(ctx context.Context, p principal.Principal) ([]w
 	own := all[:0]
 	for _, a := range all {
 		if operation.Reaches(p, targetOf(a)) {
-			own = append(own, a)
+			own = append(own, s.shown(a))
 		}
 	}
 	return own, err
@@ -63,17 +62,17 @@ func (s *Archives) ReadArchive(ctx context.Context, p principal.Principal, ref s
 	if err != nil {
 		return found, err
 	}
-	return found, a.Do(ctx, func(context.Context, permit.Permit) (any, error) {
+	return s.shown(found), a.Do(ctx, func(context.Context, permit.Permit) (any, error) {
 		f, err := s.cfg.Files.Open(found.ID)
 		if err != nil {
 			return nil, err
 		}
 		defer f.Close()
-		sum := &summedReader{r: f, sum: sha256.New()}
-		if _, err := io.CopyBuffer(struct{ io.Writer }{out}, sum, make([]byte, 256<<10)); err != nil {
+		sum := newDigest()
+		if _, err := io.CopyBuffer(struct{ io.Writer }{out}, io.TeeReader(f, sum), make([]byte, 256<<10)); err != nil {
 			return nil, fmt.Errorf("cannot read archive %s: %w", found.ID, err)
 		}
-		if is := hex.EncodeToString(sum.sum.Sum(nil)); is != found.SHA256 {
+		if is := sum.text(); is != found.SHA256 {
 			return nil, fmt.Errorf("cannot trust archive %s: its file was changed since it was written: its SHA-256 is %s and was %s: %w",
 				found.ID, is, found.SHA256, errdefs.ErrDataLoss)
 		}
@@ -90,11 +89,18 @@ func (s *Archives) RemoveArchive(ctx context.Context, p principal.Principal, ref
 	// The archive is forgotten before its file goes: a file that nobody knows of is removed at
 	// the next start.
 	return a.Do(ctx, func(ctx context.Context, _ permit.Permit) (any, error) {
-		if err := s.cfg.Store.RemoveArchive(ctx, found.ID); err != nil {
+		was, err := s.cfg.Store.RemoveArchive(ctx, found.ID)
+		if err != nil {
 			return nil, err
 		}
 		crashpoint.Here("daemon.archive.forgotten")
-		return nil, s.cfg.Files.Remove(found.ID)
+		if err := s.cfg.Files.Remove(found.ID); err != nil {
+			return nil, err
+		}
+		if was { // and nobody else removed it at the same time
+			s.shelf.remove(found)
+		}
+		return nil, nil
 	})
 }
 
@@ -107,6 +113,7 @@ func (s *Archives) Recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.shelf.add(known...)
 	files, err := s.cfg.Files.IDs()
 	if err != nil {
 		return err
@@ -131,21 +138,29 @@ func (s *Archives) Recover(ctx context.Context) error {
 	return nil
 }
 
-// Forget removes archives that have been kept for their time, unless keep is 0.
-func (s *Archives) Forget(ctx context.Context, keep time.Duration, now time.Time) error {
-	if keep <= 0 {
+// shown is an archive as people see it: with its end, if there is one.
+func (s *Archives) shown(a workspace.Archive) workspace.Archive {
+	if s.cfg.Keep > 0 {
+		a.Expires = a.CreatedAt.Add(s.cfg.Keep)
+	}
+	return a
+}
+
+// Forget removes archives that have been kept for their time. What cannot be removed does not keep
+// the rest.
+func (s *Archives) Forget(ctx context.Context, now time.Time) error {
+	if s.cfg.Keep <= 0 {
 		return nil
 	}
 	all, err := s.cfg.Store.Archives(ctx)
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, a := range all {
-		if now.Sub(a.CreatedAt) > keep {
-			if err := s.RemoveArchive(ctx, principal.Self(), a.ID); err != nil {
-				return err
-			}
+		if now.After(s.shown(a).Expires) && ctx.Err() == nil {
+			errs = append(errs, s.RemoveArchive(ctx, principal.Self(), a.ID))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }

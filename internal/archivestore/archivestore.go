@@ -191,6 +191,25 @@ func (s *Store) Open(id string) (*os.File, error) {
 	return f, nil
 }
 
+// OpenFromDisk is Open for a reader that has to see what is on the disk: what the system has of the
+// file in memory is dropped. A file system that is nothing but memory has nothing else.
+func (s *Store) OpenFromDisk(id string) (*os.File, error) {
+	f, err := s.Open(id)
+	if err != nil {
+		return nil, err
+	}
+	rc, err := f.SyscallConn()
+	if err == nil {
+		cerr := rc.Control(func(fd uintptr) { err = unix.Fadvise(int(fd), 0, 0, unix.FADV_DONTNEED) })
+		err = errors.Join(cerr, err)
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("cannot read archive %s from the disk: %w", id, err)
+	}
+	return f, nil
+}
+
 // Remove removes an archive. It is no error if there is none.
 func (s *Store) Remove(id string) error {
 	err := s.root.Remove(filepath.Base(id) + suffix)

@@ -3,6 +3,7 @@ package archivestore_test
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/archivestore"
 )
@@ -82,6 +84,45 @@ func TestShelf(t *testing.T) {
 	}
 	if _, err := s.Open("a-1"); !errdefs.IsDataLoss(err) {
 		t.Errorf("one that is gone: %v", err)
+	}
+}
+
+// Who reads from the disk does not get what is in memory.
+func TestFromTheDisk(t *testing.T) {
+	s := open(t, filepath.Join(t.TempDir(), "archives"))
+	d, err := s.Create("a-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := make([]byte, 3<<20)
+	if _, err := d.Write(text); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := d.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	cached := func(open func(string) (*os.File, error)) bool {
+		f, err := open("a-1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		rc, err := f.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 4096)
+		cerr := rc.Control(func(fd uintptr) { _, err = unix.Preadv2(int(fd), [][]byte{b}, 1<<20, unix.RWF_NOWAIT) })
+		if cerr != nil || err != nil && !errors.Is(err, unix.EAGAIN) {
+			t.Skipf("this file system does not say what is in memory: %v, %v", cerr, err)
+		}
+		return err == nil
+	}
+	if !cached(s.Open) {
+		t.Skip("what was just written is not in memory")
+	}
+	if cached(s.OpenFromDisk) {
+		t.Error("it would be read from memory")
 	}
 }
 

@@ -19,11 +19,17 @@ import (
 )
 
 // targetOf is a question as a target: of its requester, and of those who answer for the
-// workspace that it is about.
-func targetOf(a *store.Approval) operation.Target {
-	return operation.Target{
-		Kind: operation.Approval, ID: string(a.ID), Requester: a.Subject.By, Owner: a.Owner, Key: shownOf(*a).Key, Name: a.Subject.Workspace,
+// workspace that it is about, by what that is called now.
+func (q *Questions) targetOf(a *store.Approval) operation.Target {
+	t := operation.Target{
+		Kind: operation.Approval, ID: string(a.ID), Requester: a.Subject.By, Owner: a.Owner, Name: a.Subject.Workspace,
 	}
+	if w, lives := q.cfg.Store.ByName(t.Name); lives {
+		t.Key = w.Key
+	} else {
+		t.Key = shownOf(*a).Key // as it was called when it was asked about
+	}
+	return t
 }
 
 // permissionTarget is what came of an answer as a target.
@@ -63,23 +69,41 @@ func (q *Questions) Approvals(
 func (q *Questions) page(
 	ctx context.Context, p principal.Principal, f store.ApprovalFilter, state approval.State,
 ) ([]approval.View, string, error) {
-	if !p.Can(principal.Any) {
-		f.Visible, f.VisibleOwner = p.String(), p.Owner()
-	}
-	kept, next, err := q.cfg.Store.Approvals(ctx, f)
+	kept, next, err := q.kept(ctx, p, f)
 	if err != nil {
 		return nil, "", err
 	}
 	list := make([]approval.View, 0, len(kept))
 	for _, a := range kept {
-		if !operation.Reaches(p, targetOf(&a)) { // a scope hides some: then a page is shorter
-			continue
-		}
 		if v := q.current(a); state == "" || v.State == state { // as after a clock was set back
 			list = append(list, v)
 		}
 	}
 	return list, next, nil
+}
+
+// kept reads a page of what p may see. A scope hides some: then a page is shorter.
+func (q *Questions) kept(ctx context.Context, p principal.Principal, f store.ApprovalFilter) ([]store.Approval, string, error) {
+	if !p.Can(principal.Any) {
+		f.Visible, f.VisibleOwner = p.String(), p.Owner()
+	}
+	back, err := q.reading.take(ctx, p)
+	if err != nil {
+		return nil, "", err
+	}
+	defer back()
+	list, next, err := q.cfg.Store.Approvals(ctx, f)
+	return slices.DeleteFunc(list, func(a store.Approval) bool { return !operation.Reaches(p, q.targetOf(&a)) }), next, err
+}
+
+// one reads an approval for p.
+func (q *Questions) one(ctx context.Context, p principal.Principal, name id.Approval) (store.Approval, error) {
+	back, err := q.reading.take(ctx, p)
+	if err != nil {
+		return store.Approval{}, err
+	}
+	defer back()
+	return q.cfg.Store.Approval(ctx, name)
 }
 
 // current is an approval with its state as of now.
@@ -108,7 +132,7 @@ func (q *Questions) visible(
 			if a, err = q.cfg.Store.Approval(ctx, name); err != nil {
 				return t, err
 			}
-			return targetOf(&a), nil
+			return q.targetOf(&a), nil
 		})
 	return authorised, a, err
 }
@@ -129,7 +153,10 @@ func (q *Questions) Answer(ctx context.Context, p principal.Principal, name id.A
 	}
 	reason = q.cfg.Records.Redactor().Text(reason)
 	now := q.clock.now()
-	reply := func(a approval.Approval) (approval.Approval, error) { return a.Reply(p, terminal, kind, reason, now) }
+	reply := func(a approval.Approval) (approval.Approval, error) {
+		a.Separate = q.cfg.Separate
+		return a.Reply(p, terminal, kind, reason, now)
+	}
 	replied, err := reply(a.Approval)
 	if errdefs.IsPermissionDenied(err) {
 		return approval.View{}, authorised.Deny(ctx, err)
@@ -138,7 +165,7 @@ func (q *Questions) Answer(ctx context.Context, p principal.Principal, name id.A
 		return approval.View{}, err
 	}
 	shown := shownOf(a)
-	if _, err := q.cfg.Records.Append(ctx, answerRecord(replied, shown.Trace, p)); err != nil {
+	if _, err := q.cfg.Records.Append(ctx, answerRecord(replied, shown.Question, p)); err != nil {
 		return approval.View{}, fmt.Errorf("cannot record the answer, so it does not count: %w", err)
 	}
 	crashpoint.Here("daemon.approval.recorded")
@@ -179,14 +206,17 @@ func (q *Questions) WatchApprovals(ctx context.Context, p principal.Principal, e
 			}
 		}
 		for _, name := range names {
-			a, err := q.cfg.Store.Approval(ctx, name)
+			a, err := q.one(ctx, p, name)
 			if errdefs.IsNotFound(err) {
 				continue
 			}
 			if err != nil {
 				return err
 			}
-			if !operation.Reaches(p, targetOf(&a)) {
+			if ctx.Err() != nil {
+				return nil
+			}
+			if !operation.Reaches(p, q.targetOf(&a)) {
 				continue
 			}
 			v := q.current(a)
@@ -207,7 +237,7 @@ func (q *Questions) emitPending(ctx context.Context, p principal.Principal, emit
 	var names []id.Approval
 	for after := ""; ; {
 		f := store.ApprovalFilter{State: approval.Pending, After: after, Limit: 100, Now: q.clock.now()}
-		list, next, err := q.page(ctx, p, f, approval.Pending)
+		list, next, err := q.kept(ctx, p, f)
 		if err != nil {
 			return err
 		}
@@ -220,11 +250,12 @@ func (q *Questions) emitPending(ctx context.Context, p principal.Principal, emit
 		after = next
 	}
 	for _, name := range slices.Backward(names) {
-		a, err := q.cfg.Store.Approval(ctx, name)
+		a, err := q.one(ctx, p, name)
 		if err != nil {
 			return err
 		}
-		if v := q.current(a); v.State == approval.Pending { // it may have been answered meanwhile
+		// It may have been answered meanwhile, or its workspace renamed.
+		if v := q.current(a); v.State == approval.Pending && operation.Reaches(p, q.targetOf(&a)) {
 			if err := emit(&v); err != nil {
 				return err
 			}

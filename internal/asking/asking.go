@@ -61,6 +61,8 @@ type Config struct {
 	Events  *events.Events
 	// Wait is how long a question is open, 0 for the default.
 	Wait time.Duration
+	// Separate is whether administrators may not approve what they asked for themselves.
+	Separate bool
 	// Clock is for tests of a clock that steps.
 	Clock Clock
 	Log   *slog.Logger
@@ -75,6 +77,7 @@ type Questions struct {
 
 	clock   clock
 	waiting waiting
+	reading turns
 	// answering is held from the look at a question to its change.
 	answering sync.Mutex
 
@@ -122,7 +125,8 @@ func (q *Questions) Ask(ctx context.Context, x *gate.Question) (gate.Pass, error
 func askOf(x *gate.Question, s approval.Subject) approval.Ask {
 	r := x.Request
 	return approval.Ask{
-		ID: id.NewApproval(), Subject: s, Owner: r.By.Owner(), Written: judge.SourceOf(r) != policy.User, Final: x.Judgement.NeverWhitelist,
+		ID: id.NewApproval(), Subject: s, Owner: r.By.Owner(), Makers: r.By.Makers(), Written: judge.SourceOf(r) != policy.User,
+		Final: x.Judgement.NeverWhitelist,
 	}
 }
 
@@ -358,7 +362,7 @@ func (h Here) Ask(ctx context.Context, x *gate.Question) (gate.Pass, error) {
 	if a, err = a.Reply(by, true, kind, reason, time.Now()); err != nil {
 		return gate.Pass{}, gate.Refuse(err)
 	}
-	if _, err := h.Records.Append(ctx, answerRecord(a, x.Request.Trace, by)); err != nil {
+	if _, err := h.Records.Append(ctx, answerRecord(a, questionOf(x), by)); err != nil {
 		return gate.Pass{}, fmt.Errorf("cannot record the answer, so it was not done: %w", err)
 	}
 	if a, err = a.Spend(subject, time.Now()); err != nil {

@@ -108,6 +108,8 @@ type answered struct {
 	Kind   approval.Kind `json:"kind"`
 	Reason string        `json:"reason,omitempty"`
 	Self   bool          `json:"self,omitempty"`
+	// Source is who wrote what they approved for themselves.
+	Source policy.Origin `json:"source,omitempty"`
 	// Permission is what is remembered of it, as "Bash(cat /etc/os-release)".
 	Permission string `json:"permission,omitempty"`
 }
@@ -121,14 +123,17 @@ func answerOf(r audit.Record) (a answered) {
 	return a
 }
 
-func answerRecord(a approval.Approval, trace id.Trace, by principal.Principal) audit.Record {
+func answerRecord(a approval.Approval, asked approval.Question, by principal.Principal) audit.Record {
 	data := answered{Kind: expired}
 	rec := audit.Record{
-		Type: audit.Approval, Trace: trace, Principal: by.String(), Owner: record.OnBehalf(by), Workspace: a.Subject.Workspace,
+		Type: audit.Approval, Trace: asked.Trace, Principal: by.String(), Owner: record.OnBehalf(by), Workspace: a.Subject.Workspace,
 		ActionDigest: a.Subject.Digest, Approval: string(a.ID), Status: audit.StatusDenied,
 	}
 	if a.Answer != nil {
 		data = answered{Kind: a.Answer.Kind, Reason: a.Answer.Reason, Self: a.Answer.Self}
+		if data.Self {
+			data.Source = asked.Source
+		}
 		if a.Answer.Kind != approval.Deny {
 			rec.Status = audit.StatusOK
 		}

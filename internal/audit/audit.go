@@ -4,7 +4,9 @@
 //
 // Append returns once the record is on disk, and concurrent appenders share one
 // write and one fdatasync. After a failed write or fdatasync a Log accepts no
-// record, because what reached the disk is unknown.
+// record, because what reached the disk is unknown. A full disk is the exception:
+// a Log holds room behind the end of its file, see Room, and goes on once there
+// is some again.
 //
 // The package must not decide what is recorded, redact values (callers pass no
 // secrets) or change a line once it is written. Only the gate appends.

@@ -43,7 +43,7 @@ func BenchmarkAppend64(b *testing.B) { benchmarkAppend(b, 64) }
 
 func benchmarkAppend(b *testing.B, appenders int) {
 	var d *doubleDisk
-	l := open(b, audit.Options{Path: logPath(b)}.Wrap(func(f audit.File) audit.File { d = &doubleDisk{File: f}; return d }))
+	l := open(b, audit.Options{Path: logPath(b), Room: 16 << 20}.Wrap(func(f audit.File) audit.File { d = &doubleDisk{File: f}; return d }))
 	r := intent(0)
 	lat := make([][]time.Duration, appenders)
 	b.ReportAllocs()
@@ -74,7 +74,7 @@ func benchmarkAppend(b *testing.B, appenders int) {
 
 // BenchmarkAppendAsync is the cost of an outcome to its caller.
 func BenchmarkAppendAsync(b *testing.B) {
-	l := open(b, audit.Options{Path: logPath(b)})
+	l := open(b, audit.Options{Path: logPath(b), Room: 16 << 20})
 	r := audit.Record{
 		Type: audit.Outcome, Trace: "0123456789abcdef0123456789abcdef", Workspace: "ws-2a97516c",
 		Status: audit.StatusOK, Data: []byte(`{"code":0}`),

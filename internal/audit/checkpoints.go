@@ -18,6 +18,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/checkpoint"
 	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/room"
 )
 
 // The files beside the log.
@@ -29,7 +30,8 @@ const (
 	brokerName      = "broker.pub"     // the broker's public key, as first seen
 	logKeyStem      = "carrel-audit-"  // with 16 hexadecimal digits the name of the log and of its key
 	maxKeyFile      = 1 << 10
-	newSuffix       = ".new" // of a file before it is renamed
+	maxNotes        = 1 << 30 // of a file that is read as a whole
+	newSuffix       = ".new"  // of a file before it is renamed
 )
 
 // CheckpointOptions are the options of OpenCheckpoints. All are optional.
@@ -41,6 +43,8 @@ type CheckpointOptions struct {
 	// is appended; "" means none. AnchorRequired: no action is carried out while it lacks one.
 	Anchor         string
 	AnchorRequired bool
+	// Room is how many bytes each of the files holds behind its end; see Options.Room.
+	Room int64
 }
 
 // Checkpoints signs the contents of the log. Its methods may be called from any goroutine.
@@ -56,6 +60,8 @@ type Checkpoints struct {
 	keys checkpoint.Keys
 	tree *tree
 	file *os.File
+	// notes and hashes are the room behind the ends of file and tree.
+	notes, hashes room.Ahead
 	// last is the newest in the file, and countersigned the last that the broker is known to
 	// have signed; Size 0 means none.
 	last          checkpoint.Signed
@@ -88,6 +94,7 @@ type CheckpointState struct {
 // Close does not close the log.
 func OpenCheckpoints(ctx context.Context, l *Log, o CheckpointOptions) (*Checkpoints, error) {
 	c := &Checkpoints{log: l, o: o, dir: filepath.Dir(l.path)}
+	c.notes, c.hashes = room.Ahead{Least: o.Room, Step: o.Room / 2}, room.Ahead{Least: o.Room, Step: o.Room / 2}
 	err := c.open(ctx)
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -115,13 +122,24 @@ func (c *Checkpoints) open(ctx context.Context) (err error) {
 	if c.tree, err = openTree(c.path(treeName)); err != nil {
 		return err
 	}
+	c.tree.reserve = c.log.reserve
 	if err := c.takeUp(ctx); err != nil {
 		return err
 	}
 	if err := c.openAnchor(ctx); err != nil {
 		return err
 	}
+	c.hold()
 	return syncDir(c.dir)
+}
+
+// hold has the files hold their room. On a full disk they may not; the log's own room says that it is
+// full, and without theirs a checkpoint is made later.
+func (c *Checkpoints) hold() {
+	if fi, err := c.file.Stat(); err == nil {
+		_ = c.notes.Keep(room.Of(c.file), fi.Size())
+	}
+	_ = c.hashes.Keep(room.Of(c.tree.f), c.tree.written*tlog.HashSize)
 }
 
 // takeUp makes c.tree the tree of the last checkpoint, from the stored hashes or from the log. It
@@ -241,8 +259,10 @@ func (c *Checkpoints) make(ctx context.Context) error {
 	if head.Seq == c.last.Size && (c.last.Broker && c.asked || c.o.Countersign == nil) {
 		return c.anchor(nil)
 	}
+	c.hold()
 	if err := c.extend(ctx, head); err != nil {
 		// The stored hashes behind the last checkpoint may be wrong.
+		c.hashes.Reset() // they are cut off
 		if rerr := c.takeUp(ctx); rerr != nil {
 			return rerr
 		}
@@ -385,6 +405,7 @@ func (c *Checkpoints) keep(signed []byte) error {
 	if err != nil {
 		if fi != nil {
 			_ = f.Truncate(fi.Size()) // the next note must not follow half a note
+			c.notes.Reset()
 		}
 		return fmt.Errorf("cannot keep a checkpoint in %s: %w: %w", f.Name(), err, errdefs.ErrUnavailable)
 	}

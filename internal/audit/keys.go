@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/checkpoint"
+	"github.com/carrel-dev/carrel/internal/foreign"
 )
 
 // openKeys reads or makes the log's key, and reads the broker's public key if it is known.
@@ -55,10 +56,7 @@ func (c *Checkpoints) openKeys() error {
 
 // readSmall reads a file of one line.
 func readSmall(path string) (string, error) {
-	b, err := os.ReadFile(path)
-	if err == nil && len(b) > maxKeyFile {
-		err = errdefs.ErrDataLoss
-	}
+	b, err := foreign.Read(path, maxKeyFile)
 	if err != nil {
 		return "", fmt.Errorf("cannot read %s: %w", path, err)
 	}

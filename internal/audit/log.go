@@ -12,6 +12,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/room"
 )
 
 const (
@@ -30,6 +32,8 @@ const (
 type file interface {
 	io.Writer
 	io.ReaderAt
+	// Hold gives the file its blocks for the bytes [from, to); see room.Hold.
+	Hold(from, to int64) error
 	Datasync() error
 	Close() error
 }
@@ -79,6 +83,18 @@ type Log struct {
 	maxSize int64
 	maxAge  time.Duration
 	wrap    func(file) file
+
+	// ahead is the room behind the end of the current file; only who writes uses it. short: it is not
+	// all there. stalled is why the pending lines found no room at all, and torn how many bytes of
+	// them are in the file. prepared is the next file, and rotating says that it is being put in its
+	// place; see full.go.
+	ahead    room.Ahead
+	reserve  *room.Reserve
+	short    bool
+	stalled  error
+	torn     int
+	prepared *nextFile
+	rotating bool
 
 	// err is set by the first failure and never cleared.
 	err    error
@@ -136,6 +152,8 @@ func newFile(f *os.File) (*osFile, error) {
 	return o, nil
 }
 
+func (o *osFile) Hold(from, to int64) error { return room.Hold(o.conn, from, to) }
+
 func (o *osFile) Datasync() error {
 	if err := o.conn.Control(o.sync); err != nil {
 		return err
@@ -146,8 +164,9 @@ func (o *osFile) Datasync() error {
 // Append queues r and returns its sequence number once it and everything before
 // it is on disk. It checks ctx before it queues r; after that it waits for the disk
 // in any case, so that its result is definite. The error is invalid_argument for an
-// invalid or too long record, which changes nothing. Any other error means that the
-// log cannot be written (unavailable), and no effect may follow.
+// invalid or too long record, which changes nothing, and resource_exhausted if there is
+// no room on the disk now. Any other error means that the log cannot be written
+// (unavailable). After an error no effect may follow.
 func (l *Log) Append(ctx context.Context, r Record) (int64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, fmt.Errorf("cannot append to the audit log: %w", err)
@@ -158,12 +177,19 @@ func (l *Log) Append(ctx context.Context, r Record) (int64, error) {
 	var buf [usualRest]byte
 	rest := r.appendRest(buf[:0])
 	l.mu.Lock()
+	if err := l.unstall(); err != nil {
+		l.mu.Unlock()
+		return 0, err
+	}
 	seq, err := l.queue(&r, rest)
 	if err != nil {
 		l.mu.Unlock()
 		return 0, err
 	}
-	return seq, l.settle()
+	if err = l.settle(); errdefs.IsResourceExhausted(err) && r.Type == Intent {
+		l.abandon(&r, seq)
+	}
+	return seq, err
 }
 
 // usualRest is enough for the fields of almost every record.
@@ -178,6 +204,12 @@ func (l *Log) AppendAsync(r Record) error {
 	var buf [usualRest]byte
 	rest := r.appendRest(buf[:0])
 	l.mu.Lock()
+	if len(l.pending) > maxPending {
+		if err := l.unstall(); err != nil { // what waits for room is bounded too
+			l.mu.Unlock()
+			return err
+		}
+	}
 	if _, err := l.queue(&r, rest); err != nil {
 		l.mu.Unlock()
 		return err
@@ -195,6 +227,17 @@ func (l *Log) AppendAsync(r Record) error {
 	}
 	l.mu.Unlock()
 	return nil
+}
+
+// Flush returns when everything queued before is on disk. The error is resource_exhausted if there is no
+// room for it now: it waits in its place then.
+func (l *Log) Flush() error {
+	l.mu.Lock()
+	if err := l.unstall(); err != nil {
+		l.mu.Unlock()
+		return err
+	}
+	return l.settle()
 }
 
 func (l *Log) flushLate() {
@@ -215,7 +258,7 @@ func (l *Log) queue(r *Record, rest []byte) (int64, error) {
 	if now.IsZero() {
 		now = time.Now()
 	}
-	if l.isFull(now) {
+	if l.isFull(now) && l.prepare() {
 		l.queueRotation(now)
 	}
 	if l.seq < l.last.first {
@@ -288,21 +331,35 @@ func (l *Log) writeGroup() error {
 		return l.err
 	}
 	l.writing = true
-	lines, head, cut := l.pending, l.queued(), l.cut
+	lines, head, cut, torn, short := l.pending, l.queued(), l.cut, l.torn, l.short
 	l.pending, l.spare, l.cut = l.spare[:0], nil, -1
 	l.now, l.next = l.next, nil
+	l.rotating = cut >= 0
 	l.mu.Unlock()
 
-	var err error
-	if cut < 0 {
-		if _, err = l.f.Write(lines); err == nil {
-			err = l.f.Datasync()
-		}
-	} else {
+	if !short && cut < 0 { // if it is, Room tries again
+		short = l.ahead.Keep(l.f.Hold, l.size+int64(len(lines))) != nil
+	}
+	end := len(lines)
+	if cut >= 0 {
+		end = cut
+	}
+	n, err := l.write(l.f, lines[torn:end])
+	stalled := room.Full(err)
+	if err == nil && cut < 0 {
+		err = l.f.Datasync()
+	} else if err == nil {
 		err = l.rotate(lines, cut)
+		stalled = errors.Is(err, errPutOff)
 	}
 
 	l.mu.Lock()
+	l.short, l.rotating = short, false
+	if stalled {
+		l.stall(lines, cut, torn+n, err)
+		return l.stalled
+	}
+	l.stalled, l.torn = nil, 0
 	if cap(lines) <= keepBuffer {
 		l.spare = lines
 	}
@@ -393,6 +450,9 @@ func (l *Log) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.announce()
+	if l.prepared != nil && l.prepared.err == nil {
+		_ = errors.Join(l.prepared.file.Close(), os.Remove(l.prepared.real.Name())) // else the next start does
+	}
 	if cerr := l.f.Close(); cerr != nil && err == nil {
 		err = fmt.Errorf("cannot close the audit log %s: %w", l.path, cerr)
 	}

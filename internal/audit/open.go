@@ -16,6 +16,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/room"
 )
 
 // Options are the options of Open.
@@ -35,6 +37,12 @@ type Options struct {
 	// record then begins another file. 0 means no bound.
 	MaxSize int64
 	MaxAge  time.Duration
+
+	// Room is how many bytes the log holds behind its end for what must be recorded when the disk is
+	// full; see Log.Room. 0 is none.
+	Room int64
+	// Reserve gives room where the file system cannot hold any; optional.
+	Reserve *room.Reserve
 
 	wrap func(file) file
 }
@@ -193,6 +201,9 @@ func inspect(f *os.File, o Options) (*Log, *Mended, error) {
 		f: real, path: o.Path, seq: head.Seq, durable: head, size: size, open: make(map[int64]struct{}), failed: make(chan struct{}),
 		full: full, first: first.Seq, maxSize: o.MaxSize, maxAge: o.MaxAge, cut: -1, wrap: o.wrap,
 	}
+	l.reserve = o.Reserve
+	l.ahead = room.Ahead{Least: o.Room, Step: o.Room / 2}
+	l.ahead.Has(fi)
 	l.last.first, l.last.size, l.last.began = first.Seq, size, first.Time
 	copy(l.hash[:], cmp.Or(head.Hash, Genesis))
 	if o.wrap != nil {

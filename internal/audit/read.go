@@ -9,6 +9,8 @@ import (
 	"os"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/foreign"
 )
 
 // readChunk is how much Read takes from the file at once.
@@ -72,7 +74,7 @@ func (l *Log) parts(seq int64) (open []func() (part, error)) {
 			continue
 		}
 		open = append(open, func() (part, error) {
-			o, err := os.Open(f.path)
+			o, err := foreign.Open(f.path)
 			if errors.Is(err, os.ErrNotExist) && l.gone(f) {
 				return part{path: f.path, f: bytes.NewReader(nil), close: func() error { return nil }}, nil
 			}

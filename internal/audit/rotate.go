@@ -9,9 +9,8 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/room"
 )
 
 // Rotated is the Data of a rotation record.
@@ -45,8 +44,8 @@ func (l *Log) queueRotation(now time.Time) {
 	copy(l.hash[:], hashOf(l.pending[l.cut:]))
 }
 
-// rotate writes the lines before cut to the current file, which is then full, and the others to the
-// next file. l.mu is not held; nobody else writes.
+// rotate syncs the current file, which has the lines before cut and is then full, and writes the others to
+// the next file, which prepare has made. l.mu is not held; nobody else writes.
 //
 //	end of the full file ─► next file under the name .new ─► second name of the full file ─►
 //	.new replaces its first name
@@ -55,9 +54,6 @@ func (l *Log) queueRotation(now time.Time) {
 // not acknowledged, or a second name; the next start removes both.
 func (l *Log) rotate(lines []byte, cut int) error {
 	if cut > 0 {
-		if _, err := l.f.Write(lines[:cut]); err != nil {
-			return err
-		}
 		if err := l.f.Datasync(); err != nil {
 			return err
 		}
@@ -67,48 +63,49 @@ func (l *Log) rotate(lines []byte, cut int) error {
 	if !ok {
 		return errors.New("the first record of the next file has no number") // it was written here
 	}
-	next, err := os.OpenFile(l.path+newSuffix, os.O_RDWR|os.O_APPEND|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return err
+	if l.prepared.err != nil {
+		return l.prepared.err
 	}
-	real, err := newFile(next)
-	if err != nil {
-		return errors.Join(err, next.Close())
-	}
-	var to file = real
-	if l.wrap != nil {
-		to = l.wrap(to)
-	}
+	next, to := l.prepared.real, l.prepared.file
 	full := fullFile{fullName(l.path, l.first, f.seq-1), l.first, f.seq - 1}
-	err = func() error {
-		if err := lockFile(next, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			return err
-		}
+	err := func() error {
 		crashpoint.Here("daemon.rotate.made")
-		if _, err := to.Write(lines[cut:]); err != nil {
-			return err
-		}
+		_, err := l.write(to, lines[cut:])
 		crashpoint.Here("daemon.rotate.written")
-		if err := next.Sync(); err != nil {
-			return err
+		if err == nil {
+			err = next.Sync()
 		}
-		if err := os.Link(l.path, full.path); err != nil {
+		if err == nil {
+			err = os.Link(l.path, full.path)
+		}
+		if room.Full(err) {
+			l.prepared.ahead.Reset()
+			err = fmt.Errorf("%w: %w", errPutOff, err)
+			return errors.Join(err, next.Truncate(0))
+		}
+		if err != nil {
 			return err
 		}
 		crashpoint.Here("daemon.rotate.named")
 		if err := os.Rename(next.Name(), l.path); err != nil {
 			return err
 		}
+		if real, ok := l.f.(interface{ Truncate(int64) error }); ok { // the room behind its end
+			_ = real.Truncate(l.size + int64(cut))
+		}
 		crashpoint.Here("daemon.rotate.replaced")
 		return syncDir(filepath.Dir(l.path))
 	}()
+	if errors.Is(err, errPutOff) {
+		return err // the next file is still there for the next attempt
+	}
 	if err != nil {
 		return errors.Join(err, to.Close())
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	// The garbage collector closes the old file when nobody reads it any more.
-	l.f, l.size, l.first = to, int64(len(lines)-cut), f.seq
+	l.f, l.size, l.first, l.ahead, l.prepared = to, int64(len(lines)-cut), f.seq, l.prepared.ahead, nil
 	l.full = append(slices.Clip(l.full), full)
 	return nil
 }

@@ -249,38 +249,49 @@ func TestFullFilesChanged(t *testing.T) {
 	}
 }
 
-// If the disk is too full for the next file no further record is accepted, and no acknowledged one
-// is lost.
+// If the disk is too full for the next file no further record is accepted, and no acknowledged one is lost. The log
+// goes on once there is room, with and without a restart.
 func TestRotationOnAFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("skipped: needs root to mount a small tmpfs")
 	}
-	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=32k,mode=700"); err != nil {
-		t.Skipf("skipped: cannot mount a tmpfs here: %v", err)
-	}
-	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
-	path := filepath.Join(dir, "audit.jsonl")
-	l := open(t, audit.Options{Path: path, MaxSize: 4 << 10})
-	var last int64
-	for i := 0; ; i++ {
-		seq, err := l.Append(t.Context(), intent(i))
-		if err != nil {
-			if !errors.Is(err, unix.ENOSPC) || !errdefs.IsUnavailable(err) {
-				t.Fatalf("a full disk gave %v", err)
-			}
-			break
+	for _, restart := range []bool{true, false} {
+		dir := t.TempDir()
+		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=32k,mode=700"); err != nil {
+			t.Skipf("skipped: cannot mount a tmpfs here: %v", err)
 		}
-		last = seq
+		t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+		o := audit.Options{Path: filepath.Join(dir, "audit.jsonl"), MaxSize: 4 << 10}
+		l := open(t, o)
+		var last int64
+		for i := 0; ; i++ {
+			seq, err := l.Append(t.Context(), intent(i))
+			if err != nil {
+				if !errors.Is(err, unix.ENOSPC) || !errdefs.IsResourceExhausted(err) {
+					t.Fatalf("a full disk gave %v", err)
+				}
+				break
+			}
+			last = seq
+		}
+		if _, err := l.Append(t.Context(), intent(0)); !errdefs.IsResourceExhausted(err) {
+			t.Errorf("append on a full disk: %v", err)
+		}
+		if restart {
+			l.Close()
+		}
+		if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV, "size=256k,mode=700"); err != nil {
+			t.Fatal(err)
+		}
+		if restart {
+			l = open(t, o)
+		}
+		if l.Head().Seq < last {
+			t.Fatalf("record %d was acknowledged and is gone: %v", last, l.Head())
+		}
+		for i := range 30 { // some files more
+			mustAppend(t, l, intent(i))
+		}
+		mustHoldAll(t, o.Path, audit.Trust{}, l.Head().Seq)
 	}
-	l.Close()
-	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV, "size=256k,mode=700"); err != nil {
-		t.Fatal(err)
-	}
-	l = open(t, audit.Options{Path: path, MaxSize: 4 << 10})
-	if l.Head().Seq < last {
-		t.Fatalf("record %d was acknowledged and is gone: %v", last, l.Head())
-	}
-	mustAppend(t, l, intent(1))
-	mustHoldAll(t, path, audit.Trust{}, l.Head().Seq)
 }

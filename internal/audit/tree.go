@@ -10,6 +10,8 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/mod/sumdb/tlog"
 	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/room"
 )
 
 // frontier is an append-only hash tree of RFC 6962. Of its n leaves it holds the roots of the
@@ -69,6 +71,7 @@ type tree struct {
 	// written counts the hashes in the file; buf has further ones.
 	written int64
 	buf     []byte
+	reserve *room.Reserve // as that of a Log
 }
 
 func openTree(path string) (*tree, error) {
@@ -103,6 +106,9 @@ func (t *tree) cut(n int64) (bool, error) {
 		t.edge[i] = h[0]
 	}
 	t.n = n
+	if fi.Size() == t.written*tlog.HashSize {
+		return true, nil // to cut it off would give up the room behind its end
+	}
 	if err := t.f.Truncate(t.written * tlog.HashSize); err != nil {
 		return false, fmt.Errorf("cannot shorten the hash tree of the audit log: %w", err)
 	}
@@ -119,7 +125,11 @@ func (t *tree) add(line []byte) error {
 }
 
 func (t *tree) flush() error {
-	if _, err := t.f.WriteAt(t.buf, t.written*tlog.HashSize); err != nil {
+	_, err := t.f.WriteAt(t.buf, t.written*tlog.HashSize)
+	for room.Full(err) && t.reserve.Give() {
+		_, err = t.f.WriteAt(t.buf, t.written*tlog.HashSize)
+	}
+	if err != nil {
 		return fmt.Errorf("cannot write the hash tree of the audit log: %w", err)
 	}
 	t.written += int64(len(t.buf)) / tlog.HashSize

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/carrel-dev/carrel/internal/checkpoint"
+	"github.com/carrel-dev/carrel/internal/foreign"
 )
 
 // Trust is the evidence against which a log is verified. All fields are optional.
@@ -115,7 +116,7 @@ func (c *chain) walkFile(ctx context.Context, s span) (bool, error) {
 	if s.open != nil {
 		return c.walk(ctx, io.NewSectionReader(s.open, 0, s.size))
 	}
-	f, err := os.Open(s.path)
+	f, err := foreign.Open(s.path)
 	if err != nil {
 		return false, fmt.Errorf("cannot open the audit log: %w", err)
 	}
@@ -129,14 +130,14 @@ func (t Trust) marks(path string) (marks []mark, forged *Bad, err error) {
 	marks = []mark{}
 	if t.Keys.Log != nil {
 		file := filepath.Join(filepath.Dir(path), checkpointsName)
-		b, err := os.ReadFile(file)
+		b, err := foreign.Read(file, maxNotes)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, nil, fmt.Errorf("cannot read the checkpoints of the audit log: %w", err)
 		}
 		marks, forged = t.notes(b)
 	}
 	if t.Anchor != "" && t.Keys.Log != nil {
-		b, err := os.ReadFile(t.Anchor)
+		b, err := foreign.Read(t.Anchor, maxNotes)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, nil, fmt.Errorf("cannot read the anchor of the audit log: %w", err)
 		}
@@ -259,7 +260,7 @@ func (c *chain) changed(m mark) {
 // storedLeaves returns the leaves behind the first ones from the file of hashes, if that is the
 // file of the signed tree, or nil.
 func storedLeaves(path string, c checkpoint.Checkpoint, first int64) []tlog.Hash {
-	f, err := os.Open(path)
+	f, err := foreign.Open(path)
 	if err != nil {
 		return nil
 	}
@@ -391,7 +392,7 @@ func (c *Checkpoints) Verify(ctx context.Context) (Finding, error) {
 	t := Trust{Keys: c.keys, Countersigned: c.countersigned, Anchor: c.o.Anchor}
 	c.mu.Unlock()
 	if t.Anchor != "" {
-		if f, err := os.Open(t.Anchor); err != nil { // reported below
+		if f, err := foreign.Open(t.Anchor); err != nil { // reported below
 			t.Anchor = ""
 		} else {
 			_ = f.Close()

@@ -52,6 +52,8 @@ type Config struct {
 	After       int64
 	// Keep says how long full files of Audit are kept once they are signed.
 	Keep audit.Keep
+	// Full says that the disk is full: what can wait is not recorded then. Optional.
+	Full func() error
 	// Policy names the rules in force, "" before there are any; Version is the daemon's.
 	Policy  func() string
 	Version string
@@ -136,7 +138,7 @@ func (a *Auditing) Begin(ctx context.Context) (open []audit.Record, err error) {
 		return nil, err
 	}
 	seq, err := a.cfg.Audit.Append(ctx, a.lifecycle(started))
-	if err != nil {
+	if err != nil && !errdefs.IsResourceExhausted(err) { // on a full disk the line waits for room
 		return nil, err
 	}
 	self := principal.Self().String()
@@ -156,8 +158,14 @@ func (a *Auditing) Begin(ctx context.Context) (open []audit.Record, err error) {
 	return open, nil
 }
 
-// Sum records what was only observed since it was called last.
+// Sum records what was only observed since it was called last. On a full disk that waits.
 func (a *Auditing) Sum() {
+	if a.cfg.Full == nil || a.cfg.Full() == nil {
+		a.sum()
+	}
+}
+
+func (a *Auditing) sum() {
 	if err := a.cfg.Records.FlushSums(); err != nil {
 		a.cfg.Log.Error("cannot record how often things were looked at", "error", err)
 	}
@@ -165,7 +173,7 @@ func (a *Auditing) Sum() {
 
 // End records that the daemon stops, and signs the end of the log.
 func (a *Auditing) End(ctx context.Context) error {
-	a.Sum()
+	a.sum()
 	_, err := a.cfg.Audit.Append(ctx, a.lifecycle(stopped))
 	if merr := a.mark(ctx, true); err == nil {
 		err = merr

@@ -27,11 +27,17 @@ type Peers struct {
 	// owner, if owned, is the only user besides root who may do anything.
 	owner uint32
 	owned bool
+	// inside reports whether an id is one of a workspace's; nil is none.
+	inside func(uid uint32) bool
 }
 
 // Owner returns a Peers for the carrel of one user. That user and root are admins, and everybody
-// else may do nothing.
+// else may do nothing. A peer in another user namespace than this process's is refused: a command in a
+// workspace has the user's id too.
 func Owner(uid uint32) *Peers { return &Peers{owner: uid, owned: true} }
+
+// Inside makes p refuse peers with an id of a workspace. It must be called before p is used.
+func (a *Peers) Inside(is func(uid uint32) bool) { a.inside = is }
 
 // New returns a Peers for which the members of the group adminGroup are admins,
 // as is root. The group is resolved once, here; "" means that only root is an
@@ -78,10 +84,36 @@ func (a *Peers) Of(c net.Conn) (principal.Principal, error) {
 	if err != nil {
 		return principal.Principal{}, fmt.Errorf("cannot tell who is calling: %w: %w", err, errdefs.ErrUnauthenticated)
 	}
+	if err := a.outside(u, cred); err != nil {
+		return principal.Principal{}, err
+	}
 	return a.Judge(cred), nil
 }
 
+// outside refuses a peer that is in a workspace, or may be.
+func (a *Peers) outside(u *net.UnixConn, cred peercred.Cred) error {
+	var err error
+	switch {
+	case a.owned && cred.UID == a.owner: // nobody else can be in one of this user's workspaces and be let in
+		err = peercred.SameUserNamespace(u)
+	case a.inside != nil && a.inside(cred.UID):
+		err = fmt.Errorf("uid %d is that of a workspace: %w", cred.UID, errdefs.ErrPermissionDenied)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot serve whoever may be in a workspace: %w; run carrel outside of it: %w", err, errdefs.ErrPermissionDenied)
+	}
+	return nil
+}
+
 type contextKey struct{}
+
+type refusedKey struct{}
+
+// Refused is why a peer may do nothing, whatever else it brings, or nil.
+func Refused(ctx context.Context) error {
+	err, _ := ctx.Value(refusedKey{}).(error)
+	return err
+}
 
 // ConnContext is the hook of http.Server: it authenticates each connection once,
 // when it is accepted. A peer that cannot be authenticated gets the zero
@@ -89,7 +121,7 @@ type contextKey struct{}
 func (a *Peers) ConnContext(ctx context.Context, c net.Conn) context.Context {
 	p, err := a.Of(c)
 	if err != nil {
-		p = principal.Principal{}
+		p, ctx = principal.Principal{}, context.WithValue(ctx, refusedKey{}, err)
 	}
 	return withArrival(NewContext(ctx, p), "unix "+p.String())
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/bucket"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/token"
 )
@@ -92,9 +93,13 @@ func (t *Tokens) Enter(ctx context.Context, headers []string) (entered context.C
 	if why != "" {
 		return nil, nil, t.refuse(ctx, a, given.ID(), why)
 	}
-	if !t.within(held) {
-		return nil, nil, fmt.Errorf("cannot take so many requests: token %s may make %g a second, and %d at once; wait a moment: %w",
-			held.ID, held.Rate, held.Burst, errdefs.ErrResourceExhausted)
+	if slow, ok := t.within(held); !ok {
+		with := ""
+		if slow.ID != held.ID {
+			with = " with token " + held.ID + " and the others that come of it"
+		}
+		return nil, nil, fmt.Errorf("cannot take so many requests: token %s%s may make %g a second, and %d at once; wait a moment: %w",
+			slow.ID, with, slow.Rate, slow.Burst, errdefs.ErrResourceExhausted)
 	}
 	if held, err = t.book.Spend(ctx, given.ID()); errdefs.IsPermissionDenied(err) {
 		return nil, nil, t.refuse(ctx, a, given.ID(), "used up, or ended just now")
@@ -131,35 +136,57 @@ func (t *Tokens) refuse(ctx context.Context, a *arrival, ref token.ID, why strin
 	return errRefused
 }
 
-// within reports whether the token's rate lets it make another request.
-func (t *Tokens) within(held principal.Issued) bool {
-	if held.Rate <= 0 {
-		return true
+// within takes a request from the rate of a token and from those of the tokens that it comes of,
+// or from none: then it returns the first that has nothing left.
+func (t *Tokens) within(held principal.Issued) (slow principal.Issued, ok bool) {
+	var line []principal.Issued
+	for x, known, n := held, true, 0; known && n <= len(held.Makers); n++ {
+		if x.Rate > 0 {
+			line = append(line, x)
+		}
+		x, known = t.book.Issued(token.ID(x.Parent))
 	}
+	if len(line) == 0 {
+		return held, true
+	}
+	now := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return take(t.spent, held.ID, max(1, held.Burst), time.Duration(float64(time.Second)/held.Rate), time.Now())
+	for _, x := range line {
+		if !has(t.spent, x.ID, max(1, x.Burst), interval(x), now) {
+			return x, false
+		}
+	}
+	for _, x := range line {
+		take(t.spent, x.ID, max(1, x.Burst), interval(x), now)
+	}
+	return held, true
+}
+
+// interval is the time after which a token with a rate may make another request.
+func interval(x principal.Issued) time.Duration { return time.Duration(float64(time.Second) / x.Rate) }
+
+// has reports whether take would take one.
+func has(full map[string]time.Time, who string, burst int, every time.Duration, now time.Time) bool {
+	_, wait := bucket.Bound{Burst: burst, Every: every}.Take(full[who], now)
+	return wait == 0
 }
 
 // take takes one use from a bucket that holds burst of them and gains one after every interval.
 // full is when each bucket is full again. If there are too many buckets, full ones are removed
 // first, and then any; a removed bucket counts as full.
 func take(full map[string]time.Time, who string, burst int, every time.Duration, now time.Time) bool {
-	at, ok := full[who]
-	if !ok && len(full) >= maxRemembered {
+	if !has(full, who, burst, every, now) {
+		return false
+	}
+	if _, ok := full[who]; !ok && len(full) >= maxRemembered {
 		for k, f := range full {
 			if now.After(f) || len(full) >= maxRemembered {
 				delete(full, k)
 			}
 		}
 	}
-	if at.Before(now) {
-		at = now
-	}
-	if at.Sub(now) > time.Duration(burst-1)*every {
-		return false
-	}
-	full[who] = at.Add(every)
+	full[who], _ = bucket.Bound{Burst: burst, Every: every}.Take(full[who], now)
 	return true
 }
 
@@ -271,16 +298,18 @@ func Remote(ctx context.Context, c net.Conn) context.Context {
 
 // address is the key under which failures of an address are counted: for IPv6 the network that
 // one customer has.
-func address(a net.Addr) string {
+func address(a net.Addr) string { return Networks(a)[0] }
+
+// Networks are the keys under which connections from an address are counted, the narrowest first: an
+// address of IPv4, and of IPv6 the networks that a customer has, 64 bits or 56 long.
+func Networks(a net.Addr) []string {
 	ap, err := netip.ParseAddrPort(a.String())
 	if err != nil {
-		return "somewhere"
+		return []string{"somewhere"}
 	}
 	ip := ap.Addr().Unmap().WithZone("")
-	if ip.Is6() {
-		if p, err := ip.Prefix(64); err == nil {
-			return p.String()
-		}
+	if !ip.Is6() {
+		return []string{ip.String()}
 	}
-	return ip.String()
+	return []string{netip.PrefixFrom(ip, 64).Masked().String(), netip.PrefixFrom(ip, 56).Masked().String()}
 }

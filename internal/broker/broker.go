@@ -23,7 +23,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/logfile"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
+	"github.com/carrel-dev/carrel/internal/sandbox/oom"
 )
 
 // A thread that joined a workspace's groups to start its executor leaves them when it
@@ -44,6 +46,9 @@ type Options struct {
 	// AwaitFD is read for a line before anything is done; its end without one ends the
 	// broker. Negative means none.
 	AwaitFD int
+	// OldLogFD is what Log is rotated into, a file open for writing, if Log is a file too. Below 3
+	// means that it is not rotated.
+	OldLogFD int
 	// Build is the release, for hello.
 	Build string
 	// Log gets the log.
@@ -75,7 +80,13 @@ func Run(ctx context.Context, o Options) error {
 	unix.Umask(0o022)
 	debug.SetMemoryLimit(memoryLimit)
 	debug.SetGCPercent(gcPercent)
-	log := slog.New(slog.NewTextHandler(o.Log, nil))
+	out, err := logfile.FromFDs(o.Log, o.OldLogFD)
+	if err != nil {
+		return err
+	}
+	paced := logfile.NewPaced(slog.NewTextHandler(out, nil))
+	defer paced.Flush()
+	log := slog.New(paced)
 	settings, err := ReadSettings(o.Settings)
 	if err != nil {
 		return err
@@ -90,7 +101,12 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	s := &Server{Life: life, Settings: settings, Build: o.Build, Log: log}
-	ready := func() error { return announce(o.ReadyFD) }
+	ready := func() error {
+		if err := oom.Set(os.Getpid(), oom.Carrel); err != nil {
+			log.Warn("when memory is full, the kernel may end the broker before a command", "error", err)
+		}
+		return announce(o.ReadyFD)
+	}
 	if o.Stdio {
 		err = s.serveStdio(ctx, ready)
 	} else {

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"bytes"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/checkpoint"
 	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/strictjson"
 )
 
 // The broker keeps these files of the audit log beside the ledger, under its lock. The state
@@ -61,15 +61,14 @@ func OpenCountersigner(dir *os.File) (*Countersigner, error) {
 	if err := c.openKey(); err != nil {
 		return nil, fmt.Errorf("cannot open the broker's key for the audit log: %w", err)
 	}
+	spareAt(dir, auditStateName, maxAuditFile)
 	b, err := readAt(dir, auditStateName, maxAuditFile)
 	if errors.Is(err, unix.ENOENT) {
 		return c, nil
 	}
 	if err == nil {
 		var s auditState
-		d := json.NewDecoder(bytes.NewReader(b))
-		d.DisallowUnknownFields()
-		if err = d.Decode(&s); err == nil && (!checkpoint.IsName(s.Origin) || s.Size < 1) {
+		if err = strictjson.Unmarshal(b, &s); err == nil && (!checkpoint.IsName(s.Origin) || s.Size < 1) {
 			err = fmt.Errorf("it names %d records of %q: %w", s.Size, s.Origin, errdefs.ErrDataLoss)
 		}
 		c.last = checkpoint.Checkpoint(s)
@@ -155,7 +154,10 @@ func (c *Countersigner) Sign(
 	if next != last {
 		b, err := json.Marshal(auditState(next))
 		if err == nil {
-			err = replaceAt(c.dir, auditStateName, append(b, '\n'))
+			err = exchangeAt(c.dir, auditStateName, append(b, '\n'))
+			if last.Size == 0 { // there was nothing to be kept for the next time
+				spareAt(c.dir, auditStateName, maxAuditFile)
+			}
 		}
 		if err != nil {
 			return nil, last, true, fmt.Errorf("cannot keep which checkpoint is countersigned, so it is not: %w: %w",

@@ -71,7 +71,7 @@ func (l *Lifecycle) allocate(ctx context.Context, p brokerapi.CreateParams, gran
 	}
 	e, err = l.ledger.Allocate(Entry{
 		Name: p.Name, KeyDigest: p.KeyDigest, Limits: p.Limits, Allow: p.Allow, Home: l.host.Home(p.Name), Mounts: mounts,
-	}, l.settings.UIDFirst, l.settings.UIDCount, l.settings.MaxWorkspaces, l.host.IDsFree)
+	}, l.settings, l.host.IDsFree)
 	return e, false, err
 }
 
@@ -134,7 +134,7 @@ func (l *Lifecycle) unmake(ctx context.Context, e Entry) error {
 	err := each(
 		func() error { return l.host.RemoveUser(ctx, e.Name, e.IDs) },
 		func() error { crashpoint.Here("broker.undo.user-removed"); return nil },
-		func() error { return l.host.UnmakeDirs(e.Name, e.IDs) },
+		func() error { return l.host.UnmakeDirs(ctx, e.Name, e.IDs) },
 	)
 	if err != nil {
 		return err

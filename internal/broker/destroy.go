@@ -68,21 +68,26 @@ func (l *Lifecycle) finishDestroy(ctx context.Context, e Entry) (Entry, error) {
 
 // remove removes what is left of a workspace in which nothing runs.
 func (l *Lifecycle) remove(ctx context.Context, e Entry) (Entry, error) {
+	if e.Purge { // first: on a full disk this makes the room that the tools need which remove the user
+		if err := l.host.PurgeHome(ctx, e.Name, e.IDs); err != nil {
+			return e, err
+		}
+		if err := l.host.RemoveTemporary(ctx, e.Name); err != nil {
+			return e, err
+		}
+	}
 	if err := l.host.RemoveUser(ctx, e.Name, e.IDs); err != nil {
 		return e, err
 	}
 	crashpoint.Here("broker.destroy.user-removed")
-	var err error
-	if e.Purge {
-		err = l.host.PurgeHome(e.Name, e.IDs)
-	} else {
-		e.Retained, err = l.host.KeepHome(e.Name, e.IDs)
-	}
-	if err != nil {
-		return e, err
+	if !e.Purge {
+		var err error
+		if e.Retained, err = l.host.KeepHome(e.Name, e.IDs); err != nil {
+			return e, err
+		}
 	}
 	crashpoint.Here("broker.destroy.home-gone")
-	if err := l.host.RemoveTemporary(e.Name); err != nil {
+	if err := l.host.RemoveTemporary(ctx, e.Name); err != nil {
 		return e, err
 	}
 	crashpoint.Here("broker.destroy.tmp-removed")
@@ -108,17 +113,17 @@ func (l *Lifecycle) empty(ctx context.Context, e Entry) error {
 // Forget removes the home that was kept of a destroyed workspace, which its name and its
 // first id tell from all others. One that is gone is no error.
 func (l *Lifecycle) Forget(ctx context.Context, p brokerapi.ForgetParams) error {
-	return l.alone(ctx, brokerapi.MethodForget, p.Name, func(context.Context) error { return l.forget(p) })
+	return l.alone(ctx, brokerapi.MethodForget, p.Name, func(ctx context.Context) error { return l.forget(ctx, p) })
 }
 
-func (l *Lifecycle) forget(p brokerapi.ForgetParams) error {
+func (l *Lifecycle) forget(ctx context.Context, p brokerapi.ForgetParams) error {
 	e, ok := l.ledger.Get(p.Name)
 	own := ok && e.IDs.Executor == p.ID
 	if p.ID < l.settings.UIDFirst || p.ID-l.settings.UIDFirst >= l.settings.UIDCount || own && e.State != workspace.StateDestroyed {
 		return fmt.Errorf("cannot forget the home of %s with id %d: no destroyed workspace has it: %w",
 			p.Name, p.ID, errdefs.ErrFailedPrecondition)
 	}
-	if err := l.host.ForgetHome(p.Name, workspace.IDsFrom(p.ID)); err != nil {
+	if err := l.host.ForgetHome(ctx, p.Name, workspace.IDsFrom(p.ID)); err != nil {
 		return err
 	}
 	crashpoint.Here("broker.forget.removed")

@@ -103,7 +103,7 @@ func (h *hostDouble) TakeMounts(_ context.Context, p brokerapi.CreateParams, _ *
 
 func (h *hostDouble) Mended() []workspace.Mended { return nil }
 
-func (h *hostDouble) ForgetHome(name id.Workspace, ids workspace.IDs) error {
+func (h *hostDouble) ForgetHome(_ context.Context, name id.Workspace, ids workspace.IDs) error {
 	return h.step(fmt.Sprint("ForgetHome ", ids.Executor), name)
 }
 
@@ -153,7 +153,7 @@ func (h *hostDouble) removeHome(step string, name id.Workspace) error {
 	return nil
 }
 
-func (h *hostDouble) UnmakeDirs(name id.Workspace, _ workspace.IDs) error {
+func (h *hostDouble) UnmakeDirs(_ context.Context, name id.Workspace, _ workspace.IDs) error {
 	return h.removeHome("UnmakeDirs", name)
 }
 
@@ -168,11 +168,13 @@ func (h *hostDouble) HomeEmpty(name id.Workspace, _ workspace.IDs) (bool, error)
 	return !h.filled[name], err
 }
 
-func (h *hostDouble) PurgeHome(name id.Workspace, _ workspace.IDs) error {
+func (h *hostDouble) PurgeHome(_ context.Context, name id.Workspace, _ workspace.IDs) error {
 	return h.removeHome("PurgeHome", name)
 }
 
-func (h *hostDouble) RemoveTemporary(name id.Workspace) error { return h.step("RemoveTemporary", name) }
+func (h *hostDouble) RemoveTemporary(_ context.Context, name id.Workspace) error {
+	return h.step("RemoveTemporary", name)
+}
 
 func (h *hostDouble) EndProcesses(context.Context, workspace.IDs) error {
 	return h.step("EndProcesses", "")

@@ -36,19 +36,20 @@ type Effects interface {
 	// MakeImage makes the file system that a workspace with such a limit lies in.
 	MakeImage(ctx context.Context, name id.Workspace, ids workspace.IDs, limit int64) error
 	// UnmakeDirs removes what MakeDirs and MakeImage made, as long as nothing has been put there.
-	UnmakeDirs(name id.Workspace, ids workspace.IDs) error
+	UnmakeDirs(ctx context.Context, name id.Workspace, ids workspace.IDs) error
 	// KeepHome moves the home, or the image, to where only root can read it, and returns where.
 	KeepHome(name id.Workspace, ids workspace.IDs) (string, error)
 	// HomeEmpty reports whether nothing has been put into the home. A home in an image counts as
 	// not empty.
 	HomeEmpty(name id.Workspace, ids workspace.IDs) (bool, error)
-	// ForgetHome removes what KeepHome kept.
-	ForgetHome(name id.Workspace, ids workspace.IDs) error
+	// ForgetHome removes what KeepHome kept. It, PurgeHome and RemoveTemporary fail with kind
+	// unavailable when ctx ends first, and have removed a part then.
+	ForgetHome(ctx context.Context, name id.Workspace, ids workspace.IDs) error
 	// PurgeHome removes the home, the image and all that is in it.
-	PurgeHome(name id.Workspace, ids workspace.IDs) error
+	PurgeHome(ctx context.Context, name id.Workspace, ids workspace.IDs) error
 	// RemoveTemporary removes the temporary directories and all that is in them, and the
 	// link to the home.
-	RemoveTemporary(name id.Workspace) error
+	RemoveTemporary(ctx context.Context, name id.Workspace) error
 	// EndProcesses kills every process that has one of ids, and returns when /proc lists none.
 	EndProcesses(ctx context.Context, ids workspace.IDs) error
 	// HeldUp says which processes with one of ids the kernel cannot end at this moment, why,
@@ -103,6 +104,9 @@ const (
 	// interrupt, for a file system that does not answer, keeps the rest from counting as
 	// frozen.
 	freezeTimeout = 5 * time.Second
+	// removeTimeout bounds an operation that removes a home, which can be large: what it has not
+	// come to is left for the next such request.
+	removeTimeout = 5 * time.Minute
 	// At its start the broker waits for the processes of one workspace to end for at most
 	// recoverTimeout, and recoverLeast once all together have taken recoverAll. What takes
 	// longer is left for the next request or the next start.

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/removal"
+	"github.com/carrel-dev/carrel/internal/room"
 )
 
 // What is done to files of the host goes by the descriptor of a directory and a validated name,
@@ -89,14 +92,59 @@ func replaceAt(dir *os.File, name string, b []byte) error {
 		return err
 	}
 	_, err = f.Write(b)
+	if err := written(f, err); err != nil {
+		return err
+	}
+	if err := withFD(dir, func(fd int) error { return unix.Renameat(fd, name+unfinished, fd, name) }); err != nil {
+		return err
+	}
+	return syncFile(dir)
+}
+
+// written brings a file to the disk, unless writing it failed, and closes it.
+func written(f *os.File, err error) error {
 	if err == nil {
 		err = syncFile(f)
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
+	if err = errors.Join(err, f.Close()); err == nil {
+		crashpoint.Here("broker.file.written")
+	}
+	return err
+}
+
+// spare ends the name of a file that exchangeAt writes next.
+const spare = ".spare"
+
+// spareAt makes the file that exchangeAt writes next, with room for size bytes.
+func spareAt(dir *os.File, name string, size int64) {
+	if f, err := openAt(dir, name+spare, unix.O_WRONLY|unix.O_CREAT, 0o600); err == nil {
+		_ = room.Of(f)(0, size) // on a full disk there may be none
+		_ = f.Close()
+	}
+}
+
+// exchangeAt is replaceAt for a file that is replaced on a full disk too: the file that it was stays as a
+// spare, with its blocks, for the next time.
+func exchangeAt(dir *os.File, name string, b []byte) error {
+	f, err := openAt(dir, name+spare, unix.O_WRONLY|unix.O_CREAT, 0o600)
+	if err != nil {
 		return err
 	}
-	crashpoint.Here("broker.file.written")
-	if err := withFD(dir, func(fd int) error { return unix.Renameat(fd, name+unfinished, fd, name) }); err != nil {
+	_, err = f.WriteAt(b, 0)
+	if err == nil {
+		err = f.Truncate(int64(len(b)))
+	}
+	if err := written(f, err); err != nil {
+		return err
+	}
+	err = withFD(dir, func(fd int) error {
+		err := unix.Renameat2(fd, name+spare, fd, name, unix.RENAME_EXCHANGE)
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) { // the first, or a file system that cannot
+			err = unix.Renameat(fd, name+spare, fd, name)
+		}
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	return syncFile(dir)
@@ -190,19 +238,9 @@ func makeOwned(parent *os.File, name string, mode, uid uint32) error {
 	})
 }
 
-// removeAll removes a tree that its user may have filled with anything. os.Root keeps
-// every step beneath parent.
-func removeAll(parent *os.File, name string) error {
-	var root *os.Root
-	err := withFD(parent, func(fd int) (err error) {
-		root, err = os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", fd))
-		return err
-	})
-	if err == nil {
-		defer root.Close()
-		err = root.RemoveAll(name)
-	}
-	if err != nil {
+// removeAll removes a tree that its user may have filled with anything.
+func removeAll(ctx context.Context, parent *os.File, name string) error {
+	if err := removal.Remove(ctx, parent, name); err != nil {
 		return fmt.Errorf("cannot remove %s/%s: %w", parent.Name(), name, immutable(err, parent.Name()+"/"+name))
 	}
 	return nil

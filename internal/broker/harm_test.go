@@ -38,9 +38,18 @@ func TestPurgeStaysInside(t *testing.T) {
 		os.Symlink(victim, e.Home+"/link"),
 		os.Symlink("/", e.Home+"/root"),
 		os.Symlink("../../..", e.Home+"/up"),
-		os.MkdirAll(e.Home+"/deep/"+strings.Repeat("d/", 100), 0o700),
+		os.MkdirAll(e.Home+"/deep/"+strings.Repeat("d/", 1000), 0o700),
 		os.Link(victim+"/file", e.Home+"/hard"),
 	); err != nil {
+		t.Fatal(err)
+	}
+	// Far fewer descriptors than the home is deep.
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Setrlimit(unix.RLIMIT_NOFILE, &was) }()
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 256, Max: was.Max}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := life.Destroy(t.Context(), brokerapi.DestroyParams{Name: p.name, Purge: true}); err != nil {

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -43,7 +44,7 @@ func (d *dirs) MakeDirs(name id.Workspace, ids workspace.IDs) error {
 
 // UnmakeDirs is part of Effects. A home that belongs to someone else was not made by
 // MakeDirs and stays.
-func (d *dirs) UnmakeDirs(name id.Workspace, ids workspace.IDs) error {
+func (d *dirs) UnmakeDirs(ctx context.Context, name id.Workspace, ids workspace.IDs) error {
 	ours, err := d.ownHome(name, ids)
 	if err != nil {
 		return err
@@ -54,7 +55,7 @@ func (d *dirs) UnmakeDirs(name id.Workspace, ids workspace.IDs) error {
 			return fmt.Errorf("cannot remove the home of %s: %w", name, err)
 		}
 	}
-	return each(func() error { return d.removeImage(name, ids) }, func() error { return d.RemoveTemporary(name) })
+	return each(func() error { return d.removeImage(name, ids) }, func() error { return d.RemoveTemporary(ctx, name) })
 }
 
 // link puts a symbolic link to the home where the settings want one.
@@ -209,12 +210,12 @@ func (d *dirs) HomeEmpty(name id.Workspace, ids workspace.IDs) (bool, error) {
 }
 
 // ForgetHome is part of Effects.
-func (d *dirs) ForgetHome(name id.Workspace, ids workspace.IDs) error {
-	return removeAll(d.retained, keptName(name, ids))
+func (d *dirs) ForgetHome(ctx context.Context, name id.Workspace, ids workspace.IDs) error {
+	return removeAll(ctx, d.retained, keptName(name, ids))
 }
 
 // PurgeHome is part of Effects.
-func (d *dirs) PurgeHome(name id.Workspace, ids workspace.IDs) error {
+func (d *dirs) PurgeHome(ctx context.Context, name id.Workspace, ids workspace.IDs) error {
 	if err := d.removeImage(name, ids); err != nil {
 		return err
 	}
@@ -222,12 +223,12 @@ func (d *dirs) PurgeHome(name id.Workspace, ids workspace.IDs) error {
 	if err != nil || !there {
 		return err
 	}
-	return removeAll(d.homes, string(name))
+	return removeAll(ctx, d.homes, string(name))
 }
 
 // RemoveTemporary is part of Effects. The link to the home goes too.
-func (d *dirs) RemoveTemporary(name id.Workspace) error {
-	return each(func() error { return d.unlink(name) }, func() error { return removeAll(d.tmp, string(name)) })
+func (d *dirs) RemoveTemporary(ctx context.Context, name id.Workspace) error {
+	return each(func() error { return d.unlink(name) }, func() error { return removeAll(ctx, d.tmp, string(name)) })
 }
 
 // homeFor opens the home for a start, and puts owner and mode right if the mode was

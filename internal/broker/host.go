@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -59,6 +60,10 @@ func OpenHost(cfg HostConfig) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
+	pids, err := hostPids()
+	if err != nil {
+		return nil, err
+	}
 	if h.dirs, err = openDirs(cfg.Settings, cfg.OneConnection); err != nil {
 		return nil, err
 	}
@@ -76,12 +81,31 @@ func OpenHost(cfg HostConfig) (*Host, error) {
 	h.groups, err = cgroup.Open(cgroup.Config{
 		Name:        cfg.Settings.CgroupName,
 		MemoryBytes: total / 100 * int64(cfg.Settings.CgroupMemoryPercent),
+		Pids:        pids * int64(cfg.Settings.CgroupPidsPercent) / 100,
 	})
 	if err != nil {
 		h.dirs.close()
 		return nil, err
 	}
 	return h, nil
+}
+
+// hostPids is how many processes and threads the host can have.
+func hostPids() (most int64, err error) {
+	for _, name := range []string{"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"} {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return 0, fmt.Errorf("cannot see how many processes the host can have: %w", err)
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("cannot understand %s: %w", name, err)
+		}
+		if most == 0 || n < most {
+			most = n
+		}
+	}
+	return most, nil
 }
 
 // InForce is part of Effects: the ids of the ledger are those of the host.

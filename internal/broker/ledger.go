@@ -2,15 +2,17 @@ package broker
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -18,15 +20,17 @@ import (
 	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/room"
+	"github.com/carrel-dev/carrel/internal/strictjson"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // The ledger is a file of JSON lines. Each states one workspace as it is from then on,
 // and the last line about a workspace counts. The first line of a compacted ledger
-// states the next free id.
+// states the next free id. It and each line that spends ids state the pace of creation.
 //
-//	{"next_uid":1879048198}
-//	{"workspace":{"name":"ws-2a97516c","state":"creating","ids":{…},…}}
+//	{"next_uid":1879048198,"pace_ms":1790000000000}
+//	{"pace_ms":1790000060000,"workspace":{"name":"ws-2a97516c","state":"creating","ids":{…},…}}
 //	{"workspace":{"name":"ws-2a97516c","state":"stopped","ids":{…},…}}
 //
 // A line is written before what it announces begins (creating, destroying) or after
@@ -53,7 +57,9 @@ type Entry struct {
 }
 
 type ledgerLine struct {
-	NextUID   uint32 `json:"next_uid,omitempty"`
+	NextUID uint32 `json:"next_uid,omitempty"`
+	// PaceMS is when the bucket of pace will be full again, in milliseconds since 1970.
+	PaceMS    int64  `json:"pace_ms,omitempty"`
 	Workspace *Entry `json:"workspace,omitempty"`
 }
 
@@ -61,10 +67,14 @@ const (
 	ledgerName    = "ledger.jsonl"
 	ledgerNew     = "ledger.new"
 	lockName      = "lock"
+	reserveName   = "reserve"
 	maxLedgerLine = 16 << 10
-	// compactAbove is the size from which a start rewrites the ledger, if most of it is
-	// out of date.
+	// compactAbove is the size from which the ledger is rewritten, if most of it is out of date.
 	compactAbove = 1 << 20
+	// ledgerRoom is what is held behind the ledger's end, for some thousand lines about workspaces that are
+	// ended while the disk is full; on a small file system one part in ledgerPart is enough.
+	ledgerRoom = 4 << 20
+	ledgerPart = 64
 	// keepDestroyed is how many destroyed workspaces are remembered, so that a repeated
 	// destroy gets the same answer.
 	keepDestroyed = 1000
@@ -81,17 +91,25 @@ type Ledger struct {
 	mu      sync.Mutex
 	file    *os.File
 	size    int64
+	ahead   room.Ahead // the room behind its end
+	reserve *room.Reserve
 	broken  error // a write failed: what is on disk is not known
 	entries map[id.Workspace]Entry
 	order   map[id.Workspace]int // of the last line that names it
 	lines   int
 	next    uint32
+	paced   time.Time // when the bucket of pace will be full again
+
+	// compactAt is the size from which the ledger is rewritten next: twice what it had after the
+	// last time. It is rewritten by one goroutine at most.
+	compactAt int64
+	compacts  sync.WaitGroup
 }
 
 // OpenLedger opens or makes the ledger in dir, which it takes over, and holds a lock on
 // it until Close: another broker on the same ledger is an error of kind unavailable.
 func OpenLedger(dir *os.File) (*Ledger, error) {
-	l := &Ledger{dir: dir, entries: map[id.Workspace]Entry{}, order: map[id.Workspace]int{}}
+	l := &Ledger{dir: dir, compactAt: compactAbove, entries: map[id.Workspace]Entry{}, order: map[id.Workspace]int{}}
 	if err := l.open(); err != nil {
 		_ = l.Close()
 		return nil, err
@@ -121,9 +139,21 @@ func (l *Ledger) open() (err error) {
 	if err := l.replay(); err != nil {
 		return fmt.Errorf("cannot read the broker's ledger %s/%s: %w", l.dir.Name(), ledgerName, err)
 	}
-	if l.size > compactAbove && l.lines > 2*len(l.entries) {
-		if err := l.compact(); err != nil {
-			return fmt.Errorf("cannot compact the broker's ledger: %w", err)
+	least := room.Share(l.dir.Name(), ledgerRoom, ledgerPart)
+	l.ahead = room.Ahead{Least: least, Step: least / 2}
+	if fi, err := l.file.Stat(); err == nil {
+		l.ahead.Has(fi)
+	}
+	_ = l.ahead.Keep(room.Of(l.file), l.size) // tried again with each line
+	if err := l.openReserve(least); err != nil {
+		return fmt.Errorf("cannot open the reserve of the broker's ledger: %w", err)
+	}
+	if l.size > compactAbove {
+		l.compactAt = 2 * l.size
+		if l.lines > 2*len(l.entries) {
+			if err := l.compact(); err != nil && !room.Full(err) {
+				return fmt.Errorf("cannot compact the broker's ledger: %w", err)
+			}
 		}
 	}
 	if l.audit, err = OpenCountersigner(l.dir); err != nil {
@@ -151,9 +181,7 @@ func (l *Ledger) replay() error {
 		}
 		l.lines++
 		var x ledgerLine
-		d := json.NewDecoder(bytes.NewReader(line))
-		d.DisallowUnknownFields()
-		if err := d.Decode(&x); err != nil {
+		if err := strictjson.Unmarshal(line, &x); err != nil {
 			return fmt.Errorf("line %d: %w; restore it from a backup, as the ids in it must not be given out again", l.lines, err)
 		}
 		if err := l.take(x); err != nil {
@@ -166,6 +194,9 @@ func (l *Ledger) replay() error {
 // take applies one line to what is in memory.
 func (l *Ledger) take(x ledgerLine) error {
 	l.next = max(l.next, x.NextUID)
+	if x.PaceMS > 0 {
+		l.paced = time.UnixMilli(x.PaceMS)
+	}
 	if e := x.Workspace; e != nil {
 		if !id.IsWorkspace(string(e.Name)) || e.IDs != workspace.IDsFrom(e.IDs.Executor) || e.IDs.Executor == 0 {
 			return fmt.Errorf("it names workspace %q with ids %+v: %w", e.Name, e.IDs, errdefs.ErrDataLoss)
@@ -180,7 +211,9 @@ func (l *Ledger) take(x ledgerLine) error {
 
 // Put writes e and returns when it is on disk. After a failed write nothing more is accepted,
 // because the content of the disk is unknown; a full disk is the exception.
-func (l *Ledger) Put(e Entry) error {
+func (l *Ledger) Put(e Entry) error { return l.append(ledgerLine{Workspace: &e}) }
+
+func (l *Ledger) append(x ledgerLine) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.broken != nil {
@@ -188,13 +221,20 @@ func (l *Ledger) Put(e Entry) error {
 			l.broken, errdefs.ErrUnavailable)
 	}
 	size, lines := l.size, l.lines
-	if err := l.put(l.file, ledgerLine{Workspace: &e}); err != nil {
+	_ = l.ahead.Keep(room.Of(l.file), size+maxLedgerLine) // if it is full, the line goes into what is held
+	n, err := put(l.file, x)
+	for room.Full(err) && l.file.Truncate(size) == nil && l.reserve.Give() {
+		n, err = put(l.file, x)
+	}
+	l.lines, l.size = lines+1, size+n
+	if err != nil {
 		// On a full disk, what there was room for is cut off again, as after a crash. Then it
 		// is known what is there, and the next line can be tried.
 		l.broken = err
-		if errors.Is(err, unix.ENOSPC) && l.file.Truncate(size) == nil && syncFile(l.file) == nil {
+		if room.Full(err) && l.file.Truncate(size) == nil && syncFile(l.file) == nil {
 			l.broken = nil
 		}
+		l.ahead.Reset()
 		l.size, l.lines = size, lines
 		return fmt.Errorf("cannot write the broker's ledger: %w: %w", full(err, l.dir.Name()), errdefs.ErrUnavailable)
 	}
@@ -204,61 +244,134 @@ func (l *Ledger) Put(e Entry) error {
 		return fmt.Errorf("cannot write the broker's ledger: %w: %w", err, errdefs.ErrUnavailable)
 	}
 	crashpoint.Here("broker.ledger.synced")
-	return l.take(ledgerLine{Workspace: &e})
+	_ = l.reserve.Room(context.Background())
+	if l.size > l.compactAt {
+		l.compactAt = math.MaxInt64
+		l.compacts.Go(func() { _ = l.compact() }) // tried again when it has doubled
+	}
+	return l.take(x)
 }
 
-func (l *Ledger) put(f *os.File, x ledgerLine) error {
-	b, err := json.Marshal(x)
-	if err != nil {
-		return err
+// openReserve opens the file that gives room where the file system cannot hold any behind the ledger's end.
+func (l *Ledger) openReserve(bytes int64) error {
+	f, err := openAt(l.dir, reserveName, unix.O_RDWR|unix.O_CREAT, 0o600)
+	if room.Full(err) {
+		return nil
 	}
-	if len(b) >= maxLedgerLine {
-		return fmt.Errorf("a line of %d bytes is too long", len(b))
+	if err == nil {
+		l.reserve, err = room.NewReserve(f, bytes)
 	}
-	n, err := f.Write(append(b, '\n'))
-	l.lines++
-	l.size += int64(n)
+	if err == nil && l.reserve == nil {
+		err = removeAt(l.dir, reserveName)
+	}
+	_ = l.reserve.Room(context.Background()) // tried again with each line
 	return err
 }
 
-// compact rewrites the ledger with one line for each workspace, and replaces it atomically.
-func (l *Ledger) compact() error {
-	f, err := openAt(l.dir, ledgerNew, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|unix.O_APPEND, 0o600)
+func put(w io.Writer, x ledgerLine) (int64, error) {
+	b, err := json.Marshal(x)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	old := l.file
-	l.lines, l.size = 0, 0
-	err = l.put(f, ledgerLine{NextUID: l.next})
+	if len(b) >= maxLedgerLine {
+		return 0, fmt.Errorf("a line of %d bytes is too long", len(b))
+	}
+	n, err := w.Write(append(b, '\n'))
+	return int64(n), err
+}
+
+// compact rewrites the ledger with one line for each workspace that is remembered, and replaces it
+// atomically. Others read and write meanwhile: what they add is copied at the end, and that is all
+// that they wait for.
+func (l *Ledger) compact() error {
+	l.mu.Lock()
+	from, seen := l.size, l.lines
+	lines, forgotten := l.current()
+	l.mu.Unlock()
+	f, size, err := l.rewrite(lines)
+	crashpoint.Here("broker.ledger.compacted")
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil {
+		err = l.replace(f, size, from)
+	}
+	l.compactAt = max(compactAbove, 2*l.size)
+	if err != nil {
+		closeFiles(f)
+		return errors.Join(err, removeAt(l.dir, ledgerNew))
+	}
+	for _, name := range forgotten {
+		if l.order[name] <= seen { // it was not created again
+			delete(l.entries, name)
+			delete(l.order, name)
+		}
+	}
+	return nil
+}
+
+// current returns the lines that state all that is to be remembered, and the names of those destroyed
+// so long ago that they are not. l.mu is held.
+func (l *Ledger) current() (lines []ledgerLine, forgotten []id.Workspace) {
 	destroyed := 0
 	for _, e := range slices.Backward(l.byOrder()) {
 		if e.State == workspace.StateDestroyed {
-			if destroyed++; destroyed > keepDestroyed {
-				delete(l.entries, e.Name)
-				delete(l.order, e.Name)
-			}
+			destroyed++
+		}
+		if e.State == workspace.StateDestroyed && destroyed > keepDestroyed {
+			forgotten = append(forgotten, e.Name)
+		} else {
+			lines = append(lines, ledgerLine{Workspace: &e})
 		}
 	}
-	for _, e := range l.byOrder() {
-		if err == nil {
-			err = l.put(f, ledgerLine{Workspace: &e})
-			l.order[e.Name] = l.lines
+	lines = append(lines, ledgerLine{NextUID: l.next, PaceMS: max(l.paced.UnixMilli(), 0)})
+	slices.Reverse(lines)
+	return lines, forgotten
+}
+
+// rewrite writes lines into a file beside the ledger.
+func (l *Ledger) rewrite(lines []ledgerLine) (f *os.File, size int64, err error) {
+	f, err = openAt(l.dir, ledgerNew, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|unix.O_APPEND, 0o600)
+	if err != nil {
+		return nil, 0, err
+	}
+	out := bufio.NewWriter(f)
+	for _, x := range lines {
+		n, err := put(out, x)
+		if err != nil {
+			return f, size, err
 		}
+		size += n
+	}
+	return f, size, errors.Join(out.Flush(), syncFile(f))
+}
+
+// replace puts f, which has size bytes, into the place of the ledger, with what that has got since it
+// had from bytes. l.mu is held.
+func (l *Ledger) replace(f *os.File, size, from int64) error {
+	if l.broken != nil {
+		return l.broken
+	}
+	added, err := io.Copy(f, io.NewSectionReader(l.file, from, l.size-from))
+	ahead := room.Ahead{Least: l.ahead.Least, Step: l.ahead.Step}
+	if err == nil {
+		err = ahead.Keep(room.Of(f), size+added) // before the room of the old one is given up
 	}
 	if err == nil {
-		err = f.Sync()
+		err = syncFile(f)
 	}
-	crashpoint.Here("broker.ledger.compacted")
 	if err == nil {
 		err = withFD(l.dir, func(fd int) error { return unix.Renameat(fd, ledgerNew, fd, ledgerName) })
 	}
-	crashpoint.Here("broker.ledger.replaced")
 	if err != nil {
-		_ = f.Close()
 		return err
 	}
-	l.file = f
-	return old.Close()
+	crashpoint.Here("broker.ledger.replaced")
+	old := l.file
+	l.file, l.size, l.ahead = f, size+added, ahead
+	// Until this is on disk a crash of the host brings back the old one, without what is written next.
+	l.broken = syncFile(l.dir)
+	_ = old.Close() // it was only read
+	return nil
 }
 
 func (l *Ledger) byOrder() []Entry {
@@ -294,23 +407,31 @@ func (l *Ledger) All() []Entry {
 
 // Allocate begins the life of a workspace: it finds three ids at or above the next free
 // one that free agrees to, and writes e with them in state creating. The ids are spent
-// from then on, whatever becomes of the workspace. At most limit may live.
-func (l *Ledger) Allocate(e Entry, first, count uint32, limit int, free func(workspace.IDs) (bool, error)) (Entry, error) {
+// from then on, whatever becomes of the workspace. The settings have the range of the ids, how many
+// workspaces may live, and how fast they may be made.
+func (l *Ledger) Allocate(e Entry, s Settings, free func(workspace.IDs) (bool, error)) (Entry, error) {
 	l.allocating.Lock()
 	defer l.allocating.Unlock()
+	now, pace := time.Now(), s.pace()
 	l.mu.Lock()
-	next, living := max(l.next, first), 0
+	paced, next, living := pace.resume(l.paced, now), max(l.next, s.UIDFirst), 0
 	for _, o := range l.entries {
 		if o.State != workspace.StateDestroyed {
 			living++
 		}
 	}
 	l.mu.Unlock()
-	if living >= limit {
+	if living >= s.MaxWorkspaces {
 		return e, fmt.Errorf("cannot create %s: there are %d workspaces already (max_workspaces in the broker's settings); "+
 			"destroy one first: %w", e.Name, living, errdefs.ErrResourceExhausted)
 	}
-	for ; uint64(next)+3 <= uint64(first)+uint64(count); next += 3 {
+	full, err := pace.take(paced, now)
+	if err != nil {
+		l.setPaced(full)
+		return e, fmt.Errorf("cannot create %s: %w", e.Name, err)
+	}
+	end := uint64(s.UIDFirst) + uint64(s.UIDCount)
+	for ; uint64(next)+3 <= end; next += 3 {
 		ids := workspace.IDsFrom(next)
 		ok, err := free(ids)
 		if err != nil {
@@ -318,12 +439,22 @@ func (l *Ledger) Allocate(e Entry, first, count uint32, limit int, free func(wor
 		}
 		if ok {
 			e.IDs, e.State = ids, workspace.StateCreating
-			return e, l.Put(e)
+			if err := l.append(ledgerLine{PaceMS: max(full.UnixMilli(), 0), Workspace: &e}); err != nil {
+				return e, err
+			}
+			l.setPaced(full) // also by the clock that a line cannot state
+			return e, nil
 		}
 	}
 	return e, fmt.Errorf("cannot create %s: every id from %d to %d has been used, and ids are never used again; "+
 		"raise uid_count in the broker's settings: %w",
-		e.Name, first, uint64(first)+uint64(count)-1, errdefs.ErrResourceExhausted)
+		e.Name, s.UIDFirst, end-1, errdefs.ErrResourceExhausted)
+}
+
+func (l *Ledger) setPaced(full time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.paced = full
 }
 
 // Audit countersigns the audit log, with what is kept beside the ledger.
@@ -338,7 +469,8 @@ func (l *Ledger) NextUID() uint32 {
 
 // Close closes the files and so releases the lock.
 func (l *Ledger) Close() error {
-	var errs []error
+	l.compacts.Wait()
+	errs := []error{l.reserve.Close()}
 	for _, f := range []*os.File{l.file, l.lock, l.dir} {
 		if f != nil {
 			errs = append(errs, f.Close())

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -117,6 +118,8 @@ func TestLedgerDamaged(t *testing.T) {
 		{"not JSON in the middle", good + "garbage\n" + good},
 		{"not JSON at the end, whole", good + "garbage\n"},
 		{"unknown field", `{"workspac":{}}` + "\n"},
+		{"a member twice", `{"next_uid":1880000000,"next_uid":1}` + "\n"},
+		{"a member in another case", `{"Next_uid":1}` + "\n"},
 		{"a bad name", strings.Replace(good, "cbt-00000001", "../x", 1)},
 		{"ids of root", strings.Replace(good, "1880000000", "0", 1)},
 		{"ids that do not follow", strings.Replace(good, "1880000002", "5", 1)},
@@ -187,6 +190,75 @@ func TestLedgerCompacts(t *testing.T) {
 	}
 }
 
+// TestLedgerCompactsWhileItRuns: however much is written it stays small, and what is written while it is
+// rewritten is not lost.
+func TestLedgerCompactsWhileItRuns(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := os.Stat("/dev/shm"); err == nil { // each line is synced, and this is no disk
+		if dir, err = os.MkdirTemp("/dev/shm", "broker-ledger"); err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(dir)
+	}
+	l := openLedger(t, dir)
+	padding := strings.Repeat("x", 4000)
+	const writers, rounds = 8, 400
+	name := filepath.Join(dir, "ledger.jsonl")
+	before, err := os.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	var largest atomic.Int64
+	for w := range writers {
+		wg.Go(func() {
+			for n := range rounds {
+				e := entry(w, workspace.StateStopped)
+				e.Home = fmt.Sprint(n, padding)
+				done := entry(100+w*rounds+n, workspace.StateDestroyed)
+				if err := errors.Join(l.Put(e), l.Put(done)); err != nil {
+					t.Error(err)
+				}
+				if st, err := os.Stat(name); err == nil {
+					largest.Store(max(largest.Load(), st.Size()))
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if after, err := os.Stat(name); err != nil || os.SameFile(before, after) {
+		t.Errorf("it was not rewritten while it ran (%v)", err)
+	}
+	for range 2 {
+		for w := range writers {
+			if e, ok := l.Get(entry(w, "").Name); !ok || e.Home != fmt.Sprint(rounds-1, padding) {
+				t.Errorf("of workspace %d the last line is lost: %.10s", w, e.Home)
+			}
+		}
+		if n := len(l.All()); n != writers {
+			t.Errorf("%d entries", n)
+		}
+		if want := uint32(first + 3*(100+writers*rounds)); l.NextUID() != want {
+			t.Errorf("the next id is %d, want %d", l.NextUID(), want)
+		}
+		if _, ok := l.Get(entry(100, "").Name); ok {
+			t.Error("the first destroyed one is not forgotten")
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		l = openLedger(t, dir)
+	}
+	_ = l.Close()
+	// Those who write do not wait for who rewrites, so only what they wrote in all is a sure bound.
+	if n := largest.Load(); n < 1<<20 || n >= writers*rounds*int64(len(padding)) {
+		t.Errorf("the ledger had up to %d bytes", n)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "ledger.new")); err == nil {
+		t.Error("a part of a rewritten ledger is left")
+	}
+}
+
 func TestLedgerThatCannotBeWritten(t *testing.T) {
 	dir := t.TempDir()
 	l := openLedger(t, dir)
@@ -210,12 +282,15 @@ func TestAllocate(t *testing.T) {
 	l := openLedger(t, t.TempDir())
 	defer l.Close()
 	free := func(workspace.IDs) (bool, error) { return true, nil }
+	ids := func(first, count uint32, limit int) broker.Settings {
+		return broker.Settings{UIDFirst: first, UIDCount: count, MaxWorkspaces: limit}
+	}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	seen := map[uint32]bool{}
 	for n := range 20 {
 		wg.Go(func() {
-			e, err := l.Allocate(entry(n, ""), first, 60, 100, free)
+			e, err := l.Allocate(entry(n, ""), ids(first, 60, 100), free)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil || seen[e.IDs.Executor] || e.State != workspace.StateCreating {
@@ -225,23 +300,23 @@ func TestAllocate(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if _, err := l.Allocate(entry(50, ""), first, 60, 100, free); !errdefs.IsResourceExhausted(err) ||
+	if _, err := l.Allocate(entry(50, ""), ids(first, 60, 100), free); !errdefs.IsResourceExhausted(err) ||
 		!strings.Contains(err.Error(), "uid_count") {
 		t.Errorf("beyond the range: %v", err)
 	}
-	if _, err := l.Allocate(entry(50, ""), first, 600, 20, free); !errdefs.IsResourceExhausted(err) ||
+	if _, err := l.Allocate(entry(50, ""), ids(first, 600, 20), free); !errdefs.IsResourceExhausted(err) ||
 		!strings.Contains(err.Error(), "max_workspaces") {
 		t.Errorf("beyond the number: %v", err)
 	}
 	planted := errors.New("planted")
-	if _, err := l.Allocate(entry(50, ""), first, 600, 100, func(workspace.IDs) (bool, error) {
+	if _, err := l.Allocate(entry(50, ""), ids(first, 600, 100), func(workspace.IDs) (bool, error) {
 		return false,
 			planted
 	}); !errors.Is(err, planted) {
 		t.Errorf("got %v", err)
 	}
 	// A range further up is used from its start.
-	if e, err := l.Allocate(entry(51, ""), first+3000, 600, 100, free); err != nil || e.IDs.Executor != first+3000 {
+	if e, err := l.Allocate(entry(51, ""), ids(first+3000, 600, 100), free); err != nil || e.IDs.Executor != first+3000 {
 		t.Errorf("got %+v, %v", e.IDs, err)
 	}
 }

@@ -499,6 +499,9 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if os.Getenv("BROKER_TEST_VFORK") != "" {
+		sleepInVfork() // until it is killed
+	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		removeBinaries()
 		os.Exit(code)

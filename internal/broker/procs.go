@@ -55,8 +55,17 @@ func (h *Host) EndProcesses(ctx context.Context, ids workspace.IDs) error {
 }
 
 // HeldUp is part of Effects. A thread that is in state D of /proc/PID/stat (proc_pid_stat(5))
-// takes no signal, KILL neither, until what it waits for comes.
+// takes no signal, KILL neither, until what it waits for comes. The kernel wakes even such a thread
+// for a moment when it thaws its cgroup, so that one that is not seen at once is looked for again.
 func (h *Host) HeldUp(ids workspace.IDs) string {
+	for end := time.Now().Add(heldUpWait); ; time.Sleep(10 * time.Millisecond) {
+		if why := heldUp(ids); why != "" || time.Now().After(end) {
+			return why
+		}
+	}
+}
+
+func heldUp(ids workspace.IDs) string {
 	pids, err := withIDs(ids)
 	if err != nil {
 		return ""
@@ -87,5 +96,7 @@ func (h *Host) HeldUp(ids workspace.IDs) string {
 		"see to it (a frozen file system: fsfreeze --unfreeze; a network file system: its server; a disk: dmesg), then repeat what failed"
 }
 
-// maxHeldUp is how many processes are named.
-const maxHeldUp = 3
+const (
+	maxHeldUp  = 3                      // so many processes are named
+	heldUpWait = 500 * time.Millisecond // so long they are looked for, after what failed
+)

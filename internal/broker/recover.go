@@ -34,7 +34,11 @@ func (l *Lifecycle) Recover(ctx context.Context) error {
 		case workspace.StateDestroying:
 			l.log.Warn("finishing a destroy that was interrupted", "workspace", e.Name)
 			if err = l.soon(ctx, until, func(ctx context.Context) error { return l.empty(ctx, e) }); err == nil {
-				e, err = l.remove(ctx, e)
+				err = l.soon(ctx, until, func(ctx context.Context) (err error) { e, err = l.remove(ctx, e); return err })
+				if errdefs.IsUnavailable(err) {
+					l.finishLater(e.Name)
+					err = fmt.Errorf("%w; the broker goes on with it", err)
+				}
 			}
 			done := "a destroy had broken off and is finished; the home is removed"
 			if e.Retained != "" {
@@ -80,6 +84,31 @@ func (l *Lifecycle) soon(ctx context.Context, until time.Time, step func(context
 	ctx, cancel := bounded(ctx, max(min(recoverTimeout, time.Until(until)), recoverLeast))
 	defer cancel()
 	return step(ctx)
+}
+
+// finishLater goes on with a destroy that a start has no time for: a home can be large.
+func (l *Lifecycle) finishLater(name id.Workspace) {
+	ctx, stop := context.WithCancel(context.Background())
+	l.watches.Go(func() {
+		defer stop()
+		unlock, err := l.lock(ctx, name)
+		if err == nil {
+			defer unlock()
+			if e, _ := l.ledger.Get(name); e.State == workspace.StateDestroying {
+				_, err = l.finishDestroy(ctx, e)
+			}
+		}
+		if err != nil {
+			l.log.Error("cannot finish a destroy; destroy the workspace again", "workspace", name, "error", err)
+		}
+	})
+	go func() {
+		defer stop()
+		select {
+		case <-l.closing:
+		case <-ctx.Done():
+		}
+	}()
 }
 
 func (l *Lifecycle) adopt(ctx context.Context, e Entry) error {

@@ -6,7 +6,11 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -129,4 +133,57 @@ func TestShutdownWaits(t *testing.T) {
 	if err := r.conn.Err(); !errors.Is(err, io.EOF) {
 		t.Errorf("the connection ended with %v", err)
 	}
+}
+
+// slowHome is a home that takes more time than a start has: the first attempt to remove it is not
+// finished in time.
+type slowHome struct {
+	*hostDouble
+	tried atomic.Int32
+}
+
+func (h *slowHome) PurgeHome(ctx context.Context, name id.Workspace, ids workspace.IDs) error {
+	if h.tried.Add(1) == 1 {
+		<-ctx.Done()
+		return fmt.Errorf("no time: %w: %w", context.Cause(ctx), errdefs.ErrUnavailable)
+	}
+	return h.hostDouble.PurgeHome(ctx, name, ids)
+}
+
+// A home that takes long to remove does not keep a broker from serving; it goes on behind.
+func TestRecoverWithALargeHome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir, h := t.TempDir(), newHost()
+		l := lifecycle(t, dir, h)
+		if _, err := l.Create(t.Context(), wanted(name, workspace.DefaultLimits), nil); err != nil {
+			t.Fatal(err)
+		}
+		h.set("PurgeHome", errPlanted)
+		if _, err := l.Destroy(t.Context(), brokerapi.DestroyParams{Name: name, Purge: true}); err == nil {
+			t.Fatal("destroyed")
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		h.set("PurgeHome", nil)
+		l = lifecycleOver(t, dir, &slowHome{hostDouble: h})
+		began := time.Now()
+		if err := l.Recover(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("the start took %v", took)
+		}
+		if _, list, _ := l.Mended(t.Context()); len(list) != 1 || list[0].Kind != workspace.NotMended ||
+			!strings.Contains(list[0].Done, "goes on with it") {
+			t.Errorf("mended: %+v", list)
+		}
+		synctest.Wait()
+		if all := l.Entries(); len(all) != 0 {
+			t.Errorf("it was not finished: %+v", all)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
 }

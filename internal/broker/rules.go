@@ -36,8 +36,7 @@ var rules = map[string]rule{
 	brokerapi.MethodStop: {"stop", stopTimeout, []workspace.State{
 		workspace.StateStopped, workspace.StateRunning, workspace.StatePaused,
 	}},
-	// A home can be large, and removing it is what takes long.
-	brokerapi.MethodDestroy: {"destroy", 5 * time.Minute, []workspace.State{
+	brokerapi.MethodDestroy: {"destroy", removeTimeout, []workspace.State{
 		workspace.StateStopped, workspace.StateRunning, workspace.StatePaused, workspace.StateDestroying, workspace.StateDestroyed,
 	}},
 	methodDiscard:          {"discard", userTimeout + stopTimeout, []workspace.State{workspace.StateStopped, workspace.StateDestroyed}},
@@ -49,5 +48,5 @@ var rules = map[string]rule{
 	}},
 	brokerapi.MethodStats: {"measure", 0, live},
 	// It is about a kept home, whatever has become of the name since.
-	brokerapi.MethodForget: {"forget the home of", stopTimeout, nil},
+	brokerapi.MethodForget: {"forget the home of", removeTimeout, nil},
 }

@@ -1,9 +1,6 @@
 package broker
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -13,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/carrel-dev/carrel/internal/strictjson"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -27,13 +25,19 @@ const (
 	DefaultUIDCount            = 1 << 20
 	DefaultCgroupName          = "carrel"
 	DefaultCgroupMemoryPercent = 90
+	DefaultCgroupPidsPercent   = 75
 	DefaultShell               = "/bin/bash"
 	DefaultExecutorPath        = "/usr/libexec/carrel/carrel-executor"
 	DefaultMaxWorkspaces       = 2000
+	DefaultCreatePerHour       = 60
 )
 
-// maxSettings bounds the file in bytes.
-const maxSettings = 64 << 10
+const (
+	// maxSettings bounds the file in bytes.
+	maxSettings = 64 << 10
+	// maxCreate bounds create_burst and create_per_hour.
+	maxCreate = 1_000_000
+)
 
 // Settings is the broker's configuration: a JSON file that only root can write. A
 // field that is left out has the default above; an unknown one is an error.
@@ -50,6 +54,9 @@ type Settings struct {
 	CgroupName string `json:"cgroup_name"`
 	// CgroupMemoryPercent of the host's memory is the ceiling of all workspaces.
 	CgroupMemoryPercent int `json:"cgroup_memory_percent"`
+	// CgroupPidsPercent of the processes and threads that the host can have is the ceiling of all
+	// workspaces.
+	CgroupPidsPercent int `json:"cgroup_pids_percent"`
 	// HomeRoot holds the homes; DataDir/homes if left out.
 	HomeRoot string `json:"home_root"`
 	// HomeLinks is a directory that gets a symbolic link to each home, such as /home; ""
@@ -64,6 +71,10 @@ type Settings struct {
 	// of package workspace.
 	LimitsMax     workspace.Limits `json:"limits_max"`
 	MaxWorkspaces int              `json:"max_workspaces"`
+	// CreateBurst is how many workspaces may be created at once, MaxWorkspaces if left out, and
+	// CreatePerHour how many in the long run.
+	CreateBurst   int `json:"create_burst"`
+	CreatePerHour int `json:"create_per_hour"`
 }
 
 // ReadSettings reads and checks the file at path. It is refused unless root owns it and
@@ -107,19 +118,17 @@ func ReadSettings(path string) (Settings, error) {
 func ParseSettings(b []byte) (Settings, error) {
 	s := Settings{
 		DataDir: DefaultDataDir, RuntimeDir: DefaultRuntimeDir, UIDFirst: DefaultUIDFirst, UIDCount: DefaultUIDCount,
-		CgroupName: DefaultCgroupName, CgroupMemoryPercent: DefaultCgroupMemoryPercent, Shell: DefaultShell,
-		ExecutorPath: DefaultExecutorPath, MaxWorkspaces: DefaultMaxWorkspaces,
+		CgroupName: DefaultCgroupName, CgroupMemoryPercent: DefaultCgroupMemoryPercent, CgroupPidsPercent: DefaultCgroupPidsPercent,
+		Shell: DefaultShell, ExecutorPath: DefaultExecutorPath, MaxWorkspaces: DefaultMaxWorkspaces, CreatePerHour: DefaultCreatePerHour,
 	}
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&s); err != nil {
+	if err := strictjson.Unmarshal(b, &s); err != nil {
 		return s, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return s, fmt.Errorf("something follows the settings: %w", errdefs.ErrInvalidArgument)
 	}
 	if s.HomeRoot == "" {
 		s.HomeRoot = filepath.Join(s.DataDir, "homes")
+	}
+	if s.CreateBurst == 0 {
+		s.CreateBurst = s.MaxWorkspaces
 	}
 	return s, s.Validate()
 }
@@ -166,8 +175,14 @@ func (s Settings) Validate() error {
 		return bad("cgroup_name", fmt.Sprintf("is %q; it must be 1 to 64 letters, digits and hyphens", s.CgroupName))
 	case s.CgroupMemoryPercent < 1 || s.CgroupMemoryPercent > 100:
 		return bad("cgroup_memory_percent", fmt.Sprintf("is %d; it must be 1 to 100", s.CgroupMemoryPercent))
+	case s.CgroupPidsPercent < 1 || s.CgroupPidsPercent > 100:
+		return bad("cgroup_pids_percent", fmt.Sprintf("is %d; it must be 1 to 100", s.CgroupPidsPercent))
 	case s.MaxWorkspaces < 1:
 		return bad("max_workspaces", fmt.Sprintf("is %d; it must be at least 1", s.MaxWorkspaces))
+	case s.CreateBurst < 1 || s.CreateBurst > maxCreate:
+		return bad("create_burst", fmt.Sprintf("is %d; it must be 1 to %d", s.CreateBurst, maxCreate))
+	case s.CreatePerHour < 1 || s.CreatePerHour > maxCreate:
+		return bad("create_per_hour", fmt.Sprintf("is %d; it must be 1 to %d", s.CreatePerHour, maxCreate))
 	}
 	l := s.LimitsMax
 	for _, v := range []int64{l.MemoryBytes, l.SwapBytes, l.Pids, l.CPUWeight, l.OpenFiles, l.DiskBytes} {

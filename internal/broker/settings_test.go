@@ -17,17 +17,19 @@ func TestParseSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s.DataDir != broker.DefaultDataDir || s.HomeRoot != broker.DefaultDataDir+"/homes" || s.UIDFirst != 1879048192 ||
-		s.CgroupMemoryPercent != 90 {
+		s.CgroupMemoryPercent != 90 || s.CgroupPidsPercent != 75 {
 		t.Errorf("defaults %+v", s)
 	}
 	for _, c := range []struct{ text, says string }{
-		{``, "EOF"},
+		{``, "unexpected end"},
 		{`{}`, "daemon_uid"},
 		{`{"daemon_uid":0}`, "must not be root"},
 		{`{"daemon_uid":-1}`, "daemon_uid"},
 		{`{"daemon_uid":4294967295}`, "no user"},
 		{`{"daemon_uid":999,"more":1}`, "more"},
-		{`{"daemon_uid":999}{}`, "follows"},
+		{`{"daemon_uid":999,"daemon_uid":998}`, "twice"},
+		{`{"Daemon_uid":999}`, "spelled otherwise"},
+		{`{"daemon_uid":999}{}`, "after top-level value"},
 		{`{"daemon_uid":999,"data_dir":"data"}`, "data_dir"},
 		{`{"daemon_uid":999,"data_dir":"/"}`, "data_dir"},
 		{`{"daemon_uid":999,"data_dir":"/a/../b"}`, "data_dir"},
@@ -44,7 +46,11 @@ func TestParseSettings(t *testing.T) {
 		{`{"daemon_uid":999,"cgroup_name":"../x"}`, "cgroup_name"},
 		{`{"daemon_uid":999,"cgroup_name":""}`, "cgroup_name"},
 		{`{"daemon_uid":999,"cgroup_memory_percent":101}`, "cgroup_memory_percent"},
+		{`{"daemon_uid":999,"cgroup_pids_percent":0}`, "cgroup_pids_percent"},
 		{`{"daemon_uid":999,"max_workspaces":0}`, "max_workspaces"},
+		{`{"daemon_uid":999,"create_burst":-1}`, "create_burst"},
+		{`{"daemon_uid":999,"create_per_hour":0}`, "create_per_hour"},
+		{`{"daemon_uid":999,"create_per_hour":1000001}`, "create_per_hour"},
 		{`{"daemon_uid":999,"limits_max":{"pids":-1}}`, "limits_max"},
 		{`{"daemon_uid":999,"limits_max":{"disk":1}}`, "disk"},
 	} {

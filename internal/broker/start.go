@@ -13,6 +13,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/room"
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -137,7 +138,11 @@ func (h *Host) Limit(e Entry, limits workspace.Limits) error {
 		return err
 	}
 	crashpoint.Here("broker.update.applied")
-	if err = h.replaceReport(e.Name, report); err != nil {
+	err = h.replaceReport(e.Name, report)
+	if room.Full(err) && limits == e.Limits {
+		return nil // they are in force, and what the report of before says of them holds
+	}
+	if err != nil {
 		err = errors.Join(err, h.groups.Update(e.Name, limits, e.Limits))
 	}
 	return err

@@ -1,4 +1,4 @@
-// Package build has the version and commit of a binary, and nothing else.
+// Package build has the name, version and commit of a program, and nothing else.
 package build
 
 import "runtime/debug"

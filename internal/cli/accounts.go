@@ -264,12 +264,33 @@ func colonFile(path string) func(yield func([]string) bool) {
 	}
 }
 
-// toolTimeout bounds one program of the host.
-const toolTimeout = time.Minute
+// toolTimeout bounds one program of the host. Where another one holds a lock, as the installation of
+// a package may, it is run again each lockEvery for lockPatience: it has changed nothing.
+const (
+	toolTimeout  = time.Minute
+	lockPatience = 30 * time.Second
+	lockEvery    = 200 * time.Millisecond
+	lockHeld     = "try again later"
+)
 
-// runTool runs a program of the host with a fixed environment. Once it runs, neither ctx nor the
-// keyboard interrupts it, because it would leave its locks or an incomplete user.
+// runTool runs a program of the host with a fixed environment.
 func runTool(ctx context.Context, path string, args ...string) error {
+	for end := time.Now().Add(lockPatience); ; {
+		err := runToolOnce(ctx, path, args...)
+		if err == nil || !strings.Contains(err.Error(), lockHeld) || time.Now().After(end) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(lockEvery):
+		}
+	}
+}
+
+// runToolOnce is one attempt. Once the program runs, neither ctx nor the keyboard interrupts it, because
+// it would leave its locks or an incomplete user.
+func runToolOnce(ctx context.Context, path string, args ...string) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

@@ -47,3 +47,34 @@ func TestToolIsNotBrokenOff(t *testing.T) {
 		t.Errorf("another was begun: %v", err)
 	}
 }
+
+// A tool that meets a lock is run again, and one that fails for another reason is not. The tools here are
+// scripts that say what groupadd says.
+func TestToolsWaitForTheLocksOfOthers(t *testing.T) {
+	dir := t.TempDir()
+	runs := filepath.Join(dir, "runs")
+	tool := func(name, fails string) string {
+		path := filepath.Join(dir, name)
+		script := "#!/bin/sh\necho run >> " + runs + "\nif [ $(wc -l < " + runs + ") -lt 3 ]; then " + fails + "; fi\n"
+		if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	count := func() int {
+		b, err := os.ReadFile(runs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = os.Remove(runs)
+		return strings.Count(string(b), "run")
+	}
+	locked := tool("locked", "echo 'groupadd: cannot lock /etc/gshadow; try again later.' >&2; exit 10")
+	if err := cli.RunTool(t.Context(), locked); err != nil || count() != 3 {
+		t.Errorf("where another holds a lock: %v", err)
+	}
+	broken := tool("broken", "echo 'groupadd: invalid group name' >&2; exit 3")
+	if err := cli.RunTool(t.Context(), broken); err == nil || !strings.Contains(err.Error(), "invalid group name") || count() != 1 {
+		t.Errorf("for another reason: %v", err)
+	}
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
@@ -80,14 +79,14 @@ func (a *app) approvalsListCommand() *cobra.Command {
 			found = append(found, m.GetApprovals()...)
 			req.PageToken = m.GetNextPageToken()
 		}
-		t := newTable(1, "ID", "STATE", "RISK", "WORKSPACE", "ASKED BY", "WROTE", "LEFT", "ACTION")
+		t := newTable(1, "ID", "STATE", "RISK", "WORKSPACE", "ASKED BY", "WROTE", "EXPIRES AT", "ACTION")
 		for _, m := range found {
-			left := "-"
+			until := "-"
 			if isPending(m) {
-				left = time.Until(at(m.GetUntilUnixMs())).Round(time.Second).String()
+				until = untilText(m)
 			}
 			t.add(
-				m.GetId(), m.GetState(), fmt.Sprint(m.GetRiskScore()), printable(m.GetKey()), m.GetRequester(), m.GetSource(), left,
+				m.GetId(), m.GetState(), fmt.Sprint(m.GetRiskScore()), printable(m.GetKey()), m.GetRequester(), m.GetSource(), until,
 				cut(actionOf(m), 60),
 			)
 		}

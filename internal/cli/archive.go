@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
@@ -38,8 +39,12 @@ a file of yours; - is stdout. It is made inside, with the rights of the workspac
 A stopped workspace is started for it and stopped again. Commands that run could
 change what is read: stop them first, or archive anyway with --live.
 
-With --destroy the workspace ends once its archive is safe: "carrel restore" makes
-it again.`,
+With --destroy the workspace ends once its archive is safe: it is read back from the
+disk and unpacked on trial before anything goes. If that fails, the archive is removed
+and workspace and home stay. "carrel restore" makes the workspace again.
+
+Archives that are kept count for the workspace's owner: max_archives_per_owner and
+archive_bytes_per_owner of the daemon's settings. With --file nothing is kept or counted.`,
 		Example: `  carrel archive create demo
   carrel archive create --destroy "telegram:-100123"
   carrel archive create --file demo.tar.zst demo`,
@@ -129,6 +134,8 @@ func (a *app) archiveListCommand() *cobra.Command {
 		Use:     "ls [flags]",
 		Aliases: []string{"list"},
 		Short:   help(operation.ListArchives),
+		Long: `List the archives that the daemon keeps, the newest first. REMOVED is when an archive
+has been kept for the archive_retention of the daemon's settings, and goes.`,
 		Example: "  carrel archive ls -o json",
 		Args:    exactly(),
 	}, func(c *cobra.Command, _ []string) (any, printer, error) {
@@ -136,10 +143,14 @@ func (a *app) archiveListCommand() *cobra.Command {
 		if err != nil {
 			return nil, nil, err
 		}
-		t := newTable(-1, "ID", "KEY", "OWNER", "SIZE", "ENTRIES", "UNPACKED", "AGE")
+		t := newTable(-1, "ID", "KEY", "OWNER", "SIZE", "ENTRIES", "UNPACKED", "AGE", "REMOVED")
 		for _, x := range m.GetArchives() {
+			removed := "never"
+			if ms := x.GetExpiresUnixMs(); ms != 0 {
+				removed = at(ms).Format(time.DateTime)
+			}
 			t.add(x.GetId(), keyText(x.GetKey()), x.GetOwner(), bytesText(x.GetSize()), fmt.Sprint(x.GetEntries()), bytesText(x.GetBytes()),
-				age(at(x.GetCreatedUnixMs())))
+				age(at(x.GetCreatedUnixMs())), removed)
 		}
 		return objectsOf(m.GetArchives()), t, nil
 	})
@@ -226,6 +237,7 @@ neither has the workspace.`,
 	f.StringVarP(&file, "file", "f", "", "restore from this file; - is stdin")
 	f.StringVar(&start.Key, "key", "", "the key of the new workspace")
 	f.StringVar(&start.Profile, "profile", "", "the profile of the new workspace")
+	completeFrom(c, "profile", "chat")
 	return a.prints(c, func(c *cobra.Command, args []string) (any, printer, error) {
 		switch {
 		case len(args) > 1 || len(args) == 1 && file != "":

@@ -105,24 +105,28 @@ func (a *app) auditCheckpointCommand() *cobra.Command {
 }
 
 // filterFlags adds the flags that select records. The function that it returns reads them.
-func filterFlags(c *cobra.Command) func(*cobra.Command) (*carrelv1.Filter, error) {
+func (a *app) filterFlags(c *cobra.Command) func(*cobra.Command) (*carrelv1.Filter, error) {
 	var f carrelv1.Filter
 	var since, until string
 	for _, x := range []struct {
 		to          *string
 		name, usage string
 	}{
-		{&f.Workspace, "workspace", "only of this workspace, by its derived name"},
+		{&f.Workspace, "workspace", "only of this workspace, by its derived name or a key that it has or had"},
 		{&f.Principal, "principal", "only of this principal, as uid:1000"},
 		{&f.Level, "level", "only with this verdict: SAFE, CONFIRM or BLOCK"},
 		{&f.Capability, "capability", "only with this capability"},
 		{&f.Trace, "trace", "only of this request"},
 		{&f.Type, "type", "only records of this type, as intent or denial"},
-		{&since, "since", "only from this time on: RFC 3339, or how long ago, as 1h"},
+		{&since, "since", "only from this time on: RFC 3339, or how long ago, as 1h or 7d"},
 		{&until, "until", "only before this time"},
 	} {
 		c.Flags().StringVar(x.to, x.name, "", x.usage)
 	}
+	_ = c.RegisterFlagCompletionFunc("workspace", a.completeWorkspaces()) // the flags are there
+	completeFrom(c, "level", "SAFE", "CONFIRM", "BLOCK")
+	completeFrom(c, "type", "request", "approval", "intent", "outcome", "read", "observed", "denial", "login", "policy", "lifecycle",
+		"rotation", "removed", "repair")
 	return func(c *cobra.Command) (*carrelv1.Filter, error) {
 		for _, t := range []struct {
 			name, text string
@@ -132,14 +136,19 @@ func filterFlags(c *cobra.Command) func(*cobra.Command) (*carrelv1.Filter, error
 				continue
 			}
 			at, err := time.Parse(time.RFC3339, t.text)
-			if d, derr := time.ParseDuration(t.text); derr == nil && d >= 0 {
+			if d, derr := parseDays(t.text); derr == nil && d >= 0 {
 				at, err = time.Now().Add(-d), nil
 			}
 			if err != nil || at.Unix() < 0 {
-				return nil, usage(c, "cannot use --%s %q: give a time as 2026-11-22T10:00:00Z, or how long ago as 90m", t.name, t.text)
+				return nil, usage(c, "cannot use --%s %q: give a time as 2026-11-22T10:00:00Z, or how long ago as 90m or 7d", t.name, t.text)
 			}
 			*t.to = at.UnixNano()
 		}
+		name, err := a.recordedName(c.Context(), f.Workspace)
+		if err != nil {
+			return nil, err
+		}
+		f.Workspace = name
 		return &f, nil
 	}
 }
@@ -151,27 +160,29 @@ func (a *app) auditShowCommand() *cobra.Command {
 		Long:  "Print records. With -o json each is the line of the log as it stands, hash included.",
 		Example: `  sudo carrel audit show --last 20
   sudo carrel audit show --from 100 -o json | jq .action
-  sudo carrel audit show --type denial --since 24h`,
-	}, &carrelv1.ShowRequest{})
+  sudo carrel audit show --workspace demo --type denial --since 24h`,
+	}, false)
 }
 
 func (a *app) auditTailCommand() *cobra.Command {
 	return a.recordsCommand(&cobra.Command{
 		Use:     "tail [flags]",
-		Short:   "Print the newest records, and new ones as they are written",
-		Example: "  sudo carrel audit tail",
-	}, &carrelv1.ShowRequest{Follow: true})
+		Short:   "Print the newest records, and with -f new ones as they are written",
+		Example: "  sudo carrel audit tail\n  sudo carrel audit tail -f --workspace demo",
+	}, true)
 }
 
-func (a *app) recordsCommand(c *cobra.Command, req *carrelv1.ShowRequest) *cobra.Command {
+func (a *app) recordsCommand(c *cobra.Command, tail bool) *cobra.Command {
 	c.Args = exactly()
-	if req.GetFollow() {
-		c.Flags().Int64VarP(&req.Last, "lines", "n", 10, "begin with this many of the newest")
+	req := &carrelv1.ShowRequest{}
+	if tail {
+		c.Flags().Int64VarP(&req.Last, "lines", "n", 10, "print this many of the newest; 0 is all")
+		c.Flags().BoolVarP(&req.Follow, "follow", "f", false, "go on with new records until it is interrupted")
 	} else {
 		c.Flags().Int64Var(&req.FromSeq, "from", 0, "the first sequence number wanted")
 		c.Flags().Int64Var(&req.Last, "last", 0, "at most this many of the newest")
 	}
-	filter := filterFlags(c)
+	filter := a.filterFlags(c)
 	out := outputFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) (err error) {
 		if req.Filter, err = filter(c); err != nil {
@@ -183,9 +194,9 @@ func (a *app) recordsCommand(c *cobra.Command, req *carrelv1.ShowRequest) *cobra
 		return receive(c.Context(), a, records.Show, req, func(m *carrelv1.ShowResponse) error {
 			for _, line := range m.GetLines() {
 				if *out == asTable {
-					line = []byte(auditLine(line))
+					line = []byte(printable(auditLine(line)))
 				}
-				if _, err := a.Out.Write(append(line, '\n')); err != nil {
+				if err := emitJSON(a.Out, append(line, '\n')); err != nil {
 					return err
 				}
 			}

@@ -2,11 +2,15 @@ package cli
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/gen/carrel/v1/carrelv1connect"
 	"github.com/carrel-dev/carrel/internal/operation"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
@@ -62,11 +66,39 @@ func ask[S, Q, R any](ctx context.Context, a *app, call unary[S, Q, R], req *Q) 
 
 // askOf is ask for a client that is connected already.
 func askOf[S, Q, R any](ctx context.Context, client *carrel.Client, call unary[S, Q, R], req *Q) (*R, error) {
-	res, err := call(service[S](client), ctx, connect.NewRequest(req))
+	var res *connect.Response[R]
+	err := bounded(ctx, req, func(ctx context.Context) (err error) {
+		res, err = call(service[S](client), ctx, connect.NewRequest(req))
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
 	return res.Msg, nil
+}
+
+// How long an answer is waited for. A daemon that answers nothing at all, because it was stopped or its disk
+// hangs, must not hold up whoever asks it, while some work takes as long as its data is large.
+const (
+	patience     = 2 * time.Minute
+	longPatience = 12 * time.Hour
+)
+
+// bounded waits for the answer to a request for as long as that may take.
+func bounded(ctx context.Context, req any, f func(context.Context) error) error {
+	limit := patience
+	switch req.(type) {
+	case *carrelv1.DestroyRequest, *carrelv1.VerifyRequest:
+		limit = longPatience
+	}
+	timed, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := f(timed)
+	if err != nil && ctx.Err() == nil && errors.Is(timed.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("cannot wait any longer: carrel has not answered for %v, and may still do what it was asked; see \"carrel doctor\" "+
+			"and its log: %w", limit, errdefs.ErrUnavailable)
+	}
+	return err
 }
 
 // receive calls the daemon that the flags name, and f with each message of the answer.

@@ -16,9 +16,11 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
+	"github.com/carrel-dev/carrel/internal/build"
 	"github.com/carrel-dev/carrel/internal/fault"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
@@ -132,10 +134,12 @@ func failureCode(cmd *cobra.Command, err error) int {
 	}
 }
 
+// Once, not with each tree: a program may run several commands at a time.
+func init() { cobra.EnableCommandSorting = false } // the table has an order
+
 // rootCommand builds the tree. If the first argument names a command, only that command is built,
 // because building all of them would take most of the time of an exec.
 func (a *app) rootCommand(args []string) *cobra.Command {
-	cobra.EnableCommandSorting = false // the table has an order
 	root := &cobra.Command{
 		Use:   "carrel",
 		Short: "Isolated workspaces for AI agents, chats and users",
@@ -162,7 +166,11 @@ was derived from it, such as ws-2a97516c.`,
 		"a file with the token to use, closed to others (default the token in $"+carrel.TokenEnv+", or the file $"+carrel.TokenFileEnv+")")
 	f.StringVar(&a.fingerprint, "fingerprint", "",
 		"the fingerprint of the daemon's key, for https://, as \"carrel token create\" prints it (default $"+carrel.FingerprintEnv+")")
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usage(c, "%v", err) })
+	root.Version = build.Version()
+	root.SetVersionTemplate("carrel {{.Version}}\n")
+	root.Flags().Bool("version", false, "print the version of this program; \"carrel version\" prints the daemon's too")
+	root.ValidArgsFunction = completeAliases
+	root.SetFlagErrorFunc(flagError)
 	only := ""
 	if len(args) > 0 && slices.ContainsFunc(commandNames(), func(n string) bool { return n == args[0] }) {
 		only = args[0]
@@ -180,6 +188,18 @@ was derived from it, such as ws-2a97516c.`,
 		root.CompletionOptions.DisableDefaultCmd = true
 	}
 	return root
+}
+
+// completeAliases completes the other names of commands, which cobra leaves out.
+func completeAliases(root *cobra.Command, args []string, prefix string) (out []string, _ cobra.ShellCompDirective) {
+	for _, c := range root.Commands() {
+		for _, name := range c.Aliases {
+			if len(args) == 0 && strings.HasPrefix(name, prefix) {
+				out = append(out, cobra.CompletionWithDesc(name, c.Short))
+			}
+		}
+	}
+	return out, cobra.ShellCompDirectiveNoFileComp
 }
 
 func commandNames() []string {
@@ -202,6 +222,27 @@ func usage(c *cobra.Command, format string, args ...any) error {
 	return &usageError{fmt.Errorf(format, args...), c.CommandPath()}
 }
 
+// forms say what a flag of a type takes. Types that are not here are carrel's own, and their errors say it.
+var forms = map[string]string{
+	"bool":     "give true or false, or the flag alone",
+	"int":      "give a whole number, as in 20",
+	"int64":    "give a whole number, as in 20",
+	"duration": "give a time with its unit, as in 500ms, 30s, 5m or 12h",
+}
+
+// flagError is an error in the flags as a person reads it, with the accepted forms.
+func flagError(c *cobra.Command, err error) error {
+	bad, ok := errors.AsType[*pflag.InvalidValueError](err)
+	if !ok {
+		return usage(c, "%w", err)
+	}
+	form, ok := forms[bad.GetFlag().Value.Type()]
+	if !ok {
+		form = fault.Text(bad.Unwrap())
+	}
+	return usage(c, "cannot use --%s %q: %s", bad.GetFlag().Name, bad.GetValue(), form)
+}
+
 // exactly and atLeast are argument checks whose errors name what is missing.
 func exactly(names ...string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
@@ -209,6 +250,16 @@ func exactly(names ...string) cobra.PositionalArgs {
 			return usage(c, "cannot use the argument %q: %s takes %s", args[len(names)], c.CommandPath(), list(names))
 		}
 		return atLeast(names...)(c, args)
+	}
+}
+
+// between checks for the names that must be there and one more that may be.
+func between(names []string, optional string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) <= len(names) {
+			return atLeast(names...)(c, args)
+		}
+		return exactly(append(slices.Clone(names), optional)...)(c, args)
 	}
 }
 

@@ -105,10 +105,12 @@ func TestExec(t *testing.T) {
 		{"exec", "", 125, "", "WORKSPACE is missing"},
 		{"exec --frob demo id", "", 125, "", "unknown flag: --frob"},
 		{"exec --timeout -1s demo id", "", 125, "", "negative"},
-		{"exec --timeout x demo id", "", 125, "", "invalid argument"},
+		{"exec --timeout x demo id", "", 125, "", "cannot use --timeout \"x\": give a time with its unit"},
 		{"exec -it demo id", "", 125, "", "stdin is not a terminal"},
 		{"exec -i --detach demo id", "", 125, "", "cannot use -i with --detach"},
-		{"exec --cwd here demo id", "", 125, "", "its cwd"},
+		{"exec -w / demo pwd", "", 0, "/\n", ""},
+		{"exec -w / -- demo pwd", "", 0, "/\n", ""},
+		{"exec -d -i demo id", "", 125, "", "cannot use -i with --detach"},
 		{"exec --host tcp://x demo id", "", 125, "", "cannot use \"tcp://x\" as the host"},
 		{"--host unix:///none exec demo id", "", 125, "", "cannot reach carrel at /none"},
 		{"exec -t demo sh -c 'test -t 0 && test -t 1 && stty size'", "", 0, "24 80\r\n", ""},
@@ -373,6 +375,15 @@ func TestWorkspaceCommands(t *testing.T) {
 	if r := run(t, "", "destroy", "--purge", "mounted"); r.code != 0 {
 		t.Errorf("destroy: %+v", r)
 	}
+	if r := run(t, "", "create", "short"); r.code != 0 {
+		t.Errorf("create: %+v", r)
+	}
+	if r := run(t, "", "rm", "--purge", "short"); r.code != 0 || r.out != "" {
+		t.Errorf("rm: %+v", r)
+	}
+	if r := run(t, "", "inspect", "short"); r.code != 1 {
+		t.Errorf("inspect after rm: %+v", r)
+	}
 	for _, c := range [][]string{{"stop", "demo"}, {"start", "demo", "other"}, {"stop", "-o", "json", "demo"}} {
 		if r := run(t, "", c...); r.code != 0 {
 			t.Errorf("%q: %+v", c, r)
@@ -419,10 +430,10 @@ func TestBadCommandLines(t *testing.T) {
 	for args, text := range map[string]string{
 		"frob":                     `unknown command "frob"`,
 		"ls extra":                 `cannot use the argument "extra"`,
-		"ls -o yaml":               `"yaml" is not table or json`,
+		"ls -o yaml":               `cannot use --output "yaml": it is not table or json`,
 		"inspect":                  "WORKSPACE is missing",
 		"inspect a b":              `cannot use the argument "b"`,
-		"create --memory lots x":   `"lots" is not a size`,
+		"create --memory lots x":   `cannot use --memory "lots": it is not a size; give`,
 		"create --pids 1 x":        "pids",
 		"audit show --last -1":     "negative",
 		"audit frob":               `"frob"`,
@@ -430,24 +441,17 @@ func TestBadCommandLines(t *testing.T) {
 		"kill -s 99 demo c-x":      `cannot use "99" as a signal`,
 		"--host /run/x.sock ls":    "cannot use \"/run/x.sock\" as the host",
 		"destroy":                  "WORKSPACE is missing",
-		"attach demo":              "COMMAND is missing",
+		"attach demo":              "demo has no detached one whose output is kept; start one with \"carrel exec -d demo -- COMMAND\"\n",
+		"logs demo":                "demo has no detached one",
+		"logs demo c-1 more":       "cannot use the argument \"more\"",
+		"logs":                     "the argument WORKSPACE is missing",
+		"rm":                       "WORKSPACE is missing",
 		"create --memory -1 x":     "is not a size",
 		"create --memory 99999T x": "memory_bytes",
 	} {
 		if r := run(t, "", words(args)...); r.code != 1 || !strings.HasPrefix(r.err, "carrel: ") || !strings.Contains(r.err, text) {
 			t.Errorf("%q: %+v, want %q", args, r, text)
 		}
-	}
-}
-
-func TestVersion(t *testing.T) {
-	serve(t, alice)
-	if r := run(t, "", "version"); r.code != 0 || !strings.Contains(r.out, "daemon  v1.2.3") {
-		t.Errorf("version: %+v", r)
-	}
-	if r := run(t, "", "version", "--host", "unix:///none", "-o", "json"); r.code != 0 || !strings.Contains(r.out, `"daemon": null`) ||
-		!strings.Contains(r.out, "no such socket") {
-		t.Errorf("version without a daemon: %+v", r)
 	}
 }
 
@@ -459,6 +463,8 @@ func TestCompletion(t *testing.T) {
 		"__complete exec ''":         "demo\trunning\n",
 		"__complete logs demo '":     cmd + "\tsleep 60\n",
 		"__complete ls -o ''":        "table\njson\n",
+		"__complete rm ''":           "demo\trunning\nws-2a97516c\tdemo\n",
+		"__complete r":               "rm\tEnd a workspace's life",
 		"__complete create -v /usr:": "/usr:/workspace\n/usr:~/usr\n",
 		"completion bash":            "# bash completion",
 	} {

@@ -55,35 +55,6 @@ owner too.`,
 	})
 }
 
-func (a *app) logsCommand() *cobra.Command {
-	var follow bool
-	c := &cobra.Command{
-		Use:   "logs [flags] WORKSPACE COMMAND",
-		Short: help(operation.ReadOutput),
-		Example: `  carrel logs demo c-0123456789abcdef
-  carrel logs -f demo c-0123456789abcdef`,
-		Args:              exactly("WORKSPACE", "COMMAND"),
-		ValidArgsFunction: a.completeCommand(),
-	}
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "keep printing new output until the command ends")
-	c.RunE = func(c *cobra.Command, args []string) error {
-		req := &carrelv1.LogsRequest{Workspace: args[0], CommandId: args[1], Follow: follow}
-		return receive(c.Context(), a, commands.Logs, req, func(m *carrelv1.LogsResponse) error {
-			a.tellLost(m.GetLost())
-			_, err := a.Out.Write(m.GetData())
-			return err
-		})
-	}
-	return c
-}
-
-// tellLost says how much of a command's output is no longer kept.
-func (a *app) tellLost(bytes int64) {
-	if bytes > 0 {
-		_ = say(a.Err, "carrel: the oldest %d bytes are no longer kept\n", bytes)
-	}
-}
-
 // completeCommand completes WORKSPACE COMMAND.
 func (a *app) completeCommand() cobra.CompletionFunc {
 	command := a.completion(func(ctx context.Context, client *carrel.Client, args []string) (out []string, err error) {
@@ -105,24 +76,32 @@ func (a *app) completeCommand() cobra.CompletionFunc {
 }
 
 func (a *app) attachCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "attach WORKSPACE COMMAND",
+	var verbose bool
+	c := &cobra.Command{
+		Use:   "attach [flags] WORKSPACE [COMMAND]",
 		Short: help(operation.AttachCommand),
-		Long: `Print the output of a detached command, from what is kept to its end. If it runs on
-a terminal, that is connected to this one; Ctrl-P Ctrl-Q detaches from it. Without a
+		Long: `Print the output of a detached command, from what is kept to its end. Without COMMAND
+it is the newest one of the workspace, whether it has ended or not. If it runs on a
+terminal, that is connected to this one; Ctrl-P Ctrl-Q detaches from it. Without a
 terminal, Ctrl-C does. The command lives on in both cases. The exit code is the
 command's own if it ended.`,
-		Example:           "  carrel attach demo c-0123456789abcdef",
-		Args:              exactly("WORKSPACE", "COMMAND"),
+		Example:           "  carrel attach demo\n  carrel attach demo c-0123456789abcdef",
+		Args:              between([]string{"WORKSPACE"}, "COMMAND"),
 		ValidArgsFunction: a.completeCommand(),
-		RunE: func(c *cobra.Command, args []string) error {
-			client, err := a.client()
-			if err != nil {
-				return err
-			}
-			return a.attach(c.Context(), client, args[0], args[1])
-		},
 	}
+	verboseFlag(c, &verbose)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		client, err := a.client()
+		if err != nil {
+			return err
+		}
+		command, err := a.commandOr(c.Context(), client, args, verbose)
+		if err != nil {
+			return err
+		}
+		return a.attach(c.Context(), client, args[0], command)
+	}
+	return c
 }
 
 func (a *app) attach(ctx context.Context, client *carrel.Client, workspace, command string) error {
@@ -168,6 +147,9 @@ func (a *app) attach(ctx context.Context, client *carrel.Client, workspace, comm
 	if ctx.Err() != nil {
 		a.progress("\r\nDetached; the command goes on. End it with: carrel kill %s %s\r", workspace, command)
 		return nil
+	}
+	if err := att.Err(); err != nil {
+		return err
 	}
 	return a.exitLike(context.WithoutCancel(ctx), client, workspace, command)
 }
@@ -234,11 +216,12 @@ that signal is sent, to the command's process group.`,
 		ValidArgsFunction: a.completeCommand(),
 	}
 	c.Flags().StringVarP(&sig, "signal", "s", "", "send this signal, by name or number")
+	completeFrom(c, "signal", "TERM", "INT", "HUP", "KILL", "QUIT", "USR1", "USR2", "STOP", "CONT", "WINCH")
 	c.Flags().DurationVar(&grace, "grace", 0, "time between TERM and KILL (default 2s)")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		n, err := signalNumber(sig)
 		if err != nil {
-			return usage(c, "%v", err)
+			return usage(c, "%w", err)
 		}
 		_, err = ask(c.Context(), a, commands.Signal, &carrelv1.SignalRequest{
 			Workspace: args[0], CommandId: args[1], Signal: int32(n), GraceMs: grace.Milliseconds(),

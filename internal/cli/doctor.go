@@ -1,15 +1,20 @@
 package cli
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/fault"
 	"github.com/carrel-dev/carrel/internal/sandbox/probe"
 )
 
@@ -51,8 +56,15 @@ workspaces of the daemon, as an ordinary user for "carrel run". As root it can t
 		}
 		results := probe.Run(ctx, cfg)
 		v := doctorView{OK: len(probe.Unmet(results)) == 0, Rootless: len(probe.UnmetRootless(results)) == 0}
-		v.Checks = append(results, checkPrograms(), i.checkData(), a.checkDaemon(ctx))
-		if r, ok := a.checkAudit(ctx); ok {
+		answers, version := a.checkDaemon(ctx)
+		v.Checks = append(results, checkPrograms(), i.checkData(), answers)
+		if r, ok := i.checkDisk(version, results); ok {
+			v.Checks = append(v.Checks, r)
+		}
+		if r, ok := i.checkIDs(cfg.FirstID, cfg.IDs); ok {
+			v.Checks = append(v.Checks, r)
+		}
+		if r, ok := a.checkAudit(c.Context()); ok {
 			v.Checks = append(v.Checks, r)
 		}
 		if os.Geteuid() == 0 && !v.OK || os.Geteuid() != 0 && !v.Rootless {
@@ -103,7 +115,7 @@ func checkPrograms() probe.Result {
 	r := probe.Result{ID: "programs", Needed: "carrel up", State: probe.Yes}
 	programs, err := findPrograms()
 	if err != nil {
-		r.State, r.Found, r.Remedy = probe.No, err.Error(), "make build, or install the package"
+		r.State, r.Found, r.Remedy = probe.No, fault.Text(err), "make build, or install the package"
 		return r
 	}
 	r.Found = programs["carrel-broker"]
@@ -125,37 +137,84 @@ func (i *instance) checkData() probe.Result {
 	}
 	r.Found = i.data + " is root's and closed to others"
 	if err := checkDir(i.data); err != nil {
-		r.State, r.Found, r.Remedy = probe.No, err.Error(), "name another with --data"
+		r.State, r.Found, r.Remedy = probe.No, fault.Text(err), "name another with --data"
 	}
 	return r
 }
 
-func (a *app) checkDaemon(ctx context.Context) probe.Result {
+// fewIDs is the part of the range below which doctor warns, and maxLedger bounds what it reads.
+const (
+	fewIDs    = 10
+	maxLedger = 64 << 20
+)
+
+// checkIDs reads in the broker's ledger, as root, how many ids were never used.
+func (i *instance) checkIDs(first, count uint32) (probe.Result, bool) {
+	r := probe.Result{ID: "ids_left", Needed: "creating workspaces, each of which takes three ids for ever", State: probe.Yes}
+	f, err := os.OpenFile(i.ledger(), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return r, false // no workspace was made yet, or the caller is not root
+	}
+	defer f.Close()
+	next := uint64(first)
+	for lines := bufio.NewScanner(io.LimitReader(f, maxLedger)); lines.Scan(); {
+		var l struct {
+			Next      uint64 `json:"next_uid"`
+			Workspace struct {
+				IDs struct {
+					Agent uint64 `json:"agent"`
+				} `json:"ids"`
+			} `json:"workspace"`
+		}
+		if json.Unmarshal(lines.Bytes(), &l) == nil { // the broker may be writing the last one
+			next = max(next, l.Next, l.Workspace.IDs.Agent+1)
+		}
+	}
+	left := uint64(first) + uint64(count) - min(next, uint64(first)+uint64(count))
+	r.Found = fmt.Sprintf("%d of %d ids were never used, enough for %d workspaces", left, count, left/3)
+	if left < uint64(count)/fewIDs {
+		r.State, r.Remedy = probe.Partly, "raise uid_count in "+i.settings()+", then end the broker and run carrel up --detach"
+	}
+	if left < 3 {
+		r.State = probe.No
+	}
+	return r, true
+}
+
+// checkDaemon asks the daemon who it is. m is nil if it does not answer.
+func (a *app) checkDaemon(ctx context.Context) (_ probe.Result, m *carrelv1.VersionResponse) {
 	r := probe.Result{ID: "daemon", Needed: "using carrel", State: probe.Yes}
 	t, err := a.target()
 	if err != nil {
-		r.State, r.Found, r.Remedy = probe.No, err.Error(), "as the error says"
-		return r
+		r.State, r.Found, r.Remedy = probe.No, fault.Text(err), "as the error says"
+		return r, nil
 	}
 	client, err := a.clientIfUp()
 	if t.host == "" && errors.Is(err, errNotUp) {
 		r.Found = "your own at " + t.own.Socket + " starts when it is needed: " + t.why
-		return r
+		return r, nil
 	}
 	if err == nil {
 		r.Found = "answers at " + client.Host() + ": " + t.why
-		_, err = askOf(ctx, client, system.Version, &carrelv1.VersionRequest{})
+		m, err = askOf(ctx, client, system.Version, &carrelv1.VersionRequest{})
 	}
 	if err != nil {
-		r.State, r.Found, r.Remedy = probe.No, err.Error(), "sudo carrel up --detach"
+		r.State, r.Found, r.Remedy = probe.No, fault.Text(err), "sudo carrel up --detach"
+		return r, nil
 	}
-	return r
+	return r, m
 }
 
-// checkAudit reports up to which record the audit log is signed, to administrators.
+// verifyTimeout is how long doctor verifies the audit log.
+const verifyTimeout = 5 * time.Second
+
+// checkAudit reports to administrators up to which record the audit log is signed, and whether it holds. What
+// there was no time to verify it says.
 func (a *app) checkAudit(ctx context.Context) (probe.Result, bool) {
 	r := probe.Result{ID: "audit_log", Needed: "a record that nobody can change unnoticed", State: probe.Yes}
-	m, err := ask(ctx, a, records.Checkpoint, &carrelv1.CheckpointRequest{})
+	soon, cancel := context.WithTimeout(ctx, doctorTimeout)
+	defer cancel()
+	m, err := ask(soon, a, records.Checkpoint, &carrelv1.CheckpointRequest{})
 	if err != nil {
 		return r, false // there is no daemon, or the caller is no administrator
 	}
@@ -164,6 +223,20 @@ func (a *app) checkAudit(ctx context.Context) (probe.Result, bool) {
 		r.Found += fmt.Sprintf(", anchored to %d in %s", m.GetAnchored(), m.GetAnchor())
 	} else {
 		r.Found += "; no anchor"
+	}
+	short, cancel := context.WithTimeout(ctx, verifyTimeout)
+	defer cancel()
+	v, err := ask(short, a, records.Verify, &carrelv1.VerifyRequest{})
+	switch {
+	case short.Err() != nil:
+		r.Found += fmt.Sprintf("; not verified here, as that takes longer than %v: sudo carrel audit verify", verifyTimeout)
+	case err != nil:
+		r.Found += "; not verified: " + fault.Text(err)
+	case v.GetOk():
+		r.Found += fmt.Sprintf("; all %d records verified", v.GetRecords())
+	default:
+		r.State, r.Found, r.Remedy = probe.No, v.GetDetail(), "sudo carrel audit verify"
+		return r, true
 	}
 	switch {
 	case m.GetError() != "":

@@ -15,6 +15,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/removal"
 	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
@@ -254,7 +255,7 @@ func (a *app) removeRest(ctx context.Context, i *instance, m made, purge bool) e
 	crashpoint.Here("cli.down.account-removed")
 	if purge {
 		for _, name := range []string{"daemon", "broker", "homes", "tmp", "images", "retained", "log", "broker.json"} {
-			if err := os.RemoveAll(filepath.Join(i.data, name)); err != nil {
+			if err := removal.Path(ctx, filepath.Join(i.data, name)); err != nil {
 				return fmt.Errorf("cannot remove %s: %w", filepath.Join(i.data, name), err)
 			}
 		}

@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,5 +35,26 @@ func TestNothingReachesTheTerminalRaw(t *testing.T) {
 		if n := strings.Count(string(b), "\n"); n != 4 {
 			t.Errorf("%q makes %d lines:\n%s", hostile, n, b)
 		}
+	}
+}
+
+// JSON on a terminal means what it meant, and has nothing in it that the terminal obeys.
+func TestJSONOnATerminal(t *testing.T) {
+	for _, text := range []string{"a\u009b31mb", "\x7f", "\u202e", "\U000e0041 tag", "plain ü 😀", "\x1b[2J", "\u2028", "line\nline"} {
+		b, err := json.MarshalIndent(map[string]string{text: text}, "", "  ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := cli.EscapeJSON(append(b, '\n'))
+		if i := strings.IndexFunc(string(got), func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }); i >= 0 {
+			t.Errorf("%q prints %q", text, got)
+		}
+		var back map[string]string
+		if err := json.Unmarshal(got, &back); err != nil || back[text] != text {
+			t.Errorf("%q reads as %q: %v", text, back, err)
+		}
+	}
+	if got := cli.EscapeJSON([]byte("\"\x9b\"")); string(got) != `"\ufffd"` {
+		t.Errorf("%q", got)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path"
 	"strings"
 	"syscall"
 	"time"
@@ -31,7 +32,7 @@ func (x *commandFlags) add(c *cobra.Command, home string) {
 	f.BoolVarP(&x.stdin, "interactive", "i", false, "pass stdin to the command")
 	f.BoolVarP(&x.tty, "tty", "t", false, "run it on a terminal")
 	f.StringArrayVarP(&x.env, "env", "e", nil, "set NAME=VALUE, or pass NAME on from here")
-	f.StringVar(&x.dir, "cwd", "", "directory to run in, absolute inside the workspace (default "+home+")")
+	f.StringVarP(&x.dir, "cwd", "w", "", "directory inside to run in; a relative one and ~ start at the home (default "+home+")")
 	f.StringVar(&x.source, "source", carrel.SourceUser, "who wrote the command: user or llm; what a model wrote, somebody else approves")
 	completeFrom(c, "source", carrel.SourceUser, carrel.SourceLLM)
 }
@@ -81,7 +82,7 @@ command may not be executed and 127 if there is no such command.`,
   tar c src | carrel exec -i demo tar x
   carrel exec -it demo bash
   carrel exec --timeout 30s --env CI=1 --env TOKEN demo ./build.sh
-  carrel exec --detach demo -- python3 -m http.server
+  carrel exec -d -w site demo -- python3 -m http.server
   carrel exec --create --profile chat telegram:-100123 -- ./answer`,
 		Args: atLeast("WORKSPACE", "COMMAND"),
 		ValidArgsFunction: func(c *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
@@ -93,14 +94,15 @@ command may not be executed and 127 if there is no such command.`,
 	}
 	x.add(c, "the home")
 	f := c.Flags()
-	f.BoolVar(&x.detach, "detach", false, "print the command's id and leave it running")
+	f.BoolVarP(&x.detach, "detach", "d", false, "print the command's id and leave it running")
 	f.DurationVar(&x.timeout, "timeout", 0, "end the command after this time, as in 30s or 5m")
 	f.DurationVar(&x.grace, "grace", 0, "time between TERM and KILL at the timeout (default 2s)")
 	f.BoolVar(&x.create, "create", false, "make the workspace first if there is none for this key")
 	f.StringVar(&x.profile, "profile", "", "with --create, the profile that it is made with")
+	completeFrom(c, "profile", "chat")
 	f.StringVar(&x.thread, "thread", "", "the conversation that it belongs to; answers can be remembered for it")
-	f.DurationVar(&x.wait, "approval-wait", 0,
-		"how long to wait for a person's answer if one is needed (default as the daemon is configured; negative: do not)")
+	f.DurationVar(&x.wait, "wait", 0,
+		"how long to wait for a person's answer elsewhere if one is needed, as in 5m; without it the command fails with the question's id")
 	x.output = outputFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		argv := args[1:]
@@ -116,8 +118,8 @@ command may not be executed and 127 if there is no such command.`,
 }
 
 func (a *app) exec(c *cobra.Command, workspace string, argv []string, x *execFlags) error {
-	if x.timeout < 0 || x.grace < 0 {
-		return usage(c, "cannot use a negative --timeout or --grace: give a time such as 30s, or leave it out")
+	if x.timeout < 0 || x.grace < 0 || x.wait < 0 {
+		return usage(c, "cannot use a negative --timeout, --grace or --wait: give a time such as 30s, or leave it out")
 	}
 	if x.detach && x.stdin {
 		return usage(c, "cannot use -i with --detach: nobody would be there to feed stdin; leave one of them out")
@@ -138,6 +140,9 @@ func (a *app) exec(c *cobra.Command, workspace string, argv []string, x *execFla
 		}
 	}
 	spec := x.spec(argv)
+	if spec.Dir, err = insideDir(c.Context(), client, workspace, x.dir); err != nil {
+		return err
+	}
 	spec.Timeout, spec.Grace, spec.Thread, spec.ApprovalWait = x.timeout, x.grace, x.thread, x.wait
 	if x.detach {
 		return a.detach(c.Context(), client, workspace, spec, x)
@@ -152,6 +157,31 @@ func (a *app) exec(c *cobra.Command, workspace string, argv []string, x *execFla
 		return err
 	}
 	return a.attend(c.Context(), workspace, cmd, signals, &x.commandFlags, x.timeout)
+}
+
+// atHome is a directory inside with "~/" before a relative one; "" is the home.
+func atHome(dir string) string {
+	rest, _ := strings.CutPrefix(dir, "~/")
+	switch {
+	case dir == "~" || rest == "":
+		return ""
+	case path.IsAbs(dir):
+		return dir
+	}
+	return "~/" + strings.TrimLeft(rest, "/")
+}
+
+// insideDir is the absolute path of a directory inside a workspace. Only a relative one makes it ask where the home is.
+func insideDir(ctx context.Context, client *carrel.Client, workspace, dir string) (string, error) {
+	below, relative := strings.CutPrefix(atHome(dir), "~/")
+	if !relative {
+		return below, nil
+	}
+	m, err := askOf(ctx, client, workspaces.Get, &carrelv1.GetRequest{Workspace: workspace})
+	if err != nil {
+		return "", err
+	}
+	return path.Join(m.GetWorkspace().GetInsideHome(), below), nil
 }
 
 // start starts a command, after a person has answered if that is needed.

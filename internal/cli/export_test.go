@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/carrel-dev/carrel/internal/checkpoint"
+	"github.com/carrel-dev/carrel/internal/sandbox/probe"
 )
 
 // CheckProofs is what audit check-proof does with a file: how many records it finds proved.
@@ -28,6 +29,11 @@ var (
 	StartTime = startTime
 	RunTool   = runTool
 )
+
+// IDsLeft is what doctor says of the ledger in a data directory.
+func IDsLeft(data string, first, count uint32) (probe.Result, bool) {
+	return (&instance{data: data}).checkIDs(first, count)
+}
 
 // Running reports whether the pid file name in the runtime directory dir names a
 // process that lives.
@@ -75,3 +81,28 @@ var Tail = tail
 
 // Give is give for a user with that id.
 func Give(dir string, uid uint32) error { return give(dir, account{uid, uid}) }
+
+// Bounded is bounded.
+var Bounded = bounded
+
+// EscapeJSON is escapeJSON.
+var EscapeJSON = escapeJSON
+
+// ItemOf is an approval as the watch shows it.
+var ItemOf = itemOf
+
+// LastLines is what logs --tail prints of a text.
+func LastLines(n, text string) (string, error) {
+	var l tailLines
+	err := l.Set(n)
+	return string(l.of([]byte(text))), err
+}
+
+// Holders are the workspaces that were given a key in the lines of a log.
+func Holders(key string, lines ...string) []string {
+	h := holders{key: key, open: map[int64]string{}}
+	for _, l := range lines {
+		h.read([]byte(l))
+	}
+	return h.names
+}

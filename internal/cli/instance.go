@@ -36,7 +36,7 @@ const (
 //	<data>/            0711 root
 //	  up.json          0600 root    what up made, for down to remove
 //	  broker.json      0600 root    the broker's settings
-//	  log/             0700 root    broker.log, daemon.log
+//	  log/             0700 root    broker.log, daemon.log, and what they were before, with .1
 //	  daemon/          0700 carrel  database and audit log
 //	  broker/, homes/, tmp/, retained/   the broker's
 //	<runtime>/         0755 root
@@ -89,6 +89,7 @@ func (i *instance) absolute() error {
 func (i *instance) socket() string    { return filepath.Join(i.runtime, "carrel.sock") }
 func (i *instance) host() string      { return "unix://" + i.socket() }
 func (i *instance) settings() string  { return filepath.Join(i.data, "broker.json") }
+func (i *instance) ledger() string    { return filepath.Join(i.data, "broker", "ledger.jsonl") }
 func (i *instance) stateFile() string { return filepath.Join(i.data, "up.json") }
 func (i *instance) logDir() string    { return filepath.Join(i.data, "log") }
 func (i *instance) daemonDir() string { return filepath.Join(i.data, "daemon") }
@@ -221,11 +222,15 @@ func (i *instance) writeSettings(ours object) error {
 	return writeJSON(i.settings(), all)
 }
 
-// writeJSON replaces a file with v as JSON.
+// writeJSON replaces a file with v as JSON. One that has it already stays: there may be no room on the disk
+// for another.
 func writeJSON(path string, v any) error {
 	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err
+	}
+	if old, err := os.ReadFile(path); err == nil && string(old) == string(b)+"\n" {
+		return nil
 	}
 	err = replaceFile(path, ".new-", func(w io.Writer) error {
 		_, err := w.Write(append(b, '\n'))

@@ -1,7 +1,7 @@
 package cli
 
 import (
-	"fmt"
+	"errors"
 	"math"
 	"strconv"
 	"strings"
@@ -36,7 +36,7 @@ func (l *lifetime) Set(text string) error {
 	}
 	d, err := parseDays(text)
 	if err != nil || d < time.Second {
-		return fmt.Errorf("%q is not a time of a second or more; give it as in 90s, 15m, 12h or 7d, or never", text)
+		return errors.New("it is not a time of a second or more; give it as in 90s, 15m, 12h or 7d, or never")
 	}
 	*l = lifetime(d.Milliseconds())
 	return nil
@@ -89,13 +89,18 @@ func (l *limitFlags) asked() *carrelv1.Limits {
 	return &l.limits
 }
 
-// size is a flag value in bytes: a number, with a binary unit or not.
+// size is a flag value in bytes: a number, with a unit or not. All units count in 1024, with B and iB too, as docker has
+// it: a limit must not be another one because of a letter.
 type size int64
 
 var sizeUnits = []struct {
 	suffix string
 	shift  uint
 }{
+	{"kb", 10},
+	{"mb", 20},
+	{"gb", 30},
+	{"tb", 40},
 	{"kib", 10},
 	{"mib", 20},
 	{"gib", 30},
@@ -126,7 +131,7 @@ func (s *size) Set(text string) error {
 	}
 	n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
 	if err != nil || n < 0 || n > math.MaxInt64>>shift {
-		return fmt.Errorf("%q is not a size; give bytes or a unit, as in 512MiB or 2GiB", text)
+		return errors.New("it is not a size; give a whole number of bytes, or of a unit, as in 512M, 1GB or 1GiB, which count in 1024")
 	}
 	*s = size(n << shift)
 	return nil

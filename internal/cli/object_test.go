@@ -27,7 +27,7 @@ func TestObjects(t *testing.T) {
 		{&carrelv1.Mount{}, "source destination read_only owner_uid"},
 		{&carrelv1.CommandInfo{}, "command_id pid argv detached terminal started_at processes status"},
 		{&carrelv1.Status{}, "code signal timed_out oom killed stuck ended_at user_us system_us max_rss_kib"},
-		{&carrelv1.Archive{}, "id workspace key owner profile limits sha256 size entries bytes created_at"},
+		{&carrelv1.Archive{}, "id workspace key owner profile limits sha256 size entries bytes created_at expires_at"},
 		{&carrelv1.RetainedHome{}, "workspace key owner home destroyed_at expires_at"},
 		{&carrelv1.CheckpointResponse{}, "signed countersigned anchored log_key broker_key anchor anchor_required error anchor_error"},
 		{

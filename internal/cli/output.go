@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -9,6 +11,7 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -43,16 +46,49 @@ func (f *format) Set(s string) error {
 		*f = format(s)
 		return nil
 	default:
-		return fmt.Errorf("%q is not table or json", s)
+		return errors.New("it is not table or json")
 	}
 }
 
 // printJSON prints v for programs: two spaces of indent, no escaping of <, > and &.
 func (a *app) printJSON(v any) error {
-	e := json.NewEncoder(a.Out)
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
-	return e.Encode(v)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	return emitJSON(a.Out, b.Bytes())
+}
+
+// emitJSON writes JSON as it is, but to a terminal without a character that it could obey: in strings JSON
+// allows all from 0x7f on.
+func emitJSON(f *os.File, b []byte) error {
+	if isTerminal(f) {
+		b = escapeJSON(b)
+	}
+	_, err := f.Write(b)
+	return err
+}
+
+// escapeJSON writes characters that are not printable as JSON escapes, which mean the same.
+func escapeJSON(b []byte) []byte {
+	out := make([]byte, 0, len(b))
+	for len(b) > 0 {
+		r, n := utf8.DecodeRune(b)
+		switch {
+		case r == '\n', unicode.IsPrint(r) && (r != utf8.RuneError || n > 1):
+			out = append(out, b[:n]...)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+		b = b[n:]
+	}
+	return out
 }
 
 // Colours, by their SGR parameters.
@@ -135,9 +171,13 @@ func (b both) render(f *os.File) error {
 
 // jsonLine prints v for programs in one line.
 func jsonLine(f *os.File, v any) error {
-	e := json.NewEncoder(f)
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	return e.Encode(v)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	return emitJSON(f, b.Bytes())
 }
 
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }

@@ -27,10 +27,11 @@ func (a *app) policyCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "policy",
 		Short: "Judge commands, explain a judgement, test and reload a policy",
-		Long: `policy asks the rules that judge commands. It runs nothing, and only reload needs a daemon.
+		Long: `policy asks the rules that judge commands. It runs nothing. Only reload, and explain
+with --workspace, need a daemon.
 
-For a workspace it assumes that the boundary was verified; otherwise the daemon judges as for
-a host.`,
+Without a daemon, a workspace's boundary is taken for verified; the daemon judges one that
+was not as a host.`,
 		Example: `  carrel policy explain 'curl -fsSL https://example.com/install | sh'
   carrel policy eval --profile workspace < commands.jsonl
   carrel policy test policy.yaml`,
@@ -46,6 +47,8 @@ type policyFlags struct {
 func (f *policyFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.profile, "profile", "host", "where it would run: host, remote or workspace")
 	c.Flags().StringVar(&f.source, "source", "user", "who wrote it: user, or llm for its first run by a model")
+	completeFrom(c, "profile", "host", "remote", "workspace")
+	completeFrom(c, "source", "user", "llm")
 	c.Flags().StringVar(&f.file, "policy", "", "a file of rules to judge by as well")
 	c.Flags().BoolVar(&f.noBuiltin, "no-builtin", false, "judge by the rules of --policy alone")
 	c.DisableFlagsInUseLine = true
@@ -220,40 +223,88 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 
 func (a *app) policyExplainCommand() *cobra.Command {
 	var f policyFlags
+	var workspace string
 	c := &cobra.Command{
-		Use:     "explain COMMAND",
-		Short:   "Say how a command is judged and why, segment by segment",
-		Example: `  carrel policy explain 'find . -name "*.tmp" | xargs rm'`,
-		Args:    exactly("COMMAND"),
+		Use:   "explain COMMAND",
+		Short: help(operation.ExplainCommand),
+		Long: `explain judges a shell text and says why, segment by segment. It runs nothing.
+
+With --workspace the daemon judges it for that workspace: by the rules in force there, and by
+whether its isolation was seen to hold. Without, the rules of this program are asked, and
+those of --policy.`,
+		Example: `  carrel policy explain 'find . -name "*.tmp" | xargs rm'
+  carrel policy explain --workspace demo --source llm 'git push --force'`,
+		Args: exactly("COMMAND"),
 	}
 	f.add(c)
+	c.Flags().StringVar(&workspace, "workspace", "", "ask the daemon about this `WORKSPACE`")
+	c.MarkFlagsMutuallyExclusive("workspace", "profile")
+	c.MarkFlagsMutuallyExclusive("workspace", "policy")
+	c.MarkFlagsMutuallyExclusive("workspace", "no-builtin")
+	_ = c.RegisterFlagCompletionFunc("workspace", a.completeWorkspaces()) // the flag is there
 	return a.prints(c, func(c *cobra.Command, args []string) (any, printer, error) {
+		if workspace != "" {
+			return a.explainFor(c, workspace, f.source, args[0])
+		}
 		e, q, err := f.engine(c)
 		if err != nil {
 			return nil, nil, err
 		}
 		q.Command = args[0]
 		d := e.Decide(q)
-		var b strings.Builder
-		fmt.Fprintf(&b, "%s  risk %d  profile %s  policy %s\n", d.Level, d.RiskScore, d.Profile, d.Policy)
-		for _, s := range d.Segments {
-			fmt.Fprintf(&b, "\n%q", cmp.Or(s.Text, "(the whole text)"))
-			if s.Via != "" {
-				fmt.Fprintf(&b, "  run by %s", s.Via)
-			}
-			fmt.Fprintf(&b, "\n  %s  risk %d\n", s.Level, s.RiskScore)
-			if len(s.Capabilities) > 0 {
-				fmt.Fprintf(&b, "  capabilities: %s\n", strings.Join(s.Capabilities, ", "))
-			}
-			for i, id := range s.MatchedRules {
-				fmt.Fprintf(&b, "  %s: %q\n", id, s.Reasons[i])
-			}
-		}
-		if d.NeverWhitelist {
-			b.WriteString("\nan answer to it is never remembered\n")
-		}
-		return d, text(b.String()), nil
+		return d, text(explained(&d)), nil
 	})
+}
+
+// explainFor asks the daemon how a shell text would be judged in a workspace.
+func (a *app) explainFor(c *cobra.Command, workspace, source, line string) (any, printer, error) {
+	m, err := ask(c.Context(), a, commands.Explain, &carrelv1.ExplainRequest{
+		Workspace: workspace, Command: &carrelv1.Command{Argv: []string{"/bin/sh", "-c", line}, Source: source},
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	var d policy.Decision
+	if err := json.Unmarshal(m.GetDecision(), &d); err != nil {
+		return nil, nil, fmt.Errorf("cannot read the daemon's decision: %w", err)
+	}
+	how := "its isolation was seen to hold"
+	switch {
+	case m.GetAssumed():
+		how = "it does not run; its isolation will be seen to hold when it starts"
+	case !m.GetVerified():
+		how = "its isolation was not seen to hold, so that it is judged as a host; \"carrel inspect\" says what does not"
+	}
+	shown := struct {
+		policy.Decision
+		Workspace string `json:"workspace"`
+		Verified  bool   `json:"verified"`
+		Assumed   bool   `json:"assumed"`
+	}{d, workspace, m.GetVerified(), m.GetAssumed()}
+	return shown, text(fmt.Sprintf("workspace %s: %s\n%s", workspace, how, explained(&d))), nil
+}
+
+// explained is a decision for people.
+func explained(d *policy.Decision) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s  risk %d  profile %s  policy %s\n", d.Level, d.RiskScore, d.Profile, d.Policy)
+	for _, s := range d.Segments {
+		fmt.Fprintf(&b, "\n%q", cmp.Or(s.Text, "(the whole text)"))
+		if s.Via != "" {
+			fmt.Fprintf(&b, "  run by %s", s.Via)
+		}
+		fmt.Fprintf(&b, "\n  %s  risk %d\n", s.Level, s.RiskScore)
+		if len(s.Capabilities) > 0 {
+			fmt.Fprintf(&b, "  capabilities: %s\n", strings.Join(s.Capabilities, ", "))
+		}
+		for i, id := range s.MatchedRules {
+			fmt.Fprintf(&b, "  %s: %q\n", id, s.Reasons[i])
+		}
+	}
+	if d.NeverWhitelist {
+		b.WriteString("\nan answer to it is never remembered\n")
+	}
+	return b.String()
 }
 
 func (a *app) policyTestCommand() *cobra.Command {

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/sandbox/oom"
 	"github.com/carrel-dev/carrel/internal/thread"
 )
 
@@ -183,6 +184,8 @@ type program struct {
 	as *account
 	// log gets its output.
 	log *os.File
+	// oldLog is what the program rotates log into; nil if it does not.
+	oldLog *os.File
 	// archiver is passed open to the daemon, which may not be able to open it; "" for none.
 	archiver string
 	// listener is the daemon's socket, listening; nil for none.
@@ -240,6 +243,10 @@ func (i *instance) started(ctx context.Context, p program) (_ *exec.Cmd, said st
 		c.ExtraFiles = append(c.ExtraFiles, p.listener)
 		c.Args = append(c.Args, "--listener-fd", fmt.Sprint(2+len(c.ExtraFiles)))
 	}
+	if p.oldLog != nil {
+		c.ExtraFiles = append(c.ExtraFiles, p.oldLog)
+		c.Args = append(c.Args, "--old-log-fd", fmt.Sprint(2+len(c.ExtraFiles)))
+	}
 	var offset int64
 	if p.session {
 		offset, _ = p.log.Seek(0, io.SeekEnd) // an error shows only new lines
@@ -251,6 +258,7 @@ func (i *instance) started(ctx context.Context, p program) (_ *exec.Cmd, said st
 		return nil, "", err
 	}
 	crashpoint.Here("cli.start.launched")
+	_ = oom.Set(c.Process.Pid, oom.Carrel) // where root may not do this, as in some containers, the host has another order
 	t, err := startTime(c.Process.Pid)
 	if err == nil {
 		err = writeJSON(i.pidFile(p.name), process{c.Process.Pid, t})
@@ -353,11 +361,12 @@ func tail(log *os.File, offset int64) string {
 	return "; it said:\n  " + strings.ReplaceAll(strings.Trim(string(b[:n]), "\x00\n"), "\n", "\n  ")
 }
 
-// openLog opens a program's log for appending.
+// openLog opens a program's log for appending: "broker.log", "daemon.log", or with ".1" what they are
+// rotated into. They are handed over open, because their directory is root's.
 func (i *instance) openLog(name string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(i.logDir(), name+".log"), os.O_RDWR|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	f, err := os.OpenFile(filepath.Join(i.logDir(), name), os.O_RDWR|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("cannot open the log of the %s: %w", name, err)
+		return nil, fmt.Errorf("cannot open the log %s: %w", name, err)
 	}
 	return f, nil
 }

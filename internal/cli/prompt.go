@@ -68,7 +68,7 @@ func approvalText(m *carrelv1.Approval) string {
 		b.WriteString("\n  An answer to it is never remembered.\n")
 	}
 	if isPending(m) {
-		fmt.Fprintf(&b, "\n  Taken for denied at %s.\n", untilText(m))
+		fmt.Fprintf(&b, "\n  Expires at %s.\n", untilText(m))
 	}
 	if w := m.GetAnswer(); w != nil {
 		self := ""
@@ -81,9 +81,13 @@ func approvalText(m *carrelv1.Approval) string {
 	return b.String()
 }
 
-// untilText is when a question counts as denied.
+// untilText is when a question expires, in local time; with the date if that is not today.
 func untilText(m *carrelv1.Approval) string {
-	return at(m.GetUntilUnixMs()).Local().Format(time.TimeOnly)
+	t := at(m.GetUntilUnixMs()).Local()
+	if t.Format(time.DateOnly) != time.Now().Format(time.DateOnly) {
+		return t.Format(time.DateTime)
+	}
+	return t.Format(time.TimeOnly)
 }
 
 // readLine reads a line from the terminal and no byte after it, because those are the
@@ -187,8 +191,9 @@ func (a *app) prompting(ctx context.Context, m *carrelv1.Approval, threads bool)
 }
 
 // asking starts a command and gets the answer that it may need. If one is needed, start fails
-// with the id of the question. It is called again once the question was answered here, or, if
-// nobody is at a terminal, to wait.
+// with the id of the question. It is called again once the question was answered here, or to wait
+// where that was asked for. Without a terminal and without that it fails at once: a script that
+// waits for nobody looks as if it hung.
 func (a *app) asking(
 	ctx context.Context, client *carrel.Client, spec *carrel.Spec, signals <-chan os.Signal, start func(context.Context) error,
 ) error {
@@ -199,11 +204,12 @@ func (a *app) asking(
 	if !ok {
 		return err
 	}
-	spec.ApprovalWait = wait
-	if wait < 0 {
+	asks := spec.Source == carrel.SourceUser && isTerminal(a.In) && isTerminal(a.Err)
+	if wait == 0 && !asks {
 		return err
 	}
-	if spec.Source != carrel.SourceUser || !isTerminal(a.In) || !isTerminal(a.Err) {
+	spec.ApprovalWait = wait
+	if !asks {
 		_ = say(a.Err, "carrel: waiting for a person: approval %[1]s; see it with \"carrel approvals show %[1]s\", "+
 			"answer it with \"carrel approvals approve %[1]s\" or deny\n", name)
 		return a.waiting(ctx, signals, start)
@@ -224,7 +230,8 @@ func (a *app) asking(
 	select {
 	case r = <-got:
 	case s := <-signals:
-		return fmt.Errorf("cannot go on: %v; nothing was run, and approval %s stays open until %s: %w", s, name, untilText(m), errdefs.ErrAborted)
+		return fmt.Errorf("cannot go on: %v; nothing was run; approval %s stays open and expires at %s: %w",
+			s, name, untilText(m), errdefs.ErrAborted)
 	}
 	if errors.Is(r.err, errSettled) {
 		fmt.Fprintln(a.Err)
@@ -288,7 +295,7 @@ func (a *app) settled(ctx context.Context, name string, start func(context.Conte
 		}
 		return fmt.Errorf("cannot go on: %s denied it%s, and nothing was run: %w", w.GetBy(), why, errdefs.ErrPermissionDenied)
 	case approval.Expired:
-		return fmt.Errorf("cannot go on: the time of approval %s was over at %s, and nothing was run; ask for it again: %w",
+		return fmt.Errorf("cannot go on: approval %s expired at %s, and nothing was run; ask for it again: %w",
 			name, untilText(m), errdefs.ErrPermissionDenied)
 	case approval.Pending, approval.Spent:
 	}

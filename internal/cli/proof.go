@@ -17,6 +17,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/checkpoint"
+	"github.com/carrel-dev/carrel/internal/fault"
 )
 
 // An export is JSON lines: first the checkpoint that proves all records, then the records, each
@@ -71,7 +72,7 @@ stands in the log. "carrel audit check-proof" reads it.`,
 	}
 	c.Flags().Int64Var(&from, "from", 0, "the first sequence number wanted")
 	c.Flags().Int64Var(&to, "to", 0, "the last sequence number wanted")
-	filter := filterFlags(c)
+	filter := a.filterFlags(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if from < 0 || to < 0 {
 			return usage(c, "cannot use a negative number of a record: give 0 for all")
@@ -179,11 +180,11 @@ given, its signature is wanted. The exit code is 1 if something does not hold.`,
 				return perr
 			}
 			if err != nil {
-				_, err = fmt.Fprintln(a.Err, "carrel:", message(err.Error()))
+				_, err = fmt.Fprintln(a.Err, "carrel:", message(fault.Text(err)))
 			}
 			return err
 		case err != nil:
-			err = say(a.Out, "not ok: %s\n", printable(err.Error()))
+			err = say(a.Out, "not ok: %s\n", printable(fault.Text(err)))
 			return err
 		}
 		by := "the log's key"

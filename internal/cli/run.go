@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/approval"
+	"github.com/carrel-dev/carrel/internal/fault"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/pages"
@@ -63,10 +65,12 @@ carrel's own are 125, 126 and 127.`,
 	f.BoolVar(&x.here, "here", false, "mount the current directory and run the command there")
 	volumeFlag(c, &x.volumes)
 	f.StringVar(&x.net, "net", "none", "the network: none is the only one so far")
+	completeFrom(c, "net", "none")
 	f.BoolVar(&x.keep, "keep", false, "keep the home, on disk, and say where; as root keep the workspace")
 	f.StringVar(&x.report, "report", "", "write the proof of the isolation to `FILE`, as JSON; - is stderr")
 	f.StringVar(&x.ids, "ids", "one", "which ids the workspace has without root: one, your own; range, with one of /etc/subuid for what "+
 		"starts the command; or auto, range if there is one")
+	completeFrom(c, "ids", string(rootless.OneID), string(rootless.RangeID), string(rootless.AutoID))
 	f.StringArrayVar(&x.accept, "accept", nil, "run without `CONTROL` if this host lacks it; may be repeated")
 	allowFlag(c, &x.allow)
 	c.RunE = func(c *cobra.Command, args []string) error { return a.run(c, args, &x) }
@@ -82,8 +86,6 @@ func (a *app) run(c *cobra.Command, argv []string, x *runFlags) error {
 		return usage(c, "cannot use --ids as root: the workspace has ids of its own then; leave it out")
 	case x.net != "none":
 		return usage(c, "cannot use --net %s: a workspace has no network so far; leave it out", x.net)
-	case x.dir != "" && !filepath.IsAbs(x.dir):
-		return usage(c, "cannot use --cwd %s: it must be absolute", x.dir)
 	}
 	mounts, err := parseVolumes(x.volumes)
 	if err != nil {
@@ -99,6 +101,7 @@ func (a *app) run(c *cobra.Command, argv []string, x *runFlags) error {
 			x.dir = m.Destination
 		}
 	}
+	x.dir = atHome(x.dir)
 	spec := x.spec(argv)
 	signals := forwarded(x.tty)
 	if os.Geteuid() == 0 {
@@ -231,8 +234,10 @@ func (a *app) runRootless(
 		return err
 	}
 	for _, c := range r.Weaker() {
-		if c.Opened != "" {
-			a.tellOpened([]*carrelv1.Control{{Id: c.ID, Opened: string(c.Opened)}})
+		if !slices.Contains(x.accept, c.ID) {
+			a.tellWeaker([]*carrelv1.Control{{
+				Id: c.ID, Opened: string(c.Opened), State: string(c.State), Evidence: c.Evidence, Remedy: c.Remedy,
+			}})
 			continue
 		}
 		_ = say(a.Err, "carrel: running without %s: %s\n", c.ID, c.Evidence)
@@ -281,10 +286,10 @@ func (a *app) runRoot(
 		return err
 	}
 	key := "run:" + string(id.NewTrace())
-	w, _, err := client.Create(ctx, &carrelv1.CreateRequest{Key: key, Allow: workspace.OpeningNames(allow)}, mounts...)
+	w, _, err := create(ctx, client, &carrelv1.CreateRequest{Key: key, Allow: workspace.OpeningNames(allow)}, mounts)
 	if errdefs.IsUnavailable(err) {
-		return fmt.Errorf("cannot run as root without the daemon: %w; start it with \"carrel up --detach\", "+
-			"or run this as an ordinary user, who needs none", err)
+		return fmt.Errorf("cannot run as root without the daemon: %s; start it with \"carrel up --detach\", "+
+			"or run this as an ordinary user, who needs none: %w", fault.Text(err), errdefs.ErrUnavailable)
 	}
 	if err != nil {
 		return err
@@ -298,7 +303,7 @@ func (a *app) runRoot(
 		_, derr := askOf(ctx, client, workspaces.Destroy, &carrelv1.DestroyRequest{Workspace: name, Purge: true})
 		err = errors.Join(err, derr)
 	}()
-	if x.report != "" || len(allow) > 0 {
+	if x.report != "" || len(allow)+len(mounts) > 0 {
 		m, err := askOf(ctx, client, workspaces.Get, &carrelv1.GetRequest{Workspace: name})
 		if err != nil {
 			return err
@@ -307,7 +312,7 @@ func (a *app) runRoot(
 		if err := a.writeReport(x.report, name, objectsOf(controls)); err != nil {
 			return err
 		}
-		a.tellOpened(controls)
+		a.tellWeaker(controls)
 	}
 	spec.Dir = workspace.Mount{Destination: x.dir}.AtHome("/home/" + name).Destination
 	if x.tty {

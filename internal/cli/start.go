@@ -132,7 +132,6 @@ func (i *instance) startBoth(ctx context.Context, programs map[string]string, wh
 		}
 		c, err := i.startOne(ctx, p, who, detach, relay)
 		if err != nil {
-			i.stopBoth()
 			return nil, err
 		}
 		children = append(children, c)
@@ -160,6 +159,9 @@ func (i *instance) answers(ctx context.Context, name string) bool {
 			c.Close()
 			return true
 		}
+		if errors.Is(err, unix.EAGAIN) { // its queue of connections is full: it serves
+			return true
+		}
 		if ended(fd, 20*time.Millisecond) {
 			return false
 		}
@@ -171,12 +173,16 @@ func (i *instance) answers(ctx context.Context, name string) bool {
 func (i *instance) startOne(ctx context.Context, p program, who account, detach bool, relay *os.File) (*exec.Cmd, error) {
 	p.session, p.log = detach, relay
 	if detach {
-		log, err := i.openLog(p.name)
+		log, err := i.openLog(p.name + ".log")
 		if err != nil {
 			return nil, err
 		}
 		defer log.Close()
 		p.log = log
+		if p.oldLog, err = i.openLog(p.name + ".log.1"); err != nil {
+			return nil, err
+		}
+		defer p.oldLog.Close()
 	}
 	if p.as != nil {
 		// The daemon may not write to the runtime directory at any time: what root reads there is
@@ -216,13 +222,33 @@ func (i *instance) listen(who account) (*os.File, error) {
 	return l.File()
 }
 
-// stopBoth ends the daemon and then the broker, which the daemon needs. It is called after an
-// error, which is reported instead of its own.
-func (i *instance) stopBoth() {
-	for _, name := range []string{"daemon", "broker"} {
-		if _, err := i.stop(name); err == nil {
-			_ = os.Remove(i.pidFile(name))
+// parts are the pids of those that run, by name.
+func (i *instance) parts() map[string]int {
+	pids := map[string]int{}
+	for _, name := range []string{"broker", "daemon"} {
+		if p, fd, ok := i.running(name); ok {
+			unix.Close(fd)
+			pids[name] = p.PID
 		}
+	}
+	return pids
+}
+
+// stopStarted ends the daemon and then the broker, which the daemon needs, but for those that ran
+// before: people work with them, and one that is busy may not have answered in time. It is called
+// after an error, which is reported instead of its own.
+func (i *instance) stopStarted(before map[string]int) {
+	for _, name := range []string{"daemon", "broker"} {
+		p, fd, ok := i.running(name)
+		if !ok {
+			continue
+		}
+		if p.PID != before[name] {
+			if _, err := endProcess(name, p, fd); err == nil {
+				_ = os.Remove(i.pidFile(name))
+			}
+		}
+		unix.Close(fd)
 	}
 }
 

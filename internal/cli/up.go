@@ -40,6 +40,9 @@ type upView struct {
 	// Mended is what the broker repaired at its start.
 	Mended []object `json:"mended"`
 	mended []*carrelv1.Mended
+	// Warning says what can go wrong on this host, and what to do; "" if nothing is known.
+	Warning string `json:"warning"`
+	limit   int64  // what workspaces have that ask for no disk limit
 }
 
 func (a *app) upCommand() *cobra.Command {
@@ -107,6 +110,9 @@ func (a *app) printUp(i *instance, v upView, detach bool) error {
 	for _, m := range v.mended {
 		fmt.Fprintf(&b, "  %-16s  %-13s  %s\n", printable(m.GetKind()), printable(m.GetWorkspace()), printable(m.GetDone()))
 	}
+	if v.Warning != "" {
+		fmt.Fprintf(&b, "Note: %s\n", v.Warning)
+	}
 	b.WriteString("Next:\n")
 	if !i.isDefault() {
 		fmt.Fprintf(&b, "  export %s=%s\n", carrel.HostEnv, shellQuote([]string{v.Host}))
@@ -143,7 +149,8 @@ func (a *app) up(ctx context.Context, i *instance, detach bool) (upView, []*exec
 	if err != nil {
 		return view, nil, err
 	}
-	if err := hostCan(ctx, i); err != nil {
+	checks, err := hostCan(ctx, i)
+	if err != nil {
 		return view, nil, err
 	}
 	unix.Umask(0o022) // the caller's must not decide the modes of files
@@ -166,6 +173,7 @@ func (a *app) up(ctx context.Context, i *instance, detach bool) (upView, []*exec
 	}
 	crashpoint.Here("cli.up.settings-written")
 	var children []*exec.Cmd
+	before := i.parts()
 	// A part that was just killed can still answer until the kernel has removed it. A part that
 	// has ended is started again.
 	tries := 1 // without --detach, up ends with the first part that ends
@@ -175,17 +183,25 @@ func (a *app) up(ctx context.Context, i *instance, detach bool) (upView, []*exec
 	for range tries {
 		started, err := i.startBoth(ctx, programs, who, detach, a.Err)
 		if err != nil {
+			i.stopStarted(before)
 			return view, nil, err
 		}
 		children = append(children, started...)
 		if v, ok := i.isUp(ctx, view); ok {
 			v.Already, v.mended = false, mended(ctx, i.host())
 			v.Mended = objectsOf(v.mended)
+			if found, remedy := i.unlimited(v.limit, checks); found != "" {
+				v.Warning = found + "; " + remedy
+			}
 			crashpoint.Here("cli.up.answers")
 			return v, children, i.remember()
 		}
 	}
-	i.stopBoth()
+	i.stopStarted(before)
+	if pid := before["daemon"]; pid != 0 && i.parts()["daemon"] == pid {
+		return view, nil, fmt.Errorf("cannot reach the daemon at %s in time, which runs as pid %d and is left alone; wait and try again, or "+
+			"end it with \"carrel down%s\"; its log is in %s: %w", i.host(), pid, i.flags(), i.logDir(), errdefs.ErrUnavailable)
+	}
 	return view, nil, fmt.Errorf("cannot reach the daemon at %s though it said that it is ready; look at its log in %s: %w",
 		i.host(), i.logDir(), errdefs.ErrUnavailable)
 }
@@ -240,7 +256,7 @@ func (i *instance) isUp(ctx context.Context, v upView) (upView, bool) {
 	if err != nil {
 		return v, false
 	}
-	v.Address, v.Fingerprint, v.Already = m.GetAddress(), m.GetFingerprint(), true
+	v.Address, v.Fingerprint, v.Already, v.limit = m.GetAddress(), m.GetFingerprint(), true, m.GetDiskLimit()
 	return v, true
 }
 
@@ -257,18 +273,19 @@ func findPrograms() (map[string]string, error) {
 }
 
 // hostCan refuses a host that cannot start a workspace, before anything is made on it.
-func hostCan(ctx context.Context, i *instance) error {
+func hostCan(ctx context.Context, i *instance) ([]probe.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	unmet := probe.Unmet(probe.Run(ctx, i.probeConfig()))
+	results := probe.Run(ctx, i.probeConfig())
+	unmet := probe.Unmet(results)
 	if len(unmet) == 0 {
-		return nil
+		return results, nil
 	}
 	var b strings.Builder
 	for _, r := range unmet {
 		fmt.Fprintf(&b, "\n  %s: %s; remedy: %s", r.ID, r.Found, r.Remedy)
 	}
-	return fmt.Errorf("cannot hold workspaces on this host:%s\n\"carrel doctor\" shows the rest: %w",
+	return results, fmt.Errorf("cannot hold workspaces on this host:%s\n\"carrel doctor\" shows the rest: %w",
 		b.String(), errdefs.ErrFailedPrecondition)
 }
 

@@ -23,7 +23,7 @@ func (a *app) topCommand() *cobra.Command {
 		Use:   "top [flags] [WORKSPACE...]",
 		Short: help(operation.StatWorkspace),
 		Long: `Show memory, processes, processor time, input and output of workspaces, or of all that
-run. On a terminal it is refreshed until it is interrupted; with --once, -o json
+run. On a terminal it is refreshed until you press q or interrupt it; with --once, -o json
 or in a pipe it is measured over one interval and printed once.`,
 		Example: `  carrel top
   carrel top --once -o json demo`,
@@ -38,7 +38,15 @@ or in a pipe it is measured over one interval and printed once.`,
 		}
 		ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGINT, syscall.SIGTERM)
 		defer stop()
-		err := a.top(ctx, args, every, *out, once || *out == asJSON || !isTerminal(a.Out))
+		once = once || *out == asJSON || !isTerminal(a.Out)
+		if !once {
+			end, err := a.onKey('q', stop)
+			if err != nil {
+				return err
+			}
+			defer end()
+		}
+		err := a.top(ctx, args, every, *out, once)
 		if ctx.Err() != nil {
 			return nil
 		}

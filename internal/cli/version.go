@@ -10,6 +10,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/build"
+	"github.com/carrel-dev/carrel/internal/fault"
 	"github.com/carrel-dev/carrel/internal/operation"
 )
 
@@ -47,10 +48,13 @@ func (a *app) versionCommand() *cobra.Command {
 			if m.GetAddress() != "" {
 				tail = fmt.Sprintf("\nover TLS it is at %s, with the key %s\n", m.GetAddress(), m.GetFingerprint())
 			}
+			if m.GetDiskFull() != "" {
+				tail += "\n" + printable(m.GetDiskFull()) + "\n"
+			}
 		}
 		o = append(o, object{{"host", host}, {"own", own}, {"why", t.why}}...)
 		if err != nil {
-			o = o.with("error", err.Error())
+			o = o.with("error", fault.Text(err))
 		}
 		whose := "the daemon is at "
 		if own {
@@ -68,7 +72,7 @@ type noted struct {
 
 func (n noted) render(*os.File) error {
 	if n.err != nil {
-		fmt.Fprintln(n.a.Err, "carrel:", message(n.err.Error()))
+		fmt.Fprintln(n.a.Err, "carrel:", message(fault.Text(n.err)))
 	}
 	return nil
 }

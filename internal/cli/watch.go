@@ -19,7 +19,8 @@ func (a *app) approvalsWatchCommand() *cobra.Command {
 		Use:   "watch",
 		Short: "Watch what waits for a person, and answer it",
 		Long: `Show what waits for a person as it arrives, with everything that decides about it, and
-answer with a key. Needs a terminal. With -o json, or without a terminal, each approval is a
+answer with a key. No key answers before all of a question was on the screen; ? says which
+keys there are. Needs a terminal. With -o json, or without a terminal, each approval is a
 line of JSON when it arrives or changes, until a signal ends it.`,
 		Example: `  carrel approvals watch
   carrel approvals watch -o json | jq -r 'select(.state == "pending") | .id'`,
@@ -93,7 +94,7 @@ func (s *approvalSource) History(ctx context.Context) ([]watch.Item, error) {
 	return items, err
 }
 
-// Answer implements watch.Source. The terminal showed the whole question.
+// Answer implements watch.Source. The terminal showed the whole question, or no key would have answered.
 func (s *approvalSource) Answer(ctx context.Context, id string, kind watch.Kind, reason string) error {
 	_, err := askOf(ctx, s.client, approvals.AnswerApproval,
 		&carrelv1.AnswerApprovalRequest{Id: id, Kind: string(kind), Reason: reason, Terminal: true})
@@ -106,9 +107,10 @@ func (s *approvalSource) Answer(ctx context.Context, id string, kind watch.Kind,
 // itemOf is an approval as it is shown: without a character that a terminal interprets.
 func itemOf(m *carrelv1.Approval) watch.Item {
 	i := watch.Item{
-		ID: m.GetId(), State: m.GetState(), Pending: isPending(m), Risk: m.GetRiskScore(),
+		ID: printable(m.GetId()), State: printable(m.GetState()), Pending: isPending(m), Risk: m.GetRiskScore(),
 		Where: printable(m.GetKey()), By: printable(m.GetRequester()), What: printable(actionOf(m)),
-		Asked: at(m.GetAskedUnixMs()), Until: at(m.GetUntilUnixMs()), Threads: m.GetThread() != "" && !m.GetOnceOnly(), Answer: m.GetState(),
+		Digest: m.GetActionDigest(), Until: untilText(m), Threads: m.GetThread() != "" && !m.GetOnceOnly(),
+		Answer: printable(m.GetState()),
 	}
 	lines := strings.Split(approvalText(m), "\n")
 	for n, l := range lines {
@@ -116,7 +118,7 @@ func itemOf(m *carrelv1.Approval) watch.Item {
 	}
 	i.Details = strings.Join(lines, "\n")
 	if w := m.GetAnswer(); w != nil {
-		i.Answer = w.GetKind()
+		i.Answer = printable(w.GetKind())
 	}
 	return i
 }

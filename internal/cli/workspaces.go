@@ -45,6 +45,7 @@ sandbox), mounts (with userns: mounts in those, for bubblewrap and nix), io_urin
 	f := c.Flags()
 	l.add(f, true)
 	f.StringVar(&profile, "profile", "", "take the defaults of this profile: chat (256MiB, 200 processes, names as chat-…)")
+	completeFrom(c, "profile", "chat")
 	volumeFlag(c, &volumes)
 	f.BoolVar(&noStart, "no-start", false, "leave it stopped; the first command starts it")
 	allowFlag(c, &allow)
@@ -61,19 +62,30 @@ sandbox), mounts (with userns: mounts in those, for bubblewrap and nix), io_urin
 		if err != nil {
 			return nil, nil, err
 		}
-		w, created, err := client.Create(c.Context(), &carrelv1.CreateRequest{
+		w, created, err := create(c.Context(), client, &carrelv1.CreateRequest{
 			Key: args[0], Limits: l.asked(), NoStart: noStart, Profile: profile, TtlMs: int64(l.ttl), IdleTimeoutMs: int64(l.idle),
 			RequestId: l.request, Allow: workspace.OpeningNames(openings),
-		}, mounts...)
+		}, mounts)
 		if err != nil {
 			return nil, nil, err
 		}
 		if !created {
 			a.progress("The workspace was there already.")
 		}
-		a.tellOpened(w.GetControls())
+		a.tellWeaker(w.GetControls())
 		return objectOf(w), text(w.GetName() + "\n"), nil
 	})
+}
+
+// create creates a workspace.
+func create(
+	ctx context.Context, client *carrel.Client, req *carrelv1.CreateRequest, mounts []carrel.Mount,
+) (w *carrelv1.Workspace, created bool, err error) {
+	err = bounded(ctx, req, func(ctx context.Context) error {
+		w, created, err = client.Create(ctx, req, mounts...)
+		return err
+	})
+	return w, created, err
 }
 
 // allowFlag adds --allow.
@@ -82,11 +94,15 @@ func allowFlag(c *cobra.Command, allow *[]string) {
 	completeFrom(c, "allow", workspace.OpeningNames(workspace.Openings)...)
 }
 
-// tellOpened says which controls are off because --allow asked for that.
-func (a *app) tellOpened(controls []*carrelv1.Control) {
+// tellWeaker says which controls are off because --allow asked for that, and which do not hold although
+// they need not.
+func (a *app) tellWeaker(controls []*carrelv1.Control) {
 	for _, c := range controls {
-		if c.GetOpened() != "" {
+		switch {
+		case c.GetOpened() != "":
 			_ = say(a.Err, "carrel: %s is off, as --allow %s asked for\n", c.GetId(), c.GetOpened())
+		case c.GetState() == string(workspace.Failed):
+			_ = say(a.Err, "carrel: %s does not hold: %s; %s\n", c.GetId(), c.GetEvidence(), c.GetRemedy())
 		}
 	}
 }
@@ -331,14 +347,15 @@ func (a *app) destroyCommand() *cobra.Command {
 	var purge bool
 	var request string
 	c := &cobra.Command{
-		Use:   "destroy [flags] WORKSPACE...",
-		Short: help(operation.DestroyWorkspace),
+		Use:     "destroy [flags] WORKSPACE...",
+		Aliases: []string{"rm"},
+		Short:   help(operation.DestroyWorkspace),
 		Long: `End everything that runs in a workspace and remove its user, processes and limits.
 Its ids are never used again. The home is kept aside, owned by root, and its
 path is printed. It is removed after the daemon's home_retention, 30 days unless set
 otherwise: "carrel ls --retained" says when. With --purge it is removed at once.`,
 		Example: `  carrel destroy demo
-  carrel destroy --purge demo`,
+  carrel rm --purge demo`,
 		Args:              atLeast("WORKSPACE"),
 		ValidArgsFunction: a.completeWorkspaces(),
 	}

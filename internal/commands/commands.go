@@ -99,10 +99,7 @@ type effect func(context.Context, runtime.Runtime, permit.Permit) (any, error)
 func (c *Commands) exec(ctx context.Context, p principal.Principal, ref string, e *execapi.ExecParams, tty bool,
 	start effect,
 ) (id.Command, error) {
-	op, err := operation.NewExec(operation.Command{
-		Command: workspace.Command{Argv: e.Argv, Env: e.Env, Cwd: e.Cwd, TimeoutMS: e.TimeoutMS, GraceMS: e.GraceMS},
-		TTY:     tty, Detach: e.Detach, Source: string(judge.Origin(p, policy.Origin(e.Asked.Source))),
-	})
+	op, err := asked(p, e, tty)
 	if err != nil {
 		return "", err
 	}
@@ -137,6 +134,38 @@ func (c *Commands) exec(ctx context.Context, p principal.Principal, ref string, 
 		}
 		return start(ctx, rt, p)
 	})
+}
+
+// asked is the operation that p asks for with e.
+func asked(p principal.Principal, e *execapi.ExecParams, tty bool) (operation.Exec, error) {
+	return operation.NewExec(operation.Command{
+		Command: workspace.Command{Argv: e.Argv, Env: e.Env, Cwd: e.Cwd, TimeoutMS: e.TimeoutMS, GraceMS: e.GraceMS},
+		TTY:     tty, Detach: e.Detach, Source: string(judge.Origin(p, policy.Origin(e.Asked.Source))),
+	})
+}
+
+// Explain says how a command of p's would be judged in the workspace that ref names, by the rules in
+// force. It runs and starts nothing, and asks nobody. verified says that the isolation was seen to hold, or
+// that this is assumed, because the workspace does not run.
+func (c *Commands) Explain(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams) (
+	d policy.Decision, verified, assumed bool, err error,
+) {
+	a, err := c.cfg.Lifecycle.Authorise(ctx, p, ref, operation.Simple(operation.ExplainCommand))
+	if err != nil {
+		return d, false, false, err
+	}
+	op, err := asked(p, &e, false)
+	if err != nil {
+		return d, false, false, err
+	}
+	if verified, assumed, err = c.cfg.Lifecycle.Seen(ctx, a); err != nil {
+		return d, false, false, err
+	}
+	j, err := a.Judge(op)
+	if err != nil {
+		return d, false, false, err
+	}
+	return j.Decision, verified, assumed, nil
 }
 
 // listed is what is listed of a command's words if there are secrets among them, also those of

@@ -52,6 +52,8 @@ type Config struct {
 	// The most workspaces that may exist and run; 0 is no bound. Memory is in bytes.
 	MaxWorkspaces            int
 	MaxPerOwner              int
+	MaxCreates               int
+	MaxStreamsPerOwner       int
 	MaxRunning               int
 	MaxRunningMemory         int64
 	MaxRunningMemoryPerOwner int64
@@ -65,11 +67,14 @@ type Config struct {
 	// for none; ChatGit: they begin as a git repository.
 	ChatSkeleton string
 	ChatGit      bool
+	// The most archives that one owner may have, and bytes in them together; 0 is no bound.
+	MaxArchivesPerOwner  int
+	ArchiveBytesPerOwner int64
 	// ArchiveRetention is how long archives are kept; 0 is for ever.
 	ArchiveRetention time.Duration
 	// HomeRetention is how long homes of destroyed workspaces are kept; 0 is for ever.
 	HomeRetention time.Duration
-	// Bounds of what an archive may unpack to; 0 is the archiver's own bound.
+	// Bounds of what an archive that was not made here may unpack to; 0 is the archiver's own bound.
 	RestoreMaxBytes   int64
 	RestoreMaxEntries int
 	RestoreMaxRatio   int
@@ -79,6 +84,8 @@ type Config struct {
 	PolicyBuiltin bool
 	// ApprovalWait is how long an action waits for a person's answer unless it says so.
 	ApprovalWait time.Duration
+	// SeparateApprovals: nobody approves what they asked for themselves.
+	SeparateApprovals bool
 	// Traces is where spans go: off, file, console or otlp, then to TracesEndpoint.
 	Traces         string
 	TracesEndpoint string
@@ -102,8 +109,11 @@ type Config struct {
 	// size; 0 is no bound.
 	AuditRetention     time.Duration
 	AuditRetentionSize int64
-	LogLevel           slog.Level
-	LogFormat          string
+	// AuditOwnerRate and AuditOwnerDaily are what the record of one owner may grow by in a second
+	// and in a day, in bytes; 0 is no bound.
+	AuditOwnerRate, AuditOwnerDaily int64
+	LogLevel                        slog.Level
+	LogFormat                       string
 
 	from map[string]string
 }

@@ -42,7 +42,9 @@ func TestDefaults(t *testing.T) {
 	want := &config.Config{
 		DataDir: "/var/lib/carrel", RuntimeDir: "/run/carrel", SocketMode: 0o660, SocketGroup: "carrel", NamePrefix: "ws",
 		Broker: "service", BrokerPath: "/usr/libexec/carrel/carrel-broker", Limits: workspace.DefaultLimits, Allow: workspace.Openings,
-		MaxWorkspaces: 2000, IdleTimeout: time.Minute, ChatGit: true, HomeRetention: 720 * time.Hour, RestoreMaxBytes: 16 << 30,
+		MaxWorkspaces: 2000, MaxPerOwner: 200, MaxCreates: 30, MaxStreamsPerOwner: 256, AuditOwnerRate: 256 << 10, AuditOwnerDaily: 4 << 30,
+		IdleTimeout: time.Minute, ChatGit: true, HomeRetention: 720 * time.Hour, RestoreMaxBytes: 16 << 30,
+		MaxArchivesPerOwner: 100, ArchiveBytesPerOwner: 64 << 30, ArchiveRetention: 4320 * time.Hour,
 		RestoreMaxEntries: 2_000_000, RestoreMaxRatio: 1000, AuditCheckpointEvery: time.Minute, AuditCheckpointRecords: 4096,
 		AuditMaxSize: 256 << 20, StopTimeout: 10 * time.Second, IdleExit: 30 * time.Second, PolicyBuiltin: true, ApprovalWait: 15 * time.Minute,
 		Traces: "file", LogLevel: slog.LevelInfo, LogFormat: "text",

@@ -19,6 +19,9 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
+// DefaultRuntimeDir is where the system's daemon has its socket.
+const DefaultRuntimeDir = "/run/carrel"
+
 // maxRuntimeDir leaves room for "/x/<workspace>.sock" in the 107 bytes that the
 // path of a Unix socket may have (unix(7)).
 const maxRuntimeDir = 107 - len("/x/") - 31 - len(".sock")
@@ -33,7 +36,7 @@ var keys = []Key{
 		func(c *Config) *string { return &c.BrokerPath }, absolute(4096)),
 	text("data_dir", "/var/lib/carrel", "directory for what must survive a restart; absolute",
 		func(c *Config) *string { return &c.DataDir }, absolute(4096)),
-	text("runtime_dir", "/run/carrel", fmt.Sprintf("directory for sockets; absolute, at most %d bytes long", maxRuntimeDir),
+	text("runtime_dir", DefaultRuntimeDir, fmt.Sprintf("directory for sockets; absolute, at most %d bytes long", maxRuntimeDir),
 		func(c *Config) *string { return &c.RuntimeDir }, absolute(maxRuntimeDir)),
 	{
 		Name: "socket_mode", Default: "0660", Usage: "mode of carrel.sock, octal",
@@ -82,8 +85,13 @@ var keys = []Key{
 		func(c *Config) *[]workspace.Opening { return &c.Allow }),
 	openings("chat.allow", "", "the same for the profile chat", func(c *Config) *[]workspace.Opening { return &c.ChatAllow }),
 	number("max_workspaces", "2000", "most workspaces at once", 1, 100_000, func(c *Config) *int { return &c.MaxWorkspaces }),
-	number("max_workspaces_per_owner", "0", "most workspaces of one owner; 0 for no bound", 0, 100_000,
+	number("max_workspaces_per_owner", "200", "most workspaces of one owner, administrators excepted; 0 for no bound", 0, 100_000,
 		func(c *Config) *int { return &c.MaxPerOwner }),
+	number("max_creates_per_hour", "30", "workspaces that one owner may create an hour once max_workspaces_per_owner were created at once, "+
+		"administrators excepted; 0 for no bound", 0, 1_000_000, func(c *Config) *int { return &c.MaxCreates }),
+	number("max_streams_per_owner", "256",
+		"most watches, logs, waits and attached streams that one owner, tokens included, may have open at once", 16, 4096,
+		func(c *Config) *int { return &c.MaxStreamsPerOwner }),
 	number("max_running", "0", "most workspaces that run at once; 0 for no bound", 0, 100_000, func(c *Config) *int { return &c.MaxRunning }),
 	size("max_running_memory", "0", "most that the memory limits of those that run may add up to; 0 for no bound",
 		func(c *Config) *int64 { return &c.MaxRunningMemory }),
@@ -91,16 +99,20 @@ var keys = []Key{
 		func(c *Config) *int64 { return &c.MaxRunningMemoryPerOwner }),
 	span("idle_timeout", "60s", "how long a workspace may be idle before it is stopped, 0s for ever", 366*24*time.Hour,
 		func(c *Config) *time.Duration { return &c.IdleTimeout }),
-	span("archive_retention", "0s", "how long archives are kept, 0s for ever", 100*366*24*time.Hour,
+	number("max_archives_per_owner", "100", "most archives of one owner that are kept, administrators excepted; 0 for no bound", 0, 1_000_000,
+		func(c *Config) *int { return &c.MaxArchivesPerOwner }),
+	size("archive_bytes_per_owner", "64GiB", "bytes that the archives of one owner may have together, administrators excepted; 0 for no bound",
+		func(c *Config) *int64 { return &c.ArchiveBytesPerOwner }),
+	span("archive_retention", "4320h", "how long archives are kept, 0s for ever", 100*366*24*time.Hour,
 		func(c *Config) *time.Duration { return &c.ArchiveRetention }),
 	span("home_retention", "720h", "how long homes of destroyed workspaces are kept, 0s for ever", 100*366*24*time.Hour,
 		func(c *Config) *time.Duration { return &c.HomeRetention }),
-	size("restore.max_bytes", "16GiB", "data of all files that an archive may unpack to; 0 for 64GiB",
+	size("restore.max_bytes", "16GiB", "data of all files that an archive from outside may unpack to; 0 for 64GiB",
 		func(c *Config) *int64 { return &c.RestoreMaxBytes }),
-	number("restore.max_entries", "2000000", "files, directories and links that an archive may have", 1, 4<<20,
+	number("restore.max_entries", "2000000", "files, directories and links that an archive from outside may have", 1, 4<<20,
 		func(c *Config) *int { return &c.RestoreMaxEntries }),
-	number("restore.max_ratio", "1000", "bytes that one byte of an archive may become, after the first 64MiB; 0 for no bound", 0, 1<<20,
-		func(c *Config) *int { return &c.RestoreMaxRatio }),
+	number("restore.max_ratio", "1000", "bytes that one byte of an archive from outside may become, after the first 64MiB; 0 for no bound",
+		0, 1<<20, func(c *Config) *int { return &c.RestoreMaxRatio }),
 	optionalPath("chat.skeleton", "directory with the initial files of a workspace of the profile chat; empty for none",
 		func(c *Config) *string { return &c.ChatSkeleton }),
 	optionalPath("policy.path",
@@ -111,6 +123,9 @@ var keys = []Key{
 		func(c *Config) *bool { return &c.PolicyBuiltin }),
 	spanFrom("approval.wait", approval.DefaultWait.String(), "how long a command waits for a person's answer if one is needed",
 		time.Second, approval.MaxWait, func(c *Config) *time.Duration { return &c.ApprovalWait }),
+	truth("approvals.separate", "false",
+		"whether administrators may not approve what they, or their tokens, asked for themselves: for teams",
+		func(c *Config) *bool { return &c.SeparateApprovals }),
 	text("telemetry.traces", "file",
 		"where spans go: off, file (below the data directory), console (stderr) or otlp (telemetry.endpoint)",
 		func(c *Config) *string { return &c.Traces }, pattern("^(off|file|console|otlp)$", "it must be off, file, console or otlp")),
@@ -153,6 +168,10 @@ var keys = []Key{
 		func(c *Config) *time.Duration { return &c.AuditCheckpointEvery }),
 	number("audit.checkpoint_records", "4096", "new records after which the audit log is signed at once", 1, 1<<20,
 		func(c *Config) *int { return &c.AuditCheckpointRecords }),
+	size("audit.owner_rate", "256KiB", "bytes a second that one owner may have recorded, administrators excepted; 0 for no bound",
+		func(c *Config) *int64 { return &c.AuditOwnerRate }),
+	size("audit.owner_daily", "4GiB", "bytes a day that one owner may have recorded, administrators excepted; 0 for no bound",
+		func(c *Config) *int64 { return &c.AuditOwnerDaily }),
 	size("audit.max_size", "256MiB", "size at which a file of the audit log is full and another begun, 0 for none",
 		func(c *Config) *int64 { return &c.AuditMaxSize }),
 	span("audit.max_age", "0s", "age at which a file of the audit log is full, 0s for none", 10*366*24*time.Hour,

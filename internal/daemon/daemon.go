@@ -30,11 +30,14 @@ import (
 	"github.com/carrel-dev/carrel/internal/config"
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/flow"
+	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/lifecycle"
+	"github.com/carrel-dev/carrel/internal/logfile"
 	"github.com/carrel-dev/carrel/internal/policy"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/record"
+	"github.com/carrel-dev/carrel/internal/room"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"
@@ -85,6 +88,9 @@ func Run(ctx context.Context, args, environ []string, s Streams) error {
 		return err
 	}
 	if err := o.await(); err != nil {
+		return err
+	}
+	if s.Err, err = logfile.FromFDs(s.Err, o.oldLogFD); err != nil {
 		return err
 	}
 	if o.rootless {
@@ -163,7 +169,9 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 	if err != nil {
 		return err
 	}
-	log = slog.New(cleanLog{log.Handler(), redactor})
+	paced := logfile.NewPaced(cleanLog{log.Handler(), redactor})
+	defer paced.Flush()
+	log = slog.New(paced)
 	secrets := heldSecrets{redactor, cfg, log}
 	if err := secrets.readFiles(); err != nil {
 		return err
@@ -182,11 +190,17 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 	}
 	defer closing("database", db.Close)
 	crashpoint.Here("daemon.up.database-opened")
-	archives, err := archivestore.Open(filepath.Join(stateDir(cfg), "archives"))
+	reserve, err := openReserve(cfg)
 	if err != nil {
 		return err
 	}
-	defer closing("archives", archives.Close)
+	defer closing("reserve of the disk", reserve.Close)
+	db.UseReserve(reserve)
+	files, err := archivestore.Open(filepath.Join(stateDir(cfg), "archives"))
+	if err != nil {
+		return err
+	}
+	defer closing("archives", files.Close)
 
 	hooks, err := openHook(cfg, log)
 	if err != nil {
@@ -215,26 +229,30 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 		means.Broker, means.Executor, socket = b.own.broker, b.own.broker.Executor, b.own.paths.Socket
 	}
 	rt := namespace.New(means)
+	peers.Inside(rt.HasID)
 	signing := audit.CheckpointOptions{Anchor: cfg.AuditAnchor, AnchorRequired: cfg.AuditAnchorRequired}
 	if b.own == nil { // without a broker the log's own key is all there is
 		signing.Countersign = rt.Countersign
 		defer closing("connection to the broker", rt.CloseBroker)
 	}
-	audited, checkpoints, err := openRecord(ctx, cfg, o, db, signing)
+	audited, checkpoints, err := openRecord(ctx, cfg, o, db, reserve, signing)
 	if err != nil {
 		return err
 	}
 	defer closing("audit log", audited.Close)
 	defer closing("checkpoints", checkpoints.Close)
 	crashpoint.Here("daemon.up.audit-opened")
+	disk := room.NewGauge(stateDir(cfg), log, audited, db, reserve)
+	disk.Look(ctx, time.Now()) // a daemon that starts on a full disk is in that state from the start
 	g = flow.New(flow.Config{
 		Redact:   redactor,
 		Runtimes: runtime.ByBoundary{workspace.BoundaryNamespace: rt}, Store: db, Audit: audited, Prefix: cfg.NamePrefix, Limits: cfg.Limits,
 		Idle: cfg.IdleTimeout, Allow: cfg.Allow, Profiles: profiles(cfg),
-		Files: archives, Archiver: archiverProgram(o.archiverFD), KeepArchives: cfg.ArchiveRetention, KeepHomes: cfg.HomeRetention,
-		Unpacking: archiver.Limits{Bytes: cfg.RestoreMaxBytes, Entries: int64(cfg.RestoreMaxEntries), Ratio: int64(cfg.RestoreMaxRatio)},
+		Files: files, Archiver: archiverProgram(o.archiverFD), KeepArchives: cfg.ArchiveRetention, KeepHomes: cfg.HomeRetention,
+		Unpacking:   archiver.Limits{Bytes: cfg.RestoreMaxBytes, Entries: int64(cfg.RestoreMaxEntries), Ratio: int64(cfg.RestoreMaxRatio)},
+		MaxArchives: cfg.MaxArchivesPerOwner, ArchiveBytes: cfg.ArchiveBytesPerOwner,
 		Admission: lifecycle.Admission{
-			Workspaces: cfg.MaxWorkspaces, PerOwner: cfg.MaxPerOwner, Running: cfg.MaxRunning,
+			Workspaces: cfg.MaxWorkspaces, PerOwner: cfg.MaxPerOwner, Hourly: cfg.MaxCreates, Running: cfg.MaxRunning,
 			Memory: cfg.MaxRunningMemory, OwnerMemory: cfg.MaxRunningMemoryPerOwner,
 		},
 		Policy: func() (*policy.Engine, error) { // at each reload
@@ -243,10 +261,12 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 			}
 			return loadPolicy(cfg)
 		},
-		ApprovalWait: cfg.ApprovalWait,
-		Checkpoints:  checkpoints, CheckpointEvery: cfg.AuditCheckpointEvery, CheckpointRecords: int64(cfg.AuditCheckpointRecords),
+		ApprovalWait: cfg.ApprovalWait, SeparateApprovals: cfg.SeparateApprovals,
+		Checkpoints: checkpoints, CheckpointEvery: cfg.AuditCheckpointEvery, CheckpointRecords: int64(cfg.AuditCheckpointRecords),
+		RecordBudget:  gate.Budget{Rate: cfg.AuditOwnerRate, Daily: cfg.AuditOwnerDaily},
 		KeepAudit:     audit.Keep{Age: cfg.AuditRetention, Size: cfg.AuditRetentionSize},
 		Observe:       seen.passed,
+		Disk:          disk,
 		TokensRevoked: func(ids []string) { tokens.Revoked(ids) },
 		Log:           log, Version: build.Version(),
 	})
@@ -272,18 +292,21 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 		return errors.Join(err, l.Close())
 	}
 	seen.states(g, audited)
-	opts := api.Options{Metrics: seen.handler(), Version: build.Version(), Commit: build.Commit(), Tokens: tokens, Log: log}
+	opts := api.Options{
+		Metrics: seen.handler(), Version: build.Version(), Commit: build.Commit(), Tokens: tokens, Log: log,
+		StreamsPerOwner: cfg.MaxStreamsPerOwner, Full: disk.Full, DiskLimit: cfg.Limits.DiskBytes,
+	}
 	if far != nil {
 		opts.Address, opts.Fingerprint, opts.Hosts = far.address, far.keys.Fingerprint(), far.keys.IsFor
 	}
 	surface := api.NewServer(g, opts)
 	near := surface.HTTPServer(peers.ConnContext)
 	servers, failed := []*http.Server{near}, make(chan error, 2)
-	go func() { failed <- near.Serve(l) }()
+	go func() { failed <- near.Serve(authn.Fair(l)) }()
 	if far != nil {
 		server := surface.TLSServer(far.keys.Certificate)
 		servers = append(servers, server)
-		go func() { failed <- server.ServeTLS(far, "", "") }()
+		go func() { failed <- server.ServeTLS(api.Strangers(far), "", "") }()
 		log.Info("serving over TLS", "address", far.address, "fingerprint", opts.Fingerprint)
 	}
 	defer onHangup(hups, func() {
@@ -314,9 +337,9 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 	case <-idle:
 		log.Info("nothing runs and nobody is connected", "for", cfg.IdleExit)
 	case <-audited.Failed():
-		// From here on the daemon could only refuse. Once there is space again, "carrel up"
-		// starts it; executors and detached commands live on.
-		broken = errors.New("the audit log can no longer be written: make space on its disk and run \"carrel up\"")
+		// From here on the daemon could only refuse. Once the disk is mended, "carrel up" starts it;
+		// executors and detached commands live on. A full disk is not this: see package room.
+		broken = errors.New("the audit log can no longer be written: see to its disk and run \"carrel up\"")
 		log.Error("stopping", "reason", broken)
 	}
 	log.Info("stopping", "timeout", cfg.StopTimeout)

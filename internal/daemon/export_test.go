@@ -9,7 +9,7 @@ import (
 
 // Serve runs the daemon without its checks on the process.
 func Serve(ctx context.Context, cfg *config.Config, log io.Writer, readyFD int, acceptDamage bool) error {
-	return serve(ctx, cfg, options{readyFD: readyFD, archiverFD: -1, acceptDamage: acceptDamage}, backend{}, newLog(log, cfg))
+	return serve(ctx, cfg, options{readyFD: readyFD, archiverFD: -1, oldLogFD: -1, acceptDamage: acceptDamage}, backend{}, newLog(log, cfg))
 }
 
 // Listen is listen.

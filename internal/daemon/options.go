@@ -28,6 +28,7 @@ type options struct {
 	awaitFD      int
 	archiverFD   int
 	listenerFD   int
+	oldLogFD     int
 	rootless     bool
 	version      bool
 	printConfig  bool
@@ -47,6 +48,9 @@ func parse(args []string, help io.Writer) (options, error) {
 	)
 	f.IntVar(
 		&o.listenerFD, "listener-fd", -1, "serve on this inherited `descriptor`: the socket at the usual path, listening; else one is made there",
+	)
+	f.IntVar(
+		&o.oldLogFD, "old-log-fd", -1, "rotate standard error, a file, into the file that is open at this inherited `descriptor`",
 	)
 	f.BoolVar(
 		&o.rootless, "rootless", false, "serve the calling user alone, with that user's rights and without a broker; see docs/operations.md",

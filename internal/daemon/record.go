@@ -9,11 +9,14 @@ import (
 	"path/filepath"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/auditing"
 	"github.com/carrel-dev/carrel/internal/checkpoint"
 	"github.com/carrel-dev/carrel/internal/config"
+	"github.com/carrel-dev/carrel/internal/foreign"
+	"github.com/carrel-dev/carrel/internal/room"
 	"github.com/carrel-dev/carrel/internal/store"
 )
 
@@ -21,18 +24,52 @@ func auditPath(cfg *config.Config) string {
 	return filepath.Join(stateDir(cfg), "audit", "audit.jsonl")
 }
 
+// The record holds recordRoom bytes of the disk, or one part in recordPart of a small one, for what is done
+// while it is full; that is enough for some ten thousand ends of workspaces. Checkpoints and their tree
+// have one part in checkpointPart of that each.
+const (
+	recordRoom     = 16 << 20
+	recordPart     = 32
+	checkpointPart = 16
+)
+
+// openReserve opens the file that gives room where the file system cannot hold any inside other files; nil where it can.
+func openReserve(cfg *config.Config) (*room.Reserve, error) {
+	fail := func(err error) (*room.Reserve, error) {
+		return nil, fmt.Errorf("cannot open the reserve of the disk: %w", err)
+	}
+	path := filepath.Join(stateDir(cfg), "reserve")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if room.Full(err) {
+		return nil, nil // there is nothing to be held
+	}
+	if err != nil {
+		return fail(err)
+	}
+	r, err := room.NewReserve(f, room.Share(stateDir(cfg), 2*recordRoom, recordPart))
+	if err == nil && r == nil {
+		err = os.Remove(path)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	return r, nil
+}
+
 // openRecord opens the audit log and its checkpoints. A damaged log is moved aside if
 // --accept-audit-damage was given.
-func openRecord(ctx context.Context, cfg *config.Config, o options, db *store.Store, signing audit.CheckpointOptions) (
-	*audit.Log, *audit.Checkpoints, error,
-) {
+func openRecord(
+	ctx context.Context, cfg *config.Config, o options, db *store.Store, reserve *room.Reserve, signing audit.CheckpointOptions,
+) (*audit.Log, *audit.Checkpoints, error) {
 	mark, err := auditing.LoadMark(ctx, db)
 	if err != nil {
 		return nil, nil, err
 	}
 	opening := audit.Options{
 		Path: auditPath(cfg), Since: mark, AcceptDamage: o.acceptDamage, MaxSize: cfg.AuditMaxSize, MaxAge: cfg.AuditMaxAge,
+		Room: room.Share(stateDir(cfg), recordRoom, recordPart), Reserve: reserve,
 	}
+	signing.Room = opening.Room / checkpointPart
 	record, err := audit.Open(ctx, opening)
 	if err != nil {
 		return nil, nil, explainDamage(err)
@@ -63,25 +100,28 @@ func explainDamage(err error) error {
 	return err
 }
 
+// maxKey bounds a file with a public key, in bytes.
+const maxKey = 1 << 10
+
 // verifyAudit verifies the log without a running daemon: against its checkpoints, the anchor
 // and, as root, the broker's last signature.
 func verifyAudit(ctx context.Context, w io.Writer, cfg *config.Config) error {
 	path := auditPath(cfg)
 	t := audit.Trust{Anchor: cfg.AuditAnchor}
-	own, err := os.ReadFile(filepath.Join(filepath.Dir(path), "checkpoint.pub"))
+	own, err := foreign.Read(filepath.Join(filepath.Dir(path), "checkpoint.pub"), maxKey)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("cannot read the log's public key: %w", err)
 	}
 	// Root's directory is trusted more than what the daemon stored.
 	state := filepath.Join(cfg.DataDir, "broker")
-	byBroker, err := os.ReadFile(filepath.Join(state, "audit.pub"))
+	byBroker, err := foreign.Read(filepath.Join(state, "audit.pub"), maxKey)
 	said := "against the broker's last signature"
 	if err == nil {
 		t.Countersigned, err = audit.BrokerState(filepath.Join(state, "audit.json"))
 	}
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
 		said = "not against the broker's last signature, which root can read"
-		byBroker, err = os.ReadFile(filepath.Join(filepath.Dir(path), "broker.pub"))
+		byBroker, err = foreign.Read(filepath.Join(filepath.Dir(path), "broker.pub"), maxKey)
 		if errors.Is(err, os.ErrNotExist) {
 			err = nil
 		}

@@ -22,6 +22,17 @@ import (
 // keepEvents is how many events are kept for those who ask for what has happened.
 const keepEvents = 4096
 
+// atOnce is how many of them one look takes. Whatever happens waits meanwhile, so those who ask for
+// all that is kept get it piece by piece.
+const atOnce = 64
+
+// closed is what tells that there is another event already.
+var closed = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
 // Config holds the dependencies of New.
 type Config struct {
 	// Gate authorises those who watch.
@@ -41,7 +52,9 @@ type Events struct {
 	mu   sync.Mutex
 	ring []workspace.Event // of keepEvents once full; number n stands at (n-1) % keepEvents
 	last int64
-	more chan struct{} // closed when there is one more, if somebody waits
+	// more is closed when there is one more, if somebody waits: for events of one owner, or of all, which is "".
+	// So nobody is woken by what others do, however many watch.
+	more map[string]chan struct{}
 }
 
 // New returns a ring without events. Bind gives it what it needs for watching.
@@ -61,9 +74,20 @@ func (e *Events) Add(ev workspace.Event) {
 	} else {
 		e.ring[(e.last-1)%keepEvents] = ev
 	}
-	if e.more != nil {
-		close(e.more)
-		e.more = nil
+	e.wake("")
+	e.wake(ev.Owner)
+	if e.last%(keepEvents/2) == 0 { // who waits for one owner's stays near enough to lose none
+		for owner := range e.more {
+			e.wake(owner)
+		}
+	}
+}
+
+// wake tells those who wait for the events of an owner. e.mu is held.
+func (e *Events) wake(owner string) {
+	if more, waited := e.more[owner]; waited {
+		close(more)
+		delete(e.more, owner)
 	}
 }
 
@@ -91,9 +115,9 @@ func (e *Events) Told(r *operation.Request, intent int64, err error) {
 	e.Add(ev)
 }
 
-// after returns the events after number n that are kept, how many are not any more, and what
-// is closed when there is another.
-func (e *Events) after(n int64) (list []workspace.Event, lost int64, more <-chan struct{}) {
+// after returns the first events after number n that are kept, how many are not any more, and what
+// is closed when there is another of an owner's, or of anybody's, which is "".
+func (e *Events) after(n int64, owner string) (list []workspace.Event, lost int64, more <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if n < 0 || n > e.last { // of an earlier daemon
@@ -103,19 +127,36 @@ func (e *Events) after(n int64) (list []workspace.Event, lost int64, more <-chan
 	if n < oldest {
 		lost, n = oldest-n, oldest
 	}
-	for ; n < e.last; n++ {
+	list = make([]workspace.Event, 0, min(e.last-n, atOnce))
+	for ; n < e.last && len(list) < atOnce; n++ {
 		list = append(list, e.ring[n%keepEvents])
 	}
-	if e.more == nil {
-		e.more = make(chan struct{})
+	if n < e.last {
+		return list, lost, closed
 	}
-	return list, lost, e.more
+	if e.more[owner] == nil {
+		if e.more == nil {
+			e.more = map[string]chan struct{}{}
+		}
+		e.more[owner] = make(chan struct{})
+	}
+	return list, lost, e.more[owner]
 }
 
 func (e *Events) newest() int64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.last
+}
+
+// reaches reports whether p reaches the workspace of an event by what it was called then, and by
+// what it is called now.
+func (e *Events) reaches(p principal.Principal, ev *workspace.Event) bool {
+	if !p.MayReach(ev.Owner, string(ev.Key), string(ev.Workspace)) {
+		return false
+	}
+	key, _, lives := e.cfg.Now(ev.Workspace)
+	return !lives || p.MayReach(ev.Owner, string(key), string(ev.Workspace))
 }
 
 // Watch calls emit with what happens to the workspaces that p reaches, or to those that refs
@@ -139,11 +180,20 @@ func (e *Events) Watch(ctx context.Context, p principal.Principal, refs []string
 	if after == 0 {
 		after = e.newest()
 	}
+	owner := p.Owner()
+	if p.Can(principal.Any) {
+		owner = ""
+	}
+	var lost int64 // since the last that was told
 	for {
-		list, lost, more := e.after(after)
+		list, gone, more := e.after(after, owner)
+		lost += gone
 		for _, ev := range list {
 			after = ev.Number
-			if !p.MayReach(ev.Owner, string(ev.Key), string(ev.Workspace)) || len(only) > 0 && !only[ev.Workspace] {
+			if ctx.Err() != nil {
+				return nil
+			}
+			if !e.reaches(p, &ev) || len(only) > 0 && !only[ev.Workspace] {
 				continue
 			}
 			// Whom it belongs to was decided by the key itself.

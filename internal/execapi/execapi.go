@@ -46,6 +46,9 @@ const (
 	// MaxOutput bounds the kept output of a detached command, DefaultOutput is the default.
 	MaxOutput     = 16 << 20
 	DefaultOutput = 1 << 20
+	// MaxFollowers bounds how many clients may read the output of detached commands at once, all
+	// commands of a workspace together.
+	MaxFollowers = 256
 	// MaxCommands bounds how many commands are listed at once, including ended
 	// detached ones whose output is kept.
 	MaxCommands = 1024

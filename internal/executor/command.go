@@ -37,6 +37,7 @@ type command struct {
 	buffer  *ring
 	source  *os.File
 	readers sync.WaitGroup // goroutines that fill stdout, stderr and buffer
+	input   []chunk        // reserved for stdin data
 	started time.Time
 
 	mu     sync.Mutex
@@ -189,6 +190,7 @@ func (e *Executor) forgetOldest() bool {
 		return false
 	}
 	delete(e.commands, oldest.id)
+	oldest.buffer.forget()
 	return true
 }
 
@@ -213,8 +215,11 @@ func (e *Executor) list(count bool) execapi.ListResult {
 	out := execapi.ListResult{Limits: e.spec.Limits, Commands: []execapi.Command{}}
 	budget := execapi.MaxFrame / 2
 	for _, c := range all {
+		c.mu.Lock()
+		pid := c.pid // 0 while it is being started
+		c.mu.Unlock()
 		row := execapi.Command{
-			ID: c.id, PID: c.pid, Argv: shorten(c.argv, &budget), Detached: c.detached, TTY: c.tty,
+			ID: c.id, PID: pid, Argv: shorten(c.argv, &budget), Detached: c.detached, TTY: c.tty,
 			StartedNS: c.started.UnixNano(),
 		}
 		select {
@@ -230,10 +235,25 @@ func (e *Executor) list(count bool) execapi.ListResult {
 	return out
 }
 
+// listedArgv is how much of a command's argv is listed and kept for that, in bytes.
+const listedArgv = 256
+
+// listable returns argv, or its beginning if it is long, which must not be kept for as long as the
+// command is listed.
+func listable(argv []string) []string {
+	size := 0
+	for _, a := range argv {
+		size += len(a) + 1
+	}
+	if size <= listedArgv {
+		return argv
+	}
+	return shorten(argv, &size)
+}
+
 // shorten cuts a long argv, so that a list of many commands fits one frame.
 func shorten(argv []string, budget *int) []string {
-	const each = 256
-	left := min(each, max(*budget, 0))
+	left := min(listedArgv, max(*budget, 0))
 	var out []string
 	for _, a := range argv {
 		if len(a) > left {

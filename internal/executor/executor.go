@@ -54,6 +54,7 @@ type Executor struct {
 	build  string
 	loop   *loop
 	groups *groups
+	victim victim
 	reaper *reaper
 	// newborns are the processes that are being started.
 	newborns newborns
@@ -68,6 +69,9 @@ type Executor struct {
 	holding bool
 
 	oomSeen atomic.Int64
+	kept    kept
+	// largeReply: one reply with much captured output is assembled, encoded and written at a time.
+	largeReply sync.Mutex
 
 	mu       sync.Mutex
 	commands map[id.Command]*command
@@ -110,6 +114,9 @@ func Run(build string) error {
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	if e.groups, err = openGroups(spec, func(f func()) { e.loop.do(f) }); err != nil {
 		return err
+	}
+	if e.victim, err = openVictim(spec); err != nil {
+		return fmt.Errorf("cannot have commands end first in a lack of memory: %w", err)
 	}
 	if e.loop, err = newLoop(); err != nil {
 		return err

@@ -2,129 +2,129 @@ package executor
 
 import (
 	"errors"
-	"io"
+	"fmt"
 	"os"
 	"sync"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/execapi"
 )
 
-// capture collects one stream up to a limit and counts the rest.
+// capture collects one stream up to a limit and counts the rest. Most streams end within its first
+// buffer, which is not shared; the rest goes to chunks that are lent. One goroutine fills it, and
+// it may be read once that has ended.
 type capture struct {
+	k     *kept
 	file  *os.File
 	limit int64
 
-	mu   sync.Mutex
-	data []byte
-	lost int64
+	first  []byte
+	chunks []chunk
+	size   int64 // of all that is collected
+	lost   int64
 }
 
 func (c *capture) fill() {
-	buf := make([]byte, 4096)
-	for {
-		n, err := c.file.Read(buf)
-		c.mu.Lock()
-		keep := min(int64(n), c.limit-int64(len(c.data)))
-		c.data = append(c.data, buf[:keep]...)
-		c.lost += int64(n) - keep
-		c.mu.Unlock()
+	defer c.file.Close()
+	c.first = make([]byte, 0, min(c.limit, firstBuffer))
+	for len(c.first) < cap(c.first) {
+		n, err := c.file.Read(c.first[len(c.first):cap(c.first)])
+		c.first = c.first[:len(c.first)+n]
 		if err != nil {
-			c.file.Close()
+			c.size = int64(len(c.first))
 			return
 		}
-		if n == len(buf) && len(buf) < 64<<10 {
-			buf = make([]byte, 4*len(buf)) // a stream that fills the buffer gets a larger one
-		}
 	}
+	c.size = int64(len(c.first))
+	readAll(c.file, c.readFrom)
 }
 
-// taken returns what was collected and how many bytes were dropped. It may be called on nil.
+// readFrom collects what the descriptor has, as read(2) returns it.
+func (c *capture) readFrom(fd int) (int, error) {
+	b := c.room()
+	if len(b) == 0 {
+		n, err := discard(fd)
+		c.lost += int64(max(n, 0))
+		return n, err
+	}
+	n, err := unix.Read(fd, b)
+	c.size += int64(max(n, 0))
+	return n, err
+}
+
+// room returns where more goes. Once there is none the rest is lost, so that what is collected is
+// the stream's beginning.
+func (c *capture) room() []byte {
+	if c.lost > 0 || c.size == c.limit {
+		return nil
+	}
+	at := c.size - int64(len(c.first))
+	if at == int64(len(c.chunks))*chunkSize {
+		more := c.k.lend(1)
+		if more == nil {
+			return nil
+		}
+		c.chunks = append(c.chunks, more...)
+	}
+	b := c.k.bytes(c.chunks[len(c.chunks)-1])[at%chunkSize:]
+	return b[:min(int64(len(b)), c.limit-c.size)]
+}
+
+// large reports whether its content has to be assembled. It may be called on nil.
+func (c *capture) large() bool { return c != nil && len(c.chunks) > 0 }
+
+// taken returns what was collected and how many bytes were dropped, and gives the memory back. It
+// may be called on nil.
 func (c *capture) taken() ([]byte, int64) {
-	if c == nil {
-		return nil, 0
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.data, c.lost
-}
-
-// ring keeps the newest output of a detached command.
-type ring struct {
-	limit int64
-
-	mu    sync.Mutex
-	grown sync.Cond
-	data  []byte // the newest bytes, at most limit
-	start int64  // offset of data[0] in the whole output
-	ended bool
-}
-
-func newRing(limit int64) *ring {
-	if limit == 0 {
-		limit = execapi.DefaultOutput
-	}
-	r := &ring{limit: limit}
-	r.grown.L = &r.mu
-	return r
-}
-
-func (r *ring) write(b []byte) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.data = append(r.data, b...)
-	// Cut when twice the limit is reached, so that each byte is moved once at most.
-	if over := int64(len(r.data)) - r.limit; over > 0 && (int64(len(r.data)) >= 2*r.limit || cap(r.data) > int(2*r.limit)) {
-		r.data = append(r.data[:0], r.data[over:]...)
-		r.start += over
-	}
-	r.grown.Broadcast()
-}
-
-func (r *ring) end() {
-	r.mu.Lock()
-	r.ended = true
-	r.grown.Broadcast()
-	r.mu.Unlock()
-}
-
-// oldest returns the offset of the oldest byte within the limit.
-func (r *ring) oldest() int64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.start + max(0, int64(len(r.data))-r.limit)
-}
-
-// read copies the output from offset into b. With follow it waits for more if there is none. A
-// reader that fell behind is moved to the oldest byte kept. n = 0 means the end.
-func (r *ring) read(b []byte, offset int64, follow bool, gone *bool) (n int, next int64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	offset = max(offset, r.start)
-	for offset == r.start+int64(len(r.data)) {
-		if r.ended || !follow || *gone {
-			return 0, offset
+	if !c.large() {
+		if c == nil {
+			return nil, 0
 		}
-		r.grown.Wait()
-		offset = max(offset, r.start)
+		return c.first, c.lost
 	}
-	n = copy(b, r.data[offset-r.start:])
-	return n, offset + int64(n)
+	all := make([]byte, 0, c.size)
+	all = append(all, c.first...)
+	for _, x := range c.chunks {
+		all = append(all, c.k.bytes(x)[:min(chunkSize, c.size-int64(len(all)))]...)
+	}
+	c.k.giveBack(c.chunks)
+	c.chunks = nil
+	return all, c.lost
 }
 
-func (r *ring) fill(f *os.File) {
-	buf := make([]byte, 32<<10)
+// readAll calls read, which is read(2) to a place of its choice, until the file's end or an error.
+// No memory is held while nothing comes.
+func readAll(f *os.File, read func(fd int) (int, error)) {
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return
+	}
 	for {
-		n, err := f.Read(buf)
-		if n > 0 {
-			r.write(buf[:n])
+		var n int
+		var rerr error
+		err := rc.Read(func(fd uintptr) bool {
+			n, rerr = read(int(fd))
+			return !errors.Is(rerr, unix.EAGAIN)
+		})
+		if errors.Is(rerr, unix.EINTR) {
+			continue
 		}
-		if err != nil {
-			return // close ends the ring: the command may run on after it closed its output
+		if err != nil || rerr != nil || n == 0 {
+			return
 		}
 	}
+}
+
+var discards = sync.Pool{New: func() any { return new([64 << 10]byte) }}
+
+// discard reads and drops.
+func discard(fd int) (int, error) {
+	b := discards.Get().(*[64 << 10]byte)
+	defer discards.Put(b)
+	return unix.Read(fd, b[:])
 }
 
 // watchStreams starts reading captured streams, and writes stdin data.
@@ -134,20 +134,21 @@ func (c *command) watchStreams(ch *child, in *execapi.ExecParams) {
 		limit = execapi.MaxCapture
 	}
 	read := func(f *os.File) *capture {
-		k := &capture{file: f, limit: limit}
+		k := &capture{k: &c.e.kept, file: f, limit: limit}
 		c.readers.Go(k.fill)
 		return k
 	}
 	c.master = ch.master
 	switch {
 	case c.detached:
-		c.buffer = newRing(in.OutputLimit)
+		c.buffer = c.e.kept.newRing(in.OutputLimit)
 		source := ch.near[1]
 		if c.tty {
 			source = c.master
 		}
 		c.source = source
-		c.readers.Go(func() { c.buffer.fill(source) })
+		// close ends the ring: the command may run on after it closed its output.
+		c.readers.Go(func() { readAll(source, c.buffer.readFrom) })
 	default:
 		if ch.near[1] != nil {
 			c.stdout = read(ch.near[1])
@@ -169,6 +170,21 @@ func (c *command) watchStreams(ch *child, in *execapi.ExecParams) {
 	}
 }
 
+// reserveInput reserves room for input until the command ends: what it has not read lies here or in
+// its pipe, and both count against the executor's memory.
+func (c *command) reserveInput(size int) error {
+	if size <= firstBuffer {
+		return nil
+	}
+	c.input = c.e.kept.lend((size + chunkSize - 1) / chunkSize)
+	if c.input == nil {
+		return fmt.Errorf("cannot run the command with %d bytes of input: other commands of the workspace hold the memory for input and "+
+			"output, %d MiB; wait until some have ended, or write the input to a file first: %w",
+			size, keptBytes>>20, errdefs.ErrResourceExhausted)
+	}
+	return nil
+}
+
 // giveUp makes pending reads of captured streams return.
 func (c *command) giveUp() {
 	past := time.Unix(1, 0)
@@ -182,69 +198,12 @@ func (c *command) giveUp() {
 	}
 }
 
-// openOutput returns the read end of a pipe that carries the kept output and, with follow,
-// further output. A slow reader loses the oldest bytes and never blocks the command.
-func (c *command) openOutput(follow bool) (*os.File, int64, error) {
-	var p [2]int
-	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
-		return nil, 0, err
-	}
-	unix.SetNonblock(p[1], true)
-	from := c.buffer.oldest()
-	ours := os.NewFile(uintptr(p[1]), "output")
-	// waitGone notices that the reader closed its end, also while there is no output.
-	go c.buffer.pump(ours, from, follow, func() { waitGone(ours) })
-	return os.NewFile(uintptr(p[0]), "output"), from, nil
-}
-
-// openTerminal returns one end of a stream socket. Reading gives the terminal's output, kept and
-// new; what is written is typed into the terminal.
-func (c *command) openTerminal() (*os.File, int64, error) {
-	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, 0, err
-	}
-	unix.SetNonblock(p[1], true)
-	ours := os.NewFile(uintptr(p[1]), "terminal")
-	from := c.buffer.oldest()
-	go c.buffer.pump(ours, from, true, func() { _, _ = io.Copy(c.master, ours) })
-	return os.NewFile(uintptr(p[0]), "terminal"), from, nil
-}
-
-// pump writes the ring's content to f until its end, or until wait returns, which it does when
-// f's reader has closed its end.
-func (r *ring) pump(f *os.File, offset int64, follow bool, wait func()) {
-	defer f.Close()
-	gone := false
-	go func() {
-		wait()
-		r.mu.Lock()
-		gone = true
-		r.grown.Broadcast()
-		r.mu.Unlock()
-	}()
-	buf := make([]byte, 32<<10)
-	for {
-		n, next := r.read(buf, offset, follow, &gone)
-		if n == 0 {
-			return
-		}
-		if _, err := f.Write(buf[:n]); err != nil {
-			return
-		}
-		offset = next
-	}
-}
-
-// waitGone returns when the other end of f has been closed, or f itself has.
-func waitGone(f *os.File) {
-	rc, err := f.SyscallConn()
-	if err != nil {
-		return
-	}
-	_ = rc.Read(func(fd uintptr) bool {
-		fds := []unix.PollFd{{Fd: int32(fd)}}
-		_, err := unix.Poll(fds, 0)
-		return err != nil && !errors.Is(err, unix.EINTR) || fds[0].Revents&(unix.POLLERR|unix.POLLHUP|unix.POLLNVAL) != 0
-	})
+// discarded drops what is kept of a command that could not be watched.
+func (c *command) discarded() {
+	c.e.kept.giveBack(c.input)
+	c.giveUp()
+	c.readers.Wait()
+	c.stdout.taken()
+	c.stderr.taken()
+	c.buffer.forget()
 }

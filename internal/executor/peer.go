@@ -131,7 +131,8 @@ func (p *peer) start(r *jsonrpc.Request, in *execapi.ExecParams, tty bool) (any,
 	case in.Detach:
 		notify = nil
 	case in.Wait:
-		notify = func(c *command) { r.Reply(c.result(), nil, nil) }
+		r.Params = nil // they may be large, and r is kept until the end
+		notify = func(c *command) { c.answer(r) }
 	}
 	c, far, err := p.e.start(p, in, tty, r.FDs, notify)
 	if err != nil {
@@ -141,6 +142,15 @@ func (p *peer) start(r *jsonrpc.Request, in *execapi.ExecParams, tty bool) (any,
 		return jsonrpc.Later, nil, nil
 	}
 	return execapi.ExecResult{PID: c.pid}, far, nil
+}
+
+// answer replies to exec with wait.
+func (c *command) answer(r *jsonrpc.Request) {
+	if c.stdout.large() || c.stderr.large() {
+		c.e.largeReply.Lock()
+		defer c.e.largeReply.Unlock()
+	}
+	r.Reply(c.result(), nil, nil)
 }
 
 // result is the reply to exec with wait.

@@ -177,9 +177,10 @@ func (c *command) close(groupEmpty bool) {
 		c.master.Close()
 	}
 	crashpoint.Here("executor.exec.final")
+	c.e.kept.giveBack(c.input)
 	close(c.done)
 	if c.buffer != nil {
-		c.buffer.end() // after done: a reader at the end can ask for the status
+		c.buffer.finish() // after done: a reader at the end can ask for the status
 	}
 	if c.notify != nil {
 		c.notify()

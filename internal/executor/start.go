@@ -25,11 +25,11 @@ func (e *Executor) start(
 	p *peer, in *execapi.ExecParams, tty bool, given []*os.File, notify func(*command),
 ) (*command, []*os.File, error) {
 	c := &command{
-		e: e, id: in.ID, argv: in.Argv, peer: p, detached: in.Detach, tty: tty, pidfd: -1,
+		e: e, id: in.ID, argv: listable(in.Argv), peer: p, detached: in.Detach, tty: tty, pidfd: -1,
 		started: time.Now(), done: make(chan struct{}),
 	}
 	if len(in.Shown) > 0 {
-		c.argv = in.Shown
+		c.argv = listable(in.Shown)
 	}
 	if notify != nil {
 		c.notify = func() { notify(c) }
@@ -38,17 +38,21 @@ func (e *Executor) start(
 		return nil, nil, err
 	}
 	var far []*os.File
-	var err error
-	p.inLoop(func() { far, err = e.spawn(c, in, given) })
+	err := c.reserveInput(len(in.StdinData))
+	if err == nil {
+		p.inLoop(func() { far, err = e.spawn(c, in, given) })
+	}
 	if err != nil {
 		e.forget(c)
+		go c.discarded() // which waits for the streams
 		return nil, nil, err
 	}
 	crashpoint.Here("executor.exec.started")
 	if in.TimeoutMS > 0 {
 		c.mu.Lock()
 		if !c.reaped {
-			c.timer = time.AfterFunc(time.Duration(in.TimeoutMS)*time.Millisecond, func() { c.expire(grace(in.GraceMS)) })
+			wait := grace(in.GraceMS) // not in itself, which may be large
+			c.timer = time.AfterFunc(time.Duration(in.TimeoutMS)*time.Millisecond, func() { c.expire(wait) })
 		}
 		c.mu.Unlock()
 	}
@@ -82,6 +86,7 @@ type child struct {
 	uid      uint32
 	oneID    bool // uid is the executor's own
 	groups   *groups
+	victim   victim
 	newborns *newborns
 	group    *group
 	stdio    [3]int      // descriptors for the child, -1: /dev/null
@@ -101,7 +106,8 @@ func (e *Executor) spawn(c *command, in *execapi.ExecParams, given []*os.File) (
 	}
 	ch := &child{
 		argv: in.Argv, env: e.environment(in), dir: in.Cwd, tty: c.tty, attached: !c.detached,
-		uid: e.spec.IDs.Work, oneID: e.spec.OneID(), groups: e.groups, newborns: &e.newborns, stdio: [3]int{-1, -1, -1}, program: -1,
+		uid: e.spec.IDs.Work, oneID: e.spec.OneID(), groups: e.groups, victim: e.victim, newborns: &e.newborns,
+		stdio: [3]int{-1, -1, -1}, program: -1,
 	}
 	if ch.dir == "" {
 		ch.dir = e.spec.Home()
@@ -167,6 +173,9 @@ func (ch *child) fork(c *command, in *execapi.ExecParams, given []*os.File) erro
 	if ch.oneID {
 		credential = nil
 	}
+	if err := ch.victim.born(true); err != nil {
+		return fmt.Errorf("cannot have the command end first in a lack of memory: %w", err)
+	}
 	ch.groups.lowered(true)
 	ch.newborns.begin()
 	pid, err := syscall.ForkExec(ch.path, ch.argv, &syscall.ProcAttr{
@@ -179,13 +188,16 @@ func (ch *child) fork(c *command, in *execapi.ExecParams, given []*os.File) erro
 	})
 	ch.newborns.end()
 	ch.groups.lowered(false)
+	_ = ch.victim.born(false) // only lowering beyond what the broker set can fail
 	if err != nil {
 		asCommand(ch.uid)
 		defer asCommand(0)
 		return ch.explain(err)
 	}
 	crashpoint.Here("executor.exec.cloned")
+	c.mu.Lock() // it is listed already
 	c.pid, c.pidfd = pid, pidfd
+	c.mu.Unlock()
 	ch.group.leads(pid)
 	return nil
 }

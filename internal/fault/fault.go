@@ -22,12 +22,24 @@ var kinds = []error{
 // Text returns err's text without the names of kinds at its end: "cannot find x: there is none" and
 // not "cannot find x: there is none: not found". The same words in other texts stay, as in the
 // system's "open x: permission denied", and so does a kind that is the only explanation. For nil it
-// returns "".
+// returns "". Each of joined errors loses its own.
 func Text(err error) string {
 	if err == nil {
 		return ""
 	}
 	text := err.Error()
+	if several, ok := err.(interface{ Unwrap() []error }); ok { // only what is joined on the outside
+		var lines []string
+		for _, e := range several.Unwrap() {
+			lines = append(lines, e.Error())
+		}
+		if strings.Join(lines, "\n") == text { // errors.Join
+			for i, e := range several.Unwrap() {
+				lines[i] = Text(e)
+			}
+			return strings.Join(lines, "\n")
+		}
+	}
 	for _, e := range slices.Backward(leaves(err)) {
 		if !slices.Contains(kinds, e) {
 			break

@@ -44,7 +44,12 @@ func (h *house) askNow(p principal.Principal, e execapi.ExecParams) approval.Vie
 // started runs a command in the background and returns once a person is asked about it.
 func (h *house) started(p principal.Principal, e execapi.ExecParams) (approval.View, <-chan error) {
 	h.t.Helper()
-	ctx, cancel := context.WithCancel(h.t.Context())
+	return h.startedUnder(h.t.Context(), p, e)
+}
+
+func (h *house) startedUnder(ctx context.Context, p principal.Principal, e execapi.ExecParams) (approval.View, <-chan error) {
+	h.t.Helper()
+	ctx, cancel := context.WithCancel(ctx)
 	h.t.Cleanup(cancel)
 	asked := make(chan approval.View, 1)
 	watching := make(chan struct{})
@@ -186,7 +191,7 @@ func TestWhoMayAnswer(t *testing.T) {
 	if _, err := h.Answer(ctx, alice, mine.ID, approval.Once, "", true); err != nil {
 		t.Fatal(err)
 	}
-	if r := h.records()[at]; string(r.Data) != `{"kind":"once","self":true}` || r.Principal != "uid:1000" {
+	if r := h.records()[at]; string(r.Data) != `{"kind":"once","self":true,"source":"user"}` || r.Principal != "uid:1000" {
 		t.Errorf("%+v", r)
 	}
 	// Asked for again, the same is let pass, once, and nothing else is.
@@ -197,6 +202,32 @@ func TestWhoMayAnswer(t *testing.T) {
 		t.Error(err)
 	}
 	h.askNow(alice, upload("user", ""))
+}
+
+// An administrator answers their own, and the record says so and who wrote it; unless askers and answerers
+// are kept separate.
+func TestAdministratorsAnswerTheirOwn(t *testing.T) {
+	h := newHouse(t)
+	ctx := t.Context()
+	h.create(root, "demo")
+	mine := h.askNow(root, upload("llm", ""))
+	at := len(h.records())
+	if _, err := h.Answer(ctx, root, mine.ID, approval.Once, "", false); err != nil {
+		t.Fatal(err)
+	}
+	if r := h.records()[at]; string(r.Data) != `{"kind":"once","self":true,"source":"llm"}` || r.Principal != "uid:0" {
+		t.Errorf("%+v", r)
+	}
+	if _, _, err := h.Run(ctx, root, "demo", upload("llm", "")); err != nil {
+		t.Error(err)
+	}
+	h.crash()
+	h.separate = true
+	h.start()
+	mine = h.askNow(root, upload("llm", ""))
+	if _, err := h.Answer(ctx, root, mine.ID, approval.Once, "", true); !errdefs.IsPermissionDenied(err) {
+		t.Errorf("where they are separate: %v", err)
+	}
 }
 
 // An answer for a thread is for exactly those words, there, by them, in that thread, in

@@ -16,6 +16,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/lifecycle"
+	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -119,6 +120,9 @@ func TestUpdate(t *testing.T) {
 	}{
 		"another's key":    {workspace.Change{Key: "other"}, errdefs.IsAlreadyExists},
 		"a derived name":   {workspace.Change{Key: "ws-01234567"}, errdefs.IsInvalidArgument},
+		"an archive's id":  {workspace.Change{Key: "ws-01234567-20260102T030405.000000"}, errdefs.IsInvalidArgument},
+		"a command's id":   {workspace.Change{Key: "c-0123456789abcdef"}, errdefs.IsInvalidArgument},
+		"an approval's id": {workspace.Change{Key: "ap-0123456789abcdef"}, errdefs.IsInvalidArgument},
 		"a limit too low":  {workspace.Change{Limits: workspace.Limits{Pids: 1}}, errdefs.IsInvalidArgument},
 		"a short life":     {workspace.Change{TTL: time.Millisecond}, errdefs.IsInvalidArgument},
 		"a negative idle":  {workspace.Change{Idle: -2}, errdefs.IsInvalidArgument},
@@ -154,6 +158,9 @@ func TestProfile(t *testing.T) {
 	if _, _, err := h.Create(ctx, alice, workspace.Wanted{Key: "x", Profile: "nope"}); !errdefs.IsInvalidArgument(err) ||
 		!strings.Contains(err.Error(), "there are: chat") {
 		t.Error(err)
+	}
+	if _, _, err := h.Create(ctx, alice, workspace.Wanted{Key: "chat-01234567-20260102T030405.000000"}); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("the id of an archive as a key: %v", err)
 	}
 	// The names of one profile are no keys for another.
 	if _, _, err := h.Create(ctx, alice, workspace.Wanted{Key: "chat-01234567"}); !errdefs.IsInvalidArgument(err) {
@@ -228,6 +235,9 @@ func TestAdmission(t *testing.T) {
 	refused(err, "max_running_memory_per_owner")
 	_, _, err = h.Create(ctx, alice, wanted("a4", workspace.Limits{}, false))
 	refused(err, "max_workspaces_per_owner")
+	operator, _ := h.issue(alice, principal.Wanted{Roles: principal.Operator})
+	_, _, err = h.Create(ctx, operator, wanted("a4", workspace.Limits{}, false))
+	refused(err, "max_workspaces_per_owner")
 	h.create(bob, "b1")
 	_, _, err = h.Create(ctx, bob, wanted("b2", workspace.Limits{}, true))
 	refused(err, "max_running:")
@@ -260,6 +270,65 @@ func TestAdmission(t *testing.T) {
 	started.Wait()
 	if n != 1 {
 		t.Errorf("%d were started where there was room for one", n)
+	}
+}
+
+// Who creates and destroys without end spends their own share, and nobody else's.
+func TestCreationHasAPace(t *testing.T) {
+	h := newHouse(t)
+	h.crash()
+	h.admission = lifecycle.Admission{Workspaces: 50, PerOwner: 3, Hourly: 1}
+	h.start()
+	round := func(p principal.Principal, key string) error {
+		_, _, err := h.Create(t.Context(), p, wanted(id.Key(key), workspace.Limits{}, false))
+		if err == nil {
+			_, err = h.Destroy(t.Context(), p, key, true, "")
+		}
+		return err
+	}
+	for i := range 5 {
+		err := round(alice, fmt.Sprint("a", i))
+		if late := i >= 3; late != errdefs.IsResourceExhausted(err) || late && !strings.Contains(err.Error(), "max_creates_per_hour") {
+			t.Errorf("%d: %v", i, err)
+		}
+		if err := round(root, fmt.Sprint("r", i)); err != nil {
+			t.Errorf("an administrator: %v", err)
+		}
+	}
+	if err := round(bob, "b"); err != nil {
+		t.Errorf("another owner: %v", err)
+	}
+	// What is there already takes none.
+	h.create(bob, "again")
+	for range 5 {
+		h.create(bob, "again")
+	}
+}
+
+// The bound of one owner is for tenants: administrators make as many as there may be.
+func TestAdministratorsAreNotBoundAsOwners(t *testing.T) {
+	h := newHouse(t)
+	h.crash()
+	h.admission = lifecycle.Admission{Workspaces: 4, PerOwner: 1}
+	h.start()
+	try := func(p principal.Principal, key id.Key) error {
+		_, _, err := h.Create(t.Context(), p, wanted(id.Key(key), workspace.Limits{}, false))
+		return err
+	}
+	robot, _ := h.issue(root, principal.Wanted{Roles: principal.Operator, Owner: "uid:0"})
+	for key, p := range map[id.Key]principal.Principal{"c1": admin, "c2": admin, "r1": root} {
+		if err := try(p, key); err != nil {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+	if err := try(robot, "r2"); !errdefs.IsResourceExhausted(err) {
+		t.Errorf("a token of an administrator's without the role: %v", err)
+	}
+	if err := try(root, "r3"); err != nil {
+		t.Error(err)
+	}
+	if err := try(root, "r4"); !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "max_workspaces:") {
+		t.Errorf("one more than there may be: %v", err)
 	}
 }
 

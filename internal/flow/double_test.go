@@ -21,17 +21,25 @@ import (
 // runtimeDouble is a test double of a runtime: it keeps workspaces in memory, counts
 // what is asked of it, and fails where a hook says so.
 type runtimeDouble struct {
-	mu    sync.Mutex
-	all   map[id.Workspace]workspace.Real
-	keys  map[id.Workspace]string
-	alive map[id.Workspace]bool // an executor answers
-	calls map[string]int
-	kept  map[id.Workspace]bool // something is in the home
-	pids  int64                 // that Stats tells
-	list  []execapi.Command
+	mu   sync.Mutex
+	all  map[id.Workspace]workspace.Real
+	keys map[id.Workspace]string
+	// destroyed are those that were, which a repeated destroy says.
+	destroyed map[id.Workspace]workspace.Real
+	alive     map[id.Workspace]bool // an executor answers
+	calls     map[string]int
+	kept      map[id.Workspace]bool // something is in the home
+	pids      int64                 // that Stats tells
+	list      []execapi.Command
 	// detached is what was asked for last.
 	detached execapi.ExecParams
 	procs    []*processDouble
+	// programs are the words of the archivers that ran.
+	programs [][]string
+	// verdict is what the archiver says of an archive that it verifies, "" for that it is well.
+	verdict string
+	// more is what homes have beside the usual, for those that are packed from now on, until it is closed.
+	more <-chan []byte
 	// start and mended are what Mended tells.
 	start  string
 	mended []workspace.Mended
@@ -41,6 +49,8 @@ type runtimeDouble struct {
 	proof *workspace.Report
 	// hook is called before each operation, without the lock.
 	hook func(op string, name id.Workspace) error
+	// deaf, if set, is what a change ends with that was carried out, and of which nobody hears.
+	deaf error
 }
 
 var _ runtime.Runtime = (*runtimeDouble)(nil)
@@ -48,7 +58,8 @@ var _ runtime.Runtime = (*runtimeDouble)(nil)
 func newDouble() *runtimeDouble {
 	return &runtimeDouble{
 		all: map[id.Workspace]workspace.Real{}, keys: map[id.Workspace]string{},
-		alive: map[id.Workspace]bool{}, calls: map[string]int{}, list: []execapi.Command{{ID: "c-0"}},
+		destroyed: map[id.Workspace]workspace.Real{},
+		alive:     map[id.Workspace]bool{}, calls: map[string]int{}, list: []execapi.Command{{ID: "c-0"}},
 	}
 }
 
@@ -82,6 +93,21 @@ func (d *runtimeDouble) setHook(f func(op string, name id.Workspace) error) {
 	d.hook = f
 }
 
+func (d *runtimeDouble) setDeaf(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.deaf = err
+}
+
+// heard is the end of a change.
+func (d *runtimeDouble) heard(err *error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if *err == nil {
+		*err = d.deaf
+	}
+}
+
 // lists sets what Commands returns.
 func (d *runtimeDouble) lists(all ...execapi.Command) {
 	d.mu.Lock()
@@ -112,11 +138,14 @@ func (d *runtimeDouble) set(name id.Workspace, state workspace.State) (workspace
 	return w, nil
 }
 
-func (d *runtimeDouble) Create(_ context.Context, permitted permit.Permit, p runtime.Plan) (workspace.Real, workspace.Report, error) {
+func (d *runtimeDouble) Create(_ context.Context, permitted permit.Permit, p runtime.Plan) (
+	w workspace.Real, rep workspace.Report, err error,
+) {
 	name, err := permitted.Workspace()
 	if err != nil {
 		return workspace.Real{}, workspace.Report{}, err
 	}
+	defer d.heard(&err)
 	if err := d.begin("create", name); err != nil {
 		return workspace.Real{}, workspace.Report{}, err
 	}
@@ -173,15 +202,16 @@ func (d *runtimeDouble) mounts(name id.Workspace, mounts []workspace.Mount) {
 	d.all[name] = w
 }
 
-func (d *runtimeDouble) Start(_ context.Context, permitted permit.Permit) (workspace.Real, workspace.Report, error) {
+func (d *runtimeDouble) Start(_ context.Context, permitted permit.Permit) (w workspace.Real, rep workspace.Report, err error) {
 	name, err := permitted.Workspace()
 	if err != nil {
 		return workspace.Real{}, workspace.Report{}, err
 	}
+	defer d.heard(&err)
 	if err := d.begin("start", name); err != nil {
 		return workspace.Real{}, workspace.Report{}, err
 	}
-	w, err := d.set(name, workspace.StateRunning)
+	w, err = d.set(name, workspace.StateRunning)
 	return w, d.proved(), err
 }
 
@@ -192,11 +222,12 @@ func report() workspace.Report {
 	}
 }
 
-func (d *runtimeDouble) Stop(_ context.Context, permitted permit.Permit) (workspace.Real, error) {
+func (d *runtimeDouble) Stop(_ context.Context, permitted permit.Permit) (w workspace.Real, err error) {
 	name, err := permitted.Workspace()
 	if err != nil {
 		return workspace.Real{}, err
 	}
+	defer d.heard(&err)
 	if err := d.begin("stop", name); err != nil {
 		return workspace.Real{}, err
 	}
@@ -225,17 +256,18 @@ func (d *runtimeDouble) Resume(_ context.Context, permitted permit.Permit) (work
 	return d.set(name, workspace.StateRunning)
 }
 
-func (d *runtimeDouble) Limit(_ context.Context, permitted permit.Permit, limits workspace.Limits) (workspace.Real, error) {
+func (d *runtimeDouble) Limit(_ context.Context, permitted permit.Permit, limits workspace.Limits) (w workspace.Real, err error) {
 	name, err := permitted.Workspace()
 	if err != nil {
 		return workspace.Real{}, err
 	}
+	defer d.heard(&err)
 	if err := d.begin("limit", name); err != nil {
 		return workspace.Real{}, err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	w := d.all[name]
+	w = d.all[name]
 	w.InForce = limits
 	d.all[name] = w
 	return w, nil
@@ -250,15 +282,22 @@ func (d *runtimeDouble) Stats(_ context.Context, name id.Workspace) (workspace.S
 	return workspace.Stats{MemoryBytes: 1 << 20, Pids: d.pids}, nil
 }
 
-func (d *runtimeDouble) Destroy(_ context.Context, permitted permit.Permit, purge bool) (workspace.Real, error) {
+func (d *runtimeDouble) Destroy(_ context.Context, permitted permit.Permit, purge bool) (w workspace.Real, err error) {
 	name, err := permitted.Workspace()
 	if err != nil {
 		return workspace.Real{}, err
 	}
+	defer d.heard(&err)
 	if err := d.begin("destroy", name); err != nil {
 		return workspace.Real{}, err
 	}
-	w, err := d.set(name, workspace.StateDestroyed)
+	d.mu.Lock()
+	was, over := d.destroyed[name]
+	d.mu.Unlock()
+	if over { // as the broker, which remembers every name
+		return was, nil
+	}
+	w, err = d.set(name, workspace.StateDestroyed)
 	if err != nil {
 		return w, err
 	}
@@ -268,6 +307,7 @@ func (d *runtimeDouble) Destroy(_ context.Context, permitted permit.Permit, purg
 	if !purge {
 		w.Retained = "/retained/" + string(name)
 	}
+	d.destroyed[name] = w
 	return w, nil
 }
 
@@ -336,6 +376,13 @@ func (d *runtimeDouble) Spawn(_ context.Context, permitted permit.Permit, p exec
 	if err := d.reach("spawn", name); err != nil {
 		return nil, err
 	}
+	if p.Program {
+		d.mu.Lock()
+		d.programs = append(d.programs, p.Argv)
+		verdict, more := d.verdict, d.more
+		d.mu.Unlock()
+		return archiverDouble(p, verdict, more)
+	}
 	proc := &processDouble{id: p.ID, end: make(chan error, 1)}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -400,6 +447,9 @@ func (d *runtimeDouble) Forget(_ context.Context, permitted permit.Permit, retai
 }
 
 func (d *runtimeDouble) Mended(context.Context) (string, []workspace.Mended, error) {
+	if err := d.begin("mended", ""); err != nil {
+		return "", nil, err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.start, d.mended, nil

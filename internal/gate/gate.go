@@ -14,8 +14,11 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/containerd/errdefs"
+
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/judge"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/permit"
 	"github.com/carrel-dev/carrel/internal/policy"
@@ -72,6 +75,9 @@ func (g *Gate) Authorise(ctx context.Context, r operation.Request, find Finder) 
 	if !operation.Reaches(r.By, x.request.On) {
 		return nil, x.deny(ctx, elsewhere(r.By, x.row, x.request.On))
 	}
+	if err := g.hold(ctx, &x.request); err != nil {
+		return nil, x.deny(ctx, err)
+	}
 	if x.row.Class == operation.Observe {
 		x.g.cfg.Records.Observed(&x.request)
 	}
@@ -97,6 +103,14 @@ func (a *Authorised) Step(op operation.Operation, made operation.Target) *Author
 	return a.x.step(op, made)
 }
 
+// Judge says how another operation of the same caller on the same target would be judged. Nothing is
+// carried out, and nobody is asked.
+func (a *Authorised) Judge(op operation.Operation) (*judge.Judgement, error) {
+	r := a.x.request
+	r.Op = op
+	return a.x.g.cfg.Judge.Judge(&r)
+}
+
 // Admit has the request judged, and a person asked where the policy says so. A refusal has
 // been recorded when it returns.
 func (a *Authorised) Admit(ctx context.Context) (*Admitted, error) {
@@ -108,6 +122,10 @@ func (a *Authorised) Admit(ctx context.Context) (*Admitted, error) {
 		if err := x.g.cfg.Blocked(); err != nil {
 			return nil, fmt.Errorf("cannot do anything that is to be recorded: %w", err)
 		}
+	}
+	if err := x.inRoom(); err != nil {
+		x.passed(err)
+		return nil, err
 	}
 	if err := x.clear(ctx); err != nil {
 		if r, ok := errors.AsType[refusal](err); ok {
@@ -135,6 +153,9 @@ func (x *passing) clear(ctx context.Context) (err error) {
 		}
 		if err := x.entry(); err != nil {
 			return err
+		}
+		if err := x.g.charge(&x.request, x.record.Intent(), x.row.Relieves); err != nil { // the question is recorded
+			return fmt.Errorf("cannot ask a person, so it was not done: %w", err)
 		}
 		x.pass, err = x.g.cfg.Ask.Ask(ctx, &Question{&x.request, x.judgement, x.record})
 		x.way.step("approval")
@@ -175,6 +196,9 @@ func (a *Admitted) Deny(ctx context.Context, why error) error { return a.x.deny(
 func (a *Admitted) Do(ctx context.Context, effect Effect) (err error) {
 	x := a.x
 	defer func() { x.passed(err) }()
+	if err := x.g.lost(ctx, x.request.By); err != nil { // while it waited
+		return err
+	}
 	seq, err := x.intent(ctx)
 	if err != nil {
 		return fmt.Errorf("cannot record what is about to be done, so it was not done: %w", err)
@@ -207,10 +231,22 @@ func (x *passing) intent(ctx context.Context) (seq int64, err error) {
 	if x.row.Class == operation.Observe {
 		return 0, nil
 	}
+	if x.row.Class == operation.Read && x.g.Full() != nil {
+		x.g.cfg.Records.Observed(&x.request)
+		return 0, nil
+	}
+	if x.row.Class == operation.Change {
+		if err := x.inRoom(); err != nil { // it may have filled up since a person was asked
+			return 0, err
+		}
+	}
 	if err := x.entry(); err != nil {
 		return 0, err
 	}
 	rec := x.record.Intent()
+	if err := x.g.charge(&x.request, rec, x.row.Relieves); err != nil {
+		return 0, err
+	}
 	if x.row.Class == operation.Read {
 		return 0, x.record.AppendAsync(asRead(rec))
 	}
@@ -238,7 +274,15 @@ func (x *passing) outcome(seq int64, data any, err error) {
 		}
 		x.g.cfg.Told(&x.request, seq, shown)
 	}
-	if aerr := x.record.AppendAsync(x.record.Outcome(seq, data, err)); aerr != nil {
+	rec := x.record.Outcome(seq, data, err)
+	x.g.chargeOutcome(&x.request, rec)
+	aerr := x.record.AppendAsync(rec)
+	if aerr == nil && x.row.Lasts() {
+		if aerr = x.record.Flush(); errdefs.IsResourceExhausted(aerr) {
+			aerr = nil // it is written when there is room
+		}
+	}
+	if aerr != nil {
 		// The intent stays open, and the next start closes it as interrupted.
 		x.g.cfg.Log.Error("cannot record an outcome", "intent", seq, "workspace", x.request.On.Name, "error", aerr)
 	}

@@ -29,6 +29,8 @@ type book struct {
 	mu   sync.Mutex
 	list []audit.Record
 	fail error
+	// flushed is how many there were when somebody last waited for the disk.
+	flushed int
 }
 
 func (b *book) Append(_ context.Context, r audit.Record) (int64, error) {
@@ -44,6 +46,13 @@ func (b *book) Append(_ context.Context, r audit.Record) (int64, error) {
 func (b *book) AppendAsync(r audit.Record) error {
 	_, err := b.Append(context.Background(), r)
 	return err
+}
+
+func (b *book) Flush() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.flushed = len(b.list)
+	return b.fail
 }
 
 // story tells the records since the nth: "intent workspace.pause", "outcome ok" …
@@ -236,6 +245,28 @@ func TestClasses(t *testing.T) {
 			}); err != nil || len(b.list) != want {
 			t.Errorf("%s %s: %v, %v", class, operation.Table[i].Name, b.story(0), err)
 		}
+	}
+}
+
+// What changes what there is has its outcome on disk before the answer; what runs in a workspace does
+// not wait for it.
+func TestOutcomesThatLast(t *testing.T) {
+	lasting := 0
+	for _, row := range operation.Table {
+		b := &book{}
+		_ = newGate(b).Do(t.Context(), operation.Request{By: alice, Op: plain(row.Name), On: demo, Verified: true},
+			func(context.Context, permit.Permit) (any, error) { return nil, nil })
+		if len(b.list) != 2 || b.list[1].Type != audit.Outcome {
+			continue // no change, not hers, or to be asked
+		}
+		if want := row.Needs != principal.Run; (b.flushed == 2) != want {
+			t.Errorf("%s: answered when %d of 2 records are on disk", row.Name, b.flushed)
+		} else if want {
+			lasting++
+		}
+	}
+	if lasting < 6 {
+		t.Errorf("only %d operations last", lasting)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"sync"
 
+	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/judge"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/record"
@@ -15,8 +16,16 @@ type Config struct {
 	Judge   *judge.Judge
 	// Ask has a person answer where the policy wants that.
 	Ask Asker
+	// Now returns a workspace as it is now, false if it is gone. Hold takes it.
+	Now func(name id.Workspace) (operation.Target, bool)
 	// Blocked says why no effect may follow now, nil if one may. Optional.
 	Blocked func() error
+	// Full says why only what makes room may be done, because the disk is full; nil if it is not. Optional.
+	Full func() error
+	// Scarce: what is left for those records is for administrators only. Optional.
+	Scarce func() bool
+	// Budget is how much one owner may have recorded. Optional.
+	Budget Budget
 	// Told hears of every outcome, by the number of its intent. Optional.
 	Told func(r *operation.Request, intent int64, err error)
 	// Observe hears of each passage when it is over, and must not block. Optional.
@@ -28,6 +37,8 @@ type Config struct {
 type Gate struct {
 	cfg      Config
 	refusals refusals
+	holds    holds
+	spending spending
 
 	mu sync.Mutex
 	// background are the goroutines that wait for effects to end, and closed says that no

@@ -10,6 +10,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/record"
 )
 
 // refusal is an error of an Asker that is recorded as a denial.
@@ -27,6 +28,10 @@ func (x *passing) deny(ctx context.Context, why error) error {
 		x.way.Denied = true
 	}
 	defer func() { x.passed(why) }()
+	if x.g.Full() != nil { // the room that is left is for what makes more
+		x.g.cfg.Records.Unrecorded(x.owner(), x.row.Name, record.DiskFull)
+		return why
+	}
 	write, untold := x.g.refusals.count(x.request.By.String(), now())
 	if !write {
 		return why
@@ -37,7 +42,10 @@ func (x *passing) deny(ctx context.Context, why error) error {
 		if x.judgement != nil {
 			rec.Policy, rec.Decision = x.judgement.Level.String(), x.judgement.Recorded
 		}
-		_, err = x.record.Append(ctx, x.record.Denial(rec, why, untold))
+		if rec = x.record.Denial(rec, why, untold); x.g.Charge(&x.request, rec) != nil {
+			return why // which is counted
+		}
+		_, err = x.record.Append(ctx, rec)
 	}
 	if err != nil {
 		x.g.cfg.Log.Error("cannot record a denial", "principal", x.request.By, "action", x.row.Name, "error", err)

@@ -6,7 +6,6 @@
 package grant
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/carrel-dev/carrel/internal/strictjson"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -162,14 +162,10 @@ func Take(far *os.File) (m Message, who Cred, dirs []*os.File, err error) {
 	case sender.Uid != maker.Uid || sender.Gid != maker.Gid:
 		return bad("uid %d made the grant and uid %d filled it", maker.Uid, sender.Uid)
 	}
-	d := json.NewDecoder(bytes.NewReader(text[:n]))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&m); err != nil {
+	if err := strictjson.Unmarshal(text[:n], &m); err != nil {
 		return bad("the grant cannot be read: %w", err)
 	}
 	switch {
-	case d.More():
-		return bad("more follows on the grant")
 	case m.Version != Version:
 		return bad("the grant is of version %d, this broker reads %d; install client and broker of one release", m.Version, Version)
 	case len(m.Mounts) != len(dirs) || len(dirs) == 0:

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -128,6 +129,47 @@ func IsWorkspace(s string) bool {
 	}
 	n, err := strconv.Atoi(suffix)
 	return err == nil && n >= 1 && n <= MaxCollision && strconv.Itoa(n) == suffix
+}
+
+// archiveTime is what follows the name of the workspace in the id of an archive: when it was
+// made, in UTC.
+const archiveTime = "20060102T150405.000000"
+
+// NewArchive returns the id of an archive of a workspace that is made at a time.
+func NewArchive(of Workspace, at time.Time) string {
+	return string(of) + "-" + at.UTC().Format(archiveTime)
+}
+
+// ArchiveOf returns the workspace that an archive with the id s is of; false if s has not the form
+// of one.
+func ArchiveOf(s string) (Workspace, bool) {
+	i := strings.LastIndexByte(s, '-')
+	if i < 0 || !IsWorkspace(s[:i]) || len(s)-i-1 != len(archiveTime) {
+		return "", false
+	}
+	_, err := time.Parse(archiveTime, s[i+1:])
+	return Workspace(s[:i]), err == nil
+}
+
+// IsArchive reports whether s has the form of an archive's id.
+func IsArchive(s string) bool {
+	_, ok := ArchiveOf(s)
+	return ok
+}
+
+// Reserved says what k would be taken for if a workspace had it as its key, "" for nothing. The
+// names of workspaces are not among it, because their prefixes are configured.
+func (k Key) Reserved() string {
+	if IsArchive(string(k)) {
+		return "archive"
+	}
+	if _, err := ParseCommand(string(k)); err == nil {
+		return "command"
+	}
+	if _, err := ParseApproval(string(k)); err == nil {
+		return "approval"
+	}
+	return ""
 }
 
 // NewApproval returns a fresh id of an approval.

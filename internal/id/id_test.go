@@ -3,6 +3,7 @@ package id_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -94,6 +95,20 @@ func TestCommandsAndTraces(t *testing.T) {
 	for _, s := range []string{"", strings.Repeat("a", 31), strings.Repeat("a", 33), strings.Repeat("g", 32)} {
 		if _, err := id.ParseTrace(s); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%q: %v", s, err)
+		}
+	}
+}
+
+func TestReservedKeys(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 678000, time.UTC)
+	for k, want := range map[id.Key]string{
+		id.Key(id.NewArchive("ws-2a97516c", at)): "archive", id.Key(id.NewArchive("chat-2a97516c-12", at)): "archive",
+		"c-0123456789abcdef": "command", id.Key(id.NewApproval()): "approval",
+		"demo": "", "ws-2a97516c": "", "chat-12345678": "", "ws-2a97516c-20260102T030405": "", "ws-2a97516c-20260102T030405.00067": "",
+		"ws-2a97516c-20261302T030405.000678": "", "x-20260102T030405.000678": "", "-": "", "c-0123": "",
+	} {
+		if got := k.Reserved(); got != want {
+			t.Errorf("%s is reserved for %q, want %q", k, got, want)
 		}
 	}
 }

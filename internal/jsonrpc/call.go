@@ -3,10 +3,11 @@ package jsonrpc
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"strconv"
+
+	"github.com/carrel-dev/carrel/internal/strictjson"
 )
 
 // call is a request of ours that waits for its reply.
@@ -57,7 +58,7 @@ func (r *reply) take(method string, result any) ([]*os.File, error) {
 		return nil, r.err
 	}
 	if result != nil {
-		if err := json.Unmarshal(r.result, result); err != nil {
+		if err := strictjson.UnmarshalNewer(r.result, result); err != nil {
 			closeAll(r.fds)
 			return nil, fmt.Errorf("cannot read the result of %s: %w", method, err)
 		}

@@ -1,10 +1,8 @@
 package jsonrpc
 
 import (
-	"encoding/json"
 	"slices"
 	"strconv"
-	"unicode/utf8"
 )
 
 const (
@@ -36,13 +34,8 @@ func invalid(text string) *violation   { return &violation{CodeInvalidRequest, t
 // known to be valid UTF-8 and one JSON object of bounded depth. The id is set in the envelope
 // whenever it could be read.
 func parseEnvelope(frame []byte, maxFDs int) (e envelope, bad *violation) {
-	switch {
-	case !utf8.Valid(frame):
-		return e, malformed("the frame is not valid UTF-8")
-	case tooDeep(frame):
-		return e, malformed("the frame nests deeper than 64 levels")
-	case !json.Valid(frame):
-		return e, malformed("the frame is not valid JSON")
+	if why := Unreadable(frame); why != "" {
+		return e, malformed("the frame " + why)
 	}
 	start := 0
 	for isSpace(frame[start]) {

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/fault"
+	"github.com/carrel-dev/carrel/internal/strictjson"
 )
 
 // Codes of JSON-RPC 2.0, section 5.1.
@@ -113,7 +114,7 @@ func toWire(err error) wireError {
 // ignored, so that the error is not lost.
 func fromWire(raw []byte) (*Error, error) {
 	var w wireError
-	if err := json.Unmarshal(raw, &w); err != nil {
+	if err := strictjson.UnmarshalNewer(raw, &w); err != nil {
 		return nil, err
 	}
 	var d errorData

@@ -108,6 +108,10 @@ func TestViolations(t *testing.T) {
 		{"params as an array", `{"jsonrpc":"2.0","id":1,"method":"echo","params":[1]}`, -32602, "1", true},
 		{"params as a string", `{"jsonrpc":"2.0","id":1,"method":"echo","params":"x"}`, -32602, "1", true},
 		{"an unknown param", `{"jsonrpc":"2.0","id":1,"method":"echo","params":{"y":1}}`, -32602, "1", true},
+		{"a param twice", `{"jsonrpc":"2.0","id":1,"method":"echo","params":{"text":"a","text":"b"}}`, -32602, "1", true},
+		{"a param in another case", `{"jsonrpc":"2.0","id":1,"method":"echo","params":{"Text":"b"}}`, -32602, "1", true},
+		{"a param in both cases", `{"jsonrpc":"2.0","id":1,"method":"echo","params":{"text":"a","TEXT":"b"}}`, -32602, "1", true},
+		{"an escaped param", `{"jsonrpc":"2.0","id":1,"method":"echo","params":{"\u0074ext":"b"}}`, -32602, "1", true},
 		{"nested 64 deep", deep(64), -32602, "1", true},
 	} {
 		t.Run(v.name, func(t *testing.T) {

@@ -11,7 +11,6 @@
 package jsonrpc
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,6 +22,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/strictjson"
 )
 
 // One connection, two equal peers. Either side may call the other.
@@ -98,16 +99,14 @@ func (r *Request) Reply(result any, fds []*os.File, err error) {
 	r.c.respond(r.in, result, fds, err)
 }
 
-// Decode reads the params into v. An unknown field, a wrong type or a value out
-// of range is an error of kind invalid_argument with code −32602. Absent params
-// leave v as it is.
+// Decode reads the params into v. A member that is unknown, repeated or in another
+// case, at any depth, a wrong type or a value out of range is an error of kind
+// invalid_argument with code −32602. Absent params leave v as it is.
 func (r *Request) Decode(v any) error {
 	if len(r.Params) == 0 {
 		return nil
 	}
-	d := json.NewDecoder(bytes.NewReader(r.Params))
-	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil {
+	if err := strictjson.Unmarshal(r.Params, v); err != nil {
 		return &Error{
 			Code: CodeInvalidParams, Message: fmt.Sprintf("cannot read the params of %s: %v", r.Method, err),
 			kind: errdefs.ErrInvalidArgument,

@@ -2,6 +2,7 @@ package jsonrpc_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -362,5 +363,30 @@ func TestTooLongToSend(t *testing.T) {
 	}
 	if _, err := c.Call(t.Context(), "bad method", nil, nil); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("a bad method: %v", err)
+	}
+}
+
+// A result of a newer peer may say more, but nothing in two ways.
+func TestResultsAreOfOneMeaning(t *testing.T) {
+	for text, taken := range map[string]bool{
+		`{"text":"a"}`:                     true,
+		`{"text":"a","more":{"x":[1,2]}}`:  true,
+		`{"text":"a","text":"b"}`:          false,
+		`{"text":"a","Text":"b"}`:          false,
+		`{"TEXT":"b"}`:                     false,
+		`{"\u0074ext":"b"}`:                false,
+		`{"more":{"text":1,"text":2}}`:     true, // nobody reads it
+		`{"text":"a","more":1,"\u0074":2}`: true,
+	} {
+		c, _ := pair(t, jsonrpc.Config{}, jsonrpc.Config{
+			Handler: func(context.Context, *jsonrpc.Conn, *jsonrpc.Request) (any, []*os.File, error) {
+				return json.RawMessage(text), nil, nil
+			},
+		})
+		var got args
+		_, err := c.Call(t.Context(), "echo", nil, &got)
+		if (err == nil) != taken || taken && strings.HasPrefix(text, `{"text"`) && got.Text != "a" {
+			t.Errorf("%s: got %+v, %v", text, got, err)
+		}
 	}
 }

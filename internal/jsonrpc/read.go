@@ -306,11 +306,15 @@ func (r *reader) message(frame []byte) error {
 // accept starts the handling of a request. The frame is copied, because the
 // handler may keep what it was given.
 func (r *reader) accept(e *envelope, files []*os.File) error {
-	b := make([]byte, 0, len(e.id)+len(e.params))
-	b = append(append(b, e.id...), e.params...)
-	in := &incoming{id: b[:len(e.id):len(e.id)]}
+	in := &incoming{}
+	if len(e.params) > firstBuffer { // a handler that drops its params frees them, id or not
+		in.id, in.Params = bytes.Clone(e.id), bytes.Clone(e.params)
+	} else {
+		b := make([]byte, 0, len(e.id)+len(e.params))
+		b = append(append(b, e.id...), e.params...)
+		in.id, in.Params = b[:len(e.id):len(e.id)], b[len(e.id):]
+	}
 	in.Method = string(e.method)
-	in.Params = b[len(e.id):]
 	in.FDs = files
 	in.Notification = e.id == nil
 	in.c, in.in = r.c, in

@@ -1,5 +1,25 @@
 package jsonrpc
 
+import (
+	"encoding/json"
+	"unicode/utf8"
+)
+
+// Unreadable says why a text is not JSON that every reader takes for the same, as "is not valid
+// JSON"; "" if it is. Readers that are more lenient come after it. Equal names in one object are
+// for them to find.
+func Unreadable(b []byte) string {
+	switch {
+	case !utf8.Valid(b):
+		return "is not valid UTF-8"
+	case tooDeep(b):
+		return "nests deeper than 64 levels"
+	case !json.Valid(b):
+		return "is not valid JSON"
+	}
+	return ""
+}
+
 // tooDeep reports whether arrays and objects nest deeper than maxDepth. The text need not be
 // valid JSON.
 func tooDeep(b []byte) bool {

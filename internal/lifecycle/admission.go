@@ -1,17 +1,26 @@
 package lifecycle
 
 import (
+	"cmp"
 	"fmt"
+	"time"
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/bucket"
+	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // Admission bounds what may live and run at once. Zero fields bound nothing.
 type Admission struct {
-	// Workspaces is the most that may live, PerOwner those of one owner.
+	// Workspaces is the most that may live, PerOwner those of one owner: an administrator may
+	// make more.
 	Workspaces, PerOwner int
+	// Hourly is how many one owner may create in an hour, once PerOwner were created at once: each
+	// spends ids that are never used again, and who creates and destroys without end would
+	// spend what the broker grants all owners together.
+	Hourly int
 	// Running is the most that may run at once.
 	Running int
 	// Memory is the most that the limits of those that run may add up to, in bytes, and
@@ -21,7 +30,7 @@ type Admission struct {
 }
 
 // mayLive refuses a workspace that would be one too many. l.admission is held.
-func (l *Lifecycle) mayLive(w workspace.Kept) error {
+func (l *Lifecycle) mayLive(by principal.Principal, w workspace.Kept) error {
 	all, own := 0, 0
 	l.cfg.Store.Each(func(o *workspace.Kept) {
 		all++
@@ -33,10 +42,28 @@ func (l *Lifecycle) mayLive(w workspace.Kept) error {
 	case a.Workspaces > 0 && all >= a.Workspaces:
 		return fmt.Errorf("cannot create workspace %q: there are %d, the most there may be; destroy some, or raise max_workspaces: %w",
 			w.Key, all, errdefs.ErrResourceExhausted)
-	case a.PerOwner > 0 && own >= a.PerOwner:
-		return fmt.Errorf("cannot create workspace %q: %s has %d, the most that one owner may have; destroy some, or raise "+
-			"max_workspaces_per_owner: %w",
+	case a.PerOwner > 0 && own >= a.PerOwner && !by.Can(principal.Any):
+		return fmt.Errorf("cannot create workspace %q: %s has %d, the most that one owner may have; destroy some (\"carrel ls\"), or have an "+
+			"administrator raise max_workspaces_per_owner in carreld.yaml: %w",
 			w.Key, w.Owner, own, errdefs.ErrResourceExhausted)
+	}
+	if l.cfg.Admission.Hourly > 0 && !by.Can(principal.Any) {
+		return l.paced(w, time.Now())
+	}
+	return nil
+}
+
+// maxPaced bounds the owners whose pace is remembered. The others share one.
+const maxPaced = 4096
+
+// paced takes one of what an owner may create, or refuses. l.admission is held.
+func (l *Lifecycle) paced(w workspace.Kept, now time.Time) error {
+	a := l.cfg.Admission
+	bound := bucket.Bound{Burst: cmp.Or(a.PerOwner, a.Workspaces, 1), Every: time.Hour / time.Duration(a.Hourly)}
+	if wait := l.created.Take(w.Owner, bound, now); wait > 0 {
+		return fmt.Errorf("cannot create workspace %q: %s created %d at once or %d an hour, as many as one owner may; try again in %v, or have "+
+			"an administrator raise max_creates_per_hour in carreld.yaml: %w",
+			w.Key, w.Owner, bound.Burst, a.Hourly, wait.Truncate(time.Second)+time.Second, errdefs.ErrResourceExhausted)
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/archiver"
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/id"
@@ -58,7 +59,10 @@ func (l *Lifecycle) Create(
 	if err := l.mayAllow(want); err != nil {
 		return none, false, authorised.Deny(ctx, err)
 	}
-	m, err := Once(ctx, l.cfg.Store, p, want.Request, op, operation.Target{}, func(time.Time) (m made, err error) {
+	m, err := Once(ctx, l, p, want.Request, op, operation.Target{}, "", func(at *Attempt) (m made, err error) {
+		if m.Name, m.Created, err = l.Made(ctx, at); m.Created || err != nil {
+			return m, err
+		}
 		k, err := l.Wanted(p.Owner(), want)
 		if err != nil {
 			return m, err
@@ -68,13 +72,17 @@ func (l *Lifecycle) Create(
 			return m, err
 		}
 		err = l.AloneWithKey(ctx, want.Key, operation.CreateWorkspace, func(ctx context.Context) (err error) {
-			k, m.Created, err = l.create(ctx, a, op, k, mounts)
+			k, m.Created, err = l.create(ctx, at, a, op, k, mounts)
 			return err
 		})
 		m.Name = k.Name
-		return m, err
+		return m, l.Unmade(at, k.Name, err)
 	})
 	if err != nil {
+		return none, false, err
+	}
+	// The answer may be of an earlier attempt, and the workspace renamed since.
+	if authorised, err = l.Authorise(ctx, p, string(m.Name), op); err != nil {
 		return none, false, err
 	}
 	w, err := l.showNow(m.Name)
@@ -88,6 +96,28 @@ func (l *Lifecycle) Create(
 	}
 	w, err = l.get(ctx, m.Name)
 	return w, m.Created, err
+}
+
+// Made returns the workspace that an earlier attempt made, if it came to that.
+func (l *Lifecycle) Made(ctx context.Context, at *Attempt) (name id.Workspace, made bool, err error) {
+	if at.Own == "" {
+		return "", false, nil
+	}
+	name = id.Workspace(at.Own)
+	if k, there := l.cfg.Store.ByName(name); there {
+		return name, k.Phase == workspace.Settled || k.Phase == workspace.Destroying, nil
+	}
+	_, _, made, err = l.cfg.Store.Destroyed(ctx, at.Own, time.Time{})
+	return name, made, err
+}
+
+// Unmade is the end of an attempt at making a workspace: one that failed and could not be undone
+// is kept.
+func (l *Lifecycle) Unmade(at *Attempt, name id.Workspace, err error) error {
+	if k, there := l.cfg.Store.ByName(name); err != nil && there && k.Phase != workspace.Settled {
+		at.Keep()
+	}
+	return err
 }
 
 // AuthoriseMaking authorises an operation that makes a workspace with a key, for an owner. A
@@ -129,7 +159,7 @@ func expiry(ttl time.Duration) time.Time {
 }
 
 // create runs with the key's slot held.
-func (l *Lifecycle) create(ctx context.Context, a *gate.Admitted, op operation.Create, fresh workspace.Kept,
+func (l *Lifecycle) create(ctx context.Context, at *Attempt, a *gate.Admitted, op operation.Create, fresh workspace.Kept,
 	mounts *runtime.Mounts,
 ) (workspace.Kept, bool, error) {
 	key, by := op.Key, a.Request().By
@@ -146,9 +176,10 @@ func (l *Lifecycle) create(ctx context.Context, a *gate.Admitted, op operation.C
 			key, k.Name, k.Phase, errdefs.ErrFailedPrecondition)
 	}
 	if exists && k.Phase != workspace.Creating {
-		return k, false, l.sameMounts(op.Allow, k, mounts)
+		// What an earlier attempt at this request began, upkeep may have finished.
+		return k, at.Own == string(k.Name), l.sameMounts(op.Allow, k, mounts)
 	}
-	plan := making{admitted: a, allow: op.Allow, mounts: mounts, start: !op.NoStart}
+	plan := making{attempt: at, admitted: a, allow: op.Allow, mounts: mounts, start: !op.NoStart}
 	if exists { // begun before, and broken off at a point that is not known
 		err := l.make(ctx, plan, k, false)
 		return k, err == nil, err
@@ -165,7 +196,7 @@ func (l *Lifecycle) create(ctx context.Context, a *gate.Admitted, op operation.C
 			if err != nil {
 				return nil, err
 			}
-			n, err := l.cfg.Archiver.Unpack(ctx, rt, p, in, false, nil)
+			n, err := l.cfg.Archiver.Unpack(ctx, rt, p, in, archiver.Limits{}, false, nil)
 			return Archived{Entries: n.Entries, Bytes: n.Bytes}, err
 		}
 	}
@@ -197,8 +228,13 @@ type Archived struct {
 	Bytes   int64  `json:"bytes,omitempty"`
 }
 
-// UsableKey refuses a key that could be taken for the name of another workspace.
+// UsableKey refuses a key that could be taken for the name of another workspace, or for the id of
+// something else.
 func (l *Lifecycle) UsableKey(key id.Key) error {
+	if what := key.Reserved(); what != "" {
+		return fmt.Errorf("cannot use %q as a key: it has the form of an id (%s) and could be taken for one; choose another key: %w",
+			key, what, errdefs.ErrInvalidArgument)
+	}
 	_, taken := l.cfg.Store.ByName(id.Workspace(key))
 	derived := false
 	for prefix := range l.prefixes() {
@@ -272,6 +308,7 @@ func (l *Lifecycle) sameMounts(allow []workspace.Opening, k workspace.Kept, moun
 
 // making is how a workspace is to be made.
 type making struct {
+	attempt  *Attempt
 	admitted *gate.Admitted
 	allow    []workspace.Opening
 	mounts   *runtime.Mounts
@@ -309,11 +346,11 @@ func (l *Lifecycle) named(ctx context.Context, m making, fresh workspace.Kept) (
 
 // Fill makes a workspace whose home is filled before anybody sees it, and leaves it running.
 // The slot of its key is held.
-func (l *Lifecycle) Fill(ctx context.Context, a *gate.Admitted, fresh workspace.Kept, fill Filling) (workspace.Kept, error) {
+func (l *Lifecycle) Fill(ctx context.Context, at *Attempt, a *gate.Admitted, fresh workspace.Kept, fill Filling) (workspace.Kept, error) {
 	if err := l.UsableKey(fresh.Key); err != nil {
 		return fresh, err
 	}
-	return l.named(ctx, making{admitted: a, start: true, fill: fill}, fresh)
+	return l.named(ctx, making{attempt: at, admitted: a, start: true, fill: fill}, fresh)
 }
 
 // make carries one creation out under one name. What fails is undone; if that fails too, the
@@ -326,7 +363,7 @@ func (l *Lifecycle) make(ctx context.Context, m making, k workspace.Kept, insert
 				return nil, err
 			}
 			if insert {
-				if err := l.insert(ctx, k); err != nil {
+				if err := l.insert(ctx, m, k); err != nil {
 					return nil, err
 				}
 			}
@@ -396,24 +433,24 @@ func (l *Lifecycle) fill(ctx context.Context, m making, rt runtime.Runtime, p pe
 	return real, rep, data, err
 }
 
-// unmake takes back a workspace that could not be filled. If that fails too, the next start
-// does it.
+// unmake takes back a workspace that could not be filled. If that fails too, upkeep does it.
 func (l *Lifecycle) unmake(ctx context.Context, rt runtime.Runtime, p permit.Permit, k workspace.Kept) error {
 	if _, err := rt.Destroy(ctx, p, true); err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("cannot take workspace %s back, the next start of the daemon does: %w", k.Name, err)
+		l.unended(k.Name, err)
+		return fmt.Errorf("cannot take workspace %s back, which is tried again: %w", k.Name, err)
 	}
 	l.forget(k.Name)
 	return l.cfg.Store.Delete(ctx, k.Name)
 }
 
 // insert adds a workspace to those that live, if there is room for it.
-func (l *Lifecycle) insert(ctx context.Context, k workspace.Kept) error {
+func (l *Lifecycle) insert(ctx context.Context, m making, k workspace.Kept) error {
 	l.admission.Lock()
 	defer l.admission.Unlock()
-	if err := l.mayLive(k); err != nil {
+	if err := l.mayLive(m.admitted.Request().By, k); err != nil {
 		return err
 	}
-	return l.cfg.Store.Insert(ctx, k)
+	return l.cfg.Store.Insert(ctx, k, m.attempt.by...)
 }
 
 // ClearRestoring takes back a workspace with that key which was to be filled and nobody fills

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -26,20 +27,30 @@ func (l *Lifecycle) Destroy(ctx context.Context, p principal.Principal, ref stri
 	}
 	// By the ref, which is all that a repeated request has once the workspace is gone.
 	repeated := operation.Destroy{Ref: id.Key(ref), Purge: purge}
-	return Once(ctx, l.cfg.Store, p, request, repeated, operation.Target{}, func(began time.Time) (string, error) {
-		if !began.IsZero() {
-			// The first attempt may have come to its end, but for the answer. What has the key
-			// now is then another workspace.
-			if k, retained, ok, err := l.cfg.Store.Destroyed(ctx, ref, began); err != nil || ok && operation.Reaches(p, targetOf(k)) {
+	return Once(ctx, l, p, request, repeated, operation.Target{}, l.nameOf(ref), func(at *Attempt) (string, error) {
+		own := cmp.Or(at.Own, ref)
+		if !at.Began.IsZero() {
+			// The first attempt may have come to its end, but for the answer.
+			if k, retained, ok, err := l.cfg.Store.Destroyed(ctx, own, at.Began); err != nil || ok && operation.Reaches(p, targetOf(k)) {
 				return retained, err
 			}
 		}
-		a, err := l.admit(ctx, p, ref, operation.Destroy{Purge: purge}) // nobody else waits for a person's answer
+		a, err := l.admit(ctx, p, own, operation.Destroy{Purge: purge}) // nobody else waits for a person's answer
 		if err != nil {
 			return "", err
 		}
-		return l.DestroyAdmitted(ctx, a, purge)
+		retained, err := l.DestroyAdmitted(ctx, a, purge)
+		if k, there := l.cfg.Store.ByName(a.Request().On.Name); err != nil && (!there || k.Phase == workspace.Destroying) {
+			at.Keep()
+		}
+		return retained, err
 	})
+}
+
+// nameOf is the name of the workspace that ref means now, "" if there is none.
+func (l *Lifecycle) nameOf(ref string) string {
+	k, _ := l.find(ref)
+	return string(k.Name)
 }
 
 // DestroyAdmitted ends the life of the target of an admitted operation.
@@ -56,6 +67,10 @@ func (l *Lifecycle) destroy(ctx context.Context, a *gate.Admitted, purge bool) (
 	name := a.Request().On.Name
 	k, err := l.Living(name)
 	if err != nil {
+		// Who waited for another that ended it, as upkeep does, has what was asked for.
+		if _, kept, ended, lerr := l.cfg.Store.Destroyed(ctx, string(name), time.Time{}); lerr == nil && ended && (kept == "" || !purge) {
+			return kept, nil
+		}
 		return "", err
 	}
 	err = a.Do(ctx, func(ctx context.Context, p permit.Permit) (any, error) {
@@ -69,6 +84,7 @@ func (l *Lifecycle) destroy(ctx context.Context, a *gate.Admitted, purge bool) (
 		crashpoint.Here("daemon.destroy.begun")
 		real, err := rt.Destroy(ctx, p, purge)
 		if err != nil && !errdefs.IsNotFound(err) {
+			l.unended(name, err)
 			return nil, err
 		}
 		crashpoint.Here("daemon.destroy.done")
@@ -105,6 +121,7 @@ func (l *Lifecycle) DestroyExpired(ctx context.Context, name id.Workspace, now t
 		if err != nil || !Expired(&w, now) {
 			return err
 		}
+		l.cfg.Log.Info("a workspace has lived its time", "workspace", name)
 		a, err := l.asSystem(ctx, w.Kept, operation.Destroy{})
 		if err != nil {
 			return err

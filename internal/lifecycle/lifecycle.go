@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/archiver"
+	"github.com/carrel-dev/carrel/internal/bucket"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/operation"
@@ -65,8 +66,9 @@ type Profile struct {
 type Lifecycle struct {
 	cfg Config
 
-	slots slots
-	using using
+	slots    slots
+	requests requests
+	using    using
 
 	mu sync.Mutex
 	// real is what the runtimes last said of each workspace.
@@ -74,17 +76,20 @@ type Lifecycle struct {
 	// proved is whether all that is required of a running workspace was verified, where
 	// that is known.
 	proved map[id.Workspace]bool
+	// refused are the workspaces that the runtime would not end, which takes a person to mend.
+	refused map[id.Workspace]bool
 
 	// admission is held from a look at what lives or runs to the change of it.
 	admission sync.Mutex
 	starting  map[id.Workspace]workspace.Kept
+	created   *bucket.Many[string] // by owner
 }
 
 // New returns the life of the workspaces in the store. Recover is called before anything else.
 func New(cfg Config) *Lifecycle {
 	return &Lifecycle{
 		cfg: cfg, slots: newSlots(), using: newUsing(), real: map[id.Workspace]workspace.Real{}, proved: map[id.Workspace]bool{},
-		starting: map[id.Workspace]workspace.Kept{},
+		refused: map[id.Workspace]bool{}, starting: map[id.Workspace]workspace.Kept{}, created: bucket.NewMany[string](maxPaced),
 	}
 }
 
@@ -105,6 +110,12 @@ func (l *Lifecycle) Find(ref string) (operation.Target, error) {
 			ref, errdefs.ErrNotFound)
 	}
 	return targetOf(w), nil
+}
+
+// Target returns the living workspace with that name, false if there is none.
+func (l *Lifecycle) Target(name id.Workspace) (operation.Target, bool) {
+	w, ok := l.cfg.Store.ByName(name)
+	return targetOf(w), ok
 }
 
 func targetOf(w workspace.Kept) operation.Target {
@@ -205,8 +216,24 @@ func (l *Lifecycle) forget(name id.Workspace) {
 	l.mu.Lock()
 	delete(l.real, name)
 	delete(l.proved, name)
+	delete(l.refused, name)
 	l.mu.Unlock()
 	l.using.forget(name)
+}
+
+// Refused reports whether the runtime was reached and would not end a workspace when it was to be
+// ended last, because of something on the host.
+func (l *Lifecycle) Refused(name id.Workspace) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.refused[name]
+}
+
+// unended notes why a runtime did not end a workspace.
+func (l *Lifecycle) unended(name id.Workspace, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refused[name] = !errdefs.IsUnavailable(err)
 }
 
 // Runtime is the backend of a workspace.

@@ -36,8 +36,8 @@ func (l *Lifecycle) get(ctx context.Context, name id.Workspace) (workspace.Works
 		if lerr := l.Lost(ctx, w.Name); lerr != nil {
 			return w, lerr
 		}
-		if now, nerr := l.showNow(w.Name); nerr == nil && !now.State.Live() {
-			return now, nil
+		if now, nerr := l.showNow(w.Name); nerr != nil || !now.State.Live() {
+			return now, nerr
 		}
 	}
 	if err != nil {

@@ -288,15 +288,45 @@ func (l *Lifecycle) Lost(ctx context.Context, name id.Workspace) error {
 	return nil
 }
 
-// TakeBackUnfilled takes back the workspaces that were to be filled and that nobody fills any
-// more.
-func (l *Lifecycle) TakeBackUnfilled(ctx context.Context) (errs error) {
-	for _, w := range l.Due(func(w *workspace.Workspace) bool { return w.Phase == workspace.Restoring }) {
-		// Whoever fills it holds the key.
-		err := l.ifFree(ctx, slot{key: w.Key}, func(ctx context.Context) error { return l.ClearRestoring(ctx, w.Key) })
-		if err != nil {
-			errs = errors.Join(errs, fmt.Errorf("cannot take back workspace %s, which could not be filled: %w", w.Name, err))
-		}
+// Unsettled reports whether something was begun with a workspace that has come to no end. Somebody may
+// be at work on it.
+func Unsettled(w *workspace.Workspace) bool { return w.Phase != workspace.Settled }
+
+// Finish brings to an end what was begun with a workspace and nobody works on any more, as the next
+// start of the daemon would. If something else is done to it right now it does nothing. While the
+// backend cannot be reached nothing is begun, and so nothing recorded.
+func (l *Lifecycle) Finish(ctx context.Context, name id.Workspace) error {
+	k, there := l.cfg.Store.ByName(name)
+	if !there {
+		return nil
 	}
-	return errs
+	// Whoever makes or fills it has its key too, and may be about to take it up.
+	err := l.ifFree(ctx, slot{key: k.Key}, func(ctx context.Context) error {
+		return l.ifFree(ctx, slot{name: name}, func(ctx context.Context) error { return l.finish(ctx, name) })
+	})
+	if now, lerr := l.living(name); err == nil && lerr == nil && !Unsettled(&now) && now.State.Live() {
+		err = l.takeUp(ctx, now.Kept)
+	}
+	return err
+}
+
+// finish is Finish with the slots of the workspace and of its key held.
+func (l *Lifecycle) finish(ctx context.Context, name id.Workspace) error {
+	w, err := l.living(name)
+	if err != nil || !Unsettled(&w) {
+		return nil // it was finished meanwhile
+	}
+	rt, err := l.Runtime(w.Boundary)
+	if err != nil {
+		return err
+	}
+	found, err := rt.List(ctx)
+	if err != nil {
+		return err
+	}
+	r, exists := found[name]
+	if exists {
+		l.note(name, r)
+	}
+	return l.reconcile(ctx, w.Kept, r, exists, false)
 }

@@ -59,6 +59,19 @@ func (l *Lifecycle) Ready(ctx context.Context, a *gate.Authorised) error {
 	return err
 }
 
+// Seen notes whether the isolation of the target was verified, and starts nothing. It is assumed of a
+// workspace that does not run: it starts verified, or not at all.
+func (l *Lifecycle) Seen(ctx context.Context, a *gate.Authorised) (verified, assumed bool, err error) {
+	k, err := l.Living(a.On().Name)
+	if err != nil {
+		return false, false, err
+	}
+	assumed = !l.join(k).State.Live()
+	verified = assumed || l.verified(ctx, k)
+	a.Verified(verified)
+	return verified, assumed, nil
+}
+
 // ensureRunning returns at once if the workspace runs and else starts it. One that is being
 // ended is not started again behind the back of the caller that ends it.
 func (l *Lifecycle) ensureRunning(ctx context.Context, a *gate.Authorised, name id.Workspace) error {

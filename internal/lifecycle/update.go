@@ -1,9 +1,9 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -25,15 +25,20 @@ func (l *Lifecycle) Update(ctx context.Context, p principal.Principal, ref strin
 	if err != nil {
 		return workspace.Workspace{}, err
 	}
-	a, err := l.cfg.Gate.Authorise(ctx, operation.Request{By: p, Op: op}, func() (operation.Target, error) {
-		on, err := l.Find(ref)
-		on.NewKey = c.Key
-		return on, err
-	})
-	if err != nil {
+	if err := l.may(ctx, p, operation.UpdateWorkspace); err != nil {
 		return workspace.Workspace{}, err
 	}
-	name, err := Once(ctx, l.cfg.Store, p, c.Request, op, a.On(), func(time.Time) (id.Workspace, error) {
+	// By the ref: a repeated request has that, also when the key has changed.
+	repeated := operation.Target{Kind: operation.Workspace, Name: id.Workspace(ref)}
+	name, err := Once(ctx, l, p, c.Request, op, repeated, l.nameOf(ref), func(at *Attempt) (id.Workspace, error) {
+		a, err := l.cfg.Gate.Authorise(ctx, operation.Request{By: p, Op: op}, func() (operation.Target, error) {
+			on, err := l.Find(cmp.Or(at.Own, ref))
+			on.NewKey = c.Key
+			return on, err
+		})
+		if err != nil {
+			return "", err
+		}
 		name := a.On().Name
 		change := func(ctx context.Context) error {
 			return l.Alone(ctx, name, operation.UpdateWorkspace, func(ctx context.Context) error { return l.update(ctx, a, name, c) })
@@ -45,6 +50,10 @@ func (l *Lifecycle) Update(ctx context.Context, p principal.Principal, ref strin
 		return name, l.AloneWithKey(ctx, c.Key, operation.UpdateWorkspace, change)
 	})
 	if err != nil {
+		return workspace.Workspace{}, err
+	}
+	// The answer may be of an earlier attempt, and the workspace renamed since.
+	if _, err := l.Authorise(ctx, p, string(name), op); err != nil {
 		return workspace.Workspace{}, err
 	}
 	return l.showNow(name)
@@ -90,7 +99,7 @@ func (l *Lifecycle) update(ctx context.Context, a *gate.Authorised, name id.Work
 			crashpoint.Here("daemon.update.limited")
 			l.note(name, real)
 		}
-		return nil, l.cfg.Store.Update(ctx, name, func(k *workspace.Kept) {
+		if err := l.cfg.Store.Update(ctx, name, func(k *workspace.Kept) {
 			k.Limits = limits
 			if c.Key != "" {
 				k.Key = c.Key
@@ -101,6 +110,12 @@ func (l *Lifecycle) update(ctx context.Context, a *gate.Authorised, name id.Work
 			if c.Idle != 0 {
 				k.Idle = c.Idle
 			}
-		})
+		}); err != nil {
+			return nil, err
+		}
+		if now, lives := l.Target(name); lives && now.Key != k.Key {
+			l.cfg.Gate.Renamed(now)
+		}
+		return nil, nil
 	})
 }

@@ -34,6 +34,9 @@ func document() string {
 		if r.Repeatable {
 			class += ", id"
 		}
+		if r.Relieves {
+			class += ", also on a full disk"
+		}
 		permission := strings.Join(r.Needs.Names(), ", ")
 		if r.Needs.Has(1<<12 - 1) {
 			permission = "all"

@@ -29,8 +29,10 @@ const (
 	SignalCommand Name = "command.signal"
 	ResizeCommand Name = "command.resize"
 	ListCommands  Name = "command.list"
-	ReadOutput    Name = "command.logs"
-	WaitForEnd    Name = "command.wait"
+	// ExplainCommand says how a command would be judged.
+	ExplainCommand Name = "command.explain"
+	ReadOutput     Name = "command.logs"
+	WaitForEnd     Name = "command.wait"
 
 	ListArchives  Name = "archive.list"
 	ReadArchive   Name = "archive.read"
@@ -77,7 +79,7 @@ var Table = []Row{
 		Judged: rule(Rule{Name: "workspace.start", Reason: "starts what is there, with its isolation proved"}),
 	},
 	{
-		Name: StopWorkspace, Words: "stop", Needs: p.Lifecycle, On: Workspace, Class: Change,
+		Name: StopWorkspace, Words: "stop", Needs: p.Lifecycle, On: Workspace, Class: Change, Relieves: true,
 		Help:   "End everything that runs in a workspace and keep its home",
 		Calls:  small("WorkspaceService/Stop"),
 		Judged: rule(Rule{Name: "workspace.stop", Risk: 20, Reason: "ends what runs in the workspace; files stay"}),
@@ -101,7 +103,7 @@ var Table = []Row{
 		Judged: rule(Rule{Name: "workspace.update", Risk: 20, Reason: "changes limits, key or lifetime within the owner's bounds"}),
 	},
 	{
-		Name: DestroyWorkspace, Words: "destroy", Needs: p.Lifecycle, On: Workspace, Class: Change, Repeatable: true,
+		Name: DestroyWorkspace, Words: "destroy", Needs: p.Lifecycle, On: Workspace, Class: Change, Relieves: true, Repeatable: true,
 		Help:  "End a workspace's life; its home is kept aside unless --purge",
 		Calls: small("WorkspaceService/Destroy"),
 		Judged: Judged{Rules: []Rule{
@@ -158,7 +160,7 @@ var Table = []Row{
 	},
 	{
 		// The daemon's own.
-		Name: RemoveHome, Words: "remove the home of", Needs: p.Any, On: Workspace, Class: Change,
+		Name: RemoveHome, Words: "remove the home of", Needs: p.Any, On: Workspace, Class: Change, Relieves: true,
 		Judged: rule(Rule{Name: "home.remove", Asks: true, Risk: 40, Final: true, Reason: "removes a home that was kept for its time"}),
 	},
 	{
@@ -195,6 +197,11 @@ var Table = []Row{
 		Calls: small("CommandService/ListCommands"),
 	},
 	{
+		Name: ExplainCommand, Words: "judge a command for", Needs: p.Run, On: Workspace, Class: Observe,
+		Help:  "Say how a command is judged and why, segment by segment",
+		Calls: []Call{{"CommandService/Explain", Large, false}},
+	},
+	{
 		Name: ReadOutput, Words: "read the output of a command in", Needs: p.Look, On: Workspace, Class: Read,
 		Help:  "Print the output of a detached command",
 		Calls: []Call{{"CommandService/Logs", Small, true}},
@@ -216,7 +223,7 @@ var Table = []Row{
 		Judged: rule(Rule{Name: "archive.read", Risk: 10, Reason: "hands an archive to its owner"}),
 	},
 	{
-		Name: RemoveArchive, Words: "remove an archive", Needs: p.Keep, On: Archive, Class: Change,
+		Name: RemoveArchive, Words: "remove an archive", Needs: p.Keep, On: Archive, Class: Change, Relieves: true,
 		Help:  "Remove archives for good",
 		Calls: small("ArchiveService/RemoveArchive"),
 		Judged: rule(Rule{
@@ -238,7 +245,7 @@ var Table = []Row{
 		Calls: small("ApprovalService/AnswerApproval"),
 	},
 	{
-		Name: RevokePermission, Words: "revoke a permission", Needs: p.Answer, On: Approval, Class: Change,
+		Name: RevokePermission, Words: "revoke a permission", Needs: p.Answer, On: Approval, Class: Change, Relieves: true,
 		Help:   "Take a permission back",
 		Calls:  small("ApprovalService/RevokePermission"),
 		Judged: rule(Rule{Name: "permission.revoke", Reason: "has a person asked again"}),
@@ -259,7 +266,7 @@ var Table = []Row{
 		}),
 	},
 	{
-		Name: RevokeToken, Words: "revoke a token", Needs: p.Tokens, On: Token, Class: Change,
+		Name: RevokeToken, Words: "revoke a token", Needs: p.Tokens, On: Token, Class: Change, Relieves: true,
 		Help:   "Revoke tokens, and end what uses them",
 		Calls:  small("TokenService/RevokeToken"),
 		Judged: rule(Rule{Name: "token.revoke", Risk: 10, Reason: "ends what a token gives"}),
@@ -292,7 +299,7 @@ var Table = []Row{
 	},
 	{
 		// The daemon's own.
-		Name: Recover, Words: "put right", Needs: p.Any, On: Workspace, Class: Change,
+		Name: Recover, Words: "put right", Needs: p.Any, On: Workspace, Class: Change, Relieves: true,
 		Judged: rule(Rule{Name: "daemon.recover", Asks: true, Reason: "puts right what a crash left"}),
 	},
 }

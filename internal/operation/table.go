@@ -50,6 +50,9 @@ type Row struct {
 	Class Class
 	// Repeatable: the client may give the request an id and repeat it.
 	Repeatable bool
+	// Relieves: it is a change that is carried out on a full disk too, as it makes room, ends what writes or
+	// takes rights away. It must not be possible to no end: its records take the room that is kept for them.
+	Relieves bool
 	// Judged says by what a policy decides; it is only for changes.
 	Judged Judged
 	// Calls are the procedures of carrel.v1 that ask for it.
@@ -121,6 +124,10 @@ var index = func() map[Name]int {
 	}
 	return m
 }()
+
+// Lasts reports whether the outcome of an operation is on disk before whoever asked is answered. It is for
+// changes but those under the permission to run, which are many, and whose traces are in the workspace.
+func (r *Row) Lasts() bool { return r.Class == Change && r.Needs != principal.Run }
 
 // Sentence is an operation on a target as a person reads it: "pause workspace demo".
 func (r *Row) Sentence(on Target) string {

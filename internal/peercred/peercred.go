@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strconv"
 	"unsafe"
 
 	"github.com/containerd/errdefs"
@@ -45,6 +46,18 @@ func Of(c *net.UnixConn) (Cred, error) {
 		return Cred{}, fmt.Errorf("cannot read the credentials of the peer: %w", err)
 	}
 	return cred, nil
+}
+
+// UID returns the user of c's peer, with one system call.
+func UID(c *net.UnixConn) (uid uint32, err error) {
+	err = control(c, func(fd int) error {
+		u, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+		if err == nil {
+			uid = u.Uid
+		}
+		return err
+	})
+	return uid, err
 }
 
 // groups reads SO_PEERGROUPS, which returns ERANGE and the size if the buffer is too
@@ -84,6 +97,55 @@ func PidFD(c *net.UnixConn) (*os.File, error) {
 		return nil, fmt.Errorf("cannot get a pidfd of the peer: %w", err)
 	}
 	return f, nil
+}
+
+// SameUserNamespace returns nil if c's peer is in the user namespace of this process, as it is now. If
+// that cannot be told, for example because the peer has ended, it is an error too.
+func SameUserNamespace(c *net.UnixConn) error {
+	cred, err := Of(c)
+	if err != nil {
+		return err
+	}
+	if cred.PID <= 0 {
+		return fmt.Errorf("the peer is in a pid namespace that cannot be seen from here: %w", errdefs.ErrPermissionDenied)
+	}
+	// While this descriptor is open and its process lives, the number is that process's.
+	pidfd, err := PidFD(c)
+	if errdefs.IsNotImplemented(err) {
+		fd, err := unix.PidfdOpen(cred.PID, 0)
+		if err != nil {
+			return fmt.Errorf("cannot find process %d: %w", cred.PID, err)
+		}
+		pidfd = os.NewFile(uintptr(fd), "pidfd")
+	} else if err != nil {
+		return err
+	}
+	defer pidfd.Close()
+	own, err := os.Readlink("/proc/self/ns/user")
+	if err != nil {
+		return fmt.Errorf("cannot tell which user namespace this is: %w", err)
+	}
+	its, err := os.Readlink("/proc/" + strconv.Itoa(cred.PID) + "/ns/user")
+	if err == nil {
+		err = lives(pidfd)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot tell in which user namespace process %d is: %w", cred.PID, err)
+	}
+	if its != own {
+		return fmt.Errorf("process %d is in another user namespace (%s): %w", cred.PID, its, errdefs.ErrPermissionDenied)
+	}
+	return nil
+}
+
+// lives returns an error if the process of pidfd has ended.
+func lives(pidfd *os.File) error {
+	rc, err := pidfd.SyscallConn()
+	if err != nil {
+		return err
+	}
+	cerr := rc.Control(func(fd uintptr) { err = unix.PidfdSendSignal(int(fd), 0, nil, 0) })
+	return errors.Join(cerr, err)
 }
 
 func control(c *net.UnixConn, f func(fd int) error) error {

@@ -5,7 +5,10 @@
 // Package authn turns a connection into a Principal.
 package principal
 
-import "strconv"
+import (
+	"strconv"
+	"strings"
+)
 
 // Kind distinguishes people, programs and the daemon itself.
 type Kind string
@@ -43,6 +46,9 @@ type Grant struct {
 	Roles Roles
 	// Scope limits the workspaces; nil is all workspaces of the owner.
 	Scope Scope
+	// Makers are who made the token, who made its maker, and so on to a user, each as
+	// Principal.String has it.
+	Makers []string
 }
 
 // Self is the daemon itself.
@@ -55,7 +61,7 @@ func (p Principal) String() string {
 	case p.Kind == User:
 		return OwnerOf(p.UID)
 	case p.Kind == Token && p.Grant != nil:
-		return "token:" + p.Grant.ID
+		return tokenPrefix + p.Grant.ID
 	case p.Kind == System:
 		return "system"
 	default:
@@ -63,12 +69,25 @@ func (p Principal) String() string {
 	}
 }
 
+const tokenPrefix = "token:"
+
+// IsToken reports whether a principal that was written by String is a token.
+func IsToken(s string) bool { return strings.HasPrefix(s, tokenPrefix) }
+
 // Owner is the owner of what p makes: for a token, the owner of the token.
 func (p Principal) Owner() string {
 	if p.Kind == Token && p.Grant != nil {
 		return p.Grant.Owner
 	}
 	return p.String()
+}
+
+// Makers are who made the token of p, the last one first; nil if p is no token.
+func (p Principal) Makers() []string {
+	if p.Kind == Token && p.Grant != nil {
+		return p.Grant.Makers
+	}
+	return nil
 }
 
 // OwnerOf is the owner string of the Unix user uid.

@@ -18,6 +18,9 @@ const (
 	MaxRate = 100_000
 	// MaxTokenName is the longest name, in bytes.
 	MaxTokenName = 128
+	// MaxMakers is how many makers a token may have: itself, a token that a token makes is one
+	// further from the user.
+	MaxMakers = 32
 )
 
 // Issued is a stored token: everything except its secret.
@@ -86,7 +89,7 @@ func (p Principal) MayGrant(w Wanted, made *Issued, now time.Time) (Issued, erro
 		return Issued{}, fmt.Errorf("cannot make the token: "+format+": %w", append(v, errdefs.ErrInvalidArgument)...)
 	}
 	t := Issued{
-		Grant: Grant{Owner: p.Owner(), Roles: w.Roles, Scope: w.Scope},
+		Grant: Grant{Owner: p.Owner(), Roles: w.Roles, Scope: w.Scope, Makers: append([]string{p.String()}, p.Makers()...)},
 		Name:  w.Name, Maker: p.String(), Created: now, MaxUses: w.MaxUses, Rate: w.Rate, Burst: w.Burst,
 	}
 	switch {
@@ -123,6 +126,9 @@ func (p Principal) MayGrant(w Wanted, made *Issued, now time.Time) (Issued, erro
 	}
 	if made == nil {
 		return t, nil
+	}
+	if len(t.Makers) > MaxMakers {
+		return no("%d tokens have made each other up to %s; make it with one of the first of them", MaxMakers-1, p)
 	}
 	if made.MaxUses > 0 {
 		return no("%s is good for a number of requests, and those of another token would not be counted", p)

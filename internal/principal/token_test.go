@@ -22,6 +22,9 @@ func TestMayGrant(t *testing.T) {
 	single := held
 	single.MaxUses = 1
 	agent := grant(principal.Agent)
+	last := holder
+	lastGrant := *holder.Grant
+	last.Grant, lastGrant.Makers = &lastGrant, make([]string, principal.MaxMakers)
 	type want = principal.Wanted
 	for name, c := range map[string]struct {
 		p    principal.Principal
@@ -57,6 +60,7 @@ func TestMayGrant(t *testing.T) {
 		"token, faster":              {holder, &held, want{Roles: principal.Agent, Rate: 11}, errdefs.IsPermissionDenied},
 		"token, more at once":        {holder, &held, want{Roles: principal.Agent, Rate: 5, Burst: 11}, errdefs.IsPermissionDenied},
 		"token for one use, another": {holder, &single, want{Roles: principal.Agent}, errdefs.IsPermissionDenied},
+		"token, the end of a line":   {last, &held, want{Roles: principal.Agent}, errdefs.IsPermissionDenied},
 		"token of an admin for bob": {
 			principal.Principal{Kind: principal.Token, Grant: &principal.Grant{Owner: "uid:0", Roles: principal.Admin}},
 			&principal.Issued{Expires: now.Add(day)},

@@ -34,6 +34,7 @@ const NoApproval = "none"
 type Recorder interface {
 	Append(ctx context.Context, r audit.Record) (int64, error)
 	AppendAsync(r audit.Record) error
+	Flush() error
 }
 
 // Writer writes records without secrets.
@@ -152,6 +153,9 @@ func (o *Of) AppendAsync(r audit.Record) error {
 	clean(o.redact, &r)
 	return o.to.AppendAsync(r)
 }
+
+// Flush returns when all records that were written before are on disk.
+func (o *Of) Flush() error { return o.to.Flush() }
 
 // Error is an error without secrets, for people.
 func (o *Of) Error(err error) error {

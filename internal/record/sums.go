@@ -14,7 +14,8 @@ import (
 // together, without a principal and a workspace.
 const maxSums = 1024
 
-// Sums counts the operations that get no record each. The zero value is ready for use.
+// Sums counts the operations that get no record each, those that are refused for want of a budget or of
+// room on the disk among them. The zero value is ready for use.
 type Sums struct {
 	mu sync.Mutex
 	of map[looker]map[operation.Name]int64
@@ -24,17 +25,34 @@ type Sums struct {
 type looker struct {
 	principal, owner string
 	workspace        id.Workspace
+	// refused is why the operations were not done, where that is not recorded of each; "" of those
+	// that were.
+	refused string
 }
+
+// Why operations are refused and only counted.
+const (
+	TooMuch  = "too much is recorded of this owner"
+	DiskFull = "the disk was full"
+)
 
 // Observed counts one operation of class observe.
 func (w *Writer) Observed(r *operation.Request) {
-	l := looker{r.By.String(), OnBehalf(r.By), r.On.Name}
-	s := &w.sums
+	w.sums.count(looker{principal: r.By.String(), owner: OnBehalf(r.By), workspace: r.On.Name}, r.Op.Op())
+}
+
+// Unrecorded counts one operation of an owner's that was refused and gets no record: why is TooMuch or
+// DiskFull.
+func (w *Writer) Unrecorded(owner string, op operation.Name, why string) {
+	w.sums.count(looker{principal: owner, refused: why}, op)
+}
+
+func (s *Sums) count(l looker, op operation.Name) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	counts := s.of[l]
 	if counts == nil && len(s.of) >= maxSums {
-		l = looker{}
+		l = looker{refused: l.refused}
 		counts = s.of[l]
 	}
 	if counts == nil {
@@ -44,7 +62,7 @@ func (w *Writer) Observed(r *operation.Request) {
 		counts = make(map[operation.Name]int64, 1)
 		s.of[l] = counts
 	}
-	counts[r.Op.Op()]++
+	counts[op]++
 }
 
 // FlushSums records what was observed since it was called last: one record for each principal
@@ -57,9 +75,13 @@ func (w *Writer) FlushSums() error {
 	var errs []error
 	for l, counts := range of {
 		data, _ := json.Marshal(counts) // names and numbers always marshal
-		errs = append(errs, w.to.AppendAsync(audit.Record{
+		rec := audit.Record{
 			Type: audit.Observed, Principal: l.principal, Owner: l.owner, Workspace: l.workspace, Status: audit.StatusOK, Data: data,
-		}))
+		}
+		if l.refused != "" {
+			rec.Status, rec.ErrorKind, rec.Error = audit.StatusDenied, "resource_exhausted", l.refused
+		}
+		errs = append(errs, w.to.AppendAsync(rec))
 	}
 	return errors.Join(errs...)
 }

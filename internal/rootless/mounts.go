@@ -97,10 +97,6 @@ func (s *state) openMounts(mounts []workspace.Mount, name id.Workspace) (project
 	}()
 	home, _ := os.UserHomeDir()
 	for _, m := range mounts {
-		if s.holds(m.Source) {
-			return projects, fmt.Errorf("cannot mount %s: carrel's own record is kept in %s; mount a directory beside it, "+
-				"or set XDG_STATE_HOME to another: %w", m.Source, s.dir, errdefs.ErrInvalidArgument)
-		}
 		dir, err := openDir(m.Source)
 		if err != nil {
 			return projects, fmt.Errorf("cannot mount %s: %w", m.Source, err)
@@ -108,6 +104,9 @@ func (s *state) openMounts(mounts []workspace.Mount, name id.Workspace) (project
 		projects = append(projects, launch.Project{
 			Project: sandbox.Project{Destination: m.AtHome("/home/" + string(name)).Destination, ReadOnly: m.ReadOnly}, Dir: dir,
 		})
+		if err := CheckSource(m, dir); err != nil {
+			return projects, err
+		}
 		if m.ReadOnly {
 			continue
 		}

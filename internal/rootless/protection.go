@@ -6,8 +6,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/containerd/errdefs"
-
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -34,16 +32,6 @@ func NewProtection(name id.Workspace) (*Protection, error) {
 		}
 		return s.claim(name)
 	})
-}
-
-// CheckSource refuses a directory with what carrel keeps in it.
-func CheckSource(path string) error {
-	s, err := openState()
-	if err == nil && s.holds(path) {
-		err = fmt.Errorf("cannot mount %s: carrel's own record is kept in %s; mount a directory beside it: %w",
-			path, s.dir, errdefs.ErrInvalidArgument)
-	}
-	return err
 }
 
 // Open opens the sources and protects the names in them. The caller closes them.

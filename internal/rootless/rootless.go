@@ -199,11 +199,11 @@ func (r *Run) Close() (retained string, err error) {
 func (r *Run) Hangup() error { return r.running.Close() }
 
 // Weaker returns the controls that the workspace runs without because that was accepted or asked
-// for.
+// for, and those that do not hold and need not.
 func (r *Run) Weaker() []workspace.Control {
 	var weaker []workspace.Control
 	for _, c := range r.Report.Controls {
-		if c.Opened != "" || slices.Contains(r.accept, c.ID) && c.State != workspace.Verified {
+		if c.Opened != "" || c.State == workspace.Failed || slices.Contains(r.accept, c.ID) && c.State != workspace.Verified {
 			weaker = append(weaker, c)
 		}
 	}

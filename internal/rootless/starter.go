@@ -15,6 +15,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/removal"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
@@ -148,7 +149,7 @@ func (s *starter) end(purge bool) error {
 	err = errors.Join(err, s.launcher.Groups.Close(), s.state.unplace(s.name))
 	crashpoint.Here("run.end.unplaced")
 	if purge && s.home != "" {
-		err = errors.Join(err, os.RemoveAll(s.home))
+		err = errors.Join(err, removal.Path(context.Background(), s.home))
 	}
 	return err
 }

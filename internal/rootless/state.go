@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -203,19 +202,6 @@ func (s *state) makeHome(name id.Workspace) (*os.File, error) {
 		return nil, fmt.Errorf("cannot make a home: %w", err)
 	}
 	return openDir(path)
-}
-
-// holds reports whether path is the state directory, lies in it, or holds it.
-func (s *state) holds(path string) bool {
-	real, err := filepath.EvalSymlinks(s.dir)
-	if err != nil {
-		return true
-	}
-	return within(real, path) || within(path, real)
-}
-
-func within(dir, path string) bool {
-	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
 func sharedName(all map[id.Workspace]note, but id.Workspace, p placedName) bool {

@@ -44,10 +44,12 @@ type controlDef struct {
 	remedy string
 }
 
-// projectMounts and disk are the controls that not every workspace asks for.
+// These are the controls that not every workspace asks for.
 const (
 	projectMounts = "project-mounts"
+	hostSockets   = "host-sockets"
 	disk          = "disk"
+	oomOrder      = "oom-order"
 )
 
 // Asked says which of them a workspace asks for, and what it opens.
@@ -66,6 +68,10 @@ var off = map[string]struct {
 	report workspace.Control
 }{
 	projectMounts: {mounted, workspace.Control{ID: projectMounts, State: workspace.Off, Evidence: "no directory of the host is mounted"}},
+	hostSockets:   {mounted, workspace.Control{ID: hostSockets, State: workspace.Off, Evidence: "no directory of the host is mounted"}},
+	oomOrder: {rootful, workspace.Control{
+		ID: oomOrder, State: workspace.Off, Evidence: "without root, commands are ended in the order of the caller's own processes",
+	}},
 	disk: {sized, workspace.Control{
 		ID: disk, State: workspace.Off, Evidence: "no disk limit is set; the file system's own space is the limit",
 		Remedy: "create the workspace with --disk, or put the data directory on a file system of its own",
@@ -101,14 +107,18 @@ var controls = []controlDef{
 	{"sockets", required, "report this with uname -r: a socket family that must be refused could be opened"},
 	{"descriptors", required, "report this: a descriptor would leak into commands"},
 	{"process-limits", required, "report this: a resource limit did not hold"},
+	{"counts", required, "report this with uname -r: what the kernel counts by user is not counted for this workspace alone"},
 	{"supervisor-cgroup", limits, "make /sys/fs/cgroup writable for the broker"},
 	{"memory", limits, "enable the memory controller: on v2 echo +memory > /sys/fs/cgroup/cgroup.subtree_control; " +
 		"on v1 boot without cgroup_disable=memory"},
 	{"pids", limits, "enable the pids controller: on v2 echo +pids > /sys/fs/cgroup/cgroup.subtree_control; " +
 		"on v1 mount it below /sys/fs/cgroup"},
 	{projectMounts, required, "report this with the output of carrel inspect: a directory of the host is not held as it must be"},
+	{hostSockets, wanted, "mount a directory without them, if commands are not meant to use them"},
 	{disk, limits, "see that carrel doctor has yes for disk_image; report this with the output of carrel inspect"},
 	{"swap", wanted, "boot with swapaccount=1 (cgroup v1), or turn swap off"},
+	{oomOrder, wanted, "run the broker with CAP_SYS_RESOURCE: in a lack of memory the kernel may end it, or a service of the host, " +
+		"before a command"},
 	{"cpu", wanted, "enable the cpu controller: on v2 echo +cpu > /sys/fs/cgroup/cgroup.subtree_control; on v1 mount it below /sys/fs/cgroup"},
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -12,6 +13,8 @@ type Mount struct {
 	// Point is where it is mounted, Root the directory of its file system shown there.
 	Point, Root, Type string
 	Options           []string
+	// Super are the options of the file system itself, whoever mounted it.
+	Super []string
 }
 
 // expectedMount says what may be mounted at prefix, or below it.
@@ -19,18 +22,20 @@ type expectedMount struct {
 	prefix string
 	types  []string // nil: any of the host
 	flags  []string
+	super  string // an option of the file system itself; "" for any
 }
 
 // expected is the table. The longest matching prefix counts.
 var expected = []expectedMount{
-	{"/", []string{"tmpfs"}, []string{"ro", "nosuid", "nodev"}},
-	{"/dev", []string{"tmpfs", "devtmpfs", "devpts", "mqueue"}, []string{"nosuid", "noexec"}},
-	{"/dev/shm", []string{"tmpfs"}, []string{"nosuid", "noexec"}},
-	{"/proc", []string{"proc", "devtmpfs", "tmpfs"}, []string{"nosuid", "noexec"}},
-	{"/run", []string{"tmpfs"}, []string{"nosuid", "nodev"}},
-	{"/sys/fs/cgroup", []string{"cgroup", "cgroup2"}, []string{"ro", "nosuid", "nodev", "noexec"}},
-	{"/tmp", nil, []string{"nosuid", "nodev"}},
-	{"/var/tmp", nil, []string{"nosuid", "nodev"}},
+	{"/", []string{"tmpfs"}, []string{"ro", "nosuid", "nodev"}, ""},
+	{"/dev", []string{"tmpfs", "devtmpfs", "mqueue"}, []string{"nosuid", "noexec"}, ""},
+	{"/dev/pts", []string{"devpts"}, []string{"nosuid", "noexec"}, "max=" + strconv.Itoa(Terminals)},
+	{"/dev/shm", []string{"tmpfs"}, []string{"nosuid", "noexec"}, ""},
+	{"/proc", []string{"proc", "devtmpfs", "tmpfs"}, []string{"nosuid", "noexec"}, ""},
+	{"/run", []string{"tmpfs"}, []string{"nosuid", "nodev"}, ""},
+	{"/sys/fs/cgroup", []string{"cgroup", "cgroup2"}, []string{"ro", "nosuid", "nodev", "noexec"}, ""},
+	{"/tmp", nil, []string{"nosuid", "nodev"}, ""},
+	{"/var/tmp", nil, []string{"nosuid", "nodev"}, ""},
 }
 
 // ProjectFindings looks for the project mounts among the mounts seen inside: each
@@ -73,7 +78,7 @@ type Expected []expectedMount
 func Expect(s *Spec) Expected {
 	table := slices.Grow(slices.Clone(expected), len(systemBinds)+2+2*len(s.Projects))
 	for _, p := range systemBinds {
-		table = append(table, expectedMount{p, nil, []string{"ro", "nosuid", "nodev"}})
+		table = append(table, expectedMount{p, nil, []string{"ro", "nosuid", "nodev"}, ""})
 	}
 	for _, p := range s.Projects {
 		flags := slices.Clone(modes[s.Mode].projectFlags)
@@ -81,12 +86,12 @@ func Expect(s *Spec) Expected {
 			flags = append(flags, "ro")
 		}
 		// What is mounted in it is what is protected.
-		table = append(table, expectedMount{p.Destination, nil, flags}, expectedMount{
-			p.Destination + "/", nil, []string{"ro", "nosuid", "nodev"},
+		table = append(table, expectedMount{p.Destination, nil, flags, ""}, expectedMount{
+			p.Destination + "/", nil, []string{"ro", "nosuid", "nodev"}, "",
 		})
 	}
-	return append(table, expectedMount{"/etc/", nil, []string{"ro", "nosuid", "nodev"}},
-		expectedMount{s.Home(), nil, []string{"nosuid", "nodev"}})
+	return append(table, expectedMount{"/etc/", nil, []string{"ro", "nosuid", "nodev"}, ""},
+		expectedMount{s.Home(), nil, []string{"nosuid", "nodev"}, ""})
 }
 
 // Unexpected says what is wrong with a mount seen inside, or "".
@@ -112,6 +117,9 @@ func (table Expected) Unexpected(m Mount) string {
 		if !slices.Contains(m.Options, f) {
 			return fmt.Sprintf("%s is not mounted %s", m.Point, f)
 		}
+	}
+	if e.super != "" && !slices.Contains(m.Super, e.super) {
+		return fmt.Sprintf("%s is a %s without %s", m.Point, m.Type, e.super)
 	}
 	return ""
 }

@@ -73,6 +73,10 @@ var (
 	readOnlyDirs = []string{"/proc/sys", "/proc/bus", "/proc/fs", "/proc/irq", "/proc/tty", "/proc/asound"}
 )
 
+// Terminals is how many one workspace may have open. The host has kernel.pty.max for everybody, 4096
+// unless set, of which it keeps a quarter for its own devpts.
+const Terminals = 64
+
 // canary is a file that its mode lets everyone write and only Landlock protects.
 const canary = "/run/.landlock"
 
@@ -299,7 +303,7 @@ func buildDev(tmpfsPart string) error {
 		fstype, target string
 		options        []string
 	}{
-		{"devpts", "/dev/pts", []string{"newinstance", "", "ptmxmode", "0666", "mode", "0620"}},
+		{"devpts", "/dev/pts", []string{"newinstance", "", "ptmxmode", "0666", "mode", "0620", "max", strconv.Itoa(Terminals)}},
 		{"tmpfs", "/dev/shm", []string{"size", tmpfsPart, "mode", "1777"}},
 		{"mqueue", "/dev/mqueue", nil},
 	} {

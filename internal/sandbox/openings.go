@@ -2,8 +2,6 @@ package sandbox
 
 import (
 	"slices"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -61,7 +59,7 @@ func (s *stage) checkOpenings(m *selfcheck.Memory, cloneUser uintptr) []check {
 		try(nested, "clone(NEWUSER)", byRule, unix.SYS_CLONE, unix.CLONE_NEWUSER|uintptr(unix.SIGCHLD), 0, 0, 0, 0).forks().only(without(userNS)),
 		try(nested, "setns", bySeccomp, unix.SYS_SETNS, 0, 0).only(without(userNS)),
 		try(nested, "clone3(NEWUSER)", nil, unix.SYS_CLONE3, newUser...).forks().opens(workspace.UserNS),
-		s.readNestedMax(m).only(with(userNS)),
+		s.readNumber(m, nested, "max_user_namespaces", nestedMax, false).only(with(userNS)),
 		// It is in its own already, and to enter another takes a right there.
 		try(nested, "setns", []unix.Errno{unix.EPERM, unix.EINVAL}, unix.SYS_SETNS, 0, 0).only(with(userNS)),
 
@@ -76,19 +74,3 @@ func (s *stage) checkOpenings(m *selfcheck.Memory, cloneUser uintptr) []check {
 }
 
 func succeeds(r selfcheck.Result) (bool, string) { return r.Ran && r.Errno == 0, r.Name() }
-
-// readNestedMax checks that the number of namespaces made inside is bounded.
-func (s *stage) readNestedMax(m *selfcheck.Memory) check {
-	b, p := m.Buffer(64)
-	c := try("nested-namespaces", "max_user_namespaces", nil, unix.SYS_OPENAT, atFDCWD, m.String("/proc/sys/user/max_user_namespaces"),
-		unix.O_RDONLY|unix.O_CLOEXEC, 0).
-		then(unix.SYS_READ, selfcheck.Last, p, 63)
-	c.judge = func(r selfcheck.Result) (bool, string) {
-		if !r.Ran || r.Errno != 0 {
-			return false, r.Name()
-		}
-		n := strings.TrimSpace(string(b[:r.R1]))
-		return n == strconv.Itoa(nestedMax), n
-	}
-	return c
-}

@@ -191,6 +191,7 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 
 		// kernel
 		try("kernel", "bpf", bySeccomp, unix.SYS_BPF, 0, 0, 0),
+		try("kernel", "io_setup", bySeccomp, unix.SYS_IO_SETUP, 1, 0),
 		try("kernel", "userfaultfd", bySeccomp, unix.SYS_USERFAULTFD, 0),
 		try("kernel", "perf_event_open", bySeccomp, unix.SYS_PERF_EVENT_OPEN, 0, 0, 0, 0, 0),
 		try("kernel", "keyctl", bySeccomp, unix.SYS_KEYCTL, 0, 0, 0, 0, 0),
@@ -218,6 +219,8 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 			unix.NETLINK_NETFILTER),
 		s.readLimit(m, "RLIMIT_CORE", unix.RLIMIT_CORE, 0),
 		s.readLimit(m, "RLIMIT_NOFILE", unix.RLIMIT_NOFILE, uint64(s.spec.Limits.OpenFiles)),
+		s.readLimit(m, "RLIMIT_MSGQUEUE", unix.RLIMIT_MSGQUEUE, msgQueue),
+		s.readLimit(m, "RLIMIT_SIGPENDING", unix.RLIMIT_SIGPENDING, sigPending),
 		s.readCgroup(m, s.ownGroups).only(with(grouped)), s.readCgroup(m, noGroups).only(without(grouped)),
 		s.readLimit(m, "RLIMIT_NPROC", unix.RLIMIT_NPROC, uint64(s.spec.Limits.Pids)+OwnThreads).only(without(grouped)),
 		s.readLimit(m, "RLIMIT_DATA", unix.RLIMIT_DATA, uint64(s.spec.Limits.MemoryBytes)).only(without(grouped)),
@@ -228,6 +231,9 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 	if slices.Contains(s.spec.Cgroup.V2Controllers, "memory") {
 		// Without root the commands' id owns the files, and only the mount is read-only.
 		list = append(list, open("memory", "/sys/fs/cgroup/cmd/memory.max", readOnlyE, unix.O_WRONLY))
+	}
+	for _, c := range counts {
+		list = append(list, s.readNumber(m, "counts", c.name, c.most, c.optional))
 	}
 	list = append(list, s.checkOpenings(m, cloneArgs(unix.CLONE_NEWUSER))...)
 	list = append(list, s.checkProjects(m)...)
@@ -325,6 +331,21 @@ func (s *stage) readLimit(m *selfcheck.Memory, name string, resource uintptr, wa
 		// A host whose own hard limit is lower holds more, not less.
 		hard := binary.NativeEndian.Uint64(b[8:])
 		return r.Errno == 0 && hard <= want, strconv.FormatUint(hard, 10)
+	}
+	return c
+}
+
+// readNumber checks a number below /proc/sys/user.
+func (s *stage) readNumber(m *selfcheck.Memory, control, name string, want int, optional bool) check {
+	b, p := m.Buffer(64)
+	c := try(control, name, nil, unix.SYS_OPENAT, atFDCWD, m.String("/proc/sys/user/"+name), unix.O_RDONLY|unix.O_CLOEXEC, 0).
+		then(unix.SYS_READ, selfcheck.Last, p, 63)
+	c.judge = func(r selfcheck.Result) (bool, string) {
+		if !r.Ran || r.Errno != 0 {
+			return optional && r.Errno == unix.ENOENT, r.Name()
+		}
+		n := strings.TrimSpace(string(b[:r.R1]))
+		return n == strconv.Itoa(want), n
 	}
 	return c
 }

@@ -89,6 +89,9 @@ func TestUnexpectedMounts(t *testing.T) {
 		{sandbox.Mount{Point: "/proc", Type: "proc", Options: []string{"rw", "nosuid", "nodev", "noexec"}}, true},
 		{sandbox.Mount{Point: "/proc", Type: "ext4", Options: []string{"rw", "nosuid", "nodev", "noexec"}}, false},
 		{sandbox.Mount{Point: "/sys/fs/cgroup/memory", Type: "cgroup", Options: []string{"rw", "nosuid", "nodev", "noexec"}}, false},
+		{sandbox.Mount{Point: "/dev/pts", Type: "devpts", Options: []string{"rw", "nosuid", "noexec"}, Super: []string{"rw", "max=64"}}, true},
+		{sandbox.Mount{Point: "/dev/pts", Type: "devpts", Options: []string{"rw", "nosuid", "noexec", "max=64"}, Super: []string{"rw"}}, false},
+		{sandbox.Mount{Point: "/dev/pts", Type: "tmpfs", Options: []string{"rw", "nosuid", "noexec"}, Super: []string{"rw", "max=64"}}, false},
 		{sandbox.Mount{Point: "/etc/ssl", Type: "ext4", Options: ro}, true},
 		{sandbox.Mount{Point: "/run/docker.sock", Type: "tmpfs", Options: []string{"rw"}}, false},
 	} {

@@ -110,6 +110,7 @@ func TestEachStepIsMissed(t *testing.T) {
 		"proc":              "",
 		"pivot":             "",
 		"nested namespaces": "nested-namespaces",
+		"counts":            "counts",
 		"mask":              "proc",
 		"read-only root":    "mounts",
 		"descriptors":       "descriptors",

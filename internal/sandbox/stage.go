@@ -57,6 +57,7 @@ var steps = []step{
 	{"network", always, "loopback up, while CAP_NET_ADMIN is held", (*stage).network},
 	{"nested namespaces", without(userNS), "written before /proc/sys becomes read-only", (*stage).noNestedNamespaces},
 	{"nested namespaces", with(userNS), "written before /proc/sys becomes read-only", (*stage).boundNestedNamespaces},
+	{"counts", always, "written before /proc/sys becomes read-only", (*stage).boundCounts},
 	{"mask", always, "after the last write below /proc", func(*stage) error { return maskProc() }},
 	{"read-only root", always, "after the last file was made in it", (*stage).readOnlyRoot},
 	{"descriptors", always, "nothing of the broker may be left open", (*stage).descriptors},
@@ -296,8 +297,8 @@ func (s *stage) noNestedNamespaces() error {
 	return writeFile("/proc/sys/user/max_user_namespaces", "0")
 }
 
-// boundNestedNamespaces bounds those that are made inside. They count for the user who started this
-// one too, up to the host's own bounds, which all workspaces share.
+// boundNestedNamespaces bounds those that are made inside. They count for the user who owns this
+// one too, up to the host's own bounds.
 func (s *stage) boundNestedNamespaces() error {
 	for _, kind := range []string{"user", "mnt", "pid", "ipc", "uts", "net", "cgroup", "time"} {
 		err := writeFile("/proc/sys/user/max_"+kind+"_namespaces", strconv.Itoa(nestedMax))
@@ -311,6 +312,30 @@ func (s *stage) boundNestedNamespaces() error {
 // nestedMax is how many namespaces of each kind may be made where they may be. A browser makes
 // one or two for each tab.
 const nestedMax = 256
+
+// counts bound what the kernel counts for each id in the namespace. The host's own limits, for each
+// workspace, hold too.
+var counts = []struct {
+	name string // below /proc/sys/user
+	most int
+	// optional: a kernel may lack it.
+	optional bool
+}{
+	{"max_inotify_instances", 128, false},   // as the kernel's own default for a user
+	{"max_inotify_watches", 1 << 16, false}, // a large source tree; each holds about 1 KiB of the kernel's memory
+	{"max_fanotify_groups", 0, true},        // Linux 5.13; the filter refuses fanotify
+	{"max_fanotify_marks", 0, true},
+}
+
+func (s *stage) boundCounts() error {
+	for _, c := range counts {
+		err := writeFile("/proc/sys/user/"+c.name, strconv.Itoa(c.most))
+		if err != nil && (!c.optional || !errors.Is(err, unix.ENOENT)) {
+			return err
+		}
+	}
+	return nil
+}
 
 func writeFile(path, value string) error {
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
@@ -355,13 +380,19 @@ var rlimits = []struct {
 	resource int
 	value    uint64
 }{
-	{unix.RLIMIT_CORE, 0},             // no image of memory on disk
-	{unix.RLIMIT_MEMLOCK, 8 << 20},    // as the kernel's own default
-	{unix.RLIMIT_MSGQUEUE, 819200},    // as the kernel's own default
-	{unix.RLIMIT_SIGPENDING, 1 << 12}, // counted per id
+	{unix.RLIMIT_CORE, 0},          // no image of memory on disk
+	{unix.RLIMIT_MEMLOCK, 8 << 20}, // as the kernel's own default
+	{unix.RLIMIT_MSGQUEUE, msgQueue},
+	{unix.RLIMIT_SIGPENDING, sigPending},
 	{unix.RLIMIT_NICE, 0},
 	{unix.RLIMIT_RTPRIO, 0},
 }
+
+// These are counted for an id: four POSIX queues of the default size, and signals and timers.
+const (
+	msgQueue   = 400 << 10
+	sigPending = 1 << 10
+)
 
 func setLimit(resource int, v uint64) error {
 	var old unix.Rlimit

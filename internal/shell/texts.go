@@ -398,12 +398,15 @@ func (w *walker) defineAliases(i int, args []Word, sc scope) {
 		if w.facts.Aliases == nil {
 			w.facts.Aliases = map[string]string{}
 		}
+		// Which of two texts a use means depends on when bash reads it, in a loop before it runs the second.
+		before, known := w.facts.Aliases[name]
 		w.facts.Aliases[name] = value
 		if syntax.IsKeyword(name) {
 			w.trouble(Unparseable, "alias "+firstLine(name)+" changes the language")
 		}
 		start, end := w.placeOf(i, x)
-		odd := x.Dynamic || x.Glob || x.Many || strings.ContainsAny(value, "#\\") || strings.Contains(value, "<<")
+		odd := x.Dynamic || x.Glob || x.Many || strings.ContainsAny(value, "#\\") || strings.Contains(value, "<<") ||
+			known && before != value
 		if _, err := parseBounded(value, w.dialect); err != nil {
 			odd = true
 		}

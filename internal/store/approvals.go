@@ -397,7 +397,11 @@ func (s *Store) inTx(ctx context.Context, f func(*sql.Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	tx, err := s.db.BeginTx(context.WithoutCancel(ctx), nil)
+	return s.inRoom(func() error { return s.tx(context.WithoutCancel(ctx), f) })
+}
+
+func (s *Store) tx(ctx context.Context, f func(*sql.Tx) error) error {
+	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("cannot change the database: %w", err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -27,12 +28,13 @@ func (s *Store) AddArchive(ctx context.Context, a workspace.Archive) error {
 	return nil
 }
 
-// RemoveArchive forgets an archive; one that is not there is no error.
-func (s *Store) RemoveArchive(ctx context.Context, id string) error {
-	if err := s.exec(ctx, `DELETE FROM archives WHERE id = ?`, id); err != nil {
-		return fmt.Errorf("cannot forget archive %s: %w", id, err)
+// RemoveArchive forgets an archive, and reports whether there was one.
+func (s *Store) RemoveArchive(ctx context.Context, id string) (was bool, err error) {
+	n, err := s.execCounted(ctx, `DELETE FROM archives WHERE id = ?`, id)
+	if err != nil {
+		return false, fmt.Errorf("cannot forget archive %s: %w", id, err)
 	}
-	return nil
+	return n > 0, nil
 }
 
 const archiveColumns = `SELECT id, workspace, key, owner, profile, limits, sha256, size, entries, bytes, created_ns FROM archives `
@@ -58,14 +60,17 @@ func (s *Store) Archives(ctx context.Context) ([]workspace.Archive, error) {
 	return all, nil
 }
 
-// Archive returns the archive that ref names: by its id, or the newest of a workspace's
-// key or name.
+// Archive returns the archive that ref names: the one with that id if it has the form of one,
+// and else the newest of the workspace with that key or name. An id never falls to a key: when
+// the archive is gone, another user's workspace might have it.
 func (s *Store) Archive(ctx context.Context, ref string) (workspace.Archive, error) {
-	a, err := scanArchive(s.db.QueryRowContext(ctx, archiveColumns+`WHERE id = ?1 OR key = ?1 OR workspace = ?1
-			ORDER BY id = ?1 DESC, created_ns DESC LIMIT 1`, ref).Scan)
+	which, none := `WHERE key = ?1 OR workspace = ?1 ORDER BY created_ns DESC LIMIT 1`, "there is none of a workspace with this key or name"
+	if id.IsArchive(ref) {
+		which, none = `WHERE id = ?1`, "there is none with this id"
+	}
+	a, err := scanArchive(s.db.QueryRowContext(ctx, archiveColumns+which, ref).Scan)
 	if errors.Is(err, sql.ErrNoRows) {
-		return a, fmt.Errorf("cannot find an archive %q: there is none with this id, and none of a workspace with this key or name: %w",
-			ref, errdefs.ErrNotFound)
+		return a, fmt.Errorf("cannot find an archive %q: %s; \"carrel archive ls\" lists them: %w", ref, none, errdefs.ErrNotFound)
 	}
 	if err != nil {
 		return a, fmt.Errorf("cannot look for archive %q: %w", ref, err)

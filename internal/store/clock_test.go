@@ -34,11 +34,12 @@ func TestClockSteps(t *testing.T) {
 		Name: "ws-00000001", Key: "demo", Owner: "uid:1000", Root: workspace.RootSystem, Boundary: workspace.BoundaryNamespace,
 		Limits: workspace.DefaultLimits, Phase: workspace.Settled, CreatedAt: now,
 	}
+	r1, r2 := store.RequestID{Principal: "uid:1000", ID: "r1"}, store.RequestID{Principal: "uid:1000", ID: "r2"}
 	if err := s.Insert(ctx, w); err != nil {
 		t.Fatal(err)
 	}
-	if _, began, err := s.Begin(ctx, "uid:1000", "r1", "digest"); err != nil || !began.IsZero() {
-		t.Fatal(began, err)
+	if was, err := s.Begin(ctx, r1, "digest", ""); err != nil || !was.Began.IsZero() {
+		t.Fatal(was, err)
 	}
 	// It was asked for before, and is carried out when the clock is behind.
 	now = now.Add(-24 * time.Hour)
@@ -46,37 +47,37 @@ func TestClockSteps(t *testing.T) {
 		t.Fatal(err)
 	}
 	reopen()
-	answer, began, err := s.Begin(ctx, "uid:1000", "r1", "digest")
-	if err != nil || answer != "" || began.IsZero() {
-		t.Fatalf("the request is not known any more: %q, %v, %v", answer, began, err)
+	was, err := s.Begin(ctx, r1, "digest", "")
+	if err != nil || was.Answer != "" || was.Began.IsZero() {
+		t.Fatalf("the request is not known any more: %+v, %v", was, err)
 	}
-	if got, retained, ok, err := s.Destroyed(ctx, "demo", began); err != nil || !ok || got.Name != w.Name || retained != "/retained/x" {
+	if got, retained, ok, err := s.Destroyed(ctx, "demo", was.Began); err != nil || !ok || got.Name != w.Name || retained != "/retained/x" {
 		t.Errorf("the destroy of that request is not found: %+v, %v, %v", got, ok, err)
 	}
 	// A request that comes now began after that destroy, whatever the clock says.
-	if _, _, err := s.Begin(ctx, "uid:1000", "r2", "digest"); err != nil {
+	if _, err := s.Begin(ctx, r2, "digest", ""); err != nil {
 		t.Fatal(err)
 	}
-	_, began, err = s.Begin(ctx, "uid:1000", "r2", "digest")
+	was, err = s.Begin(ctx, r2, "digest", "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, ok, err := s.Destroyed(ctx, "demo", began); err != nil || ok {
+	if _, _, ok, err := s.Destroyed(ctx, "demo", was.Began); err != nil || ok {
 		t.Errorf("a destroy from before a request passes for its own: %v", err)
 	}
 	// A day forward forgets none that came within a day; more than that does.
 	now = now.Add(24*time.Hour + 12*time.Hour)
-	if _, _, err := s.Begin(ctx, "uid:1000", "r3", "digest"); err != nil {
+	if _, err := s.Begin(ctx, store.RequestID{Principal: "uid:1000", ID: "r3"}, "digest", ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, began, err := s.Begin(ctx, "uid:1000", "r1", "digest"); err != nil || began.IsZero() {
+	if was, err := s.Begin(ctx, r1, "digest", ""); err != nil || was.Began.IsZero() {
 		t.Errorf("forgotten within a day: %v", err)
 	}
 	now = now.Add(14 * time.Hour)
-	if _, _, err := s.Begin(ctx, "uid:1000", "r4", "digest"); err != nil {
+	if _, err := s.Begin(ctx, store.RequestID{Principal: "uid:1000", ID: "r4"}, "digest", ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, began, err := s.Begin(ctx, "uid:1000", "r1", "digest"); err != nil || !began.IsZero() {
-		t.Errorf("kept for longer than a day: %v, %v", began, err)
+	if was, err := s.Begin(ctx, r1, "digest", ""); err != nil || !was.Began.IsZero() {
+		t.Errorf("kept for longer than a day: %v, %v", was.Began, err)
 	}
 }

@@ -107,18 +107,20 @@ func TestRequests(t *testing.T) {
 	ctx := t.Context()
 	begin := func(principal, id, digest, want string) {
 		t.Helper()
-		if got, _, err := s.Begin(ctx, principal, id, digest); err != nil || got != want {
-			t.Errorf("%s %s: %q, %v", principal, id, got, err)
+		got, err := s.Begin(ctx, store.RequestID{Principal: principal, ID: id}, digest, "ws-1")
+		if err != nil || got.Answer != want || got.Own != "ws-1" {
+			t.Errorf("%s %s: %+v, %v", principal, id, got, err)
 		}
 	}
+	r := store.RequestID{Principal: "uid:1", ID: "r"}
 	begin("uid:1", "r", "d", "")
 	begin("uid:1", "r", "d", "") // under way, or cut off
-	if err := s.Answer(ctx, "uid:1", "r", `{"a":1}`); err != nil {
+	if err := s.Answer(ctx, r, `{"a":1}`); err != nil {
 		t.Fatal(err)
 	}
 	begin("uid:1", "r", "d", `{"a":1}`)
 	begin("uid:2", "r", "other", "") // somebody else's
-	if _, _, err := s.Begin(ctx, "uid:1", "r", "other"); !errdefs.IsAlreadyExists(err) {
+	if _, err := s.Begin(ctx, r, "other", ""); !errdefs.IsAlreadyExists(err) {
 		t.Errorf("another action under the same id: %v", err)
 	}
 	if err := s.Close(); err != nil {
@@ -126,8 +128,13 @@ func TestRequests(t *testing.T) {
 	}
 	s = open(t, path)
 	begin("uid:1", "r", "d", `{"a":1}`)
-	if err := s.Forget(ctx, "uid:1", "r"); err != nil {
+	if err := s.Forget(ctx, r); err != nil { // an answer stays
 		t.Fatal(err)
 	}
-	begin("uid:1", "r", "other", "")
+	begin("uid:1", "r", "d", `{"a":1}`)
+	begin("uid:1", "s", "d", "")
+	if err := s.Forget(ctx, store.RequestID{Principal: "uid:1", ID: "s"}); err != nil {
+		t.Fatal(err)
+	}
+	begin("uid:1", "s", "other", "")
 }

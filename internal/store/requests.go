@@ -14,52 +14,65 @@ import (
 // is set forward by more forgets it earlier.
 const keepRequests = 24 * time.Hour
 
-// Begin notes that principal asked under id for the action with this digest. If it was
-// asked before, answer is what was answered; it is "" where that is not known, because
-// it is under way or the daemon ended meanwhile, and then the action is to be carried
-// out: it takes up what was begun, which began then. Of an id that is new, began is zero.
+// RequestID is the id that a principal gave a request.
+type RequestID struct{ Principal, ID string }
+
+// Request is what is known of a request with an id.
+type Request struct {
+	// Answer is the answer as JSON, "" where it is not known, because the daemon ended meanwhile
+	// or what failed had an effect. Then the action is to be taken up.
+	Answer string
+	// Own names what it acts on, "" if that is not known.
+	Own string
+	// Began is when it was first asked for; zero if that is now.
+	Began time.Time
+}
+
+// Begin notes that a request for the action with this digest was asked for, and that it acts on
+// own, "" if that is not known yet; or returns what is known of it if it was asked for before.
 // already_exists: the id was used for another action.
-func (s *Store) Begin(ctx context.Context, principal, id, digest string) (answer string, began time.Time, err error) {
-	fail := func(err error) (string, time.Time, error) {
-		return "", time.Time{}, fmt.Errorf("cannot note request %q: %w", id, err)
+func (s *Store) Begin(ctx context.Context, r RequestID, digest, own string) (was Request, err error) {
+	fail := func(err error) (Request, error) {
+		return Request{}, fmt.Errorf("cannot note request %q: %w", r.ID, err)
 	}
 	s.change.Lock()
 	defer s.change.Unlock()
-	var was string
-	var first int64
-	err = s.db.QueryRowContext(ctx, `SELECT digest, answer, began_ns FROM requests WHERE principal = ? AND id = ?`, principal,
-		id).Scan(&was, &answer, &first)
+	var before string
+	var began int64
+	err = s.db.QueryRowContext(ctx, `SELECT digest, answer, own, began_ns FROM requests WHERE principal = ? AND id = ?`, r.Principal,
+		r.ID).Scan(&before, &was.Answer, &was.Own, &began)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		if err := s.exec(ctx, `DELETE FROM requests WHERE began_ns < ?`, s.clock().Add(-keepRequests).UnixNano()); err != nil {
 			return fail(err)
 		}
-		if err := s.exec(ctx, `INSERT INTO requests (principal, id, digest, began_ns) VALUES (?, ?, ?, ?)`, principal, id, digest,
-			s.stamp()); err != nil {
+		if err := s.exec(ctx, `INSERT INTO requests (principal, id, digest, own, began_ns) VALUES (?, ?, ?, ?, ?)`, r.Principal, r.ID,
+			digest, own, s.stamp()); err != nil {
 			return fail(err)
 		}
-		return "", time.Time{}, nil
+		return Request{Own: own}, nil
 	case err != nil:
 		return fail(err)
-	case was != digest:
+	case before != digest:
 		return fail(fmt.Errorf("it was used for another action; choose another id: %w", errdefs.ErrAlreadyExists))
 	}
-	return answer, timeOf(first), nil
+	was.Began = timeOf(began)
+	return was, nil
 }
 
-// Answer keeps the answer to a request that was noted, as JSON. A request that failed is
-// to be forgotten with Forget, so that it can be asked again.
-func (s *Store) Answer(ctx context.Context, principal, id, answer string) error {
-	if err := s.exec(ctx, `UPDATE requests SET answer = ? WHERE principal = ? AND id = ?`, answer, principal, id); err != nil {
-		return fmt.Errorf("cannot keep the answer to request %q: %w", id, err)
+// Answer keeps the answer to a request that was noted, as JSON. A request that failed without an
+// effect is to be forgotten with Forget, so that it can be asked again.
+func (s *Store) Answer(ctx context.Context, r RequestID, answer string) error {
+	if err := s.exec(ctx, `UPDATE requests SET answer = ? WHERE principal = ? AND id = ?`, answer, r.Principal, r.ID); err != nil {
+		return fmt.Errorf("cannot keep the answer to request %q: %w", r.ID, err)
 	}
 	return nil
 }
 
-// Forget makes an id free again.
-func (s *Store) Forget(ctx context.Context, principal, id string) error {
-	if err := s.exec(ctx, `DELETE FROM requests WHERE principal = ? AND id = ?`, principal, id); err != nil {
-		return fmt.Errorf("cannot forget request %q: %w", id, err)
+// Forget makes an id free again, unless it has an answer.
+func (s *Store) Forget(ctx context.Context, r RequestID) error {
+	if err := s.exec(ctx, `DELETE FROM requests WHERE principal = ? AND id = ? AND answer = ''`, r.Principal, r.ID); err != nil {
+		return fmt.Errorf("cannot forget request %q: %w", r.ID, err)
 	}
 	return nil
 }

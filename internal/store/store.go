@@ -31,6 +31,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/room"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -39,12 +40,15 @@ type Workspace = workspace.Kept
 
 // Store is the open database. Its methods may be called from any goroutine.
 type Store struct {
-	db *sql.DB
+	db   *sql.DB
+	path string
 
 	// change is held over a change of database and maps together, so that they
 	// cannot part. mu guards the maps alone and is taken for writing only once
 	// the database has agreed, so that a lookup waits for no disk.
-	change sync.Mutex
+	change  sync.Mutex
+	room    roomState
+	reserve *room.Reserve
 	// clock tells the time, and last is the newest stamp, under change; see stamp.
 	clock  func() time.Time
 	last   int64
@@ -56,6 +60,7 @@ type Store struct {
 
 // Result codes of SQLite (https://www.sqlite.org/rescode.html).
 const (
+	codeBusy       = 5
 	codeFull       = 13
 	codePrimaryKey = 1555
 	codeUnique     = 2067
@@ -88,7 +93,11 @@ func Open(ctx context.Context, path string) (*Store, error) {
 		return nil, fmt.Errorf("cannot open the database: %w", err)
 	}
 	dsn := url.URL{Scheme: "file", Path: path, RawQuery: url.Values{
-		"_pragma": {"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)", "cache_size(-1024)"},
+		// The driver sorts them. Those that open the database come after locking_mode: see full.go.
+		"_pragma": {
+			"busy_timeout(5000)", "foreign_keys(1)", "locking_mode(EXCLUSIVE)", "main.cache_size(-1024)", "main.journal_mode(WAL)",
+			"synchronous(FULL)",
+		},
 		"_txlock": {"immediate"},
 	}.Encode()}
 	db, err := sql.Open("sqlite", dsn.String())
@@ -97,11 +106,20 @@ func Open(ctx context.Context, path string) (*Store, error) {
 	}
 	db.SetMaxOpenConns(1)
 	s := &Store{
-		db: db, clock: time.Now, byName: make(map[id.Workspace]Workspace), byKey: make(map[id.Key]id.Workspace),
+		db: db, path: path, clock: time.Now, byName: make(map[id.Workspace]Workspace), byKey: make(map[id.Key]id.Workspace),
 		tokens: make(map[string]principal.Issued),
 	}
-	if err = migrate(ctx, db, migrations); err == nil {
-		err = s.load(ctx)
+	held := room.Share(filepath.Dir(path), logRoom, roomPart)
+	s.room.log = room.Ahead{Least: held}
+	if err = s.keepLog(ctx); err == nil {
+		err = migrate(ctx, db, migrations)
+	}
+	if err == nil {
+		err = full(s.load(ctx))
+	}
+	if code(err) == codeBusy {
+		err = fmt.Errorf("another process has it open; a second carreld with the same data directory? end that one first: %w: %w", err,
+			errdefs.ErrFailedPrecondition)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot open the database %s: %w", path, err), db.Close())
@@ -234,9 +252,9 @@ func (s *Store) FreeSuffix(ctx context.Context, prefix string, key id.Key) (int,
 	return free, nil
 }
 
-// Insert adds a workspace. already_exists: its name was used before, or its key
-// belongs to a living one.
-func (s *Store) Insert(ctx context.Context, w Workspace) error {
+// Insert adds a workspace, and notes that it is what the requests act on that ask for it.
+// already_exists: its name was used before, or its key belongs to a living one.
+func (s *Store) Insert(ctx context.Context, w Workspace, by ...RequestID) error {
 	limits, err := json.Marshal(w.Limits)
 	if err != nil {
 		return fmt.Errorf("cannot store workspace %s: %w", w.Name, err)
@@ -245,10 +263,21 @@ func (s *Store) Insert(ctx context.Context, w Workspace) error {
 	defer s.change.Unlock()
 	now := w.CreatedAt.UnixNano()
 	changed := s.stamp()
-	err = s.exec(ctx, `INSERT INTO workspaces (name, key, owner, root, boundary, profile, limits, phase, purge, expires_ns, idle_ns,
-			created_ns, changed_ns)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		w.Name, w.Key, w.Owner, w.Root, w.Boundary, w.Profile, string(limits), w.Phase, w.Purge, nanos(w.Expires), int64(w.Idle), now, changed)
+	err = s.inTx(ctx, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO workspaces (name, key, owner, root, boundary, profile, limits, phase, purge, expires_ns,
+				idle_ns, created_ns, changed_ns)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+			w.Name, w.Key, w.Owner, w.Root, w.Boundary, w.Profile, string(limits), w.Phase, w.Purge, nanos(w.Expires), int64(w.Idle), now,
+			changed); err != nil {
+			return err
+		}
+		for _, r := range by {
+			if _, err := tx.ExecContext(ctx, `UPDATE requests SET own = ? WHERE principal = ? AND id = ?`, w.Name, r.Principal, r.ID); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 	if conflict(err) {
 		return fmt.Errorf("cannot store workspace %s: its name or key is taken: %w", w.Name, errdefs.ErrAlreadyExists)
 	}
@@ -265,11 +294,24 @@ func (s *Store) Insert(ctx context.Context, w Workspace) error {
 // exec makes one change, to the end: cut off by ctx in the middle, it would leave
 // open whether the database took it.
 func (s *Store) exec(ctx context.Context, query string, args ...any) error {
+	_, err := s.execCounted(ctx, query, args...)
+	return err
+}
+
+// execCounted is exec, and tells how many rows it changed.
+func (s *Store) execCounted(ctx context.Context, query string, args ...any) (n int64, err error) {
 	if err := ctx.Err(); err != nil {
-		return err
+		return 0, err
 	}
-	_, err := s.db.ExecContext(context.WithoutCancel(ctx), query, args...)
-	return full(err)
+	err = s.inRoom(func() error {
+		done, err := s.db.ExecContext(context.WithoutCancel(ctx), query, args...)
+		if err != nil {
+			return full(err)
+		}
+		n, err = done.RowsAffected()
+		return err
+	})
+	return n, err
 }
 
 // full says of an error that it is for want of space.
@@ -365,7 +407,13 @@ func (s *Store) Delete(ctx context.Context, name id.Workspace) error {
 	if !ok {
 		return nil
 	}
-	if err := s.exec(ctx, `DELETE FROM workspaces WHERE name = ?`, name); err != nil {
+	if err := s.inTx(ctx, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, `UPDATE requests SET own = '' WHERE own = ? AND answer = ''`, name); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, `DELETE FROM workspaces WHERE name = ?`, name)
+		return err
+	}); err != nil {
 		return fmt.Errorf("cannot remove workspace %s from the database: %w", name, err)
 	}
 	s.forget(w)

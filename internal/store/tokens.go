@@ -54,9 +54,27 @@ func (s *Store) loadTokens(ctx context.Context) error {
 	// from the latest time that is known, and passes by the clock that nobody sets.
 	for id, t := range s.tokens {
 		t.Expires = now.Add(t.Expires.Sub(latest.Round(0)))
+		t.Makers = s.makers(t)
 		s.tokens[id] = t
 	}
 	return nil
+}
+
+// maxMakers bounds a line of makers that an earlier build let grow longer than may be now.
+const maxMakers = maxTokens
+
+// makers are who made a token, its maker, and so on. s.change is held.
+func (s *Store) makers(t principal.Issued) []string {
+	all := []string{t.Maker}
+	for len(all) < maxMakers {
+		parent, ok := s.tokens[t.Parent]
+		if !ok {
+			break
+		}
+		t = parent
+		all = append(all, t.Maker)
+	}
+	return all
 }
 
 func scanToken(scan func(...any) error) (t principal.Issued, err error) {
@@ -105,6 +123,7 @@ func (s *Store) AddToken(ctx context.Context, t principal.Issued) error {
 		t.MaxUses, t.Rate, t.Burst); err != nil {
 		return fmt.Errorf("cannot store token %s: %w", t.ID, err)
 	}
+	t.Makers = s.makers(t)
 	s.putToken(t)
 	return nil
 }

@@ -194,7 +194,12 @@ func (t *Tokens) Login(ctx context.Context, from string, by principal.Principal,
 		}
 		said.Untold = untold
 	}
-	of, err := t.cfg.Records.Of(&operation.Request{By: by, Op: operation.Simple(operation.Login)})
+	r := &operation.Request{By: by, Op: operation.Simple(operation.Login)}
+	if t.cfg.Gate.Full() != nil { // the room that is left is for what makes more
+		t.cfg.Records.Observed(r)
+		return nil
+	}
+	of, err := t.cfg.Records.Of(r)
 	if err != nil {
 		return err
 	}
@@ -207,8 +212,15 @@ func (t *Tokens) Login(ctx context.Context, from string, by principal.Principal,
 	if rec.Data, err = json.Marshal(said); err != nil {
 		return fmt.Errorf("cannot record a login: %w", err)
 	}
+	if refused == "" {
+		if err := t.cfg.Gate.Charge(r, rec); err != nil {
+			return fmt.Errorf("cannot record the login, so it was refused: %w", err)
+		}
+	}
 	if _, err = of.Append(ctx, rec); err != nil {
-		t.cfg.Log.Error("cannot record a login", "from", from, "principal", by, "error", err)
+		if ctx.Err() == nil { // the client is there still
+			t.cfg.Log.Error("cannot record a login", "from", from, "principal", by, "error", err)
+		}
 		return fmt.Errorf("cannot record the login, so it was refused: %w", err)
 	}
 	return nil

@@ -1,5 +1,5 @@
-// Package upkeep does what nobody asks for and has to be done: it ends workspaces that have
-// lived their time, stops those in which nothing runs, removes what was kept for its time, and
+// Package upkeep does what nobody asks for and has to be done: it finishes what was begun and left,
+// ends workspaces that have lived their time, stops those in which nothing runs, removes what was kept for its time, and
 // records what the broker put right.
 //
 // What it does passes the gate as principal system. Nothing here serves a caller's request but
@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -27,6 +28,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/record"
+	"github.com/carrel-dev/carrel/internal/room"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/store"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -60,7 +62,9 @@ type Config struct {
 	// KeepArchives and KeepHomes are how long archives and homes of destroyed workspaces are
 	// kept, 0 without an end.
 	KeepArchives, KeepHomes time.Duration
-	Log                     *slog.Logger
+	// Disk measures the file system of the daemon's state. Optional.
+	Disk *room.Gauge
+	Log  *slog.Logger
 }
 
 // Upkeep keeps a daemon in order. Its methods may be called from any goroutine.
@@ -72,13 +76,27 @@ type Upkeep struct {
 	mended  []workspace.Mended
 
 	// Each is full when as many as may are under way.
-	taking, ending, idling, forgetting chan struct{}
+	finishing, ending, idling, forgetting, measuring chan struct{}
+
+	waiting sync.Mutex
+	// waits are the workspaces for which something failed, and under those at which it is at work.
+	waits map[id.Workspace]wait
+	under map[id.Workspace]bool
+}
+
+// wait is when what failed is tried again, and how long it waited for that.
+type wait struct {
+	until time.Time
+	long  time.Duration
 }
 
 // New returns the upkeep of a daemon.
 func New(cfg Config) *Upkeep {
 	places := func(n int) chan struct{} { return make(chan struct{}, n) }
-	return &Upkeep{cfg: cfg, taking: places(1), ending: places(endedAtOnce), idling: places(idleAtOnce), forgetting: places(1)}
+	return &Upkeep{
+		cfg: cfg, finishing: places(finishedAtOnce), ending: places(endedAtOnce), idling: places(idleAtOnce), forgetting: places(1),
+		measuring: places(1), waits: map[id.Workspace]wait{}, under: map[id.Workspace]bool{},
+	}
 }
 
 // Tend keeps the daemon in order until ctx ends.
@@ -132,7 +150,7 @@ func (u *Upkeep) ForgetOld(ctx context.Context, now time.Time) {
 		what string
 		do   func() error
 	}{
-		{"archives", func() error { return u.cfg.Archives.Forget(ctx, u.cfg.KeepArchives, now) }},
+		{"archives", func() error { return u.cfg.Archives.Forget(ctx, now) }},
 		{"homes of destroyed workspaces", func() error { return u.ForgetHomes(ctx, now) }},
 		{"files of the audit log", func() error { return u.cfg.Auditing.Forget(ctx, now) }},
 		{"approvals", func() error { return u.cfg.Store.ForgetApprovals(ctx, now, keepAnswered) }},
@@ -165,27 +183,50 @@ func (u *Upkeep) ForgetHomes(ctx context.Context, now time.Time) error {
 // their time, or looked at because they may be idle; and how long a round waits for them. What
 // takes longer goes on, and holds up nothing but its own workspace.
 const (
-	endedAtOnce = 64
-	idleAtOnce  = 16
-	roundWait   = time.Second
+	finishedAtOnce = 16
+	endedAtOnce    = 64
+	idleAtOnce     = 16
+	roundWait      = 100 * time.Millisecond
 )
 
-// Round is one round of Tend over what lives. Those that have lived their time come first.
+// What failed is tried again after firstWait, and then after twice as long each time, up to lastWait.
+// Where the host has something that a person has to mend, nobody is to be disturbed at that, and it
+// waits from lastWait to mendWait.
+const (
+	firstWait = time.Second
+	lastWait  = time.Minute
+	mendWait  = time.Hour
+)
+
+// Round is one round of Tend over what lives. What was begun and left comes first, as when the broker
+// had gone, and then those that have lived their time.
 func (u *Upkeep) Round(ctx context.Context, now time.Time) {
 	u.cfg.Questions.EndOverdue()
 	life := u.cfg.Lifecycle
 	var begun []<-chan struct{}
 	begin := func(places chan struct{}, what string, name id.Workspace, f func(context.Context) error) {
-		if done := u.begin(ctx, places, what, name, f); done != nil {
-			begun = append(begun, done)
+		if !u.due(name, now) {
+			return
 		}
-	}
-	begin(u.taking, "take back what could not be filled", "", life.TakeBackUnfilled)
-	for _, w := range life.Due(func(w *workspace.Workspace) bool { return lifecycle.Expired(w, now) }) {
-		begin(u.ending, "end what has lived its time", w.Name, func(ctx context.Context) error {
-			u.cfg.Log.Info("a workspace has lived its time", "workspace", w.Name)
-			return life.DestroyExpired(ctx, w.Name, now)
+		done := u.begin(ctx, places, what, name, func(ctx context.Context) error {
+			err := f(ctx)
+			u.tried(name, now, err)
+			return err
 		})
+		if done == nil {
+			u.leave(name)
+			return
+		}
+		begun = append(begun, done)
+	}
+	if u.cfg.Disk != nil {
+		begin(u.measuring, "measure the disk", "", func(ctx context.Context) error { u.cfg.Disk.Look(ctx, now); return nil })
+	}
+	for _, w := range life.Due(lifecycle.Unsettled) {
+		begin(u.finishing, "finish what was begun", w.Name, func(ctx context.Context) error { return life.Finish(ctx, w.Name) })
+	}
+	for _, w := range life.Due(func(w *workspace.Workspace) bool { return lifecycle.Expired(w, now) }) {
+		begin(u.ending, "end what has lived its time", w.Name, func(ctx context.Context) error { return life.DestroyExpired(ctx, w.Name, now) })
 	}
 	for _, w := range life.Due(func(w *workspace.Workspace) bool { return !lifecycle.Expired(w, now) && life.Idle(w, now) }) {
 		begin(u.idling, "stop what is idle", w.Name, func(ctx context.Context) error {
@@ -224,6 +265,48 @@ func (u *Upkeep) begin(ctx context.Context, places chan struct{}, what string, n
 		}
 	})
 	return done
+}
+
+// due reports whether something may be tried with a workspace, again or for the first time, and if so
+// keeps others from it until tried or leave.
+func (u *Upkeep) due(name id.Workspace, now time.Time) bool {
+	u.waiting.Lock()
+	defer u.waiting.Unlock()
+	w, tried := u.waits[name]
+	if !tried && u.cfg.Lifecycle.Refused(name) { // to whoever asked for it
+		u.waits[name] = wait{now.Add(lastWait), lastWait}
+		return false
+	}
+	if u.under[name] || now.Before(w.until) {
+		return false
+	}
+	u.under[name] = true
+	return true
+}
+
+func (u *Upkeep) leave(name id.Workspace) {
+	u.waiting.Lock()
+	defer u.waiting.Unlock()
+	delete(u.under, name)
+}
+
+// tried notes how an attempt with a workspace ended that began at now.
+func (u *Upkeep) tried(name id.Workspace, now time.Time, err error) {
+	u.waiting.Lock()
+	defer u.waiting.Unlock()
+	delete(u.under, name)
+	if err == nil {
+		delete(u.waits, name)
+		return
+	}
+	first, last := firstWait, lastWait
+	if u.cfg.Lifecycle.Refused(name) {
+		first, last = lastWait, mendWait
+	}
+	long := min(max(first, 2*u.waits[name].long), last)
+	u.waits[name] = wait{now.Add(long), long}
+	// Of one that is gone nobody tells.
+	maps.DeleteFunc(u.waits, func(_ id.Workspace, w wait) bool { return now.Sub(w.until) > lastWait })
 }
 
 // busy reports whether something runs in a workspace, or is to be kept there. One whose

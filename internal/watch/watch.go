@@ -1,7 +1,7 @@
 // Package watch is the terminal interface of "carrel approvals watch": the questions that wait for a
 // person, their details, and the keys to answer.
 //
-// It must not talk to the daemon itself, and it shows only text without control characters: see Item.
+// It must not talk to the daemon itself. It takes no answer to a question of which not all was on the screen.
 package watch
 
 import (
@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
@@ -20,7 +19,7 @@ import (
 // maxHistory bounds the answered and expired items that are kept.
 const maxHistory = 500
 
-// Item is an approval as it is shown. Its texts must not contain control characters.
+// Item is an approval as it is shown.
 type Item struct {
 	ID    string
 	State string
@@ -31,8 +30,10 @@ type Item struct {
 	Where, By, What string
 	// Details are lines with everything that a person needs to decide.
 	Details string
-	Asked   time.Time
-	Until   time.Time
+	// Digest is the same for questions about the same action; empty is like no other.
+	Digest string
+	// Until is when it expires, as a person reads it.
+	Until string
 	// Threads: an answer for its whole thread is possible.
 	Threads bool
 	// Answer is the result in a few words.
@@ -64,7 +65,7 @@ type Source interface {
 func Run(ctx context.Context, s Source, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	p := tea.NewProgram(NewModel(ctx, s, time.Now), tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out))
+	p := tea.NewProgram(NewModel(ctx, s), tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out))
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
@@ -129,19 +130,43 @@ type (
 		err   error
 	}
 	answeredMsg struct {
-		id   string
-		kind Kind
-		err  error
+		kind  Kind
+		items []Item
+		errs  []error // one for each item, nil for what was answered
 	}
-	tickMsg time.Time
 )
+
+// page is what fills the window, if it is not the list with the question below.
+type page int
+
+const (
+	list    page = iota
+	whole        // the chosen question, with all the room there is
+	confirm      // an answer to several questions
+	help
+	report // what of such an answer failed
+)
+
+// order is an answer whose reason is being typed.
+type order struct {
+	items []Item
+	// of is the text that must have been read.
+	of string
+}
+
+func (o *order) name() string {
+	if len(o.items) == 1 {
+		return visible(o.items[0].ID)
+	}
+	return fmt.Sprintf("all %d", len(o.items))
+}
 
 // Model is the state of the interface.
 type Model struct {
 	ctx    context.Context //nolint:containedctx // of the whole run: answers end with it
 	source Source
-	now    func() time.Time
 
+	// width and height are 0 until the terminal has said them: nothing is on the screen.
 	width, height int
 	pending, over []Item
 	// fresh are the ids that a new watch has sent, until it has caught up.
@@ -151,39 +176,49 @@ type Model struct {
 	history bool
 	// moved: the choice changed without a key, because the chosen item ended. Answering keys do
 	// nothing until the person has pressed another key, or they would answer the wrong question.
-	moved  bool
-	scroll int
-	// reason is what is being typed, when denying is not nil.
-	denying *Item
+	moved bool
+	page  page
+	// together are the questions of the page confirm, failed is the text of the page report.
+	together []Item
+	failed   string
+	// scroll is the first line of the text on the screen, shown how many of its lines are.
+	scroll, shown int
+	seen          seen
+	// reason is what is being typed, when denying is not nil; draft is what it was begun for.
+	denying *order
 	reason  []rune
+	draft   string
 	busy    map[string]bool
-	help    bool
 	note    string
 	lost    error
 }
 
+// seen is what a person could read of a text since the last change of the window or of the text.
+type seen struct {
+	of string
+	// lines are on the screen or were, from the first one on and without a gap; all is how many there are.
+	lines, all int
+}
+
 // NewModel returns an empty interface.
-func NewModel(ctx context.Context, s Source, now func() time.Time) *Model {
-	return &Model{ctx: ctx, source: s, now: now, width: 80, height: 24, busy: map[string]bool{}}
+func NewModel(ctx context.Context, s Source) *Model {
+	return &Model{ctx: ctx, source: s, busy: map[string]bool{}}
 }
 
 // Init implements tea.Model.
-func (m *Model) Init() tea.Cmd { return tea.Batch(m.loadHistory, tick()) }
-
-func tick() tea.Cmd { return tea.Tick(time.Second, func(t time.Time) tea.Msg { return tickMsg(t) }) }
+func (m *Model) Init() tea.Cmd { return m.loadHistory }
 
 func (m *Model) loadHistory() tea.Msg {
 	items, err := m.source.History(m.ctx)
 	return historyMsg{items, err}
 }
 
-// Update implements tea.Model.
+// Update implements tea.Model. A key acts on what the View before it has shown.
 func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	var cmd tea.Cmd
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
-		m.width, m.height = msg.Width, msg.Height
-	case tickMsg:
-		return m, tick()
+		m.width, m.height, m.seen = msg.Width, msg.Height, seen{}
 	case beginMsg:
 		m.lost, m.fresh = nil, map[string]bool{}
 	case itemMsg:
@@ -200,15 +235,29 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 			m.remember(i)
 		}
 	case answeredMsg:
-		delete(m.busy, msg.id)
-		m.note = fmt.Sprintf("%s: %s", msg.id, map[Kind]string{Once: "approved", Thread: "approved for its thread", Deny: "denied"}[msg.kind])
-		if msg.err != nil {
-			m.note = msg.err.Error()
-		}
+		m.answered(msg)
 	case tea.KeyPressMsg:
-		return m, m.key(msg)
+		cmd = m.key(msg)
 	}
-	return m, nil
+	m.settle()
+	return m, cmd
+}
+
+// settle counts as seen what the next View shows.
+func (m *Model) settle() {
+	l := m.lay()
+	m.scroll, m.shown = l.from, len(l.text)
+	if m.seen.of != l.of || m.seen.all != l.all {
+		m.seen = seen{of: l.of, all: l.all}
+	}
+	if l.from <= m.seen.lines {
+		m.seen.lines = max(m.seen.lines, l.from+len(l.text))
+	}
+}
+
+// read reports whether all of a text is on the screen, or was since the window has its size.
+func (m *Model) read(of string) bool {
+	return of != "" && m.seen.of == of && m.seen.all > 0 && m.seen.lines == m.seen.all
 }
 
 // take moves an item to the list where it belongs.
@@ -262,128 +311,33 @@ func (m *Model) at() int {
 
 // choose makes sure that an item is chosen, near the last one.
 func (m *Model) choose(near int) {
-	list := m.list()
+	items := m.list()
 	if m.at() >= 0 {
 		return
 	}
 	m.moved = m.chosen != "" // the item ended; no key moved the choice
-	m.scroll = 0
-	if len(list) == 0 {
+	if m.page == whole {
+		m.page = list
+	}
+	if m.page == list {
+		m.scroll = 0
+	}
+	if len(items) == 0 {
 		m.chosen = ""
 		return
 	}
-	m.chosen = list[min(max(near, 0), len(list)-1)].ID
+	m.chosen = items[min(max(near, 0), len(items)-1)].ID
 }
 
 // move chooses another item after a key.
 func (m *Model) move(by int) {
-	list := m.list()
-	if len(list) == 0 {
+	items := m.list()
+	if len(items) == 0 {
 		return
 	}
-	n := min(max(m.at()+by, 0), len(list)-1)
+	n := min(max(m.at()+by, 0), len(items)-1)
 	if m.moved { // the first key only confirms that the person saw the change
 		n = max(m.at(), 0)
 	}
-	m.chosen, m.moved, m.scroll = list[n].ID, false, 0
-}
-
-func (m *Model) key(k tea.KeyPressMsg) tea.Cmd {
-	if m.denying != nil {
-		return m.compose(k)
-	}
-	m.note = ""
-	switch k.String() {
-	case "q", "ctrl+c", "esc":
-		if m.help {
-			m.help = false
-			return nil
-		}
-		return tea.Quit
-	case "?", "h":
-		m.help = !m.help
-	case "up", "k":
-		m.move(-1)
-	case "down", "j":
-		m.move(1)
-	case "home", "g":
-		m.move(-len(m.list()))
-	case "end", "G":
-		m.move(len(m.list()))
-	case "pgdown", "space":
-		m.scroll += max(m.height/3, 1)
-	case "pgup", "b":
-		m.scroll = max(m.scroll-max(m.height/3, 1), 0)
-	case "tab":
-		m.history, m.chosen, m.moved, m.scroll = !m.history, "", false, 0
-		m.choose(0)
-		m.moved = false
-	case "y":
-		return m.answer(Once, "")
-	case "t":
-		return m.answer(Thread, "")
-	case "n", "d":
-		if i := m.answerable(); i != nil {
-			m.denying, m.reason = i, nil
-		}
-	}
-	return nil
-}
-
-// answerable returns the chosen item if it can be answered; else it sets a note that says why not.
-func (m *Model) answerable() *Item {
-	at := m.at()
-	switch {
-	case m.history || at < 0:
-		m.note = "there is nothing to answer here"
-	case m.moved:
-		m.note = "what you had chosen is over, and this is another; choose it with the arrow keys first"
-	case m.lost != nil:
-		m.note = "the daemon does not answer"
-	case m.busy[m.chosen]:
-		m.note = "your answer is on its way"
-	default:
-		i := m.pending[at]
-		return &i
-	}
-	return nil
-}
-
-func (m *Model) answer(kind Kind, reason string) tea.Cmd {
-	i := m.answerable()
-	if i == nil {
-		return nil
-	}
-	if kind == Thread && !i.Threads {
-		m.note = "this can be approved once only"
-		return nil
-	}
-	return m.send(i.ID, kind, reason)
-}
-
-func (m *Model) send(id string, kind Kind, reason string) tea.Cmd {
-	m.busy[id] = true
-	return func() tea.Msg { return answeredMsg{id, kind, m.source.Answer(m.ctx, id, kind, reason)} }
-}
-
-// maxReason is the longest reason that can be typed, in characters.
-const maxReason = 250
-
-// compose handles the keys of a reason.
-func (m *Model) compose(k tea.KeyPressMsg) tea.Cmd {
-	switch k.String() {
-	case "esc", "ctrl+c":
-		m.denying = nil
-	case "enter":
-		i := m.denying
-		m.denying = nil
-		return m.send(i.ID, Deny, strings.TrimSpace(string(m.reason)))
-	case "backspace":
-		m.reason = m.reason[:max(len(m.reason)-1, 0)]
-	default:
-		if k.Key().Text != "" && len(m.reason) < maxReason {
-			m.reason = append(m.reason, []rune(k.Key().Text)...)
-		}
-	}
-	return nil
+	m.chosen, m.moved, m.scroll = items[n].ID, false, 0
 }

@@ -25,7 +25,9 @@ type answers struct {
 	got     []string
 	history []watch.Item
 	err     error
-	watch   func(ctx context.Context, f func(*watch.Item)) error
+	// fail answers for one id, if it is set.
+	fail  func(id string) error
+	watch func(ctx context.Context, f func(*watch.Item)) error
 }
 
 func (a *answers) Watch(ctx context.Context, f func(*watch.Item)) error { return a.watch(ctx, f) }
@@ -36,6 +38,9 @@ func (a *answers) Answer(_ context.Context, id string, kind watch.Kind, reason s
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.got = append(a.got, fmt.Sprintf("%s %s %s", id, kind, reason))
+	if a.fail != nil {
+		return a.fail(id)
+	}
 	return a.err
 }
 
@@ -43,17 +48,17 @@ func (a *answers) said() string { return strings.Join(a.got, "; ") }
 
 // screen drives a model as the program does.
 type screen struct {
-	t *testing.T
+	t testing.TB
 	tea.Model
 	a *answers
+	// shown is called with each screen, if it is set.
+	shown func(view string)
 }
 
-var now = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
-
-func open(t *testing.T, items ...watch.Item) *screen {
+func open(t testing.TB, items ...watch.Item) *screen {
 	t.Helper()
 	a := &answers{}
-	s := &screen{t, watch.NewModel(t.Context(), a, func() time.Time { return now }), a}
+	s := &screen{t: t, Model: watch.NewModel(t.Context(), a), a: a}
 	s.send(tea.WindowSizeMsg{Width: 100, Height: 30})
 	s.send(watch.Begin())
 	for _, i := range items {
@@ -64,8 +69,7 @@ func open(t *testing.T, items ...watch.Item) *screen {
 }
 
 func (s *screen) send(m tea.Msg) {
-	next, cmd := s.Update(m)
-	s.Model = next
+	cmd := s.update(m)
 	for cmd != nil {
 		got := cmd()
 		if got == nil {
@@ -74,10 +78,20 @@ func (s *screen) send(m tea.Msg) {
 		if _, quit := got.(tea.QuitMsg); quit {
 			return
 		}
-		next, cmd = s.Update(got)
-		s.Model = next
+		cmd = s.update(got)
 	}
 }
+
+func (s *screen) update(m tea.Msg) tea.Cmd {
+	next, cmd := s.Update(m)
+	s.Model = next
+	if s.shown != nil {
+		s.shown(s.text())
+	}
+	return cmd
+}
+
+func (s *screen) size(width, height int) { s.send(tea.WindowSizeMsg{Width: width, Height: height}) }
 
 func (s *screen) item(i watch.Item) { s.send(watch.ItemMsg(i)) }
 
@@ -116,7 +130,7 @@ func item(n int) watch.Item {
 		ID: fmt.Sprintf("ap-%d", n), State: "pending", Pending: true, Risk: int32(
 			10 * n,
 		), Where: "demo", By: "uid:1000", What: fmt.Sprintf("rm thing-%d", n),
-		Details: fmt.Sprintf("details of %d", n), Asked: now, Until: now.Add(90 * time.Second), Threads: n != 2,
+		Details: fmt.Sprintf("details of %d", n), Until: "12:01:30", Threads: n != 2,
 	}
 }
 
@@ -127,7 +141,8 @@ func over(i watch.Item, answer string) watch.Item {
 
 func TestAnswers(t *testing.T) {
 	s := open(t, item(1), item(2), item(3))
-	s.shows("3 pending", "rm thing-1", "rm thing-3", "details of 1", "1m30s left")
+	s.shows("3 pending", "rm thing-1", "rm thing-3", "details of 1", "1 of 3", "12:01:30",
+		"RISK  EXPIRES AT  WORKSPACE       ASKED BY    ACTION")
 	s.keys("y")
 	if s.a.said() != "ap-1 once " {
 		t.Error(s.a.said())
@@ -230,14 +245,14 @@ func TestAllCanBeRead(t *testing.T) {
 	if strings.Contains(s.text(), "rm -rf") {
 		t.Fatal("the end is on the first page")
 	}
-	s.shows("there is more")
+	s.shows("lines 1 to ", "space reads on")
 	for range 100 {
 		s.keys("space")
 	}
 	s.shows("rm -rf ~")
 	for _, size := range [][2]int{{1, 1}, {10, 3}, {20, 5}, {300, 100}} {
 		s.send(tea.WindowSizeMsg{Width: size[0], Height: size[1]})
-		if n := strings.Count(s.text(), "\n") + 1; n > max(size[1], 3) {
+		if n := strings.Count(s.text(), "\n") + 1; n > size[1] {
 			t.Errorf("%d lines on a terminal of %d", n, size[1])
 		}
 	}

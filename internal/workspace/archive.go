@@ -20,6 +20,8 @@ type Archive struct {
 	// Entries and Bytes are the size of its content.
 	Entries, Bytes int64
 	CreatedAt      time.Time
+	// Expires is when it is removed, zero if it is kept without an end.
+	Expires time.Time
 }
 
 // Progress is the progress of an archive or a restore.

@@ -189,9 +189,21 @@ func newTLSTransport(dial func(context.Context) (net.Conn, error)) *transport {
 	return &transport{t, t}
 }
 
+// maxQueueing bounds the last wait, and by that all waits together, for a place in the daemon's queue.
+const maxQueueing = 2 * time.Second
+
 // dial connects to the socket. Its errors say what to do.
 func (c *Client) dial(ctx context.Context) (*net.UnixConn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", c.host.socket)
+	// The queue of the socket is full. A blocking connect would wait for its turn.
+	for wait := time.Millisecond; errors.Is(err, syscall.EAGAIN) && wait < maxQueueing; wait *= 2 {
+		select {
+		case <-time.After(wait):
+			conn, err = new(net.Dialer).DialContext(ctx, "unix", c.host.socket)
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
 	if err == nil {
 		return conn.(*net.UnixConn), nil
 	}

@@ -369,6 +369,16 @@ func (c *Client) Attach(ctx context.Context, workspace, command string, follow b
 	return a, nil
 }
 
+// Err is for when File has ended: it is why the output broke off, as a token that ended or does not
+// reach the workspace any more, or nil if it came to its end. Output that the daemon does not carry
+// does not break off.
+func (a *Attachment) Err() error {
+	if f, ok := a.link.(*followed); ok {
+		return f.broke()
+	}
+	return nil
+}
+
 // Signal sends a signal to the command's process group.
 func (a *Attachment) Signal(ctx context.Context, signal int) error {
 	return a.link.signal(ctx, a.workspace, a.command, signal, 0)

@@ -221,6 +221,8 @@ func (x *streamed) close() error {
 type followed struct {
 	client *Client
 	cancel context.CancelFunc
+	over   chan struct{} // closed once err is set
+	err    error
 }
 
 // attachRemote is Attach without descriptors: it gives the output, and takes no input.
@@ -246,7 +248,8 @@ func (c *Client) attachRemote(ctx context.Context, workspace, command string, fo
 		cancel()
 		return nil, fmt.Errorf("cannot make the stream of the output: %w", err)
 	}
-	a := &Attachment{File: r, workspace: workspace, command: command, link: &followed{c, cancel}}
+	f := &followed{client: c, cancel: cancel, over: make(chan struct{})}
+	a := &Attachment{File: r, workspace: workspace, command: command, link: f}
 	if more {
 		a.Lost = s.Msg().GetLost()
 		if st := s.Msg().GetStatus(); st != nil {
@@ -257,13 +260,21 @@ func (c *Client) attachRemote(ctx context.Context, workspace, command string, fo
 	go func() {
 		defer cancel()
 		defer w.Close()
+		defer close(f.over)
 		for ; more; more = s.Receive() {
 			if _, err := w.Write(s.Msg().GetData()); err != nil {
 				return
 			}
 		}
+		f.err = s.Err()
 	}()
 	return a, nil
+}
+
+// broke waits for the end of the output and returns why it is not that of the command.
+func (f *followed) broke() error {
+	<-f.over
+	return f.err
 }
 
 func (f *followed) signal(ctx context.Context, workspace, command string, signal int, grace time.Duration) error {

@@ -54,6 +54,13 @@ func (b *bench) newHost(name string) (*carrelHost, error) {
 		data: filepath.Join(b.dir, name), runtime: filepath.Join(b.dir, name+"-run"),
 	}
 	b.later(h.down)
+	// More than a broker lets anybody create in an hour.
+	if err := os.Mkdir(h.data, 0o711); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(h.data, "broker.json"), []byte(`{"create_per_hour":1000000}`), 0o600); err != nil {
+		return nil, err
+	}
 	if err := h.up(b.ctx); err != nil {
 		return nil, err
 	}

@@ -62,6 +62,7 @@ var figures = []struct {
 	{"audit", (*bench).audit, false},
 	{"verify", (*bench).verify, false},
 	{"memory", (*bench).memory, false},
+	{"silent", (*bench).silent, true},
 	{"scale", (*bench).scale, true},
 }
 

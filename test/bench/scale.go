@@ -11,12 +11,12 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"golang.org/x/sys/unix"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 	"github.com/carrel-dev/carrel/test/bench/measure"
 	"github.com/carrel-dev/carrel/test/bench/report"
+	"github.com/carrel-dev/carrel/test/ended"
 )
 
 const (
@@ -192,7 +192,7 @@ func counted(list []*carrelv1.Workspace, total, live int) error {
 // it serves. All that lived lives then.
 func (h *carrelHost) restarted(name string, pid func(*carrelHost) int, total, live int) measure.Contestant {
 	return measure.Contestant{Name: name, Op: func() (time.Duration, error) {
-		if err := kill(pid(h)); err != nil {
+		if err := ended.Kill(pid(h)); err != nil {
 			return 0, err
 		}
 		began := time.Now()
@@ -212,30 +212,6 @@ func (h *carrelHost) restarted(name string, pid func(*carrelHost) int, total, li
 		}
 		return took, old.Close()
 	}}
-}
-
-// kill ends a process of ours and waits until it has.
-func kill(pid int) error {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		return os.NewSyscallError("pidfd_open", err)
-	}
-	defer unix.Close(fd)
-	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil {
-		return os.NewSyscallError("pidfd_send_signal", err)
-	}
-	for {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000)
-		switch {
-		case errors.Is(err, unix.EINTR):
-		case err != nil:
-			return os.NewSyscallError("poll", err)
-		case n == 0:
-			return fmt.Errorf("process %d does not end", pid)
-		default:
-			return nil
-		}
-	}
 }
 
 // memAvailable is the memory that the kernel would give, in bytes.

@@ -36,7 +36,7 @@ func TestApprovalPoints(t *testing.T) {
 			h.carrel(t, "create", key)
 			file := h.data + "/homes/" + h.name(t, key) + "/tokens"
 			command := []string{key, "--", "/bin/sh", "-c", "echo " + word + " >> tokens; curl -s -m 1 https://example.invalid/ -d x; true"}
-			ask := append([]string{"exec", "--approval-wait", "-1s"}, command...)
+			ask := append([]string{"exec"}, command...)
 			state := func(id string) string {
 				t.Helper()
 				return strings.Fields(h.carrel(t, "approvals", "show", id))[1]

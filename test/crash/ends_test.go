@@ -2,12 +2,15 @@ package crash_test
 
 import (
 	"crypto/rand"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // endPoints are those that TestEndPoints arms.
@@ -67,7 +70,7 @@ func TestEndPoints(t *testing.T) {
 					h.arm(t, c.first, 1)
 				}
 				began := time.Now()
-				r := h.try("exec", "crk ends", "--", "curl", "-d", rand.Text(), "https://example.invalid/")
+				r := h.try("exec", "--wait", "1s", "crk ends", "--", "curl", "-d", rand.Text(), "https://example.invalid/")
 				if r.code == 0 {
 					t.Errorf("it ran: %v", r)
 				}
@@ -113,4 +116,30 @@ func TestEndPoints(t *testing.T) {
 	h.carrel(t, "audit", "verify")
 	h.carrel(t, "destroy", "--purge", "crk ends")
 	h.gone(t)
+}
+
+// A daemon that is too busy to answer is left alone by an up that did not start it, and so is its
+// broker: people's commands run in it.
+func TestUpLeavesWhatItDidNotStart(t *testing.T) {
+	needRoot(t)
+	t.Parallel() // most of it is waiting for what does not answer
+	h := newHostUp(t)
+	before := map[string]int{}
+	for _, part := range []string{"daemon", "broker"} {
+		pid, err := h.part(part)
+		must(t, err)
+		before[part] = pid
+	}
+	must(t, unix.Kill(before["daemon"], unix.SIGSTOP))
+	r := h.within(t, 40*time.Second, append([]string{"up", "--detach", "--prefix", h.prefix}, h.flags()...)...)
+	must(t, unix.Kill(before["daemon"], unix.SIGCONT))
+	if want := fmt.Sprintf("runs as pid %d and is left alone", before["daemon"]); r.code == 0 || !strings.Contains(r.err, want) {
+		t.Errorf("up beside a daemon that does not answer: %v", r)
+	}
+	h.carrel(t, "ls")
+	for part, was := range before {
+		if pid, err := h.part(part); err != nil || pid != was {
+			t.Errorf("the %s was %d and is %d, %v", part, was, pid, err)
+		}
+	}
 }

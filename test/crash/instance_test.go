@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/carrel-dev/carrel/test/crash/check"
 )
 
@@ -199,35 +201,58 @@ func TestAccountPoints(t *testing.T) {
 	}
 }
 
-// Killed while the broker's ledger is rewritten.
+// Killed while the broker's ledger is rewritten, at a start and while it serves.
 func TestCompactionPoints(t *testing.T) {
 	for _, p := range hostScenarios[5].points {
-		t.Run(p, func(t *testing.T) {
-			h := newHostUp(t)
-			h.carrel(t, "create", "crk stays")
-			broker, err := h.part("broker")
-			must(t, err)
-			must(t, kill(broker))
-			path := h.data + "/broker/ledger.jsonl"
-			b, err := os.ReadFile(path)
-			must(t, err)
-			last := b[bytes.LastIndexByte(b[:len(b)-1], '\n')+1:]
-			if !json.Valid(last) {
-				t.Fatalf("the ledger ends with %q", last)
-			}
-			must(t, os.WriteFile(path, append(b, bytes.Repeat(last, (1<<20)/len(last)+2)...), 0o600))
-			name := h.armed(t, p)
-			if r := h.tryUp(); r.code == 0 || !h.fired(name, 0) {
-				t.Fatalf("the broker was not killed at %s: %v", p, r)
-			}
-			h.up(t)
-			if st, err := os.Stat(path); err != nil || st.Size() > 1<<20 {
-				t.Errorf("the ledger was not rewritten: %v", errors.Join(err, fmt.Errorf("%d bytes", st.Size())))
-			}
-			h.carrel(t, "exec", "crk stays", "--", "true")
-			h.settled(t)
-			h.look(t, check.Expect{Any: true})
-			h.gone(t)
-		})
+		for _, serving := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/serving=%v", p, serving), func(t *testing.T) { compacted(t, p, serving) })
+		}
 	}
+}
+
+func compacted(t *testing.T, point string, serving bool) {
+	h := newHostUp(t)
+	h.carrel(t, "create", "crk stays")
+	broker, err := h.part("broker")
+	must(t, err)
+	must(t, kill(broker))
+	path := h.data + "/broker/ledger.jsonl"
+	b, err := os.ReadFile(path)
+	must(t, err)
+	last := b[bytes.LastIndexByte(b[:len(b)-1], '\n')+1:]
+	if !json.Valid(last) {
+		t.Fatalf("the ledger ends with %q", last)
+	}
+	lines := (1<<20)/len(last) + 2
+	if serving { // the next line makes it too long
+		lines = (1<<20 - len(b)) / len(last)
+	}
+	must(t, os.WriteFile(path, append(b, bytes.Repeat(last, lines)...), 0o600))
+	if serving {
+		h.up(t)
+		broker, err := h.part("broker")
+		must(t, err)
+		name := h.armed(t, point)
+		h.try("pause", "crk stays") // it may be answered before the broker ends
+		until(t, "the broker to be killed at "+point, func() bool { return h.fired(name, 0) })
+		until(t, "the broker to be gone", func() bool { return errors.Is(unix.Kill(broker, 0), unix.ESRCH) }) // it says so before
+	} else {
+		name := h.armed(t, point)
+		if r := h.tryUp(); r.code == 0 || !h.fired(name, 0) {
+			t.Fatalf("the broker was not killed at %s: %v", point, r)
+		}
+	}
+	h.up(t)
+	if serving {
+		h.try("pause", "crk stays")
+		h.carrel(t, "resume", "crk stays")
+	}
+	until(t, "the ledger to be rewritten", func() bool {
+		st, err := os.Stat(path)
+		return err == nil && st.Size() < 1<<20
+	})
+	h.carrel(t, "exec", "crk stays", "--", "true")
+	h.settled(t)
+	h.look(t, check.Expect{Any: true})
+	h.gone(t)
 }

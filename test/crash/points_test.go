@@ -29,6 +29,8 @@ type scenario struct {
 	disk bool
 	// said: the second time, this answer counts as success too.
 	said string
+	// then looks at what has become of it when it was asked for again.
+	then func(t *testing.T, h *host, key string)
 	// points are passed by the operation, or by the recovery that follows; a number
 	// after "#" is which passing is meant.
 	points []string
@@ -67,6 +69,14 @@ func stopped(t *testing.T, h *host, key string) {
 	h.carrel(t, "stop", key)
 }
 
+// deep has a home that goes further down than one walk does.
+func deep(t *testing.T, h *host, key string) {
+	t.Helper()
+	stopped(t, h, key)
+	h.carrel(t, "exec", key, "--", "/bin/sh", "-c", "mkdir -p "+strings.Repeat("d/", 200))
+	h.carrel(t, "stop", key)
+}
+
 func paused(t *testing.T, h *host, key string) {
 	t.Helper()
 	h.carrel(t, "create", key)
@@ -78,6 +88,15 @@ func putAway(t *testing.T, h *host, key string) {
 	t.Helper()
 	stopped(t, h, key)
 	h.carrel(t, "archive", "create", "--destroy", key)
+}
+
+// restored has what was put away.
+func restored(t *testing.T, h *host, key string) {
+	t.Helper()
+	h.carrel(t, "restore", key)
+	if out := h.carrel(t, "exec", key, "--", "cat", "file"); out != "kept\n" {
+		t.Errorf("in what was put away is %q", out)
+	}
 }
 
 // busy has a command that ends only when it must.
@@ -224,6 +243,10 @@ var scenarios = []scenario{
 		points: []string{"broker.destroy.user-removed", "broker.destroy.home-gone"},
 	},
 	{
+		name: "destroy a deep home", prepare: deep, operation: verb("destroy", "--purge"), said: "none with this key",
+		points: []string{"broker.removal.lifted#1", "broker.removal.lifted#4"},
+	},
+	{
 		name: "destroy with a request id", prepare: created, operation: withRequest("destroy"),
 		points: []string{"daemon.request.begun", "daemon.request.done", "daemon.destroy.done", "daemon.effect.done"},
 	},
@@ -235,8 +258,23 @@ var scenarios = []scenario{
 		},
 	},
 	{
-		name: "archive and destroy", prepare: stopped, operation: withRequest("archive", "create", "--destroy"),
-		points: []string{"daemon.archive.noted", "daemon.destroy.begun", "daemon.destroy.done", "daemon.request.done"},
+		name: "archive and destroy", prepare: stopped, operation: withRequest("archive", "create", "--destroy"), then: restored,
+		points: []string{
+			"daemon.request.begun", "daemon.archive.packed", "daemon.archive.placed", "daemon.archive.verified", "daemon.archive.noted",
+			"daemon.destroy.begun", "daemon.destroy.done", "daemon.request.done", "executor.exec.started#2", "executor.exec.final#2",
+		},
+	},
+	{
+		name: "archive with a request id", prepare: stopped, operation: withRequest("archive", "create"),
+		points: []string{"daemon.request.begun", "daemon.archive.placed", "daemon.archive.noted", "daemon.request.done"},
+	},
+	{
+		name: "update with a request id", prepare: created, operation: withRequest("update", "--pids", "99"),
+		points: []string{"daemon.request.begun", "daemon.update.limited", "daemon.request.done"},
+	},
+	{
+		name: "restore with a request id", prepare: putAway, operation: withRequest("restore"),
+		points: []string{"daemon.request.begun", "daemon.create.inserted", "daemon.fill.done", "daemon.effect.done", "daemon.request.done"},
 	},
 	{
 		name: "remove the archive of what was destroyed", prepare: putAway, operation: verb("archive", "rm"), said: "cannot find an archive",
@@ -399,6 +437,9 @@ func (s *scenario) crash(t *testing.T, h *host, point string) {
 	again := h.try(s.operation(key)...)
 	if again.code != 0 && (s.said == "" || !strings.Contains(again.err, s.said)) {
 		t.Errorf("%q again: %v\nbefore it said: %v", s.operation("KEY"), again, first)
+	}
+	if s.then != nil {
+		s.then(t, h, key)
 	}
 	h.settled(t)
 	tokens, err := filepath.Glob(h.data + "/homes/*/tokens")

@@ -223,6 +223,7 @@ func (s *storm) restart(t *testing.T, r *mrand.Rand) {
 // nothing is left, nothing is lost and nothing ran twice.
 func TestSoak(t *testing.T) {
 	h := newHostUp(t)
+	h.set(t, "create_per_hour", 1_000_000)
 	n := seed(t)
 	r := mrand.New(mrand.NewPCG(n, 0))
 	s := &storm{h: h, kills: map[string]int{}, clients: map[int]int{}}
@@ -364,6 +365,7 @@ func grown(before, after measures) []string {
 // is short: nothing grows.
 func TestGrowth(t *testing.T) {
 	h := newHostUp(t)
+	h.set(t, "create_per_hour", 1_000_000)
 	part := 20
 	if soakTime(t) > 0 {
 		part = 1

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/test/built"
 )
 
@@ -87,6 +88,26 @@ func TestEveryPointIsExercised(t *testing.T) {
 	}
 	for _, stale := range missing(exercised(), source) {
 		t.Errorf("the source has no point %s", stale)
+	}
+}
+
+// Every operation that may be repeated with an id is killed around the note of its request.
+func TestEveryRepeatableIsKilled(t *testing.T) {
+	var killed, want []string
+	for _, s := range scenarios {
+		args := s.operation("KEY")
+		if slices.Contains(args, "--request-id") && slices.Contains(s.points, "daemon.request.begun") &&
+			slices.Contains(s.points, "daemon.request.done") {
+			killed = append(killed, "workspace."+args[0])
+		}
+	}
+	for _, row := range operation.Table {
+		if row.Repeatable {
+			want = append(want, string(row.Name))
+		}
+	}
+	for _, miss := range missing(want, killed) {
+		t.Errorf("no scenario repeats %s with an id: give it a place in the table", miss)
 	}
 }
 

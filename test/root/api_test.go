@@ -20,6 +20,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/fdapi"
+	"github.com/carrel-dev/carrel/test/userdb"
 )
 
 // user makes a user of the host for one test, with the groups named.
@@ -31,12 +32,12 @@ func user(t *testing.T, name string, groups ...string) *syscall.Credential {
 	if len(groups) > 0 {
 		args = append(args, "-G", strings.Join(groups, ","))
 	}
-	if out, err := exec.CommandContext(t.Context(), "/usr/sbin/useradd", append(args, name)...).CombinedOutput(); err != nil {
-		t.Fatalf("useradd: %v: %s", err, out)
+	if err := userdb.Run(t.Context(), "/usr/sbin/useradd", append(args, name)...); err != nil {
+		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if out, err := exec.CommandContext(context.WithoutCancel(t.Context()), "/usr/sbin/userdel", name).CombinedOutput(); err != nil {
-			t.Errorf("userdel: %v: %s", err, out)
+		if err := userdb.Run(context.WithoutCancel(t.Context()), "/usr/sbin/userdel", name); err != nil {
+			t.Error(err)
 		}
 	})
 	var ids [2]uint32
@@ -109,7 +110,9 @@ func post(t testing.TB, c *http.Client, method protoreflect.MethodDescriptor, bo
 func (h *host) ask(t testing.TB, uid uint32, method protoreflect.MethodDescriptor, body string) (int, string) {
 	t.Helper()
 	if method.Name() != "Spawn" && method.Name() != "Attach" {
-		return post(t, h.client(t, uid), method, body)
+		c := h.client(t, uid)
+		defer c.CloseIdleConnections() // one user may have so many
+		return post(t, c, method, body)
 	}
 	w := h.upgraded(t, uid)
 	defer w.Close()

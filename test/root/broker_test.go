@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/test/userdb"
 )
 
 const digest = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
@@ -137,6 +137,12 @@ func TestBrokerRefusesWhatIsOutOfPlace(t *testing.T) {
 		{"hello.", request(1, "hello.", `{"version":1}`), true, false},
 		{"a notification", fmt.Sprintf(`{"jsonrpc":"2.0","method":"destroy","params":{"name":%q,"purge":true}}`+"\n", name), true, false},
 		{"an unknown field", request(1, "destroy", fmt.Sprintf(`{"name":%q,"purge":false,"home":"/etc"}`, name)), true, false},
+		{"a name twice", request(1, "destroy", fmt.Sprintf(`{"name":"crt-00000000","name":%q,"purge":true}`, name)), true, false},
+		{"a name in capitals", request(1, "destroy", fmt.Sprintf(`{"Name":%q,"purge":true}`, name)), true, false},
+		{"a name in both", request(1, "destroy", fmt.Sprintf(`{"name":"crt-00000000","NAME":%q,"purge":true}`, name)), true, false},
+		{"purge twice", request(1, "destroy", fmt.Sprintf(`{"name":%q,"purge":false,"purge":true}`, name)), true, false},
+		{"a limit twice", request(1, "update", fmt.Sprintf(`{"name":%q,"limits":{"pids":64,"pids":65}}`, name)), true, false},
+		{"params twice", fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"list","params":{},"params":{"after":%q}}`+"\n", name), true, false},
 		{
 			"ids of its own choice", request(
 				1, "create", fmt.Sprintf(`{"name":"crt-00000000","key_digest":%q,"limits":%s,"ids":{"executor":0,"work":0,"agent":0}}`, digest, limits),
@@ -330,13 +336,12 @@ func TestAUserOfTheHostIsNotAdopted(t *testing.T) {
 	h := newHostFor(t)
 	key := "crt " + rand.Text()
 	name := string(id.Derive("crt", id.Key(key), 0))
-	add := exec.CommandContext(t.Context(), "/usr/sbin/useradd", "-M", "-U", "-d", "/nonexistent", "-s", "/usr/sbin/nologin", name)
-	if out, err := add.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	if err := userdb.Run(t.Context(), "/usr/sbin/useradd", "-M", "-U", "-d", "/nonexistent", "-s", "/usr/sbin/nologin", name); err != nil {
+		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if out, err := exec.CommandContext(context.WithoutCancel(t.Context()), "/usr/sbin/userdel", name).CombinedOutput(); err != nil {
-			t.Errorf("userdel: %v: %s", err, out)
+		if err := userdb.Run(context.WithoutCancel(t.Context()), "/usr/sbin/userdel", name); err != nil {
+			t.Error(err)
 		}
 	})
 	before := passwd(t)

@@ -30,7 +30,7 @@ func TestKernelSurface(t *testing.T) {
 	d := shared.desk(t)
 	d.attack(t, 45, nil, "kernel")
 	d.well(t)
-	canReach(t, unconfined(t, "kernel"), "getpid by int 0x80", "keyctl(get session)", "add_key", "request_key", "bpf", "io_uring_setup",
+	canReach(t, unconfined(t, "kernel"), "getpid by int 0x80", "keyctl(get session)", "add_key", "request_key", "bpf", "io_setup", "io_uring_setup",
 		"userfaultfd", "perf_event_open", "packet socket", "raw socket", "netlink audit", "netlink netfilter", "netlink uevent", "nice -20")
 }
 

@@ -1,7 +1,10 @@
 package root_test
 
 import (
+	"os"
+	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -56,5 +59,25 @@ func TestRuntimeDirectoryIsNeverLent(t *testing.T) {
 	}
 	if err := h.up(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A process with an id of a workspace is served nothing, even where it reaches the socket.
+func TestIDsOfWorkspacesAreRefused(t *testing.T) {
+	h := newHostFor(t)
+	d := h.desk(t)
+	socket := h.run + "/carrel.sock"
+	if err := os.Chmod(socket, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []uint32{d.ExecutorUID, d.UID, d.AgentUID} {
+		r := h.try(&syscall.Credential{Uid: id, Gid: id}, "", "ls")
+		if r.code == 0 || !strings.Contains(r.err, "is that of a workspace") {
+			t.Errorf("uid %d: %+v", id, r)
+		}
+	}
+	// Another user reaches it too, and is served what is theirs.
+	if r := h.try(&syscall.Credential{Uid: 65533, Gid: 65533}, "", "ls"); r.code != 0 {
+		t.Errorf("%+v", r)
 	}
 }

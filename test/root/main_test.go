@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/carrel-dev/carrel/test/built"
 	"github.com/carrel-dev/carrel/test/supervise"
 )
@@ -59,6 +61,12 @@ func clean(base string) error {
 				dir = filepath.Dir(dir)
 			}
 			errs = append(errs, down(dir))
+		}
+	}
+	// A small file system of a test that was killed.
+	if small, err := filepath.Glob(filepath.Join(base, "h*/data")); err == nil {
+		for _, dir := range small {
+			_ = unix.Unmount(dir, unix.MNT_DETACH) // most are no mount
 		}
 	}
 	return errors.Join(append(errs, os.RemoveAll(base))...)

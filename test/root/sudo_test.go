@@ -84,7 +84,15 @@ func ownEtc(t *testing.T) string {
 		return string(out)
 	}
 	if err := exec.CommandContext(t.Context(), "id", sudoUser).Run(); err != nil {
-		run("useradd", "--system", "--user-group", "--no-create-home", "--uid", fmt.Sprint(brokerUID), sudoUser)
+		// A lock of the host's user database, which others use meanwhile, shows through the overlay.
+		until(t, "the user", func() bool {
+			add := []string{"--system", "--user-group", "--no-create-home", "--uid", fmt.Sprint(brokerUID), sudoUser}
+			out, err := exec.CommandContext(t.Context(), "useradd", add...).CombinedOutput()
+			if err != nil {
+				t.Logf("useradd: %v: %s", err, out)
+			}
+			return err == nil
+		})
 	}
 	write := func(path, text string, mode os.FileMode) {
 		t.Helper()

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/test/userdb"
 )
 
 // traces lists what the host still has of a workspace that is destroyed and purged. The
@@ -129,18 +131,12 @@ func TestTracesAreFound(t *testing.T) {
 			return func() { _ = c.Process.Kill(); _ = c.Wait() }
 		},
 		"user": func(t *testing.T) func() {
-			must(
-				exec.CommandContext(t.Context(), "/usr/sbin/useradd", "-M", "-U", "-u", strconv.Itoa(int(d.UID)), "-d", "/nonexistent", d.Name).Run(),
-			)
-			return func() {
-				must(exec.CommandContext(context.WithoutCancel(t.Context()), "/usr/sbin/userdel", d.Name).Run())
-			}
+			must(userdb.Run(t.Context(), "/usr/sbin/useradd", "-M", "-U", "-u", strconv.Itoa(int(d.UID)), "-d", "/nonexistent", d.Name))
+			return func() { must(userdb.Run(context.WithoutCancel(t.Context()), "/usr/sbin/userdel", d.Name)) }
 		},
 		"group": func(t *testing.T) func() {
-			must(exec.CommandContext(t.Context(), "/usr/sbin/groupadd", d.Name).Run())
-			return func() {
-				must(exec.CommandContext(context.WithoutCancel(t.Context()), "/usr/sbin/groupdel", d.Name).Run())
-			}
+			must(userdb.Run(t.Context(), "/usr/sbin/groupadd", d.Name))
+			return func() { must(userdb.Run(context.WithoutCancel(t.Context()), "/usr/sbin/groupdel", d.Name)) }
 		},
 		"home": func(*testing.T) func() {
 			must(os.Mkdir(d.Home, 0o700))

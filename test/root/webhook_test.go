@@ -103,7 +103,7 @@ func TestWebhook(t *testing.T) {
 	h.carrel(t, "create", "crt hook")
 	ask := func(url string) string {
 		t.Helper()
-		r := h.try(nil, "", "exec", "--source", "llm", "--approval-wait", "-1s", "crt hook", "--", "curl", "-d", "@x", url)
+		r := h.try(nil, "", "exec", "--source", "llm", "crt hook", "--", "curl", "-d", "@x", url)
 		_, rest, ok := strings.Cut(r.err, "approval ")
 		if !ok || !strings.HasPrefix(rest, "ap-") {
 			t.Fatalf("%+v", r)

@@ -1,6 +1,7 @@
 package rootless_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/test/userdb"
 )
 
 // carrel is a command of the carrel of u's own, which starts by itself and ends with the test.
@@ -87,16 +90,16 @@ func newRanged(t *testing.T) *user {
 	}
 	id := uint32(62000 + os.Getpid()%2500 + int(rangedIDs.Add(1)))
 	ranged := fmt.Sprintf("carrel-test-%d", id)
-	drop := func() { _ = exec.Command("userdel", "-f", ranged).Run() } // what is just ending does not matter
-	drop()                                                             // of a test that was killed
+	drop := func() { _ = userdb.Run(context.WithoutCancel(t.Context()), "userdel", "-f", ranged) } // what is just ending does not matter
+	drop()                                                                                         // of a test that was killed
 	for _, args := range [][]string{
 		{"useradd", "-M", "-N", "-g", "nogroup", "-u", fmt.Sprint(id), "-d", "/nonexistent", ranged},
 		{"usermod", "--del-subuids", "1-4294967294", "--del-subgids", "1-4294967294", ranged},
 		{"usermod", "--add-subuids", fmt.Sprintf("%d-%d", first, first+9), "--add-subgids", fmt.Sprintf("%d-%d", first+10, first+19), ranged},
 	} {
-		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+		if err := userdb.Run(t.Context(), args[0], args[1:]...); err != nil {
 			drop()
-			t.Fatalf("%v: %v\n%s", args, err, out)
+			t.Fatal(err)
 		}
 	}
 	t.Cleanup(drop)

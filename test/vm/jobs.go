@@ -30,22 +30,23 @@ var suite = []struct {
 	{dir: "internal/sandbox/seccomp", seconds: 60},
 	{dir: "internal/sandbox/probe", seconds: 60},
 	// Those about what is judged, not about what the kernel does.
-	{dir: "internal/sandbox", seconds: 240, long: "^TestOpeningsAreAsAskedFor$"},
+	{dir: "internal/sandbox", seconds: 480, long: "^TestOpeningsAreAsAskedFor$"},
 	// Those that move much output, start much or try for seconds; nothing of it depends on the host.
 	{
-		dir: "internal/executor", seconds: 240, long: "^Test(OutputWithoutAReaderHoldsOnlyTheCommand|CaptureIsBounded|" +
-			"DetachedOutputIsBounded|SignalsFromOutside|HoldWaitsForBirths)$",
+		dir: "internal/executor", seconds: 480, long: "^Test(OutputWithoutAReaderHoldsOnlyTheCommand|CaptureIsBounded|" +
+			"DetachedOutputIsBounded|SignalsFromOutside|HoldWaitsForBirths|KeptOutput.*|TheLargestKeptOutput|" +
+			"CapturedOutputOfManyCommands|UnreadInputOfManyCommands|ManyFollowers.*|AFollowerThatDoesNotReadHoldsNothingUp)$",
 	},
 	// Those about its ledger and the user database, which are files everywhere, and what fills
 	// and mends images, which is the same wherever there are loop devices.
 	{
-		dir: "internal/broker", seconds: 240, long: "^Test(LedgerTorn|ListInParts|TornUserIsRemoved|ManyAtOnce|GroupAndLink|DiskBombs|" +
-			"ImageAfterACrash|HalfMadeImage|AnotherImageIsSeen|ImageOfAnother|Countersign.*)$",
+		dir: "internal/broker", seconds: 480, long: "^Test(LedgerTorn|LedgerCompacts.*|LedgerOnAFullDisk|ListInParts|TornUserIsRemoved|" +
+			"ManyAtOnce|GroupAndLink|DiskBombs|ImageAfterACrash|HalfMadeImage|AnotherImageIsSeen|ImageOfAnother|Countersign.*)$",
 	},
 	{dir: "internal/peercred", seconds: 30},
 	// Those of a daemon for one user, and those that take many runs: emulated, a run takes two
 	// seconds.
-	{dir: "test/rootless", seconds: 240, long: "^Test(Own.*|EveryOwn.*|Run.*|MountRace|Together|Terminal.*|Attacks|Conformance)$"},
+	{dir: "test/rootless", seconds: 480, long: "^Test(Own.*|EveryOwn.*|Run.*|MountRace|Together|Terminal.*|Attacks|Conformance)$"},
 	{dir: "test/vm/whole", seconds: 240, bin: checkoutBin},
 	{dir: "test/root", seconds: 900, full: true},
 }

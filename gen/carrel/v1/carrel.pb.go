@@ -3137,6 +3137,122 @@ func (x *CommandInfo) GetStatus() *Status {
 	return nil
 }
 
+type ExplainRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// The time-outs and the wait for an answer do not matter.
+	Command       *Command `protobuf:"bytes,2,opt,name=command,proto3" json:"command,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainRequest) Reset() {
+	*x = ExplainRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainRequest) ProtoMessage() {}
+
+func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
+func (*ExplainRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *ExplainRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *ExplainRequest) GetCommand() *Command {
+	if x != nil {
+		return x.Command
+	}
+	return nil
+}
+
+type ExplainResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The decision as JSON: that of "carrel policy explain -o json", see docs/cli.md.
+	Decision []byte `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
+	// The isolation of the workspace was seen to hold; where it was not, commands are judged as for a host.
+	Verified bool `protobuf:"varint,2,opt,name=verified,proto3" json:"verified,omitempty"`
+	// The workspace does not run, so that verified is assumed.
+	Assumed       bool `protobuf:"varint,3,opt,name=assumed,proto3" json:"assumed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainResponse) Reset() {
+	*x = ExplainResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainResponse) ProtoMessage() {}
+
+func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
+func (*ExplainResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *ExplainResponse) GetDecision() []byte {
+	if x != nil {
+		return x.Decision
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetVerified() bool {
+	if x != nil {
+		return x.Verified
+	}
+	return false
+}
+
+func (x *ExplainResponse) GetAssumed() bool {
+	if x != nil {
+		return x.Assumed
+	}
+	return false
+}
+
 type ListCommandsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Workspace     string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
@@ -3146,7 +3262,7 @@ type ListCommandsRequest struct {
 
 func (x *ListCommandsRequest) Reset() {
 	*x = ListCommandsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3158,7 +3274,7 @@ func (x *ListCommandsRequest) String() string {
 func (*ListCommandsRequest) ProtoMessage() {}
 
 func (x *ListCommandsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3171,7 +3287,7 @@ func (x *ListCommandsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCommandsRequest.ProtoReflect.Descriptor instead.
 func (*ListCommandsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{43}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ListCommandsRequest) GetWorkspace() string {
@@ -3190,7 +3306,7 @@ type ListCommandsResponse struct {
 
 func (x *ListCommandsResponse) Reset() {
 	*x = ListCommandsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3202,7 +3318,7 @@ func (x *ListCommandsResponse) String() string {
 func (*ListCommandsResponse) ProtoMessage() {}
 
 func (x *ListCommandsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3215,7 +3331,7 @@ func (x *ListCommandsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCommandsResponse.ProtoReflect.Descriptor instead.
 func (*ListCommandsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{44}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ListCommandsResponse) GetCommands() []*CommandInfo {
@@ -3236,7 +3352,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3248,7 +3364,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3261,7 +3377,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{45}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *LogsRequest) GetWorkspace() string {
@@ -3298,7 +3414,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3310,7 +3426,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3323,7 +3439,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{46}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *LogsResponse) GetData() []byte {
@@ -3358,7 +3474,7 @@ type WaitRequest struct {
 
 func (x *WaitRequest) Reset() {
 	*x = WaitRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3370,7 +3486,7 @@ func (x *WaitRequest) String() string {
 func (*WaitRequest) ProtoMessage() {}
 
 func (x *WaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3383,7 +3499,7 @@ func (x *WaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
 func (*WaitRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{47}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *WaitRequest) GetWorkspace() string {
@@ -3412,7 +3528,7 @@ type WaitResponse struct {
 
 func (x *WaitResponse) Reset() {
 	*x = WaitResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3424,7 +3540,7 @@ func (x *WaitResponse) String() string {
 func (*WaitResponse) ProtoMessage() {}
 
 func (x *WaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3437,7 +3553,7 @@ func (x *WaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitResponse.ProtoReflect.Descriptor instead.
 func (*WaitResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{48}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *WaitResponse) GetStatus() *Status {
@@ -3467,7 +3583,7 @@ type SignalRequest struct {
 
 func (x *SignalRequest) Reset() {
 	*x = SignalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3479,7 +3595,7 @@ func (x *SignalRequest) String() string {
 func (*SignalRequest) ProtoMessage() {}
 
 func (x *SignalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3492,7 +3608,7 @@ func (x *SignalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalRequest.ProtoReflect.Descriptor instead.
 func (*SignalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{49}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *SignalRequest) GetWorkspace() string {
@@ -3531,7 +3647,7 @@ type SignalResponse struct {
 
 func (x *SignalResponse) Reset() {
 	*x = SignalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3543,7 +3659,7 @@ func (x *SignalResponse) String() string {
 func (*SignalResponse) ProtoMessage() {}
 
 func (x *SignalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3556,7 +3672,7 @@ func (x *SignalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalResponse.ProtoReflect.Descriptor instead.
 func (*SignalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{50}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{52}
 }
 
 type ResizeRequest struct {
@@ -3570,7 +3686,7 @@ type ResizeRequest struct {
 
 func (x *ResizeRequest) Reset() {
 	*x = ResizeRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3582,7 +3698,7 @@ func (x *ResizeRequest) String() string {
 func (*ResizeRequest) ProtoMessage() {}
 
 func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3595,7 +3711,7 @@ func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeRequest.ProtoReflect.Descriptor instead.
 func (*ResizeRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{51}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ResizeRequest) GetWorkspace() string {
@@ -3627,7 +3743,7 @@ type ResizeResponse struct {
 
 func (x *ResizeResponse) Reset() {
 	*x = ResizeResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3639,7 +3755,7 @@ func (x *ResizeResponse) String() string {
 func (*ResizeResponse) ProtoMessage() {}
 
 func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3652,7 +3768,7 @@ func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeResponse.ProtoReflect.Descriptor instead.
 func (*ResizeResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{52}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{54}
 }
 
 type SpawnRequest struct {
@@ -3664,7 +3780,7 @@ type SpawnRequest struct {
 
 func (x *SpawnRequest) Reset() {
 	*x = SpawnRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3676,7 +3792,7 @@ func (x *SpawnRequest) String() string {
 func (*SpawnRequest) ProtoMessage() {}
 
 func (x *SpawnRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3689,7 +3805,7 @@ func (x *SpawnRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpawnRequest.ProtoReflect.Descriptor instead.
 func (*SpawnRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{53}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *SpawnRequest) GetStart() *StreamStart {
@@ -3710,7 +3826,7 @@ type SpawnResponse struct {
 
 func (x *SpawnResponse) Reset() {
 	*x = SpawnResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3722,7 +3838,7 @@ func (x *SpawnResponse) String() string {
 func (*SpawnResponse) ProtoMessage() {}
 
 func (x *SpawnResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3735,7 +3851,7 @@ func (x *SpawnResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpawnResponse.ProtoReflect.Descriptor instead.
 func (*SpawnResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{54}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *SpawnResponse) GetCommandId() string {
@@ -3766,7 +3882,7 @@ type Exited struct {
 
 func (x *Exited) Reset() {
 	*x = Exited{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3778,7 +3894,7 @@ func (x *Exited) String() string {
 func (*Exited) ProtoMessage() {}
 
 func (x *Exited) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3791,7 +3907,7 @@ func (x *Exited) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exited.ProtoReflect.Descriptor instead.
 func (*Exited) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{55}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Exited) GetCommandId() string {
@@ -3827,7 +3943,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3839,7 +3955,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3852,7 +3968,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{56}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *AttachRequest) GetWorkspace() string {
@@ -3890,7 +4006,7 @@ type AttachResponse struct {
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3902,7 +4018,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3915,7 +4031,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{57}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *AttachResponse) GetTerminal() bool {
@@ -3947,7 +4063,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3959,7 +4075,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3972,7 +4088,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{58}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{60}
 }
 
 type VerifyResponse struct {
@@ -4006,7 +4122,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4018,7 +4134,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4031,7 +4147,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{59}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *VerifyResponse) GetOk() bool {
@@ -4155,7 +4271,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4167,7 +4283,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4180,7 +4296,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{60}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *CheckpointRequest) GetSign() bool {
@@ -4210,7 +4326,7 @@ type CheckpointResponse struct {
 
 func (x *CheckpointResponse) Reset() {
 	*x = CheckpointResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4222,7 +4338,7 @@ func (x *CheckpointResponse) String() string {
 func (*CheckpointResponse) ProtoMessage() {}
 
 func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4235,7 +4351,7 @@ func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointResponse.ProtoReflect.Descriptor instead.
 func (*CheckpointResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{61}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *CheckpointResponse) GetSigned() int64 {
@@ -4320,7 +4436,7 @@ type Filter struct {
 
 func (x *Filter) Reset() {
 	*x = Filter{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4332,7 +4448,7 @@ func (x *Filter) String() string {
 func (*Filter) ProtoMessage() {}
 
 func (x *Filter) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4345,7 +4461,7 @@ func (x *Filter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Filter.ProtoReflect.Descriptor instead.
 func (*Filter) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{62}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Filter) GetWorkspace() string {
@@ -4416,7 +4532,7 @@ type ProveRequest struct {
 
 func (x *ProveRequest) Reset() {
 	*x = ProveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4428,7 +4544,7 @@ func (x *ProveRequest) String() string {
 func (*ProveRequest) ProtoMessage() {}
 
 func (x *ProveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4441,7 +4557,7 @@ func (x *ProveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProveRequest.ProtoReflect.Descriptor instead.
 func (*ProveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{63}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ProveRequest) GetFromSeq() int64 {
@@ -4476,7 +4592,7 @@ type ProveResponse struct {
 
 func (x *ProveResponse) Reset() {
 	*x = ProveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4488,7 +4604,7 @@ func (x *ProveResponse) String() string {
 func (*ProveResponse) ProtoMessage() {}
 
 func (x *ProveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4501,7 +4617,7 @@ func (x *ProveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProveResponse.ProtoReflect.Descriptor instead.
 func (*ProveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{64}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ProveResponse) GetNote() []byte {
@@ -4532,7 +4648,7 @@ type Proven struct {
 
 func (x *Proven) Reset() {
 	*x = Proven{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4544,7 +4660,7 @@ func (x *Proven) String() string {
 func (*Proven) ProtoMessage() {}
 
 func (x *Proven) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4557,7 +4673,7 @@ func (x *Proven) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proven.ProtoReflect.Descriptor instead.
 func (*Proven) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{65}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Proven) GetLine() []byte {
@@ -4595,7 +4711,7 @@ type ShowRequest struct {
 
 func (x *ShowRequest) Reset() {
 	*x = ShowRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4607,7 +4723,7 @@ func (x *ShowRequest) String() string {
 func (*ShowRequest) ProtoMessage() {}
 
 func (x *ShowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4620,7 +4736,7 @@ func (x *ShowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowRequest.ProtoReflect.Descriptor instead.
 func (*ShowRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{66}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ShowRequest) GetFromSeq() int64 {
@@ -4661,7 +4777,7 @@ type ShowResponse struct {
 
 func (x *ShowResponse) Reset() {
 	*x = ShowResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4673,7 +4789,7 @@ func (x *ShowResponse) String() string {
 func (*ShowResponse) ProtoMessage() {}
 
 func (x *ShowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4686,7 +4802,7 @@ func (x *ShowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowResponse.ProtoReflect.Descriptor instead.
 func (*ShowResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{67}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ShowResponse) GetLines() [][]byte {
@@ -4704,7 +4820,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4716,7 +4832,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4729,7 +4845,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{68}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{70}
 }
 
 type VersionResponse struct {
@@ -4740,14 +4856,18 @@ type VersionResponse struct {
 	// Where the API is served over TLS, as https://HOST:PORT; empty if it is not.
 	Address string `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
 	// Of the key that it is served with, to pin: "sha256:" and 64 hexadecimal digits.
-	Fingerprint   string `protobuf:"bytes,5,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	Fingerprint string `protobuf:"bytes,5,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	// Why only what makes room is done, while the daemon's disk is full; empty if it is not.
+	DiskFull string `protobuf:"bytes,6,opt,name=disk_full,json=diskFull,proto3" json:"disk_full,omitempty"`
+	// The disk limit in bytes of a workspace that asks for none; 0 is none.
+	DiskLimit     int64 `protobuf:"varint,7,opt,name=disk_limit,json=diskLimit,proto3" json:"disk_limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4759,7 +4879,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4772,7 +4892,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{69}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -4810,6 +4930,20 @@ func (x *VersionResponse) GetFingerprint() string {
 	return ""
 }
 
+func (x *VersionResponse) GetDiskFull() string {
+	if x != nil {
+		return x.DiskFull
+	}
+	return ""
+}
+
+func (x *VersionResponse) GetDiskLimit() int64 {
+	if x != nil {
+		return x.DiskLimit
+	}
+	return 0
+}
+
 type Token struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 12 hexadecimal digits, the part between the underscores of the token.
@@ -4844,7 +4978,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4856,7 +4990,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4869,7 +5003,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{70}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *Token) GetId() string {
@@ -5004,7 +5138,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5016,7 +5150,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5029,7 +5163,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{71}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *CreateTokenRequest) GetName() string {
@@ -5102,7 +5236,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5114,7 +5248,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5127,7 +5261,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{72}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *CreateTokenResponse) GetToken() *Token {
@@ -5166,7 +5300,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5178,7 +5312,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5191,7 +5325,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{73}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{75}
 }
 
 type ListTokensResponse struct {
@@ -5203,7 +5337,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5215,7 +5349,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5228,7 +5362,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{74}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *ListTokensResponse) GetTokens() []*Token {
@@ -5247,7 +5381,7 @@ type GetTokenRequest struct {
 
 func (x *GetTokenRequest) Reset() {
 	*x = GetTokenRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5259,7 +5393,7 @@ func (x *GetTokenRequest) String() string {
 func (*GetTokenRequest) ProtoMessage() {}
 
 func (x *GetTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5272,7 +5406,7 @@ func (x *GetTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTokenRequest.ProtoReflect.Descriptor instead.
 func (*GetTokenRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{75}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *GetTokenRequest) GetId() string {
@@ -5291,7 +5425,7 @@ type GetTokenResponse struct {
 
 func (x *GetTokenResponse) Reset() {
 	*x = GetTokenResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5303,7 +5437,7 @@ func (x *GetTokenResponse) String() string {
 func (*GetTokenResponse) ProtoMessage() {}
 
 func (x *GetTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5316,7 +5450,7 @@ func (x *GetTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTokenResponse.ProtoReflect.Descriptor instead.
 func (*GetTokenResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{76}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *GetTokenResponse) GetToken() *Token {
@@ -5335,7 +5469,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5347,7 +5481,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5360,7 +5494,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{77}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -5380,7 +5514,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5392,7 +5526,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5405,7 +5539,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{78}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *RevokeTokenResponse) GetRevoked() []string {
@@ -5423,7 +5557,7 @@ type WhoAmIRequest struct {
 
 func (x *WhoAmIRequest) Reset() {
 	*x = WhoAmIRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5435,7 +5569,7 @@ func (x *WhoAmIRequest) String() string {
 func (*WhoAmIRequest) ProtoMessage() {}
 
 func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5448,7 +5582,7 @@ func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIRequest.ProtoReflect.Descriptor instead.
 func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{79}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{81}
 }
 
 type WhoAmIResponse struct {
@@ -5469,7 +5603,7 @@ type WhoAmIResponse struct {
 
 func (x *WhoAmIResponse) Reset() {
 	*x = WhoAmIResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5481,7 +5615,7 @@ func (x *WhoAmIResponse) String() string {
 func (*WhoAmIResponse) ProtoMessage() {}
 
 func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5494,7 +5628,7 @@ func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIResponse.ProtoReflect.Descriptor instead.
 func (*WhoAmIResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{80}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *WhoAmIResponse) GetPrincipal() string {
@@ -5555,13 +5689,15 @@ type Archive struct {
 	Entries       int64 `protobuf:"varint,9,opt,name=entries,proto3" json:"entries,omitempty"`
 	Bytes         int64 `protobuf:"varint,10,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	CreatedUnixMs int64 `protobuf:"varint,11,opt,name=created_unix_ms,json=createdUnixMs,proto3" json:"created_unix_ms,omitempty"`
+	// When it is removed; 0 if it is kept without an end, or was sent away.
+	ExpiresUnixMs int64 `protobuf:"varint,12,opt,name=expires_unix_ms,json=expiresUnixMs,proto3" json:"expires_unix_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Archive) Reset() {
 	*x = Archive{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5573,7 +5709,7 @@ func (x *Archive) String() string {
 func (*Archive) ProtoMessage() {}
 
 func (x *Archive) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5586,7 +5722,7 @@ func (x *Archive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Archive.ProtoReflect.Descriptor instead.
 func (*Archive) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{81}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *Archive) GetId() string {
@@ -5666,6 +5802,13 @@ func (x *Archive) GetCreatedUnixMs() int64 {
 	return 0
 }
 
+func (x *Archive) GetExpiresUnixMs() int64 {
+	if x != nil {
+		return x.ExpiresUnixMs
+	}
+	return 0
+}
+
 // ArchiveProgress is how far it has come.
 type ArchiveProgress struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -5677,7 +5820,7 @@ type ArchiveProgress struct {
 
 func (x *ArchiveProgress) Reset() {
 	*x = ArchiveProgress{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5689,7 +5832,7 @@ func (x *ArchiveProgress) String() string {
 func (*ArchiveProgress) ProtoMessage() {}
 
 func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5702,7 +5845,7 @@ func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveProgress.ProtoReflect.Descriptor instead.
 func (*ArchiveProgress) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{82}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *ArchiveProgress) GetEntries() int64 {
@@ -5735,7 +5878,7 @@ type CreateArchiveRequest struct {
 
 func (x *CreateArchiveRequest) Reset() {
 	*x = CreateArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5747,7 +5890,7 @@ func (x *CreateArchiveRequest) String() string {
 func (*CreateArchiveRequest) ProtoMessage() {}
 
 func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5760,7 +5903,7 @@ func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveRequest.ProtoReflect.Descriptor instead.
 func (*CreateArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{83}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *CreateArchiveRequest) GetWorkspace() string {
@@ -5812,7 +5955,7 @@ type CreateArchiveResponse struct {
 
 func (x *CreateArchiveResponse) Reset() {
 	*x = CreateArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5824,7 +5967,7 @@ func (x *CreateArchiveResponse) String() string {
 func (*CreateArchiveResponse) ProtoMessage() {}
 
 func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5837,7 +5980,7 @@ func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveResponse.ProtoReflect.Descriptor instead.
 func (*CreateArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{84}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *CreateArchiveResponse) GetKind() isCreateArchiveResponse_Kind {
@@ -5914,7 +6057,7 @@ type RestoreStart struct {
 
 func (x *RestoreStart) Reset() {
 	*x = RestoreStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5926,7 +6069,7 @@ func (x *RestoreStart) String() string {
 func (*RestoreStart) ProtoMessage() {}
 
 func (x *RestoreStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5939,7 +6082,7 @@ func (x *RestoreStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreStart.ProtoReflect.Descriptor instead.
 func (*RestoreStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{85}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *RestoreStart) GetFrom() string {
@@ -6004,7 +6147,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6016,7 +6159,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6029,7 +6172,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{86}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *RestoreRequest) GetKind() isRestoreRequest_Kind {
@@ -6086,7 +6229,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6098,7 +6241,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6111,7 +6254,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{87}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *RestoreResponse) GetKind() isRestoreResponse_Kind {
@@ -6163,7 +6306,7 @@ type ListArchivesRequest struct {
 
 func (x *ListArchivesRequest) Reset() {
 	*x = ListArchivesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6175,7 +6318,7 @@ func (x *ListArchivesRequest) String() string {
 func (*ListArchivesRequest) ProtoMessage() {}
 
 func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6188,7 +6331,7 @@ func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesRequest.ProtoReflect.Descriptor instead.
 func (*ListArchivesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{88}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{90}
 }
 
 type ListArchivesResponse struct {
@@ -6200,7 +6343,7 @@ type ListArchivesResponse struct {
 
 func (x *ListArchivesResponse) Reset() {
 	*x = ListArchivesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6212,7 +6355,7 @@ func (x *ListArchivesResponse) String() string {
 func (*ListArchivesResponse) ProtoMessage() {}
 
 func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6225,7 +6368,7 @@ func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesResponse.ProtoReflect.Descriptor instead.
 func (*ListArchivesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{89}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *ListArchivesResponse) GetArchives() []*Archive {
@@ -6244,7 +6387,7 @@ type ReadArchiveRequest struct {
 
 func (x *ReadArchiveRequest) Reset() {
 	*x = ReadArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6256,7 +6399,7 @@ func (x *ReadArchiveRequest) String() string {
 func (*ReadArchiveRequest) ProtoMessage() {}
 
 func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6269,7 +6412,7 @@ func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveRequest.ProtoReflect.Descriptor instead.
 func (*ReadArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{90}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *ReadArchiveRequest) GetArchive() string {
@@ -6292,7 +6435,7 @@ type ReadArchiveResponse struct {
 
 func (x *ReadArchiveResponse) Reset() {
 	*x = ReadArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6304,7 +6447,7 @@ func (x *ReadArchiveResponse) String() string {
 func (*ReadArchiveResponse) ProtoMessage() {}
 
 func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6317,7 +6460,7 @@ func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveResponse.ProtoReflect.Descriptor instead.
 func (*ReadArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{91}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *ReadArchiveResponse) GetKind() isReadArchiveResponse_Kind {
@@ -6370,7 +6513,7 @@ type RemoveArchiveRequest struct {
 
 func (x *RemoveArchiveRequest) Reset() {
 	*x = RemoveArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6382,7 +6525,7 @@ func (x *RemoveArchiveRequest) String() string {
 func (*RemoveArchiveRequest) ProtoMessage() {}
 
 func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6395,7 +6538,7 @@ func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{92}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *RemoveArchiveRequest) GetArchive() string {
@@ -6413,7 +6556,7 @@ type RemoveArchiveResponse struct {
 
 func (x *RemoveArchiveResponse) Reset() {
 	*x = RemoveArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6425,7 +6568,7 @@ func (x *RemoveArchiveResponse) String() string {
 func (*RemoveArchiveResponse) ProtoMessage() {}
 
 func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6438,7 +6581,7 @@ func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{93}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{95}
 }
 
 type ReloadPolicyRequest struct {
@@ -6449,7 +6592,7 @@ type ReloadPolicyRequest struct {
 
 func (x *ReloadPolicyRequest) Reset() {
 	*x = ReloadPolicyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6461,7 +6604,7 @@ func (x *ReloadPolicyRequest) String() string {
 func (*ReloadPolicyRequest) ProtoMessage() {}
 
 func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6474,7 +6617,7 @@ func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyRequest.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{94}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{96}
 }
 
 type ReloadPolicyResponse struct {
@@ -6489,7 +6632,7 @@ type ReloadPolicyResponse struct {
 
 func (x *ReloadPolicyResponse) Reset() {
 	*x = ReloadPolicyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6501,7 +6644,7 @@ func (x *ReloadPolicyResponse) String() string {
 func (*ReloadPolicyResponse) ProtoMessage() {}
 
 func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6514,7 +6657,7 @@ func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyResponse.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{95}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *ReloadPolicyResponse) GetOld() string {
@@ -6557,7 +6700,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6569,7 +6712,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6582,7 +6725,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{96}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *Segment) GetText() string {
@@ -6681,7 +6824,7 @@ type Approval struct {
 	Policy       string `protobuf:"bytes,25,opt,name=policy,proto3" json:"policy,omitempty"`
 	Trace        string `protobuf:"bytes,26,opt,name=trace,proto3" json:"trace,omitempty"`
 	AskedUnixMs  int64  `protobuf:"varint,27,opt,name=asked_unix_ms,json=askedUnixMs,proto3" json:"asked_unix_ms,omitempty"`
-	// When it is taken for denied.
+	// When it expires unanswered.
 	UntilUnixMs int64 `protobuf:"varint,28,opt,name=until_unix_ms,json=untilUnixMs,proto3" json:"until_unix_ms,omitempty"`
 	// Set once it was answered.
 	Answer        *ApprovalAnswer `protobuf:"bytes,29,opt,name=answer,proto3" json:"answer,omitempty"`
@@ -6691,7 +6834,7 @@ type Approval struct {
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6703,7 +6846,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6716,7 +6859,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{97}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *Approval) GetId() string {
@@ -6937,7 +7080,7 @@ type ApprovalAnswer struct {
 
 func (x *ApprovalAnswer) Reset() {
 	*x = ApprovalAnswer{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6949,7 +7092,7 @@ func (x *ApprovalAnswer) String() string {
 func (*ApprovalAnswer) ProtoMessage() {}
 
 func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6962,7 +7105,7 @@ func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovalAnswer.ProtoReflect.Descriptor instead.
 func (*ApprovalAnswer) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{98}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *ApprovalAnswer) GetKind() string {
@@ -7018,7 +7161,7 @@ type ListApprovalsRequest struct {
 
 func (x *ListApprovalsRequest) Reset() {
 	*x = ListApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7030,7 +7173,7 @@ func (x *ListApprovalsRequest) String() string {
 func (*ListApprovalsRequest) ProtoMessage() {}
 
 func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7043,7 +7186,7 @@ func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*ListApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{99}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *ListApprovalsRequest) GetState() string {
@@ -7093,7 +7236,7 @@ type ListApprovalsResponse struct {
 
 func (x *ListApprovalsResponse) Reset() {
 	*x = ListApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7105,7 +7248,7 @@ func (x *ListApprovalsResponse) String() string {
 func (*ListApprovalsResponse) ProtoMessage() {}
 
 func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7118,7 +7261,7 @@ func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*ListApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{100}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *ListApprovalsResponse) GetApprovals() []*Approval {
@@ -7144,7 +7287,7 @@ type GetApprovalRequest struct {
 
 func (x *GetApprovalRequest) Reset() {
 	*x = GetApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7156,7 +7299,7 @@ func (x *GetApprovalRequest) String() string {
 func (*GetApprovalRequest) ProtoMessage() {}
 
 func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7169,7 +7312,7 @@ func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalRequest.ProtoReflect.Descriptor instead.
 func (*GetApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{101}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *GetApprovalRequest) GetId() string {
@@ -7188,7 +7331,7 @@ type GetApprovalResponse struct {
 
 func (x *GetApprovalResponse) Reset() {
 	*x = GetApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7200,7 +7343,7 @@ func (x *GetApprovalResponse) String() string {
 func (*GetApprovalResponse) ProtoMessage() {}
 
 func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7213,7 +7356,7 @@ func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalResponse.ProtoReflect.Descriptor instead.
 func (*GetApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{102}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *GetApprovalResponse) GetApproval() *Approval {
@@ -7239,7 +7382,7 @@ type AnswerApprovalRequest struct {
 
 func (x *AnswerApprovalRequest) Reset() {
 	*x = AnswerApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7251,7 +7394,7 @@ func (x *AnswerApprovalRequest) String() string {
 func (*AnswerApprovalRequest) ProtoMessage() {}
 
 func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7264,7 +7407,7 @@ func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalRequest.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{103}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *AnswerApprovalRequest) GetId() string {
@@ -7304,7 +7447,7 @@ type AnswerApprovalResponse struct {
 
 func (x *AnswerApprovalResponse) Reset() {
 	*x = AnswerApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7316,7 +7459,7 @@ func (x *AnswerApprovalResponse) String() string {
 func (*AnswerApprovalResponse) ProtoMessage() {}
 
 func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7329,7 +7472,7 @@ func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalResponse.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{104}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *AnswerApprovalResponse) GetApproval() *Approval {
@@ -7347,7 +7490,7 @@ type WatchApprovalsRequest struct {
 
 func (x *WatchApprovalsRequest) Reset() {
 	*x = WatchApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7359,7 +7502,7 @@ func (x *WatchApprovalsRequest) String() string {
 func (*WatchApprovalsRequest) ProtoMessage() {}
 
 func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7372,7 +7515,7 @@ func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{105}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{107}
 }
 
 type WatchApprovalsResponse struct {
@@ -7386,7 +7529,7 @@ type WatchApprovalsResponse struct {
 
 func (x *WatchApprovalsResponse) Reset() {
 	*x = WatchApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7398,7 +7541,7 @@ func (x *WatchApprovalsResponse) String() string {
 func (*WatchApprovalsResponse) ProtoMessage() {}
 
 func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7411,7 +7554,7 @@ func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{106}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *WatchApprovalsResponse) GetApproval() *Approval {
@@ -7447,7 +7590,7 @@ type Permission struct {
 
 func (x *Permission) Reset() {
 	*x = Permission{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7459,7 +7602,7 @@ func (x *Permission) String() string {
 func (*Permission) ProtoMessage() {}
 
 func (x *Permission) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7472,7 +7615,7 @@ func (x *Permission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Permission.ProtoReflect.Descriptor instead.
 func (*Permission) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{107}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *Permission) GetId() string {
@@ -7548,7 +7691,7 @@ type ListPermissionsRequest struct {
 
 func (x *ListPermissionsRequest) Reset() {
 	*x = ListPermissionsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7560,7 +7703,7 @@ func (x *ListPermissionsRequest) String() string {
 func (*ListPermissionsRequest) ProtoMessage() {}
 
 func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7573,7 +7716,7 @@ func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsRequest.ProtoReflect.Descriptor instead.
 func (*ListPermissionsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{108}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *ListPermissionsRequest) GetWorkspace() string {
@@ -7599,7 +7742,7 @@ type ListPermissionsResponse struct {
 
 func (x *ListPermissionsResponse) Reset() {
 	*x = ListPermissionsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7611,7 +7754,7 @@ func (x *ListPermissionsResponse) String() string {
 func (*ListPermissionsResponse) ProtoMessage() {}
 
 func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7624,7 +7767,7 @@ func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsResponse.ProtoReflect.Descriptor instead.
 func (*ListPermissionsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{109}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *ListPermissionsResponse) GetPermissions() []*Permission {
@@ -7643,7 +7786,7 @@ type RevokePermissionRequest struct {
 
 func (x *RevokePermissionRequest) Reset() {
 	*x = RevokePermissionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7655,7 +7798,7 @@ func (x *RevokePermissionRequest) String() string {
 func (*RevokePermissionRequest) ProtoMessage() {}
 
 func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7668,7 +7811,7 @@ func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionRequest.ProtoReflect.Descriptor instead.
 func (*RevokePermissionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{110}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *RevokePermissionRequest) GetId() string {
@@ -7686,7 +7829,7 @@ type RevokePermissionResponse struct {
 
 func (x *RevokePermissionResponse) Reset() {
 	*x = RevokePermissionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7698,7 +7841,7 @@ func (x *RevokePermissionResponse) String() string {
 func (*RevokePermissionResponse) ProtoMessage() {}
 
 func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7711,7 +7854,7 @@ func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionResponse.ProtoReflect.Descriptor instead.
 func (*RevokePermissionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{111}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{113}
 }
 
 var File_carrel_v1_carrel_proto protoreflect.FileDescriptor
@@ -7969,7 +8112,14 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\bterminal\x18\x05 \x01(\bR\bterminal\x12&\n" +
 	"\x0fstarted_unix_ns\x18\x06 \x01(\x03R\rstartedUnixNs\x12\x1c\n" +
 	"\tprocesses\x18\a \x01(\x05R\tprocesses\x12)\n" +
-	"\x06status\x18\b \x01(\v2\x11.carrel.v1.StatusR\x06status\"3\n" +
+	"\x06status\x18\b \x01(\v2\x11.carrel.v1.StatusR\x06status\"\\\n" +
+	"\x0eExplainRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12,\n" +
+	"\acommand\x18\x02 \x01(\v2\x12.carrel.v1.CommandR\acommand\"c\n" +
+	"\x0fExplainResponse\x12\x1a\n" +
+	"\bdecision\x18\x01 \x01(\fR\bdecision\x12\x1a\n" +
+	"\bverified\x18\x02 \x01(\bR\bverified\x12\x18\n" +
+	"\aassumed\x18\x03 \x01(\bR\aassumed\"3\n" +
 	"\x13ListCommandsRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\"J\n" +
 	"\x14ListCommandsResponse\x122\n" +
@@ -8085,13 +8235,16 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06filter\x18\x04 \x01(\v2\x11.carrel.v1.FilterR\x06filter\"$\n" +
 	"\fShowResponse\x12\x14\n" +
 	"\x05lines\x18\x01 \x03(\fR\x05lines\"\x10\n" +
-	"\x0eVersionRequest\"\x8f\x01\n" +
+	"\x0eVersionRequest\"\xcb\x01\n" +
 	"\x0fVersionResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x16\n" +
 	"\x06commit\x18\x02 \x01(\tR\x06commit\x12\x0e\n" +
 	"\x02go\x18\x03 \x01(\tR\x02go\x12\x18\n" +
 	"\aaddress\x18\x04 \x01(\tR\aaddress\x12 \n" +
-	"\vfingerprint\x18\x05 \x01(\tR\vfingerprint\"\xb7\x03\n" +
+	"\vfingerprint\x18\x05 \x01(\tR\vfingerprint\x12\x1b\n" +
+	"\tdisk_full\x18\x06 \x01(\tR\bdiskFull\x12\x1d\n" +
+	"\n" +
+	"disk_limit\x18\a \x01(\x03R\tdiskLimit\"\xb7\x03\n" +
 	"\x05Token\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
@@ -8146,7 +8299,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x05owner\x18\x03 \x01(\tR\x05owner\x12\x14\n" +
 	"\x05roles\x18\x04 \x03(\tR\x05roles\x12 \n" +
 	"\vpermissions\x18\x05 \x03(\tR\vpermissions\x12&\n" +
-	"\x05token\x18\x06 \x01(\v2\x10.carrel.v1.TokenR\x05token\"\xa8\x02\n" +
+	"\x05token\x18\x06 \x01(\v2\x10.carrel.v1.TokenR\x05token\"\xd0\x02\n" +
 	"\aArchive\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\tworkspace\x18\x02 \x01(\tR\tworkspace\x12\x10\n" +
@@ -8159,7 +8312,8 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\aentries\x18\t \x01(\x03R\aentries\x12\x14\n" +
 	"\x05bytes\x18\n" +
 	" \x01(\x03R\x05bytes\x12&\n" +
-	"\x0fcreated_unix_ms\x18\v \x01(\x03R\rcreatedUnixMs\"A\n" +
+	"\x0fcreated_unix_ms\x18\v \x01(\x03R\rcreatedUnixMs\x12&\n" +
+	"\x0fexpires_unix_ms\x18\f \x01(\x03R\rexpiresUnixMs\"A\n" +
 	"\x0fArchiveProgress\x12\x18\n" +
 	"\aentries\x18\x01 \x01(\x03R\aentries\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\"\x99\x01\n" +
@@ -8312,12 +8466,13 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06Resume\x12\x18.carrel.v1.ResumeRequest\x1a\x19.carrel.v1.ResumeResponse\x12=\n" +
 	"\x06Update\x12\x18.carrel.v1.UpdateRequest\x1a\x19.carrel.v1.UpdateResponse\x12:\n" +
 	"\x05Stats\x12\x17.carrel.v1.StatsRequest\x1a\x18.carrel.v1.StatsResponse\x12<\n" +
-	"\x05Watch\x12\x17.carrel.v1.WatchRequest\x1a\x18.carrel.v1.WatchResponse0\x012\x89\x05\n" +
+	"\x05Watch\x12\x17.carrel.v1.WatchRequest\x1a\x18.carrel.v1.WatchResponse0\x012\xcb\x05\n" +
 	"\x0eCommandService\x127\n" +
 	"\x04Exec\x12\x16.carrel.v1.ExecRequest\x1a\x17.carrel.v1.ExecResponse\x12A\n" +
 	"\x06Stream\x12\x18.carrel.v1.StreamRequest\x1a\x19.carrel.v1.StreamResponse(\x010\x01\x12=\n" +
 	"\x06Detach\x12\x18.carrel.v1.DetachRequest\x1a\x19.carrel.v1.DetachResponse\x12O\n" +
-	"\fListCommands\x12\x1e.carrel.v1.ListCommandsRequest\x1a\x1f.carrel.v1.ListCommandsResponse\x129\n" +
+	"\fListCommands\x12\x1e.carrel.v1.ListCommandsRequest\x1a\x1f.carrel.v1.ListCommandsResponse\x12@\n" +
+	"\aExplain\x12\x19.carrel.v1.ExplainRequest\x1a\x1a.carrel.v1.ExplainResponse\x129\n" +
 	"\x04Logs\x12\x16.carrel.v1.LogsRequest\x1a\x17.carrel.v1.LogsResponse0\x01\x127\n" +
 	"\x04Wait\x12\x16.carrel.v1.WaitRequest\x1a\x17.carrel.v1.WaitResponse\x12=\n" +
 	"\x06Signal\x12\x18.carrel.v1.SignalRequest\x1a\x19.carrel.v1.SignalResponse\x12=\n" +
@@ -8367,7 +8522,7 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 113)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 115)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),                   // 0: carrel.v1.Limits
 	(*Control)(nil),                  // 1: carrel.v1.Control
@@ -8412,76 +8567,78 @@ var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*DetachRequest)(nil),            // 40: carrel.v1.DetachRequest
 	(*DetachResponse)(nil),           // 41: carrel.v1.DetachResponse
 	(*CommandInfo)(nil),              // 42: carrel.v1.CommandInfo
-	(*ListCommandsRequest)(nil),      // 43: carrel.v1.ListCommandsRequest
-	(*ListCommandsResponse)(nil),     // 44: carrel.v1.ListCommandsResponse
-	(*LogsRequest)(nil),              // 45: carrel.v1.LogsRequest
-	(*LogsResponse)(nil),             // 46: carrel.v1.LogsResponse
-	(*WaitRequest)(nil),              // 47: carrel.v1.WaitRequest
-	(*WaitResponse)(nil),             // 48: carrel.v1.WaitResponse
-	(*SignalRequest)(nil),            // 49: carrel.v1.SignalRequest
-	(*SignalResponse)(nil),           // 50: carrel.v1.SignalResponse
-	(*ResizeRequest)(nil),            // 51: carrel.v1.ResizeRequest
-	(*ResizeResponse)(nil),           // 52: carrel.v1.ResizeResponse
-	(*SpawnRequest)(nil),             // 53: carrel.v1.SpawnRequest
-	(*SpawnResponse)(nil),            // 54: carrel.v1.SpawnResponse
-	(*Exited)(nil),                   // 55: carrel.v1.Exited
-	(*AttachRequest)(nil),            // 56: carrel.v1.AttachRequest
-	(*AttachResponse)(nil),           // 57: carrel.v1.AttachResponse
-	(*VerifyRequest)(nil),            // 58: carrel.v1.VerifyRequest
-	(*VerifyResponse)(nil),           // 59: carrel.v1.VerifyResponse
-	(*CheckpointRequest)(nil),        // 60: carrel.v1.CheckpointRequest
-	(*CheckpointResponse)(nil),       // 61: carrel.v1.CheckpointResponse
-	(*Filter)(nil),                   // 62: carrel.v1.Filter
-	(*ProveRequest)(nil),             // 63: carrel.v1.ProveRequest
-	(*ProveResponse)(nil),            // 64: carrel.v1.ProveResponse
-	(*Proven)(nil),                   // 65: carrel.v1.Proven
-	(*ShowRequest)(nil),              // 66: carrel.v1.ShowRequest
-	(*ShowResponse)(nil),             // 67: carrel.v1.ShowResponse
-	(*VersionRequest)(nil),           // 68: carrel.v1.VersionRequest
-	(*VersionResponse)(nil),          // 69: carrel.v1.VersionResponse
-	(*Token)(nil),                    // 70: carrel.v1.Token
-	(*CreateTokenRequest)(nil),       // 71: carrel.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),      // 72: carrel.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),        // 73: carrel.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),       // 74: carrel.v1.ListTokensResponse
-	(*GetTokenRequest)(nil),          // 75: carrel.v1.GetTokenRequest
-	(*GetTokenResponse)(nil),         // 76: carrel.v1.GetTokenResponse
-	(*RevokeTokenRequest)(nil),       // 77: carrel.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),      // 78: carrel.v1.RevokeTokenResponse
-	(*WhoAmIRequest)(nil),            // 79: carrel.v1.WhoAmIRequest
-	(*WhoAmIResponse)(nil),           // 80: carrel.v1.WhoAmIResponse
-	(*Archive)(nil),                  // 81: carrel.v1.Archive
-	(*ArchiveProgress)(nil),          // 82: carrel.v1.ArchiveProgress
-	(*CreateArchiveRequest)(nil),     // 83: carrel.v1.CreateArchiveRequest
-	(*CreateArchiveResponse)(nil),    // 84: carrel.v1.CreateArchiveResponse
-	(*RestoreStart)(nil),             // 85: carrel.v1.RestoreStart
-	(*RestoreRequest)(nil),           // 86: carrel.v1.RestoreRequest
-	(*RestoreResponse)(nil),          // 87: carrel.v1.RestoreResponse
-	(*ListArchivesRequest)(nil),      // 88: carrel.v1.ListArchivesRequest
-	(*ListArchivesResponse)(nil),     // 89: carrel.v1.ListArchivesResponse
-	(*ReadArchiveRequest)(nil),       // 90: carrel.v1.ReadArchiveRequest
-	(*ReadArchiveResponse)(nil),      // 91: carrel.v1.ReadArchiveResponse
-	(*RemoveArchiveRequest)(nil),     // 92: carrel.v1.RemoveArchiveRequest
-	(*RemoveArchiveResponse)(nil),    // 93: carrel.v1.RemoveArchiveResponse
-	(*ReloadPolicyRequest)(nil),      // 94: carrel.v1.ReloadPolicyRequest
-	(*ReloadPolicyResponse)(nil),     // 95: carrel.v1.ReloadPolicyResponse
-	(*Segment)(nil),                  // 96: carrel.v1.Segment
-	(*Approval)(nil),                 // 97: carrel.v1.Approval
-	(*ApprovalAnswer)(nil),           // 98: carrel.v1.ApprovalAnswer
-	(*ListApprovalsRequest)(nil),     // 99: carrel.v1.ListApprovalsRequest
-	(*ListApprovalsResponse)(nil),    // 100: carrel.v1.ListApprovalsResponse
-	(*GetApprovalRequest)(nil),       // 101: carrel.v1.GetApprovalRequest
-	(*GetApprovalResponse)(nil),      // 102: carrel.v1.GetApprovalResponse
-	(*AnswerApprovalRequest)(nil),    // 103: carrel.v1.AnswerApprovalRequest
-	(*AnswerApprovalResponse)(nil),   // 104: carrel.v1.AnswerApprovalResponse
-	(*WatchApprovalsRequest)(nil),    // 105: carrel.v1.WatchApprovalsRequest
-	(*WatchApprovalsResponse)(nil),   // 106: carrel.v1.WatchApprovalsResponse
-	(*Permission)(nil),               // 107: carrel.v1.Permission
-	(*ListPermissionsRequest)(nil),   // 108: carrel.v1.ListPermissionsRequest
-	(*ListPermissionsResponse)(nil),  // 109: carrel.v1.ListPermissionsResponse
-	(*RevokePermissionRequest)(nil),  // 110: carrel.v1.RevokePermissionRequest
-	(*RevokePermissionResponse)(nil), // 111: carrel.v1.RevokePermissionResponse
-	nil,                              // 112: carrel.v1.Command.EnvEntry
+	(*ExplainRequest)(nil),           // 43: carrel.v1.ExplainRequest
+	(*ExplainResponse)(nil),          // 44: carrel.v1.ExplainResponse
+	(*ListCommandsRequest)(nil),      // 45: carrel.v1.ListCommandsRequest
+	(*ListCommandsResponse)(nil),     // 46: carrel.v1.ListCommandsResponse
+	(*LogsRequest)(nil),              // 47: carrel.v1.LogsRequest
+	(*LogsResponse)(nil),             // 48: carrel.v1.LogsResponse
+	(*WaitRequest)(nil),              // 49: carrel.v1.WaitRequest
+	(*WaitResponse)(nil),             // 50: carrel.v1.WaitResponse
+	(*SignalRequest)(nil),            // 51: carrel.v1.SignalRequest
+	(*SignalResponse)(nil),           // 52: carrel.v1.SignalResponse
+	(*ResizeRequest)(nil),            // 53: carrel.v1.ResizeRequest
+	(*ResizeResponse)(nil),           // 54: carrel.v1.ResizeResponse
+	(*SpawnRequest)(nil),             // 55: carrel.v1.SpawnRequest
+	(*SpawnResponse)(nil),            // 56: carrel.v1.SpawnResponse
+	(*Exited)(nil),                   // 57: carrel.v1.Exited
+	(*AttachRequest)(nil),            // 58: carrel.v1.AttachRequest
+	(*AttachResponse)(nil),           // 59: carrel.v1.AttachResponse
+	(*VerifyRequest)(nil),            // 60: carrel.v1.VerifyRequest
+	(*VerifyResponse)(nil),           // 61: carrel.v1.VerifyResponse
+	(*CheckpointRequest)(nil),        // 62: carrel.v1.CheckpointRequest
+	(*CheckpointResponse)(nil),       // 63: carrel.v1.CheckpointResponse
+	(*Filter)(nil),                   // 64: carrel.v1.Filter
+	(*ProveRequest)(nil),             // 65: carrel.v1.ProveRequest
+	(*ProveResponse)(nil),            // 66: carrel.v1.ProveResponse
+	(*Proven)(nil),                   // 67: carrel.v1.Proven
+	(*ShowRequest)(nil),              // 68: carrel.v1.ShowRequest
+	(*ShowResponse)(nil),             // 69: carrel.v1.ShowResponse
+	(*VersionRequest)(nil),           // 70: carrel.v1.VersionRequest
+	(*VersionResponse)(nil),          // 71: carrel.v1.VersionResponse
+	(*Token)(nil),                    // 72: carrel.v1.Token
+	(*CreateTokenRequest)(nil),       // 73: carrel.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),      // 74: carrel.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),        // 75: carrel.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),       // 76: carrel.v1.ListTokensResponse
+	(*GetTokenRequest)(nil),          // 77: carrel.v1.GetTokenRequest
+	(*GetTokenResponse)(nil),         // 78: carrel.v1.GetTokenResponse
+	(*RevokeTokenRequest)(nil),       // 79: carrel.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),      // 80: carrel.v1.RevokeTokenResponse
+	(*WhoAmIRequest)(nil),            // 81: carrel.v1.WhoAmIRequest
+	(*WhoAmIResponse)(nil),           // 82: carrel.v1.WhoAmIResponse
+	(*Archive)(nil),                  // 83: carrel.v1.Archive
+	(*ArchiveProgress)(nil),          // 84: carrel.v1.ArchiveProgress
+	(*CreateArchiveRequest)(nil),     // 85: carrel.v1.CreateArchiveRequest
+	(*CreateArchiveResponse)(nil),    // 86: carrel.v1.CreateArchiveResponse
+	(*RestoreStart)(nil),             // 87: carrel.v1.RestoreStart
+	(*RestoreRequest)(nil),           // 88: carrel.v1.RestoreRequest
+	(*RestoreResponse)(nil),          // 89: carrel.v1.RestoreResponse
+	(*ListArchivesRequest)(nil),      // 90: carrel.v1.ListArchivesRequest
+	(*ListArchivesResponse)(nil),     // 91: carrel.v1.ListArchivesResponse
+	(*ReadArchiveRequest)(nil),       // 92: carrel.v1.ReadArchiveRequest
+	(*ReadArchiveResponse)(nil),      // 93: carrel.v1.ReadArchiveResponse
+	(*RemoveArchiveRequest)(nil),     // 94: carrel.v1.RemoveArchiveRequest
+	(*RemoveArchiveResponse)(nil),    // 95: carrel.v1.RemoveArchiveResponse
+	(*ReloadPolicyRequest)(nil),      // 96: carrel.v1.ReloadPolicyRequest
+	(*ReloadPolicyResponse)(nil),     // 97: carrel.v1.ReloadPolicyResponse
+	(*Segment)(nil),                  // 98: carrel.v1.Segment
+	(*Approval)(nil),                 // 99: carrel.v1.Approval
+	(*ApprovalAnswer)(nil),           // 100: carrel.v1.ApprovalAnswer
+	(*ListApprovalsRequest)(nil),     // 101: carrel.v1.ListApprovalsRequest
+	(*ListApprovalsResponse)(nil),    // 102: carrel.v1.ListApprovalsResponse
+	(*GetApprovalRequest)(nil),       // 103: carrel.v1.GetApprovalRequest
+	(*GetApprovalResponse)(nil),      // 104: carrel.v1.GetApprovalResponse
+	(*AnswerApprovalRequest)(nil),    // 105: carrel.v1.AnswerApprovalRequest
+	(*AnswerApprovalResponse)(nil),   // 106: carrel.v1.AnswerApprovalResponse
+	(*WatchApprovalsRequest)(nil),    // 107: carrel.v1.WatchApprovalsRequest
+	(*WatchApprovalsResponse)(nil),   // 108: carrel.v1.WatchApprovalsResponse
+	(*Permission)(nil),               // 109: carrel.v1.Permission
+	(*ListPermissionsRequest)(nil),   // 110: carrel.v1.ListPermissionsRequest
+	(*ListPermissionsResponse)(nil),  // 111: carrel.v1.ListPermissionsResponse
+	(*RevokePermissionRequest)(nil),  // 112: carrel.v1.RevokePermissionRequest
+	(*RevokePermissionResponse)(nil), // 113: carrel.v1.RevokePermissionResponse
+	nil,                              // 114: carrel.v1.Command.EnvEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,   // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
@@ -8503,7 +8660,7 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	24,  // 16: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
 	27,  // 17: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
 	3,   // 18: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	112, // 19: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	114, // 19: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
 	32,  // 20: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
 	33,  // 21: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
 	32,  // 22: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
@@ -8514,129 +8671,132 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	32,  // 27: carrel.v1.DetachRequest.command:type_name -> carrel.v1.Command
 	36,  // 28: carrel.v1.DetachRequest.terminal:type_name -> carrel.v1.WindowSize
 	33,  // 29: carrel.v1.CommandInfo.status:type_name -> carrel.v1.Status
-	42,  // 30: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
-	33,  // 31: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
-	33,  // 32: carrel.v1.WaitResponse.status:type_name -> carrel.v1.Status
-	36,  // 33: carrel.v1.ResizeRequest.size:type_name -> carrel.v1.WindowSize
-	37,  // 34: carrel.v1.SpawnRequest.start:type_name -> carrel.v1.StreamStart
-	33,  // 35: carrel.v1.Exited.status:type_name -> carrel.v1.Status
-	33,  // 36: carrel.v1.AttachResponse.status:type_name -> carrel.v1.Status
-	62,  // 37: carrel.v1.ProveRequest.filter:type_name -> carrel.v1.Filter
-	65,  // 38: carrel.v1.ProveResponse.records:type_name -> carrel.v1.Proven
-	62,  // 39: carrel.v1.ShowRequest.filter:type_name -> carrel.v1.Filter
-	70,  // 40: carrel.v1.CreateTokenResponse.token:type_name -> carrel.v1.Token
-	70,  // 41: carrel.v1.ListTokensResponse.tokens:type_name -> carrel.v1.Token
-	70,  // 42: carrel.v1.GetTokenResponse.token:type_name -> carrel.v1.Token
-	70,  // 43: carrel.v1.WhoAmIResponse.token:type_name -> carrel.v1.Token
-	0,   // 44: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
-	82,  // 45: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	81,  // 46: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
-	0,   // 47: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
-	85,  // 48: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
-	82,  // 49: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	3,   // 50: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
-	81,  // 51: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
-	81,  // 52: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
-	96,  // 53: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
-	98,  // 54: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
-	97,  // 55: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
-	97,  // 56: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
-	97,  // 57: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
-	97,  // 58: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
-	107, // 59: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
-	4,   // 60: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	6,   // 61: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	8,   // 62: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	14,  // 63: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	16,  // 64: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	30,  // 65: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	17,  // 66: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	19,  // 67: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	21,  // 68: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	23,  // 69: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	26,  // 70: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	34,  // 71: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	38,  // 72: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	40,  // 73: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	43,  // 74: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	45,  // 75: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	47,  // 76: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
-	49,  // 77: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	51,  // 78: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
-	53,  // 79: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
-	56,  // 80: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
-	83,  // 81: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	86,  // 82: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	88,  // 83: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	90,  // 84: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	92,  // 85: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	58,  // 86: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	66,  // 87: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	60,  // 88: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
-	63,  // 89: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
-	71,  // 90: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
-	73,  // 91: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
-	75,  // 92: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
-	77,  // 93: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
-	79,  // 94: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
-	99,  // 95: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
-	101, // 96: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
-	103, // 97: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
-	105, // 98: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
-	108, // 99: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
-	110, // 100: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
-	68,  // 101: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	94,  // 102: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
-	11,  // 103: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
-	5,   // 104: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	7,   // 105: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	9,   // 106: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	15,  // 107: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	29,  // 108: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	31,  // 109: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	18,  // 110: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	20,  // 111: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	22,  // 112: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	25,  // 113: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	28,  // 114: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	35,  // 115: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	39,  // 116: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	41,  // 117: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	44,  // 118: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	46,  // 119: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	48,  // 120: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
-	50,  // 121: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	52,  // 122: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
-	54,  // 123: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
-	57,  // 124: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
-	84,  // 125: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	87,  // 126: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	89,  // 127: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	91,  // 128: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	93,  // 129: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	59,  // 130: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	67,  // 131: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	61,  // 132: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
-	64,  // 133: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
-	72,  // 134: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
-	74,  // 135: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
-	76,  // 136: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
-	78,  // 137: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
-	80,  // 138: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
-	100, // 139: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
-	102, // 140: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
-	104, // 141: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
-	106, // 142: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
-	109, // 143: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
-	111, // 144: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
-	69,  // 145: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	95,  // 146: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
-	12,  // 147: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
-	104, // [104:148] is the sub-list for method output_type
-	60,  // [60:104] is the sub-list for method input_type
-	60,  // [60:60] is the sub-list for extension type_name
-	60,  // [60:60] is the sub-list for extension extendee
-	0,   // [0:60] is the sub-list for field type_name
+	32,  // 30: carrel.v1.ExplainRequest.command:type_name -> carrel.v1.Command
+	42,  // 31: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
+	33,  // 32: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
+	33,  // 33: carrel.v1.WaitResponse.status:type_name -> carrel.v1.Status
+	36,  // 34: carrel.v1.ResizeRequest.size:type_name -> carrel.v1.WindowSize
+	37,  // 35: carrel.v1.SpawnRequest.start:type_name -> carrel.v1.StreamStart
+	33,  // 36: carrel.v1.Exited.status:type_name -> carrel.v1.Status
+	33,  // 37: carrel.v1.AttachResponse.status:type_name -> carrel.v1.Status
+	64,  // 38: carrel.v1.ProveRequest.filter:type_name -> carrel.v1.Filter
+	67,  // 39: carrel.v1.ProveResponse.records:type_name -> carrel.v1.Proven
+	64,  // 40: carrel.v1.ShowRequest.filter:type_name -> carrel.v1.Filter
+	72,  // 41: carrel.v1.CreateTokenResponse.token:type_name -> carrel.v1.Token
+	72,  // 42: carrel.v1.ListTokensResponse.tokens:type_name -> carrel.v1.Token
+	72,  // 43: carrel.v1.GetTokenResponse.token:type_name -> carrel.v1.Token
+	72,  // 44: carrel.v1.WhoAmIResponse.token:type_name -> carrel.v1.Token
+	0,   // 45: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
+	84,  // 46: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	83,  // 47: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
+	0,   // 48: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
+	87,  // 49: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
+	84,  // 50: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	3,   // 51: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
+	83,  // 52: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
+	83,  // 53: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
+	98,  // 54: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
+	100, // 55: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
+	99,  // 56: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
+	99,  // 57: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
+	99,  // 58: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
+	99,  // 59: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
+	109, // 60: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
+	4,   // 61: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	6,   // 62: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	8,   // 63: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	14,  // 64: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	16,  // 65: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	30,  // 66: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	17,  // 67: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	19,  // 68: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	21,  // 69: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	23,  // 70: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	26,  // 71: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	34,  // 72: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	38,  // 73: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	40,  // 74: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	45,  // 75: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	43,  // 76: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
+	47,  // 77: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	49,  // 78: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
+	51,  // 79: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	53,  // 80: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
+	55,  // 81: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
+	58,  // 82: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
+	85,  // 83: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	88,  // 84: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	90,  // 85: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	92,  // 86: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	94,  // 87: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	60,  // 88: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	68,  // 89: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	62,  // 90: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
+	65,  // 91: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
+	73,  // 92: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
+	75,  // 93: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
+	77,  // 94: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
+	79,  // 95: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
+	81,  // 96: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
+	101, // 97: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
+	103, // 98: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
+	105, // 99: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
+	107, // 100: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
+	110, // 101: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
+	112, // 102: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
+	70,  // 103: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	96,  // 104: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
+	11,  // 105: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
+	5,   // 106: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	7,   // 107: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	9,   // 108: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	15,  // 109: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	29,  // 110: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	31,  // 111: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	18,  // 112: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	20,  // 113: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	22,  // 114: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	25,  // 115: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	28,  // 116: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	35,  // 117: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	39,  // 118: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	41,  // 119: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	46,  // 120: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	44,  // 121: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
+	48,  // 122: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	50,  // 123: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
+	52,  // 124: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	54,  // 125: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
+	56,  // 126: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
+	59,  // 127: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
+	86,  // 128: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	89,  // 129: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	91,  // 130: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	93,  // 131: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	95,  // 132: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	61,  // 133: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	69,  // 134: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	63,  // 135: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
+	66,  // 136: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
+	74,  // 137: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
+	76,  // 138: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
+	78,  // 139: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
+	80,  // 140: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
+	82,  // 141: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
+	102, // 142: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
+	104, // 143: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
+	106, // 144: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
+	108, // 145: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
+	111, // 146: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
+	113, // 147: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
+	71,  // 148: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	97,  // 149: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
+	12,  // 150: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
+	106, // [106:151] is the sub-list for method output_type
+	61,  // [61:106] is the sub-list for method input_type
+	61,  // [61:61] is the sub-list for extension type_name
+	61,  // [61:61] is the sub-list for extension extendee
+	0,   // [0:61] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -8657,20 +8817,20 @@ func file_carrel_v1_carrel_proto_init() {
 		(*StreamResponse_Stderr)(nil),
 		(*StreamResponse_Exited)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[84].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[86].OneofWrappers = []any{
 		(*CreateArchiveResponse_Progress)(nil),
 		(*CreateArchiveResponse_Data)(nil),
 		(*CreateArchiveResponse_Archive)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[86].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[88].OneofWrappers = []any{
 		(*RestoreRequest_Start)(nil),
 		(*RestoreRequest_Data)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[87].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[89].OneofWrappers = []any{
 		(*RestoreResponse_Progress)(nil),
 		(*RestoreResponse_Workspace)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[91].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[93].OneofWrappers = []any{
 		(*ReadArchiveResponse_Data)(nil),
 		(*ReadArchiveResponse_Archive)(nil),
 	}
@@ -8680,7 +8840,7 @@ func file_carrel_v1_carrel_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   113,
+			NumMessages:   115,
 			NumExtensions: 0,
 			NumServices:   7,
 		},

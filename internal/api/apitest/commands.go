@@ -10,6 +10,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/policy"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -83,6 +84,25 @@ func (g *Gate) Detach(_ context.Context, p principal.Principal, ref string, e ex
 		return "", err
 	}
 	return c.params.ID, nil
+}
+
+// Explain implements api.Gate: it judges by the built-in rules.
+func (g *Gate) Explain(_ context.Context, p principal.Principal, ref string, e execapi.ExecParams) (
+	d policy.Decision, verified, assumed bool, err error,
+) {
+	if err := g.permit(p, operation.ExplainCommand); err != nil {
+		return d, false, false, err
+	}
+	_, err = g.with(p, ref, "", func(*entry) error {
+		engine, err := policy.New(policy.Config{})
+		if err == nil {
+			d = engine.Decide(policy.Question{
+				Argv: e.Argv, Dir: e.Cwd, Env: e.Env, Profile: policy.Workspace, Source: policy.Origin(e.Asked.Source), Verified: true,
+			})
+		}
+		return err
+	})
+	return d, true, false, err
 }
 
 // ListCommands implements api.Gate.

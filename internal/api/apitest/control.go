@@ -37,6 +37,7 @@ func (g *Gate) Update(_ context.Context, p principal.Principal, ref string, c wo
 	return g.with(p, ref, "workspace.update", func(d *entry) error {
 		d.Limits = c.Limits.Or(d.Limits)
 		if c.Key != "" {
+			g.renamed(d, c.Key)
 			d.Key = c.Key
 		}
 		if c.TTL > 0 {

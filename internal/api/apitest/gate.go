@@ -38,6 +38,7 @@ type Gate struct {
 	last       execapi.ExecParams
 	resized    execapi.ResizeParams
 
+	held    map[*held]struct{}
 	tokens  map[string]principal.Issued
 	refused []string
 	logins  []string

@@ -182,12 +182,13 @@ func (c *process) reap() {
 		c.status.Signal = int(ws.Signal())
 		c.status.Code = 128 + c.status.Signal
 	}
-	c.stdout.end()
-	c.stderr.end()
 	if c.master != nil {
 		c.master.Close()
 	}
 	close(c.done)
+	// After done, as in an executor: a reader at the end can ask for the status.
+	c.stdout.end()
+	c.stderr.end()
 }
 
 // Files implements runtime.Process.
@@ -202,7 +203,7 @@ func (c *process) Wait(ctx context.Context) (execapi.Status, error) {
 	case <-c.done:
 		return c.status, nil
 	case <-ctx.Done():
-		return execapi.Status{}, ctx.Err()
+		return execapi.Status{}, context.Cause(ctx)
 	}
 }
 

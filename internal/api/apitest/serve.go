@@ -21,6 +21,16 @@ import (
 // caller is nil.
 func Serve(t testing.TB, g api.Gate, caller *principal.Principal, opts api.Options) (socket string, server *api.Server) {
 	t.Helper()
+	if caller == nil {
+		return ServeAs(t, g, nil, opts)
+	}
+	return ServeAs(t, g, func() principal.Principal { return *caller }, opts)
+}
+
+// ServeAs is Serve for connections of whoever caller says when they are accepted, in a goroutine of the
+// server's.
+func ServeAs(t testing.TB, g api.Gate, caller func() principal.Principal, opts api.Options) (socket string, server *api.Server) {
+	t.Helper()
 	// A test's own directory may have a path too long for a socket.
 	dir, err := os.MkdirTemp("", "carrel")
 	if err != nil {
@@ -42,7 +52,7 @@ func Serve(t testing.TB, g api.Gate, caller *principal.Principal, opts api.Optio
 	server = api.NewServer(g, opts)
 	who := peers.ConnContext
 	if caller != nil {
-		who = func(ctx context.Context, _ net.Conn) context.Context { return authn.NewContext(ctx, *caller) }
+		who = func(ctx context.Context, _ net.Conn) context.Context { return authn.NewContext(ctx, caller()) }
 	}
 	h := server.HTTPServer(who)
 	served := make(chan struct{})
@@ -62,9 +72,19 @@ func Serve(t testing.TB, g api.Gate, caller *principal.Principal, opts api.Optio
 	return socket, server
 }
 
+// Remote is a gate that knows tokens: a Gate, or a Recorder.
+type Remote interface {
+	api.Gate
+	authn.Book
+	Issue(t testing.TB, p principal.Principal, w principal.Wanted) token.Secret
+	tell(revoked func(ids []string))
+}
+
+func (g *Gate) tell(revoked func(ids []string)) { g.TokensRevoked = revoked }
+
 // ServeTLS serves the API over g with tokens on a TCP port of the loopback until the test
 // ends, and returns its address as HOST:PORT and its keys.
-func ServeTLS(t testing.TB, g *Gate, opts api.Options) (address string, keys *cert.Keeper, server *api.Server) {
+func ServeTLS(t testing.TB, g Remote, opts api.Options) (address string, keys *cert.Keeper, server *api.Server) {
 	t.Helper()
 	keys, err := cert.Open(cert.Config{Dir: t.TempDir(), Names: []string{"localhost", "127.0.0.1", "carrel.test"}})
 	if err != nil {
@@ -78,14 +98,14 @@ func ServeTLS(t testing.TB, g *Gate, opts api.Options) (address string, keys *ce
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
 	opts.Tokens = authn.NewTokens(g)
-	g.TokensRevoked = opts.Tokens.Revoked
+	g.tell(opts.Tokens.Revoked)
 	opts.Address, opts.Fingerprint, opts.Hosts = "https://"+l.Addr().String(), keys.Fingerprint(), keys.IsFor
 	server = api.NewServer(g, opts)
 	h := server.TLSServer(keys.Certificate)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		if err := h.ServeTLS(l, "", ""); err != http.ErrServerClosed {
+		if err := h.ServeTLS(api.Strangers(l), "", ""); err != http.ErrServerClosed {
 			t.Errorf("serve: %v", err)
 		}
 	}()

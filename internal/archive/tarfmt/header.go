@@ -82,6 +82,10 @@ const (
 	paxBeside = 64 << 10
 )
 
+// MaxHeaders is how many bytes of extended headers and maps of sparse files a Reader takes when it has
+// read so many entries.
+func MaxHeaders(entries int64) int64 { return headerFloor + headerPerEntry*entries }
+
 func damaged(why string, args ...any) error {
 	return fmt.Errorf("%s: the archive is damaged or made to harm, take another copy: %w",
 		fmt.Sprintf(why, args...), errdefs.ErrInvalidArgument)

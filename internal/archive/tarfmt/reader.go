@@ -134,7 +134,7 @@ func (r *Reader) extended(kind byte, b []byte, o *overrides) error {
 // spend counts n bytes of extended headers against their limit.
 func (r *Reader) spend(n int64) error {
 	r.headers += n
-	if most := headerFloor + headerPerEntry*r.entries; r.headers > most {
+	if most := MaxHeaders(r.entries); r.headers > most {
 		return fmt.Errorf("%d entries have more than %d bytes of extended headers: the archive is made to harm, take another copy: %w",
 			r.entries, most, errdefs.ErrResourceExhausted)
 	}

@@ -285,9 +285,8 @@ func (p Paths) Daemon(ctx context.Context) (int, error) {
 	return int(cred.Pid), nil
 }
 
-// connect connects to the daemon of this user. It returns neither a connection nor an error if
-// there is no daemon.
-func (p Paths) connect(ctx context.Context) (*net.UnixConn, error) {
+// Sockets are the places where a daemon of this user may serve.
+func (p Paths) Sockets() []string {
 	places := []string{p.Socket}
 	if b, err := os.ReadFile(filepath.Join(p.State, pointer)); err == nil {
 		if other := string(b); other != p.Socket && filepath.IsAbs(other) && !strings.Contains(other, "\x00") &&
@@ -295,7 +294,13 @@ func (p Paths) connect(ctx context.Context) (*net.UnixConn, error) {
 			places = append(places, other)
 		}
 	}
-	for _, at := range places {
+	return places
+}
+
+// connect connects to the daemon of this user. It returns neither a connection nor an error if
+// there is no daemon.
+func (p Paths) connect(ctx context.Context) (*net.UnixConn, error) {
+	for _, at := range p.Sockets() {
 		c, err := new(net.Dialer).DialContext(ctx, "unix", at)
 		if err == nil {
 			return c.(*net.UnixConn), nil

@@ -1,6 +1,7 @@
 package userbroker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -8,10 +9,9 @@ import (
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/removal"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -68,7 +68,7 @@ func (h *host) MakeDirs(name id.Workspace, _ workspace.IDs) error {
 
 // UnmakeDirs is part of broker.Effects. A home into which something was put stays, and the
 // name with it.
-func (h *host) UnmakeDirs(name id.Workspace, _ workspace.IDs) error {
+func (h *host) UnmakeDirs(ctx context.Context, name id.Workspace, _ workspace.IDs) error {
 	err := os.Remove(h.Home(name))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
@@ -76,7 +76,7 @@ func (h *host) UnmakeDirs(name id.Workspace, _ workspace.IDs) error {
 	if err != nil {
 		err = fmt.Errorf("cannot remove the home of %s: %w", name, err)
 	}
-	return errors.Join(err, h.RemoveTemporary(name))
+	return errors.Join(err, h.RemoveTemporary(ctx, name))
 }
 
 // KeepHome is part of broker.Effects.
@@ -113,51 +113,24 @@ func (h *host) HomeEmpty(name id.Workspace, _ workspace.IDs) (bool, error) {
 }
 
 // ForgetHome is part of broker.Effects.
-func (h *host) ForgetHome(name id.Workspace, ids workspace.IDs) error {
-	return removeAll(h.at("retained"), keptName(name, ids))
+func (h *host) ForgetHome(ctx context.Context, name id.Workspace, ids workspace.IDs) error {
+	return removeAll(ctx, h.at("retained"), keptName(name, ids))
 }
 
 // PurgeHome is part of broker.Effects.
-func (h *host) PurgeHome(name id.Workspace, _ workspace.IDs) error {
-	return removeAll(h.at("homes"), string(name))
+func (h *host) PurgeHome(ctx context.Context, name id.Workspace, _ workspace.IDs) error {
+	return removeAll(ctx, h.at("homes"), string(name))
 }
 
 // RemoveTemporary is part of broker.Effects.
-func (h *host) RemoveTemporary(name id.Workspace) error { return removeAll(h.at("tmp"), string(name)) }
-
-// removeAll removes a tree that a workspace may have filled with anything, directories closed
-// to their owner among it. os.Root keeps every step beneath parent.
-func removeAll(parent, name string) error {
-	root, err := os.OpenRoot(parent)
-	if err == nil {
-		defer root.Close()
-		if err = root.RemoveAll(name); errors.Is(err, fs.ErrPermission) {
-			if err = open(root, name); err == nil {
-				err = root.RemoveAll(name)
-			}
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("cannot remove %s/%s: %w", parent, name, err)
-	}
-	return nil
+func (h *host) RemoveTemporary(ctx context.Context, name id.Workspace) error {
+	return removeAll(ctx, h.at("tmp"), string(name))
 }
 
-// open gives the owner of a tree's directories all rights again.
-func open(root *os.Root, name string) error {
-	if err := root.Chmod(name, 0o700); err != nil {
-		return err
+func removeAll(ctx context.Context, parent, name string) error {
+	path := filepath.Join(parent, name)
+	if err := removal.Path(ctx, path); err != nil {
+		return fmt.Errorf("cannot remove %s: %w", path, err)
 	}
-	d, err := root.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return err
-	}
-	list, err := d.ReadDir(-1)
-	d.Close()
-	for _, e := range list {
-		if e.IsDir() {
-			err = errors.Join(err, open(root, filepath.Join(name, e.Name())))
-		}
-	}
-	return err
+	return nil
 }

@@ -23,7 +23,7 @@ func (h *host) TakeMounts(_ context.Context, p brokerapi.CreateParams, file *os.
 			return broker.Mount{}, fmt.Errorf("cannot mount directories for uid %d: this carrel is of uid %d: %w",
 				who.UID, os.Geteuid(), errdefs.ErrPermissionDenied)
 		}
-		if err := rootless.CheckSource(m.Source); err != nil {
+		if err := rootless.CheckSource(m, dir); err != nil {
 			return broker.Mount{}, err
 		}
 		identity, err := broker.Identify(dir, h.bootID)

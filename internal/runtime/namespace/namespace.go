@@ -478,21 +478,3 @@ func (r *Runtime) Close() error {
 
 // CloseBroker closes the broker where Close does not.
 func (r *Runtime) CloseBroker() error { return r.broker.Close() }
-
-// seen notes the ids that the peer of a later connection must have.
-func (r *Runtime) seen(w brokerapi.Workspace) workspace.Real {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.ids[w.Name] = w.IDs
-	return convert(w)
-}
-
-func convert(w brokerapi.Workspace) workspace.Real {
-	out := workspace.Real{
-		State: w.State, InForce: w.Limits, User: w.User, IDs: w.IDs, Home: w.Home, Retained: w.Retained, Mounts: w.Mounts, Allow: w.Allow,
-	}
-	if w.Executor != nil {
-		out.ExecutorPID = w.Executor.PID
-	}
-	return out
-}

@@ -90,10 +90,16 @@ func TestMain(m *testing.M) {
 
 func instance(t testing.TB) *cgroup.Instance {
 	t.Helper()
+	return instanceOf(t, 0)
+}
+
+// instanceOf makes an instance whose workspaces may have so many processes together.
+func instanceOf(t testing.TB, pids int64) *cgroup.Instance {
+	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("skipped: control groups need root")
 	}
-	in, err := cgroup.Open(cgroup.Config{Name: fmt.Sprintf("carrel-test-%d", os.Getpid()), MemoryBytes: 4 << 30})
+	in, err := cgroup.Open(cgroup.Config{Name: fmt.Sprintf("carrel-test-%d", os.Getpid()), MemoryBytes: 4 << 30, Pids: pids})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,8 @@ type Config struct {
 	Name string
 	// MemoryBytes is the ceiling of all workspaces together. Required.
 	MemoryBytes int64
+	// Pids is the ceiling of the processes and threads of all workspaces together; 0 leaves it as it is.
+	Pids int64
 	// Mountinfo is the text of /proc/self/mountinfo. Optional: it is read if empty.
 	Mountinfo string
 }
@@ -30,6 +32,7 @@ type Config struct {
 // goroutine; two about the same workspace must not run at once.
 type Instance struct {
 	name    string
+	pids    int64 // Config.Pids
 	v1      []*hierarchy
 	v2      *hierarchy
 	missing []Missing
@@ -64,6 +67,9 @@ func ParseMemTotal(meminfo string) (int64, error) {
 	return 0, fmt.Errorf("cannot find MemTotal in /proc/meminfo: %w", errdefs.ErrNotFound)
 }
 
+// pidsMax is the file of both versions.
+const pidsMax = "pids.max"
+
 func validName(s string) bool {
 	for _, c := range []byte(s) {
 		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' {
@@ -90,7 +96,10 @@ func Open(cfg Config) (*Instance, error) {
 		}
 		cfg.Mountinfo = string(b)
 	}
-	in := &Instance{name: cfg.Name}
+	if cfg.Pids < 0 {
+		return nil, fmt.Errorf("cannot use %d as the ceiling of processes of all workspaces: %w", cfg.Pids, errdefs.ErrInvalidArgument)
+	}
+	in := &Instance{name: cfg.Name, pids: cfg.Pids}
 	if err := in.open(ParseMounts(cfg.Mountinfo), cfg.MemoryBytes); err != nil {
 		in.Close()
 		return nil, err
@@ -135,7 +144,7 @@ func (in *Instance) open(m Mounts, ceiling int64) error {
 		}
 	}
 	for _, h := range in.all() {
-		if err := h.prepare(in.name, ceiling); err != nil {
+		if err := h.prepare(in.name, ceiling, in.pids); err != nil {
 			return err
 		}
 	}
@@ -186,8 +195,8 @@ func openV2(point string) (dirFD, error) {
 	return dirFD(fd), nil
 }
 
-// prepare makes the instance's group and puts the ceiling on it.
-func (h *hierarchy) prepare(name string, ceiling int64) error {
+// prepare makes the instance's group and puts the ceilings on it.
+func (h *hierarchy) prepare(name string, ceiling, pids int64) error {
 	var err error
 	if h.dir, err = h.root.make(name); err != nil {
 		return fmt.Errorf("cannot make the control group %s: %w; the broker needs root and a writable cgroup file system", h.path, err)
@@ -203,6 +212,11 @@ func (h *hierarchy) prepare(name string, ceiling int64) error {
 			if err := h.dir.write("cgroup.subtree_control", c); err != nil {
 				return wrap(err)
 			}
+		}
+	}
+	if pids > 0 && h.has(Pids) {
+		if err := h.dir.write(pidsMax, strconv.FormatInt(pids, 10)); err != nil {
+			return wrap(err)
 		}
 	}
 	if !h.has(Memory) {

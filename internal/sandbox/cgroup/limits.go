@@ -47,6 +47,8 @@ var settings = []setting{
 		}
 		return l.SwapBytes
 	}},
+	// v1 counts what sockets hold apart, and only with a limit; v2 with all other memory.
+	{Memory, cmd, "memory.kmem.tcp.limit_in_bytes", "", true, func(l workspace.Limits, _ bool) int64 { return sockets(l.MemoryBytes) }},
 	{Memory, cmd, "", "memory.oom.group", true, fixed(0)},
 	{Memory, sup, "memory.limit_in_bytes", "memory.max", false, fixed(SupMemoryBytes)},
 	{Pids, cmd, "pids.max", "pids.max", false, func(l workspace.Limits, _ bool) int64 { return l.Pids }},
@@ -58,6 +60,10 @@ var settings = []setting{
 		return l.CPUWeight
 	}},
 }
+
+// sockets is how much of a workspace's memory may be in sockets beside it, in bytes: one part in eight,
+// and no less than a few connections need.
+func sockets(memory int64) int64 { return max(memory/8, min(memory, 16<<20)) }
 
 // shares converts a weight of v2 (1 to 10000, default 100) to shares of v1 (2 to 262144,
 // default 1024), so that the defaults correspond.

@@ -3,6 +3,8 @@ package cgroup_test
 import (
 	"errors"
 	"os"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -29,6 +31,30 @@ func TestPidsHold(t *testing.T) {
 	}
 	if n == 0 || n > int(limits.Pids) {
 		t.Errorf("%d processes were started", n)
+	}
+}
+
+// All workspaces together leave the host the numbers above the ceiling, whatever their own limits are.
+func TestPidsOfAllHold(t *testing.T) {
+	const ceiling = 24
+	in := instanceOf(t, ceiling)
+	if !has(in, cgroup.Pids) {
+		t.Skip("skipped: this host has no pids controller")
+	}
+	f, x := launched(t, in)
+	_, out := start(t, "forks", f.V1Cmd, command(t, f, "c0"))
+	n := 0
+	for l, err := out.ReadString('\n'); err == nil && l != "end\n"; l, err = out.ReadString('\n') {
+		n++
+	}
+	if n == 0 || n >= ceiling {
+		t.Errorf("%d processes were started, where all workspaces have %d", n, ceiling)
+	}
+	i := slices.IndexFunc(in.Check(name, x.Process.Pid, limits), func(e cgroup.Evidence) bool {
+		return e.OK && e.Control == "pids" && strings.HasSuffix(e.Text, "all workspaces pids.max is 24")
+	})
+	if i < 0 {
+		t.Errorf("the ceiling is not read back: %+v", in.Check(name, x.Process.Pid, limits))
 	}
 }
 

@@ -65,6 +65,9 @@ func (in *Instance) Check(name id.Workspace, pid int, l workspace.Limits) []Evid
 			all = append(all, h.membership(own, pid))
 			return nil
 		})
+		if in.pids > 0 && h.has(Pids) {
+			all = append(all, h.together(in.pids))
+		}
 		if err != nil {
 			all = append(all, Evidence{"supervisor-cgroup", false, err.Error()})
 		}
@@ -97,6 +100,16 @@ func (h *hierarchy) readBack(own dirFD, s setting, l workspace.Limits) (Evidence
 	}
 	got = strings.TrimSpace(got)
 	return Evidence{control, holds(got, s.value(l, h.v1())), fmt.Sprintf("%s %s %s is %s", h.label(), where, name, got)}, true
+}
+
+// together reads the ceiling of the processes of all workspaces.
+func (h *hierarchy) together(want int64) Evidence {
+	got, err := h.dir.read(pidsMax)
+	if err != nil {
+		return Evidence{string(Pids), false, err.Error()}
+	}
+	got = strings.TrimSpace(got)
+	return Evidence{string(Pids), holds(got, want), fmt.Sprintf("%s all workspaces %s is %s", h.label(), pidsMax, got)}
 }
 
 func (h *hierarchy) label() string {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/sandbox"
+	"github.com/carrel-dev/carrel/internal/sandbox/oom"
 	"github.com/carrel-dev/carrel/internal/sealed"
 	"github.com/carrel-dev/carrel/internal/thread"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -148,6 +149,9 @@ func Start(ctx context.Context, c Config) (*Executor, error) {
 		return nil, err
 	}
 	var report workspace.Report
+	if c.Spec.Mode == sandbox.Rootful {
+		_ = oom.Set(pid, oom.Executor) // it is read below
+	}
 	if c.Map != nil {
 		if err = c.Map(ctx, pid); err == nil {
 			err = allow(status)
@@ -319,6 +323,9 @@ func clone(c *Config, in *inheritance) (pid, pidfd int, err error) {
 			}
 		}
 		ids := c.Spec.IDs
+		if err := becomeOwner(ids.Agent); err != nil {
+			return err
+		}
 		maps := []syscall.SysProcIDMap{
 			{ContainerID: 0, HostID: int(ids.Executor), Size: 1},
 			{ContainerID: int(ids.Work), HostID: int(ids.Work), Size: 2},
@@ -330,6 +337,23 @@ func clone(c *Config, in *inheritance) (pid, pidfd int, err error) {
 		return err
 	})
 	return pid, pidfd, err
+}
+
+// noSetuidFixup is SECBIT_NO_SETUID_FIXUP of linux/securebits.h: a change of ids leaves capabilities alone.
+const noSetuidFixup = 1 << 2
+
+// becomeOwner makes uid the effective user of the calling thread, which keeps its capabilities. What
+// the kernel counts by user in a namespace, it adds up for whoever made the namespace: for root, the
+// counts of all workspaces and of the host's own services would be one sum with one limit.
+func becomeOwner(uid uint32) error {
+	if _, _, e := unix.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, noSetuidFixup, 0); e != 0 {
+		return fmt.Errorf("cannot keep the capabilities for a change of ids: %w", e)
+	}
+	const keep = ^uintptr(0)
+	if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(uid), keep); e != 0 {
+		return fmt.Errorf("cannot take uid %d, which is to own the namespace: %w", uid, e)
+	}
+	return nil
 }
 
 // fork starts the executor in new namespaces and the group Born, with what else attr says.
@@ -420,7 +444,7 @@ func converse(ctx context.Context, status *os.File, c *Config, pid int) (workspa
 		case p.Confined && !looked:
 			looked = true
 			looking.Go(func() {
-				seen = Outside(pid, c.Spec)
+				seen = append(Outside(pid, c.Spec), findHostSockets(c.Projects)...)
 				if c.Outside != nil {
 					seen = append(seen, c.Outside(pid)...)
 				}

@@ -7,10 +7,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/sandbox"
+	"github.com/carrel-dev/carrel/internal/sandbox/oom"
 )
 
 // namespaces are read from outside: a namespace is held if it is not the broker's.
@@ -26,6 +28,8 @@ var namespaces = []struct{ file, control string }{
 // identity is what the kernel shows from outside of an executor's ids.
 type identity struct {
 	gid uint32
+	// owner is whose the user namespace is.
+	owner uint32
 	// uids and gids are the maps of its user namespace, its blanks joined.
 	uids, gids string
 	// caps are its permitted capabilities, in its own user namespace.
@@ -43,19 +47,19 @@ const keptCaps, noCaps = "00000000000000e0", "0000000000000000"
 var identities = map[sandbox.IDScheme]func(*sandbox.Spec) identity{
 	sandbox.OwnIDs: func(s *sandbox.Spec) identity {
 		ids := fmt.Sprintf("0 %d 1 %d %d 2", s.IDs.Executor, s.IDs.Work, s.IDs.Work)
-		return identity{gid: s.IDs.Executor, uids: ids, gids: ids, caps: keptCaps}
+		return identity{gid: s.IDs.Executor, owner: s.IDs.Agent, uids: ids, gids: ids, caps: keptCaps}
 	},
 	sandbox.CallersID: func(s *sandbox.Spec) identity {
 		x, g := s.IDs.Executor, uint32(os.Getgid())
 		return identity{
-			gid: g, uids: fmt.Sprintf("%d %d 1", x, x), gids: fmt.Sprintf("%d %d 1", x, g), caps: noCaps,
+			gid: g, owner: x, uids: fmt.Sprintf("%d %d 1", x, x), gids: fmt.Sprintf("%d %d 1", x, g), caps: noCaps,
 			groups: true, said: fmt.Sprintf("executor and commands share the caller's uid %d", x),
 		}
 	},
 	sandbox.RangeIDs: func(s *sandbox.Spec) identity {
 		x, w, a := s.IDs.Executor, s.IDs.Work, s.IDs.Agent
 		return identity{
-			gid: s.ExecutorGID, caps: keptCaps,
+			gid: s.ExecutorGID, owner: uint32(os.Geteuid()), caps: keptCaps,
 			uids: fmt.Sprintf("0 %d 1 %d %d 1 %d %d 1", x, w, os.Geteuid(), a, a),
 			gids: fmt.Sprintf("0 %d 1 %d %d 1 %d %d 1", s.ExecutorGID, w, os.Getegid(), a, s.AgentGID),
 			said: fmt.Sprintf("the executor has uid %d of a range of the caller's, commands the caller's uid %d", x, w),
@@ -77,6 +81,17 @@ func Outside(pid int, spec sandbox.Spec) []sandbox.Finding {
 		add(ns.control, err1 == nil && err2 == nil && own != theirs, "%s, the host has %s", theirs, own)
 	}
 
+	who := identities[spec.IDScheme()](&spec)
+	owner, err := namespaceOwner(proc + "ns/user")
+	add("counts", err == nil && owner == who.owner, "the user namespace is uid %d's, for whom its counts are added up", owner)
+
+	// A broker that may not lower its own value has found nothing out: the control is unavailable.
+	if own, err := oom.Of(os.Getpid()); spec.Mode == sandbox.Rootful && err == nil && own < 0 {
+		score, err := oom.Of(pid)
+		add("oom-order", err == nil && score == oom.Executor, "oom_score_adj of the executor is %d; commands have %d", score, oom.Command)
+		add("oom-order", true, "oom_score_adj of the broker is %d", own)
+	}
+
 	status, err := readFile(proc + "status")
 	if err != nil {
 		add("ids", false, "cannot read status: %v", err)
@@ -91,7 +106,6 @@ func Outside(pid int, spec sandbox.Spec) []sandbox.Finding {
 	want := func(control, field, value string) {
 		add(control, fields[field] == value, "%s %s", field, fields[field])
 	}
-	who := identities[spec.IDScheme()](&spec)
 	switch {
 	case who.groups:
 		// An ordinary user can neither drop groups nor use them for what the workspace shows.
@@ -117,6 +131,19 @@ func Outside(pid int, spec sandbox.Spec) []sandbox.Finding {
 	}
 	found = append(found, spawners(proc, spec)...)
 	return append(found, mounts(proc, spec)...)
+}
+
+// namespaceOwner is the user who made a namespace.
+func namespaceOwner(path string) (uid uint32, err error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.NS_GET_OWNER_UID, uintptr(unsafe.Pointer(&uid))); e != 0 {
+		return 0, fmt.Errorf("cannot read who made the namespace: %w", e)
+	}
+	return uid, nil
 }
 
 // spawners checks that exactly one of the executor's threads, the one that starts commands,
@@ -166,10 +193,12 @@ func table(proc string) ([]sandbox.Mount, error) {
 		// 36 35 98:0 /root /point options … - type source super (proc_pid_mountinfo(5))
 		left, right, ok := strings.Cut(line, " - ")
 		f, g := strings.Fields(left), strings.Fields(right)
-		if !ok || len(f) < 6 || len(g) < 1 {
+		if !ok || len(f) < 6 || len(g) < 2 {
 			return nil, fmt.Errorf("cannot understand %q", line)
 		}
-		seen = append(seen, sandbox.Mount{Point: unescape(f[4]), Root: f[3], Type: g[0], Options: strings.Split(f[5], ",")})
+		seen = append(seen, sandbox.Mount{
+			Point: unescape(f[4]), Root: f[3], Type: g[0], Options: strings.Split(f[5], ","), Super: strings.Split(g[len(g)-1], ","),
+		})
 	}
 	if len(seen) == 0 {
 		return nil, errors.New("no mounts are listed")

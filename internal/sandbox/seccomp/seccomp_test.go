@@ -98,6 +98,7 @@ func TestFilterDecides(t *testing.T) {
 		{"io_uring_setup, nesting", opts{UserNS: true, Mounts: true}, call{nr: unix.SYS_IO_URING_SETUP}, fail(unix.ENOSYS)},
 		{"io_uring", opts{}, call{nr: unix.SYS_IO_URING_SETUP}, fail(unix.ENOSYS)},
 		{"io_uring, allowed", opts{IOUring: true}, call{nr: unix.SYS_IO_URING_SETUP}, allow},
+		{"io_setup, rings allowed", opts{IOUring: true}, call{nr: unix.SYS_IO_SETUP}, fail(unix.ENOSYS)},
 		{"bpf", opts{UserNS: true, IOUring: true}, call{nr: unix.SYS_BPF}, fail(unix.ENOSYS)},
 		{"unknown", opts{}, call{nr: 5000}, fail(unix.ENOSYS)},
 		{"the highest number", opts{}, call{nr: 0xffffffff}, fail(unix.ENOSYS)},

@@ -119,7 +119,7 @@ var (
 
 // common is the allow-list that all 64-bit architectures share. What is absent
 // gets ENOSYS, so programs take the path they take on an older kernel. Absent on
-// purpose: io_uring, bpf, userfaultfd, perf_event_open, the key ring, mounting,
+// purpose: io_uring, AIO (its contexts are counted for the host as a whole), bpf, userfaultfd, perf_event_open, the key ring, mounting,
 // modules, kexec, clocks, quotas, swap, open_by_handle_at, kcmp, syslog, setns.
 var common = []int{
 	// Files.
@@ -140,7 +140,6 @@ var common = []int{
 	// Waiting.
 	unix.SYS_PSELECT6, unix.SYS_PPOLL, unix.SYS_EPOLL_CREATE1, unix.SYS_EPOLL_CTL, unix.SYS_EPOLL_PWAIT, unix.SYS_EPOLL_PWAIT2,
 	unix.SYS_EVENTFD2, unix.SYS_SIGNALFD4, unix.SYS_TIMERFD_CREATE, unix.SYS_TIMERFD_SETTIME, unix.SYS_TIMERFD_GETTIME,
-	unix.SYS_IO_SETUP, unix.SYS_IO_DESTROY, unix.SYS_IO_SUBMIT, unix.SYS_IO_CANCEL, unix.SYS_IO_GETEVENTS, unix.SYS_IO_PGETEVENTS,
 	// Memory.
 	unix.SYS_MMAP, unix.SYS_MUNMAP, unix.SYS_MREMAP, unix.SYS_MPROTECT, unix.SYS_MADVISE, unix.SYS_MSYNC, unix.SYS_MINCORE,
 	unix.SYS_MLOCK, unix.SYS_MLOCK2, unix.SYS_MUNLOCK, unix.SYS_MLOCKALL, unix.SYS_MUNLOCKALL, unix.SYS_BRK, unix.SYS_MEMFD_CREATE,

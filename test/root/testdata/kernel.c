@@ -65,6 +65,8 @@ int main(void)
 	TRY("add_key", syscall(SYS_add_key, "user", "crt", "x", 1, -3));
 	TRY("request_key", syscall(SYS_request_key, "user", "crt", NULL, 0) < 0 && errno == ENOKEY ? 0 : -1);
 	TRY("bpf", load_bpf());
+	unsigned long aio = 0;
+	TRY("io_setup", syscall(SYS_io_setup, 1, &aio));
 	TRY("io_uring_setup", syscall(SYS_io_uring_setup, 1, params));
 	TRY("userfaultfd", syscall(SYS_userfaultfd, 0));
 	TRY("userfaultfd(user mode)", syscall(SYS_userfaultfd, 1));

@@ -85,6 +85,8 @@ const (
 	// CommandServiceListCommandsProcedure is the fully-qualified name of the CommandService's
 	// ListCommands RPC.
 	CommandServiceListCommandsProcedure = "/carrel.v1.CommandService/ListCommands"
+	// CommandServiceExplainProcedure is the fully-qualified name of the CommandService's Explain RPC.
+	CommandServiceExplainProcedure = "/carrel.v1.CommandService/Explain"
 	// CommandServiceLogsProcedure is the fully-qualified name of the CommandService's Logs RPC.
 	CommandServiceLogsProcedure = "/carrel.v1.CommandService/Logs"
 	// CommandServiceWaitProcedure is the fully-qualified name of the CommandService's Wait RPC.
@@ -512,6 +514,8 @@ type CommandServiceClient interface {
 	// Detach starts a command that outlives the client and the daemon.
 	Detach(context.Context, *connect.Request[v1.DetachRequest]) (*connect.Response[v1.DetachResponse], error)
 	ListCommands(context.Context, *connect.Request[v1.ListCommandsRequest]) (*connect.Response[v1.ListCommandsResponse], error)
+	// Explain says how a command would be judged, by the rules in force, and runs nothing.
+	Explain(context.Context, *connect.Request[v1.ExplainRequest]) (*connect.Response[v1.ExplainResponse], error)
 	// Logs returns what is kept of a detached command's output and, with follow,
 	// what comes until it ends.
 	Logs(context.Context, *connect.Request[v1.LogsRequest]) (*connect.ServerStreamForClient[v1.LogsResponse], error)
@@ -563,6 +567,12 @@ func NewCommandServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(commandServiceMethods.ByName("ListCommands")),
 			connect.WithClientOptions(opts...),
 		),
+		explain: connect.NewClient[v1.ExplainRequest, v1.ExplainResponse](
+			httpClient,
+			baseURL+CommandServiceExplainProcedure,
+			connect.WithSchema(commandServiceMethods.ByName("Explain")),
+			connect.WithClientOptions(opts...),
+		),
 		logs: connect.NewClient[v1.LogsRequest, v1.LogsResponse](
 			httpClient,
 			baseURL+CommandServiceLogsProcedure,
@@ -608,6 +618,7 @@ type commandServiceClient struct {
 	stream       *connect.Client[v1.StreamRequest, v1.StreamResponse]
 	detach       *connect.Client[v1.DetachRequest, v1.DetachResponse]
 	listCommands *connect.Client[v1.ListCommandsRequest, v1.ListCommandsResponse]
+	explain      *connect.Client[v1.ExplainRequest, v1.ExplainResponse]
 	logs         *connect.Client[v1.LogsRequest, v1.LogsResponse]
 	wait         *connect.Client[v1.WaitRequest, v1.WaitResponse]
 	signal       *connect.Client[v1.SignalRequest, v1.SignalResponse]
@@ -634,6 +645,11 @@ func (c *commandServiceClient) Detach(ctx context.Context, req *connect.Request[
 // ListCommands calls carrel.v1.CommandService.ListCommands.
 func (c *commandServiceClient) ListCommands(ctx context.Context, req *connect.Request[v1.ListCommandsRequest]) (*connect.Response[v1.ListCommandsResponse], error) {
 	return c.listCommands.CallUnary(ctx, req)
+}
+
+// Explain calls carrel.v1.CommandService.Explain.
+func (c *commandServiceClient) Explain(ctx context.Context, req *connect.Request[v1.ExplainRequest]) (*connect.Response[v1.ExplainResponse], error) {
+	return c.explain.CallUnary(ctx, req)
 }
 
 // Logs calls carrel.v1.CommandService.Logs.
@@ -678,6 +694,8 @@ type CommandServiceHandler interface {
 	// Detach starts a command that outlives the client and the daemon.
 	Detach(context.Context, *connect.Request[v1.DetachRequest]) (*connect.Response[v1.DetachResponse], error)
 	ListCommands(context.Context, *connect.Request[v1.ListCommandsRequest]) (*connect.Response[v1.ListCommandsResponse], error)
+	// Explain says how a command would be judged, by the rules in force, and runs nothing.
+	Explain(context.Context, *connect.Request[v1.ExplainRequest]) (*connect.Response[v1.ExplainResponse], error)
 	// Logs returns what is kept of a detached command's output and, with follow,
 	// what comes until it ends.
 	Logs(context.Context, *connect.Request[v1.LogsRequest], *connect.ServerStream[v1.LogsResponse]) error
@@ -723,6 +741,12 @@ func NewCommandServiceHandler(svc CommandServiceHandler, opts ...connect.Handler
 		CommandServiceListCommandsProcedure,
 		svc.ListCommands,
 		connect.WithSchema(commandServiceMethods.ByName("ListCommands")),
+		connect.WithHandlerOptions(opts...),
+	)
+	commandServiceExplainHandler := connect.NewUnaryHandler(
+		CommandServiceExplainProcedure,
+		svc.Explain,
+		connect.WithSchema(commandServiceMethods.ByName("Explain")),
 		connect.WithHandlerOptions(opts...),
 	)
 	commandServiceLogsHandler := connect.NewServerStreamHandler(
@@ -771,6 +795,8 @@ func NewCommandServiceHandler(svc CommandServiceHandler, opts ...connect.Handler
 			commandServiceDetachHandler.ServeHTTP(w, r)
 		case CommandServiceListCommandsProcedure:
 			commandServiceListCommandsHandler.ServeHTTP(w, r)
+		case CommandServiceExplainProcedure:
+			commandServiceExplainHandler.ServeHTTP(w, r)
 		case CommandServiceLogsProcedure:
 			commandServiceLogsHandler.ServeHTTP(w, r)
 		case CommandServiceWaitProcedure:
@@ -806,6 +832,10 @@ func (UnimplementedCommandServiceHandler) Detach(context.Context, *connect.Reque
 
 func (UnimplementedCommandServiceHandler) ListCommands(context.Context, *connect.Request[v1.ListCommandsRequest]) (*connect.Response[v1.ListCommandsResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.CommandService.ListCommands is not implemented"))
+}
+
+func (UnimplementedCommandServiceHandler) Explain(context.Context, *connect.Request[v1.ExplainRequest]) (*connect.Response[v1.ExplainResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.CommandService.Explain is not implemented"))
 }
 
 func (UnimplementedCommandServiceHandler) Logs(context.Context, *connect.Request[v1.LogsRequest], *connect.ServerStream[v1.LogsResponse]) error {

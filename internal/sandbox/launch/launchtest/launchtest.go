@@ -53,6 +53,12 @@ var count atomic.Uint32
 // for; it may be nil. Without root the test is skipped.
 func Start(t *testing.T, change func(*launch.Config)) (*Workspace, error) {
 	t.Helper()
+	return StartLimited(t, workspace.Limits{MemoryBytes: 128 << 20, Pids: 64, CPUWeight: 100, OpenFiles: 512}, change)
+}
+
+// StartLimited is Start with other limits.
+func StartLimited(t *testing.T, limits workspace.Limits, change func(*launch.Config)) (*Workspace, error) {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: it starts an executor in namespaces, groups and ids of its own")
 	}
@@ -60,7 +66,7 @@ func Start(t *testing.T, change func(*launch.Config)) (*Workspace, error) {
 	w := &Workspace{
 		Name:   id.Derive("clt", id.Key(fmt.Sprint(os.Getpid(), n)), 0),
 		IDs:    workspace.IDsFrom(1_880_500_000 + 3*(uint32(os.Getpid()%30000)*100+n%100)),
-		Limits: workspace.Limits{MemoryBytes: 128 << 20, Pids: 64, CPUWeight: 100, OpenFiles: 512},
+		Limits: limits,
 	}
 	var err error
 	must := func(err error) {

@@ -1,0 +1,62 @@
+package asking_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/carrel-dev/carrel/internal/asking"
+	"github.com/carrel-dev/carrel/internal/principal"
+)
+
+// Whoever reads in many streams waits for themselves, and nobody else does.
+func TestTurnsAreOfOneOwner(t *testing.T) {
+	var turns asking.Turns
+	alice, bob := principal.Principal{Kind: principal.User, UID: 1000}, principal.Principal{Kind: principal.User, UID: 1001}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	back, err := turns.Take(ctx, alice)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const many = 50
+	got := make(chan error, many)
+	for range many {
+		go func() {
+			back, err := turns.Take(ctx, alice)
+			if err == nil {
+				back()
+			}
+			got <- err
+		}()
+	}
+	for range 3 { // while alice reads
+		other, err := turns.Take(t.Context(), bob)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other()
+	}
+	select {
+	case <-got:
+		t.Error("two read for one owner at once")
+	default:
+	}
+	back()
+	for range many {
+		if err := <-got; err != nil {
+			t.Error(err)
+		}
+	}
+	if back, err = turns.Take(ctx, alice); err != nil {
+		t.Fatal(err)
+	}
+	gone := errors.New("gone")
+	cancel(gone)
+	if _, err := turns.Take(ctx, alice); !errors.Is(err, gone) {
+		t.Errorf("%v", err)
+	}
+	back()
+	if n := turns.Owners(); n != 0 {
+		t.Errorf("%d owners are remembered", n)
+	}
+}

@@ -1,0 +1,244 @@
+package flow_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+var errNoBroker = fmt.Errorf("cannot reach the broker: %w", errdefs.ErrUnavailable)
+
+// brokerDies has every call of the broker fail from now on.
+func (h *house) brokerDies() {
+	h.rt.setHook(func(string, id.Workspace) error { return errNoBroker })
+}
+
+// tick is one round of upkeep at a time, and what it began.
+func (h *house) tick(now time.Time) {
+	h.Round(h.t.Context(), now)
+	h.Settle()
+}
+
+// What was begun when the broker died is finished when it is back, with nobody asking and without a
+// restart of the daemon, and recorded once.
+func TestWhatABrokerLeftIsTakenUp(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		begin func(h *house, now time.Time)
+		// lives: it is there in the end.
+		lives bool
+		want  []string
+	}{
+		{"a destroy", func(h *house, _ time.Time) {
+			h.create(alice, "demo")
+			h.brokerDies()
+			if _, err := h.Destroy(h.t.Context(), alice, "demo", false, "r"); !errdefs.IsUnavailable(err) {
+				h.t.Fatal(err)
+			}
+		}, false, []string{"intent daemon.recover", "outcome ok"}},
+		{"a lifetime", func(h *house, now time.Time) {
+			if _, _, err := h.Create(h.t.Context(), alice, workspace.Wanted{Key: "demo", TTL: time.Minute}); err != nil {
+				h.t.Fatal(err)
+			}
+			h.brokerDies()
+			h.tick(now.Add(2 * time.Minute))
+		}, false, []string{"intent daemon.recover", "outcome ok"}},
+		{"a creation that was not heard", func(h *house, _ time.Time) {
+			h.brokerDies()
+			if _, _, err := h.Create(h.t.Context(), alice, workspace.Wanted{Key: "demo"}); !errdefs.IsUnavailable(err) {
+				h.t.Fatal(err)
+			}
+		}, false, []string{"intent daemon.recover", "outcome ok"}},
+		{"a creation whose answer was lost", func(h *house, _ time.Time) {
+			h.rt.setHook(func(op string, name id.Workspace) error {
+				if op != "create" {
+					return nil
+				}
+				h.brokerDies()
+				sum := sha256.Sum256([]byte("demo"))
+				_, _, err := h.rt.add(name, runtime.Plan{KeyDigest: hex.EncodeToString(sum[:]), Limits: workspace.DefaultLimits})
+				return errors.Join(errNoBroker, err)
+			})
+			if _, _, err := h.Create(h.t.Context(), alice, workspace.Wanted{Key: "demo"}); !errdefs.IsUnavailable(err) {
+				h.t.Fatal(err)
+			}
+		}, true, []string{"intent daemon.recover", "outcome ok"}},
+		{"a creation that could not be undone", func(h *house, _ time.Time) {
+			h.rt.setHook(func(op string, _ id.Workspace) error {
+				if op == "destroy" {
+					return errNoBroker
+				}
+				return nil
+			})
+			if _, _, err := h.Create(h.t.Context(), alice, workspace.Wanted{Key: "demo", Profile: "filled"}); err == nil {
+				h.t.Fatal("it is filled")
+			}
+			h.brokerDies()
+		}, false, []string{"intent daemon.recover", "outcome ok"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := newHouse(t)
+			now := time.Now()
+			c.begin(h, now)
+			if k := living(h, "demo"); k.Name == "" || k.Phase == workspace.Settled {
+				t.Fatalf("it is %q", k.Phase)
+			}
+			now = now.Add(3 * time.Minute)
+			before := len(h.records())
+			for range 100 { // with no broker nothing is done, and nothing recorded
+				now = now.Add(time.Second)
+				h.tick(now)
+			}
+			h.expect(before)
+			h.rt.setHook(nil)
+			for range 61 { // the longest wait
+				now = now.Add(time.Second)
+				h.tick(now)
+			}
+			if k := living(h, "demo"); (k.Name != "") != c.lives || c.lives && k.Phase != workspace.Settled {
+				t.Errorf("%s is %q", k.Name, k.Phase)
+			}
+			h.expect(before, c.want...)
+			// The key is free, or taken, as if nothing had been.
+			if w := h.create(alice, "demo"); w.State != workspace.StateRunning {
+				t.Errorf("it is %s", w.State)
+			}
+		})
+	}
+}
+
+// A destroy that upkeep finished is the one that was asked for: who repeats it has its answer.
+func TestADestroyThatWasTakenUpHasItsAnswer(t *testing.T) {
+	h := newHouse(t)
+	ctx := t.Context()
+	w := h.create(alice, "demo")
+	h.brokerDies()
+	if _, err := h.Destroy(ctx, alice, "demo", false, "r"); !errdefs.IsUnavailable(err) {
+		t.Fatal(err)
+	}
+	h.rt.setHook(nil)
+	h.tick(time.Now())
+	next := h.create(alice, "demo")
+	for range 2 {
+		if home, err := h.Destroy(ctx, alice, "demo", false, "r"); err != nil || home != "/retained/"+string(w.Name) {
+			t.Errorf("%q, %v", home, err)
+		}
+	}
+	if k := living(h, "demo"); k.Name != next.Name {
+		t.Errorf("what has the key next is %q", k.Name)
+	}
+}
+
+// One that fails again and again is tried after ever longer waits, and one that hangs holds up nothing
+// but itself.
+func TestWhatIsTakenUpWaitsLongerEachTime(t *testing.T) {
+	h := newHouse(t)
+	ctx := t.Context()
+	stuck, hung := h.create(alice, "stuck").Name, h.create(alice, "hung").Name
+	entered, release := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	var mu sync.Mutex
+	tries := map[id.Workspace]int{}
+	dead := true
+	h.rt.setHook(func(op string, name id.Workspace) error {
+		if op != "destroy" {
+			return nil
+		}
+		mu.Lock()
+		tries[name]++
+		mu.Unlock()
+		switch {
+		case dead, name == stuck:
+			return errNoBroker
+		case name == hung:
+			once.Do(func() { close(entered) })
+			<-release
+		}
+		return nil
+	})
+	for _, key := range []string{"stuck", "hung"} {
+		if _, err := h.Destroy(ctx, alice, key, true, ""); !errdefs.IsUnavailable(err) {
+			t.Fatal(err)
+		}
+	}
+	dead = false
+	clear(tries)
+	now := time.Now()
+	h.Round(ctx, now)
+	<-entered
+	for range 600 {
+		now = now.Add(time.Second)
+		h.Round(ctx, now)
+	}
+	// 1, 2, 4 … 32 seconds after the one before, and then each minute.
+	mu.Lock()
+	if n := tries[stuck]; n < 10 || n > 20 {
+		t.Errorf("tried %d times in ten minutes", n)
+	}
+	if n := tries[hung]; n != 1 {
+		t.Errorf("what hangs was tried %d times", n)
+	}
+	mu.Unlock()
+	// Others are seen to meanwhile.
+	if _, _, err := h.Create(ctx, alice, workspace.Wanted{Key: "short", TTL: time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(time.Minute); living(h, "short").Name != ""; {
+		now = now.Add(time.Second)
+		h.Round(ctx, now)
+		if time.Now().After(end) {
+			t.Fatal("a lifetime does not end")
+		}
+	}
+	close(release)
+	h.Settle()
+	if living(h, "hung").Name != "" {
+		t.Error("what hung is not gone")
+	}
+}
+
+// What the broker refuses takes a person to mend: it is left alone for a minute, and then tried once
+// in a long while.
+func TestWhatWasRefusedIsLeftToPeople(t *testing.T) {
+	h := newHouse(t)
+	h.create(alice, "demo")
+	linked := true
+	h.rt.setHook(func(op string, _ id.Workspace) error {
+		if op == "destroy" && linked {
+			return fmt.Errorf("something stands in its place: %w", errdefs.ErrFailedPrecondition)
+		}
+		return nil
+	})
+	if _, err := h.Destroy(t.Context(), alice, "demo", false, ""); !errdefs.IsFailedPrecondition(err) {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	tries := func(seconds int) int {
+		before := h.rt.count("destroy")
+		for range seconds {
+			now = now.Add(time.Second)
+			h.tick(now)
+		}
+		return h.rt.count("destroy") - before
+	}
+	if n := tries(60); n != 0 {
+		t.Errorf("tried %d times in the first minute", n)
+	}
+	if n := tries(3 * 3600); n < 4 || n > 9 {
+		t.Errorf("tried %d times in three hours", n)
+	}
+	linked = false
+	if n := tries(3601); n != 1 || living(h, "demo").Name != "" {
+		t.Errorf("tried %d times, and it is %q", n, living(h, "demo").Phase)
+	}
+}
