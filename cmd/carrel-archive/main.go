@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 
 	"github.com/carrel-dev/carrel/internal/archive"
@@ -14,5 +15,9 @@ func init() { build.Program("carrel-archive") }
 
 // Signals keep their default action: the caller removes what is incomplete.
 func main() {
+	if err := archive.TakeFileID(); err != nil {
+		fmt.Fprintln(os.Stderr, "carrel-archive:", err)
+		os.Exit(archive.ExitFailed)
+	}
 	os.Exit(archive.Run(context.Background(), build.Version(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }

@@ -81,7 +81,7 @@ type maker interface {
 
 func newReader(ctx context.Context, r io.Reader, l Limits, o Options) *reader {
 	return &reader{
-		source: newSource(ctx, r, l.Ratio), limits: l, progress: progress{tell: o.Progress}, keepSetID: os.Geteuid() != 0,
+		source: newSource(ctx, r, l.Ratio), limits: l, progress: progress{tell: o.Progress}, keepSetID: fileID() != 0,
 	}
 }
 

@@ -72,8 +72,8 @@ func TestShown(t *testing.T) {
 	})
 }
 
-// A program passed by descriptor runs with the command's id although it is not a file of the
-// workspace. A descriptor that is no program is refused.
+// A program passed by descriptor works for carrel: it runs with the executor's id, knows the commands'
+// and may take that for files, although it is not a file of the workspace. A descriptor that is no program is refused.
 func TestProgram(t *testing.T) {
 	bothRoles(t, func(t *testing.T, w *launchtest.Workspace, c *client) {
 		run := func(f *os.File, argv ...string) (execapi.ExecResult, error) {
@@ -101,9 +101,9 @@ func TestProgram(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := run(memory(program), "named", "-c", "echo $0; id -u; ls /proc/self/fd | wc -l; exit 3")
-		if err != nil || r.Status.Code != 3 || !strings.HasPrefix(string(r.Stdout), "named\n") ||
-			!strings.Contains(string(r.Stdout), fmt.Sprint("\n", w.IDs.Work, "\n")) {
+		r, err := run(memory(program), "named", "-c", `echo $0; id -u; echo $CARREL_FILE_ID; grep CapEff /proc/self/status; pwd; exit 3`)
+		want := fmt.Sprintf("named\n0\n%d\nCapEff:\t00000000000000c0\n/\n", w.IDs.Work)
+		if err != nil || r.Status.Code != 3 || string(r.Stdout) != want {
 			t.Errorf("%+v %s%s, %v", r.Status, r.Stdout, r.Stderr, err)
 		}
 		if _, err := run(memory([]byte("\x7fELF but not really")), "data"); !errdefs.IsPermissionDenied(err) {

@@ -93,7 +93,19 @@ func Run(build string) error {
 	if err != nil {
 		return err
 	}
-	runtime.UnlockOSThread() // main locked it for Enter
+	if spec.OneID() {
+		runtime.UnlockOSThread() // main locked it for Enter
+		return serve(build, spec, thread)
+	}
+	// Otherwise the first thread stays locked and idle: a new thread is a copy of another one, and for
+	// StartTrusted it must not be a copy of one that gave up its bounding set.
+	served := make(chan error, 1)
+	go func() { served <- serve(build, spec, thread) }()
+	return <-served
+}
+
+// serve serves the workspace that was entered, and starts commands from thread.
+func serve(build string, spec *sandbox.Spec, thread *sandbox.Thread) (err error) {
 	// Also where there is one processor: a thread that starts a command keeps its own.
 	runtime.GOMAXPROCS(maxProcs)
 	// sandbox.Environ turned garbage collection off. An executor for one command leaves it off

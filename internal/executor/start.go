@@ -16,6 +16,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/sandbox"
 )
 
 // start starts a command and calls notify at its end. It returns the far ends of the command's
@@ -85,6 +86,8 @@ type child struct {
 	attached bool
 	uid      uint32
 	oneID    bool // uid is the executor's own
+	// trusted, if set, starts a program that works for carrel, which gets other ids than commands.
+	trusted  func(start func() error) error
 	groups   *groups
 	victim   victim
 	newborns *newborns
@@ -111,6 +114,10 @@ func (e *Executor) spawn(c *command, in *execapi.ExecParams, given []*os.File) (
 	}
 	if ch.dir == "" {
 		ch.dir = e.spec.Home()
+	}
+	if in.Program && !ch.oneID {
+		ch.trusted, ch.dir = e.spec.StartTrusted, "/" // it may not enter the home before it has its file ids
+		ch.env = append(ch.env, sandbox.FileIDVariable+"="+strconv.FormatUint(uint64(ch.uid), 10))
 	}
 	if ch.group, err = e.groups.take(); err != nil {
 		return nil, err
@@ -141,9 +148,11 @@ func (e *Executor) spawn(c *command, in *execapi.ExecParams, given []*os.File) (
 }
 
 // fork makes the child. Streams are made with the command's file system ids and so belong to
-// it: a program may reopen /dev/stdout.
+// it: a program may reopen /dev/stdout. Those of a program that works for carrel do not.
 func (ch *child) fork(c *command, in *execapi.ExecParams, given []*os.File) error {
-	asCommand(ch.uid)
+	if ch.trusted == nil {
+		asCommand(ch.uid)
+	}
 	err := ch.prepare(in, given)
 	asCommand(0)
 	if err != nil {
@@ -170,7 +179,7 @@ func (ch *child) fork(c *command, in *execapi.ExecParams, given []*os.File) erro
 	pidfd := -1
 	// The executor has no supplementary groups that could be inherited.
 	credential := &syscall.Credential{Uid: ch.uid, Gid: ch.uid, NoSetGroups: true}
-	if ch.oneID {
+	if ch.oneID || ch.trusted != nil {
 		credential = nil
 	}
 	if err := ch.victim.born(true); err != nil {
@@ -178,14 +187,23 @@ func (ch *child) fork(c *command, in *execapi.ExecParams, given []*os.File) erro
 	}
 	ch.groups.lowered(true)
 	ch.newborns.begin()
-	pid, err := syscall.ForkExec(ch.path, ch.argv, &syscall.ProcAttr{
+	attr := &syscall.ProcAttr{
 		Dir: ch.dir, Env: ch.env, Files: files,
 		Sys: &syscall.SysProcAttr{
 			Credential: credential,
 			Setsid:     true, Setctty: ch.tty, Ctty: 0,
 			UseCgroupFD: ch.group.dir >= 0, CgroupFD: ch.group.dir, PidFD: &pidfd,
 		},
-	})
+	}
+	var pid int
+	if ch.trusted == nil {
+		pid, err = syscall.ForkExec(ch.path, ch.argv, attr)
+	} else {
+		err = ch.trusted(func() (err error) {
+			pid, err = syscall.ForkExec(ch.path, ch.argv, attr)
+			return err
+		})
+	}
 	ch.newborns.end()
 	ch.groups.lowered(false)
 	_ = ch.victim.born(false) // only lowering beyond what the broker set can fail
@@ -250,10 +268,16 @@ func (ch *child) prepare(in *execapi.ExecParams, given []*os.File) error {
 	return nil
 }
 
-// pipe makes stream i a pipe and returns our end of it.
+// pipe makes stream i a pipe and returns our end of it. A program that works for carrel gets a
+// socket: nobody can open one anew, as a pipe by /proc/PID/fd.
 func (ch *child) pipe(i int) (ours int, err error) {
 	var p [2]int
-	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+	if ch.trusted != nil {
+		p, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	} else {
+		err = unix.Pipe2(p[:], unix.O_CLOEXEC)
+	}
+	if err != nil {
 		return 0, fmt.Errorf("cannot make a pipe: %w", err)
 	}
 	theirs, ours := p[1], p[0]

@@ -14,16 +14,22 @@ import (
 var kept = []int{unix.CAP_KILL, unix.CAP_SETGID, unix.CAP_SETUID}
 
 // Secure bits, from linux/securebits.h: uid 0 of the namespace gains nothing by
-// exec, no ambient capabilities, and none of that can be undone. The fix-up of
-// capabilities on setuid stays, so that a child that changes its id loses all.
+// exec, and that cannot be undone. The fix-up of capabilities on setuid stays, so that a child
+// that changes its id loses all.
 const secureBits = 1<<0 | 1<<1 | // NOROOT and its lock
-	1<<5 | // the lock of KEEP_CAPS
-	1<<6 | 1<<7 // NO_CAP_AMBIENT_RAISE and its lock
+	1<<5 // the lock of KEEP_CAPS
 
-// dropBounding empties the bounding set of the calling thread. Two threads need it: the first,
-// which the broker looks at, and the one that starts commands. On every thread it would stop the
-// runtime for each capability, 3 ms in all, and the others never exec. It needs CAP_SETPCAP.
-func dropBounding() error {
+// noAmbient has a thread's children gain nothing by ambient capabilities either.
+const noAmbient = 1<<6 | 1<<7 // NO_CAP_AMBIENT_RAISE and its lock
+
+// dropForCommands empties the bounding set of the calling thread and takes the ambient set from it.
+// Two threads need it: the first, which the broker looks at, and the one that starts commands. On
+// every thread it would stop the runtime for each capability, 3 ms in all; the others start nothing
+// but what StartTrusted does. It needs CAP_SETPCAP, and secureBits set before.
+func dropForCommands() error {
+	if _, _, e := unix.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, secureBits|noAmbient, 0); e != 0 {
+		return fmt.Errorf("cannot lock the ambient capabilities: %w", e)
+	}
 	for c := 0; c <= unix.CAP_LAST_CAP || bounded(c); c++ {
 		if !bounded(c) {
 			continue
@@ -35,12 +41,16 @@ func dropBounding() error {
 	return nil
 }
 
-// dropCapabilities locks the secure bits and leaves kept only, on every thread. The
-// secure bits come first as they need CAP_SETPCAP.
-func dropCapabilities(kept []int) error {
+// lockSecureBits is for every thread. It needs CAP_SETPCAP.
+func lockSecureBits() error {
 	if _, _, e := psx.Syscall3(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, secureBits, 0); e != 0 {
 		return fmt.Errorf("cannot lock the secure bits: %w", e)
 	}
+	return nil
+}
+
+// dropCapabilities leaves kept only, on every thread.
+func dropCapabilities(kept []int) error {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	for _, c := range kept {

@@ -353,11 +353,12 @@ func (s *stage) readOnlyRoot() error {
 	return unix.MountSetattr(unix.AT_FDCWD, "/", 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
 }
 
-// descriptors closes all but stdio, the status socket, the listener and the commands'
-// group, and marks those close-on-exec. The runtime's own, made close-on-exec before
+// descriptors closes all but stdio, the status socket, the listener, the commands' groups and
+// where a thread joins those, and marks those close-on-exec. The runtime's own, made close-on-exec before
 // main, are those that are open below and are an epoll or event descriptor.
 func (s *stage) descriptors() error {
 	keep := append([]int{s.spec.FDs.Status, s.spec.FDs.Listener, s.spec.FDs.Cmd}, s.spec.FDs.Peers...)
+	keep = append(keep, s.spec.FDs.V1Tasks...)
 	open, err := descriptors()
 	if err != nil {
 		return err
@@ -430,10 +431,13 @@ func (s *stage) ungroupedLimits() error {
 const OwnThreads = 48
 
 func (s *stage) capabilities(kept []int) error {
-	if err := dropBounding(); err != nil {
+	if err := lockSecureBits(); err != nil {
 		return err
 	}
-	if err := s.onSpawner(dropBounding); err != nil {
+	if err := dropForCommands(); err != nil {
+		return err
+	}
+	if err := s.onSpawner(dropForCommands); err != nil {
 		return err
 	}
 	return dropCapabilities(kept)

@@ -99,6 +99,7 @@ var privileged = []deps.Rule{
 	{internal + "fault", "the text of an error"},
 	{internal + "crashpoint", "empty calls where tests of another build end the process"},
 	{internal + "workspace", "limits, states and the report"},
+	{internal + "thread", "a start gives up rights, or keeps some, on a thread of its own"},
 	{internal + "jsonrpc", "the protocol's framing"},
 	{internal + "strictjson", "its decoder"},
 	{internal + "peercred", "who is at the other end"},
@@ -168,14 +169,13 @@ var binaries = []struct {
 			{internal + "sandbox/image", "mounts file systems of a fixed size"},
 			{internal + "sealed", "the executor, as it was when the broker started"},
 			{internal + "grant", "mounts that a client asks for"},
-			{internal + "thread", "a start gives up rights on a thread of its own"},
 			{internal + "checkpoint", "countersigns the audit log"},
 			{"golang.org/x/mod/sumdb/note", "signs, by crypto/ed25519"},
 			{"golang.org/x/mod/sumdb/tlog", "checks proofs of RFC 6962"},
 		}, privileged...),
 		notWithRights,
 	},
-	// It has no rights, and reads what a hostile workspace wrote.
+	// It gives up its rights first, and reads what a hostile workspace wrote.
 	{
 		"cmd/carrel-archive",
 		[]deps.Rule{

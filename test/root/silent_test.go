@@ -122,45 +122,96 @@ func TestSilentExecutors(t *testing.T) {
 	fmt.Fprintln(t.Output(), h.carrel(t, "ls"))
 }
 
-// meddler looks for the archiver, tries to open what it has open, and stops it.
+// meddler looks for the archiver, tries to open what it has open, and to signal, trace and slow it. It
+// sees that it is there by EPERM, and tells it from the executor's threads by the group that it leads.
 const meddler = `
-use Errno; $| = 1;
+use Errno; use POSIX (); $| = 1;
 open(my $log, ">", "/tmp/tried") or die; select((select($log), $| = 1)[0]);
+sub tried { my ($what, $done) = @_; print $log "$what ", ($done ? "OPENED" : "denied"), "\n"; }
+sub there { my ($pid) = @_; return 1 if kill(0, $pid); return $!{EPERM}; }
 system("touch", "/tmp/ready");
-my %known; $known{$_}++ for grep { kill(0, $_) } 1 .. 65536;
+my %known; $known{$_}++ for grep { there($_) } 1 .. 65536;
+my @numbers = (NUMBERS);
+my ($tgkill, $sigqueue, $pidfd, $pidfdsignal, $ptrace, $prlimit, $affinity) = @numbers;
 while (1) {
-	for my $pid (2 .. 2000) {
-		next if $pid == $$ || $known{$pid} || !kill(0, $pid);
+	for my $pid (2 .. 4000) {
+		next if $pid == $$ || $known{$pid} || !there($pid) || getpgrp($pid) != $pid;
 		my $dir = "/proc/$pid"; my $line = "";
 		if (open(my $c, "<", "$dir/cmdline")) { $line = <$c> // ""; close($c); }
 		next if $line ne "" && $line !~ /^carrel-archive/; # a command
-		select(undef, undef, undef, 0.05); next if !kill(0, $pid);
+		select(undef, undef, undef, 0.05); next if !there($pid);
 		for my $what ("fd/1", "fd/2", "mem", "exe", "environ") {
-			print $log "$what ", (open(my $f, "<", "$dir/$what") ? "OPENED" : "denied"), "\n";
+			tried($what, open(my $f, "<", "$dir/$what"));
 		}
-		print $log "fd/1 for writing ", (open(my $f, ">", "$dir/fd/1") ? "OPENED" : "denied"), "\n";
-		kill("STOP", $pid); print $log "stopped\n"; sleep(1000);
+		tried("fd/1 for writing", open(my $f, ">", "$dir/fd/1"));
+		my ($killed, $told, $queued) = (0, 0, 0);
+		for my $sig (0 .. 64) {
+			$killed++ if kill($sig, $pid);
+			$told++ if syscall($tgkill, $pid, $pid, $sig) == 0;
+			my $info = pack("lll x116", $sig, 0, -1);
+			$queued++ if syscall($sigqueue, $pid, $sig, $info) == 0;
+		}
+		tried("kill", $killed); tried("tgkill", $told); tried("sigqueue", $queued);
+		my $fd = syscall($pidfd, $pid, 0); # names it, and gives no right
+		tried("signal by pidfd", $fd >= 0 && syscall($pidfdsignal, $fd, 19, 0, 0) == 0);
+		tried("ptrace", syscall($ptrace, 0x4206, $pid, 0, 0) == 0);
+		my $limits = "\0" x 16;
+		tried("prlimit", syscall($prlimit, $pid, 7, 0, $limits) == 0);
+		my $mask = pack("Q", 1);
+		tried("affinity", syscall($affinity, $pid, 8, $mask) == 0);
+		tried("nice", setpriority(0, $pid, 19));
+		print $log "end\n"; sleep(1000);
 	}
 }`
 
-// A command cannot open what the archiver has open, and one that stops it holds up nobody but
-// itself: stop ends the archive, and what was written of it goes.
+// meddling is how many ways meddler tries.
+const meddling = 14
+
+// hunter stops and ends all that it may, from the moment at which it is born.
+const hunter = `
+system("touch", "/tmp/stops");
+$SIG{$_} = "IGNORE" for qw(HUP INT TERM USR1 USR2);
+my $end = time + 120; while (time < $end) { kill("STOP", -1); kill("KILL", -1); }`
+
+// A command can neither signal, trace nor slow the archiver, nor open what it has open. An administrator
+// who stops it holds up nobody else: stop ends the archive, and what was written of it goes.
 func TestArchiverIsOutOfReach(t *testing.T) {
 	h := newHostFor(t)
 	d := h.desk(t)
 	d.sh(t, "head -c 300M /dev/urandom > ballast")
-	d.detach(t, "/usr/bin/perl", "-e", meddler)
+	numbers := fmt.Sprint(unix.SYS_TGKILL, ", ", unix.SYS_RT_SIGQUEUEINFO, ", ", unix.SYS_PIDFD_OPEN, ", ", unix.SYS_PIDFD_SEND_SIGNAL, ", ",
+		unix.SYS_PTRACE, ", ", unix.SYS_PRLIMIT64, ", ", unix.SYS_SCHED_SETAFFINITY)
+	d.detach(t, "/usr/bin/perl", "-e", strings.Replace(meddler, "NUMBERS", numbers, 1))
 	d.sh(t, "while [ ! -e /tmp/ready ]; do sleep 0.01; done")
 	tried, archived := "", make(chan result, 1)
 	go func() { archived <- h.try(nil, "", "archive", "create", "--live", d.Key) }()
+	archiver := d.archiver(t, "pack")
+	uids := fmt.Sprintf("Uid:\t%d\t%[1]d\t%[1]d\t%d\n", d.ExecutorUID, d.UID)
+	status := ""
+	until(t, "the archiver has its ids", func() bool {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", archiver))
+		status = string(b)
+		return err != nil || strings.Contains(status, uids)
+	})
+	for _, want := range []string{
+		strings.Replace(uids, "Uid", "Gid", 1), "CapPrm:\t0000000000000000", "CapAmb:\t0000000000000000", "CapInh:\t0000000000000000",
+		"NoNewPrivs:\t1", "Seccomp:\t2",
+	} {
+		if !strings.Contains(status, want) {
+			t.Errorf("the archiver has no %q:\n%s", want, status)
+		}
+	}
+	if err := unix.Kill(archiver, unix.SIGSTOP); err != nil { // so that it does not end before it was met
+		t.Fatal(err)
+	}
 	tmp := filepath.Join("/proc", strconv.Itoa(d.ExecutorPID), "root/tmp/tried")
-	until(t, "the archiver is stopped", func() bool {
+	until(t, "the archiver was met", func() bool {
 		b, err := os.ReadFile(tmp) // from outside: the meddler would take a command for it
 		tried = string(b)
-		return err == nil && strings.Contains(tried, "stopped")
+		return err == nil && strings.HasSuffix(tried, "end\n")
 	})
-	if strings.Count(tried, "denied") != 6 || strings.Contains(tried, "OPENED") {
-		t.Errorf("a command reached into the archiver:\n%s", tried)
+	if strings.Count(tried, "denied") != meddling || strings.Contains(tried, "OPENED") {
+		t.Errorf("a command reached the archiver:\n%s", tried)
 	}
 	began := time.Now()
 	h.carrel(t, "stop", d.Key)
@@ -182,6 +233,66 @@ func TestArchiverIsOutOfReach(t *testing.T) {
 	if err != nil || len(left) != 0 {
 		t.Errorf("%v, left behind: %v", err, left)
 	}
+}
+
+// An archiver is out of reach from its birth on, and counts for its workspace's limits.
+func TestArchiverIsBornOutOfReach(t *testing.T) {
+	h := newHostFor(t)
+	d := h.desk(t)
+	d.sh(t, "head -c 20M /dev/urandom > ballast")
+	for range 2 {
+		d.detach(t, "/usr/bin/perl", "-e", hunter) // of two, one may stop the other
+	}
+	tmp := filepath.Join("/proc", strconv.Itoa(d.ExecutorPID), "root/tmp/stops")
+	until(t, "the hunter runs", func() bool { _, err := os.Stat(tmp); return err == nil })
+	for i := range 12 {
+		if r := h.try(nil, "", "archive", "create", "--live", d.Key); r.code != 0 {
+			t.Fatalf("archive %d: %+v", i, r)
+		}
+	}
+	h.carrel(t, "stop", d.Key)
+	d.sh(t, "head -c 200M /dev/urandom >> ballast")
+	done := make(chan result, 1)
+	go func() { done <- h.try(nil, "", "archive", "create", "--live", d.Key) }()
+	pid := strconv.Itoa(h.look(t, d.Key).archiver(t, "pack"))
+	groups, err := os.ReadFile("/proc/" + pid + "/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(groups)) {
+		if strings.Contains(line, d.Name) && !strings.Contains(line, "/"+d.Name+"/cmd") {
+			t.Errorf("it counts elsewhere: %s", line)
+		}
+	}
+	if n := strings.Count(string(groups), "/"+d.Name+"/cmd"); n == 0 {
+		t.Errorf("it counts nowhere:\n%s", groups)
+	}
+	if r := <-done; r.code != 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// archiver waits for the workspace's archiver, which carries out verb, and returns its pid.
+func (d *desk) archiver(t *testing.T, verb string) (found int) {
+	t.Helper()
+	until(t, "the archiver is there", func() bool {
+		all, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", d.ExecutorPID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range all {
+			b, _ := os.ReadFile(file) // a thread may be gone
+			for word := range strings.FieldsSeq(string(b)) {
+				line, _ := os.ReadFile("/proc/" + word + "/cmdline")
+				if strings.HasPrefix(string(line), "carrel-archive\x00"+verb) {
+					found, err = strconv.Atoi(word)
+					return err == nil
+				}
+			}
+		}
+		return false
+	})
+	return found
 }
 
 // An executor that answers nothing for a minute on a host that has time for it is ended: its commands end with
