@@ -70,7 +70,7 @@ func (l *Lifecycle) allocate(ctx context.Context, p brokerapi.CreateParams, gran
 		}
 	}
 	e, err = l.ledger.Allocate(Entry{
-		Name: p.Name, KeyDigest: p.KeyDigest, Limits: p.Limits, Allow: p.Allow, Home: l.host.Home(p.Name), Mounts: mounts,
+		Name: p.Name, KeyDigest: p.KeyDigest, Limits: p.Limits, Owner: p.Owner, Allow: p.Allow, Home: l.host.Home(p.Name), Mounts: mounts,
 	}, l.settings, l.host.IDsFree)
 	return e, false, err
 }

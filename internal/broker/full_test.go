@@ -69,7 +69,7 @@ func TestNoneIsStartedInFullMemory(t *testing.T) {
 }
 
 // totalMemory is that of the host, in bytes.
-func totalMemory(t *testing.T) int64 {
+func totalMemory(t testing.TB) int64 {
 	t.Helper()
 	b, err := os.ReadFile("/proc/meminfo")
 	if err != nil {

@@ -78,10 +78,14 @@ func OpenHost(cfg HostConfig) (*Host, error) {
 			Done: "a tool of the broker's was killed; removed: " + strings.Join(removed, ", "),
 		})
 	}
-	h.groups, err = cgroup.Open(cgroup.Config{
-		Name:        cfg.Settings.CgroupName,
+	all := cgroup.Shared{
 		MemoryBytes: total / 100 * int64(cfg.Settings.CgroupMemoryPercent),
 		Pids:        pids * int64(cfg.Settings.CgroupPidsPercent) / 100,
+	}
+	owner := int64(cfg.Settings.CgroupOwnerPercent)
+	h.groups, err = cgroup.Open(cgroup.Config{
+		Name: cfg.Settings.CgroupName, Shared: all,
+		Each: cgroup.Shared{MemoryBytes: all.MemoryBytes / 100 * owner, Pids: all.Pids * owner / 100},
 	})
 	if err != nil {
 		h.dirs.close()

@@ -110,7 +110,7 @@ func newInstallation(t testing.TB) *installation {
 		if err := life.Close(); err != nil {
 			t.Error(err)
 		}
-		groups, err := cgroup.Open(cgroup.Config{Name: s.CgroupName, MemoryBytes: 1 << 30})
+		groups, err := cgroup.Open(cgroup.Config{Name: s.CgroupName, Shared: cgroup.Shared{MemoryBytes: 1 << 30}})
 		if err == nil {
 			err = groups.RemoveInstance()
 		}
@@ -191,7 +191,9 @@ func getent(t testing.TB, db, key string) string {
 // groups lists the workspaces that have control groups, on whatever hierarchies.
 func (p *installation) groups(t testing.TB) []id.Workspace {
 	t.Helper()
-	in, err := cgroup.Open(cgroup.Config{Name: p.settings.CgroupName, MemoryBytes: 1 << 40})
+	// To open them sets their ceiling: the same that the broker set, which it reads back.
+	ceiling := totalMemory(t) / 100 * int64(p.settings.CgroupMemoryPercent)
+	in, err := cgroup.Open(cgroup.Config{Name: p.settings.CgroupName, Shared: cgroup.Shared{MemoryBytes: ceiling}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,6 +50,8 @@ type Entry struct {
 	Retained  string              `json:"retained,omitempty"`
 	// Purge is how a destroy under way was asked for.
 	Purge bool `json:"purge,omitempty"`
+	// Owner is that of brokerapi.CreateParams.
+	Owner string `json:"owner,omitempty"`
 	// Allow is what commands may do that commands of other workspaces may not.
 	Allow []workspace.Opening `json:"allow,omitempty"`
 	// Mounts are the project mounts; they are bounded by workspace.CheckMounts.

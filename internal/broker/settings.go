@@ -26,6 +26,7 @@ const (
 	DefaultCgroupName          = "carrel"
 	DefaultCgroupMemoryPercent = 90
 	DefaultCgroupPidsPercent   = 75
+	DefaultCgroupOwnerPercent  = 75
 	DefaultShell               = "/bin/bash"
 	DefaultExecutorPath        = "/usr/libexec/carrel/carrel-executor"
 	DefaultMaxWorkspaces       = 2000
@@ -57,6 +58,9 @@ type Settings struct {
 	// CgroupPidsPercent of the processes and threads that the host can have is the ceiling of all
 	// workspaces.
 	CgroupPidsPercent int `json:"cgroup_pids_percent"`
+	// CgroupOwnerPercent of both ceilings is that of the workspaces of one owner, unless an administrator
+	// made them.
+	CgroupOwnerPercent int `json:"cgroup_owner_percent"`
 	// HomeRoot holds the homes; DataDir/homes if left out.
 	HomeRoot string `json:"home_root"`
 	// HomeLinks is a directory that gets a symbolic link to each home, such as /home; ""
@@ -118,7 +122,7 @@ func ReadSettings(path string) (Settings, error) {
 func ParseSettings(b []byte) (Settings, error) {
 	s := Settings{
 		DataDir: DefaultDataDir, RuntimeDir: DefaultRuntimeDir, UIDFirst: DefaultUIDFirst, UIDCount: DefaultUIDCount,
-		CgroupName: DefaultCgroupName, CgroupMemoryPercent: DefaultCgroupMemoryPercent, CgroupPidsPercent: DefaultCgroupPidsPercent,
+		CgroupName: DefaultCgroupName, CgroupMemoryPercent: DefaultCgroupMemoryPercent, CgroupPidsPercent: DefaultCgroupPidsPercent, CgroupOwnerPercent: DefaultCgroupOwnerPercent,
 		Shell: DefaultShell, ExecutorPath: DefaultExecutorPath, MaxWorkspaces: DefaultMaxWorkspaces, CreatePerHour: DefaultCreatePerHour,
 	}
 	if err := strictjson.Unmarshal(b, &s); err != nil {
@@ -177,6 +181,8 @@ func (s Settings) Validate() error {
 		return bad("cgroup_memory_percent", fmt.Sprintf("is %d; it must be 1 to 100", s.CgroupMemoryPercent))
 	case s.CgroupPidsPercent < 1 || s.CgroupPidsPercent > 100:
 		return bad("cgroup_pids_percent", fmt.Sprintf("is %d; it must be 1 to 100", s.CgroupPidsPercent))
+	case s.CgroupOwnerPercent < 1 || s.CgroupOwnerPercent > 100:
+		return bad("cgroup_owner_percent", fmt.Sprintf("is %d; it must be 1 to 100", s.CgroupOwnerPercent))
 	case s.MaxWorkspaces < 1:
 		return bad("max_workspaces", fmt.Sprintf("is %d; it must be at least 1", s.MaxWorkspaces))
 	case s.CreateBurst < 1 || s.CreateBurst > maxCreate:

@@ -17,7 +17,7 @@ func TestParseSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s.DataDir != broker.DefaultDataDir || s.HomeRoot != broker.DefaultDataDir+"/homes" || s.UIDFirst != 1879048192 ||
-		s.CgroupMemoryPercent != 90 || s.CgroupPidsPercent != 75 {
+		s.CgroupMemoryPercent != 90 || s.CgroupPidsPercent != 75 || s.CgroupOwnerPercent != 75 {
 		t.Errorf("defaults %+v", s)
 	}
 	for _, c := range []struct{ text, says string }{
@@ -47,6 +47,8 @@ func TestParseSettings(t *testing.T) {
 		{`{"daemon_uid":999,"cgroup_name":""}`, "cgroup_name"},
 		{`{"daemon_uid":999,"cgroup_memory_percent":101}`, "cgroup_memory_percent"},
 		{`{"daemon_uid":999,"cgroup_pids_percent":0}`, "cgroup_pids_percent"},
+		{`{"daemon_uid":999,"cgroup_owner_percent":0}`, "cgroup_owner_percent"},
+		{`{"daemon_uid":999,"cgroup_owner_percent":101}`, "cgroup_owner_percent"},
 		{`{"daemon_uid":999,"max_workspaces":0}`, "max_workspaces"},
 		{`{"daemon_uid":999,"create_burst":-1}`, "create_burst"},
 		{`{"daemon_uid":999,"create_per_hour":0}`, "create_per_hour"},

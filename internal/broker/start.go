@@ -71,10 +71,14 @@ func (h *Host) Start(ctx context.Context, e Entry) (r Running, report workspace.
 			err = alsoFailed(err, h.CleanUp(clean, e.Name))
 		}
 	}()
-	if used, ceiling := h.groups.Full(); ceiling > 0 && used > ceiling/100*fullPercent {
-		return r, report, fmt.Errorf("cannot start %s: the workspaces that run hold %d MiB of the %d MiB that all may have "+
-			"together (cgroup_memory_percent in the broker's settings); stop one, or pause what grows: %w",
-			e.Name, used>>20, ceiling>>20, errdefs.ErrResourceExhausted)
+	if used, ceiling, owned := h.groups.Full(e.Owner); ceiling > 0 && used > ceiling/100*fullPercent {
+		whose, setting := "all", "cgroup_memory_percent"
+		if owned {
+			whose, setting = "those of one owner", "cgroup_owner_percent"
+		}
+		return r, report, fmt.Errorf("cannot start %s: the workspaces that run hold %d MiB of the %d MiB that %s may have "+
+			"together (%s in the broker's settings); stop one, or pause what grows: %w",
+			e.Name, used>>20, ceiling>>20, whose, setting, errdefs.ErrResourceExhausted)
 	}
 	projects, err := h.openMounts(ctx, e)
 	if err != nil {
@@ -82,7 +86,7 @@ func (h *Host) Start(ctx context.Context, e Entry) (r Running, report workspace.
 	}
 	defer launch.CloseProjects(projects)
 	c := launch.Config{
-		Binary: h.binary, Projects: projects,
+		Binary: h.binary, Projects: projects, Owner: e.Owner,
 		Spec: sandbox.Spec{
 			Mode: sandbox.Rootful, Name: e.Name, User: string(e.Name), IDs: e.IDs, Shell: h.settings.Shell, Limits: e.Limits, Allow: e.Allow,
 			// Tmpfs is charged to the workspace as well; a quarter leaves it room to work.

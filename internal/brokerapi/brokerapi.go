@@ -81,6 +81,9 @@ type CreateParams struct {
 	// Mounts are what the grant beside the request must say. Without any there is no
 	// descriptor.
 	Mounts []workspace.Mount `json:"mounts,omitempty"`
+	// Owner is the same for all workspaces of one owner, which share bounds, and tells nothing else: 16 lower-case
+	// hex digits, or "" for one that shares those of all workspaces alone.
+	Owner string `json:"owner,omitempty"`
 	// Start asks for a new one to be started as well. One that could not be started, or
 	// that was there before, is returned without a report.
 	Start bool `json:"start,omitempty"`
@@ -91,6 +94,9 @@ type CreateParams struct {
 func (p CreateParams) Check() error {
 	if len(p.KeyDigest) != 64 || !hexDigits(p.KeyDigest) {
 		return malformed("%q is not a key digest", p.KeyDigest)
+	}
+	if p.Owner != "" && (len(p.Owner) != 16 || !hexDigits(p.Owner)) {
+		return malformed("%q does not say who is the owner", p.Owner)
 	}
 	if err := workspace.CheckOpenings(p.Allow, p.Mounts); err != nil {
 		return err

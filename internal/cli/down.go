@@ -223,6 +223,15 @@ func (i *instance) removeCgroups() error {
 	}
 	for _, p := range points {
 		dir := filepath.Join(p, i.cgroupName())
+		owners, err := filepath.Glob(dir + "/o-*") // a broker that was killed left them
+		if err != nil {
+			return err
+		}
+		for _, o := range owners {
+			if _, err := removeIfEmpty(o); err != nil {
+				return err
+			}
+		}
 		if removed, err := removeIfEmpty(dir); err != nil {
 			return err
 		} else if !removed {

@@ -370,6 +370,10 @@ func (l *Lifecycle) make(ctx context.Context, m making, k workspace.Kept, insert
 			crashpoint.Here("daemon.create.inserted")
 			sum := sha256.Sum256([]byte(k.Key))
 			plan := runtime.Plan{KeyDigest: hex.EncodeToString(sum[:]), Limits: k.Limits, Allow: m.allow, Mounts: m.mounts}
+			if !m.admitted.Request().By.Can(principal.Any) { // an administrator may fill the host
+				owner := sha256.Sum256([]byte(k.Owner))
+				plan.Owner = hex.EncodeToString(owner[:8])
+			}
 			if m.start || m.fill != nil {
 				// One that may not run is made all the same; its start says why.
 				if leave, err := l.Room(k); err == nil {

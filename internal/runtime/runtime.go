@@ -39,7 +39,10 @@ type Mounts struct {
 type Plan struct {
 	// KeyDigest is the lower-case hex SHA-256 of its key.
 	KeyDigest string
-	Limits    workspace.Limits
+	// Owner is the same for all workspaces of one owner, which together have bounds of their own: 16
+	// lower-case hex digits, or "" for an owner without.
+	Owner  string
+	Limits workspace.Limits
 	// Allow is what commands may do beyond what others may.
 	Allow []workspace.Opening
 	// Mounts are asked for by their grant, which says so for its maker; nil is none.

@@ -186,7 +186,7 @@ func (b *lone) down() error {
 		errs = append(errs, err)
 	}
 	errs = append(errs, r.Close(), b.stop())
-	groups, err := cgroup.Open(cgroup.Config{Name: b.group(), MemoryBytes: 1 << 30})
+	groups, err := cgroup.Open(cgroup.Config{Name: b.group(), Shared: cgroup.Shared{MemoryBytes: 1 << 30}})
 	if err == nil {
 		err = groups.RemoveInstance()
 	}

@@ -26,6 +26,8 @@ const name = id.Workspace("cbt-0123abcd")
 
 var limits = workspace.Limits{MemoryBytes: 96 << 20, Pids: 40, CPUWeight: 200, OpenFiles: 64}
 
+const ofOwner = "00112233445566ff"
+
 // A thread that joined a group leaves it when it ends, and the main thread never does:
 // so the goroutine of main keeps it, and no other can be given it.
 func init() { runtime.LockOSThread() }
@@ -99,7 +101,10 @@ func instanceOf(t testing.TB, pids int64) *cgroup.Instance {
 	if os.Getuid() != 0 {
 		t.Skip("skipped: control groups need root")
 	}
-	in, err := cgroup.Open(cgroup.Config{Name: fmt.Sprintf("carrel-test-%d", os.Getpid()), MemoryBytes: 4 << 30, Pids: pids})
+	in, err := cgroup.Open(cgroup.Config{
+		Name: fmt.Sprintf("carrel-test-%d", os.Getpid()), Shared: cgroup.Shared{MemoryBytes: 4 << 30, Pids: pids},
+		Each: cgroup.Shared{MemoryBytes: 3 << 30, Pids: pids / 2},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +191,7 @@ func line(t testing.TB, r *bufio.Reader) string {
 // launched makes the groups and puts a stand-in for the executor into them.
 func launched(t testing.TB, in *cgroup.Instance) (*cgroup.Files, *process) {
 	t.Helper()
-	f, err := in.Create(name, 1_880_000_000, limits)
+	f, err := in.Create(name, ofOwner, 1_880_000_000, limits)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +261,7 @@ func TestLifeOfGroups(t *testing.T) {
 	if names, err := in.Names(); err != nil || len(names) != 1 || names[0] != name {
 		t.Errorf("got %v, %v", names, err)
 	}
-	if _, err := in.Create(name, 1, limits); !errors.Is(err, unix.EEXIST) {
+	if _, err := in.Create(name, ofOwner, 1, limits); !errors.Is(err, unix.EEXIST) {
 		t.Errorf("a second create: %v", err)
 	}
 	c, out := start(t, "wait", f.V1Cmd, command(t, f, "c0"))
@@ -317,7 +322,7 @@ func TestRemoveEndsWhatRuns(t *testing.T) {
 // removal up.
 func TestRemoveFindsOneOutsideV2(t *testing.T) {
 	in := instance(t)
-	f, err := in.Create(name, 1_880_000_000, limits)
+	f, err := in.Create(name, ofOwner, 1_880_000_000, limits)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -363,12 +368,12 @@ func TestDetachedV2(t *testing.T) {
 			v1.WriteString(l)
 		}
 	}
-	in, err := cgroup.Open(cgroup.Config{Name: fmt.Sprintf("carrel-test-%d", os.Getpid()), MemoryBytes: 4 << 30, Mountinfo: v1.String()})
+	in, err := cgroup.Open(cgroup.Config{Name: fmt.Sprintf("carrel-test-%d", os.Getpid()), Shared: cgroup.Shared{MemoryBytes: 4 << 30}, Mountinfo: v1.String()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = in.RemoveInstance() })
-	f, err := in.Create(name, 1_880_000_000, limits)
+	f, err := in.Create(name, ofOwner, 1_880_000_000, limits)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -388,7 +393,7 @@ func TestCreateLeavesNothingBehind(t *testing.T) {
 	}
 	bad := limits
 	bad.Pids = 1 << 40 // beyond PID_MAX_LIMIT: the kernel refuses it
-	f, err := in.Create(name, 1_880_000_000, bad)
+	f, err := in.Create(name, ofOwner, 1_880_000_000, bad)
 	if err == nil && len(f.V2Controllers) > 0 { // v2 limits are set later
 		f.Close()
 		err = in.EnableSubtree(name, bad)
@@ -400,7 +405,7 @@ func TestCreateLeavesNothingBehind(t *testing.T) {
 	if names, _ := in.Names(); len(names) != 0 {
 		t.Errorf("left: %v after %v", names, err)
 	}
-	if _, err := in.Create("../x", 1, limits); err == nil {
+	if _, err := in.Create("../x", "", 1, limits); err == nil {
 		t.Error("a path was taken for a name")
 	}
 }

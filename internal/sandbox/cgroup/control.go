@@ -151,20 +151,38 @@ func (h *hierarchy) updateBelow(c dirFD, l workspace.Limits) error {
 	return nil
 }
 
-// Full reports how much memory all workspaces together hold that the kernel cannot reclaim
-// at once, and its ceiling; both are 0 where nothing limits them.
-func (in *Instance) Full() (used, ceiling int64) {
+// Full reports how much memory the workspaces of an owner, or all together, hold that the kernel cannot reclaim
+// at once, and their ceiling, whichever is nearer to it; both are 0 where nothing limits them. owned says that
+// it is the owner's.
+func (in *Instance) Full(owner string) (used, ceiling int64, owned bool) {
 	for _, h := range in.all() {
 		if !h.has(Memory) {
 			continue
 		}
-		current, limit, cache := "memory.current", "memory.max", "inactive_file"
-		if h.v1() {
-			current, limit, cache = "memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file"
+		used, ceiling = h.full(h.dir)
+		if owner == "" {
+			break
 		}
-		return max(h.dir.number(current, "")-max(h.dir.number("memory.stat", cache), 0), 0), max(h.dir.number(limit, ""), 0)
+		d, err := h.dir.open(ownerPrefix + owner)
+		if err != nil {
+			break // it has none that run
+		}
+		u, c := h.full(d)
+		d.close()
+		if c > 0 && float64(u)/float64(c) > float64(used)/float64(max(ceiling, 1)) {
+			used, ceiling, owned = u, c, true
+		}
+		break
 	}
-	return 0, 0
+	return used, ceiling, owned
+}
+
+func (h *hierarchy) full(d dirFD) (used, ceiling int64) {
+	current, limit, cache := "memory.current", "memory.max", "inactive_file"
+	if h.v1() {
+		current, limit, cache = "memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file"
+	}
+	return max(d.number(current, "")-max(d.number("memory.stat", cache), 0), 0), max(d.number(limit, ""), 0)
 }
 
 // unreclaimable is the memory of a v2 group that the kernel cannot reclaim by writing

@@ -24,6 +24,12 @@ func (d dirFD) open(name string) (dirFD, error) {
 	return dirFD(fd), err
 }
 
+// again opens the same directory once more.
+func (d dirFD) again() (dirFD, error) {
+	fd, err := openat(int(d), ".", openDir)
+	return dirFD(fd), err
+}
+
 // make makes a group, or takes the one there is, and opens it.
 func (d dirFD) make(name string) (dirFD, error) {
 	if err := unix.Mkdirat(int(d), name, 0o755); err != nil && !errors.Is(err, unix.EEXIST) {

@@ -64,3 +64,16 @@ var (
 func OpenAny(point, own string) (*Instance, error) {
 	return openDelegated(Mounts{V2: point}, "0::"+own+"\n", nil)
 }
+
+// OwnersLeft lists the groups of owners in every hierarchy, and how many hierarchies there are.
+func (in *Instance) OwnersLeft() (all []string, hierarchies int) {
+	for _, h := range in.all() {
+		owners, err := h.owners()
+		if err != nil {
+			all = append(all, err.Error())
+		}
+		all = append(all, owners...)
+		hierarchies++
+	}
+	return all, hierarchies
+}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -20,10 +21,10 @@ type Config struct {
 	// Name names the instance's group in every hierarchy: one path component of
 	// letters, digits and hyphens. Required.
 	Name string
-	// MemoryBytes is the ceiling of all workspaces together. Required.
-	MemoryBytes int64
-	// Pids is the ceiling of the processes and threads of all workspaces together; 0 leaves it as it is.
-	Pids int64
+	// Shared is what all workspaces may have together. Its memory is required.
+	Shared
+	// Each is what the workspaces of each owner may have together.
+	Each Shared
 	// Mountinfo is the text of /proc/self/mountinfo. Optional: it is read if empty.
 	Mountinfo string
 }
@@ -32,7 +33,9 @@ type Config struct {
 // goroutine; two about the same workspace must not run at once.
 type Instance struct {
 	name    string
-	pids    int64 // Config.Pids
+	ceiling Shared // of Config
+	each    Shared // of each owner
+	owning  sync.Mutex
 	v1      []*hierarchy
 	v2      *hierarchy
 	missing []Missing
@@ -99,15 +102,18 @@ func Open(cfg Config) (*Instance, error) {
 	if cfg.Pids < 0 {
 		return nil, fmt.Errorf("cannot use %d as the ceiling of processes of all workspaces: %w", cfg.Pids, errdefs.ErrInvalidArgument)
 	}
-	in := &Instance{name: cfg.Name, pids: cfg.Pids}
-	if err := in.open(ParseMounts(cfg.Mountinfo), cfg.MemoryBytes); err != nil {
+	if cfg.Each.MemoryBytes < 0 || cfg.Each.Pids < 0 {
+		return nil, fmt.Errorf("cannot use %+v as the ceiling of an owner's workspaces: %w", cfg.Each, errdefs.ErrInvalidArgument)
+	}
+	in := &Instance{name: cfg.Name, ceiling: cfg.Shared, each: cfg.Each}
+	if err := in.open(ParseMounts(cfg.Mountinfo)); err != nil {
 		in.Close()
 		return nil, err
 	}
 	return in, nil
 }
 
-func (in *Instance) open(m Mounts, ceiling int64) error {
+func (in *Instance) open(m Mounts) error {
 	root, err := openV2(m.V2)
 	if err != nil {
 		return err
@@ -144,8 +150,11 @@ func (in *Instance) open(m Mounts, ceiling int64) error {
 		}
 	}
 	for _, h := range in.all() {
-		if err := h.prepare(in.name, ceiling, in.pids); err != nil {
+		if err := h.prepare(in.name, in.ceiling, in.each); err != nil {
 			return err
+		}
+		if err := in.vacate(h); err != nil {
+			return fmt.Errorf("cannot remove what is left of owners in %s: %w", h.path, err)
 		}
 	}
 	return nil
@@ -196,43 +205,27 @@ func openV2(point string) (dirFD, error) {
 }
 
 // prepare makes the instance's group and puts the ceilings on it.
-func (h *hierarchy) prepare(name string, ceiling, pids int64) error {
+func (h *hierarchy) prepare(name string, ceiling, each Shared) error {
 	var err error
 	if h.dir, err = h.root.make(name); err != nil {
 		return fmt.Errorf("cannot make the control group %s: %w; the broker needs root and a writable cgroup file system", h.path, err)
 	}
-	wrap := func(err error) error {
-		if err != nil {
-			return fmt.Errorf("cannot prepare the control group %s: %w", h.path, err)
+	if err = h.share(h.dir, ceiling); err != nil {
+		return fmt.Errorf("cannot prepare the control group %s: %w", h.path, err)
+	}
+	owners, err := h.owners() // of an earlier broker, which may have had other settings
+	for _, o := range owners {
+		d, e := h.dir.open(o)
+		if e == nil {
+			e = h.share(d, each)
+			d.close()
 		}
-		return nil
+		err = errors.Join(err, e)
 	}
-	if !h.v1() {
-		for _, c := range h.handedDown() {
-			if err := h.dir.write("cgroup.subtree_control", c); err != nil {
-				return wrap(err)
-			}
-		}
+	if err != nil {
+		return fmt.Errorf("cannot prepare the control groups of owners in %s: %w", h.path, err)
 	}
-	if pids > 0 && h.has(Pids) {
-		if err := h.dir.write(pidsMax, strconv.FormatInt(pids, 10)); err != nil {
-			return wrap(err)
-		}
-	}
-	if !h.has(Memory) {
-		return nil
-	}
-	if !h.v1() {
-		return wrap(h.dir.write("memory.max", strconv.FormatInt(ceiling, 10)))
-	}
-	// Before Linux 5.11 a v1 group counts the groups below it only if it is told to while there
-	// are none.
-	if h.dir.number("memory.use_hierarchy", "") == 0 {
-		if err := h.dir.write("memory.use_hierarchy", "1"); err != nil {
-			return wrap(err)
-		}
-	}
-	return wrap(h.dir.write("memory.limit_in_bytes", strconv.FormatInt(ceiling, 10)))
+	return nil
 }
 
 // handedDown are the controllers that groups below get, as cgroup.subtree_control takes
@@ -275,6 +268,7 @@ func (in *Instance) RemoveInstance() error {
 	}
 	var errs []error
 	for _, h := range in.all() {
+		errs = append(errs, in.vacate(h))
 		if err := unix.Unlinkat(int(h.root), in.name, unix.AT_REMOVEDIR); err != nil && !isNotExist(err) {
 			errs = append(errs, fmt.Errorf("cannot remove the control group %s: %w", h.path, err))
 		}
@@ -290,6 +284,22 @@ func (in *Instance) Names() ([]id.Workspace, error) {
 		names, err := h.dir.groups()
 		if err != nil {
 			return nil, fmt.Errorf("cannot list the control groups of %s: %w", h.path, err)
+		}
+		owners, err := h.owners()
+		for _, o := range owners {
+			d, e := h.dir.open(o)
+			if e == nil {
+				var more []string
+				more, e = d.groups()
+				names = append(names, more...)
+				d.close()
+			}
+			if !isNotExist(e) {
+				err = errors.Join(err, e)
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot list the control groups of owners in %s: %w", h.path, err)
 		}
 		for _, n := range names {
 			if w, err := id.ParseWorkspace(n); err == nil {
@@ -345,15 +355,16 @@ const (
 )
 
 // Create makes the groups of a workspace, which must have none, and sets the limits
-// that can be set already. After an error it has removed what it made.
-func (in *Instance) Create(name id.Workspace, executor uint32, l workspace.Limits) (*Files, error) {
-	if !id.IsWorkspace(string(name)) {
-		return nil, fmt.Errorf("cannot make control groups for %q: %w", name, errdefs.ErrInvalidArgument)
+// that can be set already. owner is 16 hex digits, or "" for a workspace that shares Config.Each with no
+// others. After an error it has removed what it made.
+func (in *Instance) Create(name id.Workspace, owner string, executor uint32, l workspace.Limits) (*Files, error) {
+	if !id.IsWorkspace(string(name)) || owner != "" && (len(owner) != 16 || strings.Trim(owner, "0123456789abcdef") != "") {
+		return nil, fmt.Errorf("cannot make control groups for %q of %q: %w", name, owner, errdefs.ErrInvalidArgument)
 	}
 	f := &Files{}
 	var made []*hierarchy
 	for _, h := range in.all() {
-		err := unix.Mkdirat(int(h.dir), string(name), 0o755)
+		err := in.place(h, owner, string(name))
 		if err == nil {
 			made = append(made, h)
 			err = h.create(string(name), executor, l, f)
@@ -361,7 +372,7 @@ func (in *Instance) Create(name id.Workspace, executor uint32, l workspace.Limit
 		if err != nil {
 			f.Close()
 			for _, h := range made { // no process was ever in these
-				_ = removeTree(h.dir, string(name), 0)
+				_ = in.removeFrom(h, string(name))
 			}
 			return nil, fmt.Errorf("cannot make the control groups of %s in %s: %w", name, h.path, err)
 		}
@@ -370,7 +381,7 @@ func (in *Instance) Create(name id.Workspace, executor uint32, l workspace.Limit
 }
 
 func (h *hierarchy) create(name string, executor uint32, l workspace.Limits, f *Files) error {
-	own, err := h.dir.open(name)
+	own, err := h.open(name)
 	if err != nil {
 		return err
 	}

@@ -49,7 +49,7 @@ func TestParseMounts(t *testing.T) {
 
 func TestOpenRefuses(t *testing.T) {
 	for _, name := range []string{"", ".", "..", "a/b", "-a", "a b", "ä", strings.Repeat("x", 65)} {
-		if _, err := cgroup.Open(cgroup.Config{Name: name, MemoryBytes: 1 << 30}); !errdefs.IsInvalidArgument(err) {
+		if _, err := cgroup.Open(cgroup.Config{Name: name, Shared: cgroup.Shared{MemoryBytes: 1 << 30}}); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("name %q: got %v", name, err)
 		}
 	}

@@ -159,7 +159,7 @@ func TestDelegation(t *testing.T) {
 func BenchmarkCreateRemove(b *testing.B) {
 	in := instance(b)
 	for b.Loop() {
-		f, err := in.Create(name, 1_880_000_000, limits)
+		f, err := in.Create(name, ofOwner, 1_880_000_000, limits)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -173,7 +173,7 @@ func BenchmarkCreateRemove(b *testing.B) {
 func BenchmarkCreate(b *testing.B) {
 	in := instance(b)
 	for b.Loop() {
-		f, err := in.Create(name, 1_880_000_000, limits)
+		f, err := in.Create(name, ofOwner, 1_880_000_000, limits)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -44,7 +44,7 @@ func (in *Instance) EnableSubtree(name id.Workspace, l workspace.Limits) error {
 
 // within opens the workspace's own group for f.
 func (h *hierarchy) within(name string, f func(own dirFD) error) error {
-	own, err := h.dir.open(name)
+	own, err := h.open(name)
 	if err != nil {
 		return fmt.Errorf("cannot open the control group of %s: %w", name, err)
 	}
@@ -65,9 +65,7 @@ func (in *Instance) Check(name id.Workspace, pid int, l workspace.Limits) []Evid
 			all = append(all, h.membership(own, pid))
 			return nil
 		})
-		if in.pids > 0 && h.has(Pids) {
-			all = append(all, h.together(in.pids))
-		}
+		all = append(all, in.together(h, string(name))...)
 		if err != nil {
 			all = append(all, Evidence{"supervisor-cgroup", false, err.Error()})
 		}
@@ -102,16 +100,6 @@ func (h *hierarchy) readBack(own dirFD, s setting, l workspace.Limits) (Evidence
 	return Evidence{control, holds(got, s.value(l, h.v1())), fmt.Sprintf("%s %s %s is %s", h.label(), where, name, got)}, true
 }
 
-// together reads the ceiling of the processes of all workspaces.
-func (h *hierarchy) together(want int64) Evidence {
-	got, err := h.dir.read(pidsMax)
-	if err != nil {
-		return Evidence{string(Pids), false, err.Error()}
-	}
-	got = strings.TrimSpace(got)
-	return Evidence{string(Pids), holds(got, want), fmt.Sprintf("%s all workspaces %s is %s", h.label(), pidsMax, got)}
-}
-
 func (h *hierarchy) label() string {
 	if h.v1() {
 		return "v1"
@@ -143,7 +131,7 @@ func (h *hierarchy) membership(own dirFD, pid int) Evidence {
 // Kill sends KILL to every process of a workspace, its executor included. It does not
 // wait. A workspace without groups has no processes.
 func (in *Instance) Kill(name id.Workspace) error {
-	own, err := in.v2.dir.open(string(name))
+	own, err := in.v2.open(string(name))
 	if isNotExist(err) {
 		return nil
 	}
@@ -235,7 +223,7 @@ const round = 50 * time.Millisecond
 
 // WaitEmpty returns when no process is left in a workspace's groups, or when ctx ends.
 func (in *Instance) WaitEmpty(ctx context.Context, name id.Workspace) error {
-	own, err := in.v2.dir.open(string(name))
+	own, err := in.v2.open(string(name))
 	if isNotExist(err) {
 		return nil
 	}
@@ -260,7 +248,7 @@ func (in *Instance) Remove(ctx context.Context, name id.Workspace) error {
 		return err
 	}
 	for _, h := range in.all() {
-		if err := h.remove(ctx, string(name)); err != nil {
+		if err := in.remove(ctx, h, string(name)); err != nil {
 			return fmt.Errorf("cannot remove the control group %s/%s: %w", h.path, name, err)
 		}
 	}
@@ -269,14 +257,14 @@ func (in *Instance) Remove(ctx context.Context, name id.Workspace) error {
 
 // remove tries until the last process has left: when v2 has no members any more, a v1 hierarchy may
 // still hold a process for a moment, or one that never was in v2.
-func (h *hierarchy) remove(ctx context.Context, name string) error {
+func (in *Instance) remove(ctx context.Context, h *hierarchy, name string) error {
 	wait := 50 * time.Microsecond
 	for {
-		err := removeTree(h.dir, name, 0)
+		err := in.removeFrom(h, name)
 		if err == nil || !errors.Is(err, unix.EBUSY) || ctx.Err() != nil {
 			return err
 		}
-		if own, bad := h.dir.open(name); bad == nil {
+		if own, bad := h.open(name); bad == nil {
 			_, _ = killTree(own, 0)
 			own.close()
 		}

@@ -17,10 +17,10 @@ import (
 // caller closes the files when it is started. Groups that an interrupted start left are removed.
 func (c *Config) JoinGroups(ctx context.Context, in *cgroup.Instance) (*cgroup.Files, error) {
 	name, executor, limits := c.Spec.Name, c.Spec.IDs.Executor, c.Spec.Limits
-	made, err := in.Create(name, executor, limits)
+	made, err := in.Create(name, c.Owner, executor, limits)
 	if errors.Is(err, unix.EEXIST) {
 		if err = in.Remove(ctx, name); err == nil {
-			made, err = in.Create(name, executor, limits)
+			made, err = in.Create(name, c.Owner, executor, limits)
 		}
 	}
 	if err != nil {

@@ -35,6 +35,8 @@ type Config struct {
 	Binary *os.File
 	// Spec is what the first stage is told; FDs is filled in by Start.
 	Spec sandbox.Spec
+	// Owner is that of cgroup.Instance.Create.
+	Owner string
 	// Listener is the bound socket the executor will listen on. Required; rootless, Peers are the
 	// far ends of connections instead.
 	Listener *os.File

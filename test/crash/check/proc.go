@@ -167,10 +167,39 @@ func (v *view) groups(context.Context) error {
 			return err
 		}
 		for _, name := range all {
-			if st, err := os.Stat(filepath.Join(dir, name)); err == nil && st.IsDir() && !v.runs(name) {
-				v.found(Cgroup, "%s/%s", dir, name)
+			if err := v.group(dir, name); err != nil {
+				return err
 			}
 		}
+	}
+	return nil
+}
+
+// group looks at a workspace's group, or at that of an owner, in which those of workspaces are.
+func (v *view) group(dir, name string) error {
+	path := filepath.Join(dir, name)
+	if st, err := os.Stat(path); err != nil || !st.IsDir() || v.runs(name) {
+		return nil //nolint:nilerr // it has just gone
+	}
+	if !strings.HasPrefix(name, "o-") {
+		v.found(Cgroup, "%s", path)
+		return nil
+	}
+	all, err := names(path)
+	if err != nil {
+		return err
+	}
+	held := 0
+	for _, n := range all {
+		if st, err := os.Stat(filepath.Join(path, n)); err == nil && st.IsDir() {
+			held++
+			if err := v.group(path, n); err != nil {
+				return err
+			}
+		}
+	}
+	if held == 0 {
+		v.found(Cgroup, "%s", path)
 	}
 	return nil
 }

@@ -75,7 +75,7 @@ func StartLimited(t *testing.T, limits workspace.Limits, change func(*launch.Con
 			t.Fatal(err)
 		}
 	}
-	w.Groups, err = cgroup.Open(cgroup.Config{Name: fmt.Sprintf("carrel-test-%d", os.Getpid()), MemoryBytes: 1 << 30})
+	w.Groups, err = cgroup.Open(cgroup.Config{Name: fmt.Sprintf("carrel-test-%d", os.Getpid()), Shared: cgroup.Shared{MemoryBytes: 1 << 30}})
 	must(err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
