@@ -90,8 +90,8 @@ func TestBlockedOnEveryPath(t *testing.T) {
 	}
 }
 
-// Where the boundary was not seen to hold, or is not known to, a command is judged as on
-// the host, and what is not plainly harmless does not run unasked.
+// Where the boundary was not seen to hold a command is judged as on the host, and what is not plainly harmless
+// does not run unasked. Where that is not known nothing runs, and nobody is asked.
 func TestUnverifiedIsTheHost(t *testing.T) {
 	h := newHouse(t)
 	ctx := t.Context()
@@ -102,22 +102,26 @@ func TestUnverifiedIsTheHost(t *testing.T) {
 	}
 	h.crash()
 	h.start() // another daemon, which has not seen a start
-	for name, hook := range map[string]func(string, id.Workspace) error{
-		"a control that is not verified": nil,
-		"a report that cannot be had":    func(op string, _ id.Workspace) error { return map[string]error{"report": errors.New("gone")}[op] },
-	} {
-		h.rt.setHook(hook)
-		h.rt.setReport(weak)
-		at := len(h.records())
-		touch.Asked.WaitMS, touch.Argv = -1, []string{"touch", name}
-		if _, _, err := h.Run(ctx, alice, "demo", touch); err == nil {
-			t.Errorf("%s: it ran", name)
-		}
-		if d := decided(t, h.records()[at]); d.Profile != "host" || d.Level != "CONFIRM" {
-			t.Errorf("%s: %+v", name, d)
+	h.rt.setHook(func(op string, _ id.Workspace) error { return map[string]error{"report": errdefs.ErrUnavailable}[op] })
+	at := len(h.records())
+	if _, _, err := h.Run(ctx, alice, "demo", touch); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "carrel up") {
+		t.Errorf("a report that cannot be had: %v", err)
+	}
+	for _, r := range h.records()[at:] {
+		if r.Type == audit.Intent || r.Type == audit.Approval {
+			t.Errorf("a report that cannot be had: %+v", r)
 		}
 	}
 	h.rt.setHook(nil)
+	h.rt.setReport(weak)
+	at = len(h.records())
+	touch.Asked.WaitMS = -1
+	if _, _, err := h.Run(ctx, alice, "demo", touch); err == nil {
+		t.Error("a control that is not verified: it ran")
+	}
+	if d := decided(t, h.records()[at]); d.Profile != "host" || d.Level != "CONFIRM" {
+		t.Errorf("a control that is not verified: %+v", d)
+	}
 	h.rt.setReport(report())
 	if _, err := h.Stop(ctx, alice, "demo"); err != nil { // it is proved anew when it starts
 		t.Fatal(err)

@@ -243,22 +243,23 @@ func (l *Lifecycle) Runtime(b workspace.Boundary) (runtime.Runtime, error) {
 
 // verified reports whether every required control of a running workspace was seen to hold,
 // by a report about the boundary and the root that the workspace is kept with.
-func (l *Lifecycle) verified(ctx context.Context, k workspace.Kept) bool {
+func (l *Lifecycle) verified(ctx context.Context, k workspace.Kept) (bool, error) {
 	l.mu.Lock()
 	ok, known := l.proved[k.Name]
 	l.mu.Unlock()
 	if known {
-		return ok
+		return ok, nil
 	}
 	rt, err := l.Runtime(k.Boundary)
 	if err != nil {
-		return false
+		return false, err
 	}
 	rep, err := rt.Report(ctx, k.Name)
-	if err != nil {
-		return false // and asked again the next time
+	if err != nil { // and asked again the next time
+		return false, fmt.Errorf("cannot run anything in workspace %s: the proof of its isolation cannot be read, without which nothing can be "+
+			"judged; if the broker is gone, \"carrel up\" starts it: %w", k.Name, err)
 	}
-	return l.prove(k, rep)
+	return l.prove(k, rep), nil
 }
 
 // prove notes what the report of a workspace that runs says.

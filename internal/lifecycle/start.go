@@ -53,9 +53,12 @@ func (l *Lifecycle) Ready(ctx context.Context, a *gate.Authorised) error {
 		return err
 	}
 	k, err := l.Living(name)
-	if err == nil {
-		a.Verified(l.verified(ctx, k))
+	if err != nil {
+		return err
 	}
+	// What is not known is no question for a person, who does not know it either.
+	ok, err := l.verified(ctx, k)
+	a.Verified(ok)
 	return err
 }
 
@@ -67,7 +70,9 @@ func (l *Lifecycle) Seen(ctx context.Context, a *gate.Authorised) (verified, ass
 		return false, false, err
 	}
 	assumed = !l.join(k).State.Live()
-	verified = assumed || l.verified(ctx, k)
+	if verified = assumed; !assumed {
+		verified, _ = l.verified(ctx, k) // what is not known is judged as on a host
+	}
 	a.Verified(verified)
 	return verified, assumed, nil
 }
