@@ -122,7 +122,8 @@ func ReadSettings(path string) (Settings, error) {
 func ParseSettings(b []byte) (Settings, error) {
 	s := Settings{
 		DataDir: DefaultDataDir, RuntimeDir: DefaultRuntimeDir, UIDFirst: DefaultUIDFirst, UIDCount: DefaultUIDCount,
-		CgroupName: DefaultCgroupName, CgroupMemoryPercent: DefaultCgroupMemoryPercent, CgroupPidsPercent: DefaultCgroupPidsPercent, CgroupOwnerPercent: DefaultCgroupOwnerPercent,
+		CgroupName: DefaultCgroupName, CgroupMemoryPercent: DefaultCgroupMemoryPercent, CgroupPidsPercent: DefaultCgroupPidsPercent,
+		CgroupOwnerPercent: DefaultCgroupOwnerPercent,
 		Shell: DefaultShell, ExecutorPath: DefaultExecutorPath, MaxWorkspaces: DefaultMaxWorkspaces, CreatePerHour: DefaultCreatePerHour,
 	}
 	if err := strictjson.Unmarshal(b, &s); err != nil {

@@ -76,7 +76,7 @@ func TestTheCeilingMeetsWhoFillsIt(t *testing.T) {
 	}
 	until(t, "processes are ended", func() bool { return ended() > 0 || h.oomKills(t, d.Key) > 0 })
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end) && h.oomKills(t, d.Key) == 0; { // it goes on
-		time.Sleep(100 * time.Millisecond)
+		<-time.After(100 * time.Millisecond)
 	}
 	if n := h.oomKills(t, d.Key); n > 0 {
 		log, _ := os.ReadFile(h.data + "/log/broker.log")

@@ -113,7 +113,9 @@ func (r *Runtime) Create(ctx context.Context, p permit.Permit, plan runtime.Plan
 	if err != nil {
 		return workspace.Real{}, workspace.Report{}, err
 	}
-	ask := brokerapi.CreateParams{Name: name, KeyDigest: plan.KeyDigest, Limits: plan.Limits, Owner: plan.Owner, Allow: plan.Allow, Start: plan.Start}
+	ask := brokerapi.CreateParams{
+		Name: name, KeyDigest: plan.KeyDigest, Limits: plan.Limits, Owner: plan.Owner, Allow: plan.Allow, Start: plan.Start,
+	}
 	var grant *os.File
 	if plan.Mounts != nil {
 		ask.Mounts, grant = plan.Mounts.List, plan.Mounts.Grant

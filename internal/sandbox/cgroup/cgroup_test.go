@@ -368,7 +368,9 @@ func TestDetachedV2(t *testing.T) {
 			v1.WriteString(l)
 		}
 	}
-	in, err := cgroup.Open(cgroup.Config{Name: fmt.Sprintf("carrel-test-%d", os.Getpid()), Shared: cgroup.Shared{MemoryBytes: 4 << 30}, Mountinfo: v1.String()})
+	in, err := cgroup.Open(cgroup.Config{
+		Name: fmt.Sprintf("carrel-test-%d", os.Getpid()), Shared: cgroup.Shared{MemoryBytes: 4 << 30}, Mountinfo: v1.String(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

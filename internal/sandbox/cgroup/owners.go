@@ -113,7 +113,8 @@ func (in *Instance) vacate(h *hierarchy) error {
 	defer in.owning.Unlock()
 	owners, err := h.owners()
 	for _, o := range owners {
-		if e := unix.Unlinkat(int(h.dir), o, unix.AT_REMOVEDIR); e != nil && !isNotExist(e) && !errors.Is(e, unix.EBUSY) && !errors.Is(e, unix.ENOTEMPTY) {
+		e := unix.Unlinkat(int(h.dir), o, unix.AT_REMOVEDIR)
+		if e != nil && !isNotExist(e) && !errors.Is(e, unix.EBUSY) && !errors.Is(e, unix.ENOTEMPTY) {
 			err = errors.Join(err, e)
 		}
 	}
