@@ -107,6 +107,8 @@ var controls = []controlDef{
 	{"sockets", required, "report this with uname -r: a socket family that must be refused could be opened"},
 	{"descriptors", required, "report this: a descriptor would leak into commands"},
 	{"process-limits", required, "report this: a resource limit did not hold"},
+	{"core-dumps", wanted, "give what starts the workspace a hard limit of core files of at least 1 (ulimit -Hc, LimitCORE=): with 0, " +
+		"a crash starts the host's handler where kernel.core_pattern pipes to one"},
 	{"counts", required, "report this with uname -r: what the kernel counts by user is not counted for this workspace alone"},
 	{"supervisor-cgroup", limits, "make /sys/fs/cgroup writable for the broker"},
 	{"memory", limits, "enable the memory controller: on v2 echo +memory > /sys/fs/cgroup/cgroup.subtree_control; " +

@@ -380,13 +380,18 @@ var rlimits = []struct {
 	resource int
 	value    uint64
 }{
-	{unix.RLIMIT_CORE, 0},          // no image of memory on disk
+	{unix.RLIMIT_CORE, CoreLimit},
 	{unix.RLIMIT_MEMLOCK, 8 << 20}, // as the kernel's own default
 	{unix.RLIMIT_MSGQUEUE, msgQueue},
 	{unix.RLIMIT_SIGPENDING, sigPending},
 	{unix.RLIMIT_NICE, 0},
 	{unix.RLIMIT_RTPRIO, 0},
 }
+
+// CoreLimit leaves no image of memory on disk, because none is so small. With exactly this soft limit the
+// kernel starts no handler where core_pattern pipes to one, which is a process of the host's
+// root for each crash; with 0 it does (coredump_pipe in fs/coredump.c).
+const CoreLimit = 1
 
 // These are counted for an id: four POSIX queues of the default size, and signals and timers.
 const (

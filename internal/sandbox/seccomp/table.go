@@ -2,6 +2,7 @@ package seccomp
 
 import (
 	"maps"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -35,18 +36,23 @@ func argumentRules(o Options) map[int][]rule {
 		// packet, alg, bluetooth, can and other families with large kernel surface.
 		unix.SYS_SOCKET: {
 			{arg: 0, op: noneOf, value: []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}, errno: unix.EAFNOSUPPORT},
-			{arg: 2, op: noneOf, value: []uint32{unix.NETLINK_ROUTE}, errno: unix.EPROTONOSUPPORT, when: true, whenArg0: unix.AF_NETLINK},
+			{arg: 2, op: noneOf, value: []uint32{unix.NETLINK_ROUTE}, errno: unix.EPROTONOSUPPORT, when: true, whenIs: unix.AF_NETLINK},
 		},
 		unix.SYS_SOCKETPAIR: {
 			{arg: 0, op: noneOf, value: []uint32{unix.AF_UNIX}, errno: unix.EAFNOSUPPORT},
 		},
+		// The limit that keeps the kernel from starting the host's handler of core dumps.
+		unix.SYS_SETRLIMIT: {{arg: 0, op: anyOf, value: []uint32{unix.RLIMIT_CORE}, errno: 0}},
+		unix.SYS_PRLIMIT64: keepCoreLimit(),
 	}
 	if !o.UserNS {
 		rules[unix.SYS_CLONE] = []rule{{arg: 0, mask: nsFlags, op: nonzero, errno: unix.EPERM}}
 		rules[unix.SYS_UNSHARE] = []rule{{arg: 0, mask: nsFlags | cloneNewTime, op: nonzero, errno: unix.EPERM}}
 	}
 	if o.OneID {
-		maps.Copy(rules, oneID)
+		for nr, r := range oneID {
+			rules[nr] = append(slices.Clone(r), rules[nr]...)
+		}
 	}
 	if o.NoSetID {
 		for nr, at := range modes {
@@ -56,6 +62,25 @@ func argumentRules(o Options) map[int][]rule {
 		for nr, at := range opens {
 			rules[nr] = []rule{{arg: at + 1, mask: setID, op: nonzero, errno: unix.EPERM, with: creating, withArg: at}}
 		}
+	}
+	return rules
+}
+
+// keepCoreLimit is what prlimit64 is answered for a new RLIMIT_CORE, of any process: that it was set, as
+// programs that handle secrets set it to 0 and end if that fails. A call that asks for the old limit too is
+// refused, because nothing would be written where the caller reads it. Both are pointers of 64 bits.
+func keepCoreLimit() []rule {
+	var rules []rule
+	for _, newHigh := range []bool{false, true} {
+		for _, oldHigh := range []bool{false, true} {
+			rules = append(rules, rule{
+				arg: 3, high: oldHigh, op: nonzero, errno: unix.EPERM, with: ^uint32(0), withArg: 2, withHigh: newHigh,
+				when: true, whenArg: 1, whenIs: unix.RLIMIT_CORE,
+			})
+		}
+	}
+	for _, high := range []bool{false, true} {
+		rules = append(rules, rule{arg: 2, high: high, op: nonzero, errno: 0, when: true, whenArg: 1, whenIs: unix.RLIMIT_CORE})
 	}
 	return rules
 }
