@@ -115,6 +115,8 @@ var controls = []controlDef{
 		"on v1 boot without cgroup_disable=memory"},
 	{"pids", limits, "enable the pids controller: on v2 echo +pids > /sys/fs/cgroup/cgroup.subtree_control; " +
 		"on v1 mount it below /sys/fs/cgroup"},
+	{socketCount, limits, "run the broker outside of a container whose own filter leaves calls to a listener; " +
+		"report this with uname -r: sockets that no control group counts are not bounded"},
 	{projectMounts, required, "report this with the output of carrel inspect: a directory of the host is not held as it must be"},
 	{hostSockets, wanted, "mount a directory without them, if commands are not meant to use them"},
 	{disk, limits, "see that carrel doctor has yes for disk_image; report this with the output of carrel inspect"},

@@ -217,6 +217,8 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 		try("sockets", "netlink audit", []unix.Errno{unix.EPROTONOSUPPORT}, unix.SYS_SOCKET, unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_AUDIT),
 		try("sockets", "netlink netfilter", []unix.Errno{unix.EPROTONOSUPPORT}, unix.SYS_SOCKET, unix.AF_NETLINK, unix.SOCK_RAW,
 			unix.NETLINK_NETFILTER),
+		try("sockets", "MPTCP", []unix.Errno{unix.EPROTONOSUPPORT}, unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_MPTCP),
+		try("sockets", "UDP-Lite", []unix.Errno{unix.EPROTONOSUPPORT}, unix.SYS_SOCKET, unix.AF_INET6, unix.SOCK_DGRAM, unix.IPPROTO_UDPLITE),
 		s.readLimit(m, "RLIMIT_CORE", unix.RLIMIT_CORE, CoreLimit),
 		s.keepsCoreLimit(m, "setrlimit", unix.SYS_SETRLIMIT, unix.RLIMIT_CORE, m.Bytes(u64(0, 0))),
 		s.keepsCoreLimit(m, "prlimit64", unix.SYS_PRLIMIT64, 0, unix.RLIMIT_CORE, m.Bytes(u64(0, 0)), 0),
@@ -238,6 +240,7 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 		list = append(list, s.readNumber(m, "counts", c.name, c.most, c.optional))
 	}
 	list = append(list, s.checkOpenings(m, cloneArgs(unix.CLONE_NEWUSER))...)
+	list = append(list, checkSockets()...)
 	list = append(list, s.checkProjects(m)...)
 	list = append(list, s.checkDisk(m)...)
 	// Bounding and ambient set, each capability on its own.

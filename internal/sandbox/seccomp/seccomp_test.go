@@ -128,6 +128,10 @@ func TestFilterDecides(t *testing.T) {
 			call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_NETLINK | 1<<32, 3, unix.NETLINK_AUDIT}},
 			fail(unix.EPROTONOSUPPORT),
 		},
+		{"socket ping", opts{}, call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_INET, unix.SOCK_DGRAM, unix.IPPROTO_ICMP}}, allow},
+		{"socket mptcp", opts{}, call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_INET, 1, unix.IPPROTO_MPTCP}}, fail(unix.EPROTONOSUPPORT)},
+		{"socket mptcp, upper half", opts{}, call{nr: unix.SYS_SOCKET, args: [6]uint64{2 | 1<<32, 1, 262 | 1<<32}}, fail(unix.EPROTONOSUPPORT)},
+		{"socket sctp", opts{}, call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_INET6, 5, unix.IPPROTO_SCTP}}, fail(unix.EPROTONOSUPPORT)},
 		{"socket vsock", opts{}, call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_VSOCK}}, fail(unix.EAFNOSUPPORT)},
 		{"socket packet", opts{}, call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_PACKET}}, fail(unix.EAFNOSUPPORT)},
 		{"socketpair unix", opts{}, call{nr: unix.SYS_SOCKETPAIR, args: [6]uint64{unix.AF_UNIX}}, allow},
@@ -321,4 +325,27 @@ func underFilter() {
 	say("vsock", e)
 	_, _, e = unix.RawSyscall(unix.SYS_GETPID, 0, 0, 0)
 	say("getpid", e)
+}
+
+// Watched leaves route netlink and datagrams over IP to a listener, and nothing else.
+func TestWatchedSockets(t *testing.T) {
+	const left = unix.SECCOMP_RET_USER_NOTIF
+	for _, tt := range []struct {
+		name string
+		c    call
+		want uint32
+	}{
+		{"read", call{nr: unix.SYS_READ, args: [6]uint64{unix.AF_NETLINK}}, allow},
+		{"netlink", call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_NETLINK, unix.SOCK_RAW}}, left},
+		{"netlink, upper half", call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_NETLINK | 1<<32, unix.SOCK_DGRAM}}, left},
+		{"udp", call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_INET, unix.SOCK_DGRAM}}, left},
+		{"udp6 with flags", call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_INET6, unix.SOCK_DGRAM | unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK}}, left},
+		{"udp, upper half", call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_INET, unix.SOCK_DGRAM | 1<<32}}, left},
+		{"tcp", call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_INET, unix.SOCK_STREAM | unix.SOCK_CLOEXEC}}, allow},
+		{"unix", call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_UNIX, unix.SOCK_DGRAM}}, allow},
+	} {
+		if got := run(t, seccomp.Watched(), tt.c); got != tt.want {
+			t.Errorf("%s: %#x, want %#x", tt.name, got, tt.want)
+		}
+	}
 }

@@ -37,6 +37,8 @@ func argumentRules(o Options) map[int][]rule {
 		unix.SYS_SOCKET: {
 			{arg: 0, op: noneOf, value: []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}, errno: unix.EAFNOSUPPORT},
 			{arg: 2, op: noneOf, value: []uint32{unix.NETLINK_ROUTE}, errno: unix.EPROTONOSUPPORT, when: true, whenIs: unix.AF_NETLINK},
+			{arg: 2, op: noneOf, value: protocols, errno: unix.EPROTONOSUPPORT, when: true, whenIs: unix.AF_INET},
+			{arg: 2, op: noneOf, value: protocols, errno: unix.EPROTONOSUPPORT, when: true, whenIs: unix.AF_INET6},
 		},
 		unix.SYS_SOCKETPAIR: {
 			{arg: 0, op: noneOf, value: []uint32{unix.AF_UNIX}, errno: unix.EAFNOSUPPORT},
@@ -65,6 +67,10 @@ func argumentRules(o Options) map[int][]rule {
 	}
 	return rules
 }
+
+// protocols of IP sockets: the one that fits the type, TCP, UDP, and ping. Without MPTCP, which programs do without as
+// on a host that has none, UDP-Lite, SCTP, DCCP and others, of which the kernel loads modules.
+var protocols = []uint32{0, unix.IPPROTO_ICMP, unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_ICMPV6}
 
 // keepCoreLimit is what prlimit64 is answered for a new RLIMIT_CORE, of any process: that it was set, as
 // programs that handle secrets set it to 0 and end if that fails. A call that asks for the old limit too is
