@@ -73,6 +73,10 @@ func TestMain(m *testing.M) {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		fmt.Println(b[len(b)-1])
 		os.Exit(0)
+	case "read": // reads a file and ends
+		b, err := os.ReadFile(os.Getenv("CGROUP_FILE"))
+		fmt.Println(len(b), err)
+		os.Exit(0)
 	case "eat": // takes memory until it is ended
 		var all [][]byte
 		for range 400 {
@@ -141,7 +145,7 @@ func (p *process) Wait() error { return p.once() }
 func start(t testing.TB, role string, tasks []*os.File, dir int) (*process, *bufio.Reader) {
 	t.Helper()
 	c := exec.Command("/proc/self/exe")
-	c.Env = []string{"CGROUP_TEST=" + role}
+	c.Env = []string{"CGROUP_TEST=" + role, "CGROUP_FILE=" + os.Getenv("CGROUP_FILE")}
 	c.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: dir}
 	in, err := c.StdinPipe()
 	if err != nil {
