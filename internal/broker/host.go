@@ -82,6 +82,7 @@ func OpenHost(cfg HostConfig) (*Host, error) {
 		Name:        cfg.Settings.CgroupName,
 		MemoryBytes: total / 100 * int64(cfg.Settings.CgroupMemoryPercent),
 		Pids:        pids * int64(cfg.Settings.CgroupPidsPercent) / 100,
+		Throughput:  cgroup.Throughput{BytesPerSecond: cfg.Settings.IOBytesPerSecond, Path: cfg.Settings.DataDir},
 	})
 	if err != nil {
 		h.dirs.close()

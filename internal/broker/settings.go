@@ -14,6 +14,9 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
+// minThroughput lets a program be read in a time that somebody waits for.
+const minThroughput = 64 << 10
+
 // DefaultSettings is where the settings are when no file is named.
 const DefaultSettings = "/etc/carrel/broker.json"
 
@@ -57,6 +60,9 @@ type Settings struct {
 	// CgroupPidsPercent of the processes and threads that the host can have is the ceiling of all
 	// workspaces.
 	CgroupPidsPercent int `json:"cgroup_pids_percent"`
+	// IOBytesPerSecond bounds what each workspace reads, and what it writes, on the disk of DataDir; 0 is no
+	// bound. It takes cgroup v2.
+	IOBytesPerSecond int64 `json:"io_bytes_per_second"`
 	// HomeRoot holds the homes; DataDir/homes if left out.
 	HomeRoot string `json:"home_root"`
 	// HomeLinks is a directory that gets a symbolic link to each home, such as /home; ""
@@ -177,6 +183,8 @@ func (s Settings) Validate() error {
 		return bad("cgroup_memory_percent", fmt.Sprintf("is %d; it must be 1 to 100", s.CgroupMemoryPercent))
 	case s.CgroupPidsPercent < 1 || s.CgroupPidsPercent > 100:
 		return bad("cgroup_pids_percent", fmt.Sprintf("is %d; it must be 1 to 100", s.CgroupPidsPercent))
+	case s.IOBytesPerSecond != 0 && s.IOBytesPerSecond < minThroughput:
+		return bad("io_bytes_per_second", fmt.Sprintf("is %d; it must be 0, for no bound, or at least %d", s.IOBytesPerSecond, minThroughput))
 	case s.MaxWorkspaces < 1:
 		return bad("max_workspaces", fmt.Sprintf("is %d; it must be at least 1", s.MaxWorkspaces))
 	case s.CreateBurst < 1 || s.CreateBurst > maxCreate:

@@ -124,6 +124,7 @@ var controls = []controlDef{
 	{oomOrder, wanted, "run the broker with CAP_SYS_RESOURCE: in a lack of memory the kernel may end it, or a service of the host, " +
 		"before a command"},
 	{"cpu", wanted, "enable the cpu controller: on v2 echo +cpu > /sys/fs/cgroup/cgroup.subtree_control; on v1 mount it below /sys/fs/cgroup"},
+	{"io", wanted, "boot with cgroup v2 alone, and echo +io > /sys/fs/cgroup/cgroup.subtree_control"},
 }
 
 // instead is what bounds a workspace without control groups, by the limit that it replaces.
@@ -133,6 +134,7 @@ var instead = map[string]string{
 	"supervisor-cgroup": "; the executor shares that of its caller",
 	"swap":              "",
 	"cpu":               "",
+	"io":                "",
 }
 
 // noGroup is the evidence on a limit of a workspace without a control group.
