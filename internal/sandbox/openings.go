@@ -20,7 +20,7 @@ type openingDef struct {
 
 // openings is what each opening gives up.
 var openings = []openingDef{
-	{workspace.UserNS, socketCount, false, "a network that commands make has sockets that nobody counts, and rights over more of what they hold"},
+	{workspace.UserNS, socketCount, false, "a network that commands make has sockets that nobody counts"},
 	{workspace.IOUring, socketCount, false, "a ring opens sockets past the filter"},
 	{
 		workspace.UserNS, "nested-namespaces", true,

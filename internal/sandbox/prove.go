@@ -220,8 +220,6 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 		try("sockets", "MPTCP", []unix.Errno{unix.EPROTONOSUPPORT}, unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_MPTCP),
 		try("sockets", "UDP-Lite", []unix.Errno{unix.EPROTONOSUPPORT}, unix.SYS_SOCKET, unix.AF_INET6, unix.SOCK_DGRAM, unix.IPPROTO_UDPLITE),
 		s.readLimit(m, "RLIMIT_CORE", unix.RLIMIT_CORE, CoreLimit),
-		s.keepsCoreLimit(m, "setrlimit", unix.SYS_SETRLIMIT, unix.RLIMIT_CORE, m.Bytes(u64(0, 0))),
-		s.keepsCoreLimit(m, "prlimit64", unix.SYS_PRLIMIT64, 0, unix.RLIMIT_CORE, m.Bytes(u64(0, 0)), 0),
 		s.readLimit(m, "RLIMIT_NOFILE", unix.RLIMIT_NOFILE, uint64(s.spec.Limits.OpenFiles)),
 		s.readLimit(m, "RLIMIT_MSGQUEUE", unix.RLIMIT_MSGQUEUE, msgQueue),
 		s.readLimit(m, "RLIMIT_SIGPENDING", unix.RLIMIT_SIGPENDING, sigPending),
@@ -240,6 +238,7 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 		list = append(list, s.readNumber(m, "counts", c.name, c.most, c.optional))
 	}
 	list = append(list, s.checkOpenings(m, cloneArgs(unix.CLONE_NEWUSER))...)
+	list = append(list, checkCoreLimit(m)...)
 	list = append(list, checkSockets()...)
 	list = append(list, s.checkProjects(m)...)
 	list = append(list, s.checkDisk(m)...)
@@ -336,18 +335,6 @@ func (s *stage) readLimit(m *selfcheck.Memory, name string, resource uintptr, wa
 		// A host whose own hard limit is lower holds more, not less.
 		hard := binary.NativeEndian.Uint64(b[8:])
 		return r.Errno == 0 && hard <= want, strconv.FormatUint(hard, 10)
-	}
-	return c
-}
-
-// keepsCoreLimit tries to change the soft limit that keeps the host's handler of core dumps from being
-// started, and reads it.
-func (s *stage) keepsCoreLimit(m *selfcheck.Memory, name string, nr uintptr, args ...uintptr) check {
-	b, p := m.Buffer(16)
-	c := try("core-dumps", "RLIMIT_CORE after "+name, nil, nr, args...).then(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_CORE, 0, p)
-	c.judge = func(r selfcheck.Result) (bool, string) {
-		soft := binary.NativeEndian.Uint64(b)
-		return r.Ran && r.Errno == 0 && soft == CoreLimit, strconv.FormatUint(soft, 10)
 	}
 	return c
 }

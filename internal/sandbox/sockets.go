@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"runtime"
 	"strconv"
@@ -112,7 +113,7 @@ func (g *socketGuard) serve() {
 	}
 	for {
 		c, err := g.listener.Receive()
-		if err == unix.ENOENT {
+		if errors.Is(err, unix.ENOENT) {
 			continue
 		}
 		if err != nil {
@@ -132,7 +133,8 @@ func (g *socketGuard) answer(c seccomp.Call) error {
 		return g.listener.Continue(c)
 	}
 	fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC, protocol)
-	if e, ok := err.(unix.Errno); ok {
+	var e unix.Errno
+	if errors.As(err, &e) {
 		return g.listener.Refuse(c, e)
 	}
 	defer unix.Close(fd)

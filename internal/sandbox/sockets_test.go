@@ -27,14 +27,14 @@ func TestSocketNumbers(t *testing.T) {
 			t.Errorf("%q: %d", bad, n)
 		}
 	}
-	netlink, others := sandbox.SocketsOf([]byte(`protocol  size sockets  memory press maxhdr  slab module     cl co di ac io in de sh ss gs se re bi br ha uh gp em
-UNIX-STREAM 1024      2      -1   NI       0   yes  kernel      y  n  n  n  n  n  n  n  n  n  n  n  n  n  n  y  n  n
-UNIX      1024      1      -1   NI       0   yes  kernel      n  n  n  n  n  n  n  n  n  n  n  n  n  n  n  n  n  n
-UDPv6     1472      0       3   NI       0   yes  kernel      y  y  y  n  y  y  y  n  y  y  y  y  n  n  n  y  y  n
-TCPv6     2624      4       2   no     320   yes  kernel      y  y  y  y  y  y  y  y  y  y  y  y  y  n  y  y  y  y
-UDP       1280      5       3   NI       0   yes  kernel      y  y  y  n  y  y  y  n  y  y  y  y  n  n  n  y  y  n
-TCP       2496      3       2   no     320   yes  kernel      y  y  y  y  y  y  y  y  y  y  y  y  y  n  y  y  y  y
-NETLINK   1096      7      -1   NI       0   no   kernel      n  n  n  n  n  n  n  n  n  n  n  n  n  n  n  n  n  n
+	netlink, others := sandbox.SocketsOf([]byte(`protocol  size sockets  memory press maxhdr  slab module     cl co di
+UNIX-STREAM 1024      2      -1   NI       0   yes  kernel      y  n  n
+UNIX      1024      1      -1   NI       0   yes  kernel      y  n  n
+UDPv6     1472      0       3   NI       0   yes  kernel      y  n  n
+TCPv6     2624      4       2   no     320   yes  kernel      y  n  n
+UDP       1280      5       3   NI       0   yes  kernel      y  n  n
+TCP       2496      3       2   no     320   yes  kernel      y  n  n
+NETLINK   1096      7      -1   NI       0   no   kernel      y  n  n
 `))
 	if netlink != 7 || others != 10 {
 		t.Errorf("%d netlink and %d others", netlink, others)

@@ -396,11 +396,6 @@ var rlimits = []struct {
 	{unix.RLIMIT_RTPRIO, 0},
 }
 
-// CoreLimit leaves no image of memory on disk, because none is so small. With exactly this soft limit the
-// kernel starts no handler where core_pattern pipes to one, which is a process of the host's
-// root for each crash; with 0 it does (coredump_pipe in fs/coredump.c).
-const CoreLimit = 1
-
 // These are counted for an id: four POSIX queues of the default size, and signals and timers.
 const (
 	msgQueue   = 400 << 10

@@ -1,6 +1,7 @@
 package root_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"strconv"
@@ -79,13 +80,15 @@ func TestUncountedSocketsAreFew(t *testing.T) {
 // memoryOf is what a workspace's commands are charged for.
 func memoryOf(t testing.TB, d *desk) string {
 	t.Helper()
-	usage := shared.carrel(t, "top", "--once", "-o", "json", d.Key)
-	_, rest, _ := strings.Cut(usage, `"memory_bytes":`)
-	n := int64(0)
-	if _, err := fmt.Sscan(rest, &n); err != nil {
-		return usage
+	var usage []struct {
+		MemoryBytes int64 `json:"memory_bytes"`
 	}
-	return fmt.Sprintf("its group is charged %d MiB", n>>20)
+	text := shared.carrel(t, "top", "--once", "-o", "json", d.Key)
+	if err := json.Unmarshal([]byte(text), &usage); err != nil || len(usage) != 1 {
+		t.Errorf("%s: %v", text, err)
+		return ""
+	}
+	return fmt.Sprintf("its group is charged %d MiB", usage[0].MemoryBytes>>20)
 }
 
 // A netlink socket is made by the executor, and is what a command would have made itself.

@@ -95,7 +95,7 @@ func TestHolds(t *testing.T) {
 		got  string
 		want int64
 		ok   bool
-	}{{"4096\n", 4096, true}, {"4096", 4100, true}, {"8192", 4100, false}, {"max", 4096, false}, {"", 0, false}, {"default 200\n", 200, true}} {
+	}{{"4096\n", 4096, true}, {"4096", 4100, true}, {"8192", 4100, false}, {"max", 4096, false}, {"", 0, false}, {"default 2\n", 2, true}} {
 		if cgroup.Holds(c.got, c.want) != c.ok {
 			t.Errorf("%q for %d", c.got, c.want)
 		}

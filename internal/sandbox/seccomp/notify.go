@@ -1,6 +1,7 @@
 package seccomp
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"unsafe"
@@ -95,15 +96,15 @@ type given struct {
 }
 
 // ioctl repeats what a signal interrupted.
-func (l *Listener) ioctl(request uintptr, p unsafe.Pointer) (int, error) {
+func (l *Listener) ioctl(request uintptr, p unsafe.Pointer) error {
 	for {
-		n, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), request, uintptr(p))
+		_, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), request, uintptr(p))
 		switch e {
 		case 0:
-			return int(n), nil
+			return nil
 		case unix.EINTR:
 		default:
-			return 0, e
+			return e
 		}
 	}
 }
@@ -111,7 +112,7 @@ func (l *Listener) ioctl(request uintptr, p unsafe.Pointer) (int, error) {
 // Receive waits for the next call. ENOENT means that it ended meanwhile.
 func (l *Listener) Receive() (Call, error) {
 	var n notification // the kernel requires it to be zero
-	if _, err := l.ioctl(unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&n)); err != nil {
+	if err := l.ioctl(unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&n)); err != nil {
 		return Call{}, err
 	}
 	return Call{n.id, n.args}, nil
@@ -130,8 +131,7 @@ func (l *Listener) Continue(c Call) error {
 }
 
 func (l *Listener) send(r response) error {
-	_, err := l.ioctl(unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&r))
-	return err
+	return l.ioctl(unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&r))
 }
 
 // Give has the call return a descriptor of its own for what fd is. Where its process has too many, the call
@@ -141,8 +141,8 @@ func (l *Listener) Give(c Call, fd int, closeOnExec bool) error {
 	if closeOnExec {
 		g.newFDsFlags = unix.O_CLOEXEC
 	}
-	_, err := l.ioctl(unix.SECCOMP_IOCTL_NOTIF_ADDFD, unsafe.Pointer(&g))
-	if err == unix.EMFILE {
+	err := l.ioctl(unix.SECCOMP_IOCTL_NOTIF_ADDFD, unsafe.Pointer(&g))
+	if errors.Is(err, unix.EMFILE) {
 		return l.Refuse(c, unix.EMFILE)
 	}
 	return err
