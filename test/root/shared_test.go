@@ -236,15 +236,3 @@ func TestSocketsAreCounted(t *testing.T) {
 	}
 	d.well(t)
 }
-
-// One workspace cannot take all files that the host can have open.
-func TestFilesAreLeftForTheHost(t *testing.T) {
-	d := shared.desk(t)
-	each := d.hoard(t, `my (@k, $n); $n = 0; while ($n < 70000 && open(my $f, "<", "/dev/null")) { push @k, $f; $n++ } pop @k`) + 3
-	hard := d.sh(t, "ulimit -Hn")
-	most := hostNumber(t, "fs/file-max")
-	t.Logf("a process has %d files, its limit is %s, and 512 processes have at most %d of %d", each, hard, 512*each, most)
-	if strconv.Itoa(each) != hard || each < 1024 || each > 1024 && 512*each > most/2+512*3 {
-		t.Errorf("512 processes can have %d files each, of %d", each, most)
-	}
-}

@@ -70,8 +70,6 @@ type Config struct {
 	Log *os.File
 	// Timeout bounds the whole start; 0 means 20 s.
 	Timeout time.Duration
-
-	lowered *sandbox.Finding
 }
 
 // Executor is a started and proved executor.
@@ -241,7 +239,6 @@ func (in *inheritance) fill(c *Config) (status int, err error) {
 		return -1, err
 	}
 	c.Spec.Version = sandbox.SpecVersion
-	c.lowered = shareFiles(&c.Spec.Limits, fileMax())
 	if err := c.Spec.Validate(); err != nil {
 		return -1, err
 	}
@@ -448,9 +445,6 @@ func converse(ctx context.Context, status *os.File, c *Config, pid int) (workspa
 			looked = true
 			looking.Go(func() {
 				seen = append(Outside(pid, c.Spec), findHostSockets(c.Projects)...)
-				if c.lowered != nil {
-					seen = append(seen, *c.lowered)
-				}
 				if c.Outside != nil {
 					seen = append(seen, c.Outside(pid)...)
 				}
