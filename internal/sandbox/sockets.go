@@ -133,8 +133,7 @@ func (g *socketGuard) answer(c seccomp.Call) error {
 		return g.listener.Continue(c)
 	}
 	fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC, protocol)
-	var e unix.Errno
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[unix.Errno](err); ok {
 		return g.listener.Refuse(c, e)
 	}
 	defer unix.Close(fd)
