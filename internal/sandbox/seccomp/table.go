@@ -72,21 +72,25 @@ func argumentRules(o Options) map[int][]rule {
 // on a host that has none, UDP-Lite, SCTP, DCCP and others, of which the kernel loads modules.
 var protocols = []uint32{0, unix.IPPROTO_ICMP, unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_ICMPV6}
 
-// keepCoreLimit is what prlimit64 is answered for a new RLIMIT_CORE, of any process: that it was set, as
-// programs that handle secrets set it to 0 and end if that fails. A call that asks for the old limit too is
-// refused, because nothing would be written where the caller reads it. Both are pointers of 64 bits.
+// keepCoreLimit is what prlimit64 is answered for a new RLIMIT_CORE: that it was set, as programs that handle
+// secrets set it to 0 and end if that fails. Refused are a call that asks for the old limit too, because nothing would
+// be written where the caller reads it, and one about another process, which no program needs. Both limits are pointers of 64 bits.
 func keepCoreLimit() []rule {
 	var rules []rule
+	core := func(r rule) {
+		r.when, r.whenArg, r.whenIs = true, 1, unix.RLIMIT_CORE
+		rules = append(rules, r)
+	}
 	for _, newHigh := range []bool{false, true} {
+		set := rule{op: nonzero, errno: unix.EPERM, with: ^uint32(0), withArg: 2, withHigh: newHigh}
+		core(set) // the process is argument 0
 		for _, oldHigh := range []bool{false, true} {
-			rules = append(rules, rule{
-				arg: 3, high: oldHigh, op: nonzero, errno: unix.EPERM, with: ^uint32(0), withArg: 2, withHigh: newHigh,
-				when: true, whenArg: 1, whenIs: unix.RLIMIT_CORE,
-			})
+			set.arg, set.high = 3, oldHigh
+			core(set)
 		}
 	}
-	for _, high := range []bool{false, true} {
-		rules = append(rules, rule{arg: 2, high: high, op: nonzero, errno: 0, when: true, whenArg: 1, whenIs: unix.RLIMIT_CORE})
+	for _, newHigh := range []bool{false, true} {
+		core(rule{arg: 2, high: newHigh, op: nonzero, errno: 0})
 	}
 	return rules
 }
