@@ -24,6 +24,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/logfile"
+	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
 	"github.com/carrel-dev/carrel/internal/sandbox/oom"
 )
@@ -78,6 +79,7 @@ func Run(ctx context.Context, o Options) error {
 	// Modes are set where they matter; this one keeps what control groups show readable
 	// to those inside, and nothing writable to others.
 	unix.Umask(0o022)
+	allowCoreLimit()
 	debug.SetMemoryLimit(memoryLimit)
 	debug.SetGCPercent(gcPercent)
 	out, err := logfile.FromFDs(o.Log, o.OldLogFD)
@@ -196,4 +198,13 @@ func announce(fd int) error {
 		return fmt.Errorf("cannot say that the broker is ready: %w", err)
 	}
 	return nil
+}
+
+// allowCoreLimit lets executors set the limit of core files that their commands need, also where the host's
+// is lower. Without CAP_SYS_RESOURCE that fails, and the control core-dumps says so.
+func allowCoreLimit() {
+	var core unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_CORE, &core); err == nil && core.Max < sandbox.CoreLimit {
+		_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: core.Cur, Max: sandbox.CoreLimit})
+	}
 }

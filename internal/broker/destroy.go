@@ -23,7 +23,7 @@ func (l *Lifecycle) Destroy(ctx context.Context, p brokerapi.DestroyParams) (bro
 		}
 		if e.State != workspace.StateDestroying || e.Purge != p.Purge {
 			soon, cancel := within(ctx, stopTimeout)
-			err := l.settle(soon, e)
+			err := l.settle(soon, e, true)
 			cancel()
 			if err != nil {
 				return e, err

@@ -273,6 +273,8 @@ func (h *hostDouble) Stats(e broker.Entry) (workspace.Stats, error) {
 	return workspace.Stats{Pids: 3}, h.step("Stats", name)
 }
 
+func (h *hostDouble) Reclaim(context.Context, id.Workspace) {}
+
 func (h *hostDouble) CleanUp(_ context.Context, name id.Workspace) error {
 	if err := h.step("CleanUp", name); err != nil {
 		return err

@@ -73,6 +73,9 @@ type Effects interface {
 	Limit(e Entry, limits workspace.Limits) error
 	// Stats reads what the commands of a running workspace use.
 	Stats(e Entry) (workspace.Stats, error)
+	// Reclaim gives back the memory that the kernel keeps for a workspace whose executor has ended, as far as
+	// that takes no longer than an instant.
+	Reclaim(ctx context.Context, name id.Workspace)
 	// CleanUp ends what is left of a workspace's processes and removes its control
 	// groups, socket and report, and what protected names in its project mounts.
 	CleanUp(ctx context.Context, name id.Workspace) error

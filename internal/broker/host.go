@@ -85,7 +85,8 @@ func OpenHost(cfg HostConfig) (*Host, error) {
 	owner := int64(cfg.Settings.CgroupOwnerPercent)
 	h.groups, err = cgroup.Open(cgroup.Config{
 		Name: cfg.Settings.CgroupName, Shared: all,
-		Each: cgroup.Shared{MemoryBytes: all.MemoryBytes / 100 * owner, Pids: all.Pids * owner / 100},
+		Each:       cgroup.Shared{MemoryBytes: all.MemoryBytes / 100 * owner, Pids: all.Pids * owner / 100},
+		Throughput: cgroup.Throughput{BytesPerSecond: cfg.Settings.IOBytesPerSecond, Path: cfg.Settings.DataDir},
 	})
 	if err != nil {
 		h.dirs.close()

@@ -192,7 +192,7 @@ func (l *Lifecycle) follow(name id.Workspace, r Running) {
 		if !ok || !slices.Contains(live, e.State) || e.Executor == nil || *e.Executor != r.Executor {
 			return // it was stopped, or another one was started since
 		}
-		if err := l.settle(ctx, e); err != nil {
+		if err := l.settle(ctx, e, false); err != nil {
 			l.log.Error("cannot clean up after an executor that ended", "workspace", name, "pid", r.Executor.PID, "error", err)
 			return
 		}
@@ -216,9 +216,9 @@ func (l *Lifecycle) followed(name id.Workspace) (r Running, ok, alive bool) {
 	}
 }
 
-// settle makes a workspace stopped: nothing of it runs, and its groups are gone. The
-// lock is held.
-func (l *Lifecycle) settle(ctx context.Context, e Entry) error {
+// settle makes a workspace stopped: nothing of it runs, and its groups are gone. With forGood it is
+// not started again. The lock is held.
+func (l *Lifecycle) settle(ctx context.Context, e Entry, forGood bool) error {
 	if r, ok, _ := l.followed(e.Name); ok {
 		if err := r.Kill(); err != nil {
 			return fmt.Errorf("cannot end the executor of %s: %w", e.Name, err)
@@ -231,6 +231,9 @@ func (l *Lifecycle) settle(ctx context.Context, e Entry) error {
 		}
 	}
 	crashpoint.Here("broker.stop.killed")
+	if forGood {
+		l.host.Reclaim(ctx, e.Name)
+	}
 	if err := l.cleanUp(ctx, e); err != nil {
 		return err
 	}

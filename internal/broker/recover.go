@@ -117,7 +117,7 @@ func (l *Lifecycle) adopt(ctx context.Context, e Entry) error {
 		l.follow(e.Name, r)
 		// The crash may have come between a change and the line that says so, or after.
 		if err := l.host.Limit(e, e.Limits); err != nil {
-			return errors.Join(err, l.settle(ctx, e)) // it must not go on without
+			return errors.Join(err, l.settle(ctx, e, false)) // it must not go on without
 		}
 		return l.freeze(ctx, e.Name, e.State == workspace.StatePaused)
 	}
@@ -126,7 +126,7 @@ func (l *Lifecycle) adopt(ctx context.Context, e Entry) error {
 	}
 	l.log.Warn("a workspace is no longer running", "workspace", e.Name, "reason", err)
 	why := err.Error()
-	if err = l.settle(ctx, e); err == nil {
+	if err = l.settle(ctx, e, false); err == nil {
 		l.tell(workspace.ExecutorLost, e.Name, "it is stopped: "+why, nil)
 	}
 	return err

@@ -16,7 +16,7 @@ func (l *Lifecycle) Start(ctx context.Context, p brokerapi.NameParams) (res brok
 				res.Report, err = l.host.Report(e.Name)
 				return e, err
 			}
-			if err := l.settle(ctx, e); err != nil {
+			if err := l.settle(ctx, e, false); err != nil {
 				return e, err
 			}
 			e.Executor = nil
@@ -32,7 +32,7 @@ func (l *Lifecycle) Start(ctx context.Context, p brokerapi.NameParams) (res brok
 			l.mu.Lock()
 			l.running[e.Name] = r
 			l.mu.Unlock()
-			return e, alsoFailed(err, l.settle(ctx, Entry{Name: e.Name}))
+			return e, alsoFailed(err, l.settle(ctx, Entry{Name: e.Name}, false))
 		}
 		crashpoint.Here("broker.start.kept")
 		l.follow(e.Name, r)
@@ -48,7 +48,7 @@ func (l *Lifecycle) Stop(ctx context.Context, p brokerapi.NameParams) (brokerapi
 		if e.State == workspace.StateStopped {
 			return e, nil
 		}
-		if err := l.settle(ctx, e); err != nil {
+		if err := l.settle(ctx, e, false); err != nil {
 			return e, err
 		}
 		e.State, e.Executor = workspace.StateStopped, nil

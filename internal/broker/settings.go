@@ -14,6 +14,9 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
+// minThroughput lets a program be read in a time that somebody waits for.
+const minThroughput = 64 << 10
+
 // DefaultSettings is where the settings are when no file is named.
 const DefaultSettings = "/etc/carrel/broker.json"
 
@@ -61,6 +64,9 @@ type Settings struct {
 	// CgroupOwnerPercent of both ceilings is that of the workspaces of one owner, unless an administrator
 	// made them.
 	CgroupOwnerPercent int `json:"cgroup_owner_percent"`
+	// IOBytesPerSecond bounds what each workspace reads, and what it writes, on the disk of DataDir; 0 is no
+	// bound. It takes cgroup v2.
+	IOBytesPerSecond int64 `json:"io_bytes_per_second"`
 	// HomeRoot holds the homes; DataDir/homes if left out.
 	HomeRoot string `json:"home_root"`
 	// HomeLinks is a directory that gets a symbolic link to each home, such as /home; ""
@@ -124,7 +130,7 @@ func ParseSettings(b []byte) (Settings, error) {
 		DataDir: DefaultDataDir, RuntimeDir: DefaultRuntimeDir, UIDFirst: DefaultUIDFirst, UIDCount: DefaultUIDCount,
 		CgroupName: DefaultCgroupName, CgroupMemoryPercent: DefaultCgroupMemoryPercent, CgroupPidsPercent: DefaultCgroupPidsPercent,
 		CgroupOwnerPercent: DefaultCgroupOwnerPercent,
-		Shell: DefaultShell, ExecutorPath: DefaultExecutorPath, MaxWorkspaces: DefaultMaxWorkspaces, CreatePerHour: DefaultCreatePerHour,
+		Shell:              DefaultShell, ExecutorPath: DefaultExecutorPath, MaxWorkspaces: DefaultMaxWorkspaces, CreatePerHour: DefaultCreatePerHour,
 	}
 	if err := strictjson.Unmarshal(b, &s); err != nil {
 		return s, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
@@ -184,6 +190,8 @@ func (s Settings) Validate() error {
 		return bad("cgroup_pids_percent", fmt.Sprintf("is %d; it must be 1 to 100", s.CgroupPidsPercent))
 	case s.CgroupOwnerPercent < 1 || s.CgroupOwnerPercent > 100:
 		return bad("cgroup_owner_percent", fmt.Sprintf("is %d; it must be 1 to 100", s.CgroupOwnerPercent))
+	case s.IOBytesPerSecond != 0 && s.IOBytesPerSecond < minThroughput:
+		return bad("io_bytes_per_second", fmt.Sprintf("is %d; it must be 0, for no bound, or at least %d", s.IOBytesPerSecond, minThroughput))
 	case s.MaxWorkspaces < 1:
 		return bad("max_workspaces", fmt.Sprintf("is %d; it must be at least 1", s.MaxWorkspaces))
 	case s.CreateBurst < 1 || s.CreateBurst > maxCreate:

@@ -49,6 +49,8 @@ func TestParseSettings(t *testing.T) {
 		{`{"daemon_uid":999,"cgroup_pids_percent":0}`, "cgroup_pids_percent"},
 		{`{"daemon_uid":999,"cgroup_owner_percent":0}`, "cgroup_owner_percent"},
 		{`{"daemon_uid":999,"cgroup_owner_percent":101}`, "cgroup_owner_percent"},
+		{`{"daemon_uid":999,"io_bytes_per_second":1000}`, "io_bytes_per_second"},
+		{`{"daemon_uid":999,"io_bytes_per_second":-1}`, "io_bytes_per_second"},
 		{`{"daemon_uid":999,"max_workspaces":0}`, "max_workspaces"},
 		{`{"daemon_uid":999,"create_burst":-1}`, "create_burst"},
 		{`{"daemon_uid":999,"create_per_hour":0}`, "create_per_hour"},

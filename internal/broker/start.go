@@ -159,6 +159,9 @@ func (h *Host) Stats(e Entry) (workspace.Stats, error) {
 	return st, err
 }
 
+// Reclaim is part of Effects.
+func (h *Host) Reclaim(ctx context.Context, name id.Workspace) { h.groups.Reclaim(ctx, name) }
+
 // CleanUp is part of Effects.
 func (h *Host) CleanUp(ctx context.Context, name id.Workspace) error {
 	return each(

@@ -100,7 +100,14 @@ func runOwn(ctx context.Context, cfg *config.Config, o options, at paths.Paths, 
 // otherwise the files of its children in /proc, such as their id maps, belong to root. It does
 // not set no_new_privs, because it runs newuidmap, which is setuid. Each executor sets it.
 func hardenOwn() error {
-	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
+	// Executors inherit it, and their commands need a hard limit of 1: sandbox.CoreLimit.
+	var core unix.Rlimit
+	err := unix.Getrlimit(unix.RLIMIT_CORE, &core)
+	if err == nil {
+		most := min(core.Max, 1)
+		err = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: most, Max: most})
+	}
+	if err != nil {
 		return fmt.Errorf("cannot forbid core files: %w", err)
 	}
 	// Executors and their commands inherit it. Private files lie in closed directories.

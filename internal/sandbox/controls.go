@@ -107,12 +107,16 @@ var controls = []controlDef{
 	{"sockets", required, "report this with uname -r: a socket family that must be refused could be opened"},
 	{"descriptors", required, "report this: a descriptor would leak into commands"},
 	{"process-limits", required, "report this: a resource limit did not hold"},
+	{"core-dumps", wanted, "give what starts the workspace a hard limit of core files of at least 1 (ulimit -Hc, LimitCORE=): with 0, " +
+		"a crash starts the host's handler where kernel.core_pattern pipes to one"},
 	{"counts", required, "report this with uname -r: what the kernel counts by user is not counted for this workspace alone"},
 	{"supervisor-cgroup", limits, "make /sys/fs/cgroup writable for the broker"},
 	{"memory", limits, "enable the memory controller: on v2 echo +memory > /sys/fs/cgroup/cgroup.subtree_control; " +
 		"on v1 boot without cgroup_disable=memory"},
 	{"pids", limits, "enable the pids controller: on v2 echo +pids > /sys/fs/cgroup/cgroup.subtree_control; " +
 		"on v1 mount it below /sys/fs/cgroup"},
+	{socketCount, limits, "run the broker outside of a container whose own filter leaves calls to a listener; " +
+		"report this with uname -r: sockets that no control group counts are not bounded"},
 	{projectMounts, required, "report this with the output of carrel inspect: a directory of the host is not held as it must be"},
 	{hostSockets, wanted, "mount a directory without them, if commands are not meant to use them"},
 	{disk, limits, "see that carrel doctor has yes for disk_image; report this with the output of carrel inspect"},
@@ -120,6 +124,7 @@ var controls = []controlDef{
 	{oomOrder, wanted, "run the broker with CAP_SYS_RESOURCE: in a lack of memory the kernel may end it, or a service of the host, " +
 		"before a command"},
 	{"cpu", wanted, "enable the cpu controller: on v2 echo +cpu > /sys/fs/cgroup/cgroup.subtree_control; on v1 mount it below /sys/fs/cgroup"},
+	{"io", wanted, "boot with cgroup v2 alone, and echo +io > /sys/fs/cgroup/cgroup.subtree_control"},
 }
 
 // instead is what bounds a workspace without control groups, by the limit that it replaces.
@@ -129,6 +134,7 @@ var instead = map[string]string{
 	"supervisor-cgroup": "; the executor shares that of its caller",
 	"swap":              "",
 	"cpu":               "",
+	"io":                "",
 }
 
 // noGroup is the evidence on a limit of a workspace without a control group.

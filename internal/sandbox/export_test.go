@@ -20,3 +20,10 @@ func Steps() []string {
 	}
 	return slices.Compact(names)
 }
+
+// What bounds sockets that no control group counts.
+var (
+	NetlinkBound = netlinkBound
+	SocketsUsed  = socketsUsed
+	SocketsOf    = socketsOf
+)

@@ -20,6 +20,8 @@ type openingDef struct {
 
 // openings is what each opening gives up.
 var openings = []openingDef{
+	{workspace.UserNS, socketCount, false, "a network that commands make has sockets that nobody counts"},
+	{workspace.IOUring, socketCount, false, "a ring opens sockets past the filter"},
 	{
 		workspace.UserNS, "nested-namespaces", true,
 		"commands can make namespaces and have every capability in those, which is a way into more of the kernel",

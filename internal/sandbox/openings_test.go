@@ -17,12 +17,20 @@ func TestOpeningsAreOffAndSaidToBe(t *testing.T) {
 		allow []workspace.Opening
 		off   map[string]workspace.Opening
 	}{
-		{[]workspace.Opening{workspace.UserNS}, map[string]workspace.Opening{"nested-namespaces": workspace.UserNS}},
+		{[]workspace.Opening{workspace.UserNS}, map[string]workspace.Opening{
+			"nested-namespaces": workspace.UserNS,
+			"socket-count":      workspace.UserNS,
+		}},
 		{[]workspace.Opening{workspace.UserNS, workspace.NestedMounts}, map[string]workspace.Opening{
 			"nested-namespaces": workspace.UserNS,
+			"socket-count":      workspace.UserNS,
 			"landlock":          workspace.NestedMounts,
 		}},
-		{[]workspace.Opening{workspace.IOUring}, map[string]workspace.Opening{"io_uring": workspace.IOUring, "sockets": workspace.IOUring}},
+		{[]workspace.Opening{workspace.IOUring}, map[string]workspace.Opening{
+			"io_uring":     workspace.IOUring,
+			"sockets":      workspace.IOUring,
+			"socket-count": workspace.IOUring,
+		}},
 	} {
 		t.Run(workspace.JoinOpenings(c.allow), func(t *testing.T) {
 			ex, err := launchtest.Start(t, func(l *launch.Config) { l.Spec.Allow = c.allow })

@@ -217,7 +217,9 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 		try("sockets", "netlink audit", []unix.Errno{unix.EPROTONOSUPPORT}, unix.SYS_SOCKET, unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_AUDIT),
 		try("sockets", "netlink netfilter", []unix.Errno{unix.EPROTONOSUPPORT}, unix.SYS_SOCKET, unix.AF_NETLINK, unix.SOCK_RAW,
 			unix.NETLINK_NETFILTER),
-		s.readLimit(m, "RLIMIT_CORE", unix.RLIMIT_CORE, 0),
+		try("sockets", "MPTCP", []unix.Errno{unix.EPROTONOSUPPORT}, unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_MPTCP),
+		try("sockets", "UDP-Lite", []unix.Errno{unix.EPROTONOSUPPORT}, unix.SYS_SOCKET, unix.AF_INET6, unix.SOCK_DGRAM, unix.IPPROTO_UDPLITE),
+		s.readLimit(m, "RLIMIT_CORE", unix.RLIMIT_CORE, CoreLimit),
 		s.readLimit(m, "RLIMIT_NOFILE", unix.RLIMIT_NOFILE, uint64(s.spec.Limits.OpenFiles)),
 		s.readLimit(m, "RLIMIT_MSGQUEUE", unix.RLIMIT_MSGQUEUE, msgQueue),
 		s.readLimit(m, "RLIMIT_SIGPENDING", unix.RLIMIT_SIGPENDING, sigPending),
@@ -236,6 +238,8 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 		list = append(list, s.readNumber(m, "counts", c.name, c.most, c.optional))
 	}
 	list = append(list, s.checkOpenings(m, cloneArgs(unix.CLONE_NEWUSER))...)
+	list = append(list, checkCoreLimit(m)...)
+	list = append(list, checkSockets()...)
 	list = append(list, s.checkProjects(m)...)
 	list = append(list, s.checkDisk(m)...)
 	// Bounding and ambient set, each capability on its own.

@@ -59,7 +59,7 @@ func TestJudgeDelegated(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	grouped := sandbox.Asked{Grouped: true}
-	limits := []string{"supervisor-cgroup", "memory", "pids"}
+	limits := []string{"supervisor-cgroup", "memory", "pids", "socket-count"}
 	for _, id := range limits {
 		all = append(all, sandbox.Finding{Control: id, OK: true, Evidence: "v2"})
 	}

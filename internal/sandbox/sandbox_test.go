@@ -118,6 +118,7 @@ func TestEachStepIsMissed(t *testing.T) {
 		"capabilities":      "capabilities",
 		"landlock":          "landlock",
 		"seccomp":           "seccomp",
+		"watched sockets":   "socket-count",
 	}
 	// harmless when left out alone: another layer says the same, or nothing depends on
 	// it for isolation.

@@ -26,6 +26,8 @@ type stage struct {
 	answers *bufio.Reader
 	// landlockABI is what the landlock step enforced.
 	landlockABI int
+	// sockets bounds those that no control group counts; nil where nothing does.
+	sockets *socketGuard
 }
 
 // step is one thing the first stage does.
@@ -73,6 +75,11 @@ var steps = []step{
 	{"not dumpable", always, "before commands exist: none may look into the executor", (*stage).notDumpable},
 	{"seccomp", always, "last of what restricts, as it refuses what the steps above use", (*stage).seccomp},
 	{
+		"watched sockets", without(userNS),
+		"on the commands' thread alone, as the executor makes some of them; a network made inside is not the executor's, and so is not watched",
+		(*stage).watchSockets,
+	},
+	{
 		"listen", with(rootful),
 		"the kernel shows the ids of whoever listens to those who connect, and they may as soon as the start is reported", (*stage).listen,
 	},
@@ -112,6 +119,7 @@ func Enter(spec *Spec) (*Thread, error) {
 		_ = s.send(Progress{Step: "self-check", Error: err.Error()})
 		return nil, err
 	}
+	s.sockets.proved()
 	crashpoint.Here("executor.stage.proved")
 	return s.spawner, s.ask(Progress{Findings: findings})
 }
@@ -381,7 +389,7 @@ var rlimits = []struct {
 	resource int
 	value    uint64
 }{
-	{unix.RLIMIT_CORE, 0},          // no image of memory on disk
+	{unix.RLIMIT_CORE, CoreLimit},
 	{unix.RLIMIT_MEMLOCK, 8 << 20}, // as the kernel's own default
 	{unix.RLIMIT_MSGQUEUE, msgQueue},
 	{unix.RLIMIT_SIGPENDING, sigPending},

@@ -287,6 +287,9 @@ func (h *host) Start(ctx context.Context, e broker.Entry) (r broker.Running, rep
 	return r, started.Report, nil
 }
 
+// Reclaim is part of broker.Effects. The groups of one user are few.
+func (h *host) Reclaim(context.Context, id.Workspace) {}
+
 // CleanUp is part of broker.Effects. The executor has ended.
 func (h *host) CleanUp(_ context.Context, name id.Workspace) error {
 	h.mu.Lock()

@@ -75,6 +75,23 @@ func TestMain(m *testing.M) {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		fmt.Println(b[len(b)-1])
 		os.Exit(0)
+	case "read": // reads a file and ends
+		b, err := os.ReadFile(os.Getenv("CGROUP_FILE"))
+		fmt.Println(len(b), err)
+		os.Exit(0)
+	case "write": // writes 4 MiB past the cache and says how many milliseconds it took
+		begin := time.Now()
+		f, err := os.OpenFile(os.Getenv("CGROUP_FILE"), os.O_CREATE|os.O_WRONLY|unix.O_DIRECT, 0o600)
+		b, merr := unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS) // aligned
+		for i := 0; i < 4 && err == nil && merr == nil; i++ {
+			_, err = f.Write(b)
+		}
+		if err != nil || merr != nil {
+			fmt.Println(err, merr)
+			os.Exit(1)
+		}
+		fmt.Println(time.Since(begin).Milliseconds())
+		os.Exit(0)
 	case "eat": // takes memory until it is ended
 		var all [][]byte
 		for range 400 {
@@ -146,7 +163,7 @@ func (p *process) Wait() error { return p.once() }
 func start(t testing.TB, role string, tasks []*os.File, dir int) (*process, *bufio.Reader) {
 	t.Helper()
 	c := exec.Command("/proc/self/exe")
-	c.Env = []string{"CGROUP_TEST=" + role}
+	c.Env = []string{"CGROUP_TEST=" + role, "CGROUP_FILE=" + os.Getenv("CGROUP_FILE")}
 	c.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: dir}
 	in, err := c.StdinPipe()
 	if err != nil {

@@ -25,6 +25,8 @@ type Config struct {
 	Shared
 	// Each is what the workspaces of each owner may have together.
 	Each Shared
+	// Throughput of each workspace. Optional.
+	Throughput Throughput
 	// Mountinfo is the text of /proc/self/mountinfo. Optional: it is read if empty.
 	Mountinfo string
 }
@@ -32,14 +34,15 @@ type Config struct {
 // Instance is our group in each hierarchy. Its methods may be called from any
 // goroutine; two about the same workspace must not run at once.
 type Instance struct {
-	name    string
-	ceiling Shared // of Config
-	each    Shared // of each owner
-	owning  sync.Mutex
-	v1      []*hierarchy
-	v2      *hierarchy
-	missing []Missing
-	of      *owned // nil: root's
+	name       string
+	ceiling    Shared // of Config
+	each       Shared // of each owner
+	owning     sync.Mutex
+	throughput throughput
+	v1         []*hierarchy
+	v2         *hierarchy
+	missing    []Missing
+	of         *owned // nil: root's
 }
 
 // hierarchy is one tree of groups in use.
@@ -47,15 +50,17 @@ type hierarchy struct {
 	name string // as V1Mount.Name; "" for v2
 	path string // of the instance's group, for messages
 	have []Controller
-	io   bool // v2 counts what is read and written
+	io   bool // v2 has IO, and hands it down
 	// owned: it is delegated to an ordinary user, who makes the groups.
 	owned bool
 	dir   dirFD // the instance's group
 	root  dirFD
 }
 
-func (h *hierarchy) v1() bool              { return h.name != "" }
-func (h *hierarchy) has(c Controller) bool { return slices.Contains(h.have, c) }
+func (h *hierarchy) v1() bool { return h.name != "" }
+func (h *hierarchy) has(c Controller) bool {
+	return slices.Contains(h.have, c) || c == IO && h.io && len(h.have) > 0
+}
 
 // ParseMemTotal reads MemTotal of /proc/meminfo, in bytes.
 func ParseMemTotal(meminfo string) (int64, error) {
@@ -106,7 +111,11 @@ func Open(cfg Config) (*Instance, error) {
 		return nil, fmt.Errorf("cannot use %+v as the ceiling of an owner's workspaces: %w", cfg.Each, errdefs.ErrInvalidArgument)
 	}
 	in := &Instance{name: cfg.Name, ceiling: cfg.Shared, each: cfg.Each}
-	if err := in.open(ParseMounts(cfg.Mountinfo)); err != nil {
+	err := in.open(ParseMounts(cfg.Mountinfo))
+	if err == nil {
+		err = in.setThroughput(cfg.Throughput)
+	}
+	if err != nil {
 		in.Close()
 		return nil, err
 	}
@@ -229,7 +238,7 @@ func (h *hierarchy) prepare(name string, ceiling, each Shared) error {
 }
 
 // handedDown are the controllers that groups below get, as cgroup.subtree_control takes
-// them. io limits nothing here and is counted if available.
+// them.
 func (h *hierarchy) handedDown() []string {
 	var all []string
 	for _, c := range h.have {
@@ -368,6 +377,9 @@ func (in *Instance) Create(name id.Workspace, owner string, executor uint32, l w
 		if err == nil {
 			made = append(made, h)
 			err = h.create(string(name), executor, l, f)
+		}
+		if err == nil && h == in.v2 {
+			err = in.throttle(name)
 		}
 		if err != nil {
 			f.Close()

@@ -59,6 +59,8 @@ var settings = []setting{
 		}
 		return l.CPUWeight
 	}},
+	{IO, "", "", "io.weight", true, func(l workspace.Limits, _ bool) int64 { return l.CPUWeight }},
+	{IO, "", "", "io.bfq.weight", true, func(l workspace.Limits, _ bool) int64 { return min(l.CPUWeight, 1000) }},
 }
 
 // sockets is how much of a workspace's memory may be in sockets beside it, in bytes: one part in eight,
@@ -95,7 +97,7 @@ func (s setting) control() string {
 
 // holds compares a value as it was read back: memory is kept in whole pages.
 func holds(got string, want int64) bool {
-	v, err := strconv.ParseInt(strings.TrimSpace(got), 10, 64)
+	v, err := strconv.ParseInt(strings.TrimPrefix(strings.TrimSpace(got), "default "), 10, 64) // weights of IO are by disk
 	page := int64(os.Getpagesize())
 	return err == nil && (v == want || v == want/page*page)
 }

@@ -78,7 +78,7 @@ func TestSettings(t *testing.T) {
 		"v1 cmd memory.kmem.tcp.limit_in_bytes": 100,
 		"v1 sup memory.limit_in_bytes":          64 << 20, "v1 sup pids.max": 64,
 		"v2 cmd memory.max": 100, "v2 cmd memory.swap.max": 7, "v2 cmd memory.oom.group": 0, "v2 cmd pids.max": 9, "v2  cpu.weight": 100,
-		"v2 sup memory.max": 64 << 20, "v2 sup pids.max": 64,
+		"v2 sup memory.max": 64 << 20, "v2 sup pids.max": 64, "v2  io.weight": 100, "v2  io.bfq.weight": 100,
 	}
 	if d := cmp.Diff(want, cgroup.Written(l)); d != "" {
 		t.Error(d)
@@ -95,7 +95,7 @@ func TestHolds(t *testing.T) {
 		got  string
 		want int64
 		ok   bool
-	}{{"4096\n", 4096, true}, {"4096", 4100, true}, {"8192", 4100, false}, {"max", 4096, false}, {"", 0, false}} {
+	}{{"4096\n", 4096, true}, {"4096", 4100, true}, {"8192", 4100, false}, {"max", 4096, false}, {"", 0, false}, {"default 2\n", 2, true}} {
 		if cgroup.Holds(c.got, c.want) != c.ok {
 			t.Errorf("%q for %d", c.got, c.want)
 		}

@@ -62,6 +62,9 @@ func (in *Instance) Check(name id.Workspace, pid int, l workspace.Limits) []Evid
 					all = append(all, e)
 				}
 			}
+			if e, ok := in.throttled(own); ok && h == in.v2 {
+				all = append(all, e)
+			}
 			all = append(all, h.membership(own, pid))
 			return nil
 		})

@@ -51,7 +51,8 @@ const (
 func arg(n int) uint32 { return uint32(offArg0 + 8*n) } // low half on little endian
 
 // rule is one condition on one argument's low 32 bits. If it matches, the call
-// gets the errno; if no rule of a call matches, it is allowed.
+// gets the errno; if no rule of a call matches, it is allowed. Errno 0 tells the caller that the
+// call was made, and it was not.
 type rule struct {
 	arg   int
 	high  bool   // the upper half instead
@@ -59,12 +60,14 @@ type rule struct {
 	op    op
 	value []uint32
 	errno unix.Errno
-	// when restricts the rule to calls whose argument 0 equals whenArg0.
-	when     bool
-	whenArg0 uint32
+	// when restricts the rule to calls whose argument whenArg equals whenIs.
+	when    bool
+	whenArg int
+	whenIs  uint32
 	// with restricts the rule to calls that have one of these bits in argument withArg.
-	with    uint32
-	withArg int
+	with     uint32
+	withArg  int
+	withHigh bool // in its upper half instead
 }
 
 type op int
@@ -202,14 +205,18 @@ func (r rule) compile() []unix.SockFilter {
 	p = append(p, unix.SockFilter{Code: ret, K: retErrno | uint32(r.errno)})
 	if r.when {
 		guard := []unix.SockFilter{
-			{Code: ld, K: arg(0)},
-			{Code: jeq, K: r.whenArg0, Jt: 0, Jf: uint8(len(p))},
+			{Code: ld, K: arg(r.whenArg)},
+			{Code: jeq, K: r.whenIs, Jt: 0, Jf: uint8(len(p))},
 		}
 		p = append(guard, p...)
 	}
 	if r.with != 0 {
+		at := arg(r.withArg)
+		if r.withHigh {
+			at += 4
+		}
 		guard := []unix.SockFilter{
-			{Code: ld, K: arg(r.withArg)},
+			{Code: ld, K: at},
 			{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: r.with, Jt: 0, Jf: uint8(len(p))},
 		}
 		p = append(guard, p...)

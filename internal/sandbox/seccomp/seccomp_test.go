@@ -128,9 +128,38 @@ func TestFilterDecides(t *testing.T) {
 			call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_NETLINK | 1<<32, 3, unix.NETLINK_AUDIT}},
 			fail(unix.EPROTONOSUPPORT),
 		},
+		{"socket ping", opts{}, call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_INET, unix.SOCK_DGRAM, unix.IPPROTO_ICMP}}, allow},
+		{"socket mptcp", opts{}, call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_INET, 1, unix.IPPROTO_MPTCP}}, fail(unix.EPROTONOSUPPORT)},
+		{"socket mptcp, upper half", opts{}, call{nr: unix.SYS_SOCKET, args: [6]uint64{2 | 1<<32, 1, 262 | 1<<32}}, fail(unix.EPROTONOSUPPORT)},
+		{"socket sctp", opts{}, call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_INET6, 5, unix.IPPROTO_SCTP}}, fail(unix.EPROTONOSUPPORT)},
 		{"socket vsock", opts{}, call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_VSOCK}}, fail(unix.EAFNOSUPPORT)},
 		{"socket packet", opts{}, call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_PACKET}}, fail(unix.EAFNOSUPPORT)},
 		{"socketpair unix", opts{}, call{nr: unix.SYS_SOCKETPAIR, args: [6]uint64{unix.AF_UNIX}}, allow},
+		{"setrlimit CORE", opts{}, call{nr: unix.SYS_SETRLIMIT, args: [6]uint64{unix.RLIMIT_CORE, 1}}, fail(0)},
+		{"setrlimit CORE, upper half", opts{}, call{nr: unix.SYS_SETRLIMIT, args: [6]uint64{unix.RLIMIT_CORE | 1<<32, 1}}, fail(0)},
+		{"setrlimit NOFILE", opts{}, call{nr: unix.SYS_SETRLIMIT, args: [6]uint64{unix.RLIMIT_NOFILE, 1}}, allow},
+		{"prlimit64 gets CORE", opts{}, call{nr: unix.SYS_PRLIMIT64, args: [6]uint64{0, unix.RLIMIT_CORE, 0, 1 << 40}}, allow},
+		{"prlimit64 sets CORE", opts{}, call{nr: unix.SYS_PRLIMIT64, args: [6]uint64{0, unix.RLIMIT_CORE, 1}}, fail(0)},
+		{"prlimit64 gets CORE of another", opts{}, call{nr: unix.SYS_PRLIMIT64, args: [6]uint64{7, unix.RLIMIT_CORE, 0, 1}}, allow},
+		{"prlimit64 sets CORE of another", opts{}, call{nr: unix.SYS_PRLIMIT64, args: [6]uint64{7, unix.RLIMIT_CORE, 1}}, fail(unix.EPERM)},
+		{
+			"prlimit64 sets CORE of another, high pointer",
+			opts{},
+			call{nr: unix.SYS_PRLIMIT64, args: [6]uint64{7, unix.RLIMIT_CORE, 1 << 40}},
+			fail(unix.EPERM),
+		},
+		{"prlimit64 sets CORE, high pointer", opts{}, call{nr: unix.SYS_PRLIMIT64, args: [6]uint64{0, unix.RLIMIT_CORE, 1 << 40}}, fail(0)},
+		{"prlimit64 sets CORE, upper half", opts{}, call{nr: unix.SYS_PRLIMIT64, args: [6]uint64{0, unix.RLIMIT_CORE | 1<<32, 1}}, fail(0)},
+		{"prlimit64 swaps CORE", opts{}, call{nr: unix.SYS_PRLIMIT64, args: [6]uint64{0, unix.RLIMIT_CORE, 1 << 40, 1 << 41}}, fail(unix.EPERM)},
+		{"prlimit64 swaps CORE, low halves", opts{}, call{nr: unix.SYS_PRLIMIT64, args: [6]uint64{0, unix.RLIMIT_CORE, 1, 1}}, fail(unix.EPERM)},
+		{"prlimit64 swaps NOFILE", opts{}, call{nr: unix.SYS_PRLIMIT64, args: [6]uint64{0, unix.RLIMIT_NOFILE, 1, 1}}, allow},
+		{"prlimit64 sets CORE, one id", opts{OneID: true}, call{nr: unix.SYS_PRLIMIT64, args: [6]uint64{0, unix.RLIMIT_CORE, 1}}, fail(0)},
+		{
+			"prlimit64 of another, one id",
+			opts{OneID: true},
+			call{nr: unix.SYS_PRLIMIT64, args: [6]uint64{1, unix.RLIMIT_NOFILE, 1}},
+			fail(unix.EPERM),
+		},
 		{"fchmodat u+s", opts{}, call{nr: unix.SYS_FCHMODAT, args: [6]uint64{0, 0, 0o4755}}, allow},
 		{"openat2", opts{}, call{nr: unix.SYS_OPENAT2}, allow},
 		{"openat2, no set-id", opts{NoSetID: true}, call{nr: unix.SYS_OPENAT2}, fail(unix.ENOSYS)},
@@ -303,4 +332,27 @@ func underFilter() {
 	say("vsock", e)
 	_, _, e = unix.RawSyscall(unix.SYS_GETPID, 0, 0, 0)
 	say("getpid", e)
+}
+
+// Watched leaves route netlink and datagrams over IP to a listener, and nothing else.
+func TestWatchedSockets(t *testing.T) {
+	const left = unix.SECCOMP_RET_USER_NOTIF
+	for _, tt := range []struct {
+		name string
+		c    call
+		want uint32
+	}{
+		{"read", call{nr: unix.SYS_READ, args: [6]uint64{unix.AF_NETLINK}}, allow},
+		{"netlink", call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_NETLINK, unix.SOCK_RAW}}, left},
+		{"netlink, upper half", call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_NETLINK | 1<<32, unix.SOCK_DGRAM}}, left},
+		{"udp", call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_INET, unix.SOCK_DGRAM}}, left},
+		{"udp6 with flags", call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_INET6, unix.SOCK_DGRAM | unix.SOCK_CLOEXEC}}, left},
+		{"udp, upper half", call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_INET, unix.SOCK_DGRAM | 1<<32}}, left},
+		{"tcp", call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_INET, unix.SOCK_STREAM | unix.SOCK_CLOEXEC}}, allow},
+		{"unix", call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_UNIX, unix.SOCK_DGRAM}}, allow},
+	} {
+		if got := run(t, seccomp.Watched(), tt.c); got != tt.want {
+			t.Errorf("%s: %#x, want %#x", tt.name, got, tt.want)
+		}
+	}
 }

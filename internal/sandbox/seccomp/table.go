@@ -2,6 +2,7 @@ package seccomp
 
 import (
 	"maps"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -35,18 +36,25 @@ func argumentRules(o Options) map[int][]rule {
 		// packet, alg, bluetooth, can and other families with large kernel surface.
 		unix.SYS_SOCKET: {
 			{arg: 0, op: noneOf, value: []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}, errno: unix.EAFNOSUPPORT},
-			{arg: 2, op: noneOf, value: []uint32{unix.NETLINK_ROUTE}, errno: unix.EPROTONOSUPPORT, when: true, whenArg0: unix.AF_NETLINK},
+			{arg: 2, op: noneOf, value: []uint32{unix.NETLINK_ROUTE}, errno: unix.EPROTONOSUPPORT, when: true, whenIs: unix.AF_NETLINK},
+			{arg: 2, op: noneOf, value: protocols, errno: unix.EPROTONOSUPPORT, when: true, whenIs: unix.AF_INET},
+			{arg: 2, op: noneOf, value: protocols, errno: unix.EPROTONOSUPPORT, when: true, whenIs: unix.AF_INET6},
 		},
 		unix.SYS_SOCKETPAIR: {
 			{arg: 0, op: noneOf, value: []uint32{unix.AF_UNIX}, errno: unix.EAFNOSUPPORT},
 		},
+		// The limit that keeps the kernel from starting the host's handler of core dumps.
+		unix.SYS_SETRLIMIT: {{arg: 0, op: anyOf, value: []uint32{unix.RLIMIT_CORE}, errno: 0}},
+		unix.SYS_PRLIMIT64: keepCoreLimit(),
 	}
 	if !o.UserNS {
 		rules[unix.SYS_CLONE] = []rule{{arg: 0, mask: nsFlags, op: nonzero, errno: unix.EPERM}}
 		rules[unix.SYS_UNSHARE] = []rule{{arg: 0, mask: nsFlags | cloneNewTime, op: nonzero, errno: unix.EPERM}}
 	}
 	if o.OneID {
-		maps.Copy(rules, oneID)
+		for nr, r := range oneID {
+			rules[nr] = append(slices.Clone(r), rules[nr]...)
+		}
 	}
 	if o.NoSetID {
 		for nr, at := range modes {
@@ -56,6 +64,33 @@ func argumentRules(o Options) map[int][]rule {
 		for nr, at := range opens {
 			rules[nr] = []rule{{arg: at + 1, mask: setID, op: nonzero, errno: unix.EPERM, with: creating, withArg: at}}
 		}
+	}
+	return rules
+}
+
+// protocols of IP sockets: the one that fits the type, TCP, UDP, and ping. Without MPTCP, which programs do without as
+// on a host that has none, UDP-Lite, SCTP, DCCP and others, of which the kernel loads modules.
+var protocols = []uint32{0, unix.IPPROTO_ICMP, unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_ICMPV6}
+
+// keepCoreLimit is what prlimit64 is answered for a new RLIMIT_CORE: that it was set, as programs that handle
+// secrets set it to 0 and end if that fails. Refused are a call that asks for the old limit too, because nothing would
+// be written where the caller reads it, and one about another process, which no program needs. Both limits are pointers of 64 bits.
+func keepCoreLimit() []rule {
+	var rules []rule
+	core := func(r rule) {
+		r.when, r.whenArg, r.whenIs = true, 1, unix.RLIMIT_CORE
+		rules = append(rules, r)
+	}
+	for _, newHigh := range []bool{false, true} {
+		set := rule{op: nonzero, errno: unix.EPERM, with: ^uint32(0), withArg: 2, withHigh: newHigh}
+		core(set) // the process is argument 0
+		for _, oldHigh := range []bool{false, true} {
+			set.arg, set.high = 3, oldHigh
+			core(set)
+		}
+	}
+	for _, newHigh := range []bool{false, true} {
+		core(rule{arg: 2, high: newHigh, op: nonzero, errno: 0})
 	}
 	return rules
 }

@@ -49,6 +49,18 @@ static long pair(int family)
 	return socketpair(family, SOCK_STREAM, 0, s);
 }
 
+/* change_core succeeds if the limit is not what it was, whatever the call is answered. */
+static long change_core(rlim_t to)
+{
+	struct rlimit was = { 0 }, is = { 0 };
+	getrlimit(RLIMIT_CORE, &was);
+	if (setrlimit(RLIMIT_CORE, &(struct rlimit){ to, to }) < 0)
+		return -1;
+	getrlimit(RLIMIT_CORE, &is);
+	errno = EPERM;
+	return is.rlim_cur == was.rlim_cur && is.rlim_max == was.rlim_max ? -1 : 0;
+}
+
 int main(void)
 {
 	char params[256] = { 0 };
@@ -82,7 +94,8 @@ int main(void)
 	TRY("personality(READ_IMPLIES_EXEC)", personality(READ_IMPLIES_EXEC));
 	TRY("personality(PER_LINUX32)", personality(PER_LINUX32));
 	TRY("raise RLIMIT_NOFILE", setrlimit(RLIMIT_NOFILE, &(struct rlimit){ 1 << 20, 1 << 20 }));
-	TRY("raise RLIMIT_CORE", setrlimit(RLIMIT_CORE, &(struct rlimit){ 1, 1 }));
+	TRY("raise RLIMIT_CORE", change_core(4096));
+	TRY("lower RLIMIT_CORE", change_core(0)); /* with 0 the kernel starts the host's handler */
 	TRY("nice -20", setpriority(PRIO_PROCESS, 0, -20));
 
 	TRY("packet socket", sock(AF_PACKET, SOCK_RAW, 0));

@@ -113,7 +113,7 @@ int main(int argc, char **argv)
 	TRY("ptrace(SEIZE)", ptrace(PTRACE_SEIZE, pid, 0, 0));
 	TRY("ptrace(ATTACH)", ptrace(PTRACE_ATTACH, pid, 0, 0));
 	TRY("prlimit(read)", prlimit(pid, RLIMIT_NOFILE, NULL, &(struct rlimit){ 0 }));
-	TRY("prlimit(set)", prlimit(pid, RLIMIT_CORE, &(struct rlimit){ 0, 0 }, NULL));
+	TRY("prlimit(set)", prlimit(pid, RLIMIT_MSGQUEUE, &(struct rlimit){ 0, 0 }, NULL));
 	TRY("process_vm_readv", vm(pid, 0) < 0 && errno == EFAULT ? 0 : -(errno != 0));
 	TRY("process_vm_writev", vm(pid, 1) < 0 && errno == EFAULT ? 0 : -(errno != 0));
 	TRY("process_madvise", advise(pid, 0) < 0 && errno == ENOMEM ? 0 : -(errno != 0));
