@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -73,10 +74,12 @@ func askAndDeny(ctx context.Context, r *raid) error {
 		return err
 	}
 	list, err := r.t.approvals.ListApprovals(ctx, connect.NewRequest(&carrelv1.ListApprovalsRequest{PageSize: 1, State: "pending"}))
-	for _, a := range list.Msg.GetApprovals() {
-		if _, err = r.t.approvals.AnswerApproval(ctx, connect.NewRequest(&carrelv1.AnswerApprovalRequest{Id: a.GetId(), Kind: "deny"})); err != nil {
-			return err
-		}
+	if err != nil || len(list.Msg.GetApprovals()) == 0 {
+		return err
+	}
+	deny := &carrelv1.AnswerApprovalRequest{Id: list.Msg.GetApprovals()[0].GetId(), Kind: "deny"}
+	if _, err = r.t.approvals.AnswerApproval(ctx, connect.NewRequest(deny)); connect.CodeOf(err) == connect.CodeFailedPrecondition {
+		return nil // another of them was quicker
 	}
 	return err
 }
@@ -178,9 +181,7 @@ func (h *host) measureBesides(ctx context.Context, o options, rep *besides) erro
 		}
 		pause(ctx, held/2) // until it is at work
 		beside.own(ctx, min(o.life, burdenTime), root, b.far)
-		for name, t := range g.end() {
-			rep.Ways[name] = t
-		}
+		maps.Copy(rep.Ways, g.end())
 		for _, op := range besideOperations {
 			if row := (besideRow{b.name, op, idle.of(op), beside.of(op)}); row.Idle.N > 0 {
 				rep.Rows = append(rep.Rows, row)

@@ -73,8 +73,8 @@ func parse(args []string) (options, error) {
 	f.BoolVar(&o.pace, "pace", false, "keep the broker's pace of creation as it is by default, which all owners share")
 	only := f.String("only", "", "only the ways whose names have one of these `words`, with commas between")
 	except := f.String("except", "", "none of the ways whose names have one of these `words`")
-	beside := f.String("beside", "", "measure root's operations beside each burden alone whose name has one of these `words`, as \"strangers\" "+
-		"or \"questions\"; -for is then the time beside each, at most 10s")
+	beside := f.String("beside", "", "measure root's operations beside each burden alone whose name has one of these `words`, as "+
+		"\"strangers\" or \"questions\"; -for is then the time beside each, at most 10s")
 	f.StringVar(&o.format, "o", "table", "table or json")
 	f.StringVar(&o.dir, "dir", "/var/tmp", "where everything is made")
 	f.StringVar(&o.logs, "logs", "", "keep the logs of daemon and broker in this new `directory`")

@@ -82,7 +82,10 @@ func request() []byte {
 	var b bytes.Buffer
 	e := hpack.NewEncoder(&b)
 	for _, f := range [][2]string{
-		{":method", "POST"}, {":scheme", "https"}, {":path", "/carrel.v1.WorkspaceService/List"}, {":authority", "127.0.0.1"},
+		{":method", "POST"},
+		{":scheme", "https"},
+		{":path", "/carrel.v1.WorkspaceService/List"},
+		{":authority", "127.0.0.1"},
 		{"content-type", "application/proto"},
 	} {
 		_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) // to memory
