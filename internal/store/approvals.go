@@ -23,10 +23,10 @@ import (
 const (
 	// keepApprovals is how long one is kept after its time.
 	keepApprovals = 90 * 24 * time.Hour
-	// maxPage bounds a page of a list.
-	maxPage = 500
-	// pageBytes bounds what is read for a page: it ends with the approval that reaches this.
-	pageBytes = 4 << 20
+	// MaxPage bounds a page of a list.
+	MaxPage = 500
+	// PageBytes bounds what is read for a page: it ends with the approval that reaches this.
+	PageBytes = 4 << 20
 )
 
 // Approval is an approval as it is kept.
@@ -302,7 +302,7 @@ func (s *Store) Approvals(ctx context.Context, f ApprovalFilter) (list []Approva
 		}
 		and(`(asked_ns, id) < (?, ?)`, at, name)
 	}
-	limit := min(max(f.Limit, 1), maxPage)
+	limit := min(max(f.Limit, 1), MaxPage)
 	const newest = ` ORDER BY asked_ns DESC, id DESC LIMIT ?`
 	query := `SELECT ` + approvalColumns + ` FROM approvals`
 	if f.Visible == "" {
@@ -320,7 +320,7 @@ func (s *Store) Approvals(ctx context.Context, f ApprovalFilter) (list []Approva
 		query += ` WHERE id IN (` + which(`requester`) + ` UNION ` + which(`owner`) + `)`
 		args = append(own, limit+1)
 	}
-	rows, cut, err := s.rows(ctx, pageBytes, query+newest, args...)
+	rows, cut, err := s.rows(ctx, PageBytes, query+newest, args...)
 	if err != nil {
 		return nil, "", err
 	}
@@ -331,12 +331,12 @@ func (s *Store) Approvals(ctx context.Context, f ApprovalFilter) (list []Approva
 		return list, "", err
 	}
 	last := list[len(list)-1]
-	return list, Mark(last.AskedAt, last.ID), nil
+	return list, Mark(last.AskedAt.UnixNano(), last.ID), nil
 }
 
 // Mark is what the page after one that ends with this approval begins after.
-func Mark(asked time.Time, name id.Approval) string {
-	return fmt.Sprintf("%d.%s", asked.UnixNano(), name)
+func Mark(askedNS int64, name id.Approval) string {
+	return fmt.Sprintf("%d.%s", askedNS, name)
 }
 
 // ParseMark is the reverse of Mark.
