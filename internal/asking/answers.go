@@ -91,7 +91,7 @@ func (q *Questions) Approvals(
 		if !operation.Reaches(p, q.targetOf(&a)) {
 			continue
 		}
-		if v := q.current(shownOf(a)); f.State == "" || v.State == f.State { // as after a clock was set back
+		if v := q.current(q.shown(a)); f.State == "" || v.State == f.State { // as after a clock was set back
 			list = append(list, v)
 		}
 	}
@@ -126,6 +126,17 @@ func (q *Questions) openPage(
 		}
 	}
 	return list, "", nil
+}
+
+// shown is shownOf, without decoding what is held.
+func (q *Questions) shown(a store.Approval) approval.View {
+	x := q.view.find(a.ID)
+	if x == nil || x.view == nil {
+		return shownOf(a)
+	}
+	v := *x.view
+	v.Approval = a.Approval
+	return v
 }
 
 // viewOf returns what a question in the view says, which is not to be changed, and about how many bytes that is.

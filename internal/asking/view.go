@@ -36,7 +36,7 @@ type view struct {
 // somebody looks.
 const (
 	maxHeldOfOne   = 32 << 10
-	maxHeldOfOwner = 8 << 20
+	maxHeldOfOwner = 16 << 20
 	maxHeld        = 64 << 20
 	maxRecent      = 4 << 20
 	maxRecentNames = 1024

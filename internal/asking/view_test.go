@@ -162,7 +162,7 @@ func TestViewIsBounded(t *testing.T) {
 		}
 		return held
 	}
-	if n := put(alice, 1000); n > 512 || n < 400 {
+	if n := put(alice, 2000); n > 1024 || n < 900 {
 		t.Errorf("%d of alice's are held", n)
 	}
 	if n := put(bob, 100); n != 100 {
