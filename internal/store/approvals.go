@@ -9,8 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -23,10 +21,6 @@ import (
 const (
 	// keepApprovals is how long one is kept after its time.
 	keepApprovals = 90 * 24 * time.Hour
-	// MaxPage bounds a page of a list.
-	MaxPage = 500
-	// PageBytes bounds what is read for a page: it ends with the approval that reaches this.
-	PageBytes = 4 << 20
 )
 
 // Approval is an approval as it is kept.
@@ -128,6 +122,8 @@ type row struct {
 func (r *row) scan(from interface{ Scan(...any) error }) error {
 	return from.Scan(&r.text, &r.owner, &r.shown, &r.intent, &r.ended)
 }
+
+func (r *row) size() int64 { return int64(len(r.text) + len(r.shown)) }
 
 func (r *row) decode() (Approval, error) {
 	a := Approval{Owner: r.owner, Shown: r.shown, Intent: r.intent}
@@ -253,104 +249,6 @@ func (s *Store) OpenApprovals(ctx context.Context, subject approval.Subject) ([]
 			WHERE subject = ? AND state IN ('pending', 'approved') AND ended = 0 ORDER BY asked_ns, id`, digest)
 }
 
-// ApprovalFilter chooses approvals; what is empty chooses all.
-type ApprovalFilter struct {
-	State     approval.State
-	Workspace id.Workspace
-	Requester string
-	// Visible, if not empty, is who looks, and VisibleOwner for whom: only what they asked,
-	// or what is about that owner's workspaces, is there.
-	Visible, VisibleOwner string
-	// Now is when it is asked, for what has expired.
-	Now time.Time
-	// After is the mark that the page before ended with, "" for the first page.
-	After string
-	Limit int
-}
-
-// Approvals returns a page of approvals, the newest first, and the mark for the next one, ""
-// if there is none.
-func (s *Store) Approvals(ctx context.Context, f ApprovalFilter) (list []Approval, next string, err error) {
-	var where []string
-	var args []any
-	and := func(clause string, a ...any) { where, args = append(where, clause), append(args, a...) }
-	switch now := f.Now.UnixNano(); f.State {
-	case "":
-	case approval.Pending:
-		and(`state = 'pending' AND ended = 0 AND until_ns > ?`, now)
-	case approval.Approved:
-		and(`state = 'approved' AND answered_ns > ?`, f.Now.Add(-approval.SpendWithin).UnixNano())
-	case approval.Expired:
-		and(`(state = 'pending' AND (ended <> 0 OR until_ns <= ?) OR state = 'approved' AND answered_ns <= ?)`, now,
-			f.Now.Add(-approval.SpendWithin).UnixNano())
-	case approval.Denied, approval.Spent:
-		and(`state = ?`, f.State)
-	default:
-		return nil, "", fmt.Errorf("cannot list approvals in the state %q: it is one of pending, approved, denied, spent, expired: %w",
-			f.State, errdefs.ErrInvalidArgument)
-	}
-	if f.Workspace != "" {
-		and(`workspace = ?`, f.Workspace)
-	}
-	if f.Requester != "" {
-		and(`requester = ?`, f.Requester)
-	}
-	if f.After != "" {
-		at, name, err := ParseMark(f.After)
-		if err != nil {
-			return nil, "", err
-		}
-		and(`(asked_ns, id) < (?, ?)`, at, name)
-	}
-	limit := min(max(f.Limit, 1), MaxPage)
-	const newest = ` ORDER BY asked_ns DESC, id DESC LIMIT ?`
-	query := `SELECT ` + approvalColumns + ` FROM approvals`
-	if f.Visible == "" {
-		if len(where) > 0 {
-			query += ` WHERE ` + strings.Join(where, ` AND `)
-		}
-		args = append(args, limit+1)
-	} else {
-		// Each by an index of its own, so that those of others are not read.
-		which := func(column string) string {
-			all := strings.Join(append([]string{column + ` = ?`}, where...), ` AND `)
-			return `SELECT * FROM (SELECT id FROM approvals WHERE ` + all + newest + `)`
-		}
-		own := slices.Concat([]any{f.Visible}, args, []any{limit + 1}, []any{f.VisibleOwner}, args, []any{limit + 1})
-		query += ` WHERE id IN (` + which(`requester`) + ` UNION ` + which(`owner`) + `)`
-		args = append(own, limit+1)
-	}
-	rows, cut, err := s.rows(ctx, PageBytes, query+newest, args...)
-	if err != nil {
-		return nil, "", err
-	}
-	if len(rows) > limit {
-		rows, cut = rows[:limit], true
-	}
-	if list, err = decodeAll(rows); err != nil || !cut {
-		return list, "", err
-	}
-	last := list[len(list)-1]
-	return list, Mark(last.AskedAt.UnixNano(), last.ID), nil
-}
-
-// Mark is what the page after one that ends with this approval begins after.
-func Mark(askedNS int64, name id.Approval) string {
-	return fmt.Sprintf("%d.%s", askedNS, name)
-}
-
-// ParseMark is the reverse of Mark.
-func ParseMark(mark string) (askedNS int64, name id.Approval, err error) {
-	ns, text, ok := strings.Cut(mark, ".")
-	askedNS, err = strconv.ParseInt(ns, 10, 64)
-	name, perr := id.ParseApproval(text)
-	if !ok || err != nil || perr != nil {
-		return 0, "", fmt.Errorf("cannot go on after %.64q: it is no mark of a page; give next_page_token as it was given: %w", mark,
-			errdefs.ErrInvalidArgument)
-	}
-	return askedNS, name, nil
-}
-
 func (s *Store) approvals(ctx context.Context, query string, args ...any) ([]Approval, error) {
 	rows, _, err := s.rows(ctx, math.MaxInt64, query, args...)
 	if err != nil {
@@ -382,7 +280,7 @@ func (s *Store) rows(ctx context.Context, most int64, query string, args ...any)
 			return fail(err)
 		}
 		list = append(list, r)
-		bytes += int64(len(r.text) + len(r.shown))
+		bytes += r.size()
 		cut = bytes >= most
 	}
 	if err := rows.Err(); err != nil {

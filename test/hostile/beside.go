@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -28,6 +27,8 @@ const (
 	waitingQuestions = 900
 	// mostBeside is how much longer an operation may take beside a burden, at its 99th percentile.
 	mostBeside = 3
+	// besideRounds is how often the idle host and the burden take turns.
+	besideRounds = 5
 	// burdenTime bounds a burden.
 	burdenTime = 10 * time.Second
 )
@@ -51,6 +52,8 @@ var burdens = slices.Concat([]burden{
 		{95, watchApprovals}, {4, listApprovals},
 	}},
 	{name: "questions asked and denied", prepare: askMany, parts: []part{{20, watchApprovals}, {4, askAndDeny}}},
+	// What the process of a burden takes of the host, and nothing of carrel.
+	{name: "a busy process (not strangers, not questions)", far: true, parts: []part{{1, busy}}},
 	{name: "tokens made and revoked", parts: []part{{8, makeAndRevoke}}},
 }, strangerBurdens)
 
@@ -60,6 +63,13 @@ func watchApprovals(ctx context.Context, r *raid) error {
 	defer cancel()
 	if err := r.watchApprovals(ctx); ctx.Err() == nil {
 		return err
+	}
+	return nil
+}
+
+// busy does as much as a process of its priority may, without carrel.
+func busy(ctx context.Context, _ *raid) error {
+	for n := 0; n < 1<<20 && ctx.Err() == nil; n++ {
 	}
 	return nil
 }
@@ -148,6 +158,9 @@ type besideRow struct {
 	Operation string `json:"operation"`
 	Idle      times  `json:"idle"`
 	Beside    times  `json:"beside"`
+	// DaemonIdle and DaemonBeside are what the daemon took of one processor meanwhile.
+	DaemonIdle   float64 `json:"daemon_idle"`
+	DaemonBeside float64 `json:"daemon_beside"`
 }
 
 var besideOperations = []string{"exec", "create", "destroy", "list", "approvals"}
@@ -170,20 +183,35 @@ func (h *host) measureBesides(ctx context.Context, o options, rep *besides) erro
 				return fmt.Errorf("cannot prepare %s: %w", b.name, err)
 			}
 		}
-		h.say("measuring on the idle host for %v", o.life)
+		h.say("measuring on the idle host and beside %s, %v each", b.name, o.life)
 		idle, beside := newLedger(ctx, h), newLedger(ctx, h)
-		idle.own(ctx, o.life, root, b.far)
-		h.say("measuring beside %s for %v", b.name, o.life)
-		a := attacker{Socket: h.socket(), UID: burdenUID, Burden: b.name, Keys: []string{burdenKey}, Address: h.address}
-		g, err := h.attackers([]attacker{a})
-		if err != nil {
-			return err
+		var before, meanwhile float64
+		for range besideRounds { // one after the other, so that what else the host does is alike
+			uses, err := h.daemonUses(func() { idle.own(ctx, o.life/besideRounds, root, b.far) })
+			if err != nil {
+				return err
+			}
+			before += uses / besideRounds
+			a := attacker{Socket: h.socket(), UID: burdenUID, Burden: b.name, Keys: []string{burdenKey}, Address: h.address}
+			g, err := h.attackers([]attacker{a})
+			if err != nil {
+				return err
+			}
+			pause(ctx, held/4) // until it is at work
+			uses, err = h.daemonUses(func() { beside.own(ctx, o.life/besideRounds, root, b.far) })
+			for name, t := range g.end() {
+				if rep.Ways[name] == nil {
+					rep.Ways[name] = new(tally)
+				}
+				rep.Ways[name].add(*t)
+			}
+			if err != nil {
+				return err
+			}
+			meanwhile += uses / besideRounds
 		}
-		pause(ctx, held/2) // until it is at work
-		beside.own(ctx, min(o.life, burdenTime), root, b.far)
-		maps.Copy(rep.Ways, g.end())
 		for _, op := range besideOperations {
-			if row := (besideRow{b.name, op, idle.of(op), beside.of(op)}); row.Idle.N > 0 {
+			if row := (besideRow{b.name, op, idle.of(op), beside.of(op), before, meanwhile}); row.Idle.N > 0 {
 				rep.Rows = append(rep.Rows, row)
 			}
 		}
@@ -195,6 +223,29 @@ func (h *host) measureBesides(ctx context.Context, o options, rep *besides) erro
 		}
 	}
 	return nil
+}
+
+// daemonUses is what the daemon takes of one processor while f runs.
+func (h *host) daemonUses(f func()) (float64, error) {
+	began := time.Now()
+	before, err := h.daemonTime()
+	if err != nil {
+		return 0, err
+	}
+	f()
+	after, err := h.daemonTime()
+	return (after - before).Seconds() / time.Since(began).Seconds(), err
+}
+
+// daemonTime is the processor time that the daemon has had.
+func (h *host) daemonTime() (time.Duration, error) {
+	const tick = time.Second / 100 // USER_HZ, of proc(5)
+	user, err := field(fmt.Sprintf("/proc/%d/stat", h.daemon.Load()), "", 13)
+	if err != nil {
+		return 0, err
+	}
+	system, err := field(fmt.Sprintf("/proc/%d/stat", h.daemon.Load()), "", 14)
+	return time.Duration(user+system) * tick, err
 }
 
 // own is what root does: commands, and beside those, unless only commands are measured, workspaces and lists.
@@ -241,16 +292,17 @@ func (l *ledger) own(ctx context.Context, life time.Duration, root *tenant, comm
 
 func (r *besides) table(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprint(w, "beside\toperation, ms\tidle: p50\tp99\tmax\tn\tbeside: p50\tp99\tmax\tn\tratio p50\tratio p99\trefused\tfailed\n")
+	fmt.Fprint(w, "beside\toperation, ms\tidle: p50\tp99\tmax\tn\tbeside: p50\tp99\tmax\tn\t",
+		"ratio p50\tratio p99\tdaemon: idle\tbeside\trefused\tfailed\n")
 	for _, row := range r.Rows {
 		a, b := row.Idle, row.Beside
 		missed := ""
 		if b.P99 > mostBeside*a.P99 {
 			missed = " MISSED"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%.1f\t%.1f\t%.1f\t%d\t%.1f\t%.1f\t%.1f\t%d\t%.2f\t%.2f%s\t%d\t%d\n", row.Burden, row.Operation,
+		fmt.Fprintf(w, "%s\t%s\t%.1f\t%.1f\t%.1f\t%d\t%.1f\t%.1f\t%.1f\t%d\t%.2f\t%.2f%s\t%.2f\t%.2f\t%d\t%d\n", row.Burden, row.Operation,
 			a.P50, a.P99, a.Max, a.N, b.P50, b.P99, b.Max, b.N, b.P50/max(a.P50, 0.001), b.P99/max(a.P99, 0.001), missed,
-			a.Refused+b.Refused, a.Failed+b.Failed)
+			row.DaemonIdle, row.DaemonBeside, a.Refused+b.Refused, a.Failed+b.Failed)
 	}
 	printWays(w, r.Ways)
 	fmt.Fprintf(w, "LEFT: %d\n", len(r.Left))
