@@ -48,9 +48,9 @@ type part struct {
 }
 
 var burdens = slices.Concat([]burden{
-	{name: "questions watched and listed", prepare: askMany, parts: []part{
-		{95, watchApprovals}, {4, listApprovals},
-	}},
+	{name: "questions watched and listed", prepare: askMany, parts: []part{{95, watchApprovals}, {4, listApprovals}}},
+	{name: "questions watched", prepare: askMany, parts: []part{{95, watchApprovals}}},
+	{name: "questions listed", prepare: askMany, parts: []part{{4, listApprovals}}},
 	{name: "questions asked and denied", prepare: askMany, parts: []part{{20, watchApprovals}, {4, askAndDeny}}},
 	// What the process of a burden takes of the host, and nothing of carrel.
 	{name: "a busy process (not strangers, not questions)", far: true, parts: []part{{1, busy}}},
