@@ -3,6 +3,7 @@ package asking
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/containerd/errdefs"
 
@@ -63,6 +64,9 @@ func (q *Questions) look(ctx context.Context, p principal.Principal, ref string)
 	return a.On().Name, nil
 }
 
+// decodeAtOnce is how many approvals are made ready to be seen in one turn at that.
+const decodeAtOnce = 64
+
 // Approvals returns a page of the approvals that p may see, the newest first, and what the
 // next page begins after, "" if there is none. A page may be shorter than it might be.
 func (q *Questions) Approvals(
@@ -87,13 +91,20 @@ func (q *Questions) Approvals(
 	if err != nil {
 		return nil, "", err
 	}
-	for _, a := range kept {
-		if !operation.Reaches(p, q.targetOf(&a)) {
-			continue
+	for part := range slices.Chunk(kept, decodeAtOnce) {
+		give, err := q.cfg.Store.Decode(ctx)
+		if err != nil {
+			return nil, "", err
 		}
-		if v := q.current(q.shown(a)); f.State == "" || v.State == f.State { // as after a clock was set back
-			list = append(list, v)
+		for _, a := range part {
+			if !operation.Reaches(p, q.targetOf(&a)) {
+				continue
+			}
+			if v := q.current(q.shown(a)); f.State == "" || v.State == f.State { // as after a clock was set back
+				list = append(list, v)
+			}
 		}
+		give()
 	}
 	return list, next, nil
 }
@@ -108,21 +119,34 @@ func (q *Questions) openPage(
 		return nil, "", err
 	}
 	bytes := int64(0)
-	for i, x := range found {
-		if i == limit || bytes >= store.PageBytes {
-			last := found[i-1]
-			return list, store.Mark(last.asked, last.name), nil
+	for len(found) > 0 {
+		var views []approval.View
+		var these []*question
+		for len(found) > 0 && len(views) < decodeAtOnce && limit > 0 && bytes < store.PageBytes {
+			x := found[0]
+			found, limit = found[1:], limit-1
+			v, size, err := q.viewOf(ctx, x)
+			if errdefs.IsNotFound(err) {
+				continue
+			}
+			if err != nil {
+				return nil, "", err
+			}
+			views, these, bytes = append(views, v), append(these, x), bytes+size
+			next = store.Mark(x.asked, x.name)
 		}
-		v, size, err := q.viewOf(ctx, x)
-		if errdefs.IsNotFound(err) {
-			continue
-		}
+		give, err := q.cfg.Store.Decode(ctx)
 		if err != nil {
 			return nil, "", err
 		}
-		bytes += size
-		if v = q.current(v); v.State == approval.Pending && operation.Reaches(p, q.targetOn(x)) {
-			list = append(list, v)
+		for i, v := range views {
+			if v = q.current(v); v.State == approval.Pending && operation.Reaches(p, q.targetOn(these[i])) {
+				list = append(list, v)
+			}
+		}
+		give()
+		if len(found) > 0 && (limit == 0 || bytes >= store.PageBytes) {
+			return list, next, nil
 		}
 	}
 	return list, "", nil
@@ -167,6 +191,15 @@ func (q *Questions) oneFor(ctx context.Context, p principal.Principal, name id.A
 		return approval.View{}, operation.Target{}, err
 	}
 	defer back()
+	give, err := q.cfg.Store.Decode(ctx)
+	if err != nil {
+		return approval.View{}, operation.Target{}, err
+	}
+	if x := q.view.find(name); x != nil && x.view != nil {
+		defer give()
+		return q.current(*x.view), q.targetOn(x), nil
+	}
+	give()
 	return q.one(ctx, name)
 }
 

@@ -77,6 +77,11 @@ func (s *Store) part(ctx context.Context, f ApprovalFilter, limit int) (list []A
 	for i := range rows {
 		size += rows[i].size()
 	}
+	give, err := s.Decode(ctx)
+	if err != nil {
+		return nil, 0, false, fmt.Errorf("cannot read the approvals: %w", err)
+	}
+	defer give()
 	list, err = decodeAll(rows)
 	return list, size, more, err
 }

@@ -49,9 +49,11 @@ type Store struct {
 	// A turn is held over each use of the database, and over a change of database and maps together, so that
 	// they cannot part. mu guards the maps alone and is taken for writing only once the database has agreed,
 	// so that a lookup waits for no disk.
-	turns   turns
-	room    roomState // of who has the turn
-	reserve *room.Reserve
+	turns turns
+	// decoding is a turn at the processor; see Decode.
+	decoding turns
+	room     roomState // of who has the turn
+	reserve  *room.Reserve
 	// clock tells the time, and last is the newest stamp, of who has the turn; see stamp.
 	clock  func() time.Time
 	last   int64

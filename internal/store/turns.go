@@ -103,6 +103,12 @@ func (s *Store) turn(ctx context.Context) (give func(), err error) {
 	return s.turns.take(ctx, principal.FromContext(ctx).Owner())
 }
 
+// Decode waits for a turn at making what people see of what was read, which takes a processor for long: one does
+// that at a time, and the other processors are for who has less to do. Nothing is waited for meanwhile.
+func (s *Store) Decode(ctx context.Context) (give func(), err error) {
+	return s.decoding.take(ctx, principal.FromContext(ctx).Owner())
+}
+
 // inTurn is for what one turn is enough for.
 func (s *Store) inTurn(ctx context.Context, f func() error) error {
 	give, err := s.turn(ctx)
