@@ -32,6 +32,17 @@ func (q *Questions) targetOf(a *store.Approval) operation.Target {
 	return t
 }
 
+// targetOn is targetOf of a question in the view.
+func (q *Questions) targetOn(x *question) operation.Target {
+	t := operation.Target{
+		Kind: operation.Approval, ID: string(x.name), Requester: x.requester, Owner: x.owner, Name: x.workspace, Key: x.key,
+	}
+	if w, lives := q.cfg.Store.ByName(t.Name); lives {
+		t.Key = w.Key
+	}
+	return t
+}
+
 // permissionTarget is what came of an answer as a target.
 func permissionTarget(x *store.Permission) operation.Target {
 	return operation.Target{
@@ -53,8 +64,11 @@ func (q *Questions) look(ctx context.Context, p principal.Principal, ref string)
 	return a.On().Name, nil
 }
 
+// decodeAtOnce is how many approvals are made ready to be seen in one turn at that.
+const decodeAtOnce = 64
+
 // Approvals returns a page of the approvals that p may see, the newest first, and what the
-// next page begins after, "" if there is none.
+// next page begins after, "" if there is none. A page may be shorter than it might be.
 func (q *Questions) Approvals(
 	ctx context.Context, p principal.Principal, f approval.Filter,
 ) (list []approval.View, next string, err error) {
@@ -62,72 +76,157 @@ func (q *Questions) Approvals(
 	if sf.Workspace, err = q.look(ctx, p, f.Workspace); err != nil {
 		return nil, "", err
 	}
-	return q.page(ctx, p, sf, f.State)
-}
-
-// page reads a page for somebody who may look.
-func (q *Questions) page(
-	ctx context.Context, p principal.Principal, f store.ApprovalFilter, state approval.State,
-) ([]approval.View, string, error) {
-	kept, next, err := q.kept(ctx, p, f)
+	if !p.Can(principal.Any) {
+		sf.Visible, sf.VisibleOwner = p.String(), p.Owner()
+	}
+	back, err := q.reading.take(ctx, p)
 	if err != nil {
 		return nil, "", err
 	}
-	list := make([]approval.View, 0, len(kept))
-	for _, a := range kept {
-		if v := q.current(a); state == "" || v.State == state { // as after a clock was set back
-			list = append(list, v)
+	defer back()
+	if f.State == approval.Pending {
+		return q.openPage(ctx, p, sf)
+	}
+	kept, next, err := q.cfg.Store.Approvals(ctx, sf)
+	if err != nil {
+		return nil, "", err
+	}
+	for part := range slices.Chunk(kept, decodeAtOnce) {
+		give, err := q.cfg.Store.Decode(ctx)
+		if err != nil {
+			return nil, "", err
 		}
+		for _, a := range part {
+			if !operation.Reaches(p, q.targetOf(&a)) {
+				continue
+			}
+			if v := q.current(q.shown(a)); f.State == "" || v.State == f.State { // as after a clock was set back
+				list = append(list, v)
+			}
+		}
+		give()
 	}
 	return list, next, nil
 }
 
-// kept reads a page of what p may see. A scope hides some: then a page is shorter.
-func (q *Questions) kept(ctx context.Context, p principal.Principal, f store.ApprovalFilter) ([]store.Approval, string, error) {
-	if !p.Can(principal.Any) {
-		f.Visible, f.VisibleOwner = p.String(), p.Owner()
-	}
-	back, err := q.reading.take(ctx, p)
+// openPage returns a page of the open questions.
+func (q *Questions) openPage(
+	ctx context.Context, p principal.Principal, f store.ApprovalFilter,
+) (list []approval.View, next string, err error) {
+	limit := min(max(f.Limit, 1), store.MaxPage)
+	found, err := q.view.page(p, f, limit+1)
 	if err != nil {
 		return nil, "", err
 	}
-	defer back()
-	list, next, err := q.cfg.Store.Approvals(ctx, f)
-	return slices.DeleteFunc(list, func(a store.Approval) bool { return !operation.Reaches(p, q.targetOf(&a)) }), next, err
+	bytes := int64(0)
+	for len(found) > 0 {
+		var views []approval.View
+		var these []*question
+		for len(found) > 0 && len(views) < decodeAtOnce && limit > 0 && bytes < store.PageBytes {
+			x := found[0]
+			found, limit = found[1:], limit-1
+			v, size, err := q.viewOf(ctx, x)
+			if errdefs.IsNotFound(err) {
+				continue
+			}
+			if err != nil {
+				return nil, "", err
+			}
+			views, these, bytes = append(views, v), append(these, x), bytes+size
+			next = store.Mark(x.asked, x.name)
+		}
+		give, err := q.cfg.Store.Decode(ctx)
+		if err != nil {
+			return nil, "", err
+		}
+		for i, v := range views {
+			if v = q.current(v); v.State == approval.Pending && operation.Reaches(p, q.targetOn(these[i])) {
+				list = append(list, v)
+			}
+		}
+		give()
+		if len(found) > 0 && (limit == 0 || bytes >= store.PageBytes) {
+			return list, next, nil
+		}
+	}
+	return list, "", nil
 }
 
-// one reads an approval for p.
-func (q *Questions) one(ctx context.Context, p principal.Principal, name id.Approval) (store.Approval, error) {
+// shown is shownOf, without decoding what is held.
+func (q *Questions) shown(a store.Approval) approval.View {
+	x := q.view.find(a.ID)
+	if x == nil || x.view == nil {
+		return shownOf(a)
+	}
+	v := *x.view
+	v.Approval = a.Approval
+	return v
+}
+
+// viewOf returns what a question in the view says, which is not to be changed, and about how many bytes that is.
+func (q *Questions) viewOf(ctx context.Context, x *question) (approval.View, int64, error) {
+	if x.view != nil {
+		return *x.view, x.size, nil
+	}
+	a, err := q.cfg.Store.Approval(ctx, x.name)
+	return shownOf(a), int64(2 * len(a.Shown)), err
+}
+
+// one returns an approval as it is now, and what it is as a target.
+func (q *Questions) one(ctx context.Context, name id.Approval) (approval.View, operation.Target, error) {
+	if x := q.view.find(name); x != nil && x.view != nil {
+		return q.current(*x.view), q.targetOn(x), nil
+	}
+	a, err := q.cfg.Store.Approval(ctx, name)
+	if err != nil {
+		return approval.View{}, operation.Target{}, err
+	}
+	return q.current(shownOf(a)), q.targetOf(&a), nil
+}
+
+// oneFor is one for p, of whose streams one at a time looks.
+func (q *Questions) oneFor(ctx context.Context, p principal.Principal, name id.Approval) (approval.View, operation.Target, error) {
 	back, err := q.reading.take(ctx, p)
 	if err != nil {
-		return store.Approval{}, err
+		return approval.View{}, operation.Target{}, err
 	}
 	defer back()
-	return q.cfg.Store.Approval(ctx, name)
+	give, err := q.cfg.Store.Decode(ctx)
+	if err != nil {
+		return approval.View{}, operation.Target{}, err
+	}
+	if x := q.view.find(name); x != nil && x.view != nil {
+		defer give()
+		return q.current(*x.view), q.targetOn(x), nil
+	}
+	give()
+	return q.one(ctx, name)
 }
 
 // current is an approval with its state as of now.
-func (q *Questions) current(a store.Approval) approval.View {
-	v := shownOf(a)
-	v.State = a.At(q.clock.now())
+func (q *Questions) current(v approval.View) approval.View {
+	v.State = v.At(q.clock.now())
 	return cleaned(q.cfg.Records.Redactor(), v)
 }
 
 // Approval returns one approval that p may see.
 func (q *Questions) Approval(ctx context.Context, p principal.Principal, name id.Approval) (approval.View, error) {
-	_, a, err := q.visible(ctx, p, name, operation.InspectApproval)
+	var v approval.View
+	_, err := q.gate.Authorise(ctx, operation.Request{By: p, Op: operation.OnApproval(operation.InspectApproval, name)},
+		func() (t operation.Target, err error) {
+			v, t, err = q.one(ctx, name)
+			return t, err
+		})
 	if err != nil {
 		return approval.View{}, err
 	}
-	return q.current(a), nil
+	return v, nil
 }
 
-// visible authorises an operation on one approval, and returns that.
-func (q *Questions) visible(
-	ctx context.Context, p principal.Principal, name id.Approval, op operation.Name,
-) (*gate.Authorised, store.Approval, error) {
+// answerable authorises the answer to a question, and returns that.
+func (q *Questions) answerable(ctx context.Context, p principal.Principal, name id.Approval) (*gate.Authorised, store.Approval, error) {
 	var a store.Approval
-	authorised, err := q.gate.Authorise(ctx, operation.Request{By: p, Op: operation.OnApproval(op, name)},
+	authorised, err := q.gate.Authorise(ctx, operation.Request{By: p, Op: operation.OnApproval(operation.AnswerApproval, name)},
 		func() (t operation.Target, err error) {
 			if a, err = q.cfg.Store.Approval(ctx, name); err != nil {
 				return t, err
@@ -145,9 +244,8 @@ func (q *Questions) visible(
 func (q *Questions) Answer(ctx context.Context, p principal.Principal, name id.Approval, kind approval.Kind, reason string,
 	terminal bool,
 ) (approval.View, error) {
-	q.answering.Lock()
-	defer q.answering.Unlock()
-	authorised, a, err := q.visible(ctx, p, name, operation.AnswerApproval)
+	defer q.answering.lock(name)()
+	authorised, a, err := q.answerable(ctx, p, name)
 	if err != nil {
 		return approval.View{}, err
 	}
@@ -173,13 +271,15 @@ func (q *Questions) Answer(ctx context.Context, p principal.Principal, name id.A
 		return approval.View{}, err
 	}
 	crashpoint.Here("daemon.approval.answered")
+	v := shownOf(a)
+	q.show(v, int64(len(a.Shown)))
 	q.waiting.finish(name)
 	status := audit.StatusOK
 	if a.State == approval.Denied {
 		status = audit.StatusFailed
 	}
-	q.changed(a.Approval, shown.Question, "approval.answered", status)
-	return cleaned(q.cfg.Records.Redactor(), shownOf(a)), nil
+	q.tell(&v, "approval.answered", status)
+	return cleaned(q.cfg.Records.Redactor(), v), nil
 }
 
 // WatchApprovals calls emit with the pending questions that p may see, the oldest first, then
@@ -188,7 +288,8 @@ func (q *Questions) WatchApprovals(ctx context.Context, p principal.Principal, e
 	if _, err := q.look(ctx, p, ""); err != nil {
 		return err
 	}
-	_, at, _, _ := q.waiting.since(0)
+	w, leave := q.view.watch(p)
+	defer leave()
 	if err := q.emitPending(ctx, p, emit); err != nil {
 		return err
 	}
@@ -196,36 +297,22 @@ func (q *Questions) WatchApprovals(ctx context.Context, p principal.Principal, e
 		return err
 	}
 	for {
-		var names []id.Approval
-		var lost bool
-		var more <-chan struct{}
-		names, at, lost, more = q.waiting.since(at)
+		names, lost := q.view.news(w)
 		if lost {
 			if err := q.emitPending(ctx, p, emit); err != nil {
 				return err
 			}
 		}
 		for _, name := range names {
-			a, err := q.one(ctx, p, name)
-			if errdefs.IsNotFound(err) {
-				continue
-			}
-			if err != nil {
-				return err
-			}
 			if ctx.Err() != nil {
 				return nil
 			}
-			if !operation.Reaches(p, q.targetOf(&a)) {
-				continue
-			}
-			v := q.current(a)
-			if err := emit(&v); err != nil {
+			if err := q.emitOne(ctx, p, name, false, emit); err != nil {
 				return err
 			}
 		}
 		select {
-		case <-more:
+		case <-w.more:
 		case <-ctx.Done():
 			return nil
 		}
@@ -234,34 +321,27 @@ func (q *Questions) WatchApprovals(ctx context.Context, p principal.Principal, e
 
 func (q *Questions) emitPending(ctx context.Context, p principal.Principal, emit func(*approval.View) error) error {
 	// Only their names are held: what all of them show may be more than memory.
-	var names []id.Approval
-	for after := ""; ; {
-		f := store.ApprovalFilter{State: approval.Pending, After: after, Limit: 100, Now: q.clock.now()}
-		list, next, err := q.kept(ctx, p, f)
-		if err != nil {
+	for _, name := range q.view.names(p) {
+		if err := q.emitOne(ctx, p, name, true, emit); err != nil {
 			return err
-		}
-		for i := range list {
-			names = append(names, list[i].ID)
-		}
-		if next == "" {
-			break
-		}
-		after = next
-	}
-	for _, name := range slices.Backward(names) {
-		a, err := q.one(ctx, p, name)
-		if err != nil {
-			return err
-		}
-		// It may have been answered meanwhile, or its workspace renamed.
-		if v := q.current(a); v.State == approval.Pending && operation.Reaches(p, q.targetOf(&a)) {
-			if err := emit(&v); err != nil {
-				return err
-			}
 		}
 	}
 	return nil
+}
+
+// emitOne calls emit with an approval as it is now, if p may see it and, where that is asked, it is pending: it may
+// have been answered meanwhile, or its workspace renamed.
+func (q *Questions) emitOne(ctx context.Context, p principal.Principal, name id.Approval, pending bool,
+	emit func(*approval.View) error,
+) error {
+	v, on, err := q.oneFor(ctx, p, name)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil || !operation.Reaches(p, on) || pending && v.State != approval.Pending {
+		return err
+	}
+	return emit(&v)
 }
 
 // Permissions returns what is remembered of answers, of those that p may see.

@@ -77,9 +77,10 @@ type Questions struct {
 
 	clock   clock
 	waiting waiting
+	view    view
 	reading turns
-	// answering is held from the look at a question to its change.
-	answering sync.Mutex
+	// answering is held from the look at a question to its change, for each question.
+	answering locks
 
 	quit     chan struct{} // closed when nobody is to wait any more
 	quitOnce sync.Once
@@ -87,7 +88,7 @@ type Questions struct {
 
 // New returns questions without a gate, which is bound before anything is asked.
 func New(cfg Config) *Questions {
-	return &Questions{cfg: cfg, clock: newClock(cfg.Clock), waiting: newWaiting(), quit: make(chan struct{})}
+	return &Questions{cfg: cfg, clock: newClock(cfg.Clock), waiting: newWaiting(), view: newView(), quit: make(chan struct{})}
 }
 
 // Bind says which gate authorises those who answer, and how a workspace is found.
@@ -188,10 +189,9 @@ func (q *Questions) ask(ctx context.Context, x *gate.Question, ask approval.Ask)
 	if err != nil {
 		return o, err
 	}
-	shown := questionOf(x)
 	kept := store.Approval{Approval: a, Owner: x.Request.On.Owner}
 	bytes := int64(0)
-	if err = kept.Show(shown); err == nil {
+	if err = kept.Show(questionOf(x)); err == nil {
 		bytes, err = kept.Bytes()
 	}
 	if err != nil {
@@ -215,7 +215,9 @@ func (q *Questions) ask(ctx context.Context, x *gate.Question, ask approval.Ask)
 		return o, err
 	}
 	crashpoint.Here("daemon.approval.asked")
-	q.changed(a, shown, "approval.asked", audit.StatusOK)
+	v := shownOf(kept)
+	q.show(v, bytes)
+	q.tell(&v, "approval.asked", audit.StatusOK)
 	return opened{approval: a, waiter: w}, nil
 }
 
@@ -230,12 +232,15 @@ func appendRequest(ctx context.Context, x *gate.Question, name id.Approval) erro
 	return nil
 }
 
-// changed tells those who watch.
-func (q *Questions) changed(a approval.Approval, shown approval.Question, event, status string) {
-	q.waiting.note(a.ID)
+// show shows a question, of which so many bytes are kept, as the store has it now. Whoever waits for a change
+// goes on only then, and so makes the next one.
+func (q *Questions) show(v approval.View, size int64) { q.view.put(questionIn(&v, size)) }
+
+// tell tells those who watch the workspace.
+func (q *Questions) tell(v *approval.View, event, status string) {
 	q.cfg.Events.Add(workspace.Event{
-		Time: time.Now(), Workspace: a.Subject.Workspace, Key: shown.Key, Owner: shown.Owner, Kind: event, Status: status,
-		Principal: a.Subject.By, Note: string(a.ID),
+		Time: time.Now(), Workspace: v.Subject.Workspace, Key: v.Key, Owner: v.Owner, Kind: event, Status: status,
+		Principal: v.Subject.By, Note: string(v.ID),
 	})
 }
 
@@ -262,7 +267,7 @@ func (q *Questions) await(ctx context.Context, x *gate.Question, a approval.Appr
 		if q.clock.now().Before(w.until) { // it waited for less long than the question does
 			return refused(x, "nobody has answered in the time that it was to wait; %s", left)
 		}
-		q.expire(a.ID)
+		q.expire(context.WithoutCancel(ctx), a.ID)
 		return refused(x, "nobody answered approval %s in time; ask for it again, and have it answered with \"carrel approvals approve "+
 			"ID\" (\"carrel approvals list\" shows what waits)", a.ID)
 	case <-q.quit:
@@ -295,8 +300,9 @@ func (q *Questions) spend(ctx context.Context, x *gate.Question, s approval.Subj
 		return gate.Pass{}, err
 	}
 	crashpoint.Here("daemon.approval.spent")
-	q.waiting.note(name)
-	return gate.Pass{Text: passed(a.Approval), Spent: func(intent int64) { q.settle(name, intent) }}, nil
+	q.show(shownOf(a), int64(len(a.Shown)))
+	ctx = context.WithoutCancel(ctx)
+	return gate.Pass{Text: passed(a.Approval), Spent: func(intent int64) { q.settle(ctx, name, intent) }}, nil
 }
 
 // passed is an answer in the record of an intent: "ap-… once by uid:0".
@@ -309,12 +315,12 @@ func passed(a approval.Approval) string {
 }
 
 // settle notes on which intent an approval was spent, beside what goes on.
-func (q *Questions) settle(name id.Approval, intent int64) {
-	q.gate.Later(func() { q.settled(name, intent) })
+func (q *Questions) settle(ctx context.Context, name id.Approval, intent int64) {
+	q.gate.Later(func() { q.settled(ctx, name, intent) })
 }
 
-func (q *Questions) settled(name id.Approval, intent int64) {
-	if err := q.cfg.Store.SettleApproval(context.Background(), name, intent); err != nil {
+func (q *Questions) settled(ctx context.Context, name id.Approval, intent int64) {
+	if err := q.cfg.Store.SettleApproval(ctx, name, intent); err != nil {
 		q.cfg.Log.Error("cannot note what an approval was spent on; the next start finds it in the record", "approval", name, "error", err)
 	}
 	crashpoint.Here("daemon.approval.settled")

@@ -29,15 +29,14 @@ import (
 const endsAtOnce = 64
 
 // expire ends a question whose time is over, unless its answer was quicker.
-func (q *Questions) expire(name id.Approval) {
-	if err := q.end(context.Background(), name); err != nil {
+func (q *Questions) expire(ctx context.Context, name id.Approval) {
+	if err := q.end(ctx, name); err != nil {
 		q.cfg.Log.Error("cannot record that nobody answered in time; the next start does", "approval", name, "error", err)
 	}
 }
 
 func (q *Questions) end(ctx context.Context, name id.Approval) error {
-	q.answering.Lock()
-	defer q.answering.Unlock()
+	defer q.answering.lock(name)()
 	if !q.waiting.finish(name) {
 		return nil
 	}
@@ -59,20 +58,21 @@ func (q *Questions) end(ctx context.Context, name id.Approval) error {
 
 // recordEnd records and tells that nobody answered.
 func (q *Questions) recordEnd(ctx context.Context, a store.Approval) (int64, error) {
-	shown := shownOf(a)
-	seq, err := q.cfg.Records.Append(ctx, answerRecord(a.Approval, shown.Question, principal.Self()))
+	v := shownOf(a)
+	seq, err := q.cfg.Records.Append(ctx, answerRecord(a.Approval, v.Question, principal.Self()))
 	if err != nil {
 		return 0, err
 	}
 	crashpoint.Here("daemon.approval.end-recorded")
-	q.changed(a.Approval, shown.Question, "approval.expired", audit.StatusFailed)
+	q.show(v, int64(len(a.Shown)))
+	q.tell(&v, "approval.expired", audit.StatusFailed)
 	return seq, nil
 }
 
 // EndOverdue ends the questions that nobody waits for, once their time is over.
 func (q *Questions) EndOverdue() {
 	for _, name := range q.waiting.over(q.clock.now()) {
-		q.expire(name)
+		q.expire(context.Background(), name)
 	}
 }
 
@@ -97,6 +97,7 @@ func (q *Questions) Recover(ctx context.Context) error {
 				return err
 			}
 			q.waiting.add(&a.Approval, size) // EndOverdue ends one that is over by now
+			q.show(shownOf(a), size)
 		}
 		if next == "" {
 			return nil

@@ -2,6 +2,7 @@ package asking
 
 import (
 	"encoding/json"
+	"slices"
 
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/audit"
@@ -90,6 +91,7 @@ func cleaned(r *redact.Redactor, v approval.View) approval.View {
 	q := &v.Question
 	q.Key, q.Cwd, q.Argv, q.Env = id.Key(r.Text(string(q.Key))), r.Text(q.Cwd), r.Argv(q.Argv), r.Texts(q.Env)
 	q.Decision.Reasons = r.Texts(q.Decision.Reasons)
+	q.Decision.Segments = slices.Clone(q.Decision.Segments) // others look at these
 	for i := range q.Decision.Segments {
 		s := &q.Decision.Segments[i]
 		s.Text, s.Reasons = r.Text(s.Text), r.Texts(s.Reasons)

@@ -18,10 +18,6 @@ type waiting struct {
 	// all, of and by count them: in all, of each owner and by each principal.
 	all    tally
 	of, by map[string]tally
-	// changed are the newest changes, for those who watch.
-	changed []id.Approval
-	changes int64
-	more    chan struct{}
 }
 
 // waiter is an open question.
@@ -81,34 +77,7 @@ func (t tally) over(bound load, w *waiter) string {
 }
 
 func newWaiting() waiting {
-	return waiting{open: map[id.Approval]*waiter{}, of: map[string]tally{}, by: map[string]tally{}, more: make(chan struct{})}
-}
-
-// keepChanges is how many changes those who watch may be behind.
-const keepChanges = 4096
-
-// note says that a question has changed.
-func (q *waiting) note(name id.Approval) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if len(q.changed) == keepChanges {
-		q.changed = append(q.changed[:0], q.changed[keepChanges/2:]...)
-	}
-	q.changed = append(q.changed, name)
-	q.changes++
-	close(q.more)
-	q.more = make(chan struct{})
-}
-
-// since returns what changed after the nth change, and what is closed at the next. lost says
-// that some of it is not known any more.
-func (q *waiting) since(n int64) (list []id.Approval, at int64, lost bool, more <-chan struct{}) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	first := q.changes - int64(len(q.changed))
-	lost = n < first
-	list = append(list, q.changed[max(n-first, 0):]...)
-	return list, q.changes, lost, q.more
+	return waiting{open: map[id.Approval]*waiter{}, of: map[string]tally{}, by: map[string]tally{}}
 }
 
 // admit opens a new question, of which so many bytes are kept, with its first waiter.

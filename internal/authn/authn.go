@@ -105,8 +105,6 @@ func (a *Peers) outside(u *net.UnixConn, cred peercred.Cred) error {
 	return nil
 }
 
-type contextKey struct{}
-
 type refusedKey struct{}
 
 // Refused is why a peer may do nothing, whatever else it brings, or nil.
@@ -128,11 +126,8 @@ func (a *Peers) ConnContext(ctx context.Context, c net.Conn) context.Context {
 
 // NewContext returns ctx with p as the caller.
 func NewContext(ctx context.Context, p principal.Principal) context.Context {
-	return context.WithValue(ctx, contextKey{}, p)
+	return principal.NewContext(ctx, p)
 }
 
 // FromContext returns the caller, or the zero Principal if there is none.
-func FromContext(ctx context.Context) principal.Principal {
-	p, _ := ctx.Value(contextKey{}).(principal.Principal)
-	return p
-}
+func FromContext(ctx context.Context) principal.Principal { return principal.FromContext(ctx) }

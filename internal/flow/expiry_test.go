@@ -227,7 +227,8 @@ func TestEndsOfAnEarlierDatabase(t *testing.T) {
 	e := upload("llm", "")
 	e.Argv = append(e.Argv, "-v")
 	unknown := h.askNow(alice, e)
-	h.inDatabase(`DROP INDEX approvals_ending`, `DROP INDEX approvals_open`, `ALTER TABLE approvals DROP COLUMN ended`,
+	h.inDatabase(`DROP INDEX approvals_owner`, `DROP INDEX approvals_ending`, `DROP INDEX approvals_open`,
+		`ALTER TABLE approvals DROP COLUMN ended`,
 		`CREATE INDEX approvals_open ON approvals (until_ns, requester) WHERE state = 'pending'`,
 		`ALTER TABLE workspaces RENAME COLUMN phase TO state`, `ALTER TABLE requests DROP COLUMN own`, `PRAGMA user_version = 4`,
 		`UPDATE approvals SET until_ns = until_ns - 3600000000000`) // the migration goes by the host's clock

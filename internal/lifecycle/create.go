@@ -449,12 +449,11 @@ func (l *Lifecycle) unmake(ctx context.Context, rt runtime.Runtime, p permit.Per
 
 // insert adds a workspace to those that live, if there is room for it.
 func (l *Lifecycle) insert(ctx context.Context, m making, k workspace.Kept) error {
-	l.admission.Lock()
-	defer l.admission.Unlock()
-	if err := l.mayLive(m.admitted.Request().By, k); err != nil {
-		return err
-	}
-	return l.cfg.Store.Insert(ctx, k, m.attempt.by...)
+	return l.cfg.Store.Insert(ctx, k, func() error {
+		l.admission.Lock()
+		defer l.admission.Unlock()
+		return l.mayLive(m.admitted.Request().By, k)
+	}, m.attempt.by...)
 }
 
 // ClearRestoring takes back a workspace with that key which was to be filled and nobody fills

@@ -136,7 +136,7 @@ func (l *Lifecycle) stray(ctx context.Context, boundary workspace.Boundary, name
 		if r.State == workspace.StateCreating || r.State == workspace.StateDestroying {
 			return fmt.Errorf("it is %s; the next start of the broker finishes that: %w", r.State, errdefs.ErrFailedPrecondition)
 		}
-		if err := l.cfg.Store.Insert(ctx, k); err != nil {
+		if err := l.cfg.Store.Insert(ctx, k, nil); err != nil {
 			return err
 		}
 		l.cfg.Log.Warn("the broker has a workspace that the database did not know; it belongs to the administrators now", "workspace", name,

@@ -8,7 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
+	"math"
 	"strings"
 	"time"
 
@@ -21,8 +21,6 @@ import (
 const (
 	// keepApprovals is how long one is kept after its time.
 	keepApprovals = 90 * 24 * time.Hour
-	// maxPage bounds a page of a list.
-	maxPage = 500
 )
 
 // Approval is an approval as it is kept.
@@ -83,7 +81,7 @@ func (s *Store) Ask(ctx context.Context, a Approval) error {
 	if err != nil {
 		return fail(err)
 	}
-	if err := s.exec(ctx, `INSERT INTO approvals (id, state, requester, owner, workspace, subject, approval, shown, asked_ns, until_ns)
+	if err := s.change(ctx, `INSERT INTO approvals (id, state, requester, owner, workspace, subject, approval, shown, asked_ns, until_ns)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		a.ID, a.State, a.Subject.By, a.Owner, a.Subject.Workspace, subject, text, string(a.Shown), a.AskedAt.UnixNano(),
 		a.Until.UnixNano()); err != nil {
@@ -97,10 +95,10 @@ func (s *Store) Ask(ctx context.Context, a Approval) error {
 // than so many bytes; but none that the record is still to have something of. It reads the
 // whole table.
 func (s *Store) ForgetApprovals(ctx context.Context, now time.Time, keep int64) error {
-	err := s.exec(ctx, `DELETE FROM approvals WHERE until_ns < ? AND NOT (state = 'spent' AND intent = 0)
+	err := s.change(ctx, `DELETE FROM approvals WHERE until_ns < ? AND NOT (state = 'spent' AND intent = 0)
 			AND NOT (state = 'pending' AND ended <= 0)`, now.Add(-keepApprovals).UnixNano())
 	if err == nil {
-		err = s.exec(ctx, `DELETE FROM approvals WHERE id IN (SELECT id FROM (
+		err = s.change(ctx, `DELETE FROM approvals WHERE id IN (SELECT id FROM (
 			SELECT id, SUM(octet_length(approval) + octet_length(shown)) OVER (PARTITION BY owner ORDER BY asked_ns DESC, id DESC) AS kept
 			FROM approvals WHERE state = 'denied' OR state = 'spent' AND intent > 0 OR state = 'pending' AND ended > 0
 			OR state = 'approved' AND answered_ns < ?
@@ -114,25 +112,39 @@ func (s *Store) ForgetApprovals(ctx context.Context, now time.Time, keep int64) 
 
 const approvalColumns = `approval, owner, shown, intent, ended`
 
-func scanApproval(row interface{ Scan(...any) error }) (a Approval, err error) {
-	var text, shown []byte
-	var ended int64
-	if err := row.Scan(&text, &a.Owner, &shown, &a.Intent, &ended); err != nil {
-		return a, err
-	}
-	a.Shown = shown
-	if err := json.Unmarshal(text, &a.Approval); err != nil {
+// row is an approval as it was read. It is decoded when the database is free for others.
+type row struct {
+	text, shown   []byte
+	owner         string
+	intent, ended int64
+}
+
+func (r *row) scan(from interface{ Scan(...any) error }) error {
+	return from.Scan(&r.text, &r.owner, &r.shown, &r.intent, &r.ended)
+}
+
+func (r *row) size() int64 { return int64(len(r.text) + len(r.shown)) }
+
+func (r *row) decode() (Approval, error) {
+	a := Approval{Owner: r.owner, Shown: r.shown, Intent: r.intent}
+	if err := json.Unmarshal(r.text, &a.Approval); err != nil {
 		return a, fmt.Errorf("cannot read an approval: %w: %w", err, errdefs.ErrDataLoss)
 	}
-	if ended != 0 {
+	if r.ended != 0 {
 		a.State = approval.Expired
 	}
 	return a, nil
 }
 
 // Approval returns the approval with that id. not_found: there is none.
-func (s *Store) Approval(ctx context.Context, name id.Approval) (Approval, error) {
-	a, err := scanApproval(s.db.QueryRowContext(ctx, `SELECT `+approvalColumns+` FROM approvals WHERE id = ?`, name))
+func (s *Store) Approval(ctx context.Context, name id.Approval) (a Approval, err error) {
+	var r row
+	err = s.inTurn(ctx, func() error {
+		return r.scan(s.db.QueryRowContext(ctx, `SELECT `+approvalColumns+` FROM approvals WHERE id = ?`, name))
+	})
+	if err == nil {
+		a, err = r.decode()
+	}
 	if errors.Is(err, sql.ErrNoRows) {
 		return a, noApproval(name)
 	}
@@ -154,9 +166,17 @@ func (s *Store) ChangeApproval(
 	ctx context.Context, name id.Approval, f func(approval.Approval) (approval.Approval, error),
 ) (Approval, error) {
 	var a Approval
-	err := s.inTx(ctx, func(tx *sql.Tx) error {
-		var err error
-		a, err = scanApproval(tx.QueryRowContext(ctx, `SELECT `+approvalColumns+` FROM approvals WHERE id = ?`, name))
+	give, err := s.turn(ctx)
+	if err != nil {
+		return a, fmt.Errorf("cannot change approval %s: %w", name, err)
+	}
+	defer give()
+	err = s.inTx(ctx, func(tx *sql.Tx) error {
+		var r row
+		err := r.scan(tx.QueryRowContext(ctx, `SELECT `+approvalColumns+` FROM approvals WHERE id = ?`, name))
+		if err == nil {
+			a, err = r.decode()
+		}
 		if errors.Is(err, sql.ErrNoRows) {
 			return noApproval(name)
 		}
@@ -206,7 +226,7 @@ func grantPermission(ctx context.Context, tx *sql.Tx, p approval.Permission, own
 
 // SettleApproval notes the intent that a spent approval was spent on.
 func (s *Store) SettleApproval(ctx context.Context, name id.Approval, intent int64) error {
-	if err := s.exec(ctx, `UPDATE approvals SET intent = ? WHERE id = ? AND state = 'spent'`, intent, name); err != nil {
+	if err := s.change(ctx, `UPDATE approvals SET intent = ? WHERE id = ? AND state = 'spent'`, intent, name); err != nil {
 		return fmt.Errorf("cannot note what approval %s was spent on: %w", name, err)
 	}
 	return nil
@@ -229,91 +249,53 @@ func (s *Store) OpenApprovals(ctx context.Context, subject approval.Subject) ([]
 			WHERE subject = ? AND state IN ('pending', 'approved') AND ended = 0 ORDER BY asked_ns, id`, digest)
 }
 
-// ApprovalFilter chooses approvals; what is empty chooses all.
-type ApprovalFilter struct {
-	State     approval.State
-	Workspace id.Workspace
-	Requester string
-	// Visible, if not empty, is who looks, and VisibleOwner for whom: only what they asked,
-	// or what is about that owner's workspaces, is there.
-	Visible, VisibleOwner string
-	// Now is when it is asked, for what has expired.
-	Now time.Time
-	// After is the mark that the page before ended with, "" for the first page.
-	After string
-	Limit int
-}
-
-// Approvals returns a page of approvals, the newest first, and the mark for the next one, ""
-// if there is none.
-func (s *Store) Approvals(ctx context.Context, f ApprovalFilter) (list []Approval, next string, err error) {
-	var where []string
-	var args []any
-	and := func(clause string, a ...any) { where, args = append(where, clause), append(args, a...) }
-	switch now := f.Now.UnixNano(); f.State {
-	case "":
-	case approval.Pending:
-		and(`state = 'pending' AND ended = 0 AND until_ns > ?`, now)
-	case approval.Approved:
-		and(`state = 'approved' AND answered_ns > ?`, f.Now.Add(-approval.SpendWithin).UnixNano())
-	case approval.Expired:
-		and(`(state = 'pending' AND (ended <> 0 OR until_ns <= ?) OR state = 'approved' AND answered_ns <= ?)`, now,
-			f.Now.Add(-approval.SpendWithin).UnixNano())
-	case approval.Denied, approval.Spent:
-		and(`state = ?`, f.State)
-	default:
-		return nil, "", fmt.Errorf("cannot list approvals in the state %q: it is one of pending, approved, denied, spent, expired: %w",
-			f.State, errdefs.ErrInvalidArgument)
-	}
-	if f.Workspace != "" {
-		and(`workspace = ?`, f.Workspace)
-	}
-	if f.Requester != "" {
-		and(`requester = ?`, f.Requester)
-	}
-	if f.Visible != "" {
-		and(`(requester = ? OR owner = ?)`, f.Visible, f.VisibleOwner)
-	}
-	if f.After != "" {
-		ns, name, ok := strings.Cut(f.After, ".")
-		at, err := strconv.ParseInt(ns, 10, 64)
-		if _, perr := id.ParseApproval(name); !ok || err != nil || perr != nil {
-			return nil, "", fmt.Errorf("cannot go on after %.64q: it is no mark of a page; give next_page_token as it was given: %w", f.After,
-				errdefs.ErrInvalidArgument)
-		}
-		and(`(asked_ns, id) < (?, ?)`, at, name)
-	}
-	query := `SELECT ` + approvalColumns + ` FROM approvals`
-	if len(where) > 0 {
-		query += ` WHERE ` + strings.Join(where, ` AND `)
-	}
-	limit := min(max(f.Limit, 1), maxPage)
-	query += ` ORDER BY asked_ns DESC, id DESC LIMIT ?`
-	list, err = s.approvals(ctx, query, append(args, limit+1)...)
-	if err != nil || len(list) <= limit {
-		return list, "", err
-	}
-	list = list[:limit]
-	last := list[limit-1]
-	return list, fmt.Sprintf("%d.%s", last.AskedAt.UnixNano(), last.ID), nil
-}
-
 func (s *Store) approvals(ctx context.Context, query string, args ...any) ([]Approval, error) {
+	rows, _, err := s.rows(ctx, math.MaxInt64, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	return decodeAll(rows)
+}
+
+// rows reads approvals in one turn, up to the one with which they have so many bytes. cut says that it may not be
+// the last.
+func (s *Store) rows(ctx context.Context, most int64, query string, args ...any) (list []row, cut bool, err error) {
+	fail := func(err error) ([]row, bool, error) {
+		return nil, false, fmt.Errorf("cannot read the approvals: %w", err)
+	}
+	give, err := s.turn(ctx)
+	if err != nil {
+		return fail(err)
+	}
+	defer give()
 	rows, err := s.db.QueryContext(ctx, query, args...)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the approvals: %w", err)
+		return fail(err)
 	}
 	defer rows.Close()
-	var list []Approval
-	for rows.Next() {
-		a, err := scanApproval(rows)
+	bytes := int64(0)
+	for !cut && rows.Next() {
+		var r row
+		if err := r.scan(rows); err != nil {
+			return fail(err)
+		}
+		list = append(list, r)
+		bytes += r.size()
+		cut = bytes >= most
+	}
+	if err := rows.Err(); err != nil {
+		return fail(err)
+	}
+	return list, cut, nil
+}
+
+func decodeAll(rows []row) (list []Approval, err error) {
+	for i := range rows {
+		a, err := rows[i].decode()
 		if err != nil {
 			return nil, err
 		}
 		list = append(list, a)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("cannot read the approvals: %w", err)
 	}
 	return list, nil
 }
@@ -361,13 +343,18 @@ func (s *Store) Permission(ctx context.Context, name id.Approval) (Permission, e
 
 // Revoke removes a permission; one that is gone is no error.
 func (s *Store) Revoke(ctx context.Context, name id.Approval) error {
-	if err := s.exec(ctx, `DELETE FROM permissions WHERE id = ?`, name); err != nil {
+	if err := s.change(ctx, `DELETE FROM permissions WHERE id = ?`, name); err != nil {
 		return fmt.Errorf("cannot revoke permission %s: %w", name, err)
 	}
 	return nil
 }
 
 func (s *Store) permissions(ctx context.Context, rest string, args ...any) ([]Permission, error) {
+	give, err := s.turn(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the permissions: %w", err)
+	}
+	defer give()
 	//nolint:gosec // rest is one of the constants above
 	rows, err := s.db.QueryContext(ctx, `SELECT permission, owner FROM permissions `+rest, args...)
 	if err != nil {
@@ -392,7 +379,7 @@ func (s *Store) permissions(ctx context.Context, rest string, args ...any) ([]Pe
 	return list, nil
 }
 
-// inTx makes changes that belong together, to the end as exec does.
+// inTx makes changes that belong together, to the end as exec does. The caller has the turn.
 func (s *Store) inTx(ctx context.Context, f func(*sql.Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err

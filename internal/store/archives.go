@@ -18,7 +18,7 @@ import (
 func (s *Store) AddArchive(ctx context.Context, a workspace.Archive) error {
 	limits, err := json.Marshal(a.Limits)
 	if err == nil {
-		err = s.exec(ctx, `INSERT INTO archives (id, workspace, key, owner, profile, limits, sha256, size, entries, bytes, created_ns)
+		err = s.change(ctx, `INSERT INTO archives (id, workspace, key, owner, profile, limits, sha256, size, entries, bytes, created_ns)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 			a.ID, a.Workspace, a.Key, a.Owner, a.Profile, string(limits), a.SHA256, a.Size, a.Entries, a.Bytes, a.CreatedAt.UnixNano())
 	}
@@ -30,7 +30,11 @@ func (s *Store) AddArchive(ctx context.Context, a workspace.Archive) error {
 
 // RemoveArchive forgets an archive, and reports whether there was one.
 func (s *Store) RemoveArchive(ctx context.Context, id string) (was bool, err error) {
-	n, err := s.execCounted(ctx, `DELETE FROM archives WHERE id = ?`, id)
+	var n int64
+	err = s.inTurn(ctx, func() error {
+		n, err = s.execCounted(ctx, `DELETE FROM archives WHERE id = ?`, id)
+		return err
+	})
 	if err != nil {
 		return false, fmt.Errorf("cannot forget archive %s: %w", id, err)
 	}
@@ -41,6 +45,11 @@ const archiveColumns = `SELECT id, workspace, key, owner, profile, limits, sha25
 
 // Archives returns all archives, the newest first.
 func (s *Store) Archives(ctx context.Context) ([]workspace.Archive, error) {
+	give, err := s.turn(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the archives: %w", err)
+	}
+	defer give()
 	rows, err := s.db.QueryContext(ctx, archiveColumns+`ORDER BY created_ns DESC`)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the archives: %w", err)
@@ -68,7 +77,11 @@ func (s *Store) Archive(ctx context.Context, ref string) (workspace.Archive, err
 	if id.IsArchive(ref) {
 		which, none = `WHERE id = ?1`, "there is none with this id"
 	}
-	a, err := scanArchive(s.db.QueryRowContext(ctx, archiveColumns+which, ref).Scan)
+	var a workspace.Archive
+	err := s.inTurn(ctx, func() (err error) {
+		a, err = scanArchive(s.db.QueryRowContext(ctx, archiveColumns+which, ref).Scan)
+		return err
+	})
 	if errors.Is(err, sql.ErrNoRows) {
 		return a, fmt.Errorf("cannot find an archive %q: %s; \"carrel archive ls\" lists them: %w", ref, none, errdefs.ErrNotFound)
 	}

@@ -35,7 +35,7 @@ func TestClockSteps(t *testing.T) {
 		Limits: workspace.DefaultLimits, Phase: workspace.Settled, CreatedAt: now,
 	}
 	r1, r2 := store.RequestID{Principal: "uid:1000", ID: "r1"}, store.RequestID{Principal: "uid:1000", ID: "r2"}
-	if err := s.Insert(ctx, w); err != nil {
+	if err := s.Insert(ctx, w, nil); err != nil {
 		t.Fatal(err)
 	}
 	if was, err := s.Begin(ctx, r1, "digest", ""); err != nil || !was.Began.IsZero() {

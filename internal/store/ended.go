@@ -33,6 +33,11 @@ func (s *Store) EndOverdue(ctx context.Context, now time.Time) error {
 }
 
 func (s *Store) end(ctx context.Context, which string, args ...any) (n int64, err error) {
+	give, err := s.turn(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer give()
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
 		//nolint:gosec // which is one of the constants above
 		done, err := tx.ExecContext(ctx, `UPDATE approvals SET ended = -1 WHERE state = 'pending' AND ended = 0 AND `+which, args...)
@@ -46,7 +51,12 @@ func (s *Store) end(ctx context.Context, which string, args ...any) (n int64, er
 
 // NoteEnds notes where the record has the ends of questions.
 func (s *Store) NoteEnds(ctx context.Context, at map[id.Approval]int64) error {
-	err := s.inTx(ctx, func(tx *sql.Tx) error {
+	give, err := s.turn(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot note that approvals have ended: %w", err)
+	}
+	defer give()
+	err = s.inTx(ctx, func(tx *sql.Tx) error {
 		for name, seq := range at {
 			if _, err := tx.ExecContext(ctx, `UPDATE approvals SET ended = ? WHERE id = ? AND ended = -1`, seq, name); err != nil {
 				return err
@@ -63,6 +73,11 @@ func (s *Store) NoteEnds(ctx context.Context, at map[id.Approval]int64) error {
 // EndingNames returns the questions whose end the record is not known to have.
 func (s *Store) EndingNames(ctx context.Context) (map[id.Approval]bool, error) {
 	fail := func(err error) error { return fmt.Errorf("cannot read the approvals: %w", err) }
+	give, err := s.turn(ctx)
+	if err != nil {
+		return nil, fail(err)
+	}
+	defer give()
 	rows, err := s.db.QueryContext(ctx, `SELECT id FROM approvals WHERE ended = -1`)
 	if err != nil {
 		return nil, fail(err)

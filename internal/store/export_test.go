@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -29,4 +30,17 @@ func (s *Store) LoadTokens(t *testing.T) {
 	if err := s.loadTokens(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Turns are turns.
+type Turns struct{ t turns }
+
+// Take is turns.take.
+func (t *Turns) Take(ctx context.Context, who string) (func(), error) { return t.t.take(ctx, who) }
+
+// Waiting is how many principals are remembered.
+func (t *Turns) Waiting() int {
+	t.t.mu.Lock()
+	defer t.t.mu.Unlock()
+	return len(t.t.waiting) + len(t.t.next)
 }

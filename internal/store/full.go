@@ -33,7 +33,7 @@ const (
 	roomPart = 64
 )
 
-// roomState is what Room knows, under change.
+// roomState is what Room knows.
 type roomState struct {
 	log    room.Ahead
 	looked time.Time
@@ -66,14 +66,17 @@ func (s *Store) keepLog(ctx context.Context) error {
 // Room has the database hold room for the changes that are made while the disk is full. The error is
 // resource_exhausted if there is none. It is cheap when nothing is missing.
 func (s *Store) Room(ctx context.Context) error {
-	s.change.Lock()
-	defer s.change.Unlock()
+	give, err := s.turn(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot hold room for the database %s: %w", s.path, err)
+	}
+	defer give()
 	now := time.Now()
 	if !s.room.short && now.Sub(s.room.looked) < roomEvery {
 		return nil
 	}
 	s.room.looked = now
-	err := s.hold(ctx)
+	err = s.hold(ctx)
 	s.room.short = err != nil
 	if err != nil {
 		return fmt.Errorf("cannot hold room for the database %s: %w", s.path, err)

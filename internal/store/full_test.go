@@ -39,7 +39,7 @@ func TestEndsOnAFullDisk(t *testing.T) {
 	s := open(t, path)
 	const living = 300
 	for i := range living {
-		if err := s.Insert(t.Context(), numbered(i)); err != nil {
+		if err := s.Insert(t.Context(), numbered(i), nil); err != nil {
 			t.Fatal(err)
 		}
 	}

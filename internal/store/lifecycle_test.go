@@ -66,7 +66,7 @@ func TestUpdate(t *testing.T) {
 			w = ws("b", 0)
 		}
 		w.Phase, w.Profile = workspace.Settled, "chat"
-		if err := s.Insert(ctx, w); err != nil {
+		if err := s.Insert(ctx, w, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -35,8 +35,11 @@ func (s *Store) Begin(ctx context.Context, r RequestID, digest, own string) (was
 	fail := func(err error) (Request, error) {
 		return Request{}, fmt.Errorf("cannot note request %q: %w", r.ID, err)
 	}
-	s.change.Lock()
-	defer s.change.Unlock()
+	give, err := s.turn(ctx)
+	if err != nil {
+		return fail(err)
+	}
+	defer give()
 	var before string
 	var began int64
 	err = s.db.QueryRowContext(ctx, `SELECT digest, answer, own, began_ns FROM requests WHERE principal = ? AND id = ?`, r.Principal,
@@ -63,7 +66,7 @@ func (s *Store) Begin(ctx context.Context, r RequestID, digest, own string) (was
 // Answer keeps the answer to a request that was noted, as JSON. A request that failed without an
 // effect is to be forgotten with Forget, so that it can be asked again.
 func (s *Store) Answer(ctx context.Context, r RequestID, answer string) error {
-	if err := s.exec(ctx, `UPDATE requests SET answer = ? WHERE principal = ? AND id = ?`, answer, r.Principal, r.ID); err != nil {
+	if err := s.change(ctx, `UPDATE requests SET answer = ? WHERE principal = ? AND id = ?`, answer, r.Principal, r.ID); err != nil {
 		return fmt.Errorf("cannot keep the answer to request %q: %w", r.ID, err)
 	}
 	return nil
@@ -71,7 +74,7 @@ func (s *Store) Answer(ctx context.Context, r RequestID, answer string) error {
 
 // Forget makes an id free again, unless it has an answer.
 func (s *Store) Forget(ctx context.Context, r RequestID) error {
-	if err := s.exec(ctx, `DELETE FROM requests WHERE principal = ? AND id = ? AND answer = ''`, r.Principal, r.ID); err != nil {
+	if err := s.change(ctx, `DELETE FROM requests WHERE principal = ? AND id = ? AND answer = ''`, r.Principal, r.ID); err != nil {
 		return fmt.Errorf("cannot forget request %q: %w", r.ID, err)
 	}
 	return nil

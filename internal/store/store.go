@@ -3,6 +3,9 @@
 // were made. It is a SQLite
 // database with one connection; every change is durable when its method returns.
 //
+// Callers take turns by the principal of their context (principal.NewContext), so that nobody waits for the many
+// calls of another. No turn lasts while its caller uses what was read.
+//
 // Living workspaces are also held in memory, and lookups are answered from
 // there: running a command does not touch the database.
 //
@@ -43,13 +46,15 @@ type Store struct {
 	db   *sql.DB
 	path string
 
-	// change is held over a change of database and maps together, so that they
-	// cannot part. mu guards the maps alone and is taken for writing only once
-	// the database has agreed, so that a lookup waits for no disk.
-	change  sync.Mutex
-	room    roomState
-	reserve *room.Reserve
-	// clock tells the time, and last is the newest stamp, under change; see stamp.
+	// A turn is held over each use of the database, and over a change of database and maps together, so that
+	// they cannot part. mu guards the maps alone and is taken for writing only once the database has agreed,
+	// so that a lookup waits for no disk.
+	turns turns
+	// decoding is a turn at the processor; see Decode.
+	decoding turns
+	room     roomState // of who has the turn
+	reserve  *room.Reserve
+	// clock tells the time, and last is the newest stamp, of who has the turn; see stamp.
 	clock  func() time.Time
 	last   int64
 	mu     sync.RWMutex
@@ -169,8 +174,8 @@ func (s *Store) load(ctx context.Context) error {
 }
 
 // stamp is the time in Unix nanoseconds, or just after the last stamp if the host's clock
-// has been set back since: what came later must not seem to have come before. change is
-// held.
+// has been set back since: what came later must not seem to have come before. The caller has
+// the turn.
 func (s *Store) stamp() int64 {
 	s.last = max(s.clock().UnixNano(), s.last+1)
 	return s.last
@@ -230,6 +235,11 @@ func (s *Store) Len() int {
 // FreeSuffix returns a number that no name derived from key with this prefix
 // has ever had, living or destroyed; see id.Derive.
 func (s *Store) FreeSuffix(ctx context.Context, prefix string, key id.Key) (int, error) {
+	give, err := s.turn(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("cannot look for a free name: %w", err)
+	}
+	defer give()
 	base := string(id.Derive(prefix, key, 0))
 	// '.' is the character after '-'.
 	rows, err := s.db.QueryContext(ctx, `SELECT name FROM workspaces WHERE name = ? OR (name > ? AND name < ?)`, base, base+"-", base+".")
@@ -253,14 +263,23 @@ func (s *Store) FreeSuffix(ctx context.Context, prefix string, key id.Key) (int,
 }
 
 // Insert adds a workspace, and notes that it is what the requests act on that ask for it.
-// already_exists: its name was used before, or its key belongs to a living one.
-func (s *Store) Insert(ctx context.Context, w Workspace, by ...RequestID) error {
+// already_exists: its name was used before, or its key belongs to a living one. may, unless it is nil, says
+// first whether it may live; nothing else is inserted meanwhile.
+func (s *Store) Insert(ctx context.Context, w Workspace, may func() error, by ...RequestID) error {
 	limits, err := json.Marshal(w.Limits)
 	if err != nil {
 		return fmt.Errorf("cannot store workspace %s: %w", w.Name, err)
 	}
-	s.change.Lock()
-	defer s.change.Unlock()
+	give, err := s.turn(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot store workspace %s: %w", w.Name, err)
+	}
+	defer give()
+	if may != nil {
+		if err := may(); err != nil {
+			return err
+		}
+	}
 	now := w.CreatedAt.UnixNano()
 	changed := s.stamp()
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
@@ -292,10 +311,15 @@ func (s *Store) Insert(ctx context.Context, w Workspace, by ...RequestID) error 
 }
 
 // exec makes one change, to the end: cut off by ctx in the middle, it would leave
-// open whether the database took it.
+// open whether the database took it. The caller has the turn.
 func (s *Store) exec(ctx context.Context, query string, args ...any) error {
 	_, err := s.execCounted(ctx, query, args...)
 	return err
+}
+
+// change is exec in a turn of its own.
+func (s *Store) change(ctx context.Context, query string, args ...any) error {
+	return s.inTurn(ctx, func() error { return s.exec(ctx, query, args...) })
 }
 
 // execCounted is exec, and tells how many rows it changed.
@@ -345,54 +369,6 @@ func (s *Store) SetDestroyed(ctx context.Context, name id.Workspace, retained st
 	return s.update(ctx, name, func(w *Workspace) { w.Phase = workspace.Destroyed }, retained)
 }
 
-// Destroyed returns the workspace with that name or key that was destroyed last, if that
-// was at since or after, and where its home was kept, "" if it was not.
-func (s *Store) Destroyed(ctx context.Context, ref string, since time.Time) (w Workspace, retained string, ok bool, err error) {
-	err = s.db.QueryRowContext(ctx, `SELECT name, key, owner, retained FROM workspaces
-		WHERE phase = 'destroyed' AND (name = ? OR key = ?) AND changed_ns >= ? ORDER BY changed_ns DESC LIMIT 1`, ref, ref,
-		nanos(since)).Scan(&w.Name, &w.Key, &w.Owner, &retained)
-	if errors.Is(err, sql.ErrNoRows) {
-		return w, "", false, nil
-	}
-	if err != nil {
-		return w, "", false, fmt.Errorf("cannot look for workspace %q among those destroyed: %w", ref, err)
-	}
-	w.Phase = workspace.Destroyed
-	return w, retained, true, nil
-}
-
-// Retained returns the homes that were kept of destroyed workspaces, the newest first.
-func (s *Store) Retained(ctx context.Context) ([]workspace.Retained, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT name, key, owner, boundary, root, retained, changed_ns FROM workspaces
-			WHERE phase = 'destroyed' AND retained <> '' ORDER BY changed_ns DESC`)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read which homes were kept: %w", err)
-	}
-	defer rows.Close()
-	var all []workspace.Retained
-	for rows.Next() {
-		var r workspace.Retained
-		var changed int64
-		if err := rows.Scan(&r.Workspace, &r.Key, &r.Owner, &r.Boundary, &r.Root, &r.Home, &changed); err != nil {
-			return nil, fmt.Errorf("cannot read which homes were kept: %w", err)
-		}
-		r.DestroyedAtMS = changed / int64(time.Millisecond)
-		all = append(all, r)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("cannot read which homes were kept: %w", err)
-	}
-	return all, nil
-}
-
-// ForgetRetained notes that the home of a destroyed workspace is no longer kept.
-func (s *Store) ForgetRetained(ctx context.Context, name id.Workspace) error {
-	if err := s.exec(ctx, `UPDATE workspaces SET retained = '' WHERE name = ? AND phase = 'destroyed'`, name); err != nil {
-		return fmt.Errorf("cannot note that the home of %s is gone: %w", name, err)
-	}
-	return nil
-}
-
 // Update changes key, limits, phase, purge or lifetime of a living workspace.
 // already_exists: the key belongs to another one.
 func (s *Store) Update(ctx context.Context, name id.Workspace, change func(*Workspace)) error {
@@ -401,8 +377,11 @@ func (s *Store) Update(ctx context.Context, name id.Workspace, change func(*Work
 
 // Delete removes a workspace that was never made, as if it had not been begun.
 func (s *Store) Delete(ctx context.Context, name id.Workspace) error {
-	s.change.Lock()
-	defer s.change.Unlock()
+	give, err := s.turn(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot remove workspace %s from the database: %w", name, err)
+	}
+	defer give()
 	w, ok := s.ByName(name)
 	if !ok {
 		return nil
@@ -421,8 +400,11 @@ func (s *Store) Delete(ctx context.Context, name id.Workspace) error {
 }
 
 func (s *Store) update(ctx context.Context, name id.Workspace, change func(*Workspace), retained string) error {
-	s.change.Lock()
-	defer s.change.Unlock()
+	give, err := s.turn(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot change workspace %s: %w", name, err)
+	}
+	defer give()
 	w, ok := s.ByName(name)
 	if !ok {
 		return fmt.Errorf("cannot change workspace %s: it is not there: %w", name, errdefs.ErrNotFound)
@@ -482,7 +464,7 @@ func (s *Store) forget(w Workspace) {
 // Meta returns the value kept under name, "" if there is none.
 func (s *Store) Meta(ctx context.Context, name string) (string, error) {
 	var v string
-	err := s.db.QueryRowContext(ctx, `SELECT value FROM meta WHERE name = ?`, name).Scan(&v)
+	err := s.inTurn(ctx, func() error { return s.db.QueryRowContext(ctx, `SELECT value FROM meta WHERE name = ?`, name).Scan(&v) })
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return "", fmt.Errorf("cannot read %s from the database: %w", name, err)
 	}
@@ -491,7 +473,7 @@ func (s *Store) Meta(ctx context.Context, name string) (string, error) {
 
 // SetMeta keeps value under name.
 func (s *Store) SetMeta(ctx context.Context, name, value string) error {
-	err := s.exec(ctx, `INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value`, name, value)
+	err := s.change(ctx, `INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value`, name, value)
 	if err != nil {
 		return fmt.Errorf("cannot keep %s in the database: %w", name, err)
 	}

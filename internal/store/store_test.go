@@ -56,7 +56,7 @@ func TestLife(t *testing.T) {
 	s, path := newStore(t)
 	ctx := t.Context()
 	w := ws("demo 'ü", 0)
-	if err := s.Insert(ctx, w); err != nil {
+	if err := s.Insert(ctx, w, nil); err != nil {
 		t.Fatal(err)
 	}
 	check := func(want store.Workspace) {
@@ -94,17 +94,17 @@ func TestLife(t *testing.T) {
 		t.Errorf("a destroyed workspace changed state: %v", err)
 	}
 	// The name stays taken, the key is free.
-	if err := s.Insert(ctx, ws(w.Key, 0)); !errdefs.IsAlreadyExists(err) {
+	if err := s.Insert(ctx, ws(w.Key, 0), nil); !errdefs.IsAlreadyExists(err) {
 		t.Errorf("name of a destroyed workspace: %v", err)
 	}
 	n, err := s.FreeSuffix(ctx, "ws", w.Key)
 	if err != nil || n != 1 {
 		t.Fatalf("free suffix %d, %v", n, err)
 	}
-	if err := s.Insert(ctx, ws(w.Key, n)); err != nil {
+	if err := s.Insert(ctx, ws(w.Key, n), nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Insert(ctx, ws(w.Key, 7)); !errdefs.IsAlreadyExists(err) {
+	if err := s.Insert(ctx, ws(w.Key, 7), nil); !errdefs.IsAlreadyExists(err) {
 		t.Errorf("key of a living workspace: %v", err)
 	}
 }
@@ -124,14 +124,14 @@ func TestFreeSuffix(t *testing.T) {
 		if err != nil || n != want {
 			t.Fatalf("%d: %d, %v", i, n, err)
 		}
-		if err := s.Insert(t.Context(), ws("k", n)); err != nil {
+		if err := s.Insert(t.Context(), ws("k", n), nil); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.SetDestroyed(t.Context(), id.Derive("ws", "k", n), ""); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := s.Insert(t.Context(), ws("k", 41)); err != nil {
+	if err := s.Insert(t.Context(), ws("k", 41), nil); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := s.FreeSuffix(t.Context(), "ws", "k"); n != 42 || err != nil {
@@ -150,7 +150,7 @@ func TestFreeSuffix(t *testing.T) {
 func TestDelete(t *testing.T) {
 	s, path := newStore(t)
 	w := ws("k", 0)
-	if err := s.Insert(t.Context(), w); err != nil {
+	if err := s.Insert(t.Context(), w, nil); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -159,7 +159,7 @@ func TestDelete(t *testing.T) {
 		}
 	}
 	s = reopen(t, s, path)
-	if err := s.Insert(t.Context(), w); err != nil {
+	if err := s.Insert(t.Context(), w, nil); err != nil {
 		t.Errorf("name after delete: %v", err)
 	}
 }
@@ -171,7 +171,7 @@ func TestConcurrentInsertsOfOneKey(t *testing.T) {
 	won := 0
 	for i := range 16 {
 		wg.Go(func() {
-			err := s.Insert(t.Context(), ws("k", i))
+			err := s.Insert(t.Context(), ws("k", i), nil)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -303,7 +303,7 @@ func query(t *testing.T, db *sql.DB, q string) string {
 
 func BenchmarkByKey(b *testing.B) {
 	s, _ := newStore(b)
-	if err := s.Insert(b.Context(), ws("k", 0)); err != nil {
+	if err := s.Insert(b.Context(), ws("k", 0), nil); err != nil {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()

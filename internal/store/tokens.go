@@ -63,7 +63,7 @@ func (s *Store) loadTokens(ctx context.Context) error {
 // maxMakers bounds a line of makers that an earlier build let grow longer than may be now.
 const maxMakers = maxTokens
 
-// makers are who made a token, its maker, and so on. s.change is held.
+// makers are who made a token, its maker, and so on. The caller has the turn.
 func (s *Store) makers(t principal.Issued) []string {
 	all := []string{t.Maker}
 	for len(all) < maxMakers {
@@ -107,8 +107,11 @@ func (s *Store) AddToken(ctx context.Context, t principal.Issued) error {
 	if err != nil {
 		return fmt.Errorf("cannot store token %s: %w", t.ID, err)
 	}
-	s.change.Lock()
-	defer s.change.Unlock()
+	give, err := s.turn(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot store token %s: %w", t.ID, err)
+	}
+	defer give()
 	if err := s.forgetTokens(ctx, t.Owner); err != nil {
 		return err
 	}
@@ -135,10 +138,17 @@ func (s *Store) putToken(t principal.Issued) {
 }
 
 // forgetTokens makes room: what ended long ago goes, and of an owner with too many all that
-// ended. s.change is held.
+// ended. The caller has the turn.
 func (s *Store) forgetTokens(ctx context.Context, owner string) error {
 	now := s.Now()
-	own := slices.DeleteFunc(s.Tokens(), func(t principal.Issued) bool { return t.Owner != owner })
+	var own []principal.Issued
+	s.mu.RLock()
+	for _, t := range s.tokens {
+		if t.Owner == owner {
+			own = append(own, t)
+		}
+	}
+	s.mu.RUnlock()
 	var gone []string
 	for _, t := range own {
 		if t.Ended(now) != "" && (len(own) >= maxTokens || now.Sub(t.Expires) > keepTokens || !t.Revoked.IsZero() &&
@@ -189,8 +199,11 @@ func (s *Store) Tokens() []principal.Issued {
 // RevokeToken ends the token and all that were made with it, by it, and so on. It returns
 // those that had not been revoked yet. not_found: there is none.
 func (s *Store) RevokeToken(ctx context.Context, id string) ([]string, error) {
-	s.change.Lock()
-	defer s.change.Unlock()
+	give, err := s.turn(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cannot revoke token %s: %w", id, err)
+	}
+	defer give()
 	if _, ok := s.Token(id); !ok {
 		return nil, fmt.Errorf("cannot revoke token %q: there is none; \"carrel token ls\" lists them: %w", id, errdefs.ErrNotFound)
 	}
@@ -201,6 +214,10 @@ func (s *Store) RevokeToken(ctx context.Context, id string) ([]string, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	children := map[string][]string{}
+	for _, t := range s.tokens {
+		children[t.Parent] = append(children[t.Parent], t.ID)
+	}
 	var ended []string
 	line := []string{id}
 	for i := 0; i < len(line); i++ {
@@ -210,11 +227,8 @@ func (s *Store) RevokeToken(ctx context.Context, id string) ([]string, error) {
 			s.tokens[t.ID] = t
 			ended = append(ended, t.ID)
 		}
-		for _, child := range s.tokens {
-			if child.Parent == line[i] && !slices.Contains(line, child.ID) {
-				line = append(line, child.ID)
-			}
-		}
+		line = append(line, children[line[i]]...)
+		delete(children, line[i]) // none comes twice
 	}
 	return ended, nil
 }
@@ -228,8 +242,12 @@ func (s *Store) SpendToken(ctx context.Context, id string) (principal.Issued, er
 	if ok && t.MaxUses == 0 && t.Ended(now) == "" && now.Sub(t.LastUsed) < usedEvery {
 		return t, nil
 	}
-	s.change.Lock()
-	defer s.change.Unlock()
+	// Who uses it is not in ctx yet.
+	give, err := s.turns.take(ctx, t.Owner)
+	if err != nil {
+		return t, fmt.Errorf("cannot note a use of token %s: %w", id, err)
+	}
+	defer give()
 	// Again, now that nobody else changes it.
 	t, ok = s.Token(id)
 	if !ok {

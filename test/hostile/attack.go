@@ -37,6 +37,8 @@ type attacker struct {
 	UID, Number int
 	// Only and Except choose ways by words in their names.
 	Keys, Only, Except []string
+	// Burden is the one thing that it does, if it is not "", and Address where strangers are served.
+	Burden, Address string
 }
 
 // tally counts what became of a way's attempts.
@@ -139,6 +141,10 @@ func attack(arg string, stdin io.Reader, stdout io.Writer) error {
 		_, _ = io.Copy(io.Discard, stdin)
 		cancel()
 	}()
+	if r.Burden != "" {
+		r.bear(ctx)
+		return json.NewEncoder(stdout).Encode(r.count)
+	}
 	var group sync.WaitGroup
 	for i, key := range r.Keys {
 		group.Go(func() { r.inhabit(ctx, key, r.Number+i*hostileOwners) })

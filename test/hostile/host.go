@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,6 +29,7 @@ type host struct {
 	dir, data, runtime string
 	prefix             string // of its workspaces' names, no other run's
 	logs               string // where the logs go at the end
+	address            string // where the API is served over TLS, "" if it is not
 	progress           io.Writer
 	daemon, broker     atomic.Int64 // pids
 	// killed counts kills and recoveries: while it is odd, something was killed and "carrel up"
@@ -58,6 +60,12 @@ func newHost(ctx context.Context, o options, progress io.Writer) (*host, error) 
 		prefix: fmt.Sprintf("hst%x", os.Getpid()), dir: dir, data: dir + "/data", runtime: dir + "/run", logs: o.logs, progress: progress,
 	}
 	settings := "socket_mode: \"0666\"\npolicy:\n  path: " + dir + "/policy.yaml\n"
+	if len(o.beside) > 0 {
+		if h.address, err = freeAddress(ctx); err != nil {
+			return nil, errors.Join(err, os.RemoveAll(dir))
+		}
+		settings += "listen: " + h.address + "\n"
+	}
 	broker := `{"create_burst":1000000,"create_per_hour":1000000}`
 	if o.pace {
 		broker = "{}"
@@ -77,6 +85,15 @@ func newHost(ctx context.Context, o options, progress io.Writer) (*host, error) 
 		return nil, errors.Join(err, downErr)
 	}
 	return h, nil
+}
+
+// freeAddress is one of the loopback's at which nobody listens.
+func freeAddress(ctx context.Context) (string, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
 }
 
 func (h *host) say(format string, args ...any) { fmt.Fprintf(h.progress, format+"\n", args...) }

@@ -4,6 +4,7 @@
 // once and daemon and broker are killed. docs/benchmarks.md says what it does.
 //
 //	go run ./test/hostile [-for 10m] [-workspaces 60] [-restarts 4] [-o json]
+//	go run ./test/hostile -beside 'strangers,questions' [-for 10s] [-o json]
 //
 // It needs root, and takes away what it made, also when it is interrupted. It fails if anything
 // of an honest owner was lost, or failed without a bound that the error names.
@@ -33,7 +34,7 @@ type options struct {
 	workspaces, restarts int
 	format, dir, logs    string
 	pace                 bool
-	only, except         []string
+	only, except, beside []string
 }
 
 func main() {
@@ -72,6 +73,8 @@ func parse(args []string) (options, error) {
 	f.BoolVar(&o.pace, "pace", false, "keep the broker's pace of creation as it is by default, which all owners share")
 	only := f.String("only", "", "only the ways whose names have one of these `words`, with commas between")
 	except := f.String("except", "", "none of the ways whose names have one of these `words`")
+	beside := f.String("beside", "", "measure root's operations beside each burden alone whose name has one of these `words`, as "+
+		"\"strangers\" or \"questions\"; -for is then the time beside each, at most 10s")
 	f.StringVar(&o.format, "o", "table", "table or json")
 	f.StringVar(&o.dir, "dir", "/var/tmp", "where everything is made")
 	f.StringVar(&o.logs, "logs", "", "keep the logs of daemon and broker in this new `directory`")
@@ -79,7 +82,10 @@ func parse(args []string) (options, error) {
 		return o, err
 	}
 	comma := func(r rune) bool { return r == ',' }
-	o.only, o.except = strings.FieldsFunc(*only, comma), strings.FieldsFunc(*except, comma)
+	o.only, o.except, o.beside = strings.FieldsFunc(*only, comma), strings.FieldsFunc(*except, comma), strings.FieldsFunc(*beside, comma)
+	if len(o.beside) > 0 {
+		o.life, o.workspaces = min(o.life, burdenTime), 6
+	}
 	if o.reference == 0 {
 		o.reference = o.life / 10
 	}
@@ -95,6 +101,9 @@ func parse(args []string) (options, error) {
 func measureAll(ctx context.Context, o options, out, progress io.Writer) (ok bool, err error) {
 	if os.Geteuid() != 0 {
 		return false, errors.New("cannot bring carrel up as root: run this as root, on a machine that may be burdened")
+	}
+	if len(o.beside) > 0 {
+		return measureBeside(ctx, o, out, progress)
 	}
 	h, err := newHost(ctx, o, progress)
 	if err != nil {

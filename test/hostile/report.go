@@ -80,10 +80,12 @@ func (r *report) ok() bool {
 	return len(r.Lost)+len(r.Left) == 0
 }
 
-func (r *report) json(out io.Writer) error {
+func (r *report) json(out io.Writer) error { return writeJSON(out, r) }
+
+func writeJSON(out io.Writer, v any) error {
 	e := json.NewEncoder(out)
 	e.SetIndent("", "  ")
-	return e.Encode(r)
+	return e.Encode(v)
 }
 
 // verdict is the ratio of two times, and whether it was missed.
@@ -113,12 +115,7 @@ func (r *report) table(out io.Writer) error {
 	for _, g := range r.Gauges {
 		fmt.Fprintf(w, "%s\t%d\t%d\t%d\n", g.Name, g.First, g.Min, g.Max)
 	}
-	fmt.Fprint(w, "\nhostile way\ttried\trefused\tfailed\tone of the failures\n")
-	for _, name := range slices.Sorted(maps.Keys(r.Ways)) {
-		t := r.Ways[name]
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%.120q\n", name, t.Tried, t.Refused, t.Failed, t.Error)
-	}
-	fmt.Fprintln(w)
+	printWays(w, r.Ways)
 	for _, k := range r.Restarts {
 		fmt.Fprintf(w, "the %s was killed, up again after\t%.1f s\t%s\n", k.Part, k.Up, k.Err)
 	}
@@ -133,4 +130,13 @@ func (r *report) table(out io.Writer) error {
 		}
 	}
 	return w.Flush()
+}
+
+func printWays(w io.Writer, ways map[string]*tally) {
+	fmt.Fprint(w, "\nhostile way\ttried\trefused\tfailed\tone of the failures\n")
+	for _, name := range slices.Sorted(maps.Keys(ways)) {
+		t := ways[name]
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%.120q\n", name, t.Tried, t.Refused, t.Failed, t.Error)
+	}
+	fmt.Fprintln(w)
 }
