@@ -246,6 +246,9 @@ func (q *Questions) await(ctx context.Context, x *gate.Question, a approval.Appr
 		"with \"carrel approvals approve %s\" or deny, and ask again",
 		a.ID, a.Until.UTC().Format(time.RFC3339), a.ID, a.ID)
 	limit := x.Request.Wait
+	if limit == 0 && !operation.Of(x.Request.Op.Op()).Judged.Command {
+		limit = -1 // only who runs a command may have been told that it waits
+	}
 	if limit < 0 {
 		return fmt.Errorf("cannot %s yet: %s: %w", what, left, errdefs.ErrFailedPrecondition)
 	}

@@ -525,9 +525,12 @@ type CreateRequest struct {
 	Allow []string `protobuf:"bytes,8,rep,name=allow,proto3" json:"allow,omitempty"`
 	// Directories of the host. They come with a descriptor that grants them: see
 	// docs/protocols/api.md.
-	Mounts        []*Mount `protobuf:"bytes,9,rep,name=mounts,proto3" json:"mounts,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Mounts []*Mount `protobuf:"bytes,9,rep,name=mounts,proto3" json:"mounts,omitempty"`
+	// How long to wait for a person's answer where one is needed. 0 is not at all: it fails with
+	// the approval's id, and asking for the same again takes the answer up.
+	ApprovalWaitMs int64 `protobuf:"varint,10,opt,name=approval_wait_ms,json=approvalWaitMs,proto3" json:"approval_wait_ms,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *CreateRequest) Reset() {
@@ -621,6 +624,13 @@ func (x *CreateRequest) GetMounts() []*Mount {
 		return x.Mounts
 	}
 	return nil
+}
+
+func (x *CreateRequest) GetApprovalWaitMs() int64 {
+	if x != nil {
+		return x.ApprovalWaitMs
+	}
+	return 0
 }
 
 type CreateResponse struct {
@@ -7910,7 +7920,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x0fidle_timeout_ms\x18\x13 \x01(\x03R\ridleTimeoutMs\x12(\n" +
 	"\x06mounts\x18\x14 \x03(\v2\x10.carrel.v1.MountR\x06mounts\x12\x14\n" +
 	"\x05allow\x18\x15 \x03(\tR\x05allow\x12$\n" +
-	"\x0esilent_unix_ms\x18\x16 \x01(\x03R\fsilentUnixMs\"\x9f\x02\n" +
+	"\x0esilent_unix_ms\x18\x16 \x01(\x03R\fsilentUnixMs\"\xc9\x02\n" +
 	"\rCreateRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12)\n" +
 	"\x06limits\x18\x02 \x01(\v2\x11.carrel.v1.LimitsR\x06limits\x12\x19\n" +
@@ -7921,7 +7931,9 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\a \x01(\tR\trequestId\x12\x14\n" +
 	"\x05allow\x18\b \x03(\tR\x05allow\x12(\n" +
-	"\x06mounts\x18\t \x03(\v2\x10.carrel.v1.MountR\x06mounts\"^\n" +
+	"\x06mounts\x18\t \x03(\v2\x10.carrel.v1.MountR\x06mounts\x12(\n" +
+	"\x10approval_wait_ms\x18\n" +
+	" \x01(\x03R\x0eapprovalWaitMs\"^\n" +
 	"\x0eCreateResponse\x122\n" +
 	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\"*\n" +
