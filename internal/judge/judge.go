@@ -174,7 +174,7 @@ func question(r *operation.Request, c operation.Commanding) *policy.Question {
 	full := c.Full()
 	q := &policy.Question{
 		Argv: full.Argv, Profile: profileOf(r.On), Source: SourceOf(r), Workspace: string(r.On.Key),
-		Home: "~", Dir: full.Cwd, Env: full.Env, Verified: r.Verified,
+		Home: "~", Dir: full.Cwd, Env: full.Env, Verified: r.Verified, Mounts: r.Mounted,
 	}
 	if r.On.Kind == operation.Workspace {
 		q.Home = "/home/" + string(r.On.Name)

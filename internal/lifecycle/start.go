@@ -54,7 +54,7 @@ func (l *Lifecycle) Ready(ctx context.Context, a *gate.Authorised) error {
 	}
 	k, err := l.Living(name)
 	if err == nil {
-		a.Verified(l.verified(ctx, k))
+		a.Seen(l.verified(ctx, k), l.writable(name))
 	}
 	return err
 }
@@ -68,7 +68,7 @@ func (l *Lifecycle) Seen(ctx context.Context, a *gate.Authorised) (verified, ass
 	}
 	assumed = !l.join(k).State.Live()
 	verified = assumed || l.verified(ctx, k)
-	a.Verified(verified)
+	a.Seen(verified, l.writable(k.Name))
 	return verified, assumed, nil
 }
 

@@ -83,6 +83,8 @@ type Question struct {
 	// directory, absolute or empty.
 	Home string `json:"home,omitempty"`
 	Dir  string `json:"dir,omitempty"`
+	// Mounts are the directories of the host that the workspace has, by their absolute paths inside.
+	Mounts []string `json:"mounts,omitempty"`
 	// Env holds variables that the caller adds, as NAME=value.
 	Env []string `json:"env,omitempty"`
 }

@@ -14,7 +14,11 @@ func (j *judge) sends(s *segment) {
 		return
 	}
 	for i := 1; i < len(s.words); i++ {
-		if t := s.words[i].Text; goesOut[t] || strings.HasPrefix(t, "deploy:") || strings.HasPrefix(t, "publish") {
+		t := s.words[i].Text
+		if t == staysHere[s.program] || t == "release" && strings.HasPrefix(s.words[i-1].Text, "-") {
+			continue // the build is called so: -c release
+		}
+		if goesOut[t] || strings.HasPrefix(t, "deploy:") || strings.HasPrefix(t, "publish") {
 			s.add(NetworkOut, t)
 		}
 	}
