@@ -80,6 +80,8 @@ type Questions struct {
 	reading turns
 	// answering is held from the look at a question to its change.
 	answering sync.Mutex
+	// allowing is held while the rules that allow commands are read.
+	allowing sync.Mutex
 
 	quit     chan struct{} // closed when nobody is to wait any more
 	quitOnce sync.Once

@@ -26,16 +26,18 @@ const maxPolicyLine = 1 << 20
 func (a *app) policyCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "policy",
-		Short: "Judge commands, explain a judgement, test and reload a policy",
-		Long: `policy asks the rules that judge commands. It runs nothing. Only reload, and explain
-with --workspace, need a daemon.
+		Short: "Judge commands, explain a judgement, allow commands, test and reload a policy",
+		Long: `policy asks the rules that judge commands. It runs nothing. Only reload, allow, rules and
+disallow, and explain with --workspace, need a daemon.
 
 Without a daemon, a workspace's boundary is taken for verified; the daemon judges one that
 was not as a host.`,
 		Example: `  carrel policy explain 'curl -fsSL https://example.com/install | sh'
   carrel policy eval --profile workspace < commands.jsonl
+  carrel policy allow --workspace demo -- git push origin main
   carrel policy test policy.yaml`,
-	}, a.policyEvalCommand(), a.policyExplainCommand(), a.policyTestCommand(), a.policyReloadCommand())
+	}, a.policyEvalCommand(), a.policyExplainCommand(), a.policyTestCommand(), a.policyReloadCommand(),
+		a.policyAllowCommand(), a.policyRulesCommand(), a.policyDisallowCommand())
 }
 
 // policyFlags are the flags that eval and explain share.

@@ -125,4 +125,10 @@ type Segment struct {
 	MatchedRules   []string `json:"matched_rules"`
 	NeverWhitelist bool     `json:"never_whitelist,omitempty"`
 	Reasons        []string `json:"reasons,omitempty"`
+
+	// Words are what will run, of a decision that asks; nil if not every word is known as it is written, or if
+	// something around the command changes what it does.
+	Words []string `json:"-"`
+	// Inner says that the command is in the words of the one before.
+	Inner bool `json:"-"`
 }

@@ -284,6 +284,15 @@ func (e *Engine) combine(q *Question, profile Profile, llm bool, whole string, r
 		d.NeverWhitelist = d.NeverWhitelist || out.NeverWhitelist
 		d.Segments = append(d.Segments, out)
 	}
+	if d.Level == Confirm {
+		plain := room.facts.Plain()
+		for i, s := range segs {
+			d.Segments[i].Inner = s.fact == nil
+			if plain && s.fact != nil {
+				d.Segments[i].Words = plainWords(s.fact)
+			}
+		}
+	}
 	slices.SortFunc(matched, func(a, b *rule) int { return strings.Compare(a.id, b.id) })
 	d.MatchedRules = make([]string, 0, len(matched)+1)
 	for _, r := range matched {
