@@ -315,7 +315,8 @@ func (a *app) policyTestCommand() *cobra.Command {
 		Use:   "test FILE",
 		Short: "Check a file of rules and its examples",
 		Long: `test compiles a file of rules as the daemon would and checks the examples of each rule.
-Errors have file, line and column, and the exit code is 1.`,
+Errors have file, line and column, and the exit code is 1. A rule with level SAFE that a
+stricter one overrides is named on stderr: it is no error, and lets nothing pass.`,
 		Example: "  carrel policy test /etc/carrel/policy.yaml",
 		Args:    exactly("FILE"),
 	}
@@ -325,8 +326,12 @@ Errors have file, line and column, and the exit code is 1.`,
 		if err != nil {
 			return err
 		}
-		err = say(a.Out, "ok: %d rules, policy %s\n", e.Rules(), e.Digest())
-		return err
+		for _, o := range e.Overridden() {
+			if err := say(a.Err, "carrel: %s\n", o); err != nil {
+				return err
+			}
+		}
+		return say(a.Out, "ok: %d rules, policy %s\n", e.Rules(), e.Digest())
 	}
 	return c
 }
