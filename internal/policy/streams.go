@@ -41,6 +41,9 @@ func (j *judge) endless(s *segment, c *shell.Command) {
 		s.add(ResourceExhaust, c.Text)
 	}
 	for i := range s.words {
+		if w := &s.words[i]; strings.IndexByte(w.Source, '{') >= 0 && manyWords(w) {
+			s.add(ResourceExhaust, "braces that make more words than a machine holds")
+		}
 		if w := &s.words[i]; strings.Contains(w.Source, "..") {
 			if m := ranges.compiled().FindStringSubmatch(w.Source); m != nil && wide(m) {
 				s.add(ResourceExhaust, w.Source)
