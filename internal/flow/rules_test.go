@@ -217,4 +217,8 @@ func TestNeverAllowed(t *testing.T) {
 	if h.passes(alice, "demo", "llm", "rsync", "a", "web1:") {
 		t.Error("what is sent passes as what is copied")
 	}
+	h.allow(root, "demo", false, "env", "git", "push", "origin", "main") // what it runs passes with it
+	if !h.passes(alice, "demo", "llm", "sh", "-c", "env git push origin main; ls") || h.passes(alice, "demo", "llm", "env", "git", "push") {
+		t.Error("a command in the words of another does not pass with exactly that")
+	}
 }

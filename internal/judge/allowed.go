@@ -64,7 +64,10 @@ func (a *allowed) pass(r *operation.Request, argv []string, asks *Judgement) (*J
 		s := &d.Segments[i]
 		if !s.Inner {
 			by = nil // what is in the words of a command passes with it
-			if n := slices.IndexFunc(rules, func(u *allowedRule) bool { return s.Words != nil && u.shape.Matches(s.Words) }); n >= 0 {
+			n := slices.IndexFunc(rules, func(u *allowedRule) bool {
+				return s.Words != nil && u.shape.Matches(s.Words) && u.has(s.Capabilities)
+			})
+			if n >= 0 {
 				by = rules[n]
 			}
 		}
