@@ -116,6 +116,11 @@ func TestUnverifiedIsTheHost(t *testing.T) {
 		if d := decided(t, h.records()[at]); d.Profile != "host" || d.Level != "CONFIRM" {
 			t.Errorf("%s: %+v", name, d)
 		}
+		for _, held := range []string{"sudo make install", "crontab jobs", "cat .netrc", "curl https://example.org/", "docker compose up"} {
+			if h.passes(alice, "demo", "user", strings.Fields(held)...) {
+				t.Errorf("%s: %s passes unasked", name, held)
+			}
+		}
 	}
 	h.rt.setHook(nil)
 	h.rt.setReport(report())
@@ -124,6 +129,29 @@ func TestUnverifiedIsTheHost(t *testing.T) {
 	}
 	if _, _, err := h.Run(ctx, alice, "demo", touch); err != nil {
 		t.Error(err)
+	}
+}
+
+// What empties a directory of the host is asked about: the mounts that a workspace has reach the policy.
+func TestMountsAreJudged(t *testing.T) {
+	h := newHouse(t)
+	h.create(alice, "demo")
+	if !h.passes(alice, "demo", "llm", "sh", "-c", "cd /workspace && rm -rf *") {
+		t.Error("it is asked about a workspace without mounts")
+	}
+	h.rt.mounts("ws-2a97516c", []workspace.Mount{
+		{Source: "/a", Destination: "/workspace"}, {Source: "/b", Destination: "/mnt/b", ReadOnly: true},
+	})
+	if err := h.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if h.passes(alice, "demo", "llm", "sh", "-c", "cd /workspace && rm -rf *") {
+		t.Error("a project is emptied unasked")
+	}
+	for _, held := range []string{"rm -rf /workspace/build", "rm -rf /mnt/b"} { // the second is read-only
+		if !h.passes(alice, "demo", "llm", "sh", "-c", held) {
+			t.Errorf("%s is asked about", held)
+		}
 	}
 }
 
