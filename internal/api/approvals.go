@@ -117,19 +117,45 @@ func (s approvals) ListPermissions(ctx context.Context,
 		return nil, errcode.ToWire(err)
 	}
 	out := &carrelv1.ListPermissionsResponse{}
-	for _, p := range list {
-		out.Permissions = append(out.Permissions, &carrelv1.Permission{
-			Id: string(p.From), Text: p.String(), Requester: p.Subject.By, Workspace: string(p.Subject.Workspace), Thread: p.Subject.Thread,
-			Argv: p.Subject.Argv, Policy: p.Subject.Policy, By: p.By, UnixMs: p.At.UnixMilli(),
-		})
+	for i := range list {
+		out.Permissions = append(out.Permissions, permissionTo(&list[i]))
 	}
 	return connect.NewResponse(out), nil
+}
+
+func permissionTo(p *approval.Permission) *carrelv1.Permission {
+	out := &carrelv1.Permission{
+		Id: string(p.From), Text: p.String(), Requester: p.Subject.By, Workspace: string(p.Subject.Workspace), Thread: p.Subject.Thread,
+		Argv: p.Subject.Argv, Policy: p.Subject.Policy, By: p.By, UnixMs: p.At.UnixMilli(),
+	}
+	if r := p.Rule; r != nil {
+		out.Rule, out.Capabilities, out.Owner = true, r.Capabilities, r.Owner
+	}
+	return out
+}
+
+func (s approvals) AllowCommand(ctx context.Context,
+	req *request[carrelv1.AllowCommandRequest],
+) (*response[carrelv1.AllowCommandResponse], error) {
+	m := req.Msg
+	ref := m.GetWorkspace()
+	if ref != "" {
+		var err error
+		if ref, err = parseRef(ref); err != nil {
+			return nil, errcode.ToWire(err)
+		}
+	}
+	p, err := s.gate.AllowCommand(ctx, authn.FromContext(ctx), ref, m.GetArgv(), m.GetEverybody())
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	return connect.NewResponse(&carrelv1.AllowCommandResponse{Permission: permissionTo(&p)}), nil
 }
 
 func (s approvals) RevokePermission(ctx context.Context,
 	req *request[carrelv1.RevokePermissionRequest],
 ) (*response[carrelv1.RevokePermissionResponse], error) {
-	name, err := id.ParseApproval(req.Msg.GetId())
+	name, err := id.ParsePermission(req.Msg.GetId())
 	if err == nil {
 		err = s.gate.RevokePermission(ctx, authn.FromContext(ctx), name)
 	}

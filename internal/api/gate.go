@@ -94,6 +94,8 @@ type Gate interface {
 	// WatchApprovals calls emit with what is pending, once with nil, and then with what
 	// changes, until ctx ends.
 	WatchApprovals(ctx context.Context, p principal.Principal, emit func(*approval.View) error) error
+	// AllowCommand lets commands of a shape pass unasked: in one workspace, in all of p's or in everybody's.
+	AllowCommand(ctx context.Context, p principal.Principal, ref string, argv []string, everybody bool) (approval.Permission, error)
 	Permissions(ctx context.Context, p principal.Principal, ref, thread string) ([]approval.Permission, error)
 	RevokePermission(ctx context.Context, p principal.Principal, name id.Approval) error
 

@@ -9,6 +9,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/api/errcode"
+	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/grant"
 	"github.com/carrel-dev/carrel/internal/id"
@@ -28,9 +29,12 @@ func (s workspaces) Create(ctx context.Context, req *request[carrelv1.CreateRequ
 	if err != nil {
 		return nil, errcode.ToWire(err)
 	}
+	if err := between("approval_wait_ms", m.GetApprovalWaitMs(), 0, approval.MaxWait.Milliseconds(), "0 is not at all"); err != nil {
+		return nil, errcode.ToWire(err)
+	}
 	want := workspace.Wanted{
 		Key: key, Profile: m.GetProfile(), Limits: limitsFrom(m.GetLimits()), TTL: duration(m.GetTtlMs()), Idle: duration(m.GetIdleTimeoutMs()),
-		NoStart: m.GetNoStart(), Request: m.GetRequestId(), Allow: allow,
+		NoStart: m.GetNoStart(), Request: m.GetRequestId(), Allow: allow, Wait: duration(m.GetApprovalWaitMs()),
 	}
 	grants, err := grantOf(ctx, len(m.GetMounts()))
 	if err != nil {

@@ -276,13 +276,16 @@ func (s Subject) Equal(o Subject) bool {
 	return err1 == nil && err2 == nil && string(a) == string(b)
 }
 
-// Permission is a remembered answer of kind Thread.
+// Permission is a remembered answer of kind Thread, or a rule that a person wrote.
 type Permission struct {
+	// From is the approval's id, or the rule's own.
 	From id.Approval `json:"from"`
-	// Subject is the approval's, without the digest.
+	// Subject is the approval's, without the digest. That of a rule has words and workspace alone.
 	Subject Subject   `json:"subject"`
-	By      string    `json:"by"` // who answered
+	By      string    `json:"by"` // who answered, or wrote it
 	At      time.Time `json:"at"`
+	// Rule is nil for an answer.
+	Rule *Rule `json:"rule,omitempty"`
 }
 
 // Permission returns what to remember of an answer; false if nothing.
@@ -299,7 +302,7 @@ func (a Approval) Permission() (Permission, bool) {
 // Final of the question.
 func (p Permission) Covers(s Subject, final bool) bool {
 	s.Digest = ""
-	return !final && s.Thread != "" && len(s.Argv) > 0 && p.Subject.Equal(s)
+	return p.Rule == nil && !final && s.Thread != "" && len(s.Argv) > 0 && p.Subject.Equal(s)
 }
 
 // String returns the permission in the form "Bash(cat /etc/os-release)".

@@ -398,7 +398,7 @@ func (s *Archives) restoreOnce(ctx context.Context, p principal.Principal, at *l
 		return "", err
 	}
 	owner := cmp.Or(from.Owner, p.Owner())
-	authorised, err := s.cfg.Lifecycle.AuthoriseMaking(ctx, p, op, key, owner)
+	authorised, err := s.cfg.Lifecycle.AuthoriseMaking(ctx, p, op, key, owner, 0)
 	if err != nil {
 		return "", err
 	}

@@ -381,6 +381,9 @@ func (q *Questions) RevokePermission(ctx context.Context, p principal.Principal,
 		return err
 	}
 	return a.Do(ctx, func(ctx context.Context, _ permit.Permit) (any, error) {
-		return nil, q.cfg.Store.Revoke(ctx, name)
+		if err := q.cfg.Store.Revoke(ctx, name); err != nil {
+			return nil, err
+		}
+		return nil, q.reloadRules(ctx)
 	})
 }

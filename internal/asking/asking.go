@@ -81,6 +81,8 @@ type Questions struct {
 	reading turns
 	// answering is held from the look at a question to its change, for each question.
 	answering locks
+	// allowing is held while the rules that allow commands are read.
+	allowing sync.Mutex
 
 	quit     chan struct{} // closed when nobody is to wait any more
 	quitOnce sync.Once
@@ -251,6 +253,9 @@ func (q *Questions) await(ctx context.Context, x *gate.Question, a approval.Appr
 		"with \"carrel approvals approve %s\" or deny, and ask again",
 		a.ID, a.Until.UTC().Format(time.RFC3339), a.ID, a.ID)
 	limit := x.Request.Wait
+	if limit == 0 && !operation.Of(x.Request.Op.Op()).Judged.Command {
+		limit = -1 // only who runs a command may have been told that it waits
+	}
 	if limit < 0 {
 		return fmt.Errorf("cannot %s yet: %s: %w", what, left, errdefs.ErrFailedPrecondition)
 	}

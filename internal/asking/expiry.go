@@ -79,6 +79,9 @@ func (q *Questions) EndOverdue() {
 // Recover ends the questions whose time passed while no daemon ran, takes up the others with
 // the time that they have left, and settles what was being spent.
 func (q *Questions) Recover(ctx context.Context) error {
+	if err := q.reloadRules(ctx); err != nil {
+		return fmt.Errorf("cannot read what people allowed: %w", err)
+	}
 	if err := q.settleLeft(ctx); err != nil {
 		return fmt.Errorf("cannot tell which approvals were used: %w", err)
 	}

@@ -172,7 +172,7 @@ func (a *app) permissionsCommand() *cobra.Command {
 	var req carrelv1.ListPermissionsRequest
 	c := &cobra.Command{
 		Use:   "permissions [flags]",
-		Short: "List the answers that are remembered",
+		Short: "List the answers that are remembered, and the rules of \"policy allow\"",
 		Example: `  carrel approvals permissions
   carrel approvals permissions --workspace demo`,
 		Args: exactly(),
@@ -187,8 +187,12 @@ func (a *app) permissionsCommand() *cobra.Command {
 		}
 		t := newTable(-1, "ID", "WORKSPACE", "THREAD", "ASKED BY", "GIVEN BY", "AGE", "MAY RUN")
 		for _, p := range m.GetPermissions() {
+			where, thread, by := p.GetWorkspace(), printable(p.GetThread()), p.GetRequester()
+			if p.GetRule() {
+				where, thread, by = whereOf(p), "(any)", "(rule)"
+			}
 			t.add(
-				p.GetId(), p.GetWorkspace(), printable(p.GetThread()), p.GetRequester(), p.GetBy(), age(at(p.GetUnixMs())),
+				p.GetId(), where, thread, by, p.GetBy(), age(at(p.GetUnixMs())),
 				cut(printable(p.GetText()), 80),
 			)
 		}

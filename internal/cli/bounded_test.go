@@ -20,7 +20,11 @@ func TestAnswersAreNotWaitedForForEver(t *testing.T) {
 		req   any
 		takes time.Duration
 	}{
-		"ls":      {&carrelv1.ListRequest{}, 2 * time.Minute},
+		"ls":                  {&carrelv1.ListRequest{}, 2 * time.Minute},
+		"create, with --wait": {&carrelv1.CreateRequest{ApprovalWaitMs: 300_000}, 7 * time.Minute},
+		"detach, with --wait": {
+			&carrelv1.DetachRequest{Command: &carrelv1.Command{ApprovalWaitMs: 300_000}}, 7 * time.Minute,
+		},
 		"destroy": {&carrelv1.DestroyRequest{}, 12 * time.Hour},
 		"verify":  {&carrelv1.VerifyRequest{}, 12 * time.Hour},
 	} {

@@ -87,9 +87,13 @@ const (
 // bounded waits for the answer to a request for as long as that may take.
 func bounded(ctx context.Context, req any, f func(context.Context) error) error {
 	limit := patience
-	switch req.(type) {
+	switch r := req.(type) {
 	case *carrelv1.DestroyRequest, *carrelv1.VerifyRequest:
 		limit = longPatience
+	case *carrelv1.DetachRequest:
+		limit += time.Duration(r.GetCommand().GetApprovalWaitMs()) * time.Millisecond
+	case *carrelv1.CreateRequest:
+		limit += time.Duration(r.GetApprovalWaitMs()) * time.Millisecond
 	}
 	timed, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

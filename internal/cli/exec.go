@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/signal"
 	"path"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -72,8 +70,8 @@ func (a *app) execCommand() *cobra.Command {
 		Long: `Run a command in a workspace, which is started first if it is stopped. The command's
 stdin is /dev/null unless -i is given; INT, TERM, HUP, QUIT, USR1 and USR2 are passed on.
 
-If the policy asks for a person's approval first, you are asked on a terminal; otherwise the
-command waits for it, and "carrel approvals" shows the question.
+If the policy asks for a person's approval first, you are asked on a terminal; without one it
+fails at once with the question's id and the command that answers it, or waits with --wait.
 
 The exit code is the command's own: 128 + N if signal N ended it, which is 143 or
 137 after --timeout. carrel's own codes are 125 if it failed itself, 126 if the
@@ -101,8 +99,7 @@ command may not be executed and 127 if there is no such command.`,
 	f.StringVar(&x.profile, "profile", "", "with --create, the profile that it is made with")
 	completeFrom(c, "profile", "chat")
 	f.StringVar(&x.thread, "thread", "", "the conversation that it belongs to; answers can be remembered for it")
-	f.DurationVar(&x.wait, "wait", 0,
-		"how long to wait for a person's answer elsewhere if one is needed, as in 5m; without it the command fails with the question's id")
+	waitFlag(c, &x.wait)
 	x.output = outputFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		argv := args[1:]
@@ -118,8 +115,11 @@ command may not be executed and 127 if there is no such command.`,
 }
 
 func (a *app) exec(c *cobra.Command, workspace string, argv []string, x *execFlags) error {
-	if x.timeout < 0 || x.grace < 0 || x.wait < 0 {
-		return usage(c, "cannot use a negative --timeout, --grace or --wait: give a time such as 30s, or leave it out")
+	if x.timeout < 0 || x.grace < 0 {
+		return usage(c, "cannot use a negative --timeout or --grace: give a time such as 30s, or leave it out")
+	}
+	if err := checkWait(c, x.wait); err != nil {
+		return err
 	}
 	if x.detach && x.stdin {
 		return usage(c, "cannot use -i with --detach: nobody would be there to feed stdin; leave one of them out")
@@ -192,6 +192,10 @@ func (a *app) start(
 		cmd, err = client.Start(ctx, workspace, spec)
 		return err
 	})
+	if err != nil && cmd != nil { // a signal came just then
+		cmd.Close()
+		return nil, err
+	}
 	return cmd, err
 }
 
@@ -219,15 +223,9 @@ func (a *app) attend(
 		}
 		defer restore()
 	}
-	go func() {
-		for s := range signals {
-			if s == syscall.SIGWINCH {
-				_ = cmd.Resize(ctx, a.windowSize()) // the next one corrects it
-				continue
-			}
-			_ = cmd.Signal(ctx, int(s.(syscall.Signal))) // it may just have ended
-		}
-	}()
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	go a.passOn(ctx, cmd, signals, giveUp)
 	status, err := cmd.Run(ctx, streams)
 	if err != nil {
 		return err
@@ -246,19 +244,6 @@ func (a *app) attend(
 		fmt.Fprintln(a.Err, "carrel: the workspace ran out of memory while the command ran; see \"carrel inspect\" for its limit")
 	}
 	return nil
-}
-
-// forwarded catches the signals that are passed on to the command. It is called before the
-// command starts, so that none of them ends this process instead. It is not undone: the process
-// ends with the command, and undoing it costs more than the start of the command.
-func forwarded(terminal bool) <-chan os.Signal {
-	all := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
-	if terminal {
-		all = append(all, syscall.SIGWINCH)
-	}
-	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, all...)
-	return signals
 }
 
 func (a *app) detach(ctx context.Context, client *carrel.Client, workspace string, s carrel.Spec, x *execFlags) error {

@@ -26,16 +26,18 @@ const maxPolicyLine = 1 << 20
 func (a *app) policyCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "policy",
-		Short: "Judge commands, explain a judgement, test and reload a policy",
-		Long: `policy asks the rules that judge commands. It runs nothing. Only reload, and explain
-with --workspace, need a daemon.
+		Short: "Judge commands, explain a judgement, allow commands, test and reload a policy",
+		Long: `policy asks the rules that judge commands. It runs nothing. Only reload, allow, rules and
+disallow, and explain with --workspace, need a daemon.
 
 Without a daemon, a workspace's boundary is taken for verified; the daemon judges one that
 was not as a host.`,
 		Example: `  carrel policy explain 'curl -fsSL https://example.com/install | sh'
   carrel policy eval --profile workspace < commands.jsonl
+  carrel policy allow --workspace demo -- git push origin main
   carrel policy test policy.yaml`,
-	}, a.policyEvalCommand(), a.policyExplainCommand(), a.policyTestCommand(), a.policyReloadCommand())
+	}, a.policyEvalCommand(), a.policyExplainCommand(), a.policyTestCommand(), a.policyReloadCommand(),
+		a.policyAllowCommand(), a.policyRulesCommand(), a.policyDisallowCommand())
 }
 
 // policyFlags are the flags that eval and explain share.
@@ -313,7 +315,8 @@ func (a *app) policyTestCommand() *cobra.Command {
 		Use:   "test FILE",
 		Short: "Check a file of rules and its examples",
 		Long: `test compiles a file of rules as the daemon would and checks the examples of each rule.
-Errors have file, line and column, and the exit code is 1.`,
+Errors have file, line and column, and the exit code is 1. A rule with level SAFE that a
+stricter one overrides is named on stderr: it is no error, and lets nothing pass.`,
 		Example: "  carrel policy test /etc/carrel/policy.yaml",
 		Args:    exactly("FILE"),
 	}
@@ -323,8 +326,12 @@ Errors have file, line and column, and the exit code is 1.`,
 		if err != nil {
 			return err
 		}
-		err = say(a.Out, "ok: %d rules, policy %s\n", e.Rules(), e.Digest())
-		return err
+		for _, o := range e.Overridden() {
+			if err := say(a.Err, "carrel: %s\n", o); err != nil {
+				return err
+			}
+		}
+		return say(a.Out, "ok: %d rules, policy %s\n", e.Rules(), e.Digest())
 	}
 	return c
 }

@@ -183,20 +183,18 @@ func (a *app) prompt(ctx context.Context, m *carrelv1.Approval, threads bool) re
 	return reply{err: fmt.Errorf("cannot go on without an answer: %w", errdefs.ErrAborted)}
 }
 
-// prompting is prompt in the background: a signal may come first.
-func (a *app) prompting(ctx context.Context, m *carrelv1.Approval, threads bool) <-chan reply {
-	got := make(chan reply, 1)
-	go func() { got <- a.prompt(ctx, m, threads) }()
-	return got
-}
-
 // asking starts a command and gets the answer that it may need. If one is needed, start fails
 // with the id of the question. It is called again once the question was answered here, or to wait
 // where that was asked for. Without a terminal and without that it fails at once: a script that
-// waits for nobody looks as if it hung.
+// waits for nobody looks as if it hung. A signal ends all of it.
 func (a *app) asking(
 	ctx context.Context, client *carrel.Client, spec *carrel.Spec, signals <-chan os.Signal, start func(context.Context) error,
 ) error {
+	return interruptible(ctx, signals, func(ctx context.Context) error { return a.started(ctx, client, spec, start) })
+}
+
+// started is asking without the signals, which end ctx.
+func (a *app) started(ctx context.Context, client *carrel.Client, spec *carrel.Spec, start func(context.Context) error) error {
 	wait := spec.ApprovalWait
 	spec.ApprovalWait = carrel.DoNotWait
 	err := start(ctx)
@@ -210,9 +208,8 @@ func (a *app) asking(
 	}
 	spec.ApprovalWait = wait
 	if !asks {
-		_ = say(a.Err, "carrel: waiting for a person: approval %[1]s; see it with \"carrel approvals show %[1]s\", "+
-			"answer it with \"carrel approvals approve %[1]s\" or deny\n", name)
-		return a.waiting(ctx, signals, start)
+		a.tellWaiting(name)
+		return start(ctx)
 	}
 	m, err := a.approval(ctx, name)
 	if err != nil {
@@ -220,18 +217,14 @@ func (a *app) asking(
 	}
 	open, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	got := a.prompting(open, m, m.GetThread() != "" && !m.GetOnceOnly())
 	go func() {
 		if a.untilAnswered(open, client, name) == nil {
 			stop(errSettled)
 		}
 	}()
-	var r reply
-	select {
-	case r = <-got:
-	case s := <-signals:
-		return fmt.Errorf("cannot go on: %v; nothing was run; approval %s stays open and expires at %s: %w",
-			s, name, untilText(m), errdefs.ErrAborted)
+	r := a.prompt(open, m, m.GetThread() != "" && !m.GetOnceOnly())
+	if by, ok := errors.AsType[*interrupt](r.err); ok {
+		return fmt.Errorf("cannot go on: %w; nothing was run; approval %s stays open and expires at %s", by, name, untilText(m))
 	}
 	if errors.Is(r.err, errSettled) {
 		fmt.Fprintln(a.Err)
@@ -301,20 +294,4 @@ func (a *app) settled(ctx context.Context, name string, start func(context.Conte
 	}
 	return fmt.Errorf("cannot go on: approval %s is %s, and nothing was run; ask for it again: %w",
 		name, m.GetState(), errdefs.ErrFailedPrecondition)
-}
-
-// waiting calls start until a signal ends it.
-func (a *app) waiting(ctx context.Context, signals <-chan os.Signal, start func(context.Context) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	started := make(chan struct{})
-	defer close(started)
-	go func() {
-		select {
-		case s := <-signals: // a nil channel waits for ever: then the signal ends the process
-			cancel(fmt.Errorf("cannot go on waiting: %v: %w", s, errdefs.ErrAborted))
-		case <-started:
-		}
-	}()
-	return start(ctx)
 }

@@ -125,12 +125,12 @@ func (a *app) askOwn(signals <-chan os.Signal) func(context.Context, approval.Qu
 				Text: s.Text, Program: s.Program, Via: s.Via, Level: s.Level.String(), RiskScore: int32(s.RiskScore), Capabilities: s.Capabilities,
 			})
 		}
-		select {
-		case r := <-a.prompting(ctx, m, false):
-			return r.kind, r.reason, r.err
-		case s := <-signals:
-			return "", "", fmt.Errorf("%v came first: %w", s, errdefs.ErrAborted)
-		}
+		var r reply
+		err := interruptible(ctx, signals, func(ctx context.Context) error {
+			r = a.prompt(ctx, m, false)
+			return r.err
+		})
+		return r.kind, r.reason, err
 	}
 }
 

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
@@ -13,6 +14,25 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
+
+// waitFlag adds --wait, to every command that asks for what a person may have to approve.
+func waitFlag(c *cobra.Command, wait *time.Duration) {
+	c.Flags().DurationVar(wait, "wait", 0,
+		"how long to wait for a person's answer elsewhere if one is needed, as in 5m; without it this fails with the question's id")
+}
+
+func checkWait(c *cobra.Command, wait time.Duration) error {
+	if wait < 0 {
+		return usage(c, "cannot use a negative --wait: give a time such as 5m, or leave it out")
+	}
+	return nil
+}
+
+// tellWaiting says for which approval this process waits.
+func (a *app) tellWaiting(name string) {
+	_ = say(a.Err, "carrel: waiting for a person: approval %[1]s; see it with \"carrel approvals show %[1]s\", "+
+		"answer it with \"carrel approvals approve %[1]s\" or deny\n", name)
+}
 
 func (a *app) waitCommand() *cobra.Command {
 	return a.prints(&cobra.Command{

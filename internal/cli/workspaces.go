@@ -22,6 +22,7 @@ func (a *app) createCommand() *cobra.Command {
 	var profile string
 	var noStart bool
 	var volumes, allow []string
+	var wait time.Duration
 	c := &cobra.Command{
 		Use:   "create [flags] KEY",
 		Short: help(operation.CreateWorkspace),
@@ -49,8 +50,12 @@ sandbox), mounts (with userns: mounts in those, for bubblewrap and nix), io_urin
 	volumeFlag(c, &volumes)
 	f.BoolVar(&noStart, "no-start", false, "leave it stopped; the first command starts it")
 	allowFlag(c, &allow)
+	waitFlag(c, &wait)
 	return a.prints(c, func(c *cobra.Command, args []string) (any, printer, error) {
 		mounts, err := parseVolumes(volumes)
+		if err == nil {
+			err = checkWait(c, wait)
+		}
 		if err != nil {
 			return nil, nil, err
 		}
@@ -62,10 +67,16 @@ sandbox), mounts (with userns: mounts in those, for bubblewrap and nix), io_urin
 		if err != nil {
 			return nil, nil, err
 		}
-		w, created, err := create(c.Context(), client, &carrelv1.CreateRequest{
+		req := &carrelv1.CreateRequest{
 			Key: args[0], Limits: l.asked(), NoStart: noStart, Profile: profile, TtlMs: int64(l.ttl), IdleTimeoutMs: int64(l.idle),
 			RequestId: l.request, Allow: workspace.OpeningNames(openings),
-		}, mounts)
+		}
+		w, created, err := create(c.Context(), client, req, mounts)
+		if name, asks := carrel.ApprovalOf(err); asks && wait > 0 {
+			a.tellWaiting(name)
+			req.ApprovalWaitMs = wait.Milliseconds()
+			w, created, err = create(c.Context(), client, req, mounts)
+		}
 		if err != nil {
 			return nil, nil, err
 		}

@@ -259,7 +259,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 			if err := secrets.readFiles(); err != nil {
 				return nil, err
 			}
-			return loadPolicy(cfg)
+			return loadPolicy(cfg, log)
 		},
 		ApprovalWait: cfg.ApprovalWait, SeparateApprovals: cfg.SeparateApprovals,
 		Checkpoints: checkpoints, CheckpointEvery: cfg.AuditCheckpointEvery, CheckpointRecords: int64(cfg.AuditCheckpointRecords),

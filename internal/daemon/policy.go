@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -18,7 +19,7 @@ import (
 const maxPolicy = 16 << 20
 
 // loadPolicy reads and compiles the rules, at the start and at each reload.
-func loadPolicy(cfg *config.Config) (*policy.Engine, error) {
+func loadPolicy(cfg *config.Config, log *slog.Logger) (*policy.Engine, error) {
 	conf := policy.Config{NoBuiltin: !cfg.PolicyBuiltin}
 	if cfg.PolicyPath == "" {
 		if conf.NoBuiltin {
@@ -47,7 +48,14 @@ func loadPolicy(cfg *config.Config) (*policy.Engine, error) {
 		return nil, err
 	}
 	conf.Rules = &policy.Source{Name: cfg.PolicyPath, Data: b}
-	return policy.New(conf)
+	e, err := policy.New(conf)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range e.Overridden() {
+		log.Warn("a rule of the policy has no effect", "rule", o.Rule, "why", o.String())
+	}
+	return e, nil
 }
 
 // hangups catches SIGHUP from now on. One that arrives while the daemon starts does not end it,

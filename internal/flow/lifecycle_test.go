@@ -9,10 +9,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -269,6 +272,34 @@ func TestCreateWithMounts(t *testing.T) {
 	}
 	if v, err := h.Get(ctx, alice, "demo"); err != nil || len(v.Mounts) != 1 || v.Mounts[0].OwnerUID != 7 {
 		t.Errorf("%+v %v", v.Mounts, err)
+	}
+}
+
+// What is no command does not wait for a person unless it is told to: it fails at once with the id and what answers it.
+func TestCreateDoesNotWaitForAnAnswer(t *testing.T) {
+	h := newHouse(t)
+	token, _ := h.issue(admin, principal.Wanted{Roles: principal.Operator, Owner: "uid:1000"})
+	w := wanted("demo", workspace.Limits{}, false)
+	w.Mounts = []workspace.Mount{{Source: "/a", Destination: "~/a"}}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	_, _, err := h.Create(ctx, token, w, os.Stdin)
+	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "carrel approvals approve ap-") {
+		t.Fatalf("it is not told how to be answered: %v", err)
+	}
+	w.Wait = 50 * time.Millisecond
+	if _, _, err := h.Create(ctx, token, w, os.Stdin); !errdefs.IsPermissionDenied(err) ||
+		!strings.Contains(err.Error(), "nobody has answered in the time that it was to wait") {
+		t.Fatalf("it did not wait for as long as it was told: %v", err)
+	}
+	list, _, err := h.Approvals(ctx, root, approval.Filter{State: approval.Pending, Limit: 9})
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%d questions, %v", len(list), err)
+	}
+	h.answer(root, list[0], approval.Once)
+	w.Wait = 0
+	if _, created, err := h.Create(ctx, token, w, os.Stdin); err != nil || !created {
+		t.Errorf("answered: %v %v", created, err)
 	}
 }
 

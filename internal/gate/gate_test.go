@@ -273,7 +273,7 @@ func TestOutcomesThatLast(t *testing.T) {
 // What the policy blocks is refused; what it wants confirmed is asked, and judged again if the
 // policy has changed meanwhile.
 func TestAsking(t *testing.T) {
-	upload := operation.Request{By: alice, Op: command("curl", "-d", "@x", "https://example.com/in"), On: demo, Verified: true}
+	upload := operation.Request{By: alice, Op: command("git", "push", "https://example.com/in", "x"), On: demo, Verified: true}
 	never := func(context.Context, permit.Permit) (any, error) {
 		t.Error("it was carried out")
 		return nil, nil

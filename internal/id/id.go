@@ -166,7 +166,7 @@ func (k Key) Reserved() string {
 	if _, err := ParseCommand(string(k)); err == nil {
 		return "command"
 	}
-	if _, err := ParseApproval(string(k)); err == nil {
+	if _, err := ParsePermission(string(k)); err == nil {
 		return "approval"
 	}
 	return ""
@@ -181,6 +181,24 @@ func ParseApproval(s string) (Approval, error) {
 		return "", invalid("approval id", s, `it must look like "ap-0123456789abcdef"; "carrel approvals list" lists them`)
 	}
 	return Approval(s), nil
+}
+
+// NewRule returns a fresh id of a rule that allows commands. It has the type of an approval's: both name what lets
+// commands pass.
+func NewRule() Approval { return Approval("al-" + randomHex(8)) }
+
+// ParsePermission checks that s is the id of an approval or of a rule.
+func ParsePermission(s string) (Approval, error) {
+	if rest, ok := strings.CutPrefix(s, "al-"); ok {
+		if _, err := ParseApproval("ap-" + rest); err == nil {
+			return Approval(s), nil
+		}
+	}
+	if name, err := ParseApproval(s); err == nil {
+		return name, nil
+	}
+	return "", invalid("permission id", s, `it must look like "ap-0123456789abcdef" or "al-0123456789abcdef"; "carrel approvals permissions" `+
+		`lists them`)
 }
 
 // NewCommand returns a fresh command id.

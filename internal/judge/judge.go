@@ -32,6 +32,7 @@ type Judge struct {
 	// inForce is asked throughout one decision; loading is held while another is made.
 	inForce atomic.Pointer[inForce]
 	loading sync.Mutex
+	allowed atomic.Pointer[allowed]
 }
 
 // inForce is a policy and what it said lately.
@@ -154,7 +155,17 @@ func (j *Judge) Judge(r *operation.Request) (*Judgement, error) {
 		}, sourceSystem)
 	}
 	if c, ok := r.Op.(operation.Commanding); ok && operation.Of(r.Op.Op()).Judged.Command {
-		return f.ask(question(r, c))
+		q := question(r, c)
+		asked, err := f.ask(q)
+		if err != nil || asked.Level != policy.Confirm {
+			return asked, err
+		}
+		if a := j.allowed.Load(); a != nil {
+			if passes, err := a.pass(r, q.Argv, asked); passes != nil || err != nil {
+				return passes, err
+			}
+		}
+		return asked, nil
 	}
 	source := SourceOf(r)
 	return judgement(byRow(r.Op, source, digest), string(source))
@@ -174,7 +185,7 @@ func question(r *operation.Request, c operation.Commanding) *policy.Question {
 	full := c.Full()
 	q := &policy.Question{
 		Argv: full.Argv, Profile: profileOf(r.On), Source: SourceOf(r), Workspace: string(r.On.Key),
-		Home: "~", Dir: full.Cwd, Env: full.Env, Verified: r.Verified,
+		Home: "~", Dir: full.Cwd, Env: full.Env, Verified: r.Verified, Mounts: r.Mounted,
 	}
 	if r.On.Kind == operation.Workspace {
 		q.Home = "/home/" + string(r.On.Name)

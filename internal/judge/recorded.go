@@ -118,6 +118,7 @@ func keyOf(q *policy.Question) [sha256.Size]byte {
 	texts(q.Argv)
 	texts(q.Env)
 	texts(q.Hosts)
+	texts(q.Mounts)
 	return sha256.Sum256(b)
 }
 

@@ -52,7 +52,7 @@ func (l *Lifecycle) Create(
 		Name    id.Workspace `json:"name"`
 		Created bool         `json:"created"`
 	}
-	authorised, err := l.AuthoriseMaking(ctx, p, op, want.Key, p.Owner())
+	authorised, err := l.AuthoriseMaking(ctx, p, op, want.Key, p.Owner(), want.Wait)
 	if err != nil {
 		return none, false, err
 	}
@@ -121,11 +121,12 @@ func (l *Lifecycle) Unmade(at *Attempt, name id.Workspace, err error) error {
 }
 
 // AuthoriseMaking authorises an operation that makes a workspace with a key, for an owner. A
-// workspace that has this key already must be one that the caller reaches.
+// workspace that has this key already must be one that the caller reaches. wait is how long a person may
+// take to answer, 0 for not at all.
 func (l *Lifecycle) AuthoriseMaking(ctx context.Context, p principal.Principal, op operation.Operation, key id.Key,
-	owner string,
+	owner string, wait time.Duration,
 ) (*gate.Authorised, error) {
-	return l.cfg.Gate.Authorise(ctx, operation.Request{By: p, Op: op}, func() (operation.Target, error) {
+	return l.cfg.Gate.Authorise(ctx, operation.Request{By: p, Op: op, Wait: wait}, func() (operation.Target, error) {
 		on := operation.Target{Kind: operation.Workspace, Key: key, Owner: owner}
 		if k, ok := l.cfg.Store.ByKey(key); ok && operation.Reaches(p, on) && !operation.Reaches(p, targetOf(k)) {
 			on = targetOf(k)

@@ -138,6 +138,12 @@ func (l *Lifecycle) living(name id.Workspace) (workspace.Workspace, error) {
 }
 
 // join is a workspace as people see it.
+func (l *Lifecycle) writable(name id.Workspace) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return workspace.Writable(l.real[name].Mounts)
+}
+
 func (l *Lifecycle) join(k workspace.Kept) workspace.Workspace {
 	l.mu.Lock()
 	w := workspace.Join(k, l.real[k.Name])

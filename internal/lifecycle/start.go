@@ -58,7 +58,7 @@ func (l *Lifecycle) Ready(ctx context.Context, a *gate.Authorised) error {
 	}
 	// What is not known is no question for a person, who does not know it either.
 	ok, err := l.verified(ctx, k)
-	a.Verified(ok)
+	a.Seen(ok, l.writable(name))
 	return err
 }
 
@@ -73,7 +73,7 @@ func (l *Lifecycle) Seen(ctx context.Context, a *gate.Authorised) (verified, ass
 	if verified = assumed; !assumed {
 		verified, _ = l.verified(ctx, k) // what is not known is judged as on a host
 	}
-	a.Verified(verified)
+	a.Seen(verified, l.writable(k.Name))
 	return verified, assumed, nil
 }
 

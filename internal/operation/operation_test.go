@@ -100,6 +100,11 @@ func TestCanonical(t *testing.T) {
 			operation.OnApproval(operation.RevokePermission, "ap-1"), demo,
 			`{"kind":"permission.revoke","workspace":"ws-2a97516c","approval":"ap-1"}`,
 		},
+		{
+			operation.Allow{Argv: []string{"curl", "https://example.org/*"}, Everybody: true},
+			operation.Target{},
+			`{"kind":"permission.allow","argv":["curl","https://example.org/*"],"everybody":true}`,
+		},
 		{token, operation.Target{}, `{"kind":"token.create","token":{"name":"ci","roles":["agent"],"life_ms":1000}}`},
 		{
 			operation.OnToken(operation.RevokeToken, "0123456789ab"),
@@ -163,7 +168,7 @@ func TestEveryFieldCounts(t *testing.T) {
 	stored := operation.OnArchive(operation.ReadArchive, "")
 	for _, op := range []any{
 		&operation.Create{}, &operation.Update{}, &operation.Destroy{}, &operation.Removal{}, &operation.PutAway{}, &operation.Restore{},
-		&operation.Exec{}, &operation.Once{}, &command, &approval, &token, &stored,
+		&operation.Allow{}, &operation.Exec{}, &operation.Once{}, &command, &approval, &token, &stored,
 	} {
 		v := reflect.ValueOf(op).Elem()
 		seen := map[string]string{}

@@ -178,6 +178,15 @@ func OnApproval(n Name, approval id.Approval) OfApproval { return OfApproval{n, 
 // Op implements Operation.
 func (a OfApproval) Op() Name { return a.name }
 
+// Allow lets commands of a shape pass unasked: in the target, or in all workspaces of the caller or of everybody.
+type Allow struct {
+	Argv      []string `json:"argv"`
+	Everybody bool     `json:"everybody,omitempty"`
+}
+
+// Op implements Operation.
+func (Allow) Op() Name { return AllowCommands }
+
 // OfToken is an operation on tokens. Token is the canonical JSON of the one that is wanted,
 // or the id of the one that it is about.
 type OfToken struct {

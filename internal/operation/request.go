@@ -22,6 +22,8 @@ type Request struct {
 	Wait time.Duration
 	// Verified: every required control of the target's boundary was seen to hold.
 	Verified bool
+	// Mounted are the directories of the host that the target has, by their paths inside.
+	Mounted []string
 }
 
 // Reaches is the one rule on who may do something to a target, beside the permission that it

@@ -40,6 +40,7 @@ const (
 
 	InspectApproval  Name = "approval.inspect"
 	AnswerApproval   Name = "approval.answer"
+	AllowCommands    Name = "permission.allow"
 	RevokePermission Name = "permission.revoke"
 	ReloadPolicy     Name = "policy.reload"
 
@@ -243,6 +244,13 @@ var Table = []Row{
 		Name: AnswerApproval, Words: "answer an approval", Needs: p.Answer, On: Approval, Class: Observe,
 		Help:  "Approve an action, once or in its thread",
 		Calls: small("ApprovalService/AnswerApproval"),
+	},
+	{
+		// No token may, whatever its role: see approval.MayWrite.
+		Name: AllowCommands, Words: "allow commands in", Needs: p.Answer, On: Workspace, Class: Change,
+		Help:   "Let commands of one shape pass unasked",
+		Calls:  small("ApprovalService/AllowCommand"),
+		Judged: rule(Rule{Name: "permission.allow", Risk: 60, Final: true, Reason: "lets commands of a shape pass unasked"}),
 	},
 	{
 		Name: RevokePermission, Words: "revoke a permission", Needs: p.Answer, On: Approval, Class: Change, Relieves: true,

@@ -83,6 +83,8 @@ type Question struct {
 	// directory, absolute or empty.
 	Home string `json:"home,omitempty"`
 	Dir  string `json:"dir,omitempty"`
+	// Mounts are the directories of the host that the workspace has, by their absolute paths inside.
+	Mounts []string `json:"mounts,omitempty"`
 	// Env holds variables that the caller adds, as NAME=value.
 	Env []string `json:"env,omitempty"`
 }
@@ -123,4 +125,10 @@ type Segment struct {
 	MatchedRules   []string `json:"matched_rules"`
 	NeverWhitelist bool     `json:"never_whitelist,omitempty"`
 	Reasons        []string `json:"reasons,omitempty"`
+
+	// Words are what will run, of a decision that asks; nil if not every word is known as it is written, or if
+	// something around the command changes what it does.
+	Words []string `json:"-"`
+	// Inner says that the command is in the words of the one before.
+	Inner bool `json:"-"`
 }

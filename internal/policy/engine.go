@@ -62,6 +62,9 @@ func New(c Config) (*Engine, error) {
 		if err != nil {
 			return nil, err
 		}
+		for _, u := range f.rules {
+			u.own = true
+		}
 		files = append(files, f)
 		digestSource(sum, "rules", c.Rules.Data)
 	}
@@ -239,6 +242,7 @@ func (e *Engine) combine(q *Question, profile Profile, llm bool, whole string, r
 			segRules = append(segRules, r)
 			spoken |= r.match.capabilityAny | r.known
 		}
+		strictest := strictestOf(segRules)
 		for _, r := range segRules {
 			out.Level = max(out.Level, r.level)
 			out.RiskScore = max(out.RiskScore, r.risk)
@@ -249,6 +253,9 @@ func (e *Engine) combine(q *Question, profile Profile, llm bool, whole string, r
 				why += ": " + w
 			} else if s.text != "" && r.level > Safe && r.match.shape {
 				why += ": " + clip(s.text)
+			}
+			if r.own && r.level == Safe && strictest.level > Safe {
+				why += " (it says SAFE and has no effect here: " + strictest.id + " is stricter)"
 			}
 			out.Reasons = append(out.Reasons, why)
 			reasons[r.level] = add(reasons[r.level], why)
@@ -284,6 +291,15 @@ func (e *Engine) combine(q *Question, profile Profile, llm bool, whole string, r
 		d.NeverWhitelist = d.NeverWhitelist || out.NeverWhitelist
 		d.Segments = append(d.Segments, out)
 	}
+	if d.Level == Confirm {
+		plain := room.facts.Plain()
+		for i, s := range segs {
+			d.Segments[i].Inner = s.fact == nil
+			if plain && s.fact != nil {
+				d.Segments[i].Words = plainWords(s.fact)
+			}
+		}
+	}
 	slices.SortFunc(matched, func(a, b *rule) int { return strings.Compare(a.id, b.id) })
 	d.MatchedRules = make([]string, 0, len(matched)+1)
 	for _, r := range matched {
@@ -302,6 +318,16 @@ func (e *Engine) combine(q *Question, profile Profile, llm bool, whole string, r
 		d.Reasons = []string{}
 	}
 	return d
+}
+
+// strictestOf returns the first of the strictest rules, nil if there are none.
+func strictestOf(rules []*rule) (r *rule) {
+	for _, x := range rules {
+		if r == nil || x.level > r.level {
+			r = x
+		}
+	}
+	return r
 }
 
 // maxReasons limits the reasons of one level.

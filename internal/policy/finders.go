@@ -63,7 +63,9 @@ func (j *judge) find(s *segment, _ *parsed, _ []shell.Word) {
 				j.write(s, words[i])
 			}
 		case "-files0-from":
-			i++
+			if i++; i < len(words) {
+				j.pathEffect(s, words[i], accessRead)
+			}
 		default:
 			if findTakes[w.Text] {
 				i++

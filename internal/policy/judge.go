@@ -113,6 +113,7 @@ func (j *judge) all() {
 		j.sends(s)
 		j.standing(s, c)
 	}
+	j.fetched()
 }
 
 // whole adds a segment for facts about the whole text.
@@ -430,6 +431,7 @@ func (j *judge) command(s *segment) {
 	if s.caps.Has(ProgramUnknown) || s.caps&mayBeSpoken != 0 {
 		j.spoken(s, s.caps&^(harmless|SetOf(ProgramUnknown)) != 0)
 	}
+	j.leadsElsewhere(s)
 	j.variableNames(s)
 	if s.nested {
 		j.sends(s)
@@ -454,6 +456,9 @@ func (j *judge) assigns(s *segment, as []shell.Assign, bare bool) {
 
 // assign judges an assignment. The variable may be exported already, so it always counts.
 func (j *judge) assign(s *segment, name string, value shell.Word) {
+	if (name == "LESS" || name == "MORE") && strings.Contains(value.Text, "+") {
+		s.add(CodeExecute, name+"="+value.Text) // a command of the pager
+	}
 	v := j.k.variable(name)
 	if v == nil {
 		if beginsWith(name, poisonous...) || strings.HasPrefix(value.Text, "() {") {

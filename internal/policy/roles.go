@@ -327,7 +327,7 @@ func (j *judge) shellText(s *segment, w shell.Word) {
 	facts := shell.Nested(w.Text, shell.Bash, j.depth+1, j.limits)
 	inner := &judge{
 		room: j.room, k: j.k, facts: &facts, dir: j.dir, depth: j.depth + 1, limits: j.limits, names: j.names, inside: j.inside,
-		q: &Question{Home: j.q.Home, Dir: j.dir},
+		q: &Question{Home: j.q.Home, Dir: j.dir, Mounts: j.q.Mounts},
 	}
 	if inner.depth > maxNesting {
 		s.add(InputInvalid, "commands within commands are too deep to judge")

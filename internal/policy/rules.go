@@ -20,6 +20,7 @@ type rule struct {
 	at             tree // its place, for errors
 	source         string
 	order          int
+	own            bool // from a file, and not built in
 }
 
 type example struct {

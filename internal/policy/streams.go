@@ -14,7 +14,11 @@ func (j *judge) sends(s *segment) {
 		return
 	}
 	for i := 1; i < len(s.words); i++ {
-		if t := s.words[i].Text; goesOut[t] || strings.HasPrefix(t, "deploy:") || strings.HasPrefix(t, "publish") {
+		t := s.words[i].Text
+		if t == staysHere[s.program] || t == "release" && strings.HasPrefix(s.words[i-1].Text, "-") {
+			continue // the build is called so: -c release
+		}
+		if goesOut[t] || strings.HasPrefix(t, "deploy:") || strings.HasPrefix(t, "publish") {
 			s.add(NetworkOut, t)
 		}
 	}
@@ -37,6 +41,9 @@ func (j *judge) endless(s *segment, c *shell.Command) {
 		s.add(ResourceExhaust, c.Text)
 	}
 	for i := range s.words {
+		if w := &s.words[i]; strings.IndexByte(w.Source, '{') >= 0 && manyWords(w) {
+			s.add(ResourceExhaust, "braces that make more words than a machine holds")
+		}
 		if w := &s.words[i]; strings.Contains(w.Source, "..") {
 			if m := ranges.compiled().FindStringSubmatch(w.Source); m != nil && wide(m) {
 				s.add(ResourceExhaust, w.Source)

@@ -77,6 +77,9 @@ var endlessReaders = set(`
 // goesOut are operands by which an unknown program, or code, says that it sends something.
 var goesOut = set(`publish deploy upload push release announce`)
 
+// staysHere has the word of each program that says the same of what it writes into a directory.
+var staysHere = map[string]string{"dotnet": "publish", "mix": "release"}
+
 // mention judges a word that is not known to be a file: a path of a secret counts as read.
 func (j *judge) mention(s *segment, w shell.Word) {
 	if s.spec != nil && s.spec.plain || strings.IndexByte(w.Text, '/') < 0 {
@@ -165,7 +168,7 @@ func (j *judge) destroys(s *segment, w shell.Word, p string, a access) {
 	}
 	// It is unknown what is above an unknown directory.
 	above := strings.Trim(base, "./") == "" && strings.HasPrefix(base, "..")
-	if !roots[p] && !roots[base] && !systemTrees[base] && !above {
+	if !roots[p] && !roots[base] && !systemTrees[base] && !above && !(a == accessDelete && j.mounted(p)) {
 		// "rm -rf $DIR/" with an unset variable is rm -rf /.
 		if !(w.Dynamic && a == accessDelete && (p == unknownPart+"/*" || p == "/"+unknownPart)) {
 			return
@@ -175,6 +178,22 @@ func (j *judge) destroys(s *segment, w shell.Word, p string, a access) {
 		return
 	}
 	s.add(FilesystemDestroy, w.Text)
+}
+
+// mounted reports whether a path is all of a mounted directory, or has one below it.
+func (j *judge) mounted(p string) bool {
+	if len(j.q.Mounts) == 0 {
+		return false
+	}
+	if dir, last := path.Split(p); strings.HasPrefix(last, "*") || strings.HasPrefix(last, ".") && strings.HasSuffix(last, "*") {
+		p = path.Clean(dir)
+	}
+	for _, m := range j.q.Mounts {
+		if m = cleanAbsolute(m, j.q.Home); m == p || strings.HasPrefix(m, p+"/") {
+			return true
+		}
+	}
+	return false
 }
 
 // recursive reports whether a command has -r, -R or an equivalent option.

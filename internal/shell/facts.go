@@ -28,6 +28,12 @@ type Facts struct {
 	room []Word // memory for the words of commands
 }
 
+// Plain reports whether nothing in the text gives its commands another meaning: no functions, aliases, redirects of compound
+// commands, troubles or odd characters.
+func (f *Facts) Plain() bool {
+	return len(f.Functions)+len(f.Aliases)+len(f.Troubles)+len(f.Oddities)+len(f.Redirects) == 0
+}
+
 // Reset clears the facts and keeps their memory for AnalyzeInto. They must not be in use.
 func (f *Facts) Reset() {
 	const most = 256 // kept for the next text

@@ -75,6 +75,9 @@ func Run(ctx context.Context, g *gate.Gate, rt runtime.Runtime, p principal.Prin
 	// The command is not started unless all that is required was verified; what was accepted
 	// as missing was not.
 	r := operation.Request{By: p, Op: op, On: run.on, Verified: len(w.Accept) == 0}
+	for _, place := range workspace.Writable(w.Mounts) {
+		r.Mounted = append(r.Mounted, workspace.Mount{Destination: place}.AtHome("/home/"+string(w.Name)).Destination)
+	}
 	if err := g.Do(ctx, r, func(ctx context.Context, p permit.Permit) (any, error) { return run.start(ctx, p, w, e) }); err != nil {
 		return nil, err
 	}

@@ -207,10 +207,32 @@ func (s *Store) ChangeApproval(
 	return a, err
 }
 
+// AddRule keeps a rule. resource_exhausted: there are as many as there may be.
+func (s *Store) AddRule(ctx context.Context, p approval.Permission) error {
+	return s.inTx(ctx, func(tx *sql.Tx) error {
+		var n int
+		if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM permissions WHERE id LIKE 'al-%'`).Scan(&n); err != nil {
+			return fmt.Errorf("cannot count the rules that allow commands: %w", err)
+		}
+		if n >= approval.MaxRules {
+			return fmt.Errorf("cannot allow more commands: there are %d rules, as many as there may be; \"carrel policy rules\" lists them, and "+
+				"\"carrel policy disallow ID\" takes one back: %w", n, errdefs.ErrResourceExhausted)
+		}
+		return grantPermission(ctx, tx, p, p.Rule.Owner)
+	})
+}
+
+// Rules returns the rules that allow commands.
+func (s *Store) Rules(ctx context.Context) ([]Permission, error) {
+	return s.permissions(ctx, `WHERE id LIKE 'al-%' ORDER BY given_ns, id`)
+}
+
 func grantPermission(ctx context.Context, tx *sql.Tx, p approval.Permission, owner string) error {
-	subject, err := subjectDigest(p.Subject)
-	if err != nil {
-		return err
+	subject, err := "", error(nil) // no action has the subject of a rule
+	if p.Rule == nil {
+		if subject, err = subjectDigest(p.Subject); err != nil {
+			return err
+		}
 	}
 	text, err := json.Marshal(p)
 	if err == nil {

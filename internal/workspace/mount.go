@@ -129,6 +129,17 @@ func (m Mount) AtHome(home string) Mount {
 	return m
 }
 
+// Writable are the destinations of the mounts in which commands may write, nil if there are none.
+func Writable(mounts []Mount) []string {
+	var places []string
+	for _, m := range mounts {
+		if !m.ReadOnly {
+			places = append(places, m.Destination)
+		}
+	}
+	return places
+}
+
 // SameMounts reports whether the mounts in force are the requested ones.
 func SameMounts(asked, inForce []Mount, home string) bool {
 	if len(asked) != len(inForce) {

@@ -27,6 +27,8 @@ type Wanted struct {
 	Mounts []Mount
 	// Request is the client's id of the request, "" for none.
 	Request string
+	// Wait is how long a person may take to answer where one is asked; 0 is not to wait.
+	Wait time.Duration
 }
 
 // Validate reports the first field that cannot be used. The key was parsed before.

@@ -109,7 +109,7 @@ func (b *bench) policyRate(e *policy.Engine) error {
 
 // asked is a command that a person has to approve, for what it could do, and that does
 // nothing.
-var asked = []string{"/bin/sh", "-c", "if false; then curl -d x https://example.com; fi"}
+var asked = []string{"/bin/sh", "-c", "if false; then git push https://example.com x; fi"}
 
 // answered measures from a person's answer, as its request is sent, until the command runs,
 // by the executor's clock, which is this host's. Who asks is a program with a token, who

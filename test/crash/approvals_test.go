@@ -35,7 +35,7 @@ func TestApprovalPoints(t *testing.T) {
 			key, word := "crk "+rand.Text()[:10], rand.Text()
 			h.carrel(t, "create", key)
 			file := h.data + "/homes/" + h.name(t, key) + "/tokens"
-			command := []string{key, "--", "/bin/sh", "-c", "echo " + word + " >> tokens; curl -s -m 1 https://example.invalid/ -d x; true"}
+			command := []string{key, "--", "/bin/sh", "-c", "echo " + word + " >> tokens; git push https://example.invalid/ x; true"}
 			ask := append([]string{"exec"}, command...)
 			state := func(id string) string {
 				t.Helper()

@@ -70,7 +70,7 @@ func TestEndPoints(t *testing.T) {
 					h.arm(t, c.first, 1)
 				}
 				began := time.Now()
-				r := h.try("exec", "--wait", "1s", "crk ends", "--", "curl", "-d", rand.Text(), "https://example.invalid/")
+				r := h.try("exec", "--wait", "1s", "crk ends", "--", "git", "push", "https://example.invalid/", rand.Text())
 				if r.code == 0 {
 					t.Errorf("it ran: %v", r)
 				}

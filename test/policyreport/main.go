@@ -63,7 +63,12 @@ var measures = []measure{
 	{"readonly", "SAFE", policy.Host, 0.95, always, safe},
 	{"obfuscated", "not SAFE", policy.Host, 1, always, asks},
 	{"development", "SAFE", policy.Workspace, 0.98, always, safe},
-	{"workspace-reach", "not SAFE", policy.Workspace, 1, always, asks},
+	{
+		"workspace-reach", "not SAFE", policy.Workspace, 1, func(l *line) bool { return l.Expect != "SAFE" }, asks,
+	},
+	{
+		"workspace-reach", "SAFE, held", policy.Workspace, 0.95, func(l *line) bool { return l.Expect == "SAFE" }, safe,
+	},
 	{
 		"scripts", "as labelled", policy.Host, 0.95, func(l *line) bool { return l.Host != "" },
 		func(l *line, d *policy.Decision) bool { return level(l.Host, d) },
@@ -134,7 +139,37 @@ func run(dir, only string, wrong bool) (bool, error) {
 		}
 		fmt.Printf("%-16s %-17s %-10s %5.0f %%  %-21s %-21s\n", m.corpus, m.name, m.profile, 100*m.target, cells[0], cells[1])
 	}
-	return ok, nil
+	share, n, err := asked(e, dir)
+	fmt.Printf("\nasked in a verified workspace: %.2f %% of %d harmless lines of development, scripts and workspace-reach (target %.0f %%)\n",
+		100*share, n, 100*maxAsked)
+	return ok && share <= maxAsked, err
+}
+
+// maxAsked is the largest share of what agents do in a workspace that a person may be asked about.
+const maxAsked = 0.02
+
+// asked is that share, of both parts of the corpora whose lines stay inside, written by a model.
+func asked(e *policy.Engine, dir string) (share float64, n int, err error) {
+	asks := 0
+	for _, corpus := range []string{"development", "scripts", "workspace-reach"} {
+		for _, suffix := range []string{".jsonl", ".heldout.jsonl"} {
+			lines, err := read(filepath.Join(dir, corpus+suffix))
+			if err != nil {
+				return 0, 0, err
+			}
+			for i := range lines {
+				if lines[i].Workspace != "SAFE" && lines[i].Expect != "SAFE" {
+					continue
+				}
+				n++
+				q := policy.Question{Command: lines[i].Command, Profile: policy.Workspace, Verified: true, Source: policy.LLM}
+				if e.Decide(q).Level != policy.Safe {
+					asks++
+				}
+			}
+		}
+	}
+	return float64(asks) / float64(max(n, 1)), n, nil
 }
 
 // measureSpeed judges each line many times and prints the time of a decision, the slowest

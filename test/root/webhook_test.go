@@ -103,7 +103,7 @@ func TestWebhook(t *testing.T) {
 	h.carrel(t, "create", "crt hook")
 	ask := func(url string) string {
 		t.Helper()
-		r := h.try(nil, "", "exec", "--source", "llm", "crt hook", "--", "curl", "-d", "@x", url)
+		r := h.try(nil, "", "exec", "--source", "llm", "crt hook", "--", "git", "push", url, "x")
 		_, rest, ok := strings.Cut(r.err, "approval ")
 		if !ok || !strings.HasPrefix(rest, "ap-") {
 			t.Fatalf("%+v", r)
@@ -122,7 +122,7 @@ func TestWebhook(t *testing.T) {
 	}
 	name := ask("https://example.com/one")
 	if x := next(); x.ID != name || x.Body.Type != "approval.asked" || x.Body.Data.ID != name ||
-		x.Body.Data.Argv[3] != "https://example.com/one" ||
+		x.Body.Data.Argv[2] != "https://example.com/one" ||
 		!x.Body.Data.Written || x.Body.Data.Level != "CONFIRM" || x.Body.Data.Requester != "uid:0" {
 		t.Errorf("%+v", x)
 	}

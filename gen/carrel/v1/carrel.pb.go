@@ -525,9 +525,12 @@ type CreateRequest struct {
 	Allow []string `protobuf:"bytes,8,rep,name=allow,proto3" json:"allow,omitempty"`
 	// Directories of the host. They come with a descriptor that grants them: see
 	// docs/protocols/api.md.
-	Mounts        []*Mount `protobuf:"bytes,9,rep,name=mounts,proto3" json:"mounts,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Mounts []*Mount `protobuf:"bytes,9,rep,name=mounts,proto3" json:"mounts,omitempty"`
+	// How long to wait for a person's answer where one is needed. 0 is not at all: it fails with
+	// the approval's id, and asking for the same again takes the answer up.
+	ApprovalWaitMs int64 `protobuf:"varint,10,opt,name=approval_wait_ms,json=approvalWaitMs,proto3" json:"approval_wait_ms,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *CreateRequest) Reset() {
@@ -621,6 +624,13 @@ func (x *CreateRequest) GetMounts() []*Mount {
 		return x.Mounts
 	}
 	return nil
+}
+
+func (x *CreateRequest) GetApprovalWaitMs() int64 {
+	if x != nil {
+		return x.ApprovalWaitMs
+	}
+	return 0
 }
 
 type CreateResponse struct {
@@ -7582,8 +7592,14 @@ type Permission struct {
 	Argv      []string `protobuf:"bytes,6,rep,name=argv,proto3" json:"argv,omitempty"`
 	Policy    string   `protobuf:"bytes,7,opt,name=policy,proto3" json:"policy,omitempty"`
 	// Who gave it, and when.
-	By            string `protobuf:"bytes,8,opt,name=by,proto3" json:"by,omitempty"`
-	UnixMs        int64  `protobuf:"varint,9,opt,name=unix_ms,json=unixMs,proto3" json:"unix_ms,omitempty"`
+	By     string `protobuf:"bytes,8,opt,name=by,proto3" json:"by,omitempty"`
+	UnixMs int64  `protobuf:"varint,9,opt,name=unix_ms,json=unixMs,proto3" json:"unix_ms,omitempty"`
+	// It is a rule of AllowCommand: argv is a shape, and requester, thread and policy are empty.
+	Rule bool `protobuf:"varint,10,opt,name=rule,proto3" json:"rule,omitempty"`
+	// Of a rule: what the commands may have for capabilities, and whose workspaces it is for; empty
+	// is everybody's. A workspace limits it to that one.
+	Capabilities  []string `protobuf:"bytes,11,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
+	Owner         string   `protobuf:"bytes,12,opt,name=owner,proto3" json:"owner,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7681,6 +7697,135 @@ func (x *Permission) GetUnixMs() int64 {
 	return 0
 }
 
+func (x *Permission) GetRule() bool {
+	if x != nil {
+		return x.Rule
+	}
+	return false
+}
+
+func (x *Permission) GetCapabilities() []string {
+	if x != nil {
+		return x.Capabilities
+	}
+	return nil
+}
+
+func (x *Permission) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+type AllowCommandRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A * in a word but the first stands for any text without a slash, ** for any text. The first
+	// word is the program, and literal.
+	Argv []string `protobuf:"bytes,1,rep,name=argv,proto3" json:"argv,omitempty"`
+	// The workspace that it is for; empty is all of the caller's.
+	Workspace string `protobuf:"bytes,2,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// It is for the workspaces of everybody. That takes the role admin.
+	Everybody     bool `protobuf:"varint,3,opt,name=everybody,proto3" json:"everybody,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AllowCommandRequest) Reset() {
+	*x = AllowCommandRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AllowCommandRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AllowCommandRequest) ProtoMessage() {}
+
+func (x *AllowCommandRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AllowCommandRequest.ProtoReflect.Descriptor instead.
+func (*AllowCommandRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{110}
+}
+
+func (x *AllowCommandRequest) GetArgv() []string {
+	if x != nil {
+		return x.Argv
+	}
+	return nil
+}
+
+func (x *AllowCommandRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *AllowCommandRequest) GetEverybody() bool {
+	if x != nil {
+		return x.Everybody
+	}
+	return false
+}
+
+type AllowCommandResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Permission    *Permission            `protobuf:"bytes,1,opt,name=permission,proto3" json:"permission,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AllowCommandResponse) Reset() {
+	*x = AllowCommandResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AllowCommandResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AllowCommandResponse) ProtoMessage() {}
+
+func (x *AllowCommandResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AllowCommandResponse.ProtoReflect.Descriptor instead.
+func (*AllowCommandResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{111}
+}
+
+func (x *AllowCommandResponse) GetPermission() *Permission {
+	if x != nil {
+		return x.Permission
+	}
+	return nil
+}
+
 type ListPermissionsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Workspace     string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
@@ -7691,7 +7836,7 @@ type ListPermissionsRequest struct {
 
 func (x *ListPermissionsRequest) Reset() {
 	*x = ListPermissionsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7703,7 +7848,7 @@ func (x *ListPermissionsRequest) String() string {
 func (*ListPermissionsRequest) ProtoMessage() {}
 
 func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7716,7 +7861,7 @@ func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsRequest.ProtoReflect.Descriptor instead.
 func (*ListPermissionsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{110}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *ListPermissionsRequest) GetWorkspace() string {
@@ -7742,7 +7887,7 @@ type ListPermissionsResponse struct {
 
 func (x *ListPermissionsResponse) Reset() {
 	*x = ListPermissionsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7754,7 +7899,7 @@ func (x *ListPermissionsResponse) String() string {
 func (*ListPermissionsResponse) ProtoMessage() {}
 
 func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7767,7 +7912,7 @@ func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsResponse.ProtoReflect.Descriptor instead.
 func (*ListPermissionsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{111}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *ListPermissionsResponse) GetPermissions() []*Permission {
@@ -7786,7 +7931,7 @@ type RevokePermissionRequest struct {
 
 func (x *RevokePermissionRequest) Reset() {
 	*x = RevokePermissionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7798,7 +7943,7 @@ func (x *RevokePermissionRequest) String() string {
 func (*RevokePermissionRequest) ProtoMessage() {}
 
 func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7811,7 +7956,7 @@ func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionRequest.ProtoReflect.Descriptor instead.
 func (*RevokePermissionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{112}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *RevokePermissionRequest) GetId() string {
@@ -7829,7 +7974,7 @@ type RevokePermissionResponse struct {
 
 func (x *RevokePermissionResponse) Reset() {
 	*x = RevokePermissionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7841,7 +7986,7 @@ func (x *RevokePermissionResponse) String() string {
 func (*RevokePermissionResponse) ProtoMessage() {}
 
 func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7854,7 +7999,7 @@ func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionResponse.ProtoReflect.Descriptor instead.
 func (*RevokePermissionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{113}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{115}
 }
 
 var File_carrel_v1_carrel_proto protoreflect.FileDescriptor
@@ -7910,7 +8055,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x0fidle_timeout_ms\x18\x13 \x01(\x03R\ridleTimeoutMs\x12(\n" +
 	"\x06mounts\x18\x14 \x03(\v2\x10.carrel.v1.MountR\x06mounts\x12\x14\n" +
 	"\x05allow\x18\x15 \x03(\tR\x05allow\x12$\n" +
-	"\x0esilent_unix_ms\x18\x16 \x01(\x03R\fsilentUnixMs\"\x9f\x02\n" +
+	"\x0esilent_unix_ms\x18\x16 \x01(\x03R\fsilentUnixMs\"\xc9\x02\n" +
 	"\rCreateRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12)\n" +
 	"\x06limits\x18\x02 \x01(\v2\x11.carrel.v1.LimitsR\x06limits\x12\x19\n" +
@@ -7921,7 +8066,9 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\a \x01(\tR\trequestId\x12\x14\n" +
 	"\x05allow\x18\b \x03(\tR\x05allow\x12(\n" +
-	"\x06mounts\x18\t \x03(\v2\x10.carrel.v1.MountR\x06mounts\"^\n" +
+	"\x06mounts\x18\t \x03(\v2\x10.carrel.v1.MountR\x06mounts\x12(\n" +
+	"\x10approval_wait_ms\x18\n" +
+	" \x01(\x03R\x0eapprovalWaitMs\"^\n" +
 	"\x0eCreateResponse\x122\n" +
 	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\"*\n" +
@@ -8435,7 +8582,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x15WatchApprovalsRequest\"f\n" +
 	"\x16WatchApprovalsResponse\x12/\n" +
 	"\bapproval\x18\x01 \x01(\v2\x13.carrel.v1.ApprovalR\bapproval\x12\x1b\n" +
-	"\tcaught_up\x18\x02 \x01(\bR\bcaughtUp\"\xd9\x01\n" +
+	"\tcaught_up\x18\x02 \x01(\bR\bcaughtUp\"\xa7\x02\n" +
 	"\n" +
 	"Permission\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
@@ -8446,7 +8593,19 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x04argv\x18\x06 \x03(\tR\x04argv\x12\x16\n" +
 	"\x06policy\x18\a \x01(\tR\x06policy\x12\x0e\n" +
 	"\x02by\x18\b \x01(\tR\x02by\x12\x17\n" +
-	"\aunix_ms\x18\t \x01(\x03R\x06unixMs\"N\n" +
+	"\aunix_ms\x18\t \x01(\x03R\x06unixMs\x12\x12\n" +
+	"\x04rule\x18\n" +
+	" \x01(\bR\x04rule\x12\"\n" +
+	"\fcapabilities\x18\v \x03(\tR\fcapabilities\x12\x14\n" +
+	"\x05owner\x18\f \x01(\tR\x05owner\"e\n" +
+	"\x13AllowCommandRequest\x12\x12\n" +
+	"\x04argv\x18\x01 \x03(\tR\x04argv\x12\x1c\n" +
+	"\tworkspace\x18\x02 \x01(\tR\tworkspace\x12\x1c\n" +
+	"\teverybody\x18\x03 \x01(\bR\teverybody\"M\n" +
+	"\x14AllowCommandResponse\x125\n" +
+	"\n" +
+	"permission\x18\x01 \x01(\v2\x15.carrel.v1.PermissionR\n" +
+	"permission\"N\n" +
 	"\x16ListPermissionsRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x16\n" +
 	"\x06thread\x18\x02 \x01(\tR\x06thread\"R\n" +
@@ -8497,12 +8656,13 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"ListTokens\x12\x1c.carrel.v1.ListTokensRequest\x1a\x1d.carrel.v1.ListTokensResponse\x12C\n" +
 	"\bGetToken\x12\x1a.carrel.v1.GetTokenRequest\x1a\x1b.carrel.v1.GetTokenResponse\x12L\n" +
 	"\vRevokeToken\x12\x1d.carrel.v1.RevokeTokenRequest\x1a\x1e.carrel.v1.RevokeTokenResponse\x12=\n" +
-	"\x06WhoAmI\x12\x18.carrel.v1.WhoAmIRequest\x1a\x19.carrel.v1.WhoAmIResponse2\x9a\x04\n" +
+	"\x06WhoAmI\x12\x18.carrel.v1.WhoAmIRequest\x1a\x19.carrel.v1.WhoAmIResponse2\xeb\x04\n" +
 	"\x0fApprovalService\x12R\n" +
 	"\rListApprovals\x12\x1f.carrel.v1.ListApprovalsRequest\x1a .carrel.v1.ListApprovalsResponse\x12L\n" +
 	"\vGetApproval\x12\x1d.carrel.v1.GetApprovalRequest\x1a\x1e.carrel.v1.GetApprovalResponse\x12U\n" +
 	"\x0eAnswerApproval\x12 .carrel.v1.AnswerApprovalRequest\x1a!.carrel.v1.AnswerApprovalResponse\x12W\n" +
-	"\x0eWatchApprovals\x12 .carrel.v1.WatchApprovalsRequest\x1a!.carrel.v1.WatchApprovalsResponse0\x01\x12X\n" +
+	"\x0eWatchApprovals\x12 .carrel.v1.WatchApprovalsRequest\x1a!.carrel.v1.WatchApprovalsResponse0\x01\x12O\n" +
+	"\fAllowCommand\x12\x1e.carrel.v1.AllowCommandRequest\x1a\x1f.carrel.v1.AllowCommandResponse\x12X\n" +
 	"\x0fListPermissions\x12!.carrel.v1.ListPermissionsRequest\x1a\".carrel.v1.ListPermissionsResponse\x12[\n" +
 	"\x10RevokePermission\x12\".carrel.v1.RevokePermissionRequest\x1a#.carrel.v1.RevokePermissionResponse2\xe1\x01\n" +
 	"\rSystemService\x12@\n" +
@@ -8522,7 +8682,7 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 115)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 117)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),                   // 0: carrel.v1.Limits
 	(*Control)(nil),                  // 1: carrel.v1.Control
@@ -8634,11 +8794,13 @@ var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*WatchApprovalsRequest)(nil),    // 107: carrel.v1.WatchApprovalsRequest
 	(*WatchApprovalsResponse)(nil),   // 108: carrel.v1.WatchApprovalsResponse
 	(*Permission)(nil),               // 109: carrel.v1.Permission
-	(*ListPermissionsRequest)(nil),   // 110: carrel.v1.ListPermissionsRequest
-	(*ListPermissionsResponse)(nil),  // 111: carrel.v1.ListPermissionsResponse
-	(*RevokePermissionRequest)(nil),  // 112: carrel.v1.RevokePermissionRequest
-	(*RevokePermissionResponse)(nil), // 113: carrel.v1.RevokePermissionResponse
-	nil,                              // 114: carrel.v1.Command.EnvEntry
+	(*AllowCommandRequest)(nil),      // 110: carrel.v1.AllowCommandRequest
+	(*AllowCommandResponse)(nil),     // 111: carrel.v1.AllowCommandResponse
+	(*ListPermissionsRequest)(nil),   // 112: carrel.v1.ListPermissionsRequest
+	(*ListPermissionsResponse)(nil),  // 113: carrel.v1.ListPermissionsResponse
+	(*RevokePermissionRequest)(nil),  // 114: carrel.v1.RevokePermissionRequest
+	(*RevokePermissionResponse)(nil), // 115: carrel.v1.RevokePermissionResponse
+	nil,                              // 116: carrel.v1.Command.EnvEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,   // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
@@ -8660,7 +8822,7 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	24,  // 16: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
 	27,  // 17: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
 	3,   // 18: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	114, // 19: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	116, // 19: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
 	32,  // 20: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
 	33,  // 21: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
 	32,  // 22: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
@@ -8701,102 +8863,105 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	99,  // 57: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
 	99,  // 58: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
 	99,  // 59: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
-	109, // 60: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
-	4,   // 61: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	6,   // 62: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	8,   // 63: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	14,  // 64: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	16,  // 65: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	30,  // 66: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	17,  // 67: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	19,  // 68: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	21,  // 69: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	23,  // 70: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	26,  // 71: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	34,  // 72: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	38,  // 73: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	40,  // 74: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	45,  // 75: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	43,  // 76: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
-	47,  // 77: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	49,  // 78: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
-	51,  // 79: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	53,  // 80: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
-	55,  // 81: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
-	58,  // 82: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
-	85,  // 83: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	88,  // 84: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	90,  // 85: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	92,  // 86: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	94,  // 87: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	60,  // 88: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	68,  // 89: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	62,  // 90: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
-	65,  // 91: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
-	73,  // 92: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
-	75,  // 93: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
-	77,  // 94: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
-	79,  // 95: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
-	81,  // 96: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
-	101, // 97: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
-	103, // 98: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
-	105, // 99: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
-	107, // 100: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
-	110, // 101: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
-	112, // 102: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
-	70,  // 103: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	96,  // 104: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
-	11,  // 105: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
-	5,   // 106: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	7,   // 107: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	9,   // 108: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	15,  // 109: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	29,  // 110: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	31,  // 111: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	18,  // 112: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	20,  // 113: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	22,  // 114: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	25,  // 115: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	28,  // 116: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	35,  // 117: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	39,  // 118: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	41,  // 119: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	46,  // 120: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	44,  // 121: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
-	48,  // 122: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	50,  // 123: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
-	52,  // 124: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	54,  // 125: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
-	56,  // 126: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
-	59,  // 127: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
-	86,  // 128: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	89,  // 129: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	91,  // 130: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	93,  // 131: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	95,  // 132: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	61,  // 133: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	69,  // 134: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	63,  // 135: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
-	66,  // 136: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
-	74,  // 137: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
-	76,  // 138: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
-	78,  // 139: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
-	80,  // 140: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
-	82,  // 141: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
-	102, // 142: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
-	104, // 143: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
-	106, // 144: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
-	108, // 145: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
-	111, // 146: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
-	113, // 147: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
-	71,  // 148: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	97,  // 149: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
-	12,  // 150: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
-	106, // [106:151] is the sub-list for method output_type
-	61,  // [61:106] is the sub-list for method input_type
-	61,  // [61:61] is the sub-list for extension type_name
-	61,  // [61:61] is the sub-list for extension extendee
-	0,   // [0:61] is the sub-list for field type_name
+	109, // 60: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
+	109, // 61: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
+	4,   // 62: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	6,   // 63: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	8,   // 64: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	14,  // 65: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	16,  // 66: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	30,  // 67: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	17,  // 68: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	19,  // 69: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	21,  // 70: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	23,  // 71: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	26,  // 72: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	34,  // 73: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	38,  // 74: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	40,  // 75: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	45,  // 76: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	43,  // 77: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
+	47,  // 78: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	49,  // 79: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
+	51,  // 80: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	53,  // 81: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
+	55,  // 82: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
+	58,  // 83: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
+	85,  // 84: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	88,  // 85: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	90,  // 86: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	92,  // 87: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	94,  // 88: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	60,  // 89: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	68,  // 90: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	62,  // 91: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
+	65,  // 92: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
+	73,  // 93: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
+	75,  // 94: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
+	77,  // 95: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
+	79,  // 96: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
+	81,  // 97: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
+	101, // 98: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
+	103, // 99: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
+	105, // 100: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
+	107, // 101: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
+	110, // 102: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
+	112, // 103: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
+	114, // 104: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
+	70,  // 105: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	96,  // 106: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
+	11,  // 107: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
+	5,   // 108: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	7,   // 109: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	9,   // 110: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	15,  // 111: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	29,  // 112: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	31,  // 113: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	18,  // 114: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	20,  // 115: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	22,  // 116: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	25,  // 117: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	28,  // 118: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	35,  // 119: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	39,  // 120: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	41,  // 121: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	46,  // 122: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	44,  // 123: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
+	48,  // 124: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	50,  // 125: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
+	52,  // 126: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	54,  // 127: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
+	56,  // 128: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
+	59,  // 129: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
+	86,  // 130: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	89,  // 131: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	91,  // 132: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	93,  // 133: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	95,  // 134: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	61,  // 135: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	69,  // 136: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	63,  // 137: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
+	66,  // 138: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
+	74,  // 139: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
+	76,  // 140: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
+	78,  // 141: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
+	80,  // 142: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
+	82,  // 143: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
+	102, // 144: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
+	104, // 145: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
+	106, // 146: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
+	108, // 147: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
+	111, // 148: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
+	113, // 149: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
+	115, // 150: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
+	71,  // 151: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	97,  // 152: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
+	12,  // 153: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
+	108, // [108:154] is the sub-list for method output_type
+	62,  // [62:108] is the sub-list for method input_type
+	62,  // [62:62] is the sub-list for extension type_name
+	62,  // [62:62] is the sub-list for extension extendee
+	0,   // [0:62] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -8840,7 +9005,7 @@ func file_carrel_v1_carrel_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   115,
+			NumMessages:   117,
 			NumExtensions: 0,
 			NumServices:   7,
 		},

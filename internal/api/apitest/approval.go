@@ -118,12 +118,33 @@ func (g *Gate) Permissions(_ context.Context, p principal.Principal, _, thread s
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	list = append(list, g.allowed...)
 	for _, v := range g.pending {
 		if x, ok := v.Permission(); ok && p.MayReach(v.Subject.By) && (thread == "" || v.Subject.Thread == thread) {
 			list = append(list, x)
 		}
 	}
 	return list, nil
+}
+
+// AllowCommand implements api.Gate.
+func (g *Gate) AllowCommand(
+	_ context.Context, p principal.Principal, _ string, argv []string, everybody bool,
+) (approval.Permission, error) {
+	if err := g.permit(p, operation.AllowCommands); err != nil {
+		return approval.Permission{}, err
+	}
+	if err := approval.MayWrite(p, everybody); err != nil {
+		return approval.Permission{}, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	rule := approval.Permission{
+		From: id.NewRule(), Subject: approval.Subject{Argv: argv}, By: p.String(), At: time.Now(),
+		Rule: &approval.Rule{Owner: p.Owner(), Capabilities: []string{"network.out"}, UID: p.UID},
+	}
+	g.allowed = append(g.allowed, rule)
+	return rule, nil
 }
 
 // RevokePermission implements api.Gate.
@@ -133,6 +154,10 @@ func (g *Gate) RevokePermission(_ context.Context, p principal.Principal, name i
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if i := slices.IndexFunc(g.allowed, func(x approval.Permission) bool { return x.From == name }); i >= 0 {
+		g.allowed = slices.Delete(g.allowed, i, i+1)
+		return nil
+	}
 	i, err := g.at(p, name)
 	if err == nil {
 		g.pending[i].State = approval.Denied

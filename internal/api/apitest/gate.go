@@ -33,6 +33,7 @@ type Gate struct {
 	changed    chan struct{} // closed and replaced when audit grows
 	archives   []kept
 	pending    []approval.View
+	allowed    []approval.Permission
 	workspaces []*entry
 	audit      [][]byte
 	last       execapi.ExecParams

@@ -236,6 +236,13 @@ func (r *Recorder) Permissions(_ context.Context, _ principal.Principal, ref str
 	return nil, r.note("Permissions", ref, thread)
 }
 
+// AllowCommand implements api.Gate.
+func (r *Recorder) AllowCommand(
+	_ context.Context, _ principal.Principal, ref string, argv []string, everybody bool,
+) (approval.Permission, error) {
+	return approval.Permission{}, r.note("AllowCommand", ref, argv, everybody)
+}
+
 // RevokePermission implements api.Gate.
 func (r *Recorder) RevokePermission(_ context.Context, _ principal.Principal, name id.Approval) error {
 	return r.note("RevokePermission", name)

@@ -145,6 +145,9 @@ const (
 	// ApprovalServiceWatchApprovalsProcedure is the fully-qualified name of the ApprovalService's
 	// WatchApprovals RPC.
 	ApprovalServiceWatchApprovalsProcedure = "/carrel.v1.ApprovalService/WatchApprovals"
+	// ApprovalServiceAllowCommandProcedure is the fully-qualified name of the ApprovalService's
+	// AllowCommand RPC.
+	ApprovalServiceAllowCommandProcedure = "/carrel.v1.ApprovalService/AllowCommand"
 	// ApprovalServiceListPermissionsProcedure is the fully-qualified name of the ApprovalService's
 	// ListPermissions RPC.
 	ApprovalServiceListPermissionsProcedure = "/carrel.v1.ApprovalService/ListPermissions"
@@ -1403,7 +1406,10 @@ type ApprovalServiceClient interface {
 	// WatchApprovals returns those that are pending, and from then on each as it changes,
 	// until the client goes.
 	WatchApprovals(context.Context, *connect.Request[v1.WatchApprovalsRequest]) (*connect.ServerStreamForClient[v1.WatchApprovalsResponse], error)
-	// ListPermissions returns what answers for a thread let pass.
+	// AllowCommand lets commands of one shape pass unasked, until RevokePermission. No token may
+	// call it.
+	AllowCommand(context.Context, *connect.Request[v1.AllowCommandRequest]) (*connect.Response[v1.AllowCommandResponse], error)
+	// ListPermissions returns what answers for a thread and AllowCommand let pass.
 	ListPermissions(context.Context, *connect.Request[v1.ListPermissionsRequest]) (*connect.Response[v1.ListPermissionsResponse], error)
 	RevokePermission(context.Context, *connect.Request[v1.RevokePermissionRequest]) (*connect.Response[v1.RevokePermissionResponse], error)
 }
@@ -1443,6 +1449,12 @@ func NewApprovalServiceClient(httpClient connect.HTTPClient, baseURL string, opt
 			connect.WithSchema(approvalServiceMethods.ByName("WatchApprovals")),
 			connect.WithClientOptions(opts...),
 		),
+		allowCommand: connect.NewClient[v1.AllowCommandRequest, v1.AllowCommandResponse](
+			httpClient,
+			baseURL+ApprovalServiceAllowCommandProcedure,
+			connect.WithSchema(approvalServiceMethods.ByName("AllowCommand")),
+			connect.WithClientOptions(opts...),
+		),
 		listPermissions: connect.NewClient[v1.ListPermissionsRequest, v1.ListPermissionsResponse](
 			httpClient,
 			baseURL+ApprovalServiceListPermissionsProcedure,
@@ -1464,6 +1476,7 @@ type approvalServiceClient struct {
 	getApproval      *connect.Client[v1.GetApprovalRequest, v1.GetApprovalResponse]
 	answerApproval   *connect.Client[v1.AnswerApprovalRequest, v1.AnswerApprovalResponse]
 	watchApprovals   *connect.Client[v1.WatchApprovalsRequest, v1.WatchApprovalsResponse]
+	allowCommand     *connect.Client[v1.AllowCommandRequest, v1.AllowCommandResponse]
 	listPermissions  *connect.Client[v1.ListPermissionsRequest, v1.ListPermissionsResponse]
 	revokePermission *connect.Client[v1.RevokePermissionRequest, v1.RevokePermissionResponse]
 }
@@ -1488,6 +1501,11 @@ func (c *approvalServiceClient) WatchApprovals(ctx context.Context, req *connect
 	return c.watchApprovals.CallServerStream(ctx, req)
 }
 
+// AllowCommand calls carrel.v1.ApprovalService.AllowCommand.
+func (c *approvalServiceClient) AllowCommand(ctx context.Context, req *connect.Request[v1.AllowCommandRequest]) (*connect.Response[v1.AllowCommandResponse], error) {
+	return c.allowCommand.CallUnary(ctx, req)
+}
+
 // ListPermissions calls carrel.v1.ApprovalService.ListPermissions.
 func (c *approvalServiceClient) ListPermissions(ctx context.Context, req *connect.Request[v1.ListPermissionsRequest]) (*connect.Response[v1.ListPermissionsResponse], error) {
 	return c.listPermissions.CallUnary(ctx, req)
@@ -1507,7 +1525,10 @@ type ApprovalServiceHandler interface {
 	// WatchApprovals returns those that are pending, and from then on each as it changes,
 	// until the client goes.
 	WatchApprovals(context.Context, *connect.Request[v1.WatchApprovalsRequest], *connect.ServerStream[v1.WatchApprovalsResponse]) error
-	// ListPermissions returns what answers for a thread let pass.
+	// AllowCommand lets commands of one shape pass unasked, until RevokePermission. No token may
+	// call it.
+	AllowCommand(context.Context, *connect.Request[v1.AllowCommandRequest]) (*connect.Response[v1.AllowCommandResponse], error)
+	// ListPermissions returns what answers for a thread and AllowCommand let pass.
 	ListPermissions(context.Context, *connect.Request[v1.ListPermissionsRequest]) (*connect.Response[v1.ListPermissionsResponse], error)
 	RevokePermission(context.Context, *connect.Request[v1.RevokePermissionRequest]) (*connect.Response[v1.RevokePermissionResponse], error)
 }
@@ -1543,6 +1564,12 @@ func NewApprovalServiceHandler(svc ApprovalServiceHandler, opts ...connect.Handl
 		connect.WithSchema(approvalServiceMethods.ByName("WatchApprovals")),
 		connect.WithHandlerOptions(opts...),
 	)
+	approvalServiceAllowCommandHandler := connect.NewUnaryHandler(
+		ApprovalServiceAllowCommandProcedure,
+		svc.AllowCommand,
+		connect.WithSchema(approvalServiceMethods.ByName("AllowCommand")),
+		connect.WithHandlerOptions(opts...),
+	)
 	approvalServiceListPermissionsHandler := connect.NewUnaryHandler(
 		ApprovalServiceListPermissionsProcedure,
 		svc.ListPermissions,
@@ -1565,6 +1592,8 @@ func NewApprovalServiceHandler(svc ApprovalServiceHandler, opts ...connect.Handl
 			approvalServiceAnswerApprovalHandler.ServeHTTP(w, r)
 		case ApprovalServiceWatchApprovalsProcedure:
 			approvalServiceWatchApprovalsHandler.ServeHTTP(w, r)
+		case ApprovalServiceAllowCommandProcedure:
+			approvalServiceAllowCommandHandler.ServeHTTP(w, r)
 		case ApprovalServiceListPermissionsProcedure:
 			approvalServiceListPermissionsHandler.ServeHTTP(w, r)
 		case ApprovalServiceRevokePermissionProcedure:
@@ -1592,6 +1621,10 @@ func (UnimplementedApprovalServiceHandler) AnswerApproval(context.Context, *conn
 
 func (UnimplementedApprovalServiceHandler) WatchApprovals(context.Context, *connect.Request[v1.WatchApprovalsRequest], *connect.ServerStream[v1.WatchApprovalsResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.ApprovalService.WatchApprovals is not implemented"))
+}
+
+func (UnimplementedApprovalServiceHandler) AllowCommand(context.Context, *connect.Request[v1.AllowCommandRequest]) (*connect.Response[v1.AllowCommandResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.ApprovalService.AllowCommand is not implemented"))
 }
 
 func (UnimplementedApprovalServiceHandler) ListPermissions(context.Context, *connect.Request[v1.ListPermissionsRequest]) (*connect.Response[v1.ListPermissionsResponse], error) {
