@@ -44,6 +44,19 @@ func TestBySudo(t *testing.T) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { // no command of carrel's takes down what a broker by sudo used
+		for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
+			groups, err := filepath.Glob(pattern + groupBySudo(dir))
+			if err != nil {
+				t.Error(err)
+			}
+			for _, g := range groups {
+				if err := os.Remove(g); err != nil {
+					t.Errorf("a control group is left: %v", err)
+				}
+			}
+		}
+	})
 	for _, d := range []string{"upper", "work"} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
 			t.Fatal(err)
@@ -117,7 +130,7 @@ func ownEtc(t *testing.T) string {
 	// What is printed is for the default directories.
 	maps.Copy(settings, map[string]any{
 		"data_dir": dir + "/data", "runtime_dir": dir + "/run", "uid_first": 1_869_000_000 + 3000*(os.Getpid()%300), "uid_count": 3000,
-		"cgroup_name": "crt-" + filepath.Base(filepath.Dir(dir)),
+		"cgroup_name": groupBySudo(filepath.Dir(dir)),
 	})
 	b, err := json.Marshal(settings)
 	if err != nil {
@@ -137,6 +150,9 @@ func ownEtc(t *testing.T) string {
 	}
 	return dir
 }
+
+// groupBySudo names the control groups of the broker that has its /etc below dir.
+func groupBySudo(dir string) string { return "crt-" + filepath.Base(dir) }
 
 // as makes a command one of the user's.
 func as(c *exec.Cmd) *exec.Cmd {
