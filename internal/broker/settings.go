@@ -129,8 +129,8 @@ func ParseSettings(b []byte) (Settings, error) {
 	s := Settings{
 		DataDir: DefaultDataDir, RuntimeDir: DefaultRuntimeDir, UIDFirst: DefaultUIDFirst, UIDCount: DefaultUIDCount,
 		CgroupName: DefaultCgroupName, CgroupMemoryPercent: DefaultCgroupMemoryPercent, CgroupPidsPercent: DefaultCgroupPidsPercent,
-		CgroupOwnerPercent: DefaultCgroupOwnerPercent,
-		Shell:              DefaultShell, ExecutorPath: DefaultExecutorPath, MaxWorkspaces: DefaultMaxWorkspaces, CreatePerHour: DefaultCreatePerHour,
+		CgroupOwnerPercent: DefaultCgroupOwnerPercent, Shell: DefaultShell, ExecutorPath: DefaultExecutorPath,
+		MaxWorkspaces: DefaultMaxWorkspaces, CreatePerHour: DefaultCreatePerHour,
 	}
 	if err := strictjson.Unmarshal(b, &s); err != nil {
 		return s, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)

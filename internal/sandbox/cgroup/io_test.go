@@ -106,7 +106,8 @@ func TestThroughputIsNotPretended(t *testing.T) {
 	if !strings.Contains(err.Error(), "cannot bound what workspaces read and write") {
 		t.Error(err)
 	}
-	if in, err = cgroup.Open(cgroup.Config{Name: fmt.Sprintf("carrel-test-%d", os.Getpid()), Shared: cgroup.Shared{MemoryBytes: 4 << 30}}); err != nil {
+	in, err = cgroup.Open(cgroup.Config{Name: fmt.Sprintf("carrel-test-%d", os.Getpid()), Shared: cgroup.Shared{MemoryBytes: 4 << 30}})
+	if err != nil {
 		t.Fatal(err)
 	}
 	if err := in.RemoveInstance(); err != nil {
