@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -200,7 +201,7 @@ func (s *Store) OpenFromDisk(id string) (*os.File, error) {
 	}
 	rc, err := f.SyscallConn()
 	if err == nil {
-		cerr := rc.Control(func(fd uintptr) { err = unix.Fadvise(int(fd), 0, 0, unix.FADV_DONTNEED) })
+		cerr := rc.Control(func(fd uintptr) { err = drop(int(fd)) })
 		err = errors.Join(cerr, err)
 	}
 	if err != nil {
@@ -208,6 +209,28 @@ func (s *Store) OpenFromDisk(id string) (*os.File, error) {
 		return nil, fmt.Errorf("cannot read archive %s from the disk: %w", id, err)
 	}
 	return f, nil
+}
+
+// dropTries and dropPause bound drop.
+const (
+	dropTries = 5
+	dropPause = 10 * time.Millisecond
+)
+
+// drop drops what the system has of a file in memory. Pages that another part of the kernel holds at that moment
+// stay, and where the kernel tells of them (Linux 6.5) drop tries again.
+func drop(fd int) error {
+	for range dropTries {
+		if err := unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED); err != nil {
+			return err
+		}
+		var left unix.Cachestat_t
+		if unix.Cachestat(uint(fd), &unix.CachestatRange{}, &left, 0) != nil || left.Cache == 0 {
+			return nil
+		}
+		<-time.After(dropPause)
+	}
+	return nil
 }
 
 // Remove removes an archive. It is no error if there is none.
