@@ -38,9 +38,15 @@ func accountLock(t *testing.T, h *host, _ check.Instance, _ string) func() {
 	const p = "/run/carrel-account.lock"
 	must(t, os.WriteFile(p, nil, 0o600))
 	return func() {
-		err := os.Remove(p)
-		if h.taken = errors.Is(err, os.ErrNotExist); !h.taken {
-			must(t, err)
+		f, err := os.Open(p)
+		if h.taken = errors.Is(err, os.ErrNotExist); h.taken {
+			return
+		}
+		must(t, err)
+		defer f.Close()
+		// Another instance that holds it also removes it.
+		if h.taken = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil; !h.taken {
+			must(t, os.Remove(p))
 		}
 	}
 }

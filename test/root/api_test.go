@@ -178,7 +178,7 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 			}
 			body := fmt.Sprintf(
 				`{"workspace":%[1]q,"workspaces":[%[1]q],"archive":%[1]q,"key":%[1]q,"command":{"argv":["cat","file"]},`+
-					`"commandId":%[2]q,"signal":9,"size":{"rows":1,"cols":1},"purge":true,"start":`+start+`}`, ref, id,
+					`"commandId":%[2]q,"signal":9,"size":{"rows":1,"cols":1},"purge":true,"argv":["git","push"],"start":`+start+`}`, ref, id,
 			)
 			// What a method does not know is refused for that and proves nothing.
 			body = known(t, m, body)
