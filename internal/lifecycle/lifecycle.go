@@ -137,13 +137,14 @@ func (l *Lifecycle) living(name id.Workspace) (workspace.Workspace, error) {
 	return l.join(w), err
 }
 
-// join is a workspace as people see it.
+// writable returns the destinations of the mounts into which a workspace's commands may write.
 func (l *Lifecycle) writable(name id.Workspace) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return workspace.Writable(l.real[name].Mounts)
 }
 
+// join is a workspace as people see it.
 func (l *Lifecycle) join(k workspace.Kept) workspace.Workspace {
 	l.mu.Lock()
 	w := workspace.Join(k, l.real[k.Name])
