@@ -105,12 +105,9 @@ func (s approvals) ListPermissions(ctx context.Context,
 	req *request[carrelv1.ListPermissionsRequest],
 ) (*response[carrelv1.ListPermissionsResponse], error) {
 	m := req.Msg
-	ref := m.GetWorkspace()
-	if ref != "" {
-		var err error
-		if ref, err = parseRef(ref); err != nil {
-			return nil, errcode.ToWire(err)
-		}
+	ref, err := parseAnyRef(m.GetWorkspace())
+	if err != nil {
+		return nil, errcode.ToWire(err)
 	}
 	list, err := s.gate.Permissions(ctx, authn.FromContext(ctx), ref, m.GetThread())
 	if err != nil {
@@ -138,12 +135,9 @@ func (s approvals) AllowCommand(ctx context.Context,
 	req *request[carrelv1.AllowCommandRequest],
 ) (*response[carrelv1.AllowCommandResponse], error) {
 	m := req.Msg
-	ref := m.GetWorkspace()
-	if ref != "" {
-		var err error
-		if ref, err = parseRef(ref); err != nil {
-			return nil, errcode.ToWire(err)
-		}
+	ref, err := parseAnyRef(m.GetWorkspace())
+	if err != nil {
+		return nil, errcode.ToWire(err)
 	}
 	p, err := s.gate.AllowCommand(ctx, authn.FromContext(ctx), ref, m.GetArgv(), m.GetEverybody())
 	if err != nil {

@@ -33,6 +33,14 @@ func parseRef(s string) (string, error) {
 	return string(k), err
 }
 
+// parseAnyRef is parseRef where "" stands for every workspace.
+func parseAnyRef(s string) (string, error) {
+	if s == "" {
+		return "", nil
+	}
+	return parseRef(s)
+}
+
 // execParams reads a workspace and a command, the streams left as they are. What may be run is
 // validated where the operation is made.
 func execParams(workspace string, c *carrelv1.Command) (string, execapi.ExecParams, error) {

@@ -91,11 +91,7 @@ command's own if it ended.`,
 	}
 	verboseFlag(c, &verbose)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		client, err := a.client()
-		if err != nil {
-			return err
-		}
-		command, err := a.commandOr(c.Context(), client, args, verbose)
+		client, command, err := a.commandOr(c.Context(), args, verbose)
 		if err != nil {
 			return err
 		}

@@ -80,11 +80,7 @@ newest one of the workspace, whether it has ended or not.`,
 	c.Flags().VarP(&last, "tail", "n", "print only this many of the last lines that are kept; 0 is none of them")
 	verboseFlag(c, &verbose)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		client, err := a.client()
-		if err != nil {
-			return err
-		}
-		command, err := a.commandOr(c.Context(), client, args, verbose)
+		client, command, err := a.commandOr(c.Context(), args, verbose)
 		if err != nil {
 			return err
 		}
@@ -148,23 +144,23 @@ func verboseFlag(c *cobra.Command, verbose *bool) {
 }
 
 // commandOr is the command of WORKSPACE [COMMAND]: without one, the newest that is detached.
-func (a *app) commandOr(ctx context.Context, client *carrel.Client, args []string, verbose bool) (string, error) {
-	if len(args) > 1 {
-		return args[1], nil
+func (a *app) commandOr(ctx context.Context, args []string, verbose bool) (client *carrel.Client, command string, err error) {
+	if client, err = a.client(); err != nil || len(args) > 1 {
+		return client, args[len(args)-1], err
 	}
 	m, err := askOf(ctx, client, commands.ListCommands, &carrelv1.ListCommandsRequest{Workspace: args[0]})
 	if err != nil {
-		return "", err
+		return nil, "", err
 	}
 	all := slices.DeleteFunc(m.GetCommands(), func(x *carrelv1.CommandInfo) bool { return !x.GetDetached() })
 	if len(all) == 0 {
 		ws := shellQuote(args[:1])
-		return "", fmt.Errorf("cannot find a command: %s has no detached one whose output is kept; "+
+		return nil, "", fmt.Errorf("cannot find a command: %s has no detached one whose output is kept; "+
 			"start one with \"carrel exec -d %s -- COMMAND\": %w", ws, ws, errdefs.ErrNotFound)
 	}
 	x := slices.MaxFunc(all, func(x, y *carrelv1.CommandInfo) int { return cmp.Compare(x.GetStartedUnixNs(), y.GetStartedUnixNs()) })
 	if verbose || isTerminal(a.Err) {
 		_ = say(a.Err, "carrel: this is %s: %s\n", x.GetCommandId(), cut(shellQuote(x.GetArgv()), 60))
 	}
-	return x.GetCommandId(), nil
+	return client, x.GetCommandId(), nil
 }
