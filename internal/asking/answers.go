@@ -135,21 +135,31 @@ func (q *Questions) openPage(
 			views, these, bytes = append(views, v), append(these, x), bytes+size
 			next = store.Mark(x.asked, x.name)
 		}
-		give, err := q.cfg.Store.Decode(ctx)
-		if err != nil {
+		if list, err = q.addOpen(ctx, p, list, views, these); err != nil {
 			return nil, "", err
 		}
-		for i, v := range views {
-			if v = q.current(v); v.State == approval.Pending && operation.Reaches(p, q.targetOn(these[i])) {
-				list = append(list, v)
-			}
-		}
-		give()
 		if len(found) > 0 && (limit == 0 || bytes >= store.PageBytes) {
 			return list, next, nil
 		}
 	}
 	return list, "", nil
+}
+
+// addOpen adds those views to a list that are still open and that p may see, in one turn. these are their questions.
+func (q *Questions) addOpen(
+	ctx context.Context, p principal.Principal, list, views []approval.View, these []*question,
+) ([]approval.View, error) {
+	give, err := q.cfg.Store.Decode(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer give()
+	for i, v := range views {
+		if v = q.current(v); v.State == approval.Pending && operation.Reaches(p, q.targetOn(these[i])) {
+			list = append(list, v)
+		}
+	}
+	return list, nil
 }
 
 // shown is shownOf, without decoding what is held.
