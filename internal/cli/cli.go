@@ -167,7 +167,6 @@ was derived from it, such as ws-2a97516c.`,
 	f.StringVar(&a.fingerprint, "fingerprint", "",
 		"the fingerprint of the daemon's key, for https://, as \"carrel token create\" prints it (default $"+carrel.FingerprintEnv+")")
 	root.Version = build.Version()
-	root.SetVersionTemplate("carrel {{.Version}}\n")
 	root.Flags().Bool("version", false, "print the version of this program; \"carrel version\" prints the daemon's too")
 	root.ValidArgsFunction = completeAliases
 	root.SetFlagErrorFunc(flagError)

@@ -22,7 +22,7 @@ func TestVersion(t *testing.T) {
 // The flag asks no daemon.
 func TestVersionFlag(t *testing.T) {
 	t.Setenv(carrel.HostEnv, "nonsense")
-	if r := run(t, "", "--version"); r.code != 0 || r.out != "carrel "+build.Version()+"\n" || r.err != "" {
+	if r := run(t, "", "--version"); r.code != 0 || r.out != "carrel version "+build.Version()+"\n" || r.err != "" {
 		t.Errorf("%+v", r)
 	}
 	if r := run(t, "", "-V"); r.code != 1 || !strings.Contains(r.err, "unknown shorthand flag: 'V'") {
