@@ -14,6 +14,8 @@ MODULE  := github.com/carrel-dev/carrel
 PREFIX  ?= /usr
 DESTDIR ?=
 VERSION := $(shell git describe --tags --match 'v*' --dirty 2>/dev/null)
+# The day of the release, for the manual pages.
+DATE    := $(shell git log -1 --format=%cs 2>/dev/null || date -r CHANGELOG.md +%F)
 LDFLAGS := -s -w $(if $(VERSION),-X $(MODULE)/internal/build.version=$(VERSION))
 # The commit is stamped into the binaries where git can be asked for it.
 VCS     := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo -buildvcs=auto || echo -buildvcs=false)
@@ -26,21 +28,22 @@ TOOL      := go tool -modfile=tools/go.mod
 SUM       := go run ./test/testsum
 # Tests that bring a whole carrel up, or attack one, mostly wait: two packages run at a time.
 WHOLE     := $(patsubst %,./%/...,$(wildcard test/script test/root test/crash test/programs))
-# Where goroutines share memory. Those with rights run as they are shipped too, the others of
-# these under the race detector alone.
-TWICE     := broker|daemon|executor
-RACE      := ./internal/api/... ./internal/archive/... ./internal/audit ./internal/authn ./internal/broker ./internal/cli ./internal/daemon \
-             ./internal/executor ./internal/asking ./internal/flow ./internal/gate ./internal/jsonrpc ./internal/pollfd ./internal/runtime/... ./internal/store ./sdk/go
+# Where goroutines share memory. Daemon and executor run as they are shipped too, the others of these under the
+# race detector alone: the broker runs as it is shipped in the guests, and with whole carrels.
+TWICE     := daemon|executor
+# The longest comes first.
+RACE      := ./internal/flow ./internal/api/... ./internal/archive/... ./internal/audit ./internal/authn ./internal/broker ./internal/cli ./internal/daemon ./internal/egress/... \
+             ./internal/executor ./internal/asking ./internal/gate ./internal/jsonrpc ./internal/pollfd ./internal/runtime/... ./internal/store ./sdk/go
 # Of those, as they are shipped: what repeats for an ordinary user all that ran under the race
 # detector, and what goes over every byte of a file in one goroutine.
 SHIPPED   := -run '^(TestAsOrdinaryUser|TestAsWrittenOnEveryByte|TestReadFindsItsPlace)$$' ./internal/archive ./internal/audit
 
-.PHONY: help build test test-root soak test-vm fuzz policy-report lint generate tidy-check bench bench-quick demo tour man install uninstall clean
+.PHONY: help build test test-root soak test-vm test-units fuzz policy-report lint generate tidy-check bench bench-quick demo tour man share install packages uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-build: ## build carrel, carreld, carrel-broker, carrel-executor and carrel-archive into bin/
+build: ## build carrel, carrel-cli, carreld, carrel-broker, carrel-executor, carrel-archive and carrel-egress into bin/
 	@scripts/prerequisites build
 	go build $(VCS) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
@@ -57,13 +60,17 @@ test-root: ## run the tests that bring a whole carrel up, as root
 	@scripts/prerequisites test
 	@$(SUM) whole -p 2 -parallel=3 -count=1 -timeout=15m $(WHOLE)
 
-soak: ## kill carrel at random for SOAKTIME (1h) while it works, and measure growth in full, as root
+soak: ## kill carrel at random for SOAKTIME (1h) while it works, comparing all after each round; measure growth; as root
 	@scripts/prerequisites test
 	SOAKTIME=$(SOAKTIME) go test -v -count=1 -timeout=0 -run '^(TestSoak|TestGrowth)$$' ./test/crash
 
 test-vm: ## run the tests that depend on the kernel in emulated guests: pure cgroup v2, pure v1
 	@scripts/prerequisites build
 	go run ./test/vm
+
+test-units: ## install, upgrade and remove the packages in an emulated guest with systemd
+	@scripts/prerequisites build
+	go run ./test/vm -cgroup systemd
 
 fuzz: ## run each fuzz target for FUZZTIME (5s), or for a number of inputs (200x)
 	@scripts/prerequisites build
@@ -109,20 +116,51 @@ demo: build ## show two workspaces at work, and what one cannot do to the other 
 tour: build ## record the tour of the README anew: docs/tour/tour.cast and tour.svg (root)
 	go run ./test/tour
 
-man: ## write the manual pages of the commands into bin/man/
+man: ## write the manual pages into bin/man/
 	@scripts/prerequisites build
 	@rm -rf bin/man
-	cd tools/man && go run -ldflags '$(LDFLAGS)' . -dir ../../bin/man
+	cd tools/man && $(HOST) go run -ldflags '$(LDFLAGS)' . -dir ../../bin/man -date $(DATE)
 
-install: build man ## install to PREFIX (/usr), as root; carrel looks for the others in /usr/libexec/carrel
+# What runs here to be generated from, whatever the programs are built for.
+HOST := GOOS= GOARCH=
+share: man ## write what is installed beside the programs into bin/share/
+	@rm -rf bin/share && mkdir -p bin/share
+	$(HOST) go run ./cmd/carreld --print-sample > bin/share/carreld.yaml
+	for shell in bash zsh fish; do $(HOST) go run ./cmd/carrel-cli completion $$shell > bin/share/carrel.$$shell || exit; done
+	for unit in packaging/systemd/*; do sed 's|=/usr/|=$(PREFIX)/|' $$unit > bin/share/$${unit##*/} || exit; done
+
+SHARE := $(DESTDIR)$(PREFIX)/share
+LIB   := $(DESTDIR)$(PREFIX)/lib
+UNITS := $(notdir $(wildcard packaging/systemd/*))
+
+install: build share ## install to PREFIX (/usr), as root; carrel looks for the others in /usr/libexec/carrel
 	install -D -m 0755 bin/carrel $(DESTDIR)$(PREFIX)/bin/carrel
-	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/libexec/carrel bin/carreld bin/carrel-broker bin/carrel-executor bin/carrel-archive
-	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/man/man1 bin/man/*.1
+	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/libexec/carrel bin/carrel-cli bin/carreld bin/carrel-broker bin/carrel-executor bin/carrel-archive bin/carrel-egress
+	install -D -m 0644 -t $(SHARE)/man/man1 bin/man/*.1
+	install -D -m 0644 -t $(SHARE)/man/man8 bin/man/*.8
+	install -D -m 0644 bin/share/carrel.bash $(SHARE)/bash-completion/completions/carrel
+	install -D -m 0644 bin/share/carrel.zsh $(SHARE)/zsh/site-functions/_carrel
+	install -D -m 0644 bin/share/carrel.fish $(SHARE)/fish/vendor_completions.d/carrel.fish
+	install -D -m 0644 -t $(SHARE)/doc/carrel bin/share/carreld.yaml
+	install -D -m 0644 -t $(LIB)/systemd/system $(addprefix bin/share/,$(UNITS))
+	install -D -m 0644 packaging/sysusers/carrel.conf $(LIB)/sysusers.d/carrel.conf
+	install -D -m 0644 packaging/tmpfiles/carrel.conf $(LIB)/tmpfiles.d/carrel.conf
 
 uninstall: ## remove what install put there; data stays
-	rm -f $(DESTDIR)$(PREFIX)/bin/carrel $(addprefix $(DESTDIR)$(PREFIX)/libexec/carrel/,carreld carrel-broker carrel-executor carrel-archive)
-	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/carrel.1 $(DESTDIR)$(PREFIX)/share/man/man1/carrel-*.1
-	-rmdir $(DESTDIR)$(PREFIX)/libexec/carrel
+	rm -f $(DESTDIR)$(PREFIX)/bin/carrel $(addprefix $(DESTDIR)$(PREFIX)/libexec/carrel/,carrel-cli carreld carrel-broker carrel-executor carrel-archive carrel-egress)
+	rm -f $(SHARE)/man/man1/carrel.1 $(SHARE)/man/man1/carrel-*.1 $(SHARE)/man/man8/carreld.8 $(SHARE)/man/man8/carrel-broker.8
+	rm -f $(SHARE)/bash-completion/completions/carrel $(SHARE)/zsh/site-functions/_carrel $(SHARE)/fish/vendor_completions.d/carrel.fish
+	rm -f $(SHARE)/doc/carrel/carreld.yaml $(addprefix $(LIB)/systemd/system/,$(UNITS)) $(LIB)/sysusers.d/carrel.conf $(LIB)/tmpfiles.d/carrel.conf
+	-rmdir $(DESTDIR)$(PREFIX)/libexec/carrel $(SHARE)/doc/carrel
+
+# A version that dpkg and rpm order: the tag, or a day before the first.
+PACKAGE := $(or $(patsubst v%,%,$(VERSION)),0.0.0-$(subst -,,$(DATE)).$(shell git rev-parse --short HEAD 2>/dev/null))
+OUT     ?= bin/packages
+packages: ## make a deb and an rpm of what install installs, in bin/packages/
+	@rm -rf bin/package && mkdir -p $(OUT)
+	@$(MAKE) --no-print-directory install PREFIX=/usr DESTDIR=bin/package
+	@rm -r bin/package/usr/share/doc
+	for kind in deb rpm; do VERSION=$(PACKAGE) GOARCH=$$(go env GOARCH) $(TOOL) nfpm package -f packaging/nfpm.yaml -p $$kind -t $(OUT)/ || exit; done
 
 clean: ## remove what was built, downloaded and measured here
 	rm -rf bin .cache bench/out

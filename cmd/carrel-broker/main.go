@@ -3,7 +3,6 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"os"
 	"os/signal"
@@ -26,12 +25,8 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	o := broker.Options{Build: build.Version(), Log: os.Stderr}
-	f := flag.NewFlagSet("carrel-broker", flag.ExitOnError)
-	f.StringVar(&o.Settings, "settings", broker.DefaultSettings, "read the settings from `FILE`, which only root may be able to write")
-	f.BoolVar(&o.Stdio, "stdio", false, "serve the socket that is standard input, for use with sudo")
-	f.IntVar(&o.ReadyFD, "ready-fd", -1, "write a line to descriptor `N` once requests are served")
-	f.IntVar(&o.AwaitFD, "await-fd", -1, "do nothing before a line comes from descriptor `N`, and end if it ends without")
-	f.IntVar(&o.OldLogFD, "old-log-fd", -1, "rotate the log, which is standard error, into the file that is descriptor `N`")
+	f := broker.Flags(&o)
+	repair := f.Bool("repair", false, "drop the lines of the ledger that cannot be read, say which, and exit")
 	version := f.Bool("version", false, "print the version and exit")
 	if err := f.Parse(args); err != nil {
 		return err
@@ -42,6 +37,9 @@ func run(ctx context.Context, args []string) error {
 	if *version {
 		fmt.Println("carrel-broker", build.Version())
 		return nil
+	}
+	if *repair {
+		return broker.Repair(ctx, o, os.Stdout)
 	}
 	return broker.Run(ctx, o)
 }

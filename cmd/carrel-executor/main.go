@@ -17,7 +17,7 @@ func init() {
 }
 
 func main() {
-	if err := executor.Run(build.Version()); err != nil {
+	if err := executor.Run(build.Version(), os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "carrel-executor:", err)
 		os.Exit(1)
 	}

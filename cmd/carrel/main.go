@@ -1,15 +1,10 @@
-// Command carrel is the command line of carrel.
+// Command carrel is what users run: the front of the command line, and by it the full program.
 package main
 
 import (
 	"os"
 
-	"github.com/carrel-dev/carrel/internal/build"
-	"github.com/carrel-dev/carrel/internal/cli"
+	"github.com/carrel-dev/carrel/internal/front"
 )
 
-func init() { build.Program("carrel") }
-
-func main() {
-	os.Exit(cli.Run(os.Args[1:], cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
-}
+func main() { os.Exit(front.Run(os.Args)) }

@@ -14,6 +14,14 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
+func (s workspaces) Revive(ctx context.Context, req *request[carrelv1.ReviveRequest]) (*response[carrelv1.ReviveResponse], error) {
+	w, err := s.one(ctx, req.Msg.GetWorkspace(), s.gate.Revive)
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	return connect.NewResponse(&carrelv1.ReviveResponse{Workspace: w}), nil
+}
+
 func (s workspaces) Pause(ctx context.Context, req *request[carrelv1.PauseRequest]) (*response[carrelv1.PauseResponse], error) {
 	w, err := s.one(ctx, req.Msg.GetWorkspace(), s.gate.Pause)
 	if err != nil {
@@ -38,6 +46,7 @@ func (s workspaces) Update(ctx context.Context, req *request[carrelv1.UpdateRequ
 	}
 	c := workspace.Change{
 		Limits: limitsFrom(m.GetLimits()), TTL: duration(m.GetTtlMs()), Idle: duration(m.GetIdleTimeoutMs()), Request: m.GetRequestId(),
+		Reach: workspace.ReachChange{Allow: m.GetReachAllow(), Deny: m.GetReachDeny(), Remove: m.GetReachRemove()},
 	}
 	if err := c.Limits.OrDefault().Validate(); err != nil {
 		return nil, errcode.ToWire(err)

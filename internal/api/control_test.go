@@ -2,6 +2,8 @@ package api_test
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/api/apitest"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 func TestControl(t *testing.T) {
@@ -51,6 +54,46 @@ func TestControl(t *testing.T) {
 	_, err = c.Stats(t.Context(), request(&carrelv1.StatsRequest{Workspaces: []string{"nope"}}))
 	if connect.CodeOf(err) != connect.CodeNotFound {
 		t.Error(err)
+	}
+}
+
+// A thousand rules fit a request, and what a workspace may reach is shown.
+func TestReach(t *testing.T) {
+	socket, _ := apitest.Serve(t, &apitest.Gate{}, &alice, api.Options{})
+	c := workspacesOn(t, socket)
+	var many []string
+	for i := range workspace.MaxReachRules - 1 {
+		many = append(many, fmt.Sprintf("host-%d.example", i))
+	}
+	res, err := c.Create(t.Context(), request(&carrelv1.CreateRequest{
+		Key: "demo", ReachAllow: append(many, many[0]), ReachDeny: []string{"ads.example"},
+	}))
+	if w := res.Msg.GetWorkspace(); err != nil || !slices.Equal(w.GetReachAllow(), many) ||
+		!slices.Equal(w.GetReachDeny(), []string{"ads.example"}) || !w.GetEgress() {
+		t.Fatalf("%d rules, %v, %v, %v", len(w.GetReachAllow()), w.GetReachDeny(), w.GetEgress(), err)
+	}
+	got, err := c.Update(t.Context(), request(&carrelv1.UpdateRequest{
+		Workspace: "demo", ReachRemove: many, ReachAllow: nil, ReachDeny: []string{"*.ads.example"},
+	}))
+	if w := got.Msg.GetWorkspace(); err != nil || len(w.GetReachAllow()) != 0 ||
+		!slices.Equal(w.GetReachDeny(), []string{"ads.example", "*.ads.example"}) {
+		t.Errorf("%v, %v", w, err)
+	}
+	for want, bad := range map[connect.Code]*carrelv1.UpdateRequest{
+		connect.CodeNotFound:        {Workspace: "demo", ReachRemove: []string{"gone.example"}},
+		connect.CodeInvalidArgument: {Workspace: "demo", ReachAllow: []string{"a b"}},
+	} {
+		if _, err := c.Update(t.Context(), request(bad)); connect.CodeOf(err) != want {
+			t.Errorf("%v: %v", bad, err)
+		}
+	}
+	if _, err := c.Create(t.Context(), request(&carrelv1.CreateRequest{Key: "x", ReachDeny: []string{""}})); connect.CodeOf(err) !=
+		connect.CodeInvalidArgument {
+		t.Errorf("an empty rule: %v", err)
+	}
+	stopped, err := c.Stop(t.Context(), request(&carrelv1.StopRequest{Workspace: "demo"}))
+	if err != nil || stopped.Msg.GetWorkspace().GetEgress() {
+		t.Errorf("stopped: %v, %v", stopped, err)
 	}
 }
 

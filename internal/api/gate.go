@@ -43,6 +43,7 @@ type Gate interface {
 	Start(ctx context.Context, p principal.Principal, ref string) (Workspace, error)
 	Stop(ctx context.Context, p principal.Principal, ref string) (Workspace, error)
 	Destroy(ctx context.Context, p principal.Principal, ref string, purge bool, request string) (retained string, err error)
+	Revive(ctx context.Context, p principal.Principal, ref string) (Workspace, error)
 	Pause(ctx context.Context, p principal.Principal, ref string) (Workspace, error)
 	Resume(ctx context.Context, p principal.Principal, ref string) (Workspace, error)
 	Update(ctx context.Context, p principal.Principal, ref string, c workspace.Change) (Workspace, error)

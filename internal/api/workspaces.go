@@ -35,13 +35,16 @@ func (s workspaces) Create(ctx context.Context, req *request[carrelv1.CreateRequ
 	want := workspace.Wanted{
 		Key: key, Profile: m.GetProfile(), Limits: limitsFrom(m.GetLimits()), TTL: duration(m.GetTtlMs()), Idle: duration(m.GetIdleTimeoutMs()),
 		NoStart: m.GetNoStart(), Request: m.GetRequestId(), Allow: allow, Wait: duration(m.GetApprovalWaitMs()),
+		Reach: workspace.NewReach(m.GetReachAllow(), m.GetReachDeny()),
 	}
 	grants, err := grantOf(ctx, len(m.GetMounts()))
 	if err != nil {
 		return nil, errcode.ToWire(err)
 	}
 	for _, x := range m.GetMounts() {
-		want.Mounts = append(want.Mounts, workspace.Mount{Source: x.GetSource(), Destination: x.GetDestination(), ReadOnly: x.GetReadOnly()})
+		want.Mounts = append(want.Mounts, workspace.Mount{
+			Source: x.GetSource(), Destination: x.GetDestination(), ReadOnly: x.GetReadOnly(), AsRoot: x.GetAsRoot(),
+		})
 	}
 	w, created, err := s.gate.Create(ctx, authn.FromContext(ctx), want, grants...)
 	if err != nil {
@@ -157,7 +160,9 @@ func workspaceTo(w Workspace) *carrelv1.Workspace {
 	}
 	mounts := make([]*carrelv1.Mount, 0, len(w.Mounts))
 	for _, m := range w.Mounts {
-		mounts = append(mounts, &carrelv1.Mount{Source: m.Source, Destination: m.Destination, ReadOnly: m.ReadOnly, OwnerUid: m.OwnerUID})
+		mounts = append(mounts, &carrelv1.Mount{
+			Source: m.Source, Destination: m.Destination, ReadOnly: m.ReadOnly, OwnerUid: m.OwnerUID, AsRoot: m.AsRoot,
+		})
 	}
 	return &carrelv1.Workspace{
 		Mounts:        mounts,
@@ -170,7 +175,7 @@ func workspaceTo(w Workspace) *carrelv1.Workspace {
 		ExecutorUid:   w.IDs.Executor,
 		AgentUid:      w.IDs.Agent,
 		Home:          w.Home,
-		InsideHome:    "/home/" + string(w.Name),
+		InsideHome:    workspace.Home,
 		State:         string(w.State),
 		Root:          string(w.Root),
 		Boundary:      string(w.Boundary),
@@ -182,6 +187,9 @@ func workspaceTo(w Workspace) *carrelv1.Workspace {
 		ExpiresUnixMs: unixMS(w.Expires),
 		IdleTimeoutMs: millis(w.Idle),
 		SilentUnixMs:  unixMS(w.Silent),
+		ReachAllow:    w.Reach.Allow,
+		ReachDeny:     w.Reach.Deny,
+		Egress:        w.Egress && w.State.Live(),
 	}
 }
 

@@ -85,11 +85,7 @@ func (m *moving) Read(p []byte) (int, error) {
 func (a *Archiver) Pack(ctx context.Context, rt runtime.Runtime, p permit.Permit, w io.Writer,
 	progress func(workspace.Progress),
 ) (workspace.Progress, error) {
-	name, err := p.Workspace()
-	if err != nil {
-		return workspace.Progress{}, err
-	}
-	e := execapi.ExecParams{Argv: []string{"pack", "/home/" + string(name)}, Stdout: execapi.Pipe}
+	e := execapi.ExecParams{Argv: []string{"pack", workspace.Home}, Stdout: execapi.Pipe}
 	return a.run(ctx, rt, p, e, progress, func(files []*os.File, moves func(io.Reader) io.Reader) error {
 		_, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{moves(files[0])}, make([]byte, copySize))
 		return err
@@ -101,10 +97,6 @@ func (a *Archiver) Pack(ctx context.Context, rt runtime.Runtime, p permit.Permit
 func (a *Archiver) Unpack(ctx context.Context, rt runtime.Runtime, p permit.Permit, r io.Reader, l Limits, durable bool,
 	progress func(workspace.Progress),
 ) (workspace.Progress, error) {
-	name, err := p.Workspace()
-	if err != nil {
-		return workspace.Progress{}, err
-	}
 	args := []string{"unpack"}
 	if durable {
 		args = append(args, "--sync")
@@ -117,7 +109,7 @@ func (a *Archiver) Unpack(ctx context.Context, rt runtime.Runtime, p permit.Perm
 			args = append(args, o.flag+"="+strconv.FormatInt(o.value, 10))
 		}
 	}
-	return a.read(ctx, rt, p, r, append(args, "/home/"+string(name)), progress)
+	return a.read(ctx, rt, p, r, append(args, workspace.Home), progress)
 }
 
 // Verify has an archive that Pack made decoded inside a live workspace, by the rules of Unpack and

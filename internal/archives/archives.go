@@ -241,6 +241,7 @@ func (s *Archives) pack(ctx context.Context, by principal.Principal, p permit.Pe
 	}
 	a = workspace.Archive{
 		ID: own, Workspace: k.Name, Key: k.Key, Owner: k.Owner, Profile: k.Profile, Limits: k.Limits, CreatedAt: time.Now(),
+		Life: k.Left(time.Now()), Reach: k.Reach,
 	}
 	if out != nil {
 		sum := newDigest()
@@ -336,7 +337,7 @@ func (s *Archives) startFor(ctx context.Context, rt runtime.Runtime, p permit.Pe
 	if err != nil {
 		return nil, err
 	}
-	if _, _, err := rt.Start(ctx, p); err != nil {
+	if _, _, err := rt.Start(ctx, p, false); err != nil {
 		leave()
 		return nil, err
 	}
@@ -403,7 +404,8 @@ func (s *Archives) restoreOnce(ctx context.Context, p principal.Principal, at *l
 		return "", err
 	}
 	k, err := s.cfg.Lifecycle.Wanted(owner, workspace.Wanted{
-		Key: key, Profile: cmp.Or(want.Profile, from.Profile), Limits: want.Limits.Or(from.Limits), TTL: want.Life.TTL, Idle: want.Life.Idle,
+		Key: key, Profile: cmp.Or(want.Profile, from.Profile), Limits: want.Limits.Or(from.Limits),
+		TTL: cmp.Or(want.Life.TTL, from.Life.TTL), Idle: cmp.Or(want.Life.Idle, from.Life.Idle), Reach: from.Reach,
 	})
 	if err != nil {
 		return "", err

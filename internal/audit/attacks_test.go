@@ -204,11 +204,23 @@ func TestForgedAppend(t *testing.T) {
 	if err != nil || v.OK || v.Harm != string(audit.Appended) || v.BadSeq != 6 {
 		t.Errorf("behind the last: %+v %v", v, err)
 	}
-	mustAppend(t, l, intent(5))
 	if s, err := c.Make(t.Context()); !errors.Is(err, audit.ErrDamaged) || s.Size != 5 {
 		t.Errorf("it was signed: %+v %v", s, err)
 	}
-	if v, err := c.Verify(t.Context()); err != nil || v.OK {
-		t.Errorf("in the middle: %+v %v", v, err)
+	if _, err := f.Write(audit.Line(intent(98), l.Head().Hash, 7, time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	mustAppend(t, l, intent(5)) // takes the place of the first
+	if s, err := c.Make(t.Context()); !errors.Is(err, audit.ErrDamaged) || s.Size != 5 {
+		t.Errorf("behind the next it was signed: %+v %v", s, err)
+	}
+	if v, err := c.Verify(t.Context()); err != nil || v.OK || v.Harm != string(audit.Appended) || v.BadSeq != 7 {
+		t.Errorf("behind the next: %+v %v", v, err)
+	}
+	mustAppend(t, l, intent(6))
+	mustAppend(t, l, intent(7))
+	mustMake(t, c, 8)
+	if v, err := c.Verify(t.Context()); err != nil || !v.OK {
+		t.Errorf("once the log has taken its place: %+v %v", v, err)
 	}
 }

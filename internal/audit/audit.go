@@ -43,6 +43,8 @@ const (
 	Denial Type = "denial"
 	// Login: the first request with a token on a connection.
 	Login Type = "login"
+	// Connection: a connection of a workspace ended or was refused; Data is an egressapi.Connection.
+	Connection Type = "connection"
 	// Lifecycle: the daemon started or stopped, or an executor ended.
 	Lifecycle Type = "lifecycle"
 	// Request: a person is asked about an action. Approval: the answer, or that there was none.

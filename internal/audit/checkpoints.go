@@ -259,6 +259,9 @@ func (c *Checkpoints) make(ctx context.Context) error {
 	if head.Seq == c.last.Size && (c.last.Broker && c.asked || c.o.Countersign == nil) {
 		return c.anchor(nil)
 	}
+	if c.log.longer(10) {
+		return damaged(c.log.path, fmt.Sprintf("something follows record %d that this daemon did not write", c.log.Head().Seq))
+	}
 	c.hold()
 	if err := c.extend(ctx, head); err != nil {
 		// The stored hashes behind the last checkpoint may be wrong.

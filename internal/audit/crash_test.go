@@ -22,7 +22,7 @@ const crashSize = 8 << 10
 // crashChild appends until it is killed and prints each number once it is
 // acknowledged. It never returns.
 func crashChild(dir string) {
-	l, err := audit.Open(context.Background(), audit.Options{Path: filepath.Join(dir, "audit.jsonl"), MaxSize: crashSize})
+	l, err := audit.Open(context.Background(), audit.Options{Path: filepath.Join(dir, "audit.jsonl"), MaxSize: crashSize, Room: 1 << 20})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -78,7 +78,7 @@ func TestKillLosesNothingAcknowledged(t *testing.T) {
 			}
 		}
 		cmd.Wait()
-		l := open(t, audit.Options{Path: path, MaxSize: crashSize})
+		l := open(t, audit.Options{Path: path, MaxSize: crashSize, Room: 1 << 20})
 		if got := l.Head().Seq; got < acknowledged {
 			t.Fatalf("record %d was acknowledged, and the log ends at %d", acknowledged, got)
 		}

@@ -37,3 +37,9 @@ func AsWritten(rest []byte) (line []byte, ok bool) {
 	f, ok := parseFrame(line)
 	return line, ok && hashHolds(line, f) && asWritten(line)
 }
+
+// Overwritten reports whether a log in the directory of f has zeros behind its end.
+var Overwritten = overwritten
+
+// ZeroStep is how many zeros are written at once.
+const ZeroStep = zeroStep

@@ -32,18 +32,8 @@ func (l *Log) Room(context.Context) error {
 		l.short = false
 		return nil
 	}
-	l.writing = true
 	end := l.size + int64(len(l.pending))
-	l.mu.Unlock()
-	err := l.ahead.Keep(l.f.Hold, end)
-	l.mu.Lock()
-	l.short = err != nil
-	if l.stalled != nil || l.next != nil {
-		_ = l.writeGroup() // missing has the error
-	}
-	if l.writing = l.next != nil; l.writing {
-		go l.writeOn()
-	}
+	l.alone(func() error { return l.ahead.Keep(l.f.Hold, end) }, func(err error) { l.short = err != nil })
 	return l.missing()
 }
 
@@ -68,12 +58,12 @@ func (l *Log) Left(part int64) bool {
 // errPutOff says that a rotation found no room before it had changed anything.
 var errPutOff = errors.New("the rotation is put off")
 
-// write writes to a file of the log, and takes room from the reserve where there is no other.
-func (l *Log) write(f file, b []byte) (n int, err error) {
-	n, err = f.Write(b)
+// write writes at an offset of a file of the log, and takes room from the reserve where there is no other.
+func (l *Log) write(f file, b []byte, at int64) (n int, err error) {
+	n, err = f.WriteAt(b, at)
 	for room.Full(err) && l.reserve.Give() {
 		var more int
-		more, err = f.Write(b[n:])
+		more, err = f.WriteAt(b[n:], at+int64(n))
 		n += more
 	}
 	return n, err
@@ -119,10 +109,11 @@ func (l *Log) abandon(intent *Record, seq int64) {
 // nextFile is a file that a rotation goes on in, made before the rotation is recorded: so a full disk
 // puts a rotation off and is no failure of one.
 type nextFile struct {
-	real  *os.File
-	file  file
-	ahead room.Ahead
-	err   error // why there is none, and the rotation fails
+	real   *os.File
+	file   file
+	ahead  room.Ahead
+	zeroed int64
+	err    error // why there is none, and the rotation fails
 }
 
 // prepare makes the next file with its room. It returns false if there is no room for it; then the log goes on
@@ -144,7 +135,7 @@ func (l *Log) prepare() bool {
 }
 
 func (l *Log) makeNext() (n *nextFile, err error) {
-	f, err := os.OpenFile(l.path+newSuffix, os.O_RDWR|os.O_APPEND|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	f, err := os.OpenFile(l.path+newSuffix, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -157,6 +148,9 @@ func (l *Log) makeNext() (n *nextFile, err error) {
 		}
 		if err = lockFile(f, unix.LOCK_EX|unix.LOCK_NB); err == nil {
 			err = n.ahead.Keep(n.file.Hold, 0)
+		}
+		if err == nil && l.spreads {
+			n.zeroed = writeZeros(n.file, 0, zeroStep)
 		}
 	}
 	if err != nil {

@@ -218,6 +218,9 @@ func TestReserve(t *testing.T) {
 	if err := reserve.Room(t.Context()); err != nil {
 		t.Errorf("there is room again: %v", err)
 	}
+	if _, err := l.Mark(); err != nil { // nothing is being written any more
+		t.Fatal(err)
+	}
 	mustHold(t, o.Path, -1)
 }
 

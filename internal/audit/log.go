@@ -30,7 +30,7 @@ const (
 // file is the part of an open file that a Log uses. Tests replace it by one that
 // fails like a disk.
 type file interface {
-	io.Writer
+	io.WriterAt
 	io.ReaderAt
 	// Hold gives the file its blocks for the bytes [from, to); see room.Hold.
 	Hold(from, to int64) error
@@ -54,6 +54,9 @@ type Log struct {
 	pending []byte // encoded lines in order, not yet written
 	spare   []byte // the other buffer of the pair
 	writing bool   // somebody writes, or is about to write the next group
+	// torn is how many of the pending bytes are in the file already, and inFlight how many others are being written
+	// before them.
+	torn, inFlight int
 
 	// Appenders wait on now for the group being written and on next for the pending one; nil
 	// if nobody waits.
@@ -85,14 +88,15 @@ type Log struct {
 	wrap    func(file) file
 
 	// ahead is the room behind the end of the current file; only who writes uses it. short: it is not
-	// all there. stalled is why the pending lines found no room at all, and torn how many bytes of
-	// them are in the file. prepared is the next file, and rotating says that it is being put in its
-	// place; see full.go.
+	// all there. stalled is why the pending lines found no room at all. prepared is the next file, and rotating says
+	// that it is being put in its place; see full.go.
 	ahead    room.Ahead
+	zeroed   int64 // behind size are zeros up to here, and no other bytes; see zeros.go
+	spreads  bool  // zeros are written there
+	zeroing  bool  // they may be, now
 	reserve  *room.Reserve
 	short    bool
 	stalled  error
-	torn     int
 	prepared *nextFile
 	rotating bool
 
@@ -112,19 +116,6 @@ type Log struct {
 
 	// changed is closed when size grew or the log ended; nil if nobody waits.
 	changed chan struct{}
-}
-
-// group wakes the appenders of one group, all at once. They need no lock to read err.
-type group struct {
-	done chan struct{}
-	err  error // set before done is closed
-}
-
-func join(g **group) *group {
-	if *g == nil {
-		*g = &group{done: make(chan struct{})}
-	}
-	return *g
 }
 
 // osFile is the real file. sync is made once and stores its result in synced: only
@@ -195,8 +186,9 @@ func (l *Log) Append(ctx context.Context, r Record) (int64, error) {
 // usualRest is enough for the fields of almost every record.
 const usualRest = 1 << 10
 
-// AppendAsync queues r and returns. r is on disk with the next Append or after
-// FlushDelay, whichever is first. If it cannot be written the next call fails.
+// AppendAsync queues r, has the kernel write it, and returns: unless another record is in its way, a killed process does not
+// lose it. r is on disk with the next Append or after FlushDelay, whichever is first. If it cannot be written the next
+// call fails.
 func (l *Log) AppendAsync(r Record) error {
 	if err := r.check(); err != nil {
 		return err
@@ -217,6 +209,7 @@ func (l *Log) AppendAsync(r Record) error {
 	if len(l.pending) > maxPending {
 		return l.settle()
 	}
+	l.early()
 	if !l.armed {
 		l.armed = true
 		if l.timer == nil {
@@ -227,6 +220,16 @@ func (l *Log) AppendAsync(r Record) error {
 	}
 	l.mu.Unlock()
 	return nil
+}
+
+// early writes what is pending where its group will, without a sync: the kernel keeps it when this process is killed.
+// What fails is tried again with the group. l.mu is held.
+func (l *Log) early() {
+	if l.cut >= 0 || l.rotating || l.zeroing || l.short || l.stalled != nil {
+		return
+	}
+	n, _ := l.f.WriteAt(l.pending[l.torn:], l.size+int64(l.inFlight+l.torn))
+	l.torn += n
 }
 
 // Flush returns when everything queued before is on disk. The error is resource_exhausted if there is no
@@ -244,6 +247,7 @@ func (l *Log) flushLate() {
 	l.mu.Lock()
 	l.armed = false
 	_ = l.settle() // the next caller gets l.err
+	l.spread()
 }
 
 // queue appends r, of which rest is encoded already, to the pending lines. l.mu is held.
@@ -286,113 +290,6 @@ func (l *Log) queued() Head {
 		return Head{}
 	}
 	return Head{Seq: l.seq, Hash: string(l.hash[:])}
-}
-
-// settle unlocks l.mu, which is held, and returns when everything queued until then is on disk.
-func (l *Log) settle() error {
-	switch {
-	case l.err != nil || l.seq == l.durable.Seq:
-		defer l.mu.Unlock()
-		return l.err
-	case !l.writing:
-		err := l.writeGroup()
-		if l.writing = l.next != nil; l.writing {
-			go l.writeOn()
-		}
-		l.mu.Unlock()
-		return err
-	}
-	which := &l.next
-	if len(l.pending) == 0 {
-		which = &l.now // everything queued is being written
-	}
-	g := join(which)
-	l.mu.Unlock()
-	<-g.done
-	return g.err
-}
-
-// writeOn writes groups for as long as somebody waits for one.
-func (l *Log) writeOn() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for l.next != nil {
-		_ = l.writeGroup() // the waiting appenders get the error
-	}
-	l.writing = false
-}
-
-// writeGroup writes and syncs everything pending, and wakes the appenders that wait for it. l.mu is
-// held, and released during the system calls.
-func (l *Log) writeGroup() error {
-	if l.err != nil { // nothing is written after a failure
-		l.next.end(l.err)
-		l.next = nil
-		return l.err
-	}
-	l.writing = true
-	lines, head, cut, torn, short := l.pending, l.queued(), l.cut, l.torn, l.short
-	l.pending, l.spare, l.cut = l.spare[:0], nil, -1
-	l.now, l.next = l.next, nil
-	l.rotating = cut >= 0
-	l.mu.Unlock()
-
-	if !short && cut < 0 { // if it is, Room tries again
-		short = l.ahead.Keep(l.f.Hold, l.size+int64(len(lines))) != nil
-	}
-	end := len(lines)
-	if cut >= 0 {
-		end = cut
-	}
-	n, err := l.write(l.f, lines[torn:end])
-	stalled := room.Full(err)
-	if err == nil && cut < 0 {
-		err = l.f.Datasync()
-	} else if err == nil {
-		err = l.rotate(lines, cut)
-		stalled = errors.Is(err, errPutOff)
-	}
-
-	l.mu.Lock()
-	l.short, l.rotating = short, false
-	if stalled {
-		l.stall(lines, cut, torn+n, err)
-		return l.stalled
-	}
-	l.stalled, l.torn = nil, 0
-	if cap(lines) <= keepBuffer {
-		l.spare = lines
-	}
-	if err != nil {
-		// What reached the disk is unknown, and a later fdatasync would report
-		// success for pages that the kernel has dropped: nothing more may be
-		// acknowledged through this file.
-		l.err = fmt.Errorf("cannot write the audit log %s, so no further action is carried out: %w; "+
-			"see with df -h and df -i what is full, free some or mend the disk, then restart carreld with \"carrel up\": %w",
-			l.path, err, errdefs.ErrUnavailable)
-		close(l.failed)
-	} else {
-		l.durable = head
-		if cut < 0 {
-			l.size += int64(len(lines))
-		}
-		if l.reached != nil && head.Seq >= l.reachedAt {
-			close(l.reached)
-			l.reached = nil
-		}
-	}
-	l.announce()
-	l.now.end(l.err)
-	l.now = nil
-	return l.err
-}
-
-// end wakes the appenders that wait for g.
-func (g *group) end(err error) {
-	if g != nil {
-		g.err = err
-		close(g.done)
-	}
 }
 
 // announce wakes the readers that follow. l.mu is held.

@@ -28,6 +28,9 @@ type Options struct {
 	// are not read again. A log that ends before it, or has another record there, is
 	// damaged.
 	Since Mark
+	// Known is a record that was on disk when something else was written that is kept elsewhere; optional.
+	// A log that ends before it, or has another record there, is damaged.
+	Known Head
 	// AcceptDamage renames a damaged log, with ".damaged-" and the time added to its
 	// name, and starts a new chain whose first record says so. Without it Open
 	// refuses a damaged log.
@@ -65,7 +68,7 @@ func Open(ctx context.Context, o Options) (*Log, error) {
 	}
 	l, repair, err := inspect(f, o)
 	if errors.Is(err, ErrDamaged) && o.AcceptDamage {
-		o.Since = Mark{}
+		o.Since, o.Known = Mark{}, Head{}
 		if f, repair, err = setAside(f, o.Path, err); err != nil {
 			return nil, err
 		}
@@ -125,7 +128,7 @@ func openWith(path string, how int) (*os.File, error) {
 		return nil, fmt.Errorf("cannot open the audit log: other users may enter its directory (mode %#o); run: chmod 700 %s: %w",
 			fi.Mode().Perm(), dir, errdefs.ErrFailedPrecondition)
 	}
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the audit log: %w", err)
 	}
@@ -180,8 +183,17 @@ func inspect(f *os.File, o Options) (*Log, *Mended, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot open the audit log: %w", err)
 	}
-	size, err := endOfLines(f, fi.Size())
+	data, err := dataEnd(f, fi.Size())
 	if err != nil {
+		return nil, nil, err
+	}
+	size := data
+	if o.Room > 0 && !o.Since.Ended { // a clean stop left no group half written
+		if size, err = firstZero(f, data); err != nil {
+			return nil, nil, err
+		}
+	}
+	if size, err = endOfLines(f, size); err != nil {
 		return nil, nil, err
 	}
 	// Judged before anything is cut, so that a refused log stays as it was.
@@ -204,6 +216,7 @@ func inspect(f *os.File, o Options) (*Log, *Mended, error) {
 	l.reserve = o.Reserve
 	l.ahead = room.Ahead{Least: o.Room, Step: o.Room / 2}
 	l.ahead.Has(fi)
+	l.zeroed, l.spreads = fi.Size(), o.Room > 0 && overwritten(f)
 	l.last.first, l.last.size, l.last.began = first.Seq, size, first.Time
 	copy(l.hash[:], cmp.Or(head.Hash, Genesis))
 	if o.wrap != nil {
@@ -212,15 +225,20 @@ func inspect(f *os.File, o Options) (*Log, *Mended, error) {
 	if err := l.expect(o.Since.Head); err != nil {
 		return nil, nil, err
 	}
-	if o.Since.Ended && (l.durable.Seq > o.Since.Head.Seq || size < fi.Size()) {
+	if o.Known.Seq > o.Since.Head.Seq { // else the mark says as much
+		if err := l.expect(o.Known); err != nil {
+			return nil, nil, err
+		}
+	}
+	if o.Since.Ended && (l.durable.Seq > o.Since.Head.Seq || size < data) {
 		return nil, nil, damaged(o.Path, fmt.Sprintf("the daemon stopped at record %d and did not write what follows: a forged append",
 			o.Since.Head.Seq))
 	}
-	if size == fi.Size() {
+	if size == data {
 		return l, nil, nil
 	}
 	h := sha256.New()
-	if _, err := io.Copy(h, io.NewSectionReader(f, size, fi.Size()-size)); err != nil {
+	if _, err := io.Copy(h, io.NewSectionReader(f, size, data-size)); err != nil {
 		return nil, nil, fmt.Errorf("cannot read the torn end of the audit log: %w", err)
 	}
 	if err := f.Truncate(size); err != nil {
@@ -229,13 +247,17 @@ func inspect(f *os.File, o Options) (*Log, *Mended, error) {
 	if err := f.Sync(); err != nil {
 		return nil, nil, fmt.Errorf("cannot cut the torn end off the audit log: %w", err)
 	}
-	return l, &Mended{CutBytes: fi.Size() - size, CutSHA256: hex.EncodeToString(h.Sum(nil))}, nil
+	if fi, err = f.Stat(); err != nil {
+		return nil, nil, fmt.Errorf("cannot open the audit log: %w", err)
+	}
+	l.ahead.Has(fi)
+	l.zeroed = size
+	return l, &Mended{CutBytes: data - size, CutSHA256: hex.EncodeToString(h.Sum(nil))}, nil
 }
 
 // endOfLines returns the offset after the last newline before size.
 func endOfLines(f io.ReaderAt, size int64) (int64, error) {
-	buf := make([]byte, MaxRecord)
-	for end := size; end > 0; {
+	for end, buf := size, make([]byte, lookAt); end > 0; {
 		n := min(end, int64(len(buf)))
 		if _, err := f.ReadAt(buf[:n], end-n); err != nil {
 			return 0, fmt.Errorf("cannot read the end of the audit log: %w", err)
@@ -254,12 +276,18 @@ func lastHead(f io.ReaderAt, size int64, path string) (Head, error) {
 	if size == 0 {
 		return Head{}, nil
 	}
-	buf := make([]byte, min(size, MaxRecord+1))
-	if _, err := f.ReadAt(buf, size-int64(len(buf))); err != nil {
-		return Head{}, fmt.Errorf("cannot read the end of the audit log: %w", err)
+	var line []byte
+	for _, n := range []int64{lookAt, MaxRecord + 1} {
+		buf := make([]byte, min(size, n))
+		if _, err := f.ReadAt(buf, size-int64(len(buf))); err != nil {
+			return Head{}, fmt.Errorf("cannot read the end of the audit log: %w", err)
+		}
+		line = buf[:len(buf)-1]
+		if i := bytes.LastIndexByte(line, '\n'); i >= 0 {
+			line = line[i+1:]
+			break
+		}
 	}
-	line := buf[:len(buf)-1]
-	line = line[bytes.LastIndexByte(line, '\n')+1:]
 	fr, ok := parseFrame(line)
 	if !ok || !hashHolds(line, fr) || !json.Valid(line) {
 		return Head{}, damaged(path, "its last record was changed after it was written, or is no record")
@@ -302,7 +330,7 @@ func SetAside(ctx context.Context, o Options, damage error) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.Since = Mark{}
+	o.Since, o.Known = Mark{}, Head{}
 	l, _, err := inspect(f, o)
 	if err != nil {
 		return nil, errors.Join(err, f.Close())

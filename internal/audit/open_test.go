@@ -87,7 +87,8 @@ func TestTornTailIsRepaired(t *testing.T) {
 	for name, tail := range map[string][]byte{
 		"half a line":        whole[:len(whole)/2],
 		"line less newline":  whole[:len(whole)-1],
-		"zeros":              make([]byte, 10_000),
+		"zeros without end":  make([]byte, 3<<20),
+		"behind a page":      append(make([]byte, 4096), "the rest of a line\n"...),
 		"longer than a line": bytes.Repeat([]byte("x"), 3*audit.MaxRecord),
 	} {
 		for _, records := range []int{0, 1, 3} {
@@ -107,7 +108,7 @@ func TestTornTailIsRepaired(t *testing.T) {
 				if v, _ := audit.VerifyFile(t.Context(), path, audit.Head{}); v.Bad == nil {
 					t.Error("verify did not see the torn tail")
 				}
-				l = open(t, audit.Options{Path: path})
+				l = open(t, audit.Options{Path: path, Room: 1 << 20})
 				mustHold(t, path, int64(records+1))
 				r, _ := audit.Decode(lines(t, path)[records])
 				var m audit.Mended

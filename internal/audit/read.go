@@ -13,6 +13,9 @@ import (
 	"github.com/carrel-dev/carrel/internal/foreign"
 )
 
+// lookAt is how much is read at first to see one line: more than almost every record has.
+const lookAt = 4 << 10
+
 // readChunk is how much Read takes from the file at once.
 const readChunk = 256 << 10
 
@@ -81,11 +84,11 @@ func (l *Log) parts(seq int64) (open []func() (part, error)) {
 			if err != nil {
 				return part{}, fmt.Errorf("cannot read the audit log: %w; run \"carrel audit verify\": %w", err, errdefs.ErrDataLoss)
 			}
-			fi, err := o.Stat()
+			end, err := endOf(o)
 			if err != nil {
-				return part{}, errors.Join(fmt.Errorf("cannot read the audit log: %w", err), o.Close())
+				return part{}, errors.Join(err, o.Close())
 			}
-			return part{f.path, o, fi.Size(), o.Close}, nil
+			return part{f.path, o, end, o.Close}, nil
 		})
 	}
 	// The file stays open for its readers, also when it becomes full meanwhile.
@@ -225,6 +228,18 @@ func (p part) line(seq int64) ([]byte, error) {
 		return nil, err
 	}
 	chunk, err := p.chunk(make([]byte, min(MaxRecord, p.end-off)), off, p.end)
+	if err != nil {
+		return nil, err
+	}
+	return chunk[:bytes.IndexByte(chunk, '\n')], nil
+}
+
+// firstLine returns the first line. It reads little, however long the file is.
+func (p part) firstLine() ([]byte, error) {
+	chunk, err := p.chunk(make([]byte, lookAt), 0, p.end)
+	if err != nil {
+		chunk, err = p.chunk(make([]byte, MaxRecord), 0, p.end)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -213,11 +213,11 @@ func lastLine(f fullFile) ([]byte, error) {
 		return nil, fmt.Errorf("cannot read the audit log: %w", err)
 	}
 	defer o.Close()
-	fi, err := o.Stat()
+	end, err := endOf(o)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the audit log: %w", err)
+		return nil, err
 	}
-	line, err := part{path: f.path, f: o, end: fi.Size()}.line(f.last)
+	line, err := part{path: f.path, f: o, end: end}.line(f.last)
 	if err != nil {
 		return nil, err
 	}

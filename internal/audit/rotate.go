@@ -70,7 +70,7 @@ func (l *Log) rotate(lines []byte, cut int) error {
 	full := fullFile{fullName(l.path, l.first, f.seq-1), l.first, f.seq - 1}
 	err := func() error {
 		crashpoint.Here("daemon.rotate.made")
-		_, err := l.write(to, lines[cut:])
+		_, err := l.write(to, lines[cut:], 0)
 		crashpoint.Here("daemon.rotate.written")
 		if err == nil {
 			err = next.Sync()
@@ -80,6 +80,7 @@ func (l *Log) rotate(lines []byte, cut int) error {
 		}
 		if room.Full(err) {
 			l.prepared.ahead.Reset()
+			l.prepared.zeroed = 0
 			err = fmt.Errorf("%w: %w", errPutOff, err)
 			return errors.Join(err, next.Truncate(0))
 		}
@@ -90,7 +91,7 @@ func (l *Log) rotate(lines []byte, cut int) error {
 		if err := os.Rename(next.Name(), l.path); err != nil {
 			return err
 		}
-		if real, ok := l.f.(interface{ Truncate(int64) error }); ok { // the room behind its end
+		if real, ok := l.f.(interface{ Truncate(int64) error }); ok { // what is behind its end
 			_ = real.Truncate(l.size + int64(cut))
 		}
 		crashpoint.Here("daemon.rotate.replaced")
@@ -105,7 +106,8 @@ func (l *Log) rotate(lines []byte, cut int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	// The garbage collector closes the old file when nobody reads it any more.
-	l.f, l.size, l.first, l.ahead, l.prepared = to, int64(len(lines)-cut), f.seq, l.prepared.ahead, nil
+	l.f, l.size, l.first, l.ahead, l.zeroed = to, int64(len(lines)-cut), f.seq, l.prepared.ahead, l.prepared.zeroed
+	l.prepared = nil
 	l.full = append(slices.Clip(l.full), full)
 	return nil
 }
@@ -150,7 +152,7 @@ func fullBefore(f *os.File, path string, size int64) (full []fullFile, first Rec
 	}
 	first.Seq = 1
 	if size > 0 {
-		line, err := part{path: path, f: f, end: size}.line(1)
+		line, err := part{path: path, f: f, end: size}.firstLine()
 		if err == nil {
 			first, err = Decode(line)
 		}

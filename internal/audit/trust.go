@@ -94,11 +94,11 @@ func verifyFiles(ctx context.Context, path string, files []span, t Trust) (Verdi
 		return Verdict{}, err
 	}
 	more := c.v.Bad == nil
-	for _, s := range files {
+	for i, s := range files {
 		if !more {
 			break
 		}
-		if more, err = c.walkFile(ctx, s); !more || err != nil {
+		if more, err = c.walkFile(ctx, s, i == len(files)-1); !more || err != nil {
 			break
 		}
 	}
@@ -111,8 +111,9 @@ func verifyFiles(ctx context.Context, path string, files []span, t Trust) (Verdi
 	return c.verdict(), err
 }
 
-func (c *chain) walkFile(ctx context.Context, s span) (bool, error) {
-	c.file = filepath.Base(s.path)
+// walkFile checks the lines of a file; last: it is the one that is written.
+func (c *chain) walkFile(ctx context.Context, s span, last bool) (bool, error) {
+	c.file, c.line, c.start = filepath.Base(s.path), 0, c.v.Bytes
 	if s.open != nil {
 		return c.walk(ctx, io.NewSectionReader(s.open, 0, s.size))
 	}
@@ -121,7 +122,31 @@ func (c *chain) walkFile(ctx context.Context, s span) (bool, error) {
 		return false, fmt.Errorf("cannot open the audit log: %w", err)
 	}
 	defer f.Close()
-	return c.walk(ctx, f)
+	data, err := endOf(f)
+	if err != nil {
+		return false, err
+	}
+	whole := data
+	if last {
+		if whole, err = firstZero(f, data); err != nil {
+			return false, err
+		}
+	}
+	if whole == data {
+		return c.walk(ctx, io.NewSectionReader(f, 0, data))
+	}
+	if whole, err = endOfLines(f, whole); err != nil {
+		return false, err
+	}
+	more, err := c.walk(ctx, io.NewSectionReader(f, 0, whole))
+	switch {
+	case !more || err != nil:
+		return more, err
+	case c.next <= c.expect.Seq || len(c.marks) > 0: // a record that was written follows, or should
+		return c.walk(ctx, io.NewSectionReader(f, whole, data-whole))
+	}
+	c.line++ // a page of what was written last did not reach the disk
+	return c.broken(&checkedLine{size: data - whole, harm: Torn}), nil
 }
 
 // marks reads the checkpoints beside the log at path and in the anchor. forged is the first one
@@ -350,7 +375,7 @@ func (l *Log) verifyNow(ctx context.Context, t Trust) (Verdict, error) {
 	}
 	t.Expect = head
 	v, err := verifyFiles(ctx, l.path, files, t)
-	if err == nil && v.Bad == nil && l.longer() {
+	if err == nil && v.Bad == nil && l.longer(100) {
 		v.Bad = &Bad{
 			Seq: head.Seq + 1, File: filepath.Base(l.path), Line: v.Records + 1, Offset: size, Harm: Appended,
 			Detail: fmt.Sprintf("something follows record %d that this daemon did not write", l.Head().Seq),
@@ -360,14 +385,14 @@ func (l *Log) verifyNow(ctx context.Context, t Trust) (Verdict, error) {
 }
 
 // longer reports whether the file has more than this process wrote. It looks only while nothing is
-// being written; in a log that is always being written the next checkpoint finds the difference.
-func (l *Log) longer() bool {
-	for range 100 {
+// being written, and tries so many times: in a log that is always being written the next line is put there.
+func (l *Log) longer(times int) bool {
+	for range times {
 		if _, err := l.Mark(); err != nil {
 			return false
 		}
 		l.mu.Lock()
-		idle, size := !l.writing && len(l.pending) == 0, l.size
+		idle, size, f := !l.writing && len(l.pending) == 0, l.size, l.f
 		var fi os.FileInfo
 		var err error
 		if idle {
@@ -375,7 +400,11 @@ func (l *Log) longer() bool {
 		}
 		l.mu.Unlock()
 		if idle {
-			return err == nil && fi.Size() > size
+			if err != nil {
+				return false
+			}
+			end, err := dataEnd(f, fi.Size())
+			return err == nil && end > size
 		}
 	}
 	return false

@@ -119,7 +119,6 @@ func Verify(ctx context.Context, r io.Reader, expect Head) (Verdict, error) {
 func (c *chain) walk(ctx context.Context, r io.Reader) (more bool, err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	c.line, c.start = 0, c.v.Bytes
 	ordered, free := blocks(ctx, r, c.marks != nil, c.gone > 0)
 	for b := range ordered {
 		<-b.checked

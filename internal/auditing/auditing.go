@@ -70,17 +70,31 @@ type Auditing struct {
 // New returns the keeper of an audit log.
 func New(cfg Config) *Auditing { return &Auditing{cfg: cfg} }
 
-// LoadMark returns what the store last noted of the audit log, for audit.Open.
-func LoadMark(ctx context.Context, s *store.Store) (audit.Mark, error) {
-	var m audit.Mark
-	text, err := s.Meta(ctx, metaMark)
-	if err != nil || text == "" {
-		return m, err
+// metaKnown is where the store keeps the record that was on disk last when it was changed last.
+const metaKnown = "audit_known"
+
+// LoadMark returns what the store last noted of the audit log, and the record that was the last one when
+// the store was changed, for audit.Open.
+func LoadMark(ctx context.Context, s *store.Store) (m audit.Mark, known audit.Head, err error) {
+	for name, into := range map[string]any{metaMark: &m, metaKnown: &known} {
+		text, err := s.Meta(ctx, name)
+		if err == nil && text != "" {
+			err = json.Unmarshal([]byte(text), into)
+		}
+		if err != nil {
+			return m, known, fmt.Errorf("cannot read how far the audit log is known: %w: %w", err, errdefs.ErrDataLoss)
+		}
 	}
-	if err := json.Unmarshal([]byte(text), &m); err != nil {
-		return m, fmt.Errorf("cannot read how far the audit log is known: %w: %w", err, errdefs.ErrDataLoss)
-	}
-	return m, nil
+	return m, known, nil
+}
+
+// Watch has each change of the store note which record of the log is the last on disk, so that a log
+// whose end is lost is known to have lost it, before the next checkpoint too.
+func Watch(s *store.Store, log *audit.Log) {
+	s.Beside(metaKnown, func() string {
+		text, _ := json.Marshal(log.Head()) // a number and a text always marshal
+		return string(text)
+	})
 }
 
 // mark notes how far the audit log is known. What lies before is not read again at the next

@@ -3,11 +3,11 @@ package broker
 import (
 	"errors"
 	"fmt"
-	"os"
+	"slices"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 
+	"github.com/carrel-dev/carrel/internal/pidfd"
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
 )
@@ -25,32 +25,24 @@ func (h *Host) Adopt(e Entry) (Running, error) {
 	if x.BootID != h.bootID {
 		return gone("the host has been started again since")
 	}
-	fd, err := unix.PidfdOpen(x.PID, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return gone("it has ended")
-	}
-	if err != nil {
-		return Running{}, fmt.Errorf("cannot hold the executor of %s: %w", e.Name, err)
-	}
-	pidfd := os.NewFile(uintptr(fd), "pidfd")
-	// One that nobody has waited for yet has ended all the same.
-	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0); err == nil && n > 0 {
-		_ = pidfd.Close()
-		return gone("it has ended")
-	}
-	// Held now, so that what is read next belongs to this process or to none.
-	start, err := StartTime(x.PID)
-	if err == nil && start != x.StartTime {
-		err = errors.New("its pid belongs to another process")
-	}
-	if err == nil {
-		err = hasUID(x.PID, e.IDs.Executor)
-	}
-	if err != nil {
-		_ = pidfd.Close()
+	f, err := pidfd.Open(x.PID, x.StartTime)
+	if errors.Is(err, pidfd.ErrEnded) {
 		return gone(err.Error())
 	}
-	r, err := watch(pidfd, *x)
+	var uids []uint32
+	if err == nil {
+		if uids, err = uidsOf(x.PID); err != nil {
+			_ = f.Close()
+		}
+	}
+	if err != nil {
+		return Running{}, fmt.Errorf("cannot tell whether the executor of %s runs: %w", e.Name, err)
+	}
+	if !slices.Contains(uids, e.IDs.Executor) {
+		_ = f.Close()
+		return gone(fmt.Sprintf("process %d has the ids %v and not %d", x.PID, uids, e.IDs.Executor))
+	}
+	r, err := watch(f, *x)
 	if err == nil {
 		err = h.adoptGuard(e, r)
 	}

@@ -245,7 +245,7 @@ func BenchmarkStart(b *testing.B) {
 	p.create(b, life)
 	for b.Loop() {
 		began := time.Now()
-		if _, err := life.Start(b.Context(), brokerapi.NameParams{Name: p.name}); err != nil {
+		if _, err := life.Start(b.Context(), brokerapi.StartParams{Name: p.name}); err != nil {
 			b.Fatal(err)
 		}
 		starts = append(starts, float64(time.Since(began).Microseconds()))

@@ -4,13 +4,14 @@
 //
 // It does not trust the daemon: it validates every argument, composes every path, and
 // keeps a ledger of its own. It must not parse YAML, shell, archives, images or policy,
-// run any program but those that change the user database and the executor, or stand in
-// the way of a command's data.
+// run any program but those that change the user database, the executor and carrel-egress, or
+// stand in the way of a command's data.
 package broker
 
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -27,6 +28,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
 	"github.com/carrel-dev/carrel/internal/sandbox/oom"
+	"github.com/carrel-dev/carrel/internal/sealed"
+	"github.com/carrel-dev/carrel/internal/startup"
 )
 
 // A thread that joined a workspace's groups to start its executor leaves them when it
@@ -56,6 +59,17 @@ type Options struct {
 	Log io.Writer
 }
 
+// Flags are the flags of carrel-broker, which set o.
+func Flags(o *Options) *flag.FlagSet {
+	f := flag.NewFlagSet("carrel-broker", flag.ExitOnError)
+	f.StringVar(&o.Settings, "settings", DefaultSettings, "read the settings from `FILE`, which only root may be able to write")
+	f.BoolVar(&o.Stdio, "stdio", false, "serve the socket that is standard input, for use with sudo")
+	f.IntVar(&o.ReadyFD, "ready-fd", -1, "write a line to descriptor `N` once requests are served")
+	f.IntVar(&o.AwaitFD, "await-fd", -1, "do nothing before a line comes from descriptor `N`, and end if it ends without")
+	f.IntVar(&o.OldLogFD, "old-log-fd", -1, "rotate the log, which is standard error, into the file that is descriptor `N`")
+	return f
+}
+
 const (
 	// takeover is how long a broker that serves one connection waits for the one before it.
 	takeover = 10 * time.Second
@@ -73,7 +87,7 @@ func Run(ctx context.Context, o Options) error {
 		return fmt.Errorf("cannot run as uid %d: carrel-broker makes users and namespaces and needs root; "+
 			"use \"carrel up\" as root, or sudo: %w", os.Geteuid(), errdefs.ErrPermissionDenied)
 	}
-	if err := awaitStart(o.AwaitFD); err != nil {
+	if err := startup.Await(o.AwaitFD); err != nil {
 		return err
 	}
 	// Modes are set where they matter; this one keeps what control groups show readable
@@ -107,7 +121,7 @@ func Run(ctx context.Context, o Options) error {
 		if err := oom.Set(os.Getpid(), oom.Carrel); err != nil {
 			log.Warn("when memory is full, the kernel may end the broker before a command", "error", err)
 		}
-		return announce(o.ReadyFD)
+		return startup.Ready(o.ReadyFD)
 	}
 	if o.Stdio {
 		err = s.serveStdio(ctx, ready)
@@ -119,16 +133,21 @@ func Run(ctx context.Context, o Options) error {
 
 // openLifecycle makes the host and the ledger ready and finishes what a crash left.
 func openLifecycle(ctx context.Context, s Settings, one bool, log *slog.Logger) (*Lifecycle, error) {
-	if err := onlyRoots(s.ExecutorPath); err != nil {
+	if err := onlyRoots("executor", s.ExecutorPath); err != nil {
 		return nil, err
 	}
 	binary, err := launch.Seal(s.ExecutorPath)
 	if err != nil {
 		return nil, fmt.Errorf("%w; set executor_path in the broker's settings", err)
 	}
-	host, err := OpenHost(HostConfig{Settings: s, Launch: launch.Start, Binary: binary, OneConnection: one, Log: log})
+	egress, err := sealEgress(s.EgressPath)
 	if err != nil {
 		_ = binary.Close()
+		return nil, err
+	}
+	host, err := OpenHost(HostConfig{Settings: s, Launch: launch.Start, Binary: binary, Egress: egress, OneConnection: one, Log: log})
+	if err != nil {
+		closeFiles(binary, egress)
 		return nil, err
 	}
 	crashpoint.Here("broker.up.host-opened")
@@ -155,47 +174,31 @@ func openLifecycle(ctx context.Context, s Settings, one bool, log *slog.Logger) 
 	return life, nil
 }
 
+// sealEgress reads carrel-egress. It is no error if there is none: only workspaces with a way out need it.
+func sealEgress(path string) (*os.File, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil {
+		defer f.Close()
+		err = onlyRoots("egress", path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return sealed.Copy(f, "carrel-egress")
+}
+
 // onlyRoots checks that only root can change a program that is started with root's help.
-func onlyRoots(path string) error {
+func onlyRoots(what, path string) error {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
-		return fmt.Errorf("cannot use the executor %s: %w; set executor_path in the broker's settings", path, err)
+		return fmt.Errorf("cannot use the %s %s: %w; set %[1]s_path in the broker's settings", what, path, err)
 	}
 	if st.Uid != 0 || st.Mode&0o022 != 0 {
-		return fmt.Errorf("cannot use the executor %s: others than root can change it; chown root and chmod go-w it: %w",
-			path, errdefs.ErrPermissionDenied)
-	}
-	return nil
-}
-
-// awaitStart waits until the process that started us has recorded that it did.
-func awaitStart(fd int) error {
-	if fd < 0 {
-		return nil
-	}
-	f := os.NewFile(uintptr(fd), "await")
-	if f == nil {
-		return fmt.Errorf("cannot wait to be told to begin: descriptor %d is not open: %w", fd, errdefs.ErrInvalidArgument)
-	}
-	defer f.Close()
-	if n, err := f.Read(make([]byte, 16)); n == 0 {
-		return fmt.Errorf("cannot begin: whoever started the broker has ended: %w: %w", err, errdefs.ErrUnavailable)
-	}
-	return nil
-}
-
-// announce writes the line that the process that started us waits for.
-func announce(fd int) error {
-	if fd < 0 {
-		return nil
-	}
-	f := os.NewFile(uintptr(fd), "ready")
-	if f == nil {
-		return fmt.Errorf("cannot say that the broker is ready: descriptor %d is not open: %w", fd, errdefs.ErrInvalidArgument)
-	}
-	_, err := f.WriteString("ready\n")
-	if err = errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("cannot say that the broker is ready: %w", err)
+		return fmt.Errorf("cannot use the %s %s: others than root can change it; chown root and chmod go-w it: %w",
+			what, path, errdefs.ErrPermissionDenied)
 	}
 	return nil
 }

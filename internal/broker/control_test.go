@@ -131,7 +131,7 @@ func TestRecoverFreezesAndLimits(t *testing.T) {
 	if _, err := l.Create(t.Context(), wanted(name, workspace.DefaultLimits), nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Start(t.Context(), brokerapi.NameParams{Name: name}); err != nil {
+	if _, err := l.Start(t.Context(), brokerapi.StartParams{Name: name}); err != nil {
 		t.Fatal(err)
 	}
 	for _, frozen := range []bool{true, false} {

@@ -28,6 +28,7 @@ func (l *Lifecycle) Create(ctx context.Context, p brokerapi.CreateParams, grant 
 	err = l.alone(ctx, brokerapi.MethodCreate, p.Name, func(ctx context.Context) error {
 		e, found, err := l.allocate(ctx, p, grant)
 		if err == nil && !found {
+			e.Egress = p.Start && p.Egress
 			e, res.Report, err = l.build(ctx, e, p.Start)
 		}
 		res.Workspace = l.show(e)
@@ -124,7 +125,7 @@ func (l *Lifecycle) undoCreate(ctx context.Context, e Entry) error {
 	return l.unmake(ctx, e)
 }
 
-// endAll ends everything that a create has started.
+// endAll ends everything that an operation has started which failed or broke off.
 func (l *Lifecycle) endAll(ctx context.Context, e Entry) error {
 	return each(func() error { return l.endProcesses(ctx, e) }, func() error { return l.cleanUp(ctx, e) })
 }

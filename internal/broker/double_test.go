@@ -103,8 +103,16 @@ func (h *hostDouble) TakeMounts(_ context.Context, p brokerapi.CreateParams, _ *
 
 func (h *hostDouble) Mended() []workspace.Mended { return nil }
 
+func (h *hostDouble) Whole(broker.Entry) bool { return false }
+
+func (h *hostDouble) Found() ([]broker.Entry, uint32, error) { return nil, 0, nil }
+
 func (h *hostDouble) ForgetHome(_ context.Context, name id.Workspace, ids workspace.IDs) error {
 	return h.step(fmt.Sprint("ForgetHome ", ids.Executor), name)
+}
+
+func (h *hostDouble) TakeHome(name id.Workspace, ids workspace.IDs) error {
+	return h.step(fmt.Sprint("TakeHome ", ids.Executor), name)
 }
 
 func (h *hostDouble) HeldUp(workspace.IDs) string { return "" }
@@ -297,6 +305,10 @@ func (h *hostDouble) Leftovers() ([]id.Workspace, error) {
 		all = append(all, n)
 	}
 	return all, nil
+}
+
+func (h *hostDouble) Egress(_ context.Context, e broker.Entry) (*os.File, error) {
+	return nil, fmt.Errorf("no way out of %s: %w", e.Name, errdefs.ErrNotImplemented)
 }
 
 func (h *hostDouble) Close() error { return nil }

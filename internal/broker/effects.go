@@ -27,6 +27,11 @@ type Effects interface {
 	AddUser(ctx context.Context, name id.Workspace, ids workspace.IDs) error
 	// RemoveUser removes the user and group that AddUser made, and no others.
 	RemoveUser(ctx context.Context, name id.Workspace, ids workspace.IDs) error
+	// Whole reports whether user and directories of a workspace are all there, as a create leaves them.
+	Whole(e Entry) bool
+	// Found lists the workspaces that the user database shows, with what can be learnt from the host, and
+	// the highest id that a home or a kept home has.
+	Found() (all []Entry, spent uint32, err error)
 	// MakeDirs makes the home and the private temporary directories.
 	MakeDirs(name id.Workspace, ids workspace.IDs) error
 	// HoldsDisk reports what this host lacks for a limit on disk space.
@@ -39,6 +44,8 @@ type Effects interface {
 	UnmakeDirs(ctx context.Context, name id.Workspace, ids workspace.IDs) error
 	// KeepHome moves the home, or the image, to where only root can read it, and returns where.
 	KeepHome(name id.Workspace, ids workspace.IDs) (string, error)
+	// TakeHome moves back what KeepHome kept, and makes the temporary directories.
+	TakeHome(name id.Workspace, ids workspace.IDs) error
 	// HomeEmpty reports whether nothing has been put into the home. A home in an image counts as
 	// not empty.
 	HomeEmpty(name id.Workspace, ids workspace.IDs) (bool, error)
@@ -50,6 +57,9 @@ type Effects interface {
 	// RemoveTemporary removes the temporary directories and all that is in them, and the
 	// link to the home.
 	RemoveTemporary(ctx context.Context, name id.Workspace) error
+	// Egress starts carrel-egress for a workspace that runs with a way out, and returns its control socket. The one
+	// before has ended then.
+	Egress(ctx context.Context, e Entry) (*os.File, error)
 	// EndProcesses kills every process that has one of ids, and returns when /proc lists none.
 	EndProcesses(ctx context.Context, ids workspace.IDs) error
 	// HeldUp says which processes with one of ids the kernel cannot end at this moment, why,

@@ -23,6 +23,7 @@ func UsersAt(etc string, s Settings) interface {
 	IDsFree(workspace.IDs) (bool, error)
 	NameFree(id.Workspace) error
 	Verify(id.Workspace, workspace.IDs) error
+	Complete(id.Workspace, workspace.IDs) bool
 	Rights(uid, gid uint32) (group uint32, groups []uint32, homes []string, err error)
 } {
 	return usersAt{&users{etc: etc, settings: s}}
@@ -32,6 +33,9 @@ type usersAt struct{ *users }
 
 // Verify sees that the entries are as asked.
 func (u usersAt) Verify(name id.Workspace, ids workspace.IDs) error { return u.verify(name, ids) }
+
+// Complete reports whether gshadow, the last, has its entry too.
+func (u usersAt) Complete(name id.Workspace, ids workspace.IDs) bool { return u.complete(name, ids) }
 
 // Rights are those with which a user's directories are opened.
 func (u usersAt) Rights(uid, gid uint32) (group uint32, groups []uint32, homes []string, err error) {

@@ -47,7 +47,7 @@ func TestNoneIsStartedInFullMemory(t *testing.T) {
 	}()
 	var err error
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
-		if _, err = life.Start(t.Context(), brokerapi.NameParams{Name: second}); err != nil {
+		if _, err = life.Start(t.Context(), brokerapi.StartParams{Name: second}); err != nil {
 			break
 		}
 		if _, err := life.Stop(t.Context(), brokerapi.NameParams{Name: second}); err != nil {
@@ -63,7 +63,7 @@ func TestNoneIsStartedInFullMemory(t *testing.T) {
 	if _, err := life.Stop(t.Context(), brokerapi.NameParams{Name: p.name}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := life.Start(t.Context(), brokerapi.NameParams{Name: second}); err != nil {
+	if _, err := life.Start(t.Context(), brokerapi.StartParams{Name: second}); err != nil {
 		t.Errorf("there is room again: %v", err)
 	}
 }

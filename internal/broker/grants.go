@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/containerd/errdefs"
@@ -45,7 +46,7 @@ func TakeGrant(
 	}
 	mounts := make([]Mount, len(opened))
 	for i, d := range opened {
-		if mounts[i], err = judge(m.Mounts[i].AtHome("/home/"+string(p.Name)), who, d); err != nil {
+		if mounts[i], err = judge(m.Mounts[i].AtHome(), who, d); err != nil {
 			return nil, err
 		}
 	}
@@ -76,11 +77,17 @@ func (h *Host) judge(asked workspace.Mount, who grant.Cred, d *os.File) (Mount, 
 	if err != nil {
 		return m, fmt.Errorf("cannot mount %s: %w", m.Source, err)
 	}
+	if m.AsRoot {
+		if err := h.mayAsRoot(m); err != nil {
+			return m, err
+		}
+	}
 	if who.UID == 0 && !m.ReadOnly {
 		// Files of root that a workspace writes would be root's.
-		if st.Uid == 0 || st.Gid == 0 {
-			return m, fmt.Errorf("cannot mount %s for root: a workspace could leave files of root in it; "+
-				"add :ro, or chown the directory to the user and group that the files shall belong to: %w", m.Source, errdefs.ErrPermissionDenied)
+		if (st.Uid == 0 || st.Gid == 0) && !m.AsRoot {
+			return m, fmt.Errorf("cannot mount %s for root: a workspace could leave files of root in it; add :ro, or chown the directory to the "+
+				"user and group that the files shall belong to; or add :root, if commands shall write files of root there: %w",
+				m.Source, errdefs.ErrPermissionDenied)
 		}
 		m.OwnerUID, m.OwnerGID = st.Uid, st.Gid
 	}
@@ -93,4 +100,24 @@ func (h *Host) judge(asked workspace.Mount, who grant.Cred, d *os.File) (Mount, 
 		Project: sandbox.Project{ReadOnly: m.ReadOnly}, Dir: again,
 		OwnerUID: m.OwnerUID, OwnerGID: m.OwnerGID,
 	})
+}
+
+// mayAsRoot says why commands may not write files of root in the source of m: nobody but root may say so, and a
+// broker cannot trust what a workspace could have written.
+func (h *Host) mayAsRoot(m Mount) error {
+	if m.CallerUID != 0 {
+		return fmt.Errorf("cannot mount %s with :root for uid %d: only root can; leave it out, and the files are yours: %w",
+			m.Source, m.CallerUID, errdefs.ErrPermissionDenied)
+	}
+	s := h.settings
+	for _, place := range []string{s.DataDir, s.RuntimeDir, s.HomeRoot, filepath.Dir(DefaultSettings), filepath.Dir(s.ExecutorPath)} {
+		if real, err := filepath.EvalSymlinks(place); err == nil {
+			place = real
+		}
+		if workspace.Within(place, m.Source) || workspace.Within(m.Source, place) {
+			return fmt.Errorf("cannot mount %s with :root: carrel keeps in %s what it trusts; mount another directory: %w",
+				m.Source, place, errdefs.ErrPermissionDenied)
+		}
+	}
+	return nil
 }

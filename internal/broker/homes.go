@@ -185,11 +185,40 @@ func keptName(name id.Workspace, ids workspace.IDs) string {
 	return fmt.Sprintf("%s.%d", name, ids.Executor)
 }
 
+// TakeHome is part of Effects. The image goes first: until the home is there, KeepHome puts it back.
+func (d *dirs) TakeHome(name id.Workspace, ids workspace.IDs) error {
+	wrap := func(err error) error {
+		return fmt.Errorf("cannot take the home of %s back from %s: %w", name, d.retained.Name(), err)
+	}
+	kept, err := beneath(d.retained, keptName(name, ids))
+	if err != nil {
+		return wrap(err)
+	}
+	defer kept.Close()
+	if err := d.takeImage(name, ids, kept); err != nil {
+		return wrap(err)
+	}
+	crashpoint.Here("broker.revive.image-taken")
+	err = withFD(d.retained, func(from int) error {
+		return withFD(d.homes, func(to int) error {
+			return unix.Renameat2(from, keptName(name, ids), to, string(name), unix.RENAME_NOREPLACE)
+		})
+	})
+	if err != nil {
+		return wrap(err)
+	}
+	crashpoint.Here("broker.revive.home-renamed")
+	if err := withFD(kept, func(fd int) error { return unix.Fchown(fd, int(ids.Work), int(ids.Work)) }); err != nil {
+		return wrap(err)
+	}
+	return d.MakeDirs(name, ids)
+}
+
 // HomeEmpty is part of Effects.
 func (d *dirs) HomeEmpty(name id.Workspace, ids workspace.IDs) (bool, error) {
-	ours, err := d.ownHome(name, ids)
+	ours, err := d.homeThere(name, ids)
 	if err != nil || !ours {
-		return false, err
+		return err == nil, err // there is none
 	}
 	// The home on the host is empty then, whatever is in the image.
 	if image, err := d.ownImage(name, ids); err != nil || image {

@@ -22,6 +22,7 @@ type Host struct {
 	groups   *cgroup.Instance
 	launch   func(context.Context, launch.Config) (*launch.Executor, error)
 	binary   *os.File // the executor, sealed
+	egress   egresses
 	bootID   string
 	log      *slog.Logger
 	placing  sync.Mutex // over the records of protected names
@@ -36,6 +37,8 @@ type HostConfig struct {
 	Launch func(context.Context, launch.Config) (*launch.Executor, error)
 	// Binary is the sealed executor that Launch is given. Host closes it.
 	Binary *os.File
+	// Egress is carrel-egress, sealed; nil if there is none. Host closes it.
+	Egress *os.File
 	// OneConnection: the broker has no socket of its own, and the runtime directory may
 	// be the daemon's.
 	OneConnection bool
@@ -46,6 +49,7 @@ type HostConfig struct {
 // OpenHost opens the directories, making those that are missing, and the control groups.
 func OpenHost(cfg HostConfig) (*Host, error) {
 	h := &Host{settings: cfg.Settings, launch: cfg.Launch, binary: cfg.Binary, log: cfg.Log, slow: make(slowCalls, maxSlow)}
+	h.egress.binary, h.egress.uid = cfg.Egress, cfg.Settings.egressUID()
 	h.users.settings, h.users.etc = cfg.Settings, "/etc"
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -130,5 +134,6 @@ func (h *Host) Close() error {
 	h.groups.Close()
 	h.dirs.close()
 	closeFiles(h.binary)
+	h.egress.close()
 	return nil
 }

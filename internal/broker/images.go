@@ -102,3 +102,16 @@ func (d *dirs) keepImage(name id.Workspace, ids workspace.IDs, kept *os.File) er
 	crashpoint.Here("broker.image.kept")
 	return err
 }
+
+// takeImage moves the image back from a retained home. A file of that name that is no image is the home's own.
+func (d *dirs) takeImage(name id.Workspace, ids workspace.IDs, kept *os.File) error {
+	st, there, err := statAt(kept, keptImage)
+	if err != nil || !there || isImage(&st, ids) != nil {
+		return err
+	}
+	return withFD(kept, func(from int) error {
+		return withFD(d.images, func(to int) error {
+			return unix.Renameat2(from, keptImage, to, imageName(name), unix.RENAME_NOREPLACE)
+		})
+	})
+}

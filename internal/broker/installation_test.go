@@ -175,7 +175,7 @@ func (p *installation) create(t testing.TB, life *broker.Lifecycle) brokerapi.Wo
 
 func start(t testing.TB, life *broker.Lifecycle, name id.Workspace) (brokerapi.Workspace, workspace.Report) {
 	t.Helper()
-	res, err := life.Start(t.Context(), brokerapi.NameParams{Name: name})
+	res, err := life.Start(t.Context(), brokerapi.StartParams{Name: name})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,6 +54,8 @@ type Entry struct {
 	Owner string `json:"owner,omitempty"`
 	// Allow is what commands may do that commands of other workspaces may not.
 	Allow []workspace.Opening `json:"allow,omitempty"`
+	// Egress: it was started with a way out.
+	Egress bool `json:"egress,omitempty"`
 	// Mounts are the project mounts; they are bounded by workspace.CheckMounts.
 	Mounts []Mount `json:"mounts,omitempty"`
 }
@@ -99,6 +101,7 @@ type Ledger struct {
 	entries map[id.Workspace]Entry
 	order   map[id.Workspace]int // of the last line that names it
 	lines   int
+	cut     string // what was cut off when it was opened
 	next    uint32
 	paced   time.Time // when the bucket of pace will be full again
 
@@ -111,7 +114,7 @@ type Ledger struct {
 // OpenLedger opens or makes the ledger in dir, which it takes over, and holds a lock on
 // it until Close: another broker on the same ledger is an error of kind unavailable.
 func OpenLedger(dir *os.File) (*Ledger, error) {
-	l := &Ledger{dir: dir, compactAt: compactAbove, entries: map[id.Workspace]Entry{}, order: map[id.Workspace]int{}}
+	l := newLedger(dir)
 	if err := l.open(); err != nil {
 		_ = l.Close()
 		return nil, err
@@ -119,7 +122,12 @@ func OpenLedger(dir *os.File) (*Ledger, error) {
 	return l, nil
 }
 
-func (l *Ledger) open() (err error) {
+func newLedger(dir *os.File) *Ledger {
+	return &Ledger{dir: dir, compactAt: compactAbove, entries: map[id.Workspace]Entry{}, order: map[id.Workspace]int{}}
+}
+
+// takeLock keeps other brokers from the ledger.
+func (l *Ledger) takeLock() (err error) {
 	if l.lock, err = openAt(l.dir, lockName, unix.O_RDWR|unix.O_CREAT, 0o600); err != nil {
 		return fmt.Errorf("cannot lock the broker's ledger: %w", err)
 	}
@@ -130,6 +138,13 @@ func (l *Ledger) open() (err error) {
 	}
 	if err != nil {
 		return fmt.Errorf("cannot lock the broker's ledger: %w", err)
+	}
+	return nil
+}
+
+func (l *Ledger) open() (err error) {
+	if err := l.takeLock(); err != nil {
+		return err
 	}
 	// What a crash left of a compaction that had not come to its end.
 	if err := withFD(l.dir, func(fd int) error { return unix.Unlinkat(fd, ledgerNew, 0) }); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -172,6 +187,7 @@ func (l *Ledger) replay() error {
 		switch {
 		case errors.Is(err, io.EOF):
 			if len(line) > 0 {
+				l.cut = string(line)
 				if err := l.file.Truncate(l.size); err != nil {
 					return err
 				}
@@ -184,7 +200,8 @@ func (l *Ledger) replay() error {
 		l.lines++
 		var x ledgerLine
 		if err := strictjson.Unmarshal(line, &x); err != nil {
-			return fmt.Errorf("line %d: %w; restore it from a backup, as the ids in it must not be given out again", l.lines, err)
+			return fmt.Errorf("line %d: %w; restore the ledger from a backup, or have \"carrel doctor --repair\" drop what cannot be read",
+				l.lines, err)
 		}
 		if err := l.take(x); err != nil {
 			return fmt.Errorf("line %d: %w", l.lines, err)
@@ -432,7 +449,7 @@ func (l *Ledger) Allocate(e Entry, s Settings, free func(workspace.IDs) (bool, e
 		l.setPaced(full)
 		return e, fmt.Errorf("cannot create %s: %w", e.Name, err)
 	}
-	end := uint64(s.UIDFirst) + uint64(s.UIDCount)
+	end := uint64(s.egressUID())
 	for ; uint64(next)+3 <= end; next += 3 {
 		ids := workspace.IDsFrom(next)
 		ok, err := free(ids)

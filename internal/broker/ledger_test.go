@@ -135,6 +135,28 @@ func TestLedgerDamaged(t *testing.T) {
 		} else if !strings.Contains(err.Error(), "line ") {
 			t.Errorf("%s: %v", c.what, err)
 		}
+		// Repaired it can be opened, with what was good, and is kept as it was.
+		kept, dropped, err := broker.RepairLedger(openDir(t, dir))
+		if err != nil || len(dropped) != 1 {
+			t.Errorf("%s: dropped %q, %v", c.what, dropped, err)
+			continue
+		}
+		if b, err := os.ReadFile(kept); err != nil || string(b) != c.text {
+			t.Errorf("%s: kept %q, %v", c.what, b, err)
+		}
+		l := openLedger(t, dir)
+		if kept, _, err := broker.RepairLedger(openDir(t, dir)); err == nil || kept != "" {
+			t.Errorf("%s: repaired while it is used: %v", c.what, err)
+		}
+		if want := min(strings.Count(c.text, good), 1); len(l.All()) != want {
+			t.Errorf("%s: %+v", c.what, l.All())
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		if kept, dropped, err := broker.RepairLedger(openDir(t, dir)); kept != "" || len(dropped) > 0 || err != nil {
+			t.Errorf("%s: repaired again: %q, %q, %v", c.what, kept, dropped, err)
+		}
 	}
 }
 
@@ -290,7 +312,7 @@ func TestAllocate(t *testing.T) {
 	seen := map[uint32]bool{}
 	for n := range 20 {
 		wg.Go(func() {
-			e, err := l.Allocate(entry(n, ""), ids(first, 60, 100), free)
+			e, err := l.Allocate(entry(n, ""), ids(first, 61, 100), free)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil || seen[e.IDs.Executor] || e.State != workspace.StateCreating {
@@ -300,7 +322,7 @@ func TestAllocate(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if _, err := l.Allocate(entry(50, ""), ids(first, 60, 100), free); !errdefs.IsResourceExhausted(err) ||
+	if _, err := l.Allocate(entry(50, ""), ids(first, 61, 100), free); !errdefs.IsResourceExhausted(err) ||
 		!strings.Contains(err.Error(), "uid_count") {
 		t.Errorf("beyond the range: %v", err)
 	}

@@ -26,7 +26,7 @@ import (
 //	                       │             │                        │                         │
 //	                  undone: destroyed  └──destroy──► (destroying) ◄────────────────────────┘
 //	                                                       │
-//	                                                   destroyed
+//	                                                   destroyed ──revive──► (destroying) ──► stopped
 //
 // A create that starts as well goes from creating to running; what it started is undone
 // with the rest. A start has no line of its own: until running is written, what it made has no
@@ -167,6 +167,7 @@ func (l *Lifecycle) show(e Entry) brokerapi.Workspace {
 	return brokerapi.Workspace{
 		Mounts: mounts, Name: e.Name, KeyDigest: e.KeyDigest, State: e.State, User: string(e.Name), IDs: l.host.InForce(e.IDs),
 		Home: e.Home, Limits: e.Limits, Executor: e.Executor, Retained: e.Retained, Allow: e.Allow,
+		Egress: e.Egress && e.Executor != nil,
 	}
 }
 

@@ -41,7 +41,9 @@ var closedTable = map[string]tableRow{
 	brokerapi.MethodUpdate:      {params: 512, run: serve((*Lifecycle).Update)},
 	brokerapi.MethodStats:       {params: 128, run: serve((*Lifecycle).Stats)},
 	brokerapi.MethodForget:      {params: 128, run: serve(forgetHome)},
+	brokerapi.MethodRevive:      {params: 128, run: serve((*Lifecycle).Revive)},
 	brokerapi.MethodCountersign: {params: 8 << 10, run: serve((*Lifecycle).Countersign)},
+	brokerapi.MethodEgress:      {params: 128, run: serve((*Lifecycle).Egress)},
 }
 
 // Limits of a connection. A list that Lifecycle gives fits into a reply.
@@ -59,6 +61,8 @@ type session struct {
 }
 
 // handle is the one door for requests.
+//
+// The answer may be a file, which the caller sends instead.
 func (s *session) handle(ctx context.Context, r *jsonrpc.Request) (any, error) {
 	op, ok := closedTable[r.Method]
 	switch {

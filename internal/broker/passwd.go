@@ -164,6 +164,13 @@ func (u *users) verify(name id.Workspace, ids workspace.IDs) error {
 	return nil
 }
 
+// complete reports whether a tool that was killed had done all its work: gshadow, which verify does not
+// need, comes last.
+func (u *users) complete(name id.Workspace, ids workspace.IDs) bool {
+	line, err := u.lookup("gshadow", string(name))
+	return u.verify(name, ids) == nil && (errors.Is(err, fs.ErrNotExist) || err == nil && line != nil)
+}
+
 // torn reports whether passwd, group or one of their shadow files has an entry for name.
 func (u *users) torn(name id.Workspace) (bool, error) {
 	for _, file := range []string{"passwd", "shadow", "group", "gshadow"} {

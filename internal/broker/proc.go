@@ -14,21 +14,6 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// StartTime reads field 22 of /proc/PID/stat (proc_pid_stat(5)).
-func StartTime(pid int) (uint64, error) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return 0, err
-	}
-	// The second field is the command's name, in parentheses, and may hold anything.
-	i := strings.LastIndexByte(string(b), ')')
-	f := strings.Fields(string(b[i+1:]))
-	if i < 0 || len(f) < 20 {
-		return 0, fmt.Errorf("cannot read the start time of process %d: %w", pid, errdefs.ErrInternal)
-	}
-	return strconv.ParseUint(f[19], 10, 64)
-}
-
 // uidsOf reads the real, effective, saved and file system uid of a process. nil means
 // that it is gone.
 func uidsOf(pid int) ([]uint32, error) {
@@ -55,14 +40,6 @@ func uidsOf(pid int) ([]uint32, error) {
 		return uids, nil
 	}
 	return nil, fmt.Errorf("cannot read the ids of process %d: %w", pid, errdefs.ErrInternal)
-}
-
-func hasUID(pid int, uid uint32) error {
-	uids, err := uidsOf(pid)
-	if err == nil && !slices.Contains(uids, uid) {
-		err = fmt.Errorf("process %d has the ids %v and not %d", pid, uids, uid)
-	}
-	return err
 }
 
 // hasEnded reports whether a process has ended, even if its parent has not waited for it. A first

@@ -21,11 +21,20 @@ func (l *Lifecycle) Recover(ctx context.Context) error {
 	for _, m := range l.host.Mended() {
 		l.tell(m.Kind, "", m.Done, nil)
 	}
+	if err := l.rebuild(); err != nil {
+		return err
+	}
 	unsure, until := map[id.Workspace]bool{}, time.Now().Add(recoverAll)
 	for _, e := range l.ledger.All() {
 		var err error
 		switch e.State {
 		case workspace.StateCreating:
+			if l.host.Whole(e) {
+				l.log.Warn("taking a create that was interrupted for done: all is there", "workspace", e.Name)
+				err = l.soon(ctx, until, func(ctx context.Context) error { return l.finishCreate(ctx, e) })
+				l.tell(workspace.CreateFinished, e.Name, "a create had broken off when all was made; the workspace is there, and stopped", err)
+				break
+			}
 			l.log.Warn("undoing a create that was interrupted", "workspace", e.Name)
 			if err = l.soon(ctx, until, func(ctx context.Context) error { return l.endAll(ctx, e) }); err == nil {
 				err = l.unmake(ctx, e)
@@ -46,10 +55,11 @@ func (l *Lifecycle) Recover(ctx context.Context) error {
 			}
 			l.tell(workspace.DestroyFinished, e.Name, done, err)
 		case workspace.StateRunning, workspace.StatePaused:
-			err = l.soon(ctx, until, func(ctx context.Context) error { return l.adopt(ctx, e) })
+			var lost string
+			err = l.soon(ctx, until, func(ctx context.Context) (err error) { lost, err = l.adopt(ctx, e); return err })
 			unsure[e.Name] = err != nil
-			if err != nil {
-				l.tell(workspace.NotMended, e.Name, "", err)
+			if err != nil || lost != "" {
+				l.tell(workspace.ExecutorLost, e.Name, "it is stopped: "+lost, err)
 			}
 		case workspace.StateStopped, workspace.StateDestroyed: // nothing was under way
 		case workspace.StateRestoring: // the daemon's; here it is stopped or running
@@ -111,25 +121,23 @@ func (l *Lifecycle) finishLater(name id.Workspace) {
 	}()
 }
 
-func (l *Lifecycle) adopt(ctx context.Context, e Entry) error {
+// adopt takes up the executor of a live workspace. If that has ended, lost says why it is known to have,
+// and the workspace is stopped.
+func (l *Lifecycle) adopt(ctx context.Context, e Entry) (lost string, err error) {
 	r, err := l.host.Adopt(e)
 	if err == nil {
 		l.follow(e.Name, r)
 		// The crash may have come between a change and the line that says so, or after.
 		if err := l.host.Limit(e, e.Limits); err != nil {
-			return errors.Join(err, l.settle(ctx, e, false)) // it must not go on without
+			return "", errors.Join(err, l.settle(ctx, e, false)) // it must not go on without
 		}
-		return l.freeze(ctx, e.Name, e.State == workspace.StatePaused)
+		return "", l.freeze(ctx, e.Name, e.State == workspace.StatePaused)
 	}
 	if !errdefs.IsNotFound(err) {
-		return err // it may be alive: nothing is ended on a guess
+		return "", err // it may be alive: nothing is ended on a guess
 	}
 	l.log.Warn("a workspace is no longer running", "workspace", e.Name, "reason", err)
-	why := err.Error()
-	if err = l.settle(ctx, e, false); err == nil {
-		l.tell(workspace.ExecutorLost, e.Name, "it is stopped: "+why, nil)
-	}
-	return err
+	return err.Error(), l.settle(ctx, e, false)
 }
 
 // tell records for the daemon what a start put right, or could not.

@@ -31,7 +31,7 @@ func TestRecover(t *testing.T) {
 		}
 	}
 	for _, s := range []string{"2", "3", "5"} {
-		if _, err := l.Start(t.Context(), brokerapi.NameParams{Name: entry(s)}); err != nil {
+		if _, err := l.Start(t.Context(), brokerapi.StartParams{Name: entry(s)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -84,6 +84,17 @@ func TestRecover(t *testing.T) {
 	}
 	if !maps.Equal(got, want) {
 		t.Errorf("after recovery: %v", got)
+	}
+	// It is asked for, and can be told by then: it is as it was, and no other is started.
+	h.reset()
+	g.unsure = ""
+	if res, err := l.Start(t.Context(), brokerapi.StartParams{Name: entry("5")}); err != nil || res.Workspace.State != workspace.StateRunning {
+		t.Errorf("a start of what lives: %+v, %v", res, err)
+	}
+	for _, call := range h.reset() {
+		if call == "Start "+string(entry("5")) || call == "CleanUp "+string(entry("5")) {
+			t.Errorf("what lives meets %s", call)
+		}
 	}
 	if h.groups[entry("1")] || h.groups[entry("3")] || !h.groups[entry("2")] {
 		t.Errorf("groups %v", h.groups)

@@ -285,7 +285,7 @@ func TestUnprovedStartLeavesNothing(t *testing.T) {
 	}
 	life := p.mustOpen(t)
 	p.create(t, life)
-	_, err := life.Start(t.Context(), brokerapi.NameParams{Name: p.name})
+	_, err := life.Start(t.Context(), brokerapi.StartParams{Name: p.name})
 	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "plant nothing") {
 		t.Errorf("got %v", err)
 	}

@@ -46,7 +46,9 @@ var rules = map[string]rule{
 	brokerapi.MethodUpdate: {"change the limits of", stopTimeout, []workspace.State{
 		workspace.StateStopped, workspace.StateRunning, workspace.StatePaused,
 	}},
-	brokerapi.MethodStats: {"measure", 0, live},
+	brokerapi.MethodStats:  {"measure", 0, live},
+	brokerapi.MethodEgress: {"open a way out of", startTimeout, live},
+	brokerapi.MethodRevive: {"bring back", userTimeout + stopTimeout, []workspace.State{workspace.StateDestroyed}},
 	// It is about a kept home, whatever has become of the name since.
 	brokerapi.MethodForget: {"forget the home of", removeTimeout, nil},
 }

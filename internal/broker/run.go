@@ -9,18 +9,27 @@ import (
 )
 
 // Start starts a workspace's executor, or returns the one that lives.
-func (l *Lifecycle) Start(ctx context.Context, p brokerapi.NameParams) (res brokerapi.StartResult, err error) {
+func (l *Lifecycle) Start(ctx context.Context, p brokerapi.StartParams) (res brokerapi.StartResult, err error) {
 	res.Workspace, err = l.change(ctx, brokerapi.MethodStart, p.Name, func(ctx context.Context, e Entry) (Entry, error) {
 		if e.State == workspace.StateRunning {
-			if _, _, alive := l.followed(e.Name); alive {
-				res.Report, err = l.host.Report(e.Name)
-				return e, err
+			_, known, alive := l.followed(e.Name)
+			if !known { // it may live: that could not be told when the broker started
+				if _, err := l.adopt(ctx, e); err != nil {
+					return e, err
+				}
+				_, _, alive = l.followed(e.Name)
+			} else if !alive {
+				if err := l.settle(ctx, e, false); err != nil {
+					return e, err
+				}
 			}
-			if err := l.settle(ctx, e, false); err != nil {
+			if alive {
+				res.Report, err = l.host.Report(e.Name)
 				return e, err
 			}
 			e.Executor = nil
 		}
+		e.Egress = p.Egress
 		r, report, err := l.host.Start(ctx, e)
 		res.Report = report
 		if err != nil {
@@ -46,7 +55,7 @@ func (l *Lifecycle) Start(ctx context.Context, p brokerapi.NameParams) (res brok
 func (l *Lifecycle) Stop(ctx context.Context, p brokerapi.NameParams) (brokerapi.Workspace, error) {
 	return l.change(ctx, brokerapi.MethodStop, p.Name, func(ctx context.Context, e Entry) (Entry, error) {
 		if e.State == workspace.StateStopped {
-			return e, nil
+			return e, l.endAll(ctx, e) // what is left of an operation that could not end it
 		}
 		if err := l.settle(ctx, e, false); err != nil {
 			return e, err

@@ -136,6 +136,9 @@ func (s *Server) Attach(c *net.UnixConn, onClose func(error)) (*jsonrpc.Conn, er
 			if err != nil {
 				s.Log.Warn("refused", "method", r.Method, "error", err)
 			}
+			if f, ok := result.(*os.File); ok && err == nil {
+				return struct{}{}, []*os.File{f}, nil
+			}
 			return result, nil, err
 		},
 		OnClose: func(err error) {

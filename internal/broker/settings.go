@@ -32,6 +32,7 @@ const (
 	DefaultCgroupOwnerPercent  = 75
 	DefaultShell               = "/bin/bash"
 	DefaultExecutorPath        = "/usr/libexec/carrel/carrel-executor"
+	DefaultEgressPath          = "/usr/libexec/carrel/carrel-egress"
 	DefaultMaxWorkspaces       = 2000
 	DefaultCreatePerHour       = 60
 )
@@ -51,7 +52,8 @@ type Settings struct {
 	// DaemonUID is the one user besides root that is listened to. Required, not 0.
 	DaemonUID uint32 `json:"daemon_uid"`
 	DaemonGID uint32 `json:"daemon_gid"`
-	// UIDFirst and UIDCount are the range that ids are taken from, three a workspace.
+	// UIDFirst and UIDCount are the range that ids are taken from, three a workspace. The last is that of
+	// carrel-egress.
 	UIDFirst uint32 `json:"uid_first"`
 	UIDCount uint32 `json:"uid_count"`
 	// CgroupName is the instance's group in each hierarchy.
@@ -77,6 +79,8 @@ type Settings struct {
 	WorkspaceGroup string `json:"workspace_group"`
 	Shell          string `json:"shell"`
 	ExecutorPath   string `json:"executor_path"`
+	// EgressPath is carrel-egress. Where there is none, no workspace has a way out.
+	EgressPath string `json:"egress_path"`
 	// LimitsMax are the highest limits a workspace may have; 0 means no bound but that
 	// of package workspace.
 	LimitsMax     workspace.Limits `json:"limits_max"`
@@ -129,7 +133,7 @@ func ParseSettings(b []byte) (Settings, error) {
 	s := Settings{
 		DataDir: DefaultDataDir, RuntimeDir: DefaultRuntimeDir, UIDFirst: DefaultUIDFirst, UIDCount: DefaultUIDCount,
 		CgroupName: DefaultCgroupName, CgroupMemoryPercent: DefaultCgroupMemoryPercent, CgroupPidsPercent: DefaultCgroupPidsPercent,
-		CgroupOwnerPercent: DefaultCgroupOwnerPercent, Shell: DefaultShell, ExecutorPath: DefaultExecutorPath,
+		CgroupOwnerPercent: DefaultCgroupOwnerPercent, Shell: DefaultShell, ExecutorPath: DefaultExecutorPath, EgressPath: DefaultEgressPath,
 		MaxWorkspaces: DefaultMaxWorkspaces, CreatePerHour: DefaultCreatePerHour,
 	}
 	if err := strictjson.Unmarshal(b, &s); err != nil {
@@ -144,6 +148,9 @@ func ParseSettings(b []byte) (Settings, error) {
 	return s, s.Validate()
 }
 
+// egressUID is the id of carrel-egress, for all workspaces. It is not in the user database, as the ids of executors are not.
+func (s Settings) egressUID() uint32 { return s.UIDFirst + s.UIDCount - 1 }
+
 // Validate reports the first setting that cannot be worked with.
 func (s Settings) Validate() error {
 	bad := func(key, why string) error {
@@ -155,6 +162,7 @@ func (s Settings) Validate() error {
 		{"home_root", s.HomeRoot},
 		{"shell", s.Shell},
 		{"executor_path", s.ExecutorPath},
+		{"egress_path", s.EgressPath},
 	} {
 		// A colon or a newline would end a field of passwd.
 		if !filepath.IsAbs(p.path) || filepath.Clean(p.path) != p.path || p.path == "/" || strings.ContainsAny(p.path, ":\n\x00") ||
@@ -174,8 +182,8 @@ func (s Settings) Validate() error {
 		return bad("daemon_uid", "is 4294967295, which means no user")
 	case s.UIDFirst < 1000:
 		return bad("uid_first", fmt.Sprintf("is %d; ids below 1000 belong to the system", s.UIDFirst))
-	case s.UIDCount < 3:
-		return bad("uid_count", fmt.Sprintf("is %d; a workspace takes three ids", s.UIDCount))
+	case s.UIDCount < 4:
+		return bad("uid_count", fmt.Sprintf("is %d; a workspace takes three ids, and carrel-egress the last", s.UIDCount))
 	case last > 1<<31: // -1 and ids that a signed 32-bit number cannot hold
 		return bad("uid_count", fmt.Sprintf("is %d; the last id would be %d, and it must stay below 2147483648", s.UIDCount, last-1))
 	case uint64(s.DaemonUID) >= uint64(s.UIDFirst) && uint64(s.DaemonUID) < last:

@@ -95,6 +95,12 @@ func (h *Host) Start(ctx context.Context, e Entry) (r Running, report workspace.
 			Net: sandbox.Net{LowPorts: true},
 		},
 	}
+	if e.Egress {
+		if err := h.egress.usable(); err != nil {
+			return r, report, fmt.Errorf("cannot start %s with a way out: %w", e.Name, err)
+		}
+		c.Ways = h.ways(e.Name)
+	}
 	groups, err := c.JoinGroups(ctx, h.groups)
 	if err != nil {
 		return r, report, err
@@ -164,6 +170,7 @@ func (h *Host) Reclaim(ctx context.Context, name id.Workspace) { h.groups.Reclai
 
 // CleanUp is part of Effects.
 func (h *Host) CleanUp(ctx context.Context, name id.Workspace) error {
+	h.egress.drop(name)
 	return each(
 		func() error {
 			if err := h.groups.Remove(ctx, name); err != nil {

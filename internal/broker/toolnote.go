@@ -15,6 +15,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/pidfd"
 )
 
 // A tool that changes the user database is killed with the broker. It then leaves in /etc
@@ -46,7 +48,7 @@ func (u *users) noteTool(pid int) error {
 	var start uint64
 	var err error
 	if pid != 0 { // else it is about to be started
-		start, err = StartTime(pid)
+		start, err = pidfd.StartTime(pid)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // it has ended already
@@ -177,7 +179,7 @@ func (u *users) runs(run toolRun) bool {
 	if run.BootID != u.bootID {
 		return false
 	}
-	start, err := StartTime(run.PID)
+	start, err := pidfd.StartTime(run.PID)
 	if err != nil || start != run.StartTime {
 		return false
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -278,4 +279,71 @@ func TestToolsWithoutAName(t *testing.T) {
 	if _, err := os.Stat(state + "/tool"); err == nil {
 		t.Error("the note is left")
 	}
+}
+
+// Somebody kills the tools at work on the user database, at any moment of their work. They are run again,
+// and what they had done by half is no hindrance.
+func TestKilledToolsAreRunAgain(t *testing.T) {
+	p := newInstallation(t)
+	life := p.mustOpen(t)
+	var killed atomic.Int32
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		left, spared := 3, 0 // how many more are killed before one is let through, and which that was
+		for n := 0; ; n++ {
+			select {
+			case <-end:
+				return
+			case <-time.After(time.Duration(n%7) * time.Millisecond):
+			}
+			for _, tool := range children(t, "useradd", "userdel", "groupdel") {
+				switch {
+				case tool.Pid == spared:
+				case left == 0:
+					left, spared = 3, tool.Pid
+				case tool.Kill() == nil:
+					left--
+					killed.Add(1)
+				}
+				_ = tool.Release()
+			}
+		}
+	}()
+	for n := range 12 {
+		e := p.create(t, life)
+		if _, err := life.Destroy(t.Context(), brokerapi.DestroyParams{Name: p.name, Purge: true}); err != nil {
+			t.Errorf("destroy %d: %v", n, err)
+		}
+		p.gone(t, e)
+	}
+	close(end)
+	<-ended
+	t.Logf("%d tools were killed", killed.Load())
+	if killed.Load() < 5 {
+		t.Errorf("only %d tools were killed: the test has seen little", killed.Load())
+	}
+}
+
+// children are this process's that run one of some programs.
+func children(t *testing.T, programs ...string) (found []*os.Process) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/self/task/[0-9]*/children")
+	if err != nil {
+		t.Error(err)
+	}
+	for _, path := range all {
+		b, _ := os.ReadFile(path) // the thread may have ended
+		for f := range strings.FieldsSeq(string(b)) {
+			comm, _ := os.ReadFile("/proc/" + f + "/comm") // it may have ended
+			pid, err := strconv.Atoi(f)
+			if err != nil || !slices.Contains(programs, strings.TrimSpace(string(comm))) {
+				continue
+			}
+			if process, err := os.FindProcess(pid); err == nil { // by a pidfd
+				found = append(found, process)
+			}
+		}
+	}
+	return found
 }

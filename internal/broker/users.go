@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/exec"
 	"runtime"
 	"strconv"
 	"strings"
@@ -14,6 +15,10 @@ import (
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
+
+// errKilled is wrapped by the error of a tool that somebody else killed. It may have done a part of its
+// work.
+var errKilled = fmt.Errorf("it was killed while it worked: %w", errdefs.ErrUnavailable)
 
 // run runs a tool, and again while someone else holds the lock on the user database.
 func (u *users) run(ctx context.Context, name string, args ...string) error {
@@ -40,6 +45,9 @@ func (u *users) run(ctx context.Context, name string, args ...string) error {
 			return nil
 		}
 		said := strings.TrimSpace(out.String())
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == -1 && ctx.Err() == nil {
+			return fmt.Errorf("%s failed: %w", name, errKilled)
+		}
 		locked := strings.Contains(said, "try again later") || strings.Contains(said, "cannot lock")
 		if ctx.Err() == nil && !locked {
 			return fmt.Errorf("%s failed: %s: %w", name, firstOf(said, err.Error()), errdefs.ErrInternal)
@@ -50,7 +58,7 @@ func (u *users) run(ctx context.Context, name string, args ...string) error {
 		case <-ctx.Done():
 			t.Stop()
 			return fmt.Errorf("%s did not get the lock on the user database in time: %s; %s; then try again: %w",
-				name, firstOf(said, err.Error()), u.holders(), errdefs.ErrUnavailable)
+				name, firstOf(said, "it was still at work"), u.holders(), errdefs.ErrUnavailable)
 		}
 		wait = min(2*wait, 500*time.Millisecond)
 	}
@@ -72,7 +80,14 @@ func (u *users) AddUser(ctx context.Context, name id.Workspace, ids workspace.ID
 				"groupadd --system %s: %w", name, g, g, errdefs.ErrFailedPrecondition))
 		}
 	}
-	if err := u.run(ctx, "useradd", userAddArgs(name, ids.Work, u.home(name), u.settings.Shell, u.settings.WorkspaceGroup)...); err != nil {
+	args := userAddArgs(name, ids.Work, u.home(name), u.settings.Shell, u.settings.WorkspaceGroup)
+	err := u.run(ctx, "useradd", args...)
+	for errors.Is(err, errKilled) && !u.complete(name, ids) {
+		if err = errors.Join(pause(ctx), u.clear(ctx, name, ids)); err == nil {
+			err = u.run(ctx, "useradd", args...)
+		}
+	}
+	if err != nil && !errors.Is(err, errKilled) {
 		return fmt.Errorf("cannot add user %s: %w", name, err)
 	}
 	if err := u.verify(name, ids); err != nil {
@@ -85,10 +100,24 @@ func (u *users) AddUser(ctx context.Context, name id.Workspace, ids workspace.ID
 func (u *users) RemoveUser(ctx context.Context, name id.Workspace, ids workspace.IDs) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if err := u.removeWhole(ctx, name, strconv.FormatUint(uint64(ids.Work), 10)); err != nil {
-		return err
+	return u.clear(ctx, name, ids)
+}
+
+// clear removes all that the user database has of name, and does so again if somebody kills the tool at
+// it. u.mu is held.
+func (u *users) clear(ctx context.Context, name id.Workspace, ids workspace.IDs) error {
+	for {
+		err := u.removeWhole(ctx, name, strconv.FormatUint(uint64(ids.Work), 10))
+		if err == nil {
+			err = u.mend(ctx, name, ids)
+		}
+		if !errors.Is(err, errKilled) {
+			return err
+		}
+		if err := pause(ctx); err != nil {
+			return err
+		}
 	}
-	return u.mend(ctx, name, ids)
 }
 
 // removeWhole removes the user and group name that have the id n. u.mu is held.

@@ -95,6 +95,16 @@ func TestVerify(t *testing.T) {
 			t.Errorf("%s was accepted", what)
 		}
 	}
+	// A tool that was killed before it came to the last file is not done; a host may have no such file.
+	for text, want := range map[string]bool{"": false, "other:!::\n": false, n + ":!::\n": true, "none": true} {
+		all := map[string]string{"passwd": passwd, "group": group, "shadow": shadow, "gshadow": text}
+		if text == "none" {
+			delete(all, "gshadow")
+		}
+		if got := broker.UsersAt(etc(t, all), s).Complete(n, ids); got != want {
+			t.Errorf("with %q in gshadow: complete %v", text, got)
+		}
+	}
 	u := broker.UsersAt(etc(t, map[string]string{"passwd": passwd, "group": "other:x:1:\n"}), s)
 	if err := u.NameFree(n); !errdefs.IsAlreadyExists(err) {
 		t.Errorf("a name in use: %v", err)

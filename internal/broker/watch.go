@@ -11,6 +11,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/pidfd"
 	"github.com/carrel-dev/carrel/internal/pollfd"
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
@@ -29,7 +30,7 @@ func Supervise(
 		_, _ = unix.Wait4(started.PID, nil, 0, nil)
 		return r, fmt.Errorf("cannot watch the executor of %s: %w", name, err)
 	}
-	if r.Executor.StartTime, err = StartTime(started.PID); err != nil {
+	if r.Executor.StartTime, err = pidfd.StartTime(started.PID); err != nil {
 		err = fmt.Errorf("cannot start %s: its executor ended at once: %w", name, err)
 	} else if err = started.Report.Err(); err != nil {
 		// The launcher has checked it, and a start without proof must not slip through here.

@@ -31,8 +31,10 @@ const (
 	MethodUpdate  = "update"
 	MethodStats   = "stats"
 	MethodForget  = "forget"
+	MethodRevive  = "revive"
 
 	MethodCountersign = "countersign"
+	MethodEgress      = "egress"
 )
 
 // HelloParams opens a connection; every other method needs it first.
@@ -87,6 +89,8 @@ type CreateParams struct {
 	// Start asks for a new one to be started as well. One that could not be started, or
 	// that was there before, is returned without a report.
 	Start bool `json:"start,omitempty"`
+	// Egress is that of StartParams, for that start.
+	Egress bool `json:"egress,omitempty"`
 }
 
 // Check reports what is wrong with the form of a request. The limits are not looked at: a
@@ -122,6 +126,17 @@ func malformed(format string, a ...any) error {
 	return fmt.Errorf("cannot accept the request: "+format+": %w", append(a, errdefs.ErrInvalidArgument)...)
 }
 
+// StartParams names a workspace to be started.
+type StartParams struct {
+	Name id.Workspace `json:"name"`
+	// Egress asks for a way out, which reaches nothing until "egress" hands out its carrel-egress. One that
+	// runs stays as it is.
+	Egress bool `json:"egress,omitempty"`
+}
+
+// Check reports what is wrong with the form of a request.
+func (p StartParams) Check() error { return checkName(p.Name) }
+
 // NameParams names one workspace.
 type NameParams struct {
 	Name id.Workspace `json:"name"`
@@ -143,8 +158,8 @@ type DestroyParams struct {
 // Check reports what is wrong with the form of a request.
 func (p DestroyParams) Check() error { return checkName(p.Name) }
 
-// ForgetParams removes the home that a destroy kept of the workspace with this name and this
-// first id. One that is gone is no error.
+// ForgetParams names the home that a destroy kept of the workspace with this name and this
+// first id: forget removes it, and one that is gone is no error; revive brings the workspace back.
 type ForgetParams struct {
 	Name id.Workspace `json:"name"`
 	ID   uint32       `json:"id"`
@@ -191,6 +206,8 @@ type Workspace struct {
 	Mounts []workspace.Mount `json:"mounts,omitempty"`
 	// Allow is what its commands may do beyond what others may.
 	Allow []workspace.Opening `json:"allow,omitempty"`
+	// Egress: it was started with a way out.
+	Egress bool `json:"egress,omitempty"`
 }
 
 // StartResult is a running workspace and the proof of its isolation, which is empty if it

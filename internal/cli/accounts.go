@@ -265,7 +265,8 @@ func colonFile(path string) func(yield func([]string) bool) {
 }
 
 // toolTimeout bounds one program of the host. Where another one holds a lock, as the installation of
-// a package may, it is run again each lockEvery for lockPatience: it has changed nothing.
+// a package may, it is run again each lockEvery for lockPatience: it has changed nothing. So is one that
+// somebody killed, which may have done its work: whoever runs it looks.
 const (
 	toolTimeout  = time.Minute
 	lockPatience = 30 * time.Second
@@ -277,7 +278,9 @@ const (
 func runTool(ctx context.Context, path string, args ...string) error {
 	for end := time.Now().Add(lockPatience); ; {
 		err := runToolOnce(ctx, path, args...)
-		if err == nil || !strings.Contains(err.Error(), lockHeld) || time.Now().After(end) {
+		exit, killed := errors.AsType[*exec.ExitError](err)
+		killed = killed && exit.ExitCode() == -1
+		if err == nil || !killed && !strings.Contains(err.Error(), lockHeld) || time.Now().After(end) {
 			return err
 		}
 		select {
@@ -353,6 +356,9 @@ func give(dir string, a account) error {
 		}
 		if err == nil && fi.Sys().(*syscall.Stat_t).Uid == from {
 			err = root.Lchown(p, int(a.uid), int(a.gid))
+		}
+		if errors.Is(err, fs.ErrNotExist) && p != "." {
+			return nil // a daemon that still runs has removed it meanwhile
 		}
 		if err != nil {
 			return fmt.Errorf("cannot give %s to the user %s: %w", filepath.Join(dir, p), daemonUser, err)

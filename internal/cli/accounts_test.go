@@ -48,7 +48,7 @@ func TestToolIsNotBrokenOff(t *testing.T) {
 	}
 }
 
-// A tool that meets a lock is run again, and one that fails for another reason is not. The tools here are
+// A tool that meets a lock, or is killed, is run again, and one that fails for another reason is not. The tools here are
 // scripts that say what groupadd says.
 func TestToolsWaitForTheLocksOfOthers(t *testing.T) {
 	dir := t.TempDir()
@@ -72,6 +72,10 @@ func TestToolsWaitForTheLocksOfOthers(t *testing.T) {
 	locked := tool("locked", "echo 'groupadd: cannot lock /etc/gshadow; try again later.' >&2; exit 10")
 	if err := cli.RunTool(t.Context(), locked); err != nil || count() != 3 {
 		t.Errorf("where another holds a lock: %v", err)
+	}
+	killed := tool("killed", "kill -KILL $$")
+	if err := cli.RunTool(t.Context(), killed); err != nil || count() != 3 {
+		t.Errorf("where somebody kills it: %v", err)
 	}
 	broken := tool("broken", "echo 'groupadd: invalid group name' >&2; exit 3")
 	if err := cli.RunTool(t.Context(), broken); err == nil || !strings.Contains(err.Error(), "invalid group name") || count() != 1 {

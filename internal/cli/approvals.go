@@ -172,7 +172,7 @@ func (a *app) permissionsCommand() *cobra.Command {
 	var req carrelv1.ListPermissionsRequest
 	c := &cobra.Command{
 		Use:   "permissions [flags]",
-		Short: "List the answers that are remembered, and the rules of \"policy allow\"",
+		Short: "List remembered answers, and the rules of \"policy allow\"",
 		Example: `  carrel approvals permissions
   carrel approvals permissions --workspace demo`,
 		Args: exactly(),

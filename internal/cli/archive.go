@@ -92,7 +92,7 @@ archive_bytes_per_owner of the daemon's settings. With --file nothing is kept or
 		if *out == asJSON && file != "-" {
 			return a.printJSON(objectOf(made).with("file", file))
 		}
-		a.progress("%d entries, %s in %s.", made.GetEntries(), bytesText(made.GetBytes()), bytesText(made.GetSize()))
+		a.progress("%s, %s in %s.", counted(made.GetEntries(), "entry"), bytesText(made.GetBytes()), bytesText(made.GetSize()))
 		return nil
 	}
 	return c
@@ -108,7 +108,7 @@ func writeData(w io.Writer, data []byte) error {
 // whole is the end of a stream whose last message says that it is complete.
 func whole(err error, done bool) error {
 	if err == nil && !done {
-		err = fmt.Errorf("cannot trust the archive: the daemon broke off before its end: %w", errdefs.ErrUnavailable)
+		err = fmt.Errorf("cannot trust the archive: the daemon broke off before its end; download it again: %w", errdefs.ErrUnavailable)
 	}
 	return err
 }
@@ -224,9 +224,9 @@ func (a *app) restoreCommand() *cobra.Command {
 		Short: help(operation.RestoreWorkspace),
 		Long: `Make a workspace from an archive that the daemon keeps: by its id, or by the key or
 name of its workspace, for the newest. With --file it is made from a file of yours; - is
-stdin. The workspace gets the key, limits and profile that it had, unless flags say
-otherwise, and appears only when it is complete. An archive has no project mounts, so
-neither has the workspace.`,
+stdin. The workspace gets the key, limits, profile, idle time-out and what was left of the
+lifetime that it had, unless flags say otherwise, and appears only when it is complete. An
+archive has no project mounts, so neither has the workspace.`,
 		Example: `  carrel restore demo
   carrel restore --key copy ws-2a97516c-20260102T030405.000000
   carrel restore --file demo.tar.zst --key demo`,
@@ -352,7 +352,7 @@ func (b *bar) show(p *carrelv1.ArchiveProgress) {
 		return
 	}
 	b.shown = true
-	fmt.Fprintf(b.a.Err, "\r\x1b[K%s: %d entries, %s", b.what, p.GetEntries(), bytesText(p.GetBytes()))
+	fmt.Fprintf(b.a.Err, "\r\x1b[K%s: %s, %s", b.what, counted(p.GetEntries(), "entry"), bytesText(p.GetBytes()))
 }
 
 func (b *bar) end() {

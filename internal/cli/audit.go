@@ -27,18 +27,18 @@ func (a *app) auditCommand() *cobra.Command {
 func verdictText(v *carrelv1.VerifyResponse) text {
 	var b strings.Builder
 	if v.GetOk() {
-		fmt.Fprintf(&b, "ok: %d records, %s, head %s\n", v.GetRecords(), bytesText(v.GetBytes()), v.GetHead())
+		fmt.Fprintf(&b, "ok: %s, %s, head %s\n", counted(v.GetRecords(), "record"), bytesText(v.GetBytes()), v.GetHead())
 	} else {
 		file := ""
 		if v.GetFile() != "" {
 			file = " of " + v.GetFile()
 		}
-		fmt.Fprintf(&b, "not ok: record %d on line %d%s: %s: %s\n%d records before it are as they were written.\n",
-			v.GetBadSeq(), v.GetBadLine(), file, v.GetHarm(), printable(v.GetDetail()), max(v.GetRecords(), 0))
+		fmt.Fprintf(&b, "not ok: record %d on line %d%s: %s: %s\nAs they were written: %s before it.\n",
+			v.GetBadSeq(), v.GetBadLine(), file, v.GetHarm(), printable(v.GetDetail()), counted(max(v.GetRecords(), 0), "record"))
 	}
 	if v.GetCheckpoints() > 0 {
-		fmt.Fprintf(&b, "%d checkpoints hold: signed to record %d, countersigned to %d, anchored to %d.\n",
-			v.GetCheckpoints(), v.GetSigned(), v.GetCountersigned(), v.GetAnchored())
+		fmt.Fprintf(&b, "%s verified: signed to record %d, countersigned to %d, anchored to %d.\n",
+			counted(v.GetCheckpoints(), "checkpoint"), v.GetSigned(), v.GetCountersigned(), v.GetAnchored())
 	}
 	if v.GetLogKey() != "" {
 		b.WriteString(keysText(v.GetLogKey(), v.GetBrokerKey()))
@@ -126,7 +126,7 @@ func (a *app) filterFlags(c *cobra.Command) func(*cobra.Command) (*carrelv1.Filt
 	_ = c.RegisterFlagCompletionFunc("workspace", a.completeWorkspaces()) // the flags are there
 	completeFrom(c, "level", "SAFE", "CONFIRM", "BLOCK")
 	completeFrom(c, "type", "request", "approval", "intent", "outcome", "read", "observed", "denial", "login", "policy", "lifecycle",
-		"rotation", "removed", "repair")
+		"connection", "rotation", "removed", "repair")
 	return func(c *cobra.Command) (*carrelv1.Filter, error) {
 		for _, t := range []struct {
 			name, text string
@@ -144,7 +144,7 @@ func (a *app) filterFlags(c *cobra.Command) func(*cobra.Command) (*carrelv1.Filt
 			}
 			*t.to = at.UnixNano()
 		}
-		name, err := a.recordedName(c.Context(), f.Workspace)
+		name, err := a.recordedName(c.Context(), f.Workspace, "--workspace ")
 		if err != nil {
 			return nil, err
 		}

@@ -17,7 +17,8 @@ import (
 
 // recordedName is the derived name that the records of a workspace have, for its name or a key of it. A key moves between
 // workspaces, so what is found is said on stderr unless the key has only ever had the one that has it now.
-func (a *app) recordedName(ctx context.Context, ref string) (string, error) {
+// before is what stands before a derived name on a command line that asks for its records, as "--workspace ".
+func (a *app) recordedName(ctx context.Context, ref, before string) (string, error) {
 	if ref == "" || id.IsWorkspace(ref) {
 		return ref, nil
 	}
@@ -37,7 +38,7 @@ func (a *app) recordedName(ctx context.Context, ref string) (string, error) {
 	}
 	if len(names) == 0 {
 		return "", fmt.Errorf("cannot find records of %q: no workspace has this key, and none had it in the records that are kept; "+
-			"give the derived name, as in --workspace ws-2a97516c: %w", ref, errdefs.ErrNotFound)
+			"give the derived name, as in %sws-2a97516c: %w", ref, before, errdefs.ErrNotFound)
 	}
 	last := len(names) - 1
 	if now == "" {
@@ -45,7 +46,7 @@ func (a *app) recordedName(ctx context.Context, ref string) (string, error) {
 			since(ctx, client, names[last]))
 	}
 	for _, n := range names[:last] {
-		_ = say(a.Err, "carrel: %s had this key too%s; its records: --workspace %s\n", n, since(ctx, client, n), n)
+		_ = say(a.Err, "carrel: %s had this key too%s; its records: %s%s\n", n, since(ctx, client, n), before, n)
 	}
 	return names[last], nil
 }

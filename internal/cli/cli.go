@@ -10,16 +10,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
 
-	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
+	"github.com/carrel-dev/carrel/internal/attend"
 	"github.com/carrel-dev/carrel/internal/build"
 	"github.com/carrel-dev/carrel/internal/fault"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
@@ -29,21 +30,16 @@ import (
 // Streams are the files that a run of the command reads and writes.
 type Streams struct{ In, Out, Err *os.File }
 
-// Exit codes. exec passes the code of its command on, so its own failures have the codes that
-// shells and container tools use for them.
-const (
-	exitFailure       = 1
-	exitOwnFailure    = 125
-	exitNotExecutable = 126
-	exitNotFound      = 127
-)
+// exitFailure is the exit code for failures. exec passes the code of its command on, so its own failures have the codes of
+// package attend.
+const exitFailure = 1
 
 // app is one run.
 type app struct {
 	Streams
-	host string
-	// tokenFile and fingerprint are for a daemon that requires a token or runs elsewhere.
-	tokenFile, fingerprint string
+	host, context string
+	// tokenFile, fingerprint and caFile are for a daemon that requires a token or runs elsewhere.
+	tokenFile, fingerprint, caFile string
 	// rootless: use the caller's own carrel, even if the system has one.
 	rootless bool
 	// connected is the client that the calls of this run share, once there is one.
@@ -64,9 +60,11 @@ var commandTable = []struct {
 	{"inspect", "workspaces", (*app).inspectCommand},
 	{"start", "workspaces", (*app).startCommand},
 	{"stop", "workspaces", (*app).stopCommand},
+	{"revive", "workspaces", (*app).reviveCommand},
 	{"pause", "workspaces", (*app).pauseCommand},
 	{"resume", "workspaces", (*app).resumeCommand},
 	{"update", "workspaces", (*app).updateCommand},
+	{"egress", "workspaces", (*app).egressCommand},
 	{"destroy", "workspaces", (*app).destroyCommand},
 	{"archive", "workspaces", (*app).archiveCommand},
 	{"restore", "workspaces", (*app).restoreCommand},
@@ -88,6 +86,7 @@ var commandTable = []struct {
 	{"policy", "host", (*app).policyCommand},
 	{"token", "access", (*app).tokenCommand},
 	{"whoami", "access", (*app).whoamiCommand},
+	{"context", "access", (*app).contextCommand},
 	{"version", "host", (*app).versionCommand},
 }
 
@@ -110,7 +109,7 @@ func Run(args []string, s Streams) int {
 	if err == nil {
 		return a.code
 	}
-	fmt.Fprintln(s.Err, "carrel:", message(fault.Text(err))) // it may quote what an attacker wrote
+	fmt.Fprintln(s.Err, "carrel:", errorText(err)) // it may quote what an attacker wrote
 	if u, ok := errors.AsType[*usageError](err); ok {
 		fmt.Fprintf(s.Err, "Run \"%s --help\" for how to use it.\n", u.path)
 	}
@@ -122,16 +121,10 @@ func Command() *cobra.Command { return (&app{}).rootCommand(nil) }
 
 // failureCode is the exit code for an error of carrel itself.
 func failureCode(cmd *cobra.Command, err error) int {
-	switch {
-	case cmd == nil || cmd.Name() != "exec" && cmd.Name() != "run":
+	if cmd == nil || cmd.Name() != "exec" && cmd.Name() != "run" {
 		return exitFailure
-	case !carrel.IsCommandError(err):
-		return exitOwnFailure
-	case errdefs.IsNotFound(err):
-		return exitNotFound
-	default:
-		return exitNotExecutable
 	}
+	return attend.Failure(err, carrel.IsCommandError(err))
 }
 
 // Once, not with each tree: a program may run several commands at a time.
@@ -161,14 +154,31 @@ was derived from it, such as ws-2a97516c.`,
 	f := root.PersistentFlags()
 	f.StringVar(&a.host, "host", "",
 		"the daemon, as unix:///PATH or https://HOST:PORT (default $"+carrel.HostEnv+", then "+carrel.DefaultHost+", then your own)")
+	f.StringVar(&a.context, "context", "",
+		"the context that names the daemon, see \"carrel context\" (default $"+contextEnv+", then the one in use)")
+	_ = root.RegisterFlagCompletionFunc("context", completeContexts) // the flag is there
 	f.BoolVar(&a.rootless, "rootless", false, "use your own carrel, which needs no root and starts by itself (default $"+rootlessEnv+")")
 	f.StringVar(&a.tokenFile, "token-file", "",
 		"a file with the token to use, closed to others (default the token in $"+carrel.TokenEnv+", or the file $"+carrel.TokenFileEnv+")")
 	f.StringVar(&a.fingerprint, "fingerprint", "",
 		"the fingerprint of the daemon's key, for https://, as \"carrel token create\" prints it (default $"+carrel.FingerprintEnv+")")
+	f.StringVar(&a.caFile, "ca-file", "",
+		"a file with the certificate authorities that may have signed the daemon's certificate, for https:// without a fingerprint (default $"+
+			carrel.CAFileEnv+", then the system's)")
 	root.Version = build.Version()
 	root.Flags().Bool("version", false, "print the version of this program; \"carrel version\" prints the daemon's too")
 	root.ValidArgsFunction = completeAliases
+	// Help fits a terminal of lineWidth columns.
+	plain := root.HelpFunc()
+	root.SetHelpFunc(func(c *cobra.Command, args []string) {
+		c.Long = reflowed(c.Long)
+		to := c.OutOrStdout()
+		var b strings.Builder
+		c.SetOut(&b)
+		plain(c, args)
+		c.SetOut(to)
+		_, _ = io.WriteString(to, flagLines(b.String())) // as cobra, which ignores errors here
+	})
 	root.SetFlagErrorFunc(flagError)
 	only := ""
 	if len(args) > 0 && slices.ContainsFunc(commandNames(), func(n string) bool { return n == args[0] }) {

@@ -329,7 +329,12 @@ func TestWorkspaceCommands(t *testing.T) {
 			t.Errorf("control %s is %v, want %v", k, control[k], v)
 		}
 	}
-	if r := run(t, "", "inspect", "demo"); !strings.Contains(r.out, "user_namespace  verified     unshare: ENOSPC") {
+	if r := run(t, "", "inspect", "-v", "demo"); !strings.Contains(r.out, "\nverified  user_namespace\n        unshare: ENOSPC\n") {
+		t.Errorf("inspect -v: %+v", r)
+	}
+	r = run(t, "", "inspect", "demo")
+	if !strings.Contains(r.out, "1 verified, 1 unavailable; -v shows the evidence\n") || strings.Contains(r.out, "ENOSPC") ||
+		!strings.HasSuffix(r.out, "\nunavailable  disk\n        no quota\n        Do: mount with prjquota\n") {
 		t.Errorf("inspect: %+v", r)
 	}
 	if r := run(t, "", "create", "--memory", "256MiB", "--pids", "200", "--no-start", "other"); r.code != 0 {
@@ -341,7 +346,7 @@ func TestWorkspaceCommands(t *testing.T) {
 		t.Errorf("inspect other: %+v", r)
 	}
 	if r := run(t, "", "update", "--host", os.Getenv(carrel.HostEnv), "-o", "json", "other"); r.code != 1 ||
-		!strings.Contains(r.err, "cannot change nothing") {
+		!strings.Contains(r.err, "nothing is to change") {
 		t.Errorf("update of nothing: %+v", r)
 	}
 	if r := run(t, "", "update", "--pids", "300", "other"); r.code != 0 {
@@ -402,7 +407,7 @@ func TestWorkspaceCommands(t *testing.T) {
 
 func TestAudit(t *testing.T) {
 	g := serve(t, root)
-	if r := run(t, "", "audit", "verify"); r.code != 0 || !strings.HasPrefix(r.out, "ok: 1 records, 2 KiB") {
+	if r := run(t, "", "audit", "verify"); r.code != 0 || !strings.HasPrefix(r.out, "ok: 1 record, 2 KiB") {
 		t.Errorf("verify: %+v", r)
 	}
 	if r := run(t, "", "audit", "show"); r.code != 0 || !strings.Contains(r.out, "workspace.create") {

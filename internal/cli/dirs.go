@@ -108,7 +108,7 @@ func (i *instance) strikeOff(dirs []string) error {
 			return nil
 		}
 		if err := os.Chmod(p, unnoted.Perm()|fs.ModeSticky); err != nil {
-			return fmt.Errorf("cannot strike off %s: %w", p, err)
+			return fmt.Errorf("cannot forget what up made: %s: %w", p, err)
 		}
 		holds = []string{filepath.Base(p)}
 	}

@@ -8,12 +8,17 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/build"
 	"github.com/carrel-dev/carrel/internal/fault"
 	"github.com/carrel-dev/carrel/internal/sandbox/probe"
 )
@@ -32,21 +37,34 @@ type doctorView struct {
 }
 
 func (a *app) doctorCommand() *cobra.Command {
+	var all bool
 	c := &cobra.Command{
 		Use:   "doctor [flags]",
 		Short: "Check what this host supports, and what to do about the rest",
-		Long: `Test what workspaces require of this host, and print for each check the result and the
-command that repairs it. The exit code is 1 if something required is missing: as root for
-workspaces of the daemon, as an ordinary user for "carrel run". As root it can test more.`,
+		Long: `Test what workspaces require of this host and whether carrel runs, and print what is
+missing with the command that repairs it; -v prints every check. The exit code is 1 if
+something required is missing: as root for "carrel up", as an ordinary user for
+"carrel run". As root it can test more.
+
+With --repair it drops the lines of the broker's ledger that cannot be read, keeps the
+ledger as it was beside it, and tests nothing. The broker must not run. The next
+"carrel up" learns from users and homes what is lost.`,
 		Example: `  sudo carrel doctor
+  carrel doctor -v
+  sudo carrel doctor --repair && sudo carrel up --detach
   carrel doctor -o json | jq '.checks[] | select(.state != "yes")'`,
 		Args: exactly(),
 	}
 	i := instanceFlags(c)
+	c.Flags().BoolVarP(&all, "verbose", "v", false, "print what was found by every check")
 	out := outputFlag(c)
+	fix := c.Flags().Bool("repair", false, "repair the broker's ledger (root)")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := i.absolute(); err != nil {
 			return err
+		}
+		if *fix {
+			return a.repair(c.Context(), i)
 		}
 		ctx, cancel := context.WithTimeout(c.Context(), doctorTimeout)
 		defer cancel()
@@ -58,14 +76,15 @@ workspaces of the daemon, as an ordinary user for "carrel run". As root it can t
 		v := doctorView{OK: len(probe.Unmet(results)) == 0, Rootless: len(probe.UnmetRootless(results)) == 0}
 		answers, version := a.checkDaemon(ctx)
 		v.Checks = append(results, checkPrograms(), i.checkData(), answers)
-		if r, ok := i.checkDisk(version, results); ok {
-			v.Checks = append(v.Checks, r)
-		}
-		if r, ok := i.checkIDs(cfg.FirstID, cfg.IDs); ok {
-			v.Checks = append(v.Checks, r)
-		}
-		if r, ok := a.checkAudit(c.Context()); ok {
-			v.Checks = append(v.Checks, r)
+		for _, check := range []func() (probe.Result, bool){
+			func() (probe.Result, bool) { return i.checkBroker(c.Context()) },
+			func() (probe.Result, bool) { return i.checkDisk(version, results) },
+			func() (probe.Result, bool) { return i.checkIDs(cfg.FirstID, cfg.IDs) },
+			func() (probe.Result, bool) { return a.checkAudit(c.Context()) },
+		} {
+			if r, ok := check(); ok {
+				v.Checks = append(v.Checks, r)
+			}
 		}
 		if os.Geteuid() == 0 && !v.OK || os.Geteuid() != 0 && !v.Rootless {
 			a.code = exitFailure
@@ -73,42 +92,93 @@ workspaces of the daemon, as an ordinary user for "carrel run". As root it can t
 		if *out == asJSON {
 			return a.printJSON(v)
 		}
-		return a.printDoctor(v)
+		_, err := a.Out.WriteString(doctorText(v, all))
+		return err
 	}
 	return c
 }
 
-func (a *app) printDoctor(v doctorView) error {
-	t := newTable(1, "CHECK", "STATE", "FOUND")
-	var missing, optional int
-	for _, r := range v.Checks {
-		found := r.Found
-		if r.State != probe.Yes {
-			found += "; for " + r.Needed + "; remedy: " + r.Remedy
-			if r.Required && r.State == probe.No {
-				missing++
-			} else {
-				optional++
-			}
-		}
-		t.add(r.ID, string(r.State), found)
+// repair has the broker's program repair its ledger, which it refuses while a broker runs.
+func (a *app) repair(ctx context.Context, i *instance) error {
+	if os.Geteuid() != 0 {
+		return needRoot("doctor --repair" + i.flags())
 	}
-	if err := t.render(a.Out); err != nil {
+	program, err := findProgram("carrel-broker")
+	if err != nil {
 		return err
 	}
-	verdict := "This host can hold workspaces."
-	if !v.OK {
-		verdict = fmt.Sprintf("This host cannot hold workspaces: %d required checks fail.", missing)
+	c := exec.CommandContext(ctx, program, "--settings", i.settings(), "--repair")
+	c.Env, c.Stdout, c.Stderr = []string{}, a.Out, a.Err
+	if err := c.Run(); err != nil {
+		return fmt.Errorf("cannot repair what %s has: what it said is above: %w", i.data, errdefs.ErrFailedPrecondition)
 	}
-	if optional > 0 {
-		verdict += fmt.Sprintf(" %d optional checks are not met.", optional)
+	return nil
+}
+
+// doctorText is what doctor prints: what is missing, or every check, and a verdict for root and for
+// ordinary users.
+func doctorText(v doctorView, all bool) string {
+	var b strings.Builder
+	met := 0
+	for _, r := range v.Checks {
+		if r.State == probe.Yes {
+			if met++; !all {
+				continue
+			}
+		}
+		found := r.Found
+		if r.State != probe.Yes {
+			found += "; it is needed for " + r.Needed
+		}
+		b.WriteString(finding(string(r.State), r.ID, found, r.Remedy))
 	}
-	own := "\"carrel run\" works here for an ordinary user, without root or a daemon."
-	if !v.Rootless {
-		own = "\"carrel run\" does not work here for an ordinary user."
+	fmt.Fprintf(&b, "%d of %s met", met, counted(len(v.Checks), "check"))
+	if !all && met > 0 {
+		b.WriteString("; -v shows them")
 	}
-	_, err := fmt.Fprintln(a.Out, "\n"+verdict+"\n"+own)
-	return err
+	b.WriteString(".\n")
+	fmt.Fprintf(&b, "With root (carrel up):      %s\n", verdict(v.Checks, func(r probe.Result) bool { return r.Required && r.ID != "root" }))
+	fmt.Fprintf(&b, "Without root (carrel run):  %s\n", verdict(v.Checks, func(r probe.Result) bool { return r.Rootless }))
+	return b.String()
+}
+
+// verdict says whether workspaces work in a mode, by the checks that it needs.
+func verdict(checks []probe.Result, needs func(probe.Result) bool) string {
+	var missing []string
+	for _, r := range checks {
+		if needs(r) && r.State == probe.No {
+			missing = append(missing, r.ID)
+		}
+	}
+	if len(missing) > 0 {
+		return "does not work here: " + strings.Join(missing, ", ")
+	}
+	return "works here"
+}
+
+// checkBroker looks for the broker of an instance that is up.
+func (i *instance) checkBroker(ctx context.Context) (probe.Result, bool) {
+	r := probe.Result{ID: "broker", Needed: "starting, stopping, creating and destroying workspaces", State: probe.Yes}
+	units := i.services(ctx)
+	if p, held, ok := i.running("broker"); ok {
+		held.Close()
+		r.Found = fmt.Sprintf("runs, pid %d", p.PID)
+		return r, true
+	}
+	if slices.Contains(units, brokerUnit) {
+		r.Found = "runs, as " + brokerUnit
+		return r, true
+	}
+	if _, held, ok := i.running("daemon"); ok {
+		held.Close()
+	} else if len(units) == 0 {
+		return r, false // this instance is not up
+	}
+	r.State, r.Found, r.Remedy = probe.No, "the daemon runs and the broker does not", "sudo carrel up --detach"+i.flags()
+	if len(units) > 0 {
+		r.Remedy = "sudo systemctl start " + serviceTarget + "; see why it ended with: journalctl -u carrel-broker"
+	}
+	return r, true
 }
 
 func checkPrograms() probe.Result {
@@ -171,7 +241,7 @@ func (i *instance) checkIDs(first, count uint32) (probe.Result, bool) {
 		}
 	}
 	left := uint64(first) + uint64(count) - min(next, uint64(first)+uint64(count))
-	r.Found = fmt.Sprintf("%d of %d ids were never used, enough for %d workspaces", left, count, left/3)
+	r.Found = fmt.Sprintf("%d of %d ids were never used, enough for %s", left, count, counted(left/3, "workspace"))
 	if left < uint64(count)/fewIDs {
 		r.State, r.Remedy = probe.Partly, "raise uid_count in "+i.settings()+", then end the broker and run carrel up --detach"
 	}
@@ -199,10 +269,30 @@ func (a *app) checkDaemon(ctx context.Context) (_ probe.Result, m *carrelv1.Vers
 		m, err = askOf(ctx, client, system.Version, &carrelv1.VersionRequest{})
 	}
 	if err != nil {
-		r.State, r.Found, r.Remedy = probe.No, fault.Text(err), "sudo carrel up --detach"
+		r.State, r.Found, r.Remedy = probe.No, fault.Text(err), startCommand(ctx)
 		return r, nil
 	}
-	return r, m
+	return sameVersion(r, m.GetVersion(), build.Version()), m
+}
+
+// sameVersion adds to the check of a daemon that it is of another version than this program.
+func sameVersion(r probe.Result, daemon, own string) probe.Result {
+	if daemon == own {
+		return r
+	}
+	r.State = probe.Partly
+	r.Found += fmt.Sprintf("; it is %s, and this program is %s", daemon, own)
+	r.Remedy = "restart it: sudo systemctl restart carreld carrel-broker; without systemd, carrel down and carrel up --detach, " +
+		"which stop all workspaces"
+	return r
+}
+
+// startCommand is how the system's carrel is started on this host.
+func startCommand(ctx context.Context) string {
+	if booted() && exec.CommandContext(ctx, "systemctl", "cat", serviceTarget).Run() == nil {
+		return "sudo systemctl enable --now " + serviceTarget
+	}
+	return "sudo carrel up --detach"
 }
 
 // verifyTimeout is how long doctor verifies the audit log.
@@ -233,7 +323,7 @@ func (a *app) checkAudit(ctx context.Context) (probe.Result, bool) {
 	case err != nil:
 		r.Found += "; not verified: " + fault.Text(err)
 	case v.GetOk():
-		r.Found += fmt.Sprintf("; all %d records verified", v.GetRecords())
+		r.Found += "; verified: " + counted(v.GetRecords(), "record")
 	default:
 		r.State, r.Found, r.Remedy = probe.No, v.GetDetail(), "sudo carrel audit verify"
 		return r, true

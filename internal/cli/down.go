@@ -24,7 +24,7 @@ func (a *app) downCommand() *cobra.Command {
 	var purge bool
 	c := &cobra.Command{
 		Use:   "down [flags]",
-		Short: "Stop carrel on this host and remove what up made (root), or stop your own",
+		Short: "Stop carrel on this host and remove what up made, or stop your own",
 		Long: `Stop every workspace, then the daemon and the broker, and remove what "carrel up" made:
 sockets, control groups, and the user carrel if no workspace needs it.
 The data directory stays, with the workspaces' homes and the audit log. With --purge
@@ -50,6 +50,9 @@ As an ordinary user it ends your own carrel, which starts again when it is neede
 		if err := i.absolute(); err != nil {
 			return err
 		}
+		if live := i.services(c.Context()); len(live) > 0 {
+			return refuseServices(live)
+		}
 		return a.down(c.Context(), i, purge)
 	}
 	return c
@@ -58,6 +61,7 @@ As an ordinary user it ends your own carrel, which starts again when it is neede
 // down stops an instance and removes what up made for it. Every step can be repeated: after a
 // failure the next run does the rest.
 func (a *app) down(ctx context.Context, i *instance, purge bool) error {
+	defer sayHeld(a.Err)()
 	if _, err := os.Stat(i.stateFile()); errors.Is(err, os.ErrNotExist) {
 		if err := i.removeUnnoted(); err != nil {
 			return err
@@ -120,8 +124,8 @@ func (i *instance) refusePurge(ctx context.Context) error {
 		n = max(n, len(ws))
 	}
 	if n > 0 {
-		return fmt.Errorf("cannot remove %s: %d workspaces live there; destroy them first: carrel up --detach%s; export %s=%s; carrel destroy "+
-			"--purge $(carrel ls -q): %w", i.data, n, i.flags(), carrel.HostEnv, i.host(), errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("cannot remove %s: it holds %s; destroy first what is there: carrel up --detach%s; export %s=%s; carrel destroy "+
+			"--purge $(carrel ls -q): %w", i.data, counted(n, "workspace"), i.flags(), carrel.HostEnv, i.host(), errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }
@@ -148,7 +152,7 @@ func (a *app) stopWorkspaces(ctx context.Context, i *instance) error {
 	if len(ws) == 0 {
 		return nil
 	}
-	a.progress("Stopping %d running workspaces.", len(ws))
+	a.progress("Stopping %s.", counted(len(ws), "running workspace"))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(8)
 	for _, w := range ws {
@@ -296,7 +300,7 @@ func (a *app) removeRest(ctx context.Context, i *instance, m made, purge bool) e
 	if err := i.writeMade(m); err != nil {
 		return err
 	}
-	err := say(a.Out, "carrel is down. Its state, %d workspaces and the audit log stay in %s.\n", len(users), i.data)
+	err := say(a.Out, "carrel is down. Its state, %s and the audit log stay in %s.\n", counted(len(users), "workspace"), i.data)
 	return err
 }
 

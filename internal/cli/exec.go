@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/attend"
 	"github.com/carrel-dev/carrel/internal/operation"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
@@ -151,7 +152,7 @@ func (a *app) exec(c *cobra.Command, workspace string, argv []string, x *execFla
 		size := a.windowSize()
 		spec.Terminal = &size
 	}
-	signals := forwarded(x.tty)
+	signals := attend.Signals(x.tty)
 	cmd, err := a.start(c.Context(), client, workspace, spec, signals)
 	if err != nil {
 		return err
@@ -225,23 +226,17 @@ func (a *app) attend(
 	}
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
-	go a.passOn(ctx, cmd, signals, giveUp)
+	go attend.PassOn(ctx, signals, cmd.Signal, func(ctx context.Context) {
+		_ = cmd.Resize(ctx, a.windowSize()) // the next one corrects it
+	}, giveUp)
 	status, err := cmd.Run(ctx, streams)
 	if err != nil {
 		return err
 	}
 	a.code = status.Code
-	if status.Stuck > 0 {
-		defer func() {
-			_ = say(a.Err, "carrel: KILL did not end %d of the command's processes: the kernel waits for a file system or a device "+
-				"that does not answer, and they end when it does; \"carrel stop %s\" names them and what to do\n", status.Stuck, workspace)
-		}()
-	}
-	switch {
-	case status.TimedOut:
-		_ = say(a.Err, "carrel: the command was ended after its timeout of %s\n", timeout)
-	case status.OOM && status.Code != 0:
-		fmt.Fprintln(a.Err, "carrel: the workspace ran out of memory while the command ran; see \"carrel inspect\" for its limit")
+	end := attend.End{Code: status.Code, TimedOut: status.TimedOut, OOM: status.OOM, Stuck: status.Stuck}
+	if said := end.Said(workspace, timeout); said != "" {
+		_ = say(a.Err, "%s", said)
 	}
 	return nil
 }

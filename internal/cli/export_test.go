@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"os"
 
@@ -20,14 +21,15 @@ func CheckProofs(b []byte, keys checkpoint.Keys) (int64, error) {
 // Settings returns what up would write over old for a data and a runtime directory.
 func Settings(old []byte, data, runtime string) (map[string]any, error) {
 	i := &instance{data: data, runtime: runtime}
-	return mergeSettings(old, i.brokerSettings(account{999, 995}, "/usr/libexec/carrel/carrel-executor"))
+	return mergeSettings(old, i.brokerSettings(account{999, 995}, "/usr/libexec/carrel/carrel-executor",
+		"/usr/libexec/carrel/carrel-egress"))
 }
 
 var (
 	CheckDir  = checkDir
 	Enterable = enterable
-	StartTime = startTime
 	RunTool   = runTool
+	HeldBy    = heldBy
 )
 
 // IDsLeft is what doctor says of the ledger in a data directory.
@@ -38,7 +40,10 @@ func IDsLeft(data string, first, count uint32) (probe.Result, bool) {
 // Running reports whether the pid file name in the runtime directory dir names a
 // process that lives.
 func Running(dir, name string) bool {
-	_, _, ok := (&instance{runtime: dir}).running(name)
+	_, held, ok := (&instance{runtime: dir}).running(name)
+	if ok {
+		held.Close()
+	}
 	return ok
 }
 
@@ -106,3 +111,21 @@ func Holders(key string, lines ...string) []string {
 	}
 	return h.names
 }
+
+// DoctorText is what doctor prints for checks, and SameVersion what it says of a daemon.
+func DoctorText(checks []probe.Result, all bool) string {
+	return doctorText(doctorView{Checks: checks}, all)
+}
+
+var SameVersion = sameVersion
+
+// BrokerOf is what doctor says of the broker of an instance with that runtime directory.
+func BrokerOf(ctx context.Context, runtime string) (probe.Result, bool) {
+	return (&instance{data: runtime + "-data", runtime: runtime}).checkBroker(ctx)
+}
+
+// LiveUnits is liveUnits.
+var LiveUnits = liveUnits
+
+// ErrorText is errorText.
+var ErrorText = errorText

@@ -1,8 +1,10 @@
 package cli_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -66,4 +68,40 @@ func TestGiveTakesNothingOfOthers(t *testing.T) {
 	give(map[string]uint32{
 		".": now, "sub": now, "own": now, "sub/own": now, "hard-link-to-root's": 0, "hard-link-to-another's": stranger,
 	})
+}
+
+// A daemon that still runs makes and removes files in it meanwhile, as those of an archive.
+func TestGiveBesideADaemon(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("it changes owners, which takes root")
+	}
+	dir := t.TempDir()
+	var wg sync.WaitGroup
+	end := make(chan struct{})
+	for n := range 4 {
+		wg.Go(func() {
+			path := filepath.Join(dir, fmt.Sprint("ar-", n, ".part"))
+			for {
+				select {
+				case <-end:
+					return
+				default:
+				}
+				_ = os.WriteFile(path, nil, 0o600)
+				_ = os.Lchown(path, 61701, 61701)
+				_ = os.Remove(path)
+			}
+		})
+	}
+	for n := range 2000 {
+		if err := os.Lchown(dir, 61701, 61701); err != nil {
+			t.Error(err)
+		}
+		if err := cli.Give(dir, 61702); err != nil {
+			t.Errorf("round %d: %v", n, err)
+			break
+		}
+	}
+	close(end)
+	wg.Wait()
 }

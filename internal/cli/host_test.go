@@ -11,6 +11,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/broker"
 	"github.com/carrel-dev/carrel/internal/cli"
+	"github.com/carrel-dev/carrel/internal/pidfd"
 )
 
 // What up writes must be what the broker reads, strictly.
@@ -144,7 +145,7 @@ func TestAReusedPidIsNotRunning(t *testing.T) {
 	}
 	defer c.Wait()
 	defer c.Process.Kill()
-	start, err := cli.StartTime(c.Process.Pid)
+	start, err := pidfd.StartTime(c.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +233,7 @@ func TestDoctor(t *testing.T) {
 	if last.ID != "daemon" || last.State != "no" || last.Remedy != "sudo carrel up --detach" {
 		t.Errorf("daemon: %+v", last)
 	}
-	if r := run(t, "", "doctor"); !strings.Contains(r.out, "This host can") {
+	if r := run(t, "", "doctor"); !strings.Contains(r.out, "With root (carrel up):      ") {
 		t.Errorf("doctor: %+v", r)
 	}
 }

@@ -177,7 +177,7 @@ func (i *instance) writeMade(m made) error { return writeJSON(i.stateFile(), m) 
 
 // brokerSettings are the settings of the broker that up writes. Others in the file are the
 // administrator's and stay.
-func (i *instance) brokerSettings(who account, executor string) object {
+func (i *instance) brokerSettings(who account, executor, egress string) object {
 	return object{
 		{"data_dir", i.data},
 		{"runtime_dir", i.runtime},
@@ -187,6 +187,7 @@ func (i *instance) brokerSettings(who account, executor string) object {
 		{"uid_count", probe.DefaultIDs},
 		{"cgroup_name", i.cgroupName()},
 		{"executor_path", executor},
+		{"egress_path", egress},
 		{"workspace_group", workspaceGroup}, // the group of the users of all workspaces
 	}
 }
@@ -286,7 +287,7 @@ func enterable(path string, uid, gid uint32) error {
 			bit = 0o010
 		}
 		if st.Mode&bit == 0 {
-			return fmt.Errorf("cannot use %s: the user %s cannot enter %s (mode %04o); use a directory below /var/lib, or: chmod o+x %s: %w",
+			return fmt.Errorf("cannot use %s: the user %s may not enter %s (mode %04o); use a directory below /var/lib, or: chmod o+x %s: %w",
 				path, daemonUser, p, st.Mode&0o7777, shellQuote([]string{p}), errdefs.ErrFailedPrecondition)
 		}
 		if p == "/" {

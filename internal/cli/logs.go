@@ -135,7 +135,7 @@ func keptOutput(ctx context.Context, client *carrel.Client, ws, command string) 
 // tellLost says how much of a command's output is no longer kept.
 func (a *app) tellLost(bytes int64) {
 	if bytes > 0 {
-		_ = say(a.Err, "carrel: the oldest %d bytes are no longer kept\n", bytes)
+		_ = say(a.Err, "carrel: no longer kept: the oldest %s\n", counted(bytes, "byte"))
 	}
 }
 

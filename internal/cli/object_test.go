@@ -20,11 +20,11 @@ func TestObjects(t *testing.T) {
 		{
 			&carrelv1.Workspace{},
 			"name key owner user uid executor_uid agent_uid home inside_home state root boundary limits mounts allow " +
-				"controls executor_pid created_at profile expires_at idle_timeout_ms silent_at",
+				"controls executor_pid created_at profile expires_at idle_timeout_ms silent_at reach_allow reach_deny egress",
 		},
 		{&carrelv1.Limits{}, "memory_bytes swap_bytes pids cpu_weight open_files disk_bytes"},
 		{&carrelv1.Control{}, "id requested required state evidence remedy opened"},
-		{&carrelv1.Mount{}, "source destination read_only owner_uid"},
+		{&carrelv1.Mount{}, "source destination read_only owner_uid as_root"},
 		{&carrelv1.CommandInfo{}, "command_id pid argv detached terminal started_at processes status"},
 		{&carrelv1.Status{}, "code signal timed_out oom killed stuck ended_at user_us system_us max_rss_kib"},
 		{&carrelv1.Archive{}, "id workspace key owner profile limits sha256 size entries bytes created_at expires_at"},
@@ -82,7 +82,7 @@ func TestObjectValues(t *testing.T) {
 		`"limits":{"memory_bytes":0,"swap_bytes":0,"pids":1152921504606846976,"cpu_weight":0,"open_files":0,"disk_bytes":0},` +
 		`"controls":[{"id":"c","requested":false,"required":false,"state":"","evidence":"","remedy":"","opened":""}],` +
 		`"created_at":"1970-01-01T00:00:01.5Z","executor_uid":0,"agent_uid":0,"executor_pid":0,"inside_home":"","profile":"",` +
-		`"expires_at":null,"idle_timeout_ms":0,"mounts":[],"allow":[],"silent_at":null}`
+		`"expires_at":null,"idle_timeout_ms":0,"mounts":[],"allow":[],"silent_at":null,"reach_allow":[],"reach_deny":[],"egress":false}`
 	if err != nil || string(b) != want {
 		t.Errorf("%v\n got %s\nwant %s", err, b, want)
 	}

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
+	"regexp"
 	"strings"
 	"time"
 	"unicode"
@@ -15,6 +15,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+
+	"github.com/carrel-dev/carrel/internal/attend"
+	"github.com/carrel-dev/carrel/internal/fault"
 )
 
 // format is the value of -o.
@@ -225,25 +228,8 @@ func printable(s string) string {
 	return s
 }
 
-// message makes a text of several lines, such as an error that quotes a command, safe for a
-// terminal: characters that are not printable are escaped as in Go.
-func message(s string) string {
-	var b strings.Builder
-	for len(s) > 0 {
-		r, n := utf8.DecodeRuneInString(s)
-		switch {
-		case r == utf8.RuneError && n == 1:
-			fmt.Fprintf(&b, `\x%02x`, s[0])
-		case r == '\n' || r == '\t' || unicode.IsPrint(r):
-			b.WriteRune(r)
-		default:
-			q := strconv.QuoteRune(r)
-			b.WriteString(q[1 : len(q)-1])
-		}
-		s = s[n:]
-	}
-	return b.String()
-}
+// message makes a text of several lines safe for a terminal.
+func message(s string) string { return attend.Message(s) }
 
 // shellQuote joins argv so that a person can paste it.
 func shellQuote(argv []string) string {
@@ -255,6 +241,85 @@ func shellQuote(argv []string) string {
 		out[i] = printable(a)
 	}
 	return strings.Join(out, " ")
+}
+
+// lineWidth is how wide what carrel prints for people is, as far as its words allow.
+const lineWidth = 80
+
+// wrapped is a text in indented lines of at most lineWidth.
+func wrapped(s string) string { return wrap(message(s), "        ") }
+
+// reflowed is a text of which the paragraphs that are not indented have lines of at most lineWidth.
+func reflowed(s string) string {
+	paragraphs := strings.Split(s, "\n\n")
+	for i, p := range paragraphs {
+		if !strings.HasPrefix(p, " ") && !strings.Contains(p, "\n ") {
+			paragraphs[i] = strings.TrimSuffix(wrap(p, ""), "\n")
+		}
+	}
+	return strings.Join(paragraphs, "\n\n")
+}
+
+// flagLines wraps the lines of a help that are about flags.
+func flagLines(help string) string {
+	flagLine := regexp.MustCompile(`^( +-.*?  +)(\S.*)$`) // a flag, and what it is for
+	var b strings.Builder
+	for line := range strings.Lines(help) {
+		m := flagLine.FindStringSubmatch(strings.TrimSuffix(line, "\n"))
+		if m == nil || utf8.RuneCountInString(line) <= lineWidth+1 {
+			b.WriteString(line)
+			continue
+		}
+		b.WriteString(m[1] + strings.TrimLeft(wrap(m[2], strings.Repeat(" ", len(m[1]))), " "))
+	}
+	return b.String()
+}
+
+func wrap(s, indent string) string {
+	var b strings.Builder
+	width := 0
+	for word := range strings.FieldsSeq(s) {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case width > 0 && width+1+n <= lineWidth:
+			b.WriteString(" " + word)
+			width += 1 + n
+			continue
+		case width > 0:
+			b.WriteByte('\n')
+		}
+		b.WriteString(indent + word)
+		width = len(indent) + n
+	}
+	if width > 0 {
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// counted is a number of things, of which one has the name given.
+func counted[N int | int32 | int64 | uint32 | uint64](n N, name string) string {
+	switch {
+	case n == 1:
+		return "1 " + name
+	case strings.HasSuffix(name, "y"):
+		return fmt.Sprintf("%d %sies", n, strings.TrimSuffix(name, "y"))
+	default:
+		return fmt.Sprintf("%d %ss", n, name)
+	}
+}
+
+// errorText is an error for a person: the kind at its end is left out, and what it wraps does not say
+// "cannot" again.
+func errorText(err error) string {
+	var lines []string
+	for line := range strings.SplitSeq(fault.Text(err), "\n") {
+		if strings.HasPrefix(line, "cannot ") {
+			line = strings.ReplaceAll(line, ": cannot ", ": ")
+		}
+		lines = append(lines, line)
+	}
+	return message(strings.Join(lines, "\n"))
 }
 
 func cut(s string, n int) string {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -16,6 +17,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/carrel-dev/carrel/internal/pidfd"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
@@ -30,20 +32,28 @@ const ownTimeout = time.Minute
 type target struct {
 	// host is a running daemon, or "" for the caller's own, which may have to be started.
 	host string
-	own  paths.Paths
-	why  string
+	// context is the context that names host, if one does.
+	context connectTo
+	own     paths.Paths
+	why     string
 }
 
 // target chooses the carrel. If the chosen one does not answer, no other is tried:
 //
 //	--host, CARREL_HOST          the one named
 //	--rootless, CARREL_ROOTLESS  the caller's own
+//	--context, CARREL_CONTEXT, or a context in use: that of the context
 //	root                         the system's
 //	the system's socket does not exist, or is closed to the caller: the caller's own
 //	otherwise                    the system's, even if nothing listens on its socket
 func (a *app) target() (target, error) {
 	forced := a.rootless || os.Getenv(rootlessEnv) == "1"
+	name, named, to, err := a.chosenContext()
 	switch {
+	case err != nil:
+		return target{}, err
+	case name != "":
+		return target{host: to.Host, context: to, why: named}, nil
 	case a.host != "" && a.rootless:
 		return target{}, fmt.Errorf("cannot use --host and --rootless together: leave one out: %w", errdefs.ErrInvalidArgument)
 	case a.host != "":
@@ -94,7 +104,7 @@ func (a *app) client() (*carrel.Client, error) {
 			return nil, err
 		}
 	}
-	a.connected, err = a.connection(t.host)
+	a.connected, err = a.connection(t)
 	return a.connected, err
 }
 
@@ -122,7 +132,7 @@ func (a *app) clientIfUp() (*carrel.Client, error) {
 		}
 		t.host = "unix://" + socket
 	}
-	return a.connection(t.host)
+	return a.connection(t)
 }
 
 // startOwn returns the host of the caller's own carrel, and starts it if it does not run. It
@@ -231,13 +241,13 @@ func (a *app) downOwn(ctx context.Context, p paths.Paths) error {
 	if pid == 0 {
 		return nothing()
 	}
-	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil && !errors.Is(err, unix.ESRCH) {
+	held, err := hold(pid)
+	if err != nil && !errors.Is(err, pidfd.ErrEnded) && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("cannot end your carrel (pid %d): %w", pid, err)
 	}
 	if err == nil {
-		defer unix.Close(fd)
-		if _, err := endProcess("daemon", process{PID: pid}, fd); err != nil {
+		defer held.Close()
+		if _, err := endProcess("daemon", process{PID: pid}, held); err != nil {
 			return err
 		}
 	}

@@ -26,7 +26,7 @@ const maxPolicyLine = 1 << 20
 func (a *app) policyCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "policy",
-		Short: "Judge commands, explain a judgement, allow commands, test and reload a policy",
+		Short: "Judge commands, allow some, and test and reload a policy",
 		Long: `policy asks the rules that judge commands. It runs nothing. Only reload, allow, rules and
 disallow, and explain with --workspace, need a daemon.
 
@@ -103,9 +103,9 @@ with it. Answers that were given under other rules no longer count.`,
 			return nil, nil, err
 		}
 		if m.GetOld() == m.GetNew() {
-			return objectOf(m), textf("unchanged: %d rules, policy %s\n", m.GetRules(), m.GetNew()), nil
+			return objectOf(m), textf("unchanged: %s, policy %s\n", counted(m.GetRules(), "rule"), m.GetNew()), nil
 		}
-		return objectOf(m), textf("in force: %d rules, policy %s; before %s\n", m.GetRules(), m.GetNew(), m.GetOld()), nil
+		return objectOf(m), textf("in force: %s, policy %s; before %s\n", counted(m.GetRules(), "rule"), m.GetNew(), m.GetOld()), nil
 	})
 }
 
@@ -132,10 +132,14 @@ func (a *app) policyEvalCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "eval",
 		Short: "Judge commands, one JSON object a line from the standard input",
-		Long: `eval reads one JSON object a line, {"id": …, "command": "…"} for a shell text or
-{"id": …, "argv": ["…"]} for words that no shell reads, and writes one line for each, in order:
+		Long: `eval reads one JSON object a line and writes one for each, in order. It reads a shell text or
+words that no shell reads, and writes the judgement:
 
-  {"id","level","risk_score","capabilities","matched_rules","never_whitelist","reasons"}
+  {"id": …, "command": "…"}
+  {"id": …, "argv": ["…"]}
+
+  {"id", "level", "risk_score", "capabilities", "matched_rules",
+   "never_whitelist", "reasons"}
 
 A line that is not such an object ends it with an error; what was read before is answered.`,
 		Example: `  echo '{"id":1,"command":"rm -rf build"}' | carrel policy eval --profile host`,
@@ -331,7 +335,7 @@ stricter one overrides is named on stderr: it is no error, and lets nothing pass
 				return err
 			}
 		}
-		return say(a.Out, "ok: %d rules, policy %s\n", e.Rules(), e.Digest())
+		return say(a.Out, "ok: %s, policy %s\n", counted(e.Rules(), "rule"), e.Digest())
 	}
 	return c
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,12 +21,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/front"
+	"github.com/carrel-dev/carrel/internal/pidfd"
 	"github.com/carrel-dev/carrel/internal/sandbox/oom"
 	"github.com/carrel-dev/carrel/internal/thread"
 )
-
-// libexecDir is where packages install the programs that users do not run.
-const libexecDir = "/usr/libexec/carrel"
 
 const (
 	readyTimeout = 30 * time.Second
@@ -35,15 +33,12 @@ const (
 	stopTimeout = 20 * time.Second
 )
 
-// findProgram looks for a program beside this one, then where packages install it.
+// findProgram looks for a program of carrel that users do not run.
 func findProgram(name string) (string, error) {
-	self, err := os.Executable()
+	dirs, err := front.Places()
 	if err != nil {
 		return "", fmt.Errorf("cannot find %s: %w", name, err)
 	}
-	beside := filepath.Dir(self)
-	// Beside it in a checkout; in libexec of the same prefix when installed.
-	dirs := []string{beside, filepath.Join(filepath.Dir(beside), "libexec", "carrel"), libexecDir}
 	for _, d := range dirs {
 		p := filepath.Join(d, name)
 		if unix.Access(p, unix.X_OK) == nil {
@@ -64,50 +59,16 @@ type process struct {
 
 func (i *instance) pidFile(name string) string { return filepath.Join(i.runtime, name+".pid") }
 
-// running returns the process that a pid file names, if it still runs, and a descriptor of it.
-func (i *instance) running(name string) (p process, pidfd int, ok bool) {
+// running returns the process that a pid file names, if it still runs, and holds it.
+func (i *instance) running(name string) (p process, held *os.File, ok bool) {
 	b, err := os.ReadFile(i.pidFile(name))
 	if err != nil || json.Unmarshal(b, &p) != nil || p.PID <= 1 {
-		return process{}, -1, false
+		return process{}, nil, false
 	}
-	// Opened before the check, because a descriptor always names the same process.
-	fd, err := unix.PidfdOpen(p.PID, 0)
-	if err != nil {
-		return process{}, -1, false
+	if held, err = pidfd.Open(p.PID, p.StartTime); err != nil {
+		return process{}, nil, false
 	}
-	if t, err := startTime(p.PID); err != nil || t != p.StartTime || ended(fd, 0) {
-		unix.Close(fd)
-		return process{}, -1, false
-	}
-	return p, fd, true
-}
-
-func startTime(pid int) (uint64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	// The name is in parentheses and may hold anything, so count from its end.
-	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	var t uint64
-	if len(f) < 20 {
-		return 0, fmt.Errorf("cannot read /proc/%d/stat: it has %d fields", pid, len(f))
-	}
-	_, err = fmt.Sscan(f[19], &t)
-	return t, err
-}
-
-// ended waits up to a time for the end of the process that pidfd names.
-func ended(pidfd int, wait time.Duration) bool {
-	end := time.Now().Add(wait)
-	for {
-		p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
-		n, err := unix.Poll(p, int(max(time.Until(end), 0)/time.Millisecond))
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		return err == nil && n > 0
-	}
+	return p, held, true
 }
 
 // awaitUnnoted waits for the end of a broker or daemon of this instance that no pid file names.
@@ -122,14 +83,14 @@ func (i *instance) awaitUnnoted() {
 			continue
 		}
 		// The descriptor first: from then on the process it names cannot change.
-		fd, err := unix.PidfdOpen(pid, 0)
+		held, err := hold(pid)
 		if err != nil {
 			continue
 		}
 		if b, err := os.ReadFile(dir + "/cmdline"); err == nil && i.starts(strings.Split(string(b), "\x00")) {
-			_ = ended(fd, time.Until(end))
+			_ = pidfd.Ended(held, time.Until(end))
 		}
-		unix.Close(fd)
+		held.Close()
 	}
 }
 
@@ -149,26 +110,35 @@ func (i *instance) starts(argv []string) bool {
 
 // stop ends a process by TERM and, when that does not help, KILL.
 func (i *instance) stop(name string) (stopped bool, err error) {
-	p, fd, ok := i.running(name)
+	p, held, ok := i.running(name)
 	if !ok {
 		return false, nil
 	}
-	defer unix.Close(fd)
-	return endProcess(name, p, fd)
+	defer held.Close()
+	return endProcess(name, p, held)
 }
 
-// endProcess is stop for a process with an open descriptor.
-func endProcess(name string, p process, fd int) (stopped bool, err error) {
-	if err := unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+// hold holds the process that has a pid now.
+func hold(pid int) (*os.File, error) {
+	start, err := pidfd.StartTime(pid)
+	if err != nil {
+		return nil, err
+	}
+	return pidfd.Open(pid, start)
+}
+
+// endProcess is stop for a process that is held.
+func endProcess(name string, p process, held *os.File) (stopped bool, err error) {
+	if err := pidfd.Signal(held, unix.SIGTERM); err != nil {
 		return false, fmt.Errorf("cannot stop the %s (pid %d): %w", name, p.PID, err)
 	}
-	if ended(fd, stopTimeout) {
+	if pidfd.Ended(held, stopTimeout) {
 		return true, nil
 	}
-	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+	if err := pidfd.Kill(held); err != nil {
 		return false, fmt.Errorf("cannot kill the %s (pid %d): %w", name, p.PID, err)
 	}
-	if !ended(fd, stopTimeout) {
+	if !pidfd.Ended(held, stopTimeout) {
 		return false, fmt.Errorf("cannot end the %s (pid %d): it did not go within %s of KILL; look at what it waits for: cat /proc/%d/stack: %w",
 			name, p.PID, stopTimeout, p.PID, errdefs.ErrUnavailable)
 	}
@@ -259,7 +229,7 @@ func (i *instance) started(ctx context.Context, p program) (_ *exec.Cmd, said st
 	}
 	crashpoint.Here("cli.start.launched")
 	_ = oom.Set(c.Process.Pid, oom.Carrel) // where root may not do this, as in some containers, the host has another order
-	t, err := startTime(c.Process.Pid)
+	t, err := pidfd.StartTime(c.Process.Pid)
 	if err == nil {
 		err = writeJSON(i.pidFile(p.name), process{c.Process.Pid, t})
 	}

@@ -15,6 +15,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/approval"
+	"github.com/carrel-dev/carrel/internal/attend"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
@@ -180,7 +181,7 @@ func (a *app) prompt(ctx context.Context, m *carrelv1.Approval, threads bool) re
 		}
 		_ = say(a.Err, "Answer with one of %s: ", keys)
 	}
-	return reply{err: fmt.Errorf("cannot go on without an answer: %w", errdefs.ErrAborted)}
+	return reply{err: fmt.Errorf("cannot go on: there is no answer, and nothing was run: %w", errdefs.ErrAborted)}
 }
 
 // asking starts a command and gets the answer that it may need. If one is needed, start fails
@@ -190,7 +191,7 @@ func (a *app) prompt(ctx context.Context, m *carrelv1.Approval, threads bool) re
 func (a *app) asking(
 	ctx context.Context, client *carrel.Client, spec *carrel.Spec, signals <-chan os.Signal, start func(context.Context) error,
 ) error {
-	return interruptible(ctx, signals, func(ctx context.Context) error { return a.started(ctx, client, spec, start) })
+	return attend.Interruptible(ctx, signals, func(ctx context.Context) error { return a.started(ctx, client, spec, start) })
 }
 
 // started is asking without the signals, which end ctx.
@@ -223,7 +224,7 @@ func (a *app) started(ctx context.Context, client *carrel.Client, spec *carrel.S
 		}
 	}()
 	r := a.prompt(open, m, m.GetThread() != "" && !m.GetOnceOnly())
-	if by, ok := errors.AsType[*interrupt](r.err); ok {
+	if by, ok := errors.AsType[*attend.Interrupt](r.err); ok {
 		return fmt.Errorf("cannot go on: %w; nothing was run; approval %s stays open and expires at %s", by, name, untilText(m))
 	}
 	if errors.Is(r.err, errSettled) {

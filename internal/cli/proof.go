@@ -146,7 +146,7 @@ func (a *app) auditCheckProofCommand() *cobra.Command {
 that was signed. Keys are public keys as "audit verify" prints them, or files that hold
 one; without any the daemon is asked for those that it knows. If the broker's key is
 given, its signature is wanted. The exit code is 1 if something does not hold.`,
-		Example: `  carrel audit check-proof --broker-key carrel-broker-0123456789abcdef+5e5f6071+AZ... record-42.proof
+		Example: `  carrel audit check-proof --broker-key broker.pub record-42.proof
   sudo carrel audit check-proof ws.export`,
 		Args: exactly("FILE"),
 	}
@@ -180,7 +180,7 @@ given, its signature is wanted. The exit code is 1 if something does not hold.`,
 				return perr
 			}
 			if err != nil {
-				_, err = fmt.Fprintln(a.Err, "carrel:", message(fault.Text(err)))
+				_, err = fmt.Fprintln(a.Err, "carrel:", errorText(err))
 			}
 			return err
 		case err != nil:

@@ -16,6 +16,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/approval"
+	"github.com/carrel-dev/carrel/internal/attend"
 	"github.com/carrel-dev/carrel/internal/fault"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/operation"
@@ -28,9 +29,11 @@ import (
 
 type runFlags struct {
 	commandFlags
-	here, keep             bool
-	volumes, accept, allow []string
-	net, report, ids       string
+	here, keep      bool
+	volumes, accept []string
+	allow, deny     []string
+	secrets         []string
+	report, ids     string
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -41,20 +44,34 @@ func (a *app) runCommand() *cobra.Command {
 		Long: `Run a command in a new workspace that ends with it. An ordinary user needs nothing
 installed or configured for that: no daemon, no root. As root it goes through the daemon.
 
-The command sees the host's programs read-only, an empty home, no network, no other
-process, and none of your files except those mounted with --here or -v. What the host would
-run from a mount, above all .git, is read-only inside. The isolation is proved before the
-command starts; --report writes the proof. Intent and outcome are recorded below
+The command sees the host's programs read-only, an empty home (/home/work), no network but what
+--allow names, no other process, and none of your files except those mounted with --here or -v. What the host would
+run from a mount is read-only inside. In a git repository the command has a .git of its own,
+and what it commits is fetched when it has ended. The isolation is proved before the command
+starts; --report writes the proof. Intent and outcome are recorded below
 $XDG_STATE_HOME/carrel (~/.local/state/carrel).
 
 If this host lacks something that the isolation needs, nothing is run, and the error says
-what is missing and how to allow it. --accept CONTROL runs without that control. --allow
-lets the command use what is closed otherwise, which is reported: see "carrel create --help".
+what is missing and how to allow it. --accept CONTROL runs without that control.
+
+--allow HOST lets the command reach a host: example.org (ports 80 and 443),
+example.org:22, *.example.org, 192.0.2.0/24:5432, or a set as @github. The sets @npm, @pip, @go,
+@apt and @cargo are the mirrors that this host's package clients are configured with. Names that
+resolve to private addresses are refused unless a rule names the network.
+~/.config/carrel/egress.yaml has rules for every such run without root.
+
+--secret NAME, without root, takes a variable of yours: the command has a placeholder instead, which becomes the
+secret on its way to the hosts it is for.
+
+--allow userns, mounts or io_uring lets the command use what is
+closed otherwise, which is reported: see "carrel create --help".
 
 Stdin is /dev/null unless -i is given. The exit code is the command's own, as of exec;
 carrel's own are 125, 126 and 127.`,
 		Example: `  carrel run -- uname -a
   carrel run --here -- make test
+  carrel run --here --allow @github -- git fetch
+  carrel run --here -it --allow @llm --secret ANTHROPIC_API_KEY -- claude
   carrel run --here -it -- some-agent
   carrel run -v ~/data:/mnt/data:ro --env CI=1 -- ./report.py
   carrel run --report proof.json -- true`,
@@ -62,17 +79,20 @@ carrel's own are 125, 126 and 127.`,
 	}
 	x.add(c, "the home, or what --here mounts")
 	f := c.Flags()
-	f.BoolVar(&x.here, "here", false, "mount the current directory and run the command there")
+	f.BoolVar(&x.here, "here", false, "mount the current directory, at its own path, and run the command there")
 	volumeFlag(c, &x.volumes)
-	f.StringVar(&x.net, "net", "none", "the network: none is the only one so far")
-	completeFrom(c, "net", "none")
 	f.BoolVar(&x.keep, "keep", false, "keep the home, on disk, and say where; as root keep the workspace")
 	f.StringVar(&x.report, "report", "", "write the proof of the isolation to `FILE`, as JSON; - is stderr")
 	f.StringVar(&x.ids, "ids", "one", "which ids the workspace has without root: one, your own; range, with one of /etc/subuid for what "+
 		"starts the command; or auto, range if there is one")
 	completeFrom(c, "ids", string(rootless.OneID), string(rootless.RangeID), string(rootless.AutoID))
 	f.StringArrayVar(&x.accept, "accept", nil, "run without `CONTROL` if this host lacks it; may be repeated")
-	allowFlag(c, &x.allow)
+	f.StringArrayVar(&x.allow, "allow", nil, "let the command reach `HOST`, or use userns, mounts or io_uring; may be repeated")
+	completeFrom(c, "allow", append(rootless.SetNames(), workspace.OpeningNames(workspace.Openings)...)...)
+	f.StringArrayVar(&x.deny, "deny", nil, "keep the command from `HOST`, whatever else allows it; may be repeated")
+	f.StringArrayVar(&x.secrets, "secret", nil, "give the hosts that the variable `NAME` is for its value, and the command a placeholder; "+
+		"NAME@HOST for other hosts; may be repeated")
+	completeFrom(c, "secret", rootless.SecretNames()...)
 	c.RunE = func(c *cobra.Command, args []string) error { return a.run(c, args, &x) }
 	return c
 }
@@ -84,8 +104,6 @@ func (a *app) run(c *cobra.Command, argv []string, x *runFlags) error {
 	switch {
 	case os.Geteuid() == 0 && c.Flags().Changed("ids"):
 		return usage(c, "cannot use --ids as root: the workspace has ids of its own then; leave it out")
-	case x.net != "none":
-		return usage(c, "cannot use --net %s: a workspace has no network so far; leave it out", x.net)
 	}
 	mounts, err := parseVolumes(x.volumes)
 	if err != nil {
@@ -103,7 +121,7 @@ func (a *app) run(c *cobra.Command, argv []string, x *runFlags) error {
 	}
 	x.dir = atHome(x.dir)
 	spec := x.spec(argv)
-	signals := forwarded(x.tty)
+	signals := attend.Signals(x.tty)
 	if os.Geteuid() == 0 {
 		return a.runRoot(c.Context(), spec, mounts, signals, x)
 	}
@@ -111,7 +129,7 @@ func (a *app) run(c *cobra.Command, argv []string, x *runFlags) error {
 }
 
 // askOwn asks the person who runs carrel here: nobody else can answer.
-func (a *app) askOwn(signals <-chan os.Signal) func(context.Context, approval.Question) (approval.Kind, string, error) {
+func (a *app) askOwn() func(context.Context, approval.Question) (approval.Kind, string, error) {
 	return func(ctx context.Context, q approval.Question) (approval.Kind, string, error) {
 		d := q.Decision
 		m := &carrelv1.Approval{
@@ -125,23 +143,22 @@ func (a *app) askOwn(signals <-chan os.Signal) func(context.Context, approval.Qu
 				Text: s.Text, Program: s.Program, Via: s.Via, Level: s.Level.String(), RiskScore: int32(s.RiskScore), Capabilities: s.Capabilities,
 			})
 		}
-		var r reply
-		err := interruptible(ctx, signals, func(ctx context.Context) error {
-			r = a.prompt(ctx, m, false)
-			return r.err
-		})
-		return r.kind, r.reason, err
+		r := a.prompt(ctx, m, false)
+		return r.kind, r.reason, r.err
 	}
 }
 
-// here is the mount of the current directory: if it is below the caller's home, at the same
-// path below the home inside, and otherwise at /workspace.
+// here is the mount of the current directory: at its own path, so that what is installed in it and has that path
+// works, and at /workspace where the workspace has something of its own there.
 func here() (carrel.Mount, error) {
 	dir, err := rootless.Source(".")
 	if err != nil {
 		return carrel.Mount{}, err
 	}
-	m := carrel.Mount{Source: dir, Destination: "/workspace"}
+	m := carrel.Mount{Source: dir, Destination: dir}
+	if workspace.CheckDestination(dir) != nil {
+		m.Destination = "/workspace"
+	}
 	home, err := os.UserHomeDir()
 	if err != nil {
 		return m, nil
@@ -149,12 +166,9 @@ func here() (carrel.Mount, error) {
 	if real, err := filepath.EvalSymlinks(home); err == nil {
 		home = real
 	}
-	if home == dir || strings.HasPrefix(home, strings.TrimSuffix(dir, "/")+"/") {
+	if workspace.Within(dir, home) {
 		return m, fmt.Errorf("cannot use --here in %s: it would show the command your whole home; change to a project's directory: %w",
 			dir, errdefs.ErrInvalidArgument)
-	}
-	if rest, ok := strings.CutPrefix(dir, home+"/"); ok {
-		m.Destination = "~/" + rest
 	}
 	return m, nil
 }
@@ -201,31 +215,49 @@ func (a *app) runRootless(
 	o := rootless.Options{
 		Executor: executor, Argv: spec.Argv, Env: spec.Env, Dir: spec.Dir, Stdin: spec.Stdin, Source: spec.Source,
 		Accept: x.accept, Keep: x.keep, IDs: rootless.IDs(x.ids),
+		Note: func(text string) { _ = say(a.Err, "carrel: %s\n", text) },
 	}
-	if o.Allow, err = workspace.ParseOpenings(x.allow); err != nil {
+	var hosts []string
+	if o.Allow, hosts, err = openingsAndHosts(x.allow); err != nil {
 		return err
 	}
 	if isTerminal(a.In) && isTerminal(a.Err) {
-		o.Ask = a.askOwn(signals)
+		o.Ask = a.askOwn()
 	}
 	for _, m := range mounts {
 		source, err := rootless.Source(m.Source)
 		if err != nil {
 			return err
 		}
-		o.Mounts = append(o.Mounts, workspace.Mount{Source: source, Destination: m.Destination, ReadOnly: m.ReadOnly})
+		o.Mounts = append(o.Mounts, workspace.Mount{Source: source, Destination: m.Destination, ReadOnly: m.ReadOnly, AsRoot: m.AsRoot})
 	}
 	if x.tty {
 		size := a.windowSize()
 		o.Terminal = &[2]uint16{size.Rows, size.Cols}
 	}
-	r, err := rootless.Start(ctx, o)
-	if err != nil {
+	// A signal ends the start, and nothing of it is left.
+	var r *rootless.Run
+	err = attend.Interruptible(ctx, signals, func(ctx context.Context) (err error) {
+		if o.Egress, err = a.egress(ctx, x, hosts, o.Mounts); err != nil {
+			return err
+		}
+		r, err = rootless.Start(ctx, o)
+		return err
+	})
+	by, interrupted := errors.AsType[*attend.Interrupt](err)
+	if r == nil && interrupted {
+		a.code = 128 + by.Signal()
+		return say(a.Err, "carrel: nothing was run: %v came before the command had started\n", by)
+	}
+	if r == nil {
 		return err
 	}
 	defer func() {
-		retained, cerr := r.Close()
+		retained, notes, cerr := r.Close()
 		err = errors.Join(err, cerr)
+		for _, n := range notes {
+			_ = say(a.Err, "carrel: %s\n", n)
+		}
 		if x.keep && retained != "" {
 			fmt.Fprintln(a.Err, "carrel: the home is kept in", retained)
 		}
@@ -241,6 +273,12 @@ func (a *app) runRootless(
 			continue
 		}
 		_ = say(a.Err, "carrel: running without %s: %s\n", c.ID, c.Evidence)
+	}
+	if interrupted { // just when the command had started
+		_ = r.Signal(ctx, by.Signal()) // it may just have ended
+	}
+	if now := a.windowSize(); x.tty && *o.Terminal != [2]uint16{now.Rows, now.Cols} {
+		_ = r.Resize(ctx, now.Rows, now.Cols) // the next one corrects it
 	}
 	// Most commands that last are waited for, and a wait does not need what the start needed.
 	waits := time.AfterFunc(settling, pages.GiveBack)
@@ -277,7 +315,15 @@ func (a *app) runRoot(
 		return fmt.Errorf("cannot accept %s: root can have every required control; run it as an ordinary user, or leave --accept out: %w",
 			strings.Join(x.accept, ", "), errdefs.ErrInvalidArgument)
 	}
-	allow, err := workspace.ParseOpenings(x.allow)
+	allow, hosts, err := openingsAndHosts(x.allow)
+	if err != nil {
+		return err
+	}
+	if len(x.secrets) > 0 {
+		return fmt.Errorf("cannot use --secret as root: workspaces of the daemon get no secrets so far; run it as an ordinary user: %w",
+			errdefs.ErrNotImplemented)
+	}
+	hosts, deny, err := newReach(ctx, hosts, x.deny, mounts)
 	if err != nil {
 		return err
 	}
@@ -286,7 +332,9 @@ func (a *app) runRoot(
 		return err
 	}
 	key := "run:" + string(id.NewTrace())
-	w, _, err := create(ctx, client, &carrelv1.CreateRequest{Key: key, Allow: workspace.OpeningNames(allow)}, mounts)
+	w, _, err := create(ctx, client, &carrelv1.CreateRequest{
+		Key: key, Allow: workspace.OpeningNames(allow), ReachAllow: hosts, ReachDeny: deny,
+	}, mounts)
 	if errdefs.IsUnavailable(err) {
 		return fmt.Errorf("cannot run as root without the daemon: %s; start it with \"carrel up --detach\", "+
 			"or run this as an ordinary user, who needs none: %w", fault.Text(err), errdefs.ErrUnavailable)
@@ -295,6 +343,7 @@ func (a *app) runRoot(
 		return err
 	}
 	name := w.GetName()
+	a.tellRoots(w)
 	defer func() {
 		if x.keep {
 			_ = say(a.Err, "carrel: the workspace is kept: %s\n", name)
@@ -314,7 +363,7 @@ func (a *app) runRoot(
 		}
 		a.tellWeaker(controls)
 	}
-	spec.Dir = workspace.Mount{Destination: x.dir}.AtHome("/home/" + name).Destination
+	spec.Dir = workspace.Mount{Destination: x.dir}.AtHome().Destination
 	if x.tty {
 		size := a.windowSize()
 		spec.Terminal = &size

@@ -9,6 +9,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
+
+	"github.com/carrel-dev/carrel/internal/front"
 )
 
 func (a *app) setupCommand() *cobra.Command {
@@ -24,7 +26,7 @@ and install it as root. Then start the daemon as its own user, with
 
 The rule allows one program with one argument. Without the argument, that user could choose
 the broker's settings, and so what root does.`,
-		Example: `  carrel setup --print-sudoers | sudo tee /etc/sudoers.d/carrel && sudo visudo -c
+		Example: `  carrel setup --print-sudoers | sudo tee /etc/sudoers.d/carrel; sudo visudo -c
   carrel setup --print-settings | sudo tee /etc/carrel/broker.json`,
 		Args: exactly(),
 	}
@@ -32,7 +34,7 @@ the broker's settings, and so what root does.`,
 	c.Flags().BoolVar(&settings, "print-settings", false, "print the broker's settings for /etc/carrel/broker.json")
 	c.Flags().StringVar(&name, "user", daemonUser, "the user that the daemon runs as")
 	c.Flags().StringVar(
-		&path, "broker", filepath.Join(libexecDir, "carrel-broker"),
+		&path, "broker", filepath.Join(front.Libexec, "carrel-broker"),
 		"the path of the broker's program; root must own it and all directories above it",
 	)
 	c.MarkFlagsMutuallyExclusive("print-sudoers", "print-settings")
@@ -89,5 +91,6 @@ func (a *app) printSettings(name, path string) error {
 		return err
 	}
 	i := &instance{data: defaultDataDir, runtime: defaultRuntimeDir}
-	return a.printJSON(i.brokerSettings(who, filepath.Join(filepath.Dir(path), "carrel-executor")))
+	beside := filepath.Dir(path)
+	return a.printJSON(i.brokerSettings(who, filepath.Join(beside, "carrel-executor"), filepath.Join(beside, "carrel-egress")))
 }

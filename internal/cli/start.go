@@ -19,6 +19,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/pidfd"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
@@ -142,11 +143,11 @@ func (i *instance) startBoth(ctx context.Context, programs map[string]string, wh
 // answers reports whether a part runs and serves. One that a killed up has just started may not
 // serve yet: answers waits until it serves or ends.
 func (i *instance) answers(ctx context.Context, name string) bool {
-	_, fd, ok := i.running(name)
+	_, held, ok := i.running(name)
 	if !ok {
 		return false
 	}
-	defer unix.Close(fd)
+	defer held.Close()
 	socket := i.socket()
 	if name == "broker" {
 		socket = filepath.Join(i.runtime, "broker.sock")
@@ -162,7 +163,7 @@ func (i *instance) answers(ctx context.Context, name string) bool {
 		if errors.Is(err, unix.EAGAIN) { // its queue of connections is full: it serves
 			return true
 		}
-		if ended(fd, 20*time.Millisecond) {
+		if pidfd.Ended(held, 20*time.Millisecond) {
 			return false
 		}
 	}
@@ -206,7 +207,7 @@ func (i *instance) startOne(ctx context.Context, p program, who account, detach 
 // owns it, so that it can say who may connect; until then nobody but root may.
 func (i *instance) listen(who account) (*os.File, error) {
 	if err := os.Remove(i.socket()); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("cannot remove that of a daemon that has ended: %w", err)
+		return nil, fmt.Errorf("cannot remove the socket of a daemon that has ended: %w", err)
 	}
 	old := unix.Umask(0o777)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: i.socket(), Net: "unix"})
@@ -226,8 +227,8 @@ func (i *instance) listen(who account) (*os.File, error) {
 func (i *instance) parts() map[string]int {
 	pids := map[string]int{}
 	for _, name := range []string{"broker", "daemon"} {
-		if p, fd, ok := i.running(name); ok {
-			unix.Close(fd)
+		if p, held, ok := i.running(name); ok {
+			held.Close()
 			pids[name] = p.PID
 		}
 	}
@@ -239,16 +240,16 @@ func (i *instance) parts() map[string]int {
 // after an error, which is reported instead of its own.
 func (i *instance) stopStarted(before map[string]int) {
 	for _, name := range []string{"daemon", "broker"} {
-		p, fd, ok := i.running(name)
+		p, held, ok := i.running(name)
 		if !ok {
 			continue
 		}
 		if p.PID != before[name] {
-			if _, err := endProcess(name, p, fd); err == nil {
+			if _, err := endProcess(name, p, held); err == nil {
 				_ = os.Remove(i.pidFile(name))
 			}
 		}
-		unix.Close(fd)
+		held.Close()
 	}
 }
 

@@ -53,8 +53,8 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 		Long: `Make a token and print it on stdout; it is stored nowhere. What it is for and where it is
 valid is printed on stderr.`,
 		Example: `  carrel token create --role agent --workspace demo --expires 24h
-  CARREL_TOKEN=$(carrel token create --role agent --workspace 'bot-*' --rate 10/s)
-  sudo carrel token create --role operator --owner uid:1000 --name "alice's laptop"
+  CARREL_TOKEN=$(carrel token create --role agent --workspace 'bot-*')
+  sudo carrel token create --role operator --owner uid:1000 --name laptop
   carrel token create --role agent --max-uses 1 -o json`,
 		Args: exactly(),
 	}
@@ -104,15 +104,16 @@ valid is printed on stderr.`,
 func (a *app) explainToken(m *carrelv1.CreateTokenResponse) {
 	t := m.GetToken()
 	var b strings.Builder
-	where := "all workspaces of " + t.GetOwner()
+	where := "all workspaces"
 	if w := t.GetWorkspaces(); len(w) > 0 {
-		where = "of " + t.GetOwner() + " only " + shellQuote(w)
+		where = "only " + shellQuote(w)
 	}
+	where += " of " + t.GetOwner()
 	fmt.Fprintf(&b, "Token %s, %s, for %s, is good until %s.\nIt is not shown again; \"carrel token revoke %s\" ends it.\n",
 		t.GetId(), strings.Join(t.GetRoles(), ", "), printable(where), clock(t.GetExpiresUnixMs()), t.GetId())
 	if m.GetAddress() != "" {
-		fmt.Fprintf(&b, "From elsewhere:\n  export %s=%s\n  export %s=%s\n  export %s=…\n",
-			carrel.HostEnv, m.GetAddress(), carrel.FingerprintEnv, m.GetFingerprint(), carrel.TokenEnv)
+		fmt.Fprintf(&b, "From elsewhere, with the token in a file that only you may read:\n  carrel context add NAME --host %s \\\n    "+
+			"--fingerprint %s \\\n    --token-file FILE --use\n", m.GetAddress(), m.GetFingerprint())
 	} else {
 		b.WriteString("It is good on this host's socket; set \"listen\" in the configuration to serve it elsewhere.\n")
 	}
@@ -298,16 +299,17 @@ func (a *app) whoamiCommand() *cobra.Command {
 	})
 }
 
-// connection is a client of the daemon at host, with the token and the fingerprint of the flags
-// or the environment. Unlike other programs that use the SDK, carrel reads the environment
-// whoever names the host.
-func (a *app) connection(host string) (*carrel.Client, error) {
-	o := carrel.Options{Host: host, TokenFile: a.tokenFile, Fingerprint: a.fingerprint}
+// connection is a client of the daemon of a target. Flags for its token and key go before variables, and
+// variables before what its context has.
+func (a *app) connection(t target) (*carrel.Client, error) {
+	o := carrel.Options{Host: t.host, TokenFile: a.tokenFile}
 	if o.TokenFile == "" {
 		o.Token, o.TokenFile = os.Getenv(carrel.TokenEnv), os.Getenv(carrel.TokenFileEnv)
 	}
-	if o.Fingerprint == "" {
-		o.Fingerprint = os.Getenv(carrel.FingerprintEnv)
+	if o.Token == "" && o.TokenFile == "" {
+		o.TokenFile = t.context.TokenFile
 	}
+	o.Fingerprint = cmp.Or(a.fingerprint, os.Getenv(carrel.FingerprintEnv), t.context.Fingerprint)
+	o.CAFile = cmp.Or(a.caFile, os.Getenv(carrel.CAFileEnv), t.context.CAFile)
 	return carrel.New(o)
 }

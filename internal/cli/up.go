@@ -37,6 +37,8 @@ type upView struct {
 	Fingerprint string `json:"fingerprint"`
 	// Already: both processes ran before.
 	Already bool `json:"already"`
+	// Services are the units of systemd that run the parts, which up has not started then.
+	Services []string `json:"services"`
 	// Mended is what the broker repaired at its start.
 	Mended []object `json:"mended"`
 	mended []*carrelv1.Mended
@@ -46,7 +48,7 @@ type upView struct {
 }
 
 func (a *app) upCommand() *cobra.Command {
-	var detach bool
+	var detach, prepare bool
 	c := &cobra.Command{
 		Use:   "up [flags]",
 		Short: "Start carrel on this host (root)",
@@ -54,14 +56,19 @@ func (a *app) upCommand() *cobra.Command {
 user carrel without capabilities. Missing parts are made first: the directories, and
 that user and its group, whose members administer carrel.
 
-Without --detach it stays and shows the logs, and Ctrl-C is "carrel down".`,
+Without --detach it stays and shows the logs, and Ctrl-C is "carrel down".
+
+To have systemd run carrel from each boot on: systemctl enable --now carrel.target.
+Then up starts nothing, and says so.`,
 		Example: `  sudo carrel up
   sudo carrel up --detach
-  sudo carrel up --detach --data /srv/carrel --runtime-dir /run/carrel-test --prefix t`,
+  sudo carrel up --detach --data /srv/carrel --runtime-dir /run/carrel-test`,
 		Args: exactly(),
 	}
 	i := instanceFlags(c)
 	c.Flags().BoolVar(&detach, "detach", false, "return when carrel is ready")
+	c.Flags().BoolVar(&prepare, "prepare", false,
+		"make what is missing and write the broker's settings, but start nothing: for the units of systemd")
 	c.Flags().StringVar(
 		&i.config, "config", "", "the daemon's configuration file (default that of the last up, or /etc/carrel/carreld.yaml if it is there)",
 	)
@@ -69,11 +76,15 @@ Without --detach it stays and shows the logs, and Ctrl-C is "carrel down".`,
 		&i.prefix, "prefix", "", "what derived workspace names begin with (default that of the last up, or "+id.DefaultPrefix+")",
 	)
 	_ = c.MarkFlagFilename("config", "yaml", "yml") // the flag is there
+	c.MarkFlagsMutuallyExclusive("detach", "prepare")
 	out := outputFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		// First of all, so that an interrupt at any time is handled.
 		ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 		defer stop()
+		if prepare {
+			return a.prepareOnly(ctx, i)
+		}
 		v, children, err := a.up(ctx, i, detach)
 		if err != nil {
 			return err
@@ -93,12 +104,18 @@ Without --detach it stays and shows the logs, and Ctrl-C is "carrel down".`,
 
 func (a *app) printUp(i *instance, v upView, detach bool) error {
 	word := "is up"
-	if v.Already {
+	switch {
+	case len(v.Services) > 0:
+		word = "is up, run by systemd (" + strings.Join(v.Services, ", ") + "),"
+	case v.Already:
 		word = "is up already"
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "carrel %s at %s\n  data  %s\n", word, v.Host, v.DataDir)
-	if detach || v.Already {
+	switch {
+	case len(v.Services) > 0:
+		b.WriteString("  logs  journalctl -u carreld -u carrel-broker\n")
+	case detach || v.Already:
 		fmt.Fprintf(&b, "  logs  %s\n", i.logDir())
 	}
 	if v.Address != "" {
@@ -117,7 +134,11 @@ func (a *app) printUp(i *instance, v upView, detach bool) error {
 	if !i.isDefault() {
 		fmt.Fprintf(&b, "  export %s=%s\n", carrel.HostEnv, shellQuote([]string{v.Host}))
 	}
-	fmt.Fprintf(&b, "  carrel create demo\n  carrel exec demo -- id\n  carrel down%s\n", i.flags())
+	down := "carrel down" + i.flags()
+	if len(v.Services) > 0 {
+		down = stopServices
+	}
+	fmt.Fprintf(&b, "  carrel create demo\n  carrel exec demo -- id\n  %s\n", down)
 	_, err := a.Out.WriteString(b.String())
 	return err
 }
@@ -125,52 +146,81 @@ func (a *app) printUp(i *instance, v upView, detach bool) error {
 // startTries is how often up starts a part that has ended.
 const startTries = 3
 
-// up starts the parts of an instance that do not run.
-func (a *app) up(ctx context.Context, i *instance, detach bool) (upView, []*exec.Cmd, error) {
+// checkUp refuses what no instance can be brought up with.
+func (i *instance) checkUp() error {
 	if os.Geteuid() != 0 {
-		return upView{}, nil, needRoot("up" + i.flags())
+		return needRoot("up" + i.flags())
 	}
 	if i.prefix != "" {
 		prefix, err := id.ParsePrefix(i.prefix)
 		if err != nil {
-			return upView{}, nil, err
+			return err
 		}
 		i.prefix = prefix
 	}
-	if err := i.absolute(); err != nil {
-		return upView{}, nil, err
+	return i.absolute()
+}
+
+// prepared is what is found and made before the parts of an instance start.
+type prepared struct {
+	programs map[string]string
+	checks   []probe.Result
+	who      account
+	unlock   func()
+}
+
+// beforeStart makes what is missing, and writes the broker's settings. Until unlock is called no other up or down
+// works on this instance or on the account.
+func (a *app) beforeStart(ctx context.Context, i *instance) (p prepared, err error) {
+	if p.programs, err = findPrograms(); err != nil {
+		return p, err
 	}
-	view := upView{Mended: []object{}, Host: i.host(), DataDir: i.data, RuntimeDir: i.runtime}
-	if v, ok := i.isUp(ctx, view); ok {
-		dropAccountsLock()
-		return v, nil, nil
-	}
-	programs, err := findPrograms()
-	if err != nil {
-		return view, nil, err
-	}
-	checks, err := hostCan(ctx, i)
-	if err != nil {
-		return view, nil, err
+	if p.checks, err = hostCan(ctx, i); err != nil {
+		return p, err
 	}
 	unix.Umask(0o022) // the caller's must not decide the modes of files
 	// Until the daemon runs, nothing shows other instances that the user is needed.
 	accounts, err := lockAccounts(ctx)
 	if err != nil {
-		return view, nil, err
+		return p, err
 	}
-	defer accounts.unlock()
 	crashpoint.Here("cli.up.locked")
 	who, unlock, err := i.prepare(ctx, accounts)
-	if unlock != nil {
-		defer unlock()
+	p.who, p.unlock = who, func() {
+		if unlock != nil {
+			unlock()
+		}
+		accounts.unlock()
 	}
 	if err == nil {
-		err = i.writeSettings(i.brokerSettings(who, programs["carrel-executor"]))
+		err = i.writeSettings(i.brokerSettings(who, p.programs["carrel-executor"], p.programs["carrel-egress"]))
 	}
+	if err != nil {
+		p.unlock()
+	}
+	return p, err
+}
+
+// up starts the parts of an instance that do not run.
+func (a *app) up(ctx context.Context, i *instance, detach bool) (upView, []*exec.Cmd, error) {
+	if err := i.checkUp(); err != nil {
+		return upView{}, nil, err
+	}
+	view := upView{Mended: []object{}, Host: i.host(), DataDir: i.data, RuntimeDir: i.runtime, Services: i.services(ctx)}
+	if len(view.Services) > 0 {
+		v, err := i.upAsServices(ctx, view)
+		return v, nil, err
+	}
+	if v, ok := i.isUp(ctx, view); ok {
+		dropAccountsLock()
+		return v, nil, nil
+	}
+	defer sayHeld(a.Err)()
+	p, err := a.beforeStart(ctx, i)
 	if err != nil {
 		return view, nil, err
 	}
+	defer p.unlock()
 	crashpoint.Here("cli.up.settings-written")
 	var children []*exec.Cmd
 	before := i.parts()
@@ -181,7 +231,7 @@ func (a *app) up(ctx context.Context, i *instance, detach bool) (upView, []*exec
 		tries = startTries
 	}
 	for range tries {
-		started, err := i.startBoth(ctx, programs, who, detach, a.Err)
+		started, err := i.startBoth(ctx, p.programs, p.who, detach, a.Err)
 		if err != nil {
 			i.stopStarted(before)
 			return view, nil, err
@@ -190,7 +240,7 @@ func (a *app) up(ctx context.Context, i *instance, detach bool) (upView, []*exec
 		if v, ok := i.isUp(ctx, view); ok {
 			v.Already, v.mended = false, mended(ctx, i.host())
 			v.Mended = objectsOf(v.mended)
-			if found, remedy := i.unlimited(v.limit, checks); found != "" {
+			if found, remedy := i.unlimited(v.limit, p.checks); found != "" {
 				v.Warning = found + "; " + remedy
 			}
 			crashpoint.Here("cli.up.answers")
@@ -228,11 +278,11 @@ func needRoot(command string) error {
 // isUp reports whether broker and daemon run and answer.
 func (i *instance) isUp(ctx context.Context, v upView) (upView, bool) {
 	for name, pid := range map[string]*int{"broker": &v.BrokerPID, "daemon": &v.DaemonPID} {
-		p, fd, ok := i.running(name)
+		p, held, ok := i.running(name)
 		if !ok {
 			return v, false
 		}
-		unix.Close(fd)
+		held.Close()
 		*pid = p.PID
 	}
 	// An up that was killed while its daemon started leaves the directory to the daemon.
@@ -262,7 +312,7 @@ func (i *instance) isUp(ctx context.Context, v upView) (upView, bool) {
 
 func findPrograms() (map[string]string, error) {
 	out := map[string]string{}
-	for _, name := range []string{"carrel-broker", "carreld", "carrel-executor", "carrel-archive"} {
+	for _, name := range []string{"carrel-broker", "carreld", "carrel-executor", "carrel-archive", "carrel-egress"} {
 		p, err := findProgram(name)
 		if err != nil {
 			return nil, err
@@ -272,9 +322,12 @@ func findPrograms() (map[string]string, error) {
 	return out, nil
 }
 
+// hostTimeout bounds the checks of the host, which take milliseconds; a host that boots is busy.
+const hostTimeout = 10 * time.Second
+
 // hostCan refuses a host that cannot start a workspace, before anything is made on it.
 func hostCan(ctx context.Context, i *instance) ([]probe.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	ctx, cancel := context.WithTimeout(ctx, hostTimeout)
 	defer cancel()
 	results := probe.Run(ctx, i.probeConfig())
 	unmet := probe.Unmet(results)

@@ -194,7 +194,7 @@ func eventObject(m *carrelv1.WatchResponse) object {
 
 func (a *app) printEvent(e *carrelv1.Event, lost int64) error {
 	if lost > 0 {
-		a.progress("%d events before this one are no longer kept.", lost)
+		a.progress("No longer kept: %s before this one.", counted(lost, "event"))
 	}
 	line := fmt.Sprintf("%6d  %s  %-13s  %-9s  %-18s  %-9s  %s", e.GetNumber(), at(e.GetUnixMs()).Format(stamp),
 		e.GetWorkspace(), e.GetPrincipal(), e.GetKind(), e.GetState(), keyText(e.GetKey()))

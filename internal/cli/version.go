@@ -72,7 +72,7 @@ type noted struct {
 
 func (n noted) render(*os.File) error {
 	if n.err != nil {
-		fmt.Fprintln(n.a.Err, "carrel:", message(fault.Text(n.err)))
+		fmt.Fprintln(n.a.Err, "carrel:", errorText(n.err))
 	}
 	return nil
 }

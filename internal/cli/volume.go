@@ -11,10 +11,11 @@ import (
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
-// parseVolume reads SRC:DST[:ro]. SRC may contain colons, DST may not.
+// parseVolume reads SRC:DST[:ro], or :root. SRC may contain colons, DST may not.
 func parseVolume(s string) (carrel.Mount, error) {
 	rest, ro := strings.CutSuffix(s, ":ro")
-	if !ro {
+	rest, root := strings.CutSuffix(rest, ":root")
+	if !ro && !root {
 		rest, _ = strings.CutSuffix(rest, ":rw")
 	}
 	i := strings.LastIndexByte(rest, ':')
@@ -26,12 +27,13 @@ func parseVolume(s string) (carrel.Mount, error) {
 	if err != nil {
 		return carrel.Mount{}, fmt.Errorf("cannot use %q as a mount: %w", s, err)
 	}
-	return carrel.Mount{Source: src, Destination: rest[i+1:], ReadOnly: ro}, nil
+	return carrel.Mount{Source: src, Destination: rest[i+1:], ReadOnly: ro, AsRoot: root}, nil
 }
 
 // volumeFlag adds -v.
 func volumeFlag(c *cobra.Command, volumes *[]string) {
-	c.Flags().StringArrayVarP(volumes, "volume", "v", nil, "mount a directory, as `SRC:DST[:ro]`; may be repeated")
+	c.Flags().StringArrayVarP(volumes, "volume", "v", nil,
+		"mount a directory, as `SRC:DST[:ro]`; may be repeated. SRC:DST:root, by root, lets commands write files of root there")
 	_ = c.RegisterFlagCompletionFunc("volume", completeVolume) // the flag is there
 }
 

@@ -66,7 +66,7 @@ func (s *approvalSource) stream(ctx context.Context, f func(*carrelv1.Approval) 
 	if err != nil {
 		return err
 	}
-	return fmt.Errorf("cannot go on watching: the daemon ended it: %w", io.ErrUnexpectedEOF)
+	return fmt.Errorf("cannot go on watching: the daemon ended it; see \"carrel doctor\", and watch again: %w", io.ErrUnexpectedEOF)
 }
 
 // Watch implements watch.Source.
@@ -99,7 +99,7 @@ func (s *approvalSource) Answer(ctx context.Context, id string, kind watch.Kind,
 	_, err := askOf(ctx, s.client, approvals.AnswerApproval,
 		&carrelv1.AnswerApprovalRequest{Id: id, Kind: string(kind), Reason: reason, Terminal: true})
 	if errdefs.IsNotFound(err) {
-		return fmt.Errorf("cannot answer approval %s: it is gone: %w", id, err)
+		return fmt.Errorf("cannot answer approval %s: it is gone; see those that are open with \"carrel approvals list\": %w", id, err)
 	}
 	return err
 }

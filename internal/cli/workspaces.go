@@ -13,6 +13,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/rootless"
 	"github.com/carrel-dev/carrel/internal/workspace"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
@@ -21,7 +22,7 @@ func (a *app) createCommand() *cobra.Command {
 	var l limitFlags
 	var profile string
 	var noStart bool
-	var volumes, allow []string
+	var volumes, allow, deny []string
 	var wait time.Duration
 	c := &cobra.Command{
 		Use:   "create [flags] KEY",
@@ -35,8 +36,12 @@ the host. What the host would run from there, above all .git, is read-only insid
 
 --allow lets commands use what is closed to them otherwise. It makes the boundary weaker,
 which is said wherever its proof is shown: userns (user namespaces, for Chromium's
-sandbox), mounts (with userns: mounts in those, for bubblewrap and nix), io_uring.`,
+sandbox), mounts (with userns: mounts in those, for bubblewrap and nix), io_uring.
+
+--allow HOST and --deny HOST say what commands may reach of the network: see "carrel egress
+--help". Without a rule they reach nothing.`,
 		Example: `  carrel create demo
+  carrel create --allow @github --allow example.org demo
   carrel create --allow userns browser
   carrel create -v .:/workspace -v ~/data:/mnt/data:ro demo
   carrel create --memory 256MiB --pids 200 build
@@ -50,6 +55,7 @@ sandbox), mounts (with userns: mounts in those, for bubblewrap and nix), io_urin
 	volumeFlag(c, &volumes)
 	f.BoolVar(&noStart, "no-start", false, "leave it stopped; the first command starts it")
 	allowFlag(c, &allow)
+	denyFlag(c, &deny)
 	waitFlag(c, &wait)
 	return a.prints(c, func(c *cobra.Command, args []string) (any, printer, error) {
 		mounts, err := parseVolumes(volumes)
@@ -59,8 +65,11 @@ sandbox), mounts (with userns: mounts in those, for bubblewrap and nix), io_urin
 		if err != nil {
 			return nil, nil, err
 		}
-		openings, err := workspace.ParseOpenings(allow)
+		openings, hosts, err := openingsAndHosts(allow)
 		if err != nil {
+			return nil, nil, err
+		}
+		if hosts, deny, err = newReach(c.Context(), hosts, deny, mounts); err != nil {
 			return nil, nil, err
 		}
 		client, err := a.client()
@@ -69,7 +78,7 @@ sandbox), mounts (with userns: mounts in those, for bubblewrap and nix), io_urin
 		}
 		req := &carrelv1.CreateRequest{
 			Key: args[0], Limits: l.asked(), NoStart: noStart, Profile: profile, TtlMs: int64(l.ttl), IdleTimeoutMs: int64(l.idle),
-			RequestId: l.request, Allow: workspace.OpeningNames(openings),
+			RequestId: l.request, Allow: workspace.OpeningNames(openings), ReachAllow: hosts, ReachDeny: deny,
 		}
 		w, created, err := create(c.Context(), client, req, mounts)
 		if name, asks := carrel.ApprovalOf(err); asks && wait > 0 {
@@ -84,6 +93,7 @@ sandbox), mounts (with userns: mounts in those, for bubblewrap and nix), io_urin
 			a.progress("The workspace was there already.")
 		}
 		a.tellWeaker(w.GetControls())
+		a.tellRoots(w)
 		return objectOf(w), text(w.GetName() + "\n"), nil
 	})
 }
@@ -101,8 +111,18 @@ func create(
 
 // allowFlag adds --allow.
 func allowFlag(c *cobra.Command, allow *[]string) {
-	c.Flags().StringArrayVar(allow, "allow", nil, "open userns, mounts or io_uring to commands: a weaker boundary; may be repeated")
-	completeFrom(c, "allow", workspace.OpeningNames(workspace.Openings)...)
+	c.Flags().StringArrayVar(allow, "allow", nil,
+		"let commands reach `HOST`, or open userns, mounts or io_uring to them: a weaker boundary; may be repeated")
+	completeFrom(c, "allow", append(workspace.OpeningNames(workspace.Openings), rootless.SetNames()...)...)
+}
+
+// tellRoots says where commands write files of root.
+func (a *app) tellRoots(w *carrelv1.Workspace) {
+	for _, m := range w.GetMounts() {
+		if m.GetAsRoot() {
+			_ = say(a.Err, "carrel: commands in it write files of root in %s\n", printable(m.GetSource()))
+		}
+	}
 }
 
 // tellWeaker says which controls are off because --allow asked for that, and which do not hold although
@@ -177,20 +197,24 @@ func (a *app) inspectCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "inspect [flags] WORKSPACE",
 		Short: help(operation.InspectWorkspace),
-		Long: `Show a workspace. While it runs, every isolation control is listed with how it was
+		Long: `Show a workspace. While it runs, the isolation controls are counted by how they were
 proved: "verified" was tried and held, "applied" was set up and not tried,
-"unavailable" is more than this host can do.`,
+"unavailable" is more than this host can do. Those that do not hold are listed, and
+with -v all of them with the evidence.`,
 		Example: `  carrel inspect demo
+  carrel inspect -v demo
   carrel inspect demo -o json | jq '.controls[] | select(.state != "verified")'`,
 		Args:              exactly("WORKSPACE"),
 		ValidArgsFunction: onlyFirst(a.completeWorkspaces()),
 	}
+	var all bool
+	c.Flags().BoolVarP(&all, "verbose", "v", false, "list every control with its evidence")
 	return a.prints(c, func(c *cobra.Command, args []string) (any, printer, error) {
 		m, err := ask(c.Context(), a, workspaces.Get, &carrelv1.GetRequest{Workspace: args[0]})
 		if err != nil {
 			return nil, nil, err
 		}
-		return objectOf(m.GetWorkspace()), workspaceText(m.GetWorkspace()), nil
+		return objectOf(m.GetWorkspace()), workspaceText(m.GetWorkspace(), all), nil
 	})
 }
 
@@ -203,7 +227,7 @@ func stateText(w *carrelv1.Workspace) string {
 }
 
 // workspaceText is what inspect prints for people.
-func workspaceText(w *carrelv1.Workspace) printer {
+func workspaceText(w *carrelv1.Workspace, all bool) printer {
 	orNever := func(set bool, text string) string {
 		if !set {
 			return "never"
@@ -233,6 +257,7 @@ func workspaceText(w *carrelv1.Workspace) printer {
 		{"expires", orNever(w.GetExpiresUnixMs() != 0, at(w.GetExpiresUnixMs()).Format(time.RFC3339))},
 		{"idle time-out", orNever(w.GetIdleTimeoutMs() > 0, (time.Duration(w.GetIdleTimeoutMs()) * time.Millisecond).String())},
 		{"allows", strings.Join(w.GetAllow(), ", ")},
+		{"reaches", reachText(w)},
 	}...)
 	for _, m := range w.GetMounts() {
 		mode := "read-write"
@@ -252,15 +277,46 @@ func workspaceText(w *carrelv1.Workspace) printer {
 	if len(w.GetControls()) == 0 {
 		return both{t, text("\nThe controls are shown while it runs; start it with: carrel start " + w.GetName() + "\n")}
 	}
-	controls := newTable(1, "CONTROL", "STATE", "EVIDENCE")
-	for _, c := range w.GetControls() {
-		evidence := printable(c.GetEvidence())
-		if c.GetRemedy() != "" {
-			evidence += "; remedy: " + printable(c.GetRemedy())
+	counts, listed := controlsText(w.GetControls(), all)
+	t.add("controls", counts)
+	return both{t, text(listed)}
+}
+
+// controlsText counts controls by their state, and lists those that do not hold, or all.
+func controlsText(controls []*carrelv1.Control, all bool) (counts, listed string) {
+	numbers, states := map[string]int{}, []string{}
+	var b strings.Builder
+	for _, c := range controls {
+		state := c.GetState()
+		if numbers[state]++; numbers[state] == 1 {
+			states = append(states, state)
 		}
-		controls.add(c.GetId(), c.GetState(), evidence)
+		holds := state == string(workspace.Verified) || state == string(workspace.Off) && c.GetOpened() == ""
+		if all || !holds {
+			b.WriteString(finding(state, c.GetId(), c.GetEvidence(), c.GetRemedy()))
+		}
 	}
-	return both{t, both{text("\n"), controls}}
+	slices.SortStableFunc(states, func(x, y string) int { return numbers[y] - numbers[x] })
+	for i, state := range states {
+		states[i] = fmt.Sprintf("%d %s", numbers[state], printable(state))
+	}
+	if counts = strings.Join(states, ", "); !all {
+		counts += "; -v shows the evidence"
+	}
+	if b.Len() > 0 {
+		listed = "\n" + b.String()
+	}
+	return counts, listed
+}
+
+// finding is what was found about one thing, in lines that fit a terminal, and what to do about it, in one line that
+// can be pasted.
+func finding(state, name, found, remedy string) string {
+	s := fmt.Sprintf("%-8s  %s\n%s", printable(state), printable(name), wrapped(found))
+	if remedy != "" {
+		s += "        Do: " + message(remedy) + "\n"
+	}
+	return s
 }
 
 func (a *app) startCommand() *cobra.Command {
@@ -273,6 +329,17 @@ func (a *app) stopCommand() *cobra.Command {
 	return changeCommand(a, "stop", operation.StopWorkspace, "stopped", workspaces.Stop, func(name string) *carrelv1.StopRequest {
 		return &carrelv1.StopRequest{Workspace: name}
 	})
+}
+
+func (a *app) reviveCommand() *cobra.Command {
+	of := func(name string) *carrelv1.ReviveRequest { return &carrelv1.ReviveRequest{Workspace: name} }
+	c := changeCommand(a, "revive", operation.ReviveWorkspace, "back, and stopped", workspaces.Revive, of)
+	c.Long = `Bring a destroyed workspace back as it was when it was stopped last: name, ids, home, limits
+and what it may do, but without its project mounts. "carrel ls --retained" lists the homes that are kept; a key means the
+one that was destroyed last. A lifetime that has ended has no end. Whoever may make
+workspaces and owns it can do that, as long as nothing else has its key.`
+	c.ValidArgsFunction = nil
+	return c
 }
 
 func (a *app) pauseCommand() *cobra.Command {
@@ -321,12 +388,14 @@ func changeCommand[Q, R any, A changed[R]](
 func (a *app) updateCommand() *cobra.Command {
 	var l limitFlags
 	var key string
+	var allow, deny []string
 	c := &cobra.Command{
 		Use:   "update [flags] WORKSPACE",
 		Short: help(operation.UpdateWorkspace),
 		Long: `Change what the flags name and leave the rest. Memory, processes and processor share
 are in force at once; open files from the next start on. A memory limit below
-what the commands use is refused. A lifetime counts from now.`,
+what the commands use is refused. A lifetime counts from now. --allow and --deny add
+rules of the network, as "carrel egress" does, which removes them too.`,
 		Example: `  carrel update --memory 2GiB --pids 1000 demo
   carrel update --ttl 7d demo
   carrel update --key "telegram:-100124" chat-1a2b3c4d`,
@@ -335,20 +404,33 @@ what the commands use is refused. A lifetime counts from now.`,
 	}
 	l.add(c.Flags(), false)
 	c.Flags().StringVar(&key, "key", "", "give it this key; its derived name stays")
+	c.Flags().StringArrayVar(&allow, "allow", nil, "let commands reach `HOST` too; may be repeated")
+	completeFrom(c, "allow", rootless.SetNames()...)
+	denyFlag(c, &deny)
 	return a.prints(c, func(c *cobra.Command, args []string) (any, printer, error) {
 		changes := false
 		c.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
 			changes = changes || f.Changed && f.Name != "output" && f.Name != "request-id"
 		})
 		if !changes {
-			return nil, nil, usage(c, "cannot change nothing: name at least one of the flags")
+			return nil, nil, usage(c, "cannot update the workspace: nothing is to change; name at least one of the flags")
 		}
-		m, err := ask(c.Context(), a, workspaces.Update, &carrelv1.UpdateRequest{
-			Workspace: args[0], Limits: l.asked(), Key: key, TtlMs: int64(l.ttl), IdleTimeoutMs: int64(l.idle), RequestId: l.request,
-		})
+		hosts, err := onlyHosts(allow)
 		if err != nil {
 			return nil, nil, err
 		}
+		req := &carrelv1.UpdateRequest{
+			Workspace: args[0], Limits: l.asked(), Key: key, TtlMs: int64(l.ttl), IdleTimeoutMs: int64(l.idle), RequestId: l.request,
+			ReachAllow: hosts, ReachDeny: deny,
+		}
+		if err := a.expandReach(c.Context(), req); err != nil {
+			return nil, nil, err
+		}
+		m, err := ask(c.Context(), a, workspaces.Update, req)
+		if err != nil {
+			return nil, nil, err
+		}
+		a.tellDenied(req.GetReachAllow(), m.GetWorkspace())
 		a.progress("%s is changed.", m.GetWorkspace().GetName())
 		return objectOf(m.GetWorkspace()), nil, nil
 	})
@@ -362,9 +444,10 @@ func (a *app) destroyCommand() *cobra.Command {
 		Aliases: []string{"rm"},
 		Short:   help(operation.DestroyWorkspace),
 		Long: `End everything that runs in a workspace and remove its user, processes and limits.
-Its ids are never used again. The home is kept aside, owned by root, and its
+No other workspace gets its ids. The home is kept aside, owned by root, and its
 path is printed. It is removed after the daemon's home_retention, 30 days unless set
-otherwise: "carrel ls --retained" says when. With --purge it is removed at once.`,
+otherwise: "carrel ls --retained" says when, and "carrel revive" brings the workspace back
+until then. With --purge it is removed at once.`,
 		Example: `  carrel destroy demo
   carrel rm --purge demo`,
 		Args:              atLeast("WORKSPACE"),
@@ -375,7 +458,7 @@ otherwise: "carrel ls --retained" says when. With --purge it is removed at once.
 	out := outputFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if request != "" && len(args) > 1 {
-			return usage(c, "cannot use one request id for %d workspaces: destroy them one by one", len(args))
+			return usage(c, "cannot use one request id for several workspaces: destroy them one by one")
 		}
 		views := []object{}
 		for _, ref := range args {

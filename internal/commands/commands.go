@@ -63,24 +63,40 @@ func (c *Commands) Run(
 func (c *Commands) Spawn(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams, tty bool,
 	fds ...*os.File,
 ) (id.Command, runtime.Process, error) {
-	var proc runtime.Process
+	var s spawned
 	cmd, err := c.exec(ctx, p, ref, &e, tty, func(ctx context.Context, rt runtime.Runtime, p permit.Permit) (_ any, err error) {
-		if proc, err = rt.Spawn(ctx, p, e, tty, fds...); err != nil {
+		proc, err := rt.Spawn(ctx, p, e, tty, fds...)
+		if err != nil {
 			return nil, err
 		}
-		return gate.Pending(func() (any, error) {
+		s = spawned{proc, &gate.Pending{Wait: func() (any, error) {
 			// It ends: with the command, its executor, or the end of the runtime.
 			status, err := proc.Wait(context.Background())
 			if err != nil {
 				return nil, err
 			}
 			return Ended{Status: &status}, nil
-		}), nil
+		}}}
+		return s.outcome, nil
 	})
 	if err != nil {
 		return "", nil, err
 	}
-	return cmd, proc, nil
+	return cmd, s, nil
+}
+
+// spawned is a command whose end is recorded before anybody is told of it.
+type spawned struct {
+	runtime.Process
+	outcome *gate.Pending
+}
+
+func (s spawned) Wait(ctx context.Context) (execapi.Status, error) {
+	status, err := s.Process.Wait(ctx)
+	if err == nil {
+		s.outcome.Recorded()
+	}
+	return status, err
 }
 
 // Detach starts a command that outlives its client and the daemon. Its outcome is that it was

@@ -95,6 +95,8 @@ type Config struct {
 	WebhookSecretFile string
 	// RedactFiles are files of secrets that are masked in records and output.
 	RedactFiles []string
+	// EgressFile has what holds for the network of all workspaces.
+	EgressFile string
 	// AuditAnchor is a file that each countersigned checkpoint is appended to, "" for none;
 	// AuditAnchorRequired: operations are refused while it cannot be written.
 	AuditAnchor         string
@@ -166,7 +168,7 @@ func (c *Config) Chosen(name string) bool { return c.from[name] != "default" }
 func RegisterFlags(set *flag.FlagSet) map[string]string {
 	given := make(map[string]string)
 	for _, k := range keys {
-		set.Func(k.Flag(), k.Usage+" ("+k.Env()+"; default "+k.Default+")", func(v string) error {
+		set.Func(k.Flag(), k.Usage+" ("+k.Env()+"; default "+cmp.Or(k.Default, "none")+")", func(v string) error {
 			given[k.Flag()] = v
 			return nil
 		})

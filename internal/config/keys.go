@@ -30,7 +30,8 @@ const maxRuntimeDir = 107 - len("/x/") - 31 - len(".sock")
 const maxRedactFiles = 16
 
 var keys = []Key{
-	text("broker", ByService, "how the broker is reached: service, which \"carrel up\" starts, or sudo, by which the daemon starts it",
+	text("broker", ByService,
+		"how the broker is reached: service, which \"carrel up\" or systemd starts, or sudo, by which the daemon starts it",
 		func(c *Config) *string { return &c.Broker }, pattern("^(service|sudo)$", "it must be service or sudo")),
 	text("broker_path", "/usr/libexec/carrel/carrel-broker", "the program that sudo starts; absolute",
 		func(c *Config) *string { return &c.BrokerPath }, absolute(4096)),
@@ -124,7 +125,7 @@ var keys = []Key{
 	spanFrom("approval.wait", approval.DefaultWait.String(), "how long a command waits for a person's answer if one is needed",
 		time.Second, approval.MaxWait, func(c *Config) *time.Duration { return &c.ApprovalWait }),
 	truth("approvals.separate", "false",
-		"whether administrators may not approve what they, or their tokens, asked for themselves: for teams",
+		"for teams: whether administrators may not approve what they, or their tokens, asked for themselves",
 		func(c *Config) *bool { return &c.SeparateApprovals }),
 	text("telemetry.traces", "file",
 		"where spans go: off, file (below the data directory), console (stderr) or otlp (telemetry.endpoint)",
@@ -157,6 +158,9 @@ var keys = []Key{
 		},
 		get: func(c *Config) string { return strings.Join(c.RedactFiles, ",") },
 	},
+	text("egress.file", "/etc/carrel/egress.yaml",
+		"rules, sets and name server for the network of all workspaces; one that is not there says nothing",
+		func(c *Config) *string { return &c.EgressFile }, absolute(4096)),
 	truth("chat.git", "true", "whether it begins as a git repository with a first commit",
 		func(c *Config) *bool { return &c.ChatGit }),
 	optionalPath("audit.anchor",

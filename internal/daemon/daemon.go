@@ -29,6 +29,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/build"
 	"github.com/carrel-dev/carrel/internal/config"
 	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/egress/ways"
 	"github.com/carrel-dev/carrel/internal/flow"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/id"
@@ -41,6 +42,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"
+	"github.com/carrel-dev/carrel/internal/startup"
 	"github.com/carrel-dev/carrel/internal/store"
 	_ "github.com/carrel-dev/carrel/internal/store/sqlite" // it opens the database
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -61,6 +63,10 @@ func Run(ctx context.Context, args, environ []string, s Streams) error {
 	}
 	if o.version {
 		_, err := fmt.Fprintln(s.Out, "carreld", build.Version())
+		return err
+	}
+	if o.printSample {
+		_, err := io.WriteString(s.Out, config.Sample())
 		return err
 	}
 	var at paths.Paths
@@ -87,7 +93,7 @@ func Run(ctx context.Context, args, environ []string, s Streams) error {
 	if err := unprivileged(); err != nil {
 		return err
 	}
-	if err := o.await(); err != nil {
+	if err := startup.Await(o.awaitFD); err != nil {
 		return err
 	}
 	if s.Err, err = logfile.FromFDs(s.Err, o.oldLogFD); err != nil {
@@ -242,6 +248,12 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 	defer closing("audit log", audited.Close)
 	defer closing("checkpoints", checkpoints.Close)
 	crashpoint.Here("daemon.up.audit-opened")
+	network, err := ways.ReadHost(cfg.EgressFile)
+	if err != nil {
+		return err
+	}
+	out := ways.New(ways.Config{Open: rt.Egress, Conf: network, Records: record.NewWriter(audited, redactor), Log: log})
+	defer closing("ways out", func() error { out.Shutdown(); return nil })
 	disk := room.NewGauge(stateDir(cfg), log, audited, db, reserve)
 	disk.Look(ctx, time.Now()) // a daemon that starts on a full disk is in that state from the start
 	g = flow.New(flow.Config{
@@ -261,11 +273,19 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 			}
 			return loadPolicy(cfg, log)
 		},
+		Network: func() error {
+			network, err := ways.ReadHost(cfg.EgressFile)
+			if err == nil {
+				err = out.Reload(network)
+			}
+			return err
+		},
 		ApprovalWait: cfg.ApprovalWait, SeparateApprovals: cfg.SeparateApprovals,
 		Checkpoints: checkpoints, CheckpointEvery: cfg.AuditCheckpointEvery, CheckpointRecords: int64(cfg.AuditCheckpointRecords),
 		RecordBudget:  gate.Budget{Rate: cfg.AuditOwnerRate, Daily: cfg.AuditOwnerDaily},
 		KeepAudit:     audit.Keep{Age: cfg.AuditRetention, Size: cfg.AuditRetentionSize},
 		Observe:       seen.passed,
+		Ways:          out,
 		Disk:          disk,
 		TokensRevoked: func(ids []string) { tokens.Revoked(ids) },
 		Log:           log, Version: build.Version(),
@@ -325,7 +345,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 	log.Info(
 		"serving", "socket", l.Addr(), "version", build.Version(), "workspaces", db.Len(), "start", time.Since(began).Round(time.Millisecond),
 	)
-	if err := errors.Join(b.own.publish(), o.ready()); err != nil {
+	if err := errors.Join(b.own.publish(), startup.Ready(o.readyFD)); err != nil {
 		log.Error("cannot say that the daemon is ready", "error", err)
 	}
 

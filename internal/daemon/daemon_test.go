@@ -291,7 +291,7 @@ func TestServesAndStops(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if v, err := audit.Verify(t.Context(), bytes.NewReader(b), audit.Head{}); err != nil || v.Bad != nil {
+	if v, err := audit.VerifyFile(t.Context(), daemon.AuditPath(f.cfg), audit.Head{}); err != nil || v.Bad != nil {
 		t.Errorf("%+v %v", v.Bad, err)
 	}
 	if bytes.Count(b, []byte(`"daemon.started"`)) != 2 || bytes.Count(b, []byte(`"daemon.stopped"`)) != 2 {

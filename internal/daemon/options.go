@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -32,12 +31,15 @@ type options struct {
 	rootless     bool
 	version      bool
 	printConfig  bool
+	printSample  bool
 	verifyAudit  bool
 	acceptDamage bool
 }
 
-func parse(args []string, help io.Writer) (options, error) {
-	var o options
+// Flags are the flags of carreld, for its manual page.
+func Flags() *flag.FlagSet { return new(options).flags() }
+
+func (o *options) flags() *flag.FlagSet {
 	f := flag.NewFlagSet("carreld", flag.ContinueOnError)
 	f.SetOutput(io.Discard) // an error is one line, and ours to print
 	f.StringVar(&o.file, "config", "", "read the configuration from this `file` instead of "+config.DefaultFile)
@@ -59,7 +61,14 @@ func parse(args []string, help io.Writer) (options, error) {
 	f.BoolVar(&o.printConfig, "print-config", false, "print every setting with its value and source, and exit")
 	f.BoolVar(&o.verifyAudit, "verify-audit", false, "verify the audit log without a running daemon, and exit")
 	f.BoolVar(&o.acceptDamage, "accept-audit-damage", false, "keep a damaged audit log aside and begin a new one that says so")
+	f.BoolVar(&o.printSample, "print-sample", false, "print a configuration file with every setting and its default, commented out, and exit")
 	o.settings = config.RegisterFlags(f)
+	return f
+}
+
+func parse(args []string, help io.Writer) (options, error) {
+	var o options
+	f := o.flags()
 	err := f.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -82,29 +91,6 @@ func parse(args []string, help io.Writer) (options, error) {
 		}
 	}
 	return o, nil
-}
-
-// await waits until the process that started the daemon has written its pid file.
-func (o options) await() error {
-	if o.awaitFD < 0 {
-		return nil
-	}
-	f := os.NewFile(uintptr(o.awaitFD), "await")
-	defer f.Close()
-	if n, err := f.Read(make([]byte, 16)); n == 0 {
-		return fmt.Errorf("cannot start: the process that started the daemon has ended: %w: %w", err, errdefs.ErrUnavailable)
-	}
-	return nil
-}
-
-// ready tells the process that started the daemon that it serves.
-func (o options) ready() error {
-	if o.readyFD < 0 {
-		return nil
-	}
-	f := os.NewFile(uintptr(o.readyFD), "ready")
-	_, err := io.WriteString(f, "ready\n")
-	return errors.Join(err, f.Close())
 }
 
 func printConfig(w io.Writer, cfg *config.Config) error {

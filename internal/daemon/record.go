@@ -61,12 +61,12 @@ func openReserve(cfg *config.Config) (*room.Reserve, error) {
 func openRecord(
 	ctx context.Context, cfg *config.Config, o options, db *store.Store, reserve *room.Reserve, signing audit.CheckpointOptions,
 ) (*audit.Log, *audit.Checkpoints, error) {
-	mark, err := auditing.LoadMark(ctx, db)
+	mark, known, err := auditing.LoadMark(ctx, db)
 	if err != nil {
 		return nil, nil, err
 	}
 	opening := audit.Options{
-		Path: auditPath(cfg), Since: mark, AcceptDamage: o.acceptDamage, MaxSize: cfg.AuditMaxSize, MaxAge: cfg.AuditMaxAge,
+		Path: auditPath(cfg), Since: mark, Known: known, AcceptDamage: o.acceptDamage, MaxSize: cfg.AuditMaxSize, MaxAge: cfg.AuditMaxAge,
 		Room: room.Share(stateDir(cfg), recordRoom, recordPart), Reserve: reserve,
 	}
 	signing.Room = opening.Room / checkpointPart
@@ -87,6 +87,7 @@ func openRecord(
 	if err != nil {
 		return nil, nil, errors.Join(explainDamage(err), record.Close())
 	}
+	auditing.Watch(db, record)
 	return record, checkpoints, nil
 }
 

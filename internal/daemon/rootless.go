@@ -74,6 +74,10 @@ func runOwn(ctx context.Context, cfg *config.Config, o options, at paths.Paths, 
 	if err != nil {
 		return err
 	}
+	egress, err := findProgram("carrel-egress")
+	if err != nil {
+		return err
+	}
 	if err := at.Ensure(); err != nil {
 		return err
 	}
@@ -89,7 +93,9 @@ func runOwn(ctx context.Context, cfg *config.Config, o options, at paths.Paths, 
 		return err
 	}
 	defer serving.Close()
-	d, err := userbroker.Open(ctx, userbroker.Config{State: at.State, Executor: executor, MaxWorkspaces: cfg.MaxWorkspaces, Log: log})
+	d, err := userbroker.Open(ctx, userbroker.Config{
+		State: at.State, Executor: executor, Egress: egress, MaxWorkspaces: cfg.MaxWorkspaces, Log: log,
+	})
 	if err != nil {
 		return err
 	}

@@ -82,6 +82,8 @@ type HelloResult struct {
 	Version   int          `json:"version"`
 	Build     string       `json:"build"`
 	Workspace id.Workspace `json:"workspace"`
+	// Held: it refuses new commands (MethodHold).
+	Held bool `json:"held,omitempty"`
 }
 
 // Stream says what one of stdin, stdout and stderr of a command is.

@@ -43,6 +43,8 @@ type command struct {
 	mu     sync.Mutex
 	reaped bool
 	ending bool
+	// early, if set, ends the command as soon as it runs: that was asked for while it was being started.
+	early func()
 	// released: groups has the sub-group back.
 	released bool
 	// abandoned: status is final although the main process has not ended.
@@ -288,9 +290,12 @@ func (c *command) hangup() { c.end(unix.SIGHUP, execapi.DefaultGraceMS*time.Mill
 
 // end ends the command: it sends first, then TERM if first was another signal, each with CONT for
 // a stopped process; after the grace it kills everything in the sub-group, and abandons what
-// does not end by that. It returns at once.
+// does not end by that. It returns at once. A command that is being started ends as soon as it runs.
 func (c *command) end(first unix.Signal, grace time.Duration) {
 	c.mu.Lock()
+	if c.pid == 0 && c.early == nil {
+		c.early = func() { c.end(first, grace) }
+	}
 	if c.ending || c.pid == 0 {
 		c.mu.Unlock()
 		return

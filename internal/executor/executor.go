@@ -63,10 +63,10 @@ type Executor struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	// holding: new commands are refused. Only the loop's thread uses it. A command that is
+	// holding: new commands are refused. Only the loop's thread changes it. A command that is
 	// cloned into a frozen control group cannot run its program, and the thread that forked it
 	// waits until it does.
-	holding bool
+	holding atomic.Bool
 
 	oomSeen atomic.Int64
 	kept    kept
@@ -83,8 +83,12 @@ type Executor struct {
 }
 
 // Run enters the workspace that the spec at sandbox.SpecFD describes and serves it
-// until it is told to shut down. build names the release in the handshake.
-func Run(build string) error {
+// until it is told to shut down. build names the release in the handshake. With the one argument sandbox.ReopenWays it
+// does what that says instead.
+func Run(build string, args []string) error {
+	if len(args) == 1 && args[0] == sandbox.ReopenWays {
+		return sandbox.Reopen()
+	}
 	spec, err := sandbox.ReadSpec(sandbox.SpecFD)
 	if err != nil {
 		return err

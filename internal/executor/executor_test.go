@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if launchtest.IsExecutor() {
-		if err := executor.Run("test"); err != nil {
+		if err := executor.Run("test", nil); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -165,7 +165,7 @@ func TestHowCommandsEnd(t *testing.T) {
 			{"echo out; echo err >&2; exit 1", 1, "out\n"},
 			{"id -u", 0, fmt.Sprintln(w.IDs.Work)},
 			{"id -G", 0, fmt.Sprintln(w.IDs.Work)},
-			{"pwd; echo $HOME", 0, "/home/" + string(w.Name) + "\n/home/" + string(w.Name) + "\n"},
+			{"pwd; echo $HOME", 0, "/home/work\n/home/work\n"},
 			{"exec >&- 2>&- <&-; exit 4", 4, ""},       // closes its descriptors
 			{"echo again > /dev/stdout", 0, "again\n"}, // reopens its own pipe
 			{"cat; echo end", 0, "end\n"},              // stdin is empty

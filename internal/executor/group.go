@@ -274,7 +274,8 @@ func (s *group) kill() {
 // waitEmpty returns once no process is left, or false after d. The kernel says so by an
 // event on cgroup.events.
 func (s *group) waitEmpty(d time.Duration) bool {
-	end := time.Now().Add(d)
+	begun := time.Now()
+	end := begun.Add(d)
 	if s.of != nil {
 		return s.waitSession(end)
 	}
@@ -284,7 +285,7 @@ func (s *group) waitEmpty(d time.Duration) bool {
 			return false
 		}
 		// The event is edge-triggered: the time-out of each round makes a missed one harmless.
-		round := int(min(left, 100*time.Millisecond).Milliseconds()) + 1
+		round := int(min(left, longer(time.Since(begun), 100*time.Millisecond)).Milliseconds()) + 1
 		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(s.events), Events: unix.POLLPRI}}, round)
 	}
 	return true

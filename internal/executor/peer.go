@@ -104,7 +104,7 @@ func (p *peer) greet(_ *jsonrpc.Request, in *execapi.HelloParams) (any, []*os.Fi
 			in.MinVersion, in.Version, execapi.MinVersion, execapi.Version, errdefs.ErrFailedPrecondition)
 	}
 	p.hello.Store(true)
-	return execapi.HelloResult{Version: v, Build: p.e.build, Workspace: p.e.spec.Name}, nil, nil
+	return execapi.HelloResult{Version: v, Build: p.e.build, Workspace: p.e.spec.Name, Held: p.e.holding.Load()}, nil, nil
 }
 
 func (p *peer) ping(*jsonrpc.Request) (any, []*os.File, error) {
@@ -233,7 +233,7 @@ func (p *peer) list(*jsonrpc.Request) (any, []*os.File, error) {
 }
 
 func (p *peer) hold(_ *jsonrpc.Request, in *execapi.HoldParams) (any, []*os.File, error) {
-	p.inLoop(func() { p.e.holding = in.On })
+	p.inLoop(func() { p.e.holding.Store(in.On) })
 	return struct{}{}, nil, nil
 }
 

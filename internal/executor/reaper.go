@@ -59,6 +59,10 @@ func (r *reaper) watch(c *command) error {
 	r.byPID[c.pid] = c
 	r.mu.Unlock()
 	if err := r.e.loop.poll(c.pidfd, eventPID, int32(c.pid)); err != nil {
+		r.mu.Lock()
+		delete(r.byPID, c.pid) // it counts as never started
+		r.mu.Unlock()
+		unix.Close(c.pidfd)
 		return fmt.Errorf("cannot watch the command: %w", err)
 	}
 	return nil

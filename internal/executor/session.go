@@ -94,20 +94,29 @@ func (s *group) signalSession(sig unix.Signal) int {
 }
 
 // waitSession implements waitEmpty for sessions, which have no events. Processes that are left
-// are or become children of the executor, and the loop waits for them.
+// are or become children of the executor, and the loop waits for them. The longer it has waited, the
+// seldomer it looks: some processes do not end for hours.
 func (s *group) waitSession(end time.Time) bool {
-	for s.populated() {
+	for begun := time.Now(); s.populated(); {
 		if !time.Now().Before(end) {
 			return false
 		}
 		s.of.onLoop(func() {})
-		t := time.NewTimer(sessionPause)
-		<-t.C
+		<-time.After(longer(time.Since(begun), sessionPause))
 	}
 	return true
 }
 
-const sessionPause = 5 * time.Millisecond
+// sessionPause is between the first looks, and longestPause between the last.
+const (
+	sessionPause = 5 * time.Millisecond
+	longestPause = 2 * time.Second
+)
+
+// longer is the pause between two looks at what has been waited for that long already.
+func longer(waited, least time.Duration) time.Duration {
+	return min(max(waited/8, least), longestPause)
+}
 
 // members lists the processes of a session that have not ended, or all if leader is 0. Processes
 // that are not visible, as one that is not dumpable, are missing. Only the loop may call it.

@@ -17,6 +17,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/sandbox"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // start starts a command and calls notify at its end. It returns the far ends of the command's
@@ -45,10 +46,17 @@ func (e *Executor) start(
 	}
 	if err != nil {
 		e.forget(c)
+		close(c.done)    // a shutdown may wait for it
 		go c.discarded() // which waits for the streams
 		return nil, nil, err
 	}
 	crashpoint.Here("executor.exec.started")
+	c.mu.Lock()
+	early := c.early
+	c.mu.Unlock()
+	if early != nil {
+		early()
+	}
 	if in.TimeoutMS > 0 {
 		c.mu.Lock()
 		if !c.reaped {
@@ -103,7 +111,7 @@ type child struct {
 // spawn makes the streams and forks. It runs on the loop's thread, which lives in the
 // commands' control groups.
 func (e *Executor) spawn(c *command, in *execapi.ExecParams, given []*os.File) (far []*os.File, err error) {
-	if e.holding {
+	if e.holding.Load() {
 		return nil, fmt.Errorf("cannot run anything in workspace %s: it is paused; let it go on with \"carrel resume %s\": %w",
 			e.spec.Name, e.spec.Name, errdefs.ErrFailedPrecondition)
 	}
@@ -113,7 +121,7 @@ func (e *Executor) spawn(c *command, in *execapi.ExecParams, given []*os.File) (
 		stdio: [3]int{-1, -1, -1}, program: -1,
 	}
 	if ch.dir == "" {
-		ch.dir = e.spec.Home()
+		ch.dir = workspace.Home
 	}
 	if in.Program && !ch.oneID {
 		ch.trusted, ch.dir = e.spec.StartTrusted, "/" // it may not enter the home before it has its file ids
@@ -150,14 +158,19 @@ func (e *Executor) spawn(c *command, in *execapi.ExecParams, given []*os.File) (
 // fork makes the child. Streams are made with the command's file system ids and so belong to
 // it: a program may reopen /dev/stdout. Those of a program that works for carrel do not.
 func (ch *child) fork(c *command, in *execapi.ExecParams, given []*os.File) error {
-	if ch.trusted == nil {
+	ids := ch.needsIDs(in)
+	if ids {
 		asCommand(ch.uid)
 	}
 	err := ch.prepare(in, given)
-	asCommand(0)
+	if ids {
+		asCommand(0)
+	}
 	if err != nil {
 		return err
 	}
+	// Opened for each command: through one that is kept, commands would share an open file description, and with it
+	// what fcntl sets (O_NONBLOCK, O_APPEND, F_SETOWN) and flock locks, also with a program that works for carrel.
 	null := -1
 	files := make([]uintptr, 3)
 	for i, fd := range ch.stdio {
@@ -218,6 +231,15 @@ func (ch *child) fork(c *command, in *execapi.ExecParams, given []*os.File) erro
 	c.mu.Unlock()
 	ch.group.leads(pid)
 	return nil
+}
+
+// needsIDs reports whether prepare looks for a file or makes one, which it must do with the command's file system ids.
+func (ch *child) needsIDs(in *execapi.ExecParams) bool {
+	if ch.trusted != nil || ch.oneID {
+		return false
+	}
+	makes := func(s execapi.Stream) bool { return s == execapi.Pipe || s == execapi.Capture }
+	return !strings.Contains(ch.argv[0], "/") || ch.tty || in.Detach || makes(in.Stdin) || makes(in.Stdout) || makes(in.Stderr)
 }
 
 // asCommand changes the calling thread's file system ids.
@@ -417,7 +439,7 @@ func (ch *child) explain(err error) error {
 // environment returns the base environment, overridden by the request's variables. Nothing is
 // inherited from the executor.
 func (e *Executor) environment(in *execapi.ExecParams) []string {
-	home, uid := e.spec.Home(), strconv.FormatUint(uint64(e.spec.IDs.Work), 10)
+	home, uid := workspace.Home, strconv.FormatUint(uint64(e.spec.IDs.Work), 10)
 	dir := in.Cwd
 	if dir == "" {
 		dir = home

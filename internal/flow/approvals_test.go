@@ -289,7 +289,7 @@ func TestThreadDoesNotWiden(t *testing.T) {
 	}
 	h.askNow(alice, upload("llm", "t1"))
 
-	home := run("rm", "-rf", "/home/ws-2a97516c")
+	home := run("rm", "-rf", "/home/work")
 	home.Asked = execapi.Asked{Source: "llm", Thread: "t1"}
 	a := h.askNow(alice, home)
 	if _, err := h.Answer(ctx, root, a.ID, approval.Thread, "", false); !a.Final || !errdefs.IsPermissionDenied(err) {

@@ -153,6 +153,7 @@ func (d *runtimeDouble) Create(_ context.Context, permitted permit.Permit, p run
 	if err != nil || !fresh || !p.Start || d.begin("start", name) != nil {
 		return w, workspace.Report{}, err
 	}
+	d.wayOut(name, p.Egress)
 	w, err = d.set(name, workspace.StateRunning)
 	return w, d.proved(), err
 }
@@ -187,7 +188,7 @@ func (d *runtimeDouble) add(name id.Workspace, p runtime.Plan) (w workspace.Real
 	}
 	if p.Mounts != nil {
 		for _, m := range p.Mounts.List {
-			w.Mounts = append(w.Mounts, m.AtHome("/home/"+string(name)))
+			w.Mounts = append(w.Mounts, m.AtHome())
 		}
 	}
 	d.all[name], d.keys[name] = w, p.KeyDigest
@@ -202,7 +203,16 @@ func (d *runtimeDouble) mounts(name id.Workspace, mounts []workspace.Mount) {
 	d.all[name] = w
 }
 
-func (d *runtimeDouble) Start(_ context.Context, permitted permit.Permit) (w workspace.Real, rep workspace.Report, err error) {
+// wayOut has a workspace be one that was made with a way out, or not.
+func (d *runtimeDouble) wayOut(name id.Workspace, has bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	w := d.all[name]
+	w.Egress = has
+	d.all[name] = w
+}
+
+func (d *runtimeDouble) Start(_ context.Context, permitted permit.Permit, egress bool) (w workspace.Real, rep workspace.Report, err error) {
 	name, err := permitted.Workspace()
 	if err != nil {
 		return workspace.Real{}, workspace.Report{}, err
@@ -211,6 +221,7 @@ func (d *runtimeDouble) Start(_ context.Context, permitted permit.Permit) (w wor
 	if err := d.begin("start", name); err != nil {
 		return workspace.Real{}, workspace.Report{}, err
 	}
+	d.wayOut(name, egress)
 	w, err = d.set(name, workspace.StateRunning)
 	return w, d.proved(), err
 }
@@ -271,6 +282,10 @@ func (d *runtimeDouble) Limit(_ context.Context, permitted permit.Permit, limits
 	w.InForce = limits
 	d.all[name] = w
 	return w, nil
+}
+
+func (d *runtimeDouble) Egress(_ context.Context, name id.Workspace) (*os.File, error) {
+	return nil, fmt.Errorf("no way out of %s: %w", name, errdefs.ErrNotImplemented)
 }
 
 func (d *runtimeDouble) Stats(_ context.Context, name id.Workspace) (workspace.Stats, error) {
@@ -342,108 +357,29 @@ func (d *runtimeDouble) Report(_ context.Context, name id.Workspace) (workspace.
 	return d.proved(), d.begin("report", name)
 }
 
-// reach is what every call to an executor begins with.
-func (d *runtimeDouble) reach(op string, name id.Workspace) error {
-	if err := d.begin(op, name); err != nil {
-		return err
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !d.alive[name] {
-		return fmt.Errorf("cannot reach %s: %w", name, runtime.ErrNotRunning)
-	}
-	return nil
-}
-
-func (d *runtimeDouble) Run(_ context.Context, permitted permit.Permit, p execapi.ExecParams) (execapi.ExecResult, error) {
-	name, err := permitted.Workspace()
-	if err != nil {
-		return execapi.ExecResult{}, err
-	}
-	if err := d.reach("run", name); err != nil {
-		return execapi.ExecResult{}, err
-	}
-	return execapi.ExecResult{PID: 2, Status: &execapi.Status{Code: 3}, Stdout: []byte(p.Argv[0])}, nil
-}
-
-func (d *runtimeDouble) Spawn(_ context.Context, permitted permit.Permit, p execapi.ExecParams, _ bool,
-	_ ...*os.File,
-) (runtime.Process, error) {
-	name, err := permitted.Workspace()
-	if err != nil {
-		return nil, err
-	}
-	if err := d.reach("spawn", name); err != nil {
-		return nil, err
-	}
-	if p.Program {
-		d.mu.Lock()
-		d.programs = append(d.programs, p.Argv)
-		verdict, more := d.verdict, d.more
-		d.mu.Unlock()
-		return archiverDouble(p, verdict, more)
-	}
-	proc := &processDouble{id: p.ID, end: make(chan error, 1)}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.procs = append(d.procs, proc)
-	return proc, nil
-}
-
-func (d *runtimeDouble) Detach(_ context.Context, permitted permit.Permit, p execapi.ExecParams, _ bool) error {
-	name, err := permitted.Workspace()
-	if err != nil {
-		return err
-	}
-	d.mu.Lock()
-	d.detached = p
-	d.mu.Unlock()
-	return d.reach("detach", name)
-}
-
-func (d *runtimeDouble) Commands(_ context.Context, name id.Workspace) ([]execapi.Command, error) {
-	d.mu.Lock()
-	list := d.list
-	d.mu.Unlock()
-	return list, d.reach("commands", name)
-}
-
-func (d *runtimeDouble) Output(_ context.Context, name id.Workspace, _ execapi.OutputParams) (execapi.OutputResult, []*os.File, error) {
-	return execapi.OutputResult{}, nil, d.reach("output", name)
-}
-
-func (d *runtimeDouble) Attach(
-	_ context.Context, permitted permit.Permit, _ execapi.OutputParams,
-) (execapi.OutputResult, []*os.File, error) {
-	name, err := permitted.Workspace()
-	if err != nil {
-		return execapi.OutputResult{}, nil, err
-	}
-	return execapi.OutputResult{}, nil, d.reach("output", name)
-}
-
-func (d *runtimeDouble) Signal(_ context.Context, permitted permit.Permit, _ execapi.StopTaskParams) error {
-	name, err := permitted.Workspace()
-	if err != nil {
-		return err
-	}
-	return d.reach("signal", name)
-}
-
-func (d *runtimeDouble) Resize(_ context.Context, permitted permit.Permit, _ execapi.ResizeParams) error {
-	name, err := permitted.Workspace()
-	if err != nil {
-		return err
-	}
-	return d.reach("resize", name)
-}
-
 func (d *runtimeDouble) Forget(_ context.Context, permitted permit.Permit, retained string) error {
 	name, err := permitted.Workspace()
 	if err != nil {
 		return err
 	}
 	return d.begin("forget "+retained, name)
+}
+
+func (d *runtimeDouble) Revive(_ context.Context, permitted permit.Permit, retained string) (workspace.Real, error) {
+	name, err := permitted.Workspace()
+	if err != nil {
+		return workspace.Real{}, err
+	}
+	if err := d.begin("revive "+retained, name); err != nil {
+		return workspace.Real{}, err
+	}
+	d.mu.Lock()
+	w := d.destroyed[name]
+	w.Retained = ""
+	delete(d.destroyed, name)
+	d.all[name] = w
+	d.mu.Unlock()
+	return d.set(name, workspace.StateStopped)
 }
 
 func (d *runtimeDouble) Mended(context.Context) (string, []workspace.Mended, error) {
@@ -469,24 +405,4 @@ func (d *runtimeDouble) Close() error {
 		}
 	}
 	return nil
-}
-
-// processDouble is a test double of an attached command; it ends when the test says so.
-type processDouble struct {
-	id  id.Command
-	end chan error
-}
-
-func (p *processDouble) Files() []*os.File { return nil }
-func (p *processDouble) PID() int          { return 2 }
-func (p *processDouble) Close() error      { return nil }
-
-func (p *processDouble) Wait(ctx context.Context) (execapi.Status, error) {
-	select {
-	case err := <-p.end:
-		p.end <- err
-		return execapi.Status{Code: 9}, err
-	case <-ctx.Done():
-		return execapi.Status{}, ctx.Err()
-	}
 }

@@ -49,6 +49,10 @@ type Config struct {
 	Allow     []workspace.Opening
 	Profiles  map[string]lifecycle.Profile
 	Admission lifecycle.Admission
+	// Network reads what holds for the network of all workspaces again, when the policy has been. Optional.
+	Network func() error
+	// Ways are the ways out of what runs. Optional; they are shut down by their owner, behind Close.
+	Ways lifecycle.Ways
 	// Files keeps archives. Archiver returns the program that makes and unpacks them, and Unpacking
 	// bounds those that were not made here.
 	Files     *archivestore.Store
@@ -132,6 +136,7 @@ func New(cfg Config) *Flow {
 	f.Lifecycle = lifecycle.New(lifecycle.Config{
 		Gate: f.gate, Runtimes: cfg.Runtimes, Store: cfg.Store, Prefix: cfg.Prefix, Limits: cfg.Limits, Idle: cfg.Idle, Allow: cfg.Allow,
 		Profiles: cfg.Profiles, Admission: cfg.Admission, KeepHomes: cfg.KeepHomes, Archiver: packer, Log: cfg.Log,
+		Ways: cfg.Ways,
 	})
 	f.Events.Bind(events.Config{Gate: f.gate, Find: f.Find, Now: f.Lifecycle.Current, Redact: cfg.Redact})
 	f.Questions.Bind(f.gate, f.Find)
@@ -149,7 +154,7 @@ func New(cfg Config) *Flow {
 	f.Upkeep = upkeep.New(upkeep.Config{
 		Gate: f.gate, Judge: f.judge, Records: records, Store: cfg.Store, Runtimes: cfg.Runtimes, Lifecycle: f.Lifecycle, Archives: f.Archives,
 		Questions: f.Questions, Auditing: f.Auditing, Events: f.Events, KeepArchives: cfg.KeepArchives, KeepHomes: cfg.KeepHomes, Log: cfg.Log,
-		Disk: cfg.Disk,
+		Disk: cfg.Disk, Network: cfg.Network,
 	})
 	return f
 }

@@ -89,6 +89,8 @@ type house struct {
 	maxArchives  int
 	archiveBytes int64
 	keepArchives time.Duration
+	// ways are the ways out of what runs; nil is none.
+	ways lifecycle.Ways
 }
 
 func newHouse(t testing.TB) *house {
@@ -107,16 +109,17 @@ func (h *house) start() {
 	if h.store, err = store.Open(ctx, filepath.Join(h.dir, "carrel.db")); err != nil {
 		h.t.Fatal(err)
 	}
-	mark, err := auditing.LoadMark(ctx, h.store)
+	mark, known, err := auditing.LoadMark(ctx, h.store)
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	if h.log, err = audit.Open(ctx, audit.Options{
-		Path: filepath.Join(h.dir, "audit", "audit.jsonl"), Since: mark,
+		Path: filepath.Join(h.dir, "audit", "audit.jsonl"), Since: mark, Known: known,
 		MaxSize: h.maxSize,
 	}); err != nil {
 		h.t.Fatal(err)
 	}
+	auditing.Watch(h.store, h.log)
 	if h.signing != nil {
 		if h.checks, err = audit.OpenCheckpoints(ctx, h.log, *h.signing); err != nil {
 			h.t.Fatal(err)
@@ -146,6 +149,7 @@ func (h *house) start() {
 		Archiver:    func() (*os.File, error) { return os.Open(os.DevNull) },
 		MaxArchives: h.maxArchives, ArchiveBytes: h.archiveBytes, KeepArchives: h.keepArchives,
 		Unpacking: archiver.Limits{Bytes: 1 << 30, Entries: 1000, Ratio: 1000},
+		Ways:      h.ways,
 	})
 	if err := h.Recover(ctx); err != nil {
 		h.t.Fatal(err)
@@ -287,7 +291,7 @@ func TestLife(t *testing.T) {
 	h.expect(1,
 		"intent workspace.create", "outcome ok",
 		"intent command.exec", "outcome ok",
-		"intent workspace.stop", "outcome ok",
+		"intent workspace.stop", "outcome ok", "intent workspace.stop", "outcome ok",
 		"intent workspace.start", "outcome ok", "intent command.exec", "outcome ok",
 		"intent workspace.destroy", "outcome ok")
 	// The key is free, and the name is not used again.

@@ -5,12 +5,16 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
 
+	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -176,6 +180,16 @@ func TestWhatIsTakenUpWaitsLongerEachTime(t *testing.T) {
 	now := time.Now()
 	h.Round(ctx, now)
 	<-entered
+	// The first round is over when one of the two hangs. Every later one waits for the other's attempt.
+	attempts := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return tries[stuck]
+	}
+	for deadline := time.Now().Add(10 * time.Second); attempts() < 2 && time.Now().Before(deadline); {
+		now = now.Add(time.Second)
+		h.Round(ctx, now)
+	}
 	for range 600 {
 		now = now.Add(time.Second)
 		h.Round(ctx, now)
@@ -240,5 +254,113 @@ func TestWhatWasRefusedIsLeftToPeople(t *testing.T) {
 	linked = false
 	if n := tries(3601); n != 1 || living(h, "demo").Name != "" {
 		t.Errorf("tried %d times, and it is %q", n, living(h, "demo").Phase)
+	}
+}
+
+// Another broker answers than before. What it says counts, at once and without being asked about each
+// workspace: of what runs, of what is paused, and of what callers were told had failed.
+func TestAnotherBrokerIsBelieved(t *testing.T) {
+	h := newHouse(t)
+	ctx := t.Context()
+	h.rt.mu.Lock()
+	h.rt.start = "first"
+	h.rt.mu.Unlock()
+	if err := h.NoteMended(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []id.Key{"goes", "stops", "pauses", "ended", "limits", "stays"} {
+		h.create(alice, key)
+	}
+	name := func(key id.Key) id.Workspace { return living(h, string(key)).Name }
+	h.brokerDies()
+	_, destroyed := h.Destroy(ctx, alice, "goes", true, "")
+	_, stopped := h.Stop(ctx, alice, "stops")
+	_, paused := h.Pause(ctx, alice, "pauses")
+	_, limited := h.Update(ctx, alice, "limits", workspace.Change{Limits: workspace.Limits{Pids: 77}})
+	_, _, created := h.Create(ctx, alice, workspace.Wanted{Key: "new"})
+	for what, err := range map[string]error{"destroy": destroyed, "stop": stopped, "pause": paused, "update": limited, "create": created} {
+		if !errdefs.IsUnavailable(err) {
+			t.Errorf("%s without a broker: %v", what, err)
+		}
+	}
+	gone := name("goes")
+	h.rt.setHook(nil)
+	h.rt.set(name("stops"), workspace.StateStopped)
+	h.rt.set(name("ended"), workspace.StateStopped)
+	h.rt.mu.Lock()
+	h.rt.start = "second"
+	h.rt.mu.Unlock()
+	before, resumed := len(h.records()), h.rt.count("resume")
+	list, err := h.Mended(ctx, admin)
+	h.Settle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kinds []workspace.MendedKind
+	for _, m := range list {
+		kinds = append(kinds, m.Kind)
+	}
+	slices.Sort(kinds)
+	if !slices.Equal(kinds, []workspace.MendedKind{workspace.CreateUndone, workspace.DestroyFinished}) {
+		t.Errorf("told %v", list)
+	}
+	states := map[id.Key]workspace.State{}
+	for _, w := range h.Due(func(*workspace.Workspace) bool { return true }) {
+		states[w.Key] = w.State
+		if h.Unsettled(&w) {
+			t.Errorf("%s is unsettled", w.Key)
+		}
+	}
+	want := map[id.Key]workspace.State{
+		"stops": workspace.StateStopped, "pauses": workspace.StateRunning, "ended": workspace.StateStopped, "limits": workspace.StateRunning,
+		"stays": workspace.StateRunning,
+	}
+	if d := cmp.Diff(want, states); d != "" {
+		t.Errorf("states (-want +got):\n%s", d)
+	}
+	if h.rt.count("resume") == resumed {
+		t.Error("a pause that failed is not undone")
+	}
+	for _, r := range h.records()[before:] {
+		if r.Type == audit.Intent && (r.Principal != "system" || r.Workspace == name("stays") || r.Workspace == name("ended")) {
+			t.Errorf("recorded: %+v", r)
+		}
+	}
+	if _, there := h.rt.all[gone]; there {
+		t.Error("what was to be destroyed is there")
+	}
+	// The same broker again, and a round of upkeep, find nothing to do.
+	before = len(h.records())
+	if _, err := h.Mended(ctx, admin); err != nil {
+		t.Error(err)
+	}
+	h.tick(time.Now().Add(2 * time.Minute))
+	if _, err := h.Reconcile(ctx); err != nil {
+		t.Error(err)
+	}
+	h.Settle()
+	h.expect(before)
+}
+
+// While no broker answers, one line of the log is enough for all that waits for it.
+func TestAMissingBrokerIsSaidOnce(t *testing.T) {
+	h := newHouse(t)
+	for n := range 20 {
+		h.create(alice, id.Key(fmt.Sprint("demo ", n)))
+	}
+	h.brokerDies()
+	for n := range 20 {
+		if _, err := h.Destroy(t.Context(), alice, fmt.Sprint("demo ", n), true, ""); !errdefs.IsUnavailable(err) {
+			t.Fatal(err)
+		}
+	}
+	before := strings.Count(h.logs.String(), "level=ERROR")
+	now := time.Now()
+	for range 50 {
+		now = now.Add(time.Second)
+		h.tick(now)
+	}
+	if n := strings.Count(h.logs.String(), "level=ERROR") - before; n != 1 {
+		t.Errorf("%d errors are logged for 20 workspaces in 50 seconds:\n%s", n, h.logs)
 	}
 }

@@ -256,7 +256,7 @@ func TestCreateWithMounts(t *testing.T) {
 	if err != nil || !strings.Contains(string(log), `"mounts":[{"source":"/a","destination":"~/a"}]`) {
 		t.Errorf("the record does not say what was mounted: %v\n%s", err, log)
 	}
-	h.rt.mounts("ws-2a97516c", []workspace.Mount{{Source: "/a", Destination: "/home/ws-2a97516c/a", OwnerUID: 7}})
+	h.rt.mounts("ws-2a97516c", []workspace.Mount{{Source: "/a", Destination: "/home/work/a", OwnerUID: 7}})
 	if err := h.Recover(ctx); err != nil {
 		t.Fatal(err)
 	}

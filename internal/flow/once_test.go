@@ -14,7 +14,6 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/id"
-	"github.com/carrel-dev/carrel/internal/lifecycle"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -439,7 +438,7 @@ func (r repeatable) interleaved(t *testing.T, lives []life, early bool) {
 	if early {
 		h.Round(t.Context(), time.Now().Add(2*time.Minute))
 		h.Settle()
-		if early = r.effects(h) == 1 && len(h.Due(lifecycle.Unsettled)) == 0; early {
+		if early = r.effects(h) == 1 && len(h.Due(h.Unsettled)) == 0; early {
 			r.after(h)
 		}
 	}

@@ -28,18 +28,24 @@ func TestSpawnOutcomeComesAtTheEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.expect(before, "intent command.exec")
-	proc := p.(*processDouble)
+	proc := h.rt.procs[len(h.rt.procs)-1]
 	if proc.id != cmd {
 		t.Errorf("command %s was started as %s", cmd, proc.id)
 	}
 	proc.end <- nil
-	got := make(chan audit.Record)
-	go h.log.Read(ctx, int64(before+2), 0, true, func(lines [][]byte) error {
-		r, err := audit.Decode(lines[0])
-		got <- r
-		return errors.Join(err, errors.New("enough"))
-	})
-	if r := <-got; r.Type != audit.Outcome || r.Status != audit.StatusOK || r.Intent != int64(before+1) ||
+	if status, err := p.Wait(ctx); err != nil || status.Code != 9 {
+		t.Errorf("%+v %v", status, err)
+	}
+	// Who was told of the end finds it in the file, though nothing waited for the disk.
+	b, err := os.ReadFile(h.log.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := audit.Decode(slices.Collect(bytes.Lines(b))[before+1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Type != audit.Outcome || r.Status != audit.StatusOK || r.Intent != int64(before+1) ||
 		!strings.Contains(string(r.Data), `"code":9`) {
 		t.Errorf("outcome %+v", r)
 	}

@@ -121,7 +121,7 @@ func TestMarkMakesTheNextStartShort(t *testing.T) {
 	if err := h.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	m, err := auditing.LoadMark(t.Context(), h.store)
+	m, _, err := auditing.LoadMark(t.Context(), h.store)
 	if err != nil || m.Head != h.log.Head() || len(m.Open) != 0 {
 		t.Errorf("%+v, %v; head %v", m, err, h.log.Head())
 	}
@@ -137,6 +137,45 @@ func TestMarkMakesTheNextStartShort(t *testing.T) {
 	}
 	if _, err := audit.Open(t.Context(), audit.Options{Path: path, Since: m}); !errors.Is(err, audit.ErrDamaged) {
 		t.Errorf("a cut log: %v", err)
+	}
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.start()
+}
+
+// The daemon is killed, and the log loses records at its end that no checkpoint and no mark has: the store
+// knows of them, because it was changed when they were on disk.
+func TestALostEndOfTheLogIsKnownToTheStore(t *testing.T) {
+	h := newHouse(t)
+	h.create(alice, "demo")
+	before := h.log.Head()
+	h.create(alice, "lost")
+	path := h.log.Path()
+	m, known, err := auditing.LoadMark(t.Context(), h.store)
+	if err != nil || m.Head.Seq > before.Seq || known.Seq <= before.Seq {
+		t.Fatalf("mark %+v, known %+v, %v; head %+v", m.Head, known, err, before)
+	}
+	h.crash()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bytes.SplitAfter(b, []byte("\n"))
+	if err := os.WriteFile(path, bytes.Join(lines[:before.Seq], nil), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = audit.Open(t.Context(), audit.Options{Path: path, Since: m, Known: known})
+	if !errors.Is(err, audit.ErrDamaged) || !strings.Contains(err.Error(), "its end was cut off") {
+		t.Errorf("a log without its end: %v", err)
+	}
+	// Accepted, the loss is in the new log, and the store goes on with that.
+	l, err := audit.Open(t.Context(), audit.Options{Path: path, Since: m, Known: known, AcceptDamage: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
 	}
 	if err := os.WriteFile(path, b, 0o600); err != nil {
 		t.Fatal(err)

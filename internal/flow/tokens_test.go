@@ -131,6 +131,7 @@ func TestRolesAtTheGate(t *testing.T) {
 		"detach": {principal.Run, func(p principal.Principal) error { return failure(h.Detach(ctx, p, "demo", run("x"), false)) }},
 		"signal": {principal.Run, func(p principal.Principal) error { return h.Signal(ctx, p, "demo", execapi.StopTaskParams{}) }},
 		"resize": {principal.Run, func(p principal.Principal) error { return h.Resize(ctx, p, "demo", execapi.ResizeParams{}) }},
+		"revive": {principal.Lifecycle | principal.Make, func(p principal.Principal) error { return failure(h.Revive(ctx, p, "demo")) }},
 		"create": {principal.Make, func(p principal.Principal) error {
 			_, _, err := h.Create(ctx, p, wanted("demo", workspace.Limits{}, true))
 			return err

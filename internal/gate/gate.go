@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/containerd/errdefs"
 
@@ -29,8 +30,15 @@ import (
 type Effect func(ctx context.Context, p permit.Permit) (data any, err error)
 
 // Pending is what an effect returns as its data when its outcome comes later: Do then
-// returns, and the outcome is recorded when Pending has returned.
-type Pending func() (data any, err error)
+// returns, and the outcome is recorded when Wait has returned.
+type Pending struct {
+	Wait   func() (data any, err error)
+	record func()
+}
+
+// Recorded returns once the outcome is recorded. Who tells a caller that Wait has returned calls it first, so that a
+// daemon that is killed then has told the truth.
+func (p *Pending) Recorded() { p.record() }
 
 // Do is the one way to an effect: it authorises a request, admits it and carries it out.
 func (g *Gate) Do(ctx context.Context, r operation.Request, effect Effect) error {
@@ -213,12 +221,13 @@ func (a *Admitted) Do(ctx context.Context, effect Effect) (err error) {
 	}
 	x.way.step("effect")
 	crashpoint.Here("daemon.effect.done")
-	if wait, later := data.(Pending); later && err == nil {
-		x.g.Later(func() {
+	if p, later := data.(*Pending); later && err == nil {
+		p.record = sync.OnceFunc(func() {
 			defer end()
-			data, err := wait()
+			data, err := p.Wait()
 			x.outcome(seq, data, err)
 		})
+		x.g.Later(p.record)
 	} else {
 		end()
 		x.outcome(seq, data, err)

@@ -11,7 +11,7 @@ func BenchmarkJudge(b *testing.B) {
 	j := judge.New(nil)
 	q := policy.Question{
 		Argv: []string{"/bin/sh", "-c", "cd /tmp && make test 2>&1 | tail -n 20"}, Profile: policy.Workspace, Verified: true,
-		Source: policy.User, Home: "/home/ws-2a97516c", Dir: "/home/ws-2a97516c",
+		Source: policy.User, Home: "/home/work", Dir: "/home/work",
 	}
 	b.ReportAllocs()
 	for b.Loop() {

@@ -16,6 +16,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/policy"
 	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // Judgement is what the policy says of one request, ready for the record. It does not change
@@ -188,7 +189,7 @@ func question(r *operation.Request, c operation.Commanding) *policy.Question {
 		Home: "~", Dir: full.Cwd, Env: full.Env, Verified: r.Verified, Mounts: r.Mounted,
 	}
 	if r.On.Kind == operation.Workspace {
-		q.Home = "/home/" + string(r.On.Name)
+		q.Home = workspace.Home
 		if q.Dir == "" {
 			q.Dir = q.Home
 		}

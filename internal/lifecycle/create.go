@@ -34,8 +34,8 @@ const maxNames = 64
 // key. It starts it too unless told not to. Mounts come with one grant, see package grant.
 //
 // Errors: permission_denied if the key is another user's, resource_exhausted if there are as
-// many as there may be, failed_precondition if it has other mounts than are wanted, and those
-// of the runtime.
+// many as there may be, failed_precondition if it has other mounts or network rules than are
+// wanted, and those of the runtime.
 func (l *Lifecycle) Create(
 	ctx context.Context, p principal.Principal, want workspace.Wanted, grant ...*os.File,
 ) (workspace.Workspace, bool, error) {
@@ -58,6 +58,11 @@ func (l *Lifecycle) Create(
 	}
 	if err := l.mayAllow(want); err != nil {
 		return none, false, authorised.Deny(ctx, err)
+	}
+	if err := l.checkReach(p, want.Reach); errdefs.IsPermissionDenied(err) {
+		return none, false, authorised.Deny(ctx, err)
+	} else if err != nil {
+		return none, false, err
 	}
 	m, err := Once(ctx, l, p, want.Request, op, operation.Target{}, "", func(at *Attempt) (m made, err error) {
 		if m.Name, m.Created, err = l.Made(ctx, at); m.Created || err != nil {
@@ -140,7 +145,7 @@ func (l *Lifecycle) AuthoriseMaking(ctx context.Context, p principal.Principal, 
 // profile's or as configured. It has no name yet.
 func (l *Lifecycle) Wanted(owner string, want workspace.Wanted) (workspace.Kept, error) {
 	k := workspace.New(want.Key, owner, time.Now())
-	k.Profile = want.Profile
+	k.Profile, k.Reach = want.Profile, workspace.NewReach(want.Reach.Allow, want.Reach.Deny)
 	profile, ok := l.cfg.Profiles[want.Profile]
 	if !ok && want.Profile != "" {
 		return k, fmt.Errorf("cannot use the profile %q: there is none; there are: %s: %w",
@@ -178,9 +183,9 @@ func (l *Lifecycle) create(ctx context.Context, at *Attempt, a *gate.Admitted, o
 	}
 	if exists && k.Phase != workspace.Creating {
 		// What an earlier attempt at this request began, upkeep may have finished.
-		return k, at.Own == string(k.Name), l.sameMounts(op.Allow, k, mounts)
+		return k, at.Own == string(k.Name), errors.Join(l.sameMounts(op.Allow, k, mounts), sameReach(fresh.Reach, k))
 	}
-	plan := making{attempt: at, admitted: a, allow: op.Allow, mounts: mounts, start: !op.NoStart}
+	plan := making{attempt: at, admitted: a, allow: op.Allow, mounts: mounts, reach: fresh.Reach, start: !op.NoStart}
 	if exists { // begun before, and broken off at a point that is not known
 		err := l.make(ctx, plan, k, false)
 		return k, err == nil, err
@@ -299,7 +304,7 @@ func (l *Lifecycle) sameMounts(allow []workspace.Opening, k workspace.Kept, moun
 			"first, or choose another key: %w",
 			workspace.JoinOpenings(allow), w.Key, workspace.JoinOpenings(w.Allow), errdefs.ErrFailedPrecondition)
 	}
-	if mounts == nil || workspace.SameMounts(mounts.List, w.Mounts, "/home/"+string(w.Name)) {
+	if mounts == nil || workspace.SameMounts(mounts.List, w.Mounts) {
 		return nil
 	}
 	return fmt.Errorf("cannot mount other directories into workspace %q: it is there already, and mounts are chosen when one is made; "+
@@ -313,6 +318,7 @@ type making struct {
 	admitted *gate.Admitted
 	allow    []workspace.Opening
 	mounts   *runtime.Mounts
+	reach    workspace.Reach
 	start    bool
 	// fill makes what the workspace has from the start. It runs then, and its phase is
 	// restoring: a crash undoes it. What it returns is for the record.
@@ -351,7 +357,7 @@ func (l *Lifecycle) Fill(ctx context.Context, at *Attempt, a *gate.Admitted, fre
 	if err := l.UsableKey(fresh.Key); err != nil {
 		return fresh, err
 	}
-	return l.named(ctx, making{attempt: at, admitted: a, start: true, fill: fill}, fresh)
+	return l.named(ctx, making{attempt: at, admitted: a, start: true, reach: fresh.Reach, fill: fill}, fresh)
 }
 
 // make carries one creation out under one name. What fails is undone; if that fails too, the
@@ -370,7 +376,9 @@ func (l *Lifecycle) make(ctx context.Context, m making, k workspace.Kept, insert
 			}
 			crashpoint.Here("daemon.create.inserted")
 			sum := sha256.Sum256([]byte(k.Key))
-			plan := runtime.Plan{KeyDigest: hex.EncodeToString(sum[:]), Limits: k.Limits, Allow: m.allow, Mounts: m.mounts}
+			plan := runtime.Plan{
+				KeyDigest: hex.EncodeToString(sum[:]), Limits: k.Limits, Allow: m.allow, Mounts: m.mounts, Egress: m.start && k.Reach.Any(),
+			}
 			if !m.admitted.Request().By.Can(principal.Any) { // an administrator may fill the host
 				owner := sha256.Sum256([]byte(k.Owner))
 				plan.Owner = hex.EncodeToString(owner[:8])
@@ -387,7 +395,8 @@ func (l *Lifecycle) make(ctx context.Context, m making, k workspace.Kept, insert
 			real, rep, err := rt.Create(ctx, p, plan)
 			if errdefs.IsUnavailable(err) {
 				// It may have been made: only asking again tells.
-				return nil, err
+				return nil, fmt.Errorf("%w; whether workspace %q was made is not known, and it is finished or undone as soon as that can be done",
+					err, k.Key)
 			}
 			if err != nil {
 				return nil, errors.Join(err, l.cfg.Store.Delete(ctx, k.Name))
@@ -402,6 +411,9 @@ func (l *Lifecycle) make(ctx context.Context, m making, k workspace.Kept, insert
 					return nil, errors.Join(err, l.unmake(ctx, rt, p, k))
 				}
 			}
+			if real, err = l.openWay(ctx, rt, p, k, real); err != nil { // its start says so
+				l.cfg.Log.Warn("a new workspace is stopped", "workspace", k.Name, "error", err)
+			}
 			l.note(k.Name, real)
 			if real.State == workspace.StateRunning {
 				l.prove(k, rep)
@@ -410,7 +422,7 @@ func (l *Lifecycle) make(ctx context.Context, m making, k workspace.Kept, insert
 				return data, err
 			}
 			// Made by an attempt that broke off, it has what that one asked for.
-			return data, l.sameMounts(m.allow, k, m.mounts)
+			return data, errors.Join(l.sameMounts(m.allow, k, m.mounts), sameReach(m.reach, k))
 		})
 	})
 }
@@ -422,7 +434,7 @@ func (l *Lifecycle) fill(ctx context.Context, m making, rt runtime.Runtime, p pe
 ) (workspace.Real, workspace.Report, any, error) {
 	var err error
 	if real.State != workspace.StateRunning {
-		if real, rep, err = rt.Start(ctx, p); err != nil {
+		if real, rep, err = rt.Start(ctx, p, m.start && m.reach.Any()); err != nil {
 			return real, rep, nil, err
 		}
 	}

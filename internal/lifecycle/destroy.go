@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -82,9 +83,13 @@ func (l *Lifecycle) destroy(ctx context.Context, a *gate.Admitted, purge bool) (
 			return nil, err
 		}
 		crashpoint.Here("daemon.destroy.begun")
+		l.closeWay(name)
 		real, err := rt.Destroy(ctx, p, purge)
 		if err != nil && !errdefs.IsNotFound(err) {
 			l.unended(name, err)
+			if errdefs.IsUnavailable(err) {
+				err = fmt.Errorf("%w; workspace %s is destroyed without being asked again as soon as that can be done", err, name)
+			}
 			return nil, err
 		}
 		crashpoint.Here("daemon.destroy.done")

@@ -46,7 +46,9 @@ type Config struct {
 	KeepHomes time.Duration
 	// Archiver fills new homes from the skeleton of a profile.
 	Archiver *archiver.Archiver
-	Log      *slog.Logger
+	// Ways are the ways out of what runs. Optional: without them no workspace reaches anything.
+	Ways Ways
+	Log  *slog.Logger
 }
 
 // Profile is a named set of defaults for workspaces.
@@ -78,6 +80,8 @@ type Lifecycle struct {
 	proved map[id.Workspace]bool
 	// refused are the workspaces that the runtime would not end, which takes a person to mend.
 	refused map[id.Workspace]bool
+	// doubtful are those of which it is not known what an operation has changed: the runtime went away.
+	doubtful map[id.Workspace]bool
 
 	// admission is held from a look at what lives or runs to the change of it.
 	admission sync.Mutex
@@ -89,7 +93,8 @@ type Lifecycle struct {
 func New(cfg Config) *Lifecycle {
 	return &Lifecycle{
 		cfg: cfg, slots: newSlots(), using: newUsing(), real: map[id.Workspace]workspace.Real{}, proved: map[id.Workspace]bool{},
-		refused: map[id.Workspace]bool{}, starting: map[id.Workspace]workspace.Kept{}, created: bucket.NewMany[string](maxPaced),
+		refused: map[id.Workspace]bool{}, doubtful: map[id.Workspace]bool{}, starting: map[id.Workspace]workspace.Kept{},
+		created: bucket.NewMany[string](maxPaced),
 	}
 }
 
@@ -224,6 +229,7 @@ func (l *Lifecycle) forget(name id.Workspace) {
 	delete(l.real, name)
 	delete(l.proved, name)
 	delete(l.refused, name)
+	delete(l.doubtful, name)
 	l.mu.Unlock()
 	l.using.forget(name)
 }

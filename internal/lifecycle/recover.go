@@ -213,22 +213,24 @@ func (l *Lifecycle) reconcile(ctx context.Context, k workspace.Kept, r workspace
 	})
 }
 
-// takeUp connects to a live executor, and stops a workspace that has none. One that answers
-// nothing stays as it is: what runs there may be somebody's work.
+// takeUp connects to a live executor, and stops a workspace whose executor has ended. Only the kernel
+// says that it has: one that cannot be reached or does not answer stays as it is, because what runs
+// there may be somebody's work.
 func (l *Lifecycle) takeUp(ctx context.Context, k workspace.Kept) error {
 	rt, err := l.Runtime(k.Boundary)
 	if err != nil {
 		return err
 	}
-	err = rt.Ping(ctx, k.Name)
-	switch {
+	switch err = rt.Ping(ctx, k.Name); {
 	case err == nil:
+		l.takeWay(ctx, l.join(k))
 		return nil
-	case errors.Is(err, runtime.ErrSilent):
+	case !errors.Is(err, runtime.ErrNotRunning):
+		l.takeWay(ctx, l.join(k))
 		l.cfg.Log.Warn("the executor of a workspace does not answer; the workspace stays as it is", "workspace", k.Name, "error", err)
 		return nil
 	}
-	l.cfg.Log.Warn("the executor of a workspace cannot be reached; the workspace is stopped", "workspace", k.Name, "error", err)
+	l.cfg.Log.Warn("the executor of a workspace has ended; the workspace is stopped", "workspace", k.Name, "error", err)
 	return l.tolerate(k, l.ifFree(ctx, slot{name: k.Name}, func(ctx context.Context) error {
 		w, err := l.living(k.Name)
 		if err != nil || !w.State.Live() {
@@ -286,47 +288,4 @@ func (l *Lifecycle) Lost(ctx context.Context, name id.Workspace) error {
 		return fmt.Errorf("cannot clean up behind the executor of workspace %s, which went away: %w", name, err)
 	}
 	return nil
-}
-
-// Unsettled reports whether something was begun with a workspace that has come to no end. Somebody may
-// be at work on it.
-func Unsettled(w *workspace.Workspace) bool { return w.Phase != workspace.Settled }
-
-// Finish brings to an end what was begun with a workspace and nobody works on any more, as the next
-// start of the daemon would. If something else is done to it right now it does nothing. While the
-// backend cannot be reached nothing is begun, and so nothing recorded.
-func (l *Lifecycle) Finish(ctx context.Context, name id.Workspace) error {
-	k, there := l.cfg.Store.ByName(name)
-	if !there {
-		return nil
-	}
-	// Whoever makes or fills it has its key too, and may be about to take it up.
-	err := l.ifFree(ctx, slot{key: k.Key}, func(ctx context.Context) error {
-		return l.ifFree(ctx, slot{name: name}, func(ctx context.Context) error { return l.finish(ctx, name) })
-	})
-	if now, lerr := l.living(name); err == nil && lerr == nil && !Unsettled(&now) && now.State.Live() {
-		err = l.takeUp(ctx, now.Kept)
-	}
-	return err
-}
-
-// finish is Finish with the slots of the workspace and of its key held.
-func (l *Lifecycle) finish(ctx context.Context, name id.Workspace) error {
-	w, err := l.living(name)
-	if err != nil || !Unsettled(&w) {
-		return nil // it was finished meanwhile
-	}
-	rt, err := l.Runtime(w.Boundary)
-	if err != nil {
-		return err
-	}
-	found, err := rt.List(ctx)
-	if err != nil {
-		return err
-	}
-	r, exists := found[name]
-	if exists {
-		l.note(name, r)
-	}
-	return l.reconcile(ctx, w.Kept, r, exists, false)
 }

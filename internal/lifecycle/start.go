@@ -130,12 +130,19 @@ func (l *Lifecycle) start(ctx context.Context, a *gate.Authorised, name id.Works
 				return nil, err
 			}
 			defer leave()
-			real, rep, err := rt.Start(ctx, p)
+			if err := l.checkReach(principal.Self(), w.Reach); err != nil {
+				return nil, err
+			}
+			real, rep, err := rt.Start(ctx, p, w.Reach.Any())
+			if err != nil {
+				return nil, l.doubt(name, err)
+			}
+			crashpoint.Here("daemon.start.started")
+			real, err = l.openWay(ctx, rt, p, w.Kept, real)
+			l.note(name, real)
 			if err != nil {
 				return nil, err
 			}
-			crashpoint.Here("daemon.start.started")
-			l.note(name, real)
 			l.prove(w.Kept, rep)
 			return proof(rep), nil
 		})

@@ -33,10 +33,11 @@ func (l *Lifecycle) Stop(ctx context.Context, p principal.Principal, ref string)
 func (l *Lifecycle) stop(ctx context.Context, a *gate.Authorised, name id.Workspace) error {
 	return l.slots.exclusive(ctx, slot{name: name}, operation.StopWorkspace, true, func(ctx context.Context) error {
 		w, err := l.living(name)
-		if err != nil || w.State == workspace.StateStopped {
+		if err != nil {
 			return err
 		}
-		if !w.State.Live() {
+		// Of one that is stopped, too, something may be left that could not be ended.
+		if !w.State.Live() && w.State != workspace.StateStopped {
 			return fmt.Errorf("cannot stop workspace %s: it is %s: %w", name, w.State, errdefs.ErrFailedPrecondition)
 		}
 		admitted, err := a.Admit(ctx)
@@ -76,9 +77,11 @@ func (l *Lifecycle) end(ctx context.Context, p permit.Permit, w workspace.Worksp
 			l.cfg.Log.Warn("stopping a paused workspace that does not go on", "workspace", w.Name, "error", err)
 		}
 	}
+	l.closeWay(w.Name)
 	real, err := rt.Stop(ctx, p)
 	if err != nil {
-		return err
+		l.takeWay(ctx, w)
+		return l.doubt(w.Name, err)
 	}
 	crashpoint.Here("daemon.stop.stopped")
 	l.note(w.Name, real)
@@ -163,7 +166,7 @@ func (l *Lifecycle) turn(ctx context.Context, p principal.Principal, ref string,
 			}
 			real, err := t.do(rt, ctx, p)
 			if err != nil {
-				return nil, err
+				return nil, l.doubt(name, err)
 			}
 			crashpoint.Here("daemon.turn.done")
 			l.note(name, real)

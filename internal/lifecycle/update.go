@@ -16,10 +16,10 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// Update changes limits, key or lifetime of the workspace that ref names.
+// Update changes limits, key, lifetime or network rules of the workspace that ref names.
 //
-// Errors: already_exists if the key belongs to another workspace, failed_precondition if what
-// runs uses more than the new limits.
+// Errors: already_exists if the key belongs to another workspace, not_found if a rule to remove is
+// not there, failed_precondition if what runs uses more than the new limits or has no way out.
 func (l *Lifecycle) Update(ctx context.Context, p principal.Principal, ref string, c workspace.Change) (workspace.Workspace, error) {
 	op, err := operation.NewUpdate(c)
 	if err != nil {
@@ -41,7 +41,7 @@ func (l *Lifecycle) Update(ctx context.Context, p principal.Principal, ref strin
 		}
 		name := a.On().Name
 		change := func(ctx context.Context) error {
-			return l.Alone(ctx, name, operation.UpdateWorkspace, func(ctx context.Context) error { return l.update(ctx, a, name, c) })
+			return l.Alone(ctx, name, operation.UpdateWorkspace, func(ctx context.Context) error { return l.update(ctx, a, p, name, c) })
 		}
 		if c.Key == "" {
 			return name, change(ctx)
@@ -60,7 +60,7 @@ func (l *Lifecycle) Update(ctx context.Context, p principal.Principal, ref strin
 }
 
 // update runs with the workspace's slot held.
-func (l *Lifecycle) update(ctx context.Context, a *gate.Authorised, name id.Workspace, c workspace.Change) error {
+func (l *Lifecycle) update(ctx context.Context, a *gate.Authorised, by principal.Principal, name id.Workspace, c workspace.Change) error {
 	k, err := l.Living(name)
 	if err != nil {
 		return err
@@ -80,6 +80,13 @@ func (l *Lifecycle) update(ctx context.Context, a *gate.Authorised, name id.Work
 	if err := limits.Validate(); err != nil {
 		return err
 	}
+	reach, err := l.reachAfter(by, k, c.Reach)
+	if errdefs.IsPermissionDenied(err) {
+		return a.Deny(ctx, err)
+	}
+	if err != nil {
+		return err
+	}
 	admitted, err := a.Admit(ctx)
 	if err != nil {
 		return err
@@ -94,13 +101,13 @@ func (l *Lifecycle) update(ctx context.Context, a *gate.Authorised, name id.Work
 			}
 			real, err := rt.Limit(ctx, p, limits)
 			if err != nil {
-				return nil, err
+				return nil, l.doubt(name, err)
 			}
 			crashpoint.Here("daemon.update.limited")
 			l.note(name, real)
 		}
 		if err := l.cfg.Store.Update(ctx, name, func(k *workspace.Kept) {
-			k.Limits = limits
+			k.Limits, k.Reach = limits, reach
 			if c.Key != "" {
 				k.Key = c.Key
 			}
@@ -116,6 +123,9 @@ func (l *Lifecycle) update(ctx context.Context, a *gate.Authorised, name id.Work
 		if now, lives := l.Target(name); lives && now.Key != k.Key {
 			l.cfg.Gate.Renamed(now)
 		}
-		return nil, nil
+		if c.Reach.Empty() {
+			return nil, nil
+		}
+		return nil, l.reached(ctx, name, reach)
 	})
 }

@@ -120,13 +120,16 @@ type Once struct {
 	Allow  []workspace.Opening `json:"allow,omitempty"`
 	// Accept are the controls that the workspace may run without.
 	Accept []string `json:"accept,omitempty"`
+	// Reach are the rules of what it may reach, as "allow example.org:443", sorted. Without any it reaches
+	// nothing.
+	Reach  []string `json:"reach,omitempty"`
 	Source string   `json:"source,omitempty"`
 
 	full *Command
 }
 
 // NewOnce returns the operation that runs a command in a workspace of its own.
-func NewOnce(c Command, mounts []workspace.Mount, allow []workspace.Opening, accept []string, purge bool) (Once, error) {
+func NewOnce(c Command, mounts []workspace.Mount, allow []workspace.Opening, accept, reach []string, purge bool) (Once, error) {
 	if err := c.Validate(); err != nil {
 		return Once{}, err
 	}
@@ -134,7 +137,8 @@ func NewOnce(c Command, mounts []workspace.Mount, allow []workspace.Opening, acc
 		return Once{}, err
 	}
 	o := Once{
-		Words: wordsOf(c), Purge: purge, Allow: allow, Accept: slices.Sorted(slices.Values(accept)), Source: c.Source, full: &c,
+		Words: wordsOf(c), Purge: purge, Allow: allow, Accept: slices.Sorted(slices.Values(accept)),
+		Reach: slices.Sorted(slices.Values(reach)), Source: c.Source, full: &c,
 	}
 	if len(mounts) > 0 {
 		o.Mounts = raw(mounts)
@@ -161,8 +165,8 @@ func (o Once) With(w Words) Commanding {
 func (o Once) Clean(c Cleaner) (Commanding, bool) {
 	out, changed := o, false
 	out.Words, changed = o.Words.clean(c)
-	out.Mounts, out.Accept, out.Source = c.JSON(o.Mounts), c.Texts(o.Accept), c.Text(o.Source)
-	changed = changed || !same(out.Mounts, o.Mounts) || !same(out.Accept, o.Accept) || out.Source != o.Source
+	out.Mounts, out.Accept, out.Reach, out.Source = c.JSON(o.Mounts), c.Texts(o.Accept), c.Texts(o.Reach), c.Text(o.Source)
+	changed = changed || !same(out.Mounts, o.Mounts) || !same(out.Accept, o.Accept) || !same(out.Reach, o.Reach) || out.Source != o.Source
 	return out, changed
 }
 

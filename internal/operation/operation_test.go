@@ -33,11 +33,15 @@ func TestCanonical(t *testing.T) {
 	create, err := operation.NewCreate(workspace.Wanted{
 		Key: "demo", Profile: "chat", Limits: workspace.Limits{Pids: 64}, TTL: workspace.Forever, Idle: time.Second, NoStart: true,
 		Mounts: []workspace.Mount{{Source: "/a", Destination: "/workspace"}}, Allow: []workspace.Opening{workspace.UserNS}, Request: "r",
+		Reach: workspace.Reach{Allow: []string{"b.example", "a.example", "b.example"}, Deny: []string{"c.example"}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	update, err := operation.NewUpdate(workspace.Change{Key: "new", Limits: workspace.Limits{Pids: 64}, TTL: time.Minute})
+	update, err := operation.NewUpdate(workspace.Change{
+		Key: "new", Limits: workspace.Limits{Pids: 64}, TTL: time.Minute,
+		Reach: workspace.ReachChange{Allow: []string{"b", "@a"}, Deny: []string{"c"}, Remove: []string{"e", "d", "e"}},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +61,7 @@ func TestCanonical(t *testing.T) {
 	})
 	command.Env, command.EnvDigest, command.ID = []string{"A", "B"}, "00", "c-0123456789abcdef"
 	once, err := operation.NewOnce(operation.Command{Command: workspace.Command{Argv: []string{"ls"}}, Detach: true},
-		nil, []workspace.Opening{workspace.UserNS}, []string{"pids", "disk"}, true)
+		nil, []workspace.Opening{workspace.UserNS}, []string{"pids", "disk"}, []string{"deny b.example", "allow a.example"}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,9 +76,13 @@ func TestCanonical(t *testing.T) {
 		{
 			create, demo, `{"kind":"workspace.create","workspace":"ws-2a97516c","key":"demo","limits":` + limits +
 				`,"profile":"chat","ttl_ms":-1,"idle_ms":1000,"no_start":true,` +
-				`"mounts":[{"source":"/a","destination":"/workspace"}],"allow":["userns"]}`,
+				`"mounts":[{"source":"/a","destination":"/workspace"}],"allow":["userns"],` +
+				`"reach":["allow a.example","allow b.example","deny c.example"]}`,
 		},
-		{update, demo, `{"kind":"workspace.update","workspace":"ws-2a97516c","key":"new","limits":` + limits + `,"ttl_ms":60000}`},
+		{
+			update, demo, `{"kind":"workspace.update","workspace":"ws-2a97516c","key":"new","limits":` + limits +
+				`,"ttl_ms":60000,"reach":["allow @a","allow b","deny c"],"unreach":["d","e"]}`,
+		},
 		{operation.Destroy{Ref: "demo", Purge: true}, operation.Target{}, `{"kind":"workspace.destroy","key":"demo","purge":true}`},
 		{operation.Removal{Purge: true}, demo, `{"kind":"daemon.recover","workspace":"ws-2a97516c","purge":true}`},
 		{
@@ -93,7 +101,7 @@ func TestCanonical(t *testing.T) {
 				`"env_digest":"00","cwd":"/tmp","tty":true,"timeout_ms":5,"command":"c-0123456789abcdef","source":"user"}`,
 		},
 		{once, demo, `{"kind":"workspace.run","workspace":"ws-2a97516c","argv":["ls"],"detach":true,` +
-			`"purge":true,"allow":["userns"],"accept":["disk","pids"]}`},
+			`"purge":true,"allow":["userns"],"accept":["disk","pids"],"reach":["allow a.example","deny b.example"]}`},
 		{operation.Signal("c-1", 9, false), demo, `{"kind":"command.signal","workspace":"ws-2a97516c","command":"c-1","signal":"9"}`},
 		{operation.Signal("c-1", 0, true), demo, `{"kind":"command.signal","workspace":"ws-2a97516c","command":"c-1","signal":"hangup"}`},
 		{
@@ -323,7 +331,7 @@ func TestConstructorsValidate(t *testing.T) {
 		c := operation.Command{Command: workspace.Command{Argv: []string{"true"}}}
 		f(&c.Command)
 		_, err := operation.NewExec(c)
-		_, once := operation.NewOnce(c, nil, nil, nil, false)
+		_, once := operation.NewOnce(c, nil, nil, nil, nil, false)
 		if (err == nil) != (once == nil) {
 			t.Errorf("as one command: %v; for once: %v", err, once)
 		}

@@ -24,7 +24,8 @@ func Simple(n Name) Plain { return Plain{n} }
 // Op implements Operation.
 func (p Plain) Op() Name { return p.name }
 
-// Create makes a workspace. Durations are milliseconds, -1 without an end.
+// Create makes a workspace. Durations are milliseconds, -1 without an end. Reach is what its commands may reach of the
+// network, as workspace.Reach.Texts says it, sorted. Whoever may make the workspace may say it.
 type Create struct {
 	Key     id.Key              `json:"key,omitempty"`
 	Limits  json.RawMessage     `json:"limits,omitempty"`
@@ -34,6 +35,7 @@ type Create struct {
 	NoStart bool                `json:"no_start,omitempty"`
 	Mounts  json.RawMessage     `json:"mounts,omitempty"`
 	Allow   []workspace.Opening `json:"allow,omitempty"`
+	Reach   []string            `json:"reach,omitempty"`
 }
 
 // Op implements Operation.
@@ -47,7 +49,7 @@ func NewCreate(w workspace.Wanted) (Create, error) {
 	}
 	c := Create{
 		Key: w.Key, Profile: w.Profile, TTLMS: Millis(w.TTL), IdleMS: Millis(w.Idle), NoStart: w.NoStart, Allow: w.Allow,
-		Limits: limits(w.Limits),
+		Limits: limits(w.Limits), Reach: reach(w.Reach.Allow, w.Reach.Deny),
 	}
 	if len(w.Mounts) > 0 {
 		c.Mounts = raw(w.Mounts)
@@ -55,12 +57,16 @@ func NewCreate(w workspace.Wanted) (Create, error) {
 	return c, nil
 }
 
-// Update changes a workspace. What is empty stays as it is.
+// Update changes a workspace. What is empty stays as it is. Reach are the rules of the network that are added, as in
+// Create, and Unreach the texts of those that are removed, sorted. Whoever may change the workspace may change them.
 type Update struct {
 	Key    id.Key          `json:"key,omitempty"`
 	Limits json.RawMessage `json:"limits,omitempty"`
 	TTLMS  int64           `json:"ttl_ms,omitempty"`
 	IdleMS int64           `json:"idle_ms,omitempty"`
+
+	Reach   []string `json:"reach,omitempty"`
+	Unreach []string `json:"unreach,omitempty"`
 }
 
 // Op implements Operation.
@@ -71,7 +77,10 @@ func NewUpdate(c workspace.Change) (Update, error) {
 	if err := c.Validate(); err != nil {
 		return Update{}, err
 	}
-	return Update{Key: c.Key, Limits: limits(c.Limits), TTLMS: Millis(c.TTL), IdleMS: Millis(c.Idle)}, nil
+	return Update{
+		Key: c.Key, Limits: limits(c.Limits), TTLMS: Millis(c.TTL), IdleMS: Millis(c.Idle),
+		Reach: reach(c.Reach.Allow, c.Reach.Deny), Unreach: once(c.Reach.Remove),
+	}, nil
 }
 
 // Destroy ends a workspace. Ref is what a repeatable request called it.
@@ -231,6 +240,14 @@ func Millis(d time.Duration) int64 {
 	}
 	return d.Milliseconds()
 }
+
+// reach are rules of the network in an operation, nil for none.
+func reach(allow, deny []string) []string {
+	return once(workspace.Reach{Allow: allow, Deny: deny}.Texts())
+}
+
+// once are texts of which the order has no influence: sorted, and each once.
+func once(list []string) []string { return slices.Compact(slices.Sorted(slices.Values(list))) }
 
 // limits are the limits that were asked for, nil if none were.
 func limits(l workspace.Limits) json.RawMessage {

@@ -1,6 +1,9 @@
 package operation
 
 import (
+	"slices"
+	"strings"
+
 	p "github.com/carrel-dev/carrel/internal/principal"
 )
 
@@ -21,6 +24,8 @@ const (
 	ListWorkspaces   Name = "workspace.list"
 	StatWorkspace    Name = "workspace.stats"
 	WatchWorkspace   Name = "workspace.watch"
+	// ReviveWorkspace brings a destroyed workspace back.
+	ReviveWorkspace Name = "workspace.revive"
 	// RemoveHome removes the home that was kept of a destroyed workspace.
 	RemoveHome Name = "home.remove"
 
@@ -64,11 +69,15 @@ var Table = []Row{
 	{
 		Name: CreateWorkspace, Words: "create", Needs: p.Make, On: Workspace, Class: Change, Repeatable: true,
 		Help:  "Make a workspace, or show the one that a key has",
-		Calls: small("WorkspaceService/Create"),
+		Calls: []Call{{"WorkspaceService/Create", Large, false}},
 		Judged: Judged{Rules: []Rule{
 			{
 				Name: "workspace.create.mounts", When: mounts, Asks: true, Risk: 60, Capability: "filesystem.mount", Final: true,
 				Reason: "shows files of the host to what runs in the workspace",
+			},
+			{
+				Name: "workspace.create.reach", When: reaches, Risk: 40, Capability: "network.out", Final: true,
+				Reason: "lets what runs in the workspace reach hosts",
 			},
 			{Name: "workspace.create", Risk: 5, Reason: "makes an empty workspace within the owner's bounds"},
 		}},
@@ -99,9 +108,15 @@ var Table = []Row{
 	},
 	{
 		Name: UpdateWorkspace, Words: "change", Needs: p.Lifecycle, On: Workspace, Class: Change, Repeatable: true,
-		Help:   "Change limits, lifetime or key of a workspace, while it runs too",
-		Calls:  small("WorkspaceService/Update"),
-		Judged: rule(Rule{Name: "workspace.update", Risk: 20, Reason: "changes limits, key or lifetime within the owner's bounds"}),
+		Help:  "Change limits, lifetime, key or network rules, while it runs too",
+		Calls: []Call{{"WorkspaceService/Update", Large, false}},
+		Judged: Judged{Rules: []Rule{
+			{
+				Name: "workspace.update.reach", When: reaches, Risk: 40, Capability: "network.out", Final: true,
+				Reason: "lets what runs in the workspace reach hosts",
+			},
+			{Name: "workspace.update", Risk: 20, Reason: "changes limits, key, lifetime or network rules within the owner's bounds"},
+		}},
 	},
 	{
 		Name: DestroyWorkspace, Words: "destroy", Needs: p.Lifecycle, On: Workspace, Class: Change, Relieves: true, Repeatable: true,
@@ -133,6 +148,13 @@ var Table = []Row{
 		Help:   "Make a workspace from an archive",
 		Calls:  []Call{{"ArchiveService/Restore", Large, true}},
 		Judged: rule(Rule{Name: "workspace.restore", Risk: 10, Reason: "makes a workspace from one of its owner's archives"}),
+	},
+	{
+		// As a restore does, it has a workspace live.
+		Name: ReviveWorkspace, Words: "bring back", Needs: p.Lifecycle | p.Make, On: Workspace, Class: Change,
+		Help:   "Bring a destroyed workspace back, with the home that was kept",
+		Calls:  small("WorkspaceService/Revive"),
+		Judged: rule(Rule{Name: "workspace.revive", Risk: 10, Reason: "brings back a workspace of its owner's with its home"}),
 	},
 	{
 		Name: RunOnce, Words: "run a command in", Needs: p.Run, On: Workspace, Class: Change,
@@ -315,6 +337,18 @@ var Table = []Row{
 func rule(r Rule) Judged { return Judged{Rules: []Rule{r}} }
 
 func mounts(op Operation) bool { return len(op.(Create).Mounts) > 0 }
+
+// reaches reports whether an operation lets a workspace reach something.
+func reaches(op Operation) bool {
+	var rules []string
+	switch o := op.(type) {
+	case Create:
+		rules = o.Reach
+	case Update:
+		rules = o.Reach
+	}
+	return slices.ContainsFunc(rules, func(text string) bool { return strings.HasPrefix(text, "allow ") })
+}
 
 // purges reports whether an operation removes the home for good.
 func purges(op Operation) bool {

@@ -16,13 +16,15 @@ var elsewhere = []struct {
 	{set(`config config-file configfile config_file configuration conf conf-file rcfile rc-file init-file defaults-file
 		defaults-extra-file userconfig globalconfig kubeconfig plugin plugins plugin-dir plugin-path provider provider-path
 		library library-path lib-path libdir load-module module-path engine git-dir root root-dir rootdir sysroot
-		installroot chroot admindir dbpath homedir define`), CodeExecute},
-	// Other hosts.
+		installroot chroot admindir dbpath homedir define work-tree`), CodeExecute},
+	// Other hosts, and who vouches for them.
 	{set(`endpoint endpoint-url api-endpoint server api-server apiserver proxy http-proxy https-proxy preproxy registry
-		index-url extra-index-url`), NetworkIn},
+		index-url extra-index-url ca-bundle`), NetworkIn},
 	// Files that are written.
 	{set(`log log-file logfile log-path cursor-file cache-file index-file keylogfile sess_out sess-out trace-file
 		session-file`), FilesystemWrite},
+	// A file in place of the machine's own tables.
+	{set(`tab-file`), ProgramUnknown},
 }
 
 // leadsElsewhere adds what such options of a command mean that does nothing else.

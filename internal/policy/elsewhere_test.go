@@ -20,7 +20,8 @@ func TestOptionsThatLeadElsewhere(t *testing.T) {
 		for _, option := range []string{
 			"--config=/tmp/x", "--config /tmp/x", "--kubeconfig=/tmp/x", "--defaults-file=x", "--plugin=x", "-provider-path /tmp", "--library=x.so",
 			"--git-dir=/tmp/x", "--root=/x", "--endpoint-url=http://x", "--server http://x", "--proxy=http://x", "--log-file=/tmp/x",
-			"--cursor-file=/tmp/x", "--cache-file /tmp/x", "-keylogfile /tmp/x", "-sess_out /tmp/x",
+			"--cursor-file=/tmp/x", "--work-tree=/x", "--ca-bundle=x", "--tab-file x", "--cache-file /tmp/x",
+			"-keylogfile /tmp/x", "-sess_out /tmp/x",
 		} {
 			if d := e.Decide(host(looks + " " + option)); d.Level == policy.Safe {
 				t.Errorf("%s %s is SAFE", looks, option)
@@ -40,6 +41,85 @@ func TestOptionsThatLeadElsewhere(t *testing.T) {
 		d := e.Decide(host(command))
 		if want == "" && d.Level != policy.Safe || want != "" && (d.Level == policy.Safe || !slices.Contains(d.Capabilities, want)) {
 			t.Errorf("%.80s is %s with %v, not %q", command, d.Level, d.Capabilities, want)
+		}
+	}
+}
+
+// Some programs have such options under names of their own. Their value may still name the machine's own place.
+func TestOwnOptionsThatLeadElsewhere(t *testing.T) {
+	e := engine(t)
+	for line := range strings.Lines(`
+code.execute    git --work-tree=/x status
+code.execute    git --work-tree /x status
+program.unknown git config --file F -l
+program.unknown git config -f F --get user.name
+program.unknown git config --fil F -l
+program.unknown git config --blob main:x -l
+code.execute    apt-get -o Dir=/x check
+code.execute    apt-get -oDir=/x check
+code.execute    apt-get -s -o dir=/x install foo
+code.execute    apt-get -o RootDir=/x check
+code.execute    apt list -o Dir=/x
+code.execute    apt --option Dir=/x list
+code.execute    apt-cache -o Dir=/x policy bash
+code.execute    apt-cache -c /x policy bash
+code.execute    apt-config -o Dir::State=/x dump
+code.execute    jq -L DIR . f
+code.execute    jq -LDIR .
+code.execute    jq --library-path DIR .
+filesystem.write lsof -D b/tmp/x
+filesystem.write lsof -Db/tmp/x
+program.unknown journalctl -D DIR
+program.unknown journalctl --directory=/x
+program.unknown journalctl --dir /x
+program.unknown journalctl -D /var/log/journal/../../../tmp/x
+program.unknown journalctl -D /var/log/journal -D /x
+program.unknown journalctl --file /x
+program.unknown journalctl --file=/var/log/journal/*/system.journal -D /x
+code.execute    journalctl --root /x
+code.execute    journalctl --root=/x
+network.in      aws --ca-bundle F s3 ls
+network.in      aws s3 ls --ca-bundle F
+program.unknown findmnt --tab-file F
+program.unknown findmnt -F F
+program.unknown findmnt --tab F
+program.unknown last -f F
+program.unknown last --file F
+program.unknown lastb -f F
+program.unknown last -f F -f /var/log/wtmp
+code.execute    terraform -chdir=DIR show
+code.execute    terraform -chdir=DIR validate
+code.execute    terraform -chdir=/x output
+code.execute    terraform -chdir=/x workspace list
+code.execute    terraform -chdir=/x state show a
+code.execute    terraform -chdir=/x state list
+code.execute    terraform -chdir=../x state list
+code.execute    terraform -chdir=$X state list
+code.execute    terragrunt --working-dir x show
+-               git status
+-               git config --get user.name
+-               apt-get -s install foo
+-               apt-get -o APT::Color=0 check
+-               apt-cache -o APT::Color=0 policy
+-               jq -r .x f
+-               lsof -i :80
+-               journalctl -u ssh
+-               journalctl -D /var/log/journal
+-               journalctl --file /var/log/journal/*/system.journal
+-               aws s3 ls
+-               findmnt -t ext4
+-               last -n 5
+-               last -f /var/log/wtmp.1
+-               terraform show
+-               terraform -chdir=env/prod state list
+`) {
+		want, command, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if command = strings.TrimSpace(command); command == "" {
+			continue
+		}
+		d := e.Decide(host(command))
+		if want == "-" && d.Level != policy.Safe || want != "-" && (d.Level == policy.Safe || !slices.Contains(d.Capabilities, want)) {
+			t.Errorf("%s is %s with %v, not %s", command, d.Level, d.Capabilities, want)
 		}
 	}
 }

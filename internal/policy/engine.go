@@ -77,6 +77,9 @@ func New(c Config) (*Engine, error) {
 			files = append([]*ruleFile{b.ruleFile()}, files...)
 		}
 		e.merge(files)
+		if c.Rules != nil {
+			e.firstRuns(files[len(files)-1].firstRun, b)
+		}
 		e.index = newIndex(e.rules)
 	}
 	if e.Rules() == 0 && c.NoBuiltin && c.Rules == nil {

@@ -21,12 +21,17 @@ type Overridden struct {
 
 // String says it for people, with what to do.
 func (o Overridden) String() string {
+	return o.What() + "; replace that rule by its id, or let such commands pass with \"carrel policy allow\""
+}
+
+// What says it for people.
+func (o Overridden) What() string {
 	what := "what it matches"
 	if o.Sample != "" {
 		what = fmt.Sprintf("%q", o.Sample)
 	}
-	return fmt.Sprintf("%s: the rule %s says SAFE and has no effect: %s stays %s on %s by %s; replace that rule by its id, or let such "+
-		"commands pass with \"carrel policy allow\"", o.At, o.Rule, what, o.Level, o.Profile, strings.Join(o.By, ", "))
+	return fmt.Sprintf("%s: the rule %s says SAFE and has no effect: %s stays %s on %s by %s", o.At, o.Rule, what, o.Level, o.Profile,
+		strings.Join(o.By, ", "))
 }
 
 // Overridden returns the rules of the file with level SAFE that stricter rules override, each once for a profile. They

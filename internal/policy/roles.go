@@ -439,7 +439,8 @@ var protections = lazy(`randomize_va_space|kptr_restrict|dmesg_restrict|yama\.|u
 	`perf_event_paranoid|kexec_load_disabled|modules_disabled|rp_filter|accept_redirects|accept_source_route|` +
 	`tcp_syncookies|sysrq`)
 
-var aptHooks = lazy(`(?i)(?:dir::bin|dir::etc|solver|invoke|post-run|pre-install|dpkg::|proxy-auto-detect|binary::|::run)`)
+// Dir and RootDir lead to another tree, with its own configuration and methods.
+var aptHooks = lazy(`(?i)(?:(?:^|:)(?:root)?dir(?:::|$)|solver|invoke|post-run|pre-install|dpkg::|proxy-auto-detect|binary::|::run)`)
 
 // aptOption judges Name=value for apt; hooks are commands.
 func (j *judge) aptOption(s *segment, w shell.Word) {

@@ -88,6 +88,7 @@ type argValue struct {
 type ruleFile struct {
 	rules       []*rule
 	interactive interactiveLists
+	firstRun    map[Profile]firstRun
 }
 
 // interactiveLists names programs that wait for a person, and flags that prevent it.
@@ -139,9 +140,13 @@ func readRules(r *reader, t *tree) (*ruleFile, *tree, error) {
 		}},
 		r.textsField("noninteractive_flags", &rr.file.interactive.flags),
 		field{"noninteractive_command_flags", rr.commandFlags},
+		field{"profiles", rr.profiles},
 		field{"rules", rr.rules},
 		field{"knowledge", func(t *tree) error { knowledge = t; return nil }},
 	)
+	if err == nil {
+		err = rr.checkProfiles()
+	}
 	return &rr.file, knowledge, err
 }
 

@@ -57,6 +57,12 @@ func (w *Writer) Append(ctx context.Context, r audit.Record) (int64, error) {
 	return w.to.Append(ctx, r)
 }
 
+// AppendAsync writes one without waiting for the disk.
+func (w *Writer) AppendAsync(r audit.Record) error {
+	clean(w.redact, &r)
+	return w.to.AppendAsync(r)
+}
+
 // Of returns what the records of a request have in common. It reads the request once.
 func (w *Writer) Of(r *operation.Request) (*Of, error) {
 	o := &Of{to: w.to, redact: w.redact, request: r}

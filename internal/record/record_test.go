@@ -52,7 +52,7 @@ func TestNoFieldKeepsASecret(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	once, err := operation.NewOnce(command, nil, nil, nil, true)
+	once, err := operation.NewOnce(command, nil, nil, nil, nil, true)
 	if err != nil {
 		t.Fatal(err)
 	}

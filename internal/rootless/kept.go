@@ -53,6 +53,10 @@ type file struct{ device, inode uint64 }
 
 // CheckSource refuses the open source of a mount if it is kept, lies in a directory that is, or holds one.
 func CheckSource(m workspace.Mount, dir *os.File) error {
+	if m.AsRoot {
+		return fmt.Errorf("cannot mount %s with :root: only root can; leave it out, and the files are yours: %w",
+			m.Source, errdefs.ErrPermissionDenied)
+	}
 	places, err := keptPlaces()
 	if err != nil {
 		return fmt.Errorf("cannot mount %s: %w", m.Source, err)

@@ -47,7 +47,7 @@ func (l *Launcher) Start(ctx context.Context, c *launch.Config, sockets *Sockets
 	defer c.Binary.Close()
 	c.Peers = far
 	c.Spec.Mode, c.Spec.User, c.Spec.Shell = sandbox.Rootless, string(c.Spec.Name), shell
-	c.Spec.TmpfsBytes, c.Spec.Net = l.TmpfsBytes, sandbox.Net{LowPorts: true}
+	c.Spec.TmpfsBytes, c.Spec.Net.LowPorts = l.TmpfsBytes, true
 	if l.NoRange != "" {
 		c.Outside = func(int) []sandbox.Finding {
 			return []sandbox.Finding{{Control: "ids", OK: true, Evidence: "no range of ids is used: " + l.NoRange}}

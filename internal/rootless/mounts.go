@@ -1,9 +1,11 @@
 package rootless
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 
@@ -12,6 +14,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/rootless/gitdir"
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -87,8 +90,9 @@ func Source(path string) (string, error) {
 	return real, nil
 }
 
-// openMounts opens the sources and protects the names in them.
-func (s *state) openMounts(mounts []workspace.Mount, name id.Workspace) (projects []launch.Project, err error) {
+// openMounts opens the sources and protects the names in them. With git, repositories among them get a git
+// directory of the workspace's own.
+func (s *state) openMounts(mounts []workspace.Mount, name id.Workspace, git bool) (projects []launch.Project, err error) {
 	defer func() {
 		if err != nil {
 			launch.CloseProjects(projects)
@@ -102,7 +106,7 @@ func (s *state) openMounts(mounts []workspace.Mount, name id.Workspace) (project
 			return projects, fmt.Errorf("cannot mount %s: %w", m.Source, err)
 		}
 		projects = append(projects, launch.Project{
-			Project: sandbox.Project{Destination: m.AtHome("/home/" + string(name)).Destination, ReadOnly: m.ReadOnly}, Dir: dir,
+			Project: sandbox.Project{Destination: m.AtHome().Destination, ReadOnly: m.ReadOnly}, Dir: dir,
 		})
 		if err := CheckSource(m, dir); err != nil {
 			return projects, err
@@ -117,8 +121,60 @@ func (s *state) openMounts(mounts []workspace.Mount, name id.Workspace) (project
 		}); err != nil {
 			return projects, err
 		}
+		if git {
+			if projects, err = s.openGit(projects, name); err != nil {
+				return projects, err
+			}
+		}
 	}
 	return projects, nil
+}
+
+// openGit gives the last of projects a git directory of the workspace's own, if it is a repository that can
+// have one. Where it is, is noted before.
+func (s *state) openGit(projects []launch.Project, name id.Workspace) ([]launch.Project, error) {
+	p := &projects[len(projects)-1]
+	n := gitNote{p.Dir.Name(), filepath.Join(s.dir, "git", fmt.Sprintf("%s-%d", name, len(projects)))}
+	repo, err := gitdir.Prepare(n.Source, n.Dir, name, func() error {
+		s.note.Git = append(s.note.Git, n)
+		return s.write()
+	})
+	if repo == nil || err != nil {
+		return projects, err
+	}
+	s.repos = append(s.repos, repo)
+	// It is covered, and so not read-only.
+	p.Pinned = slices.DeleteFunc(p.Pinned, func(name string) bool { return name == sandbox.GitName })
+	at := p.Destination + "/" + sandbox.GitName
+	for _, d := range []struct {
+		path string
+		sandbox.Project
+	}{
+		{repo.Own(), sandbox.Project{Destination: at, Own: true}},
+		{repo.HostGit(), sandbox.Project{Destination: at + "/" + gitdir.Host, ReadOnly: true}},
+	} {
+		dir, err := openDir(d.path)
+		if err != nil {
+			return projects, fmt.Errorf("cannot mount %s: %w", d.path, err)
+		}
+		projects = append(projects, launch.Project{Project: d.Project, Dir: dir})
+	}
+	return projects, nil
+}
+
+// takeGit takes over what was committed inside, once nothing of the workspace runs. What a person has to know
+// is added to notes.
+func (s *state) takeGit(ctx context.Context) (err error) {
+	for _, r := range s.repos {
+		notes, terr := r.Take(ctx)
+		s.notes = append(s.notes, notes...)
+		if terr != nil {
+			s.notes = append(s.notes, terr.Error())
+			err = errors.Join(err, terr)
+		}
+	}
+	s.repos = nil
+	return err
 }
 
 // pin makes the protected names that a writable source must have, and returns all that it has. What it makes is noted before.

@@ -16,7 +16,12 @@ const maxPolicy = 16 << 20
 
 // PolicyPath is the caller's file of rules: $XDG_CONFIG_HOME/carrel/policy.yaml, or
 // ~/.config/carrel/policy.yaml; "" if there is none.
-func PolicyPath() string {
+func PolicyPath() string { return configPath("policy.yaml") }
+
+// EgressPath is the caller's file of network rules, egress.yaml beside that; "" if there is none.
+func EgressPath() string { return configPath("egress.yaml") }
+
+func configPath(name string) string {
 	base := os.Getenv("XDG_CONFIG_HOME")
 	if !filepath.IsAbs(base) { // a relative one is to be ignored (XDG Base Directory Specification)
 		home, err := os.UserHomeDir()
@@ -25,7 +30,7 @@ func PolicyPath() string {
 		}
 		base = filepath.Join(home, ".config")
 	}
-	path := filepath.Join(base, "carrel", "policy.yaml")
+	path := filepath.Join(base, "carrel", name)
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return ""
 	}
@@ -34,8 +39,8 @@ func PolicyPath() string {
 
 // loadPolicy makes the rules that judge a run: the built-in ones, and the rules in the
 // caller's file if there is one. A file that cannot be used, or that others may change, is an
-// error: nothing runs.
-func loadPolicy() (*policy.Engine, error) {
+// error: nothing runs. note gets each of the caller's rules that has no effect in a workspace.
+func loadPolicy(note func(string)) (*policy.Engine, error) {
 	path := PolicyPath()
 	if path == "" {
 		return policy.New(policy.Config{})
@@ -44,5 +49,14 @@ func loadPolicy() (*policy.Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w; mend it, or move it away to be judged by the built-in rules", err)
 	}
-	return policy.New(policy.Config{Rules: &policy.Source{Name: path, Data: b}})
+	e, err := policy.New(policy.Config{Rules: &policy.Source{Name: path, Data: b}})
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range e.Overridden() {
+		if o.Profile == policy.Workspace {
+			note(o.What() + "; replace that rule by its id") // what a daemon allows is not for a run
+		}
+	}
+	return e, nil
 }

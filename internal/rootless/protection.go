@@ -36,7 +36,7 @@ func NewProtection(name id.Workspace) (*Protection, error) {
 
 // Open opens the sources and protects the names in them. The caller closes them.
 func (h *Protection) Open(mounts []workspace.Mount) ([]launch.Project, error) {
-	return h.of.openMounts(mounts, h.name)
+	return h.of.openMounts(mounts, h.name, false)
 }
 
 // Release removes what was made, once nothing of the workspace runs.

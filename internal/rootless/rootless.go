@@ -26,6 +26,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/judge"
+	"github.com/carrel-dev/carrel/internal/policy"
 	"github.com/carrel-dev/carrel/internal/pollfd"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/record"
@@ -57,6 +58,8 @@ type Options struct {
 	Accept []string
 	// Allow is what the command may do beyond what others may.
 	Allow []workspace.Opening
+	// Egress is what the command may reach.
+	Egress Egress
 	// Keep leaves the home on disk.
 	Keep bool
 	// IDs says which ids executor and command have; "" is OneID.
@@ -66,6 +69,8 @@ type Options struct {
 	// Ask has the person at the terminal answer where the policy wants that; nil is nobody,
 	// and then what has to be asked is not run.
 	Ask func(context.Context, approval.Question) (approval.Kind, string, error)
+	// Note gets what the person should know about their file of rules, before the command is judged. Required.
+	Note func(string)
 }
 
 // Run is a command that runs.
@@ -87,8 +92,9 @@ type Run struct {
 // Start starts a command. Close must be called, also to have its outcome recorded.
 func Start(ctx context.Context, o Options) (*Run, error) {
 	// The rules are read while the run is prepared.
-	rules := sync.OnceValues(loadPolicy)
-	go func() { _, _ = rules() }() // who asks gets the error
+	rules := sync.OnceValues(func() (*policy.Engine, error) { return loadPolicy(o.Note) })
+	go func() { _, _ = rules() }()    // who asks gets the error
+	defer func() { _, _ = rules() }() // Note is not called after Start
 	for _, c := range o.Accept {
 		if !sandbox.IsControl(c) {
 			return nil, fmt.Errorf("cannot accept %q: there is no such control; \"carrel run --report\" lists them: %w",
@@ -122,7 +128,7 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	}
 	key := id.Key(id.NewTrace())
 	r := &Run{Name: id.Derive(namePrefix, key, 0), state: st, terminal: o.Terminal != nil, accept: o.Accept}
-	command.Cwd = workspace.Mount{Destination: o.Dir}.AtHome("/home/" + string(r.Name)).Destination
+	command.Cwd = workspace.Mount{Destination: o.Dir}.AtHome().Destination
 	s := &starter{
 		Broker: namespace.Unserved(noStay), name: r.Name, options: &o, state: st,
 		launcher: Launcher{Executor: o.Executor, TmpfsBytes: tmpfs, Ranges: ranges, NoRange: why},
@@ -134,6 +140,13 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	}
 	shared := audit.OpenShared(st.auditPath())
 	r.records = record.NewWriter(shared, redactor)
+	if len(o.Egress.Rules) > 0 {
+		var env []string
+		if s.way, env, s.authority, err = newWayOut(&o.Egress, r.Name, r.records); err != nil {
+			return nil, err
+		}
+		command.Env = append(env, command.Env...) // what the caller sets counts
+	}
 	r.gate = gate.New(gate.Config{
 		Records: r.records, Judge: judge.New(rules), Ask: asking.Here{Prompt: o.Ask, Records: r.records}, Log: slog.New(slog.DiscardHandler),
 	})
@@ -144,7 +157,7 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	crashpoint.Here("run.begin.registered")
 	by := principal.Principal{Kind: principal.User, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
 	r.running, err = single.Run(ctx, r.gate, r.runtime, by, single.Workspace{
-		Name: r.Name, Limits: limits, Mounts: o.Mounts, Allow: o.Allow, Accept: slices.Clone(o.Accept),
+		Name: r.Name, Limits: limits, Mounts: o.Mounts, Allow: o.Allow, Accept: slices.Clone(o.Accept), Reach: o.Egress.texts(),
 		Command: command, TTY: o.Terminal != nil, Keep: o.Keep,
 	})
 	if err != nil {
@@ -185,14 +198,15 @@ func (r *Run) Resize(ctx context.Context, rows, cols uint16) error {
 }
 
 // Close hangs the command up if it still runs, and returns when nothing of the workspace
-// is left and its outcome is recorded. retained is where its home was kept.
-func (r *Run) Close() (retained string, err error) {
+// is left and its outcome is recorded. retained is where its home was kept, and notes are for a person to
+// read.
+func (r *Run) Close() (retained string, notes []string, err error) {
 	_ = r.running.Close() // its end says what there is to say
 	r.gate.Settle()
 	err = errors.Join(r.runtime.Close(), r.records.FlushSums())
 	crashpoint.Here("run.end.settled")
 	r.state.close()
-	return r.running.Retained, err
+	return r.running.Retained, r.state.notes, err
 }
 
 // Hangup ends the command, if it still runs.

@@ -30,6 +30,8 @@ type starter struct {
 	options          *Options
 	state            *state
 	launcher         Launcher
+	way              *wayOut // nil: it reaches nothing
+	authority        string  // what its command has to trust, in PEM
 
 	mu       sync.Mutex
 	sockets  Sockets
@@ -82,7 +84,7 @@ func (s *starter) Destroy(_ context.Context, p brokerapi.DestroyParams) (brokera
 }
 
 func (s *starter) start(ctx context.Context, limits workspace.Limits) error {
-	projects, err := s.state.openMounts(s.options.Mounts, s.name)
+	projects, err := s.state.openMounts(s.options.Mounts, s.name, true)
 	if err != nil {
 		return err
 	}
@@ -97,6 +99,9 @@ func (s *starter) start(ctx context.Context, limits workspace.Limits) error {
 		}
 		defer c.Home.Close()
 		s.home = c.Home.Name()
+	}
+	if s.way != nil {
+		c.Ways, c.Spec.Net.Trust = s.way.start, s.authority
 	}
 	executor, err := s.launcher.Start(ctx, &c, &s.sockets)
 	if err != nil {
@@ -144,8 +149,14 @@ func (s *starter) end(purge bool) error {
 			s.ended()
 		}
 	}
+	s.way.close()
+	s.way = nil
 	crashpoint.Here("run.end.ended")
 	err := s.launcher.Groups.End(s.name)
+	if err == nil {
+		err = s.state.takeGit(context.Background())
+	}
+	crashpoint.Here("run.end.taken")
 	err = errors.Join(err, s.launcher.Groups.Close(), s.state.unplace(s.name))
 	crashpoint.Here("run.end.unplaced")
 	if purge && s.home != "" {

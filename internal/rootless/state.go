@@ -1,6 +1,7 @@
 package rootless
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/rootless/gitdir"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 )
 
@@ -21,16 +23,28 @@ import (
 //	audit/audit.jsonl   the record, one for the user
 //	runs/NAME           what a run made outside of its workspace; locked while it lives
 //	homes/NAME          homes that were kept
+//	git/NAME-0          the git directory of a run that lives, for a repository
 type state struct {
 	dir string
 	// mine is the open file of this run, which holds its lock.
 	mine *os.File
 	note note
+	// repos are the git directories of this run, and notes what a person has to know of those and of
+	// earlier ones.
+	repos []*gitdir.Repo
+	notes []string
 }
 
 // note is what a run made outside of its workspace.
 type note struct {
 	Placed []placedName `json:"placed,omitempty"`
+	Git    []gitNote    `json:"git,omitempty"`
+}
+
+// gitNote is the git directory Dir for the repository Source.
+type gitNote struct {
+	Source string `json:"source"`
+	Dir    string `json:"dir"`
 }
 
 func openState() (*state, error) {
@@ -140,6 +154,15 @@ func (s *state) sweep(closeBroken func([]id.Workspace) error) error {
 		for _, p := range all[name].Placed {
 			if !sharedName(all, name, p) {
 				p.remove()
+			}
+		}
+		for _, g := range all[name].Git {
+			said, err := gitdir.Rescue(context.Background(), g.Source, g.Dir, name)
+			if err != nil {
+				said = err.Error()
+			}
+			if said != "" {
+				s.notes = append(s.notes, said)
 			}
 		}
 		delete(all, name)

@@ -47,8 +47,8 @@ type Plan struct {
 	Allow []workspace.Opening
 	// Mounts are asked for by their grant, which says so for its maker; nil is none.
 	Mounts *Mounts
-	// Start asks for it to be started as well.
-	Start bool
+	// Start asks for it to be started as well, with a way out if Egress is set.
+	Start, Egress bool
 }
 
 // ErrNotRunning is wrapped by the error of a call that found no executor. Nothing
@@ -69,8 +69,9 @@ type Runtime interface {
 	// already_exists: the name has another key. A new one is started too if the plan says so,
 	// and then is running; one that could not be started is stopped, and Start tells why.
 	Create(ctx context.Context, p permit.Permit, plan Plan) (workspace.Real, workspace.Report, error)
-	// Start returns once the isolation is proved; the report's Err is nil then.
-	Start(ctx context.Context, p permit.Permit) (workspace.Real, workspace.Report, error)
+	// Start returns once the isolation is proved; the report's Err is nil then. With egress it has a way out, which
+	// reaches nothing before Egress.
+	Start(ctx context.Context, p permit.Permit, egress bool) (workspace.Real, workspace.Report, error)
 	Stop(ctx context.Context, p permit.Permit) (workspace.Real, error)
 	Destroy(ctx context.Context, p permit.Permit, purge bool) (workspace.Real, error)
 	// Discard destroys a workspace that nobody has put anything into: it is stopped and its
@@ -84,6 +85,10 @@ type Runtime interface {
 	Limit(ctx context.Context, p permit.Permit, limits workspace.Limits) (workspace.Real, error)
 	// Forget removes the home that Destroy kept, by its path; one that is gone is no error.
 	Forget(ctx context.Context, p permit.Permit, retained string) error
+
+	// Revive makes a destroyed workspace a stopped one again, with the home that Destroy kept at that path.
+	// After an error it is destroyed, or Destroy finishes that, and keeps the home.
+	Revive(ctx context.Context, p permit.Permit, retained string) (workspace.Real, error)
 
 	// Run runs a command to its end (e.Wait is set by it). When ctx ends first the command
 	// is ended too.
@@ -104,6 +109,10 @@ type Runtime interface {
 	List(ctx context.Context) (map[id.Workspace]workspace.Real, error)
 	// Report returns the proof of a running workspace.
 	Report(ctx context.Context, name id.Workspace) (workspace.Report, error)
+	// Egress returns the control socket (package egressapi) of a fresh carrel-egress of a workspace that was started
+	// with a way out, instead of the one before, which has ended then. It reaches nothing before it is told the rules, and
+	// ends when the socket is closed, which is up to the caller.
+	Egress(ctx context.Context, name id.Workspace) (*os.File, error)
 	// Stats returns what the commands of a running workspace use.
 	Stats(ctx context.Context, name id.Workspace) (workspace.Stats, error)
 	// Mended returns what the backend put right when it was started last, and what tells

@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"fmt"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 	"kernel.org/pub/linux/libs/security/libcap/psx"
@@ -49,30 +48,8 @@ func lockSecureBits() error {
 	return nil
 }
 
-// dropCapabilities leaves kept only, on every thread.
-func dropCapabilities(kept []int) error {
-	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	for _, c := range kept {
-		data[c/32].Permitted |= 1 << (c % 32)
-		data[c/32].Effective |= 1 << (c % 32)
-	}
-	if _, _, e := psx.Syscall3(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&data[0])), 0); e != 0 {
-		return fmt.Errorf("cannot drop capabilities: %w", e)
-	}
-	return nil
-}
-
 // bounded reports whether the kernel knows c and it is in the bounding set.
 func bounded(c int) bool {
 	r, _, e := unix.RawSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_READ, uintptr(c), 0)
 	return e == 0 && r == 1
-}
-
-// noNewPrivs sets no_new_privs on every thread: no exec gains rights any more.
-func noNewPrivs() error {
-	if _, _, e := psx.Syscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); e != 0 {
-		return fmt.Errorf("cannot set no_new_privs: %w", e)
-	}
-	return nil
 }

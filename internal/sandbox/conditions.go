@@ -21,6 +21,8 @@ const (
 	// mounted: directories of the host are mounted. sized: disk space is limited.
 	mounted
 	sized
+	// reaching: carrel-egress serves what its rules allow.
+	reaching
 	// These are opened to commands.
 	userNS
 	nestedMounts
@@ -90,10 +92,12 @@ func flag(holds bool, c conditions) conditions {
 // conditions are those that hold for the workspace of s.
 func (s *Spec) conditions() conditions {
 	return modes[s.Mode].conditions | conditionsOf(s.Allow) | flag(s.OneID(), oneID) | flag(s.IDScheme() == RangeIDs, apart) |
-		flag(s.FDs.Cmd >= 0, grouped) | flag(len(s.Projects) > 0, mounted) | flag(s.Limits.DiskBytes > 0, sized)
+		flag(s.FDs.Cmd >= 0, grouped) | flag(len(s.Projects) > 0, mounted) | flag(s.Limits.DiskBytes > 0, sized) |
+		flag(s.Net.Egress, reaching)
 }
 
 // conditions are those that a report is judged by.
 func (a Asked) conditions(mode Mode) conditions {
-	return modes[mode].conditions | conditionsOf(a.Allow) | flag(a.Grouped, grouped) | flag(a.Projects, mounted) | flag(a.Disk, sized)
+	return modes[mode].conditions | conditionsOf(a.Allow) | flag(a.Grouped, grouped) | flag(a.Projects, mounted) | flag(a.Disk, sized) |
+		flag(a.Egress, reaching)
 }

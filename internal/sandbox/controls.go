@@ -50,12 +50,13 @@ const (
 	hostSockets   = "host-sockets"
 	disk          = "disk"
 	oomOrder      = "oom-order"
+	egress        = "egress"
 )
 
 // Asked says which of them a workspace asks for, and what it opens.
 type Asked struct {
-	Projects, Disk bool
-	Allow          []workspace.Opening
+	Projects, Disk, Egress bool
+	Allow                  []workspace.Opening
 	// Grouped: control groups hold its limits. With root they always do. Without root,
 	// NoGroup says why they do not.
 	Grouped bool
@@ -69,6 +70,9 @@ var off = map[string]struct {
 }{
 	projectMounts: {mounted, workspace.Control{ID: projectMounts, State: workspace.Off, Evidence: "no directory of the host is mounted"}},
 	hostSockets:   {mounted, workspace.Control{ID: hostSockets, State: workspace.Off, Evidence: "no directory of the host is mounted"}},
+	egress: {reaching, workspace.Control{
+		ID: egress, State: workspace.Off, Evidence: "no destination is reachable, so there is nothing to filter",
+	}},
 	oomOrder: {rootful, workspace.Control{
 		ID: oomOrder, State: workspace.Off, Evidence: "without root, commands are ended in the order of the caller's own processes",
 	}},
@@ -104,6 +108,7 @@ var controls = []controlDef{
 	{"kernel", required, "report this with uname -r: a refused system call was answered"},
 	{"terminal", required, "report this with uname -r: terminal input could be injected"},
 	{"network", required, "report this: something beyond loopback answers"},
+	{egress, required, "see that nothing ended carrel-egress; report this: connections do not go through carrel-egress alone"},
 	{"sockets", required, "report this with uname -r: a socket family that must be refused could be opened"},
 	{"descriptors", required, "report this: a descriptor would leak into commands"},
 	{"process-limits", required, "report this: a resource limit did not hold"},
@@ -151,11 +156,6 @@ func IsControl(name string) bool {
 	return slices.ContainsFunc(controls, func(d controlDef) bool { return d.id == name })
 }
 
-// notAsked are controls that this release does not request of anyone.
-var notAsked = []workspace.Control{
-	{ID: "egress", State: workspace.Off, Evidence: "no destination is reachable, so there is nothing to filter"},
-}
-
 // Judge makes the report from what was found inside and outside. A control is
 // verified if it has findings and all of them hold; failed if one does not; unavailable
 // if there is none.
@@ -201,7 +201,6 @@ func Judge(mode Mode, asked Asked, accept []string, findings []Finding) workspac
 		}
 		r.Controls = append(r.Controls, c)
 	}
-	r.Controls = append(r.Controls, notAsked...)
 	return r
 }
 

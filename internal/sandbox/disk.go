@@ -7,10 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/sandbox/selfcheck"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // DiskPlaces are the directories inside to which a limit on disk space applies.
-func DiskPlaces(s *Spec) []string { return []string{s.Home(), "/tmp", "/var/tmp"} }
+func DiskPlaces(s *Spec) []string { return []string{workspace.Home, "/tmp", "/var/tmp"} }
 
 // checkDisk checks that what commands write lies in one file system no larger than the
 // limit, and that it holds no more than its size. The space used for that is free again at
@@ -22,7 +23,7 @@ func (s *stage) checkDisk(m *selfcheck.Memory) []check {
 	}
 	const past = "fallocate past the limit"
 	list := []check{
-		try(disk, past, []unix.Errno{unix.ENOSPC}, unix.SYS_OPENAT, atFDCWD, m.String(s.spec.Home()),
+		try(disk, past, []unix.Errno{unix.ENOSPC}, unix.SYS_OPENAT, atFDCWD, m.String(workspace.Home),
 			unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600).
 			then(unix.SYS_FALLOCATE, selfcheck.Last, 0, 0, uintptr(limit)+1),
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // Mount is one line of a mount table, as /proc/PID/mountinfo gives it.
@@ -91,7 +93,7 @@ func Expect(s *Spec) Expected {
 		})
 	}
 	return append(table, expectedMount{"/etc/", nil, []string{"ro", "nosuid", "nodev"}, ""},
-		expectedMount{s.Home(), nil, []string{"nosuid", "nodev"}, ""})
+		expectedMount{workspace.Home, nil, []string{"nosuid", "nodev"}, ""})
 }
 
 // Unexpected says what is wrong with a mount seen inside, or "".

@@ -4,16 +4,12 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/containerd/errdefs"
 	"github.com/landlock-lsm/go-landlock/landlock"
 	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
+
+	"github.com/carrel-dev/carrel/internal/sandbox/drop"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
-
-// landlockConfigs are by ABI what is enforced, strictly. Below 2 (Linux 5.19) a file
-// could not be renamed from one directory to another, which builds need.
-var landlockConfigs = map[int]landlock.Config{2: landlock.V2, 3: landlock.V3, 4: landlock.V3, 5: landlock.V5}
-
-const minLandlock, maxLandlock = 2, 5
 
 // truncateABI is the first that knows of truncating (Linux 6.2).
 const truncateABI = 3
@@ -21,15 +17,14 @@ const truncateABI = 3
 // landlock lets the workspace read and run what it sees, and write only to its own directories.
 // Mounts and modes say the same; this holds if one of them is wrong.
 func (s *stage) landlock() error {
-	abi, err := ll.LandlockGetABIVersion()
-	if (err != nil || abi < minLandlock) && s.spec.gives("landlock") {
-		return nil
+	abi, err := drop.LandlockABI()
+	if err != nil {
+		if s.spec.gives("landlock") {
+			return nil
+		}
+		return err
 	}
-	if err != nil || abi < minLandlock {
-		return fmt.Errorf("cannot use Landlock: ABI %d (%v), at least %d (Linux 5.19) with \"landlock\" in the kernel's lsm= list is needed: %w",
-			abi, err, minLandlock, errdefs.ErrFailedPrecondition) //nolint:errorlint // err may be nil: the ABI is too low
-	}
-	s.landlockABI = min(abi, maxLandlock)
+	s.landlockABI = abi
 	dev := landlock.RWFiles("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts/ptmx")
 	pts := landlock.RWDirs("/dev/pts")
 	if s.landlockABI >= 5 {
@@ -37,7 +32,7 @@ func (s *stage) landlock() error {
 	}
 	rules := []landlock.Rule{
 		landlock.RODirs("/"), dev, pts,
-		landlock.RWDirs(s.spec.Home(), "/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue").WithRefer(),
+		landlock.RWDirs(workspace.Home, "/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue").WithRefer(),
 		landlock.RWDirs(fmt.Sprintf("/run/user/%d", s.spec.IDs.Work)).WithRefer(),
 		// Writing below one's own /proc/PID: comm, oom_score_adj, coredump_filter.
 		landlock.PathAccess(procWrite, "/proc"),
@@ -52,14 +47,11 @@ func (s *stage) landlock() error {
 	for _, p := range s.spec.Projects {
 		// The rule of the home holds for what is mounted below it, and the executor may not
 		// enter the home to open it.
-		if !p.ReadOnly && !strings.HasPrefix(p.Destination, s.spec.Home()+"/") {
+		if !p.ReadOnly && !strings.HasPrefix(p.Destination, workspace.Home+"/") {
 			rules = append(rules, landlock.RWDirs(p.Destination).WithRefer())
 		}
 	}
-	if err := landlockConfigs[s.landlockABI].RestrictPaths(rules...); err != nil {
-		return fmt.Errorf("cannot enforce Landlock ABI %d: %w", s.landlockABI, err)
-	}
-	return nil
+	return drop.Files(abi, rules...)
 }
 
 const procWrite = ll.AccessFSReadFile | ll.AccessFSReadDir | ll.AccessFSWriteFile | ll.AccessFSExecute

@@ -10,6 +10,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // newRoot is where the new root is put together: over a directory that every host
@@ -235,6 +237,9 @@ func buildRoot(s *Spec) error {
 			return err
 		}
 	}
+	if err := c.trust(s.Net.Trust); err != nil {
+		return err
+	}
 	for _, d := range []string{
 		"dev", "proc", "sys/fs/cgroup", "root", "mnt", "srv", "media", "var/cache", "var/log",
 		"var/lib", "var/spool", "home",
@@ -257,7 +262,7 @@ func buildRoot(s *Spec) error {
 	for _, m := range []struct {
 		fd     int
 		target string
-	}{{s.FDs.Home, s.Home()}, {s.FDs.Tmp, "/tmp"}, {s.FDs.VarTmp, "/var/tmp"}} {
+	}{{s.FDs.Home, workspace.Home}, {s.FDs.Tmp, "/tmp"}, {s.FDs.VarTmp, "/var/tmp"}} {
 		if err := makeDirs(at(m.target)); err != nil {
 			return err
 		}
@@ -339,7 +344,7 @@ func buildRun(s *Spec, tmpfsPart string) error {
 // etcFiles are the synthesised files of /etc.
 func etcFiles(s *Spec) map[string]string {
 	sum := sha256.Sum256([]byte("carrel machine-id\x00" + string(s.Name)))
-	w, home := s.IDs.Work, s.Home()
+	w, home := s.IDs.Work, workspace.Home
 	return map[string]string{
 		"passwd": fmt.Sprintf("root:x:0:0:executor:/root:/usr/sbin/nologin\n"+
 			"%s:x:%d:%d:carrel workspace:%s:%s\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
@@ -350,7 +355,7 @@ func etcFiles(s *Spec) map[string]string {
 		"machine-id": hex.EncodeToString(sum[:16]) + "\n",
 		"nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\n" +
 			"protocols: files\nservices: files\nethers: files\nrpc: files\n",
-		"resolv.conf": "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n",
+		"resolv.conf": "nameserver " + s.nameserver().String() + "\noptions timeout:1 attempts:1\n",
 	}
 }
 

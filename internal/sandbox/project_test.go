@@ -46,7 +46,7 @@ func TestProjectMountIsProved(t *testing.T) {
 	dir := source(t)
 	ex, err := launchtest.Start(t, func(c *launch.Config) {
 		with(dir, sandbox.Project{Destination: "/workspace", Pinned: []string{".git"}})(c)
-		with(dir, sandbox.Project{Destination: c.Spec.Home() + "/a/b", ReadOnly: true})(c)
+		with(dir, sandbox.Project{Destination: workspace.Home + "/a/b", ReadOnly: true})(c)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -103,13 +103,13 @@ func TestProjectMountIsMissed(t *testing.T) {
 			if err := os.Symlink("/etc", c.Home.Name()+"/x"); err != nil {
 				t.Fatal(err)
 			}
-			c.Projects[0].Destination = c.Spec.Home() + "/x/y"
+			c.Projects[0].Destination = workspace.Home + "/x/y"
 		}, "must be a directory and no link"},
 		"a link at the place": {func(c *launch.Config) {
 			if err := os.Symlink("/etc", c.Home.Name()+"/x"); err != nil {
 				t.Fatal(err)
 			}
-			c.Projects[0].Destination = c.Spec.Home() + "/x"
+			c.Projects[0].Destination = workspace.Home + "/x"
 		}, "must be a directory and no link"},
 		"a place of the system": {func(c *launch.Config) { c.Projects[0].Destination = "/usr/x" }, "a mount goes to"},
 	} {

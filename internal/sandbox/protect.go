@@ -7,9 +7,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/sandbox/selfcheck"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // Protected says what of a writable project mount stays read-only: entries at its top
@@ -26,7 +28,9 @@ var Protected = []struct {
 	Name   string
 	Placed When
 }{
-	{".git", Always},
+	{GitName, Always},
+	// With objects, refs and config beside it, git takes the directory for a repository.
+	{"HEAD", NoRepository},
 	// Coding agents: settings name hooks and servers, which are programs.
 	{".claude", Always},
 	{".cursor", Always},
@@ -82,16 +86,21 @@ var Protected = []struct {
 // When says where a protected name that is absent is placed.
 type When int
 
-// Never, only where the mount is the home of a user of the host, or always.
+// Never, only where the mount is the home of a user of the host, only where it is no repository, or always.
 const (
 	Never When = iota
 	InHome
+	NoRepository
 	Always
 )
 
 // ProtectedIn looks for the protected names in the directory that is open at dir: those that are
 // there, and those that are not and must be placed. home says that it is a home.
 func ProtectedIn(dir int, home bool) (present, absent []string, err error) {
+	if repository(dir, "") {
+		return nil, nil, fmt.Errorf("it is a git repository without a work tree, in which the host's git runs what a command writes into "+
+			"config and hooks; mount it read-only (:ro), or a clone of it: %w", errdefs.ErrFailedPrecondition)
+	}
 	for _, p := range Protected {
 		var st unix.Stat_t
 		err := unix.Fstatat(dir, p.Name, &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -100,11 +109,27 @@ func ProtectedIn(dir int, home bool) (present, absent []string, err error) {
 			present = append(present, p.Name)
 		case !errors.Is(err, unix.ENOENT):
 			return nil, nil, fmt.Errorf("cannot look at %s: %w", p.Name, err)
-		case p.Placed == Always, p.Placed == InHome && home:
+		case p.Placed == Always, p.Placed == InHome && home, p.Placed == NoRepository && !repository(dir, GitName+"/"):
 			absent = append(absent, p.Name)
 		}
 	}
 	return present, absent, nil
+}
+
+// repository reports whether git takes what is at a prefix in the directory dir for a repository. A file .git
+// leads to one.
+func repository(dir int, at string) bool {
+	var st unix.Stat_t
+	err := unix.Fstatat(dir, strings.TrimSuffix(at, "/"), &st, unix.AT_SYMLINK_NOFOLLOW)
+	if err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG {
+		return true
+	}
+	for _, name := range []string{"HEAD", "objects", "refs"} {
+		if unix.Faccessat(dir, at+name, unix.F_OK, unix.AT_SYMLINK_NOFOLLOW) != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // Project is one project mount of a Spec; its detached mount is at the same place of
@@ -113,10 +138,16 @@ type Project struct {
 	// Destination is an absolute path inside.
 	Destination string `json:"destination"`
 	ReadOnly    bool   `json:"read_only"`
+	// Own: it covers .git of a project mount with a git directory of the workspace's own, and nothing in it
+	// is protected.
+	Own bool `json:"own,omitempty"`
 	// Pinned are the names at its top that must be read-only, each there already. More
 	// of Protected are if they are there.
 	Pinned []string `json:"pinned,omitempty"`
 }
+
+// GitName is the name of a repository's git directory.
+const GitName = ".git"
 
 // maxPinned bounds Project.Pinned.
 const maxPinned = 64
@@ -141,8 +172,8 @@ func buildProject(s *Spec, p Project, tree int) error {
 	if err := attachAt(tree, point); err != nil {
 		return err
 	}
-	if p.ReadOnly {
-		return nil // all of it is
+	if p.ReadOnly || p.Own {
+		return nil // all of it is, or nothing
 	}
 	// point is what is mounted over; its path leads to the mount.
 	top, err := unix.Open(at(p.Destination), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -199,8 +230,8 @@ func attachAt(tree, point int) error {
 // makes is the commands'.
 func mountpoint(s *Spec, dest string) (int, error) {
 	base, rest := "/", dest[1:]
-	if strings.HasPrefix(dest, s.Home()+"/") {
-		base, rest = s.Home(), dest[len(s.Home())+1:]
+	if strings.HasPrefix(dest, workspace.Home+"/") {
+		base, rest = workspace.Home, dest[len(workspace.Home)+1:]
 	}
 	dir, err := unix.Open(at(base), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -242,6 +273,12 @@ func (s *stage) checkProjects(m *selfcheck.Memory) []check {
 			list = append(list, makeIn(p.Destination, str(p.Destination+"/.carrel-check"), readOnlyE))
 			continue
 		}
+		if p.Own {
+			aside := str(p.Destination + ".carrel-check")
+			list = append(list, try(projectMounts, "rename "+p.Destination, []unix.Errno{unix.EBUSY, unix.EXDEV},
+				unix.SYS_RENAMEAT2, atFDCWD, str(p.Destination), atFDCWD, aside, 0).
+				then(unix.SYS_RENAMEAT2, atFDCWD, aside, atFDCWD, str(p.Destination), 0))
+		}
 		for i, name := range p.Pinned {
 			if i == 2 {
 				break // each of them is looked at from outside
@@ -254,8 +291,8 @@ func (s *stage) checkProjects(m *selfcheck.Memory) []check {
 		}
 	}
 	if s.spec.writableProjects() {
-		home := str(s.spec.Home())
-		made := str(s.spec.Home() + "/.carrel-check")
+		home := str(workspace.Home)
+		made := str(workspace.Home + "/.carrel-check")
 		list = append(list,
 			try(projectMounts, "chmod u+s", byRule, unix.SYS_FCHMODAT, atFDCWD, home, 0o4700),
 			try(projectMounts, "chmod g+s by fchmodat2", byRule, fchmodat2, atFDCWD, home, 0o2700, 0),

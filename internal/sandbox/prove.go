@@ -95,7 +95,7 @@ const (
 // evidence for.
 func (s *stage) checks(m *selfcheck.Memory) []check {
 	str, work := m.String, uintptr(s.spec.IDs.Work)
-	home := s.spec.Home()
+	home := workspace.Home
 	u32 := func(v ...uint32) []byte {
 		var b []byte
 		for _, x := range v {
@@ -242,6 +242,9 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 	list = append(list, checkSockets()...)
 	list = append(list, s.checkProjects(m)...)
 	list = append(list, s.checkDisk(m)...)
+	if s.spec.Net.Egress {
+		list = append(list, checkEgress(m)...)
+	}
 	// Bounding and ambient set, each capability on its own.
 	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
 		list = append(list, expect("capabilities", "", 0, unix.SYS_PRCTL, unix.PR_CAPBSET_READ, c, 0, 0, 0))

@@ -83,8 +83,8 @@ func TestUnexpectedMounts(t *testing.T) {
 		{sandbox.Mount{Point: "/usrx", Type: "ext4", Options: ro}, false},
 		{sandbox.Mount{Point: "/mnt", Type: "ext4", Options: ro}, false},
 		{sandbox.Mount{Point: "/home", Type: "ext4", Options: ro}, false},
-		{sandbox.Mount{Point: "/home/ws-2a97516c", Type: "ext4", Options: []string{"rw", "nosuid", "nodev"}}, true},
-		{sandbox.Mount{Point: "/home/ws-2a97516c", Type: "ext4", Options: []string{"rw", "nodev"}}, false},
+		{sandbox.Mount{Point: "/home/work", Type: "ext4", Options: []string{"rw", "nosuid", "nodev"}}, true},
+		{sandbox.Mount{Point: "/home/work", Type: "ext4", Options: []string{"rw", "nodev"}}, false},
 		{sandbox.Mount{Point: "/home/ws-00000000", Type: "ext4", Options: ro}, false},
 		{sandbox.Mount{Point: "/proc", Type: "proc", Options: []string{"rw", "nosuid", "nodev", "noexec"}}, true},
 		{sandbox.Mount{Point: "/proc", Type: "ext4", Options: []string{"rw", "nosuid", "nodev", "noexec"}}, false},
@@ -104,15 +104,15 @@ func TestUnexpectedMounts(t *testing.T) {
 func TestProjectMountsAreLookedFor(t *testing.T) {
 	s := &sandbox.Spec{Mode: sandbox.Rootful, Name: "ws-2a97516c", Projects: []sandbox.Project{
 		{Destination: "/workspace", Pinned: []string{".git"}},
-		{Destination: "/home/ws-2a97516c/docs", ReadOnly: true},
+		{Destination: "/home/work/docs", ReadOnly: true},
 	}}
 	rw, ro := []string{"rw", "nosuid", "nodev", "idmapped"}, []string{"ro", "nosuid", "nodev", "idmapped"}
 	good := func() []sandbox.Mount {
 		return []sandbox.Mount{
-			{Point: "/home/ws-2a97516c", Type: "ext4", Options: []string{"rw", "nosuid", "nodev"}},
+			{Point: "/home/work", Type: "ext4", Options: []string{"rw", "nosuid", "nodev"}},
 			{Point: "/workspace", Type: "ext4", Options: rw},
 			{Point: "/workspace/.git", Type: "ext4", Options: ro},
-			{Point: "/home/ws-2a97516c/docs", Type: "ext4", Options: ro},
+			{Point: "/home/work/docs", Type: "ext4", Options: ro},
 		}
 	}
 	holds := func(seen []sandbox.Mount) bool {
@@ -161,23 +161,23 @@ func TestSpecIsChecked(t *testing.T) {
 		t.Fatal(s.Validate())
 	}
 	for name, change := range map[string]func(*sandbox.Spec){
-		"mode":      func(s *sandbox.Spec) { s.Mode = "" },
-		"version":   func(s *sandbox.Spec) { s.Version++ },
-		"name":      func(s *sandbox.Spec) { s.Name = "../x" },
-		"user":      func(s *sandbox.Spec) { s.User = "a:0:0" },
-		"newline":   func(s *sandbox.Spec) { s.User = "a\nroot::0:0" },
-		"ids":       func(s *sandbox.Spec) { s.IDs.Work = 0 },
-		"root":      func(s *sandbox.Spec) { s.IDs = workspace.IDsFrom(0) },
-		"shell":     func(s *sandbox.Spec) { s.Shell = "/bin/sh\nroot" },
-		"tmpfs":     func(s *sandbox.Spec) { s.TmpfsBytes = 0 },
-		"limits":    func(s *sandbox.Spec) { s.Limits.Pids = 0 },
-		"listeners": func(s *sandbox.Spec) { s.Net.Listeners = make([]sandbox.Listener, 1) },
-		"project":   func(s *sandbox.Spec) { s.Projects = make([]sandbox.Project, 1) },
+		"mode":              func(s *sandbox.Spec) { s.Mode = "" },
+		"version":           func(s *sandbox.Spec) { s.Version++ },
+		"name":              func(s *sandbox.Spec) { s.Name = "../x" },
+		"user":              func(s *sandbox.Spec) { s.User = "a:0:0" },
+		"newline":           func(s *sandbox.Spec) { s.User = "a\nroot::0:0" },
+		"ids":               func(s *sandbox.Spec) { s.IDs.Work = 0 },
+		"root":              func(s *sandbox.Spec) { s.IDs = workspace.IDsFrom(0) },
+		"shell":             func(s *sandbox.Spec) { s.Shell = "/bin/sh\nroot" },
+		"tmpfs":             func(s *sandbox.Spec) { s.TmpfsBytes = 0 },
+		"limits":            func(s *sandbox.Spec) { s.Limits.Pids = 0 },
+		"egress to nowhere": func(s *sandbox.Spec) { s.Net.Egress = true },
+		"project":           func(s *sandbox.Spec) { s.Projects = make([]sandbox.Project, 1) },
 		"place": func(s *sandbox.Spec) {
 			s.Projects, s.FDs.Projects = []sandbox.Project{{Destination: "/usr/x", ReadOnly: true}}, []int{9}
 		},
 		"home": func(s *sandbox.Spec) {
-			s.Projects, s.FDs.Projects = []sandbox.Project{{Destination: s.Home(), ReadOnly: true}}, []int{9}
+			s.Projects, s.FDs.Projects = []sandbox.Project{{Destination: workspace.Home, ReadOnly: true}}, []int{9}
 		},
 		"writable": func(s *sandbox.Spec) {
 			s.Projects, s.FDs.Projects = []sandbox.Project{{Destination: "/mnt/x"}}, []int{9}
@@ -216,7 +216,7 @@ func TestReadSpec(t *testing.T) {
 		t.Fatal(err)
 	}
 	fd := write(b)
-	if s, err := sandbox.ReadSpec(fd); err != nil || s.Home() != "/home/ws-2a97516c" {
+	if s, err := sandbox.ReadSpec(fd); err != nil || workspace.Home != "/home/work" {
 		t.Errorf("%+v %v", s, err)
 	}
 	if _, err := os.Stat("/proc/self/fd/" + string(rune('0'+fd%10))); fd < 10 && err == nil {

@@ -119,6 +119,7 @@ func TestEachStepIsMissed(t *testing.T) {
 		"landlock":          "landlock",
 		"seccomp":           "seccomp",
 		"watched sockets":   "socket-count",
+		"egress":            "egress",
 	}
 	// harmless when left out alone: another layer says the same, or nothing depends on
 	// it for isolation.
@@ -145,7 +146,13 @@ func TestEachStepIsMissed(t *testing.T) {
 			continue
 		}
 		t.Run(step, func(t *testing.T) {
-			ex, err := launchtest.Start(t, func(c *launch.Config) { c.Spec.User = skipMark + step; c.Log = nil })
+			ex, err := launchtest.Start(t, func(c *launch.Config) {
+				c.Spec.User = skipMark + step
+				c.Log = nil
+				if step == "egress" {
+					c.Ways = honest.ways(t)
+				}
+			})
 			if err == nil {
 				t.Fatalf("the workspace started without it: %+v", ex.Report)
 			}

@@ -9,7 +9,6 @@ package sandbox
 import (
 	"encoding/json"
 	"fmt"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -22,7 +21,7 @@ import (
 )
 
 // SpecVersion is the version of Spec that this build writes and reads.
-const SpecVersion = 2
+const SpecVersion = 3
 
 // SpecFD is the descriptor at which an executor finds its sealed spec.
 const SpecFD = 3
@@ -97,6 +96,9 @@ type FDs struct {
 	// Cmd is the v2 cmd group's directory, or -1 where no group is used: then
 	// commands are told apart by their sessions.
 	Cmd int `json:"cmd"`
+	// Ways is a sequenced-packet socket that gets the sockets of package netns, once, with
+	// Net.Egress; it is not used otherwise.
+	Ways int `json:"ways"`
 }
 
 // Cgroup says where controllers were found, so that the same are shown inside.
@@ -108,32 +110,22 @@ type Cgroup struct {
 	V2Controllers []string `json:"v2_controllers,omitempty"`
 }
 
-// Net is what the first stage prepares in the network namespace. Without listeners
-// and redirects it has loopback only.
+// Net is what the first stage prepares in the network namespace, which has loopback only.
 type Net struct {
-	// Listeners are opened and passed out once, in order.
-	Listeners []Listener `json:"listeners,omitempty"`
-	// Redirects send connections of one id to a listener.
-	Redirects []Redirect `json:"redirects,omitempty"`
 	// LowPorts lets ports below 1024 be bound.
 	LowPorts bool `json:"low_ports"`
+	// Egress redirects connections to the addresses that stand for names, and sends the sockets
+	// that carrel-egress serves to FDs.Ways.
+	Egress bool `json:"egress,omitempty"`
+	// Trust is the certificate of an authority that commands trust beside the host's, in PEM, "" for none.
+	Trust string `json:"trust,omitempty"`
 }
 
-// Listener is one address opened for egress.
-type Listener struct {
-	Network string         `json:"network"`
-	Address netip.AddrPort `json:"address"`
-}
+// maxTrust bounds Net.Trust in bytes.
+const maxTrust = 16 << 10
 
-// Redirect sends TCP connections of UID to Prefix to the listener of that index.
-type Redirect struct {
-	UID      uint32       `json:"uid"`
-	Prefix   netip.Prefix `json:"prefix"`
-	Listener int          `json:"listener"`
-}
-
-// Home is where the workspace's home is inside.
-func (s *Spec) Home() string { return "/home/" + string(s.Name) }
+// maxProjects bounds Spec.Projects: each mount, a git directory for it, and the host's in that.
+const maxProjects = 3 * workspace.MaxMounts
 
 // Validate reports what is wrong with a spec. The executor calls it before it acts.
 func (s *Spec) Validate() error {
@@ -159,10 +151,11 @@ func (s *Spec) Validate() error {
 		return bad("tmpfs ceiling %d", s.TmpfsBytes)
 	case len(s.Cgroup.V1) != len(s.FDs.V1Tasks):
 		return bad("%d v1 hierarchies, %d descriptors", len(s.Cgroup.V1), len(s.FDs.V1Tasks))
-	case len(s.Net.Listeners) > 0 || len(s.Net.Redirects) > 0:
-		// The place is kept; nothing may ask for what nothing does yet.
-		return bad("network listeners and redirects are not served by this release")
-	case len(s.Projects) != len(s.FDs.Projects) || len(s.Projects) > workspace.MaxMounts:
+	case s.Net.Egress && s.FDs.Ways <= SpecFD:
+		return bad("egress, and no socket for what it serves")
+	case len(s.Net.Trust) > maxTrust:
+		return bad("a certificate of %d bytes", len(s.Net.Trust))
+	case len(s.Projects) != len(s.FDs.Projects) || len(s.Projects) > maxProjects:
 		return bad("%d project mounts, %d descriptors", len(s.Projects), len(s.FDs.Projects))
 	case s.writableProjects() && !s.Seccomp.NoSetID:
 		// A set-uid file that a command makes there is one on the host.
@@ -177,7 +170,7 @@ func (s *Spec) Validate() error {
 				return err
 			}
 		}
-		if err := workspace.CheckDestination(p.Destination, s.Home()); err != nil {
+		if err := workspace.CheckDestination(p.Destination); err != nil {
 			return err
 		}
 		if len(p.Pinned) > maxPinned {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/sandbox/drop"
 	"github.com/carrel-dev/carrel/internal/sandbox/seccomp"
 )
 
@@ -57,6 +58,7 @@ var steps = []step{
 	{"pivot", always, "from here on no path leads to the host", (*stage).pivot},
 	{"hostname", always, "while CAP_SYS_ADMIN is held", func(s *stage) error { return unix.Sethostname([]byte(s.spec.Name)) }},
 	{"network", always, "loopback up, while CAP_NET_ADMIN is held", (*stage).network},
+	{"egress", with(reaching), "after loopback is up, while CAP_NET_ADMIN is held; nothing inside can change it later", (*stage).openWays},
 	{"nested namespaces", without(userNS), "written before /proc/sys becomes read-only", (*stage).noNestedNamespaces},
 	{"nested namespaces", with(userNS), "written before /proc/sys becomes read-only", (*stage).boundNestedNamespaces},
 	{"counts", always, "written before /proc/sys becomes read-only", (*stage).boundCounts},
@@ -67,7 +69,7 @@ var steps = []step{
 	{"resource limits", without(grouped), "used instead of the limits of control groups", (*stage).ungroupedLimits},
 	{"capabilities", without(oneID), "after the last privileged step", func(s *stage) error { return s.capabilities(kept) }},
 	{"capabilities", with(oneID), "after the last privileged step; it needs none", func(s *stage) error { return s.capabilities(nil) }},
-	{"no new privileges", always, "Landlock and seccomp require it", func(*stage) error { return noNewPrivs() }},
+	{"no new privileges", always, "Landlock and seccomp require it", func(*stage) error { return drop.NewPrivileges() }},
 	{
 		"landlock", without(nestedMounts), "before seccomp, which could refuse its calls one day; under it nobody mounts (landlock(7))",
 		(*stage).landlock,
@@ -448,11 +450,11 @@ func (s *stage) capabilities(kept []int) error {
 	if err := s.onSpawner(dropForCommands); err != nil {
 		return err
 	}
-	return dropCapabilities(kept)
+	return drop.Capabilities(kept...)
 }
 
 func (s *stage) notDumpable() error {
-	return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+	return drop.Dumps()
 }
 
 // backlog is more than the daemon needs: it has two connections.

@@ -14,6 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// attempts is how often a busy copy is sealed.
+const attempts = 20
+
 // Copy reads src to its end into a sealed memory file called name. The caller closes
 // both.
 func Copy(src io.Reader, name string) (*os.File, error) {
@@ -30,7 +33,13 @@ func Copy(src io.Reader, name string) (*os.File, error) {
 		return nil, fmt.Errorf("cannot copy %s into memory: %w", name, err)
 	}
 	const seals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+	// EBUSY: another part of the kernel holds a page of it at this moment, and went on holding it for the 150 ms that
+	// each attempt waits (memfd_wait_for_pins in mm/memfd.c).
+	err = unix.EBUSY
+	for try := 0; errors.Is(err, unix.EBUSY) && try < attempts; try++ {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
+	}
+	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("cannot seal %s: %w", name, err)
 	}

@@ -40,6 +40,8 @@ type Workspace struct {
 	Allow []workspace.Opening
 	// Accept are the controls that it may run without.
 	Accept []string
+	// Reach are the rules of what it may reach, for the record.
+	Reach []string
 	// Command is what runs in it, on a terminal if TTY.
 	Command execapi.ExecParams
 	TTY     bool
@@ -65,7 +67,7 @@ func Run(ctx context.Context, g *gate.Gate, rt runtime.Runtime, p principal.Prin
 	op, err := operation.NewOnce(operation.Command{
 		Command: workspace.Command{Argv: e.Argv, Env: e.Env, Cwd: e.Cwd, TimeoutMS: e.TimeoutMS, GraceMS: e.GraceMS},
 		TTY:     w.TTY, Source: string(judge.Origin(p, policy.Origin(e.Asked.Source))),
-	}, w.Mounts, w.Allow, w.Accept, !w.Keep)
+	}, w.Mounts, w.Allow, w.Accept, w.Reach, !w.Keep)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +78,7 @@ func Run(ctx context.Context, g *gate.Gate, rt runtime.Runtime, p principal.Prin
 	// as missing was not.
 	r := operation.Request{By: p, Op: op, On: run.on, Verified: len(w.Accept) == 0}
 	for _, place := range workspace.Writable(w.Mounts) {
-		r.Mounted = append(r.Mounted, workspace.Mount{Destination: place}.AtHome("/home/"+string(w.Name)).Destination)
+		r.Mounted = append(r.Mounted, workspace.Mount{Destination: place}.AtHome().Destination)
 	}
 	if err := g.Do(ctx, r, func(ctx context.Context, p permit.Permit) (any, error) { return run.start(ctx, p, w, e) }); err != nil {
 		return nil, err
@@ -109,11 +111,11 @@ func (r *Running) start(ctx context.Context, p permit.Permit, w Workspace, e exe
 	sum := sha256.Sum256([]byte(w.Name))
 	_, rep, err := r.rt.Create(ctx, p, runtime.Plan{KeyDigest: hex.EncodeToString(sum[:]), Limits: w.Limits, Allow: w.Allow, Start: true})
 	if err != nil {
-		return nil, err
+		return nil, canceled(ctx, err)
 	}
 	r.Report = rep
-	end := func() (string, error) {
-		real, err := r.rt.Destroy(context.WithoutCancel(ctx), p, !w.Keep)
+	end := func(purge bool) (string, error) {
+		real, err := r.rt.Destroy(context.WithoutCancel(ctx), p, purge)
 		r.Retained = real.Retained
 		return real.Retained, err
 	}
@@ -123,18 +125,27 @@ func (r *Running) start(ctx context.Context, p permit.Permit, w Workspace, e exe
 		r.Process, err = r.rt.Spawn(ctx, p, e, w.TTY)
 	}
 	if err != nil { // also when what it was judged by does not hold
-		_, derr := end()
-		return data, errors.Join(err, derr)
+		_, derr := end(!w.Keep || ctx.Err() != nil)
+		return data, canceled(ctx, errors.Join(err, derr))
 	}
-	return gate.Pending(func() (any, error) {
+	return &gate.Pending{Wait: func() (any, error) {
 		status, err := r.Wait(context.Background()) // the executor's end ends it too
 		if err == nil {
 			data.Status = &status
 		}
 		var derr error
-		data.Retained, derr = end()
+		data.Retained, derr = end(!w.Keep)
 		return data, errors.Join(err, derr)
-	}), nil
+	}}, nil
+}
+
+// canceled returns err, why a command was not started, as a cancelation if ctx has ended: what failed then failed because of that.
+func canceled(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	return fmt.Errorf("cannot run the command: its start was canceled (%s): %w; %s",
+		context.Cause(ctx).Error(), context.Canceled, err.Error())
 }
 
 // Signal sends a signal to the command's process group.

@@ -414,7 +414,11 @@ func (s *Store) tx(ctx context.Context, f func(*sql.Tx) error) error {
 	if err != nil {
 		return fmt.Errorf("cannot change the database: %w", err)
 	}
-	if err := f(tx); err != nil {
+	err = f(tx)
+	if err == nil && s.beside.value != nil {
+		_, err = tx.ExecContext(ctx, setMeta, s.beside.name, s.beside.value())
+	}
+	if err != nil {
 		return errors.Join(full(err), tx.Rollback())
 	}
 	if err := tx.Commit(); err != nil {

@@ -10,6 +10,52 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
+// An archive has what its workspace might reach, and what the workspace of an earlier build might: nothing.
+func TestArchiveKeepsReach(t *testing.T) {
+	s, path := newStore(t)
+	reach := workspace.Reach{Allow: []string{"a.example", "b.example"}, Deny: []string{"c.example"}}
+	for n, r := range []workspace.Reach{{}, reach} {
+		name := id.Derive("ws", "demo", n)
+		a := workspace.Archive{
+			ID: id.NewArchive(name, time.Unix(1, 0)), Workspace: name, Key: "demo", CreatedAt: time.Unix(int64(n), 0), Reach: r,
+		}
+		if err := s.AddArchive(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s = reopen(t, s, path)
+	all, err := s.Archives(t.Context())
+	if err != nil || len(all) != 2 || !all[0].Reach.Equal(reach) || !all[1].Reach.Empty() {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+// A destroyed workspace that is brought back may reach what it might before.
+func TestReviveKeepsReach(t *testing.T) {
+	s, path := newStore(t)
+	w := ws("demo", 0)
+	w.Reach = workspace.Reach{Allow: []string{"a.example"}, Deny: []string{"c.example"}}
+	if err := s.Insert(t.Context(), w, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.SetDestroyed(t.Context(), w.Name, "/kept"); err != nil {
+		t.Fatal(err)
+	}
+	kept, _, err := s.Kept(t.Context(), "demo")
+	if err != nil || !kept.Reach.Equal(w.Reach) {
+		t.Fatalf("%+v, %v", kept, err)
+	}
+	if err := s.Revive(t.Context(), kept, func() error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if back, ok := s.ByName(w.Name); !ok || !back.Reach.Equal(w.Reach) {
+			t.Errorf("%+v", back)
+		}
+		s = reopen(t, s, path)
+	}
+}
+
 // The id of an archive that is gone means no other archive, whatever keys there are: keys of that
 // form are refused today, but an earlier build took them.
 func TestAnIDIsNoKey(t *testing.T) {

@@ -66,6 +66,7 @@ func TestUpdate(t *testing.T) {
 			w = ws("b", 0)
 		}
 		w.Phase, w.Profile = workspace.Settled, "chat"
+		w.Reach = workspace.Reach{Allow: []string{"a.example", "@github"}, Deny: []string{"ü.example"}}
 		if err := s.Insert(ctx, w, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -75,6 +76,10 @@ func TestUpdate(t *testing.T) {
 	if err := s.Update(ctx, a.Name, func(w *store.Workspace) {
 		w.Key, w.Limits.Pids, w.Expires, w.Idle, w.Phase = "c", 99, expires, -1, workspace.Creating
 	}); err != nil {
+		t.Fatal(err)
+	}
+	reach := workspace.Reach{Allow: []string{"*.b.example:22"}}
+	if err := s.Update(ctx, a.Name, func(w *store.Workspace) { w.Reach = reach }); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Update(ctx, a.Name, func(w *store.Workspace) { w.Key = "b" }); !errdefs.IsAlreadyExists(err) {
@@ -88,10 +93,11 @@ func TestUpdate(t *testing.T) {
 		got, ok := s.ByKey("c")
 		want := a
 		want.Key, want.Limits.Pids, want.Expires, want.Idle, want.Phase = "c", 99, expires, -1, workspace.Creating
+		want.Reach = reach
 		if d := cmp.Diff(want, got); !ok || d != "" {
 			t.Error(d)
 		}
-		if b, ok := s.ByKey("b"); !ok || b.Name == a.Name {
+		if b, ok := s.ByKey("b"); !ok || b.Name == a.Name || !b.Reach.Equal(a.Reach) || b.Reach.Empty() {
 			t.Errorf("b is %+v", b)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/containerd/errdefs"
+
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -66,5 +68,57 @@ func (s *Store) ForgetRetained(ctx context.Context, name id.Workspace) error {
 	if err := s.change(ctx, `UPDATE workspaces SET retained = '' WHERE name = ? AND phase = 'destroyed'`, name); err != nil {
 		return fmt.Errorf("cannot note that the home of %s is gone: %w", name, err)
 	}
+	return nil
+}
+
+// Kept returns the workspace with that name or key that was destroyed last and whose home was kept, and where.
+func (s *Store) Kept(ctx context.Context, ref string) (w Workspace, retained string, err error) {
+	wrap := func(err error) (Workspace, string, error) {
+		return w, "", fmt.Errorf("cannot look for workspace %q among those destroyed: %w", ref, err)
+	}
+	give, err := s.turn(ctx)
+	if err != nil {
+		return wrap(err)
+	}
+	defer give()
+	w, err = scanWorkspace(s.db.QueryRowContext(ctx, `SELECT `+workspaceColumns+`, retained
+		FROM workspaces WHERE phase = 'destroyed' AND retained <> '' AND (name = ?1 OR key = ?1) ORDER BY changed_ns DESC LIMIT 1`, ref).Scan,
+		&retained)
+	if errors.Is(err, sql.ErrNoRows) {
+		return wrap(fmt.Errorf("no home is kept of one with this key or name; \"carrel ls --retained\" lists those that are: %w",
+			errdefs.ErrNotFound))
+	}
+	if err != nil {
+		return wrap(err)
+	}
+	return w, retained, nil
+}
+
+// Revive makes a workspace that Kept returned a living one again, in the phase destroying: what breaks off is
+// finished as a destroy. already_exists: its key has another workspace.
+func (s *Store) Revive(ctx context.Context, w Workspace, may func() error) error {
+	give, err := s.turn(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot bring workspace %s back: %w", w.Name, err)
+	}
+	defer give()
+	if err := may(); err != nil {
+		return err
+	}
+	w.Phase, w.Purge = workspace.Destroying, false
+	n, err := s.execCounted(ctx, `UPDATE workspaces SET phase = ?, purge = 0, expires_ns = ?, changed_ns = ?
+		WHERE name = ? AND phase = 'destroyed' AND retained <> ''`, w.Phase, nanos(w.Expires), s.stamp(), w.Name)
+	switch {
+	case conflict(err):
+		return fmt.Errorf("cannot bring workspace %s back: its key %q has another workspace: %w", w.Name, w.Key, errdefs.ErrAlreadyExists)
+	case err == nil && n == 0:
+		err = fmt.Errorf("its home is no longer kept: %w", errdefs.ErrNotFound)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot bring workspace %s back: %w", w.Name, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.byName[w.Name], s.byKey[w.Key] = w, w.Name
 	return nil
 }

@@ -23,6 +23,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -55,8 +56,14 @@ type Store struct {
 	room     roomState // of who has the turn
 	reserve  *room.Reserve
 	// clock tells the time, and last is the newest stamp, of who has the turn; see stamp.
-	clock  func() time.Time
-	last   int64
+	clock func() time.Time
+	last  int64
+	// beside is what each change keeps with it; value is nil for nothing.
+	beside struct {
+		name  string
+		value func() string
+	}
+
 	mu     sync.RWMutex
 	byName map[id.Workspace]Workspace // living ones
 	byKey  map[id.Key]id.Workspace
@@ -140,26 +147,39 @@ func (s *Store) Close() error {
 	return nil
 }
 
+// workspaceColumns are what scanWorkspace reads, before more.
+const workspaceColumns = `name, key, owner, root, boundary, profile, limits, phase, purge, expires_ns, idle_ns, created_ns, reach`
+
+func scanWorkspace(scan func(...any) error, more ...any) (w Workspace, err error) {
+	var limits, reach []byte
+	var expires, created int64
+	if err := scan(append([]any{
+		&w.Name, &w.Key, &w.Owner, &w.Root, &w.Boundary, &w.Profile, &limits, &w.Phase, &w.Purge, &expires, &w.Idle, &created,
+		&reach,
+	}, more...)...); err != nil {
+		return w, fmt.Errorf("cannot read a workspace: %w", err)
+	}
+	if err := json.Unmarshal(limits, &w.Limits); err != nil {
+		return w, fmt.Errorf("cannot read the limits of workspace %s: %w", w.Name, err)
+	}
+	if err := json.Unmarshal(reach, &w.Reach); err != nil {
+		return w, fmt.Errorf("cannot read what workspace %s may reach: %w", w.Name, err)
+	}
+	w.CreatedAt, w.Expires = time.Unix(0, created), timeOf(expires)
+	return w, nil
+}
+
 func (s *Store) load(ctx context.Context) error {
-	rows, err := s.db.QueryContext(ctx, `SELECT name, key, owner, root, boundary, profile, limits, phase, purge, expires_ns,
-			idle_ns, created_ns
-		FROM workspaces WHERE phase <> 'destroyed'`)
+	rows, err := s.db.QueryContext(ctx, `SELECT `+workspaceColumns+` FROM workspaces WHERE phase <> 'destroyed'`)
 	if err != nil {
 		return fmt.Errorf("cannot read the workspaces: %w", err)
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var w Workspace
-		var limits []byte
-		var expires, created int64
-		if err := rows.Scan(&w.Name, &w.Key, &w.Owner, &w.Root, &w.Boundary, &w.Profile, &limits, &w.Phase, &w.Purge, &expires, &w.Idle,
-			&created); err != nil {
-			return fmt.Errorf("cannot read a workspace: %w", err)
+		w, err := scanWorkspace(rows.Scan)
+		if err != nil {
+			return err
 		}
-		if err := json.Unmarshal(limits, &w.Limits); err != nil {
-			return fmt.Errorf("cannot read the limits of workspace %s: %w", w.Name, err)
-		}
-		w.CreatedAt, w.Expires = time.Unix(0, created), timeOf(expires)
 		s.byName[w.Name], s.byKey[w.Key] = w, w.Name
 	}
 	if err := rows.Err(); err != nil {
@@ -266,7 +286,7 @@ func (s *Store) FreeSuffix(ctx context.Context, prefix string, key id.Key) (int,
 // already_exists: its name was used before, or its key belongs to a living one. may, unless it is nil, says
 // first whether it may live; nothing else is inserted meanwhile.
 func (s *Store) Insert(ctx context.Context, w Workspace, may func() error, by ...RequestID) error {
-	limits, err := json.Marshal(w.Limits)
+	limits, reach, err := texts(w)
 	if err != nil {
 		return fmt.Errorf("cannot store workspace %s: %w", w.Name, err)
 	}
@@ -284,10 +304,10 @@ func (s *Store) Insert(ctx context.Context, w Workspace, may func() error, by ..
 	changed := s.stamp()
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, `INSERT INTO workspaces (name, key, owner, root, boundary, profile, limits, phase, purge, expires_ns,
-				idle_ns, created_ns, changed_ns)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-			w.Name, w.Key, w.Owner, w.Root, w.Boundary, w.Profile, string(limits), w.Phase, w.Purge, nanos(w.Expires), int64(w.Idle), now,
-			changed); err != nil {
+				idle_ns, created_ns, changed_ns, reach)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+			w.Name, w.Key, w.Owner, w.Root, w.Boundary, w.Profile, limits, w.Phase, w.Purge, nanos(w.Expires), int64(w.Idle), now,
+			changed, reach); err != nil {
 			return err
 		}
 		for _, r := range by {
@@ -327,13 +347,15 @@ func (s *Store) execCounted(ctx context.Context, query string, args ...any) (n i
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
+	ctx = context.WithoutCancel(ctx)
 	err = s.inRoom(func() error {
-		done, err := s.db.ExecContext(context.WithoutCancel(ctx), query, args...)
-		if err != nil {
-			return full(err)
-		}
-		n, err = done.RowsAffected()
-		return err
+		return s.tx(ctx, func(tx *sql.Tx) error {
+			done, err := tx.ExecContext(ctx, query, args...)
+			if err == nil {
+				n, err = done.RowsAffected()
+			}
+			return err
+		})
 	})
 	return n, err
 }
@@ -369,7 +391,7 @@ func (s *Store) SetDestroyed(ctx context.Context, name id.Workspace, retained st
 	return s.update(ctx, name, func(w *Workspace) { w.Phase = workspace.Destroyed }, retained)
 }
 
-// Update changes key, limits, phase, purge or lifetime of a living workspace.
+// Update changes key, limits, rules of the network, phase, purge or lifetime of a living workspace.
 // already_exists: the key belongs to another one.
 func (s *Store) Update(ctx context.Context, name id.Workspace, change func(*Workspace)) error {
 	return s.update(ctx, name, change, "")
@@ -411,15 +433,15 @@ func (s *Store) update(ctx context.Context, name id.Workspace, change func(*Work
 	}
 	before := w
 	change(&w)
-	if w == before {
+	if reflect.DeepEqual(w, before) {
 		return nil
 	}
-	limits, err := json.Marshal(w.Limits)
+	limits, reach, err := texts(w)
 	if err == nil {
 		err = s.exec(ctx, `UPDATE workspaces SET key = ?, limits = ?, phase = ?, purge = ?, retained = ?, expires_ns = ?, idle_ns = ?,
-			changed_ns = ?
+			changed_ns = ?, reach = ?
 			WHERE name = ?`,
-			w.Key, string(limits), w.Phase, w.Purge, retained, nanos(w.Expires), int64(w.Idle), s.stamp(), name)
+			w.Key, limits, w.Phase, w.Purge, retained, nanos(w.Expires), int64(w.Idle), s.stamp(), reach, name)
 	}
 	if conflict(err) {
 		return fmt.Errorf("cannot give workspace %s the key %q: another workspace has it: %w", name, w.Key, errdefs.ErrAlreadyExists)
@@ -437,6 +459,16 @@ func (s *Store) update(ctx context.Context, name id.Workspace, change func(*Work
 	delete(s.byKey, before.Key)
 	s.byName[name], s.byKey[w.Key] = w, name
 	return nil
+}
+
+// texts are the fields of a workspace that are kept as JSON.
+func texts(w Workspace) (limits, reach string, err error) {
+	l, err := json.Marshal(w.Limits)
+	if err != nil {
+		return "", "", err
+	}
+	r, err := json.Marshal(w.Reach)
+	return string(l), string(r), err
 }
 
 // nanos and timeOf keep a time as Unix nanoseconds, and none as 0.
@@ -459,23 +491,4 @@ func (s *Store) forget(w Workspace) {
 	defer s.mu.Unlock()
 	delete(s.byName, w.Name)
 	delete(s.byKey, w.Key)
-}
-
-// Meta returns the value kept under name, "" if there is none.
-func (s *Store) Meta(ctx context.Context, name string) (string, error) {
-	var v string
-	err := s.inTurn(ctx, func() error { return s.db.QueryRowContext(ctx, `SELECT value FROM meta WHERE name = ?`, name).Scan(&v) })
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return "", fmt.Errorf("cannot read %s from the database: %w", name, err)
-	}
-	return v, nil
-}
-
-// SetMeta keeps value under name.
-func (s *Store) SetMeta(ctx context.Context, name, value string) error {
-	err := s.change(ctx, `INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value`, name, value)
-	if err != nil {
-		return fmt.Errorf("cannot keep %s in the database: %w", name, err)
-	}
-	return nil
 }

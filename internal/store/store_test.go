@@ -64,7 +64,7 @@ func TestLife(t *testing.T) {
 		for range 2 { // as it is now, and read anew
 			byName, ok1 := s.ByName(want.Name)
 			byKey, ok2 := s.ByKey(want.Key)
-			if d := cmp.Diff(want, byName); !ok1 || !ok2 || d != "" || byName != byKey {
+			if d := cmp.Diff(want, byName); !ok1 || !ok2 || d != "" || !cmp.Equal(byName, byKey) {
 				t.Errorf("stored workspace (-want +got):\n%s", d)
 			}
 			s = reopen(t, s, path)

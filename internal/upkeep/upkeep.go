@@ -10,11 +10,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/archives"
 	"github.com/carrel-dev/carrel/internal/asking"
@@ -39,6 +43,8 @@ const (
 	tick = time.Second
 	// sumEvery is how often what was only observed is recorded in sums.
 	sumEvery = 5 * time.Minute
+	// compareEvery is how often what is known of the workspaces is compared with what the broker says.
+	compareEvery = time.Minute
 	// keepOutput is how long a detached command that has ended keeps its executor, which has
 	// its output.
 	keepOutput = time.Hour
@@ -65,6 +71,8 @@ type Config struct {
 	// Disk measures the file system of the daemon's state. Optional.
 	Disk *room.Gauge
 	Log  *slog.Logger
+	// Network reads what holds for the network again, after the policy. It waits for no workspace without a deadline. Optional.
+	Network func() error
 }
 
 // Upkeep keeps a daemon in order. Its methods may be called from any goroutine.
@@ -74,9 +82,13 @@ type Upkeep struct {
 	// mending is held while what a broker put right is recorded; mended is that, once it is.
 	mending sync.Mutex
 	mended  []workspace.Mended
+	// compared is the start of each broker whose workspaces were compared with those that are known.
+	compared map[workspace.Boundary]string
+	// said is when it was last said that something waits for a broker, in Unix seconds.
+	said atomic.Int64
 
 	// Each is full when as many as may are under way.
-	finishing, ending, idling, forgetting, measuring chan struct{}
+	finishing, ending, idling, forgetting, measuring, comparing chan struct{}
 
 	waiting sync.Mutex
 	// waits are the workspaces for which something failed, and under those at which it is at work.
@@ -95,7 +107,8 @@ func New(cfg Config) *Upkeep {
 	places := func(n int) chan struct{} { return make(chan struct{}, n) }
 	return &Upkeep{
 		cfg: cfg, finishing: places(finishedAtOnce), ending: places(endedAtOnce), idling: places(idleAtOnce), forgetting: places(1),
-		measuring: places(1), waits: map[id.Workspace]wait{}, under: map[id.Workspace]bool{},
+		measuring: places(1), comparing: places(1), compared: map[workspace.Boundary]string{},
+		waits: map[id.Workspace]wait{}, under: map[id.Workspace]bool{},
 	}
 }
 
@@ -110,6 +123,8 @@ func (u *Upkeep) Tend(ctx context.Context) {
 	defer old.Stop()
 	sums := time.NewTicker(sumEvery)
 	defer sums.Stop()
+	compare := time.NewTicker(compareEvery)
+	defer compare.Stop()
 	forget := func(now time.Time) {
 		u.begin(ctx, u.forgetting, "remove what was kept for its time", "", func(ctx context.Context) error {
 			u.ForgetOld(ctx, now)
@@ -125,6 +140,11 @@ func (u *Upkeep) Tend(ctx context.Context) {
 			forget(now)
 		case <-sums.C:
 			u.cfg.Auditing.Sum()
+		case <-compare.C:
+			u.begin(ctx, u.comparing, "compare what is known with what the broker says", "", func(ctx context.Context) error {
+				_, err := u.cfg.Lifecycle.Reconcile(ctx)
+				return err
+			})
 		case now := <-t.C:
 			u.Round(ctx, now)
 		}
@@ -222,7 +242,7 @@ func (u *Upkeep) Round(ctx context.Context, now time.Time) {
 	if u.cfg.Disk != nil {
 		begin(u.measuring, "measure the disk", "", func(ctx context.Context) error { u.cfg.Disk.Look(ctx, now); return nil })
 	}
-	for _, w := range life.Due(lifecycle.Unsettled) {
+	for _, w := range life.Due(life.Unsettled) {
 		begin(u.finishing, "finish what was begun", w.Name, func(ctx context.Context) error { return life.Finish(ctx, w.Name) })
 	}
 	for _, w := range life.Due(func(w *workspace.Workspace) bool { return lifecycle.Expired(w, now) }) {
@@ -257,14 +277,25 @@ func (u *Upkeep) begin(ctx context.Context, places chan struct{}, what string, n
 	done := make(chan struct{})
 	u.cfg.Gate.Later(func() {
 		defer func() { <-places; close(done) }()
-		if err := f(ctx); err != nil {
-			u.cfg.Log.Error("cannot do what is due", "what", what, "workspace", name, "error", err)
-			if name != "" {
-				u.cfg.Lifecycle.Touch(name) // not again at once
-			}
+		err := f(ctx)
+		if err == nil {
+			return
+		}
+		if !errdefs.IsUnavailable(err) || u.maySay(time.Now()) {
+			u.cfg.Log.Error("cannot do what is due, which is tried again", "what", what, "workspace", name, "error", err)
+		}
+		if name != "" {
+			u.cfg.Lifecycle.Touch(name) // not again at once
 		}
 	})
 	return done
+}
+
+// maySay reports whether a minute has passed since it was said that something waits: one line is enough
+// for all workspaces that wait for a broker.
+func (u *Upkeep) maySay(now time.Time) bool {
+	last := u.said.Load()
+	return now.Unix()-last >= int64(lastWait.Seconds()) && u.said.CompareAndSwap(last, now.Unix())
 }
 
 // due reports whether something may be tried with a workspace, again or for the first time, and if so
@@ -336,21 +367,35 @@ const (
 )
 
 // NoteMended records what the brokers put right at their start, once for each start, and tells
-// it as events. It is called at the daemon's own start, and when another broker answers.
+// it as events. It is called at the daemon's own start, and when another broker answers: then what
+// was begun with the one before is brought to its end too.
 func (u *Upkeep) NoteMended(ctx context.Context) error {
 	u.mending.Lock()
 	defer u.mending.Unlock()
-	for _, rt := range u.cfg.Runtimes {
+	for boundary, rt := range u.cfg.Runtimes {
 		start, list, err := rt.Mended(ctx)
 		if err != nil {
 			return err
 		}
-		if len(list) == 0 {
+		if len(list) > 0 {
+			if err := u.noteStart(ctx, start, list); err != nil {
+				return err
+			}
+		}
+		before, served := u.compared[boundary]
+		u.compared[boundary] = start
+		if !served || before == start { // the daemon's own start compares them itself
 			continue
 		}
-		if err := u.noteStart(ctx, start, list); err != nil {
+		finished, err := u.cfg.Lifecycle.Reconcile(ctx)
+		if err != nil {
+			u.compared[boundary] = before
 			return err
 		}
+		if len(list) == 0 {
+			u.mended = nil
+		}
+		u.mended = append(slices.Clone(u.mended), finished...)
 	}
 	return nil
 }
@@ -441,8 +486,14 @@ func (u *Upkeep) ReloadPolicy(ctx context.Context, p principal.Principal) (was, 
 		_, aerr := u.cfg.Records.Append(ctx, rec)
 		return aerr
 	})
-	if err == nil {
-		u.cfg.Log.Info("the policy was reloaded", "old", was, "new", now, "rules", rules)
+	if err != nil {
+		return was, now, rules, err
+	}
+	u.cfg.Log.Info("the policy was reloaded", "old", was, "new", now, "rules", rules)
+	if u.cfg.Network != nil {
+		if err = u.cfg.Network(); err != nil {
+			err = fmt.Errorf("the policy was reloaded, but not what holds for the network: %w", err)
+		}
 	}
 	return was, now, rules, err
 }

@@ -14,6 +14,9 @@ type Archive struct {
 	Owner     string
 	Profile   string
 	Limits    Limits
+	// Life is what was left of its life, and Reach what its commands might reach. A restore gives it both.
+	Life  Life
+	Reach Reach
 	// SHA256 is the checksum of the file, in lower-case hexadecimal; Size is in bytes.
 	SHA256 string
 	Size   int64

@@ -28,7 +28,9 @@ type Kept struct {
 	Profile string
 	// Limits are the limits that were requested last.
 	Limits Limits
-	Phase  Phase
+	// Reach is what its commands may reach of the network.
+	Reach Reach
+	Phase Phase
 	// Purge says whether destroying, once begun, removes the home.
 	Purge bool
 	// Expires is when it will be destroyed; zero is never.
@@ -36,6 +38,15 @@ type Kept struct {
 	// Idle is how long it may be idle; 0 is the configured time, negative is for ever.
 	Idle      time.Duration
 	CreatedAt time.Time
+}
+
+// Left is what is left of its life now: Forever without an end, and at least a second.
+func (k Kept) Left(now time.Time) Life {
+	l := Life{TTL: Forever, Idle: k.Idle}
+	if !k.Expires.IsZero() {
+		l.TTL = max(k.Expires.Sub(now), time.Second)
+	}
+	return l
 }
 
 // Spec is the boundary and the root of a new workspace. There is only one choice so far.
@@ -77,6 +88,9 @@ type Real struct {
 	Mounts      []Mount
 	// Allow is what its commands may do that is closed otherwise.
 	Allow []Opening
+	// Egress: it was made, or started last, with a way out to the network, which Kept.Reach rules. One that is
+	// live without it gets one when it starts next.
+	Egress bool
 }
 
 // Live reports whether a workspace in that state has an executor.

@@ -16,15 +16,22 @@ type MendedKind string
 
 // The kinds.
 const (
-	// CreateUndone and DestroyFinished are operations that were interrupted.
+	// CreateUndone, CreateFinished and DestroyFinished are operations that were interrupted.
 	CreateUndone    MendedKind = "create_undone"
+	CreateFinished  MendedKind = "create_finished"
 	DestroyFinished MendedKind = "destroy_finished"
+	// GoesOn is an interrupted operation that is still being finished in the background.
+	GoesOn MendedKind = "goes_on"
 	// ExecutorLost is a workspace whose executor had ended; it is stopped.
 	ExecutorLost MendedKind = "executor_lost"
 	// StartSwept is what an interrupted start had left: groups, socket, report.
 	StartSwept MendedKind = "start_swept"
 	// UserDatabase is what a killed tool had left in /etc.
 	UserDatabase MendedKind = "user_database"
+	// LedgerCut is a line without an end at that of the ledger, and LedgerRebuilt a workspace that the
+	// ledger had lost and the host shows.
+	LedgerCut     MendedKind = "ledger_cut"
+	LedgerRebuilt MendedKind = "ledger_rebuilt"
 	// NotMended could not be repaired and stays as it is.
 	NotMended MendedKind = "not_mended"
 	// MoreMended counts those beyond the longest list.

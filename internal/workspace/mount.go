@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -14,10 +15,12 @@ import (
 type Mount struct {
 	// Source is its path on the host: absolute, and free of symbolic links.
 	Source string `json:"source"`
-	// Destination is its path inside: below /mnt or /srv, at or below /workspace, or below the
-	// home. In a request the home is written "~"; in force, it is a path.
+	// Destination is its path inside: anywhere but where the workspace's own system is. In a request
+	// the home may be written "~"; in force, it is a path.
 	Destination string `json:"destination"`
 	ReadOnly    bool   `json:"read_only,omitempty"`
+	// AsRoot: root agrees that commands write files of root there. Only a grant of root's may say so.
+	AsRoot bool `json:"as_root,omitempty"`
 	// OwnerUID is the user of the host whose files the workspace's commands own there.
 	// It is a result, and not part of a request.
 	OwnerUID uint32 `json:"owner_uid,omitempty"`
@@ -31,9 +34,21 @@ const (
 	maxMountBytes = 6 << 10
 )
 
-// homePrefix starts a destination below the home, whose path is not known before the workspace
-// exists.
+// Home is where the home of every workspace is inside, so that what is installed there works after a restore
+// under another key (docs/decisions/0013-paths-inside.md).
+const Home = "/home/work"
+
+// homePrefix starts a destination below the home.
 const homePrefix = "~/"
+
+// reserved are the places of a workspace's own system.
+var reserved = []string{
+	"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/etc", "/dev", "/proc", "/sys", "/run", "/var/run", "/var/lock",
+	"/var/lib/dpkg",
+}
+
+// directories are the workspace's own, below which something can be mounted.
+var directories = []string{Home, "/tmp", "/var/tmp"}
 
 // CheckMounts reports what is wrong with requested mounts.
 func CheckMounts(mounts []Mount) error {
@@ -44,14 +59,17 @@ func CheckMounts(mounts []Mount) error {
 		if err := checkSource(m.Source); err != nil {
 			return err
 		}
-		if err := CheckDestination(m.Destination, "~"); err != nil {
+		if err := CheckDestination(m.AtHome().Destination); err != nil {
 			return err
+		}
+		if m.AsRoot && m.ReadOnly {
+			return fmt.Errorf("cannot mount %s read-only and for files of root: choose one: %w", m.Source, errdefs.ErrInvalidArgument)
 		}
 		if m.OwnerUID != 0 {
 			return fmt.Errorf("cannot mount %s: the owner cannot be chosen: %w", m.Source, errdefs.ErrInvalidArgument)
 		}
 		for _, o := range mounts[:i] {
-			if within(o.Destination, m.Destination) || within(m.Destination, o.Destination) {
+			if a, b := o.AtHome().Destination, m.AtHome().Destination; Within(a, b) || Within(b, a) {
 				return fmt.Errorf("cannot mount at both %s and %s: one is in the way of the other; choose places beside each other: %w",
 					o.Destination, m.Destination, errdefs.ErrInvalidArgument)
 			}
@@ -76,27 +94,20 @@ func checkSource(s string) error {
 	return nil
 }
 
-// CheckDestination reports why nothing can be mounted at d; home is how the workspace's
-// home is written in it.
-func CheckDestination(d, home string) error {
-	p := d
-	if rest, ok := strings.CutPrefix(d, home+"/"); ok {
-		p = "/~/" + rest // any place of its own will do for the check of the form
-	}
+// CheckDestination reports why nothing can be mounted at a path inside.
+func CheckDestination(d string) error {
 	what := "mount at " + quoted(d)
-	if err := checkPath(p, what); err != nil {
+	if err := checkPath(d, what); err != nil {
 		return err
 	}
-	for _, place := range []struct {
-		dir    string
-		itself bool
-	}{{"/mnt", false}, {"/srv", false}, {"/workspace", true}, {"/~", false}} {
-		if within(place.dir, p) && (p != place.dir || place.itself) && (place.dir != "/~" || p != d) {
-			return nil
-		}
+	taken := func(place string) bool {
+		return Within(d, place) || Within(place, d) && !slices.Contains(directories, place)
 	}
-	return fmt.Errorf("cannot %s: a mount goes to /workspace, or to a place below it, /mnt, /srv or the home (~/NAME): %w",
-		what, errdefs.ErrInvalidArgument)
+	if d == "/" || slices.ContainsFunc(reserved, taken) || slices.ContainsFunc(directories, taken) {
+		return fmt.Errorf("cannot %s: the workspace has its own files there; a mount goes to /workspace, to a place below /mnt, /srv or "+
+			"the home (~/NAME), or to the path that it has on the host: %w", what, errdefs.ErrInvalidArgument)
+	}
+	return nil
 }
 
 // checkPath checks that a path is absolute, in its shortest form, and can be stored without loss.
@@ -115,16 +126,18 @@ func checkPath(p, what string) error {
 
 func quoted(s string) string { return fmt.Sprintf("%.200q", s) }
 
-// within reports whether p is dir or below it.
-func within(dir, p string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
+// Within reports whether p is dir or below it, both clean and absolute.
+func Within(dir, p string) bool {
+	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
+}
 
-// BelowHome reports whether the destination of a requested mount is below the home.
-func (m Mount) BelowHome() bool { return strings.HasPrefix(m.Destination, homePrefix) }
+// BelowHome reports whether the destination is below the home.
+func (m Mount) BelowHome() bool { return Within(Home, m.AtHome().Destination) }
 
 // AtHome writes out a destination below the home.
-func (m Mount) AtHome(home string) Mount {
+func (m Mount) AtHome() Mount {
 	if rest, ok := strings.CutPrefix(m.Destination, homePrefix); ok {
-		m.Destination = home + "/" + rest
+		m.Destination = Home + "/" + rest
 	}
 	return m
 }
@@ -141,14 +154,14 @@ func Writable(mounts []Mount) []string {
 }
 
 // SameMounts reports whether the mounts in force are the requested ones.
-func SameMounts(asked, inForce []Mount, home string) bool {
+func SameMounts(asked, inForce []Mount) bool {
 	if len(asked) != len(inForce) {
 		return false
 	}
 	for i, a := range asked {
 		f := inForce[i]
 		f.OwnerUID = 0
-		if a.AtHome(home) != f {
+		if a.AtHome() != f {
 			return false
 		}
 	}

@@ -23,6 +23,8 @@ type Wanted struct {
 	NoStart bool
 	// Allow is what commands may do that is closed otherwise, in the order of Openings.
 	Allow []Opening
+	// Reach is what commands may reach of the network.
+	Reach Reach
 	// Mounts come with a grant for them.
 	Mounts []Mount
 	// Request is the client's id of the request, "" for none.
@@ -44,6 +46,9 @@ func (w *Wanted) Validate() error {
 	if err := CheckOpenings(w.Allow, w.Mounts); err != nil {
 		return err
 	}
+	if err := w.Reach.Validate(); err != nil {
+		return err
+	}
 	return ValidateLife(w.TTL, w.Idle, w.Request)
 }
 
@@ -53,12 +58,17 @@ type Change struct {
 	Key    id.Key
 	// TTL counts from now.
 	TTL, Idle time.Duration
-	Request   string
+	// Reach changes what commands may reach of the network.
+	Reach   ReachChange
+	Request string
 }
 
 // Validate reports the first field that cannot be used. The key was parsed before.
 func (c *Change) Validate() error {
 	if err := c.Limits.OrDefault().Validate(); err != nil {
+		return err
+	}
+	if err := c.Reach.Validate(); err != nil {
 		return err
 	}
 	return ValidateLife(c.TTL, c.Idle, c.Request)

@@ -30,6 +30,7 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/gen/carrel/v1/carrelv1connect"
 	"github.com/carrel-dev/carrel/internal/api/errcode"
+	"github.com/carrel-dev/carrel/internal/fdapi/client"
 	"github.com/carrel-dev/carrel/internal/token"
 )
 
@@ -49,9 +50,10 @@ type Options struct {
 	// Token authenticates requests. A daemon elsewhere requires one; on a Unix socket its rights
 	// replace those of this user. TokenFile is a file with a token that only its owner may read.
 	Token, TokenFile string
-	// Fingerprint is the fingerprint of the daemon's key, as "carrel token create" prints it. ""
-	// trusts the certificate authorities of the system.
-	Fingerprint string
+	// Fingerprint is the fingerprint of the daemon's key, as "carrel token create" prints it. Without
+	// one the certificate authorities in CAFile, a file in PEM, are trusted; without that file those of
+	// the system.
+	Fingerprint, CAFile string
 }
 
 // Client is a client of one daemon. Its methods may be called from any goroutine. It connects
@@ -101,7 +103,7 @@ func (c *Client) Close() error {
 	c.idle, c.closed = nil, true
 	c.mu.Unlock()
 	for _, x := range idle {
-		x.conn.Close()
+		x.Close()
 	}
 	c.once.Do(func() {})
 	if c.transport != nil {
@@ -189,23 +191,11 @@ func newTLSTransport(dial func(context.Context) (net.Conn, error)) *transport {
 	return &transport{t, t}
 }
 
-// maxQueueing bounds the last wait, and by that all waits together, for a place in the daemon's queue.
-const maxQueueing = 2 * time.Second
-
 // dial connects to the socket. Its errors say what to do.
 func (c *Client) dial(ctx context.Context) (*net.UnixConn, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "unix", c.host.socket)
-	// The queue of the socket is full. A blocking connect would wait for its turn.
-	for wait := time.Millisecond; errors.Is(err, syscall.EAGAIN) && wait < maxQueueing; wait *= 2 {
-		select {
-		case <-time.After(wait):
-			conn, err = new(net.Dialer).DialContext(ctx, "unix", c.host.socket)
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
-	}
+	conn, err := client.Dial(ctx, c.host.socket)
 	if err == nil {
-		return conn.(*net.UnixConn), nil
+		return conn, nil
 	}
 	var why string
 	var kind error = errdefs.ErrUnavailable
@@ -323,9 +313,7 @@ func fromWire(err error) error {
 
 // IsCommandError reports whether err is about the command itself and not about the workspace: the
 // program was not found there (a not_found error) or may not be executed (permission_denied).
-func IsCommandError(err error) bool {
-	return err != nil && strings.HasPrefix(err.Error(), "cannot run ") && (errdefs.IsNotFound(err) || errdefs.IsPermissionDenied(err))
-}
+func IsCommandError(err error) bool { return client.IsCommandError(err) }
 
 // ApprovalOf returns the id of the approval that an error of a command is about: the command was
 // requested with DoNotWait, and a person must approve it first. The same request again uses their

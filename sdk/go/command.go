@@ -174,7 +174,7 @@ func (c *Client) execHere(ctx context.Context, req *carrelv1.ExecRequest, res *c
 	defer c.give(x)
 	_, err = x.call(ctx, fdapi.Exec, req, res, 0)
 	if err != nil && ctx.Err() != nil {
-		x.conn.Close() // the daemon then ends the call
+		x.Close() // the daemon then ends the call
 	}
 	return err
 }
@@ -205,7 +205,7 @@ func (c *Client) give(x *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed || len(c.idle) >= maxIdle || !x.alive() {
-		x.conn.Close()
+		x.Close()
 		return
 	}
 	c.idle = append(c.idle, x)
@@ -213,7 +213,7 @@ func (c *Client) give(x *session) {
 
 func (x *session) alive() bool {
 	select {
-	case <-x.conn.Done():
+	case <-x.Done():
 		return false
 	default:
 		return true
@@ -277,7 +277,7 @@ func (c *Client) Start(ctx context.Context, workspace string, s Spec) (*Command,
 	var res carrelv1.SpawnResponse
 	fds, err := x.call(ctx, fdapi.Spawn, &carrelv1.SpawnRequest{Start: start}, &res, want)
 	if err != nil {
-		x.conn.Close()
+		x.Close()
 		return nil, err
 	}
 	cmd := &Command{ID: res.GetCommandId(), PID: int(res.GetPid()), workspace: workspace, link: x}
@@ -358,7 +358,7 @@ func (c *Client) Attach(ctx context.Context, workspace, command string, follow b
 	var res carrelv1.AttachResponse
 	fds, err := x.call(ctx, fdapi.Attach, &carrelv1.AttachRequest{Workspace: workspace, CommandId: command, Follow: follow}, &res, 1)
 	if err != nil {
-		x.conn.Close()
+		x.Close()
 		return nil, err
 	}
 	a := &Attachment{Terminal: res.GetTerminal(), Lost: res.GetLost(), File: fds[0], workspace: workspace, command: command, link: x}

@@ -26,10 +26,12 @@ type Mount struct {
 	// Source is a directory that this process may open. The user of this process owns the files
 	// that commands make in it.
 	Source string
-	// Destination is its path inside: /workspace or below, below /mnt or /srv, or
+	// Destination is its path inside: anywhere but in the places of the workspace's own system, or
 	// "~/NAME" below the home.
 	Destination string
 	ReadOnly    bool
+	// AsRoot: this process is root's, and commands may write files of root in the directory.
+	AsRoot bool
 }
 
 // Create makes the workspace for a key and starts it, or returns the existing one; created says
@@ -37,7 +39,8 @@ type Mount struct {
 // of its user at each start. There may be eight mounts. Without mounts it is the same as
 // Workspaces().Create.
 //
-// If the workspace exists with other mounts or openings, the error is failed_precondition.
+// If the workspace exists with other mounts, openings or network rules, the error is failed_precondition. Rules
+// (ReachAllow, ReachDeny) are changed with Workspaces().Update.
 func (c *Client) Create(ctx context.Context, req *carrelv1.CreateRequest, mounts ...Mount) (
 	w *carrelv1.Workspace, created bool, err error,
 ) {
@@ -68,7 +71,7 @@ func (c *Client) Create(ctx context.Context, req *carrelv1.CreateRequest, mounts
 			return nil, false, err
 		}
 		dirs = append(dirs, dir)
-		m.Mounts = append(m.Mounts, workspace.Mount{Source: path, Destination: x.Destination, ReadOnly: x.ReadOnly})
+		m.Mounts = append(m.Mounts, workspace.Mount{Source: path, Destination: x.Destination, ReadOnly: x.ReadOnly, AsRoot: x.AsRoot})
 	}
 	if err := workspace.CheckMounts(m.Mounts); err != nil {
 		return nil, false, err
@@ -83,10 +86,12 @@ func (c *Client) Create(ctx context.Context, req *carrelv1.CreateRequest, mounts
 	if err != nil {
 		return nil, false, err
 	}
-	defer x.conn.Close()
+	defer x.Close()
 	with := proto.CloneOf(req)
 	for _, m := range m.Mounts {
-		with.Mounts = append(with.Mounts, &carrelv1.Mount{Source: m.Source, Destination: m.Destination, ReadOnly: m.ReadOnly})
+		with.Mounts = append(with.Mounts, &carrelv1.Mount{
+			Source: m.Source, Destination: m.Destination, ReadOnly: m.ReadOnly, AsRoot: m.AsRoot,
+		})
 	}
 	var res carrelv1.CreateResponse
 	if _, err := x.call(ctx, fdapi.Create, with, &res, 0, far); err != nil {

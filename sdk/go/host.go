@@ -30,13 +30,16 @@ const (
 	TokenFileEnv = "CARREL_TOKEN_FILE" //nolint:gosec // the name of a variable
 	// FingerprintEnv holds the fingerprint of the daemon's key.
 	FingerprintEnv = "CARREL_FINGERPRINT"
+	// CAFileEnv holds the path of a file of certificate authorities.
+	CAFileEnv = "CARREL_CA_FILE"
 )
 
 // host is the daemon of a client, and its token.
 type host struct {
 	// socket is the path of a Unix socket. If it is "", address is the HOST:PORT of a TLS server,
-	// whose key has the fingerprint; "" trusts the system's authorities.
+	// whose key has the fingerprint; "" trusts authorities, and nil those of the system.
 	socket, address, fingerprint string
+	authorities                  *x509.CertPool
 	secret                       token.Secret
 }
 
@@ -49,6 +52,9 @@ func hostFrom(opts Options) (h host, err error) {
 		if opts.Fingerprint == "" {
 			opts.Fingerprint = os.Getenv(FingerprintEnv)
 		}
+		if opts.CAFile == "" {
+			opts.CAFile = os.Getenv(CAFileEnv)
+		}
 	}
 	if opts.Host == "" {
 		opts.Host = DefaultHost
@@ -60,6 +66,11 @@ func hostFrom(opts Options) (h host, err error) {
 	}
 	if opts.Fingerprint != "" && h.socket == "" {
 		if h.fingerprint, err = cert.ParseFingerprint(opts.Fingerprint); err != nil {
+			return h, err
+		}
+	}
+	if opts.CAFile != "" && h.socket == "" {
+		if h.authorities, err = readAuthorities(opts.CAFile); err != nil {
 			return h, err
 		}
 	}
@@ -90,6 +101,28 @@ func addressOf(s string) (string, error) {
 		)
 	}
 	return net.JoinHostPort(u.Hostname(), u.Port()), nil
+}
+
+// maxAuthorities bounds a file of certificate authorities, in bytes; the system's has a few hundred KiB.
+const maxAuthorities = 4 << 20
+
+func readAuthorities(path string) (*x509.CertPool, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the certificate authorities: %w; %s or --ca-file names the file: %w",
+			err, CAFileEnv, errdefs.ErrInvalidArgument)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxAuthorities))
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the certificate authorities in %s: %w", path, err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(b) {
+		return nil, fmt.Errorf("cannot use %s: it has no certificate in PEM; give the file of the authority that signed tls_cert: %w",
+			path, errdefs.ErrInvalidArgument)
+	}
+	return pool, nil
 }
 
 // readToken reads a file that only its owner may read.
@@ -139,6 +172,7 @@ func (h *host) baseURL() string {
 // dialTLS connects and verifies the server. Its errors say what to do.
 func (h *host) dialTLS(ctx context.Context) (net.Conn, error) {
 	config := cert.Pin(h.fingerprint)
+	config.RootCAs = h.authorities
 	config.NextProtos = []string{"h2", "http/1.1"}
 	d := tls.Dialer{NetDialer: &net.Dialer{Timeout: 30 * time.Second}, Config: config}
 	c, err := d.DialContext(ctx, "tcp", h.address)
@@ -154,8 +188,8 @@ func (h *host) dialTLS(ctx context.Context) (net.Conn, error) {
 		why = pin.Error() + "; do not give it a token; if the daemon's key was replaced, \"carrel version\" on its host shows the new one"
 	} else if unknown := new(x509.UnknownAuthorityError); errors.As(err, unknown) {
 		kind = errdefs.ErrUnauthenticated
-		why = "nobody that this system trusts has signed its certificate; give the fingerprint of its key with --fingerprint or " +
-			FingerprintEnv + ", as \"carrel token create\" prints it"
+		why = "nobody who is trusted here has signed its certificate; give the fingerprint of its key with --fingerprint or " +
+			FingerprintEnv + ", as \"carrel token create\" prints it, or its authority with --ca-file or " + CAFileEnv
 	} else if errors.Is(err, syscall.ECONNREFUSED) {
 		why = "nothing listens there; see that the daemon runs and that its \"listen\" is set"
 	}

@@ -3,6 +3,7 @@ package carrel_test
 import (
 	"bytes"
 	"context"
+	"encoding/pem"
 	"errors"
 	"io"
 	"net"
@@ -19,6 +20,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/api/apitest"
 	"github.com/carrel-dev/carrel/internal/authn"
+	"github.com/carrel-dev/carrel/internal/cert"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/token"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
@@ -289,6 +291,52 @@ func TestTheEnvironmentGoesWithItsHost(t *testing.T) {
 		res, err := c.Tokens().WhoAmI(t.Context(), connect.NewRequest(&carrelv1.WhoAmIRequest{}))
 		if err != nil || res.Msg.GetKind() != want {
 			t.Errorf("host %q: %v, %v", host, res, err)
+		}
+	}
+}
+
+// Without a fingerprint a file of authorities is trusted, and only that.
+func TestAuthorities(t *testing.T) {
+	g := &apitest.Gate{}
+	addr, keys, _ := apitest.ServeTLS(t, g, api.Options{})
+	own, err := keys.Certificate(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := cert.Open(cert.Config{Dir: t.TempDir(), Names: []string{"127.0.0.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, err := other.Certificate(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := g.Issue(t, alice, principal.Wanted{Roles: principal.Agent}).Reveal()
+	for name, c := range map[string]struct {
+		der     []byte
+		trusted bool
+	}{"its own": {own.Certificate[0], true}, "another's": {theirs.Certificate[0], false}} {
+		file := filepath.Join(t.TempDir(), "ca.pem")
+		if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.der}), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		client, err := carrel.New(carrel.Options{Host: "https://" + addr, Token: secret, CAFile: file})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		_, err = client.System().Version(t.Context(), connect.NewRequest(&carrelv1.VersionRequest{}))
+		if c.trusted != (err == nil) || !c.trusted && !strings.Contains(err.Error(), "--ca-file") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "no.pem")
+	if err := os.WriteFile(file, []byte("no certificate"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{file, "/nowhere"} {
+		if _, err := carrel.New(carrel.Options{Host: "https://" + addr, CAFile: path}); err == nil {
+			t.Errorf("%s is taken", path)
 		}
 	}
 }

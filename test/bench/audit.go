@@ -99,7 +99,7 @@ func (b *bench) audit() error {
 	}
 	denial := l.intent
 	denial.Type = audit.Denial
-	log, err := audit.Open(b.ctx, audit.Options{Path: filepath.Join(b.dir, "audit", "append.jsonl")})
+	log, err := audit.Open(b.ctx, audit.Options{Path: filepath.Join(b.dir, "audit", "append.jsonl"), Room: 16 << 20})
 	if err != nil {
 		return err
 	}

@@ -53,6 +53,7 @@ var figures = []struct {
 	{"stream", (*bench).stream, false},
 	{"start", (*bench).start, false},
 	{"run", (*bench).run, false},
+	{"egress", (*bench).egress, false},
 	{"create", (*bench).create, false},
 	{"creates", (*bench).creates, false},
 	{"destroy", (*bench).destroy, false},
@@ -69,6 +70,13 @@ var figures = []struct {
 func main() {
 	if len(os.Args) == 2 && os.Args[1] == echoArg {
 		echo()
+		return
+	}
+	if len(os.Args) == 2 && os.Args[1] == clientArg {
+		if err := client(os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(exitFailed)
+		}
 		return
 	}
 	o, err := parse(os.Args[1:])

@@ -178,7 +178,7 @@ func (h *host) set(t *testing.T, name string, value int) {
 
 func TestIDsExhausted(t *testing.T) {
 	h := newHostUp(t)
-	h.set(t, "uid_count", 6)
+	h.set(t, "uid_count", 7) // three each, and one for carrel-egress
 	h.carrel(t, "create", "--no-start", "crk one")
 	h.carrel(t, "create", "--no-start", "crk two")
 	h.refused(t, []string{"every id from", "raise uid_count"}, "create", "crk three")

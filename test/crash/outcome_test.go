@@ -42,13 +42,30 @@ func TestOutcomesThatLast(t *testing.T) {
 	}
 }
 
+// A daemon that is killed right after the answer to a command leaves its outcome in the record.
+func TestOutcomesOfCommands(t *testing.T) {
+	t.Parallel()
+	h := newHostUp(t)
+	h.carrel(t, "create", "crk outcome")
+	for range 10 {
+		daemon, err := h.part("daemon")
+		must(t, err)
+		h.carrel(t, "exec", "crk outcome", "--", "true")
+		must(t, kill(daemon))
+		h.up(t)
+		if got := h.outcomeOf(t, "command.exec"); got != "ok" {
+			t.Errorf("the record says %q", got)
+		}
+	}
+}
+
 // outcomeOf is the status with which the last operation of a kind ended, "" if the record does not say.
 func (h *host) outcomeOf(t *testing.T, kind string) (status string) {
 	t.Helper()
 	b, err := os.ReadFile(h.data + "/daemon/audit/audit.jsonl")
 	must(t, err)
 	var last int64
-	for line := range bytes.Lines(b) {
+	for line := range bytes.Lines(bytes.TrimRight(b, "\x00")) {
 		var r struct {
 			Seq, Intent  int64
 			Type, Status string

@@ -10,8 +10,6 @@ import (
 	"sync"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/carrel-dev/carrel/test/crash/check"
 )
 
@@ -60,83 +58,6 @@ func exercised() []string {
 	return slices.Compact(all)
 }
 
-func created(t *testing.T, h *host, key string) { t.Helper(); h.carrel(t, "create", key) }
-
-func stopped(t *testing.T, h *host, key string) {
-	t.Helper()
-	h.carrel(t, "create", "--no-start", key)
-	h.carrel(t, "exec", key, "--", "/bin/sh", "-c", "echo kept > file")
-	h.carrel(t, "stop", key)
-}
-
-// deep has a home that goes further down than one walk does.
-func deep(t *testing.T, h *host, key string) {
-	t.Helper()
-	stopped(t, h, key)
-	h.carrel(t, "exec", key, "--", "/bin/sh", "-c", "mkdir -p "+strings.Repeat("d/", 200))
-	h.carrel(t, "stop", key)
-}
-
-func paused(t *testing.T, h *host, key string) {
-	t.Helper()
-	h.carrel(t, "create", key)
-	h.carrel(t, "pause", key)
-}
-
-// putAway has an archive, and no workspace.
-func putAway(t *testing.T, h *host, key string) {
-	t.Helper()
-	stopped(t, h, key)
-	h.carrel(t, "archive", "create", "--destroy", key)
-}
-
-// restored has what was put away.
-func restored(t *testing.T, h *host, key string) {
-	t.Helper()
-	h.carrel(t, "restore", key)
-	if out := h.carrel(t, "exec", key, "--", "cat", "file"); out != "kept\n" {
-		t.Errorf("in what was put away is %q", out)
-	}
-}
-
-// busy has a command that ends only when it must.
-func busy(t *testing.T, h *host, key string) {
-	t.Helper()
-	h.carrel(t, "create", key)
-	h.carrel(t, "exec", "--detach", key, "--", "/bin/sh", "-c", "sleep 1000 & sleep 1000")
-}
-
-// stoppedDisk and busyDisk have a limit on disk space.
-func stoppedDisk(t *testing.T, h *host, key string) {
-	t.Helper()
-	h.carrel(t, "create", "--no-start", "--disk", "64MiB", key)
-	h.carrel(t, "exec", key, "--", "/bin/sh", "-c", "echo kept > file")
-	h.carrel(t, "stop", key)
-}
-
-func busyDisk(t *testing.T, h *host, key string) {
-	t.Helper()
-	h.carrel(t, "create", "--disk", "64MiB", key)
-	h.carrel(t, "exec", "--detach", key, "--", "/bin/sh", "-c", "while :; do date > file; done")
-}
-
-// smallDisk is as an update leaves it that raised the limit: what its image holds is less
-// than it may.
-func smallDisk(t *testing.T, h *host, key string) {
-	t.Helper()
-	stoppedDisk(t, h, key)
-	file := h.data + "/images/" + h.name(t, key) + ".img"
-	until(t, "the end of the mount", func() bool {
-		f, err := os.Open(file)
-		must(t, err)
-		defer f.Close()
-		return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
-	})
-	system(t, "e2fsck", "-fp", file)
-	system(t, "resize2fs", "-f", file, "48M")
-	must(t, os.Truncate(file, 48<<20))
-}
-
 func verb(args ...string) func(string) []string {
 	return func(key string) []string { return append(slices.Clone(args), key) }
 }
@@ -173,7 +94,7 @@ var scenarios = []scenario{
 		points: []string{"daemon.request.begun", "daemon.request.done", "daemon.create.made"},
 	},
 	{
-		name: "undo", operation: verb("create"), after: []string{"broker.create.dirs-made"},
+		name: "undo", operation: verb("create"), after: []string{"broker.create.dir-made"},
 		points: []string{"broker.undo.user-removed", "broker.undo.dirs-removed"},
 	},
 	{
@@ -182,6 +103,22 @@ var scenarios = []scenario{
 			"daemon.intent.written", "broker.start.launched", "broker.ledger.written", "broker.ledger.synced", "broker.start.kept",
 			"daemon.start.started",
 		},
+	},
+	{
+		name: "start with a way out", prepare: stoppedReaching, operation: verb("start"),
+		points: []string{"broker.egress.started", "broker.start.proved", "broker.start.kept", "daemon.start.started", "daemon.effect.done"},
+	},
+	{
+		name: "create with a way out", operation: verb("create", "--allow", "a.example"),
+		points: []string{"broker.egress.started", "broker.create.started", "daemon.create.made"},
+	},
+	{
+		name: "network rules", prepare: reaching, operation: func(key string) []string { return []string{"egress", "deny", key, "b.example"} },
+		points: []string{"daemon.intent.written", "daemon.effect.done", "daemon.outcome.written"},
+	},
+	{
+		name: "stop with a way out", prepare: reaching, operation: verb("stop"),
+		points: []string{"daemon.intent.written", "broker.clean.groups-removed", "broker.stop.cleaned", "daemon.stop.stopped"},
 	},
 	{
 		name: "exec", prepare: created, operation: once(),
@@ -249,6 +186,17 @@ var scenarios = []scenario{
 	{
 		name: "destroy with a request id", prepare: created, operation: withRequest("destroy"),
 		points: []string{"daemon.request.begun", "daemon.request.done", "daemon.destroy.done", "daemon.effect.done"},
+	},
+	{
+		name: "revive", prepare: ended, operation: verb("revive"), said: "no home is kept", then: revived,
+		points: []string{
+			"daemon.intent.written", "daemon.revive.begun", "broker.revive.begun", "broker.revive.user-added", "broker.revive.home-renamed",
+			"broker.revive.home-taken", "daemon.revive.done", "daemon.effect.done",
+		},
+	},
+	{
+		name: "revive with a disk limit", prepare: endedDisk, operation: verb("revive"), said: "no home is kept", then: revived, disk: true,
+		points: []string{"broker.revive.image-taken", "broker.revive.home-renamed", "broker.revive.home-taken"},
 	},
 	{
 		name: "archive", prepare: stopped, operation: verb("archive", "create"),

@@ -158,6 +158,7 @@ func (h *host) record(t *testing.T) (goes []string, kept string) {
 	for _, n := range append(names, dir+"audit.jsonl") {
 		b, err := os.ReadFile(n)
 		must(t, err)
+		b = bytes.TrimRight(b, "\x00") // zeros follow the lines
 		lines := bytes.Split(bytes.TrimSuffix(b, []byte("\n")), []byte("\n"))
 		last, err := audit.Decode(lines[len(lines)-1])
 		must(t, err)

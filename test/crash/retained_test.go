@@ -86,7 +86,7 @@ func TestMendedIsTold(t *testing.T) {
 		PID int `json:"executor_pid"`
 	}
 	must(t, json.Unmarshal([]byte(h.carrel(t, "inspect", "-o", "json", "crk lost")), &d))
-	h.arm(t, "broker.create.dirs-made", 1)
+	h.arm(t, "broker.create.dir-made", 1)
 	h.try("create", "crk undone") // ends the broker
 	daemon, err := h.part("daemon")
 	must(t, err)

@@ -147,7 +147,7 @@ func TestShippedProgramsHaveNoPoint(t *testing.T) {
 		must(t, err)
 		return bytes.Contains(b, []byte(text))
 	}
-	programs := map[string]string{"broker": "carrel-broker", "daemon": "carreld", "executor": "carrel-executor", "cli": "carrel"}
+	programs := map[string]string{"broker": "carrel-broker", "daemon": "carreld", "executor": "carrel-executor", "cli": "carrel-cli"}
 	for _, p := range append(pointsInSource(t), "CARREL_CRASHPOINTS") {
 		for part, program := range programs {
 			if has(filepath.Join(dir, program), p) {

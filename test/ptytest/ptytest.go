@@ -169,7 +169,28 @@ func (x *Terminal) Resize(rows, cols uint16) {
 // HangUp closes the window.
 func (x *Terminal) HangUp() { _ = x.master.Close() }
 
-// Wait returns the command's exit code, or 128 and the number of the signal that ended it.
+// heldOpen is how long a terminal is read whose command has ended, and which somebody else has open.
+const heldOpen = 2 * time.Second
+
+// drained waits for the end of what the terminal was sent: its reader may be behind the end of the command.
+func (x *Terminal) drained() {
+	for late := time.After(heldOpen); ; {
+		x.mu.Lock()
+		changed, ended := x.changed, x.ended
+		x.mu.Unlock()
+		if ended {
+			return
+		}
+		select {
+		case <-changed:
+		case <-late:
+			return
+		}
+	}
+}
+
+// Wait returns the command's exit code, or 128 and the number of the signal that ended it. The screen has been sent by then what
+// the command wrote, unless something else keeps the terminal open.
 func (x *Terminal) Wait() int {
 	x.t.Helper()
 	select {
@@ -177,6 +198,7 @@ func (x *Terminal) Wait() int {
 	case <-time.After(patience):
 		x.t.Fatalf("it does not end: %q", x.Screen())
 	}
+	x.drained()
 	ws, ok := x.Command.ProcessState.Sys().(unix.WaitStatus)
 	if ok && ws.Signaled() {
 		return 128 + int(ws.Signal())

@@ -22,7 +22,7 @@ func TestHarmToTheRecordIsNamed(t *testing.T) {
 	}
 	h.settled(t)
 	h.carrel(t, "audit", "verify")
-	original, err := os.ReadFile(h.auditLog())
+	original, err := h.readRecord()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +177,7 @@ func writeThrough(path string, content []byte) error {
 func TestARecordBehindAnEnd(t *testing.T) {
 	h := newHostFor(t)
 	h.carrel(t, append([]string{"down"}, h.flags()...)...)
-	before, err := os.ReadFile(h.auditLog())
+	before, err := h.readRecord()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,12 +205,12 @@ func TestATornRecordIsRepairedByARecord(t *testing.T) {
 	// It tears a record only by not coming to its end: what stands behind a daemon that did
 	// is a forged append, as TestARecordBehindAnEnd has it.
 	kill(t, h.part(t, "daemon"))
-	f, err := os.OpenFile(h.auditLog(), os.O_WRONLY|os.O_APPEND, 0)
+	f, err := os.OpenFile(h.auditLog(), os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	const torn = `{"hash":"00112233`
-	if _, err := f.WriteString(torn); err != nil {
+	if _, err := f.WriteAt([]byte(torn), int64(h.mark(t))); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.Close(); err != nil {

@@ -135,7 +135,7 @@ func TestAWorkspaceFillsTheDisk(t *testing.T) {
 		if out := h.carrel(t, "version"); !strings.Contains(out, "Until there is room") {
 			t.Errorf("version says %q", out)
 		}
-		if out := h.try(nil, "", append([]string{"doctor"}, h.flags()...)...).out; !strings.Contains(out, "disk_room") ||
+		if out := h.try(nil, "", append([]string{"doctor", "-o", "json"}, h.flags()...)...).out; !strings.Contains(out, "disk_room") ||
 			!strings.Contains(out, "Until there is room") {
 			t.Errorf("doctor says\n%s", out)
 		}
@@ -175,7 +175,7 @@ func TestAWorkspaceFillsTheDisk(t *testing.T) {
 		t.Errorf("verify says %q", out)
 	}
 	h.settled(t)
-	if strings.Contains(string(first(os.ReadFile(h.auditLog()))), "is signed without the broker") {
+	if strings.Contains(string(first(h.readRecord())), "is signed without the broker") {
 		t.Error("the broker did not countersign on a full disk")
 	}
 }

@@ -108,6 +108,12 @@ func (h *host) down() error {
 func (h *host) flags() []string  { return []string{"--data", h.data, "--runtime-dir", h.run} }
 func (h *host) auditLog() string { return h.data + "/daemon/audit/audit.jsonl" }
 
+// readRecord reads the lines of the record, without the zeros behind them.
+func (h *host) readRecord() ([]byte, error) {
+	b, err := os.ReadFile(h.auditLog())
+	return bytes.TrimRight(b, "\x00"), err
+}
+
 // result is how a program ended.
 type result struct {
 	code     int
@@ -120,7 +126,12 @@ const patience = 30 * time.Second
 
 // command is the carrel program, for a user: nil is root.
 func (h *host) command(ctx context.Context, who *syscall.Credential, args ...string) *exec.Cmd {
-	c := exec.CommandContext(ctx, filepath.Join(bin, "carrel"), args...)
+	return h.program(ctx, who, "carrel", args...)
+}
+
+// program is command for another program of carrel's.
+func (h *host) program(ctx context.Context, who *syscall.Credential, name string, args ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, filepath.Join(bin, name), args...)
 	c.Dir = "/"
 	c.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "CARREL_HOST=unix://" + h.run + "/carrel.sock"}
 	c.SysProcAttr = &syscall.SysProcAttr{Credential: who}
@@ -130,7 +141,11 @@ func (h *host) command(ctx context.Context, who *syscall.Credential, args ...str
 func (h *host) try(who *syscall.Credential, stdin string, args ...string) result {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 	defer cancel()
-	c := h.command(ctx, who, args...)
+	return finish(h.command(ctx, who, args...), stdin)
+}
+
+// finish runs a program to its end.
+func finish(c *exec.Cmd, stdin string) result {
 	var out, errs bytes.Buffer
 	c.Stdin, c.Stdout, c.Stderr = strings.NewReader(stdin), &out, &errs
 	begin := time.Now()
@@ -254,7 +269,7 @@ type record struct {
 // mark remembers where the audit log ends; since returns what came after it.
 func (h *host) mark(t testing.TB) int {
 	t.Helper()
-	b, err := os.ReadFile(h.auditLog())
+	b, err := h.readRecord()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +278,7 @@ func (h *host) mark(t testing.TB) int {
 
 func (h *host) since(t testing.TB, mark int) []record {
 	t.Helper()
-	b, err := os.ReadFile(h.auditLog())
+	b, err := h.readRecord()
 	if err != nil {
 		t.Fatal(err)
 	}

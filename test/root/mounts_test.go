@@ -193,6 +193,14 @@ func TestADaemonForgesMounts(t *testing.T) {
 	refused("one of two", "another directory is there", far, creation(t, name, digest, 1, at(his, true)))
 	far, _ = offered(t, 0, ask(roots, false), roots)
 	refused("root's, writable", "files of root", far, creation(t, name, digest, 1, at(roots, false)))
+	asRoot := at(roots, false)
+	asRoot.AsRoot = true
+	far, _ = offered(t, 0, ask(roots, false), roots)
+	refused("files of root, which root did not say", "other mounts were granted", far, creation(t, name, digest, 1, asRoot))
+	word := ask(hers, false)
+	word.Mounts[0].AsRoot = true
+	far, _ = offered(t, alice, word, hers)
+	refused("files of root, which alice says", "only root can", far, creation(t, name, digest, 1, word.Mounts[0]))
 	file := hers + "/file"
 	if err := os.WriteFile(file, nil, 0o644); err != nil {
 		t.Fatal(err)

@@ -118,12 +118,12 @@ func TestPromptOnATerminal(t *testing.T) {
 		for _, keys := range []string{"yes\r", "\r", "q\r"} {
 			x.Type(keys)
 		}
-		ended(t, x, id, "pending", "cannot go on without an answer")
+		ended(t, x, id, "pending", "cannot go on: there is no answer")
 	})
 	t.Run("remembering is not offered without a thread", func(t *testing.T) {
 		x, id := asked(t, script...)
 		x.Type("t\rt\rt\r")
-		ended(t, x, id, "pending", "cannot go on without an answer")
+		ended(t, x, id, "pending", "cannot go on: there is no answer")
 	})
 	for name, keys := range map[string]string{
 		"Ctrl-C": "\x03", "Ctrl-\\": "\x1c", "Ctrl-D": "\x04", "Ctrl-C behind y": "y\x03", "Ctrl-D behind what was taken back": "y\x15\x04",

@@ -171,14 +171,14 @@ func TestAnOldRecordPutBackIsSeen(t *testing.T) {
 	h := newHostFor(t)
 	d := h.desk(t)
 	h.settled(t)
-	old, err := os.ReadFile(h.auditLog())
+	old, err := h.readRecord()
 	if err != nil {
 		t.Fatal(err)
 	}
 	d.sh(t, "true")
 	h.settled(t)
 	h.carrel(t, append([]string{"down"}, h.flags()...)...)
-	whole, err := os.ReadFile(h.auditLog())
+	whole, err := h.readRecord()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -81,8 +81,8 @@ func attack(t *testing.T, u *user, flags ...string) {
 	}
 	for name, script := range map[string]string{
 		"own ssh key":     "cat " + u.home + "/.ssh/id && echo reached",
-		"own rc":          "echo x >> " + u.home + "/.bashrc && echo reached",
-		"others' homes":   `for d in /root/* /home/[!r]* /var/tmp/carrel-*; do [ -e "$d" ] && echo reached; done`,
+		"own rc":          "echo x >> " + u.home + "/.bashrc; grep rc " + u.home + "/.bashrc && echo reached", // the host's is looked at below
+		"others' homes":   `for d in /root/* /home/[!w]* /var/tmp/carrel-rootless-[!h]*; do [ -e "$d" ] && echo reached; done`,
 		"shadow":          "cat /etc/shadow && echo reached",
 		"agent by env":    `[ -n "$SSH_AUTH_SOCK$DBUS_SESSION_BUS_ADDRESS" ] && echo reached`,
 		"agent by path":   connect("AF_UNIX", `"`+agent+`"`),
@@ -91,11 +91,11 @@ func attack(t *testing.T, u *user, flags ...string) {
 		"docker": "for s in /run/docker.sock /var/run/docker.sock /run/user/*/bus /run/dbus/system_bus_socket; do [ -S " +
 			"$s ] && echo reached; done",
 		"tmpdir":              "ls " + u.home + "/tmp && echo reached",
-		"host's tmp":          `[ -n "$(ls -A /tmp)$(ls -A /var/tmp)" ] && echo reached`,
+		"host's tmp":          `[ -n "$(ls -A /tmp)$(ls -A /var/tmp/* | grep -v '^project$')" ] && echo reached`,
 		"a process":           fmt.Sprintf("kill -0 %d && echo reached; ls /proc/%d/root && echo reached", pid, pid),
 		"all processes":       "kill -KILL -1; ps -eo pid= | grep -qw " + strconv.Itoa(pid) + " && echo reached",
-		"git hook":            "echo x > .git/hooks/pre-commit && echo reached",
-		"git config":          "git config core.fsmonitor /tmp/x && echo reached",
+		"git hook":            "echo x > .git/hooks/pre-commit && echo reached; echo x > .git/host/hooks/pre-commit && echo reached",
+		"git config":          "git config core.fsmonitor /tmp/x; git config -f .git/host/config core.fsmonitor /tmp/x && echo reached",
 		"git moved away":      "mv .git .gone && echo reached",
 		"agent settings":      "mkdir -p .claude && echo x > .claude/settings.json && echo reached",
 		"set-uid file":        "cp /bin/true s && chmod u+s s && echo reached",
@@ -115,7 +115,7 @@ func attack(t *testing.T, u *user, flags ...string) {
 		"a link for a protected name": "ln -sfn /tmp/x .envrc && echo reached; mv .claude c && echo reached; rmdir .vscode && echo reached; " +
 			"mkdir -p a && mv a .cursor && [ -e .cursor/a ] && echo reached; rmdir a",
 		"git by other names": "git init --separate-git-dir=/tmp/g . >/dev/null && echo reached; echo 'gitdir: /tmp/g' > .git && echo " +
-			"reached; GIT_DIR=.git git config --local alias.x '!x' && echo reached",
+			"reached; GIT_DIR=.git git config --local core.fsmonitor x",
 		"exchanged with a protected name": python(`import ctypes,os
 libc=ctypes.CDLL(None,use_errno=True)
 os.mkdir("mine")

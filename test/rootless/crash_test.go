@@ -32,6 +32,9 @@ var crashes = []struct {
 		"broker.destroy.begun", "broker.destroy.cleaned", "broker.destroy.processes-ended", "broker.destroy.user-removed",
 		"userbroker.destroy.home-renamed", "broker.destroy.home-gone", "broker.destroy.tmp-removed",
 	}},
+	{"revive", []string{"create k", "destroy k"}, "revive k", []string{
+		"daemon.revive.begun", "broker.revive.begun", "broker.revive.user-added", "userbroker.revive.home-renamed", "broker.revive.home-taken",
+	}},
 	{"purge", []string{"create k"}, "destroy --purge k", []string{"broker.destroy.home-gone", "broker.stop.killed"}},
 }
 

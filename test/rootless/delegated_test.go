@@ -238,7 +238,7 @@ func delegatedDaemon(t *testing.T, u *user) {
 	}
 	u.must("resume", "demo")
 	u.must("update", "--memory", "192MiB", "demo")
-	if got := u.must("inspect", "demo"); !strings.Contains(got, "memory.max is 201326592") {
+	if got := u.must("inspect", "-o", "json", "demo"); !strings.Contains(got, "memory.max is 201326592") {
 		t.Errorf("%s", got)
 	}
 	if r := u.carrel("exec", "demo", "--", "sh", "-c", "dd if=/dev/zero of=/dev/null bs=120M count=1 2>&1; cat /sys/fs/cgroup$(sed s/0::// "+

@@ -74,6 +74,7 @@ var runCrashes = []struct {
 	{"broker.start.proved", 1},
 	{"run.begin.launched", 1},
 	{"run.end.ended", 1},
+	{"run.end.taken", 1},
 	{"run.end.unplaced", 1},
 	{"run.end.settled", 1},
 	{"executor.stage.step", 3},

@@ -115,7 +115,7 @@ func newRanged(t *testing.T) *user {
 func TestOwnRanges(t *testing.T) {
 	u := newRanged(t)
 	u.must("create", "-v", "project:/workspace", "demo")
-	got := u.must("inspect", "demo")
+	got := u.must("inspect", "-o", "json", "demo")
 	for _, want := range []string{
 		fmt.Sprintf("the executor has uid %d of a range of the caller's, commands the caller's uid %d", first, u.id),
 		fmt.Sprintf("uid_map 0 %d 1 %d %d 1 %d %d 1", first, u.id, u.id, first+1, first+1),
@@ -144,7 +144,7 @@ func TestOwnRanges(t *testing.T) {
 	// Ranges that another user's group stands in the way of are not used, and that is told.
 	u.gid = 12345
 	u.must("start", "demo")
-	if got := u.must("inspect", "demo"); !strings.Contains(got, "share the caller's uid") ||
+	if got := u.must("inspect", "-o", "json", "demo"); !strings.Contains(got, "share the caller's uid") ||
 		!strings.Contains(got, "no range of ids is used: the ranges cannot be mapped") {
 		t.Errorf("%s", got)
 	}
@@ -235,7 +235,7 @@ func ownWords(t *testing.T, u *user) {
 	if r := u.carrel("create", "demo"); r.code != 0 || strings.TrimSpace(r.out) != name {
 		t.Errorf("a second create: %+v", r)
 	}
-	if got := u.must("exec", "demo", "--", "sh", "-c", "echo kept > f; id -u; pwd"); got != fmt.Sprintf("%d\n/home/%s", u.id, name) {
+	if got := u.must("exec", "demo", "--", "sh", "-c", "echo kept > f; id -u; pwd"); got != fmt.Sprintf("%d\n/home/work", u.id) {
 		t.Errorf("exec: %q", got)
 	}
 	if r := u.carrel("exec", "demo", "--", "sh", "-c", "echo out; echo err >&2; exit 9"); r.code != 9 || r.out != "out\n" || r.err != "err\n" {
@@ -297,7 +297,7 @@ func ownWords(t *testing.T, u *user) {
 	if got := u.must("exec", "demo", "--", "cat", "f"); got != "kept" {
 		t.Errorf("%q", got)
 	}
-	if got := u.must("inspect", "demo"); !strings.Contains(got, "RLIMIT_NPROC") {
+	if got := u.must("inspect", "-o", "json", "demo"); !strings.Contains(got, "RLIMIT_NPROC") {
 		t.Errorf("the report does not name what stands for the limits:\n%s", got)
 	}
 	u.must("top", "--help")

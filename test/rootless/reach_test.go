@@ -90,7 +90,7 @@ func TestHostSocketsAreNamed(t *testing.T) {
 	if r := u.carrel("create", "-v", u.home+"/project:/mnt/p", "demo"); r.code != 0 || !strings.Contains(r.err, said) {
 		t.Errorf("%+v", r)
 	}
-	if got := u.must("inspect", "demo"); !strings.Contains(got, "host-sockets") || !strings.Contains(got, "/mnt/p/agent.sock") {
+	if got := u.must("inspect", "-o", "json", "demo"); !strings.Contains(got, "host-sockets") || !strings.Contains(got, "/mnt/p/agent.sock") {
 		t.Errorf("%s", got)
 	}
 	l.Close()

@@ -40,7 +40,7 @@ func TestConformance(t *testing.T) {
 		{"nothing else of the environment", "", []string{"--", "sh", "-c", "echo $TMPDIR"}, 0, "\n", ""},
 		{"cwd", "", []string{"--cwd", "/usr", "--", "pwd"}, 0, "/usr\n", ""},
 		{"no terminal", "", []string{"-it", "--", "true"}, 125, "", "stdin is not a terminal"},
-		{"no network", "", []string{"--net", "host", "--", "true"}, 125, "", "cannot use --net host"},
+		{"not a host", "", []string{"--allow", "example.org/x", "--", "true"}, 125, "", "example.org/x"},
 		{"read-only mount", "", []string{"-v", ".:/workspace:ro", "--", "touch", "/workspace/x"}, 1, "", "Read-only"},
 		{"what it left ends", "", []string{"--", "sh", "-c", "setsid sleep 300 & echo on"}, 0, "on\n", ""},
 		{"unknown control", "", []string{"--accept", "nothing", "--", "true"}, 125, "", "no such control"},
@@ -89,6 +89,35 @@ func TestHere(t *testing.T) {
 	}
 	if r := u.run("-v", u.home+":/mnt/home:ro", "true"); r.code != 125 || !strings.Contains(r.err, "record is kept") {
 		t.Errorf("a mount with the record in it: %+v", r)
+	}
+}
+
+// The directory has its own path inside, and the home always the same: what has either in it works on both sides.
+func TestHereHasItsOwnPath(t *testing.T) {
+	u := newUser(t)
+	script := "echo '#!" + u.home + "/project/v/bin/x' > script; chmod +x script; mkdir -p v/bin node_modules/.bin; printf '#!/bin/sh\necho ran $0\n' > v/bin/x; " +
+		"chmod +x v/bin/x; ln -s " + u.home + "/project/v/bin/x node_modules/.bin/x"
+	if r := u.inside(script + "; pwd; echo $HOME; ls -A $HOME; ls -A " + u.home + "; ls -A " + filepath.Dir(u.home)); r.code != 0 ||
+		r.out != u.home+"/project\n/home/work\nproject\n"+filepath.Base(u.home)+"\n" {
+		t.Errorf("%+v", r)
+	}
+	want := "ran " + u.home + "/project/v/bin/x\n"
+	for _, run := range []string{"./script", "node_modules/.bin/x"} {
+		if out := u.sh("cd project; " + run).out; !strings.HasPrefix(out, "ran ") {
+			t.Errorf("on the host, %s: %q", run, out)
+		}
+		if r := u.inside(run); r.code != 0 || !strings.HasPrefix(r.out, "ran ") {
+			t.Errorf("inside, %s: %+v, want %q", run, r, want)
+		}
+	}
+	if has("/usr/bin/python3") {
+		if r := u.inside("/usr/bin/python3 -m venv --without-pip venv && venv/bin/python -c 'import sys; print(sys.prefix)'"); r.out != u.home+"/project/venv\n" {
+			t.Errorf("%+v", r)
+		}
+		if out := u.sh("cd project; . venv/bin/activate; command -v python; python -c 'import sys; print(sys.prefix)'").out; out !=
+			u.home+"/project/venv/bin/python\n"+u.home+"/project/venv\n" {
+			t.Errorf("on the host: %q", out)
+		}
 	}
 }
 
@@ -286,7 +315,7 @@ func TestMissing(t *testing.T) {
 		"Landlock":                       {under(landlock, "--", "echo", "ran"), []string{"landlock", "lsm="}},
 		"mounts refused by a filter": {
 			under(fmt.Sprintf("%d:%d:0", unix.SYS_FSOPEN, unix.EPERM), "--", "echo", "ran"),
-			[]string{"cannot open file system", "seccomp=unconfined"},
+			[]string{"open file system", "seccomp=unconfined"},
 		},
 		"no namespaces": {finish(u.command("project", "unshare", "-U", "--map-current-user", "--keep-caps", "sh", "-c",
 			"echo 0 > /proc/sys/user/max_user_namespaces; exec "+filepath.Join(programs, "carrel")+" run -- echo ran"), ""), []string{

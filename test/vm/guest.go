@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -37,14 +38,14 @@ func (p *prefixed) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// guest runs one guest and prints a line for each job. It returns how many failed.
-func guest(ctx context.Context, g machine.Config, p job.Plan, o options, out io.Writer) (failed int, err error) {
+// guest runs one guest and prints a line for each job. It returns which failed, and why.
+func guest(ctx context.Context, g machine.Config, p job.Plan, o options, out io.Writer) (failed []string, err error) {
 	if err := os.MkdirAll(g.Dir, 0o755); err != nil {
-		return 0, err
+		return nil, err
 	}
 	log, err := os.Create(filepath.Join(g.Dir, "jobs.log"))
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer log.Close()
 	ctx, cancel := context.WithTimeoutCause(ctx, o.timeout, fmt.Errorf("it took longer than the %s of -timeout", o.timeout))
@@ -73,7 +74,7 @@ func guest(ctx context.Context, g machine.Config, p job.Plan, o options, out io.
 		fmt.Fprint(out, text)
 		skipped += len(r.Skipped)
 		if !r.OK() {
-			failed++
+			failed = append(failed, strings.Join(append([]string{string(p.Cgroup) + " " + r.Job.Name}, why(r)...), ": "))
 		}
 	}
 	if err := machine.Run(ctx, g, on); err != nil {
@@ -83,7 +84,7 @@ func guest(ctx context.Context, g machine.Config, p job.Plan, o options, out io.
 		return failed, errors.New("the guest said that it was done and was not")
 	}
 	fmt.Fprintf(out,
-		"      cgroup %s: %d of %d jobs as they should be, %d tests skipped\n", p.Cgroup, len(p.Jobs)-failed, len(p.Jobs), skipped)
+		"      cgroup %s: %d of %d jobs as they should be, %d tests skipped\n", p.Cgroup, len(p.Jobs)-len(failed), len(p.Jobs), skipped)
 	return failed, nil
 }
 
@@ -110,8 +111,10 @@ func describe(r *job.Result, took time.Duration, shown bool) string {
 			b.WriteString("      | " + l + "\n")
 		}
 	}
-	for _, s := range append(r.Problems, r.Missed()...) {
+	for _, s := range why(r) {
 		b.WriteString("      problem: " + s + "\n")
 	}
 	return b.String()
 }
+
+func why(r *job.Result) []string { return slices.Concat(r.Problems, r.Missed()) }

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/carrel-dev/carrel/test/vm/job"
@@ -17,6 +18,12 @@ const (
 	publicBin   = "/opt/carrel/bin"
 )
 
+// What runs in the guest with systemd, and where that has the packages.
+const (
+	servicesDir = "test/vm/services"
+	packagesDir = guestSource + "/packages"
+)
+
 // suite is the packages whose tests run in the guest: those that ask the kernel for
 // something that differs between hosts.
 var suite = []struct {
@@ -25,15 +32,16 @@ var suite = []struct {
 	bin     string // publicBin, if not said
 	some    string // the only tests that run without -full, as -test.run
 	long    string // tests that run only with -full, as -test.skip
+	once    bool   // without -full it runs with v2 alone: broker and whole carrels show what depends on the layout of control groups
 }{
 	{dir: "internal/sandbox/cgroup", seconds: 60},
-	{dir: "internal/sandbox/seccomp", seconds: 60},
-	{dir: "internal/sandbox/probe", seconds: 60},
+	{dir: "internal/sandbox/seccomp", seconds: 60, once: true},
+	{dir: "internal/sandbox/probe", seconds: 60, once: true},
 	// Those about what is judged, not about what the kernel does.
-	{dir: "internal/sandbox", seconds: 480, long: "^TestOpeningsAreAsAskedFor$"},
+	{dir: "internal/sandbox", seconds: 480, once: true, long: "^TestOpeningsAreAsAskedFor$"},
 	// Those that move much output, start much or try for seconds; nothing of it depends on the host.
 	{
-		dir: "internal/executor", seconds: 480, long: "^Test(OutputWithoutAReaderHoldsOnlyTheCommand|CaptureIsBounded|" +
+		dir: "internal/executor", seconds: 480, once: true, long: "^Test(OutputWithoutAReaderHoldsOnlyTheCommand|CaptureIsBounded|" +
 			"DetachedOutputIsBounded|SignalsFromOutside|HoldWaitsForBirths|KeptOutput.*|TheLargestKeptOutput|" +
 			"CapturedOutputOfManyCommands|UnreadInputOfManyCommands|ManyFollowers.*|AFollowerThatDoesNotReadHoldsNothingUp)$",
 	},
@@ -43,10 +51,14 @@ var suite = []struct {
 		dir: "internal/broker", seconds: 480, long: "^Test(LedgerTorn|LedgerCompacts.*|LedgerOnAFullDisk|ListInParts|TornUserIsRemoved|" +
 			"ManyAtOnce|GroupAndLink|DiskBombs|ImageAfterACrash|HalfMadeImage|AnotherImageIsSeen|ImageOfAnother|Countersign.*)$",
 	},
-	{dir: "internal/peercred", seconds: 30},
+	{dir: "internal/peercred", seconds: 30, once: true},
 	// Those of a daemon for one user, and those that take many runs: emulated, a run takes two
 	// seconds.
-	{dir: "test/rootless", seconds: 480, long: "^Test(Own.*|EveryOwn.*|Run.*|MountRace|Together|Terminal.*|Attacks|Conformance)$"},
+	// Programs that others wrote reach hosts in the same way everywhere, and what is wrong is refused in the same way.
+	{
+		dir: "test/rootless", seconds: 480, once: true, long: "^Test(Own.*|EveryOwn.*|Run.*|MountRace|Together|Terminal.*|Attacks|Conformance|" +
+			"SignalAtAnyMoment|Egress(Programs|Git|SSH|PackageClients|Cargo|Clients.*|RulesThatAreWrong)|Secret.*|RulesWithoutEffect)$",
+	},
 	{dir: "test/vm/whole", seconds: 240, bin: checkoutBin},
 	// The first changes a host for a moment, and is skipped there; the second is about control groups.
 	{dir: "test/root", seconds: 900, some: "^Test(ACrashStartsNothingOnTheHost|TheCeilingMeetsWhoFillsIt)$"},
@@ -54,8 +66,17 @@ var suite = []struct {
 
 // jobs makes the plan of one guest: the suite, then the harms.
 func jobs(l job.Layout, quick, full bool) []job.Job {
+	if l == job.Systemd {
+		return append([]job.Job{{
+			Name: "services", Argv: []string{guestTest(servicesDir), "-test.v", "-test.timeout=0"}, Tests: true, Dir: guestSource, Seconds: 900,
+			Env: append(environment(), "CARREL_TEST_PACKAGES="+packagesDir),
+		}}, slices.DeleteFunc(harms(l), func(j job.Job) bool { return j.Name != "harm/exit-code" && j.Name != "harm/hang" })...)
+	}
 	var all []job.Job
 	for _, s := range suite {
+		if s.once && l == job.V1 && !full {
+			continue
+		}
 		argv := []string{guestTest(s.dir), "-test.v", "-test.timeout=0"}
 		switch {
 		case full:
@@ -86,6 +107,9 @@ func environment() []string {
 func leftOut() []string {
 	var all []string
 	for _, s := range suite {
+		if s.once {
+			all = append(all, s.dir+" in v1")
+		}
 		switch {
 		case s.some != "":
 			all = append(all, s.dir+" but "+s.some)

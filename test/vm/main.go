@@ -1,5 +1,5 @@
 // Command vm runs carrel's tests that depend on the kernel in emulated guests: hosts
-// with pure cgroup v2 and with pure cgroup v1, which the machine that runs it need not
+// with pure cgroup v2, with pure cgroup v1 and with systemd, which the machine that runs it need not
 // be. docs/testing-vm.md says how it works.
 //
 // It must not pass where nothing was proved: what cannot run is printed, and a guest
@@ -56,7 +56,7 @@ func parse(args []string) (options, error) {
 		)
 		f.PrintDefaults()
 	}
-	layouts := f.String("cgroup", "v2,v1", "the control group `layouts` to boot guests with")
+	layouts := f.String("cgroup", "v2,v1", "the control group `layouts` to boot guests with; systemd is v2 with it as PID 1")
 	run := f.String("run", "", "run only jobs whose name matches this `regexp`")
 	f.BoolVar(&o.quick, "quick", false, "one v2 guest, no harms")
 	f.BoolVar(&o.full, "full", false, "what takes minutes as well: the attacks of test/root, tests that move much output")
@@ -78,11 +78,11 @@ func parse(args []string) (options, error) {
 		return o, fmt.Errorf("cannot use -run: %w", err)
 	}
 	for l := range strings.SplitSeq(*layouts, ",") {
-		if l := job.Layout(l); l == job.V1 || l == job.V2 {
+		if l := job.Layout(l); l == job.V1 || l == job.V2 || l == job.Systemd {
 			o.layouts = append(o.layouts, l)
 			continue
 		}
-		return o, fmt.Errorf("cannot use the layout %q: there are v1 and v2", l)
+		return o, fmt.Errorf("cannot use the layout %q: there are v1, v2 and systemd", l)
 	}
 	if o.timeout == 0 {
 		o.timeout = map[bool]time.Duration{false: 15 * time.Minute, true: 25 * time.Minute}[o.full]
@@ -117,12 +117,14 @@ func main() {
 func run(ctx context.Context, o options, to io.Writer) error {
 	out := &prefixed{to: to}
 	plans := map[job.Layout]job.Plan{}
+	var layouts []job.Layout
 	for _, l := range o.layouts {
 		p := job.Plan{Cgroup: l, Jobs: slices.DeleteFunc(jobs(l, o.quick, o.full), func(j job.Job) bool { return !o.run.MatchString(j.Name) })}
 		if len(p.Jobs) == 0 {
-			return fmt.Errorf("cannot find a job that matches %q; -list shows them", o.run)
+			continue
 		}
 		plans[l] = p
+		layouts = append(layouts, l)
 		if o.list {
 			for _, j := range p.Jobs {
 				fmt.Fprintf(out, "%s  %-28s %4ds\n", l, j.Name, j.Seconds)
@@ -131,6 +133,9 @@ func run(ctx context.Context, o options, to io.Writer) error {
 	}
 	if o.list {
 		return nil
+	}
+	if o.layouts = layouts; len(layouts) == 0 {
+		return fmt.Errorf("cannot find a job that matches %q; -list shows them", o.run)
 	}
 	began := time.Now()
 	say := func(s string) { fmt.Fprintf(out, "[%5.1fs] %s\n", time.Since(began).Seconds(), s) }
@@ -165,9 +170,15 @@ func run(ctx context.Context, o options, to io.Writer) error {
 	}
 	g.Kernel = kernel.Image
 	say("building carrel and its tests")
-	b, err := build(ctx, source, filepath.Join(work, "built"))
+	b, err := build(ctx, source, filepath.Join(work, "built"), slices.Contains(layouts, job.Systemd))
 	if err != nil {
 		return err
+	}
+	if b.packages != "" {
+		if b.rpm, err = machine.GetRPM(ctx, o.cache, say); err != nil {
+			say("without rpm: " + err.Error())
+			b.rpm = ""
+		}
 	}
 	say("making the disk")
 	g.Disk = filepath.Join(work, "disk")
@@ -176,7 +187,7 @@ func run(ctx context.Context, o options, to io.Writer) error {
 	}
 	say(fmt.Sprintf("booting %s; logs in %s", kernel.Name, filepath.Join(o.cache, "log")))
 	// Side by side: a guest waits as often as it works.
-	failed := make([]int, len(o.layouts))
+	failed := make([][]string, len(o.layouts))
 	var group errgroup.Group
 	for i, l := range o.layouts {
 		g := g
@@ -196,12 +207,8 @@ func run(ctx context.Context, o options, to io.Writer) error {
 	if !o.full {
 		say("left to -full: " + strings.Join(leftOut(), "; "))
 	}
-	n := 0
-	for _, f := range failed {
-		n += f
-	}
-	if n > 0 {
-		err = errors.Join(err, fmt.Errorf("%d jobs failed", n))
+	if all := slices.Concat(failed...); len(all) > 0 {
+		err = errors.Join(err, fmt.Errorf("these jobs failed: %s", strings.Join(all, "; ")))
 	}
 	return err
 }

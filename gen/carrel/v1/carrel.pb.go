@@ -217,7 +217,9 @@ type Mount struct {
 	Destination string `protobuf:"bytes,2,opt,name=destination,proto3" json:"destination,omitempty"`
 	ReadOnly    bool   `protobuf:"varint,3,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
 	// The user of the host to whom the files belong that commands make there.
-	OwnerUid      uint32 `protobuf:"varint,4,opt,name=owner_uid,json=ownerUid,proto3" json:"owner_uid,omitempty"`
+	OwnerUid uint32 `protobuf:"varint,4,opt,name=owner_uid,json=ownerUid,proto3" json:"owner_uid,omitempty"`
+	// Root asks for it: commands may write files of root in a directory of root's.
+	AsRoot        bool `protobuf:"varint,5,opt,name=as_root,json=asRoot,proto3" json:"as_root,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -280,6 +282,13 @@ func (x *Mount) GetOwnerUid() uint32 {
 	return 0
 }
 
+func (x *Mount) GetAsRoot() bool {
+	if x != nil {
+		return x.AsRoot
+	}
+	return false
+}
+
 type Workspace struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -289,7 +298,7 @@ type Workspace struct {
 	User  string `protobuf:"bytes,4,opt,name=user,proto3" json:"user,omitempty"`
 	// The id that commands run as, on the host.
 	Uid uint32 `protobuf:"varint,5,opt,name=uid,proto3" json:"uid,omitempty"`
-	// On the host; inside it is /home/NAME.
+	// On the host; inside it is inside_home.
 	Home string `protobuf:"bytes,6,opt,name=home,proto3" json:"home,omitempty"`
 	// creating, stopped, running, destroying or destroyed.
 	State    string  `protobuf:"bytes,7,opt,name=state,proto3" json:"state,omitempty"`
@@ -316,7 +325,13 @@ type Workspace struct {
 	Allow []string `protobuf:"bytes,21,rep,name=allow,proto3" json:"allow,omitempty"`
 	// Since when its executor has answered nothing; 0 while it answers. Requests to it fail at
 	// once meanwhile, with unavailable.
-	SilentUnixMs  int64 `protobuf:"varint,22,opt,name=silent_unix_ms,json=silentUnixMs,proto3" json:"silent_unix_ms,omitempty"`
+	SilentUnixMs int64 `protobuf:"varint,22,opt,name=silent_unix_ms,json=silentUnixMs,proto3" json:"silent_unix_ms,omitempty"`
+	// What its commands may reach of the network; see CreateRequest.
+	ReachAllow []string `protobuf:"bytes,23,rep,name=reach_allow,json=reachAllow,proto3" json:"reach_allow,omitempty"`
+	ReachDeny  []string `protobuf:"bytes,24,rep,name=reach_deny,json=reachDeny,proto3" json:"reach_deny,omitempty"`
+	// It runs with a way out to the network, which the rules above judge. One that runs without it gets one when it
+	// starts next.
+	Egress        bool `protobuf:"varint,25,opt,name=egress,proto3" json:"egress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -505,6 +520,27 @@ func (x *Workspace) GetSilentUnixMs() int64 {
 	return 0
 }
 
+func (x *Workspace) GetReachAllow() []string {
+	if x != nil {
+		return x.ReachAllow
+	}
+	return nil
+}
+
+func (x *Workspace) GetReachDeny() []string {
+	if x != nil {
+		return x.ReachDeny
+	}
+	return nil
+}
+
+func (x *Workspace) GetEgress() bool {
+	if x != nil {
+		return x.Egress
+	}
+	return false
+}
+
 type CreateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -529,8 +565,14 @@ type CreateRequest struct {
 	// How long to wait for a person's answer where one is needed. 0 is not at all: it fails with
 	// the approval's id, and asking for the same again takes the answer up.
 	ApprovalWaitMs int64 `protobuf:"varint,10,opt,name=approval_wait_ms,json=approvalWaitMs,proto3" json:"approval_wait_ms,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// What commands may reach of the network, as rules: example.org, *.example.org, example.org:22,
+	// 192.0.2.0/24:5432, or a built-in set such as @github. What any rule denies is denied; what none allows is
+	// refused. At most 1,000 rules of 300 bytes, and 24 KiB of them. A workspace that is there already and has other
+	// rules is failed_precondition; none asked for is what there is.
+	ReachAllow    []string `protobuf:"bytes,11,rep,name=reach_allow,json=reachAllow,proto3" json:"reach_allow,omitempty"`
+	ReachDeny     []string `protobuf:"bytes,12,rep,name=reach_deny,json=reachDeny,proto3" json:"reach_deny,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreateRequest) Reset() {
@@ -631,6 +673,20 @@ func (x *CreateRequest) GetApprovalWaitMs() int64 {
 		return x.ApprovalWaitMs
 	}
 	return 0
+}
+
+func (x *CreateRequest) GetReachAllow() []string {
+	if x != nil {
+		return x.ReachAllow
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetReachDeny() []string {
+	if x != nil {
+		return x.ReachDeny
+	}
+	return nil
 }
 
 type CreateResponse struct {
@@ -1040,8 +1096,8 @@ func (x *MendedResponse) GetMended() []*Mended {
 
 type Mended struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// create_undone, destroy_finished, executor_lost, start_swept, user_database, not_mended
-	// or more.
+	// create_undone, create_finished, destroy_finished, executor_lost, start_swept, user_database,
+	// ledger_cut, ledger_rebuilt, not_mended or more.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Empty for what concerns the host.
 	Workspace     string `protobuf:"bytes,2,opt,name=workspace,proto3" json:"workspace,omitempty"`
@@ -1233,6 +1289,94 @@ func (x *StopRequest) GetWorkspace() string {
 	return ""
 }
 
+type ReviveRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Workspace     string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReviveRequest) Reset() {
+	*x = ReviveRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReviveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReviveRequest) ProtoMessage() {}
+
+func (x *ReviveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReviveRequest.ProtoReflect.Descriptor instead.
+func (*ReviveRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ReviveRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+type ReviveResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Workspace     *Workspace             `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReviveResponse) Reset() {
+	*x = ReviveResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReviveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReviveResponse) ProtoMessage() {}
+
+func (x *ReviveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReviveResponse.ProtoReflect.Descriptor instead.
+func (*ReviveResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ReviveResponse) GetWorkspace() *Workspace {
+	if x != nil {
+		return x.Workspace
+	}
+	return nil
+}
+
 type PauseRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Workspace     string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
@@ -1242,7 +1386,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[17]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1254,7 +1398,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[17]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1267,7 +1411,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{17}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PauseRequest) GetWorkspace() string {
@@ -1286,7 +1430,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[18]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1298,7 +1442,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[18]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1311,7 +1455,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{18}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PauseResponse) GetWorkspace() *Workspace {
@@ -1330,7 +1474,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[19]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1342,7 +1486,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[19]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1355,7 +1499,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{19}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ResumeRequest) GetWorkspace() string {
@@ -1374,7 +1518,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[20]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1386,7 +1530,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[20]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1399,7 +1543,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{20}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ResumeResponse) GetWorkspace() *Workspace {
@@ -1421,13 +1565,20 @@ type UpdateRequest struct {
 	// 0 leaves it, -1 is for ever.
 	IdleTimeoutMs int64  `protobuf:"varint,5,opt,name=idle_timeout_ms,json=idleTimeoutMs,proto3" json:"idle_timeout_ms,omitempty"`
 	RequestId     string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Rules to add, as in CreateRequest. They hold at once. A workspace that runs without a way out refuses
+	// what is allowed with failed_precondition until it has stopped.
+	ReachAllow []string `protobuf:"bytes,7,rep,name=reach_allow,json=reachAllow,proto3" json:"reach_allow,omitempty"`
+	ReachDeny  []string `protobuf:"bytes,8,rep,name=reach_deny,json=reachDeny,proto3" json:"reach_deny,omitempty"`
+	// Rules to remove, before others are added, by their text: allowed, denied or both. One that is not there is
+	// not_found.
+	ReachRemove   []string `protobuf:"bytes,9,rep,name=reach_remove,json=reachRemove,proto3" json:"reach_remove,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[21]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1439,7 +1590,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[21]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1452,7 +1603,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{21}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *UpdateRequest) GetWorkspace() string {
@@ -1497,6 +1648,27 @@ func (x *UpdateRequest) GetRequestId() string {
 	return ""
 }
 
+func (x *UpdateRequest) GetReachAllow() []string {
+	if x != nil {
+		return x.ReachAllow
+	}
+	return nil
+}
+
+func (x *UpdateRequest) GetReachDeny() []string {
+	if x != nil {
+		return x.ReachDeny
+	}
+	return nil
+}
+
+func (x *UpdateRequest) GetReachRemove() []string {
+	if x != nil {
+		return x.ReachRemove
+	}
+	return nil
+}
+
 type UpdateResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Workspace     *Workspace             `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
@@ -1506,7 +1678,7 @@ type UpdateResponse struct {
 
 func (x *UpdateResponse) Reset() {
 	*x = UpdateResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[22]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1518,7 +1690,7 @@ func (x *UpdateResponse) String() string {
 func (*UpdateResponse) ProtoMessage() {}
 
 func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[22]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1531,7 +1703,7 @@ func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
 func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{22}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *UpdateResponse) GetWorkspace() *Workspace {
@@ -1551,7 +1723,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[23]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1563,7 +1735,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[23]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1576,7 +1748,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{23}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *StatsRequest) GetWorkspaces() []string {
@@ -1609,7 +1781,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[24]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1621,7 +1793,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[24]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1634,7 +1806,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{24}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Usage) GetName() string {
@@ -1732,7 +1904,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[25]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1744,7 +1916,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[25]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1757,7 +1929,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{25}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *StatsResponse) GetUsage() []*Usage {
@@ -1786,7 +1958,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[26]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1798,7 +1970,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[26]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1811,7 +1983,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{26}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WatchRequest) GetWorkspaces() []string {
@@ -1855,7 +2027,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[27]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1867,7 +2039,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[27]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1880,7 +2052,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{27}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Event) GetNumber() int64 {
@@ -1978,7 +2150,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1990,7 +2162,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2003,7 +2175,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{28}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *WatchResponse) GetEvent() *Event {
@@ -2029,7 +2201,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2041,7 +2213,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2054,7 +2226,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{29}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *StopResponse) GetWorkspace() *Workspace {
@@ -2076,7 +2248,7 @@ type DestroyRequest struct {
 
 func (x *DestroyRequest) Reset() {
 	*x = DestroyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2088,7 +2260,7 @@ func (x *DestroyRequest) String() string {
 func (*DestroyRequest) ProtoMessage() {}
 
 func (x *DestroyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2101,7 +2273,7 @@ func (x *DestroyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyRequest.ProtoReflect.Descriptor instead.
 func (*DestroyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{30}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DestroyRequest) GetWorkspace() string {
@@ -2135,7 +2307,7 @@ type DestroyResponse struct {
 
 func (x *DestroyResponse) Reset() {
 	*x = DestroyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2147,7 +2319,7 @@ func (x *DestroyResponse) String() string {
 func (*DestroyResponse) ProtoMessage() {}
 
 func (x *DestroyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2160,7 +2332,7 @@ func (x *DestroyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyResponse.ProtoReflect.Descriptor instead.
 func (*DestroyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{31}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DestroyResponse) GetRetainedHome() string {
@@ -2198,7 +2370,7 @@ type Command struct {
 
 func (x *Command) Reset() {
 	*x = Command{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2210,7 +2382,7 @@ func (x *Command) String() string {
 func (*Command) ProtoMessage() {}
 
 func (x *Command) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2223,7 +2395,7 @@ func (x *Command) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command.ProtoReflect.Descriptor instead.
 func (*Command) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{32}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Command) GetArgv() []string {
@@ -2305,7 +2477,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2317,7 +2489,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2330,7 +2502,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{33}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Status) GetCode() int32 {
@@ -2424,7 +2596,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2436,7 +2608,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2449,7 +2621,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{34}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ExecRequest) GetWorkspace() string {
@@ -2495,7 +2667,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2507,7 +2679,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2520,7 +2692,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{35}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ExecResponse) GetCommandId() string {
@@ -2575,7 +2747,7 @@ type WindowSize struct {
 
 func (x *WindowSize) Reset() {
 	*x = WindowSize{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2587,7 +2759,7 @@ func (x *WindowSize) String() string {
 func (*WindowSize) ProtoMessage() {}
 
 func (x *WindowSize) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2600,7 +2772,7 @@ func (x *WindowSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WindowSize.ProtoReflect.Descriptor instead.
 func (*WindowSize) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{36}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *WindowSize) GetRows() uint32 {
@@ -2631,7 +2803,7 @@ type StreamStart struct {
 
 func (x *StreamStart) Reset() {
 	*x = StreamStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2643,7 +2815,7 @@ func (x *StreamStart) String() string {
 func (*StreamStart) ProtoMessage() {}
 
 func (x *StreamStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2656,7 +2828,7 @@ func (x *StreamStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStart.ProtoReflect.Descriptor instead.
 func (*StreamStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{37}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *StreamStart) GetWorkspace() string {
@@ -2703,7 +2875,7 @@ type StreamRequest struct {
 
 func (x *StreamRequest) Reset() {
 	*x = StreamRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[38]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2715,7 +2887,7 @@ func (x *StreamRequest) String() string {
 func (*StreamRequest) ProtoMessage() {}
 
 func (x *StreamRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[38]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2728,7 +2900,7 @@ func (x *StreamRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamRequest.ProtoReflect.Descriptor instead.
 func (*StreamRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{38}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *StreamRequest) GetMessage() isStreamRequest_Message {
@@ -2833,7 +3005,7 @@ type StreamResponse struct {
 
 func (x *StreamResponse) Reset() {
 	*x = StreamResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[39]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2845,7 +3017,7 @@ func (x *StreamResponse) String() string {
 func (*StreamResponse) ProtoMessage() {}
 
 func (x *StreamResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[39]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2858,7 +3030,7 @@ func (x *StreamResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamResponse.ProtoReflect.Descriptor instead.
 func (*StreamResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{39}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *StreamResponse) GetMessage() isStreamResponse_Message {
@@ -2946,7 +3118,7 @@ type DetachRequest struct {
 
 func (x *DetachRequest) Reset() {
 	*x = DetachRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[40]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2958,7 +3130,7 @@ func (x *DetachRequest) String() string {
 func (*DetachRequest) ProtoMessage() {}
 
 func (x *DetachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[40]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2971,7 +3143,7 @@ func (x *DetachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachRequest.ProtoReflect.Descriptor instead.
 func (*DetachRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{40}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *DetachRequest) GetWorkspace() string {
@@ -3011,7 +3183,7 @@ type DetachResponse struct {
 
 func (x *DetachResponse) Reset() {
 	*x = DetachResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[41]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3023,7 +3195,7 @@ func (x *DetachResponse) String() string {
 func (*DetachResponse) ProtoMessage() {}
 
 func (x *DetachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[41]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3036,7 +3208,7 @@ func (x *DetachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachResponse.ProtoReflect.Descriptor instead.
 func (*DetachResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{41}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *DetachResponse) GetCommandId() string {
@@ -3063,7 +3235,7 @@ type CommandInfo struct {
 
 func (x *CommandInfo) Reset() {
 	*x = CommandInfo{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[42]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3075,7 +3247,7 @@ func (x *CommandInfo) String() string {
 func (*CommandInfo) ProtoMessage() {}
 
 func (x *CommandInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[42]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3088,7 +3260,7 @@ func (x *CommandInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandInfo.ProtoReflect.Descriptor instead.
 func (*CommandInfo) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{42}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *CommandInfo) GetCommandId() string {
@@ -3158,7 +3330,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3170,7 +3342,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3183,7 +3355,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{43}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ExplainRequest) GetWorkspace() string {
@@ -3214,7 +3386,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3226,7 +3398,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3239,7 +3411,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{44}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ExplainResponse) GetDecision() []byte {
@@ -3272,7 +3444,7 @@ type ListCommandsRequest struct {
 
 func (x *ListCommandsRequest) Reset() {
 	*x = ListCommandsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3284,7 +3456,7 @@ func (x *ListCommandsRequest) String() string {
 func (*ListCommandsRequest) ProtoMessage() {}
 
 func (x *ListCommandsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3297,7 +3469,7 @@ func (x *ListCommandsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCommandsRequest.ProtoReflect.Descriptor instead.
 func (*ListCommandsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{45}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ListCommandsRequest) GetWorkspace() string {
@@ -3316,7 +3488,7 @@ type ListCommandsResponse struct {
 
 func (x *ListCommandsResponse) Reset() {
 	*x = ListCommandsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3328,7 +3500,7 @@ func (x *ListCommandsResponse) String() string {
 func (*ListCommandsResponse) ProtoMessage() {}
 
 func (x *ListCommandsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3341,7 +3513,7 @@ func (x *ListCommandsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCommandsResponse.ProtoReflect.Descriptor instead.
 func (*ListCommandsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{46}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ListCommandsResponse) GetCommands() []*CommandInfo {
@@ -3362,7 +3534,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3374,7 +3546,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3387,7 +3559,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{47}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *LogsRequest) GetWorkspace() string {
@@ -3424,7 +3596,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3436,7 +3608,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3449,7 +3621,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{48}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *LogsResponse) GetData() []byte {
@@ -3484,7 +3656,7 @@ type WaitRequest struct {
 
 func (x *WaitRequest) Reset() {
 	*x = WaitRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3496,7 +3668,7 @@ func (x *WaitRequest) String() string {
 func (*WaitRequest) ProtoMessage() {}
 
 func (x *WaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3509,7 +3681,7 @@ func (x *WaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
 func (*WaitRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{49}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *WaitRequest) GetWorkspace() string {
@@ -3538,7 +3710,7 @@ type WaitResponse struct {
 
 func (x *WaitResponse) Reset() {
 	*x = WaitResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3550,7 +3722,7 @@ func (x *WaitResponse) String() string {
 func (*WaitResponse) ProtoMessage() {}
 
 func (x *WaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3563,7 +3735,7 @@ func (x *WaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitResponse.ProtoReflect.Descriptor instead.
 func (*WaitResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{50}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *WaitResponse) GetStatus() *Status {
@@ -3593,7 +3765,7 @@ type SignalRequest struct {
 
 func (x *SignalRequest) Reset() {
 	*x = SignalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3605,7 +3777,7 @@ func (x *SignalRequest) String() string {
 func (*SignalRequest) ProtoMessage() {}
 
 func (x *SignalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3618,7 +3790,7 @@ func (x *SignalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalRequest.ProtoReflect.Descriptor instead.
 func (*SignalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{51}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *SignalRequest) GetWorkspace() string {
@@ -3657,7 +3829,7 @@ type SignalResponse struct {
 
 func (x *SignalResponse) Reset() {
 	*x = SignalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3669,7 +3841,7 @@ func (x *SignalResponse) String() string {
 func (*SignalResponse) ProtoMessage() {}
 
 func (x *SignalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3682,7 +3854,7 @@ func (x *SignalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalResponse.ProtoReflect.Descriptor instead.
 func (*SignalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{52}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{54}
 }
 
 type ResizeRequest struct {
@@ -3696,7 +3868,7 @@ type ResizeRequest struct {
 
 func (x *ResizeRequest) Reset() {
 	*x = ResizeRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3708,7 +3880,7 @@ func (x *ResizeRequest) String() string {
 func (*ResizeRequest) ProtoMessage() {}
 
 func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3721,7 +3893,7 @@ func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeRequest.ProtoReflect.Descriptor instead.
 func (*ResizeRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{53}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ResizeRequest) GetWorkspace() string {
@@ -3753,7 +3925,7 @@ type ResizeResponse struct {
 
 func (x *ResizeResponse) Reset() {
 	*x = ResizeResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3765,7 +3937,7 @@ func (x *ResizeResponse) String() string {
 func (*ResizeResponse) ProtoMessage() {}
 
 func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3778,7 +3950,7 @@ func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeResponse.ProtoReflect.Descriptor instead.
 func (*ResizeResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{54}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{56}
 }
 
 type SpawnRequest struct {
@@ -3790,7 +3962,7 @@ type SpawnRequest struct {
 
 func (x *SpawnRequest) Reset() {
 	*x = SpawnRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3802,7 +3974,7 @@ func (x *SpawnRequest) String() string {
 func (*SpawnRequest) ProtoMessage() {}
 
 func (x *SpawnRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3815,7 +3987,7 @@ func (x *SpawnRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpawnRequest.ProtoReflect.Descriptor instead.
 func (*SpawnRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{55}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *SpawnRequest) GetStart() *StreamStart {
@@ -3836,7 +4008,7 @@ type SpawnResponse struct {
 
 func (x *SpawnResponse) Reset() {
 	*x = SpawnResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3848,7 +4020,7 @@ func (x *SpawnResponse) String() string {
 func (*SpawnResponse) ProtoMessage() {}
 
 func (x *SpawnResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3861,7 +4033,7 @@ func (x *SpawnResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpawnResponse.ProtoReflect.Descriptor instead.
 func (*SpawnResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{56}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *SpawnResponse) GetCommandId() string {
@@ -3892,7 +4064,7 @@ type Exited struct {
 
 func (x *Exited) Reset() {
 	*x = Exited{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3904,7 +4076,7 @@ func (x *Exited) String() string {
 func (*Exited) ProtoMessage() {}
 
 func (x *Exited) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3917,7 +4089,7 @@ func (x *Exited) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exited.ProtoReflect.Descriptor instead.
 func (*Exited) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{57}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Exited) GetCommandId() string {
@@ -3953,7 +4125,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3965,7 +4137,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3978,7 +4150,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{58}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *AttachRequest) GetWorkspace() string {
@@ -4016,7 +4188,7 @@ type AttachResponse struct {
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4028,7 +4200,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4041,7 +4213,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{59}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *AttachResponse) GetTerminal() bool {
@@ -4073,7 +4245,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4085,7 +4257,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4098,7 +4270,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{60}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{62}
 }
 
 type VerifyResponse struct {
@@ -4132,7 +4304,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4144,7 +4316,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4157,7 +4329,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{61}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *VerifyResponse) GetOk() bool {
@@ -4281,7 +4453,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4293,7 +4465,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4306,7 +4478,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{62}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *CheckpointRequest) GetSign() bool {
@@ -4336,7 +4508,7 @@ type CheckpointResponse struct {
 
 func (x *CheckpointResponse) Reset() {
 	*x = CheckpointResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4348,7 +4520,7 @@ func (x *CheckpointResponse) String() string {
 func (*CheckpointResponse) ProtoMessage() {}
 
 func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4361,7 +4533,7 @@ func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointResponse.ProtoReflect.Descriptor instead.
 func (*CheckpointResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{63}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *CheckpointResponse) GetSigned() int64 {
@@ -4446,7 +4618,7 @@ type Filter struct {
 
 func (x *Filter) Reset() {
 	*x = Filter{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4458,7 +4630,7 @@ func (x *Filter) String() string {
 func (*Filter) ProtoMessage() {}
 
 func (x *Filter) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4471,7 +4643,7 @@ func (x *Filter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Filter.ProtoReflect.Descriptor instead.
 func (*Filter) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{64}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *Filter) GetWorkspace() string {
@@ -4542,7 +4714,7 @@ type ProveRequest struct {
 
 func (x *ProveRequest) Reset() {
 	*x = ProveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4554,7 +4726,7 @@ func (x *ProveRequest) String() string {
 func (*ProveRequest) ProtoMessage() {}
 
 func (x *ProveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4567,7 +4739,7 @@ func (x *ProveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProveRequest.ProtoReflect.Descriptor instead.
 func (*ProveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{65}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ProveRequest) GetFromSeq() int64 {
@@ -4602,7 +4774,7 @@ type ProveResponse struct {
 
 func (x *ProveResponse) Reset() {
 	*x = ProveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4614,7 +4786,7 @@ func (x *ProveResponse) String() string {
 func (*ProveResponse) ProtoMessage() {}
 
 func (x *ProveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4627,7 +4799,7 @@ func (x *ProveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProveResponse.ProtoReflect.Descriptor instead.
 func (*ProveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{66}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ProveResponse) GetNote() []byte {
@@ -4658,7 +4830,7 @@ type Proven struct {
 
 func (x *Proven) Reset() {
 	*x = Proven{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4670,7 +4842,7 @@ func (x *Proven) String() string {
 func (*Proven) ProtoMessage() {}
 
 func (x *Proven) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4683,7 +4855,7 @@ func (x *Proven) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proven.ProtoReflect.Descriptor instead.
 func (*Proven) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{67}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Proven) GetLine() []byte {
@@ -4721,7 +4893,7 @@ type ShowRequest struct {
 
 func (x *ShowRequest) Reset() {
 	*x = ShowRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4733,7 +4905,7 @@ func (x *ShowRequest) String() string {
 func (*ShowRequest) ProtoMessage() {}
 
 func (x *ShowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4746,7 +4918,7 @@ func (x *ShowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowRequest.ProtoReflect.Descriptor instead.
 func (*ShowRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{68}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ShowRequest) GetFromSeq() int64 {
@@ -4787,7 +4959,7 @@ type ShowResponse struct {
 
 func (x *ShowResponse) Reset() {
 	*x = ShowResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4799,7 +4971,7 @@ func (x *ShowResponse) String() string {
 func (*ShowResponse) ProtoMessage() {}
 
 func (x *ShowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4812,7 +4984,7 @@ func (x *ShowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowResponse.ProtoReflect.Descriptor instead.
 func (*ShowResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{69}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ShowResponse) GetLines() [][]byte {
@@ -4830,7 +5002,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4842,7 +5014,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4855,7 +5027,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{70}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{72}
 }
 
 type VersionResponse struct {
@@ -4877,7 +5049,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4889,7 +5061,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4902,7 +5074,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{71}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -4988,7 +5160,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5000,7 +5172,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5013,7 +5185,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{72}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *Token) GetId() string {
@@ -5148,7 +5320,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5160,7 +5332,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5173,7 +5345,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{73}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *CreateTokenRequest) GetName() string {
@@ -5246,7 +5418,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5258,7 +5430,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5271,7 +5443,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{74}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *CreateTokenResponse) GetToken() *Token {
@@ -5310,7 +5482,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5322,7 +5494,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5335,7 +5507,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{75}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{77}
 }
 
 type ListTokensResponse struct {
@@ -5347,7 +5519,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5359,7 +5531,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5372,7 +5544,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{76}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *ListTokensResponse) GetTokens() []*Token {
@@ -5391,7 +5563,7 @@ type GetTokenRequest struct {
 
 func (x *GetTokenRequest) Reset() {
 	*x = GetTokenRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5403,7 +5575,7 @@ func (x *GetTokenRequest) String() string {
 func (*GetTokenRequest) ProtoMessage() {}
 
 func (x *GetTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5416,7 +5588,7 @@ func (x *GetTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTokenRequest.ProtoReflect.Descriptor instead.
 func (*GetTokenRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{77}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *GetTokenRequest) GetId() string {
@@ -5435,7 +5607,7 @@ type GetTokenResponse struct {
 
 func (x *GetTokenResponse) Reset() {
 	*x = GetTokenResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5447,7 +5619,7 @@ func (x *GetTokenResponse) String() string {
 func (*GetTokenResponse) ProtoMessage() {}
 
 func (x *GetTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5460,7 +5632,7 @@ func (x *GetTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTokenResponse.ProtoReflect.Descriptor instead.
 func (*GetTokenResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{78}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *GetTokenResponse) GetToken() *Token {
@@ -5479,7 +5651,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5491,7 +5663,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5504,7 +5676,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{79}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -5524,7 +5696,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5536,7 +5708,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5549,7 +5721,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{80}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *RevokeTokenResponse) GetRevoked() []string {
@@ -5567,7 +5739,7 @@ type WhoAmIRequest struct {
 
 func (x *WhoAmIRequest) Reset() {
 	*x = WhoAmIRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5579,7 +5751,7 @@ func (x *WhoAmIRequest) String() string {
 func (*WhoAmIRequest) ProtoMessage() {}
 
 func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5592,7 +5764,7 @@ func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIRequest.ProtoReflect.Descriptor instead.
 func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{81}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{83}
 }
 
 type WhoAmIResponse struct {
@@ -5613,7 +5785,7 @@ type WhoAmIResponse struct {
 
 func (x *WhoAmIResponse) Reset() {
 	*x = WhoAmIResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5625,7 +5797,7 @@ func (x *WhoAmIResponse) String() string {
 func (*WhoAmIResponse) ProtoMessage() {}
 
 func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5638,7 +5810,7 @@ func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIResponse.ProtoReflect.Descriptor instead.
 func (*WhoAmIResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{82}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *WhoAmIResponse) GetPrincipal() string {
@@ -5707,7 +5879,7 @@ type Archive struct {
 
 func (x *Archive) Reset() {
 	*x = Archive{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5719,7 +5891,7 @@ func (x *Archive) String() string {
 func (*Archive) ProtoMessage() {}
 
 func (x *Archive) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5732,7 +5904,7 @@ func (x *Archive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Archive.ProtoReflect.Descriptor instead.
 func (*Archive) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{83}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *Archive) GetId() string {
@@ -5830,7 +6002,7 @@ type ArchiveProgress struct {
 
 func (x *ArchiveProgress) Reset() {
 	*x = ArchiveProgress{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5842,7 +6014,7 @@ func (x *ArchiveProgress) String() string {
 func (*ArchiveProgress) ProtoMessage() {}
 
 func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5855,7 +6027,7 @@ func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveProgress.ProtoReflect.Descriptor instead.
 func (*ArchiveProgress) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{84}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *ArchiveProgress) GetEntries() int64 {
@@ -5888,7 +6060,7 @@ type CreateArchiveRequest struct {
 
 func (x *CreateArchiveRequest) Reset() {
 	*x = CreateArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5900,7 +6072,7 @@ func (x *CreateArchiveRequest) String() string {
 func (*CreateArchiveRequest) ProtoMessage() {}
 
 func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5913,7 +6085,7 @@ func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveRequest.ProtoReflect.Descriptor instead.
 func (*CreateArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{85}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *CreateArchiveRequest) GetWorkspace() string {
@@ -5965,7 +6137,7 @@ type CreateArchiveResponse struct {
 
 func (x *CreateArchiveResponse) Reset() {
 	*x = CreateArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5977,7 +6149,7 @@ func (x *CreateArchiveResponse) String() string {
 func (*CreateArchiveResponse) ProtoMessage() {}
 
 func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5990,7 +6162,7 @@ func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveResponse.ProtoReflect.Descriptor instead.
 func (*CreateArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{86}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *CreateArchiveResponse) GetKind() isCreateArchiveResponse_Kind {
@@ -6067,7 +6239,7 @@ type RestoreStart struct {
 
 func (x *RestoreStart) Reset() {
 	*x = RestoreStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6079,7 +6251,7 @@ func (x *RestoreStart) String() string {
 func (*RestoreStart) ProtoMessage() {}
 
 func (x *RestoreStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6092,7 +6264,7 @@ func (x *RestoreStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreStart.ProtoReflect.Descriptor instead.
 func (*RestoreStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{87}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *RestoreStart) GetFrom() string {
@@ -6157,7 +6329,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6169,7 +6341,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6182,7 +6354,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{88}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *RestoreRequest) GetKind() isRestoreRequest_Kind {
@@ -6239,7 +6411,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6251,7 +6423,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6264,7 +6436,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{89}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *RestoreResponse) GetKind() isRestoreResponse_Kind {
@@ -6316,7 +6488,7 @@ type ListArchivesRequest struct {
 
 func (x *ListArchivesRequest) Reset() {
 	*x = ListArchivesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6328,7 +6500,7 @@ func (x *ListArchivesRequest) String() string {
 func (*ListArchivesRequest) ProtoMessage() {}
 
 func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6341,7 +6513,7 @@ func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesRequest.ProtoReflect.Descriptor instead.
 func (*ListArchivesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{90}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{92}
 }
 
 type ListArchivesResponse struct {
@@ -6353,7 +6525,7 @@ type ListArchivesResponse struct {
 
 func (x *ListArchivesResponse) Reset() {
 	*x = ListArchivesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6365,7 +6537,7 @@ func (x *ListArchivesResponse) String() string {
 func (*ListArchivesResponse) ProtoMessage() {}
 
 func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6378,7 +6550,7 @@ func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesResponse.ProtoReflect.Descriptor instead.
 func (*ListArchivesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{91}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *ListArchivesResponse) GetArchives() []*Archive {
@@ -6397,7 +6569,7 @@ type ReadArchiveRequest struct {
 
 func (x *ReadArchiveRequest) Reset() {
 	*x = ReadArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6409,7 +6581,7 @@ func (x *ReadArchiveRequest) String() string {
 func (*ReadArchiveRequest) ProtoMessage() {}
 
 func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6422,7 +6594,7 @@ func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveRequest.ProtoReflect.Descriptor instead.
 func (*ReadArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{92}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *ReadArchiveRequest) GetArchive() string {
@@ -6445,7 +6617,7 @@ type ReadArchiveResponse struct {
 
 func (x *ReadArchiveResponse) Reset() {
 	*x = ReadArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6457,7 +6629,7 @@ func (x *ReadArchiveResponse) String() string {
 func (*ReadArchiveResponse) ProtoMessage() {}
 
 func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6470,7 +6642,7 @@ func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveResponse.ProtoReflect.Descriptor instead.
 func (*ReadArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{93}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *ReadArchiveResponse) GetKind() isReadArchiveResponse_Kind {
@@ -6523,7 +6695,7 @@ type RemoveArchiveRequest struct {
 
 func (x *RemoveArchiveRequest) Reset() {
 	*x = RemoveArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6535,7 +6707,7 @@ func (x *RemoveArchiveRequest) String() string {
 func (*RemoveArchiveRequest) ProtoMessage() {}
 
 func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6548,7 +6720,7 @@ func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{94}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *RemoveArchiveRequest) GetArchive() string {
@@ -6566,7 +6738,7 @@ type RemoveArchiveResponse struct {
 
 func (x *RemoveArchiveResponse) Reset() {
 	*x = RemoveArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6578,7 +6750,7 @@ func (x *RemoveArchiveResponse) String() string {
 func (*RemoveArchiveResponse) ProtoMessage() {}
 
 func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6591,7 +6763,7 @@ func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{95}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{97}
 }
 
 type ReloadPolicyRequest struct {
@@ -6602,7 +6774,7 @@ type ReloadPolicyRequest struct {
 
 func (x *ReloadPolicyRequest) Reset() {
 	*x = ReloadPolicyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6614,7 +6786,7 @@ func (x *ReloadPolicyRequest) String() string {
 func (*ReloadPolicyRequest) ProtoMessage() {}
 
 func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6627,7 +6799,7 @@ func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyRequest.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{96}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{98}
 }
 
 type ReloadPolicyResponse struct {
@@ -6642,7 +6814,7 @@ type ReloadPolicyResponse struct {
 
 func (x *ReloadPolicyResponse) Reset() {
 	*x = ReloadPolicyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6654,7 +6826,7 @@ func (x *ReloadPolicyResponse) String() string {
 func (*ReloadPolicyResponse) ProtoMessage() {}
 
 func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6667,7 +6839,7 @@ func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyResponse.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{97}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *ReloadPolicyResponse) GetOld() string {
@@ -6710,7 +6882,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6722,7 +6894,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6735,7 +6907,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{98}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *Segment) GetText() string {
@@ -6844,7 +7016,7 @@ type Approval struct {
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6856,7 +7028,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6869,7 +7041,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{99}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *Approval) GetId() string {
@@ -7090,7 +7262,7 @@ type ApprovalAnswer struct {
 
 func (x *ApprovalAnswer) Reset() {
 	*x = ApprovalAnswer{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7102,7 +7274,7 @@ func (x *ApprovalAnswer) String() string {
 func (*ApprovalAnswer) ProtoMessage() {}
 
 func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7115,7 +7287,7 @@ func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovalAnswer.ProtoReflect.Descriptor instead.
 func (*ApprovalAnswer) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{100}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *ApprovalAnswer) GetKind() string {
@@ -7171,7 +7343,7 @@ type ListApprovalsRequest struct {
 
 func (x *ListApprovalsRequest) Reset() {
 	*x = ListApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7183,7 +7355,7 @@ func (x *ListApprovalsRequest) String() string {
 func (*ListApprovalsRequest) ProtoMessage() {}
 
 func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7196,7 +7368,7 @@ func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*ListApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{101}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *ListApprovalsRequest) GetState() string {
@@ -7246,7 +7418,7 @@ type ListApprovalsResponse struct {
 
 func (x *ListApprovalsResponse) Reset() {
 	*x = ListApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7258,7 +7430,7 @@ func (x *ListApprovalsResponse) String() string {
 func (*ListApprovalsResponse) ProtoMessage() {}
 
 func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7271,7 +7443,7 @@ func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*ListApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{102}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *ListApprovalsResponse) GetApprovals() []*Approval {
@@ -7297,7 +7469,7 @@ type GetApprovalRequest struct {
 
 func (x *GetApprovalRequest) Reset() {
 	*x = GetApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7309,7 +7481,7 @@ func (x *GetApprovalRequest) String() string {
 func (*GetApprovalRequest) ProtoMessage() {}
 
 func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7322,7 +7494,7 @@ func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalRequest.ProtoReflect.Descriptor instead.
 func (*GetApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{103}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *GetApprovalRequest) GetId() string {
@@ -7341,7 +7513,7 @@ type GetApprovalResponse struct {
 
 func (x *GetApprovalResponse) Reset() {
 	*x = GetApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7353,7 +7525,7 @@ func (x *GetApprovalResponse) String() string {
 func (*GetApprovalResponse) ProtoMessage() {}
 
 func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7366,7 +7538,7 @@ func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalResponse.ProtoReflect.Descriptor instead.
 func (*GetApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{104}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *GetApprovalResponse) GetApproval() *Approval {
@@ -7392,7 +7564,7 @@ type AnswerApprovalRequest struct {
 
 func (x *AnswerApprovalRequest) Reset() {
 	*x = AnswerApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7404,7 +7576,7 @@ func (x *AnswerApprovalRequest) String() string {
 func (*AnswerApprovalRequest) ProtoMessage() {}
 
 func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7417,7 +7589,7 @@ func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalRequest.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{105}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *AnswerApprovalRequest) GetId() string {
@@ -7457,7 +7629,7 @@ type AnswerApprovalResponse struct {
 
 func (x *AnswerApprovalResponse) Reset() {
 	*x = AnswerApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7469,7 +7641,7 @@ func (x *AnswerApprovalResponse) String() string {
 func (*AnswerApprovalResponse) ProtoMessage() {}
 
 func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7482,7 +7654,7 @@ func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalResponse.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{106}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *AnswerApprovalResponse) GetApproval() *Approval {
@@ -7500,7 +7672,7 @@ type WatchApprovalsRequest struct {
 
 func (x *WatchApprovalsRequest) Reset() {
 	*x = WatchApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7512,7 +7684,7 @@ func (x *WatchApprovalsRequest) String() string {
 func (*WatchApprovalsRequest) ProtoMessage() {}
 
 func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7525,7 +7697,7 @@ func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{107}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{109}
 }
 
 type WatchApprovalsResponse struct {
@@ -7539,7 +7711,7 @@ type WatchApprovalsResponse struct {
 
 func (x *WatchApprovalsResponse) Reset() {
 	*x = WatchApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7551,7 +7723,7 @@ func (x *WatchApprovalsResponse) String() string {
 func (*WatchApprovalsResponse) ProtoMessage() {}
 
 func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7564,7 +7736,7 @@ func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{108}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *WatchApprovalsResponse) GetApproval() *Approval {
@@ -7606,7 +7778,7 @@ type Permission struct {
 
 func (x *Permission) Reset() {
 	*x = Permission{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7618,7 +7790,7 @@ func (x *Permission) String() string {
 func (*Permission) ProtoMessage() {}
 
 func (x *Permission) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7631,7 +7803,7 @@ func (x *Permission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Permission.ProtoReflect.Descriptor instead.
 func (*Permission) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{109}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *Permission) GetId() string {
@@ -7733,7 +7905,7 @@ type AllowCommandRequest struct {
 
 func (x *AllowCommandRequest) Reset() {
 	*x = AllowCommandRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7745,7 +7917,7 @@ func (x *AllowCommandRequest) String() string {
 func (*AllowCommandRequest) ProtoMessage() {}
 
 func (x *AllowCommandRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7758,7 +7930,7 @@ func (x *AllowCommandRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowCommandRequest.ProtoReflect.Descriptor instead.
 func (*AllowCommandRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{110}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *AllowCommandRequest) GetArgv() []string {
@@ -7791,7 +7963,7 @@ type AllowCommandResponse struct {
 
 func (x *AllowCommandResponse) Reset() {
 	*x = AllowCommandResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7803,7 +7975,7 @@ func (x *AllowCommandResponse) String() string {
 func (*AllowCommandResponse) ProtoMessage() {}
 
 func (x *AllowCommandResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7816,7 +7988,7 @@ func (x *AllowCommandResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowCommandResponse.ProtoReflect.Descriptor instead.
 func (*AllowCommandResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{111}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *AllowCommandResponse) GetPermission() *Permission {
@@ -7836,7 +8008,7 @@ type ListPermissionsRequest struct {
 
 func (x *ListPermissionsRequest) Reset() {
 	*x = ListPermissionsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7848,7 +8020,7 @@ func (x *ListPermissionsRequest) String() string {
 func (*ListPermissionsRequest) ProtoMessage() {}
 
 func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7861,7 +8033,7 @@ func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsRequest.ProtoReflect.Descriptor instead.
 func (*ListPermissionsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{112}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *ListPermissionsRequest) GetWorkspace() string {
@@ -7887,7 +8059,7 @@ type ListPermissionsResponse struct {
 
 func (x *ListPermissionsResponse) Reset() {
 	*x = ListPermissionsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7899,7 +8071,7 @@ func (x *ListPermissionsResponse) String() string {
 func (*ListPermissionsResponse) ProtoMessage() {}
 
 func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7912,7 +8084,7 @@ func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsResponse.ProtoReflect.Descriptor instead.
 func (*ListPermissionsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{113}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *ListPermissionsResponse) GetPermissions() []*Permission {
@@ -7931,7 +8103,7 @@ type RevokePermissionRequest struct {
 
 func (x *RevokePermissionRequest) Reset() {
 	*x = RevokePermissionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7943,7 +8115,7 @@ func (x *RevokePermissionRequest) String() string {
 func (*RevokePermissionRequest) ProtoMessage() {}
 
 func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7956,7 +8128,7 @@ func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionRequest.ProtoReflect.Descriptor instead.
 func (*RevokePermissionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{114}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *RevokePermissionRequest) GetId() string {
@@ -7974,7 +8146,7 @@ type RevokePermissionResponse struct {
 
 func (x *RevokePermissionResponse) Reset() {
 	*x = RevokePermissionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7986,7 +8158,7 @@ func (x *RevokePermissionResponse) String() string {
 func (*RevokePermissionResponse) ProtoMessage() {}
 
 func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7999,7 +8171,7 @@ func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionResponse.ProtoReflect.Descriptor instead.
 func (*RevokePermissionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{115}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{117}
 }
 
 var File_carrel_v1_carrel_proto protoreflect.FileDescriptor
@@ -8025,12 +8197,13 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x05state\x18\x04 \x01(\tR\x05state\x12\x1a\n" +
 	"\bevidence\x18\x05 \x01(\tR\bevidence\x12\x16\n" +
 	"\x06remedy\x18\x06 \x01(\tR\x06remedy\x12\x16\n" +
-	"\x06opened\x18\a \x01(\tR\x06opened\"{\n" +
+	"\x06opened\x18\a \x01(\tR\x06opened\"\x94\x01\n" +
 	"\x05Mount\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12 \n" +
 	"\vdestination\x18\x02 \x01(\tR\vdestination\x12\x1b\n" +
 	"\tread_only\x18\x03 \x01(\bR\breadOnly\x12\x1b\n" +
-	"\towner_uid\x18\x04 \x01(\rR\bownerUid\"\x9e\x05\n" +
+	"\towner_uid\x18\x04 \x01(\rR\bownerUid\x12\x17\n" +
+	"\aas_root\x18\x05 \x01(\bR\x06asRoot\"\xf6\x05\n" +
 	"\tWorkspace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x14\n" +
@@ -8055,7 +8228,12 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x0fidle_timeout_ms\x18\x13 \x01(\x03R\ridleTimeoutMs\x12(\n" +
 	"\x06mounts\x18\x14 \x03(\v2\x10.carrel.v1.MountR\x06mounts\x12\x14\n" +
 	"\x05allow\x18\x15 \x03(\tR\x05allow\x12$\n" +
-	"\x0esilent_unix_ms\x18\x16 \x01(\x03R\fsilentUnixMs\"\xc9\x02\n" +
+	"\x0esilent_unix_ms\x18\x16 \x01(\x03R\fsilentUnixMs\x12\x1f\n" +
+	"\vreach_allow\x18\x17 \x03(\tR\n" +
+	"reachAllow\x12\x1d\n" +
+	"\n" +
+	"reach_deny\x18\x18 \x03(\tR\treachDeny\x12\x16\n" +
+	"\x06egress\x18\x19 \x01(\bR\x06egress\"\x89\x03\n" +
 	"\rCreateRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12)\n" +
 	"\x06limits\x18\x02 \x01(\v2\x11.carrel.v1.LimitsR\x06limits\x12\x19\n" +
@@ -8068,7 +8246,11 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x05allow\x18\b \x03(\tR\x05allow\x12(\n" +
 	"\x06mounts\x18\t \x03(\v2\x10.carrel.v1.MountR\x06mounts\x12(\n" +
 	"\x10approval_wait_ms\x18\n" +
-	" \x01(\x03R\x0eapprovalWaitMs\"^\n" +
+	" \x01(\x03R\x0eapprovalWaitMs\x12\x1f\n" +
+	"\vreach_allow\x18\v \x03(\tR\n" +
+	"reachAllow\x12\x1d\n" +
+	"\n" +
+	"reach_deny\x18\f \x03(\tR\treachDeny\"^\n" +
 	"\x0eCreateResponse\x122\n" +
 	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\"*\n" +
@@ -8103,7 +8285,11 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\rStartResponse\x122\n" +
 	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\"+\n" +
 	"\vStopRequest\x12\x1c\n" +
-	"\tworkspace\x18\x01 \x01(\tR\tworkspace\",\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\"-\n" +
+	"\rReviveRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\"D\n" +
+	"\x0eReviveResponse\x122\n" +
+	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\",\n" +
 	"\fPauseRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\"C\n" +
 	"\rPauseResponse\x122\n" +
@@ -8111,7 +8297,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\rResumeRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\"D\n" +
 	"\x0eResumeResponse\x122\n" +
-	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\"\xc8\x01\n" +
+	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\"\xab\x02\n" +
 	"\rUpdateRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12)\n" +
 	"\x06limits\x18\x02 \x01(\v2\x11.carrel.v1.LimitsR\x06limits\x12\x10\n" +
@@ -8119,7 +8305,12 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06ttl_ms\x18\x04 \x01(\x03R\x05ttlMs\x12&\n" +
 	"\x0fidle_timeout_ms\x18\x05 \x01(\x03R\ridleTimeoutMs\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x06 \x01(\tR\trequestId\"D\n" +
+	"request_id\x18\x06 \x01(\tR\trequestId\x12\x1f\n" +
+	"\vreach_allow\x18\a \x03(\tR\n" +
+	"reachAllow\x12\x1d\n" +
+	"\n" +
+	"reach_deny\x18\b \x03(\tR\treachDeny\x12!\n" +
+	"\freach_remove\x18\t \x03(\tR\vreachRemove\"D\n" +
 	"\x0eUpdateResponse\x122\n" +
 	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\".\n" +
 	"\fStatsRequest\x12\x1e\n" +
@@ -8613,14 +8804,15 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\vpermissions\x18\x01 \x03(\v2\x15.carrel.v1.PermissionR\vpermissions\")\n" +
 	"\x17RevokePermissionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\x1a\n" +
-	"\x18RevokePermissionResponse2\xab\x05\n" +
+	"\x18RevokePermissionResponse2\xea\x05\n" +
 	"\x10WorkspaceService\x12=\n" +
 	"\x06Create\x12\x18.carrel.v1.CreateRequest\x1a\x19.carrel.v1.CreateResponse\x124\n" +
 	"\x03Get\x12\x15.carrel.v1.GetRequest\x1a\x16.carrel.v1.GetResponse\x127\n" +
 	"\x04List\x12\x16.carrel.v1.ListRequest\x1a\x17.carrel.v1.ListResponse\x12:\n" +
 	"\x05Start\x12\x17.carrel.v1.StartRequest\x1a\x18.carrel.v1.StartResponse\x127\n" +
 	"\x04Stop\x12\x16.carrel.v1.StopRequest\x1a\x17.carrel.v1.StopResponse\x12@\n" +
-	"\aDestroy\x12\x19.carrel.v1.DestroyRequest\x1a\x1a.carrel.v1.DestroyResponse\x12:\n" +
+	"\aDestroy\x12\x19.carrel.v1.DestroyRequest\x1a\x1a.carrel.v1.DestroyResponse\x12=\n" +
+	"\x06Revive\x12\x18.carrel.v1.ReviveRequest\x1a\x19.carrel.v1.ReviveResponse\x12:\n" +
 	"\x05Pause\x12\x17.carrel.v1.PauseRequest\x1a\x18.carrel.v1.PauseResponse\x12=\n" +
 	"\x06Resume\x12\x18.carrel.v1.ResumeRequest\x1a\x19.carrel.v1.ResumeResponse\x12=\n" +
 	"\x06Update\x12\x18.carrel.v1.UpdateRequest\x1a\x19.carrel.v1.UpdateResponse\x12:\n" +
@@ -8682,7 +8874,7 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 117)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 119)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),                   // 0: carrel.v1.Limits
 	(*Control)(nil),                  // 1: carrel.v1.Control
@@ -8701,106 +8893,108 @@ var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*StartRequest)(nil),             // 14: carrel.v1.StartRequest
 	(*StartResponse)(nil),            // 15: carrel.v1.StartResponse
 	(*StopRequest)(nil),              // 16: carrel.v1.StopRequest
-	(*PauseRequest)(nil),             // 17: carrel.v1.PauseRequest
-	(*PauseResponse)(nil),            // 18: carrel.v1.PauseResponse
-	(*ResumeRequest)(nil),            // 19: carrel.v1.ResumeRequest
-	(*ResumeResponse)(nil),           // 20: carrel.v1.ResumeResponse
-	(*UpdateRequest)(nil),            // 21: carrel.v1.UpdateRequest
-	(*UpdateResponse)(nil),           // 22: carrel.v1.UpdateResponse
-	(*StatsRequest)(nil),             // 23: carrel.v1.StatsRequest
-	(*Usage)(nil),                    // 24: carrel.v1.Usage
-	(*StatsResponse)(nil),            // 25: carrel.v1.StatsResponse
-	(*WatchRequest)(nil),             // 26: carrel.v1.WatchRequest
-	(*Event)(nil),                    // 27: carrel.v1.Event
-	(*WatchResponse)(nil),            // 28: carrel.v1.WatchResponse
-	(*StopResponse)(nil),             // 29: carrel.v1.StopResponse
-	(*DestroyRequest)(nil),           // 30: carrel.v1.DestroyRequest
-	(*DestroyResponse)(nil),          // 31: carrel.v1.DestroyResponse
-	(*Command)(nil),                  // 32: carrel.v1.Command
-	(*Status)(nil),                   // 33: carrel.v1.Status
-	(*ExecRequest)(nil),              // 34: carrel.v1.ExecRequest
-	(*ExecResponse)(nil),             // 35: carrel.v1.ExecResponse
-	(*WindowSize)(nil),               // 36: carrel.v1.WindowSize
-	(*StreamStart)(nil),              // 37: carrel.v1.StreamStart
-	(*StreamRequest)(nil),            // 38: carrel.v1.StreamRequest
-	(*StreamResponse)(nil),           // 39: carrel.v1.StreamResponse
-	(*DetachRequest)(nil),            // 40: carrel.v1.DetachRequest
-	(*DetachResponse)(nil),           // 41: carrel.v1.DetachResponse
-	(*CommandInfo)(nil),              // 42: carrel.v1.CommandInfo
-	(*ExplainRequest)(nil),           // 43: carrel.v1.ExplainRequest
-	(*ExplainResponse)(nil),          // 44: carrel.v1.ExplainResponse
-	(*ListCommandsRequest)(nil),      // 45: carrel.v1.ListCommandsRequest
-	(*ListCommandsResponse)(nil),     // 46: carrel.v1.ListCommandsResponse
-	(*LogsRequest)(nil),              // 47: carrel.v1.LogsRequest
-	(*LogsResponse)(nil),             // 48: carrel.v1.LogsResponse
-	(*WaitRequest)(nil),              // 49: carrel.v1.WaitRequest
-	(*WaitResponse)(nil),             // 50: carrel.v1.WaitResponse
-	(*SignalRequest)(nil),            // 51: carrel.v1.SignalRequest
-	(*SignalResponse)(nil),           // 52: carrel.v1.SignalResponse
-	(*ResizeRequest)(nil),            // 53: carrel.v1.ResizeRequest
-	(*ResizeResponse)(nil),           // 54: carrel.v1.ResizeResponse
-	(*SpawnRequest)(nil),             // 55: carrel.v1.SpawnRequest
-	(*SpawnResponse)(nil),            // 56: carrel.v1.SpawnResponse
-	(*Exited)(nil),                   // 57: carrel.v1.Exited
-	(*AttachRequest)(nil),            // 58: carrel.v1.AttachRequest
-	(*AttachResponse)(nil),           // 59: carrel.v1.AttachResponse
-	(*VerifyRequest)(nil),            // 60: carrel.v1.VerifyRequest
-	(*VerifyResponse)(nil),           // 61: carrel.v1.VerifyResponse
-	(*CheckpointRequest)(nil),        // 62: carrel.v1.CheckpointRequest
-	(*CheckpointResponse)(nil),       // 63: carrel.v1.CheckpointResponse
-	(*Filter)(nil),                   // 64: carrel.v1.Filter
-	(*ProveRequest)(nil),             // 65: carrel.v1.ProveRequest
-	(*ProveResponse)(nil),            // 66: carrel.v1.ProveResponse
-	(*Proven)(nil),                   // 67: carrel.v1.Proven
-	(*ShowRequest)(nil),              // 68: carrel.v1.ShowRequest
-	(*ShowResponse)(nil),             // 69: carrel.v1.ShowResponse
-	(*VersionRequest)(nil),           // 70: carrel.v1.VersionRequest
-	(*VersionResponse)(nil),          // 71: carrel.v1.VersionResponse
-	(*Token)(nil),                    // 72: carrel.v1.Token
-	(*CreateTokenRequest)(nil),       // 73: carrel.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),      // 74: carrel.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),        // 75: carrel.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),       // 76: carrel.v1.ListTokensResponse
-	(*GetTokenRequest)(nil),          // 77: carrel.v1.GetTokenRequest
-	(*GetTokenResponse)(nil),         // 78: carrel.v1.GetTokenResponse
-	(*RevokeTokenRequest)(nil),       // 79: carrel.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),      // 80: carrel.v1.RevokeTokenResponse
-	(*WhoAmIRequest)(nil),            // 81: carrel.v1.WhoAmIRequest
-	(*WhoAmIResponse)(nil),           // 82: carrel.v1.WhoAmIResponse
-	(*Archive)(nil),                  // 83: carrel.v1.Archive
-	(*ArchiveProgress)(nil),          // 84: carrel.v1.ArchiveProgress
-	(*CreateArchiveRequest)(nil),     // 85: carrel.v1.CreateArchiveRequest
-	(*CreateArchiveResponse)(nil),    // 86: carrel.v1.CreateArchiveResponse
-	(*RestoreStart)(nil),             // 87: carrel.v1.RestoreStart
-	(*RestoreRequest)(nil),           // 88: carrel.v1.RestoreRequest
-	(*RestoreResponse)(nil),          // 89: carrel.v1.RestoreResponse
-	(*ListArchivesRequest)(nil),      // 90: carrel.v1.ListArchivesRequest
-	(*ListArchivesResponse)(nil),     // 91: carrel.v1.ListArchivesResponse
-	(*ReadArchiveRequest)(nil),       // 92: carrel.v1.ReadArchiveRequest
-	(*ReadArchiveResponse)(nil),      // 93: carrel.v1.ReadArchiveResponse
-	(*RemoveArchiveRequest)(nil),     // 94: carrel.v1.RemoveArchiveRequest
-	(*RemoveArchiveResponse)(nil),    // 95: carrel.v1.RemoveArchiveResponse
-	(*ReloadPolicyRequest)(nil),      // 96: carrel.v1.ReloadPolicyRequest
-	(*ReloadPolicyResponse)(nil),     // 97: carrel.v1.ReloadPolicyResponse
-	(*Segment)(nil),                  // 98: carrel.v1.Segment
-	(*Approval)(nil),                 // 99: carrel.v1.Approval
-	(*ApprovalAnswer)(nil),           // 100: carrel.v1.ApprovalAnswer
-	(*ListApprovalsRequest)(nil),     // 101: carrel.v1.ListApprovalsRequest
-	(*ListApprovalsResponse)(nil),    // 102: carrel.v1.ListApprovalsResponse
-	(*GetApprovalRequest)(nil),       // 103: carrel.v1.GetApprovalRequest
-	(*GetApprovalResponse)(nil),      // 104: carrel.v1.GetApprovalResponse
-	(*AnswerApprovalRequest)(nil),    // 105: carrel.v1.AnswerApprovalRequest
-	(*AnswerApprovalResponse)(nil),   // 106: carrel.v1.AnswerApprovalResponse
-	(*WatchApprovalsRequest)(nil),    // 107: carrel.v1.WatchApprovalsRequest
-	(*WatchApprovalsResponse)(nil),   // 108: carrel.v1.WatchApprovalsResponse
-	(*Permission)(nil),               // 109: carrel.v1.Permission
-	(*AllowCommandRequest)(nil),      // 110: carrel.v1.AllowCommandRequest
-	(*AllowCommandResponse)(nil),     // 111: carrel.v1.AllowCommandResponse
-	(*ListPermissionsRequest)(nil),   // 112: carrel.v1.ListPermissionsRequest
-	(*ListPermissionsResponse)(nil),  // 113: carrel.v1.ListPermissionsResponse
-	(*RevokePermissionRequest)(nil),  // 114: carrel.v1.RevokePermissionRequest
-	(*RevokePermissionResponse)(nil), // 115: carrel.v1.RevokePermissionResponse
-	nil,                              // 116: carrel.v1.Command.EnvEntry
+	(*ReviveRequest)(nil),            // 17: carrel.v1.ReviveRequest
+	(*ReviveResponse)(nil),           // 18: carrel.v1.ReviveResponse
+	(*PauseRequest)(nil),             // 19: carrel.v1.PauseRequest
+	(*PauseResponse)(nil),            // 20: carrel.v1.PauseResponse
+	(*ResumeRequest)(nil),            // 21: carrel.v1.ResumeRequest
+	(*ResumeResponse)(nil),           // 22: carrel.v1.ResumeResponse
+	(*UpdateRequest)(nil),            // 23: carrel.v1.UpdateRequest
+	(*UpdateResponse)(nil),           // 24: carrel.v1.UpdateResponse
+	(*StatsRequest)(nil),             // 25: carrel.v1.StatsRequest
+	(*Usage)(nil),                    // 26: carrel.v1.Usage
+	(*StatsResponse)(nil),            // 27: carrel.v1.StatsResponse
+	(*WatchRequest)(nil),             // 28: carrel.v1.WatchRequest
+	(*Event)(nil),                    // 29: carrel.v1.Event
+	(*WatchResponse)(nil),            // 30: carrel.v1.WatchResponse
+	(*StopResponse)(nil),             // 31: carrel.v1.StopResponse
+	(*DestroyRequest)(nil),           // 32: carrel.v1.DestroyRequest
+	(*DestroyResponse)(nil),          // 33: carrel.v1.DestroyResponse
+	(*Command)(nil),                  // 34: carrel.v1.Command
+	(*Status)(nil),                   // 35: carrel.v1.Status
+	(*ExecRequest)(nil),              // 36: carrel.v1.ExecRequest
+	(*ExecResponse)(nil),             // 37: carrel.v1.ExecResponse
+	(*WindowSize)(nil),               // 38: carrel.v1.WindowSize
+	(*StreamStart)(nil),              // 39: carrel.v1.StreamStart
+	(*StreamRequest)(nil),            // 40: carrel.v1.StreamRequest
+	(*StreamResponse)(nil),           // 41: carrel.v1.StreamResponse
+	(*DetachRequest)(nil),            // 42: carrel.v1.DetachRequest
+	(*DetachResponse)(nil),           // 43: carrel.v1.DetachResponse
+	(*CommandInfo)(nil),              // 44: carrel.v1.CommandInfo
+	(*ExplainRequest)(nil),           // 45: carrel.v1.ExplainRequest
+	(*ExplainResponse)(nil),          // 46: carrel.v1.ExplainResponse
+	(*ListCommandsRequest)(nil),      // 47: carrel.v1.ListCommandsRequest
+	(*ListCommandsResponse)(nil),     // 48: carrel.v1.ListCommandsResponse
+	(*LogsRequest)(nil),              // 49: carrel.v1.LogsRequest
+	(*LogsResponse)(nil),             // 50: carrel.v1.LogsResponse
+	(*WaitRequest)(nil),              // 51: carrel.v1.WaitRequest
+	(*WaitResponse)(nil),             // 52: carrel.v1.WaitResponse
+	(*SignalRequest)(nil),            // 53: carrel.v1.SignalRequest
+	(*SignalResponse)(nil),           // 54: carrel.v1.SignalResponse
+	(*ResizeRequest)(nil),            // 55: carrel.v1.ResizeRequest
+	(*ResizeResponse)(nil),           // 56: carrel.v1.ResizeResponse
+	(*SpawnRequest)(nil),             // 57: carrel.v1.SpawnRequest
+	(*SpawnResponse)(nil),            // 58: carrel.v1.SpawnResponse
+	(*Exited)(nil),                   // 59: carrel.v1.Exited
+	(*AttachRequest)(nil),            // 60: carrel.v1.AttachRequest
+	(*AttachResponse)(nil),           // 61: carrel.v1.AttachResponse
+	(*VerifyRequest)(nil),            // 62: carrel.v1.VerifyRequest
+	(*VerifyResponse)(nil),           // 63: carrel.v1.VerifyResponse
+	(*CheckpointRequest)(nil),        // 64: carrel.v1.CheckpointRequest
+	(*CheckpointResponse)(nil),       // 65: carrel.v1.CheckpointResponse
+	(*Filter)(nil),                   // 66: carrel.v1.Filter
+	(*ProveRequest)(nil),             // 67: carrel.v1.ProveRequest
+	(*ProveResponse)(nil),            // 68: carrel.v1.ProveResponse
+	(*Proven)(nil),                   // 69: carrel.v1.Proven
+	(*ShowRequest)(nil),              // 70: carrel.v1.ShowRequest
+	(*ShowResponse)(nil),             // 71: carrel.v1.ShowResponse
+	(*VersionRequest)(nil),           // 72: carrel.v1.VersionRequest
+	(*VersionResponse)(nil),          // 73: carrel.v1.VersionResponse
+	(*Token)(nil),                    // 74: carrel.v1.Token
+	(*CreateTokenRequest)(nil),       // 75: carrel.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),      // 76: carrel.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),        // 77: carrel.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),       // 78: carrel.v1.ListTokensResponse
+	(*GetTokenRequest)(nil),          // 79: carrel.v1.GetTokenRequest
+	(*GetTokenResponse)(nil),         // 80: carrel.v1.GetTokenResponse
+	(*RevokeTokenRequest)(nil),       // 81: carrel.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),      // 82: carrel.v1.RevokeTokenResponse
+	(*WhoAmIRequest)(nil),            // 83: carrel.v1.WhoAmIRequest
+	(*WhoAmIResponse)(nil),           // 84: carrel.v1.WhoAmIResponse
+	(*Archive)(nil),                  // 85: carrel.v1.Archive
+	(*ArchiveProgress)(nil),          // 86: carrel.v1.ArchiveProgress
+	(*CreateArchiveRequest)(nil),     // 87: carrel.v1.CreateArchiveRequest
+	(*CreateArchiveResponse)(nil),    // 88: carrel.v1.CreateArchiveResponse
+	(*RestoreStart)(nil),             // 89: carrel.v1.RestoreStart
+	(*RestoreRequest)(nil),           // 90: carrel.v1.RestoreRequest
+	(*RestoreResponse)(nil),          // 91: carrel.v1.RestoreResponse
+	(*ListArchivesRequest)(nil),      // 92: carrel.v1.ListArchivesRequest
+	(*ListArchivesResponse)(nil),     // 93: carrel.v1.ListArchivesResponse
+	(*ReadArchiveRequest)(nil),       // 94: carrel.v1.ReadArchiveRequest
+	(*ReadArchiveResponse)(nil),      // 95: carrel.v1.ReadArchiveResponse
+	(*RemoveArchiveRequest)(nil),     // 96: carrel.v1.RemoveArchiveRequest
+	(*RemoveArchiveResponse)(nil),    // 97: carrel.v1.RemoveArchiveResponse
+	(*ReloadPolicyRequest)(nil),      // 98: carrel.v1.ReloadPolicyRequest
+	(*ReloadPolicyResponse)(nil),     // 99: carrel.v1.ReloadPolicyResponse
+	(*Segment)(nil),                  // 100: carrel.v1.Segment
+	(*Approval)(nil),                 // 101: carrel.v1.Approval
+	(*ApprovalAnswer)(nil),           // 102: carrel.v1.ApprovalAnswer
+	(*ListApprovalsRequest)(nil),     // 103: carrel.v1.ListApprovalsRequest
+	(*ListApprovalsResponse)(nil),    // 104: carrel.v1.ListApprovalsResponse
+	(*GetApprovalRequest)(nil),       // 105: carrel.v1.GetApprovalRequest
+	(*GetApprovalResponse)(nil),      // 106: carrel.v1.GetApprovalResponse
+	(*AnswerApprovalRequest)(nil),    // 107: carrel.v1.AnswerApprovalRequest
+	(*AnswerApprovalResponse)(nil),   // 108: carrel.v1.AnswerApprovalResponse
+	(*WatchApprovalsRequest)(nil),    // 109: carrel.v1.WatchApprovalsRequest
+	(*WatchApprovalsResponse)(nil),   // 110: carrel.v1.WatchApprovalsResponse
+	(*Permission)(nil),               // 111: carrel.v1.Permission
+	(*AllowCommandRequest)(nil),      // 112: carrel.v1.AllowCommandRequest
+	(*AllowCommandResponse)(nil),     // 113: carrel.v1.AllowCommandResponse
+	(*ListPermissionsRequest)(nil),   // 114: carrel.v1.ListPermissionsRequest
+	(*ListPermissionsResponse)(nil),  // 115: carrel.v1.ListPermissionsResponse
+	(*RevokePermissionRequest)(nil),  // 116: carrel.v1.RevokePermissionRequest
+	(*RevokePermissionResponse)(nil), // 117: carrel.v1.RevokePermissionResponse
+	nil,                              // 118: carrel.v1.Command.EnvEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,   // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
@@ -8814,154 +9008,157 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	10,  // 8: carrel.v1.ListResponse.retained:type_name -> carrel.v1.RetainedHome
 	13,  // 9: carrel.v1.MendedResponse.mended:type_name -> carrel.v1.Mended
 	3,   // 10: carrel.v1.StartResponse.workspace:type_name -> carrel.v1.Workspace
-	3,   // 11: carrel.v1.PauseResponse.workspace:type_name -> carrel.v1.Workspace
-	3,   // 12: carrel.v1.ResumeResponse.workspace:type_name -> carrel.v1.Workspace
-	0,   // 13: carrel.v1.UpdateRequest.limits:type_name -> carrel.v1.Limits
-	3,   // 14: carrel.v1.UpdateResponse.workspace:type_name -> carrel.v1.Workspace
-	0,   // 15: carrel.v1.Usage.limits:type_name -> carrel.v1.Limits
-	24,  // 16: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
-	27,  // 17: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
-	3,   // 18: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	116, // 19: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
-	32,  // 20: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
-	33,  // 21: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
-	32,  // 22: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
-	36,  // 23: carrel.v1.StreamStart.terminal:type_name -> carrel.v1.WindowSize
-	37,  // 24: carrel.v1.StreamRequest.start:type_name -> carrel.v1.StreamStart
-	36,  // 25: carrel.v1.StreamRequest.resize:type_name -> carrel.v1.WindowSize
-	33,  // 26: carrel.v1.StreamResponse.exited:type_name -> carrel.v1.Status
-	32,  // 27: carrel.v1.DetachRequest.command:type_name -> carrel.v1.Command
-	36,  // 28: carrel.v1.DetachRequest.terminal:type_name -> carrel.v1.WindowSize
-	33,  // 29: carrel.v1.CommandInfo.status:type_name -> carrel.v1.Status
-	32,  // 30: carrel.v1.ExplainRequest.command:type_name -> carrel.v1.Command
-	42,  // 31: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
-	33,  // 32: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
-	33,  // 33: carrel.v1.WaitResponse.status:type_name -> carrel.v1.Status
-	36,  // 34: carrel.v1.ResizeRequest.size:type_name -> carrel.v1.WindowSize
-	37,  // 35: carrel.v1.SpawnRequest.start:type_name -> carrel.v1.StreamStart
-	33,  // 36: carrel.v1.Exited.status:type_name -> carrel.v1.Status
-	33,  // 37: carrel.v1.AttachResponse.status:type_name -> carrel.v1.Status
-	64,  // 38: carrel.v1.ProveRequest.filter:type_name -> carrel.v1.Filter
-	67,  // 39: carrel.v1.ProveResponse.records:type_name -> carrel.v1.Proven
-	64,  // 40: carrel.v1.ShowRequest.filter:type_name -> carrel.v1.Filter
-	72,  // 41: carrel.v1.CreateTokenResponse.token:type_name -> carrel.v1.Token
-	72,  // 42: carrel.v1.ListTokensResponse.tokens:type_name -> carrel.v1.Token
-	72,  // 43: carrel.v1.GetTokenResponse.token:type_name -> carrel.v1.Token
-	72,  // 44: carrel.v1.WhoAmIResponse.token:type_name -> carrel.v1.Token
-	0,   // 45: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
-	84,  // 46: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	83,  // 47: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
-	0,   // 48: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
-	87,  // 49: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
-	84,  // 50: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	3,   // 51: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
-	83,  // 52: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
-	83,  // 53: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
-	98,  // 54: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
-	100, // 55: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
-	99,  // 56: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
-	99,  // 57: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
-	99,  // 58: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
-	99,  // 59: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
-	109, // 60: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
-	109, // 61: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
-	4,   // 62: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	6,   // 63: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	8,   // 64: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	14,  // 65: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	16,  // 66: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	30,  // 67: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	17,  // 68: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	19,  // 69: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	21,  // 70: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	23,  // 71: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	26,  // 72: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	34,  // 73: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	38,  // 74: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	40,  // 75: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	45,  // 76: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	43,  // 77: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
-	47,  // 78: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	49,  // 79: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
-	51,  // 80: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	53,  // 81: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
-	55,  // 82: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
-	58,  // 83: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
-	85,  // 84: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	88,  // 85: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	90,  // 86: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	92,  // 87: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	94,  // 88: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	60,  // 89: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	68,  // 90: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	62,  // 91: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
-	65,  // 92: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
-	73,  // 93: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
-	75,  // 94: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
-	77,  // 95: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
-	79,  // 96: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
-	81,  // 97: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
-	101, // 98: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
-	103, // 99: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
-	105, // 100: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
-	107, // 101: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
-	110, // 102: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
-	112, // 103: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
-	114, // 104: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
-	70,  // 105: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	96,  // 106: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
-	11,  // 107: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
-	5,   // 108: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	7,   // 109: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	9,   // 110: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	15,  // 111: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	29,  // 112: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	31,  // 113: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	18,  // 114: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	20,  // 115: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	22,  // 116: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	25,  // 117: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	28,  // 118: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	35,  // 119: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	39,  // 120: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	41,  // 121: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	46,  // 122: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	44,  // 123: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
-	48,  // 124: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	50,  // 125: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
-	52,  // 126: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	54,  // 127: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
-	56,  // 128: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
-	59,  // 129: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
-	86,  // 130: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	89,  // 131: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	91,  // 132: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	93,  // 133: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	95,  // 134: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	61,  // 135: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	69,  // 136: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	63,  // 137: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
-	66,  // 138: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
-	74,  // 139: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
-	76,  // 140: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
-	78,  // 141: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
-	80,  // 142: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
-	82,  // 143: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
-	102, // 144: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
-	104, // 145: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
-	106, // 146: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
-	108, // 147: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
-	111, // 148: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
-	113, // 149: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
-	115, // 150: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
-	71,  // 151: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	97,  // 152: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
-	12,  // 153: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
-	108, // [108:154] is the sub-list for method output_type
-	62,  // [62:108] is the sub-list for method input_type
-	62,  // [62:62] is the sub-list for extension type_name
-	62,  // [62:62] is the sub-list for extension extendee
-	0,   // [0:62] is the sub-list for field type_name
+	3,   // 11: carrel.v1.ReviveResponse.workspace:type_name -> carrel.v1.Workspace
+	3,   // 12: carrel.v1.PauseResponse.workspace:type_name -> carrel.v1.Workspace
+	3,   // 13: carrel.v1.ResumeResponse.workspace:type_name -> carrel.v1.Workspace
+	0,   // 14: carrel.v1.UpdateRequest.limits:type_name -> carrel.v1.Limits
+	3,   // 15: carrel.v1.UpdateResponse.workspace:type_name -> carrel.v1.Workspace
+	0,   // 16: carrel.v1.Usage.limits:type_name -> carrel.v1.Limits
+	26,  // 17: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
+	29,  // 18: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
+	3,   // 19: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
+	118, // 20: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	34,  // 21: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
+	35,  // 22: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
+	34,  // 23: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
+	38,  // 24: carrel.v1.StreamStart.terminal:type_name -> carrel.v1.WindowSize
+	39,  // 25: carrel.v1.StreamRequest.start:type_name -> carrel.v1.StreamStart
+	38,  // 26: carrel.v1.StreamRequest.resize:type_name -> carrel.v1.WindowSize
+	35,  // 27: carrel.v1.StreamResponse.exited:type_name -> carrel.v1.Status
+	34,  // 28: carrel.v1.DetachRequest.command:type_name -> carrel.v1.Command
+	38,  // 29: carrel.v1.DetachRequest.terminal:type_name -> carrel.v1.WindowSize
+	35,  // 30: carrel.v1.CommandInfo.status:type_name -> carrel.v1.Status
+	34,  // 31: carrel.v1.ExplainRequest.command:type_name -> carrel.v1.Command
+	44,  // 32: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
+	35,  // 33: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
+	35,  // 34: carrel.v1.WaitResponse.status:type_name -> carrel.v1.Status
+	38,  // 35: carrel.v1.ResizeRequest.size:type_name -> carrel.v1.WindowSize
+	39,  // 36: carrel.v1.SpawnRequest.start:type_name -> carrel.v1.StreamStart
+	35,  // 37: carrel.v1.Exited.status:type_name -> carrel.v1.Status
+	35,  // 38: carrel.v1.AttachResponse.status:type_name -> carrel.v1.Status
+	66,  // 39: carrel.v1.ProveRequest.filter:type_name -> carrel.v1.Filter
+	69,  // 40: carrel.v1.ProveResponse.records:type_name -> carrel.v1.Proven
+	66,  // 41: carrel.v1.ShowRequest.filter:type_name -> carrel.v1.Filter
+	74,  // 42: carrel.v1.CreateTokenResponse.token:type_name -> carrel.v1.Token
+	74,  // 43: carrel.v1.ListTokensResponse.tokens:type_name -> carrel.v1.Token
+	74,  // 44: carrel.v1.GetTokenResponse.token:type_name -> carrel.v1.Token
+	74,  // 45: carrel.v1.WhoAmIResponse.token:type_name -> carrel.v1.Token
+	0,   // 46: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
+	86,  // 47: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	85,  // 48: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
+	0,   // 49: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
+	89,  // 50: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
+	86,  // 51: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	3,   // 52: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
+	85,  // 53: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
+	85,  // 54: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
+	100, // 55: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
+	102, // 56: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
+	101, // 57: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
+	101, // 58: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
+	101, // 59: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
+	101, // 60: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
+	111, // 61: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
+	111, // 62: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
+	4,   // 63: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	6,   // 64: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	8,   // 65: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	14,  // 66: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	16,  // 67: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	32,  // 68: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	17,  // 69: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
+	19,  // 70: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	21,  // 71: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	23,  // 72: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	25,  // 73: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	28,  // 74: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	36,  // 75: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	40,  // 76: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	42,  // 77: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	47,  // 78: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	45,  // 79: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
+	49,  // 80: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	51,  // 81: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
+	53,  // 82: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	55,  // 83: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
+	57,  // 84: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
+	60,  // 85: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
+	87,  // 86: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	90,  // 87: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	92,  // 88: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	94,  // 89: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	96,  // 90: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	62,  // 91: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	70,  // 92: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	64,  // 93: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
+	67,  // 94: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
+	75,  // 95: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
+	77,  // 96: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
+	79,  // 97: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
+	81,  // 98: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
+	83,  // 99: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
+	103, // 100: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
+	105, // 101: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
+	107, // 102: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
+	109, // 103: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
+	112, // 104: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
+	114, // 105: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
+	116, // 106: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
+	72,  // 107: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	98,  // 108: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
+	11,  // 109: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
+	5,   // 110: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	7,   // 111: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	9,   // 112: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	15,  // 113: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	31,  // 114: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	33,  // 115: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	18,  // 116: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
+	20,  // 117: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	22,  // 118: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	24,  // 119: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	27,  // 120: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	30,  // 121: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	37,  // 122: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	41,  // 123: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	43,  // 124: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	48,  // 125: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	46,  // 126: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
+	50,  // 127: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	52,  // 128: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
+	54,  // 129: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	56,  // 130: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
+	58,  // 131: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
+	61,  // 132: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
+	88,  // 133: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	91,  // 134: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	93,  // 135: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	95,  // 136: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	97,  // 137: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	63,  // 138: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	71,  // 139: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	65,  // 140: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
+	68,  // 141: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
+	76,  // 142: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
+	78,  // 143: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
+	80,  // 144: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
+	82,  // 145: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
+	84,  // 146: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
+	104, // 147: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
+	106, // 148: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
+	108, // 149: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
+	110, // 150: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
+	113, // 151: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
+	115, // 152: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
+	117, // 153: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
+	73,  // 154: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	99,  // 155: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
+	12,  // 156: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
+	110, // [110:157] is the sub-list for method output_type
+	63,  // [63:110] is the sub-list for method input_type
+	63,  // [63:63] is the sub-list for extension type_name
+	63,  // [63:63] is the sub-list for extension extendee
+	0,   // [0:63] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -8969,33 +9166,33 @@ func file_carrel_v1_carrel_proto_init() {
 	if File_carrel_v1_carrel_proto != nil {
 		return
 	}
-	file_carrel_v1_carrel_proto_msgTypes[38].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[40].OneofWrappers = []any{
 		(*StreamRequest_Start)(nil),
 		(*StreamRequest_Stdin)(nil),
 		(*StreamRequest_CloseStdin)(nil),
 		(*StreamRequest_Resize)(nil),
 		(*StreamRequest_Signal)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[39].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[41].OneofWrappers = []any{
 		(*StreamResponse_CommandId)(nil),
 		(*StreamResponse_Stdout)(nil),
 		(*StreamResponse_Stderr)(nil),
 		(*StreamResponse_Exited)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[86].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[88].OneofWrappers = []any{
 		(*CreateArchiveResponse_Progress)(nil),
 		(*CreateArchiveResponse_Data)(nil),
 		(*CreateArchiveResponse_Archive)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[88].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[90].OneofWrappers = []any{
 		(*RestoreRequest_Start)(nil),
 		(*RestoreRequest_Data)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[89].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[91].OneofWrappers = []any{
 		(*RestoreResponse_Progress)(nil),
 		(*RestoreResponse_Workspace)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[93].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[95].OneofWrappers = []any{
 		(*ReadArchiveResponse_Data)(nil),
 		(*ReadArchiveResponse_Archive)(nil),
 	}
@@ -9005,7 +9202,7 @@ func file_carrel_v1_carrel_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   117,
+			NumMessages:   119,
 			NumExtensions: 0,
 			NumServices:   7,
 		},

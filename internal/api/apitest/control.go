@@ -10,6 +10,14 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
+// Revive implements api.Gate. It has no homes that were kept.
+func (g *Gate) Revive(_ context.Context, p principal.Principal, ref string) (api.Workspace, error) {
+	if err := g.permit(p, operation.ReviveWorkspace); err != nil {
+		return api.Workspace{}, err
+	}
+	return g.with(p, ref, "workspace.revive", func(d *entry) error { d.State = workspace.StateStopped; return nil })
+}
+
 // Pause implements api.Gate.
 func (g *Gate) Pause(_ context.Context, p principal.Principal, ref string) (api.Workspace, error) {
 	if err := g.permit(p, operation.PauseWorkspace); err != nil {
@@ -35,6 +43,11 @@ func (g *Gate) Update(_ context.Context, p principal.Principal, ref string, c wo
 		return api.Workspace{}, err
 	}
 	return g.with(p, ref, "workspace.update", func(d *entry) error {
+		reach, err := d.Reach.With(c.Reach)
+		if err != nil {
+			return err
+		}
+		d.Reach = reach
 		d.Limits = c.Limits.Or(d.Limits)
 		if c.Key != "" {
 			g.renamed(d, c.Key)

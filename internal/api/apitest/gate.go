@@ -94,6 +94,15 @@ func (g *Gate) record(p principal.Principal, what string) {
 	g.notify()
 }
 
+// RecordConnection appends a record of a connection of a workspace to the audit log. Fields and data are JSON members.
+func (g *Gate) RecordConnection(workspace, fields, data string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	const line = `{"seq":%d,"time":"2026-01-02T03:04:05.678Z","type":"connection","workspace":%q,%s,"data":{%s}}`
+	g.audit = append(g.audit, fmt.Appendf(nil, line, len(g.audit)+1, workspace, fields, data))
+	g.notify()
+}
+
 // notify wakes whoever waits for a change. g.mu is held.
 func (g *Gate) notify() {
 	if g.changed != nil {
@@ -162,11 +171,12 @@ func (g *Gate) Create(_ context.Context, p principal.Principal, want workspace.W
 	name := id.Derive(id.DefaultPrefix, key, 0)
 	k := workspace.New(key, p.Owner(), time.Unix(1_700_000_000, 0))
 	k.Name, k.Limits, k.Profile, k.Idle, k.Phase = name, limits.OrDefault(), want.Profile, want.Idle, workspace.Settled
+	k.Reach = want.Reach
 	d := &entry{Workspace: workspace.Join(k, workspace.Real{
 		User: string(name), IDs: workspace.IDsFrom(uint32(1879048192 + 3*len(g.workspaces))),
 		Home: "/var/lib/carrel/homes/" + string(name), State: workspace.StateStopped,
 	})}
-	d.Mounts = want.Mounts
+	d.Mounts, d.Egress = want.Mounts, want.Reach.Any()
 	if start {
 		d.run()
 	}
@@ -365,18 +375,17 @@ func (g *Gate) ShowAudit(ctx context.Context, p principal.Principal, from, n int
 		return err
 	}
 	next := max(int(from)-1, 0)
-	g.mu.Lock()
-	if n > 0 {
-		next = max(next, len(g.audit)-int(n))
-	}
-	g.mu.Unlock()
 	for {
 		g.mu.Lock()
 		lines := g.audit[min(next, len(g.audit)):]
 		changed := g.wait()
 		g.mu.Unlock()
 		next += len(lines)
-		if some := f.Lines(lines); len(some) > 0 {
+		some := f.Lines(lines)
+		if n > 0 { // of those that there are
+			some, n = some[max(0, len(some)-int(n)):], 0
+		}
+		if len(some) > 0 {
 			if err := emit(some); err != nil {
 				return err
 			}

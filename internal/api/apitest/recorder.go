@@ -100,6 +100,11 @@ func (r *Recorder) Destroy(_ context.Context, _ principal.Principal, ref string,
 	return "", r.note("Destroy", ref, purge, request)
 }
 
+// Revive implements api.Gate.
+func (r *Recorder) Revive(_ context.Context, _ principal.Principal, ref string) (api.Workspace, error) {
+	return api.Workspace{}, r.note("Revive", ref)
+}
+
 // Pause implements api.Gate.
 func (r *Recorder) Pause(_ context.Context, _ principal.Principal, ref string) (api.Workspace, error) {
 	return api.Workspace{}, r.note("Pause", ref)

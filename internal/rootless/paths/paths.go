@@ -51,11 +51,11 @@ func Find() (Paths, error) {
 	if err != nil {
 		return Paths{}, err
 	}
-	config, err := base("XDG_CONFIG_HOME", ".config")
+	config, err := ConfigDir()
 	if err != nil {
 		return Paths{}, err
 	}
-	p := Paths{State: filepath.Join(state, "carrel"), Config: filepath.Join(config, "carrel", "carreld.yaml")}
+	p := Paths{State: filepath.Join(state, "carrel"), Config: filepath.Join(config, "carreld.yaml")}
 	p.Socket = filepath.Join(p.State, "run", socketName)
 	if run := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(run) {
 		p.Socket = filepath.Join(run, "carrel", socketName)
@@ -66,6 +66,15 @@ func Find() (Paths, error) {
 	}
 	return p, nil
 }
+
+// ConfigDir is the directory of the calling user's configuration, which need not exist.
+func ConfigDir() (string, error) {
+	dir, err := base("XDG_CONFIG_HOME", ".config")
+	return filepath.Join(dir, "carrel"), err
+}
+
+// Contexts is the name, in ConfigDir, of the file of carrels that the user has named.
+const Contexts = "contexts.yaml"
 
 // base is a directory that a variable names, or that is below the home. A relative one is to
 // be ignored (XDG Base Directory Specification).

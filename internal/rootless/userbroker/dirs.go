@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/containerd/errdefs"
+
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/removal"
@@ -58,6 +60,10 @@ func (h *host) MakeDirs(name id.Workspace, _ workspace.IDs) error {
 		return fmt.Errorf("cannot make the home of %s: %w", name, err)
 	}
 	crashpoint.Here("userbroker.create.home-made")
+	return h.makeTemporary(name)
+}
+
+func (h *host) makeTemporary(name id.Workspace) error {
 	for _, d := range temporary {
 		if err := os.MkdirAll(h.at("tmp", string(name), d), 0o700); err != nil {
 			return fmt.Errorf("cannot make the temporary directories of %s: %w", name, err)
@@ -94,6 +100,18 @@ func (h *host) KeepHome(name id.Workspace, ids workspace.IDs) (string, error) {
 		return "", fmt.Errorf("cannot keep the home of %s at %s: %w", name, to, err)
 	}
 	return to, nil
+}
+
+// TakeHome is part of broker.Effects.
+func (h *host) TakeHome(name id.Workspace, ids workspace.IDs) error {
+	if _, err := os.Lstat(h.Home(name)); !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("cannot take the home of %s back: something is at %s: %w", name, h.Home(name), errdefs.ErrFailedPrecondition)
+	}
+	if err := os.Rename(h.at("retained", keptName(name, ids)), h.Home(name)); err != nil {
+		return fmt.Errorf("cannot take the home of %s back: %w", name, err)
+	}
+	crashpoint.Here("userbroker.revive.home-renamed")
+	return h.makeTemporary(name)
 }
 
 // HomeEmpty is part of broker.Effects.

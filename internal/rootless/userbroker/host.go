@@ -18,6 +18,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/pidfd"
 	"github.com/carrel-dev/carrel/internal/rootless"
 	"github.com/carrel-dev/carrel/internal/rootless/subid"
 	"github.com/carrel-dev/carrel/internal/runtime"
@@ -44,6 +45,7 @@ var _ broker.Effects = (*host)(nil)
 // opened is what a workspace that runs has in this process.
 type opened struct {
 	sockets rootless.Sockets
+	way     way
 	// protection is of its writable mounts; nil if it has none.
 	protection *rootless.Protection
 	report     workspace.Report
@@ -190,6 +192,12 @@ func (h *host) Report(name id.Workspace) (workspace.Report, error) {
 	return o.report, nil
 }
 
+// Whole is part of broker.Effects.
+func (h *host) Whole(broker.Entry) bool { return false }
+
+// Found is part of broker.Effects: no user shows a workspace, and no id is spent.
+func (h *host) Found() ([]broker.Entry, uint32, error) { return nil, 0, nil }
+
 // Leftovers is part of broker.Effects. What protected names of an earlier process is removed
 // when the workspace is put right, which Adopt brings about.
 func (h *host) Leftovers() ([]id.Workspace, error) { return nil, nil }
@@ -207,33 +215,21 @@ func (h *host) Adopt(e broker.Entry) (broker.Running, error) {
 }
 
 func endEarlier(x *brokerapi.Executor) error {
-	fd, err := unix.PidfdOpen(x.PID, 0)
-	if errors.Is(err, unix.ESRCH) {
+	f, err := pidfd.Open(x.PID, x.StartTime)
+	if errors.Is(err, pidfd.ErrEnded) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd)
-	// Held now, so that what is read next belongs to this process or to none.
-	if start, err := broker.StartTime(x.PID); err != nil || start != x.StartTime {
-		return nil //nolint:nilerr // it has ended
-	}
-	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+	defer f.Close()
+	if err := pidfd.Kill(f); err != nil {
 		return err
 	}
-	for end := time.Now().Add(endTimeout); ; {
-		left := time.Until(end)
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(max(left, 0).Milliseconds()))
-		switch {
-		case n > 0:
-			return nil
-		case err != nil && !errors.Is(err, unix.EINTR):
-			return err
-		case left <= 0:
-			return fmt.Errorf("process %d does not end: %w", x.PID, errdefs.ErrUnavailable)
-		}
+	if !pidfd.Ended(f, endTimeout) {
+		return fmt.Errorf("process %d does not end: %w", x.PID, errdefs.ErrUnavailable)
 	}
+	return nil
 }
 
 // Start is part of broker.Effects. What a failed start made is gone when it returns.
@@ -269,6 +265,9 @@ func (h *host) Start(ctx context.Context, e broker.Entry) (r broker.Running, rep
 	c := launch.Config{
 		Spec: sandbox.Spec{Allow: e.Allow, Name: e.Name, Limits: e.Limits},
 		Home: dirs[0], Tmp: dirs[1], VarTmp: dirs[2], Projects: projects, Log: stderr,
+	}
+	if e.Egress {
+		c.Ways = o.way.serve(h.cfg.Egress, e.Name, stderr)
 	}
 	started, err := h.launcher.Start(ctx, &c, &o.sockets)
 	if err != nil {
@@ -309,6 +308,7 @@ func (h *host) CleanUp(_ context.Context, name id.Workspace) error {
 // close removes what was made for an executor that has ended.
 func (o *opened) close() error {
 	o.sockets.Close()
+	o.way.close()
 	if o.protection == nil {
 		return nil
 	}

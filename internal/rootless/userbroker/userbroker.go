@@ -21,14 +21,15 @@ import (
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // Config holds the dependencies of Open. All of it is required.
 type Config struct {
 	// State is the directory that survives a restart, the caller's alone.
 	State string
-	// Executor is the path of carrel-executor.
-	Executor string
+	// Executor and Egress are the paths of carrel-executor and carrel-egress.
+	Executor, Egress string
 	// MaxWorkspaces bounds how many there may be.
 	MaxWorkspaces int
 	Log           *slog.Logger
@@ -78,6 +79,9 @@ func Open(ctx context.Context, cfg Config) (*Broker, error) {
 // ledger, in which its workspaces are stopped.
 func (b *Broker) Close() error {
 	for _, e := range b.Entries() {
+		if e.State == workspace.StateStopped {
+			continue
+		}
 		// What cannot be ended in order ends with this process.
 		_, _ = b.Stop(context.Background(), brokerapi.NameParams{Name: e.Name})
 	}

@@ -17,7 +17,7 @@ type Broker interface {
 	// Create is given the far end of package grant's socket if there are mounts. It stays the
 	// caller's.
 	Create(ctx context.Context, p brokerapi.CreateParams, grant *os.File) (brokerapi.StartResult, error)
-	Start(ctx context.Context, p brokerapi.NameParams) (brokerapi.StartResult, error)
+	Start(ctx context.Context, p brokerapi.StartParams) (brokerapi.StartResult, error)
 	Stop(ctx context.Context, p brokerapi.NameParams) (brokerapi.Workspace, error)
 	Destroy(ctx context.Context, p brokerapi.DestroyParams) (brokerapi.Workspace, error)
 	Pause(ctx context.Context, p brokerapi.NameParams) (brokerapi.Workspace, error)
@@ -27,7 +27,10 @@ type Broker interface {
 	Report(ctx context.Context, p brokerapi.NameParams) (workspace.Report, error)
 	Stats(ctx context.Context, p brokerapi.NameParams) (workspace.Stats, error)
 	Forget(ctx context.Context, p brokerapi.ForgetParams) error
+	Revive(ctx context.Context, p brokerapi.ForgetParams) (brokerapi.Workspace, error)
 	Countersign(ctx context.Context, p brokerapi.CountersignParams) (brokerapi.CountersignResult, error)
+	// Egress returns the control socket of a fresh carrel-egress. It is the caller's to close.
+	Egress(ctx context.Context, p brokerapi.NameParams) (*os.File, error)
 	// Mended is as in runtime.Runtime.
 	Mended(ctx context.Context) (start string, list []workspace.Mended, err error)
 	Close() error

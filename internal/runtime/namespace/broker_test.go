@@ -16,7 +16,7 @@ func TestUnservedRefuses(t *testing.T) {
 	p := brokerapi.NameParams{Name: "ws-2a97516c"}
 	for method, call := range map[string]func() error{
 		"create":  func() error { _, err := b.Create(ctx, brokerapi.CreateParams{Name: p.Name}, nil); return err },
-		"start":   func() error { _, err := b.Start(ctx, p); return err },
+		"start":   func() error { _, err := b.Start(ctx, brokerapi.StartParams{Name: p.Name}); return err },
 		"stop":    func() error { _, err := b.Stop(ctx, p); return err },
 		"destroy": func() error { _, err := b.Destroy(ctx, brokerapi.DestroyParams{Name: p.Name}); return err },
 		"pause":   func() error { _, err := b.Pause(ctx, p); return err },
@@ -26,6 +26,7 @@ func TestUnservedRefuses(t *testing.T) {
 		"report":  func() error { _, err := b.Report(ctx, p); return err },
 		"stats":   func() error { _, err := b.Stats(ctx, p); return err },
 		"forget":  func() error { return b.Forget(ctx, brokerapi.ForgetParams{Name: p.Name}) },
+		"revive":  func() error { _, err := b.Revive(ctx, brokerapi.ForgetParams{Name: p.Name}); return err },
 		"countersign": func() error {
 			_, err := b.Countersign(ctx, brokerapi.CountersignParams{})
 			return err

@@ -42,24 +42,31 @@ var _ Broker = (*client)(nil)
 // ask makes one request. Every operation of the broker may be repeated, so a
 // connection that turns out to be gone is made anew once.
 func ask[R any](ctx context.Context, b *client, method string, params any, fds ...*os.File) (result R, err error) {
+	result, files, err := askFiles[R](ctx, b, method, params, fds...)
+	closeAll(files)
+	return result, err
+}
+
+// askFiles is ask for an answer that may come with files.
+func askFiles[R any](ctx context.Context, b *client, method string, params any, fds ...*os.File) (result R, files []*os.File, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, brokerTimeout,
 		fmt.Errorf("the broker did not finish %s within %v: %w", method, brokerTimeout, errdefs.ErrUnavailable))
 	defer cancel()
 	if b.instead != "" {
-		return result, fmt.Errorf("cannot %s: %s: %w", method, b.instead, errdefs.ErrNotImplemented)
+		return result, nil, fmt.Errorf("cannot %s: %s: %w", method, b.instead, errdefs.ErrNotImplemented)
 	}
 	for again := true; ; again = false {
 		conn, err := b.connect(ctx)
 		if err != nil {
-			return result, err
+			return result, nil, err
 		}
-		_, err = conn.Call(ctx, method, params, &result, fds...)
+		files, err = conn.Call(ctx, method, params, &result, fds...)
 		var said *jsonrpc.Error
 		if err == nil || errors.As(err, &said) || ctx.Err() != nil || !errdefs.IsUnavailable(err) {
-			return result, err
+			return result, files, err
 		}
 		if !again {
-			return result, fmt.Errorf("the broker went away during %s; its log tells why: %w", method, err)
+			return result, nil, fmt.Errorf("the broker went away during %s; its log tells why: %w", method, err)
 		}
 		b.drop(conn) // half-closed at best
 	}
@@ -72,7 +79,7 @@ func (b *client) Create(ctx context.Context, p brokerapi.CreateParams, grant *os
 	return ask[brokerapi.StartResult](ctx, b, brokerapi.MethodCreate, p, grant)
 }
 
-func (b *client) Start(ctx context.Context, p brokerapi.NameParams) (brokerapi.StartResult, error) {
+func (b *client) Start(ctx context.Context, p brokerapi.StartParams) (brokerapi.StartResult, error) {
 	return ask[brokerapi.StartResult](ctx, b, brokerapi.MethodStart, p)
 }
 
@@ -117,6 +124,10 @@ func (b *client) Forget(ctx context.Context, p brokerapi.ForgetParams) error {
 	return err
 }
 
+func (b *client) Revive(ctx context.Context, p brokerapi.ForgetParams) (brokerapi.Workspace, error) {
+	return ask[brokerapi.Workspace](ctx, b, brokerapi.MethodRevive, p)
+}
+
 func (b *client) Countersign(ctx context.Context, p brokerapi.CountersignParams) (brokerapi.CountersignResult, error) {
 	return ask[brokerapi.CountersignResult](ctx, b, brokerapi.MethodCountersign, p)
 }
@@ -135,7 +146,7 @@ func (b *client) connect(ctx context.Context) (*jsonrpc.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot reach the broker: %w; is carrel-broker running? \"carrel doctor\" tells: %w", err, errdefs.ErrUnavailable)
 	}
-	conn := jsonrpc.New(c, jsonrpc.Config{})
+	conn := jsonrpc.New(c, jsonrpc.Config{MaxFDs: 1})
 	var hello brokerapi.HelloResult
 	if _, err := conn.Call(ctx, brokerapi.MethodHello, brokerapi.HelloParams{Version: brokerapi.Version}, &hello); err != nil {
 		_ = conn.Close()

@@ -13,12 +13,12 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
 	"github.com/carrel-dev/carrel/internal/peercred"
 	"github.com/carrel-dev/carrel/internal/runtime"
-	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // link is the pair of connections to the executor of one workspace. Commands are started
@@ -27,6 +27,8 @@ import (
 type link struct {
 	r    *Runtime
 	name id.Workspace
+	// executor is what it was made for.
+	executor brokerapi.Executor
 	// ready is closed once spawn and conn, or err, are set.
 	ready chan struct{}
 	spawn *jsonrpc.Conn
@@ -57,10 +59,10 @@ func (r *Runtime) link(ctx context.Context, name id.Workspace) (*link, error) {
 		}
 		l := r.links[name]
 		if l == nil {
-			l = &link{r: r, name: name, ready: make(chan struct{}), procs: make(map[id.Command]*process)}
+			k := r.known[name]
+			l = &link{r: r, name: name, executor: k.executor, ready: make(chan struct{}), procs: make(map[id.Command]*process)}
 			r.links[name] = l
-			ids, known := r.ids[name]
-			r.lost.Go(func() { l.open(ids, known) })
+			r.lost.Go(func() { l.open(k) })
 		}
 		r.mu.Unlock()
 		select {
@@ -69,6 +71,9 @@ func (r *Runtime) link(ctx context.Context, name id.Workspace) (*link, error) {
 			return nil, context.Cause(ctx)
 		}
 		switch {
+		case l.err != nil && l.executor != r.of(name).executor: // that one did not answer, and there is another
+			r.drop(l)
+			continue
 		case l.err != nil:
 			return nil, l.err
 		case l.over() != nil:
@@ -90,16 +95,23 @@ func (r *Runtime) drop(l *link) {
 
 // open connects and greets, within patience. What is silent stays in the table, so that nobody
 // else waits for it.
-func (l *link) open(ids workspace.IDs, known bool) {
+func (l *link) open(k known) {
 	ctx, cancel := l.patient(l.r.ctx, execapi.MethodHello)
 	defer cancel()
-	conn, err := l.dial(ctx, ids, known, execapi.Control)
+	conn, held, err := l.dial(ctx, k, execapi.Control)
 	if err == nil {
-		if l.spawn, err = l.dial(ctx, ids, known, execapi.Spawn); err != nil {
+		// An operation that broke off may have left it held, or not.
+		if k.told && held != k.paused {
+			_, err = conn.Call(ctx, execapi.MethodHold, execapi.HoldParams{On: k.paused}, nil)
+		}
+		if err == nil {
+			l.spawn, _, err = l.dial(ctx, k, execapi.Spawn)
+		}
+		if err != nil {
 			_ = conn.Close()
 		}
 	}
-	if err != nil {
+	if err = l.judged(err, k.executor); err != nil {
 		l.err = err
 		if errors.Is(err, runtime.ErrSilent) {
 			l.fellSilent()
@@ -148,29 +160,29 @@ func (l *link) close() {
 	_ = l.conn.Close()
 }
 
-// dial connects, checks who answers and greets.
-func (l *link) dial(ctx context.Context, ids workspace.IDs, known bool, role execapi.Role) (*jsonrpc.Conn, error) {
+// dial connects, checks who answers and greets. held: the executor refuses new commands.
+func (l *link) dial(ctx context.Context, k known, role execapi.Role) (conn *jsonrpc.Conn, held bool, err error) {
 	c, err := l.r.cfg.Executor(ctx, l.name, role)
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
+			return nil, false, context.Cause(ctx)
 		}
 		if errors.Is(err, unix.EAGAIN) { // its queue of connections is full: it lives
-			return nil, l.unanswered(execapi.MethodHello)
+			return nil, false, l.unanswered(execapi.MethodHello)
 		}
-		return nil, fmt.Errorf("cannot reach the executor of workspace %s (%w): %w", l.name, err, runtime.ErrNotRunning)
+		return nil, false, fmt.Errorf("cannot reach the executor of workspace %s (%w): %w", l.name, err, runtime.ErrNotRunning)
 	}
 	// Only the broker can bind a socket there. The peer's uid is a second check, which does not
 	// apply to connections that were made in this process.
 	cred, err := peercred.Of(c)
-	if err == nil && known && l.r.cfg.Broker == nil && cred.UID != ids.Executor {
-		err = fmt.Errorf("uid %d listens on its socket, and not its own uid %d: %w", cred.UID, ids.Executor, errdefs.ErrPermissionDenied)
+	if err == nil && k.told && l.r.cfg.Broker == nil && cred.UID != k.ids.Executor {
+		err = fmt.Errorf("uid %d listens on its socket, and not its own uid %d: %w", cred.UID, k.ids.Executor, errdefs.ErrPermissionDenied)
 	}
 	if err != nil {
 		_ = c.Close()
-		return nil, fmt.Errorf("cannot trust the executor of workspace %s: %w", l.name, err)
+		return nil, false, fmt.Errorf("cannot trust the executor of workspace %s: %w", l.name, err)
 	}
-	conn := jsonrpc.New(c, jsonrpc.Config{
+	conn = jsonrpc.New(c, jsonrpc.Config{
 		Handler: l.handle, MaxFrame: execapi.MaxFrame, MaxFDs: 3,
 		Inline: func(string) bool { return true }, // handle does not block
 	})
@@ -187,9 +199,9 @@ func (l *link) dial(ctx context.Context, ids workspace.IDs, known bool, role exe
 	}
 	if err != nil {
 		_ = conn.Close()
-		return nil, fmt.Errorf("cannot greet the executor of workspace %s: %w", l.name, err)
+		return nil, false, fmt.Errorf("cannot greet the executor of workspace %s: %w", l.name, err)
 	}
-	return conn, nil
+	return conn, hello.Held, nil
 }
 
 // handle handles the executor's notifications.

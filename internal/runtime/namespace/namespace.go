@@ -62,7 +62,7 @@ type Runtime struct {
 
 	mu     sync.Mutex
 	links  map[id.Workspace]*link
-	ids    map[id.Workspace]workspace.IDs // as the broker last said
+	known  map[id.Workspace]known
 	closed bool
 	lost   sync.WaitGroup
 	// ctx ends when the runtime is closed.
@@ -91,7 +91,7 @@ func New(cfg Config) *Runtime {
 		cfg:    cfg,
 		broker: cfg.Broker,
 		links:  make(map[id.Workspace]*link),
-		ids:    make(map[id.Workspace]workspace.IDs),
+		known:  make(map[id.Workspace]known),
 	}
 	r.ctx, r.end = context.WithCancelCause(context.Background())
 	if r.broker == nil {
@@ -114,7 +114,7 @@ func (r *Runtime) Create(ctx context.Context, p permit.Permit, plan runtime.Plan
 		return workspace.Real{}, workspace.Report{}, err
 	}
 	ask := brokerapi.CreateParams{
-		Name: name, KeyDigest: plan.KeyDigest, Limits: plan.Limits, Owner: plan.Owner, Allow: plan.Allow, Start: plan.Start,
+		Name: name, KeyDigest: plan.KeyDigest, Limits: plan.Limits, Owner: plan.Owner, Allow: plan.Allow, Start: plan.Start, Egress: plan.Egress,
 	}
 	var grant *os.File
 	if plan.Mounts != nil {
@@ -141,13 +141,13 @@ func (r *Runtime) Create(ctx context.Context, p permit.Permit, plan runtime.Plan
 
 // Start implements runtime.Runtime. It ends with a connection to the executor, so
 // that its loss is noticed and the first command does not wait for one.
-func (r *Runtime) Start(ctx context.Context, p permit.Permit) (workspace.Real, workspace.Report, error) {
+func (r *Runtime) Start(ctx context.Context, p permit.Permit, egress bool) (workspace.Real, workspace.Report, error) {
 	name, err := p.Workspace()
 	if err != nil {
 		return workspace.Real{}, workspace.Report{}, err
 	}
 	for again := true; ; again = false {
-		res, err := r.broker.Start(ctx, brokerapi.NameParams{Name: name})
+		res, err := r.broker.Start(ctx, brokerapi.StartParams{Name: name, Egress: egress})
 		if err != nil {
 			return workspace.Real{}, workspace.Report{}, err
 		}
@@ -256,24 +256,42 @@ func (r *Runtime) Destroy(ctx context.Context, p permit.Permit, purge bool) (wor
 		return workspace.Real{}, err
 	}
 	r.mu.Lock()
-	delete(r.ids, name)
+	delete(r.known, name)
 	r.mu.Unlock()
 	return convert(w), nil
 }
 
 // Forget implements runtime.Runtime.
 func (r *Runtime) Forget(ctx context.Context, p permit.Permit, retained string) error {
-	name, err := p.Workspace()
+	kept, err := keptHome(p, retained)
 	if err != nil {
 		return err
+	}
+	return r.broker.Forget(ctx, kept)
+}
+
+// Revive implements runtime.Runtime.
+func (r *Runtime) Revive(ctx context.Context, p permit.Permit, retained string) (workspace.Real, error) {
+	kept, err := keptHome(p, retained)
+	if err != nil {
+		return workspace.Real{}, err
+	}
+	return r.changed(r.broker.Revive(ctx, kept))
+}
+
+// keptHome is a home that Destroy kept, by its path.
+func keptHome(p permit.Permit, retained string) (brokerapi.ForgetParams, error) {
+	name, err := p.Workspace()
+	if err != nil {
+		return brokerapi.ForgetParams{}, err
 	}
 	base, ok := strings.CutPrefix(filepath.Base(retained), string(name)+".")
 	first, err := strconv.ParseUint(base, 10, 32)
 	if !ok || err != nil {
-		return fmt.Errorf("cannot remove the home of %s that was kept at %s: that is no name of one: %w",
+		return brokerapi.ForgetParams{}, fmt.Errorf("cannot use the home of %s that was kept at %s: that is no name of one: %w",
 			name, retained, errdefs.ErrInvalidArgument)
 	}
-	return r.broker.Forget(ctx, brokerapi.ForgetParams{Name: name, ID: uint32(first)})
+	return brokerapi.ForgetParams{Name: name, ID: uint32(first)}, nil
 }
 
 // Mended implements runtime.Runtime.
@@ -291,7 +309,7 @@ func (r *Runtime) Discard(ctx context.Context, p permit.Permit) error {
 		return err
 	}
 	r.mu.Lock()
-	delete(r.ids, name)
+	delete(r.known, name)
 	r.mu.Unlock()
 	return nil
 }

@@ -136,16 +136,14 @@ func (l *link) askOnce() error {
 	if l.err == nil {
 		return l.ping()
 	}
-	l.r.mu.Lock()
-	ids, known := l.r.ids[l.name]
-	l.r.mu.Unlock()
+	k := l.r.of(l.name)
 	ctx, cancel := l.patient(l.r.ctx, execapi.MethodHello)
 	defer cancel()
-	conn, err := l.dial(ctx, ids, known, execapi.Control)
+	conn, _, err := l.dial(ctx, k, execapi.Control)
 	if err == nil {
 		_ = conn.Close()
 	}
-	return err
+	return l.judged(err, k.executor)
 }
 
 func (l *link) silentSince() time.Time {

@@ -3,12 +3,17 @@ package namespace_test
 import (
 	"errors"
 	"os"
+	"os/exec"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
+	"github.com/carrel-dev/carrel/internal/pidfd"
 	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // within fails the test if f takes longer than most.
@@ -109,4 +114,105 @@ func TestSilentGreeting(t *testing.T) {
 	})
 	close(mute)
 	answersAgain(t, f)
+}
+
+// A socket that refuses is no proof that an executor has ended, nor is a connection that breaks: the
+// kernel says whether it has.
+func TestOnlyTheKernelTellsAnEnd(t *testing.T) {
+	t.Parallel()
+	var breaks atomic.Bool
+	f := setUp(t, table{
+		execapi.MethodHello: func(c *jsonrpc.Conn, _ *jsonrpc.Request) (any, []*os.File, error) {
+			if breaks.Load() {
+				_ = c.Close()
+			}
+			return execapi.HelloResult{Version: execapi.Version, Workspace: name}, nil, nil
+		},
+		execapi.MethodPing: func(*jsonrpc.Conn, *jsonrpc.Request) (any, []*os.File, error) { return struct{}{}, nil, nil },
+	})
+	executor := exec.Command("/bin/sleep", "1000")
+	if err := executor.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = executor.Process.Kill(); _ = executor.Wait() }()
+	pid := executor.Process.Pid
+	start, err := pidfd.StartTime(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	brokerDouble(t, f, brokerapi.Workspace{
+		Name: name, State: workspace.StateRunning, IDs: workspace.IDs{Executor: uint32(os.Getuid())},
+		Executor: &brokerapi.Executor{PID: pid, StartTime: start},
+	})
+	if _, err := f.List(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f.executor.stop()
+	within(t, "a question to one that refuses", 5*time.Second, func() {
+		if err := f.Ping(t.Context(), name); !errors.Is(err, runtime.ErrSilent) || errors.Is(err, runtime.ErrNotRunning) {
+			t.Errorf("it lives, and its socket refuses: %v", err)
+		}
+	})
+	// Another one that was started meanwhile is not held to that.
+	f.executor.start()
+	within(t, "a start of another", time.Second, func() {
+		if _, _, err := f.Start(t.Context(), may(name), false); err != nil {
+			t.Errorf("another was started: %v", err)
+		}
+	})
+	if _, err := f.List(t.Context()); err != nil { // which says that it is the first after all
+		t.Fatal(err)
+	}
+	answersAgain(t, f)
+	breaks.Store(true)
+	f.executor.hangup()
+	if err := f.Ping(t.Context(), name); err == nil || errors.Is(err, runtime.ErrNotRunning) {
+		t.Errorf("it lives, and breaks the connection: %v", err)
+	}
+	if err := executor.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = executor.Process.Wait()
+	if err := f.Ping(t.Context(), name); !errors.Is(err, runtime.ErrNotRunning) {
+		t.Errorf("it has ended: %v", err)
+	}
+}
+
+// An executor that an operation left held is let go on when it is met again, and one that is paused is
+// held: what the broker says counts.
+func TestAHoldThatWasLeftIsPutRight(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		state workspace.State
+		held  bool
+		want  int32
+	}{
+		{workspace.StateRunning, true, 1},
+		{workspace.StatePaused, false, 2},
+		{workspace.StateRunning, false, 0},
+		{workspace.StatePaused, true, 0},
+	} {
+		var got atomic.Int32
+		f := setUp(t, table{
+			execapi.MethodHello: func(*jsonrpc.Conn, *jsonrpc.Request) (any, []*os.File, error) {
+				return execapi.HelloResult{Version: execapi.Version, Workspace: name, Held: c.held}, nil, nil
+			},
+			execapi.MethodHold: func(_ *jsonrpc.Conn, r *jsonrpc.Request) (any, []*os.File, error) {
+				got.Store(1)
+				if decode[execapi.HoldParams](t, r).On {
+					got.Store(2)
+				}
+				return struct{}{}, nil, nil
+			},
+			execapi.MethodPing: func(*jsonrpc.Conn, *jsonrpc.Request) (any, []*os.File, error) { return struct{}{}, nil, nil },
+		})
+		brokerDouble(t, f, brokerapi.Workspace{Name: name, State: c.state, IDs: workspace.IDs{Executor: uint32(os.Getuid())}})
+		if _, err := f.List(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		_ = f.Ping(t.Context(), name)
+		if got.Load() != c.want {
+			t.Errorf("%+v: told %d", c, got.Load())
+		}
+	}
 }

@@ -31,7 +31,7 @@ func testRun(t *testing.T, s *suite) {
 		{"code", sh("exit 3"), 3, "", ""},
 		{"outputs", sh("echo out; echo err >&2"), 0, "out\n", "err\n"},
 		{"signal", sh("kill -TERM $$"), 143, "", ""},
-		{"home", sh("pwd; id -u"), 0, fmt.Sprintf("/home/%s\n%d\n", w.Name, w.IDs.Work), ""},
+		{"home", sh("pwd; id -u"), 0, fmt.Sprintf("/home/work\n%d\n", w.IDs.Work), ""},
 		{"directory", with(sh("pwd"), func(p *execapi.ExecParams) { p.Cwd = "/tmp" }), 0, "/tmp\n", ""},
 		{"environment", with(sh("echo $GREETING"), func(p *execapi.ExecParams) { p.Env = []string{"GREETING=hello"} }), 0, "hello\n", ""},
 		{"stdin", with(sh("cat"), func(p *execapi.ExecParams) { p.Stdin, p.StdinData = execapi.Capture, []byte("fed") }), 0, "fed", ""},

@@ -186,7 +186,7 @@ func testLimit(t *testing.T, s *suite) {
 	if got, err := s.Limit(ctx, may(w.Name), l); err != nil || got.InForce != l {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if _, rep, err := s.Start(ctx, may(w.Name)); err != nil || rep.Err() != nil {
+	if _, rep, err := s.Start(ctx, may(w.Name), false); err != nil || rep.Err() != nil {
 		t.Errorf("%v", err)
 	}
 	_, err = s.Stats(ctx, s.created(t).Name)

@@ -58,6 +58,7 @@ func Run(t *testing.T, open func(t *testing.T) runtime.Runtime) {
 		{"CloseLetsGo", testCloseLetsGo},
 		{"ExecutorKilled", testExecutorKilled},
 		{"StopEndsCommands", testStopEndsCommands},
+		{"Revive", testRevive},
 		{"Pause", testPause},
 		{"PauseWhileStarting", testPauseWhileStarting},
 		{"Limit", testLimit},
@@ -128,7 +129,7 @@ func (s *suite) created(t *testing.T) made {
 func (s *suite) started(t *testing.T) made {
 	t.Helper()
 	name := s.created(t).Name
-	w, report, err := s.Start(t.Context(), may(name))
+	w, report, err := s.Start(t.Context(), may(name), false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,6 +53,9 @@ var settings = []setting{
 	{Memory, sup, "memory.limit_in_bytes", "memory.max", false, fixed(SupMemoryBytes)},
 	{Pids, cmd, "pids.max", "pids.max", false, func(l workspace.Limits, _ bool) int64 { return l.Pids }},
 	{Pids, sup, "pids.max", "pids.max", false, fixed(SupPids)},
+	{Memory, net, "memory.limit_in_bytes", "memory.max", false, fixed(NetMemoryBytes)},
+	{Memory, net, "memory.kmem.tcp.limit_in_bytes", "", true, fixed(NetMemoryBytes)},
+	{Pids, net, "pids.max", "pids.max", false, fixed(NetPids)},
 	{CPU, "", "cpu.shares", "cpu.weight", false, func(l workspace.Limits, v1 bool) int64 {
 		if v1 {
 			return shares(l.CPUWeight)
@@ -77,6 +80,9 @@ func (s setting) file(v1 bool) string {
 	}
 	return s.v2
 }
+
+// noLimits are for groups whose rows are the same for every workspace.
+var noLimits workspace.Limits
 
 // Evidence is what was read of one control after the fact.
 type Evidence struct {

@@ -77,6 +77,8 @@ func TestSettings(t *testing.T) {
 		"v1 cmd memory.limit_in_bytes": 100, "v1 cmd memory.memsw.limit_in_bytes": 107, "v1 cmd pids.max": 9, "v1  cpu.shares": 1024,
 		"v1 cmd memory.kmem.tcp.limit_in_bytes": 100,
 		"v1 sup memory.limit_in_bytes":          64 << 20, "v1 sup pids.max": 64,
+		"v1 net memory.limit_in_bytes": 128 << 20, "v1 net memory.kmem.tcp.limit_in_bytes": 128 << 20, "v1 net pids.max": 64,
+		"v2 net memory.max": 128 << 20, "v2 net pids.max": 64,
 		"v2 cmd memory.max": 100, "v2 cmd memory.swap.max": 7, "v2 cmd memory.oom.group": 0, "v2 cmd pids.max": 9, "v2  cpu.weight": 100,
 		"v2 sup memory.max": 64 << 20, "v2 sup pids.max": 64, "v2  io.weight": 100, "v2  io.bfq.weight": 100,
 	}

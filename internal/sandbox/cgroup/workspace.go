@@ -58,6 +58,9 @@ func (in *Instance) Check(name id.Workspace, pid int, l workspace.Limits) []Evid
 	for _, h := range in.all() {
 		err := h.within(string(name), func(own dirFD) error {
 			for _, s := range settings {
+				if s.group == net {
+					continue // its process comes later, and where the group cannot be limited, not at all
+				}
 				if e, ok := h.readBack(own, s, l); ok {
 					all = append(all, e)
 				}

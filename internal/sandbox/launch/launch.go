@@ -15,7 +15,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -25,7 +24,6 @@ import (
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/oom"
 	"github.com/carrel-dev/carrel/internal/sealed"
-	"github.com/carrel-dev/carrel/internal/thread"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -68,6 +66,10 @@ type Config struct {
 	// Map maps the ids of Spec, whose executor is apart from its commands without root, for
 	// the process pid, which waits for that. nil: they share the caller's.
 	Map func(ctx context.Context, pid int) error
+	// Ways is called with the sockets of package netns, which it must close, while the first stage
+	// continues. It must not return before they are served, because the self-check uses them. nil means
+	// that the workspace has no egress.
+	Ways func(ctx context.Context, sockets []*os.File) error
 	// Log receives what the executor writes to stderr; nil discards it.
 	Log *os.File
 	// Timeout bounds the whole start; 0 means 20 s.
@@ -116,9 +118,9 @@ func number(f *os.File) int {
 	return n
 }
 
-// ways are how an executor is started, by mode: how what the spec names is laid out for it, and
+// modes are how an executor is started, by mode: how what the spec names is laid out for it, and
 // how it is cloned into its namespaces.
-var ways = map[sandbox.Mode]struct {
+var modes = map[sandbox.Mode]struct {
 	lay   func(*inheritance, *Config) error
 	clone func(*Config, *inheritance) (pid, pidfd int, err error)
 }{
@@ -136,15 +138,20 @@ func Start(ctx context.Context, c Config) (*Executor, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 
-	in := &inheritance{}
+	in := &inheritance{ways: -1}
 	defer in.close()
+	ways, err := in.openWays(&c)
+	if err != nil {
+		return nil, err
+	}
+	defer ways.close()
 	ours, err := in.fill(&c)
 	if err != nil {
 		return nil, err
 	}
 	status := os.NewFile(uintptr(ours), "status")
 	defer status.Close()
-	pid, pidfd, err := ways[c.Spec.Mode].clone(&c, in)
+	pid, pidfd, err := modes[c.Spec.Mode].clone(&c, in)
 	in.close() // the child has its own; a dead child must read as end of file
 	crashpoint.Here("broker.start.cloned")
 	if err != nil {
@@ -160,7 +167,7 @@ func Start(ctx context.Context, c Config) (*Executor, error) {
 		}
 	}
 	if err == nil {
-		report, err = converse(ctx, status, &c, pid)
+		report, err = ways.serve(ctx, c.Ways, func(ctx context.Context) (workspace.Report, error) { return converse(ctx, status, &c, pid) })
 	}
 	if err != nil {
 		unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
@@ -176,6 +183,8 @@ type inheritance struct {
 	files []uintptr
 	owned []int
 	null  *os.File
+	// ways is the child's end of Spec.FDs.Ways until it has its place, or -1.
+	ways int
 }
 
 func (in *inheritance) add(fd int) int {
@@ -193,6 +202,10 @@ func (in *inheritance) close() {
 		unix.Close(fd)
 	}
 	in.owned = nil
+	if in.ways >= 0 {
+		unix.Close(in.ways)
+		in.ways = -1
+	}
 	if in.null != nil {
 		in.null.Close()
 		in.null = nil
@@ -233,7 +246,12 @@ func (in *inheritance) fill(c *Config) (status int, err error) {
 	}
 	fds := &c.Spec.FDs
 	fds.Status = in.addOwned(pair[1])
-	way, ok := ways[c.Spec.Mode]
+	fds.Ways = -1
+	if in.ways >= 0 {
+		fds.Ways = in.addOwned(in.ways)
+		in.ways = -1
+	}
+	way, ok := modes[c.Spec.Mode]
 	if !ok {
 		return -1, fmt.Errorf("cannot start a workspace in mode %q: %w", c.Spec.Mode, errdefs.ErrInvalidArgument)
 	}
@@ -314,96 +332,10 @@ func executable(binary *os.File, files []uintptr) (path string, all []uintptr) {
 	return fmt.Sprintf("/proc/self/fd/%d", len(all)-1), all
 }
 
-// clone starts the executor in its namespaces and groups. The thread that does it joins
-// the v1 groups first, by their `tasks` files: a thread that moves itself costs no
-// grace period of the kernel, where moving the child would cost one of some 10 ms.
-func clone(c *Config, in *inheritance) (pid, pidfd int, err error) {
-	err = thread.Throwaway(func() error {
-		for _, f := range c.V1Sup {
-			if _, err := unix.Write(number(f), []byte("0")); err != nil {
-				return fmt.Errorf("cannot join %s: %w", f.Name(), err)
-			}
-		}
-		ids := c.Spec.IDs
-		if err := becomeOwner(ids.Agent); err != nil {
-			return err
-		}
-		maps := []syscall.SysProcIDMap{
-			{ContainerID: 0, HostID: int(ids.Executor), Size: 1},
-			{ContainerID: int(ids.Work), HostID: int(ids.Work), Size: 2},
-		}
-		pid, pidfd, err = fork(c, in, &syscall.SysProcAttr{
-			UidMappings: maps, GidMappings: maps, GidMappingsEnableSetgroups: true,
-			Credential: &syscall.Credential{Uid: 0, Gid: 0},
-		})
-		return err
-	})
-	return pid, pidfd, err
-}
-
-// noSetuidFixup is SECBIT_NO_SETUID_FIXUP of linux/securebits.h: a change of ids leaves capabilities alone.
-const noSetuidFixup = 1 << 2
-
-// becomeOwner makes uid the effective user of the calling thread, which keeps its capabilities. What
-// the kernel counts by user in a namespace, it adds up for whoever made the namespace: for root, the
-// counts of all workspaces and of the host's own services would be one sum with one limit.
-func becomeOwner(uid uint32) error {
-	if _, _, e := unix.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, noSetuidFixup, 0); e != 0 {
-		return fmt.Errorf("cannot keep the capabilities for a change of ids: %w", e)
-	}
-	const keep = ^uintptr(0)
-	if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(uid), keep); e != 0 {
-		return fmt.Errorf("cannot take uid %d, which is to own the namespace: %w", uid, e)
-	}
-	return nil
-}
-
-// fork starts the executor in new namespaces and the group Born, with what else attr says.
-func fork(c *Config, in *inheritance, attr *syscall.SysProcAttr) (pid, pidfd int, err error) {
-	pidfd = -1
-	attr.Cloneflags |= unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWNET
-	attr.Setsid, attr.PidFD = true, &pidfd
-	if c.Born != nil {
-		attr.UseCgroupFD, attr.CgroupFD = true, number(c.Born)
-	}
-	path, files := executable(c.Binary, in.files)
-	pid, err = syscall.ForkExec(path, []string{"carrel-executor", string(c.Spec.Name)}, &syscall.ProcAttr{
-		Dir: "/",
-		Env: append(slices.Clip(sandbox.Environ), crashpoint.Lend()...),
-		// Go places these at 0, 1, 2 … in the child.
-		Files: files,
-		Sys:   attr,
-	})
-	if err != nil {
-		return 0, -1, fmt.Errorf("cannot start the executor: %w%s", err, hint(err))
-	}
-	if pidfd < 0 {
-		unix.Kill(pid, unix.SIGKILL)
-		reap(pid)
-		return 0, -1, fmt.Errorf("cannot start the executor: the kernel gave no pidfd; Linux 5.4 or newer is needed: %w",
-			errdefs.ErrFailedPrecondition)
-	}
-	return pid, pidfd, nil
-}
-
-// hint says what an errno of the clone usually means.
-func hint(err error) string {
-	switch {
-	case errors.Is(err, unix.ENOSPC):
-		return "; a namespace limit is reached: see /proc/sys/user/max_*_namespaces"
-	case errors.Is(err, unix.EPERM):
-		return "; the host forbids user namespaces: see carrel doctor"
-	case errors.Is(err, unix.EAGAIN):
-		return "; a process limit is reached"
-	default:
-		return ""
-	}
-}
-
 // asked is what the workspace asks of the control table.
 func (c *Config) asked() sandbox.Asked {
 	return sandbox.Asked{
-		Projects: len(c.Spec.Projects) > 0, Disk: c.Spec.Limits.DiskBytes > 0, Allow: c.Spec.Allow,
+		Projects: len(c.Spec.Projects) > 0, Disk: c.Spec.Limits.DiskBytes > 0, Egress: c.Spec.Net.Egress, Allow: c.Spec.Allow,
 		Grouped: c.Cmd != nil, NoGroup: c.NoGroup,
 	}
 }

@@ -10,3 +10,9 @@ var (
 	HiddenProcesses = hiddenProcesses
 	SharedNumbers   = sharedNumbers
 )
+
+// RunCode runs instructions in a guest, and MayOpen says how to get the right to open a device.
+var (
+	RunCode = runCode
+	MayOpen = mayOpen
+)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"unsafe"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
@@ -264,11 +265,15 @@ func tryImage(c *Config) (State, string, string) {
 		if _, err := os.Stat(path); err != nil {
 			continue
 		}
-		if err := image.Ready(); err != nil {
-			return No, err.Error(), "modprobe loop ext4; in a container, give it /dev/loop-control and the loop devices"
+		err := image.Ready()
+		if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
+			return Partly, path + "; loop devices were not tried without root", "run carrel doctor as root to know"
+		}
+		if err != nil {
+			return No, said(err), "modprobe loop ext4; in a container, give it /dev/loop-control and the loop devices"
 		}
 		if err := image.Grows(); err != nil {
-			return Partly, path + ", loop devices and ext4; a limit cannot be raised: " + err.Error(),
+			return Partly, path + ", loop devices and ext4; a limit cannot be raised: " + said(err),
 				"give the broker CAP_SYS_RESOURCE, or archive and restore with a larger --disk"
 		}
 		var fs unix.Statfs_t
@@ -289,4 +294,9 @@ func nearest(path string) string {
 		path = filepath.Dir(path)
 	}
 	return path
+}
+
+// said is the text of an error without the kind at its end.
+func said(err error) string {
+	return strings.TrimSuffix(err.Error(), ": "+errdefs.ErrFailedPrecondition.Error())
 }

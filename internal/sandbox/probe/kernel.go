@@ -224,23 +224,3 @@ func tryMemfd(*Config) (State, string, string) {
 	unix.Close(fd)
 	return Yes, "an executable memfd can be made", ""
 }
-
-func tryKVM(*Config) (State, string, string) {
-	const load = "load the module: modprobe kvm_intel || modprobe kvm_amd; in a VM, ask for nested virtualisation"
-	fd, err := unix.Open("/dev/kvm", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return No, "/dev/kvm: " + err.Error(), load
-	}
-	defer unix.Close(fd)
-	const getAPIVersion, createVM = 0xae00, 0xae01 // linux/kvm.h
-	version, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), getAPIVersion, 0)
-	if errno != 0 {
-		return No, "KVM_GET_API_VERSION: " + errno.Error(), load
-	}
-	vm, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), createVM, 0)
-	if errno != 0 {
-		return No, "KVM_CREATE_VM: " + errno.Error(), load
-	}
-	unix.Close(int(vm))
-	return Yes, fmt.Sprintf("API version %d, a virtual machine can be made", version), ""
-}

@@ -18,6 +18,9 @@ var native = []int{
 	unix.SYS_SIGNALFD, unix.SYS_EVENTFD, unix.SYS_USTAT,
 }
 
+// nativeNetwork are those of them, and of other names here, that a process of Network needs.
+var nativeNetwork = []int{unix.SYS_NEWFSTATAT, unix.SYS_ARCH_PRCTL}
+
 var (
 	nativeModes = map[int]int{unix.SYS_CHMOD: 1, unix.SYS_CREAT: 1, unix.SYS_MKDIR: 1, unix.SYS_MKNOD: 1}
 	nativeOpens = map[int]int{unix.SYS_OPEN: 1}

@@ -9,4 +9,7 @@ const (
 
 var native = []int{unix.SYS_RENAMEAT, unix.SYS_NEWFSTATAT}
 
+// nativeNetwork are those that a process of Network needs.
+var nativeNetwork = []int{unix.SYS_NEWFSTATAT}
+
 var nativeModes, nativeOpens map[int]int

@@ -38,8 +38,11 @@ const (
 	Echo      = "socket echo"
 	Allowance = "allowance"
 
-	Srt      = "srt"
-	RunAlone = "carrel run, nothing mounted"
+	Srt    = "srt"
+	Direct = "directly"
+	// Tinyproxy is a proxy for HTTP, in C.
+	Tinyproxy = "tinyproxy"
+	RunAlone  = "carrel run, nothing mounted"
 
 	UseraddBwrap = "useradd -m + bwrap"
 	PodmanRun    = "podman run --rm"
@@ -90,6 +93,11 @@ const (
 	RunSlow   = "run/srt"
 	RunMemory = "run/memory"
 
+	EgressNew   = "egress"
+	EgressKept  = "egress/kept"
+	EgressBulk  = "egress/bulk"
+	EgressStart = "egress/start"
+
 	Create        = "create"
 	CreateBare    = "create/bare"
 	Creates       = "creates"
@@ -135,6 +143,7 @@ var Reaches = []Reach{
 	{ID: RunSlow, Peer: Srt, Of: Ratio, Limit: 0.05},
 	{ID: RunHere, Peer: RunAlone, Of: Ratio, Limit: 1.2},
 	{ID: RunMemory, Of: P50, Limit: 12},
+	{ID: EgressBulk, Peer: Direct, Of: Ratio, Least: true, Limit: 0.8},
 	{ID: Create, Peer: UseraddBwrap, Of: Ratio, Limit: 2},
 	{ID: Create, Peer: PodmanRun, Of: Ratio, Limit: 0.25},
 	{ID: CreateBare, Peer: UseraddBwrap, Of: Ratio, Limit: 1.6},

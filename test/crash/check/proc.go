@@ -84,8 +84,14 @@ func eachProcess(f func(process) error) error {
 // processes looks for processes and user namespaces with ids that no workspace has that
 // runs.
 func (v *view) processes(context.Context) error {
-	executors := map[string]bool{}
+	executors, ways := map[string]bool{}, map[string]int{}
 	err := eachProcess(func(p process) error {
+		if name := v.egress(p); name != "" {
+			if ways[name]++; ways[name] > 1 || !v.runs(name) || !v.ledger[name].Egress {
+				v.found(Process, "pid %d (%s) is carrel-egress number %d of %s", p.pid, p.state, ways[name], name)
+			}
+			return nil
+		}
 		for _, id := range p.ids {
 			if name := v.owner(id); v.mine(id) && !v.runs(name) {
 				v.found(Process, "pid %d (%s) has id %d", p.pid, p.state, id)
@@ -106,6 +112,21 @@ func (v *view) processes(context.Context) error {
 		}
 	}
 	return err
+}
+
+// egress returns the workspace whose carrel-egress a process says that it is, "" if it is none: that one has the last id
+// of the range.
+func (v *view) egress(p process) string {
+	last := uint64(v.in.First) + uint64(v.in.IDs) - 1
+	if len(p.ids) == 0 || slices.ContainsFunc(p.ids, func(id uint64) bool { return id != last }) {
+		return ""
+	}
+	text, _ := os.ReadFile(p.file("cmdline")) // it may have ended
+	program, name, _ := strings.Cut(strings.TrimSuffix(string(text), "\x00"), "\x00")
+	if program != "carrel-egress" {
+		return ""
+	}
+	return name
 }
 
 // mounts looks for mounts below the instance's directories in every mount namespace, but

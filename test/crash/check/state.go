@@ -29,6 +29,7 @@ type entry struct {
 	IDs      workspace.IDs    `json:"ids"`
 	Limits   workspace.Limits `json:"limits"`
 	Retained string           `json:"retained"`
+	Egress   bool             `json:"egress"` // it was started with a way out
 }
 
 func (in Instance) ledger() (map[string]entry, error) {
@@ -222,7 +223,7 @@ func (v *view) audit(ctx context.Context) error {
 		return err
 	}
 	open := map[int64]bool{}
-	for line := range bytes.Lines(b) {
+	for line := range bytes.Lines(bytes.TrimRight(b, "\x00")) { // zeros follow the lines
 		r, err := audit.Decode(bytes.TrimSuffix(line, []byte("\n")))
 		if err != nil {
 			return err

@@ -1,6 +1,6 @@
 // Command init is PID 1 of the guest that test/vm boots. It makes the guest look like
 // a small Debian host, runs the jobs of its plan one after the other, reports each, and
-// powers off.
+// powers off. A guest with systemd is handed over to that, which runs it again for the jobs.
 //
 // It must not judge: it reports what happened, and the host side says what that means.
 package main
@@ -19,11 +19,17 @@ import (
 )
 
 func main() {
-	if os.Getpid() != 1 {
+	var err error
+	switch {
+	case len(os.Args) == 2 && os.Args[1] == "-jobs":
+		err = underSystemd()
+	case os.Getpid() == 1:
+		err = run()
+	default:
 		fmt.Fprintln(os.Stderr, "init: cannot run: this is PID 1 of a test guest and nothing else; run go run ./test/vm")
 		os.Exit(2)
 	}
-	if err := run(); err != nil {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "init:", err) // to the console, which the host logs
 	}
 	unix.Sync()
@@ -36,13 +42,13 @@ func main() {
 // port; the disk is the root; the file systems come before the port, which is found in
 // /sys.
 func run() error {
-	b, err := os.ReadFile("/plan.json")
+	plan, err := readPlan("/plan.json")
 	if err != nil {
-		return fmt.Errorf("cannot read the plan: %w", err)
+		return err
 	}
-	var plan job.Plan
-	if err := json.Unmarshal(b, &plan); err != nil {
-		return fmt.Errorf("cannot read the plan: %w", err)
+	self, err := os.ReadFile("/init")
+	if err != nil {
+		return err
 	}
 	for _, m := range plan.Modules {
 		if err := load("/modules/" + m); err != nil {
@@ -52,12 +58,24 @@ func run() error {
 	if err := enterRoot(); err != nil {
 		return err
 	}
+	if plan.Cgroup == job.Systemd {
+		text, err := json.Marshal(plan)
+		if err != nil {
+			return err
+		}
+		return handOver(self, text)
+	}
 	if err := mountAll(plan.Cgroup); err != nil {
 		return err
 	}
 	if err := settle(); err != nil {
 		return err
 	}
+	return report(plan, func(r *reporter) func(job.Job) { return newRunner(r).run })
+}
+
+// report runs each job of a plan and sends what happens through the port.
+func report(plan job.Plan, runner func(*reporter) func(job.Job)) error {
 	port, err := openPort()
 	if err != nil {
 		return err
@@ -65,9 +83,9 @@ func run() error {
 	defer port.Close()
 	r := &reporter{to: json.NewEncoder(port)}
 	r.send(job.Event{Kind: job.Boot, Text: describe(plan.Cgroup)})
-	x := newRunner(r)
+	run := runner(r)
 	for _, j := range plan.Jobs {
-		x.run(j)
+		run(j)
 	}
 	r.send(job.Event{Kind: job.Done})
 	return nil
@@ -117,7 +135,7 @@ func describe(l job.Layout) string {
 	if err != nil {
 		return text + ": " + err.Error()
 	}
-	if l == job.V2 {
+	if l != job.V1 {
 		return text + " handing down " + strings.TrimSpace(string(b))
 	}
 	var have []string

@@ -27,9 +27,11 @@ type Layout string
 const (
 	V2 Layout = "v2" // /sys/fs/cgroup is cgroup2 and hands every controller down
 	V1 Layout = "v1" // one v1 hierarchy a controller below /sys/fs/cgroup, no v2
+	// Systemd is v2 as systemd mounts it, which is PID 1.
+	Systemd Layout = "systemd"
 )
 
-// Job is one command, run as root with nothing else running.
+// Job is one command, run as root with nothing else running, but for systemd where that is PID 1.
 type Job struct {
 	Name string   `json:"name"`
 	Argv []string `json:"argv"`

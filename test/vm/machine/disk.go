@@ -25,17 +25,17 @@ var userland = []string{
 }
 
 // wherePresent are packages that the guest has if the host has them.
-var wherePresent = []string{"uidmap"}
+var wherePresent = []string{"uidmap", "libsystemd-shared", "systemd", "dpkg"}
 
 // leftOut are directories that no program needs to run here.
 var leftOut = []string{
 	"/usr/share/doc/", "/usr/share/man/", "/usr/share/locale/", "/usr/share/info/",
 	"/usr/share/lintian/", "/usr/share/bash-completion/", "/usr/lib/x86_64-linux-gnu/gconv/",
-	"/lib/systemd/", "/usr/lib/systemd/", "/usr/share/bug/",
+	"/usr/share/bug/",
 }
 
 // libraryDirs are where Debian's dynamic linker looks, on amd64.
-var libraryDirs = []string{"/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu", "/usr/lib", "/lib"}
+var libraryDirs = []string{"/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu", "/usr/lib", "/lib", "/usr/lib/x86_64-linux-gnu/systemd"}
 
 // Tree is the directory that a disk is made from.
 type Tree struct{ dir string }
@@ -52,6 +52,7 @@ func NewTree(ctx context.Context, dir string) (*Tree, error) {
 			return nil, err
 		}
 	}
+	var status strings.Builder // of dpkg
 	for i, p := range append(slices.Clone(userland), wherePresent...) {
 		list, err := output(ctx, "dpkg-query", "-L", p)
 		if err != nil && i >= len(userland) {
@@ -60,11 +61,19 @@ func NewTree(ctx context.Context, dir string) (*Tree, error) {
 		if err != nil {
 			return nil, cannotHave("the guest's userland is copied from this host, which has no package %s: %w", p, err)
 		}
+		about, err := output(ctx, "dpkg-query", "-s", p)
+		if err != nil {
+			return nil, err
+		}
+		status.WriteString(about + "\n")
 		for path := range strings.Lines(list) {
 			if err := t.copyHost(strings.TrimSpace(path)); err != nil {
 				return nil, fmt.Errorf("cannot copy %s of %s: %w", strings.TrimSpace(path), p, err)
 			}
 		}
+	}
+	if err := t.Write("var/lib/dpkg/status", []byte(status.String()), 0o644); err != nil {
+		return nil, err
 	}
 	if err := t.configure(); err != nil {
 		return nil, err
@@ -144,6 +153,11 @@ func (t *Tree) libraries(path string) error {
 
 func (t *Tree) library(name string) error {
 	for _, d := range libraryDirs {
+		if _, err := os.Lstat(filepath.Join(t.dir, d, name)); err == nil {
+			return nil
+		}
+	}
+	for _, d := range libraryDirs {
 		path := filepath.Join(d, name)
 		real, err := filepath.EvalSymlinks(path)
 		if err != nil {
@@ -197,7 +211,9 @@ func (t *Tree) configure() error {
 			return err
 		}
 	}
-	for _, d := range []string{"proc", "sys", "dev", "run", "tmp", "opt"} {
+	for _, d := range []string{
+		"proc", "sys", "dev", "run", "tmp", "opt", "var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers",
+	} {
 		if err := os.MkdirAll(filepath.Join(t.dir, d), 0o755); err != nil {
 			return err
 		}
@@ -248,6 +264,39 @@ func (t *Tree) AddDir(to, from string) error {
 		return nil
 	}
 	return err
+}
+
+// AddUnpacked copies the files and links of unpacked packages into the tree, and the libraries that they need.
+func (t *Tree) AddUnpacked(ctx context.Context, dir string) error {
+	var files []string
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		to := strings.TrimPrefix(path, dir)
+		switch {
+		case err != nil || d.IsDir():
+			return err
+		case d.Type()&fs.ModeSymlink != 0:
+			target, err := os.Readlink(path)
+			if err != nil {
+				return err
+			}
+			if err := os.MkdirAll(filepath.Dir(filepath.Join(t.dir, to)), 0o755); err != nil {
+				return err
+			}
+			return os.Symlink(target, filepath.Join(t.dir, to)) //nolint:gosec // the tree is root's alone
+		}
+		files = append(files, path)
+		return t.Add(to, path, 0)
+	})
+	for _, path := range files { // when all are there
+		_ = t.libraries(path) // a program whose library the host lacks does not run there
+	}
+	if err == nil {
+		_, err = output(ctx, "ldconfig", "-r", t.dir)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot add what is unpacked in %s: %w", dir, err)
+	}
+	return nil
 }
 
 // Write puts a file with the given text into the tree.

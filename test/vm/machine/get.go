@@ -102,34 +102,55 @@ func GetKernel(ctx context.Context, dir string, say func(string)) (Kernel, error
 		return k, nil
 	}
 	say("downloading " + file)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return Kernel{}, err
-	}
-	tmp, err := os.MkdirTemp(dir, "unpack-")
-	if err != nil {
-		return Kernel{}, err
-	}
-	defer func() { _ = os.RemoveAll(tmp) }()
-	get := exec.CommandContext(ctx, "apt-get", "download", "-o", "APT::Sandbox::User=root", pkg)
-	get.Dir = tmp
-	if b, err := get.CombinedOutput(); err != nil {
-		return Kernel{}, cannotHave("%s cannot be downloaded: %w: %s", pkg, err, bytes.TrimSpace(b))
-	}
-	debs, _ := filepath.Glob(filepath.Join(tmp, "*.deb"))
-	if len(debs) != 1 {
-		return Kernel{}, fmt.Errorf("cannot find what apt-get downloaded in %s: %v", tmp, debs)
-	}
-	if _, err := output(ctx, "dpkg-deb", "-x", debs[0], filepath.Join(tmp, "tree")); err != nil {
-		return Kernel{}, fmt.Errorf("cannot unpack the kernel: %w", err)
-	}
-	// Under its name only when it is whole.
-	if err := os.RemoveAll(at); err != nil {
-		return Kernel{}, err
-	}
-	if err := os.Rename(filepath.Join(tmp, "tree"), at); err != nil {
+	if err := unpack(ctx, at, pkg); err != nil {
 		return Kernel{}, err
 	}
 	return openKernel(at)
+}
+
+// rpmPackages is Debian's rpm with the libraries that few hosts have.
+var rpmPackages = []string{"rpm", "rpm-common", "librpm9", "librpmio9", "libpopt0", "liblua5.3-0"}
+
+// GetRPM returns a directory with rpm unpacked, in the cache at dir.
+func GetRPM(ctx context.Context, dir string, say func(string)) (string, error) {
+	at := filepath.Join(dir, "rpm")
+	if _, err := os.Stat(at); err == nil {
+		return at, nil
+	}
+	say("downloading rpm")
+	return at, unpack(ctx, at, rpmPackages...)
+}
+
+// unpack downloads packages and unpacks them into one directory, which is there only when it is whole.
+func unpack(ctx context.Context, at string, pkgs ...string) error {
+	dir := filepath.Dir(at)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	tmp, err := os.MkdirTemp(dir, "unpack-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(tmp) }()
+	args := append([]string{"download", "-o", "APT::Sandbox::User=root"}, pkgs...)
+	get := exec.CommandContext(ctx, "apt-get", args...)
+	get.Dir = tmp
+	if b, err := get.CombinedOutput(); err != nil {
+		return cannotHave("%s cannot be downloaded: %w: %s", strings.Join(pkgs, " "), err, bytes.TrimSpace(b))
+	}
+	debs, _ := filepath.Glob(filepath.Join(tmp, "*.deb"))
+	if len(debs) != len(pkgs) {
+		return fmt.Errorf("cannot find what apt-get downloaded in %s: %v", tmp, debs)
+	}
+	for _, deb := range debs {
+		if _, err := output(ctx, "dpkg-deb", "-x", deb, filepath.Join(tmp, "tree")); err != nil {
+			return fmt.Errorf("cannot unpack %s: %w", deb, err)
+		}
+	}
+	if err := os.RemoveAll(at); err != nil {
+		return err
+	}
+	return os.Rename(filepath.Join(tmp, "tree"), at)
 }
 
 // offered asks apt for the package behind the meta package, and its file's name.

@@ -18,7 +18,7 @@ import (
 
 // wantedModules are what the guest needs that Debian's kernel has as modules; ext4 and
 // the file systems of settle are built in. Their dependencies are found.
-var wantedModules = []string{"virtio_mmio", "virtio_blk", "virtio_console", "overlay", "erofs", "fuse", "loop"}
+var wantedModules = []string{"virtio_mmio", "virtio_blk", "virtio_console", "overlay", "erofs", "fuse", "loop", "nft_tproxy"}
 
 // WriteInitramfs writes the archive that the kernel starts from: init, the plan with
 // the modules filled in, and those modules from the tree of the kernel at modules.

@@ -66,6 +66,8 @@ const (
 	// WorkspaceServiceDestroyProcedure is the fully-qualified name of the WorkspaceService's Destroy
 	// RPC.
 	WorkspaceServiceDestroyProcedure = "/carrel.v1.WorkspaceService/Destroy"
+	// WorkspaceServiceReviveProcedure is the fully-qualified name of the WorkspaceService's Revive RPC.
+	WorkspaceServiceReviveProcedure = "/carrel.v1.WorkspaceService/Revive"
 	// WorkspaceServicePauseProcedure is the fully-qualified name of the WorkspaceService's Pause RPC.
 	WorkspaceServicePauseProcedure = "/carrel.v1.WorkspaceService/Pause"
 	// WorkspaceServiceResumeProcedure is the fully-qualified name of the WorkspaceService's Resume RPC.
@@ -173,10 +175,13 @@ type WorkspaceServiceClient interface {
 	Start(context.Context, *connect.Request[v1.StartRequest]) (*connect.Response[v1.StartResponse], error)
 	Stop(context.Context, *connect.Request[v1.StopRequest]) (*connect.Response[v1.StopResponse], error)
 	Destroy(context.Context, *connect.Request[v1.DestroyRequest]) (*connect.Response[v1.DestroyResponse], error)
+	// Revive brings a destroyed workspace back, stopped, with the home that was kept of it: of several with one
+	// key, the one that was destroyed last.
+	Revive(context.Context, *connect.Request[v1.ReviveRequest]) (*connect.Response[v1.ReviveResponse], error)
 	// Pause freezes the commands of a running workspace; Resume lets them go on.
 	Pause(context.Context, *connect.Request[v1.PauseRequest]) (*connect.Response[v1.PauseResponse], error)
 	Resume(context.Context, *connect.Request[v1.ResumeRequest]) (*connect.Response[v1.ResumeResponse], error)
-	// Update changes limits, key or lifetime, of a running workspace too.
+	// Update changes limits, key, lifetime or network rules, of a running workspace too.
 	Update(context.Context, *connect.Request[v1.UpdateRequest]) (*connect.Response[v1.UpdateResponse], error)
 	// Stats returns what running workspaces use.
 	Stats(context.Context, *connect.Request[v1.StatsRequest]) (*connect.Response[v1.StatsResponse], error)
@@ -231,6 +236,12 @@ func NewWorkspaceServiceClient(httpClient connect.HTTPClient, baseURL string, op
 			connect.WithSchema(workspaceServiceMethods.ByName("Destroy")),
 			connect.WithClientOptions(opts...),
 		),
+		revive: connect.NewClient[v1.ReviveRequest, v1.ReviveResponse](
+			httpClient,
+			baseURL+WorkspaceServiceReviveProcedure,
+			connect.WithSchema(workspaceServiceMethods.ByName("Revive")),
+			connect.WithClientOptions(opts...),
+		),
 		pause: connect.NewClient[v1.PauseRequest, v1.PauseResponse](
 			httpClient,
 			baseURL+WorkspaceServicePauseProcedure,
@@ -272,6 +283,7 @@ type workspaceServiceClient struct {
 	start   *connect.Client[v1.StartRequest, v1.StartResponse]
 	stop    *connect.Client[v1.StopRequest, v1.StopResponse]
 	destroy *connect.Client[v1.DestroyRequest, v1.DestroyResponse]
+	revive  *connect.Client[v1.ReviveRequest, v1.ReviveResponse]
 	pause   *connect.Client[v1.PauseRequest, v1.PauseResponse]
 	resume  *connect.Client[v1.ResumeRequest, v1.ResumeResponse]
 	update  *connect.Client[v1.UpdateRequest, v1.UpdateResponse]
@@ -309,6 +321,11 @@ func (c *workspaceServiceClient) Destroy(ctx context.Context, req *connect.Reque
 	return c.destroy.CallUnary(ctx, req)
 }
 
+// Revive calls carrel.v1.WorkspaceService.Revive.
+func (c *workspaceServiceClient) Revive(ctx context.Context, req *connect.Request[v1.ReviveRequest]) (*connect.Response[v1.ReviveResponse], error) {
+	return c.revive.CallUnary(ctx, req)
+}
+
 // Pause calls carrel.v1.WorkspaceService.Pause.
 func (c *workspaceServiceClient) Pause(ctx context.Context, req *connect.Request[v1.PauseRequest]) (*connect.Response[v1.PauseResponse], error) {
 	return c.pause.CallUnary(ctx, req)
@@ -344,10 +361,13 @@ type WorkspaceServiceHandler interface {
 	Start(context.Context, *connect.Request[v1.StartRequest]) (*connect.Response[v1.StartResponse], error)
 	Stop(context.Context, *connect.Request[v1.StopRequest]) (*connect.Response[v1.StopResponse], error)
 	Destroy(context.Context, *connect.Request[v1.DestroyRequest]) (*connect.Response[v1.DestroyResponse], error)
+	// Revive brings a destroyed workspace back, stopped, with the home that was kept of it: of several with one
+	// key, the one that was destroyed last.
+	Revive(context.Context, *connect.Request[v1.ReviveRequest]) (*connect.Response[v1.ReviveResponse], error)
 	// Pause freezes the commands of a running workspace; Resume lets them go on.
 	Pause(context.Context, *connect.Request[v1.PauseRequest]) (*connect.Response[v1.PauseResponse], error)
 	Resume(context.Context, *connect.Request[v1.ResumeRequest]) (*connect.Response[v1.ResumeResponse], error)
-	// Update changes limits, key or lifetime, of a running workspace too.
+	// Update changes limits, key, lifetime or network rules, of a running workspace too.
 	Update(context.Context, *connect.Request[v1.UpdateRequest]) (*connect.Response[v1.UpdateResponse], error)
 	// Stats returns what running workspaces use.
 	Stats(context.Context, *connect.Request[v1.StatsRequest]) (*connect.Response[v1.StatsResponse], error)
@@ -398,6 +418,12 @@ func NewWorkspaceServiceHandler(svc WorkspaceServiceHandler, opts ...connect.Han
 		connect.WithSchema(workspaceServiceMethods.ByName("Destroy")),
 		connect.WithHandlerOptions(opts...),
 	)
+	workspaceServiceReviveHandler := connect.NewUnaryHandler(
+		WorkspaceServiceReviveProcedure,
+		svc.Revive,
+		connect.WithSchema(workspaceServiceMethods.ByName("Revive")),
+		connect.WithHandlerOptions(opts...),
+	)
 	workspaceServicePauseHandler := connect.NewUnaryHandler(
 		WorkspaceServicePauseProcedure,
 		svc.Pause,
@@ -442,6 +468,8 @@ func NewWorkspaceServiceHandler(svc WorkspaceServiceHandler, opts ...connect.Han
 			workspaceServiceStopHandler.ServeHTTP(w, r)
 		case WorkspaceServiceDestroyProcedure:
 			workspaceServiceDestroyHandler.ServeHTTP(w, r)
+		case WorkspaceServiceReviveProcedure:
+			workspaceServiceReviveHandler.ServeHTTP(w, r)
 		case WorkspaceServicePauseProcedure:
 			workspaceServicePauseHandler.ServeHTTP(w, r)
 		case WorkspaceServiceResumeProcedure:
@@ -483,6 +511,10 @@ func (UnimplementedWorkspaceServiceHandler) Stop(context.Context, *connect.Reque
 
 func (UnimplementedWorkspaceServiceHandler) Destroy(context.Context, *connect.Request[v1.DestroyRequest]) (*connect.Response[v1.DestroyResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.WorkspaceService.Destroy is not implemented"))
+}
+
+func (UnimplementedWorkspaceServiceHandler) Revive(context.Context, *connect.Request[v1.ReviveRequest]) (*connect.Response[v1.ReviveResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.WorkspaceService.Revive is not implemented"))
 }
 
 func (UnimplementedWorkspaceServiceHandler) Pause(context.Context, *connect.Request[v1.PauseRequest]) (*connect.Response[v1.PauseResponse], error) {

@@ -1,0 +1,272 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/spf13/cobra"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/rootless"
+	"github.com/carrel-dev/carrel/internal/workspace"
+	carrel "github.com/carrel-dev/carrel/sdk/go"
+)
+
+// denyFlag adds --deny.
+func denyFlag(c *cobra.Command, deny *[]string) {
+	c.Flags().StringArrayVar(deny, "deny", nil, "keep commands from `HOST`, whatever else allows it; may be repeated")
+}
+
+// newReach are the rules of a workspace that is to be made with these mounts, as the daemon takes them.
+func newReach(ctx context.Context, allow, deny []string, mounts []carrel.Mount) (allows, denies []string, err error) {
+	var writable []string
+	for _, m := range mounts {
+		// One that is not there is an error where it is mounted.
+		if source, err := rootless.Source(m.Source); err == nil && !m.ReadOnly {
+			writable = append(writable, source)
+		}
+	}
+	expand := rootless.ExpandClientSets(ctx, written(writable...))
+	if allows, err = expand(allow); err == nil {
+		denies, err = expand(deny)
+	}
+	return allows, denies, err
+}
+
+// expandReach expands the rules of a change. For the sets of clients it looks at what the workspace has mounted.
+func (a *app) expandReach(ctx context.Context, req *carrelv1.UpdateRequest) error {
+	lists := []*[]string{&req.ReachAllow, &req.ReachDeny, &req.ReachRemove}
+	if !slices.ContainsFunc(slices.Concat(req.ReachAllow, req.ReachDeny, req.ReachRemove), rootless.IsClientSet) {
+		return nil
+	}
+	m, err := ask(ctx, a, workspaces.Get, &carrelv1.GetRequest{Workspace: req.GetWorkspace()})
+	if err != nil {
+		return err
+	}
+	var writable []string
+	for _, x := range m.GetWorkspace().GetMounts() {
+		if !x.GetReadOnly() {
+			writable = append(writable, x.GetSource())
+		}
+	}
+	expand := rootless.ExpandClientSets(ctx, written(writable...))
+	for _, list := range lists {
+		if *list, err = expand(*list); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// changeReach changes the rules of a workspace.
+func (a *app) changeReach(ctx context.Context, req *carrelv1.UpdateRequest) (any, printer, error) {
+	if err := a.expandReach(ctx, req); err != nil {
+		return nil, nil, err
+	}
+	m, err := ask(ctx, a, workspaces.Update, req)
+	if err != nil {
+		return nil, nil, err
+	}
+	w := m.GetWorkspace()
+	a.tellDenied(req.GetReachAllow(), w)
+	a.progress("%s is changed.", w.GetName())
+	return reachObject(w), nil, nil
+}
+
+// tellDenied says which of the rules that were just allowed are denied too.
+func (a *app) tellDenied(allowed []string, w *carrelv1.Workspace) {
+	for _, rule := range allowed {
+		if slices.Contains(w.GetReachDeny(), rule) {
+			_ = say(a.Err, "carrel: %s is denied too, and what any rule denies is denied; remove both with: carrel egress rm %s %[1]s\n", rule,
+				w.GetName())
+		}
+	}
+}
+
+// reachObject is the JSON of the rules of a workspace.
+func reachObject(w *carrelv1.Workspace) object {
+	list := func(rules []string) []string { return append([]string{}, rules...) } // a list is never null
+	return object{
+		{"workspace", w.GetName()}, {"egress", w.GetEgress()}, {"allow", list(w.GetReachAllow())}, {"deny", list(w.GetReachDeny())},
+	}
+}
+
+// reachText is what inspect shows of the rules.
+func reachText(w *carrelv1.Workspace) string {
+	const shown = 5
+	all := workspace.Reach{Allow: w.GetReachAllow(), Deny: w.GetReachDeny()}.Texts()
+	for i, rule := range all {
+		all[i] = printable(rule)
+	}
+	text := strings.Join(all[:min(shown, len(all))], ", ")
+	if n := len(all) - shown; n > 0 {
+		text += fmt.Sprintf(" and %d more; see carrel egress rules %s", n, w.GetName())
+	}
+	if waits(w) {
+		text += "; from its next start on"
+	}
+	return text
+}
+
+// waits reports whether the rules of a workspace let nothing out before it starts again.
+func waits(w *carrelv1.Workspace) bool {
+	return len(w.GetReachAllow()) > 0 && !w.GetEgress() && workspace.State(w.GetState()).Live()
+}
+
+func (a *app) egressCommand() *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "egress",
+		Short: "Show and change what workspaces may reach of the network",
+		Long: `egress shows and changes the rules of what the commands of a workspace may reach. They are
+in force when the command returns, and cut what they no longer allow. A workspace that was
+started without any rule gets its way out when it starts next: stop it, then allow the
+first one.
+
+RULE is example.org (ports 80 and 443), example.org:22, *.example.org, 192.0.2.0/24:5432, or
+a set as @github. The sets @npm, @pip, @go, @apt and @cargo are the mirrors that your own
+package clients are configured with, on this host and now: the workspace gets their hosts.
+Names that resolve to private addresses are refused unless a rule names the network. What
+any rule denies is denied, what none allows is refused.
+
+~/.config/carrel/egress.yaml is for "carrel run" without root, and is not used here.`,
+		Example: `  carrel create --no-start demo
+  carrel egress allow demo @github example.org
+  carrel egress deny demo ads.example.org
+  carrel egress rules demo
+  carrel egress rm demo example.org
+  sudo carrel egress log demo`,
+	}, a.egressAllowCommand(), a.egressDenyCommand(), a.egressRemoveCommand(), a.egressRulesCommand(), a.egressLogCommand())
+}
+
+func (a *app) egressAllowCommand() *cobra.Command {
+	return a.prints(&cobra.Command{
+		Use:               "allow [flags] WORKSPACE RULE...",
+		Short:             "Let the commands of a workspace reach hosts",
+		Long:              `allow adds rules to what a workspace may reach. "carrel egress --help" says what a rule is.`,
+		Example:           "  carrel egress allow demo @github example.org:22",
+		Args:              atLeast("WORKSPACE", "RULE"),
+		ValidArgsFunction: a.completeRules(),
+	}, func(c *cobra.Command, args []string) (any, printer, error) {
+		return a.changeReach(c.Context(), &carrelv1.UpdateRequest{Workspace: args[0], ReachAllow: args[1:]})
+	})
+}
+
+func (a *app) egressDenyCommand() *cobra.Command {
+	return a.prints(&cobra.Command{
+		Use:   "deny [flags] WORKSPACE RULE...",
+		Short: "Keep the commands of a workspace from hosts",
+		Long: `deny adds rules to what a workspace may not reach, whatever its other rules allow. A host
+without a port means every port. "carrel egress --help" says what a rule is.`,
+		Example:           "  carrel egress deny demo ads.example.org",
+		Args:              atLeast("WORKSPACE", "RULE"),
+		ValidArgsFunction: a.completeRules(),
+	}, func(c *cobra.Command, args []string) (any, printer, error) {
+		return a.changeReach(c.Context(), &carrelv1.UpdateRequest{Workspace: args[0], ReachDeny: args[1:]})
+	})
+}
+
+func (a *app) egressRemoveCommand() *cobra.Command {
+	var all bool
+	c := &cobra.Command{
+		Use:   "rm [flags] WORKSPACE [RULE...]",
+		Short: "Remove rules of what a workspace may reach",
+		Long: `rm removes rules, as "carrel egress rules" prints them: one that is allowed and denied is
+removed from both. A workspace without rules reaches nothing.`,
+		Example: `  carrel egress rm demo example.org:22
+  carrel egress rm --all demo`,
+		ValidArgsFunction: a.completeOwnRules(),
+	}
+	c.Args = func(c *cobra.Command, args []string) error {
+		if all {
+			return exactly("WORKSPACE")(c, args)
+		}
+		return atLeast("WORKSPACE", "RULE")(c, args)
+	}
+	c.Flags().BoolVar(&all, "all", false, "remove every rule")
+	return a.prints(c, func(c *cobra.Command, args []string) (any, printer, error) {
+		req := &carrelv1.UpdateRequest{Workspace: args[0], ReachRemove: args[1:]}
+		if all {
+			m, err := ask(c.Context(), a, workspaces.Get, &carrelv1.GetRequest{Workspace: args[0]})
+			if err != nil {
+				return nil, nil, err
+			}
+			w := m.GetWorkspace()
+			if req.ReachRemove = slices.Concat(w.GetReachAllow(), w.GetReachDeny()); len(req.ReachRemove) == 0 {
+				return reachObject(w), nil, nil
+			}
+		}
+		return a.changeReach(c.Context(), req)
+	})
+}
+
+func (a *app) egressRulesCommand() *cobra.Command {
+	return a.prints(&cobra.Command{
+		Use:   "rules [flags] WORKSPACE",
+		Short: "List the rules of what a workspace may reach",
+		Example: `  carrel egress rules demo
+  carrel egress rules demo -o json`,
+		Args:              exactly("WORKSPACE"),
+		ValidArgsFunction: onlyFirst(a.completeWorkspaces()),
+	}, func(c *cobra.Command, args []string) (any, printer, error) {
+		m, err := ask(c.Context(), a, workspaces.Get, &carrelv1.GetRequest{Workspace: args[0]})
+		if err != nil {
+			return nil, nil, err
+		}
+		w := m.GetWorkspace()
+		t := newTable(-1, "ACTION", "RULE")
+		for _, rule := range w.GetReachAllow() {
+			t.add("allow", printable(rule))
+		}
+		for _, rule := range w.GetReachDeny() {
+			t.add("deny", printable(rule))
+		}
+		if waits(w) {
+			_ = say(a.Err, "carrel: %s was started without a way out: the rules hold from its next start on; stop it with: carrel stop %[1]s\n",
+				w.GetName())
+		}
+		return reachObject(w), t, nil
+	})
+}
+
+// completeRules completes a workspace and then sets of hosts.
+func (a *app) completeRules() cobra.CompletionFunc {
+	return func(c *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			return a.completeWorkspaces()(c, args, prefix)
+		}
+		return rootless.SetNames(), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// completeOwnRules completes a workspace and then rules that it has.
+func (a *app) completeOwnRules() cobra.CompletionFunc {
+	rules := a.completion(func(ctx context.Context, client *carrel.Client, args []string) (out []string, err error) {
+		m, err := askOf(ctx, client, workspaces.Get, &carrelv1.GetRequest{Workspace: args[0]})
+		w := m.GetWorkspace()
+		for _, rule := range slices.Concat(w.GetReachAllow(), w.GetReachDeny()) {
+			if !slices.Contains(args[1:], rule) && !slices.Contains(out, rule) {
+				out = append(out, rule)
+			}
+		}
+		return out, err
+	})
+	return func(c *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			return a.completeWorkspaces()(c, args, prefix)
+		}
+		return rules(c, args, prefix)
+	}
+}
+
+// onlyHosts are the values of an --allow that takes hosts alone.
+func onlyHosts(allow []string) ([]string, error) {
+	openings, hosts, err := openingsAndHosts(allow)
+	if len(openings) > 0 {
+		return nil, fmt.Errorf("cannot allow %s in a workspace that is there: that is chosen when one is made; destroy it first, or choose "+
+			"another key: %w", workspace.JoinOpenings(openings), errdefs.ErrFailedPrecondition)
+	}
+	return hosts, err
+}

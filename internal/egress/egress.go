@@ -1,0 +1,254 @@
+// Package egress connects a workspace, whose network has loopback only, to the hosts that its rules allow. It
+// accepts on sockets that trusted code opened inside the workspace, reads where a program wants to go, and does
+// for each connection, in this order: judge the name, resolve it once, judge the addresses, dial one of those,
+// check that the first bytes are for the same name, copy.
+//
+//	program in the workspace                          Server                          host
+//	  │  DNS query: example.org? ────────────────────► │  198.18.7.9 if a rule reaches it │
+//	  │  TCP to 198.18.7.9:443 (transparent) ────────► │                                  │
+//	  │  CONNECT, GET http://, SOCKS5 (proxy) ───────► │  Judge(example.org:443)          │
+//	  │                                                │  resolve, Address(each)          │
+//	  │                                                │  dial ─────────────────────────► │
+//	  │  ClientHello or HTTP head ───────────────────► │  same name? ───────────────────► │
+//	  │ ◄──────────────────────────── bytes ─────────────────────────────────────────────►│
+//
+// Everything that a program sends is hostile. What is inside TLS, an encrypted ClientHello included, what follows
+// the first request of a tunnel with plain HTTP, and HTTP/2 without TLS are not looked at: a host that serves
+// several names can be asked for another one there. Only the address that was judged can be reached.
+//
+// The package must not know where rules come from, keep them, or terminate TLS: package intercept does, for hosts that
+// secrets are bound to.
+package egress
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/bucket"
+	"github.com/carrel-dev/carrel/internal/egress/intercept"
+	"github.com/carrel-dev/carrel/internal/netrule"
+)
+
+// Listeners are the sockets inside the workspace. A nil one is not served. The server closes them when it ends.
+type Listeners struct {
+	// Transparent has IP_TRANSPARENT: the local address of a connection is the one the program dialled.
+	Transparent net.Listener
+	// Proxy serves HTTP, CONNECT and SOCKS5.
+	Proxy net.Listener
+	// DNS and DNSTCP answer queries over UDP and TCP.
+	DNS    net.PacketConn
+	DNSTCP net.Listener
+}
+
+// Limits bound what a workspace can make the server hold. Those that are 0 have their defaults.
+type Limits struct {
+	Connections int           // at once, refused ones included until they are closed; 512
+	Handshake   time.Duration // from accepting a connection to a complete request, and for the first bytes of a tunnel; 10 s
+	// Idle ends a connection on which no bytes have come from either side for so long; 30 min. A model may think
+	// for minutes before it answers, and SSH says nothing while nobody types.
+	Idle     time.Duration
+	Dial     time.Duration // for resolving a name, and again for all attempts to connect; 10 s
+	DNSBurst int           // queries at once; 1,000. A program that keeps no answers asks two for each connection
+	DNSEvery time.Duration // how often another is answered in the long run; 1 ms
+	Names    int           // names with an address, those in rules included; 8192
+}
+
+// Config holds the dependencies of New. Rules is required.
+type Config struct {
+	Rules     *netrule.Rules
+	Listeners Listeners
+	// Intercept serves TLS to the hosts that secrets are bound to. nil intercepts nothing.
+	Intercept *intercept.Interceptor
+	// Resolve returns the addresses of a name, in the order in which they are tried. nil is the host's resolver.
+	Resolve func(ctx context.Context, name string) ([]netip.Addr, error)
+	// Dial connects to exactly this address over TCP; Limits.Idle needs the counters of the kernel. nil is net.Dialer.
+	Dial func(ctx context.Context, a netip.AddrPort) (net.Conn, error)
+	// Record is told of each connection when it has ended or was refused. Equal refusals are told at once and
+	// then counted. It may be called concurrently and must not block for long. nil records nothing.
+	Record func(Connection)
+	Limits Limits
+	// Remedy returns the sentence that says how a target can be allowed. nil says nothing.
+	Remedy func(t netrule.Target) string
+}
+
+// The ways by which a connection comes.
+const (
+	WayTransparent = "transparent"
+	WayProxy       = "proxy" // refused before it was clear which of the next three it is
+	WayConnect     = "connect"
+	WayHTTP        = "http"
+	WaySOCKS       = "socks"
+	WayDNS         = "dns"
+)
+
+// Connection is the record of a connection or a query. Its text is canonical or the server's own, and never copied
+// from what a program sent.
+type Connection struct {
+	Began    time.Time
+	Duration time.Duration
+	Way      string
+	Target   netrule.Target // zero if no valid one was named; its port is 0 for DNS
+	Address  netip.AddrPort // the address that was dialled; zero if none was connected
+	Rule     string         // the rule that allowed it
+	// Refused is why it was refused or cut; "" if it ended by itself.
+	Refused string
+	// Sent went from the program to the host, Received from the host to the program, in bytes.
+	Sent, Received int64
+	// Secrets are the names of those that were sent to the host, Requests how many there were. Both are only known of
+	// connections that were intercepted.
+	Secrets  []string
+	Requests int64
+	// Count is 1, or the number of equal refusals since the last record of them.
+	Count int64
+}
+
+// Server serves one workspace. SetRules may be called at any time, Serve once.
+type Server struct {
+	cfg      Config
+	refused  *refusals
+	web      *handover
+	webServe *http.Server
+	wg       sync.WaitGroup // sessions
+
+	mu       sync.Mutex
+	rules    *netrule.Rules
+	inside   *intercept.Interceptor // see Config.Intercept
+	names    *names
+	sessions map[*session]struct{}
+	stopped  bool
+	dnsFull  time.Time // see bucket.Bound
+}
+
+// New returns a server that does not serve yet. The error is of kind invalid argument.
+func New(c Config) (*Server, error) {
+	if c.Rules == nil {
+		return nil, fmt.Errorf("cannot serve egress without rules: %w", errdefs.ErrInvalidArgument)
+	}
+	l := &c.Limits
+	l.Connections = cmp.Or(l.Connections, 512)
+	l.Handshake = cmp.Or(l.Handshake, 10*time.Second)
+	l.Idle = cmp.Or(l.Idle, 30*time.Minute)
+	l.Dial = cmp.Or(l.Dial, 10*time.Second)
+	l.DNSBurst = cmp.Or(l.DNSBurst, 1000)
+	l.DNSEvery = cmp.Or(l.DNSEvery, time.Millisecond)
+	l.Names = cmp.Or(l.Names, 8192)
+	if c.Resolve == nil {
+		c.Resolve = Lookup(&net.Resolver{})
+	}
+	if c.Dial == nil {
+		c.Dial = dial
+	}
+	if c.Record == nil {
+		c.Record = func(Connection) {}
+	}
+	if c.Remedy == nil {
+		c.Remedy = func(netrule.Target) string { return "" }
+	}
+	s := &Server{
+		cfg: c, rules: c.Rules, inside: c.Intercept, refused: newRefusals(c.Record), names: newNames(l.Names), sessions: map[*session]struct{}{},
+	}
+	s.names.add(c.Rules.Hosts())
+	s.web = newHandover()
+	s.webServe = s.httpServer()
+	return s, nil
+}
+
+// Serve accepts until ctx ends, then cuts every connection and waits for what it started. It returns nil then,
+// or the error of a socket that broke.
+func (s *Server) Serve(ctx context.Context) error {
+	whole := ctx
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var loops sync.WaitGroup
+	start := func(loop func(context.Context) error) {
+		loops.Go(func() {
+			if err := loop(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	l := s.cfg.Listeners
+	s.accept(start, l.Transparent, WayTransparent, s.transparent)
+	s.accept(start, l.Proxy, WayProxy, s.proxied)
+	s.accept(start, l.DNSTCP, WayDNS, s.dnsStream)
+	if l.DNS != nil {
+		start(s.dnsPackets)
+	}
+	start(s.refused.run)
+	loops.Go(func() { _ = s.webServe.Serve(s.web) })
+	<-ctx.Done()
+	s.stop()
+	loops.Wait()
+	s.wg.Wait()
+	s.refused.flush()
+	if whole.Err() == nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// stop closes the sockets and cuts every session.
+func (s *Server) stop() {
+	s.mu.Lock()
+	s.stopped = true
+	var all []*session
+	for x := range s.sessions {
+		all = append(all, x)
+	}
+	s.mu.Unlock()
+	l := s.cfg.Listeners
+	for _, l := range []net.Listener{l.Transparent, l.Proxy, l.DNSTCP} {
+		if l != nil {
+			_ = l.Close()
+		}
+	}
+	if l.DNS != nil {
+		_ = l.DNS.Close()
+	}
+	for _, x := range all {
+		x.cut("the workspace's egress has ended")
+	}
+	_ = s.webServe.Close()
+}
+
+// SetRules replaces the rules. A connection that they do not allow, or whose address they refuse, is cut: when
+// SetRules returns, no byte of it moves any more.
+func (s *Server) SetRules(r *netrule.Rules) {
+	type victim struct {
+		x   *session
+		why string
+	}
+	var victims []victim
+	s.mu.Lock()
+	s.rules = r
+	s.names.add(r.Hosts())
+	for x := range s.sessions {
+		if x.up == nil {
+			continue // it will be judged by the new rules
+		}
+		if err := x.allowed(r); err != nil {
+			victims = append(victims, victim{x, "the rules have changed: " + reason(err)})
+		}
+	}
+	s.mu.Unlock()
+	for _, v := range victims {
+		v.x.cut(v.why)
+	}
+}
+
+// takeDNS reports whether another query may be answered.
+func (s *Server) takeDNS(now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	full, wait := bucket.Bound{Burst: s.cfg.Limits.DNSBurst, Every: s.cfg.Limits.DNSEvery}.Take(s.dnsFull, now)
+	s.dnsFull = full
+	return wait == 0
+}

@@ -1,0 +1,166 @@
+package intercept
+
+import (
+	"encoding/base64"
+	"io"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/netrule"
+)
+
+// ServeHTTP serves one request.
+func (x *exchange) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !x.enter() {
+		panic(http.ErrAbortHandler)
+	}
+	defer x.leave()
+	if x.trouble != nil {
+		w.Header().Set("Connection", "close")
+		say(w, http.StatusBadGateway, text(x.trouble))
+		return
+	}
+	if status, why := x.judge(r); status != 0 {
+		x.refuse(why)
+		say(w, status, why)
+		return
+	}
+	q := &request{x: x, mask: x.mask}
+	(&httputil.ReverseProxy{
+		Rewrite: q.rewrite, ModifyResponse: q.response, ErrorHandler: q.failed,
+		Transport: x.rt, FlushInterval: -1, BufferPool: buffers, ErrorLog: silent,
+	}).ServeHTTP(&answer{w, q}, r)
+}
+
+// say answers a request in egress's own name.
+func say(w http.ResponseWriter, status int, why string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, "egress: "+why+"\n")
+}
+
+// judge returns the status with which a request is refused and why, or 0. The reason has only canonical texts.
+func (x *exchange) judge(r *http.Request) (status int, why string) {
+	switch r.Method {
+	case http.MethodConnect:
+		return http.StatusMethodNotAllowed, "a CONNECT inside the connection to " + x.t.String() + " is not allowed"
+	case http.MethodTrace:
+		return http.StatusMethodNotAllowed, "a TRACE to " + x.t.String() + " is not allowed: the host would return the secret"
+	}
+	named := append([]string{r.Host}, r.Header["Host"]...) // of HTTP/2, beside :authority
+	if r.URL.Host != "" {
+		named = append(named, r.URL.Host)
+	}
+	for _, n := range named {
+		if !x.isTarget(n) {
+			return http.StatusMisdirectedRequest, "a request for another host than " + x.t.String() + " is not allowed on its connection"
+		}
+	}
+	if r.URL.User != nil || r.URL.Scheme != "" && r.URL.Scheme != "https" {
+		return http.StatusBadRequest, "a request to " + x.t.String() + " has a URL that is not one of https"
+	}
+	return 0, ""
+}
+
+// isTarget reports whether the authority of a request is the target. The port may be left out.
+func (x *exchange) isTarget(authority string) bool {
+	if t, err := netrule.ParseTarget(authority); err == nil {
+		return t == x.t
+	}
+	h, err := netrule.ParseHost(authority)
+	return err == nil && h == x.t.Host
+}
+
+// request is one request and its response.
+type request struct {
+	x    *exchange
+	mask *replacer
+}
+
+// forwarding are the fields that ReverseProxy removes and that are the program's own.
+var forwarding = []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"}
+
+// rewrite makes the request that the host gets.
+func (q *request) rewrite(p *httputil.ProxyRequest) {
+	in := p.In.URL
+	p.Out.URL = &url.URL{
+		Scheme: "https", Host: q.x.t.String(), Path: in.Path, RawPath: in.RawPath, RawQuery: in.RawQuery, ForceQuery: in.ForceQuery,
+	}
+	p.Out.Host = q.x.host
+	// The values arrive behind the body, in this map.
+	p.Out.Trailer = p.In.Trailer
+	for _, f := range forwarding {
+		if values, ok := p.In.Header[f]; ok {
+			p.Out.Header[f] = slices.Clone(values)
+		}
+	}
+	q.swap(p.Out.Header)
+}
+
+// swap replaces placeholders in the values of a request's headers.
+func (q *request) swap(h http.Header) {
+	used := map[string]bool{}
+	for name, values := range h {
+		r := &replacer{}
+		for _, s := range q.x.secrets {
+			if s.in(name) {
+				r.add(s.name, s.placeholder, s.value.Reveal())
+			}
+		}
+		for i, v := range values {
+			values[i] = r.text(v, func(name string) { used[name] = true })
+			if name == "Authorization" && values[i] == v {
+				values[i] = q.basic(v, r, used)
+			}
+		}
+	}
+	if len(used) > 0 {
+		q.x.mu.Lock()
+		for name := range used {
+			q.x.used[name] = true
+		}
+		q.x.mu.Unlock()
+	}
+}
+
+// basic replaces placeholders inside the credentials of Basic (RFC 7617). A host that echoes these is masked too.
+func (q *request) basic(v string, r *replacer, used map[string]bool) string {
+	const scheme = "Basic "
+	if len(v) < len(scheme) || !strings.EqualFold(v[:len(scheme)], scheme) {
+		return v
+	}
+	given := strings.TrimLeft(v[len(scheme):], " ")
+	encoding := base64.StdEncoding
+	plain, err := encoding.DecodeString(given)
+	if err != nil {
+		encoding = base64.RawStdEncoding
+		if plain, err = encoding.DecodeString(given); err != nil {
+			return v
+		}
+	}
+	swapped := r.text(string(plain), func(name string) { used[name] = true })
+	if swapped == string(plain) {
+		return v
+	}
+	secret := encoding.EncodeToString([]byte(swapped))
+	q.mask = &replacer{append(slices.Clone(q.x.mask.pairs), pair{"", secret, given})}
+	return v[:len(scheme)] + secret
+}
+
+// failed answers a request that the host did not.
+func (q *request) failed(w http.ResponseWriter, _ *http.Request, err error) {
+	if errdefs.IsPermissionDenied(err) {
+		why := q.x.t.String() + " may no longer be reached"
+		q.x.refuse(why)
+		say(w, http.StatusForbidden, why)
+		return
+	}
+	say(w, http.StatusBadGateway, "the request to "+q.x.t.String()+" failed: the host cannot be connected, closed the connection or "+
+		"sent what is no HTTP response, or the request's body is not complete")
+}

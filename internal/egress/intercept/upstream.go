@@ -1,0 +1,187 @@
+package intercept
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/proxy"
+)
+
+// The protocols inside TLS.
+const (
+	protoHTTP1 = "http/1.1"
+	protoHTTP2 = "h2"
+)
+
+// Bounds of what one connection can make the process hold.
+const (
+	mostUpstream = 8 // connections to the host at once
+	mostStreams  = 100
+	streamBuffer = 512 << 10
+	connBuffer   = 4 << 20
+)
+
+// upstream makes the connections to the host of one exchange.
+type upstream struct {
+	t    netrule.Target
+	dial func(context.Context) (net.Conn, error)
+	cfg  *tls.Config
+	wait time.Duration // for TLS
+
+	mu     sync.Mutex
+	ready  *tls.Conn             // made before the first request
+	open   map[net.Conn]struct{} // all of them
+	closed bool
+}
+
+// begin connects with one of these protocols, the first that the host knows, and returns it.
+func (u *upstream) begin(ctx context.Context, protos []string) (string, error) {
+	u.cfg.NextProtos = protos
+	c, err := u.connect(ctx)
+	if err != nil {
+		return "", err
+	}
+	proto := c.ConnectionState().NegotiatedProtocol
+	if proto != protoHTTP2 {
+		proto = protoHTTP1
+	}
+	u.cfg.NextProtos = []string{proto} // all others speak it too
+	u.mu.Lock()
+	u.ready = c
+	u.mu.Unlock()
+	return proto, nil
+}
+
+// next returns the connection that is ready, or another.
+func (u *upstream) next(ctx context.Context) (net.Conn, error) {
+	u.mu.Lock()
+	c := u.ready
+	u.ready = nil
+	u.mu.Unlock()
+	if c != nil {
+		return c, nil
+	}
+	return u.connect(ctx)
+}
+
+// connect dials and speaks TLS. An error says what a person can know of it, and nothing that the host wrote.
+func (u *upstream) connect(ctx context.Context) (*tls.Conn, error) {
+	raw, err := u.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	held := &heldConn{Conn: raw, u: u}
+	if !u.hold(held) {
+		_ = raw.Close()
+		return nil, fmt.Errorf("cannot connect to %s: the program has gone: %w", u.t, errdefs.ErrUnavailable)
+	}
+	ctx, cancel := context.WithTimeout(ctx, u.wait)
+	defer cancel()
+	c := tls.Client(held, u.cfg)
+	if err := c.HandshakeContext(ctx); err != nil {
+		_ = held.Close()
+		return nil, fmt.Errorf("cannot speak TLS with %s: %s: %w", u.t, reason(err), errdefs.ErrUnavailable)
+	}
+	return c, nil
+}
+
+// reason says why TLS failed.
+func reason(err error) string {
+	var authority x509.UnknownAuthorityError
+	var name x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	switch {
+	case errors.As(err, &authority):
+		return "its certificate is from no authority that this host trusts"
+	case errors.As(err, &name):
+		return "its certificate is for other names"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return "its certificate is not valid now"
+	case errors.As(err, &invalid):
+		return "its certificate is not valid"
+	case alert(err) != "":
+		return "it refused the connection: " + alert(err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return "it did not answer in time"
+	}
+	return "it closed the connection, or does not speak TLS 1.2 or later"
+}
+
+// alert is the text of the alert by which the other side ended TLS, "" if it was otherwise.
+func alert(err error) string {
+	if e := (*net.OpError)(nil); errors.As(err, &e) && e.Op == "remote error" {
+		return e.Err.Error() // of the standard library's list
+	}
+	return ""
+}
+
+func (u *upstream) hold(c net.Conn) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !u.closed {
+		u.open[c] = struct{}{}
+	}
+	return !u.closed
+}
+
+// close closes every connection, and has later ones fail.
+func (u *upstream) close() {
+	u.mu.Lock()
+	u.closed = true
+	var all []net.Conn
+	for c := range u.open {
+		all = append(all, c)
+	}
+	u.mu.Unlock()
+	for _, c := range all {
+		_ = c.Close()
+	}
+}
+
+// heldConn is a connection that leaves u.open when it is closed.
+type heldConn struct {
+	net.Conn
+	u *upstream
+}
+
+func (c *heldConn) Close() error {
+	c.u.mu.Lock()
+	delete(c.u.open, c)
+	c.u.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// transport returns one that speaks proto, and connects by u only.
+func (u *upstream) transport(proto string) *http.Transport {
+	return &http.Transport{
+		DialContext: func(context.Context, string, string) (net.Conn, error) {
+			return nil, fmt.Errorf("nothing is sent without TLS: %w", errdefs.ErrPermissionDenied)
+		},
+		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return u.next(ctx) },
+		Protocols:      protocols(proto),
+		HTTP2: &http.HTTP2Config{
+			StrictMaxConcurrentRequests: true, MaxReceiveBufferPerStream: streamBuffer, MaxReceiveBufferPerConnection: connBuffer,
+		},
+		DisableCompression:     true, // the program's fields pass as they are
+		MaxConnsPerHost:        mostUpstream,
+		MaxResponseHeaderBytes: 4 * proxy.MaxHead,
+		ExpectContinueTimeout:  time.Second,
+	}
+}
+
+func protocols(proto string) *http.Protocols {
+	p := &http.Protocols{}
+	p.SetHTTP1(proto == protoHTTP1)
+	p.SetHTTP2(proto == protoHTTP2)
+	return p
+}

@@ -1,0 +1,180 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/egress/intercept"
+	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/proxy"
+)
+
+// inner is what a session has while it is intercepted. It is under the server's mutex.
+type inner struct {
+	by    *intercept.Interceptor
+	later map[*laterConn]netip.Addr // connections to the host after the first
+}
+
+func (i *inner) conns() (all []net.Conn) {
+	for c := range i.later {
+		all = append(all, c.Conn)
+	}
+	return all
+}
+
+// SetIntercept replaces what Config has as Intercept. Connections that another intercepted are cut: their secrets may
+// have been taken back. When SetIntercept returns, no byte of them moves any more.
+func (s *Server) SetIntercept(i *intercept.Interceptor) {
+	var victims []*session
+	s.mu.Lock()
+	s.inside = i
+	for x := range s.sessions {
+		if x.inner.by != nil && x.inner.by != i {
+			victims = append(victims, x)
+		}
+	}
+	s.mu.Unlock()
+	for _, x := range victims {
+		x.cut("the secrets have changed")
+	}
+}
+
+// interceptor returns what serves a session that begins so, or nil. Only TLS that names the target itself, or no name,
+// is intercepted: so a secret is never sent in the clear, nor to another host of the same address.
+func (x *session) interceptor(f proxy.First) *intercept.Interceptor {
+	t := x.c.Target
+	if f.Protocol != proxy.TLS {
+		return nil
+	}
+	if h, err := netrule.ParseHost(f.Hello.Name); f.Hello.Name != "" && (err != nil || h != t.Host) {
+		return nil
+	}
+	x.s.mu.Lock()
+	defer x.s.mu.Unlock()
+	if !x.s.inside.Bound(t) {
+		return nil
+	}
+	x.inner.by = x.s.inside
+	return x.inner.by
+}
+
+// intercept serves a session inside TLS. Its connection to the host has not been used.
+func (x *session) intercept(ctx context.Context, i *intercept.Interceptor, had []byte) {
+	if x.received.Load() > 0 {
+		x.refuse(refusal{
+			x.c.Target.String() + " spoke before the program began TLS, so no secret is sent to it", errdefs.ErrPermissionDenied,
+		})
+		return
+	}
+	_ = x.up.SetReadDeadline(time.Time{})
+	var begun atomic.Bool
+	dial := func(ctx context.Context) (net.Conn, error) {
+		if !begun.Swap(true) {
+			return x.up, nil
+		}
+		return x.again(ctx)
+	}
+	// The end of the server cuts the session, which ends Serve: so the record says why.
+	r := i.Serve(context.WithoutCancel(ctx), &programConn{Conn: x.client, had: had, x: x}, x.c.Target, dial)
+	x.c.Secrets, x.c.Requests = r.Secrets, r.Requests
+	if r.Refused != "" {
+		x.refuse(errors.New(r.Refused))
+	}
+}
+
+// again connects once more to a session's host, by the rules and addresses of now.
+func (x *session) again(ctx context.Context) (net.Conn, error) {
+	s, t := x.s, x.c.Target
+	s.mu.Lock()
+	rules := s.rules
+	s.mu.Unlock()
+	if v := rules.Judge(t); v.Action != netrule.Allow {
+		return nil, refusal{v.Reason(t), errdefs.ErrPermissionDenied}
+	}
+	addresses, err := s.resolve(ctx, rules, t)
+	if err != nil {
+		return nil, err
+	}
+	up, to, err := s.dialFirst(ctx, t, addresses)
+	if err != nil {
+		return nil, err
+	}
+	c := &laterConn{up, x}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped || x.why != "" {
+		err = fmt.Errorf("the connection has been cut: %w", errdefs.ErrUnavailable)
+	} else {
+		err = allowed(s.rules, t, to.Addr())
+	}
+	if err != nil {
+		abort(up)
+		return nil, err
+	}
+	if x.inner.later == nil {
+		x.inner.later = map[*laterConn]netip.Addr{}
+	}
+	x.inner.later[c] = to.Addr()
+	return c, nil
+}
+
+// allowed judges a session's target, and every address that it is connected to. The server's mutex is held.
+func (x *session) allowed(r *netrule.Rules) error {
+	err := allowed(r, x.c.Target, x.c.Address.Addr())
+	for _, a := range x.inner.later {
+		if err == nil {
+			err = allowed(r, x.c.Target, a)
+		}
+	}
+	return err
+}
+
+// laterConn is a connection to the host after the first.
+type laterConn struct {
+	net.Conn
+	x *session
+}
+
+func (c *laterConn) Close() error {
+	c.x.s.mu.Lock()
+	delete(c.x.inner.later, c)
+	c.x.s.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// programConn is a client's connection, of which some bytes were read before. It counts those of both directions.
+type programConn struct {
+	net.Conn
+	had []byte
+	x   *session
+}
+
+func (c *programConn) Read(p []byte) (n int, err error) {
+	if len(c.had) > 0 {
+		n = copy(p, c.had)
+		c.had = c.had[n:]
+	} else {
+		n, err = c.Conn.Read(p)
+	}
+	c.x.sent.Add(int64(n))
+	return n, err
+}
+
+func (c *programConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.x.received.Add(int64(n))
+	return n, err
+}
+
+// CloseWrite ends the direction to the client.
+func (c *programConn) CloseWrite() error {
+	closeWrite(c.Conn)
+	return nil
+}

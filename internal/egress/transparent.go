@@ -1,0 +1,59 @@
+package egress
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/proxy"
+)
+
+// transparent serves a connection whose local address is the one that the program dialled.
+func (s *Server) transparent(ctx context.Context, x *session) {
+	if x.probe() {
+		return
+	}
+	err := x.dialled(ctx)
+	if err == nil {
+		x.tunnel(ctx, nil)
+		return
+	}
+	x.refuse(err)
+	// A reset would say nothing, so the reason is told where the protocol has a way to.
+	_ = x.client.SetReadDeadline(time.Now().Add(min(goodbye, s.cfg.Limits.Handshake)))
+	first, _, unread := proxy.ReadFirst(nil, x.client)
+	if unread != nil {
+		first.Protocol = proxy.Opaque
+	}
+	x.farewell(first, proxy.AlertAccessDenied, err)
+}
+
+// dialled connects a session to the host that its local address stands for.
+func (x *session) dialled(ctx context.Context) error {
+	local, ok := x.client.LocalAddr().(*net.TCPAddr)
+	if !ok {
+		return fmt.Errorf("the connection has no address of TCP: %w", errdefs.ErrInvalidArgument)
+	}
+	to := local.AddrPort()
+	h, known := x.s.standsFor(to.Addr())
+	if !known {
+		if t, err := netrule.ParseTarget(netip.AddrPortFrom(to.Addr().Unmap(), to.Port()).String()); err == nil {
+			x.c.Target = t
+		}
+		return refusal{to.String() + " is not allowed: no name has this address", errdefs.ErrPermissionDenied}
+	}
+	return x.reach(ctx, netrule.Target{Host: h, Port: to.Port()})
+}
+
+// standsFor returns the name that an address stands for.
+func (s *Server) standsFor(a netip.Addr) (netrule.Host, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h, ok := s.names.host[a.Unmap()]
+	return h, ok
+}

@@ -1,0 +1,117 @@
+package ways
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/carrel-dev/carrel/internal/bucket"
+	"github.com/carrel-dev/carrel/internal/egress/keeper"
+	"github.com/carrel-dev/carrel/internal/egress/recorder"
+	"github.com/carrel-dev/carrel/internal/egressapi"
+	"github.com/carrel-dev/carrel/internal/egressconf"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/principal"
+)
+
+// setup returns what carrel-egress serves a workspace by. After an error it has no rules.
+func setup(conf *egressconf.Config, name id.Workspace, allow, deny []string) (egressapi.Setup, error) {
+	s := egressapi.Setup{
+		Public: conf.Public, Resolver: conf.Resolver, Remedy: fmt.Sprintf(`"carrel egress allow %s %%s" allows it`, name),
+	}
+	rules, err := conf.Read(allow, deny)
+	if err != nil {
+		return s, err
+	}
+	all := slices.Concat(rules, conf.Rules)
+	if _, err := netrule.New(all, netrule.Options{Public: conf.Public}); err != nil {
+		return s, err
+	}
+	full := s
+	full.Rules = all
+	if err := keeper.Check(full); err != nil {
+		return s, err
+	}
+	return full, nil
+}
+
+// start starts carrel-egress for a way, whose turn the caller has.
+func (w *Ways) start(ctx context.Context, x *way, allow, deny []string) error {
+	s, err := setup(w.config(), x.name, allow, deny)
+	if err != nil {
+		return err
+	}
+	x.end()
+	log := &limited{Logger: w.cfg.Log.With("workspace", string(x.name))}
+	records := recorder.New(recorder.Config{
+		Log: w.cfg.Records, Principal: principal.Self().String(), Workspace: x.name,
+		Trouble: func(err error) {
+			if log.may() {
+				log.Warn("cannot record a connection", "error", err)
+			}
+		},
+	})
+	k, err := keeper.Start(ctx, keeper.Config{
+		Starter: keeper.Remote(func(ctx context.Context) (*os.File, error) { return w.cfg.Open(ctx, x.name) }),
+		Setup:   s, Connection: records.Connection, Retry: true,
+		Trouble: func(err error) {
+			if log.may() {
+				log.Warn("the way out of a workspace is interrupted", "error", err)
+			}
+		},
+	})
+	if err != nil {
+		go records.Close() // it may wait for the disk
+		return err
+	}
+	x.allow, x.deny, x.keeper, x.records = slices.Clone(allow), slices.Clone(deny), k, records
+	return nil
+}
+
+// change has the process serve by other rules.
+func (x *way) change(ctx context.Context, s egressapi.Setup) error {
+	return x.keeper.Change(ctx, func(now *egressapi.Setup) {
+		now.Rules, now.Public, now.Resolver = s.Rules, s.Public, s.Resolver
+	})
+}
+
+// end ends the process, if there is one. written is closed when its connections have been recorded.
+func (x *way) end() (written <-chan struct{}) {
+	done := make(chan struct{})
+	if x.keeper == nil {
+		close(done)
+		return done
+	}
+	x.keeper.Close()
+	go func(r *recorder.Recorder) {
+		defer close(done)
+		r.Close() // it may wait for the disk
+	}(x.records)
+	x.keeper, x.records, x.allow, x.deny = nil, nil, nil, nil
+	return done
+}
+
+// warnings bounds what is logged of one way.
+var warnings = bucket.Bound{Burst: 10, Every: time.Minute}
+
+// limited is a log that a workspace cannot fill.
+type limited struct {
+	*slog.Logger
+
+	mu   sync.Mutex // of full
+	full time.Time
+}
+
+// may reports whether another line may be logged.
+func (l *limited) may() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	then, wait := warnings.Take(l.full, time.Now())
+	l.full = then
+	return wait == 0
+}

@@ -1,0 +1,8 @@
+package begin
+
+// What this package says.
+const (
+	ControlFD = controlFD
+	Setup     = setup
+	Ready     = ready
+)

@@ -1,0 +1,102 @@
+// Package egressapi holds the messages between carrel-egress and who starts it: lines of JSON on a Unix
+// stream socket that the process inherits. It holds the messages and their bounds; neither side's
+// behaviour belongs here.
+//
+//	starter                              carrel-egress
+//	  ── Setup ────────────────────────────▶  confines itself, serves
+//	  ◀──────────────── Report{Ready: true} ──
+//	  ◀───── Report{Connection}, one for each ended connection and each refusal ──
+//	  ── Setup, with other rules or secrets ▶  cuts what is no longer allowed
+//	  ◀──────────────── Report{Ready: true} ──  once nothing of it passes any more
+//	  ── end of file ──────────────────────▶  ends
+package egressapi
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/netrule"
+)
+
+// Version is the version of the messages that this build speaks.
+const Version = 1
+
+// The descriptors that carrel-egress inherits: the control socket, then the sockets of package netns in
+// their order.
+const (
+	ControlFD = 3
+	SocketsFD = 4
+)
+
+// Bounds of one line in bytes. A Setup has room for 10,000 rules with names of the longest kind.
+const (
+	MaxSetup  = 4 << 20
+	MaxReport = 16 << 10
+)
+
+// Setup is what carrel-egress does. A later one replaces all but the CA.
+type Setup struct {
+	Version int `json:"version"`
+	// Rules are all rules in force; without any nothing is reached.
+	Rules []netrule.Rule `json:"rules"`
+	// Public are networks that count as public on this host, although their addresses are reserved.
+	Public []netip.Prefix `json:"public,omitempty"`
+	// Resolver is the name server to ask, as 192.0.2.1:53; without one the host's resolver is used.
+	Resolver netip.AddrPort `json:"resolver,omitzero"`
+	// Remedy ends the text of a refusal; %s stands for HOST:PORT. "" is none.
+	Remedy string `json:"remedy,omitempty"`
+	// Secrets replace their placeholders in requests to the hosts that they are bound to. A later Setup with others
+	// cuts the connections to those hosts.
+	Secrets []Secret `json:"secrets,omitempty"`
+	// CA is the key and the certificate that ca.Marshal returned. The first Setup has it if it or a later one has Secrets.
+	// The starter keeps it, so that a process that replaces another has the CA that the workspace trusts.
+	CA Private `json:"ca,omitzero"`
+}
+
+// Check refuses another version.
+func (s *Setup) Check() error {
+	if s.Version == Version {
+		return nil
+	}
+	return fmt.Errorf("cannot serve version %d of egress's messages: this carrel-egress speaks %d; install all programs of one release: %w",
+		s.Version, Version, errdefs.ErrFailedPrecondition)
+}
+
+// Report is one thing that carrel-egress says.
+type Report struct {
+	// Ready: it serves by the rules of the last Setup.
+	Ready bool `json:"ready,omitempty"`
+	// Error says why it ends.
+	Error string `json:"error,omitempty"`
+	// Connection has ended, or was refused.
+	Connection *Connection `json:"connection,omitempty"`
+}
+
+// Connection is what is told of a connection, or of equal refusals.
+type Connection struct {
+	Began time.Time `json:"began"`
+	// DurationMS is how long it lasted, in milliseconds.
+	DurationMS int64 `json:"duration_ms"`
+	// Way is how it was asked for: transparent, connect, http, socks or dns.
+	Way string `json:"way"`
+	// Host is a canonical name or address; Port is 0 for a name that was only asked about.
+	Host string `json:"host"`
+	Port uint16 `json:"port,omitempty"`
+	// Address is what was connected to, Rule the text of the rule that decided.
+	Address string `json:"address,omitempty"`
+	Rule    string `json:"rule,omitempty"`
+	// Refused says why it was refused, "" if it was not.
+	Refused string `json:"refused,omitempty"`
+	// SentBytes went to the host, ReceivedBytes came from it.
+	SentBytes     int64 `json:"sent_bytes"`
+	ReceivedBytes int64 `json:"received_bytes"`
+	// Secrets are the names of those that were sent to the host, Requests how many requests there were. Both are of
+	// connections that were intercepted.
+	Secrets  []string `json:"secrets,omitempty"`
+	Requests int64    `json:"requests,omitempty"`
+	// Count is how many equal refusals this stands for, at least 1.
+	Count int64 `json:"count"`
+}

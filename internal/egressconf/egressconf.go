@@ -1,0 +1,143 @@
+// Package egressconf reads what a person wrote about the network: a file of rules, sets and networks, and the
+// values of --allow and --deny.
+//
+// It must not decide anything: package netrule does.
+package egressconf
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/goccy/go-yaml"
+
+	"github.com/carrel-dev/carrel/internal/netrule"
+)
+
+// Config is what holds for a host or a user.
+type Config struct {
+	// Rules hold for every workspace that may reach anything.
+	Rules []netrule.Rule
+	// Sets are the built-in sets and those of the file, which replace built-in ones with their name.
+	Sets netrule.Sets
+	// Public are networks that count as public.
+	Public []netip.Prefix
+	// Resolver is the name server to ask; the zero value is the host's own resolver.
+	Resolver netip.AddrPort
+	// Clients finds the sets of package clients, which Sets replace. Optional.
+	Clients Lookup
+}
+
+// MaxFile bounds a file in bytes.
+const MaxFile = 4 << 20
+
+// file is the form of the file.
+type file struct {
+	Allow         []string            `yaml:"allow"`
+	Deny          []string            `yaml:"deny"`
+	Sets          map[string][]string `yaml:"sets"`
+	TreatAsPublic []string            `yaml:"treat_as_public"`
+	Resolver      string              `yaml:"resolver"`
+}
+
+// Default is the configuration without a file.
+func Default() *Config { return &Config{Sets: netrule.BuiltIn()} }
+
+// Parse reads a file. Its name is for errors, which have the line where that is known. The file names no set of a
+// package client; see ParseWith.
+func Parse(name string, b []byte) (*Config, error) { return ParseWith(name, b, nil) }
+
+// ParseWith is Parse for a file that may name the sets of package clients. The caller must be who the file belongs
+// to: clients may be run.
+func ParseWith(name string, b []byte, clients Lookup) (*Config, error) {
+	bad := func(err error) error {
+		return fmt.Errorf("cannot use %s: %w", name, err)
+	}
+	if len(b) > MaxFile {
+		return nil, bad(fmt.Errorf("it has more than %d bytes: %w", MaxFile, errdefs.ErrInvalidArgument))
+	}
+	var f file
+	if err := yaml.NewDecoder(bytes.NewReader(b), yaml.Strict()).Decode(&f); err != nil && !errors.Is(err, io.EOF) { // an empty file is one
+		return nil, bad(fmt.Errorf("%s: %w", strings.TrimSpace(yaml.FormatError(err, false, true)), errdefs.ErrInvalidArgument))
+	}
+	c := Default()
+	c.Clients = clients
+	c.Sets = maps.Clone(c.Sets)
+	for set, hosts := range f.Sets {
+		one, err := netrule.ParseSets(set + ": " + strings.Join(hosts, " "))
+		if err != nil {
+			return nil, bad(fmt.Errorf("set %s: %w", set, err))
+		}
+		maps.Copy(c.Sets, one)
+	}
+	for _, n := range f.TreatAsPublic {
+		p, err := netip.ParsePrefix(n)
+		if err != nil {
+			return nil, bad(fmt.Errorf("treat_as_public: %q is not a network, as 192.0.2.0/24: %w", n, errdefs.ErrInvalidArgument))
+		}
+		c.Public = append(c.Public, p)
+	}
+	var err error
+	if f.Resolver != "" {
+		if c.Resolver, err = netip.ParseAddrPort(f.Resolver); err != nil {
+			return nil, bad(fmt.Errorf("resolver: %q is not an address and a port, as 192.0.2.1:53: %w", f.Resolver, errdefs.ErrInvalidArgument))
+		}
+	}
+	if c.Rules, err = c.Read(f.Allow, f.Deny); err != nil {
+		return nil, bad(err)
+	}
+	// What cannot be used together is found now, and not when something runs.
+	if _, err := netrule.New(c.Rules, netrule.Options{Public: c.Public}); err != nil {
+		return nil, bad(err)
+	}
+	return c, nil
+}
+
+// Read returns the rules that the values of --allow and --deny mean.
+func (c *Config) Read(allow, deny []string) (rules []netrule.Rule, err error) {
+	for _, l := range []struct {
+		action netrule.Action
+		texts  []string
+	}{{netrule.Allow, allow}, {netrule.Deny, deny}} {
+		for _, text := range l.texts {
+			if strings.HasPrefix(text, "@") {
+				set, err := c.expand(l.action, text)
+				if err != nil {
+					return nil, err
+				}
+				rules = append(rules, set...)
+				continue
+			}
+			r, err := netrule.ParseRule(l.action, text)
+			if err != nil {
+				return nil, err
+			}
+			rules = append(rules, r)
+		}
+	}
+	return rules, nil
+}
+
+// expand returns the rules of a set. The caller's and the built-in sets win over those of package clients.
+func (c *Config) expand(action netrule.Action, text string) ([]netrule.Rule, error) {
+	name := strings.TrimPrefix(text, "@")
+	if _, ok := c.Sets[name]; ok || c.Clients == nil {
+		return c.Sets.Expand(action, text)
+	}
+	hosts, err := c.Clients(name)
+	sets := netrule.Sets{name: hosts}
+	if _, known := clients[name]; !known { // the error lists those that there are
+		sets = maps.Clone(c.Sets)
+		for _, other := range ClientNames() {
+			sets[other] = nil
+		}
+	} else if err != nil {
+		return nil, err
+	}
+	return sets.Expand(action, text)
+}

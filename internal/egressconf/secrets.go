@@ -1,0 +1,99 @@
+package egressconf
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/netrule"
+)
+
+// variable is what is known of a variable that holds a secret.
+type variable struct {
+	// hosts are those that it is meant for.
+	hosts []string
+	// prefixes are public beginnings of its values, by which some programs tell what they were given. The first
+	// that fits counts.
+	prefixes []string
+}
+
+// variables are those whose hosts are known, as the services document them.
+var variables = map[string]variable{
+	"ANTHROPIC_API_KEY":    {[]string{"api.anthropic.com"}, []string{"sk-ant-api03-", "sk-ant-"}},
+	"ANTHROPIC_AUTH_TOKEN": {[]string{"api.anthropic.com"}, []string{"sk-ant-oat01-", "sk-ant-"}},
+	"COHERE_API_KEY":       {[]string{"api.cohere.com"}, nil},
+	"DEEPSEEK_API_KEY":     {[]string{"api.deepseek.com"}, []string{"sk-"}},
+	"GEMINI_API_KEY":       {[]string{"generativelanguage.googleapis.com"}, []string{"AIza"}},
+	"GH_TOKEN":             {[]string{"api.github.com", "github.com", "uploads.github.com"}, []string{"github_pat_", "ghp_", "gho_", "ghs_"}},
+	"GITHUB_TOKEN":         {[]string{"api.github.com", "github.com", "uploads.github.com"}, []string{"github_pat_", "ghp_", "gho_", "ghs_"}},
+	"GITLAB_TOKEN":         {[]string{"gitlab.com"}, []string{"glpat-"}},
+	"GOOGLE_API_KEY":       {[]string{"generativelanguage.googleapis.com"}, []string{"AIza"}},
+	"GROQ_API_KEY":         {[]string{"api.groq.com"}, []string{"gsk_"}},
+	"HF_TOKEN":             {[]string{"huggingface.co"}, []string{"hf_"}},
+	"MISTRAL_API_KEY":      {[]string{"api.mistral.ai"}, nil},
+	"OPENAI_API_KEY":       {[]string{"api.openai.com"}, []string{"sk-proj-", "sk-"}},
+	"OPENROUTER_API_KEY":   {[]string{"openrouter.ai"}, []string{"sk-or-v1-", "sk-"}},
+	"TOGETHER_API_KEY":     {[]string{"api.together.xyz"}, nil},
+	"XAI_API_KEY":          {[]string{"api.x.ai"}, []string{"xai-"}},
+}
+
+// Variables are the names of variables whose hosts are known.
+func Variables() []string { return slices.Sorted(maps.Keys(variables)) }
+
+// Secret is what --secret asks for.
+type Secret struct {
+	// Name is that of the variable which holds it.
+	Name string
+	// Hosts are those that get it.
+	Hosts []netrule.Rule
+}
+
+// ParseSecret reads NAME, for a variable whose hosts are known, or NAME@HOST[,HOST...].
+func (c *Config) ParseSecret(text string) (s Secret, err error) {
+	name, hosts, given := strings.Cut(text, "@")
+	bad := func(format string, a ...any) (Secret, error) {
+		return Secret{}, fmt.Errorf("cannot use --secret %.60q: "+format+": %w", append(append([]any{text}, a...), errdefs.ErrInvalidArgument)...)
+	}
+	if !isVariable(name) { // it may be the secret itself, and is not shown
+		return s, fmt.Errorf("cannot use --secret: its value is not the name of a variable; write NAME or NAME@HOST, "+
+			"and never the secret itself: %w", errdefs.ErrInvalidArgument)
+	}
+	all := strings.Split(hosts, ",")
+	if !given {
+		v, known := variables[name]
+		if !known {
+			return bad("it is not known which host it is for; write %s@HOST", name)
+		}
+		all = v.hosts
+	}
+	s.Name = name
+	for _, h := range all {
+		r, err := netrule.ParseRule(netrule.Allow, h)
+		if err != nil {
+			return bad("%v", err)
+		}
+		if r.Any || r.Net.IsValid() && !r.Net.IsSingleIP() {
+			return bad("a secret is for hosts that are named, not for %s", h)
+		}
+		s.Hosts = append(s.Hosts, r)
+	}
+	return s, nil
+}
+
+func isVariable(name string) bool {
+	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_"
+	return name != "" && strings.Trim(name, letters+"0123456789") == "" && strings.Contains(letters, name[:1])
+}
+
+// Prefix is the part of a value that is public, "" for none.
+func (s *Secret) Prefix(value string) string {
+	for _, p := range variables[s.Name].prefixes {
+		if strings.HasPrefix(value, p) {
+			return p
+		}
+	}
+	return ""
+}

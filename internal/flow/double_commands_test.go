@@ -1,0 +1,128 @@
+package flow_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/permit"
+	"github.com/carrel-dev/carrel/internal/runtime"
+)
+
+// reach is what every call to an executor begins with.
+func (d *runtimeDouble) reach(op string, name id.Workspace) error {
+	if err := d.begin(op, name); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.alive[name] {
+		return fmt.Errorf("cannot reach %s: %w", name, runtime.ErrNotRunning)
+	}
+	return nil
+}
+
+func (d *runtimeDouble) Run(_ context.Context, permitted permit.Permit, p execapi.ExecParams) (execapi.ExecResult, error) {
+	name, err := permitted.Workspace()
+	if err != nil {
+		return execapi.ExecResult{}, err
+	}
+	if err := d.reach("run", name); err != nil {
+		return execapi.ExecResult{}, err
+	}
+	return execapi.ExecResult{PID: 2, Status: &execapi.Status{Code: 3}, Stdout: []byte(p.Argv[0])}, nil
+}
+
+func (d *runtimeDouble) Spawn(_ context.Context, permitted permit.Permit, p execapi.ExecParams, _ bool,
+	_ ...*os.File,
+) (runtime.Process, error) {
+	name, err := permitted.Workspace()
+	if err != nil {
+		return nil, err
+	}
+	if err := d.reach("spawn", name); err != nil {
+		return nil, err
+	}
+	if p.Program {
+		d.mu.Lock()
+		d.programs = append(d.programs, p.Argv)
+		verdict, more := d.verdict, d.more
+		d.mu.Unlock()
+		return archiverDouble(p, verdict, more)
+	}
+	proc := &processDouble{id: p.ID, end: make(chan error, 1)}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.procs = append(d.procs, proc)
+	return proc, nil
+}
+
+func (d *runtimeDouble) Detach(_ context.Context, permitted permit.Permit, p execapi.ExecParams, _ bool) error {
+	name, err := permitted.Workspace()
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	d.detached = p
+	d.mu.Unlock()
+	return d.reach("detach", name)
+}
+
+func (d *runtimeDouble) Commands(_ context.Context, name id.Workspace) ([]execapi.Command, error) {
+	d.mu.Lock()
+	list := d.list
+	d.mu.Unlock()
+	return list, d.reach("commands", name)
+}
+
+func (d *runtimeDouble) Output(_ context.Context, name id.Workspace, _ execapi.OutputParams) (execapi.OutputResult, []*os.File, error) {
+	return execapi.OutputResult{}, nil, d.reach("output", name)
+}
+
+func (d *runtimeDouble) Attach(
+	_ context.Context, permitted permit.Permit, _ execapi.OutputParams,
+) (execapi.OutputResult, []*os.File, error) {
+	name, err := permitted.Workspace()
+	if err != nil {
+		return execapi.OutputResult{}, nil, err
+	}
+	return execapi.OutputResult{}, nil, d.reach("output", name)
+}
+
+func (d *runtimeDouble) Signal(_ context.Context, permitted permit.Permit, _ execapi.StopTaskParams) error {
+	name, err := permitted.Workspace()
+	if err != nil {
+		return err
+	}
+	return d.reach("signal", name)
+}
+
+func (d *runtimeDouble) Resize(_ context.Context, permitted permit.Permit, _ execapi.ResizeParams) error {
+	name, err := permitted.Workspace()
+	if err != nil {
+		return err
+	}
+	return d.reach("resize", name)
+}
+
+// processDouble is a test double of an attached command; it ends when the test says so.
+type processDouble struct {
+	id  id.Command
+	end chan error
+}
+
+func (p *processDouble) Files() []*os.File { return nil }
+func (p *processDouble) PID() int          { return 2 }
+func (p *processDouble) Close() error      { return nil }
+
+func (p *processDouble) Wait(ctx context.Context) (execapi.Status, error) {
+	select {
+	case err := <-p.end:
+		p.end <- err
+		return execapi.Status{Code: 9}, err
+	case <-ctx.Done():
+		return execapi.Status{}, ctx.Err()
+	}
+}

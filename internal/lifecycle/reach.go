@@ -1,0 +1,124 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/permit"
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// Ways are the ways out of workspaces that run, by their names. Package ways has what each method does.
+type Ways interface {
+	Check(allow, deny []string, inner bool) error
+	Open(ctx context.Context, name id.Workspace, allow, deny []string) error
+	Change(ctx context.Context, name id.Workspace, allow, deny []string) error
+	Close(name id.Workspace)
+}
+
+// openWay opens the way out of a workspace that was just started with one. If that fails, it is stopped again: what
+// runs there would take the network for broken.
+func (l *Lifecycle) openWay(
+	ctx context.Context, rt runtime.Runtime, p permit.Permit, k workspace.Kept, real workspace.Real,
+) (workspace.Real, error) {
+	if !real.Egress || real.State != workspace.StateRunning {
+		return real, nil
+	}
+	err := l.checkReach(principal.Self(), k.Reach) // a restore brings rules that nobody has checked here
+	if err == nil {
+		err = l.cfg.Ways.Open(ctx, k.Name, k.Reach.Allow, k.Reach.Deny)
+	}
+	if err == nil {
+		return real, nil
+	}
+	err = fmt.Errorf("cannot open the way out of workspace %s, and so it is stopped: %w", k.Name, err)
+	stopped, serr := rt.Stop(context.WithoutCancel(ctx), p)
+	if serr != nil {
+		return real, errors.Join(err, serr)
+	}
+	return stopped, err
+}
+
+// takeWay opens the way out of a workspace that runs already. Without one it reaches nothing.
+func (l *Lifecycle) takeWay(ctx context.Context, w workspace.Workspace) {
+	if !w.Egress || !w.State.Live() || l.cfg.Ways == nil {
+		return
+	}
+	if err := l.cfg.Ways.Open(ctx, w.Name, w.Reach.Allow, w.Reach.Deny); err != nil {
+		l.cfg.Log.Error("cannot open the way out of a workspace that runs: it reaches nothing until its rules are changed or it is started again",
+			"workspace", w.Name, "error", err)
+	}
+}
+
+// closeWay ends the way out of a workspace that is to be ended.
+func (l *Lifecycle) closeWay(name id.Workspace) {
+	if l.cfg.Ways != nil {
+		l.cfg.Ways.Close(name)
+	}
+}
+
+// checkReach refuses rules of the network that this daemon cannot put in force, and those that by may not give: only who
+// reaches every workspace may let one reach what is not public.
+func (l *Lifecycle) checkReach(by principal.Principal, r workspace.Reach) error {
+	switch {
+	case r.Empty():
+		return nil
+	case l.cfg.Ways == nil:
+		return fmt.Errorf("cannot use the rule %q: this daemon has no carrel-egress, so that its workspaces reach nothing; install it beside "+
+			"carreld and restart the daemon: %w", r.Texts()[0], errdefs.ErrFailedPrecondition)
+	}
+	return l.cfg.Ways.Check(r.Allow, r.Deny, by.Can(principal.Any))
+}
+
+// sameReach is an error if rules that are asked for are not those that there are. A caller that asks for none takes
+// what there is.
+func sameReach(asked workspace.Reach, k workspace.Kept) error {
+	if asked.Empty() || asked.Equal(k.Reach) {
+		return nil
+	}
+	return fmt.Errorf("cannot give workspace %q other network rules: it is there already, and \"carrel create\" changes none; \"carrel "+
+		"egress rules\" shows those that it has, \"carrel egress allow\", deny and rm change them: %w", k.Key, errdefs.ErrFailedPrecondition)
+}
+
+// reachAfter returns the rules that a workspace has after a change, if it can have them. Rules can always be removed.
+func (l *Lifecycle) reachAfter(by principal.Principal, k workspace.Kept, c workspace.ReachChange) (workspace.Reach, error) {
+	if c.Empty() {
+		return k.Reach, nil
+	}
+	now, err := k.Reach.With(c)
+	if err != nil || !c.Adds() {
+		return now, err
+	}
+	if err := l.checkReach(by, workspace.Reach{Allow: c.Allow, Deny: c.Deny}); err != nil {
+		return now, err
+	}
+	if err := l.checkReach(principal.Self(), now); err != nil { // together with what somebody else gave
+		return now, err
+	}
+	if w := l.join(k); len(c.Allow) > 0 && w.State.Live() && !w.Egress {
+		return now, fmt.Errorf("cannot let workspace %s reach %s: it was started without a way out and gets one when it starts next; stop it "+
+			"first (carrel stop %s), then change the rules: %w",
+			k.Name, strings.Join(c.Allow[:min(5, len(c.Allow))], ", "), k.Name, errdefs.ErrFailedPrecondition)
+	}
+	return now, nil
+}
+
+// reached puts the stored rules of a workspace in force if it is live and has a way out.
+func (l *Lifecycle) reached(ctx context.Context, name id.Workspace, r workspace.Reach) error {
+	w, err := l.living(name)
+	if err != nil || l.cfg.Ways == nil || !w.State.Live() || !w.Egress {
+		return err
+	}
+	if err := l.cfg.Ways.Change(ctx, name, r.Allow, r.Deny); err != nil {
+		return fmt.Errorf("cannot put the network rules of workspace %s in force: %w; they are stored, and hold when it starts next: carrel "+
+			"stop %s", name, err, name)
+	}
+	return nil
+}

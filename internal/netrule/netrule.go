@@ -1,0 +1,45 @@
+// Package netrule decides which hosts a workspace may reach. It has the one parser of hosts, ports and
+// rules, so that a proxy, a name server and the command line never read one text differently, and it
+// says which addresses a name may resolve to.
+//
+// A connection is decided in two steps. Rules.Judge decides on what the program asked for, before any
+// name is resolved. Rules.Address then decides on each address that the name resolved to; the caller
+// dials the address that was judged, and resolves nothing again in between.
+//
+// It must not resolve names, open connections or read the clock: the same question always gets the
+// same answer.
+package netrule
+
+// Action is what a rule does with the targets that it names.
+type Action string
+
+// The actions. Deny wins over Allow whatever their order, and what no rule names is denied.
+const (
+	Allow Action = "allow"
+	Deny  Action = "deny"
+)
+
+// Verdict is the decision on one target.
+type Verdict struct {
+	Action Action
+	// Rule is the text of the rule that decided; empty if no rule names the target.
+	Rule string
+}
+
+// Reason says in one line why t was decided so, for a person: `example.org:443 is not allowed: no rule
+// names it`.
+func (v Verdict) Reason(t Target) string {
+	switch {
+	case v.Action == Allow:
+		return t.String() + " is allowed by the rule " + v.Rule
+	case v.Rule != "":
+		return t.String() + " is not allowed: the rule " + v.Rule + " denies it"
+	}
+	why := t.String() + " is not allowed: no rule names it"
+	if a, ok := t.Host.Addr(); ok {
+		if c := classOf(a); c != nil {
+			why += "; " + a.String() + " is " + c.what + ", which only a rule with its address or network allows"
+		}
+	}
+	return why
+}

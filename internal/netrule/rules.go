@@ -1,0 +1,312 @@
+package netrule
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+)
+
+// Options describes the host on which the rules apply.
+type Options struct {
+	// Public are networks that count as public here although the registries say otherwise
+	// (treat_as_public). Loopback, unspecified, multicast and broadcast addresses, metadata services and
+	// Own never do.
+	Public []netip.Prefix
+	// Own are the host's own addresses. Only a rule for exactly that address allows one; a rule for a
+	// network does not. Loopback addresses are judged as loopback, whether or not they are listed.
+	Own []netip.Addr
+}
+
+// Rules decides by a set of rules that does not change. It is safe for concurrent use. The zero value
+// denies every target and refuses every address that is not public.
+type Rules struct {
+	exact, below map[string]*table
+	longest      int // bytes of the longest name in below
+	nets         []network
+	any          *table
+	hosts        []string
+	public       []netip.Prefix
+	own          map[netip.Addr]*class
+}
+
+// network is a node in the tree of networks that rules name. Nodes are sorted by first address, then by
+// length, so that each follows the networks that hold it.
+type network struct {
+	net netip.Prefix
+	// parent is the index of the smallest network around it; -1 if there is none.
+	parent int
+	ports  *table
+}
+
+// New compiles rules. Their order does not matter. New keeps neither rules nor the slices in o.
+//
+// It refuses a rule that ParseRule would not return, apart from its Text; an invalid network or address
+// in o; and a network in o.Public that can never count as public. Every error is of kind
+// errdefs.ErrInvalidArgument.
+func New(rules []Rule, o Options) (*Rules, error) {
+	r := &Rules{own: make(map[netip.Addr]*class, len(o.Own))}
+	for _, a := range o.Own {
+		if !a.IsValid() {
+			return nil, fmt.Errorf("cannot use the host's own addresses: one is not set: %w", errdefs.ErrInvalidArgument)
+		}
+		a = a.Unmap().WithZone("")
+		r.own[a] = &class{net: netip.PrefixFrom(a, a.BitLen()), what: "an address of this host", always: true}
+	}
+	for _, p := range o.Public {
+		if !p.IsValid() || p.Addr().Is4In6() {
+			return nil, fmt.Errorf("cannot treat %s as public: it is not a network, or IPv4 in IPv6: %w", p, errdefs.ErrInvalidArgument)
+		}
+		for _, c := range classes {
+			if c.always && c.net.Bits() <= p.Bits() && c.net.Contains(p.Addr()) {
+				return nil, fmt.Errorf("cannot treat %s as public: it is %s; allow it by a rule with its address: %w",
+					p, c.what, errdefs.ErrInvalidArgument)
+			}
+		}
+		r.public = append(r.public, p.Masked())
+	}
+	exact, below, nets := map[string][]cell{}, map[string][]cell{}, map[netip.Prefix][]cell{}
+	var all []cell
+	for _, rule := range rules {
+		if err := rule.check(); err != nil {
+			return nil, err
+		}
+		text := cmp.Or(rule.Text, rule.canonical())
+		for _, p := range rule.ranges() {
+			switch c := (cell{p, rule.Action, text}); {
+			case rule.Any:
+				all = append(all, c)
+			case rule.Net.IsValid():
+				nets[rule.Net] = append(nets[rule.Net], c)
+			case rule.Below:
+				below[rule.Name] = append(below[rule.Name], c)
+			default:
+				exact[rule.Name] = append(exact[rule.Name], c)
+			}
+		}
+		if rule.Action == Allow && rule.Name != "" && !rule.Below {
+			r.hosts = append(r.hosts, rule.Name)
+		}
+	}
+	slices.Sort(r.hosts)
+	r.hosts = slices.Compact(r.hosts)
+	for name := range below {
+		r.longest = max(r.longest, len(name))
+	}
+	r.exact, r.below, r.nets = tables(exact), tables(below), tree(nets)
+	if all != nil {
+		r.any = newTable(all)
+	}
+	return r, nil
+}
+
+// check refuses a rule that ParseRule would not return.
+func (r Rule) check() error {
+	again, err := ParseRule(r.Action, r.canonical())
+	if err != nil {
+		return err
+	}
+	if again.Text = r.Text; again != r {
+		return fmt.Errorf("cannot use the rule %s: its fields are not in their canonical form; make it with ParseRule: %w",
+			quoted(cmp.Or(r.Text, r.canonical())), errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+func tables(of map[string][]cell) map[string]*table {
+	made := make(map[string]*table, len(of))
+	for name, ranges := range of {
+		made[name] = newTable(ranges)
+	}
+	return made
+}
+
+func tree(of map[netip.Prefix][]cell) []network {
+	made := make([]network, 0, len(of))
+	for p, ranges := range of {
+		made = append(made, network{p, -1, newTable(ranges)})
+	}
+	slices.SortFunc(made, func(a, b network) int {
+		return cmp.Or(a.net.Addr().Compare(b.net.Addr()), cmp.Compare(a.net.Bits(), b.net.Bits()))
+	})
+	for i := 1; i < len(made); i++ {
+		p := i - 1
+		for p >= 0 && !made[p].net.Contains(made[i].net.Addr()) {
+			p = made[p].parent
+		}
+		made[i].parent = p
+	}
+	return made
+}
+
+// inner returns the index of the smallest network that holds a, or -1.
+func (r *Rules) inner(a netip.Addr) int {
+	from, to := 0, len(r.nets) // the last network that begins at a or before it
+	for from < to {
+		if m := int(uint(from+to) >> 1); r.nets[m].net.Addr().Compare(a) <= 0 {
+			from = m + 1
+		} else {
+			to = m
+		}
+	}
+	i := from - 1
+	for i >= 0 && !r.nets[i].net.Contains(a) {
+		i = r.nets[i].parent
+	}
+	return i
+}
+
+// Judge decides on a target before any name is resolved. The caller dials an allowed target only at
+// addresses that Address accepts. Deny wins over Allow. If several rules with the winning action match,
+// the verdict names the one with the most exact host, then the one with the fewest ports. Judge takes
+// less than 5 µs with 10,000 rules and allocates nothing.
+func (r *Rules) Judge(t Target) Verdict {
+	v := Verdict{Action: Deny}
+	if t.Host == (Host{}) {
+		return v
+	}
+	a, literal := t.Host.Addr()
+	if literal {
+		v = r.judgeAddr(a, t.Port)
+	} else {
+		v = r.judgeName(t.Host.name, t.Port)
+	}
+	c := r.any.at(t.Port)
+	if c == nil || v.Rule != "" && (v.Action == Deny || c.action == Allow) {
+		return v
+	}
+	if literal && c.action == Allow {
+		if _, no := r.refuses(a, t.Port); no != nil {
+			return v
+		}
+	}
+	return Verdict{c.action, c.text}
+}
+
+// judgeName is Judge for a name, without the rules for every host.
+func (r *Rules) judgeName(name string, port uint16) Verdict {
+	v := Verdict{Action: Deny}
+	for set := r.exact; ; set = r.below {
+		if c := set[name].at(port); c != nil && (c.action == Deny || v.Rule == "") {
+			v = Verdict{c.action, c.text}
+		}
+		if v.Rule != "" && v.Action == Deny {
+			return v
+		}
+		for cut := false; !cut || len(name) > r.longest; cut = true {
+			dot := strings.IndexByte(name, '.')
+			if dot < 0 {
+				return v
+			}
+			name = name[dot+1:]
+		}
+	}
+}
+
+// judgeAddr is Judge for an address, without the rules for every host.
+func (r *Rules) judgeAddr(a netip.Addr, port uint16) Verdict {
+	if text := r.denied(a, port); text != "" {
+		return Verdict{Deny, text}
+	}
+	for i := r.inner(a); i >= 0; i = r.nets[i].parent {
+		c := r.nets[i].ports.at(port)
+		if c == nil {
+			continue
+		}
+		if _, no := r.refuses(a, port); no != nil {
+			break
+		}
+		return Verdict{Allow, c.text}
+	}
+	return Verdict{Action: Deny}
+}
+
+// denied returns the text of the rule that denies a, or an address that a carries; "" if none does.
+func (r *Rules) denied(a netip.Addr, port uint16) string {
+	all, n := carried(a)
+	for _, a := range all[:n] {
+		for i := r.inner(a); i >= 0; i = r.nets[i].parent {
+			if c := r.nets[i].ports.at(port); c != nil && c.action == Deny {
+				return c.text
+			}
+		}
+	}
+	return ""
+}
+
+// refuses returns the first address, of a and those that it carries, that is in a class and that no rule
+// names, with its class. The class is nil if there is none.
+func (r *Rules) refuses(a netip.Addr, port uint16) (netip.Addr, *class) {
+	all, n := carried(a)
+	for _, a := range all[:n] {
+		if c := r.class(a); c != nil && !r.named(a, port, c) {
+			return a, c
+		}
+	}
+	return netip.Addr{}, nil
+}
+
+// named reports whether a rule with Allow holds a for the port in a network no wider than the class's.
+func (r *Rules) named(a netip.Addr, port uint16, c *class) bool {
+	for i := r.inner(a); i >= 0 && r.nets[i].net.Bits() >= c.net.Bits(); i = r.nets[i].parent {
+		if c := r.nets[i].ports.at(port); c != nil && c.action == Allow {
+			return true
+		}
+	}
+	return false
+}
+
+// class is classOf on this host.
+func (r *Rules) class(a netip.Addr) *class {
+	c := classOf(a)
+	if own := r.own[a]; own != nil && (c == nil || !c.always) {
+		return own
+	}
+	if c == nil || c.always {
+		return c
+	}
+	for _, p := range r.public {
+		if p.Contains(a) {
+			return nil
+		}
+	}
+	return c
+}
+
+// Address judges one address before it is dialled: one that the name of t resolved to, or the address in
+// t itself. It does not repeat Judge: the caller dials only if Judge allows t and Address returns nil.
+//
+// Address refuses what a rule with Deny covers for the port, and every address that is not public:
+// loopback, private, link-local, metadata and the other special-purpose addresses of IANA's registries
+// (RFC 6890), and the host's own. Only a rule with Allow for the same port makes an exception. Its
+// network must hold the address and be no wider than the network of the address's class: 10.1.0.0/16
+// allows 10.1.2.3, 0.0.0.0/0 does not. For 6to4, Teredo, NAT64 and IPv4-compatible addresses, the IPv4
+// address inside is judged as well. Address also refuses a zone, and for a target with an address every
+// other address.
+//
+// The error is of kind errdefs.ErrPermissionDenied and names the class or the rule that refuses.
+func (r *Rules) Address(t Target, a netip.Addr) error {
+	plain := a.Unmap()
+	literal, ok := t.Host.Addr()
+	switch {
+	case !a.IsValid(), t.Port == 0, t.Host == Host{}, ok && literal != plain:
+		return fmt.Errorf("cannot reach %s at %s: it is not an address of it: %w", t, a, errdefs.ErrPermissionDenied)
+	case a.Zone() != "":
+		return fmt.Errorf("cannot reach %s at %s: the address has a zone: %w", t, a, errdefs.ErrPermissionDenied)
+	}
+	if text := r.denied(plain, t.Port); text != "" {
+		return fmt.Errorf("cannot reach %s at %s: the rule %s denies it: %w", t, plain, text, errdefs.ErrPermissionDenied)
+	}
+	if no, c := r.refuses(plain, t.Port); c != nil {
+		return fmt.Errorf("cannot reach %s at %s: %s is %s; allow %s if that is meant: %w", t, plain, no, c.what,
+			netip.AddrPortFrom(no, t.Port), errdefs.ErrPermissionDenied)
+	}
+	return nil
+}
+
+// Hosts returns the names in rules with Allow that are for one name only, sorted, each once. The caller
+// gives them stable addresses, and may change the slice. Judge may still deny one of them.
+func (r *Rules) Hosts() []string { return slices.Clone(r.hosts) }

@@ -1,0 +1,25 @@
+package proxy_test
+
+import (
+	"bytes"
+	"io"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// script is a client that has sent everything at once, or in pieces, and what it was answered.
+type script struct {
+	in    io.Reader
+	reply bytes.Buffer
+}
+
+func (s *script) Read(p []byte) (int, error)  { return s.in.Read(p) }
+func (s *script) Write(p []byte) (int, error) { return s.reply.Write(p) }
+
+// dribble returns one byte for each read.
+type dribble struct{ r io.Reader }
+
+func (d dribble) Read(p []byte) (int, error) { return d.r.Read(p[:min(len(p), 1)]) }

@@ -1,0 +1,36 @@
+package rootless
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/carrel-dev/carrel/internal/egressconf"
+)
+
+// IsClientSet reports whether a rule is the set of a package client, as @npm.
+func IsClientSet(rule string) bool {
+	name, set := strings.CutPrefix(rule, "@")
+	return set && slices.Contains(egressconf.ClientNames(), name)
+}
+
+// ExpandClientSets returns a function that puts, in rules for a daemon, the hosts of the caller's own package clients in
+// the place of their sets, and leaves everything else as it is: a daemon has no clients of its caller. avoid are
+// directories that a command may have written: no client there is asked. Each client is asked once.
+func ExpandClientSets(ctx context.Context, avoid []string) func(rules []string) ([]string, error) {
+	lookup := egressconf.HostClients(avoid).Lookup(ctx)
+	return func(rules []string) (out []string, err error) {
+		for _, rule := range rules {
+			if !IsClientSet(rule) {
+				out = append(out, rule)
+				continue
+			}
+			hosts, err := lookup(strings.TrimPrefix(rule, "@"))
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, hosts...)
+		}
+		return out, nil
+	}
+}

@@ -1,0 +1,243 @@
+package rootless
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/config"
+	"github.com/carrel-dev/carrel/internal/egress/ca"
+	"github.com/carrel-dev/carrel/internal/egress/intercept"
+	"github.com/carrel-dev/carrel/internal/egress/keeper"
+	"github.com/carrel-dev/carrel/internal/egress/recorder"
+	"github.com/carrel-dev/carrel/internal/egressapi"
+	"github.com/carrel-dev/carrel/internal/egressconf"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/record"
+	"github.com/carrel-dev/carrel/internal/redact"
+	"github.com/carrel-dev/carrel/internal/sandbox"
+)
+
+// Egress is what a command may reach.
+type Egress struct {
+	// Binary is the path of carrel-egress. Required with Rules.
+	Binary string
+	// Rules are all rules; without any the command reaches nothing.
+	Rules []netrule.Rule
+	// Public are networks that count as public on this host.
+	Public []netip.Prefix
+	// Resolver is the name server to ask; the zero value is the host's own resolver.
+	Resolver netip.AddrPort
+	// Secrets are those that the command has placeholders of.
+	Secrets []Secret
+	// Refused is told once of each host that was refused, with the reason for people. It must not block. Optional.
+	Refused func(string)
+}
+
+// Secret is a secret that hosts get, and the command does not.
+type Secret struct {
+	egressconf.Secret
+	Value redact.Value
+}
+
+// ReadEgress returns what the values of --allow, --deny and --secret and the caller's file of network rules mean
+// together. A file that cannot be used, or that others may change, is an error: nothing runs. avoid are directories
+// that a command may have written: no package client there is asked for the hosts of its set. value returns the value
+// of a variable of the caller's.
+func ReadEgress(
+	ctx context.Context, allow, deny, secrets, avoid []string, value func(name string) string,
+) (e Egress, err error) {
+	conf, clients := egressconf.Default(), egressconf.HostClients(avoid).Lookup(ctx)
+	conf.Clients = clients
+	if path := EgressPath(); path != "" {
+		b, err := config.ReadTrusted(path, "network rules", egressconf.MaxFile)
+		if err != nil {
+			return e, err
+		}
+		if conf, err = egressconf.ParseWith(path, b, clients); err != nil {
+			return e, err
+		}
+	}
+	rules, err := conf.Read(allow, deny)
+	if err != nil {
+		return e, err
+	}
+	e = Egress{Rules: append(rules, conf.Rules...), Public: conf.Public, Resolver: conf.Resolver}
+	judge, err := netrule.New(e.Rules, netrule.Options{Public: e.Public})
+	if err != nil {
+		return e, err
+	}
+	for _, text := range secrets {
+		s, err := conf.ParseSecret(text)
+		if err != nil {
+			return e, err
+		}
+		v := value(s.Name)
+		if v == "" {
+			return e, fmt.Errorf("cannot use --secret %s: the variable is not set here; export it first: %w", s.Name, errdefs.ErrInvalidArgument)
+		}
+		if !slices.ContainsFunc(s.Hosts, func(r netrule.Rule) bool { return reached(judge, r) }) {
+			return e, fmt.Errorf("cannot use --secret %s: no rule lets the command reach %s; add --allow %[2]s: %w",
+				s.Name, s.Hosts[0].Text, errdefs.ErrInvalidArgument)
+		}
+		e.Secrets = append(e.Secrets, Secret{s, redact.NewValue(v)})
+	}
+	return e, nil
+}
+
+// reached reports whether any port of what a rule names may be reached.
+func reached(judge *netrule.Rules, r netrule.Rule) bool {
+	name := r.Name
+	if r.Net.IsValid() {
+		name = r.Net.Addr().String()
+	}
+	if r.Below {
+		name = "any." + name
+	}
+	h, err := netrule.ParseHost(name)
+	return err == nil && judge.Reaches(h)
+}
+
+// SecretNames are the variables whose hosts are known, as --secret takes them.
+func SecretNames() []string { return egressconf.Variables() }
+
+// SetNames are the built-in sets of hosts and those of package clients, as --allow takes them.
+func SetNames() (names []string) {
+	for _, n := range slices.Concat(slices.Collect(maps.Keys(netrule.BuiltIn())), egressconf.ClientNames()) {
+		names = append(names, "@"+n)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// texts are the rules as the record shows them.
+func (e *Egress) texts() (all []string) {
+	for _, r := range e.Rules {
+		all = append(all, string(r.Action)+" "+r.Text)
+	}
+	for _, s := range e.Secrets {
+		for _, h := range s.Hosts {
+			all = append(all, "secret "+s.Name+" to "+h.Text)
+		}
+	}
+	return all
+}
+
+// mostTold bounds the hosts whose refusal is told.
+const mostTold = 20
+
+// wayOut is the egress of one run.
+type wayOut struct {
+	of       *Egress
+	name     id.Workspace
+	records  *record.Writer
+	keeper   *keeper.Keeper
+	recorder *recorder.Recorder
+	setup    egressapi.Setup
+
+	mu   sync.Mutex // of told
+	told map[string]bool
+}
+
+// newWayOut prepares the egress of a run. env are the variables that its command gets, authority what it has to
+// trust.
+func newWayOut(e *Egress, name id.Workspace, records *record.Writer) (w *wayOut, env []string, authority string, err error) {
+	w = &wayOut{of: e, name: name, records: records}
+	w.setup = egressapi.Setup{Rules: e.Rules, Public: e.Public, Resolver: e.Resolver, Remedy: `"carrel run --allow %s" allows it`}
+	if len(e.Secrets) == 0 {
+		return w, nil, "", nil
+	}
+	for _, s := range e.Secrets {
+		value := s.Value.Reveal()
+		placeholder, err := intercept.NewPlaceholder(s.Prefix(value), len(value))
+		if err != nil {
+			return nil, nil, "", fmt.Errorf("cannot use --secret %s: its value is too short or too long for a secret: %w",
+				s.Name, errdefs.ErrInvalidArgument)
+		}
+		env = append(env, s.Name+"="+placeholder)
+		w.setup.Secrets = append(w.setup.Secrets, egressapi.Secret{
+			Name: s.Name, Placeholder: placeholder, Value: egressapi.Private{Value: s.Value}, Hosts: s.Hosts,
+		})
+	}
+	authorities, err := ca.Make(string(name))
+	if err != nil {
+		return nil, nil, "", err
+	}
+	key, err := authorities.Marshal()
+	if err != nil {
+		return nil, nil, "", err
+	}
+	w.setup.CA = egressapi.NewPrivate(string(key))
+	return w, append(env, trustVariables...), string(authorities.PEM()), nil
+}
+
+// trustVariables are for programs that do not read the host's bundle, over which the one with the authority of egress
+// is laid: Node adds a file to its own, the others replace theirs by one.
+var trustVariables = []string{
+	"NODE_EXTRA_CA_CERTS=" + sandbox.TrustFile,
+	"SSL_CERT_FILE=" + sandbox.BundleFile, // Go, OpenSSL, Python's ssl, Rust
+	"REQUESTS_CA_BUNDLE=" + sandbox.BundleFile,
+	"CURL_CA_BUNDLE=" + sandbox.BundleFile,
+	"AWS_CA_BUNDLE=" + sandbox.BundleFile,
+}
+
+// start serves the sockets of the run. It is launch.Config.Ways.
+func (w *wayOut) start(ctx context.Context, sockets []*os.File) (err error) {
+	w.told = map[string]bool{}
+	w.recorder = recorder.New(recorder.Config{
+		Log: w.records, Principal: principal.OwnerOf(uint32(os.Geteuid())), Workspace: w.name,
+		Trouble: func(err error) { w.say(fmt.Sprintf("cannot record a connection: %v", err)) },
+	})
+	w.keeper, err = keeper.Start(ctx, keeper.Config{
+		Starter: &keeper.Child{Binary: w.of.Binary, Sockets: sockets}, Connection: w.connection,
+		Trouble: func(err error) { w.say(err.Error()) }, Setup: w.setup,
+	})
+	if err != nil {
+		w.recorder.Close()
+	}
+	return err
+}
+
+// close ends it once every connection has been recorded.
+func (w *wayOut) close() {
+	if w == nil || w.keeper == nil {
+		return
+	}
+	w.keeper.Close()
+	w.recorder.Close()
+}
+
+// connection takes a report. It does not wait for the disk.
+func (w *wayOut) connection(c egressapi.Connection) {
+	if c.Refused != "" {
+		w.refused(c)
+	}
+	w.recorder.Connection(c)
+}
+
+// refused tells a person once of each host.
+func (w *wayOut) refused(c egressapi.Connection) {
+	w.mu.Lock()
+	tell := !w.told[c.Host] && len(w.told) < mostTold
+	if tell {
+		w.told[c.Host] = true
+	}
+	w.mu.Unlock()
+	if tell {
+		w.say(c.Refused)
+	}
+}
+
+func (w *wayOut) say(text string) {
+	if w.of.Refused != nil {
+		w.of.Refused(text)
+	}
+}

@@ -1,0 +1,69 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// TrustFile has the certificate of Net.Trust alone, for programs that add to their own authorities, and
+// BundleFile has it with those of the host.
+const (
+	TrustFile  = "/etc/carrel/egress-ca.pem"
+	BundleFile = "/etc/carrel/ca-bundle.pem"
+)
+
+// bundles are where distributions keep the host's authorities in one file: Debian and Alpine, Fedora, SUSE.
+var bundles = []string{
+	"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/var/lib/ca-certificates/ca-bundle.pem",
+}
+
+// trust has programs trust one more authority: the bundle with it is laid over the host's.
+func (c *copier) trust(authority string) error {
+	if authority == "" {
+		return nil
+	}
+	if err := makeDirs(at("etc/carrel")); err != nil {
+		return err
+	}
+	if err := makeFile(at(TrustFile), []byte(authority), 0o644); err != nil {
+		return err
+	}
+	for _, p := range bundles {
+		var st unix.Stat_t
+		err := unix.Lstat(at(p), &st)
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+			continue
+		}
+		if err != nil {
+			return &os.PathError{Op: "lstat", Path: p, Err: err}
+		}
+		if st.Mode&unix.S_IFMT != unix.S_IFREG {
+			continue // a link could lead out of the new root; what it leads to is in the list
+		}
+		if err := c.copy(p, at(BundleFile), 0o644); err != nil {
+			return fmt.Errorf("cannot copy %s: %w", p, err)
+		}
+		if err := appendTo(at(BundleFile), "\n"+authority); err != nil {
+			return err
+		}
+		tree, err := clone(unix.AT_FDCWD, at(BundleFile), readOnly)
+		if err != nil {
+			return err
+		}
+		return attach(tree, at(p))
+	}
+	// The host has none of them: its programs find this one by their variables.
+	return makeFile(at(BundleFile), []byte(authority), 0o644)
+}
+
+func appendTo(path, text string) error {
+	fd, err := openFile(path, unix.O_WRONLY|unix.O_APPEND, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return writeAll(fd, path, []byte(text))
+}

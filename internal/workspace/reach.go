@@ -1,0 +1,151 @@
+package workspace
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/containerd/errdefs"
+)
+
+// Reach is what commands may reach of the network, as texts of rules: HOST, *.SUFFIX, HOST:PORT, NETWORK or @SET
+// (docs/egress.md). The zero value is nothing. Each list is in the order given, without repetition.
+//
+// A Reach is not changed in place: it is shared by those who have read it.
+type Reach struct {
+	Allow []string `json:"allow,omitempty"`
+	// Deny holds whatever Allow says.
+	Deny []string `json:"deny,omitempty"`
+}
+
+// Bounds of the rules of a workspace. Together they fit a record of the audit log.
+const (
+	MaxReachRules = 1000
+	// MaxReachRule bounds one rule, and MaxReachBytes all of them together, in bytes.
+	MaxReachRule  = 300
+	MaxReachBytes = 24 << 10
+)
+
+// NewReach returns a Reach of these rules, each once.
+func NewReach(allow, deny []string) Reach { return Reach{unique(allow), unique(deny)} }
+
+// Any reports whether it allows anything.
+func (r Reach) Any() bool { return len(r.Allow) > 0 }
+
+// Empty reports whether it has no rules.
+func (r Reach) Empty() bool { return len(r.Allow)+len(r.Deny) == 0 }
+
+// Equal reports whether the rules are the same. Their order has no influence.
+func (r Reach) Equal(o Reach) bool { return sameTexts(r.Allow, o.Allow) && sameTexts(r.Deny, o.Deny) }
+
+// Texts are the rules for people and records: "allow RULE" and "deny RULE".
+func (r Reach) Texts() (all []string) {
+	for _, text := range r.Allow {
+		all = append(all, "allow "+text)
+	}
+	for _, text := range r.Deny {
+		all = append(all, "deny "+text)
+	}
+	return all
+}
+
+// Validate reports what is out of bounds. Whether the rules can be read is for package netrule to say.
+func (r Reach) Validate() error { return checkRules(r.Allow, r.Deny) }
+
+// ReachChange adds rules and removes some. The zero value changes nothing.
+type ReachChange struct {
+	Allow, Deny []string
+	// Remove are texts of rules that there are, allowed, denied or both. They are removed before others are added.
+	Remove []string
+}
+
+// Empty reports whether it changes nothing.
+func (c ReachChange) Empty() bool { return !c.Adds() && len(c.Remove) == 0 }
+
+// Adds reports whether it adds rules.
+func (c ReachChange) Adds() bool { return len(c.Allow)+len(c.Deny) > 0 }
+
+// Validate reports what is out of bounds.
+func (c ReachChange) Validate() error { return checkRules(c.Allow, c.Deny, c.Remove) }
+
+// With returns the rules after a change.
+//
+// Errors: not_found if Remove names a rule that is not there, invalid_argument if there would be too many.
+func (r Reach) With(c ReachChange) (Reach, error) {
+	for _, text := range c.Remove {
+		if !slices.Contains(r.Allow, text) && !slices.Contains(r.Deny, text) {
+			return r, fmt.Errorf("cannot remove the rule %q: there is none; %s: %w", text, r.there(), errdefs.ErrNotFound)
+		}
+	}
+	left := func(rules []string) []string {
+		return slices.DeleteFunc(slices.Clone(rules), func(text string) bool { return slices.Contains(c.Remove, text) })
+	}
+	now := NewReach(append(left(r.Allow), c.Allow...), append(left(r.Deny), c.Deny...))
+	return now, now.Validate()
+}
+
+// there names the rules for a person, the first of many.
+func (r Reach) there() string {
+	const shown = 20
+	all := r.Texts()
+	switch n := len(all); {
+	case n == 0:
+		return "there are no rules"
+	case n > shown:
+		return fmt.Sprintf("there are %s and %d more", strings.Join(all[:shown], ", "), n-shown)
+	}
+	return "there are " + strings.Join(all, ", ")
+}
+
+// checkRules checks the bounds of rules that are kept or sent together.
+func checkRules(lists ...[]string) error {
+	n, size := 0, 0
+	for _, text := range slices.Concat(lists...) {
+		if err := checkRule(text); err != nil {
+			return err
+		}
+		n, size = n+1, size+len(text)
+	}
+	if n > MaxReachRules || size > MaxReachBytes {
+		return fmt.Errorf("cannot use %d rules of %d bytes: at most %d rules and %d bytes of them are allowed; name networks, *.SUFFIX or "+
+			"sets instead: %w", n, size, MaxReachRules, MaxReachBytes, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// escaped are characters that no rule has and that JSON makes longer.
+const escaped = `"\<>&`
+
+func checkRule(text string) error {
+	why := ""
+	switch {
+	case text == "":
+		why = "it is empty"
+	case len(text) > MaxReachRule:
+		why = fmt.Sprintf("it has %d bytes, and at most %d are allowed", len(text), MaxReachRule)
+	case !utf8.ValidString(text) || strings.ContainsAny(text, escaped) ||
+		strings.ContainsFunc(text, func(c rune) bool { return !unicode.IsPrint(c) || unicode.IsSpace(c) }):
+		why = "it has a character that no host, network or set has"
+	default:
+		return nil
+	}
+	return fmt.Errorf("cannot use the rule %.40q: %s; give it as example.org, *.example.org:443, 192.0.2.0/24:5432 or @github: %w",
+		text, why, errdefs.ErrInvalidArgument)
+}
+
+// unique returns texts without repeats, nil for none.
+func unique(texts []string) (all []string) {
+	seen := make(map[string]bool, len(texts))
+	for _, text := range texts {
+		if !seen[text] {
+			seen[text], all = true, append(all, text)
+		}
+	}
+	return all
+}
+
+func sameTexts(a, b []string) bool {
+	return len(a) == len(b) && slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}

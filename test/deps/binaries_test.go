@@ -1,0 +1,128 @@
+package deps_test
+
+import (
+	"github.com/carrel-dev/carrel/test/deps"
+)
+
+var binaries = []struct {
+	command   string
+	allowed   []deps.Rule
+	forbidden []deps.Rule
+}{
+	{
+		"cmd/carrel-executor",
+		append([]deps.Rule{
+			{internal + "executor", "itself"},
+			{internal + "execapi", "its messages"},
+			{internal + "pages", "keeps it small while nothing runs"},
+		}, privileged...),
+		append([]deps.Rule{
+			{"os/exec", "commands are born by the executor's own fork, with the command's id"},
+			{"log/", "it writes lines to the descriptor it was given"},
+		}, notWithRights...),
+	},
+	{
+		"cmd/carrel-broker",
+		append([]deps.Rule{
+			{internal + "broker", "itself"},
+			{internal + "brokerapi", "its messages"},
+			{internal + "egressapi/begin", "starts carrel-egress"},
+			{internal + "pidfd", "tells an executor from a later process with its pid"},
+			{internal + "pollfd", "watches a descriptor it inherited"},
+			{internal + "removal", "removes homes"},
+			{internal + "bucket", "the pace of creation, and of the log"},
+			{internal + "logfile", "a log that stays small"},
+			{internal + "startup", "the word that it serves, to up or systemd"},
+			{internal + "room", "what the ledger holds for a full disk"},
+			{internal + "sandbox/cgroup", "makes the control groups"},
+			{internal + "sandbox/launch", "starts executors"},
+			{internal + "sandbox/image", "mounts file systems of a fixed size"},
+			{internal + "sealed", "the executor, as it was when the broker started"},
+			{internal + "grant", "mounts that a client asks for"},
+			{internal + "checkpoint", "countersigns the audit log"},
+			{"golang.org/x/mod/sumdb/note", "signs, by crypto/ed25519"},
+			{"golang.org/x/mod/sumdb/tlog", "checks proofs of RFC 6962"},
+		}, privileged...),
+		notWithRights,
+	},
+	// It has no rights of its own. It starts fast because it links little.
+	{
+		"cmd/carrel",
+		[]deps.Rule{
+			{internal + "front", "itself"},
+			{internal + "attend", "signals, texts and exit codes"},
+			{internal + "fdapi", "the channel"},
+			{internal + "fdapi/client", "its client's end"},
+			{internal + "jsonrpc", "the channel's framing"},
+			{internal + "strictjson", "its decoder"},
+			{internal + "fault", "the text of an error"},
+			{internal + "pollfd", "pipes under the poller"},
+			{internal + "relay", "copies output"},
+			{internal + "rootless/paths", "where a user's contexts would be"},
+			{"github.com/containerd/errdefs", "the kinds of error"},
+			{"golang.org/x/sys/unix", "system calls"},
+		},
+		[]deps.Rule{
+			{"net/http", "the one request is written by hand"},
+			{"crypto/tls", "it speaks on a local socket only"},
+			{"os/exec", "it replaces itself"},
+			{"regexp/", "its tables would be made at each start"},
+		},
+	},
+	// It gives up its rights first, and reads what hostile programs and hosts send.
+	{
+		"cmd/carrel-egress",
+		[]deps.Rule{
+			{internal + "egress", "itself"},
+			{internal + "egress/serve", "the process"},
+			{internal + "egress/ca", "certificates for hosts that a secret is bound to"},
+			{internal + "egress/intercept", "connections to those"},
+			{internal + "redact", "secrets that never print"},
+			{internal + "egressapi", "its messages"},
+			{internal + "proxy", "the protocols"},
+			{internal + "netrule", "the rules"},
+			{internal + "bucket", "the pace of queries"},
+			{internal + "build", "says which release it is"},
+			{internal + "sandbox/netns", "the addresses inside"},
+			{internal + "sandbox/drop", "rights that it gives up"},
+			{internal + "sandbox/seccomp", "its own system call filter"},
+			{"github.com/containerd/errdefs", "the kinds of error"},
+			{"github.com/landlock-lsm/go-landlock/", "its own Landlock rules"},
+			{"kernel.org/pub/linux/libs/security/libcap/psx", "its capabilities, on every thread"},
+			{"golang.org/x/net/", "messages of DNS, names"},
+			{"golang.org/x/text/", "names"},
+			{"golang.org/x/sys/unix", "system calls"},
+		},
+		[]deps.Rule{
+			{"os/exec", "it starts nothing"},
+			{"os/signal", "a signal ends it"},
+			{"os/user", "looks names up through the C library where there is one"},
+			{"plugin", "no code is loaded"},
+			{"runtime/cgo", "no C code"},
+			{"database/sql/", "it keeps nothing"},
+			{"archive/", "it unpacks nothing"},
+			{"encoding/gob", "what it is told is JSON with known fields"},
+			{"testing/", "no test code in the product"},
+			{"text/template", "no templates, which call methods by name"},
+			{"expvar", "opens an HTTP handler"},
+		},
+	},
+	// It gives up its rights first, and reads what a hostile workspace wrote.
+	{
+		"cmd/carrel-archive",
+		[]deps.Rule{
+			{internal + "archive", "itself"},
+			{internal + "archive/tarfmt", "the format of its stream"},
+			{internal + "build", "says which release it is"},
+			{internal + "fault", "the text of an error"},
+			{"github.com/containerd/errdefs", "the kinds of error"},
+			{"github.com/klauspost/compress/", "zstd"},
+			{"golang.org/x/sys/unix", "system calls"},
+		},
+		append([]deps.Rule{
+			{"net/", "it speaks to nobody"},
+			{"os/exec", "it starts nothing"},
+			{"os/signal", "a signal ends it"},
+		}, notWithRights...),
+	},
+}

@@ -1,0 +1,222 @@
+package rootless_test
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// What is committed inside is committed on the host, and git does inside what it does outside.
+func TestGitInside(t *testing.T) {
+	if !has("git") {
+		t.Skip("skipped: no git on this host; apt-get install --no-install-recommends git")
+	}
+	u := newUser(t)
+	const as = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b; cd ~/project; "
+	sh := func(script, want string) {
+		t.Helper()
+		if r := u.sh(strings.Replace(as, "~", u.home, 1) + script); r.code != 0 || strings.TrimSpace(r.out) != want {
+			t.Errorf("on the host, %s: %+v, want %q", script, r, want)
+		}
+	}
+	in := func(script, want string) {
+		t.Helper()
+		if r := u.inside(as[:strings.Index(as, "cd ")] + script); r.code != 0 || strings.TrimSpace(r.out) != want || r.err != "" {
+			t.Errorf("inside, %s: %+v, want %q", script, r, want)
+		}
+	}
+	sh("git checkout -q -b main; echo 1 > f; echo 1 > g; git add f g; git commit -qm one; git gc -q", "")
+	in("git status --short; echo 2 > f; git commit -qam two; git log --format=%s", "two\none")
+	sh("git log --format=%s; git status --short; git reflog -1 --format=%gs; ls -A .git | grep -c carrel; git fsck", "two\none\ncarrel run\n0")
+	in("git checkout -qb side; echo 3 > h; git add h; git commit -qm three; git checkout -q main; echo 4 > g; git commit -qam four; "+
+		"git merge -q --no-edit side; git tag v1; git tag -am v2 v2; git log --format=%s -1; git worktree list | wc -l", "Merge branch 'side'\n1")
+	sh("git status --short; git branch --format='%(refname:short)'; git tag; git log --oneline | wc -l", "main\nside\nv1\nv2\n5")
+	in("git checkout -q side; echo 5 > h; git commit -qam five; git rebase -q main; git log --format=%s -2 | head -1", "five")
+	sh("git rev-parse --abbrev-ref HEAD; git status --short; git merge-base --is-ancestor main side && echo yes", "side\nyes")
+	in("git checkout -q main; git branch -q -D v1 2>/dev/null; git gc -q 2>/dev/null && git prune; echo 6 > f; git stash -q; git stash list | wc -l; git checkout -q v1", "1")
+	sh("git branch --format='%(refname)'; git stash list --format=%gd; git rev-parse --abbrev-ref HEAD; cat f; git stash pop -q; cat f; git checkout -qf main",
+		"(no branch)\nrefs/heads/main\nrefs/heads/side\nstash@{0}\nHEAD\n2\n6")
+	// What is removed inside stays on the host, and the person hears of it.
+	for _, remove := range []string{"git checkout -q main; git branch -D side", "rm -r .git 2>/dev/null; true", "rm -r .git/refs .git/packed-refs .git/logs"} {
+		if r := u.inside(remove); r.code != 0 || !strings.Contains(r.err, "removed inside stay here") && !strings.Contains(r.err, "no repository any more") {
+			t.Errorf("inside, %s: %+v", remove, r)
+		}
+		sh("git branch --format='%(refname)'; git tag; git log --format=%s -1; git fsck --no-dangling", "refs/heads/main\nrefs/heads/side\nv1\nv2\nMerge branch 'side'")
+	}
+	// What a person has staged stays staged.
+	sh("echo staged > g; git add g; echo more > new", "")
+	in("git stash -q; echo 7 > f; git commit -qam seven; git stash pop -q --index", "")
+	sh("git status --short; git log -1 --format=%s; git for-each-ref refs/carrel", "M  g\n?? new\nseven")
+	if got := u.sh("ls -A .local/state/carrel/git .local/state/carrel/runs").out; got != ".local/state/carrel/git:\n\n.local/state/carrel/runs:\n.lock\n" {
+		t.Errorf("left: %q", got)
+	}
+}
+
+// plants are scripts that leave something in a repository that the host's git runs or trusts. EVIL is a program
+// that leaves a mark in the user's home, which is at HOST; both are out of reach inside. SECRET is a commit of another repository.
+var plants = map[string]struct {
+	script string
+	// quiet: what it leaves does nothing on a host with this git; it is tried all the same.
+	quiet bool
+}{
+	"hooks": {script: `mkdir -p .git/hooks; for h in pre-commit post-commit post-index-change reference-transaction post-checkout pre-auto-gc; do
+		echo "EVIL" > .git/hooks/$h; chmod +x .git/hooks/$h; done; git commit -qnm x --allow-empty`},
+	"hooks made anew":          {script: `mv .git/hooks .git/gone; mkdir .git/hooks; echo "EVIL" > .git/hooks/post-commit; chmod +x .git/hooks/post-commit`},
+	"a path for hooks":         {script: `mkdir h; echo "EVIL" > h/post-commit; chmod +x h/post-commit; git config core.hooksPath $PWD/h`},
+	"fsmonitor":                {script: `git config core.fsmonitor "EVIL; true"`},
+	"an alias":                 {script: `git config alias.lg "!EVIL"`},
+	"a config of its own":      {script: `cp .git/config c; git config -f c core.fsmonitor "EVIL; true"; mv c .git/config`},
+	"an upload program":        {script: `git config remote.origin.uploadpack "EVIL; git-upload-pack"`},
+	"an ssh command":           {script: `git config remote.origin.url ssh://h/x; git config core.sshCommand "EVIL; false"`},
+	"an editor":                {script: `git config core.editor "EVIL; true"`},
+	"a signing program":        {script: `git config gpg.program EVIL; git config commit.gpgSign true`, quiet: true},
+	"a filter":                 {script: `git config filter.x.clean "EVIL; cat"; echo "* filter=x" > .gitattributes; echo y >> f`},
+	"a filter by info":         {script: `mkdir -p .git/info; git config filter.x.clean "EVIL; cat"; echo "* filter=x" > .git/info/attributes; echo y >> f`},
+	"a diff program":           {script: `git config diff.x.textconv "EVIL; cat"; echo "* diff=x" > .gitattributes; echo y >> f; git commit -qam x`},
+	"a worktree's config":      {script: `git config extensions.worktreeConfig true; git config --worktree core.fsmonitor "EVIL; true"`},
+	"an included config":       {script: `git config -f inc core.fsmonitor "EVIL; true"; git config include.path $PWD/inc`},
+	"another common directory": {script: `cp -r .git c; git -C c config core.fsmonitor "EVIL; true"; git config -f c/config core.fsmonitor "EVIL; true"; echo ../c > .git/commondir`},
+	"a submodule": {script: `git init -q sub; git -C sub commit -q --allow-empty -m x; git add sub; git commit -qm sub;
+		git -C sub config core.fsmonitor "EVIL; true"`},
+	"a submodule that is staged": {script: `git init -q sub; git -C sub commit -q --allow-empty -m x; git add sub; git -C sub config core.fsmonitor "EVIL; true"`},
+	"a submodule on a branch": {script: `git init -q sub; git -C sub commit -q --allow-empty -m x; git checkout -qb other; git add sub; git commit -qm sub;
+		git -C sub config core.fsmonitor "EVIL; true"`},
+	"a submodule behind a merge": {script: `git init -q sub; git -C sub commit -q --allow-empty -m x; git checkout -qb b; git add sub; git commit -qm sub;
+		git checkout -q -; mkdir -p sub; git merge -q --no-ff b -m m; git -C sub config core.fsmonitor "EVIL; true"`},
+	"a repository without a work tree": {script: `mkdir objects refs; echo "ref: refs/heads/x" > HEAD; git config -f config core.repositoryformatversion 0;
+		git config -f config core.bare false; git config -f config core.worktree .; git config -f config core.fsmonitor "EVIL; true"; rm -rf .git/HEAD; mv .git gone`},
+	"a file for .git": {script: `cp -r .git c; git config -f c/config core.fsmonitor "EVIL; true"; rm -rf .git; echo "gitdir: c" > .git`},
+	"a link for .git": {script: `cp -r .git c; git config -f c/config core.fsmonitor "EVIL; true"; rm -rf .git; ln -s c .git`},
+	"a rebase to go on with": {script: `git commit -q --allow-empty -m x; git commit -q --allow-empty -m y; GIT_SEQUENCE_EDITOR="echo 'break' >" git rebase -q -i HEAD~1;
+		echo "exec EVIL" > .git/rebase-merge/git-rebase-todo`},
+	"a log that leads to the rc file":        {script: `ln -sf HOST/.bashrc .git/logs/HEAD`},
+	"a log below a link":                     {script: `rm -rf .git/logs/refs; ln -s HOST .git/logs/refs`, quiet: true},
+	"a message that leads to the rc file":    {script: `ln -sf HOST/.bashrc .git/COMMIT_EDITMSG`},
+	"packed refs that are a link":            {script: `rm -f .git/packed-refs; ln -s HOST/owned .git/packed-refs`},
+	"an index that leads to the rc file":     {script: `rm .git/index; ln -s HOST/.bashrc .git/index`, quiet: true},
+	"fetched heads that lead to the rc file": {script: `ln -sf HOST/.bashrc .git/FETCH_HEAD`},
+	"another's objects":                      {script: `echo HOST/secret/.git/objects >> .git/objects/info/alternates; echo SECRET > .git/refs/heads/stolen`},
+	"another's packs":                        {script: `rm -rf .git/objects/pack; ln -s HOST/secret/.git/objects/pack .git/objects/pack; echo SECRET > .git/refs/heads/stolen`},
+	"another's directory": {script: `for d in HOST/secret/.git/objects/??; do ln -s $d .git/objects/; done; ln -sfn HOST/secret/.git/objects .git/host;
+		git commit -q --allow-empty -m x; echo SECRET > .git/refs/heads/stolen`},
+	"another's refs": {script: `rm -rf .git/refs; ln -s HOST/secret/.git/refs .git/refs; echo SECRET > .git/HEAD`, quiet: true},
+	"another's worktree": {script: `mkdir -p .git/worktrees/x; cp -r .git c; git config -f c/config core.fsmonitor "EVIL; true"; echo $PWD/.git > .git/worktrees/x/gitdir;
+		echo ../../../c > .git/worktrees/x/commondir; cp .git/HEAD .git/worktrees/x/`, quiet: true},
+	"a name that shells run": {script: `git commit -q --allow-empty -m x; git update-ref 'refs/heads/$(EVIL)' HEAD 2>/dev/null || cp .git/refs/heads/main '.git/refs/heads/x;y'`, quiet: true},
+}
+
+// What a command leaves in the git directory, or in the files beside it, is not run and not followed by
+// the host's git. Each plant is tried first where nothing keeps it from that.
+func TestGitPlants(t *testing.T) {
+	if !has("git") {
+		t.Skip("skipped: no git on this host; apt-get install --no-install-recommends git")
+	}
+	u := newUser(t)
+	const as = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b; "
+	const host = `export EDITOR=true; for c in status diff "log -p -2" "commit -m host --allow-empty" "commit --amend --no-edit --allow-empty" "commit --amend --allow-empty" "fetch origin" lg "branch -a" "stash list" "worktree list" fsck \
+		"gc -q" "pack-refs --all" "submodule status" "rebase --continue" "merge side" "checkout -q -b new" "checkout -q main" status; do timeout 20 git $c; done`
+	u.sh(as + "git init -q secret; cd secret; git commit -q --allow-empty -m secret; cp -r .git/objects loose; git gc -q; cp -rn loose/* .git/objects; cd ..; git init -q --bare origin.git; printf '#!/bin/sh\ntouch " +
+		u.home + "/owned\n' > evil; chmod +x evil")
+	secret := strings.TrimSpace(u.sh("git -C secret rev-parse HEAD").out)
+	for name, p := range plants {
+		t.Run(name, func(t *testing.T) {
+			u.t = t
+			script := as + strings.NewReplacer("EVIL", u.home+"/evil", "HOST", u.home, "SECRET", secret).Replace(p.script)
+			fresh := as + "rm -rf project owned; echo rc > .bashrc; git init -q -b main project; cd project; git remote add origin " + u.home +
+				"/origin.git; echo 1 > f; git add f; git commit -qm one; git branch side; "
+			marks := func() string {
+				return u.sh("ls owned; cat .bashrc; git -C project cat-file -t " + secret + "; git -C project diff --quiet HEAD 2>/dev/null").out
+			}
+			if r := u.sh(fresh + script); r.code != 0 && !p.quiet {
+				t.Logf("planted without carrel: %+v", r)
+			}
+			u.sh(as + "cd project; " + host)
+			if got := marks(); got == "rc\n" && !p.quiet {
+				t.Error("on a host without carrel it does nothing")
+			}
+			u.sh(fresh)
+			before := u.sh("cd project/.git; cat config; ls -A . hooks info").out
+			r := u.inside(script)
+			if strings.HasPrefix(r.err, "carrel: cannot") && !strings.Contains(p.script, "SECRET") {
+				t.Errorf("%+v", r)
+			}
+			t.Log(r.err)
+			if now := u.sh("cd project/.git; cat config; ls -A . hooks info | grep -v packed-refs").out; strings.ReplaceAll(before, "packed-refs\n", "") != now &&
+				!strings.Contains(now, "logs") {
+				t.Errorf("the git directory is now\n%s, and was\n%s", now, before)
+			}
+			u.sh(as + "cd project; " + host)
+			if got := marks(); got != "rc\n" {
+				t.Errorf("the host ran or trusted it: %q", got)
+			}
+		})
+	}
+	u.t = t
+}
+
+// A directory that is no repository does not become one in which the host's git runs what a command wrote.
+func TestGitWithoutRepository(t *testing.T) {
+	if !has("git") {
+		t.Skip("skipped: no git on this host; apt-get install --no-install-recommends git")
+	}
+	u := newUser(t)
+	const plant = `rmdir HEAD; rmdir .git; git init -q; mkdir -p objects refs; echo "ref: refs/heads/x" > HEAD; git config -f config core.repositoryformatversion 0;
+		git config -f config core.bare false; git config -f config core.worktree .; git config -f config core.fsmonitor "touch %h/owned; true"`
+	script := strings.ReplaceAll(plant, "%h", u.home)
+	for _, inside := range []bool{false, true} {
+		u.sh("rm -rf project owned; mkdir project")
+		if inside {
+			u.inside(script)
+			if got := u.sh("ls -A project").out; got != "config\nobjects\nrefs\n" {
+				t.Errorf("left: %q", got)
+			}
+		} else {
+			u.sh("cd project; " + strings.ReplaceAll(script, "git init -q;", ""))
+		}
+		u.sh("cd project; git status")
+		if got := u.sh("ls owned").out; (got == "") != inside {
+			t.Errorf("inside %v: %q", inside, got)
+		}
+	}
+	u.sh("rm -rf project; git init -q --bare project")
+	if r := u.inside("true"); r.code != 125 || !strings.Contains(r.err, "without a work tree") {
+		t.Errorf("a repository without a work tree is mounted: %+v", r)
+	}
+	if r := u.run("-v", u.home+"/project:/mnt/p:ro", "--", "git", "-c", "safe.directory=*", "-C", "/mnt/p", "rev-parse", "--is-bare-repository"); r.out != "true\n" {
+		t.Errorf("read-only: %+v", r)
+	}
+}
+
+// What a run committed that was killed is fetched by the next, which moves nothing.
+func TestGitKilled(t *testing.T) {
+	if !has("git") {
+		t.Skip("skipped: no git on this host; apt-get install --no-install-recommends git")
+	}
+	built := crashable(t)
+	u := newUser(t)
+	const as = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b; "
+	arm := u.points()
+	run := func(script string) result {
+		return finish(u.command("project", filepath.Join(built, "carrel"), "run", "--here", "--", "sh", "-c", as+script), "")
+	}
+	u.sh(as + "cd project; git checkout -q -b main; git commit -q --allow-empty -m one")
+	passed := arm("run.end.ended", 1)
+	if r := run("echo 2 > f; git add f; git commit -qm two; git checkout -q -b b; git commit -qm three --allow-empty"); !passed() || r.code >= 0 {
+		t.Errorf("it was not ended there: %+v", r)
+	}
+	if r := run("true"); r.code != 0 || !strings.Contains(r.err, "was killed; what it committed is below refs/carrel/run-") {
+		t.Errorf("%+v", r)
+	}
+	if got := u.sh("cd project; git log --format=%s; git log --all --format=%s; git fsck; git for-each-ref | wc -l; git rev-parse --abbrev-ref HEAD; ls -A ../.local/state/carrel/git").
+		out; got != "one\nthree\ntwo\none\n3\nmain\n" {
+		t.Errorf("%q", got)
+	}
+	// Killed with nothing committed, it leaves nothing to say.
+	passed = arm("run.begin.launched", 1)
+	if r := run("true"); !passed() || r.code >= 0 {
+		t.Errorf("it was not ended there: %+v", r)
+	}
+	if r := run("true"); r.code != 0 || r.err != "" || u.sh("ls -A .local/state/carrel/git").out != "" {
+		t.Errorf("%+v", r)
+	}
+}
