@@ -155,6 +155,7 @@ func newWayOut(e *Egress, name id.Workspace, records *record.Writer) (w *wayOut,
 	if len(e.Secrets) == 0 {
 		return w, nil, "", nil
 	}
+	var checked []intercept.Secret
 	for _, s := range e.Secrets {
 		value := s.Value.Reveal()
 		placeholder, err := intercept.NewPlaceholder(s.Prefix(value), len(value))
@@ -166,6 +167,10 @@ func newWayOut(e *Egress, name id.Workspace, records *record.Writer) (w *wayOut,
 		w.setup.Secrets = append(w.setup.Secrets, egressapi.Secret{
 			Name: s.Name, Placeholder: placeholder, Value: egressapi.Private{Value: s.Value}, Hosts: s.Hosts,
 		})
+		checked = append(checked, intercept.Secret{Name: s.Name, Placeholder: placeholder, Value: s.Value, Hosts: s.Hosts})
+	}
+	if err := intercept.Check(checked); err != nil { // carrel-egress would end with it, when the start has begun
+		return nil, nil, "", err
 	}
 	authorities, err := ca.Make(string(name))
 	if err != nil {

@@ -52,6 +52,12 @@ func (s *secret) bound(t netrule.Target) bool { return s.rules.Judge(t).Action =
 // in reports whether the placeholder is replaced in a header.
 func (s *secret) in(header string) bool { return len(s.headers) == 0 || s.headers[header] }
 
+// Check is an error, of kind invalid argument, if New would refuse the secrets. Its text has none of the values.
+func Check(all []Secret) error {
+	_, err := check(all)
+	return err
+}
+
 // check returns secrets that keep what Secret promises.
 func check(all []Secret) ([]*secret, error) {
 	if len(all) > MaxSecrets {

@@ -66,17 +66,23 @@ func (w *ways) serve(
 		done <- err
 	}()
 	report, err := start(ctx)
+	if err != nil {
+		// A start without its way out says that a check failed; use says why.
+		stop := time.AfterFunc(reasonWithin, func() { cancel(err) })
+		defer stop.Stop()
+	}
+	uerr := <-done
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause
 	}
-	if err != nil {
-		cancel(err) // the sockets may never come
-	}
-	if derr := <-done; err == nil {
-		err = derr
+	if err == nil {
+		err = uerr
 	}
 	return report, err
 }
+
+// reasonWithin is how long a failed start waits for what use has to say.
+const reasonWithin = time.Second
 
 var errEnded = fmt.Errorf("cannot receive the sockets for the ways out: the executor ended before: %w", errdefs.ErrUnavailable)
 
