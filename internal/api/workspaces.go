@@ -35,7 +35,7 @@ func (s workspaces) Create(ctx context.Context, req *request[carrelv1.CreateRequ
 	want := workspace.Wanted{
 		Key: key, Profile: m.GetProfile(), Limits: limitsFrom(m.GetLimits()), TTL: duration(m.GetTtlMs()), Idle: duration(m.GetIdleTimeoutMs()),
 		NoStart: m.GetNoStart(), Request: m.GetRequestId(), Allow: allow, Wait: duration(m.GetApprovalWaitMs()),
-		Reach: workspace.NewReach(m.GetReachAllow(), m.GetReachDeny()),
+		Reach: workspace.NewReach(m.GetReachAllow(), m.GetReachDeny()), Secrets: m.GetSecrets(),
 	}
 	grants, err := grantOf(ctx, len(m.GetMounts()))
 	if err != nil {
@@ -190,6 +190,7 @@ func workspaceTo(w Workspace) *carrelv1.Workspace {
 		ReachAllow:    w.Reach.Allow,
 		ReachDeny:     w.Reach.Deny,
 		Egress:        w.Egress && w.State.Live(),
+		Secrets:       w.Secrets.Names(),
 	}
 }
 

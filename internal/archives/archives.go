@@ -337,7 +337,7 @@ func (s *Archives) startFor(ctx context.Context, rt runtime.Runtime, p permit.Pe
 	if err != nil {
 		return nil, err
 	}
-	if _, _, err := rt.Start(ctx, p, false); err != nil {
+	if _, _, err := rt.Start(ctx, p, runtime.Way{}); err != nil {
 		leave()
 		return nil, err
 	}

@@ -28,8 +28,10 @@ func (l *Lifecycle) Create(ctx context.Context, p brokerapi.CreateParams, grant 
 	err = l.alone(ctx, brokerapi.MethodCreate, p.Name, func(ctx context.Context) error {
 		e, found, err := l.allocate(ctx, p, grant)
 		if err == nil && !found {
-			e.Egress = p.Start && p.Egress
-			e, res.Report, err = l.build(ctx, e, p.Start)
+			if p.Start {
+				e.Egress, e.Trust = p.Egress, workspace.Digest(p.Trust)
+			}
+			e, res.Report, err = l.build(ctx, e, p)
 		}
 		res.Workspace = l.show(e)
 		return err
@@ -78,7 +80,7 @@ func (l *Lifecycle) allocate(ctx context.Context, p brokerapi.CreateParams, gran
 
 // build makes what a new workspace consists of, and starts it if that is asked for. A start
 // that fails leaves it made and stopped.
-func (l *Lifecycle) build(ctx context.Context, e Entry, start bool) (_ Entry, report workspace.Report, err error) {
+func (l *Lifecycle) build(ctx context.Context, e Entry, p brokerapi.CreateParams) (_ Entry, report workspace.Report, err error) {
 	crashpoint.Here("broker.create.allocated")
 	// Adding the user takes as long as all the rest, and nothing of that needs it.
 	name, ids, added := e.Name, e.IDs, make(chan error, 1)
@@ -94,9 +96,9 @@ func (l *Lifecycle) build(ctx context.Context, e Entry, start bool) (_ Entry, re
 	}
 	e.State = workspace.StateStopped
 	var r Running
-	if err == nil && start {
+	if err == nil && p.Start {
 		var failed error
-		if r, report, failed = l.host.Start(ctx, e); failed != nil {
+		if r, report, failed = l.host.Start(ctx, e, p.Trust); failed != nil {
 			l.log.Warn("a new workspace does not start", "workspace", name, "error", failed)
 		} else {
 			e.State, e.Executor = workspace.StateRunning, &r.Executor

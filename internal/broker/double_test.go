@@ -188,7 +188,7 @@ func (h *hostDouble) EndProcesses(context.Context, workspace.IDs) error {
 	return h.step("EndProcesses", "")
 }
 
-func (h *hostDouble) Start(_ context.Context, e broker.Entry) (broker.Running, workspace.Report, error) {
+func (h *hostDouble) Start(_ context.Context, e broker.Entry, _ string) (broker.Running, workspace.Report, error) {
 	h.mu.Lock()
 	entered, release := h.entered, h.release
 	h.mu.Unlock()

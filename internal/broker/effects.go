@@ -70,8 +70,8 @@ type Effects interface {
 	// TakeMounts reads a grant, once, and sees that it is about p.Mounts and that its caller may
 	// open them.
 	TakeMounts(ctx context.Context, p brokerapi.CreateParams, grant *os.File) ([]Mount, error)
-	// Start starts an executor and returns when its isolation is proved.
-	Start(ctx context.Context, e Entry) (Running, workspace.Report, error)
+	// Start starts an executor and returns when its isolation is proved. Its programs trust the certificate trust.
+	Start(ctx context.Context, e Entry, trust string) (Running, workspace.Report, error)
 	// Adopt finds the executor of an earlier broker; it is an error of kind not_found if
 	// that process is no more.
 	Adopt(e Entry) (Running, error)

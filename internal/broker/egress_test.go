@@ -1,6 +1,8 @@
 package broker_test
 
 import (
+	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -20,6 +22,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
+	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/netns"
 	"github.com/carrel-dev/carrel/internal/thread"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -297,4 +300,63 @@ func TestNoEgress(t *testing.T) {
 		!strings.Contains(string(out), "others than root can change it") {
 		t.Errorf("the broker says %s", out)
 	}
+}
+
+// The programs of a workspace trust the authority that it is started with, until it is started without. What is not one
+// certificate is refused before anything happens.
+func TestTrust(t *testing.T) {
+	p := newInstallation(t)
+	p.withEgress(t)
+	b := p.program(t, nil)
+	conn := dialForFiles(t, p.settings.RuntimeDir+"/broker.sock")
+	mustCreate(t, conn, p.name)
+	block := func(kind, text string) string {
+		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: []byte(text)}))
+	}
+	trust := block("CERTIFICATE", "not one that programs can read, which is theirs to say")
+	for what, c := range map[string]brokerapi.StartParams{
+		"a certificate without a way out": {Name: p.name, Trust: trust},
+		"a key":                           {Name: p.name, Egress: true, Trust: block("PRIVATE KEY", "k")},
+		"two":                             {Name: p.name, Egress: true, Trust: trust + trust},
+		"text in front":                   {Name: p.name, Egress: true, Trust: "x\n" + trust},
+		"headers":                         {Name: p.name, Egress: true, Trust: strings.Replace(trust, "-----\n", "-----\nA: b\n\n", 1)},
+		"no end":                          {Name: p.name, Egress: true, Trust: trust[:len(trust)-2]},
+		"one that is too long":            {Name: p.name, Egress: true, Trust: block("CERTIFICATE", strings.Repeat("x", brokerapi.MaxTrust))},
+	} {
+		// It ends the connection: no daemon asks so.
+		_, err := call[brokerapi.StartResult](t, dialForFiles(t, p.settings.RuntimeDir+"/broker.sock"), brokerapi.MethodStart, c)
+		if !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	started := func(trust string) string {
+		t.Helper()
+		x, err := call[brokerapi.StartResult](t, conn, brokerapi.MethodStart, brokerapi.StartParams{Name: p.name, Egress: true, Trust: trust})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := x.Workspace.Trust, workspace.Digest(trust); got != want {
+			t.Errorf("it trusts %q, not %q", got, want)
+		}
+		return fmt.Sprintf("/proc/%d/root", x.Workspace.Executor.PID)
+	}
+	root := started(trust)
+	if b, err := os.ReadFile(root + sandbox.TrustFile); err != nil || string(b) != trust {
+		t.Errorf("inside is %q, %v", b, err)
+	}
+	if b, err := os.ReadFile(root + sandbox.BundleFile); err != nil || !strings.HasSuffix(string(b), trust) {
+		t.Errorf("the bundle ends with %q, %v", b[max(0, len(b)-100):], err)
+	}
+	if _, err := call[brokerapi.Workspace](t, conn, brokerapi.MethodStop, brokerapi.NameParams{Name: p.name}); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := call[brokerapi.ListResult](t, conn, brokerapi.MethodList, brokerapi.ListParams{}); err != nil || all.Workspaces[0].Trust != "" {
+		t.Errorf("stopped: %+v, %v", all, err)
+	}
+	root = started("")
+	if _, err := os.Lstat(root + sandbox.TrustFile); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without one: %v", err)
+	}
+	_ = b.Process.Signal(syscall.SIGTERM)
+	_ = b.Wait()
 }

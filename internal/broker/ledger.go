@@ -56,6 +56,8 @@ type Entry struct {
 	Allow []workspace.Opening `json:"allow,omitempty"`
 	// Egress: it was started with a way out.
 	Egress bool `json:"egress,omitempty"`
+	// Trust is that of brokerapi.Workspace.
+	Trust string `json:"trust,omitempty"`
 	// Mounts are the project mounts; they are bounded by workspace.CheckMounts.
 	Mounts []Mount `json:"mounts,omitempty"`
 }

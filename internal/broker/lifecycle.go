@@ -164,11 +164,14 @@ func (l *Lifecycle) show(e Entry) brokerapi.Workspace {
 	for _, m := range e.Mounts {
 		mounts = append(mounts, m.Mount)
 	}
-	return brokerapi.Workspace{
+	w := brokerapi.Workspace{
 		Mounts: mounts, Name: e.Name, KeyDigest: e.KeyDigest, State: e.State, User: string(e.Name), IDs: l.host.InForce(e.IDs),
 		Home: e.Home, Limits: e.Limits, Executor: e.Executor, Retained: e.Retained, Allow: e.Allow,
-		Egress: e.Egress && e.Executor != nil,
 	}
+	if e.Executor != nil {
+		w.Egress, w.Trust = e.Egress, e.Trust
+	}
+	return w
 }
 
 // follow keeps r, and marks the workspace stopped when r ends by itself.

@@ -31,7 +31,7 @@ type handler func(s *session, ctx context.Context, r *jsonrpc.Request) (any, err
 var closedTable = map[string]tableRow{
 	brokerapi.MethodHello:       {params: 256, before: true, run: serveHello},
 	brokerapi.MethodCreate:      {params: 16 << 10, fds: 1, run: serveCreate},
-	brokerapi.MethodStart:       {params: 128, run: serve((*Lifecycle).Start)},
+	brokerapi.MethodStart:       {params: 8 << 10, run: serve((*Lifecycle).Start)},
 	brokerapi.MethodStop:        {params: 128, run: serve((*Lifecycle).Stop)},
 	brokerapi.MethodDestroy:     {params: 128, run: serve((*Lifecycle).Destroy)},
 	brokerapi.MethodList:        {params: 128, run: serve((*Lifecycle).List)},

@@ -29,8 +29,8 @@ func (l *Lifecycle) Start(ctx context.Context, p brokerapi.StartParams) (res bro
 			}
 			e.Executor = nil
 		}
-		e.Egress = p.Egress
-		r, report, err := l.host.Start(ctx, e)
+		e.Egress, e.Trust = p.Egress, workspace.Digest(p.Trust)
+		r, report, err := l.host.Start(ctx, e, p.Trust)
 		res.Report = report
 		if err != nil {
 			return e, err

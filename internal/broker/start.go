@@ -61,7 +61,7 @@ func (h *Host) Leftovers() ([]id.Workspace, error) {
 const fullPercent = 95
 
 // Start is part of Effects. What a failed start made is gone when it returns.
-func (h *Host) Start(ctx context.Context, e Entry) (r Running, report workspace.Report, err error) {
+func (h *Host) Start(ctx context.Context, e Entry, trust string) (r Running, report workspace.Report, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	defer func() {
@@ -92,7 +92,7 @@ func (h *Host) Start(ctx context.Context, e Entry) (r Running, report workspace.
 			// Tmpfs is charged to the workspace as well; a quarter leaves it room to work.
 			TmpfsBytes: max(e.Limits.MemoryBytes/4, 1<<20),
 			// Its network is its own: any port may be bound there.
-			Net: sandbox.Net{LowPorts: true},
+			Net: sandbox.Net{LowPorts: true, Trust: trust},
 		},
 	}
 	if e.Egress {

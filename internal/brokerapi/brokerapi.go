@@ -4,6 +4,7 @@
 package brokerapi
 
 import (
+	"encoding/pem"
 	"fmt"
 
 	"github.com/containerd/errdefs"
@@ -89,8 +90,9 @@ type CreateParams struct {
 	// Start asks for a new one to be started as well. One that could not be started, or
 	// that was there before, is returned without a report.
 	Start bool `json:"start,omitempty"`
-	// Egress is that of StartParams, for that start.
-	Egress bool `json:"egress,omitempty"`
+	// Egress and Trust are those of StartParams, for that start.
+	Egress bool   `json:"egress,omitempty"`
+	Trust  string `json:"trust,omitempty"`
 }
 
 // Check reports what is wrong with the form of a request. The limits are not looked at: a
@@ -103,6 +105,9 @@ func (p CreateParams) Check() error {
 		return malformed("%q does not say who is the owner", p.Owner)
 	}
 	if err := workspace.CheckOpenings(p.Allow, p.Mounts); err != nil {
+		return err
+	}
+	if err := checkTrust(p.Egress, p.Trust); err != nil {
 		return err
 	}
 	return checkName(p.Name)
@@ -132,10 +137,34 @@ type StartParams struct {
 	// Egress asks for a way out, which reaches nothing until "egress" hands out its carrel-egress. One that
 	// runs stays as it is.
 	Egress bool `json:"egress,omitempty"`
+	// Trust is the certificate, in PEM, of an authority that its programs trust beside the host's; "" is none. Only
+	// a workspace with a way out has one.
+	Trust string `json:"trust,omitempty"`
 }
 
-// Check reports what is wrong with the form of a request.
-func (p StartParams) Check() error { return checkName(p.Name) }
+// Check reports what is wrong with the form of a request. Whether Trust is a certificate is for the programs that
+// read it.
+func (p StartParams) Check() error {
+	if err := checkTrust(p.Egress, p.Trust); err != nil {
+		return err
+	}
+	return checkName(p.Name)
+}
+
+// MaxTrust bounds StartParams.Trust, in bytes.
+const MaxTrust = 4 << 10
+
+func checkTrust(egress bool, trust string) error {
+	if trust == "" {
+		return nil
+	}
+	block, rest := pem.Decode([]byte(trust))
+	if !egress || len(trust) > MaxTrust || block == nil || block.Type != "CERTIFICATE" || len(block.Headers)+len(rest) > 0 ||
+		string(pem.EncodeToMemory(block)) != trust {
+		return malformed("what the workspace is to trust is not one certificate of a way out, in PEM")
+	}
+	return nil
+}
 
 // NameParams names one workspace.
 type NameParams struct {
@@ -208,6 +237,8 @@ type Workspace struct {
 	Allow []workspace.Opening `json:"allow,omitempty"`
 	// Egress: it was started with a way out.
 	Egress bool `json:"egress,omitempty"`
+	// Trust is workspace.Digest of the certificate that it was started with, "" for none.
+	Trust string `json:"trust,omitempty"`
 }
 
 // StartResult is a running workspace and the proof of its isolation, which is empty if it

@@ -37,7 +37,7 @@ const (
 	MaxReport = 16 << 10
 )
 
-// Setup is what carrel-egress does. A later one replaces all but the CA.
+// Setup is what carrel-egress does. A later one replaces all of it.
 type Setup struct {
 	Version int `json:"version"`
 	// Rules are all rules in force; without any nothing is reached.
@@ -51,8 +51,8 @@ type Setup struct {
 	// Secrets replace their placeholders in requests to the hosts that they are bound to. A later Setup with others
 	// cuts the connections to those hosts.
 	Secrets []Secret `json:"secrets,omitempty"`
-	// CA is the key and the certificate that ca.Marshal returned. The first Setup has it if it or a later one has Secrets.
-	// The starter keeps it, so that a process that replaces another has the CA that the workspace trusts.
+	// CA is the key and the certificate that ca.Marshal returned. Required with Secrets. The starter keeps it, so that a
+	// process that replaces another has the CA that the workspace trusts.
 	CA Private `json:"ca,omitzero"`
 }
 

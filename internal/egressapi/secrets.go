@@ -17,6 +17,12 @@ type Secret struct {
 	Headers []string `json:"headers,omitempty"`
 }
 
+// Secrets are those of a workspace, with the authority that its programs trust: see Setup.
+type Secrets struct {
+	CA   Private
+	List []Secret
+}
+
 // Private is a text that is sent on the control socket: its JSON has it, and nothing else prints it.
 type Private struct{ redact.Value }
 

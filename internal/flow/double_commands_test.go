@@ -32,6 +32,9 @@ func (d *runtimeDouble) Run(_ context.Context, permitted permit.Permit, p execap
 	if err := d.reach("run", name); err != nil {
 		return execapi.ExecResult{}, err
 	}
+	d.mu.Lock()
+	d.lastEnv = p.Env
+	d.mu.Unlock()
 	return execapi.ExecResult{PID: 2, Status: &execapi.Status{Code: 3}, Stdout: []byte(p.Argv[0])}, nil
 }
 

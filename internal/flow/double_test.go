@@ -47,6 +47,8 @@ type runtimeDouble struct {
 	silent map[id.Workspace]time.Time
 	// proof is what the next starts report; see report.
 	proof *workspace.Report
+	// lastEnv are the variables of the last command that was run.
+	lastEnv []string
 	// hook is called before each operation, without the lock.
 	hook func(op string, name id.Workspace) error
 	// deaf, if set, is what a change ends with that was carried out, and of which nobody hears.
@@ -153,7 +155,7 @@ func (d *runtimeDouble) Create(_ context.Context, permitted permit.Permit, p run
 	if err != nil || !fresh || !p.Start || d.begin("start", name) != nil {
 		return w, workspace.Report{}, err
 	}
-	d.wayOut(name, p.Egress)
+	d.wayOut(name, p.Way)
 	w, err = d.set(name, workspace.StateRunning)
 	return w, d.proved(), err
 }
@@ -204,15 +206,15 @@ func (d *runtimeDouble) mounts(name id.Workspace, mounts []workspace.Mount) {
 }
 
 // wayOut has a workspace be one that was made with a way out, or not.
-func (d *runtimeDouble) wayOut(name id.Workspace, has bool) {
+func (d *runtimeDouble) wayOut(name id.Workspace, out runtime.Way) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	w := d.all[name]
-	w.Egress = has
+	w.Egress, w.Trust = out.Open, workspace.Digest(out.Trust)
 	d.all[name] = w
 }
 
-func (d *runtimeDouble) Start(_ context.Context, permitted permit.Permit, egress bool) (w workspace.Real, rep workspace.Report, err error) {
+func (d *runtimeDouble) Start(_ context.Context, permitted permit.Permit, out runtime.Way) (w workspace.Real, rep workspace.Report, err error) {
 	name, err := permitted.Workspace()
 	if err != nil {
 		return workspace.Real{}, workspace.Report{}, err
@@ -221,7 +223,7 @@ func (d *runtimeDouble) Start(_ context.Context, permitted permit.Permit, egress
 	if err := d.begin("start", name); err != nil {
 		return workspace.Real{}, workspace.Report{}, err
 	}
-	d.wayOut(name, egress)
+	d.wayOut(name, out)
 	w, err = d.set(name, workspace.StateRunning)
 	return w, d.proved(), err
 }

@@ -10,7 +10,9 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -18,6 +20,8 @@ import (
 type outside struct {
 	told, opened, closed []string
 	fail, unopened       error
+	checked              []string // secrets, by CheckSecrets
+	unbound              error
 }
 
 func (o *outside) Check(allow, deny []string, inner bool) error {
@@ -32,13 +36,28 @@ func (o *outside) Check(allow, deny []string, inner bool) error {
 	return nil
 }
 
-func (o *outside) Open(_ context.Context, name id.Workspace, allow, deny []string) error {
-	o.opened = append(o.opened, fmt.Sprint(name, " ", strings.Join(workspace.Reach{Allow: allow, Deny: deny}.Texts(), ",")))
+func (o *outside) CheckSecrets(allow, deny []string, secrets []egressapi.Secret) error {
+	for _, s := range secrets {
+		o.checked = append(o.checked, s.Name+"="+s.Placeholder+" "+s.Value.Reveal())
+	}
+	return o.unbound
+}
+
+// secrets are the names of those that a way has, with their values.
+func shownSecrets(s egressapi.Secrets) (text string) {
+	for _, x := range s.List {
+		text += " " + x.Name + "=" + x.Value.Reveal()
+	}
+	return text
+}
+
+func (o *outside) Open(_ context.Context, name id.Workspace, allow, deny []string, s egressapi.Secrets) error {
+	o.opened = append(o.opened, fmt.Sprint(name, " ", strings.Join(workspace.Reach{Allow: allow, Deny: deny}.Texts(), ","), shownSecrets(s)))
 	return o.unopened
 }
 
-func (o *outside) Change(_ context.Context, name id.Workspace, allow, deny []string) error {
-	o.told = append(o.told, fmt.Sprint(name, " ", strings.Join(workspace.Reach{Allow: allow, Deny: deny}.Texts(), ",")))
+func (o *outside) Change(_ context.Context, name id.Workspace, allow, deny []string, s egressapi.Secrets) error {
+	o.told = append(o.told, fmt.Sprint(name, " ", strings.Join(workspace.Reach{Allow: allow, Deny: deny}.Texts(), ","), shownSecrets(s)))
 	return o.fail
 }
 
@@ -169,7 +188,7 @@ func TestUpdateReach(t *testing.T) {
 		t.Errorf("told of one without a way out: %v", o.told)
 	}
 	// Live with a way out, they hold at once.
-	h.rt.wayOut(w.Name, true)
+	h.rt.wayOut(w.Name, runtime.Way{Open: true})
 	if v, err := h.Start(ctx, alice, "demo"); err != nil || !v.Egress {
 		t.Fatalf("%+v, %v", v, err)
 	}

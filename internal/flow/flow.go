@@ -53,6 +53,8 @@ type Config struct {
 	Network func() error
 	// Ways are the ways out of what runs. Optional; they are shut down by their owner, behind Close.
 	Ways lifecycle.Ways
+	// Bindings give workspaces the secrets of their owners. Optional.
+	Bindings lifecycle.Bindings
 	// Files keeps archives. Archiver returns the program that makes and unpacks them, and Unpacking
 	// bounds those that were not made here.
 	Files     *archivestore.Store
@@ -136,7 +138,7 @@ func New(cfg Config) *Flow {
 	f.Lifecycle = lifecycle.New(lifecycle.Config{
 		Gate: f.gate, Runtimes: cfg.Runtimes, Store: cfg.Store, Prefix: cfg.Prefix, Limits: cfg.Limits, Idle: cfg.Idle, Allow: cfg.Allow,
 		Profiles: cfg.Profiles, Admission: cfg.Admission, KeepHomes: cfg.KeepHomes, Archiver: packer, Log: cfg.Log,
-		Ways: cfg.Ways,
+		Ways: cfg.Ways, Bindings: cfg.Bindings,
 	})
 	f.Events.Bind(events.Config{Gate: f.gate, Find: f.Find, Now: f.Lifecycle.Current, Redact: cfg.Redact})
 	f.Questions.Bind(f.gate, f.Find)

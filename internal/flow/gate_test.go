@@ -91,6 +91,8 @@ type house struct {
 	keepArchives time.Duration
 	// ways are the ways out of what runs; nil is none.
 	ways lifecycle.Ways
+	// bindings give workspaces secrets; nil is none.
+	bindings lifecycle.Bindings
 }
 
 func newHouse(t testing.TB) *house {
@@ -149,7 +151,7 @@ func (h *house) start() {
 		Archiver:    func() (*os.File, error) { return os.Open(os.DevNull) },
 		MaxArchives: h.maxArchives, ArchiveBytes: h.archiveBytes, KeepArchives: h.keepArchives,
 		Unpacking: archiver.Limits{Bytes: 1 << 30, Entries: 1000, Ratio: 1000},
-		Ways:      h.ways,
+		Ways:      h.ways, Bindings: h.bindings,
 	})
 	if err := h.Recover(ctx); err != nil {
 		h.t.Fatal(err)

@@ -72,6 +72,9 @@ func (l *Lifecycle) Create(
 		if err != nil {
 			return m, err
 		}
+		if k.Secrets, err = l.bind(ctx, k, want.Secrets); err != nil {
+			return m, err
+		}
 		a, err := authorised.Admit(ctx) // nobody else waits for a person's answer
 		if err != nil {
 			return m, err
@@ -183,9 +186,9 @@ func (l *Lifecycle) create(ctx context.Context, at *Attempt, a *gate.Admitted, o
 	}
 	if exists && k.Phase != workspace.Creating {
 		// What an earlier attempt at this request began, upkeep may have finished.
-		return k, at.Own == string(k.Name), errors.Join(l.sameMounts(op.Allow, k, mounts), sameReach(fresh.Reach, k))
+		return k, at.Own == string(k.Name), errors.Join(l.sameMounts(op.Allow, k, mounts), sameReach(fresh.Reach, k), sameSecrets(fresh.Secrets, k))
 	}
-	plan := making{attempt: at, admitted: a, allow: op.Allow, mounts: mounts, reach: fresh.Reach, start: !op.NoStart}
+	plan := making{attempt: at, admitted: a, allow: op.Allow, mounts: mounts, reach: fresh.Reach, secrets: fresh.Secrets, start: !op.NoStart}
 	if exists { // begun before, and broken off at a point that is not known
 		err := l.make(ctx, plan, k, false)
 		return k, err == nil, err
@@ -319,6 +322,7 @@ type making struct {
 	allow    []workspace.Opening
 	mounts   *runtime.Mounts
 	reach    workspace.Reach
+	secrets  workspace.Secrets
 	start    bool
 	// fill makes what the workspace has from the start. It runs then, and its phase is
 	// restoring: a crash undoes it. What it returns is for the record.
@@ -369,19 +373,28 @@ func (l *Lifecycle) make(ctx context.Context, m making, k workspace.Kept, insert
 			if err != nil {
 				return nil, err
 			}
+			var way runtime.Way
 			if insert {
-				if err := l.insert(ctx, m, k); err != nil {
-					return nil, err
+				if way, err = l.wayOf(&k); err == nil {
+					err = l.insert(ctx, m, k)
 				}
+			} else {
+				way, err = l.keptWay(ctx, &k)
+			}
+			if err != nil {
+				return nil, err
 			}
 			crashpoint.Here("daemon.create.inserted")
 			sum := sha256.Sum256([]byte(k.Key))
 			plan := runtime.Plan{
-				KeyDigest: hex.EncodeToString(sum[:]), Limits: k.Limits, Allow: m.allow, Mounts: m.mounts, Egress: m.start && k.Reach.Any(),
+				KeyDigest: hex.EncodeToString(sum[:]), Limits: k.Limits, Allow: m.allow, Mounts: m.mounts,
 			}
 			if !m.admitted.Request().By.Can(principal.Any) { // an administrator may fill the host
 				owner := sha256.Sum256([]byte(k.Owner))
 				plan.Owner = hex.EncodeToString(owner[:8])
+			}
+			if m.start {
+				plan.Way = way
 			}
 			if m.start || m.fill != nil {
 				// One that may not run is made all the same; its start says why.
@@ -407,7 +420,7 @@ func (l *Lifecycle) make(ctx context.Context, m making, k workspace.Kept, insert
 				data = proof(rep)
 			}
 			if m.fill != nil {
-				if real, rep, data, err = l.fill(ctx, m, rt, p, real, rep); err != nil {
+				if real, rep, data, err = l.fill(ctx, m, plan.Way, rt, p, real, rep); err != nil {
 					return nil, errors.Join(err, l.unmake(ctx, rt, p, k))
 				}
 			}
@@ -422,19 +435,19 @@ func (l *Lifecycle) make(ctx context.Context, m making, k workspace.Kept, insert
 				return data, err
 			}
 			// Made by an attempt that broke off, it has what that one asked for.
-			return data, errors.Join(l.sameMounts(m.allow, k, m.mounts), sameReach(m.reach, k))
+			return data, errors.Join(l.sameMounts(m.allow, k, m.mounts), sameReach(m.reach, k), sameSecrets(m.secrets, k))
 		})
 	})
 }
 
 // fill starts a workspace that was just made if it does not run, fills it, and stops it again
 // unless it is to run.
-func (l *Lifecycle) fill(ctx context.Context, m making, rt runtime.Runtime, p permit.Permit, real workspace.Real,
+func (l *Lifecycle) fill(ctx context.Context, m making, way runtime.Way, rt runtime.Runtime, p permit.Permit, real workspace.Real,
 	rep workspace.Report,
 ) (workspace.Real, workspace.Report, any, error) {
 	var err error
 	if real.State != workspace.StateRunning {
-		if real, rep, err = rt.Start(ctx, p, m.start && m.reach.Any()); err != nil {
+		if real, rep, err = rt.Start(ctx, p, way); err != nil {
 			return real, rep, nil, err
 		}
 	}

@@ -48,7 +48,9 @@ type Config struct {
 	Archiver *archiver.Archiver
 	// Ways are the ways out of what runs. Optional: without them no workspace reaches anything.
 	Ways Ways
-	Log  *slog.Logger
+	// Bindings give workspaces the secrets of their owners. Optional: without them none uses one.
+	Bindings Bindings
+	Log      *slog.Logger
 }
 
 // Profile is a named set of defaults for workspaces.

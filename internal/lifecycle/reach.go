@@ -8,6 +8,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/permit"
 	"github.com/carrel-dev/carrel/internal/principal"
@@ -18,8 +19,9 @@ import (
 // Ways are the ways out of workspaces that run, by their names. Package ways has what each method does.
 type Ways interface {
 	Check(allow, deny []string, inner bool) error
-	Open(ctx context.Context, name id.Workspace, allow, deny []string) error
-	Change(ctx context.Context, name id.Workspace, allow, deny []string) error
+	CheckSecrets(allow, deny []string, secrets []egressapi.Secret) error
+	Open(ctx context.Context, name id.Workspace, allow, deny []string, secrets egressapi.Secrets) error
+	Change(ctx context.Context, name id.Workspace, allow, deny []string, secrets egressapi.Secrets) error
 	Close(name id.Workspace)
 }
 
@@ -32,8 +34,12 @@ func (l *Lifecycle) openWay(
 		return real, nil
 	}
 	err := l.checkReach(principal.Self(), k.Reach) // a restore brings rules that nobody has checked here
+	var secrets egressapi.Secrets
 	if err == nil {
-		err = l.cfg.Ways.Open(ctx, k.Name, k.Reach.Allow, k.Reach.Deny)
+		secrets, err = l.secretsOf(ctx, k, real.Trust)
+	}
+	if err == nil {
+		err = l.cfg.Ways.Open(ctx, k.Name, k.Reach.Allow, k.Reach.Deny, secrets)
 	}
 	if err == nil {
 		return real, nil
@@ -51,7 +57,11 @@ func (l *Lifecycle) takeWay(ctx context.Context, w workspace.Workspace) {
 	if !w.Egress || !w.State.Live() || l.cfg.Ways == nil {
 		return
 	}
-	if err := l.cfg.Ways.Open(ctx, w.Name, w.Reach.Allow, w.Reach.Deny); err != nil {
+	secrets, err := l.secretsOf(ctx, w.Kept, w.Trust)
+	if err != nil { // it reaches its hosts, and they get placeholders
+		l.cfg.Log.Error("a workspace that runs has none of its secrets", "workspace", w.Name, "error", err)
+	}
+	if err := l.cfg.Ways.Open(ctx, w.Name, w.Reach.Allow, w.Reach.Deny, secrets); err != nil {
 		l.cfg.Log.Error("cannot open the way out of a workspace that runs: it reaches nothing until its rules are changed or it is started again",
 			"workspace", w.Name, "error", err)
 	}
@@ -110,15 +120,16 @@ func (l *Lifecycle) reachAfter(by principal.Principal, k workspace.Kept, c works
 	return now, nil
 }
 
-// reached puts the stored rules of a workspace in force if it is live and has a way out.
-func (l *Lifecycle) reached(ctx context.Context, name id.Workspace, r workspace.Reach) error {
+// reached puts the stored rules and secrets of a workspace in force if it is live and has a way out.
+func (l *Lifecycle) reached(ctx context.Context, name id.Workspace) error {
 	w, err := l.living(name)
 	if err != nil || l.cfg.Ways == nil || !w.State.Live() || !w.Egress {
 		return err
 	}
-	if err := l.cfg.Ways.Change(ctx, name, r.Allow, r.Deny); err != nil {
+	secrets, err := l.secretsOf(ctx, w.Kept, w.Trust)
+	if serr := l.cfg.Ways.Change(ctx, name, w.Reach.Allow, w.Reach.Deny, secrets); serr != nil {
 		return fmt.Errorf("cannot put the network rules of workspace %s in force: %w; they are stored, and hold when it starts next: carrel "+
-			"stop %s", name, err, name)
+			"stop %s", name, serr, name)
 	}
-	return nil
+	return err
 }

@@ -133,7 +133,12 @@ func (l *Lifecycle) start(ctx context.Context, a *gate.Authorised, name id.Works
 			if err := l.checkReach(principal.Self(), w.Reach); err != nil {
 				return nil, err
 			}
-			real, rep, err := rt.Start(ctx, p, w.Reach.Any())
+			way, err := l.keptWay(ctx, &w.Kept)
+			if err != nil {
+				return nil, err
+			}
+			crashpoint.Here("daemon.start.trusted")
+			real, rep, err := rt.Start(ctx, p, way)
 			if err != nil {
 				return nil, l.doubt(name, err)
 			}

@@ -87,6 +87,12 @@ func (l *Lifecycle) update(ctx context.Context, a *gate.Authorised, by principal
 	if err != nil {
 		return err
 	}
+	after := k
+	after.Reach = reach
+	secrets, err := l.secretsAfter(ctx, after, c.Secrets)
+	if err != nil {
+		return err
+	}
 	admitted, err := a.Admit(ctx)
 	if err != nil {
 		return err
@@ -107,7 +113,7 @@ func (l *Lifecycle) update(ctx context.Context, a *gate.Authorised, by principal
 			l.note(name, real)
 		}
 		if err := l.cfg.Store.Update(ctx, name, func(k *workspace.Kept) {
-			k.Limits, k.Reach = limits, reach
+			k.Limits, k.Reach, k.Secrets = limits, reach, secrets
 			if c.Key != "" {
 				k.Key = c.Key
 			}
@@ -123,9 +129,9 @@ func (l *Lifecycle) update(ctx context.Context, a *gate.Authorised, by principal
 		if now, lives := l.Target(name); lives && now.Key != k.Key {
 			l.cfg.Gate.Renamed(now)
 		}
-		if c.Reach.Empty() {
+		if c.Reach.Empty() && c.Secrets.Empty() {
 			return nil, nil
 		}
-		return nil, l.reached(ctx, name, reach)
+		return nil, l.reached(ctx, name)
 	})
 }

@@ -39,3 +39,17 @@ func (r *Rules) Reaches(h Host) bool {
 	}
 	return false
 }
+
+// ReachesSome reports whether Judge allows some of the hosts that another rule is about, on any port. Of a name and all
+// below it, it looks at one below.
+func (r *Rules) ReachesSome(of Rule) bool {
+	name := of.Name
+	if of.Net.IsValid() {
+		name = of.Net.Addr().String()
+	}
+	if of.Below {
+		name = "any." + name
+	}
+	h, err := ParseHost(name)
+	return err == nil && r.Reaches(h)
+}

@@ -36,6 +36,8 @@ type Create struct {
 	Mounts  json.RawMessage     `json:"mounts,omitempty"`
 	Allow   []workspace.Opening `json:"allow,omitempty"`
 	Reach   []string            `json:"reach,omitempty"`
+	// Secrets are the names of those that it uses, sorted.
+	Secrets []string `json:"secrets,omitempty"`
 }
 
 // Op implements Operation.
@@ -49,7 +51,7 @@ func NewCreate(w workspace.Wanted) (Create, error) {
 	}
 	c := Create{
 		Key: w.Key, Profile: w.Profile, TTLMS: Millis(w.TTL), IdleMS: Millis(w.Idle), NoStart: w.NoStart, Allow: w.Allow,
-		Limits: limits(w.Limits), Reach: reach(w.Reach.Allow, w.Reach.Deny),
+		Limits: limits(w.Limits), Reach: reach(w.Reach.Allow, w.Reach.Deny), Secrets: once(w.Secrets),
 	}
 	if len(w.Mounts) > 0 {
 		c.Mounts = raw(w.Mounts)
@@ -67,6 +69,9 @@ type Update struct {
 
 	Reach   []string `json:"reach,omitempty"`
 	Unreach []string `json:"unreach,omitempty"`
+	// Secrets are the names of those that it uses from now on, and Unused of those that it used, sorted.
+	Secrets []string `json:"secrets,omitempty"`
+	Unused  []string `json:"unused,omitempty"`
 }
 
 // Op implements Operation.
@@ -80,6 +85,7 @@ func NewUpdate(c workspace.Change) (Update, error) {
 	return Update{
 		Key: c.Key, Limits: limits(c.Limits), TTLMS: Millis(c.TTL), IdleMS: Millis(c.Idle),
 		Reach: reach(c.Reach.Allow, c.Reach.Deny), Unreach: once(c.Reach.Remove),
+		Secrets: once(c.Secrets.Add), Unused: once(c.Secrets.Remove),
 	}, nil
 }
 

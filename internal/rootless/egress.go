@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -84,26 +85,13 @@ func ReadEgress(
 		if v == "" {
 			return e, fmt.Errorf("cannot use --secret %s: the variable is not set here; export it first: %w", s.Name, errdefs.ErrInvalidArgument)
 		}
-		if !slices.ContainsFunc(s.Hosts, func(r netrule.Rule) bool { return reached(judge, r) }) {
+		if !slices.ContainsFunc(s.Hosts, judge.ReachesSome) {
 			return e, fmt.Errorf("cannot use --secret %s: no rule lets the command reach %s; add --allow %[2]s: %w",
 				s.Name, s.Hosts[0].Text, errdefs.ErrInvalidArgument)
 		}
 		e.Secrets = append(e.Secrets, Secret{s, redact.NewValue(v)})
 	}
 	return e, nil
-}
-
-// reached reports whether any port of what a rule names may be reached.
-func reached(judge *netrule.Rules, r netrule.Rule) bool {
-	name := r.Name
-	if r.Net.IsValid() {
-		name = r.Net.Addr().String()
-	}
-	if r.Below {
-		name = "any." + name
-	}
-	h, err := netrule.ParseHost(name)
-	return err == nil && judge.Reaches(h)
 }
 
 // SecretNames are the variables whose hosts are known, as --secret takes them.
@@ -131,6 +119,9 @@ func (e *Egress) texts() (all []string) {
 	return all
 }
 
+// authorityLife is longer than a run lasts.
+const authorityLife = 30 * 24 * time.Hour
+
 // mostTold bounds the hosts whose refusal is told.
 const mostTold = 20
 
@@ -155,7 +146,6 @@ func newWayOut(e *Egress, name id.Workspace, records *record.Writer) (w *wayOut,
 	if len(e.Secrets) == 0 {
 		return w, nil, "", nil
 	}
-	var checked []intercept.Secret
 	for _, s := range e.Secrets {
 		value := s.Value.Reveal()
 		placeholder, err := intercept.NewPlaceholder(s.Prefix(value), len(value))
@@ -167,12 +157,11 @@ func newWayOut(e *Egress, name id.Workspace, records *record.Writer) (w *wayOut,
 		w.setup.Secrets = append(w.setup.Secrets, egressapi.Secret{
 			Name: s.Name, Placeholder: placeholder, Value: egressapi.Private{Value: s.Value}, Hosts: s.Hosts,
 		})
-		checked = append(checked, intercept.Secret{Name: s.Name, Placeholder: placeholder, Value: s.Value, Hosts: s.Hosts})
 	}
-	if err := intercept.Check(checked); err != nil { // carrel-egress would end with it, when the start has begun
+	if err := intercept.Check(intercept.Of(w.setup.Secrets)); err != nil { // carrel-egress would end with it, when the start has begun
 		return nil, nil, "", err
 	}
-	authorities, err := ca.Make(string(name))
+	authorities, err := ca.Make(string(name), authorityLife)
 	if err != nil {
 		return nil, nil, "", err
 	}
@@ -181,17 +170,7 @@ func newWayOut(e *Egress, name id.Workspace, records *record.Writer) (w *wayOut,
 		return nil, nil, "", err
 	}
 	w.setup.CA = egressapi.NewPrivate(string(key))
-	return w, append(env, trustVariables...), string(authorities.PEM()), nil
-}
-
-// trustVariables are for programs that do not read the host's bundle, over which the one with the authority of egress
-// is laid: Node adds a file to its own, the others replace theirs by one.
-var trustVariables = []string{
-	"NODE_EXTRA_CA_CERTS=" + sandbox.TrustFile,
-	"SSL_CERT_FILE=" + sandbox.BundleFile, // Go, OpenSSL, Python's ssl, Rust
-	"REQUESTS_CA_BUNDLE=" + sandbox.BundleFile,
-	"CURL_CA_BUNDLE=" + sandbox.BundleFile,
-	"AWS_CA_BUNDLE=" + sandbox.BundleFile,
+	return w, append(env, sandbox.TrustVariables()...), string(authorities.PEM()), nil
 }
 
 // start serves the sockets of the run. It is launch.Config.Ways.

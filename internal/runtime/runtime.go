@@ -47,8 +47,16 @@ type Plan struct {
 	Allow []workspace.Opening
 	// Mounts are asked for by their grant, which says so for its maker; nil is none.
 	Mounts *Mounts
-	// Start asks for it to be started as well, with a way out if Egress is set.
-	Start, Egress bool
+	// Start asks for it to be started as well, with this way out.
+	Start bool
+	Way   Way
+}
+
+// Way is the way out of a start; the zero value is none.
+type Way struct {
+	Open bool
+	// Trust is the certificate, in PEM, of an authority that programs trust beside the host's, "" for none.
+	Trust string
 }
 
 // ErrNotRunning is wrapped by the error of a call that found no executor. Nothing
@@ -69,9 +77,9 @@ type Runtime interface {
 	// already_exists: the name has another key. A new one is started too if the plan says so,
 	// and then is running; one that could not be started is stopped, and Start tells why.
 	Create(ctx context.Context, p permit.Permit, plan Plan) (workspace.Real, workspace.Report, error)
-	// Start returns once the isolation is proved; the report's Err is nil then. With egress it has a way out, which
-	// reaches nothing before Egress.
-	Start(ctx context.Context, p permit.Permit, egress bool) (workspace.Real, workspace.Report, error)
+	// Start returns once the isolation is proved; the report's Err is nil then. A way out reaches nothing before Egress.
+	// One that runs keeps the way that it has.
+	Start(ctx context.Context, p permit.Permit, w Way) (workspace.Real, workspace.Report, error)
 	Stop(ctx context.Context, p permit.Permit) (workspace.Real, error)
 	Destroy(ctx context.Context, p permit.Permit, purge bool) (workspace.Real, error)
 	// Discard destroys a workspace that nobody has put anything into: it is stopped and its

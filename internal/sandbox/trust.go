@@ -15,6 +15,18 @@ const (
 	BundleFile = "/etc/carrel/ca-bundle.pem"
 )
 
+// TrustVariables are for programs that do not read the host's bundle, over which the one with the authority of egress
+// is laid: Node adds a file to its own, the others replace theirs by one.
+func TrustVariables() []string {
+	return []string{
+		"NODE_EXTRA_CA_CERTS=" + TrustFile,
+		"SSL_CERT_FILE=" + BundleFile, // Go, OpenSSL, Python's ssl, Rust
+		"REQUESTS_CA_BUNDLE=" + BundleFile,
+		"CURL_CA_BUNDLE=" + BundleFile,
+		"AWS_CA_BUNDLE=" + BundleFile,
+	}
+}
+
 // bundles are where distributions keep the host's authorities in one file: Debian and Alpine, Fedora, SUSE.
 var bundles = []string{
 	"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/var/lib/ca-certificates/ca-bundle.pem",

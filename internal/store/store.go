@@ -148,14 +148,14 @@ func (s *Store) Close() error {
 }
 
 // workspaceColumns are what scanWorkspace reads, before more.
-const workspaceColumns = `name, key, owner, root, boundary, profile, limits, phase, purge, expires_ns, idle_ns, created_ns, reach`
+const workspaceColumns = `name, key, owner, root, boundary, profile, limits, phase, purge, expires_ns, idle_ns, created_ns, reach, secrets`
 
 func scanWorkspace(scan func(...any) error, more ...any) (w Workspace, err error) {
-	var limits, reach []byte
+	var limits, reach, secrets []byte
 	var expires, created int64
 	if err := scan(append([]any{
 		&w.Name, &w.Key, &w.Owner, &w.Root, &w.Boundary, &w.Profile, &limits, &w.Phase, &w.Purge, &expires, &w.Idle, &created,
-		&reach,
+		&reach, &secrets,
 	}, more...)...); err != nil {
 		return w, fmt.Errorf("cannot read a workspace: %w", err)
 	}
@@ -164,6 +164,9 @@ func scanWorkspace(scan func(...any) error, more ...any) (w Workspace, err error
 	}
 	if err := json.Unmarshal(reach, &w.Reach); err != nil {
 		return w, fmt.Errorf("cannot read what workspace %s may reach: %w", w.Name, err)
+	}
+	if err := json.Unmarshal(secrets, &w.Secrets); err != nil {
+		return w, fmt.Errorf("cannot read which secrets workspace %s uses: %w", w.Name, err)
 	}
 	w.CreatedAt, w.Expires = time.Unix(0, created), timeOf(expires)
 	return w, nil
@@ -286,7 +289,7 @@ func (s *Store) FreeSuffix(ctx context.Context, prefix string, key id.Key) (int,
 // already_exists: its name was used before, or its key belongs to a living one. may, unless it is nil, says
 // first whether it may live; nothing else is inserted meanwhile.
 func (s *Store) Insert(ctx context.Context, w Workspace, may func() error, by ...RequestID) error {
-	limits, reach, err := texts(w)
+	limits, reach, secrets, err := texts(w)
 	if err != nil {
 		return fmt.Errorf("cannot store workspace %s: %w", w.Name, err)
 	}
@@ -304,10 +307,10 @@ func (s *Store) Insert(ctx context.Context, w Workspace, may func() error, by ..
 	changed := s.stamp()
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, `INSERT INTO workspaces (name, key, owner, root, boundary, profile, limits, phase, purge, expires_ns,
-				idle_ns, created_ns, changed_ns, reach)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+				idle_ns, created_ns, changed_ns, reach, secrets)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 			w.Name, w.Key, w.Owner, w.Root, w.Boundary, w.Profile, limits, w.Phase, w.Purge, nanos(w.Expires), int64(w.Idle), now,
-			changed, reach); err != nil {
+			changed, reach, secrets); err != nil {
 			return err
 		}
 		for _, r := range by {
@@ -436,12 +439,12 @@ func (s *Store) update(ctx context.Context, name id.Workspace, change func(*Work
 	if reflect.DeepEqual(w, before) {
 		return nil
 	}
-	limits, reach, err := texts(w)
+	limits, reach, secrets, err := texts(w)
 	if err == nil {
 		err = s.exec(ctx, `UPDATE workspaces SET key = ?, limits = ?, phase = ?, purge = ?, retained = ?, expires_ns = ?, idle_ns = ?,
-			changed_ns = ?, reach = ?
+			changed_ns = ?, reach = ?, secrets = ?
 			WHERE name = ?`,
-			w.Key, limits, w.Phase, w.Purge, retained, nanos(w.Expires), int64(w.Idle), s.stamp(), reach, name)
+			w.Key, limits, w.Phase, w.Purge, retained, nanos(w.Expires), int64(w.Idle), s.stamp(), reach, secrets, name)
 	}
 	if conflict(err) {
 		return fmt.Errorf("cannot give workspace %s the key %q: another workspace has it: %w", name, w.Key, errdefs.ErrAlreadyExists)
@@ -462,13 +465,11 @@ func (s *Store) update(ctx context.Context, name id.Workspace, change func(*Work
 }
 
 // texts are the fields of a workspace that are kept as JSON.
-func texts(w Workspace) (limits, reach string, err error) {
-	l, err := json.Marshal(w.Limits)
-	if err != nil {
-		return "", "", err
-	}
-	r, err := json.Marshal(w.Reach)
-	return string(l), string(r), err
+func texts(w Workspace) (limits, reach, secrets string, err error) {
+	l, lerr := json.Marshal(w.Limits)
+	r, rerr := json.Marshal(w.Reach)
+	x, xerr := json.Marshal(w.Secrets)
+	return string(l), string(r), string(x), errors.Join(lerr, rerr, xerr)
 }
 
 // nanos and timeOf keep a time as Unix nanoseconds, and none as 0.

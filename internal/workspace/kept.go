@@ -1,6 +1,8 @@
 package workspace
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/id"
@@ -30,7 +32,9 @@ type Kept struct {
 	Limits Limits
 	// Reach is what its commands may reach of the network.
 	Reach Reach
-	Phase Phase
+	// Secrets are those of its owner's that it uses.
+	Secrets Secrets
+	Phase   Phase
 	// Purge says whether destroying, once begun, removes the home.
 	Purge bool
 	// Expires is when it will be destroyed; zero is never.
@@ -91,6 +95,17 @@ type Real struct {
 	// Egress: it was made, or started last, with a way out to the network, which Kept.Reach rules. One that is
 	// live without it gets one when it starts next.
 	Egress bool
+	// Trust is Digest of the certificate that its programs trust beside the host's, since it was started last; "" for none.
+	Trust string
+}
+
+// Digest tells what a workspace trusts from what another does; "" is nothing.
+func Digest(trust string) string {
+	if trust == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(trust))
+	return hex.EncodeToString(sum[:])
 }
 
 // Live reports whether a workspace in that state has an executor.

@@ -25,6 +25,8 @@ type Wanted struct {
 	Allow []Opening
 	// Reach is what commands may reach of the network.
 	Reach Reach
+	// Secrets are names of the owner's secrets, of which commands have placeholders.
+	Secrets []string
 	// Mounts come with a grant for them.
 	Mounts []Mount
 	// Request is the client's id of the request, "" for none.
@@ -49,6 +51,9 @@ func (w *Wanted) Validate() error {
 	if err := w.Reach.Validate(); err != nil {
 		return err
 	}
+	if err := CheckSecretNames(w.Secrets); err != nil {
+		return err
+	}
 	return ValidateLife(w.TTL, w.Idle, w.Request)
 }
 
@@ -59,7 +64,9 @@ type Change struct {
 	// TTL counts from now.
 	TTL, Idle time.Duration
 	// Reach changes what commands may reach of the network.
-	Reach   ReachChange
+	Reach ReachChange
+	// Secrets changes which of its owner's secrets it uses.
+	Secrets SecretsChange
 	Request string
 }
 
@@ -69,6 +76,9 @@ func (c *Change) Validate() error {
 		return err
 	}
 	if err := c.Reach.Validate(); err != nil {
+		return err
+	}
+	if err := c.Secrets.Validate(); err != nil {
 		return err
 	}
 	return ValidateLife(c.TTL, c.Idle, c.Request)

@@ -43,7 +43,7 @@ func (k *keyed) got() []string {
 
 func newKeyed(t *testing.T, u *user, names ...string) *keyed {
 	t.Helper()
-	authority, err := ca.Make("test")
+	authority, err := ca.Make("test", time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}

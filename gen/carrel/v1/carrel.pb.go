@@ -331,7 +331,9 @@ type Workspace struct {
 	ReachDeny  []string `protobuf:"bytes,24,rep,name=reach_deny,json=reachDeny,proto3" json:"reach_deny,omitempty"`
 	// It runs with a way out to the network, which the rules above judge. One that runs without it gets one when it
 	// starts next.
-	Egress        bool `protobuf:"varint,25,opt,name=egress,proto3" json:"egress,omitempty"`
+	Egress bool `protobuf:"varint,25,opt,name=egress,proto3" json:"egress,omitempty"`
+	// Names of the owner's secrets of which its commands have placeholders, in variables of those names.
+	Secrets       []string `protobuf:"bytes,27,rep,name=secrets,proto3" json:"secrets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -541,6 +543,13 @@ func (x *Workspace) GetEgress() bool {
 	return false
 }
 
+func (x *Workspace) GetSecrets() []string {
+	if x != nil {
+		return x.Secrets
+	}
+	return nil
+}
+
 type CreateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -569,8 +578,11 @@ type CreateRequest struct {
 	// 192.0.2.0/24:5432, or a built-in set such as @github. What any rule denies is denied; what none allows is
 	// refused. At most 1,000 rules of 300 bytes, and 24 KiB of them. A workspace that is there already and has other
 	// rules is failed_precondition; none asked for is what there is.
-	ReachAllow    []string `protobuf:"bytes,11,rep,name=reach_allow,json=reachAllow,proto3" json:"reach_allow,omitempty"`
-	ReachDeny     []string `protobuf:"bytes,12,rep,name=reach_deny,json=reachDeny,proto3" json:"reach_deny,omitempty"`
+	ReachAllow []string `protobuf:"bytes,11,rep,name=reach_allow,json=reachAllow,proto3" json:"reach_allow,omitempty"`
+	ReachDeny  []string `protobuf:"bytes,12,rep,name=reach_deny,json=reachDeny,proto3" json:"reach_deny,omitempty"`
+	// Names of the caller's secrets. Commands have a placeholder in the variable of each name, and the hosts that the
+	// secret is for get its value. A rule has to let the workspace reach one of those. At most 64.
+	Secrets       []string `protobuf:"bytes,14,rep,name=secrets,proto3" json:"secrets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -685,6 +697,13 @@ func (x *CreateRequest) GetReachAllow() []string {
 func (x *CreateRequest) GetReachDeny() []string {
 	if x != nil {
 		return x.ReachDeny
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetSecrets() []string {
+	if x != nil {
+		return x.Secrets
 	}
 	return nil
 }
@@ -1571,7 +1590,12 @@ type UpdateRequest struct {
 	ReachDeny  []string `protobuf:"bytes,8,rep,name=reach_deny,json=reachDeny,proto3" json:"reach_deny,omitempty"`
 	// Rules to remove, before others are added, by their text: allowed, denied or both. One that is not there is
 	// not_found.
-	ReachRemove   []string `protobuf:"bytes,9,rep,name=reach_remove,json=reachRemove,proto3" json:"reach_remove,omitempty"`
+	ReachRemove []string `protobuf:"bytes,9,rep,name=reach_remove,json=reachRemove,proto3" json:"reach_remove,omitempty"`
+	// Names of its owner's secrets, as in CreateRequest, and of some that it uses no more. They hold at once, also for
+	// commands that run; new variables are for commands that start later. A workspace that was started without a
+	// secret refuses its first one with failed_precondition until it has stopped.
+	Secrets       []string `protobuf:"bytes,11,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	SecretsRemove []string `protobuf:"bytes,12,rep,name=secrets_remove,json=secretsRemove,proto3" json:"secrets_remove,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1665,6 +1689,20 @@ func (x *UpdateRequest) GetReachDeny() []string {
 func (x *UpdateRequest) GetReachRemove() []string {
 	if x != nil {
 		return x.ReachRemove
+	}
+	return nil
+}
+
+func (x *UpdateRequest) GetSecrets() []string {
+	if x != nil {
+		return x.Secrets
+	}
+	return nil
+}
+
+func (x *UpdateRequest) GetSecretsRemove() []string {
+	if x != nil {
+		return x.SecretsRemove
 	}
 	return nil
 }
@@ -8203,7 +8241,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\vdestination\x18\x02 \x01(\tR\vdestination\x12\x1b\n" +
 	"\tread_only\x18\x03 \x01(\bR\breadOnly\x12\x1b\n" +
 	"\towner_uid\x18\x04 \x01(\rR\bownerUid\x12\x17\n" +
-	"\aas_root\x18\x05 \x01(\bR\x06asRoot\"\xf6\x05\n" +
+	"\aas_root\x18\x05 \x01(\bR\x06asRoot\"\x90\x06\n" +
 	"\tWorkspace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x14\n" +
@@ -8233,7 +8271,8 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"reachAllow\x12\x1d\n" +
 	"\n" +
 	"reach_deny\x18\x18 \x03(\tR\treachDeny\x12\x16\n" +
-	"\x06egress\x18\x19 \x01(\bR\x06egress\"\x89\x03\n" +
+	"\x06egress\x18\x19 \x01(\bR\x06egress\x12\x18\n" +
+	"\asecrets\x18\x1b \x03(\tR\asecrets\"\xa3\x03\n" +
 	"\rCreateRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12)\n" +
 	"\x06limits\x18\x02 \x01(\v2\x11.carrel.v1.LimitsR\x06limits\x12\x19\n" +
@@ -8250,7 +8289,8 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\vreach_allow\x18\v \x03(\tR\n" +
 	"reachAllow\x12\x1d\n" +
 	"\n" +
-	"reach_deny\x18\f \x03(\tR\treachDeny\"^\n" +
+	"reach_deny\x18\f \x03(\tR\treachDeny\x12\x18\n" +
+	"\asecrets\x18\x0e \x03(\tR\asecrets\"^\n" +
 	"\x0eCreateResponse\x122\n" +
 	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\"*\n" +
@@ -8297,7 +8337,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\rResumeRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\"D\n" +
 	"\x0eResumeResponse\x122\n" +
-	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\"\xab\x02\n" +
+	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\"\xec\x02\n" +
 	"\rUpdateRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12)\n" +
 	"\x06limits\x18\x02 \x01(\v2\x11.carrel.v1.LimitsR\x06limits\x12\x10\n" +
@@ -8310,7 +8350,9 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"reachAllow\x12\x1d\n" +
 	"\n" +
 	"reach_deny\x18\b \x03(\tR\treachDeny\x12!\n" +
-	"\freach_remove\x18\t \x03(\tR\vreachRemove\"D\n" +
+	"\freach_remove\x18\t \x03(\tR\vreachRemove\x12\x18\n" +
+	"\asecrets\x18\v \x03(\tR\asecrets\x12%\n" +
+	"\x0esecrets_remove\x18\f \x03(\tR\rsecretsRemove\"D\n" +
 	"\x0eUpdateResponse\x122\n" +
 	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\".\n" +
 	"\fStatsRequest\x12\x1e\n" +

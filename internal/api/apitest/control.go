@@ -47,7 +47,16 @@ func (g *Gate) Update(_ context.Context, p principal.Principal, ref string, c wo
 		if err != nil {
 			return err
 		}
-		d.Reach = reach
+		secrets, err := d.Secrets.Without(c.Secrets.Remove)
+		if err != nil {
+			return err
+		}
+		for _, name := range c.Secrets.Add {
+			if !secrets.Has(name) {
+				secrets.Uses = append(secrets.Uses, workspace.SecretUse{Name: name, Placeholder: "placeholder-of-" + name})
+			}
+		}
+		d.Reach, d.Secrets = reach, secrets
 		d.Limits = c.Limits.Or(d.Limits)
 		if c.Key != "" {
 			g.renamed(d, c.Key)

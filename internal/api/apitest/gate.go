@@ -172,6 +172,9 @@ func (g *Gate) Create(_ context.Context, p principal.Principal, want workspace.W
 	k := workspace.New(key, p.Owner(), time.Unix(1_700_000_000, 0))
 	k.Name, k.Limits, k.Profile, k.Idle, k.Phase = name, limits.OrDefault(), want.Profile, want.Idle, workspace.Settled
 	k.Reach = want.Reach
+	for _, name := range want.Secrets {
+		k.Secrets.Uses = append(k.Secrets.Uses, workspace.SecretUse{Name: name, Placeholder: "placeholder-of-" + name})
+	}
 	d := &entry{Workspace: workspace.Join(k, workspace.Real{
 		User: string(name), IDs: workspace.IDsFrom(uint32(1879048192 + 3*len(g.workspaces))),
 		Home: "/var/lib/carrel/homes/" + string(name), State: workspace.StateStopped,

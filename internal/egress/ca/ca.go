@@ -21,8 +21,7 @@ import (
 )
 
 const (
-	// life is how long a CA is valid, from before its making on: clocks differ.
-	life   = 30 * 24 * time.Hour
+	// before is how long before its making a CA is valid: clocks differ.
 	before = 24 * time.Hour
 	// maxCommonName is the length of a common name in characters (RFC 5280, appendix A).
 	maxCommonName = 64
@@ -41,8 +40,8 @@ type CA struct {
 	cert *x509.Certificate
 }
 
-// Make makes a CA for the workspace of this name. It is valid for 30 days.
-func Make(name string) (*CA, error) {
+// Make makes a CA for the workspace of this name, which is valid for so long.
+func Make(name string, life time.Duration) (*CA, error) {
 	cn := "carrel egress of " + name
 	if len(cn) > maxCommonName {
 		cn = cn[:maxCommonName]

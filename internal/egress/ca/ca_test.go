@@ -39,9 +39,11 @@ func certificate(t *testing.T, c *ca.CA) *x509.Certificate {
 	return cert
 }
 
+const month = 30 * 24 * time.Hour
+
 func TestMake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, err := ca.Make("amber")
+		c, err := ca.Make("amber", month)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +53,7 @@ func TestMake(t *testing.T) {
 			cert.SignatureAlgorithm != x509.ECDSAWithSHA256 {
 			t.Errorf("the certificate of %s is from %v to %v, or for other uses", cert.Subject, cert.NotBefore, cert.NotAfter)
 		}
-		other, err := ca.Make(strings.Repeat("long", 60))
+		other, err := ca.Make(strings.Repeat("long", 60), month)
 		if err != nil || bytes.Equal(other.PEM(), c.PEM()) {
 			t.Errorf("another CA: %v", err)
 		}
@@ -59,7 +61,7 @@ func TestMake(t *testing.T) {
 }
 
 func TestMarshal(t *testing.T) {
-	c, _ := ca.Make("amber")
+	c, _ := ca.Make("amber", month)
 	b, err := c.Marshal()
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +74,7 @@ func TestMarshal(t *testing.T) {
 	if !bytes.Equal(b, b2) {
 		t.Error("Marshal of what was parsed differs")
 	}
-	other, _ := ca.Make("amber")
+	other, _ := ca.Make("amber", month)
 	theirs, _ := other.Marshal()
 	key, _, _ := bytes.Cut(theirs, []byte("-----BEGIN CERT"))
 	leaf, _ := c.Leaves(func(netrule.Host) bool { return true }).Leaf(host(t, "example.org"))
@@ -99,7 +101,7 @@ func TestMarshal(t *testing.T) {
 
 func TestLeaf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, _ := ca.Make("amber")
+		c, _ := ca.Make("amber", month)
 		pool := x509.NewCertPool()
 		pool.AddCert(certificate(t, c))
 		leaves := c.Leaves(func(h netrule.Host) bool { return h != host(t, "other.example.org") })
@@ -149,7 +151,7 @@ func TestLeaf(t *testing.T) {
 }
 
 func TestManyLeaves(t *testing.T) {
-	c, _ := ca.Make("amber")
+	c, _ := ca.Make("amber", month)
 	leaves := c.Leaves(func(netrule.Host) bool { return true })
 	h := host(t, "10.0.0.1")
 	for range 1100 {

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -306,7 +307,7 @@ func TestUntrustedHost(t *testing.T) {
 }
 
 func (p *place) other() *ca.CA {
-	c, err := ca.Make("other")
+	c, err := ca.Make("other", time.Hour)
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -66,10 +66,10 @@ func newPlace(t testing.TB, allowed []string, secrets ...intercept.Secret) *plac
 		t: t, leads: map[netip.AddrPort]net.Addr{}, names: map[string]netip.Addr{}, recorded: make(chan struct{}, 1000),
 	}
 	var err error
-	if p.authority, err = ca.Make("amber"); err != nil {
+	if p.authority, err = ca.Make("amber", time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	if p.public, err = ca.Make("public"); err != nil {
+	if p.public, err = ca.Make("public", time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	p.trust = x509.NewCertPool()

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -43,7 +44,7 @@ func TestProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	authority, err := ca.Make("amber")
+	authority, err := ca.Make("amber", time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +53,7 @@ func TestProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The host is this machine, at an address that a rule names. No authority of the system vouches for it.
-	public, _ := ca.Make("public")
+	public, _ := ca.Make("public", time.Hour)
 	leaf, err := public.Leaves(func(netrule.Host) bool { return true }).Leaf(targetOf(t, "127.0.0.1:1").Host)
 	if err != nil {
 		t.Fatal(err)

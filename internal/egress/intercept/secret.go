@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/netrule"
 	"github.com/carrel-dev/carrel/internal/redact"
 )
@@ -51,6 +52,14 @@ func (s *secret) bound(t netrule.Target) bool { return s.rules.Judge(t).Action =
 
 // in reports whether the placeholder is replaced in a header.
 func (s *secret) in(header string) bool { return len(s.headers) == 0 || s.headers[header] }
+
+// Of returns the secrets of a Setup.
+func Of(all []egressapi.Secret) (secrets []Secret) {
+	for _, s := range all {
+		secrets = append(secrets, Secret{Name: s.Name, Placeholder: s.Placeholder, Value: s.Value.Value, Hosts: s.Hosts, Headers: s.Headers})
+	}
+	return secrets
+}
 
 // Check is an error, of kind invalid argument, if New would refuse the secrets. Its text has none of the values.
 func Check(all []Secret) error {

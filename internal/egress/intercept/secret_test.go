@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -14,7 +15,7 @@ import (
 )
 
 func TestNew(t *testing.T) {
-	authority, err := ca.Make("amber")
+	authority, err := ca.Make("amber", time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func confine() error {
 	if err != nil {
 		return err
 	}
-	if err := drop.Files(abi, resolverFiles()...); err != nil {
+	if err := drop.Files(abi, readable()...); err != nil {
 		return err
 	}
 	filter, err := seccomp.Network(os.Getpid())
@@ -36,10 +36,16 @@ func confine() error {
 	return seccomp.Load(filter)
 }
 
-// resolverFiles are those that Go's resolver reads, and again when they change: so the directories that hold them,
-// because most programs replace a file instead of writing it.
-func resolverFiles() []landlock.Rule {
-	rules := []landlock.Rule{landlock.RODirs("/etc")}
+// readable are the files that Go's resolver reads, and again when they change: so the directories that hold them,
+// because most programs replace a file instead of writing it. The certificate authorities are read with the first secret.
+func readable() []landlock.Rule {
+	rules := []landlock.Rule{landlock.RODirs("/etc"), landlock.RODirs(authorities...).IgnoreIfMissing()}
+	if file := os.Getenv("SSL_CERT_FILE"); file != "" {
+		rules = append(rules, landlock.ROFiles(file).IgnoreIfMissing())
+	}
+	for _, dir := range filepath.SplitList(os.Getenv("SSL_CERT_DIR")) {
+		rules = append(rules, landlock.RODirs(dir).IgnoreIfMissing())
+	}
 	if real, err := filepath.EvalSymlinks("/etc/resolv.conf"); err == nil && filepath.Dir(real) != "/etc" {
 		rules = append(rules, landlock.RODirs(filepath.Dir(real)))
 	}

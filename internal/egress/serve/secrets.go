@@ -2,6 +2,7 @@ package serve
 
 import (
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -13,36 +14,38 @@ import (
 	"github.com/carrel-dev/carrel/internal/netrule"
 )
 
-// rootsFor reads the authorities by which hosts are checked, if there is or may be a secret. The files that the system
-// keeps them in cannot be read once the process is confined.
-func rootsFor(s *egressapi.Setup) (*x509.CertPool, error) {
-	if s.CA.Reveal() == "" {
-		return x509.NewCertPool(), nil
+// authorities are where the host's certificate authorities are kept, beside /etc: Debian and Alpine, Fedora, SUSE.
+var authorities = []string{"/usr/share/ca-certificates", "/usr/local/share/ca-certificates", "/usr/share/pki", "/var/lib/ca-certificates"}
+
+// readRoots reads the authorities by which hosts are checked, once.
+func (p *process) readRoots() error {
+	if p.roots != nil {
+		return nil
 	}
 	roots, err := x509.SystemCertPool()
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the host's certificate authorities; install ca-certificates: %w: %w",
-			err, errdefs.ErrFailedPrecondition)
+	if err == nil && roots.Equal(x509.NewCertPool()) {
+		err = errors.New("there are none")
 	}
-	return roots, nil
+	if err != nil {
+		return fmt.Errorf("cannot read the host's certificate authorities; install ca-certificates: %w: %w", err, errdefs.ErrFailedPrecondition)
+	}
+	p.roots = roots
+	return nil
 }
 
 // interceptorOf returns what serves the hosts that the secrets of a Setup are bound to, nil if there are none.
-func interceptorOf(s *egressapi.Setup, roots *x509.CertPool) (*intercept.Interceptor, error) {
+func (p *process) interceptorOf(s *egressapi.Setup) (*intercept.Interceptor, error) {
 	if len(s.Secrets) == 0 {
 		return nil, nil //nolint:nilnil // a nil Interceptor intercepts nothing
+	}
+	if err := p.readRoots(); err != nil {
+		return nil, err
 	}
 	authority, err := ca.Parse([]byte(s.CA.Reveal()))
 	if err != nil {
 		return nil, err
 	}
-	c := intercept.Config{CA: authority, Roots: roots}
-	for _, x := range s.Secrets {
-		c.Secrets = append(c.Secrets, intercept.Secret{
-			Name: x.Name, Placeholder: x.Placeholder, Value: x.Value.Value, Hosts: x.Hosts, Headers: x.Headers,
-		})
-	}
-	return intercept.New(c)
+	return intercept.New(intercept.Config{CA: authority, Roots: p.roots, Secrets: intercept.Of(s.Secrets)})
 }
 
 // sameSecrets reports whether connections that are intercepted by one Setup may go on by the other.

@@ -7,6 +7,7 @@ package serve
 import (
 	"bufio"
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -50,6 +51,7 @@ type process struct {
 	control net.Conn
 	setup   atomic.Pointer[egressapi.Setup] // in force
 	names   atomic.Pointer[answers]         // of its resolver
+	roots   *x509.CertPool                  // by which hosts are checked; nil until there is a secret
 
 	mu  sync.Mutex // of out
 	out *json.Encoder
@@ -80,11 +82,7 @@ func (p *process) run() error {
 	if err != nil {
 		return err
 	}
-	roots, err := rootsFor(setup)
-	if err != nil {
-		return err
-	}
-	inside, err := interceptorOf(setup, roots)
+	inside, err := p.interceptorOf(setup)
 	if err != nil {
 		return err
 	}
@@ -121,7 +119,7 @@ func (p *process) run() error {
 		}
 		same := err == nil && sameSecrets(setup, p.setup.Load())
 		if err == nil && !same {
-			inside, err = interceptorOf(setup, roots)
+			inside, err = p.interceptorOf(setup)
 		}
 		if err != nil {
 			return err // nothing is served by rules that are not the ones in force

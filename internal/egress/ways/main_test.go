@@ -21,6 +21,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/egress/ways"
+	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/egressconf"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/record"
@@ -64,6 +65,15 @@ type world struct {
 	mu         sync.Mutex
 	workspaces map[id.Workspace]*workspace
 	warned     strings.Builder
+}
+
+// Open and Change are those of Ways, without secrets.
+func (w *world) Open(ctx context.Context, name id.Workspace, allow, deny []string) error {
+	return w.Ways.Open(ctx, name, allow, deny, egressapi.Secrets{})
+}
+
+func (w *world) Change(ctx context.Context, name id.Workspace, allow, deny []string) error {
+	return w.Ways.Change(ctx, name, allow, deny, egressapi.Secrets{})
 }
 
 // workspace is what the broker has of one: its sockets, on the host's loopback, and its carrel-egress.

@@ -41,11 +41,12 @@ func setup(conf *egressconf.Config, name id.Workspace, allow, deny []string) (eg
 }
 
 // start starts carrel-egress for a way, whose turn the caller has.
-func (w *Ways) start(ctx context.Context, x *way, allow, deny []string) error {
+func (w *Ways) start(ctx context.Context, x *way, allow, deny []string, secrets egressapi.Secrets) error {
 	s, err := setup(w.config(), x.name, allow, deny)
 	if err != nil {
 		return err
 	}
+	s.CA, s.Secrets = secrets.CA, secrets.List
 	x.end()
 	log := &limited{Logger: w.cfg.Log.With("workspace", string(x.name))}
 	records := recorder.New(recorder.Config{
@@ -73,10 +74,13 @@ func (w *Ways) start(ctx context.Context, x *way, allow, deny []string) error {
 	return nil
 }
 
-// change has the process serve by other rules.
-func (x *way) change(ctx context.Context, s egressapi.Setup) error {
+// change has the process serve by other rules, and with other secrets unless those are nil.
+func (x *way) change(ctx context.Context, s egressapi.Setup, secrets *egressapi.Secrets) error {
 	return x.keeper.Change(ctx, func(now *egressapi.Setup) {
 		now.Rules, now.Public, now.Resolver = s.Rules, s.Public, s.Resolver
+		if secrets != nil {
+			now.CA, now.Secrets = secrets.CA, secrets.List
+		}
 	})
 }
 

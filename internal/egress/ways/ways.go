@@ -19,8 +19,10 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/egress/intercept"
 	"github.com/carrel-dev/carrel/internal/egress/keeper"
 	"github.com/carrel-dev/carrel/internal/egress/recorder"
+	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/egressconf"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/netrule"
@@ -129,28 +131,52 @@ func own(n netip.Prefix) []netip.Addr {
 	return []netip.Addr{n.Addr()}
 }
 
+// CheckSecrets refuses secrets of a workspace with these rules: invalid_argument for those that cannot be used, and for
+// one that no host would get.
+func (w *Ways) CheckSecrets(allow, deny []string, secrets []egressapi.Secret) error {
+	if err := intercept.Check(intercept.Of(secrets)); err != nil {
+		return err
+	}
+	s, err := setup(w.config(), "", allow, deny)
+	if err != nil {
+		return err
+	}
+	judge, err := netrule.New(s.Rules, netrule.Options{Public: s.Public})
+	if err != nil {
+		return err
+	}
+	for _, x := range secrets {
+		if !slices.ContainsFunc(x.Hosts, judge.ReachesSome) {
+			return fmt.Errorf("cannot use the secret %s: no rule lets the workspace reach %s; allow that host first, with --allow or \"carrel egress "+
+				"allow\": %w", x.Name, x.Hosts[0].Text, errdefs.ErrInvalidArgument)
+		}
+	}
+	s.Secrets = secrets
+	return keeper.Check(s)
+}
+
 // Open opens the way of a running workspace, instead of an earlier one, and returns when it serves by these rules and
-// those of the host. After an error there is none, unless the rules were refused: then nothing has changed.
-func (w *Ways) Open(ctx context.Context, name id.Workspace, allow, deny []string) error {
+// those of the host, and with these secrets. After an error there is none, unless the rules were refused: then nothing has changed.
+func (w *Ways) Open(ctx context.Context, name id.Workspace, allow, deny []string, secrets egressapi.Secrets) error {
 	return w.do(ctx, name, "open", func(ctx context.Context, x *way) error {
-		return w.start(ctx, x, allow, deny)
+		return w.start(ctx, x, allow, deny, secrets)
 	})
 }
 
-// Change changes the rules of a workspace, and returns when nothing passes any more that they do not allow. If there
+// Change changes the rules and the secrets of a workspace, and returns when nothing passes any more that they do not allow. If there
 // is no way, it is Open. Rules that are refused change nothing. After another error the new rules are those of the next
 // process, which is started in the background.
-func (w *Ways) Change(ctx context.Context, name id.Workspace, allow, deny []string) error {
+func (w *Ways) Change(ctx context.Context, name id.Workspace, allow, deny []string, secrets egressapi.Secrets) error {
 	return w.do(ctx, name, "change", func(ctx context.Context, x *way) error {
 		if x.keeper == nil {
-			return w.start(ctx, x, allow, deny)
+			return w.start(ctx, x, allow, deny, secrets)
 		}
 		s, err := setup(w.config(), name, allow, deny)
 		if err != nil {
 			return err
 		}
 		x.allow, x.deny = slices.Clone(allow), slices.Clone(deny)
-		return x.change(ctx, s)
+		return x.change(ctx, s, &secrets)
 	})
 }
 
@@ -220,10 +246,10 @@ func (w *Ways) reload(x *way) error {
 		}
 		s, err := setup(w.config(), x.name, x.allow, x.deny)
 		if err == nil {
-			return x.change(ctx, s)
+			return x.change(ctx, s, nil)
 		}
 		s.Rules = nil
-		return errors.Join(fmt.Errorf("the workspace reaches nothing until its rules are changed: %w", err), x.change(ctx, s))
+		return errors.Join(fmt.Errorf("the workspace reaches nothing until its rules are changed: %w", err), x.change(ctx, s, nil))
 	})
 	if errors.Is(err, errClosed) {
 		return nil // it reaches nothing, and is opened with the rules that hold then

@@ -80,7 +80,7 @@ func Start(ctx context.Context, c Config) (p *Process, err error) {
 	p.cmd = &exec.Cmd{
 		// Go places ExtraFiles from 3 on.
 		Path: fmt.Sprintf("/proc/self/fd/%d", controlFD+len(files)-1), Args: []string{"carrel-egress", c.Workspace},
-		Env: []string{"GODEBUG=disablethp=1"}, Dir: "/", ExtraFiles: files, SysProcAttr: &attr,
+		Env: environ(), Dir: "/", ExtraFiles: files, SysProcAttr: &attr,
 	}
 	if c.Log != nil {
 		p.cmd.Stderr = c.Log
@@ -104,6 +104,18 @@ func Start(ctx context.Context, c Config) (p *Process, err error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// environ is where the host's certificate authorities are, if this process was told (crypto/x509). Nothing else of its
+// environment is handed on.
+func environ() []string {
+	env := []string{"GODEBUG=disablethp=1"}
+	for _, name := range []string{"SSL_CERT_FILE", "SSL_CERT_DIR"} {
+		if v := os.Getenv(name); v != "" {
+			env = append(env, name+"="+v)
+		}
+	}
+	return env
 }
 
 // greet has it serve without a rule. What its control socket carries then is for who gets it.

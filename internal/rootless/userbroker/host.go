@@ -233,7 +233,7 @@ func endEarlier(x *brokerapi.Executor) error {
 }
 
 // Start is part of broker.Effects. What a failed start made is gone when it returns.
-func (h *host) Start(ctx context.Context, e broker.Entry) (r broker.Running, report workspace.Report, err error) {
+func (h *host) Start(ctx context.Context, e broker.Entry, trust string) (r broker.Running, report workspace.Report, err error) {
 	o := &opened{}
 	defer func() {
 		if err == nil {
@@ -267,7 +267,7 @@ func (h *host) Start(ctx context.Context, e broker.Entry) (r broker.Running, rep
 		Home: dirs[0], Tmp: dirs[1], VarTmp: dirs[2], Projects: projects, Log: stderr,
 	}
 	if e.Egress {
-		c.Ways = o.way.serve(h.cfg.Egress, e.Name, stderr)
+		c.Ways, c.Spec.Net.Trust = o.way.serve(h.cfg.Egress, e.Name, stderr), trust
 	}
 	started, err := h.launcher.Start(ctx, &c, &o.sockets)
 	if err != nil {

@@ -85,7 +85,7 @@ func (l *link) judged(err error, x brokerapi.Executor) error {
 func convert(w brokerapi.Workspace) workspace.Real {
 	out := workspace.Real{
 		State: w.State, InForce: w.Limits, User: w.User, IDs: w.IDs, Home: w.Home, Retained: w.Retained, Mounts: w.Mounts, Allow: w.Allow,
-		Egress: w.Egress,
+		Egress: w.Egress, Trust: w.Trust,
 	}
 	if w.Executor != nil {
 		out.ExecutorPID = w.Executor.PID

@@ -114,7 +114,8 @@ func (r *Runtime) Create(ctx context.Context, p permit.Permit, plan runtime.Plan
 		return workspace.Real{}, workspace.Report{}, err
 	}
 	ask := brokerapi.CreateParams{
-		Name: name, KeyDigest: plan.KeyDigest, Limits: plan.Limits, Owner: plan.Owner, Allow: plan.Allow, Start: plan.Start, Egress: plan.Egress,
+		Name: name, KeyDigest: plan.KeyDigest, Limits: plan.Limits, Owner: plan.Owner, Allow: plan.Allow, Start: plan.Start,
+		Egress: plan.Way.Open, Trust: plan.Way.Trust,
 	}
 	var grant *os.File
 	if plan.Mounts != nil {
@@ -141,13 +142,13 @@ func (r *Runtime) Create(ctx context.Context, p permit.Permit, plan runtime.Plan
 
 // Start implements runtime.Runtime. It ends with a connection to the executor, so
 // that its loss is noticed and the first command does not wait for one.
-func (r *Runtime) Start(ctx context.Context, p permit.Permit, egress bool) (workspace.Real, workspace.Report, error) {
+func (r *Runtime) Start(ctx context.Context, p permit.Permit, out runtime.Way) (workspace.Real, workspace.Report, error) {
 	name, err := p.Workspace()
 	if err != nil {
 		return workspace.Real{}, workspace.Report{}, err
 	}
 	for again := true; ; again = false {
-		res, err := r.broker.Start(ctx, brokerapi.StartParams{Name: name, Egress: egress})
+		res, err := r.broker.Start(ctx, brokerapi.StartParams{Name: name, Egress: out.Open, Trust: out.Trust})
 		if err != nil {
 			return workspace.Real{}, workspace.Report{}, err
 		}

@@ -313,7 +313,7 @@ func TestBroker(t *testing.T) {
 		!slices.Contains(slices.Collect(maps.Keys(all)), "ws-ffffffff") {
 		t.Errorf("%+v, %v", all, err)
 	}
-	if w, rep, err := f.Start(t.Context(), may(name), false); err != nil || w.ExecutorPID != 99 || len(rep.Controls) != 1 {
+	if w, rep, err := f.Start(t.Context(), may(name), runtime.Way{}); err != nil || w.ExecutorPID != 99 || len(rep.Controls) != 1 {
 		t.Fatalf("%+v, %+v, %v", w, rep, err)
 	}
 	// The broker is restarted: the next call finds the new one.

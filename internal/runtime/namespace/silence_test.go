@@ -156,7 +156,7 @@ func TestOnlyTheKernelTellsAnEnd(t *testing.T) {
 	// Another one that was started meanwhile is not held to that.
 	f.executor.start()
 	within(t, "a start of another", time.Second, func() {
-		if _, _, err := f.Start(t.Context(), may(name), false); err != nil {
+		if _, _, err := f.Start(t.Context(), may(name), runtime.Way{}); err != nil {
 			t.Errorf("another was started: %v", err)
 		}
 	})

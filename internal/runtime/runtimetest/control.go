@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -186,7 +187,7 @@ func testLimit(t *testing.T, s *suite) {
 	if got, err := s.Limit(ctx, may(w.Name), l); err != nil || got.InForce != l {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if _, rep, err := s.Start(ctx, may(w.Name), false); err != nil || rep.Err() != nil {
+	if _, rep, err := s.Start(ctx, may(w.Name), runtime.Way{}); err != nil || rep.Err() != nil {
 		t.Errorf("%v", err)
 	}
 	_, err = s.Stats(ctx, s.created(t).Name)

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -81,7 +82,7 @@ func testExecutorKilled(t *testing.T, s *suite) {
 		return l != nil && l.State == workspace.StateStopped && l.ExecutorPID == 0
 	})
 	s.nothingRuns(t, w.Name)
-	again, report, err := s.Start(t.Context(), may(w.Name), false)
+	again, report, err := s.Start(t.Context(), may(w.Name), runtime.Way{})
 	if err != nil || again.ExecutorPID == w.ExecutorPID || report.Err() != nil {
 		t.Fatalf("started again: %+v: %v, %v", again, err, report.Err())
 	}
@@ -93,7 +94,7 @@ func testExecutorKilled(t *testing.T, s *suite) {
 		t.Fatal(err)
 	}
 	until(t, "another start", func() bool {
-		third, _, err := s.Start(t.Context(), may(w.Name), false)
+		third, _, err := s.Start(t.Context(), may(w.Name), runtime.Way{})
 		if err != nil && !errdefs.IsUnavailable(err) && !errdefs.IsFailedPrecondition(err) {
 			t.Fatal(err)
 		}
@@ -121,7 +122,7 @@ func testStopEndsCommands(t *testing.T, s *suite) {
 	if st, err := ended(t, p); err != nil && !errdefs.IsUnavailable(err) {
 		t.Errorf("%+v: %v", st, err)
 	}
-	if _, _, err := s.Start(t.Context(), may(w.Name), false); err != nil {
+	if _, _, err := s.Start(t.Context(), may(w.Name), runtime.Way{}); err != nil {
 		t.Fatal(err)
 	}
 	if out := s.sh(t, w.Name, "cat saved; ps -e -o args | grep -c '[s]leep 1000' || true"); out != "saved\n0\n" {

@@ -103,7 +103,7 @@ func (s *suite) listed(t *testing.T, name id.Workspace) *made {
 
 func testUnknown(t *testing.T, s *suite) {
 	name := s.name(t)
-	_, _, err := s.Start(t.Context(), may(name), false)
+	_, _, err := s.Start(t.Context(), may(name), runtime.Way{})
 	is(t, "start", err, errdefs.ErrNotFound)
 	_, err = s.Stop(t.Context(), may(name))
 	is(t, "stop", err, errdefs.ErrNotFound)
@@ -113,7 +113,7 @@ func testUnknown(t *testing.T, s *suite) {
 	is(t, "report", err, errdefs.ErrNotFound)
 	s.nothingRuns(t, name)
 	for _, bad := range []id.Workspace{"", "..", "x/../y", "rtt-0123abcd/../rtt-0123abcd"} {
-		if _, _, err := s.Start(t.Context(), may(bad), false); err == nil {
+		if _, _, err := s.Start(t.Context(), may(bad), runtime.Way{}); err == nil {
 			t.Errorf("%q was started", bad)
 		}
 		if _, err := s.Runtime.Run(t.Context(), may(bad), sh("true")); err == nil {
@@ -151,7 +151,7 @@ func testStates(t *testing.T, s *suite) {
 	_, err := s.Report(t.Context(), w.Name)
 	is(t, "report on a stopped workspace", err, errdefs.ErrFailedPrecondition)
 
-	first, report, err := s.Start(t.Context(), may(w.Name), false)
+	first, report, err := s.Start(t.Context(), may(w.Name), runtime.Way{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func testStates(t *testing.T, s *suite) {
 	if err := s.Ping(t.Context(), w.Name); err != nil {
 		t.Error(err)
 	}
-	again, report, err := s.Start(t.Context(), may(w.Name), false)
+	again, report, err := s.Start(t.Context(), may(w.Name), runtime.Way{})
 	if err != nil || !reflect.DeepEqual(again, first) || report.Err() != nil {
 		t.Errorf("started again: %+v, not %+v: %v, %v", again, first, err, report.Err())
 	}
@@ -182,7 +182,7 @@ func testStates(t *testing.T, s *suite) {
 		}
 	}
 	s.nothingRuns(t, w.Name)
-	second, _, err := s.Start(t.Context(), may(w.Name), false)
+	second, _, err := s.Start(t.Context(), may(w.Name), runtime.Way{})
 	if err != nil || second.ExecutorPID == first.ExecutorPID {
 		t.Errorf("started once more: %+v: %v", second, err)
 	}
@@ -200,7 +200,7 @@ func testDestroy(t *testing.T, s *suite) {
 	if l := s.listed(t, w.Name); l != nil {
 		t.Errorf("listed as %+v", l)
 	}
-	_, _, err := s.Start(t.Context(), may(w.Name), false)
+	_, _, err := s.Start(t.Context(), may(w.Name), runtime.Way{})
 	is(t, "start", err, errdefs.ErrNotFound)
 	s.nothingRuns(t, w.Name)
 
@@ -211,7 +211,7 @@ func testDestroy(t *testing.T, s *suite) {
 	if again.IDs.Executor <= w.IDs.Agent {
 		t.Errorf("ids are used again: %+v after %+v", again.IDs, w.IDs)
 	}
-	if _, _, err := s.Start(t.Context(), may(w.Name), false); err != nil {
+	if _, _, err := s.Start(t.Context(), may(w.Name), runtime.Way{}); err != nil {
 		t.Fatal(err)
 	}
 	if out := s.sh(t, w.Name, "ls -A"); strings.Contains(out, "file") {
@@ -246,7 +246,7 @@ func testRevive(t *testing.T, s *suite) {
 	if err != nil || back.State != workspace.StateStopped || back.IDs != w.IDs || back.Home != w.Home || back.Retained != "" {
 		t.Fatalf("%+v, %v; it was %+v", back, err, w)
 	}
-	if _, _, err := s.Start(t.Context(), may(w.Name), false); err != nil {
+	if _, _, err := s.Start(t.Context(), may(w.Name), runtime.Way{}); err != nil {
 		t.Fatal(err)
 	}
 	if out := s.sh(t, w.Name, "cat file; id -u"); out != fmt.Sprintf("kept\n%d\n", w.IDs.Work) {
@@ -266,7 +266,7 @@ func testHomeIsKept(t *testing.T, s *suite) {
 	if _, err := s.Stop(t.Context(), may(w.Name)); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := s.Start(t.Context(), may(w.Name), false); err != nil {
+	if _, _, err := s.Start(t.Context(), may(w.Name), runtime.Way{}); err != nil {
 		t.Fatal(err)
 	}
 	if out := s.sh(t, w.Name, "cat file"); out != "kept\n" {
@@ -284,7 +284,7 @@ func testConcurrentLifecycle(t *testing.T, s *suite) {
 			if _, _, err := s.Create(t.Context(), may(w.Name), runtime.Plan{KeyDigest: digestOf(w.Name), Limits: Limits}); err != nil {
 				t.Error(err)
 			}
-			got, _, err := s.Start(t.Context(), may(w.Name), false)
+			got, _, err := s.Start(t.Context(), may(w.Name), runtime.Way{})
 			if err != nil {
 				t.Error(err)
 			}
@@ -306,7 +306,7 @@ func testConcurrentLifecycle(t *testing.T, s *suite) {
 			case 0:
 				_, err = s.Stop(t.Context(), may(w.Name))
 			case 1:
-				_, _, err = s.Start(t.Context(), may(w.Name), false)
+				_, _, err = s.Start(t.Context(), may(w.Name), runtime.Way{})
 			case 2:
 				_, err = s.Runtime.Run(t.Context(), may(w.Name), sh("true"))
 			}
@@ -316,7 +316,7 @@ func testConcurrentLifecycle(t *testing.T, s *suite) {
 		})
 	}
 	all.Wait()
-	if _, _, err := s.Start(t.Context(), may(w.Name), false); err != nil {
+	if _, _, err := s.Start(t.Context(), may(w.Name), runtime.Way{}); err != nil {
 		t.Error(err)
 	}
 	if out := s.sh(t, w.Name, "echo well"); out != "well\n" {

@@ -129,7 +129,7 @@ func (s *suite) created(t *testing.T) made {
 func (s *suite) started(t *testing.T) made {
 	t.Helper()
 	name := s.created(t).Name
-	w, report, err := s.Start(t.Context(), may(name), false)
+	w, report, err := s.Start(t.Context(), may(name), runtime.Way{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,226 @@
+package flow_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/egress/bindings"
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/redact"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// vault is what alice has as secrets. What it seals is not sealed: package secret has its own tests.
+type vault struct {
+	mu   sync.Mutex
+	held map[string]string
+}
+
+func (v *vault) get(_ context.Context, owner, name string) (bindings.Held, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	value, ok := v.held[name]
+	if owner != alice.Owner() || !ok {
+		return bindings.Held{}, fmt.Errorf("cannot find the secret %s: %w", name, errdefs.ErrNotFound)
+	}
+	return bindings.Held{Name: name, Value: redact.NewValue(value), Hosts: []string{"a.example"}}, nil
+}
+
+func (v *vault) set(name, value string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.held[name] = value; value == "" {
+		delete(v.held, name)
+	}
+}
+
+// withSecrets is a house whose workspaces use secrets.
+func withSecrets(t *testing.T) (*house, *outside, *vault) {
+	h, o := newHouse(t), &outside{}
+	v := &vault{held: map[string]string{"KEY": "the first value", "OTHER": "another value"}}
+	h.ways, h.bindings = o, bindings.New(bindings.Config{
+		Held: v.get,
+		Seal: func(about string, v redact.Value) ([]byte, error) { return []byte(about + "\x00" + v.Reveal()), nil },
+		Unseal: func(about string, sealed []byte) (redact.Value, error) {
+			text, ok := strings.CutPrefix(string(sealed), about+"\x00")
+			if !ok {
+				return redact.Value{}, errors.New("it is about something else")
+			}
+			return redact.NewValue(text), nil
+		},
+	})
+	h.crash()
+	h.start()
+	return h, o, v
+}
+
+func wantedSecrets(start bool, names ...string) workspace.Wanted {
+	w := wantedReach("demo", start, "a.example")
+	w.Secrets = names
+	return w
+}
+
+// A workspace is started with the authority that its secrets need, its way out is told their values, and its commands
+// have placeholders.
+func TestSecretsOfAWorkspace(t *testing.T) {
+	h, o, _ := withSecrets(t)
+	ctx := t.Context()
+	w, _, err := h.Create(ctx, alice, wantedSecrets(true, "KEY"))
+	if err != nil || w.Trust == "" || !slices.Equal(w.Secrets.Names(), []string{"KEY"}) {
+		t.Fatalf("%+v, %v", w, err)
+	}
+	opened := string(w.Name) + " allow a.example KEY=the first value"
+	if !slices.Equal(o.opened, []string{opened}) || len(o.checked) != 1 {
+		t.Errorf("opened %q, checked %q", o.opened, o.checked)
+	}
+	if _, _, err := h.Run(ctx, alice, "demo", execapi.ExecParams{Argv: []string{"true"}, Env: []string{"MINE=1"}}); err != nil {
+		t.Fatal(err)
+	}
+	placeholder := w.Secrets.Uses[0].Placeholder
+	if env := h.rt.lastEnv; len(env) < 3 || env[0] != "KEY="+placeholder || env[len(env)-1] != "MINE=1" ||
+		!slices.ContainsFunc(env, func(v string) bool { return strings.HasPrefix(v, "SSL_CERT_FILE=") }) {
+		t.Errorf("the command has %q", env)
+	}
+	for _, r := range h.records() {
+		if text := string(r.Action) + string(r.Data); strings.Contains(text, "the first value") || strings.Contains(text, placeholder) {
+			t.Errorf("the record has %s", text)
+		}
+	}
+	if !slices.ContainsFunc(h.records(), func(r audit.Record) bool { return strings.Contains(string(r.Action), `"secrets":["KEY"]`) }) {
+		t.Error("no intent names the secret")
+	}
+	// A daemon that starts again finds the authority that the workspace trusts.
+	o.opened = nil
+	h.crash()
+	h.start()
+	if !slices.Equal(o.opened, []string{opened}) {
+		t.Errorf("after a crash: opened %q", o.opened)
+	}
+	// Stopped and started, it trusts the same one.
+	if _, err := h.Stop(ctx, alice, "demo"); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := h.Start(ctx, alice, "demo"); err != nil || v.Trust != w.Trust || v.Secrets.Uses[0].Placeholder != placeholder {
+		t.Errorf("%+v, %v", v, err)
+	}
+	// A repeated create takes what there is, and not others.
+	for _, names := range [][]string{nil, {"KEY"}} {
+		if _, created, err := h.Create(ctx, alice, wantedSecrets(true, names...)); err != nil || created {
+			t.Errorf("%q: %v, %v", names, created, err)
+		}
+	}
+	if _, _, err := h.Create(ctx, alice, wantedSecrets(true, "OTHER")); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("others: %v", err)
+	}
+}
+
+func TestSecretsThatCannotBeUsed(t *testing.T) {
+	h, o, _ := withSecrets(t)
+	ctx := t.Context()
+	if _, _, err := h.Create(ctx, alice, wantedSecrets(true, "NONE")); !errdefs.IsNotFound(err) {
+		t.Errorf("one that is not there: %v", err)
+	}
+	bobs := wantedSecrets(true, "KEY")
+	bobs.Key = "bobs"
+	if _, _, err := h.Create(ctx, bob, bobs); !errdefs.IsNotFound(err) {
+		t.Errorf("that of another: %v", err)
+	}
+	if _, _, err := h.Create(ctx, alice, wantedSecrets(true, "sk-ant-123456789")); !errdefs.IsInvalidArgument(err) ||
+		strings.Contains(err.Error(), "sk-ant") {
+		t.Errorf("a secret for a name: %v", err)
+	}
+	o.unbound = fmt.Errorf("no host gets it: %w", errdefs.ErrInvalidArgument)
+	if _, _, err := h.Create(ctx, alice, wantedSecrets(true, "KEY")); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("one that no host gets: %v", err)
+	}
+	if n := h.store.Len(); n != 0 {
+		t.Errorf("%d workspaces were made", n)
+	}
+	h.bindings = nil
+	h.crash()
+	h.start()
+	if _, _, err := h.Create(ctx, alice, wantedSecrets(true, "KEY")); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("a daemon without egress: %v", err)
+	}
+}
+
+// Secrets are added and taken while the workspace runs, if it was started with one.
+func TestUpdateOfSecrets(t *testing.T) {
+	h, o, v := withSecrets(t)
+	ctx := t.Context()
+	w, _, err := h.Create(ctx, alice, wantedSecrets(true))
+	if err != nil || w.Trust != "" {
+		t.Fatalf("%+v, %v", w, err)
+	}
+	change := func(p principal.Principal, c workspace.SecretsChange) error {
+		_, err := h.Update(ctx, p, "demo", workspace.Change{Secrets: c})
+		return err
+	}
+	if err := change(alice, workspace.SecretsChange{Add: []string{"KEY"}}); !errdefs.IsFailedPrecondition(err) ||
+		!strings.Contains(err.Error(), "carrel stop "+string(w.Name)) {
+		t.Errorf("the first one of a workspace that runs: %v", err)
+	}
+	if _, err := h.Stop(ctx, alice, "demo"); err != nil {
+		t.Fatal(err)
+	}
+	if err := change(alice, workspace.SecretsChange{Add: []string{"KEY"}}); err != nil {
+		t.Fatal(err)
+	}
+	if w, err = h.Start(ctx, alice, "demo"); err != nil || w.Trust == "" {
+		t.Fatalf("%+v, %v", w, err)
+	}
+	if err := change(bob, workspace.SecretsChange{Remove: []string{"KEY"}}); !errdefs.IsPermissionDenied(err) {
+		t.Errorf("bob takes it: %v", err)
+	}
+	told := func(want string) {
+		t.Helper()
+		if n := len(o.told); n == 0 || o.told[n-1] != string(w.Name)+" allow a.example"+want {
+			t.Errorf("told %q, want %q", o.told, want)
+		}
+	}
+	if err := change(alice, workspace.SecretsChange{Add: []string{"OTHER"}}); err != nil {
+		t.Fatal(err)
+	}
+	told(" KEY=the first value OTHER=another value")
+	// Another value, and none, hold at once.
+	v.set("KEY", "a second value")
+	h.Lifecycle.SecretChanged(ctx, alice.Owner(), "KEY")
+	told(" KEY=a second value OTHER=another value")
+	v.set("KEY", "")
+	h.Lifecycle.SecretChanged(ctx, alice.Owner(), "KEY")
+	told(" OTHER=another value")
+	n := len(o.told)
+	h.Lifecycle.SecretChanged(ctx, alice.Owner(), "NOT_USED")
+	h.Lifecycle.SecretChanged(ctx, bob.Owner(), "OTHER")
+	if len(o.told) != n {
+		t.Errorf("workspaces were told of secrets that they do not use: %q", o.told[n:])
+	}
+	if err := change(alice, workspace.SecretsChange{Remove: []string{"KEY", "OTHER"}}); err != nil {
+		t.Fatal(err)
+	}
+	told("")
+	if err := change(alice, workspace.SecretsChange{Remove: []string{"KEY"}}); !errdefs.IsNotFound(err) {
+		t.Errorf("one that it does not use: %v", err)
+	}
+	// What was removed keeps no workspace from starting.
+	v.set("KEY", "a third value")
+	if err := change(alice, workspace.SecretsChange{Add: []string{"KEY"}}); err != nil {
+		t.Fatal(err)
+	}
+	v.set("KEY", "")
+	if _, err := h.Stop(ctx, alice, "demo"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Start(ctx, alice, "demo"); err != nil {
+		t.Errorf("a secret that was removed: %v", err)
+	}
+}
