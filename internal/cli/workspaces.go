@@ -258,6 +258,7 @@ func workspaceText(w *carrelv1.Workspace, all bool) printer {
 		{"idle time-out", orNever(w.GetIdleTimeoutMs() > 0, (time.Duration(w.GetIdleTimeoutMs()) * time.Millisecond).String())},
 		{"allows", strings.Join(w.GetAllow(), ", ")},
 		{"reaches", reachText(w)},
+		{"secrets", strings.Join(w.GetSecrets(), ", ")},
 	}...)
 	for _, m := range w.GetMounts() {
 		mode := "read-write"

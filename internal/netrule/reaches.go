@@ -1,6 +1,9 @@
 package netrule
 
-import "strings"
+import (
+	"math"
+	"strings"
+)
 
 // Reaches reports whether Judge allows h on any port, for those who give a name an address before it is
 // known which port is wanted.
@@ -40,8 +43,8 @@ func (r *Rules) Reaches(h Host) bool {
 	return false
 }
 
-// ReachesSome reports whether Judge allows some of the hosts that another rule is about, on any port. Of a name and all
-// below it, it looks at one below.
+// ReachesSome reports whether Judge allows some port of the hosts that a rule with Allow is about. Of the names below one,
+// it looks at one. It may take some milliseconds.
 func (r *Rules) ReachesSome(of Rule) bool {
 	name := of.Name
 	if of.Net.IsValid() {
@@ -51,5 +54,18 @@ func (r *Rules) ReachesSome(of Rule) bool {
 		name = "any." + name
 	}
 	h, err := ParseHost(name)
-	return err == nil && r.Reaches(h)
+	if err != nil || !r.Reaches(h) {
+		return false
+	}
+	alone, err := New([]Rule{of}, Options{})
+	if err != nil {
+		return false
+	}
+	for port := 1; port <= math.MaxUint16; port++ {
+		t := Target{h, uint16(port)}
+		if alone.Judge(t).Action == Allow && r.Judge(t).Action == Allow {
+			return true
+		}
+	}
+	return false
 }

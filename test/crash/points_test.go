@@ -101,7 +101,7 @@ var scenarios = []scenario{
 		name: "start", prepare: stopped, operation: verb("start"),
 		points: []string{
 			"daemon.intent.written", "broker.start.launched", "broker.ledger.written", "broker.ledger.synced", "broker.start.kept",
-			"daemon.start.started",
+			"daemon.start.trusted", "daemon.start.started",
 		},
 	},
 	{

@@ -61,6 +61,7 @@ type world struct {
 	t    *testing.T
 	echo string
 	log  *audit.Log
+	env  []string // of each carrel-egress
 
 	mu         sync.Mutex
 	workspaces map[id.Workspace]*workspace
@@ -226,7 +227,7 @@ func (w *world) open(ctx context.Context, name id.Workspace) (*os.File, error) {
 	}
 	defer far.Close()
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), binary)
-	cmd.Env, cmd.Dir, cmd.ExtraFiles = []string{}, "/", append([]*os.File{far}, x.sockets...)
+	cmd.Env, cmd.Dir, cmd.ExtraFiles = append([]string{}, w.env...), "/", append([]*os.File{far}, x.sockets...)
 	if err := cmd.Start(); err != nil {
 		return nil, errors.Join(err, near.Close())
 	}

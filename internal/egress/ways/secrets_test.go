@@ -1,0 +1,162 @@
+package ways_test
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/egress/ca"
+	"github.com/carrel-dev/carrel/internal/egress/ways"
+	"github.com/carrel-dev/carrel/internal/egressapi"
+	"github.com/carrel-dev/carrel/internal/egressconf"
+	"github.com/carrel-dev/carrel/internal/netrule"
+)
+
+// keyed is a host that says which key it got. The host's authorities, for every process of a world, vouch for it.
+func keyed(t *testing.T) (address string, authorities string) {
+	t.Helper()
+	public, err := ca.Make("public", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "authorities.pem")
+	if err := os.WriteFile(file, public.PEM(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/octet-stream") // which is not masked
+		fmt.Fprint(w, r.Header.Get("X-Key"))
+	}))
+	host, err := netrule.ParseHost("127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := public.Leaves(func(netrule.Host) bool { return true }).Leaf(host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.TLS = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*leaf}}
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String(), file
+}
+
+const placeholder = "placeholder-0123456789"
+
+// secretsOf are what a workspace uses: one secret, for address.
+func secretsOf(t *testing.T, authority *ca.CA, address, value string) egressapi.Secrets {
+	t.Helper()
+	key, err := authority.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := netrule.ParseRule(netrule.Allow, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return egressapi.Secrets{CA: egressapi.NewPrivate(string(key)), List: []egressapi.Secret{
+		{Name: "KEY", Placeholder: placeholder, Value: egressapi.NewPrivate(value), Hosts: []netrule.Rule{r}},
+	}}
+}
+
+// A process that is confined already takes its first secret, other values, and no secret any more. Its successor has what
+// it had, and other rules of the host leave the secrets as they are.
+func TestSecretsThatCome(t *testing.T) {
+	address, authorities := keyed(t)
+	w := newWorld(t, ways.Config{})
+	w.env = []string{"SSL_CERT_FILE=" + authorities}
+	authority, err := ca.Make("ws", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trusted, public := x509.NewCertPool(), x509.NewCertPool()
+	trusted.AppendCertsFromPEM(authority.PEM())
+	b, err := os.ReadFile(authorities)
+	w.must(err)
+	public.AppendCertsFromPEM(b)
+	get := func(roots *x509.CertPool) string {
+		t.Helper()
+		c, no := w.connectTo(one, address)
+		if no != "" {
+			return no
+		}
+		defer c.Close()
+		inner := tls.Client(c, &tls.Config{ServerName: "127.0.0.1", RootCAs: roots, MinVersion: tls.VersionTLS12})
+		fmt.Fprintf(inner, "GET / HTTP/1.0\r\nHost: %s\r\nX-Key: %s\r\n\r\n", address, placeholder)
+		text, err := io.ReadAll(inner)
+		if err != nil {
+			return err.Error()
+		}
+		return string(text[bytes.LastIndexByte(text, '\n')+1:])
+	}
+	rules := []string{address}
+	w.must(w.Open(t.Context(), one, rules, nil))
+	if got := get(public); got != placeholder {
+		t.Errorf("without a secret the host gets %q", got)
+	}
+	give := func(value string) {
+		t.Helper()
+		w.must(w.Ways.Change(t.Context(), one, rules, nil, secretsOf(t, authority, address, value)))
+	}
+	give("the first value")
+	if got := get(trusted); got != "the first value" {
+		t.Errorf("the host gets %q", got)
+	}
+	give("another value")
+	if got := get(trusted); got != "another value" {
+		t.Errorf("after a change the host gets %q", got)
+	}
+	w.must(w.Reload(egressconf.Default()))
+	if got := get(trusted); got != "another value" {
+		t.Errorf("with other rules of the host it gets %q", got)
+	}
+	n := w.opened(one)
+	w.signal(one, unix.SIGKILL)
+	for end := time.Now().Add(10 * time.Second); w.opened(one) == n && time.Now().Before(end); {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if got := get(trusted); got != "another value" {
+		t.Errorf("of the next process the host gets %q", got)
+	}
+	w.must(w.Change(t.Context(), one, rules, nil))
+	if got := get(public); got != placeholder {
+		t.Errorf("once it is taken back the host gets %q", got)
+	}
+}
+
+func TestCheckSecrets(t *testing.T) {
+	w := ways.New(ways.Config{})
+	authority, err := ca.Make("ws", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := secretsOf(t, authority, "api.example:8443", "the value").List
+	if err := w.CheckSecrets([]string{"*.example:8443"}, nil, s); err != nil {
+		t.Errorf("a host that a rule reaches: %v", err)
+	}
+	for what, c := range map[string]struct{ allow, deny []string }{
+		"no rule":      {},
+		"another port": {allow: []string{"api.example"}},
+		"denied":       {allow: []string{"*.example:8443"}, deny: []string{"api.example"}},
+	} {
+		if err := w.CheckSecrets(c.allow, c.deny, s); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "api.example:8443") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	short := secretsOf(t, authority, "api.example:8443", "short").List
+	if err := w.CheckSecrets([]string{"*.example:8443"}, nil, short); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("a short one: %v", err)
+	}
+}
