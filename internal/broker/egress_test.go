@@ -350,7 +350,8 @@ func TestTrust(t *testing.T) {
 	if _, err := call[brokerapi.Workspace](t, conn, brokerapi.MethodStop, brokerapi.NameParams{Name: p.name}); err != nil {
 		t.Fatal(err)
 	}
-	if all, err := call[brokerapi.ListResult](t, conn, brokerapi.MethodList, brokerapi.ListParams{}); err != nil || all.Workspaces[0].Trust != "" {
+	all, err := call[brokerapi.ListResult](t, conn, brokerapi.MethodList, brokerapi.ListParams{})
+	if err != nil || all.Workspaces[0].Trust != "" {
 		t.Errorf("stopped: %+v, %v", all, err)
 	}
 	root = started("")

@@ -214,7 +214,9 @@ func (d *runtimeDouble) wayOut(name id.Workspace, out runtime.Way) {
 	d.all[name] = w
 }
 
-func (d *runtimeDouble) Start(_ context.Context, permitted permit.Permit, out runtime.Way) (w workspace.Real, rep workspace.Report, err error) {
+func (d *runtimeDouble) Start(_ context.Context, permitted permit.Permit, out runtime.Way) (
+	w workspace.Real, rep workspace.Report, err error,
+) {
 	name, err := permitted.Workspace()
 	if err != nil {
 		return workspace.Real{}, workspace.Report{}, err

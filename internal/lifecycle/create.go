@@ -186,7 +186,8 @@ func (l *Lifecycle) create(ctx context.Context, at *Attempt, a *gate.Admitted, o
 	}
 	if exists && k.Phase != workspace.Creating {
 		// What an earlier attempt at this request began, upkeep may have finished.
-		return k, at.Own == string(k.Name), errors.Join(l.sameMounts(op.Allow, k, mounts), sameReach(fresh.Reach, k), sameSecrets(fresh.Secrets, k))
+		other := errors.Join(l.sameMounts(op.Allow, k, mounts), sameReach(fresh.Reach, k), sameSecrets(fresh.Secrets, k))
+		return k, at.Own == string(k.Name), other
 	}
 	plan := making{attempt: at, admitted: a, allow: op.Allow, mounts: mounts, reach: fresh.Reach, secrets: fresh.Secrets, start: !op.NoStart}
 	if exists { // begun before, and broken off at a point that is not known

@@ -125,7 +125,7 @@ func TestSecretsThatCome(t *testing.T) {
 	n := w.opened(one)
 	w.signal(one, unix.SIGKILL)
 	for end := time.Now().Add(10 * time.Second); w.opened(one) == n && time.Now().Before(end); {
-		time.Sleep(5 * time.Millisecond)
+		<-time.After(5 * time.Millisecond)
 	}
 	if got := get(trusted); got != "another value" {
 		t.Errorf("of the next process the host gets %q", got)

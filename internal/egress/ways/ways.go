@@ -147,8 +147,8 @@ func (w *Ways) CheckSecrets(allow, deny []string, secrets []egressapi.Secret) er
 	}
 	for _, x := range secrets {
 		if !slices.ContainsFunc(x.Hosts, judge.ReachesSome) {
-			return fmt.Errorf("cannot use the secret %s: no rule lets the workspace reach %s; allow that host first, with --allow or \"carrel egress "+
-				"allow\": %w", x.Name, x.Hosts[0].Text, errdefs.ErrInvalidArgument)
+			return fmt.Errorf("cannot use the secret %s: no rule lets the workspace reach %s; allow that host first, with --allow or "+
+				"\"carrel egress allow\": %w", x.Name, x.Hosts[0].Text, errdefs.ErrInvalidArgument)
 		}
 	}
 	s.Secrets = secrets
