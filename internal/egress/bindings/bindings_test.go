@@ -59,7 +59,7 @@ func newVault() (*vault, *bindings.Bindings) {
 		"alice/SHORT": {
 			Name: "SHORT", Value: redact.NewValue("12345678"), Hosts: []string{"a.example:8443"}, Headers: []string{"X-Key"},
 		},
-		"bob/THEIRS":              {Name: "THEIRS", Value: redact.NewValue("the secret of bob"), Hosts: []string{"b.example"}},
+		"bob/THEIRS": {Name: "THEIRS", Value: redact.NewValue("the secret of bob"), Hosts: []string{"b.example"}},
 	}, sealed: map[string]redact.Value{}}
 	return v, bindings.New(bindings.Config{Held: v.get, Seal: v.seal, Unseal: v.unseal})
 }
