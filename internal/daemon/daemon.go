@@ -252,7 +252,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 	if err != nil {
 		return err
 	}
-	out := ways.New(ways.Config{Open: rt.Egress, Conf: network, Records: record.NewWriter(audited, redactor), Log: log})
+	out := ways.New(ways.Config{Open: rt.Egress, Conf: network, Records: record.NewWriter(audited, redactor), Seen: seen.connection, Log: log})
 	defer closing("ways out", func() error { out.Shutdown(); return nil })
 	disk := room.NewGauge(stateDir(cfg), log, audited, db, reserve)
 	disk.Look(ctx, time.Now()) // a daemon that starts on a full disk is in that state from the start

@@ -14,6 +14,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/build"
 	"github.com/carrel-dev/carrel/internal/config"
+	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/flow"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/telemetry"
@@ -47,6 +48,11 @@ func (o *observer) states(g *flow.Flow, log *audit.Log) {
 		return n
 	})
 	o.metrics.Counter("carrel_audit_records_total", "Records in the audit log.", func() float64 { return float64(log.Head().Seq) })
+}
+
+// connection counts a connection out of a workspace.
+func (o *observer) connection(c egressapi.Connection) {
+	o.metrics.Connections(c.Way, c.Refused != "", c.Count, c.SentBytes, c.ReceivedBytes)
 }
 
 // passed records one operation; the gate calls it.

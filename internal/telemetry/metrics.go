@@ -18,6 +18,9 @@ type Metrics struct {
 	actions   *prometheus.CounterVec
 	durations *prometheus.HistogramVec
 	decisions *prometheus.CounterVec
+	// Of connections out of workspaces.
+	connections *prometheus.CounterVec
+	bytes       *prometheus.CounterVec
 }
 
 // NewMetrics returns counters at zero, and the metrics of the process and its runtime.
@@ -35,13 +38,20 @@ func NewMetrics(version string) *Metrics {
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "carrel_decisions_total", Help: "Decisions of the policy, by level.",
 		}, []string{"level"}),
+		connections: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "carrel_egress_connections_total",
+			Help: "Connections out of workspaces that have ended, by how they were asked for and whether they were allowed or refused.",
+		}, []string{"way", "verdict"}),
+		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "carrel_egress_bytes_total", Help: "Bytes of connections that have ended, to hosts (sent) and from them (received).",
+		}, []string{"direction"}),
 	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "carrel_build_info", Help: "Always 1; the label says which release runs.",
 		ConstLabels: prometheus.Labels{"version": version},
 	})
 	build.Set(1)
-	m.registry.MustRegister(m.actions, m.durations, m.decisions, build,
+	m.registry.MustRegister(m.actions, m.durations, m.decisions, m.connections, m.bytes, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -54,6 +64,23 @@ func (m *Metrics) Action(kind, status string, took time.Duration) {
 
 // Decision counts a decision.
 func (m *Metrics) Decision(level string) { m.decisions.WithLabelValues(level).Inc() }
+
+// ways are the values of a label. A process that parses what workspaces send reports them.
+var ways = map[string]bool{"transparent": true, "proxy": true, "connect": true, "http": true, "socks": true, "dns": true}
+
+// Connections counts so many connections out of workspaces. A way that is not known is "other".
+func (m *Metrics) Connections(way string, refused bool, count, sent, received int64) {
+	verdict := "allowed"
+	if refused {
+		verdict = "refused"
+	}
+	if !ways[way] {
+		way = "other"
+	}
+	m.connections.WithLabelValues(way, verdict).Add(float64(max(count, 1)))
+	m.bytes.WithLabelValues("sent").Add(float64(max(sent, 0)))
+	m.bytes.WithLabelValues("received").Add(float64(max(received, 0)))
+}
 
 // Gauge adds a gauge. f returns its value when the metrics are read, and must not block.
 func (m *Metrics) Gauge(name, help string, f func() float64) {

@@ -197,6 +197,10 @@ func TestMetrics(t *testing.T) {
 	m.Action("command.exec", "ok", 3*time.Millisecond)
 	m.Action("command.exec", "denied", time.Millisecond)
 	m.Decision("SAFE")
+	m.Connections("transparent", false, 0, 5, 7)
+	m.Connections("dns", true, 3, 0, 0)
+	m.Connections("made up by a process that was taken over", true, 1, -9, 1)
+	m.Connections("made up as well", true, 1, 0, 0)
 	m.Gauge("carrel_approvals_pending", "h", func() float64 { return 7 })
 	m.Counter("carrel_audit_records_total", "h", func() float64 { return 9 })
 	m.States("carrel_workspaces", "h", "state", func() map[string]int { return map[string]int{"running": 2, "stopped": 1} })
@@ -219,6 +223,9 @@ func TestMetrics(t *testing.T) {
 		`carrel_actions_total{kind="command.exec",status="ok"} 1`, `carrel_actions_total{kind="command.exec",status="denied"} 1`,
 		`carrel_action_duration_seconds_bucket{kind="command.exec",le="0.005"} 2`, `carrel_decisions_total{level="SAFE"} 1`,
 		"carrel_approvals_pending 7", "carrel_audit_records_total 9", `carrel_workspaces{state="running"} 2`,
+		`carrel_egress_connections_total{verdict="allowed",way="transparent"} 1`, `carrel_egress_connections_total{verdict="refused",way="dns"} 3`,
+		`carrel_egress_connections_total{verdict="refused",way="other"} 2`, `carrel_egress_bytes_total{direction="sent"} 5`,
+		`carrel_egress_bytes_total{direction="received"} 8`,
 		`carrel_build_info{version="v0.1"} 1`, "process_resident_memory_bytes",
 	} {
 		if !strings.Contains(string(b), "\n"+want) {

@@ -225,6 +225,15 @@ func TestEgressLog(t *testing.T) {
 		out := n.carrel(t, "egress", "log", d.Key)
 		return allowed.MatchString(out) && refused.MatchString(out) && !strings.Contains(out, "WORKSPACE")
 	})
+	metrics := n.metrics(t)
+	for _, want := range []string{
+		`carrel_egress_connections_total{verdict="allowed",way="transparent"} 1`, `carrel_egress_connections_total{verdict="refused",way="dns"} `,
+		`carrel_egress_bytes_total{direction="received"} `,
+	} {
+		if !strings.Contains(metrics, "\n"+want) {
+			t.Errorf("%s is missing in\n%s", want, metrics)
+		}
+	}
 	if out := n.carrel(t, "egress", "log", "--refused", d.Name); allowed.MatchString(out) || !refused.MatchString(out) {
 		t.Errorf("--refused shows\n%s", out)
 	}

@@ -10,6 +10,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// metrics are what root reads.
+func (h *host) metrics(t *testing.T) string {
+	t.Helper()
+	_, text := h.metricsFor(t, 0)
+	return text
+}
+
+func (h *host) metricsFor(t *testing.T, uid uint32) (status int, text string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://carrel/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := h.client(t, uid).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(b)
+}
+
 // What passes the gate is counted and measured; who may not read the record may not read
 // that, and no span holds what a user wrote.
 func TestTelemetry(t *testing.T) {
@@ -21,24 +46,7 @@ func TestTelemetry(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	h.settled(t)
-	read := func(uid uint32) (int, string) {
-		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://carrel/metrics", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		res, err := h.client(t, uid).Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer res.Body.Close()
-		b, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return res.StatusCode, string(b)
-	}
-	_, text := read(0)
+	text := h.metrics(t)
 	for _, want := range []string{
 		`carrel_actions_total{kind="command.exec",status="ok"} `, `carrel_action_duration_seconds_count{kind="command.exec"}`,
 		`carrel_actions_total{kind="command.exec",status="denied"} 1`, `carrel_decisions_total{level="SAFE"} `,
@@ -48,7 +56,7 @@ func TestTelemetry(t *testing.T) {
 			t.Errorf("%s is missing in\n%s", want, text)
 		}
 	}
-	if status, text := read(mallory.Uid); status == http.StatusOK || strings.Contains(text, "carrel_actions") {
+	if status, text := h.metricsFor(t, mallory.Uid); status == http.StatusOK || strings.Contains(text, "carrel_actions") {
 		t.Errorf("a stranger reads %d %s", status, text)
 	}
 	end(t, h.part(t, "daemon"), unix.SIGTERM) // it writes what waits

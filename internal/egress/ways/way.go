@@ -59,7 +59,11 @@ func (w *Ways) start(ctx context.Context, x *way, allow, deny []string, secrets 
 	})
 	k, err := keeper.Start(ctx, keeper.Config{
 		Starter: keeper.Remote(func(ctx context.Context) (*os.File, error) { return w.cfg.Open(ctx, x.name) }),
-		Setup:   s, Connection: records.Connection, Retry: true,
+		Setup:   s, Retry: true,
+		Connection: func(c egressapi.Connection) {
+			w.cfg.Seen(c)
+			records.Connection(c)
+		},
 		Trouble: func(err error) {
 			if log.may() {
 				log.Warn("the way out of a workspace is interrupted", "error", err)

@@ -37,6 +37,8 @@ type Config struct {
 	Conf *egressconf.Config
 	// Records is where the records of connections go: record.Writer.
 	Records recorder.Log
+	// Seen is told of each connection as well, also of those that get no record. It must not block. Optional.
+	Seen func(egressapi.Connection)
 	// Log is told what happens without a caller. Optional.
 	Log *slog.Logger
 	// Within bounds each operation; 0 is 15 s. A process that does not answer is ended after 10 s.
@@ -80,6 +82,9 @@ type way struct {
 func New(c Config) *Ways {
 	if c.Conf == nil {
 		c.Conf = egressconf.Default()
+	}
+	if c.Seen == nil {
+		c.Seen = func(egressapi.Connection) {}
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
