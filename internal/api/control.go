@@ -160,3 +160,23 @@ func limitsTo(l workspace.Limits) *carrelv1.Limits {
 		OpenFiles: l.OpenFiles, DiskBytes: l.DiskBytes,
 	}
 }
+
+func (s workspaces) ExplainReach(ctx context.Context,
+	req *request[carrelv1.ExplainReachRequest],
+) (*response[carrelv1.ExplainReachResponse], error) {
+	ref, err := parseRef(req.Msg.GetWorkspace())
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	verdicts, err := s.gate.ExplainReach(ctx, authn.FromContext(ctx), ref, req.Msg.GetHosts())
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	out := &carrelv1.ExplainReachResponse{}
+	for _, v := range verdicts {
+		out.Verdicts = append(out.Verdicts, &carrelv1.ReachVerdict{
+			Host: v.Host, Action: v.Action, Rule: v.Rule, Reason: v.Reason, Secrets: v.Secrets,
+		})
+	}
+	return connect.NewResponse(out), nil
+}

@@ -47,6 +47,8 @@ type Gate interface {
 	Pause(ctx context.Context, p principal.Principal, ref string) (Workspace, error)
 	Resume(ctx context.Context, p principal.Principal, ref string) (Workspace, error)
 	Update(ctx context.Context, p principal.Principal, ref string, c workspace.Change) (Workspace, error)
+	// ExplainReach says what the network rules of a workspace say of hosts.
+	ExplainReach(ctx context.Context, p principal.Principal, ref string, hosts []string) ([]workspace.ReachVerdict, error)
 	// Stats of no refs is of all that run and p may reach.
 	Stats(ctx context.Context, p principal.Principal, refs []string) ([]workspace.Usage, error)
 	// Watch calls emit with what happens to refs, or to all that p may reach, until ctx

@@ -82,7 +82,8 @@ func TestObjectValues(t *testing.T) {
 		`"limits":{"memory_bytes":0,"swap_bytes":0,"pids":1152921504606846976,"cpu_weight":0,"open_files":0,"disk_bytes":0},` +
 		`"controls":[{"id":"c","requested":false,"required":false,"state":"","evidence":"","remedy":"","opened":""}],` +
 		`"created_at":"1970-01-01T00:00:01.5Z","executor_uid":0,"agent_uid":0,"executor_pid":0,"inside_home":"","profile":"",` +
-		`"expires_at":null,"idle_timeout_ms":0,"mounts":[],"allow":[],"silent_at":null,"reach_allow":[],"reach_deny":[],"egress":false}`
+		`"expires_at":null,"idle_timeout_ms":0,"mounts":[],"allow":[],"silent_at":null,"reach_allow":[],"reach_deny":[],` +
+		`"egress":false,"secrets":[]}`
 	if err != nil || string(b) != want {
 		t.Errorf("%v\n got %s\nwant %s", err, b, want)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/rootless"
 	"github.com/carrel-dev/carrel/internal/workspace"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
@@ -136,9 +137,11 @@ any rule denies is denied, what none allows is refused.
   carrel egress allow demo @github example.org
   carrel egress deny demo ads.example.org
   carrel egress rules demo
+  carrel egress test demo example.org
   carrel egress rm demo example.org
   sudo carrel egress log demo`,
-	}, a.egressAllowCommand(), a.egressDenyCommand(), a.egressRemoveCommand(), a.egressRulesCommand(), a.egressLogCommand())
+	}, a.egressAllowCommand(), a.egressDenyCommand(), a.egressRemoveCommand(), a.egressRulesCommand(), a.egressTestCommand(),
+		a.egressLogCommand())
 }
 
 func (a *app) egressAllowCommand() *cobra.Command {
@@ -228,6 +231,47 @@ func (a *app) egressRulesCommand() *cobra.Command {
 				w.GetName())
 		}
 		return reachObject(w), t, nil
+	})
+}
+
+func (a *app) egressTestCommand() *cobra.Command {
+	return a.prints(&cobra.Command{
+		Use:   "test [flags] WORKSPACE HOST...",
+		Short: help(operation.ExplainReach),
+		Long: `test says what the rules of a workspace and those of the host say of HOST, which is
+example.org, for port 443, or example.org:22. It resolves and connects to nothing: the
+addresses of a name are judged when a connection is made, and one that is not public is
+refused then unless a rule names it. The exit code is 1 if a host is refused.`,
+		Example: `  carrel egress test demo api.example.org
+  carrel egress test demo db.example.org:5432 -o json`,
+		Args:              atLeast("WORKSPACE", "HOST"),
+		ValidArgsFunction: onlyFirst(a.completeWorkspaces()),
+	}, func(c *cobra.Command, args []string) (any, printer, error) {
+		m, err := ask(c.Context(), a, workspaces.ExplainReach, &carrelv1.ExplainReachRequest{Workspace: args[0], Hosts: args[1:]})
+		if err != nil {
+			return nil, nil, err
+		}
+		t := newTable(-1, "HOST", "VERDICT", "WHY", "SECRETS")
+		all := []object{}
+		for _, v := range m.GetVerdicts() {
+			verdict := "allowed"
+			if v.GetAction() != "allow" {
+				verdict, a.code = "refused", exitFailure
+			}
+			all = append(all, object{
+				{"host", v.GetHost()},
+				{"action", v.GetAction()},
+				{"rule", v.GetRule()},
+				{"reason", v.GetReason()},
+				{"secrets", append([]string{}, v.GetSecrets()...)},
+			})
+			why := "no rule names it; allow it with: carrel egress allow " + args[0] + " " + v.GetHost()
+			if v.GetRule() != "" {
+				why = "rule " + v.GetRule()
+			}
+			t.add(printable(v.GetHost()), verdict, printable(why), printable(strings.Join(v.GetSecrets(), ", ")))
+		}
+		return all, t, nil
 	})
 }
 

@@ -43,6 +43,20 @@ func (o *outside) CheckSecrets(allow, deny []string, secrets []egressapi.Secret)
 	return o.unbound
 }
 
+func (o *outside) Explain(allow, _ []string, secrets []egressapi.Secret, hosts []string) (all []workspace.ReachVerdict, err error) {
+	for _, h := range hosts {
+		v := workspace.ReachVerdict{Host: h, Action: "deny"}
+		if slices.Contains(allow, h) {
+			v.Action = "allow"
+			for _, s := range secrets {
+				v.Secrets = append(v.Secrets, s.Name)
+			}
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
+
 // secrets are the names of those that a way has, with their values.
 func shownSecrets(s egressapi.Secrets) (text string) {
 	for _, x := range s.List {

@@ -224,3 +224,25 @@ func TestUpdateOfSecrets(t *testing.T) {
 		t.Errorf("a secret that was removed: %v", err)
 	}
 }
+
+// Who may look at a workspace is told what its rules say of hosts, and which secrets those get.
+func TestExplainReach(t *testing.T) {
+	h, _, _ := withSecrets(t)
+	ctx := t.Context()
+	if _, _, err := h.Create(ctx, alice, wantedSecrets(false, "KEY")); err != nil {
+		t.Fatal(err)
+	}
+	all, err := h.ExplainReach(ctx, alice, "demo", []string{"a.example", "b.example"})
+	if err != nil || len(all) != 2 || all[0].Action != "allow" || !slices.Equal(all[0].Secrets, []string{"KEY"}) || all[1].Action != "deny" ||
+		all[1].Secrets != nil {
+		t.Errorf("%+v, %v", all, err)
+	}
+	for _, hosts := range [][]string{nil, make([]string, workspace.MaxReachQuestions+1)} {
+		if _, err := h.ExplainReach(ctx, alice, "demo", hosts); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%d hosts: %v", len(hosts), err)
+		}
+	}
+	if _, err := h.ExplainReach(ctx, bob, "demo", []string{"a.example"}); !errdefs.IsPermissionDenied(err) {
+		t.Errorf("bob: %v", err)
+	}
+}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/permit"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/runtime"
@@ -19,6 +20,7 @@ import (
 // Ways are the ways out of workspaces that run, by their names. Package ways has what each method does.
 type Ways interface {
 	Check(allow, deny []string, inner bool) error
+	Explain(allow, deny []string, secrets []egressapi.Secret, hosts []string) ([]workspace.ReachVerdict, error)
 	CheckSecrets(allow, deny []string, secrets []egressapi.Secret) error
 	Open(ctx context.Context, name id.Workspace, allow, deny []string, secrets egressapi.Secrets) error
 	Change(ctx context.Context, name id.Workspace, allow, deny []string, secrets egressapi.Secrets) error
@@ -132,4 +134,31 @@ func (l *Lifecycle) reached(ctx context.Context, name id.Workspace) error {
 			"stop %s", name, serr, name)
 	}
 	return err
+}
+
+// ExplainReach returns what the rules in force for the workspace that ref names say of hosts, in their order. It resolves
+// no name.
+func (l *Lifecycle) ExplainReach(ctx context.Context, p principal.Principal, ref string, hosts []string) ([]workspace.ReachVerdict, error) {
+	a, err := l.Authorise(ctx, p, ref, operation.Simple(operation.ExplainReach))
+	if err != nil {
+		return nil, err
+	}
+	if len(hosts) == 0 || len(hosts) > workspace.MaxReachQuestions {
+		return nil, fmt.Errorf("cannot judge %d hosts: name 1 to %d: %w", len(hosts), workspace.MaxReachQuestions, errdefs.ErrInvalidArgument)
+	}
+	w, err := l.living(a.On().Name)
+	if err != nil {
+		return nil, err
+	}
+	if l.cfg.Ways == nil {
+		return nil, fmt.Errorf("cannot judge hosts: this daemon has no carrel-egress, so that its workspaces reach nothing: %w",
+			errdefs.ErrFailedPrecondition)
+	}
+	var secrets []egressapi.Secret
+	if l.cfg.Bindings != nil {
+		if _, secrets, err = l.cfg.Bindings.Bind(ctx, w.Kept, nil); err != nil {
+			return nil, err
+		}
+	}
+	return l.cfg.Ways.Explain(w.Reach.Allow, w.Reach.Deny, secrets, hosts)
 }

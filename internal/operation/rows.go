@@ -24,6 +24,8 @@ const (
 	ListWorkspaces   Name = "workspace.list"
 	StatWorkspace    Name = "workspace.stats"
 	WatchWorkspace   Name = "workspace.watch"
+	// ExplainReach says what the network rules of a workspace say of hosts.
+	ExplainReach Name = "workspace.reach"
 	// ReviveWorkspace brings a destroyed workspace back.
 	ReviveWorkspace Name = "workspace.revive"
 	// RemoveHome removes the home that was kept of a destroyed workspace.
@@ -170,6 +172,11 @@ var Table = []Row{
 		Name: ListWorkspaces, Words: "list workspaces", Needs: p.Look, Class: Observe,
 		Help:  "List the workspaces that you may reach",
 		Calls: small("WorkspaceService/List"),
+	},
+	{
+		Name: ExplainReach, Words: "judge hosts for", Needs: p.Look, On: Workspace, Class: Observe,
+		Help:  "Say whether a workspace may reach hosts, and why",
+		Calls: small("WorkspaceService/ExplainReach"),
 	},
 	{
 		Name: StatWorkspace, Words: "measure", Needs: p.Look, On: Workspace, Class: Observe,

@@ -20,6 +20,21 @@ type Reach struct {
 	Deny []string `json:"deny,omitempty"`
 }
 
+// ReachVerdict is what the rules in force say of one host.
+type ReachVerdict struct {
+	// Host is HOST:PORT in its canonical form.
+	Host string
+	// Action is allow or deny.
+	Action string
+	// Rule decides; it is "" if no rule names the host.
+	Rule, Reason string
+	// Secrets are the names of those that the host gets.
+	Secrets []string
+}
+
+// MaxReachQuestions bounds the hosts that are asked about at once.
+const MaxReachQuestions = 100
+
 // Bounds of the rules of a workspace. Together they fit a record of the audit log.
 const (
 	MaxReachRules = 1000

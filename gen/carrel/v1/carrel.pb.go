@@ -1751,6 +1751,186 @@ func (x *UpdateResponse) GetWorkspace() *Workspace {
 	return nil
 }
 
+type ExplainReachRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// example.org, for port 443, or example.org:22. At most 100.
+	Hosts         []string `protobuf:"bytes,2,rep,name=hosts,proto3" json:"hosts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainReachRequest) Reset() {
+	*x = ExplainReachRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainReachRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainReachRequest) ProtoMessage() {}
+
+func (x *ExplainReachRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainReachRequest.ProtoReflect.Descriptor instead.
+func (*ExplainReachRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ExplainReachRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *ExplainReachRequest) GetHosts() []string {
+	if x != nil {
+		return x.Hosts
+	}
+	return nil
+}
+
+type ExplainReachResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of the hosts.
+	Verdicts      []*ReachVerdict `protobuf:"bytes,1,rep,name=verdicts,proto3" json:"verdicts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainReachResponse) Reset() {
+	*x = ExplainReachResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainReachResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainReachResponse) ProtoMessage() {}
+
+func (x *ExplainReachResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainReachResponse.ProtoReflect.Descriptor instead.
+func (*ExplainReachResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ExplainReachResponse) GetVerdicts() []*ReachVerdict {
+	if x != nil {
+		return x.Verdicts
+	}
+	return nil
+}
+
+// ReachVerdict is what the rules of the workspace and the host's say of one host. The addresses of a name are judged
+// when a connection is made.
+type ReachVerdict struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// HOST:PORT in its canonical form.
+	Host string `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`
+	// allow or deny.
+	Action string `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"`
+	// The rule that decides; empty if none names the host.
+	Rule   string `protobuf:"bytes,3,opt,name=rule,proto3" json:"rule,omitempty"`
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The names of the workspace's secrets that the host gets.
+	Secrets       []string `protobuf:"bytes,5,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReachVerdict) Reset() {
+	*x = ReachVerdict{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReachVerdict) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReachVerdict) ProtoMessage() {}
+
+func (x *ReachVerdict) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReachVerdict.ProtoReflect.Descriptor instead.
+func (*ReachVerdict) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ReachVerdict) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *ReachVerdict) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *ReachVerdict) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *ReachVerdict) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ReachVerdict) GetSecrets() []string {
+	if x != nil {
+		return x.Secrets
+	}
+	return nil
+}
+
 type StatsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// None is every running one that the caller may reach.
@@ -1761,7 +1941,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[25]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1773,7 +1953,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[25]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1786,7 +1966,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{25}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StatsRequest) GetWorkspaces() []string {
@@ -1819,7 +1999,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[26]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1831,7 +2011,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[26]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1844,7 +2024,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{26}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Usage) GetName() string {
@@ -1942,7 +2122,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[27]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1954,7 +2134,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[27]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1967,7 +2147,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{27}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *StatsResponse) GetUsage() []*Usage {
@@ -1996,7 +2176,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2008,7 +2188,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2021,7 +2201,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{28}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *WatchRequest) GetWorkspaces() []string {
@@ -2065,7 +2245,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2077,7 +2257,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2090,7 +2270,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{29}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Event) GetNumber() int64 {
@@ -2188,7 +2368,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2200,7 +2380,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2213,7 +2393,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{30}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WatchResponse) GetEvent() *Event {
@@ -2239,7 +2419,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2251,7 +2431,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2264,7 +2444,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{31}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *StopResponse) GetWorkspace() *Workspace {
@@ -2286,7 +2466,7 @@ type DestroyRequest struct {
 
 func (x *DestroyRequest) Reset() {
 	*x = DestroyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2298,7 +2478,7 @@ func (x *DestroyRequest) String() string {
 func (*DestroyRequest) ProtoMessage() {}
 
 func (x *DestroyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2311,7 +2491,7 @@ func (x *DestroyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyRequest.ProtoReflect.Descriptor instead.
 func (*DestroyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{32}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *DestroyRequest) GetWorkspace() string {
@@ -2345,7 +2525,7 @@ type DestroyResponse struct {
 
 func (x *DestroyResponse) Reset() {
 	*x = DestroyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2357,7 +2537,7 @@ func (x *DestroyResponse) String() string {
 func (*DestroyResponse) ProtoMessage() {}
 
 func (x *DestroyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2370,7 +2550,7 @@ func (x *DestroyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyResponse.ProtoReflect.Descriptor instead.
 func (*DestroyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{33}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *DestroyResponse) GetRetainedHome() string {
@@ -2408,7 +2588,7 @@ type Command struct {
 
 func (x *Command) Reset() {
 	*x = Command{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2420,7 +2600,7 @@ func (x *Command) String() string {
 func (*Command) ProtoMessage() {}
 
 func (x *Command) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2433,7 +2613,7 @@ func (x *Command) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command.ProtoReflect.Descriptor instead.
 func (*Command) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{34}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Command) GetArgv() []string {
@@ -2515,7 +2695,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2527,7 +2707,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2540,7 +2720,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{35}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Status) GetCode() int32 {
@@ -2634,7 +2814,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2646,7 +2826,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2659,7 +2839,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{36}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ExecRequest) GetWorkspace() string {
@@ -2705,7 +2885,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2717,7 +2897,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2730,7 +2910,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{37}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ExecResponse) GetCommandId() string {
@@ -2785,7 +2965,7 @@ type WindowSize struct {
 
 func (x *WindowSize) Reset() {
 	*x = WindowSize{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[38]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2797,7 +2977,7 @@ func (x *WindowSize) String() string {
 func (*WindowSize) ProtoMessage() {}
 
 func (x *WindowSize) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[38]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2810,7 +2990,7 @@ func (x *WindowSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WindowSize.ProtoReflect.Descriptor instead.
 func (*WindowSize) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{38}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WindowSize) GetRows() uint32 {
@@ -2841,7 +3021,7 @@ type StreamStart struct {
 
 func (x *StreamStart) Reset() {
 	*x = StreamStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[39]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2853,7 +3033,7 @@ func (x *StreamStart) String() string {
 func (*StreamStart) ProtoMessage() {}
 
 func (x *StreamStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[39]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2866,7 +3046,7 @@ func (x *StreamStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStart.ProtoReflect.Descriptor instead.
 func (*StreamStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{39}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *StreamStart) GetWorkspace() string {
@@ -2913,7 +3093,7 @@ type StreamRequest struct {
 
 func (x *StreamRequest) Reset() {
 	*x = StreamRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[40]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2925,7 +3105,7 @@ func (x *StreamRequest) String() string {
 func (*StreamRequest) ProtoMessage() {}
 
 func (x *StreamRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[40]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2938,7 +3118,7 @@ func (x *StreamRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamRequest.ProtoReflect.Descriptor instead.
 func (*StreamRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{40}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *StreamRequest) GetMessage() isStreamRequest_Message {
@@ -3043,7 +3223,7 @@ type StreamResponse struct {
 
 func (x *StreamResponse) Reset() {
 	*x = StreamResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[41]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3055,7 +3235,7 @@ func (x *StreamResponse) String() string {
 func (*StreamResponse) ProtoMessage() {}
 
 func (x *StreamResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[41]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3068,7 +3248,7 @@ func (x *StreamResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamResponse.ProtoReflect.Descriptor instead.
 func (*StreamResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{41}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *StreamResponse) GetMessage() isStreamResponse_Message {
@@ -3156,7 +3336,7 @@ type DetachRequest struct {
 
 func (x *DetachRequest) Reset() {
 	*x = DetachRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[42]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3168,7 +3348,7 @@ func (x *DetachRequest) String() string {
 func (*DetachRequest) ProtoMessage() {}
 
 func (x *DetachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[42]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3181,7 +3361,7 @@ func (x *DetachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachRequest.ProtoReflect.Descriptor instead.
 func (*DetachRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{42}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *DetachRequest) GetWorkspace() string {
@@ -3221,7 +3401,7 @@ type DetachResponse struct {
 
 func (x *DetachResponse) Reset() {
 	*x = DetachResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3233,7 +3413,7 @@ func (x *DetachResponse) String() string {
 func (*DetachResponse) ProtoMessage() {}
 
 func (x *DetachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3246,7 +3426,7 @@ func (x *DetachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachResponse.ProtoReflect.Descriptor instead.
 func (*DetachResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{43}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *DetachResponse) GetCommandId() string {
@@ -3273,7 +3453,7 @@ type CommandInfo struct {
 
 func (x *CommandInfo) Reset() {
 	*x = CommandInfo{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3285,7 +3465,7 @@ func (x *CommandInfo) String() string {
 func (*CommandInfo) ProtoMessage() {}
 
 func (x *CommandInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3298,7 +3478,7 @@ func (x *CommandInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandInfo.ProtoReflect.Descriptor instead.
 func (*CommandInfo) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{44}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *CommandInfo) GetCommandId() string {
@@ -3368,7 +3548,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3380,7 +3560,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3393,7 +3573,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{45}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ExplainRequest) GetWorkspace() string {
@@ -3424,7 +3604,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3436,7 +3616,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3449,7 +3629,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{46}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ExplainResponse) GetDecision() []byte {
@@ -3482,7 +3662,7 @@ type ListCommandsRequest struct {
 
 func (x *ListCommandsRequest) Reset() {
 	*x = ListCommandsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3494,7 +3674,7 @@ func (x *ListCommandsRequest) String() string {
 func (*ListCommandsRequest) ProtoMessage() {}
 
 func (x *ListCommandsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3507,7 +3687,7 @@ func (x *ListCommandsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCommandsRequest.ProtoReflect.Descriptor instead.
 func (*ListCommandsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{47}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ListCommandsRequest) GetWorkspace() string {
@@ -3526,7 +3706,7 @@ type ListCommandsResponse struct {
 
 func (x *ListCommandsResponse) Reset() {
 	*x = ListCommandsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3538,7 +3718,7 @@ func (x *ListCommandsResponse) String() string {
 func (*ListCommandsResponse) ProtoMessage() {}
 
 func (x *ListCommandsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3551,7 +3731,7 @@ func (x *ListCommandsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCommandsResponse.ProtoReflect.Descriptor instead.
 func (*ListCommandsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{48}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ListCommandsResponse) GetCommands() []*CommandInfo {
@@ -3572,7 +3752,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3584,7 +3764,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3597,7 +3777,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{49}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *LogsRequest) GetWorkspace() string {
@@ -3634,7 +3814,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3646,7 +3826,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3659,7 +3839,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{50}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *LogsResponse) GetData() []byte {
@@ -3694,7 +3874,7 @@ type WaitRequest struct {
 
 func (x *WaitRequest) Reset() {
 	*x = WaitRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3706,7 +3886,7 @@ func (x *WaitRequest) String() string {
 func (*WaitRequest) ProtoMessage() {}
 
 func (x *WaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3719,7 +3899,7 @@ func (x *WaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
 func (*WaitRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{51}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *WaitRequest) GetWorkspace() string {
@@ -3748,7 +3928,7 @@ type WaitResponse struct {
 
 func (x *WaitResponse) Reset() {
 	*x = WaitResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3760,7 +3940,7 @@ func (x *WaitResponse) String() string {
 func (*WaitResponse) ProtoMessage() {}
 
 func (x *WaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3773,7 +3953,7 @@ func (x *WaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitResponse.ProtoReflect.Descriptor instead.
 func (*WaitResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{52}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *WaitResponse) GetStatus() *Status {
@@ -3803,7 +3983,7 @@ type SignalRequest struct {
 
 func (x *SignalRequest) Reset() {
 	*x = SignalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3815,7 +3995,7 @@ func (x *SignalRequest) String() string {
 func (*SignalRequest) ProtoMessage() {}
 
 func (x *SignalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3828,7 +4008,7 @@ func (x *SignalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalRequest.ProtoReflect.Descriptor instead.
 func (*SignalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{53}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *SignalRequest) GetWorkspace() string {
@@ -3867,7 +4047,7 @@ type SignalResponse struct {
 
 func (x *SignalResponse) Reset() {
 	*x = SignalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3879,7 +4059,7 @@ func (x *SignalResponse) String() string {
 func (*SignalResponse) ProtoMessage() {}
 
 func (x *SignalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3892,7 +4072,7 @@ func (x *SignalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalResponse.ProtoReflect.Descriptor instead.
 func (*SignalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{54}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{57}
 }
 
 type ResizeRequest struct {
@@ -3906,7 +4086,7 @@ type ResizeRequest struct {
 
 func (x *ResizeRequest) Reset() {
 	*x = ResizeRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3918,7 +4098,7 @@ func (x *ResizeRequest) String() string {
 func (*ResizeRequest) ProtoMessage() {}
 
 func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3931,7 +4111,7 @@ func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeRequest.ProtoReflect.Descriptor instead.
 func (*ResizeRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{55}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ResizeRequest) GetWorkspace() string {
@@ -3963,7 +4143,7 @@ type ResizeResponse struct {
 
 func (x *ResizeResponse) Reset() {
 	*x = ResizeResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3975,7 +4155,7 @@ func (x *ResizeResponse) String() string {
 func (*ResizeResponse) ProtoMessage() {}
 
 func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3988,7 +4168,7 @@ func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeResponse.ProtoReflect.Descriptor instead.
 func (*ResizeResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{56}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{59}
 }
 
 type SpawnRequest struct {
@@ -4000,7 +4180,7 @@ type SpawnRequest struct {
 
 func (x *SpawnRequest) Reset() {
 	*x = SpawnRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4012,7 +4192,7 @@ func (x *SpawnRequest) String() string {
 func (*SpawnRequest) ProtoMessage() {}
 
 func (x *SpawnRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4025,7 +4205,7 @@ func (x *SpawnRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpawnRequest.ProtoReflect.Descriptor instead.
 func (*SpawnRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{57}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *SpawnRequest) GetStart() *StreamStart {
@@ -4046,7 +4226,7 @@ type SpawnResponse struct {
 
 func (x *SpawnResponse) Reset() {
 	*x = SpawnResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4058,7 +4238,7 @@ func (x *SpawnResponse) String() string {
 func (*SpawnResponse) ProtoMessage() {}
 
 func (x *SpawnResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4071,7 +4251,7 @@ func (x *SpawnResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpawnResponse.ProtoReflect.Descriptor instead.
 func (*SpawnResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{58}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *SpawnResponse) GetCommandId() string {
@@ -4102,7 +4282,7 @@ type Exited struct {
 
 func (x *Exited) Reset() {
 	*x = Exited{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4114,7 +4294,7 @@ func (x *Exited) String() string {
 func (*Exited) ProtoMessage() {}
 
 func (x *Exited) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4127,7 +4307,7 @@ func (x *Exited) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exited.ProtoReflect.Descriptor instead.
 func (*Exited) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{59}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Exited) GetCommandId() string {
@@ -4163,7 +4343,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4175,7 +4355,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4188,7 +4368,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{60}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *AttachRequest) GetWorkspace() string {
@@ -4226,7 +4406,7 @@ type AttachResponse struct {
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4238,7 +4418,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4251,7 +4431,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{61}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *AttachResponse) GetTerminal() bool {
@@ -4283,7 +4463,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4295,7 +4475,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4308,7 +4488,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{62}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{65}
 }
 
 type VerifyResponse struct {
@@ -4342,7 +4522,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4354,7 +4534,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4367,7 +4547,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{63}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *VerifyResponse) GetOk() bool {
@@ -4491,7 +4671,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4503,7 +4683,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4516,7 +4696,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{64}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *CheckpointRequest) GetSign() bool {
@@ -4546,7 +4726,7 @@ type CheckpointResponse struct {
 
 func (x *CheckpointResponse) Reset() {
 	*x = CheckpointResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4558,7 +4738,7 @@ func (x *CheckpointResponse) String() string {
 func (*CheckpointResponse) ProtoMessage() {}
 
 func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4571,7 +4751,7 @@ func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointResponse.ProtoReflect.Descriptor instead.
 func (*CheckpointResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{65}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *CheckpointResponse) GetSigned() int64 {
@@ -4656,7 +4836,7 @@ type Filter struct {
 
 func (x *Filter) Reset() {
 	*x = Filter{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4668,7 +4848,7 @@ func (x *Filter) String() string {
 func (*Filter) ProtoMessage() {}
 
 func (x *Filter) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4681,7 +4861,7 @@ func (x *Filter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Filter.ProtoReflect.Descriptor instead.
 func (*Filter) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{66}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Filter) GetWorkspace() string {
@@ -4752,7 +4932,7 @@ type ProveRequest struct {
 
 func (x *ProveRequest) Reset() {
 	*x = ProveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4764,7 +4944,7 @@ func (x *ProveRequest) String() string {
 func (*ProveRequest) ProtoMessage() {}
 
 func (x *ProveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4777,7 +4957,7 @@ func (x *ProveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProveRequest.ProtoReflect.Descriptor instead.
 func (*ProveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{67}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ProveRequest) GetFromSeq() int64 {
@@ -4812,7 +4992,7 @@ type ProveResponse struct {
 
 func (x *ProveResponse) Reset() {
 	*x = ProveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4824,7 +5004,7 @@ func (x *ProveResponse) String() string {
 func (*ProveResponse) ProtoMessage() {}
 
 func (x *ProveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4837,7 +5017,7 @@ func (x *ProveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProveResponse.ProtoReflect.Descriptor instead.
 func (*ProveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{68}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ProveResponse) GetNote() []byte {
@@ -4868,7 +5048,7 @@ type Proven struct {
 
 func (x *Proven) Reset() {
 	*x = Proven{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4880,7 +5060,7 @@ func (x *Proven) String() string {
 func (*Proven) ProtoMessage() {}
 
 func (x *Proven) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4893,7 +5073,7 @@ func (x *Proven) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proven.ProtoReflect.Descriptor instead.
 func (*Proven) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{69}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *Proven) GetLine() []byte {
@@ -4931,7 +5111,7 @@ type ShowRequest struct {
 
 func (x *ShowRequest) Reset() {
 	*x = ShowRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4943,7 +5123,7 @@ func (x *ShowRequest) String() string {
 func (*ShowRequest) ProtoMessage() {}
 
 func (x *ShowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4956,7 +5136,7 @@ func (x *ShowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowRequest.ProtoReflect.Descriptor instead.
 func (*ShowRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{70}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ShowRequest) GetFromSeq() int64 {
@@ -4997,7 +5177,7 @@ type ShowResponse struct {
 
 func (x *ShowResponse) Reset() {
 	*x = ShowResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5009,7 +5189,7 @@ func (x *ShowResponse) String() string {
 func (*ShowResponse) ProtoMessage() {}
 
 func (x *ShowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5022,7 +5202,7 @@ func (x *ShowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowResponse.ProtoReflect.Descriptor instead.
 func (*ShowResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{71}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ShowResponse) GetLines() [][]byte {
@@ -5040,7 +5220,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5052,7 +5232,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5065,7 +5245,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{72}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{75}
 }
 
 type VersionResponse struct {
@@ -5087,7 +5267,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5099,7 +5279,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5112,7 +5292,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{73}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -5198,7 +5378,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5210,7 +5390,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5223,7 +5403,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{74}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *Token) GetId() string {
@@ -5358,7 +5538,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5370,7 +5550,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5383,7 +5563,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{75}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *CreateTokenRequest) GetName() string {
@@ -5456,7 +5636,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5468,7 +5648,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5481,7 +5661,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{76}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *CreateTokenResponse) GetToken() *Token {
@@ -5520,7 +5700,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5532,7 +5712,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5545,7 +5725,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{77}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{80}
 }
 
 type ListTokensResponse struct {
@@ -5557,7 +5737,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5569,7 +5749,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5582,7 +5762,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{78}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *ListTokensResponse) GetTokens() []*Token {
@@ -5601,7 +5781,7 @@ type GetTokenRequest struct {
 
 func (x *GetTokenRequest) Reset() {
 	*x = GetTokenRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5613,7 +5793,7 @@ func (x *GetTokenRequest) String() string {
 func (*GetTokenRequest) ProtoMessage() {}
 
 func (x *GetTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5626,7 +5806,7 @@ func (x *GetTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTokenRequest.ProtoReflect.Descriptor instead.
 func (*GetTokenRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{79}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *GetTokenRequest) GetId() string {
@@ -5645,7 +5825,7 @@ type GetTokenResponse struct {
 
 func (x *GetTokenResponse) Reset() {
 	*x = GetTokenResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5657,7 +5837,7 @@ func (x *GetTokenResponse) String() string {
 func (*GetTokenResponse) ProtoMessage() {}
 
 func (x *GetTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5670,7 +5850,7 @@ func (x *GetTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTokenResponse.ProtoReflect.Descriptor instead.
 func (*GetTokenResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{80}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *GetTokenResponse) GetToken() *Token {
@@ -5689,7 +5869,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5701,7 +5881,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5714,7 +5894,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{81}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -5734,7 +5914,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5746,7 +5926,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5759,7 +5939,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{82}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *RevokeTokenResponse) GetRevoked() []string {
@@ -5777,7 +5957,7 @@ type WhoAmIRequest struct {
 
 func (x *WhoAmIRequest) Reset() {
 	*x = WhoAmIRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5789,7 +5969,7 @@ func (x *WhoAmIRequest) String() string {
 func (*WhoAmIRequest) ProtoMessage() {}
 
 func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5802,7 +5982,7 @@ func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIRequest.ProtoReflect.Descriptor instead.
 func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{83}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{86}
 }
 
 type WhoAmIResponse struct {
@@ -5823,7 +6003,7 @@ type WhoAmIResponse struct {
 
 func (x *WhoAmIResponse) Reset() {
 	*x = WhoAmIResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5835,7 +6015,7 @@ func (x *WhoAmIResponse) String() string {
 func (*WhoAmIResponse) ProtoMessage() {}
 
 func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5848,7 +6028,7 @@ func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIResponse.ProtoReflect.Descriptor instead.
 func (*WhoAmIResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{84}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *WhoAmIResponse) GetPrincipal() string {
@@ -5917,7 +6097,7 @@ type Archive struct {
 
 func (x *Archive) Reset() {
 	*x = Archive{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5929,7 +6109,7 @@ func (x *Archive) String() string {
 func (*Archive) ProtoMessage() {}
 
 func (x *Archive) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5942,7 +6122,7 @@ func (x *Archive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Archive.ProtoReflect.Descriptor instead.
 func (*Archive) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{85}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *Archive) GetId() string {
@@ -6040,7 +6220,7 @@ type ArchiveProgress struct {
 
 func (x *ArchiveProgress) Reset() {
 	*x = ArchiveProgress{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6052,7 +6232,7 @@ func (x *ArchiveProgress) String() string {
 func (*ArchiveProgress) ProtoMessage() {}
 
 func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6065,7 +6245,7 @@ func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveProgress.ProtoReflect.Descriptor instead.
 func (*ArchiveProgress) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{86}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *ArchiveProgress) GetEntries() int64 {
@@ -6098,7 +6278,7 @@ type CreateArchiveRequest struct {
 
 func (x *CreateArchiveRequest) Reset() {
 	*x = CreateArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6110,7 +6290,7 @@ func (x *CreateArchiveRequest) String() string {
 func (*CreateArchiveRequest) ProtoMessage() {}
 
 func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6123,7 +6303,7 @@ func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveRequest.ProtoReflect.Descriptor instead.
 func (*CreateArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{87}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *CreateArchiveRequest) GetWorkspace() string {
@@ -6175,7 +6355,7 @@ type CreateArchiveResponse struct {
 
 func (x *CreateArchiveResponse) Reset() {
 	*x = CreateArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6187,7 +6367,7 @@ func (x *CreateArchiveResponse) String() string {
 func (*CreateArchiveResponse) ProtoMessage() {}
 
 func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6200,7 +6380,7 @@ func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveResponse.ProtoReflect.Descriptor instead.
 func (*CreateArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{88}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *CreateArchiveResponse) GetKind() isCreateArchiveResponse_Kind {
@@ -6277,7 +6457,7 @@ type RestoreStart struct {
 
 func (x *RestoreStart) Reset() {
 	*x = RestoreStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6289,7 +6469,7 @@ func (x *RestoreStart) String() string {
 func (*RestoreStart) ProtoMessage() {}
 
 func (x *RestoreStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6302,7 +6482,7 @@ func (x *RestoreStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreStart.ProtoReflect.Descriptor instead.
 func (*RestoreStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{89}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *RestoreStart) GetFrom() string {
@@ -6367,7 +6547,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6379,7 +6559,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6392,7 +6572,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{90}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *RestoreRequest) GetKind() isRestoreRequest_Kind {
@@ -6449,7 +6629,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6461,7 +6641,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6474,7 +6654,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{91}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *RestoreResponse) GetKind() isRestoreResponse_Kind {
@@ -6526,7 +6706,7 @@ type ListArchivesRequest struct {
 
 func (x *ListArchivesRequest) Reset() {
 	*x = ListArchivesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6538,7 +6718,7 @@ func (x *ListArchivesRequest) String() string {
 func (*ListArchivesRequest) ProtoMessage() {}
 
 func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6551,7 +6731,7 @@ func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesRequest.ProtoReflect.Descriptor instead.
 func (*ListArchivesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{92}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{95}
 }
 
 type ListArchivesResponse struct {
@@ -6563,7 +6743,7 @@ type ListArchivesResponse struct {
 
 func (x *ListArchivesResponse) Reset() {
 	*x = ListArchivesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6575,7 +6755,7 @@ func (x *ListArchivesResponse) String() string {
 func (*ListArchivesResponse) ProtoMessage() {}
 
 func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6588,7 +6768,7 @@ func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesResponse.ProtoReflect.Descriptor instead.
 func (*ListArchivesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{93}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *ListArchivesResponse) GetArchives() []*Archive {
@@ -6607,7 +6787,7 @@ type ReadArchiveRequest struct {
 
 func (x *ReadArchiveRequest) Reset() {
 	*x = ReadArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6619,7 +6799,7 @@ func (x *ReadArchiveRequest) String() string {
 func (*ReadArchiveRequest) ProtoMessage() {}
 
 func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6632,7 +6812,7 @@ func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveRequest.ProtoReflect.Descriptor instead.
 func (*ReadArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{94}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *ReadArchiveRequest) GetArchive() string {
@@ -6655,7 +6835,7 @@ type ReadArchiveResponse struct {
 
 func (x *ReadArchiveResponse) Reset() {
 	*x = ReadArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6667,7 +6847,7 @@ func (x *ReadArchiveResponse) String() string {
 func (*ReadArchiveResponse) ProtoMessage() {}
 
 func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6680,7 +6860,7 @@ func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveResponse.ProtoReflect.Descriptor instead.
 func (*ReadArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{95}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *ReadArchiveResponse) GetKind() isReadArchiveResponse_Kind {
@@ -6733,7 +6913,7 @@ type RemoveArchiveRequest struct {
 
 func (x *RemoveArchiveRequest) Reset() {
 	*x = RemoveArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6745,7 +6925,7 @@ func (x *RemoveArchiveRequest) String() string {
 func (*RemoveArchiveRequest) ProtoMessage() {}
 
 func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6758,7 +6938,7 @@ func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{96}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *RemoveArchiveRequest) GetArchive() string {
@@ -6776,7 +6956,7 @@ type RemoveArchiveResponse struct {
 
 func (x *RemoveArchiveResponse) Reset() {
 	*x = RemoveArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6788,7 +6968,7 @@ func (x *RemoveArchiveResponse) String() string {
 func (*RemoveArchiveResponse) ProtoMessage() {}
 
 func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6801,7 +6981,7 @@ func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{97}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{100}
 }
 
 type ReloadPolicyRequest struct {
@@ -6812,7 +6992,7 @@ type ReloadPolicyRequest struct {
 
 func (x *ReloadPolicyRequest) Reset() {
 	*x = ReloadPolicyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6824,7 +7004,7 @@ func (x *ReloadPolicyRequest) String() string {
 func (*ReloadPolicyRequest) ProtoMessage() {}
 
 func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6837,7 +7017,7 @@ func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyRequest.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{98}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{101}
 }
 
 type ReloadPolicyResponse struct {
@@ -6852,7 +7032,7 @@ type ReloadPolicyResponse struct {
 
 func (x *ReloadPolicyResponse) Reset() {
 	*x = ReloadPolicyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6864,7 +7044,7 @@ func (x *ReloadPolicyResponse) String() string {
 func (*ReloadPolicyResponse) ProtoMessage() {}
 
 func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6877,7 +7057,7 @@ func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyResponse.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{99}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *ReloadPolicyResponse) GetOld() string {
@@ -6920,7 +7100,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6932,7 +7112,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6945,7 +7125,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{100}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *Segment) GetText() string {
@@ -7054,7 +7234,7 @@ type Approval struct {
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7066,7 +7246,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7079,7 +7259,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{101}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *Approval) GetId() string {
@@ -7300,7 +7480,7 @@ type ApprovalAnswer struct {
 
 func (x *ApprovalAnswer) Reset() {
 	*x = ApprovalAnswer{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7312,7 +7492,7 @@ func (x *ApprovalAnswer) String() string {
 func (*ApprovalAnswer) ProtoMessage() {}
 
 func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7325,7 +7505,7 @@ func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovalAnswer.ProtoReflect.Descriptor instead.
 func (*ApprovalAnswer) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{102}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *ApprovalAnswer) GetKind() string {
@@ -7381,7 +7561,7 @@ type ListApprovalsRequest struct {
 
 func (x *ListApprovalsRequest) Reset() {
 	*x = ListApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7393,7 +7573,7 @@ func (x *ListApprovalsRequest) String() string {
 func (*ListApprovalsRequest) ProtoMessage() {}
 
 func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7406,7 +7586,7 @@ func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*ListApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{103}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *ListApprovalsRequest) GetState() string {
@@ -7456,7 +7636,7 @@ type ListApprovalsResponse struct {
 
 func (x *ListApprovalsResponse) Reset() {
 	*x = ListApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7468,7 +7648,7 @@ func (x *ListApprovalsResponse) String() string {
 func (*ListApprovalsResponse) ProtoMessage() {}
 
 func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7481,7 +7661,7 @@ func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*ListApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{104}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *ListApprovalsResponse) GetApprovals() []*Approval {
@@ -7507,7 +7687,7 @@ type GetApprovalRequest struct {
 
 func (x *GetApprovalRequest) Reset() {
 	*x = GetApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7519,7 +7699,7 @@ func (x *GetApprovalRequest) String() string {
 func (*GetApprovalRequest) ProtoMessage() {}
 
 func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7532,7 +7712,7 @@ func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalRequest.ProtoReflect.Descriptor instead.
 func (*GetApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{105}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *GetApprovalRequest) GetId() string {
@@ -7551,7 +7731,7 @@ type GetApprovalResponse struct {
 
 func (x *GetApprovalResponse) Reset() {
 	*x = GetApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7563,7 +7743,7 @@ func (x *GetApprovalResponse) String() string {
 func (*GetApprovalResponse) ProtoMessage() {}
 
 func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7576,7 +7756,7 @@ func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalResponse.ProtoReflect.Descriptor instead.
 func (*GetApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{106}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *GetApprovalResponse) GetApproval() *Approval {
@@ -7602,7 +7782,7 @@ type AnswerApprovalRequest struct {
 
 func (x *AnswerApprovalRequest) Reset() {
 	*x = AnswerApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7614,7 +7794,7 @@ func (x *AnswerApprovalRequest) String() string {
 func (*AnswerApprovalRequest) ProtoMessage() {}
 
 func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7627,7 +7807,7 @@ func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalRequest.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{107}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *AnswerApprovalRequest) GetId() string {
@@ -7667,7 +7847,7 @@ type AnswerApprovalResponse struct {
 
 func (x *AnswerApprovalResponse) Reset() {
 	*x = AnswerApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7679,7 +7859,7 @@ func (x *AnswerApprovalResponse) String() string {
 func (*AnswerApprovalResponse) ProtoMessage() {}
 
 func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7692,7 +7872,7 @@ func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalResponse.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{108}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *AnswerApprovalResponse) GetApproval() *Approval {
@@ -7710,7 +7890,7 @@ type WatchApprovalsRequest struct {
 
 func (x *WatchApprovalsRequest) Reset() {
 	*x = WatchApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7722,7 +7902,7 @@ func (x *WatchApprovalsRequest) String() string {
 func (*WatchApprovalsRequest) ProtoMessage() {}
 
 func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7735,7 +7915,7 @@ func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{109}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{112}
 }
 
 type WatchApprovalsResponse struct {
@@ -7749,7 +7929,7 @@ type WatchApprovalsResponse struct {
 
 func (x *WatchApprovalsResponse) Reset() {
 	*x = WatchApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7761,7 +7941,7 @@ func (x *WatchApprovalsResponse) String() string {
 func (*WatchApprovalsResponse) ProtoMessage() {}
 
 func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7774,7 +7954,7 @@ func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{110}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *WatchApprovalsResponse) GetApproval() *Approval {
@@ -7816,7 +7996,7 @@ type Permission struct {
 
 func (x *Permission) Reset() {
 	*x = Permission{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7828,7 +8008,7 @@ func (x *Permission) String() string {
 func (*Permission) ProtoMessage() {}
 
 func (x *Permission) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7841,7 +8021,7 @@ func (x *Permission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Permission.ProtoReflect.Descriptor instead.
 func (*Permission) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{111}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *Permission) GetId() string {
@@ -7943,7 +8123,7 @@ type AllowCommandRequest struct {
 
 func (x *AllowCommandRequest) Reset() {
 	*x = AllowCommandRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7955,7 +8135,7 @@ func (x *AllowCommandRequest) String() string {
 func (*AllowCommandRequest) ProtoMessage() {}
 
 func (x *AllowCommandRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7968,7 +8148,7 @@ func (x *AllowCommandRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowCommandRequest.ProtoReflect.Descriptor instead.
 func (*AllowCommandRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{112}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *AllowCommandRequest) GetArgv() []string {
@@ -8001,7 +8181,7 @@ type AllowCommandResponse struct {
 
 func (x *AllowCommandResponse) Reset() {
 	*x = AllowCommandResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8013,7 +8193,7 @@ func (x *AllowCommandResponse) String() string {
 func (*AllowCommandResponse) ProtoMessage() {}
 
 func (x *AllowCommandResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8026,7 +8206,7 @@ func (x *AllowCommandResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowCommandResponse.ProtoReflect.Descriptor instead.
 func (*AllowCommandResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{113}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *AllowCommandResponse) GetPermission() *Permission {
@@ -8046,7 +8226,7 @@ type ListPermissionsRequest struct {
 
 func (x *ListPermissionsRequest) Reset() {
 	*x = ListPermissionsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8058,7 +8238,7 @@ func (x *ListPermissionsRequest) String() string {
 func (*ListPermissionsRequest) ProtoMessage() {}
 
 func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8071,7 +8251,7 @@ func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsRequest.ProtoReflect.Descriptor instead.
 func (*ListPermissionsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{114}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *ListPermissionsRequest) GetWorkspace() string {
@@ -8097,7 +8277,7 @@ type ListPermissionsResponse struct {
 
 func (x *ListPermissionsResponse) Reset() {
 	*x = ListPermissionsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8109,7 +8289,7 @@ func (x *ListPermissionsResponse) String() string {
 func (*ListPermissionsResponse) ProtoMessage() {}
 
 func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8122,7 +8302,7 @@ func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsResponse.ProtoReflect.Descriptor instead.
 func (*ListPermissionsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{115}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *ListPermissionsResponse) GetPermissions() []*Permission {
@@ -8141,7 +8321,7 @@ type RevokePermissionRequest struct {
 
 func (x *RevokePermissionRequest) Reset() {
 	*x = RevokePermissionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8153,7 +8333,7 @@ func (x *RevokePermissionRequest) String() string {
 func (*RevokePermissionRequest) ProtoMessage() {}
 
 func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8166,7 +8346,7 @@ func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionRequest.ProtoReflect.Descriptor instead.
 func (*RevokePermissionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{116}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *RevokePermissionRequest) GetId() string {
@@ -8184,7 +8364,7 @@ type RevokePermissionResponse struct {
 
 func (x *RevokePermissionResponse) Reset() {
 	*x = RevokePermissionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8196,7 +8376,7 @@ func (x *RevokePermissionResponse) String() string {
 func (*RevokePermissionResponse) ProtoMessage() {}
 
 func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8209,7 +8389,7 @@ func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionResponse.ProtoReflect.Descriptor instead.
 func (*RevokePermissionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{117}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{120}
 }
 
 var File_carrel_v1_carrel_proto protoreflect.FileDescriptor
@@ -8354,7 +8534,18 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\asecrets\x18\v \x03(\tR\asecrets\x12%\n" +
 	"\x0esecrets_remove\x18\f \x03(\tR\rsecretsRemove\"D\n" +
 	"\x0eUpdateResponse\x122\n" +
-	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\".\n" +
+	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\"I\n" +
+	"\x13ExplainReachRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x14\n" +
+	"\x05hosts\x18\x02 \x03(\tR\x05hosts\"K\n" +
+	"\x14ExplainReachResponse\x123\n" +
+	"\bverdicts\x18\x01 \x03(\v2\x17.carrel.v1.ReachVerdictR\bverdicts\"\x80\x01\n" +
+	"\fReachVerdict\x12\x12\n" +
+	"\x04host\x18\x01 \x01(\tR\x04host\x12\x16\n" +
+	"\x06action\x18\x02 \x01(\tR\x06action\x12\x12\n" +
+	"\x04rule\x18\x03 \x01(\tR\x04rule\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
+	"\asecrets\x18\x05 \x03(\tR\asecrets\".\n" +
 	"\fStatsRequest\x12\x1e\n" +
 	"\n" +
 	"workspaces\x18\x01 \x03(\tR\n" +
@@ -8846,7 +9037,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\vpermissions\x18\x01 \x03(\v2\x15.carrel.v1.PermissionR\vpermissions\")\n" +
 	"\x17RevokePermissionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\x1a\n" +
-	"\x18RevokePermissionResponse2\xea\x05\n" +
+	"\x18RevokePermissionResponse2\xbb\x06\n" +
 	"\x10WorkspaceService\x12=\n" +
 	"\x06Create\x12\x18.carrel.v1.CreateRequest\x1a\x19.carrel.v1.CreateResponse\x124\n" +
 	"\x03Get\x12\x15.carrel.v1.GetRequest\x1a\x16.carrel.v1.GetResponse\x127\n" +
@@ -8857,7 +9048,8 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06Revive\x12\x18.carrel.v1.ReviveRequest\x1a\x19.carrel.v1.ReviveResponse\x12:\n" +
 	"\x05Pause\x12\x17.carrel.v1.PauseRequest\x1a\x18.carrel.v1.PauseResponse\x12=\n" +
 	"\x06Resume\x12\x18.carrel.v1.ResumeRequest\x1a\x19.carrel.v1.ResumeResponse\x12=\n" +
-	"\x06Update\x12\x18.carrel.v1.UpdateRequest\x1a\x19.carrel.v1.UpdateResponse\x12:\n" +
+	"\x06Update\x12\x18.carrel.v1.UpdateRequest\x1a\x19.carrel.v1.UpdateResponse\x12O\n" +
+	"\fExplainReach\x12\x1e.carrel.v1.ExplainReachRequest\x1a\x1f.carrel.v1.ExplainReachResponse\x12:\n" +
 	"\x05Stats\x12\x17.carrel.v1.StatsRequest\x1a\x18.carrel.v1.StatsResponse\x12<\n" +
 	"\x05Watch\x12\x17.carrel.v1.WatchRequest\x1a\x18.carrel.v1.WatchResponse0\x012\xcb\x05\n" +
 	"\x0eCommandService\x127\n" +
@@ -8916,7 +9108,7 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 119)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 122)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),                   // 0: carrel.v1.Limits
 	(*Control)(nil),                  // 1: carrel.v1.Control
@@ -8943,100 +9135,103 @@ var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*ResumeResponse)(nil),           // 22: carrel.v1.ResumeResponse
 	(*UpdateRequest)(nil),            // 23: carrel.v1.UpdateRequest
 	(*UpdateResponse)(nil),           // 24: carrel.v1.UpdateResponse
-	(*StatsRequest)(nil),             // 25: carrel.v1.StatsRequest
-	(*Usage)(nil),                    // 26: carrel.v1.Usage
-	(*StatsResponse)(nil),            // 27: carrel.v1.StatsResponse
-	(*WatchRequest)(nil),             // 28: carrel.v1.WatchRequest
-	(*Event)(nil),                    // 29: carrel.v1.Event
-	(*WatchResponse)(nil),            // 30: carrel.v1.WatchResponse
-	(*StopResponse)(nil),             // 31: carrel.v1.StopResponse
-	(*DestroyRequest)(nil),           // 32: carrel.v1.DestroyRequest
-	(*DestroyResponse)(nil),          // 33: carrel.v1.DestroyResponse
-	(*Command)(nil),                  // 34: carrel.v1.Command
-	(*Status)(nil),                   // 35: carrel.v1.Status
-	(*ExecRequest)(nil),              // 36: carrel.v1.ExecRequest
-	(*ExecResponse)(nil),             // 37: carrel.v1.ExecResponse
-	(*WindowSize)(nil),               // 38: carrel.v1.WindowSize
-	(*StreamStart)(nil),              // 39: carrel.v1.StreamStart
-	(*StreamRequest)(nil),            // 40: carrel.v1.StreamRequest
-	(*StreamResponse)(nil),           // 41: carrel.v1.StreamResponse
-	(*DetachRequest)(nil),            // 42: carrel.v1.DetachRequest
-	(*DetachResponse)(nil),           // 43: carrel.v1.DetachResponse
-	(*CommandInfo)(nil),              // 44: carrel.v1.CommandInfo
-	(*ExplainRequest)(nil),           // 45: carrel.v1.ExplainRequest
-	(*ExplainResponse)(nil),          // 46: carrel.v1.ExplainResponse
-	(*ListCommandsRequest)(nil),      // 47: carrel.v1.ListCommandsRequest
-	(*ListCommandsResponse)(nil),     // 48: carrel.v1.ListCommandsResponse
-	(*LogsRequest)(nil),              // 49: carrel.v1.LogsRequest
-	(*LogsResponse)(nil),             // 50: carrel.v1.LogsResponse
-	(*WaitRequest)(nil),              // 51: carrel.v1.WaitRequest
-	(*WaitResponse)(nil),             // 52: carrel.v1.WaitResponse
-	(*SignalRequest)(nil),            // 53: carrel.v1.SignalRequest
-	(*SignalResponse)(nil),           // 54: carrel.v1.SignalResponse
-	(*ResizeRequest)(nil),            // 55: carrel.v1.ResizeRequest
-	(*ResizeResponse)(nil),           // 56: carrel.v1.ResizeResponse
-	(*SpawnRequest)(nil),             // 57: carrel.v1.SpawnRequest
-	(*SpawnResponse)(nil),            // 58: carrel.v1.SpawnResponse
-	(*Exited)(nil),                   // 59: carrel.v1.Exited
-	(*AttachRequest)(nil),            // 60: carrel.v1.AttachRequest
-	(*AttachResponse)(nil),           // 61: carrel.v1.AttachResponse
-	(*VerifyRequest)(nil),            // 62: carrel.v1.VerifyRequest
-	(*VerifyResponse)(nil),           // 63: carrel.v1.VerifyResponse
-	(*CheckpointRequest)(nil),        // 64: carrel.v1.CheckpointRequest
-	(*CheckpointResponse)(nil),       // 65: carrel.v1.CheckpointResponse
-	(*Filter)(nil),                   // 66: carrel.v1.Filter
-	(*ProveRequest)(nil),             // 67: carrel.v1.ProveRequest
-	(*ProveResponse)(nil),            // 68: carrel.v1.ProveResponse
-	(*Proven)(nil),                   // 69: carrel.v1.Proven
-	(*ShowRequest)(nil),              // 70: carrel.v1.ShowRequest
-	(*ShowResponse)(nil),             // 71: carrel.v1.ShowResponse
-	(*VersionRequest)(nil),           // 72: carrel.v1.VersionRequest
-	(*VersionResponse)(nil),          // 73: carrel.v1.VersionResponse
-	(*Token)(nil),                    // 74: carrel.v1.Token
-	(*CreateTokenRequest)(nil),       // 75: carrel.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),      // 76: carrel.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),        // 77: carrel.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),       // 78: carrel.v1.ListTokensResponse
-	(*GetTokenRequest)(nil),          // 79: carrel.v1.GetTokenRequest
-	(*GetTokenResponse)(nil),         // 80: carrel.v1.GetTokenResponse
-	(*RevokeTokenRequest)(nil),       // 81: carrel.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),      // 82: carrel.v1.RevokeTokenResponse
-	(*WhoAmIRequest)(nil),            // 83: carrel.v1.WhoAmIRequest
-	(*WhoAmIResponse)(nil),           // 84: carrel.v1.WhoAmIResponse
-	(*Archive)(nil),                  // 85: carrel.v1.Archive
-	(*ArchiveProgress)(nil),          // 86: carrel.v1.ArchiveProgress
-	(*CreateArchiveRequest)(nil),     // 87: carrel.v1.CreateArchiveRequest
-	(*CreateArchiveResponse)(nil),    // 88: carrel.v1.CreateArchiveResponse
-	(*RestoreStart)(nil),             // 89: carrel.v1.RestoreStart
-	(*RestoreRequest)(nil),           // 90: carrel.v1.RestoreRequest
-	(*RestoreResponse)(nil),          // 91: carrel.v1.RestoreResponse
-	(*ListArchivesRequest)(nil),      // 92: carrel.v1.ListArchivesRequest
-	(*ListArchivesResponse)(nil),     // 93: carrel.v1.ListArchivesResponse
-	(*ReadArchiveRequest)(nil),       // 94: carrel.v1.ReadArchiveRequest
-	(*ReadArchiveResponse)(nil),      // 95: carrel.v1.ReadArchiveResponse
-	(*RemoveArchiveRequest)(nil),     // 96: carrel.v1.RemoveArchiveRequest
-	(*RemoveArchiveResponse)(nil),    // 97: carrel.v1.RemoveArchiveResponse
-	(*ReloadPolicyRequest)(nil),      // 98: carrel.v1.ReloadPolicyRequest
-	(*ReloadPolicyResponse)(nil),     // 99: carrel.v1.ReloadPolicyResponse
-	(*Segment)(nil),                  // 100: carrel.v1.Segment
-	(*Approval)(nil),                 // 101: carrel.v1.Approval
-	(*ApprovalAnswer)(nil),           // 102: carrel.v1.ApprovalAnswer
-	(*ListApprovalsRequest)(nil),     // 103: carrel.v1.ListApprovalsRequest
-	(*ListApprovalsResponse)(nil),    // 104: carrel.v1.ListApprovalsResponse
-	(*GetApprovalRequest)(nil),       // 105: carrel.v1.GetApprovalRequest
-	(*GetApprovalResponse)(nil),      // 106: carrel.v1.GetApprovalResponse
-	(*AnswerApprovalRequest)(nil),    // 107: carrel.v1.AnswerApprovalRequest
-	(*AnswerApprovalResponse)(nil),   // 108: carrel.v1.AnswerApprovalResponse
-	(*WatchApprovalsRequest)(nil),    // 109: carrel.v1.WatchApprovalsRequest
-	(*WatchApprovalsResponse)(nil),   // 110: carrel.v1.WatchApprovalsResponse
-	(*Permission)(nil),               // 111: carrel.v1.Permission
-	(*AllowCommandRequest)(nil),      // 112: carrel.v1.AllowCommandRequest
-	(*AllowCommandResponse)(nil),     // 113: carrel.v1.AllowCommandResponse
-	(*ListPermissionsRequest)(nil),   // 114: carrel.v1.ListPermissionsRequest
-	(*ListPermissionsResponse)(nil),  // 115: carrel.v1.ListPermissionsResponse
-	(*RevokePermissionRequest)(nil),  // 116: carrel.v1.RevokePermissionRequest
-	(*RevokePermissionResponse)(nil), // 117: carrel.v1.RevokePermissionResponse
-	nil,                              // 118: carrel.v1.Command.EnvEntry
+	(*ExplainReachRequest)(nil),      // 25: carrel.v1.ExplainReachRequest
+	(*ExplainReachResponse)(nil),     // 26: carrel.v1.ExplainReachResponse
+	(*ReachVerdict)(nil),             // 27: carrel.v1.ReachVerdict
+	(*StatsRequest)(nil),             // 28: carrel.v1.StatsRequest
+	(*Usage)(nil),                    // 29: carrel.v1.Usage
+	(*StatsResponse)(nil),            // 30: carrel.v1.StatsResponse
+	(*WatchRequest)(nil),             // 31: carrel.v1.WatchRequest
+	(*Event)(nil),                    // 32: carrel.v1.Event
+	(*WatchResponse)(nil),            // 33: carrel.v1.WatchResponse
+	(*StopResponse)(nil),             // 34: carrel.v1.StopResponse
+	(*DestroyRequest)(nil),           // 35: carrel.v1.DestroyRequest
+	(*DestroyResponse)(nil),          // 36: carrel.v1.DestroyResponse
+	(*Command)(nil),                  // 37: carrel.v1.Command
+	(*Status)(nil),                   // 38: carrel.v1.Status
+	(*ExecRequest)(nil),              // 39: carrel.v1.ExecRequest
+	(*ExecResponse)(nil),             // 40: carrel.v1.ExecResponse
+	(*WindowSize)(nil),               // 41: carrel.v1.WindowSize
+	(*StreamStart)(nil),              // 42: carrel.v1.StreamStart
+	(*StreamRequest)(nil),            // 43: carrel.v1.StreamRequest
+	(*StreamResponse)(nil),           // 44: carrel.v1.StreamResponse
+	(*DetachRequest)(nil),            // 45: carrel.v1.DetachRequest
+	(*DetachResponse)(nil),           // 46: carrel.v1.DetachResponse
+	(*CommandInfo)(nil),              // 47: carrel.v1.CommandInfo
+	(*ExplainRequest)(nil),           // 48: carrel.v1.ExplainRequest
+	(*ExplainResponse)(nil),          // 49: carrel.v1.ExplainResponse
+	(*ListCommandsRequest)(nil),      // 50: carrel.v1.ListCommandsRequest
+	(*ListCommandsResponse)(nil),     // 51: carrel.v1.ListCommandsResponse
+	(*LogsRequest)(nil),              // 52: carrel.v1.LogsRequest
+	(*LogsResponse)(nil),             // 53: carrel.v1.LogsResponse
+	(*WaitRequest)(nil),              // 54: carrel.v1.WaitRequest
+	(*WaitResponse)(nil),             // 55: carrel.v1.WaitResponse
+	(*SignalRequest)(nil),            // 56: carrel.v1.SignalRequest
+	(*SignalResponse)(nil),           // 57: carrel.v1.SignalResponse
+	(*ResizeRequest)(nil),            // 58: carrel.v1.ResizeRequest
+	(*ResizeResponse)(nil),           // 59: carrel.v1.ResizeResponse
+	(*SpawnRequest)(nil),             // 60: carrel.v1.SpawnRequest
+	(*SpawnResponse)(nil),            // 61: carrel.v1.SpawnResponse
+	(*Exited)(nil),                   // 62: carrel.v1.Exited
+	(*AttachRequest)(nil),            // 63: carrel.v1.AttachRequest
+	(*AttachResponse)(nil),           // 64: carrel.v1.AttachResponse
+	(*VerifyRequest)(nil),            // 65: carrel.v1.VerifyRequest
+	(*VerifyResponse)(nil),           // 66: carrel.v1.VerifyResponse
+	(*CheckpointRequest)(nil),        // 67: carrel.v1.CheckpointRequest
+	(*CheckpointResponse)(nil),       // 68: carrel.v1.CheckpointResponse
+	(*Filter)(nil),                   // 69: carrel.v1.Filter
+	(*ProveRequest)(nil),             // 70: carrel.v1.ProveRequest
+	(*ProveResponse)(nil),            // 71: carrel.v1.ProveResponse
+	(*Proven)(nil),                   // 72: carrel.v1.Proven
+	(*ShowRequest)(nil),              // 73: carrel.v1.ShowRequest
+	(*ShowResponse)(nil),             // 74: carrel.v1.ShowResponse
+	(*VersionRequest)(nil),           // 75: carrel.v1.VersionRequest
+	(*VersionResponse)(nil),          // 76: carrel.v1.VersionResponse
+	(*Token)(nil),                    // 77: carrel.v1.Token
+	(*CreateTokenRequest)(nil),       // 78: carrel.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),      // 79: carrel.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),        // 80: carrel.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),       // 81: carrel.v1.ListTokensResponse
+	(*GetTokenRequest)(nil),          // 82: carrel.v1.GetTokenRequest
+	(*GetTokenResponse)(nil),         // 83: carrel.v1.GetTokenResponse
+	(*RevokeTokenRequest)(nil),       // 84: carrel.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),      // 85: carrel.v1.RevokeTokenResponse
+	(*WhoAmIRequest)(nil),            // 86: carrel.v1.WhoAmIRequest
+	(*WhoAmIResponse)(nil),           // 87: carrel.v1.WhoAmIResponse
+	(*Archive)(nil),                  // 88: carrel.v1.Archive
+	(*ArchiveProgress)(nil),          // 89: carrel.v1.ArchiveProgress
+	(*CreateArchiveRequest)(nil),     // 90: carrel.v1.CreateArchiveRequest
+	(*CreateArchiveResponse)(nil),    // 91: carrel.v1.CreateArchiveResponse
+	(*RestoreStart)(nil),             // 92: carrel.v1.RestoreStart
+	(*RestoreRequest)(nil),           // 93: carrel.v1.RestoreRequest
+	(*RestoreResponse)(nil),          // 94: carrel.v1.RestoreResponse
+	(*ListArchivesRequest)(nil),      // 95: carrel.v1.ListArchivesRequest
+	(*ListArchivesResponse)(nil),     // 96: carrel.v1.ListArchivesResponse
+	(*ReadArchiveRequest)(nil),       // 97: carrel.v1.ReadArchiveRequest
+	(*ReadArchiveResponse)(nil),      // 98: carrel.v1.ReadArchiveResponse
+	(*RemoveArchiveRequest)(nil),     // 99: carrel.v1.RemoveArchiveRequest
+	(*RemoveArchiveResponse)(nil),    // 100: carrel.v1.RemoveArchiveResponse
+	(*ReloadPolicyRequest)(nil),      // 101: carrel.v1.ReloadPolicyRequest
+	(*ReloadPolicyResponse)(nil),     // 102: carrel.v1.ReloadPolicyResponse
+	(*Segment)(nil),                  // 103: carrel.v1.Segment
+	(*Approval)(nil),                 // 104: carrel.v1.Approval
+	(*ApprovalAnswer)(nil),           // 105: carrel.v1.ApprovalAnswer
+	(*ListApprovalsRequest)(nil),     // 106: carrel.v1.ListApprovalsRequest
+	(*ListApprovalsResponse)(nil),    // 107: carrel.v1.ListApprovalsResponse
+	(*GetApprovalRequest)(nil),       // 108: carrel.v1.GetApprovalRequest
+	(*GetApprovalResponse)(nil),      // 109: carrel.v1.GetApprovalResponse
+	(*AnswerApprovalRequest)(nil),    // 110: carrel.v1.AnswerApprovalRequest
+	(*AnswerApprovalResponse)(nil),   // 111: carrel.v1.AnswerApprovalResponse
+	(*WatchApprovalsRequest)(nil),    // 112: carrel.v1.WatchApprovalsRequest
+	(*WatchApprovalsResponse)(nil),   // 113: carrel.v1.WatchApprovalsResponse
+	(*Permission)(nil),               // 114: carrel.v1.Permission
+	(*AllowCommandRequest)(nil),      // 115: carrel.v1.AllowCommandRequest
+	(*AllowCommandResponse)(nil),     // 116: carrel.v1.AllowCommandResponse
+	(*ListPermissionsRequest)(nil),   // 117: carrel.v1.ListPermissionsRequest
+	(*ListPermissionsResponse)(nil),  // 118: carrel.v1.ListPermissionsResponse
+	(*RevokePermissionRequest)(nil),  // 119: carrel.v1.RevokePermissionRequest
+	(*RevokePermissionResponse)(nil), // 120: carrel.v1.RevokePermissionResponse
+	nil,                              // 121: carrel.v1.Command.EnvEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,   // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
@@ -9055,152 +9250,155 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	3,   // 13: carrel.v1.ResumeResponse.workspace:type_name -> carrel.v1.Workspace
 	0,   // 14: carrel.v1.UpdateRequest.limits:type_name -> carrel.v1.Limits
 	3,   // 15: carrel.v1.UpdateResponse.workspace:type_name -> carrel.v1.Workspace
-	0,   // 16: carrel.v1.Usage.limits:type_name -> carrel.v1.Limits
-	26,  // 17: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
-	29,  // 18: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
-	3,   // 19: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	118, // 20: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
-	34,  // 21: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
-	35,  // 22: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
-	34,  // 23: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
-	38,  // 24: carrel.v1.StreamStart.terminal:type_name -> carrel.v1.WindowSize
-	39,  // 25: carrel.v1.StreamRequest.start:type_name -> carrel.v1.StreamStart
-	38,  // 26: carrel.v1.StreamRequest.resize:type_name -> carrel.v1.WindowSize
-	35,  // 27: carrel.v1.StreamResponse.exited:type_name -> carrel.v1.Status
-	34,  // 28: carrel.v1.DetachRequest.command:type_name -> carrel.v1.Command
-	38,  // 29: carrel.v1.DetachRequest.terminal:type_name -> carrel.v1.WindowSize
-	35,  // 30: carrel.v1.CommandInfo.status:type_name -> carrel.v1.Status
-	34,  // 31: carrel.v1.ExplainRequest.command:type_name -> carrel.v1.Command
-	44,  // 32: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
-	35,  // 33: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
-	35,  // 34: carrel.v1.WaitResponse.status:type_name -> carrel.v1.Status
-	38,  // 35: carrel.v1.ResizeRequest.size:type_name -> carrel.v1.WindowSize
-	39,  // 36: carrel.v1.SpawnRequest.start:type_name -> carrel.v1.StreamStart
-	35,  // 37: carrel.v1.Exited.status:type_name -> carrel.v1.Status
-	35,  // 38: carrel.v1.AttachResponse.status:type_name -> carrel.v1.Status
-	66,  // 39: carrel.v1.ProveRequest.filter:type_name -> carrel.v1.Filter
-	69,  // 40: carrel.v1.ProveResponse.records:type_name -> carrel.v1.Proven
-	66,  // 41: carrel.v1.ShowRequest.filter:type_name -> carrel.v1.Filter
-	74,  // 42: carrel.v1.CreateTokenResponse.token:type_name -> carrel.v1.Token
-	74,  // 43: carrel.v1.ListTokensResponse.tokens:type_name -> carrel.v1.Token
-	74,  // 44: carrel.v1.GetTokenResponse.token:type_name -> carrel.v1.Token
-	74,  // 45: carrel.v1.WhoAmIResponse.token:type_name -> carrel.v1.Token
-	0,   // 46: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
-	86,  // 47: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	85,  // 48: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
-	0,   // 49: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
-	89,  // 50: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
-	86,  // 51: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	3,   // 52: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
-	85,  // 53: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
-	85,  // 54: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
-	100, // 55: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
-	102, // 56: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
-	101, // 57: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
-	101, // 58: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
-	101, // 59: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
-	101, // 60: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
-	111, // 61: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
-	111, // 62: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
-	4,   // 63: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	6,   // 64: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	8,   // 65: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	14,  // 66: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	16,  // 67: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	32,  // 68: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	17,  // 69: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
-	19,  // 70: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	21,  // 71: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	23,  // 72: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	25,  // 73: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	28,  // 74: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	36,  // 75: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	40,  // 76: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	42,  // 77: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	47,  // 78: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	45,  // 79: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
-	49,  // 80: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	51,  // 81: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
-	53,  // 82: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	55,  // 83: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
-	57,  // 84: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
-	60,  // 85: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
-	87,  // 86: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	90,  // 87: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	92,  // 88: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	94,  // 89: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	96,  // 90: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	62,  // 91: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	70,  // 92: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	64,  // 93: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
-	67,  // 94: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
-	75,  // 95: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
-	77,  // 96: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
-	79,  // 97: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
-	81,  // 98: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
-	83,  // 99: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
-	103, // 100: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
-	105, // 101: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
-	107, // 102: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
-	109, // 103: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
-	112, // 104: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
-	114, // 105: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
-	116, // 106: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
-	72,  // 107: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	98,  // 108: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
-	11,  // 109: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
-	5,   // 110: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	7,   // 111: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	9,   // 112: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	15,  // 113: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	31,  // 114: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	33,  // 115: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	18,  // 116: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
-	20,  // 117: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	22,  // 118: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	24,  // 119: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	27,  // 120: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	30,  // 121: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	37,  // 122: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	41,  // 123: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	43,  // 124: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	48,  // 125: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	46,  // 126: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
-	50,  // 127: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	52,  // 128: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
-	54,  // 129: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	56,  // 130: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
-	58,  // 131: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
-	61,  // 132: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
-	88,  // 133: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	91,  // 134: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	93,  // 135: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	95,  // 136: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	97,  // 137: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	63,  // 138: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	71,  // 139: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	65,  // 140: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
-	68,  // 141: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
-	76,  // 142: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
-	78,  // 143: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
-	80,  // 144: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
-	82,  // 145: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
-	84,  // 146: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
-	104, // 147: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
-	106, // 148: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
-	108, // 149: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
-	110, // 150: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
-	113, // 151: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
-	115, // 152: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
-	117, // 153: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
-	73,  // 154: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	99,  // 155: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
-	12,  // 156: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
-	110, // [110:157] is the sub-list for method output_type
-	63,  // [63:110] is the sub-list for method input_type
-	63,  // [63:63] is the sub-list for extension type_name
-	63,  // [63:63] is the sub-list for extension extendee
-	0,   // [0:63] is the sub-list for field type_name
+	27,  // 16: carrel.v1.ExplainReachResponse.verdicts:type_name -> carrel.v1.ReachVerdict
+	0,   // 17: carrel.v1.Usage.limits:type_name -> carrel.v1.Limits
+	29,  // 18: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
+	32,  // 19: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
+	3,   // 20: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
+	121, // 21: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	37,  // 22: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
+	38,  // 23: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
+	37,  // 24: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
+	41,  // 25: carrel.v1.StreamStart.terminal:type_name -> carrel.v1.WindowSize
+	42,  // 26: carrel.v1.StreamRequest.start:type_name -> carrel.v1.StreamStart
+	41,  // 27: carrel.v1.StreamRequest.resize:type_name -> carrel.v1.WindowSize
+	38,  // 28: carrel.v1.StreamResponse.exited:type_name -> carrel.v1.Status
+	37,  // 29: carrel.v1.DetachRequest.command:type_name -> carrel.v1.Command
+	41,  // 30: carrel.v1.DetachRequest.terminal:type_name -> carrel.v1.WindowSize
+	38,  // 31: carrel.v1.CommandInfo.status:type_name -> carrel.v1.Status
+	37,  // 32: carrel.v1.ExplainRequest.command:type_name -> carrel.v1.Command
+	47,  // 33: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
+	38,  // 34: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
+	38,  // 35: carrel.v1.WaitResponse.status:type_name -> carrel.v1.Status
+	41,  // 36: carrel.v1.ResizeRequest.size:type_name -> carrel.v1.WindowSize
+	42,  // 37: carrel.v1.SpawnRequest.start:type_name -> carrel.v1.StreamStart
+	38,  // 38: carrel.v1.Exited.status:type_name -> carrel.v1.Status
+	38,  // 39: carrel.v1.AttachResponse.status:type_name -> carrel.v1.Status
+	69,  // 40: carrel.v1.ProveRequest.filter:type_name -> carrel.v1.Filter
+	72,  // 41: carrel.v1.ProveResponse.records:type_name -> carrel.v1.Proven
+	69,  // 42: carrel.v1.ShowRequest.filter:type_name -> carrel.v1.Filter
+	77,  // 43: carrel.v1.CreateTokenResponse.token:type_name -> carrel.v1.Token
+	77,  // 44: carrel.v1.ListTokensResponse.tokens:type_name -> carrel.v1.Token
+	77,  // 45: carrel.v1.GetTokenResponse.token:type_name -> carrel.v1.Token
+	77,  // 46: carrel.v1.WhoAmIResponse.token:type_name -> carrel.v1.Token
+	0,   // 47: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
+	89,  // 48: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	88,  // 49: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
+	0,   // 50: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
+	92,  // 51: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
+	89,  // 52: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	3,   // 53: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
+	88,  // 54: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
+	88,  // 55: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
+	103, // 56: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
+	105, // 57: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
+	104, // 58: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
+	104, // 59: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
+	104, // 60: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
+	104, // 61: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
+	114, // 62: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
+	114, // 63: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
+	4,   // 64: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	6,   // 65: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	8,   // 66: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	14,  // 67: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	16,  // 68: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	35,  // 69: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	17,  // 70: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
+	19,  // 71: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	21,  // 72: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	23,  // 73: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	25,  // 74: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
+	28,  // 75: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	31,  // 76: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	39,  // 77: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	43,  // 78: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	45,  // 79: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	50,  // 80: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	48,  // 81: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
+	52,  // 82: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	54,  // 83: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
+	56,  // 84: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	58,  // 85: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
+	60,  // 86: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
+	63,  // 87: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
+	90,  // 88: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	93,  // 89: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	95,  // 90: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	97,  // 91: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	99,  // 92: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	65,  // 93: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	73,  // 94: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	67,  // 95: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
+	70,  // 96: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
+	78,  // 97: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
+	80,  // 98: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
+	82,  // 99: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
+	84,  // 100: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
+	86,  // 101: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
+	106, // 102: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
+	108, // 103: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
+	110, // 104: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
+	112, // 105: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
+	115, // 106: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
+	117, // 107: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
+	119, // 108: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
+	75,  // 109: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	101, // 110: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
+	11,  // 111: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
+	5,   // 112: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	7,   // 113: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	9,   // 114: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	15,  // 115: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	34,  // 116: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	36,  // 117: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	18,  // 118: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
+	20,  // 119: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	22,  // 120: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	24,  // 121: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	26,  // 122: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
+	30,  // 123: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	33,  // 124: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	40,  // 125: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	44,  // 126: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	46,  // 127: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	51,  // 128: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	49,  // 129: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
+	53,  // 130: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	55,  // 131: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
+	57,  // 132: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	59,  // 133: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
+	61,  // 134: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
+	64,  // 135: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
+	91,  // 136: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	94,  // 137: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	96,  // 138: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	98,  // 139: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	100, // 140: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	66,  // 141: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	74,  // 142: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	68,  // 143: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
+	71,  // 144: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
+	79,  // 145: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
+	81,  // 146: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
+	83,  // 147: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
+	85,  // 148: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
+	87,  // 149: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
+	107, // 150: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
+	109, // 151: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
+	111, // 152: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
+	113, // 153: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
+	116, // 154: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
+	118, // 155: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
+	120, // 156: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
+	76,  // 157: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	102, // 158: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
+	12,  // 159: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
+	112, // [112:160] is the sub-list for method output_type
+	64,  // [64:112] is the sub-list for method input_type
+	64,  // [64:64] is the sub-list for extension type_name
+	64,  // [64:64] is the sub-list for extension extendee
+	0,   // [0:64] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -9208,33 +9406,33 @@ func file_carrel_v1_carrel_proto_init() {
 	if File_carrel_v1_carrel_proto != nil {
 		return
 	}
-	file_carrel_v1_carrel_proto_msgTypes[40].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[43].OneofWrappers = []any{
 		(*StreamRequest_Start)(nil),
 		(*StreamRequest_Stdin)(nil),
 		(*StreamRequest_CloseStdin)(nil),
 		(*StreamRequest_Resize)(nil),
 		(*StreamRequest_Signal)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[41].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[44].OneofWrappers = []any{
 		(*StreamResponse_CommandId)(nil),
 		(*StreamResponse_Stdout)(nil),
 		(*StreamResponse_Stderr)(nil),
 		(*StreamResponse_Exited)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[88].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[91].OneofWrappers = []any{
 		(*CreateArchiveResponse_Progress)(nil),
 		(*CreateArchiveResponse_Data)(nil),
 		(*CreateArchiveResponse_Archive)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[90].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[93].OneofWrappers = []any{
 		(*RestoreRequest_Start)(nil),
 		(*RestoreRequest_Data)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[91].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[94].OneofWrappers = []any{
 		(*RestoreResponse_Progress)(nil),
 		(*RestoreResponse_Workspace)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[95].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[98].OneofWrappers = []any{
 		(*ReadArchiveResponse_Data)(nil),
 		(*ReadArchiveResponse_Archive)(nil),
 	}
@@ -9244,7 +9442,7 @@ func file_carrel_v1_carrel_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   119,
+			NumMessages:   122,
 			NumExtensions: 0,
 			NumServices:   7,
 		},

@@ -2,6 +2,7 @@ package apitest
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/api"
@@ -113,4 +114,25 @@ func (g *Gate) Watch(ctx context.Context, p principal.Principal, refs []string, 
 	}
 	<-ctx.Done()
 	return nil
+}
+
+// ExplainReach implements api.Gate. Hosts are allowed if a rule has their text.
+func (g *Gate) ExplainReach(_ context.Context, p principal.Principal, ref string, hosts []string) (
+	all []workspace.ReachVerdict, err error,
+) {
+	if err := g.permit(p, operation.ExplainReach); err != nil {
+		return nil, err
+	}
+	d, err := g.find(p, ref)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range hosts {
+		v := workspace.ReachVerdict{Host: h, Action: "deny", Reason: "no rule names it"}
+		if slices.Contains(d.Reach.Allow, h) {
+			v = workspace.ReachVerdict{Host: h, Action: "allow", Rule: h, Reason: "the rule " + h + " allows it", Secrets: d.Secrets.Names()}
+		}
+		all = append(all, v)
+	}
+	return all, nil
 }

@@ -120,6 +120,11 @@ func (r *Recorder) Update(_ context.Context, _ principal.Principal, ref string, 
 	return api.Workspace{}, r.note("Update", ref, c)
 }
 
+// ExplainReach implements api.Gate.
+func (r *Recorder) ExplainReach(_ context.Context, _ principal.Principal, ref string, hosts []string) ([]workspace.ReachVerdict, error) {
+	return nil, r.note("ExplainReach", ref, hosts)
+}
+
 // Stats implements api.Gate.
 func (r *Recorder) Stats(_ context.Context, _ principal.Principal, refs []string) ([]workspace.Usage, error) {
 	return nil, r.note("Stats", slices.Clone(refs))

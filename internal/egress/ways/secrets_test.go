@@ -160,3 +160,40 @@ func TestCheckSecrets(t *testing.T) {
 		t.Errorf("a short one: %v", err)
 	}
 }
+
+func TestExplain(t *testing.T) {
+	conf := egressconf.Default()
+	deny, err := netrule.ParseRule(netrule.Deny, "bad.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf.Rules = []netrule.Rule{deny}
+	w := ways.New(ways.Config{Conf: conf})
+	authority, err := ca.Make("ws", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secrets := secretsOf(t, authority, "api.example:8443", "the value").List
+	hosts := []string{
+		"API.example.:8443", "api.example", "bad.example:22", "other.test", "127.0.0.1:80", "2001:db8::1", "[2001:db8::1]:22", "10.1.2.3:5432",
+	}
+	all, err := w.Explain([]string{"*.example:*", "10.0.0.0/8:5432"}, nil, secrets, hosts)
+	if err != nil || len(all) != len(hosts) {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	for i, want := range []string{
+		"api.example:8443 allow *.example:* [KEY]", "api.example:443 allow *.example:* []", "bad.example:22 deny bad.example []",
+		"other.test:443 deny  []", "127.0.0.1:80 deny  []", "[2001:db8::1]:443 deny  []", "[2001:db8::1]:22 deny  []",
+		"10.1.2.3:5432 allow 10.0.0.0/8:5432 []",
+	} {
+		v := all[i]
+		if got := fmt.Sprint(v.Host, " ", v.Action, " ", v.Rule, " ", v.Secrets); got != want || v.Reason == "" {
+			t.Errorf("%s: %s (%s), want %s", hosts[i], got, v.Reason, want)
+		}
+	}
+	for _, bad := range []string{"", "a b", "example.org:0", "example.org:http", "https://example.org", "[::1", "user@example.org"} {
+		if _, err := w.Explain(nil, nil, nil, []string{bad}); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}

@@ -74,6 +74,9 @@ const (
 	WorkspaceServiceResumeProcedure = "/carrel.v1.WorkspaceService/Resume"
 	// WorkspaceServiceUpdateProcedure is the fully-qualified name of the WorkspaceService's Update RPC.
 	WorkspaceServiceUpdateProcedure = "/carrel.v1.WorkspaceService/Update"
+	// WorkspaceServiceExplainReachProcedure is the fully-qualified name of the WorkspaceService's
+	// ExplainReach RPC.
+	WorkspaceServiceExplainReachProcedure = "/carrel.v1.WorkspaceService/ExplainReach"
 	// WorkspaceServiceStatsProcedure is the fully-qualified name of the WorkspaceService's Stats RPC.
 	WorkspaceServiceStatsProcedure = "/carrel.v1.WorkspaceService/Stats"
 	// WorkspaceServiceWatchProcedure is the fully-qualified name of the WorkspaceService's Watch RPC.
@@ -183,6 +186,8 @@ type WorkspaceServiceClient interface {
 	Resume(context.Context, *connect.Request[v1.ResumeRequest]) (*connect.Response[v1.ResumeResponse], error)
 	// Update changes limits, key, lifetime or network rules, of a running workspace too.
 	Update(context.Context, *connect.Request[v1.UpdateRequest]) (*connect.Response[v1.UpdateResponse], error)
+	// ExplainReach says what the rules in force say of hosts. It resolves and connects to nothing.
+	ExplainReach(context.Context, *connect.Request[v1.ExplainReachRequest]) (*connect.Response[v1.ExplainReachResponse], error)
 	// Stats returns what running workspaces use.
 	Stats(context.Context, *connect.Request[v1.StatsRequest]) (*connect.Response[v1.StatsResponse], error)
 	// Watch returns what happens to workspaces, from now on, until the client goes.
@@ -260,6 +265,12 @@ func NewWorkspaceServiceClient(httpClient connect.HTTPClient, baseURL string, op
 			connect.WithSchema(workspaceServiceMethods.ByName("Update")),
 			connect.WithClientOptions(opts...),
 		),
+		explainReach: connect.NewClient[v1.ExplainReachRequest, v1.ExplainReachResponse](
+			httpClient,
+			baseURL+WorkspaceServiceExplainReachProcedure,
+			connect.WithSchema(workspaceServiceMethods.ByName("ExplainReach")),
+			connect.WithClientOptions(opts...),
+		),
 		stats: connect.NewClient[v1.StatsRequest, v1.StatsResponse](
 			httpClient,
 			baseURL+WorkspaceServiceStatsProcedure,
@@ -277,18 +288,19 @@ func NewWorkspaceServiceClient(httpClient connect.HTTPClient, baseURL string, op
 
 // workspaceServiceClient implements WorkspaceServiceClient.
 type workspaceServiceClient struct {
-	create  *connect.Client[v1.CreateRequest, v1.CreateResponse]
-	get     *connect.Client[v1.GetRequest, v1.GetResponse]
-	list    *connect.Client[v1.ListRequest, v1.ListResponse]
-	start   *connect.Client[v1.StartRequest, v1.StartResponse]
-	stop    *connect.Client[v1.StopRequest, v1.StopResponse]
-	destroy *connect.Client[v1.DestroyRequest, v1.DestroyResponse]
-	revive  *connect.Client[v1.ReviveRequest, v1.ReviveResponse]
-	pause   *connect.Client[v1.PauseRequest, v1.PauseResponse]
-	resume  *connect.Client[v1.ResumeRequest, v1.ResumeResponse]
-	update  *connect.Client[v1.UpdateRequest, v1.UpdateResponse]
-	stats   *connect.Client[v1.StatsRequest, v1.StatsResponse]
-	watch   *connect.Client[v1.WatchRequest, v1.WatchResponse]
+	create       *connect.Client[v1.CreateRequest, v1.CreateResponse]
+	get          *connect.Client[v1.GetRequest, v1.GetResponse]
+	list         *connect.Client[v1.ListRequest, v1.ListResponse]
+	start        *connect.Client[v1.StartRequest, v1.StartResponse]
+	stop         *connect.Client[v1.StopRequest, v1.StopResponse]
+	destroy      *connect.Client[v1.DestroyRequest, v1.DestroyResponse]
+	revive       *connect.Client[v1.ReviveRequest, v1.ReviveResponse]
+	pause        *connect.Client[v1.PauseRequest, v1.PauseResponse]
+	resume       *connect.Client[v1.ResumeRequest, v1.ResumeResponse]
+	update       *connect.Client[v1.UpdateRequest, v1.UpdateResponse]
+	explainReach *connect.Client[v1.ExplainReachRequest, v1.ExplainReachResponse]
+	stats        *connect.Client[v1.StatsRequest, v1.StatsResponse]
+	watch        *connect.Client[v1.WatchRequest, v1.WatchResponse]
 }
 
 // Create calls carrel.v1.WorkspaceService.Create.
@@ -341,6 +353,11 @@ func (c *workspaceServiceClient) Update(ctx context.Context, req *connect.Reques
 	return c.update.CallUnary(ctx, req)
 }
 
+// ExplainReach calls carrel.v1.WorkspaceService.ExplainReach.
+func (c *workspaceServiceClient) ExplainReach(ctx context.Context, req *connect.Request[v1.ExplainReachRequest]) (*connect.Response[v1.ExplainReachResponse], error) {
+	return c.explainReach.CallUnary(ctx, req)
+}
+
 // Stats calls carrel.v1.WorkspaceService.Stats.
 func (c *workspaceServiceClient) Stats(ctx context.Context, req *connect.Request[v1.StatsRequest]) (*connect.Response[v1.StatsResponse], error) {
 	return c.stats.CallUnary(ctx, req)
@@ -369,6 +386,8 @@ type WorkspaceServiceHandler interface {
 	Resume(context.Context, *connect.Request[v1.ResumeRequest]) (*connect.Response[v1.ResumeResponse], error)
 	// Update changes limits, key, lifetime or network rules, of a running workspace too.
 	Update(context.Context, *connect.Request[v1.UpdateRequest]) (*connect.Response[v1.UpdateResponse], error)
+	// ExplainReach says what the rules in force say of hosts. It resolves and connects to nothing.
+	ExplainReach(context.Context, *connect.Request[v1.ExplainReachRequest]) (*connect.Response[v1.ExplainReachResponse], error)
 	// Stats returns what running workspaces use.
 	Stats(context.Context, *connect.Request[v1.StatsRequest]) (*connect.Response[v1.StatsResponse], error)
 	// Watch returns what happens to workspaces, from now on, until the client goes.
@@ -442,6 +461,12 @@ func NewWorkspaceServiceHandler(svc WorkspaceServiceHandler, opts ...connect.Han
 		connect.WithSchema(workspaceServiceMethods.ByName("Update")),
 		connect.WithHandlerOptions(opts...),
 	)
+	workspaceServiceExplainReachHandler := connect.NewUnaryHandler(
+		WorkspaceServiceExplainReachProcedure,
+		svc.ExplainReach,
+		connect.WithSchema(workspaceServiceMethods.ByName("ExplainReach")),
+		connect.WithHandlerOptions(opts...),
+	)
 	workspaceServiceStatsHandler := connect.NewUnaryHandler(
 		WorkspaceServiceStatsProcedure,
 		svc.Stats,
@@ -476,6 +501,8 @@ func NewWorkspaceServiceHandler(svc WorkspaceServiceHandler, opts ...connect.Han
 			workspaceServiceResumeHandler.ServeHTTP(w, r)
 		case WorkspaceServiceUpdateProcedure:
 			workspaceServiceUpdateHandler.ServeHTTP(w, r)
+		case WorkspaceServiceExplainReachProcedure:
+			workspaceServiceExplainReachHandler.ServeHTTP(w, r)
 		case WorkspaceServiceStatsProcedure:
 			workspaceServiceStatsHandler.ServeHTTP(w, r)
 		case WorkspaceServiceWatchProcedure:
@@ -527,6 +554,10 @@ func (UnimplementedWorkspaceServiceHandler) Resume(context.Context, *connect.Req
 
 func (UnimplementedWorkspaceServiceHandler) Update(context.Context, *connect.Request[v1.UpdateRequest]) (*connect.Response[v1.UpdateResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.WorkspaceService.Update is not implemented"))
+}
+
+func (UnimplementedWorkspaceServiceHandler) ExplainReach(context.Context, *connect.Request[v1.ExplainReachRequest]) (*connect.Response[v1.ExplainReachResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.WorkspaceService.ExplainReach is not implemented"))
 }
 
 func (UnimplementedWorkspaceServiceHandler) Stats(context.Context, *connect.Request[v1.StatsRequest]) (*connect.Response[v1.StatsResponse], error) {
