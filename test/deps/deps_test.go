@@ -44,6 +44,7 @@ var tiers = []deps.Tier{
 	{Name: "audit", Level: 2},
 	{Name: "store", Level: 2},
 	{Name: "archivestore", Level: 2},
+	{Name: "secret", Level: 2},
 
 	{Name: "permit", Level: 3},
 	{Name: "record", Level: 3},
