@@ -30,6 +30,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/redact"
 	"github.com/carrel-dev/carrel/internal/room"
 	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/secret"
+	"github.com/carrel-dev/carrel/internal/secrets"
 	"github.com/carrel-dev/carrel/internal/store"
 	"github.com/carrel-dev/carrel/internal/tokens"
 	"github.com/carrel-dev/carrel/internal/upkeep"
@@ -79,6 +81,10 @@ type Config struct {
 	KeepAudit audit.Keep
 	// Observe hears of each passage when it is over, and must not block. Optional.
 	Observe func(*gate.Passage)
+	// Sealer seals the secrets in Store. Required by the operations on secrets.
+	Sealer *secret.Sealer
+	// SecretsChanged is told which secret of an owner was just stored, got another value or was removed. Optional.
+	SecretsChanged func(ctx context.Context, owner, name string)
 	// TokensRevoked is told which tokens were just revoked. Optional.
 	TokensRevoked func(ids []string)
 	// Version is what the log's lifecycle records say.
@@ -104,6 +110,7 @@ type Flow struct {
 	*commands.Commands
 	*asking.Questions
 	*tokens.Tokens
+	*secrets.Secrets
 	*auditing.Auditing
 	*events.Events
 	*upkeep.Upkeep
@@ -146,6 +153,7 @@ func New(cfg Config) *Flow {
 	})
 	f.Commands = commands.New(commands.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Redact: cfg.Redact})
 	f.Tokens = tokens.New(tokens.Config{Gate: f.gate, Store: cfg.Store, Records: records, Revoked: cfg.TokensRevoked, Log: cfg.Log})
+	f.Secrets = secrets.New(secrets.Config{Gate: f.gate, Store: cfg.Store, Sealer: cfg.Sealer, Changed: cfg.SecretsChanged})
 	f.Auditing = auditing.New(auditing.Config{
 		Gate: f.gate, Log: cfg.Log, Audit: cfg.Audit, Store: cfg.Store, Records: records, Events: f.Events, Checkpoints: cfg.Checkpoints,
 		Every: cfg.CheckpointEvery, After: cfg.CheckpointRecords, Keep: cfg.KeepAudit, Policy: f.judge.Loaded, Version: cfg.Version,

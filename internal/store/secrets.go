@@ -16,17 +16,20 @@ import (
 // MaxSecrets is how many secrets are kept for one owner.
 const MaxSecrets = 64
 
-// AddSecret keeps a secret with its value, sealed. It sets when it was made. already_exists: its owner has one with this
+// AddSecret keeps a secret with its value, sealed, and returns what is kept. already_exists: its owner has one with this
 // name; resource_exhausted: its owner has as many as may be.
-func (s *Store) AddSecret(ctx context.Context, x workspace.Secret, sealed []byte) error {
+func (s *Store) AddSecret(ctx context.Context, x workspace.Secret, sealed []byte) (workspace.Secret, error) {
+	fail := func(err error) (workspace.Secret, error) {
+		return workspace.Secret{}, fmt.Errorf("cannot store secret %s: %w", x.Name, err)
+	}
 	hosts, err := json.Marshal(x.Hosts)
 	headers, herr := json.Marshal(x.Headers)
 	if err = errors.Join(err, herr); err != nil {
-		return fmt.Errorf("cannot store secret %s: %w", x.Name, err)
+		return fail(err)
 	}
 	give, err := s.turn(ctx)
 	if err != nil {
-		return fmt.Errorf("cannot store secret %s: %w", x.Name, err)
+		return fail(err)
 	}
 	defer give()
 	at := s.stamp()
@@ -46,36 +49,44 @@ func (s *Store) AddSecret(ctx context.Context, x workspace.Secret, sealed []byte
 		return nil
 	})
 	if conflict(err) {
-		return fmt.Errorf("cannot store secret %s: %s has one with this name; give it another value with \"carrel secret rotate %s\": %w", x.Name,
-			x.Owner, x.Name, errdefs.ErrAlreadyExists)
+		return fail(fmt.Errorf("%s has one with this name; give it another value with \"carrel secret rotate %s\": %w", x.Owner, x.Name,
+			errdefs.ErrAlreadyExists))
 	}
 	if err != nil {
-		return fmt.Errorf("cannot store secret %s: %w", x.Name, err)
+		return fail(err)
 	}
-	return nil
+	x.Created, x.Rotated = time.Unix(0, at), time.Time{}
+	return x, nil
 }
 
-// RotateSecret gives a secret another value. x is what Secret returned: if another one has taken its place since, that is
-// not_found.
-func (s *Store) RotateSecret(ctx context.Context, x workspace.Secret, sealed []byte) error {
-	return s.changeSecret(ctx, "rotate", x, func(at int64) (int64, error) {
+// RotateSecret gives a secret another value, and returns what is kept. x is what Secret returned: if another one has taken
+// its place since, that is not_found.
+func (s *Store) RotateSecret(ctx context.Context, x workspace.Secret, sealed []byte) (workspace.Secret, error) {
+	var at int64
+	err := s.changeSecret(ctx, "rotate", x, func() (int64, error) {
+		at = s.stamp()
 		return s.execCounted(ctx, `UPDATE secrets SET sealed = ?, rotated_ns = ? WHERE owner = ? AND name = ? AND created_ns = ?`, sealed, at,
 			x.Owner, x.Name, x.Created.UnixNano())
 	})
+	if err != nil {
+		return workspace.Secret{}, err
+	}
+	x.Rotated = time.Unix(0, at)
+	return x, nil
 }
 
-// RemoveSecret removes a secret, as RotateSecret changes it.
+// RemoveSecret removes a secret, which x names as for RotateSecret.
 func (s *Store) RemoveSecret(ctx context.Context, x workspace.Secret) error {
-	return s.changeSecret(ctx, "remove", x, func(int64) (int64, error) {
+	return s.changeSecret(ctx, "remove", x, func() (int64, error) {
 		return s.execCounted(ctx, `DELETE FROM secrets WHERE owner = ? AND name = ? AND created_ns = ?`, x.Owner, x.Name, x.Created.UnixNano())
 	})
 }
 
-// changeSecret makes a change that is one of a row, in a turn.
-func (s *Store) changeSecret(ctx context.Context, verb string, x workspace.Secret, change func(at int64) (int64, error)) error {
+// changeSecret makes, in a turn, a change of one row, and sees that there was one.
+func (s *Store) changeSecret(ctx context.Context, verb string, x workspace.Secret, change func() (int64, error)) error {
 	var n int64
 	err := s.inTurn(ctx, func() (err error) {
-		n, err = change(s.stamp())
+		n, err = change()
 		return err
 	})
 	if err != nil {
