@@ -319,6 +319,7 @@ var Table = []Row{
 	},
 	{
 		Name: SetSecret, Words: "keep a secret", Needs: p.Secrets, On: Secret, Class: Change,
+		Calls: []Call{{"SecretService/SetSecret", Large, false}},
 		Judged: rule(Rule{
 			Name: "secret.set", Risk: 30,
 			Reason: "keeps a value that is sent to the hosts it names, and that nobody is shown",
@@ -326,6 +327,7 @@ var Table = []Row{
 	},
 	{
 		Name: RotateSecret, Words: "give a secret another value", Needs: p.Secrets, On: Secret, Class: Change,
+		Calls: []Call{{"SecretService/RotateSecret", Large, false}},
 		Judged: rule(Rule{
 			Name: "secret.rotate", Risk: 30,
 			Reason: "sends another value to the hosts that the secret is for",
@@ -333,10 +335,12 @@ var Table = []Row{
 	},
 	{
 		Name: RemoveSecret, Words: "remove a secret", Needs: p.Secrets, On: Secret, Class: Change, Relieves: true,
+		Calls:  small("SecretService/RemoveSecret"),
 		Judged: rule(Rule{Name: "secret.remove", Risk: 10, Reason: "ends what a secret gives"}),
 	},
 	{
 		Name: ListSecrets, Words: "see which secrets there are", Needs: p.Secrets, On: Secret, Class: Observe,
+		Calls: small("SecretService/ListSecrets"),
 	},
 	{Name: Login, Words: "log in", Class: Observe},
 	{

@@ -5,6 +5,7 @@ import (
 	"net/textproto"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/containerd/errdefs"
 
@@ -13,8 +14,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// Bounds of secrets. Lengths are in bytes. Values are what package intercept takes: what is shorter than MinValue would be
-// found by chance.
+// Bounds of secrets. Lengths are in bytes. Values are what package intercept takes, in UTF-8: what is shorter than
+// MinValue would be found by chance.
 const (
 	MinValue   = 8
 	MaxValue   = 8 << 10
@@ -57,6 +58,8 @@ func checkValue(name string, v redact.Value) error {
 	switch {
 	case len(value) < MinValue || len(value) > MaxValue:
 		why = fmt.Sprintf("its value does not have %d to %d bytes", MinValue, MaxValue)
+	case !utf8.ValidString(value):
+		why = "its value is not text in UTF-8; give another one"
 	case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r == 0x7f }):
 		why = "its value has a control character, such as a line end; remove it"
 	case strings.TrimSpace(value) != value:

@@ -5855,6 +5855,478 @@ func (x *WhoAmIResponse) GetToken() *Token {
 	return nil
 }
 
+// A secret without its value.
+type Secret struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whose workspaces it is for.
+	Owner string `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
+	// The variable that has a placeholder in its place.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Rules of the hosts that get the value, as "api.example.org" or "*.example.net:8443".
+	Hosts []string `protobuf:"bytes,3,rep,name=hosts,proto3" json:"hosts,omitempty"`
+	// The headers in which they get it; none is all.
+	Headers       []string `protobuf:"bytes,4,rep,name=headers,proto3" json:"headers,omitempty"`
+	CreatedUnixMs int64    `protobuf:"varint,5,opt,name=created_unix_ms,json=createdUnixMs,proto3" json:"created_unix_ms,omitempty"`
+	// When it last got another value; 0 is never.
+	RotatedUnixMs int64 `protobuf:"varint,6,opt,name=rotated_unix_ms,json=rotatedUnixMs,proto3" json:"rotated_unix_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Secret) Reset() {
+	*x = Secret{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Secret) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Secret) ProtoMessage() {}
+
+func (x *Secret) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Secret.ProtoReflect.Descriptor instead.
+func (*Secret) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{85}
+}
+
+func (x *Secret) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *Secret) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Secret) GetHosts() []string {
+	if x != nil {
+		return x.Hosts
+	}
+	return nil
+}
+
+func (x *Secret) GetHeaders() []string {
+	if x != nil {
+		return x.Headers
+	}
+	return nil
+}
+
+func (x *Secret) GetCreatedUnixMs() int64 {
+	if x != nil {
+		return x.CreatedUnixMs
+	}
+	return 0
+}
+
+func (x *Secret) GetRotatedUnixMs() int64 {
+	if x != nil {
+		return x.RotatedUnixMs
+	}
+	return 0
+}
+
+type SetSecretRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name of a variable: up to 64 letters, digits and _, the first no digit.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// 8 bytes to 8 KiB, without control characters and without spaces at the edges.
+	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	// At most 32; without any those that are known for the variable, as GITHUB_TOKEN.
+	Hosts []string `protobuf:"bytes,3,rep,name=hosts,proto3" json:"hosts,omitempty"`
+	// At most 16.
+	Headers       []string `protobuf:"bytes,4,rep,name=headers,proto3" json:"headers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetSecretRequest) Reset() {
+	*x = SetSecretRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetSecretRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetSecretRequest) ProtoMessage() {}
+
+func (x *SetSecretRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetSecretRequest.ProtoReflect.Descriptor instead.
+func (*SetSecretRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{86}
+}
+
+func (x *SetSecretRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SetSecretRequest) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *SetSecretRequest) GetHosts() []string {
+	if x != nil {
+		return x.Hosts
+	}
+	return nil
+}
+
+func (x *SetSecretRequest) GetHeaders() []string {
+	if x != nil {
+		return x.Headers
+	}
+	return nil
+}
+
+type SetSecretResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Secret        *Secret                `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetSecretResponse) Reset() {
+	*x = SetSecretResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetSecretResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetSecretResponse) ProtoMessage() {}
+
+func (x *SetSecretResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetSecretResponse.ProtoReflect.Descriptor instead.
+func (*SetSecretResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{87}
+}
+
+func (x *SetSecretResponse) GetSecret() *Secret {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
+}
+
+type RotateSecretRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// As in SetSecretRequest.
+	Value         string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateSecretRequest) Reset() {
+	*x = RotateSecretRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateSecretRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateSecretRequest) ProtoMessage() {}
+
+func (x *RotateSecretRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateSecretRequest.ProtoReflect.Descriptor instead.
+func (*RotateSecretRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{88}
+}
+
+func (x *RotateSecretRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RotateSecretRequest) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+type RotateSecretResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Secret        *Secret                `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateSecretResponse) Reset() {
+	*x = RotateSecretResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateSecretResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateSecretResponse) ProtoMessage() {}
+
+func (x *RotateSecretResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateSecretResponse.ProtoReflect.Descriptor instead.
+func (*RotateSecretResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{89}
+}
+
+func (x *RotateSecretResponse) GetSecret() *Secret {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
+}
+
+type ListSecretsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSecretsRequest) Reset() {
+	*x = ListSecretsRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSecretsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSecretsRequest) ProtoMessage() {}
+
+func (x *ListSecretsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSecretsRequest.ProtoReflect.Descriptor instead.
+func (*ListSecretsRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{90}
+}
+
+type ListSecretsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Secrets       []*Secret              `protobuf:"bytes,1,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSecretsResponse) Reset() {
+	*x = ListSecretsResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSecretsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSecretsResponse) ProtoMessage() {}
+
+func (x *ListSecretsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSecretsResponse.ProtoReflect.Descriptor instead.
+func (*ListSecretsResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{91}
+}
+
+func (x *ListSecretsResponse) GetSecrets() []*Secret {
+	if x != nil {
+		return x.Secrets
+	}
+	return nil
+}
+
+type RemoveSecretRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Whose it is, as "uid:1000"; empty is the caller's. Others are for users with the role admin.
+	Owner         string `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveSecretRequest) Reset() {
+	*x = RemoveSecretRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveSecretRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveSecretRequest) ProtoMessage() {}
+
+func (x *RemoveSecretRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveSecretRequest.ProtoReflect.Descriptor instead.
+func (*RemoveSecretRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{92}
+}
+
+func (x *RemoveSecretRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RemoveSecretRequest) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+type RemoveSecretResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveSecretResponse) Reset() {
+	*x = RemoveSecretResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveSecretResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveSecretResponse) ProtoMessage() {}
+
+func (x *RemoveSecretResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveSecretResponse.ProtoReflect.Descriptor instead.
+func (*RemoveSecretResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{93}
+}
+
 type Archive struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -5879,7 +6351,7 @@ type Archive struct {
 
 func (x *Archive) Reset() {
 	*x = Archive{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5891,7 +6363,7 @@ func (x *Archive) String() string {
 func (*Archive) ProtoMessage() {}
 
 func (x *Archive) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5904,7 +6376,7 @@ func (x *Archive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Archive.ProtoReflect.Descriptor instead.
 func (*Archive) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{85}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *Archive) GetId() string {
@@ -6002,7 +6474,7 @@ type ArchiveProgress struct {
 
 func (x *ArchiveProgress) Reset() {
 	*x = ArchiveProgress{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6014,7 +6486,7 @@ func (x *ArchiveProgress) String() string {
 func (*ArchiveProgress) ProtoMessage() {}
 
 func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6027,7 +6499,7 @@ func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveProgress.ProtoReflect.Descriptor instead.
 func (*ArchiveProgress) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{86}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *ArchiveProgress) GetEntries() int64 {
@@ -6060,7 +6532,7 @@ type CreateArchiveRequest struct {
 
 func (x *CreateArchiveRequest) Reset() {
 	*x = CreateArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6072,7 +6544,7 @@ func (x *CreateArchiveRequest) String() string {
 func (*CreateArchiveRequest) ProtoMessage() {}
 
 func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6085,7 +6557,7 @@ func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveRequest.ProtoReflect.Descriptor instead.
 func (*CreateArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{87}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *CreateArchiveRequest) GetWorkspace() string {
@@ -6137,7 +6609,7 @@ type CreateArchiveResponse struct {
 
 func (x *CreateArchiveResponse) Reset() {
 	*x = CreateArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6149,7 +6621,7 @@ func (x *CreateArchiveResponse) String() string {
 func (*CreateArchiveResponse) ProtoMessage() {}
 
 func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6162,7 +6634,7 @@ func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveResponse.ProtoReflect.Descriptor instead.
 func (*CreateArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{88}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *CreateArchiveResponse) GetKind() isCreateArchiveResponse_Kind {
@@ -6239,7 +6711,7 @@ type RestoreStart struct {
 
 func (x *RestoreStart) Reset() {
 	*x = RestoreStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6251,7 +6723,7 @@ func (x *RestoreStart) String() string {
 func (*RestoreStart) ProtoMessage() {}
 
 func (x *RestoreStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6264,7 +6736,7 @@ func (x *RestoreStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreStart.ProtoReflect.Descriptor instead.
 func (*RestoreStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{89}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *RestoreStart) GetFrom() string {
@@ -6329,7 +6801,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6341,7 +6813,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6354,7 +6826,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{90}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *RestoreRequest) GetKind() isRestoreRequest_Kind {
@@ -6411,7 +6883,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6423,7 +6895,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6436,7 +6908,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{91}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *RestoreResponse) GetKind() isRestoreResponse_Kind {
@@ -6488,7 +6960,7 @@ type ListArchivesRequest struct {
 
 func (x *ListArchivesRequest) Reset() {
 	*x = ListArchivesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6500,7 +6972,7 @@ func (x *ListArchivesRequest) String() string {
 func (*ListArchivesRequest) ProtoMessage() {}
 
 func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6513,7 +6985,7 @@ func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesRequest.ProtoReflect.Descriptor instead.
 func (*ListArchivesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{92}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{101}
 }
 
 type ListArchivesResponse struct {
@@ -6525,7 +6997,7 @@ type ListArchivesResponse struct {
 
 func (x *ListArchivesResponse) Reset() {
 	*x = ListArchivesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6537,7 +7009,7 @@ func (x *ListArchivesResponse) String() string {
 func (*ListArchivesResponse) ProtoMessage() {}
 
 func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6550,7 +7022,7 @@ func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesResponse.ProtoReflect.Descriptor instead.
 func (*ListArchivesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{93}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *ListArchivesResponse) GetArchives() []*Archive {
@@ -6569,7 +7041,7 @@ type ReadArchiveRequest struct {
 
 func (x *ReadArchiveRequest) Reset() {
 	*x = ReadArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6581,7 +7053,7 @@ func (x *ReadArchiveRequest) String() string {
 func (*ReadArchiveRequest) ProtoMessage() {}
 
 func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6594,7 +7066,7 @@ func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveRequest.ProtoReflect.Descriptor instead.
 func (*ReadArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{94}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *ReadArchiveRequest) GetArchive() string {
@@ -6617,7 +7089,7 @@ type ReadArchiveResponse struct {
 
 func (x *ReadArchiveResponse) Reset() {
 	*x = ReadArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6629,7 +7101,7 @@ func (x *ReadArchiveResponse) String() string {
 func (*ReadArchiveResponse) ProtoMessage() {}
 
 func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6642,7 +7114,7 @@ func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveResponse.ProtoReflect.Descriptor instead.
 func (*ReadArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{95}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *ReadArchiveResponse) GetKind() isReadArchiveResponse_Kind {
@@ -6695,7 +7167,7 @@ type RemoveArchiveRequest struct {
 
 func (x *RemoveArchiveRequest) Reset() {
 	*x = RemoveArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6707,7 +7179,7 @@ func (x *RemoveArchiveRequest) String() string {
 func (*RemoveArchiveRequest) ProtoMessage() {}
 
 func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6720,7 +7192,7 @@ func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{96}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *RemoveArchiveRequest) GetArchive() string {
@@ -6738,7 +7210,7 @@ type RemoveArchiveResponse struct {
 
 func (x *RemoveArchiveResponse) Reset() {
 	*x = RemoveArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6750,7 +7222,7 @@ func (x *RemoveArchiveResponse) String() string {
 func (*RemoveArchiveResponse) ProtoMessage() {}
 
 func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6763,7 +7235,7 @@ func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{97}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{106}
 }
 
 type ReloadPolicyRequest struct {
@@ -6774,7 +7246,7 @@ type ReloadPolicyRequest struct {
 
 func (x *ReloadPolicyRequest) Reset() {
 	*x = ReloadPolicyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6786,7 +7258,7 @@ func (x *ReloadPolicyRequest) String() string {
 func (*ReloadPolicyRequest) ProtoMessage() {}
 
 func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6799,7 +7271,7 @@ func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyRequest.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{98}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{107}
 }
 
 type ReloadPolicyResponse struct {
@@ -6814,7 +7286,7 @@ type ReloadPolicyResponse struct {
 
 func (x *ReloadPolicyResponse) Reset() {
 	*x = ReloadPolicyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6826,7 +7298,7 @@ func (x *ReloadPolicyResponse) String() string {
 func (*ReloadPolicyResponse) ProtoMessage() {}
 
 func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6839,7 +7311,7 @@ func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyResponse.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{99}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *ReloadPolicyResponse) GetOld() string {
@@ -6882,7 +7354,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6894,7 +7366,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6907,7 +7379,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{100}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *Segment) GetText() string {
@@ -7016,7 +7488,7 @@ type Approval struct {
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7028,7 +7500,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7041,7 +7513,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{101}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *Approval) GetId() string {
@@ -7262,7 +7734,7 @@ type ApprovalAnswer struct {
 
 func (x *ApprovalAnswer) Reset() {
 	*x = ApprovalAnswer{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7274,7 +7746,7 @@ func (x *ApprovalAnswer) String() string {
 func (*ApprovalAnswer) ProtoMessage() {}
 
 func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7287,7 +7759,7 @@ func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovalAnswer.ProtoReflect.Descriptor instead.
 func (*ApprovalAnswer) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{102}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *ApprovalAnswer) GetKind() string {
@@ -7343,7 +7815,7 @@ type ListApprovalsRequest struct {
 
 func (x *ListApprovalsRequest) Reset() {
 	*x = ListApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7355,7 +7827,7 @@ func (x *ListApprovalsRequest) String() string {
 func (*ListApprovalsRequest) ProtoMessage() {}
 
 func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7368,7 +7840,7 @@ func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*ListApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{103}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *ListApprovalsRequest) GetState() string {
@@ -7418,7 +7890,7 @@ type ListApprovalsResponse struct {
 
 func (x *ListApprovalsResponse) Reset() {
 	*x = ListApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7430,7 +7902,7 @@ func (x *ListApprovalsResponse) String() string {
 func (*ListApprovalsResponse) ProtoMessage() {}
 
 func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7443,7 +7915,7 @@ func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*ListApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{104}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *ListApprovalsResponse) GetApprovals() []*Approval {
@@ -7469,7 +7941,7 @@ type GetApprovalRequest struct {
 
 func (x *GetApprovalRequest) Reset() {
 	*x = GetApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7481,7 +7953,7 @@ func (x *GetApprovalRequest) String() string {
 func (*GetApprovalRequest) ProtoMessage() {}
 
 func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7494,7 +7966,7 @@ func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalRequest.ProtoReflect.Descriptor instead.
 func (*GetApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{105}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *GetApprovalRequest) GetId() string {
@@ -7513,7 +7985,7 @@ type GetApprovalResponse struct {
 
 func (x *GetApprovalResponse) Reset() {
 	*x = GetApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7525,7 +7997,7 @@ func (x *GetApprovalResponse) String() string {
 func (*GetApprovalResponse) ProtoMessage() {}
 
 func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7538,7 +8010,7 @@ func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalResponse.ProtoReflect.Descriptor instead.
 func (*GetApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{106}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *GetApprovalResponse) GetApproval() *Approval {
@@ -7564,7 +8036,7 @@ type AnswerApprovalRequest struct {
 
 func (x *AnswerApprovalRequest) Reset() {
 	*x = AnswerApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7576,7 +8048,7 @@ func (x *AnswerApprovalRequest) String() string {
 func (*AnswerApprovalRequest) ProtoMessage() {}
 
 func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7589,7 +8061,7 @@ func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalRequest.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{107}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *AnswerApprovalRequest) GetId() string {
@@ -7629,7 +8101,7 @@ type AnswerApprovalResponse struct {
 
 func (x *AnswerApprovalResponse) Reset() {
 	*x = AnswerApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7641,7 +8113,7 @@ func (x *AnswerApprovalResponse) String() string {
 func (*AnswerApprovalResponse) ProtoMessage() {}
 
 func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7654,7 +8126,7 @@ func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalResponse.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{108}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *AnswerApprovalResponse) GetApproval() *Approval {
@@ -7672,7 +8144,7 @@ type WatchApprovalsRequest struct {
 
 func (x *WatchApprovalsRequest) Reset() {
 	*x = WatchApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7684,7 +8156,7 @@ func (x *WatchApprovalsRequest) String() string {
 func (*WatchApprovalsRequest) ProtoMessage() {}
 
 func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7697,7 +8169,7 @@ func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{109}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{118}
 }
 
 type WatchApprovalsResponse struct {
@@ -7711,7 +8183,7 @@ type WatchApprovalsResponse struct {
 
 func (x *WatchApprovalsResponse) Reset() {
 	*x = WatchApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7723,7 +8195,7 @@ func (x *WatchApprovalsResponse) String() string {
 func (*WatchApprovalsResponse) ProtoMessage() {}
 
 func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7736,7 +8208,7 @@ func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{110}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *WatchApprovalsResponse) GetApproval() *Approval {
@@ -7778,7 +8250,7 @@ type Permission struct {
 
 func (x *Permission) Reset() {
 	*x = Permission{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7790,7 +8262,7 @@ func (x *Permission) String() string {
 func (*Permission) ProtoMessage() {}
 
 func (x *Permission) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7803,7 +8275,7 @@ func (x *Permission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Permission.ProtoReflect.Descriptor instead.
 func (*Permission) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{111}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *Permission) GetId() string {
@@ -7905,7 +8377,7 @@ type AllowCommandRequest struct {
 
 func (x *AllowCommandRequest) Reset() {
 	*x = AllowCommandRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7917,7 +8389,7 @@ func (x *AllowCommandRequest) String() string {
 func (*AllowCommandRequest) ProtoMessage() {}
 
 func (x *AllowCommandRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7930,7 +8402,7 @@ func (x *AllowCommandRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowCommandRequest.ProtoReflect.Descriptor instead.
 func (*AllowCommandRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{112}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *AllowCommandRequest) GetArgv() []string {
@@ -7963,7 +8435,7 @@ type AllowCommandResponse struct {
 
 func (x *AllowCommandResponse) Reset() {
 	*x = AllowCommandResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7975,7 +8447,7 @@ func (x *AllowCommandResponse) String() string {
 func (*AllowCommandResponse) ProtoMessage() {}
 
 func (x *AllowCommandResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7988,7 +8460,7 @@ func (x *AllowCommandResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowCommandResponse.ProtoReflect.Descriptor instead.
 func (*AllowCommandResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{113}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *AllowCommandResponse) GetPermission() *Permission {
@@ -8008,7 +8480,7 @@ type ListPermissionsRequest struct {
 
 func (x *ListPermissionsRequest) Reset() {
 	*x = ListPermissionsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8020,7 +8492,7 @@ func (x *ListPermissionsRequest) String() string {
 func (*ListPermissionsRequest) ProtoMessage() {}
 
 func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8033,7 +8505,7 @@ func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsRequest.ProtoReflect.Descriptor instead.
 func (*ListPermissionsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{114}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *ListPermissionsRequest) GetWorkspace() string {
@@ -8059,7 +8531,7 @@ type ListPermissionsResponse struct {
 
 func (x *ListPermissionsResponse) Reset() {
 	*x = ListPermissionsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8071,7 +8543,7 @@ func (x *ListPermissionsResponse) String() string {
 func (*ListPermissionsResponse) ProtoMessage() {}
 
 func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8084,7 +8556,7 @@ func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsResponse.ProtoReflect.Descriptor instead.
 func (*ListPermissionsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{115}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *ListPermissionsResponse) GetPermissions() []*Permission {
@@ -8103,7 +8575,7 @@ type RevokePermissionRequest struct {
 
 func (x *RevokePermissionRequest) Reset() {
 	*x = RevokePermissionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8115,7 +8587,7 @@ func (x *RevokePermissionRequest) String() string {
 func (*RevokePermissionRequest) ProtoMessage() {}
 
 func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8128,7 +8600,7 @@ func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionRequest.ProtoReflect.Descriptor instead.
 func (*RevokePermissionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{116}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *RevokePermissionRequest) GetId() string {
@@ -8146,7 +8618,7 @@ type RevokePermissionResponse struct {
 
 func (x *RevokePermissionResponse) Reset() {
 	*x = RevokePermissionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8158,7 +8630,7 @@ func (x *RevokePermissionResponse) String() string {
 func (*RevokePermissionResponse) ProtoMessage() {}
 
 func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8171,7 +8643,7 @@ func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionResponse.ProtoReflect.Descriptor instead.
 func (*RevokePermissionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{117}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{126}
 }
 
 var File_carrel_v1_carrel_proto protoreflect.FileDescriptor
@@ -8637,7 +9109,33 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x05owner\x18\x03 \x01(\tR\x05owner\x12\x14\n" +
 	"\x05roles\x18\x04 \x03(\tR\x05roles\x12 \n" +
 	"\vpermissions\x18\x05 \x03(\tR\vpermissions\x12&\n" +
-	"\x05token\x18\x06 \x01(\v2\x10.carrel.v1.TokenR\x05token\"\xd0\x02\n" +
+	"\x05token\x18\x06 \x01(\v2\x10.carrel.v1.TokenR\x05token\"\xb2\x01\n" +
+	"\x06Secret\x12\x14\n" +
+	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05hosts\x18\x03 \x03(\tR\x05hosts\x12\x18\n" +
+	"\aheaders\x18\x04 \x03(\tR\aheaders\x12&\n" +
+	"\x0fcreated_unix_ms\x18\x05 \x01(\x03R\rcreatedUnixMs\x12&\n" +
+	"\x0frotated_unix_ms\x18\x06 \x01(\x03R\rrotatedUnixMs\"q\n" +
+	"\x10SetSecretRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
+	"\x05value\x18\x02 \x01(\tB\x03\x80\x01\x01R\x05value\x12\x14\n" +
+	"\x05hosts\x18\x03 \x03(\tR\x05hosts\x12\x18\n" +
+	"\aheaders\x18\x04 \x03(\tR\aheaders\">\n" +
+	"\x11SetSecretResponse\x12)\n" +
+	"\x06secret\x18\x01 \x01(\v2\x11.carrel.v1.SecretR\x06secret\"D\n" +
+	"\x13RotateSecretRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
+	"\x05value\x18\x02 \x01(\tB\x03\x80\x01\x01R\x05value\"A\n" +
+	"\x14RotateSecretResponse\x12)\n" +
+	"\x06secret\x18\x01 \x01(\v2\x11.carrel.v1.SecretR\x06secret\"\x14\n" +
+	"\x12ListSecretsRequest\"B\n" +
+	"\x13ListSecretsResponse\x12+\n" +
+	"\asecrets\x18\x01 \x03(\v2\x11.carrel.v1.SecretR\asecrets\"?\n" +
+	"\x13RemoveSecretRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05owner\x18\x02 \x01(\tR\x05owner\"\x16\n" +
+	"\x14RemoveSecretResponse\"\xd0\x02\n" +
 	"\aArchive\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\tworkspace\x18\x02 \x01(\tR\tworkspace\x12\x10\n" +
@@ -8848,7 +9346,12 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"ListTokens\x12\x1c.carrel.v1.ListTokensRequest\x1a\x1d.carrel.v1.ListTokensResponse\x12C\n" +
 	"\bGetToken\x12\x1a.carrel.v1.GetTokenRequest\x1a\x1b.carrel.v1.GetTokenResponse\x12L\n" +
 	"\vRevokeToken\x12\x1d.carrel.v1.RevokeTokenRequest\x1a\x1e.carrel.v1.RevokeTokenResponse\x12=\n" +
-	"\x06WhoAmI\x12\x18.carrel.v1.WhoAmIRequest\x1a\x19.carrel.v1.WhoAmIResponse2\xeb\x04\n" +
+	"\x06WhoAmI\x12\x18.carrel.v1.WhoAmIRequest\x1a\x19.carrel.v1.WhoAmIResponse2\xc7\x02\n" +
+	"\rSecretService\x12F\n" +
+	"\tSetSecret\x12\x1b.carrel.v1.SetSecretRequest\x1a\x1c.carrel.v1.SetSecretResponse\x12O\n" +
+	"\fRotateSecret\x12\x1e.carrel.v1.RotateSecretRequest\x1a\x1f.carrel.v1.RotateSecretResponse\x12L\n" +
+	"\vListSecrets\x12\x1d.carrel.v1.ListSecretsRequest\x1a\x1e.carrel.v1.ListSecretsResponse\x12O\n" +
+	"\fRemoveSecret\x12\x1e.carrel.v1.RemoveSecretRequest\x1a\x1f.carrel.v1.RemoveSecretResponse2\xeb\x04\n" +
 	"\x0fApprovalService\x12R\n" +
 	"\rListApprovals\x12\x1f.carrel.v1.ListApprovalsRequest\x1a .carrel.v1.ListApprovalsResponse\x12L\n" +
 	"\vGetApproval\x12\x1d.carrel.v1.GetApprovalRequest\x1a\x1e.carrel.v1.GetApprovalResponse\x12U\n" +
@@ -8874,7 +9377,7 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 119)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 128)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),                   // 0: carrel.v1.Limits
 	(*Control)(nil),                  // 1: carrel.v1.Control
@@ -8961,40 +9464,49 @@ var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*RevokeTokenResponse)(nil),      // 82: carrel.v1.RevokeTokenResponse
 	(*WhoAmIRequest)(nil),            // 83: carrel.v1.WhoAmIRequest
 	(*WhoAmIResponse)(nil),           // 84: carrel.v1.WhoAmIResponse
-	(*Archive)(nil),                  // 85: carrel.v1.Archive
-	(*ArchiveProgress)(nil),          // 86: carrel.v1.ArchiveProgress
-	(*CreateArchiveRequest)(nil),     // 87: carrel.v1.CreateArchiveRequest
-	(*CreateArchiveResponse)(nil),    // 88: carrel.v1.CreateArchiveResponse
-	(*RestoreStart)(nil),             // 89: carrel.v1.RestoreStart
-	(*RestoreRequest)(nil),           // 90: carrel.v1.RestoreRequest
-	(*RestoreResponse)(nil),          // 91: carrel.v1.RestoreResponse
-	(*ListArchivesRequest)(nil),      // 92: carrel.v1.ListArchivesRequest
-	(*ListArchivesResponse)(nil),     // 93: carrel.v1.ListArchivesResponse
-	(*ReadArchiveRequest)(nil),       // 94: carrel.v1.ReadArchiveRequest
-	(*ReadArchiveResponse)(nil),      // 95: carrel.v1.ReadArchiveResponse
-	(*RemoveArchiveRequest)(nil),     // 96: carrel.v1.RemoveArchiveRequest
-	(*RemoveArchiveResponse)(nil),    // 97: carrel.v1.RemoveArchiveResponse
-	(*ReloadPolicyRequest)(nil),      // 98: carrel.v1.ReloadPolicyRequest
-	(*ReloadPolicyResponse)(nil),     // 99: carrel.v1.ReloadPolicyResponse
-	(*Segment)(nil),                  // 100: carrel.v1.Segment
-	(*Approval)(nil),                 // 101: carrel.v1.Approval
-	(*ApprovalAnswer)(nil),           // 102: carrel.v1.ApprovalAnswer
-	(*ListApprovalsRequest)(nil),     // 103: carrel.v1.ListApprovalsRequest
-	(*ListApprovalsResponse)(nil),    // 104: carrel.v1.ListApprovalsResponse
-	(*GetApprovalRequest)(nil),       // 105: carrel.v1.GetApprovalRequest
-	(*GetApprovalResponse)(nil),      // 106: carrel.v1.GetApprovalResponse
-	(*AnswerApprovalRequest)(nil),    // 107: carrel.v1.AnswerApprovalRequest
-	(*AnswerApprovalResponse)(nil),   // 108: carrel.v1.AnswerApprovalResponse
-	(*WatchApprovalsRequest)(nil),    // 109: carrel.v1.WatchApprovalsRequest
-	(*WatchApprovalsResponse)(nil),   // 110: carrel.v1.WatchApprovalsResponse
-	(*Permission)(nil),               // 111: carrel.v1.Permission
-	(*AllowCommandRequest)(nil),      // 112: carrel.v1.AllowCommandRequest
-	(*AllowCommandResponse)(nil),     // 113: carrel.v1.AllowCommandResponse
-	(*ListPermissionsRequest)(nil),   // 114: carrel.v1.ListPermissionsRequest
-	(*ListPermissionsResponse)(nil),  // 115: carrel.v1.ListPermissionsResponse
-	(*RevokePermissionRequest)(nil),  // 116: carrel.v1.RevokePermissionRequest
-	(*RevokePermissionResponse)(nil), // 117: carrel.v1.RevokePermissionResponse
-	nil,                              // 118: carrel.v1.Command.EnvEntry
+	(*Secret)(nil),                   // 85: carrel.v1.Secret
+	(*SetSecretRequest)(nil),         // 86: carrel.v1.SetSecretRequest
+	(*SetSecretResponse)(nil),        // 87: carrel.v1.SetSecretResponse
+	(*RotateSecretRequest)(nil),      // 88: carrel.v1.RotateSecretRequest
+	(*RotateSecretResponse)(nil),     // 89: carrel.v1.RotateSecretResponse
+	(*ListSecretsRequest)(nil),       // 90: carrel.v1.ListSecretsRequest
+	(*ListSecretsResponse)(nil),      // 91: carrel.v1.ListSecretsResponse
+	(*RemoveSecretRequest)(nil),      // 92: carrel.v1.RemoveSecretRequest
+	(*RemoveSecretResponse)(nil),     // 93: carrel.v1.RemoveSecretResponse
+	(*Archive)(nil),                  // 94: carrel.v1.Archive
+	(*ArchiveProgress)(nil),          // 95: carrel.v1.ArchiveProgress
+	(*CreateArchiveRequest)(nil),     // 96: carrel.v1.CreateArchiveRequest
+	(*CreateArchiveResponse)(nil),    // 97: carrel.v1.CreateArchiveResponse
+	(*RestoreStart)(nil),             // 98: carrel.v1.RestoreStart
+	(*RestoreRequest)(nil),           // 99: carrel.v1.RestoreRequest
+	(*RestoreResponse)(nil),          // 100: carrel.v1.RestoreResponse
+	(*ListArchivesRequest)(nil),      // 101: carrel.v1.ListArchivesRequest
+	(*ListArchivesResponse)(nil),     // 102: carrel.v1.ListArchivesResponse
+	(*ReadArchiveRequest)(nil),       // 103: carrel.v1.ReadArchiveRequest
+	(*ReadArchiveResponse)(nil),      // 104: carrel.v1.ReadArchiveResponse
+	(*RemoveArchiveRequest)(nil),     // 105: carrel.v1.RemoveArchiveRequest
+	(*RemoveArchiveResponse)(nil),    // 106: carrel.v1.RemoveArchiveResponse
+	(*ReloadPolicyRequest)(nil),      // 107: carrel.v1.ReloadPolicyRequest
+	(*ReloadPolicyResponse)(nil),     // 108: carrel.v1.ReloadPolicyResponse
+	(*Segment)(nil),                  // 109: carrel.v1.Segment
+	(*Approval)(nil),                 // 110: carrel.v1.Approval
+	(*ApprovalAnswer)(nil),           // 111: carrel.v1.ApprovalAnswer
+	(*ListApprovalsRequest)(nil),     // 112: carrel.v1.ListApprovalsRequest
+	(*ListApprovalsResponse)(nil),    // 113: carrel.v1.ListApprovalsResponse
+	(*GetApprovalRequest)(nil),       // 114: carrel.v1.GetApprovalRequest
+	(*GetApprovalResponse)(nil),      // 115: carrel.v1.GetApprovalResponse
+	(*AnswerApprovalRequest)(nil),    // 116: carrel.v1.AnswerApprovalRequest
+	(*AnswerApprovalResponse)(nil),   // 117: carrel.v1.AnswerApprovalResponse
+	(*WatchApprovalsRequest)(nil),    // 118: carrel.v1.WatchApprovalsRequest
+	(*WatchApprovalsResponse)(nil),   // 119: carrel.v1.WatchApprovalsResponse
+	(*Permission)(nil),               // 120: carrel.v1.Permission
+	(*AllowCommandRequest)(nil),      // 121: carrel.v1.AllowCommandRequest
+	(*AllowCommandResponse)(nil),     // 122: carrel.v1.AllowCommandResponse
+	(*ListPermissionsRequest)(nil),   // 123: carrel.v1.ListPermissionsRequest
+	(*ListPermissionsResponse)(nil),  // 124: carrel.v1.ListPermissionsResponse
+	(*RevokePermissionRequest)(nil),  // 125: carrel.v1.RevokePermissionRequest
+	(*RevokePermissionResponse)(nil), // 126: carrel.v1.RevokePermissionResponse
+	nil,                              // 127: carrel.v1.Command.EnvEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,   // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
@@ -9017,7 +9529,7 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	26,  // 17: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
 	29,  // 18: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
 	3,   // 19: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	118, // 20: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	127, // 20: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
 	34,  // 21: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
 	35,  // 22: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
 	34,  // 23: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
@@ -9043,122 +9555,133 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	74,  // 43: carrel.v1.ListTokensResponse.tokens:type_name -> carrel.v1.Token
 	74,  // 44: carrel.v1.GetTokenResponse.token:type_name -> carrel.v1.Token
 	74,  // 45: carrel.v1.WhoAmIResponse.token:type_name -> carrel.v1.Token
-	0,   // 46: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
-	86,  // 47: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	85,  // 48: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
-	0,   // 49: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
-	89,  // 50: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
-	86,  // 51: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	3,   // 52: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
-	85,  // 53: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
-	85,  // 54: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
-	100, // 55: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
-	102, // 56: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
-	101, // 57: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
-	101, // 58: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
-	101, // 59: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
-	101, // 60: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
-	111, // 61: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
-	111, // 62: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
-	4,   // 63: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	6,   // 64: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	8,   // 65: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	14,  // 66: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	16,  // 67: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	32,  // 68: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	17,  // 69: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
-	19,  // 70: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	21,  // 71: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	23,  // 72: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	25,  // 73: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	28,  // 74: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	36,  // 75: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	40,  // 76: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	42,  // 77: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	47,  // 78: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	45,  // 79: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
-	49,  // 80: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	51,  // 81: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
-	53,  // 82: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	55,  // 83: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
-	57,  // 84: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
-	60,  // 85: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
-	87,  // 86: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	90,  // 87: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	92,  // 88: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	94,  // 89: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	96,  // 90: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	62,  // 91: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	70,  // 92: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	64,  // 93: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
-	67,  // 94: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
-	75,  // 95: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
-	77,  // 96: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
-	79,  // 97: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
-	81,  // 98: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
-	83,  // 99: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
-	103, // 100: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
-	105, // 101: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
-	107, // 102: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
-	109, // 103: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
-	112, // 104: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
-	114, // 105: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
-	116, // 106: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
-	72,  // 107: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	98,  // 108: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
-	11,  // 109: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
-	5,   // 110: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	7,   // 111: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	9,   // 112: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	15,  // 113: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	31,  // 114: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	33,  // 115: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	18,  // 116: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
-	20,  // 117: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	22,  // 118: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	24,  // 119: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	27,  // 120: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	30,  // 121: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	37,  // 122: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	41,  // 123: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	43,  // 124: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	48,  // 125: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	46,  // 126: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
-	50,  // 127: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	52,  // 128: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
-	54,  // 129: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	56,  // 130: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
-	58,  // 131: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
-	61,  // 132: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
-	88,  // 133: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	91,  // 134: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	93,  // 135: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	95,  // 136: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	97,  // 137: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	63,  // 138: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	71,  // 139: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	65,  // 140: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
-	68,  // 141: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
-	76,  // 142: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
-	78,  // 143: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
-	80,  // 144: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
-	82,  // 145: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
-	84,  // 146: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
-	104, // 147: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
-	106, // 148: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
-	108, // 149: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
-	110, // 150: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
-	113, // 151: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
-	115, // 152: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
-	117, // 153: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
-	73,  // 154: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	99,  // 155: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
-	12,  // 156: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
-	110, // [110:157] is the sub-list for method output_type
-	63,  // [63:110] is the sub-list for method input_type
-	63,  // [63:63] is the sub-list for extension type_name
-	63,  // [63:63] is the sub-list for extension extendee
-	0,   // [0:63] is the sub-list for field type_name
+	85,  // 46: carrel.v1.SetSecretResponse.secret:type_name -> carrel.v1.Secret
+	85,  // 47: carrel.v1.RotateSecretResponse.secret:type_name -> carrel.v1.Secret
+	85,  // 48: carrel.v1.ListSecretsResponse.secrets:type_name -> carrel.v1.Secret
+	0,   // 49: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
+	95,  // 50: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	94,  // 51: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
+	0,   // 52: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
+	98,  // 53: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
+	95,  // 54: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	3,   // 55: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
+	94,  // 56: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
+	94,  // 57: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
+	109, // 58: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
+	111, // 59: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
+	110, // 60: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
+	110, // 61: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
+	110, // 62: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
+	110, // 63: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
+	120, // 64: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
+	120, // 65: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
+	4,   // 66: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	6,   // 67: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	8,   // 68: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	14,  // 69: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	16,  // 70: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	32,  // 71: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	17,  // 72: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
+	19,  // 73: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	21,  // 74: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	23,  // 75: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	25,  // 76: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	28,  // 77: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	36,  // 78: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	40,  // 79: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	42,  // 80: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	47,  // 81: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	45,  // 82: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
+	49,  // 83: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	51,  // 84: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
+	53,  // 85: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	55,  // 86: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
+	57,  // 87: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
+	60,  // 88: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
+	96,  // 89: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	99,  // 90: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	101, // 91: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	103, // 92: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	105, // 93: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	62,  // 94: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	70,  // 95: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	64,  // 96: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
+	67,  // 97: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
+	75,  // 98: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
+	77,  // 99: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
+	79,  // 100: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
+	81,  // 101: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
+	83,  // 102: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
+	86,  // 103: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
+	88,  // 104: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
+	90,  // 105: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
+	92,  // 106: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
+	112, // 107: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
+	114, // 108: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
+	116, // 109: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
+	118, // 110: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
+	121, // 111: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
+	123, // 112: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
+	125, // 113: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
+	72,  // 114: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	107, // 115: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
+	11,  // 116: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
+	5,   // 117: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	7,   // 118: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	9,   // 119: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	15,  // 120: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	31,  // 121: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	33,  // 122: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	18,  // 123: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
+	20,  // 124: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	22,  // 125: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	24,  // 126: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	27,  // 127: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	30,  // 128: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	37,  // 129: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	41,  // 130: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	43,  // 131: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	48,  // 132: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	46,  // 133: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
+	50,  // 134: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	52,  // 135: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
+	54,  // 136: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	56,  // 137: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
+	58,  // 138: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
+	61,  // 139: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
+	97,  // 140: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	100, // 141: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	102, // 142: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	104, // 143: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	106, // 144: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	63,  // 145: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	71,  // 146: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	65,  // 147: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
+	68,  // 148: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
+	76,  // 149: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
+	78,  // 150: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
+	80,  // 151: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
+	82,  // 152: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
+	84,  // 153: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
+	87,  // 154: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
+	89,  // 155: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
+	91,  // 156: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
+	93,  // 157: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
+	113, // 158: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
+	115, // 159: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
+	117, // 160: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
+	119, // 161: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
+	122, // 162: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
+	124, // 163: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
+	126, // 164: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
+	73,  // 165: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	108, // 166: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
+	12,  // 167: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
+	117, // [117:168] is the sub-list for method output_type
+	66,  // [66:117] is the sub-list for method input_type
+	66,  // [66:66] is the sub-list for extension type_name
+	66,  // [66:66] is the sub-list for extension extendee
+	0,   // [0:66] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -9179,20 +9702,20 @@ func file_carrel_v1_carrel_proto_init() {
 		(*StreamResponse_Stderr)(nil),
 		(*StreamResponse_Exited)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[88].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[97].OneofWrappers = []any{
 		(*CreateArchiveResponse_Progress)(nil),
 		(*CreateArchiveResponse_Data)(nil),
 		(*CreateArchiveResponse_Archive)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[90].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[99].OneofWrappers = []any{
 		(*RestoreRequest_Start)(nil),
 		(*RestoreRequest_Data)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[91].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[100].OneofWrappers = []any{
 		(*RestoreResponse_Progress)(nil),
 		(*RestoreResponse_Workspace)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[95].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[104].OneofWrappers = []any{
 		(*ReadArchiveResponse_Data)(nil),
 		(*ReadArchiveResponse_Archive)(nil),
 	}
@@ -9202,9 +9725,9 @@ func file_carrel_v1_carrel_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   119,
+			NumMessages:   128,
 			NumExtensions: 0,
-			NumServices:   7,
+			NumServices:   8,
 		},
 		GoTypes:           file_carrel_v1_carrel_proto_goTypes,
 		DependencyIndexes: file_carrel_v1_carrel_proto_depIdxs,
