@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
 )
 
@@ -45,5 +46,18 @@ func (jsonCodec) Unmarshal(b []byte, message any) error {
 	if why := jsonrpc.Unreadable(b); why != "" {
 		return errors.New("it " + why)
 	}
-	return protojson.Unmarshal(b, m) // which finds names that come twice, or are not known
+	err := protojson.Unmarshal(b, m) // which finds names that come twice, or are not known
+	if err != nil && hasSecret(m) {
+		return errors.New("it is not JSON with the fields of this message; where it goes wrong is not shown, because it may hold a secret")
+	}
+	return err
+}
+
+// hasSecret reports whether a message carries the value of a secret, which errors about its text would quote.
+func hasSecret(m proto.Message) bool {
+	switch m.(type) {
+	case *carrelv1.SetSecretRequest, *carrelv1.RotateSecretRequest:
+		return true
+	}
+	return false
 }

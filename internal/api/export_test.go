@@ -18,3 +18,6 @@ func WithoutRoute(path string) (restore func()) {
 	delete(routes, path)
 	return func() { routes[path] = row }
 }
+
+// Taken is taken.
+var Taken = taken

@@ -38,6 +38,7 @@ var values = map[string][2]any{
 	"CreateTokenRequest.owner":   {"uid:1000", "uid:1001"},
 	"CreateTokenRequest.roles":   {"agent", "operator"},
 	"GetApprovalRequest.id":      {"ap-0123456789abcdef", "ap-fedcba9876543210"},
+	"RemoveSecretRequest.owner":  {"uid:1000", "uid:1001"},
 	"Limits.disk_bytes":          {1 << 30, 2 << 30},
 	"Limits.memory_bytes":        {1 << 30, 2 << 30},
 	"Limits.open_files":          {1000, 2000},

@@ -15,6 +15,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/policy"
 	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/redact"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/token"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -116,6 +117,14 @@ type Gate interface {
 	Issued(ref token.ID) (principal.Issued, bool)
 	// Now is the time that tokens are judged by.
 	Now() time.Time
+
+	// SetSecret keeps a secret for p's owner: want has its name, hosts and headers. RotateSecret gives it another value.
+	SetSecret(ctx context.Context, p principal.Principal, want workspace.Secret, value redact.Value) (workspace.Secret, error)
+	RotateSecret(ctx context.Context, p principal.Principal, name string, value redact.Value) (workspace.Secret, error)
+	// ListSecrets returns those that p may see, without their values.
+	ListSecrets(ctx context.Context, p principal.Principal) ([]workspace.Secret, error)
+	// RemoveSecret removes one of owner's, "" for p's.
+	RemoveSecret(ctx context.Context, p principal.Principal, owner, name string) error
 
 	// The audit log is for those who may read it.
 	MayRead(ctx context.Context, p principal.Principal) error

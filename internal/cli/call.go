@@ -23,6 +23,7 @@ type (
 	archives   = carrelv1connect.ArchiveServiceClient
 	approvals  = carrelv1connect.ApprovalServiceClient
 	tokens     = carrelv1connect.TokenServiceClient
+	secrets    = carrelv1connect.SecretServiceClient
 	records    = carrelv1connect.AuditServiceClient
 	system     = carrelv1connect.SystemServiceClient
 )
@@ -41,6 +42,8 @@ func service[S any](c *carrel.Client) S {
 		s = c.Approvals()
 	case *tokens:
 		s = c.Tokens()
+	case *secrets:
+		s = c.Secrets()
 	case *records:
 		s = c.Audit()
 	case *system:

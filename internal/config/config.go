@@ -95,6 +95,8 @@ type Config struct {
 	WebhookSecretFile string
 	// RedactFiles are files of secrets that are masked in records and output.
 	RedactFiles []string
+	// SecretsKey is the file of the key that secrets are sealed with, "" for the one in the daemon's directory.
+	SecretsKey string
 	// EgressFile has what holds for the network of all workspaces.
 	EgressFile string
 	// AuditAnchor is a file that each countersigned checkpoint is appended to, "" for none;

@@ -42,6 +42,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"
+	"github.com/carrel-dev/carrel/internal/secret"
 	"github.com/carrel-dev/carrel/internal/startup"
 	"github.com/carrel-dev/carrel/internal/store"
 	_ "github.com/carrel-dev/carrel/internal/store/sqlite" // it opens the database
@@ -190,6 +191,10 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 	if b.own != nil {
 		peers = authn.Owner(uint32(os.Geteuid()))
 	}
+	sealer, err := secret.Open(secretsKey(cfg))
+	if err != nil {
+		return fmt.Errorf("secrets.key: %w", err)
+	}
 	db, err := store.Open(ctx, filepath.Join(stateDir(cfg), "carrel.db"))
 	if err != nil {
 		return err
@@ -287,6 +292,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 		Observe:       seen.passed,
 		Ways:          out,
 		Disk:          disk,
+		Sealer:        sealer,
 		TokensRevoked: func(ids []string) { tokens.Revoked(ids) },
 		Log:           log, Version: build.Version(),
 	})

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/config"
 	"github.com/carrel-dev/carrel/internal/redact"
+	"github.com/carrel-dev/carrel/internal/secret"
 )
 
 // maxSecretsFile bounds a file of redact.files, and maxKeyFile one of the daemon's own keys,
@@ -70,6 +72,7 @@ func (h heldSecrets) readKeys() error {
 		{filepath.Join(dir, "audit", "checkpoint.key"), noteKey},
 		{h.cfg.WebhookSecretFile, hookSecret},
 		{tlsKey, pemLines},
+		{secret.KeyPath(secretsKey(h.cfg)), ageKey},
 	} {
 		if k.path == "" {
 			continue
@@ -104,6 +107,21 @@ func noteKey(s string) []string {
 		return nil
 	}
 	return []string{parts[before]}
+}
+
+// secretsKey is the file of the key that secrets are sealed with, unless systemd hands over another one.
+func secretsKey(cfg *config.Config) string {
+	return cmp.Or(cfg.SecretsKey, filepath.Join(stateDir(cfg), "secrets.key"))
+}
+
+// ageKey is the key in a file of age.
+func ageKey(s string) (keys []string) {
+	for line := range strings.Lines(s) {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			keys = append(keys, line)
+		}
+	}
+	return keys
 }
 
 // pemLines are the lines of private keys, because output shows a key line by line. The last

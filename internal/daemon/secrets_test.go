@@ -53,7 +53,7 @@ func TestWhatCarrelHoldsIsNotWritten(t *testing.T) {
 	if block == nil {
 		t.Fatal("no key for TLS")
 	}
-	checkpointKey := read("audit", "checkpoint.key")
+	checkpointKey, ageKey := read("audit", "checkpoint.key"), read("secrets.key")
 	out, err := f.call("TokenService/CreateToken", `{"name":"a token","roles":["agent"]}`)
 	if err != nil {
 		t.Fatal(out, err)
@@ -63,6 +63,7 @@ func TestWhatCarrelHoldsIsNotWritten(t *testing.T) {
 		"a file": "violet umbrella", "a variable": "lantern quill", "the webhook": hook, "its base64": strings.TrimPrefix(hook, "whsec_"),
 		"TLS": base64.StdEncoding.EncodeToString(block.Bytes)[:64], "checkpoints": strings.SplitN(checkpointKey, "+", 5)[4],
 		"digests":        read("redact.key"),
+		"kept secrets":   ageKey[strings.LastIndex(ageKey, "\n")+1:],
 		"a minted token": token,
 	}
 	hide := func(what, secret string) {
@@ -156,5 +157,46 @@ func TestFilesOfSecretsAreChecked(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 		})
+	}
+}
+
+// The daemon makes the key of its secrets once, takes another one that it is told of, and does not start with one that
+// others could have read.
+func TestTheKeyOfSecrets(t *testing.T) {
+	f := setUp(t)
+	state := filepath.Join(f.cfg.DataDir, "daemon", "secrets.key")
+	run := func() error {
+		err := f.start(false)
+		if err == nil {
+			err = f.stop()
+		}
+		return err
+	}
+	var keys []string
+	for range 2 {
+		if err := run(); err != nil {
+			t.Fatal(err)
+		}
+		b, err := os.ReadFile(state)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys = append(keys, string(b))
+	}
+	if keys[0] != keys[1] {
+		t.Error("another start made another key")
+	}
+	if err := os.Chmod(state, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := run(); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), state) {
+		t.Error(err)
+	}
+	f.cfg.SecretsKey = filepath.Join(filepath.Dir(f.cfg.DataDir), "elsewhere.key")
+	if err := run(); err != nil {
+		t.Fatal(err)
+	}
+	if fi, err := os.Stat(f.cfg.SecretsKey); err != nil || fi.Mode() != 0o600 {
+		t.Error(fi, err)
 	}
 }

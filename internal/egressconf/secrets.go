@@ -71,16 +71,67 @@ func (c *Config) ParseSecret(text string) (s Secret, err error) {
 	}
 	s.Name = name
 	for _, h := range all {
-		r, err := netrule.ParseRule(netrule.Allow, h)
+		r, err := secretHost(h)
 		if err != nil {
 			return bad("%v", err)
-		}
-		if r.Any || r.Net.IsValid() && !r.Net.IsSingleIP() {
-			return bad("a secret is for hosts that are named, not for %s", h)
 		}
 		s.Hosts = append(s.Hosts, r)
 	}
 	return s, nil
+}
+
+// NewSecret returns the secret in a variable for hosts, each once; without any for those that are known for the
+// variable.
+func NewSecret(name string, hosts []string) (s Secret, err error) {
+	if err := CheckSecretName(name); err != nil {
+		return s, err
+	}
+	if len(hosts) == 0 {
+		if hosts = variables[name].hosts; len(hosts) == 0 {
+			return s, fmt.Errorf("cannot keep secret %s: it is not known which host it is for; name it with --host: %w", name,
+				errdefs.ErrInvalidArgument)
+		}
+	}
+	if len(hosts) > MaxSecretHosts {
+		return s, fmt.Errorf("cannot keep secret %s: it is for %d hosts, and at most %d are taken; name fewer, as *.example.org for all below "+
+			"one: %w", name, len(hosts), MaxSecretHosts, errdefs.ErrInvalidArgument)
+	}
+	s.Name = name
+	for _, h := range hosts {
+		r, err := secretHost(h)
+		if err != nil {
+			return s, fmt.Errorf("cannot keep secret %s: %w: %w", name, err, errdefs.ErrInvalidArgument)
+		}
+		if !slices.ContainsFunc(s.Hosts, func(o netrule.Rule) bool { return o.Text == r.Text }) {
+			s.Hosts = append(s.Hosts, r)
+		}
+	}
+	return s, nil
+}
+
+// Bounds of secrets that are kept.
+const (
+	MaxSecretName  = 64 // bytes
+	MaxSecretHosts = 32
+)
+
+// CheckSecretName refuses what cannot be the name of a secret that is kept.
+func CheckSecretName(name string) error {
+	if isVariable(name) && len(name) <= MaxSecretName {
+		return nil
+	}
+	// It may be the secret itself, and is not shown.
+	return fmt.Errorf("cannot use the name of the secret: it is not that of a variable, of at most %d letters, digits and _; "+
+		"give the variable that commands look for, as API_KEY, and never the secret itself: %w", MaxSecretName, errdefs.ErrInvalidArgument)
+}
+
+// secretHost reads the rule of a host that gets a secret.
+func secretHost(text string) (netrule.Rule, error) {
+	r, err := netrule.ParseRule(netrule.Allow, text)
+	if err == nil && (r.Any || r.Net.IsValid() && !r.Net.IsSingleIP()) {
+		err = fmt.Errorf("a secret is for hosts that are named, not for %s", text)
+	}
+	return r, err
 }
 
 func isVariable(name string) bool {

@@ -91,9 +91,9 @@ func (e *Events) wake(owner string) {
 	}
 }
 
-// Told makes an event of an outcome. Outcomes about tokens are about no workspace.
+// Told makes an event of an outcome. Outcomes about tokens and secrets are about no workspace.
 func (e *Events) Told(r *operation.Request, intent int64, err error) {
-	if operation.Of(r.Op.Op()).On == operation.Token {
+	if on := operation.Of(r.Op.Op()).On; on == operation.Token || on == operation.Secret {
 		return
 	}
 	ev := workspace.Event{

@@ -35,7 +35,7 @@ func in(names ...string) []string {
 
 // guards keep every effect in the gate: a runtime changes nothing without a permit, and only
 // the gate issues permits; only it and the packages around it write records; and only what
-// puts a daemon or a run together makes a runtime or opens a record.
+// puts a daemon or a run together makes a runtime or opens a record. Values of secrets that are kept go to ways out alone.
 var guards = []guard{
 	{[]string{module + "/internal/permit.Issue"}, in("gate")},
 	{[]string{
@@ -47,6 +47,8 @@ var guards = []guard{
 		"(*" + module + "/internal/record.Writer).Append", "(*" + module + "/internal/record.Of).Append",
 		"(*" + module + "/internal/record.Of).AppendAsync",
 	}, in("gate", "asking", "tokens", "auditing", "upkeep", "single")},
+	{[]string{"(*" + module + "/internal/secret.Sealer).Unseal"}, in("secrets", "flow")},
+	{[]string{"(*" + module + "/internal/secrets.Secrets).Held"}, in("flow", "lifecycle", "egress/ways")},
 	{[]string{
 		module + "/internal/runtime/namespace.New", module + "/internal/audit.Open", module + "/internal/audit.OpenShared",
 	}, in("daemon", "rootless")},
@@ -122,7 +124,7 @@ func TestOnlyTheGateActs(t *testing.T) {
 
 	// The check sees violations that are planted: a permit made behind the gate's back, and one
 	// taken as a value; a record appended directly, hidden in an embedding, by the writer and
-	// through its interface; and a runtime made behind the daemon's back.
+	// through its interface; a runtime made behind the daemon's back; and values of secrets.
 	const planted = `package planted
 
 import (
@@ -133,6 +135,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/record"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"
+	"github.com/carrel-dev/carrel/internal/secret"
+	"github.com/carrel-dev/carrel/internal/secrets"
 )
 
 type hidden struct{ *audit.Log }
@@ -147,13 +151,18 @@ func f(ctx context.Context, r runtime.Runtime, h hidden, w *record.Writer, to re
 	_ = namespace.New
 	r.Ping(ctx, "x")
 }
+
+func g(ctx context.Context, s *secrets.Secrets, of *secret.Sealer) {
+	_ = s.Held
+	of.Unseal("x", nil)
+}
 `
 	f, err := parser.ParseFile(fset, "planted.go", planted, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := violations(fset, imp, module+"/internal/planted", []*ast.File{f}); len(got) != 6 || err != nil {
-		t.Errorf("found %d of 6 planted violations: %v (%v)", len(got), got, err)
+	if got, err := violations(fset, imp, module+"/internal/planted", []*ast.File{f}); len(got) != 8 || err != nil {
+		t.Errorf("found %d of 8 planted violations: %v (%v)", len(got), got, err)
 	}
 	// Without a permit it does not compile.
 	const forgotten = `package planted

@@ -19,6 +19,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/auditing"
 	"github.com/carrel-dev/carrel/internal/commands"
+	"github.com/carrel-dev/carrel/internal/egress/bindings"
 	"github.com/carrel-dev/carrel/internal/events"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/id"
@@ -30,6 +31,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/redact"
 	"github.com/carrel-dev/carrel/internal/room"
 	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/secret"
+	"github.com/carrel-dev/carrel/internal/secrets"
 	"github.com/carrel-dev/carrel/internal/store"
 	"github.com/carrel-dev/carrel/internal/tokens"
 	"github.com/carrel-dev/carrel/internal/upkeep"
@@ -53,8 +56,6 @@ type Config struct {
 	Network func() error
 	// Ways are the ways out of what runs. Optional; they are shut down by their owner, behind Close.
 	Ways lifecycle.Ways
-	// Bindings give workspaces the secrets of their owners. Optional.
-	Bindings lifecycle.Bindings
 	// Files keeps archives. Archiver returns the program that makes and unpacks them, and Unpacking
 	// bounds those that were not made here.
 	Files     *archivestore.Store
@@ -81,6 +82,11 @@ type Config struct {
 	KeepAudit audit.Keep
 	// Observe hears of each passage when it is over, and must not block. Optional.
 	Observe func(*gate.Passage)
+	// Sealer seals the secrets in Store. Required by the operations on secrets.
+	Sealer *secret.Sealer
+	// SecretsChanged is told which secret of an owner was just stored, got another value or was removed, once that is in
+	// force. Optional.
+	SecretsChanged func(ctx context.Context, owner, name string)
 	// TokensRevoked is told which tokens were just revoked. Optional.
 	TokensRevoked func(ids []string)
 	// Version is what the log's lifecycle records say.
@@ -106,6 +112,7 @@ type Flow struct {
 	*commands.Commands
 	*asking.Questions
 	*tokens.Tokens
+	*secrets.Secrets
 	*auditing.Auditing
 	*events.Events
 	*upkeep.Upkeep
@@ -138,7 +145,7 @@ func New(cfg Config) *Flow {
 	f.Lifecycle = lifecycle.New(lifecycle.Config{
 		Gate: f.gate, Runtimes: cfg.Runtimes, Store: cfg.Store, Prefix: cfg.Prefix, Limits: cfg.Limits, Idle: cfg.Idle, Allow: cfg.Allow,
 		Profiles: cfg.Profiles, Admission: cfg.Admission, KeepHomes: cfg.KeepHomes, Archiver: packer, Log: cfg.Log,
-		Ways: cfg.Ways, Bindings: cfg.Bindings,
+		Ways: cfg.Ways, Bindings: f.bindings(cfg.Sealer),
 	})
 	f.Events.Bind(events.Config{Gate: f.gate, Find: f.Find, Now: f.Lifecycle.Current, Redact: cfg.Redact})
 	f.Questions.Bind(f.gate, f.Find)
@@ -148,6 +155,12 @@ func New(cfg Config) *Flow {
 	})
 	f.Commands = commands.New(commands.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Redact: cfg.Redact})
 	f.Tokens = tokens.New(tokens.Config{Gate: f.gate, Store: cfg.Store, Records: records, Revoked: cfg.TokensRevoked, Log: cfg.Log})
+	f.Secrets = secrets.New(secrets.Config{Gate: f.gate, Store: cfg.Store, Sealer: cfg.Sealer, Changed: func(ctx context.Context, owner, name string) {
+		f.Lifecycle.SecretChanged(ctx, owner, name)
+		if cfg.SecretsChanged != nil {
+			cfg.SecretsChanged(ctx, owner, name)
+		}
+	}})
 	f.Auditing = auditing.New(auditing.Config{
 		Gate: f.gate, Log: cfg.Log, Audit: cfg.Audit, Store: cfg.Store, Records: records, Events: f.Events, Checkpoints: cfg.Checkpoints,
 		Every: cfg.CheckpointEvery, After: cfg.CheckpointRecords, Keep: cfg.KeepAudit, Policy: f.judge.Loaded, Version: cfg.Version,
@@ -159,6 +172,20 @@ func New(cfg Config) *Flow {
 		Disk: cfg.Disk, Network: cfg.Network,
 	})
 	return f
+}
+
+// bindings give workspaces the secrets of their owners, nil without a Sealer.
+func (f *Flow) bindings(s *secret.Sealer) lifecycle.Bindings {
+	if s == nil {
+		return nil
+	}
+	return bindings.New(bindings.Config{Held: func(ctx context.Context, owner, name string) (bindings.Held, error) {
+		all, err := f.Secrets.Held(ctx, owner, []string{name})
+		if err != nil {
+			return bindings.Held{}, err
+		}
+		return bindings.Held(all[0]), nil
+	}, Seal: s.Seal, Unseal: s.Unseal})
 }
 
 // Hold is for requests that may last: see gate.Gate.Hold.

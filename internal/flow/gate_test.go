@@ -35,6 +35,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/redact"
 	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/secret"
 	"github.com/carrel-dev/carrel/internal/store"
 	_ "github.com/carrel-dev/carrel/internal/store/sqlite"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -91,8 +92,8 @@ type house struct {
 	keepArchives time.Duration
 	// ways are the ways out of what runs; nil is none.
 	ways lifecycle.Ways
-	// bindings give workspaces secrets; nil is none.
-	bindings lifecycle.Bindings
+	// changed are the secrets that the flow said were changed, as "OWNER NAME".
+	changed []string
 }
 
 func newHouse(t testing.TB) *house {
@@ -130,6 +131,10 @@ func (h *house) start() {
 	if h.files, err = archivestore.Open(filepath.Join(h.dir, "archives")); err != nil {
 		h.t.Fatal(err)
 	}
+	sealer, err := secret.Open(filepath.Join(h.dir, "secrets.key"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
 	h.logs = new(bytes.Buffer)
 	var clock asking.Clock
 	if !h.clock.IsZero() {
@@ -151,7 +156,8 @@ func (h *house) start() {
 		Archiver:    func() (*os.File, error) { return os.Open(os.DevNull) },
 		MaxArchives: h.maxArchives, ArchiveBytes: h.archiveBytes, KeepArchives: h.keepArchives,
 		Unpacking: archiver.Limits{Bytes: 1 << 30, Entries: 1000, Ratio: 1000},
-		Ways:      h.ways, Bindings: h.bindings,
+		Ways:      h.ways,
+		Sealer:    sealer, SecretsChanged: func(_ context.Context, owner, name string) { h.changed = append(h.changed, owner+" "+name) },
 	})
 	if err := h.Recover(ctx); err != nil {
 		h.t.Fatal(err)

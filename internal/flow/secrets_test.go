@@ -172,6 +172,96 @@ func TestKnownSecretsAreNowhere(t *testing.T) {
 	}
 }
 
+// The value of a secret that is kept is in no file of the daemon's, in no line of its log, in nothing that is told of the
+// request and in no error: not when it is stored, rotated and removed, and not when that is refused or fails.
+func TestKeptSecretsAreNowhere(t *testing.T) {
+	var mu sync.Mutex
+	var told strings.Builder
+	note := func(v any) {
+		mu.Lock()
+		defer mu.Unlock()
+		b, err := json.Marshal(v)
+		fmt.Fprintf(&told, "%v %+v %#v %s %v\n", v, v, v, b, err)
+	}
+	h := &house{t: t, dir: t.TempDir(), rt: newDouble(), admission: lifecycle.Admission{Workspaces: 50}}
+	h.observe = func(p *gate.Passage) { note(*p) }
+	h.start()
+	t.Cleanup(h.crash)
+	ctx := t.Context()
+	scoped, _ := h.issue(alice, principal.Wanted{Roles: principal.Operator, Scope: principal.Scope{"demo"}})
+	const first, second = "Walnut<Quartz>73", "Pewter&Heron's 58"
+	var values []string
+	attempt := func(p principal.Principal, name, value string) {
+		values = append(values, value)
+		v := redact.NewValue(value)
+		x, err := h.SetSecret(ctx, p, workspace.Secret{Name: name, Hosts: []string{"a.example"}}, v)
+		note(x)
+		note(fmt.Sprint(err))
+		x, err = h.RotateSecret(ctx, p, name, v)
+		note(x)
+		note(fmt.Sprint(err))
+	}
+	attempt(alice, "A_KEY", first)
+	attempt(alice, "A_KEY", second)                     // it is there
+	attempt(alice, "A_KEY", second+"\n")                // refused for its form
+	attempt(scoped, "B_KEY", first+second)              // refused for who asks
+	attempt(alice, "C_KEY", strings.Repeat(first, 600)) // too long
+	attempt(alice, "not a name", first+"4")
+	if _, err := h.Held(ctx, "uid:1000", []string{"A_KEY", "NONE"}); err == nil {
+		t.Error("one that is not there was found")
+	} else {
+		note(err.Error())
+	}
+	held, err := h.Held(ctx, "uid:1000", []string{"A_KEY"})
+	if err != nil || held[0].Value.Reveal() != second {
+		t.Fatal(err)
+	}
+	note(held)
+	list, err := h.ListSecrets(ctx, alice)
+	if err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	note(list)
+	h.store.Close() // what fails in the middle says so, and not more
+	attempt(alice, "D_KEY", first+"5")
+	note(fmt.Sprint(h.RemoveSecret(ctx, alice, "", "A_KEY")))
+	if err := h.log.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	found := func(where, text string) (all []string) {
+		for _, value := range values {
+			for _, form := range inEveryForm(value) {
+				if strings.Contains(text, form) {
+					all = append(all, fmt.Sprintf("%q in %s", form, where))
+				}
+			}
+		}
+		return all
+	}
+	var all []string
+	files := 0
+	err = filepath.WalkDir(h.dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		files++
+		all = append(all, found(path, string(b))...)
+		return err
+	})
+	all = append(append(all, found("the log", h.logs.String())...), found("what is told", told.String())...)
+	if err != nil || files < 3 || len(all) > 0 {
+		t.Errorf("%v: of %d files: %s", err, files, strings.Join(all, "\n"))
+	}
+	// The search finds a value that is written somewhere.
+	if len(found("a log", "level=INFO value="+first)) == 0 || len(found("a file", base64.StdEncoding.EncodeToString([]byte(second)))) == 0 {
+		t.Error("the search finds nothing")
+	}
+	if !strings.Contains(told.String(), "secret.set") || !strings.Contains(told.String(), "A_KEY") {
+		t.Errorf("what was told is %s", &told)
+	}
+}
+
 // What another principal, who may list the commands of a workspace, sees of one with secrets
 // among its words: none, wherever they are known from; of an executor of before, those of the
 // command's variables.

@@ -143,6 +143,7 @@ func TestRolesAtTheGate(t *testing.T) {
 		}},
 		"kept":    {principal.Keep, func(p principal.Principal) error { return failure(h.ListArchives(ctx, p)) }},
 		"tokens":  {principal.Tokens, func(p principal.Principal) error { return failure(h.ListTokens(ctx, p)) }},
+		"secrets": {principal.Secrets, func(p principal.Principal) error { return failure(h.ListSecrets(ctx, p)) }},
 		"verify":  {principal.Audit, func(p principal.Principal) error { return failure(h.VerifyAudit(ctx, p)) }},
 		"mended":  {principal.Host, func(p principal.Principal) error { return failure(h.Mended(ctx, p)) }},
 		"destroy": {principal.Lifecycle, func(p principal.Principal) error { return failure(h.Destroy(ctx, p, "demo", true, "")) }},

@@ -1,66 +1,34 @@
 package flow_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/audit"
-	"github.com/carrel-dev/carrel/internal/egress/bindings"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/redact"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// vault is what alice has as secrets. What it seals is not sealed: package secret has its own tests.
-type vault struct {
-	mu   sync.Mutex
-	held map[string]string
+// withSecrets is a house with two secrets of alice's, KEY and OTHER.
+func withSecrets(t *testing.T) (*house, *outside) {
+	h, o := withEgress(t)
+	set(t, h, "KEY", "the first value")
+	set(t, h, "OTHER", "another value")
+	return h, o
 }
 
-func (v *vault) get(_ context.Context, owner, name string) (bindings.Held, error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	value, ok := v.held[name]
-	if owner != alice.Owner() || !ok {
-		return bindings.Held{}, fmt.Errorf("cannot find the secret %s: %w", name, errdefs.ErrNotFound)
+func set(t *testing.T, h *house, name, value string) {
+	t.Helper()
+	want := workspace.Secret{Name: name, Hosts: []string{"a.example"}}
+	if _, err := h.SetSecret(t.Context(), alice, want, redact.NewValue(value)); err != nil {
+		t.Fatal(err)
 	}
-	return bindings.Held{Name: name, Value: redact.NewValue(value), Hosts: []string{"a.example"}}, nil
-}
-
-func (v *vault) set(name, value string) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.held[name] = value; value == "" {
-		delete(v.held, name)
-	}
-}
-
-// withSecrets is a house whose workspaces use secrets.
-func withSecrets(t *testing.T) (*house, *outside, *vault) {
-	h, o := newHouse(t), &outside{}
-	v := &vault{held: map[string]string{"KEY": "the first value", "OTHER": "another value"}}
-	h.ways, h.bindings = o, bindings.New(bindings.Config{
-		Held: v.get,
-		Seal: func(about string, v redact.Value) ([]byte, error) { return []byte(about + "\x00" + v.Reveal()), nil },
-		Unseal: func(about string, sealed []byte) (redact.Value, error) {
-			text, ok := strings.CutPrefix(string(sealed), about+"\x00")
-			if !ok {
-				return redact.Value{}, errors.New("it is about something else")
-			}
-			return redact.NewValue(text), nil
-		},
-	})
-	h.crash()
-	h.start()
-	return h, o, v
 }
 
 func wantedSecrets(start bool, names ...string) workspace.Wanted {
@@ -72,7 +40,7 @@ func wantedSecrets(start bool, names ...string) workspace.Wanted {
 // A workspace is started with the authority that its secrets need, its way out is told their values, and its commands
 // have placeholders.
 func TestSecretsOfAWorkspace(t *testing.T) {
-	h, o, _ := withSecrets(t)
+	h, o := withSecrets(t)
 	ctx := t.Context()
 	w, _, err := h.Create(ctx, alice, wantedSecrets(true, "KEY"))
 	if err != nil || w.Trust == "" || !slices.Equal(w.Secrets.Names(), []string{"KEY"}) {
@@ -124,7 +92,7 @@ func TestSecretsOfAWorkspace(t *testing.T) {
 }
 
 func TestSecretsThatCannotBeUsed(t *testing.T) {
-	h, o, _ := withSecrets(t)
+	h, o := withSecrets(t)
 	ctx := t.Context()
 	if _, _, err := h.Create(ctx, alice, wantedSecrets(true, "NONE")); !errdefs.IsNotFound(err) {
 		t.Errorf("one that is not there: %v", err)
@@ -145,7 +113,7 @@ func TestSecretsThatCannotBeUsed(t *testing.T) {
 	if n := h.store.Len(); n != 0 {
 		t.Errorf("%d workspaces were made", n)
 	}
-	h.bindings = nil
+	h.ways = nil
 	h.crash()
 	h.start()
 	if _, _, err := h.Create(ctx, alice, wantedSecrets(true, "KEY")); !errdefs.IsFailedPrecondition(err) {
@@ -155,7 +123,7 @@ func TestSecretsThatCannotBeUsed(t *testing.T) {
 
 // Secrets are added and taken while the workspace runs, if it was started with one.
 func TestUpdateOfSecrets(t *testing.T) {
-	h, o, v := withSecrets(t)
+	h, o := withSecrets(t)
 	ctx := t.Context()
 	w, _, err := h.Create(ctx, alice, wantedSecrets(true))
 	if err != nil || w.Trust != "" {
@@ -192,14 +160,16 @@ func TestUpdateOfSecrets(t *testing.T) {
 	}
 	told(" KEY=the first value OTHER=another value")
 	// Another value, and none, hold at once.
-	v.set("KEY", "a second value")
-	h.Lifecycle.SecretChanged(ctx, alice.Owner(), "KEY")
+	if _, err := h.RotateSecret(ctx, alice, "KEY", redact.NewValue("a second value")); err != nil {
+		t.Fatal(err)
+	}
 	told(" KEY=a second value OTHER=another value")
-	v.set("KEY", "")
-	h.Lifecycle.SecretChanged(ctx, alice.Owner(), "KEY")
+	if err := h.RemoveSecret(ctx, alice, "", "KEY"); err != nil {
+		t.Fatal(err)
+	}
 	told(" OTHER=another value")
 	n := len(o.told)
-	h.Lifecycle.SecretChanged(ctx, alice.Owner(), "NOT_USED")
+	set(t, h, "NOT_USED", "a value that nobody uses")
 	h.Lifecycle.SecretChanged(ctx, bob.Owner(), "OTHER")
 	if len(o.told) != n {
 		t.Errorf("workspaces were told of secrets that they do not use: %q", o.told[n:])
@@ -212,11 +182,13 @@ func TestUpdateOfSecrets(t *testing.T) {
 		t.Errorf("one that it does not use: %v", err)
 	}
 	// What was removed keeps no workspace from starting.
-	v.set("KEY", "a third value")
+	set(t, h, "KEY", "a third value")
 	if err := change(alice, workspace.SecretsChange{Add: []string{"KEY"}}); err != nil {
 		t.Fatal(err)
 	}
-	v.set("KEY", "")
+	if err := h.RemoveSecret(ctx, alice, "", "KEY"); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := h.Stop(ctx, alice, "demo"); err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +199,7 @@ func TestUpdateOfSecrets(t *testing.T) {
 
 // Who may look at a workspace is told what its rules say of hosts, and which secrets those get.
 func TestExplainReach(t *testing.T) {
-	h, _, _ := withSecrets(t)
+	h, _ := withSecrets(t)
 	ctx := t.Context()
 	if _, _, err := h.Create(ctx, alice, wantedSecrets(false, "KEY")); err != nil {
 		t.Fatal(err)

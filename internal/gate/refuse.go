@@ -96,6 +96,8 @@ func elsewhere(by principal.Principal, row *operation.Row, on operation.Target) 
 	case on.Kind == operation.Token:
 		return fmt.Errorf("cannot find token %s: there is none of yours with this id; \"carrel token ls\" lists them: %w", on.ID,
 			errdefs.ErrNotFound)
+	case on.Kind == operation.Secret:
+		return no("%s: the secrets of %s are for all of their workspaces; use a token of theirs that is not limited to some", row.Words, on.Owner)
 	case on.Kind == operation.Approval:
 		return no("%s %s: it is about another user's action; ask them or an administrator", row.Words, on.ID)
 	case on.Kind == operation.Archive:

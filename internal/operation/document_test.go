@@ -38,7 +38,7 @@ func document() string {
 			class += ", also on a full disk"
 		}
 		permission := strings.Join(r.Needs.Names(), ", ")
-		if r.Needs.Has(1<<12 - 1) {
+		if r.Needs.Has(1<<13 - 1) {
 			permission = "all"
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", r.Name, r.Sentence(operation.Target{}), permission, class,

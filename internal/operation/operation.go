@@ -36,10 +36,11 @@ const (
 	Daemon TargetKind = ""
 	// Workspace is a workspace, with everything that runs and is kept in it.
 	Workspace TargetKind = "workspace"
-	// Archive, Approval and Token are named by the payload.
+	// Archive, Approval, Token and Secret are named by the payload.
 	Archive  TargetKind = "archive"
 	Approval TargetKind = "approval"
 	Token    TargetKind = "token"
+	Secret   TargetKind = "secret"
 	// Host is this machine, as the caller's own user, and Remote another one.
 	Host   TargetKind = "host"
 	Remote TargetKind = "remote"
@@ -59,7 +60,7 @@ type Target struct {
 	// Boundary and Root are the workspace's.
 	Boundary workspace.Boundary
 	Root     workspace.Root
-	// ID is what an archive, an approval or a token is called.
+	// ID is what an archive, an approval, a token or a secret is called.
 	ID string
 	// Taken: an operation that was to make the target found it there.
 	Taken bool

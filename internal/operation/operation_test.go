@@ -119,6 +119,12 @@ func TestCanonical(t *testing.T) {
 			operation.Target{Kind: operation.Token},
 			`{"kind":"token.revoke","token":"0123456789ab"}`,
 		},
+		{
+			operation.NewSecret("API_KEY", []string{"api.example.org"}, []string{"X-Api-Key"}),
+			operation.Target{Kind: operation.Secret, ID: "API_KEY", Owner: "uid:1000"},
+			`{"kind":"secret.set","name":"API_KEY","hosts":["api.example.org"],"headers":["X-Api-Key"]}`,
+		},
+		{operation.OnSecret(operation.ListSecrets, ""), operation.Target{}, `{"kind":"secret.list"}`},
 		{operation.Simple(operation.ExecCommand), operation.Target{Kind: operation.Host}, `{"kind":"command.exec","target":"host"}`},
 		{
 			operation.Simple(operation.ExecCommand),
@@ -173,10 +179,10 @@ func set(t *testing.T, v reflect.Value, f func(field string)) {
 func TestEveryFieldCounts(t *testing.T) {
 	command, approval, token := operation.Signal("", 0, false), operation.OnApproval(operation.RevokePermission, ""),
 		operation.OnToken(operation.RevokeToken, "")
-	stored := operation.OnArchive(operation.ReadArchive, "")
+	stored, secret := operation.OnArchive(operation.ReadArchive, ""), operation.OnSecret(operation.RotateSecret, "")
 	for _, op := range []any{
 		&operation.Create{}, &operation.Update{}, &operation.Destroy{}, &operation.Removal{}, &operation.PutAway{}, &operation.Restore{},
-		&operation.Allow{}, &operation.Exec{}, &operation.Once{}, &command, &approval, &token, &stored,
+		&operation.Allow{}, &operation.Exec{}, &operation.Once{}, &command, &approval, &token, &stored, &secret,
 	} {
 		v := reflect.ValueOf(op).Elem()
 		seen := map[string]string{}
@@ -291,6 +297,7 @@ func TestReaches(t *testing.T) {
 		return principal.Principal{Kind: principal.Token, Grant: &principal.Grant{ID: own, Owner: "uid:1000", Roles: roles, Scope: scope}}
 	}
 	question := operation.Target{Kind: operation.Approval, Name: name, Key: "demo", Owner: "uid:1000", Requester: "token:a"}
+	key := operation.Target{Kind: operation.Secret, ID: "API_KEY", Owner: "uid:1000"}
 	made := operation.Target{Kind: operation.Token, ID: "c", Owner: "uid:1000", Makers: []string{"c", "b"}}
 	renamed := demo
 	renamed.NewKey = "other"
@@ -299,25 +306,31 @@ func TestReaches(t *testing.T) {
 		on   operation.Target
 		want bool
 	}{
-		"owner":                                {user(1000), demo, true},
-		"another user":                         {user(1001), demo, false},
-		"nobody":                               {principal.Principal{}, demo, false},
-		"the daemon as a whole":                {user(1001), operation.Target{}, true},
-		"scope":                                {token("a", principal.Operator, "demo"), demo, true},
-		"out of scope":                         {token("a", principal.Operator, "x"), demo, false},
-		"renamed out of scope":                 {token("a", principal.Operator, "demo"), renamed, false},
-		"renamed by the owner":                 {user(1000), renamed, true},
-		"own question":                         {token("a", principal.Agent), question, true},
-		"another's question, who answers none": {token("b", principal.Agent), question, false},
-		"another's question, who answers":      {token("b", principal.Approver), question, true},
-		"question about another's":             {user(1001), question, false},
-		"own token":                            {user(1000), made, true},
-		"another's token":                      {user(1001), made, false},
-		"maker":                                {token("b", principal.Operator), made, true},
-		"itself":                               {token("c", principal.Operator), made, true},
-		"a sister":                             {token("d", principal.Operator), made, false},
-		"administrator's token":                {token("d", principal.Admin), made, true},
-		"administrator's, in a scope":          {token("d", principal.Admin, "demo"), made, false},
+		"owner":                                  {user(1000), demo, true},
+		"another user":                           {user(1001), demo, false},
+		"nobody":                                 {principal.Principal{}, demo, false},
+		"the daemon as a whole":                  {user(1001), operation.Target{}, true},
+		"scope":                                  {token("a", principal.Operator, "demo"), demo, true},
+		"out of scope":                           {token("a", principal.Operator, "x"), demo, false},
+		"renamed out of scope":                   {token("a", principal.Operator, "demo"), renamed, false},
+		"renamed by the owner":                   {user(1000), renamed, true},
+		"own question":                           {token("a", principal.Agent), question, true},
+		"another's question, who answers none":   {token("b", principal.Agent), question, false},
+		"another's question, who answers":        {token("b", principal.Approver), question, true},
+		"question about another's":               {user(1001), question, false},
+		"own token":                              {user(1000), made, true},
+		"another's token":                        {user(1001), made, false},
+		"maker":                                  {token("b", principal.Operator), made, true},
+		"itself":                                 {token("c", principal.Operator), made, true},
+		"a sister":                               {token("d", principal.Operator), made, false},
+		"administrator's token":                  {token("d", principal.Admin), made, true},
+		"own secret":                             {user(1000), key, true},
+		"own secret, token":                      {token("a", principal.Operator), key, true},
+		"own secret, token in a scope":           {token("a", principal.Operator, "demo"), key, false},
+		"own secret, administrator's in a scope": {token("a", principal.Admin, "demo"), key, false},
+		"another's secret":                       {user(1001), key, false},
+		"another's secret, administrator":        {principal.Principal{Kind: principal.User, UID: 1002, Admin: true}, key, true},
+		"administrator's, in a scope":            {token("d", principal.Admin, "demo"), made, false},
 	} {
 		if got := operation.Reaches(c.by, c.on); got != c.want {
 			t.Errorf("%s: %v", what, got)

@@ -239,6 +239,29 @@ func NewToken(w principal.Wanted) (OfToken, error) {
 // Op implements Operation.
 func (t OfToken) Op() Name { return t.name }
 
+// OfSecret is an operation on secrets. Its record has what a secret is called and whom it is for. The value is no part
+// of it.
+type OfSecret struct {
+	op Name
+	// Name is the secret's. It is not called "secret" in the record, where values of that name are masked.
+	Name string `json:"name,omitempty"`
+	// Owner is whose it is, if that is not the caller's owner.
+	Owner   string   `json:"owner,omitempty"`
+	Hosts   []string `json:"hosts,omitempty"`
+	Headers []string `json:"headers,omitempty"`
+}
+
+// OnSecret returns the operation with that name on a secret by its name, "" for none.
+func OnSecret(n Name, secret string) OfSecret { return OfSecret{op: n, Name: secret} }
+
+// NewSecret returns the operation that stores a secret for hosts, in some headers or in all.
+func NewSecret(secret string, hosts, headers []string) OfSecret {
+	return OfSecret{op: SetSecret, Name: secret, Hosts: hosts, Headers: headers}
+}
+
+// Op implements Operation.
+func (s OfSecret) Op() Name { return s.op }
+
 // Millis is a duration in an operation: milliseconds, and workspace.Forever as -1.
 func Millis(d time.Duration) int64 {
 	if d == workspace.Forever {

@@ -28,7 +28,8 @@ type Request struct {
 
 // Reaches is the one rule on who may do something to a target, beside the permission that it
 // takes: a workspace is reached as principal.MayReach says; an approval by who asked for it,
-// and by those who answer for its workspace; a token by its owner and by those that made it.
+// and by those who answer for its workspace; a token by its owner and by those that made it. A secret is for all
+// workspaces of its owner, and not for who is limited to some of them.
 func Reaches(by principal.Principal, t Target) bool {
 	switch {
 	case t.Kind == Daemon:

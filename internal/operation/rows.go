@@ -58,6 +58,12 @@ const (
 	// Login is the first request of a connection that brings a token. Nobody asks for it.
 	Login Name = "login"
 
+	// SetSecret keeps a secret, and RotateSecret gives it another value.
+	SetSecret    Name = "secret.set"
+	RotateSecret Name = "secret.rotate"
+	RemoveSecret Name = "secret.remove"
+	ListSecrets  Name = "secret.list"
+
 	ReadAudit Name = "audit.read"
 	Version   Name = "daemon.version"
 	// Mended is what the broker put right at its start.
@@ -317,6 +323,31 @@ var Table = []Row{
 		Name: WhoAmI, Words: "ask who it is", Needs: p.Known, Class: Observe,
 		Help:  "Show who carrel takes you for, and what you may do",
 		Calls: small("TokenService/WhoAmI"),
+	},
+	{
+		Name: SetSecret, Words: "keep a secret", Needs: p.Secrets, On: Secret, Class: Change,
+		Calls: []Call{{"SecretService/SetSecret", Large, false}},
+		Judged: rule(Rule{
+			Name: "secret.set", Risk: 30,
+			Reason: "keeps a value that is sent to the hosts it names, and that nobody is shown",
+		}),
+	},
+	{
+		Name: RotateSecret, Words: "give a secret another value", Needs: p.Secrets, On: Secret, Class: Change,
+		Calls: []Call{{"SecretService/RotateSecret", Large, false}},
+		Judged: rule(Rule{
+			Name: "secret.rotate", Risk: 30,
+			Reason: "sends another value to the hosts that the secret is for",
+		}),
+	},
+	{
+		Name: RemoveSecret, Words: "remove a secret", Needs: p.Secrets, On: Secret, Class: Change, Relieves: true,
+		Calls:  small("SecretService/RemoveSecret"),
+		Judged: rule(Rule{Name: "secret.remove", Risk: 10, Reason: "ends what a secret gives"}),
+	},
+	{
+		Name: ListSecrets, Words: "see which secrets there are", Needs: p.Secrets, On: Secret, Class: Observe,
+		Calls: small("SecretService/ListSecrets"),
 	},
 	{Name: Login, Words: "log in", Class: Observe},
 	{

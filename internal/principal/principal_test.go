@@ -185,7 +185,7 @@ func TestRoles(t *testing.T) {
 			t.Errorf("%s has %v", r, role.Permissions().Names())
 		}
 	}
-	if n := len(principal.Self().Permissions().Names()); n != 12 {
+	if n := len(principal.Self().Permissions().Names()); n != 13 {
 		t.Errorf("%d permissions have names", n)
 	}
 }

@@ -32,6 +32,9 @@ const (
 	Answer
 	// Tokens: make tokens that give no more than the maker has, see and revoke them.
 	Tokens
+	// Secrets: keep secrets for the owner's workspaces, see which there are, change and remove them. Nobody reads their
+	// values.
+	Secrets
 	// Audit: read the record of everybody's operations.
 	Audit
 	// Policy: reload the policy.
@@ -45,7 +48,7 @@ const (
 )
 
 var permissionNames = []string{
-	"known", "look", "run", "make", "lifecycle", "archives", "answer", "tokens", "audit", "policy", "host", "any",
+	"known", "look", "run", "make", "lifecycle", "archives", "answer", "tokens", "secrets", "audit", "policy", "host", "any",
 }
 
 // Names lists the permissions of a set.
@@ -84,7 +87,7 @@ type role struct {
 
 var roleTable = []role{
 	{Admin, "admin", everything},
-	{Operator, "operator", Known | Look | Run | Make | Lifecycle | Keep | Answer | Tokens},
+	{Operator, "operator", Known | Look | Run | Make | Lifecycle | Keep | Answer | Tokens | Secrets},
 	{Approver, "approver", Known | Look | Answer},
 	{Auditor, "auditor", Known | Audit},
 	{Agent, "agent", Known | Look | Run},

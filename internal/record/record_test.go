@@ -59,9 +59,10 @@ func TestNoFieldKeepsASecret(t *testing.T) {
 	stored, ofCommand, approval := operation.OnArchive(operation.ReadArchive, ""), operation.Signal("", 0, false),
 		operation.OnApproval(operation.RevokePermission, "")
 	token := operation.OnToken(operation.RevokeToken, "")
+	kept := operation.OnSecret(operation.RotateSecret, "")
 	fields := 0
 	for _, op := range []any{
-		&exec, &once, &stored, &ofCommand, &approval, &token, &operation.Create{}, &operation.Update{}, &operation.Destroy{},
+		&exec, &once, &stored, &ofCommand, &approval, &token, &kept, &operation.Create{}, &operation.Update{}, &operation.Destroy{},
 		&operation.PutAway{}, &operation.Restore{},
 	} {
 		v := reflect.ValueOf(op).Elem()

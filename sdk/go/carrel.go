@@ -1,7 +1,7 @@
 // Package carrel is the Go client of carrel, which gives every AI agent, chat and
 // user an isolated workspace on a Linux host.
 //
-// [New] makes a [Client]. Its methods Workspaces, Commands, Archives, Approvals, Audit, Tokens
+// [New] makes a [Client]. Its methods Workspaces, Commands, Archives, Approvals, Audit, Tokens, Secrets
 // and System return the generated clients of the whole API. [Client.Exec] runs one command and
 // returns its output. [Client.Start] starts a command and passes its pipes or terminal to this
 // process, so that its bytes do not pass through the daemon.
@@ -137,6 +137,11 @@ func (c *Client) Audit() carrelv1connect.AuditServiceClient {
 // Tokens returns the client of carrel.v1.TokenService.
 func (c *Client) Tokens() carrelv1connect.TokenServiceClient {
 	return carrelv1connect.NewTokenServiceClient(c.http(), c.host.baseURL(), c.opts...)
+}
+
+// Secrets returns the client of carrel.v1.SecretService.
+func (c *Client) Secrets() carrelv1connect.SecretServiceClient {
+	return carrelv1connect.NewSecretServiceClient(c.http(), c.host.baseURL(), c.opts...)
 }
 
 // Approvals returns the client of carrel.v1.ApprovalService.

@@ -44,6 +44,7 @@ var tiers = []deps.Tier{
 	{Name: "audit", Level: 2},
 	{Name: "store", Level: 2},
 	{Name: "archivestore", Level: 2},
+	{Name: "secret", Level: 2},
 
 	{Name: "permit", Level: 3},
 	{Name: "record", Level: 3},
@@ -89,13 +90,16 @@ var tiers = []deps.Tier{
 	{Name: "events", Level: 5, With: []string{"gate"}},
 	{Name: "asking", Level: 5, With: []string{"gate", "events"}},
 	{Name: "tokens", Level: 5, With: []string{"gate"}},
+	{Name: "secrets", Level: 5, With: []string{"gate"}},
 	{Name: "auditing", Level: 5, With: []string{"gate", "events"}},
 	{Name: "lifecycle", Level: 5, With: []string{"gate"}},
 	{Name: "archives", Level: 5, With: []string{"gate", "lifecycle"}},
 	{Name: "commands", Level: 5, With: []string{"gate", "lifecycle"}},
 	{Name: "single", Level: 5, With: []string{"gate"}},
 	{Name: "upkeep", Level: 5, With: []string{"archives", "asking", "auditing", "events", "gate", "lifecycle"}},
-	{Name: "flow", Level: 5, With: []string{"archives", "asking", "auditing", "commands", "events", "gate", "lifecycle", "tokens", "upkeep"}},
+	{Name: "flow", Level: 5, With: []string{
+		"archives", "asking", "auditing", "commands", "events", "gate", "lifecycle", "secrets", "tokens", "upkeep",
+	}},
 	{Name: "api", Level: 5, With: []string{"authn"}},
 	{Name: "daemon", Level: 5, With: []string{
 		"api", "auditing", "authn", "config", "egress/ways", "flow", "gate", "lifecycle", "rootless", "telemetry",

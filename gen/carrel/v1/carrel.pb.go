@@ -6073,6 +6073,478 @@ func (x *WhoAmIResponse) GetToken() *Token {
 	return nil
 }
 
+// A secret without its value.
+type Secret struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whose workspaces it is for.
+	Owner string `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
+	// The variable that has a placeholder in its place.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Rules of the hosts that get the value, as "api.example.org" or "*.example.net:8443".
+	Hosts []string `protobuf:"bytes,3,rep,name=hosts,proto3" json:"hosts,omitempty"`
+	// The headers in which they get it; none is all.
+	Headers       []string `protobuf:"bytes,4,rep,name=headers,proto3" json:"headers,omitempty"`
+	CreatedUnixMs int64    `protobuf:"varint,5,opt,name=created_unix_ms,json=createdUnixMs,proto3" json:"created_unix_ms,omitempty"`
+	// When it last got another value; 0 is never.
+	RotatedUnixMs int64 `protobuf:"varint,6,opt,name=rotated_unix_ms,json=rotatedUnixMs,proto3" json:"rotated_unix_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Secret) Reset() {
+	*x = Secret{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Secret) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Secret) ProtoMessage() {}
+
+func (x *Secret) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Secret.ProtoReflect.Descriptor instead.
+func (*Secret) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{88}
+}
+
+func (x *Secret) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *Secret) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Secret) GetHosts() []string {
+	if x != nil {
+		return x.Hosts
+	}
+	return nil
+}
+
+func (x *Secret) GetHeaders() []string {
+	if x != nil {
+		return x.Headers
+	}
+	return nil
+}
+
+func (x *Secret) GetCreatedUnixMs() int64 {
+	if x != nil {
+		return x.CreatedUnixMs
+	}
+	return 0
+}
+
+func (x *Secret) GetRotatedUnixMs() int64 {
+	if x != nil {
+		return x.RotatedUnixMs
+	}
+	return 0
+}
+
+type SetSecretRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name of a variable: up to 64 letters, digits and _, the first no digit.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// 8 bytes to 8 KiB, without control characters and without spaces at the edges.
+	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	// At most 32; without any those that are known for the variable, as GITHUB_TOKEN.
+	Hosts []string `protobuf:"bytes,3,rep,name=hosts,proto3" json:"hosts,omitempty"`
+	// At most 16.
+	Headers       []string `protobuf:"bytes,4,rep,name=headers,proto3" json:"headers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetSecretRequest) Reset() {
+	*x = SetSecretRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetSecretRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetSecretRequest) ProtoMessage() {}
+
+func (x *SetSecretRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetSecretRequest.ProtoReflect.Descriptor instead.
+func (*SetSecretRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{89}
+}
+
+func (x *SetSecretRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SetSecretRequest) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *SetSecretRequest) GetHosts() []string {
+	if x != nil {
+		return x.Hosts
+	}
+	return nil
+}
+
+func (x *SetSecretRequest) GetHeaders() []string {
+	if x != nil {
+		return x.Headers
+	}
+	return nil
+}
+
+type SetSecretResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Secret        *Secret                `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetSecretResponse) Reset() {
+	*x = SetSecretResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetSecretResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetSecretResponse) ProtoMessage() {}
+
+func (x *SetSecretResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetSecretResponse.ProtoReflect.Descriptor instead.
+func (*SetSecretResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{90}
+}
+
+func (x *SetSecretResponse) GetSecret() *Secret {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
+}
+
+type RotateSecretRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// As in SetSecretRequest.
+	Value         string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateSecretRequest) Reset() {
+	*x = RotateSecretRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateSecretRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateSecretRequest) ProtoMessage() {}
+
+func (x *RotateSecretRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateSecretRequest.ProtoReflect.Descriptor instead.
+func (*RotateSecretRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{91}
+}
+
+func (x *RotateSecretRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RotateSecretRequest) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+type RotateSecretResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Secret        *Secret                `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateSecretResponse) Reset() {
+	*x = RotateSecretResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateSecretResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateSecretResponse) ProtoMessage() {}
+
+func (x *RotateSecretResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateSecretResponse.ProtoReflect.Descriptor instead.
+func (*RotateSecretResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{92}
+}
+
+func (x *RotateSecretResponse) GetSecret() *Secret {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
+}
+
+type ListSecretsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSecretsRequest) Reset() {
+	*x = ListSecretsRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSecretsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSecretsRequest) ProtoMessage() {}
+
+func (x *ListSecretsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSecretsRequest.ProtoReflect.Descriptor instead.
+func (*ListSecretsRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{93}
+}
+
+type ListSecretsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Secrets       []*Secret              `protobuf:"bytes,1,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSecretsResponse) Reset() {
+	*x = ListSecretsResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSecretsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSecretsResponse) ProtoMessage() {}
+
+func (x *ListSecretsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSecretsResponse.ProtoReflect.Descriptor instead.
+func (*ListSecretsResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{94}
+}
+
+func (x *ListSecretsResponse) GetSecrets() []*Secret {
+	if x != nil {
+		return x.Secrets
+	}
+	return nil
+}
+
+type RemoveSecretRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Whose it is, as "uid:1000"; empty is the caller's. Others are for users with the role admin.
+	Owner         string `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveSecretRequest) Reset() {
+	*x = RemoveSecretRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveSecretRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveSecretRequest) ProtoMessage() {}
+
+func (x *RemoveSecretRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveSecretRequest.ProtoReflect.Descriptor instead.
+func (*RemoveSecretRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{95}
+}
+
+func (x *RemoveSecretRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RemoveSecretRequest) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+type RemoveSecretResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveSecretResponse) Reset() {
+	*x = RemoveSecretResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveSecretResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveSecretResponse) ProtoMessage() {}
+
+func (x *RemoveSecretResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveSecretResponse.ProtoReflect.Descriptor instead.
+func (*RemoveSecretResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{96}
+}
+
 type Archive struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -6097,7 +6569,7 @@ type Archive struct {
 
 func (x *Archive) Reset() {
 	*x = Archive{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6109,7 +6581,7 @@ func (x *Archive) String() string {
 func (*Archive) ProtoMessage() {}
 
 func (x *Archive) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6122,7 +6594,7 @@ func (x *Archive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Archive.ProtoReflect.Descriptor instead.
 func (*Archive) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{88}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *Archive) GetId() string {
@@ -6220,7 +6692,7 @@ type ArchiveProgress struct {
 
 func (x *ArchiveProgress) Reset() {
 	*x = ArchiveProgress{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6232,7 +6704,7 @@ func (x *ArchiveProgress) String() string {
 func (*ArchiveProgress) ProtoMessage() {}
 
 func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6245,7 +6717,7 @@ func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveProgress.ProtoReflect.Descriptor instead.
 func (*ArchiveProgress) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{89}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *ArchiveProgress) GetEntries() int64 {
@@ -6278,7 +6750,7 @@ type CreateArchiveRequest struct {
 
 func (x *CreateArchiveRequest) Reset() {
 	*x = CreateArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6290,7 +6762,7 @@ func (x *CreateArchiveRequest) String() string {
 func (*CreateArchiveRequest) ProtoMessage() {}
 
 func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6303,7 +6775,7 @@ func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveRequest.ProtoReflect.Descriptor instead.
 func (*CreateArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{90}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *CreateArchiveRequest) GetWorkspace() string {
@@ -6355,7 +6827,7 @@ type CreateArchiveResponse struct {
 
 func (x *CreateArchiveResponse) Reset() {
 	*x = CreateArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6367,7 +6839,7 @@ func (x *CreateArchiveResponse) String() string {
 func (*CreateArchiveResponse) ProtoMessage() {}
 
 func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6380,7 +6852,7 @@ func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveResponse.ProtoReflect.Descriptor instead.
 func (*CreateArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{91}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *CreateArchiveResponse) GetKind() isCreateArchiveResponse_Kind {
@@ -6457,7 +6929,7 @@ type RestoreStart struct {
 
 func (x *RestoreStart) Reset() {
 	*x = RestoreStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6469,7 +6941,7 @@ func (x *RestoreStart) String() string {
 func (*RestoreStart) ProtoMessage() {}
 
 func (x *RestoreStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6482,7 +6954,7 @@ func (x *RestoreStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreStart.ProtoReflect.Descriptor instead.
 func (*RestoreStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{92}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *RestoreStart) GetFrom() string {
@@ -6547,7 +7019,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6559,7 +7031,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6572,7 +7044,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{93}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *RestoreRequest) GetKind() isRestoreRequest_Kind {
@@ -6629,7 +7101,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6641,7 +7113,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6654,7 +7126,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{94}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *RestoreResponse) GetKind() isRestoreResponse_Kind {
@@ -6706,7 +7178,7 @@ type ListArchivesRequest struct {
 
 func (x *ListArchivesRequest) Reset() {
 	*x = ListArchivesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6718,7 +7190,7 @@ func (x *ListArchivesRequest) String() string {
 func (*ListArchivesRequest) ProtoMessage() {}
 
 func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6731,7 +7203,7 @@ func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesRequest.ProtoReflect.Descriptor instead.
 func (*ListArchivesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{95}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{104}
 }
 
 type ListArchivesResponse struct {
@@ -6743,7 +7215,7 @@ type ListArchivesResponse struct {
 
 func (x *ListArchivesResponse) Reset() {
 	*x = ListArchivesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6755,7 +7227,7 @@ func (x *ListArchivesResponse) String() string {
 func (*ListArchivesResponse) ProtoMessage() {}
 
 func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6768,7 +7240,7 @@ func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesResponse.ProtoReflect.Descriptor instead.
 func (*ListArchivesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{96}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *ListArchivesResponse) GetArchives() []*Archive {
@@ -6787,7 +7259,7 @@ type ReadArchiveRequest struct {
 
 func (x *ReadArchiveRequest) Reset() {
 	*x = ReadArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6799,7 +7271,7 @@ func (x *ReadArchiveRequest) String() string {
 func (*ReadArchiveRequest) ProtoMessage() {}
 
 func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6812,7 +7284,7 @@ func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveRequest.ProtoReflect.Descriptor instead.
 func (*ReadArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{97}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *ReadArchiveRequest) GetArchive() string {
@@ -6835,7 +7307,7 @@ type ReadArchiveResponse struct {
 
 func (x *ReadArchiveResponse) Reset() {
 	*x = ReadArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6847,7 +7319,7 @@ func (x *ReadArchiveResponse) String() string {
 func (*ReadArchiveResponse) ProtoMessage() {}
 
 func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6860,7 +7332,7 @@ func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveResponse.ProtoReflect.Descriptor instead.
 func (*ReadArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{98}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *ReadArchiveResponse) GetKind() isReadArchiveResponse_Kind {
@@ -6913,7 +7385,7 @@ type RemoveArchiveRequest struct {
 
 func (x *RemoveArchiveRequest) Reset() {
 	*x = RemoveArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6925,7 +7397,7 @@ func (x *RemoveArchiveRequest) String() string {
 func (*RemoveArchiveRequest) ProtoMessage() {}
 
 func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6938,7 +7410,7 @@ func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{99}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *RemoveArchiveRequest) GetArchive() string {
@@ -6956,7 +7428,7 @@ type RemoveArchiveResponse struct {
 
 func (x *RemoveArchiveResponse) Reset() {
 	*x = RemoveArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6968,7 +7440,7 @@ func (x *RemoveArchiveResponse) String() string {
 func (*RemoveArchiveResponse) ProtoMessage() {}
 
 func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6981,7 +7453,7 @@ func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{100}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{109}
 }
 
 type ReloadPolicyRequest struct {
@@ -6992,7 +7464,7 @@ type ReloadPolicyRequest struct {
 
 func (x *ReloadPolicyRequest) Reset() {
 	*x = ReloadPolicyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7004,7 +7476,7 @@ func (x *ReloadPolicyRequest) String() string {
 func (*ReloadPolicyRequest) ProtoMessage() {}
 
 func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7017,7 +7489,7 @@ func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyRequest.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{101}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{110}
 }
 
 type ReloadPolicyResponse struct {
@@ -7032,7 +7504,7 @@ type ReloadPolicyResponse struct {
 
 func (x *ReloadPolicyResponse) Reset() {
 	*x = ReloadPolicyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7044,7 +7516,7 @@ func (x *ReloadPolicyResponse) String() string {
 func (*ReloadPolicyResponse) ProtoMessage() {}
 
 func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7057,7 +7529,7 @@ func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyResponse.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{102}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *ReloadPolicyResponse) GetOld() string {
@@ -7100,7 +7572,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7112,7 +7584,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7125,7 +7597,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{103}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *Segment) GetText() string {
@@ -7234,7 +7706,7 @@ type Approval struct {
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7246,7 +7718,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7259,7 +7731,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{104}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *Approval) GetId() string {
@@ -7480,7 +7952,7 @@ type ApprovalAnswer struct {
 
 func (x *ApprovalAnswer) Reset() {
 	*x = ApprovalAnswer{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7492,7 +7964,7 @@ func (x *ApprovalAnswer) String() string {
 func (*ApprovalAnswer) ProtoMessage() {}
 
 func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7505,7 +7977,7 @@ func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovalAnswer.ProtoReflect.Descriptor instead.
 func (*ApprovalAnswer) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{105}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *ApprovalAnswer) GetKind() string {
@@ -7561,7 +8033,7 @@ type ListApprovalsRequest struct {
 
 func (x *ListApprovalsRequest) Reset() {
 	*x = ListApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7573,7 +8045,7 @@ func (x *ListApprovalsRequest) String() string {
 func (*ListApprovalsRequest) ProtoMessage() {}
 
 func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7586,7 +8058,7 @@ func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*ListApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{106}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *ListApprovalsRequest) GetState() string {
@@ -7636,7 +8108,7 @@ type ListApprovalsResponse struct {
 
 func (x *ListApprovalsResponse) Reset() {
 	*x = ListApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7648,7 +8120,7 @@ func (x *ListApprovalsResponse) String() string {
 func (*ListApprovalsResponse) ProtoMessage() {}
 
 func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7661,7 +8133,7 @@ func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*ListApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{107}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *ListApprovalsResponse) GetApprovals() []*Approval {
@@ -7687,7 +8159,7 @@ type GetApprovalRequest struct {
 
 func (x *GetApprovalRequest) Reset() {
 	*x = GetApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7699,7 +8171,7 @@ func (x *GetApprovalRequest) String() string {
 func (*GetApprovalRequest) ProtoMessage() {}
 
 func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7712,7 +8184,7 @@ func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalRequest.ProtoReflect.Descriptor instead.
 func (*GetApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{108}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *GetApprovalRequest) GetId() string {
@@ -7731,7 +8203,7 @@ type GetApprovalResponse struct {
 
 func (x *GetApprovalResponse) Reset() {
 	*x = GetApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7743,7 +8215,7 @@ func (x *GetApprovalResponse) String() string {
 func (*GetApprovalResponse) ProtoMessage() {}
 
 func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7756,7 +8228,7 @@ func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalResponse.ProtoReflect.Descriptor instead.
 func (*GetApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{109}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *GetApprovalResponse) GetApproval() *Approval {
@@ -7782,7 +8254,7 @@ type AnswerApprovalRequest struct {
 
 func (x *AnswerApprovalRequest) Reset() {
 	*x = AnswerApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7794,7 +8266,7 @@ func (x *AnswerApprovalRequest) String() string {
 func (*AnswerApprovalRequest) ProtoMessage() {}
 
 func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7807,7 +8279,7 @@ func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalRequest.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{110}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *AnswerApprovalRequest) GetId() string {
@@ -7847,7 +8319,7 @@ type AnswerApprovalResponse struct {
 
 func (x *AnswerApprovalResponse) Reset() {
 	*x = AnswerApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7859,7 +8331,7 @@ func (x *AnswerApprovalResponse) String() string {
 func (*AnswerApprovalResponse) ProtoMessage() {}
 
 func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7872,7 +8344,7 @@ func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalResponse.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{111}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *AnswerApprovalResponse) GetApproval() *Approval {
@@ -7890,7 +8362,7 @@ type WatchApprovalsRequest struct {
 
 func (x *WatchApprovalsRequest) Reset() {
 	*x = WatchApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7902,7 +8374,7 @@ func (x *WatchApprovalsRequest) String() string {
 func (*WatchApprovalsRequest) ProtoMessage() {}
 
 func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7915,7 +8387,7 @@ func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{112}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{121}
 }
 
 type WatchApprovalsResponse struct {
@@ -7929,7 +8401,7 @@ type WatchApprovalsResponse struct {
 
 func (x *WatchApprovalsResponse) Reset() {
 	*x = WatchApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7941,7 +8413,7 @@ func (x *WatchApprovalsResponse) String() string {
 func (*WatchApprovalsResponse) ProtoMessage() {}
 
 func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7954,7 +8426,7 @@ func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{113}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *WatchApprovalsResponse) GetApproval() *Approval {
@@ -7996,7 +8468,7 @@ type Permission struct {
 
 func (x *Permission) Reset() {
 	*x = Permission{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8008,7 +8480,7 @@ func (x *Permission) String() string {
 func (*Permission) ProtoMessage() {}
 
 func (x *Permission) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8021,7 +8493,7 @@ func (x *Permission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Permission.ProtoReflect.Descriptor instead.
 func (*Permission) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{114}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *Permission) GetId() string {
@@ -8123,7 +8595,7 @@ type AllowCommandRequest struct {
 
 func (x *AllowCommandRequest) Reset() {
 	*x = AllowCommandRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8135,7 +8607,7 @@ func (x *AllowCommandRequest) String() string {
 func (*AllowCommandRequest) ProtoMessage() {}
 
 func (x *AllowCommandRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8148,7 +8620,7 @@ func (x *AllowCommandRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowCommandRequest.ProtoReflect.Descriptor instead.
 func (*AllowCommandRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{115}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *AllowCommandRequest) GetArgv() []string {
@@ -8181,7 +8653,7 @@ type AllowCommandResponse struct {
 
 func (x *AllowCommandResponse) Reset() {
 	*x = AllowCommandResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8193,7 +8665,7 @@ func (x *AllowCommandResponse) String() string {
 func (*AllowCommandResponse) ProtoMessage() {}
 
 func (x *AllowCommandResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8206,7 +8678,7 @@ func (x *AllowCommandResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowCommandResponse.ProtoReflect.Descriptor instead.
 func (*AllowCommandResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{116}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *AllowCommandResponse) GetPermission() *Permission {
@@ -8226,7 +8698,7 @@ type ListPermissionsRequest struct {
 
 func (x *ListPermissionsRequest) Reset() {
 	*x = ListPermissionsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8238,7 +8710,7 @@ func (x *ListPermissionsRequest) String() string {
 func (*ListPermissionsRequest) ProtoMessage() {}
 
 func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8251,7 +8723,7 @@ func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsRequest.ProtoReflect.Descriptor instead.
 func (*ListPermissionsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{117}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *ListPermissionsRequest) GetWorkspace() string {
@@ -8277,7 +8749,7 @@ type ListPermissionsResponse struct {
 
 func (x *ListPermissionsResponse) Reset() {
 	*x = ListPermissionsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8289,7 +8761,7 @@ func (x *ListPermissionsResponse) String() string {
 func (*ListPermissionsResponse) ProtoMessage() {}
 
 func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8302,7 +8774,7 @@ func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsResponse.ProtoReflect.Descriptor instead.
 func (*ListPermissionsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{118}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *ListPermissionsResponse) GetPermissions() []*Permission {
@@ -8321,7 +8793,7 @@ type RevokePermissionRequest struct {
 
 func (x *RevokePermissionRequest) Reset() {
 	*x = RevokePermissionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8333,7 +8805,7 @@ func (x *RevokePermissionRequest) String() string {
 func (*RevokePermissionRequest) ProtoMessage() {}
 
 func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8346,7 +8818,7 @@ func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionRequest.ProtoReflect.Descriptor instead.
 func (*RevokePermissionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{119}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *RevokePermissionRequest) GetId() string {
@@ -8364,7 +8836,7 @@ type RevokePermissionResponse struct {
 
 func (x *RevokePermissionResponse) Reset() {
 	*x = RevokePermissionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8376,7 +8848,7 @@ func (x *RevokePermissionResponse) String() string {
 func (*RevokePermissionResponse) ProtoMessage() {}
 
 func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8389,7 +8861,7 @@ func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionResponse.ProtoReflect.Descriptor instead.
 func (*RevokePermissionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{120}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{129}
 }
 
 var File_carrel_v1_carrel_proto protoreflect.FileDescriptor
@@ -8870,7 +9342,33 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x05owner\x18\x03 \x01(\tR\x05owner\x12\x14\n" +
 	"\x05roles\x18\x04 \x03(\tR\x05roles\x12 \n" +
 	"\vpermissions\x18\x05 \x03(\tR\vpermissions\x12&\n" +
-	"\x05token\x18\x06 \x01(\v2\x10.carrel.v1.TokenR\x05token\"\xd0\x02\n" +
+	"\x05token\x18\x06 \x01(\v2\x10.carrel.v1.TokenR\x05token\"\xb2\x01\n" +
+	"\x06Secret\x12\x14\n" +
+	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05hosts\x18\x03 \x03(\tR\x05hosts\x12\x18\n" +
+	"\aheaders\x18\x04 \x03(\tR\aheaders\x12&\n" +
+	"\x0fcreated_unix_ms\x18\x05 \x01(\x03R\rcreatedUnixMs\x12&\n" +
+	"\x0frotated_unix_ms\x18\x06 \x01(\x03R\rrotatedUnixMs\"q\n" +
+	"\x10SetSecretRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
+	"\x05value\x18\x02 \x01(\tB\x03\x80\x01\x01R\x05value\x12\x14\n" +
+	"\x05hosts\x18\x03 \x03(\tR\x05hosts\x12\x18\n" +
+	"\aheaders\x18\x04 \x03(\tR\aheaders\">\n" +
+	"\x11SetSecretResponse\x12)\n" +
+	"\x06secret\x18\x01 \x01(\v2\x11.carrel.v1.SecretR\x06secret\"D\n" +
+	"\x13RotateSecretRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
+	"\x05value\x18\x02 \x01(\tB\x03\x80\x01\x01R\x05value\"A\n" +
+	"\x14RotateSecretResponse\x12)\n" +
+	"\x06secret\x18\x01 \x01(\v2\x11.carrel.v1.SecretR\x06secret\"\x14\n" +
+	"\x12ListSecretsRequest\"B\n" +
+	"\x13ListSecretsResponse\x12+\n" +
+	"\asecrets\x18\x01 \x03(\v2\x11.carrel.v1.SecretR\asecrets\"?\n" +
+	"\x13RemoveSecretRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05owner\x18\x02 \x01(\tR\x05owner\"\x16\n" +
+	"\x14RemoveSecretResponse\"\xd0\x02\n" +
 	"\aArchive\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\tworkspace\x18\x02 \x01(\tR\tworkspace\x12\x10\n" +
@@ -9082,7 +9580,12 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"ListTokens\x12\x1c.carrel.v1.ListTokensRequest\x1a\x1d.carrel.v1.ListTokensResponse\x12C\n" +
 	"\bGetToken\x12\x1a.carrel.v1.GetTokenRequest\x1a\x1b.carrel.v1.GetTokenResponse\x12L\n" +
 	"\vRevokeToken\x12\x1d.carrel.v1.RevokeTokenRequest\x1a\x1e.carrel.v1.RevokeTokenResponse\x12=\n" +
-	"\x06WhoAmI\x12\x18.carrel.v1.WhoAmIRequest\x1a\x19.carrel.v1.WhoAmIResponse2\xeb\x04\n" +
+	"\x06WhoAmI\x12\x18.carrel.v1.WhoAmIRequest\x1a\x19.carrel.v1.WhoAmIResponse2\xc7\x02\n" +
+	"\rSecretService\x12F\n" +
+	"\tSetSecret\x12\x1b.carrel.v1.SetSecretRequest\x1a\x1c.carrel.v1.SetSecretResponse\x12O\n" +
+	"\fRotateSecret\x12\x1e.carrel.v1.RotateSecretRequest\x1a\x1f.carrel.v1.RotateSecretResponse\x12L\n" +
+	"\vListSecrets\x12\x1d.carrel.v1.ListSecretsRequest\x1a\x1e.carrel.v1.ListSecretsResponse\x12O\n" +
+	"\fRemoveSecret\x12\x1e.carrel.v1.RemoveSecretRequest\x1a\x1f.carrel.v1.RemoveSecretResponse2\xeb\x04\n" +
 	"\x0fApprovalService\x12R\n" +
 	"\rListApprovals\x12\x1f.carrel.v1.ListApprovalsRequest\x1a .carrel.v1.ListApprovalsResponse\x12L\n" +
 	"\vGetApproval\x12\x1d.carrel.v1.GetApprovalRequest\x1a\x1e.carrel.v1.GetApprovalResponse\x12U\n" +
@@ -9108,7 +9611,7 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 122)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 131)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),                   // 0: carrel.v1.Limits
 	(*Control)(nil),                  // 1: carrel.v1.Control
@@ -9198,40 +9701,49 @@ var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*RevokeTokenResponse)(nil),      // 85: carrel.v1.RevokeTokenResponse
 	(*WhoAmIRequest)(nil),            // 86: carrel.v1.WhoAmIRequest
 	(*WhoAmIResponse)(nil),           // 87: carrel.v1.WhoAmIResponse
-	(*Archive)(nil),                  // 88: carrel.v1.Archive
-	(*ArchiveProgress)(nil),          // 89: carrel.v1.ArchiveProgress
-	(*CreateArchiveRequest)(nil),     // 90: carrel.v1.CreateArchiveRequest
-	(*CreateArchiveResponse)(nil),    // 91: carrel.v1.CreateArchiveResponse
-	(*RestoreStart)(nil),             // 92: carrel.v1.RestoreStart
-	(*RestoreRequest)(nil),           // 93: carrel.v1.RestoreRequest
-	(*RestoreResponse)(nil),          // 94: carrel.v1.RestoreResponse
-	(*ListArchivesRequest)(nil),      // 95: carrel.v1.ListArchivesRequest
-	(*ListArchivesResponse)(nil),     // 96: carrel.v1.ListArchivesResponse
-	(*ReadArchiveRequest)(nil),       // 97: carrel.v1.ReadArchiveRequest
-	(*ReadArchiveResponse)(nil),      // 98: carrel.v1.ReadArchiveResponse
-	(*RemoveArchiveRequest)(nil),     // 99: carrel.v1.RemoveArchiveRequest
-	(*RemoveArchiveResponse)(nil),    // 100: carrel.v1.RemoveArchiveResponse
-	(*ReloadPolicyRequest)(nil),      // 101: carrel.v1.ReloadPolicyRequest
-	(*ReloadPolicyResponse)(nil),     // 102: carrel.v1.ReloadPolicyResponse
-	(*Segment)(nil),                  // 103: carrel.v1.Segment
-	(*Approval)(nil),                 // 104: carrel.v1.Approval
-	(*ApprovalAnswer)(nil),           // 105: carrel.v1.ApprovalAnswer
-	(*ListApprovalsRequest)(nil),     // 106: carrel.v1.ListApprovalsRequest
-	(*ListApprovalsResponse)(nil),    // 107: carrel.v1.ListApprovalsResponse
-	(*GetApprovalRequest)(nil),       // 108: carrel.v1.GetApprovalRequest
-	(*GetApprovalResponse)(nil),      // 109: carrel.v1.GetApprovalResponse
-	(*AnswerApprovalRequest)(nil),    // 110: carrel.v1.AnswerApprovalRequest
-	(*AnswerApprovalResponse)(nil),   // 111: carrel.v1.AnswerApprovalResponse
-	(*WatchApprovalsRequest)(nil),    // 112: carrel.v1.WatchApprovalsRequest
-	(*WatchApprovalsResponse)(nil),   // 113: carrel.v1.WatchApprovalsResponse
-	(*Permission)(nil),               // 114: carrel.v1.Permission
-	(*AllowCommandRequest)(nil),      // 115: carrel.v1.AllowCommandRequest
-	(*AllowCommandResponse)(nil),     // 116: carrel.v1.AllowCommandResponse
-	(*ListPermissionsRequest)(nil),   // 117: carrel.v1.ListPermissionsRequest
-	(*ListPermissionsResponse)(nil),  // 118: carrel.v1.ListPermissionsResponse
-	(*RevokePermissionRequest)(nil),  // 119: carrel.v1.RevokePermissionRequest
-	(*RevokePermissionResponse)(nil), // 120: carrel.v1.RevokePermissionResponse
-	nil,                              // 121: carrel.v1.Command.EnvEntry
+	(*Secret)(nil),                   // 88: carrel.v1.Secret
+	(*SetSecretRequest)(nil),         // 89: carrel.v1.SetSecretRequest
+	(*SetSecretResponse)(nil),        // 90: carrel.v1.SetSecretResponse
+	(*RotateSecretRequest)(nil),      // 91: carrel.v1.RotateSecretRequest
+	(*RotateSecretResponse)(nil),     // 92: carrel.v1.RotateSecretResponse
+	(*ListSecretsRequest)(nil),       // 93: carrel.v1.ListSecretsRequest
+	(*ListSecretsResponse)(nil),      // 94: carrel.v1.ListSecretsResponse
+	(*RemoveSecretRequest)(nil),      // 95: carrel.v1.RemoveSecretRequest
+	(*RemoveSecretResponse)(nil),     // 96: carrel.v1.RemoveSecretResponse
+	(*Archive)(nil),                  // 97: carrel.v1.Archive
+	(*ArchiveProgress)(nil),          // 98: carrel.v1.ArchiveProgress
+	(*CreateArchiveRequest)(nil),     // 99: carrel.v1.CreateArchiveRequest
+	(*CreateArchiveResponse)(nil),    // 100: carrel.v1.CreateArchiveResponse
+	(*RestoreStart)(nil),             // 101: carrel.v1.RestoreStart
+	(*RestoreRequest)(nil),           // 102: carrel.v1.RestoreRequest
+	(*RestoreResponse)(nil),          // 103: carrel.v1.RestoreResponse
+	(*ListArchivesRequest)(nil),      // 104: carrel.v1.ListArchivesRequest
+	(*ListArchivesResponse)(nil),     // 105: carrel.v1.ListArchivesResponse
+	(*ReadArchiveRequest)(nil),       // 106: carrel.v1.ReadArchiveRequest
+	(*ReadArchiveResponse)(nil),      // 107: carrel.v1.ReadArchiveResponse
+	(*RemoveArchiveRequest)(nil),     // 108: carrel.v1.RemoveArchiveRequest
+	(*RemoveArchiveResponse)(nil),    // 109: carrel.v1.RemoveArchiveResponse
+	(*ReloadPolicyRequest)(nil),      // 110: carrel.v1.ReloadPolicyRequest
+	(*ReloadPolicyResponse)(nil),     // 111: carrel.v1.ReloadPolicyResponse
+	(*Segment)(nil),                  // 112: carrel.v1.Segment
+	(*Approval)(nil),                 // 113: carrel.v1.Approval
+	(*ApprovalAnswer)(nil),           // 114: carrel.v1.ApprovalAnswer
+	(*ListApprovalsRequest)(nil),     // 115: carrel.v1.ListApprovalsRequest
+	(*ListApprovalsResponse)(nil),    // 116: carrel.v1.ListApprovalsResponse
+	(*GetApprovalRequest)(nil),       // 117: carrel.v1.GetApprovalRequest
+	(*GetApprovalResponse)(nil),      // 118: carrel.v1.GetApprovalResponse
+	(*AnswerApprovalRequest)(nil),    // 119: carrel.v1.AnswerApprovalRequest
+	(*AnswerApprovalResponse)(nil),   // 120: carrel.v1.AnswerApprovalResponse
+	(*WatchApprovalsRequest)(nil),    // 121: carrel.v1.WatchApprovalsRequest
+	(*WatchApprovalsResponse)(nil),   // 122: carrel.v1.WatchApprovalsResponse
+	(*Permission)(nil),               // 123: carrel.v1.Permission
+	(*AllowCommandRequest)(nil),      // 124: carrel.v1.AllowCommandRequest
+	(*AllowCommandResponse)(nil),     // 125: carrel.v1.AllowCommandResponse
+	(*ListPermissionsRequest)(nil),   // 126: carrel.v1.ListPermissionsRequest
+	(*ListPermissionsResponse)(nil),  // 127: carrel.v1.ListPermissionsResponse
+	(*RevokePermissionRequest)(nil),  // 128: carrel.v1.RevokePermissionRequest
+	(*RevokePermissionResponse)(nil), // 129: carrel.v1.RevokePermissionResponse
+	nil,                              // 130: carrel.v1.Command.EnvEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,   // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
@@ -9255,7 +9767,7 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	29,  // 18: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
 	32,  // 19: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
 	3,   // 20: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	121, // 21: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	130, // 21: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
 	37,  // 22: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
 	38,  // 23: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
 	37,  // 24: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
@@ -9281,124 +9793,135 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	77,  // 44: carrel.v1.ListTokensResponse.tokens:type_name -> carrel.v1.Token
 	77,  // 45: carrel.v1.GetTokenResponse.token:type_name -> carrel.v1.Token
 	77,  // 46: carrel.v1.WhoAmIResponse.token:type_name -> carrel.v1.Token
-	0,   // 47: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
-	89,  // 48: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	88,  // 49: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
-	0,   // 50: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
-	92,  // 51: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
-	89,  // 52: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	3,   // 53: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
-	88,  // 54: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
-	88,  // 55: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
-	103, // 56: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
-	105, // 57: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
-	104, // 58: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
-	104, // 59: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
-	104, // 60: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
-	104, // 61: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
-	114, // 62: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
-	114, // 63: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
-	4,   // 64: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	6,   // 65: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	8,   // 66: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	14,  // 67: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	16,  // 68: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	35,  // 69: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	17,  // 70: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
-	19,  // 71: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	21,  // 72: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	23,  // 73: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	25,  // 74: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
-	28,  // 75: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	31,  // 76: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	39,  // 77: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	43,  // 78: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	45,  // 79: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	50,  // 80: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	48,  // 81: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
-	52,  // 82: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	54,  // 83: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
-	56,  // 84: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	58,  // 85: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
-	60,  // 86: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
-	63,  // 87: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
-	90,  // 88: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	93,  // 89: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	95,  // 90: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	97,  // 91: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	99,  // 92: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	65,  // 93: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	73,  // 94: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	67,  // 95: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
-	70,  // 96: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
-	78,  // 97: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
-	80,  // 98: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
-	82,  // 99: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
-	84,  // 100: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
-	86,  // 101: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
-	106, // 102: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
-	108, // 103: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
-	110, // 104: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
-	112, // 105: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
-	115, // 106: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
-	117, // 107: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
-	119, // 108: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
-	75,  // 109: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	101, // 110: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
-	11,  // 111: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
-	5,   // 112: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	7,   // 113: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	9,   // 114: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	15,  // 115: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	34,  // 116: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	36,  // 117: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	18,  // 118: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
-	20,  // 119: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	22,  // 120: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	24,  // 121: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	26,  // 122: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
-	30,  // 123: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	33,  // 124: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	40,  // 125: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	44,  // 126: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	46,  // 127: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	51,  // 128: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	49,  // 129: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
-	53,  // 130: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	55,  // 131: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
-	57,  // 132: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	59,  // 133: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
-	61,  // 134: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
-	64,  // 135: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
-	91,  // 136: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	94,  // 137: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	96,  // 138: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	98,  // 139: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	100, // 140: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	66,  // 141: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	74,  // 142: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	68,  // 143: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
-	71,  // 144: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
-	79,  // 145: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
-	81,  // 146: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
-	83,  // 147: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
-	85,  // 148: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
-	87,  // 149: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
-	107, // 150: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
-	109, // 151: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
-	111, // 152: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
-	113, // 153: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
-	116, // 154: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
-	118, // 155: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
-	120, // 156: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
-	76,  // 157: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	102, // 158: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
-	12,  // 159: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
-	112, // [112:160] is the sub-list for method output_type
-	64,  // [64:112] is the sub-list for method input_type
-	64,  // [64:64] is the sub-list for extension type_name
-	64,  // [64:64] is the sub-list for extension extendee
-	0,   // [0:64] is the sub-list for field type_name
+	88,  // 47: carrel.v1.SetSecretResponse.secret:type_name -> carrel.v1.Secret
+	88,  // 48: carrel.v1.RotateSecretResponse.secret:type_name -> carrel.v1.Secret
+	88,  // 49: carrel.v1.ListSecretsResponse.secrets:type_name -> carrel.v1.Secret
+	0,   // 50: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
+	98,  // 51: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	97,  // 52: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
+	0,   // 53: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
+	101, // 54: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
+	98,  // 55: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	3,   // 56: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
+	97,  // 57: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
+	97,  // 58: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
+	112, // 59: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
+	114, // 60: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
+	113, // 61: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
+	113, // 62: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
+	113, // 63: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
+	113, // 64: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
+	123, // 65: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
+	123, // 66: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
+	4,   // 67: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	6,   // 68: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	8,   // 69: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	14,  // 70: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	16,  // 71: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	35,  // 72: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	17,  // 73: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
+	19,  // 74: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	21,  // 75: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	23,  // 76: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	25,  // 77: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
+	28,  // 78: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	31,  // 79: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	39,  // 80: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	43,  // 81: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	45,  // 82: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	50,  // 83: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	48,  // 84: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
+	52,  // 85: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	54,  // 86: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
+	56,  // 87: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	58,  // 88: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
+	60,  // 89: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
+	63,  // 90: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
+	99,  // 91: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	102, // 92: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	104, // 93: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	106, // 94: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	108, // 95: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	65,  // 96: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	73,  // 97: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	67,  // 98: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
+	70,  // 99: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
+	78,  // 100: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
+	80,  // 101: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
+	82,  // 102: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
+	84,  // 103: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
+	86,  // 104: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
+	89,  // 105: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
+	91,  // 106: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
+	93,  // 107: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
+	95,  // 108: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
+	115, // 109: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
+	117, // 110: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
+	119, // 111: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
+	121, // 112: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
+	124, // 113: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
+	126, // 114: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
+	128, // 115: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
+	75,  // 116: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	110, // 117: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
+	11,  // 118: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
+	5,   // 119: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	7,   // 120: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	9,   // 121: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	15,  // 122: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	34,  // 123: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	36,  // 124: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	18,  // 125: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
+	20,  // 126: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	22,  // 127: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	24,  // 128: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	26,  // 129: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
+	30,  // 130: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	33,  // 131: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	40,  // 132: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	44,  // 133: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	46,  // 134: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	51,  // 135: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	49,  // 136: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
+	53,  // 137: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	55,  // 138: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
+	57,  // 139: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	59,  // 140: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
+	61,  // 141: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
+	64,  // 142: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
+	100, // 143: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	103, // 144: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	105, // 145: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	107, // 146: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	109, // 147: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	66,  // 148: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	74,  // 149: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	68,  // 150: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
+	71,  // 151: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
+	79,  // 152: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
+	81,  // 153: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
+	83,  // 154: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
+	85,  // 155: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
+	87,  // 156: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
+	90,  // 157: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
+	92,  // 158: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
+	94,  // 159: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
+	96,  // 160: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
+	116, // 161: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
+	118, // 162: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
+	120, // 163: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
+	122, // 164: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
+	125, // 165: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
+	127, // 166: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
+	129, // 167: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
+	76,  // 168: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	111, // 169: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
+	12,  // 170: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
+	119, // [119:171] is the sub-list for method output_type
+	67,  // [67:119] is the sub-list for method input_type
+	67,  // [67:67] is the sub-list for extension type_name
+	67,  // [67:67] is the sub-list for extension extendee
+	0,   // [0:67] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -9419,20 +9942,20 @@ func file_carrel_v1_carrel_proto_init() {
 		(*StreamResponse_Stderr)(nil),
 		(*StreamResponse_Exited)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[91].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[100].OneofWrappers = []any{
 		(*CreateArchiveResponse_Progress)(nil),
 		(*CreateArchiveResponse_Data)(nil),
 		(*CreateArchiveResponse_Archive)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[93].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[102].OneofWrappers = []any{
 		(*RestoreRequest_Start)(nil),
 		(*RestoreRequest_Data)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[94].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[103].OneofWrappers = []any{
 		(*RestoreResponse_Progress)(nil),
 		(*RestoreResponse_Workspace)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[98].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[107].OneofWrappers = []any{
 		(*ReadArchiveResponse_Data)(nil),
 		(*ReadArchiveResponse_Archive)(nil),
 	}
@@ -9442,9 +9965,9 @@ func file_carrel_v1_carrel_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   122,
+			NumMessages:   131,
 			NumExtensions: 0,
-			NumServices:   7,
+			NumServices:   8,
 		},
 		GoTypes:           file_carrel_v1_carrel_proto_goTypes,
 		DependencyIndexes: file_carrel_v1_carrel_proto_depIdxs,

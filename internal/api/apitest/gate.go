@@ -41,6 +41,7 @@ type Gate struct {
 
 	held    map[*held]struct{}
 	tokens  map[string]principal.Issued
+	secrets []*secret
 	refused []string
 	logins  []string
 	// TokensRevoked is told of tokens that were revoked, if it is not nil.

@@ -17,6 +17,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/policy"
 	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/redact"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/token"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -281,6 +282,26 @@ func (r *Recorder) Token(_ context.Context, _ principal.Principal, ref string) (
 // RevokeToken implements api.Gate.
 func (r *Recorder) RevokeToken(_ context.Context, _ principal.Principal, ref string) ([]string, error) {
 	return nil, r.note("RevokeToken", ref)
+}
+
+// SetSecret implements api.Gate. The value is noted, so that it is seen to arrive.
+func (r *Recorder) SetSecret(_ context.Context, _ principal.Principal, want workspace.Secret, v redact.Value) (workspace.Secret, error) {
+	return want, r.note("SetSecret", want, v)
+}
+
+// RotateSecret implements api.Gate.
+func (r *Recorder) RotateSecret(_ context.Context, _ principal.Principal, name string, v redact.Value) (workspace.Secret, error) {
+	return workspace.Secret{}, r.note("RotateSecret", name, v)
+}
+
+// ListSecrets implements api.Gate.
+func (r *Recorder) ListSecrets(_ context.Context, _ principal.Principal) ([]workspace.Secret, error) {
+	return nil, r.note("ListSecrets")
+}
+
+// RemoveSecret implements api.Gate.
+func (r *Recorder) RemoveSecret(_ context.Context, _ principal.Principal, owner, name string) error {
+	return r.note("RemoveSecret", owner, name)
 }
 
 // VerifyAudit implements api.Gate.

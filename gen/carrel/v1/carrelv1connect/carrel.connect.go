@@ -39,6 +39,8 @@ const (
 	AuditServiceName = "carrel.v1.AuditService"
 	// TokenServiceName is the fully-qualified name of the TokenService service.
 	TokenServiceName = "carrel.v1.TokenService"
+	// SecretServiceName is the fully-qualified name of the SecretService service.
+	SecretServiceName = "carrel.v1.SecretService"
 	// ApprovalServiceName is the fully-qualified name of the ApprovalService service.
 	ApprovalServiceName = "carrel.v1.ApprovalService"
 	// SystemServiceName is the fully-qualified name of the SystemService service.
@@ -138,6 +140,17 @@ const (
 	TokenServiceRevokeTokenProcedure = "/carrel.v1.TokenService/RevokeToken"
 	// TokenServiceWhoAmIProcedure is the fully-qualified name of the TokenService's WhoAmI RPC.
 	TokenServiceWhoAmIProcedure = "/carrel.v1.TokenService/WhoAmI"
+	// SecretServiceSetSecretProcedure is the fully-qualified name of the SecretService's SetSecret RPC.
+	SecretServiceSetSecretProcedure = "/carrel.v1.SecretService/SetSecret"
+	// SecretServiceRotateSecretProcedure is the fully-qualified name of the SecretService's
+	// RotateSecret RPC.
+	SecretServiceRotateSecretProcedure = "/carrel.v1.SecretService/RotateSecret"
+	// SecretServiceListSecretsProcedure is the fully-qualified name of the SecretService's ListSecrets
+	// RPC.
+	SecretServiceListSecretsProcedure = "/carrel.v1.SecretService/ListSecrets"
+	// SecretServiceRemoveSecretProcedure is the fully-qualified name of the SecretService's
+	// RemoveSecret RPC.
+	SecretServiceRemoveSecretProcedure = "/carrel.v1.SecretService/RemoveSecret"
 	// ApprovalServiceListApprovalsProcedure is the fully-qualified name of the ApprovalService's
 	// ListApprovals RPC.
 	ApprovalServiceListApprovalsProcedure = "/carrel.v1.ApprovalService/ListApprovals"
@@ -1458,6 +1471,160 @@ func (UnimplementedTokenServiceHandler) RevokeToken(context.Context, *connect.Re
 
 func (UnimplementedTokenServiceHandler) WhoAmI(context.Context, *connect.Request[v1.WhoAmIRequest]) (*connect.Response[v1.WhoAmIResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.TokenService.WhoAmI is not implemented"))
+}
+
+// SecretServiceClient is a client for the carrel.v1.SecretService service.
+type SecretServiceClient interface {
+	// SetSecret keeps a secret of the caller's. already_exists: there is one with this name.
+	SetSecret(context.Context, *connect.Request[v1.SetSecretRequest]) (*connect.Response[v1.SetSecretResponse], error)
+	// RotateSecret gives a secret of the caller's another value, for the same hosts.
+	RotateSecret(context.Context, *connect.Request[v1.RotateSecretRequest]) (*connect.Response[v1.RotateSecretResponse], error)
+	// ListSecrets lists the caller's secrets by name, and everybody's for admins.
+	ListSecrets(context.Context, *connect.Request[v1.ListSecretsRequest]) (*connect.Response[v1.ListSecretsResponse], error)
+	RemoveSecret(context.Context, *connect.Request[v1.RemoveSecretRequest]) (*connect.Response[v1.RemoveSecretResponse], error)
+}
+
+// NewSecretServiceClient constructs a client for the carrel.v1.SecretService service. By default,
+// it uses the Connect protocol with the binary Protobuf Codec, asks for gzipped responses, and
+// sends uncompressed requests. To use the gRPC or gRPC-Web protocols, supply the connect.WithGRPC()
+// or connect.WithGRPCWeb() options.
+//
+// The URL supplied here should be the base URL for the Connect or gRPC server (for example,
+// http://api.acme.com or https://acme.com/grpc).
+func NewSecretServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...connect.ClientOption) SecretServiceClient {
+	baseURL = strings.TrimRight(baseURL, "/")
+	secretServiceMethods := v1.File_carrel_v1_carrel_proto.Services().ByName("SecretService").Methods()
+	return &secretServiceClient{
+		setSecret: connect.NewClient[v1.SetSecretRequest, v1.SetSecretResponse](
+			httpClient,
+			baseURL+SecretServiceSetSecretProcedure,
+			connect.WithSchema(secretServiceMethods.ByName("SetSecret")),
+			connect.WithClientOptions(opts...),
+		),
+		rotateSecret: connect.NewClient[v1.RotateSecretRequest, v1.RotateSecretResponse](
+			httpClient,
+			baseURL+SecretServiceRotateSecretProcedure,
+			connect.WithSchema(secretServiceMethods.ByName("RotateSecret")),
+			connect.WithClientOptions(opts...),
+		),
+		listSecrets: connect.NewClient[v1.ListSecretsRequest, v1.ListSecretsResponse](
+			httpClient,
+			baseURL+SecretServiceListSecretsProcedure,
+			connect.WithSchema(secretServiceMethods.ByName("ListSecrets")),
+			connect.WithClientOptions(opts...),
+		),
+		removeSecret: connect.NewClient[v1.RemoveSecretRequest, v1.RemoveSecretResponse](
+			httpClient,
+			baseURL+SecretServiceRemoveSecretProcedure,
+			connect.WithSchema(secretServiceMethods.ByName("RemoveSecret")),
+			connect.WithClientOptions(opts...),
+		),
+	}
+}
+
+// secretServiceClient implements SecretServiceClient.
+type secretServiceClient struct {
+	setSecret    *connect.Client[v1.SetSecretRequest, v1.SetSecretResponse]
+	rotateSecret *connect.Client[v1.RotateSecretRequest, v1.RotateSecretResponse]
+	listSecrets  *connect.Client[v1.ListSecretsRequest, v1.ListSecretsResponse]
+	removeSecret *connect.Client[v1.RemoveSecretRequest, v1.RemoveSecretResponse]
+}
+
+// SetSecret calls carrel.v1.SecretService.SetSecret.
+func (c *secretServiceClient) SetSecret(ctx context.Context, req *connect.Request[v1.SetSecretRequest]) (*connect.Response[v1.SetSecretResponse], error) {
+	return c.setSecret.CallUnary(ctx, req)
+}
+
+// RotateSecret calls carrel.v1.SecretService.RotateSecret.
+func (c *secretServiceClient) RotateSecret(ctx context.Context, req *connect.Request[v1.RotateSecretRequest]) (*connect.Response[v1.RotateSecretResponse], error) {
+	return c.rotateSecret.CallUnary(ctx, req)
+}
+
+// ListSecrets calls carrel.v1.SecretService.ListSecrets.
+func (c *secretServiceClient) ListSecrets(ctx context.Context, req *connect.Request[v1.ListSecretsRequest]) (*connect.Response[v1.ListSecretsResponse], error) {
+	return c.listSecrets.CallUnary(ctx, req)
+}
+
+// RemoveSecret calls carrel.v1.SecretService.RemoveSecret.
+func (c *secretServiceClient) RemoveSecret(ctx context.Context, req *connect.Request[v1.RemoveSecretRequest]) (*connect.Response[v1.RemoveSecretResponse], error) {
+	return c.removeSecret.CallUnary(ctx, req)
+}
+
+// SecretServiceHandler is an implementation of the carrel.v1.SecretService service.
+type SecretServiceHandler interface {
+	// SetSecret keeps a secret of the caller's. already_exists: there is one with this name.
+	SetSecret(context.Context, *connect.Request[v1.SetSecretRequest]) (*connect.Response[v1.SetSecretResponse], error)
+	// RotateSecret gives a secret of the caller's another value, for the same hosts.
+	RotateSecret(context.Context, *connect.Request[v1.RotateSecretRequest]) (*connect.Response[v1.RotateSecretResponse], error)
+	// ListSecrets lists the caller's secrets by name, and everybody's for admins.
+	ListSecrets(context.Context, *connect.Request[v1.ListSecretsRequest]) (*connect.Response[v1.ListSecretsResponse], error)
+	RemoveSecret(context.Context, *connect.Request[v1.RemoveSecretRequest]) (*connect.Response[v1.RemoveSecretResponse], error)
+}
+
+// NewSecretServiceHandler builds an HTTP handler from the service implementation. It returns the
+// path on which to mount the handler and the handler itself.
+//
+// By default, handlers support the Connect, gRPC, and gRPC-Web protocols with the binary Protobuf
+// and JSON codecs. They also support gzip compression.
+func NewSecretServiceHandler(svc SecretServiceHandler, opts ...connect.HandlerOption) (string, http.Handler) {
+	secretServiceMethods := v1.File_carrel_v1_carrel_proto.Services().ByName("SecretService").Methods()
+	secretServiceSetSecretHandler := connect.NewUnaryHandler(
+		SecretServiceSetSecretProcedure,
+		svc.SetSecret,
+		connect.WithSchema(secretServiceMethods.ByName("SetSecret")),
+		connect.WithHandlerOptions(opts...),
+	)
+	secretServiceRotateSecretHandler := connect.NewUnaryHandler(
+		SecretServiceRotateSecretProcedure,
+		svc.RotateSecret,
+		connect.WithSchema(secretServiceMethods.ByName("RotateSecret")),
+		connect.WithHandlerOptions(opts...),
+	)
+	secretServiceListSecretsHandler := connect.NewUnaryHandler(
+		SecretServiceListSecretsProcedure,
+		svc.ListSecrets,
+		connect.WithSchema(secretServiceMethods.ByName("ListSecrets")),
+		connect.WithHandlerOptions(opts...),
+	)
+	secretServiceRemoveSecretHandler := connect.NewUnaryHandler(
+		SecretServiceRemoveSecretProcedure,
+		svc.RemoveSecret,
+		connect.WithSchema(secretServiceMethods.ByName("RemoveSecret")),
+		connect.WithHandlerOptions(opts...),
+	)
+	return "/carrel.v1.SecretService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case SecretServiceSetSecretProcedure:
+			secretServiceSetSecretHandler.ServeHTTP(w, r)
+		case SecretServiceRotateSecretProcedure:
+			secretServiceRotateSecretHandler.ServeHTTP(w, r)
+		case SecretServiceListSecretsProcedure:
+			secretServiceListSecretsHandler.ServeHTTP(w, r)
+		case SecretServiceRemoveSecretProcedure:
+			secretServiceRemoveSecretHandler.ServeHTTP(w, r)
+		default:
+			http.NotFound(w, r)
+		}
+	})
+}
+
+// UnimplementedSecretServiceHandler returns CodeUnimplemented from all methods.
+type UnimplementedSecretServiceHandler struct{}
+
+func (UnimplementedSecretServiceHandler) SetSecret(context.Context, *connect.Request[v1.SetSecretRequest]) (*connect.Response[v1.SetSecretResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.SecretService.SetSecret is not implemented"))
+}
+
+func (UnimplementedSecretServiceHandler) RotateSecret(context.Context, *connect.Request[v1.RotateSecretRequest]) (*connect.Response[v1.RotateSecretResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.SecretService.RotateSecret is not implemented"))
+}
+
+func (UnimplementedSecretServiceHandler) ListSecrets(context.Context, *connect.Request[v1.ListSecretsRequest]) (*connect.Response[v1.ListSecretsResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.SecretService.ListSecrets is not implemented"))
+}
+
+func (UnimplementedSecretServiceHandler) RemoveSecret(context.Context, *connect.Request[v1.RemoveSecretRequest]) (*connect.Response[v1.RemoveSecretResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.SecretService.RemoveSecret is not implemented"))
 }
 
 // ApprovalServiceClient is a client for the carrel.v1.ApprovalService service.

@@ -1,0 +1,15 @@
+package workspace
+
+import "time"
+
+// Secret is what is known of a secret that carrel keeps for the commands of its owner's workspaces, without its value.
+type Secret struct {
+	// Owner is who keeps it: it is for their workspaces only. It is named by the variable in which commands have a
+	// placeholder.
+	Owner, Name string
+	// Hosts are the rules of the hosts that get the value, as "api.example.org". Headers are the names of the headers in
+	// which they get it; without any it is in all of them.
+	Hosts, Headers []string
+	// Created is when it was first stored, and Rotated when it last got another value; zero for never.
+	Created, Rotated time.Time
+}
