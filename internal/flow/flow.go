@@ -155,12 +155,13 @@ func New(cfg Config) *Flow {
 	})
 	f.Commands = commands.New(commands.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Redact: cfg.Redact})
 	f.Tokens = tokens.New(tokens.Config{Gate: f.gate, Store: cfg.Store, Records: records, Revoked: cfg.TokensRevoked, Log: cfg.Log})
-	f.Secrets = secrets.New(secrets.Config{Gate: f.gate, Store: cfg.Store, Sealer: cfg.Sealer, Changed: func(ctx context.Context, owner, name string) {
+	changed := func(ctx context.Context, owner, name string) {
 		f.Lifecycle.SecretChanged(ctx, owner, name)
 		if cfg.SecretsChanged != nil {
 			cfg.SecretsChanged(ctx, owner, name)
 		}
-	}})
+	}
+	f.Secrets = secrets.New(secrets.Config{Gate: f.gate, Store: cfg.Store, Sealer: cfg.Sealer, Changed: changed})
 	f.Auditing = auditing.New(auditing.Config{
 		Gate: f.gate, Log: cfg.Log, Audit: cfg.Audit, Store: cfg.Store, Records: records, Events: f.Events, Checkpoints: cfg.Checkpoints,
 		Every: cfg.CheckpointEvery, After: cfg.CheckpointRecords, Keep: cfg.KeepAudit, Policy: f.judge.Loaded, Version: cfg.Version,
