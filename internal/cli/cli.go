@@ -65,6 +65,7 @@ var commandTable = []struct {
 	{"resume", "workspaces", (*app).resumeCommand},
 	{"update", "workspaces", (*app).updateCommand},
 	{"egress", "workspaces", (*app).egressCommand},
+	{"secret", "workspaces", (*app).secretCommand},
 	{"destroy", "workspaces", (*app).destroyCommand},
 	{"archive", "workspaces", (*app).archiveCommand},
 	{"restore", "workspaces", (*app).restoreCommand},

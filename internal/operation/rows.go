@@ -326,6 +326,7 @@ var Table = []Row{
 	},
 	{
 		Name: SetSecret, Words: "keep a secret", Needs: p.Secrets, On: Secret, Class: Change,
+		Help:  "Store a secret for your workspaces",
 		Calls: []Call{{"SecretService/SetSecret", Large, false}},
 		Judged: rule(Rule{
 			Name: "secret.set", Risk: 30,
@@ -334,6 +335,7 @@ var Table = []Row{
 	},
 	{
 		Name: RotateSecret, Words: "give a secret another value", Needs: p.Secrets, On: Secret, Class: Change,
+		Help:  "Give a secret another value",
 		Calls: []Call{{"SecretService/RotateSecret", Large, false}},
 		Judged: rule(Rule{
 			Name: "secret.rotate", Risk: 30,
@@ -342,11 +344,13 @@ var Table = []Row{
 	},
 	{
 		Name: RemoveSecret, Words: "remove a secret", Needs: p.Secrets, On: Secret, Class: Change, Relieves: true,
+		Help:   "Remove secrets",
 		Calls:  small("SecretService/RemoveSecret"),
 		Judged: rule(Rule{Name: "secret.remove", Risk: 10, Reason: "ends what a secret gives"}),
 	},
 	{
 		Name: ListSecrets, Words: "see which secrets there are", Needs: p.Secrets, On: Secret, Class: Observe,
+		Help:  "List secrets, without their values",
 		Calls: small("SecretService/ListSecrets"),
 	},
 	{Name: Login, Words: "log in", Class: Observe},
