@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -201,7 +202,7 @@ func launchOwn(ctx context.Context, p paths.Paths) error {
 	defer ready.Close()
 	c := &exec.Cmd{
 		Path: program, Args: []string{filepath.Base(program), "--rootless", "--ready-fd", "3"},
-		Env: environ("HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"), Dir: "/", Stdout: log, Stderr: log,
+		Env: environ(append(slices.Clone(authorities), "HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME")...), Dir: "/", Stdout: log, Stderr: log,
 		ExtraFiles:  []*os.File{theirs},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}

@@ -193,7 +193,7 @@ func (i *instance) started(ctx context.Context, p program) (_ *exec.Cmd, said st
 	c := &exec.Cmd{
 		Path:        p.path,
 		Args:        append([]string{filepath.Base(p.path), "--ready-fd", fmt.Sprint(readyFD), "--await-fd", fmt.Sprint(awaitFD)}, p.args...),
-		Env:         environ(),
+		Env:         environ(authorities...),
 		Dir:         "/",
 		Stdout:      p.log,
 		Stderr:      p.log,
@@ -375,3 +375,6 @@ func environ(pass ...string) []string {
 	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "GODEBUG=disablethp=1"}
 	return slices.Concat(env, environment(pass), crashpoint.Env())
 }
+
+// authorities are variables that say where the host's certificate authorities are (crypto/x509).
+var authorities = []string{"SSL_CERT_FILE", "SSL_CERT_DIR"}

@@ -60,8 +60,9 @@ example.org:22, *.example.org, 192.0.2.0/24:5432, or a set as @github. The sets 
 resolve to private addresses are refused unless a rule names the network.
 ~/.config/carrel/egress.yaml has rules for every such run without root.
 
---secret NAME, without root, takes a variable of yours: the command has a placeholder instead, which becomes the
-secret on its way to the hosts it is for.
+--secret NAME takes a variable of yours: the command has a placeholder instead, which becomes the
+secret on its way to the hosts it is for. As root it takes the secret of that name that the
+daemon keeps, and has it keep your variable if there is none.
 
 --allow userns, mounts or io_uring lets the command use what is
 closed otherwise, which is reported: see "carrel create --help".
@@ -307,6 +308,12 @@ func (a *app) writeReport(path, name string, controls any) error {
 	return nil
 }
 
+// noDaemon is the error of a run as root that no daemon serves.
+func noDaemon(err error) error {
+	return fmt.Errorf("cannot run as root without the daemon: %s; start it with \"carrel up --detach\", "+
+		"or run this as an ordinary user, who needs none: %w", fault.Text(err), errdefs.ErrUnavailable)
+}
+
 // runRoot makes a workspace through the daemon, and destroys it when the command has ended.
 func (a *app) runRoot(
 	ctx context.Context, spec carrel.Spec, mounts []carrel.Mount, signals <-chan os.Signal, x *runFlags,
@@ -319,10 +326,6 @@ func (a *app) runRoot(
 	if err != nil {
 		return err
 	}
-	if len(x.secrets) > 0 {
-		return fmt.Errorf("cannot use --secret as root: workspaces of the daemon get no secrets so far; run it as an ordinary user: %w",
-			errdefs.ErrNotImplemented)
-	}
 	hosts, deny, err := newReach(ctx, hosts, x.deny, mounts)
 	if err != nil {
 		return err
@@ -331,13 +334,19 @@ func (a *app) runRoot(
 	if err != nil {
 		return err
 	}
+	names, err := a.useSecrets(ctx, x.secrets)
+	if errdefs.IsUnavailable(err) {
+		return noDaemon(err)
+	}
+	if err != nil {
+		return err
+	}
 	key := "run:" + string(id.NewTrace())
 	w, _, err := create(ctx, client, &carrelv1.CreateRequest{
-		Key: key, Allow: workspace.OpeningNames(allow), ReachAllow: hosts, ReachDeny: deny,
+		Key: key, Allow: workspace.OpeningNames(allow), ReachAllow: hosts, ReachDeny: deny, Secrets: names,
 	}, mounts)
 	if errdefs.IsUnavailable(err) {
-		return fmt.Errorf("cannot run as root without the daemon: %s; start it with \"carrel up --detach\", "+
-			"or run this as an ordinary user, who needs none: %w", fault.Text(err), errdefs.ErrUnavailable)
+		return noDaemon(err)
 	}
 	if err != nil {
 		return err

@@ -22,7 +22,7 @@ func (a *app) createCommand() *cobra.Command {
 	var l limitFlags
 	var profile string
 	var noStart bool
-	var volumes, allow, deny []string
+	var volumes, allow, deny, uses []string
 	var wait time.Duration
 	c := &cobra.Command{
 		Use:   "create [flags] KEY",
@@ -39,9 +39,14 @@ which is said wherever its proof is shown: userns (user namespaces, for Chromium
 sandbox), mounts (with userns: mounts in those, for bubblewrap and nix), io_uring.
 
 --allow HOST and --deny HOST say what commands may reach of the network: see "carrel egress
---help". Without a rule they reach nothing.`,
+--help". Without a rule they reach nothing.
+
+--secret NAME gives commands a placeholder in the variable NAME, which becomes your secret on
+its way to the hosts that this is for: see "carrel secret --help". If you keep no secret of
+that name, your variable NAME is kept as one first.`,
 		Example: `  carrel create demo
   carrel create --allow @github --allow example.org demo
+  carrel create --allow @llm --secret ANTHROPIC_API_KEY agent
   carrel create --allow userns browser
   carrel create -v .:/workspace -v ~/data:/mnt/data:ro demo
   carrel create --memory 256MiB --pids 200 build
@@ -56,6 +61,7 @@ sandbox), mounts (with userns: mounts in those, for bubblewrap and nix), io_urin
 	f.BoolVar(&noStart, "no-start", false, "leave it stopped; the first command starts it")
 	allowFlag(c, &allow)
 	denyFlag(c, &deny)
+	a.secretFlag(c, &uses)
 	waitFlag(c, &wait)
 	return a.prints(c, func(c *cobra.Command, args []string) (any, printer, error) {
 		mounts, err := parseVolumes(volumes)
@@ -72,6 +78,10 @@ sandbox), mounts (with userns: mounts in those, for bubblewrap and nix), io_urin
 		if hosts, deny, err = newReach(c.Context(), hosts, deny, mounts); err != nil {
 			return nil, nil, err
 		}
+		names, err := a.useSecrets(c.Context(), uses)
+		if err != nil {
+			return nil, nil, err
+		}
 		client, err := a.client()
 		if err != nil {
 			return nil, nil, err
@@ -79,6 +89,7 @@ sandbox), mounts (with userns: mounts in those, for bubblewrap and nix), io_urin
 		req := &carrelv1.CreateRequest{
 			Key: args[0], Limits: l.asked(), NoStart: noStart, Profile: profile, TtlMs: int64(l.ttl), IdleTimeoutMs: int64(l.idle),
 			RequestId: l.request, Allow: workspace.OpeningNames(openings), ReachAllow: hosts, ReachDeny: deny,
+			Secrets: names,
 		}
 		w, created, err := create(c.Context(), client, req, mounts)
 		if name, asks := carrel.ApprovalOf(err); asks && wait > 0 {
@@ -389,16 +400,19 @@ func changeCommand[Q, R any, A changed[R]](
 func (a *app) updateCommand() *cobra.Command {
 	var l limitFlags
 	var key string
-	var allow, deny []string
+	var allow, deny, uses, unused []string
 	c := &cobra.Command{
 		Use:   "update [flags] WORKSPACE",
 		Short: help(operation.UpdateWorkspace),
 		Long: `Change what the flags name and leave the rest. Memory, processes and processor share
 are in force at once; open files from the next start on. A memory limit below
 what the commands use is refused. A lifetime counts from now. --allow and --deny add
-rules of the network, as "carrel egress" does, which removes them too.`,
+rules of the network, as "carrel egress" does, which removes them too. --secret and
+--secret-rm are for the secrets that it uses: they hold at once, and commands that start
+later have the placeholders.`,
 		Example: `  carrel update --memory 2GiB --pids 1000 demo
   carrel update --ttl 7d demo
+  carrel update --secret GITHUB_TOKEN demo
   carrel update --key "telegram:-100124" chat-1a2b3c4d`,
 		Args:              exactly("WORKSPACE"),
 		ValidArgsFunction: onlyFirst(a.completeWorkspaces()),
@@ -408,6 +422,9 @@ rules of the network, as "carrel egress" does, which removes them too.`,
 	c.Flags().StringArrayVar(&allow, "allow", nil, "let commands reach `HOST` too; may be repeated")
 	completeFrom(c, "allow", rootless.SetNames()...)
 	denyFlag(c, &deny)
+	a.secretFlag(c, &uses)
+	c.Flags().StringArrayVar(&unused, "secret-rm", nil, "take the secret `NAME` from it; may be repeated")
+	_ = c.RegisterFlagCompletionFunc("secret-rm", a.completeSecret()) // the flag is there
 	return a.prints(c, func(c *cobra.Command, args []string) (any, printer, error) {
 		changes := false
 		c.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
@@ -420,9 +437,13 @@ rules of the network, as "carrel egress" does, which removes them too.`,
 		if err != nil {
 			return nil, nil, err
 		}
+		names, err := a.useSecrets(c.Context(), uses)
+		if err != nil {
+			return nil, nil, err
+		}
 		req := &carrelv1.UpdateRequest{
 			Workspace: args[0], Limits: l.asked(), Key: key, TtlMs: int64(l.ttl), IdleTimeoutMs: int64(l.idle), RequestId: l.request,
-			ReachAllow: hosts, ReachDeny: deny,
+			ReachAllow: hosts, ReachDeny: deny, Secrets: names, SecretsRemove: unused,
 		}
 		if err := a.expandReach(c.Context(), req); err != nil {
 			return nil, nil, err

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/carrel-dev/carrel/internal/egressconf"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // IsClientSet reports whether a rule is the set of a package client, as @npm.
@@ -33,4 +34,18 @@ func ExpandClientSets(ctx context.Context, avoid []string) func(rules []string) 
 		}
 		return out, nil
 	}
+}
+
+// ParseSecretUse reads NAME or NAME@HOST[,HOST...] of a secret that a daemon keeps. hosts are in their canonical form, nil
+// if none are named.
+func ParseSecretUse(text string) (name string, hosts []string, err error) {
+	name, _, named := strings.Cut(text, "@")
+	if !named {
+		return name, nil, workspace.CheckSecretNames([]string{name})
+	}
+	s, err := egressconf.Default().ParseSecret(text)
+	for _, h := range s.Hosts {
+		hosts = append(hosts, h.Text)
+	}
+	return s.Name, hosts, err
 }

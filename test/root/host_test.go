@@ -21,6 +21,8 @@ import (
 // host is a carrel of the tests' own.
 type host struct {
 	data, run, config string
+	// env is of every program of carrel's, beside the usual.
+	env []string
 }
 
 func hostAt(dir, config string) *host {
@@ -133,7 +135,7 @@ func (h *host) command(ctx context.Context, who *syscall.Credential, args ...str
 func (h *host) program(ctx context.Context, who *syscall.Credential, name string, args ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, filepath.Join(bin, name), args...)
 	c.Dir = "/"
-	c.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "CARREL_HOST=unix://" + h.run + "/carrel.sock"}
+	c.Env = append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "CARREL_HOST=unix://" + h.run + "/carrel.sock"}, h.env...)
 	c.SysProcAttr = &syscall.SysProcAttr{Credential: who}
 	return c
 }
