@@ -218,3 +218,36 @@ func TestExplainReach(t *testing.T) {
 		t.Errorf("bob: %v", err)
 	}
 }
+
+// Who may not change a secret cannot use one by giving it to a workspace.
+func TestWhoGivesSecrets(t *testing.T) {
+	h, _ := withSecrets(t)
+	ctx := t.Context()
+	whole, _ := h.issue(alice, principal.Wanted{Roles: principal.Operator})
+	scoped, _ := h.issue(alice, principal.Wanted{Roles: principal.Operator, Scope: principal.Scope{"demo*"}})
+	if _, _, err := h.Create(ctx, scoped, wantedSecrets(false, "KEY")); !errdefs.IsPermissionDenied(err) {
+		t.Errorf("a token that is limited to some workspaces: %v", err)
+	}
+	if _, _, err := h.Create(ctx, scoped, wantedSecrets(false)); err != nil {
+		t.Fatal(err)
+	}
+	use := workspace.Change{Secrets: workspace.SecretsChange{Add: []string{"KEY"}}}
+	if _, err := h.Update(ctx, scoped, "demo", use); !errdefs.IsPermissionDenied(err) {
+		t.Errorf("a token that is limited to some workspaces: %v", err)
+	}
+	if v, err := h.Get(ctx, alice, "demo"); err != nil || len(v.Secrets.Uses) > 0 {
+		t.Errorf("%+v, %v", v.Secrets, err)
+	}
+	if _, err := h.Update(ctx, whole, "demo", use); err != nil {
+		t.Errorf("a token for all of them: %v", err)
+	}
+	// An administrator gives it secrets of its owner.
+	other := workspace.Change{Secrets: workspace.SecretsChange{Add: []string{"OTHER"}}}
+	if v, err := h.Update(ctx, root, "demo", other); err != nil || len(v.Secrets.Uses) != 2 {
+		t.Errorf("root: %+v, %v", v.Secrets, err)
+	}
+	// To take one is what anyone may who changes the workspace.
+	if _, err := h.Update(ctx, scoped, "demo", workspace.Change{Secrets: workspace.SecretsChange{Remove: []string{"KEY"}}}); err != nil {
+		t.Error(err)
+	}
+}

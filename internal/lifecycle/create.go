@@ -72,7 +72,9 @@ func (l *Lifecycle) Create(
 		if err != nil {
 			return m, err
 		}
-		if k.Secrets, err = l.bind(ctx, k, want.Secrets); err != nil {
+		if k.Secrets, err = l.bind(ctx, p, k, want.Secrets); errdefs.IsPermissionDenied(err) {
+			return m, authorised.Deny(ctx, err)
+		} else if err != nil {
 			return m, err
 		}
 		a, err := authorised.Admit(ctx) // nobody else waits for a person's answer

@@ -13,6 +13,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -25,10 +26,15 @@ type Bindings interface {
 	Variables(w workspace.Workspace) []string
 }
 
-// bind returns what a workspace uses once it uses these secrets too, if it can.
-func (l *Lifecycle) bind(ctx context.Context, k workspace.Kept, names []string) (workspace.Secrets, error) {
+// bind returns what a workspace uses once it uses these secrets too, if it can. Who may not change a secret gives none: a
+// workspace would be a way to use it.
+func (l *Lifecycle) bind(ctx context.Context, by principal.Principal, k workspace.Kept, names []string) (workspace.Secrets, error) {
 	if len(names) == 0 {
 		return k.Secrets, nil
+	}
+	if !by.Can(principal.Secrets) || !operation.Reaches(by, operation.Target{Kind: operation.Secret, ID: names[0], Owner: k.Owner}) {
+		return k.Secrets, fmt.Errorf("cannot give a workspace the secret %s: that takes the permission \"secrets\" for all workspaces of its "+
+			"owner, so no token that is limited to some; have its owner do it: %w", names[0], errdefs.ErrPermissionDenied)
 	}
 	if l.cfg.Bindings == nil || l.cfg.Ways == nil {
 		return k.Secrets, fmt.Errorf("cannot use the secret %s: this daemon has no carrel-egress; install it beside carreld and restart the "+
@@ -58,7 +64,9 @@ func sameSecrets(asked workspace.Secrets, k workspace.Kept) error {
 }
 
 // secretsAfter returns the secrets that a workspace uses after a change, if it can use them.
-func (l *Lifecycle) secretsAfter(ctx context.Context, k workspace.Kept, c workspace.SecretsChange) (workspace.Secrets, error) {
+func (l *Lifecycle) secretsAfter(
+	ctx context.Context, by principal.Principal, k workspace.Kept, c workspace.SecretsChange,
+) (workspace.Secrets, error) {
 	if c.Empty() {
 		return k.Secrets, nil
 	}
@@ -66,7 +74,7 @@ func (l *Lifecycle) secretsAfter(ctx context.Context, k workspace.Kept, c worksp
 	if k.Secrets, err = k.Secrets.Without(c.Remove); err != nil {
 		return k.Secrets, err
 	}
-	now, err := l.bind(ctx, k, c.Add)
+	now, err := l.bind(ctx, by, k, c.Add)
 	if err != nil {
 		return now, err
 	}

@@ -89,7 +89,10 @@ func (l *Lifecycle) update(ctx context.Context, a *gate.Authorised, by principal
 	}
 	after := k
 	after.Reach = reach
-	secrets, err := l.secretsAfter(ctx, after, c.Secrets)
+	secrets, err := l.secretsAfter(ctx, by, after, c.Secrets)
+	if errdefs.IsPermissionDenied(err) {
+		return a.Deny(ctx, err)
+	}
 	if err != nil {
 		return err
 	}
