@@ -118,7 +118,7 @@ func TestAskedAndAllowed(t *testing.T) {
 				t.Errorf("by the rule %q", q.rule)
 			}
 			all.Go(get)
-			time.Sleep(500 * time.Millisecond)
+			<-time.After(500 * time.Millisecond)
 			if resolved, dialled := w.seen(); resolved != 0 || len(dialled) != 0 {
 				t.Errorf("before the answer: resolved %d, dialled %v", resolved, dialled)
 			}
@@ -143,8 +143,10 @@ func TestAnswersDoNotWiden(t *testing.T) {
 		w.leads("www.example.com", public, port, host.Listener.Addr())
 	}
 	for _, c := range []struct{ url, about string }{
-		{"http://example.com/", "example.com:80"}, {"http://example.com:81/", "example.com:81"},
-		{"http://www.example.com/", "www.example.com:80"}, {"http://" + public + "/", public + ":80"},
+		{"http://example.com/", "example.com:80"},
+		{"http://example.com:81/", "example.com:81"},
+		{"http://www.example.com/", "www.example.com:80"},
+		{"http://" + public + "/", public + ":80"},
 	} {
 		done := make(chan error, 1)
 		go func() {
@@ -156,7 +158,7 @@ func TestAnswersDoNotWiden(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	time.Sleep(250 * time.Millisecond)
+	<-time.After(250 * time.Millisecond)
 	go func() { _, _, _ = fetch(t, w.client("http", nil), "http://example.com/") }()
 	p.question(t, "example.com:80").answer <- errors.New("no")
 }
@@ -213,7 +215,7 @@ func TestNobodyAnswers(t *testing.T) {
 
 // Nothing is asked for a program that is gone, whatever it has sent before.
 func TestAskedAndGone(t *testing.T) {
-	w, p := startAsking(t, rules(t, "?example.com"), egress.Limits{})
+	w, p := startAsking(t, rules(t, "?example.com"), egress.Limits{Handshake: 50 * time.Millisecond})
 	to := netip.AddrPortFrom(w.lookup("example.com"), 80)
 	for name, leave := range map[string]func(c *net.TCPConn){
 		"closed":      func(c *net.TCPConn) { _ = c.Close() },
@@ -241,6 +243,15 @@ func TestAskedAndGone(t *testing.T) {
 	if got.Target != target(t, "example.com:80") {
 		t.Errorf("recorded %+v", got)
 	}
+	// The end of the time for a request does not end the watch.
+	c := w.open(w.proxy.Addr())
+	if _, err := io.WriteString(c, "CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	p.question(t, "example.com:443")
+	<-time.After(100 * time.Millisecond)
+	_ = c.Close()
+	p.withdrawn(t, "example.com:443")
 	p.unasked(t)
 	w.untouched()
 }

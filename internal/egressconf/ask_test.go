@@ -12,7 +12,8 @@ import (
 
 // The file asks as it allows and denies, sets included, and the texts of a caller join it.
 func TestAskInTheFile(t *testing.T) {
-	c, err := egressconf.Parse("egress.yaml", []byte("allow: ['*.example.org']\nask: ['@mine', b.example.org]\nsets: {mine: [a.example.org]}\n"))
+	const text = "allow: ['*.example.org']\nask: ['@mine', b.example.org]\nsets: {mine: [a.example.org]}\n"
+	c, err := egressconf.Parse("egress.yaml", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +28,8 @@ func TestAskInTheFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for text, want := range map[string]netrule.Verdict{
-		"a.example.org:443": {Action: netrule.Ask, Rule: "@mine: a.example.org"}, "b.example.org:80": {Action: netrule.Ask, Rule: "b.example.org"},
+		"a.example.org:443": {Action: netrule.Ask, Rule: "@mine: a.example.org"},
+		"b.example.org:80":  {Action: netrule.Ask, Rule: "b.example.org"},
 		"x.example.org:443": {Action: netrule.Allow, Rule: "*.example.org"}, "c.example:443": {Action: netrule.Ask, Rule: "*.example"},
 		"d.example:443": {Action: netrule.Allow, Rule: "d.example:443"}, "e.example:443": {Action: netrule.Deny, Rule: "e.example"},
 	} {

@@ -267,7 +267,8 @@ func TestReadExpandsClients(t *testing.T) {
 	if _, err := c.Read(egressconf.Texts{Allow: []string{"@pip"}}); err == nil || !strings.Contains(err.Error(), "@pip") {
 		t.Error(err)
 	}
-	if _, err := c.Read(egressconf.Texts{Allow: []string{"@nothing"}}); !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), "@cargo, @github") {
+	if _, err := c.Read(egressconf.Texts{Allow: []string{"@nothing"}}); !errdefs.IsNotFound(err) ||
+		!strings.Contains(err.Error(), "@cargo, @github") {
 		t.Error(err)
 	}
 	// The caller's own set wins, and nothing is asked.

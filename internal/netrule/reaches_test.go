@@ -48,7 +48,9 @@ func TestReaches(t *testing.T) {
 		}
 	}
 	// A name that is asked about needs an address before it is known which port is wanted.
-	for line, want := range map[string]bool{"ask example.org": true, "ask *:22": true, "approved example.org:9": true, "ask *.example.org": false} {
+	for line, want := range map[string]bool{
+		"ask example.org": true, "ask *:22": true, "approved example.org:9": true, "ask *.example.org": false,
+	} {
 		h, err := netrule.ParseHost("example.org")
 		if err != nil {
 			t.Fatal(err)

@@ -185,7 +185,8 @@ func judged(set []netrule.Rule, t netrule.Target) netrule.Verdict {
 		return netrule.Verdict{Action: netrule.Deny}
 	}
 	best := slices.MinFunc(matches, func(x, y match) int {
-		return cmp.Or(cmp.Compare(slices.Index(strictest, x.Action), slices.Index(strictest, y.Action)), -cmp.Compare(x.exact, y.exact), cmp.Compare(x.width, y.width),
+		return cmp.Or(cmp.Compare(slices.Index(strictest, x.Action), slices.Index(strictest, y.Action)), -cmp.Compare(x.exact, y.exact),
+			cmp.Compare(x.width, y.width),
 			strings.Compare(x.Text, y.Text))
 	})
 	if best.Action == netrule.Approved {
