@@ -1,7 +1,7 @@
 // Package egress connects a workspace, whose network has loopback only, to the hosts that its rules allow. It
 // accepts on sockets that trusted code opened inside the workspace, reads where a program wants to go, and does
-// for each connection, in this order: judge the name, resolve it once, judge the addresses, dial one of those,
-// check that the first bytes are for the same name, copy.
+// for each connection, in this order: judge the name, wait for a person's answer if a rule says so, resolve it once, judge
+// the addresses, dial one of those, check that the first bytes are for the same name, copy.
 //
 //	program in the workspace                          Server                          host
 //	  │  DNS query: example.org? ────────────────────► │  198.18.7.9 if a rule reaches it │
@@ -59,6 +59,11 @@ type Limits struct {
 	DNSBurst int           // queries at once; 1,000. A program that keeps no answers asks two for each connection
 	DNSEvery time.Duration // how often another is answered in the long run; 1 ms
 	Names    int           // names with an address, those in rules included; 8192
+	// Parked is how many connections wait for a person's answer at once; 32. They count as Connections too.
+	Parked int
+	// AskWithin is how long one waits for it; 5 min. AnswerHolds is for how long further connections to the same target
+	// get the same answer, because a program often opens several or tries again; 60 s.
+	AskWithin, AnswerHolds time.Duration
 }
 
 // Config holds the dependencies of New. Rules is required.
@@ -75,6 +80,10 @@ type Config struct {
 	// then counted. It may be called concurrently and must not block for long. nil records nothing.
 	Record func(Connection)
 	Limits Limits
+	// Ask has a person asked whether a target may be reached, because of a rule with Ask. nil is yes, an error says why
+	// not. It is called once for all connections that wait for the same target, and returns when ctx ends: then nobody
+	// waits any more. nil refuses all.
+	Ask func(ctx context.Context, t netrule.Target, rule string) error
 	// Remedy returns the sentence that says how a target can be allowed. nil says nothing.
 	Remedy func(t netrule.Target) string
 }
@@ -123,6 +132,7 @@ type Server struct {
 	inside   *intercept.Interceptor // see Config.Intercept
 	names    *names
 	sessions map[*session]struct{}
+	asked    asked
 	stopped  bool
 	dnsFull  time.Time // see bucket.Bound
 }
@@ -140,6 +150,9 @@ func New(c Config) (*Server, error) {
 	l.DNSBurst = cmp.Or(l.DNSBurst, 1000)
 	l.DNSEvery = cmp.Or(l.DNSEvery, time.Millisecond)
 	l.Names = cmp.Or(l.Names, 8192)
+	l.Parked = cmp.Or(l.Parked, 32)
+	l.AskWithin = cmp.Or(l.AskWithin, 5*time.Minute)
+	l.AnswerHolds = cmp.Or(l.AnswerHolds, time.Minute)
 	if c.Resolve == nil {
 		c.Resolve = Lookup(&net.Resolver{})
 	}
@@ -154,6 +167,7 @@ func New(c Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: c, rules: c.Rules, inside: c.Intercept, refused: newRefusals(c.Record), names: newNames(l.Names), sessions: map[*session]struct{}{},
+		asked: asked{open: map[netrule.Target]*question{}, answers: map[netrule.Target]answered{}},
 	}
 	s.names.add(c.Rules.Hosts())
 	s.web = newHandover()
@@ -220,7 +234,8 @@ func (s *Server) stop() {
 }
 
 // SetRules replaces the rules. A connection that they do not allow, or whose address they refuse, is cut: when
-// SetRules returns, no byte of it moves any more.
+// SetRules returns, no byte of it moves any more. So is one that they have a person asked about, unless one was. Those
+// that wait for an answer are judged anew.
 func (s *Server) SetRules(r *netrule.Rules) {
 	type victim struct {
 		x   *session
@@ -230,6 +245,7 @@ func (s *Server) SetRules(r *netrule.Rules) {
 	s.mu.Lock()
 	s.rules = r
 	s.names.add(r.Hosts())
+	s.askAnew(r)
 	for x := range s.sessions {
 		if x.up == nil {
 			continue // it will be judged by the new rules

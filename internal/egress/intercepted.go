@@ -94,9 +94,10 @@ func (x *session) again(ctx context.Context) (net.Conn, error) {
 	s, t := x.s, x.c.Target
 	s.mu.Lock()
 	rules := s.rules
+	err := x.judged(t, rules.Judge(t))
 	s.mu.Unlock()
-	if v := rules.Judge(t); v.Action != netrule.Allow {
-		return nil, refusal{v.Reason(t), errdefs.ErrPermissionDenied}
+	if err != nil {
+		return nil, err
 	}
 	addresses, err := s.resolve(ctx, rules, t)
 	if err != nil {
@@ -112,7 +113,7 @@ func (x *session) again(ctx context.Context) (net.Conn, error) {
 	if s.stopped || x.why != "" {
 		err = fmt.Errorf("the connection has been cut: %w", errdefs.ErrUnavailable)
 	} else {
-		err = allowed(s.rules, t, to.Addr())
+		err = x.may(s.rules, t, to.Addr())
 	}
 	if err != nil {
 		abort(up)
@@ -127,10 +128,10 @@ func (x *session) again(ctx context.Context) (net.Conn, error) {
 
 // allowed judges a session's target, and every address that it is connected to. The server's mutex is held.
 func (x *session) allowed(r *netrule.Rules) error {
-	err := allowed(r, x.c.Target, x.c.Address.Addr())
+	err := x.may(r, x.c.Target, x.c.Address.Addr())
 	for _, a := range x.inner.later {
 		if err == nil {
-			err = allowed(r, x.c.Target, a)
+			err = x.may(r, x.c.Target, a)
 		}
 	}
 	return err

@@ -62,20 +62,16 @@ func answer(err error) (status int, socks proxy.SOCKSCode) {
 	return http.StatusBadGateway, proxy.SOCKSFailure
 }
 
-// reach connects a session to a target: judge, resolve once, judge each address, dial one of those. The error is
-// of kind permission denied if the rules refuse it, not found if the name has no address, and unavailable if no
-// address answers.
+// reach connects a session to a target: judge, have a person asked if the rules say so, resolve once, judge each address,
+// dial one of those. The error is of kind permission denied if the rules or the person refuse it, not found if the name
+// has no address, and unavailable if no address answers.
 func (x *session) reach(ctx context.Context, t netrule.Target) error {
 	s := x.s
 	x.c.Target = t
-	s.mu.Lock()
-	rules := s.rules
-	s.mu.Unlock()
-	v := rules.Judge(t)
-	if v.Action != netrule.Allow {
-		return refusal{v.Reason(t), errdefs.ErrPermissionDenied}
+	rules, err := x.decide(ctx, t)
+	if err != nil {
+		return err
 	}
-	x.c.Rule = v.Rule
 	addresses, err := s.resolve(ctx, rules, t)
 	if err != nil {
 		return err

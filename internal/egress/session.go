@@ -31,7 +31,9 @@ type session struct {
 	inner  inner  // what else there is of an intercepted one
 	why    string // why it was cut
 	silent bool   // it is not recorded
-	idle   *time.Timer
+	// approved: a person let it through, or has just let another to the same target.
+	approved bool
+	idle     *time.Timer
 }
 
 // accept starts the loop that accepts connections of one way. serve is called in a goroutine of each; the
@@ -117,7 +119,7 @@ func (x *session) establish(up net.Conn) error {
 	if s.stopped {
 		return fmt.Errorf("the workspace's egress has ended: %w", errdefs.ErrUnavailable)
 	}
-	if err := allowed(s.rules, x.c.Target, x.c.Address.Addr()); err != nil {
+	if err := x.may(s.rules, x.c.Target, x.c.Address.Addr()); err != nil {
 		return err
 	}
 	x.up = up
@@ -265,10 +267,10 @@ func closeWrite(c net.Conn) {
 	_ = c.Close()
 }
 
-// allowed judges a target and an address of it.
-func allowed(r *netrule.Rules, t netrule.Target, a netip.Addr) error {
-	if v := r.Judge(t); v.Action != netrule.Allow {
-		return refusal{v.Reason(t), errdefs.ErrPermissionDenied}
+// may judges a target and an address of it. The server's mutex is held.
+func (x *session) may(r *netrule.Rules, t netrule.Target, a netip.Addr) error {
+	if err := x.judged(t, r.Judge(t)); err != nil {
+		return err
 	}
 	return r.Address(t, a)
 }

@@ -176,7 +176,8 @@ func (x *session) farewell(f proxy.First, alert proxy.Alert, why error) {
 func (x *session) refusalText(accept string, why error) []byte {
 	status, _ := answer(why)
 	remedy := ""
-	if status == http.StatusForbidden && x.c.Target != (netrule.Target{}) {
+	// A rule that allows what is asked about would change nothing.
+	if status == http.StatusForbidden && x.c.Target != (netrule.Target{}) && !errors.As(why, new(unapproved)) {
 		remedy = x.s.cfg.Remedy(x.c.Target)
 	}
 	return proxy.Refusal(status, accept, reason(why), remedy)

@@ -45,15 +45,14 @@ type workspace struct {
 	dialled  []netip.AddrPort
 }
 
-// rules reads rules; those that begin with ! deny.
+// rules reads rules; those that begin with ! deny, those with ? ask, and those with + are answers to that.
 func rules(t testing.TB, texts ...string) *netrule.Rules {
 	t.Helper()
 	var all []netrule.Rule
 	for _, text := range texts {
 		action := netrule.Allow
-		text, deny := strings.CutPrefix(text, "!")
-		if deny {
-			action = netrule.Deny
+		if other := map[byte]netrule.Action{'!': netrule.Deny, '?': netrule.Ask, '+': netrule.Approved}[text[0]]; other != "" {
+			action, text = other, text[1:]
 		}
 		r, err := netrule.ParseRule(action, text)
 		if err != nil {

@@ -8,6 +8,9 @@
 //	  ◀───── Report{Connection}, one for each ended connection and each refusal ──
 //	  ── Setup, with other rules or secrets ▶  cuts what is no longer allowed
 //	  ◀──────────────── Report{Ready: true} ──  once nothing of it passes any more
+//	  ◀───── Report{Ask}, for connections that wait ──
+//	  ── Answer ───────────────────────────▶  they go on, or are refused
+//	  ◀───── Report{Gone} instead, once none waits any more ──
 //	  ── end of file ──────────────────────▶  ends
 package egressapi
 
@@ -73,6 +76,9 @@ type Report struct {
 	Error string `json:"error,omitempty"`
 	// Connection has ended, or was refused.
 	Connection *Connection `json:"connection,omitempty"`
+	// Ask is a new question, Gone the end of one that was not answered.
+	Ask  *Ask  `json:"ask,omitempty"`
+	Gone *Gone `json:"gone,omitempty"`
 }
 
 // Connection is what is told of a connection, or of equal refusals.

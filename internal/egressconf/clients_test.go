@@ -260,14 +260,15 @@ func TestReadExpandsClients(t *testing.T) {
 	if len(c.Rules) != 1 || c.Rules[0].Text != "@npm: npm.example.org:443" || c.Rules[0].Action != netrule.Allow {
 		t.Errorf("%+v", c.Rules)
 	}
-	denied, err := c.Read(nil, []string{"@npm"})
+	denied, err := c.Read(egressconf.Texts{Deny: []string{"@npm"}})
 	if err != nil || len(denied) != 1 || denied[0].Action != netrule.Deny {
 		t.Errorf("%+v, %v", denied, err)
 	}
-	if _, err := c.Read([]string{"@pip"}, nil); err == nil || !strings.Contains(err.Error(), "@pip") {
+	if _, err := c.Read(egressconf.Texts{Allow: []string{"@pip"}}); err == nil || !strings.Contains(err.Error(), "@pip") {
 		t.Error(err)
 	}
-	if _, err := c.Read([]string{"@nothing"}, nil); !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), "@cargo, @github") {
+	if _, err := c.Read(egressconf.Texts{Allow: []string{"@nothing"}}); !errdefs.IsNotFound(err) ||
+		!strings.Contains(err.Error(), "@cargo, @github") {
 		t.Error(err)
 	}
 	// The caller's own set wins, and nothing is asked.

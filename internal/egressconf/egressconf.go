@@ -1,5 +1,5 @@
 // Package egressconf reads what a person wrote about the network: a file of rules, sets and networks, and the
-// values of --allow and --deny.
+// values of --allow, --ask and --deny.
 //
 // It must not decide anything: package netrule does.
 package egressconf
@@ -39,6 +39,7 @@ const MaxFile = 4 << 20
 // file is the form of the file.
 type file struct {
 	Allow         []string            `yaml:"allow"`
+	Ask           []string            `yaml:"ask"`
 	Deny          []string            `yaml:"deny"`
 	Sets          map[string][]string `yaml:"sets"`
 	TreatAsPublic []string            `yaml:"treat_as_public"`
@@ -88,7 +89,7 @@ func ParseWith(name string, b []byte, clients Lookup) (*Config, error) {
 			return nil, bad(fmt.Errorf("resolver: %q is not an address and a port, as 192.0.2.1:53: %w", f.Resolver, errdefs.ErrInvalidArgument))
 		}
 	}
-	if c.Rules, err = c.Read(f.Allow, f.Deny); err != nil {
+	if c.Rules, err = c.Read(Texts{Allow: f.Allow, Ask: f.Ask, Deny: f.Deny}); err != nil {
 		return nil, bad(err)
 	}
 	// What cannot be used together is found now, and not when something runs.
@@ -98,12 +99,15 @@ func ParseWith(name string, b []byte, clients Lookup) (*Config, error) {
 	return c, nil
 }
 
-// Read returns the rules that the values of --allow and --deny mean.
-func (c *Config) Read(allow, deny []string) (rules []netrule.Rule, err error) {
+// Texts are rules as a person writes them, by their action.
+type Texts struct{ Allow, Ask, Approved, Deny []string }
+
+// Read returns the rules that texts mean.
+func (c *Config) Read(t Texts) (rules []netrule.Rule, err error) {
 	for _, l := range []struct {
 		action netrule.Action
 		texts  []string
-	}{{netrule.Allow, allow}, {netrule.Deny, deny}} {
+	}{{netrule.Allow, t.Allow}, {netrule.Ask, t.Ask}, {netrule.Approved, t.Approved}, {netrule.Deny, t.Deny}} {
 		for _, text := range l.texts {
 			if strings.HasPrefix(text, "@") {
 				set, err := c.expand(l.action, text)

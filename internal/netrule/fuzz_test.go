@@ -100,7 +100,9 @@ func FuzzRule(f *testing.F) {
 			}
 			return
 		}
-		for _, r := range []netrule.Rule{allow, deny} {
+		ask, approved := allow, allow
+		ask.Action, approved.Action = netrule.Ask, netrule.Approved
+		for _, r := range []netrule.Rule{allow, ask, approved, deny} {
 			if again, err := netrule.ParseRule(r.Action, r.Text); err != nil || again != r {
 				t.Fatalf("%q: %q is read as %+v, %v", text, r.Text, again, err)
 			}
@@ -119,6 +121,21 @@ func FuzzRule(f *testing.F) {
 			t.Fatalf("%q: %s: %+v, and to deny %+v", text, tt, v, n)
 		}
 		if v := both.Judge(tt); v.Action == netrule.Allow {
+			t.Fatalf("%q: %s: denied and %+v", text, tt, v)
+		}
+		// Ask and Approved name what Allow does, and the strictest wins.
+		if want := yes.Judge(tt); want.Action == netrule.Allow {
+			asks := netrule.Verdict{Action: netrule.Ask, Rule: ask.Text}
+			if v, w, u := set(t, ask).Judge(tt), set(t, ask, allow).Judge(tt), set(t, allow, ask).Judge(tt); v != asks || w != asks || u != asks {
+				t.Fatalf("%q: %s: asked about %+v, %+v, %+v", text, tt, v, w, u)
+			}
+			if v, w := set(t, approved).Judge(tt), set(t, ask, approved, allow).Judge(tt); v != want || w != want {
+				t.Fatalf("%q: %s: approved %+v, %+v", text, tt, v, w)
+			}
+		} else if v, w := set(t, ask).Judge(tt), set(t, approved).Judge(tt); v != want || w != want {
+			t.Fatalf("%q: %s: not named, and %+v, %+v", text, tt, v, w)
+		}
+		if v := set(t, approved, ask, deny).Judge(tt); v.Action == netrule.Ask || v.Action == netrule.Allow {
 			t.Fatalf("%q: %s: denied and %+v", text, tt, v)
 		}
 		// One rule that is not about an address never leads to the host or its networks.

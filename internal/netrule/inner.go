@@ -6,9 +6,9 @@ import (
 )
 
 // Inner returns what a rule lets be reached that is not public on this host, as "a private address (RFC 1918)"; "" if
-// it names nothing of the kind. Only a rule with Allow for a network that is no wider than that of a class does so.
+// it names nothing of the kind. Only a rule without Deny for a network that is no wider than that of a class does so.
 func (r Rule) Inner(o Options) string {
-	if r.Action != Allow || !r.Net.IsValid() {
+	if r.Action == Deny || !r.Net.IsValid() {
 		return ""
 	}
 	holds := func(p netip.Prefix) bool { return p.Bits() <= r.Net.Bits() && p.Contains(r.Net.Addr()) }

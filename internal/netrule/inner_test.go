@@ -30,6 +30,10 @@ func TestInner(t *testing.T) {
 		if got := r.Inner(o) != ""; got != inner {
 			t.Errorf("%s: inner is %v (%s)", text, got, r.Inner(o))
 		}
+		ask, err := netrule.ParseRule(netrule.Ask, text)
+		if err != nil || ask.Inner(o) != r.Inner(o) {
+			t.Errorf("ask %s: inner is %q, %v", text, ask.Inner(o), err)
+		}
 		deny, err := netrule.ParseRule(netrule.Deny, text)
 		if err != nil || deny.Inner(o) != "" {
 			t.Errorf("deny %s is inner: %v", text, err)
@@ -53,6 +57,9 @@ func TestInner(t *testing.T) {
 		}
 		if r.Ports.First == 0 {
 			continue
+		}
+		if reached(ask) != reached(r) {
+			t.Errorf("%s: what is asked about is reached: %v", text, reached(ask))
 		}
 		if opens := reached(r) && !reached(); opens != inner {
 			t.Errorf("%s: the judge lets it reach more: %v, inner is %v", text, opens, inner)

@@ -13,14 +13,35 @@ package netrule
 // Action is what a rule does with the targets that it names.
 type Action string
 
-// The actions. Deny wins over Allow whatever their order, and what no rule names is denied.
+// The actions. The strictest wins, whatever their order: Deny, then Approved, then Ask, then Allow. What no rule names is
+// denied.
 const (
 	Allow Action = "allow"
-	Deny  Action = "deny"
+	// Ask lets a target be reached once a person has said so.
+	Ask Action = "ask"
+	// Approved is an Allow that a person gave for good when they were asked. It is the answer to Ask, and so wins over it.
+	Approved Action = "approved"
+	Deny     Action = "deny"
 )
+
+// rank orders actions by which wins. It is 0 for what is none.
+func (a Action) rank() int {
+	switch a {
+	case Allow:
+		return 1
+	case Ask:
+		return 2
+	case Approved:
+		return 3
+	case Deny:
+		return 4
+	}
+	return 0
+}
 
 // Verdict is the decision on one target.
 type Verdict struct {
+	// Action is Allow, Ask or Deny.
 	Action Action
 	// Rule is the text of the rule that decided; empty if no rule names the target.
 	Rule string
@@ -32,6 +53,8 @@ func (v Verdict) Reason(t Target) string {
 	switch {
 	case v.Action == Allow:
 		return t.String() + " is allowed by the rule " + v.Rule
+	case v.Action == Ask:
+		return t.String() + " is not allowed yet: the rule " + v.Rule + " has a person asked"
 	case v.Rule != "":
 		return t.String() + " is not allowed: the rule " + v.Rule + " denies it"
 	}

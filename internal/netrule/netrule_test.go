@@ -7,11 +7,12 @@ import (
 )
 
 func TestReason(t *testing.T) {
-	r := rules(t, netrule.Options{}, "allow example.org", "deny *.example.org", "allow 10.0.0.0/8:443")
+	r := rules(t, netrule.Options{}, "allow example.org", "deny *.example.org", "allow 10.0.0.0/8:443", "ask example.net")
 	for text, want := range map[string]string{
 		"example.org:443":   "example.org:443 is allowed by the rule example.org",
 		"x.example.org:443": "x.example.org:443 is not allowed: the rule *.example.org denies it",
 		"example.com:443":   "example.com:443 is not allowed: no rule names it",
+		"example.net:443":   "example.net:443 is not allowed yet: the rule example.net has a person asked",
 		"8.8.8.8:443":       "8.8.8.8:443 is not allowed: no rule names it",
 		"[fe80::1]:443": "[fe80::1]:443 is not allowed: no rule names it; fe80::1 is a link-local address (RFC 4291), which only a " +
 			"rule with its address or network allows",

@@ -30,7 +30,26 @@ func (t *table) at(port uint16) *cell {
 	return &t.cells[i]
 }
 
-// newTable decides each port among ranges, which may overlap: Deny wins, then the narrower range, then
+// stricter returns the cell whose action wins, a if both have the same one. Either may be nil.
+func stricter(a, b *cell) *cell {
+	if a == nil || b != nil && b.action.rank() > a.action.rank() {
+		return b
+	}
+	return a
+}
+
+// verdict is what a cell that decides says; that no rule names the target if it is nil.
+func (c *cell) verdict() Verdict {
+	switch {
+	case c == nil:
+		return Verdict{Action: Deny}
+	case c.action == Approved:
+		return Verdict{Allow, c.text}
+	}
+	return Verdict{c.action, c.text}
+}
+
+// newTable decides each port among ranges, which may overlap: the strictest action wins, then the narrower range, then
 // the smaller text, so the order of ranges does not matter. It sorts ranges in place and takes O(n log n).
 func newTable(ranges []cell) *table {
 	if len(ranges) == 1 {
@@ -38,7 +57,7 @@ func newTable(ranges []cell) *table {
 	}
 	slices.SortFunc(ranges, func(a, b cell) int {
 		return cmp.Or(
-			-cmp.Compare(a.action, b.action), // "deny" is behind "allow"
+			-cmp.Compare(a.action.rank(), b.action.rank()),
 			cmp.Compare(a.Last-a.First, b.Last-b.First),
 			cmp.Compare(a.text, b.text),
 			cmp.Compare(a.First, b.First))

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Reaches reports whether Judge allows h on any port, for those who give a name an address before it is
+// Reaches reports whether Judge allows h on any port, or has a person asked, for those who give a name an address before it is
 // known which port is wanted.
 func (r *Rules) Reaches(h Host) bool {
 	var probe []*table
@@ -25,7 +25,7 @@ func (r *Rules) Reaches(h Host) bool {
 			name = name[dot+1:]
 		}
 	}
-	// The ports that are allowed begin where a rule with Allow does, or behind one with Deny.
+	// The ports that may be reached begin where a rule without Deny does, or behind one with it.
 	for _, t := range append(probe, r.any) {
 		if t == nil {
 			continue
@@ -35,7 +35,7 @@ func (r *Rules) Reaches(h Host) bool {
 			if c.action == Deny {
 				port = c.Last + 1 // 0 behind the last port, which Judge denies
 			}
-			if r.Judge(Target{h, port}).Action == Allow {
+			if r.Judge(Target{h, port}).Action != Deny {
 				return true
 			}
 		}

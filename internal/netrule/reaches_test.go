@@ -47,6 +47,21 @@ func TestReaches(t *testing.T) {
 			t.Errorf("Reaches(%s) = %v; Judge allows a port: %v", host, got, reached)
 		}
 	}
+	// A name that is asked about needs an address before it is known which port is wanted.
+	for line, want := range map[string]bool{
+		"ask example.org": true, "ask *:22": true, "approved example.org:9": true, "ask *.example.org": false,
+	} {
+		h, err := netrule.ParseHost("example.org")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := rules(t, netrule.Options{}, line).Reaches(h); got != want {
+			t.Errorf("%s: Reaches is %v", line, got)
+		}
+		if rules(t, netrule.Options{}, line, "deny example.org").Reaches(h) {
+			t.Errorf("%s: what is denied is reached", line)
+		}
+	}
 	if r.Reaches(netrule.Host{}) {
 		t.Error("no host is reached")
 	}

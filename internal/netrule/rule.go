@@ -9,8 +9,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Ports is a range of ports, both ends included. The zero Ports stands for the default of the action: 80
-// and 443 for Allow, every port for Deny.
+// Ports is a range of ports, both ends included. The zero Ports stands for the default of the action: every
+// port for Deny, 80 and 443 for the others.
 type Ports struct{ First, Last uint16 }
 
 // every is written "*".
@@ -26,7 +26,7 @@ type Rule struct {
 	// Net is a network, or a single address as /32 or /128. Its host bits are zero, and it is not IPv4
 	// mapped to IPv6.
 	Net netip.Prefix
-	// Any selects every name and every address. With Allow, the address must be public.
+	// Any selects every name and every address. Unless with Deny, the address must be public.
 	Any   bool
 	Ports Ports
 	// Text is the rule in its canonical form, which verdicts and messages show.
@@ -44,17 +44,17 @@ type Rule struct {
 //	10.1.0.0/16:5432         a network
 //	[2001:db8::1]:443        an IPv6 address or network, always in brackets
 //	[2001:db8::/32]:443
-//	*, *:25                  every host; with Allow, every name and every public address
+//	*, *:25                  every host; unless with Deny, every name and every public address
 //
-// Every form of host takes every form of ports. ParseHost reads the hosts. A rule for a network or an
-// address allows targets that are written as an address; a target with a name needs a rule for the name,
+// Every form of host takes every form of ports. ParseHost reads the hosts. Ask and Approved name what Allow does. A rule
+// for a network or an address allows targets that are written as an address; a target with a name needs a rule for the name,
 // and one for the network too if its address is not public. IPv4 addresses are in no IPv6 network.
 //
 // Every error is of kind errdefs.ErrInvalidArgument.
 func ParseRule(a Action, s string) (Rule, error) {
 	r := Rule{Action: a}
-	if a != Allow && a != Deny {
-		return Rule{}, badRule(s, "the action %s is unknown; it is allow or deny", quoted(string(a)))
+	if a.rank() == 0 {
+		return Rule{}, badRule(s, "the action %s is unknown; it is allow, ask or deny", quoted(string(a)))
 	}
 	if strings.HasPrefix(s, "@") {
 		return Rule{}, badRule(s, "it names a set; expand the set first")

@@ -119,7 +119,7 @@ func TestParseRuleRefuses(t *testing.T) {
 			t.Errorf("%q: %v; want it to say %s", text, err, says)
 		}
 	}
-	for _, a := range []netrule.Action{"", "Allow", "ask"} {
+	for _, a := range []netrule.Action{"", "Allow", "maybe"} {
 		if _, err := netrule.ParseRule(a, "example.org"); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("the action %q: %v", a, err)
 		}

@@ -148,10 +148,7 @@ func randomRule(t *testing.T, random *rand.Rand) netrule.Rule {
 		host = "*." + host
 	}
 	from := 1 + random.IntN(8)
-	action := netrule.Allow
-	if random.IntN(3) == 0 {
-		action = netrule.Deny
-	}
+	action := []netrule.Action{netrule.Allow, netrule.Allow, netrule.Allow, netrule.Ask, netrule.Approved, netrule.Deny}[random.IntN(6)]
 	r, err := netrule.ParseRule(action, fmt.Sprintf("%s:%d-%d", host, from, from+random.IntN(4)))
 	if err != nil {
 		t.Fatal(err)
@@ -188,11 +185,18 @@ func judged(set []netrule.Rule, t netrule.Target) netrule.Verdict {
 		return netrule.Verdict{Action: netrule.Deny}
 	}
 	best := slices.MinFunc(matches, func(x, y match) int {
-		return cmp.Or(-strings.Compare(string(x.Action), string(y.Action)), -cmp.Compare(x.exact, y.exact), cmp.Compare(x.width, y.width),
+		return cmp.Or(cmp.Compare(slices.Index(strictest, x.Action), slices.Index(strictest, y.Action)), -cmp.Compare(x.exact, y.exact),
+			cmp.Compare(x.width, y.width),
 			strings.Compare(x.Text, y.Text))
 	})
+	if best.Action == netrule.Approved {
+		best.Action = netrule.Allow
+	}
 	return netrule.Verdict{Action: best.Action, Rule: best.Text}
 }
+
+// strictest are the actions, the one that wins first.
+var strictest = []netrule.Action{netrule.Deny, netrule.Approved, netrule.Ask, netrule.Allow}
 
 func texts(set []netrule.Rule) (all []string) {
 	for _, r := range set {

@@ -17,7 +17,7 @@ func TestBuiltInSets(t *testing.T) {
 		t.Errorf("sets %q", got)
 	}
 	for name := range sets {
-		for _, a := range []netrule.Action{netrule.Allow, netrule.Deny} {
+		for _, a := range []netrule.Action{netrule.Allow, netrule.Ask, netrule.Deny} {
 			got, err := sets.Expand(a, "@"+name)
 			if err != nil || len(got) == 0 {
 				t.Errorf("%s: %v, %v", name, got, err)

@@ -67,7 +67,7 @@ func ReadEgress(
 			return e, err
 		}
 	}
-	rules, err := conf.Read(allow, deny)
+	rules, err := conf.Read(egressconf.Texts{Allow: allow, Deny: deny})
 	if err != nil {
 		return e, err
 	}

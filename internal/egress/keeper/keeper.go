@@ -25,6 +25,10 @@ type Config struct {
 	Setup egressapi.Setup
 	// Connection is told of each connection, one after the other. It must not block. Required.
 	Connection func(egressapi.Connection)
+	// Ask has a person asked whether a target may be reached. It is called in a goroutine of each question, for
+	// egressapi.MostAsked at once, and returns soon after ctx has ended: then nobody waits any more. Optional: without it
+	// every question is answered with no.
+	Ask func(ctx context.Context, q Question) Answer
 	// Trouble is told when a process ended by itself. It is replaced, unless that happens too often.
 	// Required.
 	Trouble func(error)
@@ -67,8 +71,10 @@ type Keeper struct {
 	version int // of setup
 	now     *process
 	closed  bool
+	asked   asked
 
 	watching sync.WaitGroup
+	asking   sync.WaitGroup // questions
 	// The watching goroutine's:
 	since []time.Time // when processes were replaced
 	pause time.Duration
@@ -176,8 +182,8 @@ func (k *Keeper) PID() int {
 	return k.now.PID
 }
 
-// Close ends the process, and returns when every connection has been told. It interrupts starts and changes, and takes
-// little more than two seconds if the process hangs.
+// Close ends the process, and returns when every connection has been told and every question has ended. It interrupts
+// starts and changes, and takes little more than two seconds if the process hangs.
 func (k *Keeper) Close() {
 	k.mu.Lock()
 	k.closed = true
@@ -189,6 +195,7 @@ func (k *Keeper) Close() {
 	}
 	k.watching.Wait()
 	k.turn <- struct{}{} // an interrupted start has ended
+	k.asking.Wait()
 	k.unused()
 	k.leave()
 }
@@ -328,6 +335,7 @@ func (k *Keeper) start(ctx context.Context) (*process, error) {
 		return nil, err
 	}
 	p := &process{Process: started, began: time.Now(), ready: make(chan error, 1), ended: make(chan struct{})}
+	p.asking = newAsking(k, p)
 	go p.read(k.cfg.Connection)
 	closed, err := k.tell(ctx, p, true)
 	if closed {

@@ -67,6 +67,11 @@ func listen(t *testing.T) (*net.TCPListener, *os.File) {
 
 func start(t *testing.T, binary string) (*way, error) {
 	t.Helper()
+	return startWith(t, binary, func(*keeper.Config) {})
+}
+
+func startWith(t *testing.T, binary string, change func(*keeper.Config)) (*way, error) {
+	t.Helper()
 	w := &way{trouble: make(chan error, 100)}
 	server, f := listen(t)
 	f.Close()
@@ -100,7 +105,7 @@ func start(t *testing.T, binary string) (*way, error) {
 		l.Close()
 		files = append(files, f)
 	}
-	w.Keeper, err = keeper.Start(t.Context(), keeper.Config{
+	c := keeper.Config{
 		Starter: &keeper.Child{Binary: binary, Sockets: []*os.File{files[0], udp, files[1], files[2]}},
 		Setup:   egressapi.Setup{Rules: w.allow(t)},
 		Connection: func(c egressapi.Connection) {
@@ -109,7 +114,9 @@ func start(t *testing.T, binary string) (*way, error) {
 			w.told = append(w.told, c)
 		},
 		Trouble: func(err error) { w.trouble <- err },
-	})
+	}
+	change(&c)
+	w.Keeper, err = keeper.Start(t.Context(), c)
 	if err == nil {
 		t.Cleanup(w.Close)
 	}

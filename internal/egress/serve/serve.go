@@ -74,7 +74,8 @@ func (p *process) run() error {
 	}
 	in := bufio.NewScanner(p.control)
 	in.Buffer(make([]byte, 0, 4<<10), egressapi.MaxSetup)
-	setup, err := next(in)
+	questions := newAsks(p.report)
+	setup, err := next(in, questions)
 	if err != nil {
 		return err
 	}
@@ -93,7 +94,7 @@ func (p *process) run() error {
 	defer cancel()
 	p.adopt(setup)
 	s, err := egress.New(egress.Config{
-		Rules: rules, Listeners: listeners, Intercept: inside, Resolve: p.resolve, Dial: p.dial, Record: p.record,
+		Rules: rules, Listeners: listeners, Intercept: inside, Resolve: p.resolve, Dial: p.dial, Record: p.record, Ask: questions.ask,
 		Remedy: func(t netrule.Target) string { return strings.ReplaceAll(p.setup.Load().Remedy, "%s", t.String()) },
 	})
 	if err != nil {
@@ -106,7 +107,7 @@ func (p *process) run() error {
 	}()
 	p.report(egressapi.Report{Ready: true})
 	for {
-		setup, err := next(in)
+		setup, err := next(in, questions)
 		if errors.Is(err, io.EOF) {
 			cancel()
 			return <-served
@@ -140,19 +141,22 @@ func (p *process) adopt(s *egressapi.Setup) {
 	}
 }
 
-// next reads a Setup. io.EOF is the end.
-func next(in *bufio.Scanner) (*egressapi.Setup, error) {
-	if !in.Scan() {
-		if in.Err() != nil {
-			return nil, fmt.Errorf("cannot read the rules: %w", in.Err())
+// next reads a Setup, and hands on the answers that come before it. io.EOF is the end.
+func next(in *bufio.Scanner, questions *asks) (*egressapi.Setup, error) {
+	for in.Scan() {
+		var line egressapi.Line
+		if err := json.Unmarshal(in.Bytes(), &line); err != nil {
+			return nil, fmt.Errorf("cannot read the rules: %w", err)
 		}
-		return nil, io.EOF
+		if line.Answer == nil {
+			return &line.Setup, line.Check()
+		}
+		questions.answer(line.Answer)
 	}
-	var s egressapi.Setup
-	if err := json.Unmarshal(in.Bytes(), &s); err != nil {
-		return nil, fmt.Errorf("cannot read the rules: %w", err)
+	if in.Err() != nil {
+		return nil, fmt.Errorf("cannot read the rules: %w", in.Err())
 	}
-	return &s, s.Check()
+	return nil, io.EOF
 }
 
 // resolve asks the resolver of the Setup in force.

@@ -24,7 +24,7 @@ func setup(conf *egressconf.Config, name id.Workspace, allow, deny []string) (eg
 	s := egressapi.Setup{
 		Public: conf.Public, Resolver: conf.Resolver, Remedy: fmt.Sprintf(`"carrel egress allow %s %%s" allows it`, name),
 	}
-	rules, err := conf.Read(allow, deny)
+	rules, err := conf.Read(egressconf.Texts{Allow: allow, Deny: deny})
 	if err != nil {
 		return s, err
 	}

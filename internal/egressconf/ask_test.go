@@ -1,0 +1,50 @@
+package egressconf_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/egressconf"
+	"github.com/carrel-dev/carrel/internal/netrule"
+)
+
+// The file asks as it allows and denies, sets included, and the texts of a caller join it.
+func TestAskInTheFile(t *testing.T) {
+	const text = "allow: ['*.example.org']\nask: ['@mine', b.example.org]\nsets: {mine: [a.example.org]}\n"
+	c, err := egressconf.Parse("egress.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	more, err := c.Read(egressconf.Texts{
+		Allow: []string{"c.example"}, Ask: []string{"*.example"}, Approved: []string{"d.example:443"}, Deny: []string{"e.example"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	judge, err := netrule.New(slices.Concat(c.Rules, more), netrule.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]netrule.Verdict{
+		"a.example.org:443": {Action: netrule.Ask, Rule: "@mine: a.example.org"},
+		"b.example.org:80":  {Action: netrule.Ask, Rule: "b.example.org"},
+		"x.example.org:443": {Action: netrule.Allow, Rule: "*.example.org"}, "c.example:443": {Action: netrule.Ask, Rule: "*.example"},
+		"d.example:443": {Action: netrule.Allow, Rule: "d.example:443"}, "e.example:443": {Action: netrule.Deny, Rule: "e.example"},
+	} {
+		to, err := netrule.ParseTarget(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := judge.Judge(to); got != want {
+			t.Errorf("%s: %+v, want %+v", text, got, want)
+		}
+	}
+	if _, err := egressconf.Parse("egress.yaml", []byte("ask: ['http://x']\n")); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("a rule that is none: %v", err)
+	}
+	if _, err := c.Read(egressconf.Texts{Ask: []string{"@nope"}}); !errdefs.IsNotFound(err) {
+		t.Errorf("a set that is none: %v", err)
+	}
+}
