@@ -50,6 +50,8 @@ func exercised() []string {
 		}
 	}
 	all = append(all, tokenPoints...)
+	all = append(all, secretPoints...)
+	all = append(all, keyPoints...)
 	all = append(all, approvalPoints...)
 	all = append(all, rotationPoints...)
 	all = append(all, endPoints...)
