@@ -76,6 +76,8 @@ type Config struct {
 	Resolve func(ctx context.Context, name string) ([]netip.Addr, error)
 	// Dial connects to exactly this address over TCP; Limits.Idle needs the counters of the kernel. nil is net.Dialer.
 	Dial func(ctx context.Context, a netip.AddrPort) (net.Conn, error)
+	// Upstream is a proxy outside by which targets are reached. nil is none.
+	Upstream Upstream
 	// Record is told of each connection when it has ended or was refused. Equal refusals are told at once and
 	// then counted. It may be called concurrently and must not block for long. nil records nothing.
 	Record func(Connection)
@@ -86,6 +88,15 @@ type Config struct {
 	Ask func(ctx context.Context, t netrule.Target, rule string) error
 	// Remedy returns the sentence that says how a target can be allowed. nil says nothing.
 	Remedy func(t netrule.Target) string
+}
+
+// Upstream is a proxy outside. It resolves names, so that the addresses of those are not judged, but for what this host
+// knows of them.
+type Upstream interface {
+	// Serves reports whether a target is reached by it.
+	Serves(t netrule.Target) bool
+	// Connect returns a TCP connection that the proxy has joined to the target.
+	Connect(ctx context.Context, t netrule.Target) (net.Conn, error)
 }
 
 // The ways by which a connection comes.

@@ -99,11 +99,7 @@ func (x *session) again(ctx context.Context) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	addresses, err := s.resolve(ctx, rules, t)
-	if err != nil {
-		return nil, err
-	}
-	up, to, err := s.dialFirst(ctx, t, addresses)
+	up, to, err := s.connect(ctx, rules, t)
 	if err != nil {
 		return nil, err
 	}

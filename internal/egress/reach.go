@@ -72,11 +72,7 @@ func (x *session) reach(ctx context.Context, t netrule.Target) error {
 	if err != nil {
 		return err
 	}
-	addresses, err := s.resolve(ctx, rules, t)
-	if err != nil {
-		return err
-	}
-	up, to, err := s.dialFirst(ctx, t, addresses)
+	up, to, err := s.connect(ctx, rules, t)
 	if err != nil {
 		return err
 	}
@@ -88,6 +84,34 @@ func (x *session) reach(ctx context.Context, t netrule.Target) error {
 	}
 	return nil
 }
+
+// connect connects to a target that the rules allow. The address is zero if a proxy did.
+func (s *Server) connect(ctx context.Context, rules *netrule.Rules, t netrule.Target) (net.Conn, netip.AddrPort, error) {
+	if s.cfg.Upstream == nil || !s.cfg.Upstream.Serves(t) {
+		addresses, err := s.resolve(ctx, rules, t)
+		if err != nil {
+			return nil, netip.AddrPort{}, err
+		}
+		return s.dialFirst(ctx, t, addresses)
+	}
+	// The proxy resolves the name. What this host knows of it is judged all the same.
+	known, done := context.WithTimeout(ctx, resolveBeside)
+	_, err := s.resolve(known, rules, t)
+	done()
+	if err != nil && !errdefs.IsNotFound(err) {
+		return nil, netip.AddrPort{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*s.cfg.Limits.Dial) // the proxy resolves and dials
+	defer cancel()
+	up, err := s.cfg.Upstream.Connect(ctx, t)
+	if err != nil {
+		return nil, netip.AddrPort{}, fmt.Errorf("cannot connect to %s: %w: %w", t, err, errdefs.ErrUnavailable)
+	}
+	return up, netip.AddrPort{}, nil
+}
+
+// resolveBeside is how long a name is looked up that a proxy resolves: many hosts behind one know no names of outside.
+const resolveBeside = time.Second
 
 // resolve returns the addresses of a target that the rules do not refuse.
 func (s *Server) resolve(ctx context.Context, rules *netrule.Rules, t netrule.Target) ([]netip.Addr, error) {

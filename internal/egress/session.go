@@ -272,5 +272,8 @@ func (x *session) may(r *netrule.Rules, t netrule.Target, a netip.Addr) error {
 	if err := x.judged(t, r.Judge(t)); err != nil {
 		return err
 	}
+	if !a.IsValid() { // a proxy has connected
+		return nil
+	}
 	return r.Address(t, a)
 }

@@ -49,6 +49,8 @@ type Setup struct {
 	Public []netip.Prefix `json:"public,omitempty"`
 	// Resolver is the name server to ask, as 192.0.2.1:53; without one the host's resolver is used.
 	Resolver netip.AddrPort `json:"resolver,omitzero"`
+	// Proxy is by which other hosts are reached; nil is none.
+	Proxy *Proxy `json:"proxy,omitempty"`
 	// Remedy ends the text of a refusal; %s stands for HOST:PORT. "" is none.
 	Remedy string `json:"remedy,omitempty"`
 	// Secrets replace their placeholders in requests to the hosts that they are bound to. A later Setup with others
@@ -57,6 +59,16 @@ type Setup struct {
 	// CA is the key and the certificate that ca.Marshal returned. Required with Secrets. The starter keeps it, so that a
 	// process that replaces another has the CA that the workspace trusts.
 	CA Private `json:"ca,omitzero"`
+}
+
+// Proxy is an HTTP proxy outside that serves CONNECT.
+type Proxy struct {
+	// Address is HOST:PORT.
+	Address string `json:"address"`
+	// Login is USER:PASSWORD, or empty.
+	Login Private `json:"login,omitzero"`
+	// Direct are rules, with Deny, for targets that are reached without it.
+	Direct []netrule.Rule `json:"direct,omitempty"`
 }
 
 // Check refuses another version.

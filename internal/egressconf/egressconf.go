@@ -29,6 +29,8 @@ type Config struct {
 	Public []netip.Prefix
 	// Resolver is the name server to ask; the zero value is the host's own resolver.
 	Resolver netip.AddrPort
+	// Proxy is by which other hosts are reached; nil is none.
+	Proxy *Proxy
 	// Clients finds the sets of package clients, which Sets replace. Optional.
 	Clients Lookup
 }
@@ -44,6 +46,8 @@ type file struct {
 	Sets          map[string][]string `yaml:"sets"`
 	TreatAsPublic []string            `yaml:"treat_as_public"`
 	Resolver      string              `yaml:"resolver"`
+	UpstreamProxy string              `yaml:"upstream_proxy"`
+	NoProxy       []string            `yaml:"no_proxy"`
 }
 
 // Default is the configuration without a file.
@@ -64,7 +68,8 @@ func ParseWith(name string, b []byte, clients Lookup) (*Config, error) {
 	}
 	var f file
 	if err := yaml.NewDecoder(bytes.NewReader(b), yaml.Strict()).Decode(&f); err != nil && !errors.Is(err, io.EOF) { // an empty file is one
-		return nil, bad(fmt.Errorf("%s: %w", strings.TrimSpace(yaml.FormatError(err, false, true)), errdefs.ErrInvalidArgument))
+		shown := !bytes.Contains(b, []byte("upstream_proxy")) // it may have a password
+		return nil, bad(fmt.Errorf("%s: %w", strings.TrimSpace(yaml.FormatError(err, false, shown)), errdefs.ErrInvalidArgument))
 	}
 	c := Default()
 	c.Clients = clients
@@ -88,6 +93,9 @@ func ParseWith(name string, b []byte, clients Lookup) (*Config, error) {
 		if c.Resolver, err = netip.ParseAddrPort(f.Resolver); err != nil {
 			return nil, bad(fmt.Errorf("resolver: %q is not an address and a port, as 192.0.2.1:53: %w", f.Resolver, errdefs.ErrInvalidArgument))
 		}
+	}
+	if c.Proxy, err = parseProxy(f.UpstreamProxy, f.NoProxy); err != nil {
+		return nil, bad(err)
 	}
 	if c.Rules, err = c.Read(Texts{Allow: f.Allow, Ask: f.Ask, Deny: f.Deny}); err != nil {
 		return nil, bad(err)

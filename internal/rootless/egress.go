@@ -37,6 +37,8 @@ type Egress struct {
 	Public []netip.Prefix
 	// Resolver is the name server to ask; the zero value is the host's own resolver.
 	Resolver netip.AddrPort
+	// Proxy is by which other hosts are reached; nil is none.
+	Proxy *egressconf.Proxy
 	// Secrets are those that the command has placeholders of.
 	Secrets []Secret
 	// Refused is told once of each host that was refused, with the reason for people. It must not block. Optional.
@@ -71,7 +73,7 @@ func ReadEgress(
 	if err != nil {
 		return e, err
 	}
-	e = Egress{Rules: append(rules, conf.Rules...), Public: conf.Public, Resolver: conf.Resolver}
+	e = Egress{Rules: append(rules, conf.Rules...), Public: conf.Public, Resolver: conf.Resolver, Proxy: conf.Proxy}
 	judge, err := netrule.New(e.Rules, netrule.Options{Public: e.Public})
 	if err != nil {
 		return e, err
@@ -142,7 +144,9 @@ type wayOut struct {
 // trust.
 func newWayOut(e *Egress, name id.Workspace, records *record.Writer) (w *wayOut, env []string, authority string, err error) {
 	w = &wayOut{of: e, name: name, records: records}
-	w.setup = egressapi.Setup{Rules: e.Rules, Public: e.Public, Resolver: e.Resolver, Remedy: `"carrel run --allow %s" allows it`}
+	w.setup = egressapi.Setup{
+		Rules: e.Rules, Public: e.Public, Resolver: e.Resolver, Proxy: keeper.ProxyOf(e.Proxy), Remedy: `"carrel run --allow %s" allows it`,
+	}
 	if len(e.Secrets) == 0 {
 		return w, nil, "", nil
 	}

@@ -3,6 +3,9 @@ package serve
 import (
 	"context"
 	"net/netip"
+
+	"github.com/carrel-dev/carrel/internal/egress"
+	"github.com/carrel-dev/carrel/internal/egressapi"
 )
 
 // KeepAnswers and MostAnswers bound what is kept of a resolver.
@@ -14,4 +17,11 @@ const (
 // Answers keeps what ask says, as resolver does.
 func Answers(ask func(context.Context, string) ([]netip.Addr, error)) func(context.Context, string) ([]netip.Addr, error) {
 	return (&answers{known: map[string]answer{}, ask: ask}).resolve
+}
+
+// UpstreamOf is the proxy of a Setup in force.
+func UpstreamOf(t interface{ Helper() }, s *egressapi.Setup) (egress.Upstream, error) {
+	t.Helper()
+	p := &process{}
+	return upstream{p}, p.adopt(s)
 }

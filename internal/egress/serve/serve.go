@@ -50,6 +50,7 @@ func Run() error {
 type process struct {
 	control net.Conn
 	setup   atomic.Pointer[egressapi.Setup] // in force
+	hop     atomic.Pointer[hop]             // its proxy
 	names   atomic.Pointer[answers]         // of its resolver
 	roots   *x509.CertPool                  // by which hosts are checked; nil until there is a secret
 
@@ -92,10 +93,13 @@ func (p *process) run() error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	p.adopt(setup)
+	if err := p.adopt(setup); err != nil {
+		return err
+	}
 	s, err := egress.New(egress.Config{
 		Rules: rules, Listeners: listeners, Intercept: inside, Resolve: p.resolve, Dial: p.dial, Record: p.record, Ask: questions.ask,
-		Remedy: func(t netrule.Target) string { return strings.ReplaceAll(p.setup.Load().Remedy, "%s", t.String()) },
+		Upstream: upstream{p},
+		Remedy:   func(t netrule.Target) string { return strings.ReplaceAll(p.setup.Load().Remedy, "%s", t.String()) },
 	})
 	if err != nil {
 		return err
@@ -125,7 +129,9 @@ func (p *process) run() error {
 		if err != nil {
 			return err // nothing is served by rules that are not the ones in force
 		}
-		p.adopt(setup)
+		if err := p.adopt(setup); err != nil {
+			return err
+		}
 		if !same {
 			s.SetIntercept(inside)
 		}
@@ -135,10 +141,16 @@ func (p *process) run() error {
 }
 
 // adopt puts a Setup in force, but for its rules and secrets.
-func (p *process) adopt(s *egressapi.Setup) {
+func (p *process) adopt(s *egressapi.Setup) error {
+	h, err := hopOf(s)
+	if err != nil {
+		return err
+	}
+	p.hop.Store(h)
 	if before := p.setup.Swap(s); before == nil || before.Resolver != s.Resolver {
 		p.names.Store(resolver(s.Resolver))
 	}
+	return nil
 }
 
 // next reads a Setup, and hands on the answers that come before it. io.EOF is the end.

@@ -22,7 +22,8 @@ import (
 // setup returns what carrel-egress serves a workspace by. After an error it has no rules.
 func setup(conf *egressconf.Config, name id.Workspace, allow, deny []string) (egressapi.Setup, error) {
 	s := egressapi.Setup{
-		Public: conf.Public, Resolver: conf.Resolver, Remedy: fmt.Sprintf(`"carrel egress allow %s %%s" allows it`, name),
+		Public: conf.Public, Resolver: conf.Resolver, Proxy: keeper.ProxyOf(conf.Proxy),
+		Remedy: fmt.Sprintf(`"carrel egress allow %s %%s" allows it`, name),
 	}
 	rules, err := conf.Read(egressconf.Texts{Allow: allow, Deny: deny})
 	if err != nil {
@@ -81,7 +82,7 @@ func (w *Ways) start(ctx context.Context, x *way, allow, deny []string, secrets 
 // change has the process serve by other rules, and with other secrets unless those are nil.
 func (x *way) change(ctx context.Context, s egressapi.Setup, secrets *egressapi.Secrets) error {
 	return x.keeper.Change(ctx, func(now *egressapi.Setup) {
-		now.Rules, now.Public, now.Resolver = s.Rules, s.Public, s.Resolver
+		now.Rules, now.Public, now.Resolver, now.Proxy = s.Rules, s.Public, s.Resolver, s.Proxy
 		if secrets != nil {
 			now.CA, now.Secrets = secrets.CA, secrets.List
 		}

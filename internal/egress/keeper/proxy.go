@@ -1,0 +1,14 @@
+package keeper
+
+import (
+	"github.com/carrel-dev/carrel/internal/egressapi"
+	"github.com/carrel-dev/carrel/internal/egressconf"
+)
+
+// ProxyOf is a configured proxy as carrel-egress is told of it, nil for none.
+func ProxyOf(p *egressconf.Proxy) *egressapi.Proxy {
+	if p == nil {
+		return nil
+	}
+	return &egressapi.Proxy{Address: p.Address, Login: egressapi.Private{Value: p.Login}, Direct: p.Direct}
+}

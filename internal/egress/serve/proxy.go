@@ -1,0 +1,113 @@
+package serve
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/carrel-dev/carrel/internal/egressapi"
+	"github.com/carrel-dev/carrel/internal/netrule"
+)
+
+// upstream is the proxy of the Setup in force.
+type upstream struct{ p *process }
+
+// hop is a proxy, and what goes past it.
+type hop struct {
+	*egressapi.Proxy
+	direct *netrule.Rules
+}
+
+// hopOf is the proxy of a Setup, nil for none.
+func hopOf(s *egressapi.Setup) (*hop, error) {
+	if s.Proxy == nil {
+		return nil, nil //nolint:nilnil // no Setup needs a proxy
+	}
+	direct, err := netrule.New(s.Proxy.Direct, netrule.Options{})
+	if err != nil {
+		return nil, err
+	}
+	return &hop{s.Proxy, direct}, nil
+}
+
+// Serves implements egress.Upstream.
+func (u upstream) Serves(t netrule.Target) bool {
+	h := u.p.hop.Load()
+	return h != nil && h.direct.Judge(t).Rule == ""
+}
+
+// errNoProxy ends a connection for which there was a proxy a moment ago.
+var errNoProxy = errors.New("there is no proxy any more; try again")
+
+// Connect implements egress.Upstream.
+func (u upstream) Connect(ctx context.Context, t netrule.Target) (net.Conn, error) {
+	h := u.p.hop.Load()
+	if h == nil {
+		return nil, errNoProxy
+	}
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", h.Address)
+	if err != nil {
+		return nil, fmt.Errorf("cannot reach the proxy %s: %w", h.Address, err)
+	}
+	end, _ := ctx.Deadline()
+	err = c.SetDeadline(end)
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	if err == nil {
+		err = h.join(c, t)
+	}
+	stop()
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err == nil {
+		err = c.SetDeadline(time.Time{})
+	}
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// maxHead bounds what a proxy may say before it passes on, in bytes.
+const maxHead = 16 << 10
+
+// join has the proxy join a connection to a target.
+func (h *hop) join(c net.Conn, t netrule.Target) error {
+	head := "CONNECT " + t.String() + " HTTP/1.1\r\nHost: " + t.String() + "\r\n"
+	if login := h.Login.Reveal(); login != "" {
+		head += "Proxy-Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(login)) + "\r\n"
+	}
+	if _, err := io.WriteString(c, head+"\r\n"); err != nil {
+		return fmt.Errorf("cannot ask the proxy %s: %w", h.Address, err)
+	}
+	// A byte at a time: what follows the head is the host's, and stays in the connection.
+	var answer strings.Builder
+	one := make([]byte, 1)
+	for !strings.HasSuffix(answer.String(), "\r\n\r\n") {
+		if answer.Len() == maxHead {
+			return fmt.Errorf("the proxy %s says more than %d bytes before it connects", h.Address, maxHead)
+		}
+		if _, err := io.ReadFull(c, one); err != nil {
+			return fmt.Errorf("the proxy %s does not answer: %w", h.Address, err)
+		}
+		answer.WriteByte(one[0])
+	}
+	line, _, _ := strings.Cut(answer.String(), "\r\n")
+	version, status, _ := strings.Cut(line, " ")
+	code, _, _ := strings.Cut(status, " ")
+	switch {
+	case version != "HTTP/1.1" && version != "HTTP/1.0":
+		return fmt.Errorf("the proxy %s does not speak HTTP", h.Address)
+	case code == "407":
+		return fmt.Errorf("the proxy %s wants another login (407); set it in upstream_proxy", h.Address)
+	case len(code) != 3 || code[0] != '2':
+		return fmt.Errorf("the proxy %s refuses it with %.3q", h.Address, code)
+	}
+	return nil
+}
