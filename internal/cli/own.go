@@ -202,7 +202,8 @@ func launchOwn(ctx context.Context, p paths.Paths) error {
 	defer ready.Close()
 	c := &exec.Cmd{
 		Path: program, Args: []string{filepath.Base(program), "--rootless", "--ready-fd", "3"},
-		Env: environ(append(slices.Clone(authorities), "HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME")...), Dir: "/", Stdout: log, Stderr: log,
+		Env: environ(append(slices.Clone(authorities), "HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME")...),
+		Dir: "/", Stdout: log, Stderr: log,
 		ExtraFiles:  []*os.File{theirs},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}

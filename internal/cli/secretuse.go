@@ -62,8 +62,8 @@ func (a *app) useSecrets(ctx context.Context, texts []string) (names []string, e
 func (a *app) storeVariable(ctx context.Context, name string, hosts []string) error {
 	value := os.Getenv(name)
 	if value == "" {
-		return fmt.Errorf("cannot use the secret %s: there is none, and no variable %[1]s is set here; store it with: carrel secret set %[1]s: %w",
-			name, errdefs.ErrNotFound)
+		return fmt.Errorf("cannot use the secret %s: there is none, and no variable %[1]s is set here; store it with: carrel secret "+
+			"set %[1]s: %[2]w", name, errdefs.ErrNotFound)
 	}
 	if _, err := ask(ctx, a, secrets.SetSecret, &carrelv1.SetSecretRequest{Name: name, Value: value, Hosts: hosts}); err != nil {
 		return err

@@ -10,7 +10,8 @@ import (
 )
 
 func TestProxyInTheFile(t *testing.T) {
-	c, err := egressconf.Parse("f", []byte("upstream_proxy: http://me:pass%20word@Proxy.Example:3128/\nno_proxy: ['*.corp.example', 10.0.0.0/8, a.example:22]\n"))
+	c, err := egressconf.Parse("f", []byte("upstream_proxy: http://me:pass%20word@Proxy.Example:3128/\n"+
+		"no_proxy: ['*.corp.example', 10.0.0.0/8, a.example:22]\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,7 +24,8 @@ func TestProxyInTheFile(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{
-		"upstream_proxy: proxy.example:3128", "upstream_proxy: https://me:hidden@proxy.example:3128", "upstream_proxy: http://me:hidden@proxy.example",
+		"upstream_proxy: proxy.example:3128", "upstream_proxy: https://me:hidden@proxy.example:3128",
+		"upstream_proxy: http://me:hidden@proxy.example",
 		"upstream_proxy: http://me:hidden@proxy.example:3128/path", "upstream_proxy: 'http://me:hidden@proxy example:3128'",
 		"upstream_proxy: http://me:hidden@:3128", "upstream_proxy: http://proxy.example:3128\nno_proxy: ['a b']", "no_proxy: [a.example]",
 		"upstream_proxy: http://me:hidden@proxy.example:3128\nwrong: 1", "upstream_proxy: http://me:hidden@proxy.example:3128\n  x: [",
