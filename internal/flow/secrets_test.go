@@ -2,6 +2,7 @@ package flow_test
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
@@ -230,7 +231,9 @@ func TestKeptSecretsAreNowhere(t *testing.T) {
 	}
 	found := func(where, text string) (all []string) {
 		for _, value := range values {
-			for _, form := range inEveryForm(value) {
+			// Of a short value a hash tells too much.
+			sum := sha256.Sum256([]byte(value))
+			for _, form := range append(inEveryForm(value), string(sum[:]), hex.EncodeToString(sum[:])) {
 				if strings.Contains(text, form) {
 					all = append(all, fmt.Sprintf("%q in %s", form, where))
 				}

@@ -97,7 +97,10 @@ func elsewhere(by principal.Principal, row *operation.Row, on operation.Target) 
 		return fmt.Errorf("cannot find token %s: there is none of yours with this id; \"carrel token ls\" lists them: %w", on.ID,
 			errdefs.ErrNotFound)
 	case on.Kind == operation.Secret:
-		return no("%s: the secrets of %s are for all of their workspaces; use a token of theirs that is not limited to some", row.Words, on.Owner)
+		if by.Owner() != on.Owner {
+			return no("%s: it belongs to another user, %s; ask them or an administrator", row.Words, on.Owner)
+		}
+		return no("%s: secrets are for all workspaces of their owner, and the token is limited to some; use one that is not", row.Words)
 	case on.Kind == operation.Approval:
 		return no("%s %s: it is about another user's action; ask them or an administrator", row.Words, on.ID)
 	case on.Kind == operation.Archive:

@@ -168,7 +168,7 @@ func TestKeptSecretsLeaveNoTrace(t *testing.T) {
 	token := strings.TrimSpace(h.try(alice, "", "token", "create", "--role", "operator", "--workspace", "crt kept").out)
 	c := h.command(t.Context(), alice, "secret", "set", "C_KEY", "--host", "a.example")
 	c.Env = append(c.Env, "CARREL_TOKEN="+token)
-	if r := finish(c, value()); r.code != 1 || !strings.Contains(r.err, "not limited to some") {
+	if r := finish(c, value()); r.code != 1 || !strings.Contains(r.err, "limited to some; use one that is not") {
 		t.Errorf("%+v", r)
 	}
 	try(0, value(), "set", "GONE", "--host", "a.example")
