@@ -57,7 +57,9 @@ func (a *app) secretSetCommand() *cobra.Command {
 terminal it is not shown while you type. One line end behind it is left out.
 
 The value is sent to the hosts that it is for, in headers of requests over TLS, and to no
-others. Of well-known variables (carrel secret set <TAB>) the hosts are known.`,
+others. Of well-known variables (carrel secret set <TAB>) the hosts are known.
+
+--host is about the secret here. The daemon is named by $CARREL_HOST or --context.`,
 		Example: `  carrel secret set GITHUB_TOKEN
   pass show deploy | carrel secret set DEPLOY_KEY --host api.example.org
   carrel secret set DEPLOY_KEY --host '*.example.org' --header X-Key --file key`,
@@ -70,6 +72,12 @@ others. Of well-known variables (carrel secret set <TAB>) the hosts are known.`,
 	f.StringArrayVar(&headers, "header", nil, "a header in which it is sent, as X-Api-Key; may be repeated (default any)")
 	fileFlag(c, &file)
 	return a.prints(c, func(c *cobra.Command, args []string) (any, printer, error) {
+		for _, h := range hosts {
+			if strings.Contains(h, "://") { // before anything is read: the secret is meant for another daemon
+				return nil, nil, usage(c, "cannot use --host %q: here it is a host that gets the secret, as api.example.org; name the daemon with "+
+					"CARREL_HOST or --context", h)
+			}
+		}
 		value, err := a.secretValue(c.Context(), args[0], file)
 		if err != nil {
 			return nil, nil, err

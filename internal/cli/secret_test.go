@@ -80,6 +80,7 @@ func TestSecretErrors(t *testing.T) {
 		{"", "set A_KEY --file /nowhere/at/all", "no such file"},
 		{"", "set A_KEY " + strings.ReplaceAll(typed, " ", ""), "every process of the host can read"},
 		{"", "rotate A_KEY " + strings.ReplaceAll(typed, " ", ""), "every process of the host can read"},
+		{typed, "set GITHUB_TOKEN --host unix:///run/carrel/carrel.sock", "name the daemon with CARREL_HOST or --context"},
 		{"", "set", "NAME"},
 		{"", "rm", "NAME"},
 		{"", "frob", "secret has set, rotate, ls and rm"},
