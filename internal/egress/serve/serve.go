@@ -95,6 +95,7 @@ func (p *process) run() error {
 	p.adopt(setup)
 	s, err := egress.New(egress.Config{
 		Rules: rules, Listeners: listeners, Intercept: inside, Resolve: p.resolve, Dial: p.dial, Record: p.record, Ask: questions.ask,
+		Limits: egress.Limits{AskWithin: egressapi.AskWithin},
 		Remedy: func(t netrule.Target) string { return strings.ReplaceAll(p.setup.Load().Remedy, "%s", t.String()) },
 	})
 	if err != nil {
