@@ -168,6 +168,7 @@ func approvalTo(a *approval.View) *carrelv1.Approval {
 		Written: a.Written, OnceOnly: a.Final, Level: d.Level.String(), RiskScore: int32(d.RiskScore), Capabilities: d.Capabilities,
 		Rules: d.MatchedRules, Reasons: d.Reasons, Profile: string(d.Profile), Isolation: a.Isolation,
 		ActionDigest: a.Subject.Digest, Policy: a.Subject.Policy, Trace: string(a.Trace),
+		Host: a.Host, Port: uint32(a.Port), Rule: a.Rule,
 		AskedUnixMs: a.AskedAt.UnixMilli(), UntilUnixMs: a.Until.UnixMilli(),
 	}
 	for i := range d.Segments {

@@ -46,7 +46,9 @@ func (s workspaces) Update(ctx context.Context, req *request[carrelv1.UpdateRequ
 	}
 	c := workspace.Change{
 		Limits: limitsFrom(m.GetLimits()), TTL: duration(m.GetTtlMs()), Idle: duration(m.GetIdleTimeoutMs()), Request: m.GetRequestId(),
-		Reach:   workspace.ReachChange{Allow: m.GetReachAllow(), Deny: m.GetReachDeny(), Remove: m.GetReachRemove()},
+		Reach: workspace.ReachChange{
+			Allow: m.GetReachAllow(), Ask: m.GetReachAsk(), Deny: m.GetReachDeny(), Remove: m.GetReachRemove(),
+		},
 		Secrets: workspace.SecretsChange{Add: m.GetSecrets(), Remove: m.GetSecretsRemove()},
 	}
 	if err := c.Limits.OrDefault().Validate(); err != nil {

@@ -35,7 +35,7 @@ func (s workspaces) Create(ctx context.Context, req *request[carrelv1.CreateRequ
 	want := workspace.Wanted{
 		Key: key, Profile: m.GetProfile(), Limits: limitsFrom(m.GetLimits()), TTL: duration(m.GetTtlMs()), Idle: duration(m.GetIdleTimeoutMs()),
 		NoStart: m.GetNoStart(), Request: m.GetRequestId(), Allow: allow, Wait: duration(m.GetApprovalWaitMs()),
-		Reach: workspace.NewReach(m.GetReachAllow(), m.GetReachDeny()), Secrets: m.GetSecrets(),
+		Reach: workspace.Reach{Allow: m.GetReachAllow(), Ask: m.GetReachAsk(), Deny: m.GetReachDeny()}.Unique(), Secrets: m.GetSecrets(),
 	}
 	grants, err := grantOf(ctx, len(m.GetMounts()))
 	if err != nil {
@@ -189,6 +189,8 @@ func workspaceTo(w Workspace) *carrelv1.Workspace {
 		SilentUnixMs:  unixMS(w.Silent),
 		ReachAllow:    w.Reach.Allow,
 		ReachDeny:     w.Reach.Deny,
+		ReachAsk:      w.Reach.Ask,
+		ReachApproved: w.Reach.Approved,
 		Egress:        w.Egress && w.State.Live(),
 		Secrets:       w.Secrets.Names(),
 	}

@@ -81,6 +81,9 @@ type Ask struct {
 	// Written says that a model wrote the action or a token sent it, so the sender may not
 	// answer.
 	Written bool `json:"written,omitempty"`
+	// Always is the network rule that an answer of that kind adds, "" if there can be none. Only what runs in a workspace
+	// asks with one.
+	Always string `json:"always,omitempty"`
 	// Final says that no answer beyond Once is allowed: the action destroys something, concerns
 	// several hosts, or a rule forbids remembering it.
 	Final   bool      `json:"final,omitempty"`
@@ -99,6 +102,8 @@ const (
 	// Thread allows it, and every command with exactly the same words, directory and variables,
 	// by the same principal in the same workspace and thread, until the policy changes.
 	Thread Kind = "thread"
+	// Always allows it from now on, by a rule of the workspace.
+	Always Kind = "always"
 	// Deny refuses the action.
 	Deny Kind = "deny"
 )
@@ -160,7 +165,8 @@ func (a Approval) At(now time.Time) State {
 // else may withdraw what they asked for, but may not approve what a model or a token wrote in their
 // name; the owner of the token that asked may approve at a terminal, and so may who made it. A token
 // never approves a request of its own owner, or of anybody of whom it or its makers come, or who
-// come of those: it may have been made for that.
+// come of those: it may have been made for that. None approves what runs in a workspace and asks:
+// whoever holds it may have started that.
 func (a Approval) MayAnswer(p principal.Principal, kind Kind, terminal bool) error {
 	why, own := "", p.String() == a.Subject.By
 	theirs := a.asked(p)
@@ -172,13 +178,18 @@ func (a Approval) MayAnswer(p principal.Principal, kind Kind, terminal bool) err
 		why = "answering takes the role operator, approver or admin"
 	case !theirs && !p.Can(principal.Any):
 		why = "it is another user's, and you are no administrator of carrel"
-	case !kin || kind == Deny:
+	case kind == Deny:
+	case p.Kind == principal.Token && principal.IsInside(a.Subject.By):
+		why = "a program in a workspace asked for it, and whoever holds a token may have started that; a user of the host answers at a terminal"
+	case !kin:
 	case p.Kind == principal.User && p.Can(principal.Any) && !a.Separate:
 	case p.Kind == principal.Token:
 		why = "it was asked for the owner of this token or by who made it, or by another token of theirs, and no token approves that; they " +
 			"do at a terminal, or another administrator"
 	case own && a.Written:
 		why = "you, or a program in your name, asked for it, and what a model or a program wrote is for somebody else to approve"
+	case !terminal && principal.IsInside(a.Subject.By):
+		why = "a program in a workspace of yours asked for it; answer at a terminal, or have an administrator answer"
 	case !terminal && own:
 		why = "you asked for it yourself; answer where you typed it, or have an administrator answer"
 	case !terminal:
@@ -221,7 +232,10 @@ func (a Approval) Reply(p principal.Principal, terminal bool, kind Kind, reason 
 	case len(reason) > MaxReason || !utf8.ValidString(reason):
 		return a, fmt.Errorf("cannot take the reason of an answer: it must be UTF-8 of at most %d bytes: %w",
 			MaxReason, errdefs.ErrInvalidArgument)
-	case kind == Once, kind == Deny:
+	case kind == Once, kind == Deny, kind == Always && a.Always != "":
+	case kind == Always:
+		return a, fmt.Errorf("cannot allow the action of approval %s always: it is no connection of a workspace; answer once: %w",
+			a.ID, errdefs.ErrInvalidArgument)
 	case kind == Thread && a.Final:
 		return a, fmt.Errorf("cannot remember an answer to approval %s: it destroys, reaches several hosts or a rule forbids it; answer once: %w",
 			a.ID, errdefs.ErrPermissionDenied)
@@ -230,7 +244,7 @@ func (a Approval) Reply(p principal.Principal, terminal bool, kind Kind, reason 
 			a.ID, errdefs.ErrInvalidArgument)
 	case kind == Thread:
 	default:
-		return a, fmt.Errorf("cannot take %q for an answer: it is one of once, thread, deny: %w", kind, errdefs.ErrInvalidArgument)
+		return a, fmt.Errorf("cannot take %q for an answer: it is one of once, thread, always, deny: %w", kind, errdefs.ErrInvalidArgument)
 	}
 	a.State = Approved
 	if kind == Deny {
@@ -251,7 +265,7 @@ func (a Approval) Spend(s Subject, now time.Time) (Approval, error) {
 		a.State = Spent
 		return a, nil
 	case Denied:
-		return a, fmt.Errorf("cannot carry it out: %s denied it%s: %w", a.Answer.By, because(a.Answer.Reason), errdefs.ErrPermissionDenied)
+		return a, fmt.Errorf("cannot carry it out: %w: %w", &Denial{a.Answer.By, a.Answer.Reason}, errdefs.ErrPermissionDenied)
 	case Pending:
 		return a, fmt.Errorf("cannot carry it out yet: nobody has answered; see it with \"carrel approvals show %s\": %w",
 			a.ID, errdefs.ErrFailedPrecondition)
@@ -262,11 +276,16 @@ func (a Approval) Spend(s Subject, now time.Time) (Approval, error) {
 	return a, fmt.Errorf("cannot use approval %s again: it was valid once: %w", a.ID, errdefs.ErrPermissionDenied)
 }
 
-func because(reason string) string {
-	if reason == "" {
-		return ""
+// Denial is why an approval that a person denied cannot be used.
+type Denial struct{ By, Reason string }
+
+// Error implements error: "uid:1000 denied it: use the mirror".
+func (d *Denial) Error() string {
+	text := d.By + " denied it"
+	if d.Reason != "" {
+		text += ": " + d.Reason
 	}
-	return ": " + reason
+	return text
 }
 
 // Equal reports whether two subjects are equal in every field.

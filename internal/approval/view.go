@@ -19,6 +19,10 @@ type Question struct {
 	Cwd   string   `json:"cwd,omitempty"`
 	// Env holds names of variables; their values may be secret.
 	Env []string `json:"env,omitempty"`
+	// Host, Port and Rule are those of a connection, and of the rule that asks about it.
+	Host string `json:"host,omitempty"`
+	Port uint16 `json:"port,omitempty"`
+	Rule string `json:"rule,omitempty"`
 	// Source is who wrote the action.
 	Source policy.Origin `json:"source"`
 	// Isolation is the boundary and root of the workspace.

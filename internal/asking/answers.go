@@ -272,6 +272,12 @@ func (q *Questions) Answer(ctx context.Context, p principal.Principal, name id.A
 	if err != nil {
 		return approval.View{}, err
 	}
+	if kind == approval.Always {
+		// First the rule: who may answer may still not give it, and then nothing is answered.
+		if err := q.addRule(ctx, p, a.Subject.Workspace, a.Always); err != nil {
+			return approval.View{}, fmt.Errorf("cannot allow %s from now on, so approval %s is as it was: %w", a.Always, name, err)
+		}
+	}
 	shown := shownOf(a)
 	if _, err := q.cfg.Records.Append(ctx, answerRecord(replied, shown.Question, p)); err != nil {
 		return approval.View{}, fmt.Errorf("cannot record the answer, so it does not count: %w", err)
@@ -283,7 +289,7 @@ func (q *Questions) Answer(ctx context.Context, p principal.Principal, name id.A
 	crashpoint.Here("daemon.approval.answered")
 	v := shownOf(a)
 	q.show(v, int64(len(a.Shown)))
-	q.waiting.finish(name)
+	q.waiting.finish(name, true)
 	status := audit.StatusOK
 	if a.State == approval.Denied {
 		status = audit.StatusFailed

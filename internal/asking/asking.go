@@ -24,6 +24,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/judge"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/record"
 	"github.com/carrel-dev/carrel/internal/store"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -71,9 +72,10 @@ type Config struct {
 // Questions are the questions that people are asked. Its methods may be called from any
 // goroutine.
 type Questions struct {
-	cfg  Config
-	gate *gate.Gate
-	find func(ref string) (operation.Target, error)
+	cfg     Config
+	gate    *gate.Gate
+	find    func(ref string) (operation.Target, error)
+	addRule AddRule
 
 	clock   clock
 	waiting waiting
@@ -93,9 +95,13 @@ func New(cfg Config) *Questions {
 	return &Questions{cfg: cfg, clock: newClock(cfg.Clock), waiting: newWaiting(), view: newView(), quit: make(chan struct{})}
 }
 
-// Bind says which gate authorises those who answer, and how a workspace is found.
-func (q *Questions) Bind(g *gate.Gate, find func(ref string) (operation.Target, error)) {
-	q.gate, q.find = g, find
+// AddRule lets a workspace reach what a network rule names, as by asks, if they may.
+type AddRule func(ctx context.Context, by principal.Principal, name id.Workspace, rule string) error
+
+// Bind says which gate authorises those who answer, how a workspace is found, and how an answer of kind Always adds its
+// rule.
+func (q *Questions) Bind(g *gate.Gate, find func(ref string) (operation.Target, error), add AddRule) {
+	q.gate, q.find, q.addRule = g, find, add
 }
 
 var _ gate.Asker = (*Questions)(nil)
@@ -127,10 +133,14 @@ func (q *Questions) Ask(ctx context.Context, x *gate.Question) (gate.Pass, error
 
 func askOf(x *gate.Question, s approval.Subject) approval.Ask {
 	r := x.Request
-	return approval.Ask{
+	a := approval.Ask{
 		ID: id.NewApproval(), Subject: s, Owner: r.By.Owner(), Makers: r.By.Makers(), Written: judge.SourceOf(r) != policy.User,
 		Final: x.Judgement.NeverWhitelist,
 	}
+	if c, ok := r.Op.(operation.Connect); ok {
+		a.Always = c.Target()
+	}
+	return a
 }
 
 // refused is a refusal of the request that a question is about.
@@ -208,12 +218,12 @@ func (q *Questions) ask(ctx context.Context, x *gate.Question, ask approval.Ask)
 		return o, gate.Refuse(err)
 	}
 	if err := appendRequest(ctx, x, a.ID); err != nil {
-		q.waiting.finish(a.ID)
+		q.waiting.finish(a.ID, false)
 		return o, err
 	}
 	crashpoint.Here("daemon.approval.requested")
 	if err := q.cfg.Store.Ask(ctx, kept); err != nil {
-		q.waiting.finish(a.ID)
+		q.waiting.finish(a.ID, false)
 		return o, err
 	}
 	crashpoint.Here("daemon.approval.asked")
@@ -275,6 +285,11 @@ func (q *Questions) await(ctx context.Context, x *gate.Question, a approval.Appr
 		q.expire(context.WithoutCancel(ctx), a.ID)
 		return refused(x, "nobody answered approval %s in time; ask for it again, and have it answered with \"carrel approvals approve "+
 			"ID\" (\"carrel approvals list\" shows what waits)", a.ID)
+	case <-x.Request.Gone:
+		if q.expire(context.WithoutCancel(ctx), a.ID); w.answered {
+			return nil // a moment before
+		}
+		return refused(x, "it is gone, and approval %s with it", a.ID)
 	case <-q.quit:
 		return fmt.Errorf("cannot %s: the daemon is stopping; %s: %w", what, left, errdefs.ErrUnavailable)
 	case <-ctx.Done():

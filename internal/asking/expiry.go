@@ -37,7 +37,7 @@ func (q *Questions) expire(ctx context.Context, name id.Approval) {
 
 func (q *Questions) end(ctx context.Context, name id.Approval) error {
 	defer q.answering.lock(name)()
-	if !q.waiting.finish(name) {
+	if !q.waiting.finish(name, false) {
 		return nil
 	}
 	ended, err := q.cfg.Store.EndApproval(ctx, name)
@@ -76,8 +76,8 @@ func (q *Questions) EndOverdue() {
 	}
 }
 
-// Recover ends the questions whose time passed while no daemon ran, takes up the others with
-// the time that they have left, and settles what was being spent.
+// Recover ends the questions whose time passed while no daemon ran, and those about connections, takes up the others
+// with the time that they have left, and settles what was being spent.
 func (q *Questions) Recover(ctx context.Context) error {
 	if err := q.reloadRules(ctx); err != nil {
 		return fmt.Errorf("cannot read what people allowed: %w", err)
@@ -89,6 +89,7 @@ func (q *Questions) Recover(ctx context.Context) error {
 		return fmt.Errorf("cannot record which approvals nobody answered in time: %w", err)
 	}
 	f := store.ApprovalFilter{State: approval.Pending, Now: q.clock.now(), Limit: 500}
+	var connections []id.Approval
 	for {
 		list, next, err := q.cfg.Store.Approvals(ctx, f)
 		if err != nil {
@@ -101,12 +102,22 @@ func (q *Questions) Recover(ctx context.Context) error {
 			}
 			q.waiting.add(&a.Approval, size) // EndOverdue ends one that is over by now
 			q.show(shownOf(a), size)
+			if principal.IsInside(a.Subject.By) {
+				connections = append(connections, a.ID)
+			}
 		}
 		if next == "" {
-			return nil
+			break
 		}
 		f.After = next
 	}
+	// Connections end with the daemon: an answer would let nothing through.
+	for _, name := range connections {
+		if err := q.end(ctx, name); err != nil {
+			return fmt.Errorf("cannot end the question about a connection that is gone: %w", err)
+		}
+	}
+	return nil
 }
 
 // LastRun has the clock not begin before the last run was seen to work. It comes before

@@ -61,6 +61,9 @@ func questionOf(x *gate.Question) approval.Question {
 		words := c.Command()
 		q.Argv, q.Cwd, q.Env = x.Record.Argv(), clean.Text(words.Cwd), clean.Texts(words.Env)
 	}
+	if c, ok := r.Op.(operation.Connect); ok {
+		q.Host, q.Port, q.Rule = clean.Text(c.Host), c.Port, clean.Text(c.Rule)
+	}
 	// Copies where something changes: the decision is the cache's.
 	q.Decision.Reasons = clean.Texts(q.Decision.Reasons)
 	segments := q.Decision.Segments
@@ -90,6 +93,7 @@ func cleaned(r *redact.Redactor, v approval.View) approval.View {
 	}
 	q := &v.Question
 	q.Key, q.Cwd, q.Argv, q.Env = id.Key(r.Text(string(q.Key))), r.Text(q.Cwd), r.Argv(q.Argv), r.Texts(q.Env)
+	q.Host, q.Rule = r.Text(q.Host), r.Text(q.Rule)
 	q.Decision.Reasons = r.Texts(q.Decision.Reasons)
 	q.Decision.Segments = slices.Clone(q.Decision.Segments) // others look at these
 	for i := range q.Decision.Segments {

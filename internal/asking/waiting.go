@@ -25,6 +25,7 @@ type waiter struct {
 	until     time.Time
 	waiters   int
 	done      chan struct{} // closed when it was answered or its time is over
+	answered  bool          // known once done is closed
 	by, owner string
 	written   bool
 	size      int64
@@ -179,8 +180,8 @@ func (q *waiting) leave(w *waiter) {
 	w.waiters--
 }
 
-// finish ends a question; false if it has ended before.
-func (q *waiting) finish(name id.Approval) bool {
+// finish ends a question, which was answered or not; false if it has ended before.
+func (q *waiting) finish(name id.Approval, answered bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	w := q.open[name]
@@ -189,6 +190,7 @@ func (q *waiting) finish(name id.Approval) bool {
 	}
 	delete(q.open, name)
 	q.count(w, -1)
+	w.answered = answered
 	close(w.done)
 	return true
 }

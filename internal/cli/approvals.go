@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"fmt"
+	"net"
+	"strconv"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -34,8 +36,11 @@ model or a program wrote.`,
 
 // actionOf is the action of a question in one line.
 func actionOf(m *carrelv1.Approval) string {
-	if len(m.GetArgv()) > 0 {
+	switch {
+	case len(m.GetArgv()) > 0:
 		return approval.Words(m.GetArgv())
+	case m.GetHost() != "":
+		return "connect to " + net.JoinHostPort(m.GetHost(), strconv.FormatUint(uint64(m.GetPort()), 10))
 	}
 	return m.GetKind()
 }
@@ -116,7 +121,7 @@ func (a *app) approval(ctx context.Context, name string) (*carrelv1.Approval, er
 }
 
 func (a *app) approvalsAnswerCommand(verb string) *cobra.Command {
-	var thread, yes bool
+	var thread, always, yes bool
 	var reason string
 	c := &cobra.Command{
 		Use:               verb + " [flags] ID",
@@ -130,10 +135,14 @@ func (a *app) approvalsAnswerCommand(verb string) *cobra.Command {
 Once is for this action, one time. --thread remembers the answer for the very same words, in
 the same directory with the same variables, asked for by the same principal in the same
 workspace and thread, until the policy changes or the permission is revoked; it is refused
-for what destroys.`
+for what destroys. --always is for a connection: it adds the rule HOST:PORT to the workspace,
+which you must be allowed to change; "carrel egress rm" takes it back.`
 		c.Example = `  carrel approvals approve ap-0123456789abcdef
-  carrel approvals approve --thread ap-0123456789abcdef`
+  carrel approvals approve --thread ap-0123456789abcdef
+  carrel approvals approve --always ap-0123456789abcdef`
 		c.Flags().BoolVar(&thread, "thread", false, "remember it for the same command in its thread")
+		c.Flags().BoolVar(&always, "always", false, "let the workspace make the same connection from now on")
+		c.MarkFlagsMutuallyExclusive("thread", "always")
 		c.Flags().BoolVarP(&yes, "yes", "y", false, "do not show it and ask first")
 	} else {
 		c.Short = "Refuse an action"
@@ -144,8 +153,11 @@ for what destroys.`
 		req := &carrelv1.AnswerApprovalRequest{Id: args[0], Kind: string(approval.Deny), Reason: reason}
 		if verb == "approve" {
 			req.Kind = string(approval.Once)
-			if thread {
+			switch {
+			case thread:
 				req.Kind = string(approval.Thread)
+			case always:
+				req.Kind = string(approval.Always)
 			}
 			if !yes && isTerminal(a.In) && isTerminal(a.Err) {
 				m, err := a.approval(c.Context(), args[0])

@@ -27,7 +27,7 @@ func openingsAndHosts(allow []string) (set []workspace.Opening, hosts []string, 
 // egress is what a run may reach: what the flags say, and with any of them what the caller's file says.
 // mounts are what the command sees of the host.
 func (a *app) egress(ctx context.Context, x *runFlags, hosts []string, mounts []workspace.Mount) (e rootless.Egress, err error) {
-	if len(hosts)+len(x.deny)+len(x.secrets) == 0 {
+	if len(hosts)+len(x.ask)+len(x.deny)+len(x.secrets) == 0 {
 		return e, nil
 	}
 	var writable []string
@@ -36,7 +36,8 @@ func (a *app) egress(ctx context.Context, x *runFlags, hosts []string, mounts []
 			writable = append(writable, m.Source)
 		}
 	}
-	if e, err = rootless.ReadEgress(ctx, hosts, x.deny, x.secrets, written(writable...), os.Getenv); err != nil {
+	reach := workspace.Reach{Allow: hosts, Ask: x.ask, Deny: x.deny}
+	if e, err = rootless.ReadEgress(ctx, reach, x.secrets, written(writable...), os.Getenv); err != nil {
 		return e, err
 	}
 	e.Refused = func(text string) { _ = say(a.Err, "carrel: %s\n", text) }

@@ -20,7 +20,8 @@ func TestObjects(t *testing.T) {
 		{
 			&carrelv1.Workspace{},
 			"name key owner user uid executor_uid agent_uid home inside_home state root boundary limits mounts allow " +
-				"controls executor_pid created_at profile expires_at idle_timeout_ms silent_at reach_allow reach_deny egress",
+				"controls executor_pid created_at profile expires_at idle_timeout_ms silent_at reach_allow reach_deny egress " +
+				"reach_ask secrets reach_approved",
 		},
 		{&carrelv1.Limits{}, "memory_bytes swap_bytes pids cpu_weight open_files disk_bytes"},
 		{&carrelv1.Control{}, "id requested required state evidence remedy opened"},
@@ -38,7 +39,8 @@ func TestObjects(t *testing.T) {
 		{
 			&carrelv1.Approval{},
 			"id state requester workspace key owner thread kind argv cwd env user source written once_only level " +
-				"risk_score capabilities rules reasons segments profile isolation action_digest policy trace asked_at until answer",
+				"risk_score capabilities rules reasons segments profile isolation action_digest policy trace asked_at until answer " +
+				"host port rule",
 		},
 		{&carrelv1.Segment{}, "text program via level risk_score capabilities rules reasons"},
 		{&carrelv1.ApprovalAnswer{}, "kind reason by self at"},
@@ -83,7 +85,7 @@ func TestObjectValues(t *testing.T) {
 		`"controls":[{"id":"c","requested":false,"required":false,"state":"","evidence":"","remedy":"","opened":""}],` +
 		`"created_at":"1970-01-01T00:00:01.5Z","executor_uid":0,"agent_uid":0,"executor_pid":0,"inside_home":"","profile":"",` +
 		`"expires_at":null,"idle_timeout_ms":0,"mounts":[],"allow":[],"silent_at":null,"reach_allow":[],"reach_deny":[],` +
-		`"egress":false,"secrets":[]}`
+		`"egress":false,"reach_ask":[],"secrets":[],"reach_approved":[]}`
 	if err != nil || string(b) != want {
 		t.Errorf("%v\n got %s\nwant %s", err, b, want)
 	}

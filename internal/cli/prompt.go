@@ -44,6 +44,7 @@ func approvalText(m *carrelv1.Approval) string {
 	}
 	row("asked by", m.GetRequester()+"; "+wrote)
 	row("thread", m.GetThread())
+	row("rule", m.GetRule())
 	isolation := m.GetIsolation()
 	switch {
 	case m.GetProfile() == "workspace":
@@ -65,7 +66,10 @@ func approvalText(m *carrelv1.Approval) string {
 			row("", strings.Join(s.GetCapabilities(), ", "))
 		}
 	}
-	if m.GetOnceOnly() {
+	switch {
+	case m.GetHost() != "":
+		b.WriteString("\n  An answer holds a minute for that host and port; with --always until its rule is removed.\n")
+	case m.GetOnceOnly():
 		b.WriteString("\n  An answer to it is never remembered.\n")
 	}
 	if isPending(m) {

@@ -21,8 +21,14 @@ func denyFlag(c *cobra.Command, deny *[]string) {
 	c.Flags().StringArrayVar(deny, "deny", nil, "keep commands from `HOST`, whatever else allows it; may be repeated")
 }
 
-// newReach are the rules of a workspace that is to be made with these mounts, as the daemon takes them.
-func newReach(ctx context.Context, allow, deny []string, mounts []carrel.Mount) (allows, denies []string, err error) {
+// askFlag adds --ask.
+func askFlag(c *cobra.Command, ask *[]string) {
+	c.Flags().StringArrayVar(ask, "ask", nil, "have a person asked when commands connect to `HOST`, whatever allows it; may be repeated")
+	completeFrom(c, "ask", rootless.SetNames()...)
+}
+
+// newReach expands the rules of a workspace that is to be made with these mounts, as the daemon takes them.
+func newReach(ctx context.Context, r *workspace.Reach, mounts []carrel.Mount) (err error) {
 	var writable []string
 	for _, m := range mounts {
 		// One that is not there is an error where it is mounted.
@@ -31,16 +37,18 @@ func newReach(ctx context.Context, allow, deny []string, mounts []carrel.Mount) 
 		}
 	}
 	expand := rootless.ExpandClientSets(ctx, written(writable...))
-	if allows, err = expand(allow); err == nil {
-		denies, err = expand(deny)
+	for _, list := range []*[]string{&r.Allow, &r.Ask, &r.Deny} {
+		if *list, err = expand(*list); err != nil {
+			return err
+		}
 	}
-	return allows, denies, err
+	return nil
 }
 
 // expandReach expands the rules of a change. For the sets of clients it looks at what the workspace has mounted.
 func (a *app) expandReach(ctx context.Context, req *carrelv1.UpdateRequest) error {
-	lists := []*[]string{&req.ReachAllow, &req.ReachDeny, &req.ReachRemove}
-	if !slices.ContainsFunc(slices.Concat(req.ReachAllow, req.ReachDeny, req.ReachRemove), rootless.IsClientSet) {
+	lists := []*[]string{&req.ReachAllow, &req.ReachAsk, &req.ReachDeny, &req.ReachRemove}
+	if !slices.ContainsFunc(slices.Concat(req.ReachAllow, req.ReachAsk, req.ReachDeny, req.ReachRemove), rootless.IsClientSet) {
 		return nil
 	}
 	m, err := ask(ctx, a, workspaces.Get, &carrelv1.GetRequest{Workspace: req.GetWorkspace()})
@@ -72,19 +80,41 @@ func (a *app) changeReach(ctx context.Context, req *carrelv1.UpdateRequest) (any
 		return nil, nil, err
 	}
 	w := m.GetWorkspace()
-	a.tellDenied(req.GetReachAllow(), w)
+	a.tellStricter(req, w)
 	a.progress("%s is changed.", w.GetName())
 	return reachObject(w), nil, nil
 }
 
-// tellDenied says which of the rules that were just allowed are denied too.
-func (a *app) tellDenied(allowed []string, w *carrelv1.Workspace) {
-	for _, rule := range allowed {
+// tellStricter says which of the rules that were just added change nothing, because a stricter one has the same text.
+func (a *app) tellStricter(req *carrelv1.UpdateRequest, w *carrelv1.Workspace) {
+	for _, rule := range slices.Concat(req.GetReachAllow(), req.GetReachAsk()) {
 		if slices.Contains(w.GetReachDeny(), rule) {
 			_ = say(a.Err, "carrel: %s is denied too, and what any rule denies is denied; remove both with: carrel egress rm %s %[1]s\n", rule,
 				w.GetName())
 		}
 	}
+	for _, rule := range req.GetReachAllow() {
+		if slices.Contains(w.GetReachAsk(), rule) {
+			_ = say(a.Err, "carrel: a person is still asked about %s, whatever allows it; remove both with: carrel egress rm %s %[1]s\n", rule,
+				w.GetName())
+		}
+	}
+}
+
+// reachOf are the rules of a workspace.
+func reachOf(w *carrelv1.Workspace) workspace.Reach {
+	return workspace.Reach{Allow: w.GetReachAllow(), Ask: w.GetReachAsk(), Approved: w.GetReachApproved(), Deny: w.GetReachDeny()}
+}
+
+// rulesOf are their texts, each once.
+func rulesOf(w *carrelv1.Workspace) (all []string) {
+	r := reachOf(w)
+	for _, rule := range slices.Concat(r.Allow, r.Ask, r.Approved, r.Deny) {
+		if !slices.Contains(all, rule) {
+			all = append(all, rule)
+		}
+	}
+	return all
 }
 
 // reachObject is the JSON of the rules of a workspace.
@@ -92,13 +122,14 @@ func reachObject(w *carrelv1.Workspace) object {
 	list := func(rules []string) []string { return append([]string{}, rules...) } // a list is never null
 	return object{
 		{"workspace", w.GetName()}, {"egress", w.GetEgress()}, {"allow", list(w.GetReachAllow())}, {"deny", list(w.GetReachDeny())},
+		{"ask", list(w.GetReachAsk())}, {"approved", list(w.GetReachApproved())},
 	}
 }
 
 // reachText is what inspect shows of the rules.
 func reachText(w *carrelv1.Workspace) string {
 	const shown = 5
-	all := workspace.Reach{Allow: w.GetReachAllow(), Deny: w.GetReachDeny()}.Texts()
+	all := reachOf(w).Texts()
 	for i, rule := range all {
 		all[i] = printable(rule)
 	}
@@ -114,7 +145,7 @@ func reachText(w *carrelv1.Workspace) string {
 
 // waits reports whether the rules of a workspace let nothing out before it starts again.
 func waits(w *carrelv1.Workspace) bool {
-	return len(w.GetReachAllow()) > 0 && !w.GetEgress() && workspace.State(w.GetState()).Live()
+	return reachOf(w).Any() && !w.GetEgress() && workspace.State(w.GetState()).Live()
 }
 
 func (a *app) egressCommand() *cobra.Command {
@@ -130,18 +161,20 @@ RULE is example.org (ports 80 and 443), example.org:22, *.example.org, 192.0.2.0
 a set as @github. The sets @npm, @pip, @go, @apt and @cargo are the mirrors that your own
 package clients are configured with, on this host and now: the workspace gets their hosts.
 Names that resolve to private addresses are refused unless a rule names the network. What
-any rule denies is denied, what none allows is refused.
+any rule denies is denied, what none allows is refused. What a rule with "ask" names waits for a
+person, whatever allows it: "carrel approvals" shows and answers that.
 
 ~/.config/carrel/egress.yaml is for "carrel run" without root, and is not used here.`,
 		Example: `  carrel create --no-start demo
   carrel egress allow demo @github example.org
+  carrel egress ask demo '*.example.net'
   carrel egress deny demo ads.example.org
   carrel egress rules demo
   carrel egress test demo example.org
   carrel egress rm demo example.org
   sudo carrel egress log demo`,
-	}, a.egressAllowCommand(), a.egressDenyCommand(), a.egressRemoveCommand(), a.egressRulesCommand(), a.egressTestCommand(),
-		a.egressLogCommand())
+	}, a.egressAllowCommand(), a.egressAskCommand(), a.egressDenyCommand(), a.egressRemoveCommand(), a.egressRulesCommand(),
+		a.egressTestCommand(), a.egressLogCommand())
 }
 
 func (a *app) egressAllowCommand() *cobra.Command {
@@ -154,6 +187,25 @@ func (a *app) egressAllowCommand() *cobra.Command {
 		ValidArgsFunction: a.completeRules(),
 	}, func(c *cobra.Command, args []string) (any, printer, error) {
 		return a.changeReach(c.Context(), &carrelv1.UpdateRequest{Workspace: args[0], ReachAllow: args[1:]})
+	})
+}
+
+func (a *app) egressAskCommand() *cobra.Command {
+	return a.prints(&cobra.Command{
+		Use:   "ask [flags] WORKSPACE RULE...",
+		Short: "Have a person asked when commands of a workspace reach hosts",
+		Long: `ask adds rules about which a person is asked, whatever other rules allow. A command that
+connects to such a host waits, for five minutes at most. "carrel approvals list" shows what
+waits, "carrel approvals approve ID" lets it through once, and with --always from then on.
+
+An answer holds a minute for that host and port, so that a program that opens several
+connections has a person asked once. "carrel egress --help" says what a rule is.`,
+		Example: `  carrel egress ask demo '*.example.net' db.example.org:5432
+  carrel egress ask demo '*'`,
+		Args:              atLeast("WORKSPACE", "RULE"),
+		ValidArgsFunction: a.completeRules(),
+	}, func(c *cobra.Command, args []string) (any, printer, error) {
+		return a.changeReach(c.Context(), &carrelv1.UpdateRequest{Workspace: args[0], ReachAsk: args[1:]})
 	})
 }
 
@@ -177,7 +229,7 @@ func (a *app) egressRemoveCommand() *cobra.Command {
 		Use:   "rm [flags] WORKSPACE [RULE...]",
 		Short: "Remove rules of what a workspace may reach",
 		Long: `rm removes rules, as "carrel egress rules" prints them: one that is allowed and denied is
-removed from both. A workspace without rules reaches nothing.`,
+removed from both lists. A workspace without rules reaches nothing.`,
 		Example: `  carrel egress rm demo example.org:22
   carrel egress rm --all demo`,
 		ValidArgsFunction: a.completeOwnRules(),
@@ -197,7 +249,7 @@ removed from both. A workspace without rules reaches nothing.`,
 				return nil, nil, err
 			}
 			w := m.GetWorkspace()
-			if req.ReachRemove = slices.Concat(w.GetReachAllow(), w.GetReachDeny()); len(req.ReachRemove) == 0 {
+			if req.ReachRemove = rulesOf(w); len(req.ReachRemove) == 0 {
 				return reachObject(w), nil, nil
 			}
 		}
@@ -220,11 +272,9 @@ func (a *app) egressRulesCommand() *cobra.Command {
 		}
 		w := m.GetWorkspace()
 		t := newTable(-1, "ACTION", "RULE")
-		for _, rule := range w.GetReachAllow() {
-			t.add("allow", printable(rule))
-		}
-		for _, rule := range w.GetReachDeny() {
-			t.add("deny", printable(rule))
+		for _, rule := range reachOf(w).Texts() {
+			action, host, _ := strings.Cut(rule, " ")
+			t.add(action, printable(host))
 		}
 		if waits(w) {
 			_ = say(a.Err, "carrel: %s was started without a way out: the rules hold from its next start on; stop it with: carrel stop %[1]s\n",
@@ -255,7 +305,11 @@ refused then unless a rule names it. The exit code is 1 if a host is refused.`,
 		all := []object{}
 		for _, v := range m.GetVerdicts() {
 			verdict := "allowed"
-			if v.GetAction() != "allow" {
+			switch v.GetAction() {
+			case "allow":
+			case "ask":
+				verdict, a.code = "asked", exitFailure
+			default:
 				verdict, a.code = "refused", exitFailure
 			}
 			all = append(all, object{
@@ -290,8 +344,8 @@ func (a *app) completeOwnRules() cobra.CompletionFunc {
 	rules := a.completion(func(ctx context.Context, client *carrel.Client, args []string) (out []string, err error) {
 		m, err := askOf(ctx, client, workspaces.Get, &carrelv1.GetRequest{Workspace: args[0]})
 		w := m.GetWorkspace()
-		for _, rule := range slices.Concat(w.GetReachAllow(), w.GetReachDeny()) {
-			if !slices.Contains(args[1:], rule) && !slices.Contains(out, rule) {
+		for _, rule := range rulesOf(w) {
+			if !slices.Contains(args[1:], rule) {
 				out = append(out, rule)
 			}
 		}

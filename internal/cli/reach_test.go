@@ -163,3 +163,42 @@ func TestEgressCompletes(t *testing.T) {
 		}
 	}
 }
+
+// What a person is asked about is given, shown, completed and removed as other rules are.
+func TestEgressAsk(t *testing.T) {
+	serve(t, alice)
+	if r := run(t, "", words("create --ask *.example --ask @github --allow a.example net")...); r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	const table = "ACTION  RULE\nallow   a.example\nask     *.example\nask     @github\n"
+	if r := run(t, "", "egress", "rules", "net"); r.out != table || r.err != "" {
+		t.Errorf("%+v", r)
+	}
+	if r := run(t, "", words("egress rules net -o json")...); !strings.Contains(r.out, `"ask": [`) || !strings.Contains(r.out, `"approved": []`) {
+		t.Errorf("%+v", r)
+	}
+	if r := run(t, "", words("egress ask net a.example")...); r.code != 0 || r.err != "" {
+		t.Errorf("%+v", r)
+	}
+	if r := run(t, "", words("egress allow net @github")...); r.code != 0 || !strings.Contains(r.err, "still asked about @github") {
+		t.Errorf("%+v", r)
+	}
+	if r := run(t, "", words("egress rm net a.example @github")...); r.code != 0 {
+		t.Errorf("%+v", r)
+	}
+	if r := run(t, "", words("update --ask b.example net")...); r.code != 0 {
+		t.Errorf("%+v", r)
+	}
+	if r := run(t, "", "egress", "rules", "net"); r.out != "ACTION  RULE\nask     *.example\nask     b.example\n" {
+		t.Errorf("%+v", r)
+	}
+	if r := run(t, "", "__complete", "egress", "rm", "net", ""); !strings.HasPrefix(r.out, "*.example\nb.example\n") {
+		t.Errorf("%+v", r)
+	}
+	if r := run(t, "", words("egress rm --all net")...); r.code != 0 {
+		t.Errorf("%+v", r)
+	}
+	if r := run(t, "", "egress", "rules", "net"); r.out != "ACTION  RULE\n" {
+		t.Errorf("%+v", r)
+	}
+}

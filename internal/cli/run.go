@@ -32,6 +32,7 @@ type runFlags struct {
 	here, keep      bool
 	volumes, accept []string
 	allow, deny     []string
+	ask             []string
 	secrets         []string
 	report, ids     string
 }
@@ -59,6 +60,9 @@ example.org:22, *.example.org, 192.0.2.0/24:5432, or a set as @github. The sets 
 @apt and @cargo are the mirrors that this host's package clients are configured with. Names that
 resolve to private addresses are refused unless a rule names the network.
 ~/.config/carrel/egress.yaml has rules for every such run without root.
+
+--ask HOST, as root, has a person asked when the command connects there: "carrel approvals" shows and
+answers that. Without root nobody can be asked so far, and the connection is refused.
 
 --secret NAME takes a variable of yours: the command has a placeholder instead, which becomes the
 secret on its way to the hosts it is for. As root it takes the secret of that name that the
@@ -90,6 +94,7 @@ carrel's own are 125, 126 and 127.`,
 	f.StringArrayVar(&x.accept, "accept", nil, "run without `CONTROL` if this host lacks it; may be repeated")
 	f.StringArrayVar(&x.allow, "allow", nil, "let the command reach `HOST`, or use userns, mounts or io_uring; may be repeated")
 	completeFrom(c, "allow", append(rootless.SetNames(), workspace.OpeningNames(workspace.Openings)...)...)
+	askFlag(c, &x.ask)
 	f.StringArrayVar(&x.deny, "deny", nil, "keep the command from `HOST`, whatever else allows it; may be repeated")
 	f.StringArrayVar(&x.secrets, "secret", nil, "give the hosts that the variable `NAME` is for its value, and the command a placeholder; "+
 		"NAME@HOST for other hosts; may be repeated")
@@ -326,8 +331,8 @@ func (a *app) runRoot(
 	if err != nil {
 		return err
 	}
-	hosts, deny, err := newReach(ctx, hosts, x.deny, mounts)
-	if err != nil {
+	reach := workspace.Reach{Allow: hosts, Ask: x.ask, Deny: x.deny}
+	if err := newReach(ctx, &reach, mounts); err != nil {
 		return err
 	}
 	client, err := a.client()
@@ -343,7 +348,8 @@ func (a *app) runRoot(
 	}
 	key := "run:" + string(id.NewTrace())
 	w, _, err := create(ctx, client, &carrelv1.CreateRequest{
-		Key: key, Allow: workspace.OpeningNames(allow), ReachAllow: hosts, ReachDeny: deny, Secrets: names,
+		Key: key, Allow: workspace.OpeningNames(allow), Secrets: names,
+		ReachAllow: reach.Allow, ReachAsk: reach.Ask, ReachDeny: reach.Deny,
 	}, mounts)
 	if errdefs.IsUnavailable(err) {
 		return noDaemon(err)

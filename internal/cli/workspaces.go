@@ -22,7 +22,8 @@ func (a *app) createCommand() *cobra.Command {
 	var l limitFlags
 	var profile string
 	var noStart bool
-	var volumes, allow, deny, uses []string
+	var volumes, allow, uses []string
+	var reach workspace.Reach
 	var wait time.Duration
 	c := &cobra.Command{
 		Use:   "create [flags] KEY",
@@ -38,8 +39,8 @@ the host. What the host would run from there, above all .git, is read-only insid
 which is said wherever its proof is shown: userns (user namespaces, for Chromium's
 sandbox), mounts (with userns: mounts in those, for bubblewrap and nix), io_uring.
 
---allow HOST and --deny HOST say what commands may reach of the network: see "carrel egress
---help". Without a rule they reach nothing.
+--allow HOST, --ask HOST and --deny HOST say what commands may reach of the network: see "carrel
+egress --help". Without a rule they reach nothing.
 
 --secret NAME gives commands a placeholder in the variable NAME, which becomes your secret on
 its way to the hosts that this is for: see "carrel secret --help". If you keep no secret of
@@ -60,7 +61,8 @@ that name, your variable NAME is kept as one first.`,
 	volumeFlag(c, &volumes)
 	f.BoolVar(&noStart, "no-start", false, "leave it stopped; the first command starts it")
 	allowFlag(c, &allow)
-	denyFlag(c, &deny)
+	askFlag(c, &reach.Ask)
+	denyFlag(c, &reach.Deny)
 	a.secretFlag(c, &uses)
 	waitFlag(c, &wait)
 	return a.prints(c, func(c *cobra.Command, args []string) (any, printer, error) {
@@ -75,7 +77,8 @@ that name, your variable NAME is kept as one first.`,
 		if err != nil {
 			return nil, nil, err
 		}
-		if hosts, deny, err = newReach(c.Context(), hosts, deny, mounts); err != nil {
+		reach.Allow = hosts
+		if err := newReach(c.Context(), &reach, mounts); err != nil {
 			return nil, nil, err
 		}
 		names, err := a.useSecrets(c.Context(), uses)
@@ -88,8 +91,8 @@ that name, your variable NAME is kept as one first.`,
 		}
 		req := &carrelv1.CreateRequest{
 			Key: args[0], Limits: l.asked(), NoStart: noStart, Profile: profile, TtlMs: int64(l.ttl), IdleTimeoutMs: int64(l.idle),
-			RequestId: l.request, Allow: workspace.OpeningNames(openings), ReachAllow: hosts, ReachDeny: deny,
-			Secrets: names,
+			RequestId: l.request, Allow: workspace.OpeningNames(openings), Secrets: names,
+			ReachAllow: reach.Allow, ReachAsk: reach.Ask, ReachDeny: reach.Deny,
 		}
 		w, created, err := create(c.Context(), client, req, mounts)
 		if name, asks := carrel.ApprovalOf(err); asks && wait > 0 {
@@ -400,13 +403,13 @@ func changeCommand[Q, R any, A changed[R]](
 func (a *app) updateCommand() *cobra.Command {
 	var l limitFlags
 	var key string
-	var allow, deny, uses, unused []string
+	var allow, asked, deny, uses, unused []string
 	c := &cobra.Command{
 		Use:   "update [flags] WORKSPACE",
 		Short: help(operation.UpdateWorkspace),
 		Long: `Change what the flags name and leave the rest. Memory, processes and processor share
 are in force at once; open files from the next start on. A memory limit below
-what the commands use is refused. A lifetime counts from now. --allow and --deny add
+what the commands use is refused. A lifetime counts from now. --allow, --ask and --deny add
 rules of the network, as "carrel egress" does, which removes them too. --secret and
 --secret-rm are for the secrets that it uses: they hold at once, and commands that start
 later have the placeholders.`,
@@ -421,6 +424,7 @@ later have the placeholders.`,
 	c.Flags().StringVar(&key, "key", "", "give it this key; its derived name stays")
 	c.Flags().StringArrayVar(&allow, "allow", nil, "let commands reach `HOST` too; may be repeated")
 	completeFrom(c, "allow", rootless.SetNames()...)
+	askFlag(c, &asked)
 	denyFlag(c, &deny)
 	a.secretFlag(c, &uses)
 	c.Flags().StringArrayVar(&unused, "secret-rm", nil, "take the secret `NAME` from it; may be repeated")
@@ -443,7 +447,7 @@ later have the placeholders.`,
 		}
 		req := &carrelv1.UpdateRequest{
 			Workspace: args[0], Limits: l.asked(), Key: key, TtlMs: int64(l.ttl), IdleTimeoutMs: int64(l.idle), RequestId: l.request,
-			ReachAllow: hosts, ReachDeny: deny, Secrets: names, SecretsRemove: unused,
+			ReachAllow: hosts, ReachAsk: asked, ReachDeny: deny, Secrets: names, SecretsRemove: unused,
 		}
 		if err := a.expandReach(c.Context(), req); err != nil {
 			return nil, nil, err
@@ -452,7 +456,7 @@ later have the placeholders.`,
 		if err != nil {
 			return nil, nil, err
 		}
-		a.tellDenied(req.GetReachAllow(), m.GetWorkspace())
+		a.tellStricter(req, m.GetWorkspace())
 		a.progress("%s is changed.", m.GetWorkspace().GetName())
 		return objectOf(m.GetWorkspace()), nil, nil
 	})

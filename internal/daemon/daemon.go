@@ -29,12 +29,15 @@ import (
 	"github.com/carrel-dev/carrel/internal/build"
 	"github.com/carrel-dev/carrel/internal/config"
 	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/egress/keeper"
 	"github.com/carrel-dev/carrel/internal/egress/ways"
+	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/flow"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/lifecycle"
 	"github.com/carrel-dev/carrel/internal/logfile"
+	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/policy"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/record"
@@ -257,7 +260,14 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 	if err != nil {
 		return err
 	}
-	out := ways.New(ways.Config{Open: rt.Egress, Conf: network, Records: record.NewWriter(audited, redactor), Seen: seen.connection, Log: log})
+	out := ways.New(ways.Config{
+		Open: rt.Egress, Conf: network, Records: record.NewWriter(audited, redactor), Seen: seen.connection, Log: log,
+		Ask: func(ctx context.Context, name id.Workspace, q keeper.Question) keeper.Answer {
+			to := operation.Connect{Host: q.Target.Host.String(), Port: q.Target.Port, Rule: q.Rule}
+			allowed, why := g.Connect(name, to, egressapi.AskWithin, ctx.Done())
+			return keeper.Answer{Allow: allowed, Reason: why}
+		},
+	})
 	defer closing("ways out", func() error { out.Shutdown(); return nil })
 	disk := room.NewGauge(stateDir(cfg), log, audited, db, reserve)
 	disk.Look(ctx, time.Now()) // a daemon that starts on a full disk is in that state from the start

@@ -1,5 +1,10 @@
 package egressapi
 
+import "time"
+
+// AskWithin is how long connections wait for an answer.
+const AskWithin = 5 * time.Minute
+
 // MostAsked is how many questions of one carrel-egress are open at once.
 const MostAsked = 64
 

@@ -22,31 +22,32 @@ type outside struct {
 	fail, unopened       error
 	checked              []string // secrets, by CheckSecrets
 	unbound              error
+	inner                string // a rule beside *.inner that takes an administrator
 }
 
-func (o *outside) Check(allow, deny []string, inner bool) error {
-	for _, text := range slices.Concat(allow, deny) {
+func (o *outside) Check(r workspace.Reach, inner bool) error {
+	for _, text := range slices.Concat(r.Allow, r.Ask, r.Approved, r.Deny) {
 		if strings.HasSuffix(text, ".bad") {
 			return fmt.Errorf("cannot use the rule %q: %w", text, errdefs.ErrInvalidArgument)
 		}
-		if strings.HasSuffix(text, ".inner") && !inner {
+		if (strings.HasSuffix(text, ".inner") || text == o.inner) && !inner {
 			return fmt.Errorf("cannot use the rule %q: %w", text, errdefs.ErrPermissionDenied)
 		}
 	}
 	return nil
 }
 
-func (o *outside) CheckSecrets(allow, deny []string, secrets []egressapi.Secret) error {
+func (o *outside) CheckSecrets(_ workspace.Reach, secrets []egressapi.Secret) error {
 	for _, s := range secrets {
 		o.checked = append(o.checked, s.Name+"="+s.Placeholder+" "+s.Value.Reveal())
 	}
 	return o.unbound
 }
 
-func (o *outside) Explain(allow, _ []string, secrets []egressapi.Secret, hosts []string) (all []workspace.ReachVerdict, err error) {
+func (o *outside) Explain(r workspace.Reach, secrets []egressapi.Secret, hosts []string) (all []workspace.ReachVerdict, err error) {
 	for _, h := range hosts {
 		v := workspace.ReachVerdict{Host: h, Action: "deny"}
-		if slices.Contains(allow, h) {
+		if slices.Contains(r.Allow, h) {
 			v.Action = "allow"
 			for _, s := range secrets {
 				v.Secrets = append(v.Secrets, s.Name)
@@ -65,13 +66,13 @@ func shownSecrets(s egressapi.Secrets) (text string) {
 	return text
 }
 
-func (o *outside) Open(_ context.Context, name id.Workspace, allow, deny []string, s egressapi.Secrets) error {
-	o.opened = append(o.opened, fmt.Sprint(name, " ", strings.Join(workspace.Reach{Allow: allow, Deny: deny}.Texts(), ","), shownSecrets(s)))
+func (o *outside) Open(_ context.Context, name id.Workspace, r workspace.Reach, s egressapi.Secrets) error {
+	o.opened = append(o.opened, fmt.Sprint(name, " ", strings.Join(r.Texts(), ","), shownSecrets(s)))
 	return o.unopened
 }
 
-func (o *outside) Change(_ context.Context, name id.Workspace, allow, deny []string, s egressapi.Secrets) error {
-	o.told = append(o.told, fmt.Sprint(name, " ", strings.Join(workspace.Reach{Allow: allow, Deny: deny}.Texts(), ","), shownSecrets(s)))
+func (o *outside) Change(_ context.Context, name id.Workspace, r workspace.Reach, s egressapi.Secrets) error {
+	o.told = append(o.told, fmt.Sprint(name, " ", strings.Join(r.Texts(), ","), shownSecrets(s)))
 	return o.fail
 }
 

@@ -27,6 +27,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/lifecycle"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/record"
 	"github.com/carrel-dev/carrel/internal/redact"
 	"github.com/carrel-dev/carrel/internal/room"
@@ -148,7 +149,7 @@ func New(cfg Config) *Flow {
 		Ways: cfg.Ways, Bindings: f.bindings(cfg.Sealer),
 	})
 	f.Events.Bind(events.Config{Gate: f.gate, Find: f.Find, Now: f.Lifecycle.Current, Redact: cfg.Redact})
-	f.Questions.Bind(f.gate, f.Find)
+	f.Questions.Bind(f.gate, f.Find, f.allowAlways)
 	f.Archives = archives.New(archives.Config{
 		Gate: f.gate, Lifecycle: f.Lifecycle, Store: cfg.Store, Files: cfg.Files,
 		Bounds: archives.Bounds{Number: cfg.MaxArchives, Bytes: cfg.ArchiveBytes}, Keep: cfg.KeepArchives, Archiver: packer, Log: cfg.Log,
@@ -192,6 +193,12 @@ func (f *Flow) bindings(s *secret.Sealer) lifecycle.Bindings {
 // Hold is for requests that may last: see gate.Gate.Hold.
 func (f *Flow) Hold(ctx context.Context) (held context.Context, release func()) {
 	return f.gate.Hold(ctx)
+}
+
+// allowAlways is how a person's answer to a connection becomes a rule of its workspace.
+func (f *Flow) allowAlways(ctx context.Context, by principal.Principal, name id.Workspace, rule string) error {
+	_, err := f.Lifecycle.Update(ctx, by, string(name), workspace.Change{Reach: workspace.ReachChange{Approved: []string{rule}}})
+	return err
 }
 
 // told hears of every outcome.

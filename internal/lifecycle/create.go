@@ -150,7 +150,7 @@ func (l *Lifecycle) AuthoriseMaking(ctx context.Context, p principal.Principal, 
 // profile's or as configured. It has no name yet.
 func (l *Lifecycle) Wanted(owner string, want workspace.Wanted) (workspace.Kept, error) {
 	k := workspace.New(want.Key, owner, time.Now())
-	k.Profile, k.Reach = want.Profile, workspace.NewReach(want.Reach.Allow, want.Reach.Deny)
+	k.Profile, k.Reach = want.Profile, want.Reach.Unique()
 	profile, ok := l.cfg.Profiles[want.Profile]
 	if !ok && want.Profile != "" {
 		return k, fmt.Errorf("cannot use the profile %q: there is none; there are: %s: %w",

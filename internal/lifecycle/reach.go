@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -19,11 +20,11 @@ import (
 
 // Ways are the ways out of workspaces that run, by their names. Package ways has what each method does.
 type Ways interface {
-	Check(allow, deny []string, inner bool) error
-	Explain(allow, deny []string, secrets []egressapi.Secret, hosts []string) ([]workspace.ReachVerdict, error)
-	CheckSecrets(allow, deny []string, secrets []egressapi.Secret) error
-	Open(ctx context.Context, name id.Workspace, allow, deny []string, secrets egressapi.Secrets) error
-	Change(ctx context.Context, name id.Workspace, allow, deny []string, secrets egressapi.Secrets) error
+	Check(r workspace.Reach, inner bool) error
+	Explain(r workspace.Reach, secrets []egressapi.Secret, hosts []string) ([]workspace.ReachVerdict, error)
+	CheckSecrets(r workspace.Reach, secrets []egressapi.Secret) error
+	Open(ctx context.Context, name id.Workspace, r workspace.Reach, secrets egressapi.Secrets) error
+	Change(ctx context.Context, name id.Workspace, r workspace.Reach, secrets egressapi.Secrets) error
 	Close(name id.Workspace)
 }
 
@@ -41,7 +42,7 @@ func (l *Lifecycle) openWay(
 		secrets, err = l.secretsOf(ctx, k, real.Trust)
 	}
 	if err == nil {
-		err = l.cfg.Ways.Open(ctx, k.Name, k.Reach.Allow, k.Reach.Deny, secrets)
+		err = l.cfg.Ways.Open(ctx, k.Name, k.Reach, secrets)
 	}
 	if err == nil {
 		return real, nil
@@ -63,7 +64,7 @@ func (l *Lifecycle) takeWay(ctx context.Context, w workspace.Workspace) {
 	if err != nil { // it reaches its hosts, and they get placeholders
 		l.cfg.Log.Error("a workspace that runs has none of its secrets", "workspace", w.Name, "error", err)
 	}
-	if err := l.cfg.Ways.Open(ctx, w.Name, w.Reach.Allow, w.Reach.Deny, secrets); err != nil {
+	if err := l.cfg.Ways.Open(ctx, w.Name, w.Reach, secrets); err != nil {
 		l.cfg.Log.Error("cannot open the way out of a workspace that runs: it reaches nothing until its rules are changed or it is started again",
 			"workspace", w.Name, "error", err)
 	}
@@ -86,17 +87,19 @@ func (l *Lifecycle) checkReach(by principal.Principal, r workspace.Reach) error 
 		return fmt.Errorf("cannot use the rule %q: this daemon has no carrel-egress, so that its workspaces reach nothing; install it beside "+
 			"carreld and restart the daemon: %w", r.Texts()[0], errdefs.ErrFailedPrecondition)
 	}
-	return l.cfg.Ways.Check(r.Allow, r.Deny, by.Can(principal.Any))
+	return l.cfg.Ways.Check(r, by.Can(principal.Any))
 }
 
 // sameReach is an error if rules that are asked for are not those that there are. A caller that asks for none takes
 // what there is.
 func sameReach(asked workspace.Reach, k workspace.Kept) error {
-	if asked.Empty() || asked.Equal(k.Reach) {
+	there := k.Reach
+	there.Approved = nil // they came later, with answers
+	if asked.Empty() || asked.Equal(there) {
 		return nil
 	}
 	return fmt.Errorf("cannot give workspace %q other network rules: it is there already, and \"carrel create\" changes none; \"carrel "+
-		"egress rules\" shows those that it has, \"carrel egress allow\", deny and rm change them: %w", k.Key, errdefs.ErrFailedPrecondition)
+		"egress rules\" shows those that it has, \"carrel egress allow\", ask, deny and rm change them: %w", k.Key, errdefs.ErrFailedPrecondition)
 }
 
 // reachAfter returns the rules that a workspace has after a change, if it can have them. Rules can always be removed.
@@ -108,16 +111,17 @@ func (l *Lifecycle) reachAfter(by principal.Principal, k workspace.Kept, c works
 	if err != nil || !c.Adds() {
 		return now, err
 	}
-	if err := l.checkReach(by, workspace.Reach{Allow: c.Allow, Deny: c.Deny}); err != nil {
+	if err := l.checkReach(by, c.Added()); err != nil {
 		return now, err
 	}
 	if err := l.checkReach(principal.Self(), now); err != nil { // together with what somebody else gave
 		return now, err
 	}
-	if w := l.join(k); len(c.Allow) > 0 && w.State.Live() && !w.Egress {
+	if w := l.join(k); c.Added().Any() && w.State.Live() && !w.Egress {
+		hosts := slices.Concat(c.Allow, c.Ask, c.Approved)
 		return now, fmt.Errorf("cannot let workspace %s reach %s: it was started without a way out and gets one when it starts next; stop it "+
 			"first (carrel stop %s), then change the rules: %w",
-			k.Name, strings.Join(c.Allow[:min(5, len(c.Allow))], ", "), k.Name, errdefs.ErrFailedPrecondition)
+			k.Name, strings.Join(hosts[:min(5, len(hosts))], ", "), k.Name, errdefs.ErrFailedPrecondition)
 	}
 	return now, nil
 }
@@ -129,7 +133,7 @@ func (l *Lifecycle) reached(ctx context.Context, name id.Workspace) error {
 		return err
 	}
 	secrets, err := l.secretsOf(ctx, w.Kept, w.Trust)
-	if serr := l.cfg.Ways.Change(ctx, name, w.Reach.Allow, w.Reach.Deny, secrets); serr != nil {
+	if serr := l.cfg.Ways.Change(ctx, name, w.Reach, secrets); serr != nil {
 		return fmt.Errorf("cannot put the network rules of workspace %s in force: %w; they are stored, and hold when it starts next: carrel "+
 			"stop %s", name, serr, name)
 	}
@@ -160,5 +164,5 @@ func (l *Lifecycle) ExplainReach(ctx context.Context, p principal.Principal, ref
 			return nil, err
 		}
 	}
-	return l.cfg.Ways.Explain(w.Reach.Allow, w.Reach.Deny, secrets, hosts)
+	return l.cfg.Ways.Explain(w.Reach, secrets, hosts)
 }

@@ -46,7 +46,7 @@ func (l *Lifecycle) bind(ctx context.Context, by principal.Principal, k workspac
 	}
 	// Only of the new ones is it asked that some host gets them: rules may be taken from the others.
 	fresh := slices.DeleteFunc(slices.Clone(all), func(s egressapi.Secret) bool { return k.Secrets.Has(s.Name) })
-	if err := l.cfg.Ways.CheckSecrets(k.Reach.Allow, k.Reach.Deny, fresh); err != nil {
+	if err := l.cfg.Ways.CheckSecrets(k.Reach, fresh); err != nil {
 		return now, err
 	}
 	return now, nil

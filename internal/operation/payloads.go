@@ -51,7 +51,7 @@ func NewCreate(w workspace.Wanted) (Create, error) {
 	}
 	c := Create{
 		Key: w.Key, Profile: w.Profile, TTLMS: Millis(w.TTL), IdleMS: Millis(w.Idle), NoStart: w.NoStart, Allow: w.Allow,
-		Limits: limits(w.Limits), Reach: reach(w.Reach.Allow, w.Reach.Deny), Secrets: once(w.Secrets),
+		Limits: limits(w.Limits), Reach: once(w.Reach.Texts()), Secrets: once(w.Secrets),
 	}
 	if len(w.Mounts) > 0 {
 		c.Mounts = raw(w.Mounts)
@@ -84,9 +84,28 @@ func NewUpdate(c workspace.Change) (Update, error) {
 	}
 	return Update{
 		Key: c.Key, Limits: limits(c.Limits), TTLMS: Millis(c.TTL), IdleMS: Millis(c.Idle),
-		Reach: reach(c.Reach.Allow, c.Reach.Deny), Unreach: once(c.Reach.Remove),
+		Reach: once(c.Reach.Added().Texts()), Unreach: once(c.Reach.Remove),
 		Secrets: once(c.Secrets.Add), Unused: once(c.Secrets.Remove),
 	}, nil
+}
+
+// Connect is a connection out of a workspace, to a canonical name or address. Rule is the text of the rule that asks.
+type Connect struct {
+	Host string `json:"host"`
+	Port uint16 `json:"port"`
+	Rule string `json:"rule"`
+}
+
+// Op implements Operation.
+func (Connect) Op() Name { return ConnectOut }
+
+// Target is HOST:PORT, as a rule names it.
+func (c Connect) Target() string {
+	host := c.Host
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]" // IPv6
+	}
+	return host + ":" + strconv.Itoa(int(c.Port))
 }
 
 // Destroy ends a workspace. Ref is what a repeatable request called it.
@@ -268,11 +287,6 @@ func Millis(d time.Duration) int64 {
 		return -1
 	}
 	return d.Milliseconds()
-}
-
-// reach are rules of the network in an operation, nil for none.
-func reach(allow, deny []string) []string {
-	return once(workspace.Reach{Allow: allow, Deny: deny}.Texts())
 }
 
 // once are texts of which the order has no influence: sorted, and each once.

@@ -20,6 +20,8 @@ type Request struct {
 	// Wait is how long a person may take to answer; 0 is as configured, negative is not to
 	// wait.
 	Wait time.Duration
+	// Gone is closed once nobody waits for it any more: then nobody is asked either. Optional.
+	Gone <-chan struct{}
 	// Verified: every required control of the target's boundary was seen to hold.
 	Verified bool
 	// Mounted are the directories of the host that the target has, by their paths inside.

@@ -39,7 +39,9 @@ const (
 	// ExplainCommand says how a command would be judged.
 	ExplainCommand Name = "command.explain"
 	ReadOutput     Name = "command.logs"
-	WaitForEnd     Name = "command.wait"
+	// ConnectOut is a connection that a rule has a person asked about. What runs in the workspace asks for it.
+	ConnectOut Name = "network.connect"
+	WaitForEnd Name = "command.wait"
 
 	ListArchives  Name = "archive.list"
 	ReadArchive   Name = "archive.read"
@@ -248,6 +250,14 @@ var Table = []Row{
 		Calls: small("CommandService/Wait"),
 	},
 	{
+		// Nobody asks for it by a call: carrel-egress does, for a program that waits.
+		Name: ConnectOut, Words: "connect out of", Needs: p.Run, On: Workspace, Class: Change,
+		Judged: rule(Rule{
+			Name: "network.connect", Asks: true, Risk: 40, Capability: "network.out", Final: true,
+			Reason: "reaches a host that a rule of the workspace has a person asked about",
+		}),
+	},
+	{
 		Name: ListArchives, Words: "list archives", Needs: p.Keep, Class: Observe,
 		Help:  "List the archives that you may read, the newest first",
 		Calls: small("ArchiveService/ListArchives"),
@@ -389,7 +399,7 @@ func reaches(op Operation) bool {
 	case Update:
 		rules = o.Reach
 	}
-	return slices.ContainsFunc(rules, func(text string) bool { return strings.HasPrefix(text, "allow ") })
+	return slices.ContainsFunc(rules, func(text string) bool { return !strings.HasPrefix(text, "deny ") })
 }
 
 // purges reports whether an operation removes the home for good.

@@ -6,8 +6,11 @@
 package principal
 
 import (
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/carrel-dev/carrel/internal/id"
 )
 
 // Kind distinguishes people, programs and the daemon itself.
@@ -22,6 +25,9 @@ const (
 	Token Kind = "token"
 	// System is the daemon acting on its own: start-up recovery, time-outs.
 	System Kind = "system"
+	// Inside is what runs in a workspace. It sends no requests: the daemon asks for it, when it wants what a person has
+	// to approve.
+	Inside Kind = "inside"
 )
 
 // Principal is one authenticated caller. The zero value may do nothing.
@@ -35,6 +41,14 @@ type Principal struct {
 	Admin bool
 	// Grant is what a Token was made with, nil for the other kinds.
 	Grant *Grant
+	// Place is where an Inside is, nil for the other kinds.
+	Place *Place
+}
+
+// Place is a workspace and the owner of it.
+type Place struct {
+	Workspace id.Workspace
+	Owner     string
 }
 
 // Grant is what a token permits its holder.
@@ -54,14 +68,21 @@ type Grant struct {
 // Self is the daemon itself.
 func Self() Principal { return Principal{Kind: System} }
 
-// String is the form used in records and approvals: "uid:1000", "token:0123456789ab" or
-// "system".
+// InWorkspace is what runs in a workspace of an owner.
+func InWorkspace(name id.Workspace, owner string) Principal {
+	return Principal{Kind: Inside, Place: &Place{name, owner}}
+}
+
+// String is the form used in records and approvals: "uid:1000", "token:0123456789ab",
+// "inside:ws-2a97516c" or "system".
 func (p Principal) String() string {
 	switch {
 	case p.Kind == User:
 		return OwnerOf(p.UID)
 	case p.Kind == Token && p.Grant != nil:
 		return tokenPrefix + p.Grant.ID
+	case p.Kind == Inside && p.Place != nil:
+		return insidePrefix + string(p.Place.Workspace)
 	case p.Kind == System:
 		return "system"
 	default:
@@ -69,15 +90,25 @@ func (p Principal) String() string {
 	}
 }
 
-const tokenPrefix = "token:"
+const (
+	tokenPrefix  = "token:"
+	insidePrefix = "inside:"
+)
+
+// IsInside reports whether a principal that was written by String is what runs in a workspace.
+func IsInside(s string) bool { return strings.HasPrefix(s, insidePrefix) }
 
 // IsToken reports whether a principal that was written by String is a token.
 func IsToken(s string) bool { return strings.HasPrefix(s, tokenPrefix) }
 
-// Owner is the owner of what p makes: for a token, the owner of the token.
+// Owner is the owner of what p makes: for a token, the owner of the token, and for what runs in a workspace, that of
+// the workspace.
 func (p Principal) Owner() string {
-	if p.Kind == Token && p.Grant != nil {
+	switch {
+	case p.Kind == Token && p.Grant != nil:
 		return p.Grant.Owner
+	case p.Kind == Inside && p.Place != nil:
+		return p.Place.Owner
 	}
 	return p.String()
 }
@@ -109,6 +140,8 @@ func (p Principal) Permissions() Permission {
 		return Roles(Operator).Permissions()
 	case p.Kind == Token && p.Grant != nil:
 		return p.Grant.Roles.Permissions()
+	case p.Kind == Inside && p.Place != nil:
+		return Run
 	default:
 		return 0
 	}
@@ -130,11 +163,14 @@ func (p Principal) RolesOf() Roles {
 
 // MayReach is the rule on ownership: a workspace is reached by its owner, by tokens of its
 // owner, and by principals with the permission Any: the daemon itself, root, members of the
-// carrel group, and tokens with the role admin.
+// carrel group, and tokens with the role admin. What runs in a workspace reaches that one.
 //
 // names are the key of the workspace and its derived name. A token with a scope reaches only
 // what its scope names; without names, nothing.
 func (p Principal) MayReach(owner string, names ...string) bool {
+	if p.Kind == Inside {
+		return p.Place != nil && owner == p.Place.Owner && slices.Contains(names, string(p.Place.Workspace))
+	}
 	if p.Kind == Token && p.Grant != nil && p.Grant.Scope != nil && !p.Grant.Scope.Names(names...) {
 		return false
 	}

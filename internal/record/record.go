@@ -227,9 +227,9 @@ func shorten(c operation.Commanding, argv []string, on operation.Target) (canoni
 	return canonical, left, err
 }
 
-// OnBehalf is the owner of the token that a principal is, "" if it is none.
+// OnBehalf is the owner of the token that a principal is, or of the workspace that it is in, "" if it is neither.
 func OnBehalf(p principal.Principal) string {
-	if p.Kind != principal.Token {
+	if p.Kind != principal.Token && p.Kind != principal.Inside {
 		return ""
 	}
 	return p.Owner()

@@ -25,6 +25,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/record"
 	"github.com/carrel-dev/carrel/internal/redact"
 	"github.com/carrel-dev/carrel/internal/sandbox"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // Egress is what a command may reach.
@@ -51,12 +52,12 @@ type Secret struct {
 	Value redact.Value
 }
 
-// ReadEgress returns what the values of --allow, --deny and --secret and the caller's file of network rules mean
+// ReadEgress returns what the values of --allow, --ask, --deny and --secret and the caller's file of network rules mean
 // together. A file that cannot be used, or that others may change, is an error: nothing runs. avoid are directories
 // that a command may have written: no package client there is asked for the hosts of its set. value returns the value
 // of a variable of the caller's.
 func ReadEgress(
-	ctx context.Context, allow, deny, secrets, avoid []string, value func(name string) string,
+	ctx context.Context, r workspace.Reach, secrets, avoid []string, value func(name string) string,
 ) (e Egress, err error) {
 	conf, clients := egressconf.Default(), egressconf.HostClients(avoid).Lookup(ctx)
 	conf.Clients = clients
@@ -69,7 +70,7 @@ func ReadEgress(
 			return e, err
 		}
 	}
-	rules, err := conf.Read(egressconf.Texts{Allow: allow, Deny: deny})
+	rules, err := conf.Read(egressconf.Texts{Allow: r.Allow, Ask: r.Ask, Deny: r.Deny})
 	if err != nil {
 		return e, err
 	}
@@ -186,12 +187,19 @@ func (w *wayOut) start(ctx context.Context, sockets []*os.File) (err error) {
 	})
 	w.keeper, err = keeper.Start(ctx, keeper.Config{
 		Starter: &keeper.Child{Binary: w.of.Binary, Sockets: sockets}, Connection: w.connection,
-		Trouble: func(err error) { w.say(err.Error()) }, Setup: w.setup,
+		Trouble: func(err error) { w.say(err.Error()) }, Setup: w.setup, Ask: nobody,
 	})
 	if err != nil {
 		w.recorder.Close()
 	}
 	return err
+}
+
+// nobody answers for a run: its command may hold the terminal, where a question would be mixed with what it prints and
+// an answer with what it reads.
+func nobody(_ context.Context, q keeper.Question) keeper.Answer {
+	return keeper.Answer{Reason: fmt.Sprintf(`nobody can be asked during a run without root; "carrel run --allow %s" instead of --ask allows it`,
+		q.Target)}
 }
 
 // close ends it once every connection has been recorded.

@@ -16,7 +16,11 @@ import (
 // A Reach is not changed in place: it is shared by those who have read it.
 type Reach struct {
 	Allow []string `json:"allow,omitempty"`
-	// Deny holds whatever Allow says.
+	// Ask has a person asked about each connection, whatever Allow says.
+	Ask []string `json:"ask,omitempty"`
+	// Approved are the answers that were given for good, each for one host and port. They hold whatever Ask says.
+	Approved []string `json:"approved,omitempty"`
+	// Deny holds whatever the others say.
 	Deny []string `json:"deny,omitempty"`
 }
 
@@ -24,7 +28,7 @@ type Reach struct {
 type ReachVerdict struct {
 	// Host is HOST:PORT in its canonical form.
 	Host string
-	// Action is allow or deny.
+	// Action is allow, ask or deny.
 	Action string
 	// Rule decides; it is "" if no rule names the host.
 	Rule, Reason string
@@ -43,36 +47,47 @@ const (
 	MaxReachBytes = 24 << 10
 )
 
-// NewReach returns a Reach of these rules, each once.
-func NewReach(allow, deny []string) Reach { return Reach{unique(allow), unique(deny)} }
+// Unique returns the same rules, each once.
+func (r Reach) Unique() Reach {
+	return Reach{unique(r.Allow), unique(r.Ask), unique(r.Approved), unique(r.Deny)}
+}
 
-// Any reports whether it allows anything.
-func (r Reach) Any() bool { return len(r.Allow) > 0 }
+// Any reports whether it lets anything be reached, be it after a question.
+func (r Reach) Any() bool { return len(r.Allow)+len(r.Ask)+len(r.Approved) > 0 }
 
 // Empty reports whether it has no rules.
-func (r Reach) Empty() bool { return len(r.Allow)+len(r.Deny) == 0 }
+func (r Reach) Empty() bool { return !r.Any() && len(r.Deny) == 0 }
 
 // Equal reports whether the rules are the same. Their order has no influence.
-func (r Reach) Equal(o Reach) bool { return sameTexts(r.Allow, o.Allow) && sameTexts(r.Deny, o.Deny) }
+func (r Reach) Equal(o Reach) bool {
+	return sameTexts(r.Allow, o.Allow) && sameTexts(r.Ask, o.Ask) && sameTexts(r.Approved, o.Approved) && sameTexts(r.Deny, o.Deny)
+}
 
-// Texts are the rules for people and records: "allow RULE" and "deny RULE".
+// Texts are the rules for people and records: "allow RULE", "ask RULE", "approved RULE" and "deny RULE".
 func (r Reach) Texts() (all []string) {
-	for _, text := range r.Allow {
-		all = append(all, "allow "+text)
-	}
-	for _, text := range r.Deny {
-		all = append(all, "deny "+text)
+	for _, l := range []struct {
+		action string
+		rules  []string
+	}{{"allow ", r.Allow}, {"ask ", r.Ask}, {"approved ", r.Approved}, {"deny ", r.Deny}} {
+		for _, text := range l.rules {
+			all = append(all, l.action+text)
+		}
 	}
 	return all
 }
 
+// Has reports whether a rule with this text is in any of the lists.
+func (r Reach) Has(text string) bool {
+	return slices.Contains(r.Allow, text) || slices.Contains(r.Ask, text) || slices.Contains(r.Approved, text) || slices.Contains(r.Deny, text)
+}
+
 // Validate reports what is out of bounds. Whether the rules can be read is for package netrule to say.
-func (r Reach) Validate() error { return checkRules(r.Allow, r.Deny) }
+func (r Reach) Validate() error { return checkRules(r.Allow, r.Ask, r.Approved, r.Deny) }
 
 // ReachChange adds rules and removes some. The zero value changes nothing.
 type ReachChange struct {
-	Allow, Deny []string
-	// Remove are texts of rules that there are, allowed, denied or both. They are removed before others are added.
+	Allow, Ask, Approved, Deny []string
+	// Remove are texts of rules that there are, in whichever lists they are. They are removed before others are added.
 	Remove []string
 }
 
@@ -80,24 +95,32 @@ type ReachChange struct {
 func (c ReachChange) Empty() bool { return !c.Adds() && len(c.Remove) == 0 }
 
 // Adds reports whether it adds rules.
-func (c ReachChange) Adds() bool { return len(c.Allow)+len(c.Deny) > 0 }
+func (c ReachChange) Adds() bool { return !c.Added().Empty() }
+
+// Added are the rules that it adds.
+func (c ReachChange) Added() Reach { return Reach{c.Allow, c.Ask, c.Approved, c.Deny} }
 
 // Validate reports what is out of bounds.
-func (c ReachChange) Validate() error { return checkRules(c.Allow, c.Deny, c.Remove) }
+func (c ReachChange) Validate() error {
+	return checkRules(c.Allow, c.Ask, c.Approved, c.Deny, c.Remove)
+}
 
 // With returns the rules after a change.
 //
 // Errors: not_found if Remove names a rule that is not there, invalid_argument if there would be too many.
 func (r Reach) With(c ReachChange) (Reach, error) {
 	for _, text := range c.Remove {
-		if !slices.Contains(r.Allow, text) && !slices.Contains(r.Deny, text) {
+		if !r.Has(text) {
 			return r, fmt.Errorf("cannot remove the rule %q: there is none; %s: %w", text, r.there(), errdefs.ErrNotFound)
 		}
 	}
 	left := func(rules []string) []string {
 		return slices.DeleteFunc(slices.Clone(rules), func(text string) bool { return slices.Contains(c.Remove, text) })
 	}
-	now := NewReach(append(left(r.Allow), c.Allow...), append(left(r.Deny), c.Deny...))
+	now := Reach{
+		Allow: append(left(r.Allow), c.Allow...), Ask: append(left(r.Ask), c.Ask...),
+		Approved: append(left(r.Approved), c.Approved...), Deny: append(left(r.Deny), c.Deny...),
+	}.Unique()
 	return now, now.Validate()
 }
 

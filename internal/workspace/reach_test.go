@@ -13,7 +13,9 @@ import (
 )
 
 func TestReachChanges(t *testing.T) {
-	before := workspace.NewReach([]string{"a.example", "b.example:22", "a.example"}, []string{"c.example", "both.example"})
+	before := workspace.Reach{
+		Allow: []string{"a.example", "b.example:22", "a.example"}, Deny: []string{"c.example", "both.example"},
+	}.Unique()
 	before.Allow = append(before.Allow, "both.example")
 	kept := workspace.Reach{Allow: slices.Clone(before.Allow), Deny: slices.Clone(before.Deny)}
 	for what, c := range map[string]struct {

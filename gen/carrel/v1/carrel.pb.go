@@ -331,9 +331,12 @@ type Workspace struct {
 	ReachDeny  []string `protobuf:"bytes,24,rep,name=reach_deny,json=reachDeny,proto3" json:"reach_deny,omitempty"`
 	// It runs with a way out to the network, which the rules above judge. One that runs without it gets one when it
 	// starts next.
-	Egress bool `protobuf:"varint,25,opt,name=egress,proto3" json:"egress,omitempty"`
+	Egress   bool     `protobuf:"varint,25,opt,name=egress,proto3" json:"egress,omitempty"`
+	ReachAsk []string `protobuf:"bytes,26,rep,name=reach_ask,json=reachAsk,proto3" json:"reach_ask,omitempty"`
 	// Names of the owner's secrets of which its commands have placeholders, in variables of those names.
-	Secrets       []string `protobuf:"bytes,27,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	Secrets []string `protobuf:"bytes,27,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	// HOST:PORT of connections that a person let through always when they were asked.
+	ReachApproved []string `protobuf:"bytes,28,rep,name=reach_approved,json=reachApproved,proto3" json:"reach_approved,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -543,9 +546,23 @@ func (x *Workspace) GetEgress() bool {
 	return false
 }
 
+func (x *Workspace) GetReachAsk() []string {
+	if x != nil {
+		return x.ReachAsk
+	}
+	return nil
+}
+
 func (x *Workspace) GetSecrets() []string {
 	if x != nil {
 		return x.Secrets
+	}
+	return nil
+}
+
+func (x *Workspace) GetReachApproved() []string {
+	if x != nil {
+		return x.ReachApproved
 	}
 	return nil
 }
@@ -580,6 +597,8 @@ type CreateRequest struct {
 	// rules is failed_precondition; none asked for is what there is.
 	ReachAllow []string `protobuf:"bytes,11,rep,name=reach_allow,json=reachAllow,proto3" json:"reach_allow,omitempty"`
 	ReachDeny  []string `protobuf:"bytes,12,rep,name=reach_deny,json=reachDeny,proto3" json:"reach_deny,omitempty"`
+	// Rules that have a person asked about each connection, whatever reach_allow says: see Approval. reach_deny wins.
+	ReachAsk []string `protobuf:"bytes,13,rep,name=reach_ask,json=reachAsk,proto3" json:"reach_ask,omitempty"`
 	// Names of the caller's secrets. Commands have a placeholder in the variable of each name, and the hosts that the
 	// secret is for get its value. A rule has to let the workspace reach one of those. At most 64.
 	Secrets       []string `protobuf:"bytes,14,rep,name=secrets,proto3" json:"secrets,omitempty"`
@@ -697,6 +716,13 @@ func (x *CreateRequest) GetReachAllow() []string {
 func (x *CreateRequest) GetReachDeny() []string {
 	if x != nil {
 		return x.ReachDeny
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetReachAsk() []string {
+	if x != nil {
+		return x.ReachAsk
 	}
 	return nil
 }
@@ -1588,9 +1614,10 @@ type UpdateRequest struct {
 	// what is allowed with failed_precondition until it has stopped.
 	ReachAllow []string `protobuf:"bytes,7,rep,name=reach_allow,json=reachAllow,proto3" json:"reach_allow,omitempty"`
 	ReachDeny  []string `protobuf:"bytes,8,rep,name=reach_deny,json=reachDeny,proto3" json:"reach_deny,omitempty"`
-	// Rules to remove, before others are added, by their text: allowed, denied or both. One that is not there is
+	// Rules to remove, before others are added, by their text, in whichever lists they are. One that is not there is
 	// not_found.
 	ReachRemove []string `protobuf:"bytes,9,rep,name=reach_remove,json=reachRemove,proto3" json:"reach_remove,omitempty"`
+	ReachAsk    []string `protobuf:"bytes,10,rep,name=reach_ask,json=reachAsk,proto3" json:"reach_ask,omitempty"`
 	// Names of its owner's secrets, as in CreateRequest, and of some that it uses no more. They hold at once, also for
 	// commands that run; new variables are for commands that start later. A workspace that was started without a
 	// secret refuses its first one with failed_precondition until it has stopped.
@@ -1689,6 +1716,13 @@ func (x *UpdateRequest) GetReachDeny() []string {
 func (x *UpdateRequest) GetReachRemove() []string {
 	if x != nil {
 		return x.ReachRemove
+	}
+	return nil
+}
+
+func (x *UpdateRequest) GetReachAsk() []string {
+	if x != nil {
+		return x.ReachAsk
 	}
 	return nil
 }
@@ -1855,7 +1889,7 @@ type ReachVerdict struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// HOST:PORT in its canonical form.
 	Host string `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`
-	// allow or deny.
+	// allow, ask or deny.
 	Action string `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"`
 	// The rule that decides; empty if none names the host.
 	Rule   string `protobuf:"bytes,3,opt,name=rule,proto3" json:"rule,omitempty"`
@@ -7661,13 +7695,13 @@ type Approval struct {
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// pending, approved, denied, spent or expired.
 	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
-	// Who asked: "uid:1000".
+	// Who asked: "uid:1000", "token:0123456789ab", or "inside:ws-2a97516c" for what runs in a workspace.
 	Requester string `protobuf:"bytes,3,opt,name=requester,proto3" json:"requester,omitempty"`
 	Workspace string `protobuf:"bytes,4,opt,name=workspace,proto3" json:"workspace,omitempty"`
 	Key       string `protobuf:"bytes,5,opt,name=key,proto3" json:"key,omitempty"`
 	Owner     string `protobuf:"bytes,6,opt,name=owner,proto3" json:"owner,omitempty"`
 	Thread    string `protobuf:"bytes,7,opt,name=thread,proto3" json:"thread,omitempty"`
-	// As in the audit log: command.exec and others.
+	// As in the audit log: command.exec, network.connect and others.
 	Kind string   `protobuf:"bytes,8,opt,name=kind,proto3" json:"kind,omitempty"`
 	Argv []string `protobuf:"bytes,9,rep,name=argv,proto3" json:"argv,omitempty"`
 	Cwd  string   `protobuf:"bytes,10,opt,name=cwd,proto3" json:"cwd,omitempty"`
@@ -7699,7 +7733,12 @@ type Approval struct {
 	// When it expires unanswered.
 	UntilUnixMs int64 `protobuf:"varint,28,opt,name=until_unix_ms,json=untilUnixMs,proto3" json:"until_unix_ms,omitempty"`
 	// Set once it was answered.
-	Answer        *ApprovalAnswer `protobuf:"bytes,29,opt,name=answer,proto3" json:"answer,omitempty"`
+	Answer *ApprovalAnswer `protobuf:"bytes,29,opt,name=answer,proto3" json:"answer,omitempty"`
+	// Of a connection out of a workspace: where to, and the rule that has a person asked. It ends when nobody waits for
+	// the connection any more.
+	Host          string `protobuf:"bytes,30,opt,name=host,proto3" json:"host,omitempty"`
+	Port          uint32 `protobuf:"varint,31,opt,name=port,proto3" json:"port,omitempty"`
+	Rule          string `protobuf:"bytes,32,opt,name=rule,proto3" json:"rule,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7937,9 +7976,30 @@ func (x *Approval) GetAnswer() *ApprovalAnswer {
 	return nil
 }
 
+func (x *Approval) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *Approval) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *Approval) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
 type ApprovalAnswer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// once, thread or deny.
+	// once, thread, always or deny.
 	Kind   string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	By     string `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`
@@ -8241,7 +8301,8 @@ func (x *GetApprovalResponse) GetApproval() *Approval {
 type AnswerApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// once, thread or deny.
+	// once, thread, always or deny. always is for a connection: it adds the rule HOST:PORT to reach_approved, for which
+	// the caller must be one who may change the workspace.
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
 	// At most 1024 bytes.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -8893,7 +8954,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\vdestination\x18\x02 \x01(\tR\vdestination\x12\x1b\n" +
 	"\tread_only\x18\x03 \x01(\bR\breadOnly\x12\x1b\n" +
 	"\towner_uid\x18\x04 \x01(\rR\bownerUid\x12\x17\n" +
-	"\aas_root\x18\x05 \x01(\bR\x06asRoot\"\x90\x06\n" +
+	"\aas_root\x18\x05 \x01(\bR\x06asRoot\"\xd4\x06\n" +
 	"\tWorkspace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x14\n" +
@@ -8923,8 +8984,10 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"reachAllow\x12\x1d\n" +
 	"\n" +
 	"reach_deny\x18\x18 \x03(\tR\treachDeny\x12\x16\n" +
-	"\x06egress\x18\x19 \x01(\bR\x06egress\x12\x18\n" +
-	"\asecrets\x18\x1b \x03(\tR\asecrets\"\xa3\x03\n" +
+	"\x06egress\x18\x19 \x01(\bR\x06egress\x12\x1b\n" +
+	"\treach_ask\x18\x1a \x03(\tR\breachAsk\x12\x18\n" +
+	"\asecrets\x18\x1b \x03(\tR\asecrets\x12%\n" +
+	"\x0ereach_approved\x18\x1c \x03(\tR\rreachApproved\"\xc0\x03\n" +
 	"\rCreateRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12)\n" +
 	"\x06limits\x18\x02 \x01(\v2\x11.carrel.v1.LimitsR\x06limits\x12\x19\n" +
@@ -8941,7 +9004,8 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\vreach_allow\x18\v \x03(\tR\n" +
 	"reachAllow\x12\x1d\n" +
 	"\n" +
-	"reach_deny\x18\f \x03(\tR\treachDeny\x12\x18\n" +
+	"reach_deny\x18\f \x03(\tR\treachDeny\x12\x1b\n" +
+	"\treach_ask\x18\r \x03(\tR\breachAsk\x12\x18\n" +
 	"\asecrets\x18\x0e \x03(\tR\asecrets\"^\n" +
 	"\x0eCreateResponse\x122\n" +
 	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\x12\x18\n" +
@@ -8989,7 +9053,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\rResumeRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\"D\n" +
 	"\x0eResumeResponse\x122\n" +
-	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\"\xec\x02\n" +
+	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\"\x89\x03\n" +
 	"\rUpdateRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12)\n" +
 	"\x06limits\x18\x02 \x01(\v2\x11.carrel.v1.LimitsR\x06limits\x12\x10\n" +
@@ -9002,7 +9066,9 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"reachAllow\x12\x1d\n" +
 	"\n" +
 	"reach_deny\x18\b \x03(\tR\treachDeny\x12!\n" +
-	"\freach_remove\x18\t \x03(\tR\vreachRemove\x12\x18\n" +
+	"\freach_remove\x18\t \x03(\tR\vreachRemove\x12\x1b\n" +
+	"\treach_ask\x18\n" +
+	" \x03(\tR\breachAsk\x12\x18\n" +
 	"\asecrets\x18\v \x03(\tR\asecrets\x12%\n" +
 	"\x0esecrets_remove\x18\f \x03(\tR\rsecretsRemove\"D\n" +
 	"\x0eUpdateResponse\x122\n" +
@@ -9441,7 +9507,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"risk_score\x18\x05 \x01(\x05R\triskScore\x12\"\n" +
 	"\fcapabilities\x18\x06 \x03(\tR\fcapabilities\x12\x14\n" +
 	"\x05rules\x18\a \x03(\tR\x05rules\x12\x18\n" +
-	"\areasons\x18\b \x03(\tR\areasons\"\x9a\x06\n" +
+	"\areasons\x18\b \x03(\tR\areasons\"\xd6\x06\n" +
 	"\bApproval\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1c\n" +
@@ -9473,7 +9539,10 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x05trace\x18\x1a \x01(\tR\x05trace\x12\"\n" +
 	"\rasked_unix_ms\x18\x1b \x01(\x03R\vaskedUnixMs\x12\"\n" +
 	"\runtil_unix_ms\x18\x1c \x01(\x03R\vuntilUnixMs\x121\n" +
-	"\x06answer\x18\x1d \x01(\v2\x19.carrel.v1.ApprovalAnswerR\x06answer\"y\n" +
+	"\x06answer\x18\x1d \x01(\v2\x19.carrel.v1.ApprovalAnswerR\x06answer\x12\x12\n" +
+	"\x04host\x18\x1e \x01(\tR\x04host\x12\x12\n" +
+	"\x04port\x18\x1f \x01(\rR\x04port\x12\x12\n" +
+	"\x04rule\x18  \x01(\tR\x04rule\"y\n" +
 	"\x0eApprovalAnswer\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x0e\n" +

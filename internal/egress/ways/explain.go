@@ -13,8 +13,8 @@ import (
 // made.
 //
 // Errors: invalid_argument for a host that cannot be read.
-func (w *Ways) Explain(allow, deny []string, secrets []egressapi.Secret, hosts []string) ([]workspace.ReachVerdict, error) {
-	s, err := setup(w.config(), "", allow, deny)
+func (w *Ways) Explain(r workspace.Reach, secrets []egressapi.Secret, hosts []string) ([]workspace.ReachVerdict, error) {
+	s, err := setup(w.config(), "", r)
 	if err != nil {
 		return nil, err
 	}
@@ -35,7 +35,7 @@ func (w *Ways) Explain(allow, deny []string, secrets []egressapi.Secret, hosts [
 			if err != nil {
 				return nil, err
 			}
-			if v.Action == netrule.Allow && bound.Judge(t).Action == netrule.Allow {
+			if v.Action != netrule.Deny && bound.Judge(t).Action == netrule.Allow {
 				x.Secrets = append(x.Secrets, secret.Name)
 			}
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/egress/ways"
 	"github.com/carrel-dev/carrel/internal/egressconf"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // The host's file is refused if others may change it, or if it cannot be read in full.
@@ -88,12 +89,12 @@ func TestReadHost(t *testing.T) {
 func TestCheck(t *testing.T) {
 	w := ways.New(ways.Config{Conf: parse(t, "sets: {mine: [a.example.org]}")})
 	for _, good := range []string{"example.org", "@mine", "@github", "10.0.0.0/8:22", "*"} {
-		if err := w.Check([]string{good}, []string{good}, true); err != nil {
+		if err := w.Check(workspace.Reach{Allow: []string{good}, Deny: []string{good}}, true); err != nil {
 			t.Errorf("%s: %v", good, err)
 		}
 	}
 	for _, bad := range []string{"@npm", "@others", "", "http://x", "a b"} {
-		if w.Check([]string{bad}, nil, true) == nil || w.Check(nil, []string{bad}, true) == nil {
+		if w.Check(workspace.Reach{Allow: []string{bad}}, true) == nil || w.Check(workspace.Reach{Deny: []string{bad}}, true) == nil {
 			t.Errorf("%q is taken", bad)
 		}
 	}
@@ -101,13 +102,13 @@ func TestCheck(t *testing.T) {
 	for i := range many {
 		many[i] = "example.org"
 	}
-	if err := w.Check(many, nil, true); !errdefs.IsInvalidArgument(err) {
+	if err := w.Check(workspace.Reach{Allow: many}, true); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("too many: %v", err)
 	}
 	if err := w.Reload(nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Check([]string{"@mine"}, nil, true); !errdefs.IsNotFound(err) {
+	if err := w.Check(workspace.Reach{Allow: []string{"@mine"}}, true); !errdefs.IsNotFound(err) {
 		t.Errorf("a set that is gone: %v", err)
 	}
 }
@@ -116,7 +117,7 @@ func TestCheck(t *testing.T) {
 func TestCheckInner(t *testing.T) {
 	w := ways.New(ways.Config{Conf: parse(t, "sets: {db: ['10.1.0.7:5432']}\ntreat_as_public: [203.0.113.0/24]")})
 	for _, fine := range []string{"example.org", "*", "@db", "203.0.113.9:443", "8.8.8.8:53", "0.0.0.0/0:443"} {
-		if err := w.Check([]string{fine}, []string{"10.0.0.1"}, false); err != nil {
+		if err := w.Check(workspace.Reach{Allow: []string{fine}, Deny: []string{"10.0.0.1"}}, false); err != nil {
 			t.Errorf("%s: %v", fine, err)
 		}
 	}
@@ -131,10 +132,10 @@ func TestCheckInner(t *testing.T) {
 		}
 	}
 	for _, bad := range inner {
-		if err := w.Check([]string{"example.org", bad}, nil, false); !errdefs.IsPermissionDenied(err) {
+		if err := w.Check(workspace.Reach{Allow: []string{"example.org", bad}}, false); !errdefs.IsPermissionDenied(err) {
 			t.Errorf("%s: %v", bad, err)
 		}
-		if err := w.Check([]string{bad}, nil, true); err != nil {
+		if err := w.Check(workspace.Reach{Allow: []string{bad}}, true); err != nil {
 			t.Errorf("an administrator's %s: %v", bad, err)
 		}
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/egressconf"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/record"
+	"github.com/carrel-dev/carrel/internal/workspace"
 	"github.com/carrel-dev/carrel/test/built"
 )
 
@@ -64,21 +65,21 @@ type world struct {
 	env  []string // of each carrel-egress
 
 	mu         sync.Mutex
-	workspaces map[id.Workspace]*workspace
+	workspaces map[id.Workspace]*inside
 	warned     strings.Builder
 }
 
 // Open and Change are those of Ways, without secrets.
 func (w *world) Open(ctx context.Context, name id.Workspace, allow, deny []string) error {
-	return w.Ways.Open(ctx, name, allow, deny, egressapi.Secrets{})
+	return w.Ways.Open(ctx, name, workspace.Reach{Allow: allow, Deny: deny}, egressapi.Secrets{})
 }
 
 func (w *world) Change(ctx context.Context, name id.Workspace, allow, deny []string) error {
-	return w.Ways.Change(ctx, name, allow, deny, egressapi.Secrets{})
+	return w.Ways.Change(ctx, name, workspace.Reach{Allow: allow, Deny: deny}, egressapi.Secrets{})
 }
 
-// workspace is what the broker has of one: its sockets, on the host's loopback, and its carrel-egress.
-type workspace struct {
+// inside is what the broker has of one: its sockets, on the host's loopback, and its carrel-egress.
+type inside struct {
 	sockets []*os.File
 	proxy   string // where CONNECT is served
 
@@ -107,7 +108,7 @@ func (w *world) warnings() string {
 
 func newWorld(t *testing.T, c ways.Config) *world {
 	t.Helper()
-	w := &world{t: t, workspaces: map[id.Workspace]*workspace{}}
+	w := &world{t: t, workspaces: map[id.Workspace]*inside{}}
 	server, f := listen(t)
 	f.Close()
 	w.echo = server.Addr().String()
@@ -175,9 +176,9 @@ func listen(t *testing.T) (*net.TCPListener, *os.File) {
 	return tcp, f
 }
 
-func newWorkspace(t *testing.T) *workspace {
+func newWorkspace(t *testing.T) *inside {
 	t.Helper()
-	x := &workspace{}
+	x := &inside{}
 	packets, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)
@@ -241,7 +242,7 @@ func (w *world) open(ctx context.Context, name id.Workspace) (*os.File, error) {
 }
 
 // end ends the process of a workspace. world.mu is held.
-func (x *workspace) end() {
+func (x *inside) end() {
 	if x.cmd != nil {
 		_ = x.cmd.Process.Kill()
 		<-x.ends
@@ -250,7 +251,7 @@ func (x *workspace) end() {
 }
 
 // set changes a workspace.
-func (w *world) set(name id.Workspace, f func(*workspace)) {
+func (w *world) set(name id.Workspace, f func(*inside)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f(w.workspaces[name])
@@ -268,7 +269,7 @@ func (w *world) signal(name id.Workspace, s unix.Signal) int {
 }
 
 func (w *world) opened(name id.Workspace) (n int) {
-	w.set(name, func(x *workspace) { n = x.opened })
+	w.set(name, func(x *inside) { n = x.opened })
 	return n
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/egressconf"
 	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // keyed is a host that says which key it got. The host's authorities, for every process of a world, vouch for it.
@@ -108,7 +109,7 @@ func TestSecretsThatCome(t *testing.T) {
 	}
 	give := func(value string) {
 		t.Helper()
-		w.must(w.Ways.Change(t.Context(), one, rules, nil, secretsOf(t, authority, address, value)))
+		w.must(w.Ways.Change(t.Context(), one, workspace.Reach{Allow: rules}, secretsOf(t, authority, address, value)))
 	}
 	give("the first value")
 	if got := get(trusted); got != "the first value" {
@@ -143,7 +144,7 @@ func TestCheckSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := secretsOf(t, authority, "api.example:8443", "the value").List
-	if err := w.CheckSecrets([]string{"*.example:8443"}, nil, s); err != nil {
+	if err := w.CheckSecrets(workspace.Reach{Allow: []string{"*.example:8443"}}, s); err != nil {
 		t.Errorf("a host that a rule reaches: %v", err)
 	}
 	for what, c := range map[string]struct{ allow, deny []string }{
@@ -151,12 +152,12 @@ func TestCheckSecrets(t *testing.T) {
 		"another port": {allow: []string{"api.example"}},
 		"denied":       {allow: []string{"*.example:8443"}, deny: []string{"api.example"}},
 	} {
-		if err := w.CheckSecrets(c.allow, c.deny, s); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "api.example:8443") {
+		if err := w.CheckSecrets(workspace.Reach{Allow: c.allow, Deny: c.deny}, s); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "api.example:8443") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 	short := secretsOf(t, authority, "api.example:8443", "short").List
-	if err := w.CheckSecrets([]string{"*.example:8443"}, nil, short); !errdefs.IsInvalidArgument(err) {
+	if err := w.CheckSecrets(workspace.Reach{Allow: []string{"*.example:8443"}}, short); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("a short one: %v", err)
 	}
 }
@@ -177,7 +178,7 @@ func TestExplain(t *testing.T) {
 	hosts := []string{
 		"API.example.:8443", "api.example", "bad.example:22", "other.test", "127.0.0.1:80", "2001:db8::1", "[2001:db8::1]:22", "10.1.2.3:5432",
 	}
-	all, err := w.Explain([]string{"*.example:*", "10.0.0.0/8:5432"}, nil, secrets, hosts)
+	all, err := w.Explain(workspace.Reach{Allow: []string{"*.example:*", "10.0.0.0/8:5432"}}, secrets, hosts)
 	if err != nil || len(all) != len(hosts) {
 		t.Fatalf("%+v, %v", all, err)
 	}
@@ -192,7 +193,7 @@ func TestExplain(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"", "a b", "example.org:0", "example.org:http", "https://example.org", "[::1", "user@example.org"} {
-		if _, err := w.Explain(nil, nil, nil, []string{bad}); !errdefs.IsInvalidArgument(err) {
+		if _, err := w.Explain(workspace.Reach{}, nil, []string{bad}); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}

@@ -17,15 +17,16 @@ import (
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/netrule"
 	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // setup returns what carrel-egress serves a workspace by. After an error it has no rules.
-func setup(conf *egressconf.Config, name id.Workspace, allow, deny []string) (egressapi.Setup, error) {
+func setup(conf *egressconf.Config, name id.Workspace, r workspace.Reach) (egressapi.Setup, error) {
 	s := egressapi.Setup{
 		Public: conf.Public, Resolver: conf.Resolver, Proxy: keeper.ProxyOf(conf.Proxy),
 		Remedy: fmt.Sprintf(`"carrel egress allow %s %%s" allows it`, name),
 	}
-	rules, err := conf.Read(egressconf.Texts{Allow: allow, Deny: deny})
+	rules, err := conf.Read(egressconf.Texts{Allow: r.Allow, Ask: r.Ask, Approved: r.Approved, Deny: r.Deny})
 	if err != nil {
 		return s, err
 	}
@@ -42,8 +43,8 @@ func setup(conf *egressconf.Config, name id.Workspace, allow, deny []string) (eg
 }
 
 // start starts carrel-egress for a way, whose turn the caller has.
-func (w *Ways) start(ctx context.Context, x *way, allow, deny []string, secrets egressapi.Secrets) error {
-	s, err := setup(w.config(), x.name, allow, deny)
+func (w *Ways) start(ctx context.Context, x *way, r workspace.Reach, secrets egressapi.Secrets) error {
+	s, err := setup(w.config(), x.name, r)
 	if err != nil {
 		return err
 	}
@@ -58,9 +59,13 @@ func (w *Ways) start(ctx context.Context, x *way, allow, deny []string, secrets 
 			}
 		},
 	})
+	var ask func(context.Context, keeper.Question) keeper.Answer
+	if w.cfg.Ask != nil {
+		ask = func(ctx context.Context, q keeper.Question) keeper.Answer { return w.cfg.Ask(ctx, x.name, q) }
+	}
 	k, err := keeper.Start(ctx, keeper.Config{
 		Starter: keeper.Remote(func(ctx context.Context) (*os.File, error) { return w.cfg.Open(ctx, x.name) }),
-		Setup:   s, Retry: true,
+		Setup:   s, Retry: true, Ask: ask,
 		Connection: func(c egressapi.Connection) {
 			w.cfg.Seen(c)
 			records.Connection(c)
@@ -75,7 +80,7 @@ func (w *Ways) start(ctx context.Context, x *way, allow, deny []string, secrets 
 		go records.Close() // it may wait for the disk
 		return err
 	}
-	x.allow, x.deny, x.keeper, x.records = slices.Clone(allow), slices.Clone(deny), k, records
+	x.reach, x.keeper, x.records = r, k, records
 	return nil
 }
 
@@ -101,7 +106,7 @@ func (x *way) end() (written <-chan struct{}) {
 		defer close(done)
 		r.Close() // it may wait for the disk
 	}(x.records)
-	x.keeper, x.records, x.allow, x.deny = nil, nil, nil, nil
+	x.reach, x.keeper, x.records = workspace.Reach{}, nil, nil
 	return done
 }
 

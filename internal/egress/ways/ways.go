@@ -26,6 +26,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/egressconf"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // Config holds the dependencies of New. What is not optional is required.
@@ -37,6 +38,8 @@ type Config struct {
 	Conf *egressconf.Config
 	// Records is where the records of connections go: record.Writer.
 	Records recorder.Log
+	// Ask has a person asked about a connection of a workspace: see keeper.Config. Optional.
+	Ask func(ctx context.Context, name id.Workspace, q keeper.Question) keeper.Answer
 	// Seen is told of each connection as well, also of those that get no record. It must not block. Optional.
 	Seen func(egressapi.Connection)
 	// Log is told what happens without a caller. Optional.
@@ -73,9 +76,9 @@ type way struct {
 	close context.CancelFunc
 
 	// Whoever has the turn may use what follows.
-	allow, deny []string
-	keeper      *keeper.Keeper // nil: it is closed
-	records     *recorder.Recorder
+	reach   workspace.Reach
+	keeper  *keeper.Keeper // nil: it is closed
+	records *recorder.Recorder
 }
 
 // New returns Ways without any way.
@@ -98,12 +101,12 @@ func New(c Config) *Ways {
 // Check refuses rules of a workspace that cannot be used with those of the host: invalid_argument, or not_found for an
 // unknown set. Without inner, permission_denied for a rule that names an address which is not public, or the host's own:
 // what listens there may trust whoever can connect. Sets may name such addresses: who wrote them may do more.
-func (w *Ways) Check(allow, deny []string, inner bool) error {
+func (w *Ways) Check(r workspace.Reach, inner bool) error {
 	conf := w.config()
-	if _, err := setup(conf, "", allow, deny); err != nil || inner {
+	if _, err := setup(conf, "", r); err != nil || inner {
 		return err
 	}
-	for _, text := range allow {
+	for _, text := range slices.Concat(r.Allow, r.Ask, r.Approved) {
 		if strings.HasPrefix(text, "@") {
 			continue
 		}
@@ -138,11 +141,11 @@ func own(n netip.Prefix) []netip.Addr {
 
 // CheckSecrets refuses secrets of a workspace with these rules: invalid_argument for those that cannot be used, and for
 // one that no host would get.
-func (w *Ways) CheckSecrets(allow, deny []string, secrets []egressapi.Secret) error {
+func (w *Ways) CheckSecrets(r workspace.Reach, secrets []egressapi.Secret) error {
 	if err := intercept.Check(intercept.Of(secrets)); err != nil {
 		return err
 	}
-	s, err := setup(w.config(), "", allow, deny)
+	s, err := setup(w.config(), "", r)
 	if err != nil {
 		return err
 	}
@@ -162,25 +165,25 @@ func (w *Ways) CheckSecrets(allow, deny []string, secrets []egressapi.Secret) er
 
 // Open opens the way of a running workspace, instead of an earlier one, and returns when it serves by these rules and
 // those of the host, and with these secrets. After an error there is none, unless the rules were refused: then nothing has changed.
-func (w *Ways) Open(ctx context.Context, name id.Workspace, allow, deny []string, secrets egressapi.Secrets) error {
+func (w *Ways) Open(ctx context.Context, name id.Workspace, r workspace.Reach, secrets egressapi.Secrets) error {
 	return w.do(ctx, name, "open", func(ctx context.Context, x *way) error {
-		return w.start(ctx, x, allow, deny, secrets)
+		return w.start(ctx, x, r, secrets)
 	})
 }
 
 // Change changes the rules and the secrets of a workspace, and returns when nothing passes any more that they do not allow. If there
 // is no way, it is Open. Rules that are refused change nothing. After another error the new rules are those of the next
 // process, which is started in the background.
-func (w *Ways) Change(ctx context.Context, name id.Workspace, allow, deny []string, secrets egressapi.Secrets) error {
+func (w *Ways) Change(ctx context.Context, name id.Workspace, r workspace.Reach, secrets egressapi.Secrets) error {
 	return w.do(ctx, name, "change", func(ctx context.Context, x *way) error {
 		if x.keeper == nil {
-			return w.start(ctx, x, allow, deny, secrets)
+			return w.start(ctx, x, r, secrets)
 		}
-		s, err := setup(w.config(), name, allow, deny)
+		s, err := setup(w.config(), name, r)
 		if err != nil {
 			return err
 		}
-		x.allow, x.deny = slices.Clone(allow), slices.Clone(deny)
+		x.reach = r
 		return x.change(ctx, s, &secrets)
 	})
 }
@@ -249,7 +252,7 @@ func (w *Ways) reload(x *way) error {
 		if x.keeper == nil {
 			return nil
 		}
-		s, err := setup(w.config(), x.name, x.allow, x.deny)
+		s, err := setup(w.config(), x.name, x.reach)
 		if err == nil {
 			return x.change(ctx, s, nil)
 		}

@@ -115,16 +115,16 @@ func TestKilled(t *testing.T) {
 func TestRestartFails(t *testing.T) {
 	w := newWorld(t, ways.Config{})
 	w.must(w.Open(t.Context(), one, []string{w.echo}, nil))
-	w.set(one, func(x *workspace) { x.refuse = errors.New("no room for it") })
+	w.set(one, func(x *inside) { x.refuse = errors.New("no room for it") })
 	w.signal(one, unix.SIGKILL)
 	until(t, "a warning", func() bool { return strings.Contains(w.warnings(), "no room for it") })
 	n := w.opened(one)
-	w.set(one, func(x *workspace) { x.refuse = nil })
+	w.set(one, func(x *inside) { x.refuse = nil })
 	w.reaches(one) // the connection waits in the socket
 	if w.opened(one) <= n {
 		t.Error("it is not opened again")
 	}
-	w.set(one, func(x *workspace) { x.refuse = errors.New("no room again") })
+	w.set(one, func(x *inside) { x.refuse = errors.New("no room again") })
 	w.signal(one, unix.SIGKILL)
 	if err := w.Change(t.Context(), one, nil, nil); err == nil {
 		until(t, "an end", func() bool { return strings.Contains(w.warnings(), "no room again") })
@@ -133,7 +133,7 @@ func TestRestartFails(t *testing.T) {
 			t.Errorf("a change without a process: %v", err)
 		}
 	}
-	w.set(one, func(x *workspace) { x.refuse = nil })
+	w.set(one, func(x *inside) { x.refuse = nil })
 	w.must(w.Change(t.Context(), one, nil, nil))
 	w.refused(one)
 }
@@ -146,14 +146,14 @@ func TestOpenFails(t *testing.T) {
 	if err := w.Open(dead, one, nil, nil); !errors.Is(err, context.Canceled) || w.opened(one) != 0 {
 		t.Errorf("with a dead context: %v, opened %d times", err, w.opened(one))
 	}
-	w.set(one, func(x *workspace) { x.refuse = errdefs.ErrResourceExhausted })
+	w.set(one, func(x *inside) { x.refuse = errdefs.ErrResourceExhausted })
 	if err := w.Open(t.Context(), one, nil, nil); !errdefs.IsResourceExhausted(err) {
 		t.Errorf("the broker's refusal: %v", err)
 	}
 	if err := w.Open(t.Context(), one, []string{"@nothing"}, nil); !errdefs.IsNotFound(err) || w.opened(one) != 1 {
 		t.Errorf("rules that cannot be used: %v", err)
 	}
-	w.set(one, func(x *workspace) { x.refuse = nil })
+	w.set(one, func(x *inside) { x.refuse = nil })
 	w.must(w.Change(t.Context(), one, []string{w.echo}, nil)) // as Open
 	c := w.reaches(one)
 	for _, f := range []func(context.Context, id.Workspace, []string, []string) error{w.Open, w.Change} {
@@ -173,7 +173,7 @@ func TestOpenFails(t *testing.T) {
 func TestHangs(t *testing.T) {
 	const deadline = 1500 * time.Millisecond
 	w := newWorld(t, ways.Config{Within: deadline})
-	w.set(one, func(x *workspace) { x.mute = true })
+	w.set(one, func(x *inside) { x.mute = true })
 	w.must(w.Open(t.Context(), three, []string{w.echo}, nil))
 	stopped := w.signal(three, unix.SIGSTOP)
 	var hanging sync.WaitGroup
@@ -201,7 +201,7 @@ func TestHangs(t *testing.T) {
 	hanging.Wait()
 	// The one that did not answer is replaced, and its successor has the new rules.
 	w.refused(three)
-	w.set(three, func(x *workspace) {
+	w.set(three, func(x *inside) {
 		if x.cmd.Process.Pid == stopped {
 			t.Error("the stopped process is not replaced")
 		}
@@ -212,15 +212,15 @@ func TestHangs(t *testing.T) {
 	if took := time.Since(began); took > 3*time.Second {
 		t.Errorf("Close of a process that hangs took %v", took)
 	}
-	w.set(three, (*workspace).end) // as the broker does with the workspace
+	w.set(three, (*inside).end) // as the broker does with the workspace
 }
 
 // Close interrupts what opens a way, and does not wait for a broker that does not answer.
 func TestCloseWhileStarting(t *testing.T) {
 	w := newWorld(t, ways.Config{})
 	wait := make(chan struct{})
-	w.set(one, func(x *workspace) { x.mute = true })
-	w.set(two, func(x *workspace) { x.wait = wait })
+	w.set(one, func(x *inside) { x.mute = true })
+	w.set(two, func(x *inside) { x.wait = wait })
 	opens := make(chan error, 4)
 	for _, name := range []id.Workspace{one, one, two, two} {
 		go func() { opens <- w.Open(t.Context(), name, nil, nil) }()
@@ -247,8 +247,8 @@ func TestCloseWhileStarting(t *testing.T) {
 	if err := <-opens; err == nil {
 		t.Error("the start that was closed succeeds")
 	}
-	w.set(one, func(x *workspace) { x.mute = false })
-	w.set(two, func(x *workspace) { x.wait = nil })
+	w.set(one, func(x *inside) { x.mute = false })
+	w.set(two, func(x *inside) { x.wait = nil })
 	for _, name := range []id.Workspace{one, two} {
 		w.must(w.Open(t.Context(), name, []string{w.echo}, nil))
 		w.reaches(name)
