@@ -137,7 +137,7 @@ func (s *state) openGit(projects []launch.Project, name id.Workspace) ([]launch.
 	n := gitNote{p.Dir.Name(), filepath.Join(s.dir, "git", fmt.Sprintf("%s-%d", name, len(projects)))}
 	repo, err := gitdir.Prepare(n.Source, n.Dir, name, func() error {
 		s.note.Git = append(s.note.Git, n)
-		return s.write()
+		return s.alone(s.write)
 	})
 	if repo == nil || err != nil {
 		return projects, err

@@ -1,6 +1,7 @@
 package rootless
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -173,14 +174,19 @@ func (s *state) sweep(closeBroken func([]id.Workspace) error) error {
 	return nil
 }
 
-// write replaces the note of this run, durably where it names what has to be removed.
+// write replaces the note of this run, durably where it names what has to be removed. Others read it under the lock of
+// alone, which its caller has. It is one call, so that a run that is killed leaves one note or the other.
 func (s *state) write() error {
 	b, err := json.Marshal(s.note)
 	if err != nil {
 		return err
 	}
-	if err := s.mine.Truncate(0); err != nil {
+	before, err := s.mine.Stat()
+	if err != nil {
 		return err
+	}
+	if more := int(before.Size()) - len(b); more > 0 {
+		b = append(b, bytes.Repeat([]byte(" "), more)...)
 	}
 	if _, err := s.mine.WriteAt(b, 0); err != nil {
 		return err

@@ -368,7 +368,9 @@ func TestEgressRecordIsPaced(t *testing.T) {
 	s := newSite(t, u)
 	u.network(map[string]string{"example.com": "127.0.0.1"}, "")
 	const many = 600
-	r := u.reach(fmt.Sprintf("for i in $(seq %d); do : > /dev/tcp/example.com/%s || echo failed; done", many, s.plain),
+	// The name is asked for once: a fast host asks for more of them than the limit of queries.
+	r := u.reach(fmt.Sprintf("a=$(getent hosts example.com | cut -d' ' -f1); for i in $(seq %d); do : > /dev/tcp/$a/%s || echo failed; done",
+		many, s.plain),
 		"example.com:"+s.plain, "127.0.0.1:"+s.plain)
 	if r.code != 0 || r.out != "" {
 		t.Fatalf("%+v", r)
