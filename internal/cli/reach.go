@@ -121,8 +121,12 @@ func rulesOf(w *carrelv1.Workspace) (all []string) {
 func reachObject(w *carrelv1.Workspace) object {
 	list := func(rules []string) []string { return append([]string{}, rules...) } // a list is never null
 	return object{
-		{"workspace", w.GetName()}, {"egress", w.GetEgress()}, {"allow", list(w.GetReachAllow())}, {"deny", list(w.GetReachDeny())},
-		{"ask", list(w.GetReachAsk())}, {"approved", list(w.GetReachApproved())},
+		{"workspace", w.GetName()},
+		{"egress", w.GetEgress()},
+		{"allow", list(w.GetReachAllow())},
+		{"deny", list(w.GetReachDeny())},
+		{"ask", list(w.GetReachAsk())},
+		{"approved", list(w.GetReachApproved())},
 	}
 }
 

@@ -174,7 +174,8 @@ func TestEgressAsk(t *testing.T) {
 	if r := run(t, "", "egress", "rules", "net"); r.out != table || r.err != "" {
 		t.Errorf("%+v", r)
 	}
-	if r := run(t, "", words("egress rules net -o json")...); !strings.Contains(r.out, `"ask": [`) || !strings.Contains(r.out, `"approved": []`) {
+	if r := run(t, "", words("egress rules net -o json")...); !strings.Contains(r.out, `"ask": [`) ||
+		!strings.Contains(r.out, `"approved": []`) {
 		t.Errorf("%+v", r)
 	}
 	if r := run(t, "", words("egress ask net a.example")...); r.code != 0 || r.err != "" {

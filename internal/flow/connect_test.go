@@ -166,7 +166,7 @@ func TestWhoAnswersConnections(t *testing.T) {
 		t.Error(got)
 	}
 	// What is no connection is not allowed for ever.
-	if _, err := h.Answer(t.Context(), root, h.askNow(alice, upload("llm", "")).ID, approval.Always, "", true); !errdefs.IsInvalidArgument(err) {
+	if err := h.answerAt(root, h.askNow(alice, upload("llm", "")), approval.Always, ""); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("a command, always: %v", err)
 	}
 }

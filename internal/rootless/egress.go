@@ -198,8 +198,8 @@ func (w *wayOut) start(ctx context.Context, sockets []*os.File) (err error) {
 // nobody answers for a run: its command may hold the terminal, where a question would be mixed with what it prints and
 // an answer with what it reads.
 func nobody(_ context.Context, q keeper.Question) keeper.Answer {
-	return keeper.Answer{Reason: fmt.Sprintf(`nobody can be asked during a run without root; "carrel run --allow %s" instead of --ask allows it`,
-		q.Target)}
+	const why = `nobody can be asked during a run without root; "carrel run --allow %s" instead of --ask allows it`
+	return keeper.Answer{Reason: fmt.Sprintf(why, q.Target)}
 }
 
 // close ends it once every connection has been recorded.

@@ -98,8 +98,9 @@ func (p *process) run() error {
 	}
 	s, err := egress.New(egress.Config{
 		Rules: rules, Listeners: listeners, Intercept: inside, Resolve: p.resolve, Dial: p.dial, Record: p.record, Ask: questions.ask,
-		Upstream: upstream{p}, Limits: egress.Limits{AskWithin: egressapi.AskWithin},
-		Remedy: func(t netrule.Target) string { return strings.ReplaceAll(p.setup.Load().Remedy, "%s", t.String()) },
+		Limits:   egress.Limits{AskWithin: egressapi.AskWithin},
+		Upstream: upstream{p},
+		Remedy:   func(t netrule.Target) string { return strings.ReplaceAll(p.setup.Load().Remedy, "%s", t.String()) },
 	})
 	if err != nil {
 		return err

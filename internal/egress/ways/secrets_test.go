@@ -152,7 +152,8 @@ func TestCheckSecrets(t *testing.T) {
 		"another port": {allow: []string{"api.example"}},
 		"denied":       {allow: []string{"*.example:8443"}, deny: []string{"api.example"}},
 	} {
-		if err := w.CheckSecrets(workspace.Reach{Allow: c.allow, Deny: c.deny}, s); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "api.example:8443") {
+		err := w.CheckSecrets(workspace.Reach{Allow: c.allow, Deny: c.deny}, s)
+		if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "api.example:8443") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
