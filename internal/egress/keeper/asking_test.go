@@ -106,6 +106,7 @@ func TestQuestions(t *testing.T) {
 		t.Error(err)
 	}
 	got.c.Close()
+	w.await(t, 1) // it has ended by itself
 	// Other rules, and back: the yes was for the rules before.
 	if err := w.SetRules(t.Context(), nil); err != nil {
 		t.Fatal(err)
@@ -218,6 +219,11 @@ func TestQuestionsAreBounded(t *testing.T) {
 	}()
 	out := json.NewEncoder(c)
 	before := runtime.NumGoroutine()
+	// A person has one: the flood may be ended before they have another.
+	if err := out.Encode(egressapi.Report{Ask: &egressapi.Ask{ID: 1 << 40, Host: "first.example", Port: 443}}); err != nil {
+		t.Fatal(err)
+	}
+	next(t, p.questions)
 	const flood = 20_000
 	for id := range uint64(flood) {
 		if err := out.Encode(egressapi.Report{Ask: &egressapi.Ask{ID: id + 1, Host: fmt.Sprintf("h%d.example", id), Port: 443}}); err != nil {
@@ -233,9 +239,10 @@ func TestQuestionsAreBounded(t *testing.T) {
 		t.Errorf("%d questions at once", most)
 	}
 	c.Close()
-	next(t, trouble)
-	if n := next(t, refused); n == 0 {
-		t.Error("nothing is refused")
+	ended := next(t, trouble)
+	// It may be ended before it has read a single answer.
+	if n := next(t, refused); n == 0 && !strings.Contains(ended.Error(), "asks more than it reads") {
+		t.Errorf("nothing is refused, and it ended with %v", ended)
 	}
 	// Questions that end at once are no way around it.
 	q := newPerson()
