@@ -29,3 +29,10 @@ type Names struct{ n *names }
 func NewNames(most int) Names { return Names{newNames(most)} }
 
 func (n Names) Assign(h netrule.Host) (netip.Addr, bool) { return n.n.assign(h) }
+
+// Parked is how many connections wait for an answer.
+func (s *Server) Parked() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked.parked
+}
