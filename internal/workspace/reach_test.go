@@ -1,6 +1,7 @@
 package workspace_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -64,6 +65,8 @@ func TestReachAny(t *testing.T) {
 		{workspace.Reach{}, false, true},
 		{workspace.Reach{Deny: []string{"a"}}, false, false},
 		{workspace.Reach{Allow: []string{"a"}}, true, false},
+		{workspace.Reach{Ask: []string{"a"}}, true, false},
+		{workspace.Reach{Approved: []string{"a"}}, true, false},
 	} {
 		if c.r.Any() != c.any || c.r.Empty() != c.empty {
 			t.Errorf("%+v: %v, %v", c.r, c.r.Any(), c.r.Empty())
@@ -79,10 +82,32 @@ func TestReachAny(t *testing.T) {
 		{workspace.Reach{Allow: []string{"a", "c"}}, false},
 		{workspace.Reach{Allow: []string{"a", "b"}, Deny: []string{"c"}}, false},
 		{workspace.Reach{Deny: []string{"a", "b"}}, false},
+		{workspace.Reach{Allow: []string{"a", "b"}, Ask: []string{"c"}}, false},
+		{workspace.Reach{Allow: []string{"a", "b"}, Approved: []string{"c"}}, false},
 	} {
 		if a.Equal(c.b) != c.same || c.b.Equal(a) != c.same {
 			t.Errorf("%+v and %+v: %v", a, c.b, !c.same)
 		}
+	}
+}
+
+// What asks and what was approved is kept, changed and removed as what allows is.
+func TestReachAsks(t *testing.T) {
+	before := workspace.Reach{Allow: []string{"a"}, Ask: []string{"b", "b"}, Approved: []string{"c"}, Deny: []string{"b"}}.Unique()
+	now, err := before.With(workspace.ReachChange{Ask: []string{"d"}, Approved: []string{"e", "c"}, Remove: []string{"b"}})
+	if want := (workspace.Reach{Allow: []string{"a"}, Ask: []string{"d"}, Approved: []string{"c", "e"}}); err != nil || !now.Equal(want) {
+		t.Errorf("%+v, %v", now, err)
+	}
+	if got := strings.Join(now.Texts(), ","); got != "allow a,ask d,approved c,approved e" {
+		t.Error(got)
+	}
+	if now, err = now.With(workspace.ReachChange{Remove: []string{"a", "c", "d", "e"}}); err != nil || !now.Empty() || now.Any() {
+		t.Errorf("%+v, %v", now, err)
+	}
+	text, err := json.Marshal(before)
+	var again workspace.Reach
+	if err != nil || json.Unmarshal(text, &again) != nil || !again.Equal(before) {
+		t.Errorf("%s, %v", text, err)
 	}
 }
 

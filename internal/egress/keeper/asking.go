@@ -74,7 +74,7 @@ func (k *Keeper) question(t netrule.Target) (q Question, why string) {
 type asking struct {
 	k *Keeper
 	p *process
-	// answers are what is to be written. Its capacity is for every open question, and as many that are refused.
+	// answers are what is to be written. Who asks faster than it reads answers waits for that: see ask.
 	answers chan egressapi.Answer
 
 	mu     sync.Mutex // of what follows
@@ -87,7 +87,9 @@ func newAsking(k *Keeper, p *process) *asking {
 	return &asking{k: k, p: p, open: map[uint64]context.CancelFunc{}}
 }
 
-// ask takes a question. It does not block. The error ends the process: it breaks what package egressapi promises.
+// ask takes a question. The error ends the process: it breaks what package egressapi promises. If many answers are still
+// to be written, ask waits, and so do the reports of a process that asks without end. One that does not read is ended by
+// write.
 func (a *asking) ask(q *egressapi.Ask) error {
 	host, err := netrule.ParseHost(q.Host)
 	if err != nil || host.String() != q.Host || q.Port == 0 {
@@ -99,7 +101,7 @@ func (a *asking) ask(q *egressapi.Ask) error {
 		return fmt.Errorf("it asks the same question twice: %w", errdefs.ErrInvalidArgument)
 	}
 	if a.answers == nil { // most processes ask nothing
-		a.answers = make(chan egressapi.Answer, 2*egressapi.MostAsked)
+		a.answers = make(chan egressapi.Answer, egressapi.MostAsked)
 		a.k.asking.Go(a.write)
 	}
 	question, why := Question{}, "too many questions wait for an answer already"
@@ -107,7 +109,8 @@ func (a *asking) ask(q *egressapi.Ask) error {
 		question, why = a.k.question(netrule.Target{Host: host, Port: q.Port})
 	}
 	if why != "" {
-		return a.say(egressapi.Answer{ID: q.ID, Reason: why})
+		a.say(egressapi.Answer{ID: q.ID, Reason: why})
+		return nil
 	}
 	ctx, cancel := context.WithCancel(a.k.alive)
 	a.open[q.ID] = cancel
@@ -140,21 +143,13 @@ func (a *asking) answer(x egressapi.Answer) {
 		return
 	}
 	delete(a.open, x.ID)
-	if a.say(x) != nil {
-		a.p.Kill()
-	}
+	a.say(x)
 }
 
 // say has an answer written. a.mu is held.
-func (a *asking) say(x egressapi.Answer) error {
-	if a.ending {
-		return nil
-	}
-	select {
-	case a.answers <- x:
-		return nil
-	default:
-		return fmt.Errorf("it asks more than it reads answers: %w", errdefs.ErrInvalidArgument)
+func (a *asking) say(x egressapi.Answer) {
+	if !a.ending {
+		a.answers <- x // write takes it, also when the process has ended
 	}
 }
 

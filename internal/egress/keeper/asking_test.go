@@ -227,7 +227,7 @@ func TestQuestionsAreBounded(t *testing.T) {
 	const flood = 20_000
 	for id := range uint64(flood) {
 		if err := out.Encode(egressapi.Report{Ask: &egressapi.Ask{ID: id + 1, Host: fmt.Sprintf("h%d.example", id), Port: 443}}); err != nil {
-			break // it was ended for not reading as fast
+			t.Fatal(err)
 		}
 		if id%100 == 0 {
 			if n := runtime.NumGoroutine() - before; n > egressapi.MostAsked+10 {
@@ -239,10 +239,10 @@ func TestQuestionsAreBounded(t *testing.T) {
 		t.Errorf("%d questions at once", most)
 	}
 	c.Close()
-	ended := next(t, trouble)
-	// It may be ended before it has read a single answer.
-	if n := next(t, refused); n == 0 && !strings.Contains(ended.Error(), "asks more than it reads") {
-		t.Errorf("nothing is refused, and it ended with %v", ended)
+	next(t, trouble)
+	// All but those that a person is still asked about, and the answers that were on their way at the end.
+	if n := next(t, refused); n < flood/2 {
+		t.Errorf("%d are refused", n)
 	}
 	// Questions that end at once are no way around it.
 	q := newPerson()

@@ -132,11 +132,14 @@ func TestCheckInner(t *testing.T) {
 		}
 	}
 	for _, bad := range inner {
-		if err := w.Check(workspace.Reach{Allow: []string{"example.org", bad}}, false); !errdefs.IsPermissionDenied(err) {
-			t.Errorf("%s: %v", bad, err)
-		}
-		if err := w.Check(workspace.Reach{Allow: []string{bad}}, true); err != nil {
-			t.Errorf("an administrator's %s: %v", bad, err)
+		// Also if a person is asked, or was.
+		for _, r := range []workspace.Reach{{Allow: []string{"example.org", bad}}, {Ask: []string{bad}}, {Approved: []string{bad}}} {
+			if err := w.Check(r, false); !errdefs.IsPermissionDenied(err) {
+				t.Errorf("%+v: %v", r, err)
+			}
+			if err := w.Check(r, true); err != nil {
+				t.Errorf("an administrator's %+v: %v", r, err)
+			}
 		}
 	}
 }
