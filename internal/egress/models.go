@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -106,6 +107,19 @@ func (x *session) toModel(t netrule.Target) (is bool, err error) {
 	}
 	x.model, x.modelHost = handler, t.Host
 	return true, nil
+}
+
+// Connect connects to a target by rules of the caller's, for what serves a model: judge, resolve once, judge each address,
+// dial one of those. The errors are those of any other connection.
+func (s *Server) Connect(ctx context.Context, rules *netrule.Rules, t netrule.Target) (net.Conn, netip.AddrPort, error) {
+	if v := rules.Judge(t); v.Action != netrule.Allow {
+		return nil, netip.AddrPort{}, refusal{v.Reason(t), errdefs.ErrPermissionDenied}
+	}
+	addresses, err := s.resolve(ctx, rules, t)
+	if err != nil {
+		return nil, netip.AddrPort{}, err
+	}
+	return s.dialFirst(ctx, t, addresses)
 }
 
 // modelConn is a client's connection on which requests to a model are served.

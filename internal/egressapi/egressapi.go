@@ -8,6 +8,9 @@
 //	  ◀───── Report{Connection}, one for each ended connection and each refusal ──
 //	  ── Setup, with other rules or secrets ▶  cuts what is no longer allowed
 //	  ◀──────────────── Report{Ready: true} ──  once nothing of it passes any more
+//	  ◀───── Report{Lease}, before each request to a model ──
+//	  ── Granted ──────────────────────────▶  it is made, or refused
+//	  ◀───── Report{Usage}, when one that was granted has ended ──
 //	  ── end of file ──────────────────────▶  ends
 package egressapi
 
@@ -54,6 +57,8 @@ type Setup struct {
 	// CA is the key and the certificate that ca.Marshal returned. Required with Secrets. The starter keeps it, so that a
 	// process that replaces another has the CA that the workspace trusts.
 	CA Private `json:"ca,omitzero"`
+	// Models are served inside. A later Setup with others cuts the connections to those that are no longer the same.
+	Models []Model `json:"models,omitempty"`
 }
 
 // Check refuses another version.
@@ -73,6 +78,9 @@ type Report struct {
 	Error string `json:"error,omitempty"`
 	// Connection has ended, or was refused.
 	Connection *Connection `json:"connection,omitempty"`
+	// Lease asks for a request to a model, Usage tells of the end of one.
+	Lease *Lease `json:"lease,omitempty"`
+	Usage *Usage `json:"usage,omitempty"`
 }
 
 // Connection is what is told of a connection, or of equal refusals.
@@ -93,8 +101,8 @@ type Connection struct {
 	// SentBytes went to the host, ReceivedBytes came from it.
 	SentBytes     int64 `json:"sent_bytes"`
 	ReceivedBytes int64 `json:"received_bytes"`
-	// Secrets are the names of those that were sent to the host, Requests how many requests there were. Both are of
-	// connections that were intercepted.
+	// Secrets are the names of those that were sent to the host, known of connections that were intercepted. Requests is
+	// how many requests there were, known of those and of connections to models.
 	Secrets  []string `json:"secrets,omitempty"`
 	Requests int64    `json:"requests,omitempty"`
 	// Count is how many equal refusals this stands for, at least 1.

@@ -25,6 +25,10 @@ type Config struct {
 	Setup egressapi.Setup
 	// Connection is told of each connection, one after the other. It must not block. Required.
 	Connection func(egressapi.Connection)
+	// Reserve is asked before each request to an endpoint of Setup.Models, for a model that a program names; "" for none. done
+	// is called once, when the request has ended. Neither may block, and both may be called concurrently. The text of an
+	// error is told to the program; one of kind unavailable may go away. Optional: without it every request is refused.
+	Reserve func(endpoint, model string) (done func(egressapi.Usage), err error)
 	// Trouble is told when a process ended by itself. It is replaced, unless that happens too often.
 	// Required.
 	Trouble func(error)
@@ -69,6 +73,7 @@ type Keeper struct {
 	closed  bool
 
 	watching sync.WaitGroup
+	granting sync.WaitGroup // writes to processes
 	// The watching goroutine's:
 	since []time.Time // when processes were replaced
 	pause time.Duration
@@ -189,6 +194,7 @@ func (k *Keeper) Close() {
 	}
 	k.watching.Wait()
 	k.turn <- struct{}{} // an interrupted start has ended
+	k.granting.Wait()
 	k.unused()
 	k.leave()
 }
@@ -328,6 +334,7 @@ func (k *Keeper) start(ctx context.Context) (*process, error) {
 		return nil, err
 	}
 	p := &process{Process: started, began: time.Now(), ready: make(chan error, 1), ended: make(chan struct{})}
+	p.leases = newLeases(k, p)
 	go p.read(k.cfg.Connection)
 	closed, err := k.tell(ctx, p, true)
 	if closed {

@@ -67,6 +67,12 @@ func listen(t *testing.T) (*net.TCPListener, *os.File) {
 
 func start(t *testing.T, binary string) (*way, error) {
 	t.Helper()
+	return startWith(t, binary, func(*keeper.Config) {})
+}
+
+// startWith is start with a Config that is changed.
+func startWith(t *testing.T, binary string, change func(*keeper.Config)) (*way, error) {
+	t.Helper()
 	w := &way{trouble: make(chan error, 100)}
 	server, f := listen(t)
 	f.Close()
@@ -100,7 +106,7 @@ func start(t *testing.T, binary string) (*way, error) {
 		l.Close()
 		files = append(files, f)
 	}
-	w.Keeper, err = keeper.Start(t.Context(), keeper.Config{
+	c := keeper.Config{
 		Starter: &keeper.Child{Binary: binary, Sockets: []*os.File{files[0], udp, files[1], files[2]}},
 		Setup:   egressapi.Setup{Rules: w.allow(t)},
 		Connection: func(c egressapi.Connection) {
@@ -109,11 +115,31 @@ func start(t *testing.T, binary string) (*way, error) {
 			w.told = append(w.told, c)
 		},
 		Trouble: func(err error) { w.trouble <- err },
-	})
+	}
+	change(&c)
+	w.Keeper, err = keeper.Start(t.Context(), c)
 	if err == nil {
 		t.Cleanup(w.Close)
 	}
 	return w, err
+}
+
+// rulesOf reads rules; those that begin with ! deny.
+func rulesOf(t *testing.T, texts ...string) (all []netrule.Rule) {
+	t.Helper()
+	for _, text := range texts {
+		action := netrule.Allow
+		text, deny := strings.CutPrefix(text, "!")
+		if deny {
+			action = netrule.Deny
+		}
+		r, err := netrule.ParseRule(action, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, r)
+	}
+	return all
 }
 
 func (w *way) allow(t *testing.T) []netrule.Rule {

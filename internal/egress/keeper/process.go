@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -41,6 +42,8 @@ type process struct {
 	began   time.Time
 	version int        // of the last Setup that it serves by
 	ready   chan error // what it answered to the last Setup
+	leases  *leases
+	writing sync.Mutex // of Control
 	ended   chan struct{}
 	err     error // of the end, once ended is closed
 }
@@ -63,10 +66,7 @@ func encode(s egressapi.Setup) ([]byte, error) {
 func (p *process) tell(ctx context.Context, line []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
-	_ = p.Control.SetWriteDeadline(time.Time{})
-	stop := context.AfterFunc(ctx, func() { _ = p.Control.SetWriteDeadline(time.Unix(1, 0)) })
-	defer stop()
-	if _, err := p.Control.Write(line); err != nil {
+	if err := p.write(ctx, line); err != nil {
 		select {
 		case <-p.ended: // its own words say more
 			return fmt.Errorf("cannot start carrel-egress: %w", p.err)
@@ -84,12 +84,29 @@ func (p *process) tell(ctx context.Context, line []byte) error {
 	}
 }
 
+// write writes a line, as far as it comes by the end of ctx.
+func (p *process) write(ctx context.Context, line []byte) error {
+	p.writing.Lock()
+	defer p.writing.Unlock()
+	_ = p.Control.SetWriteDeadline(time.Time{})
+	over := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(over)
+		_ = p.Control.SetWriteDeadline(time.Unix(1, 0))
+	})
+	_, err := p.Control.Write(line)
+	if !stop() {
+		<-over // the next line has a deadline of its own
+	}
+	return err
+}
+
 // read takes what the process reports until it ends.
 func (p *process) read(connection func(egressapi.Connection)) {
 	in := bufio.NewScanner(p.Control)
 	in.Buffer(make([]byte, 0, 4<<10), egressapi.MaxReport)
 	var said error
-	for in.Scan() {
+	for said == nil && in.Scan() {
 		var r egressapi.Report
 		if err := json.Unmarshal(in.Bytes(), &r); err != nil {
 			said = fmt.Errorf("its report is not understood: %w", err)
@@ -100,6 +117,10 @@ func (p *process) read(connection func(egressapi.Connection)) {
 			said = fmt.Errorf("%s: %w", r.Error, errdefs.ErrUnavailable)
 		case r.Connection != nil:
 			connection(*r.Connection)
+		case r.Lease != nil:
+			said = p.leases.ask(r.Lease)
+		case r.Usage != nil:
+			said = p.leases.used(r.Usage)
 		case r.Ready:
 			select {
 			case p.ready <- nil:
@@ -108,6 +129,7 @@ func (p *process) read(connection func(egressapi.Connection)) {
 		}
 	}
 	p.Control.Close()
+	p.leases.end()
 	timer := time.AfterFunc(endWithin, p.Kill)
 	err := p.Wait()
 	timer.Stop()

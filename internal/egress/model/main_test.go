@@ -66,10 +66,10 @@ func start(t *testing.T, api model.API, serve http.HandlerFunc, change func(*mod
 	return r
 }
 
-func (r *rig) reserve(_ context.Context, name string) (func(model.Usage), error) {
+func (r *rig) reserve(_ context.Context, q model.Request) (func(model.Usage), error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.models = append(r.models, name)
+	r.models = append(r.models, q.Model)
 	return func(u model.Usage) { r.usages <- u }, nil
 }
 

@@ -64,10 +64,9 @@ type Config struct {
 	// KeepStreams leaves streams of chat completions as the program asks for them, for servers that refuse
 	// stream_options. If they tell no usage it is estimated.
 	KeepStreams bool
-	// Reserve is asked before each request, with the model that the program names; "" if the call uses none. done is called
-	// once, when the request has ended. The text of an error is told to the program. An error of kind unavailable is one
-	// that may go away; any other is meant to last.
-	Reserve func(ctx context.Context, model string) (done func(Usage), err error)
+	// Reserve is asked before each request. done is called once, when the request has ended. The text of an error is told
+	// to the program. An error of kind unavailable is one that may go away; any other is meant to last.
+	Reserve func(ctx context.Context, r Request) (done func(Usage), err error)
 	// Transport sends the requests. Its connections are to the host of Upstream. Required; see NewTransport.
 	Transport http.RoundTripper
 	// Room bounds what request bodies take in memory, of several handlers together. nil is a room of its own.
@@ -78,6 +77,14 @@ type Config struct {
 	Longest time.Duration
 	// Slow ends a request of which the program has sent or taken nothing for so long; 1 min.
 	Slow time.Duration
+}
+
+// Request is what a program asks for.
+type Request struct {
+	// Model is what the program names; "" if the call uses none.
+	Model string
+	// Bytes is the length of its body.
+	Bytes int64
 }
 
 // MaxBody bounds the body of a request in bytes.

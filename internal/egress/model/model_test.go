@@ -256,8 +256,8 @@ func TestBudget(t *testing.T) {
 			reached++
 			answer("application/json", `{}`)(w, r)
 		}, func(c *model.Config) {
-			c.Reserve = func(_ context.Context, name string) (func(model.Usage), error) {
-				got, err := book.Reserve(time.Now(), name, "w")
+			c.Reserve = func(_ context.Context, q model.Request) (func(model.Usage), error) {
+				got, err := book.Reserve(time.Now(), q.Model, "w")
 				if err != nil {
 					return nil, err
 				}
@@ -286,7 +286,7 @@ func TestBudget(t *testing.T) {
 		}
 	}
 	r := start(t, model.OpenAI, answer("application/json", `{}`), func(c *model.Config) {
-		c.Reserve = func(context.Context, string) (func(model.Usage), error) {
+		c.Reserve = func(context.Context, model.Request) (func(model.Usage), error) {
 			return nil, fmt.Errorf("nobody answers: %w", errdefs.ErrUnavailable)
 		}
 	})
@@ -299,7 +299,7 @@ func TestBudget(t *testing.T) {
 func TestConfig(t *testing.T) {
 	fine := model.Config{
 		API: model.OpenAI, Upstream: "https://example.com/v1", Key: redact.NewValue(key), Transport: http.NewFileTransport(http.Dir(".")),
-		Reserve: func(context.Context, string) (func(model.Usage), error) { return func(model.Usage) {}, nil },
+		Reserve: func(context.Context, model.Request) (func(model.Usage), error) { return func(model.Usage) {}, nil },
 	}
 	if _, err := model.New(fine); err != nil {
 		t.Error(err)

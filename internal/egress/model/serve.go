@@ -28,7 +28,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	_ = x.control.SetReadDeadline(time.Time{}) // nothing more comes but the end of the connection
-	done, err := h.cfg.Reserve(r.Context(), x.body.model)
+	done, err := h.cfg.Reserve(r.Context(), Request{x.body.model, x.body.size})
 	if err != nil {
 		h.say(w, refusal(err))
 		return

@@ -74,7 +74,8 @@ func (p *process) run() error {
 	}
 	in := bufio.NewScanner(p.control)
 	in.Buffer(make([]byte, 0, 4<<10), egressapi.MaxSetup)
-	setup, err := next(in)
+	asked := newLeases(p.report)
+	setup, err := next(in, asked)
 	if err != nil {
 		return err
 	}
@@ -99,6 +100,10 @@ func (p *process) run() error {
 	if err != nil {
 		return err
 	}
+	inProcess := newModels(p, s, asked)
+	if err := inProcess.set(setup); err != nil {
+		return err
+	}
 	served := make(chan error, 1)
 	go func() {
 		served <- s.Serve(ctx)
@@ -106,7 +111,7 @@ func (p *process) run() error {
 	}()
 	p.report(egressapi.Report{Ready: true})
 	for {
-		setup, err := next(in)
+		setup, err := next(in, asked)
 		if errors.Is(err, io.EOF) {
 			cancel()
 			return <-served
@@ -129,6 +134,9 @@ func (p *process) run() error {
 			s.SetIntercept(inside)
 		}
 		s.SetRules(rules)
+		if err := inProcess.set(setup); err != nil {
+			return err
+		}
 		p.report(egressapi.Report{Ready: true})
 	}
 }
@@ -140,19 +148,22 @@ func (p *process) adopt(s *egressapi.Setup) {
 	}
 }
 
-// next reads a Setup. io.EOF is the end.
-func next(in *bufio.Scanner) (*egressapi.Setup, error) {
-	if !in.Scan() {
-		if in.Err() != nil {
-			return nil, fmt.Errorf("cannot read the rules: %w", in.Err())
+// next reads a Setup, and hands on the answers that come before it. io.EOF is the end.
+func next(in *bufio.Scanner, asked *leases) (*egressapi.Setup, error) {
+	for in.Scan() {
+		var line egressapi.Line
+		if err := json.Unmarshal(in.Bytes(), &line); err != nil {
+			return nil, fmt.Errorf("cannot read the rules: %w", err)
 		}
-		return nil, io.EOF
+		if line.Granted == nil {
+			return &line.Setup, line.Check()
+		}
+		asked.granted(line.Granted)
 	}
-	var s egressapi.Setup
-	if err := json.Unmarshal(in.Bytes(), &s); err != nil {
-		return nil, fmt.Errorf("cannot read the rules: %w", err)
+	if in.Err() != nil {
+		return nil, fmt.Errorf("cannot read the rules: %w", in.Err())
 	}
-	return &s, s.Check()
+	return nil, io.EOF
 }
 
 // resolve asks the resolver of the Setup in force.
