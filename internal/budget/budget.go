@@ -254,9 +254,9 @@ func (a *account) refusal(subject, model string, priced bool) *Refused {
 	l := a.limits
 	switch {
 	case l.Requests > 0 && a.Requests >= l.Requests:
-		return used(count(l.Requests, "request"))
+		return used(Count(l.Requests, "request"))
 	case l.Tokens > 0 && a.Tokens >= l.Tokens:
-		return used(count(l.Tokens, "token"))
+		return used(Count(l.Tokens, "token"))
 	case l.Money > 0 && a.Money >= l.Money:
 		return used(l.Money.String())
 	case l.Money > 0 && model != "" && !priced:
@@ -267,8 +267,8 @@ func (a *account) refusal(subject, model string, priced bool) *Refused {
 	return nil
 }
 
-// count is a number in groups of three, and what is counted.
-func count(n int64, what string) string {
+// Count is a number in groups of three, and what is counted.
+func Count(n int64, what string) string {
 	if n != 1 {
 		what += "s"
 	}

@@ -75,7 +75,7 @@ func TestEveryFlagNamesItsForms(t *testing.T) {
 
 // enumerable are the flags with values that can be listed, wherever they are.
 var enumerable = []string{
-	"allow", "ids", "level", "output", "profile", "role", "secret", "signal", "source", "state", "type", "volume", "workspace",
+	"allow", "ids", "level", "model", "output", "profile", "role", "secret", "signal", "source", "state", "type", "volume", "workspace",
 }
 
 func TestEnumerableFlagsComplete(t *testing.T) {

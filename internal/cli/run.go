@@ -32,7 +32,9 @@ type runFlags struct {
 	here, keep      bool
 	volumes, accept []string
 	allow, deny     []string
-	secrets         []string
+	secrets, models []string
+	modelRequests   int64
+	modelTokens     int64
 	report, ids     string
 }
 
@@ -63,6 +65,10 @@ resolve to private addresses are refused unless a rule names the network.
 --secret NAME, without root, takes a variable of yours: the command has a placeholder instead, which becomes the
 secret on its way to the hosts it is for.
 
+--model NAME, without root, serves the API of a model inside, with the key put in outside:
+ANTHROPIC_BASE_URL or OPENAI_BASE_URL say where. --model-requests and --model-tokens bound its
+use, and at the end carrel says what was used.
+
 --allow userns, mounts or io_uring lets the command use what is
 closed otherwise, which is reported: see "carrel create --help".
 
@@ -72,6 +78,7 @@ carrel's own are 125, 126 and 127.`,
   carrel run --here -- make test
   carrel run --here --allow @github -- git fetch
   carrel run --here -it --allow @llm --secret ANTHROPIC_API_KEY -- claude
+  carrel run --here -it --model anthropic --model-tokens 2000000 -- claude
   carrel run --here -it -- some-agent
   carrel run -v ~/data:/mnt/data:ro --env CI=1 -- ./report.py
   carrel run --report proof.json -- true`,
@@ -93,6 +100,11 @@ carrel's own are 125, 126 and 127.`,
 	f.StringArrayVar(&x.secrets, "secret", nil, "give the hosts that the variable `NAME` is for its value, and the command a placeholder; "+
 		"NAME@HOST for other hosts; may be repeated")
 	completeFrom(c, "secret", rootless.SecretNames()...)
+	f.StringArrayVar(&x.models, "model", nil, "let the command use the model `NAME` with your key, which it does not see: anthropic, openai "+
+		"or one of egress.yaml; may be repeated")
+	completeFrom(c, "model", rootless.ModelNames()...)
+	f.Int64Var(&x.modelRequests, "model-requests", 0, "make at most `N` requests to models")
+	f.Int64Var(&x.modelTokens, "model-tokens", 0, "make no further request to a model once `N` tokens are used")
 	c.RunE = func(c *cobra.Command, args []string) error { return a.run(c, args, &x) }
 	return c
 }
@@ -318,6 +330,10 @@ func (a *app) runRoot(
 	allow, hosts, err := openingsAndHosts(x.allow)
 	if err != nil {
 		return err
+	}
+	if len(x.models) > 0 || x.modelRequests != 0 || x.modelTokens != 0 {
+		return fmt.Errorf("cannot use --model as root: workspaces of the daemon get no models so far; run it as an ordinary user: %w",
+			errdefs.ErrNotImplemented)
 	}
 	if len(x.secrets) > 0 {
 		return fmt.Errorf("cannot use --secret as root: workspaces of the daemon get no secrets so far; run it as an ordinary user: %w",

@@ -29,6 +29,8 @@ type Config struct {
 	Public []netip.Prefix
 	// Resolver is the name server to ask; the zero value is the host's own resolver.
 	Resolver netip.AddrPort
+	// Models are the built-in ones and those of the file; nil is the built-in ones.
+	Models map[string]Model
 	// Clients finds the sets of package clients, which Sets replace. Optional.
 	Clients Lookup
 }
@@ -43,6 +45,8 @@ type file struct {
 	Sets          map[string][]string `yaml:"sets"`
 	TreatAsPublic []string            `yaml:"treat_as_public"`
 	Resolver      string              `yaml:"resolver"`
+
+	Models map[string]fileModel `yaml:"models"`
 }
 
 // Default is the configuration without a file.
@@ -89,6 +93,9 @@ func ParseWith(name string, b []byte, clients Lookup) (*Config, error) {
 		}
 	}
 	if c.Rules, err = c.Read(f.Allow, f.Deny); err != nil {
+		return nil, bad(err)
+	}
+	if c.Models, err = models(f.Models); err != nil {
 		return nil, bad(err)
 	}
 	// What cannot be used together is found now, and not when something runs.

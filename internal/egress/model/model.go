@@ -87,6 +87,12 @@ type Request struct {
 	Bytes int64
 }
 
+// The length of a key in bytes.
+const (
+	MinKey = intercept.MinLength
+	MaxKey = intercept.MaxLength
+)
+
 // MaxBody bounds the body of a request in bytes.
 const MaxBody = 64 << 20
 
@@ -111,8 +117,8 @@ func New(c Config) (*Handler, error) {
 	}
 	key := c.Key.Reveal()
 	switch {
-	case len(key) < intercept.MinLength || len(key) > intercept.MaxLength:
-		return bad("its key has %d bytes; use %d to %d", len(key), intercept.MinLength, intercept.MaxLength)
+	case len(key) < MinKey || len(key) > MaxKey:
+		return bad("its key has %d bytes; use %d to %d", len(key), MinKey, MaxKey)
 	case strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
 		return bad("its key has a space, a line end or a letter that no key has; remove it")
 	case c.Reserve == nil || c.Transport == nil:
