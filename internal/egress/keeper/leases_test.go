@@ -147,37 +147,47 @@ func TestLeases(t *testing.T) {
 
 // A process that was taken over is ended when it breaks the rules of the messages.
 func TestHostileLeases(t *testing.T) {
-	for name, attack := range map[string]func(say func(egressapi.Report)){
-		"twice": func(say func(egressapi.Report)) {
+	for name, c := range map[string]struct {
+		attack func(say func(egressapi.Report), answer func() egressapi.Granted)
+		want   string
+	}{
+		"twice": {func(say func(egressapi.Report), _ func() egressapi.Granted) {
 			say(lease(1, "claude", "m"))
 			say(lease(1, "claude", "m"))
-		},
-		"too many": func(say func(egressapi.Report)) {
-			for id := range uint64(egressapi.MostLeased + 1) {
+		}, "the same request twice"},
+		"too many": {func(say func(egressapi.Report), answer func() egressapi.Granted) {
+			for id := range uint64(egressapi.MostLeased) {
 				say(lease(id, "claude", "m"))
+				answer()
 			}
-		},
-		"reads nothing": func(say func(egressapi.Report)) {
+			say(lease(egressapi.MostLeased, "claude", "m"))
+		}, "more requests than it can have under way"},
+		"reads nothing": {func(say func(egressapi.Report), _ func() egressapi.Granted) {
 			for id := range uint64(100_000) {
 				say(lease(id, "claude", "m"))
 				say(egressapi.Report{Usage: &egressapi.Usage{ID: id}})
 			}
-		},
-		"not granted": func(say func(egressapi.Report)) { say(egressapi.Report{Usage: &egressapi.Usage{ID: 7}}) },
-		"negative": func(say func(egressapi.Report)) {
+		}, "more than it reads answers"},
+		"not granted": {func(say func(egressapi.Report), _ func() egressapi.Granted) {
+			say(egressapi.Report{Usage: &egressapi.Usage{ID: 7}})
+		}, "not granted"},
+		"negative": {func(say func(egressapi.Report), _ func() egressapi.Granted) {
 			say(lease(1, "claude", "m"))
 			say(egressapi.Report{Usage: &egressapi.Usage{ID: 1, Input: -1}})
-		},
-		"very much": func(say func(egressapi.Report)) {
+		}, "has used -1 tokens"},
+		"very much": {func(say func(egressapi.Report), _ func() egressapi.Granted) {
 			say(lease(1, "claude", "m"))
 			say(egressapi.Report{Usage: &egressapi.Usage{ID: 1, Output: egressapi.MostTokens + 1}})
-		},
+		}, "has used 1000000001 tokens"},
 	} {
 		b := &budget{left: 1_000_000}
-		say, _, ended, _ := leasing(t, b)
-		attack(say)
+		say, answer, ended, _ := leasing(t, b)
+		c.attack(say, answer)
 		select {
-		case <-ended:
+		case err := <-ended:
+			if !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: it was ended because %v", name, err)
+			}
 		case <-time.After(20 * time.Second):
 			t.Errorf("%s: it goes on", name)
 		}
@@ -195,6 +205,10 @@ func TestModelOfAProcess(t *testing.T) {
 	host := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got <- r.Header.Get("Authorization") + " " + r.URL.Path
 		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Path == "/v1/models" {
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}
 		_, _ = io.WriteString(w, `{"usage":{"prompt_tokens":5,"completion_tokens":6}}`)
 	}))
 	host.StartTLS()
@@ -242,6 +256,29 @@ func TestModelOfAProcess(t *testing.T) {
 	if status, body := ask(); status != 200 || <-got != "Bearer "+key+" /v1/chat/completions" {
 		t.Errorf("%d %s", status, body)
 	}
+	// A connection that new rules deny is cut, although the model stays.
+	ended := make(chan error, 1)
+	go func() {
+		res, err := client.Get("http://gpt.carrel.internal/v1/models")
+		if err == nil {
+			_, err = io.ReadAll(res.Body)
+			_ = res.Body.Close()
+			if res.StatusCode == http.StatusBadGateway { // its head was still on the way
+				err = errors.New(res.Status)
+			}
+		}
+		ended <- err
+	}()
+	<-got
+	set("https://127.0.0.1:"+port+"/v1", "127.0.0.1:"+port, "!127.0.0.1")
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("a response of a host that is denied ends as if it were complete")
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("a response of a host that is denied goes on")
+	}
 	set("https://localhost:" + port + "/v1")
 	if status, body := ask(); status != 403 || !strings.Contains(body, "loopback") {
 		t.Errorf("a private address: %d %s", status, body)
@@ -269,7 +306,7 @@ func TestModelOfAProcess(t *testing.T) {
 	w.Close()
 	asked, used := b.has()
 	want := egressapi.Usage{ID: 2, Input: 5, Output: 6}
-	if len(asked) != 6 || len(used) != 5 || used[1] != want || used[0].Input+used[2].Input+used[3].Input+used[4].Input != 0 {
+	if len(asked) != 7 || len(used) != 6 || used[1] != want || used[0].Input+used[2].Input+used[3].Input+used[4].Input+used[5].Input != 0 {
 		t.Errorf("%v %+v", asked, used)
 	}
 	if len(got) != 0 {

@@ -230,6 +230,21 @@ func TestProgramDoesNotRead(t *testing.T) {
 	}
 }
 
+// A response may take longer than a program may take to read a part of it.
+func TestLongResponse(t *testing.T) {
+	r := start(t, model.Anthropic, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		for range 20 {
+			_, _ = io.WriteString(w, piece)
+			_ = http.NewResponseController(w).Flush()
+			time.Sleep(20 * time.Millisecond) //nolint:forbidigo // it is a slow host
+		}
+	}, func(c *model.Config) { c.Slow = 200 * time.Millisecond })
+	if _, body := r.get("POST", "/v1/messages", `{"model":"m","stream":true}`); body != strings.Repeat(piece, 20) {
+		t.Errorf("%q", body)
+	}
+}
+
 // What a host may do, and what the program gets then.
 func TestHostileHosts(t *testing.T) {
 	long := strings.Repeat("x", 2<<20)
