@@ -87,7 +87,7 @@ func (m *meter) end(whole bool) (rest []byte) {
 	switch {
 	case m.kind == stream:
 		m.endEvent() // some servers leave the last empty line out
-		if m.unasked {
+		if m.unasked && !m.free {
 			m.held = nil
 		}
 	case m.kind == object && m.one.end() == nil:
@@ -166,7 +166,7 @@ func (m *meter) pass(b []byte) []byte {
 		m.held = append(m.held, b[:n]...)
 		b = b[n:]
 		switch {
-		case ended && m.unasked:
+		case ended && m.unasked && !m.free && len(m.held) <= maxHeld: // of a longer one the beginning may have passed
 			m.held = m.held[:0]
 		case ended || m.free || len(m.held) > maxHeld:
 			m.free = !ended

@@ -141,6 +141,12 @@ func TestLongEvents(t *testing.T) {
 	for b := []byte(long + usage + long); len(b) > 0; b = b[min(1000, len(b)):] {
 		pieces = append(pieces, b[:min(1000, len(b))])
 	}
+	whole := "data: {\"x\":\"" + strings.Repeat("x", 1<<20) + "\",\"choices\":[],\"usage\":{\"prompt_tokens\":1}}\n\n"
+	for _, pieces := range [][][]byte{split([]byte(whole), 1), {[]byte(whole)}} {
+		if out, _ := model.Measure(model.OpenAI, sse, true, pieces); out != whole {
+			t.Errorf("a part of an event of %d bytes passes: %d", len(whole), len(out))
+		}
+	}
 	out, used := model.Measure(model.OpenAI, sse, true, pieces)
 	if out != long+long || used != (model.Usage{Usage: budget.Usage{Input: 1, Output: 2}}) {
 		t.Errorf("%d bytes, %+v", len(out), used)
