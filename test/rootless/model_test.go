@@ -80,7 +80,8 @@ func TestModel(t *testing.T) {
 		env; cat /proc/*/environ /proc/*/cmdline 2>/dev/null`)
 	for _, want := range []string{
 		"base http://anthropic.carrel.internal http://local.carrel.internal/v1\n", "hello " + strings.Repeat("*", len(secretValue)),
-		`{"content":"done",`, "data: {\"choices\":[{\"delta\":{\"content\":\"hi\"}}]}\n\ndata: [DONE]\n", `"not_found_error"`, "no TLS\n", "not reached\n",
+		`{"content":"done",`, "data: {\"choices\":[{\"delta\":{\"content\":\"hi\"}}]}\n\ndata: [DONE]\n", `"not_found_error"`,
+		"no TLS\n", "not reached\n",
 	} {
 		if !strings.Contains(r.out, want) {
 			t.Errorf("%q is missing in %s\n%s", want, r.out, r.err)
@@ -144,8 +145,8 @@ func TestModelBudget(t *testing.T) {
 	u, k := models(t, "    budget: {money: 0.004}\n")
 	one := post + `'{"model":"claude-x"}' -w '%{http_code}\n'`
 	r := u.run("--model", "anthropic", "--model-requests", "1", "--", "bash", "-c", one+" & "+one+" & wait")
-	if strings.Count(r.out, "200\n") != 1 || strings.Count(r.out, "400\n") != 1 || len(k.got()) != 1 ||
-		!strings.Contains(r.out, `{"type":"error","error":{"type":"invalid_request_error","message":"carrel: the budget of 1 request is used up; --model-requests`) ||
+	const refused = `{"type":"error","error":{"type":"invalid_request_error","message":"carrel: the budget of 1 request is used up; --model-requests`
+	if strings.Count(r.out, "200\n") != 1 || strings.Count(r.out, "400\n") != 1 || len(k.got()) != 1 || !strings.Contains(r.out, refused) ||
 		!strings.Contains(r.err, "anthropic: 1 request, 15 tokens, 0.000105; 1 request refused\n") {
 		t.Errorf("%+v, %v", r, k.got())
 	}
@@ -164,10 +165,31 @@ func TestModelBudget(t *testing.T) {
 	}
 }
 
+// A model needs no rule, and gives none: its host is reached for it alone. Trouble with that host has the form of the API.
+func TestModelWithoutRules(t *testing.T) {
+	if !has("curl") {
+		t.Skip("skipped: no curl on this host")
+	}
+	u := newUser(t)
+	u.network(map[string]string{"api.openai.com": "10.1.2.3"}, "")
+	u.env = append(u.env, "OPENAI_API_KEY="+secretValue)
+	r := u.run("--model", "openai", "--", "bash", "-c", `curl -sS $OPENAI_BASE_URL/models; curl -sS https://api.openai.com/ || echo not reached`)
+	const refused = `{"error":{"message":"carrel: cannot reach api.openai.com:443 at 10.1.2.3:`
+	if !strings.Contains(r.out, refused) || !strings.Contains(r.out, "not reached\n") {
+		t.Errorf("%+v", r)
+	}
+	if !strings.Contains(r.err, "openai: 1 request, 0 tokens\n") {
+		t.Errorf("%+v", r)
+	}
+}
+
 // What is wrong is one line without the key, and nothing runs.
 func TestModelsThatAreWrong(t *testing.T) {
 	u := newUser(t)
-	u.network(nil, "models:\n  bad: {api: openai, url: \"http://plain.test\", key: MY_KEY}\n  short: {api: openai, url: \"https://x.test\", key: SHORT}\n")
+	u.network(nil, `models:
+  bad: {api: openai, url: "http://plain.test", key: MY_KEY}
+  short: {api: openai, url: "https://x.test", key: SHORT}
+`)
 	u.env = append(u.env, "MY_KEY="+secretValue, "SHORT=abc", "OPENAI_API_KEY="+secretValue)
 	for _, c := range []struct {
 		args []string
@@ -182,7 +204,8 @@ func TestModelsThatAreWrong(t *testing.T) {
 		{[]string{"--model", "openai", "--allow", "api.openai.com", "--secret", "OPENAI_API_KEY"}, "leave one of the two out"},
 	} {
 		r := u.run(append(c.args, "--", "echo", "ran")...)
-		if r.code != 125 || r.out != "" || !strings.Contains(r.err, c.want) || strings.Count(r.err, "\n") != 1 || strings.Contains(r.err, secretValue) {
+		if r.code != 125 || r.out != "" || !strings.Contains(r.err, c.want) || strings.Count(r.err, "\n") != 1 ||
+			strings.Contains(r.err, secretValue) {
 			t.Errorf("%q: %+v", c.args, r)
 		}
 	}

@@ -56,11 +56,8 @@ const anthropic = "sk-ant-api03-0123456789abcdefghijklmnopqrstuvwxyz"
 func newVault() (*vault, *bindings.Bindings) {
 	v := &vault{held: map[string]bindings.Held{
 		"alice/ANTHROPIC_API_KEY": {Name: "ANTHROPIC_API_KEY", Value: redact.NewValue(anthropic), Hosts: []string{"api.anthropic.com"}},
-		"alice/SHORT": {
-			Name: "SHORT", Value: redact.NewValue("12345678"), Hosts: []string{"a.example:8443"},
-			Headers: []string{"X-Key"},
-		},
-		"bob/THEIRS": {Name: "THEIRS", Value: redact.NewValue("the secret of bob"), Hosts: []string{"b.example"}},
+		"alice/SHORT":             {Name: "SHORT", Value: redact.NewValue("12345678"), Hosts: []string{"a.example:8443"}, Headers: []string{"X-Key"}},
+		"bob/THEIRS":              {Name: "THEIRS", Value: redact.NewValue("the secret of bob"), Hosts: []string{"b.example"}},
 	}, sealed: map[string]redact.Value{}}
 	return v, bindings.New(bindings.Config{Held: v.get, Seal: v.seal, Unseal: v.unseal})
 }
@@ -149,8 +146,7 @@ func TestOpen(t *testing.T) {
 	if _, _, err := b.Open(t.Context(), stolen, trusts); err == nil {
 		t.Error("the authority of another workspace was used")
 	}
-	if now, other, err := b.Authority(stolen.Name,
-		stolen.Secrets); err != nil || other == cert || string(now.Authority) == string(k.Secrets.Authority) {
+	if now, other, err := b.Authority(stolen.Name, stolen.Secrets); err != nil || other == cert || string(now.Authority) == string(k.Secrets.Authority) {
 		t.Errorf("it was not replaced: %v", err)
 	}
 	// What the owner removed is left out; without any there is no authority either.
