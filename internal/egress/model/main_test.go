@@ -127,6 +127,18 @@ func (r *rig) get(method, path, body string, fields ...string) (status int, text
 	return status, text
 }
 
+// freed waits until a room of a size is empty: a body is freed just after the program has its response.
+func freed(t *testing.T, room *model.Room, size int64) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); model.RoomLeft(room) != size; {
+		if time.Now().After(deadline) {
+			t.Errorf("%d bytes of %d are left of the room", model.RoomLeft(room), size)
+			return
+		}
+		time.Sleep(time.Millisecond) //nolint:forbidigo // there is no event for memory that is given back
+	}
+}
+
 // problem returns type and message of an error in the form of an API, and fails if it has another.
 func problem(t *testing.T, api model.API, body string) (kind, message string) {
 	t.Helper()

@@ -230,9 +230,7 @@ func TestUsageIsAskedFor(t *testing.T) {
 		if u := r.used(); u.Input != 7 || u.Unknown {
 			t.Errorf("%.80s: %+v", c.body, u)
 		}
-		if left := model.RoomLeft(r.room); left != model.RoomBytes {
-			t.Errorf("%d bytes of room are left", left)
-		}
+		freed(t, r.room, model.RoomBytes)
 	}
 	r := start(t, model.OpenAI, serve, func(c *model.Config) { c.KeepStreams = true })
 	if r.get("POST", "/v1/chat/completions", `{"model":"m","stream":true}`); sent != `{"model":"m","stream":true}` {
