@@ -45,6 +45,8 @@ const (
 	Login Type = "login"
 	// Connection: a connection of a workspace ended or was refused; Data is an egressapi.Connection.
 	Connection Type = "connection"
+	// Usage: what the models of a run have used; Data has it by model.
+	Usage Type = "usage"
 	// Lifecycle: the daemon started or stopped, or an executor ended.
 	Lifecycle Type = "lifecycle"
 	// Request: a person is asked about an action. Approval: the answer, or that there was none.

@@ -126,7 +126,7 @@ func (a *app) filterFlags(c *cobra.Command) func(*cobra.Command) (*carrelv1.Filt
 	_ = c.RegisterFlagCompletionFunc("workspace", a.completeWorkspaces()) // the flags are there
 	completeFrom(c, "level", "SAFE", "CONFIRM", "BLOCK")
 	completeFrom(c, "type", "request", "approval", "intent", "outcome", "read", "observed", "denial", "login", "policy", "lifecycle",
-		"connection", "rotation", "removed", "repair")
+		"connection", "usage", "rotation", "removed", "repair")
 	return func(c *cobra.Command) (*carrelv1.Filter, error) {
 		for _, t := range []struct {
 			name, text string

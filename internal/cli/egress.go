@@ -2,9 +2,12 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/rootless"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -27,7 +30,14 @@ func openingsAndHosts(allow []string) (set []workspace.Opening, hosts []string, 
 // egress is what a run may reach: what the flags say, and with any of them what the caller's file says.
 // mounts are what the command sees of the host.
 func (a *app) egress(ctx context.Context, x *runFlags, hosts []string, mounts []workspace.Mount) (e rootless.Egress, err error) {
-	if len(hosts)+len(x.ask)+len(x.deny)+len(x.secrets) == 0 {
+	if len(x.models) == 0 && x.modelRequests+x.modelTokens > 0 {
+		return e, fmt.Errorf("cannot bound models that are not there: add --model NAME, or leave --model-requests and --model-tokens out: %w",
+			errdefs.ErrInvalidArgument)
+	}
+	if min(x.modelRequests, x.modelTokens) < 0 {
+		return e, fmt.Errorf("cannot use a negative bound: leave --model-requests or --model-tokens out for none: %w", errdefs.ErrInvalidArgument)
+	}
+	if len(hosts)+len(x.ask)+len(x.deny)+len(x.secrets)+len(x.models) == 0 {
 		return e, nil
 	}
 	var writable []string
@@ -37,9 +47,10 @@ func (a *app) egress(ctx context.Context, x *runFlags, hosts []string, mounts []
 		}
 	}
 	reach := workspace.Reach{Allow: hosts, Ask: x.ask, Deny: x.deny}
-	if e, err = rootless.ReadEgress(ctx, reach, x.secrets, written(writable...), os.Getenv); err != nil {
+	if e, err = rootless.ReadEgress(ctx, reach, x.secrets, x.models, written(writable...), os.Getenv); err != nil {
 		return e, err
 	}
+	e.Models.Requests, e.Models.Tokens = x.modelRequests, x.modelTokens
 	e.Refused = func(text string) { _ = say(a.Err, "carrel: %s\n", text) }
 	e.Binary, err = findProgram("carrel-egress")
 	return e, err

@@ -33,7 +33,9 @@ type runFlags struct {
 	volumes, accept []string
 	allow, deny     []string
 	ask             []string
-	secrets         []string
+	secrets, models []string
+	modelRequests   int64
+	modelTokens     int64
 	report, ids     string
 }
 
@@ -68,6 +70,10 @@ answers that. Without root nobody can be asked so far, and the connection is ref
 secret on its way to the hosts it is for. As root it takes the secret of that name that the
 daemon keeps, and has it keep your variable if there is none.
 
+--model NAME, without root, serves the API of a model inside, with the key put in outside:
+ANTHROPIC_BASE_URL or OPENAI_BASE_URL say where. --model-requests and --model-tokens bound its
+use, and at the end carrel says what was used.
+
 --allow userns, mounts or io_uring lets the command use what is
 closed otherwise, which is reported: see "carrel create --help".
 
@@ -77,6 +83,7 @@ carrel's own are 125, 126 and 127.`,
   carrel run --here -- make test
   carrel run --here --allow @github -- git fetch
   carrel run --here -it --allow @llm --secret ANTHROPIC_API_KEY -- claude
+  carrel run --here -it --model anthropic --model-tokens 2000000 -- claude
   carrel run --here -it -- some-agent
   carrel run -v ~/data:/mnt/data:ro --env CI=1 -- ./report.py
   carrel run --report proof.json -- true`,
@@ -99,6 +106,11 @@ carrel's own are 125, 126 and 127.`,
 	f.StringArrayVar(&x.secrets, "secret", nil, "give the hosts that the variable `NAME` is for its value, and the command a placeholder; "+
 		"NAME@HOST for other hosts; may be repeated")
 	completeFrom(c, "secret", rootless.SecretNames()...)
+	f.StringArrayVar(&x.models, "model", nil, "let the command use the model `NAME` with your key, which it does not see: anthropic, openai "+
+		"or one of egress.yaml; may be repeated")
+	completeFrom(c, "model", rootless.ModelNames()...)
+	f.Int64Var(&x.modelRequests, "model-requests", 0, "make at most `N` requests to models")
+	f.Int64Var(&x.modelTokens, "model-tokens", 0, "make no further request to a model once `N` tokens are used")
 	c.RunE = func(c *cobra.Command, args []string) error { return a.run(c, args, &x) }
 	return c
 }
@@ -330,6 +342,10 @@ func (a *app) runRoot(
 	allow, hosts, err := openingsAndHosts(x.allow)
 	if err != nil {
 		return err
+	}
+	if len(x.models) > 0 || x.modelRequests != 0 || x.modelTokens != 0 {
+		return fmt.Errorf("cannot use --model as root: workspaces of the daemon get no models so far; run it as an ordinary user: %w",
+			errdefs.ErrNotImplemented)
 	}
 	reach := workspace.Reach{Allow: hosts, Ask: x.ask, Deny: x.deny}
 	if err := newReach(ctx, &reach, mounts); err != nil {

@@ -32,6 +32,9 @@ func (s *Server) lookup(name string) (netip.Addr, bool) {
 	t := netrule.Target{Host: h}
 	s.mu.Lock()
 	reaches := s.rules.Reaches(h)
+	if modelName(h) {
+		reaches = s.models[h] != nil
+	}
 	var a netip.Addr
 	room := false
 	if reaches {
@@ -39,6 +42,8 @@ func (s *Server) lookup(name string) (netip.Addr, bool) {
 	}
 	s.mu.Unlock()
 	switch {
+	case !reaches && modelName(h):
+		s.refuseDNS(began, t, h.String()+" is not allowed: there is no such model")
 	case !reaches:
 		s.refuseDNS(began, t, h.String()+" is not allowed: no rule allows any port of it")
 	case !room:

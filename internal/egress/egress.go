@@ -16,6 +16,8 @@
 // the first request of a tunnel with plain HTTP, and HTTP/2 without TLS are not looked at: a host that serves
 // several names can be asked for another one there. Only the address that was judged can be reached.
 //
+// Names of models are not connected to a host: package model serves their requests in this process.
+//
 // The package must not know where rules come from, keep them, or terminate TLS: package intercept does, for hosts that
 // secrets are bound to.
 package egress
@@ -72,6 +74,8 @@ type Config struct {
 	Listeners Listeners
 	// Intercept serves TLS to the hosts that secrets are bound to. nil intercepts nothing.
 	Intercept *intercept.Interceptor
+	// Models are served in this process. Rules need not allow their names.
+	Models []Model
 	// Resolve returns the addresses of a name, in the order in which they are tried. nil is the host's resolver.
 	Resolve func(ctx context.Context, name string) ([]netip.Addr, error)
 	// Dial connects to exactly this address over TCP; Limits.Idle needs the counters of the kernel. nil is net.Dialer.
@@ -122,8 +126,8 @@ type Connection struct {
 	Refused string
 	// Sent went from the program to the host, Received from the host to the program, in bytes.
 	Sent, Received int64
-	// Secrets are the names of those that were sent to the host, Requests how many there were. Both are only known of
-	// connections that were intercepted.
+	// Secrets are the names of those that were sent to the host, known of connections that were intercepted. Requests is
+	// how many there were, known of those and of connections to models.
 	Secrets  []string
 	Requests int64
 	// Count is 1, or the number of equal refusals since the last record of them.
@@ -136,11 +140,15 @@ type Server struct {
 	refused  *refusals
 	web      *handover
 	webServe *http.Server
-	wg       sync.WaitGroup // sessions
+	// modelConns has the connections to models, which modelServe serves.
+	modelConns *handover
+	modelServe *http.Server
+	wg         sync.WaitGroup // sessions
 
 	mu       sync.Mutex
 	rules    *netrule.Rules
 	inside   *intercept.Interceptor // see Config.Intercept
+	models   models
 	names    *names
 	sessions map[*session]struct{}
 	asked    asked
@@ -180,9 +188,14 @@ func New(c Config) (*Server, error) {
 		cfg: c, rules: c.Rules, inside: c.Intercept, refused: newRefusals(c.Record), names: newNames(l.Names), sessions: map[*session]struct{}{},
 		asked: asked{open: map[netrule.Target]*question{}, answers: map[netrule.Target]answered{}},
 	}
+	var err error
+	if s.models, err = modelsOf(c.Models); err != nil {
+		return nil, err
+	}
+	s.names.add(s.models.hosts())
 	s.names.add(c.Rules.Hosts())
-	s.web = newHandover()
-	s.webServe = s.httpServer()
+	s.web, s.modelConns = newHandover(), newHandover()
+	s.webServe, s.modelServe = s.httpServer(), s.modelServer()
 	return s, nil
 }
 
@@ -209,6 +222,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	start(s.refused.run)
 	loops.Go(func() { _ = s.webServe.Serve(s.web) })
+	loops.Go(func() { _ = s.modelServe.Serve(s.modelConns) })
 	<-ctx.Done()
 	s.stop()
 	loops.Wait()
@@ -242,6 +256,7 @@ func (s *Server) stop() {
 		x.cut("the workspace's egress has ended")
 	}
 	_ = s.webServe.Close()
+	_ = s.modelServe.Close()
 }
 
 // SetRules replaces the rules. A connection that they do not allow, or whose address they refuse, is cut: when

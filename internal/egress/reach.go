@@ -68,6 +68,9 @@ func answer(err error) (status int, socks proxy.SOCKSCode) {
 func (x *session) reach(ctx context.Context, t netrule.Target) error {
 	s := x.s
 	x.c.Target = t
+	if is, err := x.toModel(t); is {
+		return err
+	}
 	rules, err := x.decide(ctx, t)
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"sync/atomic"
 	"syscall"
@@ -25,6 +26,9 @@ type session struct {
 	c              Connection
 	sent, received atomic.Int64
 	recorded       bool // there is nothing more to record
+	// model serves the session, nil if its target is a host. Both are set once, under the server's mutex.
+	model     http.Handler
+	modelHost netrule.Host
 
 	// Under the server's mutex.
 	up     net.Conn

@@ -23,6 +23,10 @@ const goodbye = 2 * time.Second
 // says first goes to the client at once; what the client says first is checked before it goes to the host. If it is
 // TLS to a host that a secret is bound to then that is intercepted.
 func (x *session) tunnel(ctx context.Context, had []byte) {
+	if x.model != nil {
+		x.serveModel(had)
+		return
+	}
 	back := make(chan struct{})
 	var refused atomic.Bool
 	over := false // the host has ended
@@ -176,8 +180,8 @@ func (x *session) farewell(f proxy.First, alert proxy.Alert, why error) {
 func (x *session) refusalText(accept string, why error) []byte {
 	status, _ := answer(why)
 	remedy := ""
-	// A rule that allows what is asked about would change nothing.
-	if status == http.StatusForbidden && x.c.Target != (netrule.Target{}) && !errors.As(why, new(unapproved)) {
+	// A rule that allows what is asked about would change nothing, and none is about models.
+	if status == http.StatusForbidden && x.c.Target != (netrule.Target{}) && !errors.As(why, new(unapproved)) && !modelName(x.c.Target.Host) {
 		remedy = x.s.cfg.Remedy(x.c.Target)
 	}
 	return proxy.Refusal(status, accept, reason(why), remedy)

@@ -81,6 +81,10 @@ func (s *Server) httpServer() *http.Server {
 
 // relay serves a request whose first bytes are read. It returns when the client's connection is closed.
 func (s *Server) relay(x *session, read []byte) {
+	if x.model != nil {
+		x.serveModel(read)
+		return
+	}
 	c := &webConn{prefixed: prefixed{x.client, read}, x: x, ended: make(chan struct{}), done: make(chan struct{})}
 	select {
 	case s.web.conns <- c:

@@ -35,8 +35,9 @@ type Answer struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Line is what the starter says in one line: an Answer, or else a Setup.
+// Line is what the starter says in one line: an Answer, a Granted, or else a Setup.
 type Line struct {
 	Setup
-	Answer *Answer `json:"answer,omitempty"`
+	Answer  *Answer  `json:"answer,omitempty"`
+	Granted *Granted `json:"granted,omitempty"`
 }

@@ -11,6 +11,9 @@
 //	  ◀───── Report{Ask}, for connections that wait ──
 //	  ── Answer ───────────────────────────▶  they go on, or are refused
 //	  ◀───── Report{Gone} instead, once none waits any more ──
+//	  ◀───── Report{Lease}, before each request to a model ──
+//	  ── Granted ──────────────────────────▶  it is made, or refused
+//	  ◀───── Report{Usage}, when one that was granted has ended ──
 //	  ── end of file ──────────────────────▶  ends
 package egressapi
 
@@ -59,6 +62,8 @@ type Setup struct {
 	// CA is the key and the certificate that ca.Marshal returned. Required with Secrets. The starter keeps it, so that a
 	// process that replaces another has the CA that the workspace trusts.
 	CA Private `json:"ca,omitzero"`
+	// Models are served inside. A later Setup with others cuts the connections to those that are no longer the same.
+	Models []Model `json:"models,omitempty"`
 }
 
 // Proxy is an HTTP proxy outside that serves CONNECT.
@@ -91,6 +96,9 @@ type Report struct {
 	// Ask is a new question, Gone the end of one that was not answered.
 	Ask  *Ask  `json:"ask,omitempty"`
 	Gone *Gone `json:"gone,omitempty"`
+	// Lease asks for a request to a model, Usage tells of the end of one.
+	Lease *Lease `json:"lease,omitempty"`
+	Usage *Usage `json:"usage,omitempty"`
 }
 
 // Connection is what is told of a connection, or of equal refusals.
@@ -111,8 +119,8 @@ type Connection struct {
 	// SentBytes went to the host, ReceivedBytes came from it.
 	SentBytes     int64 `json:"sent_bytes"`
 	ReceivedBytes int64 `json:"received_bytes"`
-	// Secrets are the names of those that were sent to the host, Requests how many requests there were. Both are of
-	// connections that were intercepted.
+	// Secrets are the names of those that were sent to the host, known of connections that were intercepted. Requests is
+	// how many requests there were, known of those and of connections to models.
 	Secrets  []string `json:"secrets,omitempty"`
 	Requests int64    `json:"requests,omitempty"`
 	// Count is how many equal refusals this stands for, at least 1.

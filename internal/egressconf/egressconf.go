@@ -31,6 +31,8 @@ type Config struct {
 	Resolver netip.AddrPort
 	// Proxy is by which other hosts are reached; nil is none.
 	Proxy *Proxy
+	// Models are the built-in ones and those of the file; nil is the built-in ones.
+	Models map[string]Model
 	// Clients finds the sets of package clients, which Sets replace. Optional.
 	Clients Lookup
 }
@@ -48,6 +50,8 @@ type file struct {
 	Resolver      string              `yaml:"resolver"`
 	UpstreamProxy string              `yaml:"upstream_proxy"`
 	NoProxy       []string            `yaml:"no_proxy"`
+
+	Models map[string]fileModel `yaml:"models"`
 }
 
 // Default is the configuration without a file.
@@ -98,6 +102,9 @@ func ParseWith(name string, b []byte, clients Lookup) (*Config, error) {
 		return nil, bad(err)
 	}
 	if c.Rules, err = c.Read(Texts{Allow: f.Allow, Ask: f.Ask, Deny: f.Deny}); err != nil {
+		return nil, bad(err)
+	}
+	if c.Models, err = models(f.Models); err != nil {
 		return nil, bad(err)
 	}
 	// What cannot be used together is found now, and not when something runs.

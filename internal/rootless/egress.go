@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -30,7 +31,7 @@ import (
 
 // Egress is what a command may reach.
 type Egress struct {
-	// Binary is the path of carrel-egress. Required with Rules.
+	// Binary is the path of carrel-egress. Required with Rules or Models.
 	Binary string
 	// Rules are all rules; without any the command reaches nothing.
 	Rules []netrule.Rule
@@ -42,6 +43,8 @@ type Egress struct {
 	Proxy *egressconf.Proxy
 	// Secrets are those that the command has placeholders of.
 	Secrets []Secret
+	// Models are those that the command may use.
+	Models Models
 	// Refused is told once of each host that was refused, with the reason for people. It must not block. Optional.
 	Refused func(string)
 }
@@ -52,12 +55,12 @@ type Secret struct {
 	Value redact.Value
 }
 
-// ReadEgress returns what the values of --allow, --ask, --deny and --secret and the caller's file of network rules mean
+// ReadEgress returns what the values of --allow, --ask, --deny, --secret and --model and the caller's file of network rules mean
 // together. A file that cannot be used, or that others may change, is an error: nothing runs. avoid are directories
 // that a command may have written: no package client there is asked for the hosts of its set. value returns the value
 // of a variable of the caller's.
 func ReadEgress(
-	ctx context.Context, r workspace.Reach, secrets, avoid []string, value func(name string) string,
+	ctx context.Context, r workspace.Reach, secrets, models, avoid []string, value func(name string) string,
 ) (e Egress, err error) {
 	conf, clients := egressconf.Default(), egressconf.HostClients(avoid).Lookup(ctx)
 	conf.Clients = clients
@@ -94,6 +97,16 @@ func ReadEgress(
 		}
 		e.Secrets = append(e.Secrets, Secret{s, redact.NewValue(v)})
 	}
+	if e.Models.List, err = readModels(conf, models, value); err != nil {
+		return e, err
+	}
+	for _, v := range e.Models.variables() {
+		name, _, _ := strings.Cut(v, "=")
+		if slices.ContainsFunc(e.Secrets, func(s Secret) bool { return s.Name == name }) {
+			return e, fmt.Errorf("cannot use --secret %s with a model that sets this variable; leave one of the two out: %w", name,
+				errdefs.ErrInvalidArgument)
+		}
+	}
 	return e, nil
 }
 
@@ -119,6 +132,9 @@ func (e *Egress) texts() (all []string) {
 			all = append(all, "secret "+s.Name+" to "+h.Text)
 		}
 	}
+	for _, m := range e.Models.List {
+		all = append(all, "model "+m.Name+" at "+m.URL)
+	}
 	return all
 }
 
@@ -136,6 +152,7 @@ type wayOut struct {
 	keeper   *keeper.Keeper
 	recorder *recorder.Recorder
 	setup    egressapi.Setup
+	usage    *usage
 
 	mu   sync.Mutex // of told
 	told map[string]bool
@@ -148,8 +165,12 @@ func newWayOut(e *Egress, name id.Workspace, records *record.Writer) (w *wayOut,
 	w.setup = egressapi.Setup{
 		Rules: e.Rules, Public: e.Public, Resolver: e.Resolver, Proxy: keeper.ProxyOf(e.Proxy), Remedy: `"carrel run --allow %s" allows it`,
 	}
+	if w.usage, err = newUsage(&e.Models); err != nil {
+		return nil, nil, "", err
+	}
+	w.setup.Models, env = e.Models.setup(), e.Models.variables()
 	if len(e.Secrets) == 0 {
-		return w, nil, "", nil
+		return w, env, "", nil
 	}
 	for _, s := range e.Secrets {
 		value := s.Value.Reveal()
@@ -187,7 +208,7 @@ func (w *wayOut) start(ctx context.Context, sockets []*os.File) (err error) {
 	})
 	w.keeper, err = keeper.Start(ctx, keeper.Config{
 		Starter: &keeper.Child{Binary: w.of.Binary, Sockets: sockets}, Connection: w.connection,
-		Trouble: func(err error) { w.say(err.Error()) }, Setup: w.setup, Ask: nobody,
+		Trouble: func(err error) { w.say(err.Error()) }, Setup: w.setup, Ask: nobody, Reserve: w.usage.reserve,
 	})
 	if err != nil {
 		w.recorder.Close()
@@ -209,6 +230,7 @@ func (w *wayOut) close() {
 	}
 	w.keeper.Close()
 	w.recorder.Close()
+	w.recordUsage()
 }
 
 // connection takes a report. It does not wait for the disk.

@@ -140,7 +140,7 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	}
 	shared := audit.OpenShared(st.auditPath())
 	r.records = record.NewWriter(shared, redactor)
-	if len(o.Egress.Rules) > 0 {
+	if len(o.Egress.Rules)+len(o.Egress.Models.List) > 0 {
 		var env []string
 		if s.way, env, s.authority, err = newWayOut(&o.Egress, r.Name, r.records); err != nil {
 			return nil, err

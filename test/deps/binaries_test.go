@@ -77,6 +77,8 @@ var binaries = []struct {
 			{internal + "egress/serve", "the process"},
 			{internal + "egress/ca", "certificates for hosts that a secret is bound to"},
 			{internal + "egress/intercept", "connections to those"},
+			{internal + "egress/model", "the APIs of models"},
+			{internal + "budget", "what a request to one has used"},
 			{internal + "redact", "secrets that never print"},
 			{internal + "egressapi", "its messages"},
 			{internal + "proxy", "the protocols"},

@@ -33,6 +33,7 @@ var tiers = []deps.Tier{
 	{Name: "bucket", Level: 0},
 	{Name: "room", Level: 0},
 
+	{Name: "budget", Level: 1},
 	{Name: "principal", Level: 1},
 	{Name: "workspace", Level: 1},
 	{Name: "shell", Level: 1},

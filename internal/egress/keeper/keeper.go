@@ -29,6 +29,10 @@ type Config struct {
 	// egressapi.MostAsked at once, and returns soon after ctx has ended: then nobody waits any more. Optional: without it
 	// every question is answered with no.
 	Ask func(ctx context.Context, q Question) Answer
+	// Reserve is asked before each request to an endpoint of Setup.Models, for a model that a program names; "" for none. done
+	// is called once, when the request has ended. Neither may block, and both may be called concurrently. The text of an
+	// error is told to the program; one of kind unavailable may go away. Optional: without it every request is refused.
+	Reserve func(endpoint, model string) (done func(egressapi.Usage), err error)
 	// Trouble is told when a process ended by itself. It is replaced, unless that happens too often.
 	// Required.
 	Trouble func(error)
@@ -75,6 +79,7 @@ type Keeper struct {
 
 	watching sync.WaitGroup
 	asking   sync.WaitGroup // questions
+	granting sync.WaitGroup // writes to processes
 	// The watching goroutine's:
 	since []time.Time // when processes were replaced
 	pause time.Duration
@@ -196,6 +201,7 @@ func (k *Keeper) Close() {
 	k.watching.Wait()
 	k.turn <- struct{}{} // an interrupted start has ended
 	k.asking.Wait()
+	k.granting.Wait()
 	k.unused()
 	k.leave()
 }
@@ -336,6 +342,7 @@ func (k *Keeper) start(ctx context.Context) (*process, error) {
 	}
 	p := &process{Process: started, began: time.Now(), ready: make(chan error, 1), ended: make(chan struct{})}
 	p.asking = newAsking(k, p)
+	p.leases = newLeases(k, p)
 	go p.read(k.cfg.Connection)
 	closed, err := k.tell(ctx, p, true)
 	if closed {

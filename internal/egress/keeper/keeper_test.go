@@ -70,6 +70,7 @@ func start(t *testing.T, binary string) (*way, error) {
 	return startWith(t, binary, func(*keeper.Config) {})
 }
 
+// startWith is start with a Config that is changed.
 func startWith(t *testing.T, binary string, change func(*keeper.Config)) (*way, error) {
 	t.Helper()
 	w := &way{trouble: make(chan error, 100)}
@@ -121,6 +122,24 @@ func startWith(t *testing.T, binary string, change func(*keeper.Config)) (*way, 
 		t.Cleanup(w.Close)
 	}
 	return w, err
+}
+
+// rulesOf reads rules; those that begin with ! deny.
+func rulesOf(t *testing.T, texts ...string) (all []netrule.Rule) {
+	t.Helper()
+	for _, text := range texts {
+		action := netrule.Allow
+		text, deny := strings.CutPrefix(text, "!")
+		if deny {
+			action = netrule.Deny
+		}
+		r, err := netrule.ParseRule(action, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, r)
+	}
+	return all
 }
 
 func (w *way) allow(t *testing.T) []netrule.Rule {

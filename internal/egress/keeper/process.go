@@ -43,6 +43,7 @@ type process struct {
 	version int        // of the last Setup that it serves by
 	ready   chan error // what it answered to the last Setup
 	asking  *asking
+	leases  *leases
 	writing sync.Mutex // of Control
 	ended   chan struct{}
 	err     error // of the end, once ended is closed
@@ -121,6 +122,10 @@ func (p *process) read(connection func(egressapi.Connection)) {
 			said = p.asking.ask(r.Ask)
 		case r.Gone != nil:
 			p.asking.gone(r.Gone.ID)
+		case r.Lease != nil:
+			said = p.leases.ask(r.Lease)
+		case r.Usage != nil:
+			said = p.leases.used(r.Usage)
 		case r.Ready:
 			select {
 			case p.ready <- nil:
@@ -130,6 +135,7 @@ func (p *process) read(connection func(egressapi.Connection)) {
 	}
 	p.Control.Close()
 	p.asking.end()
+	p.leases.end()
 	timer := time.AfterFunc(endWithin, p.Kill)
 	err := p.Wait()
 	timer.Stop()

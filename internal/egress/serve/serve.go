@@ -75,8 +75,8 @@ func (p *process) run() error {
 	}
 	in := bufio.NewScanner(p.control)
 	in.Buffer(make([]byte, 0, 4<<10), egressapi.MaxSetup)
-	questions := newAsks(p.report)
-	setup, err := next(in, questions)
+	questions, asked := newAsks(p.report), newLeases(p.report)
+	setup, err := next(in, questions, asked)
 	if err != nil {
 		return err
 	}
@@ -105,6 +105,10 @@ func (p *process) run() error {
 	if err != nil {
 		return err
 	}
+	inProcess := newModels(p, s, asked)
+	if err := inProcess.set(setup); err != nil {
+		return err
+	}
 	served := make(chan error, 1)
 	go func() {
 		served <- s.Serve(ctx)
@@ -112,7 +116,7 @@ func (p *process) run() error {
 	}()
 	p.report(egressapi.Report{Ready: true})
 	for {
-		setup, err := next(in, questions)
+		setup, err := next(in, questions, asked)
 		if errors.Is(err, io.EOF) {
 			cancel()
 			return <-served
@@ -137,6 +141,9 @@ func (p *process) run() error {
 			s.SetIntercept(inside)
 		}
 		s.SetRules(rules)
+		if err := inProcess.set(setup); err != nil {
+			return err
+		}
 		p.report(egressapi.Report{Ready: true})
 	}
 }
@@ -155,16 +162,20 @@ func (p *process) adopt(s *egressapi.Setup) error {
 }
 
 // next reads a Setup, and hands on the answers that come before it. io.EOF is the end.
-func next(in *bufio.Scanner, questions *asks) (*egressapi.Setup, error) {
+func next(in *bufio.Scanner, questions *asks, asked *leases) (*egressapi.Setup, error) {
 	for in.Scan() {
 		var line egressapi.Line
 		if err := json.Unmarshal(in.Bytes(), &line); err != nil {
 			return nil, fmt.Errorf("cannot read the rules: %w", err)
 		}
-		if line.Answer == nil {
+		switch {
+		case line.Answer != nil:
+			questions.answer(line.Answer)
+		case line.Granted != nil:
+			asked.granted(line.Granted)
+		default:
 			return &line.Setup, line.Check()
 		}
-		questions.answer(line.Answer)
 	}
 	if in.Err() != nil {
 		return nil, fmt.Errorf("cannot read the rules: %w", in.Err())

@@ -1,0 +1,315 @@
+package keeper_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/egress/keeper"
+	"github.com/carrel-dev/carrel/internal/egressapi"
+)
+
+// budget grants requests, and remembers what they have used.
+type budget struct {
+	mu     sync.Mutex
+	left   int
+	refuse error
+	asked  []string
+	used   []egressapi.Usage
+}
+
+func (b *budget) reserve(endpoint, model string) (func(egressapi.Usage), error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.asked = append(b.asked, endpoint+" "+model)
+	if b.left == 0 {
+		return nil, b.refuse
+	}
+	b.left--
+	return func(u egressapi.Usage) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.used = append(b.used, u)
+	}, nil
+}
+
+func (b *budget) has() (asked []string, used []egressapi.Usage) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]string{}, b.asked...), append([]egressapi.Usage{}, b.used...)
+}
+
+// leasing starts a fake carrel-egress, which says what the test does. The first start succeeds, and no other.
+func leasing(t *testing.T, b *budget) (say func(egressapi.Report), answer func() egressapi.Granted, ended chan error, far *net.UnixConn) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fds[1]), "far")
+	c, err := net.FileConn(f)
+	f.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	far = c.(*net.UnixConn)
+	t.Cleanup(func() { far.Close() })
+	_ = far.SetDeadline(time.Now().Add(20 * time.Second))
+	in := bufio.NewScanner(far)
+	say = func(r egressapi.Report) { _ = json.NewEncoder(far).Encode(r) }
+	begun := make(chan bool)
+	go func() {
+		defer close(begun)
+		in.Scan()
+		say(egressapi.Report{Ready: true})
+	}()
+	ended = make(chan error, 10)
+	first := true
+	k, err := keeper.Start(t.Context(), keeper.Config{
+		Starter: keeper.Remote(func(context.Context) (*os.File, error) {
+			if !first {
+				return nil, errors.New("once is enough")
+			}
+			first = false
+			return os.NewFile(uintptr(fds[0]), "near"), nil
+		}),
+		Setup:      egressapi.Setup{Models: []egressapi.Model{{Name: "claude", Key: egressapi.NewPrivate("k")}}},
+		Connection: func(egressapi.Connection) {}, Trouble: func(err error) { ended <- err }, Reserve: b.reserve,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-begun
+	t.Cleanup(k.Close)
+	answer = func() egressapi.Granted {
+		t.Helper()
+		var line egressapi.Line
+		if !in.Scan() || json.Unmarshal(in.Bytes(), &line) != nil || line.Granted == nil {
+			t.Fatalf("no answer: %q, %v", in.Bytes(), in.Err())
+		}
+		return *line.Granted
+	}
+	return say, answer, ended, far
+}
+
+func lease(id uint64, endpoint, model string) egressapi.Report {
+	return egressapi.Report{Lease: &egressapi.Lease{ID: id, Endpoint: endpoint, Model: model, Bytes: 100}}
+}
+
+// Each request is asked about, and what it has used is told once. What is under way when the process ends counts too.
+func TestLeases(t *testing.T) {
+	b := &budget{left: 2, refuse: errors.New("the budget of 2 requests is used up")}
+	say, answer, ended, far := leasing(t, b)
+	for id := range uint64(3) {
+		say(lease(id, "claude", "m"))
+		if got := answer(); got.ID != id || (got.Refused != "") != (id == 2) || got.Later {
+			t.Errorf("%+v", got)
+		}
+	}
+	b.mu.Lock()
+	b.refuse = fmt.Errorf("wait: %w", errdefs.ErrUnavailable)
+	b.mu.Unlock()
+	say(lease(3, "claude", ""))
+	if got := answer(); !got.Later {
+		t.Errorf("%+v", got)
+	}
+	say(lease(4, "other", "m"))
+	if got := answer(); !strings.Contains(got.Refused, "no such model") {
+		t.Errorf("%+v", got)
+	}
+	one := egressapi.Usage{ID: 0, Input: 1, Output: 2, CachedInput: 3, CacheWrite: 4}
+	say(egressapi.Report{Usage: &one})
+	far.Close()
+	<-ended
+	asked, used := b.has()
+	lost := egressapi.Usage{ID: 1, Input: 51, Unknown: true}
+	if len(asked) != 4 || asked[0] != "claude m" || len(used) != 2 || used[0] != one || used[1] != lost {
+		t.Errorf("%v, %+v", asked, used)
+	}
+}
+
+// A process that was taken over is ended when it breaks the rules of the messages.
+func TestHostileLeases(t *testing.T) {
+	for name, c := range map[string]struct {
+		attack func(say func(egressapi.Report), answer func() egressapi.Granted)
+		want   string
+	}{
+		"twice": {func(say func(egressapi.Report), _ func() egressapi.Granted) {
+			say(lease(1, "claude", "m"))
+			say(lease(1, "claude", "m"))
+		}, "the same request twice"},
+		"too many": {func(say func(egressapi.Report), answer func() egressapi.Granted) {
+			for id := range uint64(egressapi.MostLeased) {
+				say(lease(id, "claude", "m"))
+				answer()
+			}
+			say(lease(egressapi.MostLeased, "claude", "m"))
+		}, "more requests than it can have under way"},
+		"reads nothing": {func(say func(egressapi.Report), _ func() egressapi.Granted) {
+			for id := range uint64(100_000) {
+				say(lease(id, "claude", "m"))
+				say(egressapi.Report{Usage: &egressapi.Usage{ID: id}})
+			}
+		}, "more than it reads answers"},
+		"not granted": {func(say func(egressapi.Report), _ func() egressapi.Granted) {
+			say(egressapi.Report{Usage: &egressapi.Usage{ID: 7}})
+		}, "not granted"},
+		"negative": {func(say func(egressapi.Report), _ func() egressapi.Granted) {
+			say(lease(1, "claude", "m"))
+			say(egressapi.Report{Usage: &egressapi.Usage{ID: 1, Input: -1}})
+		}, "has used -1 tokens"},
+		"very much": {func(say func(egressapi.Report), _ func() egressapi.Granted) {
+			say(lease(1, "claude", "m"))
+			say(egressapi.Report{Usage: &egressapi.Usage{ID: 1, Output: egressapi.MostTokens + 1}})
+		}, "has used 1000000001 tokens"},
+	} {
+		b := &budget{left: 1_000_000}
+		say, answer, ended, _ := leasing(t, b)
+		c.attack(say, answer)
+		select {
+		case err := <-ended:
+			if !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: it was ended because %v", name, err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Errorf("%s: it goes on", name)
+		}
+		if asked, used := b.has(); len(asked) != len(used) {
+			t.Errorf("%s: %d requests were granted, and %d are counted", name, len(asked), len(used))
+		}
+	}
+}
+
+// A model is served by the process itself: the host gets the key, is checked by the host's authorities, and reached only at
+// an address that counts as public or that is named. One of this host's own takes a rule.
+func TestModelOfAProcess(t *testing.T) {
+	const key = "sk-real-key-of-the-test"
+	got := make(chan string, 10)
+	host := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got <- r.Header.Get("Authorization") + " " + r.URL.Path
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Path == "/v1/models" {
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}
+		_, _ = io.WriteString(w, `{"usage":{"prompt_tokens":5,"completion_tokens":6}}`)
+	}))
+	host.StartTLS()
+	t.Cleanup(host.Close)
+	file := filepath.Join(t.TempDir(), "authority.pem")
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: host.Certificate().Raw})
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SSL_CERT_FILE", file)
+	b := &budget{left: 100}
+	w, err := startWith(t, binary, func(c *keeper.Config) { c.Reserve = b.reserve })
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(host.Listener.Addr().String())
+	set := func(upstream string, rules ...string) {
+		t.Helper()
+		err := w.Change(t.Context(), func(s *egressapi.Setup) {
+			s.Rules = rulesOf(t, rules...)
+			s.Models = []egressapi.Model{{Name: "gpt", API: "openai", Upstream: upstream, Key: egressapi.NewPrivate(key)}}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true, Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: w.proxy}),
+	}, Timeout: 20 * time.Second}
+	ask := func() (int, string) {
+		t.Helper()
+		res, err := client.Post("http://gpt.carrel.internal/v1/chat/completions", "application/json", strings.NewReader(`{"model":"m"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		text, _ := io.ReadAll(res.Body)
+		return res.StatusCode, string(text)
+	}
+	set("https://127.0.0.1:" + port + "/v1")
+	if status, body := ask(); status != 403 || !strings.Contains(body, "loopback") {
+		t.Errorf("an address of this host: %d %s", status, body)
+	}
+	set("https://127.0.0.1:"+port+"/v1", "127.0.0.1:"+port)
+	if status, body := ask(); status != 200 || <-got != "Bearer "+key+" /v1/chat/completions" {
+		t.Errorf("%d %s", status, body)
+	}
+	// A connection that new rules deny is cut, although the model stays.
+	ended := make(chan error, 1)
+	go func() {
+		res, err := client.Get("http://gpt.carrel.internal/v1/models")
+		if err == nil {
+			_, err = io.ReadAll(res.Body)
+			_ = res.Body.Close()
+			if res.StatusCode == http.StatusBadGateway { // its head was still on the way
+				err = errors.New(res.Status)
+			}
+		}
+		ended <- err
+	}()
+	<-got
+	set("https://127.0.0.1:"+port+"/v1", "127.0.0.1:"+port, "!127.0.0.1")
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("a response of a host that is denied ends as if it were complete")
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("a response of a host that is denied goes on")
+	}
+	set("https://localhost:" + port + "/v1")
+	if status, body := ask(); status != 403 || !strings.Contains(body, "loopback") {
+		t.Errorf("a private address: %d %s", status, body)
+	}
+	set("https://localhost:"+port+"/v1", "127.0.0.1:"+port)
+	if status, body := ask(); status != 502 || !strings.Contains(body, "its certificate is for other names") {
+		t.Errorf("another certificate: %d %s", status, body)
+	}
+	set("https://127.0.0.1:"+port+"/v1", "!127.0.0.1")
+	if status, body := ask(); status != 403 || !strings.Contains(body, "127.0.0.1") {
+		t.Errorf("a denied address: %d %s", status, body)
+	}
+	b.mu.Lock()
+	b.left, b.refuse = 0, errors.New("the budget is used up")
+	b.mu.Unlock()
+	if status, body := ask(); status != 400 || !strings.Contains(body, "carrel: the budget is used up") {
+		t.Errorf("%d %s", status, body)
+	}
+	if err := w.Change(t.Context(), func(s *egressapi.Setup) { s.Models = nil }); err != nil {
+		t.Fatal(err)
+	}
+	if status, body := ask(); status != 403 || !strings.Contains(body, "no such model") {
+		t.Errorf("%d %s", status, body)
+	}
+	w.Close()
+	asked, used := b.has()
+	want := egressapi.Usage{ID: 2, Input: 5, Output: 6}
+	if len(asked) != 7 || len(used) != 6 || used[1] != want || used[0].Input+used[2].Input+used[3].Input+used[4].Input+used[5].Input != 0 {
+		t.Errorf("%v %+v", asked, used)
+	}
+	if len(got) != 0 {
+		t.Errorf("the host got %s", <-got)
+	}
+}

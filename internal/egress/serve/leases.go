@@ -1,0 +1,83 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/egress/model"
+	"github.com/carrel-dev/carrel/internal/egressapi"
+)
+
+// leases are the requests to models that who started the process is asked about.
+type leases struct {
+	report func(egressapi.Report)
+
+	mu   sync.Mutex // of what follows
+	last uint64
+	open map[uint64]chan egressapi.Granted // nil for one that nobody waits for any more
+}
+
+func newLeases(report func(egressapi.Report)) *leases {
+	return &leases{report: report, open: map[uint64]chan egressapi.Granted{}}
+}
+
+// reserve is model.Config.Reserve for an endpoint.
+func (l *leases) reserve(ctx context.Context, endpoint string, r model.Request) (done func(model.Usage), err error) {
+	answer := make(chan egressapi.Granted, 1)
+	l.mu.Lock()
+	l.last++
+	id := l.last
+	l.open[id] = answer
+	l.mu.Unlock()
+	l.report(egressapi.Report{Lease: &egressapi.Lease{ID: id, Endpoint: endpoint, Model: r.Model, Bytes: r.Bytes}})
+	select {
+	case got := <-answer:
+		return l.done(got)
+	case <-ctx.Done():
+	}
+	l.mu.Lock()
+	_, waits := l.open[id]
+	if waits {
+		l.open[id] = nil
+	}
+	l.mu.Unlock()
+	if !waits { // the answer came just now
+		if done, err := l.done(<-answer); err == nil {
+			done(model.Usage{})
+		}
+	}
+	return nil, fmt.Errorf("the program has gone: %w", errdefs.ErrUnavailable)
+}
+
+// done returns what an answer means.
+func (l *leases) done(x egressapi.Granted) (func(model.Usage), error) {
+	switch {
+	case x.Refused != "" && x.Later:
+		return nil, fmt.Errorf("%s: %w", x.Refused, errdefs.ErrUnavailable)
+	case x.Refused != "":
+		return nil, fmt.Errorf("%s: %w", x.Refused, errdefs.ErrResourceExhausted)
+	}
+	return func(u model.Usage) {
+		l.report(egressapi.Report{Usage: &egressapi.Usage{
+			ID: x.ID, Input: u.Input, Output: min(u.Output, egressapi.MostTokens), CachedInput: u.CachedInput, CacheWrite: u.CacheWrite,
+			Unknown: u.Unknown,
+		}})
+	}, nil
+}
+
+// granted takes an answer. It does not block.
+func (l *leases) granted(x *egressapi.Granted) {
+	l.mu.Lock()
+	answer, known := l.open[x.ID]
+	delete(l.open, x.ID)
+	l.mu.Unlock()
+	switch {
+	case answer != nil:
+		answer <- *x
+	case known && x.Refused == "": // nothing was sent
+		l.report(egressapi.Report{Usage: &egressapi.Usage{ID: x.ID}})
+	}
+}

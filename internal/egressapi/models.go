@@ -1,0 +1,54 @@
+package egressapi
+
+// Bounds of models.
+const (
+	// MaxModels is how many models a Setup has.
+	MaxModels = 32
+	// MostLeased is how many requests to models are under way at once: one for each connection that carrel-egress serves.
+	MostLeased = 512
+	// MostTokens is more than one request uses, of each kind of token.
+	MostTokens = 1_000_000_000
+)
+
+// Model is an API that programs reach as http://NAME.carrel.internal. See package model, which serves it.
+type Model struct {
+	// Name is a label of a name.
+	Name string `json:"name"`
+	// API is "anthropic" or "openai".
+	API      string  `json:"api"`
+	Upstream string  `json:"upstream"`
+	Key      Private `json:"key"`
+	// KeepStreams leaves requests for streams as they are.
+	KeepStreams bool `json:"keep_streams,omitempty"`
+}
+
+// Lease asks for one request to a model. It waits for the Granted of its ID.
+type Lease struct {
+	// ID is not that of another request under way.
+	ID uint64 `json:"id"`
+	// Endpoint is the Name of a Model, Model what the program asks for there; "" if it asks for none.
+	Endpoint string `json:"endpoint"`
+	Model    string `json:"model,omitempty"`
+	// Bytes is the length of the request's body.
+	Bytes int64 `json:"bytes,omitempty"`
+}
+
+// Granted is the answer to a Lease.
+type Granted struct {
+	ID uint64 `json:"id"`
+	// Refused says why the request may not be made, "" if it may. Then a Usage follows once it has ended.
+	Refused string `json:"refused,omitempty"`
+	// Later: it may be worth another attempt.
+	Later bool `json:"later,omitempty"`
+}
+
+// Usage is what a granted request has used. No number is negative or above MostTokens.
+type Usage struct {
+	ID          uint64 `json:"id"`
+	Input       int64  `json:"input,omitempty"`
+	Output      int64  `json:"output,omitempty"`
+	CachedInput int64  `json:"cached_input,omitempty"`
+	CacheWrite  int64  `json:"cache_write,omitempty"`
+	// Unknown: some of it is an estimate.
+	Unknown bool `json:"unknown,omitempty"`
+}

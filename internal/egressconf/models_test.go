@@ -1,0 +1,85 @@
+package egressconf_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/carrel-dev/carrel/internal/budget"
+	"github.com/carrel-dev/carrel/internal/egressconf"
+)
+
+func TestModels(t *testing.T) {
+	c, err := egressconf.Parse("f", []byte(`
+models:
+  anthropic:
+    budget: {requests: 10, tokens: 5_000, money: 2.50}
+    prices:
+      claude-*: {input: 3, output: "15", cached_input: 0.30}
+  local:
+    api: openai
+    url: https://llm.example:8443/v1
+    key: LOCAL_KEY
+    keep_streams: true
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]egressconf.Model{
+		"anthropic": {
+			Name: "anthropic", API: egressconf.Anthropic, URL: "https://api.anthropic.com", Key: "ANTHROPIC_API_KEY",
+			Limits: budget.Limits{Period: budget.Whole, Requests: 10, Tokens: 5000, Money: 2_500_000_000},
+			// What is written to a cache has no price of its own.
+			Prices: budget.Prices{"claude-*": {Input: 3e9, Output: 15e9, CachedInput: 3e8, CacheWrite: 3e9}},
+		},
+		"openai": {Name: "openai", API: egressconf.OpenAI, URL: "https://api.openai.com/v1", Key: "OPENAI_API_KEY"},
+		"local": {
+			Name: "local", API: egressconf.OpenAI, URL: "https://llm.example:8443/v1", Key: "LOCAL_KEY", KeepStreams: true,
+			Limits: budget.Limits{Period: budget.Whole}, Prices: budget.Prices{},
+		},
+	} {
+		got, err := c.Model(name)
+		if d := cmp.Diff(want, got); err != nil || d != "" {
+			t.Errorf("%s: %v %s", name, err, d)
+		}
+	}
+	if _, err := c.Model("gpt"); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "use anthropic, local, openai") {
+		t.Errorf("%v", err)
+	}
+	if _, err := egressconf.Default().Model("openai"); err != nil {
+		t.Error(err)
+	}
+	if !slices.Equal(egressconf.BuiltInModels(), []string{"anthropic", "openai"}) {
+		t.Error(egressconf.BuiltInModels())
+	}
+}
+
+// What is wrong is told with the model's name, and without what may be a key.
+func TestModelsThatAreWrong(t *testing.T) {
+	const key = "sk-ant-api03-real"
+	for text, want := range map[string]string{
+		"a.b: {api: openai, url: https://x.example, key: K}": "not a name",
+		"A: {api: openai, url: https://x.example, key: K}":   "not a name",
+		"x: {api: gemini, url: https://x.example, key: K}":   "no API",
+		"x: {url: https://x.example, key: K}":                "no API",
+		"x: {api: openai, key: K}":                           "write url",
+		"x: {api: openai, url: https://x.example}":           "not the name of a variable",
+		"openai: {key: " + key + "}":                         "not the name of a variable",
+		"openai: {budget: {tokens: -1}}":                     "negative",
+		"openai: {budget: {money: -1}}":                      "amount of money",
+		"openai: {budget: {money: 1.5}}":                     "add prices",
+		"openai: {budget: {days: 1}}":                        "unknown field",
+		"openai: {prices: {x: {input: 1}}}":                  "write input and output",
+		"openai: {prices: {x: {input: 1, output: 1e3}}}":     "amount of money",
+		"openai: {prices: {x: {in: 1}}}":                     "use input, output",
+		"openai: {keys: X}":                                  "unknown field",
+	} {
+		_, err := egressconf.Parse("f", []byte("models:\n  "+text+"\n"))
+		if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), key) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}

@@ -1,0 +1,235 @@
+package rootless
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/budget"
+	"github.com/carrel-dev/carrel/internal/egress"
+	"github.com/carrel-dev/carrel/internal/egress/model"
+	"github.com/carrel-dev/carrel/internal/egressapi"
+	"github.com/carrel-dev/carrel/internal/egressconf"
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/redact"
+)
+
+// Models are the models that a run may use.
+type Models struct {
+	// List are at most egressapi.MaxModels.
+	List []Model
+	// Requests and Tokens bound all of them together; 0 is no bound.
+	Requests, Tokens int64
+}
+
+// Model is a model with its key.
+type Model struct {
+	egressconf.Model
+	Value redact.Value
+}
+
+// ModelNames are the models that need no file, as --model takes them.
+func ModelNames() []string { return egressconf.BuiltInModels() }
+
+// readModels returns the models of these names. value returns the value of a variable of the caller's.
+func readModels(conf *egressconf.Config, names []string, value func(string) string) (list []Model, err error) {
+	if len(names) > egressapi.MaxModels {
+		return nil, fmt.Errorf("cannot use %d models: at most %d: %w", len(names), egressapi.MaxModels, errdefs.ErrInvalidArgument)
+	}
+	for i, name := range names {
+		if slices.Contains(names[:i], name) {
+			continue
+		}
+		m, err := conf.Model(name)
+		if err != nil {
+			return nil, err
+		}
+		bad := func(why string) error {
+			return fmt.Errorf("cannot use --model %s: %s: %w", name, why, errdefs.ErrInvalidArgument)
+		}
+		if _, err := model.ParseUpstream(m.URL); err != nil {
+			return nil, bad("its URL is not https://HOST[:PORT][/PATH]; correct it in egress.yaml")
+		}
+		v := value(m.Key)
+		switch {
+		case v == "":
+			return nil, bad("its key is the variable " + m.Key + ", which is not set here; export it first")
+		case len(v) < model.MinKey || len(v) > model.MaxKey || strings.ContainsFunc(v, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
+			return nil, bad("the value of " + m.Key + " is not a key: it is too short or too long, or has a space or a line end")
+		}
+		list = append(list, Model{m, redact.NewValue(v)})
+	}
+	return list, nil
+}
+
+// placeholders are what programs have as key. They begin as a key does, because some programs look at that.
+var placeholders = map[string]string{
+	egressconf.Anthropic: "sk-ant-api03-the-key-is-put-in-outside-of-this-workspace",
+	egressconf.OpenAI:    "sk-the-key-is-put-in-outside-of-this-workspace",
+}
+
+// variables are those by which programs find models. The first model of each API is theirs.
+func (m *Models) variables() (env []string) {
+	seen := map[string]bool{}
+	for _, one := range m.List {
+		if seen[one.API] {
+			continue
+		}
+		seen[one.API] = true
+		base, key := "http://"+one.Name+egress.ModelDomain, placeholders[one.API]
+		switch one.API {
+		case egressconf.Anthropic:
+			env = append(env, "ANTHROPIC_BASE_URL="+base, "ANTHROPIC_API_KEY="+key)
+		case egressconf.OpenAI:
+			env = append(env, "OPENAI_BASE_URL="+base+"/v1", "OPENAI_API_BASE="+base+"/v1", "OPENAI_API_KEY="+key)
+		}
+	}
+	return env
+}
+
+// setup is what carrel-egress is told of the models.
+func (m *Models) setup() (all []egressapi.Model) {
+	for _, one := range m.List {
+		all = append(all, egressapi.Model{
+			Name: one.Name, API: one.API, Upstream: one.URL, Key: egressapi.Private{Value: one.Value}, KeepStreams: one.KeepStreams,
+		})
+	}
+	return all
+}
+
+// usage counts what a run's models use.
+type usage struct {
+	of   *Models
+	book *budget.Book
+
+	mu        sync.Mutex // of what follows
+	refused   map[string]int64
+	estimated map[string]int64
+}
+
+// wholeRun is the subject that every model of a run counts for. The others are the names of models, which have no space.
+const wholeRun = "the run"
+
+func newUsage(of *Models) (*usage, error) {
+	prices := budget.Prices{}
+	for _, one := range of.List {
+		for name, p := range one.Prices {
+			prices[one.Name+"/"+name] = p
+		}
+	}
+	book, err := budget.New(prices, nil)
+	if err != nil {
+		return nil, err
+	}
+	err = book.Set(wholeRun, budget.Limits{Period: budget.Whole, Requests: of.Requests, Tokens: of.Tokens})
+	for _, one := range of.List {
+		l := one.Limits
+		l.Period = budget.Whole
+		err = errors.Join(err, book.Set(one.Name, l))
+	}
+	return &usage{of: of, book: book, refused: map[string]int64{}, estimated: map[string]int64{}}, err
+}
+
+// reserve is keeper.Config.Reserve.
+func (u *usage) reserve(endpoint, name string) (func(egressapi.Usage), error) {
+	if name != "" {
+		name = endpoint + "/" + name
+	}
+	r, err := u.book.Reserve(time.Now(), name, wholeRun, endpoint)
+	if err != nil {
+		u.mu.Lock()
+		u.refused[endpoint]++
+		u.mu.Unlock()
+		var no *budget.Refused
+		switch {
+		case errors.As(err, &no) && no.Subject == wholeRun:
+			return nil, fmt.Errorf("%w; --model-requests and --model-tokens bound this run", err)
+		case no != nil:
+			return nil, fmt.Errorf("%w; it is that of the model %s in egress.yaml", err, endpoint)
+		}
+		return nil, err
+	}
+	return func(x egressapi.Usage) {
+		r.Spend(time.Now(), budget.Usage{Input: x.Input, Output: x.Output, CachedInput: x.CachedInput, CacheWrite: x.CacheWrite})
+		if x.Unknown {
+			u.mu.Lock()
+			u.estimated[endpoint]++
+			u.mu.Unlock()
+		}
+	}, nil
+}
+
+// modelUsed is what the record has of a model.
+type modelUsed struct {
+	Endpoint string `json:"endpoint"`
+	URL      string `json:"url"`
+	budget.Sum
+	// Estimated is how many requests have tokens that are in part estimated, Refused how many were not made.
+	Estimated int64                 `json:"estimated,omitempty"`
+	Refused   int64                 `json:"refused,omitempty"`
+	Models    map[string]budget.Sum `json:"models,omitempty"`
+}
+
+// sums are what was used of each model that was asked for anything.
+func (u *usage) sums() (all []modelUsed) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, one := range u.of.List {
+		used := u.book.Used(time.Now(), one.Name)
+		x := modelUsed{
+			Endpoint: one.Name, URL: one.URL, Sum: used.Sum, Estimated: u.estimated[one.Name], Refused: u.refused[one.Name],
+			Models: map[string]budget.Sum{},
+		}
+		for _, name := range slices.Sorted(maps.Keys(used.Models)) {
+			x.Models[strings.TrimPrefix(name, one.Name+"/")] = used.Models[name]
+		}
+		if x.Requests+x.Refused > 0 {
+			all = append(all, x)
+		}
+	}
+	return all
+}
+
+// line is what a person is told.
+func (x *modelUsed) line() string {
+	text := fmt.Sprintf("%s: %s, %s", x.Endpoint, budget.Count(x.Requests, "request"), budget.Count(x.Tokens, "token"))
+	if x.Money > 0 {
+		text += ", " + x.Money.String()
+	}
+	if x.Estimated > 0 {
+		text += "; the tokens of " + budget.Count(x.Estimated, "request") + " are estimated"
+	}
+	if x.Refused > 0 {
+		text += "; " + budget.Count(x.Refused, "request") + " refused"
+	}
+	return text
+}
+
+// recordUsage records what the models have used and tells it. carrel-egress has ended.
+func (w *wayOut) recordUsage() {
+	sums := w.usage.sums()
+	if len(sums) == 0 {
+		return
+	}
+	data, _ := json.Marshal(struct { // texts and numbers always marshal
+		Models []modelUsed `json:"models"`
+	}{sums})
+	err := w.records.AppendAsync(audit.Record{
+		Type: audit.Usage, Principal: principal.OwnerOf(uint32(os.Geteuid())), Workspace: w.name, Status: audit.StatusOK, Data: data,
+	})
+	if err != nil {
+		w.say(fmt.Sprintf("cannot record what models have used: %v", err))
+	}
+	for _, x := range sums {
+		w.say(x.line())
+	}
+}
