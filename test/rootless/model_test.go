@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -209,4 +211,93 @@ func TestModelsThatAreWrong(t *testing.T) {
 			t.Errorf("%q: %+v", c.args, r)
 		}
 	}
+}
+
+// sdksEnv names a directory with Python's packages anthropic and openai: pip install --target DIR anthropic openai.
+const sdksEnv = "CARREL_TEST_SDKS"
+
+// The official clients use models without any setting of their own, by streams too, and show what a used-up budget says
+// without another attempt.
+func TestModelClients(t *testing.T) {
+	dir := os.Getenv(sdksEnv)
+	if dir == "" {
+		t.Skipf("skipped: %s is not set to a directory with anthropic and openai", sdksEnv)
+	}
+	u := newUser(t)
+	k := newKeyed(t, u, "models.test")
+	requests := 0
+	k.serve = func(w http.ResponseWriter, r *http.Request) {
+		requests++
+		body, _ := io.ReadAll(r.Body)
+		var asked struct{ Stream bool }
+		_ = json.Unmarshal(body, &asked)
+		const message = `{"id":"m","type":"message","role":"assistant","model":"claude-x","stop_reason":"end_turn","stop_sequence":null,` +
+			`"content":[{"type":"text","text":"scripted"}],"usage":{"input_tokens":10,"output_tokens":5}}`
+		events := func(all ...string) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			for _, e := range all {
+				fmt.Fprint(w, e, "\n\n")
+				_ = http.NewResponseController(w).Flush()
+			}
+		}
+		const chunk = `"id":"c","object":"chat.completion.chunk","created":1,"model":"m"`
+		switch {
+		case r.URL.Path == "/v1/messages" && asked.Stream:
+			events("event: message_start\ndata: "+`{"type":"message_start","message":`+strings.Replace(message, `{"type":"text","text":"scripted"}`, "", 1)+"}",
+				"event: content_block_start\n"+`data: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}`,
+				"event: content_block_delta\n"+`data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"streamed"}}`,
+				"event: content_block_stop\n"+`data: {"type":"content_block_stop","index":0}`,
+				"event: message_delta\n"+`data: {"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":7}}`,
+				"event: message_stop\n"+`data: {"type":"message_stop"}`)
+		case r.URL.Path == "/v1/chat/completions" && asked.Stream:
+			events("data: {"+chunk+`,"choices":[{"index":0,"delta":{"content":"streamed"},"finish_reason":null}]}`,
+				"data: {"+chunk+`,"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7}}`, "data: [DONE]")
+		case r.URL.Path == "/v1/responses":
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprint(w, `{"id":"r","object":"response","created_at":1,"model":"m","status":"completed","output":[{"type":"message","id":"o",`+
+				`"role":"assistant","status":"completed","content":[{"type":"output_text","text":"responded","annotations":[]}]}],`+
+				`"parallel_tool_calls":true,"tool_choice":"auto","tools":[],"usage":{"input_tokens":1,"input_tokens_details":{"cached_tokens":0},`+
+				`"output_tokens":2,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":3}}`)
+		default:
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprint(w, message)
+		}
+	}
+	u.network(map[string]string{"models.test": "127.0.0.1"}, fmt.Sprintf(`allow: ["127.0.0.1:%[1]s"]
+models:
+  anthropic: {url: "https://models.test:%[1]s"}
+  openai: {url: "https://models.test:%[1]s/v1"}
+`, k.port))
+	u.env = append(u.env, "OPENAI_API_KEY="+secretValue)
+	script := `
+import anthropic, openai
+a, o = anthropic.Anthropic(), openai.OpenAI()
+ask = dict(model="claude-x", max_tokens=9, messages=[{"role": "user", "content": "hello"}])
+print("message", a.messages.create(**ask).content[0].text)
+with a.messages.stream(**ask) as s:
+    print("anthropic", s.get_final_text())
+print("openai", "".join(c.choices[0].delta.content or "" for c in o.chat.completions.create(
+    model="m", stream=True, messages=[{"role": "user", "content": "hello"}]) if c.choices))
+print("response", o.responses.create(model="m", input="hello").output_text)
+try:
+    a.messages.create(**ask)
+except anthropic.BadRequestError as e:
+    print("refused", e)
+`
+	r := u.run("-v", dir+":/mnt/sdks:ro", "--model", "anthropic", "--model", "openai", "--model-requests", "4",
+		"--env", "PYTHONPATH=/mnt/sdks", "--", "python3", "-c", script)
+	for _, want := range []string{"message scripted\n", "anthropic streamed\n", "openai streamed\n", "response responded\n", "refused "} {
+		if !strings.Contains(r.out, want) {
+			t.Errorf("%q is missing in %s\n%s", want, r.out, r.err)
+		}
+	}
+	if requests != 4 || slices.ContainsFunc(k.got(), func(s string) bool { return !strings.HasSuffix(s, secretValue) }) {
+		t.Errorf("%d requests arrived, not 4, or one with another key", requests)
+	}
+	for _, want := range []string{"carrel: anthropic: 2 requests, 32 tokens", "carrel: openai: 2 requests, 10 tokens"} {
+		if !strings.Contains(r.err, want) {
+			t.Errorf("%q is missing in %s", want, r.err)
+		}
+	}
+	u.holdsNowhere(secretValue)
 }
