@@ -1,9 +1,11 @@
 package serve_test
 
 import (
+	"bufio"
 	"context"
 	"io"
 	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +31,9 @@ func TestUpstreamIsPatientForSoLong(t *testing.T) {
 		t.Cleanup(func() { l.Close() })
 		go func() {
 			if c, err := l.Accept(); err == nil {
+				if _, err := http.ReadRequest(bufio.NewReader(c)); err != nil { // all of it, or closing resets
+					return
+				}
 				proxy(c)
 				c.Close()
 			}

@@ -146,7 +146,7 @@ func (in Instance) look(ctx context.Context, want Expect) ([]Left, error) {
 		return nil, err
 	}
 	v.ledger = ledger
-	if v.foreign, err = in.others(); err != nil {
+	if v.foreign, v.strange, err = in.others(); err != nil {
 		return nil, err
 	}
 	if want.Any {
@@ -174,6 +174,8 @@ type view struct {
 	ledger map[string]entry
 	// foreign are ids of workspaces of other instances, whose range may be the same.
 	foreign map[uint64]bool
+	// strange are their names.
+	strange map[string]bool
 	left    []Left
 }
 

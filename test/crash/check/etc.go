@@ -28,22 +28,23 @@ func lines(file string) ([][]string, error) {
 	return all, nil
 }
 
-// others lists the ids that workspaces of other instances have.
-func (in Instance) others() (map[uint64]bool, error) {
+// others lists the ids and the names that workspaces of other instances have.
+func (in Instance) others() (ids map[uint64]bool, names map[string]bool, err error) {
 	all, err := lines("passwd")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	ids := map[uint64]bool{}
+	ids, names = map[uint64]bool{}, map[string]bool{}
 	for _, f := range all {
 		if len(f) < 6 || f[4] != "carrel workspace" || strings.HasPrefix(f[5], in.Data+"/") {
 			continue
 		}
+		names[f[0]] = true
 		if uid, err := strconv.ParseUint(f[2], 10, 32); err == nil {
 			ids[uid-1], ids[uid], ids[uid+1] = true, true, true
 		}
 	}
-	return ids, nil
+	return ids, names, nil
 }
 
 func (v *view) users(context.Context) error {

@@ -123,7 +123,7 @@ func (v *view) egress(p process) string {
 	}
 	text, _ := os.ReadFile(p.file("cmdline")) // it may have ended
 	program, name, _ := strings.Cut(strings.TrimSuffix(string(text), "\x00"), "\x00")
-	if program != "carrel-egress" {
+	if program != "carrel-egress" || v.strange[name] { // another instance may have the same range
 		return ""
 	}
 	return name
