@@ -87,6 +87,9 @@ func (v *view) processes(context.Context) error {
 	executors, ways := map[string]bool{}, map[string]int{}
 	err := eachProcess(func(p process) error {
 		if name := v.egress(p); name != "" {
+			if v.strange[name] { // another instance may have the same range
+				return nil
+			}
 			if ways[name]++; ways[name] > 1 || !v.runs(name) || !v.ledger[name].Egress {
 				v.found(Process, "pid %d (%s) is carrel-egress number %d of %s", p.pid, p.state, ways[name], name)
 			}
@@ -123,7 +126,7 @@ func (v *view) egress(p process) string {
 	}
 	text, _ := os.ReadFile(p.file("cmdline")) // it may have ended
 	program, name, _ := strings.Cut(strings.TrimSuffix(string(text), "\x00"), "\x00")
-	if program != "carrel-egress" || v.strange[name] { // another instance may have the same range
+	if program != "carrel-egress" {
 		return ""
 	}
 	return name
