@@ -139,8 +139,9 @@ func (c *Commands) exec(ctx context.Context, p principal.Principal, ref string, 
 		return "", err
 	}
 	e.ID, e.Shown = op.ID, listed(op.Argv, a.Argv())
-	// In front: what the caller gives holds.
-	e.Env = append(life.Variables(a.Request().On.Name), e.Env...)
+	if own := life.Variables(a.Request().On.Name); len(own) > 0 {
+		e.Env = append(own, e.Env...) // in front: what the caller gives holds
+	}
 	return op.ID, a.Do(ctx, func(ctx context.Context, p permit.Permit) (any, error) {
 		data, err := start(ctx, rt, p)
 		if !errors.Is(err, runtime.ErrNotRunning) {
