@@ -49,28 +49,33 @@ const archiveColumns = `SELECT id, workspace, key, owner, profile, limits, sha25
 
 // Archives returns all archives, the newest first.
 func (s *Store) Archives(ctx context.Context) ([]workspace.Archive, error) {
-	give, err := s.turn(ctx)
+	all, err := list(ctx, s, scanArchive, archiveColumns+`ORDER BY created_ns DESC`)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the archives: %w", err)
-	}
-	defer give()
-	rows, err := s.db.QueryContext(ctx, archiveColumns+`ORDER BY created_ns DESC`)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the archives: %w", err)
-	}
-	defer rows.Close()
-	var all []workspace.Archive
-	for rows.Next() {
-		a, err := scanArchive(rows.Scan)
-		if err != nil {
-			return nil, fmt.Errorf("cannot read an archive: %w", err)
-		}
-		all = append(all, a)
-	}
-	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("cannot read the archives: %w", err)
 	}
 	return all, nil
+}
+
+// list returns every row of a query, in its turn.
+func list[T any](ctx context.Context, s *Store, scan func(func(...any) error) (T, error), query string, args ...any) (all []T, err error) {
+	give, err := s.turn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer give()
+	rows, err := s.db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		x, err := scan(rows.Scan)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, x)
+	}
+	return all, rows.Err()
 }
 
 // Archive returns the archive that ref names: the one with that id if it has the form of one,

@@ -118,25 +118,9 @@ func (s *Store) Secret(ctx context.Context, owner, name string) (x workspace.Sec
 
 // Secrets returns the secrets of an owner by name, without their values. Without an owner they are those of all, by owner.
 func (s *Store) Secrets(ctx context.Context, owner string) ([]workspace.Secret, error) {
-	give, err := s.turn(ctx)
+	all, err := list(ctx, s, func(scan func(...any) error) (workspace.Secret, error) { return scanSecret(scan) },
+		secretColumns+` FROM secrets WHERE ?1 IN ('', owner) ORDER BY owner, name`, owner)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the secrets: %w", err)
-	}
-	defer give()
-	rows, err := s.db.QueryContext(ctx, secretColumns+` FROM secrets WHERE ?1 IN ('', owner) ORDER BY owner, name`, owner)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the secrets: %w", err)
-	}
-	defer rows.Close()
-	var all []workspace.Secret
-	for rows.Next() {
-		x, err := scanSecret(rows.Scan)
-		if err != nil {
-			return nil, fmt.Errorf("cannot read a secret: %w", err)
-		}
-		all = append(all, x)
-	}
-	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("cannot read the secrets: %w", err)
 	}
 	return all, nil
