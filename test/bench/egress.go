@@ -1,136 +1,43 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
+	"sync/atomic"
 	"time"
 
+	"github.com/carrel-dev/carrel/internal/egress/ca"
+	"github.com/carrel-dev/carrel/internal/netrule"
 	"github.com/carrel-dev/carrel/test/bench/measure"
 	"github.com/carrel-dev/carrel/test/bench/report"
 	"github.com/carrel-dev/carrel/test/nameserver"
 )
 
-// clientArg has this program be a client: it reads lines of stdin, and prints for each how long it took, in nanoseconds.
-const clientArg = "-http-client"
+// hostName is what clients ask for.
+const hostName = "server.test"
 
-// The lines that a client reads.
-const (
-	lineNew  = "new"  // a connection of its own, with one request
-	lineKept = "kept" // a request on a connection that is kept
-	lineBulk = "bulk" // bulkBytes, received
-)
-
-const bulkBytes = 256 << 20
-
-// client is the client for BENCH_URL, through BENCH_PROXY if that is set.
-func client(in io.Reader, out io.Writer) error {
-	server := os.Getenv("BENCH_URL")
-	var proxy func(*http.Request) (*url.URL, error)
-	if p := os.Getenv("BENCH_PROXY"); p != "" {
-		u, err := url.Parse(p)
-		if err != nil {
-			return err
-		}
-		proxy = http.ProxyURL(u)
-	}
-	get := func(c *http.Client, path string) (time.Duration, error) {
-		began := time.Now()
-		r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, server+path, nil) //nolint:gosec // it is the bench's own
-		if err != nil {
-			return 0, err
-		}
-		a, err := c.Do(r) //nolint:gosec // as above
-		if err != nil {
-			return 0, err
-		}
-		if a.StatusCode != http.StatusOK {
-			err = fmt.Errorf("the server answers %s", a.Status)
-		}
-		_, cerr := io.Copy(io.Discard, a.Body)
-		err = errors.Join(err, cerr)
-		return time.Since(began), errors.Join(err, a.Body.Close())
-	}
-	kept := &http.Client{Transport: &http.Transport{Proxy: proxy, MaxIdleConnsPerHost: 1}}
-	for lines := bufio.NewScanner(in); lines.Scan(); {
-		c, path := kept, "/"
-		switch lines.Text() {
-		case lineNew:
-			c = &http.Client{Transport: &http.Transport{Proxy: proxy, DisableKeepAlives: true}}
-		case lineBulk:
-			path = "/bulk"
-		}
-		took, err := get(c, path)
-		if err != nil {
-			return err
-		}
-		if _, err := fmt.Fprintln(out, took.Nanoseconds()); err != nil {
-			return err
-		}
-	}
-	return nil
+// web is a server on loopback, with and without TLS, and the name server that knows it.
+type web struct {
+	plain, tls string // ports
+	names      string // where the name server answers
+	authority  []byte // PEM, vouches for the server
+	open       atomic.Int64
 }
 
-// webClient is a client that runs.
-type webClient struct {
-	name string
-	cmd  *exec.Cmd
-	in   io.WriteCloser
-	out  *bufio.Reader
-}
-
-func (b *bench) client(name string, c *exec.Cmd, env ...string) (*webClient, error) {
-	a := &webClient{name: name, cmd: c}
-	c.Env = append(c.Env, env...)
-	in, err := c.StdinPipe()
+func (b *bench) newWeb() (*web, error) {
+	w := &web{}
+	authority, err := ca.Make("bench", 24*time.Hour)
 	if err != nil {
 		return nil, err
 	}
-	out, err := c.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	a.in, a.out = in, bufio.NewReader(out)
-	if err := c.Start(); err != nil {
-		return nil, err
-	}
-	b.later(func(context.Context) error {
-		a.in.Close()
-		return a.cmd.Wait()
-	})
-	return a, nil
-}
-
-func (a *webClient) contestant(line string) measure.Contestant {
-	return measure.Contestant{Name: a.name, Op: func() (time.Duration, error) {
-		if _, err := fmt.Fprintln(a.in, line); err != nil {
-			return 0, err
-		}
-		text, err := a.out.ReadString('\n')
-		if err != nil {
-			return 0, fmt.Errorf("%s: %w", a.name, err)
-		}
-		ns, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
-		return time.Duration(ns), err
-	}}
-}
-
-// web is a server on loopback for the clients. It returns its port.
-func (b *bench) web() (string, error) {
-	l, err := (&net.ListenConfig{}).Listen(b.ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
+	leaves := authority.Leaves(func(netrule.Host) bool { return true })
+	w.authority = authority.PEM()
 	zeros := make([]byte, 1<<20)
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(zeros[:100]) })
@@ -140,21 +47,53 @@ func (b *bench) web() (string, error) {
 			_, _ = w.Write(zeros)
 		}
 	})
-	s := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	go func() { _ = s.Serve(l) }()
+	s := &http.Server{
+		Handler: mux, ReadHeaderTimeout: 10 * time.Second, TLSConfig: serving(leaves), Protocols: new(http.Protocols),
+		ConnState: func(_ net.Conn, s http.ConnState) {
+			switch s {
+			case http.StateNew:
+				w.open.Add(1)
+			case http.StateClosed, http.StateHijacked:
+				w.open.Add(-1)
+			case http.StateActive, http.StateIdle:
+			}
+		},
+	}
+	s.Protocols.SetHTTP1(true)
 	b.later(func(context.Context) error { return s.Close() })
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	return port, err
+	for _, x := range []struct {
+		port  *string
+		serve func(net.Listener) error
+	}{{&w.plain, s.Serve}, {&w.tls, func(l net.Listener) error { return s.ServeTLS(l, "", "") }}} {
+		l, err := (&net.ListenConfig{}).Listen(b.ctx, "tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		if _, *x.port, err = net.SplitHostPort(l.Addr().String()); err != nil {
+			return nil, err
+		}
+		go func() { _ = x.serve(l) }()
+	}
+	var stop func()
+	w.names, stop, err = nameserver.Start(b.ctx, nameserver.Zone{hostName: "127.0.0.1"})
+	if err != nil {
+		return nil, err
+	}
+	b.later(func(context.Context) error {
+		stop()
+		return nil
+	})
+	return w, nil
 }
 
 // egress measures what runs in a workspace and reaches a host through carrel-egress, beside the same client that
-// reaches it directly, and through tinyproxy where that is installed; and what a way out adds to the start of a run.
+// reaches it directly, and through proxies that are there; and what a way out adds to a start.
 func (b *bench) egress() error {
-	p, err := b.person()
+	w, err := b.newWeb()
 	if err != nil {
 		return err
 	}
-	port, err := b.web()
+	p, err := b.person()
 	if err != nil {
 		return err
 	}
@@ -166,45 +105,89 @@ func (b *bench) egress() error {
 	if err := os.WriteFile(program, self, 0o755); err != nil {
 		return err
 	}
-	at, stop, err := nameserver.Start(b.ctx, nameserver.Zone{hostName: "127.0.0.1"})
-	if err != nil {
-		return err
+	settings := "umask 022; mkdir -p .config/carrel; echo 'resolver: " + w.names + "' > .config/carrel/egress.yaml; cat > authorities.pem"
+	if err := p.script(settings, w.authority); err != nil {
+		return fmt.Errorf("cannot write the rules: %w", err)
 	}
-	b.later(func(context.Context) error {
-		stop()
-		return nil
-	})
-	settings := "umask 022; mkdir -p .config/carrel; echo 'resolver: " + at + "' > .config/carrel/egress.yaml"
-	if out, err := p.command("", "/bin/sh", "-c", settings).CombinedOutput(); err != nil {
-		return fmt.Errorf("cannot write the rules: %w: %s", err, out)
-	}
+	return errors.Join(b.egressPlain(p, w, program), b.egressTLS(p, w, program), b.egressJudge(), b.egressDaemon(w))
+}
+
+// egressPlain measures what is not intercepted.
+func (b *bench) egressPlain(p person, w *web, program string) error {
 	carrel := filepath.Join(b.bin, "carrel")
-	allow := []string{"--allow", hostName + ":" + port, "--allow", "127.0.0.1:" + port}
-	named := "BENCH_URL=http://" + hostName + ":" + port
+	allow := []string{"--allow", hostName + ":" + w.plain, "--allow", "127.0.0.1:" + w.plain}
+	named, server := urlEnv+"=http://"+hostName+":"+w.plain, urlEnv+"=http://127.0.0.1:"+w.plain
 	argv := append([]string{carrel, "run", "-i", "-v", b.bin + ":/mnt/bench:ro", "--env", named}, allow...)
 	ours, err := b.client("through carrel-egress", p.command("", append(argv, "--", "/mnt/bench/bench-client", clientArg)...))
 	if err != nil {
 		return err
 	}
-	server := "BENCH_URL=http://127.0.0.1:" + port
-	direct, err := b.client(report.Direct, p.command("", program, clientArg), server)
+	direct, err := b.client(report.Direct, p.command("", program, clientArg), named, resolverEnv+"="+w.names)
+	if err != nil {
+		return err
+	}
+	byAddress, err := b.client(report.ByAddress, p.command("", program, clientArg), server)
+	if err != nil {
+		return err
+	}
+	clients := append([]*webClient{ours, direct, byAddress}, b.proxies(p, w, program)...)
+	if err := b.asked(clients, report.EgressNew, report.EgressKept, report.EgressBulk); err != nil {
+		return err
+	}
+	var idle []int
+	for _, pid := range descendants(ours.cmd.Process.Pid) {
+		if isNamed(pid, "carrel-egress") {
+			idle = append(idle, pid)
+		}
+	}
+	if err := b.settle(); err != nil {
+		return err
+	}
+	if err := b.pss(report.EgressIdle, "carrel-egress of a run, idle", idle...); err != nil {
+		return err
+	}
+	starts := measure.Interleave(b.ctx, b.pace(slowest), []measure.Contestant{
+		p.program("carrel run --allow", "", append(append([]string{carrel, "run"}, allow...), "--", command)...),
+		p.program(report.RunAlone, "", carrel, "run", "--", command),
+	})
+	return b.times(report.EgressStart, time.Millisecond, starts[0], starts[1:])
+}
+
+// egressTLS measures what is intercepted for a secret.
+func (b *bench) egressTLS(p person, w *web, program string) error {
+	key, trust := keyEnv+"=the-key-of-the-bench", "SSL_CERT_FILE="+filepath.Join(p.home, "authorities.pem")
+	at := hostName + ":" + w.tls
+	named := urlEnv + "=https://" + at
+	inside := p.command("", filepath.Join(b.bin, "carrel"), "run", "-i", "-v", b.bin+":/mnt/bench:ro", "--env", named,
+		"--allow", at, "--allow", "127.0.0.1:"+w.tls, "--secret", keyEnv+"@"+at, "--", "/mnt/bench/bench-client", clientArg)
+	ours, err := b.client("intercepted", inside, key, trust)
+	if err != nil {
+		return err
+	}
+	direct, err := b.client(report.Direct, p.command("", program, clientArg), named, resolverEnv+"="+w.names, key, trust)
 	if err != nil {
 		return err
 	}
 	clients := []*webClient{ours, direct}
-	if proxied, err := b.tinyproxy(p, program, server); err != nil {
-		b.Miss(report.Tinyproxy, err)
+	if mitm, err := b.mitmproxy(p, w, program); err != nil {
+		b.Miss(report.Mitmproxy, err)
 	} else {
-		clients = append(clients, proxied)
+		clients = append(clients, mitm)
 	}
+	return b.asked(clients, report.EgressTLSNew, report.EgressTLSKept, report.EgressTLSBulk)
+}
+
+// asked measures new connections, kept ones and a stream of the first client beside the others.
+func (b *bench) asked(clients []*webClient, fresh, kept, stream string) error {
 	all := func(line string) (list []measure.Contestant) {
 		for _, c := range clients {
 			list = append(list, c.contestant(line))
 		}
 		return list
 	}
-	for _, f := range []struct{ id, line string }{{report.EgressNew, lineNew}, {report.EgressKept, lineKept}} {
+	for _, f := range []struct{ id, line string }{{fresh, lineNew}, {kept, lineKept}} {
 		got := measure.Interleave(b.ctx, b.pace(5*time.Millisecond), all(f.line))
+		got[0].Name += map[string]string{lineNew: ", a new connection", lineKept: ", a kept one"}[f.line]
 		if err := b.times(f.id, time.Microsecond, got[0], got[1:]); err != nil {
 			return err
 		}
@@ -215,46 +198,48 @@ func (b *bench) egress() error {
 			bulk[i].Rates = append(bulk[i].Rates, float64(bulkBytes)/1e9/r[0].Seconds())
 		}
 	}
-	if err := b.rates(report.EgressBulk, "GB/s", bulk[0], bulk[1:]); err != nil {
-		return err
-	}
-	starts := measure.Interleave(b.ctx, b.pace(slowest), []measure.Contestant{
-		p.program("carrel run --allow", "", append(append([]string{carrel, "run"}, allow...), "--", command)...),
-		p.program(report.RunAlone, "", carrel, "run", "--", command),
-	})
-	return b.times(report.EgressStart, time.Millisecond, starts[0], starts[1:])
+	bulk[0].Name += ", one stream"
+	return b.rates(stream, "GB/s", bulk[0], bulk[1:])
 }
 
-// hostName is what the client inside asks for.
-const hostName = "server.test"
+// manyRules are how many rules a connection is judged by.
+const manyRules = 10_000
 
-// tinyproxy starts one and a client that goes through it.
-func (b *bench) tinyproxy(p person, program, server string) (*webClient, error) {
-	path, err := exec.LookPath("tinyproxy")
+// egressJudge measures how long a connection is judged by many rules.
+func (b *bench) egressJudge() error {
+	var list []netrule.Rule
+	for i := range manyRules {
+		text := fmt.Sprintf("host%d.example.org", i)
+		if i%2 == 1 {
+			text = "*.below" + text
+		}
+		rule, err := netrule.ParseRule(netrule.Allow, text)
+		if err != nil {
+			return err
+		}
+		list = append(list, rule)
+	}
+	rules, err := netrule.New(list, netrule.Options{})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	l, err := (&net.ListenConfig{}).Listen(b.ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	l.Close()
-	if err != nil {
-		return nil, err
-	}
-	conf := "Port " + port + "\nListen 127.0.0.1\nMaxClients 100\nTimeout 60\nLogLevel Error\n"
-	if out, err := p.command("", "/bin/sh", "-c", "printf '"+conf+"' > tinyproxy.conf").CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("%w: %s", err, out)
-	}
-	proxy := p.command("", path, "-d", "-c", filepath.Join(p.home, "tinyproxy.conf"))
-	if err := proxy.Start(); err != nil {
-		return nil, err
-	}
-	b.later(func(context.Context) error {
-		_ = proxy.Process.Kill()
-		_ = proxy.Wait() // it was killed
-		return nil
-	})
-	return b.client(report.Tinyproxy, p.command("", program, clientArg), server, "BENCH_PROXY=http://127.0.0.1:"+port)
+	i := 0
+	const each = 100 // a clock is read once for so many
+	got := measure.Interleave(b.ctx, b.pace(0), []measure.Contestant{{
+		Name: fmt.Sprintf("a target judged by %d rules", manyRules), Op: func() (time.Duration, error) {
+			began := time.Now()
+			for range each {
+				i = (i + 7) % manyRules
+				t, err := netrule.ParseTarget(fmt.Sprintf("a.belowhost%d.example.org:443", i))
+				if err != nil {
+					return 0, err
+				}
+				if allowed := rules.Judge(t).Action == netrule.Allow; allowed != (i%2 == 1) {
+					return 0, fmt.Errorf("%s is judged wrongly", t)
+				}
+			}
+			return time.Since(began) / each, nil
+		},
+	}})
+	return b.times(report.EgressJudge, time.Microsecond, got[0], nil)
 }

@@ -33,6 +33,8 @@ type carrelHost struct {
 	brokerPID     int
 	daemonPID     int
 	client        *carrel.Client
+	config        string   // of its daemon; "" for none
+	env           []string // as that
 }
 
 // host returns the carrel that the figures share.
@@ -48,9 +50,12 @@ func (b *bench) host() (*carrelHost, error) {
 }
 
 // newHost brings a carrel up. It is taken down at the end of the run.
-func (b *bench) newHost(name string) (*carrelHost, error) {
+func (b *bench) newHost(name string) (*carrelHost, error) { return b.newHostWith(name, "") }
+
+// newHostWith is newHost with a daemon that has settings and variables.
+func (b *bench) newHostWith(name, settings string, env ...string) (*carrelHost, error) {
 	h := &carrelHost{
-		b: b, program: filepath.Join(b.bin, "carrel"),
+		b: b, program: filepath.Join(b.bin, "carrel"), env: env,
 		data: filepath.Join(b.dir, name), runtime: filepath.Join(b.dir, name+"-run"),
 	}
 	b.later(h.down)
@@ -60,6 +65,12 @@ func (b *bench) newHost(name string) (*carrelHost, error) {
 	}
 	if err := os.WriteFile(filepath.Join(h.data, "broker.json"), []byte(`{"create_per_hour":1000000}`), 0o600); err != nil {
 		return nil, err
+	}
+	if settings != "" {
+		h.config = filepath.Join(b.dir, name+".yaml")
+		if err := os.WriteFile(h.config, []byte(settings), 0o644); err != nil {
+			return nil, err
+		}
 	}
 	if err := h.up(b.ctx); err != nil {
 		return nil, err
@@ -72,7 +83,11 @@ func (b *bench) newHost(name string) (*carrelHost, error) {
 func (h *carrelHost) address() string { return "unix://" + h.runtime + "/carrel.sock" }
 
 func (h *carrelHost) up(ctx context.Context) error {
-	out, err := h.carrel(ctx, "up", "--detach", "--prefix", "bench", "--data", h.data, "--runtime-dir", h.runtime, "-o", "json")
+	args := []string{"up", "--detach", "--prefix", "bench", "--data", h.data, "--runtime-dir", h.runtime, "-o", "json"}
+	if h.config != "" {
+		args = append(args, "--config", h.config)
+	}
+	out, err := h.carrel(ctx, args...)
 	if err != nil {
 		return err
 	}
@@ -160,7 +175,7 @@ func each[T any](atOnce int, items []T, f func(T) error) error {
 // carrel runs the command line program. A Ctrl-C is not for it, as it may be what cleans up.
 func (h *carrelHost) carrel(ctx context.Context, args ...string) ([]byte, error) {
 	c := exec.CommandContext(ctx, h.program, args...)
-	c.Env = append(os.Environ(), carrel.HostEnv+"="+h.address())
+	c.Env = append(append(os.Environ(), carrel.HostEnv+"="+h.address()), h.env...)
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	var stderr bytes.Buffer
 	c.Stderr = &stderr

@@ -69,6 +69,9 @@ func findPeers(b *bench, o options) *peers {
 		if o.wants("run", false) {
 			install(b, runPackages)
 		}
+		if o.wants("egress", false) {
+			install(b, append(slices.Clone(runPackages), tinyproxyPackage))
+		}
 		if o.wants("create", false) && !o.quick {
 			install(b, []debian{podmanPackage}) // apart, so that the others come without it
 		}

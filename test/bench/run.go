@@ -137,27 +137,38 @@ func (b *bench) ordinary(p person) []measure.Contestant {
 	return out
 }
 
-// srt installs the sandbox runtime for this run.
+// srt is a command in the sandbox runtime.
 func (b *bench) srt(p person) (measure.Contestant, error) {
-	var none measure.Contestant
+	path, err := b.srtProgram(p)
+	if err != nil {
+		return measure.Contestant{}, err
+	}
+	return p.program(report.Srt, "", path, command), nil
+}
+
+// srtProgram installs the sandbox runtime for this run, once, and tries it.
+func (b *bench) srtProgram(p person) (string, error) {
 	dir := filepath.Join(b.dir, "npm")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return none, err
+	path := filepath.Join(dir, "node_modules/.bin/srt")
+	if err := os.Mkdir(dir, 0o755); errors.Is(err, os.ErrExist) {
+		_, err := os.Stat(path)
+		return path, err
+	} else if err != nil {
+		return "", err
 	}
 	b.say("installing %s", srtPackage)
 	npm := exec.CommandContext(b.ctx, "npm", "install", "--no-audit", "--no-fund", "--silent", srtPackage)
 	npm.Dir = dir
 	if out, err := npm.CombinedOutput(); err != nil {
-		return none, fmt.Errorf("cannot install %s: %w: %s", srtPackage, err, lastLine(out))
+		return "", fmt.Errorf("cannot install %s: %w: %s", srtPackage, err, lastLine(out))
 	}
-	path := filepath.Join(dir, "node_modules/.bin/srt")
 	if out, err := p.command("", path, command).CombinedOutput(); err != nil {
-		return none, fmt.Errorf("%w: %s", err, lastLine(out))
+		return "", fmt.Errorf("%w: %s", err, lastLine(out))
 	}
 	if out, err := p.command("", path, "--version").Output(); err == nil {
 		b.Versions["srt"] = strings.TrimSpace(string(out))
 	}
-	return p.program(report.Srt, "", path, command), nil
+	return path, nil
 }
 
 // tree makes the directory that --here is tried on.

@@ -10,12 +10,14 @@ const (
 	Ratio Measure = iota
 	P50
 	P99
+	// More is how much higher the median is than the peer's.
+	More
 )
 
 // Reach is what a figure is to come to.
 type Reach struct {
 	ID string
-	// Peer is whom a Ratio is to.
+	// Peer is whom Ratio and More are to.
 	Peer string
 	Of   Measure
 	// Least: the value must not be lower, else it must not be higher.
@@ -42,6 +44,16 @@ const (
 	Direct = "directly"
 	// Tinyproxy is a proxy for HTTP, in C.
 	Tinyproxy = "tinyproxy"
+	// Squid is one in C++, Smokescreen one in Go that judges addresses.
+	Squid       = "squid"
+	Smokescreen = "smokescreen"
+	// Mitmproxy intercepts TLS, in Python.
+	Mitmproxy = "mitmproxy"
+	// SrtProxy is what srt gives to the programs in it.
+	SrtProxy = "srt's proxy"
+	// ByAddress asks for no name.
+	ByAddress = "directly, by address"
+	NoRules   = "the same without rules"
 	RunAlone  = "carrel run, nothing mounted"
 
 	UseraddBwrap = "useradd -m + bwrap"
@@ -97,6 +109,16 @@ const (
 	EgressKept  = "egress/kept"
 	EgressBulk  = "egress/bulk"
 	EgressStart = "egress/start"
+	EgressIdle  = "egress/idle"
+	EgressJudge = "egress/rules"
+	// TLS that is intercepted for a secret.
+	EgressTLSNew  = "egress/intercepted"
+	EgressTLSKept = "egress/intercepted-kept"
+	EgressTLSBulk = "egress/intercepted-bulk"
+	// In workspaces of the daemon.
+	EgressOpen     = "egress/open"
+	EgressTLSOpen  = "egress/intercepted-open"
+	EgressStartAPI = "egress/start-api"
 
 	Create        = "create"
 	CreateBare    = "create/bare"
@@ -143,7 +165,17 @@ var Reaches = []Reach{
 	{ID: RunSlow, Peer: Srt, Of: Ratio, Limit: 0.05},
 	{ID: RunHere, Peer: RunAlone, Of: Ratio, Limit: 1.2},
 	{ID: RunMemory, Of: P50, Limit: 12},
+	{ID: EgressNew, Peer: Direct, Of: More, Limit: 400},
+	{ID: EgressKept, Peer: Direct, Of: More, Limit: 150},
 	{ID: EgressBulk, Peer: Direct, Of: Ratio, Least: true, Limit: 0.8},
+	{ID: EgressTLSKept, Peer: Direct, Of: More, Limit: 400},
+	{ID: EgressTLSKept, Of: P99, Limit: 3000},
+	{ID: EgressTLSBulk, Peer: Direct, Of: Ratio, Least: true, Limit: 0.4},
+	{ID: EgressOpen, Of: P50, Limit: 64},
+	{ID: EgressTLSOpen, Of: P50, Limit: 128},
+	{ID: EgressJudge, Of: P50, Limit: 5},
+	{ID: EgressStartAPI, Peer: NoRules, Of: More, Limit: 2},
+	{ID: EgressIdle, Of: P50, Limit: 12},
 	{ID: Create, Peer: UseraddBwrap, Of: Ratio, Limit: 2},
 	{ID: Create, Peer: PodmanRun, Of: Ratio, Limit: 0.25},
 	{ID: CreateBare, Peer: UseraddBwrap, Of: Ratio, Limit: 1.6},
@@ -158,12 +190,23 @@ var Reaches = []Reach{
 	{ID: ScaleBrokerUp, Of: P50, Limit: 2000},
 }
 
+// beside reports whether the reach is about a peer.
+func (x Reach) beside() bool { return x.Of == Ratio || x.Of == More }
+
+// more is how much higher the median is than the peer's, 0 without one.
+func (r Row) more() float64 {
+	if r.Other == nil {
+		return 0
+	}
+	return r.Ours.P50 - r.Other.P50
+}
+
 func (x Reach) text() string {
 	sign := "≤"
 	if x.Least {
 		sign = "≥"
 	}
-	return fmt.Sprintf("%s %s %g", [...]string{"ratio", "p50", "p99"}[x.Of], sign, x.Limit)
+	return fmt.Sprintf("%s %s %g", [...]string{"ratio", "p50", "p99", "p50 more by"}[x.Of], sign, x.Limit)
 }
 
 func (x Reach) describe() string {
@@ -178,11 +221,11 @@ func (x Reach) describe() string {
 func judge(row Row, first bool) []Judged {
 	var out []Judged
 	for _, x := range Reaches {
-		if x.ID != row.ID || (x.Of == Ratio && x.Peer != row.Peer) || (x.Of != Ratio && !first) {
+		if x.ID != row.ID || (x.beside() && x.Peer != row.Peer) || (!x.beside() && !first) {
 			continue
 		}
-		v := [...]float64{row.Ratio, row.Ours.P50, row.Ours.P99}[x.Of]
-		ok := v > 0 && v <= x.Limit // 0 is no measurement
+		v := [...]float64{row.Ratio, row.Ours.P50, row.Ours.P99, row.more()}[x.Of]
+		ok := (v > 0 || x.Of == More && row.Other != nil && row.Ours.P50 > 0) && v <= x.Limit // 0 is no measurement
 		if x.Least {
 			ok = v >= x.Limit
 		}

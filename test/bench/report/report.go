@@ -106,7 +106,7 @@ func (r *Result) Unjudged(only []string) []string {
 			continue
 		}
 		if !slices.ContainsFunc(r.Rows, func(row Row) bool {
-			return row.ID == x.ID && (x.Of != Ratio || row.Peer == x.Peer)
+			return row.ID == x.ID && (!x.beside() || row.Peer == x.Peer)
 		}) {
 			out = append(out, x.describe())
 		}
