@@ -182,3 +182,28 @@ func (s workspaces) ExplainReach(ctx context.Context,
 	}
 	return connect.NewResponse(out), nil
 }
+
+func (s workspaces) ListConnections(ctx context.Context,
+	req *request[carrelv1.ListConnectionsRequest],
+) (*response[carrelv1.ListConnectionsResponse], error) {
+	ref, err := parseRef(req.Msg.GetWorkspace())
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	c, err := s.gate.Connections(ctx, authn.FromContext(ctx), ref, uint64(max(req.Msg.GetAfter(), 0)))
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	return connect.NewResponse(&carrelv1.ListConnectionsResponse{Open: connectionsTo(c.Open), Ended: connectionsTo(c.Ended)}), nil
+}
+
+func connectionsTo(all []workspace.Connection) (out []*carrelv1.Connection) {
+	for _, c := range all {
+		out = append(out, &carrelv1.Connection{
+			Number: int64(c.Number), BeganUnixMs: unixMS(c.Began), DurationMs: c.Duration.Milliseconds(), //nolint:gosec // they are counted
+			Way: c.Way, Host: c.Host, Port: uint32(c.Port), Address: c.Address, Rule: c.Rule, Secrets: c.Secrets, Requests: c.Requests,
+			Refused: c.Refused, SentBytes: c.SentBytes, ReceivedBytes: c.ReceivedBytes, Count: c.Count,
+		})
+	}
+	return out
+}

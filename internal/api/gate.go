@@ -48,6 +48,8 @@ type Gate interface {
 	Pause(ctx context.Context, p principal.Principal, ref string) (Workspace, error)
 	Resume(ctx context.Context, p principal.Principal, ref string) (Workspace, error)
 	Update(ctx context.Context, p principal.Principal, ref string, c workspace.Change) (Workspace, error)
+	// Connections returns what a workspace is connected to, and its newest connections with a number greater than after.
+	Connections(ctx context.Context, p principal.Principal, ref string, after uint64) (workspace.Connections, error)
 	// ExplainReach says what the network rules of a workspace say of hosts.
 	ExplainReach(ctx context.Context, p principal.Principal, ref string, hosts []string) ([]workspace.ReachVerdict, error)
 	// Stats of no refs is of all that run and p may reach.

@@ -260,3 +260,39 @@ func TestServeCuts(t *testing.T) {
 		t.Error("the connection to the host stands")
 	}
 }
+
+// What is open is told with the bytes that have passed so far, and only what has reached a host.
+func TestOpenConnections(t *testing.T) {
+	got := make(chan struct{})
+	ssh := raw(t, func(c net.Conn) {
+		_, _ = io.WriteString(c, "hello")
+		_, _ = io.ReadFull(c, make([]byte, 100_000))
+		close(got)
+		_, _ = io.Copy(io.Discard, c)
+	})
+	w := start(t, rules(t, "git.example.com:22"), nil)
+	w.leads("git.example.com", public, 22, ssh)
+	idle := w.open(w.proxy.Addr()) // has asked for nothing yet
+	defer idle.Close()
+	if open := w.server.Open(); len(open) != 0 {
+		t.Errorf("open are %+v", open)
+	}
+	c := w.transparent(netip.AddrPortFrom(w.lookup("git.example.com"), 22))
+	if _, err := io.ReadFull(c, make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(c, "SSH-2.0-x\r\n"+strings.Repeat("x", 100_000-11)); err != nil {
+		t.Fatal(err)
+	}
+	<-got
+	open := w.server.Open()
+	if len(open) != 1 || open[0].Target != target(t, "git.example.com:22") || open[0].Sent != 100_000 || open[0].Received != 5 ||
+		open[0].Address.Port() != 22 || open[0].Way != egress.WayTransparent || open[0].Duration <= 0 {
+		t.Errorf("open are %+v", open)
+	}
+	c.Close()
+	w.recorded(func(egress.Connection) bool { return true })
+	if open := w.server.Open(); len(open) != 0 {
+		t.Errorf("after its end, open are %+v", open)
+	}
+}

@@ -35,9 +35,10 @@ type Answer struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Line is what the starter says in one line: an Answer, a Granted, or else a Setup.
+// Line is what the starter says in one line: an Answer, a Granted, a List, or else a Setup.
 type Line struct {
 	Setup
 	Answer  *Answer  `json:"answer,omitempty"`
 	Granted *Granted `json:"granted,omitempty"`
+	List    *List    `json:"list,omitempty"`
 }

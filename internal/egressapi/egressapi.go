@@ -14,6 +14,8 @@
 //	  ◀───── Report{Lease}, before each request to a model ──
 //	  ── Granted ──────────────────────────▶  it is made, or refused
 //	  ◀───── Report{Usage}, when one that was granted has ended ──
+//	  ── List ─────────────────────────────▶
+//	  ◀───── Report{Open}, one or more: the connections that are open ──
 //	  ── end of file ──────────────────────▶  ends
 package egressapi
 
@@ -99,6 +101,8 @@ type Report struct {
 	// Lease asks for a request to a model, Usage tells of the end of one.
 	Lease *Lease `json:"lease,omitempty"`
 	Usage *Usage `json:"usage,omitempty"`
+	// Open is a part of the answer to a List.
+	Open *Open `json:"open,omitempty"`
 }
 
 // Connection is what is told of a connection, or of equal refusals.

@@ -219,6 +219,25 @@ func TestExplainReach(t *testing.T) {
 	}
 }
 
+// Who may look at a workspace sees its connections, and nobody else does.
+func TestConnections(t *testing.T) {
+	h, _ := withEgress(t)
+	ctx := t.Context()
+	w, _, err := h.Create(ctx, alice, wantedReach("demo", false, "a.example"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, err := h.Connections(ctx, alice, "demo", 7); err != nil || len(c.Open) != 1 || c.Open[0].Host != string(w.Name) || c.Open[0].Number != 7 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if _, err := h.Connections(ctx, bob, string(w.Name), 0); !errdefs.IsPermissionDenied(err) {
+		t.Errorf("bob: %v", err)
+	}
+	if _, err := h.Connections(ctx, alice, "gone", 0); !errdefs.IsNotFound(err) {
+		t.Errorf("no workspace: %v", err)
+	}
+}
+
 // Who may not change a secret cannot use one by giving it to a workspace.
 func TestWhoGivesSecrets(t *testing.T) {
 	h, _ := withSecrets(t)

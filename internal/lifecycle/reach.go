@@ -20,6 +20,7 @@ import (
 
 // Ways are the ways out of workspaces that run, by their names. Package ways has what each method does.
 type Ways interface {
+	Connections(ctx context.Context, name id.Workspace, after uint64) (workspace.Connections, error)
 	Check(r workspace.Reach, inner bool) error
 	Explain(r workspace.Reach, secrets []egressapi.Secret, hosts []string) ([]workspace.ReachVerdict, error)
 	CheckSecrets(r workspace.Reach, secrets []egressapi.Secret) error
@@ -165,4 +166,18 @@ func (l *Lifecycle) ExplainReach(ctx context.Context, p principal.Principal, ref
 		}
 	}
 	return l.cfg.Ways.Explain(w.Reach, secrets, hosts)
+}
+
+// Connections returns what the workspace that ref names is connected to, and its newest connections that have ended,
+// whose number is greater than after.
+func (l *Lifecycle) Connections(ctx context.Context, p principal.Principal, ref string, after uint64) (c workspace.Connections, err error) {
+	a, err := l.Authorise(ctx, p, ref, operation.Simple(operation.ListConnections))
+	if err != nil {
+		return c, err
+	}
+	w, err := l.living(a.On().Name)
+	if err != nil || l.cfg.Ways == nil {
+		return c, err
+	}
+	return l.cfg.Ways.Connections(ctx, w.Name, after)
 }

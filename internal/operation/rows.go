@@ -26,6 +26,8 @@ const (
 	WatchWorkspace   Name = "workspace.watch"
 	// ExplainReach says what the network rules of a workspace say of hosts.
 	ExplainReach Name = "workspace.reach"
+	// ListConnections shows what a workspace is connected to, and was.
+	ListConnections Name = "workspace.connections"
 	// ReviveWorkspace brings a destroyed workspace back.
 	ReviveWorkspace Name = "workspace.revive"
 	// RemoveHome removes the home that was kept of a destroyed workspace.
@@ -185,6 +187,11 @@ var Table = []Row{
 		Name: ExplainReach, Words: "judge hosts for", Needs: p.Look, On: Workspace, Class: Observe,
 		Help:  "Say whether a workspace may reach hosts, and why",
 		Calls: small("WorkspaceService/ExplainReach"),
+	},
+	{
+		Name: ListConnections, Words: "list the connections of", Needs: p.Look, On: Workspace, Class: Observe,
+		Help:  "Show what a workspace is connected to, and was",
+		Calls: small("WorkspaceService/ListConnections"),
 	},
 	{
 		Name: StatWorkspace, Words: "measure", Needs: p.Look, On: Workspace, Class: Observe,

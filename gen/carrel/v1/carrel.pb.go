@@ -1965,6 +1965,270 @@ func (x *ReachVerdict) GetSecrets() []string {
 	return nil
 }
 
+type ListConnectionsRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// Of those that have ended only those with a greater number. A number that is not reached yet is as good as 0: the
+	// daemon was started anew.
+	After         int64 `protobuf:"varint,2,opt,name=after,proto3" json:"after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListConnectionsRequest) Reset() {
+	*x = ListConnectionsRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListConnectionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListConnectionsRequest) ProtoMessage() {}
+
+func (x *ListConnectionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListConnectionsRequest.ProtoReflect.Descriptor instead.
+func (*ListConnectionsRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ListConnectionsRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *ListConnectionsRequest) GetAfter() int64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+type ListConnectionsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The oldest first.
+	Open          []*Connection `protobuf:"bytes,1,rep,name=open,proto3" json:"open,omitempty"`
+	Ended         []*Connection `protobuf:"bytes,2,rep,name=ended,proto3" json:"ended,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListConnectionsResponse) Reset() {
+	*x = ListConnectionsResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListConnectionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListConnectionsResponse) ProtoMessage() {}
+
+func (x *ListConnectionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListConnectionsResponse.ProtoReflect.Descriptor instead.
+func (*ListConnectionsResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *ListConnectionsResponse) GetOpen() []*Connection {
+	if x != nil {
+		return x.Open
+	}
+	return nil
+}
+
+func (x *ListConnectionsResponse) GetEnded() []*Connection {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
+}
+
+// Connection of a workspace to a host, or equal refusals.
+type Connection struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of one that has ended: from 1 on for each workspace.
+	Number      int64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	BeganUnixMs int64 `protobuf:"varint,2,opt,name=began_unix_ms,json=beganUnixMs,proto3" json:"began_unix_ms,omitempty"`
+	DurationMs  int64 `protobuf:"varint,3,opt,name=duration_ms,json=durationMs,proto3" json:"duration_ms,omitempty"`
+	// transparent, connect, http, socks or dns.
+	Way string `protobuf:"bytes,4,opt,name=way,proto3" json:"way,omitempty"`
+	// A name or an address. The port is 0 for a name that was only asked about.
+	Host string `protobuf:"bytes,5,opt,name=host,proto3" json:"host,omitempty"`
+	Port uint32 `protobuf:"varint,6,opt,name=port,proto3" json:"port,omitempty"`
+	// What was connected to.
+	Address string `protobuf:"bytes,7,opt,name=address,proto3" json:"address,omitempty"`
+	// The rule that decided, the names of the secrets that the host got, and how many requests there were where that is
+	// known. They are empty as long as it is open.
+	Rule     string   `protobuf:"bytes,8,opt,name=rule,proto3" json:"rule,omitempty"`
+	Secrets  []string `protobuf:"bytes,9,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	Requests int64    `protobuf:"varint,10,opt,name=requests,proto3" json:"requests,omitempty"`
+	// Why it was refused or cut.
+	Refused       string `protobuf:"bytes,11,opt,name=refused,proto3" json:"refused,omitempty"`
+	SentBytes     int64  `protobuf:"varint,12,opt,name=sent_bytes,json=sentBytes,proto3" json:"sent_bytes,omitempty"`
+	ReceivedBytes int64  `protobuf:"varint,13,opt,name=received_bytes,json=receivedBytes,proto3" json:"received_bytes,omitempty"`
+	// How many equal refusals this stands for; 1 for a connection.
+	Count         int64 `protobuf:"varint,14,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Connection) Reset() {
+	*x = Connection{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Connection) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Connection) ProtoMessage() {}
+
+func (x *Connection) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Connection.ProtoReflect.Descriptor instead.
+func (*Connection) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *Connection) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Connection) GetBeganUnixMs() int64 {
+	if x != nil {
+		return x.BeganUnixMs
+	}
+	return 0
+}
+
+func (x *Connection) GetDurationMs() int64 {
+	if x != nil {
+		return x.DurationMs
+	}
+	return 0
+}
+
+func (x *Connection) GetWay() string {
+	if x != nil {
+		return x.Way
+	}
+	return ""
+}
+
+func (x *Connection) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *Connection) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *Connection) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *Connection) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *Connection) GetSecrets() []string {
+	if x != nil {
+		return x.Secrets
+	}
+	return nil
+}
+
+func (x *Connection) GetRequests() int64 {
+	if x != nil {
+		return x.Requests
+	}
+	return 0
+}
+
+func (x *Connection) GetRefused() string {
+	if x != nil {
+		return x.Refused
+	}
+	return ""
+}
+
+func (x *Connection) GetSentBytes() int64 {
+	if x != nil {
+		return x.SentBytes
+	}
+	return 0
+}
+
+func (x *Connection) GetReceivedBytes() int64 {
+	if x != nil {
+		return x.ReceivedBytes
+	}
+	return 0
+}
+
+func (x *Connection) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 type StatsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// None is every running one that the caller may reach.
@@ -1975,7 +2239,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1987,7 +2251,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2000,7 +2264,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{28}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *StatsRequest) GetWorkspaces() []string {
@@ -2033,7 +2297,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2045,7 +2309,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2058,7 +2322,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{29}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Usage) GetName() string {
@@ -2156,7 +2420,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2168,7 +2432,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2181,7 +2445,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{30}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *StatsResponse) GetUsage() []*Usage {
@@ -2210,7 +2474,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2222,7 +2486,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2235,7 +2499,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{31}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *WatchRequest) GetWorkspaces() []string {
@@ -2279,7 +2543,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2291,7 +2555,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2304,7 +2568,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{32}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Event) GetNumber() int64 {
@@ -2402,7 +2666,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2414,7 +2678,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2427,7 +2691,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{33}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *WatchResponse) GetEvent() *Event {
@@ -2453,7 +2717,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2465,7 +2729,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2478,7 +2742,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{34}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *StopResponse) GetWorkspace() *Workspace {
@@ -2500,7 +2764,7 @@ type DestroyRequest struct {
 
 func (x *DestroyRequest) Reset() {
 	*x = DestroyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2512,7 +2776,7 @@ func (x *DestroyRequest) String() string {
 func (*DestroyRequest) ProtoMessage() {}
 
 func (x *DestroyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2525,7 +2789,7 @@ func (x *DestroyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyRequest.ProtoReflect.Descriptor instead.
 func (*DestroyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{35}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DestroyRequest) GetWorkspace() string {
@@ -2559,7 +2823,7 @@ type DestroyResponse struct {
 
 func (x *DestroyResponse) Reset() {
 	*x = DestroyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2571,7 +2835,7 @@ func (x *DestroyResponse) String() string {
 func (*DestroyResponse) ProtoMessage() {}
 
 func (x *DestroyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2584,7 +2848,7 @@ func (x *DestroyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyResponse.ProtoReflect.Descriptor instead.
 func (*DestroyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{36}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DestroyResponse) GetRetainedHome() string {
@@ -2622,7 +2886,7 @@ type Command struct {
 
 func (x *Command) Reset() {
 	*x = Command{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2634,7 +2898,7 @@ func (x *Command) String() string {
 func (*Command) ProtoMessage() {}
 
 func (x *Command) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2647,7 +2911,7 @@ func (x *Command) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command.ProtoReflect.Descriptor instead.
 func (*Command) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{37}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Command) GetArgv() []string {
@@ -2729,7 +2993,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[38]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2741,7 +3005,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[38]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2754,7 +3018,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{38}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Status) GetCode() int32 {
@@ -2848,7 +3112,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[39]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2860,7 +3124,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[39]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2873,7 +3137,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{39}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ExecRequest) GetWorkspace() string {
@@ -2919,7 +3183,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[40]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2931,7 +3195,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[40]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2944,7 +3208,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{40}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ExecResponse) GetCommandId() string {
@@ -2999,7 +3263,7 @@ type WindowSize struct {
 
 func (x *WindowSize) Reset() {
 	*x = WindowSize{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[41]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3011,7 +3275,7 @@ func (x *WindowSize) String() string {
 func (*WindowSize) ProtoMessage() {}
 
 func (x *WindowSize) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[41]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3024,7 +3288,7 @@ func (x *WindowSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WindowSize.ProtoReflect.Descriptor instead.
 func (*WindowSize) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{41}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *WindowSize) GetRows() uint32 {
@@ -3055,7 +3319,7 @@ type StreamStart struct {
 
 func (x *StreamStart) Reset() {
 	*x = StreamStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[42]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3067,7 +3331,7 @@ func (x *StreamStart) String() string {
 func (*StreamStart) ProtoMessage() {}
 
 func (x *StreamStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[42]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3080,7 +3344,7 @@ func (x *StreamStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStart.ProtoReflect.Descriptor instead.
 func (*StreamStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{42}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *StreamStart) GetWorkspace() string {
@@ -3127,7 +3391,7 @@ type StreamRequest struct {
 
 func (x *StreamRequest) Reset() {
 	*x = StreamRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3139,7 +3403,7 @@ func (x *StreamRequest) String() string {
 func (*StreamRequest) ProtoMessage() {}
 
 func (x *StreamRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3152,7 +3416,7 @@ func (x *StreamRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamRequest.ProtoReflect.Descriptor instead.
 func (*StreamRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{43}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *StreamRequest) GetMessage() isStreamRequest_Message {
@@ -3257,7 +3521,7 @@ type StreamResponse struct {
 
 func (x *StreamResponse) Reset() {
 	*x = StreamResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3269,7 +3533,7 @@ func (x *StreamResponse) String() string {
 func (*StreamResponse) ProtoMessage() {}
 
 func (x *StreamResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3282,7 +3546,7 @@ func (x *StreamResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamResponse.ProtoReflect.Descriptor instead.
 func (*StreamResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{44}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *StreamResponse) GetMessage() isStreamResponse_Message {
@@ -3370,7 +3634,7 @@ type DetachRequest struct {
 
 func (x *DetachRequest) Reset() {
 	*x = DetachRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3382,7 +3646,7 @@ func (x *DetachRequest) String() string {
 func (*DetachRequest) ProtoMessage() {}
 
 func (x *DetachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3395,7 +3659,7 @@ func (x *DetachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachRequest.ProtoReflect.Descriptor instead.
 func (*DetachRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{45}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *DetachRequest) GetWorkspace() string {
@@ -3435,7 +3699,7 @@ type DetachResponse struct {
 
 func (x *DetachResponse) Reset() {
 	*x = DetachResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3447,7 +3711,7 @@ func (x *DetachResponse) String() string {
 func (*DetachResponse) ProtoMessage() {}
 
 func (x *DetachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3460,7 +3724,7 @@ func (x *DetachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachResponse.ProtoReflect.Descriptor instead.
 func (*DetachResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{46}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *DetachResponse) GetCommandId() string {
@@ -3487,7 +3751,7 @@ type CommandInfo struct {
 
 func (x *CommandInfo) Reset() {
 	*x = CommandInfo{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3499,7 +3763,7 @@ func (x *CommandInfo) String() string {
 func (*CommandInfo) ProtoMessage() {}
 
 func (x *CommandInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3512,7 +3776,7 @@ func (x *CommandInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandInfo.ProtoReflect.Descriptor instead.
 func (*CommandInfo) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{47}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *CommandInfo) GetCommandId() string {
@@ -3582,7 +3846,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3594,7 +3858,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3607,7 +3871,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{48}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ExplainRequest) GetWorkspace() string {
@@ -3638,7 +3902,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3650,7 +3914,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3663,7 +3927,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{49}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ExplainResponse) GetDecision() []byte {
@@ -3696,7 +3960,7 @@ type ListCommandsRequest struct {
 
 func (x *ListCommandsRequest) Reset() {
 	*x = ListCommandsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3708,7 +3972,7 @@ func (x *ListCommandsRequest) String() string {
 func (*ListCommandsRequest) ProtoMessage() {}
 
 func (x *ListCommandsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3721,7 +3985,7 @@ func (x *ListCommandsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCommandsRequest.ProtoReflect.Descriptor instead.
 func (*ListCommandsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{50}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ListCommandsRequest) GetWorkspace() string {
@@ -3740,7 +4004,7 @@ type ListCommandsResponse struct {
 
 func (x *ListCommandsResponse) Reset() {
 	*x = ListCommandsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3752,7 +4016,7 @@ func (x *ListCommandsResponse) String() string {
 func (*ListCommandsResponse) ProtoMessage() {}
 
 func (x *ListCommandsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3765,7 +4029,7 @@ func (x *ListCommandsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCommandsResponse.ProtoReflect.Descriptor instead.
 func (*ListCommandsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{51}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ListCommandsResponse) GetCommands() []*CommandInfo {
@@ -3786,7 +4050,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3798,7 +4062,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3811,7 +4075,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{52}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *LogsRequest) GetWorkspace() string {
@@ -3848,7 +4112,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3860,7 +4124,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3873,7 +4137,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{53}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *LogsResponse) GetData() []byte {
@@ -3908,7 +4172,7 @@ type WaitRequest struct {
 
 func (x *WaitRequest) Reset() {
 	*x = WaitRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3920,7 +4184,7 @@ func (x *WaitRequest) String() string {
 func (*WaitRequest) ProtoMessage() {}
 
 func (x *WaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3933,7 +4197,7 @@ func (x *WaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
 func (*WaitRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{54}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *WaitRequest) GetWorkspace() string {
@@ -3962,7 +4226,7 @@ type WaitResponse struct {
 
 func (x *WaitResponse) Reset() {
 	*x = WaitResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3974,7 +4238,7 @@ func (x *WaitResponse) String() string {
 func (*WaitResponse) ProtoMessage() {}
 
 func (x *WaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3987,7 +4251,7 @@ func (x *WaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitResponse.ProtoReflect.Descriptor instead.
 func (*WaitResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{55}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *WaitResponse) GetStatus() *Status {
@@ -4017,7 +4281,7 @@ type SignalRequest struct {
 
 func (x *SignalRequest) Reset() {
 	*x = SignalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4029,7 +4293,7 @@ func (x *SignalRequest) String() string {
 func (*SignalRequest) ProtoMessage() {}
 
 func (x *SignalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4042,7 +4306,7 @@ func (x *SignalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalRequest.ProtoReflect.Descriptor instead.
 func (*SignalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{56}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *SignalRequest) GetWorkspace() string {
@@ -4081,7 +4345,7 @@ type SignalResponse struct {
 
 func (x *SignalResponse) Reset() {
 	*x = SignalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4093,7 +4357,7 @@ func (x *SignalResponse) String() string {
 func (*SignalResponse) ProtoMessage() {}
 
 func (x *SignalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4106,7 +4370,7 @@ func (x *SignalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalResponse.ProtoReflect.Descriptor instead.
 func (*SignalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{57}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{60}
 }
 
 type ResizeRequest struct {
@@ -4120,7 +4384,7 @@ type ResizeRequest struct {
 
 func (x *ResizeRequest) Reset() {
 	*x = ResizeRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4132,7 +4396,7 @@ func (x *ResizeRequest) String() string {
 func (*ResizeRequest) ProtoMessage() {}
 
 func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4145,7 +4409,7 @@ func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeRequest.ProtoReflect.Descriptor instead.
 func (*ResizeRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{58}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ResizeRequest) GetWorkspace() string {
@@ -4177,7 +4441,7 @@ type ResizeResponse struct {
 
 func (x *ResizeResponse) Reset() {
 	*x = ResizeResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4189,7 +4453,7 @@ func (x *ResizeResponse) String() string {
 func (*ResizeResponse) ProtoMessage() {}
 
 func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4202,7 +4466,7 @@ func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeResponse.ProtoReflect.Descriptor instead.
 func (*ResizeResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{59}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{62}
 }
 
 type SpawnRequest struct {
@@ -4214,7 +4478,7 @@ type SpawnRequest struct {
 
 func (x *SpawnRequest) Reset() {
 	*x = SpawnRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4226,7 +4490,7 @@ func (x *SpawnRequest) String() string {
 func (*SpawnRequest) ProtoMessage() {}
 
 func (x *SpawnRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4239,7 +4503,7 @@ func (x *SpawnRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpawnRequest.ProtoReflect.Descriptor instead.
 func (*SpawnRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{60}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *SpawnRequest) GetStart() *StreamStart {
@@ -4260,7 +4524,7 @@ type SpawnResponse struct {
 
 func (x *SpawnResponse) Reset() {
 	*x = SpawnResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4272,7 +4536,7 @@ func (x *SpawnResponse) String() string {
 func (*SpawnResponse) ProtoMessage() {}
 
 func (x *SpawnResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4285,7 +4549,7 @@ func (x *SpawnResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpawnResponse.ProtoReflect.Descriptor instead.
 func (*SpawnResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{61}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *SpawnResponse) GetCommandId() string {
@@ -4316,7 +4580,7 @@ type Exited struct {
 
 func (x *Exited) Reset() {
 	*x = Exited{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4328,7 +4592,7 @@ func (x *Exited) String() string {
 func (*Exited) ProtoMessage() {}
 
 func (x *Exited) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4341,7 +4605,7 @@ func (x *Exited) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exited.ProtoReflect.Descriptor instead.
 func (*Exited) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{62}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Exited) GetCommandId() string {
@@ -4377,7 +4641,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4389,7 +4653,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4402,7 +4666,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{63}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *AttachRequest) GetWorkspace() string {
@@ -4440,7 +4704,7 @@ type AttachResponse struct {
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4452,7 +4716,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4465,7 +4729,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{64}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *AttachResponse) GetTerminal() bool {
@@ -4497,7 +4761,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4509,7 +4773,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4522,7 +4786,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{65}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{68}
 }
 
 type VerifyResponse struct {
@@ -4556,7 +4820,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4568,7 +4832,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4581,7 +4845,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{66}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *VerifyResponse) GetOk() bool {
@@ -4705,7 +4969,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4717,7 +4981,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4730,7 +4994,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{67}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *CheckpointRequest) GetSign() bool {
@@ -4760,7 +5024,7 @@ type CheckpointResponse struct {
 
 func (x *CheckpointResponse) Reset() {
 	*x = CheckpointResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4772,7 +5036,7 @@ func (x *CheckpointResponse) String() string {
 func (*CheckpointResponse) ProtoMessage() {}
 
 func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4785,7 +5049,7 @@ func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointResponse.ProtoReflect.Descriptor instead.
 func (*CheckpointResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{68}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *CheckpointResponse) GetSigned() int64 {
@@ -4870,7 +5134,7 @@ type Filter struct {
 
 func (x *Filter) Reset() {
 	*x = Filter{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4882,7 +5146,7 @@ func (x *Filter) String() string {
 func (*Filter) ProtoMessage() {}
 
 func (x *Filter) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4895,7 +5159,7 @@ func (x *Filter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Filter.ProtoReflect.Descriptor instead.
 func (*Filter) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{69}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *Filter) GetWorkspace() string {
@@ -4966,7 +5230,7 @@ type ProveRequest struct {
 
 func (x *ProveRequest) Reset() {
 	*x = ProveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4978,7 +5242,7 @@ func (x *ProveRequest) String() string {
 func (*ProveRequest) ProtoMessage() {}
 
 func (x *ProveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4991,7 +5255,7 @@ func (x *ProveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProveRequest.ProtoReflect.Descriptor instead.
 func (*ProveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{70}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ProveRequest) GetFromSeq() int64 {
@@ -5026,7 +5290,7 @@ type ProveResponse struct {
 
 func (x *ProveResponse) Reset() {
 	*x = ProveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5038,7 +5302,7 @@ func (x *ProveResponse) String() string {
 func (*ProveResponse) ProtoMessage() {}
 
 func (x *ProveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5051,7 +5315,7 @@ func (x *ProveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProveResponse.ProtoReflect.Descriptor instead.
 func (*ProveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{71}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ProveResponse) GetNote() []byte {
@@ -5082,7 +5346,7 @@ type Proven struct {
 
 func (x *Proven) Reset() {
 	*x = Proven{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5094,7 +5358,7 @@ func (x *Proven) String() string {
 func (*Proven) ProtoMessage() {}
 
 func (x *Proven) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5107,7 +5371,7 @@ func (x *Proven) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proven.ProtoReflect.Descriptor instead.
 func (*Proven) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{72}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *Proven) GetLine() []byte {
@@ -5145,7 +5409,7 @@ type ShowRequest struct {
 
 func (x *ShowRequest) Reset() {
 	*x = ShowRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5157,7 +5421,7 @@ func (x *ShowRequest) String() string {
 func (*ShowRequest) ProtoMessage() {}
 
 func (x *ShowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5170,7 +5434,7 @@ func (x *ShowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowRequest.ProtoReflect.Descriptor instead.
 func (*ShowRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{73}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *ShowRequest) GetFromSeq() int64 {
@@ -5211,7 +5475,7 @@ type ShowResponse struct {
 
 func (x *ShowResponse) Reset() {
 	*x = ShowResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5223,7 +5487,7 @@ func (x *ShowResponse) String() string {
 func (*ShowResponse) ProtoMessage() {}
 
 func (x *ShowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5236,7 +5500,7 @@ func (x *ShowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowResponse.ProtoReflect.Descriptor instead.
 func (*ShowResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{74}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *ShowResponse) GetLines() [][]byte {
@@ -5254,7 +5518,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5266,7 +5530,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5279,7 +5543,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{75}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{78}
 }
 
 type VersionResponse struct {
@@ -5301,7 +5565,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5313,7 +5577,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5326,7 +5590,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{76}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -5412,7 +5676,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5424,7 +5688,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5437,7 +5701,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{77}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *Token) GetId() string {
@@ -5572,7 +5836,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5584,7 +5848,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5597,7 +5861,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{78}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *CreateTokenRequest) GetName() string {
@@ -5670,7 +5934,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5682,7 +5946,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5695,7 +5959,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{79}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *CreateTokenResponse) GetToken() *Token {
@@ -5734,7 +5998,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5746,7 +6010,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5759,7 +6023,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{80}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{83}
 }
 
 type ListTokensResponse struct {
@@ -5771,7 +6035,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5783,7 +6047,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5796,7 +6060,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{81}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *ListTokensResponse) GetTokens() []*Token {
@@ -5815,7 +6079,7 @@ type GetTokenRequest struct {
 
 func (x *GetTokenRequest) Reset() {
 	*x = GetTokenRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5827,7 +6091,7 @@ func (x *GetTokenRequest) String() string {
 func (*GetTokenRequest) ProtoMessage() {}
 
 func (x *GetTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5840,7 +6104,7 @@ func (x *GetTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTokenRequest.ProtoReflect.Descriptor instead.
 func (*GetTokenRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{82}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *GetTokenRequest) GetId() string {
@@ -5859,7 +6123,7 @@ type GetTokenResponse struct {
 
 func (x *GetTokenResponse) Reset() {
 	*x = GetTokenResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5871,7 +6135,7 @@ func (x *GetTokenResponse) String() string {
 func (*GetTokenResponse) ProtoMessage() {}
 
 func (x *GetTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5884,7 +6148,7 @@ func (x *GetTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTokenResponse.ProtoReflect.Descriptor instead.
 func (*GetTokenResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{83}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *GetTokenResponse) GetToken() *Token {
@@ -5903,7 +6167,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5915,7 +6179,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5928,7 +6192,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{84}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -5948,7 +6212,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5960,7 +6224,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5973,7 +6237,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{85}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *RevokeTokenResponse) GetRevoked() []string {
@@ -5991,7 +6255,7 @@ type WhoAmIRequest struct {
 
 func (x *WhoAmIRequest) Reset() {
 	*x = WhoAmIRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6003,7 +6267,7 @@ func (x *WhoAmIRequest) String() string {
 func (*WhoAmIRequest) ProtoMessage() {}
 
 func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6016,7 +6280,7 @@ func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIRequest.ProtoReflect.Descriptor instead.
 func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{86}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{89}
 }
 
 type WhoAmIResponse struct {
@@ -6037,7 +6301,7 @@ type WhoAmIResponse struct {
 
 func (x *WhoAmIResponse) Reset() {
 	*x = WhoAmIResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6049,7 +6313,7 @@ func (x *WhoAmIResponse) String() string {
 func (*WhoAmIResponse) ProtoMessage() {}
 
 func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6062,7 +6326,7 @@ func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIResponse.ProtoReflect.Descriptor instead.
 func (*WhoAmIResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{87}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *WhoAmIResponse) GetPrincipal() string {
@@ -6127,7 +6391,7 @@ type Secret struct {
 
 func (x *Secret) Reset() {
 	*x = Secret{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6139,7 +6403,7 @@ func (x *Secret) String() string {
 func (*Secret) ProtoMessage() {}
 
 func (x *Secret) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6152,7 +6416,7 @@ func (x *Secret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Secret.ProtoReflect.Descriptor instead.
 func (*Secret) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{88}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *Secret) GetOwner() string {
@@ -6213,7 +6477,7 @@ type SetSecretRequest struct {
 
 func (x *SetSecretRequest) Reset() {
 	*x = SetSecretRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6225,7 +6489,7 @@ func (x *SetSecretRequest) String() string {
 func (*SetSecretRequest) ProtoMessage() {}
 
 func (x *SetSecretRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6238,7 +6502,7 @@ func (x *SetSecretRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSecretRequest.ProtoReflect.Descriptor instead.
 func (*SetSecretRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{89}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *SetSecretRequest) GetName() string {
@@ -6278,7 +6542,7 @@ type SetSecretResponse struct {
 
 func (x *SetSecretResponse) Reset() {
 	*x = SetSecretResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6290,7 +6554,7 @@ func (x *SetSecretResponse) String() string {
 func (*SetSecretResponse) ProtoMessage() {}
 
 func (x *SetSecretResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6303,7 +6567,7 @@ func (x *SetSecretResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSecretResponse.ProtoReflect.Descriptor instead.
 func (*SetSecretResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{90}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *SetSecretResponse) GetSecret() *Secret {
@@ -6324,7 +6588,7 @@ type RotateSecretRequest struct {
 
 func (x *RotateSecretRequest) Reset() {
 	*x = RotateSecretRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6336,7 +6600,7 @@ func (x *RotateSecretRequest) String() string {
 func (*RotateSecretRequest) ProtoMessage() {}
 
 func (x *RotateSecretRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6349,7 +6613,7 @@ func (x *RotateSecretRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateSecretRequest.ProtoReflect.Descriptor instead.
 func (*RotateSecretRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{91}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *RotateSecretRequest) GetName() string {
@@ -6375,7 +6639,7 @@ type RotateSecretResponse struct {
 
 func (x *RotateSecretResponse) Reset() {
 	*x = RotateSecretResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6387,7 +6651,7 @@ func (x *RotateSecretResponse) String() string {
 func (*RotateSecretResponse) ProtoMessage() {}
 
 func (x *RotateSecretResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6400,7 +6664,7 @@ func (x *RotateSecretResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateSecretResponse.ProtoReflect.Descriptor instead.
 func (*RotateSecretResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{92}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *RotateSecretResponse) GetSecret() *Secret {
@@ -6418,7 +6682,7 @@ type ListSecretsRequest struct {
 
 func (x *ListSecretsRequest) Reset() {
 	*x = ListSecretsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6430,7 +6694,7 @@ func (x *ListSecretsRequest) String() string {
 func (*ListSecretsRequest) ProtoMessage() {}
 
 func (x *ListSecretsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6443,7 +6707,7 @@ func (x *ListSecretsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSecretsRequest.ProtoReflect.Descriptor instead.
 func (*ListSecretsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{93}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{96}
 }
 
 type ListSecretsResponse struct {
@@ -6455,7 +6719,7 @@ type ListSecretsResponse struct {
 
 func (x *ListSecretsResponse) Reset() {
 	*x = ListSecretsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6467,7 +6731,7 @@ func (x *ListSecretsResponse) String() string {
 func (*ListSecretsResponse) ProtoMessage() {}
 
 func (x *ListSecretsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6480,7 +6744,7 @@ func (x *ListSecretsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSecretsResponse.ProtoReflect.Descriptor instead.
 func (*ListSecretsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{94}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *ListSecretsResponse) GetSecrets() []*Secret {
@@ -6501,7 +6765,7 @@ type RemoveSecretRequest struct {
 
 func (x *RemoveSecretRequest) Reset() {
 	*x = RemoveSecretRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6513,7 +6777,7 @@ func (x *RemoveSecretRequest) String() string {
 func (*RemoveSecretRequest) ProtoMessage() {}
 
 func (x *RemoveSecretRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6526,7 +6790,7 @@ func (x *RemoveSecretRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveSecretRequest.ProtoReflect.Descriptor instead.
 func (*RemoveSecretRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{95}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *RemoveSecretRequest) GetName() string {
@@ -6551,7 +6815,7 @@ type RemoveSecretResponse struct {
 
 func (x *RemoveSecretResponse) Reset() {
 	*x = RemoveSecretResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6563,7 +6827,7 @@ func (x *RemoveSecretResponse) String() string {
 func (*RemoveSecretResponse) ProtoMessage() {}
 
 func (x *RemoveSecretResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6576,7 +6840,7 @@ func (x *RemoveSecretResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveSecretResponse.ProtoReflect.Descriptor instead.
 func (*RemoveSecretResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{96}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{99}
 }
 
 type Archive struct {
@@ -6603,7 +6867,7 @@ type Archive struct {
 
 func (x *Archive) Reset() {
 	*x = Archive{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6615,7 +6879,7 @@ func (x *Archive) String() string {
 func (*Archive) ProtoMessage() {}
 
 func (x *Archive) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6628,7 +6892,7 @@ func (x *Archive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Archive.ProtoReflect.Descriptor instead.
 func (*Archive) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{97}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *Archive) GetId() string {
@@ -6726,7 +6990,7 @@ type ArchiveProgress struct {
 
 func (x *ArchiveProgress) Reset() {
 	*x = ArchiveProgress{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6738,7 +7002,7 @@ func (x *ArchiveProgress) String() string {
 func (*ArchiveProgress) ProtoMessage() {}
 
 func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6751,7 +7015,7 @@ func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveProgress.ProtoReflect.Descriptor instead.
 func (*ArchiveProgress) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{98}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *ArchiveProgress) GetEntries() int64 {
@@ -6784,7 +7048,7 @@ type CreateArchiveRequest struct {
 
 func (x *CreateArchiveRequest) Reset() {
 	*x = CreateArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6796,7 +7060,7 @@ func (x *CreateArchiveRequest) String() string {
 func (*CreateArchiveRequest) ProtoMessage() {}
 
 func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6809,7 +7073,7 @@ func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveRequest.ProtoReflect.Descriptor instead.
 func (*CreateArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{99}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *CreateArchiveRequest) GetWorkspace() string {
@@ -6861,7 +7125,7 @@ type CreateArchiveResponse struct {
 
 func (x *CreateArchiveResponse) Reset() {
 	*x = CreateArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6873,7 +7137,7 @@ func (x *CreateArchiveResponse) String() string {
 func (*CreateArchiveResponse) ProtoMessage() {}
 
 func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6886,7 +7150,7 @@ func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveResponse.ProtoReflect.Descriptor instead.
 func (*CreateArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{100}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *CreateArchiveResponse) GetKind() isCreateArchiveResponse_Kind {
@@ -6963,7 +7227,7 @@ type RestoreStart struct {
 
 func (x *RestoreStart) Reset() {
 	*x = RestoreStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6975,7 +7239,7 @@ func (x *RestoreStart) String() string {
 func (*RestoreStart) ProtoMessage() {}
 
 func (x *RestoreStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6988,7 +7252,7 @@ func (x *RestoreStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreStart.ProtoReflect.Descriptor instead.
 func (*RestoreStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{101}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *RestoreStart) GetFrom() string {
@@ -7053,7 +7317,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7065,7 +7329,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7078,7 +7342,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{102}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *RestoreRequest) GetKind() isRestoreRequest_Kind {
@@ -7135,7 +7399,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7147,7 +7411,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7160,7 +7424,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{103}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *RestoreResponse) GetKind() isRestoreResponse_Kind {
@@ -7212,7 +7476,7 @@ type ListArchivesRequest struct {
 
 func (x *ListArchivesRequest) Reset() {
 	*x = ListArchivesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7224,7 +7488,7 @@ func (x *ListArchivesRequest) String() string {
 func (*ListArchivesRequest) ProtoMessage() {}
 
 func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7237,7 +7501,7 @@ func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesRequest.ProtoReflect.Descriptor instead.
 func (*ListArchivesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{104}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{107}
 }
 
 type ListArchivesResponse struct {
@@ -7249,7 +7513,7 @@ type ListArchivesResponse struct {
 
 func (x *ListArchivesResponse) Reset() {
 	*x = ListArchivesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7261,7 +7525,7 @@ func (x *ListArchivesResponse) String() string {
 func (*ListArchivesResponse) ProtoMessage() {}
 
 func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7274,7 +7538,7 @@ func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesResponse.ProtoReflect.Descriptor instead.
 func (*ListArchivesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{105}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *ListArchivesResponse) GetArchives() []*Archive {
@@ -7293,7 +7557,7 @@ type ReadArchiveRequest struct {
 
 func (x *ReadArchiveRequest) Reset() {
 	*x = ReadArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7305,7 +7569,7 @@ func (x *ReadArchiveRequest) String() string {
 func (*ReadArchiveRequest) ProtoMessage() {}
 
 func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7318,7 +7582,7 @@ func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveRequest.ProtoReflect.Descriptor instead.
 func (*ReadArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{106}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *ReadArchiveRequest) GetArchive() string {
@@ -7341,7 +7605,7 @@ type ReadArchiveResponse struct {
 
 func (x *ReadArchiveResponse) Reset() {
 	*x = ReadArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7353,7 +7617,7 @@ func (x *ReadArchiveResponse) String() string {
 func (*ReadArchiveResponse) ProtoMessage() {}
 
 func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7366,7 +7630,7 @@ func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveResponse.ProtoReflect.Descriptor instead.
 func (*ReadArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{107}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *ReadArchiveResponse) GetKind() isReadArchiveResponse_Kind {
@@ -7419,7 +7683,7 @@ type RemoveArchiveRequest struct {
 
 func (x *RemoveArchiveRequest) Reset() {
 	*x = RemoveArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7431,7 +7695,7 @@ func (x *RemoveArchiveRequest) String() string {
 func (*RemoveArchiveRequest) ProtoMessage() {}
 
 func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7444,7 +7708,7 @@ func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{108}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *RemoveArchiveRequest) GetArchive() string {
@@ -7462,7 +7726,7 @@ type RemoveArchiveResponse struct {
 
 func (x *RemoveArchiveResponse) Reset() {
 	*x = RemoveArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7474,7 +7738,7 @@ func (x *RemoveArchiveResponse) String() string {
 func (*RemoveArchiveResponse) ProtoMessage() {}
 
 func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7487,7 +7751,7 @@ func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{109}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{112}
 }
 
 type ReloadPolicyRequest struct {
@@ -7498,7 +7762,7 @@ type ReloadPolicyRequest struct {
 
 func (x *ReloadPolicyRequest) Reset() {
 	*x = ReloadPolicyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7510,7 +7774,7 @@ func (x *ReloadPolicyRequest) String() string {
 func (*ReloadPolicyRequest) ProtoMessage() {}
 
 func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7523,7 +7787,7 @@ func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyRequest.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{110}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{113}
 }
 
 type ReloadPolicyResponse struct {
@@ -7538,7 +7802,7 @@ type ReloadPolicyResponse struct {
 
 func (x *ReloadPolicyResponse) Reset() {
 	*x = ReloadPolicyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7550,7 +7814,7 @@ func (x *ReloadPolicyResponse) String() string {
 func (*ReloadPolicyResponse) ProtoMessage() {}
 
 func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7563,7 +7827,7 @@ func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyResponse.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{111}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *ReloadPolicyResponse) GetOld() string {
@@ -7606,7 +7870,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7618,7 +7882,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7631,7 +7895,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{112}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *Segment) GetText() string {
@@ -7745,7 +8009,7 @@ type Approval struct {
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7757,7 +8021,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7770,7 +8034,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{113}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *Approval) GetId() string {
@@ -8012,7 +8276,7 @@ type ApprovalAnswer struct {
 
 func (x *ApprovalAnswer) Reset() {
 	*x = ApprovalAnswer{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8024,7 +8288,7 @@ func (x *ApprovalAnswer) String() string {
 func (*ApprovalAnswer) ProtoMessage() {}
 
 func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8037,7 +8301,7 @@ func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovalAnswer.ProtoReflect.Descriptor instead.
 func (*ApprovalAnswer) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{114}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *ApprovalAnswer) GetKind() string {
@@ -8093,7 +8357,7 @@ type ListApprovalsRequest struct {
 
 func (x *ListApprovalsRequest) Reset() {
 	*x = ListApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8105,7 +8369,7 @@ func (x *ListApprovalsRequest) String() string {
 func (*ListApprovalsRequest) ProtoMessage() {}
 
 func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8118,7 +8382,7 @@ func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*ListApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{115}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *ListApprovalsRequest) GetState() string {
@@ -8168,7 +8432,7 @@ type ListApprovalsResponse struct {
 
 func (x *ListApprovalsResponse) Reset() {
 	*x = ListApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8180,7 +8444,7 @@ func (x *ListApprovalsResponse) String() string {
 func (*ListApprovalsResponse) ProtoMessage() {}
 
 func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8193,7 +8457,7 @@ func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*ListApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{116}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *ListApprovalsResponse) GetApprovals() []*Approval {
@@ -8219,7 +8483,7 @@ type GetApprovalRequest struct {
 
 func (x *GetApprovalRequest) Reset() {
 	*x = GetApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8231,7 +8495,7 @@ func (x *GetApprovalRequest) String() string {
 func (*GetApprovalRequest) ProtoMessage() {}
 
 func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8244,7 +8508,7 @@ func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalRequest.ProtoReflect.Descriptor instead.
 func (*GetApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{117}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *GetApprovalRequest) GetId() string {
@@ -8263,7 +8527,7 @@ type GetApprovalResponse struct {
 
 func (x *GetApprovalResponse) Reset() {
 	*x = GetApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8275,7 +8539,7 @@ func (x *GetApprovalResponse) String() string {
 func (*GetApprovalResponse) ProtoMessage() {}
 
 func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8288,7 +8552,7 @@ func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalResponse.ProtoReflect.Descriptor instead.
 func (*GetApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{118}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *GetApprovalResponse) GetApproval() *Approval {
@@ -8315,7 +8579,7 @@ type AnswerApprovalRequest struct {
 
 func (x *AnswerApprovalRequest) Reset() {
 	*x = AnswerApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8327,7 +8591,7 @@ func (x *AnswerApprovalRequest) String() string {
 func (*AnswerApprovalRequest) ProtoMessage() {}
 
 func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8340,7 +8604,7 @@ func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalRequest.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{119}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *AnswerApprovalRequest) GetId() string {
@@ -8380,7 +8644,7 @@ type AnswerApprovalResponse struct {
 
 func (x *AnswerApprovalResponse) Reset() {
 	*x = AnswerApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8392,7 +8656,7 @@ func (x *AnswerApprovalResponse) String() string {
 func (*AnswerApprovalResponse) ProtoMessage() {}
 
 func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8405,7 +8669,7 @@ func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalResponse.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{120}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *AnswerApprovalResponse) GetApproval() *Approval {
@@ -8423,7 +8687,7 @@ type WatchApprovalsRequest struct {
 
 func (x *WatchApprovalsRequest) Reset() {
 	*x = WatchApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8435,7 +8699,7 @@ func (x *WatchApprovalsRequest) String() string {
 func (*WatchApprovalsRequest) ProtoMessage() {}
 
 func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8448,7 +8712,7 @@ func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{121}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{124}
 }
 
 type WatchApprovalsResponse struct {
@@ -8462,7 +8726,7 @@ type WatchApprovalsResponse struct {
 
 func (x *WatchApprovalsResponse) Reset() {
 	*x = WatchApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8474,7 +8738,7 @@ func (x *WatchApprovalsResponse) String() string {
 func (*WatchApprovalsResponse) ProtoMessage() {}
 
 func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8487,7 +8751,7 @@ func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{122}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *WatchApprovalsResponse) GetApproval() *Approval {
@@ -8529,7 +8793,7 @@ type Permission struct {
 
 func (x *Permission) Reset() {
 	*x = Permission{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8541,7 +8805,7 @@ func (x *Permission) String() string {
 func (*Permission) ProtoMessage() {}
 
 func (x *Permission) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8554,7 +8818,7 @@ func (x *Permission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Permission.ProtoReflect.Descriptor instead.
 func (*Permission) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{123}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *Permission) GetId() string {
@@ -8656,7 +8920,7 @@ type AllowCommandRequest struct {
 
 func (x *AllowCommandRequest) Reset() {
 	*x = AllowCommandRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8668,7 +8932,7 @@ func (x *AllowCommandRequest) String() string {
 func (*AllowCommandRequest) ProtoMessage() {}
 
 func (x *AllowCommandRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8681,7 +8945,7 @@ func (x *AllowCommandRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowCommandRequest.ProtoReflect.Descriptor instead.
 func (*AllowCommandRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{124}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *AllowCommandRequest) GetArgv() []string {
@@ -8714,7 +8978,7 @@ type AllowCommandResponse struct {
 
 func (x *AllowCommandResponse) Reset() {
 	*x = AllowCommandResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8726,7 +8990,7 @@ func (x *AllowCommandResponse) String() string {
 func (*AllowCommandResponse) ProtoMessage() {}
 
 func (x *AllowCommandResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8739,7 +9003,7 @@ func (x *AllowCommandResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowCommandResponse.ProtoReflect.Descriptor instead.
 func (*AllowCommandResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{125}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *AllowCommandResponse) GetPermission() *Permission {
@@ -8759,7 +9023,7 @@ type ListPermissionsRequest struct {
 
 func (x *ListPermissionsRequest) Reset() {
 	*x = ListPermissionsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8771,7 +9035,7 @@ func (x *ListPermissionsRequest) String() string {
 func (*ListPermissionsRequest) ProtoMessage() {}
 
 func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8784,7 +9048,7 @@ func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsRequest.ProtoReflect.Descriptor instead.
 func (*ListPermissionsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{126}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *ListPermissionsRequest) GetWorkspace() string {
@@ -8810,7 +9074,7 @@ type ListPermissionsResponse struct {
 
 func (x *ListPermissionsResponse) Reset() {
 	*x = ListPermissionsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8822,7 +9086,7 @@ func (x *ListPermissionsResponse) String() string {
 func (*ListPermissionsResponse) ProtoMessage() {}
 
 func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8835,7 +9099,7 @@ func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsResponse.ProtoReflect.Descriptor instead.
 func (*ListPermissionsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{127}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *ListPermissionsResponse) GetPermissions() []*Permission {
@@ -8854,7 +9118,7 @@ type RevokePermissionRequest struct {
 
 func (x *RevokePermissionRequest) Reset() {
 	*x = RevokePermissionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8866,7 +9130,7 @@ func (x *RevokePermissionRequest) String() string {
 func (*RevokePermissionRequest) ProtoMessage() {}
 
 func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8879,7 +9143,7 @@ func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionRequest.ProtoReflect.Descriptor instead.
 func (*RevokePermissionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{128}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *RevokePermissionRequest) GetId() string {
@@ -8897,7 +9161,7 @@ type RevokePermissionResponse struct {
 
 func (x *RevokePermissionResponse) Reset() {
 	*x = RevokePermissionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8909,7 +9173,7 @@ func (x *RevokePermissionResponse) String() string {
 func (*RevokePermissionResponse) ProtoMessage() {}
 
 func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8922,7 +9186,7 @@ func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionResponse.ProtoReflect.Descriptor instead.
 func (*RevokePermissionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{129}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{132}
 }
 
 var File_carrel_v1_carrel_proto protoreflect.FileDescriptor
@@ -9083,7 +9347,32 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06action\x18\x02 \x01(\tR\x06action\x12\x12\n" +
 	"\x04rule\x18\x03 \x01(\tR\x04rule\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
-	"\asecrets\x18\x05 \x03(\tR\asecrets\".\n" +
+	"\asecrets\x18\x05 \x03(\tR\asecrets\"L\n" +
+	"\x16ListConnectionsRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x14\n" +
+	"\x05after\x18\x02 \x01(\x03R\x05after\"q\n" +
+	"\x17ListConnectionsResponse\x12)\n" +
+	"\x04open\x18\x01 \x03(\v2\x15.carrel.v1.ConnectionR\x04open\x12+\n" +
+	"\x05ended\x18\x02 \x03(\v2\x15.carrel.v1.ConnectionR\x05ended\"\xfd\x02\n" +
+	"\n" +
+	"Connection\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x03R\x06number\x12\"\n" +
+	"\rbegan_unix_ms\x18\x02 \x01(\x03R\vbeganUnixMs\x12\x1f\n" +
+	"\vduration_ms\x18\x03 \x01(\x03R\n" +
+	"durationMs\x12\x10\n" +
+	"\x03way\x18\x04 \x01(\tR\x03way\x12\x12\n" +
+	"\x04host\x18\x05 \x01(\tR\x04host\x12\x12\n" +
+	"\x04port\x18\x06 \x01(\rR\x04port\x12\x18\n" +
+	"\aaddress\x18\a \x01(\tR\aaddress\x12\x12\n" +
+	"\x04rule\x18\b \x01(\tR\x04rule\x12\x18\n" +
+	"\asecrets\x18\t \x03(\tR\asecrets\x12\x1a\n" +
+	"\brequests\x18\n" +
+	" \x01(\x03R\brequests\x12\x18\n" +
+	"\arefused\x18\v \x01(\tR\arefused\x12\x1d\n" +
+	"\n" +
+	"sent_bytes\x18\f \x01(\x03R\tsentBytes\x12%\n" +
+	"\x0ereceived_bytes\x18\r \x01(\x03R\rreceivedBytes\x12\x14\n" +
+	"\x05count\x18\x0e \x01(\x03R\x05count\".\n" +
 	"\fStatsRequest\x12\x1e\n" +
 	"\n" +
 	"workspaces\x18\x01 \x03(\tR\n" +
@@ -9604,7 +9893,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\vpermissions\x18\x01 \x03(\v2\x15.carrel.v1.PermissionR\vpermissions\")\n" +
 	"\x17RevokePermissionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\x1a\n" +
-	"\x18RevokePermissionResponse2\xbb\x06\n" +
+	"\x18RevokePermissionResponse2\x95\a\n" +
 	"\x10WorkspaceService\x12=\n" +
 	"\x06Create\x12\x18.carrel.v1.CreateRequest\x1a\x19.carrel.v1.CreateResponse\x124\n" +
 	"\x03Get\x12\x15.carrel.v1.GetRequest\x1a\x16.carrel.v1.GetResponse\x127\n" +
@@ -9616,7 +9905,8 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x05Pause\x12\x17.carrel.v1.PauseRequest\x1a\x18.carrel.v1.PauseResponse\x12=\n" +
 	"\x06Resume\x12\x18.carrel.v1.ResumeRequest\x1a\x19.carrel.v1.ResumeResponse\x12=\n" +
 	"\x06Update\x12\x18.carrel.v1.UpdateRequest\x1a\x19.carrel.v1.UpdateResponse\x12O\n" +
-	"\fExplainReach\x12\x1e.carrel.v1.ExplainReachRequest\x1a\x1f.carrel.v1.ExplainReachResponse\x12:\n" +
+	"\fExplainReach\x12\x1e.carrel.v1.ExplainReachRequest\x1a\x1f.carrel.v1.ExplainReachResponse\x12X\n" +
+	"\x0fListConnections\x12!.carrel.v1.ListConnectionsRequest\x1a\".carrel.v1.ListConnectionsResponse\x12:\n" +
 	"\x05Stats\x12\x17.carrel.v1.StatsRequest\x1a\x18.carrel.v1.StatsResponse\x12<\n" +
 	"\x05Watch\x12\x17.carrel.v1.WatchRequest\x1a\x18.carrel.v1.WatchResponse0\x012\xcb\x05\n" +
 	"\x0eCommandService\x127\n" +
@@ -9680,7 +9970,7 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 131)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 134)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),                   // 0: carrel.v1.Limits
 	(*Control)(nil),                  // 1: carrel.v1.Control
@@ -9710,109 +10000,112 @@ var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*ExplainReachRequest)(nil),      // 25: carrel.v1.ExplainReachRequest
 	(*ExplainReachResponse)(nil),     // 26: carrel.v1.ExplainReachResponse
 	(*ReachVerdict)(nil),             // 27: carrel.v1.ReachVerdict
-	(*StatsRequest)(nil),             // 28: carrel.v1.StatsRequest
-	(*Usage)(nil),                    // 29: carrel.v1.Usage
-	(*StatsResponse)(nil),            // 30: carrel.v1.StatsResponse
-	(*WatchRequest)(nil),             // 31: carrel.v1.WatchRequest
-	(*Event)(nil),                    // 32: carrel.v1.Event
-	(*WatchResponse)(nil),            // 33: carrel.v1.WatchResponse
-	(*StopResponse)(nil),             // 34: carrel.v1.StopResponse
-	(*DestroyRequest)(nil),           // 35: carrel.v1.DestroyRequest
-	(*DestroyResponse)(nil),          // 36: carrel.v1.DestroyResponse
-	(*Command)(nil),                  // 37: carrel.v1.Command
-	(*Status)(nil),                   // 38: carrel.v1.Status
-	(*ExecRequest)(nil),              // 39: carrel.v1.ExecRequest
-	(*ExecResponse)(nil),             // 40: carrel.v1.ExecResponse
-	(*WindowSize)(nil),               // 41: carrel.v1.WindowSize
-	(*StreamStart)(nil),              // 42: carrel.v1.StreamStart
-	(*StreamRequest)(nil),            // 43: carrel.v1.StreamRequest
-	(*StreamResponse)(nil),           // 44: carrel.v1.StreamResponse
-	(*DetachRequest)(nil),            // 45: carrel.v1.DetachRequest
-	(*DetachResponse)(nil),           // 46: carrel.v1.DetachResponse
-	(*CommandInfo)(nil),              // 47: carrel.v1.CommandInfo
-	(*ExplainRequest)(nil),           // 48: carrel.v1.ExplainRequest
-	(*ExplainResponse)(nil),          // 49: carrel.v1.ExplainResponse
-	(*ListCommandsRequest)(nil),      // 50: carrel.v1.ListCommandsRequest
-	(*ListCommandsResponse)(nil),     // 51: carrel.v1.ListCommandsResponse
-	(*LogsRequest)(nil),              // 52: carrel.v1.LogsRequest
-	(*LogsResponse)(nil),             // 53: carrel.v1.LogsResponse
-	(*WaitRequest)(nil),              // 54: carrel.v1.WaitRequest
-	(*WaitResponse)(nil),             // 55: carrel.v1.WaitResponse
-	(*SignalRequest)(nil),            // 56: carrel.v1.SignalRequest
-	(*SignalResponse)(nil),           // 57: carrel.v1.SignalResponse
-	(*ResizeRequest)(nil),            // 58: carrel.v1.ResizeRequest
-	(*ResizeResponse)(nil),           // 59: carrel.v1.ResizeResponse
-	(*SpawnRequest)(nil),             // 60: carrel.v1.SpawnRequest
-	(*SpawnResponse)(nil),            // 61: carrel.v1.SpawnResponse
-	(*Exited)(nil),                   // 62: carrel.v1.Exited
-	(*AttachRequest)(nil),            // 63: carrel.v1.AttachRequest
-	(*AttachResponse)(nil),           // 64: carrel.v1.AttachResponse
-	(*VerifyRequest)(nil),            // 65: carrel.v1.VerifyRequest
-	(*VerifyResponse)(nil),           // 66: carrel.v1.VerifyResponse
-	(*CheckpointRequest)(nil),        // 67: carrel.v1.CheckpointRequest
-	(*CheckpointResponse)(nil),       // 68: carrel.v1.CheckpointResponse
-	(*Filter)(nil),                   // 69: carrel.v1.Filter
-	(*ProveRequest)(nil),             // 70: carrel.v1.ProveRequest
-	(*ProveResponse)(nil),            // 71: carrel.v1.ProveResponse
-	(*Proven)(nil),                   // 72: carrel.v1.Proven
-	(*ShowRequest)(nil),              // 73: carrel.v1.ShowRequest
-	(*ShowResponse)(nil),             // 74: carrel.v1.ShowResponse
-	(*VersionRequest)(nil),           // 75: carrel.v1.VersionRequest
-	(*VersionResponse)(nil),          // 76: carrel.v1.VersionResponse
-	(*Token)(nil),                    // 77: carrel.v1.Token
-	(*CreateTokenRequest)(nil),       // 78: carrel.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),      // 79: carrel.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),        // 80: carrel.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),       // 81: carrel.v1.ListTokensResponse
-	(*GetTokenRequest)(nil),          // 82: carrel.v1.GetTokenRequest
-	(*GetTokenResponse)(nil),         // 83: carrel.v1.GetTokenResponse
-	(*RevokeTokenRequest)(nil),       // 84: carrel.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),      // 85: carrel.v1.RevokeTokenResponse
-	(*WhoAmIRequest)(nil),            // 86: carrel.v1.WhoAmIRequest
-	(*WhoAmIResponse)(nil),           // 87: carrel.v1.WhoAmIResponse
-	(*Secret)(nil),                   // 88: carrel.v1.Secret
-	(*SetSecretRequest)(nil),         // 89: carrel.v1.SetSecretRequest
-	(*SetSecretResponse)(nil),        // 90: carrel.v1.SetSecretResponse
-	(*RotateSecretRequest)(nil),      // 91: carrel.v1.RotateSecretRequest
-	(*RotateSecretResponse)(nil),     // 92: carrel.v1.RotateSecretResponse
-	(*ListSecretsRequest)(nil),       // 93: carrel.v1.ListSecretsRequest
-	(*ListSecretsResponse)(nil),      // 94: carrel.v1.ListSecretsResponse
-	(*RemoveSecretRequest)(nil),      // 95: carrel.v1.RemoveSecretRequest
-	(*RemoveSecretResponse)(nil),     // 96: carrel.v1.RemoveSecretResponse
-	(*Archive)(nil),                  // 97: carrel.v1.Archive
-	(*ArchiveProgress)(nil),          // 98: carrel.v1.ArchiveProgress
-	(*CreateArchiveRequest)(nil),     // 99: carrel.v1.CreateArchiveRequest
-	(*CreateArchiveResponse)(nil),    // 100: carrel.v1.CreateArchiveResponse
-	(*RestoreStart)(nil),             // 101: carrel.v1.RestoreStart
-	(*RestoreRequest)(nil),           // 102: carrel.v1.RestoreRequest
-	(*RestoreResponse)(nil),          // 103: carrel.v1.RestoreResponse
-	(*ListArchivesRequest)(nil),      // 104: carrel.v1.ListArchivesRequest
-	(*ListArchivesResponse)(nil),     // 105: carrel.v1.ListArchivesResponse
-	(*ReadArchiveRequest)(nil),       // 106: carrel.v1.ReadArchiveRequest
-	(*ReadArchiveResponse)(nil),      // 107: carrel.v1.ReadArchiveResponse
-	(*RemoveArchiveRequest)(nil),     // 108: carrel.v1.RemoveArchiveRequest
-	(*RemoveArchiveResponse)(nil),    // 109: carrel.v1.RemoveArchiveResponse
-	(*ReloadPolicyRequest)(nil),      // 110: carrel.v1.ReloadPolicyRequest
-	(*ReloadPolicyResponse)(nil),     // 111: carrel.v1.ReloadPolicyResponse
-	(*Segment)(nil),                  // 112: carrel.v1.Segment
-	(*Approval)(nil),                 // 113: carrel.v1.Approval
-	(*ApprovalAnswer)(nil),           // 114: carrel.v1.ApprovalAnswer
-	(*ListApprovalsRequest)(nil),     // 115: carrel.v1.ListApprovalsRequest
-	(*ListApprovalsResponse)(nil),    // 116: carrel.v1.ListApprovalsResponse
-	(*GetApprovalRequest)(nil),       // 117: carrel.v1.GetApprovalRequest
-	(*GetApprovalResponse)(nil),      // 118: carrel.v1.GetApprovalResponse
-	(*AnswerApprovalRequest)(nil),    // 119: carrel.v1.AnswerApprovalRequest
-	(*AnswerApprovalResponse)(nil),   // 120: carrel.v1.AnswerApprovalResponse
-	(*WatchApprovalsRequest)(nil),    // 121: carrel.v1.WatchApprovalsRequest
-	(*WatchApprovalsResponse)(nil),   // 122: carrel.v1.WatchApprovalsResponse
-	(*Permission)(nil),               // 123: carrel.v1.Permission
-	(*AllowCommandRequest)(nil),      // 124: carrel.v1.AllowCommandRequest
-	(*AllowCommandResponse)(nil),     // 125: carrel.v1.AllowCommandResponse
-	(*ListPermissionsRequest)(nil),   // 126: carrel.v1.ListPermissionsRequest
-	(*ListPermissionsResponse)(nil),  // 127: carrel.v1.ListPermissionsResponse
-	(*RevokePermissionRequest)(nil),  // 128: carrel.v1.RevokePermissionRequest
-	(*RevokePermissionResponse)(nil), // 129: carrel.v1.RevokePermissionResponse
-	nil,                              // 130: carrel.v1.Command.EnvEntry
+	(*ListConnectionsRequest)(nil),   // 28: carrel.v1.ListConnectionsRequest
+	(*ListConnectionsResponse)(nil),  // 29: carrel.v1.ListConnectionsResponse
+	(*Connection)(nil),               // 30: carrel.v1.Connection
+	(*StatsRequest)(nil),             // 31: carrel.v1.StatsRequest
+	(*Usage)(nil),                    // 32: carrel.v1.Usage
+	(*StatsResponse)(nil),            // 33: carrel.v1.StatsResponse
+	(*WatchRequest)(nil),             // 34: carrel.v1.WatchRequest
+	(*Event)(nil),                    // 35: carrel.v1.Event
+	(*WatchResponse)(nil),            // 36: carrel.v1.WatchResponse
+	(*StopResponse)(nil),             // 37: carrel.v1.StopResponse
+	(*DestroyRequest)(nil),           // 38: carrel.v1.DestroyRequest
+	(*DestroyResponse)(nil),          // 39: carrel.v1.DestroyResponse
+	(*Command)(nil),                  // 40: carrel.v1.Command
+	(*Status)(nil),                   // 41: carrel.v1.Status
+	(*ExecRequest)(nil),              // 42: carrel.v1.ExecRequest
+	(*ExecResponse)(nil),             // 43: carrel.v1.ExecResponse
+	(*WindowSize)(nil),               // 44: carrel.v1.WindowSize
+	(*StreamStart)(nil),              // 45: carrel.v1.StreamStart
+	(*StreamRequest)(nil),            // 46: carrel.v1.StreamRequest
+	(*StreamResponse)(nil),           // 47: carrel.v1.StreamResponse
+	(*DetachRequest)(nil),            // 48: carrel.v1.DetachRequest
+	(*DetachResponse)(nil),           // 49: carrel.v1.DetachResponse
+	(*CommandInfo)(nil),              // 50: carrel.v1.CommandInfo
+	(*ExplainRequest)(nil),           // 51: carrel.v1.ExplainRequest
+	(*ExplainResponse)(nil),          // 52: carrel.v1.ExplainResponse
+	(*ListCommandsRequest)(nil),      // 53: carrel.v1.ListCommandsRequest
+	(*ListCommandsResponse)(nil),     // 54: carrel.v1.ListCommandsResponse
+	(*LogsRequest)(nil),              // 55: carrel.v1.LogsRequest
+	(*LogsResponse)(nil),             // 56: carrel.v1.LogsResponse
+	(*WaitRequest)(nil),              // 57: carrel.v1.WaitRequest
+	(*WaitResponse)(nil),             // 58: carrel.v1.WaitResponse
+	(*SignalRequest)(nil),            // 59: carrel.v1.SignalRequest
+	(*SignalResponse)(nil),           // 60: carrel.v1.SignalResponse
+	(*ResizeRequest)(nil),            // 61: carrel.v1.ResizeRequest
+	(*ResizeResponse)(nil),           // 62: carrel.v1.ResizeResponse
+	(*SpawnRequest)(nil),             // 63: carrel.v1.SpawnRequest
+	(*SpawnResponse)(nil),            // 64: carrel.v1.SpawnResponse
+	(*Exited)(nil),                   // 65: carrel.v1.Exited
+	(*AttachRequest)(nil),            // 66: carrel.v1.AttachRequest
+	(*AttachResponse)(nil),           // 67: carrel.v1.AttachResponse
+	(*VerifyRequest)(nil),            // 68: carrel.v1.VerifyRequest
+	(*VerifyResponse)(nil),           // 69: carrel.v1.VerifyResponse
+	(*CheckpointRequest)(nil),        // 70: carrel.v1.CheckpointRequest
+	(*CheckpointResponse)(nil),       // 71: carrel.v1.CheckpointResponse
+	(*Filter)(nil),                   // 72: carrel.v1.Filter
+	(*ProveRequest)(nil),             // 73: carrel.v1.ProveRequest
+	(*ProveResponse)(nil),            // 74: carrel.v1.ProveResponse
+	(*Proven)(nil),                   // 75: carrel.v1.Proven
+	(*ShowRequest)(nil),              // 76: carrel.v1.ShowRequest
+	(*ShowResponse)(nil),             // 77: carrel.v1.ShowResponse
+	(*VersionRequest)(nil),           // 78: carrel.v1.VersionRequest
+	(*VersionResponse)(nil),          // 79: carrel.v1.VersionResponse
+	(*Token)(nil),                    // 80: carrel.v1.Token
+	(*CreateTokenRequest)(nil),       // 81: carrel.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),      // 82: carrel.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),        // 83: carrel.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),       // 84: carrel.v1.ListTokensResponse
+	(*GetTokenRequest)(nil),          // 85: carrel.v1.GetTokenRequest
+	(*GetTokenResponse)(nil),         // 86: carrel.v1.GetTokenResponse
+	(*RevokeTokenRequest)(nil),       // 87: carrel.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),      // 88: carrel.v1.RevokeTokenResponse
+	(*WhoAmIRequest)(nil),            // 89: carrel.v1.WhoAmIRequest
+	(*WhoAmIResponse)(nil),           // 90: carrel.v1.WhoAmIResponse
+	(*Secret)(nil),                   // 91: carrel.v1.Secret
+	(*SetSecretRequest)(nil),         // 92: carrel.v1.SetSecretRequest
+	(*SetSecretResponse)(nil),        // 93: carrel.v1.SetSecretResponse
+	(*RotateSecretRequest)(nil),      // 94: carrel.v1.RotateSecretRequest
+	(*RotateSecretResponse)(nil),     // 95: carrel.v1.RotateSecretResponse
+	(*ListSecretsRequest)(nil),       // 96: carrel.v1.ListSecretsRequest
+	(*ListSecretsResponse)(nil),      // 97: carrel.v1.ListSecretsResponse
+	(*RemoveSecretRequest)(nil),      // 98: carrel.v1.RemoveSecretRequest
+	(*RemoveSecretResponse)(nil),     // 99: carrel.v1.RemoveSecretResponse
+	(*Archive)(nil),                  // 100: carrel.v1.Archive
+	(*ArchiveProgress)(nil),          // 101: carrel.v1.ArchiveProgress
+	(*CreateArchiveRequest)(nil),     // 102: carrel.v1.CreateArchiveRequest
+	(*CreateArchiveResponse)(nil),    // 103: carrel.v1.CreateArchiveResponse
+	(*RestoreStart)(nil),             // 104: carrel.v1.RestoreStart
+	(*RestoreRequest)(nil),           // 105: carrel.v1.RestoreRequest
+	(*RestoreResponse)(nil),          // 106: carrel.v1.RestoreResponse
+	(*ListArchivesRequest)(nil),      // 107: carrel.v1.ListArchivesRequest
+	(*ListArchivesResponse)(nil),     // 108: carrel.v1.ListArchivesResponse
+	(*ReadArchiveRequest)(nil),       // 109: carrel.v1.ReadArchiveRequest
+	(*ReadArchiveResponse)(nil),      // 110: carrel.v1.ReadArchiveResponse
+	(*RemoveArchiveRequest)(nil),     // 111: carrel.v1.RemoveArchiveRequest
+	(*RemoveArchiveResponse)(nil),    // 112: carrel.v1.RemoveArchiveResponse
+	(*ReloadPolicyRequest)(nil),      // 113: carrel.v1.ReloadPolicyRequest
+	(*ReloadPolicyResponse)(nil),     // 114: carrel.v1.ReloadPolicyResponse
+	(*Segment)(nil),                  // 115: carrel.v1.Segment
+	(*Approval)(nil),                 // 116: carrel.v1.Approval
+	(*ApprovalAnswer)(nil),           // 117: carrel.v1.ApprovalAnswer
+	(*ListApprovalsRequest)(nil),     // 118: carrel.v1.ListApprovalsRequest
+	(*ListApprovalsResponse)(nil),    // 119: carrel.v1.ListApprovalsResponse
+	(*GetApprovalRequest)(nil),       // 120: carrel.v1.GetApprovalRequest
+	(*GetApprovalResponse)(nil),      // 121: carrel.v1.GetApprovalResponse
+	(*AnswerApprovalRequest)(nil),    // 122: carrel.v1.AnswerApprovalRequest
+	(*AnswerApprovalResponse)(nil),   // 123: carrel.v1.AnswerApprovalResponse
+	(*WatchApprovalsRequest)(nil),    // 124: carrel.v1.WatchApprovalsRequest
+	(*WatchApprovalsResponse)(nil),   // 125: carrel.v1.WatchApprovalsResponse
+	(*Permission)(nil),               // 126: carrel.v1.Permission
+	(*AllowCommandRequest)(nil),      // 127: carrel.v1.AllowCommandRequest
+	(*AllowCommandResponse)(nil),     // 128: carrel.v1.AllowCommandResponse
+	(*ListPermissionsRequest)(nil),   // 129: carrel.v1.ListPermissionsRequest
+	(*ListPermissionsResponse)(nil),  // 130: carrel.v1.ListPermissionsResponse
+	(*RevokePermissionRequest)(nil),  // 131: carrel.v1.RevokePermissionRequest
+	(*RevokePermissionResponse)(nil), // 132: carrel.v1.RevokePermissionResponse
+	nil,                              // 133: carrel.v1.Command.EnvEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,   // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
@@ -9832,165 +10125,169 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,   // 14: carrel.v1.UpdateRequest.limits:type_name -> carrel.v1.Limits
 	3,   // 15: carrel.v1.UpdateResponse.workspace:type_name -> carrel.v1.Workspace
 	27,  // 16: carrel.v1.ExplainReachResponse.verdicts:type_name -> carrel.v1.ReachVerdict
-	0,   // 17: carrel.v1.Usage.limits:type_name -> carrel.v1.Limits
-	29,  // 18: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
-	32,  // 19: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
-	3,   // 20: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	130, // 21: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
-	37,  // 22: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
-	38,  // 23: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
-	37,  // 24: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
-	41,  // 25: carrel.v1.StreamStart.terminal:type_name -> carrel.v1.WindowSize
-	42,  // 26: carrel.v1.StreamRequest.start:type_name -> carrel.v1.StreamStart
-	41,  // 27: carrel.v1.StreamRequest.resize:type_name -> carrel.v1.WindowSize
-	38,  // 28: carrel.v1.StreamResponse.exited:type_name -> carrel.v1.Status
-	37,  // 29: carrel.v1.DetachRequest.command:type_name -> carrel.v1.Command
-	41,  // 30: carrel.v1.DetachRequest.terminal:type_name -> carrel.v1.WindowSize
-	38,  // 31: carrel.v1.CommandInfo.status:type_name -> carrel.v1.Status
-	37,  // 32: carrel.v1.ExplainRequest.command:type_name -> carrel.v1.Command
-	47,  // 33: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
-	38,  // 34: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
-	38,  // 35: carrel.v1.WaitResponse.status:type_name -> carrel.v1.Status
-	41,  // 36: carrel.v1.ResizeRequest.size:type_name -> carrel.v1.WindowSize
-	42,  // 37: carrel.v1.SpawnRequest.start:type_name -> carrel.v1.StreamStart
-	38,  // 38: carrel.v1.Exited.status:type_name -> carrel.v1.Status
-	38,  // 39: carrel.v1.AttachResponse.status:type_name -> carrel.v1.Status
-	69,  // 40: carrel.v1.ProveRequest.filter:type_name -> carrel.v1.Filter
-	72,  // 41: carrel.v1.ProveResponse.records:type_name -> carrel.v1.Proven
-	69,  // 42: carrel.v1.ShowRequest.filter:type_name -> carrel.v1.Filter
-	77,  // 43: carrel.v1.CreateTokenResponse.token:type_name -> carrel.v1.Token
-	77,  // 44: carrel.v1.ListTokensResponse.tokens:type_name -> carrel.v1.Token
-	77,  // 45: carrel.v1.GetTokenResponse.token:type_name -> carrel.v1.Token
-	77,  // 46: carrel.v1.WhoAmIResponse.token:type_name -> carrel.v1.Token
-	88,  // 47: carrel.v1.SetSecretResponse.secret:type_name -> carrel.v1.Secret
-	88,  // 48: carrel.v1.RotateSecretResponse.secret:type_name -> carrel.v1.Secret
-	88,  // 49: carrel.v1.ListSecretsResponse.secrets:type_name -> carrel.v1.Secret
-	0,   // 50: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
-	98,  // 51: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	97,  // 52: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
-	0,   // 53: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
-	101, // 54: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
-	98,  // 55: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	3,   // 56: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
-	97,  // 57: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
-	97,  // 58: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
-	112, // 59: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
-	114, // 60: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
-	113, // 61: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
-	113, // 62: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
-	113, // 63: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
-	113, // 64: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
-	123, // 65: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
-	123, // 66: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
-	4,   // 67: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	6,   // 68: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	8,   // 69: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	14,  // 70: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	16,  // 71: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	35,  // 72: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	17,  // 73: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
-	19,  // 74: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	21,  // 75: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	23,  // 76: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	25,  // 77: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
-	28,  // 78: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	31,  // 79: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	39,  // 80: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	43,  // 81: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	45,  // 82: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	50,  // 83: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	48,  // 84: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
-	52,  // 85: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	54,  // 86: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
-	56,  // 87: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	58,  // 88: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
-	60,  // 89: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
-	63,  // 90: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
-	99,  // 91: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	102, // 92: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	104, // 93: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	106, // 94: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	108, // 95: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	65,  // 96: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	73,  // 97: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	67,  // 98: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
-	70,  // 99: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
-	78,  // 100: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
-	80,  // 101: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
-	82,  // 102: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
-	84,  // 103: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
-	86,  // 104: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
-	89,  // 105: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
-	91,  // 106: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
-	93,  // 107: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
-	95,  // 108: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
-	115, // 109: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
-	117, // 110: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
-	119, // 111: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
-	121, // 112: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
-	124, // 113: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
-	126, // 114: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
-	128, // 115: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
-	75,  // 116: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	110, // 117: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
-	11,  // 118: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
-	5,   // 119: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	7,   // 120: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	9,   // 121: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	15,  // 122: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	34,  // 123: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	36,  // 124: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	18,  // 125: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
-	20,  // 126: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	22,  // 127: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	24,  // 128: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	26,  // 129: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
-	30,  // 130: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	33,  // 131: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	40,  // 132: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	44,  // 133: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	46,  // 134: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	51,  // 135: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	49,  // 136: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
-	53,  // 137: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	55,  // 138: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
-	57,  // 139: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	59,  // 140: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
-	61,  // 141: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
-	64,  // 142: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
-	100, // 143: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	103, // 144: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	105, // 145: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	107, // 146: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	109, // 147: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	66,  // 148: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	74,  // 149: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	68,  // 150: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
-	71,  // 151: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
-	79,  // 152: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
-	81,  // 153: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
-	83,  // 154: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
-	85,  // 155: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
-	87,  // 156: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
-	90,  // 157: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
-	92,  // 158: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
-	94,  // 159: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
-	96,  // 160: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
-	116, // 161: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
-	118, // 162: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
-	120, // 163: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
-	122, // 164: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
-	125, // 165: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
-	127, // 166: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
-	129, // 167: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
-	76,  // 168: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	111, // 169: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
-	12,  // 170: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
-	119, // [119:171] is the sub-list for method output_type
-	67,  // [67:119] is the sub-list for method input_type
-	67,  // [67:67] is the sub-list for extension type_name
-	67,  // [67:67] is the sub-list for extension extendee
-	0,   // [0:67] is the sub-list for field type_name
+	30,  // 17: carrel.v1.ListConnectionsResponse.open:type_name -> carrel.v1.Connection
+	30,  // 18: carrel.v1.ListConnectionsResponse.ended:type_name -> carrel.v1.Connection
+	0,   // 19: carrel.v1.Usage.limits:type_name -> carrel.v1.Limits
+	32,  // 20: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
+	35,  // 21: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
+	3,   // 22: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
+	133, // 23: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	40,  // 24: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
+	41,  // 25: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
+	40,  // 26: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
+	44,  // 27: carrel.v1.StreamStart.terminal:type_name -> carrel.v1.WindowSize
+	45,  // 28: carrel.v1.StreamRequest.start:type_name -> carrel.v1.StreamStart
+	44,  // 29: carrel.v1.StreamRequest.resize:type_name -> carrel.v1.WindowSize
+	41,  // 30: carrel.v1.StreamResponse.exited:type_name -> carrel.v1.Status
+	40,  // 31: carrel.v1.DetachRequest.command:type_name -> carrel.v1.Command
+	44,  // 32: carrel.v1.DetachRequest.terminal:type_name -> carrel.v1.WindowSize
+	41,  // 33: carrel.v1.CommandInfo.status:type_name -> carrel.v1.Status
+	40,  // 34: carrel.v1.ExplainRequest.command:type_name -> carrel.v1.Command
+	50,  // 35: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
+	41,  // 36: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
+	41,  // 37: carrel.v1.WaitResponse.status:type_name -> carrel.v1.Status
+	44,  // 38: carrel.v1.ResizeRequest.size:type_name -> carrel.v1.WindowSize
+	45,  // 39: carrel.v1.SpawnRequest.start:type_name -> carrel.v1.StreamStart
+	41,  // 40: carrel.v1.Exited.status:type_name -> carrel.v1.Status
+	41,  // 41: carrel.v1.AttachResponse.status:type_name -> carrel.v1.Status
+	72,  // 42: carrel.v1.ProveRequest.filter:type_name -> carrel.v1.Filter
+	75,  // 43: carrel.v1.ProveResponse.records:type_name -> carrel.v1.Proven
+	72,  // 44: carrel.v1.ShowRequest.filter:type_name -> carrel.v1.Filter
+	80,  // 45: carrel.v1.CreateTokenResponse.token:type_name -> carrel.v1.Token
+	80,  // 46: carrel.v1.ListTokensResponse.tokens:type_name -> carrel.v1.Token
+	80,  // 47: carrel.v1.GetTokenResponse.token:type_name -> carrel.v1.Token
+	80,  // 48: carrel.v1.WhoAmIResponse.token:type_name -> carrel.v1.Token
+	91,  // 49: carrel.v1.SetSecretResponse.secret:type_name -> carrel.v1.Secret
+	91,  // 50: carrel.v1.RotateSecretResponse.secret:type_name -> carrel.v1.Secret
+	91,  // 51: carrel.v1.ListSecretsResponse.secrets:type_name -> carrel.v1.Secret
+	0,   // 52: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
+	101, // 53: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	100, // 54: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
+	0,   // 55: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
+	104, // 56: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
+	101, // 57: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	3,   // 58: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
+	100, // 59: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
+	100, // 60: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
+	115, // 61: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
+	117, // 62: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
+	116, // 63: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
+	116, // 64: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
+	116, // 65: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
+	116, // 66: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
+	126, // 67: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
+	126, // 68: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
+	4,   // 69: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	6,   // 70: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	8,   // 71: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	14,  // 72: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	16,  // 73: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	38,  // 74: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	17,  // 75: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
+	19,  // 76: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	21,  // 77: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	23,  // 78: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	25,  // 79: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
+	28,  // 80: carrel.v1.WorkspaceService.ListConnections:input_type -> carrel.v1.ListConnectionsRequest
+	31,  // 81: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	34,  // 82: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	42,  // 83: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	46,  // 84: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	48,  // 85: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	53,  // 86: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	51,  // 87: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
+	55,  // 88: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	57,  // 89: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
+	59,  // 90: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	61,  // 91: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
+	63,  // 92: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
+	66,  // 93: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
+	102, // 94: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	105, // 95: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	107, // 96: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	109, // 97: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	111, // 98: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	68,  // 99: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	76,  // 100: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	70,  // 101: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
+	73,  // 102: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
+	81,  // 103: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
+	83,  // 104: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
+	85,  // 105: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
+	87,  // 106: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
+	89,  // 107: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
+	92,  // 108: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
+	94,  // 109: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
+	96,  // 110: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
+	98,  // 111: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
+	118, // 112: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
+	120, // 113: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
+	122, // 114: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
+	124, // 115: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
+	127, // 116: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
+	129, // 117: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
+	131, // 118: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
+	78,  // 119: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	113, // 120: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
+	11,  // 121: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
+	5,   // 122: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	7,   // 123: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	9,   // 124: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	15,  // 125: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	37,  // 126: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	39,  // 127: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	18,  // 128: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
+	20,  // 129: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	22,  // 130: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	24,  // 131: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	26,  // 132: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
+	29,  // 133: carrel.v1.WorkspaceService.ListConnections:output_type -> carrel.v1.ListConnectionsResponse
+	33,  // 134: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	36,  // 135: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	43,  // 136: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	47,  // 137: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	49,  // 138: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	54,  // 139: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	52,  // 140: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
+	56,  // 141: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	58,  // 142: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
+	60,  // 143: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	62,  // 144: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
+	64,  // 145: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
+	67,  // 146: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
+	103, // 147: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	106, // 148: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	108, // 149: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	110, // 150: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	112, // 151: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	69,  // 152: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	77,  // 153: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	71,  // 154: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
+	74,  // 155: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
+	82,  // 156: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
+	84,  // 157: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
+	86,  // 158: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
+	88,  // 159: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
+	90,  // 160: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
+	93,  // 161: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
+	95,  // 162: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
+	97,  // 163: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
+	99,  // 164: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
+	119, // 165: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
+	121, // 166: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
+	123, // 167: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
+	125, // 168: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
+	128, // 169: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
+	130, // 170: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
+	132, // 171: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
+	79,  // 172: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	114, // 173: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
+	12,  // 174: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
+	122, // [122:175] is the sub-list for method output_type
+	69,  // [69:122] is the sub-list for method input_type
+	69,  // [69:69] is the sub-list for extension type_name
+	69,  // [69:69] is the sub-list for extension extendee
+	0,   // [0:69] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -9998,33 +10295,33 @@ func file_carrel_v1_carrel_proto_init() {
 	if File_carrel_v1_carrel_proto != nil {
 		return
 	}
-	file_carrel_v1_carrel_proto_msgTypes[43].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[46].OneofWrappers = []any{
 		(*StreamRequest_Start)(nil),
 		(*StreamRequest_Stdin)(nil),
 		(*StreamRequest_CloseStdin)(nil),
 		(*StreamRequest_Resize)(nil),
 		(*StreamRequest_Signal)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[44].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[47].OneofWrappers = []any{
 		(*StreamResponse_CommandId)(nil),
 		(*StreamResponse_Stdout)(nil),
 		(*StreamResponse_Stderr)(nil),
 		(*StreamResponse_Exited)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[100].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[103].OneofWrappers = []any{
 		(*CreateArchiveResponse_Progress)(nil),
 		(*CreateArchiveResponse_Data)(nil),
 		(*CreateArchiveResponse_Archive)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[102].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[105].OneofWrappers = []any{
 		(*RestoreRequest_Start)(nil),
 		(*RestoreRequest_Data)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[103].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[106].OneofWrappers = []any{
 		(*RestoreResponse_Progress)(nil),
 		(*RestoreResponse_Workspace)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[107].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[110].OneofWrappers = []any{
 		(*ReadArchiveResponse_Data)(nil),
 		(*ReadArchiveResponse_Archive)(nil),
 	}
@@ -10034,7 +10331,7 @@ func file_carrel_v1_carrel_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   131,
+			NumMessages:   134,
 			NumExtensions: 0,
 			NumServices:   8,
 		},

@@ -116,6 +116,21 @@ func (g *Gate) Watch(ctx context.Context, p principal.Principal, refs []string, 
 	return nil
 }
 
+// Connections implements api.Gate. There is one that is open and one that has ended.
+func (g *Gate) Connections(_ context.Context, p principal.Principal, ref string, after uint64) (c workspace.Connections, err error) {
+	if err := g.permit(p, operation.ListConnections); err != nil {
+		return c, err
+	}
+	if _, err := g.find(p, ref); err != nil {
+		return c, err
+	}
+	c.Open = []workspace.Connection{{Way: "transparent", Host: "example.org", Port: 443, SentBytes: 1, ReceivedBytes: 2, Count: 1}}
+	if after < 1 {
+		c.Ended = []workspace.Connection{{Number: 1, Way: "dns", Host: "example.net", Refused: "no rule allows it", Count: 3}}
+	}
+	return c, nil
+}
+
 // ExplainReach implements api.Gate. Hosts are allowed if a rule has their text.
 func (g *Gate) ExplainReach(_ context.Context, p principal.Principal, ref string, hosts []string) (
 	all []workspace.ReachVerdict, err error,

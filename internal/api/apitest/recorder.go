@@ -121,6 +121,11 @@ func (r *Recorder) Update(_ context.Context, _ principal.Principal, ref string, 
 	return api.Workspace{}, r.note("Update", ref, c)
 }
 
+// Connections implements api.Gate.
+func (r *Recorder) Connections(_ context.Context, _ principal.Principal, ref string, after uint64) (workspace.Connections, error) {
+	return workspace.Connections{}, r.note("Connections", ref, after)
+}
+
 // ExplainReach implements api.Gate.
 func (r *Recorder) ExplainReach(_ context.Context, _ principal.Principal, ref string, hosts []string) ([]workspace.ReachVerdict, error) {
 	return nil, r.note("ExplainReach", ref, hosts)

@@ -343,6 +343,7 @@ func (k *Keeper) start(ctx context.Context) (*process, error) {
 	p := &process{Process: started, began: time.Now(), ready: make(chan error, 1), ended: make(chan struct{})}
 	p.asking = newAsking(k, p)
 	p.leases = newLeases(k, p)
+	p.listing = newListing()
 	go p.read(k.cfg.Connection)
 	closed, err := k.tell(ctx, p, true)
 	if closed {

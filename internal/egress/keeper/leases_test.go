@@ -56,8 +56,18 @@ func (b *budget) has() (asked []string, used []egressapi.Usage) {
 	return append([]string{}, b.asked...), append([]egressapi.Usage{}, b.used...)
 }
 
-// leasing starts a fake carrel-egress, which says what the test does. The first start succeeds, and no other.
-func leasing(t *testing.T, b *budget) (say func(egressapi.Report), answer func() egressapi.Granted, ended chan error, far *net.UnixConn) {
+// fake is a carrel-egress that says what the test does.
+type fake struct {
+	*keeper.Keeper
+	far   *net.UnixConn
+	in    *bufio.Scanner
+	ended chan error
+}
+
+func (f *fake) say(r egressapi.Report) { _ = json.NewEncoder(f.far).Encode(r) }
+
+// newFake starts one. The first start succeeds, and no other.
+func newFake(t *testing.T, reserve func(endpoint, model string) (func(egressapi.Usage), error)) *fake {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -69,20 +79,18 @@ func leasing(t *testing.T, b *budget) (say func(egressapi.Report), answer func()
 	if err != nil {
 		t.Fatal(err)
 	}
-	far = c.(*net.UnixConn)
-	t.Cleanup(func() { far.Close() })
-	_ = far.SetDeadline(time.Now().Add(20 * time.Second))
-	in := bufio.NewScanner(far)
-	say = func(r egressapi.Report) { _ = json.NewEncoder(far).Encode(r) }
+	x := &fake{far: c.(*net.UnixConn), ended: make(chan error, 10)}
+	t.Cleanup(func() { x.far.Close() })
+	_ = x.far.SetDeadline(time.Now().Add(20 * time.Second))
+	x.in = bufio.NewScanner(x.far)
 	begun := make(chan bool)
 	go func() {
 		defer close(begun)
-		in.Scan()
-		say(egressapi.Report{Ready: true})
+		x.in.Scan()
+		x.say(egressapi.Report{Ready: true})
 	}()
-	ended = make(chan error, 10)
 	first := true
-	k, err := keeper.Start(t.Context(), keeper.Config{
+	x.Keeper, err = keeper.Start(t.Context(), keeper.Config{
 		Starter: keeper.Remote(func(context.Context) (*os.File, error) {
 			if !first {
 				return nil, errors.New("once is enough")
@@ -91,22 +99,36 @@ func leasing(t *testing.T, b *budget) (say func(egressapi.Report), answer func()
 			return os.NewFile(uintptr(fds[0]), "near"), nil
 		}),
 		Setup:      egressapi.Setup{Models: []egressapi.Model{{Name: "claude", Key: egressapi.NewPrivate("k")}}},
-		Connection: func(egressapi.Connection) {}, Trouble: func(err error) { ended <- err }, Reserve: b.reserve,
+		Connection: func(egressapi.Connection) {}, Trouble: func(err error) { x.ended <- err }, Reserve: reserve,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	<-begun
-	t.Cleanup(k.Close)
-	answer = func() egressapi.Granted {
+	t.Cleanup(x.Close)
+	return x
+}
+
+// line reads what the Keeper says next.
+func (f *fake) line(t *testing.T) (line egressapi.Line) {
+	t.Helper()
+	if !f.in.Scan() || json.Unmarshal(f.in.Bytes(), &line) != nil {
+		t.Fatalf("no answer: %q, %v", f.in.Bytes(), f.in.Err())
+	}
+	return line
+}
+
+func leasing(t *testing.T, b *budget) (say func(egressapi.Report), answer func() egressapi.Granted, ended chan error, far *net.UnixConn) {
+	t.Helper()
+	x := newFake(t, b.reserve)
+	return x.say, func() egressapi.Granted {
 		t.Helper()
-		var line egressapi.Line
-		if !in.Scan() || json.Unmarshal(in.Bytes(), &line) != nil || line.Granted == nil {
-			t.Fatalf("no answer: %q, %v", in.Bytes(), in.Err())
+		line := x.line(t)
+		if line.Granted == nil {
+			t.Fatalf("no answer: %+v", line)
 		}
 		return *line.Granted
-	}
-	return say, answer, ended, far
+	}, x.ended, x.far
 }
 
 func lease(id uint64, endpoint, model string) egressapi.Report {

@@ -44,6 +44,7 @@ type process struct {
 	ready   chan error // what it answered to the last Setup
 	asking  *asking
 	leases  *leases
+	listing *listing
 	writing sync.Mutex // of Control
 	ended   chan struct{}
 	err     error // of the end, once ended is closed
@@ -126,6 +127,8 @@ func (p *process) read(connection func(egressapi.Connection)) {
 			said = p.leases.ask(r.Lease)
 		case r.Usage != nil:
 			said = p.leases.used(r.Usage)
+		case r.Open != nil:
+			said = p.listing.opened(r.Open)
 		case r.Ready:
 			select {
 			case p.ready <- nil:

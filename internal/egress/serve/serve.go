@@ -76,7 +76,9 @@ func (p *process) run() error {
 	in := bufio.NewScanner(p.control)
 	in.Buffer(make([]byte, 0, 4<<10), egressapi.MaxSetup)
 	questions, asked := newAsks(p.report), newLeases(p.report)
-	setup, err := next(in, questions, asked)
+	var s *egress.Server
+	list := func(x *egressapi.List) { p.list(x, s) }
+	setup, err := next(in, questions, asked, list)
 	if err != nil {
 		return err
 	}
@@ -96,7 +98,7 @@ func (p *process) run() error {
 	if err := p.adopt(setup); err != nil {
 		return err
 	}
-	s, err := egress.New(egress.Config{
+	s, err = egress.New(egress.Config{
 		Rules: rules, Listeners: listeners, Intercept: inside, Resolve: p.resolve, Dial: p.dial, Record: p.record, Ask: questions.ask,
 		Limits:   egress.Limits{AskWithin: egressapi.AskWithin},
 		Upstream: upstream{p},
@@ -116,7 +118,7 @@ func (p *process) run() error {
 	}()
 	p.report(egressapi.Report{Ready: true})
 	for {
-		setup, err := next(in, questions, asked)
+		setup, err := next(in, questions, asked, list)
 		if errors.Is(err, io.EOF) {
 			cancel()
 			return <-served
@@ -161,8 +163,8 @@ func (p *process) adopt(s *egressapi.Setup) error {
 	return nil
 }
 
-// next reads a Setup, and hands on the answers that come before it. io.EOF is the end.
-func next(in *bufio.Scanner, questions *asks, asked *leases) (*egressapi.Setup, error) {
+// next reads a Setup, and hands on what comes before it. io.EOF is the end.
+func next(in *bufio.Scanner, questions *asks, asked *leases, list func(*egressapi.List)) (*egressapi.Setup, error) {
 	for in.Scan() {
 		var line egressapi.Line
 		if err := json.Unmarshal(in.Bytes(), &line); err != nil {
@@ -173,6 +175,8 @@ func next(in *bufio.Scanner, questions *asks, asked *leases) (*egressapi.Setup, 
 			questions.answer(line.Answer)
 		case line.Granted != nil:
 			asked.granted(line.Granted)
+		case line.List != nil:
+			list(line.List)
 		default:
 			return &line.Setup, line.Check()
 		}
@@ -221,7 +225,33 @@ func (p *process) report(r egressapi.Report) {
 
 // record reports a connection.
 func (p *process) record(c egress.Connection) {
-	r := &egressapi.Connection{
+	told := connection(c)
+	p.report(egressapi.Report{Connection: &told})
+}
+
+// list answers a List. There is no server before the first Setup.
+func (p *process) list(x *egressapi.List, s *egress.Server) {
+	var open []egress.Connection
+	if s != nil {
+		open = s.Open()
+	}
+	open = open[:min(len(open), egressapi.MostOpen)]
+	for {
+		part := egressapi.Open{ID: x.ID, Last: len(open) <= egressapi.OpenEach}
+		n := min(len(open), egressapi.OpenEach)
+		for _, c := range open[:n] {
+			part.List = append(part.List, connection(c))
+		}
+		open = open[n:]
+		p.report(egressapi.Report{Open: &part})
+		if part.Last {
+			return
+		}
+	}
+}
+
+func connection(c egress.Connection) egressapi.Connection {
+	r := egressapi.Connection{
 		Began: c.Began, DurationMS: c.Duration.Milliseconds(), Way: c.Way, Host: c.Target.Host.String(), Port: c.Target.Port,
 		Rule: c.Rule, Refused: c.Refused, SentBytes: c.Sent, ReceivedBytes: c.Received, Count: max(c.Count, 1),
 		Secrets: c.Secrets, Requests: c.Requests,
@@ -229,7 +259,7 @@ func (p *process) record(c egress.Connection) {
 	if c.Address.IsValid() {
 		r.Address = c.Address.String()
 	}
-	p.report(egressapi.Report{Connection: r})
+	return r
 }
 
 // dialWithin bounds one attempt to connect.

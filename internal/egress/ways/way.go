@@ -68,6 +68,7 @@ func (w *Ways) start(ctx context.Context, x *way, r workspace.Reach, secrets egr
 		Setup:   s, Retry: true, Ask: ask,
 		Connection: func(c egressapi.Connection) {
 			w.cfg.Seen(c)
+			w.recent.Add(x.name, c)
 			records.Connection(c)
 		},
 		Trouble: func(err error) {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/egress/intercept"
 	"github.com/carrel-dev/carrel/internal/egress/keeper"
+	"github.com/carrel-dev/carrel/internal/egress/recent"
 	"github.com/carrel-dev/carrel/internal/egress/recorder"
 	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/egressconf"
@@ -63,6 +64,8 @@ type Ways struct {
 	conf *egressconf.Config
 	ways map[id.Workspace]*way
 	shut bool
+
+	recent recent.Recent
 }
 
 // way is that of one workspace. It is forgotten when it is closed and nobody uses it.

@@ -79,6 +79,9 @@ const (
 	// WorkspaceServiceExplainReachProcedure is the fully-qualified name of the WorkspaceService's
 	// ExplainReach RPC.
 	WorkspaceServiceExplainReachProcedure = "/carrel.v1.WorkspaceService/ExplainReach"
+	// WorkspaceServiceListConnectionsProcedure is the fully-qualified name of the WorkspaceService's
+	// ListConnections RPC.
+	WorkspaceServiceListConnectionsProcedure = "/carrel.v1.WorkspaceService/ListConnections"
 	// WorkspaceServiceStatsProcedure is the fully-qualified name of the WorkspaceService's Stats RPC.
 	WorkspaceServiceStatsProcedure = "/carrel.v1.WorkspaceService/Stats"
 	// WorkspaceServiceWatchProcedure is the fully-qualified name of the WorkspaceService's Watch RPC.
@@ -201,6 +204,9 @@ type WorkspaceServiceClient interface {
 	Update(context.Context, *connect.Request[v1.UpdateRequest]) (*connect.Response[v1.UpdateResponse], error)
 	// ExplainReach says what the rules in force say of hosts. It resolves and connects to nothing.
 	ExplainReach(context.Context, *connect.Request[v1.ExplainReachRequest]) (*connect.Response[v1.ExplainReachResponse], error)
+	// ListConnections returns the connections that are open, and the newest that have ended or were refused: up to 64 since
+	// the daemon was started. The audit log has all.
+	ListConnections(context.Context, *connect.Request[v1.ListConnectionsRequest]) (*connect.Response[v1.ListConnectionsResponse], error)
 	// Stats returns what running workspaces use.
 	Stats(context.Context, *connect.Request[v1.StatsRequest]) (*connect.Response[v1.StatsResponse], error)
 	// Watch returns what happens to workspaces, from now on, until the client goes.
@@ -284,6 +290,12 @@ func NewWorkspaceServiceClient(httpClient connect.HTTPClient, baseURL string, op
 			connect.WithSchema(workspaceServiceMethods.ByName("ExplainReach")),
 			connect.WithClientOptions(opts...),
 		),
+		listConnections: connect.NewClient[v1.ListConnectionsRequest, v1.ListConnectionsResponse](
+			httpClient,
+			baseURL+WorkspaceServiceListConnectionsProcedure,
+			connect.WithSchema(workspaceServiceMethods.ByName("ListConnections")),
+			connect.WithClientOptions(opts...),
+		),
 		stats: connect.NewClient[v1.StatsRequest, v1.StatsResponse](
 			httpClient,
 			baseURL+WorkspaceServiceStatsProcedure,
@@ -301,19 +313,20 @@ func NewWorkspaceServiceClient(httpClient connect.HTTPClient, baseURL string, op
 
 // workspaceServiceClient implements WorkspaceServiceClient.
 type workspaceServiceClient struct {
-	create       *connect.Client[v1.CreateRequest, v1.CreateResponse]
-	get          *connect.Client[v1.GetRequest, v1.GetResponse]
-	list         *connect.Client[v1.ListRequest, v1.ListResponse]
-	start        *connect.Client[v1.StartRequest, v1.StartResponse]
-	stop         *connect.Client[v1.StopRequest, v1.StopResponse]
-	destroy      *connect.Client[v1.DestroyRequest, v1.DestroyResponse]
-	revive       *connect.Client[v1.ReviveRequest, v1.ReviveResponse]
-	pause        *connect.Client[v1.PauseRequest, v1.PauseResponse]
-	resume       *connect.Client[v1.ResumeRequest, v1.ResumeResponse]
-	update       *connect.Client[v1.UpdateRequest, v1.UpdateResponse]
-	explainReach *connect.Client[v1.ExplainReachRequest, v1.ExplainReachResponse]
-	stats        *connect.Client[v1.StatsRequest, v1.StatsResponse]
-	watch        *connect.Client[v1.WatchRequest, v1.WatchResponse]
+	create          *connect.Client[v1.CreateRequest, v1.CreateResponse]
+	get             *connect.Client[v1.GetRequest, v1.GetResponse]
+	list            *connect.Client[v1.ListRequest, v1.ListResponse]
+	start           *connect.Client[v1.StartRequest, v1.StartResponse]
+	stop            *connect.Client[v1.StopRequest, v1.StopResponse]
+	destroy         *connect.Client[v1.DestroyRequest, v1.DestroyResponse]
+	revive          *connect.Client[v1.ReviveRequest, v1.ReviveResponse]
+	pause           *connect.Client[v1.PauseRequest, v1.PauseResponse]
+	resume          *connect.Client[v1.ResumeRequest, v1.ResumeResponse]
+	update          *connect.Client[v1.UpdateRequest, v1.UpdateResponse]
+	explainReach    *connect.Client[v1.ExplainReachRequest, v1.ExplainReachResponse]
+	listConnections *connect.Client[v1.ListConnectionsRequest, v1.ListConnectionsResponse]
+	stats           *connect.Client[v1.StatsRequest, v1.StatsResponse]
+	watch           *connect.Client[v1.WatchRequest, v1.WatchResponse]
 }
 
 // Create calls carrel.v1.WorkspaceService.Create.
@@ -371,6 +384,11 @@ func (c *workspaceServiceClient) ExplainReach(ctx context.Context, req *connect.
 	return c.explainReach.CallUnary(ctx, req)
 }
 
+// ListConnections calls carrel.v1.WorkspaceService.ListConnections.
+func (c *workspaceServiceClient) ListConnections(ctx context.Context, req *connect.Request[v1.ListConnectionsRequest]) (*connect.Response[v1.ListConnectionsResponse], error) {
+	return c.listConnections.CallUnary(ctx, req)
+}
+
 // Stats calls carrel.v1.WorkspaceService.Stats.
 func (c *workspaceServiceClient) Stats(ctx context.Context, req *connect.Request[v1.StatsRequest]) (*connect.Response[v1.StatsResponse], error) {
 	return c.stats.CallUnary(ctx, req)
@@ -401,6 +419,9 @@ type WorkspaceServiceHandler interface {
 	Update(context.Context, *connect.Request[v1.UpdateRequest]) (*connect.Response[v1.UpdateResponse], error)
 	// ExplainReach says what the rules in force say of hosts. It resolves and connects to nothing.
 	ExplainReach(context.Context, *connect.Request[v1.ExplainReachRequest]) (*connect.Response[v1.ExplainReachResponse], error)
+	// ListConnections returns the connections that are open, and the newest that have ended or were refused: up to 64 since
+	// the daemon was started. The audit log has all.
+	ListConnections(context.Context, *connect.Request[v1.ListConnectionsRequest]) (*connect.Response[v1.ListConnectionsResponse], error)
 	// Stats returns what running workspaces use.
 	Stats(context.Context, *connect.Request[v1.StatsRequest]) (*connect.Response[v1.StatsResponse], error)
 	// Watch returns what happens to workspaces, from now on, until the client goes.
@@ -480,6 +501,12 @@ func NewWorkspaceServiceHandler(svc WorkspaceServiceHandler, opts ...connect.Han
 		connect.WithSchema(workspaceServiceMethods.ByName("ExplainReach")),
 		connect.WithHandlerOptions(opts...),
 	)
+	workspaceServiceListConnectionsHandler := connect.NewUnaryHandler(
+		WorkspaceServiceListConnectionsProcedure,
+		svc.ListConnections,
+		connect.WithSchema(workspaceServiceMethods.ByName("ListConnections")),
+		connect.WithHandlerOptions(opts...),
+	)
 	workspaceServiceStatsHandler := connect.NewUnaryHandler(
 		WorkspaceServiceStatsProcedure,
 		svc.Stats,
@@ -516,6 +543,8 @@ func NewWorkspaceServiceHandler(svc WorkspaceServiceHandler, opts ...connect.Han
 			workspaceServiceUpdateHandler.ServeHTTP(w, r)
 		case WorkspaceServiceExplainReachProcedure:
 			workspaceServiceExplainReachHandler.ServeHTTP(w, r)
+		case WorkspaceServiceListConnectionsProcedure:
+			workspaceServiceListConnectionsHandler.ServeHTTP(w, r)
 		case WorkspaceServiceStatsProcedure:
 			workspaceServiceStatsHandler.ServeHTTP(w, r)
 		case WorkspaceServiceWatchProcedure:
@@ -571,6 +600,10 @@ func (UnimplementedWorkspaceServiceHandler) Update(context.Context, *connect.Req
 
 func (UnimplementedWorkspaceServiceHandler) ExplainReach(context.Context, *connect.Request[v1.ExplainReachRequest]) (*connect.Response[v1.ExplainReachResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.WorkspaceService.ExplainReach is not implemented"))
+}
+
+func (UnimplementedWorkspaceServiceHandler) ListConnections(context.Context, *connect.Request[v1.ListConnectionsRequest]) (*connect.Response[v1.ListConnectionsResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.WorkspaceService.ListConnections is not implemented"))
 }
 
 func (UnimplementedWorkspaceServiceHandler) Stats(context.Context, *connect.Request[v1.StatsRequest]) (*connect.Response[v1.StatsResponse], error) {
