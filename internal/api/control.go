@@ -200,7 +200,7 @@ func (s workspaces) ListConnections(ctx context.Context,
 func connectionsTo(all []workspace.Connection) (out []*carrelv1.Connection) {
 	for _, c := range all {
 		out = append(out, &carrelv1.Connection{
-			Number: int64(c.Number), BeganUnixMs: unixMS(c.Began), DurationMs: c.Duration.Milliseconds(), //nolint:gosec // they are counted
+			Number: int64(c.Number), BeganUnixMs: unixMS(c.Began), DurationMs: c.Duration.Milliseconds(),
 			Way: c.Way, Host: c.Host, Port: uint32(c.Port), Address: c.Address, Rule: c.Rule, Secrets: c.Secrets, Requests: c.Requests,
 			Refused: c.Refused, SentBytes: c.SentBytes, ReceivedBytes: c.ReceivedBytes, Count: c.Count,
 		})

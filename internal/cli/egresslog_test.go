@@ -106,14 +106,54 @@ func TestEgressLogPrintsNothingRaw(t *testing.T) {
 	}
 }
 
-// Records are for administrators; an owner of a workspace is told so.
-func TestEgressLogIsForAdministrators(t *testing.T) {
+// Records are for administrators. An owner of a workspace sees its newest connections instead, and nobody else's.
+func TestEgressLogOfAnOwner(t *testing.T) {
 	g := serve(t, alice)
 	g.RecordConnection("ws-2a97516c", `"status":"ok"`, allowedOK)
-	for _, args := range []string{"egress log", "egress log demo", "egress log ws-2a97516c -f"} {
+	r := run(t, "", "egress", "log")
+	if r.code != 1 || r.out != "" || !strings.Contains(r.err, "only administrators") || !strings.Contains(r.err, "name one of yours") ||
+		!strings.Contains(r.err, "members of the carrel group") {
+		t.Errorf("%+v", r)
+	}
+	for _, args := range []string{"egress log demo", "egress log demo --refused", "egress log demo -n 1"} {
 		r := run(t, "", strings.Fields(args)...)
-		if r.code != 1 || r.out != "" || !strings.Contains(r.err, "only administrators") ||
-			!strings.Contains(r.err, "members of the carrel group") {
+		if lines := strings.Split(r.out, "\n"); r.code != 0 || len(lines) != 3 || !strings.Contains(lines[1], "example.net  ") ||
+			!strings.Contains(lines[1], "refused 3 times: no rule allows it") {
+			t.Errorf("%s: %+v", args, r)
+		}
+	}
+	if r := run(t, "", "egress", "log", "demo", "-o", "json"); r.code != 0 || !strings.Contains(r.out, `"refused":"no rule allows it"`) {
+		t.Errorf("%+v", r)
+	}
+	if r := run(t, "", "egress", "log", "other"); r.code == 0 || r.out != "" {
+		t.Errorf("a workspace that is not there: %+v", r)
+	}
+}
+
+func TestEgressTop(t *testing.T) {
+	serve(t, alice)
+	r := run(t, "", "egress", "top", "--interval", "100ms", "demo")
+	lines := strings.Split(strings.TrimSpace(r.out), "\n")
+	if r.code != 0 || len(lines) != 3 || strings.Join(strings.Fields(lines[1]), " ") != "example.org:443 1 0 B 0 B 1 B 2 B 0 0" ||
+		strings.Join(strings.Fields(lines[2]), " ") != "example.net 0 0 B 0 B 0 B 0 B 0 3 no rule allows it" {
+		t.Errorf("%+v", r)
+	}
+	r = run(t, "", "egress", "top", "--interval", "100ms", "demo", "-o", "json")
+	var all []struct {
+		Host          string
+		Open, Refused int64
+		Received      int64 `json:"received_bytes"`
+	}
+	if err := json.Unmarshal([]byte(r.out), &all); err != nil || len(all) != 2 || all[0].Open != 1 || all[0].Received != 2 ||
+		all[1].Refused != 3 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	for args, want := range map[string]string{
+		"egress top":                     "WORKSPACE is missing",
+		"egress top demo --interval 1ms": "give 100ms or more",
+		"egress top nowhere":             "nowhere",
+	} {
+		if r := run(t, "", strings.Fields(args)...); r.code == 0 || !strings.Contains(r.err, want) {
 			t.Errorf("%s: %+v", args, r)
 		}
 	}

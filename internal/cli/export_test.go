@@ -3,11 +3,15 @@ package cli
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"os"
+	"strings"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/checkpoint"
 	"github.com/carrel-dev/carrel/internal/sandbox/probe"
 )
@@ -129,3 +133,14 @@ var LiveUnits = liveUnits
 
 // ErrorText is errorText.
 var ErrorText = errorText
+
+// HostsSeen returns what takes measurements of connections and says what is known of a host then.
+func HostsSeen() func(host string, m *carrelv1.ListConnectionsResponse, now time.Time) string {
+	var s hostsSeen
+	return func(host string, m *carrelv1.ListConnectionsResponse, now time.Time) string {
+		s.take(m, now)
+		h := s.hosts[host]
+		return strings.TrimSpace(fmt.Sprintf("open %d ended %d refused %d sent %d +%v received %d +%v, newest %d %s", h.open, h.ended, h.refused,
+			h.sent, h.sentRate, h.received, h.recvRate, s.newest, h.why))
+	}
+}

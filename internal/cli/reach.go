@@ -178,7 +178,7 @@ person, whatever allows it: "carrel approvals" shows and answers that.
   carrel egress rm demo example.org
   sudo carrel egress log demo`,
 	}, a.egressAllowCommand(), a.egressAskCommand(), a.egressDenyCommand(), a.egressRemoveCommand(), a.egressRulesCommand(),
-		a.egressTestCommand(), a.egressLogCommand())
+		a.egressTestCommand(), a.egressTopCommand(), a.egressLogCommand())
 }
 
 func (a *app) egressAllowCommand() *cobra.Command {

@@ -227,7 +227,8 @@ func TestConnections(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c, err := h.Connections(ctx, alice, "demo", 7); err != nil || len(c.Open) != 1 || c.Open[0].Host != string(w.Name) || c.Open[0].Number != 7 {
+	if c, err := h.Connections(ctx, alice, "demo", 7); err != nil || len(c.Open) != 1 || c.Open[0].Host != string(w.Name) ||
+		c.Open[0].Number != 7 {
 		t.Errorf("%+v, %v", c, err)
 	}
 	if _, err := h.Connections(ctx, bob, string(w.Name), 0); !errdefs.IsPermissionDenied(err) {
